@@ -12,7 +12,7 @@ import tilewright as tw
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference.md"
 
 PARTS = {
-    "Multiply": ("matmul", "gemm", "pack", "Packed"),
+    "Multiply": ("matmul", "gemm", "einsum", "tensordot", "pack", "Packed"),
     "Quantize": ("quantize", "dequantize", "Quantized", "Scaled"),
     "Look inside": ("Gemm", "detect", "target", "plan", "compile", "explain", "simulate", "tune"),
     "Threads": ("threads", "set_num_threads", "get_num_threads"),

@@ -31,6 +31,8 @@ from tilewright import forks
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from tilewright.api.contraction import einsum as einsum
+    from tilewright.api.contraction import tensordot as tensordot
     from tilewright.api.packed import pack as pack
     from tilewright.api.products import gemm as gemm
     from tilewright.api.products import matmul as matmul
@@ -82,6 +84,7 @@ _HOME = {
     "compile": "tilewright.compiled.compile",
     "dequantize": "tilewright.formats.quantized",
     "detect": "tilewright.runtime.cuda.driver",
+    "einsum": "tilewright.api.contraction",
     "explain": "tilewright.explanation.cpu",
     "gemm": "tilewright.api.products",
     "get_num_threads": "tilewright.runtime.cpu.pool",
@@ -92,6 +95,7 @@ _HOME = {
     "set_num_threads": "tilewright.runtime.cpu.pool",
     "simulate": "tilewright.simulator.product",
     "target": "tilewright.targets",
+    "tensordot": "tilewright.api.contraction",
     "threads": "tilewright.runtime.cpu.pool",
     "tune": "tilewright.tuner.search",
     **dict.fromkeys((

@@ -7,6 +7,7 @@ checked, and nothing twice.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from tilewright import forks, formats
 from tilewright.api import dispatch
-from tilewright.rules import arguments, complex_product, numpy_products, shapes
+from tilewright.rules import arguments, complex_product, contraction, numpy_products, shapes
 from tilewright.rules.arguments import F32
 from tilewright.rules.call import Call, Product, decide
 
@@ -164,3 +165,20 @@ def _run_by_algorithm(algorithm: str, threads: int | None, a: Array, b: Array, c
     for index in np.ndindex(c.shape[:-2]):
         dispatch.cpu().gemm_by(algorithm, a[index], b[index], c[index], alpha, beta, threads=threads)
     return True
+
+
+# ---- contractions
+
+
+def contract(a: Array, b: Array, c: Array, found: contraction.Groups, threads: int | None) -> None:
+    """c = sums of products of a and b, whose axes are arranged as `found` says; c has the dtype of the result and
+    shares nothing with them."""
+    x = contraction.merged(a, b, c, found)
+    nb, nm, _, nk = x.counts
+    batch = x.c.shape[:nb]
+    m, n, k = (math.prod(s) for s in (x.c.shape[nb : nb + nm], x.c.shape[nb + nm :], x.b.shape[nb : nb + nk]))
+    left, right = x.a.reshape((*batch, m, k)), x.b.reshape((*batch, k, n))
+    there = x.c.reshape((*batch, m, n), copy=False) if x.c.flags.c_contiguous or x.matrices else None
+    result = product(Call(left, right, there, out_dtype=c.dtype, threads=threads))
+    if there is None:
+        x.c[...] = result.reshape(x.c.shape)

@@ -117,7 +117,7 @@ def collapse(a: Array, b: Array, c: Array, *scales: Array, wider: bool = True) -
         return a, b, c, *scales
     arrays = (a, b, c, *scales)
     m, n = c.shape[-2:]
-    axes = _merge([(extent, strides) for extent, *strides in zip(c.shape[:-2], *(x.strides[:-2] for x in arrays))
+    axes = merge([(extent, strides) for extent, *strides in zip(c.shape[:-2], *(x.strides[:-2] for x in arrays))
                    if extent != 1])
     of_m, of_n = (0, 2, 3)[: 2 + bool(scales)], (1, 2, 4)[: 2 + bool(scales)]  # arrays that have rows, or columns, of C
     rows, cols = tuple(arrays[x].strides[-2] for x in of_m), tuple(arrays[x].strides[-1] for x in of_n)
@@ -142,11 +142,11 @@ def collapse(a: Array, b: Array, c: Array, *scales: Array, wider: bool = True) -
             height, row = m, rows[of_m.index(x)]
         if x in of_n:
             width, column = n, cols[of_n.index(x)]
-        found.append(_strided(array, (*extents, height, width), (*(strides[x] for _, strides in axes), row, column)))
+        found.append(strided(array, (*extents, height, width), (*(strides[x] for _, strides in axes), row, column)))
     return tuple(found)
 
 
-def _strided(x: Array, shape: tuple[int, ...], strides: Strides) -> Array:
+def strided(x: Array, shape: tuple[int, ...], strides: Strides) -> Array:
     """as_strided, by way of integers for ml_dtypes' formats, which it does not know."""
     if x.dtype.isbuiltin != 2:
         return as_strided(x, shape, strides)
@@ -161,7 +161,7 @@ def pieces(*arrays: Array) -> Iterator[tuple[Array, ...]]:
         yield tuple(x[i] for x in arrays)
 
 
-def _merge(axes: list[tuple[int, Any]]) -> list[tuple[int, Strides]]:
+def merge(axes: list[tuple[int, Any]]) -> list[tuple[int, Strides]]:
     """Join each axis to the one before it where the earlier one takes up where the later one ends, in every operand."""
     merged: list[tuple[int, Strides]] = []
     for extent, strides in axes:

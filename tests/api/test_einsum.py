@@ -1,0 +1,191 @@
+"""einsum and tensordot against NumPy's: random subscripts on whole numbers, whose sums are exact, and every refusal."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+
+RNG = np.random.default_rng
+
+
+def whole(rng, shape, dtype=np.float32):
+    """Whole numbers in an array of these extents, with strides of any order and sign and gaps between elements."""
+    order = rng.permutation(len(shape))
+    wide = [shape[axis] * rng.integers(1, 3) + rng.integers(0, 2) for axis in order]
+    x = rng.integers(-3, 4, wide).astype(dtype)
+    x = x[(..., *(slice(0, shape[axis]) if rng.random() < 0.7 or not shape[axis] else slice(shape[axis] - 1, None, -1)
+                  for axis in order))]
+    x = x.transpose(np.argsort(order))
+    return x if rng.random() < 0.7 else x.copy()
+
+
+def random_call(rng, operands, most=5):
+    """Subscripts and operands: labels of sizes 0 to 7, some axes of size 1 where others have more, `...`."""
+    labels = "abcdefg"[: rng.integers(1, 8)]
+    sizes = {x: int(rng.choice([0, 1, 2, 3, 4, 5, 7], p=[0.02, 0.08, 0.2, 0.2, 0.2, 0.2, 0.1])) for x in labels}
+    terms, shapes = [], []
+    dots = rng.random() < 0.3
+    for _ in range(operands):
+        term = list(rng.choice(list(labels), rng.integers(0, most)))
+        shape = [1 if rng.random() < 0.05 and term.count(x) == 1 else sizes[x] for x in term]
+        term, extra = "".join(term), ()
+        if dots and rng.random() < 0.6:
+            extra = tuple(int(x) for x in rng.choice([1, 3], rng.integers(0, 3)))
+            extra = tuple(3 if i == len(extra) - 2 else x for i, x in enumerate(extra))
+            at = rng.integers(0, len(term) + 1)
+            term, shape = f"{term[:at]}...{term[at:]}", [*shape[:at], *extra, *shape[at:]]
+        terms.append(term)
+        shapes.append(tuple(shape))
+    used = sorted(set("".join(terms)) - {"."})
+    if rng.random() < 0.2:
+        return ",".join(terms), shapes
+    output = list(rng.permutation([x for x in used if rng.random() < 0.5]))
+    at = rng.integers(0, len(output) + 1)
+    dotted = ["..."] if any("..." in term for term in terms) else []
+    return f"{','.join(terms)}->{''.join([*output[:at], *dotted, *output[at:]])}", shapes
+
+
+@pytest.mark.parametrize("operands", [1, 2, 3, 5])
+def test_random_subscripts_give_the_exact_result(operands):
+    rng = RNG(operands)
+    for _ in range(60):
+        subscripts, shapes = random_call(rng, operands)
+        xs = [whole(rng, shape) for shape in shapes]
+        expected = np.einsum(subscripts, *(x.astype(np.int64) for x in xs), optimize=True)
+        found = tw.einsum(subscripts, *xs)
+        assert np.shape(found) == expected.shape, (subscripts, shapes)
+        assert np.array_equal(found, expected), (subscripts, shapes)
+        assert found.dtype == np.float32
+        out = whole(rng, expected.shape)
+        assert tw.einsum(subscripts, *xs, out=out) is out
+        assert np.array_equal(out, expected), (subscripts, shapes)
+
+
+@pytest.mark.parametrize("dtype", ["f8", "f2", "i1", "u1", "i4", "i8", "c8", "c16", "?", ml_dtypes.bfloat16,
+                                   ml_dtypes.float8_e4m3fn, ml_dtypes.int4])
+def test_every_kind_of_number(dtype):
+    rng = RNG(3)
+    for subscripts, *shapes in [("aij,ajk->kai", (2, 5, 9), (2, 9, 7)), ("aebf,dfce->abcd", (3, 4, 2, 5), (3, 5, 2, 4)),
+                                ("ij,jk,kl->li", (4, 5), (5, 3), (3, 6)), ("iij->j", (4, 4, 3))]:
+        xs = [rng.integers(0, 2, shape).astype(dtype) for shape in shapes]
+        found = tw.einsum(subscripts, *xs)
+        expected = np.einsum(subscripts, *(x.astype(np.complex128) for x in xs))
+        kind = np.dtype(dtype)
+        if kind.kind == "b":
+            expected = expected != 0
+        if kind.itemsize == 1 and kind.type.__module__ == "ml_dtypes":
+            expected = np.asarray(expected.real).astype(found.dtype)
+        elif len(xs) == 2:
+            assert found.dtype == tw.matmul(xs[0].reshape(-1)[:2], xs[0].reshape(-1)[:2]).dtype
+        assert np.array_equal(found, expected), subscripts
+
+
+def test_out_dtype_is_rounded_once():
+    x = RNG(0).standard_normal((3, 20, 20)).astype(np.float16)
+    found = tw.einsum("ij,jk,kl->il", *x)
+    exact = np.einsum("ij,jk,kl->il", *x.astype(np.float64))
+    assert found.dtype == np.float16
+    assert np.allclose(found, exact, rtol=2e-3, atol=1e-3)
+    assert tw.einsum("ij,jk->ik", *x[:2], out_dtype="f32").dtype == np.float32
+    assert tw.einsum("ij->", x[0], out_dtype="f64").dtype == np.float64
+
+
+def test_long_doubles_are_numpys():
+    x = np.arange(6, dtype=np.longdouble).reshape(2, 3)
+    assert tw.einsum("ij,kj", x, x).dtype == np.longdouble
+    assert np.array_equal(tw.einsum(x, [0, 1, Ellipsis], x, [2, 1], [2, 0]), np.einsum("ij,kj->ki", x, x))
+
+
+def test_views_as_in_numpy():
+    x = np.arange(12.0).reshape(3, 4)[:, :3]
+    tw.einsum("ii->i", x)[:] = 0
+    assert not x.diagonal().any()
+    assert np.shares_memory(tw.einsum("ij->ji", x), x)
+    assert np.shares_memory(tw.einsum("...i->i...", x), x)
+    assert tw.einsum("ij->ij", x, out_dtype="f32").dtype == np.float32
+
+
+def test_out_may_overlap_and_have_another_dtype():
+    x = RNG(2).integers(-3, 4, (6, 6)).astype(np.float32)
+    expected = x @ x
+    assert np.array_equal(tw.einsum("ij,jk->ik", x, x, out=x), expected)
+    assert np.array_equal(x, expected)
+    into = np.zeros((6, 6))
+    assert tw.einsum("ij,jk->ki", x, x, out=into) is into
+    assert np.array_equal(into, (expected @ expected).T)
+
+
+@pytest.mark.parametrize("order", ["C", "F", "A"])
+def test_order(order):
+    a, b = np.ones((2, 3, 4)), np.ones((4, 5))
+    found = tw.einsum("abk,kc->cab", a, b, order=order)
+    assert found.flags.f_contiguous if order == "F" else found.flags.c_contiguous
+
+
+@pytest.mark.parametrize("optimize", [True, False, "greedy", "optimal", ["einsum_path", (1, 2), (0, 1)], [(0, 1, 2)],
+                                      ("greedy", 100)])
+def test_paths(optimize):
+    a, b, c = (RNG(5).integers(-3, 4, s).astype(float) for s in [(3, 4), (4, 5), (5, 6)])
+    assert np.array_equal(tw.einsum("ij,jk,kl->il", a, b, c, optimize=optimize), a @ b @ c)
+
+
+@pytest.mark.parametrize(("args", "text"), [
+    (("ij,jk", np.ones((2, 3))), "subscripts 'ij,jk' are those of 2 operands, and 1 are given"),
+    (("i1", np.ones((2, 3))), "'i1' has '1'"),
+    (("i.j", np.ones((2, 3))), "has '.'"),
+    (("ij->k", np.ones((2, 3))), "have 'k', which no operand has"),
+    (("ij->ii", np.ones((2, 3))), "have 'i' 2 times"),
+    (("ij,jk", np.ones((2, 3)), np.ones((4, 3))), "label 'j' has size 3 before, and operand 1 of shape (4, 3) has 4"),
+    (("ii", np.ones((2, 3))), "for axes of sizes 2 and 3, which have no diagonal"),
+    (("ij", np.ones(3)), "operand 0 has shape (3,), and its subscripts are 2: 'ij'"),
+    (("...i->i", np.ones((3, 3))), "must have '...'"),
+    ((np.ones(3), [-1]), "must not be negative"),
+    ((np.ones(3), [..., ...]), "may have one Ellipsis"),
+    ((np.ones(3),), "not 1 arguments"),
+])
+def test_refusals_name_what_is_wrong(args, text):
+    with pytest.raises(ValueError) as found:
+        tw.einsum(*args)
+    assert text in str(found.value)
+
+
+def test_refusals_of_options():
+    x = np.ones((2, 2))
+    for error, text, options in [
+        (TypeError, "out_dtype= names", {"dtype": float}),
+        (TypeError, "unexpected keyword argument 'foo'", {"foo": 1}),
+        (ValueError, "order must be one of", {"order": "X"}),
+        (ValueError, "result's shape (2, 2)", {"out": x[0].copy()}),
+        (TypeError, "to which a result of dtype float64", {"out": np.zeros((2, 2), int)}),
+        (ValueError, "optimize must be", {"optimize": "best"}), (ValueError, "leaves 2 of 2", {"optimize": []}),
+        (ValueError, "the step (0, 5)", {"optimize": [(0, 5)]}), (TypeError, "threads must be", {"threads": "x"}),
+    ]:
+        with pytest.raises(error) as found:
+            tw.einsum("ij,jk", x, x, **options)
+        assert text in str(found.value)
+    for value in (["a", "b"], "ij", 5):
+        with pytest.raises(TypeError, match="must be"):
+            tw.einsum(x, value)
+
+
+@pytest.mark.parametrize("axes", [0, 1, 2, ([1, 2], [1, 0]), (-1, 0), ([0], [-1]), ([], [])])
+def test_tensordot(axes):
+    a, b = (RNG(1).integers(-3, 4, s).astype(np.float32) for s in [(4, 3, 3), (3, 3, 4)])
+    assert np.array_equal(tw.tensordot(a, b, axes), np.tensordot(a, b, axes))
+    out = np.empty_like(np.tensordot(a, b, axes))
+    assert tw.tensordot(a, b, axes, out=out) is out
+    assert np.array_equal(out, np.tensordot(a, b, axes))
+
+
+@pytest.mark.parametrize(("axes", "text"), [
+    (3, "axes is 3, and a and b have 2 and 2 axes"), ((0, 1, 2), "axes must be a number, or two lists"),
+    ((5, 0), "axes names axis 5 of a"), (([0, 0], [0, 1]), "names an axis of a twice"), (([0], [0, 1]), "as many"),
+    ((0, 0), "of size 2, with axis 0 of b, of size 3"),
+])
+def test_tensordot_refuses(axes, text):
+    with pytest.raises(ValueError) as found:
+        tw.tensordot(np.ones((2, 3)), np.ones((3, 2)), axes)
+    assert text in str(found.value)

@@ -1,0 +1,278 @@
+"""einsum and tensordot: NumPy's semantics, one product of matrices for each pair of operands.
+
+`rules/subscripts.py` reads the call, `rules/paths.py` chooses the order of pairs, `rules/contraction.py` makes matrices
+of labelled axes; what remains for arrays in the host's memory is here. Labels that one operand alone has, and not the
+result, are summed before the product; without a common label that is summed, operands are multiplied element by
+element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache, reduce
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright import formats
+from tilewright.api import dispatch, host
+from tilewright.rules import arguments, contraction, numpy_products, paths, shapes, subscripts
+from tilewright.rules.contraction import Term
+from tilewright.rules.subscripts import Labels, Terms
+
+Array = NDArray[Any]
+
+ORDERS = ("K", "C", "F", "A")
+_INSTEAD = {"dtype": "out_dtype= names the format of the result, and sums are in one that holds it and the operands",
+            "casting": "operands of different formats meet in one that holds both"}
+_DEFAULTS: dict[str, tuple[Any, ...]] = {"dtype": (None,), "casting": ("safe", "same_kind")}
+
+
+def einsum(
+    *operands: Any,
+    out: NDArray[Any] | None = None,
+    out_dtype: Any = None,
+    optimize: Any = True,
+    order: str = "K",
+    threads: int | None = None,
+    **numpys: Any,
+) -> Any:
+    """The sum of products that subscripts name, as numpy.einsum computes it: each pair of operands is one product.
+
+    operands    `einsum("ij,jk->ik", a, b)`, or `einsum(a, [0, 1], b, [1, 2], [0, 2])`: a label for each axis, letters
+                or integers from 0. Without "->", or the last list, the result has the labels that occur once, in
+                order. `...`, or Ellipsis, stands for the axes without a label, which are broadcast. A label that an
+                operand has twice takes its diagonal; one that is not in the result is summed over; axes of size 1 are
+                broadcast. Any number of operands, of any shapes, strides and formats that matmul takes.
+    out         where to write the result: an array of its shape, any strides, any dtype to which it can be cast by
+                NumPy's rule same_kind. It may overlap operands. It is returned.
+    out_dtype   a format or dtype instead of NumPy's choice, as in matmul. Products in between are kept in the format of
+                the sums, so that a result is rounded once.
+    optimize    the order of products of three or more operands: True chooses that of the fewest operations, by
+                opt_einsum where it is installed; "greedy" and "optimal" name a search, False multiplies from the left;
+                or a path, as numpy.einsum_path returns it.
+    order       the layout of a new result: "K" whichever is fastest to write, so that its axes may be permuted in
+                memory; "C" and "F" as in NumPy; "A" "F" if all operands are Fortran-contiguous, else "C"
+    threads     the most threads that this call may use; by default tilewright.get_num_threads()
+    numpys      numpy.einsum's other keywords (dtype, casting) at their defaults
+
+    Axes that merge into one with one stride are multiplied where they are. With a single operand of which nothing is
+    summed, and without `out`, the result is a view of it, as in NumPy.
+
+    Raises TypeError and ValueError where numpy.einsum does.
+    """
+    given, labels, output = subscripts.read(operands)
+    _check_options(order, numpys)
+    library = dispatch.library_of_arrays(*given, out)
+    if library is not None:
+        raise TypeError(f"einsum multiplies arrays in the host's memory, and one is in {library.platform.memory}; "
+                        "matmul multiplies it there")
+    return _einsum(given, labels, output, out, out_dtype, optimize, order, threads)
+
+
+def tensordot(
+    a: Any,
+    b: Any,
+    axes: Any = 2,
+    *,
+    out: NDArray[Any] | None = None,
+    out_dtype: Any = None,
+    threads: int | None = None,
+) -> Any:
+    """The sum of products over axes of a and b, as numpy.tensordot computes it, without a copy of either.
+
+    a, b        arrays of any shapes, strides and formats that matmul takes
+    axes        a number N: the last N axes of a with the first N of b; or (axes of a, axes of b), each an integer or a
+                list of as many, in the order in which they correspond. Negative axes count from the end.
+    out, out_dtype, threads  as in einsum
+
+    The result has the other axes of a, then those of b. Raises TypeError and ValueError where numpy.tensordot does.
+    """
+    x, y = (v if dispatch.library_of_arrays(v) else arguments.operand(v, name, least=0)
+            for v, name in zip((a, b), "ab"))
+    of_a, of_b = _axes(axes, len(x.shape), len(y.shape))
+    for i, j in zip(of_a, of_b):
+        if x.shape[i] != y.shape[j]:
+            raise ValueError(f"axes pairs axis {i} of a, of size {x.shape[i]}, with axis {j} of b, of size "
+                             f"{y.shape[j]}; they must be equal")
+    labels_a = list(range(len(x.shape)))
+    labels_b = [of_a[of_b.index(j)] if j in of_b else len(labels_a) + j for j in range(len(y.shape))]
+    output = [x for x in labels_a if x not in of_a] + [x for x in labels_b if x >= len(labels_a)]
+    return einsum(a, labels_a, b, labels_b, output, out=out, out_dtype=out_dtype, threads=threads)
+
+
+def _axes(axes: Any, *dimensions: int) -> list[list[int]]:
+    """The axes of a and those of b that are summed over together, from 0. TypeError and ValueError as tensordot."""
+    try:
+        pair = [*axes]
+    except TypeError:
+        count = arguments.count(axes, "axes") if axes else 0
+        if count > min(dimensions):
+            raise ValueError(f"axes is {count}, and a and b have {dimensions[0]} and {dimensions[1]} axes") from None
+        return [[*range(dimensions[0] - count, dimensions[0])], [*range(count)]]
+    if len(pair) != 2:
+        raise ValueError(f"axes must be a number, or two lists of axes, one of a and one of b, not {axes!r}")
+    found = []
+    for name, part, dimension in zip("ab", pair, dimensions):
+        listed = [part] if hasattr(part, "__index__") else [*part]
+        for axis in listed:
+            if not hasattr(axis, "__index__") or not -dimension <= axis < dimension:
+                raise ValueError(f"axes names axis {axis!r} of {name}, which has {dimension} axes")
+        found.append([int(axis) % dimension for axis in listed])
+        if len(set(found[-1])) < len(listed):
+            raise ValueError(f"axes names an axis of {name} twice: {listed}")
+    if len(found[0]) != len(found[1]):
+        raise ValueError(f"axes names {len(found[0])} axes of a and {len(found[1])} of b; they must be as many")
+    return found
+
+
+def _check_options(order: Any, numpys: dict[str, Any]) -> None:
+    if order not in ORDERS:
+        raise ValueError(f"order must be one of {', '.join(ORDERS)}, not {order!r}")
+    for name, value in numpys.items():
+        if name not in _INSTEAD:
+            raise TypeError(f"einsum() got an unexpected keyword argument {name!r}")
+        if value not in _DEFAULTS[name]:
+            raise TypeError(f"einsum() takes no {name}= as np.einsum does: {_INSTEAD[name]}")
+
+
+@lru_cache(maxsize=1024)
+def _resolved(labels: tuple[Labels, ...], output: Labels | None, of: tuple[tuple[int, ...], ...],
+              optimize: Any) -> tuple[Terms, paths.Path]:
+    terms = subscripts.resolve(labels, output, of)
+    return terms, paths.chosen(optimize, terms)
+
+
+def resolved(labels: Sequence[Any], output: Any, of: Sequence[tuple[int, ...]], optimize: Any
+             ) -> tuple[Terms, paths.Path]:
+    """Terms and path, found once for calls alike."""
+    if isinstance(optimize, (list, tuple)):
+        optimize = tuple(tuple(step) if isinstance(step, list) else step for step in optimize)
+    return _resolved(tuple(map(tuple, labels)), None if output is None else tuple(output), tuple(of), optimize)
+
+
+# ---- arrays in the host's memory
+
+
+def _einsum(given: Sequence[Any], labels: Any, output: Any, out: Any, out_dtype: Any, optimize: Any, order: str,
+            threads: Any) -> Any:
+    target = arguments.output(arguments.single(out, "out"))
+    arrays = [arguments.operand(x, f"operand {i}", least=0) for i, x in enumerate(given)]
+    terms, path = resolved(labels, output, [x.shape for x in arrays], optimize)
+    threads = arguments.thread_count(threads)
+    shape = tuple(terms.sizes[label] for label in terms.output)
+    if target is not None and target.shape != shape:
+        raise ValueError(f"out must have the result's shape {shape}, but its shape is {target.shape}")
+    if numpy_products.takes(*arrays):
+        return _by_numpy(given, labels, output, out, order)
+    sums, result = _dtypes(arrays, out_dtype)
+    if target is not None:
+        arguments.check_cast(result, target.dtype, "out")
+
+    left = [contraction.diagonal(x, of, terms.sizes) for x, of in zip(arrays, terms.inputs)]
+    if len(left) == 1 and set(left[0].labels) <= set(terms.output) and target is None and result == left[0].array.dtype:
+        view = contraction.arranged(left[0], terms.output)      # which NumPy gives, too, whatever the order
+        return arguments.wrap(view if view.ndim else view.copy(), *given)
+    between = result if all(x.dtype.kind == "b" for x in arrays) else sums
+    work = _Work(between, threads)
+    for number, step in enumerate(path):
+        chosen = [left[at] for at in step]
+        for at in sorted(step, reverse=True):
+            left.pop(at)
+        last = number == len(path) - 1
+        while len(chosen) > 1:
+            needed = {*terms.output, *(x for term in (*left, *chosen[2:]) for x in term.labels)}
+            final = last and len(chosen) == 2
+            place = _place(target, terms.output) if final and target is not None and target.dtype == result else None
+            chosen = [work.product(chosen[0], chosen[1], needed, result if final else between, place), *chosen[2:]]
+        left.append(chosen[0])
+    needed = {*terms.output}
+    found = contraction.arranged(work.summed(left[0], needed), terms.output)
+    if target is not None:
+        if not shapes.same(found, target):
+            np.copyto(target, arguments.rounded(found, result).astype(target.dtype, copy=False))
+        return out if not isinstance(out, tuple) else out[0]
+    found = np.asarray(arguments.rounded(found, result))
+    if order != "K":
+        fortran = order == "F" or (order == "A" and all(x.flags.f_contiguous for x in arrays))
+        found = np.asarray(found, order="F" if fortran else "C")
+    if len(arrays) == 1 and np.may_share_memory(found, arrays[0]):
+        found = found.copy()
+    return arguments.wrap(found, *given)
+
+
+def _place(target: Array, output: Labels) -> Term:
+    """Where the result goes, without axes of size 1."""
+    extents = [(label, axis) for axis, label in enumerate(output) if target.shape[axis] != 1]
+    index = tuple(0 if n == 1 else slice(None) for n in target.shape)
+    return Term(target[(..., *index)], tuple(label for label, _ in extents))
+
+
+def _dtypes(arrays: Sequence[Array], out_dtype: Any) -> tuple[np.dtype[Any], np.dtype[Any]]:
+    """Of the sums and of the result: what matmul of the operands, one after the other, has."""
+    empty = [np.empty(0, x.dtype) for x in arrays]
+    common = reduce(lambda x, y: np.empty(0, arguments.dtypes(x, y, None, None)[1]), empty)
+    if len(empty) == 1:
+        known = formats.find(common.dtype)
+        if known is None:
+            raise TypeError(f"operand 0 is {common.dtype}, which tilewright does not multiply")
+        return arguments.dtypes(common, common, None, out_dtype)[0], formats.get(
+            common.dtype if out_dtype is None else out_dtype, "out_dtype").dtype
+    sums, result = arguments.dtypes(empty[0], common, None, out_dtype)
+    return (sums, result) if len(empty) == 2 else (arguments.dtypes(common, common, None, result)[0], result)
+
+
+def _by_numpy(given: Sequence[Any], labels: Any, output: Any, out: Any, order: str) -> Any:
+    """Long doubles and objects."""
+    def term(listed: Any) -> list[Any]:
+        return [Ellipsis if x == subscripts.DOTS else subscripts.LETTERS.index(x) if isinstance(x, str) else x
+                for x in listed]
+    pairs = [part for x, of in zip(given, labels) for part in (x, term(of))]
+    numpys: Any = np.einsum
+    return numpys(*pairs, *([] if output is None else [term(output)]), out=out, order=order)
+
+
+class _Work:
+    """Products of pairs, with results in between of dtype `between`."""
+
+    def __init__(self, between: np.dtype[Any], threads: int | None) -> None:
+        self.between, self.threads = between, threads
+
+    def summed(self, term: Term, needed: set[Any]) -> Term:
+        """Without the labels that are not needed."""
+        axes = tuple(axis for axis, label in enumerate(term.labels) if label not in needed)
+        if not axes:
+            return term
+        kept = tuple(label for label in term.labels if label in needed)
+        with np.errstate(all="ignore"):
+            if self.between.kind == "b":
+                return Term(np.asarray(np.any(term.array, axis=axes)), kept)
+            return Term(np.asarray(np.sum(term.array, axis=axes, dtype=self.between)), kept)
+
+    def product(self, a: Term, b: Term, needed: set[Any], dtype: np.dtype[Any], place: Term | None) -> Term:
+        """The product of a and b in a dtype, with the labels that are needed later; at this place, if it can be written
+        there."""
+        a, b = self.summed(a, needed | {*b.labels}), self.summed(b, needed | {*a.labels})
+        kept = tuple(dict.fromkeys(x for x in (*a.labels, *b.labels) if x in needed))
+        groups = contraction.groups(a, b, kept, place)
+        if not groups.k and not (groups.m and groups.n):
+            return self._elementwise(a, b, kept, dtype)
+        of_a, of_b, of_c = (sum(x, ()) for x in (groups.of_a, groups.of_b, groups.of_c))
+        sizes = dict(zip((*a.labels, *b.labels), (*a.array.shape, *b.array.shape)))
+        shape = tuple(sizes[label] for label in of_c)
+        x, y = contraction.arranged(a, of_a), contraction.arranged(b, of_b)
+        if place is not None and shapes.writes_in_place(place.array, x, y, dtype):
+            c = contraction.arranged(place, of_c)
+        else:
+            c = np.empty(shape, dtype)
+        host.contract(x, y, c, groups, self.threads)
+        return Term(c, of_c)
+
+    def _elementwise(self, a: Term, b: Term, kept: Labels, dtype: np.dtype[Any]) -> Term:
+        x, y = (contraction.arranged(term, kept) for term in (a, b))
+        with np.errstate(all="ignore"):
+            if self.between.kind == "b":
+                return Term(np.asarray(x & y), kept)
+            found = x.astype(self.between, copy=False) * y.astype(self.between, copy=False)
+            return Term(np.asarray(found).astype(dtype, copy=False), kept)

@@ -1,0 +1,125 @@
+"""Two operands with labelled axes as a product of matrices: views, groups of axes, and what merges of them.
+
+    C[batch, m, n] = sum over k of A[batch, m, k] * B[batch, k, n]
+
+Each of batch, m, n and k stands for a group of axes: labels that A, B and C have; A and C; B and C; A and B. In each
+group the axes are ordered as the larger array has them, and those neighbours become one axis that have one stride in
+both arrays. Only addresses, shapes and strides are read, so that arrays may be shadows of those in a GPU's memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+from tilewright.rules.shapes import merge, strided
+from tilewright.rules.subscripts import Label, Labels
+
+Array = NDArray[Any]
+
+
+class Term(NamedTuple):
+    """An array and the labels of its axes, each once."""
+
+    array: Array
+    labels: Labels
+
+
+def diagonal(array: Array, labels: Labels, sizes: dict[Label, int]) -> Term:
+    """A view with each label once: of an axis that is broadcast its only element, of axes with one label the diagonal.
+    """
+    shape, strides = dict[Label, int](), dict[Label, int]()
+    for label, extent, stride in zip(labels, array.shape, array.strides):
+        if extent != 1:
+            shape[label] = extent
+            strides[label] = strides.get(label, 0) + stride
+    if len(shape) == array.ndim:
+        return Term(array, tuple(labels))
+    return Term(strided(array, tuple(shape.values()), tuple(strides.values())), tuple(shape))
+
+
+def arranged(term: Term, labels: Labels) -> Array:
+    """A view with its axes in this order; for labels that it lacks, an axis of size 1."""
+    order = [term.labels.index(label) for label in labels if label in term.labels]
+    index = tuple(slice(None) if label in term.labels else None for label in labels)
+    return term.array.transpose(order)[(..., *index)]       # of no axes an array, too
+
+
+class Groups(NamedTuple):
+    """Labels by the arrays that have them, in the order in which they are multiplied."""
+
+    batch: Labels
+    m: Labels
+    n: Labels
+    k: Labels
+
+    @property
+    def of_a(self) -> tuple[Labels, Labels, Labels]:
+        return self.batch, self.m, self.k
+
+    @property
+    def of_b(self) -> tuple[Labels, Labels, Labels]:
+        return self.batch, self.k, self.n
+
+    @property
+    def of_c(self) -> tuple[Labels, Labels, Labels]:
+        return self.batch, self.m, self.n
+
+
+def groups(a: Term, b: Term, kept: Labels, c: Term | None = None) -> Groups:
+    """For operands all of whose labels are kept or common. c: where the result is to be written; None: wherever it is
+    written best."""
+    common = [label for label in a.labels if label in b.labels]
+    larger = a if a.array.size >= b.array.size else b
+    arrays = {"m": a, "n": b, "k": larger, "batch": larger}
+    if c is not None:
+        for group in ("m", "n", "batch"):
+            if c.array.size > arrays[group].array.size:
+                arrays[group] = c
+    found = {"batch": [x for x in common if x in kept], "k": [x for x in common if x not in kept],
+             "m": [x for x in a.labels if x not in common], "n": [x for x in b.labels if x not in common]}
+    return Groups(**{group: _as_they_lie(arrays[group], labels) for group, labels in found.items()})
+
+
+def _as_they_lie(term: Term, labels: Sequence[Label]) -> Labels:
+    """The largest stride first."""
+    strides = dict(zip(term.labels, term.array.strides))
+    return tuple(sorted(labels, key=lambda label: -abs(strides[label])))
+
+
+class Operands(NamedTuple):
+    """Arrays whose axes are a group's after the other's; `counts`: how many axes batch, m, n and k have."""
+
+    a: Array
+    b: Array
+    c: Array
+    counts: tuple[int, int, int, int]
+
+    @property
+    def matrices(self) -> bool:
+        """Whether each group has one stride in each array, or but for the batch."""
+        return max(self.counts[1:]) <= 1
+
+
+def merged(a: Array, b: Array, c: Array, found: Groups) -> Operands:
+    """Arrays arranged as `found` says, with axes merged where that takes no copy. A group without axes gets one of
+    size 1, but for the batch."""
+    nb, nm, nn, nk = map(len, found)
+    parts = {"batch": ((a, 0, nb), (b, 0, nb), (c, 0, nb)), "m": ((a, nb, nm), (c, nb, nm)),
+             "n": ((b, nb + nk, nn), (c, nb + nm, nn)), "k": ((a, nb + nm, nk), (b, nb, nk))}
+    axes = {}
+    for group, where in parts.items():
+        x, first, count = where[0]
+        listed = [(extent, strides) for extent, *strides in zip(
+            x.shape[first : first + count], *(y.strides[at : at + count] for y, at, _ in where)) if extent != 1]
+        axes[group] = merge(listed) or ([] if group == "batch" else [(1, (0,) * len(where))])
+
+    def view(x: Array, *of: tuple[str, int]) -> Array:
+        found = [(extent, strides[number]) for group, number in of for extent, strides in axes[group]]
+        return strided(x, tuple(extent for extent, _ in found), tuple(stride for _, stride in found))
+
+    return Operands(view(a, ("batch", 0), ("m", 0), ("k", 0)), view(b, ("batch", 1), ("k", 1), ("n", 0)),
+                    view(c, ("batch", 2), ("m", 1), ("n", 1)),
+                    (len(axes["batch"]), len(axes["m"]), len(axes["n"]), len(axes["k"])))

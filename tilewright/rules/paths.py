@@ -1,0 +1,134 @@
+"""In which order the operands of einsum are multiplied, two at a time.
+
+A path is a list of pairs: positions in the list of operands, which leave it, and what comes of them is appended; the
+paths of numpy.einsum_path and opt_einsum are such lists, too. The best one is found for up to `MOST_OPTIMAL` operands
+by dynamic programming over subsets (R. Pfeifer, J. Haegeman and F. Verstraete, "Faster identification of optimal
+contraction sequences for tensor networks", Phys. Rev. E 90, 2014); above, in each step the pair is taken whose product
+takes the least memory beyond that of its operands. opt_einsum's searches, if it is installed, take the place of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from importlib.util import find_spec
+from itertools import combinations
+from math import prod
+from typing import Any
+
+from tilewright.rules.subscripts import Label, Labels, Terms
+
+Path = list[tuple[int, ...]]
+
+MOST_OPTIMAL = 8        # operands; the number of splits of subsets is 3^8
+NAMES = ("greedy", "optimal")
+TRAFFIC = 16            # multiply-adds in the time that an element of an intermediate result takes to be written, read
+
+
+def chosen(optimize: Any, terms: Terms) -> Path:
+    """The path that `optimize` of einsum asks for. TypeError and ValueError for what einsum does not take."""
+    count = len(terms.inputs)
+    if isinstance(optimize, (list, tuple)) and not (len(optimize) == 2 and optimize[0] in NAMES):
+        return _given(optimize[1:] if optimize and optimize[0] == "einsum_path" else optimize, count)
+    if isinstance(optimize, (list, tuple)):     # ("greedy", memory limit), as in NumPy: the limit is not needed
+        optimize = optimize[0]
+    if not (optimize is True or optimize is False or optimize in NAMES):
+        raise ValueError(f"optimize must be True, False, 'greedy', 'optimal' or a path, not {optimize!r}")
+    if count <= 2 or optimize is False:
+        return [(0,)] if count == 1 else [(0, 1), *[(0, at) for at in range(count - 2, 0, -1)]]
+    inputs = [frozenset(term) for term in terms.inputs]
+    output = frozenset(terms.output)
+    if _has_opt_einsum():
+        from opt_einsum import paths
+
+        search = {True: paths.auto, "greedy": paths.greedy, "optimal": paths.optimal}[optimize]
+        return [tuple(step) for step in search(inputs, output, terms.sizes)]
+    if optimize == "optimal" or (optimize is True and count <= MOST_OPTIMAL):
+        return optimal(inputs, output, terms.sizes)
+    return greedy(inputs, output, terms.sizes)
+
+
+@cache
+def _has_opt_einsum() -> bool:
+    return find_spec("opt_einsum") is not None
+
+
+def _given(path: Sequence[Any], count: int) -> Path:
+    left, found = count, Path()
+    for step in path:
+        positions = tuple(step) if isinstance(step, (list, tuple)) else ()
+        if not positions or len(set(positions)) < len(positions) or not all(
+                isinstance(at, int) and 0 <= at < left for at in positions):
+            raise ValueError(f"optimize is a path with the step {step!r}, and a step must be different positions "
+                             f"among the {left} operands that are left")
+        left += 1 - len(positions)
+        found.append(positions)
+    if left != 1:
+        raise ValueError(f"optimize is a path that leaves {left} of {count} operands; it must leave one")
+    return found
+
+
+def _size(labels: frozenset[Label], sizes: dict[Label, int]) -> int:
+    return prod(sizes[label] for label in labels)
+
+
+def optimal(inputs: Sequence[frozenset[Label]], output: frozenset[Label], sizes: dict[Label, int]) -> Path:
+    """The path of the fewest operations; an element of an intermediate result counts as TRAFFIC of them."""
+    count = len(inputs)
+    everything = (1 << count) - 1
+    kept = {}                                   # subset → labels of its product
+    for subset in range(1, everything + 1):
+        inside, outside = (frozenset().union(*(x for i, x in enumerate(inputs) if (subset >> i & 1) == bit))
+                           for bit in (1, 0))
+        kept[subset] = inside & (outside | output) if subset & (subset - 1) else inside
+    best: dict[int, tuple[float, int]] = {1 << i: (0.0, 0) for i in range(count)}
+    for subset in sorted(kept, key=int.bit_count):
+        lowest, part = subset & -subset, (subset - 1) & subset
+        found = []
+        while part:
+            if part & lowest:                   # each split once
+                rest = subset ^ part
+                work = _size(kept[part] | kept[rest], sizes) + TRAFFIC * _size(kept[subset], sizes)
+                found.append((best[part][0] + best[rest][0] + work, part))
+            part = (part - 1) & subset
+        if found:
+            best[subset] = min(found)
+    path, order = Path(), [1 << i for i in range(count)]
+
+    def take(subset: int) -> None:
+        part = best[subset][1]
+        if not part:
+            return
+        take(part)
+        take(subset ^ part)
+        pair = tuple(sorted((order.index(part), order.index(subset ^ part))))
+        for at in reversed(pair):
+            order.pop(at)
+        order.append(subset)
+        path.append(pair)
+
+    take(everything)
+    return path
+
+
+def greedy(inputs: Sequence[frozenset[Label]], output: frozenset[Label], sizes: dict[Label, int]) -> Path:
+    """In each step the pair whose product exceeds its operands in size by the least, of these that of the fewest
+    operations; pairs without a common label last."""
+    terms, path = list(inputs), Path()
+    while len(terms) > 1:
+        found = []
+        for i, j in combinations(range(len(terms)), 2):
+            rest = output.union(*(x for at, x in enumerate(terms) if at not in (i, j)))
+            together = terms[i] | terms[j]
+            growth = _size(together & rest, sizes) - _size(terms[i], sizes) - _size(terms[j], sizes)
+            found.append((not terms[i] & terms[j], growth, _size(together, sizes), (i, j), together & rest))
+        *_, pair, kept = min(found, key=lambda x: x[:4])
+        terms = [x for at, x in enumerate(terms) if at not in pair] + [kept]
+        path.append(pair)
+    return path
+
+
+def kept(labels: Labels, others: Sequence[Labels], output: Labels) -> Labels:
+    """Of the labels of operands that are multiplied now, those that are needed later, each once."""
+    later = set(output).union(*others)
+    return tuple(dict.fromkeys(label for label in labels if label in later))
