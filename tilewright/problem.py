@@ -33,6 +33,8 @@ class Gemm:
               (f64 if products are added up in f64), by which sums are multiplied before alpha; on GPUs. "1x128": for
               each block of 128 of k, by which the block's sums are multiplied; "128x128": the same, and 128 columns of
               B share a scale. "": none
+    epilogue  the text of an expressions.epilogue.Epilogue: what becomes of the sums of the m x n product. Its first
+              result is in the format `out`, and has n / 2 columns if it is made of pairs. "": nothing
 
     ValueError for sizes below 0, and for matrices of 2^63 bytes and more, which no address reaches.
     """
@@ -46,6 +48,7 @@ class Gemm:
     layout: str
     batch: int
     scales: str
+    epilogue: str
 
     def __init__(
         self,
@@ -58,6 +61,7 @@ class Gemm:
         layout: str | None = None,
         batch: int = 1,
         scales: str = "",
+        epilogue: str = "",
     ) -> None:
         sizes = {name: _size(name, value) for name, value in (("m", m), ("n", n), ("k", k), ("batch", batch))}
         blocks = [_block_format(x) for x in (a, a if b is None else b)]
@@ -73,12 +77,17 @@ class Gemm:
         else:
             format_a = formats.get(a, "a")
             format_b = formats.get(b, "b") if b is not None else format_a
+            if out is None and epilogue:
+                out = _epilogue(epilogue).formats[0]
             format_out = _product(format_a, format_b) if out is None else formats.get(out, "out")
             if scales and out is None and formats.integral(format_a, format_b):
                 format_out = formats.get("f32")
         # the class is frozen
-        self.__dict__.update(sizes, a=format_a.name, b=format_b.name, out=format_out.name, layout=layout, scales=scales)
+        self.__dict__.update(sizes, a=format_a.name, b=format_b.name, out=format_out.name, layout=layout, scales=scales,
+                             epilogue=epilogue)
         self._check_scales()
+        if epilogue:
+            self._check_epilogue()
         self._check_bytes()
 
     def _check_scales(self) -> None:
@@ -87,6 +96,18 @@ class Gemm:
         if self.scales and (self.blocks or not isinstance(formats.FORMATS[self.out], formats.Float)):
             raise ValueError(f"scales={self.scales!r} is for operands without scales of their own and a result in a "
                              f"floating-point format, not for {self.a} by {self.b} into {self.out}")
+
+    def _check_epilogue(self) -> None:
+        found = _epilogue(self.epilogue)
+        if found.formats[0] != self.out:
+            raise ValueError(f"out must be {found.formats[0]}, the format of the epilogue's first result, not {self.out}")
+        if self.n % found.sums:
+            raise ValueError(f"an epilogue of pairs of columns needs an even number of them, and n is {self.n}")
+        if self.blocks:
+            raise ValueError(f"products of block-scaled operands ({self.a}, {self.b}) have no epilogues")
+        whole = formats.integral(self.a, self.b) and not self.scales
+        if found.kind != (kind := "int" if whole else "float"):
+            raise ValueError(f"the epilogue of {self.a} by {self.b} has sums of kind {kind}, not {found.kind}")
 
     def _check_bytes(self) -> None:
         """Kernels and plans count in 64 bits, with a sign."""
@@ -112,7 +133,7 @@ class Gemm:
         """The format in which tilewright.matmul adds products up: f32, f64, i32, i64, c64 or c128."""
         if self.blocks:
             return "f32"
-        if self.scales and formats.integral(self.a, self.b) and self.out != "f64":
+        if (self.scales or self.epilogue) and formats.integral(self.a, self.b) and self.out != "f64":
             return formats.accumulator(self.a, self.b).name
         meeting = () if self._exact else (_product(formats.FORMATS[self.a], formats.FORMATS[self.b]),)
         return formats.accumulator(self.a, self.b, *meeting, self.out).name
@@ -156,7 +177,8 @@ class Gemm:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of a, b and out as they are multiplied, by these names; a batch of several has an axis first."""
         batch = (self.batch,) if self.batch != 1 else ()
-        return {"a": (*batch, self.m, self.k), "b": (*batch, self.k, self.n), "out": (*batch, self.m, self.n)}
+        n = self.n // (_epilogue(self.epilogue).sums if self.epilogue else 1)
+        return {"a": (*batch, self.m, self.k), "b": (*batch, self.k, self.n), "out": (*batch, self.m, n)}
 
     @property
     def shape_a(self) -> tuple[int, int]:
@@ -174,7 +196,8 @@ class Gemm:
         name = self.a if len(set(kinds)) == 1 else "-".join(kinds)
         many = f"_b{self.batch}" if self.batch != 1 else ""
         scales = f"_scaled_{self.scales}" if self.scales else ""
-        return f"gemm_{name}_{self.layout}_{self.m}x{self.n}x{self.k}{many}{scales}"
+        epilogue = f"_epilogue_{_epilogue(self.epilogue).digest}" if self.epilogue else ""
+        return f"gemm_{name}_{self.layout}_{self.m}x{self.n}x{self.k}{many}{scales}{epilogue}"
 
     def __str__(self) -> str:
         return self.key()
@@ -187,6 +210,11 @@ def _product(a: formats.Format, b: formats.Format) -> formats.Format:
     except TypeError:
         return formats.promote(a, b)
     return formats.get(dtype)
+
+
+def _epilogue(text: str) -> Any:
+    from tilewright.expressions.epilogue import Epilogue  # of which most processes have none
+    return Epilogue.read(text)
 
 
 def _block_format(x: object) -> Any:
