@@ -100,7 +100,8 @@ class Gemm:
     def _check_epilogue(self) -> None:
         found = _epilogue(self.epilogue)
         if found.formats[0] != self.out:
-            raise ValueError(f"out must be {found.formats[0]}, the format of the epilogue's first result, not {self.out}")
+            raise ValueError(f"out must be {found.formats[0]}, the format of the epilogue's first result, not "
+                             f"{self.out}")
         if self.n % found.sums:
             raise ValueError(f"an epilogue of pairs of columns needs an even number of them, and n is {self.n}")
         if self.blocks:

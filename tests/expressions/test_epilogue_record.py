@@ -28,7 +28,8 @@ def test_an_epilogue_is_its_text_and_gives_what_its_function_does():
 
 
 def test_pairs_of_columns_make_one():
-    found = Epilogue(trace(lambda gate, acc: tw.silu(gate) * acc, {"gate": "float", "acc": "float"}), (), ("f32",), True)
+    expression = trace(lambda gate, acc: tw.silu(gate) * acc, {"gate": "float", "acc": "float"})
+    found = Epilogue(expression, (), ("f32",), True)
     product = np.random.default_rng(0).standard_normal((4, 6))
     (x,) = found.evaluate(product, {})
     np.testing.assert_allclose(x, product[:, ::2] / (1 + np.exp(-product[:, ::2])) * product[:, 1::2])
