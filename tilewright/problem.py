@@ -77,8 +77,8 @@ class Gemm:
         else:
             format_a = formats.get(a, "a")
             format_b = formats.get(b, "b") if b is not None else format_a
-            if out is None and epilogue:
-                out = _epilogue(epilogue).formats[0]
+            if out is None and epilogue and (main := (read := _epilogue(epilogue)).main) is not None:
+                out = None if read.results[main] == "-" else read.results[main]
             format_out = _product(format_a, format_b) if out is None else formats.get(out, "out")
             if scales and out is None and formats.integral(format_a, format_b):
                 format_out = formats.get("f32")
@@ -99,10 +99,11 @@ class Gemm:
 
     def _check_epilogue(self) -> None:
         found = _epilogue(self.epilogue)
-        if found.formats[0] != self.out:
-            raise ValueError(f"out must be {found.formats[0]}, the format of the epilogue's first result, not "
+        main = found.main
+        if main is not None and found.results[main] not in ("-", self.out):
+            raise ValueError(f"out must be {found.results[main]}, the format of the epilogue's first result, not "
                              f"{self.out}")
-        if self.n % found.sums:
+        if found.paired and self.n % 2:
             raise ValueError(f"an epilogue of pairs of columns needs an even number of them, and n is {self.n}")
         if self.blocks:
             raise ValueError(f"products of block-scaled operands ({self.a}, {self.b}) have no epilogues")
@@ -178,7 +179,7 @@ class Gemm:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of a, b and out as they are multiplied, by these names; a batch of several has an axis first."""
         batch = (self.batch,) if self.batch != 1 else ()
-        n = self.n // (_epilogue(self.epilogue).sums if self.epilogue else 1)
+        n = self.n // (1 + _epilogue(self.epilogue).paired if self.epilogue else 1)
         return {"a": (*batch, self.m, self.k), "b": (*batch, self.k, self.n), "out": (*batch, self.m, n)}
 
     @property

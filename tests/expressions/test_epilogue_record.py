@@ -3,11 +3,12 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.expressions.epilogue import Epilogue, Input
+from tilewright.expressions.epilogue import Epilogue, Read
+from tilewright.expressions.functions import pairs
 from tilewright.expressions.tracing import trace
 
 KINDS = {"acc": "float", "bias": "float", "res": "float"}
-INPUTS = Input("bias", "n", "bf16"), Input("res", "mn", "f32")
+INPUTS = Read("bias", "bf16", "row"), Read("res", "f32", "full")
 
 
 def test_an_epilogue_is_its_text_and_gives_what_its_function_does():
@@ -21,15 +22,19 @@ def test_an_epilogue_is_its_text_and_gives_what_its_function_does():
     np.testing.assert_allclose(rows, (product * res).max(-1))
     np.testing.assert_allclose(columns, product.sum(-2))
     assert found.shapes(3, 5, 8) == (whole.shape, rows.shape, columns.shape)
-    for text in ("", found.text.replace("each", "some"), found.text.replace("bias:n", "bias:k"),
+    for text in ("", found.text.replace("bias bf16", "some bf16"), found.text.replace("bf16 row", "bf16 k"),
                  found.text.replace("bf16 f32 f32", "bf16 f32")):
         with pytest.raises(ValueError, match="not the text of an epilogue"):
             Epilogue.read(text)
 
 
+def swiglu(acc):
+    gate, up = pairs(acc)
+    return tw.silu(gate) * up
+
+
 def test_pairs_of_columns_make_one():
-    expression = trace(lambda gate, acc: tw.silu(gate) * acc, {"gate": "float", "acc": "float"})
-    found = Epilogue(expression, (), ("f32",), True)
+    found = Epilogue(trace(swiglu, {"acc": "float"}), (), ("f32",))
     product = np.random.default_rng(0).standard_normal((4, 6))
     (x,) = found.evaluate(product, {})
     np.testing.assert_allclose(x, product[:, ::2] / (1 + np.exp(-product[:, ::2])) * product[:, 1::2])

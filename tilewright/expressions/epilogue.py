@@ -1,54 +1,76 @@
-"""`Epilogue`: what becomes of a product's sums, as data: an expression, the operands that it reads, what it gives.
+"""`Epilogue`: what becomes of the finished sums of a product, as data: an expression, what it reads, what it leaves.
 
-    each | bias:n:bf16 res:mn:f32 | bf16 | acc:float bias:float res:float; add acc bias; add %0 res; -> %1
+    acc:float bias:float; add acc bias; tanh %0; -> %1 | bias f32 row | f16
 
-First whether each sum has results of its own or a pair of them (columns 2j and 2j + 1 of the product) has; then of each
-operand its name, the axes of the result along which it varies, and its number format; then the formats of the results;
-then the expression. Its first parameters are the sums, alpha * A @ B + beta * C, which it takes in the format in which
-products are added up; the others are the operands in their order.
+The expression's text, then each operand with its number format and its place, then the format of each result ("-" for
+that of the problem's C). Problems, plans and caches hold this text.
 """
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
+from tilewright import formats
 from tilewright.expressions.program import AXES, Expression
+from tilewright.expressions.tracing import trace
 
-VARIES = ("", "m", "n", "mn")       # a number, one for each row, for each column, for each element
+# Which elements of an operand an element of C meets: its only one, that of its column, of its row, or of its place.
+PLACES = ("scalar", "row", "column", "full")
+DEFAULT = "-"                   # a result in the format that C has without an epilogue
 
 
-class Input(NamedTuple):
-    """An operand of an epilogue: along which axes of the result it varies, and its number format in memory."""
+@dataclass(frozen=True)
+class Read:
+    """An operand of an expression."""
     name: str
-    axes: str
     format: str
+    place: str                  # of PLACES
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.format} {self.place}"
 
 
 @dataclass(frozen=True)
 class Epilogue:
-    """`formats` are those of all results. The first result is not reduced: it is the product's, and the format of its
-    C. ValueError for inputs and formats that are not those of the expression."""
+    """`expression` of finished sums, its first parameter, and operands; `results` are formats, in order."""
     expression: Expression
-    inputs: tuple[Input, ...] = ()
-    formats: tuple[str, ...] = ("f32",)
-    pairs: bool = False
+    operands: tuple[Read, ...]
+    results: tuple[str, ...]
 
-    def __post_init__(self) -> None:
-        names = tuple(name for name, _ in self.expression.parameters[self.sums:])
-        if names != tuple(x.name for x in self.inputs) or any(x.axes not in VARIES for x in self.inputs):
-            raise ValueError(f"an epilogue of {', '.join(names) or 'no operands'} has other inputs: {self.inputs}")
-        if len(self.formats) != len(self.expression.results) or self.expression.results[0].reduced:
-            raise ValueError(f"an epilogue has a format for each of its {len(self.expression.results)} results, of "
-                             f"which the first is not reduced, not {self.formats}")
+    @cached_property
+    def text(self) -> str:
+        read = ", ".join(map(str, self.operands))
+        return " | ".join((self.expression.text, read, " ".join(self.results)))
+
+    def __str__(self) -> str:
+        return self.text
+
+    @classmethod
+    def read(cls, text: str) -> Epilogue:
+        """The epilogue with this text. ValueError for any other text."""
+        expression, *rest = text.split(" | ")
+        try:
+            read, results = rest
+            operands = tuple(Read(*part.split()) for part in read.split(", ") if part)
+            found = cls(Expression.read(expression), operands, tuple(results.split()))
+        except (ValueError, TypeError):
+            raise ValueError(f"{text!r} is not the text of an epilogue") from None
+        names = [name for name, _ in found.expression.parameters if name not in found.expression.sums]
+        if (names != [x.name for x in operands] or len(found.results) != len(found.expression.results)
+                or any(x.place not in PLACES or x.format not in formats.FORMATS for x in operands)):
+            raise ValueError(f"{text!r} is not the text of an epilogue")
+        return found
 
     @property
-    def sums(self) -> int:
-        """How many of the product's elements a result is computed from."""
-        return 2 if self.pairs else 1
+    def digest(self) -> str:
+        """Of the text, for names."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:8]
 
     @property
     def kind(self) -> str:
@@ -56,47 +78,73 @@ class Epilogue:
         return self.expression.parameters[0][1]
 
     @property
-    def text(self) -> str:
-        inputs = " ".join(":".join(x) for x in self.inputs)
-        return " | ".join(("pairs" if self.pairs else "each", inputs, " ".join(self.formats), self.expression.text))
-
-    def __str__(self) -> str:
-        return self.text
+    def paired(self) -> bool:
+        """Whether two neighbouring columns of the product become one of the results."""
+        return self.expression.paired
 
     @property
-    def digest(self) -> str:
-        """Of the text, for names."""
-        return hashlib.sha256(self.text.encode()).hexdigest()[:8]
-
-    @classmethod
-    def read(cls, text: str) -> Epilogue:
-        """The epilogue with this text. ValueError for any other text."""
-        try:
-            how, inputs, formats, expression = text.split(" | ", 3)
-            given = tuple(Input(*word.split(":")) for word in inputs.split())
-            found = cls(Expression.read(expression), given, tuple(formats.split()), how == "pairs")
-            if found.text == text:
-                return found
-        except (ValueError, TypeError):
-            pass
-        raise ValueError(f"{text!r} is not the text of an epilogue")
-
-    def shapes(self, *shape: int) -> tuple[tuple[int, ...], ...]:
-        """Of the results of a product of shape [..., m, n]; a reduced one has no axis along which it is reduced."""
-        *batch, m, n = shape
-        n //= self.sums
-        return tuple((*batch, m) if axis == -1 else (*batch, n) if axis == -2 else (*batch, m, n)
-                     for axis in map(self.axis, range(len(self.formats))))
+    def main(self) -> int | None:
+        """Which result is C: the first that is not a row's or a column's; None if all are."""
+        return next((i for i, x in enumerate(self.expression.results) if not x.reduced), None)
 
     def axis(self, number: int) -> int:
         """Along which this result is reduced, -1 or -2; 0: along none."""
         return AXES.get(self.expression.results[number].reduced.partition("_")[0], 0)
 
+    def shapes(self, *shape: int) -> tuple[tuple[int, ...], ...]:
+        """Of the results of a product of shape [..., m, n]; a reduced one lacks the axis along which it is reduced."""
+        *batch, m, n = shape
+        n //= 1 + self.paired
+        return tuple({0: (*batch, m, n), -1: (*batch, m), -2: (*batch, n)}[self.axis(i)]
+                     for i in range(len(self.results)))
+
     def evaluate(self, product: Any, operands: Mapping[str, Any]) -> tuple[Any, ...]:
         """The results of a product [..., m, n] and operands that broadcast to them, by NumPy in float64."""
-        first = [name for name, _ in self.expression.parameters[:self.sums]]
-        sums = dict(zip(first, (product[..., e::self.sums] for e in range(self.sums))))
-        shape = product[..., ::self.sums].shape
-        given = {x.name: np.broadcast_to(operands[x.name], shape) for x in self.inputs}
-        found = self.expression.evaluate(sums | given)
+        shape = product[..., ::1 + self.paired].shape
+        first = self.expression.sums[0].removesuffix(".even")
+        given = {x.name: np.broadcast_to(operands[x.name], shape) for x in self.operands}
+        found = self.expression.evaluate({first: product, **given})
         return tuple(np.broadcast_to(x, wanted) for x, wanted in zip(found, self.shapes(*product.shape)))
+
+    def bytes(self, m: int, n: int) -> int:
+        """What is read and written beside C for an m x n product."""
+        columns = n // 2 if self.paired else n
+        elements = {"scalar": 1, "row": columns, "column": m, "full": m * columns}
+        read = sum(elements[x.place] * formats.FORMATS[x.format].bits for x in self.operands)
+        more = [formats.FORMATS[kind].bits * m * columns
+                for i, (kind, x) in enumerate(zip(self.results, self.expression.results))
+                if i != self.main and not x.reduced and kind != DEFAULT]
+        return (read + sum(more)) // 8
+
+
+def kind_of(format: str) -> str:
+    """The kind of an expression's number that a format's numbers are: "float", "int" or "bool"."""
+    if format == "bool":
+        return "bool"
+    return "int" if isinstance(formats.FORMATS[format], formats.Integer) else "float"
+
+
+def epilogue(function: Callable[..., Any], acc: str = "float", /, **operands: str) -> Epilogue:
+    """A function as an epilogue of matmul, gemm and Gemm, called once, here, instead of in every call.
+
+    function    as matmul's epilogue=: its first parameter is alpha * sums + beta * C, the others are operands by name
+    acc         the kind of the sums: "float", or "int" where integers are multiplied
+    operands    for each of the others where its elements are, with a format before that ("f32" if there is none):
+                bias="row", scale="bf16 column", residual="f16 full", factor="scalar". matmul and gemm take these from
+                the arrays that they are given.
+
+    TypeError for operands that the function does not have, or has not been given, and for what it may not do
+    (TracingError, with the line). ValueError for places and formats that there are not.
+    """
+    if acc not in ("float", "int"):
+        raise ValueError(f'acc must be "float" or "int", not {acc!r}')
+    read = []
+    for name, words in operands.items():
+        *kind, place = words.split() if isinstance(words, str) and words else ("",)
+        if place not in PLACES or len(kind) > 1:
+            raise ValueError(f"{name} must be one of {', '.join(PLACES)}, with a number format before it or without, "
+                             f"not {words!r}")
+        read.append(Read(name, formats.get(kind[0] if kind else "f32", name).name, place))
+    first = next(iter(inspect.signature(function).parameters), "acc") if callable(function) else "acc"
+    expression = trace(function, {first: acc, **{x.name: kind_of(x.format) for x in read}})
+    return Epilogue(expression, tuple(read), (DEFAULT,) * len(expression.results))

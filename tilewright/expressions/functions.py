@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tilewright.expressions.tracing import Symbol, apply, reduced
+from tilewright.expressions.tracing import Symbol, apply, paired, reduced
 
 
 def exp(x: Any) -> Any:
@@ -77,6 +77,12 @@ def gelu(x: Any, approximate: str = "none") -> Any:
     if approximate != "none":
         raise ValueError(f'approximate must be "none" or "tanh", not {approximate!r}')
     return 0.5 * x * (1.0 + erf(x * math.sqrt(0.5)))
+
+
+def pairs(acc: Any) -> tuple[Any, Any]:
+    """The numbers of an epilogue's first parameter in columns 2j, and in columns 2j + 1, j the column of the results,
+    of which there are half as many: gate, up = tw.pairs(acc) of SwiGLU, whose weights' columns alternate."""
+    return paired(acc)
 
 
 def _reduction(how: str, sentence: str) -> Any:

@@ -73,6 +73,16 @@ class Expression:
         raise ValueError(f"{text!r} is not the text of an expression")
 
     @property
+    def paired(self) -> bool:
+        """Whether the first two parameters are numbers in columns 2j and 2j + 1 of what the function took."""
+        return self.parameters[0][0].endswith(".even")
+
+    @property
+    def sums(self) -> tuple[str, ...]:
+        """The parameters that are not operands: the first, or both halves of its pairs."""
+        return tuple(name for name, _ in self.parameters[:1 + self.paired])
+
+    @property
     def _valid(self) -> bool:
         names = dict(self.parameters)
         uses = [(x, count) for count, line in enumerate(self.lines) for x in line.operands]
@@ -97,6 +107,9 @@ class Expression:
                 return OPERATIONS[name].numpy(*xs)
 
             kinds = {"float": np.float64, "int": None, "bool": bool}
+            if self.paired:
+                whole = np.asarray(inputs[self.sums[0].removesuffix(".even")])
+                inputs = {**inputs, self.sums[0]: whole[..., 0::2], self.sums[1]: whole[..., 1::2]}
             given = {name: np.asarray(inputs[name], kinds[kind]) for name, kind in self.parameters}
             found = self.run(operation, given, lambda x: x)
             return tuple(_reduced(x, result.reduced) for x, result in zip(found, self.results, strict=True))

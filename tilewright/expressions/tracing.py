@@ -17,6 +17,7 @@ from tilewright.expressions.operations import CONVERSIONS, KINDS, OPERATIONS
 from tilewright.expressions.program import Expression, Line, Operand, Result
 
 _HERE = os.path.dirname(__file__)
+EVEN, ODD = ".even", ".odd"         # of the first parameter: its numbers in columns 2j and 2j + 1 (`pairs`)
 
 
 class Symbol:
@@ -182,6 +183,16 @@ def reduced(x: Any, how: str) -> Symbol:
     return Symbol(x.operation, x.operands, x.kind, how)
 
 
+def paired(x: Any) -> tuple[Any, Any]:
+    """A parameter's numbers in columns 2j, and in columns 2j + 1."""
+    if not isinstance(x, Symbol):
+        return x[..., 0::2], x[..., 1::2]
+    if x.operation or x.reduced or not isinstance(x.operands[0], str) or x.operands[0].endswith((EVEN, ODD)):
+        refuse("pairs of an operation's result", "it takes the first parameter, the sums")
+    even, odd = (Symbol("", (x.operands[0] + half,), x.kind) for half in (EVEN, ODD))
+    return even, odd
+
+
 def trace(function: Callable[..., Any], parameters: Mapping[str, str], what: str = "epilogue") -> Expression:
     """The expression of a function of `parameters`, kinds by name: the first is passed by position and may have any
     name in the function, the others by name.
@@ -204,7 +215,21 @@ def trace(function: Callable[..., Any], parameters: Mapping[str, str], what: str
     if not results or not all(isinstance(x, (Symbol, bool, int, float, np.generic)) for x in results):
         raise TypeError(f"{what} must return a number or a tuple of numbers computed from its parameters, not "
                         f"{returned!r}")
-    return _written(tuple(parameters.items()), [x if isinstance(x, Symbol) else _symbol(what, x) for x in results])
+    results = [x if isinstance(x, Symbol) else _symbol(what, x) for x in results]
+    return _with_pairs(_written(tuple(parameters.items()), results), what)
+
+
+def _with_pairs(found: Expression, what: str) -> Expression:
+    """The expression, whose first parameter are two where the function took its pairs."""
+    used = [x for line in found.lines for x in line.operands] + [x.operand for x in found.results]
+    halves = {x for x in used if isinstance(x, str) and x.endswith((EVEN, ODD))}
+    if not halves:
+        return found
+    (first, kind), *others = found.parameters
+    if halves - {first + EVEN, first + ODD} or first in used:
+        raise TracingError(f"{what} takes pairs of its first parameter, {first!r}, and must use that in no other way, "
+                           "nor pairs of another")
+    return Expression(((first + EVEN, kind), (first + ODD, kind), *others), found.lines, found.results)
 
 
 def _written(parameters: tuple[tuple[str, str], ...], results: list[Symbol]) -> Expression:
