@@ -215,8 +215,8 @@ def trace(function: Callable[..., Any], parameters: Mapping[str, str], what: str
     if not results or not all(isinstance(x, (Symbol, bool, int, float, np.generic)) for x in results):
         raise TypeError(f"{what} must return a number or a tuple of numbers computed from its parameters, not "
                         f"{returned!r}")
-    results = [x if isinstance(x, Symbol) else _symbol(what, x) for x in results]
-    return _with_pairs(_written(tuple(parameters.items()), results), what)
+    symbols_of_results = [x if isinstance(x, Symbol) else _symbol(what, x) for x in results]
+    return _with_pairs(_written(tuple(parameters.items()), symbols_of_results), what)
 
 
 def _with_pairs(found: Expression, what: str) -> Expression:
