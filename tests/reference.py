@@ -14,7 +14,8 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference.md"
 PARTS = {
     "Multiply": ("matmul", "gemm", "einsum", "tensordot", "pack", "Packed"),
     "Quantize": ("quantize", "dequantize", "Quantized", "Scaled"),
-    "Look inside": ("Gemm", "detect", "target", "plan", "compile", "explain", "simulate", "tune"),
+    "Look inside": ("Gemm", "detect", "target", "plan", "compile", "explain", "simulate"),
+    "Prepare": ("tune", "build", "load"),
     "Threads": ("threads", "set_num_threads", "get_num_threads"),
 }
 

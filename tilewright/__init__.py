@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tilewright.api.packed import pack as pack
     from tilewright.api.products import gemm as gemm
     from tilewright.api.products import matmul as matmul
+    from tilewright.compiled.bundles import load as load
     from tilewright.compiled.compile import compile as compile
     from tilewright.compiled.compile import plan as plan
     from tilewright.explanation.cpu import explain as explain
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.cuda.driver import detect as detect
     from tilewright.simulator.product import simulate as simulate
     from tilewright.targets import target as target
+    from tilewright.tuner.ahead import build as build
     from tilewright.tuner.search import tune as tune
 
 # Where each public name lives. No module of the package bears the name of a public function, or importing it would
@@ -81,6 +83,7 @@ _HOME = {
     "Packed": "tilewright.runtime.cpu.packed",
     "Quantized": "tilewright.formats.quantized",
     "Scaled": "tilewright.formats.scaled",
+    "build": "tilewright.tuner.ahead",
     "compile": "tilewright.compiled.compile",
     "dequantize": "tilewright.formats.quantized",
     "detect": "tilewright.runtime.cuda.driver",
@@ -88,6 +91,7 @@ _HOME = {
     "explain": "tilewright.explanation.cpu",
     "gemm": "tilewright.api.products",
     "get_num_threads": "tilewright.runtime.cpu.pool",
+    "load": "tilewright.compiled.bundles",
     "matmul": "tilewright.api.builtin",
     "pack": "tilewright.api.packed",
     "plan": "tilewright.compiled.compile",

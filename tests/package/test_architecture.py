@@ -19,6 +19,7 @@ PACKAGE = ROOT / "tilewright"
 LAYERS = [
     ["forks", "outputs", "text"],
     ["expressions", "formats", "problem", "targets"],
+    ["shape_list"],
     ["plans"],
     ["rules"],  # NumPy's rules, for arrays wherever they are: no engine
     ["ir"],

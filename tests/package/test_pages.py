@@ -11,6 +11,7 @@ import pytest
 import tilewright
 from tests import pages, reference
 from tilewright import simulator
+from tilewright.compiler import bundle
 from tilewright.ir import Kernel, f32, i32, i64, ptr
 from tilewright.kernels.elementwise import each
 from tilewright.runtime.cuda import module
@@ -26,9 +27,10 @@ def same(printed: str, written: str) -> None:
 @pytest.mark.parametrize(
     "page",
     ["write-your-own-kernel.md", "simulator.md", "formats.md", "matrix-cores.md", "tensor-cores.md", "amd-code.md",
-     "command-line.md", "from-numpy.md"],
+     "command-line.md", "from-numpy.md", "tuning.md"],
 )
-def test_a_page_prints_what_it_says(page):
+def test_a_page_prints_what_it_says(page, monkeypatch):
+    monkeypatch.setattr(bundle, "used", [])
     pages.check(DOCS / page, module.available(), same)
 
 

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+import tilewright as tw
 from tilewright.compiler import lld
 
 CPU = """
@@ -69,8 +70,8 @@ def inside(modules: list[str], packages: tuple[str, ...]) -> list[str]:
     return [name for name in modules if f"{name}.".startswith(tuple(f"{package}." for package in packages))]
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_cached_product_needs_no_compiler(place, tmp_path):
+def needs(place: str) -> None:
+    """Skip where the place's package is missing."""
     if place == "nvidia":
         pytest.importorskip("cuda.bindings")
     if place == "amd":
@@ -78,6 +79,11 @@ def test_a_cached_product_needs_no_compiler(place, tmp_path):
             lld.find()
         except lld.Missing as missing:
             pytest.skip(str(missing))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_cached_product_needs_no_compiler(place, tmp_path):
+    needs(place)
     first = loaded(place, str(tmp_path), False, PUBLIC)
     assert {"llvmlite.binding", "tilewright.ir.builder", "tilewright.compiler.gate"} <= {*first}
     kept = {path.name for path in tmp_path.iterdir()}
@@ -90,3 +96,16 @@ def test_a_cached_product_needs_no_compiler(place, tmp_path):
         assert inside(then, others) == []
         assert [name for name in inside(then, ("tilewright.kernels",)) if name not in CONTRACT] == []
     assert {path.name for path in tmp_path.iterdir()} == kept, "a cached process compiled another kernel"
+
+
+@pytest.mark.parametrize("place", ["nvidia", "amd"])
+def test_a_product_of_a_bundle_needs_no_compiler(place, tmp_path):
+    """And no cache: nothing is there, and nothing is put there. tests/compiler/test_bundles.py has the CPU's."""
+    needs(place)
+    target = {"nvidia": "sm_90a", "amd": "gfx942"}[place]
+    path, cache = tmp_path / "kernels.twk", tmp_path / "cache"
+    tw.build([tw.Gemm(72, 64, 40)], path, target, workers=1)
+    then = loaded(place, str(cache), True, f"import tilewright\ntilewright.load({str(path)!r})\n{PUBLIC}")
+    assert inside(then, ENGINES[place])
+    assert inside(then, COMPILER) == []
+    assert not cache.exists(), "something was compiled"

@@ -66,7 +66,7 @@ def test_an_unknown_name_lists_the_known_ones():
         targets.target("sse2")
 
 
-@pytest.mark.parametrize("name", targets.names("cpu"))
+@pytest.mark.parametrize("name", [*targets.names("cpu"), *cpu.CHIPS])
 def test_a_record_is_complete(name):
     t = targets.target(name)
     assert t.l1d >= 16 << 10
@@ -74,7 +74,7 @@ def test_a_record_is_complete(name):
     assert t.l3 == 0 or t.l3 > t.l2 / 2
     assert t.line in (64, 128)
     assert 1 <= t.l1d_ways <= 64
-    assert t.vector_bytes * 8 == {"x86-avx512": 512, "x86-avx2": 256, "neon": 128}[name]
+    assert t.vector_bytes * 8 == {"x86-avx512": 512, "x86-avx2": 256, "neon": 128}[t.name]
     assert t.lanes(4) == t.vector_bytes // 4
     assert 1 <= t.cores <= (os.cpu_count() or 1)
     for field in ("vector_bytes", "registers", "masked", "arithmetic", "l1d", "l2", "l3", "cores"):

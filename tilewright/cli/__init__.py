@@ -10,6 +10,7 @@ that `tilewright --help` answers at once.
     products.py  run: multiply .npy files, which npy.py does;  simulate: run kernels on NumPy, checked and counted
     ladder.py    ladder: the teaching kernels for CPUs, NVIDIA's GPUs and AMD's, compiled, run or simulated, and checked
     tuning.py    tune
+    ahead.py     build: kernels in a file
     benches.py   bench and its studies
     common.py    what they share: options, lists in them, target and problem from them
     output.py    text or JSON (`--json`), tables that fit the terminal
@@ -22,7 +23,7 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli import benches, formats, kernels, ladder, machine, mfma, products, tuning
+from tilewright.cli import ahead, benches, formats, kernels, ladder, machine, mfma, products, tuning
 from tilewright.cli.command import App
 
 app = App(
@@ -59,6 +60,7 @@ app.command()(kernels.plan)
 app.command()(kernels.explain)
 app.command()(kernels.emit)
 app.command()(kernels.asm)
+app.command()(ahead.build)
 app.command()(products.run)
 app.command()(products.simulate)
 app.add_typer(ladder.app, name="ladder")

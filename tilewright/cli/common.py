@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def target_names() -> list[str]:
-    from tilewright.targets import amd, names, nvidia
+    from tilewright.targets import amd, cpu, names, nvidia
 
-    return ["native", "nvidia", "amd", *names(), *nvidia.ALIASES, *nvidia.CHIPS, *amd.CHIPS]
+    return ["native", "nvidia", "amd", *names(), *cpu.CHIPS, *nvidia.ALIASES, *nvidia.CHIPS, *amd.CHIPS]
 
 
 def format_names() -> list[str]:

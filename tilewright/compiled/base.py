@@ -167,6 +167,16 @@ class CompiledGemm(Compiled):
         """What a product takes, on a GPU all of a batch; nothing if it is empty."""
         raise NotImplementedError
 
+    @property
+    def asked(self) -> tuple[artefact.Asked, ...]:
+        """All code that a product by tilewright.matmul takes, as artefact.py is asked for it."""
+        raise NotImplementedError
+
+    @property
+    def chosen(self) -> tuple[tuple[Any, Any], ...]:
+        """(shape, plan) of what is multiplied, and of the products that stand in where it cannot be."""
+        raise NotImplementedError
+
     def __call__(self, a: Any, b: Any, out: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
         """alpha * A @ B + beta * out by this kernel; into `out`, or into a new array.
 
@@ -248,6 +258,11 @@ class GpuKernel(CompiledGemm, GpuCode):
         return found
 
     @property
+    def emitter(self) -> str:
+        """The plan's: "package.module:function"."""
+        return self.emitters[self.plan.algorithm]
+
+    @property
     def options(self) -> dict[str, Any]:
         """What the plan's emitter is called with."""
         raise NotImplementedError
@@ -257,7 +272,7 @@ class GpuKernel(CompiledGemm, GpuCode):
         if self.empty:
             return ()
         from tilewright.compiler import llvm
-        module, _, name = self.emitters[self.plan.algorithm].partition(":")
+        module, _, name = self.emitter.partition(":")
         with llvm.uncollected():
             return (getattr(import_module(module), name)(**self.options),)
 
@@ -266,11 +281,26 @@ class GpuKernel(CompiledGemm, GpuCode):
         """The same from the cache, if it is there: then nothing is recorded."""
         if self.empty:
             raise ValueError(self._no_code)
-        return artefact.code(self.emitters[self.plan.algorithm], self.target, **self.options)
+        return artefact.code(self.emitter, self.target, **self.options)
 
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
         return () if self.empty or not self.problem.batch else self._launches()
+
+    @property
+    def asked(self) -> tuple[artefact.Asked, ...]:
+        from tilewright.runtime.gpu.engine import COPY
+        p, by = self.problem, self.lowered
+        changed = ((p.a, by.a), (p.b, by.b), (by.out, p.out))
+        copies = dict.fromkeys((source, to) for source, to in changed if source != to)
+        warp = self.target.warp
+        return (*(artefact.Asked(x.kernel.emitter, self.target, (), x.kernel.options) for x in self.launches),
+                *(artefact.Asked(COPY, self.target, (), {"SOURCE": source, "TARGET": to, "WARP": warp})
+                  for source, to in copies))
+
+    @property
+    def chosen(self) -> tuple[tuple[Any, Any], ...]:
+        return ((self.given, self.plan),)
 
     def _launches(self) -> tuple[Launch, ...]:
         return (self._launch(),)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tilewright import formats
 from tilewright.compiled.base import Compiled, CompiledGemm, Launch
+from tilewright.compiler import artefact
 from tilewright.forks import cached_property
 from tilewright.formats import decoding
 from tilewright.formats.quantized import check_operand
@@ -21,7 +22,7 @@ from tilewright.plans.cpu import CpuPlan, Shape, order
 from tilewright.plans.words import TILE_WORDS
 from tilewright.problem import Gemm
 from tilewright.rules import complex_product
-from tilewright.runtime.cpu import amx, engine
+from tilewright.runtime.cpu import amx, engine, small
 from tilewright.runtime.cpu.engine import Planned
 from tilewright.runtime.cpu.host import Part, Parts
 from tilewright.runtime.cpu.recipe import Recipe
@@ -97,13 +98,17 @@ class CpuKernel(CompiledGemm, CpuCode):
         loops."""
         if self.empty:
             return ()
+        loops, *others = self._recorded[1].found
+        return *others, loops
+
+    @cached_property
+    def _recorded(self) -> tuple[Recipe, Parts]:
+        """The recipe, and what it asked for."""
         shape, strides, target, plan, _ = self.planned
         if plan.copy:
             shape, strides = engine.with_copy(shape, strides, plan)
         asked_for = Parts()
-        Recipe(shape, strides, plan, target, asked_for)
-        loops, *others = asked_for.found
-        return *others, loops
+        return Recipe(shape, strides, plan, target, asked_for), asked_for
 
     @cached_property
     def functions(self) -> tuple[Function, ...]:    # type: ignore[override]    # recorded when it is read
@@ -120,6 +125,25 @@ class CpuKernel(CompiledGemm, CpuCode):
     def manifest(self) -> dict[str, Any]:
         """Of the loops' function, whose argument is a job (kernels/cpu/jobs.py)."""
         return super().manifest | {"plan": str(self.plan), "problem": str(self.problem)}
+
+    @property
+    def asked(self) -> tuple[artefact.Asked, ...]:
+        """With the builtin, the pool and what is asked for by a call: factors, a batch, small products."""
+        if self.empty:
+            return ()
+        shape, _, target, plan, _ = self.planned
+        found = [(part.emitter, target, part.args) for part in (*self.parts, *small.parts(shape, plan, target))]
+        recipe, _ = self._recorded
+        if recipe.scaled_after:
+            found.append(("skinny:emit_scale", target, (recipe.added_in,)))
+        if self.problem.batch != 1:
+            found.append(("gemm:emit_batch", target, ()))
+        found += [("entry:emit_entry", self.target, (object.__basicsize__,)), ("pool:emit_pool", self.target, ())]
+        return tuple(artefact.Asked(f"tilewright.kernels.cpu.{emitter}", of, args, {}) for emitter, of, args in found)
+
+    @property
+    def chosen(self) -> tuple[tuple[Any, Any], ...]:
+        return ((self.shape, self.plan),)
 
     @property
     def launches(self) -> tuple[Launch, ...]:

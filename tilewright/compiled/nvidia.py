@@ -7,7 +7,8 @@ from tilewright.compiled import passes
 from tilewright.compiled.base import EMPTY, GpuCode, GpuKernel, Launch, planned
 from tilewright.compiler import ptxas
 from tilewright.forks import cached_property
-from tilewright.plans import gemv_rules, gpu
+from tilewright.plans import gemv_rules
+from tilewright.plans.measured import store
 from tilewright.plans.nvidia_plan import DMMA_PAD, NvidiaPlan
 from tilewright.plans.passes import in_f32
 from tilewright.plans.wgmma_rules import WARPS
@@ -17,6 +18,7 @@ from tilewright.runtime.gpu import operands
 
 if TYPE_CHECKING:
     from tilewright.inspect.resources import Loop
+    from tilewright.plans.gpu import GpuShape
     from tilewright.plans.passes import Pass
     from tilewright.targets import GpuTarget
 
@@ -172,18 +174,27 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
     @cached_property
     def _products(self) -> list[tuple[NvidiaKernel, tuple[Pass, ...]]]:
         """The kernel with its passes, and what multiplies operands that these cannot write, which may be anywhere."""
-        p, found = self.lowered, [(self, self.plan.passes(self.given))]
-        if self.when:
-            return found
-        if self.plan.split:
-            shape = self.given._replace(vector_a=1, vector_b=1, vector_c=1, terms="")
-            found.append((NvidiaKernel(p, self.target, gpu.choose(shape, self.target), when="special"), ()))
-        if wide := in_f32(self.given):
+        return [(self, self.plan.passes(self.given)), *((kernel, made) for kernel, made, _ in self._stand_ins)]
+
+    @cached_property
+    def _stand_ins(self) -> list[tuple[NvidiaKernel, tuple[Pass, ...], GpuShape]]:
+        """The latter, with the shapes that their plans were chosen for."""
+        p, found = self.lowered, []
+
+        def add(problem: Gemm, made: tuple[Pass, ...], shape: GpuShape) -> None:
+            plan, _ = store.chosen(shape, self.target)
+            found.append((NvidiaKernel(problem, self.target, plan, when="special"), made, shape))
+        if self.plan.split and not self.when:
+            add(p, (), self.given._replace(vector_a=1, vector_b=1, vector_c=1, terms=""))
+        if not self.when and (wide := in_f32(self.given)):
             made, shape = wide
             plain = Gemm(p.m, p.n, shape.k, "f32", "f32", p.out, "nt", p.batch)
-            plan = gpu.choose(shape._replace(vector_c=1), self.target)
-            found.append((NvidiaKernel(plain, self.target, plan, when="special"), made))
+            add(plain, made, shape._replace(vector_c=1))
         return found
+
+    @property
+    def chosen(self) -> tuple[tuple[Any, Any], ...]:
+        return *super().chosen, *((shape, kernel.plan) for kernel, _, shape in self._stand_ins)
 
     @property
     def _of_warpgroups(self) -> dict[str, Any]:

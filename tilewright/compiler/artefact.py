@@ -8,7 +8,8 @@ is not in the cache. Its arguments must have a faithful repr: they name the code
 target cannot do.
 
 NVIDIA's code is PTX text, which the driver assembles and whose machine code it keeps in a cache of its own; AMD's is a
-linked code object. The file has the manifests before the code, so that no kernel is recorded to launch it.
+linked code object. The file has the manifests before the code, so that no kernel is recorded to launch it. A bundle in
+use (bundle.py) has the same bytes under the same key, and comes before the cache.
 """
 from __future__ import annotations
 
@@ -17,10 +18,10 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tilewright import forks
-from tilewright.compiler import cache, loader, sources
+from tilewright.compiler import bundle, cache, loader, sources
 from tilewright.compiler.manifest import Entry, entry, manifest
 from tilewright.targets.amd import AmdTarget
 from tilewright.targets.cpu import CpuTarget
@@ -39,6 +40,7 @@ class Code:
     """A GPU's code as its driver loads it: PTX text in UTF-8, or a linked code object."""
     image: bytes
     manifests: tuple[dict[str, Any], ...]           # of the kernels, in their order
+    machine: bytes = b""                            # what an assembler made of PTX, which not every driver takes
 
     @property
     def text(self) -> str:
@@ -77,15 +79,41 @@ def code(emit: Emitter, target: GpuTarget | AmdTarget, *args: Any, **options: An
     return found
 
 
+class Asked(NamedTuple):
+    """What `load` or `code` is asked for."""
+    emit: str
+    target: Any
+    args: tuple[Any, ...]
+    options: dict[str, Any]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return _key(self.emit, self.target, self.args, self.options)
+
+    @property
+    def address(self) -> str:
+        """In the cache."""
+        return _address(self.emit, self.key)
+
+    def content(self) -> bytes:
+        """A CPU's object, or a GPU's code behind its manifests, compiled and kept on disk if it is not there. Nothing
+        is placed in this process, whose machine may be another."""
+        return _content(self.emit, self.emit, self.key, self.target, self.args, self.options)
+
+
 def compiled(functions: Function | list[Function], target: GpuTarget | AmdTarget) -> Code:
     """The code of recorded kernels, not cached."""
     return _unpacked(_packed(functions, target))
 
 
+def _key(name: str, target: Any, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, ...]:
+    return name, target.code_key, args, tuple(sorted(options.items()))
+
+
 def _cached(emit: Emitter, target: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """A Loaded or a Code, made once in a process."""
     name = emit if isinstance(emit, str) else f"{emit.__module__}:{emit.__qualname__}"
-    key = (name, target.code_key, args, tuple(sorted(options.items())))
+    key = _key(name, target, args, options)
     found = _found.get(key)
     if found is None:
         with forks.building:
@@ -97,17 +125,27 @@ def _cached(emit: Emitter, target: Any, args: tuple[Any, ...], options: dict[str
 
 def _ready(emit: Emitter, name: str, key: tuple[Any, ...], target: Any, args: tuple[Any, ...],
            options: dict[str, Any]) -> Any:
-    module, _, function = name.partition(":")
     on_cpu = isinstance(target, CpuTarget)
     if on_cpu:
         target.require_runnable()
+    code, machine = bundle.code(key) or (_content(emit, name, key, target, args, options), b"")
+    return _loaded(code, target) if on_cpu else _unpacked(code, machine)
+
+
+def _content(emit: Emitter, name: str, key: tuple[Any, ...], target: Any, args: tuple[Any, ...],
+             options: dict[str, Any]) -> bytes:
+    """From the cache on disk, built and kept there if need be."""
+    module, _, function = name.partition(":")
 
     def build() -> bytes:
         emitter = getattr(import_module(module), function) if isinstance(emit, str) else emit
-        return _packed(emitter(*((target,) if on_cpu else ()), *args, **options), target)
+        return _packed(emitter(*((target,) if isinstance(target, CpuTarget) else ()), *args, **options), target)
 
-    code = cache.fetch(cache.key(sources.digest(module), *key), build)
-    return _loaded(code, target) if on_cpu else _unpacked(code)
+    return cache.fetch(_address(name, key), build)
+
+
+def _address(name: str, key: tuple[Any, ...]) -> str:
+    return cache.key(sources.digest(name.partition(":")[0]), *key)
 
 
 def _loaded(code: bytes, target: CpuTarget) -> Loaded:
@@ -132,6 +170,6 @@ def _packed(functions: Any, target: Any) -> bytes:
     return json.dumps(manifests).encode() + b"\n" + image
 
 
-def _unpacked(code: bytes) -> Code:
+def _unpacked(code: bytes, machine: bytes = b"") -> Code:
     manifests, _, image = code.partition(b"\n")
-    return Code(image, tuple(json.loads(manifests)))
+    return Code(image, tuple(json.loads(manifests)), machine)

@@ -81,6 +81,11 @@ def fetch(address: str, build: Callable[[], bytes]) -> bytes:
     return content
 
 
+def has(address: str) -> bool:
+    """Whether there is an entry, which may be damaged."""
+    return (directory() / (address + SUFFIX)).exists()
+
+
 def _digest(address: str, content: bytes) -> bytes:
     digest = hashlib.sha256(address.encode() + b"\0")
     digest.update(content)

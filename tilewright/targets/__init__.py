@@ -35,12 +35,13 @@ def target(name: Literal["gfx942", "gfx950"]) -> AmdTarget: ...
 def target(name: Target | str) -> Any: ...
 def target(name: Target | str) -> Any:
     """The record of an instruction set: "x86-avx512", "x86-avx2" or "neon" (aliases such as "avx2", "aarch64"), or of a
-    GPU's architecture: "sm_75", "sm_80", "sm_86", "sm_89", "sm_90a" (aliases such as "h200"), "gfx942", "gfx950" (or
-    a chip, such as "mi325x").
+    GPU's architecture: "sm_75", "sm_80", "sm_86", "sm_89", "sm_90a" (aliases such as "h200"), "gfx942", "gfx950"; or of
+    a chip, such as "mi325x", "h100" or "zen4".
 
-    A CPU's has the caches and the cores of this machine where that is of the same family, else those of a well-known
-    chip and one core; a GPU's has the numbers of a well-known chip. `.runnable` says whether this machine can run
-    it. A record is returned as it is. ValueError for any other name, TypeError for other types.
+    An instruction set's has the caches and the cores of this machine where that is of the same family, else those of a
+    well-known chip and one core, as a CPU by the name of its chip has; a GPU's has the numbers of a well-known chip.
+    `.runnable` says whether this machine can run it. A record is returned as it is. ValueError for any other name,
+    TypeError for other types.
     """
     if isinstance(name, Target):
         return name
@@ -50,8 +51,8 @@ def target(name: Target | str) -> Any:
     for maker in (cpu, nvidia, amd):
         if found := maker.find(name):
             return found
-    known = "; ".join([*(f"{row.name} (or {', '.join(row.aliases)})" for row in cpu.ISAS), *nvidia.TARGETS,
-                       *amd.TARGETS, *amd.CHIPS])
+    known = "; ".join([*(f"{row.name} (or {', '.join(row.aliases)})" for row in cpu.ISAS), *cpu.CHIPS,
+                       *nvidia.TARGETS, *amd.TARGETS, *amd.CHIPS])
     raise ValueError(f"there is no target {name!r}; there are: {known}")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from tilewright.forks import cached_property
 from tilewright.targets import machine
@@ -77,6 +77,28 @@ CPUS = {
                 "neoverse-v2", "apple-m1", "apple-m2", "apple-m3"),
 }
 
+
+class Known(NamedTuple):
+    """A chip by its name: what kernels for it are chosen by where it is not here. One core; sizes in KiB."""
+    isa: Isa
+    model: str
+    extensions: tuple[str, ...]
+    l1d: int
+    l2: int
+    l3: int
+    source: str
+
+
+_VNNI = "avx512vnni", "avx512bf16"
+CHIPS = {
+    "zen3": Known(AVX2, "AMD Zen 3", (), 32, 512, 32 << 10, "amd/microarchitectures/zen_3"),
+    "zen4": Known(AVX512, "AMD Zen 4", _VNNI, 32, 1024, 32 << 10, "amd/microarchitectures/zen_4"),
+    "zen5": Known(AVX512, "AMD Zen 5", _VNNI, 48, 1024, 32 << 10, "amd/microarchitectures/zen_5"),
+    "icelake-server": Known(AVX512, "Intel Ice Lake", _VNNI[:1], 48, 1280, 1536,
+                            "intel/microarchitectures/ice_lake_(server)"),
+    "sapphirerapids": Known(AVX512, "Intel Sapphire Rapids", AVX512.extensions, 48, 2048, 1920,
+                            "intel/microarchitectures/sapphire_rapids"),
+}
 ISAS = (AVX512, AVX2, NEON)     # within a family the widest comes first
 NEEDS = {row.name: row.needs for row in ISAS}
 INSTRUCTIONS = frozenset(name for row in ISAS for name in (*row.needs, *row.extensions))
@@ -142,9 +164,23 @@ class CpuTarget(Chip):
 
 
 def find(name: str) -> CpuTarget | None:
-    """The record of the instruction set with this name or alias, or None if there is none."""
+    """The record of the instruction set with this name or alias, or of the chip; None if there is none."""
     row = next((row for row in ISAS if name in (row.name, *row.aliases)), None)
-    return record(row) if row else None
+    return record(row) if row else chip(CHIPS[name]) if name in CHIPS else None
+
+
+@cache
+def chip(known: Known) -> CpuTarget:
+    """One core of a chip that may be elsewhere."""
+    row, spelled = known.isa, {flag.replace("_", "") for flag in machine.processor().flags}
+    sizes = {level: getattr(known, level) * KIB for level in row.caches}
+    default = f"default: {_CHIP}{known.source}"
+    return CpuTarget(
+        row.name, row.cpu, row.vector_bytes, row.registers, row.masked, **sizes, cores=1, triple=row.triple,
+        features=row.features, spare_registers=row.spare_registers, model=known.model, extensions=known.extensions,
+        missing=tuple(x for x in (*row.needs, *known.extensions) if x.replace("-", "").replace("_", "") not in spelled),
+        sources=(*((level, default) for level in sizes), ("extensions", default), ("cores", "default: one"),
+                 *((field, row.manual) for field in ("vector_bytes", "registers", "masked", "arithmetic"))))
 
 
 @cache

@@ -103,6 +103,14 @@ def test_a_launch_of_a_kernel_takes_its_arguments_by_name_or_in_order(maker):
     assert [{**given, "map": given["map"].tobytes()} for given in maker.seen] == [values] * 3
 
 
+def test_machine_code_comes_before_ptx_where_the_driver_takes_it(monkeypatch):
+    fake_cuda.install(monkeypatch)
+    driver = NVIDIA.driver
+    on, ptx = driver.device(0), CODE["nvidia"].encode() + b" .entry"
+    assert driver.load(ptx, on, b"bad") is driver.load(ptx, on)
+    assert driver.load(ptx, on, b"machine code, and its .entry") is not driver.load(ptx, on)
+
+
 def test_nothing_is_given_silently(maker):
     driver = maker.of.driver
     for more, says in (({"bias": 0, "shift": 0}, r"wide takes 9 arguments .*; without a value: \['map'\]"),

@@ -5,7 +5,8 @@ reads that once, and again when it has changed; a fault in it costs a warning an
 is in its columns: the target, the chip (`chip`), and the problem (`key` of a CPU's or a GPU's shape).
 
 The file is TILEWRIGHT_TUNE_DB, by default beside the compiled kernels. "off" means that no measured plan is used,
-neither from there nor from the tables. The tuner writes it; JSON lines carry its rows to other machines.
+neither from there nor from the tables. The plans of a bundle in use (compiler/bundle.py) come before all of these. The
+tuner writes it; JSON lines carry its rows to other machines.
 
 plans/tables/ has a file of JSON lines for each target (bench/ship_tables.py makes them). A row whose role is "best"
 counts for the processor on which it was measured, and for others with the same target and caches; the other rows only
@@ -24,8 +25,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from tilewright.compiler import bundle, owned, sources
 from tilewright.compiler import cache as kernels
-from tilewright.compiler import owned, sources
 from tilewright.plans import asked
 from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.targets import CpuTarget, GpuTarget
@@ -65,9 +66,10 @@ def path() -> Path | None:
 def chosen(shape: Any, target: Any) -> tuple[Any, bool]:
     """The plan for a problem (a Shape, or a GpuShape): the one that was measured to be the fastest, else the model's
     choice; and whether it was measured."""
-    found = best(shape, target)
+    packed = _packed(shape, target)
+    found = packed[0] if packed else best(shape, target)
     if found is not None:
-        return found, True
+        return found, packed[1] if packed else True
     if isinstance(target, CpuTarget):
         from tilewright.plans.choose import choose
         return choose(shape, target), False
@@ -77,12 +79,21 @@ def chosen(shape: Any, target: Any) -> tuple[Any, bool]:
 
 def best(shape: Any, target: Any) -> Any:
     """The plan that was measured to be the fastest for this problem on this kind of machine, by the user or in the
-    tables; None without a measurement, or where the model's choice was the fastest."""
+    tables; None without a measurement, or where the model's choice was the fastest. A bundle's plan comes first."""
+    if packed := _packed(shape, target):
+        return packed[0]
     file = path()
     if file is None:
         return None
     stored, key = _stored(file, target), shape.key
     return _usable(stored[key] if key in stored else shipped(target).get(key), shape, target)
+
+
+def _packed(shape: Any, target: Any) -> tuple[Any, bool] | None:
+    """The plan of a bundle in use, and whether it was measured."""
+    found = bundle.plan(target.name, shape.key) if bundle.used else None
+    plan = _usable(found.plan, shape, target) if found else None
+    return None if found is None or plan is None else (plan, found.measured)
 
 
 def chip(target: Any) -> str:
@@ -114,7 +125,8 @@ def _usable(text: str | None, shape: Any, target: Any) -> Any:
 def plans(target: CpuTarget, wanted: Callable[[Shape], bool] = lambda shape: True) -> dict[Shape, CpuPlan]:
     """All that `best` may answer, for a CPU's problems that are wanted."""
     file, found = path(), {}
-    for key, text in {**shipped(target), **_stored(file, target)}.items() if file else ():
+    known = {**shipped(target), **_stored(file, target)} if file else {}
+    for key, text in {**known, **bundle.plans(target.name)}.items():
         with suppress(ValueError):                      # a newer version may tune other formats
             shape = Shape.of_key(*key)
             plan = _usable(text, shape, target) if text and wanted(shape) else None

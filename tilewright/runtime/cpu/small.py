@@ -13,7 +13,7 @@ from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.plans.measured import store
 from tilewright.plans.model import BUILTIN, PANEL_DEPTH, WAKE_ABOVE, WAKE_ONE, small_elements, stays_in_cache
 from tilewright.runtime.cpu import amx
-from tilewright.runtime.cpu.host import host
+from tilewright.runtime.cpu.host import Part, host
 from tilewright.runtime.cpu.pool import changed, common_threads, pool
 from tilewright.targets import CpuTarget, detect
 
@@ -38,13 +38,14 @@ def attach(entry: Any) -> None:
 
 def offer(shape: Shape, plan: CpuPlan, target: CpuTarget) -> None:
     """Called whenever a recipe is built. The first small in-place recipe of a format enables the builtin for it."""
-    mr, vectors = tiles_of(target, TILES)[0]
+    mr = tiles_of(target, TILES)[0][0]
     if shape.dtype in _contexts or not _ours(plan, target):
         return
     driver = host.driver(target, "in_place", shape.dtype, mr, plan.nr)
     tables = [host.microkernels(target, shape.dtype, mr, plan.nr, a) for a in ("rows", "columns")]
     far = target.cores > FEW_CORES
-    code = load("tilewright.kernels.cpu.in_place:emit_small", target, shape.dtype, mr, vectors, PANEL_DEPTH)
+    (part,) = parts(shape, plan, target)
+    code = load(f"tilewright.kernels.cpu.{part.emitter}", target, *part.args)
     kernels = f"{shape.dtype}_{mr}x{plan.nr}"
     values = (driver, code.address(f"panels_{kernels}"), *(table.address for table in tables), pool().address,
               pool().parts_address, *(small_elements(shape.dtype, target, a) for a in ("rows", "columns")),
@@ -52,6 +53,14 @@ def offer(shape: Shape, plan: CpuPlan, target: CpuTarget) -> None:
     assert len(values) == len(SMALL)
     _contexts[shape.dtype] = code.address(f"small_{kernels}"), array("q", values), tables
     publish()
+
+
+def parts(shape: Shape, plan: CpuPlan, target: CpuTarget) -> tuple[Part, ...]:
+    """The function by which the builtin runs products like this one, if it does."""
+    mr, vectors = tiles_of(target, TILES)[0]
+    if shape.dtype not in BUILTIN or not _ours(plan, target):
+        return ()
+    return (Part("in_place:emit_small", (shape.dtype, mr, vectors, PANEL_DEPTH)),)
 
 
 def publish() -> None:

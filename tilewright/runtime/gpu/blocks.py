@@ -171,7 +171,8 @@ def decoded(run: Run, name: str, x: Blocked, other: np.dtype[Any]) -> Array:
 
     def loaded() -> Function:
         code = artefact.code(DECODE, run.on.target, **options)
-        function: Function = run.driver.load(code.image, run.on).function(code.manifest)
+        module = run.driver.load(code.image, run.on, code.machine)
+        function: Function = module.function(code.manifest)
         return function
 
     function = run.engine.copy_kernels.get((run.on.index, *options.values()), loaded)

@@ -259,7 +259,7 @@ class Engine:
 
         def loaded() -> Function:
             code = artefact.code(COPY, on.target, SOURCE=source, TARGET=target, WARP=on.target.warp)
-            function: Function = self.driver.load(code.image, on).function(code.manifest)
+            function: Function = self.driver.load(code.image, on, code.machine).function(code.manifest)
             return function
 
         return self.copy_kernels.get((on.index, source, target), loaded)

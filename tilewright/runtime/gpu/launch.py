@@ -9,12 +9,13 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 from tilewright.compiler import manifest
-from tilewright.runtime.gpu.driver import Kept, Library, Owned
+from tilewright.runtime.gpu.driver import Kept, Library, LibraryError, Owned
 from tilewright.runtime.gpu.memory import handle_of
 
 INTEGERS = {"ptr": "Q", "i64": "q", "i32": "i", "i16": "h", "i8": "b", "i1": "?"}
@@ -97,9 +98,13 @@ class Module(Owned):
         return found
 
     @classmethod
-    def load(cls, code: bytes, on: Any = None) -> Any:
-        """The module of this code on a device, loaded once and kept."""
+    def load(cls, code: bytes, on: Any = None, machine: bytes = b"") -> Any:
+        """The module of this code on a device, loaded once and kept: of machine code for it, if there is some that the
+        driver takes, which is no older than the assembler that made it."""
         on = on or cls.library.device()
+        if machine:
+            with suppress(LibraryError):
+                return cls.kept.get((on.index, machine), lambda: cls(machine, on))
         return cls.kept.get((on.index, code), lambda: cls(code, on))
 
 

@@ -48,7 +48,7 @@ class Step:
     def __init__(self, driver: Any, code: Any, launch: Any, on: Any, layout: str, values: dict[str, Any],
                  scales: Sequence[str]) -> None:
         values = {**values, **dict(launch.more)}
-        function = driver.load(code.image, on).function(code.manifest)
+        function = driver.load(code.image, on, code.machine).function(code.manifest)
         named = {p.name: p for p in function.parameters}
         tiles = {p.name: p.tile for p in function.parameters if p.tile is not None}
         maps = operands.maps(tiles, layout, values)

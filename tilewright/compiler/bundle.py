@@ -1,0 +1,219 @@
+"""Bundles: the code and the plans of many products in one file, which a process without a compiler uses.
+
+    "tilewright bundle 1\\n"                     the magic, with the version of this layout
+    size, SHA-256                               8 bytes, little-endian, of the whole file; 32 bytes, of all that follows
+    size of the index, the index                8 bytes; JSON: `Index`
+    code                                        one piece after the other, each compressed by zlib
+
+A piece is what the kernel cache keeps of the same code (artefact.py): the manifests before a GPU's code, or a CPU's
+object; and beside PTX the machine code of it, where there was an assembler. Nothing in the file is run or believed
+before its size and its checksum are right, and nothing of it is a pickle.
+
+`use` puts a bundle in front of the kernel cache (`code`) and of the tuning results (`plan`), the last one used first.
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+MAGIC, VERSION = b"tilewright bundle ", 1
+HEAD = struct.Struct("<Q32sQ")                  # the file's size, the digest of what follows it, the index's size
+MOST_BYTES = 1 << 30                            # of a piece, unpacked
+KINDS: dict[str, dict[str, type]] = {           # of the fields of what the index lists
+    "index": {"tilewright": str, "sources": str, "modules": list, "target": dict, "made": dict, "pieces": list,
+              "products": list},
+    "target": {"name": str, "code": str, "needs": list, "extensions": list},
+    "piece": {"key": str, "at": int, "stored": int, "size": int, "machine": int},
+    "product": {"name": str, "problem": dict, "threads": int, "plans": list},
+    "plan": {"key": list, "plan": str, "measured": bool}}
+
+
+class Refused(ValueError):
+    """A file is no bundle that can be used here; the message says why."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Code under the text of its key in the cache: `stored` bytes of the file, `at` so many behind the index, which
+    unpack to `size`. Of those the last `machine` are an assembler's, for the text before them."""
+    key: str
+    at: int
+    stored: int
+    size: int
+    machine: int = 0
+
+
+class Chosen(NamedTuple):
+    """The plan for a shape, by the shape's key; whether it was measured to be the fastest, or a model's choice."""
+    key: tuple[Any, ...]
+    plan: str
+    measured: bool
+
+
+@dataclass(frozen=True)
+class Product:
+    """A problem in the bundle: the fields of its Gemm, the threads that its call may use (1 on a GPU), the plan that it
+    runs by, and those of products that stand in for it."""
+    name: str
+    problem: dict[str, Any]
+    threads: int
+    plans: tuple[Chosen, ...]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the code is for: the target's name and code_key; of a CPU the flags of /proc/cpuinfo that the code may use,
+    and the extensions that kernels were chosen for, by LLVM's names."""
+    name: str
+    code: str
+    needs: tuple[str, ...] = ()
+    extensions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Index:
+    """`sources` is compiler.sources.digest of the emitters' `modules`; `made`: when, where and with what."""
+    tilewright: str
+    sources: str
+    modules: tuple[str, ...]
+    target: Target
+    made: dict[str, str]
+    pieces: tuple[Piece, ...]
+    products: tuple[Product, ...]
+
+
+# ---- the file
+
+def packed(index: Index, codes: Sequence[bytes]) -> bytes:
+    """The file's content. The pieces of `index` get their places and sizes from `codes`, in their order."""
+    stored = [zlib.compress(code, 9) for code in codes]
+    pieces, at = [], 0
+    for piece, code, short in zip(index.pieces, codes, stored, strict=True):
+        pieces.append(asdict(piece) | {"at": at, "stored": len(short), "size": len(code)})
+        at += len(short)
+    products = [asdict(each) | {"plans": [chosen._asdict() for chosen in each.plans]} for each in index.products]
+    words = json.dumps(asdict(index) | {"pieces": pieces, "products": products}, separators=(",", ":")).encode()
+    rest = struct.pack("<Q", len(words)) + words + b"".join(stored)
+    first = MAGIC + b"%d\n" % VERSION
+    return first + struct.pack("<Q", len(first) + 40 + len(rest)) + hashlib.sha256(rest).digest() + rest
+
+
+class Bundle:
+    """A file's content, verified."""
+
+    def __init__(self, path: Path) -> None:
+        """OSError if it cannot be read; Refused if it is no bundle, or not whole, or of another version."""
+        self.path, content = path, path.read_bytes()
+        start = _after_magic(path, content)
+        if len(content) < start + HEAD.size:
+            raise Refused(f"{path} is truncated: it has {len(content):,} bytes, too few for its head")
+        size, digest, length = HEAD.unpack_from(content, start)
+        if len(content) != size:
+            what = "is truncated" if len(content) < size else "has been written to"
+            raise Refused(f"{path} {what}: it has {len(content):,} bytes, and says that they are {size:,}")
+        view, begin = memoryview(content), start + HEAD.size
+        if hashlib.sha256(view[begin - 8:]).digest() != digest:
+            raise Refused(f"{path} is damaged: its checksum does not match its content")
+        if length > len(content) - begin:
+            raise Refused(f"{path} is damaged: its index has {length:,} bytes, more than the file")
+        try:
+            self.index = _index(json.loads(content[begin:begin + length]))
+        except (ValueError, RecursionError) as error:
+            raise Refused(f"{path} is damaged: its index cannot be read ({error})") from None
+        self._codes, self._found = view[begin + length:], {piece.key: piece for piece in self.index.pieces}
+        for piece in self.index.pieces:
+            if piece.at + piece.stored > len(self._codes) or piece.machine > piece.size:
+                raise Refused(f"{path} is damaged: the code of {piece.key} is not inside it")
+        self.plans = {each.key: each for product in self.index.products for each in product.plans}
+
+    def code(self, key: str) -> tuple[bytes, bytes] | None:
+        """What the cache has under this key, and machine code for it, b"" if there is none; None: it is not here."""
+        piece = self._found.get(key)
+        if piece is None:
+            return None
+        unpacking = zlib.decompressobj()
+        code = unpacking.decompress(self._codes[piece.at:piece.at + piece.stored], piece.size)
+        if len(code) != piece.size or not unpacking.eof:
+            raise Refused(f"{self.path} is damaged: the code of {key} has not the {piece.size:,} bytes of its index")
+        return code[:len(code) - piece.machine], code[len(code) - piece.machine:]
+
+
+def _after_magic(path: Path, content: bytes) -> int:
+    """Where the head begins."""
+    end = content.find(b"\n", 0, len(MAGIC) + 20) + 1
+    if not content.startswith(MAGIC) or not end:
+        raise Refused(f"{path} is no bundle of tilewright's: `tilewright build` writes them")
+    version = content[len(MAGIC):end - 1]
+    if version != b"%d" % VERSION:
+        raise Refused(f"{path} is a bundle of version {version.decode(errors='replace')}, and this tilewright reads "
+                      f"version {VERSION}: build it again")
+    return end
+
+
+def _index(found: Any) -> Index:
+    """ValueError for what is not as `KINDS` says."""
+    _check("index", found)
+    of = _checked("target", found["target"])
+    target = Target(of["name"], of["code"], tuple(of["needs"]), tuple(of["extensions"]))
+    pieces = tuple(Piece(**_checked("piece", each)) for each in found["pieces"])
+    products = []
+    for each in found["products"]:
+        plans = tuple(Chosen(tuple(chosen["key"]), chosen["plan"], chosen["measured"])
+                      for chosen in (_checked("plan", x) for x in _checked("product", each)["plans"]))
+        if not plans:
+            raise ValueError(f"the product {each['name']} has no plan")
+        products.append(Product(each["name"], each["problem"], each["threads"], plans))
+    return Index(found["tilewright"], found["sources"], tuple(found["modules"]), target, found["made"], pieces,
+                 tuple(products))
+
+
+def _checked(kind: str, found: Any) -> dict[str, Any]:
+    _check(kind, found)
+    return dict(found)
+
+
+def _check(kind: str, found: Any) -> None:
+    kinds = KINDS[kind]
+    if not isinstance(found, dict) or found.keys() != kinds.keys():
+        raise ValueError(f"the fields of each {kind} must be {', '.join(kinds)}")
+    for name, value in found.items():
+        if type(value) is not kinds[name] or (type(value) is int and not 0 <= value <= MOST_BYTES):
+            raise ValueError(f"{name} of a {kind} must be {kinds[name].__name__}, and is {str(value)[:40]!r}")
+
+
+# ---- those in use
+
+used: list[Bundle] = []
+
+
+def use(found: Bundle) -> None:
+    """Answer from this bundle first."""
+    used.insert(0, found)
+
+
+def code(key: tuple[Any, ...]) -> tuple[bytes, bytes] | None:
+    """What a bundle in use has under this key of artefact.py: see Bundle.code."""
+    if not used:
+        return None
+    text = repr(key)
+    return next((found for each in used if (found := each.code(text)) is not None), None)
+
+
+def plan(target: str, key: tuple[Any, ...]) -> Chosen | None:
+    """The plan that a bundle in use has for a shape of this key on the target of this name."""
+    return next((each.plans[key] for each in used if each.index.target.name == target and key in each.plans), None)
+
+
+def plans(target: str) -> dict[tuple[Any, ...], str]:
+    """All of them, by the keys of their shapes."""
+    found: dict[tuple[Any, ...], str] = {}
+    for each in reversed(used):
+        if each.index.target.name == target:
+            found |= {key: chosen.plan for key, chosen in each.plans.items()}
+    return found

@@ -1,0 +1,62 @@
+"""Kernels compiled ahead of their use, in several processes: what they make is in the kernel cache afterwards."""
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+
+from tilewright.compiler import cache
+from tilewright.compiler.artefact import Asked
+from tilewright.measure.process import Child, Emit, serve
+from tilewright.targets.machine import cpus
+
+MODULE = "tilewright.tuner.compiling"
+MOST = 16                       # processes
+EACH = 2                        # kernels for which another process pays: it takes half a second to start
+PATIENCE_S = 300.0              # for one kernel
+
+
+def compile_all(asked: Iterable[Asked], workers: int | None = None,
+                listen: Callable[[int, int], object] = lambda done, of: None) -> None:
+    """Compile what is not in the cache. `listen(done, of)` is called with how many kernels are. What a process failed
+    to compile is not there: whoever needs it compiles it again and learns why."""
+    missing = {each.address: each for each in asked}
+    waiting = [each for address, each in missing.items() if not cache.has(address)]
+    count = min(workers or min(cpus().count, MOST), -(-len(waiting) // EACH))
+    if count <= 1:
+        for done, each in enumerate(waiting):
+            listen(done, len(waiting))
+            each.content()
+        return
+    shares, done, lock = [waiting[i::count] for i in range(count)], 0, Lock()
+
+    def run(share: list[Asked]) -> None:
+        nonlocal done
+        try:
+            with Child(MODULE, share, environment=os.environ) as child:
+                for _ in child.events(PATIENCE_S):
+                    with lock:
+                        done += 1
+                        listen(done, len(waiting))
+        except TimeoutError:
+            return
+    listen(0, len(waiting))
+    with ThreadPoolExecutor(count) as pool:
+        for _ in pool.map(run, shares):
+            pass
+
+
+def _work(share: list[Asked], emit: Emit) -> None:
+    for each in share:
+        try:
+            each.content()
+        except Exception as error:
+            emit("failed", reason=f"{type(error).__name__}: {error}")
+        else:
+            emit("compiled")
+
+
+def main() -> None:
+    """Of a process."""
+    serve(_work)
