@@ -90,7 +90,15 @@ def check_random(count: int, seed: int) -> Iterator[str]:
         problem = gemm(dtype, size(), size(), size(), pick.choice(("nn", "nt", "tn", "tt")))
         gap, before = (pick.choice((0, 0, 1, 4, 8, 16, pick.randint(0, 40))) for _ in range(2))
         alpha, beta = pick.choice((1.0, 1.0, 2.0, -1.0, 0.0)), pick.choice((0.0, 0.0, 1.0, -2.0))
-        if wrong := checked(problem, gap, before, alpha, beta, pick.random() < 0.5):
+        whole = pick.random() < 0.5
+        try:
+            wrong = checked(problem, gap, before, alpha, beta, whole)
+            torch.cuda.synchronize()
+        except RuntimeError as error:       # after a fault of a kernel no launch of this process works
+            first = str(error).partition("\n")[0]
+            yield f"{problem} gap {gap} offset {before} alpha {alpha} beta {beta} whole {whole}: {first}"
+            return
+        if wrong:
             yield wrong
     yield f"seed {seed}: {count} products checked"
 
