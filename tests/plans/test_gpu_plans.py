@@ -14,6 +14,7 @@ from tests.helpers.demanding import demanding
 from tilewright import formats
 from tilewright.compiler import ptxas
 from tilewright.inspect.resources import ptx_loop
+from tilewright.plans import gpu
 from tilewright.plans.amd import AmdPlan
 from tilewright.plans.nvidia import F32, SMALL, NvidiaPlan, candidates, choose, cost, ranked, shape_of
 
@@ -194,6 +195,8 @@ def test_chosen_where_an_h200_has_been_asked(problem, chosen):
     ("gemv 2x8x8 stages=2 copy=registers vector=2", ("bf16", "bf16", "bf16"), "tt", 2, 11, 70),
     ("gemv 32x4x8 stages=2 copy=registers", ("f16", "f16", "f32"), "nn", 37, 3, 61),
     ("gemv 4x128x8 stages=2 copy=registers vector=4", ("f32", "f32", "f32"), "nn", 4, 132, 150),
+    ("gemv 4x128x8 stages=2 copy=registers vector=4 vector_b=4", ("f32", "f32", "f32"), "tn", 4, 132, 150),
+    ("gemv 32x2x8 stages=2 copy=registers vector=4 vector_b=2", ("f32", "f32", "f32"), "nn", 40, 2, 100),
     ("gemv 8x16x8 stages=2 copy=registers vector=8", ("bf16", "bf16", "bf16"), "nt", 5, 50, 264),
     ("gemv 16x32x4 stages=2 copy=registers vector=16", ("e4m3fn", "e5m2", "bf16"), "nt", 16, 33, 1040),
     ("gemv 64x32x4 stages=2 copy=registers vector=8 split_k=2", ("f16", "f16", "f32"), "nt", 70, 30, 520),
@@ -224,6 +227,24 @@ def test_a_few_vectors_by_given_plans(text, kinds, layout, m, n, k):
 ])
 def test_reasons_of_gemv(text, reason):
     assert any(reason in each for each in NvidiaPlan.parse(text).violations(tw.Gemm(3, 4096, 512, "bf16"), H200))
+
+
+@pytest.mark.parametrize(("layout", "m", "n"), [("tn", 4, 132), ("nn", 132, 4), ("tn", 132, 2)])
+@pytest.mark.parametrize(("gap", "before", "most"), [(0, 0, 4), (4, 4, 4), (2, 2, 2), (0, 1, 1), (1, 0, 1)])
+def test_vectors_side_by_side_are_loaded_as_far_as_they_are_aligned(layout, m, n, gap, before, most):
+    """The plan says how many, and one for operands that are aligned is refused for others: the kernel depends on the
+    plan and on the problem alone."""
+    k, count = 152, min(m, n)
+    vectors, matrix = (4*before, 4*(count + gap)), (0, 4*k if layout == "nn" else 4*132)
+    shape = gpu.shape("f32", "f32", "f32", m, n, k, layout,
+                      [vectors, matrix, (0, 4*n)] if m < n else [matrix, vectors, (0, 4*n)])
+    chosen = [plan for plan in candidates(shape, H200) if plan.algorithm == "gemv"]
+    wide = min(count, most)
+    assert {plan.vector_b for plan in chosen if count == min(plan.cta_m, plan.cta_n)} == {wide if wide > 1 else 0}
+    for wider in {2, 4} - {x for x in (2, 4) if x <= wide}:
+        assert any(f"vector_b = {wider} elements" in why for why in replace(chosen[0], vector_b=wider).violations(
+            shape, H200))
+    assert not chosen[0].violations(shape, H200)
 
 
 @pytest.mark.parametrize("tile", [F32[0], SMALL["n"][0]], ids=str)

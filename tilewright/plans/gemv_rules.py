@@ -101,6 +101,9 @@ def of_gemv(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
         yield f"gemv has no scales of {shape.scales}."
     if p.vector > (most := vector(shape)):
         yield f"vector = {p.vector} elements of a matrix are loaded at once, and the operands allow {most}."
+    if p.vector_b and (p.vector_b > (most := beside(shape, count)) or count % p.vector_b):
+        yield (f"vector_b = {p.vector_b} elements of a step of k of {count} vectors are loaded at once, and the "
+               f"operands allow {most}.")
     if matrix and (shape.layout != "nt" or p.vector != whole or "mma.ampere" not in target.instructions):
         yield (f"gemv of {count} vectors needs a chip from sm_80 on, layout nt and vector={whole}, not {target.name}, "
                f"{shape.layout} and {p.vector}.")

@@ -326,7 +326,8 @@ def _vectors(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
     for kind in kinds:
         for count, width, warps in kind:
             m, n = (width, count) if gemv_rules.few_columns(shape) else (count, width)
-            plan = NvidiaPlan("gemv", m, n, warps, stages=2, copy="registers", vector=vector)
+            plan = NvidiaPlan("gemv", m, n, warps, stages=2, copy="registers", vector=vector,
+                              vector_b=gemv_rules.beside(shape, count))
             splits = SPLITS if (count, width, warps) == kind[0] else (1,)
             yield from (replace(plan, split_k=split) for split in splits if split == 1 or split*GEMV_WARPS <= shape.k)
 

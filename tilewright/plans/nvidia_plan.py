@@ -73,7 +73,7 @@ class NvidiaPlan(GpuPlan):
     cluster_k: int = 1              # CTAs of a cluster, of 1x1, that share tiles of C by k
     copy: Literal["async", "registers"] = "async"
     vector: int = 1                 # elements that are copied at once
-    vector_b: int = 0               # mma: of B; 0: as many
+    vector_b: int = 0               # mma: of B; 0: as many. gemv: of a step of k of that many vectors; 0: one
     vector_c: int = 0               # and stored of C; 0: as many
     store: Literal["lanes", "tma"] = "lanes"        # wgmma: what writes C, threads or a tensor map's copies
     promote: int = 0                # steps of k after which sums of fp8 are added to f32 registers; 0: all of k
