@@ -628,11 +628,11 @@ def test_types_that_are_not_there():
     a, h = k.args
     k.load(a, vec(f32, 8), 4)
     k.load(a, vec(f32, 3), 4)
-    h[0] = h[1]
+    h[0] = h[1] + h[2]
     said = refusals(k)
     assert "v8f32 is a vector of 256 bits, and a thread of sm_90a handles 128 at once" in said
     assert "v3f32 has 3 elements, and vectors on sm_90a have 1, 2, 4, 8 ... of them" in said
-    assert "sm_90a has no bf16 in this version" in said
+    assert "sm_90a has no bf16 arithmetic in this version, so no add of bf16: cast to f32 first" in said
     k = Kernel("g", threads=32, a=ptr(i1), n=i32)
     k.store(k.args[0], k.lanes_below(k.args[1], 4))
     k.opaque(k.lanes_below(k.args[1], 4))

@@ -12,6 +12,7 @@ from tilewright.compiler.gate_gpu import AmdGate, NvidiaGate
 from tilewright.ir.ops.core import CAST, FMA
 from tilewright.ir.program import Function, Line, Load, Op, Register, Store, Write
 from tilewright.ir.types import TensorMap, Texture, Type
+from tilewright.ir.vectors import vectorised, width
 from tilewright.targets.amd import AmdTarget
 from tilewright.targets.cpu import INSTRUCTIONS, NEEDS, CpuTarget
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from tilewright.targets import Target
 
 SPACES = ("global", "local")            # of memory, on a CPU
-MOVED = ("f16",)                        # formats without arithmetic that LLVM can still load, store and convert
+MOVED = ("f16", "bf16")                 # formats without arithmetic that LLVM can still load, store and convert
 
 
 def check(functions: Function | Iterable[Function], target: Target) -> None:
@@ -35,12 +36,12 @@ def refusals(functions: Function | Iterable[Function], target: Target) -> Iterat
     if isinstance(target, CpuTarget):
         for function in every:
             for each in (*function.callees(), function):
-                yield from _on_cpu(each, target)
+                yield from _on_cpu(vectorised(each, width(target)), target)
         return
     gpu = AmdGate(target) if isinstance(target, AmdTarget) else NvidiaGate(target)
     for function in every:
         for each in (*function.callees(), function):
-            yield from gpu.body(each, inner=each is not function)
+            yield from gpu.body(vectorised(each), inner=each is not function)
         yield from gpu.kernel(function)
 
 

@@ -30,6 +30,7 @@ class GpuGate:
     parameters: int                                             # bytes of a kernel's arguments
     widest: int                                                 # bits of one value
     formats = ("f16", "f32", "f64")                             # floating-point formats with arithmetic in this version
+    moved = ("bf16",)               # and those that are only loaded, stored, converted and looked at as bits
 
     def __init__(self, target: Any) -> None:
         self.target = target
@@ -128,6 +129,12 @@ class GpuGate:
             yield f"{self.target.name} has no {operation.name} ({why})"
         if operation.kind == "atomic" and "local" in [t.space for t in types if isinstance(t, Pointer)]:
             yield "an atomic access of local memory: no other thread can see it"
+        if (operation.role == "thread" and operation.kind != "move" and operation is not CAST) or \
+                operation.kind == "atomic":
+            for t in dict.fromkeys(types):
+                if isinstance(t, Type) and str(t.scalar) in self.moved:
+                    yield (f"{self.target.name} has no {t.scalar} arithmetic in this version, so no {operation.name} "
+                           f"of {t}: cast to f32 first")
         yield from self.operation(operation, types)
 
 
@@ -204,7 +211,8 @@ class NvidiaGate(GpuGate):
             yield f"{t} has {t.length} elements, and vectors on {name} have 1, 2, 4, 8 ... of them"
         elif t.bits * t.length > self.widest:
             yield f"{t} is a vector of {t.bits * t.length} bits, and a thread of {name} handles {self.widest} at once"
-        if t.is_float and not (str(t.scalar) in self.formats and str(t.scalar) in self.target.arithmetic):
+        if t.is_float and str(t.scalar) not in self.moved and not (
+                str(t.scalar) in self.formats and str(t.scalar) in self.target.arithmetic):
             yield f"{name} has no {t.scalar} in this version"
 
 
@@ -213,7 +221,6 @@ class AmdGate(GpuGate):
 
     target: AmdTarget
     widest = 1024                       # bits of one value: the accumulators of the largest matrix instruction
-    moved = ("bf16",)                   # formats that are only loaded, stored and looked at as bits
     families = ("amd",)
     local = 128 << 10
     parameters = 4096
@@ -250,11 +257,6 @@ class AmdGate(GpuGate):
         bits = first.bits * first.length if isinstance(first, Type) else 0
         if operation is OPAQUE and isinstance(first, Type) and (first.bits < 16 or bits % REGISTER):
             yield f"{first} does not fill registers of {REGISTER} bits, so it cannot be opaque"
-        if (operation.role == "thread" and operation.kind != "move") or operation.kind == "atomic":
-            for t in dict.fromkeys(types):
-                if isinstance(t, Type) and str(t.scalar) in self.moved:
-                    what = "conversions" if operation is CAST else "arithmetic"
-                    yield f"{self.target.name} has no {t.scalar} {what} in this version, so no {operation.name} of {t}"
 
     def type(self, t: Type) -> Iterator[str]:
         name = self.target.name

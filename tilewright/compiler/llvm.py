@@ -72,10 +72,11 @@ def text(functions: Function | Iterable[Function], target: Target, *, lines: boo
     from tilewright.ir import dialects
     from tilewright.ir.lower import lower
     from tilewright.ir.program import Function
+    from tilewright.ir.vectors import width
     functions = [functions] if isinstance(functions, Function) else list(functions)
     from tilewright.compiler import gate
     gate.check(functions, target)
-    return str(lower(functions, dialects.of(target.triple), lines))
+    return str(lower(functions, dialects.of(target.triple), lines, width(target)))
 
 
 def optimise(functions: Function | Iterable[Function], target: Target, jit: bool = False, *,

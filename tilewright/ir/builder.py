@@ -14,7 +14,7 @@ from tilewright.ir.ops import amd, atomics, gpu, hopper, nvidia, pipelines, tma,
 from tilewright.ir.ops import core as ops
 from tilewright.ir.ops.core import Operation
 from tilewright.ir.program import Array, Call, External, Function, If, Load, Loop, Op, Return, Store, While
-from tilewright.ir.types import Pointer, Type, i1, i8, i32, i64, number, scalar, vec
+from tilewright.ir.types import Pointer, Type, f32, i1, i8, i32, i64, number, scalar, vec
 from tilewright.ir.values import Recording, Tile, Value, Variable, caller, check_elements
 
 
@@ -51,6 +51,7 @@ class Kernel(Recording):
             array = Array(param, type.element, type.space) if isinstance(type, Pointer) else None
             self.function.params.append((param, Value(self, type, array=array)))
 
+        self.sharing = ""               # whose row is being recorded: "cta", "warp" (kernels.elementwise), or none
         self._role: pipelines.Role | None = None                        # that is being recorded
         self._mbarriers: tuple[pipelines.Mbarriers, ...] = ()           # declared and not yet initialised
 
@@ -136,10 +137,15 @@ class Kernel(Recording):
         return Value(self, type, constant=arguments.constant(type, x))
 
     def cast(self, x: Any, type: Type) -> Value:
-        """x as this type: integers keep their lowest bits, floats are rounded, towards 0 if to integers."""
+        """x as this type: integers keep their lowest bits, floats are rounded, towards 0 if to integers. What is not
+        f32 becomes f32 on its way to and from bf16."""
         number(type)
         if not isinstance(x, Value):
             return self.constant(type, x)
+        if x.type != type and "bf" in (type.kind, x.type.kind):
+            x = x if x.type.scalar == f32 else self._op(ops.CAST, vec(f32, type.length), x)
+            if type.scalar == f32:
+                return x
         return x if x.type == type else self._op(ops.CAST, type, x)
 
     def bits_as(self, x: Value, type: Type) -> Value:

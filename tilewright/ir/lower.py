@@ -26,6 +26,7 @@ from tilewright.ir.program import (
     Write,
 )
 from tilewright.ir.types import Pointer, TensorMap, Texture, Type
+from tilewright.ir.vectors import DEFAULT, Width, vectorised
 from tilewright.targets.tensor_maps import ALIGN, BYTES
 
 llvmlite.ir_layer_typed_pointers_enabled = False
@@ -33,10 +34,12 @@ llvmlite.ir_layer_typed_pointers_enabled = False
 _FLOATS = {("f", 16): ll.HalfType, ("f", 32): ll.FloatType, ("f", 64): ll.DoubleType}
 
 
-def lower(functions: Function | Iterable[Function], dialect: Dialect, lines: bool = False) -> ll.Module:
+def lower(functions: Function | Iterable[Function], dialect: Dialect, lines: bool = False,
+          width: Width = DEFAULT) -> ll.Module:
     """One module with these functions, which others may call by name, and all that they call, which is internal.
 
-    `lines`: with debug locations, so that a profiler shows the Python line of every instruction.
+    `lines`: with debug locations, so that a profiler shows the Python line of every instruction. `width`: of the
+    vectors that independent rounds become.
     """
     exported = [functions] if isinstance(functions, Function) else list(functions)
     module = ll.Module(exported[0].name)
@@ -49,7 +52,7 @@ def lower(functions: Function | Iterable[Function], dialect: Dialect, lines: boo
     for function in exported:
         seen |= dict.fromkeys(function.callees()) | {function: None}
     for function in seen:
-        _Lowering(module, function, dialect, function in exported, lines).run()
+        _Lowering(module, vectorised(function, width), dialect, function in exported, lines).run()
     return module
 
 
@@ -117,6 +120,8 @@ class _Lowering:
     def is_float(self, x: Any) -> bool:
         return isinstance(getattr(x.type, "element", x.type), tuple(_FLOATS.values()))
 
+    def is_bfloat(self, x: Any) -> bool: return isinstance(getattr(x.type, "element", x.type), Bfloat)
+
     def bits(self, x: Any) -> int:
         scalar = getattr(x.type, "element", x.type)
         return getattr(scalar, "width", None) or next(bits for (_, bits), t in _FLOATS.items() if isinstance(scalar, t))
@@ -128,6 +133,10 @@ class _Lowering:
     def integer(self, bits: int) -> ll.IntType: return ll.IntType(bits)
     def pointer(self, space: int) -> ll.PointerType: return ll.PointerType(addrspace=space)
     def i32(self, n: int) -> ll.Constant: return ll.Constant(ll.IntType(32), n)
+
+    def number(self, n: int, length: int) -> ll.Constant:
+        """An i32, or a vector of so many."""
+        return self.i32(n) if length == 1 else self.constant([n] * length, 32)
 
     def constant(self, numbers: Sequence[int], bits: int) -> ll.Constant:
         return ll.Constant(ll.VectorType(ll.IntType(bits), len(numbers)), list(numbers))

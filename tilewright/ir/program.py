@@ -132,6 +132,26 @@ class Write(Node):
 
 
 @dataclass(eq=False, slots=True)
+class Fold:
+    """What a loop adds up, in any order: `nodes` make of a and b what replaces `registers`, which hold a before; at
+    first they hold `identities`, which change nothing."""
+    registers: tuple[Register, ...]
+    identities: tuple[Any, ...]
+    a: tuple[Any, ...]
+    b: tuple[Any, ...]
+    nodes: list
+    results: tuple[Any, ...]
+
+
+@dataclass(eq=False, slots=True)
+class Rounds:
+    """Of a loop whose rounds may run in any order, and at once."""
+    vectors: bool                   # some at a time, by vector instructions: ir.vectors
+    threads: bool = False           # divided over the threads of a CPU
+    folds: list[Fold] = field(default_factory=list)
+
+
+@dataclass(eq=False, slots=True)
 class Loop(Node):
     """for (index = start; index < stop; index += step) body"""
     index: Any
@@ -141,6 +161,7 @@ class Loop(Node):
     body: list
     line: Line
     unroll: bool = True         # whether the compiler may unroll it further than it is written
+    rounds: Rounds | None = None        # of `kernels.elementwise`
 
     @property
     def uses(self) -> tuple[Any, ...]: return (self.start, self.stop, self.step)
@@ -214,6 +235,8 @@ class Function:
     min_ctas: int = 1                                           # CTAs that are to share a multiprocessor
     max_registers: int | None = None                            # of a thread; None: as many as there is room for
     cluster: tuple[int, int, int] = (1, 1, 1)                   # CTAs along x, y, z that run at once
+    independent: bool = False                                   # it has loops with `rounds`
+    scalar: tuple[str, ...] = ()                                # of these the ones that have not become vector code
 
     @property
     def ctas_cluster(self) -> int:

@@ -17,6 +17,7 @@ from tilewright.ir.exact import some
 from tilewright.ir.ops.core import ADD, MUL, SUB
 from tilewright.ir.program import Function, Load, Op, Read, Register, Store, Write
 from tilewright.ir.types import i32
+from tilewright.ir.vectors import vectorised
 from tilewright.simulator import control
 from tilewright.simulator.access import Access
 from tilewright.simulator.memory import numpy_type
@@ -33,6 +34,7 @@ Step = Callable[["Gang", list], None]       # of a gang and its slots
 
 class Code:
     def __init__(self, machine: Machine, function: Function) -> None:
+        function = vectorised(function)
         self.machine, self.function, self.name = machine, function, function.name
         self.steps: list[Callable[[Gang], None]] = []
         self.initial: list[Any] = []                # what the slots of a new call hold

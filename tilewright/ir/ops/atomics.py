@@ -105,6 +105,9 @@ def replace(k: Kernel, pointer: Value, old: Any, new: Any, order: str = "acquire
     return k._op(_operation("replace", order), i1, pointer, k._value(old, element), k._value(new, element))
 
 
+FENCE = _operation("fence", "seq_cst")
+
+
 def fence(k: Kernel, order: str = "seq_cst") -> None:
     """This thread's accesses before it come before those after it, for threads that synchronise with them."""
     k._effect(_operation("fence", order))

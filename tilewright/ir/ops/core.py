@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir.exact import silent_multiply_add, some
+from tilewright.ir.types import Type
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,25 @@ def _compare(name: str, symbol: str, meaning: Callable) -> Operation:
     return Operation(name, spelling, lambda t, x, y: meaning(x, y))
 
 
+def _upper_half(low, t, x):
+    """bf16 of f32, the upper half of its bits rounded to nearest, ties to even, or f32 of bf16; in whole numbers, since
+    only some targets have an instruction, and LLVM calls a function for others. A NaN is quiet, with its sign."""
+    b, half, word = low.b, *(low.type(Type("i", bits, t.length)) for bits in (16, 32))
+
+    def number(bits): return low.number(bits, t.length)
+    if t.kind != "bf":
+        return b.bitcast(b.shl(b.zext(b.bitcast(x, half), word), number(16)), low.type(t), name="cast")
+    bits = b.bitcast(x, word)
+    odd = b.and_(b.lshr(bits, number(16)), number(1))
+    rounded = b.add(bits, b.add(odd, number(0x7fff)))
+    quiet = b.or_(b.and_(bits, number(1 << 31)), number(0x7fc0 << 16))
+    upper = b.lshr(b.select(b.fcmp_unordered("uno", x, x), quiet, rounded), number(16))
+    return b.bitcast(b.trunc(upper, half), low.type(t), name="cast")
+
+
 def _cast_llvm(low, t, x):
+    if t.kind == "bf" or low.is_bfloat(x):
+        return _upper_half(low, t, x)
     wider = t.bits > low.bits(x)
     truth = low.bits(x) == 1                # true is 1, not -1
     if low.is_float(x) == t.is_float:

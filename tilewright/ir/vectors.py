@@ -1,0 +1,98 @@
+"""Loops whose rounds are independent (`kernels.elementwise.each`) become vector code, in both readings.
+
+On a CPU: rounds of whole vectors, several at a time; rounds of one vector; one under a mask for what is left. Above the
+size of the last cache, stores that pass the caches by. On a GPU: each thread handles as many elements as 16 bytes hold,
+if arrays begin where such accesses may, and one at a time otherwise, and at the end: the kernel decides when it runs.
+A vector holds as many elements as fit of the widest format that is read or written.
+
+A body that cannot be vectors stays a loop, round by round; `reasons` says why.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from tilewright.ir.program import Function, If, Loop, While
+from tilewright.ir.rounds import OnCpu, OnGpu, begin
+from tilewright.ir.values import Value
+from tilewright.ir.widened import Scalar, Widened
+
+Bounds = Callable[[Widened, Value], tuple[Value, Value]]
+
+
+@dataclass(frozen=True)
+class Width:
+    """Of a CPU's vectors. `masked`: elements of any size can be accessed under a mask, else those of 4 and 8 bytes.
+    `cache`: bytes of the last level of cache; 0: nothing is known of it."""
+    bytes: int = 32
+    masked: bool = False
+    cache: int = 0
+
+
+def width(target: Any) -> Width:
+    """Of a target's vectors; a GPU has none."""
+    return Width(target.vector_bytes, target.masked, target.l3) if hasattr(target, "vector_bytes") else Width()
+
+
+DEFAULT = Width()
+
+
+@cache
+def vectorised(function: Function, width: Width = DEFAULT) -> Function:
+    """The same function in vector code; itself, if it has no independent loops."""
+    return divided(function, width, None)
+
+
+def reasons(function: Function, width: Width = DEFAULT) -> list[str]:
+    """Which loops of `each` stay as they are, round by round: the line and the reason of each."""
+    return list(vectorised(function, width).scalar)
+
+
+def divided(function: Function, width: Width, bounds: Bounds | None) -> Function:
+    """`vectorised`, of which each loop that threads share has only the rounds within `bounds`."""
+    return _Rewriting(function, width, bounds).function if function.independent else function
+
+
+class _Rewriting:
+    def __init__(self, function: Function, width: Width, bounds: Bounds | None) -> None:
+        self.original, self.width, self.bounds = function, width, bounds
+        self.k: Any = next(x.k for node in function.walk() for x in node.defines)
+        self.why: list[str] = []
+        body = self.body(function.body)
+        self.function = replace(function, body=body, independent=False, scalar=tuple(self.why))
+
+    def body(self, nodes: list) -> list:
+        found: list = []
+        for node in nodes:
+            match node:
+                case Loop() if node.rounds is not None:
+                    self.rounds(node, found)
+                case Loop():
+                    found.append(replace(node, body=self.body(node.body)))
+                case While():
+                    found.append(replace(node, head=self.body(node.head), body=self.body(node.body)))
+                case If():
+                    found.append(replace(node, then=self.body(node.then), otherwise=self.body(node.otherwise)))
+                case _:
+                    found.append(node)
+        return found
+
+    def rounds(self, loop: Loop, out: list) -> None:
+        assert loop.rounds is not None
+        first, stop = loop.start, loop.stop
+        if loop.rounds.threads and self.bounds is not None:
+            first, stop = self.bounds(begin(self.k, out, loop), stop)
+        scalar = replace(loop, start=first, stop=stop, rounds=None)
+        if not loop.rounds.vectors:
+            out.append(replace(scalar, body=self.body(loop.body)))
+            return
+        nodes: list = []
+        try:
+            gpu = self.original.threads is not None
+            (OnGpu if gpu else OnCpu)(self.k, self.original, self.width, scalar, loop.rounds.folds).write(nodes)
+        except Scalar as reason:
+            self.why.append(str(reason))
+            nodes = [scalar]
+        out.extend(nodes)
