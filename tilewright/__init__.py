@@ -23,6 +23,7 @@ Names are looked up when they are first used: `import tilewright` loads neither 
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -115,6 +116,8 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
     with forks.building:
         value = getattr(import_module(_HOME[name]), name)
+        if name in ("matmul", "gemm") and os.environ.get("TILEWRIGHT_RECORD"):
+            value = import_module("tilewright.api.record").wrapped(name, value)
     globals()[name] = value  # so that this function is not asked again
     return value
 

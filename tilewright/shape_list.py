@@ -32,7 +32,7 @@ class Listed:
     algorithm   of tilewright.matmul
     strides     "contiguous"; "rows": rows (or columns, of a transposed operand) are contiguous, but further apart than
                 they are long; "any"
-    align       bytes, a power of two up to 64, of which the addresses of all operands were multiples
+    align       bytes, a power of two up to 16, of which the addresses of all operands were multiples
     count       calls
     """
     problem: Gemm
@@ -40,7 +40,7 @@ class Listed:
     target: str | None = None
     algorithm: str | None = None
     strides: str = "contiguous"
-    align: int = 64
+    align: int = 16
     count: int = 1
 
     def unlike(self, chip: Any) -> str:

@@ -1,0 +1,181 @@
+"""TILEWRIGHT_RECORD=FILE: which products a program computes, appended to a file of shapes (shape_list.py) at its end.
+
+The functions that users call are wrapped: each call is counted, whatever is behind it, so that neither the builtin nor
+its repeated calls hide any. A call costs a few microseconds more. Only calls that succeed count, and only products of
+which a Gemm can say what they are: complex scalars, an epilogue, and operands that are packed or have scales of blocks
+leave no line.
+
+A process appends its lines when it exits, in one piece and under a lock, so that many may share a file; one that is
+killed, or leaves by os._exit, appends none.
+"""
+from __future__ import annotations
+
+import atexit
+import fcntl
+import os
+import sys
+from collections.abc import Callable
+from functools import wraps
+from math import gcd, prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.formats.quantized import Quantized
+from tilewright.problem import Gemm
+from tilewright.rules import arguments
+from tilewright.runtime.cpu import pool
+from tilewright.runtime.cpu.engine import format_of
+from tilewright.runtime.cpu.layout import address
+from tilewright.runtime.gpu.arrays import Library, library_of
+from tilewright.shape_list import Listed, merged
+from tilewright.targets import detect
+
+ALIGNED = 16            # bytes, beyond which no plan asks
+OPTIONS = frozenset(("trans_a", "trans_b", "algorithm", "threads", "scale_a", "scale_b", "epilogue"))
+
+
+class Recorder:
+    """The calls of one process, to be appended to one file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()             # a program may change its directory
+        self.counts: dict[Any, int] = {}
+        self.listed: dict[Any, Listed | None] = {}
+        os.register_at_fork(after_in_child=self.counts.clear)
+        atexit.register(self.write)
+
+    def recording(self, function: Callable[..., Any], first: int) -> Callable[..., Any]:
+        """The same function, counted; its operands are arguments `first` and the one behind it."""
+        @wraps(function)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            result = function(*args, **kwargs)
+            a, b = (args[i] if i < len(args) else kwargs[name] for i, name in ((first, "a"), (first + 1, "b")))
+            self._count(a, b, result, {name: x for name, x in kwargs.items() if name in OPTIONS and x is not None})
+            return result
+        return counted
+
+    def _count(self, a: Any, b: Any, result: Any, options: dict[str, Any]) -> None:
+        try:
+            named = tuple((name, x if isinstance(x, (str, int, float)) else np.shape(x)) for name, x in options.items())
+            key = _look(a), _look(b), getattr(result, "dtype", None), pool.get_num_threads(), named
+            if key not in self.listed:
+                self.listed[key] = _listed(a, b, result, options)
+            self.counts[key] = self.counts.get(key, 0) + 1
+        except Exception as error:              # recording must not stop a program
+            if None not in self.listed:
+                self.listed[None] = None
+                print(f"tilewright: a product cannot be recorded: {type(error).__name__}: {error}", file=sys.stderr)
+
+    def write(self) -> None:
+        """Append what was counted since the last time."""
+        found = [(self.listed[key], count) for key, count in self.counts.items()]
+        self.counts.clear()
+        lines = merged(Listed(**{**vars(each), "count": count}) for each, count in found if each is not None)
+        if not lines:
+            return
+        try:
+            with open(self.path, "ab") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                file.write("".join(each.to_json() + "\n" for each in lines).encode())
+        except OSError as error:
+            print(f"tilewright: {self.path} cannot be written: {error}", file=sys.stderr)
+
+
+def _look(x: Any) -> Any:
+    """What may make a difference, as cheap as can be."""
+    if type(x) is np.ndarray:
+        return x.dtype, x.shape, x.strides, address(x) & (ALIGNED - 1)
+    if type(x) is Quantized:
+        return x.format.name, x.shape, library_of(x.elements)
+    library = library_of(x)
+    plain = None if library is None else library.plain(x)
+    return (type(x), np.shape(x)) if plain is None else (plain[0], plain[1] & (ALIGNED - 1))
+
+
+def _listed(a: Any, b: Any, result: Any, options: dict[str, Any]) -> Listed | None:
+    """The product as a line says it; None if no line does."""
+    library = next((found for x in (a, b) if (found := library_of(x.elements if type(x) is Quantized else x))), None)
+    scales = _scales(a, b, options)
+    if scales is None or "epilogue" in options or library_of(result) is not library:
+        return None
+    x, y = (_matrix(each, options.get(f"trans_{name}"), name, library) for each, name in ((a, "a"), (b, "b")))
+    z = _array(result, library)
+    x, y = (x[None] if x.ndim == 1 else x), (y[:, None] if y.ndim == 1 else y)
+    (m, k), n, out = x.shape[-2:], y.shape[-1], format_of(z.dtype)
+    if 0 in (z.size, k):
+        return None
+    batch = prod(np.broadcast_shapes(x.shape[:-2], y.shape[:-2]))
+    if y.ndim == 2 and x.flags.c_contiguous:                # leading axes are rows
+        m, batch = m * batch, 1
+    quantized = [each.format.name for each in (a, b) if type(each) is Quantized]
+    if quantized:
+        if len(quantized) != 2:
+            return None
+        problem, strides = Gemm(m, n, k, quantized[0], quantized[1], out, batch=batch), "contiguous"
+    else:
+        letters, kinds = zip(*map(_stored, (x, y)))
+        problem = Gemm(m, n, k, format_of(x.dtype), format_of(y.dtype), out, "".join(letters), batch, scales)
+        strides = max(kinds, key=("contiguous", "rows", "any").index)
+    align = gcd(ALIGNED, *(each.__array_interface__["data"][0] for each in (x, y, z)))
+    if library is None:
+        return Listed(problem, options.get("threads") or pool.get_num_threads(), detect().name,
+                      options.get("algorithm"), strides, align)
+    device = library.device(a.elements if type(a) is Quantized else a)
+    target = library.platform.driver.device(device).target.name
+    return Listed(problem, None, target, options.get("algorithm"), strides, align)
+
+
+def _scales(a: Any, b: Any, options: dict[str, Any]) -> str | None:
+    """problem.SCALES for these; None for scales of blocks."""
+    given = [(np.shape(options[f"scale_{name}"]), np.shape(x), axis) for name, x, axis in (("a", a, -1), ("b", b, -2))
+             if f"scale_{name}" in options]
+    of_rows = all(not scale or len(shape) < 2 or (len(scale) == len(shape) and scale[axis] == 1)
+                  for scale, shape, axis in given)
+    return ("rows" if given else "") if of_rows else None
+
+
+def _array(x: Any, library: Library | None) -> np.ndarray:
+    """An array, or its shadow. Elements are not read."""
+    if library is None:
+        return np.asarray(x)
+    return library.look(x, "an operand", library.stream(x, library.device(x))).shadow
+
+
+def _matrix(x: Any, trans: Any, name: str, library: Library | None) -> np.ndarray:
+    """As it is multiplied; what has the shape of a quantized one."""
+    if type(x) is Quantized:
+        return np.broadcast_to(np.zeros((), np.float32), x.shape)
+    return arguments.transposed(_array(x, library), arguments.layout(trans or False, name), name)
+
+
+def _stored(x: np.ndarray) -> tuple[str, str]:
+    """The letter of a Gemm's layout, and the kind of strides."""
+    (rows, columns), (down, along), size = x.shape[-2:], x.strides[-2:], x.itemsize
+    if along == size or columns == 1:
+        letter, inner, apart, count = "n", columns, down, rows
+    elif down == size or rows == 1:
+        letter, inner, apart, count = "t", rows, along, columns
+    else:
+        return "n", "any"
+    stacked = all(n == 1 or step in (0, rows * columns * size) for n, step in zip(x.shape[-3:-2], x.strides[-3:-2]))
+    return letter, "contiguous" if (count == 1 or apart == inner * size) and stacked else "rows"
+
+
+def recorder() -> Recorder | None:
+    """That of this process; None unless TILEWRIGHT_RECORD names a file."""
+    path = os.environ.get("TILEWRIGHT_RECORD")
+    if path and not _made:
+        _made.append(Recorder(Path(path)))
+    return _made[0] if path else None
+
+
+_made: list[Recorder] = []
+FIRST = {"matmul": 0, "gemm": 1}        # of the function's arguments, the number of a
+
+
+def wrapped(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A public function, recorded if that is wanted."""
+    found = recorder()
+    return function if found is None else found.recording(function, FIRST[name])
