@@ -124,6 +124,7 @@ def test_measuring():
 def test_empty_and_batched_products():
     assert "the product is empty" in str(tw.explain(tw.Gemm(0, 5, 5)))
     assert "each of 7 products" in str(tw.explain(tw.Gemm(20, 30, 40, batch=7)))
+    assert "measured" in str(tw.explain(tw.Gemm(20, 30, 40, batch=2), measure=True, threads=1))
 
 
 def test_a_tuned_plan_says_so(monkeypatch):

@@ -350,6 +350,7 @@ def test_a_real_run(own_store, kind):
     ("problem", "options", "error", "words"),
     [
         (tw.Gemm(0, 3, 3), {}, ValueError, "empty product"),
+        (tw.Gemm(3, 3, 3, batch=2), {}, ValueError, "a batch of 2, whose products run by the plan of one on CPUs"),
         (tw.Gemm(3, 3, 3, "f32", out="i32"), {}, ValueError, "out = i32, to which products of f32"),
         (PROBLEM, {"time_limit": 0}, ValueError, "time_limit must be a positive number"),
         (PROBLEM, {"target": next(t for t in map(tw.target, ("neon", "x86-avx2")) if not t.runnable)}, RuntimeError,

@@ -197,14 +197,11 @@ class Cpu:
     def operands(self, case: Case) -> list[Operands]:
         return operands.make_sets(case.problem, case.cold, machine.last_level_bytes(), gap=case.gap)
 
-    def reference(self, case: Case, first: Operands) -> list[tuple[int, Reference]]:
-        """Of a batch, its first and its last product."""
-        batch = case.problem.batch
-        if batch == 1:
-            return [(-1, Reference(first, case.algorithm))]
-        return [(i, Reference(first.single(i), case.algorithm)) for i in {0, batch - 1}]
+    def reference(self, case: Case, first: Operands) -> dict[Any, Reference]:
+        """By which part of C they are for."""
+        return {at: Reference(one, case.algorithm) for at, one in first.compared.items()}
 
-    def checked(self, way: Way, case: Case, sets: list[Operands], reference: list[tuple[int, Reference]]) -> Checked:
+    def checked(self, way: Way, case: Case, sets: list[Operands], reference: dict[Any, Reference]) -> Checked:
         ours, m = way.name == OURS, case.problem.m
         if ours and case.product.key not in REAL:
             self._refused(way, case)
@@ -216,11 +213,10 @@ class Cpu:
         returned = attempt(lambda: fn(*args))
         c = part.c if way.returns is None else way.returns(returned)
         deviation = 0.0
-        for i, expected in reference:
-            one = c if i < 0 else c[i]
-            if wrong := expected.wrong(one, rounded_once=ours):
+        for at, expected in reference.items():
+            if wrong := expected.wrong(c[at], rounded_once=ours):
                 raise Left(f"wrong result: {wrong}")
-            deviation = max(deviation, expected.error(one))
+            deviation = max(deviation, expected.error(c[at]))
         calls = [(fn, args), *(attempt(partial(way.bind, o)) for o in sets[1:])]
         for other, arguments in calls[1:]:
             other(*arguments)

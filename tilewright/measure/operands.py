@@ -64,6 +64,13 @@ class Operands:
         p = self.problem
         return Operands(Gemm(p.m, p.n, p.k, p.a, p.b, p.out, p.layout), self.a[i], self.b[i], self.c[i])
 
+    @property
+    def compared(self) -> dict[Any, Operands]:
+        """The products whose results are compared with wider ones, by where they are in `c`: of a batch the first and
+        the last."""
+        batch = self.problem.batch
+        return {...: self} if batch == 1 else {i: self.single(i) for i in (0, batch - 1)}
+
     def poison(self) -> None:
         """Bytes of ones in C: nan, -1 or the largest, so that an element that was not written cannot pass for right."""
         self.c.view(np.uint8).fill(0xFF)

@@ -39,8 +39,7 @@ class OnGpu(Contenders):
         self.stream = self.driver.Stream(self.on)
         self.track = Events(self.stream).track
         self.o = o = operands.make(gpu.lower(problem, target))
-        single = [o] if problem.batch == 1 else [o.single(i) for i in {0, problem.batch - 1}]
-        self.references = [(one.c, check.Reference(one)) for one in single]
+        self.references = [(one.c, check.Reference(one)) for one in o.compared.values()]
         l2 = target.l2 * getattr(target, "xcds", 1)             # of all dies
         self.sets = [self._placed() for _ in range(sets(o.problem, l2))]
         self.scales: list[Bound] = []                           # hold the memory of scales

@@ -106,6 +106,9 @@ def tune(problem: Gemm, target: Target | str | None = None, *, threads: int | No
     chip = coerce(target)
     if isinstance(chip, CpuTarget):
         chip.require_runnable()
+        if problem.batch != 1:
+            raise ValueError(f"problem is a batch of {problem.batch}, whose products run by the plan of one on CPUs: "
+                             "tune the same problem with batch=1")
     elif threads is not None:
         raise ValueError(f"threads is for CPUs, and {chip.name} is a GPU: it must be None, not {threads}")
     if not problem.flops:
