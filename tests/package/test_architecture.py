@@ -25,6 +25,7 @@ LAYERS = [
     ["ir"],
     ["atoms"],
     ["kernels"],
+    ["blocks"],  # a layer over the one that kernels are written in
     ["simulator", "compiler"],
     ["inspect"],
     ["plans.measured"],  # what was measured: the engine asks

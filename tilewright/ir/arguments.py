@@ -146,7 +146,7 @@ def grid(function: Function, extents: Any) -> tuple[int, int, int]:
         raise ValueError(f"{function.name}: grid must be a number of CTAs from 1 on, or (x, y) or (x, y, z) of them, "
                          f"not {extents!r}")
     x, y, z = (*map(int, given), 1, 1)[:3]
-    if function.threads is None and (x, y, z) != (1, 1, 1):
+    if function.threads is None and not function.programs and (x, y, z) != (1, 1, 1):
         raise ValueError(f"{function.name} is a CPU function: it has no grid, not {extents!r}")
     return x, y, z
 
@@ -204,7 +204,7 @@ def _elements(t: Type, dtype: np.dtype[Any]) -> bool:
         return True
     if t.is_float or t.bits == 1 or dtype.itemsize != t.bytes or not dtype.isnative:
         return False
-    return dtype.kind in "iu" or (t.bits == 8 and (dtype.kind == "b" or dtype.isbuiltin == 2))
+    return dtype.kind in "iu" or dtype.isbuiltin == 2 or (t.bits == 8 and dtype.kind == "b")
 
 
 def _kind(x: Any) -> str:

@@ -237,6 +237,8 @@ class Function:
     cluster: tuple[int, int, int] = (1, 1, 1)                   # CTAs along x, y, z that run at once
     independent: bool = False                                   # it has loops with `rounds`
     scalar: tuple[str, ...] = ()                                # of these the ones that have not become vector code
+    programs: bool = False          # a CPU function that is called for each program of a grid: its last six parameters,
+    #                                 i32, are the program's x, y, z and the grid's
 
     @property
     def ctas_cluster(self) -> int:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tilewright.ir.program import Function, Node
 
 _HERE = os.path.dirname(__file__)
+_INSIDE = _HERE, os.path.join(os.path.dirname(_HERE), "blocks")    # what records on behalf of others
 _ids = itertools.count()
 
 
@@ -40,7 +41,7 @@ def caller() -> Line:
 
 @cache
 def _passed(file: str) -> bool:
-    return file.startswith(_HERE) or file.endswith("contextlib.py")
+    return file.startswith(_INSIDE) or file.endswith("contextlib.py")
 
 
 class Value:

@@ -9,6 +9,7 @@ The arguments are those of simulator.run, which runs the same function where eve
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -28,15 +29,18 @@ def run(function: Function, *args: Any, grid: int | Sequence[int] | None = None)
     """Call `function` with numbers for its number parameters and arrays, or addresses as int, for its pointers.
 
     What is recorded for the CTAs of a GPU is launched once for each CTA of `grid` ((x, y, z), fewer of them, or a
-    number; one CTA unless given), on the NVIDIA or AMD GPU that has the arrays and on the stream that their library
-    (torch, CuPy, anything with DLPack or __cuda_array_interface__) works on, and may not be over when this returns.
+    number; one CTA unless given), a CPU's block program once for each program of it, on the threads of the pool. A
+    GPU's runs on the NVIDIA or AMD GPU that has the arrays and on the stream that their library (torch, CuPy, anything
+    with DLPack or __cuda_array_interface__) works on, and may not be over when this returns.
     Nothing is copied or converted: arrays are contiguous and of the parameters' element types, and writable where the
     function writes; those for tensor maps may be views whose last dimension is contiguous. What the function does with
     them is not checked: run it in the simulator first. TypeError, ValueError or OverflowError for arguments that do not
     fit the parameters; RuntimeError if this machine cannot run the function.
     """
-    arguments.count(arguments.recorded(function), args)
-    extents = arguments.grid(function, grid)
+    extents = arguments.grid(arguments.recorded(function), grid)
+    if function.programs:
+        return _programs(function, args, extents)
+    arguments.count(function, args)
     return _on_cpu(function, args) if function.threads is None else _on_gpu(function, args, extents)
 
 
@@ -59,6 +63,36 @@ def _compiled(function: Function) -> Callable[..., Any]:
     call: Callable[..., Any] = code.function(function.name, result, *(_ctype(v.type) for _, v in function.params))
     call.code = code  # type: ignore[attr-defined]
     return call
+
+
+PARTS = 4                       # of the programs for each thread: the first to be done takes another
+
+
+def _programs(function: Function, args: Sequence[Any], grid: tuple[int, int, int]) -> None:
+    """Each program of a grid once, in parts that the pool's threads claim."""
+    from tilewright.kernels.cpu.programs import FIELD, HIDDEN
+    from tilewright.runtime.cpu import pool
+
+    arguments.count(function, [*args, *[0] * HIDDEN])
+    job = (ctypes.c_char * (FIELD * (len(args) + 4)))()
+    for n, ((name, value), x) in enumerate(zip(function.params, args)):
+        _ctype(value.type).from_buffer(job, FIELD*n).value = _host(function, name, value.type, x)
+    threads, count = pool.get_num_threads(), math.prod(grid)
+    share = -(-count // min(threads * PARTS, count))
+    for n, x in enumerate((grid[0], grid[1], count, share), len(args)):
+        ctypes.c_int64.from_buffer(job, FIELD*n).value = x
+    code, parts = _task(function), -(-count // share)
+    team = pool.pool().reserve(min(threads, parts))
+    pool.pool().run_parts(code.address(f"{function.name}_task"), ctypes.addressof(job), parts, team, team)
+
+
+@cache
+def _task(function: Function) -> Any:
+    from tilewright.compiler import llvm, loader
+    from tilewright.kernels.cpu.programs import emit_task
+
+    target = targets.detect().extended
+    return loader.load(llvm.object_code([function, emit_task(function)], target), target)
 
 
 def _ctype(t: Any) -> Any:

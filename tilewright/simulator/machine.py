@@ -85,6 +85,11 @@ class Machine:
     def run_grid(self, arguments: Sequence[Any], grid: Grid) -> Report:
         """All CTAs of a grid, as many of them at once as make large gangs; of a CPU function its one thread."""
         self.grid, size = given.grid(self.function, grid), self.clusters.size
+        if self.function.programs:
+            x, y, z = self.grid
+            for program in range(x * y * z):
+                self.run_thread([*arguments, *_unfold(program, x, y, z), *self.grid])
+            return self.report
         if not self.gpu:
             return self.run_thread(arguments)
         operands = self.arguments(arguments)

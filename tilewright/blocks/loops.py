@@ -1,0 +1,195 @@
+"""Loops of block programs: `for i in k.range(...)` records its body anew, with what it changes in registers.
+
+The body is run twice: once to see which names it rebinds, into a list that is dropped, and once to record it. The
+object that a name stands for is then given the registers' contents, so that Python's own assignments carry blocks.
+
+With stages it is run more often, computing only addresses (`Program.addresses_only`): for copies from global to shared
+memory before the loop, and in each round for those of num_stages - 1 rounds later:
+
+    rounds 0 ... S - 2: copies                        a group for each
+    each round: wait for its group | barrier | copies of round + S - 1 into the stage of the round before | products
+"""
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import gcd
+from typing import TYPE_CHECKING, Any
+
+from tilewright.blocks.block import Addresses, Block, Registers
+from tilewright.blocks.index import FAR, Formula
+from tilewright.ir import Value, i32, i64
+
+if TYPE_CHECKING:
+    from tilewright.blocks.program import Program
+
+
+@dataclass
+class Loads:
+    """The loads of a loop's body by their order, and where those are that are copied ahead."""
+    next: int = 0
+    stages: dict[int, Any] = field(default_factory=dict)
+
+
+class Carried:
+    """A name that the body rebinds: its registers, and its object's content made of them."""
+
+    def __init__(self, name: str, before: Block, after: Block) -> None:
+        p = self.p = before.program
+        if not _alive(p, before):
+            raise TypeError(f"{name} is not known here: a loop assigned it before, and this one does so only later")
+        if before.type != after.type or before.shape != after.shape:
+            raise TypeError(f"{name} is {before!r} before the loop and {after!r} at its end: a loop keeps type and "
+                            "shape")
+        self.name = name
+        old, new = _formula(before), _formula(after)
+        self.dense = old is None or new is None
+        if not self.dense:
+            assert old is not None
+            assert new is not None
+            if old.terms.keys() != new.terms.keys() or any(old.terms[dim] is not new.terms[dim] for dim in old.terms):
+                raise TypeError(f"{name}: a loop may add to offsets what is the same for all elements, and this one "
+                                "changes how they differ")
+            wide = any(isinstance(x, Value) and x.type == i64 for x in (old.scalar, new.scalar)) or before.type == i64
+            self.multiple = gcd(old.multiple, new.multiple)
+            self.kept, self.kept_content = before, before.content
+            self.registers: list[Any] = [p.ir.variable(i64 if wide else i32)]
+            self.initial: list[Any] = [old.scalar]
+        else:
+            found = after.content
+            self.layout = found.layout if isinstance(found, Registers) else p.blocked(after.shape, after.type)
+            self.initial = p._wide(before.values(self.layout), self.layout)
+            many = p.vector and len(self.initial) > p.target.registers
+            self.registers = _on_stack(p, self.initial) if many else [p.ir.variable(x.type) for x in self.initial]
+
+    def begin(self) -> None:
+        for register, x in zip(self.registers, self.initial):
+            register.set(x)
+
+    def give(self, block: Block) -> None:
+        """Let this object stand for what the registers hold now."""
+        if self.dense:
+            values = () if self.p.ahead else tuple(register.get() for register in self.registers)
+            block.content = Registers(self.layout, values)
+            return
+        old, scalar = _formula(self.kept), self.registers[0].get()
+        assert old is not None
+        found = Formula(scalar, self.multiple, old.terms)
+        of = self.kept_content
+        block.content = Addresses(of.base, found, of.align) if isinstance(of, Addresses) else found
+
+    def take(self, block: Block) -> None:
+        """At the end of a round."""
+        if self.dense:
+            if not self.p.ahead:
+                for register, x in zip(self.registers, self.p._wide(block.values(self.layout), self.layout)):
+                    register.set(x)
+            return
+        new = _formula(block)
+        if new is None or (self.multiple and new.multiple % self.multiple):
+            raise TypeError(f"{self.name} changes in another way in the second round of the loop than in the first")
+        self.registers[0].set(new.scalar)
+
+
+class _Slot:
+    """A vector on the stack, as a variable is used. More than there are registers would be moved through the stack at
+    the end of each round anyway."""
+
+    def __init__(self, p: Program, at: Value, type: Any) -> None:
+        self.p, self.at, self.type = p, at, type
+
+    def get(self) -> Value: return self.p.ir.load(self.at, self.type, align=self.type.scalar.bytes)
+    def set(self, x: Value) -> None: self.p.ir.store(self.at, x, align=self.type.scalar.bytes)
+
+
+def _on_stack(p: Program, initial: list[Value]) -> list[_Slot]:
+    t = initial[0].type
+    at = p.ir.opaque(p.ir.local(f"carried{len(p.ir.function.arrays)}", len(initial) * t.length, t.scalar))
+    return [_Slot(p, at + n*t.length, t) for n in range(len(initial))]
+
+
+def _formula(block: Block) -> Formula | None:
+    found = block.content
+    return found.offset if isinstance(found, Addresses) else found if isinstance(found, Formula) else None
+
+
+def ranged(p: Program, start: Any, stop: Any, step: int, num_stages: int) -> Iterator[Block]:
+    """See Program.range."""
+    if not isinstance(step, int) or step < 1:
+        raise ValueError(f"k.range takes a step that is a Python number from 1 on, not {step!r}")
+    ends = [_scalar(p, x) for x in (start, stop)]
+    type = i64 if any(isinstance(x.scalar, Value) and x.scalar.type == i64 for x in ends) else i32
+    first, last = (p.ir.cast(p.number(x.scalar), type) for x in ends)
+    multiple = gcd(ends[0].multiple, step, FAR)
+
+    p.open_loops += 1
+    frame = sys._getframe(1)
+    before = {name: (block, Block(p, block.shape, block.type, block.content)) for name, block in _blocks(p, frame)}
+    numbers = {name: x for name, x in frame.f_locals.items() if isinstance(x, (int, float))}
+
+    def index(value: Value) -> Block: return Block(p, (), type, Formula(value, multiple, {}))
+    trial: list[Any] = []
+    arrays, loads, p.loads = dict(p.ir.function.arrays), p.loads, Loads()
+    counter = Value(p.ir, type)
+    with p.ir._into(trial, "loop", counter):
+        yield index(counter)
+    p.ir.function.arrays = {array: x for array, x in p.ir.function.arrays.items() if array in arrays or x is p._room}
+    for name, x in frame.f_locals.items():
+        if name in numbers and isinstance(x, (int, float)) and x != numbers[name]:
+            raise TypeError(f"{name} is a Python number that the loop changes, and the program is recorded once: "
+                            f"k.full((), {numbers[name]}) makes a number that a loop can change")
+    after = dict(_blocks(p, frame))
+    names = [name for name, (block, _) in before.items() if name in after and after[name] is not block]
+    _distinct(names, after)
+    carried = {}
+    for name in names:
+        try:
+            carried[name] = Carried(name, before[name][1], after[name])
+        except TypeError as why:            # a name that is used for something else may be: not what it was before
+            after[name].content = str(why)
+    for x in carried.values():
+        x.begin()
+
+    def current(name: str) -> Block:
+        found: Block = frame.f_locals[name]
+        return found
+    p.loads = Loads()
+    with p.ir.loop(last, first, step, unroll=False) as counter:
+        for name, x in carried.items():
+            x.give(current(name))
+        yield index(counter)
+        for name, x in carried.items():
+            x.take(current(name))
+    p.loads = loads
+    for name, x in carried.items():
+        x.give(current(name))
+    p.open_loops -= 1
+
+
+def _scalar(p: Program, x: Any) -> Formula:
+    found = p.block(x).content
+    if not isinstance(found, Formula) or found.terms:
+        raise TypeError(f"k.range takes whole numbers, not {x!r}")
+    return found
+
+
+def _blocks(p: Program, frame: Any) -> list[tuple[str, Block]]:
+    return [(name, x) for name, x in frame.f_locals.items() if isinstance(x, Block) and x.program is p]
+
+
+def _alive(p: Program, block: Block) -> bool:
+    """Can its values be used here?"""
+    found = _formula(block)
+    values = block.content.values if isinstance(block.content, Registers) else [
+        z for x in ([found] if found else [y for c in block.content for y in (c.x, c.y)])
+        for z in (x.scalar, *(term.stride for term in x.terms.values())) if isinstance(z, Value)]
+    return all(x.id not in p.ir._made or p.ir._made[x.id][0].open for x in values)
+
+
+def _distinct(names: list[str], after: dict[str, Block]) -> None:
+    for name in names:
+        for other, block in after.items():
+            if other != name and block is after[name] and other not in names:
+                raise SyntaxError(f"{name} and {other} are the same block at the end of the loop: write "
+                                  f"{name} = {other} + 0")

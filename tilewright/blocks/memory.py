@@ -1,0 +1,189 @@
+"""Loads and stores of blocks: who moves which elements, so that lanes go along what is contiguous, in the widest
+accesses that alignment and masks allow.
+"""
+from __future__ import annotations
+
+from contextlib import nullcontext
+from math import gcd
+from typing import TYPE_CHECKING, Any
+
+from tilewright.blocks.block import Addresses, Block, Registers, _alike, cast, common_layout, shape_of
+from tilewright.blocks.index import FAR
+from tilewright.blocks.layout import Layout
+from tilewright.ir import Value, i1, i32, i64, vec
+from tilewright.kernels.narrow import memory_type
+
+if TYPE_CHECKING:
+    from tilewright.blocks.program import Program
+
+WIDEST, SECTOR = 16, 32         # bytes that a thread moves at once, and that move together
+
+
+def held_as(T: Any) -> Any:
+    """The type of a number's bits in memory and in registers."""
+    return memory_type("bf16") if str(T) == "bf16" else T
+
+
+class Access:
+    """A block of pointers, and the conditions under which they are used."""
+
+    def __init__(self, pointers: Block, mask: Any, what: str) -> None:
+        if not isinstance(pointers, Block) or not isinstance(pointers.content, Addresses):
+            found = pointers.type if isinstance(pointers, Block) else repr(pointers)
+            raise TypeError(f"{what} takes pointers, made of a parameter and offsets, not {found}")
+        p = self.p = pointers.program
+        self.mask = None if mask is None else p.block(mask)
+        if self.mask is not None and self.mask.type != i1:
+            raise TypeError(f"the mask of a {what} is a block of conditions, such as offsets < n, not {self.mask.type}")
+        self.shape = shape_of(f"{what} with a mask", pointers, *(() if self.mask is None else (self.mask,)))
+        self.pointers = pointers.broadcast(self.shape)
+        self.mask = None if self.mask is None else self.mask.broadcast(self.shape)
+        self.T = pointers.type.element
+        self.base, self.offset, self.align = self.pointers.content.base, self.pointers.content.offset, \
+            self.pointers.content.align
+
+    @property
+    def contiguous(self) -> int | None:
+        """The dimension along which neighbours are neighbours in memory."""
+        for dim, term in self.offset.terms.items():
+            if not term.curve and isinstance(term.stride, int) and term.stride == 1 and self.shape[dim] > 1:
+                return dim
+        return None
+
+    def side_by_side(self) -> int:
+        """Elements that one access of a GPU's thread may have."""
+        along, bytes = self.contiguous, self.T.bytes
+        if along is None:
+            return 1
+        found = gcd(FAR, self.offset.multiple, max(self.align // bytes, 1), self.shape[along])
+        for dim, term in self.offset.terms.items():
+            if dim != along:
+                found = gcd(found, 1 if term.curve else term.multiple)
+        if self.mask is not None:
+            found = gcd(found, min(x.uniform(along) for x in self.mask.content)
+                        if isinstance(self.mask.content, tuple) else 1)
+        return min(found & -found, WIDEST // bytes)
+
+    def layout(self, shape: Any = None) -> Layout:
+        return self.p.blocked(self.shape if shape is None else shape, self.T, self.contiguous, self.side_by_side())
+
+    def address(self, layout: Layout, r: int, lane: int = 0) -> Value:
+        return self.base + self.offset.at(self.p, layout, r, lane)
+
+    def length(self, layout: Layout) -> int:
+        """Registers that one access moves in this layout."""
+        along, count = self.contiguous, 0
+        most = self.side_by_side()
+        while count < len(layout.registers) and layout.registers[count] == (along, count) and 2 << count <= most:
+            count += 1
+        return 1 << count
+
+
+def load(pointers: Any, mask: Any = None, other: Any = None) -> Block:
+    """The elements at these addresses; where the mask is false nothing is read, and the element is `other`, or 0."""
+    access = Access(pointers, mask, "load")
+    p, k, T = access.p, access.p.ir, held_as(access.T)
+    dims = access.pointers.dims | (access.mask.dims if access.mask is not None else set())
+    layout = access.layout(tuple(extent if dim in dims else 1 for dim, extent in enumerate(access.shape)))
+    if p.ahead:
+        return p.nothing(access.shape, access.T, layout)
+    masks = None if access.mask is None else access.mask.values(layout)
+    found: list[Value] = []
+    step = 1 if p.vector else access.length(layout)
+    for r in range(0, layout.count, step):
+        condition = None if masks is None else masks[r]
+        if p.vector and layout.length > 1:
+            found.append(_vector(access, layout, r, condition, T))
+        else:
+            x = k.load(access.address(layout, r), vec(T, step), mask=condition)
+            found += [x] if step == 1 else [x[e] for e in range(step)]
+    content: Any = Registers(layout, tuple(found))
+    if not access.shape and access.T in (i32, i64):
+        content = p.formula(found[0])
+    block = Block(p, access.shape, access.T, content)
+    if access.mask is None or other is None or (isinstance(other, (int, float)) and other == 0):
+        return block
+    default = p.constant(other, access.T) if not isinstance(other, Block) else cast(other, access.T)
+    if str(access.T) in ("bf16", "f16"):
+        raise TypeError(f"other= of a load of {access.T} is 0: k.where(mask, x.to(f32), other) chooses another number")
+    return chosen(p, access.shape, [x.broadcast(access.shape) for x in (access.mask, block, default)])
+
+
+def _vector(access: Access, layout: Layout, r: int, mask: Value | None, T: Any) -> Value:
+    """Of a CPU: a vector, or its elements one by one where they are no neighbours."""
+    k, near = access.p.ir, access.contiguous is not None and layout.spread(access.contiguous)
+    if near:
+        if mask is not None and mask.type.length == 1:
+            mask = k.broadcast(mask, layout.length)
+        return k.load(access.address(layout, r), vec(T, layout.length), align=T.bytes, mask=mask)
+    if not any(layout.spread(dim) for dim in access.offset.terms):
+        one = k.load(access.address(layout, r), T, mask=mask if mask is not None and mask.type.length == 1 else None)
+        return one if mask is None or mask.type.length == 1 else k.select(
+            mask, k.broadcast(one, layout.length), k.constant(vec(T, layout.length), 0))
+    conditions = [None] * layout.length if mask is None else [
+        mask if mask.type.length == 1 else mask[lane] for lane in range(layout.length)]
+    return k.pack(*(k.load(access.address(layout, r, lane), T, mask=conditions[lane]) for lane in range(layout.length)))
+
+
+def store(pointers: Any, value: Any, mask: Any = None) -> None:
+    """Elements to these addresses, in the type that the pointers have, where the mask is true."""
+    access = Access(pointers, mask, "store")
+    p, k, T = access.p, access.p.ir, access.T
+    if p.ahead:
+        return
+    block = value if isinstance(value, Block) else p.constant(value, T)
+    if shape_of("store", access.pointers, block) != access.shape:
+        raise ValueError(f"store takes a block of the pointers' shape, {list(access.shape)}, or one that can be "
+                         f"broadcast to it, not {list(block.shape)}")
+    block = cast(block, T).broadcast(access.shape)
+    layout = access.layout()
+    own = block.content.layout if isinstance(block.content, Registers) and block.dims == {
+        dim for dim, extent in enumerate(access.shape) if extent > 1} else None
+    if own is not None and (p.vector or _run(own, access.contiguous) * T.bytes >= SECTOR):
+        layout = own
+    values, masks = block.values(layout), None if access.mask is None else access.mask.values(layout)
+    with k.when(owner) if (owner := p.owner(layout)) is not None else nullcontext():
+        step = 1 if p.vector else access.length(layout)
+        for r in range(0, layout.count, step):
+            condition = None if masks is None else masks[r]
+            if p.vector and layout.length > 1:
+                _store_vector(access, layout, r, values[r], condition)
+            else:
+                x = values[r] if step == 1 else k.pack(*values[r:r + step])
+                k.store(access.address(layout, r), x, mask=condition)
+
+
+def _run(layout: Layout, along: int | None) -> int:
+    """Neighbours along a dimension that one instruction of a warp moves together."""
+    found = {place[1] for place in (*layout.registers, *layout.lanes) if place and place[0] == along}
+    count = 0
+    while count in found:
+        count += 1
+    return 1 << count
+
+
+def _store_vector(access: Access, layout: Layout, r: int, x: Value, mask: Value | None) -> None:
+    k = access.p.ir
+    if x.type.length == 1:
+        x = k.broadcast(x, layout.length)
+    if access.contiguous is not None and layout.spread(access.contiguous):
+        if mask is not None:
+            mask, = [_alike(k, [mask, k.constant(vec(i1, layout.length), True)], lambda m, _: m)]
+        k.store(access.address(layout, r), x, align=x.type.scalar.bytes, mask=mask)
+        return
+    for lane in range(layout.length):
+        k.store(access.address(layout, r, lane), x[lane],
+                mask=None if mask is None else mask if mask.type.length == 1 else mask[lane])
+
+
+def chosen(p: Program, shape: Any, blocks: list[Block]) -> Block:
+    """The second block where the first one, of conditions, holds, else the third."""
+    type = blocks[1].type
+    layout = common_layout(p, shape, blocks, type)
+    if p.ahead:
+        return p.nothing(shape, type, layout)
+    columns = zip(*(x.values(layout) for x in blocks))
+    found = tuple(_alike(p.ir, [*xs], p.ir.select) for xs in columns)
+    if layout.vector:
+        found = tuple(p._wide([*found], layout))
+    return Block(p, shape, type, Registers(layout, found))

@@ -1,0 +1,108 @@
+"""A or B of a product in shared memory (of a CPU: on the stack): rows of k, or of rows of A and columns of B, as the
+products read them, swizzled where ldmatrix does.
+"""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tilewright.blocks.block import Block, Registers, cast
+from tilewright.blocks.layout import Layout
+from tilewright.ir import Value, f32, i8, i32
+from tilewright.kernels.nvidia.matrices import arranged
+from tilewright.kernels.nvidia.swizzle import Swizzle
+
+if TYPE_CHECKING:
+    from tilewright.blocks.program import Program
+
+WIDEST, ALIGN = 16, 128         # bytes of one access, and of where an operand begins
+
+
+class Operand:
+    """At `at` in rows of `row` elements. `inner_k`: k is contiguous."""
+
+    def __init__(self, p: Program, block: Block, of_b: bool, inner_k: bool, *, swizzled: bool, pad: int = 0) -> None:
+        from tilewright.blocks.memory import held_as
+        self.p, self.of_b, self.inner_k, self.T = p, of_b, inner_k, held_as(block.type)
+        self.inner = int(inner_k) if not of_b else int(not inner_k)             # the dimension that is contiguous
+        self.CTA_K = block.shape[0 if of_b else 1]
+        how: dict[str, Any] = arranged(self.T.bits, inner_k, of_b, 0) if swizzled else {"PAD": pad}
+        extent = block.shape[self.inner]
+        self.row = extent + how["PAD"]
+        self.size = block.shape[1 - self.inner] * self.row
+        self.swizzle = Swizzle(self.row, max(WIDEST // self.T.bytes, 1), how.get("BITS", ()), how.get("FIRST", 0))
+        self.at: Value
+
+    def write(self, block: Block) -> None:
+        """Of threads that hold the same elements each writes them."""
+        k, p, layout, values = self.p.ir, self.p, block.content.layout, block.content.values
+        if p.vector:
+            for r, x in enumerate(values):
+                self._write_vector(layout, r, x)
+            return
+        count = 0
+        while count < len(layout.registers) and layout.registers[count] == (self.inner, count) and (
+                2 << count) * self.T.bytes <= WIDEST:
+            count += 1
+        step = 1 << count
+        row, column = (_value(p, layout, dim) for dim in (1 - self.inner, self.inner))
+        apart = [(layout.at(r, 1 - self.inner), layout.at(r, self.inner)) for r in range(0, layout.count, step)]
+        places = self.swizzle.places(k, row, column, apart)
+        owner = p.owner(layout)
+        for r, place in zip(range(0, layout.count, step), apart):
+            value, constant = places[place]
+            x = values[r] if step == 1 else k.pack(*values[r:r + step])
+            k.store(self.at + value + constant, x, mask=owner)
+
+    def _write_vector(self, layout: Layout, r: int, x: Value) -> None:
+        k, row, column = self.p.ir, layout.at(r, 1 - self.inner), layout.at(r, self.inner)
+        if x.type.length > 1 and layout.spread(self.inner):
+            k.store(self.at + row*self.row + column, x, align=self.T.bytes)
+            return
+        for lane in range(x.type.length):
+            at = (row + layout.lane(lane, 1 - self.inner))*self.row + column + layout.lane(lane, self.inner)
+            k.store(self.at + at, x if x.type.length == 1 else x[lane])
+
+
+def stored(p: Program, blocks: tuple[Block, Block], along_k: tuple[bool, bool], *, wide: bool, swizzled: bool, pad: int
+           ) -> list[Operand]:
+    """Both operands, written by the threads that hold them and ready to be read. `along_k` for each: whether k is
+    contiguous there. `wide`: numbers of 16 bits as f32, of 8 as i32."""
+    if wide:
+        blocks = tuple(cast(x, i32 if x.type == i8 else f32) for x in blocks)           # type: ignore[assignment]
+    found = [Operand(p, x, of_b == 1, along, swizzled=swizzled, pad=pad)
+             for of_b, (x, along) in enumerate(zip(blocks, along_k))]
+    if p.vector:
+        for x in found:
+            x.at = p.ir.local(f"operand{len(p.ir.function.arrays)}", x.size, x.T)
+    else:
+        sizes = [-(-x.size * x.T.bytes // ALIGN) * ALIGN for x in found]
+        room = p.room(i8, sum(sizes))
+        for x, start in zip(found, (0, sizes[0])):
+            x.at = (room + start).as_(x.T)
+    p.meet(writing=True)
+    for x, block in zip(found, blocks):
+        x.write(block)
+    p.meet(writing=False)
+    return found
+
+
+def dense(x: Block) -> Block:
+    """With registers for all of its elements."""
+    p = x.program
+    if isinstance(x.content, Registers) and x.dims == {0, 1}:
+        return x
+    layout = p.blocked(x.shape, x.type)
+    if p.ahead:
+        return p.nothing(x.shape, x.type, layout)
+    return Block(p, x.shape, x.type, Registers(layout, tuple(p._wide(x.values(layout), layout))))
+
+
+def contiguous(layout: Layout) -> int:
+    """The dimension along which a thread, or else lanes have neighbours."""
+    near = [place for place in (*layout.registers[:1], *layout.lanes) if place and place[1] == 0]
+    return near[0][0] if near else 1
+
+
+def _value(p: Program, layout: Layout, dim: int) -> Value:
+    found = p.coordinate(layout, dim)
+    return found if isinstance(found, Value) else p.ir.constant(i32, found)

@@ -1,0 +1,131 @@
+"""Products of blocks by matrix instructions: mma.sync of NVIDIA's warps, MFMA of AMD's waves. Warps divide the rows and
+columns of C.
+"""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tilewright.atoms.amd import mfma
+from tilewright.blocks.layout import Layout, bits
+from tilewright.ir import Value, vec
+from tilewright.kernels.nvidia.matrices import Blocks
+from tilewright.kernels.nvidia.mma_gemm import WarpProducts
+
+if TYPE_CHECKING:
+    from tilewright.blocks.operand import Operand
+    from tilewright.blocks.program import Program
+
+BLOCK = 16                      # rows and columns of an instruction, at least
+
+
+def _split(m: int, n: int, warps: int, least: int) -> tuple[int, int]:
+    """Bits of the warp's number that divide rows, and columns: a warp's part is as square as it can be."""
+    rows = columns = 0
+    for _ in range(bits(warps)):
+        if m >> rows >= n >> columns and m >> rows > least:
+            rows += 1
+        elif n >> columns > least:
+            columns += 1
+        elif m >> rows > least:
+            rows += 1
+    return rows, columns
+
+
+class Warps:
+    """How warps divide C: `rows` and `columns` of each."""
+
+    def __init__(self, p: Program, m: int, n: int, least: int) -> None:
+        self.p = p
+        rows, columns = _split(m, n, p.num_warps, least)
+        self.m, self.n = m >> rows, n >> columns
+        places = [(0, bits(self.m) + bit) for bit in range(rows)] + [(1, bits(self.n) + bit) for bit in range(columns)]
+        self.bits: tuple[Any, ...] = (*places, *[None] * (bits(p.num_warps) - len(places)))
+        k = p.ir
+        warp = k.thread[0] // k.warp
+        self.lane = k.thread[0] % k.warp
+        self.first = (warp % (1 << rows) * self.m, warp // (1 << rows) % (1 << columns) * self.n)
+
+
+class _Places:
+    """What WarpProducts asks a ring for."""
+
+    def __init__(self, *at: Value) -> None: self.at = at
+    def places(self, stage: Any) -> tuple[Value, ...]: return self.at
+
+
+class Mma:
+    """NVIDIA's. Which rows and columns of C a lane has depends on what is contiguous: kernels/nvidia/matrices.py."""
+    wide, pad = False, 0
+
+    def __init__(self, p: Program, m: int, n: int, formats: str, along_k: tuple[bool, bool]) -> None:
+        self.p, self.formats, self.along_k = p, formats, along_k
+        self.warps = Warps(p, m, n, BLOCK)
+        BITS = {"i8": 8, "tf32": 32}.get(formats, 16)
+        self.layout = self._layout(not along_k[0] and BITS != 16, along_k[1] or BITS == 8)
+
+    def _layout(self, paired: bool, fours: bool) -> Layout:
+        """`paired`: index g of half h is row 2*g + h of A; `fours`: a lane has four columns side by side."""
+        first, t = int(paired), (2, 3) if fours else (1, 2)
+        rows = [(0, bit) for bit in range(bits(self.warps.m)) if not first <= bit < first + 3]
+        columns = [(1, bit) for bit in range(bits(self.warps.n)) if bit not in t]
+        lanes = (*((1, bit) for bit in t), *((0, bit) for bit in range(first, first + 3)))
+        return Layout((*columns, *rows), lanes, self.warps.bits)
+
+    def multiply(self, a: Operand, b: Operand, acc: list[Value]) -> list[Value]:
+        k, warps = self.p.ir, self.warps
+        x, y = (Blocks(k, operand, warps.first[dim], warps.lane, extent, of_b=dim == 1,      # type: ignore[arg-type]
+                       EVEN=self.p.has("tf32.even"))
+                for dim, (operand, extent) in enumerate(zip((a, b), (warps.m, warps.n))))
+        formats = self.formats, self.formats, "i32" if self.formats == "i8" else "f32"
+        products = WarpProducts(k, _Places(a.at, b.at), (x, y), None, formats, self.p.target.name)   # type: ignore[arg-type]
+        sums, columns = products.acc, products.acc.cols
+        for r, value in enumerate(acc):
+            sums[divmod(r, columns)] = value
+        for step in range(products.STEPS):
+            products.multiply(products.read(step, step), step)                               # type: ignore[arg-type]
+        return [sums[divmod(r, columns)] for r in range(len(acc))]
+
+
+class Mfma:
+    """AMD's, of 16 or 32 rows and columns: a lane has a column of C in runs of four rows."""
+    along_k, wide = (True, True), False
+
+    def __init__(self, p: Program, m: int, n: int, depth: int, formats: str) -> None:
+        self.p, self.depth = p, depth
+        side = 32 if min(m, n) >= 32 * (2 if p.num_warps > 1 else 1) else 16
+        self.warps = Warps(p, m, n, side)
+        shapes = {"f32": {32: 2, 16: 4}, "f16": {32: 8, 16: 16}, "bf16": {32: 8, 16: 16}, "i8": {32: 16, 16: 32}}
+        self.atom = mfma(p.target.name, side, shapes[formats][side], formats)
+        self.pad = 16 // {"f32": 4, "f16": 2, "bf16": 2, "i8": 1}[formats]
+        s = bits(side)
+        lane_rows = tuple((0, 2 + bit) for bit in range(6 - s))
+        done = {0, 1, *(bit for _, bit in lane_rows)}
+        rows = [(0, 0), (0, 1), *((0, bit) for bit in range(s) if bit not in done)]
+        rows += [(0, bit) for bit in range(s, bits(self.warps.m))]
+        columns = [(1, bit) for bit in range(s, bits(self.warps.n))]
+        self.layout = Layout((*rows, *columns), (*((1, bit) for bit in range(s)), *lane_rows), self.warps.bits)
+
+    def multiply(self, a: Operand, b: Operand, acc: list[Value]) -> list[Value]:
+        k, atom, warps = self.p.ir, self.atom, self.warps
+        side, T = atom.m, atom.c.type
+        count = T.length
+        place = [warps.first[of_b] + warps.lane % side for of_b in range(2)]
+        along = warps.lane // side * atom.a.elements
+        held = k.tile(1, len(acc) // count, T, zero=False)
+        for at in range(len(acc) // count):
+            held[0, at] = k.pack(*acc[at*count:(at + 1)*count])
+        tiles = warps.m // side, warps.n // side
+        for step in range(0, self.depth, atom.k):
+            fragments = [[self._fragment(x, x.at + ((place[of_b] + tile*side)*x.row + along + step), atom.a)
+                          for tile in range(tiles[of_b])] for of_b, x in enumerate((a, b))]
+            for j, y in enumerate(fragments[1]):
+                for i, x in enumerate(fragments[0]):
+                    at = i + j*tiles[0]
+                    held[0, at], = k.mma(atom, [x], [y], [held[0, at]])
+        return [x[e] for at in range(len(acc) // count) for x in [held[0, at]] for e in range(count)]
+
+    def _fragment(self, x: Operand, at: Value, fragment: Any) -> Value:
+        """A lane's elements, which are neighbours along k, as the instruction takes them."""
+        k = self.p.ir
+        found = k.load(at, vec(x.T, fragment.elements))
+        return k.reinterpret(found, fragment.type)
