@@ -134,6 +134,7 @@ class Block:
     def broadcast(self, shape: Shape) -> Block:
         """Seen in a shape that NumPy would broadcast it to."""
         ranks = len(shape) - len(self.shape)
+
         def to(dim: int) -> int: return dim + ranks
         moved = self._moved(shape, to) if ranks else self
         return Block(self.program, shape, self.type, moved.content)
