@@ -147,7 +147,7 @@ class Block:
         if isinstance(content, Registers):
             own = layout.only(self.dims)
             found = converted(self, own)
-            return [found[own.number(lambda dim, r=r: layout.at(r, dim))] for r in range(layout.count)]
+            return [found[own.number(layout, r)] for r in range(layout.count)]
         if isinstance(content, tuple):
             return [all_of(p, layout, [x.at(p, layout, r) for x in content]) for r in range(layout.count)]
         assert isinstance(content, Formula), "a block of pointers has no registers"

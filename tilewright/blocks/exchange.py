@@ -24,7 +24,7 @@ def converted(block: Block, layout: Layout) -> tuple[Value, ...]:
     if own == layout:
         return tuple(values)
     if (own.lanes, own.warps) == (layout.lanes, layout.warps):
-        return tuple(values[own.number(lambda dim, r=r: layout.at(r, dim))] for r in range(layout.count))
+        return tuple(values[own.number(layout, r)] for r in range(layout.count))
     return tuple(exchanged(block.program, values, own, layout))
 
 

@@ -48,9 +48,9 @@ class Layout:
             return 0
         return sum((lane >> n & 1) << place[1] for n, place in enumerate(self.lanes) if place and place[0] == dim)
 
-    def number(self, at: Callable[[int], int]) -> int:
-        """The register with these parts of its coordinates."""
-        return sum((at(dim) >> bit & 1) << n for n, (dim, bit) in enumerate(self.registers))
+    def number(self, other: Layout, register: int) -> int:
+        """The register with the coordinates of a register of another layout."""
+        return sum((other.at(register, dim) >> bit & 1) << n for n, (dim, bit) in enumerate(self.registers))
 
     def runs(self, dim: int) -> Iterator[tuple[int, int, int]]:
         """Of the thread's number: (first bit, how many bits, first bit of the coordinate) of each run of neighbours."""
