@@ -105,9 +105,7 @@ class Gemm:
                              f"{self.out}")
         if found.paired and self.n % 2:
             raise ValueError(f"an epilogue of pairs of columns needs an even number of them, and n is {self.n}")
-        if self.blocks:
-            raise ValueError(f"products of block-scaled operands ({self.a}, {self.b}) have no epilogues")
-        whole = formats.integral(self.a, self.b) and not self.scales
+        whole = not self.blocks and formats.integral(self.a, self.b) and not self.scales
         if found.kind != (kind := "int" if whole else "float"):
             raise ValueError(f"the epilogue of {self.a} by {self.b} has sums of kind {kind}, not {found.kind}")
 

@@ -1,17 +1,16 @@
-"""Every kernel for a GPU stores C through gpu/epilogue.Out: an expression that is put there reaches all of them."""
+"""Every kernel for a GPU stores C through gpu/epilogue.Out: an epilogue of its reaches all of them."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.expressions.epilogue import Epilogue, Read
+from tilewright.expressions.tracing import trace
 from tilewright.kernels.amd.emulated_mx_gemm import emit_emulated_mx_gemm
 from tilewright.kernels.amd.mfma_gemm import emit_mfma_gemm
 from tilewright.kernels.amd.scaled_mfma_gemm import emit_scaled_mfma_gemm
-from tilewright.kernels.gpu.epilogue import Out
 from tilewright.kernels.nvidia.gemv import emit_gemv
 from tilewright.kernels.nvidia.mma_gemm import emit_mma_gemm
 from tilewright.kernels.nvidia.simt_gemm import emit_simt_gemm
@@ -23,16 +22,14 @@ TF32 = MMA | {"A": "tf32", "B": "tf32", "VECTOR_A": 4, "VECTOR_B": 4}
 WAVES = {"CTA_M": 64, "CTA_N": 64, "WARP_M": 32, "WARP_N": 32}
 
 
-@pytest.fixture
-def fused(monkeypatch):
-    """2 x + 1000 i + j of what a kernel would store at (i, j)."""
-    of = Out.of.__func__
+def fused(format="f32"):
+    """2 x + 1000 i + j of what a kernel would store at (i, j): the text, and its arguments for an m x n product."""
+    expression = trace(lambda acc, i, j: acc*2 + i + j, {"acc": "float", "i": "float", "j": "float"})
+    return Epilogue(expression, (Read("i", format, "column"), Read("j", format, "row")), ("-",)).text
 
-    def expression(k, values, row, column, inside):
-        assert inside is None or inside.k is k
-        return [x*2.0 + k.cast(row*1000 + column + e, x.type) for e, x in enumerate(values)]
-    monkeypatch.setattr(Out, "of", classmethod(lambda cls, *args, **options: replace(
-        of(cls, *args, **options), fused=expression)))
+
+def given(m, n, T=np.float32):
+    return [1000*np.arange(m, dtype=T), 1, np.arange(n, dtype=T)]
 
 
 def wanted(product, c, beta, alpha):
@@ -58,7 +55,7 @@ def wanted(product, c, beta, alpha):
     (emit_mfma_gemm, WAVES | {"ARCH": "gfx942", "A": "f32", "CTA_K": 32}, 33, 68),
     (emit_mfma_gemm, WAVES | {"ARCH": "gfx950", "A": "f64", "CTA_K": 16, "MFMA": 16, "SPLIT_K": 2}, 65, 68),
 ], ids=lambda value: getattr(value, "__name__", str(value)))
-def test_an_expression_at_the_seam_reaches_every_kernel(fused, emit, options, m, n, beta):
+def test_an_expression_at_the_seam_reaches_every_kernel(emit, options, m, n, beta):
     k, rng = 24, np.random.default_rng(m + n)
     letters = options.get("LAYOUT", "nt" if emit is emit_mfma_gemm else "nn")
     T = np.float64 if options.get("A") == "f64" else np.float32
@@ -71,6 +68,8 @@ def test_an_expression_at_the_seam_reaches_every_kernel(fused, emit, options, m,
         parts, grid, more = 2, (1 + (tiles - 1)*2, 1, 1), [1, 2]
     if parts > 1:
         more = [np.zeros(parts*tiles*64*64, T), np.zeros(tiles, np.int32), *more]
+    options = {"EPILOGUE": fused(np.dtype(T).str.replace("<f4", "f32").replace("<f8", "f64")), **options}
+    more = given(m, n, T) + more
     function = emit(**({"VECTOR_C": 4} | options if emit is emit_mfma_gemm else options))
     if emit is emit_gemv:                                           # as many CTAs as it has, no more
         along = letters[0] == "n" if options.get("COLUMN") else letters[1] == "t"
@@ -81,23 +80,23 @@ def test_an_expression_at_the_seam_reaches_every_kernel(fused, emit, options, m,
 
 
 @pytest.mark.parametrize("emit", [emit_scaled_mfma_gemm, emit_emulated_mx_gemm])
-def test_an_expression_at_the_seam_reaches_kernels_with_scales(fused, emit):
+def test_an_expression_at_the_seam_reaches_kernels_with_scales(emit):
     """Elements that are all 0, so that what is stored is the expression's."""
     m, n, k = 33, 35, 128
     a, b, scales = (np.zeros((rows, width), np.int8) for rows, width in ((m, k // 2), (n, k // 2), (64, k // 32)))
     c = np.full((m, n), np.nan, np.float32)
     options = {"CTA_K": 128 if emit is emit_scaled_mfma_gemm else 32}
-    tw.simulate(emit(A="e2m1", VECTOR_C=1, **WAVES, **options), m, n, k, 1.0, a.ravel(), k // 2, b.ravel(), k // 2,
-                scales.ravel(), k // 32, scales.ravel(), k // 32, 0.0, c, n, grid=(1, 1, 1))
+    tw.simulate(emit(A="e2m1", VECTOR_C=1, EPILOGUE=fused(), **WAVES, **options), m, n, k, 1.0, a.ravel(), k // 2, b.ravel(), k // 2,
+                scales.ravel(), k // 32, scales.ravel(), k // 32, 0.0, c, n, *given(m, n), grid=(1, 1, 1))
     np.testing.assert_array_equal(c, wanted(np.zeros((m, n)), c, 0.0, 1.0))
 
 
-def test_the_expression_comes_before_rounding(fused):
+def test_the_expression_comes_before_rounding():
     """Of a narrow result: what is rounded is the expression's number."""
     m, n, k = 2, 64, 32
     a, b = np.full((m, k), 0.5, np.float16), np.full((n, k), 0.5, np.float16)
     c = np.full((m, n), np.nan, np.float16)
-    tw.simulate(emit_mfma_gemm(ARCH="gfx942", A="f16", OUT="f16", CTA_K=32, VECTOR_C=4, **WAVES), m, n, k, 0.01, a, k,
-                b, k, 0.0, c, n, grid=(1, 1, 1))
+    tw.simulate(emit_mfma_gemm(ARCH="gfx942", A="f16", OUT="f16", CTA_K=32, VECTOR_C=4, EPILOGUE=fused(), **WAVES), m, n, k,
+                0.01, a, k, b, k, 0.0, c, n, *given(m, n), grid=(1, 1, 1))
     expected = wanted(np.full((m, n), 8, np.float32), c, 0.0, np.float32(0.01)).astype(np.float32).astype(np.float16)
     np.testing.assert_array_equal(c, expected)

@@ -26,7 +26,7 @@ ROOMY = 128                 # accumulators of a lane that leave as many register
 
 
 def emit_emulated_mx_gemm(*, ARCH: str = "gfx942", A: str = "e2m1", B: str | None = None, OUT: str = "f32",
-                          STAGES: int = 2, DIRECT: bool = False, VECTOR_C: int = 4, **tiling: int) -> Function:
+                          STAGES: int = 2, DIRECT: bool = False, VECTOR_C: int = 4, EPILOGUE: str = "", **tiling: int) -> Function:
     """Parameters and arguments are those of `scaled_mfma_gemm`: lda and ldb count bytes, a multiple of 8, ld_scale_a
     and ld_scale_b scales; k counts elements, a multiple of 32. CTA_K steps of k take 2 * CTA_K bytes of LDS a row.
 
@@ -41,7 +41,7 @@ def emit_emulated_mx_gemm(*, ARCH: str = "gfx942", A: str = "e2m1", B: str | Non
         raise ValueError(f"CTA_K must be 32, 64 or 128, not {t.CTA_K}")
     ATOM = instruction(ARCH, t.MFMA, "bf16", "bf16", t.CTA_K)
     name = f"emulated_mx_gemm_{A}" + (f"_{B}" if B != A else "") + (f"_{OUT}" if OUT != "f32" else "")
-    gemm = WorkgroupGemm(name, "", ATOM, t, i8, i8, OUT, VECTOR_C, SCALES=i8)
+    gemm = WorkgroupGemm(name, "", ATOM, t, i8, i8, OUT, VECTOR_C, SCALES=i8, EPILOGUE=EPILOGUE)
     g = gemm.g
     a, b = (Decoded(gemm.k, packed, EXTENT=EXTENT, CTA_K=t.CTA_K, THREADS=gemm.THREADS) for packed, EXTENT in (
         (Packed(A, g.a, g.lda, g.scale_a, g.ld_scale_a), t.CTA_M),

@@ -20,6 +20,7 @@ from tilewright.kernels.amd.lds_tile import LANES
 from tilewright.kernels.amd.pipeline import Operands, Read
 from tilewright.kernels.amd.scales import WORD, Scales, ScaleTile
 from tilewright.kernels.gpu.epilogue import Out, Run
+from tilewright.kernels.gpu.fused import suffix
 from tilewright.kernels.gpu.split_k import WIDEST, Holders, Split, finish
 from tilewright.kernels.gpu.work import Work, arguments, parameters, share
 from tilewright.kernels.narrow import memory_type
@@ -52,20 +53,23 @@ class Tiling:
 class WorkgroupGemm:
     """One kernel. A and B have elements TA and TB in memory; OUT is the format of C, of
     which VECTOR_C elements are stored at once: n is a multiple of that. BATCH: of many matrices, see work.parameters.
+    EPILOGUE: the text of an expressions.epilogue.Epilogue (gpu/fused.py).
     SCALES: the type of scales, which multiply sums if it is one of numbers; i8, of e8m0, for those of instructions.
 
     The kernel's name is NAME, the tiles and `mode`.
     """
 
     def __init__(self, NAME: str, mode: str, ATOM: Mfma, t: Tiling, TA: Type, TB: Type, OUT: str, VECTOR_C: int,
-                 SCALES: Type | None = None, BATCH: bool = False) -> None:
+                 SCALES: Type | None = None, BATCH: bool = False, EPILOGUE: str = "") -> None:
         self.ATOM, self.t, self.THREADS, split = ATOM, t, t.threads, Split(t.SPLIT_K)
         self.OUT, self.VECTOR_C, self.SCALED = OUT, VECTOR_C, SCALES is not None and SCALES.is_float
+        self.EPILOGUE = EPILOGUE
         tiles = f"{t.CTA_M}x{t.CTA_N}x{t.CTA_K}_{t.WARP_M}x{t.WARP_N}"
         name = (f"{NAME}_{tiles}{mode}{f'_k{t.SPLIT_K}' if t.SPLIT_K > 1 else ''}{'_batch' if BATCH else ''}"
-                f"{'_scaled' if self.SCALED else ''}")
+                f"{'_scaled' if self.SCALED else ''}{suffix(EPILOGUE)}")
         self.k = k = Kernel(name, threads=self.THREADS, warp=LANES,
-                            **parameters(ATOM.c.type.scalar, TA, TB, memory_type(OUT), split, SCALES, BATCH))
+                            **parameters(ATOM.c.type.scalar, TA, TB, memory_type(OUT), split, SCALES, BATCH,
+                                         EPILOGUE=EPILOGUE))
         self.g = g = arguments(k)
         self.work = share(k, g, split, CTA_M=t.CTA_M, CTA_N=t.CTA_N, CTA_K=t.CTA_K, WARP_M=t.WARP_M, WARP_N=t.WARP_N,
                           GROUP_M=t.GROUP_M, DIES=t.XCDS, AT_LEAST_ONE=True)
@@ -87,7 +91,8 @@ class WorkgroupGemm:
         acc = k.tile(self.t.WARP_M // ATOM.m, self.t.WARP_N // ATOM.m, ATOM.c.type)
         products = WaveProducts(k, ATOM, acc, a, b, self.t.CTA_K // ATOM.k, scales)
         main_loop(k, streams, smem, work.tiles, work.short, products)
-        out = Out.of(k, self.g, self.OUT, self.VECTOR_C, ALIGNED=False, SCALED=self.SCALED)
+        out = Out.of(k, self.g, self.OUT, self.VECTOR_C, ALIGNED=False, SCALED=self.SCALED,
+                     EPILOGUE=self.EPILOGUE)
         finish(k, acc, work.parts, Holders(work.t, work.t, self.THREADS),
                lambda: out.store(partial(runs, acc, work, ATOM, out)))
         return k.function

@@ -25,11 +25,12 @@ UNIT = 8                        # bytes: rows are multiples of it, since blocks 
 
 def emit_scaled_mfma_gemm(*, ARCH: str = "gfx950", A: str = "e2m1", B: str | None = None, OUT: str = "f32",
                           CTA_K: int = 128, STAGES: int = 2, DIRECT: bool = False, DIRECT_SCALES: bool = False,
-                          VECTOR_C: int = 4, **tiling: int) -> Function:
+                          VECTOR_C: int = 4, EPILOGUE: str = "", **tiling: int) -> Function:
     """lda and ldb count bytes, ld_scale_a and ld_scale_b scales; k counts elements, a multiple of 32.
 
     DIRECT_SCALES: they come straight into LDS, too; k is a multiple of 128, ld_scale_a and ld_scale_b of 4.
-    VECTOR_C: elements of C that are stored at once: n is a multiple of it. tiling: see gemm.Tiling.
+    VECTOR_C: elements of C that are stored at once: n is a multiple of it. EPILOGUE: as of mfma_gemm. tiling: see
+    gemm.Tiling.
     """
     B, t = B or A, Tiling(CTA_K=CTA_K, **tiling)
     if DIRECT_SCALES and not DIRECT:
@@ -37,7 +38,7 @@ def emit_scaled_mfma_gemm(*, ARCH: str = "gfx950", A: str = "e2m1", B: str | Non
     ATOM = amd.scaled(ARCH, t.MFMA, K[t.MFMA], B, A)
     name = f"scaled_mfma_gemm_{A}" + (f"_{B}" if B != A else "") + (f"_{OUT}" if OUT != "f32" else "")
     mode = f"_s{STAGES}" + "d"*DIRECT_SCALES if DIRECT else ""
-    gemm = WorkgroupGemm(name, mode, ATOM, t, i8, i8, OUT, VECTOR_C, SCALES=i8)
+    gemm = WorkgroupGemm(name, mode, ATOM, t, i8, i8, OUT, VECTOR_C, SCALES=i8, EPILOGUE=EPILOGUE)
     k, g, work, THREADS = gemm.k, gemm.g, gemm.work, gemm.THREADS
 
     common: dict[str, Any] = {"along_k": True, "CTA_K": CTA_K, "THREADS": THREADS, "UNIT": UNIT}

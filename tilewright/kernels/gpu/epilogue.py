@@ -3,7 +3,7 @@
     C[i, j] = rounded(fused(alpha * (sums * scale_a[i] * scale_b[j]) + beta * C[i, j], i, j))
 
 A kernel says which sums its lanes hold (`Run`s); what becomes of them is written here, once for all kernels: scales
-(gpu/scales.py), alpha, the old C, the epilogue expression, rounding to C's format, the edges of C. Sums over parts of k
+(gpu/scales.py), alpha, the old C, the epilogue (gpu/fused.py), rounding to C's format, the edges of C. Sums over parts of k
 (split_k) and over warps are complete before they come here.
 """
 from __future__ import annotations
@@ -12,16 +12,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-from tilewright.ir import Kernel, Value, bf16, f16, i64, vec
+from tilewright.ir import Kernel, Value, i64, vec
+from tilewright.kernels.gpu.fused import Fused, Loaded, rounded
 from tilewright.kernels.gpu.scales import Scales
-from tilewright.kernels.narrow import memory_type, narrowed, scaled, widened
-
-PAIRS = {"f16": f16, "bf16": bf16}          # formats of C that `Kernel.round_pair` makes
-
-# (k, numbers next to each other in a row of C, the row and the first one's column, which of them exist or None for all)
-# → as many numbers
-Fused = Callable[[Kernel, list[Value], Value, Value, Value | None], list[Value]]
-
+from tilewright.kernels.narrow import scaled, widened
 
 @dataclass(frozen=True)
 class Run:
@@ -39,7 +33,7 @@ class Out:
     VECTOR      elements that are stored at once where a lane has them side by side: n is a multiple of it
     ALIGNED     so are ldc and the address of C; else the chip has to store such vectors at any address
     scales      of rows and columns, which multiply sums in their own type: alpha and beta have it, too
-    fused       the epilogue expression; None leaves the numbers as they are
+    fused       the epilogue; None leaves the numbers as they are
     PAIRS       the chip rounds two f32 to f16 or bf16 at once (`Kernel.round_pair`)
     """
     k: Kernel
@@ -58,12 +52,13 @@ class Out:
 
     @classmethod
     def of(cls, k: Kernel, g: SimpleNamespace, FORMAT: str, VECTOR: int = 1, *, ALIGNED: bool = True,
-           SCALED: bool = False, PAIRS: bool = False) -> Out:
+           SCALED: bool = False, PAIRS: bool = False, EPILOGUE: str = "") -> Out:
         """That of a kernel with the arguments g, by name; of a batch that of the workgroup's matrix. SCALED: scales are
         among the arguments, and multiply sums."""
         c = g.c if g.matrix is None else g.c + k.cast(g.matrix, i64)*g.stride_c
         scales = Scales.of(k, g) if SCALED else None
-        return cls(k, g.m, g.n, g.alpha, g.beta, c, g.ldc, FORMAT, VECTOR, ALIGNED, scales, None, PAIRS)
+        fused = Fused.of(k, g, EPILOGUE, FORMAT, VECTOR, g.alpha.type, PAIRS)
+        return cls(k, g.m, g.n, g.alpha, g.beta, c, g.ldc, FORMAT, VECTOR, ALIGNED, scales, fused, PAIRS)
 
     def store(self, runs: Callable[[], Iterable[Run]]) -> None:
         """All of this lane's elements that are inside of C; `runs` is called for each case of beta."""
@@ -73,12 +68,15 @@ class Out:
                 if run.row is not row:
                     row, c_row = run.row, self.row(run.row)
                 inside = (run.row < self.m) & (run.column < self.n)
-                at = c_row + run.column
+                at = c_row + self.column(run.column)
                 self.put(run.row, run.column, self.scaled(run.sums, run.row, run.column), read_c, inside, at)
         self.cases_of_beta(each)
 
     def cases_of_beta(self, each: Callable[[bool], None]) -> None:
-        """each(read_c): without C where beta is 0, otherwise with it."""
+        """each(read_c): without C where beta is 0, otherwise with it. A C of pairs is not added to sums."""
+        if self.fused and self.fused.COUNT > 1:
+            each(False)
+            return
         with self.k.when(self.beta == 0):
             each(False)
         with self.k.otherwise():
@@ -86,6 +84,10 @@ class Out:
 
     def row(self, row: Value) -> Value:
         return self.c + self.k.cast(row, i64)*self.ldc
+
+    def column(self, column: Value) -> Value:
+        """Of C, for what is computed from sums in this column on."""
+        return self.fused.column(column) if self.fused else column
 
     def scaled(self, sums: list[Value], row: Value, column: Value, by: tuple[Value, list[Value]] | None = None
                ) -> list[Value]:
@@ -100,7 +102,7 @@ class Out:
         """Store the numbers of C[row, column ...] that come of `values`, which are scaled, where they are `inside`.
 
         at: where the first of them is, if that has been computed."""
-        at = self.row(row) + column if at is None else at
+        at = self.row(row) + self.column(column) if at is None else at
         values = self.numbers(row, column, values, read_c, inside, at)
         self.k.store(at, self.rounded(values), align=self._align, mask=inside)
 
@@ -109,8 +111,9 @@ class Out:
         return None if self.ALIGNED else self.c.type.element.bytes
 
     def numbers(self, row: Value, column: Value, values: list[Value], read_c: bool, inside: Value | None,
-                at: Value | None = None) -> list[Value]:
-        """What becomes of scaled sums, before it is rounded: the old C is added, and the expression evaluated."""
+                at: Value | None = None, loaded: Loaded | None = None) -> list[Value]:
+        """What becomes of scaled sums, before it is rounded: the old C is added, and the expression evaluated, of
+        operands that are `loaded` or not."""
         k, width, KEPT, T = self.k, len(values), self.c.type.element, values[0].type
         if read_c:
             at = self.row(row) + column if at is None else at
@@ -118,16 +121,8 @@ class Out:
             if KEPT != T:
                 old = widened(k, old, self.FORMAT, T)
             values = [scaled(k, old[e] if width > 1 else old, self.beta, x) for e, x in enumerate(values)]
-        return self.fused(k, values, row, column, inside) if self.fused else values
+        return self.fused.results(values, row, column, inside, loaded) if self.fused else values
 
     def rounded(self, values: list[Value]) -> Value:
         """As they are stored: a number, or a vector of them."""
-        k, KEPT, width = self.k, memory_type(self.FORMAT), len(values)
-        if KEPT == values[0].type:
-            return k.pack(*values) if width > 1 else values[0]
-        if width == 1:
-            return narrowed(k, k.pack(*values, *values), self.FORMAT)[0]    # elements of vectors are bits, not indices
-        if self.PAIRS and self.FORMAT in PAIRS and width % 2 == 0:
-            words = [k.round_pair(k.pack(*values[e:e + 2]), PAIRS[self.FORMAT]) for e in range(0, width, 2)]
-            return k.reinterpret(k.pack(*words) if width > 2 else words[0], vec(KEPT, width))
-        return narrowed(k, k.pack(*values), self.FORMAT)
+        return rounded(self.k, values, self.FORMAT, self.PAIRS)

@@ -19,6 +19,7 @@ from math import gcd
 from tilewright.atoms.nvidia import mma
 from tilewright.ir import Function, Kernel, Type, Value, f32, f64, i32, i64, vec
 from tilewright.kernels.gpu.epilogue import Out
+from tilewright.kernels.gpu.fused import pointers, suffix
 from tilewright.kernels.gpu.scales import POINTERS
 from tilewright.kernels.gpu.split_k import Holders, Split, finish
 from tilewright.kernels.gpu.work import arguments, in_matrix, of_batch, parameters
@@ -33,7 +34,7 @@ WIDEST = 16            # bytes that a thread moves at once, and between the sums
 
 def emit_gemv(DTYPE: str = "f32", B: str = "", LAYOUT: str = "nn", COLUMN: bool = False, VECTOR: int = 4,
               COUNT: int = 1, EXTENT: int = 0, SPLIT_K: int = 1, BATCH: bool = False, WARPS: int = 8, UNROLL: int = 8,
-              OUT: str = "", SCALED: bool = False, WHEN: str = "", BESIDE: int = 0) -> Function:
+              OUT: str = "", SCALED: bool = False, WHEN: str = "", BESIDE: int = 0, EPILOGUE: str = "") -> Function:
     """C = alpha * A @ B + beta * C of at most COUNT rows (or with COLUMN, columns); parameters as for any GEMM;
     beta = 0 never reads C.
 
@@ -54,6 +55,7 @@ def emit_gemv(DTYPE: str = "f32", B: str = "", LAYOUT: str = "nn", COLUMN: bool 
     SCALED      scales multiply sums: see gpu/scales.py
     WHEN        see work.arguments
     BESIDE      of COUNT vectors without k contiguous, so many elements of a step of k in one load, a divisor; or 0
+    EPILOGUE    the text of an expressions.epilogue.Epilogue, not of pairs: see gpu/fused.py
     """
     T, split, THREADS = SUMS[DTYPE], Split(SPLIT_K), 32*WARPS
     along_k, matrices = LAYOUT[0] == "n" if COLUMN else LAYOUT[1] == "t", COUNT >= VECTORS
@@ -71,9 +73,10 @@ def emit_gemv(DTYPE: str = "f32", B: str = "", LAYOUT: str = "nn", COLUMN: bool 
     FACTOR = None if not SCALED else f32 if T == i32 else T
     k = Kernel(f"gemv_{DTYPE}_{B or DTYPE}_{LAYOUT}_{'column' if COLUMN else 'row'}{COUNT}x{WIDTH}_v{VECTOR}_w{WARPS}"
                f"_k{SPLIT_K}{'_batch' if BATCH else ''}{f'_{OUT}' if OUT else ''}{'_scaled' if SCALED else ''}"
-               f"{f'_when_{WHEN}' if WHEN else ''}{f'_beside{BESIDE}' if BESIDE else ''}", threads=THREADS,
-               noalias=POINTERS if split.divided else True,
-               **parameters(T, A_TYPE, B_TYPE, memory_type(OUT or DTYPE), split, FACTOR, BATCH, WHEN=WHEN))
+               f"{f'_when_{WHEN}' if WHEN else ''}{f'_beside{BESIDE}' if BESIDE else ''}{suffix(EPILOGUE)}", threads=THREADS,
+               noalias=POINTERS + pointers(EPILOGUE) if split.divided else True,
+               **parameters(T, A_TYPE, B_TYPE, memory_type(OUT or DTYPE), split, FACTOR, BATCH, WHEN=WHEN,
+                            EPILOGUE=EPILOGUE))
     g = arguments(k, WHEN)
     size, count = (g.m, g.n) if COLUMN else (g.n, g.m)
 
@@ -98,7 +101,7 @@ def emit_gemv(DTYPE: str = "f32", B: str = "", LAYOUT: str = "nn", COLUMN: bool 
         """Sum number i*WIDTH + j is element j of the CTA's of vector i: threads next to each other store elements next
         to each other."""
         HOLDERS = COUNT*WIDTH if COUNT*WIDTH <= THREADS else gcd(COUNT*WIDTH, THREADS)
-        out = Out.of(k, g, OUT or DTYPE, SCALED=SCALED)
+        out = Out.of(k, g, OUT or DTYPE, SCALED=SCALED, EPILOGUE=EPILOGUE)
         acc = k.tile(1, COUNT*WIDTH // HOLDERS, T)
         with k.when(t < HOLDERS):
             for e in range(acc.cols):

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from tilewright.atoms.nvidia import largest
 from tilewright.ir import Function, Kernel, Tile, Value, f16, f32, f64, i32, vec
 from tilewright.kernels.gpu.epilogue import Out
+from tilewright.kernels.gpu.fused import pointers, suffix
 from tilewright.kernels.gpu.scales import BLOCK, POINTERS, Scales
 from tilewright.kernels.gpu.split_k import Split
 from tilewright.kernels.gpu.work import Work, arguments, parameters, share
@@ -33,7 +34,7 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
                   WARP_N: int = 64, STAGES: int = 3, ASYNC: bool = True, VECTOR_A: int = 8, VECTOR_B: int = 8,
                   VECTOR_C: int = 1, SPLIT_K: int = 1, TAIL: bool = False, GROUP_M: int = 8, MIN_CTAS: int = 1,
                   BATCH: bool = False, PAD: int = 4, SCALED: bool = False, BLOCKS: int = 0,
-                  SPLIT: str = "", WHEN: str = "") -> Function:
+                  SPLIT: str = "", WHEN: str = "", EPILOGUE: str = "") -> Function:
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C.
 
     ARCH        the target whose instructions it takes: those that multiply most of these formats at once
@@ -57,6 +58,7 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
     SPLIT       a key of plans.words.TERMS: A and B, in its format and layout "nt", are the terms of f32 operands,
                 plane_a and plane_b elements from one to the next (kernels/gpu/rewrite.py), C is their product
     WHEN        see work.arguments
+    EPILOGUE    the text of an expressions.epilogue.Epilogue: see gpu/fused.py
     """
     if BLOCKS not in (0, 1, BLOCK) or (BLOCKS and (BLOCK % CTA_K or BLOCK % WARP_N or SCALED or SUMS == "f16")):
         raise ValueError(f"BLOCKS must be 0, 1 or {BLOCK}, and with it CTA_K and WARP_N divisors of {BLOCK}, SUMS f32 "
@@ -67,10 +69,10 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
     k = Kernel(f"mma_gemm_{A}_{B}_{OUT}_{SUMS}_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_w{WARP_M}x{WARP_N}_s{STAGES}"
                f"_v{VECTOR_A}x{VECTOR_B}x{VECTOR_C}_k{'tail' if TAIL else SPLIT_K}{'' if ASYNC else '_regs'}"
                f"{'_batch' if BATCH else ''}{'_scaled' if SCALED else ''}{f'_blocks{BLOCKS}' if BLOCKS else ''}"
-               f"{f'_{SPLIT}' if SPLIT else ''}{f'_when_{WHEN}' if WHEN else ''}",
-               threads=THREADS, min_ctas=MIN_CTAS, noalias=POINTERS if split.divided else True,
+               f"{f'_{SPLIT}' if SPLIT else ''}{f'_when_{WHEN}' if WHEN else ''}{suffix(EPILOGUE)}",
+               threads=THREADS, min_ctas=MIN_CTAS, noalias=POINTERS + pointers(EPILOGUE) if split.divided else True,
                **parameters(SCALAR, A_TYPE, B_TYPE, memory_type(OUT), split, FACTOR if SCALED or BLOCKS else None,
-                            BATCH, BLOCKS, SPLIT, WHEN))
+                            BATCH, BLOCKS, SPLIT, WHEN, EPILOGUE))
     g = arguments(k, WHEN)
     work = share(k, g, split, CTA_M=CTA_M, CTA_N=CTA_N, CTA_K=CTA_K, WARP_M=WARP_M, WARP_N=WARP_N, GROUP_M=GROUP_M)
 
@@ -110,7 +112,8 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
     staging = Staging(smem.as_(SCALAR) + work.t // 32*STAGING, work.lane // 4,
                       lambda r: rows.partition(work.i1, r*4), columns.partition(k.constant(i32, 0), work.lane),
                       WARP_N, STAGE_PAD) if STAGED else None
-    out = Out.of(k, g, OUT, VECTOR_C, SCALED=SCALED, PAIRS="bf16" in TARGETS[ARCH].instructions)
+    out = Out.of(k, g, OUT, VECTOR_C, SCALED=SCALED, PAIRS="bf16" in TARGETS[ARCH].instructions,
+                 EPILOGUE=EPILOGUE)
     result.store(k, work, out, products.result, result.holders(work, THREADS), staging)
     return k.function
 

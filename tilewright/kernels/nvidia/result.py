@@ -136,7 +136,8 @@ class Staging:
             base, offset = self.rows_of(r).elements[i]
             row, column = work.i0 + base + offset, work.j0 + work.j1 + lane_column + first
             inside = (row < out.m) & (column < out.n)
-            out.put(row, column, out.scaled(values, row, column), read_c, inside, out.row(row) + column)
+            out.put(row, column, out.scaled(values, row, column), read_c, inside,
+                    out.row(row) + out.column(column))
 
         def each(read_c: bool) -> None:
             for i in range(acc.rows):

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from tilewright.ir import Function, Kernel, Tile, Value, f32, f64
 from tilewright.kernels.gpu.epilogue import Out
+from tilewright.kernels.gpu.fused import pointers, suffix
 from tilewright.kernels.gpu.scales import POINTERS
 from tilewright.kernels.gpu.split_k import Split
 from tilewright.kernels.gpu.work import arguments, parameters, share
@@ -29,7 +30,7 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
                    STAGES: int = 3, ASYNC: bool = True, TRANSPOSE: bool = True, VECTOR: int = 4, VECTOR_C: int = 0,
                    SPLIT_K: int = 1, TAIL: bool = False, GROUP_M: int = 8, ORDER: str = "rows", REGISTERS: int = 0,
                    EARLY: bool = False, BATCH: bool = False, OUT: str = "", SCALED: bool = False,
-                   WHEN: str = "") -> Function:
+                   WHEN: str = "", EPILOGUE: str = "") -> Function:
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C.
 
     LAYOUT      "n" or "t" for A and for B: [m, k] or [k, m], [k, n] or [n, k]
@@ -47,6 +48,7 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     OUT         format of C, to which sums are rounded; "": DTYPE
     SCALED      scales multiply sums: see gpu/scales.py
     WHEN        see work.arguments
+    EPILOGUE    the text of an expressions.epilogue.Epilogue: see gpu/fused.py
     """
     T, V, split = TYPES[DTYPE], WIDEST // TYPES[DTYPE].bytes, Split(SPLIT_K, TAIL)
     LANES_M, LANES_N, WARPS = WARP_M // THREAD_M, WARP_N // THREAD_N, CTA_M // WARP_M * (CTA_N // WARP_N)
@@ -55,14 +57,15 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
             f"_v{VECTOR}_k{SLICES}x{'tail' if TAIL else SPLIT_K}_{'async' if ASYNC else 'regs'}"
             f"{'' if TRANSPOSE else '_along'}{'_early' if EARLY else ''}{'_batch' if BATCH else ''}"
             f"{f'_c{VECTOR_C}' if VECTOR_C else ''}{f'_{OUT}' if OUT else ''}{'_scaled' if SCALED else ''}"
-            f"{f'_when_{WHEN}' if WHEN else ''}")
+            f"{f'_when_{WHEN}' if WHEN else ''}{suffix(EPILOGUE)}")
     staged = 0 if ASYNC else (CTA_M + CTA_N)*CTA_K // THREADS          # elements of a thread, to shared memory
     fragments = sum(own * (1 if TRANSPOSE or not along_k else V) for own, along_k in (
         (THREAD_M, LAYOUT[0] == "n"), (THREAD_N, LAYOUT[1] == "t")))
     limit = registers(THREAD_M*THREAD_N, fragments, staged, T.bytes)
     k = Kernel(name, threads=THREADS, max_registers=REGISTERS or limit,
-               noalias=POINTERS if split.divided else True,
-               **parameters(T, T, T, memory_type(OUT or DTYPE), split, T if SCALED else None, BATCH, WHEN=WHEN))
+               noalias=POINTERS + pointers(EPILOGUE) if split.divided else True,
+               **parameters(T, T, T, memory_type(OUT or DTYPE), split, T if SCALED else None, BATCH, WHEN=WHEN,
+                            EPILOGUE=EPILOGUE))
     g = arguments(k, WHEN)
     work = share(k, g, split, CTA_M=CTA_M, CTA_N=CTA_N, CTA_K=CTA_K, WARP_M=WARP_M, WARP_N=WARP_N, GROUP_M=GROUP_M,
                  SLICES=SLICES)
@@ -96,7 +99,7 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     holders = result.holders(work, 32*WARPS)
     if SLICES > 1:
         result.add_slices(k, products.acc, smem, work, SLICES, holders)
-    out = Out.of(k, g, OUT or DTYPE, VECTOR_C or VECTOR, SCALED=SCALED)
+    out = Out.of(k, g, OUT or DTYPE, VECTOR_C or VECTOR, SCALED=SCALED, EPILOGUE=EPILOGUE)
     result.store(k, work, out, Result(products.acc, rows, columns), holders, staging)
     return k.function
 

@@ -44,7 +44,7 @@ from typing import Any
 
 from tilewright.atoms.wgmma import M, Wgmma
 from tilewright.ir import Function, Kernel, Value, f32, i8, i32, i64, ptr
-from tilewright.kernels.gpu import scales
+from tilewright.kernels.gpu import fused, scales
 from tilewright.kernels.gpu.epilogue import Out
 from tilewright.kernels.gpu.scales import Scales
 from tilewright.kernels.gpu.split_k import finish_by_warp
@@ -66,8 +66,8 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                     CLUSTER_M: int = 1, CLUSTER_N: int = 1, CLUSTER_K: int = 1, GROUP_M: int = 8, VECTOR_C: int = 1,
                     COPIED: bool = True, BATCH: bool = False, PROMOTE: int = 0,
                     TERMS: tuple[int, int, int] | None = None, PARTS: int = 1, PINGPONG: bool = False,
-                    SWAP: bool = False, SCALED: bool = False, BLOCKS: int = 0, DIVIDED: bool = False, WHEN: str = ""
-                    ) -> Function:
+                    SWAP: bool = False, SCALED: bool = False, BLOCKS: int = 0, DIVIDED: bool = False, WHEN: str = "",
+                    EPILOGUE: str = "") -> Function:
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C. m, n, k are at least 1.
 
     Parameters: m, n, k, alpha, maps of A and B with the boxes of `SmemTile.map`, beta, c, ldc, with COPIED a map of C
@@ -113,6 +113,7 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                 warpgroup has all rows and a multiple of 64 columns of C. Not with COPIED; VECTOR_C is 1, or with tf32
                 and B's k strided up to 4
     WHEN        see work.arguments
+    EPILOGUE    the text of an expressions.epilogue.Epilogue: see gpu/fused.py
 
     ValueError for tiles that the instructions cannot move or multiply.
     """
@@ -168,6 +169,7 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     more |= {"batch": i32, "stride_a": i64, "stride_b": i64, "stride_c": i64} if BATCH else {}
     more |= scales.parameters(f32, BATCH, BLOCKS) if SCALED or BLOCKS else {}
     more |= {"special": ptr(i32)} if WHEN else {}
+    more |= fused.parameters(EPILOGUE, BATCH)
     SUMMED = f32 if PROMOTE or SUMS == "f16" else SCALAR
     more |= {"workspace": ptr(SUMMED), "counters": ptr(i32), **DIVISION} if DIVIDED else {}
     FACTOR = f32 if SCALED or BLOCKS else SCALAR
@@ -178,9 +180,9 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
              f"blocks{BLOCKS}": BLOCKS, "divided": DIVIDED, f"when_{WHEN}": WHEN}
     k = Kernel(f"wgmma_gemm_{A}_{B}_{OUT}_{SUMS}_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_s{STAGES}_g{WARPGROUPS}"
                f"_c{CLUSTER_M}x{CLUSTER_N}{f'x{CLUSTER_K}'*(CLUSTER_K > 1)}_v{VECTOR_C}"
-               f"{''.join(f'_{name}' for name, there in asked.items() if there)}",
+               f"{''.join(f'_{name}' for name, there in asked.items() if there)}{fused.suffix(EPILOGUE)}",
                threads=128*(WARPGROUPS + 1), cluster=(CTAS, 1, 1),
-               noalias=scales.POINTERS if COPIED or DIVIDED else True, m=i32, n=i32, k=i32, alpha=FACTOR, a=a.map,
+               noalias=scales.POINTERS + fused.pointers(EPILOGUE) if COPIED or DIVIDED else True, m=i32, n=i32, k=i32, alpha=FACTOR, a=a.map,
                b=b.map, beta=FACTOR, c=ptr(C_TYPE), ldc=i64, **more)
     g, t = arguments(k, WHEN), k.thread[0]
     a_smem = k.smem("a_smem", (STAGES, a.BYTES), i8, ALIGN)
@@ -231,7 +233,7 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                 i0, j0 = (i0 + share, j0) if SWAP else (i0, j0 + share)
 
             def write(i0: Value = i0, j0: Value = j0) -> None:
-                out = Out.of(k, g, OUT, VECTOR_C, SCALED=SCALED, PAIRS=True)
+                out = Out.of(k, g, OUT, VECTOR_C, SCALED=SCALED, PAIRS=True, EPILOGUE=EPILOGUE)
                 if c_smem is None:
                     out.store(lambda: products.runs(t % 128, i0, j0, VECTOR_C))
                 else:

@@ -1,0 +1,181 @@
+"""The epilogue of a kernel (expressions/epilogue.py): its operands and further results in global memory, and the
+expression between them, of numbers that are next to each other in a row of C.
+
+A kernel with one has further parameters (`parameters`), of which all strides are in elements:
+
+    x_NAME      an operand: a number; contiguous numbers, one for each column; for each row, ld_x_NAME apart; or rows
+                of contiguous numbers for each element, ld_x_NAME apart
+    cI, ldcI    result number I, by rows, if it is not C
+
+Of a batch there are stride_x_NAME and stride_cI, too, from one matrix to the next, 0 where all have the same. Addresses
+and strides are multiples of as many elements as are stored at once, or else copied before (runtime/gpu/epilogues.py).
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from tilewright.expressions.epilogue import Epilogue, Read
+from tilewright.formats import FORMATS, Float
+from tilewright.ir import Kernel, Type, Value, bf16, f16, f32, i32, i64, ptr, vec
+from tilewright.kernels.expression import recorded
+from tilewright.kernels.narrow import memory_type, narrowed, widened
+
+PAIRS = {"f16": f16, "bf16": bf16}          # formats of C that `Kernel.round_pair` makes
+
+
+def parameters(EPILOGUE: str, BATCH: bool = False) -> dict[str, Any]:
+    """Of a kernel with this epilogue, or "" for none."""
+    found: dict[str, Any] = {}
+    if not EPILOGUE:
+        return found
+    epilogue = Epilogue.read(EPILOGUE)
+    for x in epilogue.operands:
+        found[f"x_{x.name}"] = ptr(memory_type(x.format), strided=True)
+        found |= {f"ld_x_{x.name}": i64} if x.place in ("column", "full") else {}
+        found |= {f"stride_x_{x.name}": i64} if BATCH else {}
+    for number in others(epilogue):
+        found |= {f"c{number}": ptr(memory_type(epilogue.results[number]), strided=True), f"ldc{number}": i64}
+        found |= {f"stride_c{number}": i64} if BATCH else {}
+    return found
+
+
+def pointers(EPILOGUE: str) -> tuple[str, ...]:
+    """Those that nothing else in the kernel reaches."""
+    return tuple(name for name in parameters(EPILOGUE) if name[0] == "x")
+
+
+def suffix(EPILOGUE: str) -> str:
+    """Of the name of a kernel with this epilogue."""
+    return f"_{Epilogue.read(EPILOGUE).digest}" if EPILOGUE else ""
+
+
+def others(epilogue: Epilogue) -> list[int]:
+    """The results that are stored beside C."""
+    return [i for i in range(len(epilogue.results)) if i != epilogue.main and not epilogue.axis(i)]
+
+
+def rounded(k: Kernel, values: list[Value], FORMAT: str, ROUND_PAIR: bool = False) -> Value:
+    """Numbers as they are stored: one, or a vector of them. ROUND_PAIR: the chip rounds two f32 at once."""
+    KEPT, width = memory_type(FORMAT), len(values)
+    if KEPT == values[0].type:
+        return k.pack(*values) if width > 1 else values[0]
+    if width == 1:
+        return narrowed(k, k.pack(*values, *values), FORMAT)[0]         # elements of vectors are bits, not indices
+    if ROUND_PAIR and FORMAT in PAIRS and width % 2 == 0:
+        words = [k.round_pair(k.pack(*values[e:e + 2]), PAIRS[FORMAT]) for e in range(0, width, 2)]
+        return k.reinterpret(k.pack(*words) if width > 2 else words[0], vec(KEPT, width))
+    return narrowed(k, k.pack(*values), FORMAT)
+
+
+Loaded = Mapping[str, list[Value]]          # operands' numbers by name, for each result or one for all
+
+
+@dataclass(frozen=True)
+class Fused:
+    """The epilogue of an m x n product. Beyond its edges, where nothing is stored, operands' last elements are read.
+
+    VECTOR      elements that are loaded or stored at once: n is a multiple of it, of pairs twice as much
+    FLOAT       of the expression's floats
+    operands    where each begins, and its leading dimension
+    others      where further results begin, their leading dimension and format
+    """
+    k: Kernel
+    epilogue: Epilogue
+    m: Value
+    n: Value
+    OUT: str
+    VECTOR: int
+    FLOAT: Type
+    ROUND_PAIR: bool
+    operands: dict[str, tuple[Value, Value | None]]
+    others: dict[int, tuple[Value, Value, str]]
+
+    @classmethod
+    def of(cls, k: Kernel, g: SimpleNamespace, EPILOGUE: str, OUT: str, VECTOR: int, SUMS: Type, ROUND_PAIR: bool
+           ) -> Fused | None:
+        """That of a kernel with the arguments g, by name; of a batch that of the workgroup's matrix. ValueError for
+        results that kernels do not leave."""
+        if not EPILOGUE:
+            return None
+        epilogue = Epilogue.read(EPILOGUE)
+        if epilogue.main is None or any(map(epilogue.axis, range(len(epilogue.results)))):
+            raise ValueError(f"kernels for GPUs leave no reductions of rows or columns: {EPILOGUE}")
+        count = 1 + epilogue.paired
+        if VECTOR % count:
+            raise ValueError(f"pairs of columns need a VECTOR_C of 2 or more, not {VECTOR}")
+
+        def place(name: str) -> Value:
+            x = getattr(g, name)
+            return x if g.matrix is None else x + k.cast(g.matrix, i64)*getattr(g, f"stride_{name}")
+        operands = {x.name: (place(f"x_{x.name}"), getattr(g, f"ld_x_{x.name}", None)) for x in epilogue.operands}
+        stored = {i: (place(f"c{i}"), getattr(g, f"ldc{i}"), epilogue.results[i]) for i in others(epilogue)}
+        return cls(k, epilogue, g.m, g.n // 2 if count == 2 else g.n, OUT, VECTOR // count,
+                   SUMS if SUMS.is_float else f32, ROUND_PAIR, operands, stored)
+
+    @property
+    def COUNT(self) -> int:
+        """Sums of a result."""
+        return 1 + self.epilogue.paired
+
+    def column(self, column: Value) -> Value:
+        """Of the result that is computed from the sums in this column on."""
+        return column // 2 if self.epilogue.paired else column
+
+    def loaded(self, row: Value, column: Value, WIDTH: int) -> Loaded:
+        """The operands of results in this row, of WIDTH sums from this column on."""
+        k, at, WIDTH = self.k, self.column(column), WIDTH // self.COUNT
+        found = {}
+        for x in self.epilogue.operands:
+            pointer, ld = self.operands[x.name]
+            if ld is not None:
+                pointer = pointer + k.cast(k.min(row, self.m - 1), i64)*ld
+            if x.place in ("scalar", "column"):
+                found[x.name] = self._wide(x, k.load(pointer))
+                continue
+            STEP, numbers = min(self.VECTOR, WIDTH), list[Value]()
+            for first in range(0, WIDTH, STEP):
+                where = k.min(at + first if first else at, self.n - STEP)
+                numbers += self._wide(x, k.load(pointer + where, vec(pointer.type.element, STEP)))
+            found[x.name] = numbers
+        return found
+
+    def _wide(self, x: Read, numbers: Value) -> list[Value]:
+        T = i32 if dict(self.epilogue.expression.parameters)[x.name] == "int" else self.FLOAT
+        if memory_type(x.format) != T:
+            numbers = widened(self.k, numbers, x.format, T)
+        length = numbers.type.length
+        return [numbers[e] for e in range(length)] if length > 1 else [numbers]
+
+    def results(self, values: list[Value], row: Value, column: Value, inside: Value | None,
+                loaded: Loaded | None = None) -> list[Value]:
+        """Of numbers next to each other in a row, the first of them in this column: what C gets. Further results are
+        stored, where they are `inside`. `loaded`: the operands, if they have been read."""
+        k, expression = self.k, self.epilogue.expression
+        WIDTH = len(values) // self.COUNT
+        inputs = {name: values[e::self.COUNT] for e, name in enumerate(expression.sums)}
+        inputs |= self.loaded(row, column, len(values)) if loaded is None else loaded
+        if all(kind == "float" for _, kind in expression.parameters):
+            found = zip(*(recorded(k, expression, {name: x[e % len(x)] for name, x in inputs.items()}, self.FLOAT)
+                          for e in range(WIDTH)))
+            numbers = [list(each) for each in found]
+        else:                               # integers that are data: elements of vectors are bits, not indices
+            LANES = max(WIDTH, 2)
+            wide = {name: k.pack(*(x[e % len(x)] for e in range(LANES))) for name, x in inputs.items()}
+            numbers = [[each[e] for e in range(WIDTH)] for each in recorded(k, expression, wide, self.FLOAT)]
+        for i, (pointer, ld, FORMAT) in self.others.items():
+            at = pointer + k.cast(row, i64)*ld + self.column(column)
+            k.store(at, rounded(k, self._ready(numbers[i], FORMAT), FORMAT, self.ROUND_PAIR), mask=inside)
+        assert self.epilogue.main is not None
+        return self._ready(numbers[self.epilogue.main], self.OUT)
+
+    def _ready(self, numbers: list[Value], FORMAT: str) -> list[Value]:
+        """Numbers in a type that is rounded to this format."""
+        k, is_float, T = self.k, isinstance(FORMATS[FORMAT], Float), numbers[0].type
+        if T.bits == 1:
+            numbers = [k.select(x, k.constant(i32, 1), k.constant(i32, 0)) for x in numbers]
+        if T.is_float and not is_float:
+            raise ValueError(f"a result of an epilogue that is a float is not stored as {FORMAT}")
+        return [k.cast(x, self.FLOAT) for x in numbers] if is_float and not T.is_float else numbers
