@@ -72,6 +72,11 @@ class Epilogue:
         """Of the text, for names."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:8]
 
+    @cached_property
+    def kinds(self) -> dict[str, str]:
+        """Of the expression's parameters, by name."""
+        return dict(self.expression.parameters)
+
     @property
     def kind(self) -> str:
         """Of the sums: "float" or "int"."""

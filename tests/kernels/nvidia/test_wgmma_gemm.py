@@ -14,10 +14,11 @@ from tilewright import simulator
 from tilewright.atoms.fragment import ROUNDED, tf32, truncated
 from tilewright.atoms.wgmma import Wgmma
 from tilewright.compiler.manifest import manifest
+from tilewright.expressions.epilogue import Epilogue, Read
+from tilewright.expressions.tracing import trace
 from tilewright.formats import get
 from tilewright.ir import Kernel
 from tilewright.ir.ops.pipelines import Mbarriers
-from tilewright.kernels.gpu.epilogue import Out
 from tilewright.kernels.nvidia.wgmma_gemm import emit_wgmma_gemm
 from tilewright.kernels.nvidia.wgmma_products import Products, Stages, Turns
 from tilewright.kernels.nvidia.wgmma_tiles import Tiles
@@ -360,17 +361,15 @@ def test_random_numbers():
 
 
 @pytest.mark.parametrize("copied", [True, False])
-def test_c_is_stored_through_the_epilogue(monkeypatch, copied):
-    """An expression there, which must see each element's row and column: here it replaces what would be stored."""
-    def expression(k, values, row, column, inside):
-        return [k.cast(row*1000 + column + e, x.type) for e, x in enumerate(values)]
-    of = Out.of.__func__
-    monkeypatch.setattr(Out, "of", classmethod(lambda cls, *args, **options: replace(
-        of(cls, *args, **options), fused=expression)))
+def test_c_is_stored_through_the_epilogue(copied):
+    """An epilogue, which must see each element's row and column: here it replaces what would be stored."""
+    expression = trace(lambda acc, i, j: i + j, {"acc": "float", "i": "float", "j": "float"})
+    text = Epilogue(expression, (Read("i", "f32", "column"), Read("j", "f32", "row")), ("-",)).text
     a, b = (np.zeros((rows, 64), get("bf16").dtype) for rows in (140, 72))
     c = np.full((140, 72), np.nan, np.float32)
-    simulator.run(emit_wgmma_gemm(OUT="f32", VECTOR_C=2, COPIED=copied, **SMALL), 140, 72, 64, 1.0, a, b, 0.0, c, 72,
-                  *[c] * copied, grid=(2, 1))
+    rows, columns = 1000*np.arange(140, dtype="f4"), np.arange(72, dtype="f4")
+    function = emit_wgmma_gemm(OUT="f32", VECTOR_C=2, COPIED=copied, EPILOGUE=text, **SMALL)
+    simulator.run(function, 140, 72, 64, 1.0, a, b, 0.0, c, 72, *[c] * copied, rows, 1, columns, grid=(2, 1))
     np.testing.assert_array_equal(c, np.add.outer(1000 * np.arange(140), np.arange(72)))
 
 

@@ -74,7 +74,7 @@ class Out:
 
     def cases_of_beta(self, each: Callable[[bool], None]) -> None:
         """each(read_c): without C where beta is 0, otherwise with it. A C of pairs is not added to sums."""
-        if self.fused and self.fused.COUNT > 1:
+        if self.EACH > 1:
             each(False)
             return
         with self.k.when(self.beta == 0):
@@ -84,6 +84,11 @@ class Out:
 
     def row(self, row: Value) -> Value:
         return self.c + self.k.cast(row, i64)*self.ldc
+
+    @property
+    def EACH(self) -> int:
+        """Sums of a number of C."""
+        return self.fused.COUNT if self.fused else 1
 
     def column(self, column: Value) -> Value:
         """Of C, for what is computed from sums in this column on."""

@@ -52,6 +52,11 @@ def suffix(EPILOGUE: str) -> str:
     return f"_{Epilogue.read(EPILOGUE).digest}" if EPILOGUE else ""
 
 
+def sums(EPILOGUE: str) -> int:
+    """Of which one number of C is made."""
+    return 1 + (bool(EPILOGUE) and Epilogue.read(EPILOGUE).paired)
+
+
 def others(epilogue: Epilogue) -> list[int]:
     """The results that are stored beside C."""
     return [i for i in range(len(epilogue.results)) if i != epilogue.main and not epilogue.axis(i)]
@@ -70,7 +75,7 @@ def rounded(k: Kernel, values: list[Value], FORMAT: str, ROUND_PAIR: bool = Fals
     return narrowed(k, k.pack(*values), FORMAT)
 
 
-Loaded = Mapping[str, list[Value]]          # operands' numbers by name, for each result or one for all
+Loaded = Mapping[str, list[Value]]          # operands as they lie in memory, by name: vectors of results, or one for all
 
 
 @dataclass(frozen=True)
@@ -124,30 +129,32 @@ class Fused:
         """Of the result that is computed from the sums in this column on."""
         return column // 2 if self.epilogue.paired else column
 
-    def loaded(self, row: Value, column: Value, WIDTH: int) -> Loaded:
-        """The operands of results in this row, of WIDTH sums from this column on."""
-        k, at, WIDTH = self.k, self.column(column), WIDTH // self.COUNT
-        found = {}
+    def loaded(self, row: Value, column: Value, WIDTH: int, memo: dict[Any, list[Value]] | None = None) -> Loaded:
+        """The operands of results in this row, of WIDTH sums from this column on. `memo`: what has been loaded of rows
+        and columns that are the same values."""
+        memo = {} if memo is None else memo
         for x in self.epilogue.operands:
-            pointer, ld = self.operands[x.name]
-            if ld is not None:
-                pointer = pointer + k.cast(k.min(row, self.m - 1), i64)*ld
-            if x.place in ("scalar", "column"):
-                found[x.name] = self._wide(x, k.load(pointer))
-                continue
-            STEP, numbers = min(self.VECTOR, WIDTH), list[Value]()
-            for first in range(0, WIDTH, STEP):
-                where = k.min(at + first if first else at, self.n - STEP)
-                numbers += self._wide(x, k.load(pointer + where, vec(pointer.type.element, STEP)))
-            found[x.name] = numbers
-        return found
+            key = x.name, id(row)*(x.place in ("column", "full")), id(column)*(x.place in ("row", "full"))
+            if key not in memo:
+                memo[key] = self._load(x, row, self.column(column), WIDTH // self.COUNT)
+            memo[x.name] = memo[key]
+        return {x.name: memo[x.name] for x in self.epilogue.operands}
 
-    def _wide(self, x: Read, numbers: Value) -> list[Value]:
-        T = i32 if dict(self.epilogue.expression.parameters)[x.name] == "int" else self.FLOAT
-        if memory_type(x.format) != T:
-            numbers = widened(self.k, numbers, x.format, T)
-        length = numbers.type.length
-        return [numbers[e] for e in range(length)] if length > 1 else [numbers]
+    def _load(self, x: Read, row: Value, column: Value, WIDTH: int) -> list[Value]:
+        k, (pointer, ld), STEP = self.k, self.operands[x.name], min(self.VECTOR, WIDTH)
+        if ld is not None:
+            pointer = pointer + k.cast(k.min(row, self.m - 1), i64)*ld
+        if x.place in ("scalar", "column"):
+            return [k.load(pointer)]
+        places = [k.min(column + first if first else column, self.n - STEP) for first in range(0, WIDTH, STEP)]
+        return [k.load(pointer + at, vec(pointer.type.element, STEP)) for at in places]
+
+    def _wide(self, x: Read, vectors: list[Value]) -> list[Value]:
+        T, numbers = i32 if self.epilogue.kinds[x.name] == "int" else self.FLOAT, list[Value]()
+        for vector in vectors:
+            wide = vector if memory_type(x.format) == T else widened(self.k, vector, x.format, T)
+            numbers += [wide[e] for e in range(wide.type.length)] if wide.type.length > 1 else [wide]
+        return numbers
 
     def results(self, values: list[Value], row: Value, column: Value, inside: Value | None,
                 loaded: Loaded | None = None) -> list[Value]:
@@ -156,7 +163,8 @@ class Fused:
         k, expression = self.k, self.epilogue.expression
         WIDTH = len(values) // self.COUNT
         inputs = {name: values[e::self.COUNT] for e, name in enumerate(expression.sums)}
-        inputs |= self.loaded(row, column, len(values)) if loaded is None else loaded
+        loaded = self.loaded(row, column, len(values)) if loaded is None else loaded
+        inputs |= {x.name: self._wide(x, loaded[x.name]) for x in self.epilogue.operands}
         if all(kind == "float" for _, kind in expression.parameters):
             found = zip(*(recorded(k, expression, {name: x[e % len(x)] for name, x in inputs.items()}, self.FLOAT)
                           for e in range(WIDTH)))

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from tilewright.atoms.wgmma import swizzled
 from tilewright.ir import Kernel, TensorMap, Tile, Type, Value, i32, vec
 from tilewright.kernels.gpu.epilogue import Out, Run
+from tilewright.kernels.gpu.fused import Loaded
 from tilewright.kernels.gpu.scales import Scales
 from tilewright.kernels.gpu.split_k import Holders, finish
 from tilewright.kernels.gpu.work import Work
@@ -201,25 +202,36 @@ class Copied:
     def store(self, out: Out, sums: Blocks, row: Value, column: Value, APART: int) -> None:
         """sums: of blocks of 16 rows as in atoms.nvidia, the first of them row + i*APART and column."""
         k, T, lane = self.k, out.c.type.element, self.lane
-        WIDTH = self.ROW // T.bytes
+        WIDTH = self.ROW // T.bytes * out.EACH                          # columns of sums
         COUNT, ELEMENTS = sums.shape
         blocks = [(i, first) for i in range(COUNT) for first in range(0, 2*ELEMENTS, WIDTH)]
 
+        def place(i: int, first: int) -> tuple[list[Value], dict[int, Value], dict[int, Loaded]]:
+            """The lane's rows and pairs of columns of a block, and what the epilogue reads for each pair."""
+            rows = [row + (i*APART + half*8) + lane // 4 for half in range(2)]
+            columns = {e: column + e*8 + lane % 4 * 2 for e in range(first // 8, (first + WIDTH) // 8)}
+            memo: dict[Any, list[Value]] = {}
+            loaded = {e: out.fused.loaded(rows[e // 2 % 2], columns[e // 4], 2, memo)
+                      for e in range(first // 2, (first + WIDTH) // 2, 2)} if out.fused else {}
+            return rows, columns, loaded
+
         def each(read_c: bool) -> None:
+            ahead = place(*blocks[0])
             for number, (i, first) in enumerate(blocks):
+                rows, columns, loaded = ahead
+                if number + 1 < len(blocks):                            # operands are on their way for a block
+                    ahead = place(*blocks[number + 1])
                 buffer = self.smem + number % 2 * (self.SIZE // 2)
                 with k.when(lane == 0):
                     k.bulk_wait(int(len(blocks) % 2 == 0), read=True)   # the copy before the last: it had this buffer
                 k.warp_barrier()
-                rows = [row + (i*APART + half*8) + lane // 4 for half in range(2)]
-                columns = {e: column + e*8 + lane % 4 * 2 for e in range(first // 8, (first + WIDTH) // 8)}
                 by = self._factors(out.scales, rows, columns) if out.scales else {}
                 self._write(buffer, [self._pair(
                     out, [sums.element(i, e), sums.element(i, e + 1)], rows[e // 2 % 2], columns[e // 4], read_c,
-                    by.get((e // 2 % 2, e // 4))) for e in range(first // 2, (first + WIDTH) // 2, 2)], T)
+                    by.get((e // 2 % 2, e // 4)), loaded.get(e)) for e in range(first // 2, (first + WIDTH) // 2, 2)], T)
                 k.fence_async()
                 k.warp_barrier()
-                at = column + first, row + i*APART
+                at = out.column(column + first), row + i*APART
                 with k.when(lane == 0):
                     k.tma_store(self.map, at if self.matrix is None else (*at, self.matrix), buffer)
                     k.bulk_commit()
@@ -234,9 +246,15 @@ class Copied:
         return {(half, e): (x, pair) for half, x in enumerate(by_row) for e, pair in by_column.items()}
 
     def _write(self, buffer: Value, pairs: list[Value], T: Type) -> None:
-        """A block: pairs of the rows of a matrix instruction, upper and lower half, 8 columns after 8 columns. Without
-        bank conflicts: of 32 bits every other row of 128 bytes has the pairs 16 columns further first."""
+        """A block: pairs of the rows of a matrix instruction, upper and lower half, 8 columns after 8 columns, or what
+        an epilogue makes of each pair. Without bank conflicts: of 32 bits every other row of 128 bytes has the pairs 16
+        columns further first."""
         k, lane = self.k, self.lane
+        if pairs[0].type.length == 1:
+            for at, x in enumerate(pairs):
+                place = (lane // 4 + at % 2 * 8)*self.ROW + (lane % 4 + at // 2 * 4)*T.bytes
+                k.store((buffer + swizzled(place, self.ROW)).as_(T), x)
+            return
         if T.bytes == 2:
             for first in range(0, len(pairs), 4):
                 place = lane % 16 * self.ROW + lane // 16 * 16 + first*8
@@ -251,14 +269,16 @@ class Copied:
 
     @staticmethod
     def _pair(out: Out, sums: list[Value], row: Value, column: Value, read_c: bool,
-              by: tuple[Value, list[Value]] | None) -> Value:
-        """Two numbers of C, as they are stored; `by`: times these scales of the row and of the columns."""
-        WIDTH, found = out.VECTOR if read_c else 2, []
+              by: tuple[Value, list[Value]] | None, loaded: Loaded | None) -> Value:
+        """Two numbers of C, or one that is made of two, as they are stored; `by`: times these scales of the row and of
+        the columns, `loaded`: what the epilogue reads."""
+        WIDTH, found = out.VECTOR if read_c or out.fused else 2, []
         for e in range(0, 2, WIDTH):
             inside = (row < out.m) & (column + e < out.n)
             of_row = by and (by[0], by[1][e:e + WIDTH])
             values = out.scaled(sums[e:e + WIDTH], row, column + e, of_row)
-            found += out.numbers(row, column + e, values, read_c, inside)
+            part = {x: y[e:] if len(y) > 1 else y for x, y in loaded.items()} if loaded else None
+            found += out.numbers(row, column + e, values, read_c, inside, loaded=part)
         return out.rounded(found)
 
     def end(self) -> None:

@@ -161,9 +161,10 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                          f"columns of instructions a multiple of {8*CLUSTER_K}, not {CLUSTER_M}, {CLUSTER_N}, {PARTS}, "
                          f"{DIVIDED} and {atom.n}")
     C_TYPE = memory_type(OUT)
-    ROW_C = Copied.row(CTA_N // CLUSTER_K * C_TYPE.bytes)
+    EACH = fused.sums(EPILOGUE)                             # columns of sums for one of C
+    ROW_C = Copied.row(CTA_N // CLUSTER_K * C_TYPE.bytes // EACH)
     if COPIED and not ROW_C:
-        raise ValueError(f"CTA_N must be a multiple of {CLUSTER_K*Copied.SWIZZLES[-1] // C_TYPE.bytes} for copies of C "
+        raise ValueError(f"CTA_N must be a multiple of {EACH*CLUSTER_K*Copied.SWIZZLES[-1] // C_TYPE.bytes} for copies of C "
                          f"in {OUT}, not {CTA_N}")
     more: dict[str, Any] = {"c_map": Copied.map_type(C_TYPE, ROW_C, BATCH)} if COPIED else {}
     more |= {"batch": i32, "stride_a": i64, "stride_b": i64, "stride_c": i64} if BATCH else {}
