@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tilewright.compiled.base import GpuCode, GpuKernel, planned
 from tilewright.compiler import amd
 from tilewright.forks import cached_property
+from tilewright.plans import epilogues
 from tilewright.plans.amd import AmdPlan
 from tilewright.plans.amd_model import PIECE
 from tilewright.plans.gpu import BLOCK, REACH, GpuShape
@@ -95,6 +96,7 @@ class AmdKernel(GpuKernel, AmdCode):
                       **({"SCALED": True} if s.scales else {})}
         if s.out != s.sums:
             found["OUT"] = s.out
+        found |= epilogues.options(s)
         return found
 
     @cached_property

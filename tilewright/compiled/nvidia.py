@@ -7,7 +7,7 @@ from tilewright.compiled import passes
 from tilewright.compiled.base import EMPTY, GpuCode, GpuKernel, Launch, planned
 from tilewright.compiler import ptxas
 from tilewright.forks import cached_property
-from tilewright.plans import gemv_rules
+from tilewright.plans import epilogues, gemv_rules
 from tilewright.plans.measured import store
 from tilewright.plans.nvidia_plan import DMMA_PAD, NvidiaPlan
 from tilewright.plans.passes import in_f32
@@ -125,6 +125,7 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
     def options(self) -> dict[str, Any]:
         p, s = self.plan, self.shape
         more: dict[str, Any] = {"BATCH": True} if s.batch != 1 else {}
+        more |= epilogues.options(s)
         more |= {"SCALED": True} if s.scales == "rows" else {}
         more |= {"BLOCKS": SCALE_BLOCKS[s.scales]} if s.scales in SCALE_BLOCKS else {}
         when = self.when or "split" * (len(self._products) > 1)
@@ -179,17 +180,17 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
     @cached_property
     def _stand_ins(self) -> list[tuple[NvidiaKernel, tuple[Pass, ...], GpuShape]]:
         """The latter, with the shapes that their plans were chosen for."""
-        p, found = self.lowered, []
+        p, found, narrow = self.lowered, [], epilogues.sums_of_result(self.lowered.epilogue)
 
         def add(problem: Gemm, made: tuple[Pass, ...], shape: GpuShape) -> None:
             plan, _ = store.chosen(shape, self.target)
             found.append((NvidiaKernel(problem, self.target, plan, when="special"), made, shape))
         if self.plan.split and not self.when:
-            add(p, (), self.given._replace(vector_a=1, vector_b=1, vector_c=1, terms=""))
+            add(p, (), self.given._replace(vector_a=1, vector_b=1, vector_c=narrow, terms=""))
         if not self.when and (wide := in_f32(self.given)):
             made, shape = wide
-            plain = Gemm(p.m, p.n, shape.k, "f32", "f32", p.out, "nt", p.batch)
-            add(plain, made, shape._replace(vector_c=1))
+            plain = Gemm(p.m, p.n, shape.k, "f32", "f32", p.out, "nt", p.batch, epilogue=p.epilogue)
+            add(plain, made, shape._replace(vector_c=narrow))
         return found
 
     @property

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import formats
+from tilewright.expressions.operations import CONVERSIONS, OPERATIONS
 from tilewright.expressions.program import AXES, Expression
 from tilewright.expressions.tracing import trace
 
@@ -76,6 +77,13 @@ class Epilogue:
     def kinds(self) -> dict[str, str]:
         """Of the expression's parameters, by name."""
         return dict(self.expression.parameters)
+
+    @cached_property
+    def result_kinds(self) -> tuple[str, ...]:
+        """Of the results: "float", "int" or "bool"."""
+        def operation(name: str, *kinds: str) -> str:
+            return name if name in CONVERSIONS else OPERATIONS[name].gives or kinds[-1]
+        return tuple(self.expression.run(operation, self.kinds, lambda x: type(x).__name__))
 
     @property
     def kind(self) -> str:

@@ -7,7 +7,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Literal
 
 from tilewright.formats.table import BLOCK_FORMATS
-from tilewright.plans import gpu
+from tilewright.plans import epilogues, gpu
 from tilewright.plans.amd_model import LANES, PIECE, cost, peak, traffic
 from tilewright.plans.gpu import BLOCK, FP8, MOST, REACH, GpuPlan, GpuShape, Place, choose, ranked
 from tilewright.problem import SCALE_BLOCKS
@@ -184,6 +184,8 @@ def _violations(p: AmdPlan, shape: GpuShape, target: AmdTarget) -> Iterator[str]
     elif shape.layout != "nt" or shape.k % BLOCK:
         yield f"operands with scales have k along their rows (layout nt) in blocks of {BLOCK}."
         return
+    if shape.epilogue:
+        yield from epilogues.violations(shape, p.algorithm, p.vector_c)
     if shape.out not in (allowed := shape.results):
         yield f"the result is {shape.out}, and these operands give {', '.join(allowed)}."
     if p.cta_m % p.warp_m or p.cta_n % p.warp_n:

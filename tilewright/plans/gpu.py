@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tilewright import formats
 from tilewright.formats.table import BLOCK_FORMATS, holds
-from tilewright.plans import common
+from tilewright.plans import common, epilogues
 from tilewright.plans.common import Cost, NoPlan, Term
 from tilewright.plans.lowering import FASTEST
 from tilewright.plans.words import TERMS
@@ -74,6 +74,7 @@ class GpuShape(NamedTuple):
     scales      what multiplies sums: see problem.SCALES
     terms       a key of words.TERMS: f32 are multiplied as sums of these, which a pass makes of them (passes.py); of
                 one, tf32, kernels make them as they read. Or f16: sums of f16 are f16, too
+    epilogue    see problem.Gemm
     crossing    which of "ab" have rows (or columns) that are no multiples of 128 bytes apart: a bulk copy brings two
                 lines for each row of a tile
     """
@@ -97,11 +98,13 @@ class GpuShape(NamedTuple):
     scales: str = ""
     terms: str = ""
     crossing: str = ""
+    epilogue: str = ""
 
     def __str__(self) -> str:
         """For people: a 4096x4096x4096 product of f16 by f16 into f32, layout nt."""
         return (f"a {self.m}x{self.n}x{self.k} product of {self.a} by {self.b} into {self.out}, layout {self.layout}"
                 + (f", with scales of {self.scaled or self.scales}" if self.scaled or self.scales else "")
+                + f", with the epilogue {self.epilogue}"*(self.epilogue != "")
                 + f", by terms {self.terms}"*(self.terms != "")
                 + f", {self.batch} times"*(self.batch != 1))
 
@@ -110,7 +113,8 @@ class GpuShape(NamedTuple):
         """What tuning results are kept by, as plans.cpu.Shape.key: formats, and what else is not usual; m, n, k; the
         order of A and of B; no threads."""
         kind = self.a if self.a == self.b == self.out else f"{self.a}-{self.b}-{self.out}"
-        usual = shape(*self[:7], batch=self.batch, scaled=self.scaled, scales=self.scales)
+        usual = shape(*self[:7], batch=self.batch, scaled=self.scaled, scales=self.scales,
+                      epilogue=self.epilogue)
         if self._replace(terms="") != usual:                    # in wider or unaligned matrices
             kind += f" vector={'x'.join(map(str, self[7:10]))} near={self.near_a}x{self.near_b}"
             bits, aligned = (*self.bits, bits_of(self.out)), (self.align_a, self.align_b, self.align_c)
@@ -120,6 +124,7 @@ class GpuShape(NamedTuple):
         if self.scaled:                                         # elements say which format with blocks of 32 it is
             mx = all(BLOCK_FORMATS[name].mx for name in self.scaled.split())
             kind += " scaled" if mx else f" scaled={self.scaled.replace(' ', '-')}"
+        kind += f" epilogue={epilogues.read(self.epilogue).digest}" if self.epilogue else ""
         kind += f" scales={self.scales}"*bool(self.scales) + f" {self.terms}"*(self.terms != "")
         kind += f" batch={self.batch}"*(self.batch != 1)
         a, b = ("rows" if letter == "n" else "columns" for letter in self.layout)
@@ -143,7 +148,7 @@ class GpuShape(NamedTuple):
     @property
     def results(self) -> tuple[str, ...]:
         """The formats in which kernels store sums."""
-        return results(self.sums, self.scales)
+        return results(epilogues.kind(self.epilogue, self.sums), self.scales)
 
     @property
     def itemsize(self) -> int:
@@ -169,11 +174,11 @@ def bits_of(format: str) -> int:
 
 
 def shape(a: str, b: str, out: str, m: int, n: int, k: int, layout: str = "nt", at: Sequence[Place] | None = None,
-          batch: int = 1, scaled: str = "", scales: str = "") -> GpuShape:
+          batch: int = 1, scaled: str = "", scales: str = "", epilogue: str = "") -> GpuShape:
     """The shape of operands of these formats, which lie `at` these places (A, B and C), or are contiguous and aligned
     to 16 bytes. The distance of rows does not count of a matrix that has one row; it is 0 then."""
-    bits = bits_of(a), bits_of(b), bits_of(out)
-    inner = k if layout[0] == "n" else m, n if layout[1] == "n" else k, n
+    bits, each = (bits_of(a), bits_of(b), bits_of(out)), epilogues.sums_of_result(epilogue)
+    inner = k if layout[0] == "n" else m, n if layout[1] == "n" else k, n // each
     outer = m if layout[0] == "n" else k, k if layout[1] == "n" else n, m
     places = at or [(0, x*size // 8 if rows > 1 else 0, x*size*rows // 8 if batch > 1 else 0)
                     for x, rows, size in zip(inner, outer, bits)]
@@ -183,8 +188,9 @@ def shape(a: str, b: str, out: str, m: int, n: int, k: int, layout: str = "nt", 
     align_a, align_b, align_c = (_align(x*size // 8, rows, *place)
                                  for x, rows, size, place in zip(inner, outer, bits, places))
     crossing = "".join(x for x, rows, (_, apart, *_) in zip("ab", outer, places) if rows > 1 and apart % LINE)
-    return GpuShape(a, b, out, m, n, k, layout, vector_a, vector_b, vector_c, near_a, near_b, min(batch, MOST_BATCH),
-                    scaled, align_a, align_b, align_c, scales, crossing=crossing)
+    return GpuShape(a, b, out, m, n, k, layout, vector_a, vector_b, vector_c*each, near_a, near_b,
+                    min(batch, MOST_BATCH), scaled, align_a, align_b, align_c, scales, crossing=crossing,
+                    epilogue=epilogue)
 
 
 def _vector(bits: int, extent: int, address: int, *apart: int) -> int:
@@ -206,11 +212,13 @@ def shape_of(problem: Gemm, at: Sequence[Place] | None = None) -> GpuShape:
     blocks along k, the last filled up with zeros; ValueError unless k is contiguous in both."""
     p = problem
     if p.a not in BLOCK_FORMATS:
-        return shape(p.a, p.b, p.out, p.m, p.n, p.k, p.layout, at, p.batch, scales=p.scales)
+        return shape(p.a, p.b, p.out, p.m, p.n, p.k, p.layout, at, p.batch, scales=p.scales,
+                     epilogue=p.epilogue)
     if p.layout != "nt":
         raise ValueError(f"{p}: block-scaled operands have k along their rows, which is layout nt, not {p.layout}")
     a, b = (BLOCK_FORMATS[x].element.name for x in (p.a, p.b))
-    return shape(a, b, p.out, p.m, p.n, -(-p.k // BLOCK)*BLOCK, p.layout, at, p.batch, scaled=f"{p.a} {p.b}")
+    return shape(a, b, p.out, p.m, p.n, -(-p.k // BLOCK)*BLOCK, p.layout, at, p.batch, scaled=f"{p.a} {p.b}",
+                 epilogue=p.epilogue)
 
 
 Pair = tuple[str, str]
@@ -252,14 +260,14 @@ def pair_for(a: str, b: str, sums: str, target: Any, scales: str = "") -> Pair |
     return (a, b) if (a, b) in found else min(found, key=effort, default=None)
 
 
-def taken(target: Any, given: Mapping[str, str], sums: str, in_memory: bool, scales: str = ""
+def taken(target: Any, given: Mapping[str, str], sums: str, in_memory: bool, scales: str = "", epilogue: str = ""
           ) -> tuple[str, str, str]:
     """The formats in which kernels of a target take A and B and store their product, which is added up in `sums`.
     TypeError if it has no kernels for that.
 
     given       formats of a, b, the result, and of c where it is multiplied by beta and added, by these names
     in_memory   all of these are arrays in the GPU's memory, and converted there
-    scales      what multiplies sums: see problem.SCALES
+    scales      what multiplies sums: see problem.SCALES; epilogue: what becomes of them
     """
     blocks = {given["a"], given["b"]} <= BLOCK_FORMATS.keys()        # decoded by passes of the plan
     found = (given["a"], given["b"]) if blocks else pair_for(given["a"], given["b"], sums, target, scales)
@@ -270,7 +278,7 @@ def taken(target: Any, given: Mapping[str, str], sums: str, in_memory: bool, sca
                         f"{', '.join(multiplied(target, scales)) or 'nothing'}{' by such' * bool(by)}")
     result = given["result"]
     exact = given.get("c", result) == result        # else c would be rounded before it is added
-    stored = results(sums, scales)
+    stored = results(epilogues.kind(epilogue, sums), scales)
     return (*found, result if exact and result in stored else stored[0])
 
 
@@ -287,8 +295,9 @@ def lower(problem: Gemm, target: Any) -> Gemm:
     pair = pair_for(p.a, p.b, p.sums, target, p.scales)
     if pair is None:
         return p
-    stored = results(p.sums, p.scales)
-    return Gemm(p.m, p.n, p.k, *pair, p.out if p.out in stored else stored[0], p.layout, p.batch, p.scales)
+    stored = results(epilogues.kind(p.epilogue, p.sums), p.scales)
+    out = p.out if p.out in stored else stored[0]
+    return Gemm(p.m, p.n, p.k, *pair, out, p.layout, p.batch, p.scales, epilogues.lowered(p, out))
 
 
 def multiplied_shape(problem: Gemm, target: Any, algorithm: str | None = None) -> GpuShape:
@@ -360,8 +369,11 @@ def cost(shape: GpuShape, plan: Any, target: Any) -> Cost:
 def memory_traffic(shape: GpuShape, parts: int, size: int) -> tuple[Term, ...]:
     """What crosses the memory's interface once, and `parts` sums of `size` bytes, written and read."""
     s, (a, b) = shape, shape.bits
-    once = (Term("A", s.m*s.k*a // 8, s.batch, "once"), Term("B", s.n*s.k*b // 8, s.batch, "once"),
-            Term("C", s.m*s.n*bits_of(s.out) // 8, s.batch, "written"))
+    once: tuple[Term, ...] = (
+        Term("A", s.m*s.k*a // 8, s.batch, "once"), Term("B", s.n*s.k*b // 8, s.batch, "once"),
+        Term("C", s.m*s.n*bits_of(s.out) // 8 // epilogues.sums_of_result(s.epilogue), s.batch, "written"))
+    if beside := epilogues.bytes_moved(s):
+        once = *once, Term("epilogue", beside, 1, "operands and further results, once")
     return (*once, Term("parts", size, 2*parts, f"{parts} written, and read by the last")) if parts > 1 else once
 
 

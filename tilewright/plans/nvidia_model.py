@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import ceil
 from typing import TYPE_CHECKING
 
-from tilewright.plans import gemv_model
+from tilewright.plans import epilogues, gemv_model
 from tilewright.plans.common import Cost, Term
 from tilewright.plans.gemv_rules import LANES
 from tilewright.plans.gpu import WIDEST, bits_of, memory_traffic
@@ -177,6 +177,8 @@ def _product(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
         added = max(added, split + PART*parts * resident*alone / target.clock)
     if plan.split_k > 1:                                        # before the last ones, on all multiprocessors at once
         added += 2 * plan.split_k * tiles*tile / (L2 * target.sms * target.clock)
+    finishing = epilogues.slots(shape.epilogue) * plan.extent[0]*plan.extent[1] * rounds*resident
+    added += finishing / (LANES*SCHEDULERS*target.clock)
     return _overlapping(START + added + SLICE*(plan.slices - 1), work, through_l2, once, rounds)
 
 
@@ -189,7 +191,7 @@ def _busy(plan: NvidiaPlan, warps: int) -> float:
 def _once(shape: GpuShape, target: GpuTarget) -> float:
     """Seconds in which the memory gives and takes each element once."""
     (a, b), c, (m, n, k) = shape.bits, bits_of(shape.out), (shape.m, shape.n, shape.k)
-    return shape.batch * (m*k*a + k*n*b + m*n*c) // 8 / (0.85*target.bandwidth)
+    return (shape.batch * (m*k*a + k*n*b + m*n*c) // 8 + epilogues.bytes_moved(shape)) / (0.85*target.bandwidth)
 
 
 def _overlapping(alone: float, work: float, through_l2: float, once: float, rounds: float) -> Cost:
@@ -223,7 +225,7 @@ def _cost_of_warpgroups(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Co
         step += (p.cta_m*p.cta_n / LANES / SCHEDULERS + PROMOTING) * p.cta_k / p.promote
     elif together:
         step += PROMOTING_TOGETHER * p.parts * p.cta_k / p.promote
-    storing = STORING[p.store if p.vectors[2] < 4 else "tma"]
+    storing = STORING[p.store if p.vectors[2] < 4 else "tma"] + epilogues.slots(shape.epilogue)
     stored = p.cta_m*p.cta_n / p.cluster_k / LANES / SCHEDULERS * storing + EXCHANGING*(p.cluster_k > 1)
     tile = steps*step + BETWEEN_TILES + stored
     if p.pingpong:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from math import ceil
 from typing import TYPE_CHECKING
 
-from tilewright.plans import gemv_rules, gpu, passes
+from tilewright.plans import epilogues, gemv_rules, gpu, passes
 from tilewright.plans.gpu import MOST, WIDEST, GpuShape
 from tilewright.plans.nvidia_model import LANES
 from tilewright.plans.wgmma_rules import of_wgmma
@@ -50,6 +50,8 @@ def violations(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[st
         yield f"a CTA tile of {p.cta_m}x{p.cta_n} is not a multiple of warp tiles of {p.warp_m}x{p.warp_n}."
         return
     yield from _OWN[p.algorithm](p, shape, target)
+    if shape.epilogue:
+        yield from epilogues.violations(shape, p.algorithm, p.vectors[2], p.swap)
     if p.threads > THREADS:
         yield f"a CTA would have {p.threads} threads, and may have {THREADS}."
     if p.copy == "async" and "cp.async" not in target.instructions:
