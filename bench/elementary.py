@@ -1,7 +1,9 @@
-"""How far exp, log and tanh of kernels are from the exact ones, and where their coefficients come from.
+"""How far exp, log, tanh and erf of kernels are from the exact ones, and where their coefficients come from.
 
     python bench/elementary.py                  the largest errors: of f32 over all numbers, of f64 over samples
     python bench/elementary.py --coefficients   minimax polynomials by Remez's algorithm, in 80 decimal digits
+
+Of erf only f32 is compared, with Python's math.erf of samples, and f64 in tests/ir/test_elementary.py.
 
 An error is |y - exact| in ulp: units in the last place of the exact result, which for subnormal ones is that of the
 smallest normal number. The exact ones are NumPy's in float64 and in long double, of which this needs 64 bits of
@@ -14,6 +16,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator
 from decimal import Decimal, getcontext
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +24,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 
+from tilewright.expressions.operations import OPERATIONS
 from tilewright.ir import Function, Kernel, f32, f64, i64, ptr, vec
-from tilewright.ir.elementary import TANH_SMALL
+from tilewright.ir.elementary import ERF_SMALL, TANH_SMALL
 from tilewright.runtime.run import run
 
-NAMES = ("exp", "log", "tanh")
+NAMES = ("exp", "log", "tanh", "erf")
+TWO_PER_ROOT_OF_PI = Decimal("1.12837916709551257389615890312154517168810125865799771368817144342128493688")
 BLOCK = 1 << 18  # numbers at once: they stay in cache
 SAMPLES = 1 << 24  # of f64, in each range
 RANGES = {"exp": ((-750, 712), (-1, 1), (-746, -708)), "log": ((0.5, 2), (0, 1e6)), "tanh": ((-1, 1), (-20, 20))}
@@ -58,7 +63,7 @@ def worst(name: str, T: Any, wide: Any, blocks: Iterator[Any]) -> tuple[float, A
     function, y, found = emit(name, T, 32 // T.bytes), np.empty(BLOCK, T.numpy), (-1.0, None)
     for x in blocks:
         run(function, BLOCK, x, y)
-        error = errors(y, getattr(np, name)(x.astype(wide)))
+        error = errors(y, OPERATIONS[name].numpy(x.astype(wide)).astype(wide))
         at = int(error.argmax())
         if error[at] > found[0]:
             found = float(error[at]), x[at]
@@ -68,6 +73,12 @@ def worst(name: str, T: Any, wide: Any, blocks: Iterator[Any]) -> tuple[float, A
 def every_f32() -> Iterator[Any]:
     for start in range(0, 1 << 32, BLOCK):
         yield np.arange(start, start + BLOCK, dtype=np.uint32).view(np.float32)
+
+
+def some_f32() -> Iterator[Any]:
+    rng = np.random.default_rng(1)
+    for _ in range(SAMPLES // BLOCK):
+        yield rng.uniform(-4, 4, BLOCK).astype(np.float32)
 
 
 def some_f64(name: str) -> Iterator[Any]:
@@ -82,16 +93,18 @@ def some_f64(name: str) -> Iterator[Any]:
 # ---- coefficients
 
 
-def remez(f: Callable[[Decimal], Decimal], low: Decimal, high: Decimal, degree: int) -> tuple[list[Decimal], Decimal]:
-    """The polynomial whose largest error against f is the smallest, and that error."""
+def remez(f: Callable[[Decimal], Decimal], low: Decimal, high: Decimal, degree: int,
+          weight: Callable[[Decimal], Decimal] = lambda x: Decimal(1)) -> tuple[list[Decimal], Decimal]:
+    """The polynomial whose largest error against f, times `weight`, is the smallest, and that error."""
     n = degree + 2
     points = _chebyshev(low, high, n - 1)
     for _ in range(12):
-        rows = [[Decimal(1), *(x**j for j in range(1, degree + 1)), Decimal((-1) ** i)] for i, x in enumerate(points)]
+        rows = [[Decimal(1), *(x**j for j in range(1, degree + 1)), Decimal((-1) ** i) / weight(x)]
+                for i, x in enumerate(points)]
         *c, _ = _solve(rows, [f(x) for x in points])
         runs: list[tuple[Decimal, Decimal]] = []  # (error, x): the largest error between two changes of its sign
         for x in _chebyshev(low, high, 40 * n):
-            error = _horner(c, x) - f(x)
+            error = (_horner(c, x) - f(x)) * weight(x)
             if not runs or (runs[-1][0] > 0) != (error > 0):
                 runs.append((error, x))
             elif abs(error) > abs(runs[-1][0]):
@@ -148,6 +161,20 @@ def _tanh(y: Decimal) -> Decimal:
     return ((e - 1) / (e + 1) / x - 1) / y
 
 
+@cache
+def _erf(x: Decimal) -> Decimal:
+    term, total, n = x, x, 0
+    while abs(term) > abs(total).scaleb(-78):
+        n += 1
+        term *= 2 * x * x / (2 * n + 1)
+        total += term
+    return total * (-x * x).exp() * TWO_PER_ROOT_OF_PI
+
+
+def _erf_small(z: Decimal) -> Decimal:
+    return _erf(z.sqrt()) / z.sqrt() - 1 if z > Decimal("1e-40") else TWO_PER_ROOT_OF_PI - 1
+
+
 def coefficients() -> None:
     getcontext().prec = 80
     little = Decimal("1.0001")  # beyond the range, for how it is rounded
@@ -159,6 +186,13 @@ def coefficients() -> None:
     ):
         for T, degree in zip((np.float32, np.float64), degrees):
             c, error = remez(f, low, high, degree)
+            print(f"{name} {T.__name__}, error {error:.2e}:", *(float(T(x)).hex() for x in c))
+    small = Decimal(str(ERF_SMALL))
+    for T, near, far, end in (np.float32, 5, 6, "3.95"), (np.float64, 10, 18, "5.95"):
+        # of the second one the error of erf counts
+        for name, (c, error) in (("erf", remez(_erf_small, Decimal(0), small * small, near)), (
+                "erfc", remez(lambda x: -(1 - _erf(x)).ln(), small, Decimal(end), far,
+                              lambda x: (1 - _erf(x)) / _erf(x)))):
             print(f"{name} {T.__name__}, error {error:.2e}:", *(float(T(x)).hex() for x in c))
 
 
@@ -172,7 +206,8 @@ def main() -> None:
         return
     with np.errstate(all="ignore"):
         for name in options.only:
-            for T, wide, blocks in ((f64, np.longdouble, some_f64(name)), (f32, np.float64, every_f32())):
+            of_f64, of_f32 = (f64, np.longdouble, some_f64(name)), (f32, np.float64, every_f32())
+            for T, wide, blocks in (of_f64, of_f32) if name != "erf" else ((f32, np.float64, some_f32()),):
                 error, x = worst(name, T, wide, blocks)
                 print(f"{name} {T}: {error:.3f} ulp, of {float(x).hex()}", flush=True)
 

@@ -1,7 +1,7 @@
-"""abs, sqrt, exp, log and tanh of a kernel's values, and what the operators - and / record.
+"""abs, sqrt, exp, log, tanh and erf of a kernel's values, and what the operators - and / record.
 
-exp, log and tanh are expressions over the layer's own operations, without a library or a branch: a range reduction, a
-polynomial of fused multiply-adds, powers of two made of their bits. Every step is rounded as IEEE 754 says on every
+exp, log, tanh and erf are expressions over the layer's own operations, without a library or a branch: a range
+reduction, a polynomial of fused multiply-adds, powers of two made of their bits. Every step is rounded as IEEE 754 says on every
 target and in the simulator, so results have the same bits everywhere. Errors are measured by bench/elementary.py, for
 f32 over all numbers, and held by tests/ir/test_elementary.py.
 
@@ -47,6 +47,11 @@ def log(k: Kernel, x: Value) -> Value:
 def tanh(k: Kernel, x: Value) -> Value:
     """The hyperbolic tangent of floats, within 1.5 ulp; its sign is that of x, -0 of -0."""
     return _through_f32(k, _tanh, _float("tanh", x), x)
+
+
+def erf(k: Kernel, x: Value) -> Value:
+    """The error function of floats, within 1.5 ulp; its sign is that of x, -0 of -0."""
+    return _through_f32(k, _erf, _float("erf", x), x)
 
 
 # ---- what the operators of values record
@@ -103,9 +108,12 @@ class _Format:
     per_ln2: float                  # 1 / ln 2
     exp_ends: tuple[float, float]   # e^x is 0 from here down when rounded, infinite from here up
     tanh_end: float                 # tanh x is 1 from here up when rounded
+    erf_end: float                  # erf x is 1 from here up when rounded
     exp: Sequence[float]            # (e^r - 1 - r) / r^2, |r| <= ln 2 / 2
     log: Sequence[float]            # (log((1 + s) / (1 - s)) / s - 2) / z of z = s^2, |s| <= (sqrt 2 - 1)/(sqrt 2 + 1)
     tanh: Sequence[float]           # (tanh(x) / x - 1) / y of y = x^2, |x| <= TANH_SMALL
+    erf: Sequence[float]            # erf(x) / x - 1 of x^2, |x| <= ERF_SMALL
+    erfc: Sequence[float]           # -log(1 - erf x) of x, ERF_SMALL <= x <= erf_end
 
     @property
     def round(self) -> float:
@@ -119,19 +127,25 @@ class _Format:
 
 
 TANH_SMALL = 0.55                   # just beyond atanh(1/2)
+ERF_SMALL = 0.9                     # beyond, 1 - erf is 1/5 and less
 
 F32 = _Format(
     i32, 23, 127, (float.fromhex("0x1.62e4p-1"), float.fromhex("0x1.7f7d1cp-20")),
-    float.fromhex("0x1.715476p0"), (-104.0, 89.0), 10.0,
+    float.fromhex("0x1.715476p0"), (-104.0, 89.0), 10.0, 3.95,
     exp=tuple(map(float.fromhex, (
         "0x1p-1", "0x1.555556p-3", "0x1.5554eap-5", "0x1.1110acp-7", "0x1.6d432ap-10", "0x1.a17dd6p-13"))),
     log=tuple(map(float.fromhex, ("0x1.555556p-1", "0x1.9999ecp-2", "0x1.245c08p-2", "0x1.ddd97cp-3"))),
     tanh=tuple(map(float.fromhex, (
-        "-0x1.555554p-2", "0x1.110ff4p-3", "-0x1.b9a2eep-5", "0x1.5d3e2ap-6", "-0x1.b1eec2p-8"))))
+        "-0x1.555554p-2", "0x1.110ff4p-3", "-0x1.b9a2eep-5", "0x1.5d3e2ap-6", "-0x1.b1eec2p-8"))),
+    erf=tuple(map(float.fromhex, (
+        "0x1.06eba6p-3", "-0x1.8127p-2", "0x1.ce1ec2p-4", "-0x1.b6cbaap-6", "0x1.48be4ep-8", "-0x1.40683p-11"))),
+    erfc=tuple(map(float.fromhex, (
+        "0x1.5d142ap-13", "0x1.20b752p0", "0x1.4621bcp-1", "0x1.aa730cp-4", "-0x1.6d9caap-6", "0x1.91cc7cp-9",
+        "-0x1.9fb1c8p-13"))))
 
 F64 = _Format(
     i64, 52, 1023, (float.fromhex("0x1.62e42feep-1"), float.fromhex("0x1.a39ef35793c76p-33")),
-    float.fromhex("0x1.71547652b82fep0"), (-746.0, 710.0), 20.0,
+    float.fromhex("0x1.71547652b82fep0"), (-746.0, 710.0), 20.0, 5.95,
     exp=tuple(map(float.fromhex, (
         "0x1p-1", "0x1.5555555555557p-3", "0x1.5555555555558p-5", "0x1.11111111100dbp-7", "0x1.6c16c16c151fap-10",
         "0x1.a01a01abe8228p-13", "0x1.a01a01acfb134p-16", "0x1.71de02313675ep-19", "0x1.27e4ccce00c64p-22",
@@ -142,7 +156,17 @@ F64 = _Format(
     tanh=tuple(map(float.fromhex, (
         "-0x1.5555555555555p-2", "0x1.111111111103cp-3", "-0x1.ba1ba1b9ffdcep-5", "0x1.664f48776e800p-6",
         "-0x1.226e32ff59d50p-7", "0x1.d6d33c258f71cp-9", "-0x1.7d97fc0a875cap-10", "0x1.34c743830b1c7p-11",
-        "-0x1.ec2296d8fe7e3p-13", "0x1.65358f7da5a4ap-14", "-0x1.5a3c42b62cd24p-16"))))
+        "-0x1.ec2296d8fe7e3p-13", "0x1.65358f7da5a4ap-14", "-0x1.5a3c42b62cd24p-16"))),
+    erf=tuple(map(float.fromhex, (
+        "0x1.06eba8214db67p-3", "-0x1.812746b03790fp-2", "0x1.ce2f21a03843cp-4", "-0x1.b82ce30f5c6fp-6",
+        "0x1.565bcc902aff3p-8", "-0x1.c02d9d13c3dep-11", "0x1.f9a08d3c9fa7ep-14", "-0x1.f4a1ae94987aep-17",
+        "0x1.b7999b4d2019fp-20", "-0x1.4ded10bcccd98p-23", "0x1.60e07959386c7p-27"))),
+    erfc=tuple(map(float.fromhex, (
+        "0x1.23b082ab9a9e5p-24", "0x1.20dd68e8bea7ep0", "0x1.45f37cf6ac9eep-1", "0x1.a4ea01b2594e5p-4",
+        "-0x1.39111e29978d9p-6", "-0x1.efdf21166dd15p-13", "0x1.c2c61011c664p-10", "-0x1.3977909088d46p-11",
+        "0x1.f2cb4aa06080dp-17", "0x1.6c65f7cfae374p-14", "-0x1.b6bee31d5aa4ep-15", "0x1.3fc29d24da1b3p-16",
+        "-0x1.51ad229fb4a0cp-18", "0x1.0d2877e005072p-20", "-0x1.43b64ccdaedd9p-23", "0x1.1e2ef81727cabp-26",
+        "-0x1.5fd8b7e094565p-30", "0x1.0cf2f2e23e1a6p-34", "-0x1.8113b2c9a69b4p-40"))))
 
 
 def _format(t: Type) -> _Format: return F32 if t.bits == 32 else F64
@@ -216,12 +240,27 @@ def _root_of_half(F: _Format) -> int:
 
 
 def _tanh(k: Any, x: Value) -> Value:
-    """Of |x|: a polynomial near 0, elsewhere 1 - 2 / (e^2|x| + 1). Then the sign of x, which 0 has, too."""
+    """Of |x|: a polynomial near 0, elsewhere 1 - 2 / (e^2|x| + 1)."""
     F, t = _format(x.type), x.type
-    whole = vec(F.whole, t.length)
     size, y = k.abs(x), x * x
     small = k.fma(size*y, _polynomial(k, F.tanh, y), size)
     p, n = _reduced_exp(k, k.min(2*F.tanh_end, size + size))
     large = 1.0 - 2.0 / (p * _power(k, n + F.bias, t) + 1.0)
-    sign = k.bits_as(x, whole) & -1 << F.whole.bits - 1
-    return k.bits_as(k.bits_as(k.select(size < TANH_SMALL, small, large), whole) | sign, t)
+    return _signed(k, k.select(size < TANH_SMALL, small, large), x)
+
+
+def _erf(k: Any, x: Value) -> Value:
+    """Of |x|: a polynomial near 0, elsewhere 1 - e^-y, y another one."""
+    F, t = _format(x.type), x.type
+    size = k.abs(x)
+    small = k.fma(size, _polynomial(k, F.erf, x*x), size)
+    p, n = _reduced_exp(k, -_polynomial(k, F.erfc, k.min(F.erf_end, size)))
+    large = 1.0 - p * _power(k, n + F.bias, t)
+    return _signed(k, k.select(size < ERF_SMALL, small, large), x)
+
+
+def _signed(k: Any, size: Value, x: Value) -> Value:
+    """With the sign of x, which 0 has, too."""
+    whole = vec(_format(x.type).whole, x.type.length)
+    sign = k.bits_as(x, whole) & -1 << whole.scalar.bits - 1
+    return k.bits_as(k.bits_as(size, whole) | sign, x.type)
