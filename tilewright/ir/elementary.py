@@ -1,9 +1,9 @@
 """abs, sqrt, exp, log, tanh and erf of a kernel's values, and what the operators - and / record.
 
 exp, log, tanh and erf are expressions over the layer's own operations, without a library or a branch: a range
-reduction, a polynomial of fused multiply-adds, powers of two made of their bits. Every step is rounded as IEEE 754 says on every
-target and in the simulator, so results have the same bits everywhere. Errors are measured by bench/elementary.py, for
-f32 over all numbers, and held by tests/ir/test_elementary.py.
+reduction, a polynomial of fused multiply-adds, powers of two made of their bits. Every step is rounded as IEEE 754 says
+on every target and in the simulator, so results have the same bits everywhere. Errors are measured by
+bench/elementary.py, for f32 over all numbers (erf: samples), and held by tests/ir/test_elementary.py.
 
 Formats of 16 bits are computed in f32 and rounded once more.
 """
