@@ -24,7 +24,7 @@ DEFAULT = "-"           # of a result: in the format of C
 
 @lru_cache(maxsize=256)
 def read(text: str) -> Epilogue:
-    from tilewright.expressions.epilogue import Epilogue    # of which most processes have none
+    from tilewright.expressions.epilogue import Epilogue  # of which most processes have none
     return Epilogue.read(text)
 
 

@@ -17,6 +17,7 @@ from tilewright.kernels.gpu.fused import Fused, Loaded, rounded
 from tilewright.kernels.gpu.scales import Scales
 from tilewright.kernels.narrow import scaled, widened
 
+
 @dataclass(frozen=True)
 class Run:
     """Sums of elements that are next to each other in a row of C: at most Out.VECTOR of them."""
