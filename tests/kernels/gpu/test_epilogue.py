@@ -86,7 +86,8 @@ def test_an_expression_at_the_seam_reaches_kernels_with_scales(emit):
     a, b, scales = (np.zeros((rows, width), np.int8) for rows, width in ((m, k // 2), (n, k // 2), (64, k // 32)))
     c = np.full((m, n), np.nan, np.float32)
     options = {"CTA_K": 128 if emit is emit_scaled_mfma_gemm else 32}
-    tw.simulate(emit(A="e2m1", VECTOR_C=1, EPILOGUE=fused(), **WAVES, **options), m, n, k, 1.0, a.ravel(), k // 2, b.ravel(), k // 2,
+    function = emit(A="e2m1", VECTOR_C=1, EPILOGUE=fused(), **WAVES, **options)
+    tw.simulate(function, m, n, k, 1.0, a.ravel(), k // 2, b.ravel(), k // 2,
                 scales.ravel(), k // 32, scales.ravel(), k // 32, 0.0, c, n, *given(m, n), grid=(1, 1, 1))
     np.testing.assert_array_equal(c, wanted(np.zeros((m, n)), c, 0.0, 1.0))
 
@@ -96,7 +97,7 @@ def test_the_expression_comes_before_rounding():
     m, n, k = 2, 64, 32
     a, b = np.full((m, k), 0.5, np.float16), np.full((n, k), 0.5, np.float16)
     c = np.full((m, n), np.nan, np.float16)
-    tw.simulate(emit_mfma_gemm(ARCH="gfx942", A="f16", OUT="f16", CTA_K=32, VECTOR_C=4, EPILOGUE=fused(), **WAVES), m, n, k,
-                0.01, a, k, b, k, 0.0, c, n, *given(m, n), grid=(1, 1, 1))
+    function = emit_mfma_gemm(ARCH="gfx942", A="f16", OUT="f16", CTA_K=32, VECTOR_C=4, EPILOGUE=fused(), **WAVES)
+    tw.simulate(function, m, n, k, 0.01, a, k, b, k, 0.0, c, n, *given(m, n), grid=(1, 1, 1))
     expected = wanted(np.full((m, n), 8, np.float32), c, 0.0, np.float32(0.01)).astype(np.float32).astype(np.float16)
     np.testing.assert_array_equal(c, expected)

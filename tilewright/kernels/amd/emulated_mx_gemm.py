@@ -26,7 +26,8 @@ ROOMY = 128                 # accumulators of a lane that leave as many register
 
 
 def emit_emulated_mx_gemm(*, ARCH: str = "gfx942", A: str = "e2m1", B: str | None = None, OUT: str = "f32",
-                          STAGES: int = 2, DIRECT: bool = False, VECTOR_C: int = 4, EPILOGUE: str = "", **tiling: int) -> Function:
+                          STAGES: int = 2, DIRECT: bool = False, VECTOR_C: int = 4, EPILOGUE: str = "",
+                          **tiling: int) -> Function:
     """Parameters and arguments are those of `scaled_mfma_gemm`: lda and ldb count bytes, a multiple of 8, ld_scale_a
     and ld_scale_b scales; k counts elements, a multiple of 32. CTA_K steps of k take 2 * CTA_K bytes of LDS a row.
 

@@ -75,7 +75,7 @@ def rounded(k: Kernel, values: list[Value], FORMAT: str, ROUND_PAIR: bool = Fals
     return narrowed(k, k.pack(*values), FORMAT)
 
 
-Loaded = Mapping[str, list[Value]]          # operands as they lie in memory, by name: vectors of results, or one for all
+Loaded = Mapping[str, list[Value]]          # operands as they are in memory, by name: of each result, or one for all
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,8 @@ def emit_gemv(DTYPE: str = "f32", B: str = "", LAYOUT: str = "nn", COLUMN: bool 
     FACTOR = None if not SCALED else f32 if T == i32 else T
     k = Kernel(f"gemv_{DTYPE}_{B or DTYPE}_{LAYOUT}_{'column' if COLUMN else 'row'}{COUNT}x{WIDTH}_v{VECTOR}_w{WARPS}"
                f"_k{SPLIT_K}{'_batch' if BATCH else ''}{f'_{OUT}' if OUT else ''}{'_scaled' if SCALED else ''}"
-               f"{f'_when_{WHEN}' if WHEN else ''}{f'_beside{BESIDE}' if BESIDE else ''}{suffix(EPILOGUE)}", threads=THREADS,
+               f"{f'_when_{WHEN}' if WHEN else ''}{f'_beside{BESIDE}' if BESIDE else ''}{suffix(EPILOGUE)}",
+               threads=THREADS,
                noalias=POINTERS + pointers(EPILOGUE) if split.divided else True,
                **parameters(T, A_TYPE, B_TYPE, memory_type(OUT or DTYPE), split, FACTOR, BATCH, WHEN=WHEN,
                             EPILOGUE=EPILOGUE))

@@ -226,9 +226,10 @@ class Copied:
                     k.bulk_wait(int(len(blocks) % 2 == 0), read=True)   # the copy before the last: it had this buffer
                 k.warp_barrier()
                 by = self._factors(out.scales, rows, columns) if out.scales else {}
+                own = range(first // 2, (first + WIDTH) // 2, 2)
                 self._write(buffer, [self._pair(
                     out, [sums.element(i, e), sums.element(i, e + 1)], rows[e // 2 % 2], columns[e // 4], read_c,
-                    by.get((e // 2 % 2, e // 4)), loaded.get(e)) for e in range(first // 2, (first + WIDTH) // 2, 2)], T)
+                    by.get((e // 2 % 2, e // 4)), loaded.get(e)) for e in own], T)
                 k.fence_async()
                 k.warp_barrier()
                 at = out.column(column + first), row + i*APART

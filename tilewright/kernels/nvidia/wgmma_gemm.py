@@ -164,8 +164,8 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     EACH = fused.sums(EPILOGUE)                             # columns of sums for one of C
     ROW_C = Copied.row(CTA_N // CLUSTER_K * C_TYPE.bytes // EACH)
     if COPIED and not ROW_C:
-        raise ValueError(f"CTA_N must be a multiple of {EACH*CLUSTER_K*Copied.SWIZZLES[-1] // C_TYPE.bytes} for copies of C "
-                         f"in {OUT}, not {CTA_N}")
+        raise ValueError(f"CTA_N must be a multiple of {EACH*CLUSTER_K*Copied.SWIZZLES[-1] // C_TYPE.bytes} for copies "
+                         f"of C in {OUT}, not {CTA_N}")
     more: dict[str, Any] = {"c_map": Copied.map_type(C_TYPE, ROW_C, BATCH)} if COPIED else {}
     more |= {"batch": i32, "stride_a": i64, "stride_b": i64, "stride_c": i64} if BATCH else {}
     more |= scales.parameters(f32, BATCH, BLOCKS) if SCALED or BLOCKS else {}
@@ -183,8 +183,8 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                f"_c{CLUSTER_M}x{CLUSTER_N}{f'x{CLUSTER_K}'*(CLUSTER_K > 1)}_v{VECTOR_C}"
                f"{''.join(f'_{name}' for name, there in asked.items() if there)}{fused.suffix(EPILOGUE)}",
                threads=128*(WARPGROUPS + 1), cluster=(CTAS, 1, 1),
-               noalias=scales.POINTERS + fused.pointers(EPILOGUE) if COPIED or DIVIDED else True, m=i32, n=i32, k=i32, alpha=FACTOR, a=a.map,
-               b=b.map, beta=FACTOR, c=ptr(C_TYPE), ldc=i64, **more)
+               noalias=scales.POINTERS + fused.pointers(EPILOGUE) if COPIED or DIVIDED else True,
+               m=i32, n=i32, k=i32, alpha=FACTOR, a=a.map, b=b.map, beta=FACTOR, c=ptr(C_TYPE), ldc=i64, **more)
     g, t = arguments(k, WHEN), k.thread[0]
     a_smem = k.smem("a_smem", (STAGES, a.BYTES), i8, ALIGN)
     b_smem = k.smem("b_smem", (STAGES, b.BYTES), i8, ALIGN)
