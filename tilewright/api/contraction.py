@@ -185,7 +185,8 @@ def _einsum(given: Sequence[Any], labels: Any, output: Any, out: Any, out_dtype:
             needed = {*terms.output, *(x for term in (*left, *chosen[2:]) for x in term.labels)}
             final = last and len(chosen) == 2
             place = _place(target, terms.output) if final and target is not None and target.dtype == result else None
-            chosen = [work.product(chosen[0], chosen[1], needed, result if final else between, place), *chosen[2:]]
+            chosen = [work.product(chosen[0], chosen[1], needed, result if final else between, place,
+                                   terms.output), *chosen[2:]]
         left.append(chosen[0])
     needed = {*terms.output}
     found = contraction.arranged(work.summed(left[0], needed), terms.output)
@@ -250,11 +251,14 @@ class _Work:
                 return Term(np.asarray(np.any(term.array, axis=axes)), kept)
             return Term(np.asarray(np.sum(term.array, axis=axes, dtype=self.between)), kept)
 
-    def product(self, a: Term, b: Term, needed: set[Any], dtype: np.dtype[Any], place: Term | None) -> Term:
+    def product(self, a: Term, b: Term, needed: set[Any], dtype: np.dtype[Any], place: Term | None,
+                output: Labels) -> Term:
         """The product of a and b in a dtype, with the labels that are needed later; at this place, if it can be written
         there."""
         a, b = self.summed(a, needed | {*b.labels}), self.summed(b, needed | {*a.labels})
         kept = tuple(dict.fromkeys(x for x in (*a.labels, *b.labels) if x in needed))
+        if contraction.exchanged(a, b, kept, place, output):
+            a, b = b, a
         groups = contraction.groups(a, b, kept, place)
         if not groups.k and not (groups.m and groups.n):
             return self._elementwise(a, b, kept, dtype)

@@ -7,7 +7,6 @@ checked, and nothing twice.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from tilewright import forks, formats
 from tilewright.api import dispatch
+from tilewright.plans.cpu import SHORT
 from tilewright.rules import arguments, complex_product, contraction, numpy_products, shapes
 from tilewright.rules.arguments import F32
 from tilewright.rules.call import Call, Product, decide
@@ -174,11 +174,37 @@ def contract(a: Array, b: Array, c: Array, found: contraction.Groups, threads: i
     """c = sums of products of a and b, whose axes are arranged as `found` says; c has the dtype of the result and
     shares nothing with them."""
     x = contraction.merged(a, b, c, found)
-    nb, nm, _, nk = x.counts
-    batch = x.c.shape[:nb]
-    m, n, k = (math.prod(s) for s in (x.c.shape[nb : nb + nm], x.c.shape[nb + nm :], x.b.shape[nb : nb + nk]))
-    left, right = x.a.reshape((*batch, m, k)), x.b.reshape((*batch, k, n))
-    there = x.c.reshape((*batch, m, n), copy=False) if x.c.flags.c_contiguous or x.matrices else None
+    x = x if x.matrices else x.as_batch() or x
+    if not x.matrices and not _copying_pays(x) and _by_tables(x, threads):
+        return
+    batch, (m, n, k) = x.c.shape[: x.counts[0]], x.sizes
+    left, right = x.a.reshape((*batch, m, k)), x.b.reshape((*batch, k, n))          # copies, where axes do not merge
+    there = x.c if x.matrices else x.c.reshape((*batch, m, n)) if x.c.flags.c_contiguous else None
     result = product(Call(left, right, there, out_dtype=c.dtype, threads=threads))
     if there is None:
         x.c[...] = result.reshape(x.c.shape)
+
+
+def _copying_pays(x: contraction.Operands) -> bool:
+    """Whether both operands are so small beside C, and k so short, that they had better be copied, to be read in
+    place."""
+    return x.sizes[2] <= SHORT and 4 * (x.a.size + x.b.size) <= x.c.size and x.c.flags.c_contiguous
+
+
+def _by_tables(x: contraction.Operands, threads: int | None) -> bool:
+    """Without a copy, by this processor's tables of offsets; False, and nothing done, for formats that it does not
+    pack so."""
+    sums, _ = arguments.dtypes(x.a, x.b, None, x.c.dtype)
+    engine = forks.imported("tilewright.runtime.cpu.contraction")
+    if sums.kind == "c":
+        return False
+    a, b = (y if arguments.ready(y, y.dtype) and dispatch.cpu().packs(y.dtype, sums) else arguments.converted(y, sums)
+            for y in (x.a, x.b))
+    c = x.c if x.c.dtype == sums else np.empty(x.c.shape, sums)
+    outer = x.counts[0] - 1
+    for index in np.ndindex(c.shape[:outer]) if outer > 0 else ((),):
+        if not engine.gemm(a[index], b[index], c[index], (min(x.counts[0], 1), *x.counts[1:]), threads=threads):
+            return False
+    if c is not x.c:
+        x.c[...] = arguments.rounded(c, x.c.dtype)
+    return True

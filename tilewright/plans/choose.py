@@ -99,7 +99,7 @@ def candidates(shape: Shape, target: CpuTarget, tiles: int = 1, like: CpuPlan | 
         yield from tile_plans(shape, target)
     elif shape.complex:
         yield from complex_plans(shape, target)
-    elif shape.converts:
+    elif shape.converts or shape.scattered:
         yield from converting_plans(shape, target)
     else:
         yield from plain_plans(shape, target, tiles)
@@ -137,7 +137,7 @@ def plain_plans(shape: Shape, target: CpuTarget, tiles: int) -> Iterator[CpuPlan
 
 
 def converting_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
-    """Where packing brings operands into the format that is multiplied, so that both have to be packed.
+    """Where packing brings operands into the format that is multiplied, or goes by tables: both have to be packed.
 
     Threads have rows or columns of their own: two that share a block of A wait for each other before and after each,
     for which two threads of a Zen 5 took 1.06 to 1.08 of the time for f16.

@@ -23,7 +23,8 @@ MOST_BLOCK = {"A": 64 << 20, "B": 1 << 30}      # bytes of a block: far beyond a
 SHORT = 32              # k up to which neither operand is read often enough to be worth packing
 MOST_LINES = (1 << 31) - 1      # rows, columns or steps of k in a block
 PARTS = 16              # of B's columns, in which threads that claim multiply each of the last blocks of A
-Order = Literal["rows", "columns", "any"]       # what is contiguous in an operand
+# What is contiguous in an operand; "scattered": its rows or columns have no one stride, and it is packed by tables
+Order = Literal["rows", "columns", "any", "scattered"]
 ITEMSIZE = {"f32": 4, "f64": 8, "i32": 4, "i64": 8, **dict.fromkeys(BY_NAME, 4)}
 
 
@@ -86,13 +87,15 @@ class Shape(NamedTuple):
     source_b: str = ""
     out: str = ""       # C's format, if sums are rounded as they are stored; "" for that of the sums
     depth: int = 0      # elements of k, if words are multiplied
+    c: Order = "rows"   # or "scattered": stored by tables
 
     def __str__(self) -> str:
         """For people: a 64x128x512 product of f32 packed from c64 by c64."""
         sources = " by ".join(x or self.dtype for x in (self.source_a, self.source_b))
         packed = f" packed from {sources}" if self.source_a or self.source_b else ""
         return (f"a {self.m}x{self.n}x{self.depth or self.k} product of {self.dtype}{packed}"
-                + f", stored as {self.out}"*bool(self.out) + f", with A by {self.a} and B by {self.b}")
+                + f", stored as {self.out}"*bool(self.out) + f", with A by {self.a} and B by {self.b}"
+                + ", C scattered"*(self.c == "scattered"))
 
     @property
     def key(self) -> tuple[str, int, int, int, str, str, int]:
@@ -115,7 +118,8 @@ class Shape(NamedTuple):
     @property
     def swapped(self) -> Shape:
         """The shape of C^T = B^T @ A^T."""
-        exchanged: dict[Order, Order] = {"rows": "columns", "columns": "rows", "any": "any"}
+        exchanged: dict[Order, Order] = {"rows": "columns", "columns": "rows", "any": "any",
+                                           "scattered": "scattered"}
         return self._replace(m=self.n, n=self.m, a=exchanged[self.b], b=exchanged[self.a],
                              source_a=self.source_b, source_b=self.source_a)
 
@@ -141,6 +145,11 @@ class Shape(NamedTuple):
     def converts(self) -> bool:
         """Whether packing, or storing, converts: then both operands have to be packed."""
         return bool(self.source_a or self.source_b or self.out)
+
+    @property
+    def scattered(self) -> bool:
+        """Whether packing, or storing, goes by tables: likewise."""
+        return "scattered" in (self.a, self.b, self.c)
 
     @property
     def sums(self) -> str:
@@ -227,6 +236,9 @@ class CpuPlan(Plan):
         elif shape.converts:
             found.append(f"{self.algorithm} reads operands and writes C in the format of the sums, {shape.sums}: only "
                          "packed plans convert.")
+        if shape.scattered and (self.algorithm != "packed" or self.swap or self.copy):
+            found.append("scattered operands are packed by tables in their own roles, and so is a scattered C stored: "
+                         "only packed plans without swap and copy can run.")
         if shape.complex and (self.swap or self.copy):
             found.append("complex operands are packed in their own roles, B as two rows and two columns of reals for "
                          "each number: a plan for them has neither swap nor copy.")

@@ -94,7 +94,7 @@ def stays_in_cache(shape: Shape, target: CpuTarget) -> bool:
     B, which the builtin packs."""
     m, n, k = shape.m, shape.n, shape.k
     by_panels = shape.b == "columns" and k <= PANEL_DEPTH and shape.dtype in BUILTIN
-    return ((shape.b == "rows" or by_panels) and shape.a != "any" and not shape.converts
+    return ((shape.b == "rows" or by_panels) and shape.a != "any" and not shape.converts and not shape.scattered
             and max(m * k, k * n, m * n) <= small_elements(shape.dtype, target, shape.a))
 
 

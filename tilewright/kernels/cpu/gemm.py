@@ -88,6 +88,7 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
     # block of k each in the same place.
     finishing, again = g.finish != 0, g.k > kc_max
     tiles = k.select(again, g.sums + jc_id*(m_panels*g.nc_panels*(MR*NR)), k.local("tile", (MR*NR,), panels.T))
+    ldc = k.select(g.c_tables != 0, g.c_tables, g.ldc)
     alpha = k.select(finishing, k.constant(panels.C, 1), g.alpha)           # then it multiplies whole sums
     ld_place = k.select(finishing, k.constant(i64, NR), g.ldc)
 
@@ -142,7 +143,7 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
                                        place=place, ld=ld_place)
                 panels.multiply(s, tile, coming)
                 with k.when(s.finishes):
-                    k.call(g.finish, place, g.c, g.ldc, *panels.finished(i, j, h, cols), g.alpha)
+                    k.call(g.finish, place, g.c, ldc, *panels.finished(i, j, h, cols), g.alpha)
 
     def dealt(s: SimpleNamespace) -> None:
         """Each thread has its own rows and its own panels of B, which it packs just before it first needs them."""
@@ -204,7 +205,7 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
             until(multiplied, (number - 1)*whole)                           # the block before the last had this place
             until(finished, (number - 1)*tails)
             if PREPACKED != "b":                                            # its rows are in as many pages
-                deep = k.constant(i64, PAGES // ROWS * ROWS) if panels.DIVISIBLE else s.kc
+                deep = k.select(g.b_lines != 0, s.kc, PAGES // ROWS * ROWS) if panels.DIVISIBLE else s.kc
                 with k.loop(s.kc, step=deep) as p, k.loop(k.min((i + 1)*group, s.nc), k.min(i*group, s.nc)) as jr:
                     pack_b(s, jr, p, k.min(deep, s.kc - p))
             if PREPACKED != "a":

@@ -18,7 +18,11 @@ PACKED = (
     "barriers",                 # zeroed; one for each block of B, then one for each block of A
     "finish",                   # what rounds C to its format as it is stored (out.py), or 0; beta is 0 then, and
     "sums",                     # where its tiles are while they are added up, with several blocks of k
+    "a_lines", "a_steps",       # of a scattered operand the tables that take the places of its strides (scattered.py),
+    "b_lines", "b_steps",       # which are 0 then; else 0
+    "c_tables",                 # of a scattered C, for `finish`: the addresses of those of its rows and columns
 )
+LINE_FIELDS, STEP_FIELDS = 2, 4     # of an entry of such tables
 IN_PLACE = (
     "m", "n", "k", "a",
     "lda",                      # A's row stride if by_rows, else its column stride; the other stride is 1

@@ -16,7 +16,7 @@ from typing import Any
 from tilewright.ir import Kernel, Value, i8, i64, ptr
 from tilewright.ir.ops.x86 import TileRegisters
 from tilewright.kernels.cpu.amx import AHEAD
-from tilewright.kernels.cpu.jobs import PACKED, panel_space
+from tilewright.kernels.cpu.jobs import LINE_FIELDS, PACKED, STEP_FIELDS, panel_space
 from tilewright.kernels.cpu.microkernel import LEAD, PACE, PACKED_WORDS, TYPES
 from tilewright.kernels.narrow import memory_type
 from tilewright.plans.words import TILE_WORDS
@@ -64,12 +64,23 @@ class Panels:
         return j
 
     def a_at(self, i: Value, p: Value) -> tuple[Value, Value, Value]:
-        """Arguments of the packing of rows from i on, from row p of their panel on: address, step_i, step_p."""
-        return self.g.a.view(self.g.rsa, self.g.csa).at(i, self.source(p)), self.g.rsa, self.g.csa
+        """Arguments of the packing of rows from i on, from row p of their panel on: address, step_i, step_p; or the
+        tables of rows and of steps, from there on."""
+        g = self.g
+        return self._scattered(g.a_lines, g.a_steps, i, p, g.a,
+                               (g.a.view(g.rsa, g.csa).at(i, self.source(p)), g.rsa, g.csa))
 
     def b_at(self, p: Value, j: Value) -> tuple[Value, Value, Value]:
         """The same of B's columns from j on."""
-        return self.b(self.source(p), self.column(j)), self.g.csb, self.g.rsb
+        g = self.g
+        return self._scattered(g.b_lines, g.b_steps, j, p, g.b,
+                               (self.b(self.source(p), self.column(j)), g.csb, g.rsb))
+
+    def _scattered(self, lines: Value, steps: Value, i: Value, p: Value, start: Value,
+                   strided: tuple[Value, Value, Value]) -> tuple[Value, Value, Value]:
+        by_table = start, lines + i*(8*LINE_FIELDS), steps + p*(8*STEP_FIELDS)
+        where, step_i, step_p = (self.k.select(lines != 0, x, y) for x, y in zip(by_table, strided))
+        return where, step_i, step_p
 
     def b(self, p: Value, j: Value) -> Value:
         return self.g.b.view(self.g.rsb, self.g.csb).at(p, j)

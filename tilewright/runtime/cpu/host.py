@@ -19,6 +19,7 @@ from tilewright.targets.cpu import CpuTarget
 
 if TYPE_CHECKING:
     from tilewright.ir.program import Function
+    from tilewright.runtime.cpu.tables import Scattered
 
 SWAPPED = str.maketrans("ab", "ba")
 DRIVER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)       # driver(job, thread or part)
@@ -132,6 +133,11 @@ class Host:
             conj = conj if role == "b" else ""
             return self.address("packing:emit_pack_complex", target, dtype, width, kind, role, conj)
         return self.address(emitter, target, *args, *more)
+
+    def packing_scattered(self, target: CpuTarget, shape: Shape, width: int, role: str, by: Scattered) -> int:
+        """The same of an operand with tables."""
+        source = shape.source_a if role == "a" else shape.source_b
+        return self.address("scattered:emit_pack_scattered", target, shape.dtype, width, by.kind, by.pieces, source)
 
     def driver(self, target: CpuTarget, algorithm: str, dtype: str, mr: int, nr: int, *sources: str) -> int:
         """Of the loops around the kernels; `sources` are the formats of A and B, if packing converts any, and then

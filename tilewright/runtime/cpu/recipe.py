@@ -7,12 +7,15 @@ from array import array
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from tilewright.formats import FORMATS
 from tilewright.kernels.cpu import jobs
 from tilewright.plans.cpu import SHORT, CpuPlan, Shape, Strides, order
 from tilewright.plans.model import WAKE_ABOVE, WAKE_ONE
 from tilewright.plans.words import TILE_WORDS
 from tilewright.runtime.cpu.host import SWAPPED, Host, host
+from tilewright.runtime.cpu.tables import Scattered, ScatteredC
 from tilewright.targets.cpu import CpuTarget
 
 FORK_FLOPS = 300_000            # work worth sharing with threads that are awake,
@@ -54,6 +57,13 @@ def packing(role: str, host: Host, target: CpuTarget, shape: Shape, strides: Str
     return host.packing(target, shape, plan.mr if role == "a" else plan.nr, kind, role, conj)
 
 
+class Tables(NamedTuple):
+    """Of operands that have no strides; None for those that have."""
+    a: Scattered | None = None
+    b: Scattered | None = None
+    c: ScatteredC | None = None
+
+
 class Work(NamedTuple):
     """What a recipe has emitted code do: function(job, part) for each part, as `Host.run_parts` or, of a team,
     `run_team` does it."""
@@ -71,11 +81,12 @@ class Recipe:
     `host` has the functions, memory and threads: this process's, or the simulator's.
     `conj`: which of complex operands are conjugated, "", "a", "b" or "ab"; shape is that of the real product
     (kernels/cpu/packing_complex.py). `prepacked`: "a" or "b" if that operand was packed before
-    (runtime/cpu/packed.py): its address is that of its panels. ValueError if the plan cannot run.
+    (runtime/cpu/packed.py): its address is that of its panels. `tables`: of operands whose strides do not count.
+    ValueError if the plan cannot run.
     """
 
     def __init__(self, shape: Shape, strides: Strides, plan: CpuPlan, target: CpuTarget, host: Host = host,
-                 conj: str = "", prepacked: str = "") -> None:
+                 conj: str = "", prepacked: str = "", tables: Tables | None = None) -> None:
         if problems := plan.violations(shape, target):
             raise ValueError(f"plan {plan} cannot run {shape}: " + " ".join(problems))
         if plan.swap:
@@ -83,7 +94,7 @@ class Recipe:
             prepacked = prepacked.translate(SWAPPED)
         assert plan.algorithm == "packed" or not prepacked, plan
         self.shape, self.strides, self.plan, self.target, self.host = shape, strides, plan, target, host
-        self.conj, self.prepacked = conj, prepacked
+        self.conj, self.prepacked, self.tables = conj, prepacked, tables or Tables()
         sources = (shape.source_a, shape.source_b) if shape.source_a or shape.source_b or prepacked else ()
         self.function = host.driver(target, plan.algorithm, shape.dtype, plan.mr, plan.nr, *sources,
                                     *((prepacked,) * bool(prepacked)))
@@ -116,7 +127,8 @@ class Recipe:
 
     def onto(self, strides: Strides) -> Recipe:
         """The same for other strides of C, in the roles that the plan gives the operands."""
-        return type(self)(self.shape, strides, self.plan, self.target, self.host, self.conj, self.prepacked)
+        return type(self)(self.shape, strides, self.plan, self.target, self.host, self.conj, self.prepacked,
+                          self.tables)
 
     def _bits(self, x: float) -> int:
         """x as the job's field holds it: a number of the sums' type in the low bytes; beyond f32's range it is inf."""
@@ -139,17 +151,40 @@ class Recipe:
         self.b_blocks = plan.jc_ways * (1 + plan.claims)
         self.a_bytes = _page(self.a_blocks * self.a_block)
         # tiles of C that wait for the next block of k, for one of jc_ways
-        waiting = shape.out and cut.kc < shape.k
+        waiting = (shape.out or self.tables.c) and cut.kc < shape.k
         self.sums = -(-shape.m // plan.mr) * plan.mr * cut.nc_panels * plan.nr * shape.itemsize if waiting else 0
         self.b_bytes = _page(self.b_blocks * self.b_block)
         self.space = self.a_bytes + self.b_bytes + plan.jc_ways * self.sums
-        pack_a, pack_b = (0 if role == self.prepacked else
-                          packing(role, self.host, self.target, shape, st, plan, self.conj) for role in "ab")
+        pack_a, pack_b = (0 if role == self.prepacked else self._packing(role) for role in "ab")
         return {"m": shape.m, "n": shape.n, "k": shape.k, "rsa": st.rsa, "csa": st.csa, "rsb": st.rsb, "csb": st.csb,
                 "ldc": st.csc if shape.tiles else st.rsc, "mc_panels": cut.mc_panels, "kc": cut.kc,
                 "nc_panels": cut.nc_panels, "jc_ways": plan.jc_ways, "ic_ways": plan.ic_ways, "jr_ways": plan.jr_ways,
                 "pack_a": pack_a, "pack_b": pack_b, "table": kernels.address, "depth": shape.depth,
-                "finish": self.host.address("out:emit_finish", self.target, plan.nr, shape.out) if shape.out else 0}
+                "finish": self._finish(), **self._addresses()}
+
+    def _packing(self, role: str) -> int:
+        by: Scattered | None = getattr(self.tables, role)
+        if by is None:
+            return packing(role, self.host, self.target, self.shape, self.strides, self.plan, self.conj)
+        width = self.plan.mr if role == "a" else self.plan.nr
+        return self.host.packing_scattered(self.target, self.shape, width, role, by)
+
+    def _finish(self) -> int:
+        """What stores sums that are finished elsewhere than where they are added up; 0 if micro-kernels do."""
+        if c := self.tables.c:
+            result = self.shape.out or self.added_in
+            return self.host.address("scattered:emit_scatter", self.target, self.plan.nr, result, c.kind, c.pieces)
+        return self.host.address("out:emit_finish", self.target, self.plan.nr, self.shape.out) if self.shape.out else 0
+
+    def _addresses(self) -> dict[str, int]:
+        """Of the tables, in the job."""
+        of = self.host.of_table
+        found = {f"{name}_{field}": of(getattr(by, field)) for name, by in (("a", self.tables.a), ("b", self.tables.b))
+                 if by is not None for field in ("lines", "steps")}
+        if c := self.tables.c:
+            self.tables_of_c = np.array([of(c.rows), of(c.columns)])        # the job holds the address
+            found["c_tables"] = of(self.tables_of_c)
+        return found
 
     def _in_place(self) -> dict[str, int]:
         shape, st, plan = self.shape, self.strides, self.plan

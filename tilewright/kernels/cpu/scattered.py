@@ -1,0 +1,155 @@
+"""Packing and storing by tables: matrices whose rows or columns have no one stride, as those that contractions make of
+several axes of an array (the block-scatter layout of D. A. Matthews, "High-Performance Tensor Contraction without
+Transposition", SIAM J. Sci. Comput. 40, 2018).
+
+Element (i, p) of a scattered A is source[lines[i] + steps[p]], and B's likewise with its columns as lines. The tables
+are arrays of i64 (runtime/cpu/tables.py makes them), and take the strides' places in the arguments of packing:
+
+    lines[i]    (offset, run)               run: how many lines from here on lie side by side, one element apart
+    steps[v]    (offset, run, row, apart)   row: where in the panel this step belongs, as those of the run do, each
+                                            `apart` rows after the one before. In the order of k, but where a line is
+                                            read along k ("along"): in the order of the operand's memory, within each
+                                            block of k
+
+So a panel is read in runs by vectors, whichever axes it consists of. KIND says in which direction runs lie: "across"
+lines, of which each vector meets at most PIECES; "along" k; or "any", where there are none.
+"""
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from tilewright.ir import Function, Kernel, Value, f32, f64, i32, i64, ptr, vec
+from tilewright.kernels.cpu.jobs import LINE_FIELDS, STEP_FIELDS
+from tilewright.kernels.cpu.microkernel import TYPES
+from tilewright.kernels.cpu.out import Out
+from tilewright.kernels.cpu.packing import ROWS, transpose
+from tilewright.kernels.narrow import memory_type, widened
+from tilewright.targets.cpu import CpuTarget
+
+
+def table(k: Kernel, address: Value, fields: int) -> Value:
+    return k.pointer(address, i64).view(fields, 1)
+
+
+def emit_pack_scattered(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, PIECES: int = 1,
+                        SOURCE: str = "") -> Function:
+    """Pack `valid` <= width <= WIDTH lines of kc elements, as packing.emit_pack does."""
+    T, S = TYPES[dtype], memory_type(SOURCE or dtype)
+    V = target.lanes(T.bytes)
+    GROUPS = -(-WIDTH // V)
+    name = f"pack_{dtype}_{WIDTH}_scattered_{KIND}" + f"_{PIECES}"*(KIND == "across")
+    k = Kernel(name + (f"_from_{SOURCE}" if SOURCE else ""), kc=i64, width=i64, valid=i64,
+               source=ptr(S, strided=True), lines=i64, steps=i64, dst=ptr(T))
+    kc, width, valid, source, lines, steps, dst = k.args
+    lines, steps, dst = table(k, lines, LINE_FIELDS), table(k, steps, STEP_FIELDS), dst.view(width, 1)
+
+    def read(at: Value, mask: Value | None = None) -> Value:
+        return widened(k, k.load(at, vec(S, V), S.bytes, mask), SOURCE, T)
+
+    def one_by_one(row: Value, start: Value) -> None:
+        with k.loop(valid) as i:
+            dst[row, i] = widened(k, k.load(start + lines[i, 0]), SOURCE, T)
+
+    if KIND == "across":
+        groups = [_pieces(k, lines, valid, g*V, V, PIECES) for g in range(GROUPS)]
+        whole = groups[0].single
+        for g in groups[1:]:
+            whole = whole & g.single
+        first, last = [g.starts[0] for g in groups], k.max(kc - 1, 0)
+
+        def rows(several: bool) -> None:
+            with k.loop(kc) as p:
+                row, coming = source + steps[p, 0], source + steps[k.min(p + ROWS, last), 0]
+                for start in first:
+                    k.prefetch(coming + start, locality=2)
+                for number, g in enumerate(groups):
+                    x = read(row + g.starts[0], g.masks[0])
+                    for start, mask, before in zip(g.starts[1:], g.masks[1:], g.before[1:]) if several else ():
+                        x = k.select(before, x, read(row + start, mask))
+                    k.store(dst.at(p, number*V), x, T.bytes)
+
+        if PIECES == 1:
+            rows(False)
+        else:
+            with k.when(whole):
+                rows(False)
+            with k.otherwise():
+                rows(True)
+    elif KIND == "along":
+        last = valid - 1
+        starts = [source + lines[k.min(last, i), 0] for i in range(GROUPS*V)]
+        done = k.variable(i64, 0)
+        with k.while_(lambda: done.get() < kc):
+            v = done.get()
+            offset, run, row, apart = (steps[v, field] for field in range(STEP_FIELDS))
+            run = k.min(run, kc - v)
+            with k.when(run >= V):
+                with k.loop(k.ceil_div(run, V)) as block:       # the last one overlaps that before it
+                    q = k.min(block*V, run - V)
+                    for line in starts[:WIDTH]:
+                        k.prefetch(line + (offset + q + 4*V))
+                    for group in reversed(range(GROUPS)):       # as in packing._pack; rows may be written in any order
+                        with k.when(width > group*V):           # if what is written is whole vectors of the width
+                            square = [read(line + (offset + q)) for line in starts[group*V:(group + 1)*V]]
+                            for e, x in enumerate(transpose(k, square)):
+                                k.store(dst.at(row + (q + e)*apart, group*V), x, T.bytes)
+            with k.otherwise(), k.loop(run) as q:
+                one_by_one(row + q*apart, source + (offset + q))
+            done.set(v + run)
+    else:
+        with k.loop(kc) as p:
+            one_by_one(p, source + steps[p, 0])
+    return k.function
+
+
+def _pieces(k: Kernel, lines: Value, valid: Value, first: int, V: int, PIECES: int) -> SimpleNamespace:
+    """Of a vector of lines from `first` on: for each run of them where its first lane would be, which lanes are its own
+    and which are those before it; and whether there is but one run."""
+    starts, masks, before = [], [], []
+    at, single = k.constant(i64, first), None
+    for _ in range(PIECES):
+        line = k.max(k.min(at, valid - 1), 0)
+        end = k.min(at + lines[line, 1], valid)
+        starts.append(lines[line, 0] - (line - first))
+        before.append(k.lanes_below(at - first, V))
+        masks.append(k.lanes_below(end - first, V) ^ before[-1] if starts[1:] else k.lanes_below(end - first, V))
+        at = k.max(k.min(end, valid), at)
+        single = at >= k.min(valid, first + V) if single is None else single
+    return SimpleNamespace(starts=starts, masks=masks, before=before, single=single)
+
+
+def emit_scatter(target: CpuTarget, NR: int, RESULT: str, KIND: str, PIECES: int = 1) -> Function:
+    """C[i ... i + rows, j ... j + cols] = alpha * tile[rows, cols] in the format RESULT, as out.emit_finish, by tables:
+    `tables` has the addresses of that of C's rows and that of its columns, whose entries are those of lines."""
+    T = {"f64": f64, "i64": i64, "i32": i32}.get(RESULT) or (i32 if RESULT in ("i8", "u8", "i16", "u16") else f32)
+    S = memory_type(RESULT)
+    V = target.lanes(T.bytes)
+    k = Kernel(f"scatter_{NR}_{RESULT}_{KIND}" + f"_{PIECES}"*(KIND == "across"), tile=ptr(T), c=ptr(S, strided=True),
+               tables=i64, i=i64, j=i64, rows=i64, cols=i64, alpha=T)
+    tile, c, tables, i, j, rows, cols, alpha = k.args
+    tile, tables = tile.view(NR, 1), k.pointer(tables, i64)
+    out = Out(k, c.view(1, 1), alpha, RESULT=RESULT)
+    of_rows, of_columns = (table(k, k.load(tables + at) + first*(8*LINE_FIELDS), LINE_FIELDS)
+                           for at, first in ((0, i), (1, j)))
+    groups = ([_pieces(k, of_columns, cols, g*V, V, PIECES) for g in range(NR // V)] if KIND == "across" else [])
+    if not groups:
+        with k.loop(rows) as r, k.loop(cols) as q:
+            out.at(of_rows[r, 0], of_columns[q, 0]).put(out.scaled(k.load(tile.at(r, q))))
+        return k.function
+    whole = cols == NR
+    for g in groups:
+        whole = whole & g.single
+
+    def store(several: bool) -> None:
+        with k.loop(rows) as r:
+            row = of_rows[r, 0]
+            for number, g in enumerate(groups):
+                sums = out.scaled(k.load(tile.at(r, number*V), vec(T, V)))
+                for start, mask in zip(g.starts, g.masks) if several else ((g.starts[0], None),):
+                    out.at(row, start).put(sums, mask=mask)
+
+    with k.when(whole):
+        store(False)
+    with k.otherwise():
+        store(True)
+    return k.function

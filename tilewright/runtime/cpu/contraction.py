@@ -1,0 +1,131 @@
+"""Products of arrays whose rows, columns or steps of k are several axes: C[batch, m, n] = A[batch, m, k]
+B[batch, k, n] where each letter is a group of axes. What has one stride in each operand is the engine's; the rest is packed and stored
+by tables, without a copy.
+"""
+from __future__ import annotations
+
+from math import prod
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+from tilewright import forks
+from tilewright.kernels.cpu import jobs
+from tilewright.plans import lowering
+from tilewright.plans.choose import choose
+from tilewright.plans.cpu import Order, Strides
+from tilewright.plans.lowering import Lowered
+from tilewright.runtime.cpu import amx, engine, pool
+from tilewright.runtime.cpu.recipe import Recipe, Tables, blocks
+from tilewright.runtime.cpu.tables import Axes, offsets, scattered, scattered_c, single_stride, tiled
+from tilewright.targets import CpuTarget, detect
+
+Array = NDArray[Any]
+
+_recipes: dict[tuple, Recipe] = {}
+
+
+class Split(NamedTuple):
+    """The axes of one operand's product, by group: (extent, stride in elements)."""
+    rows: Axes
+    columns: Axes
+
+    @property
+    def strides(self) -> tuple[int, int] | None:
+        """By row and by column; None if there is no one stride."""
+        rows, columns = map(single_stride, self)
+        if rows is None or columns is None:
+            return None
+        return lowering.strides_of(_size(self.rows), _size(self.columns), rows, columns)
+
+
+def _size(axes: Axes) -> int:
+    return prod(extent for extent, _ in axes)
+
+
+def gemm(a: Array, b: Array, c: Array, counts: tuple[int, int, int, int], *, threads: int | None = None,
+         target: CpuTarget | None = None) -> bool:
+    """c = sums of products of a and b, whose axes are those of batch and m, and k; k, and n; m, and n: counts says how
+    many each group has, of batch at most one. Dtypes, strides and c as engine.gemm has them. False, and nothing done,
+    if packing of these formats does not go by tables: in words, in AMX's tiles, or of complex numbers."""
+    if c.size == 0:
+        return True
+    threads = threads or pool.get_num_threads()
+    key = (a.shape, b.shape, a.strides, b.strides, c.strides, a.dtype, b.dtype, c.dtype, counts, threads, target)
+    recipe = _recipes.get(key)
+    if recipe is None:
+        with forks.building:
+            recipe = _recipe(a, b, c, counts, threads, amx.permitted(target or detect()))
+        if recipe is None:
+            return False
+        if len(_recipes) >= engine.MOST_RECIPES:
+            _recipes.clear()
+        _recipes[key] = recipe
+    at_a, at_b, at_c = (recipe.address(x) for x in (a, b, c))
+    if counts[0]:
+        recipe.run_batch(c.shape[0], (a.strides[0], b.strides[0], c.strides[0]), at_a, at_b, at_c, 1.0, 0.0)
+    else:
+        recipe.run(at_a, at_b, at_c, 1.0, 0.0)
+    return True
+
+
+def _recipe(a: Array, b: Array, c: Array, counts: tuple[int, int, int, int], threads: int, target: CpuTarget
+            ) -> Recipe | None:
+    splits = _splits(a, b, c, counts)
+    found = lowered(a, b, c, splits, threads, target)
+    if found.shape.tiles or found.shape.words or found.shape.complex:
+        return None
+    return recipe(found, splits)
+
+
+def _splits(a: Array, b: Array, c: Array, counts: tuple[int, int, int, int]) -> list[Split]:
+    nb, nm, nn, nk = counts
+
+    def split(x: Array, rows: int, columns: int) -> Split:
+        axes = [(extent, stride // x.itemsize) for extent, stride in zip(x.shape, x.strides)]
+        assert len(axes) == nb + rows + columns
+        return Split(axes[nb : nb + rows], axes[nb + rows :])
+    return [split(a, nm, nk), split(b, nk, nn), split(c, nm, nn)]
+
+
+def lowered(a: Array, b: Array, c: Array, splits: list[Split], threads: int, target: CpuTarget) -> Lowered:
+    """The product as it is planned: scattered where there is no one stride."""
+    strides = [x.strides or (0, 0) for x in splits[:2]] + [splits[2].strides or (0, 1)]
+    format_a, format_b, format_c = (engine.format_of(x.dtype) for x in (a, b, c))
+    product = lowering.Product(_size(splits[0].rows), _size(splits[1].columns), _size(splits[1].rows), format_a,
+                               format_b, format_c, Strides(*(stride for pair in strides for stride in pair)), threads)
+    shape, st, target = lowering.lower(product, target)
+    by_table: Order = "scattered"
+    for name, x in zip("abc", splits):
+        if x.strides is None or (name == "c" and st.csc != 1):
+            shape = shape._replace(**{name: by_table})      # type: ignore[arg-type]
+    return Lowered(shape, st, target)
+
+
+def recipe(found: Lowered, splits: list[Split], plan: Any = None, make: type[Recipe] = Recipe, host: Any = engine.host
+           ) -> Recipe:
+    """With the tables that the plan's blocks and vectors ask for."""
+    shape, strides, target = found
+    a, b, c = splits
+    of_k, of_n = tiled(a.columns, b.rows), tiled(c.columns, b.columns)
+    if of_k is not None:
+        shape = shape._replace(a="scattered", b="scattered")
+    if of_n is not None:
+        shape = shape._replace(b="scattered", c="scattered")
+    for name in "ab":
+        if getattr(shape, name) == "scattered":         # so that the loops take no strides for those of memory
+            strides = strides._replace(**{f"rs{name}": 0, f"cs{name}": 0})
+    plan = engine.team(plan or choose(shape, target), host)
+    depth = jobs.block_depth(shape.k, blocks(shape, plan).kc, 4)
+    lanes = target.lanes(shape.itemsize)
+    m, n, k = slice(None), slice(None) if of_n is None else of_n, slice(None) if of_k is None else of_k
+    tables: dict[str, Any] = {}
+    for name, rows, columns, width, source in (
+            ("a", offsets(a.rows)[m], offsets(a.columns)[k], plan.mr, shape.source_a),
+            ("b", offsets(b.columns)[n], offsets(b.rows)[k], plan.nr, shape.source_b)):
+        if getattr(shape, name) == "scattered":
+            tables[name] = scattered(rows, columns, depth, min(lanes, width), width % lanes == 0,
+                                     target.masked or not source)
+    if shape.c == "scattered":
+        tables["c"] = scattered_c(offsets(c.rows)[m], offsets(c.columns)[n], lanes)
+    return make(shape, strides, plan, target, host, tables=Tables(**tables))

@@ -1,0 +1,134 @@
+"""Tables of offsets for scattered operands: kernels/cpu/scattered.py says what they hold.
+
+An operand's lines (rows of A, columns of B) and steps of k are groups of axes, each with extents and strides in
+elements. Where a group has one stride it needs no table; where one of an operand's two groups has none, both get one.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.kernels.cpu import jobs
+
+Axes = Sequence[tuple[int, int]]            # (extent, stride) of a group, the outermost first
+Offsets = NDArray[np.int64]
+
+TILE = 32               # elements along each of two axes
+MOST_PIECES = 3         # runs of lines in a vector, above which lines are read one by one
+
+
+@dataclass(frozen=True, eq=False)
+class Scattered:
+    """An operand's tables, and how packing reads it: KIND and PIECES of its emitter."""
+    lines: Offsets
+    steps: Offsets
+    kind: str
+    pieces: int
+
+
+@dataclass(frozen=True, eq=False)
+class ScatteredC:
+    """Those of C's rows and columns, and how its rows are stored."""
+    rows: Offsets
+    columns: Offsets
+    kind: str
+    pieces: int
+
+
+def single_stride(axes: Axes) -> int | None:
+    """The stride of all of a group; None if it has no one stride."""
+    axes = [axis for axis in axes if axis[0] != 1]
+    if any(outer != extent * inner for (_, outer), (extent, inner) in pairwise(axes)):
+        return None
+    return axes[-1][1] if axes else 1
+
+
+def offsets(axes: Axes) -> Offsets:
+    """Of every element of a group from the first one, the last axis fastest."""
+    each = (np.arange(extent, dtype=np.int64) * stride for extent, stride in axes)
+    return reduce(lambda x, y: np.add.outer(x, y).ravel(), each, np.zeros(1, np.int64))
+
+
+def tiled(first: Axes, second: Axes) -> Offsets | None:
+    """An order of a group's elements in which both of two operands with these strides have runs: blocks of TILE x TILE
+    of the axes along which they are contiguous. None: the axes' own order has them, or one operand has none."""
+    along = [next((at for at, (extent, stride) in enumerate(axes) if stride == 1 and extent > 1), None)
+             for axes in (first, second)]
+    if None in along or along[0] == along[1]:
+        return None
+    index = np.unravel_index(np.arange(prod(extent for extent, _ in first)), [extent for extent, _ in first])
+    x, y = (index[at] for at in along if at is not None)
+    rest = [index[at] for at in reversed(range(len(first))) if at not in along]
+    return np.lexsort((x % TILE, y % TILE, x // TILE, y // TILE, *rest)).astype(np.int64)
+
+
+def scattered(lines: Offsets, steps: Offsets, depth: int, lanes: int, whole: bool, masked: bool) -> Scattered:
+    """The tables of an operand that is packed in vectors of `lanes`, in blocks of `depth` steps of k. whole: panels are
+    whole vectors wide. masked: parts of vectors can be loaded fast."""
+    together, pieces = _runs(lines), 0
+    if masked or together[0] == len(lines):
+        pieces = _pieces(together, lanes)
+    order, apart = np.arange(len(steps)), np.ones(len(steps), np.int64)
+    kind, run = "across" if pieces else "any", np.ones(len(steps), np.int64)
+    if not pieces:
+        in_order = _runs(steps)
+        visited, further, runs = (np.concatenate(parts) for parts in zip(*(
+            _along(steps[at : at + depth]) for at in range(0, len(steps), depth))))
+        if whole and (runs >= lanes).sum() > (in_order >= lanes).sum():
+            order = visited + order // depth * depth
+            apart, run, kind = further, runs, "along"
+        elif (in_order >= lanes).any():
+            run, kind = in_order, "along"
+    row = order % depth
+    return Scattered(_table(lines, together), _table(steps[order], run, row, apart), kind, pieces)
+
+
+def scattered_c(rows: Offsets, columns: Offsets, lanes: int) -> ScatteredC:
+    together = _runs(columns)
+    pieces = _pieces(together, lanes)
+    return ScatteredC(_table(rows, _runs(rows)), _table(columns, together), "across" if pieces else "any", pieces)
+
+
+def _table(*fields: Any) -> Offsets:
+    found = np.ascontiguousarray(np.stack(fields, axis=1), dtype=np.int64)
+    assert found.shape[1] in (jobs.LINE_FIELDS, jobs.STEP_FIELDS)
+    return found
+
+
+def _ahead(holds: NDArray[np.bool_]) -> Offsets:
+    """For each place how many places from there on hold, without a gap."""
+    number = np.arange(len(holds))
+    gaps = np.where(holds, len(holds), number)
+    return np.minimum.accumulate(gaps[::-1])[::-1] - number
+
+
+def _runs(x: Offsets) -> Offsets:
+    """For each element how many, it and those after it, follow each other at a distance of 1."""
+    return np.append(_ahead(np.diff(x) == 1), 0) + 1
+
+
+def _pieces(runs: Offsets, lanes: int) -> int:
+    """The most runs that a vector of lines meets; 0 if that is too many."""
+    ends = np.flatnonzero(runs == 1)                        # of runs
+    first = np.arange(len(runs))
+    last = np.minimum(first + lanes - 1, len(runs) - 1)
+    most = int((np.searchsorted(ends, last) - np.searchsorted(ends, first)).max(initial=0)) + 1
+    return most if most <= MOST_PIECES else 0
+
+
+def _along(steps: Offsets) -> tuple[NDArray[Any], Offsets, Offsets]:
+    """The steps of a block in the order of the operand's memory; of each the distance in rows to the next one, and how
+    many from there on lie side by side and are as far apart."""
+    order = np.argsort(steps, kind="stable")
+    beside, apart = np.diff(steps[order]) == 1, np.diff(order)
+    alike = np.zeros(len(beside) + 1, np.bool_)             # this distance and the one before
+    alike[1:-1] = beside[1:] & beside[:-1] & (apart[1:] == apart[:-1])
+    run = np.append(np.where(beside, 2 + _ahead(alike)[1:], 1), 1)
+    return order, np.append(apart, 1), run
