@@ -1,6 +1,6 @@
-"""Products of arrays whose rows, columns or steps of k are several axes: C[batch, m, n] = A[batch, m, k]
-B[batch, k, n] where each letter is a group of axes. What has one stride in each operand is the engine's; the rest is packed and stored
-by tables, without a copy.
+"""Products of arrays whose rows, columns or steps of k are several axes:
+C[batch, m, n] = A[batch, m, k] B[batch, k, n], each letter a group of axes. What has one stride in each operand is the engine's; the rest is packed and stored by
+tables, without a copy.
 """
 from __future__ import annotations
 
