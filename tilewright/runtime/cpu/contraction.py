@@ -1,6 +1,7 @@
 """Products of arrays whose rows, columns or steps of k are several axes:
-C[batch, m, n] = A[batch, m, k] B[batch, k, n], each letter a group of axes. What has one stride in each operand is the engine's; the rest is packed and stored by
-tables, without a copy.
+C[batch, m, n] = A[batch, m, k] B[batch, k, n], each letter a group of axes.
+
+What has one stride in each operand is the engine's; the rest is packed and stored by tables, without a copy.
 """
 from __future__ import annotations
 
