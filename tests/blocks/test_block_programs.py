@@ -69,8 +69,9 @@ def simulated(name, T, M, N, K, TA=False, TB=False, **constants):
     a, b, c, wanted = product(T, M, N, K)
     a, b = np.ascontiguousarray(a.T) if TA else a, np.ascontiguousarray(b.T) if TB else b
     f = matmul(name, T=T, TA=TA, TB=TB, **constants)
-    simulator.run(f, a, b, c, M, N, K, M if TA else K, K if TB else N, N, grid=-(-M // 32) * -(-N // 32))
+    report = simulator.run(f, a, b, c, M, N, K, M if TA else K, K if TB else N, N, grid=-(-M // 32) * -(-N // 32))
     assert (c == wanted).all()
+    return report
 
 
 @pytest.mark.parametrize("T", [f32, f16, i8], ids=str)
@@ -97,6 +98,42 @@ def test_warps_divide_products(warps):
     simulated("gfx942", f16, 32, 32, 32, NUM_WARPS=warps)
 
 
+@pytest.mark.parametrize("stages", [2, 3, 4])
+def test_operands_are_copied_ahead(stages):
+    """Of which nothing but products is made, and whose rows are aligned."""
+    report = simulated("sm_80", f16, 32, 40, 72, NUM_STAGES=stages, EVEN=8)
+    assert report.instructions["cp.async"] > 0
+
+
+@pytest.mark.parametrize("how", [{"EVEN": 1}, {"EVEN": 8, "NUM_STAGES": 1}])
+def test_operands_are_not_copied_ahead(how):
+    """Where an element would be a copy, or where there is one stage."""
+    assert "cp.async" not in simulated("sm_80", f16, 32, 40, 72, **how).instructions
+
+
+def test_a_block_that_is_more_than_an_operand_is_loaded():
+    k = Program("sums", "sm_80", num_warps=2, num_stages=3, y=ptr(f32), z=ptr(f32), x=ptr(f16), n=i32)
+    y, z, x, n = k.args
+    i, j = k.arange(0, 32), k.arange(0, 32)
+    acc, total = k.zeros((32, 32)), k.zeros((32, 32))
+    pointers = x + i[:, None] * k.multiple_of(n, 32) + j[None, :]
+    for _ in k.range(0, n, 32):
+        block = k.load(pointers)
+        acc = k.dot(block, block, acc)
+        total += block
+        pointers += 32
+    at = i[:, None] * 32 + j[None, :]
+    k.store(y + at, acc)
+    k.store(z + at, total)
+    x = np.random.default_rng(0).integers(-3, 4, (32, 96)).astype(np.float16)
+    y, z = np.zeros((2, 32, 32), np.float32)
+    report = simulator.run(k.function, y, z, x, 96)
+    parts = [part.astype(np.float32) for part in np.split(x, 3, axis=1)]
+    assert (y == sum(part @ part for part in parts)).all()
+    assert (z == sum(parts)).all()
+    assert "cp.async" not in report.instructions
+
+
 @pytest.mark.parametrize("T", [f32, bf16, i8], ids=str)
 def test_products_on_this_machine(T):
     a, b, c, wanted = product(T, 37, 61, 50)
@@ -108,6 +145,19 @@ def test_products_on_this_machine(T):
     ("sm_75", "mma.sync.aligned.m16n8k8"), ("sm_90a", "mma.sync.aligned.m16n8k16"), ("gfx950", "v_mfma_f32_")])
 def test_products_are_matrix_instructions(name, instruction):
     assert instruction in assembly(matmul(name), targets.target(name))
+
+
+@pytest.mark.parametrize("name", ["x86-avx2", "sm_80", "gfx942"])
+def test_exponentials_by_the_hardware(name):
+    k = Program("powers", name, num_warps=1, y=ptr(f32), x=ptr(f32))
+    y, x = k.args
+    at = k.arange(0, 64)
+    k.store(y + at, k.exp(k.load(x + at), approximate=True))
+    x = np.linspace(-120, 88, 64).astype(np.float32)
+    y = np.zeros_like(x)
+    simulator.run(k.function, y, x)
+    exact = np.exp(x.astype(np.float64))
+    assert (np.abs(y - exact) <= exact * 2**-22 * (1 + np.abs(x)) + 1.2e-38).all()
 
 
 # ---- accesses

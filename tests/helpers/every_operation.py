@@ -65,6 +65,8 @@ def arithmetic(k: Kernel, x: Any, y: Any, T: Type) -> dict[str, Callable[[], Any
                   "wide": lambda: k.broadcast(x, 32), "opaque": lambda: k.opaque(x)}
         if T.bits in (16, 32, 64):
             found["lane"] = lambda: k.lane_xor(x, 1)
+        if T == f32:
+            found["exp2"] = lambda: k.exp2_approximate(x)
     else:
         found |= {"extract": lambda: x[T.length - 1], "opaque": lambda: k.opaque(x),
                   "shuffle": lambda: k.shuffle(x, y, range(T.length - 1, 2 * T.length - 1))}

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Registers:
-    """What a thread holds of a block. Numbers of bf16 are i16 there."""
+    """What a thread holds of a block; numbers of bf16 are i16. `load`: by which load of a loop (`loops.Loads`)."""
     layout: Layout
     values: tuple[Value, ...]
+    load: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +109,7 @@ class Block:
         found = self.content
         match found:
             case Registers(layout, values):
+                self.program.loads.seen(found)
                 found = Registers(layout.moved(to), values)
             case Addresses(base, offset, align):
                 found = Addresses(base, offset.moved(to), align)
@@ -145,6 +147,7 @@ class Block:
         from tilewright.blocks.exchange import converted
         p, content = self.program, self.content
         if isinstance(content, Registers):
+            p.loads.seen(content)
             own = layout.only(self.dims)
             found = converted(self, own)
             return [found[own.number(layout, r)] for r in range(layout.count)]

@@ -33,6 +33,8 @@ def dot(p: Program, a: Block, b: Block, acc: Block | None, precision: str) -> Bl
         OuterProducts(p, m, n, depth) if formats == "f32" else tensor.Mma(p, m, n, formats, (
             contiguous(a.content.layout) == 1, contiguous(b.content.layout) == 0))
     layout = way.layout
+    if isinstance(way, tensor.Mma):
+        p.loads.product(a, b, way.along_k)
     if p.ahead:
         return p.nothing((m, n), sums, layout)
     acc = p.zeros((m, n), sums) if acc is None else acc

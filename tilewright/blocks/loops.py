@@ -13,23 +13,67 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
 from tilewright.blocks.block import Addresses, Block, Registers
 from tilewright.blocks.index import FAR, Formula
+from tilewright.blocks.layout import Layout
+from tilewright.blocks.operand import Operand
 from tilewright.ir import Value, i32, i64
+from tilewright.ir.ops.nvidia import COPIED
 
 if TYPE_CHECKING:
     from tilewright.blocks.program import Program
 
 
-@dataclass
 class Loads:
-    """The loads of a loop's body by their order, and where those are that are copied ahead."""
-    next: int = 0
-    stages: dict[int, Any] = field(default_factory=dict)
+    """The loads of a loop's body by their order: which of them feed products alone, and where those are that are copied
+    ahead (`stages`)."""
+
+    def __init__(self) -> None:
+        self.next = 0
+        self.copied: dict[int, Any] = {}            # that can be copied as they are
+        self.operands: dict[int, Any] = {}          # of products: as which operand
+        self.others: set[int] = set()               # that something else looks at, too
+        self.stages: dict[int, Operand] = {}
+        self.rings: dict[int, Value] = {}
+
+    def number(self, access: Any, layout: Layout, other: Any) -> int:
+        """Of a load that is recorded now."""
+        self.next += 1
+        plain = isinstance(other, (int, float, type(None))) and not other
+        masked = access.mask is not None and not isinstance(access.mask.content, tuple)
+        if plain and not masked and len(access.shape) == 2 and \
+                access.length(layout) * access.T.bytes in COPIED and len(access.pointers.dims) == 2:
+            self.copied[self.next] = access
+        return self.next
+
+    def seen(self, content: Any) -> None:
+        if content.load is not None:
+            self.others.add(content.load)
+
+    def product(self, a: Block, b: Block, along_k: tuple[bool, bool]) -> None:
+        """Of two blocks whose numbers are as they were loaded."""
+        for of_b, x in enumerate((a, b)):
+            how, number = (x, of_b == 1, along_k[of_b]), x.content.load
+            if number is not None and self.operands.setdefault(number, how)[1:] != how[1:]:
+                self.others.add(number)
+
+    def staged(self, p: Program, count: int) -> None:
+        """Room for `count` rounds of each load that only products use."""
+        for number in sorted(self.operands.keys() & self.copied.keys() - self.others):
+            block, of_b, inner_k = self.operands[number]
+            operand = Operand(p, block, of_b, inner_k, swizzled=True)
+            self.rings[number] = p.ir.smem(f"stages{len(p.ir.function.arrays)}", count * operand.size, operand.T, 128)
+            self.stages[number] = operand
+
+    def go(self, slot: Any) -> None:
+        """From here on loads and products are those of the round in this slot."""
+        self.next = 0
+        for number, operand in self.stages.items():
+            operand.at = self.rings[number] + slot*operand.size
 
 
 class Carried:
@@ -55,25 +99,27 @@ class Carried:
             self.multiple = gcd(old.multiple, new.multiple)
             self.kept, self.kept_content = before, before.content
             self.registers: list[Any] = [p.ir.variable(i64 if wide else i32)]
+            self.ahead = [p.ir.variable(i64 if wide else i32)]
             self.initial: list[Any] = [old.scalar]
         else:
             found = after.content
             self.layout = found.layout if isinstance(found, Registers) else p.blocked(after.shape, after.type)
             self.initial = p._wide(before.values(self.layout), self.layout)
+            self.ahead = []
             many = p.vector and len(self.initial) > p.target.registers
             self.registers = _on_stack(p, self.initial) if many else [p.ir.variable(x.type) for x in self.initial]
 
     def begin(self) -> None:
-        for register, x in zip(self.registers, self.initial):
+        for register, x in zip((*self.registers, *self.ahead), (*self.initial, *self.initial)):
             register.set(x)
 
     def give(self, block: Block) -> None:
         """Let this object stand for what the registers hold now."""
+        ahead = self.p.ahead
         if self.dense:
-            values = () if self.p.ahead else tuple(register.get() for register in self.registers)
-            block.content = Registers(self.layout, values)
+            block.content = Registers(self.layout, () if ahead else tuple(x.get() for x in self.registers))
             return
-        old, scalar = _formula(self.kept), self.registers[0].get()
+        old, scalar = _formula(self.kept), (self.ahead if ahead else self.registers)[0].get()
         assert old is not None
         found = Formula(scalar, self.multiple, old.terms)
         of = self.kept_content
@@ -81,15 +127,16 @@ class Carried:
 
     def take(self, block: Block) -> None:
         """At the end of a round."""
+        ahead = self.p.ahead
         if self.dense:
-            if not self.p.ahead:
-                for register, x in zip(self.registers, self.p._wide(block.values(self.layout), self.layout)):
-                    register.set(x)
+            for register, x in () if ahead else zip(
+                    self.registers, self.p._wide(block.values(self.layout), self.layout)):
+                register.set(x)
             return
         new = _formula(block)
         if new is None or (self.multiple and new.multiple % self.multiple):
             raise TypeError(f"{self.name} changes in another way in the second round of the loop than in the first")
-        self.registers[0].set(new.scalar)
+        (self.ahead if ahead else self.registers)[0].set(new.scalar)
 
 
 class _Slot:
@@ -130,11 +177,12 @@ def ranged(p: Program, start: Any, stop: Any, step: int, num_stages: int) -> Ite
 
     def index(value: Value) -> Block: return Block(p, (), type, Formula(value, multiple, {}))
     trial: list[Any] = []
-    arrays, loads, p.loads = dict(p.ir.function.arrays), p.loads, Loads()
+    arrays, room, loads, p.loads = dict(p.ir.function.arrays), p._room_bytes, p.loads, Loads()
     counter = Value(p.ir, type)
     with p.ir._into(trial, "loop", counter):
         yield index(counter)
     p.ir.function.arrays = {array: x for array, x in p.ir.function.arrays.items() if array in arrays or x is p._room}
+    p._room_bytes = room
     for name, x in frame.f_locals.items():
         if name in numbers and isinstance(x, (int, float)) and x != numbers[name]:
             raise TypeError(f"{name} is a Python number that the loop changes, and the program is recorded once: "
@@ -151,19 +199,43 @@ def ranged(p: Program, start: Any, stop: Any, step: int, num_stages: int) -> Ite
     for x in carried.values():
         x.begin()
 
-    def current(name: str) -> Block:
-        found: Block = frame.f_locals[name]
-        return found
-    p.loads = Loads()
-    with p.ir.loop(last, first, step, unroll=False) as counter:
+    @contextmanager
+    def round() -> Iterator[None]:
         for name, x in carried.items():
-            x.give(current(name))
-        yield index(counter)
+            x.give(frame.f_locals[name])
+        yield
         for name, x in carried.items():
-            x.take(current(name))
+            x.take(frame.f_locals[name])
+
+    tried, p.loads = p.loads, Loads()
+    if num_stages > 1 and p.has("cp.async") and not p.ahead:
+        p.loads.operands, p.loads.copied, p.loads.others = tried.operands, tried.copied, tried.others
+        p.loads.staged(p, num_stages)
+    k, loads_here = p.ir, p.loads
+    ahead = num_stages - 1 if loads_here.stages else 0
+    for n in range(ahead):
+        at = first + n*step
+        with k.when(at < last), p.addresses_only(), round():
+            loads_here.go(n)
+            yield index(at)
+        k.cp_async_commit()
+    slot = k.variable(i32, 0) if ahead else None
+    with k.loop(last, first, step, unroll=False) as counter:
+        if slot is not None:
+            k.cp_async_wait(ahead - 1)
+            k.barrier()
+            now, at = slot.get(), counter + ahead*step
+            with k.when(at < last), p.addresses_only(), round():
+                loads_here.go(k.select(now == 0, ahead, now - 1))
+                yield index(at)
+            k.cp_async_commit()
+            loads_here.go(now)
+            slot.set(k.select(now == ahead, 0, now + 1))
+        with round():
+            yield index(counter)
     p.loads = loads
     for name, x in carried.items():
-        x.give(current(name))
+        x.give(frame.f_locals[name])
     p.open_loops -= 1
 
 

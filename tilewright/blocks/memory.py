@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.blocks.block import Addresses, Block, Registers, _alike, cast, common_layout, shape_of
 from tilewright.blocks.index import FAR
 from tilewright.blocks.layout import Layout
+from tilewright.blocks.operand import Operand
 from tilewright.ir import Value, i1, i32, i64, vec
 from tilewright.kernels.narrow import memory_type
 
@@ -85,6 +86,11 @@ def load(pointers: Any, mask: Any = None, other: Any = None) -> Block:
     p, k, T = access.p, access.p.ir, held_as(access.T)
     dims = access.pointers.dims | (access.mask.dims if access.mask is not None else set())
     layout = access.layout(tuple(extent if dim in dims else 1 for dim, extent in enumerate(access.shape)))
+    number = p.loads.number(access, layout, other)
+    if number in p.loads.stages:
+        if p.ahead:
+            _copy(access, layout, p.loads.stages[number])
+        return Block(p, access.shape, access.T, Registers(layout, (), number))
     if p.ahead:
         return p.nothing(access.shape, access.T, layout)
     masks = None if access.mask is None else access.mask.values(layout)
@@ -97,7 +103,7 @@ def load(pointers: Any, mask: Any = None, other: Any = None) -> Block:
         else:
             x = k.load(access.address(layout, r), vec(T, step), mask=condition)
             found += [x] if step == 1 else [x[e] for e in range(step)]
-    content: Any = Registers(layout, tuple(found))
+    content: Any = Registers(layout, tuple(found), number)
     if not access.shape and access.T in (i32, i64):
         content = p.formula(found[0])
     block = Block(p, access.shape, access.T, content)
@@ -107,6 +113,16 @@ def load(pointers: Any, mask: Any = None, other: Any = None) -> Block:
     if str(access.T) in ("bf16", "f16"):
         raise TypeError(f"other= of a load of {access.T} is 0: k.where(mask, x.to(f32), other) chooses another number")
     return chosen(p, access.shape, [x.broadcast(access.shape) for x in (access.mask, block, default)])
+
+
+def _copy(access: Access, layout: Layout, operand: Operand) -> None:
+    """Start to copy the block to shared memory, where zeros are written for what is masked."""
+    p, k, step = access.p, access.p.ir, access.length(layout)
+    bytes, masks = step * access.T.bytes, None if access.mask is None else access.mask.values(layout)
+    with k.when(owner) if (owner := p.owner(layout)) is not None else nullcontext():
+        for r, place in operand.places(layout, step):
+            valid = None if masks is None else k.select(masks[r], k.constant(i32, bytes), 0)
+            k.cp_async(place, access.address(layout, r), bytes, valid)
 
 
 def _vector(access: Access, layout: Layout, r: int, mask: Value | None, T: Any) -> Value:

@@ -3,6 +3,7 @@ products read them, swizzled where ldmatrix does.
 """
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tilewright.blocks.block import Block, Registers, cast
@@ -44,14 +45,18 @@ class Operand:
                 2 << count) * self.T.bytes <= WIDEST:
             count += 1
         step = 1 << count
-        row, column = (_value(p, layout, dim) for dim in (1 - self.inner, self.inner))
-        apart = [(layout.at(r, 1 - self.inner), layout.at(r, self.inner)) for r in range(0, layout.count, step)]
-        places = self.swizzle.places(k, row, column, apart)
         owner = p.owner(layout)
-        for r, place in zip(range(0, layout.count, step), apart):
-            value, constant = places[place]
-            x = values[r] if step == 1 else k.pack(*values[r:r + step])
-            k.store(self.at + value + constant, x, mask=owner)
+        for r, place in self.places(layout, step):
+            k.store(place, values[r] if step == 1 else k.pack(*values[r:r + step]), mask=owner)
+
+    def places(self, layout: Layout, step: int) -> Iterator[tuple[int, Value]]:
+        """Where each run of so many registers is."""
+        row, column = (_value(self.p, layout, dim) for dim in (1 - self.inner, self.inner))
+        apart = [(layout.at(r, 1 - self.inner), layout.at(r, self.inner)) for r in range(0, layout.count, step)]
+        found = self.swizzle.places(self.p.ir, row, column, apart)
+        for r, at in zip(range(0, layout.count, step), apart):
+            value, constant = found[at]
+            yield r, self.at + value + constant
 
     def _write_vector(self, layout: Layout, r: int, x: Value) -> None:
         k, row, column = self.p.ir, layout.at(r, 1 - self.inner), layout.at(r, self.inner)
@@ -69,18 +74,21 @@ def stored(p: Program, blocks: tuple[Block, Block], along_k: tuple[bool, bool], 
     contiguous there. `wide`: numbers of 16 bits as f32, of 8 as i32."""
     if wide:
         blocks = tuple(cast(x, i32 if x.type == i8 else f32) for x in blocks)           # type: ignore[assignment]
-    found = [Operand(p, x, of_b == 1, along, swizzled=swizzled, pad=pad)
+    found = [p.loads.stages.get(x.content.load) or Operand(p, x, of_b == 1, along, swizzled=swizzled, pad=pad)
              for of_b, (x, along) in enumerate(zip(blocks, along_k))]
+    own = [(x, block) for x, block in zip(found, blocks) if block.content.load not in p.loads.stages]
+    if not own:
+        return found
     if p.vector:
         for x in found:
             x.at = p.ir.local(f"operand{len(p.ir.function.arrays)}", x.size, x.T)
     else:
-        sizes = [-(-x.size * x.T.bytes // ALIGN) * ALIGN for x in found]
+        sizes = [-(-x.size * x.T.bytes // ALIGN) * ALIGN for x, _ in own]
         room = p.room(i8, sum(sizes))
-        for x, start in zip(found, (0, sizes[0])):
+        for (x, _), start in zip(own, (0, sizes[0])):
             x.at = (room + start).as_(x.T)
     p.meet(writing=True)
-    for x, block in zip(found, blocks):
+    for x, block in own:
         x.write(block)
     p.meet(writing=False)
     return found

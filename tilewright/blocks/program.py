@@ -23,6 +23,7 @@ from tilewright.ir.types import Pointer, Type
 from tilewright.targets import AmdTarget, CpuTarget, Target
 
 WARPS = (1, 2, 4, 8, 16)
+LOG2_E = 1.4426950408889634
 MOST = 1 << 20                      # elements of a block
 
 
@@ -191,7 +192,13 @@ class Program:
 
     # ---- functions of elements
 
-    def exp(self, x: Block) -> Block: return apply(self, "exp", self.ir.exp, _float("exp", x))
+    def exp(self, x: Block, approximate: bool = False) -> Block:
+        """e^x, within 1 ulp and with the same bits on every target; or `approximate`: of f32 on a GPU by its own
+        instruction, with an error of some 2^-22 (1 + |x|) of the result, and 0 where that is subnormal."""
+        if approximate and not self.vector and _float("exp", x).type.bits <= 32:
+            return apply(self, "exp", lambda y: self.ir.exp2_approximate(y * LOG2_E), x)
+        return apply(self, "exp", self.ir.exp, _float("exp", x))
+
     def log(self, x: Block) -> Block: return apply(self, "log", self.ir.log, _float("log", x))
     def sqrt(self, x: Block) -> Block: return apply(self, "sqrt", self.ir.sqrt, _float("sqrt", x))
     def tanh(self, x: Block) -> Block: return apply(self, "tanh", self.ir.tanh, _float("tanh", x))

@@ -11,7 +11,7 @@ import numpy as np
 
 from tilewright.ir.ops.core import Operation, by_family, by_machine, calls
 from tilewright.ir.ops.pipelines import whole_cta
-from tilewright.ir.types import Type, i8, i32
+from tilewright.ir.types import Type, f32, i8, i32
 from tilewright.ir.values import Value
 
 if TYPE_CHECKING:
@@ -233,6 +233,31 @@ UNIFORM = Operation("uniform", by_family(nvptx64=_uniform_nvidia, amdgcn=_unifor
 def uniform(k: Kernel, x: Value) -> Value:
     """x, of which all lanes of the wave hold the same: what is computed from it is then computed once for the wave."""
     return Value(k, x.type, array=x.array, strides=x.strides, id=k._op(UNIFORM, x.type, x).id)
+
+
+# ---- functions by their hardware
+
+def _exp2_nvidia(low: Any, t: Any, x: Any) -> Any:
+    return low.call("llvm.nvvm.ex2.approx.ftz.f", t, x, name="exp2")
+
+
+def _exp2(t: Any, x: Any) -> Any:
+    with np.errstate(all="ignore"):
+        found = np.exp2(np.asarray(x, np.float64)).astype(np.float32)
+    return np.where(np.abs(found) < np.finfo(np.float32).tiny, np.float32(0), found)[()]
+
+
+EXP2 = Operation("exp2_approximate", by_family(
+    nvptx64=_exp2_nvidia, amdgcn=lambda low, t, x: low.call("llvm.amdgcn.exp2.f32", t, x, name="exp2")), _exp2, "float",
+    needs="gpu")
+
+
+def exp2_approximate(k: Kernel, x: Value) -> Value:
+    """2^x of an f32 by the chip's own instruction: within 2 ulp (PTX ISA, ex2.approx; AMD's v_exp_f32 within 1), and 0
+    where the result would be subnormal. The last bits differ from chip to chip, and from the simulator's."""
+    if not isinstance(x, Value) or x.type != f32:
+        raise TypeError(f"exp2_approximate takes an f32, not {x.type if isinstance(x, Value) else repr(x)}")
+    return k._op(EXP2, f32, x)
 
 
 # ---- matrix instructions
