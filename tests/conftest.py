@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -32,6 +33,14 @@ def idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands print as to a pipe. pytest-xdist sets COLUMNS for its workers, as if they had a terminal."""
     monkeypatch.delenv("COLUMNS", raising=False)
+
+
+def pytest_collection_finish() -> None:
+    """The tests themselves, ten thousand of them, are no garbage: the collector need not look at them again and again,
+    nor so often at what is recorded and simulated. Tests of lifetimes ask for a collection."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 10, 10)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -57,56 +57,92 @@ class Access:
     # ---- one CPU thread
 
     def load(self, gang: Gang, address: Any, mask: Any = None) -> Any:
-        if mask is not None or gang.size > 1:
+        if gang.size > 1:
             return self.gather(gang, address, mask)
-        region, offset = self.locate(gang, int(address))
-        if region.written is not None and not region.written[offset:offset + self.bytes].all():
-            bad = offset + int(np.argmin(region.written[offset:offset + self.bytes])) // self.item * self.item
+        elements = self.length
+        if mask is not None:
+            elements = self.leading(mask)
+            if elements == 0:
+                return np.zeros((self.length, 1), self.dtype) if self.length > 1 else self.dtype.type(0)
+            if elements < 0:
+                return self.gather(gang, address, mask)
+        bytes = elements * self.item
+        region, offset = self.locate(gang, int(address), elements)
+        if region.written is not None and np.count_nonzero(region.written[offset:offset + bytes]) < bytes:
+            bad = offset + int(np.argmin(region.written[offset:offset + bytes])) // self.item * self.item
             self.fault("uninitialised", gang, region, bad, 0, "it has not been written")
-        self.order_one(gang, region, offset)
+        if not self.machine.alone:
+            self.order_one(gang, region, offset, bytes)
         i, phase = divmod(offset, self.item)
         view = region.view(self.dtype, phase)
-        return view[i] if self.length == 1 else view[i:i + self.length, None].copy()
+        if self.length == 1:
+            return view[i]
+        if elements == self.length:
+            return view[i:i + elements, None].copy()
+        result = np.zeros((self.length, 1), self.dtype)
+        result[:elements, 0] = view[i:i + elements]
+        return result
 
     def store(self, gang: Gang, address: Any, value: Any, mask: Any = None) -> None:
-        if mask is not None or gang.size > 1:
+        if gang.size > 1:
             self.scatter(gang, address, value, mask)
             return
-        region, offset = self.locate(gang, int(address))
+        elements = self.length
+        if mask is not None:
+            elements = self.leading(mask)
+            if elements == 0:
+                return
+            if elements < 0:
+                self.scatter(gang, address, value, mask)
+                return
+        bytes = elements * self.item
+        region, offset = self.locate(gang, int(address), elements)
         if not region.writable:
             self.fault("read-only", gang, region, offset, 0, "it is read-only")
-        self.order_one(gang, region, offset)
+        if not self.machine.alone:
+            self.order_one(gang, region, offset, bytes)
         self.machine.progress += 1
         if region.written is not None:
-            region.written[offset:offset + self.bytes] = True
+            region.written[offset:offset + bytes] = True
         i, phase = divmod(offset, self.item)
-        region.view(self.dtype, phase)[i:i + self.length, None] = value
+        region.view(self.dtype, phase)[i:i + elements, None] = value if elements == self.length else \
+            np.broadcast_to(value, (self.length, 1))[:elements]
 
-    def locate(self, gang: Gang, address: int) -> tuple[Region, int]:
-        """Where an access goes that is in bounds, aligned, and now counted."""
+    def leading(self, mask: Any) -> int:
+        """How many elements this mask of one thread lets through, if these are the first ones, as most often; else
+        -1."""
+        if mask.ndim == 0:
+            return self.length if mask else 0
+        elements, whole = int(np.count_nonzero(mask)), len(mask) == self.length
+        if elements in (0, len(mask)):
+            return self.length if elements else 0
+        return elements if whole and np.count_nonzero(mask[:elements]) == elements else -1
+
+    def locate(self, gang: Gang, address: int, elements: int) -> tuple[Region, int]:
+        """Where an access to so many elements goes that is in bounds, aligned, and now counted."""
         region = self.memory.find(address)
         if region is None:
             self.nowhere(gang, address, 0)
-        offset = address - region.base
-        if offset < 0 or offset + self.bytes > region.size or address % self.align:
-            self.outside(gang, region, np.array([address]), np.ones((self.length, 1), bool))
+        offset, bytes = address - region.base, elements * self.item
+        if offset < 0 or offset + bytes > region.size or address % self.align:
+            self.outside(gang, region, np.array([address]), np.arange(self.length)[:, None] < elements)
         traffic = self.traffic(region)
         granule = traffic.granule
         traffic.requests += 1
-        traffic.elements += self.length
-        traffic.bytes += self.bytes
-        traffic.moved += (address + self.bytes - 1) // granule - address // granule + 1
-        traffic.ideal += -(-self.bytes // granule)
+        traffic.elements += elements
+        traffic.bytes += bytes
+        traffic.moved += (address + bytes - 1) // granule - address // granule + 1
+        traffic.ideal += -(-bytes // granule)
         start = offset + region.base % granule
-        traffic.touch(region.name, region.data.size + granule)[start:start + self.bytes] = True
+        traffic.touch(region.name, region.data.size + granule)[start:start + bytes] = True
         return region, offset
 
-    def order_one(self, gang: Gang, region: Region, offset: int) -> None:
-        history = None if self.machine.alone or self.atomic else self.machine.history(region)
+    def order_one(self, gang: Gang, region: Region, offset: int, bytes: int) -> None:
+        history = None if self.atomic else self.machine.history(region)
         if history is None:
             return
         history.refine(math.gcd(offset, self.item))
-        units = np.arange(offset // history.unit, (offset + self.bytes) // history.unit)
+        units = np.arange(offset // history.unit, (offset + bytes) // history.unit)
         thread = gang.threads                   # one, which is its own agent
         race = history.load(thread, thread, units) if self.reads else history.store(thread, thread, units, self.line)
         if race is not None:
@@ -220,9 +256,9 @@ class Access:
             here = None if on is None else np.broadcast_to(on, (self.length, gang.size))
             if (relative % self.align != 0)[slice(None) if here is None else here.any(0)].any():
                 return None
-            pattern = machine.patterns[key] = Pattern(
+            pattern = machine.patterns.add(key, Pattern(
                 self.item, self.length, relative, here, lane, region, first, machine.warp, machine.report.granule,
-                machine.banks, max(machine.banks.pieces(self.bytes, self.align), self.item), self.reads)
+                machine.banks, max(machine.banks.pieces(self.bytes, self.align), self.item), self.reads))
         if region.pitch is not None and region.copies is not None and not self.remote:
             strange = (address - region.base) // region.pitch != region.copies[gang.threads]
             if some(strange if on is None else strange & (on if on.ndim == 1 else on.any(0))):

@@ -9,12 +9,13 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tilewright.ir.exact import some
-from tilewright.ir.ops.core import ADD, MUL, SUB
+from tilewright.ir.ops.core import ADD, MUL, OFFSET, SUB
 from tilewright.ir.program import Function, Load, Op, Read, Register, Store, Write
 from tilewright.ir.types import i32
 from tilewright.ir.vectors import vectorised
@@ -90,8 +91,15 @@ class Code:
 
 
 def _constant(t: Any, x: Any) -> Any:
+    return _whole(t, x) if type(x) is int else _made(t, x)
+
+
+def _made(t: Any, x: Any) -> Any:
     dtype = numpy_type(t)
     return np.full((t.length, 1), x, dtype) if getattr(t, "length", 1) > 1 else dtype.type(x)
+
+
+_whole = lru_cache(4096)(_made)             # of floats 0.0 and -0.0 are equal
 
 
 # ---- straight-line code
@@ -108,9 +116,14 @@ def _emit(code: Code, nodes: list) -> None:
     def run(gang: Gang) -> None:
         nonlocal steps
         if steps is None:
-            steps = [step for node in nodes if (step := _guarded(code, node)) is not None]
-            block.kinds.update(kind for node in nodes if (kind := _kind(node)))
-            block.flops = sum(map(_flops, nodes))
+            steps = []
+            for node in nodes:
+                step = _guarded(code, node)
+                if step is not None:
+                    steps.append(step)
+                block.kinds[_kind(node)] += 1
+                block.flops += _flops(node)
+            del block.kinds[""]
         frame = gang.frame
         env = frame.env
         if len(env) < len(code.initial):        # of a call that began before the slots of this step were known
@@ -126,68 +139,82 @@ def _emit(code: Code, nodes: list) -> None:
 def _guarded(code: Code, node: Any) -> Step | None:
     """The step of a node, which must not touch registers of matrix products in flight unless it is one of these, or
     only names a register."""
-    step = _step(code, node)
+    make = _STEPS.get(type(node))
+    if make is None:
+        raise TypeError(f"{code.name}: the simulator does not support {node}")
+    step = make(code, node)
     if step is None or not code.machine.flies or isinstance(node, (Read, Write)) or (
             isinstance(node, Op) and node.operation.kind in ("wgmma", "wgmma group")):
         return step
     slots = [code.slot(x) for x in node.uses if x.constant is None]
 
     def guarded(gang: Gang, env: list) -> None:
-        if any(in_flight(env[x]) for x in slots):
-            raise Fault("in flight", node.line, code.name, "it uses a register of a matrix product (wgmma) that no "
-                        "k.wgmma_wait() has returned")
+        for x in slots:
+            if in_flight(env[x]):
+                raise Fault("in flight", node.line, code.name, "it uses a register of a matrix product (wgmma) that no "
+                            "k.wgmma_wait() has returned")
         step(gang, env)
     return guarded
 
 
-def _step(code: Code, node: Any) -> Step | None:
-    match node:
-        case Op():
-            return _operation(code, node)
-        case Load(result, pointer, align, mask, line):
-            access = Access(code.machine, code.name, line, "load", result.type, align,
-                            remote=pointer.type.space == "cluster")
-            d, p = code.slot(result), code.slot(pointer)
-            m = code.slot(mask) if mask is not None else None
+def _load(code: Code, node: Load) -> Step:
+    access = Access(code.machine, code.name, node.line, "load", node.result.type, node.align,
+                    remote=node.pointer.type.space == "cluster")
+    d, p, load = code.slot(node.result), code.slot(node.pointer), access.load
+    if node.mask is None:
+        def plain(gang: Gang, env: list) -> None:
+            env[d] = load(gang, env[p])
+        return plain
+    m = code.slot(node.mask)
 
-            def load(gang: Gang, env: list) -> None:
-                env[d] = access.load(gang, env[p], env[m] if m is not None else None)
-            return load
-        case Store(pointer, value, align, mask, line):
-            access = Access(code.machine, code.name, line, "store", value.type, align,
-                            remote=pointer.type.space == "cluster")
-            p, x = code.slot(pointer), code.slot(value)
-            m = code.slot(mask) if mask is not None else None
+    def masked(gang: Gang, env: list) -> None:
+        env[d] = load(gang, env[p], env[m])
+    return masked
 
-            def store(gang: Gang, env: list) -> None:
-                access.store(gang, env[p], env[x], env[m] if m is not None else None)
-            return store
-        case Read(result, register, line):
-            d, r = code.slot(result), code.register(register)
 
-            def read(gang: Gang, env: list) -> None:
-                env[d] = env[r]
-                if env[d] is None:
-                    raise Fault("uninitialised", line, code.name, "it reads a register that was never written")
-            return read
-        case Write(register, value):
-            r, x = code.register(register), code.slot(value)
+def _store(code: Code, node: Store) -> Step:
+    access = Access(code.machine, code.name, node.line, "store", node.value.type, node.align,
+                    remote=node.pointer.type.space == "cluster")
+    p, x, store = code.slot(node.pointer), code.slot(node.value), access.store
+    if node.mask is None:
+        def plain(gang: Gang, env: list) -> None:
+            store(gang, env[p], env[x])
+        return plain
+    m = code.slot(node.mask)
 
-            def write(gang: Gang, env: list) -> None:
-                env[r] = env[x] if gang.mask is None else gang.merge(env[x], env[r])
-            return write
-    raise TypeError(f"{code.name}: the simulator does not support {node}")
+    def masked(gang: Gang, env: list) -> None:
+        store(gang, env[p], env[x], env[m])
+    return masked
+
+
+def _read(code: Code, node: Read) -> Step:
+    d, r = code.slot(node.result), code.register(node.register)
+
+    def read(gang: Gang, env: list) -> None:
+        x = env[d] = env[r]
+        if x is None:
+            raise Fault("uninitialised", node.line, code.name, "it reads a register that was never written")
+    return read
+
+
+def _write(code: Code, node: Write) -> Step:
+    r, x = code.register(node.register), code.slot(node.value)
+
+    def write(gang: Gang, env: list) -> None:
+        env[r] = env[x] if gang.mask is None else gang.merge(env[x], env[r])
+    return write
 
 
 def _operation(code: Code, node: Op) -> Step | None:
-    operation, xs, ds = node.operation, [code.slot(x) for x in node.operands], [code.slot(y) for y in node.results]
-    meaning, t = operation.numpy, node.results[0].type if node.results else None
-    index = code.machine.gpu and operation.name in INDEX_ARITHMETIC and t == i32
+    operation, slot = node.operation, code.slot
+    xs, ds = [slot(x) for x in node.operands], [slot(y) for y in node.results]
+    meaning, role, t = operation.numpy, operation.role, node.results[0].type if ds else None
+    index = t is i32 and code.machine.gpu and operation.name in INDEX_ARITHMETIC
     if index:
-        meaning = index_arithmetic(INDEX_ARITHMETIC[operation.name])
+        meaning = INDEX_ARITHMETIC[operation.name]
     if meaning is None:
-        return None if operation.role == "effect" else _unknown(code, node)
-    if operation.role in ("effect", "blocking"):
+        return None if role == "effect" else _unknown(code, node)
+    if role in ("effect", "blocking"):
         def effect(gang: Gang, env: list) -> None:
             y = meaning(gang, node, *[env[x] for x in xs])
             if len(ds) == 1:
@@ -196,7 +223,7 @@ def _operation(code: Code, node: Op) -> Step | None:
                 for d, each in zip(ds, y or (), strict=True):
                     env[d] = each
         return effect
-    if operation.role == "group":
+    if role == "group":
         def group(gang: Gang, env: list) -> None:
             for d, y in zip(ds, _in_groups(code, node, gang, [env[x] for x in xs]), strict=True):
                 env[d] = y
@@ -207,7 +234,16 @@ def _operation(code: Code, node: Op) -> Step | None:
                 env[d] = y
         return several
     d, = ds
-    if operation.partial or index:
+    if (operation.partial or index) and len(xs) == 2:
+        a, b = xs
+
+        def both(gang: Gang, env: list) -> None:
+            try:
+                env[d] = meaning(t, env[a], env[b])
+            except ArithmeticError as error:
+                env[d] = _active_only(code, node, meaning, gang, [env[a], env[b]], str(error))
+        return both
+    if operation.partial:
         def partial(gang: Gang, env: list) -> None:
             try:
                 env[d] = meaning(t, *[env[x] for x in xs])
@@ -220,6 +256,19 @@ def _operation(code: Code, node: Op) -> Step | None:
         def unary(gang: Gang, env: list) -> None:
             env[d] = meaning(t, env[a])
         return unary
+    if operation is OFFSET:
+        (p, i), size = xs, np.int64(t.element.bytes)
+
+        def offset(gang: Gang, env: list) -> None:
+            env[d] = env[p] + env[i] * size
+        return offset
+    if operation.plain is not None:
+        plain = operation.plain
+        a, b = xs
+
+        def untyped(gang: Gang, env: list) -> None:
+            env[d] = plain(env[a], env[b])
+        return untyped
     if len(xs) == 2:
         a, b = xs
 
@@ -230,11 +279,6 @@ def _operation(code: Code, node: Op) -> Step | None:
     def step(gang: Gang, env: list) -> None:
         env[d] = meaning(t, *[env[x] for x in xs])
     return step
-
-
-# On a GPU an i32 is an index, and what does not fit is a mistake. For the lowest bits, as in hashes, a kernel casts an
-# i64, or uses ^, &, |, <<, >>, which are of bits and not of numbers. Elements of vectors are data, and wrap.
-INDEX_ARITHMETIC = {ADD.name: operator.add, SUB.name: operator.sub, MUL.name: operator.mul}
 
 
 def index_arithmetic(meaning: Callable) -> Callable:
@@ -252,6 +296,12 @@ def index_arithmetic(meaning: Callable) -> Callable:
             raise ArithmeticError(f"{exact[wrong][0]} does not fit into an i32")
         return rounded
     return checked
+
+
+# On a GPU an i32 is an index, and what does not fit is a mistake. For the lowest bits, as in hashes, a kernel casts an
+# i64, or uses ^, &, |, <<, >>, which are of bits and not of numbers. Elements of vectors are data, and wrap.
+INDEX_ARITHMETIC = {ADD.name: index_arithmetic(operator.add), SUB.name: index_arithmetic(operator.sub),
+                    MUL.name: index_arithmetic(operator.mul)}
 
 
 def _unknown(code: Code, node: Op) -> Step:
@@ -297,6 +347,10 @@ def _active_only(code: Code, node: Op, meaning: Callable, gang: Gang, xs: list, 
         except ArithmeticError as error:
             why = str(error)
     raise Fault("arithmetic", node.line, code.name, why)
+
+
+_STEPS: dict[type, Callable[[Code, Any], Step | None]] = {
+    Op: _operation, Load: _load, Store: _store, Read: _read, Write: _write}
 
 
 # ---- counting

@@ -21,7 +21,7 @@ from tilewright.simulator.copies import Copies
 from tilewright.simulator.gang import Gang
 from tilewright.simulator.history import Clocks, History
 from tilewright.simulator.memory import AddressSpace, Region, Uninitialised
-from tilewright.simulator.pattern import Pattern
+from tilewright.simulator.pattern import patterns
 from tilewright.simulator.report import Fault, Prints, Report
 from tilewright.simulator.wgmma import Warpgroups
 from tilewright.targets import banks
@@ -54,7 +54,7 @@ class Machine:
         self.flies = any(isinstance(node, Op) and node.operation.kind == "wgmma"    # may registers be in flight?
                          for f in (function, *self.function.callees()) for node in f.walk())
         self.accesses: dict[Any, Access] = {}               # of operations that touch memory (`Gang.access`)
-        self.patterns: dict[Any, Pattern] = {}              # of the addresses of all accesses
+        self.patterns = patterns(self.warp, self.report.granule, self.banks)        # of the addresses of all accesses
         self.grid: Coordinates = (1, 1, 1)
         self.clocks: Clocks
         self._of_device: dict[Region, History] = {}        # of the global memory of a GPU

@@ -5,6 +5,7 @@ that all move by whole sectors need as many as before, and by a multiple of PERI
 """
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,16 @@ from tilewright.simulator.memory import Region
 from tilewright.targets.banks import WORD, Banks
 
 PERIOD = 256            # bytes: once around the banks of any chip
+MOST_ELEMENTS = 1 << 21     # of all patterns that are kept, some 60 bytes each
 _ONES = {item: int.from_bytes(bytes([1]) * item, "little") for item in (1, 2, 4, 8)}
+
+
+def distinct_of(x: NDArray[np.int64]) -> NDArray[np.int64]:
+    """As np.unique, which hashes, and takes four times as long."""
+    x = np.sort(x)
+    first = np.ones(x.size, bool)
+    np.not_equal(x[1:], x[:-1], out=first[1:])
+    return x[first]
 
 
 class Pairs(NamedTuple):
@@ -111,15 +121,16 @@ class Pattern:
         lanes, units = np.repeat(lanes, units.shape[1]), units.ravel()
         warps = lanes // self.warp
         if load:                            # a unit counts once for each warp
-            _, first, inverse = np.unique(warps * (units.max() + 1) + units, return_index=True, return_inverse=True)
-            lowest, highest = lanes[first].copy(), lanes[first].copy()
-            np.minimum.at(lowest, inverse, lanes)
-            np.maximum.at(highest, inverse, lanes)
-            order = np.lexsort((units[first], lowest))
-            first = first[order]
-            return Pairs(warps[first], lowest[order], units[first], highest[order], None)
+            apart, many = int(units.max()) + 1, int(lanes.max()) + 1
+            every = np.sort((warps * apart + units) * many + lanes)
+            ends = np.flatnonzero(np.diff(every // many, append=-1))
+            starts = np.append(0, ends[:-1] + 1)
+            unit, lowest, highest = every[ends] // many % apart, every[starts] % many, every[ends] % many
+            order = np.argsort(lowest * apart + unit)
+            lowest = lowest[order]
+            return Pairs(lowest // self.warp, lowest, unit[order], highest[order], None)
         order = np.argsort(units, kind="stable")
-        twice = np.flatnonzero((units[order][1:] == units[order][:-1]) & (lanes[order][1:] != lanes[order][:-1]))
+        twice = np.flatnonzero((np.diff(units[order]) == 0) & (np.diff(lanes[order]) != 0))
         clash = (int(order[twice[0]]), int(order[twice[0] + 1])) if twice.size else None
         return Pairs(warps, lanes, units, lanes, clash)
 
@@ -132,8 +143,8 @@ class Pattern:
         start = start - low
         apart = int(start.max()) + granule + item
         ends = np.concatenate([start, start + item - 1]) // granule
-        moved = np.unique(ends + np.concatenate([warp, warp]) * apart).size
-        distinct = np.bincount(np.unique(start + warp * apart) // apart)
+        moved = distinct_of(ends + np.concatenate([warp, warp]) * apart).size
+        distinct = np.bincount(distinct_of(start + warp * apart) // apart)
         return moved, int((-(-distinct * item // granule)).sum())
 
     def _passes(self, where: NDArray[np.int64], banks: Banks, piece: int, load: bool) -> tuple[int, int]:
@@ -150,7 +161,7 @@ class Pattern:
         words = start[:, None] // WORD + np.arange(max(self.item // WORD, 1))
         words -= int(words.min()) // split.banks * split.banks
         apart = -(-(int(words.max()) + 1) // split.banks) * split.banks
-        distinct = np.unique(np.repeat(groups, words.shape[1]) * apart + words.ravel())
+        distinct = distinct_of(np.repeat(groups, words.shape[1]) * apart + words.ravel())
         group, bank = distinct // apart, distinct % split.banks
         size = (int(group.max()) + 1) * split.banks
         load_of = np.bincount(group * split.banks + bank, minlength=size).reshape(-1, split.banks)
@@ -167,3 +178,29 @@ class Pattern:
             whole = same.reshape(len(where), -1, span).all(2)
             together |= np.repeat(whole, span, axis=1)
         return together
+
+
+class Patterns:
+    """The patterns that have been seen on machines of one kind, the latest of them: kernels of one family have many in
+    common, and so have runs of one kernel."""
+
+    def __init__(self) -> None:
+        self._found: dict[Any, Pattern] = {}
+        self._elements = 0
+
+    def get(self, key: Any) -> Pattern | None:
+        return self._found.get(key)
+
+    def add(self, key: Any, pattern: Pattern) -> Pattern:
+        self._found[key] = pattern
+        self._elements += pattern.elements
+        while self._elements > MOST_ELEMENTS and len(self._found) > 1:
+            oldest = next(iter(self._found))
+            self._elements -= self._found.pop(oldest).elements
+        return pattern
+
+
+@cache
+def patterns(warp: int, granule: int, banks: Banks) -> Patterns:
+    """Of machines with such warps, sectors and banks."""
+    return Patterns()

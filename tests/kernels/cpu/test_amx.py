@@ -23,6 +23,7 @@ DTYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32, "e5m
           "e4m3fn": ml_dtypes.float8_e4m3fn, "e4m3fnuz": ml_dtypes.float8_e4m3fnuz, "i8": np.int8, "u8": np.uint8,
           "i32": np.int32, "i64": np.int64}
 WORD = 16       # words of k in a tile
+RECORDED = {}   # functions, by what they are made of: of each several tests ask more than one thing
 rng = np.random.default_rng(4)
 
 
@@ -37,7 +38,7 @@ def simulated(dtype, a, b, sources, c=None, alpha=1, beta=0, threads=1, result="
                   *sources, result, k)
     plan = replace(choose(shape, AMX), **blocks)
     assert not plan.violations(shape, AMX)
-    host = SimulatedHost(memory)
+    host = SimulatedHost(memory, RECORDED)
     recipe = SimulatedRecipe(shape, strides, plan, AMX, host, prepacked="b" if prepacked else "")
     views = [x.view(np.int16) if x.dtype == ml_dtypes.bfloat16 else x.view(np.int8) if x.itemsize == 1 else x
              for x in (a, b)]
@@ -46,6 +47,7 @@ def simulated(dtype, a, b, sources, c=None, alpha=1, beta=0, threads=1, result="
         b_at = packed_before(Prepacking(shape, strides, plan, AMX, host), host, b_at)
         b[...] = 0  # nobody reads B again
     special = recipe.run(b_at, a_at, c_at, alpha, beta)  # operands change places: the plan says swap
+    RECORDED.update(host.recorded)
     return c, special
 
 

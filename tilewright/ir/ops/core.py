@@ -44,6 +44,7 @@ class Operation:
                                 # "cpu", "gpu": any of these
     writes: bool = False        # memory, through its first operand
     flops: int = 0              # of each thread, where neither name nor type tells: a lane's share of a matrix product
+    plain: Callable | None = None       # the meaning, where that does not depend on the type: one call fewer
 
 
 def by_family(general: Callable | None = None, **spellings: Callable) -> Callable:
@@ -74,7 +75,12 @@ def calls(intrinsic: str, *numbers: int) -> Callable:
 def _arithmetic(name: str, meaning: Callable) -> Operation:
     """fadd or add, by the type of the result."""
     return Operation(name, lambda low, t, x, y: getattr(low.b, "f" * t.is_float + name)(x, y, name=name),
-                     lambda t, x, y: meaning(x, y))
+                     lambda t, x, y: meaning(x, y), plain=meaning)
+
+
+def _bitwise(name: str, meaning: Callable) -> Operation:
+    return Operation(name, lambda low, t, x, y: getattr(low.b, meaning.__name__)(x, y, name=name),
+                     lambda t, x, y: meaning(x, y), plain=meaning)
 
 
 def _unsigned(name: str, instruction: str, divide: Callable) -> Operation:
@@ -105,7 +111,7 @@ def _compare(name: str, symbol: str, meaning: Callable) -> Operation:
         else:
             compare = low.b.icmp_signed
         return compare(symbol, x, y, name=name)
-    return Operation(name, spelling, lambda t, x, y: meaning(x, y))
+    return Operation(name, spelling, lambda t, x, y: meaning(x, y), plain=meaning)
 
 
 def _upper_half(low, t, x):
@@ -161,9 +167,7 @@ ABS = Operation("abs", lambda low, t, x: low.call(f"llvm.fabs.{t}", t, x, name="
 SQRT = Operation("sqrt", lambda low, t, x: low.call(f"llvm.sqrt.{t}", t, x, name="sqrt"), lambda t, x: np.sqrt(x))
 LT, LE = _compare("lt", "<", operator.lt), _compare("le", "<=", operator.le)
 EQ, NE = _compare("eq", "==", operator.eq), _compare("ne", "!=", operator.ne)
-AND = Operation("and", lambda low, t, x, y: low.b.and_(x, y, name="and"), lambda t, x, y: x & y)
-OR = Operation("or", lambda low, t, x, y: low.b.or_(x, y, name="or"), lambda t, x, y: x | y)
-XOR = Operation("xor", lambda low, t, x, y: low.b.xor(x, y, name="xor"), lambda t, x, y: x ^ y)
+AND, OR, XOR = _bitwise("and", operator.and_), _bitwise("or", operator.or_), _bitwise("xor", operator.xor)
 SHL, SHR = _shift("shl", "shl", operator.lshift), _shift("shr", "ashr", operator.rshift)     # right keeps the sign
 OFFSET = Operation("offset", lambda low, t, p, i: low.b.gep(p, [i], name="at", source_etype=low.type(t.element)),
                    lambda t, p, i: p + i * t.element.bytes)

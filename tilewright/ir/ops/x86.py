@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.ir.exact import flushing_multiply_add, fused_multiply_add
+from tilewright.ir.exact import flushing_multiply_add, silent_multiply_add, some
 from tilewright.ir.ops.core import Operation
 from tilewright.ir.types import Type, bf16, f32, i8, i16, i32, i64, vec
 from tilewright.ir.values import Value
@@ -167,19 +167,20 @@ def _dot_bf16(gang: Any, node: Any, tiles: Any, c: int, a: int, b: int) -> None:
 
 def dot_bf16(x: NDArray[np.float32], y: NDArray[np.float32], c: NDArray[np.float32]) -> NDArray[np.float32]:
     """c + x @ y for 32 steps of k, as TDPBF16PS does it."""
-    x, y = _flushed(x), _flushed(y)
-    sums = []
-    for half in range(2):
-        total = np.zeros((len(x), y.shape[1]), np.float32)
-        for p in range(half, x.shape[1], 2):
-            total = _flushed(fused_multiply_add(f32, x[:, p, None], y[p], total))
-        sums.append(total)
-    return _flushed(_flushed(c) + _flushed(sums[0] + sums[1]))
+    (rows, steps), columns = x.shape, y.shape[1]
+    halves_of_x = _flushed(x).reshape(rows, steps // 2, 2).transpose(2, 1, 0)[..., None]        # [half, word, row, 1]
+    halves_of_y = _flushed(y).reshape(steps // 2, 2, columns).transpose(1, 0, 2)[:, :, None]    # [half, word, 1, col.]
+    sums = np.zeros((2, rows, columns), np.float32)
+    with np.errstate(all="ignore"):
+        for word in range(steps // 2):
+            sums = _flushed(silent_multiply_add(f32, halves_of_x[:, word], halves_of_y[:, word], sums))
+        return _flushed(_flushed(c) + _flushed(sums[0] + sums[1]))
 
 
 def _flushed(x: Any) -> Any:
     """Without subnormal numbers: these become 0 of their sign."""
-    return np.where(np.abs(x) < SMALLEST, np.copysign(np.float32(0), x), x)
+    small = np.abs(x) < SMALLEST
+    return np.where(small, np.copysign(np.float32(0), x), x) if some(small) else x
 
 
 def _dot_bytes(kind: str) -> Any:
