@@ -257,7 +257,7 @@ def _operation(code: Code, node: Op) -> Step | None:
             env[d] = meaning(t, env[a])
         return unary
     if operation is OFFSET:
-        (p, i), size = xs, np.int64(t.element.bytes)
+        (p, i), size = xs, np.int64(node.results[0].type.element.bytes)
 
         def offset(gang: Gang, env: list) -> None:
             env[d] = env[p] + env[i] * size

@@ -125,10 +125,10 @@ class Pattern:
             every = np.sort((warps * apart + units) * many + lanes)
             ends = np.flatnonzero(np.diff(every // many, append=-1))
             starts = np.append(0, ends[:-1] + 1)
-            unit, lowest, highest = every[ends] // many % apart, every[starts] % many, every[ends] % many
-            order = np.argsort(lowest * apart + unit)
+            touched, lowest, highest = every[ends] // many % apart, every[starts] % many, every[ends] % many
+            order = np.argsort(lowest * apart + touched)
             lowest = lowest[order]
-            return Pairs(lowest // self.warp, lowest, unit[order], highest[order], None)
+            return Pairs(lowest // self.warp, lowest, touched[order], highest[order], None)
         order = np.argsort(units, kind="stable")
         twice = np.flatnonzero((np.diff(units[order]) == 0) & (np.diff(lanes[order]) != 0))
         clash = (int(order[twice[0]]), int(order[twice[0] + 1])) if twice.size else None
