@@ -155,7 +155,7 @@ def read(file: Path) -> list[Row]:
 def table(rows: list[Row]) -> str:
     """One line per row, columns aligned, by problem."""
     rows = sorted(rows, key=lambda r: (r.target, r.model, r.dtype, r.threads, r.m * r.n * r.k, r.shape))
-    cells = [[f'"{name}": {json.dumps(_rounded(value))}' for name, value in dataclasses.asdict(row).items()]
+    cells = [[f'"{name}": {json.dumps(_rounded(value))}' for name, value in row.known.items()]
              for row in rows]
     widths = [max(map(len, column)) + 1 for column in zip(*cells)]
     lines = (" ".join((cell + ",").ljust(w) for cell, w in zip(row[:-1], widths)) + f" {row[-1]}" for row in cells)

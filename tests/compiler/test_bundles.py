@@ -123,9 +123,9 @@ def test_its_plans_come_first(monkeypatch):
     other = gpu.ranked(shape, target)[1]
     used = type("Used", (), {"index": replace(INDEX, target=Target("sm_86", "")),
                              "plans": {shape.key: Chosen(shape.key, str(other), False)}})
-    assert store.chosen(shape, target) == (gpu.choose(shape, target), False)
+    assert store.chosen(shape, target) == (gpu.choose(shape, target), "")
     monkeypatch.setattr(bundle, "used", [used])
-    assert store.chosen(shape, target) == (other, False)
+    assert store.chosen(shape, target) == (other, store.PACKED)
     assert store.best(shape, target) == other
     assert store.chosen(shape._replace(m=513), target)[0] == gpu.choose(shape._replace(m=513), target)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import textwrap
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,13 +18,14 @@ from typer.testing import CliRunner
 
 import tilewright as tw
 from bench import ship_tables
-from tilewright import cli
+from tilewright import cli, shape_list
 from tilewright.plans import CpuPlan, Shape, shape_of
 from tilewright.plans.choose import choose
 from tilewright.plans.measured import store
 from tilewright.plans.measured.row import KEY, Row
+from tilewright.plans.model import cost
 from tilewright.runtime.cpu import engine, small
-from tilewright.tuner import child, search
+from tilewright.tuner import child, many, search
 from tilewright.tuner.child import REFERENCE, Phase
 
 HERE = tw.detect()
@@ -923,3 +926,143 @@ def test_lines_that_no_row_can_hold(own_store, line, words):
     with pytest.raises(ValueError, match=words):
         store.merge([text])
     assert store.rows() == []
+
+
+# ---- until it is certain
+
+
+def turns(count, **ratios):
+    """Seconds of so many rounds of matmul, and of plans that are so many times as fast, up to this noise."""
+    noise = np.random.default_rng(0)
+    seconds = {REFERENCE: [1.0] * count}
+    return seconds | {name: list(1 / (ratio + spread * noise.standard_normal(count)))
+                      for name, (ratio, spread) in ratios.items()}
+
+
+@pytest.mark.parametrize(("seconds", "is_certain"), [
+    (turns(4, model=(1, 0), fast=(1.5, 0)), False),  # too few rounds
+    (turns(5, model=(1, 0), fast=(1.5, 0.01)), True),
+    (turns(5, model=(1, 0), slow=(0.9, 0.01)), True),  # nothing wins
+    (turns(5, model=(1, 0), near=(1.01, 0.05)), False),  # a win or none
+    (turns(25, model=(1, 0), near=(1.01, 0.001)), True),  # it does not matter which
+    (turns(5, model=(1, 0), fast=(1.5, 0.05), faster=(1.52, 0.05)), False),  # which of the two
+    (turns(25, model=(1, 0), fast=(1.5, 0.005), faster=(1.502, 0.005)), True),
+    (turns(5, model=(1.48, 0.1), fast=(1.5, 0)), False),  # no win over the model's plan, or one
+    (turns(5, model=(1, 0)), True),
+])
+def test_when_it_is_certain_which_plan_wins(seconds, is_certain):
+    assert child.certain(seconds, "model") == is_certain
+
+
+def test_slower_halves_drop_out(monkeypatch):
+    """And the last phase ends when the winner is certain."""
+    monkeypatch.setenv("TILEWRIGHT_TUNE_DB", store.OFF)
+    plans = tuple(f"plan{n}" for n in range(13))
+
+    class Pretended(child.Contenders):
+        shares = 0.3, 0.65
+        rules = child.Rules(turn_s=0.001, warm_s=0)
+
+        def __init__(self, job):
+            pass
+
+        def tried(self, name):
+            seconds = 0.02 if name == REFERENCE else 0.02 + 0.01 * plans.index(name) if name != "plan7" else 0.01
+            return [(lambda: setattr(clock, "now", clock.now + seconds), ())]
+
+        def wrong(self):
+            return None
+
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(child, "_contenders", Pretended)
+    told = []
+    child.run(child.Job(PROBLEM, HERE, 1, plans, 1000.0), lambda event, **more: told.append((event, more)),
+              lambda: clock.now)
+    phases = [more["names"] for event, more in told if event == "phase"]
+    assert [len(names) for names in phases] == [14, 3]  # the others are hopeless
+    assert told[-1] == ("done", {"certain": True})
+    rounds = len([1 for event, more in told if event == "turn" and more["name"] == "plan7"])
+    assert rounds == child.HEAT + child.SURE
+
+
+# ---- shapes nearby
+
+
+def test_a_shape_nearby_takes_the_plan_if_the_model_agrees(own_store, monkeypatch):
+    model, near = choose(SHAPE, HERE), SHAPE._replace(m=SHAPE.m + 10)
+    assert store.chosen(near, HERE) == (choose(near, HERE), "")
+    worse = cost(near, OTHER, HERE).seconds / cost(near, choose(near, HERE), HERE).seconds
+    store.save([row(ratio=0.99 * worse), row(model, role="model", ratio=1.0)])
+    assert store.chosen(SHAPE, HERE) == (OTHER, store.MEASURED)
+    assert store.nearby(near, HERE) == (OTHER, pytest.approx(0.99 * worse))
+    assert store.chosen(near, HERE) == (choose(near, HERE), "")  # by more than was gained
+    store.save([row(ratio=1.01 * worse, date="2027-01-01"), row(model, role="model", ratio=1.0, date="2027-01-01")])
+    assert store.chosen(near, HERE) == (OTHER, store.NEARBY)
+    for other in (near._replace(n=2 * SHAPE.n), near._replace(dtype="f64"), near._replace(a="columns"),
+                  near._replace(threads=2), near._replace(k=0)):
+        assert store.nearby(other, HERE) is None
+    assert store.nearby(near, dataclasses.replace(HERE, model="another chip")) is None
+    # the nearest counts, even if nothing was gained there
+    nearest = row(choose(near, HERE), role="model", ratio=1.0, m=near.m + 1)
+    store.save([nearest])
+    assert store.nearby(near, HERE) is None
+    monkeypatch.setenv("TILEWRIGHT_TUNE_DB", store.OFF)
+    assert store.nearby(near, HERE) is None
+
+
+def test_a_file_without_the_columns_that_came_later(own_store):
+    store.save([row()])
+    db = sqlite3.connect(own_store)
+    db.execute("ALTER TABLE plans DROP COLUMN clock")
+    db.commit()
+    db.close()
+    assert store.rows() == [row()]
+    assert store.save([row(date="2027-01-01", clock=3e9)]) == 1
+    assert [each.clock for each in store.rows()] == [3e9]
+    assert Row.from_json(store.rows()[0].to_json()).clock == 3e9
+    assert "clock" not in row().to_json()
+
+
+# ---- many of them
+
+
+def test_a_file_of_shapes_is_tuned_and_a_second_run_goes_on(pretend, monkeypatch, tmp_path):
+    file = tmp_path / "shapes.jsonl"
+    lines = ['{"m": 70, "n": 80, "k": 90, "threads": 1}', '{"m": 7, "n": 8, "k": 9, "count": 4, "threads": 1}',
+             '{"m": 70, "n": 80, "k": 90, "threads": 1, "algorithm": "fastest"}',
+             '{"m": 5, "n": 5, "k": 5, "target": "sm_75"}']
+    file.write_text("\n".join(lines))
+    monkeypatch.setattr("tilewright.measure.process.START", PRETENDER)
+    monkeypatch.setattr(search, "promising", lambda shape, target, count: [])
+    monkeypatch.setattr(search, "compile_all", lambda *_, **__: None)
+    chip = tw.detect()
+    wanted = many.tasks(shape_list.read(file), chip)
+    assert [(str(task.problem), task.threads, task.reason) for task in wanted] == [
+        ("gemm_f32_nn_70x80x90", 1, ""), ("gemm_f32_nn_70x80x90", 1, "it was called with algorithm='fastest'"),
+        ("gemm_f32_nn_7x8x9", 1, ""), ("gemm_f32_nn_5x5x5", wanted[-1].threads, "it was called on sm_75")]
+    steps = many.run(wanted, chip, 20.0)
+    before, after = next(steps), next(steps)
+    assert (before.number, before.of, before.result, before.seconds_left) == (1, 2, None, 40.0)
+    assert after.result.problem == PROBLEM
+    steps.close()  # interrupted
+    for again, count in (False, 1), (True, 0):
+        reasons = [task.reason for task in many.tasks(shape_list.read(file), chip, again=again)]
+        assert reasons.count("it was measured before") == count
+    result = CliRunner().invoke(cli.app, ["tune", str(file), "--time-limit", "20", "--json", str(tmp_path / "found.json")])
+    assert result.exit_code == 0, result.output
+    assert "gemm_f32_nn_70x80x90: left out, since it was measured before" in result.output
+    assert "gemm_f32_nn_7x8x9, 1 thread: Nothing beats the model's choice" in result.output
+    assert "gemm_f32_nn_5x5x5: left out, since it was called on sm_75" in result.output
+    assert {(r.m, r.n, r.k) for r in store.rows()} == {(70, 80, 90), (7, 8, 9)}
+    record = json.loads((tmp_path / "found.json").read_text())
+    assert [("best" in each, "left_out" in each) for each in record] == [(True, False)] + 3 * [(False, True)]
+
+
+def test_one_that_fails_stops_no_other(monkeypatch):
+    def tune(problem, *_, **__):
+        raise RuntimeError(f"{problem} cannot be measured")
+
+    monkeypatch.setattr(many, "tune", tune)
+    wanted = [many.Task(tw.Gemm(n, n, n), 1) for n in (5, 6)]
+    said = [(step.number, step.reason.partition(" ")[0]) for step in many.run(wanted, tw.detect())]
+    assert said == [(1, ""), (1, "gemm_f32_nn_5x5x5"), (2, ""), (2, "gemm_f32_nn_6x6x6")]

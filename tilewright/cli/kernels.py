@@ -92,7 +92,7 @@ def _cpu(problem: Any, chip: Any, threads: int | None, check: str | None) -> _Pl
         return {"seconds": expected.seconds, "flops_per_second": problem.flops / expected.seconds,
                 "bytes": dict(expected.bytes_by_level)}
 
-    origin = "measured to be best by the tuner" if now.tuned else "chosen by the model of the caches"
+    origin = now.origin or "chosen by the model of the caches"
     more = {"threads": threads, "basis": basis.source}
     return _Planner(now.shape, now.target, given, f", {plural(threads, 'thread')}", origin, plans, figures, more)
 
@@ -109,7 +109,7 @@ def _gpu(problem: Any, chip: Any, threads: int | None, check: str | None) -> _Pl
     amd, shape = isinstance(chip, AmdTarget), gpu.multiplied_shape(problem, chip)
     units = f"{chip.cus} compute units" if amd else f"{chip.sms} multiprocessors"
 
-    now, tuned = store.chosen(shape, chip) if check is None else (None, False)
+    now, measured = store.chosen(shape, chip) if check is None else (None, "")
 
     def plans(top: int) -> list[Any]:
         return ([now] if top == 1 else gpu.ranked(shape, chip)[:top]) if problem.flops else []
@@ -121,7 +121,7 @@ def _gpu(problem: Any, chip: Any, threads: int | None, check: str | None) -> _Pl
                 "workgroups" if amd else "ctas": math.prod(grid), "parts": dict(expected.parts)}
 
     origin = ("the product is empty: there is nothing to plan" if not problem.flops else
-              "measured to be best by the tuner" if tuned else "chosen by the model; predicted, not measured")
+              measured or "chosen by the model; predicted, not measured")
     given = None if check is None else (AmdPlan if amd else NvidiaPlan).parse(check)
     return _Planner(shape, chip, given, f" ({chip.model}, {units})", origin, plans, figures, {})
 

@@ -20,17 +20,23 @@ if TYPE_CHECKING:
 
 
 class _Group(Group):
-    """`tilewright tune 512 512 512` is `tilewright tune measure 512 512 512`."""
+    """`tilewright tune 512 512 512` is `tilewright tune measure 512 512 512`, and `tilewright tune shapes.jsonl` is
+    `tilewright tune shapes shapes.jsonl`."""
+
+    kept = "what was measured before is kept"
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in ctx.help_option_names and (args[0].startswith("-") or args[0][0].isdigit()):
+        if args and args[0] not in ctx.help_option_names and (args[0].startswith("-") or args[0][:1].isdigit()):
             args = ["measure", *args]
+        elif args and args[0] not in self.commands and args[0].endswith(".jsonl"):
+            args = ["shapes", *args]
         return super().parse_args(ctx, args)
 
 
 app = App(
     cls=_Group,
-    help="Measure the most promising plans for a problem, and use the fastest from then on: tilewright tune M N K.",
+    help="Measure the most promising plans for a problem, or for those of a file, and use the fastest from then on: "
+    "tilewright tune M N K, tilewright tune shapes.jsonl.",
     no_args_is_help=True,
 )
 
@@ -40,15 +46,25 @@ Threads = Annotated[
 ]
 
 
+TimeLimit = Annotated[
+    float | None, typer.Option(metavar="S", help="Seconds for each problem and thread count.", min=0.1,
+                               show_default="20; on a GPU 10")
+]
+Candidates = Annotated[int, typer.Option(metavar="N", help="How many plans to try, beside the one in use.", min=1)]
+Vendor = Annotated[
+    bool | None, typer.Option("--vendor/--no-vendor", show_default="on CPUs",
+                              help="Compare what wins with NumPy's BLAS, or with torch on a GPU.")
+]
+
+
 @app.command()
 def measure(
     m: common.M, n: common.N, k: common.K,
     dtype: common.Dtype = "f32", layout: common.Layout = None, target: common.TargetName = "native",
     threads: Threads = None,
-    time_limit: Annotated[float, typer.Option(metavar="S", help="Seconds for each thread count.", min=0.1)] = 30.0,
-    candidates: Annotated[
-        int, typer.Option(metavar="N", help="How many plans to try, beside the one in use.", min=1)
-    ] = 12,
+    time_limit: TimeLimit = None,
+    candidates: Candidates = 12,
+    vendor: Vendor = None,
     json: output.Json = None,
 ) -> None:
     """Measure plans for one problem.  The word "measure" may be left out.
@@ -67,22 +83,79 @@ def measure(
         from tilewright.bench.commands import all_threads
         from tilewright.outputs import Progress
         from tilewright.targets import CpuTarget
+        from tilewright.tuner.search import CPU_S, GPU_S
 
         problem, chip = common.problem(m, n, k, dtype, layout), common.target(target)
         console = common.console(json == output.STDOUT)
         counts: list[Any] = common.numbers(threads, ["all"], "--threads", {"all": all_threads()})
         for count in counts if threads or isinstance(chip, CpuTarget) else [None]:
-            with Progress(console, "starting", float(time_limit)) as bar:
-                result = tw.tune(problem, chip, threads=count, time_limit=time_limit, candidates=candidates,
-                                 listen=_listener(bar, time_limit, count and plural(count, "thread")))
+            limit = float(time_limit or (CPU_S if isinstance(chip, CpuTarget) else GPU_S))
+            with Progress(console, "starting", limit) as bar:
+                result = tw.tune(problem, chip, threads=count, time_limit=limit, candidates=candidates, vendor=vendor,
+                                 listen=_listener(bar, limit, count and plural(count, "thread")))
             found.append(result)
             if json != output.STDOUT:
                 _print(result)
         if json is not None:
-            output.write_json([
-                {"problem": str(x.problem), "target": str(x.target), "threads": x.threads,
-                 "rows": [vars(r) for r in x.rows], "best": x.best and x.best.plan, "failed": x.failed,
-                 "notes": list(x.notes), "verdict": x.verdict} for x in found], json)
+            output.write_json([_record(x) for x in found], json)
+
+
+def _record(x: Result) -> dict[str, Any]:
+    return {"problem": str(x.problem), "target": str(x.target), "threads": x.threads,
+            "rows": [vars(r) for r in x.rows], "best": x.best and x.best.plan, "failed": x.failed,
+            "notes": list(x.notes), "verdict": x.verdict}
+
+
+@app.command()
+def shapes(
+    file: Annotated[Path, typer.Argument(metavar="SHAPES", help="A file of shapes, as TILEWRIGHT_RECORD writes it.",
+                                         show_default=False)],
+    target: common.TargetName = "native",
+    threads: Threads = None,
+    time_limit: TimeLimit = None,
+    candidates: Candidates = 12,
+    vendor: Vendor = None,
+    again: Annotated[bool, typer.Option("--again", help="Measure what was measured here before, too.")] = False,
+    json: output.Json = None,
+) -> None:
+    """Measure plans for every problem of a file.  The word "shapes" may be left out if the file's name ends in .jsonl.
+
+    Each result is kept as soon as it is there, and the next run passes over it: one that was interrupted goes on where it
+    ended.  Problems with the most arithmetic, in all their calls, come first.
+    """
+    from tilewright import shape_list
+    from tilewright.bench.commands import all_threads
+    from tilewright.outputs import Progress
+    from tilewright.tuner import many
+
+    chip, console = common.target(target), common.console(json == output.STDOUT)
+    counts = common.numbers(threads, [], "--threads", {"all": all_threads()})
+    wanted = many.tasks(shape_list.read(file), chip, counts, again)
+    left_out = [task for task in wanted if task.reason]
+    records: list[dict[str, Any]] = []
+    count = len(wanted) - len(left_out)
+    with Progress(console, f"{plural(count, 'problem')} to measure", count) as bar:
+        for step in many.run(wanted, chip, time_limit, candidates=candidates, vendor=vendor):
+            threads_ = f", {plural(step.task.threads, 'thread')}" if step.task.threads else ""
+            name = f"{step.task.problem}{threads_}"
+            if step.result is None and not step.reason:
+                bar.update(f"{name}; {duration(step.seconds_left)} left")
+                continue
+            bar.advance()
+            said = f"not measured: {step.reason}" if step.result is None else step.result.verdict
+            records.append(_record(step.result) if step.result else {"problem": name, "failed": step.reason})
+            if json != output.STDOUT:
+                typer.echo(output.hanging(f"{name}: {said}", 4))
+    for task in left_out:
+        if json != output.STDOUT:
+            typer.echo(output.hanging(f"{task.problem}: left out, since {task.reason}", 4))
+    if json is not None:
+        output.write_json(records + [{"problem": str(x.problem), "left_out": x.reason} for x in left_out], json)
+
+
+def duration(seconds: float) -> str:
+    """For people: "about 40 s", "about 12 min"."""
+    return f"about {seconds:.0f} s" if seconds < 100 else f"about {seconds / 60:.0f} min"
 
 
 def _print(result: Result) -> None:
@@ -145,13 +218,15 @@ def show(
 def _shown(rows: list[Row], path: Path | None) -> str:
     if not rows:
         return f"nothing has been tuned yet ({path or 'switched off by TILEWRIGHT_TUNE_DB'})"
-    cells = [["", "target", "problem", "threads", "plan", "", *FIGURES, "date", "tilewright", "processor"]]
+    cells = [["", "target", "problem", "threads", "plan", "", *FIGURES, "beside", "GHz", "date", "tilewright",
+              "processor"]]
     for number, r in enumerate(rows, 1):
         layout = "".join("n" if order == "rows" else "t" for order in (r.a, r.b))
         version = f"{r.tilewright} {(r.commit or '')[:7]}".strip()
         cells.append([str(number), r.target, f"{r.dtype} {layout} {r.m}x{r.n}x{r.k}", str(r.threads), r.plan, r.role,
-                      *_figures(r), r.date[:10], version, r.model])
-    return f"{path}\n\n{output.table(cells, right=(0, 3, 6, 7, 8, 9))}"
+                      *_figures(r), f"{r.vendor_ratio:.2f} of {r.vendor}" if r.vendor_ratio else "",
+                      f"{r.clock / 1e9:.2f}" if r.clock else "", r.date[:10], version, r.model])
+    return f"{path}\n\n{output.table(cells, right=(0, 3, 6, 7, 8, 9, 11))}"
 
 
 @app.command()

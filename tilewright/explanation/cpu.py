@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tilewright.compiled.cpu import CpuKernel
-from tilewright.explanation.explained import MEASURED, REJECTED, Explained, duration
+from tilewright.explanation.explained import ORIGINS, REJECTED, Explained, duration
 from tilewright.measure.probes import DTYPES, OUT_OF_DATE, exceeded
 from tilewright.plans import asked
 from tilewright.plans.choose import ranked
 from tilewright.plans.common import Cost, total
 from tilewright.plans.cpu import COMPLEX, CpuPlan, Shape, registers
 from tilewright.plans.lowering import taken_operands
+from tilewright.plans.measured import store
 from tilewright.plans.model import cost
 from tilewright.plans.words import BY_NAME, TILE_WORDS
 from tilewright.runtime.cpu import engine
@@ -237,8 +238,9 @@ def explain(problem: Gemm, target: CpuTarget | GpuTarget | AmdTarget | str | Non
         return Explanation(problem, chip, shape, plan or found.plan, "the product is empty: nothing is multiplied", ())
     if plan is None:
         plan = found.plan
-        origin = (f"{MEASURED}, or in the tables that come with tilewright"
-                  if found.tuned else "the model's choice; `tilewright tune` measures whether there is a better one")
+        origin = ORIGINS.get(found.origin,
+                             "the model's choice; `tilewright tune` measures whether there is a better one")
+        origin += ", or in the tables that come with tilewright" * (found.origin == store.MEASURED)
     else:
         origin = "given"
     violations = tuple(plan.violations(shape, reached))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tilewright.plans.common import Cost
+from tilewright.plans.measured import store
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -13,7 +14,10 @@ if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
 REJECTED = 4            # plans that are shown beside the one that runs
-MEASURED = "measured to be the fastest (tilewright tune show)"      # where a plan comes from
+# Where a plan comes from, if it is not the model's choice: plans.measured.store.chosen
+ORIGINS = {store.MEASURED: "measured to be the fastest (tilewright tune show)",
+           store.NEARBY: "measured to be the fastest for a shape nearby (tilewright tune show)",
+           store.PACKED: store.PACKED}
 
 
 @dataclass(frozen=True)

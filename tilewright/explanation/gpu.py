@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from tilewright.explanation.explained import MEASURED, REJECTED, Explained, duration
+from tilewright.explanation.explained import ORIGINS, REJECTED, Explained, duration
 from tilewright.plans import gpu
 from tilewright.plans.amd import AmdPlan
 from tilewright.plans.common import Cost, Plan, total
@@ -128,8 +128,8 @@ def explain(problem: Gemm, target: GpuTarget | AmdTarget, plan: Plan | None = No
         return GpuExplanation(problem, target, shape, plan or gpu.choose(shape, target), "the product is empty: "
                               "nothing is multiplied")
     chosen: Any
-    chosen, tuned = (plan, False) if plan else store.chosen(shape, target)
-    origin = "given" if plan else MEASURED if tuned else "the model's choice"
+    chosen, found_by = (plan, "") if plan else store.chosen(shape, target)
+    origin = "given" if plan else ORIGINS.get(found_by, "the model's choice")
     if found := tuple(chosen.violations(shape, target)):
         return GpuExplanation(problem, target, shape, chosen, origin, found)
     ranked = gpu.ranked(shape, target)

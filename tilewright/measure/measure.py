@@ -171,6 +171,7 @@ def interleave(
     heard: Callable[[str, float], object] = lambda name, seconds: None,
     disturbed: Callable[[], bool] = lambda: False,
     track: Callable[[Sequence[Call]], Track] | None = None,
+    enough: Callable[[Mapping[str, Sequence[float]]], bool] = lambda seconds: False,
 ) -> dict[str, Sample]:
     """Time every peer, a turn each per round, and return its seconds per call, round by round.
 
@@ -179,6 +180,7 @@ def interleave(
     of blocks of rounds, since rounds may be too short to be judged.
     `heard` is called with every turn that will be in the result, once its block is judged: the tuner passes it on.
     `track` makes a turn of calls; by default they are made one after the other on this CPU.
+    `enough` is asked after every round from `min_rounds` on whether these seconds suffice.
     Every call must have been made once before (the check against float64 does), so that nothing compiles in here.
     """
     if not peers:
@@ -209,11 +211,12 @@ def interleave(
             turns[name] = tracks[name].turn()
         rounds.block.append(turns)
         now = clock()
-        spent = rounds.number >= rules.min_rounds and (now - start) + (now - began) > rules.budget_s
-        if spent or now - opened >= BLOCK_S or len(rounds) >= rules.max_rounds:
+        least = rounds.number >= rules.min_rounds
+        spent, sure = least and (now - start) + (now - began) > rules.budget_s, least and enough(rounds.seconds)
+        if spent or sure or now - opened >= BLOCK_S or len(rounds) >= rules.max_rounds:
             rounds.judge(disturbed())
             opened = now
-        if spent:
+        if spent or (sure and len(rounds) >= rules.min_rounds):
             break
     rounds.judge(disturbed())
     kept, left_out, doubtful = rounds.result(rules.min_rounds)
@@ -237,6 +240,12 @@ class _Rounds:
     @property
     def number(self) -> int:
         return len(self.block) + len(self.judged)
+
+    @property
+    def seconds(self) -> dict[str, list[float]]:
+        """Of each peer, in the rounds that count."""
+        counting = [*(turns for turns, disturbed in self.judged if not disturbed), *self.block]
+        return {name: [turns[name] for turns in counting] for name in (counting[0] if counting else ())}
 
     def judge(self, disturbed: bool) -> None:
         """Close the block."""

@@ -139,7 +139,7 @@ def _packed(chip: Any, products: dict[str, tuple[CompiledGemm, int]], asked: lis
 
 
 def _chosen(kernel: CompiledGemm) -> tuple[bundle.Chosen, ...]:
-    return tuple(bundle.Chosen(shape.key, str(plan), store.chosen(shape, kernel.code_target)[1])
+    return tuple(bundle.Chosen(shape.key, str(plan), store.chosen(shape, kernel.code_target)[1] == store.MEASURED)
                  for shape, plan in kernel.chosen)
 
 

@@ -9,10 +9,14 @@ It is given a `Job` (measure/process.py); its events:
     {"event": "at_work"}                        about to time a turn
     {"event": "turn", "name", "seconds"}        per call, in one turn that counts
     {"event": "disturbed"}                      other processes disturbed the turns of this phase
-    {"event": "done"}
+    {"event": "vendor", "name", "ratio"}        another library, and its time over that of the plan that won
+    {"event": "clock", "hz"}                    of the device meanwhile
+    {"event": "done", "certain"}                whether more rounds could choose another plan
 
-Every round gives each contender one turn, so that what disturbs the machine disturbs all of them alike, and what
-counts are ratios within a round. `REFERENCE` is matmul as it is without what is being measured.
+Phase by phase the slower half of the plans drops out (successive halving), until a few are left, which take turns until
+it is certain which of them wins. Every round gives each contender one turn, so that what disturbs the machine disturbs
+all of them alike, and what counts are ratios within a round. `REFERENCE` is matmul as it is without what is being
+measured.
 """
 from __future__ import annotations
 
@@ -20,10 +24,14 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from math import sqrt
 from typing import Any
 
+import numpy as np
+
 from tilewright.compiled.cpu import CpuKernel
-from tilewright.measure import check, measure, operands, quiet
+from tilewright.measure import check, measure, operands, quiet, timing
 from tilewright.measure.measure import Rules, Spread, ratios, spread
 from tilewright.measure.process import Emit, serve
 from tilewright.measure.quiet import Watch
@@ -35,6 +43,9 @@ from tilewright.targets import CpuTarget, detect
 
 REFERENCE = "matmul"
 FINALISTS = 3                   # beside matmul and the model's plan
+HEAT = 3                        # rounds of a phase before the last
+SURE = 5                        # rounds after which the last phase may end
+NOISE = 0.005                   # a ratio is known when its error is no larger: half of what a win must be
 HOPELESS = 0.93                 # a ratio to the best below which more rounds would be wasted
 MARGIN = 1.01                   # a win of less than 1 % is not worth another plan
 
@@ -48,6 +59,7 @@ class Job:
     threads: int                # 1 for a GPU
     plans: tuple[str, ...]      # the model's first
     time_limit: float
+    vendor: bool = False        # compare what wins with another library
 
 
 def run(job: Job, emit: Emit, clock: measure.Clock = time.perf_counter) -> None:
@@ -74,7 +86,7 @@ def run(job: Job, emit: Emit, clock: measure.Clock = time.perf_counter) -> None:
         else:
             calls[name] = made
     if REFERENCE not in calls or len(calls) < 2:
-        emit("done")
+        emit("done", certain=False)
         return
     added = by.added(calls)
 
@@ -82,21 +94,29 @@ def run(job: Job, emit: Emit, clock: measure.Clock = time.perf_counter) -> None:
         emit("at_work")
         by.settle()
 
-    def take_turns(names: list[str], until: float, least: int, most: int) -> dict[str, Any]:
+    model = job.plans[0]
+
+    def whole(seconds: Seconds) -> dict[str, list[float]]:
+        return {name: [s + added.get(name, 0.0) for s in turns] for name, turns in seconds.items()}
+
+    def take_turns(names: list[str], until: float, least: int, most: int) -> dict[str, list[float]]:
         emit("phase", names=names)
         budget = until * job.time_limit - (clock() - began)
         samples = measure.interleave(
             {name: calls[name] for name in names},
             dataclasses.replace(by.rules, min_rounds=least, max_rounds=most, budget_s=budget), clock=clock,
             settle=settle, heard=lambda name, s: emit("turn", name=name, seconds=s + added.get(name, 0.0)),
-            disturbed=by.watch(), track=by.track)
+            disturbed=by.watch(), track=by.track, enough=lambda seconds: certain(whole(seconds), model))
         if any(sample.disturbed for sample in samples.values()):
             emit("disturbed")
-        return {name: sample.seconds for name, sample in samples.items()}
+        return whole({name: sample.seconds for name, sample in samples.items()})
 
-    final = finalists(take_turns(list(calls), heats, 1, 3), job.plans[0])
-    take_turns(final, 1.0, 3, 25)
-    emit("done")
+    left = finalists(take_turns([*calls], heats, 1, HEAT), model, max(len(calls) // 2, FINALISTS))
+    while len(left) > FINALISTS + 2:
+        left = finalists(take_turns(left, heats, 1, HEAT), model, max((len(left) - 2) // 2, FINALISTS))
+    found = take_turns(left, 1.0, 3, 25)
+    by.compare(job, calls[winner(found, model) or (model if model in calls else REFERENCE)], emit)
+    emit("done", certain=certain(found, model))
 
 
 # ---- the plans of a job as calls that take turns
@@ -119,6 +139,9 @@ class Contenders:
         """By name, seconds of matmul that the calls leave out."""
         return {}
 
+    def compare(self, job: Job, calls: Sequence[measure.Call], emit: Emit) -> None:
+        """The clock, and what another library does with these operands, beside these calls of the plan that won."""
+
     def settle(self) -> None:
         """Before every turn."""
 
@@ -132,6 +155,16 @@ def _contenders(job: Job) -> Contenders:
         return OnCpu(job)
     from tilewright.tuner.on_gpu import OnGpu
     return OnGpu(job.problem, job.target)
+
+
+def beside(by: Contenders, calls: Sequence[measure.Call], name: str, theirs: Sequence[measure.Call],
+           emit: Emit) -> None:
+    """Let another library of this name take turns with the plan that won."""
+    for call, args in theirs:
+        call(*args)
+    found = measure.interleave({"ours": calls, name: theirs}, dataclasses.replace(by.rules, min_rounds=3, max_rounds=5),
+                               settle=by.settle, track=by.track)
+    emit("vendor", name=name, ratio=spread(ratios(found[name].seconds, found["ours"].seconds)).median)
 
 
 class OnCpu(Contenders):
@@ -155,6 +188,13 @@ class OnCpu(Contenders):
         ((reference, _),) = calls[REFERENCE]
         direct = [name for name, ((call, _),) in calls.items() if call is not reference] if _is_here(self.job) else []
         return dict.fromkeys(direct, _overhead(self.job.problem) if direct else 0.0)
+
+    def compare(self, job: Job, calls: Sequence[measure.Call], emit: Emit) -> None:
+        """With NumPy, which multiplies by a BLAS what has no other sums than the operands'."""
+        p, o = job.problem, self.o
+        emit("clock", hz=timing.best_rate(partial(timing.clock, job.target), [0], timing.QUICK))
+        if job.vendor and p.a == p.b == p.out and p.a in ("f32", "f64", "c64", "c128"):
+            beside(self, calls, f"numpy {np.__version__}", [(np.matmul, (o.a, o.b, o.c))], emit)
 
     def settle(self) -> None:
         quiet.settle()
@@ -237,13 +277,38 @@ def against(rival: str, seconds: Seconds) -> dict[str, Spread]:
     return {name: spread(ratios(seconds[rival], turns)) for name, turns in seconds.items()}
 
 
-def finalists(seconds: Seconds, model: str) -> list[str]:
+def finalists(seconds: Seconds, model: str, most: int = FINALISTS) -> list[str]:
     """Matmul, the model's plan, and the fastest of the others unless they are far behind."""
     found = against(REFERENCE, seconds)
     others = sorted((name for name in seconds if name not in (REFERENCE, model)), key=lambda name: -found[name].median)
     best = max(each.median for each in found.values())
-    good = [name for name in others[:FINALISTS] if found[name].median >= HOPELESS * best]
+    good = [name for name in others[:most] if found[name].median >= HOPELESS * best]
     return [name for name in (REFERENCE, model) if name in seconds] + good
+
+
+def certain(seconds: Seconds, model: str) -> bool:
+    """Whether more rounds could choose no other plan: it is clear which are a win and which of these is the fastest, or
+    all that is not clear is known to `NOISE`."""
+    rivals = [rival for rival in (REFERENCE, model) if rival in seconds]
+    names = [name for name in seconds if name not in rivals]
+    if min(map(len, seconds.values()), default=0) < SURE:
+        return False
+    wins = []
+    for name in names:
+        low, high, error = min(_interval(ratios(seconds[rival], seconds[name])) for rival in rivals)
+        if low < MARGIN <= high and error > NOISE:
+            return False
+        if high >= MARGIN:
+            wins.append((high, low, error))
+    wins.sort(reverse=True)
+    return len(wins) < 2 or wins[0][1] >= wins[1][0] or max(wins[0][2], wins[1][2]) <= NOISE
+
+
+def _interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Of the median, from and to, and half of that: two standard errors, by the quartiles of a normal distribution."""
+    median, q1, q3 = spread(values)
+    error = 2 * 0.93 * (q3 - q1) / sqrt(len(values))
+    return median - error, median + error, error
 
 
 def winner(seconds: Seconds, model: str) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from threading import Lock
 
 from tilewright.compiler import cache
@@ -13,21 +14,23 @@ from tilewright.targets.machine import cpus
 
 MODULE = "tilewright.tuner.compiling"
 MOST = 16                       # processes
-EACH = 2                        # kernels for which another process pays: it takes half a second to start
+EACH = 3                        # kernels for which another process pays: it takes half a second to start
 PATIENCE_S = 300.0              # for one kernel
 
 
 def compile_all(asked: Iterable[Asked], workers: int | None = None,
-                listen: Callable[[int, int], object] = lambda done, of: None) -> None:
+                listen: Callable[[int, int], object] = lambda done, of: None, patience: float = PATIENCE_S) -> None:
     """Compile what is not in the cache. `listen(done, of)` is called with how many kernels are. What a process failed
-    to compile is not there: whoever needs it compiles it again and learns why."""
+    to compile, or for which one kernel took longer than `patience` seconds, is not there: whoever needs it compiles it
+    again and learns why."""
     missing = {each.address: each for each in asked}
     waiting = [each for address, each in missing.items() if not cache.has(address)]
     count = min(workers or min(cpus().count, MOST), -(-len(waiting) // EACH))
     if count <= 1:
         for done, each in enumerate(waiting):
             listen(done, len(waiting))
-            each.content()
+            with suppress(Exception):
+                each.content()
         return
     shares, done, lock = [waiting[i::count] for i in range(count)], 0, Lock()
 
@@ -35,7 +38,7 @@ def compile_all(asked: Iterable[Asked], workers: int | None = None,
         nonlocal done
         try:
             with Child(MODULE, share, environment=os.environ) as child:
-                for _ in child.events(PATIENCE_S):
+                for _ in child.events(patience):
                     with lock:
                         done += 1
                         listen(done, len(waiting))

@@ -5,20 +5,25 @@ product that takes less than a launch lasts as long as one, whatever its plan.
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from tilewright.formats.quantized import Quantized
-from tilewright.measure import check, measure, operands
+from tilewright.measure import check, gpu_state, measure, operands
 from tilewright.measure.gpu_rules import Events, GpuRules, sets
 from tilewright.plans import asked, gpu
 from tilewright.runtime.gpu import blocks
 from tilewright.runtime.gpu.arrays import Look, shadow
-from tilewright.runtime.gpu.engine import first_device
+from tilewright.runtime.gpu.engine import NVIDIA, first_device
 from tilewright.runtime.gpu.operands import uploaded
 from tilewright.runtime.gpu.recipe import Bound, Recipe
-from tilewright.tuner.child import REFERENCE, Contenders
+from tilewright.tuner.child import REFERENCE, Contenders, Job, beside
 
 if TYPE_CHECKING:
+    from tilewright.measure.process import Emit
     from tilewright.problem import Gemm
     from tilewright.targets import Target
 
@@ -75,6 +80,34 @@ class OnGpu(Contenders):
         run(*args)
         self.stream.synchronize()
         return calls
+
+    def compare(self, job: Job, calls: Sequence[measure.Call], emit: Emit) -> None:
+        """With torch, whose products of matrices are cuBLAS's or rocBLAS's."""
+        if self.engine is NVIDIA and find_spec("pynvml"):
+            source, _ = gpu_state.find(self.driver.bus_id(self.on))
+            with gpu_state.Watch(source) as watch:
+                measure.interleave({"ours": calls}, replace(self.rules, turn_s=0.1, max_rounds=1), track=self.track)
+            if clocks := [r.sm_mhz for r in watch.later_half() if r.sm_mhz]:
+                emit("clock", hz=1e6 * median(clocks))
+        kinds = {self.o.problem.a, self.o.problem.b, self.o.problem.out}
+        if job.vendor and len(kinds) == 1 and kinds <= {"f32", "f64", "f16", "bf16"} and find_spec("torch"):
+            self._beside_torch(calls, emit)
+
+    def _beside_torch(self, calls: Sequence[measure.Call], emit: Emit) -> None:
+        import torch
+        stream = torch.cuda.ExternalStream(self.stream.handle)
+        product = torch.mm if self.o.problem.batch == 1 else torch.bmm
+
+        def multiply(*matrices: Any) -> None:
+            with torch.cuda.stream(stream):
+                product(*matrices[:2], out=matrices[2])
+
+        def there(x: Any) -> Any:
+            if x.dtype.kind != "V":
+                return torch.from_numpy(x).cuda()
+            return torch.from_numpy(x.astype("f4")).cuda().to(torch.bfloat16)
+        theirs = [(multiply, tuple(map(there, (self.o.a, self.o.b, self.o.c)))) for _ in self.sets]
+        beside(self, calls, f"torch {torch.__version__}", theirs, emit)
 
     @property
     def c(self) -> Any:

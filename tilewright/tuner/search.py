@@ -8,10 +8,13 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tilewright.compiled.compile import compile
+from tilewright.compiled.cpu import CpuKernel
 from tilewright.measure import measure, quiet
 from tilewright.measure.process import Child
 from tilewright.plans import asked, gpu
@@ -24,9 +27,12 @@ from tilewright.runtime.cpu import engine, small
 from tilewright.runtime.gpu.engine import first_device
 from tilewright.targets import CpuTarget, Target, coerce, names
 from tilewright.text import plural
-from tilewright.tuner.child import REFERENCE, Job, Phase, against, winner
+from tilewright.tuner.child import NOISE, REFERENCE, Job, Phase, against, winner
+from tilewright.tuner.compiling import compile_all
 
 if TYPE_CHECKING:
+    from tilewright.compiled.base import CompiledGemm
+    from tilewright.compiler.artefact import Asked
     from tilewright.problem import Gemm
 
 Listener = Callable[[dict[str, Any]], object]
@@ -37,6 +43,8 @@ WITHOUT_PYTHON = ("matmul runs products this small without Python; the times of 
                   "the call through Python that they would need.")
 CHILD = "tilewright.tuner.child"
 PATIENCE_S = 15.0               # for a process to start, to compile, and for a machine that is busy
+CPU_S, GPU_S = 20.0, 10.0       # to tune one shape
+COMPILING = 0.5                 # of the time, at most, for one kernel before the measurement
 GPU_PATIENCE_S = 60.0           # of a GPU's, whose driver takes seconds to start, and compiles once more
 
 
@@ -52,6 +60,7 @@ class Result:
     failed: dict[str, str] = field(default_factory=dict)        # plan → why it was not timed
     notes: tuple[str, ...] = ()
     disturbed: bool = False                         # by other processes: then nothing of it is stored
+    certain: bool = True                            # that more time would choose no other of these plans
 
     @property
     def best(self) -> Row:
@@ -67,10 +76,12 @@ class Result:
         if self.disturbed:
             return ("Other processes disturbed this: nothing is stored, and matmul stays as it was. Repeat on an idle "
                     "machine.")
+        doubt = "" if self.certain else f" The time was over before that was certain within {100 * NOISE} %."
         if not self.improved:
-            return f"Nothing beats the model's choice by more than the noise: matmul stays with {self.model}."
+            return f"Nothing beats the model's choice by more than the noise: matmul stays with {self.model}.{doubt}"
         r = self.best
-        return f"matmul uses {r.plan} from now on: {r.ratio:.2f} ({r.ratio_q1:.2f} to {r.ratio_q3:.2f}) times as fast."
+        return (f"matmul uses {r.plan} from now on: {r.ratio:.2f} ({r.ratio_q1:.2f} to {r.ratio_q3:.2f}) times as "
+                f"fast.{doubt}")
 
     @property
     def title(self) -> str:
@@ -87,15 +98,19 @@ class Result:
         return "\n".join([*lines, *self.notes, self.verdict])
 
 
-def tune(problem: Gemm, target: Target | str | None = None, *, threads: int | None = None, time_limit: float = 30.0,
-         candidates: int = 12, listen: Listener | None = None) -> Result:
+def tune(problem: Gemm, target: Target | str | None = None, *, threads: int | None = None,
+         time_limit: float | None = None, candidates: int = 12, vendor: bool | None = None,
+         listen: Listener | None = None) -> Result:
     """Measure the plans for a problem that the model ranks best; tilewright.matmul uses the fastest from then on.
 
     target       a CPU that this machine is, or its name; by default the one that tilewright.detect() gives. Or a GPU's:
                  the first device of that architecture is measured, and what is found holds for its model and driver
     threads      how many threads the products use; by default tilewright.get_num_threads(). None on a GPU
-    time_limit   seconds. Measuring stops then, and the results so far count
+    time_limit   seconds, by default 20 on a CPU and 10 on a GPU. Measuring stops then, and the results so far count; it
+                 stops before if it is certain within half a percent which plan wins
     candidates   how many plans are tried, beside the one in use
+    vendor       whether what wins is also compared with another library: NumPy's BLAS, by default, and on a GPU torch,
+                 whose import takes seconds, only if it is true. The rows say which, and its time over ours
     listen       called with every event of the measurement (tuner/child.py lists them), for a progress bar
 
     A plan replaces the one in use only if it is faster by more than the noise. The results go to `store.path()`, with
@@ -115,28 +130,46 @@ def tune(problem: Gemm, target: Target | str | None = None, *, threads: int | No
         raise ValueError(f"{problem} is an empty product: there is nothing to tune")
     if problem.scales:
         raise ValueError(f"tune measures products without scales, and {problem} has scales={problem.scales!r}")
+    on_cpu = isinstance(chip, CpuTarget)
+    time_limit = (CPU_S if on_cpu else GPU_S) if time_limit is None else time_limit
     if not time_limit > 0:
         raise ValueError(f"time_limit must be a positive number of seconds, not {time_limit}")
     shape: Any
     model: Any
+    kernel: Callable[[Any], CompiledGemm]
     if isinstance(chip, CpuTarget):
         now = engine.plan_problem(problem, chip, threads)
         shape, reached, threads, forget = now.shape, now.target, now.shape.threads, engine.forget
-        model = choose(shape, reached)
+        model, kernel = choose(shape, reached), lambda plan: CpuKernel(problem, chip, now._replace(plan=plan))
     else:
         gpus, on = first_device(chip)
         chip = reached = on.target
         shape, threads, forget = gpu.multiplied_shape(problem, chip), 1, gpus.forget
-        model = gpu.choose(shape, chip)
+        model, kernel = gpu.choose(shape, chip), lambda plan: compile(problem, chip, plan)
     store.check_writable()
-    in_use = store.best(shape, reached) or model
-    plans = dict.fromkeys((model, in_use, *promising(shape, reached, candidates)))
-    run = _measure(Job(problem, chip, threads, tuple(map(str, plans)), time_limit), listen or (lambda event: None))
+    in_use, measured = store.chosen(shape, reached)
+    plans = dict.fromkeys((model, in_use if measured else model, *promising(shape, reached, candidates)))
+    tell, began = listen or (lambda event: None), time.monotonic()
+    _compile(map(kernel, plans), time_limit, tell)
+    left = time_limit - (time.monotonic() - began)
+    vendor = on_cpu if vendor is None else vendor
+    run = _measure(Job(problem, chip, threads, tuple(map(str, plans)), left, vendor), tell)
     result = _result(problem, chip, shape, threads, str(model), run)
     if not result.disturbed:
         store.save(result.rows)
         forget()
     return result
+
+
+def _compile(kernels: Iterable[CompiledGemm], time_limit: float, tell: Listener) -> None:
+    """Those that are not in the cache, in several processes; what fails here fails again when it is tried, and is told
+    then."""
+    asked: list[Asked] = []
+    for kernel in kernels:
+        with suppress(ValueError, NotImplementedError):
+            asked += kernel.asked
+    compile_all(asked, listen=lambda done, of: tell({"event": "compiled", "done": done, "of": of}),
+                patience=COMPILING * time_limit)
 
 
 def promising(shape: Any, target: Any, count: int) -> list[Any]:
@@ -206,6 +239,10 @@ class _Run:
     failed: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     disturbed: bool = False
+    certain: bool = False
+    clock: float | None = None
+    vendor: str | None = None
+    vendor_ratio: float | None = None
 
 
 def _measure(job: Job, listen: Listener) -> _Run:
@@ -216,7 +253,7 @@ def _measure(job: Job, listen: Listener) -> _Run:
     patience += 2 * job.problem.flops / SLOWEST
     plans, left = job.plans, job.time_limit
     while True:
-        trying, why = _listen(Job(job.problem, job.target, job.threads, plans, left), run, deadline, patience, listen)
+        trying, why = _listen(dataclasses.replace(job, plans=plans, time_limit=left), run, deadline, patience, listen)
         if why is None:
             break
         if trying in plans and not run.phases:
@@ -256,8 +293,12 @@ def _listen(job: Job, run: _Run, deadline: float, patience: float, listen: Liste
                         run.phases[-1].seconds[event["name"]].append(event["seconds"])
                     case "disturbed":
                         run.disturbed = True
+                    case "vendor":
+                        run.vendor, run.vendor_ratio = event["name"], event["ratio"]
+                    case "clock":
+                        run.clock = event["hz"]
                     case "done":
-                        finished = True
+                        finished, run.certain = True, event.get("certain", True)
             why = "" if finished else child.why(PATIENCE_S)     # it closed its output: it is about to end
         except TimeoutError as late:
             why = str(late)
@@ -282,14 +323,17 @@ def _result(problem: Gemm, target: Any, shape: Any, threads: int, model: str, ru
             if plan != REFERENCE:
                 s, ratio = measure.spread(turns), found[plan]
                 rows[plan] = Row(target.name, chip, l1d, l2, l3, *key, plan, roles.get(plan, ""), *s, *ratio,
-                                 len(turns), **origin)
+                                 len(turns), **origin, clock=run.clock)
+                if plan == (best or model):
+                    rows[plan] = dataclasses.replace(rows[plan], vendor=run.vendor, vendor_ratio=run.vendor_ratio)
     in_order: Sequence[Row] = sorted(rows.values(), key=lambda row: (row.role != "best", -row.ratio))
     if model not in rows:
         raise RuntimeError(f"the model's plan {model} was not measured: "
                            + run.failed.get(model, "the time limit was reached"))
     built_in = on_cpu and small.runs(problem, shape, CpuPlan.parse(model), target)
     notes = [*run.notes, *([WITHOUT_PYTHON] if built_in else [])]
-    return Result(problem, target.name, threads, model, tuple(in_order), run.failed, tuple(notes), run.disturbed)
+    return Result(problem, target.name, threads, model, tuple(in_order), run.failed, tuple(notes), run.disturbed,
+                  run.certain)
 
 
 def provenance() -> dict[str, Any]:

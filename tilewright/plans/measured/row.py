@@ -47,6 +47,7 @@ class Row:
     commit: str | None = None
     vendor: str | None = None           # the fastest other library, and its time over ours, if they were compared
     vendor_ratio: float | None = None
+    clock: float | None = None          # Hz, of a core or of a GPU's multiprocessors meanwhile
 
     @property
     def best(self) -> bool:
@@ -67,9 +68,14 @@ class Row:
         batch = re.search(r" batch=(\d{1,9})$", self.dtype)
         return 2 * self.m * self.n * self.k * (int(batch[1]) if batch else 1) / self.seconds / 1e9
 
+    @property
+    def known(self) -> dict[str, Any]:
+        """The fields, without one that came later and is not known, as an older version takes them."""
+        return {name: value for name, value in asdict(self).items() if value is not None or name not in LATER}
+
     def to_json(self) -> str:
         """One line."""
-        return json.dumps(asdict(self))
+        return json.dumps(self.known)
 
     @classmethod
     def from_json(cls, line: str) -> Row:
@@ -122,6 +128,7 @@ class Row:
 
 
 MOST = (1 << 63) - 1            # that SQLite keeps
+LATER = ("clock",)
 ROLES = "best", "model", ""
 ORDERS = ("rows", "columns", "any")
 _NONE = type(None)

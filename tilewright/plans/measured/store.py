@@ -43,8 +43,13 @@ PATIENCE_S = 30.0               # how long a process that writes waits for anoth
 GLANCE_S = 0.1                  # how long a product waits for it
 MOST_STEPS = 50_000_000         # of SQLite's machine, about a second, that reading may take: a view might never end
 Key = tuple[Any, ...]           # of a shape
-# (target's name, chip) → problem → the plan to use, "" where nothing beat the model's
-Plans = dict[tuple[str, str], dict[Key, str]]
+# (target's name, chip) → problem → the plan to use and how many times as fast it was; "" where nothing beat the model's
+Measured = tuple[str, float]
+Plans = dict[tuple[str, str], dict[Key, Measured]]
+# Where a plan comes from, if it is not the model's choice
+MEASURED, NEARBY = "measured to be best by the tuner", "measured by the tuner to be best for a shape nearby"
+PACKED = "of a bundle in use (tilewright.load)"
+FAR = 0.5               # binary orders of magnitude in m, n or k, beyond which a shape says nothing of another
 
 
 def path() -> Path | None:
@@ -63,37 +68,66 @@ def path() -> Path | None:
 
 # ---- what the engine asks
 
-def chosen(shape: Any, target: Any) -> tuple[Any, bool]:
-    """The plan for a problem (a Shape, or a GpuShape): the one that was measured to be the fastest, else the model's
-    choice; and whether it was measured."""
+def chosen(shape: Any, target: Any) -> tuple[Any, str]:
+    """The plan for a problem (a Shape, or a GpuShape): the one that was measured to be the fastest, or that for a shape
+    nearby, else the model's choice; and where it comes from, "" for the model."""
     packed = _packed(shape, target)
-    found = packed[0] if packed else best(shape, target)
+    found = packed or best(shape, target)
     if found is not None:
-        return found, packed[1] if packed else True
+        return found, PACKED if packed else MEASURED
+    by: Any
     if isinstance(target, CpuTarget):
-        from tilewright.plans.choose import choose
-        return choose(shape, target), False
-    from tilewright.plans import gpu
-    return gpu.choose(shape, target), False
+        from tilewright.plans import choose as by
+        from tilewright.plans.model import cost
+    else:
+        from tilewright.plans import gpu as by
+        cost = by.planner(target).cost
+    model = by.choose(shape, target)
+    near, gain = nearby(shape, target) or (None, 1.0)
+    if near in (None, model) or cost(shape, near, target).seconds > gain * cost(shape, model, target).seconds:
+        return model, ""
+    return near, NEARBY
 
 
 def best(shape: Any, target: Any) -> Any:
     """The plan that was measured to be the fastest for this problem on this kind of machine, by the user or in the
     tables; None without a measurement, or where the model's choice was the fastest. A bundle's plan comes first."""
     if packed := _packed(shape, target):
-        return packed[0]
+        return packed
     file = path()
     if file is None:
         return None
     stored, key = _stored(file, target), shape.key
-    return _usable(stored[key] if key in stored else shipped(target).get(key), shape, target)
+    return _usable(stored[key][0] if key in stored else shipped(target).get(key), shape, target)
 
 
-def _packed(shape: Any, target: Any) -> tuple[Any, bool] | None:
-    """The plan of a bundle in use, and whether it was measured."""
+def nearby(shape: Any, target: Any) -> tuple[Any, float] | None:
+    """What the tuner has found for the nearest shape that it has measured on this chip: the plan, if that is legal for
+    this one, and how many times as fast as the model's it was there. None if it was the model's, or none is near: sizes
+    that differ by a factor of up to 1.4, and nothing else."""
+    file = path()
+    stored = _stored(file, target) if file else {}
+    kind, m, n, k, *order = key = shape.key
+    near = {other: max(abs(log2(x / y)) for x, y in zip(other[1:4], (m, n, k))) for other in stored
+            if (other[0], *other[4:]) == (kind, *order)} if min(m, n, k) and key not in stored else {}
+    closest = min(near, key=near.__getitem__, default=None)
+    if closest is None or near[closest] > FAR:
+        return None
+    text, gain = stored[closest]
+    plan = _usable(text, shape, target)
+    return None if plan is None else (plan, gain)
+
+
+def tuned(shape: Any, target: Any) -> bool:
+    """Whether the user has measured this problem on this chip."""
+    file = path()
+    return file is not None and shape.key in _stored(file, target)
+
+
+def _packed(shape: Any, target: Any) -> Any:
+    """The plan of a bundle in use."""
     found = bundle.plan(target.name, shape.key) if bundle.used else None
-    plan = _usable(found.plan, shape, target) if found else None
-    return None if found is None or plan is None else (plan, found.measured)
+    return _usable(found.plan, shape, target) if found else None
 
 
 def chip(target: Any) -> str:
@@ -106,7 +140,7 @@ def chip(target: Any) -> str:
     return f"{target.model}, driver {target.driver}, kernels {digest[:12]}"
 
 
-def _stored(file: Path, target: Any) -> dict[Key, str]:
+def _stored(file: Path, target: Any) -> dict[Key, Measured]:
     """What the file says of this target and chip."""
     found = _plans(file)
     known = any(name == target.name for name, _ in found)       # else no source is read for the answer
@@ -125,7 +159,7 @@ def _usable(text: str | None, shape: Any, target: Any) -> Any:
 def plans(target: CpuTarget, wanted: Callable[[Shape], bool] = lambda shape: True) -> dict[Shape, CpuPlan]:
     """All that `best` may answer, for a CPU's problems that are wanted."""
     file, found = path(), {}
-    known = {**shipped(target), **_stored(file, target)} if file else {}
+    known = {**shipped(target), **{key: text for key, (text, _) in _stored(file, target).items()}} if file else {}
     for key, text in {**known, **bundle.plans(target.name)}.items():
         with suppress(ValueError):                      # a newer version may tune other formats
             shape = Shape.of_key(*key)
@@ -186,13 +220,14 @@ def _load(file: Path) -> Plans:
         with _open(file, write=False, patience=GLANCE_S) as db:
             steps = iter(range(MOST_STEPS // 1_000_000))
             db.set_progress_handler(lambda: next(steps, None) is None, 1_000_000)
-            for row in db.execute(
-                    f"SELECT {_columns((*PROBLEM, 'plan', 'role'))} FROM plans WHERE role != '' ORDER BY role DESC"):
-                target, model, kind, m, n, k, a, b, threads, plan, role = row
+            columns = _columns((*PROBLEM, "plan", "role", "ratio"))
+            for row in db.execute(f"SELECT {columns} FROM plans WHERE role != '' ORDER BY role DESC"):
+                target, model, kind, m, n, k, a, b, threads, plan, role, ratio = row
                 if not all(isinstance(x, str) for x in (target, model, kind, a, b, plan, role)) or \
-                        not all(isinstance(x, int) and x > 0 for x in (m, n, k, threads)):
+                        not all(isinstance(x, int) and x > 0 for x in (m, n, k, threads)) or not ratio > 0:
                     raise ValueError(f"it has an invalid row: {row}")
-                plans.setdefault((target, model), {})[kind, m, n, k, a, b, threads] = plan if role == "best" else ""
+                found = (plan, ratio) if role == "best" else ("", 1.0)
+                plans.setdefault((target, model), {})[kind, m, n, k, a, b, threads] = found
     except Exception as error:              # a product must not fail because of it
         _warn_once(file, f"tilewright cannot read its tuning results in {file} ({error}) and goes on without them. "
                          "`tilewright tune clear` removes them; TILEWRIGHT_TUNE_DB names another file.")
@@ -239,8 +274,8 @@ def rows() -> list[Row]:
     file = path()
     if file is None or not file.exists():
         return []
-    names = [f.name for f in fields(Row)]
     with _open(file, write=False) as db:
+        names = [f.name for f in fields(Row) if f.name in _present(db)]      # an older version had fewer
         found = db.execute(f"SELECT {_columns(names)} FROM plans "
                            "ORDER BY target, model, dtype, m*n*k, m, n, k, a, b, threads, ratio DESC").fetchall()
     return [Row(**dict(zip(names, values))) for values in found]
@@ -342,17 +377,28 @@ def _check_owned(file: Path) -> None:
 
 def _prepare(db: sqlite3.Connection) -> None:
     """Readers do not wait for a writer, nor it for them; and the table is there."""
+    import sqlite3
     db.execute("PRAGMA journal_mode = WAL")
+    from tilewright.plans.measured.row import Row
+    kinds = {"int": "INTEGER", "float": "REAL", "float | None": "REAL"}
+    described = {f.name: f'"{f.name}" {kinds.get(str(f.type), "TEXT")}{"" if "None" in str(f.type) else " NOT NULL"}'
+                 for f in fields(Row)}
     if db.execute("PRAGMA user_version").fetchone()[0] == 0:
-        from tilewright.plans.measured.row import Row
-        kinds = {"int": "INTEGER", "float": "REAL", "float | None": "REAL"}
-        columns = ", ".join(f'"{f.name}" '
-                            f"{kinds.get(str(f.type), 'TEXT')}{'' if 'None' in str(f.type) else ' NOT NULL'}"
-                            for f in fields(Row))
+        columns = ", ".join(described.values())
         db.execute("BEGIN IMMEDIATE")
         db.execute(f"CREATE TABLE IF NOT EXISTS plans ({columns}, PRIMARY KEY ({_columns((*PROBLEM, 'plan'))}))")
         db.execute(f"PRAGMA user_version = {SCHEMA}")
         db.execute("COMMIT")
+    elif db.execute("PRAGMA user_version").fetchone()[0] != SCHEMA:
+        return
+    for name in described.keys() - _present(db):            # fields that came later may be missing in all rows
+        with suppress(sqlite3.OperationalError):            # another process adds it
+            db.execute(f"ALTER TABLE plans ADD COLUMN {described[name]}")
+
+
+def _present(db: sqlite3.Connection) -> set[str]:
+    """The columns of the table."""
+    return {row[1] for row in db.execute("PRAGMA table_info(plans)")}
 
 
 def _check_version(db: sqlite3.Connection, file: Path) -> None:

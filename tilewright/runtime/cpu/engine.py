@@ -161,11 +161,11 @@ class Planned(NamedTuple):
     strides: Strides
     target: CpuTarget
     plan: CpuPlan
-    tuned: bool = False         # measured to be the fastest, not chosen by the model
+    origin: str = ""            # of the plan: see plans.measured.store.chosen
 
 
 def planned(lowered: Lowered) -> Planned:
-    """By the plan that the tuner has measured to be the fastest, else the model's choice."""
+    """By the plan that the tuner has measured to be the fastest, here or nearby, else the model's choice."""
     return Planned(*lowered, *store.chosen(lowered.shape, lowered.target))
 
 

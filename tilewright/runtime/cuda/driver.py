@@ -178,6 +178,11 @@ class Device(driver.Device):
             call("cuCtxPopCurrent")
 
 
+def bus_id(on: Device) -> str:
+    """Where the device is on the PCI bus, by which NVML finds it: "0000:65:00.0"."""
+    return str(call("cuDeviceGetPCIBusId", 32, on.handle).partition(b"\0")[0].decode())
+
+
 def version() -> str:
     """The newest CUDA that the driver, whose assembler takes PTX, is made for: "13.0"."""
     number = int(call("cuDriverGetVersion"))
