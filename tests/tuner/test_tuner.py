@@ -1048,7 +1048,8 @@ def test_a_file_of_shapes_is_tuned_and_a_second_run_goes_on(pretend, monkeypatch
     for again, count in (False, 1), (True, 0):
         reasons = [task.reason for task in many.tasks(shape_list.read(file), chip, again=again)]
         assert reasons.count("it was measured before") == count
-    result = CliRunner().invoke(cli.app, ["tune", str(file), "--time-limit", "20", "--json", str(tmp_path / "found.json")])
+    options = "--time-limit", "20", "--json", str(tmp_path / "found.json")
+    result = CliRunner().invoke(cli.app, ["tune", str(file), *options])
     assert result.exit_code == 0, result.output
     assert "gemm_f32_nn_70x80x90: left out, since it was measured before" in result.output
     assert "gemm_f32_nn_7x8x9, 1 thread: Nothing beats the model's choice" in result.output
