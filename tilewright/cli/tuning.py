@@ -120,8 +120,8 @@ def shapes(
 ) -> None:
     """Measure plans for every problem of a file.  The word "shapes" may be left out if the file's name ends in .jsonl.
 
-    Each result is kept as soon as it is there, and the next run passes over it, so that one that was interrupted goes on
-    where it ended.  Problems with the most arithmetic, in all their calls, come first.
+    Each result is kept as soon as it is there, and the next run passes over it, so that one that was interrupted goes
+    on where it ended.  Problems with the most arithmetic, in all their calls, come first.
     """
     from tilewright import shape_list
     from tilewright.bench.commands import all_threads
