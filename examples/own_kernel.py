@@ -1,6 +1,6 @@
-"""A kernel of your own: z = a x + y, and the sum of each row of z. A warp per row on a GPU, a loop on a CPU.
+"""A kernel of your own: z = a x + y, and the sum of each row of z. A warp per row on a GPU, vectors on a CPU.
 
-One emitter serves both: with THREADS = 32 the lanes of a warp share a row; with none there is one thread. The simulator
+One emitter serves both: with THREADS = 32 the lanes of a warp share a row; with none a thread has it. The simulator
 runs either, counts it, and finds races and accesses outside arrays. `python examples/own_kernel.py`
 """
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from tilewright import simulator
 from tilewright.ir import Function, Kernel, f32, i64, ptr
+from tilewright.kernels.elementwise import each_row, fold, once
 from tilewright.runtime.run import run
 
 
@@ -17,22 +18,14 @@ def emit_scaled_sums(THREADS: int | None = None) -> Function:
     k = Kernel("scaled_sums", threads=THREADS, rows=i64, n=i64, a=f32, x=ptr(f32), y=ptr(f32), z=ptr(f32), s=ptr(f32))
     rows, n, a, x, y, z, s = k.args
 
-    def row(i, first, step):
-        """The part of row i that a thread has: its sum."""
-        acc = k.variable(f32, 0.0)
-        with k.loop(n, first, step) as j:
-            value = k.fma(a, x[i * n + j], y[i * n + j])
-            z[i * n + j] = value
-            acc.set(acc.get() + value)
-        return acc.get()
+    with each_row(k, rows, "warp") as i:
+        def value(j):
+            found = k.fma(a, x[i * n + j], y[i * n + j])
+            z[i * n + j] = found
+            return found
 
-    if THREADS is None:
-        with k.loop(rows) as i:
-            s[i] = row(i, k.constant(i64, 0), 1)
-    else:
-        i, lane = k.cast(k.block[0], i64), k.thread[0]
-        total = k.warp_sum(row(i, k.cast(lane, i64), THREADS))
-        with k.when(lane == 0):
+        total = fold(k, n, lambda p, q: p + q, 0.0, value)
+        with once(k):
             s[i] = total
     return k.function
 

@@ -476,6 +476,7 @@ def install(monkeypatch: pytest.MonkeyPatch, devices: int = 1) -> FakeDriver:
     """The fake instead of the driver for one test, and no memory of what there was before."""
     import cuda.bindings
 
+    from tilewright.runtime import run
     from tilewright.runtime.cuda import driver, module
     from tilewright.runtime.gpu import engine, fast_path
 
@@ -488,6 +489,7 @@ def install(monkeypatch: pytest.MonkeyPatch, devices: int = 1) -> FakeDriver:
                  engine.NVIDIA.copy_kernels):
         monkeypatch.setattr(kept, "found", {})
     monkeypatch.setattr(module.workspaces, "zeros", {})
+    monkeypatch.setattr(run, "_launches", {})
     monkeypatch.setattr(fast_path, "_entries", {})
     module._pool.cache_clear()
     return fake

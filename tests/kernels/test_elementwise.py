@@ -95,8 +95,9 @@ def test_branches_become_masks_and_other_elements_are_read_one_by_one(way, n):
 def emit_add(threads=None, warp=32):
     k = Kernel("add", threads=threads, warp=warp, n=i64, x=ptr(f32), y=ptr(f32), z=ptr(f32))
     n, x, y, z = k.args
+    zero = k.variable(f32, 0.0)
     with each(k, n) as i:
-        z[i] = x[i] + y[i]
+        z[i] = x[i] + y[i] + zero.get()
     return k.function
 
 

@@ -53,12 +53,7 @@ NEW_INDEX, NDARRAY_INDEX = 93, 2        # PyArray_New and PyArray_Type in NumPy'
 EVERY = (1 << 63) - 1
 RELEASE_GIL_ABOVE = 2_500_000           # multiplications, 50 us at 100 GFLOP/s: releasing it costs 0.1 us or more
 CO_VARKEYWORDS = 0x08                    # of a code object's flags: it takes **keywords
-PYTHON_API_VERSION, METH_FASTCALL, METH_KEYWORDS = 1013, 0x80, 0x02
-
-
-class _Method(ctypes.Structure):
-    _fields_ = [("name", ctypes.c_char_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int),
-                ("doc", ctypes.c_char_p)]
+PYTHON_API_VERSION = 1013
 
 
 class _Module(ctypes.Structure):
@@ -88,8 +83,8 @@ class Entry:
             raise UnknownLayout
         code = load("tilewright.kernels.cpu.entry:emit_entry", detect(), object.__basicsize__)
         doc = f"matmul({_signature(python)})\n--\n\n{python.__doc__}".encode()
-        methods = (_Method * 2)(_Method(b"matmul", code.address("matmul_entry"), METH_FASTCALL | METH_KEYWORDS,
-                                        doc), _Method())
+        methods = (layout.Method * 2)(layout.Method(b"matmul", code.address("matmul_entry"), layout.FASTCALL,
+                                        doc), layout.Method())
         # the name makes matmul.__module__, by which pickle finds it again
         definition = _Module(name=b"tilewright", size=CONTEXT_SIZE, methods=ctypes.addressof(methods))
         create, state = ctypes.pythonapi.PyModule_Create2, ctypes.pythonapi.PyModule_GetState
@@ -100,7 +95,7 @@ class Entry:
         out, algorithm = sys.intern("out"), sys.intern("algorithm")
         _kept.append((methods, definition, doc, module, python, out, algorithm))
         self._decline = code.address("matmul_decline")
-        for offset, word in ((PYTHON, id(python)), (WATCHING, id(python)), (VECTORCALL, _vectorcall()),
+        for offset, word in ((PYTHON, id(python)), (WATCHING, id(python)), (VECTORCALL, layout.vectorcall()),
                              (NDARRAY, id(np.ndarray)), (OUT, id(out)), (ALGORITHM, id(algorithm)), (NEW, new),
                              (RELEASE_ABOVE, RELEASE_GIL_ABOVE), (NATIVE + 8, EVERY), (NATIVE + 16, EVERY),
                              (SMALL, self._decline), (SMALL + 16, self._decline)):
@@ -205,13 +200,6 @@ def _signature(f: Any) -> str:
     others = code.co_varnames[code.co_argcount + code.co_kwonlyargcount] if code.co_flags & CO_VARKEYWORDS else ""
     every = (*positional, *(("*",) if named else ()), *named, *((f"**{others}",) if others else ()))
     return ", ".join([name + (f"={defaults[name]!r}" if name in defaults else "") for name in every])
-
-
-def _vectorcall() -> int:
-    """PyObject_Vectorcall, or what it comes to for a function written in Python: Python 3.10 has it in headers only."""
-    api = ctypes.pythonapi
-    name = "PyObject_Vectorcall" if hasattr(api, "PyObject_Vectorcall") else "_PyFunction_Vectorcall"
-    return ctypes.cast(getattr(api, name), ctypes.c_void_p).value or 0
 
 
 def _array_constructor() -> int | None:

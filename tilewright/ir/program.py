@@ -147,7 +147,9 @@ class Fold:
 class Rounds:
     """Of a loop whose rounds may run in any order, and at once."""
     vectors: bool                   # some at a time, by vector instructions: ir.vectors
-    threads: bool = False           # divided over the threads of a CPU
+    threads: bool = False           # divided over the threads of a CPU, or the CTAs of a GPU
+    cta: int = 1                    # that a CTA has at a time, before
+    elements: int = 1               # so many become one
     folds: list[Fold] = field(default_factory=list)
 
 

@@ -12,12 +12,11 @@ from tilewright.ir.ops.atomics import FENCE
 from tilewright.ir.program import Fold, Function, If, Load, Loop, Op, Read, Register, Store, Write
 from tilewright.ir.types import Type, i1, i64, vec
 from tilewright.ir.values import Value
-from tilewright.ir.widened import Lanes, Linear, Scalar, TooWide, Uniform, Varying, Vectors, Widened
+from tilewright.ir.widened import GPU_BYTES, Lanes, Linear, Scalar, TooWide, Uniform, Varying, Vectors, Widened
 
 if TYPE_CHECKING:
     from tilewright.ir.vectors import Width
 
-GPU_BYTES = 16                  # of a thread's longest access
 UNROLLED = ((16, 4), (48, 2))   # nodes of a body, up to which so many vectors are handled at a time
 
 
@@ -29,10 +28,13 @@ def begin(k: Any, nodes: list, loop: Loop) -> Widened:
 
 
 class Vectorised:
-    """One loop. `widest` is what decides the number of elements that are handled at a time."""
+    """One loop, of which `V` rounds become one."""
+    V: int
 
-    def __init__(self, k: Any, original: Function, width: Width, loop: Loop, folds: list[Fold]) -> None:
+    def __init__(self, k: Any, original: Function, width: Width, loop: Loop, folds: list[Fold],
+                 total: Value | None = None) -> None:
         self.k, self.width, self.loop, self.folds = k, width, loop, folds
+        self.total = loop.stop if total is None else total      # rounds, of all threads
         self.nodes = list(original.walk(loop.body))
         self.made = {x.id: node for node in self.nodes for x in node.defines}
         self.made |= {node.index.id: node for node in self.nodes if isinstance(node, Loop)}
@@ -40,8 +42,9 @@ class Vectorised:
 
     def registers(self, function: Function) -> None:
         """No round reads what another one has left in a variable, but for the sums of a fold."""
+        self.own = {node.register for node in self.nodes if isinstance(node, Write)}
         folded = {register for fold in self.folds for register in fold.registers}
-        written = {node.register for node in self.nodes if isinstance(node, Write)} - folded
+        written = self.own - folded
         inside = set(map(id, self.nodes))
         for node in function.walk():
             if isinstance(node, Read) and node.register in written and id(node) not in inside:
@@ -155,7 +158,10 @@ class Vectorised:
 
 
 class OnCpu(Vectorised):
+    """Whole vectors, several at a time; then one at a time; then one under a mask."""
+
     def write(self, out: list) -> None:
+        """Record the loop. Scalar if it stays as it is."""
         self.conflicts()
         sizes = [t.bytes for _, pointer, t in self.accesses() if self.consecutive(pointer)]
         if not sizes:
@@ -190,7 +196,7 @@ class OnCpu(Vectorised):
         end = w.op(ops.SELECT, t, below, loop.start, loop.stop)
         copies = [Vectors(self.k, V, out, self.width.bytes) for _ in range(many)]
         for copy in copies:
-            copy.line = loop.line
+            copy.line, copy.own = loop.line, self.own
             self.begin_folds(copy)
         at = Register(t)
         w.nodes.append(Write(at, loop.start, loop.line))
@@ -284,18 +290,21 @@ class OnCpu(Vectorised):
             fits = w.op(ops.EQ, i1, w.op(ops.AND, i64, address, w.constant(i64, mask)), w.constant(i64, 0))
             condition = fits if condition is None else w.op(ops.AND, i1, condition, fits)
         moved = sum(t.bytes for _, pointer, t in self.accesses() if self.consecutive(pointer))
-        span = w.op(ops.SUB, t, end, loop.start)
-        large = w.op(ops.LT, i1, w.constant(t, max(self.width.cache // moved, 64)), span)
+        large = w.op(ops.LT, i1, w.constant(t, max(self.width.cache // moved, 64)), self.total)
         return w.op(ops.AND, i1, condition, large), head       # type: ignore[arg-type,return-value]
 
 
 class OnGpu(Vectorised):
+    """16 bytes at a time, where arrays are aligned; then one element at a time."""
+
     def write(self, out: list) -> None:
+        """As OnCpu's."""
         loop, w = self.loop, begin(self.k, out, self.loop)
         t = loop.index.type
         found = [(node, pointer, element) for node, pointer, element in self.accesses()
                  if element.length == 1 and self.consecutive(pointer) and node.mask is None]
-        V = GPU_BYTES // max((element.bytes for *_, element in found), default=GPU_BYTES)
+        outside = [each for each in found if each[1].type.space == "global"]
+        V = self.V = GPU_BYTES // max((element.bytes for *_, element in outside or found), default=GPU_BYTES)
         if V < 2:
             raise Scalar(loop.line, "no access is of consecutive elements of at most 8 bytes")
         zero, bits, aligned = w.constant(t, 0), None, set()
@@ -304,7 +313,8 @@ class OnGpu(Vectorised):
             if place is None:
                 continue
             aligned.add(pointer.id)
-            low = w.op(ops.AND, i64, w.op(ops.ADDRESS, i64, place), w.constant(i64, V * element.bytes - 1))
+            unit = w.constant(i64, min(V * element.bytes, GPU_BYTES) - 1)
+            low = w.op(ops.AND, i64, w.op(ops.ADDRESS, i64, place), unit)
             bits = low if bits is None else w.op(ops.OR, i64, bits, low)
         if bits is None:
             raise Scalar(loop.line, "where consecutive elements begin is known in each round only")
@@ -314,7 +324,7 @@ class OnGpu(Vectorised):
         index = Value(self.k, t)
         body: list = []
         lanes = Lanes(self.k, V, out, aligned)
-        lanes.line = loop.line
+        lanes.line, lanes.own = loop.line, self.own
         self.begin_folds(lanes)
         lanes.nodes = body
         lanes.env[loop.index.id] = Linear(lanes.op(ops.MUL, t, index, w.constant(t, V)), 1)

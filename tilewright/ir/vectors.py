@@ -3,22 +3,24 @@
 On a CPU: rounds of whole vectors, several at a time; rounds of one vector; one under a mask for what is left. Above the
 size of the last cache, stores that pass the caches by. On a GPU: each thread handles as many elements as 16 bytes hold,
 if arrays begin where such accesses may, and one at a time otherwise, and at the end: the kernel decides when it runs.
-A vector holds as many elements as fit of the widest format that is read or written.
+A vector holds as many elements as fit of the widest format that is read or written; on a GPU, from global memory.
 
 A body that cannot be vectors stays a loop, round by round; `reasons` says why.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from tilewright.ir.program import Function, If, Loop, While
+from tilewright.ir.program import Function, If, Loop, Op, While
 from tilewright.ir.rounds import OnCpu, OnGpu, begin
+from tilewright.ir.types import Type
 from tilewright.ir.values import Value
 from tilewright.ir.widened import Scalar, Widened
 
+MOST_CTAS = (1 << 31) - 1         # along x, of a grid
 Bounds = Callable[[Widened, Value], tuple[Value, Value]]
 
 
@@ -48,6 +50,36 @@ def vectorised(function: Function, width: Width = DEFAULT) -> Function:
 def reasons(function: Function, width: Width = DEFAULT) -> list[str]:
     """Which loops of `each` stay as they are, round by round: the line and the reason of each."""
     return list(vectorised(function, width).scalar)
+
+
+def ctas(function: Function, args: Sequence[Any]) -> int | None:
+    """How many CTAs have one round of each loop that CTAs share, or of its vectors, for each thread or row; None if
+    there are no such loops, or numbers decide that are not known before the kernel runs."""
+    vectorised(function)
+    known = {value.id: value.type.numpy.type(x) for (_, value), x in zip(function.params, args)
+             if isinstance(value.type, Type)}
+    made = {x.id: node for node in function.walk() if isinstance(node, Op) for x in node.results}
+    counts = []
+    for node in function.walk():
+        if isinstance(node, Loop) and node.rounds and node.rounds.threads:
+            count = _evaluated(node.stop, known, made)
+            if count is None:
+                return None
+            counts.append(-(-int(count) // (node.rounds.cta * node.rounds.elements)))
+    return min(max(*counts, 1), MOST_CTAS) if counts else None
+
+
+def _evaluated(x: Value, known: dict[int, Any], made: dict[int, Op]) -> Any:
+    """A number of the host, of what is given to a kernel."""
+    if x.constant is not None:
+        return x.type.numpy.type(x.constant)
+    if x.id in known or x.id not in made:
+        return known.get(x.id)
+    node = made[x.id]
+    operands = [_evaluated(y, known, made) for y in node.operands]
+    if node.operation.role != "thread" or node.operation.numpy is None or any(y is None for y in operands):
+        return None
+    return node.operation.numpy(x.type, *operands)
 
 
 def divided(function: Function, width: Width, bounds: Bounds | None) -> Function:
@@ -91,7 +123,9 @@ class _Rewriting:
         nodes: list = []
         try:
             gpu = self.original.threads is not None
-            (OnGpu if gpu else OnCpu)(self.k, self.original, self.width, scalar, loop.rounds.folds).write(nodes)
+            found = (OnGpu if gpu else OnCpu)(self.k, self.original, self.width, scalar, loop.rounds.folds, loop.stop)
+            found.write(nodes)
+            loop.rounds.elements = found.V
         except Scalar as reason:
             self.why.append(str(reason))
             nodes = [scalar]

@@ -9,7 +9,7 @@ consecutive elements become one, and other elements are read and written one by 
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from tilewright.ir.program import If, Line, Load, Loop, Op, Read, Register, Stor
 from tilewright.ir.types import Pointer, Type, vec
 from tilewright.ir.values import Value
 
+GPU_BYTES = 16                  # of a thread's longest access
 # Operations that mean the same of each element of vectors
 ELEMENTWISE = frozenset(("add", "sub", "mul", "div", "rem", "divide", "neg", "abs", "sqrt", "lt", "le", "eq", "ne",
                          "and", "or", "xor", "shl", "shr", "cast", "bitcast", "select", "fma"))
@@ -65,6 +66,7 @@ class Widened:
     def __init__(self, k: Any, V: int, nodes: list) -> None:
         self.k, self.V, self.nodes = k, V, nodes
         self.env: dict[int, Shape] = {}
+        self.own: set[Register] = set()             # registers that the body writes, each round its own
         self.registers: dict[Register, Any] = {}
         self.written: set[Any] = set()
         self.mask: Value | None = None              # of a CPU: the rounds that take part
@@ -125,8 +127,12 @@ class Widened:
                     if isinstance(where, Uniform) or (isinstance(where, Linear) and where.step == 0):
                         raise Scalar(node.line, "all rounds store to one address")
                     self.store(node, where, self.shape(value))
-                case Read(result, register):
+                case Read(result, register) if register in self.own:
                     self.env[result.id] = self.read(register)
+                case Read(result, register):
+                    outside = Value(self.k, result.type, array=result.array)
+                    self.nodes.append(Read(outside, register, node.line))
+                    self.env[result.id] = Uniform(outside)
                 case Write(register, value):
                     self.write(register, self.shape(value))
                 case Loop():
@@ -372,12 +378,19 @@ class Lanes(Widened):
         for each, value in zip(self.register(register), self.lanes(x)):
             self.nodes.append(Write(each, value, self.line))
 
+    def pieces(self, t: Type) -> Iterator[tuple[int, Type]]:
+        """The first element, and the type, of each access of at most GPU_BYTES."""
+        length = min(self.V, GPU_BYTES // t.bytes)
+        return ((e, vec(t, length)) for e in range(0, self.V, length))
+
     def load(self, node: Load, pointer: Shape) -> Shape:
         if isinstance(pointer, Linear) and node.pointer.id in self.aligned:
-            t = vec(node.result.type, self.V)
-            result = Value(self.k, t)
-            self.nodes.append(Load(result, pointer.first, t.bytes, None, node.line))
-            return Varying([self.op(ops.extract(e), t.scalar, result) for e in range(self.V)])
+            found: list[Value] = []
+            for e, t in self.pieces(node.result.type):
+                result = Value(self.k, t)
+                self.nodes.append(Load(result, self.moved(pointer.first, e), t.bytes, None, node.line))
+                found += [self.op(ops.extract(part), t.scalar, result) for part in range(t.length)]
+            return Varying(found)
         return Varying([self.one(node, p) for p in self.lanes(pointer)])
 
     def store(self, node: Store, pointer: Shape, value: Shape) -> None:
@@ -385,9 +398,10 @@ class Lanes(Widened):
             raise Scalar(node.line, "a store has a mask of its own")
         values = self.lanes(value)
         if isinstance(pointer, Linear) and node.pointer.id in self.aligned:
-            t = vec(node.value.type, self.V)
-            self.nodes.append(Store(pointer.first, self.op(ops.PACK, t, *values), t.bytes, None, node.line,
-                                    node.streaming))
+            for e, t in self.pieces(node.value.type):
+                vector = self.op(ops.PACK, t, *values[e:e + t.length])
+                place = self.moved(pointer.first, e)
+                self.nodes.append(Store(place, vector, t.bytes, None, node.line, node.streaming))
             return
         for p, x in zip(self.lanes(pointer), values):
             self.nodes.append(Store(p, x, node.align, None, node.line, node.streaming))

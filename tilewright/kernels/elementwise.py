@@ -34,7 +34,8 @@ BY = ("cta", "warp")
 def each(k: Kernel, n: Any) -> Iterator[Value]:
     """`with each(k, n) as i:` does the block for i = 0 ... n - 1, an i64, in any order. Within `each_row` the threads
     that have the row share the rounds, elsewhere all threads do."""
-    with _rounds(k, n, Rounds(vectors=True, threads=k.sharing == "")) as loop:
+    cta = 1 if k.function.threads is None else _count(k, "threads")
+    with _rounds(k, n, Rounds(vectors=True, threads=k.sharing == "", cta=cta)) as loop:
         yield loop.index
 
 
@@ -46,13 +47,15 @@ def each_row(k: Kernel, n: Any, by: str = "cta") -> Iterator[Value]:
         raise ValueError(f"a row is divided by {' or '.join(BY)}, not {by!r}")
     if k.sharing:
         raise ValueError("a row is within another one: each(k, n) divides it")
+    rows = 1
     if k.function.threads is None:
         first, step = k.constant(i64, 0), k.constant(i64, 1)
     else:
         first, step = k.cast(k.block[0], i64), k.cast(k.grid[0], i64)
         if by == "warp":
-            first, step = first * _count(k, "warps") + k.cast(_thread(k) // k.warp, i64), step * _count(k, "warps")
-    with _loop(k, n, first, step, Rounds(vectors=False, threads=True)) as loop:
+            rows = _count(k, "warps")
+            first, step = first * rows + k.cast(_thread(k) // k.warp, i64), step * rows
+    with _loop(k, n, first, step, Rounds(vectors=False, threads=True, cta=rows)) as loop:
         k.sharing = by
         try:
             yield loop.index

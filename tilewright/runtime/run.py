@@ -8,122 +8,53 @@ The arguments are those of simulator.run, which runs the same function where eve
 
 from __future__ import annotations
 
-import ctypes
-import math
-from collections.abc import Callable, Sequence
+import atexit
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
-
-import numpy as np
 
 from tilewright import targets
 from tilewright.ir import Function, Pointer, TensorMap, Texture, arguments
 from tilewright.ir.program import written
+from tilewright.ir.vectors import ctas
 from tilewright.targets.tensor_maps import TiledMap
-
-_NUMBERS = {"i8": ctypes.c_int8, "i16": ctypes.c_int16, "i32": ctypes.c_int32, "i64": ctypes.c_int64,
-            "f32": ctypes.c_float, "f64": ctypes.c_double}
 
 
 def run(function: Function, *args: Any, grid: int | Sequence[int] | None = None) -> Any:
     """Call `function` with numbers for its number parameters and arrays, or addresses as int, for its pointers.
 
+    A CPU function of `kernels.elementwise.each` runs on up to as many threads as `tilewright.get_num_threads()` says.
+
     What is recorded for the CTAs of a GPU is launched once for each CTA of `grid` ((x, y, z), fewer of them, or a
-    number; one CTA unless given), a CPU's block program once for each program of it, on the threads of the pool. A
-    GPU's runs on the NVIDIA or AMD GPU that has the arrays and on the stream that their library (torch, CuPy, anything
-    with DLPack or __cuda_array_interface__) works on, and may not be over when this returns.
+    number; unless given one, and of a kernel of `each` so many that each thread, or row, has a round), a CPU's block
+    program once for each program of it, on the threads of the pool. A GPU's runs on the NVIDIA or AMD GPU that has the
+    arrays and on the stream that their library (torch, CuPy, anything with DLPack or __cuda_array_interface__) works on,
+    and may not be over when this returns.
     Nothing is copied or converted: arrays are contiguous and of the parameters' element types, and writable where the
     function writes; those for tensor maps may be views whose last dimension is contiguous. What the function does with
     them is not checked: run it in the simulator first. TypeError, ValueError or OverflowError for arguments that do not
     fit the parameters; RuntimeError if this machine cannot run the function.
     """
-    extents = arguments.grid(arguments.recorded(function), grid)
+    extents = None if grid is None and arguments.recorded(function).independent else arguments.grid(
+        arguments.recorded(function), grid)
+    from tilewright.runtime.cpu import calls
     if function.programs:
-        return _programs(function, args, extents)
+        return calls.programs(function, args, extents)
     arguments.count(function, args)
-    return _on_cpu(function, args) if function.threads is None else _on_gpu(function, args, extents)
+    return calls.compiled(function)(*args) if function.threads is None else _on_gpu(function, args, extents)
 
 
-def _on_cpu(function: Function, args: Sequence[Any]) -> Any:
-    for name, t in [*((name, value.type) for name, value in function.params), ("the result", function.result)]:
-        if not (t is None or isinstance(t, Pointer) or str(t) in _NUMBERS):
-            raise TypeError("parameters and results of functions that Python calls must be pointers or numbers of type "
-                            f"{', '.join(_NUMBERS)}, but {name} is of type {t}")
-    given = [_host(function, name, value.type, x) for (name, value), x in zip(function.params, args)]
-    return _compiled(function)(*given)
-
-
-@cache
-def _compiled(function: Function) -> Callable[..., Any]:
-    from tilewright.compiler import llvm, loader
-
-    target = targets.detect().extended
-    code = loader.load(llvm.object_code(function, target), target)
-    result = None if function.result is None else _ctype(function.result)
-    call: Callable[..., Any] = code.function(function.name, result, *(_ctype(v.type) for _, v in function.params))
-    call.code = code  # type: ignore[attr-defined]
-    return call
-
-
-PARTS = 4                       # of the programs for each thread: the first to be done takes another
-
-
-def _programs(function: Function, args: Sequence[Any], grid: tuple[int, int, int]) -> None:
-    """Each program of a grid once, in parts that the pool's threads claim."""
-    from tilewright.kernels.cpu.programs import FIELD, HIDDEN
-    from tilewright.runtime.cpu import pool
-
-    arguments.count(function, [*args, *[0] * HIDDEN])
-    job = (ctypes.c_char * (FIELD * (len(args) + 4)))()
-    for n, ((name, value), x) in enumerate(zip(function.params, args)):
-        _ctype(value.type).from_buffer(job, FIELD*n).value = _host(function, name, value.type, x)
-    threads, count = pool.get_num_threads(), math.prod(grid)
-    share = -(-count // min(threads * PARTS, count))
-    for n, x in enumerate((grid[0], grid[1], count, share), len(args)):
-        ctypes.c_int64.from_buffer(job, FIELD*n).value = x
-    code, parts = _task(function), -(-count // share)
-    team = pool.pool().reserve(min(threads, parts))
-    pool.pool().run_parts(code.address(f"{function.name}_task"), ctypes.addressof(job), parts, team, team)
-
-
-@cache
-def _task(function: Function) -> Any:
-    from tilewright.compiler import llvm, loader
-    from tilewright.kernels.cpu.programs import emit_task
-
-    target = targets.detect().extended
-    return loader.load(llvm.object_code([function, emit_task(function)], target), target)
-
-
-def _ctype(t: Any) -> Any:
-    return ctypes.c_void_p if isinstance(t, Pointer) else _NUMBERS[str(t)]
-
-
-def _host(function: Function, name: str, t: Any, x: Any) -> Any:
-    """x as ctypes takes it."""
-    if not isinstance(t, Pointer):
-        return arguments.number(name, t, x).item()
-    if isinstance(x, int):
-        return x
-    if not isinstance(x, np.ndarray):
-        raise TypeError(f"{name} must be a NumPy array of {t.element.numpy}, not {_kind(x)}")
-    arguments.array(name, t, x)
-    line = written(function).get(name)
-    if line is not None and not x.flags.writeable:
-        raise ValueError(f"{name} is read-only, and {function.name} writes it at {line}\n    {line.text}")
-    return x.ctypes.data
-
-
-def _kind(x: Any) -> str:
-    return f"{type(x).__name__} of {x.dtype}" if hasattr(x, "dtype") else type(x).__name__
-
-
-def _on_gpu(function: Function, args: Sequence[Any], grid: tuple[int, int, int]) -> None:
+def _on_gpu(function: Function, args: Sequence[Any], grid: tuple[int, int, int] | None) -> None:
+    from tilewright.runtime.cpu import calls
     from tilewright.runtime.gpu import arrays
 
-    platform, device, stream, looks = arrays.CUDA, None, 0, []
+    key, library, pointers = _alike(function, args, grid)
+    if key in _launches:
+        _launches[key].again(library.stream(args[_launches[key].first], _launches[key].device), pointers)
+        return
+    platform, device, stream, looks, places = arrays.CUDA, None, 0, [], list[int]()
     given: list[Any] = []
-    for (name, value), x in zip(function.params, args):
+    for place, ((name, value), x) in enumerate(zip(function.params, args)):
         if isinstance(value.type, Texture):
             raise TypeError(f"{name} is a {value.type}, which only kernels made by tilewright.compile can have")
         if not isinstance(value.type, (Pointer, TensorMap)):
@@ -134,7 +65,7 @@ def _on_gpu(function: Function, args: Sequence[Any], grid: tuple[int, int, int])
             continue
         library = arrays.library_of(x)
         if library is None:
-            raise TypeError(f"{name} must be an array in a GPU's memory, not {_kind(x)}")
+            raise TypeError(f"{name} must be an array in a GPU's memory, not {calls.kind(x)}")
         if device is None:
             platform = library.platform
             device = platform.driver.device(library.device(x))
@@ -143,13 +74,76 @@ def _on_gpu(function: Function, args: Sequence[Any], grid: tuple[int, int, int])
         if isinstance(value.type, TensorMap):
             described = TiledMap.of(value.type.tile, looks[-1].shadow)
             given.append(platform.driver.tensor_map(described, looks[-1].pointer))
+            key = None
             continue
         arguments.array(name, value.type, looks[-1].shadow)
+        places.append(place)
         given.append(looks[-1].pointer)
     driver = platform.driver
     device = device or driver.device()
     code = _gpu_code(function, device.target)
-    driver.Prepared(driver.load(code.image, device).function(code.manifest), grid, given)(stream)
+    extents = grid or (ctas(function, given) or _whole(function, device.target), 1, 1)
+    prepared = driver.Prepared(driver.load(code.image, device).function(code.manifest), extents, given)
+    prepared(stream)
+    if key is not None and places:
+        if len(_launches) >= MOST_LAUNCHES:
+            _launches.clear()
+        _launches[key] = _Launch(prepared, places, device.index)
+
+
+MOST_LAUNCHES = 1024
+
+
+class _Launch:
+    """A launch of plain arrays, which others with arrays alike repeat."""
+
+    def __init__(self, prepared: Any, places: Sequence[int], device: int) -> None:
+        self.prepared, self.device, self.first = prepared, device, places[0]
+        self.words = [prepared.function.parameters[place].offset // 8 for place in places]
+        self.spare: list[Any] = []                  # blocks of arguments, each of which is one call's at a time
+
+    def again(self, stream: int, pointers: Sequence[int]) -> None:
+        try:
+            found = self.spare.pop()
+        except IndexError:
+            found = self.prepared.arguments()
+        for word, pointer in zip(self.words, pointers):
+            found.words[word] = pointer
+        self.prepared.attempt(stream, found)
+        self.spare.append(found)
+
+
+_launches: dict[Any, _Launch] = {}
+atexit.register(lambda: _launches.clear())      # while the driver is there to be given the code back
+
+
+def _alike(function: Function, args: Sequence[Any], grid: Any) -> tuple[Any, Any, list[int]]:
+    """(what calls have in common that differ in addresses only, the arrays' library, addresses); None for the first
+    where arrays are not plain."""
+    from tilewright.runtime.gpu import arrays
+
+    what: list[Any] = [function, grid]
+    library, pointers = None, list[int]()
+    for x in args:
+        if isinstance(x, (int, float)):
+            what.append(x)
+            continue
+        library = library or arrays.library_of(x)
+        plain = library.plain(x) if library is not None else None
+        if plain is None:
+            return None, library, pointers
+        what.append(plain[0])
+        pointers.append(plain[1])
+    return tuple(what), library, pointers
+
+
+def _whole(function: Function, target: Any) -> int:
+    """CTAs that a GPU holds at once, if registers and shared memory allow."""
+    assert function.threads is not None
+    x, y = function.threads
+    if isinstance(target, targets.GpuTarget):
+        return int(target.sms) * max(target.threads_sm // (x*y), 1)
+    return int(target.cus) * max(target.simds * target.waves_simd * target.warp // (x*y), 1)
 
 
 @cache
@@ -157,3 +151,15 @@ def _gpu_code(function: Function, target: Any) -> Any:
     from tilewright.compiler import artefact
 
     return artefact.compiled(function, target)
+
+
+def device_of(args: Sequence[Any]) -> Any:
+    """The GPU that has the first of these arrays that is in a GPU's memory; None if none is."""
+    import numpy as np
+    for x in args:
+        if not isinstance(x, (np.ndarray, np.generic, int, float)):
+            from tilewright.runtime.gpu import arrays
+            library = arrays.library_of(x)
+            if library is not None:
+                return library.platform.driver.device(library.device(x))
+    return None

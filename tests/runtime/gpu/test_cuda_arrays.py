@@ -14,8 +14,11 @@ from tests.doubles.fake_cuda import install
 from tests.helpers.arrays import small_integers
 from tests.helpers.graphs import capture
 from tests.helpers.plain_gemm import Compiled, Split
+from tilewright.ir import Kernel, f32, i64, ptr
+from tilewright.kernels.elementwise import each, each_row, fold, once
 from tilewright.plans.nvidia import NvidiaPlan
 from tilewright.runtime.cuda import module
+from tilewright.runtime.emitted import Emitted
 from tilewright.runtime.gpu import engine, operands
 from tilewright.runtime.gpu.arrays import DeviceArray, shadow
 from tilewright.runtime.gpu.engine import NVIDIA
@@ -638,3 +641,46 @@ def test_a_plan_is_chosen_by_what_the_operands_allow(fake, monkeypatch):
         NVIDIA.bind(Vectored(tw.Gemm(8, 8, 8), module.target()), x, y)
     with pytest.raises(ValueError, match=r"vector = 4 elements are copied at once, and the operands allow 1"):
         NVIDIA.call(Vectored(tw.Gemm(7, 7, 7), module.target()), integers(7, 7), integers(7, 7))
+
+
+# ---- kernels of each
+
+
+def emit_added_arrays(threads=None):
+    k = Kernel("added_arrays", threads=threads, n=i64, x=ptr(f32), y=ptr(f32), z=ptr(f32))
+    n, x, y, z = k.args
+    with each(k, n) as i:
+        z[i] = x[i] + y[i]
+    return k.function
+
+
+def emit_sums_of_rows(threads=None):
+    k = Kernel("sums_of_rows", threads=threads, rows=i64, cols=i64, x=ptr(f32), sums=ptr(f32))
+    rows, cols, x, sums = k.args
+    with each_row(k, rows + 0, "warp") as row:
+        total = fold(k, cols, lambda a, b: a + b, 0.0, lambda j: x.view(cols, 1)[row, j])
+        with once(k):
+            sums[row] = total
+    return k.function
+
+
+@pytest.mark.parametrize("library", [Tensor, CuPyArray, Interface])
+def test_kernels_of_each_have_as_many_ctas_as_they_need(fake, library):
+    add, sums = Emitted(emit_added_arrays, threads=64), Emitted(emit_sums_of_rows, threads=64)
+    for start in 0, 0, 1:  # the second call repeats the first one's launch with other addresses
+        x, y, z = (integers(999, seed=seed)[start:] for seed in (start + 1, start + 2, 0))
+        n = len(x)
+        add(n, library(x), library(y), out := library(z))
+        finish(fake)
+        np.testing.assert_array_equal(out.host, x + y)
+    rows = integers(7, 30)
+    sums(7, 30, library(rows), out := library(np.zeros(7, np.float32)))
+    finish(fake)
+    np.testing.assert_array_equal(out.host, rows.sum(1))
+    add(10, library(x), library(y), library(z), grid=3)
+    finish(fake)
+    assert [grid for _, grid, _ in fake.launches] == [(4, 1, 1)] * 3 + [(4, 1, 1), (3, 1, 1)]
+    host = np.zeros(10, np.float32)
+    add(10, host, host, host)  # the same emitter on the CPU
+    with pytest.raises(TypeError, match="must be an array in a GPU's memory, not ndarray of float32"):
+        add(10, library(x), host, host)

@@ -1,4 +1,5 @@
-"""NumPy's array structure: what the emitted builtin and the engine read without asking NumPy.
+"""NumPy's array structure: what emitted builtins and the engine read without asking NumPy; and what a builtin is to
+CPython.
 
 Before anything does so, the layout is compared with what Python says about some real arrays.
 """
@@ -53,3 +54,34 @@ def _reader() -> Callable[[np.ndarray], int]:
 
 
 address: Callable[[np.ndarray], int] = _reader()        # of an array's first element
+
+
+# ---- builtins
+
+FASTCALL = 0x80 | 0x02                                  # METH_FASTCALL | METH_KEYWORDS
+
+
+class Method(ctypes.Structure):
+    """PyMethodDef"""
+    _fields_ = [("name", ctypes.c_char_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int),
+                ("doc", ctypes.c_char_p)]
+
+
+def vectorcall() -> int:
+    """PyObject_Vectorcall, or what it comes to for a function written in Python: Python 3.10 has it in headers only."""
+    api = ctypes.pythonapi
+    name = "PyObject_Vectorcall" if hasattr(api, "PyObject_Vectorcall") else "_PyFunction_Vectorcall"
+    return ctypes.cast(getattr(api, name), ctypes.c_void_p).value or 0
+
+
+_kept: list[Any] = []           # what CPython only points to: it must outlive the builtins
+
+
+def builtin(name: str, address: int, owner: Any) -> Callable[..., Any]:
+    """A function of Python in front of emitted code; it keeps its owner alive."""
+    method = Method(name.encode(), address, FASTCALL, None)
+    _kept.append((method, owner))
+    new = ctypes.pythonapi.PyCFunction_NewEx
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+    made: Callable[..., Any] = new(ctypes.addressof(method), None, None)
+    return made

@@ -1,0 +1,62 @@
+"""An emitter as a Python function: called with arrays, it is recorded, compiled and run where they are."""
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import update_wrapper
+from typing import Any
+
+from tilewright import targets
+from tilewright.ir import Function, arguments
+from tilewright.runtime import run
+from tilewright.runtime.cpu import calls
+
+THREADS = 256                   # of a CTA
+
+
+class Emitted:
+    """`add = Emitted(emit_add)`, then `add(n, x, y, z)`: with NumPy's arrays on this machine's CPU, on as many threads
+    as `tilewright.get_num_threads()` says where that pays, with arrays in a GPU's memory there.
+
+    emit        records the kernel and returns it, `k.function`. Of its parameters `threads` is None for a CPU, else how
+                many threads a CTA has, and `warp` how many lanes a warp has; the others must have defaults
+    threads     of a CTA on a GPU
+    grid        of a call, on a GPU: CTAs, as `run` takes them. Unless given, kernels of `each` get as many as the GPU
+                holds at once, others one
+
+    A kernel is recorded and compiled when it is first called. Arguments and errors are those of `runtime.run.run`.
+    """
+
+    def __init__(self, emit: Callable[..., Function], threads: int = THREADS) -> None:
+        if not callable(emit):
+            raise TypeError(f"an emitter is a function that records a kernel and returns it, not {emit!r}")
+        update_wrapper(self, emit)
+        self.emit, self.threads = emit, threads
+        self._taken = inspect.signature(emit).parameters
+        self._functions: dict[Any, Function] = {}
+        self._here: Callable[..., Any] = self._anywhere
+
+    def __call__(self, *args: Any, grid: int | Sequence[int] | None = None) -> Any:
+        return self._here(*args) if grid is None else self._anywhere(*args, grid=grid)
+
+    def function(self, target: Any = None) -> Function:
+        """The recorded kernel for a target, a record or its name; default: this machine's CPU."""
+        chip = targets.coerce(target)
+        cpu = isinstance(chip, targets.CpuTarget)
+        key = None if cpu else chip.warp
+        if key not in self._functions:
+            options = {"threads": None if cpu else self.threads} | ({} if cpu else {"warp": chip.warp})
+            found = self.emit(**{name: x for name, x in options.items() if name in self._taken})
+            self._functions[key] = arguments.recorded(found)
+        return self._functions[key]
+
+    def _anywhere(self, *args: Any, grid: Any = None) -> Any:
+        device = run.device_of(args)
+        if device is not None:
+            return run.run(self.function(device.target), *args, grid=grid)
+        function = self.function()
+        arguments.grid(function, grid)
+        call = calls.compiled(function)
+        if isinstance(call, calls.Shared):
+            call.otherwise, self._here = self._anywhere, call.builtin
+        return call(*args)
