@@ -28,20 +28,22 @@ def run(function: Function, *args: Any, grid: int | Sequence[int] | None = None)
     What is recorded for the CTAs of a GPU is launched once for each CTA of `grid` ((x, y, z), fewer of them, or a
     number; unless given one, and of a kernel of `each` so many that each thread, or row, has a round), a CPU's block
     program once for each program of it, on the threads of the pool. A GPU's runs on the NVIDIA or AMD GPU that has the
-    arrays and on the stream that their library (torch, CuPy, anything with DLPack or __cuda_array_interface__) works on,
-    and may not be over when this returns.
+    arrays and on the stream that their library (torch, CuPy, anything with DLPack or __cuda_array_interface__) works
+    on, and may not be over when this returns.
     Nothing is copied or converted: arrays are contiguous and of the parameters' element types, and writable where the
     function writes; those for tensor maps may be views whose last dimension is contiguous. What the function does with
     them is not checked: run it in the simulator first. TypeError, ValueError or OverflowError for arguments that do not
     fit the parameters; RuntimeError if this machine cannot run the function.
     """
-    extents = None if grid is None and arguments.recorded(function).independent else arguments.grid(
-        arguments.recorded(function), grid)
     from tilewright.runtime.cpu import calls
+
+    extents = arguments.grid(arguments.recorded(function), grid)
     if function.programs:
         return calls.programs(function, args, extents)
     arguments.count(function, args)
-    return calls.compiled(function)(*args) if function.threads is None else _on_gpu(function, args, extents)
+    if function.threads is None:
+        return calls.compiled(function)(*args)
+    return _on_gpu(function, args, None if grid is None and function.independent else extents)
 
 
 def _on_gpu(function: Function, args: Sequence[Any], grid: tuple[int, int, int] | None) -> None:
