@@ -15,7 +15,7 @@ import pytest
 
 from bench import readme
 from tilewright import outputs
-from tilewright.bench import commands, peer, plot, report, results, session, tables
+from tilewright.bench import commands, contest, peer, plot, report, results, session, tables
 from tilewright.bench.cases import Case, Job, Product
 from tilewright.bench.contest import Bench
 from tilewright.bench.peer import Setting
@@ -318,6 +318,33 @@ def test_unknown_suites_and_formats_are_named() -> None:
         suites.cases(["round"], ["f32"])
     with pytest.raises(ValueError, match=r"unknown dtype 'f16'; it may be f32, f64"):
         suites.cases(["square"], ["f16"])
+
+
+def test_contractions_are_checked_as_products_of_matrices() -> None:
+    problem, subscripts = Gemm(6, 4, 5, "f32"), "dabe,ec->dcba"
+    o = operands.contraction(problem, subscripts, (2, 3, 4, 1, 5))
+    assert (o.a.shape, o.b.shape, o.c.shape) == ((1, 2, 3, 5), (5, 4), (1, 4, 3, 2))
+    case = Case("contractions", problem, subscripts=subscripts, sizes=(2, 3, 4, 1, 5))
+    device = contest.Cpu(job([case]), lambda: 0.0)
+    reference = device.reference(case, o)
+    for each in peer.find(Setting(), ["numpy"])[0]:
+        assert each.einsum is not None
+        _, _, deviation = device.checked(each.einsum, case, [o], reference)
+        assert deviation is not None
+        assert deviation < 8
+        np.testing.assert_allclose(o.c, np.einsum(subscripts, o.a, o.b), rtol=1e-4, atol=1e-4)
+    o.c[0, 1, 2, 0] += 1
+    assert reference[...].wrong(o.matrices.c)
+
+
+def test_tensors_of_contractions_are_about_as_large_as_said() -> None:
+    from tilewright.bench.suites import contractions
+
+    found = contractions.cases("f32")
+    assert len(found) == 48
+    for case in found:
+        p = case.problem
+        assert 0.4 < 4 * max(p.m * p.n, p.m * p.k, p.n * p.k) / contractions.MOST_BYTES < 1.6, case.subscripts
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])

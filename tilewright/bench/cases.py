@@ -67,7 +67,8 @@ class Case:
     `cold` asks for operands beyond the last cache.  `beside` is a second problem that tilewright alone runs in the
     same rounds, for claims of the kind "509 is as fast as 512" or "bf16 is twice as fast as f32": two figures of one
     library need one interleaved run as much as two libraries do.  `gap`: A and B are views x[:, :-gap] of wider
-    matrices, which leaves their rows unaligned.
+    matrices, which leaves their rows unaligned.  `subscripts`: A and B are arrays of more axes, which einsum multiplies; `sizes`
+    are those of the labels in alphabetical order, and the problem is the product of matrices that it is.
     """
 
     suite: str
@@ -76,6 +77,8 @@ class Case:
     beside: Gemm | None = None
     algorithm: str | None = None
     gap: int = 0
+    subscripts: str = ""
+    sizes: tuple[int, ...] = ()
 
     @property
     def product(self) -> Product:
@@ -84,12 +87,12 @@ class Case:
 
     @property
     def size(self) -> str:
-        return size(self.problem)
+        return self.subscripts or size(self.problem)
 
     @property
     def label(self) -> str:
         p = self.problem
-        words = [self.product.label, p.layout, size(p), f"scales of {p.scales}" * bool(p.scales), "cold" * self.cold,
+        words = [self.product.label, self.subscripts or p.layout, size(p), f"scales of {p.scales}" * bool(p.scales), "cold" * self.cold,
                  f"gap {self.gap}" * bool(self.gap)]
         return " ".join(filter(None, words))
 
@@ -102,13 +105,15 @@ class Case:
         found: dict[str, Any] = {"suite": self.suite, **_fields(self.problem), "cold": self.cold}
         if self.beside is not None:
             found["beside"] = _fields(self.beside)
-        return found | {name: value for name in ("algorithm", "gap") if (value := getattr(self, name))}
+        return found | {name: value for name in ("algorithm", "gap", "subscripts", "sizes")
+                        if (value := getattr(self, name))}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Case:
         beside = data.get("beside")
         return cls(data["suite"], _problem(data), data["cold"], None if beside is None else _problem(beside),
-                   data.get("algorithm"), data.get("gap", 0))
+                   data.get("algorithm"), data.get("gap", 0), data.get("subscripts", ""),
+                   tuple(data.get("sizes", ())))
 
 
 @dataclass(frozen=True)

@@ -149,6 +149,8 @@ class Bench:
         return self._result(case, rows | {name: Row(name, error=e) for name, e in errors.items()}, samples, states)
 
     def _ways(self, each: Peer, case: Case) -> list[Way]:
+        if case.subscripts:
+            return [each.einsum] if each.einsum else []
         return [way for way in each.ways(case.product) if self.job.prepared or not way.prepared]
 
     def _beside(self, case: Case) -> list[Call]:
@@ -195,6 +197,8 @@ class Cpu:
         self.job, self.clock, self.isa, self.target = job, clock, job.isa, detect()
 
     def operands(self, case: Case) -> list[Operands]:
+        if case.subscripts:
+            return [operands.contraction(case.problem, case.subscripts, case.sizes)]
         return operands.make_sets(case.problem, case.cold, machine.last_level_bytes(), gap=case.gap)
 
     def reference(self, case: Case, first: Operands) -> dict[Any, Reference]:
@@ -211,7 +215,7 @@ class Cpu:
         fn, args = attempt(lambda: way.bind(part))
         part.poison()
         returned = attempt(lambda: fn(*args))
-        c = part.c if way.returns is None else way.returns(returned)
+        c = part.matrices.c if way.returns is None else way.returns(returned)
         deviation = 0.0
         for at, expected in reference.items():
             if wrong := expected.wrong(c[at], rounded_once=ours):

@@ -72,6 +72,7 @@ class Peer:
     how: str  # what one timed call is
     ways: Callable[[Product], Iterable[Way]]
     max_call_s: float = math.inf  # it sits a case out where one call would take longer than this
+    einsum: Way | None = None  # of contractions
 
 
 def single(name: str, version: str, how: str, bind: Callable[[Operands], Call], max_call_s: float = math.inf) -> Peer:
@@ -174,7 +175,9 @@ def ours(setting: Setting) -> Peer:
 
     if setting.on is None:
         tw.set_num_threads(setting.threads)
-    return Peer(OURS, tw.__version__, "tilewright.matmul(a, b, out)", our_ways)
+    einsum = Way(OURS, "tilewright.einsum(subscripts, a, b, out=)",
+                 lambda o: (partial(tw.einsum, o.subscripts, out=o.c), (o.a, o.b)))
+    return Peer(OURS, tw.__version__, "tilewright.matmul(a, b, out)", our_ways, einsum=einsum)
 
 
 def our_ways(product: Product) -> Iterator[Way]:

@@ -138,6 +138,8 @@ def line(result: Result) -> str:
 
 
 def size_of(results: list[Result]) -> str:
+    if all(r.case.subscripts for r in results):
+        return "subscripts"
     return "m = n = k" if all(r.case.size.isdecimal() for r in results) else "m x n x k"
 
 

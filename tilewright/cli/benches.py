@@ -42,7 +42,7 @@ def bench(
     context: typer.Context,
     quick: Annotated[bool, typer.Option("--quick", help="The main sizes in f32, in under a minute.")] = False,
     suite: Annotated[list[str] | None, _list("--suite", "-s", help="square, awkward, layouts, skinny, overhead, cold, "
-                                             "article.", default="all but cold and article")] = None,
+                                             "contractions, article.", default="the first five")] = None,
     dtype: Dtypes = None,
     threads: Threads = None,
     peers: Peers = None,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from string import ascii_letters
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,20 @@ class Operands:
     c: Any
     scale_a: Any = None  # on a GPU, of a problem with scales
     scale_b: Any = None
+    subscripts: str = ""  # of a contraction: a, b and c are arrays of more axes, and the problem is that of `matrices`
+
+    @property
+    def matrices(self) -> Operands:
+        """The product of matrices that a contraction is: copies."""
+        if not self.subscripts:
+            return self
+        (of_a, of_b), of_c = self.subscripts.split("->")[0].split(","), self.subscripts.split("->")[1]
+        m, n, k = ("".join(x for x in of_c if x in of_a), "".join(x for x in of_c if x in of_b),
+                   "".join(x for x in of_a if x in of_b))
+        p = self.problem
+        arranged = (np.einsum(f"{labels}->{rows}{columns}", x).reshape(shape) for x, labels, rows, columns, shape in (
+            (self.a, of_a, m, k, (p.m, p.k)), (self.b, of_b, k, n, (p.k, p.n)), (self.c, of_c, m, n, (p.m, p.n))))
+        return Operands(p, *arranged)
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -69,7 +84,7 @@ class Operands:
         """The products whose results are compared with wider ones, by where they are in `c`: of a batch the first and
         the last."""
         batch = self.problem.batch
-        return {...: self} if batch == 1 else {i: self.single(i) for i in (0, batch - 1)}
+        return {...: self.matrices} if batch == 1 else {i: self.single(i) for i in (0, batch - 1)}
 
     def poison(self) -> None:
         """Bytes of ones in C: nan, -1 or the largest, so that an element that was not written cannot pass for right."""
@@ -95,6 +110,17 @@ def make(problem: Gemm, seed: int = 0, gap: int = 0) -> Operands:
         found.append(quantize(x, name, axis=-2 if found else -1) if blocks else x)
     c = np.empty((*batch, problem.m, problem.n), formats.get(problem.out).dtype)
     made = Operands(problem, found[0], found[1], c)
+    made.poison()
+    return made
+
+
+def contraction(problem: Gemm, subscripts: str, sizes: Iterable[int], seed: int = 0) -> Operands:
+    """Fresh arrays of a contraction of one format, whose labels have these sizes in alphabetical order."""
+    draw, of = np.random.default_rng(seed), dict(zip(sorted({*subscripts} & {*ascii_letters}), sizes))
+    operands, output = subscripts.split("->")
+    a, b = (numbers(formats.get(problem.a), [of[x] for x in labels], draw) for labels in operands.split(","))
+    made = Operands(problem, a, b, np.empty([of[x] for x in output], formats.get(problem.out).dtype),
+                    subscripts=subscripts)
     made.poison()
     return made
 

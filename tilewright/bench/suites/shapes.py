@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tilewright import formats
 from tilewright.bench.cases import Case, Product
+from tilewright.bench.suites import contractions
 from tilewright.problem import Gemm
 
 DTYPES = ("f32", "f64")
@@ -77,6 +78,7 @@ def suites(tile: tuple[int, int] = (14, 32)) -> Suites:
         "skinny": _skinny,
         "overhead": lambda dtype: squares("overhead", (4, 8, 16, 32, 64), dtype),
         "cold": lambda dtype: [Case("cold", Gemm(n, n, n, dtype), cold=True) for n in (64, 128, 256, 512)],
+        "contractions": contractions.cases,
         "article": lambda dtype: squares("article", LADDER, dtype),
     }
 
