@@ -67,8 +67,8 @@ class Case:
     `cold` asks for operands beyond the last cache.  `beside` is a second problem that tilewright alone runs in the
     same rounds, for claims of the kind "509 is as fast as 512" or "bf16 is twice as fast as f32": two figures of one
     library need one interleaved run as much as two libraries do.  `gap`: A and B are views x[:, :-gap] of wider
-    matrices, which leaves their rows unaligned.  `subscripts`: A and B are arrays of more axes, which einsum multiplies; `sizes`
-    are those of the labels in alphabetical order, and the problem is the product of matrices that it is.
+    matrices, which leaves their rows unaligned.  `subscripts`: A and B are arrays of more axes, which einsum
+    multiplies; `sizes` are those of the labels in alphabetical order, and the problem is that of matrices.
     """
 
     suite: str
@@ -92,8 +92,8 @@ class Case:
     @property
     def label(self) -> str:
         p = self.problem
-        words = [self.product.label, self.subscripts or p.layout, size(p), f"scales of {p.scales}" * bool(p.scales), "cold" * self.cold,
-                 f"gap {self.gap}" * bool(self.gap)]
+        words = [self.product.label, self.subscripts or p.layout, size(p), f"scales of {p.scales}" * bool(p.scales),
+                 "cold" * self.cold, f"gap {self.gap}" * bool(self.gap)]
         return " ".join(filter(None, words))
 
     def operations(self, rows: int = 0) -> int:
