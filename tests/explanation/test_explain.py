@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import re
 
@@ -143,3 +144,18 @@ def test_rich_shows_the_same_lines():
     console.print(found)
     printed = [line.rstrip() for line in console.export_text().splitlines()]
     assert printed == str(found).splitlines()
+
+
+def test_plans_that_were_not_chosen_are_compared_by_this_machines_ceilings(monkeypatch):
+    """As the prediction of the chosen one is."""
+    slow = dataclasses.replace(FAST, bandwidth={level: {"read": (1e8, 2e8)} for level in ("L1", "L2", "L3", "memory")})
+    found = []
+    for measured in (FAST, slow):
+        monkeypatch.setattr(probes, "remembered", lambda measured=measured: measured)
+        explained = tw.explain(tw.Gemm(300, 300, 300), threads=1)
+        ours = explained.basis.cost(explained.shape, explained.plan, explained.target).seconds
+        for plan, slower, _ in explained.rejected:
+            theirs = explained.basis.cost(explained.shape, plan, explained.target).seconds
+            assert slower == pytest.approx(theirs / ours - 1)
+        found.append([slower for _, slower, _ in explained.rejected])
+    assert found[0] != found[1]

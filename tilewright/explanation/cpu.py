@@ -20,7 +20,6 @@ from tilewright.plans.common import Cost, total
 from tilewright.plans.cpu import COMPLEX, CpuPlan, Shape, registers
 from tilewright.plans.lowering import taken_operands
 from tilewright.plans.measured import store
-from tilewright.plans.model import cost
 from tilewright.plans.words import BY_NAME, TILE_WORDS
 from tilewright.runtime.cpu import engine
 from tilewright.targets import AmdTarget, CpuTarget, GpuTarget, coerce
@@ -248,13 +247,14 @@ def explain(problem: Gemm, target: CpuTarget | GpuTarget | AmdTarget | str | Non
         return Explanation(problem, chip, shape, plan, origin, violations)
     basis = probes.basis(chip, measure)
     expected = basis.cost(shape, plan, chip)
-    considered, rejected = _rejected(shape, plan, chip)
+    considered, rejected = _rejected(shape, plan, chip, basis)
     sample = _measure(CpuKernel(replace(problem, batch=1), chip, found._replace(plan=plan))) if measure else None
     return Explanation(problem, chip, shape, plan, origin, (), expected, considered, rejected, basis,
                        sample.spread if sample else None, sample is not None and sample.disturbed)
 
 
-def _rejected(shape: Shape, plan: CpuPlan, target: CpuTarget) -> tuple[int, tuple[tuple[CpuPlan, float, str], ...]]:
+def _rejected(shape: Shape, plan: CpuPlan, target: CpuTarget,
+              basis: Basis) -> tuple[int, tuple[tuple[CpuPlan, float, str], ...]]:
     """How many other plans there are, and a few of them: the best, and the best of each other kind."""
     from tilewright.tuner.search import various
     others = [other for other in ranked(shape, target, tiles=3) if other != plan]
@@ -263,10 +263,10 @@ def _rejected(shape: Shape, plan: CpuPlan, target: CpuTarget) -> tuple[int, tupl
     for other in various(others):
         if len(shown) < REJECTED:
             shown[other] = None
-    ours = cost(shape, plan, target)
+    ours = basis.cost(shape, plan, target)
     found = []
     for other in shown:
-        theirs = cost(shape, other, target)
+        theirs = basis.cost(shape, other, target)
         mine = dict(ours.parts)
         more = {what: seconds - mine.get(what, 0.0) for what, seconds in theirs.parts}
         worst = max(more, key=lambda what: more[what])
