@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from tilewright.compiled.compile import compile as compile
     from tilewright.compiled.compile import plan as plan
     from tilewright.explanation.cpu import explain as explain
+    from tilewright.expressions.epilogue import epilogue as epilogue
     from tilewright.expressions.functions import clamp as clamp
     from tilewright.expressions.functions import column_amax as column_amax
     from tilewright.expressions.functions import column_max as column_max
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from tilewright.expressions.functions import log as log
     from tilewright.expressions.functions import maximum as maximum
     from tilewright.expressions.functions import minimum as minimum
+    from tilewright.expressions.functions import pairs as pairs
     from tilewright.expressions.functions import relu as relu
     from tilewright.expressions.functions import row_amax as row_amax
     from tilewright.expressions.functions import row_max as row_max
@@ -90,6 +92,7 @@ _HOME = {
     "detect": "tilewright.runtime.cuda.driver",
     "einsum": "tilewright.api.contraction",
     "explain": "tilewright.explanation.cpu",
+    "epilogue": "tilewright.expressions.epilogue",
     "gemm": "tilewright.api.products",
     "get_num_threads": "tilewright.runtime.cpu.pool",
     "load": "tilewright.compiled.bundles",
@@ -105,7 +108,8 @@ _HOME = {
     "tune": "tilewright.tuner.search",
     **dict.fromkeys((
         "clamp", "column_amax", "column_max", "column_min", "column_sum", "erf", "exp", "gelu", "log", "maximum",
-        "minimum", "relu", "row_amax", "row_max", "row_min", "row_sum", "sigmoid", "silu", "sqrt", "tanh", "where",
+        "minimum", "pairs", "relu", "row_amax", "row_max", "row_min", "row_sum", "sigmoid", "silu", "sqrt", "tanh",
+        "where",
     ), "tilewright.expressions.functions"),
 }
 __all__ = sorted(("__version__", *_HOME))

@@ -321,7 +321,7 @@ def test_bad_arguments_fail_like_numpy(matmul, arguments):
         (lambda: matmul(X, np.ones(3), trans_b=True), ValueError, r"trans_b needs b to have two axes"),
         (lambda: matmul(X, X.T, threads=0), ValueError, r"threads must be 1 or more"),
         (lambda: matmul(X, X.T, threads="2"), TypeError, r"threads must be an integer, not '2'"),
-        (lambda: matmul(X, X.T, epilogue=abs), ValueError, r"epilogue= is not supported on CPUs: it must be None"),
+        (lambda: matmul(X, X.T, epilogue=3), TypeError, r"epilogue must be a function of the sums and operands"),
         (lambda: matmul(X, X.T, algorithm="tf32"), ValueError, r"algorithm must be None or one of bf16.*, not 'tf32'"),
         (lambda: gemm(1, X, X.T, 0, [[0, 0], [0, 0]]), TypeError, r"c must be a NumPy array"),
         (lambda: gemm(1, X, X.T, 0, np.zeros((2, 2), int)), TypeError, r"c has dtype int64"),

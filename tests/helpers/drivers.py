@@ -10,7 +10,7 @@ from tilewright import simulator
 from tilewright.formats import FORMATS
 from tilewright.kernels.cpu import gemm, jobs
 from tilewright.kernels.cpu.microkernel import TYPES, emit_microkernel
-from tilewright.kernels.cpu.out import emit_finish
+from tilewright.kernels.cpu.finish import emit_finish
 from tilewright.kernels.cpu.packing import emit_pack
 from tilewright.targets import names, target
 
@@ -92,7 +92,7 @@ class Packed:
         finish = {}
         if result:  # C is rounded as it is stored
             self.c = self.c.astype(FORMATS[result].dtype)
-            finish = {"finish": emit_finish(target(name), NR, result), "sums": "sums"}
+            finish = {"finish": emit_finish(target(name), dtype, NR, result), "sums": "sums", "aside": 1}
             self.functions.append(finish["finish"])
 
         def space(panels, width):

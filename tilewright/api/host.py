@@ -46,7 +46,7 @@ def product(call: Call) -> Any:
     engine, conj = dispatch.for_plan(call.plan), ""
     *taken, stored = _formats(engine, call, p)
     if packed is not None:
-        a, b = _operand_a_for(packed, p.a, p.sums, call.trans_a), p.b
+        a, b = operand_a_for(packed, p.a, p.sums, call.trans_a), p.b
     else:
         if p.sums.kind == "c":  # of real operands there is nothing to conjugate
             conj = "".join(name for name, x, trans in (("a", a, call.trans_a), ("b", b, call.trans_b))
@@ -112,7 +112,7 @@ def operand_b(call: Call) -> tuple[Packed | None, Array]:
     return b, b._stand_in
 
 
-def _operand_a_for(b: Packed, a: Array, sums: np.dtype[Any], trans_a: str) -> Array:
+def operand_a_for(b: Packed, a: Array, sums: np.dtype[Any], trans_a: str) -> Array:
     """A left operand as b is multiplied with it. TypeError if it is another than the one that b was packed for."""
     if formats.find(a.dtype) is not formats.find(b.a):
         raise TypeError(f"a is {a.dtype}, but b was packed to be multiplied with {b.a}: pack(b, a={a.dtype.name!r})")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tilewright.api import dispatch, host, scaled
+from tilewright.api import dispatch, fused, host, scaled
 from tilewright.formats.quantized import Quantized
 from tilewright.rules import arguments, numpy_products
 from tilewright.rules.arguments import F32, F64
@@ -36,6 +36,7 @@ def matmul(
     scale_a: Any = None,
     scale_b: Any = None,
     epilogue: Any = None,
+    operands: dict[str, Any] | None = None,
     algorithm: str | None = None,
     deterministic: bool = False,
     threads: int | None = None,
@@ -110,7 +111,7 @@ def matmul(
     Raises TypeError and ValueError where np.matmul does (its UFuncTypeError is a TypeError).
     """
     plain = (
-        out_dtype is c is scale_a is scale_b is epilogue is algorithm is threads is None
+        out_dtype is c is scale_a is scale_b is epilogue is operands is algorithm is threads is None
         and deterministic is False
         and (type(beta) is int or type(beta) is float)
         and not (beta or trans_a or trans_b or numpys)
@@ -155,7 +156,7 @@ def matmul(
             return repeated
     return _product(library, Call.checked(
         a, b, out, out_dtype=out_dtype, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, scale_a=scale_a,
-        scale_b=scale_b, epilogue=epilogue, algorithm=algorithm, deterministic=deterministic, threads=threads,
+        scale_b=scale_b, epilogue=epilogue, operands=operands, algorithm=algorithm, deterministic=deterministic, threads=threads,
         plan=plan,
     ))
 
@@ -172,6 +173,7 @@ def gemm(
     scale_a: Any = None,
     scale_b: Any = None,
     epilogue: Any = None,
+    operands: dict[str, Any] | None = None,
     algorithm: str | None = None,
     deterministic: bool = False,
     threads: int | None = None,
@@ -184,7 +186,7 @@ def gemm(
     """
     return _product(dispatch.library_of_arrays(a, b, c), Call.checked(
         a, b, c, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, scale_a=scale_a, scale_b=scale_b,
-        epilogue=epilogue, algorithm=algorithm, deterministic=deterministic, threads=threads, plan=plan, updates=True,
+        epilogue=epilogue, operands=operands, algorithm=algorithm, deterministic=deterministic, threads=threads, plan=plan, updates=True,
     ))
 
 
@@ -194,7 +196,8 @@ def _product(library: Library | None, call: Call) -> Any:
         return library.platform.engine.matmul(call)
     if not call.updates and numpy_products.overridden(call.a, call.b, call.out):
         return numpy_products.by_operands_class(call)
-    arguments.refuse(dispatch.where(call.plan), epilogue=call.epilogue)
+    if call.epilogue is not None:
+        return fused.product(call)
     if scaled.present(call):
         return scaled.product(call)
     return host.product(call)

@@ -18,7 +18,7 @@ import numpy as np
 
 from tilewright import formats
 from tilewright.expressions.operations import CONVERSIONS, OPERATIONS
-from tilewright.expressions.program import AXES, Expression
+from tilewright.expressions.program import AXES, Expression, Line, Operand, Result
 from tilewright.expressions.tracing import trace
 
 # Which elements of an operand an element of C meets: its only one, that of its column, of its row, or of its place.
@@ -161,3 +161,35 @@ def epilogue(function: Callable[..., Any], acc: str = "float", /, **operands: st
     first = next(iter(inspect.signature(function).parameters), "acc") if callable(function) else "acc"
     expression = trace(function, {first: acc, **{x.name: kind_of(x.format) for x in read}})
     return Epilogue(expression, tuple(read), (DEFAULT,) * len(expression.results))
+
+
+# ---- alpha, beta and C as operands, for targets whose loops know no others than the expression's
+
+ALPHA, BETA, ADDED = "$alpha", "$beta", "$c"
+
+
+def with_scalars(x: Expression, alpha: bool, beta: bool) -> Expression:
+    """The expression of sums that are multiplied by an operand ALPHA first, and to which BETA times ADDED is added
+    then; the numbers of pairs are in ADDED0 and ADDED1."""
+    if not (alpha or beta):
+        return x
+    kind, lines, now = x.parameters[0][1], list[Line](), dict[str, Operand]()
+    added = [f"{ADDED}{half}" for half in range(2)] if x.paired else [ADDED]
+    for name, c in zip(x.sums, added, strict=True):
+        found: Operand = name
+        if alpha:
+            lines.append(Line("mul", (found, ALPHA)))
+            found = len(lines) - 1
+        if beta:
+            lines.append(Line("fma", (BETA, c, found)))
+            found = len(lines) - 1
+        now[name] = found
+    first = len(lines)
+
+    def moved(operand: Operand) -> Operand:
+        return operand + first if isinstance(operand, int) else now.get(operand, operand) if isinstance(
+            operand, str) else operand
+    lines += [Line(line.operation, tuple(map(moved, line.operands))) for line in x.lines]
+    more = [ALPHA] * alpha + ([BETA, *added] if beta else [])
+    return Expression((*x.parameters, *((name, kind) for name in more)), tuple(lines),
+                      tuple(Result(moved(result.operand), result.reduced) for result in x.results))

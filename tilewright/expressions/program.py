@@ -93,6 +93,18 @@ class Expression:
                 and all(result.reduced in ("", *REDUCED) for result in self.results))
 
     @cached_property
+    def kinds(self) -> list[str]:
+        """Of what kind each result is."""
+        names, found = dict(self.parameters), list[str]()
+
+        def kind(x: Operand) -> str:
+            return type(x[0]).__name__ if isinstance(x, tuple) else names[x] if isinstance(x, str) else found[x]
+        for line in self.lines:
+            operation = line.operation
+            found.append(operation if operation in CONVERSIONS else OPERATIONS[operation].gives or kind(line.operands[-1]))
+        return [kind(result.operand) for result in self.results]
+
+    @cached_property
     def flops(self) -> int:
         """Operations for each element; an elementary function counts as twenty."""
         return sum(20 if line.operation in ("exp", "log", "tanh", "erf") else 1 for line in self.lines)

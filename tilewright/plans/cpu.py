@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from tilewright.expressions.epilogue import Epilogue
 from tilewright.plans.common import Plan
 from tilewright.plans.words import BY_NAME, TILE_WORDS
 from tilewright.targets.cpu import CpuTarget
@@ -49,6 +50,11 @@ _KIND = re.compile(r"(?P<dtype>\w+)(?:\((\w*),(\w*)\))?(?:>(\w+))?")
 
 
 COMPLEX = {"c64": "f32", "c128": "f64"}         # and the format of their parts
+
+
+def pairs(epilogue: str) -> bool:
+    """Whether it makes one column of its result of two of the product."""
+    return bool(epilogue) and Epilogue.read(epilogue).paired
 
 
 class Strides(NamedTuple):
@@ -88,19 +94,20 @@ class Shape(NamedTuple):
     out: str = ""       # C's format, if sums are rounded as they are stored; "" for that of the sums
     depth: int = 0      # elements of k, if words are multiplied
     c: Order = "rows"   # or "scattered": stored by tables
+    epilogue: str = ""  # what becomes of finished sums: Epilogue's text
 
     def __str__(self) -> str:
         """For people: a 64x128x512 product of f32 packed from c64 by c64."""
         sources = " by ".join(x or self.dtype for x in (self.source_a, self.source_b))
         packed = f" packed from {sources}" if self.source_a or self.source_b else ""
         return (f"a {self.m}x{self.n}x{self.depth or self.k} product of {self.dtype}{packed}"
-                + f", stored as {self.out}"*bool(self.out) + f", with A by {self.a} and B by {self.b}"
-                + ", C scattered"*(self.c == "scattered"))
+                + f", stored as {self.out}"*bool(self.out) + ", with an epilogue"*bool(self.epilogue)
+                + f", with A by {self.a} and B by {self.b}" + ", C scattered"*(self.c == "scattered"))
 
     @property
     def key(self) -> tuple[str, int, int, int, str, str, int]:
         """What tuning results are kept by: formats as text, "f32", "f32(f16,f16)" or "i8x4(u8,i8)>i8"; m, n, elements
-        of k, and the rest."""
+        of k, and the rest. An epilogue, which takes the same time in every plan, does not count."""
         sources = f"({self.source_a},{self.source_b})" if self.source_a or self.source_b else ""
         kind = f"{self.dtype}{sources}{'>' * bool(self.out)}{self.out}"
         return kind, self.m, self.n, self.depth or self.k, self.a, self.b, self.threads
@@ -231,6 +238,8 @@ class CpuPlan(Plan):
             shape = shape._replace(b=self.reads_b)
         found = list(_tile_violations(self, shape, target))
         found += self.excess(shape.itemsize)
+        if self.swap and not shape.tiles and pairs(shape.epilogue):
+            found.append("pairs of columns that an epilogue takes are columns of C, and swap computes C^T.")
         if self.algorithm == "packed":
             found += _packed_violations(self)
         elif shape.converts:

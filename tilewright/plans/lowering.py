@@ -14,6 +14,7 @@ from __future__ import annotations
 from math import inf
 from typing import Literal, NamedTuple
 
+from tilewright.expressions.epilogue import Epilogue
 from tilewright.formats.table import NARROW
 from tilewright.plans.cpu import COMPLEX, Order, Shape, Strides, order, steps
 from tilewright.plans.words import SURE, TILE_WORDS, WORDS, Word, faster, native_words, pays
@@ -56,11 +57,14 @@ class Product(NamedTuple):
     out: str
     strides: Strides
     threads: int = 1
+    epilogue: str = ""          # what becomes of the sums: expressions.epilogue.Epilogue's text
+    added_in: str = ""          # the format of the sums, if C's does not say it
+    beside: bool = False        # whether the epilogue reads C, so that sums are not added up there
 
     @property
     def sums(self) -> str:
         """The format in which products for this C are added up."""
-        return next((sums for sums, rounded in ROUNDED.items() if self.out in rounded), self.out)
+        return self.added_in or next((sums for sums, rounded in ROUNDED.items() if self.out in rounded), self.out)
 
     @property
     def swapped(self) -> Product:
@@ -103,6 +107,14 @@ def stored(out: str, sums: str, m: int, n: int, k: int, alike: bool = True) -> s
     """The format in which the engine leaves C: the result's if sums are rounded to it as they are stored, else that of
     the sums."""
     return out if converting_pays(m, n, k, alike) and rounds(out, sums) else sums
+
+
+def aside(epilogue: str) -> bool:
+    """Whether sums cannot be added up in C even if it has their format: it has half as many columns, or is no result."""
+    if not epilogue:
+        return False
+    found = Epilogue.read(epilogue)
+    return found.paired or found.main is None
 
 
 def decoded(m: int, n: int, k: int) -> str:
@@ -151,7 +163,7 @@ def lower(product: Product, target: CpuTarget, word_name: str | None = None) -> 
     """What to multiply for these operands. word_name: that of a word of plans.words, "" for none, None for
     the one that suits the target."""
     p, sums = product, product.sums
-    out = p.out if p.out != sums else ""
+    out = p.out if p.out != sums or p.beside or aside(p.epilogue) else ""
     sources = packs(p.a, sums), packs(p.b, sums)
     m, n, k, strides = p.m, p.n, p.k, p.strides
     if sums in COMPLEX:
@@ -160,7 +172,7 @@ def lower(product: Product, target: CpuTarget, word_name: str | None = None) -> 
         doubled = Strides(*(2*stride for stride in strides))
         strides = doubled._replace(csc=doubled.csc if strides.csc != 1 else 1)
     shape = Shape(sums, m, n, k, order(p.strides.rsa, p.strides.csa), order(p.strides.rsb, p.strides.csb), p.threads,
-                  *sources, out)
+                  *sources, out, epilogue=p.epilogue)
     named = sources[0] or sums, sources[1] or sums
     if word_name is None:
         found = word(sums, named, target, min(m, n, k) >= LEAST_TILES)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, exp, factorial, gcd
 
+from tilewright.expressions.epilogue import Epilogue
 from tilewright.plans.common import Cost, Term, total
 from tilewright.plans.cpu import ITEMSIZE, PARTS, SHORT, CpuPlan, Shape
 from tilewright.plans.words import BY_NAME, GROUP, SIDE, SPLITTING, TILE_CALL, TILE_RATE, TILE_WORDS
@@ -80,13 +81,28 @@ def cost(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings | No
     if plan.copy:
         shape, copied = shape._replace(b=plan.reads_b), shape.k * shape.n
     if shape.tiles:
-        return _tiles(shape, plan, target, ceilings)
+        found = _tiles(shape, plan, target, ceilings)
+        if not shape.epilogue:
+            return found
+        return _cost(found.vectors, found.traffic,
+                     (*found.parts, ("the epilogue", _epilogue(shape, plan, target, ceilings))))
     count = {"packed": _packed, "in_place": _in_place, "stream": _read_once, "dots": _read_once}[plan.algorithm]
     found = count(shape, plan, target, ceilings)
     parts = *found.parts, ("copying B", transposing * _transposing(copied, shape, target, ceilings))
     if shape.words:
         parts = *parts, ("packing of words", packing_words(shape, plan, target, ceilings))
+    if shape.epilogue:
+        parts = *parts, ("the epilogue", _epilogue(shape, plan, target, ceilings))
     return _cost(found.vectors, found.traffic, parts)
+
+
+def _epilogue(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> float:
+    """Seconds of a vector instruction for each operation on the elements of C, which are in L1, and for what operands
+    and further results bring from memory."""
+    epilogue = Epilogue.read(shape.epilogue)
+    vectors = shape.m * shape.n * epilogue.expression.flops / target.lanes(shape.itemsize)
+    more = epilogue.bytes(shape.m, shape.n)
+    return vectors / plan.threads / ceilings.vectors + more / ceilings.memory / min(plan.threads, CHANNELS)
 
 
 def stays_in_cache(shape: Shape, target: CpuTarget) -> bool:

@@ -258,17 +258,24 @@ def count(value: Any, name: str, otherwise: str = ",") -> int:
 
 def check_deterministic(value: Any) -> None:
     if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"deterministic must be True or False, not {_shown(value)}")
+        raise TypeError(f"deterministic must be True or False, not {shown(value)}")
 
 
 def refuse(where: str, **options: Any) -> None:
     """ValueError for options that are not None. `where`: on which target, or with which operands, they have to be."""
     for name, value in options.items():
         if value is not None:
-            raise ValueError(f"{name}= is not supported {where}: it must be None, not {_shown(value)}")
+            raise ValueError(f"{name}= is not supported {where}: it must be None, not {shown(value)}")
 
 
-def _shown(value: Any) -> str:
+def refuse_epilogue(where: str, elsewhere: Any) -> None:
+    """ValueError where plans are for a chip on which epilogues are not fused."""
+    if elsewhere:
+        raise ValueError(f"epilogue= is not supported {where} yet for arrays in the host's memory: plan must be None or "
+                         "one for a CPU")
+
+
+def shown(value: Any) -> str:
     return repr(value) if isinstance(value, (str, int, float)) else _kind(value)
 
 

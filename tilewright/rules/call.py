@@ -36,6 +36,7 @@ class Call(NamedTuple):
     scale_a: Any = None
     scale_b: Any = None
     epilogue: Any = None
+    operands: Any = None
     algorithm: str | None = None
     deterministic: bool = False
     threads: int | None = None
@@ -45,13 +46,16 @@ class Call(NamedTuple):
     @classmethod
     def checked(cls, a: Any, b: Any, out: Any = None, *, trans_a: Any = False, trans_b: Any = False,
                 deterministic: Any = False, threads: Any = None, plan: Any = None, updates: bool = False,
-                **others: Any) -> Call:
+                epilogue: Any = None, operands: Any = None, **others: Any) -> Call:
         """The call with these arguments. TypeError or ValueError for options that no operands could make right."""
         arguments.check_deterministic(deterministic)
+        if epilogue is None and operands is not None:
+            raise ValueError("operands must be None without an epilogue")
         return cls(
-            a, b, out if updates else arguments.single(out, "out"), trans_a=arguments.layout(trans_a, "a"),
+            a, b, out if updates or epilogue is not None else arguments.single(out, "out"), trans_a=arguments.layout(trans_a, "a"),
             trans_b=arguments.layout(trans_b, "b"), deterministic=deterministic,
-            threads=arguments.thread_count(threads), plan=asked.plan(plan), updates=updates, **others,
+            threads=arguments.thread_count(threads), plan=asked.plan(plan), updates=updates,
+            epilogue=epilogue, operands=operands, **others,
         )
 
     @property

@@ -8,6 +8,7 @@ stacks more rows of A (or more columns of B) on the same other operand is folded
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -151,6 +152,16 @@ def strided(x: Array, shape: tuple[int, ...], strides: Strides) -> Array:
     if x.dtype.isbuiltin != 2:
         return as_strided(x, shape, strides)
     return as_strided(x.view(f"u{x.itemsize}"), shape, strides).view(x.dtype)
+
+
+def merged(x: Array, first: int, end: int) -> Array | None:
+    """A view in which axes first ... end - 1 are one; None where no stride leads through all of them."""
+    axes = [axis for axis in range(first, end) if x.shape[axis] != 1]
+    for outer, inner in zip(axes, axes[1:]):
+        if x.strides[outer] != x.shape[inner] * x.strides[inner]:
+            return None
+    extent, stride = math.prod(x.shape[first:end]), x.strides[axes[-1]] if axes else 0
+    return strided(x, (*x.shape[:first], extent, *x.shape[end:]), (*x.strides[:first], stride, *x.strides[end:]))
 
 
 def pieces(*arrays: Array) -> Iterator[tuple[Array, ...]]:

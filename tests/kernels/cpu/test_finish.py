@@ -11,7 +11,7 @@ from tests.helpers.drivers import HERE, Packed, in_a_wider
 from tests.helpers.readings import both, native
 from tilewright import simulator
 from tilewright.formats import FORMATS, Float, Integer
-from tilewright.kernels.cpu.out import emit_finish
+from tilewright.kernels.cpu.finish import emit_finish
 from tilewright.runtime import run as recorded
 from tilewright.runtime.cpu import engine
 from tilewright.runtime.cpu.recipe import Recipe
@@ -20,6 +20,7 @@ from tilewright.targets import names, target
 FLOATS = ["f16", "bf16", "e5m2", "e4m3fn", "e4m3fnuz", "e5m2fnuz"]
 WHOLE = ["i8", "u8", "i16", "u16"]
 SUMS = dict.fromkeys(FLOATS, "f32") | dict.fromkeys(WHOLE, "i32")
+NO_OPERANDS = np.zeros(1, np.int64)
 RNG = np.random.default_rng(5)
 
 
@@ -46,7 +47,7 @@ def through(function, x: np.ndarray, name: str, run=recorded.run) -> np.ndarray:
     aligned[:] = tile.ravel()
     c = np.zeros(tile.shape, FORMATS[name].dtype)
     seen = c if name == "f16" else bits(c).view(f"i{c.itemsize}")
-    run(function, aligned, seen.ravel(), 32, 0, 0, rows, 32, 1)
+    run(function, aligned, 32, seen.ravel(), 32, 0, 0, rows, 32, 0, 0, 1, 0, NO_OPERANDS)
     return c.ravel()[: x.size]
 
 
@@ -76,14 +77,14 @@ def patterns() -> np.ndarray:
 @pytest.mark.parametrize("isa", HERE)
 @pytest.mark.parametrize("name", FLOATS)
 def test_floats_are_rounded_as_by_astype(name, isa):
-    function = emit_finish(target(isa), 32, name)
+    function = emit_finish(target(isa), SUMS[name], 32, name)
     for x in (near_every(name), patterns(), RNG.standard_normal(1 << 18).astype(np.float32)):
         same(through(function, x, name), rounded(x, name))
 
 
 @pytest.mark.parametrize("name", FLOATS)
 def test_floats_in_the_simulator(name):
-    function = emit_finish(target(HERE[0]), 32, name)
+    function = emit_finish(target(HERE[0]), SUMS[name], 32, name)
     x = np.r_[RNG.choice(near_every(name), 800), RNG.choice(patterns(), 800)]
     same(through(function, x, name, simulator.run), rounded(x, name))
 
@@ -91,7 +92,7 @@ def test_floats_in_the_simulator(name):
 @pytest.mark.parametrize("isa", HERE)
 @pytest.mark.parametrize("name", WHOLE)
 def test_integers_keep_their_lowest_bits(name, isa):
-    function = emit_finish(target(isa), 32, name)
+    function = emit_finish(target(isa), SUMS[name], 32, name)
     x = np.r_[np.arange(1 << 16), RNG.integers(-(1 << 31), 1 << 31, 1 << 16)].astype(np.int32)
     same(through(function, x, name), x.astype(FORMATS[name].dtype))
 
@@ -102,7 +103,7 @@ def test_edges_of_a_tile(name, isa):
     """A part of C inside wider rows that end with it; what is beside the columns is neither read nor written."""
     t, sums, dtype = target(isa), SUMS[name], FORMATS[name].dtype
     NR = 2 * t.lanes(4)
-    function = emit_finish(t, NR, name)
+    function = emit_finish(t, SUMS[name], NR, name)
     code = native([function]) if isa in HERE else None
     for cols in (NR, NR - 1, NR // 2 + 1, NR // 2, 1):
         tile = (100 * RNG.standard_normal((3, NR))).astype(FORMATS[sums].dtype)
@@ -111,9 +112,9 @@ def test_edges_of_a_tile(name, isa):
         wanted = c.copy()
         wanted[1:, 2:] = rounded(2 * tile[:, :cols], name).view(c.dtype)
         if code:
-            _, after = both(function, read, c, cols + 7, 1, 2, 3, cols, 2, code=code)
+            _, after = both(function, read, NR, c, cols + 7, 1, 2, 3, cols, 0, 0, 2, 0, NO_OPERANDS, code=code)
             np.testing.assert_array_equal(after["c"], wanted)
-        simulator.run(function, read, c, cols + 7, 1, 2, 3, cols, 2)
+        simulator.run(function, read, NR, c, cols + 7, 1, 2, 3, cols, 0, 0, 2, 0, NO_OPERANDS)
         np.testing.assert_array_equal(c, wanted)
 
 

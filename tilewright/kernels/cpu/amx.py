@@ -94,7 +94,7 @@ def emit_amx(target: CpuTarget, dtype: str) -> Function:
         for t in range(4):
             tiles.store(t, to + (t // 2 * GROUP * ld + t % 2 * V), ld)
 
-    straight = (rows == (SIDE if out.plain and not word.wider else 0)) & (cols == SIDE) & (alpha == 1.0) & (beta == 0.0)
+    straight = (rows == (0 if word.wider else SIDE)) & (cols == SIDE) & (alpha == 1.0) & (beta == 0.0)
     for number, products in enumerate(word.passes):
         for t in range(4):
             tiles.zero(t)
@@ -111,7 +111,7 @@ def emit_amx(target: CpuTarget, dtype: str) -> Function:
             add_to_c(number, True)
             continue
         with k.when(straight):
-            if out.plain and not word.wider:
+            if not word.wider:
                 store(c, ldc)
         with k.otherwise():
             store(left, SIDE)

@@ -84,13 +84,13 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
     shared_space = g.a_space + (g.jc_ways*g.ic_ways + jc_id*(2*SHARED*g.ic_ways))*of_a
     b_space = g.b_space + jc_id*of_b*k.select(many, k.constant(i64, 2), 1)
 
-    # C is rounded while it is stored: its tiles are added up elsewhere, one after the other, or where there is but one
-    # block of k each in the same place.
-    finishing, again = g.finish != 0, g.k > kc_max
+    # Where sums are not added up in C, its tiles are elsewhere, one after the other, or where there is but one block of
+    # k each in the same place.
+    finishing, aside, again = g.finish != 0, g.aside != 0, g.k > kc_max
     tiles = k.select(again, g.sums + jc_id*(m_panels*g.nc_panels*(MR*NR)), k.local("tile", (MR*NR,), panels.T))
     ldc = k.select(g.c_tables != 0, g.c_tables, g.ldc)
-    alpha = k.select(finishing, k.constant(panels.C, 1), g.alpha)           # then it multiplies whole sums
-    ld_place = k.select(finishing, k.constant(i64, NR), g.ldc)
+    alpha = k.select(aside, k.constant(panels.C, 1), g.alpha)               # then it multiplies whole sums
+    ld_place = k.select(aside, k.constant(i64, NR), g.ldc)
 
     def a_block(s: SimpleNamespace, q0: Value, space: Value = a_space) -> Value:
         """Where panel q0 of A is, and those of its block after it; `space` is where such a block is packed."""
@@ -137,13 +137,14 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
             coming = panels.coming(s, jr, j1, j, b_panel, packing)
             with k.loop(q1, q0) as ir:
                 i, h = row(ir), row(ir + 1) - row(ir)
-                place = k.select(finishing, tiles + (ir*nc_panels + jr)*k.select(again, MR*NR, k.constant(i64, 0)),
+                place = k.select(aside, tiles + (ir*nc_panels + jr)*k.select(again, MR*NR, k.constant(i64, 0)),
                                  panels.c(i, j))
                 tile = SimpleNamespace(a_block=a, ir=ir, q0=q0, h=h, b_panel=b_panel, cols=cols, vectors=vectors,
                                        place=place, ld=ld_place)
                 panels.multiply(s, tile, coming)
                 with k.when(s.finishes):
-                    k.call(g.finish, place, g.c, ldc, *panels.finished(i, j, h, cols), g.alpha)
+                    k.call(g.finish, place, ld_place, g.c, ldc, *panels.finished(i, j, h, cols, ir, s.jc + jr),
+                           g.alpha, g.index, g.operands)
 
     def dealt(s: SimpleNamespace) -> None:
         """Each thread has its own rows and its own panels of B, which it packs just before it first needs them."""
@@ -309,6 +310,7 @@ def emit_batch(target: CpuTarget) -> Function:
                            if name != "claimed"})
     claimed = (job + offsets(BATCH)["claimed"]).as_(i64)
     own = k.local("own", (len(PACKED),), i64)
+    at_index = own + PACKED.index("index")
     for at, name in enumerate(PACKED):
         own_space = tid*g.space_step if name in ("a_space", "b_space", "sums") else 0
         k.store(own + at, g.product[at] + own_space)
@@ -318,6 +320,7 @@ def emit_batch(target: CpuTarget) -> Function:
     with k.while_(lambda: index.get() < g.batch):
         for name in "abc":
             k.store(own + PACKED.index(name), first[name] + index.get()*steps[name])
+        k.store(at_index, index.get())
         k.call(g.driver, own.as_(i8), k.constant(i64, 0))
         index.set(k.atomic_add(claimed, 1, "monotonic"))
     return k.function

@@ -44,7 +44,7 @@ def emit_in_place(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
     j_lo, j_hi = split(n_panels, g.col_parts, block % g.col_parts)
     first, last = split(g.batch, g.batch_parts, share)
 
-    def product(a: Value, b: Value, c: Value, next_a: Value, next_b: Value, more: Value) -> None:
+    def product(index: Value, a: Value, b: Value, c: Value, next_a: Value, next_b: Value, more: Value) -> None:
         """One of the batch; `next_a` and `next_b` are the next one's operands, if there are `more`."""
         def tile(pc: Value, kc: Value, beta: Value, q: Value, jr: Value, *, columns_outside: bool) -> None:
             j = jr * NR
@@ -59,6 +59,9 @@ def emit_in_place(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
             step = k.select(to_b, g.ldb, k.select(to_a, g.lda, 0))
             k.call(kernel, kc, a.at(i, pc), g.lda, b.at(pc, j), g.ldb, c.at(i, j), g.ldc, cols, g.alpha, beta, ahead,
                    step)
+            with k.when((g.finish != 0) & (pc + kc == g.k)):
+                k.call(g.finish, c.at(i, j), g.ldc, c.at(0, 0), g.ldc, i, j, h, cols, q, jr, g.alpha, g.index + index,
+                       g.operands)
 
         with k.loop(g.k, step=g.kc) as pc:
             kc = k.min(g.kc, g.k - pc)
@@ -72,8 +75,8 @@ def emit_in_place(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
 
     with k.loop(last, first) as index:
         a, b, c = g.a + index*g.a_step, g.b + index*g.b_step, g.c + index*g.c_step
-        product(a.view(a_row, a_col), b.view(g.ldb, 1), c.view(g.ldc, 1), a + g.a_step, (b + g.b_step).view(g.ldb, 1),
-                index + 1 < last)
+        product(index, a.view(a_row, a_col), b.view(g.ldb, 1), c.view(g.ldc, 1), a + g.a_step,
+                (b + g.b_step).view(g.ldb, 1), index + 1 < last)
     return k.function
 
 
@@ -179,8 +182,8 @@ def emit_small(target: CpuTarget, dtype: str, MR: int, NV: int, DEPTH: int) -> l
     lda = k.select(by_rows, rsa, csa)
     fields = {"m": m, "n": n, "k": kk, "a": a, "lda": lda, "b": b, "ldb": rsb, "c": c, "ldc": rsc,
               "alpha": k.constant(T, 1.0), "beta": k.constant(T, 0.0), "kc": kk, "batch": one,
-              **dict.fromkeys(("a_step", "b_step", "c_step"), zero), "batch_parts": one, "row_parts": row_parts.get(),
-              "col_parts": col_parts.get(), "by_rows": k.select(by_rows, one, 0),
+              **dict.fromkeys(("a_step", "b_step", "c_step", "finish", "operands", "index"), zero), "batch_parts": one,
+              "row_parts": row_parts.get(), "col_parts": col_parts.get(), "by_rows": k.select(by_rows, one, 0),
               "rows_outside": k.select(m_panels >= n_panels, one, 0), "table": table, "column_step": csb,
               "driver": k.address(s.driver)}
     for name, value in fields.items():

@@ -16,13 +16,18 @@ PACKED = (
     "depth",                    # of packed words: steps of k; then k counts words, or rows of tiles
     "special",                  # set to 1 if a number cannot be split into the terms that AMX multiplies
     "barriers",                 # zeroed; one for each block of B, then one for each block of A
-    "finish",                   # what rounds C to its format as it is stored (out.py), or 0; beta is 0 then, and
-    "sums",                     # where its tiles are while they are added up, with several blocks of k
+    "finish",                   # what becomes of finished sums (finish.py), or 0; beta is 0 then
+    "aside",                    # 1: sums are not added up in C, which has another format or shape, but in
+    "sums",                     # these tiles, with several blocks of k
+    "operands",                 # of the epilogue: OPERAND for each, in the order in which `finish` was recorded
+    "index",                    # of the product in a batch
     "a_lines", "a_steps",       # of a scattered operand the tables that take the places of its strides (scattered.py),
     "b_lines", "b_steps",       # which are 0 then; else 0
     "c_tables",                 # of a scattered C, for `finish`: the addresses of those of its rows and columns
 )
 LINE_FIELDS, STEP_FIELDS = 2, 4     # of an entry of such tables
+OPERAND = ("address", "row", "column", "product")       # strides in elements; of a reduction: of rows and columns of C,
+#                                                         or of the panels of these
 IN_PLACE = (
     "m", "n", "k", "a",
     "lda",                      # A's row stride if by_rows, else its column stride; the other stride is 1
@@ -33,10 +38,12 @@ IN_PLACE = (
     "by_rows",
     "rows_outside",             # the order of the two inner loops
     "table",                    # for (height, vectors, masked): table[((height - 1)*NV + vectors - 1)*2 + masked]
+    "finish", "operands", "index",
 )
 STREAM = ("n", "k", "a", "rsa", "csa", "b", "ldb", "c", "ldc", "beta", "parts")    # beta is 0 or 1
 DOTS = ("m", "k", "a", "lda", "b", "ldb", "c", "rsc", "csc", "alpha", "beta", "parts")
 SCALE = ("m", "n", "s", "lds", "c", "ldc", "alpha", "beta", "row_parts", "col_parts")
+FINISH = ("m", "n", "sums", "lds", "c", "ldc", "finish", "operands", "index", "row_parts", "col_parts")
 BATCH = (                       # of packed products: kernels/cpu/gemm.py
     "driver", "product",        # the five loops, and the job of the first product, for one thread
     "batch", "a_step", "b_step", "c_step",          # in bytes
@@ -53,9 +60,27 @@ SMALL = (                       # the context of kernels/cpu/in_place.py
 )
 PANELS = (*IN_PLACE, "column_step", "driver")       # the job of `panels`: B's columns are so many elements apart
 
+TALL = 8                        # rows of the tiles in which a pass of its own finishes C
 BARRIER_BYTES = 128
 SHARED = 2                      # blocks of A for each thread of a team that claims, which are packed for all of them
 SLACK = 64                      # elements past a packed panel that packing may write
+
+
+class Finish(NamedTuple):
+    """What emit_finish records of an epilogue: its expression, and how operands and results lie in memory. Each is
+    "format:how" for the roles that operands have in the kernel:
+
+        scalar      the same number for all of C
+        column      one number for a row of C
+        vector      numbers of consecutive columns are next to each other
+        any         nothing is
+        rows, columns   of a result: one number for each row in each panel of columns, or the other way round
+
+    WRITTEN has all results, C among them as "-".
+    """
+    EXPRESSION: str
+    READ: tuple[str, ...]
+    WRITTEN: tuple[str, ...]
 
 
 class Microkernel(NamedTuple):

@@ -152,9 +152,9 @@ class Panels:
                k.select(useful, coming.start.as_(i8) + seen*self.WORD*coming.step, t.b_panel.as_(i8)),
                k.select(useful, coming.step, 0))
 
-    def finished(self, i: Value, j: Value, rows: Value, cols: Value) -> tuple[Value, ...]:
-        """Where a tile is in C, as its rows lie there."""
-        return i, j, rows, cols
+    def finished(self, i: Value, j: Value, rows: Value, cols: Value, ir: Value, jr: Value) -> tuple[Value, ...]:
+        """Where a tile is in C, as its rows lie there: its first row and column, how many of these, and its panels."""
+        return i, j, rows, cols, ir, jr
 
 
 class WordPanels(Panels):
@@ -241,5 +241,5 @@ class TilePanels(Panels):
                t.ld, t.h, s.alpha, s.beta,
                k.select(coming.more & (done < CALLS), coming.start + done*coming.call, t.b_panel.as_(i8)), coming.step)
 
-    def finished(self, i: Value, j: Value, rows: Value, cols: Value) -> tuple[Value, ...]:
-        return j, i, cols, rows
+    def finished(self, i: Value, j: Value, rows: Value, cols: Value, ir: Value, jr: Value) -> tuple[Value, ...]:
+        return j, i, cols, rows, jr, ir

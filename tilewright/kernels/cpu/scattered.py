@@ -119,15 +119,16 @@ def _pieces(k: Kernel, lines: Value, valid: Value, first: int, V: int, PIECES: i
 
 
 def emit_scatter(target: CpuTarget, NR: int, RESULT: str, KIND: str, PIECES: int = 1) -> Function:
-    """C[i ... i + rows, j ... j + cols] = alpha * tile[rows, cols] in the format RESULT, as out.emit_finish, by tables:
+    """C[i ... i + rows, j ... j + cols] = alpha * tile[rows, cols] in the format RESULT, as emit_finish, by tables:
     `tables` has the addresses of that of C's rows and that of its columns, whose entries are those of lines."""
     T = {"f64": f64, "i64": i64, "i32": i32}.get(RESULT) or (i32 if RESULT in ("i8", "u8", "i16", "u16") else f32)
     S = memory_type(RESULT)
     V = target.lanes(T.bytes)
-    k = Kernel(f"scatter_{NR}_{RESULT}_{KIND}" + f"_{PIECES}"*(KIND == "across"), tile=ptr(T), c=ptr(S, strided=True),
-               tables=i64, i=i64, j=i64, rows=i64, cols=i64, alpha=T)
-    tile, c, tables, i, j, rows, cols, alpha = k.args
-    tile, tables = tile.view(NR, 1), k.pointer(tables, i64)
+    k = Kernel(f"scatter_{NR}_{RESULT}_{KIND}" + f"_{PIECES}"*(KIND == "across"), tile=ptr(T), ld=i64,
+               c=ptr(S, strided=True), tables=i64, i=i64, j=i64, rows=i64, cols=i64, row_panel=i64, col_panel=i64, alpha=T,
+               index=i64, operands=ptr(i64))
+    tile, ld, c, tables, i, j, rows, cols, _, _, alpha, _, _ = k.args
+    tile, tables = tile.view(ld, 1), k.pointer(tables, i64)
     out = Out(k, c.view(1, 1), alpha, RESULT=RESULT)
     of_rows, of_columns = (table(k, k.load(tables + at) + first*(8*LINE_FIELDS), LINE_FIELDS)
                            for at, first in ((0, i), (1, j)))

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import forks, formats
+from tilewright.kernels.cpu.jobs import Finish
 from tilewright.plans import lowering
 from tilewright.plans.cpu import CpuPlan, Shape, Strides
 from tilewright.plans.lowering import Lowered, Product
@@ -197,12 +198,12 @@ def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix) -> tuple[Recipe, bool
 
 
 def ready(planned: Planned, conj: str = "", prepacked: str = "", make: type[Recipe] = Recipe,
-          host: Host = host) -> Recipe:
-    """The recipe of a plan on a host, for as many threads as there can be."""
+          host: Host = host, finish: Finish | None = None) -> Recipe:
+    """The recipe of a plan on a host, for as many threads as there can be; `finish`: of an epilogue."""
     shape, strides, target, plan, _ = planned
     if plan.copy:
         shape, strides = with_copy(shape, strides, plan)
-    return make(shape, strides, team(plan, host), target, host, conj, prepacked)
+    return make(shape, strides, team(plan, host), target, host, conj, prepacked, None, finish)
 
 
 def team(plan: CpuPlan, host: Host = host) -> CpuPlan:
@@ -249,19 +250,20 @@ class _Watch(threading.local):
 watch = _Watch()
 
 
-def run(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: float, beta: float) -> bool:
+def run(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: float, beta: float,
+        operands: int = 0) -> bool:
     """One product, or a batch of them along a leading axis; what Recipe.run says."""
     if not recipe.takes_c:
-        return _through_temporary(recipe, swapped, a, b, c, alpha, beta)
+        return _through_temporary(recipe, swapped, a, b, c, alpha, beta, operands)
     x, y = (b.swapaxes(-1, -2), a.swapaxes(-1, -2)) if swapped else (a, b)
     if recipe.plan.copy:
         y = _copied(y, recipe.plan.reads_b == "rows")
     if watch.runs is not None:
         watch.runs.append(Run(recipe, swapped, x, y, c, alpha, beta))
     if c.ndim == 2:
-        return recipe.run(recipe.address(x), recipe.address(y), recipe.address(c), alpha, beta)
+        return recipe.run(recipe.address(x), recipe.address(y), recipe.address(c), alpha, beta, operands)
     steps = x.strides[0], y.strides[0], c.strides[0]
-    recipe.run_batch(c.shape[0], steps, recipe.address(x), recipe.address(y), recipe.address(c), alpha, beta)
+    recipe.run_batch(c.shape[0], steps, recipe.address(x), recipe.address(y), recipe.address(c), alpha, beta, operands)
     return False
 
 
@@ -274,7 +276,7 @@ def _copied(y: Matrix, by_rows: bool) -> Matrix:
 
 
 def _through_temporary(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: float,
-                       beta: float) -> bool:
+                       beta: float, operands: int) -> bool:
     """C's rows are not contiguous in the roles that the recipe wants: multiply into matrices whose rows are."""
     shape = recipe.shape
     rows, cols = c.shape[:-3:-1] if swapped else c.shape[-2:]
@@ -287,6 +289,6 @@ def _through_temporary(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: M
         recipe.onto_temporary = recipe.onto(recipe.strides._replace(rsc=rsc, csc=csc))
     if beta:
         whole[...] = c.swapaxes(-1, -2) if swapped else c
-    special = run(recipe.onto_temporary, swapped, a, b, whole, alpha, beta)
+    special = run(recipe.onto_temporary, swapped, a, b, whole, alpha, beta, operands)
     c[...] = whole.swapaxes(-1, -2) if swapped else whole
     return special

@@ -69,6 +69,11 @@ class Packed:
     _factor: float = 1.0
     _scales: Matrix | None = None
 
+    def planned(self, product: lowering.Product) -> engine.Planned:
+        """The plan of a product with these panels."""
+        lowered = lowering.lower(product, self.target, self.word if self.word in BY_NAME else "")
+        return engine.Planned(*lowered, self.plan if self._asked else choose(*lowered[::2], like=self.plan))
+
     @property
     def ndim(self) -> int:
         return len(self.shape)

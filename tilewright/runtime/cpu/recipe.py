@@ -82,11 +82,13 @@ class Recipe:
     `conj`: which of complex operands are conjugated, "", "a", "b" or "ab"; shape is that of the real product
     (kernels/cpu/packing_complex.py). `prepacked`: "a" or "b" if that operand was packed before
     (runtime/cpu/packed.py): its address is that of its panels. `tables`: of operands whose strides do not count.
-    ValueError if the plan cannot run.
+    `finish`: an epilogue, as it is recorded, of an alpha of 1 and a beta of 0; of stream and dots runtime/cpu/fusion.py
+    takes it. ValueError if the plan cannot run.
     """
 
     def __init__(self, shape: Shape, strides: Strides, plan: CpuPlan, target: CpuTarget, host: Host = host,
-                 conj: str = "", prepacked: str = "", tables: Tables | None = None) -> None:
+                 conj: str = "", prepacked: str = "", tables: Tables | None = None,
+                 finish: jobs.Finish | None = None) -> None:
         if problems := plan.violations(shape, target):
             raise ValueError(f"plan {plan} cannot run {shape}: " + " ".join(problems))
         if plan.swap:
@@ -94,7 +96,7 @@ class Recipe:
             prepacked = prepacked.translate(SWAPPED)
         assert plan.algorithm == "packed" or not prepacked, plan
         self.shape, self.strides, self.plan, self.target, self.host = shape, strides, plan, target, host
-        self.conj, self.prepacked, self.tables = conj, prepacked, tables or Tables()
+        self.conj, self.prepacked, self.tables, self.finish = conj, prepacked, tables or Tables(), finish
         sources = (shape.source_a, shape.source_b) if shape.source_a or shape.source_b or prepacked else ()
         self.function = host.driver(target, plan.algorithm, shape.dtype, plan.mr, plan.nr, *sources,
                                     *((prepacked,) * bool(prepacked)))
@@ -128,7 +130,7 @@ class Recipe:
     def onto(self, strides: Strides) -> Recipe:
         """The same for other strides of C, in the roles that the plan gives the operands."""
         return type(self)(self.shape, strides, self.plan, self.target, self.host, self.conj, self.prepacked,
-                          self.tables)
+                          self.tables, self.finish)
 
     def _bits(self, x: float) -> int:
         """x as the job's field holds it: a number of the sums' type in the low bytes; beyond f32's range it is inf."""
@@ -160,7 +162,7 @@ class Recipe:
                 "ldc": st.csc if shape.tiles else st.rsc, "mc_panels": cut.mc_panels, "kc": cut.kc,
                 "nc_panels": cut.nc_panels, "jc_ways": plan.jc_ways, "ic_ways": plan.ic_ways, "jr_ways": plan.jr_ways,
                 "pack_a": pack_a, "pack_b": pack_b, "table": kernels.address, "depth": shape.depth,
-                "finish": self._finish(), **self._addresses()}
+                "finish": self._finish(), "aside": int(bool(shape.out or self.tables.c)), **self._addresses()}
 
     def _packing(self, role: str) -> int:
         by: Scattered | None = getattr(self.tables, role)
@@ -170,11 +172,14 @@ class Recipe:
         return self.host.packing_scattered(self.target, self.shape, width, role, by)
 
     def _finish(self) -> int:
-        """What stores sums that are finished elsewhere than where they are added up; 0 if micro-kernels do."""
+        """What takes finished sums to C, through the epilogue if there is one; 0 if micro-kernels store them."""
         if c := self.tables.c:
             result = self.shape.out or self.added_in
             return self.host.address("scattered:emit_scatter", self.target, self.plan.nr, result, c.kind, c.pieces)
-        return self.host.address("out:emit_finish", self.target, self.plan.nr, self.shape.out) if self.shape.out else 0
+        if not self.shape.out and self.finish is None:
+            return 0
+        return self.host.address("finish:emit_finish", self.target, self.added_in, self.plan.nr, self.shape.out,
+                                 *(self.finish or ()))
 
     def _addresses(self) -> dict[str, int]:
         """Of the tables, in the job."""
@@ -198,7 +203,7 @@ class Recipe:
                 "row_parts": plan.ic_ways, "col_parts": plan.jc_ways, "by_rows": int(by_rows),
                 # with k short C is most of the traffic, and wants to be written along its rows
                 "rows_outside": int(shape.k <= SHORT or shape.m * plan.nr >= shape.n * plan.mr),
-                "table": kernels.address}
+                "table": kernels.address, "finish": self._finish()}
 
     def _dots(self) -> dict[str, int]:
         shape, st = self.shape, self.strides
@@ -210,11 +215,15 @@ class Recipe:
         return {"n": shape.n, "k": shape.k, "rsa": st.rsa, "csa": st.csa, "ldb": st.rsb, "ldc": st.rsc,
                 "parts": self.parts}
 
-    def run(self, a: int, b: int, c: int, alpha: float, beta: float) -> bool:
-        """Whether C means nothing, because an element has no such terms as the shape's dtype stands for."""
+    def run(self, a: int, b: int, c: int, alpha: float, beta: float, operands: int = 0, index: int = 0) -> bool:
+        """Whether C means nothing, because an element has no such terms as the shape's dtype stands for. `operands`:
+        where the epilogue's are (jobs.OPERAND), of which those of product `index` are taken."""
         if self.scaled_after and not self.at_once(alpha, beta):
             return self._run_and_scale(a, b, c, alpha, beta)
-        return self._run(self.job(a, b, c, alpha, beta))
+        job = self.job(a, b, c, alpha, beta, operands)
+        if index:
+            job[self.at["index"]] = index
+        return self._run(job)
 
     def at_once(self, alpha: float, beta: float) -> bool:
         """Whether the driver by itself multiplies whole sums by alpha."""
@@ -257,22 +266,22 @@ class Recipe:
         return False
 
     def run_batch(self, batch: int, steps: tuple[int, int, int], a: int, b: int, c: int, alpha: float,
-                  beta: float) -> None:
+                  beta: float, operands: int = 0) -> None:
         """`batch` products, the operands of each so many bytes after those of the one before. Every one gets the bits
         that `run` would give it."""
         shape = self.shape
         flops = 2*batch*shape.m*shape.n*shape.k
         at_once, algorithm = self.at_once(alpha, beta), self.plan.algorithm
         if at_once and algorithm == "in_place":
-            work = self._of_batch(batch, steps, self.job(a, b, c, alpha, beta))
+            work = self._of_batch(batch, steps, self.job(a, b, c, alpha, beta, operands))
             if work.parts > 1:
                 self.host.reserve(shape.threads)
             self._run_parts(work.job, work.parts, work.wake)
         elif at_once and algorithm == "packed" and (team := self._whole_products(batch, flops)):
-            self._batch_packed(batch, steps, self.job(a, b, c, alpha, beta), team)
+            self._batch_packed(batch, steps, self.job(a, b, c, alpha, beta, operands), team)
         else:
             for i in range(batch):
-                self.run(a + i*steps[0], b + i*steps[1], c + i*steps[2], alpha, beta)
+                self.run(a + i*steps[0], b + i*steps[1], c + i*steps[2], alpha, beta, operands, i)
 
     def _of_batch(self, batch: int, steps: tuple[int, int, int], job: array) -> Work:
         """In place. The job becomes that of the batch."""
@@ -333,7 +342,7 @@ class Recipe:
         finally:
             self.host.give(space)
 
-    def job(self, a: int, b: int, c: int, alpha: float, beta: float) -> array:
+    def job(self, a: int, b: int, c: int, alpha: float, beta: float, operands: int = 0) -> array:
         """What the driver takes for operands at these addresses; packed plans still need space for their panels."""
         job = self.template[:]
         job[self.i_a], job[self.i_b], job[self.i_c] = a, b, c
@@ -342,6 +351,8 @@ class Recipe:
             job[self.i_alpha] = self._bits(alpha)
         if beta != 0.0:
             job[self.i_beta] = self._bits(beta)
+        if operands:
+            job[self.at["operands"]] = operands
         return job
 
     def _run_parts(self, job: array, parts: int, wake: int) -> None:

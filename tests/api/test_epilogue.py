@@ -1,0 +1,208 @@
+"""epilogue= and operands= of matmul and gemm on CPUs, against the same function of NumPy's arrays in float64."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.expressions.tracing import TracingError
+from tilewright.plans.cpu import CpuPlan
+
+RNG = np.random.default_rng(11)
+# rows and columns of one tile, one past it, few, none; k of several blocks, and none
+SIZES = [(1, 1, 1), (5, 8, 3), (33, 65, 129), (130, 66, 600), (2, 500, 400), (500, 2, 400), (3, 2, 0), (0, 4, 3)]
+
+
+def random(*shape):
+    return RNG.standard_normal(shape, dtype=np.float32)
+
+
+def activated(acc, bias, res):
+    return tw.silu(acc + bias) * 0.5 + res
+
+
+def gated(acc):
+    gate, up = tw.pairs(acc)
+    return tw.silu(gate) * up
+
+
+def close(found, wanted, within=2e-5):
+    """Relative to the largest number."""
+    found, wanted = np.asarray(found, np.float64), np.asarray(wanted, np.float64)
+    assert found.shape == wanted.shape
+    if wanted.size:
+        assert np.abs(found - wanted).max() <= within * max(1.0, np.abs(wanted).max())
+
+
+def check(function, a, b, operands=None, within=2e-5, **options):
+    """The results, compared."""
+    product = options.get("alpha", 1) * (a.astype(np.float64) @ b.astype(np.float64))
+    product = product + options.get("beta", 0) * np.asarray(options.get("c", 0), np.float64)
+    wanted = function(product, **{name: np.asarray(x, np.float64) for name, x in (operands or {}).items()})
+    found = tw.matmul(a, b, epilogue=function, operands=operands, **options)
+    for x, y in zip(*(x if isinstance(x, tuple) else (x,) for x in (found, wanted)), strict=True):
+        close(x, y, within)
+    return found
+
+
+@pytest.mark.parametrize(("m", "n", "k"), SIZES, ids=str)
+def test_sizes(m, n, k):
+    a, b, res = random(m, k), random(k, n), random(m, n)
+    check(activated, a, b, {"bias": random(n), "res": res})
+    check(lambda acc, col, res: (tw.tanh(acc)*col, acc - res), a, b, {"col": random(m, 1), "res": res}, alpha=0.5)
+    check(lambda acc, res: acc*res, a, b, {"res": np.asfortranarray(res)}, alpha=2, beta=3, c=res)
+    if n % 2 == 0:
+        check(gated, a, b, alpha=-1, beta=2, c=res)
+    if m and n:
+        check(lambda acc, s: (tw.row_sum(acc*s), tw.row_amax(acc), tw.column_max(acc), tw.column_sum(acc)), a, b,
+              {"s": 0.5})
+
+
+@pytest.mark.parametrize("plan", [
+    "packed 6x16 mc=12 kc=16 nc=32", "packed 6x16 mc=12 kc=512 nc=32 ways=1x2x1", "packed 4x24 mc=8 kc=32 nc=24",
+    "packed 6x16 mc=12 kc=16 nc=32 swap", "in_place 6x16", "in_place 4x24 kc=7 ways=2x1x1", "stream 3x4", "dots 2x3",
+])
+def test_every_algorithm(plan):
+    m, n, k = (3, 50, 41) if plan.startswith("stream") else (50, 3, 41) if plan.startswith("dots") else (50, 70, 41)
+    a, b = random(m, k), random(k, n)
+    b = np.asfortranarray(b) if plan.startswith("dots") else b
+    plan = CpuPlan.parse(plan)
+
+    def function(acc, bias, res):
+        y = tw.relu(acc + bias) + res
+        return y, tw.row_sum(y), tw.column_min(acc)
+    operands = {"bias": random(n), "res": random(m, n)}
+    check(function, a, b, operands, plan=plan)
+    check(function, a, b, operands, plan=plan, alpha=3, beta=-1, c=random(m, 1))
+
+
+def test_threads_change_no_bit():
+    a, b, operands = random(150, 90), random(90, 130), {"bias": random(130), "res": random(150, 130)}
+
+    def function(acc, bias, res):
+        y = activated(acc, bias, res)
+        return y, tw.row_sum(y), tw.column_sum(y)
+    for x, y in zip(*(tw.matmul(a, b, epilogue=function, operands=operands, threads=n) for n in (1, 2))):
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize(("of_a", "of_b"), [((4,), (4,)), ((4,), ()), ((2, 3), (3,)), ((2, 3), ()), ((2, 1), (1, 3))])
+def test_leading_axes(of_a, of_b):
+    m, n, k = 17, 24, 33
+    a, b, lead = random(*of_a, m, k), random(*of_b, k, n), np.broadcast_shapes(of_a, of_b)
+    for bias, res in ((n,), (m, n)), ((lead[-1], 1, n), (*lead, m, n)), ((m, 1), (1, n)):
+        check(activated, a, b, {"bias": random(*bias), "res": random(*res)})
+    check(lambda acc, bias: (acc + bias, tw.row_max(acc), tw.column_sum(acc)), a, b, {"bias": random(n)})
+    check(gated, a, b)
+
+
+@pytest.mark.parametrize("asked", [None, "f32", "bf16", "e4m3fn"])
+@pytest.mark.parametrize("name", ["f16", "bf16", "e4m3fn", "e5m2", "f32", "f64"])
+def test_formats(name, asked):
+    dtype = tw.formats.get(name).dtype
+    for m, n, k in (20, 30, 40), (70, 90, 100):
+        a, b, bias = ((random(*shape) / 4).astype(dtype) for shape in ((m, k), (k, n), (n,)))
+        wanted = tw.formats.get(asked or {"f16": "f16", "f64": "f64"}.get(name, "f32"))
+        found = check(lambda acc, bias: tw.relu(acc + bias), a, b, {"bias": bias}, out_dtype=asked,
+                      within={"e4m3fn": 2**-4, "bf16": 2**-8, "f16": 2**-11}.get(wanted.name, 2e-5))
+        assert found.dtype == wanted.dtype
+
+
+@pytest.mark.parametrize("name", ["i8", "u8", "i16", "i32", "i64"])
+def test_sums_of_integers(name):
+    dtype = tw.formats.get(name).dtype
+    for m, n, k in (20, 30, 40), (70, 90, 100), (3, 4, 0):
+        a, b = RNG.integers(0, 9, (m, k)).astype(dtype), RNG.integers(0, 9, (k, n)).astype(dtype)
+        scale, zero = random(n), RNG.integers(-5, 5, (m, 1))
+        exact = a.astype(np.int64) @ b.astype(np.int64)
+        close(tw.matmul(a, b, epilogue=lambda acc, scale, zero: (acc - zero) * scale,
+                        operands={"scale": scale, "zero": zero}), (exact - zero) * scale.astype(np.float64), 1e-6)
+        found, above, most = tw.matmul(
+            a, b, alpha=3, epilogue=lambda acc, zero: ((acc - zero) >> 1, tw.clamp(acc, 0, 99) > zero, tw.row_max(acc)),
+            operands={"zero": zero}, out_dtype=("i64", "bool"))
+        np.testing.assert_array_equal(found, (3*exact - zero) >> 1)
+        np.testing.assert_array_equal(above, np.clip(3*exact, 0, 99) > zero)
+        np.testing.assert_array_equal(most, (3*exact).max(-1))
+
+
+def test_out():
+    a, b, res, bias = random(60, 40), random(40, 52), random(60, 52), random(52)
+    wanted = activated(a.astype(np.float64) @ b, bias, res)
+    for out in (np.empty((60, 52), np.float32), np.empty((52, 60), np.float32).T, np.empty((60, 52)),
+                np.empty((60, 104), np.float32)[:, ::2], np.empty((60, 52), np.float32)[::-1]):
+        assert tw.matmul(a, b, out, epilogue=activated, operands={"bias": bias, "res": res}) is out
+        close(out, wanted)
+    for out in np.empty((30, 2*13), np.float32)[:, ::2], np.empty((26, 60), np.float32).T[::2, :13]:
+        assert tw.matmul(a[:30], b[:, :26], out, epilogue=gated) is out
+        close(out, gated(a[:30].astype(np.float64) @ b[:, :26]))
+    y, most = np.empty((60, 52), np.float32), np.empty(60)
+    found = tw.matmul(a, b, (y, most), epilogue=lambda acc: (acc, tw.row_max(acc)))
+    assert found[0] is y
+    assert found[1] is most
+    close(most, (a.astype(np.float64) @ b).max(-1))
+
+
+@pytest.mark.parametrize("m", [7, 150])
+def test_c_of_gemm_is_read_before_it_is_written(m):
+    a, b, c = random(m, 300), random(300, 70), random(m, 70)
+    before = c.astype(np.float64)
+    assert tw.gemm(2.0, a, b, 0.5, c, epilogue=lambda acc, old: acc*old, operands={"old": c}) is c
+    close(c, (2 * (a.astype(np.float64) @ b) + 0.5*before) * before)
+
+
+def test_packed_and_algorithms():
+    a, b, bias = random(40, 80), random(80, 70), random(70)
+    check(lambda acc, bias: tw.relu(acc + bias), a, b, {"bias": bias}, algorithm="fastest")
+    for dtype in np.float32, ml_dtypes.bfloat16:
+        x, y = a.astype(dtype), b.astype(dtype)
+        wanted = np.maximum(x.astype(np.float64) @ y.astype(np.float64) + bias, 0)
+        close(tw.matmul(x, tw.pack(y), epilogue=lambda acc, bias: tw.relu(acc + bias), operands={"bias": bias}), wanted)
+
+
+def test_traced_before():
+    made = tw.epilogue(activated, bias="row", res="bf16 full")
+    a, b, operands = random(9, 8), random(8, 10), {"bias": random(10), "res": random(9, 10)}
+    np.testing.assert_array_equal(tw.matmul(a, b, epilogue=made, operands=operands),
+                                  tw.matmul(a, b, epilogue=activated, operands=operands))
+
+
+def test_a_function_that_is_another_now():
+    """Expressions are remembered: not beyond what the function's variables were."""
+    a = np.eye(3, dtype=np.float32)
+    for factor in 2.0, 3.0, np.float64(4.0):
+        np.testing.assert_array_equal(tw.matmul(a, a, epilogue=lambda acc, factor=factor: acc * factor), a * factor)
+    for factor in 5.0, 6.0:
+        np.testing.assert_array_equal(tw.matmul(a, a, epilogue=lambda acc: acc * factor), a * factor)
+
+
+X = np.ones((4, 6), np.float32)
+
+
+@pytest.mark.parametrize(("call", "kind", "sentence"), [
+    (lambda: tw.matmul(X, X.T, epilogue=3), TypeError, "epilogue must be a function of the sums and operands"),
+    (lambda: tw.matmul(X, X.T, operands={"b": 1}), ValueError, "operands must be None without an epilogue"),
+    (lambda: tw.matmul(X, X.T, epilogue=lambda acc, bias: acc), TypeError, "missing a required argument: 'bias'"),
+    (lambda: tw.matmul(X, X.T, epilogue=lambda acc: acc, operands={"bias": X}), TypeError, "'bias'"),
+    (lambda: tw.matmul(X, X.T, epilogue=lambda acc, b: acc + b, operands={"b": X}), ValueError,
+     r"operands\['b'\] must broadcast to the result's shape \(4, 4\), but its shape is \(4, 6\)"),
+    (lambda: tw.matmul(X, X.T, epilogue=lambda acc, b: acc + b, operands={"b": 1j}), TypeError, r"operands\['b'\] is c"),
+    (lambda: tw.matmul(X, X.T, epilogue=lambda acc, b: acc + b, operands=[1]), TypeError, "operands must be a dict"),
+    (lambda: tw.matmul(X, X.T, epilogue=lambda acc: acc if acc > 0 else 0), TracingError, "test_epilogue.py:"),
+    (lambda: tw.matmul(X[0], X.T, epilogue=abs), ValueError, r"two axes or more with an epilogue: a\[None, :\]"),
+    (lambda: tw.matmul(X*1j, X.T, epilogue=abs), TypeError, "epilogue must be None for complex products"),
+    (lambda: tw.matmul(X, X.T[:, :3], epilogue=gated), ValueError, "epilogue takes pairs of columns, and a @ b has 3"),
+    (lambda: tw.matmul(X, X.T, X, epilogue=abs), ValueError, r"out must have the result's shape \(4, 4\)"),
+    (lambda: tw.matmul(X, X.T, epilogue=abs, out_dtype="i8"), TypeError, "out_dtype must be of real floating-point"),
+    (lambda: tw.matmul(X, X.T, epilogue=lambda acc: (acc, acc), out_dtype=("f32",)), ValueError, "out_dtype must be a f"),
+    (lambda: tw.matmul(X, X.T, epilogue=tw.epilogue(activated, bias="row", res="full")), TypeError,
+     r"operands must have the epilogue's names \(bias, res\), and has \(\)"),
+    (lambda: tw.epilogue(activated, bias="rows", res="full"), ValueError, "bias must be one of scalar, row, column, ful"),
+    (lambda: tw.matmul(X, X.T, epilogue=lambda acc: tw.pairs(acc * 2)[0]), TracingError, "the first parameter"),
+    (lambda: tw.matmul(X, X.T, epilogue=lambda acc: tw.pairs(acc)[0] + acc), TracingError, "in no other way"),
+    (lambda: tw.matmul(X, X.T, epilogue=abs, scale_a=np.ones((4, 1), np.float32)), ValueError, "scale_a and scale_b"),
+])
+def test_refused(call, kind, sentence):
+    with pytest.raises(kind, match=sentence):
+        call()

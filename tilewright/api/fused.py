@@ -1,0 +1,223 @@
+"""Products with an epilogue, of arrays in the host's memory: checked arguments become matrices for the engine.
+
+Leading axes are folded into m where B has none and every operand allows it, else merged into one axis, else taken one
+by one. alpha, beta and c are operands of the expression like any others.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tilewright import forks, formats
+from tilewright.api import dispatch, host, scaled
+from tilewright.expressions.epilogue import ADDED, ALPHA, BETA, Epilogue, Read, with_scalars
+from tilewright.formats.table import NARROW
+from tilewright.rules import arguments, fusing, numpy_products, shapes
+from tilewright.rules.arguments import Array
+from tilewright.rules.call import Call, Product, decide
+from tilewright.rules.fusing import Fused
+
+_extended: dict[tuple[int, bool, bool], tuple[Any, Any]] = {}
+
+
+def product(call: Call) -> Any:
+    """The results of an epilogue of a product on this processor: an array, or a tuple of them."""
+    arguments.refuse_epilogue(dispatch.where(call.plan), call.plan is not None and dispatch.platform_of(call.plan))
+    if scaled.present(call):
+        call, scales = scaled.without_scales(call)
+        if scales:
+            raise ValueError("scale_a and scale_b must be None, numbers or scales of blocks with an epilogue: scales of "
+                             "rows and columns are operands of it, column and row")
+    a = arguments.transposed(arguments.operand(call.a, "a"), call.trans_a, "a")
+    packed, b = host.operand_b(call)
+    c = arguments.addend(call.c)
+    if packed is None and numpy_products.takes(a, b, c, None):
+        raise TypeError(f"epilogue must be None for products that NumPy multiplies, of {a.dtype} and {b.dtype}")
+    asked = call.out_dtype if isinstance(call.out_dtype, tuple) else (call.out_dtype,)
+    wide = "f64" if any(x is not None and formats.find(x) is formats.get("f64") for x in asked) else None
+    whole = formats.integral(*(f for f in map(formats.find, (a.dtype, b.dtype)) if f))
+    p = decide(call._replace(out=None, out_dtype=None if whole else wide), a, b, c, None)
+    f = fusing.fused(call, p)
+    outs = _outs(call, f)
+    if call.algorithm is not None:
+        arguments.check_algorithm(call.algorithm, a.dtype, b.dtype, p.sums, call.plan)
+    if packed is not None:
+        a, b = host.operand_a_for(packed, p.a, p.sums, call.trans_a), p.b
+    else:
+        a, b = _taken(p)
+    a, b = p.broadcast(a, b)
+    epilogue, operands = _with_scalars(f, p)
+    results, stored = _results(f, p, outs, (a, b), operands)
+    fusion = forks.imported("tilewright.runtime.cpu.fusion")
+    how = {"threads": call.threads, "plan": call.plan, "algorithm": call.algorithm, "b_packed": packed}
+    written = [x for x in stored if x is not None]
+    if results[0].size or any(x.size for x in results):
+        for part in _parts(a, b, stored, operands, results, epilogue):
+            pa, pb, arrays, more, reduced = part
+            found = fusion.gemm(pa, pb, arrays, more, epilogue, p.sums, **how)
+            for x, y in zip(reduced, found, strict=True):
+                x[...] = y.reshape(x.shape)
+    del written
+    return _delivered(call, f, results, outs)
+
+
+def _taken(p: Product) -> list[Array]:
+    """Operands in dtypes that the engine takes."""
+    cpu, sizes = dispatch.cpu(), (*p.sizes, p.a.dtype == p.b.dtype)
+    return [arguments.converted(x, x.dtype if x.dtype != p.sums and arguments.ready(x, x.dtype)
+                                and cpu.converts(x, p.sums, *sizes) else p.sums) for x in (p.a, p.b)]
+
+
+def _with_scalars(f: Fused, p: Product) -> tuple[Epilogue, list[Array]]:
+    """The epilogue with alpha, beta and c as operands, all in order, as the engine reads them: aligned, native."""
+    operands = [_readable(x) for x in f.operands]
+    alpha, beta = p.alpha != 1, bool(p.beta)
+    if not (alpha or beta):
+        return f.epilogue, operands
+    expression = f.epilogue.expression
+    key = id(expression), alpha, beta
+    if key not in _extended:
+        if len(_extended) >= fusing.MOST:
+            _extended.clear()
+        _extended[key] = with_scalars(expression, alpha, beta), expression      # kept: so is its id
+    shape, read = f.shapes[0], list(f.epilogue.operands)
+    shape = (*p.shape[:-1], p.shape[-1] // 2 if f.epilogue.paired else p.shape[-1])
+    kind = formats.get(p.sums).name
+    for name, number in ((ALPHA, p.alpha if alpha else None), (BETA, p.beta if beta else None)):
+        if number is not None:
+            read.append(Read(name, kind, "scalar"))
+            operands.append(np.broadcast_to(np.array(number, p.sums), shape))
+    if beta:
+        c = np.broadcast_to(p.c, p.shape)
+        for name, part in ((f"{ADDED}0", c[..., 0::2]), (f"{ADDED}1", c[..., 1::2])) if f.epilogue.paired else (
+                (ADDED, c),):
+            part = _readable(part)
+            read.append(Read(name, formats.get(part.dtype).name, "full"))
+            operands.append(part)
+    return fusing.made(_extended[key][0], tuple(read), f.epilogue.results), operands
+
+
+def _readable(x: Array) -> Array:
+    """An operand that is broadcast, with aligned numbers in this machine's order of bytes; a short one contiguous."""
+    axes = [slice(None) if stride and extent > 1 else slice(0, 1) for stride, extent in zip(x.strides, x.shape)]
+    own = x[tuple(axes)]
+    if not own.dtype.isnative or not arguments.ready(own, own.dtype) or own.ndim and own.size == own.shape[-1]:
+        own = np.ascontiguousarray(own, own.dtype.newbyteorder("="))
+    return np.broadcast_to(own, x.shape)
+
+
+# ---- results
+
+def _outs(call: Call, f: Fused) -> list[Array | None]:
+    """Where the caller wants the results."""
+    count = len(f.shapes)
+    given = call.out if isinstance(call.out, tuple) else (call.out,) + (None,) * (count - 1)
+    if isinstance(call.out, tuple) and len(given) != count:
+        raise ValueError(f"{call.out_name} must have an array or None for each of the epilogue's {count} results, not "
+                         f"{len(given)} of them")
+    found = []
+    for at, (x, shape, dtype) in enumerate(zip(given, f.shapes, f.dtypes)):
+        name = call.out_name + f"[{at}]" * isinstance(call.out, tuple)
+        out = arguments.output(x, name)
+        if out is not None:
+            if out.shape != shape:
+                raise ValueError(f"{name} must have the result's shape {shape}, but its shape is {out.shape}")
+            if dtype is not None:
+                arguments.check_cast(dtype, out.dtype, name)
+                if call.out_dtype is not None and out.dtype.newbyteorder("=") != dtype:
+                    raise TypeError(f"{name} has dtype {out.dtype}, but out_dtype asks for {dtype}")
+        found.append(out)
+    return found
+
+
+def _results(f: Fused, p: Product, outs: list[Array | None], factors: tuple[Array, ...], operands: list[Array]
+             ) -> tuple[list[Array], list[Array | None]]:
+    """Arrays for all results, and those that the engine writes, None for reductions."""
+    results: list[Array] = []
+    stored: list[Array | None] = []
+    epilogue = f.epilogue
+    for at, (shape, dtype, kind, result) in enumerate(zip(f.shapes, f.dtypes, epilogue.expression.kinds,
+                                                          epilogue.expression.results)):
+        if dtype is None:
+            results.append(np.empty(shape, _computed(p, kind)))
+            stored.append(None)
+            continue
+        kept = dtype if _storable(formats.get(dtype), kind, p) else _computed(p, kind)
+        out = outs[at]
+        rows = out is not None and (out.strides[-1] == out.itemsize or (at != epilogue.main and not epilogue.paired)
+                                    or not epilogue.paired)
+        if (out is not None and rows and shapes.writes_in_place(out, *factors, kept)
+                and not any(shapes.overlap(out, x) for x in results)
+                and not any(shapes.overlap(out, x) and not shapes.same(out, x) for x in operands)):
+            results.append(out)
+        else:
+            results.append(np.empty(shape, kept))
+        stored.append(results[-1])
+    return results, stored
+
+
+def _computed(p: Product, kind: str) -> np.dtype[Any]:
+    """In which a result of this kind is computed."""
+    wide = p.sums.itemsize == 8
+    return np.dtype({"float": "f8" if wide else "f4", "int": "i8" if wide else "i4", "bool": "?"}[kind])
+
+
+def _storable(f: formats.Format, kind: str, p: Product) -> bool:
+    """Whether the engine rounds to this format as it stores: once."""
+    if isinstance(f, formats.Integer):
+        return f.bits >= 8
+    if kind == "float" and p.sums.itemsize == 4:
+        return f.name in ("f32", *NARROW)
+    return f.name in ("f32", "f64", "bool") and (f.name != "bool" or kind == "bool")
+
+
+def _delivered(call: Call, f: Fused, results: list[Array], outs: list[Array | None]) -> Any:
+    found: list[Any] = []
+    for x, out, dtype in zip(results, outs, f.dtypes):
+        last = x if dtype is None else arguments.rounded(x, dtype)
+        if out is None:
+            found.append(arguments.wrap(last, call.a, call.b))
+            continue
+        if x is not out:
+            np.copyto(out, last.astype(out.dtype, copy=False))
+        found.append(out)
+    if len(found) > 1:
+        return tuple(found)
+    return call.out if outs[0] is not None and not isinstance(call.out, tuple) else found[0]
+
+
+# ---- leading axes
+
+def _parts(a: Array, b: Array, stored: list[Array | None], operands: list[Array], results: list[Array],
+           epilogue: Epilogue) -> Iterator[tuple[Any, ...]]:
+    """(a, b, results or None, operands, reductions) with one leading axis at most, as few as their strides allow."""
+    reduced = [x.reduced for x in epilogue.expression.results]
+    sums = [x for x, how in zip(results, reduced) if how]
+    hows = [how for how in reduced if how]
+    lead = a.ndim - 2
+    if not lead:
+        yield a, b, stored, operands, sums
+        return
+    arrays = [a, *(x for x in stored if x is not None), *operands]
+    if not any(b.strides[:-2]) and not any(how.startswith("column") for how in hows):
+        folded = [shapes.merged(x, 0, lead + 1) for x in arrays]
+        if all(x is not None for x in folded):
+            m = math.prod(a.shape[:-1])
+            yield _like(folded, b[(0,) * lead], stored, [x.reshape(m) for x in sums])
+            return
+    merged = [shapes.merged(x, 0, lead) for x in (b, *arrays)]
+    if all(x is not None for x in merged):
+        batch = math.prod(a.shape[:-2])
+        yield _like(merged[1:], merged[0], stored, [x.reshape(batch, x.shape[-1]) for x in sums])
+        return
+    for index in np.ndindex(a.shape[:-3]):
+        yield _like([x[index] for x in arrays], b[index], stored, [x[index] for x in sums])
+
+
+def _like(arrays: list[Any], b: Array, stored: list[Array | None], sums: list[Array]) -> tuple[Any, ...]:
+    a, *rest = arrays
+    given = iter(rest)
+    return a, b, [None if x is None else next(given) for x in stored], list(given), sums

@@ -1,0 +1,70 @@
+"""The expression of a function that was traced before, found again in microseconds: hot calls do not trace.
+
+A function is what it was if its code is the same object and everything else that it names has the same value: defaults,
+variables of enclosing functions, globals. That can be seen of numbers, modules and functions of this package; where it
+names anything else (the user's own functions, arrays), it is traced in every call.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from tilewright.expressions.program import Expression
+from tilewright.expressions.tracing import trace
+
+MOST = 512
+_found: dict[tuple[Any, ...], tuple[Expression, CodeType]] = {}
+_names: dict[int, tuple[CodeType, tuple[str, ...]]] = {}        # of globals, by the code's id
+
+
+def traced(function: Callable[..., Any], parameters: tuple[tuple[str, str], ...], what: str = "epilogue"
+           ) -> Expression:
+    """What `trace` makes of it."""
+    key = _key(function, parameters)
+    if key is None:
+        return trace(function, dict(parameters), what)
+    found = _found.get(key)
+    if found is None:
+        if len(_found) >= MOST:
+            _found.clear()
+        found = _found[key] = trace(function, dict(parameters), what), function.__code__    # kept: so is its id
+    return found[0]
+
+
+def _key(function: Any, parameters: tuple[tuple[str, str], ...]) -> tuple[Any, ...] | None:
+    """None: it cannot be told whether the function is the same."""
+    if type(function) is not FunctionType:
+        return None
+    code, space = function.__code__, function.__globals__
+    values = [cell.cell_contents for cell in function.__closure__ or ()]
+    values += function.__defaults__ or ()
+    values += (function.__kwdefaults__ or {}).values()
+    values += [space[name] for name in _globals(code) if name in space]
+    words = []
+    for x in values:
+        if type(x) in (bool, int, float, str):
+            words.append((type(x), repr(x)))
+        elif type(x) is ModuleType or (type(x) is FunctionType and x.__module__.startswith("tilewright.expressions")):
+            words.append(id(x))
+        else:
+            return None
+    return id(code), parameters, id(space), *words
+
+
+def _globals(code: CodeType) -> tuple[str, ...]:
+    """The names by which it, or a function inside it, may ask for globals."""
+    found = _names.get(id(code))
+    if found is None:
+        if len(_names) >= MOST:
+            _names.clear()
+        names = {name for each in _codes(code) for name in each.co_names}
+        found = _names[id(code)] = code, tuple(sorted(names))
+    return found[1]
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)

@@ -1,0 +1,255 @@
+"""What becomes of finished sums, tile by tile: C and the other results of an epilogue.
+
+    emit_finish     one tile: after the last block of k, while it is in L1. Where there is an expression (expressions/),
+                    it is recorded here, once for all algorithms: the loops that multiply know none
+    emit_finishing  all tiles: a pass of its own, for algorithms that add up in memory until they end
+
+Operands and results but C are found in a table (jobs.OPERAND) that the job points to; emit_finish has been told how each
+lies in memory (jobs.Finish).
+"""
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from zlib import crc32
+
+from tilewright.expressions.operations import OPERATIONS
+from tilewright.expressions.program import Expression
+from tilewright.formats import FORMATS, Bool, Float
+from tilewright.ir import Function, Kernel, Type, Value, f32, f64, i1, i8, i32, i64, ptr, vec
+from tilewright.kernels.cpu.jobs import FINISH, OPERAND, TALL, Finish
+from tilewright.kernels.cpu.microkernel import TYPES
+from tilewright.kernels.cpu.out import Out
+from tilewright.kernels.cpu.pool import job_fields, split
+from tilewright.kernels.expression import recorded
+from tilewright.kernels.narrow import memory_type, widened
+from tilewright.kernels.reductions import reduce
+from tilewright.targets.cpu import CpuTarget
+
+PARAMETERS = dict(i=i64, j=i64, rows=i64, cols=i64, row_panel=i64, col_panel=i64)
+# What a reduction starts with, and how two of its numbers are combined; amax: of sizes.
+COMBINED = {"sum": (0.0, "add"), "max": (float("-inf"), "max"), "min": (float("inf"), "min"), "amax": (0.0, "max")}
+
+
+def emit_finish(target: CpuTarget, SUMS: str, NR: int, RESULT: str = "", EXPRESSION: str = "",
+                READ: tuple[str, ...] = (), WRITTEN: tuple[str, ...] = ()) -> Function:
+    """C[i ... i + rows, j ... j + cols] = alpha * tile[rows, cols] in the format RESULT ("": that of the sums), or what
+    the expression makes of that, and its other results. The tile's rows are `ld` elements apart, C's are contiguous,
+    ldc elements apart; the tile may be C's. cols <= NR. The tile is in these panels of C, of product `index`."""
+    T, finish = TYPES[SUMS], Finish(EXPRESSION, READ, WRITTEN)
+    S, V = memory_type(RESULT) if RESULT else T, target.lanes(T.bytes)
+    name = f"finish_{SUMS}_{NR}" + f"_{RESULT}"*bool(RESULT)
+    if EXPRESSION:
+        name += f"_{crc32(repr(finish).encode()):08x}"
+    k = Kernel(name, noalias=False, tile=ptr(T, strided=True), ld=i64, c=ptr(S, strided=True), ldc=i64, **PARAMETERS,
+               alpha=T, index=i64, operands=ptr(i64))
+    g = SimpleNamespace(**dict(k.function.params))
+    tile, out = g.tile.view(g.ld, 1), Out(k, g.c.view(g.ldc, 1), g.alpha, RESULT=RESULT)
+    if EXPRESSION:
+        _Epilogue(k, g, out, target, T, RESULT, finish, NR).store(tile)
+        return k.function
+
+    def store(masks: list[Value] | list[None]) -> None:
+        with k.loop(g.rows) as r:
+            for v, mask in enumerate(masks):
+                sums = k.load(tile.at(r, v*V), vec(T, V), T.bytes, mask)
+                out.at(g.i + r, g.j + v*V).put(out.scaled(sums), mask=mask)
+    with k.when(g.cols == NR):
+        store([None] * (NR // V))
+    with k.otherwise():
+        store([k.lanes_below(g.cols - v*V, V) for v in range(NR // V)])
+    return k.function
+
+
+class _Epilogue:
+    """Records an expression of the sums of a tile, and the stores of its results."""
+
+    def __init__(self, k: Kernel, g: SimpleNamespace, out: Out, target: CpuTarget, T: Type, RESULT: str, finish: Finish,
+                 NR: int) -> None:
+        self.k, self.g, self.out, self.NR, self.T = k, g, out, NR, T
+        self.expression = Expression.read(finish.EXPRESSION)
+        self.halves = 2 if self.expression.paired else 1        # columns of sums for one of C
+        self.read = [_Place.of(k, g, word, at) for at, word in enumerate(finish.READ)]
+        more = [word for word in finish.WRITTEN if word != "-"]
+        places = iter([_Place.of(k, g, word, at + len(self.read)) for at, word in enumerate(more)])
+        self.written = [None if word == "-" else next(places) for word in finish.WRITTEN]
+        wide = T in (f64, i64) or RESULT == "f64"
+        self.FLOAT = f64 if wide else f32
+        whole = {x.FORMAT for x in self.read} & {"i64", "u64", "u32"}
+        self.INT = i64 if wide or whole else i32
+        places = [x.T for x in (*self.read, *self.written) if x is not None]
+        self.V = target.lanes(max(x.bytes for x in (T, self.FLOAT, self.INT, *places)))     # all fit a register
+
+    def store(self, tile: Value) -> None:
+        k, g, V = self.k, self.g, self.V
+        columns = g.cols if self.halves == 1 else g.cols // 2
+        together = self.halves if self.NR // V % self.halves == 0 else 1    # vectors of sums that make one of C
+        W = V * together // self.halves
+        loads, masks = range(self.NR // V), range(self.NR // V // together)
+        with k.when(g.cols == self.NR):
+            self._rows(tile, W, together, [None for _ in loads], [None for _ in masks])
+        with k.otherwise():
+            self._rows(tile, W, together, [k.lanes_below(g.cols - v*V, V) for v in loads],
+                       [k.lanes_below(columns - v*W, W) for v in masks])
+
+    def _rows(self, tile: Value, W: int, together: int, given: list[Any], masks: list[Any]) -> None:
+        """All rows: `given` are masks of vectors of sums, `masks` of the W numbers that come of `together` of them."""
+        k, g, V = self.k, self.g, self.V
+        first = g.j if self.halves == 1 else g.j // 2
+        down = {at: [self._begin(at, W) for _ in masks] for at in self._reduced("columns")}
+        with k.loop(g.rows) as r:
+            i = g.i + r
+            across: dict[int, list[Value]] = {at: [] for at in self._reduced("rows")}
+            for v, mask in enumerate(masks):
+                loaded = [k.load(tile.at(r, x*V), vec(self.T, V), self.T.bytes, given[x])
+                          for x in range(v*together, (v + 1)*together)]
+                results = self._results(loaded, i, first + v*W, W, mask)
+                for at, (x, place) in enumerate(zip(results, self.written)):
+                    if place is None:
+                        self.out.at(i, first + v*W).put(self._stored(x, self.out.RESULT), mask=mask)
+                    elif at in down:
+                        down[at][v].set(self._both(at, down[at][v].get(), self._masked(at, x, mask)))
+                    elif at in across:
+                        across[at].append(self._masked(at, x, mask))
+                    else:
+                        place.put(self._stored(x, place.FORMAT), i, first + v*W, mask)
+            for at, xs in across.items():
+                total = xs[0]
+                for x in xs[1:]:
+                    total = self._both(at, total, x)
+                one = reduce(k, lambda x, y, at=at: self._both(at, x, y), total)
+                k.store(self.written[at].at(i, g.col_panel), one)
+        for at, variables in down.items():
+            for v, (variable, mask) in enumerate(zip(variables, masks)):
+                place = self.written[at].at(g.row_panel, first + v*W)
+                k.store(place, variable.get(), place.type.element.bytes, mask)
+
+    def _results(self, sums: list[Value], i: Value, j: Value, W: int, mask: Value | None) -> list[Value]:
+        k, names = self.k, dict(self.expression.parameters)
+        if self.halves == 2:
+            x, y = sums[0], sums[-1]
+            width = self.V * len(sums)
+            sums = [k.shuffle(x, y, range(half, width, 2)) for half in range(2)]
+        inputs = {name: self._kind(x, names[name]) for name, x in zip(self.expression.sums, sums)}
+        read = list(names)[len(inputs):]
+        for name, place in zip(read, self.read, strict=True):
+            inputs[name] = place.load(i, j, W, mask, {"float": self.FLOAT, "int": self.INT, "bool": i1}[names[name]])
+        return [self._spread(x, W) for x in recorded(k, self.expression, inputs, self.FLOAT, self.INT)]
+
+    def _spread(self, x: Value, W: int) -> Value:
+        return x if x.type.length == W else self.k.broadcast(x, W)
+
+    def _kind(self, x: Value, kind: str) -> Value:
+        return self.k.cast(x, vec(self.INT if kind == "int" else self.FLOAT, x.type.length))
+
+    def _stored(self, x: Value, FORMAT: str) -> Value:
+        """A result as Out takes it: of the format's type, or one that is rounded to it."""
+        k, n, f = self.k, x.type.length, FORMATS.get(FORMAT)
+        if isinstance(f, Bool):
+            return k.select(x, k.constant(vec(i8, n), 1), k.constant(vec(i8, n), 0))
+        if x.type.bits == 1:
+            x = k.select(x, k.constant(vec(self.INT, n), 1), k.constant(vec(self.INT, n), 0))
+        wanted = self.T if f is None else memory_type(FORMAT)
+        if isinstance(f, Float) and not (wanted.is_float and wanted.bits >= 32):
+            wanted = f32                                        # which is rounded by Out
+        return k.cast(x, vec(wanted, n))
+
+    # ---- reductions
+
+    def _reduced(self, along: str) -> list[int]:
+        return [at for at, place in enumerate(self.written) if place is not None and along == place.HOW]
+
+    def _how(self, at: int) -> tuple[float, str]:
+        return COMBINED[self.expression.results[at].reduced.split("_")[1]]
+
+    def _nothing(self, at: int, type: Type) -> Value:
+        start = self._how(at)[0]
+        if not type.is_float and start:
+            start = -(1 << type.scalar.bits - 1) if start < 0 else (1 << type.scalar.bits - 1) - 1
+        return self.k.constant(type, start if type.is_float else int(start))
+
+    def _begin(self, at: int, W: int) -> Any:
+        type = vec(memory_type(self.written[at].FORMAT), W)
+        return self.k.variable(type, self._nothing(at, type))
+
+    def _masked(self, at: int, x: Value, mask: Value | None) -> Value:
+        """A result's numbers as they are reduced; where there are none, what changes nothing."""
+        x = self._stored(x, self.written[at].FORMAT)
+        if self.expression.results[at].reduced.endswith("amax"):
+            x = self.k.abs(x)
+        return x if mask is None else self.k.select(mask, x, self._nothing(at, x.type))
+
+    def _both(self, at: int, x: Value, y: Value) -> Value:
+        return OPERATIONS[self._how(at)[1]].record(self.k, x, y)
+
+
+class _Place:
+    """An operand or a result in the table."""
+
+    def __init__(self, k: Kernel, FORMAT: str, HOW: str, data: Value, row: Value, column: Value) -> None:
+        self.k, self.FORMAT, self.HOW = k, FORMAT, HOW
+        self.data, self.row, self.column = data, row, column
+        self.T = data.type.element
+
+    @classmethod
+    def of(cls, k: Kernel, g: SimpleNamespace, word: str, at: int) -> _Place:
+        FORMAT, _, HOW = word.partition(":")
+        fields = {name: k.load(g.operands + (at*len(OPERAND) + x)) for x, name in enumerate(OPERAND)}
+        data = k.load(g.operands + at*len(OPERAND), ptr(memory_type(FORMAT), strided=True))
+        return cls(k, FORMAT, HOW, data + g.index*fields["product"], fields["row"], fields["column"])
+
+    def at(self, i: Value, j: Value) -> Value:
+        return self.data.view(self.row, 1 if self.HOW in ("vector", "columns") else self.column).at(i, j)
+
+    def load(self, i: Value, j: Value, W: int, mask: Value | None, T: Type) -> Value:
+        """The numbers of C[i, j ...], W of them or one for all."""
+        k = self.k
+        if self.HOW == "vector":
+            x = k.load(self.at(i, j), vec(self.T, W), self.T.bytes, mask)
+        elif self.HOW == "any":
+            x = k.pack(*(k.load(self.at(i, j + e), self.T, self.T.bytes, None if mask is None else mask[e])
+                         for e in range(W)))
+        else:
+            at = self.data if self.HOW == "scalar" else self.data + i*self.row
+            x = k.load(at, self.T, self.T.bytes)
+            x = k.broadcast(x, W)                               # conversions are written for vectors
+        x = _number(k, x, self.FORMAT, T)
+        return x if self.HOW in ("vector", "any") else x[0]
+
+    def put(self, x: Value, i: Value, j: Value, mask: Value | None) -> None:
+        k = self.k
+        out = Out(k, self.data.view(self.row, 1), k.constant(i64, 1), RESULT=self.FORMAT)
+        if self.HOW == "vector":
+            out.at(i, j).put(x, mask=mask)
+            return
+        x = out.rounded(x)
+        for e in range(x.type.length):
+            k.store(self.at(i, j + e), x[e], self.T.bytes, None if mask is None else mask[e])
+
+
+def _number(k: Kernel, x: Value, FORMAT: str, T: Type) -> Value:
+    """Numbers of a format in memory as numbers of a type, that of a kind of the expression's numbers."""
+    n = x.type.length
+    if T.bits == 1:
+        return x != k.constant(x.type, 0)
+    if FORMAT == "u32":
+        x = k.cast(x, vec(i64, n)) & k.constant(vec(i64, n), (1 << 32) - 1)
+    elif FORMAT not in ("f32", "f64", "i32", "i64", "u64", "bool"):
+        return widened(k, x, FORMAT, T)
+    return k.cast(x, vec(T, n))
+
+
+def emit_finishing(target: CpuTarget, SUMS: str, NR: int, RESULT: str = "") -> Function:
+    """finishing(job, part): a share of C's tiles of TALL rows and NR columns, whose sums are in a matrix."""
+    T = TYPES[SUMS]
+    k = Kernel(f"finishing_{SUMS}_{NR}" + f"_{RESULT}"*bool(RESULT), noalias=False, job=ptr(i8), part=i64)
+    job, part = k.args
+    g = job_fields(k, job, FINISH, T, c=memory_type(RESULT) if RESULT else T)
+    sums = g.sums.view(g.lds, 1)
+    q_lo, q_hi = split(k.ceil_div(g.m, TALL), g.row_parts, part // g.col_parts)
+    j_lo, j_hi = split(k.ceil_div(g.n, NR), g.col_parts, part % g.col_parts)
+    with k.loop(q_hi, q_lo) as q, k.loop(j_hi, j_lo) as jr:
+        i, j = q*TALL, jr*NR
+        k.call(g.finish, sums.at(i, j), g.lds, g.c, g.ldc, i, j, k.min(g.m - i, TALL), k.min(g.n - j, NR), q, jr,
+               k.constant(T, 1), g.index, g.operands)
+    return k.function

@@ -1,0 +1,154 @@
+"""What epilogue= and operands= of a product may be, and what they come to: an `Epilogue` and arrays for it.
+
+Only dtypes, shapes and strides are read, so that the arrays may be NumPy's or shadows of arrays in a GPU's memory.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tilewright import formats
+from tilewright.expressions.epilogue import DEFAULT, Epilogue, Read, kind_of
+from tilewright.expressions.operations import KINDS
+from tilewright.expressions.program import Expression
+from tilewright.expressions.remembered import traced
+from tilewright.rules import arguments
+from tilewright.rules.arguments import Array
+from tilewright.rules.call import Call, Product
+
+MOST = 512
+_made: dict[tuple[Any, ...], tuple[Epilogue, Expression]] = {}
+
+
+class Fused(NamedTuple):
+    """The epilogue of a product.
+
+    operands    broadcast to [..., m, n] of the results ([..., m, n/2] of pairs), with strides of 0 where they have
+                fewer elements; in the order of epilogue.operands
+    dtypes      of the results; of reductions None: that in which they are computed
+    shapes      of the results
+    """
+    epilogue: Epilogue
+    operands: tuple[Array, ...]
+    dtypes: tuple[np.dtype[Any] | None, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+
+def made(expression: Expression, operands: tuple[Read, ...], results: tuple[str, ...]) -> Epilogue:
+    """The same object for the same expression, so that its text is written once."""
+    key = id(expression), operands, results
+    found = _made.get(key)
+    if found is None:
+        if len(_made) >= MOST:
+            _made.clear()
+        found = _made[key] = Epilogue(expression, operands, results), expression     # kept: so is its id
+    return found[0]
+
+
+def fused(call: Call, p: Product) -> Fused:
+    """TypeError and ValueError for what the argument named may not be."""
+    if p.sums.kind == "c":
+        raise TypeError(f"epilogue must be None for complex products, whose sums here are {p.sums}")
+    if p.vectors:
+        raise ValueError("a and b must have two axes or more with an epilogue: a[None, :] and b[:, None] have, and are "
+                         "multiplied as the vectors are")
+    given = _given(call.operands)
+    expression = _expression(call.epilogue, "float" if p.sums.kind == "f" else "int", given)
+    m, n = p.shape[-2:]
+    if expression.paired and n % 2:
+        raise ValueError(f"epilogue takes pairs of columns, and a @ b has {n}")
+    shape = (*p.shape[:-1], n // 2 if expression.paired else n)
+    read, arrays = [], []
+    for name, kind in expression.parameters[len(expression.sums):]:
+        x = given[name]
+        found = formats.find(x.dtype)
+        if found is None or x.dtype.kind == "c":
+            raise TypeError(f"operands[{name!r}] is {x.dtype}: it must be of integers or real floating-point numbers")
+        if KINDS.index(kind_of(found.name)) > KINDS.index(kind):
+            raise TypeError(f"operands[{name!r}] is {x.dtype}, and the epilogue takes {kind} for it")
+        try:
+            whole = np.broadcast_to(x, shape)
+        except ValueError:
+            raise ValueError(f"operands[{name!r}] must broadcast to the result's shape {shape}, but its shape is "
+                             f"{x.shape}") from None
+        read.append(Read(name, found.name, _place(x)))
+        arrays.append(whole)
+    dtypes = _dtypes(call, p, expression)
+    names = tuple(DEFAULT if x is None else formats.get(x).name for x in dtypes)
+    shapes = tuple({"": shape, "row": shape[:-1], "column": (*shape[:-2], shape[-1])}[x.reduced.partition("_")[0]]
+                   for x in expression.results)
+    return Fused(made(expression, tuple(read), names), tuple(arrays), dtypes, shapes)
+
+
+def _given(operands: Any) -> dict[str, Array]:
+    if operands is None:
+        return {}
+    if not isinstance(operands, Mapping) or not all(isinstance(name, str) for name in operands):
+        raise TypeError(f"operands must be a dict of arrays and numbers by name, not "
+                        f"{arguments.shown(operands)}")
+    return {name: arguments.operand(x, f"operands[{name!r}]", least=0) for name, x in operands.items()}
+
+
+def _expression(epilogue: Any, sums: str, given: dict[str, Array]) -> Expression:
+    """Of a function, traced once; of what tilewright.epilogue made, its own."""
+    if isinstance(epilogue, Epilogue):
+        epilogue = epilogue.expression
+    if isinstance(epilogue, Expression):
+        names = [name for name, _ in epilogue.parameters[len(epilogue.sums):]]
+        if set(names) != set(given):
+            raise TypeError(f"operands must have the epilogue's names ({', '.join(names)}), and has "
+                            f"({', '.join(given)})")
+        return epilogue
+    if not callable(epilogue):
+        raise TypeError("epilogue must be a function of the sums and operands, or what tilewright.epilogue makes, not "
+                        f"{arguments.shown(epilogue)}")
+    kinds = []
+    for name, x in given.items():
+        found = formats.find(x.dtype)
+        if found is None:
+            raise TypeError(f"operands[{name!r}] is {x.dtype}: it must be of integers or real floating-point numbers")
+        kinds.append((name, kind_of(found.name)))
+    return traced(epilogue, (("acc", sums), *kinds))
+
+
+def _place(x: Array) -> str:
+    rows = x.ndim > 1 and (x.shape[-2] > 1 or x.ndim > 2)
+    columns = x.ndim > 0 and x.shape[-1] > 1
+    return "full" if rows and columns else "row" if columns else "column" if rows else "scalar"
+
+
+def _dtypes(call: Call, p: Product, expression: Expression) -> tuple[np.dtype[Any] | None, ...]:
+    """Those asked for, else what the product has without an epilogue, if it is of the result's kind."""
+    asked = call.out_dtype
+    plain = sum(not x.reduced for x in expression.results)
+    each = asked if isinstance(asked, tuple) else (asked,) * plain
+    if len(each) != plain:
+        raise ValueError(f"out_dtype must be a format or {plain} of them, one for each result that is no reduction, not "
+                         f"{len(each)}")
+    wanted, found = iter(each), list[np.dtype[Any] | None]()
+    for kind, result in zip(expression.kinds, expression.results):
+        if result.reduced:
+            if kind == "bool":
+                raise TypeError(f"epilogue returns {result.reduced} of comparisons: tw.where makes numbers of them")
+            found.append(None)
+            continue
+        one = next(wanted)
+        dtype = _default(p, kind) if one is None else formats.get(one, "out_dtype").dtype
+        if one is not None and (dtype.kind == "c" or (kind == "float" and isinstance(formats.find(dtype),
+                                                                                     (formats.Integer, formats.Bool)))):
+            raise TypeError(f"out_dtype must be of real floating-point numbers for a result of the epilogue that is "
+                            f"{kind}, not {one!r}")
+        found.append(dtype)
+    return tuple(found)
+
+
+def _default(p: Product, kind: str) -> np.dtype[Any]:
+    if kind == "bool":
+        return np.dtype(bool)
+    if kind == "int":
+        return p.result if p.result.kind in "iu" else np.dtype(np.int32 if p.sums.itemsize == 4 else np.int64)
+    if p.sums.kind == "f":
+        return p.result
+    return arguments.F64 if p.sums.itemsize == 8 else arguments.F32

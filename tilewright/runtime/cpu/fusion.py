@@ -1,0 +1,263 @@
+"""Products with an epilogue: the expression is evaluated on tiles of finished sums, where the plan's loops store them.
+
+    packed, in_place    after the last block of k each tile goes through `emit_finish`, while it is in L1
+    stream, dots        they add up in C until the end; a pass of its own finishes the tiles then, on all threads. So it
+                        is where sums are added up beside C and a product is too small for panels, and where k is 0
+
+Operands and further results are found in a table of addresses and strides. Of a reduction every tile leaves the numbers
+of its rows, or columns, and these are combined in the order of the tiles at the end: 1/16 of C or less, by NumPy. The
+order depends on the plan's tiles, not on threads.
+"""
+from __future__ import annotations
+
+from array import array
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright import forks, formats
+from tilewright.expressions.epilogue import Epilogue
+from tilewright.expressions.program import REDUCED
+from tilewright.kernels.cpu import jobs
+from tilewright.kernels.cpu.jobs import Finish
+from tilewright.plans import lowering
+from tilewright.plans.cpu import Strides
+from tilewright.plans.lowering import Lowered, Product
+from tilewright.plans.words import TILE_WORDS
+from tilewright.runtime.cpu import amx, engine, packed, pool
+from tilewright.runtime.cpu.engine import Planned, format_of, strides
+from tilewright.runtime.cpu.host import Host, host
+from tilewright.runtime.cpu.recipe import FORK_FLOPS, Recipe
+from tilewright.targets import CpuTarget, detect
+
+Matrix = NDArray[Any]
+WORK = 16               # operations on an element of C, of which a pass has threads share those of a matrix
+
+_ways: dict[tuple[Any, ...], Way] = {}
+
+
+class Way(NamedTuple):
+    """How a product and its epilogue are computed. Without a recipe: the sums first, then the tiles of a matrix."""
+    finish: Finish
+    exchanged: bool                     # whether rows of C are columns to `emit_finish`
+    tall: int                           # rows and columns of the tiles, as it meets them
+    wide: int
+    recipe: Recipe | None = None
+    swapped: bool = False
+
+
+class Sums(NamedTuple):
+    """What an epilogue is of: a [m, k], b [k, n] of formats that the engine takes, or both with a leading axis."""
+    a: Matrix
+    b: Matrix
+    dtype: np.dtype[Any]                # in which products are added up
+    threads: int
+    plan: Any = None
+    target: CpuTarget | None = None
+    word: str | None = None
+    b_packed: packed.Packed | None = None      # of which b is a view of the stand-in
+    beside: bool = False                # whether C is among the operands, so that sums are not added up there
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        return self.a.shape[-2], self.b.shape[-1], self.a.shape[-1]
+
+
+def gemm(a: Matrix, b: Matrix, results: list[Matrix | None], operands: list[Matrix], epilogue: Epilogue,
+         sums: np.dtype[Any], *, threads: int | None = None, plan: Any = None, target: CpuTarget | None = None,
+         algorithm: str | None = None, b_packed: packed.Packed | None = None) -> list[Matrix]:
+    """The results of the epilogue, those given as matrices in these, and reductions as new arrays [m] or [n].
+
+    results     [m, n] ([m, n/2] of pairs) for each result that is no reduction, None for those that are. They share
+                nothing with a and b, nor with operands that are not read at the same elements only
+    operands    broadcast to that, with strides of 0 where they have but one number
+    sums        the dtype in which products are added up; a, b, threads, plan, target and algorithm are those of
+                engine.gemm and gemm_by
+
+    All may have a leading axis.
+    """
+    threads = threads or pool.get_num_threads()
+    of = Sums(a, b, sums, threads, plan, amx.permitted(target or detect()), None, b_packed,
+              epilogue.main is not None and any(np.may_share_memory(results[epilogue.main], x) for x in operands))
+    if algorithm is not None:
+        of = of._replace(word=lowering.algorithm_word(algorithm, format_of(a.dtype), format_of(b.dtype), *of.sizes,
+                                                      threads, of.target))
+    found = compute(of, results, operands, epilogue)
+    if found is None:                           # an element is none of those that the algorithm's words hold
+        found = compute(of._replace(word=""), results, operands, epilogue)
+    assert found is not None
+    return found
+
+
+def compute(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilogue: Epilogue, on: Host = host,
+            way: Way | None = None) -> list[Matrix] | None:
+    """What `gemm` says; None, and results that mean nothing, if an element has no such terms as the word stands for."""
+    m, n, k = of.sizes
+    main = None if epilogue.main is None else results[epilogue.main]
+    lead = of.a.shape[:-2]
+    way = way or _way(of, results, operands, epilogue, main)
+    rows, cols = (n, m) if way.exchanged else (m, n)
+    kept: list[tuple[str, Matrix]] = []
+    table = [_entry(on, x, way.exchanged) for x in operands]
+    for x, result, word in zip(results, epilogue.expression.results, way.finish.WRITTEN, strict=True):
+        if word == "-":
+            continue
+        if x is None:                           # a number for each row or column of each tile
+            kind, _, how = word.partition(":")
+            size = (rows, -(-cols // way.wide)) if how == "rows" else (-(-rows // way.tall),
+                                                                       cols // 2 if epilogue.paired else cols)
+            x = np.empty((*lead, *size), formats.FORMATS[kind].dtype)
+            kept.append((result.reduced, x))
+            table.append(_entry(on, x, False))
+        else:
+            table.append(_entry(on, x, way.exchanged))
+    words = np.array(table, np.int64).reshape(-1, len(jobs.OPERAND))
+    address = on.of_table(words) if words.size else 0
+    if way.recipe is not None:
+        c = np.empty((*lead, 1, 1), of.dtype) if main is None else main
+        if engine.run(way.recipe, way.swapped, of.a, of.b, c, 1.0, 0.0, address):
+            return None
+    else:
+        _by_passes(of, main, way, address, on)
+    return [REDUCED[how][1](x, axis=-1 if _along(how, way.exchanged) == "rows" else -2) for how, x in kept]
+
+
+def _entry(on: Host, x: Matrix, exchanged: bool) -> tuple[int, int, int, int]:
+    """OPERAND: address and strides, as emit_finish meets rows and columns."""
+    row, column = (stride // x.itemsize for stride in (x.strides[:-3:-1] if exchanged else x.strides[-2:]))
+    return on.address_of(x), row, column, x.strides[0] // x.itemsize if x.ndim == 3 else 0
+
+
+def _along(reduced: str, exchanged: bool) -> str:
+    return "rows" if reduced.startswith("row") != exchanged else "columns"
+
+
+# ---- ways
+
+def _way(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilogue: Epilogue, main: Matrix | None) -> Way:
+    key = (of.sizes, of.a.strides[-2:], of.b.strides[-2:], of.a.dtype, of.b.dtype, *of[2:], epilogue.text,
+           *[(x.strides[-2:], x.dtype) for x in (*results, *operands) if x is not None])
+    found = _ways.get(key)
+    if found is None:
+        with forks.building:
+            if len(_ways) >= engine.MOST_RECIPES:
+                _ways.clear()
+            found = _ways[key] = way_of(of, results, operands, epilogue, main)
+    return found
+
+
+def way_of(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilogue: Epilogue, main: Matrix | None,
+           on: Host = host, make: type[Recipe] = Recipe, planned: Planned | None = None) -> Way:
+    """`planned`: what is asked for instead of the planner's choice."""
+    m, n, k = of.sizes
+    target = of.target or detect()
+    sums = format_of(of.dtype)
+    kind = sums if main is None else format_of(main.dtype)
+    by_columns = main is not None and not epilogue.paired and _strides(main)[1] != 1 and _strides(main)[0] == 1
+    c = (n, 1) if main is None else _strides(main)
+    product = Product(m, n, k, format_of(of.a.dtype), format_of(of.b.dtype), kind,
+                      Strides(*_strides(of.a), *_strides(of.b), *c), of.threads, epilogue.text, sums,
+                      of.beside)
+    aside = kind != sums or of.beside or lowering.aside(epilogue.text)
+    whole = lowering.converting_pays(m, n, k, of.a.dtype == of.b.dtype) and sums != "i64"
+    if k and (whole or not aside or of.b_packed):
+        if by_columns and not of.b_packed:
+            product = product.swapped
+        if planned is None:
+            planned = _planned(of, product, target)
+        shape, plan = planned.shape, planned.plan
+        if plan.algorithm in ("packed", "in_place") and not (shape.tiles and TILE_WORDS[shape.dtype].wider):
+            swapped = (by_columns and not of.b_packed) != plan.swap
+            exchanged = swapped != shape.tiles
+            finish = finish_of(epilogue, results, operands, sums, shape.out, exchanged, m, n)
+            recipe = engine.ready(planned, prepacked="b" if of.b_packed else "", make=make, host=on, finish=finish)
+            tall, wide = (recipe.plan.nr, recipe.plan.mr) if shape.tiles else (recipe.plan.mr, recipe.plan.nr)
+            return Way(finish, exchanged, tall, wide, recipe, swapped)
+    exchanged = by_columns
+    wide = 4 * target.lanes(of.dtype.itemsize)
+    finish = finish_of(epilogue, results, operands, sums, kind if aside else "", exchanged, m, n)
+    return Way(finish, exchanged, jobs.TALL, wide)
+
+
+def _planned(of: Sums, product: Product, target: CpuTarget) -> Planned:
+    if of.b_packed is not None:
+        return of.b_packed.planned(product)
+    lowered = lowering.lower(product, target, of.word)
+    return Planned(*lowered, of.plan) if of.plan else engine.planned(lowered)
+
+
+def _strides(x: Matrix) -> tuple[int, int]:
+    return strides(x[0] if x.ndim == 3 else x)
+
+
+def finish_of(epilogue: Epilogue, results: list[Matrix | None], operands: list[Matrix], sums: str, out: str,
+              exchanged: bool, m: int, n: int) -> Finish:
+    """How operands and results lie, for emit_finish."""
+    wide = sums in ("f64", "i64") or out == "f64"
+    whole = any(format_of(x.dtype) in ("i64", "u64", "u32") for x in operands)
+    float_format, int_format = "f64" if wide else "f32", "i64" if wide or whole else "i32"
+    kinds = epilogue.expression.kinds
+    read = tuple(f"{format_of(x.dtype)}:{_how(x, exchanged)}" for x in operands)
+    written = []
+    for at, (x, result, kind) in enumerate(zip(results, epilogue.expression.results, kinds, strict=True)):
+        if at == epilogue.main:
+            written.append("-")
+        elif x is None:
+            written.append(f"{float_format if kind == 'float' else int_format}:{_along(result.reduced, exchanged)}")
+        else:
+            how = _how(x, exchanged)
+            written.append(f"{format_of(x.dtype)}:{'vector' if how == 'vector' else 'any'}")
+    return Finish(epilogue.expression.text, read, tuple(written))
+
+
+def _how(x: Matrix, exchanged: bool) -> str:
+    (rows, cols), (row, column) = x.shape[-2:], x.strides[-2:]
+    if exchanged:
+        rows, cols, row, column = cols, rows, column, row
+    if column == 0 or cols == 1:
+        return "scalar" if row == 0 or rows == 1 else "column"
+    return "vector" if column == x.itemsize else "any"
+
+
+# ---- passes
+
+def _by_passes(of: Sums, main: Matrix | None, way: Way, operands: int, on: Host) -> None:
+    """The sums, in C where they can be, and then all of its tiles, each product by itself."""
+    m, n, _ = of.sizes
+    in_c = (main is not None and not of.beside and main.dtype == of.dtype and main.shape == (*of.a.shape[:-2], m, n)
+            and main.strides[-1 - way.exchanged] == main.itemsize)
+    sums = main if in_c and main is not None else np.empty((*of.a.shape[:-2], m, n), of.dtype)
+    if way.exchanged and not in_c:
+        sums = np.empty((*of.a.shape[:-2], n, m), of.dtype).swapaxes(-1, -2)
+    how = {"threads": of.threads, "plan": of.plan, "target": of.target}
+    if of.b_packed is not None:
+        packed.gemm(of.a, of.b, sums, packed=of.b_packed, threads=of.threads)
+    elif engine.gemm(of.a, of.b, sums, word=of.word, **how):        # an element has no such terms
+        engine.gemm(of.a, of.b, sums, word="", **how)
+    finish_passes(of, sums, main, way, operands, on)
+
+
+def finish_passes(of: Sums, sums: Matrix, main: Matrix | None, way: Way, operands: int, on: Host) -> None:
+    """The results of sums, tile by tile."""
+    kind, c = format_of(of.dtype), sums if main is None else main
+    out = "" if c is sums or c.dtype == of.dtype else format_of(c.dtype)
+    target = of.target or detect()
+    address = on.address("finish:emit_finish", target, kind, way.wide, out, *way.finish)
+    function = on.address("finish:emit_finishing", target, kind, way.wide, out)
+    m, n, _ = of.sizes
+    parts = of.threads if m*n*WORK >= FORK_FLOPS else 1
+    rows, cols = (n, m) if way.exchanged else (m, n)
+    row_parts = min(parts, -(-rows // jobs.TALL))
+    for index, (s, x) in enumerate(zip(sums, c) if sums.ndim == 3 else ((sums, c),)):
+        s, x = (s.T, x.T) if way.exchanged else (s, x)
+        fields = {"m": rows, "n": cols, "sums": on.address_of(s), "lds": s.strides[0] // s.itemsize,
+                  "c": on.address_of(x), "ldc": x.strides[0] // x.itemsize, "finish": address, "operands": operands,
+                  "index": index, "row_parts": row_parts, "col_parts": -(-parts // row_parts)}
+        job = array("q", [fields[name] for name in jobs.FINISH])
+        count = row_parts * fields["col_parts"]
+        if count > 1:
+            on.reserve(min(count, of.threads))
+            on.run_parts(function, on.job(job), count, min(count, of.threads), 0)
+        else:
+            on.callable(function)(on.job(job), 0)
