@@ -33,7 +33,7 @@ class Gemm:
               (f64 if products are added up in f64), by which sums are multiplied before alpha; on GPUs. "1x128": for
               each block of 128 of k, by which the block's sums are multiplied; "128x128": the same, and 128 columns of
               B share a scale. "": none
-    epilogue  the text of an expressions.epilogue.Epilogue: what becomes of the sums of the m x n product. Its first
+    epilogue  what tilewright.epilogue makes, or its text: what becomes of the sums of the m x n product. Its first
               result is in the format `out`, and has n / 2 columns if it is made of pairs. "": nothing
 
     ValueError for sizes below 0, and for matrices of 2^63 bytes and more, which no address reaches.
@@ -61,7 +61,7 @@ class Gemm:
         layout: str | None = None,
         batch: int = 1,
         scales: str = "",
-        epilogue: str = "",
+        epilogue: object = "",
     ) -> None:
         sizes = {name: _size(name, value) for name, value in (("m", m), ("n", n), ("k", k), ("batch", batch))}
         blocks = [_block_format(x) for x in (a, a if b is None else b)]
@@ -77,11 +77,12 @@ class Gemm:
         else:
             format_a = formats.get(a, "a")
             format_b = formats.get(b, "b") if b is not None else format_a
-            if out is None and epilogue and (main := (read := _epilogue(epilogue)).main) is not None:
+            if out is None and epilogue and (main := (read := _epilogue(str(epilogue))).main) is not None:
                 out = None if read.results[main] == "-" else read.results[main]
             format_out = _product(format_a, format_b) if out is None else formats.get(out, "out")
             if scales and out is None and formats.integral(format_a, format_b):
                 format_out = formats.get("f32")
+        epilogue = str(epilogue)
         # the class is frozen
         self.__dict__.update(sizes, a=format_a.name, b=format_b.name, out=format_out.name, layout=layout, scales=scales,
                              epilogue=epilogue)

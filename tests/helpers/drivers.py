@@ -9,8 +9,8 @@ import numpy as np
 from tilewright import simulator
 from tilewright.formats import FORMATS
 from tilewright.kernels.cpu import gemm, jobs
-from tilewright.kernels.cpu.microkernel import TYPES, emit_microkernel
 from tilewright.kernels.cpu.finish import emit_finish
+from tilewright.kernels.cpu.microkernel import TYPES, emit_microkernel
 from tilewright.kernels.cpu.packing import emit_pack
 from tilewright.targets import names, target
 

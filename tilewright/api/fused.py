@@ -29,8 +29,8 @@ def product(call: Call) -> Any:
     if scaled.present(call):
         call, scales = scaled.without_scales(call)
         if scales:
-            raise ValueError("scale_a and scale_b must be None, numbers or scales of blocks with an epilogue: scales of "
-                             "rows and columns are operands of it, column and row")
+            raise ValueError("scale_a and scale_b must be None, numbers or scales of blocks with an epilogue: scales "
+                             "of rows and columns are operands of it, column and row")
     a = arguments.transposed(arguments.operand(call.a, "a"), call.trans_a, "a")
     packed, b = host.operand_b(call)
     c = arguments.addend(call.c)
@@ -53,14 +53,12 @@ def product(call: Call) -> Any:
     results, stored = _results(f, p, outs, (a, b), operands)
     fusion = forks.imported("tilewright.runtime.cpu.fusion")
     how = {"threads": call.threads, "plan": call.plan, "algorithm": call.algorithm, "b_packed": packed}
-    written = [x for x in stored if x is not None]
-    if results[0].size or any(x.size for x in results):
+    if any(x.size for x in results):
         for part in _parts(a, b, stored, operands, results, epilogue):
             pa, pb, arrays, more, reduced = part
             found = fusion.gemm(pa, pb, arrays, more, epilogue, p.sums, **how)
             for x, y in zip(reduced, found, strict=True):
                 x[...] = y.reshape(x.shape)
-    del written
     return _delivered(call, f, results, outs)
 
 
@@ -83,7 +81,7 @@ def _with_scalars(f: Fused, p: Product) -> tuple[Epilogue, list[Array]]:
         if len(_extended) >= fusing.MOST:
             _extended.clear()
         _extended[key] = with_scalars(expression, alpha, beta), expression      # kept: so is its id
-    shape, read = f.shapes[0], list(f.epilogue.operands)
+    read = list(f.epilogue.operands)
     shape = (*p.shape[:-1], p.shape[-1] // 2 if f.epilogue.paired else p.shape[-1])
     kind = formats.get(p.sums).name
     for name, number in ((ALPHA, p.alpha if alpha else None), (BETA, p.beta if beta else None)):
@@ -104,7 +102,7 @@ def _readable(x: Array) -> Array:
     """An operand that is broadcast, with aligned numbers in this machine's order of bytes; a short one contiguous."""
     axes = [slice(None) if stride and extent > 1 else slice(0, 1) for stride, extent in zip(x.strides, x.shape)]
     own = x[tuple(axes)]
-    if not own.dtype.isnative or not arguments.ready(own, own.dtype) or own.ndim and own.size == own.shape[-1]:
+    if not own.dtype.isnative or not arguments.ready(own, own.dtype) or (own.ndim and own.size == own.shape[-1]):
         own = np.ascontiguousarray(own, own.dtype.newbyteorder("="))
     return np.broadcast_to(own, x.shape)
 
@@ -139,17 +137,15 @@ def _results(f: Fused, p: Product, outs: list[Array | None], factors: tuple[Arra
     results: list[Array] = []
     stored: list[Array | None] = []
     epilogue = f.epilogue
-    for at, (shape, dtype, kind, result) in enumerate(zip(f.shapes, f.dtypes, epilogue.expression.kinds,
-                                                          epilogue.expression.results)):
+    for at, (shape, dtype, kind) in enumerate(zip(f.shapes, f.dtypes, epilogue.expression.kinds)):
         if dtype is None:
             results.append(np.empty(shape, _computed(p, kind)))
             stored.append(None)
             continue
         kept = dtype if _storable(formats.get(dtype), kind, p) else _computed(p, kind)
         out = outs[at]
-        rows = out is not None and (out.strides[-1] == out.itemsize or (at != epilogue.main and not epilogue.paired)
-                                    or not epilogue.paired)
-        if (out is not None and rows and shapes.writes_in_place(out, *factors, kept)
+        by_rows = out is not None and (out.strides[-1] == out.itemsize or not epilogue.paired)
+        if (out is not None and by_rows and shapes.writes_in_place(out, kept, *factors)
                 and not any(shapes.overlap(out, x) for x in results)
                 and not any(shapes.overlap(out, x) and not shapes.same(out, x) for x in operands)):
             results.append(out)
@@ -208,10 +204,10 @@ def _parts(a: Array, b: Array, stored: list[Array | None], operands: list[Array]
             m = math.prod(a.shape[:-1])
             yield _like(folded, b[(0,) * lead], stored, [x.reshape(m) for x in sums])
             return
-    merged = [shapes.merged(x, 0, lead) for x in (b, *arrays)]
-    if all(x is not None for x in merged):
+    one_b, merged = shapes.merged(b, 0, lead), [shapes.merged(x, 0, lead) for x in arrays]
+    if one_b is not None and all(x is not None for x in merged):
         batch = math.prod(a.shape[:-2])
-        yield _like(merged[1:], merged[0], stored, [x.reshape(batch, x.shape[-1]) for x in sums])
+        yield _like(merged, one_b, stored, [x.reshape(batch, x.shape[-1]) for x in sums])
         return
     for index in np.ndindex(a.shape[:-3]):
         yield _like([x[index] for x in arrays], b[index], stored, [x[index] for x in sums])

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tilewright.api import dispatch, fused, host, scaled
 from tilewright.formats.quantized import Quantized
-from tilewright.rules import arguments, numpy_products
+from tilewright.rules import numpy_products
 from tilewright.rules.arguments import F32, F64
 from tilewright.rules.call import Call
 
@@ -156,8 +156,8 @@ def matmul(
             return repeated
     return _product(library, Call.checked(
         a, b, out, out_dtype=out_dtype, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, scale_a=scale_a,
-        scale_b=scale_b, epilogue=epilogue, operands=operands, algorithm=algorithm, deterministic=deterministic, threads=threads,
-        plan=plan,
+        scale_b=scale_b, epilogue=epilogue, operands=operands, algorithm=algorithm, deterministic=deterministic,
+        threads=threads, plan=plan,
     ))
 
 
@@ -186,7 +186,8 @@ def gemm(
     """
     return _product(dispatch.library_of_arrays(a, b, c), Call.checked(
         a, b, c, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, scale_a=scale_a, scale_b=scale_b,
-        epilogue=epilogue, operands=operands, algorithm=algorithm, deterministic=deterministic, threads=threads, plan=plan, updates=True,
+        epilogue=epilogue, operands=operands, algorithm=algorithm, deterministic=deterministic, threads=threads,
+        plan=plan, updates=True,
     ))
 
 

@@ -100,8 +100,8 @@ class Expression:
         def kind(x: Operand) -> str:
             return type(x[0]).__name__ if isinstance(x, tuple) else names[x] if isinstance(x, str) else found[x]
         for line in self.lines:
-            operation = line.operation
-            found.append(operation if operation in CONVERSIONS else OPERATIONS[operation].gives or kind(line.operands[-1]))
+            name = line.operation
+            found.append(name if name in CONVERSIONS else OPERATIONS[name].gives or kind(line.operands[-1]))
         return [kind(result.operand) for result in self.results]
 
     @cached_property

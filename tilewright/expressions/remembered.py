@@ -41,7 +41,7 @@ def _key(function: Any, parameters: tuple[tuple[str, str], ...]) -> tuple[Any, .
     values += function.__defaults__ or ()
     values += (function.__kwdefaults__ or {}).values()
     values += [space[name] for name in _globals(code) if name in space]
-    words = []
+    words: list[Any] = []
     for x in values:
         if type(x) in (bool, int, float, str):
             words.append((type(x), repr(x)))

@@ -12,9 +12,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
-from tilewright.expressions.epilogue import Epilogue
 from tilewright.plans.common import Plan
 from tilewright.plans.words import BY_NAME, TILE_WORDS
 from tilewright.targets.cpu import CpuTarget
@@ -52,9 +52,16 @@ _KIND = re.compile(r"(?P<dtype>\w+)(?:\((\w*),(\w*)\))?(?:>(\w+))?")
 COMPLEX = {"c64": "f32", "c128": "f64"}         # and the format of their parts
 
 
+@lru_cache(maxsize=256)
+def read_epilogue(text: str) -> Any:
+    """The Epilogue."""
+    from tilewright.expressions.epilogue import Epilogue  # of which most processes have none
+    return Epilogue.read(text)
+
+
 def pairs(epilogue: str) -> bool:
     """Whether it makes one column of its result of two of the product."""
-    return bool(epilogue) and Epilogue.read(epilogue).paired
+    return bool(epilogue) and bool(read_epilogue(epilogue).paired)
 
 
 class Strides(NamedTuple):

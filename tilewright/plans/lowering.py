@@ -14,9 +14,8 @@ from __future__ import annotations
 from math import inf
 from typing import Literal, NamedTuple
 
-from tilewright.expressions.epilogue import Epilogue
 from tilewright.formats.table import NARROW
-from tilewright.plans.cpu import COMPLEX, Order, Shape, Strides, order, steps
+from tilewright.plans.cpu import COMPLEX, Order, Shape, Strides, order, pairs, read_epilogue, steps
 from tilewright.plans.words import SURE, TILE_WORDS, WORDS, Word, faster, native_words, pays
 from tilewright.problem import Gemm
 from tilewright.targets import coerce
@@ -110,11 +109,8 @@ def stored(out: str, sums: str, m: int, n: int, k: int, alike: bool = True) -> s
 
 
 def aside(epilogue: str) -> bool:
-    """Whether sums cannot be added up in C even if it has their format: it has half as many columns, or is no result."""
-    if not epilogue:
-        return False
-    found = Epilogue.read(epilogue)
-    return found.paired or found.main is None
+    """Whether sums cannot be added up in C even in their format: it has half as many columns, or is no result."""
+    return bool(epilogue) and (pairs(epilogue) or read_epilogue(epilogue).main is None)
 
 
 def decoded(m: int, n: int, k: int) -> str:

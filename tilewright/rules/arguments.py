@@ -271,8 +271,8 @@ def refuse(where: str, **options: Any) -> None:
 def refuse_epilogue(where: str, elsewhere: Any) -> None:
     """ValueError where plans are for a chip on which epilogues are not fused."""
     if elsewhere:
-        raise ValueError(f"epilogue= is not supported {where} yet for arrays in the host's memory: plan must be None or "
-                         "one for a CPU")
+        raise ValueError(f"epilogue= is not supported {where} yet for arrays in the host's memory: plan must be None "
+                         "or one for a CPU")
 
 
 def shown(value: Any) -> str:

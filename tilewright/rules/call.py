@@ -52,10 +52,10 @@ class Call(NamedTuple):
         if epilogue is None and operands is not None:
             raise ValueError("operands must be None without an epilogue")
         return cls(
-            a, b, out if updates or epilogue is not None else arguments.single(out, "out"), trans_a=arguments.layout(trans_a, "a"),
-            trans_b=arguments.layout(trans_b, "b"), deterministic=deterministic,
-            threads=arguments.thread_count(threads), plan=asked.plan(plan), updates=updates,
-            epilogue=epilogue, operands=operands, **others,
+            a, b, out if updates or epilogue is not None else arguments.single(out, "out"),
+            trans_a=arguments.layout(trans_a, "a"), trans_b=arguments.layout(trans_b, "b"), deterministic=deterministic,
+            threads=arguments.thread_count(threads), plan=asked.plan(plan), updates=updates, epilogue=epilogue,
+            operands=operands, **others,
         )
 
     @property

@@ -56,7 +56,7 @@ def fused(call: Call, p: Product) -> Fused:
                          "multiplied as the vectors are")
     given = _given(call.operands)
     expression = _expression(call.epilogue, "float" if p.sums.kind == "f" else "int", given)
-    m, n = p.shape[-2:]
+    n = p.shape[-1]
     if expression.paired and n % 2:
         raise ValueError(f"epilogue takes pairs of columns, and a @ b has {n}")
     shape = (*p.shape[:-1], n // 2 if expression.paired else n)
@@ -125,8 +125,8 @@ def _dtypes(call: Call, p: Product, expression: Expression) -> tuple[np.dtype[An
     plain = sum(not x.reduced for x in expression.results)
     each = asked if isinstance(asked, tuple) else (asked,) * plain
     if len(each) != plain:
-        raise ValueError(f"out_dtype must be a format or {plain} of them, one for each result that is no reduction, not "
-                         f"{len(each)}")
+        raise ValueError(f"out_dtype must be a format or {plain} of them, one for each result that is no reduction, "
+                         f"not {len(each)}")
     wanted, found = iter(each), list[np.dtype[Any] | None]()
     for kind, result in zip(expression.kinds, expression.results):
         if result.reduced:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -157,7 +158,7 @@ def strided(x: Array, shape: tuple[int, ...], strides: Strides) -> Array:
 def merged(x: Array, first: int, end: int) -> Array | None:
     """A view in which axes first ... end - 1 are one; None where no stride leads through all of them."""
     axes = [axis for axis in range(first, end) if x.shape[axis] != 1]
-    for outer, inner in zip(axes, axes[1:]):
+    for outer, inner in pairwise(axes):
         if x.strides[outer] != x.shape[inner] * x.strides[inner]:
             return None
     extent, stride = math.prod(x.shape[first:end]), x.strides[axes[-1]] if axes else 0

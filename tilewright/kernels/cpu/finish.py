@@ -4,11 +4,12 @@
                     it is recorded here, once for all algorithms: the loops that multiply know none
     emit_finishing  all tiles: a pass of its own, for algorithms that add up in memory until they end
 
-Operands and results but C are found in a table (jobs.OPERAND) that the job points to; emit_finish has been told how each
-lies in memory (jobs.Finish).
+Operands and results but C are found in a table (jobs.OPERAND) that the job points to; how each lies in memory is a
+parameter of emit_finish (jobs.Finish).
 """
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
@@ -26,7 +27,6 @@ from tilewright.kernels.narrow import memory_type, widened
 from tilewright.kernels.reductions import reduce
 from tilewright.targets.cpu import CpuTarget
 
-PARAMETERS = dict(i=i64, j=i64, rows=i64, cols=i64, row_panel=i64, col_panel=i64)
 # What a reduction starts with, and how two of its numbers are combined; amax: of sizes.
 COMBINED = {"sum": (0.0, "add"), "max": (float("-inf"), "max"), "min": (float("inf"), "min"), "amax": (0.0, "max")}
 
@@ -41,8 +41,8 @@ def emit_finish(target: CpuTarget, SUMS: str, NR: int, RESULT: str = "", EXPRESS
     name = f"finish_{SUMS}_{NR}" + f"_{RESULT}"*bool(RESULT)
     if EXPRESSION:
         name += f"_{crc32(repr(finish).encode()):08x}"
-    k = Kernel(name, noalias=False, tile=ptr(T, strided=True), ld=i64, c=ptr(S, strided=True), ldc=i64, **PARAMETERS,
-               alpha=T, index=i64, operands=ptr(i64))
+    k = Kernel(name, noalias=False, tile=ptr(T, strided=True), ld=i64, c=ptr(S, strided=True), ldc=i64, i=i64, j=i64,
+               rows=i64, cols=i64, row_panel=i64, col_panel=i64, alpha=T, index=i64, operands=ptr(i64))
     g = SimpleNamespace(**dict(k.function.params))
     tile, out = g.tile.view(g.ld, 1), Out(k, g.c.view(g.ldc, 1), g.alpha, RESULT=RESULT)
     if EXPRESSION:
@@ -72,13 +72,13 @@ class _Epilogue:
         self.read = [_Place.of(k, g, word, at) for at, word in enumerate(finish.READ)]
         more = [word for word in finish.WRITTEN if word != "-"]
         places = iter([_Place.of(k, g, word, at + len(self.read)) for at, word in enumerate(more)])
-        self.written = [None if word == "-" else next(places) for word in finish.WRITTEN]
+        self.written = [None if word == "-" else next(places) for word in finish.WRITTEN]       # None: C
         wide = T in (f64, i64) or RESULT == "f64"
         self.FLOAT = f64 if wide else f32
         whole = {x.FORMAT for x in self.read} & {"i64", "u64", "u32"}
         self.INT = i64 if wide or whole else i32
-        places = [x.T for x in (*self.read, *self.written) if x is not None]
-        self.V = target.lanes(max(x.bytes for x in (T, self.FLOAT, self.INT, *places)))     # all fit a register
+        types: list[Type] = [x.T for x in (*self.read, *self.written) if x is not None]
+        self.V = target.lanes(max(x.bytes for x in (T, self.FLOAT, self.INT, *types)))      # all fit a register
 
     def store(self, tile: Value) -> None:
         k, g, V = self.k, self.g, self.V
@@ -117,12 +117,17 @@ class _Epilogue:
                 total = xs[0]
                 for x in xs[1:]:
                     total = self._both(at, total, x)
-                one = reduce(k, lambda x, y, at=at: self._both(at, x, y), total)
-                k.store(self.written[at].at(i, g.col_panel), one)
+                k.store(self._place(at).at(i, g.col_panel), reduce(k, partial(self._both, at), total))
         for at, variables in down.items():
             for v, (variable, mask) in enumerate(zip(variables, masks)):
-                place = self.written[at].at(g.row_panel, first + v*W)
-                k.store(place, variable.get(), place.type.element.bytes, mask)
+                place = self._place(at)
+                k.store(place.at(g.row_panel, first + v*W), variable.get(), place.T.bytes, mask)
+
+    def _place(self, at: int) -> _Place:
+        """Of a result that is not C."""
+        place = self.written[at]
+        assert place is not None
+        return place
 
     def _results(self, sums: list[Value], i: Value, j: Value, W: int, mask: Value | None) -> list[Value]:
         k, names = self.k, dict(self.expression.parameters)
@@ -169,12 +174,12 @@ class _Epilogue:
         return self.k.constant(type, start if type.is_float else int(start))
 
     def _begin(self, at: int, W: int) -> Any:
-        type = vec(memory_type(self.written[at].FORMAT), W)
+        type = vec(memory_type(self._place(at).FORMAT), W)
         return self.k.variable(type, self._nothing(at, type))
 
     def _masked(self, at: int, x: Value, mask: Value | None) -> Value:
         """A result's numbers as they are reduced; where there are none, what changes nothing."""
-        x = self._stored(x, self.written[at].FORMAT)
+        x = self._stored(x, self._place(at).FORMAT)
         if self.expression.results[at].reduced.endswith("amax"):
             x = self.k.abs(x)
         return x if mask is None else self.k.select(mask, x, self._nothing(at, x.type))

@@ -4,8 +4,8 @@
 
 `emit_dots`, and micro-kernels that have all of k, store through `Out` at once. Sums that were left in memory are
 finished by `emit_finish` (finish.py), tile by tile after the last block of k while the tile is still in L1, or by
-`emit_scale` (skinny.py) in a pass of its own; both store through `Out`. Nothing is recorded for rounding where C has the
-type of the sums.
+`emit_scale` (skinny.py) in a pass of its own; both store through `Out`. Nothing is recorded for rounding where C has
+the type of the sums.
 
 Floats are rounded to nearest, ties to even, with the bits that NumPy's and ml_dtypes' astype would give; of integers
 the lowest bits are kept.

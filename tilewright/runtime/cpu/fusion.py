@@ -23,7 +23,7 @@ from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.jobs import Finish
 from tilewright.plans import lowering
 from tilewright.plans.cpu import Strides
-from tilewright.plans.lowering import Lowered, Product
+from tilewright.plans.lowering import Product
 from tilewright.plans.words import TILE_WORDS
 from tilewright.runtime.cpu import amx, engine, packed, pool
 from tilewright.runtime.cpu.engine import Planned, format_of, strides
@@ -78,11 +78,12 @@ def gemm(a: Matrix, b: Matrix, results: list[Matrix | None], operands: list[Matr
     All may have a leading axis.
     """
     threads = threads or pool.get_num_threads()
-    of = Sums(a, b, sums, threads, plan, amx.permitted(target or detect()), None, b_packed,
+    chip = amx.permitted(target or detect())
+    of = Sums(a, b, sums, threads, plan, chip, None, b_packed,
               epilogue.main is not None and any(np.may_share_memory(results[epilogue.main], x) for x in operands))
     if algorithm is not None:
         of = of._replace(word=lowering.algorithm_word(algorithm, format_of(a.dtype), format_of(b.dtype), *of.sizes,
-                                                      threads, of.target))
+                                                      threads, chip))
     found = compute(of, results, operands, epilogue)
     if found is None:                           # an element is none of those that the algorithm's words hold
         found = compute(of._replace(word=""), results, operands, epilogue)
@@ -93,10 +94,10 @@ def gemm(a: Matrix, b: Matrix, results: list[Matrix | None], operands: list[Matr
 def compute(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilogue: Epilogue, on: Host = host,
             way: Way | None = None) -> list[Matrix] | None:
     """What `gemm` says; None, and results that mean nothing, if an element has no such terms as the word stands for."""
-    m, n, k = of.sizes
-    main = None if epilogue.main is None else results[epilogue.main]
+    m, n, _ = of.sizes
+    main = _main(results, epilogue)
     lead = of.a.shape[:-2]
-    way = way or _way(of, results, operands, epilogue, main)
+    way = way or _way(of, results, operands, epilogue)
     rows, cols = (n, m) if way.exchanged else (m, n)
     kept: list[tuple[str, Matrix]] = []
     table = [_entry(on, x, way.exchanged) for x in operands]
@@ -135,7 +136,12 @@ def _along(reduced: str, exchanged: bool) -> str:
 
 # ---- ways
 
-def _way(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilogue: Epilogue, main: Matrix | None) -> Way:
+def _main(results: list[Matrix | None], epilogue: Epilogue) -> Matrix | None:
+    """C."""
+    return None if epilogue.main is None else results[epilogue.main]
+
+
+def _way(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilogue: Epilogue) -> Way:
     key = (of.sizes, of.a.strides[-2:], of.b.strides[-2:], of.a.dtype, of.b.dtype, *of[2:], epilogue.text,
            *[(x.strides[-2:], x.dtype) for x in (*results, *operands) if x is not None])
     found = _ways.get(key)
@@ -143,14 +149,15 @@ def _way(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilogu
         with forks.building:
             if len(_ways) >= engine.MOST_RECIPES:
                 _ways.clear()
-            found = _ways[key] = way_of(of, results, operands, epilogue, main)
+            found = _ways[key] = way_of(of, results, operands, epilogue)
     return found
 
 
-def way_of(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilogue: Epilogue, main: Matrix | None,
-           on: Host = host, make: type[Recipe] = Recipe, planned: Planned | None = None) -> Way:
+def way_of(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilogue: Epilogue, on: Host = host,
+           make: type[Recipe] = Recipe, planned: Planned | None = None) -> Way:
     """`planned`: what is asked for instead of the planner's choice."""
     m, n, k = of.sizes
+    main = _main(results, epilogue)
     target = of.target or detect()
     sums = format_of(of.dtype)
     kind = sums if main is None else format_of(main.dtype)
