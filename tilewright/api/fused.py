@@ -131,7 +131,7 @@ def _outs(call: Call, f: Fused) -> list[Array | None]:
     return found
 
 
-def _results(f: Fused, p: Product, outs: list[Array | None], factors: tuple[Array, ...], operands: list[Array]
+def _results(f: Fused, p: Product, outs: list[Array | None], factors: tuple[Array, Array], operands: list[Array]
              ) -> tuple[list[Array], list[Array | None]]:
     """Arrays for all results, and those that the engine writes, None for reductions."""
     results: list[Array] = []
@@ -145,7 +145,7 @@ def _results(f: Fused, p: Product, outs: list[Array | None], factors: tuple[Arra
         kept = dtype if _storable(formats.get(dtype), kind, p) else _computed(p, kind)
         out = outs[at]
         by_rows = out is not None and (out.strides[-1] == out.itemsize or not epilogue.paired)
-        if (out is not None and by_rows and shapes.writes_in_place(out, kept, *factors)
+        if (out is not None and by_rows and shapes.writes_in_place(out, *factors, kept)
                 and not any(shapes.overlap(out, x) for x in results)
                 and not any(shapes.overlap(out, x) and not shapes.same(out, x) for x in operands)):
             results.append(out)
