@@ -176,12 +176,12 @@ class SimulatedRecipe(Recipe):
     host: SimulatedHost
     names = "a", "b", "out"         # of what the recipe reads and writes, where it is a copy or a temporary
 
-    def run(self, a: int, b: int, c: int, alpha: Any, beta: Any) -> bool:
+    def run(self, a: int, b: int, c: int, alpha: Any, beta: Any, operands: int = 0, index: int = 0) -> bool:
         for address, name in zip((a, b, c), self.names):
             region = self.host.memory.find(address)
             if region is not None and not region.name:
                 region.name = name
-        return super().run(a, b, c, alpha, beta)
+        return super().run(a, b, c, alpha, beta, operands, index)
 
     def _run_packed(self, job: array) -> None:
         plan = self.plan

@@ -221,7 +221,7 @@ class Recipe:
         if self.scaled_after and not self.at_once(alpha, beta):
             return self._run_and_scale(a, b, c, alpha, beta)
         job = self.job(a, b, c, alpha, beta, operands)
-        if index:
+        if operands:
             job[self.at["index"]] = index
         return self._run(job)
 
