@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from tilewright import formats
-from tilewright.expressions.operations import CONVERSIONS, OPERATIONS
 from tilewright.expressions.program import AXES, Expression, Line, Operand, Result
 from tilewright.expressions.tracing import trace
 
@@ -81,9 +80,7 @@ class Epilogue:
     @cached_property
     def result_kinds(self) -> tuple[str, ...]:
         """Of the results: "float", "int" or "bool"."""
-        def operation(name: str, *kinds: str) -> str:
-            return name if name in CONVERSIONS else OPERATIONS[name].gives or kinds[-1]
-        return tuple(self.expression.run(operation, self.kinds, lambda x: type(x).__name__))
+        return tuple(self.expression.kinds)
 
     @property
     def kind(self) -> str:

@@ -95,14 +95,9 @@ class Expression:
     @cached_property
     def kinds(self) -> list[str]:
         """Of what kind each result is."""
-        names, found = dict(self.parameters), list[str]()
-
-        def kind(x: Operand) -> str:
-            return type(x[0]).__name__ if isinstance(x, tuple) else names[x] if isinstance(x, str) else found[x]
-        for line in self.lines:
-            name = line.operation
-            found.append(name if name in CONVERSIONS else OPERATIONS[name].gives or kind(line.operands[-1]))
-        return [kind(result.operand) for result in self.results]
+        def operation(name: str, *kinds: str) -> str:
+            return name if name in CONVERSIONS else OPERATIONS[name].gives or kinds[-1]
+        return self.run(operation, dict(self.parameters), lambda x: type(x).__name__)
 
     @cached_property
     def flops(self) -> int:
