@@ -12,9 +12,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
+from tilewright.plans import epilogues
 from tilewright.plans.common import Plan
 from tilewright.plans.words import BY_NAME, TILE_WORDS
 from tilewright.targets.cpu import CpuTarget
@@ -50,18 +50,6 @@ _KIND = re.compile(r"(?P<dtype>\w+)(?:\((\w*),(\w*)\))?(?:>(\w+))?")
 
 
 COMPLEX = {"c64": "f32", "c128": "f64"}         # and the format of their parts
-
-
-@lru_cache(maxsize=256)
-def read_epilogue(text: str) -> Any:
-    """The Epilogue."""
-    from tilewright.expressions.epilogue import Epilogue  # of which most processes have none
-    return Epilogue.read(text)
-
-
-def pairs(epilogue: str) -> bool:
-    """Whether it makes one column of its result of two of the product."""
-    return bool(epilogue) and bool(read_epilogue(epilogue).paired)
 
 
 class Strides(NamedTuple):
@@ -245,7 +233,7 @@ class CpuPlan(Plan):
             shape = shape._replace(b=self.reads_b)
         found = list(_tile_violations(self, shape, target))
         found += self.excess(shape.itemsize)
-        if self.swap and not shape.tiles and pairs(shape.epilogue):
+        if self.swap and not shape.tiles and epilogues.sums_of_result(shape.epilogue) > 1:
             found.append("pairs of columns that an epilogue takes are columns of C, and swap computes C^T.")
         if self.algorithm == "packed":
             found += _packed_violations(self)

@@ -15,7 +15,8 @@ from math import inf
 from typing import Literal, NamedTuple
 
 from tilewright.formats.table import NARROW
-from tilewright.plans.cpu import COMPLEX, Order, Shape, Strides, order, pairs, read_epilogue, steps
+from tilewright.plans import epilogues
+from tilewright.plans.cpu import COMPLEX, Order, Shape, Strides, order, steps
 from tilewright.plans.words import SURE, TILE_WORDS, WORDS, Word, faster, native_words, pays
 from tilewright.problem import Gemm
 from tilewright.targets import coerce
@@ -110,7 +111,7 @@ def stored(out: str, sums: str, m: int, n: int, k: int, alike: bool = True) -> s
 
 def aside(epilogue: str) -> bool:
     """Whether sums cannot be added up in C even in their format: it has half as many columns, or is no result."""
-    return bool(epilogue) and (pairs(epilogue) or read_epilogue(epilogue).main is None)
+    return bool(epilogue) and (epilogues.read(epilogue).paired or epilogues.read(epilogue).main is None)
 
 
 def decoded(m: int, n: int, k: int) -> str:

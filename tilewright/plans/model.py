@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, exp, factorial, gcd
 
+from tilewright.plans import epilogues
 from tilewright.plans.common import Cost, Term, total
-from tilewright.plans.cpu import ITEMSIZE, PARTS, SHORT, CpuPlan, Shape, read_epilogue
+from tilewright.plans.cpu import ITEMSIZE, PARTS, SHORT, CpuPlan, Shape
 from tilewright.plans.words import BY_NAME, GROUP, SIDE, SPLITTING, TILE_CALL, TILE_RATE, TILE_WORDS
 from tilewright.targets.cpu import CpuTarget
 
@@ -98,7 +99,7 @@ def cost(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings | No
 def _epilogue(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> float:
     """Seconds of a vector instruction for each operation on the elements of C, which are in L1, and for what operands
     and further results bring from memory."""
-    epilogue = read_epilogue(shape.epilogue)
+    epilogue = epilogues.read(shape.epilogue)
     vectors = shape.m * shape.n * epilogue.expression.flops / target.lanes(shape.itemsize)
     more = epilogue.bytes(shape.m, shape.n)
     return vectors / plan.threads / ceilings.vectors + more / ceilings.memory / min(plan.threads, CHANNELS)

@@ -125,8 +125,8 @@ def emit_scatter(target: CpuTarget, NR: int, RESULT: str, KIND: str, PIECES: int
     S = memory_type(RESULT)
     V = target.lanes(T.bytes)
     k = Kernel(f"scatter_{NR}_{RESULT}_{KIND}" + f"_{PIECES}"*(KIND == "across"), tile=ptr(T), ld=i64,
-               c=ptr(S, strided=True), tables=i64, i=i64, j=i64, rows=i64, cols=i64, row_panel=i64, col_panel=i64, alpha=T,
-               index=i64, operands=ptr(i64))
+               c=ptr(S, strided=True), tables=i64, i=i64, j=i64, rows=i64, cols=i64, row_panel=i64, col_panel=i64,
+               alpha=T, index=i64, operands=ptr(i64))
     tile, ld, c, tables, i, j, rows, cols, _, _, alpha, _, _ = k.args
     tile, tables = tile.view(ld, 1), k.pointer(tables, i64)
     out = Out(k, c.view(1, 1), alpha, RESULT=RESULT)
