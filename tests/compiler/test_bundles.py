@@ -110,6 +110,14 @@ def test_another_target(file, target, says):
         bundles._target(file, target)
 
 
+def test_a_processor_with_other_extensions_is_warned_of(file):
+    """Its plans for words are others, and would not be found."""
+    here = tw.detect()
+    assert bundles._target(file, Target(here.name, here.code_key)) is here
+    with pytest.warns(RuntimeWarning, match=r"is for a processor with avx512vnni, amx-fp64, and this one has .* anew"):
+        bundles._target(file, Target(here.name, here.code_key, (), ("avx512vnni", "amx-fp64")))
+
+
 def test_a_gpu_that_is_not_here(tmp_path):
     built = tw.build([tw.Gemm(64, 32, 16)], tmp_path / "kernels.twk", "sm_75", workers=1)
     assert built.names == ("gemm_f32_nn_64x32x16",)
