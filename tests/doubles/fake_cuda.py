@@ -140,6 +140,9 @@ class Functions:
     def cuDeviceGetName(self: Any, size: int, device: int) -> bytes:
         return b"NVIDIA fake H200\0\0"
 
+    def cuDeviceGetPCIBusId(self: Any, size: int, device: int) -> bytes:
+        return b"0000:%02x:00.0\0" % device
+
     def cuDeviceTotalMem(self: Any, device: int) -> int:
         return 141 << 30
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from tests.doubles.fake_arrays import CuPyArray, cupy
 from tests.helpers.arrays import small_integers
 from tilewright import cli
 from tilewright.compiler import lld, sources
-from tilewright.measure import gpu_rules
+from tilewright.measure import gpu_rules, gpu_state
 from tilewright.plans import gpu
 from tilewright.plans.measured import store
 from tilewright.plans.measured.row import Row
@@ -129,6 +130,16 @@ def test_a_kernel_s_source_is_in_the_name_of_the_chip():
     assert {"tilewright.kernels.nvidia.simt_gemm", "tilewright.kernels.gpu.epilogue"} <= every.keys()
     assert not [name for name in every if name.startswith(("tilewright.kernels.cpu", "tilewright.kernels.amd"))]
     assert store.chip(tw.target("sm_90a")) != store.chip(tw.target("gfx942"))
+
+
+def test_rows_say_at_which_clock(fake, monkeypatch):
+    asked = []
+    source = SimpleNamespace(read=lambda: gpu_state.Reading(0.0, sm_mhz=1500.0))
+    monkeypatch.setattr(gpu_state, "find", lambda bus_id: asked.append(bus_id) or (source, ""))
+    result = tw.tune(PROBLEM, tw.detect("nvidia"), time_limit=2.0, candidates=1)
+    assert {row.clock for row in result.rows} == {1.5e9}
+    assert asked == ["0000:00:00.0"]
+    assert not result.notes
 
 
 def test_nothing_better_is_remembered(fake):

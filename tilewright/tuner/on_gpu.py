@@ -83,8 +83,11 @@ class OnGpu(Contenders):
 
     def compare(self, job: Job, calls: Sequence[measure.Call], emit: Emit) -> None:
         """With torch, whose products of matrices are cuBLAS's or rocBLAS's."""
-        if self.engine is NVIDIA and find_spec("pynvml"):
-            source, _ = gpu_state.find(self.driver.bus_id(self.on))
+        source = None
+        if self.engine is NVIDIA:
+            from tilewright.runtime.cuda.driver import bus_id
+            source, _ = gpu_state.find(bus_id(self.on))
+        if source is not None:
             with gpu_state.Watch(source) as watch:
                 measure.interleave({"ours": calls}, replace(self.rules, turn_s=0.1, max_rounds=1), track=self.track)
             if clocks := [r.sm_mhz for r in watch.later_half() if r.sm_mhz]:
