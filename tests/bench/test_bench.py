@@ -9,6 +9,7 @@ import math
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from tilewright.bench.peers import numpy as numpy_peer
 from tilewright.bench.results import BESIDE, Report, Result, Row, Session
 from tilewright.bench.suites import ladders
 from tilewright.bench.suites import shapes as suites
-from tilewright.measure import check, machine, measure, operands, quiet
+from tilewright.measure import check, machine, measure, operands, probes, quiet
 from tilewright.measure.measure import Rules, Sample
 from tilewright.measure.quiet import BLOCK_S, Load
 from tilewright.problem import Gemm
@@ -1039,3 +1040,25 @@ def test_options_are_recorded_without_the_files_they_name() -> None:
     said = commands.Options(json=Path("x"), plot=Path("y")).recorded()
     assert "json" not in said
     assert json.dumps(said)
+
+
+def test_elementwise_code_is_timed_beside_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rich.console import Console
+
+    from tilewright.bench.suites import elementwise
+
+    monkeypatch.setattr(elementwise.Rules, "choose", lambda *_: Rules(1e-4, 0, 0.1, 2, 2, 0))
+    monkeypatch.setattr(probes, "ceilings", lambda: SimpleNamespace(peak_bandwidth=lambda *_: 1e10))
+    options = commands.Options(threads=[2], sizes=[3000], json=tmp_path / "r.json")
+    said = io.StringIO()
+    assert commands.elementwise(options, Console(file=said, width=120)) == 0
+    assert "sums of rows" in said.getvalue()
+    found = results.load(tmp_path / "r.json").extra["elementwise"]
+    assert [(x["case"], x["n"], x["threads"], x["bytes"]) for x in found] == [
+        ("z = x + y", 3000, 2, 36000), ("sums of rows", 3000, 2, 12000)]
+    assert all(set(x["seconds"]) == {"tilewright", "numpy"} for x in found)
+    monkeypatch.setattr(elementwise, "_add", lambda n, call: (
+        1, {name: [(lambda z, name=name: z.fill(len(name)), (np.ones(1),))] for name in ("tilewright", "numpy")}))
+    monkeypatch.setitem(elementwise.CASES, "z = x + y", (elementwise.emit_add, elementwise._add, 1e-7))
+    with pytest.raises(RuntimeError, match="z = x \\+ y of 3000 elements differs from NumPy's"):
+        list(elementwise.run([3000]))

@@ -254,6 +254,36 @@ def startup(rounds: int, json: Path | None, console: Console) -> int:
     return 0
 
 
+def elementwise(options: Options, console: Console) -> int:
+    """Sums of arrays and of rows beside NumPy, and the share of the memory's measured bandwidth."""
+    from tilewright.bench.suites import elementwise as study
+    from tilewright.measure import machine, probes
+    from tilewright.measure.measure import ratios, spread
+
+    last_level = machine.last_level_bytes()
+    check_outputs(options)
+    sizes = options.sizes or (study.SIZES[::2] if options.quick else study.SIZES)
+    report, peaks = Report.start("elementwise", **options.recorded()), probes.ceilings()
+    rows, found = [], []
+    with Progress(console, "starting", len(sizes) * len(options.threads) * len(study.CASES)) as bar:
+        for each in study.run(sizes, options.threads, options.quick, bar.update):
+            bar.advance()
+            found.append(each.to_json())
+            ours, theirs = each.samples["tilewright"], each.samples["numpy"]
+            rate = each.bytes / ours.spread.median
+            memory = peaks.peak_bandwidth("memory", each.threads, "read")
+            rows.append((each.case, f"{each.n:,}", str(each.threads), f"{ours.spread.median * 1e6:.2f}",
+                         f"{theirs.spread.median * 1e6:.2f}",
+                         tables.quoted(spread(ratios(theirs.seconds, ours.seconds))), f"{rate / 1e9:.1f}",
+                         "" if memory is None or each.bytes < last_level else f"{rate / memory:.2f}"))
+    head = ("case", "elements", "threads", "us", "numpy us", "x numpy", "GB/s", "of memory's")
+    console.print(tables.shown("elementwise", "time of a call; median ratio (quartiles)", head, rows, left=("case",)))
+    report.extra["elementwise"] = found
+    if options.json:
+        results.save(report, options.json)
+    return 0
+
+
 # ---- what they share
 
 

@@ -206,6 +206,21 @@ def startup(
     raise typer.Exit(commands.startup(rounds, json, common.console(json == output.STDOUT)))
 
 
+@app.command()
+def elementwise(
+    quick: Annotated[bool, typer.Option("--quick", help="Two sizes, fewer rounds.")] = False,
+    sizes: Annotated[list[str] | None, _list("--sizes", help="Elements, such as 10000,1000000.",
+                                             default="10000 to 10000000")] = None,
+    threads: Threads = None,
+    json: Json = None,
+) -> None:
+    """Time z = x + y and sums of rows in f32, written with `each` and `fold`, beside NumPy.
+
+    Figures above the size of the last cache are also stated as a share of the memory's measured bandwidth.
+    """
+    _run("elementwise", threads=threads, sizes=sizes, quick=quick, json=json)
+
+
 def _run(study: str, extra: dict[str, Any] | None = None, *, json: Path | None,
          suite: list[str] | None = None, dtype: list[str] | None = None, threads: list[str] | None = None,
          sizes: list[str] | None = None, only: list[str] | None = None, peers: list[str] | None = None,

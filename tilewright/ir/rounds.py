@@ -17,6 +17,7 @@ from tilewright.ir.widened import GPU_BYTES, Lanes, Linear, Scalar, TooWide, Uni
 if TYPE_CHECKING:
     from tilewright.ir.vectors import Width
 
+LONG = 64                       # vectors of a loop for which it pays to align them
 UNROLLED = ((16, 4), (48, 2))   # nodes of a body, up to which so many vectors are handled at a time
 
 
@@ -199,22 +200,18 @@ class OnCpu(Vectorised):
             copy.line, copy.own = loop.line, self.own
             self.begin_folds(copy)
         at = Register(t)
-        w.nodes.append(Write(at, loop.start, loop.line))
-        streams = self.streams(w, end)
-        if streams is None:
-            self.whole(w, at, end, copies, many)
-        else:
-            branch = If(streams[0], [], [], loop.line)
+        first = self.begin_aligned(w, end)
+        w.nodes.append(Write(at, first, loop.line))
+        streams = self.streams(w, first)
+        if streams is not None:
+            branch = If(streams, [], [], loop.line)
             w.nodes.append(branch)
             w.nodes = branch.then
-            head = w.op(ops.ADD, t, loop.start, streams[1])
-            w.nodes.append(replace(loop, stop=head))
-            w.nodes.append(Write(at, head, loop.line))
             self.whole(w, at, end, copies, many, streaming=True)
             w.nodes.append(Op(FENCE, (), (), loop.line))
             w.nodes = branch.otherwise
-            self.whole(w, at, end, copies, many)
-            w.nodes = out
+        self.whole(w, at, end, copies, many)
+        w.nodes = out
         if many > 1:
             self.whole(w, at, end, copies[:1], 1)
         masked = self.width.masked or min(t.bytes for *_, t in self.accesses()) >= 4
@@ -267,31 +264,44 @@ class OnCpu(Vectorised):
         done = w.op(ops.AND, t, w.op(ops.SUB, t, end, first), w.constant(t, -step))
         w.nodes.append(Write(at, w.op(ops.ADD, t, first, done), loop.line))
 
-    def streams(self, w: Widened, end: Value) -> tuple[Value, Value] | None:
-        """(whether stores pass the caches by, elements up to the first that such a store may begin at)."""
-        stores = [(pointer, t) for node, pointer, t in self.accesses()
-                  if isinstance(node, Store) and self.consecutive(pointer)]
-        if not stores or not self.width.cache or self.folds or any(
-                self.V * t.bytes < GPU_BYTES for _, t in stores):
+    @property
+    def stores(self) -> list[tuple[Any, Type]]:
+        """Pointers and elements of stores of consecutive elements."""
+        return [(pointer, t) for node, pointer, t in self.accesses()
+                if isinstance(node, Store) and self.consecutive(pointer)]
+
+    def begin_aligned(self, w: Widened, end: Value) -> Value:
+        """Of long loops the first rounds, one by one, up to where vectors of the first array that is stored do not
+        cross cache lines; the round after them."""
+        t, loop = self.loop.index.type, self.loop
+        place = self.hoisted(w, self.stores[0][0], loop.start) if self.stores else None
+        if place is None:
+            return loop.start
+        size = self.stores[0][1].bytes
+        address = w.op(ops.ADDRESS, i64, place)
+        below = w.op(ops.AND, i64, w.op(ops.SUB, i64, w.constant(i64, 0), address), w.constant(i64, self.V*size - 1))
+        head = w.op(ops.SHR, i64, below, w.constant(i64, size.bit_length() - 1))
+        span = w.op(ops.SUB, t, end, loop.start)
+        long = w.op(ops.LT, i1, w.constant(t, LONG * self.V), span)
+        first = w.op(ops.ADD, t, loop.start, w.op(ops.SELECT, t, long, head, w.constant(t, 0)))
+        w.nodes.append(replace(loop, stop=first))
+        return first
+
+    def streams(self, w: Widened, first: Value) -> Value | None:
+        """Whether stores pass the caches by, as those of whole vectors can; None if it is never so."""
+        if not self.stores or not self.width.cache or self.folds or any(
+                self.V * t.bytes < GPU_BYTES for _, t in self.stores):
             return None
-        t, loop, condition, head = self.loop.index.type, self.loop, None, None
-        for pointer, element in stores:
-            place = self.hoisted(w, pointer, loop.start if head is None else w.op(ops.ADD, t, loop.start, head))
+        moved = sum(t.bytes for _, pointer, t in self.accesses() if self.consecutive(pointer))
+        most = w.constant(self.loop.index.type, max(self.width.cache // moved, LONG * self.V))
+        condition = w.op(ops.LT, i1, most, self.total)
+        for pointer, element in self.stores:
+            place = self.hoisted(w, pointer, first)
             if place is None:
                 return None
-            address = w.op(ops.ADDRESS, i64, place)
-            if head is None:
-                below = w.op(ops.AND, i64, w.op(ops.SUB, i64, w.constant(i64, 0), address),
-                             w.constant(i64, self.V * element.bytes - 1))
-                head = w.op(ops.SHR, i64, below, w.constant(i64, element.bytes.bit_length() - 1))
-                mask = element.bytes - 1
-            else:
-                mask = self.V * element.bytes - 1
-            fits = w.op(ops.EQ, i1, w.op(ops.AND, i64, address, w.constant(i64, mask)), w.constant(i64, 0))
-            condition = fits if condition is None else w.op(ops.AND, i1, condition, fits)
-        moved = sum(t.bytes for _, pointer, t in self.accesses() if self.consecutive(pointer))
-        large = w.op(ops.LT, i1, w.constant(t, max(self.width.cache // moved, 64)), self.total)
-        return w.op(ops.AND, i1, condition, large), head       # type: ignore[arg-type,return-value]
+            low = w.op(ops.AND, i64, w.op(ops.ADDRESS, i64, place), w.constant(i64, self.V * element.bytes - 1))
+            condition = w.op(ops.AND, i1, condition, w.op(ops.EQ, i1, low, w.constant(i64, 0)))
+        return condition
 
 
 class OnGpu(Vectorised):

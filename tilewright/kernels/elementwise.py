@@ -3,7 +3,7 @@
     with each(k, n) as i:                           # z = x + y
         z[i] = x[i] + y[i]
 
-    with each_row(k, rows) as row:                  # the sums of rows
+    with each_row(k, rows) as row:                  # the sum of each row
         total = fold(k, cols, lambda a, b: a + b, 0.0, lambda j: x[row, j])
         with once(k):
             sums[row] = total
@@ -25,6 +25,7 @@ from typing import Any
 
 from tilewright.ir import Kernel, Value, f32, i64, ptr
 from tilewright.ir.program import Fold, Loop, Rounds, Write
+from tilewright.ir.types import Type
 from tilewright.kernels.reductions import Combine, reduce
 
 BY = ("cta", "warp")
@@ -37,6 +38,7 @@ def each(k: Kernel, n: Any) -> Iterator[Value]:
     cta = 1 if k.function.threads is None else _count(k, "threads")
     with _rounds(k, n, Rounds(vectors=True, threads=k.sharing == "", cta=cta)) as loop:
         yield loop.index
+    _meet(k, k.sharing)
 
 
 @contextmanager
@@ -61,8 +63,16 @@ def each_row(k: Kernel, n: Any, by: str = "cta") -> Iterator[Value]:
             yield loop.index
         finally:
             k.sharing = ""
-        if k.function.threads is not None:      # the next row's stores to shared memory come after this one's loads
-            k.barrier() if by == "cta" else k.warp_barrier()
+
+
+def scratch(k: Kernel, n: int, element: Type) -> Value:
+    """Room for up to n elements, within a row: what the row's threads have written there in an `each` or a `fold` all
+    of them see after it. On a GPU shared memory; on a CPU a thread's stack."""
+    if k.function.threads is None or not k.sharing:
+        return k.local(f"scratch{len(k.function.arrays)}", (n,), element)
+    warps = _count(k, "warps") if k.sharing == "warp" else 1
+    shared = k.smem(f"scratch{len(k.function.arrays)}", (warps * n,), element)
+    return shared if warps == 1 else shared + k.cast(_thread(k) // k.warp, i64) * n
 
 
 def once(k: Kernel) -> AbstractContextManager[None]:
@@ -108,6 +118,8 @@ def fold(k: Kernel, n: Any, combine: Combine, identity: Any, of: Callable[[Value
     before = outside.index(loop)
     outside[before:before] = [Write(total.tile.registers[0, 0], k.constant(x.type, zero), loop.line)
                               for total, x, zero in zip(sums, xs, identities)]
+    if k.sharing == "warp" or (gpu and _count(k, "threads") == k.warp):     # else reduce has a barrier
+        _meet(k, "warp")
     found = tuple(total.get() for total in sums)
     return reduce(k, combine, found[0] if one else found, k.sharing or "vector")
 
@@ -126,6 +138,12 @@ def _count(k: Kernel, what: str) -> int:
     if what == "warps" and across * down % k.warp:
         raise ValueError(f"{k.function.name}: a CTA of {across * down} threads is no whole number of warps of {k.warp}")
     return across * down // (k.warp if what == "warps" else 1)
+
+
+def _meet(k: Kernel, sharing: str) -> None:
+    """Threads of a row wait for each other, since the next loop may divide the elements otherwise."""
+    if k.function.threads is not None and sharing:
+        k.barrier() if sharing == "cta" else k.warp_barrier()
 
 
 @contextmanager

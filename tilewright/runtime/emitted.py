@@ -34,6 +34,7 @@ class Emitted:
         self.emit, self.threads = emit, threads
         self._taken = inspect.signature(emit).parameters
         self._functions: dict[Any, Function] = {}
+        self._on_gpus: list[Function] = []
         self._here: Callable[..., Any] = self._anywhere
 
     def __call__(self, *args: Any, grid: int | Sequence[int] | None = None) -> Any:
@@ -51,9 +52,14 @@ class Emitted:
         return self._functions[key]
 
     def _anywhere(self, *args: Any, grid: Any = None) -> Any:
+        for function in self._on_gpus:
+            if run.again(function, args, grid):
+                return None
         device = run.device_of(args)
         if device is not None:
-            return run.run(self.function(device.target), *args, grid=grid)
+            function = self.function(device.target)
+            self._on_gpus = list(dict.fromkeys([*self._on_gpus, function]))
+            return run.run(function, *args, grid=grid)
         function = self.function()
         arguments.grid(function, grid)
         call = calls.compiled(function)

@@ -35,25 +35,26 @@ def run(function: Function, *args: Any, grid: int | Sequence[int] | None = None)
     them is not checked: run it in the simulator first. TypeError, ValueError or OverflowError for arguments that do not
     fit the parameters; RuntimeError if this machine cannot run the function.
     """
+    arguments.recorded(function)
+    if function.threads is not None and again(function, args, grid):
+        return None
     from tilewright.runtime.cpu import calls
 
-    extents = arguments.grid(arguments.recorded(function), grid)
+    extents = arguments.grid(function, grid)
     if function.programs:
         return calls.programs(function, args, extents)
     arguments.count(function, args)
     if function.threads is None:
         return calls.compiled(function)(*args)
-    return _on_gpu(function, args, None if grid is None and function.independent else extents)
+    return _on_gpu(function, args, None if grid is None and function.independent else extents, grid)
 
 
-def _on_gpu(function: Function, args: Sequence[Any], grid: tuple[int, int, int] | None) -> None:
+def _on_gpu(function: Function, args: Sequence[Any], grid: tuple[int, int, int] | None, asked: Any) -> None:
+    """`asked`: the caller's `grid`."""
     from tilewright.runtime.cpu import calls
     from tilewright.runtime.gpu import arrays
 
-    key, library, pointers = _alike(function, args, grid)
-    if key in _launches:
-        _launches[key].again(library.stream(args[_launches[key].first], _launches[key].device), pointers)
-        return
+    key = _alike(function, args, asked)[0]
     platform, device, stream, looks, places = arrays.CUDA, None, 0, [], list[int]()
     given: list[Any] = []
     for place, ((name, value), x) in enumerate(zip(function.params, args)):
@@ -119,18 +120,30 @@ _launches: dict[Any, _Launch] = {}
 atexit.register(lambda: _launches.clear())      # while the driver is there to be given the code back
 
 
+def again(function: Function, args: Sequence[Any], grid: Any) -> bool:
+    """Launch as a call like this one was launched, if there was one."""
+    if not _launches:
+        return False
+    key, library, pointers = _alike(function, args, grid)
+    found = _launches.get(key)
+    if found is None:
+        return False
+    found.again(library.stream(args[found.first], found.device), pointers)
+    return True
+
+
 def _alike(function: Function, args: Sequence[Any], grid: Any) -> tuple[Any, Any, list[int]]:
     """(what calls have in common that differ in addresses only, the arrays' library, addresses); None for the first
     where arrays are not plain."""
-    from tilewright.runtime.gpu import arrays
-
-    what: list[Any] = [function, grid]
+    what: list[Any] = [function, tuple(grid) if isinstance(grid, list) else grid]
     library, pointers = None, list[int]()
     for x in args:
         if isinstance(x, (int, float)):
             what.append(x)
             continue
-        library = library or arrays.library_of(x)
+        if library is None:
+            from tilewright.runtime.gpu import arrays
+            library = arrays.library_of(x)
         plain = library.plain(x) if library is not None else None
         if plain is None:
             return None, library, pointers
