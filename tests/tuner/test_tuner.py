@@ -765,6 +765,8 @@ def test_the_commands(pretend, monkeypatch, tmp_path):
         (("3", "4", "5", "--threads", "none"), "--threads takes a positive whole number"),
         (("sing",), "No such command 'sing'"),
         (("import", "/no/such/file"), "No such file"),
+        (("/no/such/file.jsonl",), "No such file"),
+        (("shapes", "/no/such/file", "--threads", "2", "--target", "sm_75"), "--threads is for CPUs, and sm_75 is a GPU"),
     ],
 )
 def test_mistakes_on_the_command_line(words, said):

@@ -126,10 +126,13 @@ def shapes(
     from tilewright import shape_list
     from tilewright.bench.commands import all_threads
     from tilewright.outputs import Progress
+    from tilewright.targets import CpuTarget
     from tilewright.tuner import many
 
     chip, console = common.target(target), common.console(json == output.STDOUT)
     counts = common.numbers(threads, [], "--threads", {"all": all_threads()})
+    if counts and not isinstance(chip, CpuTarget):
+        raise BadInput(f"--threads is for CPUs, and {chip.name} is a GPU")
     wanted = many.tasks(shape_list.read(file), chip, counts, again)
     left_out = [task for task in wanted if task.reason]
     records: list[dict[str, Any]] = []

@@ -239,7 +239,7 @@ class _Run:
     failed: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     disturbed: bool = False
-    certain: bool = False
+    certain: bool = True
     clock: float | None = None
     vendor: str | None = None
     vendor_ratio: float | None = None
