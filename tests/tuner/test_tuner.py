@@ -766,7 +766,7 @@ def test_the_commands(pretend, monkeypatch, tmp_path):
         (("sing",), "No such command 'sing'"),
         (("import", "/no/such/file"), "No such file"),
         (("/no/such/file.jsonl",), "No such file"),
-        (("shapes", "/no/such/file", "--threads", "2", "--target", "sm_75"), "--threads is for CPUs, and sm_75 is a GPU"),
+        (("shapes", "/no/file", "--threads", "2", "--target", "sm_75"), "--threads is for CPUs, and sm_75 is a GPU"),
     ],
 )
 def test_mistakes_on_the_command_line(words, said):

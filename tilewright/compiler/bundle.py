@@ -128,7 +128,7 @@ class Bundle:
             raise Refused(f"{path} is damaged: its index cannot be read ({error})") from None
         self._codes, self._found = view[begin + length:], {piece.key: piece for piece in self.index.pieces}
         for piece in self.index.pieces:
-            if piece.at + piece.stored > len(self._codes) or piece.machine > piece.size:
+            if piece.at + piece.stored > len(self._codes) or piece.machine > piece.size or not piece.size:
                 raise Refused(f"{path} is damaged: the code of {piece.key} is not inside it")
         self.plans = {each.key: each for product in self.index.products for each in product.plans}
 
