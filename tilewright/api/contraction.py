@@ -9,17 +9,16 @@ element.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright import formats
+from tilewright import forks
 from tilewright.api import dispatch, host
 from tilewright.rules import arguments, contraction, numpy_products, paths, shapes, subscripts
 from tilewright.rules.contraction import Term
-from tilewright.rules.subscripts import Labels, Terms
+from tilewright.rules.subscripts import Labels
 
 Array = NDArray[Any]
 
@@ -58,7 +57,8 @@ def einsum(
     numpys      numpy.einsum's other keywords (dtype, casting) at their defaults
 
     Axes that merge into one with one stride are multiplied where they are. With a single operand of which nothing is
-    summed, and without `out`, the result is a view of it, as in NumPy.
+    summed, and without `out`, the result is a view of it, as in NumPy. Arrays on a GPU, of one library and on one
+    device, are multiplied there into a new array in C order; sums over labels of one operand alone are not made there.
 
     Raises TypeError and ValueError where numpy.einsum does.
     """
@@ -66,8 +66,8 @@ def einsum(
     _check_options(order, numpys)
     library = dispatch.library_of_arrays(*given, out)
     if library is not None:
-        raise TypeError(f"einsum multiplies arrays in the host's memory, and one is in {library.platform.memory}; "
-                        "matmul multiplies it there")
+        engine = forks.imported("tilewright.runtime.gpu.contraction")
+        return engine.einsum(library, given, labels, output, out, out_dtype, optimize)
     return _einsum(given, labels, output, out, out_dtype, optimize, order, threads)
 
 
@@ -137,21 +137,6 @@ def _check_options(order: Any, numpys: dict[str, Any]) -> None:
             raise TypeError(f"einsum() takes no {name}= as np.einsum does: {_INSTEAD[name]}")
 
 
-@lru_cache(maxsize=1024)
-def _resolved(labels: tuple[Labels, ...], output: Labels | None, of: tuple[tuple[int, ...], ...],
-              optimize: Any) -> tuple[Terms, paths.Path]:
-    terms = subscripts.resolve(labels, output, of)
-    return terms, paths.chosen(optimize, terms)
-
-
-def resolved(labels: Sequence[Any], output: Any, of: Sequence[tuple[int, ...]], optimize: Any
-             ) -> tuple[Terms, paths.Path]:
-    """Terms and path, found once for calls alike."""
-    if isinstance(optimize, (list, tuple)):
-        optimize = tuple(tuple(step) if isinstance(step, list) else step for step in optimize)
-    return _resolved(tuple(map(tuple, labels)), None if output is None else tuple(output), tuple(of), optimize)
-
-
 # ---- arrays in the host's memory
 
 
@@ -159,14 +144,14 @@ def _einsum(given: Sequence[Any], labels: Any, output: Any, out: Any, out_dtype:
             threads: Any) -> Any:
     target = arguments.output(arguments.single(out, "out"))
     arrays = [arguments.operand(x, f"operand {i}", least=0) for i, x in enumerate(given)]
-    terms, path = resolved(labels, output, [x.shape for x in arrays], optimize)
+    terms, path = paths.resolved(labels, output, [x.shape for x in arrays], optimize)
     threads = arguments.thread_count(threads)
     shape = tuple(terms.sizes[label] for label in terms.output)
     if target is not None and target.shape != shape:
         raise ValueError(f"out must have the result's shape {shape}, but its shape is {target.shape}")
     if numpy_products.takes(*arrays):
         return _by_numpy(given, labels, output, out, order)
-    sums, result = _dtypes(arrays, out_dtype)
+    sums, result = contraction.dtypes(arrays, out_dtype)
     if target is not None:
         arguments.check_cast(result, target.dtype, "out")
 
@@ -208,20 +193,6 @@ def _place(target: Array, output: Labels) -> Term:
     extents = [(label, axis) for axis, label in enumerate(output) if target.shape[axis] != 1]
     index = tuple(0 if n == 1 else slice(None) for n in target.shape)
     return Term(target[(..., *index)], tuple(label for label, _ in extents))
-
-
-def _dtypes(arrays: Sequence[Array], out_dtype: Any) -> tuple[np.dtype[Any], np.dtype[Any]]:
-    """Of the sums and of the result: what matmul of the operands, one after the other, has."""
-    empty = [np.empty(0, x.dtype) for x in arrays]
-    common = reduce(lambda x, y: np.empty(0, arguments.dtypes(x, y, None, None)[1]), empty)
-    if len(empty) == 1:
-        known = formats.find(common.dtype)
-        if known is None:
-            raise TypeError(f"operand 0 is {common.dtype}, which tilewright does not multiply")
-        return arguments.dtypes(common, common, None, out_dtype)[0], formats.get(
-            common.dtype if out_dtype is None else out_dtype, "out_dtype").dtype
-    sums, result = arguments.dtypes(empty[0], common, None, out_dtype)
-    return (sums, result) if len(empty) == 2 else (arguments.dtypes(common, common, None, result)[0], result)
 
 
 def _by_numpy(given: Sequence[Any], labels: Any, output: Any, out: Any, order: str) -> Any:

@@ -10,11 +10,15 @@ both arrays. Only addresses, shapes and strides are read, so that arrays may be 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from math import prod
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
+from tilewright import formats
+from tilewright.rules import arguments
 from tilewright.rules.shapes import merge, strided
 from tilewright.rules.subscripts import Label, Labels
 
@@ -30,6 +34,20 @@ class Term(NamedTuple):
 
     array: Array
     labels: Labels
+
+
+def dtypes(arrays: Sequence[Array], out_dtype: Any) -> tuple[np.dtype[Any], np.dtype[Any]]:
+    """Of the sums and of the result: what matmul of the operands, one after the other, has."""
+    empty = [np.empty(0, x.dtype) for x in arrays]
+    common = reduce(lambda x, y: np.empty(0, arguments.dtypes(x, y, None, None)[1]), empty)
+    if len(empty) == 1:
+        known = formats.find(common.dtype)
+        if known is None:
+            raise TypeError(f"operand 0 is {common.dtype}, which tilewright does not multiply")
+        return arguments.dtypes(common, common, None, out_dtype)[0], formats.get(
+            common.dtype if out_dtype is None else out_dtype, "out_dtype").dtype
+    sums, result = arguments.dtypes(empty[0], common, None, out_dtype)
+    return (sums, result) if len(empty) == 2 else (arguments.dtypes(common, common, None, result)[0], result)
 
 
 def diagonal(array: Array, labels: Labels, sizes: dict[Label, int]) -> Term:
@@ -130,6 +148,19 @@ class Operands(NamedTuple):
         """m, n, k."""
         nb, nm, _, nk = self.counts
         return prod(self.c.shape[nb : nb + nm]), prod(self.c.shape[nb + nm :]), prod(self.b.shape[nb : nb + nk])
+
+    @property
+    def stacks(self) -> tuple[Array, Array, Array]:
+        """The operands of a product of stacks of matrices: the outer axes of m and of n stand before those of the
+        matrices, after the batch; k has one axis."""
+        nb, nm, nn, _ = self.counts
+        outer_m, outer_n = nm - 1, nn - 1
+        a = np.moveaxis(self.a[(..., *[None] * outer_n)], range(nb + nm + 1, nb + nm + 1 + outer_n),
+                        range(nb + outer_m, nb + outer_m + outer_n))
+        b = self.b[(*[slice(None)] * nb, *[None] * outer_m)]
+        b = np.moveaxis(b, nb + outer_m, -2)
+        c = np.moveaxis(self.c, nb + outer_m, -2)
+        return a, b, c
 
     def as_batch(self) -> Operands | None:
         """The same with the outer axis of m, or that of n, as the batch; None if products are not matrices then, or

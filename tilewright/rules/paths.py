@@ -10,19 +10,33 @@ takes the least memory beyond that of its operands. opt_einsum's searches, if it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from itertools import combinations
 from math import prod
 from typing import Any
 
-from tilewright.rules.subscripts import Label, Labels, Terms
+from tilewright.rules.subscripts import Label, Labels, Terms, resolve
 
 Path = list[tuple[int, ...]]
 
 MOST_OPTIMAL = 8        # operands; the number of splits of subsets is 3^8
 NAMES = ("greedy", "optimal")
 TRAFFIC = 16            # multiply-adds in the time that an element of an intermediate result takes to be written, read
+
+
+@lru_cache(maxsize=1024)
+def _resolved(labels: tuple[Labels, ...], output: Labels | None, of: tuple[tuple[int, ...], ...],
+              optimize: Any) -> tuple[Terms, Path]:
+    terms = resolve(labels, output, of)
+    return terms, chosen(optimize, terms)
+
+
+def resolved(labels: Sequence[Any], output: Any, of: Sequence[tuple[int, ...]], optimize: Any) -> tuple[Terms, Path]:
+    """Terms and path, found once for calls alike."""
+    if isinstance(optimize, (list, tuple)):
+        optimize = tuple(tuple(step) if isinstance(step, list) else step for step in optimize)
+    return _resolved(tuple(map(tuple, labels)), None if output is None else tuple(output), tuple(of), optimize)
 
 
 def chosen(optimize: Any, terms: Terms) -> Path:
@@ -126,9 +140,3 @@ def greedy(inputs: Sequence[frozenset[Label]], output: frozenset[Label], sizes: 
         terms = [x for at, x in enumerate(terms) if at not in pair] + [kept]
         path.append(pair)
     return path
-
-
-def kept(labels: Labels, others: Sequence[Labels], output: Labels) -> Labels:
-    """Of the labels of operands that are multiplied now, those that are needed later, each once."""
-    later = set(output).union(*others)
-    return tuple(dict.fromkeys(label for label in labels if label in later))

@@ -113,7 +113,7 @@ def test_the_plan_knows_how_matrices_lie(on):
 def test_the_second_of_two_alike_goes_the_short_way(on, monkeypatch):
     a, b = (stack(3, 12, 12, seed=seed) for seed in (0, 1))
     tw.matmul(on.array(a), on.array(b))
-    monkeypatch.setattr(engine, "_product", None)                   # the long way is closed
+    monkeypatch.setattr(engine, "multiplied", None)                   # the long way is closed
     for seed in (2, 4):
         x, y = (stack(3, 12, 12, seed=seed + s) for s in (0, 1))
         got = tw.matmul(on.array(x), on.array(y))

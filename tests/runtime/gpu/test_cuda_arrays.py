@@ -529,7 +529,7 @@ def test_the_second_of_two_alike_goes_the_short_way(fake, monkeypatch, library, 
 
     a, b = integers(5, 6), integers(6, 7, seed=1)
     tw.matmul(library(a), library(b), out())
-    monkeypatch.setattr(engine, "_product", None)  # the long way is closed
+    monkeypatch.setattr(engine, "multiplied", None)  # the long way is closed
     sys.modules["torch"].current = sys.modules["cupy"].current = 55
     x, y = integers(5, 6, seed=3), integers(6, 7, seed=4)
     c = tw.matmul(library(x), library(y), out(), alpha=2)
@@ -546,7 +546,7 @@ def test_what_is_not_alike_goes_the_long_way(fake, monkeypatch):
     def long_way(*args, **options):
         raise InterruptedError
 
-    monkeypatch.setattr(engine, "_product", long_way)
+    monkeypatch.setattr(engine, "multiplied", long_way)
     tw.matmul(Tensor(a), Tensor(b))
     strided, lazy = Tensor(np.asfortranarray(a)), Tensor(a)
     lazy.negated = True

@@ -97,7 +97,7 @@ class Engine:
             if call.algorithm is not None:
                 arguments.check_algorithm(call.algorithm, a.dtype, b.dtype, product.sums, call.plan, run.on.target)
             pair = (blocked["a"], blocked["b"]) if len(blocked) == 2 else None
-            new = _product(run, library, product, call.out_name, *factors, blocked=pair)
+            new = multiplied(run, library, product, call.out_name, *factors, blocked=pair)
             if library.waits:
                 run.synchronize()
             if plain and not blocked and not call.beta and _is_plain(call.alpha):
@@ -275,8 +275,8 @@ def _direct(p: Product) -> bool:
     return p.out is None or p.result in (p.out.dtype, p.sums)
 
 
-def _product(run: Run, library: Library, p: Product, out_name: str, *factors: Array,
-             blocked: tuple[Blocked, Blocked] | None = None) -> Any:
+def multiplied(run: Run, library: Library, p: Product, out_name: str, *factors: Array,
+               blocked: tuple[Blocked, Blocked] | None = None) -> Any:
     """The product of shadows, times these scales of rows and columns, or of what two of them stand for. The new array,
     if there is no out."""
     pair: Sequence[Array] = scaling.broadcast(factors, p.shape[:-2], *p.sizes) if factors else ()

@@ -1,0 +1,117 @@
+"""einsum of arrays in a GPU's memory: each pair of operands is a product of stacks of matrices on the caller's stream.
+
+The axes are grouped and merged as on CPUs (rules/contraction.py). Axes of m and n that do not merge become axes of the
+stack, of which a launch takes those that fold; an operand whose axes of k have no one stride is copied. What would be
+no product, a sum over an axis of one operand alone, is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.rules import arguments, contraction, paths
+from tilewright.rules.call import Call, decide
+from tilewright.rules.contraction import Groups, Term
+from tilewright.runtime.gpu import operands
+from tilewright.runtime.gpu.arrays import Library
+from tilewright.runtime.gpu.engine import multiplied
+from tilewright.runtime.gpu.product import Run
+
+Array = NDArray[Any]
+
+
+def einsum(library: Library, given: Sequence[Any], labels: Any, output: Any, out: Any, out_dtype: Any, optimize: Any
+           ) -> Any:
+    """As tilewright.einsum, whose arguments are checked here. The result is in C order, of the operands' library."""
+    out = arguments.single(out, "out")
+    named = {f"operand {i}": x for i, x in enumerate(given)}
+    library, like = operands.library_of_all(**named, out=out) or library, given[0]
+    device = operands.same_device(library, **named, out=out)
+    stream = library.stream(like if out is None else out, device)
+    looks = [library.look(x, name, stream) for name, x in named.items()]
+    arrays = [arguments.operand(look.shadow, name, least=0) for look, name in zip(looks, named)]
+    terms, path = paths.resolved(labels, output, [x.shape for x in arrays], optimize)
+    sums, result = contraction.dtypes(arrays, out_dtype)
+    shape = tuple(terms.sizes[label] for label in terms.output)
+    run = library.platform.engine.run(device, stream, None)
+    try:
+        if out is None:
+            new = library.empty(shape, result, device, stream)
+            there = library.look(new, "the result", stream, write=True)
+        else:
+            new, there = None, library.look(out, "out", stream, write=True)
+            if there.shadow.shape != shape:
+                raise ValueError(f"out must have the result's shape {shape}, but its shape is {there.shadow.shape}")
+            arguments.check_cast(result, there.shadow.dtype, "out")
+        if 0 not in shape:
+            direct = there.shadow.dtype == result
+            found = there.shadow if direct else run.temporary(shape, result)
+            _products(run, library, arrays, terms, path, sums, Term(found, terms.output))
+            if not direct:
+                run.copy(found, there.shadow)
+        if library.waits:
+            run.synchronize()
+    finally:
+        run.free()
+    return out if new is None else library.result(new, like)
+
+
+def _products(run: Run, library: Library, arrays: Sequence[Array], terms: Any, path: paths.Path, sums: np.dtype[Any],
+              result: Term) -> None:
+    sizes = terms.sizes
+    left = [contraction.diagonal(x, of, sizes) for x, of in zip(arrays, terms.inputs)]
+    for step in path:
+        chosen = [left[at] for at in step]
+        left = [term for at, term in enumerate(left) if at not in step]
+        while len(chosen) > 1:
+            a, b, *more = chosen
+            needed = {*terms.output, *(x for term in (*left, *more) for x in term.labels)}
+            kept = tuple(dict.fromkeys(x for x in (*a.labels, *b.labels) if x in needed))
+            final = not left and not more
+            c = result if final else Term(run.temporary(tuple(sizes[x] for x in kept), sums), kept)
+            _pair(run, library, a, b, kept, c)
+            chosen = [c, *more]
+        left.append(chosen[0])
+    (last,) = left
+    if last is not result:                      # one operand, of which there is no product
+        _refuse_sums(run, last, {*terms.output})
+        run.copy(contraction.arranged(last, terms.output), result.array)
+
+
+def _refuse_sums(run: Run, x: Term, needed: set[Any]) -> None:
+    for label in x.labels:
+        if label not in needed:
+            raise ValueError(f"label {label!r} is summed over in one operand alone, which is no product: on "
+                             f"{run.engine.platform.name}s sum over it before einsum")
+
+
+def _pair(run: Run, library: Library, a: Term, b: Term, kept: tuple[Any, ...], c: Term) -> None:
+    for x, other in ((a, b), (b, a)):
+        _refuse_sums(run, x, {*kept, *other.labels})
+    index = tuple(0 if size == 1 and label not in kept else slice(None) for label, size in zip(c.labels, c.array.shape))
+    place = Term(c.array[(..., *index)], tuple(label for label in c.labels if label in kept))
+    if contraction.exchanged(a, b, kept, place, kept):
+        a, b = b, a
+    groups = contraction.groups(a, b, kept, place)
+    left, right = (_with_k(run, contraction.arranged(term, sum(of, ())), of, groups)
+                   for term, of in ((a, groups.of_a), (b, groups.of_b)))
+    found = contraction.merged(left, right, contraction.arranged(place, sum(groups.of_c, ())), groups)
+    left, right, there = found.stacks
+    dtype = there.dtype
+    multiplied(run, library, decide(Call(left, right, there, out_dtype=dtype), left, right, None, there), "out")
+
+
+def _with_k(run: Run, x: Array, of: tuple[Any, ...], groups: Groups) -> Array:
+    """x, or a copy of it, whose axes of k have one stride."""
+    first = sum(len(part) for part in of[: of.index(groups.k)])
+    axes = [*zip(x.shape, x.strides)][first : first + len(groups.k)]
+    if all(outer == extent * inner for (_, outer), (extent, inner) in pairwise(axes)):
+        return x
+    there = run.temporary(x.shape, x.dtype)
+    run.copy(x, there)
+    return there
