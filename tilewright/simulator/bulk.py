@@ -238,7 +238,7 @@ class Bulk:
         region = self._placed(gang, node, smem, align, swizzle, lane)
         at = swizzled(smem + np.arange(0, bytes, PIECE), swizzle) - region.base
         proxy.read(gang, node, region, at, [lane], swizzle)
-        return region, at, region.data[at[:, None] + np.arange(PIECE)]
+        return region, at, proxy.pieces(region.data)[at // PIECE]
 
     def _write(self, gang: Gang, node: Op, lane: int, smem: Region, pieces: Offsets, base: int, elements: Offsets,
                inside: NDArray[np.bool_], values: NDArray[Any], add: bool) -> None:

@@ -213,7 +213,7 @@ class History:
         late = (self.written[units] > self.clocks.known[agents, writer // self.clocks.warp]) & (writer != threads)
         if not some(late):
             return None
-        first = int(late.argmax())
+        first = int(late.argmax()) % units.size
         return Race(first, self._writer(int(writer[first]), int(units[first])), "written",
                     self.lines[int(self.write_line[units[first]])])
 
@@ -249,7 +249,7 @@ class History:
 
     def fetch(self, agents: Agents, threads: Pairs, units: Pairs) -> Race | None:
         """A read by the async proxy comes too early: after a write that its thread has not seen, or that no proxy fence
-        follows. It leaves no trace; see `lend`."""
+        follows. It leaves no trace; see `lend`. Of several threads at once, agents and threads are [threads, 1]."""
         return self._unseen_write(agents, threads, units, True) or self.unproxied(agents, units)
 
     def unproxied(self, agents: Agents, units: Pairs) -> Race | None:
@@ -259,15 +259,15 @@ class History:
         late = own & (self.written[units] > clocks.proxied[agents, np.where(own, writer, 0) // clocks.warp])
         if not some(late):
             return None
-        first = int(late.argmax())
+        first = int(late.argmax()) % units.size
         return Race(first, int(writer[first]), "unproxied", self.lines[int(self.write_line[units[first]])])
 
-    def lend(self, thread: int, units: Pairs, line: Line) -> None:
-        """This thread has started a read that goes on: until it is over every write here is a race."""
+    def lend(self, threads: Pairs, units: Pairs, line: Line) -> None:
+        """Each of these threads has started a read that goes on: until it is over every write here is a race."""
         if self.lent is None:
             self.lent, self.lender = np.zeros((2, len(self.written)), np.int64)
-        self.lent[units] += 1
-        self.lender[units] = thread << 16 | self._number(line)
+        self.lent[units] += len(threads)
+        self.lender[units] = int(threads[-1]) << 16 | self._number(line)
 
     def give_back(self, thread: int, units: Pairs, time: int) -> None:
         """That read is over, and counts as one by the thread at this time."""

@@ -52,13 +52,19 @@ def check(gang: Gang, node: Op, how: Access, region: Region, offsets: Offsets, l
         how.fault("out of bounds", gang, region, first, lane, f"it has {region.size} bytes")
 
 
+def pieces(x: NDArray[Any]) -> NDArray[Any]:
+    """The whole pieces of an array of bytes, or of their flags, as rows: by their numbers they are reached faster than
+    byte by byte."""
+    return x[:x.size // PIECE * PIECE].reshape(-1, PIECE)
+
+
 def read(gang: Gang, node: Op, region: Region, offsets: Offsets, lanes: Any, swizzle: int, shares: int = 1) -> None:
     """The pieces are read from now on, until `History.give_back`, for each of these lanes' threads. All of them make up
     `shares` readers that the hardware serves at once."""
     how, machine, first = access(gang, node, "load"), gang.machine, int(lanes[0])
     check(gang, node, how, region, offsets, first, int(gang.threads[first]) // machine.cta)
     if region.written is not None:
-        missing = ~region.written[offsets[:, None] + np.arange(PIECE)].all(1)
+        missing = ~pieces(region.written)[offsets // PIECE].all(1)
         if missing.any():
             how.fault("uninitialised", gang, region, int(offsets[int(missing.argmax())]), first,
                       "it has not been written")
@@ -72,12 +78,13 @@ def read(gang: Gang, node: Op, region: Region, offsets: Offsets, lanes: Any, swi
     history = machine.history(region)
     assert history is not None
     units = history.parts(offsets, PIECE).ravel()
-    for lane in lanes:
-        thread = int(gang.threads[lane])
-        race = history.fetch(np.full(units.size, thread // machine.warp), np.full(units.size, thread), units)
-        if race is not None:
-            how.race(gang, region, history, race, int(units[race.pair]), int(lane))
-        history.lend(thread, units, node.line)
+    threads = gang.threads[lanes]
+    if history.fetch(threads[:, None] // machine.warp, threads[:, None], units) is not None:
+        for lane, thread in zip(lanes, threads):                # which of them it is
+            race = history.fetch(np.array([thread // machine.warp]), np.array([thread]), units)
+            if race is not None:
+                how.race(gang, region, history, race, int(units[race.pair]), int(lane))
+    history.lend(threads, units, node.line)
     count(how, region, offsets, offsets.size * PIECE * len(lanes) // shares, len(lanes))
 
 
@@ -95,9 +102,11 @@ def write(gang: Gang, node: Op, region: Region, offsets: Offsets, data: NDArray[
     race = history.unproxied(agents, units) or history.store(agents, threads, units, node.line, remote)
     if race is not None:
         how.race(gang, region, history, race, int(units[race.pair]), lane)
-    region.data[offsets[:, None] + np.arange(PIECE)] = data
+    pieces(region.data)[offsets // PIECE] = data
     if region.written is not None:
-        region.written[offsets[:, None] + np.arange(PIECE)] = True
+        pieces(region.written)[offsets // PIECE] = True
+        if np.count_nonzero(region.written) == region.written.size:
+            region.written = None           # from now on there is nothing to check
     if region.swizzles is None:
         region.swizzles = np.full(-(-region.data.size // PIECE), -1, np.int16)
     region.swizzles[offsets // PIECE] = swizzle
@@ -116,4 +125,4 @@ def count(how: Access, region: Region, offsets: Offsets, bytes: int, requests: i
     traffic.moved += -(-bytes // WIDTH)
     traffic.ideal += -(-bytes // WIDTH)
     touched = traffic.touch(region.name, region.data.size + traffic.granule)
-    touched[(offsets + region.base % traffic.granule)[:, None] + np.arange(PIECE)] = True
+    pieces(touched)[(offsets + region.base % traffic.granule) // PIECE] = True

@@ -8,6 +8,7 @@ hardware reads does not matter. All four warps have to execute the same products
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -39,10 +40,20 @@ def in_flight(x: Any) -> bool:
     return isinstance(x, np.ndarray) and x.dtype.names is not None
 
 
+@cache
+def _decoded(bits: int, major: str) -> SharedMatrix:
+    return SharedMatrix.decoded(bits, major)
+
+
+@lru_cache(256)
+def _pieces(layout: SharedMatrix, rows: range) -> NDArray[np.int64]:
+    """Where the pieces of these rows are, in bytes and before the swizzle."""
+    return layout.offsets(rows.stop)[rows.start // (1 if layout.major == "k" else 8):]
+
+
 def _flying(x: Any, group: NDArray[np.int64]) -> NDArray[Any]:
     """A register that must not be accessed before a wait. `group`: of each thread."""
-    x = np.broadcast_to(x, (*x.shape[:-1], len(group)))
-    found = np.empty(x.shape, [("value", x.dtype), ("group", np.int64)])
+    found = np.empty((*x.shape[:-1], len(group)), [("value", x.dtype), ("group", np.int64)])
     found["value"], found["group"] = x, group
     return found
 
@@ -169,7 +180,7 @@ class Warpgroups:
                 gang.frame.env[gang.frame.code.slot(operand)] = _flying(x["value"] if in_flight(x) else x, groups)
         with np.errstate(all="ignore"):
             values = atom.sums.lanes(d[:, None]).reshape(count, gang.size)
-        found = [_flying(x, groups) for x in values]
+        found = list(_flying(values, groups))
         return found if count > 1 else found[0]
 
     def end(self) -> None:
@@ -233,8 +244,9 @@ class Warpgroups:
     @staticmethod
     def _matrices(registers: Any, fragment: Fragment, threads: int) -> NDArray[Any]:
         """[warps, rows, columns] of the registers of these threads."""
-        plain = [np.broadcast_to(x["value"] if in_flight(x) else x, threads) for x in registers]
-        held = np.stack(plain).reshape(len(plain), -1, LANES)
+        plain = [x["value"] if in_flight(x) else x for x in registers]
+        held = np.stack([x if x.shape == (threads,) else np.broadcast_to(x, threads) for x in plain])
+        held = held.reshape(len(plain), -1, LANES)
         found: NDArray[Any] = fragment.matrix(held if len(plain) > 1 else held[0])[:, 0]
         return found
 
@@ -242,22 +254,19 @@ class Warpgroups:
               rows: range, shares: int) -> NDArray[Any]:
         """The matrix of a descriptor (some `rows` of it), read for these warps of the gang, each of which
         reads one of so many shares."""
-        layout = SharedMatrix.decoded(layout.bits, layout.major)
+        layout = _decoded(layout.bits, layout.major)
         lanes = warps * LANES
         region = proxy.located(gang, node, address, int(lanes[0]), layout.repeat, layout.swizzle)
         if why := layout.misplaced(address):
             raise gang.fault("misaligned", node, f"the matrix at byte {self._inside(region, address)} of "
                              f"{region.name}: {why}")
-        piece_rows = 1 if layout.major == "k" else 8
-        pieces = layout.offsets(rows.stop)[rows.start // piece_rows:]
-        at = swizzled(address + pieces, layout.swizzle) - region.base
-        proxy.read(gang, node, region, at.ravel(), lanes, layout.swizzle, shares)
-        for lane in lanes:
-            thread = int(gang.threads[lane])
-            agent = np.array([thread // LANES])
-            lent = Lent(int(self.closed[agent[0]]), thread, region, at.ravel())
-            self.lent[int(self._first_of(agent)[0])].append(lent)
-        return layout.matrix(region.data[at[..., None] + np.arange(PIECE)], format).astype(np.float64)
+        at = swizzled(address + _pieces(layout, rows), layout.swizzle) - region.base
+        offsets = at.ravel()
+        proxy.read(gang, node, region, offsets, lanes, layout.swizzle, shares)
+        threads = gang.threads[lanes]
+        for thread, first in zip(threads.tolist(), self._first_of(threads // LANES).tolist()):
+            self.lent[first].append(Lent(int(self.closed[thread // LANES]), thread, region, offsets))
+        return layout.matrix(proxy.pieces(region.data)[at // PIECE], format).astype(np.float64)
 
     def _inside(self, region: Region, address: int) -> int:
         return (address - region.base) % (region.pitch or 1 << 62)
