@@ -346,6 +346,9 @@ def test_a_real_run(own_store, kind):
     assert [r.role for r in result.rows].count("model") == 1
     assert all(0 < r.ratio_q1 <= r.ratio <= r.ratio_q3 for r in result.rows)
     used = CpuPlan.parse(result.best.plan) if result.improved else None
+    assert all(1e8 < r.clock < 1e10 for r in result.rows)
+    assert result.best.vendor == (f"numpy {np.__version__}" if kind == "f64" else None)
+    assert (result.best.vendor_ratio is None) == (result.best.vendor is None)
     assert store.best(shape_of(result.problem, 1), HERE) == used
 
 
@@ -1032,7 +1035,7 @@ def test_a_file_of_shapes_is_tuned_and_a_second_run_goes_on(pretend, monkeypatch
     file = tmp_path / "shapes.jsonl"
     lines = ['{"m": 70, "n": 80, "k": 90, "threads": 1}', '{"m": 7, "n": 8, "k": 9, "count": 4, "threads": 1}',
              '{"m": 70, "n": 80, "k": 90, "threads": 1, "algorithm": "fastest"}',
-             '{"m": 5, "n": 5, "k": 5, "target": "sm_75"}']
+             '{"m": 5, "n": 5, "k": 5, "target": "sm_75"}', '{"m": 7, "n": 8, "k": 9, "threads": 1, "batch": 2}']
     file.write_text("\n".join(lines))
     monkeypatch.setattr("tilewright.measure.process.START", PRETENDER)
     monkeypatch.setattr(search, "promising", lambda shape, target, count: [])

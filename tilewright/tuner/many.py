@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.plans import gpu
@@ -43,6 +43,8 @@ def tasks(listed: Iterable[Listed], chip: Any, threads: Iterable[int | None] = (
     here = chip if on_cpu else first_device(chip)[1].target
     found: dict[Task, None] = {}
     for each in listed:
+        if on_cpu and each.problem.batch > 1:                   # products of a batch run by the plan of one
+            each = replace(each, problem=replace(each.problem, batch=1))
         for count in (list(threads) or [each.threads or engine.default_threads(chip)]) if on_cpu else [None]:
             before = not again and _tuned(each.problem, here, count)
             found[Task(each.problem, count, each.unlike(chip) or "it was measured before" * before)] = None

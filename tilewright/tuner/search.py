@@ -42,6 +42,7 @@ SLOWEST = 5e9                   # operations per second: a call that is slower s
 WITHOUT_PYTHON = ("matmul runs products this small without Python; the times of plans that it cannot run so include "
                   "the call through Python that they would need.")
 CHILD = "tilewright.tuner.child"
+THREADS = "TILEWRIGHT_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"      # ours, and those of NumPy's BLAS
 PATIENCE_S = 15.0               # for a process to start, to compile, and for a machine that is busy
 CPU_S, GPU_S = 20.0, 10.0       # to tune one shape
 COMPILING = 0.5                 # of the time, at most, for one kernel before the measurement
@@ -274,7 +275,7 @@ def _listen(job: Job, run: _Run, deadline: float, patience: float, listen: Liste
     """Start a child and take down what it says: (what it was trying last, why it did not finish or None)."""
     environment, pin = {**os.environ, "TILEWRIGHT_TUNE_DB": store.OFF}, []
     if isinstance(job.target, CpuTarget):
-        environment |= {"TILEWRIGHT_NUM_THREADS": str(job.threads), "TILEWRIGHT_TARGET": job.target.name}
+        environment |= dict.fromkeys(THREADS, str(job.threads)) | {"TILEWRIGHT_TARGET": job.target.name}
         pin = quiet.fastest_cpus(1) if job.threads == 1 and hasattr(os, "sched_setaffinity") else []
     trying, finished = "", False
     with Child(CHILD, job, cpus=pin, environment=environment) as child:
