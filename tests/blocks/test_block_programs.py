@@ -53,9 +53,9 @@ def test_programs_run_on_this_machine(rows):
     rng = np.random.default_rng(1)
     x, (w, b) = rng.normal(size=(rows, 100)).astype(np.float32), rng.normal(size=(2, 100)).astype(np.float32)
     y = np.full_like(x, np.nan)
-    run(softmax(), y, x, 100, 100, grid=rows)
+    run(softmax(BLOCK=512), y, x, 100, 100, grid=rows)
     assert np.abs(y - exact_softmax(x)).max() < 1e-7
-    run(layer_norm(), y, x, w, b, 100, 1e-5, grid=(rows,))
+    run(layer_norm(BLOCK=256), y, x, w, b, 100, 1e-5, grid=(rows,))
     assert np.abs(y - exact_norm(x, w, b)).max() < 2e-6
 
 
@@ -190,6 +190,14 @@ def test_transposing(name):
     y = np.zeros((16, 32), np.float32)
     simulator.run(k.function, y, x)
     assert (y == x.T).all()
+
+
+def test_the_sum_of_a_formula():
+    k = Program("sum", "sm_80", num_warps=1, y=ptr(i32))
+    k.store(k.args[0], k.sum(k.arange(0, 64)) + k.sum(k.full((32,), 2, i32)))
+    y = np.zeros(1, np.int32)
+    simulator.run(k.function, y)
+    assert y == 64 * 63 // 2 + 64
 
 
 @pytest.mark.parametrize("axis", [0, 1])

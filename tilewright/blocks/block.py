@@ -24,8 +24,19 @@ if TYPE_CHECKING:
 class Registers:
     """What a thread holds of a block; numbers of bf16 are i16. `load`: by which load of a loop (`loops.Loads`)."""
     layout: Layout
-    values: tuple[Value, ...]
+    values: tuple[Value, ...] = ()
     load: int | None = None
+    stack: Stack | None = None          # of a CPU, where there are several warps: where all registers are
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """Where elements are, by how far apart they are along each dimension."""
+    at: Value
+    strides: dict[int, int]
+
+    def moved(self, to: Callable[[int], int]) -> Stack:
+        return Stack(self.at, {to(dim): stride for dim, stride in self.strides.items()})
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,9 +119,9 @@ class Block:
     def _moved(self, shape: Shape, to: Callable[[int], int]) -> Block:
         found = self.content
         match found:
-            case Registers(layout, values):
+            case Registers(layout, values, _, stack):
                 self.program.loads.seen(found)
-                found = Registers(layout.moved(to), values)
+                found = Registers(layout.moved(to), values, None, stack and stack.moved(to))
             case Addresses(base, offset, align):
                 found = Addresses(base, offset.moved(to), align)
             case Formula():
@@ -141,16 +152,21 @@ class Block:
         moved = self._moved(shape, to) if ranks else self
         return Block(self.program, shape, self.type, moved.content)
 
-    def values(self, layout: Layout) -> list[Value]:
-        """One for each register of a layout that covers at least the dimensions of this block. On a CPU a register
-        that is the same for all lanes is a number, not a vector."""
+    def laid(self, layout: Layout) -> Block:
+        """With registers, if it has any, as this layout has them along the block's dimensions."""
         from tilewright.blocks.exchange import converted
+        if not isinstance(self.content, Registers):
+            return self
+        self.program.loads.seen(self.content)
+        return Block(self.program, self.shape, self.type, converted(self, layout.only(self.dims)))
+
+    def values(self, layout: Layout) -> list[Value]:
+        """One for each register of a layout that the block is `laid` by, of one warp. On a CPU a register that is the
+        same for all lanes is a number, not a vector."""
         p, content = self.program, self.content
         if isinstance(content, Registers):
-            p.loads.seen(content)
-            own = layout.only(self.dims)
-            found = converted(self, own)
-            return [found[own.number(layout, r)] for r in range(layout.count)]
+            found = p.held(content)
+            return [found[content.layout.number(layout, r)] for r in range(layout.count)]
         if isinstance(content, tuple):
             return [all_of(p, layout, [x.at(p, layout, r) for x in content]) for r in range(layout.count)]
         assert isinstance(content, Formula), "a block of pointers has no registers"
@@ -179,17 +195,17 @@ def apply(p: Program, what: str, f: Callable[..., Value], *operands: Any, type: 
     blocks = promoted(p, what, *operands)
     shape = shape_of(what, *blocks)
     blocks = [x.broadcast(shape) for x in blocks]
-    type = type or blocks[-1].type
+    return elementwise(p, shape, f, blocks, type or blocks[-1].type)
+
+
+def elementwise(p: Program, shape: Shape, f: Callable[..., Value], blocks: list[Block], type: Any) -> Block:
+    """f of blocks that are broadcast to a shape."""
     layout = common_layout(p, shape, blocks, type)
     if p.ahead and any(isinstance(x.content, Registers) for x in blocks):
         return p.nothing(shape, type, layout)
-    columns = zip(*(x.values(layout) for x in blocks))
-    found = tuple(_alike(p.ir, [*xs], f) for xs in columns)
-    if not shape and type in (i32, i64):
-        return Block(p, shape, type, Formula(found[0], 1, {}))
-    if layout.vector and found[0].type.length != layout.length:
-        found = tuple(p.ir.broadcast(x, layout.length) for x in found)
-    return Block(p, shape, type, Registers(layout, found))
+    laid = [x.laid(layout) for x in blocks]
+    return p.made(shape, type, layout, lambda: (
+        _alike(p.ir, [*xs], f) for xs in zip(*(x.values(layout) for x in laid))))
 
 
 def common_layout(p: Program, shape: Shape, blocks: list[Block], type: Any) -> Layout:
@@ -230,14 +246,18 @@ def cast(x: Block, type: Type) -> Block:
         layout = p.blocked(x.shape, type)
     if p.ahead:
         return p.nothing(x.shape, type, layout)
-    values = x.values(layout)
-    if str(x.type) == "bf16":
-        values = [widened(k, v, "bf16", f32) for v in values]
-        return cast(Block(p, x.shape, f32, Registers(layout, tuple(values))), type)
     if str(type) == "bf16":
-        wide = cast(x, f32).values(layout)
-        return Block(p, x.shape, type, Registers(layout, tuple(_rounded(p, wide))))
-    return Block(p, x.shape, type, Registers(layout, tuple(k.cast(v, vec(type, v.type.length)) for v in values)))
+        x = cast(x, f32)
+    x = x.laid(layout)
+
+    def made() -> list[Value]:
+        values = x.values(layout)
+        if str(type) == "bf16":
+            return _rounded(p, values)
+        if str(x.type) == "bf16":
+            return [k.cast(widened(k, v, "bf16", f32), vec(type, v.type.length)) for v in values]
+        return [k.cast(v, vec(type, v.type.length)) for v in values]
+    return p.made(x.shape, type, layout, made)
 
 
 def _rounded(p: Program, values: list[Value]) -> list[Value]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.blocks import tensor
 from tilewright.blocks.block import Block, Registers
 from tilewright.blocks.layout import Layout, bits
-from tilewright.blocks.operand import Operand, contiguous, dense, stored
+from tilewright.blocks.operand import Operand, contiguous, stored
 from tilewright.ir import Value, f32, i32, vec
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def dot(p: Program, a: Block, b: Block, acc: Block | None, precision: str) -> Bl
     """See Program.dot."""
     m, n, depth, formats = _checked(p, a, b, acc, precision)
     sums = i32 if formats == "i8" else f32
-    a, b = dense(a), dense(b)
+    a, b = p.dense(a), p.dense(b)
     way: Any = Vectors(p, m, n, depth, sums) if p.vector else tensor.Mfma(p, m, n, depth, formats) if p.amd else \
         OuterProducts(p, m, n, depth) if formats == "f32" else tensor.Mma(p, m, n, formats, (
             contiguous(a.content.layout) == 1, contiguous(b.content.layout) == 0))
@@ -40,9 +40,11 @@ def dot(p: Program, a: Block, b: Block, acc: Block | None, precision: str) -> Bl
     acc = p.zeros((m, n), sums) if acc is None else acc
     if acc.type != sums or acc.shape != (m, n):
         raise TypeError(f"dot of {a.type} adds to a block of {sums} {[m, n]}, not to {acc!r}")
-    given = p._wide(acc.values(layout), layout)
+    acc = acc.laid(layout)
     operands = stored(p, (a, b), way.along_k, wide=way.wide, swizzled=isinstance(way, tensor.Mma), pad=way.pad)
-    return Block(p, (m, n), sums, Registers(layout, tuple(way.multiply(*operands, given))))
+    if p.vector:
+        return Block(p, (m, n), sums, way.multiply(*operands, acc))
+    return Block(p, (m, n), sums, Registers(layout, tuple(way.multiply(*operands, acc.values(layout)))))
 
 
 def _checked(p: Program, a: Any, b: Any, acc: Any, precision: str) -> tuple[int, int, int, str]:
@@ -80,13 +82,14 @@ class Vectors:
         width = self.layout.length
         self.width, self.vectors = width, min(n // width, 4 if p.target.registers > 16 else 2)
 
-    def multiply(self, a: Operand, b: Operand, acc: list[Value]) -> list[Value]:
-        k, n, width, columns = self.p.ir, self.n, self.width, self.vectors * self.width
+    def multiply(self, a: Operand, b: Operand, acc: Block) -> Registers:
+        p, k, n, width, columns = self.p, self.p.ir, self.n, self.width, self.vectors * self.width
         V = vec(self.sums, width)
-        c = k.local(f"c{len(k.function.arrays)}", self.m * n, self.sums)
-        places = [self.layout.at(r, 0)*n + self.layout.at(r, 1) for r in range(self.layout.count)]
-        for place, x in zip(places, acc):
-            k.store(c + place, x, align=self.sums.bytes)
+        found = p.on_stack(self.layout, self.sums)
+        assert found.stack is not None
+        c = found.stack.at                                              # row by row
+        with p.turns(self.layout):
+            p.put(found, (x if x.type.length == width else k.broadcast(x, width) for x in acc.values(self.layout)))
         sums = k.tile(self.ROWS, self.vectors, V, zero=False)
         with k.loop(self.m, step=self.ROWS) as i, k.loop(n, step=columns) as j:
             for row, v in sums.registers:
@@ -99,7 +102,7 @@ class Vectors:
                         sums[row, v] = k.fma(x, by[v], sums[row, v])
             for row, v in sums.registers:
                 k.store(c + ((i + row)*n + j + v*width), sums[row, v], align=self.sums.bytes)
-        return [k.load(c + place, V, align=self.sums.bytes) for place in places]
+        return found
 
 
 class OuterProducts:

@@ -3,67 +3,85 @@ lanes, then across warps.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tilewright.blocks.block import Block, Registers
 from tilewright.blocks.layout import Layout
-from tilewright.ir import Value, i1, i8, vec
+from tilewright.ir import Value, i1, i8, i16, vec
 
 if TYPE_CHECKING:
-    from tilewright.blocks.block import Block
     from tilewright.blocks.program import Program
 
 WIDEST = 16                     # bytes that a thread of a GPU moves at once
 
 
-def converted(block: Block, layout: Layout) -> tuple[Value, ...]:
+def converted(block: Block, layout: Layout) -> Registers:
     """The registers of a dense block by another layout of the same dimensions."""
-    own, values = block.content.layout, block.content.values
+    p, content = block.program, block.content
+    own = content.layout
     if own == layout:
-        return tuple(values)
-    if (own.lanes, own.warps) == (layout.lanes, layout.warps):
-        return tuple(values[own.number(layout, r)] for r in range(layout.count))
-    return tuple(exchanged(block.program, values, own, layout))
+        return content
+    if (own.lanes, own.warps) == (layout.lanes, layout.warps) and not content.stack:
+        return Registers(layout, tuple(content.values[own.number(layout, r)] for r in range(layout.count)))
+    return exchanged(p, content, layout, memory_type(block.type))
 
 
-def exchanged(p: Program, values: Any, own: Layout, layout: Layout) -> list[Value]:
-    """Written by one layout and read by the other: rows one after the other, 16 bytes apart from each other."""
-    k, T = p.ir, values[0].type.scalar
+def memory_type(type: Any) -> Any: return i16 if str(type) == "bf16" else type
+
+
+def exchanged(p: Program, content: Registers, layout: Layout, T: Any) -> Registers:
+    """Written by one layout and read by the other: rows one after the other, 16 bytes apart from each other. On a CPU
+    what is on the stack is read there."""
+    k, own, E = p.ir, content.layout, i8 if T == i1 else T
     dims = sorted({place[0] for place in (*own.registers, *own.threads) if place})
-    extents = {dim: 1 << 1 + max(bit for d, bit in (x for x in (*own.registers, *own.threads) if x) if d == dim)
-               for dim in dims}
-    E = i8 if T == i1 else T
-    strides, size = {}, 1
-    for dim in reversed(dims):
-        strides[dim] = size
-        size = size * extents[dim] + (0 if p.vector or dim == dims[0] else WIDEST // E.bytes)
-    room = p.room(E, size)
-    if T == i1:
-        values = [k.cast(x, vec(i8, x.type.length)) for x in values]
-    p.meet(writing=True)
-    with k.when(owner) if (owner := p.owner(own)) is not None else nullcontext():
-        for r, at, length in _pieces(p, own, dims, E):
+    if content.stack:
+        room, strides = content.stack.at, content.stack.strides
+    else:
+        extents = {dim: 1 << 1 + max(bit for d, bit in (x for x in (*own.registers, *own.threads) if x) if d == dim)
+                   for dim in dims}
+        strides, size = {}, 1
+        for dim in reversed(dims):
+            strides[dim] = size
+            size = size * extents[dim] + (0 if p.vector or dim == dims[0] else WIDEST // E.bytes)
+        room = p.room(E, size)
+        p.meet(writing=True)
+        with k.when(owner) if (owner := p.owner(own)) is not None else nullcontext():
+            written(p, content, room, strides, E)
+        p.meet(writing=False)
+
+    def read() -> Iterator[Value]:
+        for r, length in _pieces(p, layout, strides, E):
+            x = loaded_from(p, room, layout, strides, r, E) if p.vector else k.load(
+                room + _place(p, layout, strides, r), vec(E, length))
+            for y in [x] if p.vector or length == 1 else [x[e] for e in range(length)]:
+                yield y != 0 if T == i1 else y
+    return p.registers(layout, T, read)
+
+
+def written(p: Program, content: Registers, room: Value, strides: dict[int, int], E: Any) -> None:
+    """The registers of all warps to memory."""
+    k, layout = p.ir, content.layout
+    with p.turns(layout):
+        values = p.held(content)
+        if E == i8 and values[0].type.scalar == i1:
+            values = [k.cast(x, vec(i8, x.type.length)) for x in values]
+        for r, length in _pieces(p, layout, strides, E):
             x = values[r] if p.vector or length == 1 else k.pack(*values[r:r + length])
-            _store(p, room, own, strides, r, x, at)
-    p.meet(writing=False)
-    found: list[Value] = []
-    for r, at, length in _pieces(p, layout, dims, E):
-        found += _load(p, room, layout, strides, r, length, E, at)
-    return [x != 0 for x in found] if T == i1 else found
+            stored_at(p, room, layout, strides, r, x, None if p.vector else True)
 
 
-def _pieces(p: Program, layout: Layout, dims: list[int], E: Any) -> list[tuple[int, bool, int]]:
-    """(register, whether lanes are neighbours, how many registers lie side by side in memory)."""
-    last = dims[-1] if dims else -1
+def _pieces(p: Program, layout: Layout, strides: dict[int, int], E: Any) -> list[tuple[int, int]]:
+    """(register, how many registers lie side by side in memory)."""
+    last = next((dim for dim, stride in strides.items() if stride == 1), -1)
     if p.vector:
-        near = layout.lanes == tuple((last, bit) for bit in range(len(layout.lanes)))
-        return [(r, near, 1) for r in range(layout.count)]
+        return [(r, 1) for r in range(layout.count)]
     count = 0
     while count < len(layout.registers) and layout.registers[count] == (last, count) and E.bytes << count < WIDEST:
         count += 1
-    return [(r, True, 1 << count) for r in range(0, layout.count, 1 << count)]
+    return [(r, 1 << count) for r in range(0, layout.count, 1 << count)]
 
 
 def _place(p: Program, layout: Layout, strides: dict[int, int], register: int, lane: int = 0) -> Any:
@@ -75,7 +93,10 @@ def _place(p: Program, layout: Layout, strides: dict[int, int], register: int, l
     return found
 
 
-def _store(p: Program, room: Value, layout: Layout, strides: dict[int, int], r: int, x: Value, near: bool) -> None:
+def stored_at(p: Program, room: Value, layout: Layout, strides: dict[int, int], r: int, x: Value,
+              near: bool | None = None) -> None:
+    """A register to memory where elements are so far apart."""
+    near = _near(layout, strides) if near is None else near
     if near:
         p.ir.store(room + _place(p, layout, strides, r), x, align=None if not p.vector else x.type.scalar.bytes)
         return
@@ -83,47 +104,57 @@ def _store(p: Program, room: Value, layout: Layout, strides: dict[int, int], r: 
         p.ir.store(room + _place(p, layout, strides, r, lane), x[lane])
 
 
-def _load(p: Program, room: Value, layout: Layout, strides: dict[int, int], r: int, length: int, E: Any, near: bool
-          ) -> list[Value]:
+def loaded_from(p: Program, room: Value, layout: Layout, strides: dict[int, int], r: int, E: Any) -> Value:
+    """The reverse, on a CPU."""
     k = p.ir
-    if not near:
-        return [k.pack(*(k.load(room + _place(p, layout, strides, r, lane)) for lane in range(layout.length)))]
-    length = layout.length if p.vector else length
-    x = k.load(room + _place(p, layout, strides, r), vec(E, length), align=E.bytes if p.vector else None)
-    return [x] if p.vector or length == 1 else [x[e] for e in range(length)]
+    if _near(layout, strides):
+        return k.load(room + _place(p, layout, strides, r), vec(E, layout.length), align=E.bytes)
+    return k.pack(*(k.load(room + _place(p, layout, strides, r, lane)) for lane in range(layout.length)))
+
+
+def _near(layout: Layout, strides: dict[int, int]) -> bool:
+    """Are a CPU's lanes neighbours in memory?"""
+    return all(place is not None and strides.get(place[0]) == 1 and place[1] == n
+               for n, place in enumerate(layout.lanes))
 
 
 # ---- reductions
 
-def reduced(block: Block, axis: int, f: Callable[[Value, Value], Value]) -> tuple[Layout, list[Value]]:
+def reduced(block: Block, axis: int, f: Callable[[Value, Value], Value]) -> Registers:
     """f of all elements along a dimension that the block covers: what is left, that dimension gone from its layout."""
-    p, layout, values = block.program, block.content.layout, list(block.content.values)
-    layout, values = _within_threads(layout, values, axis, f)
-    lanes = list(layout.lanes)
-    if p.vector and any(place and place[0] == axis for place in lanes):
-        values, lanes = [_across_vector(p, x, f) for x in values], []
-    for bit, place in enumerate(lanes):
-        if place and place[0] == axis:
-            values = [f(x, p.ir.lane_xor(x, 1 << bit)) for x in values]
-            lanes[bit] = None
-    layout = replace(layout, lanes=tuple(lanes))
-    across = [at for at, place in enumerate(layout.warps) if place and place[0] == axis]
-    if across:                          # each warp's part becomes a register
-        parts = {at: (axis, bit) for bit, at in enumerate(across)}
-        own = replace(layout, warps=tuple(parts.get(at, place) for at, place in enumerate(layout.warps)))
-        wanted = replace(layout, registers=(*layout.registers, *parts.values()),
-                         warps=tuple(None if at in parts else place for at, place in enumerate(layout.warps)))
-        layout, values = _within_threads(wanted, exchanged(p, values, own, wanted), axis, f)
-    return layout, values
+    p, content, T = block.program, block.content, block.type
+    whole = content.layout
+    axis_of = [at for at, place in enumerate(whole.warps) if place and place[0] == axis]
+    parts = {at: (axis, bit) for bit, at in enumerate(axis_of)}      # each warp's part, one after the other
+    left = tuple(place for place in whole.registers if place[0] != axis)
+    lanes = tuple(None if place and place[0] == axis else place for place in whole.lanes)
+    own = Layout(left, lanes if any(lanes) or not p.vector else (),
+                 tuple(parts.get(at, place) for at, place in enumerate(whole.warps)), p.vector)
+
+    def made() -> list[Value]:
+        values = _within_threads(whole, p.held(content), axis, f)
+        if p.vector and lanes != whole.lanes:
+            return [_across_vector(p, x, f) for x in values]
+        for bit, place in enumerate(whole.lanes):
+            if place and place[0] == axis:
+                values = [f(x, p.ir.lane_xor(x, 1 << bit)) for x in values]
+        return values
+    found = p.registers(own, T, made)
+    if not parts:
+        return found
+    warps = tuple(None if at in parts else place for at, place in enumerate(whole.warps))
+    wanted = replace(own, registers=(*left, *parts.values()), warps=warps if any(warps) or not p.vector else ())
+    every = exchanged(p, found, wanted, T)
+    return p.registers(replace(wanted, registers=left), T, lambda: _within_threads(wanted, p.held(every), axis, f))
 
 
-def _within_threads(layout: Layout, values: list[Value], axis: int, f: Any) -> tuple[Layout, list[Value]]:
+def _within_threads(layout: Layout, values: Sequence[Value], axis: int, f: Any) -> list[Value]:
     """By halves."""
-    while (at := next((n for n, place in enumerate(layout.registers) if place[0] == axis), None)) is not None:
-        pairs = [r for r in range(len(values)) if not r >> at & 1]
-        values = [f(values[r], values[r | 1 << at]) for r in pairs]
-        layout = replace(layout, registers=layout.registers[:at] + layout.registers[at + 1:])
-    return layout, values
+    places, found = [*layout.registers], [*values]
+    while (at := next((n for n, place in enumerate(places) if place[0] == axis), None)) is not None:
+        found = [f(found[r], found[r | 1 << at]) for r in range(len(found)) if not r >> at & 1]
+        del places[at]
+    return found
 
 
 def _across_vector(p: Program, x: Value, f: Any) -> Value:

@@ -114,7 +114,7 @@ class Formula:
 
         def number(x: Number) -> Value:
             return k.constant(type, x) if isinstance(x, int) else k.cast(x, type)
-        if not layout.vector or not any(layout.spread(dim) for dim in dims):
+        if not layout.vector or not any(layout.across(dim) for dim in dims):
             return number(self.at(p, layout, register))
         return k.pack(*(number(self.at(p, layout, register, lane)) for lane in range(layout.length)))
 
@@ -141,7 +141,7 @@ class Comparison:
         return p.kept((self, layout.threads, offsets), self._at, p, layout, register)
 
     def _at(self, p: Program, layout: Layout, register: int) -> Value | Lanes:
-        k, across = p.ir, [dim for dim in self.dims if layout.spread(dim)]
+        k, across = p.ir, [dim for dim in self.dims if layout.across(dim)]
         if not layout.vector or not across:
             return self._compared(p, self.x.at(p, layout, register), self.y.at(p, layout, register))
         along, = across

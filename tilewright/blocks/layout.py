@@ -1,8 +1,9 @@
 """Who holds which element of a block: each bit of a register's, a lane's or a warp's number is a bit of a coordinate.
 
 Extents are powers of two, so that a coordinate is made of bits. On a GPU a lane is a thread and a register one number
-of it; on a CPU there is one thread, a register is a vector, and its elements are the lanes. A bit of a lane's or a
-warp's number that is None makes no difference: the threads that differ in it hold the same elements.
+of it. On a CPU a register is a vector, its elements are the lanes, and the one thread takes the parts of all warps, one
+after the other. A bit of a lane's or a warp's number that is None makes no difference: those that differ in it hold the
+same elements.
 """
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 Bit = tuple[int, int]               # dimension, and which bit of the coordinate
 Shape = tuple[int, ...]
+AT_ONCE = 4                         # 2^4 vectors of a block are in a CPU's registers at once
 
 
 def bits(extent: int) -> int: return extent.bit_length() - 1
@@ -53,9 +55,10 @@ class Layout:
         return sum((other.at(register, dim) >> bit & 1) << n for n, (dim, bit) in enumerate(self.registers))
 
     def runs(self, dim: int) -> Iterator[tuple[int, int, int]]:
-        """Of the thread's number: (first bit, how many bits, first bit of the coordinate) of each run of neighbours."""
+        """Of the thread's number, on a CPU of the warp's: (first bit, how many bits, first bit of the coordinate) of
+        each run of neighbours."""
         found: list[list[int]] = []
-        for at, place in enumerate(self.threads):
+        for at, place in enumerate(self.warps if self.vector else self.threads):
             if place is None or place[0] != dim:
                 continue
             if found and found[-1][0] + found[-1][1] == at and found[-1][2] + found[-1][1] == place[1]:
@@ -64,9 +67,9 @@ class Layout:
                 found.append([at, 1, place[1]])
         yield from ((first, count, bit) for first, count, bit in found)
 
-    def spread(self, dim: int) -> bool:
-        """Do lanes or warps differ in this coordinate?"""
-        return any(place is not None and place[0] == dim for place in self.threads)
+    def across(self, dim: int) -> bool:
+        """Do lanes differ in this coordinate?"""
+        return any(place is not None and place[0] == dim for place in self.lanes)
 
     @property
     def idle(self) -> list[int]:
@@ -79,11 +82,8 @@ class Layout:
 
         def part(places: tuple[Bit | None, ...]) -> tuple[Bit | None, ...]:
             return tuple(place if place is not None and place[0] in kept else None for place in places)
-        lanes = part(self.lanes)
-        if self.vector and not any(lanes):
-            lanes = ()
-        return Layout(tuple(place for place in self.registers if place[0] in kept), lanes, part(self.warps),
-                      self.vector)
+        lanes, warps = (x if any(x) or not self.vector else () for x in (part(self.lanes), part(self.warps)))
+        return Layout(tuple(place for place in self.registers if place[0] in kept), lanes, warps, self.vector)
 
     def moved(self, to: Callable[[int], int]) -> Layout:
         """With other numbers for the dimensions."""
@@ -96,7 +96,7 @@ class Layout:
 def blocked(shape: Shape, order: tuple[int, ...], side_by_side: int, lanes: int, warps: int, vector: bool) -> Layout:
     """Dealt out along the dimensions in this order: `side_by_side` elements to a register's neighbours, then one such
     run to each of 2^lanes lanes, then to 2^warps warps, and what is left to further registers. A CPU's lanes are along
-    the first dimension alone."""
+    the first dimension alone, then come registers, and warps for all the rest."""
     left = {dim: list(range(bits(shape[dim]))) for dim in order}
 
     def take(count: int, dims: tuple[int, ...] = order) -> list[Bit]:
@@ -111,7 +111,7 @@ def blocked(shape: Shape, order: tuple[int, ...], side_by_side: int, lanes: int,
         return (*found, *[None] * (count - len(found)))
     if vector:
         across = tuple(take(lanes, order[:1]))
-        return Layout(tuple(take(64)), across, (), True)
+        return Layout(tuple(take(AT_ONCE)), across, tuple(take(64)), True)
     near = take(bits(side_by_side), order[:1])
     threads = filled(lanes), filled(warps)
     return Layout((*near, *take(64)), *threads)

@@ -104,10 +104,20 @@ class Carried:
         else:
             found = after.content
             self.layout = found.layout if isinstance(found, Registers) else p.blocked(after.shape, after.type)
-            self.initial = p._wide(before.values(self.layout), self.layout)
-            self.ahead = []
-            many = p.vector and len(self.initial) > p.target.registers
-            self.registers = _on_stack(p, self.initial) if many else [p.ir.variable(x.type) for x in self.initial]
+            self.stack = p.on_stack(self.layout, after.type) if p.vector and self.layout.warps else None
+            self.ahead, self.initial = [], self._values(before)
+            self.registers = [p.ir.variable(x.type) for x in self.initial]
+
+    def _values(self, block: Block) -> list[Value]:
+        """Of a dense block, to be put into registers; on a CPU they are put on the stack, if there are many."""
+        p, laid = self.p, block.laid(self.layout)
+        if self.stack is None:
+            return [*p.wide(self.layout, laid.values(self.layout))]
+        if isinstance(laid.content, Registers) and laid.content is self.stack:
+            return []
+        with p.turns(self.layout):
+            p.put(self.stack, p.wide(self.layout, laid.values(self.layout)))
+        return []
 
     def begin(self) -> None:
         for register, x in zip((*self.registers, *self.ahead), (*self.initial, *self.initial)):
@@ -117,7 +127,8 @@ class Carried:
         """Let this object stand for what the registers hold now."""
         ahead = self.p.ahead
         if self.dense:
-            block.content = Registers(self.layout, () if ahead else tuple(x.get() for x in self.registers))
+            block.content = self.stack or Registers(self.layout, () if ahead else tuple(
+                x.get() for x in self.registers))
             return
         old, scalar = _formula(self.kept), (self.ahead if ahead else self.registers)[0].get()
         assert old is not None
@@ -129,31 +140,13 @@ class Carried:
         """At the end of a round."""
         ahead = self.p.ahead
         if self.dense:
-            for register, x in () if ahead else zip(
-                    self.registers, self.p._wide(block.values(self.layout), self.layout)):
+            for register, x in () if ahead else zip(self.registers, self._values(block)):
                 register.set(x)
             return
         new = _formula(block)
         if new is None or (self.multiple and new.multiple % self.multiple):
             raise TypeError(f"{self.name} changes in another way in the second round of the loop than in the first")
         (self.ahead if ahead else self.registers)[0].set(new.scalar)
-
-
-class _Slot:
-    """A vector on the stack, as a variable is used. More than there are registers would be moved through the stack at
-    the end of each round anyway."""
-
-    def __init__(self, p: Program, at: Value, type: Any) -> None:
-        self.p, self.at, self.type = p, at, type
-
-    def get(self) -> Value: return self.p.ir.load(self.at, self.type, align=self.type.scalar.bytes)
-    def set(self, x: Value) -> None: self.p.ir.store(self.at, x, align=self.type.scalar.bytes)
-
-
-def _on_stack(p: Program, initial: list[Value]) -> list[_Slot]:
-    t = initial[0].type
-    at = p.ir.opaque(p.ir.local(f"carried{len(p.ir.function.arrays)}", len(initial) * t.length, t.scalar))
-    return [_Slot(p, at + n*t.length, t) for n in range(len(initial))]
 
 
 def _formula(block: Block) -> Formula | None:

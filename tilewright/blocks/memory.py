@@ -3,15 +3,16 @@ accesses that alignment and masks allow.
 """
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import nullcontext
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
-from tilewright.blocks.block import Addresses, Block, Registers, _alike, cast, common_layout, shape_of
+from tilewright.blocks.block import Addresses, Block, Registers, _alike, cast, elementwise, promoted, shape_of
 from tilewright.blocks.index import FAR
 from tilewright.blocks.layout import Layout
 from tilewright.blocks.operand import Operand
-from tilewright.ir import Value, i1, i32, i64, vec
+from tilewright.ir import Value, i1, i32, vec
 from tilewright.kernels.narrow import memory_type
 
 if TYPE_CHECKING:
@@ -93,26 +94,23 @@ def load(pointers: Any, mask: Any = None, other: Any = None) -> Block:
         return Block(p, access.shape, access.T, Registers(layout, (), number))
     if p.ahead:
         return p.nothing(access.shape, access.T, layout)
-    masks = None if access.mask is None else access.mask.values(layout)
-    found: list[Value] = []
-    step = 1 if p.vector else access.length(layout)
-    for r in range(0, layout.count, step):
-        condition = None if masks is None else masks[r]
-        if p.vector and layout.length > 1:
-            found.append(_vector(access, layout, r, condition, T))
-        else:
-            x = k.load(access.address(layout, r), vec(T, step), mask=condition)
-            found += [x] if step == 1 else [x[e] for e in range(step)]
-    content: Any = Registers(layout, tuple(found), number)
-    if not access.shape and access.T in (i32, i64):
-        content = p.formula(found[0])
-    block = Block(p, access.shape, access.T, content)
+    mask = None if access.mask is None else access.mask.laid(layout)
+
+    def loaded() -> Iterator[Value]:
+        masks, step = None if mask is None else mask.values(layout), 1 if p.vector else access.length(layout)
+        for r in range(0, layout.count, step):
+            condition = None if masks is None else masks[r]
+            if p.vector and layout.length > 1:
+                yield _vector(access, layout, r, condition, T)
+            else:
+                x = k.load(access.address(layout, r), vec(T, step), mask=condition)
+                yield from [x] if step == 1 else [x[e] for e in range(step)]
+    block = p.made(access.shape, access.T, layout, loaded, number)
     if access.mask is None or other is None or (isinstance(other, (int, float)) and other == 0):
         return block
-    default = p.constant(other, access.T) if not isinstance(other, Block) else cast(other, access.T)
-    if str(access.T) in ("bf16", "f16"):
-        raise TypeError(f"other= of a load of {access.T} is 0: k.where(mask, x.to(f32), other) chooses another number")
-    return chosen(p, access.shape, [x.broadcast(access.shape) for x in (access.mask, block, default)])
+    wide, = promoted(p, "other=", block)
+    default = cast(p.block(other), wide.type)
+    return cast(chosen(p, access.shape, [x.broadcast(access.shape) for x in (access.mask, wide, default)]), access.T)
 
 
 def _copy(access: Access, layout: Layout, operand: Operand) -> None:
@@ -127,12 +125,12 @@ def _copy(access: Access, layout: Layout, operand: Operand) -> None:
 
 def _vector(access: Access, layout: Layout, r: int, mask: Value | None, T: Any) -> Value:
     """Of a CPU: a vector, or its elements one by one where they are no neighbours."""
-    k, near = access.p.ir, access.contiguous is not None and layout.spread(access.contiguous)
+    k, near = access.p.ir, access.contiguous is not None and layout.across(access.contiguous)
     if near:
         if mask is not None and mask.type.length == 1:
             mask = k.broadcast(mask, layout.length)
         return k.load(access.address(layout, r), vec(T, layout.length), align=T.bytes, mask=mask)
-    if not any(layout.spread(dim) for dim in access.offset.terms):
+    if not any(layout.across(dim) for dim in access.offset.terms):
         one = k.load(access.address(layout, r), T, mask=mask if mask is not None and mask.type.length == 1 else None)
         return one if mask is None or mask.type.length == 1 else k.select(
             mask, k.broadcast(one, layout.length), k.constant(vec(T, layout.length), 0))
@@ -157,8 +155,9 @@ def store(pointers: Any, value: Any, mask: Any = None) -> None:
         dim for dim, extent in enumerate(access.shape) if extent > 1} else None
     if own is not None and (p.vector or _run(own, access.contiguous) * T.bytes >= SECTOR):
         layout = own
-    values, masks = block.values(layout), None if access.mask is None else access.mask.values(layout)
-    with k.when(owner) if (owner := p.owner(layout)) is not None else nullcontext():
+    block, mask = block.laid(layout), None if access.mask is None else access.mask.laid(layout)
+    with p.turns(layout), k.when(owner) if (owner := p.owner(layout)) is not None else nullcontext():
+        values, masks = block.values(layout), None if mask is None else mask.values(layout)
         step = 1 if p.vector else access.length(layout)
         for r in range(0, layout.count, step):
             condition = None if masks is None else masks[r]
@@ -182,7 +181,7 @@ def _store_vector(access: Access, layout: Layout, r: int, x: Value, mask: Value 
     k = access.p.ir
     if x.type.length == 1:
         x = k.broadcast(x, layout.length)
-    if access.contiguous is not None and layout.spread(access.contiguous):
+    if access.contiguous is not None and layout.across(access.contiguous):
         if mask is not None:
             mask, = [_alike(k, [mask, k.constant(vec(i1, layout.length), True)], lambda m, _: m)]
         k.store(access.address(layout, r), x, align=x.type.scalar.bytes, mask=mask)
@@ -194,12 +193,4 @@ def _store_vector(access: Access, layout: Layout, r: int, x: Value, mask: Value 
 
 def chosen(p: Program, shape: Any, blocks: list[Block]) -> Block:
     """The second block where the first one, of conditions, holds, else the third."""
-    type = blocks[1].type
-    layout = common_layout(p, shape, blocks, type)
-    if p.ahead:
-        return p.nothing(shape, type, layout)
-    columns = zip(*(x.values(layout) for x in blocks))
-    found = tuple(_alike(p.ir, [*xs], p.ir.select) for xs in columns)
-    if layout.vector:
-        found = tuple(p._wide([*found], layout))
-    return Block(p, shape, type, Registers(layout, found))
+    return elementwise(p, shape, p.ir.select, blocks, blocks[1].type)

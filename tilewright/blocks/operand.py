@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from tilewright.blocks.block import Block, Registers, cast
+from tilewright.blocks.block import Block, cast
+from tilewright.blocks.exchange import written
 from tilewright.blocks.layout import Layout
 from tilewright.ir import Value, f32, i8, i32
 from tilewright.kernels.nvidia.matrices import arranged
@@ -35,11 +36,11 @@ class Operand:
 
     def write(self, block: Block) -> None:
         """Of threads that hold the same elements each writes them."""
-        k, p, layout, values = self.p.ir, self.p, block.content.layout, block.content.values
+        k, p, layout = self.p.ir, self.p, block.content.layout
         if p.vector:
-            for r, x in enumerate(values):
-                self._write_vector(layout, r, x)
+            written(p, block.content, self.at, {1 - self.inner: self.row, self.inner: 1}, self.T)
             return
+        values = block.content.values
         count = 0
         while count < len(layout.registers) and layout.registers[count] == (self.inner, count) and (
                 2 << count) * self.T.bytes <= WIDEST:
@@ -58,15 +59,6 @@ class Operand:
             value, constant = found[at]
             yield r, self.at + value + constant
 
-    def _write_vector(self, layout: Layout, r: int, x: Value) -> None:
-        k, row, column = self.p.ir, layout.at(r, 1 - self.inner), layout.at(r, self.inner)
-        if x.type.length > 1 and layout.spread(self.inner):
-            k.store(self.at + row*self.row + column, x, align=self.T.bytes)
-            return
-        for lane in range(x.type.length):
-            at = (row + layout.lane(lane, 1 - self.inner))*self.row + column + layout.lane(lane, self.inner)
-            k.store(self.at + at, x if x.type.length == 1 else x[lane])
-
 
 def stored(p: Program, blocks: tuple[Block, Block], along_k: tuple[bool, bool], *, wide: bool, swizzled: bool, pad: int
            ) -> list[Operand]:
@@ -80,8 +72,13 @@ def stored(p: Program, blocks: tuple[Block, Block], along_k: tuple[bool, bool], 
     if not own:
         return found
     if p.vector:
-        for x in found:
-            x.at = p.ir.local(f"operand{len(p.ir.function.arrays)}", x.size, x.T)
+        for x, block in [*own]:
+            stack = block.content.stack
+            if stack and stack.strides == {1 - x.inner: x.row, x.inner: 1}:         # it is there already
+                x.at = stack.at
+                own.remove((x, block))
+            else:
+                x.at = p.ir.local(f"operand{len(p.ir.function.arrays)}", x.size, x.T)
     else:
         sizes = [-(-x.size * x.T.bytes // ALIGN) * ALIGN for x, _ in own]
         room = p.room(i8, sum(sizes))
@@ -92,17 +89,6 @@ def stored(p: Program, blocks: tuple[Block, Block], along_k: tuple[bool, bool], 
         x.write(block)
     p.meet(writing=False)
     return found
-
-
-def dense(x: Block) -> Block:
-    """With registers for all of its elements."""
-    p = x.program
-    if isinstance(x.content, Registers) and x.dims == {0, 1}:
-        return x
-    layout = p.blocked(x.shape, x.type)
-    if p.ahead:
-        return p.nothing(x.shape, x.type, layout)
-    return Block(p, x.shape, x.type, Registers(layout, tuple(p._wide(x.values(layout), layout))))
 
 
 def contiguous(layout: Layout) -> int:

@@ -6,18 +6,18 @@ a CPU one task of a thread.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from tilewright import targets
 from tilewright.blocks import loops, memory
-from tilewright.blocks.block import Addresses, Block, Registers, apply, cast, promoted, shape_of
+from tilewright.blocks.block import Addresses, Block, Registers, Stack, apply, cast, promoted, shape_of
 from tilewright.blocks.dot import dot
-from tilewright.blocks.exchange import reduced
+from tilewright.blocks.exchange import loaded_from, reduced, stored_at
 from tilewright.blocks.index import Formula, Number, Term
 from tilewright.blocks.layout import Layout, Shape, blocked
-from tilewright.ir import Function, Kernel, Value, f32, i1, i8, i32, i64
+from tilewright.ir import Function, Kernel, Value, f32, i1, i8, i32, i64, vec
 from tilewright.ir.program import Array
 from tilewright.ir.types import Pointer, Type
 from tilewright.targets import AmdTarget, CpuTarget, Target
@@ -60,6 +60,7 @@ class Program:
         self._room: Value | None = None
         self._room_bytes, self._read = 0, True
         self.ahead, self.open_loops = False, 0
+        self.turn: Value | None = None                                  # of a CPU: which warp's part is being recorded
         self.loads = loops.Loads()
 
     @staticmethod
@@ -232,23 +233,87 @@ class Program:
         axis %= len(x.shape)
         x, = promoted(self, what, x)
         if (x.shape[axis] > 1 and axis not in x.dims) or not isinstance(x.content, Registers):
-            layout = self.blocked(x.shape, x.type)
-            if not self.ahead:
-                x = Block(self, x.shape, x.type, Registers(layout, tuple(self._wide(x.values(layout), layout))))
+            x = self.dense(x)
         shape = x.shape[:axis] + x.shape[axis + 1:]
 
         def to(dim: int) -> int: return dim - (dim > axis)
         if self.ahead:
             return self.nothing(shape, x.type, self.blocked(shape, x.type))
-        layout, values = reduced(x, axis, f) if axis in x.dims else (x.content.layout, [*x.content.values])
-        content: Any = Registers(layout.moved(to), tuple(values))
+        found = reduced(x, axis, f) if axis in x.dims else x.content
         if not shape and x.type in (i32, i64):
-            content = self.formula(values[0])
-        return Block(self, shape, x.type, content)
+            return Block(self, shape, x.type, self.formula(found.values[0]))
+        return Block(self, x.shape, x.type, found)._moved(shape, to)
 
-    def _wide(self, values: list[Value], layout: Layout) -> list[Value]:
-        return [self.ir.broadcast(x, layout.length) if x.type.length != layout.length else x for x in values
-                ] if self.vector else values
+    # ---- registers
+
+    def made(self, shape: Shape, type: Any, layout: Layout, make: Callable[[], Iterable[Value]],
+             load: int | None = None) -> Block:
+        """A block of the registers that `make` records; a whole number becomes a formula."""
+        found: Any = self.registers(layout, type, make, load)
+        if not shape and type in (i32, i64):
+            found = self.formula(found.values[0])
+        return Block(self, shape, type, found)
+
+    def registers(self, layout: Layout, type: Any, make: Callable[[], Iterable[Value]], load: int | None = None
+                  ) -> Registers:
+        """What `make` records. On a CPU that is in a loop over warps, if there are several, and kept on the stack."""
+        if not (self.vector and layout.warps):
+            return Registers(layout, self.wide(layout, make()), load)
+        found = self.on_stack(layout, type)
+        with self.turns(layout):
+            self.put(found, self.wide(layout, make()))
+        return found
+
+    def wide(self, layout: Layout, values: Iterable[Value]) -> tuple[Value, ...]:
+        """On a CPU numbers among vectors are broadcast."""
+        return tuple(self.ir.broadcast(x, layout.length) if self.vector and x.type.length != layout.length else x
+                     for x in values)
+
+    def on_stack(self, layout: Layout, type: Any) -> Registers:
+        """Room for all registers of a layout, elements along the dimension of its lanes side by side."""
+        places = [place for place in (*layout.registers, *layout.threads) if place]
+        dims = sorted({dim for dim, _ in places}, key=lambda dim: (layout.across(dim), dim))
+        strides, size = {}, 1
+        for dim in reversed(dims):
+            strides[dim], size = size, size << 1 + max(bit for d, bit in places if d == dim)
+        element = i8 if type == i1 else memory.held_as(type)
+        at = self.ir.local(f"block{len(self.ir.function.arrays)}", size, element)
+        return Registers(layout, (), None, Stack(at, strides))
+
+    def put(self, content: Registers, values: Iterable[Value]) -> None:
+        """The registers of this warp's turn to the stack."""
+        assert content.stack is not None
+        for r, x in enumerate(values):
+            x = self.ir.cast(x, vec(i8, x.type.length)) if x.type.scalar == i1 else x
+            stored_at(self, content.stack.at, content.layout, content.stack.strides, r, x)
+
+    def held(self, content: Registers) -> Sequence[Value]:
+        """Registers of this warp."""
+        if content.stack is None:
+            return content.values
+        layout, at = content.layout, content.stack.at
+        element = at.type.element
+        return [loaded_from(self, at, layout, content.stack.strides, r, element) for r in range(layout.count)]
+
+    @contextmanager
+    def turns(self, layout: Layout) -> Iterator[None]:
+        """On a CPU, a loop over warps."""
+        if not (self.vector and layout.warps):
+            yield
+            return
+        with self.ir.loop(1 << len(layout.warps), unroll=False) as self.turn:
+            yield
+        self.turn = None
+
+    def dense(self, x: Block) -> Block:
+        """With registers for all of its elements."""
+        if isinstance(x.content, Registers) and x.dims == {dim for dim, extent in enumerate(x.shape) if extent > 1}:
+            return x
+        layout = self.blocked(x.shape, x.type)
+        if self.ahead:
+            return self.nothing(x.shape, x.type, layout)
+        laid = x.laid(layout)
+        return self.made(x.shape, x.type, layout, lambda: laid.values(layout))
 
     # ---- what the parts of this package ask for
 
@@ -285,12 +350,13 @@ class Program:
 
     def coordinate(self, layout: Layout, dim: int) -> Any:
         """What this thread's number adds to a coordinate: an i32, or 0."""
-        if self.vector or not layout.spread(dim):
+        if not any(layout.runs(dim)):
             return 0
         return self.kept(("coordinate", layout.threads, dim), self._coordinate, layout, dim)
 
     def _coordinate(self, layout: Layout, dim: int) -> Value:
-        t, found = self.ir.thread[0], None
+        t, found = self.turn if self.vector else self.ir.thread[0], None
+        assert t is not None
         for first, count, bit in layout.runs(dim):
             part = (t >> first if first else t) & ((1 << count) - 1)
             part = part << bit if bit else part
@@ -306,6 +372,7 @@ class Program:
 
     def kept(self, key: Hashable, make: Callable[..., Any], *operands: Any) -> Any:
         """What has been made of these operands for this key and can be used here, or is made now."""
+        key = key, None if self.turn is None else self.turn.id
         found = self._kept.get(key)
         if found is None or not (found[0] is None or found[0].open):
             found = self._kept[key] = self.ir._scope, make(*operands)
