@@ -209,3 +209,61 @@ X = np.ones((4, 6), np.float32)
 def test_refused(call, kind, sentence):
     with pytest.raises(kind, match=sentence):
         call()
+
+
+# ---- as data
+
+
+def normalised(acc, bias, res):
+    y = tw.gelu(acc + bias) + res
+    return y, tw.row_sum(y), y * 2
+
+
+@pytest.mark.parametrize(("m", "n", "k", "layout"), [
+    (30, 40, 50, "nt"), (100, 200, 300, "nn"), (3, 500, 600, "nt"), (33, 2, 300, "nn"), (0, 3, 4, "nn")])
+def test_compiled(m, n, k, layout):
+    """The plan, and the bits, are matmul's."""
+    problem = tw.Gemm(m, n, k, layout=layout, epilogue=tw.epilogue(normalised, bias="row", res="f16 full"))
+    kernel = tw.compile(problem)
+    assert kernel.plan == tw.plan(tw.Gemm(m, n, k, layout=layout))
+    a, b = random(m, k), random(k, n)
+    b = np.ascontiguousarray(b.T).T if layout == "nt" else b
+    operands = {"bias": random(n), "res": random(m, n).astype(np.float16)}
+    into = np.empty((m, n)), np.empty(m, np.float32), np.empty((m, n), np.float32)
+    wanted = tw.matmul(a, b, epilogue=normalised, operands=operands)
+    for found in kernel(a, b, operands=operands), kernel(a, b, into[2], outs=(into[1], into[0]), operands=operands):
+        for x, y in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+def test_compiled_with_other_formats_and_factors():
+    a, b = RNG.integers(-9, 9, (70, 90), np.int8), RNG.integers(-9, 9, (90, 80), np.int8)
+    scale, out = random(70, 1), random(70, 80).astype(ml_dtypes.bfloat16)
+    made = tw.epilogue(lambda acc, scale: acc * scale, "int", scale="column")
+    kernel = tw.compile(tw.Gemm(70, 80, 90, "i8", out="bf16", epilogue=made))
+    close(kernel(a, b, out, operands={"scale": scale}), (a.astype(np.int64) @ b) * scale, 2**-8)
+    x, y, c = random(20, 30), random(30, 40), random(20, 40)
+    wanted = abs(2 * (x.astype(np.float64) @ y) + 3*c)
+    assert tw.compile(tw.Gemm(20, 40, 30, epilogue=tw.epilogue(abs)))(x, y, c, alpha=2, beta=3) is c
+    close(c, wanted)
+    assert "the epilogue" in str(tw.explain(tw.Gemm(20, 40, 30, epilogue=tw.epilogue(abs))))
+
+
+def test_code_for_other_chips():
+    """As for any problem: each function once, the finish among them."""
+    problem = tw.Gemm(50, 60, 70, epilogue=tw.epilogue(gated))
+    for chip in "x86-avx512", "neon":
+        kernel = tw.compile(problem, chip)
+        assert sum("finish" in part.emitter for part in kernel.parts) == 1
+        assert kernel.functions[-1].name.startswith("gemm")
+
+
+@pytest.mark.parametrize(("call", "kind", "sentence"), [
+    (lambda k: k(X, X.T.copy()), TypeError, r"operands must have the epilogue's names \(bias\), and has \(\)"),
+    (lambda k: k(X, X.T.copy(), operands={"bias": np.ones(4)}), TypeError, "must be f32, aligned, as the"),
+    (lambda k: k(X, X.T.copy(), operands={"bias": np.ones(3, np.float32)}), ValueError, "must broadcast to the result"),
+])
+def test_compiled_refuses(call, kind, sentence):
+    kernel = tw.compile(tw.Gemm(4, 4, 6, epilogue=tw.epilogue(lambda acc, bias: acc + bias, bias="row")))
+    with pytest.raises(kind, match=sentence):
+        call(kernel)

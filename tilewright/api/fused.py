@@ -13,14 +13,12 @@ import numpy as np
 
 from tilewright import forks, formats
 from tilewright.api import dispatch, host, scaled
-from tilewright.expressions.epilogue import ADDED, ALPHA, BETA, Epilogue, Read, with_scalars
+from tilewright.expressions.epilogue import Epilogue
 from tilewright.formats.table import NARROW
 from tilewright.rules import arguments, fusing, numpy_products, shapes
 from tilewright.rules.arguments import Array
 from tilewright.rules.call import Call, Product, decide
 from tilewright.rules.fusing import Fused
-
-_extended: dict[tuple[int, bool, bool], tuple[Any, Any]] = {}
 
 
 def product(call: Call) -> Any:
@@ -37,8 +35,8 @@ def product(call: Call) -> Any:
     if packed is None and numpy_products.takes(a, b, c, None):
         raise TypeError(f"epilogue must be None for products that NumPy multiplies, of {a.dtype} and {b.dtype}")
     asked = call.out_dtype if isinstance(call.out_dtype, tuple) else (call.out_dtype,)
-    wide = "f64" if any(x is not None and formats.find(x) is formats.get("f64") for x in asked) else None
-    whole = formats.integral(*(f for f in map(formats.find, (a.dtype, b.dtype)) if f))
+    wide = "f64" if any(x is not None and formats.find(x) is formats.FORMATS["f64"] for x in asked) else None
+    whole = formats.integral(*(f for f in map(fusing.format_of, (a.dtype, b.dtype)) if f))
     p = decide(call._replace(out=None, out_dtype=None if whole else wide), a, b, c, None)
     f = fusing.fused(call, p)
     outs = _outs(call, f)
@@ -49,9 +47,11 @@ def product(call: Call) -> Any:
     else:
         a, b = _taken(p)
     a, b = p.broadcast(a, b)
-    epilogue, operands = _with_scalars(f, p)
-    results, stored = _results(f, p, outs, (a, b), operands)
     fusion = forks.imported("tilewright.runtime.cpu.fusion")
+    added = _readable(np.broadcast_to(p.c, p.shape)) if p.beta else None
+    epilogue, operands = fusion.with_factors(f.epilogue, [_readable(x) for x in f.operands], p.sums, p.alpha, p.beta,
+                                             added, p.shape)
+    results, stored = _results(f, p, outs, (a, b), operands)
     how = {"threads": call.threads, "plan": call.plan, "algorithm": call.algorithm, "b_packed": packed}
     if any(x.size for x in results):
         for part in _parts(a, b, stored, operands, results, epilogue):
@@ -67,35 +67,6 @@ def _taken(p: Product) -> list[Array]:
     cpu, sizes = dispatch.cpu(), (*p.sizes, p.a.dtype == p.b.dtype)
     return [arguments.converted(x, x.dtype if x.dtype != p.sums and arguments.ready(x, x.dtype)
                                 and cpu.converts(x, p.sums, *sizes) else p.sums) for x in (p.a, p.b)]
-
-
-def _with_scalars(f: Fused, p: Product) -> tuple[Epilogue, list[Array]]:
-    """The epilogue with alpha, beta and c as operands, all in order, as the engine reads them: aligned, native."""
-    operands = [_readable(x) for x in f.operands]
-    alpha, beta = p.alpha != 1, bool(p.beta)
-    if not (alpha or beta):
-        return f.epilogue, operands
-    expression = f.epilogue.expression
-    key = id(expression), alpha, beta
-    if key not in _extended:
-        if len(_extended) >= fusing.MOST:
-            _extended.clear()
-        _extended[key] = with_scalars(expression, alpha, beta), expression      # kept: so is its id
-    read = list(f.epilogue.operands)
-    shape = (*p.shape[:-1], p.shape[-1] // 2 if f.epilogue.paired else p.shape[-1])
-    kind = formats.get(p.sums).name
-    for name, number in ((ALPHA, p.alpha if alpha else None), (BETA, p.beta if beta else None)):
-        if number is not None:
-            read.append(Read(name, kind, "scalar"))
-            operands.append(np.broadcast_to(np.array(number, p.sums), shape))
-    if beta:
-        c = np.broadcast_to(p.c, p.shape)
-        for name, part in ((f"{ADDED}0", c[..., 0::2]), (f"{ADDED}1", c[..., 1::2])) if f.epilogue.paired else (
-                (ADDED, c),):
-            part = _readable(part)
-            read.append(Read(name, formats.get(part.dtype).name, "full"))
-            operands.append(part)
-    return fusing.made(_extended[key][0], tuple(read), f.epilogue.results), operands
 
 
 def _readable(x: Array) -> Array:
@@ -142,7 +113,7 @@ def _results(f: Fused, p: Product, outs: list[Array | None], factors: tuple[Arra
             results.append(np.empty(shape, _computed(p, kind)))
             stored.append(None)
             continue
-        kept = dtype if _storable(formats.get(dtype), kind, p) else _computed(p, kind)
+        kept = dtype if _storable(fusing.format_of(dtype), kind, p) else _computed(p, kind)
         out = outs[at]
         by_rows = out is not None and (out.strides[-1] == out.itemsize or not epilogue.paired)
         if (out is not None and by_rows and shapes.writes_in_place(out, *factors, kept)
@@ -161,8 +132,10 @@ def _computed(p: Product, kind: str) -> np.dtype[Any]:
     return np.dtype({"float": "f8" if wide else "f4", "int": "i8" if wide else "i4", "bool": "?"}[kind])
 
 
-def _storable(f: formats.Format, kind: str, p: Product) -> bool:
+def _storable(f: formats.Format | None, kind: str, p: Product) -> bool:
     """Whether the engine rounds to this format as it stores: once."""
+    if f is None:
+        return False
     if isinstance(f, formats.Integer):
         return f.bits >= 8
     if kind == "float" and p.sums.itemsize == 4:

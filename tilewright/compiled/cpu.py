@@ -5,7 +5,7 @@ refused. What is read is what runs: the same recipe says which functions a plan 
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -22,7 +22,7 @@ from tilewright.plans.cpu import CpuPlan, Shape, order
 from tilewright.plans.words import TILE_WORDS
 from tilewright.problem import Gemm
 from tilewright.rules import complex_product
-from tilewright.runtime.cpu import amx, engine, small
+from tilewright.runtime.cpu import amx, engine, fusion, small
 from tilewright.runtime.cpu.engine import Planned
 from tilewright.runtime.cpu.host import Part, Parts
 from tilewright.runtime.cpu.recipe import Recipe
@@ -108,6 +108,8 @@ class CpuKernel(CompiledGemm, CpuCode):
         if plan.copy:
             shape, strides = engine.with_copy(shape, strides, plan)
         asked_for = Parts()
+        if self.problem.epilogue:
+            return fusion.ask(self.problem, self.planned, self.word, asked_for), asked_for
         return Recipe(shape, strides, plan, target, asked_for), asked_for
 
     @cached_property
@@ -151,12 +153,15 @@ class CpuKernel(CompiledGemm, CpuCode):
 
     # ---- running
 
-    def __call__(self, a: Array, b: Array, out: Array | None = None, *, alpha: complex = 1.0,
-                 beta: complex = 0.0) -> Array:
-        return self.bind(a, b, out, alpha=alpha, beta=beta)()
+    def __call__(self, a: Array, b: Array, out: Array | None = None, *, alpha: complex = 1.0, beta: complex = 0.0,
+                 operands: Mapping[str, Any] | None = None, outs: Sequence[Array | None] = ()) -> Any:
+        """As CompiledGemm.__call__. Of a problem with an epilogue, `operands` are arrays by name, in the formats and
+        places that it says, and `outs` arrays for its further results, or None for new ones: all results are a tuple
+        then, in their order."""
+        return self.bind(a, b, out, alpha=alpha, beta=beta, operands=operands, outs=outs)()
 
-    def bind(self, a: Array, b: Array, out: Array | None = None, *, alpha: complex = 1.0,
-             beta: complex = 0.0) -> CpuBound:
+    def bind(self, a: Array, b: Array, out: Array | None = None, *, alpha: complex = 1.0, beta: complex = 0.0,
+             operands: Mapping[str, Any] | None = None, outs: Sequence[Array | None] = ()) -> CpuBound:
         """A call with these operands: see CpuBound. Operands are decoded and converted as tilewright.matmul does
         it, and nothing else is copied. RuntimeError if this machine cannot run the target's code."""
         self.target.require_runnable()
@@ -169,7 +174,12 @@ class CpuKernel(CompiledGemm, CpuCode):
             out = np.empty(p.shapes["out"], formats.FORMATS[p.out].dtype)
         else:
             self._check_out(out, a, b)
-        return CpuBound(self, a, b, out, alpha, beta)
+        return CpuBound(self, a, b, out, alpha, beta, operands, outs)
+
+    def fuse(self, a: Any, b: Any, out: Array, alpha: Any, beta: Any, operands: Mapping[str, Any] | None,
+             outs: Sequence[Array | None], compute: Callable[..., Any] = fusion.compute) -> Any:
+        """The results of the epilogue."""
+        return fusion.by_problem(self.problem, self.planned, self.word, a, b, out, alpha, beta, operands, outs, compute)
 
     def multiply(self, a: Any, b: Any, out: Array, alpha: Any, beta: Any, gemm: Callable[..., Any]) -> None:
         """A product by `gemm(kernel, a, b, c, alpha, beta, conj)`, which takes operands as the engine does: decoded or
@@ -256,11 +266,15 @@ class CpuBound:
     """A kernel with its operands: `bound()` multiplies into `bound.out` and returns it. The arrays are kept, and what
     they hold when it is called is multiplied."""
 
-    def __init__(self, kernel: CpuKernel, a: Array, b: Array, out: Array, alpha: Any, beta: Any) -> None:
+    def __init__(self, kernel: CpuKernel, a: Array, b: Array, out: Array, alpha: Any, beta: Any,
+                 operands: Mapping[str, Any] | None = None, outs: Sequence[Array | None] = ()) -> None:
         self.kernel, self.out = kernel, out
         self._operands = a, b, out, alpha, beta
+        self._fused = operands, outs
 
-    def __call__(self) -> Array:
+    def __call__(self) -> Any:
+        if self.kernel.problem.epilogue:
+            return self.kernel.fuse(*self._operands, *self._fused)
         self.kernel.multiply(*self._operands, CpuKernel.gemm)
         return self.out
 

@@ -87,12 +87,12 @@ class Epilogue:
         """Of the sums: "float" or "int"."""
         return self.expression.parameters[0][1]
 
-    @property
+    @cached_property
     def paired(self) -> bool:
         """Whether two neighbouring columns of the product become one of the results."""
         return self.expression.paired
 
-    @property
+    @cached_property
     def main(self) -> int | None:
         """Which result is C: the first that is not a row's or a column's; None if all are."""
         return next((i for i, x in enumerate(self.expression.results) if not x.reduced), None)

@@ -72,12 +72,12 @@ class Expression:
             pass
         raise ValueError(f"{text!r} is not the text of an expression")
 
-    @property
+    @cached_property
     def paired(self) -> bool:
         """Whether the first two parameters are numbers in columns 2j and 2j + 1 of what the function took."""
         return self.parameters[0][0].endswith(".even")
 
-    @property
+    @cached_property
     def sums(self) -> tuple[str, ...]:
         """The parameters that are not operands: the first, or both halves of its pairs."""
         return tuple(name for name, _ in self.parameters[:1 + self.paired])

@@ -261,10 +261,12 @@ def taken_operands(problem: Gemm, threads: int = 1) -> Product:
     else:
         a, b = (taken(f, sums, *sizes, p.a == p.b) for f in (p.a, p.b))
     out = sums if sums in COMPLEX else stored(p.out, sums, *sizes, bool(p.blocks) or p.a == p.b)
+    if p.epilogue and sums == "i32" and p.out == "f32" and converting_pays(*sizes, p.a == p.b):
+        out = p.out
     layout = "nt" if p.blocks else p.layout
     strides = Strides(*contiguous(p.m, p.k, layout[0]), *contiguous(p.k, p.n, layout[1]),
                       *contiguous(p.m, p.n, "n"))
-    return Product(*sizes, a, b, out, strides, threads)
+    return Product(*sizes, a, b, out, strides, threads, p.epilogue, sums if p.epilogue else "")
 
 
 def of_problem(problem: Gemm, threads: int = 1) -> Product:

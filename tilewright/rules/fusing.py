@@ -5,6 +5,7 @@ Only dtypes, shapes and strides are read, so that the arrays may be NumPy's or s
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +37,12 @@ class Fused(NamedTuple):
     shapes: tuple[tuple[int, ...], ...]
 
 
+@cache      # NumPy makes the name of a dtype anew each time, and takes microseconds
+def format_of(dtype: np.dtype[Any]) -> formats.Format | None:
+    """The format of a dtype; None for complex numbers and what is no number of ours."""
+    return None if dtype.kind == "c" else formats.find(dtype)
+
+
 def made(expression: Expression, operands: tuple[Read, ...], results: tuple[str, ...]) -> Epilogue:
     """The same object for the same expression, so that its text is written once."""
     key = id(expression), operands, results
@@ -63,8 +70,8 @@ def fused(call: Call, p: Product) -> Fused:
     read, arrays = [], []
     for name, kind in expression.parameters[len(expression.sums):]:
         x = given[name]
-        found = formats.find(x.dtype)
-        if found is None or x.dtype.kind == "c":
+        found = format_of(x.dtype)
+        if found is None:
             raise TypeError(f"operands[{name!r}] is {x.dtype}: it must be of integers or real floating-point numbers")
         if KINDS.index(kind_of(found.name)) > KINDS.index(kind):
             raise TypeError(f"operands[{name!r}] is {x.dtype}, and the epilogue takes {kind} for it")
@@ -76,7 +83,7 @@ def fused(call: Call, p: Product) -> Fused:
         read.append(Read(name, found.name, _place(x)))
         arrays.append(whole)
     dtypes = _dtypes(call, p, expression)
-    names = tuple(DEFAULT if x is None else formats.get(x).name for x in dtypes)
+    names = tuple(DEFAULT if x is None else name_of(x) for x in dtypes)
     shapes = tuple({"": shape, "row": shape[:-1], "column": (*shape[:-2], shape[-1])}[x.reduced.partition("_")[0]]
                    for x in expression.results)
     return Fused(made(expression, tuple(read), names), tuple(arrays), dtypes, shapes)
@@ -106,11 +113,17 @@ def _expression(epilogue: Any, sums: str, given: dict[str, Array]) -> Expression
                         f"{arguments.shown(epilogue)}")
     kinds = []
     for name, x in given.items():
-        found = formats.find(x.dtype)
+        found = format_of(x.dtype)
         if found is None:
             raise TypeError(f"operands[{name!r}] is {x.dtype}: it must be of integers or real floating-point numbers")
         kinds.append((name, kind_of(found.name)))
     return traced(epilogue, (("acc", sums), *kinds))
+
+
+def name_of(dtype: np.dtype[Any]) -> str:
+    found = format_of(dtype)
+    assert found is not None
+    return found.name
 
 
 def _place(x: Array) -> str:

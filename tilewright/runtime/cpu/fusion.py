@@ -11,20 +11,23 @@ order depends on the plan's tiles, not on threads.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import forks, formats
-from tilewright.expressions.epilogue import Epilogue
+from tilewright.expressions.epilogue import ADDED, ALPHA, BETA, DEFAULT, Epilogue, Read, with_scalars
 from tilewright.expressions.program import REDUCED
 from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.jobs import Finish
-from tilewright.plans import lowering
+from tilewright.plans import epilogues, lowering
 from tilewright.plans.cpu import Strides
 from tilewright.plans.lowering import Product
 from tilewright.plans.words import TILE_WORDS
+from tilewright.problem import Gemm
 from tilewright.runtime.cpu import amx, engine, packed, pool
 from tilewright.runtime.cpu.engine import Planned, format_of, strides
 from tilewright.runtime.cpu.host import Host, host
@@ -92,12 +95,16 @@ def gemm(a: Matrix, b: Matrix, results: list[Matrix | None], operands: list[Matr
 
 
 def compute(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilogue: Epilogue, on: Host = host,
-            way: Way | None = None) -> list[Matrix] | None:
+            make: type[Recipe] = Recipe) -> list[Matrix] | None:
     """What `gemm` says; None, and results that mean nothing, if an element has no such terms as the word stands for."""
     m, n, _ = of.sizes
     main = _main(results, epilogue)
     lead = of.a.shape[:-2]
-    way = way or _way(of, results, operands, epilogue)
+    if not (m and n and all(lead)):                     # as NumPy reduces nothing
+        nothing = np.empty((*lead, m, n // (1 + epilogue.paired)), of.dtype)
+        return [REDUCED[x.reduced][1](nothing, axis=REDUCED[x.reduced][0]) for x in epilogue.expression.results
+                if x.reduced]
+    way = (_way if on is host else partial(way_of, on=on, make=make))(of, results, operands, epilogue)
     rows, cols = (n, m) if way.exchanged else (m, n)
     kept: list[tuple[str, Matrix]] = []
     table = [_entry(on, x, way.exchanged) for x in operands]
@@ -120,7 +127,7 @@ def compute(of: Sums, results: list[Matrix | None], operands: list[Matrix], epil
         if engine.run(way.recipe, way.swapped, of.a, of.b, c, 1.0, 0.0, address):
             return None
     else:
-        _by_passes(of, main, way, address, on)
+        _by_passes(of, main, way, address, on, make)
     return [REDUCED[how][1](x, axis=-1 if _along(how, way.exchanged) == "rows" else -2) for how, x in kept]
 
 
@@ -154,8 +161,8 @@ def _way(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilogu
 
 
 def way_of(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilogue: Epilogue, on: Host = host,
-           make: type[Recipe] = Recipe, planned: Planned | None = None) -> Way:
-    """`planned`: what is asked for instead of the planner's choice."""
+           make: type[Recipe] = Recipe) -> Way:
+    """The way for such operands; only their formats and strides are read."""
     m, n, k = of.sizes
     main = _main(results, epilogue)
     target = of.target or detect()
@@ -171,8 +178,7 @@ def way_of(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilo
     if k and (whole or not aside or of.b_packed):
         if by_columns and not of.b_packed:
             product = product.swapped
-        if planned is None:
-            planned = _planned(of, product, target)
+        planned = _planned(of, product, target)
         shape, plan = planned.shape, planned.plan
         if plan.algorithm in ("packed", "in_place") and not (shape.tiles and TILE_WORDS[shape.dtype].wider):
             swapped = (by_columns and not of.b_packed) != plan.swap
@@ -229,7 +235,7 @@ def _how(x: Matrix, exchanged: bool) -> str:
 
 # ---- passes
 
-def _by_passes(of: Sums, main: Matrix | None, way: Way, operands: int, on: Host) -> None:
+def _by_passes(of: Sums, main: Matrix | None, way: Way, operands: int, on: Host, make: type[Recipe]) -> None:
     """The sums, in C where they can be, and then all of its tiles, each product by itself."""
     m, n, _ = of.sizes
     in_c = (main is not None and not of.beside and main.dtype == of.dtype and main.shape == (*of.a.shape[:-2], m, n)
@@ -237,21 +243,31 @@ def _by_passes(of: Sums, main: Matrix | None, way: Way, operands: int, on: Host)
     sums = main if in_c and main is not None else np.empty((*of.a.shape[:-2], m, n), of.dtype)
     if way.exchanged and not in_c:
         sums = np.empty((*of.a.shape[:-2], n, m), of.dtype).swapaxes(-1, -2)
-    how = {"threads": of.threads, "plan": of.plan, "target": of.target}
+    how: dict[str, Any] = {"threads": of.threads, "plan": of.plan, "target": of.target}
     if of.b_packed is not None:
         packed.gemm(of.a, of.b, sums, packed=of.b_packed, threads=of.threads)
+    elif not of.sizes[2]:
+        sums[...] = 0
+    elif on is not host:
+        recipe, swapped = recipe_of_sums(of, sums, on, make)
+        engine.run(recipe, swapped, of.a, of.b, sums, 1.0, 0.0)
     elif engine.gemm(of.a, of.b, sums, word=of.word, **how):        # an element has no such terms
         engine.gemm(of.a, of.b, sums, word="", **how)
     finish_passes(of, sums, main, way, operands, on)
 
 
+def recipe_of_sums(of: Sums, sums: Matrix, on: Host, make: type[Recipe]) -> tuple[Recipe, bool]:
+    """For the sums by themselves; and whether it takes the operands in exchanged roles."""
+    chip = of.target or detect()
+    lowered, transposed, _ = engine.lowered(of.a, of.b, sums, of.threads, chip, of.word)
+    planned = Planned(*lowered, of.plan) if of.plan else engine.planned(lowered)
+    return engine.ready(planned, make=make, host=on), transposed != planned.plan.swap
+
+
 def finish_passes(of: Sums, sums: Matrix, main: Matrix | None, way: Way, operands: int, on: Host) -> None:
     """The results of sums, tile by tile."""
-    kind, c = format_of(of.dtype), sums if main is None else main
-    out = "" if c is sums or c.dtype == of.dtype else format_of(c.dtype)
-    target = of.target or detect()
-    address = on.address("finish:emit_finish", target, kind, way.wide, out, *way.finish)
-    function = on.address("finish:emit_finishing", target, kind, way.wide, out)
+    c = sums if main is None else main
+    function, address = functions_of_passes(of, c, way, on)
     m, n, _ = of.sizes
     parts = of.threads if m*n*WORK >= FORK_FLOPS else 1
     rows, cols = (n, m) if way.exchanged else (m, n)
@@ -268,3 +284,139 @@ def finish_passes(of: Sums, sums: Matrix, main: Matrix | None, way: Way, operand
             on.run_parts(function, on.job(job), count, min(count, of.threads), 0)
         else:
             on.callable(function)(on.job(job), 0)
+
+
+def functions_of_passes(of: Sums, c: Matrix, way: Way, on: Host) -> tuple[int, int]:
+    """What finishes all tiles, and one of them."""
+    kind, target = format_of(of.dtype), of.target or detect()
+    out = "" if c.dtype == of.dtype else format_of(c.dtype)
+    return (on.address("finish:emit_finishing", target, kind, way.wide, out),
+            on.address("finish:emit_finish", target, kind, way.wide, out, *way.finish))
+
+
+# ---- factors, and compiled problems
+
+_extended: dict[tuple[int, bool, bool], tuple[Any, Any]] = {}
+
+
+def with_factors(epilogue: Epilogue, operands: list[Matrix], sums: np.dtype[Any], alpha: Any, beta: Any, c: Any,
+                 shape: tuple[int, ...]) -> tuple[Epilogue, list[Matrix]]:
+    """alpha, beta and c, which is broadcast to the product's shape [..., m, n], as further operands."""
+    if alpha == 1 and not beta:
+        return epilogue, operands
+    key = id(epilogue.expression), alpha != 1, bool(beta)
+    if key not in _extended:
+        if len(_extended) >= engine.MOST_RECIPES:
+            _extended.clear()
+        _extended[key] = with_scalars(epilogue.expression, *key[1:]), epilogue.expression   # kept: so is its id
+    read, found = list(epilogue.operands), list(operands)
+    columns = shape[-1] // 2 if epilogue.paired else shape[-1]
+    for name, number in ((ALPHA, alpha if key[1] else None), (BETA, beta if beta else None)):
+        if number is not None:
+            read.append(Read(name, format_of(sums), "scalar"))
+            found.append(np.broadcast_to(np.array(number, sums), (*shape[:-1], columns)))
+    if beta:
+        c = np.broadcast_to(c, shape)
+        parts = [(f"{ADDED}0", c[..., 0::2]), (f"{ADDED}1", c[..., 1::2])] if epilogue.paired else [(ADDED, c)]
+        read += [Read(name, format_of(part.dtype), "full") for name, part in parts]
+        found += [part for _, part in parts]
+    return Epilogue(_extended[key][0], tuple(read), epilogue.results), found
+
+
+def ask(problem: Gemm, planned: Planned, word: str, on: Host) -> Recipe:
+    """Have a host record what a problem with an epilogue needs, of contiguous operands; the recipe of its sums."""
+    of, results, operands, epilogue = _of_problem(problem, planned, word, *(
+        _stand_in(problem.shapes[name][-2:], getattr(problem, name), letter)
+        for name, letter in zip("ab", problem.layout)))
+    way = way_of(of, results, operands, epilogue, on)
+    if way.recipe is not None:
+        return way.recipe
+    main = _main(results, epilogue)
+    m, n, _ = of.sizes
+    recipe, _ = recipe_of_sums(of, _stand_in((m, n), format_of(of.dtype), "n"), on, Recipe)
+    functions_of_passes(of, _stand_in((m, n), format_of(of.dtype), "n") if main is None else main, way, on)
+    return recipe
+
+
+def by_problem(problem: Gemm, planned: Planned, word: str, a: Matrix, b: Matrix, out: Matrix, alpha: Any, beta: Any,
+               operands: Mapping[str, Any] | None, outs: Sequence[Matrix | None], compute: Any) -> Any:
+    """The results of a compiled problem's epilogue, the first that is no reduction in `out`: one, or a tuple."""
+    of, made, stand_ins, epilogue = _of_problem(problem, planned, word, a, b)
+    given = _named(epilogue, operands, stand_ins)
+    further = iter([*outs, *(None for _ in made)])
+    shapes, kept, results = epilogue.shapes(*out.shape[:-2], *of.sizes[:2]), list[Any](), list[Matrix | None]()
+    for at, (x, shape) in enumerate(zip(made, shapes)):
+        own = out if at == epilogue.main else next(further)
+        dtype = None if x is None else x.dtype
+        if own is not None and own.shape != shape:
+            raise ValueError(f"{'out' if own is out else 'outs'} must have the result's shape {shape}, not {own.shape}")
+        direct = own is not None and own.dtype == dtype and (not beta or own is not out)
+        results.append(None if x is None else own if direct else np.empty(shape, x.dtype))
+        kept.append(own)
+    whole = (*out.shape[:-2], *of.sizes[:2])
+    extended, read = with_factors(epilogue, given, of.dtype, alpha, beta, out if beta else None, whole)
+    if beta and epilogue.paired:
+        raise ValueError("beta must be 0 for an epilogue of pairs of columns: out has half as many as there are sums")
+    numbers = compute(of, results, read, extended)
+    if numbers is None:
+        numbers = compute(of._replace(word=""), results, read, extended)
+    reduced, found = iter(numbers), []
+    for x, own in zip(results, kept):
+        one = next(reduced) if x is None else x
+        if own is not None and own is not one:
+            own[...] = one.astype(own.dtype)
+        found.append(one if own is None else own)
+    return tuple(found) if len(found) > 1 else found[0]
+
+
+def _of_problem(problem: Gemm, planned: Planned, word: str, a: Matrix, b: Matrix
+                ) -> tuple[Sums, list[Matrix | None], list[Matrix], Epilogue]:
+    """The sums, and stand-ins for results and operands, which lie as those of a compiled problem."""
+    epilogue: Epilogue = epilogues.read(problem.epilogue)
+    taken = lowering.taken_operands(problem, planned.shape.threads)
+    a, b = (x if format_of(x.dtype) == f else x.astype(formats.FORMATS[f].dtype) for x, f in ((a, taken.a),
+                                                                                             (b, taken.b)))
+    of = Sums(a, b, formats.FORMATS[taken.sums].dtype, planned.shape.threads, planned.plan, planned.target, word)
+    results: list[Matrix | None] = []
+    shapes = epilogue.shapes(problem.m, problem.n)
+    for at, (kind, result, shape) in enumerate(zip(epilogue.result_kinds, epilogue.expression.results, shapes)):
+        if result.reduced:
+            results.append(None)
+            continue
+        name = taken.out if at == epilogue.main else epilogue.results[at].replace(DEFAULT, problem.out)
+        if kind == "float" and not isinstance(formats.FORMATS[name], formats.Float):
+            name = "f64" if taken.sums == "i64" else "f32"
+        results.append(_stand_in(shape, name, "n"))
+    m, n = problem.m, problem.n // (1 + epilogue.paired)
+    extents = {"scalar": (1, 1), "row": (1, n), "column": (m, 1), "full": (m, n)}
+    operands = [np.broadcast_to(_stand_in(extents[x.place], x.format, "n"), (m, n)) for x in epilogue.operands]
+    return of, results, operands, epilogue
+
+
+def _stand_in(shape: tuple[int, ...], format: str, letter: str) -> Matrix:
+    """A contiguous matrix, whose elements are not there; "t": the transpose of one."""
+    dtype = formats.FORMATS[format].dtype
+    rows, cols = shape if letter == "n" else shape[::-1]
+    found = np.lib.stride_tricks.as_strided(np.empty(1, f"u{dtype.itemsize}"), (rows, cols),
+                                            (cols*dtype.itemsize, dtype.itemsize)).view(dtype)
+    return found if letter == "n" else found.T
+
+
+def _named(epilogue: Epilogue, operands: Mapping[str, Any] | None, like: list[Matrix]) -> list[Matrix]:
+    """A compiled problem's operands in their order. TypeError and ValueError for others than it is for."""
+    given = dict(operands or {})
+    names = [x.name for x in epilogue.operands]
+    if set(names) != set(given):
+        raise TypeError(f"operands must have the epilogue's names ({', '.join(names)}), and has ({', '.join(given)})")
+    found = []
+    for x, one in zip(epilogue.operands, like):
+        array = np.asarray(given[x.name], formats.FORMATS[x.format].dtype if np.ndim(given[x.name]) == 0 else None)
+        if format_of(array.dtype) != x.format or not array.flags.aligned:
+            raise TypeError(f"operands[{x.name!r}] must be {x.format}, aligned, as the epilogue says, and is "
+                            f"{array.dtype}")
+        try:
+            found.append(np.broadcast_to(array, (*array.shape[:-2], *one.shape)))
+        except ValueError:
+            raise ValueError(f"operands[{x.name!r}] must broadcast to the result's shape {one.shape}, but its shape is "
+                             f"{array.shape}") from None
+    return found
