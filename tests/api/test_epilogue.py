@@ -127,6 +127,18 @@ def test_sums_of_integers(name):
         np.testing.assert_array_equal(most, (3*exact).max(-1))
 
 
+def test_block_scaled_results():
+    a, b, bias = random(20, 70), random(70, 96), random(96)
+    for name in "mxfp8", "mxfp4", "nvfp4":
+        found, most = tw.matmul(a, b, epilogue=lambda acc, bias: (tw.relu(acc + bias), tw.row_max(acc)),
+                                operands={"bias": bias}, out_dtype=name)
+        wanted = tw.quantize(tw.matmul(a, b, epilogue=lambda acc, bias: tw.relu(acc + bias), operands={"bias": bias}),
+                             name)
+        assert found.format == wanted.format
+        np.testing.assert_array_equal(tw.dequantize(found), tw.dequantize(wanted))
+        close(most, (a.astype(np.float64) @ b).max(-1))
+
+
 def test_out():
     a, b, res, bias = random(60, 40), random(40, 52), random(60, 52), random(52)
     wanted = activated(a.astype(np.float64) @ b, bias, res)
@@ -201,6 +213,8 @@ X = np.ones((4, 6), np.float32)
     (lambda: tw.matmul(X, X.T, epilogue=lambda acc: (acc, acc), out_dtype=("f32",)), ValueError, "out_dtype must be"),
     (lambda: tw.matmul(X, X.T, epilogue=tw.epilogue(activated, bias="row", res="full")), TypeError,
      r"operands must have the epilogue's names \(bias, res\), and has \(\)"),
+    (lambda: tw.matmul(X, X.T, np.empty((4, 4), np.float32), epilogue=abs, out_dtype="mxfp8"), ValueError,
+     "out must be None for a result in mxfp8"),
     (lambda: tw.epilogue(activated, bias="rows", res="full"), ValueError, "bias must be one of scalar, row, col"),
     (lambda: tw.matmul(X, X.T, epilogue=lambda acc: tw.pairs(acc * 2)[0]), TracingError, "the first parameter"),
     (lambda: tw.matmul(X, X.T, epilogue=lambda acc: tw.pairs(acc)[0] + acc), TracingError, "in no other way"),

@@ -35,6 +35,7 @@ def product(call: Call) -> Any:
     if packed is None and numpy_products.takes(a, b, c, None):
         raise TypeError(f"epilogue must be None for products that NumPy multiplies, of {a.dtype} and {b.dtype}")
     asked = call.out_dtype if isinstance(call.out_dtype, tuple) else (call.out_dtype,)
+    asked = tuple(None if isinstance(x, str) and x in formats.BLOCK_FORMATS else x for x in asked)
     wide = "f64" if any(x is not None and formats.find(x) is formats.FORMATS["f64"] for x in asked) else None
     whole = formats.integral(*(f for f in map(fusing.format_of, (a.dtype, b.dtype)) if f))
     p = decide(call._replace(out=None, out_dtype=None if whole else wide), a, b, c, None)
@@ -92,6 +93,8 @@ def _outs(call: Call, f: Fused) -> list[Array | None]:
         name = call.out_name + f"[{at}]" * isinstance(call.out, tuple)
         out = arguments.output(x, name)
         if out is not None:
+            if (block := f.blocks[at]) is not None:
+                raise ValueError(f"{name} must be None for a result in {block.name}, which is a new Quantized")
             if out.shape != shape:
                 raise ValueError(f"{name} must have the result's shape {shape}, but its shape is {out.shape}")
             if dtype is not None:
@@ -145,7 +148,10 @@ def _storable(f: formats.Format | None, kind: str, p: Product) -> bool:
 
 def _delivered(call: Call, f: Fused, results: list[Array], outs: list[Array | None]) -> Any:
     found: list[Any] = []
-    for x, out, dtype in zip(results, outs, f.dtypes):
+    for x, out, dtype, block in zip(results, outs, f.dtypes, f.blocks):
+        if block is not None:
+            found.append(formats.quantize(x, block))
+            continue
         last = x if dtype is None else arguments.rounded(x, dtype)
         if out is None:
             found.append(arguments.wrap(last, call.a, call.b))

@@ -92,7 +92,14 @@ def matmul(
                 that are exact and multiplied by the scales in f32: see docs/formats.md. With operands on a GPU they
                 are there, too, or NumPy's, which are copied in every call; on NVIDIA's GPUs floats may also be of
                 blocks of 128 along k: ceil(k / 128) in place of k, and of b ceil(n / 128) in place of n.
-    epilogue    None: no target has fused epilogues yet.
+    epilogue    a function of the product's numbers, evaluated while they are in registers or in L1: its first parameter
+                is alpha * sums + beta * c, the others are `operands` by name. It is called once with symbols, and may
+                use + - * / **, comparisons, & | ^ ~ << >>, abs and tw.exp, log, tanh, erf, sqrt, gelu, silu, sigmoid,
+                relu, clamp, minimum, maximum, where; it may return a tuple, of which tw.row_sum, column_amax and their
+                like are reductions, and take neighbouring columns by tw.pairs. Or what tilewright.epilogue made of it.
+                out_dtype may be a tuple then, one for each result that is no reduction, or name a block-scaled format;
+                out a tuple. See docs/epilogues.md.
+    operands    a dict of arrays and numbers that broadcast to the result, of any format and strides
 
     Arrays on a CUDA device (torch, CuPy, JAX, DLPack, __cuda_array_interface__) or on an AMD GPU (torch, DLPack) are
     multiplied there, not copied, on the stream that is their library's current one; all must be of one library and on

@@ -30,11 +30,13 @@ class Fused(NamedTuple):
                 fewer elements; in the order of epilogue.operands
     dtypes      of the results; of reductions None: that in which they are computed
     shapes      of the results
+    blocks      the block-scaled formats of those that are quantized then, along their last axis; None of others
     """
     epilogue: Epilogue
     operands: tuple[Array, ...]
     dtypes: tuple[np.dtype[Any] | None, ...]
     shapes: tuple[tuple[int, ...], ...]
+    blocks: tuple[formats.BlockFormat | None, ...]
 
 
 @cache      # NumPy makes the name of a dtype anew each time, and takes microseconds
@@ -82,11 +84,11 @@ def fused(call: Call, p: Product) -> Fused:
                              f"{x.shape}") from None
         read.append(Read(name, found.name, _place(x)))
         arrays.append(whole)
-    dtypes = _dtypes(call, p, expression)
+    dtypes, blocks = _dtypes(call, p, expression)
     names = tuple(DEFAULT if x is None else name_of(x) for x in dtypes)
     shapes = tuple({"": shape, "row": shape[:-1], "column": (*shape[:-2], shape[-1])}[x.reduced.partition("_")[0]]
                    for x in expression.results)
-    return Fused(made(expression, tuple(read), names), tuple(arrays), dtypes, shapes)
+    return Fused(made(expression, tuple(read), names), tuple(arrays), dtypes, shapes, blocks)
 
 
 def _given(operands: Any) -> dict[str, Array]:
@@ -132,7 +134,8 @@ def _place(x: Array) -> str:
     return "full" if rows and columns else "row" if columns else "column" if rows else "scalar"
 
 
-def _dtypes(call: Call, p: Product, expression: Expression) -> tuple[np.dtype[Any] | None, ...]:
+def _dtypes(call: Call, p: Product, expression: Expression
+            ) -> tuple[tuple[np.dtype[Any] | None, ...], tuple[formats.BlockFormat | None, ...]]:
     """Those asked for, else what the product has without an epilogue, if it is of the result's kind."""
     asked = call.out_dtype
     plain = sum(not x.reduced for x in expression.results)
@@ -140,21 +143,28 @@ def _dtypes(call: Call, p: Product, expression: Expression) -> tuple[np.dtype[An
     if len(each) != plain:
         raise ValueError(f"out_dtype must be a format or {plain} of them, one for each result that is no reduction, "
                          f"not {len(each)}")
-    wanted, found = iter(each), list[np.dtype[Any] | None]()
+    wanted, found, blocks = iter(each), list[np.dtype[Any] | None](), list[formats.BlockFormat | None]()
     for kind, result in zip(expression.kinds, expression.results):
         if result.reduced:
             if kind == "bool":
                 raise TypeError(f"epilogue returns {result.reduced} of comparisons: tw.where makes numbers of them")
             found.append(None)
+            blocks.append(None)
             continue
         one = next(wanted)
+        blocks.append(formats.BLOCK_FORMATS.get(one) if isinstance(one, str) else None)
+        if blocks[-1] is not None:
+            if kind != "float":
+                raise TypeError(f"out_dtype={one!r} is for results that are floats, and the epilogue's is {kind}")
+            found.append(_default(p, kind) if p.sums.itemsize == 8 else arguments.F32)
+            continue
         dtype = _default(p, kind) if one is None else formats.get(one, "out_dtype").dtype
         if one is not None and (dtype.kind == "c" or (kind == "float" and isinstance(formats.find(dtype),
                                                                                      (formats.Integer, formats.Bool)))):
             raise TypeError(f"out_dtype must be of real floating-point numbers for a result of the epilogue that is "
                             f"{kind}, not {one!r}")
         found.append(dtype)
-    return tuple(found)
+    return tuple(found), tuple(blocks)
 
 
 def _default(p: Product, kind: str) -> np.dtype[Any]:
