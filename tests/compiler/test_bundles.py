@@ -91,6 +91,16 @@ def test_code_of_another_size_than_the_index_says(file, monkeypatch):
         bundle.Bundle(file).code("('one', 1)")
 
 
+def test_a_plan_that_is_none(tmp_path, monkeypatch):
+    here = tw.detect()
+    monkeypatch.setattr(bundles.sources, "digest", lambda *modules: "")
+    path = tmp_path / "kernels.twk"
+    path.write_bytes(bundle.packed(replace(INDEX, target=Target(here.name, here.code_key)), CODES))
+    with pytest.raises(Refused, match=r"has a plan that is none: not a plan: 'a plan'"):
+        tw.load(path)
+    assert not bundle.used
+
+
 def test_another_tilewright(file, monkeypatch):
     with pytest.raises(Refused, match=r"was built from other sources of tilewright .* build it again"):
         tw.load(file)

@@ -75,7 +75,7 @@ Layout = Annotated[
 TargetName = Annotated[
     str,
     typer.Option("--target", "-t", metavar="NAME", help="native, nvidia or amd: the CPU or GPU of this machine; or a "
-                 "name such as x86-avx2, sm_90a, h100, gfx950 or mi325x.", **completed(target_names)),
+                 "name such as x86-avx2, zen4, sm_90a, h100, gfx950 or mi325x.", **completed(target_names)),
 ]
 
 

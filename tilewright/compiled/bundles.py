@@ -18,6 +18,7 @@ from tilewright.compiled import compile as compiling
 from tilewright.compiled.base import CompiledGemm
 from tilewright.compiler import bundle, sources
 from tilewright.compiler.bundle import Refused
+from tilewright.plans import asked, gpu
 from tilewright.problem import Gemm
 from tilewright.runtime.cpu import amx
 from tilewright.targets import CpuTarget, machine
@@ -78,6 +79,7 @@ def load(path: str | os.PathLike[str]) -> Bundle:
         content = bundle.Bundle(place)
         _check_version(place, content.index)
         found = Bundle(place, content, _target(place, content.index.target))
+        _check_plans(place, content, found.target)
         bundle.use(content)
         _forget()
         return found
@@ -92,6 +94,15 @@ def _check_version(path: Path, index: bundle.Index) -> None:
         raise Refused(f"{path} was built from other sources of tilewright {__version__} than these: {again}")
 
 
+def _check_plans(path: Path, content: bundle.Bundle, target: Any) -> None:
+    """That they are plans for this target. They are judged when they are used, for the shape then."""
+    try:
+        for each in content.plans.values():
+            asked.plan(each.plan, target)
+    except ValueError as error:
+        raise Refused(f"{path} has a plan that is none: {error}") from None
+
+
 def _target(path: Path, wanted: bundle.Target) -> Any:
     """This machine's record for the target. Refused or RuntimeError if it has none."""
     try:
@@ -101,7 +112,8 @@ def _target(path: Path, wanted: bundle.Target) -> Any:
     if not isinstance(known, CpuTarget):
         from tilewright.runtime.gpu.engine import first_device
         engine, on = first_device(known)
-        forks.imported(engine.compiler)                 # what a first product would import
+        for name in (engine.compiler, "tilewright.api.products", gpu.planner(on.target).__name__):
+            forks.imported(name)                        # what a first product would import
         if on.target.code_key != wanted.code:
             raise Refused(f"{path} is for {wanted.code}, and {on.name} takes {on.target.code_key}")
         return on.target
