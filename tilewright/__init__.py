@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.cpu.pool import set_num_threads as set_num_threads
     from tilewright.runtime.cpu.pool import threads as threads
     from tilewright.runtime.cuda.driver import detect as detect
+    from tilewright.runtime.parametric import kernel as kernel
     from tilewright.simulator.product import simulate as simulate
     from tilewright.targets import target as target
     from tilewright.tuner.ahead import build as build
@@ -95,6 +96,7 @@ _HOME = {
     "epilogue": "tilewright.expressions.epilogue",
     "gemm": "tilewright.api.products",
     "get_num_threads": "tilewright.runtime.cpu.pool",
+    "kernel": "tilewright.runtime.parametric",
     "load": "tilewright.compiled.bundles",
     "matmul": "tilewright.api.builtin",
     "pack": "tilewright.api.packed",

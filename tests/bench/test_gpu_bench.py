@@ -429,7 +429,7 @@ def test_operands_rotate_through_more_than_twice_the_cache() -> None:
     l2 = 60 << 20
     for n in (64, 1000, 1024, 4096, 8192):
         for dtype, size in (("f32", 4), ("f64", 8)):
-            count = gpu_device.sets(Gemm(n, n, n, dtype), l2)
+            count = gpu_device.sets(Gemm(n, n, n, dtype).min_bytes, l2)
             assert count >= 2
             assert count * 3 * size * n * n > 2 * l2 or count == gpu_measure.MOST_SETS
 

@@ -227,17 +227,17 @@ sys.path.append(sys.argv[2])
 job = pickle.load(sys.stdin.buffer)
 def tell(event, **details):
     print(json.dumps(dict(event=event, **details)), flush=True)
-for name in ("matmul", *job.plans):
+for name in ("in use", *job.plans):
     tell("trying", name=name)
     if "mc=777" in name:
         time.sleep(600)
     if "mc=888" in name:
         os.abort()
-tell("phase", names=["matmul", *job.plans])
+tell("phase", names=["in use", *job.plans])
 if any("mc=1234" in name for name in job.plans):
     tell("disturbed")
 for turn in range(9):
-    for name in ("matmul", *job.plans):
+    for name in ("in use", *job.plans):
         if turn == 3 and "mc=999" in name:
             time.sleep(600)
         if turn == 3 and "mc=1111" in name:

@@ -241,7 +241,7 @@ class Gpu:
         return found
 
     def operands(self, case: Case) -> list[Operands]:
-        return [make(self.on, case.problem, gap=case.gap) for _ in range(sets(case.problem, self.target.l2))]
+        return [make(self.on, case.problem, gap=case.gap) for _ in range(sets(case.problem.min_bytes, self.target.l2))]
 
     def reference(self, case: Case, first: Operands) -> Answers:
         ours = reference(first, ROUNDED.get(case.algorithm or "", 0.0))

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class _Group(Group):
-    """`tilewright tune 512 512 512` is `tilewright tune measure 512 512 512`, and `tilewright tune shapes.jsonl` is
-    `tilewright tune shapes shapes.jsonl`."""
+    """`tilewright tune 512 512 512` and `tilewright tune --step shared` are `tilewright tune measure`, and
+    `tilewright tune shapes.jsonl` is `tilewright tune shapes shapes.jsonl`."""
 
     kept = "what was measured before is kept"
 
@@ -36,10 +36,16 @@ class _Group(Group):
 app = App(
     cls=_Group,
     help="Measure the most promising plans for a problem, or for those of a file, and use the fastest from then on: "
-    "tilewright tune M N K, tilewright tune shapes.jsonl.",
+    "tilewright tune M N K, tilewright tune shapes.jsonl. Or find the sizes of a step of the ladder: tilewright tune "
+    "--step shared.",
     no_args_is_help=True,
 )
 
+TunedStep = Annotated[
+    str | None,
+    typer.Option("--step", "-s", metavar="NAME", help="A step of the target's ladder whose sizes are to be found: "
+                 "shared, coalesced or registers of GPUs, registers of CPUs.", show_default=False),
+]
 Threads = Annotated[
     list[str] | None,
     typer.Option("--threads", help="Thread counts, such as 1,all.", metavar="LIST", show_default="all"),
@@ -59,9 +65,9 @@ Vendor = Annotated[
 
 @app.command()
 def measure(
-    m: common.M, n: common.N, k: common.K,
+    m: common.SomeM = None, n: common.SomeN = None, k: common.SomeK = None,
     dtype: common.Dtype = "f32", layout: common.Layout = None, target: common.TargetName = "native",
-    threads: Threads = None,
+    threads: Threads = None, step: TunedStep = None,
     time_limit: TimeLimit = None,
     candidates: Candidates = 12,
     vendor: Vendor = None,
@@ -71,7 +77,14 @@ def measure(
 
     Plans take turns with matmul as it is, in a process of their own; only one that is faster beyond doubt replaces what
     matmul does.  `tilewright tune show` prints what was kept.
+
+    With --step the sizes of a step, such as L, S and V, are found for a chip: every configuration is compiled and
+    counted in the simulator, ranked by the least time that its counts allow, verified, and timed where the chip is.
     """
+    if step is not None:
+        return _step(step, (m, n, k), target, time_limit, candidates, json)
+    if m is None or n is None or k is None:
+        raise BadInput("Missing argument: give M, N and K, or --step")
     found: list[Result] = []
 
     def kept() -> str:
@@ -98,6 +111,7 @@ def measure(
                 _print(result)
         if json is not None:
             output.write_json([_record(x) for x in found], json)
+    return None
 
 
 def _record(x: Result) -> dict[str, Any]:
@@ -161,6 +175,26 @@ def duration(seconds: float) -> str:
     return f"about {seconds:.0f} s" if seconds < 100 else f"about {seconds / 60:.0f} min"
 
 
+def _step(step: str, sizes: tuple[int | None, ...], target: str, time_limit: float | None, candidates: int,
+          json: Path | None) -> None:
+    """Find the sizes of a step of a ladder."""
+    with errors(lambda: "nothing of this run was kept"):
+        import tilewright as tw
+        from tilewright.ladder import tunable
+        from tilewright.outputs import Progress
+
+        chip = common.target(target)
+        kernel = tunable.step(step, chip)
+        args = tunable.arguments(chip, *(size or tunable.size(chip) for size in sizes))
+        with Progress(common.console(json == output.STDOUT), "configurations", len(kernel.configurations)) as bar:
+            def hear(event: dict[str, Any]) -> None:
+                if event["event"] == "prepared":
+                    bar.advance()
+
+            result = tw.tune(kernel, *args, target=chip, time_limit=time_limit, candidates=candidates, listen=hear)
+    output.show(result.record, lambda: typer.echo(str(result)), json)
+
+
 def _print(result: Result) -> None:
     """Plans on lines of their own, to be copied; below them their times."""
     typer.echo(result.title)
@@ -211,11 +245,27 @@ def show(
     """Print what was measured on this and other machines: the best plan of each problem."""
     from tilewright.plans.measured import store
 
-    rows = store.rows()
+    rows, kernels = store.rows(), store.rows(store.KERNELS)
     better = {(r.target, r.model, r.key) for r in rows if r.role == "best"}
     chosen = [r for r in rows
               if every or r.role == "best" or (r.role == "model" and (r.target, r.model, r.key) not in better)]
-    output.show(lambda: [vars(r) for r in chosen], lambda: typer.echo(_shown(chosen, store.path())), json)
+    kernels = [r for r in kernels if every or r.role == "best"]
+
+    def say() -> None:
+        if chosen or not kernels:
+            typer.echo(_shown(chosen, store.path()))
+        if kernels:
+            typer.echo(_kernels(kernels))
+
+    output.show(lambda: [vars(r) for r in (*chosen, *kernels)], say, json)
+
+
+def _kernels(rows: list[Any]) -> str:
+    cells = [["kernel", "target", "sizes", "configuration", "", "ms", "times before", "bound ms", "date", "processor"]]
+    cells += [[r.kernel, r.target, r.problem, r.configuration, r.role, f"{r.seconds * 1e3:.4g}",
+               f"{r.ratio:.3f} ({r.ratio_q1:.3f} to {r.ratio_q3:.3f})", f"{r.bound * 1e3:.4g}", r.date[:10], r.model]
+              for r in rows]
+    return f"\n{output.table(cells, right=(5, 6, 7))}"
 
 
 def _shown(rows: list[Row], path: Path | None) -> str:
@@ -250,7 +300,7 @@ def export(
     """Write everything that was measured as JSON lines, for another machine of this kind."""
     from tilewright.plans.measured import store
 
-    lines = [row.to_json() + "\n" for row in store.rows()]
+    lines = [row.to_json() + "\n" for table in store.TABLES_OF_FILE for row in store.rows(table)]
     if file is None:
         typer.echo("".join(lines), nl=False)
     else:

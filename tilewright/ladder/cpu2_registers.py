@@ -25,25 +25,26 @@ class Tiling(NamedTuple):
     NR: int         # columns: NV * V
 
 
-def tiling(target: CpuTarget, dtype: str) -> Tiling:
-    """Two vectors wide, and as many rows as leave room for a row of B and one broadcast element of A.
+def tiling(target: CpuTarget, dtype: str, MR: int = 0, NV: int = 2) -> Tiling:
+    """Two vectors wide, and as many rows as leave room for a row of B and one broadcast element of A, unless MR is
+    given.
 
     The article's inequality MR NV + NV + 1 <= registers. AVX2 (16 registers) gets 6 rows: 12 + 2 + 1 = 15;
     AVX-512 (32 registers) gets 14 rows: 28 + 2 + 1 = 31.
     """
     T = TYPES[dtype]
-    V, NV = target.lanes(T.bytes), 2
-    return Tiling(T, V, (target.registers - NV - 1) // NV, NV, NV * V)
+    V = target.lanes(T.bytes)
+    return Tiling(T, V, MR or (target.registers - NV - 1) // NV, NV, NV * V)
 
 
-def emit_registers(target, dtype):
+def emit_registers(target, dtype, MR=0, NV=2):
     """C[m, n] = A[m, depth] @ B[depth, n], tile by tile."""
-    T, _, MR, _, NR = tiling(target, dtype)
+    T, _, MR, _, NR = tiling(target, dtype, MR, NV)
     k = Kernel(f"ladder2_registers_{dtype}", m=i64, n=i64, depth=i64, a=ptr(T), b=ptr(T), c=ptr(T))
     m, n, depth, a, b, c = k.args
     a, b, c = a.view(depth, 1), b.view(n, 1), c.view(n, 1)
 
-    tile = emit_tile(target, dtype)
+    tile = emit_tile(target, dtype, MR, NV)
     m_whole, n_whole = m // MR * MR, n // NR * NR
     with k.loop(m_whole, step=MR) as i:
         with k.loop(n_whole, step=NR) as j:
@@ -53,9 +54,9 @@ def emit_registers(target, dtype):
     return k.function
 
 
-def emit_tile(target, dtype):
+def emit_tile(target, dtype, MR=0, NV=2):
     """C[MR, NR] = A[MR, kc] @ B[kc, NR], parts of row-major matrices with rows of lda, ldb and ldc elements."""
-    T, V, MR, NV, _ = tiling(target, dtype)
+    T, V, MR, NV, _ = tiling(target, dtype, MR, NV)
     k = Kernel(f"tile_{dtype}", kc=i64, a=ptr(T), lda=i64, b=ptr(T), ldb=i64, c=ptr(T), ldc=i64)
     kc, a, lda, b, ldb, c, ldc = k.args
     a, b, c = a.view(lda, 1), b.view(ldb, 1), c.view(ldc, 1)

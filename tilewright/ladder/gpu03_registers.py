@@ -9,9 +9,9 @@ from tilewright.ir import f32
 from tilewright.ladder.gpu_gemm import begin, outer_product, store
 
 
-def emit_registers(V=8, BLOCK=16):
+def emit_registers(V=8, BLOCK=16, warp=32):
     """CTAs of BLOCK x BLOCK threads, each with V x V neighbouring elements."""
-    k, g = begin("gpu3_registers", (BLOCK, BLOCK))
+    k, g = begin("gpu3_registers", (BLOCK, BLOCK), warp=warp)
     (tx, ty), (bx, by) = k.thread, k.block
     i0, j0 = (bx * BLOCK + tx) * V, (by * BLOCK + ty) * V
 

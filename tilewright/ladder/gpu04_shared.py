@@ -11,10 +11,10 @@ from tilewright.ir import f32
 from tilewright.ladder.gpu_gemm import begin, outer_product, store
 
 
-def emit_shared(L=128, S=8, V=8):
+def emit_shared(L=128, S=8, V=8, warp=32):
     """A CTA computes L x L of C from tiles of A [L, S] and B [S, L], each of its (L/V)² threads V x V neighbours."""
     T = L // V
-    k, g = begin("gpu4_shared", (T, T))
+    k, g = begin("gpu4_shared", (T, T), warp=warp)
     a_smem, b_smem = k.smem("a_smem", (L, S), f32), k.smem("b_smem", (S, L), f32)
     (tx, ty), (bx, by) = k.thread, k.block
     i0, j0 = by * L, bx * L                                     # the CTA's tile of C

@@ -10,10 +10,10 @@ from tilewright.ladder.gpu04_shared import fetch_a, fetch_b, walk
 from tilewright.ladder.gpu_gemm import begin, outer_product, store
 
 
-def emit_coalesced(L=128, S=8, V=8):
+def emit_coalesced(L=128, S=8, V=8, warp=32):
     """As step 4; a thread computes every (L/V)-th row and column of the CTA's L x L."""
     T = L // V
-    k, g = begin("gpu5_coalesced", (T, T))
+    k, g = begin("gpu5_coalesced", (T, T), warp=warp)
     a_smem, b_smem = k.smem("a_smem", (L, S), f32), k.smem("b_smem", (S, L), f32)
     (tx, ty), (bx, by) = k.thread, k.block
     i0, j0 = by * L, bx * L

@@ -28,9 +28,9 @@ class Gemm(NamedTuple):
     c: Value
 
 
-def begin(name, threads, min_ctas=1, **other):
+def begin(name, threads, min_ctas=1, warp=32, **other):
     """(k, its arguments); a[i, p], b[p, j] and c[i, j] are elements. `other` types replace those of PARAMETERS."""
-    k = Kernel(name, threads=threads, min_ctas=min_ctas, **(PARAMETERS | other))
+    k = Kernel(name, threads=threads, min_ctas=min_ctas, warp=warp, **(PARAMETERS | other))
     m, n, depth, alpha, a, lda, b, ldb, beta, c, ldc = k.args
     return k, Gemm(m, n, depth, alpha, lda, ldb, a.view(lda, 1), b.view(ldb, 1), beta, c.view(ldc, 1))
 

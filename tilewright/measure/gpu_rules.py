@@ -14,12 +14,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from tilewright.measure.measure import Call, Rules, Sample
-
-if TYPE_CHECKING:
-    from tilewright.problem import Gemm
 
 Launch = Callable[[], Any]
 MOST_LAUNCHES = 256  # in a graph
@@ -82,9 +79,10 @@ class Events:
         return GraphTrack(self, [partial(launch, *args) for launch, args in calls])
 
 
-def sets(problem: Gemm, l2: int) -> int:
-    """How many sets of operands rotate: more than twice the L2 cache passes before one comes again; two at least."""
-    return max(2, min(MOST_SETS, 1 + 2 * l2 // max(problem.min_bytes, 1) + 1))
+def sets(size: int, l2: int) -> int:
+    """How many sets of operands, each of so many bytes, rotate: more than twice the L2 cache passes before one comes
+    again; two at least."""
+    return max(2, min(MOST_SETS, 1 + 2 * l2 // max(size, 1) + 1))
 
 
 # ---- the median protocol

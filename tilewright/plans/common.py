@@ -152,6 +152,12 @@ class Cost:
         return max(self.parts, key=lambda part: part[1])[0]
 
 
+def overlapped(alone: float, parts: Mapping[str, float], rounds: float | None = None) -> Cost:
+    """The longest of several causes and a tenth of the others, which overlap with it; `alone` overlaps with nothing."""
+    longest, *others = sorted(parts.values(), reverse=True)
+    return Cost(alone + longest + 0.1*sum(others), tuple(parts.items()), rounds=rounds)
+
+
 def total(terms: Iterable[Term]) -> int:
     return sum(term.bytes for term in terms)
 

@@ -6,7 +6,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from tilewright.plans import epilogues, gemv_model
-from tilewright.plans.common import Cost, Term
+from tilewright.plans.common import Cost, Term, overlapped
 from tilewright.plans.gemv_rules import LANES
 from tilewright.plans.gpu import WIDEST, bits_of, memory_traffic
 
@@ -179,7 +179,8 @@ def _product(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
         added += 2 * plan.split_k * tiles*tile / (L2 * target.sms * target.clock)
     finishing = epilogues.slots(shape.epilogue) * plan.extent[0]*plan.extent[1] * rounds*resident
     added += finishing / (LANES*SCHEDULERS*target.clock)
-    return _overlapping(START + added + SLICE*(plan.slices - 1), work, through_l2, once, rounds)
+    return overlapped(START + added + SLICE*(plan.slices - 1),
+                      {"multiply-adds": work, "from L2": through_l2, "memory": once}, rounds)
 
 
 def _busy(plan: NvidiaPlan, warps: int) -> float:
@@ -192,13 +193,6 @@ def _once(shape: GpuShape, target: GpuTarget) -> float:
     """Seconds in which the memory gives and takes each element once."""
     (a, b), c, (m, n, k) = shape.bits, bits_of(shape.out), (shape.m, shape.n, shape.k)
     return (shape.batch * (m*k*a + k*n*b + m*n*c) // 8 + epilogues.bytes_moved(shape)) / (0.85*target.bandwidth)
-
-
-def _overlapping(alone: float, work: float, through_l2: float, once: float, rounds: float) -> Cost:
-    """The longest of three counts, and a tenth of the others; `alone` overlaps with nothing."""
-    parts = (("multiply-adds", work), ("from L2", through_l2), ("memory", once))
-    longest, *others = sorted((seconds for _, seconds in parts), reverse=True)
-    return Cost(alone + longest + 0.1*sum(others), parts, rounds=rounds)
 
 
 def _cost_of_warpgroups(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:

@@ -52,6 +52,7 @@ class Access:
         self.remote = remote
         self.counters: dict[str, Traffic] = {}          # by array
         self.met: set[tuple[Pattern, int]] = set()      # patterns, and where they began
+        self.last: Part | None = None                   # where it went, if to one array
         self.shape = (self.item, self.length, align, self.reads)
 
     # ---- one CPU thread
@@ -223,7 +224,7 @@ class Access:
             address = np.where(lanes, address, address[lane])
         else:
             lane = 0
-        found = self.look_up(gang, address, on, lane)
+        found = self.last = self.look_up(gang, address, on, lane)
         if found is not None:
             yield found
             return

@@ -21,6 +21,7 @@ from tilewright.ir.types import i32
 from tilewright.ir.vectors import vectorised
 from tilewright.simulator import control
 from tilewright.simulator.access import Access
+from tilewright.simulator.fused import fused
 from tilewright.simulator.memory import numpy_type
 from tilewright.simulator.report import BasicBlock, Fault
 from tilewright.simulator.wgmma import in_flight
@@ -41,6 +42,7 @@ class Code:
         self.initial: list[Any] = []                # what the slots of a new call hold
         self.slots: dict[Any, int] = {}
         self.exits: list[control.Label] = []        # of the regions around the step that is being made
+        self.accesses: list[Access] = []            # of the step that was made last
         self.params = [self.slot(value) for _, value in function.params]
         self.builtins = {name: self.slot(value) for name, value in function.builtins.items()}
         self.arrays = {array: self.slot(pointer) for array, pointer in function.arrays.items()}
@@ -115,21 +117,25 @@ def _emit(code: Code, nodes: list) -> None:
 
     def run(gang: Gang) -> None:
         nonlocal steps
+        first = steps is None
         if steps is None:
-            steps = []
+            steps, code.accesses = [], []
             for node in nodes:
                 step = _guarded(code, node)
                 if step is not None:
                     steps.append(step)
-                block.kinds[_kind(node)] += 1
+                block.kinds[kind_of(node)] += 1
                 block.flops += _flops(node)
             del block.kinds[""]
         frame = gang.frame
         env = frame.env
         if len(env) < len(code.initial):        # of a call that began before the slots of this step were known
             env += code.initial[len(env):]
+        accesses = code.accesses
         for step in steps:
             step(gang, env)
+        if first and code.machine.fuses:
+            block.fused = fused(accesses)
         block.runs += gang.active_warps
         block.threads += gang.active_threads
         frame.pc += 1
@@ -160,6 +166,7 @@ def _guarded(code: Code, node: Any) -> Step | None:
 def _load(code: Code, node: Load) -> Step:
     access = Access(code.machine, code.name, node.line, "load", node.result.type, node.align,
                     remote=node.pointer.type.space == "cluster")
+    code.accesses.append(access)
     d, p, load = code.slot(node.result), code.slot(node.pointer), access.load
     if node.mask is None:
         def plain(gang: Gang, env: list) -> None:
@@ -175,6 +182,7 @@ def _load(code: Code, node: Load) -> Step:
 def _store(code: Code, node: Store) -> Step:
     access = Access(code.machine, code.name, node.line, "store", node.value.type, node.align,
                     remote=node.pointer.type.space == "cluster")
+    code.accesses.append(access)
     p, x, store = code.slot(node.pointer), code.slot(node.value), access.store
     if node.mask is None:
         def plain(gang: Gang, env: list) -> None:
@@ -355,7 +363,8 @@ _STEPS: dict[type, Callable[[Code, Any], Step | None]] = {
 
 # ---- counting
 
-def _kind(node: Any) -> str:
+def kind_of(node: Any) -> str:
+    """Of instruction, as reports count it; nothing for what costs nothing."""
     if isinstance(node, Op):
         kind = node.operation.kind
         return "float" if kind == "integer" and any(x.type.is_float for x in node.operands + node.results) else kind

@@ -36,13 +36,14 @@ Grid = int | Sequence[int] | None
 
 class Machine:
     def __init__(self, function: Function, memory: AddressSpace, externals: Mapping[str, Callable[..., Any]],
-                 report: Report | None = None, target: str | None = None) -> None:
+                 report: Report | None = None, target: str | None = None, fuses: bool = False) -> None:
+        """fuses: count what the compiler makes of neighbouring accesses (simulator.fused)."""
         self.function, self.memory = given.recorded(function), memory
         self.externals = {"sched_yield": lambda: 0} | dict(externals)
         self.gpu = function.threads is not None
         self.shape = function.threads or (1, 1)
         self.warp = function.warp if self.gpu else 1
-        self.banks = banks.of(target, self.warp)
+        self.banks, self.fuses = banks.of(target, self.warp), fuses
         self.there = self.shape[0] * self.shape[1]              # threads of a CTA
         if self.there > THREADS:
             raise ValueError(f"{function.name} has CTAs of {self.there} threads, and GPUs allow 1 to {THREADS}")

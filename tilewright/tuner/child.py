@@ -1,5 +1,5 @@
-"""The process that measures one problem's plans, on this CPU or (on_gpu.py) on a GPU, and the rules by which one of
-them wins; search.py starts it, listens to it and ends it.
+"""The process that measures one problem's plans, on this CPU or (on_gpu.py) on a GPU, or the configurations of a user's
+kernel (launches.py), and the rules by which one of them wins; search.py starts it, listens to it and ends it.
 
 It is given a `Job` (measure/process.py); its events:
 
@@ -15,8 +15,8 @@ It is given a `Job` (measure/process.py); its events:
 
 Phase by phase the slower half of the plans drops out (successive halving), until a few are left, which take turns until
 it is certain which of them wins. Every round gives each contender one turn, so that what disturbs the machine disturbs
-all of them alike, and what counts are ratios within a round. `REFERENCE` is matmul as it is without what is being
-measured.
+all of them alike, and what counts are ratios within a round. `REFERENCE` is matmul, or a user's
+kernel, as it is without what is being measured.
 """
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tilewright.runtime.cpu import engine, small
 from tilewright.runtime.gpu.driver import LibraryError
 from tilewright.targets import CpuTarget, detect
 
-REFERENCE = "matmul"
+REFERENCE = "in use"            # a contender: what runs without what is being measured
 FINALISTS = 3                   # beside matmul and the model's plan
 HEAT = 3                        # rounds of a phase before the last
 SURE = 5                        # rounds after which the last phase may end
@@ -61,9 +61,17 @@ class Job:
     time_limit: float
     vendor: bool = False        # compare what wins with another library
 
+    def __str__(self) -> str:
+        return str(self.problem)
 
-def run(job: Job, emit: Emit, clock: measure.Clock = time.perf_counter) -> None:
-    """Try every plan once, compare it with float64, time them all in turn, and the best of them for longer."""
+    @property
+    def flops(self) -> int:
+        return self.problem.flops
+
+
+def run(job: Any, emit: Emit, clock: measure.Clock = time.perf_counter) -> None:
+    """Try every plan of a Job, or every configuration of a launches.KernelJob, once, compare its result, time them all
+    in turn, and the best of them for longer."""
     began = clock()
     by = _contenders(job)
     trying, heats = by.shares
@@ -150,7 +158,10 @@ class Contenders:
         return lambda: False
 
 
-def _contenders(job: Job) -> Contenders:
+def _contenders(job: Any) -> Contenders:
+    if not isinstance(job, Job):
+        from tilewright.tuner.launches import contenders
+        return contenders(job)
     if isinstance(job.target, CpuTarget):
         return OnCpu(job)
     from tilewright.tuner.on_gpu import OnGpu

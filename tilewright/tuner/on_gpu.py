@@ -30,23 +30,34 @@ if TYPE_CHECKING:
 POISON = 0xFFFFFFFF     # nan, -1 or the largest, so that an element that was not written cannot pass for right
 
 
-class OnGpu(Contenders):
-    """Launches on the first device of a target's architecture.
-
-    Operands are of the formats in which they are multiplied: plans differ in nothing that is converted before.
-    """
+class OnDevice(Contenders):
+    """Launches on a stream of the first device of a target's architecture."""
     shares = 0.6, 0.8           # to compile takes longer than to measure
     rules = GpuRules()
 
-    def __init__(self, problem: Gemm, target: Target) -> None:
+    def __init__(self, target: Target) -> None:
         self.engine, self.on = first_device(target)
-        self.driver, target = self.engine.driver, self.on.target
+        self.driver = self.engine.driver
         self.stream = self.driver.Stream(self.on)
         self.track = Events(self.stream).track
+
+    def sets_of(self, size: int) -> int:
+        """How many sets of operands of so many bytes take turns."""
+        return sets(size, self.on.target.l2 * getattr(self.on.target, "xcds", 1))       # of all dies
+
+
+class OnGpu(OnDevice):
+    """The plans of a product.
+
+    Operands are of the formats in which they are multiplied: plans differ in nothing that is converted before.
+    """
+
+    def __init__(self, problem: Gemm, target: Target) -> None:
+        super().__init__(target)
+        target = self.on.target
         self.o = o = operands.make(gpu.lower(problem, target))
         self.references = [(one.c, check.Reference(one)) for one in o.compared.values()]
-        l2 = target.l2 * getattr(target, "xcds", 1)             # of all dies
-        self.sets = [self._placed() for _ in range(sets(o.problem, l2))]
+        self.sets = [self._placed() for _ in range(self.sets_of(o.problem.min_bytes))]
         self.scales: list[Bound] = []                           # hold the memory of scales
 
     def _placed(self) -> tuple[Look, Look, Look]:

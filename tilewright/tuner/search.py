@@ -25,6 +25,7 @@ from tilewright.plans.measured.row import Row
 from tilewright.plans.model import cost
 from tilewright.runtime.cpu import engine, small
 from tilewright.runtime.gpu.engine import first_device
+from tilewright.runtime.parametric import Parametric
 from tilewright.targets import CpuTarget, Target, coerce, names
 from tilewright.text import plural
 from tilewright.tuner.child import NOISE, REFERENCE, Job, Phase, against, winner
@@ -99,10 +100,20 @@ class Result:
         return "\n".join([*lines, *self.notes, self.verdict])
 
 
-def tune(problem: Gemm, target: Target | str | None = None, *, threads: int | None = None,
+def tune(problem: Any, *args: Any, target: Target | str | None = None, threads: int | None = None,
          time_limit: float | None = None, candidates: int = 12, vendor: bool | None = None,
-         listen: Listener | None = None) -> Result:
-    """Measure the plans for a problem that the model ranks best; tilewright.matmul uses the fastest from then on.
+         listen: Listener | None = None) -> Any:
+    """Measure the plans for a problem, a Gemm, that the model ranks best; tilewright.matmul uses the fastest from then
+    on. Or find the configuration of a kernel (tilewright.kernel) for these arguments of a call:
+
+        tilewright.tune(problem, target)
+        tilewright.tune(kernel, *args, target=target)
+
+    Every configuration of a kernel is recorded, compiled and counted in the simulator; the `candidates` with the least
+    predicted time are verified there (races, bounds, results), and timed where the target is this machine's. What is
+    found is used by the next call of the kernel with such sizes. Its `args` are those of a call; arrays may be NumPy's
+    for a GPU's target too, and are copied. The answer is a tuner.kernels.Tuned: print it, or take `.best`. Without the
+    device it ranks, and says so.
 
     target       a CPU that this machine is, or its name; by default the one that tilewright.detect() gives. Or a GPU's:
                  the first device of that architecture is measured, and what is found holds for its model and driver
@@ -118,8 +129,15 @@ def tune(problem: Gemm, target: Target | str | None = None, *, threads: int | No
     the machine, date and versions; print the Result to see them. RuntimeError if the target cannot run here or nothing
     could be measured.
     """
+    if isinstance(problem, Parametric):
+        from tilewright.tuner import kernels
+        if threads is not None:
+            raise ValueError(f"threads is for products, and {problem.name} is a kernel: it must be None, not {threads}")
+        return kernels.tune(problem, args, target, time_limit=time_limit, candidates=candidates, listen=listen)
     asked.problem(problem)
-    chip = coerce(target)
+    if len(args) > (target is None):
+        raise TypeError(f"tune of a problem takes its target and no other arguments, not {len(args)} of them")
+    chip = coerce(args[0] if args else target)
     if isinstance(chip, CpuTarget):
         chip.require_runnable()
         if problem.batch != 1:
@@ -148,13 +166,13 @@ def tune(problem: Gemm, target: Target | str | None = None, *, threads: int | No
         shape, threads, forget = gpu.multiplied_shape(problem, chip), 1, gpus.forget
         model, kernel = gpu.choose(shape, chip), lambda plan: compile(problem, chip, plan)
     store.check_writable()
-    in_use, measured = store.chosen(shape, reached)
-    plans = dict.fromkeys((model, in_use if measured else model, *promising(shape, reached, candidates)))
+    in_use, known = store.chosen(shape, reached)
+    plans = dict.fromkeys((model, in_use if known else model, *promising(shape, reached, candidates)))
     tell, began = listen or (lambda event: None), time.monotonic()
     _compile(map(kernel, plans), time_limit, tell)
     left = time_limit - (time.monotonic() - began)
     vendor = on_cpu if vendor is None else vendor
-    run = _measure(Job(problem, chip, threads, tuple(map(str, plans)), left, vendor), tell)
+    run = measured(Job(problem, chip, threads, tuple(map(str, plans)), left, vendor), tell)
     result = _result(problem, chip, shape, threads, str(model), run)
     if not result.disturbed:
         store.save(result.rows)
@@ -235,7 +253,7 @@ def neighbours(plan: CpuPlan, shape: Shape, target: CpuTarget) -> Iterator[CpuPl
 # ---- the measuring process
 
 @dataclass
-class _Run:
+class Run:
     phases: list[Phase] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -246,12 +264,12 @@ class _Run:
     vendor_ratio: float | None = None
 
 
-def _measure(job: Job, listen: Listener) -> _Run:
+def measured(job: Any, listen: Listener) -> Run:
     """Children, until one has finished, or the time is over. Each that ends while it tries a plan is followed by one
     that does without this plan."""
-    run, deadline = _Run(), time.monotonic() + job.time_limit
+    run, deadline = Run(), time.monotonic() + job.time_limit
     patience = PATIENCE_S if isinstance(job.target, CpuTarget) else GPU_PATIENCE_S
-    patience += 2 * job.problem.flops / SLOWEST
+    patience += 2 * job.flops / SLOWEST
     plans, left = job.plans, job.time_limit
     while True:
         trying, why = _listen(dataclasses.replace(job, plans=plans, time_limit=left), run, deadline, patience, listen)
@@ -267,11 +285,11 @@ def _measure(job: Job, listen: Listener) -> _Run:
     run.phases = [phase for phase in run.phases if phase.rounds]
     if not run.phases:
         reasons = "; ".join([*(f"{name}: {reason}" for name, reason in run.failed.items()), *run.notes])
-        raise RuntimeError(f"nothing could be measured for {job.problem}: {reasons or 'the time limit was reached'}")
+        raise RuntimeError(f"nothing could be measured for {job}: {reasons or 'the time limit was reached'}")
     return run
 
 
-def _listen(job: Job, run: _Run, deadline: float, patience: float, listen: Listener) -> tuple[str, str | None]:
+def _listen(job: Any, run: Run, deadline: float, patience: float, listen: Listener) -> tuple[str, str | None]:
     """Start a child and take down what it says: (what it was trying last, why it did not finish or None)."""
     environment, pin = {**os.environ, "TILEWRIGHT_TUNE_DB": store.OFF}, []
     if isinstance(job.target, CpuTarget):
@@ -308,7 +326,7 @@ def _listen(job: Job, run: _Run, deadline: float, patience: float, listen: Liste
 
 # ---- what is remembered
 
-def _result(problem: Gemm, target: Any, shape: Any, threads: int, model: str, run: _Run) -> Result:
+def _result(problem: Gemm, target: Any, shape: Any, threads: int, model: str, run: Run) -> Result:
     """A row for each plan from the last phase it took part in, and which of them is best."""
     last = run.phases[-1].complete()
     best = None if run.disturbed else winner(last, model)

@@ -80,33 +80,11 @@ class Row:
     @classmethod
     def from_json(cls, line: str) -> Row:
         """The row in one line; ValueError says what is wrong with it."""
-        try:
-            found = json.loads(line)
-        except (ValueError, RecursionError) as error:           # an integer of 5000 digits is a ValueError
-            raise ValueError(f"this is not JSON: {error}") from None
-        if not isinstance(found, dict):
-            raise ValueError("a row is an object, {...}")
-        return cls.from_fields(found)
+        return cls.from_fields(read(line))
 
     @classmethod
     def from_fields(cls, found: dict[str, Any]) -> Row:
-        known = {f.name: f for f in fields(cls)}
-        for name in found:
-            if name not in known:
-                raise ValueError(f"a row has no field {name!r}; was it written by a newer tilewright?")
-        for name, f in known.items():
-            kinds = _KINDS[str(f.type)]
-            value = found.get(name)
-            if value is None and "None" not in str(f.type):
-                raise ValueError(f"the row lacks {name!r}")
-            if not isinstance(value, kinds) or isinstance(value, bool):
-                raise ValueError(f"{name} must be {f.type}, not {value!r}")
-            if isinstance(value, int) and not 0 <= value <= MOST:
-                raise ValueError(f"{name} must be 0 to {MOST}, not {value}")
-            if isinstance(value, float) and not isfinite(value):
-                raise ValueError(f"{name} must be a finite number, not {value}")
-            if isinstance(value, str) and not value.isprintable():
-                raise ValueError(f"{name} must be a line of text, not {value!r}")
+        check_fields(cls, found)
         row = cls(**found)
         on_gpu = row.target in (*targets.names("gpu"), *targets.names("amd"))
         plan = asked.plan(row.plan, targets.target(row.target)) if on_gpu else CpuPlan.parse(row.plan)
@@ -125,6 +103,38 @@ class Row:
         if not 0 < row.seconds < float("inf"):
             raise ValueError(f"seconds must be a positive number, not {row.seconds}")
         return row
+
+
+def read(line: str) -> dict[str, Any]:
+    """The fields in one line of JSON; ValueError says what is wrong with it."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:           # an integer of 5000 digits is a ValueError
+        raise ValueError(f"this is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError("a row is an object, {...}")
+    return found
+
+
+def check_fields(cls: Any, found: dict[str, Any]) -> None:
+    """ValueError unless these are fields of such a row, each of its type."""
+    known = {f.name: f for f in fields(cls)}
+    for name in found:
+        if name not in known:
+            raise ValueError(f"a row has no field {name!r}; was it written by a newer tilewright?")
+    for name, f in known.items():
+        kinds = _KINDS[str(f.type)]
+        value = found.get(name)
+        if value is None and "None" not in str(f.type):
+            raise ValueError(f"the row lacks {name!r}")
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            raise ValueError(f"{name} must be {f.type}, not {value!r}")
+        if isinstance(value, int) and not 0 <= value <= MOST:
+            raise ValueError(f"{name} must be 0 to {MOST}, not {value}")
+        if isinstance(value, float) and not isfinite(value):
+            raise ValueError(f"{name} must be a finite number, not {value}")
+        if isinstance(value, str) and not value.isprintable():
+            raise ValueError(f"{name} must be a line of text, not {value!r}")
 
 
 MOST = (1 << 63) - 1            # that SQLite keeps

@@ -20,10 +20,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from functools import cache
+from importlib import import_module
 from math import log2
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tilewright.compiler import bundle, owned, sources
 from tilewright.compiler import cache as kernels
@@ -50,6 +51,26 @@ Plans = dict[tuple[str, str], dict[Key, Measured]]
 MEASURED, NEARBY = "measured to be best by the tuner", "measured by the tuner to be best for a shape nearby"
 PACKED = "of a bundle in use (tilewright.load)"
 FAR = 0.5               # binary orders of magnitude in m, n or k, beyond which a shape says nothing of another
+
+
+class Table(NamedTuple):
+    """Of the file: the class of its rows, what a row was measured for, and which field is what was measured."""
+    name: str
+    module: str
+    row: str
+    problem: tuple[str, ...]
+    choice: str
+
+    @property
+    def rows(self) -> Any:
+        return getattr(import_module(self.module), self.row)
+
+
+PROBLEM = ("target", "model", "dtype", "m", "n", "k", "a", "b", "threads")
+PLANS = Table("plans", "tilewright.plans.measured.row", "Row", PROBLEM, "plan")
+KERNELS = Table("kernels", "tilewright.plans.measured.kernels", "KernelRow",
+                ("target", "model", "kernel", "source", "problem"), "configuration")
+TABLES_OF_FILE = PLANS, KERNELS
 
 
 def path() -> Path | None:
@@ -198,12 +219,18 @@ _read: tuple[object, Plans] = None, {}
 def _plans(file: Path) -> Plans:
     """What the file says, read again when it has changed."""
     global _read
-    stamp = file, _stamp(file), _stamp(f"{file}-wal")      # what is written goes to the second file first
-    if stamp[1] is None:
+    now = stamp(file)
+    if now is None:
         return {}
-    if _read[0] != stamp:
-        _read = stamp, _load(file)
+    if _read[0] != now:
+        _read = now, _load(file)
     return _read[1]
+
+
+def stamp(file: Path) -> object:
+    """Changes with what the file says; None where there is none."""
+    found = file, _stamp(file), _stamp(f"{file}-wal")      # what is written goes to the second file first
+    return None if found[1] is None else found
 
 
 def _stamp(file: Path | str) -> tuple[int, int, int] | None:
@@ -242,10 +269,7 @@ def _warn_once(file: Path, words: str) -> None:
 
 # ---- writing, and looking through
 
-PROBLEM = ("target", "model", "dtype", "m", "n", "k", "a", "b", "threads")
-
-
-def save(rows: Iterable[Row]) -> int:
+def save(rows: Iterable[Any], table: Table = PLANS) -> int:
     """Add rows, each in place of an older one of the same problem, target and plan; how many were added.
 
     All or none. Of a problem measured several times only the newest run counts.
@@ -259,26 +283,26 @@ def save(rows: Iterable[Row]) -> int:
     with _open(_required()) as db:
         before = db.total_changes
         db.executemany(
-            f"INSERT INTO plans ({_columns(names)}) VALUES ({', '.join(f':{name}' for name in names)}) "
+            f"INSERT INTO {table.name} ({_columns(names)}) VALUES ({', '.join(f':{name}' for name in names)}) "
             f"ON CONFLICT DO UPDATE SET {updates} WHERE excluded.date > date", [asdict(row) for row in rows])
         added = db.total_changes - before
-        same = " AND ".join(f"other.{name} = plans.{name}" for name in PROBLEM)
-        db.execute("UPDATE plans SET role = '' WHERE role != '' AND "
-                   f"date < (SELECT max(date) FROM plans AS other WHERE {same})")
+        same = " AND ".join(f"other.{name} = {table.name}.{name}" for name in table.problem)
+        db.execute(f"UPDATE {table.name} SET role = '' WHERE role != '' AND "
+                   f"date < (SELECT max(date) FROM {table.name} AS other WHERE {same})")
     return added
 
 
-def rows() -> list[Row]:
+def rows(table: Table = PLANS) -> list[Any]:
     """All of them, by problem, the fastest first."""
-    from tilewright.plans.measured.row import Row
     file = path()
     if file is None or not file.exists():
         return []
+    order = "target, model, dtype, m*n*k, m, n, k, a, b, threads" if table is PLANS else ", ".join(table.problem)
     with _open(file, write=False) as db:
-        names = [f.name for f in fields(Row) if f.name in _present(db)]      # an older version had fewer
-        found = db.execute(f"SELECT {_columns(names)} FROM plans "
-                           "ORDER BY target, model, dtype, m*n*k, m, n, k, a, b, threads, ratio DESC").fetchall()
-    return [Row(**dict(zip(names, values))) for values in found]
+        names = [f.name for f in fields(table.rows) if f.name in _present(db, table)]   # an older version had fewer
+        found = db.execute(f"SELECT {_columns(names)} FROM {table.name} ORDER BY {order}, ratio DESC").fetchall() \
+            if names else []
+    return [table.rows(**dict(zip(names, values))) for values in found]
 
 
 def clear() -> int:
@@ -289,7 +313,7 @@ def clear() -> int:
         return 0
     try:
         with _open(file) as db:
-            return int(db.execute("DELETE FROM plans").rowcount)
+            return sum(int(db.execute(f"DELETE FROM {table.name}").rowcount) for table in TABLES_OF_FILE)
     except (sqlite3.DatabaseError, ValueError):
         for name in (file, Path(f"{file}-wal"), Path(f"{file}-shm")):
             name.unlink(missing_ok=True)
@@ -297,17 +321,19 @@ def clear() -> int:
 
 
 def merge(lines: Iterable[str]) -> int:
-    """Add what `Row.to_json` wrote; how many rows were new or newer. ValueError names the first bad line, and then
+    """Add what `to_json` of rows wrote; how many rows were new or newer. ValueError names the first bad line, and then
     nothing is added."""
-    from tilewright.plans.measured.row import Row
-    found = []
+    from tilewright.plans.measured.row import read
+    found: dict[Table, list[Any]] = {table: [] for table in TABLES_OF_FILE}
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
-                found.append(Row.from_json(line))
+                fields = read(line)
+                table = KERNELS if "kernel" in fields else PLANS
+                found[table].append(table.rows.from_fields(fields))
             except ValueError as error:
                 raise ValueError(f"line {number}: {error}") from None
-    return save(found)
+    return sum(save(rows, table) for table, rows in found.items())
 
 
 def _columns(names: Iterable[str]) -> str:
@@ -376,29 +402,31 @@ def _check_owned(file: Path) -> None:
 
 
 def _prepare(db: sqlite3.Connection) -> None:
-    """Readers do not wait for a writer, nor it for them; and the table is there."""
+    """Readers do not wait for a writer, nor it for them; and the tables are there."""
     import sqlite3
     db.execute("PRAGMA journal_mode = WAL")
-    from tilewright.plans.measured.row import Row
-    kinds = {"int": "INTEGER", "float": "REAL", "float | None": "REAL"}
-    described = {f.name: f'"{f.name}" {kinds.get(str(f.type), "TEXT")}{"" if "None" in str(f.type) else " NOT NULL"}'
-                 for f in fields(Row)}
-    if db.execute("PRAGMA user_version").fetchone()[0] == 0:
-        columns = ", ".join(described.values())
-        db.execute("BEGIN IMMEDIATE")
-        db.execute(f"CREATE TABLE IF NOT EXISTS plans ({columns}, PRIMARY KEY ({_columns((*PROBLEM, 'plan'))}))")
-        db.execute(f"PRAGMA user_version = {SCHEMA}")
-        db.execute("COMMIT")
-    elif db.execute("PRAGMA user_version").fetchone()[0] != SCHEMA:
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    if version not in (0, SCHEMA):
         return
-    for name in described.keys() - _present(db):            # fields that came later may be missing in all rows
-        with suppress(sqlite3.OperationalError):            # another process adds it
-            db.execute(f"ALTER TABLE plans ADD COLUMN {described[name]}")
+    kinds = {"int": "INTEGER", "float": "REAL", "float | None": "REAL"}
+    for table in TABLES_OF_FILE:
+        there = _present(db, table)
+        described = {
+            f.name: f'"{f.name}" {kinds.get(str(f.type), "TEXT")}{"" if "None" in str(f.type) else " NOT NULL"}'
+            for f in fields(table.rows)}
+        if not there:
+            columns, key = ", ".join(described.values()), _columns((*table.problem, table.choice))
+            db.execute(f"CREATE TABLE IF NOT EXISTS {table.name} ({columns}, PRIMARY KEY ({key}))")
+        for name in described.keys() - there if there else ():      # fields that came later may be missing in all rows
+            with suppress(sqlite3.OperationalError):            # another process adds it
+                db.execute(f"ALTER TABLE {table.name} ADD COLUMN {described[name]}")
+    if version == 0:
+        db.execute(f"PRAGMA user_version = {SCHEMA}")
 
 
-def _present(db: sqlite3.Connection) -> set[str]:
-    """The columns of the table."""
-    return {row[1] for row in db.execute("PRAGMA table_info(plans)")}
+def _present(db: sqlite3.Connection, table: Table = PLANS) -> set[str]:
+    """The columns of a table; none if it is not there."""
+    return {row[1] for row in db.execute(f"PRAGMA table_info({table.name})")}
 
 
 def _check_version(db: sqlite3.Connection, file: Path) -> None:

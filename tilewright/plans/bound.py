@@ -1,0 +1,102 @@
+"""What any kernel takes at least: counts of a launch against the ceilings of a chip.
+
+The counts come from the simulator (simulator/counts.py) and the assembler; the ceilings are the planners': targets/,
+and the rates that were measured for our own products (nvidia_model, amd_model, model). What a compute unit does for a
+CTA overlaps, so that the longest part counts and a tenth of the others; a CTA that is alone there also waits for its
+loads, which other CTAs would fill.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+from tilewright.plans import amd_model, nvidia_model
+from tilewright.plans.common import Cost, overlapped
+from tilewright.plans.model import Ceilings
+from tilewright.targets import AmdTarget, CpuTarget
+
+if TYPE_CHECKING:
+    from tilewright.targets import Target
+
+SECTOR = 32             # bytes
+ARITHMETIC = ("fma", "float")
+UNCOUNTED = ("passes", "sectors loaded", "sectors stored", "waits", "flops")
+CHAIN = 8               # multiply-adds that a CPU's core has under way: two units, four cycles
+MEMORY = 0.85           # of the bandwidth on the data sheet, as nvidia_model takes it
+
+
+@dataclass(frozen=True)
+class Launch:
+    """`counts` of a whole launch; what is said of one CTA; on a CPU one CTA of one warp."""
+    counts: Mapping[str, float]
+    ctas: int = 1
+    warps: int = 1              # of a CTA
+    resident: int = 1           # CTAs that a compute unit holds at once
+    bytes: int = 0              # that memory gives and takes at the least
+    double: bool = False        # f64 is what it multiplies
+    chains: int = CHAIN         # CPUs: multiply-adds of the hot loop, which do not wait for each other
+    spilled: float = 0.0        # CPUs: vectors to and from the stack for each multiply-add
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A compute unit (multiprocessor): instructions of warps, passes and bytes per clock; clocks of latencies."""
+    issue: float
+    fma: float
+    l1: float                   # bytes: loads of global memory and of shared memory share a way
+    l2: float
+    arrival: float              # of a load from L2 or memory, until its first use
+    meeting: float              # of a barrier
+    fills: int                  # warps that keep it busy
+    start: float                # seconds of a launch
+
+
+def bound(launch: Launch, target: Target, ceilings: Ceilings | None = None) -> Cost:
+    """The least time, by cause. `ceilings`: of a CPU, where they have been measured."""
+    if isinstance(target, CpuTarget):
+        return _on_cpu(launch, ceilings or Ceilings())
+    return _on_gpu(launch, target, _unit(target, launch.double))
+
+
+def _unit(t: Any, double: bool) -> Unit:
+    rate = (t.fma_f64 if double else t.fma_f32) / t.warp
+    if isinstance(t, AmdTarget):            # a SIMD of 16 lanes takes four clocks for an instruction of a wave
+        l2 = min(amd_model.L1_CLOCK, amd_model.L2_CLOCK * t.xcds / t.cus)
+        return Unit(1.0, min(rate, 1.0), t.lds_clock, l2, 700, amd_model.MEETING, 8, amd_model.START)
+    return Unit(nvidia_model.SCHEDULERS, rate, nvidia_model.SHARED_CLOCK, nvidia_model.L2, nvidia_model.ARRIVAL / 2,
+                nvidia_model.MEETING / 4, 8, nvidia_model.START)
+
+
+def _on_gpu(launch: Launch, t: Any, unit: Unit) -> Cost:
+    """CTAs go to compute units in rounds; in a round a unit is busy with those that share it, or waits with one."""
+    n, ctas = launch.counts, launch.ctas
+    issued = sum(count for kind, count in n.items() if kind not in UNCOUNTED)
+    moved = n.get("sectors loaded", 0) + n.get("sectors stored", 0)
+    clocks = {"instructions": issued / unit.issue,
+              "multiply-adds": sum(n.get(kind, 0) for kind in ARITHMETIC) / unit.fma,
+              "shared memory": n.get("passes", 0) + moved * SECTOR / unit.l1, "from L2": moved * SECTOR / unit.l2}
+    busy = overlapped(0.0, clocks).seconds / ctas                       # clocks of a unit for one CTA
+    waiting = (n.get("waits", 0) * unit.arrival + n.get("barrier", 0) * unit.meeting) / ctas / launch.warps
+    alone = busy * max(unit.fills / launch.warps, 1.0) + waiting        # of a CTA that nothing fills in for
+    units, resident = getattr(t, "sms", 0) or t.cus, max(launch.resident, 1)
+    full, rest = divmod(ctas, units * resident)
+    total = full * max(resident * busy, alone) + (max(ceil(rest / units) * busy, alone) if rest else 0.0)
+    turns = full * resident + ceil(rest / units)                        # CTAs of the unit that has the most
+    parts = {cause: each / ctas * turns / t.clock for cause, each in clocks.items()}
+    parts |= {"memory": launch.bytes / (MEMORY * t.bandwidth), "waiting": (total - turns * busy) / t.clock}
+    seconds = unit.start + max(total / t.clock, parts["memory"])
+    return Cost(seconds, tuple(parts.items()), rounds=ctas / (units * resident))
+
+
+def _on_cpu(launch: Launch, ceilings: Ceilings) -> Cost:
+    """One core: two loads and a store go with two multiply-adds of vectors; spills are more of both."""
+    n, rate = launch.counts, ceilings.vectors
+    arithmetic = sum(n.get(kind, 0) for kind in ARITHMETIC)
+    spilled = launch.spilled * n.get("fma", 0)
+    parts = {"multiply-adds": arithmetic * max(CHAIN / max(launch.chains, 1), 1.0) / rate,
+             "loads": (n.get("load", 0) + n.get("load local", 0) + spilled / 2) / rate,
+             "stores": 2 * (n.get("store", 0) + n.get("store local", 0) + spilled / 2) / rate,
+             "memory": launch.bytes / ceilings.memory}
+    return overlapped(0.0, parts)

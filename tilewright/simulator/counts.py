@@ -1,0 +1,88 @@
+"""What a launch does, counted: by small simulated launches, for one of any size.
+
+Counts of a kernel are sums over tiles: of its CTAs, of steps along k in each. They are linear in each size that is a
+multiple of its tile, so that runs of one and of two tiles along a size say what any number of them does. CTAs are not
+counted that way: what a kernel's grid says is exact.
+"""
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from tilewright.ir.program import Loop, Op
+from tilewright.simulator.code import kind_of
+from tilewright.simulator.machine import Machine
+from tilewright.simulator.memory import AddressSpace
+
+if TYPE_CHECKING:
+    from tilewright.ir.program import Function
+
+LEAST, MORE = 1, 2              # tiles along a size
+Counts = Counter[str]           # by kind of instruction, of warps; and the words below
+PASSES, LOADED, STORED, WAITS = "passes", "sectors loaded", "sectors stored", "waits"
+NOT_OTHERS = re.compile(r"\s*(@!?%p\d+\s+)?(v_\w*(fma|mac)|fma\.|v_mfma|mma|ld|st|global_|buffer_|ds_|s_waitcnt"
+                        r"|s_barrier|bar|\.|\w+:)")
+FMA = re.compile(r"\s*(@!?%p\d+\s+)?(v_\w*(fma|mac)|fma\.)")
+
+
+def run(function: Function, args: Any, grid: Any, target: str) -> Counts:
+    """One simulated launch: instructions by kind, of warps (threads of a CPU) and with neighbouring accesses joined;
+    `PASSES` over the banks of shared memory, sectors (lines of a CPU) `LOADED` and `STORED`, and `WAITS`, how often
+    warps come to a block with loads of global memory. simulator.Fault where the kernel does wrong."""
+    report = Machine(function, AddressSpace(), {}, None, target, fuses=True).run_grid(args, grid)
+    found = report.instructions
+    found[PASSES] = report.of(space="shared").moved
+    found[LOADED] = report.of(space="global", verb="load").moved
+    found[STORED] = report.of(space="global", verb="store").moved
+    for block in report.blocks:
+        found[WAITS] += block.runs * (block.kinds["load"] > 0)
+        for kind, less in block.fused.items():
+            found[kind] -= less * block.runs
+    found["flops"] = report.flops
+    return found
+
+
+def scaled(of: Callable[[Mapping[str, int]], Counts], sizes: Mapping[str, int], tiles: Mapping[str, int],
+           ctas: Callable[[Mapping[str, int]], int]) -> Counts:
+    """Counts of a launch with these sizes, from `of(small sizes)`.
+
+    A size that decides how many `ctas(sizes)` there are stays at one tile, and the counts are multiplied; along the
+    others they are extrapolated from one and two tiles. Sizes of a tile and less stay as they are.
+    """
+    least = {name: min(LEAST*tiles[name], size) for name, size in sizes.items()}
+    axes = [name for name, size in sizes.items() if size > least[name]
+            and ctas({**least, name: MORE*tiles[name]}) == ctas(least)]
+    total: Counter[str] = Counter()
+    for corner in product((0, 1), repeat=len(axes)):
+        at, weight = dict(least), 1.0
+        for name, up in zip(axes, corner):
+            beyond = (sizes[name] - least[name]) / tiles[name]
+            at[name] += up * tiles[name]
+            weight *= beyond if up else 1 - beyond
+        for kind, n in of(at).items():
+            total[kind] += weight * n                       # type: ignore[assignment]
+    more = ctas(sizes) / ctas(least)
+    return Counter({kind: n * more for kind, n in total.items()})
+
+
+def overhead(function: Function, loop: str) -> float:
+    """What is left of the recorded integer instructions in compiled code, whose main loop is `loop`: addresses that
+    are constants apart become offsets, and what does not change leaves the loop. 1 where there is no telling."""
+    loops = [node for node in function.walk() if isinstance(node, Loop)]
+    if not loops or not loop:
+        return 1.0
+    kinds: list[Counter[str]] = [Counter(kind_of(node) for node in function.walk(each.body)) for each in loops]
+    recorded = max(kinds, key=lambda each: (each["fma"], each.total()))
+    lines = loop.splitlines()
+    multiplied, others = (sum(map(bool, map(FMA.match, lines))), sum(not NOT_OTHERS.match(line) for line in lines))
+    unrolled = multiplied / recorded["fma"] if multiplied and recorded["fma"] else 1.0
+    return min(others / unrolled / recorded["integer"], 1.0) if recorded["integer"] else 1.0
+
+
+def multiplies_doubles(function: Function) -> bool:
+    """Is f64 what it multiplies?"""
+    return any(isinstance(node, Op) and kind_of(node) == "fma" and str(node.results[0].type.scalar) == "f64"
+               for node in function.walk())
