@@ -14,7 +14,7 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference.md"
 PARTS = {
     "Multiply": ("matmul", "gemm", "einsum", "tensordot", "pack", "Packed"),
     "Quantize": ("quantize", "dequantize", "Quantized", "Scaled"),
-    "Look inside": ("Gemm", "detect", "target", "plan", "compile", "explain", "simulate"),
+    "Look inside": ("Gemm", "detect", "target", "plan", "compile", "explain", "simulate", "kernel"),
     "Prepare": ("tune", "build", "load"),
     "Threads": ("threads", "set_num_threads", "get_num_threads"),
 }
