@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from tilewright.compiler.gate_gpu import AmdGate, NvidiaGate
-from tilewright.ir.ops.core import CAST, FMA
+from tilewright.ir.ops.core import CASTS, FMA
 from tilewright.ir.program import Function, Line, Load, Op, Register, Store, Write
 from tilewright.ir.types import TensorMap, Texture, Type
 from tilewright.ir.vectors import vectorised, width
@@ -97,7 +97,7 @@ def _format(t: Type, operation: Any, target: CpuTarget) -> str:
         return ""
     if format not in MOVED:
         return f"{target.name} has no {format}"
-    if operation in (None, CAST) or operation.kind == "move":
+    if operation in (None, *CASTS) or operation.kind == "move":
         return ""
     name = "fused multiply-add" if operation is FMA else operation.name
     return f"{target.name} has no {format} arithmetic, so no {name}: cast to {target.arithmetic[0]} first"

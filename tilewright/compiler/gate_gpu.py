@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tilewright.ir.ops.core import CAST, OPAQUE
+from tilewright.ir.ops.core import CASTS, OPAQUE
 from tilewright.ir.ops.nvidia import TEXELS
 from tilewright.ir.ops.pipelines import Role
 from tilewright.ir.program import Call, External, Function, Load, Op, Register, Store, Write
@@ -129,7 +129,7 @@ class GpuGate:
             yield f"{self.target.name} has no {operation.name} ({why})"
         if operation.kind == "atomic" and "local" in [t.space for t in types if isinstance(t, Pointer)]:
             yield "an atomic access of local memory: no other thread can see it"
-        if (operation.role == "thread" and operation.kind != "move" and operation is not CAST) or \
+        if (operation.role == "thread" and operation.kind != "move" and operation not in CASTS) or \
                 operation.kind == "atomic":
             for t in dict.fromkeys(types):
                 if isinstance(t, Type) and str(t.scalar) in self.moved:

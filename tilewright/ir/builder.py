@@ -144,11 +144,14 @@ class Kernel(Recording):
         number(type)
         if not isinstance(x, Value):
             return self.constant(type, x)
-        if x.type != type and "bf" in (type.kind, x.type.kind):
-            x = x if x.type.scalar == f32 else self._op(ops.CAST, vec(f32, type.length), x)
-            if type.scalar == f32:
-                return x
-        return x if x.type == type else self._op(ops.CAST, type, x)
+        if x.type == type:
+            return x
+        if "bf" not in (type.kind, x.type.kind):
+            return self._op(ops.CAST, type, x)
+        single = vec(f32, type.length)
+        if type.kind == "bf":
+            return self._op(ops.TO_BF16, type, self.cast(x, single))
+        return self.cast(self._op(ops.FROM_BF16, single, x), type)
 
     def bits_as(self, x: Value, type: Type) -> Value:
         """The same bits as a number of another type of as many bits, such as an i32 as an f32."""

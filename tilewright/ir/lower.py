@@ -114,13 +114,13 @@ class _Lowering:
         if t.length > 1:
             return ll.VectorType(self.type(t.scalar), t.length)
         if t.kind == "bf":
-            return Bfloat()
+            return Bfloat() if self.dialect.gpu else ll.IntType(16)     # what a CPU has no registers for LLVM makes f32
         return ll.IntType(t.bits) if t.kind == "i" else _FLOATS[t.kind, t.bits]()
 
     def is_float(self, x: Any) -> bool:
         return isinstance(getattr(x.type, "element", x.type), tuple(_FLOATS.values()))
 
-    def is_bfloat(self, x: Any) -> bool: return isinstance(getattr(x.type, "element", x.type), Bfloat)
+    def bfloats(self, length: int) -> ll.Type: return ll.VectorType(Bfloat(), length)
 
     def bits(self, x: Any) -> int:
         scalar = getattr(x.type, "element", x.type)

@@ -41,9 +41,13 @@ def width(target: Any) -> Width:
 DEFAULT = Width()
 
 
-@cache
 def vectorised(function: Function, width: Width = DEFAULT) -> Function:
     """The same function in vector code; itself, if it has no independent loops."""
+    return _vectorised(function, width) if function.independent else function
+
+
+@cache
+def _vectorised(function: Function, width: Width) -> Function:
     return divided(function, width, None)
 
 

@@ -304,8 +304,8 @@ class Vectors(Widened):
     # ---- memory, and branches
 
     def moved_as(self, t: Type) -> Type:
-        """bf16 under a mask LLVM moves one by one, and i16 at once."""
-        return Type("i", 16) if t.kind == "bf" and self.mask is not None else t
+        """Floats of 16 bits under a mask LLVM moves one by one, and i16 at once."""
+        return Type("i", 16) if t.is_float and t.bits == 16 and self.mask is not None else t
 
     def load(self, node: Load, pointer: Shape) -> Shape:
         if isinstance(pointer, Linear) and pointer.step == 1:

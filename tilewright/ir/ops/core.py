@@ -114,14 +114,20 @@ def _compare(name: str, symbol: str, meaning: Callable) -> Operation:
     return Operation(name, spelling, lambda t, x, y: meaning(x, y), plain=meaning)
 
 
-def _upper_half(low, t, x):
-    """bf16 of f32, the upper half of its bits rounded to nearest, ties to even, or f32 of bf16; in whole numbers, since
-    only some targets have an instruction, and LLVM calls a function for others. A NaN is quiet, with its sign."""
+# bf16 is the upper half of an f32. Both ways are spelled in whole numbers: only some targets have instructions, and for
+# others LLVM calls a function.
+
+def _from_bf16_llvm(low, t, x):
+    half, word = (low.type(Type("i", bits, t.length)) for bits in (16, 32))
+    bits = low.b.shl(low.b.zext(low.b.bitcast(x, half), word), low.number(16, t.length))
+    return low.b.bitcast(bits, low.type(t), name="cast")
+
+
+def _to_bf16_llvm(low, t, x):
+    """Rounded to nearest, ties to even. A NaN is quiet, with its sign."""
     b, half, word = low.b, *(low.type(Type("i", bits, t.length)) for bits in (16, 32))
 
     def number(bits): return low.number(bits, t.length)
-    if t.kind != "bf":
-        return b.bitcast(b.shl(b.zext(b.bitcast(x, half), word), number(16)), low.type(t), name="cast")
     bits = b.bitcast(x, word)
     odd = b.and_(b.lshr(bits, number(16)), number(1))
     rounded = b.add(bits, b.add(odd, number(0x7fff)))
@@ -131,8 +137,6 @@ def _upper_half(low, t, x):
 
 
 def _cast_llvm(low, t, x):
-    if t.kind == "bf" or low.is_bfloat(x):
-        return _upper_half(low, t, x)
     wider = t.bits > low.bits(x)
     truth = low.bits(x) == 1                # true is 1, not -1
     if low.is_float(x) == t.is_float:
@@ -174,6 +178,8 @@ OFFSET = Operation("offset", lambda low, t, p, i: low.b.gep(p, [i], name="at", s
 ADDRESS = Operation("address", lambda low, t, p: low.b.ptrtoint(p, low.type(t), name="address"), lambda t, p: p)
 POINTER = Operation("pointer", lambda low, t, x: low.b.inttoptr(x, low.type(t), name="pointer"), lambda t, x: x)
 CAST = Operation("cast", _cast_llvm, _cast_numpy, partial=True)
+FROM_BF16, TO_BF16 = (Operation("cast", f, _cast_numpy) for f in (_from_bf16_llvm, _to_bf16_llvm))    # f32
+CASTS = CAST, FROM_BF16, TO_BF16
 BITCAST = Operation("bitcast", lambda low, t, x: low.b.bitcast(x, low.type(t), name="bits"),
                     lambda t, x: np.asarray(x).view(t.numpy)[()], "move")
 REINTERPRET = Operation("reinterpret", lambda low, t, x: low.b.bitcast(x, low.type(t), name="bits"),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tilewright.ir.exact import flushing_multiply_add, silent_multiply_add, some
 from tilewright.ir.ops.core import Operation
-from tilewright.ir.types import Type, bf16, f32, i8, i16, i32, i64, vec
+from tilewright.ir.types import Type, f32, i8, i16, i32, i64, vec
 from tilewright.ir.values import Value
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _pairs_llvm(low: Any, t: Any, c: Any, a: Any, b: Any) -> Any:
 
 
 def _bf16_llvm(low: Any, t: Any, c: Any, a: Any, b: Any) -> Any:
-    halves = [low.b.bitcast(x, low.type(vec(bf16, 2 * t.length))) for x in (a, b)]
+    halves = [low.b.bitcast(x, low.bfloats(2 * t.length)) for x in (a, b)]
     return low.call(f"llvm.x86.avx512bf16.dpbf16ps.{_BITS[t.length]}", t, c, *halves)
 
 
