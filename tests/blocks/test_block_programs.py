@@ -65,11 +65,13 @@ def product(T, M, N, K):
     return a.astype(DTYPES[T]), b.astype(DTYPES[T]), np.full((M, N), -77, np.int32 if T is i8 else np.float32), a @ b
 
 
-def simulated(name, T, M, N, K, TA=False, TB=False, **constants):
+def simulated(name, T, M, N, K, TA=False, TB=False, BLOCK_M=32, BLOCK_N=32, **constants):
     a, b, c, wanted = product(T, M, N, K)
+    constants |= {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N}
     a, b = np.ascontiguousarray(a.T) if TA else a, np.ascontiguousarray(b.T) if TB else b
     f = matmul(name, T=T, TA=TA, TB=TB, **constants)
-    report = simulator.run(f, a, b, c, M, N, K, M if TA else K, K if TB else N, N, grid=-(-M // 32) * -(-N // 32))
+    grid = -(-M // BLOCK_M) * -(-N // BLOCK_N)
+    report = simulator.run(f, a, b, c, M, N, K, M if TA else K, K if TB else N, N, grid=grid)
     assert (c == wanted).all()
     return report
 
@@ -103,6 +105,16 @@ def test_operands_are_copied_ahead(stages):
     """Of which nothing but products is made, and whose rows are aligned."""
     report = simulated("sm_80", f16, 32, 40, 72, NUM_STAGES=stages, EVEN=8)
     assert report.instructions["cp.async"] > 0
+
+
+@pytest.mark.parametrize(("T", "TA", "TB", "how"), [
+    (f16, False, False, {"BLOCK_K": 128}), (bf16, True, False, {"BLOCK_N": 128, "NUM_WARPS": 8}),
+    (f16, True, True, {"NUM_STAGES": 1}), (i8, False, True, {"BLOCK_M": 128, "EVEN": 16})], ids=str)
+def test_warpgroups_multiply_from_shared_memory(T, TA, TB, how):
+    """On Hopper, where a CTA has whole warpgroups and at least 64 rows: K ends inside a block."""
+    how = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "NUM_WARPS": 4, "NUM_STAGES": 3, "EVEN": 8} | how
+    report = simulated("sm_90a", T, 80, 80, 144, TA, TB, **how)
+    assert report.instructions["wgmma"] > 0
 
 
 @pytest.mark.parametrize("how", [{"EVEN": 1}, {"EVEN": 8, "NUM_STAGES": 1}])

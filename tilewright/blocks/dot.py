@@ -3,7 +3,7 @@
 Operands come from shared memory (`Operand`; of a CPU from the stack), where the threads put what they have loaded; sums
 stay in registers, by a layout that suits the instructions:
 
-    NVIDIA      mma.sync through ldmatrix (tensor.py); f32 by FMAs, a thread an outer product for each step of k
+    NVIDIA      mma.sync through ldmatrix, or wgmma (tensor.py); f32 by FMAs, a thread an outer product for each step
     AMD         MFMA (tensor.py)
     CPUs        a register tile of 4 rows by vectors, FMAs along k
 """
@@ -29,19 +29,21 @@ def dot(p: Program, a: Block, b: Block, acc: Block | None, precision: str) -> Bl
     m, n, depth, formats = _checked(p, a, b, acc, precision)
     sums = i32 if formats == "i8" else f32
     a, b = p.dense(a), p.dense(b)
+    along_k = contiguous(a.content.layout) == 1, contiguous(b.content.layout) == 0
     way: Any = Vectors(p, m, n, depth, sums) if p.vector else tensor.Mfma(p, m, n, depth, formats) if p.amd else \
-        OuterProducts(p, m, n, depth) if formats == "f32" else tensor.Mma(p, m, n, formats, (
-            contiguous(a.content.layout) == 1, contiguous(b.content.layout) == 0))
+        OuterProducts(p, m, n, depth) if formats == "f32" else \
+        tensor.Warpgroups(p, m, n, depth, formats, along_k) if tensor.Warpgroups.can(p, m, n, depth, formats, along_k) \
+        else tensor.Mma(p, m, n, formats, along_k)
     layout = way.layout
-    if isinstance(way, tensor.Mma):
-        p.loads.product(a, b, way.along_k)
+    if way.how != "padded":
+        p.loads.product(a, b, along_k, way.how)
     if p.ahead:
         return p.nothing((m, n), sums, layout)
     acc = p.zeros((m, n), sums) if acc is None else acc
     if acc.type != sums or acc.shape != (m, n):
         raise TypeError(f"dot of {a.type} adds to a block of {sums} {[m, n]}, not to {acc!r}")
     acc = acc.laid(layout)
-    operands = stored(p, (a, b), way.along_k, wide=way.wide, swizzled=isinstance(way, tensor.Mma), pad=way.pad)
+    operands = stored(p, (a, b), way.along_k, wide=way.wide, how=way.how, pad=way.pad)
     if p.vector:
         return Block(p, (m, n), sums, way.multiply(*operands, acc))
     return Block(p, (m, n), sums, Registers(layout, tuple(way.multiply(*operands, acc.values(layout)))))
@@ -74,7 +76,7 @@ def _checked(p: Program, a: Any, b: Any, acc: Any, precision: str) -> tuple[int,
 class Vectors:
     """Of a CPU. C is on the stack while it is added to."""
     ROWS = 4
-    along_k, wide, pad = (True, False), True, 0
+    along_k, wide, pad, how = (True, False), True, 0, "padded"
 
     def __init__(self, p: Program, m: int, n: int, depth: int, sums: Any) -> None:
         self.p, self.m, self.n, self.depth, self.sums = p, m, n, depth, sums
@@ -107,7 +109,7 @@ class Vectors:
 
 class OuterProducts:
     """Of f32 on CUDA cores: a thread has pieces of 4 by 4 elements of C, lanes 4 by 8 of these, then warps."""
-    along_k, wide, pad = (False, False), False, 4
+    along_k, wide, pad, how = (False, False), False, 4, "padded"
     UNROLLED = 8                # steps of k
 
     def __init__(self, p: Program, m: int, n: int, depth: int) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.blocks.block import Addresses, Block, Registers
 from tilewright.blocks.index import FAR, Formula
 from tilewright.blocks.layout import Layout
-from tilewright.blocks.operand import Operand
+from tilewright.blocks.operand import ALIGN, Operand
 from tilewright.ir import Value, i32, i64
 from tilewright.ir.ops.nvidia import COPIED
 
@@ -54,19 +54,20 @@ class Loads:
         if content.load is not None:
             self.others.add(content.load)
 
-    def product(self, a: Block, b: Block, along_k: tuple[bool, bool]) -> None:
+    def product(self, a: Block, b: Block, along_k: tuple[bool, bool], how: str) -> None:
         """Of two blocks whose numbers are as they were loaded."""
         for of_b, x in enumerate((a, b)):
-            how, number = (x, of_b == 1, along_k[of_b]), x.content.load
-            if number is not None and self.operands.setdefault(number, how)[1:] != how[1:]:
+            use, number = (x, of_b == 1, along_k[of_b], how), x.content.load
+            if number is not None and self.operands.setdefault(number, use)[1:] != use[1:]:
                 self.others.add(number)
 
     def staged(self, p: Program, count: int) -> None:
         """Room for `count` rounds of each load that only products use."""
         for number in sorted(self.operands.keys() & self.copied.keys() - self.others):
-            block, of_b, inner_k = self.operands[number]
-            operand = Operand(p, block, of_b, inner_k, swizzled=True)
-            self.rings[number] = p.ir.smem(f"stages{len(p.ir.function.arrays)}", count * operand.size, operand.T, 128)
+            block, of_b, inner_k, how = self.operands[number]
+            operand = Operand(p, block, of_b, inner_k, how)
+            name, align = f"stages{len(p.ir.function.arrays)}", ALIGN if how == "wgmma" else 128
+            self.rings[number] = p.ir.smem(name, count * operand.size, operand.T, align)
             self.stages[number] = operand
 
     def go(self, slot: Any) -> None:
@@ -216,6 +217,8 @@ def ranged(p: Program, start: Any, stop: Any, step: int, num_stages: int) -> Ite
     with k.loop(last, first, step, unroll=False) as counter:
         if slot is not None:
             k.cp_async_wait(ahead - 1)
+            if any(x.how == "wgmma" for x in loads_here.stages.values()):
+                k.fence_async()
             k.barrier()
             now, at = slot.get(), counter + ahead*step
             with k.when(at < last), p.addresses_only(), round():

@@ -16,22 +16,30 @@ from tilewright.kernels.nvidia.swizzle import Swizzle
 if TYPE_CHECKING:
     from tilewright.blocks.program import Program
 
-WIDEST, ALIGN = 16, 128         # bytes of one access, and of where an operand begins
+WIDEST, PANEL = 16, 128         # bytes of one access, and of a row that wgmma takes
+ALIGN = 1024                    # bytes: where an operand may begin
 
 
 class Operand:
-    """At `at` in rows of `row` elements. `inner_k`: k is contiguous."""
+    """At `at` in rows of `row` elements. `inner_k`: k is contiguous. `how`: rows are "padded" by `pad` elements, or
+    swizzled for "ldmatrix", or in panels for "wgmma", one after the other: rows of up to 128 bytes, which the
+    instruction's descriptor calls the swizzle."""
 
-    def __init__(self, p: Program, block: Block, of_b: bool, inner_k: bool, *, swizzled: bool, pad: int = 0) -> None:
+    def __init__(self, p: Program, block: Block, of_b: bool, inner_k: bool, how: str, pad: int = 0) -> None:
         from tilewright.blocks.memory import held_as
         self.p, self.of_b, self.inner_k, self.T = p, of_b, inner_k, held_as(block.type)
         self.inner = int(inner_k) if not of_b else int(not inner_k)             # the dimension that is contiguous
         self.CTA_K = block.shape[0 if of_b else 1]
-        how: dict[str, Any] = arranged(self.T.bits, inner_k, of_b, 0) if swizzled else {"PAD": pad}
-        extent = block.shape[self.inner]
-        self.row = extent + how["PAD"]
-        self.size = block.shape[1 - self.inner] * self.row
-        self.swizzle = Swizzle(self.row, max(WIDEST // self.T.bytes, 1), how.get("BITS", ()), how.get("FIRST", 0))
+        rows, extent, self.how = block.shape[1 - self.inner], block.shape[self.inner], how
+        options: dict[str, Any] = {"PAD": pad}
+        if how == "ldmatrix":
+            options = arranged(self.T.bits, inner_k, of_b, 0)
+        elif how == "wgmma":
+            options = {"PAD": min(PANEL // self.T.bytes - extent, 0), "BITS": (0, 1, 2)}
+        self.row, self.rows = extent + options["PAD"], rows
+        self.size = rows * max(extent, self.row)
+        self.swizzle = Swizzle(self.row, max(WIDEST // self.T.bytes, 1), options.get("BITS", ()),
+                               options.get("FIRST", 0))
         self.at: Value
 
     def write(self, block: Block) -> None:
@@ -54,19 +62,22 @@ class Operand:
         """Where each run of so many registers is."""
         row, column = (_value(self.p, layout, dim) for dim in (1 - self.inner, self.inner))
         apart = [(layout.at(r, 1 - self.inner), layout.at(r, self.inner)) for r in range(0, layout.count, step)]
+        if self.how == "wgmma":             # a column of a later panel is one of later rows
+            row, column = row + column // self.row * self.rows, column % self.row
+            apart = [(i + j // self.row * self.rows, j % self.row) for i, j in apart]
         found = self.swizzle.places(self.p.ir, row, column, apart)
         for r, at in zip(range(0, layout.count, step), apart):
             value, constant = found[at]
             yield r, self.at + value + constant
 
 
-def stored(p: Program, blocks: tuple[Block, Block], along_k: tuple[bool, bool], *, wide: bool, swizzled: bool, pad: int
+def stored(p: Program, blocks: tuple[Block, Block], along_k: tuple[bool, bool], *, wide: bool, how: str, pad: int
            ) -> list[Operand]:
     """Both operands, written by the threads that hold them and ready to be read. `along_k` for each: whether k is
     contiguous there. `wide`: numbers of 16 bits as f32, of 8 as i32."""
     if wide:
         blocks = tuple(cast(x, i32 if x.type == i8 else f32) for x in blocks)           # type: ignore[assignment]
-    found = [p.loads.stages.get(x.content.load) or Operand(p, x, of_b == 1, along, swizzled=swizzled, pad=pad)
+    found = [p.loads.stages.get(x.content.load) or Operand(p, x, of_b == 1, along, how, pad)
              for of_b, (x, along) in enumerate(zip(blocks, along_k))]
     own = [(x, block) for x, block in zip(found, blocks) if block.content.load not in p.loads.stages]
     if not own:
@@ -87,6 +98,8 @@ def stored(p: Program, blocks: tuple[Block, Block], along_k: tuple[bool, bool], 
     p.meet(writing=True)
     for x, block in own:
         x.write(block)
+    if how == "wgmma":
+        p.ir.fence_async()
     p.meet(writing=False)
     return found
 

@@ -92,9 +92,10 @@ class Program:
         if self._room is not None:      # its size is known now
             arrays = self.ir.function.arrays
             own = next(array for array, value in arrays.items() if value is self._room)
-            sized = Array(own.name, own.element, own.space, max(self._room_bytes, 1), own.align)
-            self.ir.function.arrays = {sized if array is own else array: x for array, x in arrays.items()}
-            self._room.array = sized
+            sized = Array(own.name, own.element, own.space, self._room_bytes, own.align)
+            self.ir.function.arrays = {sized if array is own else array: x for array, x in arrays.items()
+                                       if array is not own or self._room_bytes}
+            self._room = self._room if self._room_bytes else None
         return self.ir.function
 
     # ---- numbers and blocks
@@ -382,7 +383,7 @@ class Program:
         """Shared memory (of a CPU: the stack) for so many numbers, which the next exchange uses again."""
         self._room_bytes = max(self._room_bytes, size * E.bytes)
         if self._room is None:
-            self._room = self.ir.local("room", 1, i8) if self.vector else self.ir.smem_bytes("room", 1)
+            self._room = self.ir.local("room", 1, i8) if self.vector else self.ir.smem_bytes("room", 1, 1024)
         return self._room.as_(E)
 
     def meet(self, writing: bool) -> None:

@@ -1,18 +1,19 @@
-"""Products of blocks by matrix instructions: mma.sync of NVIDIA's warps, MFMA of AMD's waves. Warps divide the rows and
-columns of C.
+"""Products of blocks by matrix instructions: mma.sync and wgmma of NVIDIA's warps, MFMA of AMD's waves. Warps divide
+the rows and columns of C.
 """
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from tilewright.atoms.amd import mfma
+from tilewright.atoms.wgmma import DEPTH, PIECE, ROWS, WARPS, M, SharedMatrix, Wgmma
 from tilewright.blocks.layout import Layout, bits
+from tilewright.blocks.operand import PANEL, Operand
 from tilewright.ir import Value, vec
 from tilewright.kernels.nvidia.matrices import Blocks
 from tilewright.kernels.nvidia.mma_gemm import WarpProducts
 
 if TYPE_CHECKING:
-    from tilewright.blocks.operand import Operand
     from tilewright.blocks.program import Program
 
 BLOCK = 16                      # rows and columns of an instruction, at least
@@ -55,7 +56,7 @@ class _Places:
 
 class Mma:
     """NVIDIA's. Which rows and columns of C a lane has depends on what is contiguous: kernels/nvidia/matrices.py."""
-    wide, pad = False, 0
+    wide, pad, how = False, 0, "ldmatrix"
 
     def __init__(self, p: Program, m: int, n: int, formats: str, along_k: tuple[bool, bool]) -> None:
         self.p, self.formats, self.along_k = p, formats, along_k
@@ -86,9 +87,71 @@ class Mma:
         return [sums[divmod(r, columns)] for r in range(len(acc))]
 
 
+class Warpgroups:
+    """Hopper's wgmma, of four warps each: rows of C first divide them, 64 to an instruction, then columns."""
+    wide, pad, how = False, 0, "wgmma"
+
+    def __init__(self, p: Program, m: int, n: int, depth: int, formats: str, along_k: tuple[bool, bool]) -> None:
+        self.p, self.depth, self.along_k = p, depth, along_k
+        rows, columns = self._divided(p, m)
+        self.m, self.n = m >> rows, n >> columns
+        group = p.ir.uniform(p.ir.thread[0] // (WARPS * 32))
+        self.first = group % (1 << rows) * self.m, group // (1 << rows) * self.n
+        self.bytes = 1 if formats == "i8" else 2
+        a, b = (SharedMatrix(row := min(x, PANEL // self.bytes) * self.bytes, "k" if inner_k else "mn", ROWS * row,
+                             PIECE if inner_k else depth * row)
+                for x, inner_k in zip((depth if along_k[0] else m, depth if along_k[1] else n), along_k))
+        self.atom = Wgmma(self.n, formats, formats, "i32" if formats == "i8" else "f32", a, b)
+        m_bits, n_bits = bits(self.m), bits(self.n)
+        self.layout = Layout(
+            ((1, 0), (0, 3), *((1, bit) for bit in range(3, n_bits)), *((0, bit) for bit in range(6, m_bits))),
+            ((1, 1), (1, 2), (0, 0), (0, 1), (0, 2)),
+            ((0, 4), (0, 5), *((0, m_bits + bit) for bit in range(rows)),
+             *((1, n_bits + bit) for bit in range(columns))))
+
+    @staticmethod
+    def _divided(p: Program, m: int) -> tuple[int, int]:
+        """Bits of the warpgroup's number that divide rows, and columns."""
+        groups = bits(p.num_warps // WARPS)
+        rows = min(groups, bits(m // M))
+        return rows, groups - rows
+
+    @classmethod
+    def can(cls, p: Program, m: int, n: int, depth: int, formats: str, along_k: tuple[bool, bool]) -> bool:
+        """Whether a target has it, for whole warpgroups, operands that lie so, and a share of C that registers hold."""
+        if not p.has("wgmma") or p.num_warps % WARPS or m < M or formats not in ("f16", "bf16", "i8"):
+            return False
+        rows, columns = cls._divided(p, m)
+        share, bytes = n >> columns, 1 if formats == "i8" else 2
+        whole = along_k[1] or not columns or share * bytes >= PANEL
+        return (bytes == 2 or all(along_k)) and depth * bytes >= DEPTH and 16 <= share <= 256 and whole and (
+            m >> rows) * share <= M * 512
+
+    def multiply(self, a: Operand, b: Operand, acc: list[Value]) -> list[Value]:
+        k, atom = self.p.ir, self.atom
+        tiles = [k.tile(1, atom.registers, atom.sum, zero=False) for _ in range(self.m // M)]
+        for r, x in enumerate(acc):
+            at, e = divmod(r, atom.registers)
+            tiles[at][0, e] = x
+        k.wgmma_fence(*tiles)
+        for step in range(0, self.depth, atom.k):
+            for i, tile in enumerate(tiles):
+                k.wgmma(atom, tile, self._at(a, self.first[0], i*M, step), self._at(b, self.first[1], 0, step))
+        k.wgmma_commit()
+        k.wgmma_wait(0, *tiles)
+        return [tile[0, e] for tile in tiles for e in range(atom.registers)]
+
+    @staticmethod
+    def _at(x: Operand, first: Value, more: int, step: int) -> Value:
+        """Where rows or columns from `first` + `more` on begin, and this step of k."""
+        if x.inner_k:
+            return x.at + first*x.row + (more*x.row + step // x.row * (x.rows*x.row) + step % x.row)
+        return x.at + first // x.row * (x.rows*x.row) + (more // x.row * (x.rows*x.row) + step*x.row)
+
+
 class Mfma:
     """AMD's, of 16 or 32 rows and columns: a lane has a column of C in runs of four rows."""
-    along_k, wide = (True, True), False
+    along_k, wide, how = (True, True), False, "padded"
 
     def __init__(self, p: Program, m: int, n: int, depth: int, formats: str) -> None:
         self.p, self.depth = p, depth
