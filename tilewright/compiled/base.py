@@ -7,7 +7,7 @@ what the code uses. Nothing but calling a kernel needs the chip that it is for.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -319,21 +319,26 @@ class GpuKernel(CompiledGemm, GpuCode):
         return int(rows * columns * self.shape.itemsize)
 
     def __call__(self, a: Any, b: Any, out: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0, scale_a: Any = None,
-                 scale_b: Any = None) -> Any:
+                 scale_b: Any = None, operands: Mapping[str, Any] | None = None, outs: Sequence[Any] = ()) -> Any:
         """As CompiledGemm.__call__. Of a problem with scales, scale_a is [..., m, 1] and scale_b [..., 1, n], or 1 in
-        place of any axis: in the format of scaled sums, on the GPU or NumPy's; or numbers, by default 1."""
-        return self._engine.call(self, a, b, out, alpha=alpha, beta=beta, scale_a=scale_a, scale_b=scale_b)
+        place of any axis: in the format of scaled sums, on the GPU or NumPy's; or numbers, by default 1. Of a problem
+        with an epilogue, `operands` are arrays by name, in the formats and places that it says, and `outs` arrays for
+        its further results, or None for new ones: those results are a tuple then."""
+        return self._engine.call(self, a, b, out, alpha=alpha, beta=beta, scale_a=scale_a, scale_b=scale_b,
+                                 operands_of=operands, outs=outs)
 
     def bind(self, a: Any, b: Any, out: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0, scale_a: Any = None,
-             scale_b: Any = None) -> Any:
-        """As CompiledGemm.bind, with scales as for a call."""
-        return self._engine.bind(self, a, b, out, alpha=alpha, beta=beta, scale_a=scale_a, scale_b=scale_b)
+             scale_b: Any = None, operands: Mapping[str, Any] | None = None, outs: Sequence[Any] = ()) -> Any:
+        """As CompiledGemm.bind, with scales and what an epilogue has as for a call; `bound.outs` are further results.
+        """
+        return self._engine.bind(self, a, b, out, alpha=alpha, beta=beta, scale_a=scale_a, scale_b=scale_b,
+                                 operands_of=operands, outs=outs)
 
     def simulate(self, a: Any, b: Any, out: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0, scale_a: Any = None,
-                 scale_b: Any = None) -> Report:
-        """As CompiledGemm.simulate, with NumPy's scales as for a call."""
+                 scale_b: Any = None, operands: Mapping[str, Any] | None = None, outs: Sequence[Any] = ()) -> Report:
+        """As CompiledGemm.simulate, with NumPy's arrays as for a call; all `outs` are given."""
         from tilewright.simulator.product import simulate_kernel
-        return simulate_kernel(self, a, b, out, alpha, beta, scale_a, scale_b)
+        return simulate_kernel(self, a, b, out, alpha, beta, scale_a, scale_b, operands, outs)
 
     @property
     def _engine(self) -> Any:

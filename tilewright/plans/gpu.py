@@ -182,7 +182,7 @@ def shape(a: str, b: str, out: str, m: int, n: int, k: int, layout: str = "nt", 
     outer = m if layout[0] == "n" else k, k if layout[1] == "n" else n, m
     places = at or [(0, x*size // 8 if rows > 1 else 0, x*size*rows // 8 if batch > 1 else 0)
                     for x, rows, size in zip(inner, outer, bits)]
-    vector_a, vector_b, vector_c = (_vector(size, extent, *place) for size, extent, place in zip(bits, inner, places))
+    vector_a, vector_b, vector_c = (vector_of(size, extent, *place) for size, extent, place in zip(bits, inner, places))
     near_a, near_b = (0 if apart < 0 else min(REACH // apart, MOST_ROWS) if apart else MOST_ROWS
                       for _, apart, *_ in places[:2])
     align_a, align_b, align_c = (_align(x*size // 8, rows, *place)
@@ -193,7 +193,8 @@ def shape(a: str, b: str, out: str, m: int, n: int, k: int, layout: str = "nt", 
                     epilogue=epilogue)
 
 
-def _vector(bits: int, extent: int, address: int, *apart: int) -> int:
+def vector_of(bits: int, extent: int, address: int, *apart: int) -> int:
+    """Elements of so many bits of a contiguous row of `extent` that one aligned access may have."""
     found = 1 << ((8*WIDEST // bits).bit_length() - 1)
     while found > 1 and (extent % found or any(8*x % (found*bits) for x in (address, *apart))):
         found //= 2

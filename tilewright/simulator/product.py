@@ -24,7 +24,7 @@ from tilewright.kernels.cpu.jobs import BARRIER_BYTES
 from tilewright.runtime.cpu import engine
 from tilewright.runtime.cpu.host import Host, Part
 from tilewright.runtime.cpu.recipe import Recipe
-from tilewright.runtime.gpu import blocks, operands, scales
+from tilewright.runtime.gpu import blocks, epilogues, operands, scales
 from tilewright.runtime.gpu.arrays import Look
 from tilewright.runtime.gpu.operands import MAPPED, maps
 from tilewright.simulator import occupancy
@@ -73,7 +73,8 @@ def simulate(kernel: Any, *args: Any, out: Array | None = None, alpha: float = 1
 
 
 def simulate_kernel(kernel: Any, a: Any, b: Any, out: Array | None = None, alpha: float = 1.0, beta: float = 0.0,
-                    scale_a: Any = None, scale_b: Any = None) -> Report:
+                    scale_a: Any = None, scale_b: Any = None, operands_of: Mapping[str, Any] | None = None,
+                    outs: Sequence[Any] = ()) -> Report:
     """A product by a compiled kernel: see `simulate`."""
     p = kernel.problem
     if out is None:
@@ -84,7 +85,7 @@ def simulate_kernel(kernel: Any, a: Any, b: Any, out: Array | None = None, alpha
         check_operand(name, x, getattr(p, name), p.shapes[name])
     given = scales.of_kernel(p, scale_a, scale_b)
     if not isinstance(kernel.target, CpuTarget):
-        return _simulate_launches(kernel, a, b, out, alpha, beta, given)
+        return _simulate_launches(kernel, a, b, out, alpha, beta, given, operands_of, outs)
     product = CpuProduct(kernel, alpha, beta)
     for matrices in zip(a, b, out) if p.batch != 1 else ((a, b, out),):
         product.run(*matrices)
@@ -93,8 +94,8 @@ def simulate_kernel(kernel: Any, a: Any, b: Any, out: Array | None = None, alpha
 
 
 def _simulate_launches(kernel: Any, a: Any, b: Any, out: Array, alpha: float, beta: float,
-                       given: Mapping[str, Any]) -> Report:
-    product, c = Launches(kernel.inner, alpha, beta, given), out
+                       given: Mapping[str, Any], operands_of: Mapping[str, Any] | None, outs: Sequence[Any]) -> Report:
+    product, c = Launches(kernel.inner, alpha, beta, given, operands_of, outs), out
     if kernel.inner is not kernel:
         a, b, c = kernel.converted(a, b, out)
     product.run(a, b, c)
@@ -237,11 +238,18 @@ class Launches:
     and scale_b, and what `operands.of_blocks` gives. `workspace` and `counters` are for CTAs that add up parts of sums.
     """
 
-    def __init__(self, kernel: Any, alpha: float, beta: float, given: Mapping[str, Any]) -> None:
+    def __init__(self, kernel: Any, alpha: float, beta: float, given: Mapping[str, Any],
+                 operands_of: Mapping[str, Any] | None = None, outs: Sequence[Any] = ()) -> None:
         self.kernel, self.alpha, self.beta = kernel, alpha, beta
         self.memory, self.report = AddressSpace(), Report(SECTOR)
         placed = scales.placed(kernel.problem, given, lambda x, name: Look(x, None), lambda x: Look(x, None))
         self.scales = dict(zip(given, (x.shadow for x in placed)))
+        epilogue, arrays = epilogues.of_problem(p := kernel.problem), epilogues.named(kernel.problem, operands_of)
+        self.operands = [epilogues.placed(read, np.asarray(x), p.shapes["out"])
+                         for read, x in zip(epilogue.operands if epilogue else (), arrays)]
+        self.outs = list(outs)
+        if [(x.dtype, x.shape) for x in outs] != [(kind, p.shapes["out"]) for kind in epilogues.formats_of(p)]:
+            raise ValueError(f"outs must be arrays for the further results of {p}, of its shape {p.shapes['out']}")
         if kernel.launches:
             self.report.compiled = partial(occupancy.of, kernel)
 
@@ -251,9 +259,11 @@ class Launches:
             c[...] = c * c.dtype.type(self.beta) if self.beta else 0
             return
         p, (target, ldc) = self.kernel.problem, _rows(c)
+        fused = dict(zip(epilogues.pointers(p), (*self.operands, *self.outs)))
         alpha = self.alpha * factor if (factor := blocks.factor(a, b)) != 1 else self.alpha
         values = {"m": p.m, "n": p.n, "k": p.k, "alpha": alpha, "beta": self.beta, "ldc": ldc,
-                  "batch": p.batch, "stride_c": target.strides[0] // c.itemsize}
+                  "batch": p.batch, "stride_c": target.strides[0] // c.itemsize,
+                  "columns_c": c.shape[-1], **epilogues.strides(p, self.operands, self.outs)}
         arrays: dict[str, Any] = {"c": target if self.beta else uninitialised(target)}
         for name, x, letter in zip("ab", (a, b), p.layout):
             if isinstance(x, Quantized):
@@ -266,7 +276,7 @@ class Launches:
                 values[f"stride_{name}"] = rows.strides[0] // rows.itemsize
                 arrays[name] = rows.view(np.int8) if rows.itemsize == 1 else rows
         values |= operands.of_scales(*self.scales.values())
-        arrays |= self.scales
+        arrays |= self.scales | {name: uninitialised(x) if name[0] == "c" else x for name, x in fused.items()}
         if workspace := max(launch.workspace for launch in self.kernel.launches):
             arrays["workspace"] = uninitialised(np.zeros(workspace, np.uint8))
         if counters := max(launch.counters for launch in self.kernel.launches):
@@ -295,6 +305,9 @@ class Launches:
             machine.run_grid(args, launch.grid)
         if not self.beta:
             self._check_written(at["c"], target)
+        for name in fused:
+            if name[0] == "c":
+                self._check_written(at[name], fused[name])
         if "counters" in arrays and arrays["counters"].any():
             raise self._fault("counters", "the counters are not 0 again, as the next call expects")
         if target is not c:

@@ -6,7 +6,7 @@ the host's memory are multiplied by `gemm`, block-scaled ones by `multiply_scale
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -171,31 +171,36 @@ class Engine:
         return on
 
     def bind(self, kernel: Any, a: Any, b: Any, out: Any = None, *, alpha: float = 1.0, beta: float = 0.0,
-             scale_a: Any = None, scale_b: Any = None) -> Bound:
+             scale_a: Any = None, scale_b: Any = None, operands_of: Mapping[str, Any] | None = None,
+             outs: Sequence[Any] = ()) -> Bound:
         """As compiled.base.CompiledGemm.bind."""
         self._check(kernel, a, b, out, beta)
         scaled = kernel.problem.a in BLOCK_FORMATS
         factors = scales.of_kernel(kernel.problem, scale_a, scale_b)
         given = blocks.in_memory(a, b) if scaled else {"a": a, "b": b}
-        given |= {"out": out} | {name: x for name, x in factors.items() if arrays.library_of(x) is not None}
+        more = factors | dict(operands_of or {}) | {f"outs[{i}]": x for i, x in enumerate(outs)}
+        given |= {"out": out} | {name: x for name, x in more.items() if arrays.library_of(x) is not None}
         new = all(x is None for x in given.values())  # an array of ours, on the first GPU
         library = self.platform.own if new else operands.library_of_all(**given)
         if library is None or library.platform is not self.platform:
             first = next(iter(given))
             raise TypeError(f"{first} must be an array in {self.platform.memory}, not {kind(given[first])}")
         device = 0 if new else operands.same_device(library, **given)
-        return Bound(self, kernel, library, device, a, b, out, (float(alpha), float(beta)), factors)
+        return Bound(self, kernel, library, device, a, b, out, (float(alpha), float(beta)), factors, operands_of, outs)
 
     def call(self, kernel: Any, a: Any, b: Any, out: Any = None, *, alpha: float = 1.0, beta: float = 0.0,
-             scale_a: Any = None, scale_b: Any = None) -> Any:
+             scale_a: Any = None, scale_b: Any = None, operands_of: Mapping[str, Any] | None = None,
+             outs: Sequence[Any] = ()) -> Any:
         """As compiled.base.CompiledGemm.__call__."""
         p = kernel.problem
         scaled = p.a in BLOCK_FORMATS
         given = blocks.in_memory(a, b) if scaled else {"a": a, "b": b}
         if operands.library_of_all(**given, out=out) is not None:
-            bound = self.bind(kernel, a, b, out, alpha=alpha, beta=beta, scale_a=scale_a, scale_b=scale_b)
+            bound = self.bind(kernel, a, b, out, alpha=alpha, beta=beta, scale_a=scale_a, scale_b=scale_b,
+                              operands_of=operands_of, outs=outs)
             bound()
-            return bound.finished(next((x for x in (*given.values(), out) if x is not None), None))
+            found = bound.finished(next((x for x in (*given.values(), out) if x is not None), None))
+            return (found, *bound.outs) if bound.outs else found
         self._check(kernel, a, b, out, beta, allowed=f"a NumPy array or an array in {self.platform.memory}")
         if kernel.inner is not kernel:
             found = self.call(kernel.inner, *kernel.converted(a, b, out if beta else None), alpha=alpha, beta=beta,
@@ -208,14 +213,17 @@ class Engine:
         if beta:
             there.memory = self.driver.Memory.upload(there.memory.device, product)
         bound = Bound(self, kernel, self.platform.own, 0, a, b, there, (float(alpha), float(beta)),
-                      scales.of_kernel(p, scale_a, scale_b))
+                      scales.of_kernel(p, scale_a, scale_b), operands_of)
         bound()
         bound.synchronize()
         there.memory.download(product)
+        more = [np.empty(x.shape, x.dtype) for x in bound.outs]
+        for x, y in zip(bound.outs, more):
+            x.memory.download(y)
         if out is None:
-            return product
+            return (product, *more) if more else product
         np.copyto(out, product)
-        return out
+        return (out, *more) if more else out
 
     def _check(self, kernel: Any, a: Any, b: Any, out: Any, beta: float, allowed: str = "") -> None:
         """TypeError or ValueError for a missing out, and for operands in the host's memory that the problem does not

@@ -6,13 +6,14 @@ the bytes of `workspace` and of `counters`, which are zero before and after, and
 name. Several launches follow each other on the stream and share a workspace; each has a `kernel` with its code, and
 says which parameters are `at` which byte of the workspace. A kernel takes which of these parameters it likes, by name:
 m, n, k, the operands a, b, c with lda, ldb, ldc, of a batch also stride_a, stride_b, stride_c, the factors alpha and
-beta, workspace and counters, scale_a and scale_b with their strides, and `more`. a and b may be tensor maps, and
+beta, workspace and counters, scale_a and scale_b with their strides, what epilogues.pointers says with its strides, and `more`. a and b may be tensor maps, and
 c_map is one of C. To a parameter of any other name nothing is given silently: it is a TypeError.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,7 @@ import numpy as np
 from tilewright.formats import FORMATS
 from tilewright.formats.quantized import Quantized
 from tilewright.formats.table import BLOCK_FORMATS
-from tilewright.runtime.gpu import blocks, operands, scales
+from tilewright.runtime.gpu import blocks, epilogues, operands, scales
 from tilewright.runtime.gpu.arrays import Library, Look
 from tilewright.runtime.gpu.launch import Arguments
 from tilewright.runtime.gpu.memory import handle_of
@@ -96,7 +97,7 @@ class Step:
     def launch_within(self, workspace: int, counters: int, addresses: Sequence[int], alpha: float, beta: float,
                       stream: int) -> None:
         """Launch with this workspace, and what is there of the operands. The device must be current."""
-        moved = zip(addresses, (*self.moved, None, None))
+        moved = zip_longest(addresses, self.moved)
         addresses = [x if offset is None else workspace + offset for x, offset in moved]
         arguments = self.filled(addresses, alpha, beta)
         for at, offset in self.inside:
@@ -109,17 +110,18 @@ class Step:
 
 class Recipe:
     """`run(a, b, c, alpha, beta, stream)` with the addresses of operands of these leading dimensions, in elements, or
-    in bytes if they are packed, and of scales, if their strides are among `more`: the values of further parameters, by
-    name. The kernel's product is not empty.
+    in bytes if they are packed, and of scales, and what an epilogue has beside C (`beside`), if their strides are among
+    `more`: the values of further parameters, by name. The kernel's product is not empty.
     """
 
     def __init__(self, driver: Any, kernel: Any, on: Any, lda: int, ldb: int, ldc: int, **more: Any) -> None:
         p, launches = kernel.problem, kernel.launches
-        values = {**GIVEN_LATER, "m": p.m, "n": p.n, "k": getattr(kernel, "given", p).k, "lda": lda, "ldb": ldb,
+        self.scales = sum(x not in more for x in SIDES)
+        values = {**GIVEN_LATER, **dict.fromkeys(epilogues.pointers(p), 0), "columns_c": p.shapes["out"][-1], "m": p.m, "n": p.n, "k": getattr(kernel, "given", p).k, "lda": lda, "ldb": ldb,
                   "ldc": ldc, **more}
         codes = [kernel.loadable] if len(launches) == 1 else [launch.kernel.loadable for launch in launches]
         layout = getattr(kernel, "shape", p).layout
-        scales = [x for x in SIDES if x not in more]
+        scales = [*(x for x in SIDES if x not in more), *epilogues.pointers(p)]
         self.steps = [Step(driver, code, launch, on, layout, values, scales) for code, launch in zip(codes, launches)]
         self.only = self.steps[0] if len(launches) == 1 else None
         self.device, self.workspaces, self.fill = self.steps[0].device, driver.workspaces, driver.fill
@@ -127,6 +129,10 @@ class Recipe:
         self.needs_workspace = self.only is None or self.only.needs_workspace
         if self.needs_workspace:
             self.workspaces.prepare(self.device)
+
+    def beside(self, scales: Sequence[int], fused: Sequence[int]) -> tuple[int, ...]:
+        """The further addresses of `run`: of scales, if there are any, and of what the epilogue reads and leaves."""
+        return (*(scales or (0,) * self.scales), *fused) if fused else tuple(scales)
 
     def fixed(self, a: int, b: int, c: int, alpha: float, beta: float, *scales: int) -> Callable[[int], None] | None:
         """The launch with these operands, of which nothing but the stream changes; None if it needs a workspace."""
@@ -181,11 +187,14 @@ class Bound:
     """
 
     def __init__(self, engine: Engine, kernel: Any, library: Library, device: int, a: Any, b: Any, out: Any,
-                 scalars: tuple[float, float], factors: Mapping[str, Any] | None = None) -> None:
-        """`out`: an array of the library on the device, or None for a new one. `factors`: see scales.of_kernel."""
+                 scalars: tuple[float, float], factors: Mapping[str, Any] | None = None,
+                 operands_of: Mapping[str, Any] | None = None, outs: Sequence[Any] = ()) -> None:
+        """`out`: an array of the library on the device, or None for a new one. `factors`: see scales.of_kernel.
+        `operands_of` the epilogue, by name, and `outs`: its further results, or None for new arrays."""
         p, driver, on = kernel.problem, engine.driver, engine.runnable(kernel, device)
         self._engine, self._library, self._on, self._kernel = engine, library, on, kernel
         self._scalars, self._fixed, self._new = (scalars[0] * blocks.factor(a, b), scalars[1]), None, out is None
+        self.outs: list[Any] = []  # further results of an epilogue
         self.recipe: Recipe | None = None  # of an empty product, and where a call converts
         like = next(x for x in (out, *blocks.in_memory(a, b).values(), a) if x is not None)
         stream = engine.platform.default_stream if isinstance(like, Quantized) else library.stream(like, device)
@@ -200,6 +209,8 @@ class Bound:
                                      lambda x: operands.uploaded(driver, on, x, by_columns=False))
         self._factors = [x.shadow for x in self._placed]
         more: dict[str, int] = operands.of_batch(*shadows)
+        fused = self._fused(p, library, device, stream, operands_of, outs)
+        more |= epilogues.strides(p, *fused)
         if p.a in BLOCK_FORMATS:
             self._block_scales = [each for _, each in scaled.values()]
             for name, (elements, each) in scaled.items():
@@ -213,12 +224,42 @@ class Bound:
             if kernel.inner is kernel:
                 operands.check(kernel, shadows)
         if not kernel.launches or kernel.inner is not kernel:
+            if p.epilogue:
+                raise ValueError(f"a compiled kernel with an epilogue needs operands in formats of its code, and k of at "
+                                 f"least 1, and this is {p}; tilewright.matmul converts them")
             return
         more |= operands.of_scales(*self._factors)
         self.recipe = Recipe(driver, kernel, on, *leading, **more)
         at_a, at_b, at_c = (x.pointer for x in looks)
         self._arguments = at_a, at_b, at_c, *self._scalars
-        self._fixed = self.recipe.fixed(*self._arguments, *map(operands.address, self._factors))
+        at_fused = [operands.address(x) for each in fused for x in each]
+        self._beside = self.recipe.beside([operands.address(x) for x in self._factors], at_fused)
+        self._fixed = self.recipe.fixed(*self._arguments, *self._beside)
+
+    def _fused(self, p: Gemm, library: Library, device: int, stream: int, given: Mapping[str, Any] | None,
+               outs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Shadows of the epilogue's operands and further results."""
+        epilogue, arrays = epilogues.of_problem(p), epilogues.named(p, given)
+        if epilogue is None:
+            return [], []
+        self._operands_of = [operands.uploaded(self._engine.driver, self._on, x, by_columns=False)
+                             if isinstance(x, np.ndarray) else library.look(x, read.name, stream)
+                             for read, x in zip(epilogue.operands, arrays)]
+        read = [epilogues.placed(each, look.shadow, p.shapes["out"])
+                for each, look in zip(epilogue.operands, self._operands_of)]
+        kinds = epilogues.formats_of(p)
+        outs = outs or [None] * len(kinds)
+        if len(outs) != len(kinds):
+            raise ValueError(f"outs must be arrays for the {len(kinds)} further results of {p}, not {len(outs)}")
+        self.outs = [library.empty(p.shapes["out"], kind, device, stream) if x is None else x
+                     for x, kind in zip(outs, kinds)]
+        self._looks_of_outs = [library.look(x, "outs", stream, True) for x in self.outs]
+        for look, kind in zip(self._looks_of_outs, kinds):
+            x = look.shadow
+            if x.dtype != kind or x.shape != p.shapes["out"] or not epilogues.ready(x, "full"):
+                raise ValueError(f"outs must be {kind} of shape {p.shapes['out']}, with contiguous rows, not {x.dtype} "
+                                 f"of shape {x.shape} with strides of {x.strides} bytes")
+        return read, [x.shadow for x in self._looks_of_outs]
 
     def _look(self, p: Gemm, name: str, x: Any, stream: int) -> Look:
         """An operand as it is multiplied."""
@@ -233,7 +274,7 @@ class Bound:
             self._fixed(handle)
             return self.out
         if self.recipe is not None:
-            self.recipe.run(*self._arguments, handle, *map(operands.address, self._factors))
+            self.recipe.run(*self._arguments, handle, *self._beside)
         elif self._kernel.launches:
             self._convert_and_multiply(handle)
         else:  # nothing to add up
