@@ -35,6 +35,11 @@ class Read:
     def __str__(self) -> str:
         return f"{self.name} {self.format} {self.place}"
 
+    @property
+    def parameter(self) -> str:
+        """Of a GPU's kernel: its address; ld_ and stride_ before it name distances."""
+        return f"x_{self.name.replace('$', '_')}"
+
 
 @dataclass(frozen=True)
 class Epilogue:
@@ -76,11 +81,6 @@ class Epilogue:
     def kinds(self) -> dict[str, str]:
         """Of the expression's parameters, by name."""
         return dict(self.expression.parameters)
-
-    @cached_property
-    def result_kinds(self) -> tuple[str, ...]:
-        """Of the results: "float", "int" or "bool"."""
-        return tuple(self.expression.kinds)
 
     @property
     def kind(self) -> str:

@@ -38,7 +38,7 @@ def kind(text: str, sums: str) -> str:
     if not text:
         return sums
     epilogue = read(text)
-    found = epilogue.result_kinds[epilogue.main or 0]
+    found = epilogue.expression.kinds[epilogue.main or 0]
     return ("i32" if found != "float" else "f64" if sums == "f64" else "f32")
 
 
@@ -63,7 +63,7 @@ def violations(shape: GpuShape, algorithm: str, vector_c: int, swap: bool = Fals
     epilogue = read(shape.epilogue)
     if epilogue.main is None or any(map(epilogue.axis, range(len(epilogue.results)))):
         yield "kernels for GPUs leave no reductions of rows or columns as results of an epilogue."
-    for format, each in zip(epilogue.results, epilogue.result_kinds):
+    for format, each in zip(epilogue.results, epilogue.expression.kinds):
         allowed = RESULTS["i32" if each != "float" else "f64" if shape.sums == "f64" else "f32"]
         if (format := shape.out if format == DEFAULT else format) not in allowed:
             yield f"results of an epilogue that are {each} are stored as {', '.join(allowed)}, not as {format}."

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.helpers.gpus import machine
 from tilewright.expressions.epilogue import Epilogue, Read
 from tilewright.expressions.functions import pairs
 from tilewright.expressions.tracing import trace
@@ -75,14 +76,14 @@ def residual(format):
     ("sm_80", "f64", "f64", (33, 34, 20), None),
     ("sm_80", "bf16", "bf16", (65, 72, 64), None),
     ("sm_75", "f16", "f16", (33, 40, 32), None),
-    ("sm_90a", "bf16", "bf16", (140, 136, 96), "wgmma 128x64x64 stages=3 warpgroups=2 vector_c=2 store=tma"),
-    ("sm_90a", "bf16", "bf16", (140, 150, 64), "wgmma 64x64x64 stages=3 warpgroups=2 pingpong vector_c=2"),
-    ("sm_90a", "bf16", "f32", (200, 136, 96), "wgmma 64x64x64 stages=3 warpgroups=2 pingpong vector_c=2 store=tma"),
+    ("sm_90a", "bf16", "bf16", (140, 72, 96), "wgmma 128x64x64 stages=3 warpgroups=2 vector_c=2 store=tma"),
+    ("sm_90a", "bf16", "bf16", (70, 150, 64), "wgmma 64x64x64 stages=3 warpgroups=2 pingpong vector_c=2"),
+    ("sm_90a", "bf16", "f32", (140, 72, 64), "wgmma 64x64x64 stages=2 warpgroups=2 pingpong vector_c=2 store=tma"),
     ("sm_90a", "bf16", "bf16", (1, 200, 64), None),
     ("sm_90a", "f32", "f32", (130, 1, 64), None),
     ("gfx942", "bf16", "bf16", (65, 68, 64), None),
     ("gfx950", "f16", "f32", (65, 67, 64), None),
-    ("gfx942", "f32", "f32", (65, 68, 64), "mfma 64x64x32 wave=32x32 mfma=32 copy=registers stages=2 split_k=2"),
+    ("gfx942", "f32", "f32", (65, 68, 64), "mfma 64x64x32 wave=32x32 mfma=32 copy=registers stages=2 vector=4 split_k=2"),
 ])
 def test_bias_gelu_and_residual(target, format, out, sizes, plan):
     check(tw.Gemm(*sizes, format, out=out, layout="nt" if "wgmma" in (plan or "") else "nn", epilogue=residual(format)),
@@ -103,7 +104,7 @@ def test_several_results_alpha_beta_and_a_batch(target, plan):
 ])
 def test_pairs(target, format, plan):
     text = made(swiglu, f"bias {format} row")
-    check(tw.Gemm(130, 136, 64, format, out=format, layout="nt", epilogue=text), target, plan)
+    check(tw.Gemm(130, 144, 64, format, out=format, layout="nt", epilogue=text), target, plan)
 
 
 @pytest.mark.parametrize(("target", "plan"), [("sm_80", None), ("sm_90a", None), ("gfx942", None)])
@@ -112,3 +113,69 @@ def test_integers(target, plan):
     check(tw.Gemm(65, 80, 64, "i8", out="f32", layout="nt", epilogue=text), target, plan)
     text = made(lambda acc, bias: (acc + bias) >> 2, "bias i32 row", acc="int")
     check(tw.Gemm(65, 80, 64, "i8", out="i8", layout="nt", epilogue=text), target, plan)
+
+
+# ---- matmul on fake drivers
+
+@pytest.fixture(params=["sm_90a", "sm_80", "gfx942"])
+def on(request, monkeypatch):
+    return machine(monkeypatch, request.param)
+
+
+def random(*shape, dtype=np.float32, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def same_as_on_a_cpu(on, a, b, epilogue, host=(), tolerance=1e-5, **options):
+    """`host`: operands that stay in the host's memory."""
+    operands = options.pop("operands", {})
+    wanted = tw.matmul(a, b, epilogue=epilogue, operands=operands, **options)
+
+    def there(x):
+        return on.array(x) if isinstance(x, np.ndarray) else x
+    found = tw.matmul(on.array(a), on.array(b), epilogue=epilogue,
+                      operands={name: x if name in host else there(x) for name, x in operands.items()},
+                      **{name: there(x) for name, x in options.items()})
+    on.finish()
+    many = isinstance(wanted, tuple)
+    for x, y in zip(found if many else (found,), wanted if many else (wanted,), strict=True):
+        assert (x.host.dtype, x.host.shape) == (y.dtype, y.shape)
+        np.testing.assert_allclose(x.host.astype(float), y.astype(float), rtol=tolerance, atol=tolerance)
+
+
+def test_matmul_of_a_function(on):
+    a, b = random(33, 40), random(40, 36, seed=1)
+    same_as_on_a_cpu(on, a, b, gelu_residual, operands={"bias": random(36, seed=2), "res": random(33, 36, seed=3)})
+    same_as_on_a_cpu(on, a, b, lambda acc, s, rows: (acc * s, tw.relu(acc) + rows), host=("s", "rows"), alpha=0.5,
+                     operands={"s": 2.0, "rows": random(33, 1, seed=2)})
+
+
+def test_leading_axes_strides_c_and_pairs(on):
+    a, b, res = random(2, 3, 5, 24), random(24, 20, seed=1), random(3, 5, 40, seed=2)[..., ::2]
+    same_as_on_a_cpu(on, a, b, lambda acc, res: acc + res, operands={"res": res})
+    same_as_on_a_cpu(on, a[0], random(3, 24, 20, seed=1), lambda acc: tw.relu(acc), c=res, beta=2.0)
+    same_as_on_a_cpu(on, a, b, swiglu, operands={"bias": random(10, seed=3)})
+    same_as_on_a_cpu(on, a[0, 0, :, :0], b[:0], lambda acc, x: acc + x, operands={"x": random(20)})
+
+
+def test_results_anywhere(on):
+    a, b, bias = random(17, 24), random(24, 20, seed=1), random(20, seed=2)
+    wanted = a @ b + bias
+    outs = on.array(np.zeros((20, 17), np.float32).T), on.array(np.zeros((17, 20), np.float16))
+    found = tw.matmul(on.array(a), on.array(b), outs, operands={"bias": on.array(bias)}, out_dtype=("f32", "f16"),
+                      epilogue=lambda acc, bias: (acc + bias, acc))
+    on.finish()
+    assert found[0] is outs[0]
+    np.testing.assert_allclose(found[0].host, wanted, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found[1].host, a @ b, rtol=1e-2, atol=1e-2)
+
+
+def test_what_is_refused(on):
+    a, b = on.array(random(8, 16)), on.array(random(16, 8))
+    for options, error, message in [
+            ({"epilogue": lambda acc: (acc, tw.row_max(acc))}, TypeError, "row_max: kernels for GPUs leave no reductions"),
+            ({"epilogue": lambda acc: acc, "scale_a": on.array(random(8, 1))}, ValueError, "scale_a must be None with"),
+            ({"epilogue": lambda acc: acc, "out": (None, None)}, ValueError, "array or None for each of .* 1 results"),
+            ({"epilogue": lambda acc, x: acc + x, "operands": {"x": random(9)}}, ValueError, "must broadcast to")]:
+        with pytest.raises(error, match=message):
+            tw.matmul(a, b, **options)

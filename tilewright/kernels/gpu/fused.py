@@ -33,9 +33,9 @@ def parameters(EPILOGUE: str, BATCH: bool = False) -> dict[str, Any]:
         return found
     epilogue = Epilogue.read(EPILOGUE)
     for x in epilogue.operands:
-        found[f"x_{x.name}"] = ptr(memory_type(x.format), strided=True)
-        found |= {f"ld_x_{x.name}": i64} if x.place in ("column", "full") else {}
-        found |= {f"stride_x_{x.name}": i64} if BATCH else {}
+        found[x.parameter] = ptr(memory_type(x.format), strided=True)
+        found |= {f"ld_{x.parameter}": i64} if x.place in ("column", "full") else {}
+        found |= {f"stride_{x.parameter}": i64} if BATCH else {}
     for number in others(epilogue):
         found |= {f"c{number}": ptr(memory_type(epilogue.results[number]), strided=True), f"ldc{number}": i64}
         found |= {f"stride_c{number}": i64} if BATCH else {}
@@ -115,7 +115,7 @@ class Fused:
         def place(name: str) -> Value:
             x = getattr(g, name)
             return x if g.matrix is None else x + k.cast(g.matrix, i64)*getattr(g, f"stride_{name}")
-        operands = {x.name: (place(f"x_{x.name}"), getattr(g, f"ld_x_{x.name}", None)) for x in epilogue.operands}
+        operands = {x.name: (place(x.parameter), getattr(g, f"ld_{x.parameter}", None)) for x in epilogue.operands}
         stored = {i: (place(f"c{i}"), getattr(g, f"ldc{i}"), epilogue.results[i]) for i in others(epilogue)}
         return cls(k, epilogue, g.m, g.n // 2 if count == 2 else g.n, OUT, VECTOR // count,
                    SUMS if SUMS.is_float else f32, ROUND_PAIR, operands, stored)

@@ -21,13 +21,14 @@ from tilewright.plans.measured import store
 from tilewright.problem import Gemm
 from tilewright.rules import arguments, scaling, shapes
 from tilewright.rules.call import KERNELS, Call, Product, decide
-from tilewright.runtime.gpu import arrays, blocks, fast_path, operands, scales
+from tilewright.runtime.gpu import arrays, blocks, epilogues, fast_path, operands, scales
+from tilewright.runtime.gpu import fused as fused_products
 from tilewright.runtime.gpu.arrays import CUDA, HIP, DeviceArray, Library, Platform, kind
 from tilewright.runtime.gpu.blocks import Blocked
 from tilewright.runtime.gpu.driver import Kept
 from tilewright.runtime.gpu.launch import Function
 from tilewright.runtime.gpu.operands import format_of, leading, letter
-from tilewright.runtime.gpu.product import Run
+from tilewright.runtime.gpu.product import Fused, Run
 from tilewright.runtime.gpu.recipe import Bound, Recipe
 from tilewright.targets import GpuTarget
 
@@ -74,22 +75,33 @@ class Engine:
         It runs on the stream that is the caller's at the moment, and the result is an array of the caller's library.
         c may be a number. `threads` has no meaning here.
         """
-        arguments.refuse(f"on {self.platform.name}s", epilogue=call.epilogue,
+        arguments.refuse(f"on {self.platform.name}s",
                          algorithm=call.algorithm if self.platform is HIP else None)
         plain, is_number = call.plain, isinstance(call.c, (bool, int, float, np.number))
         named = {**blocks.arrays("a", call.a), **blocks.arrays("b", call.b), "c": None if is_number else call.c,
-                 call.out_name: call.out}
+                 **({} if isinstance(call.out, tuple) else {call.out_name: call.out})}
+        if call.epilogue is not None:
+            named |= fused_products.named(call)
+            if given := scales.given(call):
+                raise ValueError(f"{' and '.join(given)} must be None with an epilogue: scales of rows and columns are "
+                                 "operands of it, one for each row and one for each column")
         named |= {name: x for name, x in scales.given(call).items() if arrays.library_of(x) is not None}
         library = operands.library_of_all(**named)
         assert library is not None
         device = operands.same_device(library, **named)
-        stream = library.stream(named["a"] if call.out is None else call.out, device)
-        looks = {name: library.look(x, name, stream, name == call.out_name)
+        first = next((x for name, x in named.items() if name.startswith(call.out_name) and x is not None), named["a"])
+        stream = library.stream(first, device)
+        looks = {name: library.look(x, name, stream, name.partition("[")[0] == call.out_name)
                  for name, x in named.items() if x is not None}
         run = self.run(device, stream, call.plan, call.algorithm)
         try:
             call, blocked = blocks.taken(run, call, looks)
             a, b = self._operands(run, call, looks, blocked)
+            if call.epilogue is not None:
+                results = fused_products.product(run, library, call, looks, a, b)
+                if library.waits:
+                    run.synchronize()
+                return results
             out = looks[call.out_name].shadow if call.out is not None else None
             c = looks["c"].shadow if "c" in looks else call.c
             call, factors = scales.of_call(run, call, looks, a, b)
@@ -240,22 +252,25 @@ class Engine:
     # ---- recipes and kernels that copy
 
     def recipe(self, on: Any, a: Array, b: Array, c: Array, plan: Any, *scaled: Array,
-               algorithm: str | None = None, of_blocks: blocks.Formats | None = None) -> Recipe:
+               algorithm: str | None = None, of_blocks: blocks.Formats | None = None,
+               fused: Fused | None = None) -> Recipe:
         """For c = alpha * a @ b + beta * c with operands like these, c by rows: matrices, or stacks of them. `scaled`:
-        by these scales, as rules.scaling.broadcast gives them. `of_blocks`: a, b and scales are bytes of these."""
+        by these scales, as rules.scaling.broadcast gives them. `of_blocks`: a, b and scales are bytes of these.
+        `fused`: an epilogue, its operands, and results beside c."""
         (m, k), n, letters, stacks = a.shape[-2:], b.shape[-1], letter(a) + letter(b), operands.of_batch(a, b, c)
         kinds, scales_are = (format_of(a.dtype), format_of(b.dtype)), scaling.kind_of(scaled, n)
         if of_blocks is not None:
             letters, scales_are = "nt", ""
             kinds, k = (of_blocks.a, of_blocks.b), of_blocks.k
-        problem = Gemm(m, n, k, *kinds, format_of(c.dtype), letters, stacks.get("batch", 1), scales_are)
+        problem = Gemm(m, n, k, *kinds, format_of(c.dtype), letters, stacks.get("batch", 1), scales_are,
+                       fused[0] if fused else "")
         rows = (x if by == "n" else operands.transposed(x) for x, by in zip((a, b, c), letters + "n"))
         if plan is None:
             shape = plans.by_algorithm(operands.shape_of(problem, on.target, a, b, c), algorithm, on.target)
             plan, _ = store.chosen(shape, on.target)
         kernel = self.compile(problem, on.target, plan)
         operands.check(kernel, (a, b, c))
-        more = stacks | operands.of_scales(*scaled)
+        more = stacks | operands.of_scales(*scaled) | (epilogues.strides(problem, *fused[1:]) if fused else {})
         return Recipe(self.driver, kernel, on, *(leading(x) or 0 for x in rows), **more)
 
     def compile(self, problem: Gemm, target: Any, plan: Any) -> Any:

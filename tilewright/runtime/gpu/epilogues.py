@@ -37,7 +37,7 @@ def pointers(problem: Gemm) -> list[str]:
     epilogue = of_problem(problem)
     if epilogue is None:
         return []
-    return [*(f"x_{x.name}" for x in epilogue.operands), *(f"c{i}" for i in others(epilogue))]
+    return [*(x.parameter for x in epilogue.operands), *(f"c{i}" for i in others(epilogue))]
 
 
 def formats_of(problem: Gemm) -> list[np.dtype[Any]]:
@@ -54,9 +54,9 @@ def strides(problem: Gemm, operands: Sequence[Array], results: Sequence[Array]) 
         return found
     for x, array in zip(epilogue.operands, operands):
         row = array.strides[-2] // array.itemsize if array.shape[-2] > 1 else 0
-        found[f"ld_x_{x.name}"] = row
+        found[f"ld_{x.parameter}"] = row
         if array.ndim > 2:
-            found[f"stride_x_{x.name}"] = array.strides[0] // array.itemsize
+            found[f"stride_{x.parameter}"] = array.strides[0] // array.itemsize
     for i, array in zip(others(epilogue), results):
         found[f"ldc{i}"] = array.strides[-2] // array.itemsize if array.shape[-2] > 1 else array.shape[-1]
         if array.ndim > 2:

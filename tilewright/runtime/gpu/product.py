@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.gpu.engine import Engine
 
 Array = NDArray[Any]
+Fused = tuple[str, tuple[Array, ...], tuple[Array, ...]]    # an epilogue, its operands, results beside C
 
 
 class Run:
@@ -171,12 +172,20 @@ class Run:
         matrices = map(transposed, (b, a, c)) if transposed_c else (a, b, c)
         self.steps.append((recipe, transposed_c, self.on.index, *matrices))
 
-    def recipe(self, a: Array, b: Array, c: Array, *scales: Array, of_blocks: Formats | None = None) -> Recipe:
+    def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        found = self.temporary(shape, dtype)
+        self.copy(found, found, 0.0)
+        return found
+
+    def recipe(self, a: Array, b: Array, c: Array, *scales: Array, of_blocks: Formats | None = None,
+               fused: Fused | None = None) -> Recipe:
         key = (self.on.index, *a.shape, b.shape[-1], a.dtype, b.dtype, c.dtype, a.strides, b.strides, c.strides,
                tuple(address(x) % WIDEST for x in (a, b, c)), self.plan, self.algorithm, of_blocks,
                *(x.strides for x in scales))
+        if fused:
+            key += fused[0], *((x.strides, address(x) % WIDEST) for arrays in fused[1:] for x in arrays)
         return self.engine.recipes.get(key, lambda: self.engine.recipe(
-            self.on, a, b, c, self.plan, *scales, algorithm=self.algorithm, of_blocks=of_blocks))
+            self.on, a, b, c, self.plan, *scales, algorithm=self.algorithm, of_blocks=of_blocks, fused=fused))
 
 
 def _shared(*scales: Array, n: int) -> bool:

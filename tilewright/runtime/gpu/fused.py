@@ -1,0 +1,177 @@
+"""Products with an epilogue of arrays in a GPU's memory: one launch, and copies of what kernels cannot take.
+
+Leading axes are folded into m where B has none and every operand allows it, else merged into one axis, else taken one
+by one. c, if there is one, is an operand of the expression, like any other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright import formats
+from tilewright.expressions.epilogue import ADDED, BETA, DEFAULT, Epilogue, Read, with_scalars
+from tilewright.plans import gpu as plans
+from tilewright.rules import arguments, fusing, shapes
+from tilewright.rules.call import Call, Product, decide
+from tilewright.runtime.gpu import arrays, epilogues, operands
+from tilewright.runtime.gpu.operands import address, format_of, leading, letter
+
+if TYPE_CHECKING:
+    from tilewright.runtime.gpu.arrays import Library
+    from tilewright.runtime.gpu.product import Run
+
+Array = NDArray[Any]
+# What kernels read as operands; other integers are converted before.
+READ = plans.WRITTEN
+
+
+def named(call: Call) -> dict[str, Any]:
+    """Arrays that may be on a GPU, by the names of messages."""
+    found = {f"operands[{name!r}]": x for name, x in (call.operands or {}).items()} if isinstance(
+        call.operands, Mapping) else {}
+    return {name: x for name, x in found.items() if arrays.library_of(x) is not None} | {
+        f"{call.out_name}[{i}]": x for i, x in enumerate(call.out if isinstance(call.out, tuple) else ())}
+
+
+def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a: Array, b: Array) -> Any:
+    """The results of the call, an array of the library or a tuple of them. a and b are as they are multiplied."""
+    c = looks["c"].shadow if "c" in looks else call.c
+    asked = call.out_dtype if isinstance(call.out_dtype, tuple) else (call.out_dtype,)
+    wide = "f64" if any(x is not None and formats.find(x) is formats.get("f64") for x in asked) else None
+    whole = formats.integral(*(f for f in map(formats.find, (a.dtype, b.dtype)) if f))
+    p = decide(call._replace(out=None, out_dtype=None if whole else wide), a, b, c, None)
+    given = {name: looks[f"operands[{name!r}]"].shadow if f"operands[{name!r}]" in looks else x
+             for name, x in (call.operands or {}).items()} if isinstance(call.operands, Mapping) else call.operands
+    f = fusing.fused(call._replace(operands=given), p)
+    for result in f.epilogue.expression.results:
+        if result.reduced:
+            raise TypeError(f"epilogue returns {result.reduced}: kernels for GPUs leave no reductions of rows and columns")
+    if call.algorithm is not None:
+        arguments.check_algorithm(call.algorithm, a.dtype, b.dtype, p.sums, call.plan, run.on.target)
+    given_outs = call.out if isinstance(call.out, tuple) else (call.out,) + (None,) * (len(f.shapes) - 1)
+    if len(given_outs) != len(f.shapes):
+        raise ValueError(f"{call.out_name} must have an array or None for each of the epilogue's {len(f.shapes)} results,"
+                         f" not {len(given_outs)} of them")
+    results, targets = [], []
+    for i, (x, shape, dtype) in enumerate(zip(given_outs, f.shapes, f.dtypes)):
+        name = f"{call.out_name}[{i}]" if isinstance(call.out, tuple) else call.out_name
+        if x is None:
+            assert dtype is not None
+            results.append(library.empty(shape, dtype, run.on.index, run.stream))
+            targets.append(library.look(results[-1], "the result", run.stream, write=True).shadow)
+            continue
+        results.append(x)
+        targets.append(_checked(looks[name].shadow, name, shape, dtype))
+    if 0 not in targets[0].shape:
+        _compute(run, p, f, targets, frozenset(x for x in given or () if f"operands[{x!r}]" not in looks))
+    delivered = tuple(library.result(x, call.a) if y is None else y for x, y in zip(results, given_outs))
+    return delivered if len(delivered) > 1 else call.out if call.out is not None else delivered[0]
+
+
+def _checked(out: Array, name: str, shape: tuple[int, ...], dtype: np.dtype[Any] | None) -> Array:
+    if out.shape != shape:
+        raise ValueError(f"{name} must have the result's shape {shape}, but its shape is {out.shape}")
+    if any(n > 1 and s == 0 for n, s in zip(out.shape, out.strides)):
+        raise ValueError(f"{name} has elements that share memory: its strides are {out.strides} bytes")
+    if dtype is not None:
+        arguments.check_cast(dtype, out.dtype, name)
+    return out
+
+
+def _compute(run: Run, p: Product, f: fusing.Fused, targets: list[Array], host: frozenset[str]) -> None:
+    """Into arrays of the results' shapes, anywhere."""
+    epilogue, arrays_of = _with_c(run, p, f, host)
+    main = epilogue.main
+    assert main is not None
+    given = {"a": format_of(p.a.dtype), "b": format_of(p.b.dtype), "result": format_of(_stored(targets[main]).dtype)}
+    kept = epilogue.expression.kinds
+    taken_a, taken_b, stored = (formats.FORMATS[x].dtype for x in plans.taken(
+        run.on.target, given, format_of(p.sums), True, "", replace(
+            epilogue, results=tuple(DEFAULT if i == main else x for i, x in enumerate(epilogue.results))).text))
+    a, b = p.broadcast(run.typed(p.a, taken_a), run.typed(p.b, taken_b))
+    if not p.a.shape[-1]:                       # nothing to add up: a product of zeros
+        a, b = (run.zeros((*x.shape[:-2], *ends), x.dtype) for x, ends in ((a, (a.shape[-2], 1)), (b, (1, b.shape[-1]))))
+    outs = []
+    for i, target in enumerate(targets):
+        x, kinds = _stored(target), plans.RESULTS["i32" if kept[i] != "float" else "f64" if p.sums.itemsize == 8 else "f32"]
+        wanted = stored if i == main else x.dtype if format_of(x.dtype) in kinds else formats.FORMATS[kinds[0]].dtype
+        free = x.dtype == wanted and epilogues.ready(x, "full") and not any(
+            shapes.overlap(x, y) for y in (a, b, *arrays_of, *outs))
+        outs.append(x if free else run.temporary(x.shape, wanted))
+    names = tuple(DEFAULT if i == main else format_of(x.dtype) for i, x in enumerate(outs))
+    final = replace(epilogue, results=names)
+    for pa, pb, *rest in _parts(a, b, [*outs, *arrays_of]):
+        _multiply(run, pa, pb, p.alpha, final, rest[len(outs):], rest[:len(outs)])
+    for x, target in zip(outs, targets):
+        if x is not _stored(target) and address(x) != address(target):
+            run.copy(x, _stored(target))
+
+
+def _stored(x: Array) -> Array:
+    """Truth values are bytes."""
+    return x.view(np.int8) if x.dtype == bool else x
+
+
+def _with_c(run: Run, p: Product, f: fusing.Fused, host: frozenset[str]) -> tuple[Epilogue, list[Array]]:
+    """The epilogue with beta and c as operands, and all operands in the GPU's memory, as kernels read them. `host`: the
+    names of those that are NumPy's."""
+    epilogue, found = f.epilogue, list(f.operands)
+    read = list(epilogue.operands)
+    if p.beta:
+        expression = with_scalars(epilogue.expression, False, True)
+        kind, c = formats.get(p.sums).name, p.c if p.c.ndim else np.broadcast_to(run.number(p.c, p.sums), p.shape)
+        c = np.broadcast_to(c, p.shape)
+        halves = ((f"{ADDED}0", c[..., 0::2]), (f"{ADDED}1", c[..., 1::2])) if epilogue.paired else ((ADDED, c),)
+        read += [Read(BETA, kind, "scalar"), *(Read(name, format_of(x.dtype), "full") for name, x in halves)]
+        found += [np.broadcast_to(run.number(np.array(p.beta), p.sums), halves[0][1].shape), *(x for _, x in halves)]
+        epilogue = replace(epilogue, expression=expression)
+    for i, x in enumerate(found):
+        own = x[tuple(slice(None) if stride else slice(0, 1) for stride in x.strides)]
+        if read[i].name in host:
+            own = run.uploaded(np.ascontiguousarray(own)) if own.size > 1 else run.number(
+                own.reshape(()), own.dtype).reshape(own.shape)
+        if format_of(own.dtype) not in READ:
+            wide = np.dtype(np.float32 if isinstance(formats.get(own.dtype), formats.Float) else np.int32)
+            own = run.copied(own, wide)
+            read[i] = replace(read[i], format=format_of(wide))
+        elif not epilogues.ready(np.broadcast_to(own, x.shape), read[i].place):
+            own = run.copied(own, own.dtype)
+        found[i] = np.broadcast_to(own, x.shape)
+    return replace(epilogue, operands=tuple(read)), found
+
+
+def _parts(a: Array, b: Array, others: list[Array]) -> Iterator[list[Array]]:
+    """Operands with one leading axis at most, in as few products as their strides allow."""
+    lead = a.ndim - 2
+    if not lead:
+        yield [a, b, *others]
+        return
+    if not any(b.strides[:-2]):
+        folded = [shapes.merged(x, 0, lead + 1) for x in (a, *others)]
+        if all(x is not None for x in folded):
+            yield [folded[0], b[(0,) * lead], *folded[1:]]      # type: ignore[list-item]
+            return
+    merged = [shapes.merged(x, 0, lead) for x in (a, b, *others)]
+    if all(x is not None for x in merged) and math.prod(a.shape[:-2]) <= plans.MOST_BATCH:
+        yield [x[0] if len(x) == 1 else x for x in merged]      # type: ignore[arg-type,index]
+        return
+    for index in np.ndindex(a.shape[:-2]):
+        yield [x[index] for x in (a, b, *others)]
+
+
+def _multiply(run: Run, a: Array, b: Array, alpha: Any, epilogue: Epilogue, read: list[Array], outs: list[Array]) -> None:
+    """One launch. Results are by rows; main is C."""
+    a, b = (x if letter(x) else run.copied(x, x.dtype) for x in (a, b))
+    c = outs[epilogue.main or 0]
+    others = [x for i, x in enumerate(outs) if i != epilogue.main]
+    fused = epilogue.text, tuple(read), tuple(others)
+    recipe = run.recipe(a, b, c, fused=fused)
+    beside = recipe.beside((), [address(x) for x in (*read, *others)])
+    recipe.run(*map(address, (a, b, c)), alpha, 0.0, run.stream, *beside)
+    run.steps.append(None)
