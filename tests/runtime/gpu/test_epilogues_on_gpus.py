@@ -83,7 +83,8 @@ def residual(format):
     ("sm_90a", "f32", "f32", (130, 1, 64), None),
     ("gfx942", "bf16", "bf16", (65, 68, 64), None),
     ("gfx950", "f16", "f32", (65, 67, 64), None),
-    ("gfx942", "f32", "f32", (65, 68, 64), "mfma 64x64x32 wave=32x32 mfma=32 copy=registers stages=2 vector=4 split_k=2"),
+    ("gfx942", "f32", "f32", (65, 68, 64),
+     "mfma 64x64x32 wave=32x32 mfma=32 copy=registers stages=2 vector=4 split_k=2"),
 ])
 def test_bias_gelu_and_residual(target, format, out, sizes, plan):
     check(tw.Gemm(*sizes, format, out=out, layout="nt" if "wgmma" in (plan or "") else "nn", epilogue=residual(format)),
@@ -173,7 +174,7 @@ def test_results_anywhere(on):
 def test_what_is_refused(on):
     a, b = on.array(random(8, 16)), on.array(random(16, 8))
     for options, error, message in [
-            ({"epilogue": lambda acc: (acc, tw.row_max(acc))}, TypeError, "row_max: kernels for GPUs leave no reductions"),
+            ({"epilogue": lambda acc: (acc, tw.row_max(acc))}, TypeError, "row_max: kernels for GPUs leave no red"),
             ({"epilogue": lambda acc: acc, "scale_a": on.array(random(8, 1))}, ValueError, "scale_a must be None with"),
             ({"epilogue": lambda acc: acc, "out": (None, None)}, ValueError, "array or None for each of .* 1 results"),
             ({"epilogue": lambda acc, x: acc + x, "operands": {"x": random(9)}}, ValueError, "must broadcast to")]:

@@ -209,7 +209,7 @@ class Copied:
 
         def place(i: int, first: int) -> tuple[list[Value], dict[int, Value]]:
             """The lane's rows of a block, and its pairs of columns."""
-            start = k.uniform(column) if out.fused else column          # anew: else LLVM keeps all addresses of operands
+            start = k.uniform(column) if out.fused else column          # anew: else LLVM keeps all operands' addresses
             return ([row + (i*APART + half*8) + lane // 4 for half in range(2)],
                     {e: start + e*8 + lane % 4 * 2 for e in range(first // 8, (first + WIDTH) // 8)})
 

@@ -101,6 +101,6 @@ def named(problem: Gemm, operands: Mapping[str, Any] | None) -> list[Any]:
     epilogue, given = of_problem(problem), dict(operands or {})
     names = [] if epilogue is None else [x.name for x in epilogue.operands]
     if set(names) != set(given):
-        raise TypeError(f"operands must be given for {', '.join(names) or 'no names'}, as the epilogue of {problem} has "
-                        f"them, not for {', '.join(given) or 'none'}")
+        raise TypeError(f"operands must be given for {', '.join(names) or 'no names'}, as the epilogue of {problem} "
+                        f"has them, not for {', '.join(given) or 'none'}")
     return [given[name] for name in names]

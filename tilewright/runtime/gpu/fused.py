@@ -19,8 +19,8 @@ from tilewright.expressions.epilogue import ADDED, BETA, DEFAULT, Epilogue, Read
 from tilewright.plans import gpu as plans
 from tilewright.rules import arguments, fusing, shapes
 from tilewright.rules.call import Call, Product, decide
-from tilewright.runtime.gpu import arrays, epilogues, operands
-from tilewright.runtime.gpu.operands import address, format_of, leading, letter
+from tilewright.runtime.gpu import arrays, epilogues
+from tilewright.runtime.gpu.operands import address, format_of, letter
 
 if TYPE_CHECKING:
     from tilewright.runtime.gpu.arrays import Library
@@ -51,13 +51,14 @@ def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a:
     f = fusing.fused(call._replace(operands=given), p)
     for result in f.epilogue.expression.results:
         if result.reduced:
-            raise TypeError(f"epilogue returns {result.reduced}: kernels for GPUs leave no reductions of rows and columns")
+            raise TypeError(f"epilogue returns {result.reduced}: kernels for GPUs leave no reductions of rows or "
+                            "columns")
     if call.algorithm is not None:
         arguments.check_algorithm(call.algorithm, a.dtype, b.dtype, p.sums, call.plan, run.on.target)
     given_outs = call.out if isinstance(call.out, tuple) else (call.out,) + (None,) * (len(f.shapes) - 1)
     if len(given_outs) != len(f.shapes):
-        raise ValueError(f"{call.out_name} must have an array or None for each of the epilogue's {len(f.shapes)} results,"
-                         f" not {len(given_outs)} of them")
+        raise ValueError(f"{call.out_name} must have an array or None for each of the epilogue's {len(f.shapes)} "
+                         f"results, not {len(given_outs)} of them")
     results, targets = [], []
     for i, (x, shape, dtype) in enumerate(zip(given_outs, f.shapes, f.dtypes)):
         name = f"{call.out_name}[{i}]" if isinstance(call.out, tuple) else call.out_name
@@ -96,10 +97,11 @@ def _compute(run: Run, p: Product, f: fusing.Fused, targets: list[Array], host: 
             epilogue, results=tuple(DEFAULT if i == main else x for i, x in enumerate(epilogue.results))).text))
     a, b = p.broadcast(run.typed(p.a, taken_a), run.typed(p.b, taken_b))
     if not p.a.shape[-1]:                       # nothing to add up: a product of zeros
-        a, b = (run.zeros((*x.shape[:-2], *ends), x.dtype) for x, ends in ((a, (a.shape[-2], 1)), (b, (1, b.shape[-1]))))
+        a, b = run.zeros((*a.shape[:-1], 1), a.dtype), run.zeros((*b.shape[:-2], 1, b.shape[-1]), b.dtype)
     outs = []
     for i, target in enumerate(targets):
-        x, kinds = _stored(target), plans.RESULTS["i32" if kept[i] != "float" else "f64" if p.sums.itemsize == 8 else "f32"]
+        x, whole = _stored(target), kept[i] != "float"
+        kinds = plans.RESULTS["i32" if whole else "f64" if p.sums.itemsize == 8 else "f32"]
         wanted = stored if i == main else x.dtype if format_of(x.dtype) in kinds else formats.FORMATS[kinds[0]].dtype
         free = x.dtype == wanted and epilogues.ready(x, "full") and not any(
             shapes.overlap(x, y) for y in (a, b, *arrays_of, *outs))
@@ -165,7 +167,8 @@ def _parts(a: Array, b: Array, others: list[Array]) -> Iterator[list[Array]]:
         yield [x[index] for x in (a, b, *others)]
 
 
-def _multiply(run: Run, a: Array, b: Array, alpha: Any, epilogue: Epilogue, read: list[Array], outs: list[Array]) -> None:
+def _multiply(run: Run, a: Array, b: Array, alpha: Any, epilogue: Epilogue, read: list[Array], outs: list[Array]
+              ) -> None:
     """One launch. Results are by rows; main is C."""
     a, b = (x if letter(x) else run.copied(x, x.dtype) for x in (a, b))
     c = outs[epilogue.main or 0]

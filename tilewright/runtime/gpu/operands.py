@@ -91,7 +91,8 @@ def maps(tiles: Mapping[str, Tile], layout: str, values: Mapping[str, int]) -> d
     """Tensor maps of a product's operands, by the names of the parameters that have these tiles; `values` are sizes,
     leading dimensions and what `of_batch` gives, by name."""
     m, n, k = (values[name] for name in "mnk")
-    stored = {"a": (m, k) if layout[0] == "n" else (k, m), "b": (k, n) if layout[1] == "n" else (n, k), "c": (m, values.get("columns_c", n))}
+    stored = {"a": (m, k) if layout[0] == "n" else (k, m), "b": (k, n) if layout[1] == "n" else (n, k),
+              "c": (m, values.get("columns_c", n))}
     return {
         name: TiledMap.of_matrices(
             tiles[name], *stored[x], values[f"ld{x}"], values.get("batch", 1), values.get(f"stride_{x}", 0),

@@ -6,8 +6,9 @@ the bytes of `workspace` and of `counters`, which are zero before and after, and
 name. Several launches follow each other on the stream and share a workspace; each has a `kernel` with its code, and
 says which parameters are `at` which byte of the workspace. A kernel takes which of these parameters it likes, by name:
 m, n, k, the operands a, b, c with lda, ldb, ldc, of a batch also stride_a, stride_b, stride_c, the factors alpha and
-beta, workspace and counters, scale_a and scale_b with their strides, what epilogues.pointers says with its strides, and `more`. a and b may be tensor maps, and
-c_map is one of C. To a parameter of any other name nothing is given silently: it is a TypeError.
+beta, workspace and counters, scale_a and scale_b with their strides, what epilogues.pointers says with its strides, and
+`more`. a and b may be tensor maps, and c_map is one of C. To a parameter of any other name nothing is given silently:
+it is a TypeError.
 """
 
 from __future__ import annotations
@@ -117,8 +118,8 @@ class Recipe:
     def __init__(self, driver: Any, kernel: Any, on: Any, lda: int, ldb: int, ldc: int, **more: Any) -> None:
         p, launches = kernel.problem, kernel.launches
         self.scales = sum(x not in more for x in SIDES)
-        values = {**GIVEN_LATER, **dict.fromkeys(epilogues.pointers(p), 0), "columns_c": p.shapes["out"][-1], "m": p.m, "n": p.n, "k": getattr(kernel, "given", p).k, "lda": lda, "ldb": ldb,
-                  "ldc": ldc, **more}
+        values = {**GIVEN_LATER, **dict.fromkeys(epilogues.pointers(p), 0), "columns_c": p.shapes["out"][-1],
+                  "m": p.m, "n": p.n, "k": getattr(kernel, "given", p).k, "lda": lda, "ldb": ldb, "ldc": ldc, **more}
         codes = [kernel.loadable] if len(launches) == 1 else [launch.kernel.loadable for launch in launches]
         layout = getattr(kernel, "shape", p).layout
         scales = [*(x for x in SIDES if x not in more), *epilogues.pointers(p)]
@@ -225,8 +226,8 @@ class Bound:
                 operands.check(kernel, shadows)
         if not kernel.launches or kernel.inner is not kernel:
             if p.epilogue:
-                raise ValueError(f"a compiled kernel with an epilogue needs operands in formats of its code, and k of at "
-                                 f"least 1, and this is {p}; tilewright.matmul converts them")
+                raise ValueError(f"a compiled kernel with an epilogue needs operands in formats of its code, and k of "
+                                 f"at least 1, and this is {p}; tilewright.matmul converts them")
             return
         more |= operands.of_scales(*self._factors)
         self.recipe = Recipe(driver, kernel, on, *leading, **more)
