@@ -379,7 +379,7 @@ def _of_problem(problem: Gemm, planned: Planned, word: str, a: Matrix, b: Matrix
     of = Sums(a, b, formats.FORMATS[taken.sums].dtype, planned.shape.threads, planned.plan, planned.target, word)
     results: list[Matrix | None] = []
     shapes = epilogue.shapes(problem.m, problem.n)
-    for at, (kind, result, shape) in enumerate(zip(epilogue.result_kinds, epilogue.expression.results, shapes)):
+    for at, (kind, result, shape) in enumerate(zip(epilogue.expression.kinds, epilogue.expression.results, shapes)):
         if result.reduced:
             results.append(None)
             continue

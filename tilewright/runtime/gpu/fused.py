@@ -98,7 +98,7 @@ def _compute(run: Run, p: Product, f: fusing.Fused, targets: list[Array], host: 
     a, b = p.broadcast(run.typed(p.a, taken_a), run.typed(p.b, taken_b))
     if not p.a.shape[-1]:                       # nothing to add up: a product of zeros
         a, b = run.zeros((*a.shape[:-1], 1), a.dtype), run.zeros((*b.shape[:-2], 1, b.shape[-1]), b.dtype)
-    outs = []
+    outs: list[Array] = []
     for i, target in enumerate(targets):
         x, whole = _stored(target), kept[i] != "float"
         kinds = plans.RESULTS["i32" if whole else "f64" if p.sums.itemsize == 8 else "f32"]
@@ -155,13 +155,14 @@ def _parts(a: Array, b: Array, others: list[Array]) -> Iterator[list[Array]]:
         yield [a, b, *others]
         return
     if not any(b.strides[:-2]):
-        folded = [shapes.merged(x, 0, lead + 1) for x in (a, *others)]
-        if all(x is not None for x in folded):
-            yield [folded[0], b[(0,) * lead], *folded[1:]]      # type: ignore[list-item]
+        folded = [x for x in (shapes.merged(x, 0, lead + 1) for x in (a, *others)) if x is not None]
+        if len(folded) == 1 + len(others):
+            yield [folded[0], b[(0,) * lead], *folded[1:]]
             return
     merged = [shapes.merged(x, 0, lead) for x in (a, b, *others)]
-    if all(x is not None for x in merged) and math.prod(a.shape[:-2]) <= plans.MOST_BATCH:
-        yield [x[0] if len(x) == 1 else x for x in merged]      # type: ignore[arg-type,index]
+    one = [x for x in merged if x is not None]
+    if len(one) == len(merged) and math.prod(a.shape[:-2]) <= plans.MOST_BATCH:
+        yield [x[0] if len(x) == 1 else x for x in one]
         return
     for index in np.ndindex(a.shape[:-2]):
         yield [x[index] for x in (a, b, *others)]
@@ -176,5 +177,5 @@ def _multiply(run: Run, a: Array, b: Array, alpha: Any, epilogue: Epilogue, read
     fused = epilogue.text, tuple(read), tuple(others)
     recipe = run.recipe(a, b, c, fused=fused)
     beside = recipe.beside((), [address(x) for x in (*read, *others)])
-    recipe.run(*map(address, (a, b, c)), alpha, 0.0, run.stream, *beside)
+    recipe.run(address(a), address(b), address(c), alpha, 0.0, run.stream, *beside)
     run.steps.append(None)
