@@ -165,9 +165,12 @@ class Gemm:
 
     @property
     def min_bytes(self) -> int:
-        """Bytes that must move if A and B are read once and C is written once (beta = 0)."""
-        bits = self.m * self.k * _bits(self.a) + self.k * self.n * _bits(self.b) + self.m * self.n * _bits(self.out)
-        return self.batch * int(bits) // 8
+        """Bytes that must move if A and B are read once and C is written once (beta = 0), and so with what an epilogue
+        has beside them."""
+        columns = self.shapes["out"][-1]
+        bits = self.m * self.k * _bits(self.a) + self.k * self.n * _bits(self.b) + self.m * columns * _bits(self.out)
+        more = _epilogue(self.epilogue).bytes(self.m, self.n) if self.epilogue else 0
+        return self.batch * int(bits) // 8 + self.batch * more
 
     @property
     def intensity(self) -> float:

@@ -52,6 +52,8 @@ class Explanation(Explained):
             yield "formats", iter(formats)
 
     def of_cost(self, cost: Cost) -> Iterator[tuple[str, Iterator[str]]]:
+        if self.shape.epilogue:
+            yield "epilogue", self._epilogue()
         yield "blocks", self._blocks()
         yield "instead", self._rejected()
         yield "arithmetic", self._arithmetic(cost)
@@ -110,6 +112,20 @@ class Explanation(Explained):
             yield f"sums are rounded to {shape.out} as they are stored"
         elif p.out != p.sums:
             yield f"the result is rounded from {p.sums} to {p.out} afterwards"
+
+    def _epilogue(self) -> Iterator[str]:
+        """What becomes of the sums, and where."""
+        expression, read, results = self.shape.epilogue.split(" | ")
+        yield expression
+        if read:
+            yield f"operands {read}"
+        if len(results.split()) > 1:
+            yield f"results {results}: - is the format of C"
+        if self.plan.algorithm in ("packed", "in_place"):
+            yield ("of each tile after its last block of k, while it is in L1" + "; sums are added up beside C"
+                   * bool(self.shape.out))
+        else:
+            yield "in a pass over C when all sums are complete, on the same threads"
 
     def _blocks(self) -> Iterator[str]:
         p, t, s = self.plan, self.target, self.shape.itemsize
