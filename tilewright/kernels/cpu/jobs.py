@@ -26,6 +26,7 @@ PACKED = (
     "c_tables",                 # of a scattered C, for `finish`: the addresses of those of its rows and columns
 )
 LINE_FIELDS, STEP_FIELDS = 2, 4     # of an entry of such tables
+MOST_ROWS = 64                  # of a tile: more entries of the table of C's rows, which are prefetched in vain
 OPERAND = ("address", "row", "column", "product")       # strides in elements; of a reduction: of rows and columns of C,
 #                                                         or of the panels of these
 IN_PLACE = (

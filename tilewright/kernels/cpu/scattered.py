@@ -120,7 +120,8 @@ def _pieces(k: Kernel, lines: Value, valid: Value, first: int, V: int, PIECES: i
 
 def emit_scatter(target: CpuTarget, NR: int, RESULT: str, KIND: str, PIECES: int = 1) -> Function:
     """C[i ... i + rows, j ... j + cols] = alpha * tile[rows, cols] in the format RESULT, as emit_finish, by tables:
-    `tables` has the addresses of that of C's rows and that of its columns, whose entries are those of lines."""
+    `tables` has the addresses of that of C's rows, and of MOST_ROWS entries after the last, and that of its columns,
+    whose entries are those of lines."""
     T = {"f64": f64, "i64": i64, "i32": i32}.get(RESULT) or (i32 if RESULT in ("i8", "u8", "i16", "u16") else f32)
     S = memory_type(RESULT)
     V = target.lanes(T.bytes)
@@ -143,7 +144,10 @@ def emit_scatter(target: CpuTarget, NR: int, RESULT: str, KIND: str, PIECES: int
 
     def store(several: bool) -> None:
         with k.loop(rows) as r:
-            row = of_rows[r, 0]
+            row, coming = of_rows[r, 0], c + of_rows[r + rows, 0]       # the next tile's rows have these columns
+            for g in groups:
+                k.prefetch(coming + g.starts[0], write=True)
+            k.prefetch(coming + (groups[-1].starts[0] + (V - 1)), write=True)
             for number, g in enumerate(groups):
                 sums = out.scaled(k.load(tile.at(r, number*V), vec(T, V)))
                 for start, mask in zip(g.starts, g.masks) if several else ((g.starts[0], None),):

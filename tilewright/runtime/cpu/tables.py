@@ -93,6 +93,7 @@ def scattered(lines: Offsets, steps: Offsets, depth: int, lanes: int, whole: boo
 def scattered_c(rows: Offsets, columns: Offsets, lanes: int) -> ScatteredC:
     together = _runs(columns)
     pieces = _pieces(together, lanes)
+    rows = np.concatenate([rows, np.full(jobs.MOST_ROWS, rows[-1])])
     return ScatteredC(_table(rows, _runs(rows)), _table(columns, together), "across" if pieces else "any", pieces)
 
 
