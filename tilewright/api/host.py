@@ -19,7 +19,7 @@ from tilewright import forks, formats
 from tilewright.api import dispatch
 from tilewright.plans.cpu import SHORT
 from tilewright.rules import arguments, complex_product, contraction, numpy_products, shapes
-from tilewright.rules.arguments import F32
+from tilewright.rules.arguments import F32, PLAIN
 from tilewright.rules.call import Call, Product, decide
 
 if TYPE_CHECKING:
@@ -180,6 +180,9 @@ def contract(a: Array, b: Array, c: Array, found: contraction.Groups, threads: i
     batch, (m, n, k) = x.c.shape[: x.counts[0]], x.sizes
     left, right = x.a.reshape((*batch, m, k)), x.b.reshape((*batch, k, n))          # copies, where axes do not merge
     there = x.c if x.matrices else x.c.reshape((*batch, m, n)) if x.c.flags.c_contiguous else None
+    if there is not None and c.dtype in PLAIN and all(arguments.ready(y, c.dtype) for y in (left, right, there)):
+        run(partial(dispatch.cpu().gemm, threads=threads), left, right, there)
+        return
     result = product(Call(left, right, there, out_dtype=c.dtype, threads=threads))
     if there is None:
         x.c[...] = result.reshape(x.c.shape)

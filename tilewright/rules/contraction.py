@@ -189,10 +189,8 @@ def merged(a: Array, b: Array, c: Array, found: Groups) -> Operands:
             x.shape[first : first + count], *(y.strides[at : at + count] for y, at, _ in where)) if extent != 1]
         axes[group] = merge(listed) or ([] if group == "batch" else [(1, (0,) * len(where))])
 
-    def view(x: Array, *of: tuple[str, int]) -> Array:
-        found = [(extent, strides[number]) for group, number in of for extent, strides in axes[group]]
-        return strided(x, tuple(extent for extent, _ in found), tuple(stride for _, stride in found))
+    def view(x: Array, *of: str) -> Array:
+        return x.reshape([extent for group in of for extent, _ in axes[group]])     # no copy: that is when axes merge
 
-    return Operands(view(a, ("batch", 0), ("m", 0), ("k", 0)), view(b, ("batch", 1), ("k", 1), ("n", 0)),
-                    view(c, ("batch", 2), ("m", 1), ("n", 1)),
+    return Operands(view(a, "batch", "m", "k"), view(b, "batch", "k", "n"), view(c, "batch", "m", "n"),
                     (len(axes["batch"]), len(axes["m"]), len(axes["n"]), len(axes["k"])))
