@@ -152,6 +152,14 @@ def test_refusals_name_what_is_wrong(args, text):
     assert text in str(found.value)
 
 
+def test_quantized_operands_are_refused():
+    q = tw.quantize(np.ones((32, 32), np.float32), "mxfp8")
+    with pytest.raises(TypeError, match=r"operand 1 is quantized, .* tilewright\.dequantize makes an array of it"):
+        tw.einsum("ij,kj", np.ones((2, 32)), q)
+    with pytest.raises(TypeError, match="a is quantized"):
+        tw.tensordot(q, np.ones((32, 2)), 1)
+
+
 def test_refusals_of_options():
     x = np.ones((2, 2))
     for error, text, options in [

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tilewright import forks
 from tilewright.api import dispatch, host
+from tilewright.formats.scaled import Decodable
 from tilewright.rules import arguments, contraction, numpy_products, paths, shapes, subscripts
 from tilewright.rules.contraction import Term
 from tilewright.rules.subscripts import Labels
@@ -89,8 +90,7 @@ def tensordot(
 
     The result has the other axes of a, then those of b. Raises TypeError and ValueError where numpy.tensordot does.
     """
-    x, y = (v if dispatch.library_of_arrays(v) else arguments.operand(v, name, least=0)
-            for v, name in zip((a, b), "ab"))
+    x, y = (v if dispatch.library_of_arrays(v) else _array(v, name) for v, name in zip((a, b), "ab"))
     of_a, of_b = _axes(axes, len(x.shape), len(y.shape))
     for i, j in zip(of_a, of_b):
         if x.shape[i] != y.shape[j]:
@@ -143,7 +143,7 @@ def _check_options(order: Any, numpys: dict[str, Any]) -> None:
 def _einsum(given: Sequence[Any], labels: Any, output: Any, out: Any, out_dtype: Any, optimize: Any, order: str,
             threads: Any) -> Any:
     target = arguments.output(arguments.single(out, "out"))
-    arrays = [arguments.operand(x, f"operand {i}", least=0) for i, x in enumerate(given)]
+    arrays = [_array(x, f"operand {i}") for i, x in enumerate(given)]
     terms, path = paths.resolved(labels, output, [x.shape for x in arrays], optimize)
     threads = arguments.thread_count(threads)
     shape = tuple(terms.sizes[label] for label in terms.output)
@@ -186,6 +186,13 @@ def _einsum(given: Sequence[Any], labels: Any, output: Any, out: Any, out_dtype:
     if len(arrays) == 1 and np.may_share_memory(found, arrays[0]):
         found = found.copy()
     return arguments.wrap(found, *given)
+
+
+def _array(x: Any, name: str) -> Array:
+    if isinstance(x, Decodable):
+        raise TypeError(f"{name} is quantized, and its scales belong to axes of a matrix: tilewright.matmul multiplies it, "
+                        "and tilewright.dequantize makes an array of it")
+    return arguments.operand(x, name, least=0)
 
 
 def _place(target: Array, output: Labels) -> Term:
