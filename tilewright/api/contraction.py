@@ -190,8 +190,8 @@ def _einsum(given: Sequence[Any], labels: Any, output: Any, out: Any, out_dtype:
 
 def _array(x: Any, name: str) -> Array:
     if isinstance(x, Decodable):
-        raise TypeError(f"{name} is quantized, and its scales belong to axes of a matrix: tilewright.matmul multiplies it, "
-                        "and tilewright.dequantize makes an array of it")
+        raise TypeError(f"{name} is quantized, and its scales belong to axes of a matrix: tilewright.matmul multiplies "
+                        "it, and tilewright.dequantize makes an array of it")
     return arguments.operand(x, name, least=0)
 
 
