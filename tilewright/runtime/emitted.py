@@ -15,17 +15,7 @@ THREADS = 256                   # of a CTA
 
 
 class Emitted:
-    """`add = Emitted(emit_add)`, then `add(n, x, y, z)`: with NumPy's arrays on this machine's CPU, on as many threads
-    as `tilewright.get_num_threads()` says where that pays, with arrays in a GPU's memory there.
-
-    emit        records the kernel and returns it, `k.function`. Of its parameters `threads` is None for a CPU, else how
-                many threads a CTA has, and `warp` how many lanes a warp has; the others must have defaults
-    threads     of a CTA on a GPU
-    grid        of a call, on a GPU: CTAs, as `run` takes them. Unless given, kernels of `each` get as many as the GPU
-                holds at once, others one
-
-    A kernel is recorded and compiled when it is first called. Arguments and errors are those of `runtime.run.run`.
-    """
+    """What `tilewright.kernel(emit)` makes, and describes. It records and compiles when it is first called."""
 
     def __init__(self, emit: Callable[..., Function], threads: int = THREADS) -> None:
         if not callable(emit):

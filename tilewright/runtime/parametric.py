@@ -17,8 +17,6 @@ from math import log2, prod
 from numbers import Integral
 from typing import Any
 
-import numpy as np
-
 from tilewright import targets
 from tilewright.forks import cached_property
 from tilewright.ir.program import Function
@@ -32,13 +30,22 @@ class Refused(ValueError):
     """A configuration that cannot run, and the sentence that says why."""
 
 
-def kernel(**given: Any) -> Callable[[Callable[..., Any]], Parametric]:
+def kernel(emit: Callable[..., Any] | None = None, /, **given: Any) -> Any:
     """A decorator for an emitter, a function that records a kernel and returns it (`return k.function`).
 
-    UPPER keywords are the emitter's parameters that may vary, each with the values it may have. The emitter may also
-    have the parameters `target`, which gets the chip's record, and `warp`, which gets the lanes of its warps. The other
-    keywords describe launches, as functions whose arguments are taken by name from the parameters, the arguments of
-    the call (by the names that the recorded kernel gives them) and `target`:
+    `tw.kernel(emit)`, or `@tw.kernel` without parameters, is a function to call with arrays: `add = tw.kernel(emit)`,
+    `add(n, x, y, z)`. With NumPy's arrays it runs on this machine's CPU, a kernel of `each` on as many threads as
+    `tilewright.get_num_threads()` says where that pays; with arrays in a GPU's memory (torch, CuPy, DLPack,
+    __cuda_array_interface__) there, on their library's stream. The emitter's parameter `threads` is None for a CPU, and
+    on a GPU the threads of a CTA, 256 or what `tw.kernel(emit, threads=128)` says; `warp` is the lanes of its warps;
+    others need defaults. `grid=` of a call is the number of CTAs; unless given, one, and of a kernel of `each` so many
+    that each thread, or row, has a round. TypeError, ValueError or OverflowError for arguments that do not fit the
+    kernel's parameters.
+
+    With parameters, UPPER keywords are those of the emitter that may vary, each with the values it may have. The
+    emitter may also have the parameters `target`, which gets the chip's record, and `warp`, which gets the lanes of its
+    warps. The other keywords describe launches, as functions whose arguments are taken by name from the parameters, the
+    arguments of the call (by the names that the recorded kernel gives them) and `target`:
 
     grid        CTAs along x, y and z, as simulator.run takes them; nothing for a function of a CPU
     check       a sentence that says what is wrong with a configuration, or several, or None
@@ -58,7 +65,13 @@ def kernel(**given: Any) -> Callable[[Callable[..., Any]], Parametric]:
     """
     def decorate(emit: Callable[..., Any]) -> Parametric:
         return Parametric(emit, given)
-    return decorate
+    if emit is None:
+        return decorate
+    if more := [word for word in given if word != "threads"]:
+        raise TypeError(f"tilewright.kernel(emit) takes threads=, not {', '.join(more)}: an emitter with parameters is "
+                        f"decorated by @tilewright.kernel({more[0]}=...)")
+    from tilewright.runtime.emitted import Emitted
+    return Emitted(emit, **given)
 
 
 OPTIONS = ("grid", "check", "shared", "tile", "arrays", "reference")
@@ -252,12 +265,9 @@ class Parametric:
 
 def device_of(args: Sequence[Any]) -> Any:
     """The record of the chip in whose memory these arguments are."""
-    from tilewright.runtime.gpu import arrays
-    for x in args:
-        library = None if isinstance(x, (int, float, np.ndarray, np.generic)) else arrays.library_of(x)
-        if library is not None:
-            return library.platform.driver.device(library.device(x)).target
-    return targets.detect()
+    from tilewright.runtime import run
+    device = run.device_of(args)
+    return targets.detect() if device is None else device.target
 
 
 def spelled(configuration: Values) -> str:

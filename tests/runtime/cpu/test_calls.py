@@ -10,7 +10,6 @@ from tilewright import simulator
 from tilewright.ir import Kernel, f32, f64, i8, i32, i64, ptr, vectors
 from tilewright.kernels.cpu import emitted as calls
 from tilewright.kernels.elementwise import each, each_row, fold, once
-from tilewright.runtime.emitted import Emitted
 from tilewright.runtime.run import run
 
 
@@ -32,7 +31,7 @@ def emit_sums(threads=None):
     return k.function
 
 
-scaled, sums = Emitted(emit_scaled), Emitted(emit_sums)
+scaled, sums = tw.kernel(emit_scaled), tw.kernel(emit_sums)
 rng = np.random.default_rng(3)
 
 
@@ -104,7 +103,9 @@ def test_mistakes(place, value, error, why):
     with pytest.raises(ValueError, match="scaled is a CPU function: it has no grid"):
         scaled(*args, grid=2)
     with pytest.raises(TypeError, match="an emitter is a function that records a kernel and returns it, not 3"):
-        Emitted(3)
+        tw.kernel(3)
+    with pytest.raises(TypeError, match=r"tilewright.kernel\(emit\) takes threads=, not L"):
+        tw.kernel(emit_sums, L=(1, 2))
 
 
 @pytest.mark.parametrize("parts", [1, 3])

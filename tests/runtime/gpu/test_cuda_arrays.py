@@ -18,7 +18,6 @@ from tilewright.ir import Kernel, f32, i64, ptr
 from tilewright.kernels.elementwise import each, each_row, fold, once
 from tilewright.plans.nvidia import NvidiaPlan
 from tilewright.runtime.cuda import module
-from tilewright.runtime.emitted import Emitted
 from tilewright.runtime.gpu import engine, operands
 from tilewright.runtime.gpu.arrays import DeviceArray, shadow
 from tilewright.runtime.gpu.engine import NVIDIA
@@ -666,7 +665,7 @@ def emit_sums_of_rows(threads=None):
 
 @pytest.mark.parametrize("library", [Tensor, CuPyArray, Interface])
 def test_kernels_of_each_have_as_many_ctas_as_they_need(fake, library):
-    add, sums = Emitted(emit_added_arrays, threads=64), Emitted(emit_sums_of_rows, threads=64)
+    add, sums = tw.kernel(emit_added_arrays, threads=64), tw.kernel(emit_sums_of_rows, threads=64)
     for start in 0, 0, 1:  # the second call repeats the first one's launch with other addresses
         x, y, z = (integers(999, seed=seed)[start:] for seed in (start + 1, start + 2, 0))
         n = len(x)

@@ -16,7 +16,6 @@ from tilewright.ir import Function, Kernel, f32, i64, ptr
 from tilewright.kernels.elementwise import each, each_row, fold, once
 from tilewright.measure.measure import Call, Rules, Sample, interleave
 from tilewright.measure.quiet import Watch, settle
-from tilewright.runtime.emitted import Emitted
 
 SIZES = (10**4, 10**5, 10**6, 10**7)
 COLS = 1000                     # of the matrix whose rows are added up
@@ -91,7 +90,7 @@ def run(sizes: Iterable[int] = SIZES, threads: Iterable[int] = (1,), quick: bool
         for count in threads:
             tw.set_num_threads(count)
             for case, (emit, calls, tolerance) in CASES.items():
-                call = Emitted(emit)
+                call = tw.kernel(emit)
                 for n in sizes:
                     step(f"{case}, {n:,} elements, {count} threads")
                     moved, made = calls(n, call)
