@@ -171,10 +171,18 @@ def test_results_anywhere(on):
     np.testing.assert_allclose(found[1].host, a @ b, rtol=1e-2, atol=1e-2)
 
 
+def test_reductions(on):
+    a, b, bias = random(2, 37, 24), random(24, 20, seed=1), random(20, seed=2)
+    same_as_on_a_cpu(on, a, b, lambda acc, bias: (tw.relu(acc + bias), tw.row_amax(acc), tw.column_sum(acc * bias)),
+                     operands={"bias": bias})
+    same_as_on_a_cpu(on, a[0], b, lambda acc: (tw.row_sum(tw.exp(acc * 0.1)), tw.column_max(acc)))
+
+
 def test_what_is_refused(on):
     a, b = on.array(random(8, 16)), on.array(random(16, 8))
     for options, error, message in [
-            ({"epilogue": lambda acc: (acc, tw.row_max(acc))}, TypeError, "row_max: kernels for GPUs leave no red"),
+            ({"epilogue": lambda acc: (acc, tw.row_max(acc > 0))}, TypeError, "row_max of comparisons"),
+            ({"epilogue": lambda acc: acc, "out_dtype": "mxfp8"}, TypeError, "GPUs give no block-scaled results"),
             ({"epilogue": lambda acc: acc, "scale_a": on.array(random(8, 1))}, ValueError, "scale_a must be None with"),
             ({"epilogue": lambda acc: acc, "out": (None, None)}, ValueError, "array or None for each of .* 1 results"),
             ({"epilogue": lambda acc, x: acc + x, "operands": {"x": random(9)}}, ValueError, "must broadcast to")]:

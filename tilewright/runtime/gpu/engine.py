@@ -34,6 +34,7 @@ from tilewright.targets import GpuTarget
 
 Array = NDArray[Any]
 MOST_RECIPES, MOST_COPIES = 1024, 1024
+REDUCE = "tilewright.kernels.gpu.reduce:emit_reduce"
 COPY = "tilewright.kernels.gpu.copy:emit_copy"
 
 
@@ -286,6 +287,16 @@ class Engine:
             return function
 
         return self.copy_kernels.get((on.index, source, target), loaded)
+
+    def reduce_kernel(self, on: Any, format: str, how: str, along: str) -> Function:
+        """What reduces rows or columns of matrices."""
+
+        def loaded() -> Function:
+            code = artefact.code(REDUCE, on.target, FORMAT=format, HOW=how, ALONG=along, WARP=on.target.warp)
+            function: Function = self.driver.load(code.image, on).function(code.manifest)
+            return function
+
+        return self.copy_kernels.get((on.index, format, how, along), loaded)
 
 
 def _is_plain(alpha: Any) -> bool:

@@ -1,7 +1,8 @@
 """Products with an epilogue of arrays in a GPU's memory: one launch, and copies of what kernels cannot take.
 
 Leading axes are folded into m where B has none and every operand allows it, else merged into one axis, else taken one
-by one. c, if there is one, is an operand of the expression, like any other.
+by one. c, if there is one, is an operand of the expression, like any other. Of a reduction the kernel stores all
+numbers, in f32 or f64, and a second one combines those of each row or column (kernels/gpu/reduce.py).
 """
 
 from __future__ import annotations
@@ -49,10 +50,8 @@ def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a:
     given = {name: looks[f"operands[{name!r}]"].shadow if f"operands[{name!r}]" in looks else x
              for name, x in (call.operands or {}).items()} if isinstance(call.operands, Mapping) else call.operands
     f = fusing.fused(call._replace(operands=given), p)
-    for result in f.epilogue.expression.results:
-        if result.reduced:
-            raise TypeError(f"epilogue returns {result.reduced}: kernels for GPUs leave no reductions of rows or "
-                            "columns")
+    _check_results(f)
+    dtypes = [np.dtype(np.float64 if p.sums.itemsize == 8 else np.float32) if x is None else x for x in f.dtypes]
     if call.algorithm is not None:
         arguments.check_algorithm(call.algorithm, a.dtype, b.dtype, p.sums, call.plan, run.on.target)
     given_outs = call.out if isinstance(call.out, tuple) else (call.out,) + (None,) * (len(f.shapes) - 1)
@@ -60,36 +59,49 @@ def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a:
         raise ValueError(f"{call.out_name} must have an array or None for each of the epilogue's {len(f.shapes)} "
                          f"results, not {len(given_outs)} of them")
     results, targets = [], []
-    for i, (x, shape, dtype) in enumerate(zip(given_outs, f.shapes, f.dtypes)):
+    for i, (x, shape, dtype) in enumerate(zip(given_outs, f.shapes, dtypes)):
         name = f"{call.out_name}[{i}]" if isinstance(call.out, tuple) else call.out_name
         if x is None:
-            assert dtype is not None
             results.append(library.empty(shape, dtype, run.on.index, run.stream))
             targets.append(library.look(results[-1], "the result", run.stream, write=True).shadow)
             continue
         results.append(x)
         targets.append(_checked(looks[name].shadow, name, shape, dtype))
-    if 0 not in targets[0].shape:
+    if all(x.size for x in targets):
         _compute(run, p, f, targets, frozenset(x for x in given or () if f"operands[{x!r}]" not in looks))
     delivered = tuple(library.result(x, call.a) if y is None else y for x, y in zip(results, given_outs))
     return delivered if len(delivered) > 1 else call.out if call.out is not None else delivered[0]
 
 
-def _checked(out: Array, name: str, shape: tuple[int, ...], dtype: np.dtype[Any] | None) -> Array:
+def _checked(out: Array, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     if out.shape != shape:
         raise ValueError(f"{name} must have the result's shape {shape}, but its shape is {out.shape}")
     if any(n > 1 and s == 0 for n, s in zip(out.shape, out.strides)):
         raise ValueError(f"{name} has elements that share memory: its strides are {out.strides} bytes")
-    if dtype is not None:
-        arguments.check_cast(dtype, out.dtype, name)
+    arguments.check_cast(dtype, out.dtype, name)
     return out
+
+
+def _check_results(f: fusing.Fused) -> None:
+    """TypeError or ValueError for those that GPUs do not give."""
+    expression = f.epilogue.expression
+    for kind, result, block, shape in zip(expression.kinds, expression.results, f.blocks, f.shapes):
+        if block is not None:
+            raise TypeError(f"out_dtype is {block.name}: epilogues on GPUs give no block-scaled results yet")
+        if result.reduced and kind != "float":
+            raise TypeError(f"epilogue returns {result.reduced} of integers: on GPUs floats are reduced, as 1.0 * x is")
+        if result.reduced and 0 in f.shapes[0] and 0 not in shape:
+            raise ValueError(f"epilogue returns {result.reduced} of a product of shape {f.shapes[0]}, which has no "
+                             "elements")
 
 
 def _compute(run: Run, p: Product, f: fusing.Fused, targets: list[Array], host: frozenset[str]) -> None:
     """Into arrays of the results' shapes, anywhere."""
     epilogue, arrays_of = _with_c(run, p, f, host)
-    main = epilogue.main
-    assert main is not None
+    reduced = [x.reduced for x in epilogue.expression.results]
+    plain = tuple(replace(x, reduced="") for x in epilogue.expression.results)
+    epilogue = replace(epilogue, expression=replace(epilogue.expression, results=plain))
+    main, shape = 0, (*p.shape[:-1], p.shape[-1] // (1 + epilogue.paired))
     given = {"a": format_of(p.a.dtype), "b": format_of(p.b.dtype), "result": format_of(_stored(targets[main]).dtype)}
     kept = epilogue.expression.kinds
     taken_a, taken_b, stored = (formats.FORMATS[x].dtype for x in plans.taken(
@@ -102,17 +114,31 @@ def _compute(run: Run, p: Product, f: fusing.Fused, targets: list[Array], host: 
     for i, target in enumerate(targets):
         x, whole = _stored(target), kept[i] != "float"
         kinds = plans.RESULTS["i32" if whole else "f64" if p.sums.itemsize == 8 else "f32"]
-        wanted = stored if i == main else x.dtype if format_of(x.dtype) in kinds else formats.FORMATS[kinds[0]].dtype
-        free = x.dtype == wanted and epilogues.ready(x, "full") and not any(
+        wide = formats.FORMATS[kinds[0]].dtype
+        wanted = stored if i == main else x.dtype if format_of(x.dtype) in kinds and not reduced[i] else wide
+        free = not reduced[i] and x.dtype == wanted and epilogues.ready(x, "full") and not any(
             shapes.overlap(x, y) for y in (a, b, *arrays_of, *outs))
-        outs.append(x if free else run.temporary(x.shape, wanted))
+        outs.append(x if free else run.temporary(shape, wanted))
     names = tuple(DEFAULT if i == main else format_of(x.dtype) for i, x in enumerate(outs))
     final = replace(epilogue, results=names)
     for pa, pb, *rest in _parts(a, b, [*outs, *arrays_of]):
         _multiply(run, pa, pb, p.alpha, final, rest[len(outs):], rest[:len(outs)])
-    for x, target in zip(outs, targets):
+    for x, target, how in zip(outs, targets, reduced):
+        if how:
+            x = _reduced(run, x, how, target.shape)
         if x is not _stored(target) and address(x) != address(target):
             run.copy(x, _stored(target))
+
+
+def _reduced(run: Run, x: Array, how: str, shape: tuple[int, ...]) -> Array:
+    """Rows or columns of contiguous matrices, in a new array."""
+    along, _, combined = how.partition("_")
+    found, rows, columns = run.temporary(shape, x.dtype), x.shape[-2], x.shape[-1]
+    function = run.engine.reduce_kernel(run.on, format_of(x.dtype), combined, along)
+    args = {"rows": rows, "columns": columns, "source": address(x), "target": address(found)}
+    batch = math.prod(x.shape[:-2])
+    run.driver.Prepared(function, (rows if along == "row" else -(-columns // 32), batch), args)(run.stream)
+    return found
 
 
 def _stored(x: Array) -> Array:
