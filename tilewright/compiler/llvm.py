@@ -50,7 +50,7 @@ def uncollected() -> Iterator[None]:
                 gc.enable()
 
 
-def machine(target: Target, jit: bool = False) -> Any:
+def machine(target: Target, jit: bool = False, level: int = 3) -> Any:
     """A new LLVM target machine. Kernels never use the red zone or anything else that a JIT could not place."""
     _initialise()
     if isinstance(target, GpuTarget):
@@ -60,8 +60,13 @@ def machine(target: Target, jit: bool = False) -> Any:
         return llvm.Target.from_triple(target.triple).create_target_machine(target.cpu, target.features, opt=3,
                                                                             reloc="pic")
     return llvm.Target.from_triple(target.triple).create_target_machine(
-        cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="jitdefault" if jit else "default",
+        cpu=target.cpu, features=target.features, opt=level, reloc="pic", codemodel="jitdefault" if jit else "default",
         jit=jit)
+
+
+def _listed(functions: Function | Iterable[Function]) -> list[Function]:
+    from tilewright.ir.program import Function
+    return [functions] if isinstance(functions, Function) else list(functions)
 
 
 def text(functions: Function | Iterable[Function], target: Target, *, lines: bool = False) -> str:
@@ -71,9 +76,8 @@ def text(functions: Function | Iterable[Function], target: Target, *, lines: boo
     """
     from tilewright.ir import dialects
     from tilewright.ir.lower import lower
-    from tilewright.ir.program import Function
     from tilewright.ir.vectors import width
-    functions = [functions] if isinstance(functions, Function) else list(functions)
+    functions = _listed(functions)
     from tilewright.compiler import gate
     gate.check(functions, target)
     return str(lower(functions, dialects.of(target.triple), lines, width(target)))
@@ -81,14 +85,17 @@ def text(functions: Function | Iterable[Function], target: Target, *, lines: boo
 
 def optimise(functions: Function | Iterable[Function], target: Target, jit: bool = False, *,
              lines: bool = False) -> tuple[Any, Any]:
-    """(module, target machine) after LLVM's -O3 pipeline. Loops stay as written: kernels unroll themselves."""
-    tm = machine(target, jit)
+    """(module, target machine) after LLVM's -O3 pipeline, or -O1 where all functions are loops around kernels. Loops
+    stay as written: kernels unroll themselves."""
+    functions = _listed(functions)
+    level = 1 if all(function.outer for function in functions) else 3
+    tm = machine(target, jit, level)
     with uncollected():
         module = llvm.parse_assembly(text(functions, target, lines=lines))
     if not isinstance(target, CpuTarget):
         module.data_layout = str(tm.target_data)            # so that the passes know how long addresses are
     module.verify()
-    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options = llvm.create_pipeline_tuning_options(speed_level=level)
     options.loop_unrolling = options.loop_vectorization = options.slp_vectorization = options.loop_interleaving = False
     passes = llvm.create_pass_builder(tm, options)
     passes.getModulePassManager().run(module, passes)

@@ -237,6 +237,8 @@ class Function:
     min_ctas: int = 1                                           # CTAs that are to share a multiprocessor
     max_registers: int | None = None                            # of a thread; None: as many as there is room for
     cluster: tuple[int, int, int] = (1, 1, 1)                   # CTAs along x, y, z that run at once
+    outer: bool = False                                         # loops around kernels, which take the time: its
+                                                                # code is made sooner, and is not much worse
     independent: bool = False                                   # it has loops with `rounds`
     scalar: tuple[str, ...] = ()                                # of these the ones that have not become vector code
     programs: bool = False          # a CPU function that is called for each program of a grid: its last six parameters,

@@ -55,6 +55,7 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
     NR, V, ROWS = panels.NR, panels.V, panels.ROWS
     name = f"gemm_{dtype}_{MR}x{NR}" + (f"_{A or dtype}_{B or dtype}" if A or B else "")
     k = Kernel(name + (f"_prepacked_{PREPACKED}" if PREPACKED else ""), noalias=False, job=ptr(i8), tid=i64)
+    k.function.outer = True
     job, tid = k.args
     of = {"a": panels.of_a, "b": panels.of_b} | ({PREPACKED: panels.T} if PREPACKED else {})
     g = job_fields(k, job, PACKED, panels.T, panels.C, **of, c=panels.C)
