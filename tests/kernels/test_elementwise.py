@@ -9,7 +9,7 @@ import pytest
 from tilewright import simulator, targets
 from tilewright.compiler import llvm
 from tilewright.ir import Kernel, bf16, f32, f64, i8, i32, i64, ptr, vectors
-from tilewright.kernels.elementwise import each, each_row, fold, once
+from tilewright.kernels.elementwise import each, each_row, fold, once, scratch
 from tilewright.runtime.run import run
 
 WAYS = ("compiled", "simulated", "on a GPU")
@@ -186,13 +186,19 @@ def emit_rows(by):
         rows, cols, x, sums, most, at, y = k.args
         x, y = x.view(cols, 1), y.view(cols, 1)
         with each_row(k, rows, by) as row:
-            total = fold(k, cols, lambda a, b: a + b, 0.0, lambda j: x[row, j])
+            kept = scratch(k, 300, f32)
+
+            def keep(j):
+                found = x[row, j]
+                kept[j] = found
+                return found
+            total = fold(k, cols, lambda a, b: a + b, 0.0, keep)
             number, index = fold(k, cols, later, (-np.inf, 1 << 40), lambda j: (x[row, j], j))
             with once(k):
                 sums[row], most[row], at[row] = total, number, index
             mean = total / k.cast(cols, f32)
             with each(k, cols) as j:
-                y[row, j] = x[row, j] - mean
+                y[row, j] = kept[j] - mean
         return k.function
     return emit
 
