@@ -215,6 +215,7 @@ X = np.ones((4, 6), np.float32)
      r"operands must have the epilogue's names \(bias, res\), and has \(\)"),
     (lambda: tw.matmul(X, X.T, np.empty((4, 4), np.float32), epilogue=abs, out_dtype="mxfp8"), ValueError,
      "out must be None for a result in mxfp8"),
+    (lambda: tw.explain(tw.Gemm(8, 8, 8, epilogue=tw.epilogue(abs)), measure=True), ValueError, "measured without"),
     (lambda: tw.epilogue(activated, bias="rows", res="full"), ValueError, "bias must be one of scalar, row, col"),
     (lambda: tw.matmul(X, X.T, epilogue=lambda acc: tw.pairs(acc * 2)[0]), TracingError, "the first parameter"),
     (lambda: tw.matmul(X, X.T, epilogue=lambda acc: tw.pairs(acc)[0] + acc), TracingError, "in no other way"),

@@ -32,6 +32,7 @@ from tilewright.targets.machine import MOST_THREADS
 if TYPE_CHECKING:
     from tilewright.inspect.resources import HotLoop
     from tilewright.ir.program import Function
+    from tilewright.simulator.report import Report
 
 Array = NDArray[Any]
 
@@ -175,6 +176,13 @@ class CpuKernel(CompiledGemm, CpuCode):
         else:
             self._check_out(out, a, b)
         return CpuBound(self, a, b, out, alpha, beta, operands, outs)
+
+    def simulate(self, a: Any, b: Any, out: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0,
+                 operands: Mapping[str, Any] | None = None, outs: Sequence[Any] = ()) -> Report:
+        """As CompiledGemm.simulate, with what an epilogue has as for a call; of several results `report.result` is a
+        tuple."""
+        from tilewright.simulator.product import simulate_kernel
+        return simulate_kernel(self, a, b, out, alpha, beta, operands_of=operands, outs=outs)
 
     def fuse(self, a: Any, b: Any, out: Array, alpha: Any, beta: Any, operands: Mapping[str, Any] | None,
              outs: Sequence[Array | None], compute: Callable[..., Any] = fusion.compute) -> Any:

@@ -99,6 +99,8 @@ def _leading(x: Array, letter: str) -> int:
 
 def make(problem: Gemm, seed: int = 0, gap: int = 0) -> Operands:
     """Fresh operands; C is poisoned.  With a gap, rows of A and B are so many elements longer than what is used."""
+    if problem.epilogue:
+        raise ValueError(f"{problem} has an epilogue, and products are measured without: its plan is theirs")
     draw = np.random.default_rng(seed)
     batch = () if problem.batch == 1 else (problem.batch,)
     found: list[Any] = []

@@ -21,7 +21,7 @@ from tilewright.formats.quantized import check_operand
 from tilewright.ir.program import Function
 from tilewright.ir.types import TensorMap, Texture
 from tilewright.kernels.cpu.jobs import BARRIER_BYTES
-from tilewright.runtime.cpu import engine
+from tilewright.runtime.cpu import engine, fusion
 from tilewright.runtime.cpu.host import Host, Part
 from tilewright.runtime.cpu.recipe import Recipe
 from tilewright.runtime.gpu import blocks, epilogues, operands, scales
@@ -87,6 +87,10 @@ def simulate_kernel(kernel: Any, a: Any, b: Any, out: Array | None = None, alpha
     if not isinstance(kernel.target, CpuTarget):
         return _simulate_launches(kernel, a, b, out, alpha, beta, given, operands_of, outs)
     product = CpuProduct(kernel, alpha, beta)
+    if p.epilogue:
+        found = product.fused(a, b, out, operands_of, outs)
+        product.report.result = found
+        return product.report
     for matrices in zip(a, b, out) if p.batch != 1 else ((a, b, out),):
         product.run(*matrices)
     product.report.result = out
@@ -215,6 +219,14 @@ class CpuProduct:
             if isinstance(x, np.ndarray) and x.size:
                 self.host.memory.address(x, name)
         self.kernel.multiply(a, b, c, self.alpha, self.beta, self._gemm)
+
+    def fused(self, a: Any, b: Any, c: Array, operands: Mapping[str, Any] | None, outs: Sequence[Any]) -> Any:
+        """The results of the kernel's epilogue, as the kernel computes them."""
+        for name, x in (("a", a), ("b", b), ("out", c), *(operands or {}).items()):
+            if isinstance(x, np.ndarray) and x.size:
+                self.host.memory.address(x if x.base is None else x.base, name)
+        compute = partial(fusion.compute, on=self.host, make=SimulatedRecipe)
+        return self.kernel.fuse(a, b, c, self.alpha, self.beta, operands, outs, compute)
 
     def _gemm(self, kernel: Any, a: Array, b: Array, c: Array, alpha: Any, beta: Any, conj: str) -> bool:
         if not c.size or not a.shape[1] or alpha == 0:          # nothing to multiply

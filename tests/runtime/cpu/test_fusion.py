@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.helpers.drivers import HERE
 from tilewright.expressions.epilogue import epilogue
 from tilewright.plans import epilogues
 from tilewright.plans.cpu import CpuPlan
@@ -71,6 +72,16 @@ def test_algorithms(chip, plan, dtype, out, m, n, k):
             if plan.startswith("packed") else []
         for x, y in zip(found, gated(a.astype(np.float64) @ b.astype(np.float64))):
             np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5 * np.abs(y).max())
+
+
+def test_a_compiled_kernel():
+    """To the last bit what it computes here."""
+    kernel = tw.compile(tw.Gemm(9, 40, 21, epilogue=epilogue(function, bias="row", res="f16 full")), HERE[0])
+    a, b = RNG.standard_normal((9, 21), dtype=np.float32), RNG.standard_normal((21, 40), dtype=np.float32)
+    operands = {"bias": RNG.standard_normal(40, dtype=np.float32), "res": RNG.random((9, 40)).astype(np.float16)}
+    report = kernel.simulate(a, b, operands=operands)
+    for x, y in zip(report.result, kernel(a, b, operands=operands), strict=True):
+        np.testing.assert_array_equal(x, y)
 
 
 def test_the_cost_counts_operations_and_operands():
