@@ -8,6 +8,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.expressions.tracing import TracingError
+from tilewright.measure.operands import make
 from tilewright.plans.cpu import CpuPlan
 
 RNG = np.random.default_rng(11)
@@ -98,8 +99,9 @@ def test_leading_axes(of_a, of_b):
     check(gated, a, b)
 
 
-@pytest.mark.parametrize("asked", [None, "f32", "bf16", "e4m3fn"])
-@pytest.mark.parametrize("name", ["f16", "bf16", "e4m3fn", "e5m2", "f32", "f64"])
+@pytest.mark.parametrize(("name", "asked"), [
+    ("f16", None), ("bf16", None), ("bf16", "bf16"), ("e4m3fn", "f32"), ("e5m2", "e4m3fn"), ("f32", "f64"),
+    ("f32", "e4m3fn"), ("f64", None), ("f64", "f32"), ("f64", "bf16")])
 def test_formats(name, asked):
     dtype = tw.formats.get(name).dtype
     for m, n, k in (20, 30, 40), (70, 90, 100):
@@ -110,7 +112,7 @@ def test_formats(name, asked):
         assert found.dtype == wanted.dtype
 
 
-@pytest.mark.parametrize("name", ["i8", "u8", "i16", "i32", "i64"])
+@pytest.mark.parametrize("name", ["i8", "u8", "i32", "i64"])
 def test_sums_of_integers(name):
     dtype = tw.formats.get(name).dtype
     for m, n, k in (20, 30, 40), (70, 90, 100), (3, 4, 0):
@@ -215,7 +217,7 @@ X = np.ones((4, 6), np.float32)
      r"operands must have the epilogue's names \(bias, res\), and has \(\)"),
     (lambda: tw.matmul(X, X.T, np.empty((4, 4), np.float32), epilogue=abs, out_dtype="mxfp8"), ValueError,
      "out must be None for a result in mxfp8"),
-    (lambda: tw.explain(tw.Gemm(8, 8, 8, epilogue=tw.epilogue(abs)), measure=True), ValueError, "measured without"),
+    (lambda: make(tw.Gemm(8, 8, 8, epilogue=tw.epilogue(abs))), ValueError, "products are measured without"),
     (lambda: tw.epilogue(activated, bias="rows", res="full"), ValueError, "bias must be one of scalar, row, col"),
     (lambda: tw.matmul(X, X.T, epilogue=lambda acc: tw.pairs(acc * 2)[0]), TracingError, "the first parameter"),
     (lambda: tw.matmul(X, X.T, epilogue=lambda acc: tw.pairs(acc)[0] + acc), TracingError, "in no other way"),
