@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import tilewright as tw
 from tests.helpers.block_programs import layer_norm, matmul, softmax
 from tilewright import simulator, targets
 from tilewright.blocks import Program
@@ -57,6 +58,22 @@ def test_programs_run_on_this_machine(rows):
     assert np.abs(y - exact_softmax(x)).max() < 1e-7
     run(layer_norm(BLOCK=256), y, x, w, b, 100, 1e-5, grid=(rows,))
     assert np.abs(y - exact_norm(x, w, b)).max() < 2e-6
+
+
+@tw.kernel(BLOCK=(64, 128), NUM_WARPS=(1, 2), grid=lambda x_ptr, stride: x_ptr.size // stride)
+def emit_softmax(target=None, BLOCK=128, NUM_WARPS=2):
+    return softmax(target, BLOCK, NUM_WARPS)
+
+
+def test_constants_of_a_program_are_tuned():
+    x = np.random.default_rng(0).normal(size=(8, 64)).astype(np.float32)
+    y = np.full_like(x, np.nan)
+    emit_softmax(y, x, 64, 64)
+    assert np.abs(y - exact_softmax(x)).max() < 1e-7
+    found = tw.tune(emit_softmax, y, x, 64, 64, target="sm_80")
+    assert found.best == {"BLOCK": 64, "NUM_WARPS": 1}
+    with pytest.raises(NotImplementedError, match="emit_softmax is a block program, which is tuned for GPUs"):
+        tw.tune(emit_softmax, y, x, 64, 64)
 
 
 def product(T, M, N, K):

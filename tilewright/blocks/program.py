@@ -55,6 +55,7 @@ class Program:
         else:
             warp = getattr(self.target, "warp", 32)
             self.ir = Kernel(name, threads=warp * num_warps, warp=warp, **types)
+            self.ir.function.align = align
         self._args = [self._argument(t, value) for t, value in zip(params.values(), self.ir.args)]
         self._kept: dict[Hashable, tuple[Any, Any]] = {}
         self._room: Value | None = None

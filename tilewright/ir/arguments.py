@@ -132,11 +132,15 @@ def recorded(function: Any) -> Function:
     return function
 
 
-def count(function: Function, args: Sequence[Any]) -> None:
-    """TypeError unless there are as many arguments as parameters."""
-    if len(args) != len(function.params):
-        names = ", ".join(name for name, _ in function.params)
-        raise TypeError(f"{function.name} takes {len(function.params)} arguments ({names}), not {len(args)}")
+HIDDEN = 6                  # parameters of a CPU's block program beside its arguments: its place, and the grid
+
+
+def count(function: Function, args: Sequence[Any], whole: bool = False) -> None:
+    """TypeError unless there are as many arguments as parameters; `whole`: with those that are `HIDDEN`."""
+    params = function.params[:-HIDDEN] if function.programs and not whole else function.params
+    if len(args) != len(params):
+        names = ", ".join(name for name, _ in params)
+        raise TypeError(f"{function.name} takes {len(params)} arguments ({names}), not {len(args)}")
 
 
 def grid(function: Function, extents: Any) -> tuple[int, int, int]:

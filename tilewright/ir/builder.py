@@ -320,7 +320,7 @@ class Kernel(Recording):
     def call(self, callee: Function | Value, *operands: Any, result: Any = None) -> Any:
         """Call a recorded function, or the function at an address (whose result type is then given)."""
         if isinstance(callee, Function):
-            arguments.count(callee, operands)
+            arguments.count(callee, operands, whole=True)
             values = [self._value(x, value.type) for x, (_, value) in zip(operands, callee.params)]
             result = callee.result
         else:

@@ -241,6 +241,7 @@ class Function:
                                                                 # code is made sooner, and is not much worse
     independent: bool = False                                   # it has loops with `rounds`
     scalar: tuple[str, ...] = ()                                # of these the ones that have not become vector code
+    align: int = 1                                              # bytes that divide the addresses of arrays
     programs: bool = False          # a CPU function that is called for each program of a grid: its last six parameters,
     #                                 i32, are the program's x, y, z and the grid's
 

@@ -260,7 +260,8 @@ class Parametric:
         named = self._names(chip, args)
         chosen = self._configuration(chip, named)
         function = self.function(chip, **chosen)
-        return run(function, *args, grid=None if function.threads is None else self.grid(chip, chosen, named))
+        gridded = function.threads is not None or function.programs
+        return run(function, *args, grid=self.grid(chip, chosen, named) if gridded else None)
 
 
 def device_of(args: Sequence[Any]) -> Any:

@@ -80,6 +80,9 @@ def _on_gpu(function: Function, args: Sequence[Any], grid: tuple[int, int, int] 
             key = None
             continue
         arguments.array(name, value.type, looks[-1].shadow)
+        if over := looks[-1].pointer % function.align:
+            raise ValueError(f"{name} must begin at a multiple of {function.align} bytes, as {function.name} is "
+                             f"recorded for, and begins {over} bytes after one")
         places.append(place)
         given.append(looks[-1].pointer)
     driver = platform.driver
@@ -145,7 +148,7 @@ def _alike(function: Function, args: Sequence[Any], grid: Any) -> tuple[Any, Any
             from tilewright.runtime.gpu import arrays
             library = arrays.library_of(x)
         plain = library.plain(x) if library is not None else None
-        if plain is None:
+        if plain is None or plain[1] % function.align:
             return None, library, pointers
         what.append(plain[0])
         pointers.append(plain[1])

@@ -87,6 +87,7 @@ class Machine:
         """All CTAs of a grid, as many of them at once as make large gangs; of a CPU function its one thread."""
         self.grid, size = given.grid(self.function, grid), self.clusters.size
         if self.function.programs:
+            given.count(self.function, arguments)
             x, y, z = self.grid
             for program in range(x * y * z):
                 self.run_thread([*arguments, *_unfold(program, x, y, z), *self.grid])
@@ -198,7 +199,7 @@ class Machine:
     # ---- what the code of a call finds in its slots
 
     def arguments(self, arguments: Sequence[Any]) -> list[Any]:
-        given.count(self.function, arguments)
+        given.count(self.function, arguments, whole=True)
         return [self.argument(param, value.type, x) for (param, value), x in zip(self.function.params, arguments)]
 
     def argument(self, param: str, t: Any, x: Any) -> Any:

@@ -161,6 +161,9 @@ def tune(kernel: Parametric, args: Sequence[Any], target: Any = None, *, time_li
     here, why = _here(chip)
     chip = here or chip
     task = Task(kernel, chip, kernel._names(chip, args))
+    if kernel.function(chip).programs:
+        raise NotImplementedError(f"{kernel.name} is a block program, which is tuned for GPUs: on {chip.name} a call "
+                                  "takes the emitter's defaults")
     time_limit = SECONDS if time_limit is None else time_limit
     if not time_limit > 0:
         raise ValueError(f"time_limit must be a positive number of seconds, not {time_limit}")

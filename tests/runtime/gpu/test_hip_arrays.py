@@ -12,6 +12,8 @@ import pytest
 from tests.doubles import fake_arrays
 from tests.doubles.fake_hip import install
 from tests.runtime.hip.test_hip_runtime import MANIFEST, SCALED, image  # noqa: F401  (a fixture)
+from tilewright.blocks import Program
+from tilewright.ir import f32, ptr
 from tilewright.runtime.gpu import arrays, dlpack
 from tilewright.runtime.hip import module
 from tilewright.runtime.run import run
@@ -52,6 +54,14 @@ def kernel(fake, image):  # noqa: F811
 
 def ones(n=4):
     return np.ones(n, np.float32)
+
+
+def test_arrays_begin_where_a_block_program_is_recorded_for(fake):
+    k = Program("fill", "gfx942", num_warps=1, x=ptr(f32))
+    k.store(k.args[0] + k.arange(0, 64), 1.0)
+    x = fake_arrays.Tensor(next(part for part in (ones(80)[i:] for i in range(4)) if part.ctypes.data % 16 == 4))
+    with pytest.raises(ValueError, match=r"x must begin at a multiple of 16 bytes, as fill .* begins 4 bytes"):
+        run(k.function, x)
 
 
 def test_a_function_of_your_own_runs_where_its_arrays_are(fake):

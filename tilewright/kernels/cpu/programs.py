@@ -2,9 +2,9 @@
 from __future__ import annotations
 
 from tilewright.ir import Function, Kernel, i8, i32, i64, ptr
+from tilewright.ir.arguments import HIDDEN
 
 FIELD = 8                       # bytes of an argument in a job
-HIDDEN = 6                      # parameters that a program has beside the arguments: its place, and the grid
 
 
 def emit_task(function: Function) -> Function:

@@ -118,9 +118,9 @@ PARTS = 4                       # of the programs for each thread: the first to 
 
 def programs(function: Function, args: Sequence[Any], grid: tuple[int, int, int]) -> None:
     """Each program of a grid once, in parts that the pool's threads claim."""
-    from tilewright.kernels.cpu.programs import FIELD, HIDDEN
+    from tilewright.kernels.cpu.programs import FIELD
 
-    arguments.count(function, [*args, *[0] * HIDDEN])
+    arguments.count(function, args)
     job = (ctypes.c_char * (FIELD * (len(args) + 4)))()
     for n, ((name, value), x) in enumerate(zip(function.params, args)):
         _ctype(value.type).from_buffer(job, FIELD*n).value = _host(function, name, value.type, x)
