@@ -235,21 +235,15 @@ class _Work:
         there."""
         a, b = self.summed(a, needed | {*b.labels}), self.summed(b, needed | {*a.labels})
         kept = tuple(dict.fromkeys(x for x in (*a.labels, *b.labels) if x in needed))
-        if contraction.exchanged(a, b, kept, place, output):
-            a, b = b, a
-        groups = contraction.groups(a, b, kept, place)
-        if not groups.k and not (groups.m and groups.n):
+        if place is not None and not shapes.writes_in_place(place.array, a.array, b.array, dtype):
+            place = None
+        found = contraction.layout(a, b, kept, place, output)
+        if found.elementwise:
             return self._elementwise(a, b, kept, dtype)
-        of_a, of_b, of_c = (sum(x, ()) for x in (groups.of_a, groups.of_b, groups.of_c))
-        sizes = dict(zip((*a.labels, *b.labels), (*a.array.shape, *b.array.shape)))
-        shape = tuple(sizes[label] for label in of_c)
-        x, y = contraction.arranged(a, of_a), contraction.arranged(b, of_b)
-        if place is not None and shapes.writes_in_place(place.array, x, y, dtype):
-            c = contraction.arranged(place, of_c)
-        else:
-            c = np.empty(shape, dtype)
-        host.contract(x, y, c, groups, self.threads)
-        return Term(c, of_c)
+        c = place or Term(np.empty(found.sizes, dtype), found.of_c)
+        left, right = (b, a) if found.exchanged else (a, b)
+        host.contract(found.views(left.array, right.array, c.array), self.threads)
+        return c
 
     def _elementwise(self, a: Term, b: Term, kept: Labels, dtype: np.dtype[Any]) -> Term:
         x, y = (contraction.arranged(term, kept) for term in (a, b))

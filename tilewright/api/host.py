@@ -170,20 +170,19 @@ def _run_by_algorithm(algorithm: str, threads: int | None, a: Array, b: Array, c
 # ---- contractions
 
 
-def contract(a: Array, b: Array, c: Array, found: contraction.Groups, threads: int | None) -> None:
-    """c = sums of products of a and b, whose axes are arranged as `found` says; c has the dtype of the result and
-    shares nothing with them."""
-    x = contraction.merged(a, b, c, found)
+def contract(x: contraction.Operands, threads: int | None) -> None:
+    """x.c = sums of products of x.a and x.b; c has the dtype of the result and shares nothing with them."""
+    dtype = x.c.dtype
     x = x if x.matrices else x.as_batch() or x
     if not x.matrices and not _copying_pays(x) and _by_tables(x, threads):
         return
     batch, (m, n, k) = x.c.shape[: x.counts[0]], x.sizes
     left, right = x.a.reshape((*batch, m, k)), x.b.reshape((*batch, k, n))          # copies, where axes do not merge
     there = x.c if x.matrices else x.c.reshape((*batch, m, n)) if x.c.flags.c_contiguous else None
-    if there is not None and c.dtype in PLAIN and all(arguments.ready(y, c.dtype) for y in (left, right, there)):
+    if there is not None and dtype in PLAIN and all(arguments.ready(y, dtype) for y in (left, right, there)):
         run(partial(dispatch.cpu().gemm, threads=threads), left, right, there)
         return
-    result = product(Call(left, right, there, out_dtype=c.dtype, threads=threads))
+    result = product(Call(left, right, there, out_dtype=dtype, threads=threads))
     if there is None:
         x.c[...] = result.reshape(x.c.shape)
 

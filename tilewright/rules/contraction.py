@@ -26,6 +26,7 @@ Array = NDArray[Any]
 
 
 TALL = 8        # times as many columns as rows: 140608 x 52 x 52 had 1.45 of OpenBLAS on a Zen 3, 52 x 140608 0.95
+MOST_LAYOUTS = 1024
 ROWS = 128      # of C's blocks, from which a batch of them is faster than one product by tables
 
 
@@ -128,6 +129,54 @@ def _as_they_lie(term: Term, labels: Sequence[Label]) -> Labels:
     """The largest stride first."""
     strides = dict(zip(term.labels, term.array.strides))
     return tuple(sorted(labels, key=lambda label: -abs(strides[label])))
+
+
+class Layout(NamedTuple):
+    """How two operands and the result of a product are seen as arrays of merged axes: for each the order of its axes
+    and the shape then."""
+
+    exchanged: bool
+    elementwise: bool               # no product: no label is summed, and one operand has no others than common ones
+    of_c: Labels
+    sizes: tuple[int, ...]          # of c's labels
+    orders: tuple[tuple[int, ...], ...]
+    shapes: tuple[tuple[int, ...], ...]
+    counts: tuple[int, int, int, int]
+
+    def views(self, *arrays: Array) -> Operands:
+        """a and b, in the places that they have in the product, and c, whose axes are those of `place`."""
+        a, b, c = (x.transpose(order).reshape(shape) for x, order, shape in zip(arrays, self.orders, self.shapes))
+        return Operands(a, b, c, self.counts)
+
+
+_layouts: dict[Any, Layout] = {}
+
+
+def layout(a: Term, b: Term, kept: Labels, place: Term | None, output: Labels) -> Layout:
+    """For operands with these labels, shapes and strides, found once. place: where c is to be written; None: it will be
+    contiguous, with its axes in the order of `of_c`."""
+    key = kept, output, *((x.labels, x.array.shape, x.array.strides, x.array.itemsize) for x in (a, b, place) if x)
+    found = _layouts.get(key)
+    if found is None:
+        if len(_layouts) >= MOST_LAYOUTS:
+            _layouts.clear()
+        found = _layouts[key] = _layout(a, b, kept, place, output)
+    return found
+
+
+def _layout(a: Term, b: Term, kept: Labels, place: Term | None, output: Labels) -> Layout:
+    swapped = exchanged(a, b, kept, place, output)
+    if swapped:
+        a, b = b, a
+    by = groups(a, b, kept, place)
+    of: list[Labels] = [sum(labels, ()) for labels in (by.of_a, by.of_b, by.of_c)]
+    size = dict(zip((*a.labels, *b.labels), (*a.array.shape, *b.array.shape)))
+    sizes = tuple(size[label] for label in of[2])
+    c = place or Term(np.empty(sizes, np.int8), of[2])
+    x = merged(arranged(a, of[0]), arranged(b, of[1]), arranged(c, of[2]), by)
+    orders = tuple(tuple(term.labels.index(label) for label in labels) for term, labels in zip((a, b, c), of))
+    return Layout(swapped, not by.k and not (by.m and by.n), of[2], sizes, orders,
+                  (x.a.shape, x.b.shape, x.c.shape), x.counts)
 
 
 class Operands(NamedTuple):
