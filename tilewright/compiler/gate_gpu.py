@@ -35,6 +35,7 @@ class GpuGate:
     def __init__(self, target: Any) -> None:
         self.target = target
         self._met: dict[Any, list[str]] = {}                    # type → what is wrong with it
+        self._judged: dict[tuple[int, ...], list[str]] = {}     # operation, types → what is wrong with them
 
     # ---- what targets differ in
 
@@ -106,7 +107,10 @@ class GpuGate:
         match node:
             case Op(operation, operands, results):
                 types = [x.type for x in (*results, *operands)]
-                yield from self._operation(operation, types)
+                key = (id(operation), *map(id, types))      # of objects that the function holds
+                if key not in self._judged:
+                    self._judged[key] = list(self._operation(operation, types))
+                yield from self._judged[key]
             case Load(value) | Store(_, value):
                 t = value.type
                 types = (t,)

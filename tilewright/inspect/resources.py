@@ -61,14 +61,15 @@ def hot_loop(asm: str, function: str | None = None) -> HotLoop:
     if not loops:
         raise ValueError(f"{function} has no loop")
     innermost = _innermost(loops)
-    counts = [dialect.count(line for node in nodes for line in blocks[node][1]) for nodes in innermost]
+    each = [dialect.count(lines) for _, lines in blocks]
+    counts = [_total(each[node] for node in nodes) for nodes in innermost]
     # without FMAs, in packing say, the loop that moves the most vectors
     best = max(range(len(counts)), key=lambda n: (counts[n].fma, counts[n].loads + counts[n].stores))
     everywhere = sorted({node for nodes in loops.values() for node in nodes})
-    in_loops = dialect.count(line for node in everywhere for line in blocks[node][1])
+    in_loops = _total(each[node] for node in everywhere)
     hot = counts[best]
     return HotLoop(function, _text(blocks, innermost[best]), hot.fma, hot.loads, hot.elements, hot.stores,
-                   len(hot.registers), hot.stack, in_loops.stack, dialect.count(body).stack)
+                   len(hot.registers), hot.stack, in_loops.stack, _total(each).stack)
 
 
 def ptx_functions(ptx: str) -> list[str]:
@@ -164,8 +165,11 @@ def _body(asm: str, function: str) -> list[str]:
     found = re.search(rf"^{re.escape(function)}:(.*?)^\.Lfunc_end", asm, re.M | re.S)
     if not found:
         raise ValueError(f"no function {function} in this assembly; there are: {', '.join(functions(asm))}")
-    lines = (re.sub(r"\s*(#\s|//|##).*", "", line.rstrip()) for line in found[1].splitlines())
-    return [line.strip() for line in lines if line.strip() and not re.match(r"\s+\.|\s*#", line)]
+    lines = (_COMMENT.sub("", line) if "#" in line or "//" in line else line for line in found[1].splitlines())
+    return [line.strip() for line in lines if line.strip() and not _DIRECTIVE.match(line)]
+
+
+_COMMENT, _DIRECTIVE = re.compile(r"\s*(#\s|//|##).*"), re.compile(r"\s+\.|\s*#")
 
 
 def _blocks(body: list[str], dialect: _Dialect) -> list[tuple[str, list[str]]]:
@@ -200,18 +204,21 @@ def _loops(successors: list[set[int]]) -> dict[int, set[int]]:
     for n, following in enumerate(successors):
         for s in following:
             predecessors[s].add(n)
-    dominators = [{0}] + [set(range(count)) for _ in range(count - 1)]
+    everyone = (1 << count) - 1
+    dominators = [1] + [everyone] * (count - 1)             # sets of blocks, as bits
     changed = True
     while changed:
         changed = False
         for n in range(1, count):
             # LLVM removes blocks that nothing reaches, so every block has predecessors
-            found = set.intersection(*(dominators[p] for p in predecessors[n])) | {n} if predecessors[n] else {n}
-            if found != dominators[n]:
-                dominators[n], changed = found, True
+            found = everyone if predecessors[n] else 0
+            for p in predecessors[n]:
+                found &= dominators[p]
+            if found | 1 << n != dominators[n]:
+                dominators[n], changed = found | 1 << n, True
     loops: dict[int, set[int]] = {}
     for n in range(count):
-        for header in successors[n] & dominators[n]:
+        for header in (s for s in successors[n] if dominators[n] >> s & 1):
             nodes = loops.setdefault(header, {header})
             pending = [n]
             while pending:
@@ -228,6 +235,16 @@ class _Counts:
     def __init__(self) -> None:
         self.fma = self.loads = self.elements = self.stores = self.stack = 0
         self.registers: set[int] = set()
+
+
+def _total(parts: Iterable[_Counts]) -> _Counts:
+    total = _Counts()
+    for part in parts:
+        total.fma, total.loads, total.elements = (
+            total.fma + part.fma, total.loads + part.loads, total.elements + part.elements)
+        total.stores, total.stack = total.stores + part.stores, total.stack + part.stack
+        total.registers |= part.registers
+    return total
 
 
 class _Dialect:
