@@ -140,6 +140,39 @@ def test_operands_are_not_copied_ahead(how):
     assert "cp.async" not in simulated("sm_80", f16, 32, 40, 72, **how).instructions
 
 
+def test_operands_that_are_found_by_a_loaded_number():
+    """As in attention with pages: they cannot be copied before that is known."""
+    k = Program("pages", "sm_80", num_warps=2, num_stages=3, y=ptr(f32), x=ptr(f16), pages=ptr(i32), n=i32)
+    y, x, pages, n = k.args
+    at = k.arange(0, 32)[:, None] * 32 + k.arange(0, 32)[None, :]
+    acc = k.zeros((32, 32))
+    for i in k.range(n):
+        block = k.load(x + k.load(pages + i) * 1024 + at)
+        acc = k.dot(block, block, acc)
+    k.store(y + at, acc)
+    x = np.random.default_rng(0).integers(-3, 4, (5, 32, 32)).astype(np.float16)
+    y, pages = np.zeros((32, 32), np.float32), np.array([4, 0, 3], np.int32)
+    simulator.run(k.function, y, x, pages, 3)
+    assert (y == sum(part @ part for part in x[pages].astype(np.float32))).all()
+
+
+def test_operands_that_the_loop_stores():
+    """Powers of a matrix: each round needs what the one before has stored."""
+    k = Program("powers", "sm_80", num_warps=2, num_stages=3, x=ptr(f16), n=i32)
+    x, n = k.args
+    at = k.arange(0, 16)[:, None] * 16 + k.arange(0, 16)[None, :]
+    for _ in k.range(n):
+        block = k.load(x + at)
+        product = k.dot(block, block)
+        k.ir.barrier()
+        k.store(x + at, product)
+        k.ir.barrier()
+    x = np.roll(np.eye(16), 1, axis=1).astype(np.float16)
+    wanted = np.linalg.matrix_power(x.astype(np.float64), 8)
+    simulator.run(k.function, x, 3)
+    assert (x == wanted).all()
+
+
 def test_a_block_that_is_more_than_an_operand_is_loaded():
     k = Program("sums", "sm_80", num_warps=2, num_stages=3, y=ptr(f32), z=ptr(f32), x=ptr(f16), n=i32)
     y, z, x, n = k.args

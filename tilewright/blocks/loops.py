@@ -37,12 +37,15 @@ class Loads:
         self.copied: dict[int, Any] = {}            # that can be copied as they are
         self.operands: dict[int, Any] = {}          # of products: as which operand
         self.others: set[int] = set()               # that something else looks at, too
+        self.known = True                           # without a load: where all of them read
+        self.written: set[int] = set()              # arrays that the body stores to
         self.stages: dict[int, Operand] = {}
         self.rings: dict[int, Value] = {}
 
     def number(self, access: Any, layout: Layout, other: Any) -> int:
         """Of a load that is recorded now."""
         self.next += 1
+        self.known &= bool(access.shape) or access.T.is_float
         plain = isinstance(other, (int, float, type(None))) and not other
         masked = access.mask is not None and not isinstance(access.mask.content, tuple)
         if plain and not masked and len(access.shape) == 2 and \
@@ -63,7 +66,9 @@ class Loads:
 
     def staged(self, p: Program, count: int) -> None:
         """Room for `count` rounds of each load that only products use."""
-        for number in sorted(self.operands.keys() & self.copied.keys() - self.others):
+        for number in sorted(self.operands.keys() & self.copied.keys() - self.others) if self.known else ():
+            if self.copied[number].base.id in self.written:
+                continue
             block, of_b, inner_k, how = self.operands[number]
             operand = Operand(p, block, of_b, inner_k, how)
             name, align = f"stages{len(p.ir.function.arrays)}", ALIGN if how == "wgmma" else 128
@@ -203,7 +208,7 @@ def ranged(p: Program, start: Any, stop: Any, step: int, num_stages: int) -> Ite
 
     tried, p.loads = p.loads, Loads()
     if num_stages > 1 and p.has("cp.async") and not p.ahead:
-        p.loads.operands, p.loads.copied, p.loads.others = tried.operands, tried.copied, tried.others
+        p.loads = tried
         p.loads.staged(p, num_stages)
     k, loads_here = p.ir, p.loads
     ahead = num_stages - 1 if loads_here.stages else 0

@@ -143,6 +143,7 @@ def store(pointers: Any, value: Any, mask: Any = None) -> None:
     """Elements to these addresses, in the type that the pointers have, where the mask is true."""
     access = Access(pointers, mask, "store")
     p, k, T = access.p, access.p.ir, access.T
+    p.loads.written.add(access.base.id)
     if p.ahead:
         return
     block = value if isinstance(value, Block) else p.constant(value, T)

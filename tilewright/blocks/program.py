@@ -243,6 +243,7 @@ class Program:
             return self.nothing(shape, x.type, self.blocked(shape, x.type))
         found = reduced(x, axis, f) if axis in x.dims else x.content
         if not shape and x.type in (i32, i64):
+            self.loads.known = False
             return Block(self, shape, x.type, self.formula(found.values[0]))
         return Block(self, x.shape, x.type, found)._moved(shape, to)
 
