@@ -151,6 +151,9 @@ def test_out():
     for out in np.empty((30, 2*13), np.float32)[:, ::2], np.empty((26, 60), np.float32).T[::2, :13]:
         assert tw.matmul(a[:30], b[:, :26], out, epilogue=gated) is out
         close(out, gated(a[:30].astype(np.float64) @ b[:, :26]))
+    narrow = np.empty((60, 52), ml_dtypes.bfloat16)
+    assert tw.matmul(a, b, narrow, epilogue=abs) is narrow
+    np.testing.assert_array_equal(narrow, tw.matmul(a, b, epilogue=abs).astype(narrow.dtype))
     y, most = np.empty((60, 52), np.float32), np.empty(60)
     found = tw.matmul(a, b, (y, most), epilogue=lambda acc: (acc, tw.row_max(acc)))
     assert found[0] is y

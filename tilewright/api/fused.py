@@ -41,6 +41,7 @@ def product(call: Call) -> Any:
     p = decide(call._replace(out=None, out_dtype=None if whole else wide), a, b, c, None)
     f = fusing.fused(call, p)
     outs = _outs(call, f)
+    f = f._replace(dtypes=tuple(map(_kept, f.dtypes, outs)))
     if call.algorithm is not None:
         arguments.check_algorithm(call.algorithm, a.dtype, b.dtype, p.sums, call.plan)
     if packed is not None:
@@ -103,6 +104,12 @@ def _outs(call: Call, f: Fused) -> list[Array | None]:
                     raise TypeError(f"{name} has dtype {out.dtype}, but out_dtype asks for {dtype}")
         found.append(out)
     return found
+
+
+def _kept(dtype: np.dtype[Any] | None, out: Array | None) -> np.dtype[Any] | None:
+    """A result of f32 in an `out` of ml_dtypes' formats is rounded as it is stored: a cast would give the same bits."""
+    rounded = out is not None and dtype == arguments.F32 and out.dtype.kind == "V" and out.dtype.isnative
+    return out.dtype if out is not None and rounded else dtype
 
 
 def _results(f: Fused, p: Product, outs: list[Array | None], factors: tuple[Array, Array], operands: list[Array]
