@@ -54,7 +54,8 @@ def product(call: Call) -> Any:
     epilogue, operands = fusion.with_factors(f.epilogue, [_readable(x) for x in f.operands], p.sums, p.alpha, p.beta,
                                              added, p.shape)
     results, stored = _results(f, p, outs, (a, b), operands)
-    how = {"threads": call.threads, "plan": call.plan, "algorithm": call.algorithm, "b_packed": packed}
+    how = {"threads": call.threads, "plan": call.plan, "algorithm": call.algorithm, "b_packed": packed,
+           "semiring": call.semiring.text if call.semiring else ""}
     if any(x.size for x in results):
         for part in _parts(a, b, stored, operands, results, epilogue):
             pa, pb, arrays, more, reduced = part

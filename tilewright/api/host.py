@@ -54,7 +54,8 @@ def product(call: Call) -> Any:
         a, b = (arguments.converted(x, dtype) for x, dtype in zip((p.a, p.b), taken))
     a, b = p.broadcast(a, b)
 
-    multiply: Any = partial(run, partial(engine.gemm, threads=call.threads, plan=call.plan))
+    more = {"semiring": call.semiring.text} if call.semiring else {}
+    multiply: Any = partial(run, partial(engine.gemm, threads=call.threads, plan=call.plan, **more))
     if packed is not None:
         gemm = forks.imported("tilewright.runtime.cpu.packed").gemm
         multiply = partial(run, partial(gemm, packed=packed, threads=call.threads), wider=False)

@@ -14,25 +14,30 @@ from tilewright.expressions.program import Expression
 from tilewright.expressions.tracing import trace
 
 MOST = 512
-_found: dict[tuple[Any, ...], tuple[Expression, CodeType]] = {}
+_found: dict[tuple[Any, ...], tuple[Any, CodeType]] = {}
 _names: dict[int, tuple[CodeType, tuple[str, ...]]] = {}        # of globals, by the code's id
 
 
 def traced(function: Callable[..., Any], parameters: tuple[tuple[str, str], ...], what: str = "epilogue"
            ) -> Expression:
     """What `trace` makes of it."""
-    key = _key(function, parameters)
+    return made(function, parameters, lambda: trace(function, dict(parameters), what))
+
+
+def made(function: Callable[..., Any], how: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+    """What `make` makes of the function; `how` are other words that it depends on."""
+    key = _key(function, how)
     if key is None:
-        return trace(function, dict(parameters), what)
+        return make()
     found = _found.get(key)
     if found is None:
         if len(_found) >= MOST:
             _found.clear()
-        found = _found[key] = trace(function, dict(parameters), what), function.__code__    # kept: so is its id
+        found = _found[key] = make(), function.__code__         # kept: so is its id
     return found[0]
 
 
-def _key(function: Any, parameters: tuple[tuple[str, str], ...]) -> tuple[Any, ...] | None:
+def _key(function: Any, how: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """None: it cannot be told whether the function is the same."""
     if type(function) is not FunctionType:
         return None
@@ -49,7 +54,7 @@ def _key(function: Any, parameters: tuple[tuple[str, str], ...]) -> tuple[Any, .
             words.append(id(x))
         else:
             return None
-    return id(code), parameters, id(space), *words
+    return id(code), how, id(space), *words
 
 
 def _globals(code: CodeType) -> tuple[str, ...]:

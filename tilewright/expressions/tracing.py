@@ -219,6 +219,13 @@ def trace(function: Callable[..., Any], parameters: Mapping[str, str], what: str
     return _with_pairs(_written(tuple(parameters.items()), symbols_of_results), what)
 
 
+def retraced(expression: Expression, symbols: Mapping[str, Any]) -> list[Any]:
+    """The results of an expression, without reductions, of other symbols for its parameters, by name."""
+    def operation(name: str, *xs: Any) -> Any:
+        return cast(xs[0], name) if name in CONVERSIONS else apply(name, *xs)
+    return expression.run(operation, symbols, lambda x: x)
+
+
 def _with_pairs(found: Expression, what: str) -> Expression:
     """The expression, whose first parameter are two where the function took its pairs."""
     used = [x for line in found.lines for x in line.operands] + [x.operand for x in found.results]

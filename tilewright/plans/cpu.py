@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from tilewright.plans import epilogues
+from tilewright.plans import epilogues, semirings
 from tilewright.plans.common import Plan
 from tilewright.plans.words import BY_NAME, TILE_WORDS
 from tilewright.targets.cpu import CpuTarget
@@ -90,6 +90,7 @@ class Shape(NamedTuple):
     depth: int = 0      # elements of k, if words are multiplied
     c: Order = "rows"   # or "scattered": stored by tables
     epilogue: str = ""  # what becomes of finished sums: Epilogue's text
+    semiring: str = ""  # what stands for multiplication and addition: Semiring's text
 
     def __str__(self) -> str:
         """For people: a 64x128x512 product of f32 packed from c64 by c64."""
@@ -97,6 +98,7 @@ class Shape(NamedTuple):
         packed = f" packed from {sources}" if self.source_a or self.source_b else ""
         return (f"a {self.m}x{self.n}x{self.depth or self.k} product of {self.dtype}{packed}"
                 + f", stored as {self.out}"*bool(self.out) + ", with an epilogue"*bool(self.epilogue)
+                + f", in the semiring {self.semiring}"*bool(self.semiring)
                 + f", with A by {self.a} and B by {self.b}" + ", C scattered"*(self.c == "scattered"))
 
     @property
@@ -123,7 +125,7 @@ class Shape(NamedTuple):
         exchanged: dict[Order, Order] = {"rows": "columns", "columns": "rows", "any": "any",
                                            "scattered": "scattered"}
         return self._replace(m=self.n, n=self.m, a=exchanged[self.b], b=exchanged[self.a],
-                             source_a=self.source_b, source_b=self.source_a)
+                             source_a=self.source_b, source_b=self.source_a, semiring=semirings.swapped(self.semiring))
 
     @property
     def itemsize(self) -> int:
@@ -240,6 +242,8 @@ class CpuPlan(Plan):
         elif shape.converts:
             found.append(f"{self.algorithm} reads operands and writes C in the format of the sums, {shape.sums}: only "
                          "packed plans convert.")
+        if shape.semiring and self.algorithm != "packed":
+            found.append(f"{self.algorithm} multiplies and adds: only packed plans take a semiring.")
         if shape.scattered and (self.algorithm != "packed" or self.swap or self.copy):
             found.append("scattered operands are packed by tables in their own roles, and so is a scattered C stored: "
                          "only packed plans without swap and copy can run.")
@@ -289,9 +293,10 @@ def _tile_violations(plan: CpuPlan, shape: Shape, target: CpuTarget) -> Iterator
         yield f"nr = {nr} is not a multiple of the {lanes} {shape.dtype} lanes of a {target.name} vector."
     else:
         vectors = nr // lanes
-        need = mr*vectors + vectors + 1
+        one = 1 + semirings.registers(shape.semiring)
+        need = mr*vectors + vectors + one
         if need > have:
-            yield (f"{mr}x{nr} {shape.dtype} needs {mr}*{vectors} + {vectors} + 1 = {need} registers, "
+            yield (f"{mr}x{nr} {shape.dtype} needs {mr}*{vectors} + {vectors} + {one} = {need} registers, "
                    f"{target.name} has {have}.")
 
 

@@ -15,7 +15,7 @@ from math import inf
 from typing import Literal, NamedTuple
 
 from tilewright.formats.table import NARROW
-from tilewright.plans import epilogues
+from tilewright.plans import epilogues, semirings
 from tilewright.plans.cpu import COMPLEX, Order, Shape, Strides, order, steps
 from tilewright.plans.words import SURE, TILE_WORDS, WORDS, Word, faster, native_words, pays
 from tilewright.problem import Gemm
@@ -60,6 +60,7 @@ class Product(NamedTuple):
     epilogue: str = ""          # what becomes of the sums: expressions.epilogue.Epilogue's text
     added_in: str = ""          # the format of the sums, if C's does not say it
     beside: bool = False        # whether the epilogue reads C, so that sums are not added up there
+    semiring: str = ""          # what stands for multiplication and addition: expressions.semiring.Semiring's text
 
     @property
     def sums(self) -> str:
@@ -69,7 +70,8 @@ class Product(NamedTuple):
     @property
     def swapped(self) -> Product:
         """C^T = B^T @ A^T."""
-        return self._replace(m=self.n, n=self.m, a=self.b, b=self.a, strides=self.strides.swapped)
+        return self._replace(m=self.n, n=self.m, a=self.b, b=self.a, strides=self.strides.swapped,
+                             semiring=semirings.swapped(self.semiring))
 
 
 class Lowered(NamedTuple):
@@ -169,7 +171,9 @@ def lower(product: Product, target: CpuTarget, word_name: str | None = None) -> 
         doubled = Strides(*(2*stride for stride in strides))
         strides = doubled._replace(csc=doubled.csc if strides.csc != 1 else 1)
     shape = Shape(sums, m, n, k, order(p.strides.rsa, p.strides.csa), order(p.strides.rsb, p.strides.csb), p.threads,
-                  *sources, out, epilogue=p.epilogue)
+                  *sources, out, epilogue=p.epilogue, semiring=p.semiring)
+    if p.semiring:
+        return Lowered(shape, strides, target)
     named = sources[0] or sums, sources[1] or sums
     if word_name is None:
         found = word(sums, named, target, min(m, n, k) >= LEAST_TILES)

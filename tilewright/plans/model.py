@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, exp, factorial, gcd
 
-from tilewright.plans import epilogues
+from tilewright.plans import epilogues, semirings
 from tilewright.plans.common import Cost, Term, total
 from tilewright.plans.cpu import ITEMSIZE, PARTS, SHORT, CpuPlan, Shape
 from tilewright.plans.words import BY_NAME, GROUP, SIDE, SPLITTING, TILE_CALL, TILE_RATE, TILE_WORDS
@@ -109,6 +109,8 @@ def stays_in_cache(shape: Shape, target: CpuTarget) -> bool:
     """Whether the emitted builtin runs a product without Python: it is small, and readable in place but for panels of
     B, which the builtin packs."""
     m, n, k = shape.m, shape.n, shape.k
+    if shape.semiring:
+        return False
     by_panels = shape.b == "columns" and k <= PANEL_DEPTH and shape.dtype in BUILTIN
     return ((shape.b == "rows" or by_panels) and shape.a != "any" and not shape.converts and not shape.scattered
             and max(m * k, k * n, m * n) <= small_elements(shape.dtype, target, shape.a))
@@ -165,7 +167,7 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
     threads = plan.threads
     slowest = 0.0 if threads <= 2 else TEAM * (1 - 1/plan.jc_ways) if plan.claims else UNEVEN
     busiest = (rows * min(share_n * plan.nr, n)) / (m * n)                  # its share of C
-    work = (vectors + CALL*tiles) * busiest / ceilings.vectors
+    work = (vectors * semirings.operations(shape.semiring) + CALL*tiles) * busiest / ceilings.vectors
     # B's rows are read a tile's width at a time: the shorter these runs are, the less memory gives
     runs = 1 + target.line / (plan.nr*s) if shape.b == "rows" else 1.0
     far = 0.0 if fits else total(traffic["memory"]) / ceilings.memory

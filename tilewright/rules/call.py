@@ -41,6 +41,7 @@ class Call(NamedTuple):
     deterministic: bool = False
     threads: int | None = None
     plan: Any = None  # a plan or None, not its text
+    semiring: Any = None  # instead of multiplication and addition: an expressions.semiring.Semiring
     updates: bool = False  # gemm: `out` is `c`, and c is what messages call it
 
     @classmethod

@@ -92,9 +92,9 @@ class Microkernel(NamedTuple):
     lanes: int
     b: str
 
-    def arguments(self, dtype: str, a: str) -> tuple:
+    def arguments(self, dtype: str, a: str, semiring: str = "") -> tuple:
         """What emit_microkernel takes after the target."""
-        return dtype, self.height, self.vectors, a, self.b, self.lanes
+        return dtype, self.height, self.vectors, a, self.b, self.lanes, *((semiring,) * bool(semiring))
 
 
 def microkernels(m: int, n: int, mr: int, nr: int, lanes: int, a: str) -> list[Microkernel]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tilewright.ir import Function, Kernel, Value, f32, f64, i8, i32, i64, ptr, vec
 from tilewright.kernels.cpu.out import Out
+from tilewright.kernels.semiring import Arithmetic, suffix
 from tilewright.plans.words import WORDS
 from tilewright.targets.cpu import CpuTarget
 
@@ -24,11 +25,13 @@ def unrolled(MR: int, NV: int, dtype: str = "") -> bool:
 
 
 def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "packed", B: str = "packed",
-                     lanes: int = 0) -> Function:
+                     lanes: int = 0, SEMIRING: str = "") -> Function:
     """C[MR, cols] = alpha * A[MR, kc] @ B[kc, cols] + beta * C, cols <= NR; beta = 0 never reads C.
 
     A   "packed": a[p*MR + i]; "columns": a[p*lda + i]; "rows": a[i*lda + p]
     Of packed words (PACKED_WORDS) kc counts words, and the panel of B begins with the row that accumulators start with.
+
+    SEMIRING    what stands for multiplication and addition; alpha is 1 then, and a beta of 1 combines with C
 
     B   "packed": b[p*NR + j], aligned; "rows": b[p*ldb + j]; "masked": the same, and columns past `cols` are not read
     While it multiplies, a packed kernel asks for one row of `ahead` every PACE steps, which is the B panel that comes
@@ -39,7 +42,7 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
     E = i32 if words else T                 # what panels consist of
     V = lanes or target.lanes(T.bytes)      # narrower vectors for a narrow edge
     NR, VT, VE = NV * V, vec(T, V), vec(E, V)
-    k = Kernel(f"microkernel_{dtype}_{MR}x{NR}_{A}_{B}", kc=i64, a=ptr(E, strided=True), lda=i64,
+    k = Kernel(f"microkernel_{dtype}_{MR}x{NR}_{A}_{B}{suffix(SEMIRING)}", kc=i64, a=ptr(E, strided=True), lda=i64,
                b=ptr(E, strided=True), ldb=i64, c=ptr(T, strided=True), ldc=i64, cols=i64, alpha=T, beta=T,
                ahead=ptr(i8 if A == "packed" else T), ahead_step=i64)
     kc, a, lda, b, ldb, c, ldc, cols, alpha, beta, ahead, ahead_step = k.args
@@ -49,9 +52,12 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
     mask = [k.lanes_below(cols - j*V, V) for j in range(NV)]
     align = VT.bytes if B == "packed" else T.bytes
 
+    arithmetic = Arithmetic.of(k, T, SEMIRING)
     multiply = {"i8x4": k.quads, "u8x4": lambda x, y, z: k.quads(y, x, z), "i16x2": k.pairs,
-                "bf16x2": k.bf16_pairs}.get(dtype, k.fma)
-    acc = k.tile(MR, NV, VT, zero=not words)
+                "bf16x2": k.bf16_pairs}.get(dtype, arithmetic.step)
+    acc = k.tile(MR, NV, VT, zero=not words and not SEMIRING)
+    for ij in acc.registers if SEMIRING else ():
+        acc[ij] = arithmetic.first
     if words:
         first = [k.load((b + j*V).as_(T), VT, align) for j in range(NV)]
         for i in range(MR):
@@ -94,7 +100,7 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
         with k.loop(kc) as p:
             rank1(p)
 
-    out = Out(k, c, alpha, beta)
+    out = Out(k, c, alpha, beta, combined=arithmetic.combined if SEMIRING else None)
     with k.when(alpha != 1.0):
         for i in range(MR):
             for j in range(NV):

@@ -25,12 +25,14 @@ class Out:
 
     c           by rows and columns (a view); alpha and beta are numbers of the type of the sums, or vectors of them
     RESULT      the format that sums are rounded to, "": C has their type
+    combined    what C and sums become where it is read, if that is not beta * C + sums
     """
     k: Kernel
     c: Value
     alpha: Value
     beta: Value | None = None           # None: C is not read
     RESULT: str = ""
+    combined: Callable[[Value, Value], Value] | None = None    # sums with C, instead of beta * C + sums
 
     def scaled(self, sums: Value) -> Value:
         """alpha * sums."""
@@ -69,5 +71,6 @@ class Place:
         KEPT = self.address.type.element
         if read_c:
             assert out.beta is not None
-            x = k.fma(out._spread(out.beta, x), k.load(self.address, vec(KEPT, x.type.length), KEPT.bytes, mask), x)
+            old = k.load(self.address, vec(KEPT, x.type.length), KEPT.bytes, mask)
+            x = out.combined(old, x) if out.combined else k.fma(out._spread(out.beta, x), old, x)
         k.store(self.address, out.rounded(x), KEPT.bytes, mask)

@@ -33,7 +33,7 @@ _recipes: dict[tuple, tuple[Recipe, bool]] = {}
 
 def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0, *, threads: int | None = None,
          plan: CpuPlan | None = None, target: CpuTarget | None = None, word: str | None = None,
-         conj: str = "") -> bool:
+         conj: str = "", semiring: str = "") -> bool:
     """a [m, k], b [k, n], c [m, n] of one dtype, float32, float64, int32, int64, complex64 or complex128, with strides
     that are multiples of its size; a and b may be narrower where `converts` says so, and c where `finishes` does, with
     beta = 0. Integers are multiplied modulo 2^bits; alpha and beta are whole then. conj: which of complex operands are
@@ -42,6 +42,8 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
     All may have a leading axis, with any stride, of a and b also 0: each product has the bits that it has alone.
 
     c is writeable and shares nothing with a and b. beta == 0 never reads c.
+
+    semiring: what stands for multiplication and addition, where alpha is 1, beta 0 and k not 0: Semiring's text.
 
     word: of plans.words, "" for none; by default the one that suits the target. Where it stands for
     elements by several terms c means nothing if the result is true: some element has no such terms. Of a batch it is
@@ -55,7 +57,7 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
         return False
     threads = threads or pool.get_num_threads()
     key = (m, n, k, a.strides[-2:], b.strides[-2:], c.strides[-2:], a.dtype, b.dtype, c.dtype, threads, plan, target,
-           word, conj)
+           word, conj, semiring)
     found = _recipes.get(key)
     if found is None:
         found = _remember(key, *((a, b, c) if c.ndim == 2 else (a[0], b[0], c[0])))
@@ -132,11 +134,11 @@ def scale(c: Matrix, beta: float) -> None:
 
 # ---- what is multiplied, and by which plan
 
-def product(a: Matrix, b: Matrix, c: Matrix, threads: int) -> Product:
+def product(a: Matrix, b: Matrix, c: Matrix, threads: int, semiring: str = "") -> Product:
     """Operands as the planner sees them."""
     (m, k), n = a.shape, b.shape[1]
     return Product(m, n, k, format_of(a.dtype), format_of(b.dtype), format_of(c.dtype),
-                   Strides(*strides(a), *strides(b), *strides(c)), threads)
+                   Strides(*strides(a), *strides(b), *strides(c)), threads, semiring=semiring)
 
 
 def strides(x: Matrix) -> tuple[int, int]:
@@ -146,10 +148,10 @@ def strides(x: Matrix) -> tuple[int, int]:
 
 
 def lowered(a: Matrix, b: Matrix, c: Matrix, threads: int, target: CpuTarget, word: str | None,
-            conj: str = "") -> tuple[Lowered, bool, str]:
+            conj: str = "", semiring: str = "") -> tuple[Lowered, bool, str]:
     """What to multiply for these operands; whether that is C^T = B^T @ A^T, because C lies by columns; and which of its
     operands are conjugated."""
-    found = product(a, b, c, threads)
+    found = product(a, b, c, threads, semiring)
     transposed = found.strides.csc != 1 and found.strides.rsc == 1
     if transposed:
         found, conj = found.swapped, conj.translate(SWAPPED)
@@ -167,6 +169,9 @@ class Planned(NamedTuple):
 
 def planned(lowered: Lowered) -> Planned:
     """By the plan that the tuner has measured to be the fastest, here or nearby, else the model's choice."""
+    if lowered.shape.semiring:                  # of which nothing is measured
+        from tilewright.plans import choose
+        return Planned(*lowered, choose.choose(lowered.shape, lowered.target))
     return Planned(*lowered, *store.chosen(lowered.shape, lowered.target))
 
 
@@ -183,12 +188,12 @@ def default_threads(target: CpuTarget) -> int:
 
 def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix) -> tuple[Recipe, bool]:
     """Choose a plan and make its recipe; whether it takes the operands in exchanged roles: as B^T and A^T."""
-    *_, threads, plan, target, word, conj = key
+    *_, threads, plan, target, word, conj, semiring = key
     with forks.building:
-        what, transposed, conj = lowered(a, b, c, threads, amx.permitted(target or detect()), word, conj)
+        what, transposed, conj = lowered(a, b, c, threads, amx.permitted(target or detect()), word, conj, semiring)
         chosen = Planned(*what, plan) if plan else planned(what)
         recipe = ready(chosen, conj)
-        if plan is None and not transposed and not chosen.shape.converts and chosen.shape.dtype in BUILTIN \
+        if plan is None and not (transposed or semiring or chosen.shape.converts) and chosen.shape.dtype in BUILTIN \
                 and what.target is detect():
             small.offer(chosen.shape, chosen.plan, what.target)
         if len(_recipes) >= MOST_RECIPES:

@@ -61,6 +61,7 @@ class Sums(NamedTuple):
     word: str | None = None
     b_packed: packed.Packed | None = None      # of which b is a view of the stand-in
     beside: bool = False                # whether C is among the operands, so that sums are not added up there
+    semiring: str = ""
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -69,21 +70,22 @@ class Sums(NamedTuple):
 
 def gemm(a: Matrix, b: Matrix, results: list[Matrix | None], operands: list[Matrix], epilogue: Epilogue,
          sums: np.dtype[Any], *, threads: int | None = None, plan: Any = None, target: CpuTarget | None = None,
-         algorithm: str | None = None, b_packed: packed.Packed | None = None) -> list[Matrix]:
+         algorithm: str | None = None, b_packed: packed.Packed | None = None, semiring: str = "") -> list[Matrix]:
     """The results of the epilogue, those given as matrices in these, and reductions as new arrays [m] or [n].
 
     results     [m, n] ([m, n/2] of pairs) for each result that is no reduction, None for those that are. They share
                 nothing with a and b, nor with operands that are not read at the same elements only
     operands    broadcast to that, with strides of 0 where they have but one number
-    sums        the dtype in which products are added up; a, b, threads, plan, target and algorithm are those of
-                engine.gemm and gemm_by
+    sums        the dtype in which products are added up; a, b, threads, plan, target, semiring and algorithm are those
+                of engine.gemm and gemm_by
 
     All may have a leading axis.
     """
     threads = threads or pool.get_num_threads()
     chip = amx.permitted(target or detect())
     of = Sums(a, b, sums, threads, plan, chip, None, b_packed,
-              epilogue.main is not None and any(np.may_share_memory(results[epilogue.main], x) for x in operands))
+              epilogue.main is not None and any(np.may_share_memory(results[epilogue.main], x) for x in operands),
+              semiring)
     if algorithm is not None:
         of = of._replace(word=lowering.algorithm_word(algorithm, format_of(a.dtype), format_of(b.dtype), *of.sizes,
                                                       threads, chip))
@@ -172,7 +174,7 @@ def way_of(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilo
     c = (n, 1) if main is None else _strides(main)
     product = Product(m, n, k, format_of(of.a.dtype), format_of(of.b.dtype), kind,
                       Strides(*_strides(of.a), *_strides(of.b), *c), of.threads, epilogue.text, sums,
-                      of.beside)
+                      of.beside, of.semiring)
     aside = kind != sums or of.beside or lowering.aside(epilogue.text)
     whole = lowering.converting_pays(m, n, k, of.a.dtype == of.b.dtype) and sums != "i64"
     if k and (whole or not aside or of.b_packed):
@@ -243,7 +245,7 @@ def _by_passes(of: Sums, main: Matrix | None, way: Way, operands: int, on: Host,
     sums = main if in_c and main is not None else np.empty((*of.a.shape[:-2], m, n), of.dtype)
     if way.exchanged and not in_c:
         sums = np.empty((*of.a.shape[:-2], n, m), of.dtype).swapaxes(-1, -2)
-    how: dict[str, Any] = {"threads": of.threads, "plan": of.plan, "target": of.target}
+    how: dict[str, Any] = {"threads": of.threads, "plan": of.plan, "target": of.target, "semiring": of.semiring}
     if of.b_packed is not None:
         packed.gemm(of.a, of.b, sums, packed=of.b_packed, threads=of.threads)
     elif not of.sizes[2]:

@@ -42,8 +42,9 @@ class Part(NamedTuple):
 class Microkernels:
     """The micro-kernels of one register tile as a table of addresses, filled as problems need them."""
 
-    def __init__(self, host: Host, target: CpuTarget, dtype: str, mr: int, nr: int, a: str) -> None:
-        self.host, self.target, self.dtype, self.a = host, target, dtype, a
+    def __init__(self, host: Host, target: CpuTarget, dtype: str, mr: int, nr: int, a: str, semiring: str = ""
+                 ) -> None:
+        self.host, self.target, self.dtype, self.a, self.semiring = host, target, dtype, a, semiring
         self.mr, self.nr, self.lanes = mr, nr, target.lanes(itemsize(dtype))
         self.table = np.zeros(mr * (nr // self.lanes) * (1 if a == "packed" else 2), np.int64)
         self.address = host.of_table(self.table)
@@ -62,7 +63,8 @@ class Microkernels:
     def compiled(self, kernel: jobs.Microkernel) -> int:
         if self.dtype.startswith("amx"):
             return self.host.address("amx:emit_amx", self.target, self.dtype)
-        return self.host.address("microkernel:emit_microkernel", self.target, *kernel.arguments(self.dtype, self.a))
+        return self.host.address("microkernel:emit_microkernel", self.target,
+                                 *kernel.arguments(self.dtype, self.a, self.semiring))
 
 
 class Host:
@@ -111,8 +113,9 @@ class Host:
     def of_table(self, table: np.ndarray) -> int:
         return table.ctypes.data
 
-    def microkernels(self, target: CpuTarget, dtype: str, mr: int, nr: int, a: str) -> Microkernels:
-        key = target, dtype, mr, nr, a
+    def microkernels(self, target: CpuTarget, dtype: str, mr: int, nr: int, a: str, semiring: str = ""
+                     ) -> Microkernels:
+        key = target, dtype, mr, nr, a, semiring
         if key not in self._tables:
             self._tables[key] = Microkernels(self, *key)
         return self._tables[key]

@@ -142,7 +142,7 @@ class Recipe:
 
     def _packed(self) -> dict[str, int]:
         shape, st, plan = self.shape, self.strides, self.plan
-        kernels = self.host.microkernels(self.target, shape.dtype, plan.mr, plan.nr, "packed")
+        kernels = self.host.microkernels(self.target, shape.dtype, plan.mr, plan.nr, "packed", shape.semiring)
         kernels.need(shape.m, shape.n)
         self.kernels = kernels              # the job holds the address of its table
         cut = blocks(shape, plan)

@@ -1,0 +1,32 @@
+"""What a semiring (expressions/semiring.py) asks of a plan: exchanged roles, registers and its cost."""
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tilewright.expressions.semiring import Semiring
+
+TERM = 3                # registers for a term, beside the operands, at most
+
+
+@lru_cache(maxsize=256)
+def read(text: str) -> Semiring:
+    from tilewright.expressions.semiring import Semiring  # of which most processes have none
+    return Semiring.read(text)
+
+
+@lru_cache(maxsize=256)
+def swapped(text: str) -> str:
+    """That of C^T = B^T A^T."""
+    return read(text).swapped.text if text else ""
+
+
+def registers(text: str) -> int:
+    """That its terms take, and constants."""
+    return min(len(read(text).step.lines), TERM) if text else 0
+
+
+def operations(text: str) -> int:
+    """Of a term, in multiply-adds."""
+    return read(text).operations if text else 1
