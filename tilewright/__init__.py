@@ -32,12 +32,12 @@ from tilewright import forks
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from tilewright.api.contraction import einsum as einsum
+    from tilewright.api.contraction import tensordot as tensordot
     from tilewright.api.packed import pack as pack
     from tilewright.api.products import gemm as gemm
     from tilewright.api.products import matmul as matmul
     from tilewright.api.semirings import contract as contract
-    from tilewright.api.contraction import einsum as einsum
-    from tilewright.api.contraction import tensordot as tensordot
     from tilewright.compiled.bundles import load as load
     from tilewright.compiled.compile import compile as compile
     from tilewright.compiled.compile import plan as plan

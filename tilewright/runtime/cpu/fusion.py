@@ -261,7 +261,7 @@ def _by_passes(of: Sums, main: Matrix | None, way: Way, operands: int, on: Host,
 def recipe_of_sums(of: Sums, sums: Matrix, on: Host, make: type[Recipe]) -> tuple[Recipe, bool]:
     """For the sums by themselves; and whether it takes the operands in exchanged roles."""
     chip = of.target or detect()
-    lowered, transposed, _ = engine.lowered(of.a, of.b, sums, of.threads, chip, of.word)
+    lowered, transposed, _ = engine.lowered(of.a, of.b, sums, of.threads, chip, of.word, semiring=of.semiring)
     planned = Planned(*lowered, of.plan) if of.plan else engine.planned(lowered)
     return engine.ready(planned, make=make, host=on), transposed != planned.plan.swap
 
