@@ -44,25 +44,25 @@ def contract(f: Callable[..., Any] | Semiring, a: Any, b: Any, *, reduce: str = 
     if len(known) < 2:
         raise TypeError(f"a and b must be of real floating-point or integer formats, not {a.dtype} and {b.dtype}")
     kind = "int" if formats.integral(*known) else "float"
-    if not isinstance(f, Semiring):
-        function = f
-        f = remembered.made(function, ("f", reduce, kind), lambda: semiring(function, reduce, kind))
-    if f.kind != kind:
-        raise TypeError(f"f was made for numbers of kind {f.kind}, and a and b are {a.dtype} and {b.dtype}")
+    made: Semiring = f if isinstance(f, Semiring) else remembered.made(
+        f, ("f", reduce, kind), lambda: semiring(f, reduce, kind))
+    if made.kind != kind:
+        raise TypeError(f"f was made for numbers of kind {made.kind}, and a and b are {a.dtype} and {b.dtype}")
     if not a.ndim or a.shape[-1] == 0:
-        if f.reduce in ("min", "max"):
-            raise ValueError(f"the {f.reduce} of no values: k must be 1 or more")
+        if made.reduce in ("min", "max"):
+            raise ValueError(f"the {made.reduce} of no values: k must be 1 or more")
     own = out_dtype is None and epilogue is None
-    truth = own and f.reduce == "any" and (out is None or np.asarray(out).dtype == bool)
+    truth = own and made.reduce == "any" and (out is None or np.asarray(out).dtype == bool)
     if own:
         out_dtype = formats.accumulator(*known, *([] if kind == "int" else [formats.promote(*known)])).name
+    arguments.output(out, "out")
     cast = own and out is not None and np.asarray(out).dtype != formats.get(out_dtype).dtype
     call = Call.checked(a, b, None if cast else out, out_dtype=out_dtype, epilogue=epilogue, operands=operands,
-                        threads=threads, plan=plan, semiring=f)
+                        threads=threads, plan=plan, semiring=made)
     if epilogue is not None:
         return fused.product(call)
     result = host.product(call)
     if cast:
-        np.copyto(arguments.output(out, "out"), np.asarray(result, bool) if truth else result, casting="same_kind")
+        np.copyto(out, np.asarray(result, bool) if truth else result, casting="same_kind")
         return out
     return np.asarray(result, bool)[()] if truth else result
