@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import numpy as np
@@ -199,6 +200,22 @@ def test_shared_memory_is_known_before_recording():
     kernel = double(shared=lambda BLOCK: 1600 * BLOCK)
     found = tuned(kernel, *arguments())
     assert found.refused["BLOCK=128"][1] == f"204800 bytes of shared memory, and sm_86 gives a CTA {SM.smem_cta}"
+
+
+def test_a_pool_of_processes_finds_the_same():
+    """With the emitter of a closure, which no other process could import."""
+    kernel = double(reference=lambda x: {"y": 2 * x})
+    alone, together = (kernels.tune(kernel, arguments(), SM, jobs=jobs) for jobs in (1, 2))
+    assert [(x.trial, x.cost) for x in alone.contenders] == [(x.trial, x.cost) for x in together.contenders]
+    assert len(alone.contenders) == 3
+
+
+def test_a_process_that_ends_is_reported():
+    def emit(BLOCK=64):
+        return os._exit(3) if os.getpid() != here and BLOCK == 32 else emit_double(BLOCK)
+    here = os.getpid()
+    with pytest.raises(RuntimeError, match="a process that prepared configurations of emit ended"):
+        kernels.tune(tw.kernel(BLOCK=(32, 64), grid=blocks)(emit), arguments(), SM, jobs=2)
 
 
 # ---- timed, stored, used again

@@ -241,7 +241,7 @@ def every(task: Task, work: Callable[[Task, str], Any], texts: Sequence[str], jo
     a fork has it."""
     global _task
     count = min(jobs or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1, len(texts))
-    said = {"event": "prepared", "of": len(texts)}
+    said = {"event": "prepared" if work is trials.made else "verified", "of": len(texts)}
     if count <= 1:
         for text in texts:
             yield work(task, text)
