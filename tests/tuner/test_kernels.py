@@ -275,6 +275,22 @@ def test_what_was_found_is_what_the_next_call_uses(monkeypatch):
         store.merge([lines[0].replace('"role": "best"', '"role": "first"')])
 
 
+def test_the_best_is_one_of_the_last_phase(monkeypatch):
+    """In the first phase the one in use was slow: ratios of that phase are not those of the next."""
+    def measured(job, listen):
+        run = times(b32=6, b64=9, b128=5)(job, listen)
+        last = Phase((REFERENCE, "BLOCK=64", "BLOCK=128"))
+        for name, ms in ((REFERENCE, 4.5), ("BLOCK=64", 4.5), ("BLOCK=128", 4)):
+            last.seconds[name] += [ms / 1e3] * 3
+        run.phases.append(last)
+        return run
+    monkeypatch.setattr(kernels, "measured", measured)
+    found = tuned(tw.kernel(BLOCK=(32, 64, 128))(emit_each), *arguments(), on=None)
+    assert found.best == {"BLOCK": 128}
+    regrets = {each_one.configuration: each_one.regret for each_one in found.contenders}
+    assert regrets == pytest.approx({"BLOCK=32": 0.2, "BLOCK=64": 0.125, "BLOCK=128": 0})
+
+
 def test_what_was_disturbed_is_not_stored(monkeypatch):
     def measured(job, listen):
         run = times(b32=3, b64=2, b128=1)(job, listen)

@@ -23,6 +23,7 @@ from tilewright import targets
 from tilewright.ir import arguments as given
 from tilewright.ir.program import Function, written
 from tilewright.ir.types import Pointer
+from tilewright.measure.measure import spread
 from tilewright.plans.bound import Launch, bound
 from tilewright.plans.common import Cost
 from tilewright.plans.measured import store
@@ -50,6 +51,7 @@ class Contender:
     cost: Cost
     row: KernelRow | None = None
     note: str = ""                  # why it was not timed
+    regret: float | None = None     # its time over the best one's, in rounds that both took part in, less 1
 
     @property
     def configuration(self) -> str:
@@ -80,8 +82,7 @@ class Tuned:
 
     @property
     def _best(self) -> Contender:
-        timed = [each for each in self.contenders if each.row]
-        return min(timed, key=lambda each: -each.row.ratio if each.row else 0.0) if timed else self.contenders[0]
+        return next((each for each in self.contenders if each.row and each.row.role == "best"), self.contenders[0])
 
     @property
     def verdict(self) -> str:
@@ -105,7 +106,8 @@ class Tuned:
                     "spills": each.trial.spills, "shared": each.trial.shared, "resident": each.trial.resident,
                     "counts": dict(each.trial.counts), "bound_seconds": each.cost.seconds,
                     "parts": dict(each.cost.parts), "seconds": each.row and each.row.seconds,
-                    "ratio": each.row and each.row.ratio, "note": each.note} for each in self.contenders],
+                    "ratio": each.row and each.row.ratio, "regret": each.regret, "note": each.note}
+                    for each in self.contenders],
                 "refused": {text: {"by": stage, "why": why} for text, (stage, why) in self.refused.items()}}
 
     def __str__(self) -> str:
@@ -115,7 +117,6 @@ class Tuned:
         """One screen: a line for each of the first, the reasons of those that cannot run, and the verdict."""
         lines = [f"{self.kernel} on {self.target}, {self.problem}: {plural(len(self.contenders), 'configuration')} of "
                  f"{len(self.contenders) + len(self.refused)} can run"]
-        best = max((each.row.ratio for each in self.contenders if each.row), default=0.0)
         rows = [["rank", "configuration", "registers", "shared", "CTAs", "FMAs", "loads", "passes", "sectors",
                  "bound ms", "by", "time ms", "regret", ""]]
         kept = [*self.contenders[:most], *(each for each in self.contenders[most:] if each.row)]
@@ -123,7 +124,7 @@ class Tuned:
             rows.append([str(self.contenders.index(each) + 1), each.configuration, *_resources(each.trial),
                          *_counted(each.trial), f"{each.cost.seconds*1e3:.4g}", each.cost.bound,
                          f"{each.row.seconds*1e3:.4g}" if each.row else "",
-                         f"{best / each.row.ratio - 1:.1%}" if each.row else each.note[:40],
+                         each.note[:40] if each.regret is None else f"{each.regret:.1%}",
                          ("best" if each is self._best else "") + (" default" if each.configuration == self.defaults
                                                                    else "")])
         lines.append(table(rows, (0, *range(2, 10), 11, 12)))
@@ -313,22 +314,22 @@ def _timed(task: Task, result: Tuned, finalists: list[str], in_use: str, codes: 
     origin, rows = provenance(), {}
     source = kernel.source(chip)
     costs = {each.configuration: each.cost.seconds for each in result.contenders}
-    for phase in run.phases:
-        seconds = phase.complete()
+    phases = [phase.complete() for phase in run.phases]
+    last = {text: found.median for text, found in against(REFERENCE, phases[-1]).items() if text != REFERENCE}
+    best, regret = max(last, key=last.__getitem__), {}
+    for seconds in phases:                      # in the last one that it took part in
+        beside = against(best, seconds)
         for text, ratios in against(REFERENCE, seconds).items():
             if text != REFERENCE:
-                rows[text] = (seconds[text], ratios)
-    if not rows:
-        raise RuntimeError(f"no configuration of {kernel.name} was timed within {time_limit} seconds")
-    best = max(rows, key=lambda text: rows[text][1].median)
-    from tilewright.measure.measure import spread
+                rows[text], regret[text] = (seconds[text], ratios), 1 / beside[text].median - 1
     kept = {text: KernelRow(chip.name, store.chip(chip), kernel.name, source, result.problem, text,
                             "best" if text == best else "model" if text == finalists[0] else "", costs[text],
                             *spread(turns), *ratios, len(turns), **origin) for text, (turns, ratios) in rows.items()}
     if not run.disturbed:
         store.save(kept.values(), store.KERNELS)
     contenders = tuple(Contender(each.trial, each.cost, kept.get(each.configuration),
-                                 run.failed.get(each.configuration, "")) for each in result.contenders)
+                                 run.failed.get(each.configuration, ""), regret.get(each.configuration))
+                       for each in result.contenders)
     return Tuned(result.kernel, result.target, result.problem, contenders, result.refused, result.defaults,
                  result.parse, tuple(run.notes), run.disturbed)
 
