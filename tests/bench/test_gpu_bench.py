@@ -898,18 +898,31 @@ def test_variants_know_their_grid_and_workspace() -> None:
     assert split.workspace(129, 128, 7) == (2 * 128 * 128 * 4, 2)
 
 
-def test_regret_leaves_out_what_is_no_plan_any_more(capsys: pytest.CaptureFixture[str]) -> None:
+def test_regret_leaves_out_what_is_no_plan_any_more(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Every measured plan is read; plans are chosen for all cases that leave some out, and for every tenth other."""
     from bench import regret
 
     plan = "simt 128x128x8 warp=64x64 thread=8x16 stages=2 copy=registers vector=4"
     assert regret.readable([plan, f"{plan} split_k=8 cluster", ""]) == {plan: NvidiaPlan.parse(plan)}
+    measured = json.loads(regret.MEASURED.read_text())
+    every = measured["cases"]
+    for ratios in every.values():
+        assert [text for text in ratios if text not in regret.readable(ratios)] == [
+            text for text in ratios if text.endswith(" cluster")]
+    old = {case for case, ratios in every.items() if any(text.endswith(" cluster") for text in ratios)}
+    some = {case: every[case] for n, case in enumerate(every) if case in old or n % 10 == 0}
+    file = tmp_path / "plans.json"
+    file.write_text(json.dumps(measured | {"cases": some}))
+    monkeypatch.setattr(regret, "MEASURED", file)
     regret.main()
     *cases, mean, left_out = capsys.readouterr().out.splitlines()
-    measured = [text for ratios in json.loads(regret.MEASURED.read_text())["cases"].values() for text in ratios]
-    clusters = sum(text.endswith(" cluster") for text in measured)
+    clusters = sum(text.endswith(" cluster") for ratios in some.values() for text in ratios)
     assert left_out == f"left out: {clusters} measurements of plans that cannot be read any more"
     assert not any(line.endswith(" cluster") for line in cases)
     assert f"over {len(cases)} cases" in mean
+    assert len(cases) == len(some)
 
 
 # ---- the command
