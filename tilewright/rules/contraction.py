@@ -25,7 +25,9 @@ from tilewright.rules.subscripts import Label, Labels
 Array = NDArray[Any]
 
 
-TALL = 8        # times as many columns as rows: 140608 x 52 x 52 had 1.45 of OpenBLAS on a Zen 3, 52 x 140608 0.95
+# times the size of the other operand, from which the order of a product follows the layout of one: by a Zen 3
+# 140608 x 52 x 52 had 1.45 of OpenBLAS's rate, 52 x 140608 x 52 with both by rows 0.95
+MUCH = 2
 MOST_LAYOUTS = 1024
 ROWS = 128      # of C's blocks, from which a batch of them is faster than one product by tables
 
@@ -98,14 +100,17 @@ def contiguous(x: Term) -> set[Label]:
 
 
 def exchanged(a: Term, b: Term, kept: Labels, c: Term | None, output: Labels) -> bool:
-    """Whether the operands change places, so that c is contiguous along n; or, if it is not given, is tall, or else has
-    the result's last label last."""
+    """Whether the operands change places, so that c is contiguous along n; or, if it is not given, that the rows of the
+    larger operand are contiguous: along n if it is b, along k if it is a; or else that the result's last label is n's.
+    """
     if c is not None:
         return bool(contiguous(c) & set(a.labels) - set(b.labels))
-    m, n = (prod(size for label, size in zip(x.labels, x.array.shape) if label in kept and label not in y.labels)
-            for x, y in ((a, b), (b, a)))
+    larger, other = (a, b) if a.array.size > MUCH*b.array.size else (b, a)
+    if larger.array.size > MUCH*other.array.size and (along := contiguous(larger) - (
+            set(kept) & set(other.labels))):
+        return (larger is a) != bool(along & set(other.labels))
     last = [label for label in output if label in kept and (label in a.labels) != (label in b.labels)][-1:]
-    return n > TALL*m or (m <= TALL*n and bool(last) and last[0] in a.labels)
+    return bool(last) and last[0] in a.labels
 
 
 def groups(a: Term, b: Term, kept: Labels, c: Term | None = None) -> Groups:
@@ -117,7 +122,8 @@ def groups(a: Term, b: Term, kept: Labels, c: Term | None = None) -> Groups:
     along_k = a if contiguous(a) & set(b.labels) - set(kept) else b
     arrays = {"m": a, "n": b, "k": along_k, "batch": larger}
     if c is not None:
-        for group in ("m", "n", "batch"):
+        arrays["n"] = c                 # along which it is contiguous
+        for group in ("m", "batch"):
             if c.array.size > arrays[group].array.size:
                 arrays[group] = c
     found = {"batch": [x for x in common if x in kept], "k": [x for x in common if x not in kept],
