@@ -6,7 +6,7 @@ that is broadcast stays a row. Numbers of 16 and 8 bits are computed with in f32
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Registers:
     """What a thread holds of a block; numbers of bf16 are i16. `load`: by which load of a loop (`loops.Loads`)."""
     layout: Layout
-    values: tuple[Value, ...] = ()
+    values: Sequence[Value] = ()
     load: int | None = None
     stack: Stack | None = None          # of a CPU, where there are several warps: where all registers are
 
@@ -158,6 +158,7 @@ class Block:
         if not isinstance(self.content, Registers):
             return self
         self.program.loads.seen(self.content)
+        self.program.settle()
         return Block(self.program, self.shape, self.type, converted(self, layout.only(self.dims)))
 
     def values(self, layout: Layout) -> list[Value]:

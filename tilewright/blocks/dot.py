@@ -46,7 +46,7 @@ def dot(p: Program, a: Block, b: Block, acc: Block | None, precision: str) -> Bl
     operands = stored(p, (a, b), way.along_k, wide=way.wide, how=way.how, pad=way.pad)
     if p.vector:
         return Block(p, (m, n), sums, way.multiply(*operands, acc))
-    return Block(p, (m, n), sums, Registers(layout, tuple(way.multiply(*operands, acc.values(layout)))))
+    return Block(p, (m, n), sums, Registers(layout, way.multiply(*operands, acc.values(layout))))
 
 
 def _checked(p: Program, a: Any, b: Any, acc: Any, precision: str) -> tuple[int, int, int, str]:

@@ -7,13 +7,12 @@ With stages it is run more often, computing only addresses (`Program.addresses_o
 memory before the loop, and in each round for those of num_stages - 1 rounds later:
 
     rounds 0 ... S - 2: copies                        a group for each
-    each round: wait for its group | barrier | copies of round + S - 1 into the stage of the round before | products
+    each round: wait for its group | barrier | products | copies of round + S - 1 into the stage of the round before
 """
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
@@ -169,6 +168,7 @@ def ranged(p: Program, start: Any, stop: Any, step: int, num_stages: int) -> Ite
     first, last = (p.ir.cast(p.number(x.scalar), type) for x in ends)
     multiple = gcd(ends[0].multiple, step, FAR)
 
+    p.settle()
     p.open_loops += 1
     frame = sys._getframe(1)
     before = {name: (block, Block(p, block.shape, block.type, block.content)) for name, block in _blocks(p, frame)}
@@ -182,6 +182,8 @@ def ranged(p: Program, start: Any, stop: Any, step: int, num_stages: int) -> Ite
         yield index(counter)
     p.ir.function.arrays = {array: x for array, x in p.ir.function.arrays.items() if array in arrays or x is p._room}
     p._room_bytes = room
+    if not p.ahead:
+        p.in_flight.clear()
     for name, x in frame.f_locals.items():
         if name in numbers and isinstance(x, (int, float)) and x != numbers[name]:
             raise TypeError(f"{name} is a Python number that the loop changes, and the program is recorded once: "
@@ -198,11 +200,11 @@ def ranged(p: Program, start: Any, stop: Any, step: int, num_stages: int) -> Ite
     for x in carried.values():
         x.begin()
 
-    @contextmanager
-    def round() -> Iterator[None]:
+    def give() -> None:
         for name, x in carried.items():
             x.give(frame.f_locals[name])
-        yield
+
+    def take() -> None:
         for name, x in carried.items():
             x.take(frame.f_locals[name])
 
@@ -214,26 +216,38 @@ def ranged(p: Program, start: Any, stop: Any, step: int, num_stages: int) -> Ite
     ahead = num_stages - 1 if loads_here.stages else 0
     for n in range(ahead):
         at = first + n*step
-        with k.when(at < last), p.addresses_only(), round():
+        with k.when(at < last), p.addresses_only():
             loads_here.go(n)
+            give()
             yield index(at)
+            take()
         k.cp_async_commit()
     slot = k.variable(i32, 0) if ahead else None
     with k.loop(last, first, step, unroll=False) as counter:
+        now = None
         if slot is not None:
             k.cp_async_wait(ahead - 1)
             if any(x.how == "wgmma" for x in loads_here.stages.values()):
                 k.fence_async()
             k.barrier()
-            now, at = slot.get(), counter + ahead*step
-            with k.when(at < last), p.addresses_only(), round():
-                loads_here.go(k.select(now == 0, ahead, now - 1))
-                yield index(at)
-            k.cp_async_commit()
+            now = slot.get()
             loads_here.go(now)
+        give()
+        yield index(counter)
+        if slot is not None and now is not None:
+            results = {name: frame.f_locals[name].content for name in carried}
+            at = counter + ahead*step
+            with k.when(at < last), p.addresses_only():
+                loads_here.go(k.select(now == 0, ahead, now - 1))
+                give()
+                yield index(at)
+                take()
+            k.cp_async_commit()
             slot.set(k.select(now == ahead, 0, now + 1))
-        with round():
-            yield index(counter)
+            for name, content in results.items():
+                frame.f_locals[name].content = content
+        take()
+        p.settle()
     p.loads = loads
     for name, x in carried.items():
         x.give(frame.f_locals[name])

@@ -17,6 +17,7 @@ from tilewright.blocks.dot import dot
 from tilewright.blocks.exchange import loaded_from, reduced, stored_at
 from tilewright.blocks.index import Formula, Number, Term
 from tilewright.blocks.layout import Layout, Shape, blocked
+from tilewright.blocks.tensor import InFlight
 from tilewright.ir import Function, Kernel, Value, f32, i1, i8, i32, i64, vec
 from tilewright.ir.program import Array
 from tilewright.ir.types import Pointer, Type
@@ -63,6 +64,7 @@ class Program:
         self.ahead, self.open_loops = False, 0
         self.turn: Value | None = None                                  # of a CPU: which warp's part is being recorded
         self.loads = loops.Loads()
+        self.in_flight: list[InFlight] = []
 
     @staticmethod
     def _type_in_memory(t: Any) -> Any:
@@ -88,6 +90,7 @@ class Program:
     @property
     def function(self) -> Function:
         """What has been recorded, to be compiled, run or simulated."""
+        self.settle()
         if self.open_loops:
             raise SyntaxError(f"{self.ir.function.name}: a loop was left by break or return; its rounds all end alike")
         if self._room is not None:      # its size is known now
@@ -292,6 +295,7 @@ class Program:
 
     def held(self, content: Registers) -> Sequence[Value]:
         """Registers of this warp."""
+        self.settle()
         if content.stack is None:
             return content.values
         layout, at = content.layout, content.stack.at
@@ -388,8 +392,16 @@ class Program:
             self._room = self.ir.local("room", 1, i8) if self.vector else self.ir.smem_bytes("room", 1, 1024)
         return self._room.as_(E)
 
+    def settle(self) -> None:
+        """Wait for products that are under way; not while only addresses are computed."""
+        if not self.ahead:
+            for product in self.in_flight:
+                product.land()
+            self.in_flight.clear()
+
     def meet(self, writing: bool) -> None:
         """Before the room is written all must have read, and before it is read all must have written."""
+        self.settle()
         if not self.vector:
             self.ir.barrier()
 

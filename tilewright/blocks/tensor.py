@@ -3,13 +3,14 @@ the rows and columns of C.
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tilewright.atoms.amd import mfma
 from tilewright.atoms.wgmma import DEPTH, PIECE, ROWS, WARPS, M, SharedMatrix, Wgmma
 from tilewright.blocks.layout import Layout, bits
 from tilewright.blocks.operand import PANEL, Operand
-from tilewright.ir import Value, vec
+from tilewright.ir import Kernel, Tile, Value, vec
 from tilewright.kernels.nvidia.matrices import Blocks
 from tilewright.kernels.nvidia.mma_gemm import WarpProducts
 
@@ -87,6 +88,21 @@ class Mma:
         return [sums[divmod(r, columns)] for r in range(len(acc))]
 
 
+class InFlight(Sequence[Value]):
+    """Sums of products that go on while their threads do, until something else is recorded that needs registers or
+    shared memory (`Program.settle`): meanwhile a loop copies operands of later rounds."""
+
+    def __init__(self, k: Kernel, tiles: list[Tile]) -> None:
+        self.k, self.tiles, self.found = k, tiles, list[Value]()
+
+    def land(self) -> None:
+        self.k.wgmma_wait(0, *self.tiles)
+        self.found = [tile[0, e] for tile in self.tiles for e in range(tile.cols)]
+
+    def __getitem__(self, at: Any) -> Any: return self.found[at]
+    def __len__(self) -> int: return len(self.found)
+
+
 class Warpgroups:
     """Hopper's wgmma, of four warps each: rows of C first divide them, 64 to an instruction, then columns."""
     wide, pad, how = False, 0, "wgmma"
@@ -127,7 +143,7 @@ class Warpgroups:
         return (bytes == 2 or all(along_k)) and depth * bytes >= DEPTH and 16 <= share <= 256 and whole and (
             m >> rows) * share <= M * 512
 
-    def multiply(self, a: Operand, b: Operand, acc: list[Value]) -> list[Value]:
+    def multiply(self, a: Operand, b: Operand, acc: list[Value]) -> InFlight:
         k, atom = self.p.ir, self.atom
         tiles = [k.tile(1, atom.registers, atom.sum, zero=False) for _ in range(self.m // M)]
         for r, x in enumerate(acc):
@@ -138,8 +154,9 @@ class Warpgroups:
             for i, tile in enumerate(tiles):
                 k.wgmma(atom, tile, self._at(a, self.first[0], i*M, step), self._at(b, self.first[1], 0, step))
         k.wgmma_commit()
-        k.wgmma_wait(0, *tiles)
-        return [tile[0, e] for tile in tiles for e in range(atom.registers)]
+        found = InFlight(k, tiles)
+        self.p.in_flight.append(found)
+        return found
 
     @staticmethod
     def _at(x: Operand, first: Value, more: int, step: int) -> Value:
