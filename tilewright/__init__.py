@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from tilewright.expressions.functions import maximum as maximum
     from tilewright.expressions.functions import minimum as minimum
     from tilewright.expressions.functions import pairs as pairs
+    from tilewright.expressions.functions import popcount as popcount
     from tilewright.expressions.functions import relu as relu
     from tilewright.expressions.functions import row_amax as row_amax
     from tilewright.expressions.functions import row_max as row_max
@@ -112,7 +113,8 @@ _HOME = {
     "tune": "tilewright.tuner.search",
     **dict.fromkeys((
         "clamp", "column_amax", "column_max", "column_min", "column_sum", "erf", "exp", "gelu", "log", "maximum",
-        "minimum", "pairs", "relu", "row_amax", "row_max", "row_min", "row_sum", "sigmoid", "silu", "sqrt", "tanh",
+        "minimum", "pairs", "popcount", "relu", "row_amax", "row_max", "row_min", "row_sum", "sigmoid", "silu", "sqrt",
+        "tanh",
         "where",
     ), "tilewright.expressions.functions"),
 }

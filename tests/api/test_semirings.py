@@ -51,6 +51,18 @@ def test_formats(dtype):
     np.testing.assert_array_equal(found, reference(f, reduce, a, b))
 
 
+def test_bits():
+    """Of binary networks: how many signs differ, 32 of them in a number."""
+    a, b = (RNG.integers(-2**31, 2**31, shape, np.int32) for shape in ((6, 33), (33, 10)))
+
+    def differ(x, y):
+        return tw.popcount(x ^ y)
+    wanted = [[sum(bin((int(x) ^ int(y)) & 0xFFFFFFFF).count("1") for x, y in zip(row, column)) for column in b.T]
+              for row in a]
+    np.testing.assert_array_equal(tw.contract(differ, a, b), wanted)
+    np.testing.assert_array_equal(reference(differ, "sum", a, b), wanted)
+
+
 def test_batches_vectors_and_epilogues():
     f, reduce = ARITHMETIC["squares"]
     a, b = numbers("f4", 3, 6, 20), numbers("f4", 20, 7)

@@ -35,6 +35,11 @@ def sqrt(x: Any) -> Any:
     return apply("sqrt", x)
 
 
+def popcount(x: Any) -> Any:
+    """How many bits of an integer are one."""
+    return apply("popcount", x)
+
+
 def minimum(x: Any, y: Any) -> Any:
     """The smaller of two numbers; a NaN if either is one."""
     return apply("min", x, y)

@@ -44,6 +44,12 @@ def _error_function(x: Any) -> Any:
     return np.vectorize(erf, otypes=[np.float64])(x)
 
 
+def _bits_set(x: Any) -> Any:
+    """How many bits of each integer, of its own format, are one."""
+    x = np.ascontiguousarray(x)
+    return np.unpackbits(x[..., None].view(np.uint8), axis=-1).sum(-1).astype(x.dtype)
+
+
 LOGICAL = ("bool", "int")
 _ALL = (
     Operation("add", np.add, lambda k, x, y: x + y),
@@ -70,6 +76,7 @@ _ALL = (
     Operation("xor", np.bitwise_xor, lambda k, x, y: x ^ y, LOGICAL),
     Operation("shl", np.left_shift, lambda k, x, y: x << y, ("int",)),
     Operation("shr", np.right_shift, lambda k, x, y: x >> y, ("int",)),
+    Operation("popcount", _bits_set, lambda k, x: k.popcount(x), ("int",)),
     Operation("where", np.where, lambda k, c, x, y: k.select(c, x, y), KINDS),
 )
 OPERATIONS = {operation.name: operation for operation in _ALL}

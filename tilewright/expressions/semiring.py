@@ -109,16 +109,18 @@ class Semiring:
         return max(self.step.flops, 1)
 
     def evaluate(self, a: Any, b: Any) -> Any:
-        """The result of a [..., m, k] and b [..., k, n] by NumPy, of floats in float64, of ints in int64, with all
-        terms at once. As kernels do, min and max leave out NaNs."""
-        a, b = (np.asarray(x, np.float64 if self.kind == "float" else np.int64) for x in (a, b))
+        """The result of a [..., m, k] and b [..., k, n] by NumPy, of floats in float64, of ints as kernels compute
+        them, in int32 or int64, with all terms at once. As kernels do, min and max leave out NaNs."""
+        whole = np.int64 if max(np.asarray(x).itemsize for x in (a, b)) == 8 else np.int32
+        a, b = (np.asarray(x, np.float64 if self.kind == "float" else whole) for x in (a, b))
         a, b = a[..., :, None, :], np.swapaxes(b, -1, -2)[..., None, :, :]
         first, second = (name for name, _ in self.expression.parameters)
         term, = self.expression.evaluate({first: a, second: b})
         terms = np.broadcast_to(term, np.broadcast_shapes(a.shape, b.shape))
         if terms.shape[-1] == 0:
             return np.full(terms.shape[:-1], self.first(32))
-        return REDUCTIONS[self.reduce].numpy(terms, axis=-1)
+        found = REDUCTIONS[self.reduce].numpy(terms, axis=-1)
+        return found if self.kind == "float" else found.astype(whole)
 
 
 @lru_cache(maxsize=256)

@@ -109,7 +109,7 @@ class Symbol:
 
 
 _ONCE = "the function is called once, before there are numbers, and must work on single elements"
-_FUNCTIONS = "abs, clamp, erf, exp, gelu, log, maximum, minimum, relu, sigmoid, silu, sqrt, tanh, where"
+_FUNCTIONS = "abs, clamp, erf, exp, gelu, log, maximum, minimum, popcount, relu, sigmoid, silu, sqrt, tanh, where"
 _ALLOWED = f"it has + - * / ** & | ^ ~ << >>, comparisons, and tilewright's {_FUNCTIONS}"
 _UFUNCS = {operation.numpy: name for name, operation in OPERATIONS.items() if isinstance(operation.numpy, np.ufunc)} | {
     np.greater: "gt", np.greater_equal: "ge", np.logical_and: "and", np.logical_or: "or", np.logical_xor: "xor"}

@@ -29,6 +29,14 @@ def abs(k: Kernel, x: Value) -> Value:
     return k._op(ops.ABS, t, x) if t.is_float else k.select(x < 0, -x, x)
 
 
+def popcount(k: Kernel, x: Value) -> Value:
+    """How many bits of an integer are one."""
+    t = _number("popcount", x)
+    if t.is_float:
+        raise TypeError(f"popcount takes integers, not {t}")
+    return k._op(ops.POPCOUNT, t, x)
+
+
 def sqrt(k: Kernel, x: Value) -> Value:
     """The square root of floats, correctly rounded: NaN of negative numbers, -0 of -0."""
     return _rounded(k, ops.SQRT, _float("sqrt", x), x)
