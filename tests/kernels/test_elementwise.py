@@ -57,6 +57,23 @@ def test_formats_of_different_sizes(way, n, start):
     assert (w[start + n:] == 7).all()
 
 
+def test_bf16_is_rounded_to_nearest_even():
+    k = Kernel("rounded", n=i64, x=ptr(f32), y=ptr(bf16), z=ptr(f32))
+    n, x, y, z = k.args
+    with each(k, n) as i:
+        found = k.cast(x[i], bf16)
+        y[i], z[i] = found, k.cast(found, f32)
+    lower = np.array([0, 1, 0x7fff, 0x8000, 0x8001, 0xffff], np.uint32)
+    x = (np.arange(1 << 16, dtype=np.uint32)[:, None] << 16 | lower).ravel().view(np.float32)
+    y, z = np.empty(x.size, ml_dtypes.bfloat16), np.empty_like(x)
+    run(k.function, x.size, x, y, z)
+    with np.errstate(invalid="ignore"):
+        right, number = x.astype(ml_dtypes.bfloat16), ~np.isnan(x)
+    assert (y.view(np.uint16) == right.view(np.uint16))[number].all()
+    assert np.isnan(y.astype(np.float32))[~number].all()
+    np.testing.assert_array_equal(z, right.astype(np.float32))
+
+
 def emit_branches(threads=None):
     """Branches, a loop, variables, one element for all, elements found by an index, every second element."""
     k = Kernel("branches", threads=threads, n=i64, m=i64, x=ptr(f64), at=ptr(i32), y=ptr(f64), z=ptr(f64), w=ptr(i64))
