@@ -221,6 +221,8 @@ X = np.ones((4, 6), np.float32)
     (lambda: tw.matmul(X, X.T, np.empty((4, 4), np.float32), epilogue=abs, out_dtype="mxfp8"), ValueError,
      "out must be None for a result in mxfp8"),
     (lambda: make(tw.Gemm(8, 8, 8, epilogue=tw.epilogue(abs))), ValueError, "products are measured without"),
+    (lambda: tw.matmul(X, X.T, epilogue=abs, plan="simt 32x32x8 warp=16x16 thread=4x4 stages=2"), ValueError,
+     "epilogue= is not supported on CUDA devices for arrays in the host's memory"),
     (lambda: tw.epilogue(activated, bias="rows", res="full"), ValueError, "bias must be one of scalar, row, col"),
     (lambda: tw.matmul(X, X.T, epilogue=lambda acc: tw.pairs(acc * 2)[0]), TracingError, "the first parameter"),
     (lambda: tw.matmul(X, X.T, epilogue=lambda acc: tw.pairs(acc)[0] + acc), TracingError, "in no other way"),

@@ -23,7 +23,8 @@ from tilewright.rules.fusing import Fused
 
 def product(call: Call) -> Any:
     """The results of an epilogue of a product on this processor: an array, or a tuple of them."""
-    arguments.refuse_epilogue(dispatch.where(call.plan), call.plan is not None and dispatch.platform_of(call.plan))
+    if call.plan is not None and dispatch.platform_of(call.plan):
+        arguments.refuse(f"{dispatch.where(call.plan)} for arrays in the host's memory", epilogue=call.epilogue)
     if scaled.present(call):
         call, scales = scaled.without_scales(call)
         if scales:

@@ -22,7 +22,7 @@ from tilewright.plans.cpu import CpuPlan, Shape, order
 from tilewright.plans.words import TILE_WORDS
 from tilewright.problem import Gemm
 from tilewright.rules import complex_product
-from tilewright.runtime.cpu import amx, engine, fusion, small
+from tilewright.runtime.cpu import amx, engine, fused_problems, fusion, small
 from tilewright.runtime.cpu.engine import Planned
 from tilewright.runtime.cpu.host import Part, Parts
 from tilewright.runtime.cpu.recipe import Recipe
@@ -110,7 +110,7 @@ class CpuKernel(CompiledGemm, CpuCode):
             shape, strides = engine.with_copy(shape, strides, plan)
         asked_for = Parts()
         if self.problem.epilogue:
-            return fusion.ask(self.problem, self.planned, self.word, asked_for), asked_for
+            return fused_problems.ask(self.problem, self.planned, self.word, asked_for), asked_for
         return Recipe(shape, strides, plan, target, asked_for), asked_for
 
     @cached_property
@@ -187,7 +187,8 @@ class CpuKernel(CompiledGemm, CpuCode):
     def fuse(self, a: Any, b: Any, out: Array, alpha: Any, beta: Any, operands: Mapping[str, Any] | None,
              outs: Sequence[Array | None], compute: Callable[..., Any] = fusion.compute) -> Any:
         """The results of the epilogue."""
-        return fusion.by_problem(self.problem, self.planned, self.word, a, b, out, alpha, beta, operands, outs, compute)
+        return fused_problems.by_problem(self.problem, self.planned, self.word, a, b, out, alpha, beta, operands, outs,
+                                         compute)
 
     def multiply(self, a: Any, b: Any, out: Array, alpha: Any, beta: Any, gemm: Callable[..., Any]) -> None:
         """A product by `gemm(kernel, a, b, c, alpha, beta, conj)`, which takes operands as the engine does: decoded or

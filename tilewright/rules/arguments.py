@@ -268,13 +268,6 @@ def refuse(where: str, **options: Any) -> None:
             raise ValueError(f"{name}= is not supported {where}: it must be None, not {shown(value)}")
 
 
-def refuse_epilogue(where: str, elsewhere: Any) -> None:
-    """ValueError where plans are for a chip on which epilogues are not fused."""
-    if elsewhere:
-        raise ValueError(f"epilogue= is not supported {where} yet for arrays in the host's memory: plan must be None "
-                         "or one for a CPU")
-
-
 def shown(value: Any) -> str:
     return repr(value) if isinstance(value, (str, int, float)) else _kind(value)
 

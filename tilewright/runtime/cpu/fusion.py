@@ -11,7 +11,6 @@ order depends on the plan's tiles, not on threads.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,15 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import forks, formats
-from tilewright.expressions.epilogue import ADDED, ALPHA, BETA, DEFAULT, Epilogue, Read, with_scalars
+from tilewright.expressions.epilogue import ADDED, ALPHA, BETA, Epilogue, Read, with_scalars
 from tilewright.expressions.program import REDUCED
 from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.jobs import Finish
-from tilewright.plans import epilogues, lowering
+from tilewright.plans import lowering
 from tilewright.plans.cpu import Strides
 from tilewright.plans.lowering import Product
 from tilewright.plans.words import TILE_WORDS
-from tilewright.problem import Gemm
 from tilewright.runtime.cpu import amx, engine, packed, pool
 from tilewright.runtime.cpu.engine import Planned, format_of, strides
 from tilewright.runtime.cpu.host import Host, host
@@ -100,7 +98,7 @@ def compute(of: Sums, results: list[Matrix | None], operands: list[Matrix], epil
             make: type[Recipe] = Recipe) -> list[Matrix] | None:
     """What `gemm` says; None, and results that mean nothing, if an element has no such terms as the word stands for."""
     m, n, _ = of.sizes
-    main = _main(results, epilogue)
+    main = main_of(results, epilogue)
     lead = of.a.shape[:-2]
     if not (m and n and all(lead)):                     # as NumPy reduces nothing
         nothing = np.empty((*lead, m, n // (1 + epilogue.paired)), of.dtype)
@@ -145,7 +143,7 @@ def _along(reduced: str, exchanged: bool) -> str:
 
 # ---- ways
 
-def _main(results: list[Matrix | None], epilogue: Epilogue) -> Matrix | None:
+def main_of(results: list[Matrix | None], epilogue: Epilogue) -> Matrix | None:
     """C."""
     return None if epilogue.main is None else results[epilogue.main]
 
@@ -166,7 +164,7 @@ def way_of(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilo
            make: type[Recipe] = Recipe) -> Way:
     """The way for such operands; only their formats and strides are read."""
     m, n, k = of.sizes
-    main = _main(results, epilogue)
+    main = main_of(results, epilogue)
     target = of.target or detect()
     sums = format_of(of.dtype)
     kind = sums if main is None else format_of(main.dtype)
@@ -296,7 +294,7 @@ def functions_of_passes(of: Sums, c: Matrix, way: Way, on: Host) -> tuple[int, i
             on.address("finish:emit_finish", target, kind, way.wide, out, *way.finish))
 
 
-# ---- factors, and compiled problems
+# ---- factors
 
 _extended: dict[tuple[int, bool, bool], tuple[Any, Any]] = {}
 
@@ -323,102 +321,3 @@ def with_factors(epilogue: Epilogue, operands: list[Matrix], sums: np.dtype[Any]
         read += [Read(name, format_of(part.dtype), "full") for name, part in parts]
         found += [part for _, part in parts]
     return Epilogue(_extended[key][0], tuple(read), epilogue.results), found
-
-
-def ask(problem: Gemm, planned: Planned, word: str, on: Host) -> Recipe:
-    """Have a host record what a problem with an epilogue needs, of contiguous operands; the recipe of its sums."""
-    of, results, operands, epilogue = _of_problem(problem, planned, word, *(
-        _stand_in(problem.shapes[name][-2:], getattr(problem, name), letter)
-        for name, letter in zip("ab", problem.layout)))
-    way = way_of(of, results, operands, epilogue, on)
-    if way.recipe is not None:
-        return way.recipe
-    main = _main(results, epilogue)
-    m, n, _ = of.sizes
-    recipe, _ = recipe_of_sums(of, _stand_in((m, n), format_of(of.dtype), "n"), on, Recipe)
-    functions_of_passes(of, _stand_in((m, n), format_of(of.dtype), "n") if main is None else main, way, on)
-    return recipe
-
-
-def by_problem(problem: Gemm, planned: Planned, word: str, a: Matrix, b: Matrix, out: Matrix, alpha: Any, beta: Any,
-               operands: Mapping[str, Any] | None, outs: Sequence[Matrix | None], compute: Any) -> Any:
-    """The results of a compiled problem's epilogue, the first that is no reduction in `out`: one, or a tuple."""
-    of, made, stand_ins, epilogue = _of_problem(problem, planned, word, a, b)
-    given = _named(epilogue, operands, stand_ins)
-    further = iter([*outs, *(None for _ in made)])
-    shapes, kept, results = epilogue.shapes(*out.shape[:-2], *of.sizes[:2]), list[Any](), list[Matrix | None]()
-    for at, (x, shape) in enumerate(zip(made, shapes)):
-        own = out if at == epilogue.main else next(further)
-        dtype = None if x is None else x.dtype
-        if own is not None and own.shape != shape:
-            raise ValueError(f"{'out' if own is out else 'outs'} must have the result's shape {shape}, not {own.shape}")
-        direct = own is not None and own.dtype == dtype and (not beta or own is not out)
-        results.append(None if x is None else own if direct else np.empty(shape, x.dtype))
-        kept.append(own)
-    whole = (*out.shape[:-2], *of.sizes[:2])
-    extended, read = with_factors(epilogue, given, of.dtype, alpha, beta, out if beta else None, whole)
-    if beta and epilogue.paired:
-        raise ValueError("beta must be 0 for an epilogue of pairs of columns: out has half as many as there are sums")
-    numbers = compute(of, results, read, extended)
-    if numbers is None:
-        numbers = compute(of._replace(word=""), results, read, extended)
-    reduced, found = iter(numbers), []
-    for x, own in zip(results, kept):
-        one = next(reduced) if x is None else x
-        if own is not None and own is not one:
-            own[...] = one.astype(own.dtype)
-        found.append(one if own is None else own)
-    return tuple(found) if len(found) > 1 else found[0]
-
-
-def _of_problem(problem: Gemm, planned: Planned, word: str, a: Matrix, b: Matrix
-                ) -> tuple[Sums, list[Matrix | None], list[Matrix], Epilogue]:
-    """The sums, and stand-ins for results and operands, which lie as those of a compiled problem."""
-    epilogue: Epilogue = epilogues.read(problem.epilogue)
-    taken = lowering.taken_operands(problem, planned.shape.threads)
-    a, b = (x if format_of(x.dtype) == f else x.astype(formats.FORMATS[f].dtype) for x, f in ((a, taken.a),
-                                                                                             (b, taken.b)))
-    of = Sums(a, b, formats.FORMATS[taken.sums].dtype, planned.shape.threads, planned.plan, planned.target, word)
-    results: list[Matrix | None] = []
-    shapes = epilogue.shapes(problem.m, problem.n)
-    for at, (kind, result, shape) in enumerate(zip(epilogue.expression.kinds, epilogue.expression.results, shapes)):
-        if result.reduced:
-            results.append(None)
-            continue
-        name = taken.out if at == epilogue.main else epilogue.results[at].replace(DEFAULT, problem.out)
-        if kind == "float" and not isinstance(formats.FORMATS[name], formats.Float):
-            name = "f64" if taken.sums == "i64" else "f32"
-        results.append(_stand_in(shape, name, "n"))
-    m, n = problem.m, problem.n // (1 + epilogue.paired)
-    extents = {"scalar": (1, 1), "row": (1, n), "column": (m, 1), "full": (m, n)}
-    operands = [np.broadcast_to(_stand_in(extents[x.place], x.format, "n"), (m, n)) for x in epilogue.operands]
-    return of, results, operands, epilogue
-
-
-def _stand_in(shape: tuple[int, ...], format: str, letter: str) -> Matrix:
-    """A contiguous matrix, whose elements are not there; "t": the transpose of one."""
-    dtype = formats.FORMATS[format].dtype
-    rows, cols = shape if letter == "n" else shape[::-1]
-    found = np.lib.stride_tricks.as_strided(np.empty(1, f"u{dtype.itemsize}"), (rows, cols),
-                                            (cols*dtype.itemsize, dtype.itemsize)).view(dtype)
-    return found if letter == "n" else found.T
-
-
-def _named(epilogue: Epilogue, operands: Mapping[str, Any] | None, like: list[Matrix]) -> list[Matrix]:
-    """A compiled problem's operands in their order. TypeError and ValueError for others than it is for."""
-    given = dict(operands or {})
-    names = [x.name for x in epilogue.operands]
-    if set(names) != set(given):
-        raise TypeError(f"operands must have the epilogue's names ({', '.join(names)}), and has ({', '.join(given)})")
-    found = []
-    for x, one in zip(epilogue.operands, like):
-        array = np.asarray(given[x.name], formats.FORMATS[x.format].dtype if np.ndim(given[x.name]) == 0 else None)
-        if format_of(array.dtype) != x.format or not array.flags.aligned:
-            raise TypeError(f"operands[{x.name!r}] must be {x.format}, aligned, as the epilogue says, and is "
-                            f"{array.dtype}")
-        try:
-            found.append(np.broadcast_to(array, (*array.shape[:-2], *one.shape)))
-        except ValueError:
-            raise ValueError(f"operands[{x.name!r}] must broadcast to the result's shape {one.shape}, but its shape is "
-                             f"{array.shape}") from None
-    return found
