@@ -79,7 +79,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         "target": "x86-avx512", "date": "2026-11-22T00:00:00", "model": "AMD EPYC 9B45 128-Core Processor",
         "tilewright": "0.1.0", "commit": None, "itemsize": 4, "swap": False, "batch": 1}
     rows = [row.Row(**{name: fields[name] for name in row.Row.__annotations__ if name in fields})]
-    monkeypatch.setattr(store, "rows", lambda: rows)
+    monkeypatch.setattr(store, "rows", lambda table=store.PLANS: rows if table is store.PLANS else [])
     return rows
 
 
