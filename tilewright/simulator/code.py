@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.ir.exact import some
-from tilewright.ir.ops.core import ADD, MUL, OFFSET, SUB
+from tilewright.ir.ops.core import ADD, MUL, OFFSET, SHL, SHR, SUB
 from tilewright.ir.program import Function, Load, Op, Read, Register, Store, Write
 from tilewright.ir.types import i32
 from tilewright.ir.vectors import vectorised
@@ -242,6 +242,13 @@ def _operation(code: Code, node: Op) -> Step | None:
                 env[d] = y
         return several
     d, = ds
+    plain = None if index else operation.plain or _shift(node)
+    if plain is not None:
+        a, b = xs
+
+        def untyped(gang: Gang, env: list) -> None:
+            env[d] = plain(env[a], env[b])
+        return untyped
     if (operation.partial or index) and len(xs) == 2:
         a, b = xs
 
@@ -270,13 +277,6 @@ def _operation(code: Code, node: Op) -> Step | None:
         def offset(gang: Gang, env: list) -> None:
             env[d] = env[p] + env[i] * size
         return offset
-    if operation.plain is not None:
-        plain = operation.plain
-        a, b = xs
-
-        def untyped(gang: Gang, env: list) -> None:
-            env[d] = plain(env[a], env[b])
-        return untyped
     if len(xs) == 2:
         a, b = xs
 
@@ -310,6 +310,16 @@ def index_arithmetic(meaning: Callable) -> Callable:
 # i64, or uses ^, &, |, <<, >>, which are of bits and not of numbers. Elements of vectors are data, and wrap.
 INDEX_ARITHMETIC = {ADD.name: index_arithmetic(operator.add), SUB.name: index_arithmetic(operator.sub),
                     MUL.name: index_arithmetic(operator.mul)}
+
+
+def _shift(node: Op) -> Callable | None:
+    """The meaning of a shift by a constant, which need not be checked each time; of anything else None."""
+    if node.operation is not SHL and node.operation is not SHR:
+        return None
+    by = node.operands[1].constant
+    if by is None or not 0 <= by < node.results[0].type.bits:
+        return None
+    return operator.lshift if node.operation is SHL else operator.rshift
 
 
 def _unknown(code: Code, node: Op) -> Step:
