@@ -77,7 +77,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         "m": 1000, "n": 2000, "k": 3000, "threads": 8, "seconds": 0.001, "ratio": 1.0, "ratio_q1": 0.9,
         "ratio_q3": 1.1, "rounds": 7, "role": "best", "plan": plan, "a": "rows", "b": "rows", "dtype": "f32",
         "target": "x86-avx512", "date": "2026-11-22T00:00:00", "model": "AMD EPYC 9B45 128-Core Processor",
-        "tilewright": "0.1.0", "commit": None, "itemsize": 4, "swap": False, "batch": 1}
+        "tilewright": "0.1.0", "commit": None, "clock": None, "vendor": None, "vendor_ratio": None}
     rows = [row.Row(**{name: fields[name] for name in row.Row.__annotations__ if name in fields})]
     monkeypatch.setattr(store, "rows", lambda table=store.PLANS: rows if table is store.PLANS else [])
     return rows
