@@ -246,9 +246,13 @@ class Parametric:
         return self.defaults if chosen != self.defaults and self.wrong(chip, chosen, named) else chosen
 
     def _names(self, chip: Any, args: Sequence[Any]) -> dict[str, Any]:
+        return self.named(self.recorded(chip), args)
+
+    def recorded(self, chip: Any) -> Function:
+        """The first configuration that can be recorded for a chip: all have the same parameters. Refused if none can."""
         for each in self.configurations:
             try:
-                return self.named(self.function(chip, **each), args)
+                return self.function(chip, **each)
             except Refused as error:
                 why = error
         raise Refused(f"no configuration of {self.name} can be recorded for {chip.name}: {why}")

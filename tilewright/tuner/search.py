@@ -112,7 +112,7 @@ def tune(problem: Any, *args: Any, target: Target | str | None = None, threads: 
     Every configuration of a kernel is recorded, compiled and counted in the simulator; the `candidates` with the least
     predicted time are verified there (races, bounds, results), and timed where the target is this machine's. What is
     found is used by the next call of the kernel with such sizes. Its `args` are those of a call; arrays may be NumPy's
-    for a GPU's target too, and are copied. The answer is a tuner.kernels.Tuned: print it, or take `.best`. Without the
+    for a GPU's target too, and are copied. The answer is a tuner.tuned.Tuned: print it, or take `.best`. Without the
     device it ranks, and says so.
 
     target       a CPU that this machine is, or its name; by default the one that tilewright.detect() gives. Or a GPU's:
