@@ -249,7 +249,7 @@ class Parametric:
         return self.named(self.recorded(chip), args)
 
     def recorded(self, chip: Any) -> Function:
-        """The first configuration that can be recorded for a chip: all have the same parameters. Refused if none can."""
+        """The first configuration that can be recorded for a chip: all have the same arguments. Refused if none can."""
         for each in self.configurations:
             try:
                 return self.function(chip, **each)
