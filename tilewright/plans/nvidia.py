@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import ceil, lcm
 from typing import TYPE_CHECKING, Any
 
-from tilewright.plans import gemv_rules, gpu, passes
+from tilewright.plans import epilogues, gemv_rules, gpu, passes
 from tilewright.plans.gemv_rules import WARPS as GEMV_WARPS
 from tilewright.plans.gpu import FP8, WIDEST, GpuShape, Place, bits_of, choose, ranked
 from tilewright.plans.nvidia_model import LANES, cost, peak, round_bytes, traffic
@@ -177,7 +177,7 @@ def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
         if not _whole_vectors(shape):
             yield from _matrix(shape, target, **declared)
         return
-    if 1 in (shape.m, shape.n):
+    if 1 in (shape.m, shape.n) and epilogues.sums_of_result(shape.epilogue) == 1:       # gemv has no pairs
         return
     tiny = all(size <= most for size, most in zip((shape.m, shape.n, shape.k), TINY))
     few = F32_FEW if min(shape.m, shape.n) <= FEW else ()

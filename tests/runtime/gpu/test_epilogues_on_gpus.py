@@ -156,6 +156,7 @@ def test_leading_axes_strides_c_and_pairs(on):
     same_as_on_a_cpu(on, a, b, lambda acc, res: acc + res, operands={"res": res})
     same_as_on_a_cpu(on, a[0], random(3, 24, 20, seed=1), lambda acc: tw.relu(acc), c=res, beta=2.0)
     same_as_on_a_cpu(on, a, b, swiglu, operands={"bias": random(10, seed=3)})
+    same_as_on_a_cpu(on, a[0, 0, :1], b, swiglu, operands={"bias": random(10, seed=3)})
     same_as_on_a_cpu(on, a[0, 0, :, :0], b[:0], lambda acc, x: acc + x, operands={"x": random(20)})
 
 

@@ -20,6 +20,7 @@ from tilewright.kernels.gpu.work import Work
 from tilewright.plans.nvidia_model import EXCHANGED
 
 LANES = 32
+AHEAD = 0                   # pairs of C whose operands are on their way while the epilogue of one is computed
 PAD = 8                     # elements after a staged row: lanes of two rows then write different banks
 
 
@@ -168,7 +169,6 @@ class Blocks(Protocol):
     @property
     def shape(self) -> tuple[int, int]: ...                 # blocks of rows, and elements of each in a lane
     def element(self, i: int, e: int) -> Value: ...
-    def registers(self, i: int) -> list[tuple[Tile, tuple[int, int]]]: ...      # where the elements of a block are
 
 
 @dataclass(frozen=True)
@@ -201,61 +201,44 @@ class Copied:
         return TensorMap(T, (ROW // T.bytes, cls.ROWS) + (1,)*BATCH, ROW)
 
     def store(self, out: Out, sums: Blocks, row: Value, column: Value, APART: int) -> None:
-        """sums: of blocks of 16 rows as in atoms.nvidia, the first of them row + i*APART and column.
-
-        With an epilogue the blocks are a loop, in which sums move up: unrolled, the code of an expression of 50
-        instructions would be 100 KB, and its operands would take more registers than there are."""
-        k, T = self.k, out.c.type.element
+        """sums: of blocks of 16 rows as in atoms.nvidia, the first of them row + i*APART and column."""
+        k, T, lane = self.k, out.c.type.element, self.lane
         WIDTH = self.ROW // T.bytes * out.EACH                          # columns of sums
         COUNT, ELEMENTS = sums.shape
-        ACROSS = 2*ELEMENTS // WIDTH
-        blocks = [(i, part) for i in range(COUNT) for part in range(ACROSS)]
-        # of several accumulators: in one, ptxas keeps the sums of wgmma twice, and spills
-        registers = [x for i in range(COUNT) for x in sums.registers(i)] if out.fused and COUNT > 1 else None
+        blocks = [(i, first) for i in range(COUNT) for first in range(0, 2*ELEMENTS, WIDTH)]
+
+        def place(i: int, first: int) -> tuple[list[Value], dict[int, Value]]:
+            """The lane's rows of a block, and its pairs of columns."""
+            start = k.uniform(column) if out.fused else column          # anew: else LLVM keeps all operands' addresses
+            return ([row + (i*APART + half*8) + lane // 4 for half in range(2)],
+                    {e: start + e*8 + lane % 4 * 2 for e in range(first // 8, (first + WIDTH) // 8)})
 
         def each(read_c: bool) -> None:
-            if registers is None:
-                for number, (i, part) in enumerate(blocks):
-                    own = [sums.element(i, part*(WIDTH // 2) + e) for e in range(WIDTH // 2)]
-                    self._block(out, own, row + i*APART, column + part*WIDTH, number, len(blocks), read_c)
-                return
-            with k.loop(len(blocks), unroll=False) as turn:
-                own, i, part = [tile[at] for tile, at in registers[:WIDTH // 2]], turn // ACROSS, turn % ACROSS
-                self._block(out, own, row + i*APART, column + part*WIDTH, turn, len(blocks), read_c)
-                for (to, at), (tile, there) in zip(registers, registers[WIDTH // 2:]):
-                    to[at] = tile[there]
+            for number, (i, first) in enumerate(blocks):
+                buffer = self.smem + number % 2 * (self.SIZE // 2)
+                rows, columns = place(i, first)
+                own, memo = range(first // 2, (first + WIDTH) // 2, 2), dict[Any, list[Value]]()
+                early = {e: out.fused.loaded(rows[e // 2 % 2], columns[e // 4], 2, memo) for e in own[:AHEAD]
+                         } if out.fused else {}
+                with k.when(lane == 0):
+                    k.bulk_wait(int(len(blocks) % 2 == 0), read=True)   # the copy before the last: it had this buffer
+                k.warp_barrier()
+                by = self._factors(out.scales, rows, columns) if out.scales else {}
+                pairs = []
+                for e, later in zip(own, (*own[AHEAD:], *[None]*AHEAD)):
+                    if out.fused and later is not None:
+                        early[later] = out.fused.loaded(rows[later // 2 % 2], columns[later // 4], 2, memo)
+                    pairs.append(self._pair(
+                        out, [sums.element(i, e), sums.element(i, e + 1)], rows[e // 2 % 2], columns[e // 4], read_c,
+                        by.get((e // 2 % 2, e // 4)), early.pop(e, None)))
+                self._write(buffer, pairs, T)
+                k.fence_async()
+                k.warp_barrier()
+                at = out.column(column + first), row + i*APART
+                with k.when(lane == 0):
+                    k.tma_store(self.map, at if self.matrix is None else (*at, self.matrix), buffer)
+                    k.bulk_commit()
         out.cases_of_beta(each)
-
-    def _block(self, out: Out, sums: list[Value], row: Value, column: Value, number: Value | int, BLOCKS: int,
-               read_c: bool) -> None:
-        """The lane's sums of block `number` of BLOCKS, which begins there."""
-        k, T, lane = self.k, out.c.type.element, self.lane
-        buffer = self.smem + number % 2 * (self.SIZE // 2)
-        rows = [row + half*8 + lane // 4 for half in range(2)]
-        columns = {e: column + e*8 + lane % 4 * 2 for e in range(len(sums) // 4)}
-        pairs, memo = range(0, len(sums), 2), dict[Any, list[Value]]()
-        half = len(pairs) // 2                                          # whose operands are read at once
-
-        def read(pairs: range) -> dict[int, Loaded]:
-            return {e: out.fused.loaded(rows[e // 2 % 2], columns[e // 4], 2, memo) for e in pairs} if out.fused else {}
-        loaded = read(pairs[:half])
-        with k.when(lane == 0):
-            k.bulk_wait(int(BLOCKS % 2 == 0), read=True)                # the copy before the last: it had this buffer
-        k.warp_barrier()
-        by = self._factors(out.scales, rows, columns) if out.scales else {}
-        found = list[Value]()
-        for e in pairs:
-            if e == pairs[half]:
-                loaded = read(pairs[half:])
-            found.append(self._pair(out, sums[e:e + 2], rows[e // 2 % 2], columns[e // 4], read_c,
-                                    by.get((e // 2 % 2, e // 4)), loaded.get(e)))
-        self._write(buffer, found, T)
-        k.fence_async()
-        k.warp_barrier()
-        at = out.column(column), row
-        with k.when(lane == 0):
-            k.tma_store(self.map, at if self.matrix is None else (*at, self.matrix), buffer)
-            k.bulk_commit()
 
     @staticmethod
     def _factors(scales: Scales, rows: list[Value], columns: dict[int, Value]

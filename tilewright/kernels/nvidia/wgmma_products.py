@@ -223,11 +223,6 @@ class Products:
             return sums[0, e]
         return self.k.cast(self.k.reinterpret(sums[0, e // 2], vec(f16, 2))[e % 2], f32)
 
-    def registers(self, i: int) -> list[tuple[Tile, tuple[int, int]]]:
-        """Where the elements of block i are, of an f16 from here on as f32."""
-        tiles, each = self.widened(), self.ELEMENTS // self.PARTS
-        return [(tiles[i*self.PARTS + e // each], (0, e % each)) for e in range(self.ELEMENTS)]
-
     def runs(self, t: Value, i0: Value, j0: Value, VECTOR: int) -> Iterator[Run]:
         """The sums of thread t of the warpgroup, in a tile that begins there."""
         i0, j0 = self._exchanged(i0, j0)
