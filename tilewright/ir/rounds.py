@@ -333,25 +333,15 @@ class OnGpu(Vectorised):
         fits = w.op(ops.AND, i1, w.op(ops.EQ, i1, bits, w.constant(i64, 0)), w.op(ops.LT, i1, zero, loop.stop))
         wholes = w.op(ops.SELECT, t, fits, loop.stop, zero)
         vectors = w.op(ops.DIV, t, wholes, w.constant(t, V))
+        index = Value(self.k, t)
+        body: list = []
         lanes = Lanes(self.k, V, out, aligned)
         lanes.line, lanes.own = loop.line, self.own
         self.begin_folds(lanes)
-
-        def body(index: Value, first: Value | None = None) -> list:
-            """The vector with this number, counted from `first`."""
-            lanes.nodes = []
-            number = index if first is None else lanes.op(ops.ADD, t, index, first)
-            lanes.env[loop.index.id] = Linear(lanes.op(ops.MUL, t, number, w.constant(t, V)), 1)
-            lanes.body(loop.body)
-            return lanes.nodes
-        index = Value(self.k, t)
-        if loop.step.constant is None:              # of the whole grid: most threads have one
-            w.nodes.append(Loop(index, loop.start, vectors, loop.step, body(index), loop.line, loop.unroll))
-        else:                                       # threads stay together as long as all of them have one
-            all_have = w.op(ops.MUL, t, w.op(ops.DIV, t, vectors, loop.step), loop.step)
-            w.nodes.append(Loop(index, zero, all_have, loop.step, body(index, loop.start), loop.line, loop.unroll))
-            last = w.op(ops.ADD, t, all_have, loop.start)
-            w.nodes.append(If(w.op(ops.LT, i1, last, vectors), body(last), [], loop.line))
+        lanes.nodes = body
+        lanes.env[loop.index.id] = Linear(lanes.op(ops.MUL, t, index, w.constant(t, V)), 1)
+        lanes.body(loop.body)
+        w.nodes.append(Loop(index, loop.start, vectors, loop.step, body, loop.line, loop.unroll))
         for fold in self.folds:
             sums = [[self.read(w, lanes.registers[register][e]) for register in fold.registers] for e in range(V)]
             self.into_registers(w, fold, self.tree(w, fold, sums))
