@@ -11,7 +11,6 @@ import hashlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy as np
 from tilewright import formats
 from tilewright.expressions.program import AXES, Expression, Line, Operand, Result
 from tilewright.expressions.tracing import trace
+from tilewright.forks import cached_property
 
 # Which elements of an operand an element of C meets: its only one, that of its column, of its row, or of its place.
 PLACES = ("scalar", "row", "column", "full")

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from tilewright.expressions.operations import CONVERSIONS, KINDS, OPERATIONS
+from tilewright.forks import cached_property
 
 Number = bool | int | float
 # A line's operand: the number of an earlier line, a parameter's name, or a constant in a tuple of its own.

@@ -12,7 +12,7 @@ import hashlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ import numpy as np
 from tilewright.expressions.functions import where
 from tilewright.expressions.program import Expression
 from tilewright.expressions.tracing import Symbol, cast, retraced, trace
+from tilewright.forks import cached_property
 
 
 @dataclass(frozen=True)

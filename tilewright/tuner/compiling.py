@@ -5,8 +5,8 @@ import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from threading import Lock
 
+from tilewright import forks
 from tilewright.compiler import cache
 from tilewright.compiler.artefact import Asked
 from tilewright.measure.process import Child, Emit, serve
@@ -16,6 +16,8 @@ MODULE = "tilewright.tuner.compiling"
 MOST = 16                       # processes
 EACH = 3                        # kernels for which another process pays: it takes half a second to start
 PATIENCE_S = 300.0              # for one kernel
+
+counting = forks.Lock()
 
 
 def compile_all(asked: Iterable[Asked], workers: int | None = None,
@@ -32,14 +34,14 @@ def compile_all(asked: Iterable[Asked], workers: int | None = None,
             with suppress(Exception):
                 each.content()
         return
-    shares, done, lock = [waiting[i::count] for i in range(count)], 0, Lock()
+    shares, done = [waiting[i::count] for i in range(count)], 0
 
     def run(share: list[Asked]) -> None:
         nonlocal done
         try:
             with Child(MODULE, share, environment=os.environ) as child:
                 for _ in child.events(patience):
-                    with lock:
+                    with counting:
                         done += 1
                         listen(done, len(waiting))
         except TimeoutError:

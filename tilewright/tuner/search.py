@@ -78,7 +78,8 @@ class Result:
         if self.disturbed:
             return ("Other processes disturbed this: nothing is stored, and matmul stays as it was. Repeat on an idle "
                     "machine.")
-        doubt = "" if self.certain else f" That is not certain within {100 * NOISE} %: the noise was larger, or the time over."
+        doubt = "" if self.certain else (f" That is not certain within {100 * NOISE} %: the noise was larger, or the "
+                                         "time was over.")
         if not self.improved:
             return f"Nothing beats the model's choice by more than the noise: matmul stays with {self.model}.{doubt}"
         r = self.best

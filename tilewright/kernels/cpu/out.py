@@ -71,6 +71,7 @@ class Place:
         KEPT = self.address.type.element
         if read_c:
             assert out.beta is not None
+            beta = None if out.combined else out._spread(out.beta, x)
             old = k.load(self.address, vec(KEPT, x.type.length), KEPT.bytes, mask)
-            x = out.combined(old, x) if out.combined else k.fma(out._spread(out.beta, x), old, x)
+            x = out.combined(old, x) if out.combined else k.fma(beta, old, x)
         k.store(self.address, out.rounded(x), KEPT.bytes, mask)

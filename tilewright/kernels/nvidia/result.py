@@ -20,7 +20,6 @@ from tilewright.kernels.gpu.work import Work
 from tilewright.plans.nvidia_model import EXCHANGED
 
 LANES = 32
-AHEAD = 0                   # pairs of C whose operands are on their way while the epilogue of one is computed
 PAD = 8                     # elements after a staged row: lanes of two rows then write different banks
 
 
@@ -207,30 +206,22 @@ class Copied:
         COUNT, ELEMENTS = sums.shape
         blocks = [(i, first) for i in range(COUNT) for first in range(0, 2*ELEMENTS, WIDTH)]
 
-        def place(i: int, first: int) -> tuple[list[Value], dict[int, Value]]:
-            """The lane's rows of a block, and its pairs of columns."""
-            start = k.uniform(column) if out.fused else column          # anew: else LLVM keeps all operands' addresses
-            return ([row + (i*APART + half*8) + lane // 4 for half in range(2)],
-                    {e: start + e*8 + lane % 4 * 2 for e in range(first // 8, (first + WIDTH) // 8)})
-
         def each(read_c: bool) -> None:
             for number, (i, first) in enumerate(blocks):
                 buffer = self.smem + number % 2 * (self.SIZE // 2)
-                rows, columns = place(i, first)
-                own, memo = range(first // 2, (first + WIDTH) // 2, 2), dict[Any, list[Value]]()
-                early = {e: out.fused.loaded(rows[e // 2 % 2], columns[e // 4], 2, memo) for e in own[:AHEAD]
-                         } if out.fused else {}
                 with k.when(lane == 0):
                     k.bulk_wait(int(len(blocks) % 2 == 0), read=True)   # the copy before the last: it had this buffer
                 k.warp_barrier()
-                by = self._factors(out.scales, rows, columns) if out.scales else {}
+                start = k.uniform(column) if out.fused else column      # anew: else LLVM keeps all operands' addresses
+                rows = [row + (i*APART + half*8) + lane // 4 for half in range(2)]
+                columns = {e: start + e*8 + lane % 4 * 2 for e in range(first // 8, (first + WIDTH) // 8)}
+                by, memo = self._factors(out.scales, rows, columns) if out.scales else {}, dict[Any, list[Value]]()
                 pairs = []
-                for e, later in zip(own, (*own[AHEAD:], *[None]*AHEAD)):
-                    if out.fused and later is not None:
-                        early[later] = out.fused.loaded(rows[later // 2 % 2], columns[later // 4], 2, memo)
-                    pairs.append(self._pair(
-                        out, [sums.element(i, e), sums.element(i, e + 1)], rows[e // 2 % 2], columns[e // 4], read_c,
-                        by.get((e // 2 % 2, e // 4)), early.pop(e, None)))
+                for e in range(first // 2, (first + WIDTH) // 2, 2):
+                    half, pair = e // 2 % 2, e // 4
+                    loaded = out.fused.loaded(rows[half], columns[pair], 2, memo) if out.fused else None
+                    pairs.append(self._pair(out, [sums.element(i, e), sums.element(i, e + 1)], rows[half],
+                                            columns[pair], read_c, by.get((half, pair)), loaded))
                 self._write(buffer, pairs, T)
                 k.fence_async()
                 k.warp_barrier()
