@@ -80,7 +80,7 @@ class Recipe:
 
     `host` has the functions, memory and threads: this process's, or the simulator's.
     `conj`: which of complex operands are conjugated, "", "a", "b" or "ab"; shape is that of the real product
-    (kernels/cpu/packing_complex.py). `prepacked`: "a" or "b" if that operand was packed before
+    (kernels/cpu/packing.py). `prepacked`: "a" or "b" if that operand was packed before
     (runtime/cpu/packed.py): its address is that of its panels. `tables`: of operands whose strides do not count.
     `finish`: an epilogue, as it is recorded, of an alpha of 1 and a beta of 0; of stream and dots runtime/cpu/fusion.py
     takes it. ValueError if the plan cannot run.
