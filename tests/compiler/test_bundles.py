@@ -78,7 +78,7 @@ def test_another_version_of_the_file(file):
     {"products": (Product("gemm", {}, 1, ()),)},
 ])
 def test_an_index_that_says_what_cannot_be(file, wrong):
-    """With a checksum that is right: whoever wrote it was no build of ours."""
+    """With a checksum that is right, but not written by `build`."""
     file.write_bytes(bundle.packed(replace(INDEX, **wrong), CODES))
     with pytest.raises(Refused, match="damaged"):
         bundle.Bundle(file)

@@ -54,6 +54,8 @@ def arithmetic(k: Kernel, x: Any, y: Any, T: Type) -> dict[str, Callable[[], Any
     else:
         found |= {"div": lambda: x // y, "rem": lambda: x % y, "and": lambda: x & y, "or": lambda: x | y,
                   "xor": lambda: x ^ y, "shl": lambda: x << y, "shr": lambda: x >> y}
+        if T.bits > 1:
+            found |= {"popcount": lambda: k.popcount(x)}
     for other in SCALARS:
         found[f"cast_{other}"] = lambda other=other: k.cast(x, vec(other, T.length))
     if T.scalar == i32 and T.length in (4, 8, 16):

@@ -44,10 +44,11 @@ def _error_function(x: Any) -> Any:
     return np.vectorize(erf, otypes=[np.float64])(x)
 
 
-def _bits_set(x: Any) -> Any:
-    """How many bits of each integer, of its own format, are one."""
-    x = np.ascontiguousarray(x)
-    return np.unpackbits(x[..., None].view(np.uint8), axis=-1).sum(-1).astype(x.dtype)
+def bits_set(x: Any) -> Any:
+    """How many bits of each integer, of its own format, are one. NumPy has a function for it from 2.0 on."""
+    x = np.asarray(x)
+    bits = np.unpackbits(np.ascontiguousarray(x).reshape(-1, 1).view(np.uint8), axis=-1)
+    return bits.sum(-1).reshape(x.shape).astype(x.dtype)
 
 
 LOGICAL = ("bool", "int")
@@ -76,7 +77,7 @@ _ALL = (
     Operation("xor", np.bitwise_xor, lambda k, x, y: x ^ y, LOGICAL),
     Operation("shl", np.left_shift, lambda k, x, y: x << y, ("int",)),
     Operation("shr", np.right_shift, lambda k, x, y: x >> y, ("int",)),
-    Operation("popcount", _bits_set, lambda k, x: k.popcount(x), ("int",)),
+    Operation("popcount", bits_set, lambda k, x: k.popcount(x), ("int",)),
     Operation("where", np.where, lambda k, c, x, y: k.select(c, x, y), KINDS),
 )
 OPERATIONS = {operation.name: operation for operation in _ALL}

@@ -19,13 +19,6 @@ def some(x: Any) -> bool:
     return bool(x if x.ndim == 0 else np.count_nonzero(x))
 
 
-def bits_set(x: Any) -> Any:
-    """How many bits of each integer are one; NumPy has a function for it from 2.0 on, which takes sizes."""
-    x = np.ascontiguousarray(x)
-    bits = np.unpackbits(x.reshape(-1, 1).view(np.uint8), axis=-1)
-    return bits.reshape(*x.shape, -1).sum(-1)
-
-
 def fused_multiply_add(t: Any, a: Any, b: Any, c: Any) -> Any:
     """a*b + c with one rounding, in the type of `t`, on scalars or arrays that broadcast.
 

@@ -10,10 +10,9 @@ if TYPE_CHECKING:
 TERM = 3                # registers for a term, beside the operands, at most
 
 
-@lru_cache(maxsize=256)
 def read(text: str) -> Semiring:
-    from tilewright.expressions.semiring import Semiring  # of which most processes have none
-    return Semiring.read(text)
+    from tilewright.expressions import semiring  # of which most processes have none
+    return semiring.read(text)
 
 
 @lru_cache(maxsize=256)

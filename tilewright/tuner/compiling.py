@@ -23,7 +23,7 @@ counting = forks.Lock()
 def compile_all(asked: Iterable[Asked], workers: int | None = None,
                 listen: Callable[[int, int], object] = lambda done, of: None, patience: float = PATIENCE_S) -> None:
     """Compile what is not in the cache. `listen(done, of)` is called with how many kernels are. What a process failed
-    to compile, or for which one kernel took longer than `patience` seconds, is not there: whoever needs it compiles it
+    to compile, or for which one kernel took longer than `patience` seconds, is not there: its first use compiles it
     again and learns why."""
     missing = {each.address: each for each in asked}
     waiting = [each for address, each in missing.items() if not cache.has(address)]

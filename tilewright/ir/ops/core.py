@@ -27,7 +27,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.ir.exact import bits_set, silent_multiply_add, some
+from tilewright.expressions.operations import bits_set
+from tilewright.ir.exact import silent_multiply_add, some
 from tilewright.ir.types import Type
 
 
@@ -169,7 +170,7 @@ DIVIDE = Operation("divide", lambda low, t, x, y: low.b.fdiv(x, y, name="divide"
 NEGATE = Operation("neg", lambda low, t, x: low.b.fneg(x, name="neg"), lambda t, x: -x)
 ABS = Operation("abs", lambda low, t, x: low.call(f"llvm.fabs.{t}", t, x, name="abs"), lambda t, x: np.abs(x))
 POPCOUNT = Operation("popcount", lambda low, t, x: low.call(f"llvm.ctpop.{t}", t, x, name="popcount"),
-                     lambda t, x: bits_set(x).astype(t.numpy))
+                     lambda t, x: bits_set(x))
 SQRT = Operation("sqrt", lambda low, t, x: low.call(f"llvm.sqrt.{t}", t, x, name="sqrt"), lambda t, x: np.sqrt(x))
 LT, LE = _compare("lt", "<", operator.lt), _compare("le", "<=", operator.le)
 EQ, NE = _compare("eq", "==", operator.eq), _compare("ne", "!=", operator.ne)
