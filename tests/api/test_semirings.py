@@ -11,11 +11,11 @@ RNG = np.random.default_rng(5)
 ARITHMETIC = {
     "squares": (lambda x, y: (x - y)**2, "sum"),
     "absolute": (lambda x, y: abs(x - y), "max"),
-    "paths": (lambda x, y: x + y, "min"),
+    "paths": (lambda x, y: x + y + 40, "min"),          # above 0, and the last below: no sum may begin with 0
     "times": (lambda x, y: x * y, "max"),
     "some": (lambda x, y: (x > 2) & (y > 2), "any"),
     "product": (lambda x, y: x * y, "sum"),
-    "uneven": (lambda x, y: x - 2*y, "max"),
+    "uneven": (lambda x, y: x - 2*y - 60, "max"),
 }
 
 
