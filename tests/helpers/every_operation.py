@@ -44,6 +44,7 @@ def arithmetic(k: Kernel, x: Any, y: Any, T: Type) -> dict[str, Callable[[], Any
     if T.bits > 1:
         found |= {"neg": lambda: -x, "abs": lambda: abs(x)}
     if T.is_float:
+        found |= {"fmin": lambda: k.fmin(x, y), "fmax": lambda: k.fmax(x, y)}
         found |= {"fma": lambda: k.fma(x, y, x), "divide": lambda: x / y, "sqrt": lambda: k.sqrt(x)}
         if T.length == 1:           # expressions of operations that are here in all lengths
             found |= {"exp": lambda: k.exp(x), "log": lambda: k.log(x), "tanh": lambda: k.tanh(x)}

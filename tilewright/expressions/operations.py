@@ -63,6 +63,9 @@ _ALL = (
     Operation("abs", np.abs, lambda k, x: k.abs(x)),
     Operation("min", np.minimum, _minimum),
     Operation("max", np.maximum, _maximum),
+    # Of two numbers, the first of which is no NaN: it stays where the second one is.
+    Operation("fmin", np.fmin, lambda k, x, y: k.fmin(x, y) if x.type.is_float else k.min(x, y)),
+    Operation("fmax", np.fmax, lambda k, x, y: k.fmax(x, y) if x.type.is_float else k.max(x, y)),
     Operation("exp", np.exp, lambda k, x: k.exp(x), ("float",)),
     Operation("log", np.log, lambda k, x: k.log(x), ("float",)),
     Operation("tanh", np.tanh, lambda k, x: k.tanh(x), ("float",)),

@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.expressions.functions import where
 from tilewright.expressions.program import Expression
-from tilewright.expressions.tracing import Symbol, cast, retraced, trace
+from tilewright.expressions.tracing import Symbol, apply, cast, retraced, trace
 from tilewright.forks import cached_property
 
 
@@ -39,10 +38,10 @@ class Reduction:
 REDUCTIONS = {
     "sum": Reduction(np.sum, lambda floats, bits: 0.0 if floats else 0, lambda x, y: x + y),
     "min": Reduction(np.fmin.reduce, lambda floats, bits: np.inf if floats else 2**(bits - 1) - 1,
-                     lambda x, y: where(y < x, y, x)),
+                     lambda x, y: apply("fmin", x, y)),
     "max": Reduction(np.fmax.reduce, lambda floats, bits: -np.inf if floats else -2**(bits - 1),
-                     lambda x, y: where(x < y, y, x)),
-    "any": Reduction(np.max, lambda floats, bits: 0.0 if floats else 0, lambda x, y: where(x < y, y, x)),
+                     lambda x, y: apply("fmax", x, y)),
+    "any": Reduction(np.max, lambda floats, bits: 0.0 if floats else 0, lambda x, y: apply("fmax", x, y)),
 }
 
 

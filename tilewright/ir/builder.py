@@ -189,6 +189,14 @@ class Kernel(Recording):
     def min(self, x: Any, y: Any) -> Value: return self.select(self._binary(ops.LT, x, y, i1), x, y)
     def max(self, x: Any, y: Any) -> Value: return self.select(self._binary(ops.LT, x, y, i1), y, x)
 
+    def fmin(self, x: Any, y: Any) -> Value:
+        """The smaller of two floats, where y is a NaN x; x is none. Of 0 and -0 either."""
+        return self._binary(ops.FMIN, x, y)
+
+    def fmax(self, x: Any, y: Any) -> Value:
+        """The larger of two floats, where y is a NaN x; x is none. Of 0 and -0 either."""
+        return self._binary(ops.FMAX, x, y)
+
     def ceil_div(self, x: Value, y: Any) -> Value: return (x + (y - 1)) // y
 
     def lanes_below(self, n: Value, length: int) -> Value:

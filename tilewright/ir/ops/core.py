@@ -137,6 +137,22 @@ def _to_bf16_llvm(low, t, x):
     return b.bitcast(b.trunc(upper, half), low.type(t), name="cast")
 
 
+def _least(name: str, symbol: str, intrinsic: str, meaning: Callable) -> Operation:
+    """The smaller (larger) of two floats: y if it is less (more) than x. x is no NaN, so that where y is one x stays;
+    which of 0 and -0 it is differs between targets."""
+    def general(low: Any, t: Any, x: Any, y: Any) -> Any:
+        return low.b.select(low.b.fcmp_ordered(symbol, y, x), y, x, name=name)
+
+    def nvidia(low: Any, t: Any, x: Any, y: Any) -> Any:
+        return low.call(f"llvm.{intrinsic}.{t}", t, x, y, name=name)
+
+    def checked(t: Any, x: Any, y: Any) -> Any:
+        if some(x != x):
+            raise ArithmeticError(f"{name} of a NaN and another number")
+        return np.asarray(np.where(meaning(y, x), y, x))[()]
+    return Operation(name, by_family(general, nvptx64=nvidia), checked, partial=True)
+
+
 def _cast_llvm(low, t, x):
     wider = t.bits > low.bits(x)
     truth = low.bits(x) == 1                # true is 1, not -1
@@ -174,6 +190,7 @@ POPCOUNT = Operation("popcount", lambda low, t, x: low.call(f"llvm.ctpop.{t}", t
 SQRT = Operation("sqrt", lambda low, t, x: low.call(f"llvm.sqrt.{t}", t, x, name="sqrt"), lambda t, x: np.sqrt(x))
 LT, LE = _compare("lt", "<", operator.lt), _compare("le", "<=", operator.le)
 EQ, NE = _compare("eq", "==", operator.eq), _compare("ne", "!=", operator.ne)
+FMIN, FMAX = _least("fmin", "<", "minnum", operator.lt), _least("fmax", ">", "maxnum", operator.gt)
 AND, OR, XOR = _bitwise("and", operator.and_), _bitwise("or", operator.or_), _bitwise("xor", operator.xor)
 SHL, SHR = _shift("shl", "shl", operator.lshift), _shift("shr", "ashr", operator.rshift)     # right keeps the sign
 OFFSET = Operation("offset", lambda low, t, p, i: low.b.gep(p, [i], name="at", source_etype=low.type(t.element)),
