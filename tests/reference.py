@@ -12,7 +12,8 @@ import tilewright as tw
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference.md"
 
 PARTS = {
-    "Multiply": ("matmul", "gemm", "einsum", "tensordot", "contract", "pack", "Packed"),
+    "Multiply": ("matmul", "gemm", "einsum", "tensordot", "contract", "Reduction", "pack",
+                 "Packed"),
     "Functions in products": (
         "epilogue", "pairs", "where", "minimum", "maximum", "clamp", "relu", "sigmoid", "silu", "gelu", "exp", "log",
         "tanh", "erf", "sqrt", "popcount", *(f"{axis}_{how}" for axis in ("row", "column")

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from tilewright.expressions.functions import sqrt as sqrt
     from tilewright.expressions.functions import tanh as tanh
     from tilewright.expressions.functions import where as where
+    from tilewright.expressions.reductions import Reduction as Reduction
     from tilewright.formats.quantization import quantize as quantize
     from tilewright.formats.quantized import Quantized as Quantized
     from tilewright.formats.quantized import dequantize as dequantize
@@ -88,6 +89,7 @@ _HOME = {
     "Gemm": "tilewright.problem",
     "Packed": "tilewright.runtime.cpu.packed",
     "Quantized": "tilewright.formats.quantized",
+    "Reduction": "tilewright.expressions.reductions",
     "Scaled": "tilewright.formats.scaled",
     "build": "tilewright.tuner.ahead",
     "compile": "tilewright.compiled.compile",

@@ -89,11 +89,77 @@ def test_nans_are_left_out_of_min_and_max():
     assert tw.contract(lambda x, y: x * y, a, b, reduce="min").tolist() == [[1.0], [np.inf]]
 
 
+def product(x, y):
+    return x * y
+
+
+@pytest.mark.parametrize("dtype", ["f4", "i1"])
+def test_indices(dtype):
+    """Many equal terms, so that the first of them has to be found in each block of k and across blocks."""
+    a, b = numbers(dtype, 13, 1100), numbers(dtype, 1100, 37)
+    terms = a[:, None].astype(int) * b.T[None]
+    lowest, first = tw.contract(product, a, b, reduce="min_argmin", threads=2)
+    assert (lowest.dtype, first.dtype) == (np.int32 if dtype == "i1" else np.float32, np.int32)
+    np.testing.assert_array_equal(lowest, terms.min(-1))
+    np.testing.assert_array_equal(first, terms.argmin(-1))
+    np.testing.assert_array_equal(tw.contract(product, a[0], b, reduce="argmin"), terms[0].argmin(-1))
+    out = np.empty((37, 13), np.int64).T
+    assert tw.contract(product, np.asfortranarray(a), np.asfortranarray(b), reduce="argmax", out=out) is out
+    np.testing.assert_array_equal(out, terms.argmax(-1))
+
+
+def test_indices_of_nans_and_infinities():
+    a = RNG.integers(-3, 4, (6, 1100)).astype("f4")
+    a[0], a[1, 500], a[1, 1000], a[2], a[3], a[4, 700:] = np.nan, np.nan, np.nan, np.inf, -np.inf, np.inf
+    b = RNG.choice([-1, 1], (1100, 5)).astype("f4")
+    terms = a[:, None] * b.T[None]
+    for reduce in "argmin", "argmax":
+        np.testing.assert_array_equal(tw.contract(product, a, b, reduce=reduce), getattr(terms, reduce)(-1))
+    np.testing.assert_array_equal(tw.contract(product, a, b, reduce="max_argmax")[0], terms.max(-1))
+    with np.errstate(invalid="ignore"):
+        wanted = np.logaddexp.reduce(terms.astype(float), -1)
+    np.testing.assert_allclose(tw.contract(product, a, b, reduce="logsumexp"), wanted, rtol=1e-6)
+
+
+def test_logarithms_of_sums_of_exponentials():
+    """Of terms far beyond the range in which e^x is finite; in f64 and through an epilogue, too."""
+    a, b = 30 * RNG.normal(size=(9, 600)), 30 * RNG.normal(size=(600, 11))
+    wanted = np.logaddexp.reduce(a[:, None] * b.T[None], -1)
+    np.testing.assert_allclose(tw.contract(product, a, b, reduce="logsumexp"), wanted, rtol=1e-14)
+    found = tw.contract(product, a.astype("f4"), b.astype("f4"), reduce="logsumexp", epilogue=lambda acc, x: acc - x,
+                        operands={"x": wanted.astype("f4")})
+    np.testing.assert_allclose(found, 0, atol=1e-5 * abs(wanted).max())
+
+
+MEANS = tw.Reduction((0.0, 0.0), lambda s, t, p: (s[0] + t, s[1] + t * t), lambda x, y: (x[0] + y[0], x[1] + y[1]),
+                     lambda s: (s[0] / 600, s[1] / 600 - s[0] * s[0] / 360000))
+LAST = tw.Reduction((-1,), lambda s, t, p: (tw.where(t > 60, p, s[0]),), lambda x, y: (tw.where(x[0] < y[0], y[0],
+                                                                                                  x[0]),))
+
+
+def test_reductions_of_ones_own():
+    """Of several fields and results; of indices alone; batches; without a term."""
+    a, b = numbers("f4", 2, 5, 600), numbers("f4", 2, 600, 19)
+    terms = a[:, :, None] * np.swapaxes(b, 1, 2)[:, None]
+    mean, variance = tw.contract(product, a, b, reduce=MEANS)
+    np.testing.assert_allclose(mean, terms.mean(-1, dtype=float), atol=1e-5)
+    np.testing.assert_allclose(variance, terms.var(-1, dtype=float), rtol=1e-5)
+    np.testing.assert_allclose(mean, semiring(product, MEANS).evaluate(a, b)[0], atol=1e-5)
+    wanted = np.where(terms > 60, np.arange(600), -1).max(-1)
+    np.testing.assert_array_equal(tw.contract(product, a, b, reduce=LAST), wanted)
+    assert (tw.contract(product, a[..., :0], b[:, :0], reduce=LAST) == -1).all()
+    assert (tw.contract(product, a[..., :0], b[:, :0], reduce="logsumexp") == -np.inf).all()
+    peaks = tw.contract(product, a[0], b[0], reduce="max_argmax", epilogue=lambda v, i: (tw.row_max(v), v - i))
+    np.testing.assert_array_equal(peaks[0], terms[0].max((-1, -2)))
+    np.testing.assert_array_equal(peaks[1], terms[0].max(-1) - terms[0].argmax(-1))
+
+
 def test_no_values():
     a, b = np.ones((2, 0), np.float32), np.ones((0, 3), np.float32)
     np.testing.assert_array_equal(tw.contract(lambda x, y: x + y, a, b), np.zeros((2, 3)))
-    with pytest.raises(ValueError, match="the min of no values: k must be 1 or more"):
-        tw.contract(lambda x, y: x + y, a, b, reduce="min")
+    for reduce in "min", "argmax":
+        with pytest.raises(ValueError, match=f"the {reduce} of no values: k must be 1 or more"):
+            tw.contract(lambda x, y: x + y, a, b, reduce=reduce)
     assert tw.contract(lambda x, y: x + y, a[:0], b).shape == (0, 3)
 
 
@@ -102,6 +168,10 @@ def test_texts():
     assert Semiring.read(made.text) == made
     assert Semiring.read(swapped(made.text)).swapped == made
     assert made.swapped.step != made.step
+    for reduce in MEANS, "argmin":
+        made = semiring(product, reduce)
+        assert Semiring.read(made.text) == made
+        assert (made.state, Semiring.read(made.text).step) == (2, made.step)
     for text in ("", "best | a:float b:float; add a b; -> %0", "sum | a:float; -> a", "sum | a:float b:int; -> a"):
         with pytest.raises(ValueError, match="is not the text of a semiring"):
             Semiring.read(text)
@@ -122,6 +192,17 @@ X = np.ones((3, 3), np.float32)
     (lambda: tw.contract(lambda x, y: x & 1, X, X), TracingError, "and of a float"),
     (lambda: tw.contract(semiring(lambda x, y: x, "sum", "int"), X, X), TypeError, "f was made for numbers of k"),
     (lambda: tw.contract(lambda x, y: x * y, X, X, plan="in_place 4x16"), ValueError, "only packed plans take"),
+    (lambda: tw.contract(product, X, X, plan="stream 3x4", reduce="argmin"), ValueError, "only packed plans take"),
+    (lambda: tw.contract(product, X, X, plan="packed 13x32 mc=13 kc=4 nc=32", reduce="argmin", threads=1), ValueError,
+     r"needs 2\*13\*"),
+    (lambda: tw.contract(product, X.astype("i1"), X.astype("i1"), reduce="logsumexp"), ValueError, "it is of floats"),
+    (lambda: tw.contract(product, X, X, reduce=3), TypeError, "must be the name of a reduction or a tw.Reduction"),
+    (lambda: tw.contract(product, X, X, reduce="argmin", operands={"x": X}), ValueError, "operands must be None"),
+    (lambda: tw.contract(product, X, X, reduce="argmin", epilogue=lambda acc: tw.pairs(acc)), TypeError, "pairs"),
+    (lambda: tw.contract(product, X, X, reduce=tw.Reduction((0.0,), lambda s, t, p: s + (t,), max)), TypeError,
+     "step of a reduction must return a tuple of 1"),
+    (lambda: tw.contract(product, X, X, reduce=tw.Reduction(0.0, lambda s, t, p: (t,), max)), ValueError,
+     "identity must be a tuple"),
 ])
 def test_errors(call, error, sentence):
     with pytest.raises(error, match=sentence):

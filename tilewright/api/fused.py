@@ -14,6 +14,7 @@ import numpy as np
 from tilewright import forks, formats
 from tilewright.api import dispatch, host, scaled
 from tilewright.expressions.epilogue import Epilogue
+from tilewright.expressions.semiring import Semiring
 from tilewright.formats.table import NARROW
 from tilewright.rules import arguments, fusing, numpy_products, shapes
 from tilewright.rules.arguments import Array
@@ -57,13 +58,24 @@ def product(call: Call) -> Any:
     results, stored = _results(f, p, outs, (a, b), operands)
     how = {"threads": call.threads, "plan": call.plan, "algorithm": call.algorithm, "b_packed": packed,
            "semiring": call.semiring.text if call.semiring else ""}
-    if any(x.size for x in results):
+    if call.semiring and not p.sizes[2]:
+        _of_no_terms(call.semiring, f, p, results)
+    elif any(x.size for x in results):
         for part in _parts(a, b, stored, operands, results, epilogue):
             pa, pb, arrays, more, reduced = part
             found = fusion.gemm(pa, pb, arrays, more, epilogue, p.sums, **how)
             for x, y in zip(reduced, found, strict=True):
                 x[...] = y.reshape(x.shape)
     return _delivered(call, f, results, outs)
+
+
+def _of_no_terms(semiring: Semiring, f: Fused, p: Product, results: list[Array]) -> None:
+    """Results of the state before the first term."""
+    expression = f.epilogue.expression
+    state = [np.full(p.shape, x) for x in semiring.first(8 * p.sums.itemsize)]
+    names = [name for name, _ in expression.parameters]
+    for x, found in zip(results, expression.evaluate(dict(zip(names, (*state, *f.operands), strict=True)))):
+        x[...] = found
 
 
 def _taken(p: Product) -> list[Array]:

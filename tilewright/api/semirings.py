@@ -9,13 +9,15 @@ import numpy as np
 from tilewright import formats
 from tilewright.api import dispatch, fused, host
 from tilewright.expressions import remembered
+from tilewright.expressions.reductions import SELECTING, Reduction, traced
 from tilewright.expressions.semiring import Semiring, semiring
-from tilewright.rules import arguments
+from tilewright.rules import arguments, fusing
+from tilewright.rules.arguments import Array
 from tilewright.rules.call import Call
 
 
-def contract(f: Callable[..., Any] | Semiring, a: Any, b: Any, *, reduce: str = "sum", over: str = "k", out: Any = None,
-             out_dtype: Any = None, epilogue: Any = None, operands: dict[str, Any] | None = None,
+def contract(f: Callable[..., Any] | Semiring, a: Any, b: Any, *, reduce: str | Reduction = "sum", over: str = "k",
+             out: Any = None, out_dtype: Any = None, epilogue: Any = None, operands: dict[str, Any] | None = None,
              threads: int | None = None, plan: Any = None) -> Any:
     """For all rows i of a and columns j of b the values f(a[i, p], b[p, j]), reduced over p.
 
@@ -25,15 +27,18 @@ def contract(f: Callable[..., Any] | Semiring, a: Any, b: Any, *, reduce: str = 
     f           a function of two numbers, called once with symbols: see docs/epilogues.md for what it may do
     a, b        [..., m, k] and [..., k, n], as for matmul, of real floating-point or integer formats. f computes in
                 f32, of f64 in f64; of integers in i32, of those with 64 bits in i64
-    reduce      "sum", "min", "max" or "any". min and max leave out NaNs, as np.fmin does; "any" is whether any value is
-                above 0
+    reduce      "sum"; "min", "max", which leave out NaNs as np.fmin does; "any": whether any value is above 0;
+                "argmin", "argmax": the index p of the first extreme value, or of the first NaN, as np.argmin;
+                "min_argmin", "max_argmax": a tuple of that value and its index; "logsumexp": log(sum(exp(values))),
+                of floats, without overflow; or a tw.Reduction of your own
     over        "k": the axis that a and b share
-    out, out_dtype      as for matmul. By default the result has the format in which f computes, of "any" bool
-    epilogue, operands  what becomes of the reduced numbers, as for matmul
+    out, out_dtype      as for matmul; tuples of them for several results. By default the result has the format in which
+                f computes, of "any" bool; indices are int32, where f computes in 64 bits int64
+    epilogue, operands  what becomes of the reduced numbers, as for matmul; of two results it takes both, in order
     threads, plan       as for matmul
 
-    TypeError and ValueError as matmul raises them, for other formats, for arrays on a GPU, for k = 0 with "min" and
-    "max"; TracingError, which is a TypeError, for what f may not do, with the line.
+    TypeError and ValueError as matmul raises them, for other formats, for arrays on a GPU, for k = 0 with reductions
+    that choose one of the values; TracingError, which is a TypeError, for what f may not do, with the line.
     """
     if over != "k":
         raise ValueError(f'over must be "k", not {over!r}')
@@ -44,25 +49,44 @@ def contract(f: Callable[..., Any] | Semiring, a: Any, b: Any, *, reduce: str = 
     if len(known) < 2:
         raise TypeError(f"a and b must be of real floating-point or integer formats, not {a.dtype} and {b.dtype}")
     kind = "int" if formats.integral(*known) else "float"
+    fold = traced(reduce, kind).text if isinstance(reduce, Reduction) else reduce
     made: Semiring = f if isinstance(f, Semiring) else remembered.made(
-        f, ("f", reduce, kind), lambda: semiring(f, reduce, kind))
+        f, ("f", fold, kind), lambda: semiring(f, fold, kind))
     if made.kind != kind:
         raise TypeError(f"f was made for numbers of kind {made.kind}, and a and b are {a.dtype} and {b.dtype}")
-    if not a.ndim or a.shape[-1] == 0:
-        if made.reduce in ("min", "max"):
-            raise ValueError(f"the {made.reduce} of no values: k must be 1 or more")
-    own = out_dtype is None and epilogue is None
+    empty = not a.ndim or a.shape[-1] == 0
+    if empty and made.reduce in SELECTING:
+        raise ValueError(f"the {made.reduce} of no values: k must be 1 or more")
+    sums = formats.accumulator(*known, *([] if kind == "int" else [formats.promote(*known)]))
+    how = {"operands": operands, "threads": threads, "plan": plan, "semiring": made}
+    if epilogue is not None:
+        return fused.product(Call.checked(a, b, out, out_dtype=out_dtype, epilogue=epilogue, **how))
+    if made.state or (empty and any(made.first(32))):
+        return _of_state(a, b, out, out_dtype=out_dtype, **how)
+    own = out_dtype is None
     truth = own and made.reduce == "any" and (out is None or np.asarray(out).dtype == bool)
     if own:
-        out_dtype = formats.accumulator(*known, *([] if kind == "int" else [formats.promote(*known)])).name
+        out_dtype = sums.name
     arguments.output(out, "out")
     cast = own and out is not None and np.asarray(out).dtype != formats.get(out_dtype).dtype
-    call = Call.checked(a, b, None if cast else out, out_dtype=out_dtype, epilogue=epilogue, operands=operands,
-                        threads=threads, plan=plan, semiring=made)
-    if epilogue is not None:
-        return fused.product(call)
-    result = host.product(call)
+    result = host.product(Call.checked(a, b, None if cast else out, out_dtype=out_dtype, **how))
     if cast:
         np.copyto(out, np.asarray(result, bool) if truth else result, casting="same_kind")
         return out
     return np.asarray(result, bool)[()] if truth else result
+
+
+def _of_state(a: Array, b: Array, out: Any, **how: Any) -> Any:
+    """The results of a reduction with a state, of matrices or vectors."""
+    if how["operands"] is not None:
+        raise ValueError("operands must be None without an epilogue")
+    lost = tuple(axis for axis, x in ((-2, a), (-1, b)) if x.ndim == 1)
+    a, b = (a[None] if a.ndim == 1 else a), (b[:, None] if b.ndim == 1 else b)
+    outs = out if isinstance(out, tuple) else (out,)
+    whole = tuple(None if x is None else np.expand_dims(x, lost) for x in (arguments.output(x, "out") for x in outs))
+    found = fused.product(Call.checked(a, b, whole if isinstance(out, tuple) else whole[0],
+                                       epilogue=fusing.unchanged, **how))
+    several = isinstance(found, tuple)
+    results = [np.squeeze(x, lost)[()] if lost else x for x in (found if several else (found,))]
+    results = [x if given is None else given for x, given in zip(results, outs + (None,) * len(results))]
+    return tuple(results) if several else results[0]

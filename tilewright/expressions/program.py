@@ -17,6 +17,7 @@ from tilewright.expressions.operations import CONVERSIONS, KINDS, OPERATIONS
 from tilewright.forks import cached_property
 
 Number = bool | int | float
+STATE = "state."        # of the leading parameters of an epilogue that takes the fields of a reduction's state: state.0
 # A line's operand: the number of an earlier line, a parameter's name, or a constant in a tuple of its own.
 Operand = int | str | tuple[Number]
 
@@ -79,8 +80,9 @@ class Expression:
 
     @cached_property
     def sums(self) -> tuple[str, ...]:
-        """The parameters that are not operands: the first, or both halves of its pairs."""
-        return tuple(name for name, _ in self.parameters[:1 + self.paired])
+        """The parameters that are not operands: the first, both halves of its pairs, or the fields of a state."""
+        fields = tuple(name for name, _ in self.parameters if name.startswith(STATE))
+        return fields or tuple(name for name, _ in self.parameters[:1 + self.paired])
 
     @property
     def _valid(self) -> bool:

@@ -18,10 +18,10 @@ _found: dict[tuple[Any, ...], tuple[Any, CodeType]] = {}
 _names: dict[int, tuple[CodeType, tuple[str, ...]]] = {}        # of globals, by the code's id
 
 
-def traced(function: Callable[..., Any], parameters: tuple[tuple[str, str], ...], what: str = "epilogue"
-           ) -> Expression:
+def traced(function: Callable[..., Any], parameters: tuple[tuple[str, str], ...], what: str = "epilogue",
+           positional: int = 1) -> Expression:
     """What `trace` makes of it."""
-    return made(function, parameters, lambda: trace(function, dict(parameters), what))
+    return made(function, (parameters, positional), lambda: trace(function, dict(parameters), what, positional))
 
 
 def made(function: Callable[..., Any], how: tuple[Any, ...], make: Callable[[], Any]) -> Any:

@@ -3,8 +3,8 @@ f(A[i, p], B[p, j]).
 
     sum | a:float b:float; sub a b; mul %0 %0; -> %1
 
-f is any traced function of two numbers, and its values are reduced by one of REDUCTIONS; that f distributes over it, as
-in a semiring proper, is not needed. Problems, plans and caches hold the text; "" is multiplication and addition.
+f is any traced function of two numbers, and its values are reduced by a `Fold` (reductions.py); that f distributes over
+it, as in a semiring proper, is not needed. Problems, plans and caches hold the text; "" is multiplication and addition.
 """
 from __future__ import annotations
 
@@ -17,37 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.expressions.program import Expression
-from tilewright.expressions.tracing import Symbol, apply, cast, retraced, trace
+from tilewright.expressions.program import STATE, Expression, Number
+from tilewright.expressions.reductions import Fold, Reduction, named, traced
+from tilewright.expressions.tracing import Symbol, cast, reduced, retraced, trace
 from tilewright.forks import cached_property
 
 
 @dataclass(frozen=True)
-class Reduction:
-    """How terms become one number, in any order.
-
-    numpy       of an array along an axis; the reference
-    first       of floats or not, and of so many bits: with what terms are combined first, which changes none
-    combined    (x, y) → both, of symbols or arrays
-    """
-    numpy: Callable[..., Any]
-    first: Callable[[bool, int], float | int]
-    combined: Callable[[Any, Any], Any]
-
-
-REDUCTIONS = {
-    "sum": Reduction(np.sum, lambda floats, bits: 0.0 if floats else 0, lambda x, y: x + y),
-    "min": Reduction(np.fmin.reduce, lambda floats, bits: np.inf if floats else 2**(bits - 1) - 1,
-                     lambda x, y: apply("fmin", x, y)),
-    "max": Reduction(np.fmax.reduce, lambda floats, bits: -np.inf if floats else -2**(bits - 1),
-                     lambda x, y: apply("fmax", x, y)),
-    "any": Reduction(np.max, lambda floats, bits: 0.0 if floats else 0, lambda x, y: apply("fmax", x, y)),
-}
-
-
-@dataclass(frozen=True)
 class Semiring:
-    """`reduce`: a key of REDUCTIONS; `expression`: f, of two parameters of one kind, with one result of that kind."""
+    """`reduce`: a Fold's text; `expression`: f, of two parameters of one kind, with one result of that kind."""
     reduce: str
     expression: Expression
 
@@ -62,11 +40,14 @@ class Semiring:
     def read(cls, text: str) -> Semiring:
         """The semiring with this text. ValueError for any other text."""
         reduce, _, rest = text.partition(" | ")
-        if reduce in REDUCTIONS:
+        try:
             expression = Expression.read(rest)
             kinds = {kind for _, kind in expression.parameters}
             if len(expression.parameters) == 2 and len(kinds) == 1 and [x.reduced for x in expression.results] == [""]:
+                named(reduce, kinds.pop())
                 return cls(reduce, expression)
+        except ValueError:
+            pass
         raise ValueError(f"{text!r} is not the text of a semiring")
 
     @property
@@ -76,32 +57,38 @@ class Semiring:
 
     @property
     def kind(self) -> str:
-        """Of the numbers: "float" or "int"."""
+        """Of the terms: "float" or "int"."""
         return self.expression.parameters[0][1]
+
+    @cached_property
+    def fold(self) -> Fold:
+        return named(self.reduce, self.kind)
+
+    @property
+    def state(self) -> int:
+        """Fields of a state that is kept until an epilogue makes results of it; 0: the result itself is kept."""
+        return 0 if self.fold.plain else len(self.fold.fields)
 
     @property
     def swapped(self) -> Semiring:
         """That of C^T = B^T A^T."""
         return Semiring(self.reduce, replace(self.expression, parameters=self.expression.parameters[::-1]))
 
-    def first(self, bits: int) -> float | int:
-        """With what terms are combined first."""
-        return REDUCTIONS[self.reduce].first(self.kind == "float", bits)
-
-    @cached_property
-    def combined(self) -> Expression:
-        """Of `x` and `y`: two results, each of some of k."""
-        return trace(lambda x, y: REDUCTIONS[self.reduce].combined(x, y), {"x": self.kind, "y": self.kind})
+    def first(self, bits: int) -> tuple[Number, ...]:
+        """The state before the first term, for terms of so many bits."""
+        return self.fold.identity(self.kind, bits)
 
     @cached_property
     def step(self) -> Expression:
-        """Of `acc` and the two factors, whatever their names, `left` and `right`: the result with one more term."""
+        """Of the two factors, whatever their names, `left` and `right`, of the state s0, s1 ... and of the index p: the
+        state with one more term."""
         first, second = (name for name, _ in self.expression.parameters)
+        fields = {f"s{i}": kind for i, kind in enumerate(self.fold.fields)}
 
-        def step(acc: Any, left: Any, right: Any) -> Any:
+        def step(left: Any, right: Any, **state: Any) -> Any:
             term, = retraced(self.expression, {first: left, second: right})
-            return REDUCTIONS[self.reduce].combined(acc, term)
-        return trace(step, {"acc": self.kind, "left": self.kind, "right": self.kind})
+            return tuple(retraced(self.fold.step, {**state, "term": term}))
+        return trace(step, {"left": self.kind, "right": self.kind, **fields, "p": "int"}, positional=2)
 
     @property
     def operations(self) -> int:
@@ -109,18 +96,17 @@ class Semiring:
         return max(self.step.flops, 1)
 
     def evaluate(self, a: Any, b: Any) -> Any:
-        """The result of a [..., m, k] and b [..., k, n] by NumPy, of floats in float64, of ints as kernels compute
-        them, in int32 or int64, with all terms at once. As kernels do, min and max leave out NaNs."""
+        """The result of a [..., m, k] and b [..., k, n] by NumPy, or a tuple of results, of floats in float64, of ints
+        as kernels compute them, in int32 or int64, with all terms at once. min and max leave out NaNs, as in kernels.
+        """
         whole = np.int64 if max(np.asarray(x).itemsize for x in (a, b)) == 8 else np.int32
         a, b = (np.asarray(x, np.float64 if self.kind == "float" else whole) for x in (a, b))
         a, b = a[..., :, None, :], np.swapaxes(b, -1, -2)[..., None, :, :]
         first, second = (name for name, _ in self.expression.parameters)
         term, = self.expression.evaluate({first: a, second: b})
         terms = np.broadcast_to(term, np.broadcast_shapes(a.shape, b.shape))
-        if terms.shape[-1] == 0:
-            return np.full(terms.shape[:-1], self.first(32))
-        found = REDUCTIONS[self.reduce].numpy(terms, axis=-1)
-        return found if self.kind == "float" else found.astype(whole)
+        found = self.fold.evaluate(terms)
+        return found if self.kind == "float" or isinstance(found, tuple) else found.astype(whole)
 
 
 @lru_cache(maxsize=256)
@@ -129,15 +115,32 @@ def read(text: str) -> Semiring:
     return Semiring.read(text)
 
 
-def semiring(function: Callable[..., Any], reduce: str = "sum", kind: str = "float") -> Semiring:
+@lru_cache(maxsize=256)
+def finished(fold: Fold, epilogue: Expression) -> Expression:
+    """An epilogue of the results of a reduction as one of the fields of its state."""
+    if epilogue.paired:
+        raise TypeError("epilogue takes pairs of columns, which a reduction with a state of its own does not have")
+    names = [name for name, _ in epilogue.parameters]
+    count = len(fold.result.results)
+
+    def whole(*state: Any, **operands: Any) -> Any:
+        results = retraced(fold.result, {f"{STATE}{i}": x for i, x in enumerate(state)})
+        found = retraced(epilogue, operands | dict(zip(names, results)))
+        return tuple(reduced(x, result.reduced) if result.reduced else x
+                     for x, result in zip(found, epilogue.results))
+    return trace(whole, dict((*fold.result.parameters, *epilogue.parameters[count:])),
+                 positional=len(fold.result.parameters))
+
+
+def semiring(function: Callable[..., Any], reduce: str | Reduction = "sum", kind: str = "float") -> Semiring:
     """That of a function of two numbers, `kind` "float" or "int", which is called once. Conditions count as 0 and 1.
 
     ValueError for a reduction that there is not; TypeError for a function of other parameters and for what it may not
     do (TracingError, with the line).
     """
-    if reduce not in REDUCTIONS:
-        raise ValueError(f"reduce must be one of {', '.join(REDUCTIONS)}, not {reduce!r}")
-
+    if not isinstance(reduce, (str, Reduction)):
+        raise TypeError(f"reduce must be the name of a reduction or a tw.Reduction, not {reduce!r}")
+    fold = named(reduce, kind) if isinstance(reduce, str) else traced(reduce, kind)
     if not callable(function):
         raise TypeError(f"f must be a function of two numbers, not {function!r}")
     try:
@@ -151,4 +154,4 @@ def semiring(function: Callable[..., Any], reduce: str = "sum", kind: str = "flo
     found = trace(term, {"a": kind, "b": kind}, "f")
     if len(found.results) != 1 or found.results[0].reduced:
         raise TypeError("f must return one number, which is not a reduction")
-    return Semiring(reduce, found)
+    return Semiring(fold.text, found)

@@ -193,9 +193,10 @@ def paired(x: Any) -> tuple[Any, Any]:
     return even, odd
 
 
-def trace(function: Callable[..., Any], parameters: Mapping[str, str], what: str = "epilogue") -> Expression:
-    """The expression of a function of `parameters`, kinds by name: the first is passed by position and may have any
-    name in the function, the others by name.
+def trace(function: Callable[..., Any], parameters: Mapping[str, str], what: str = "epilogue", positional: int = 1
+          ) -> Expression:
+    """The expression of a function of `parameters`, kinds by name: the first ones are passed by position and may have
+    any name in the function, the others by name.
 
     TypeError if the function takes other parameters or returns something else than numbers; TracingError, which is one,
     for what it may not do.
@@ -203,14 +204,14 @@ def trace(function: Callable[..., Any], parameters: Mapping[str, str], what: str
     if not callable(function):
         raise TypeError(f"{what} must be a function, not {function!r}")
     symbols = {name: Symbol("", (name,), kind) for name, kind in parameters.items()}
-    first, *others = symbols.values()
-    by_name = dict(zip(list(symbols)[1:], others))
+    first = list(symbols.values())[:positional]
+    by_name = {name: symbols[name] for name in list(symbols)[positional:]}
     try:
-        inspect.signature(function).bind(first, **by_name)
+        inspect.signature(function).bind(*first, **by_name)
     except TypeError as error:
         takes = ", ".join(inspect.signature(function).parameters)
         raise TypeError(f"{what} takes ({takes}), and is given ({', '.join(symbols)}): {error}") from None
-    returned = function(first, **by_name)
+    returned = function(*first, **by_name)
     results = returned if isinstance(returned, tuple) else (returned,)
     if not results or not all(isinstance(x, (Symbol, bool, int, float, np.generic)) for x in results):
         raise TypeError(f"{what} must return a number or a tuple of numbers computed from its parameters, not "

@@ -3,9 +3,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewright.expressions.program import Expression, Number
 from tilewright.expressions.semiring import Semiring, read
-from tilewright.ir import Kernel, Type, Value
+from tilewright.ir import Kernel, Type, Value, f32, f64, i32, i64
 from tilewright.kernels.expression import recorded
+
+State = tuple[Value, ...]       # a value for each field
 
 
 def suffix(SEMIRING: str) -> str:
@@ -13,9 +16,21 @@ def suffix(SEMIRING: str) -> str:
     return f"_{read(SEMIRING).digest}" if SEMIRING else ""
 
 
+def kept(SEMIRING: str) -> int:
+    """Fields of a state that is kept until an epilogue makes results of it (program.STATE); 0: what is added up is one
+    number, the result."""
+    return read(SEMIRING).state if SEMIRING else 0
+
+
+def numbers(T: Type) -> dict[str, Type]:
+    """The types of floats and ints beside sums of the type T: of as many bits."""
+    return {"float": f64 if T.bits == 64 else f32, "int": i64 if T.bits == 64 else i32}
+
+
 @dataclass(frozen=True)
 class Arithmetic:
-    """Of sums of the type T, a number's; `semiring` None is multiplication and addition."""
+    """Of sums of the type T, a number's; `semiring` None is multiplication and addition. The state of an element is a
+    tuple of values, one for each field: of multiplication and addition it is the sum."""
     k: Kernel
     T: Type
     semiring: Semiring | None = None
@@ -25,20 +40,36 @@ class Arithmetic:
         return cls(k, T, read(SEMIRING) if SEMIRING else None)
 
     @property
-    def first(self) -> float | int:
-        """With what sums begin."""
-        return self.semiring.first(self.T.bits) if self.semiring else 0
+    def types(self) -> tuple[Type, ...]:
+        """Of the fields, a number's."""
+        return tuple(numbers(self.T)[kind] for kind in self.semiring.fold.fields) if self.semiring else (self.T,)
 
-    def step(self, left: Value, right: Value, acc: Value) -> Value:
-        """acc, and the term of these two."""
+    @property
+    def first(self) -> tuple[Number, ...]:
+        """With what states begin."""
+        return self.semiring.first(self.T.bits) if self.semiring else (0,)
+
+    @property
+    def indexed(self) -> bool:
+        """Whether `step` takes the index of its term, a value of the type numbers(T)["int"]."""
+        return self.semiring is not None and self.semiring.fold.indexed
+
+    def step(self, left: Value, right: Value, state: State, index: Value | None = None) -> State:
+        """The state, and the term of these two, which has this index along k."""
         if self.semiring is None:
-            return self.k.fma(left, right, acc)
-        x, = recorded(self.k, self.semiring.step, {"acc": acc, "left": left, "right": right}, self.T, self.T)
-        return x
+            return (self.k.fma(left, right, state[0]),)
+        inputs = {"left": left, "right": right} | {f"s{i}": x for i, x in enumerate(state)}
+        if index is not None:
+            inputs["p"] = index
+        return self._recorded(self.semiring.step, inputs)
 
-    def combined(self, x: Value, y: Value) -> Value:
+    def combined(self, x: State, y: State) -> State:
         """What x and y, of different k, are together."""
         if self.semiring is None:
-            return x + y
-        z, = recorded(self.k, self.semiring.combined, {"x": x, "y": y}, self.T, self.T)
-        return z
+            return (x[0] + y[0],)
+        inputs = {f"{name}{i}": value for name, state in (("x", x), ("y", y)) for i, value in enumerate(state)}
+        return self._recorded(self.semiring.fold.combined, inputs)
+
+    def _recorded(self, expression: Expression, inputs: dict[str, Value]) -> State:
+        types = numbers(self.T)
+        return tuple(recorded(self.k, expression, inputs, types["float"], types["int"]))

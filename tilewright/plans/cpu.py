@@ -293,10 +293,11 @@ def _tile_violations(plan: CpuPlan, shape: Shape, target: CpuTarget) -> Iterator
         yield f"nr = {nr} is not a multiple of the {lanes} {shape.dtype} lanes of a {target.name} vector."
     else:
         vectors = nr // lanes
-        one = 1 + semirings.registers(shape.semiring)
-        need = mr*vectors + vectors + one
+        one, fields = 1 + semirings.registers(shape.semiring), semirings.fields(shape.semiring)
+        need = fields*mr*vectors + vectors + one
         if need > have:
-            yield (f"{mr}x{nr} {shape.dtype} needs {mr}*{vectors} + {vectors} + {one} = {need} registers, "
+            of_state = f"{fields}*" if fields > 1 else ""
+            yield (f"{mr}x{nr} {shape.dtype} needs {of_state}{mr}*{vectors} + {vectors} + {one} = {need} registers, "
                    f"{target.name} has {have}.")
 
 

@@ -162,7 +162,7 @@ def lower(product: Product, target: CpuTarget, word_name: str | None = None) -> 
     """What to multiply for these operands. word_name: that of a word of plans.words, "" for none, None for
     the one that suits the target."""
     p, sums = product, product.sums
-    out = p.out if p.out != sums or p.beside or aside(p.epilogue) else ""
+    out = p.out if p.out != sums or p.beside or aside(p.epilogue) or semirings.state(p.semiring) else ""
     sources = packs(p.a, sums), packs(p.b, sums)
     m, n, k, strides = p.m, p.n, p.k, p.strides
     if sums in COMPLEX:

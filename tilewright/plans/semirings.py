@@ -21,6 +21,16 @@ def swapped(text: str) -> str:
     return read(text).swapped.text if text else ""
 
 
+def state(text: str) -> int:
+    """Fields of a state that is kept until an epilogue makes results of it, beside C; 0: there is none."""
+    return read(text).state if text else 0
+
+
+def fields(text: str) -> int:
+    """Registers of an element of a tile."""
+    return len(read(text).fold.fields) if text else 1
+
+
 def registers(text: str) -> int:
     """That its terms take, and constants."""
     return min(len(read(text).step.lines), TERM) if text else 0

@@ -15,6 +15,7 @@ from tilewright.expressions.epilogue import DEFAULT, Epilogue, Read, kind_of
 from tilewright.expressions.operations import KINDS
 from tilewright.expressions.program import Expression
 from tilewright.expressions.remembered import traced
+from tilewright.expressions.semiring import finished
 from tilewright.rules import arguments
 from tilewright.rules.arguments import Array
 from tilewright.rules.call import Call, Product
@@ -64,7 +65,10 @@ def fused(call: Call, p: Product) -> Fused:
         raise ValueError("a and b must have two axes or more with an epilogue: a[None, :] and b[:, None] have, and are "
                          "multiplied as the vectors are")
     given = _given(call.operands)
-    expression = _expression(call.epilogue, "float" if p.sums.kind == "f" else "int", given)
+    kinds = call.semiring.fold.result.kinds if call.semiring else ["float" if p.sums.kind == "f" else "int"]
+    expression = _expression(call.epilogue, kinds, given)
+    if call.semiring and call.semiring.state:
+        expression = finished(call.semiring.fold, expression)
     n = p.shape[-1]
     if expression.paired and n % 2:
         raise ValueError(f"epilogue takes pairs of columns, and a @ b has {n}")
@@ -100,11 +104,15 @@ def _given(operands: Any) -> dict[str, Array]:
     return {name: arguments.operand(x, f"operands[{name!r}]", least=0) for name, x in operands.items()}
 
 
-def _expression(epilogue: Any, sums: str, given: dict[str, Array]) -> Expression:
-    """Of a function, traced once; of what tilewright.epilogue made, its own."""
+def _expression(epilogue: Any, sums: list[str], given: dict[str, Array]) -> Expression:
+    """Of a function, traced once; of what tilewright.epilogue made, its own. `sums`: their kind, or those of the
+    several results of a reduction."""
     if isinstance(epilogue, Epilogue):
         epilogue = epilogue.expression
     if isinstance(epilogue, Expression):
+        if len(sums) > 1:
+            raise TypeError(f"epilogue must be a function of the {len(sums)} results of this reduction, and what "
+                            "tilewright.epilogue makes is of one")
         names = [name for name, _ in epilogue.parameters[len(epilogue.sums):]]
         if set(names) != set(given):
             raise TypeError(f"operands must have the epilogue's names ({', '.join(names)}), and has "
@@ -119,7 +127,13 @@ def _expression(epilogue: Any, sums: str, given: dict[str, Array]) -> Expression
         if found is None:
             raise TypeError(f"operands[{name!r}] is {x.dtype}: it must be of integers or real floating-point numbers")
         kinds.append((name, kind_of(found.name)))
-    return traced(epilogue, (("acc", sums), *kinds))
+    first = [("acc" if not i else f"acc{i}", kind) for i, kind in enumerate(sums)]
+    return traced(epilogue, (*first, *kinds), positional=len(first))
+
+
+def unchanged(*sums: Any) -> tuple[Any, ...]:
+    """An epilogue: the sums, or the results of a reduction."""
+    return sums
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
@@ -156,9 +170,9 @@ def _dtypes(call: Call, p: Product, expression: Expression
         if blocks[-1] is not None:
             if kind != "float":
                 raise TypeError(f"out_dtype={one!r} is for results that are floats, and the epilogue's is {kind}")
-            found.append(_default(p, kind) if p.sums.itemsize == 8 else arguments.F32)
+            found.append(_default(p, kind, True) if p.sums.itemsize == 8 else arguments.F32)
             continue
-        dtype = _default(p, kind) if one is None else formats.get(one, "out_dtype").dtype
+        dtype = _default(p, kind, call.semiring is None) if one is None else formats.get(one, "out_dtype").dtype
         if one is not None and (dtype.kind == "c" or (kind == "float" and isinstance(formats.find(dtype),
                                                                                      (formats.Integer, formats.Bool)))):
             raise TypeError(f"out_dtype must be of real floating-point numbers for a result of the epilogue that is "
@@ -167,11 +181,13 @@ def _dtypes(call: Call, p: Product, expression: Expression
     return tuple(found), tuple(blocks)
 
 
-def _default(p: Product, kind: str) -> np.dtype[Any]:
+def _default(p: Product, kind: str, products: bool) -> np.dtype[Any]:
+    """That of the product, for results of its kind, if it is one; else that in which a result is computed."""
     if kind == "bool":
         return np.dtype(bool)
     if kind == "int":
-        return p.result if p.result.kind in "iu" else np.dtype(np.int32 if p.sums.itemsize == 4 else np.int64)
-    if p.sums.kind == "f":
+        own = np.dtype(np.int32 if p.sums.itemsize == 4 else np.int64)
+        return p.result if products and p.result.kind in "iu" else own
+    if products and p.sums.kind == "f":
         return p.result
     return arguments.F64 if p.sums.itemsize == 8 else arguments.F32

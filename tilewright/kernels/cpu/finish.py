@@ -15,7 +15,7 @@ from typing import Any
 from zlib import crc32
 
 from tilewright.expressions.operations import OPERATIONS
-from tilewright.expressions.program import Expression
+from tilewright.expressions.program import STATE, Expression
 from tilewright.formats import FORMATS, Bool, Float
 from tilewright.ir import Function, Kernel, Type, Value, f32, f64, i1, i8, i32, i64, ptr, vec
 from tilewright.kernels.cpu.jobs import FINISH, OPERAND, TALL, Finish
@@ -25,6 +25,7 @@ from tilewright.kernels.cpu.pool import job_fields, split
 from tilewright.kernels.expression import recorded
 from tilewright.kernels.narrow import memory_type, widened
 from tilewright.kernels.reductions import reduce
+from tilewright.kernels.semiring import numbers
 from tilewright.targets.cpu import CpuTarget
 
 # What a reduction starts with, and how two of its numbers are combined; amax: of sizes.
@@ -69,6 +70,9 @@ class _Epilogue:
         self.k, self.g, self.out, self.NR, self.T = k, g, out, NR, T
         self.expression = Expression.read(finish.EXPRESSION)
         self.halves = 2 if self.expression.paired else 1        # columns of sums for one of C
+        # of the fields of a state, whose rows follow each other in a row of the tile
+        kinds = [kind for name, kind in self.expression.parameters if name.startswith(STATE)]
+        self.fields = [numbers(T)[kind] for kind in kinds] or [T]
         self.read = [_Place.of(k, g, word, at) for at, word in enumerate(finish.READ)]
         more = [word for word in finish.WRITTEN if word != "-"]
         places = iter([_Place.of(k, g, word, at + len(self.read)) for at, word in enumerate(more)])
@@ -101,8 +105,8 @@ class _Epilogue:
             i = g.i + r
             across: dict[int, list[Value]] = {at: [] for at in self._reduced("rows")}
             for v, mask in enumerate(masks):
-                loaded = [k.load(tile.at(r, x*V), vec(self.T, V), self.T.bytes, given[x])
-                          for x in range(v*together, (v + 1)*together)]
+                loaded = [k.load(tile.at(r, f*self.NR + x*V).as_(t), vec(t, V), t.bytes, given[x])
+                          for x in range(v*together, (v + 1)*together) for f, t in enumerate(self.fields)]
                 results = self._results(loaded, i, first + v*W, W, mask)
                 for at, (x, place) in enumerate(zip(results, self.written)):
                     if place is None:

@@ -43,18 +43,20 @@ GROUPS = 4              # of B's panels for each thread, in which they are claim
 
 
 def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: str = "",
-              PREPACKED: str = "") -> Function:
+              PREPACKED: str = "", FIELDS: int = 0) -> Function:
     """gemm(job, tid): what thread `tid` of jc_ways*ic_ways*jr_ways does. All of them must run at once.
 
     A, B        their formats, if they are not `dtype`: packing converts them. Of complex ones C, k and n are those of
                 the real product that packing.py makes of it, and strides lead from one complex number to the
                 next.
     PREPACKED   "a" or "b": the job's field of that name is where the operand's panels are.
+    FIELDS      of a state that micro-kernels keep (semiring.kept): sums are aside then, tiles of so many fields
     """
-    panels = panels_of(target, dtype, MR, NV, A, B)
-    NR, V, ROWS = panels.NR, panels.V, panels.ROWS
+    panels = panels_of(target, dtype, MR, NV, A, B, FIELDS)
+    NR, V, ROWS, WIDE = panels.NR, panels.V, panels.ROWS, panels.NR * max(FIELDS, 1)
     name = f"gemm_{dtype}_{MR}x{NR}" + (f"_{A or dtype}_{B or dtype}" if A or B else "")
-    k = Kernel(name + (f"_prepacked_{PREPACKED}" if PREPACKED else ""), noalias=False, job=ptr(i8), tid=i64)
+    name += f"_prepacked_{PREPACKED}"*bool(PREPACKED) + f"_states_{FIELDS}"*bool(FIELDS)
+    k = Kernel(name, noalias=False, job=ptr(i8), tid=i64)
     k.function.outer = True
     job, tid = k.args
     of = {"a": panels.of_a, "b": panels.of_b} | ({PREPACKED: panels.T} if PREPACKED else {})
@@ -88,10 +90,10 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
     # Where sums are not added up in C, its tiles are elsewhere, one after the other, or where there is but one block of
     # k each in the same place.
     finishing, aside, again = g.finish != 0, g.aside != 0, g.k > kc_max
-    tiles = k.select(again, g.sums + jc_id*(m_panels*g.nc_panels*(MR*NR)), k.local("tile", (MR*NR,), panels.T))
+    tiles = k.select(again, g.sums + jc_id*(m_panels*g.nc_panels*(MR*WIDE)), k.local("tile", (MR*WIDE,), panels.T))
     ldc = k.select(g.c_tables != 0, g.c_tables, g.ldc)
     alpha = k.select(aside, k.constant(panels.C, 1), g.alpha)               # then it multiplies whole sums
-    ld_place = k.select(aside, k.constant(i64, NR), g.ldc)
+    ld_place = k.select(aside, k.constant(i64, WIDE), g.ldc)
 
     def a_block(s: SimpleNamespace, q0: Value, space: Value = a_space) -> Value:
         """Where panel q0 of A is, and those of its block after it; `space` is where such a block is packed."""
@@ -138,7 +140,7 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
             coming = panels.coming(s, jr, j1, j, b_panel, packing)
             with k.loop(q1, q0) as ir:
                 i, h = row(ir), row(ir + 1) - row(ir)
-                place = k.select(aside, tiles + (ir*nc_panels + jr)*k.select(again, MR*NR, k.constant(i64, 0)),
+                place = k.select(aside, tiles + (ir*nc_panels + jr)*k.select(again, MR*WIDE, k.constant(i64, 0)),
                                  panels.c(i, j))
                 tile = SimpleNamespace(a_block=a, ir=ir, q0=q0, h=h, b_panel=b_panel, cols=cols, vectors=vectors,
                                        place=place, ld=ld_place)

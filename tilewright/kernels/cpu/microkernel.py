@@ -6,9 +6,11 @@ height); columns beyond it are masked.
 """
 from __future__ import annotations
 
-from tilewright.ir import Function, Kernel, Value, f32, f64, i8, i32, i64, ptr, vec
+from typing import Any
+
+from tilewright.ir import Function, Kernel, Tile, Value, f32, f64, i8, i32, i64, ptr, vec
 from tilewright.kernels.cpu.out import Out
-from tilewright.kernels.semiring import Arithmetic, suffix
+from tilewright.kernels.semiring import Arithmetic, kept, numbers, suffix
 from tilewright.plans.words import WORDS
 from tilewright.targets.cpu import CpuTarget
 
@@ -31,7 +33,9 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
     A   "packed": a[p*MR + i]; "columns": a[p*lda + i]; "rows": a[i*lda + p]
     Of packed words (PACKED_WORDS) kc counts words, and the panel of B begins with the row that accumulators start with.
 
-    SEMIRING    what stands for multiplication and addition; alpha is 1 then, and a beta of 1 combines with C
+    SEMIRING    what stands for multiplication and addition; alpha is 1 then, and a beta of 1 combines with C. If its
+                state is kept (semiring.kept), c is a tile of states, each of whose rows has the row of one field
+                after the other, of whole vectors; `before` are the steps of k before a and b
 
     B   "packed": b[p*NR + j], aligned; "rows": b[p*ldb + j]; "masked": the same, and columns past `cols` are not read
     While it multiplies, a packed kernel asks for one row of `ahead` every PACE steps, which is the B panel that comes
@@ -42,10 +46,12 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
     E = i32 if words else T                 # what panels consist of
     V = lanes or target.lanes(T.bytes)      # narrower vectors for a narrow edge
     NR, VT, VE = NV * V, vec(T, V), vec(E, V)
+    FIELDS = kept(SEMIRING)
+    more: dict[str, Any] = {"before": i64} if FIELDS else {}
     k = Kernel(f"microkernel_{dtype}_{MR}x{NR}_{A}_{B}{suffix(SEMIRING)}", kc=i64, a=ptr(E, strided=True), lda=i64,
                b=ptr(E, strided=True), ldb=i64, c=ptr(T, strided=True), ldc=i64, cols=i64, alpha=T, beta=T,
-               ahead=ptr(i8 if A == "packed" else T), ahead_step=i64)
-    kc, a, lda, b, ldb, c, ldc, cols, alpha, beta, ahead, ahead_step = k.args
+               ahead=ptr(i8 if A == "packed" else T), ahead_step=i64, **more)
+    kc, a, lda, b, ldb, c, ldc, cols, alpha, beta, ahead, ahead_step, *before = k.args
     c = c.view(ldc, 1)
     row_of_a = _rows_in_place(k, a, lda, MR) if A == "rows" else None
     step_a, step_b = {"packed": MR, "columns": lda, "rows": 1}[A], NR if B == "packed" else ldb
@@ -54,10 +60,12 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
 
     arithmetic = Arithmetic.of(k, T, SEMIRING)
     multiply = {"i8x4": k.quads, "u8x4": lambda x, y, z: k.quads(y, x, z), "i16x2": k.pairs,
-                "bf16x2": k.bf16_pairs}.get(dtype, arithmetic.step)
-    acc = k.tile(MR, NV, VT, zero=not words and not SEMIRING)
-    for ij in acc.registers if SEMIRING else ():
-        acc[ij] = arithmetic.first
+                "bf16x2": k.bf16_pairs}.get(dtype)
+    state = tuple(k.tile(MR, NV, vec(t, V), zero=not words and not SEMIRING) for t in arithmetic.types)
+    acc = state[0]
+    for tile, start in zip(state, arithmetic.first if SEMIRING else ()):
+        for ij in tile.registers:
+            tile[ij] = start
     if words:
         first = [k.load((b + j*V).as_(T), VT, align) for j in range(NV)]
         for i in range(MR):
@@ -67,6 +75,7 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
 
     def rank1(p: Value) -> None:                        # acc += A[:, p] * B[p, :]
         b_row = b + p*step_b
+        index = k.broadcast(k.cast(before[0] + p, numbers(T)["int"]), V) if arithmetic.indexed else None
         if A != "packed":
             for j in range(0, NR, 64 // T.bytes):
                 k.prefetch(b_row + (NR + j))
@@ -75,7 +84,12 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
         for i in range(MR):
             a_reg = k.broadcast(row_of_a(i)[p] if row_of_a else a[p*step_a + i], V)
             for j in range(NV):
-                acc[i, j] = multiply(a_reg, b_reg[j], acc[i, j])
+                if multiply:
+                    acc[i, j] = multiply(a_reg, b_reg[j], acc[i, j])
+                    continue
+                now = tuple(tile[i, j] for tile in state)
+                for tile, x in zip(state, arithmetic.step(a_reg, b_reg[j], now, index)):
+                    tile[i, j] = x
 
     if A == "packed":
         PARTS = PACKED_WORDS.get(dtype, 1)
@@ -100,7 +114,11 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
         with k.loop(kc) as p:
             rank1(p)
 
-    out = Out(k, c, alpha, beta, combined=arithmetic.combined if SEMIRING else None)
+    if FIELDS:
+        _put_states(k, c, ldc // FIELDS, beta, state, arithmetic)
+        return k.function
+
+    out = Out(k, c, alpha, beta, combined=(lambda x, y: arithmetic.combined((x,), (y,))[0]) if SEMIRING else None)
     with k.when(alpha != 1.0):
         for i in range(MR):
             for j in range(NV):
@@ -116,6 +134,25 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
     with k.otherwise():
         out.cases_of_beta(lambda read_c: update(mask, read_c))
     return k.function
+
+
+def _put_states(k: Kernel, c: Value, width: Value, beta: Value, state: tuple[Tile, ...], arithmetic: Arithmetic
+                ) -> None:
+    """States into the tile at c, `width` elements from field to field; combined with those there where beta is 1."""
+    def put(old: bool) -> None:
+        for i, j in state[0].registers:
+            found = tuple(tile[i, j] for tile in state)
+            V = found[0].type.length
+            places = [c.at(i, f*width + j*V).as_(t) for f, t in enumerate(arithmetic.types)]
+            if old:
+                found = arithmetic.combined(tuple(k.load(place, x.type, x.type.scalar.bytes)
+                                                  for place, x in zip(places, found)), found)
+            for place, x in zip(places, found):
+                k.store(place, x, x.type.scalar.bytes)
+    with k.when(beta == 0):
+        put(False)
+    with k.otherwise():
+        put(True)
 
 
 def _rows_in_place(k: Kernel, a: Value, lda: Value, MR: int):

@@ -25,11 +25,14 @@ from tilewright.targets.cpu import CpuTarget
 CALLS = 8               # of the tiles' micro-kernel, in which it asks for a whole panel that comes next
 
 
-def panels_of(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: str = "") -> Panels:
-    """The panels of a compute format; A, B are the formats of the operands, if they are others."""
+def panels_of(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: str = "", FIELDS: int = 0) -> Panels:
+    """The panels of a compute format; A, B are the formats of the operands, if they are others; FIELDS, those of a
+    state that micro-kernels keep in tiles (semiring.kept)."""
     kind = (TilePanels if dtype in TILE_WORDS else WordPanels if dtype in PACKED_WORDS else
             ComplexPanels if A.startswith("c") else Panels)
-    return kind(target, dtype, MR, NV, A, B)
+    found = kind(target, dtype, MR, NV, A, B)
+    found.FIELDS = FIELDS
+    return found
 
 
 class Panels:
@@ -38,6 +41,7 @@ class Panels:
     WORD = 1                # steps of k in what is packed as one
     PAIR = 1                # reals in an element of the operands, and so apart where these are contiguous
     DIVISIBLE = True        # whether a panel may be packed in several calls, by rows of k
+    FIELDS = 0              # of a state that micro-kernels keep, and then take the steps of k before theirs
 
     def __init__(self, target: CpuTarget, dtype: str, MR: int, NV: int, A: str, B: str) -> None:
         self.dtype = dtype
@@ -150,7 +154,7 @@ class Panels:
         k.call(kernel, s.kc, t.a_block + (t.ir - t.q0)*s.a_stride, t.h, t.b_panel, t.vectors*self.V, t.place, t.ld,
                t.cols, s.alpha, s.beta,
                k.select(useful, coming.start.as_(i8) + seen*self.WORD*coming.step, t.b_panel.as_(i8)),
-               k.select(useful, coming.step, 0))
+               k.select(useful, coming.step, 0), *((s.pc,) if self.FIELDS else ()))
 
     def finished(self, i: Value, j: Value, rows: Value, cols: Value, ir: Value, jr: Value) -> tuple[Value, ...]:
         """Where a tile is in C, as its rows lie there: its first row and column, how many of these, and its panels."""

@@ -22,7 +22,7 @@ from tilewright.expressions.epilogue import ADDED, ALPHA, BETA, Epilogue, Read, 
 from tilewright.expressions.program import REDUCED
 from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.jobs import Finish
-from tilewright.plans import lowering
+from tilewright.plans import lowering, semirings
 from tilewright.plans.cpu import Strides
 from tilewright.plans.lowering import Product
 from tilewright.plans.words import TILE_WORDS
@@ -173,9 +173,10 @@ def way_of(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilo
     product = Product(m, n, k, format_of(of.a.dtype), format_of(of.b.dtype), kind,
                       Strides(*_strides(of.a), *_strides(of.b), *c), of.threads, epilogue.text, sums,
                       of.beside, of.semiring)
+    states = semirings.state(of.semiring) > 0           # which only panels' loops keep
     aside = kind != sums or of.beside or lowering.aside(epilogue.text)
     whole = lowering.converting_pays(m, n, k, of.a.dtype == of.b.dtype) and sums != "i64"
-    if k and (whole or not aside or of.b_packed):
+    if k and (whole or not aside or of.b_packed or states):
         if by_columns and not of.b_packed:
             product = product.swapped
         planned = _planned(of, product, target)

@@ -142,14 +142,18 @@ class Host:
         source = shape.source_a if role == "a" else shape.source_b
         return self.address("scattered:emit_pack_scattered", target, shape.dtype, width, by.kind, by.pieces, source)
 
-    def driver(self, target: CpuTarget, algorithm: str, dtype: str, mr: int, nr: int, *sources: str) -> int:
-        """Of the loops around the kernels; `sources` are the formats of A and B, if packing converts any, and then
-        which of them was packed before."""
+    def driver(self, target: CpuTarget, algorithm: str, dtype: str, mr: int, nr: int, *sources: str,
+               prepacked: str = "", fields: int = 0) -> int:
+        """Of the loops around the kernels; `sources` are the formats of A and B, if packing converts any; prepacked:
+        which of them was packed before; fields: of a state that is kept (plans/semirings.py)."""
         if algorithm in ("dots", "stream"):
             return self.address(f"skinny:emit_{algorithm}", target, dtype, mr, nr)
         vectors = nr // target.lanes(itemsize(dtype))
         if algorithm == "packed":
-            return self.address("gemm:emit_gemm", target, dtype, mr, vectors, *sources)
+            more: tuple[Any, ...] = (prepacked,) * bool(prepacked)
+            if fields:
+                sources, more = sources or ("", ""), (prepacked, fields)
+            return self.address("gemm:emit_gemm", target, dtype, mr, vectors, *sources, *more)
         return self.address("in_place:emit_in_place", target, dtype, mr, vectors)
 
 

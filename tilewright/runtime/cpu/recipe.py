@@ -11,6 +11,7 @@ import numpy as np
 
 from tilewright.formats import FORMATS
 from tilewright.kernels.cpu import jobs
+from tilewright.plans import semirings
 from tilewright.plans.cpu import SHORT, CpuPlan, Shape, Strides, order
 from tilewright.plans.model import WAKE_ABOVE, WAKE_ONE
 from tilewright.plans.words import TILE_WORDS
@@ -99,7 +100,7 @@ class Recipe:
         self.conj, self.prepacked, self.tables, self.finish = conj, prepacked, tables or Tables(), finish
         sources = (shape.source_a, shape.source_b) if shape.source_a or shape.source_b or prepacked else ()
         self.function = host.driver(target, plan.algorithm, shape.dtype, plan.mr, plan.nr, *sources,
-                                    *((prepacked,) * bool(prepacked)))
+                                    prepacked=prepacked, fields=semirings.state(shape.semiring))
         self.added_in = shape.sums
         self.space = self.sums = 0
         # bytes of barriers with counters, which start at 0
@@ -155,6 +156,7 @@ class Recipe:
         # tiles of C that wait for the next block of k, for one of jc_ways
         waiting = (shape.out or self.tables.c) and cut.kc < shape.k
         self.sums = -(-shape.m // plan.mr) * plan.mr * cut.nc_panels * plan.nr * shape.itemsize if waiting else 0
+        self.sums *= semirings.fields(shape.semiring)
         self.b_bytes = _page(self.b_blocks * self.b_block)
         self.space = self.a_bytes + self.b_bytes + plan.jc_ways * self.sums
         pack_a, pack_b = (0 if role == self.prepacked else self._packing(role) for role in "ab")
