@@ -494,5 +494,6 @@ def install(monkeypatch: pytest.MonkeyPatch, devices: int = 1) -> FakeDriver:
     monkeypatch.setattr(module.workspaces, "zeros", {})
     monkeypatch.setattr(run, "_launches", {})
     monkeypatch.setattr(fast_path, "_entries", {})
+    monkeypatch.setattr(fast_path, "_fused", {})
     module._pool.cache_clear()
     return fake

@@ -440,4 +440,5 @@ def install(monkeypatch: pytest.MonkeyPatch, arch: str = "gfx942", devices: int 
         monkeypatch.setattr(kept, "found", {})
     monkeypatch.setattr(run, "_launches", {})
     monkeypatch.setattr(fast_path, "_entries", {})
+    monkeypatch.setattr(fast_path, "_fused", {})
     return fake

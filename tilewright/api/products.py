@@ -161,11 +161,20 @@ def matmul(
         repeated = library.platform.engine.repeated(library, a, b, out, alpha, plan)
         if repeated is not None:
             return repeated
+    asked = None
+    if (
+        library is not None and epilogue is not None and c is scale_a is scale_b is threads is None
+        and (type(beta) is int or type(beta) is float) and not beta and type(deterministic) is bool
+    ):
+        asked, repeated = library.platform.engine.repeated_fused(
+            library, a, b, out, alpha, epilogue, operands, (out_dtype, trans_a, trans_b, algorithm, plan))
+        if repeated is not None:
+            return repeated
     return _product(library, Call.checked(
         a, b, out, out_dtype=out_dtype, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, scale_a=scale_a,
         scale_b=scale_b, epilogue=epilogue, operands=operands, algorithm=algorithm, deterministic=deterministic,
         threads=threads, plan=plan,
-    ))
+    ), asked)
 
 
 def gemm(
@@ -198,10 +207,11 @@ def gemm(
     ))
 
 
-def _product(library: Library | None, call: Call) -> Any:
-    """What the call asks for. `library` is that of operands on a GPU; None: they are in the host's memory."""
+def _product(library: Library | None, call: Call, asked: Any = None) -> Any:
+    """What the call asks for. `library` is that of operands on a GPU; None: they are in the host's memory. `asked`:
+    what a product with an epilogue may be remembered as there."""
     if library is not None:
-        return library.platform.engine.matmul(call)
+        return library.platform.engine.matmul(call, asked)
     if not call.updates and numpy_products.overridden(call.a, call.b, call.out):
         return numpy_products.by_operands_class(call)
     if call.epilogue is not None:

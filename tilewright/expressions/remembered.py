@@ -26,19 +26,20 @@ def traced(function: Callable[..., Any], parameters: tuple[tuple[str, str], ...]
 
 def made(function: Callable[..., Any], how: tuple[Any, ...], make: Callable[[], Any]) -> Any:
     """What `make` makes of the function; `how` are other words that it depends on."""
-    key = _key(function, how)
-    if key is None:
+    key_of = key(function, how)
+    if key_of is None:
         return make()
-    found = _found.get(key)
+    found = _found.get(key_of)
     if found is None:
         if len(_found) >= MOST:
             _found.clear()
-        found = _found[key] = make(), function.__code__         # kept: so is its id
+        found = _found[key_of] = make(), function.__code__         # kept: so is its id
     return found[0]
 
 
-def _key(function: Any, how: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """None: it cannot be told whether the function is the same."""
+def key(function: Any, how: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """What a function that computes the same has, too, while its code is kept; `how` as in `made`. None: it cannot be
+    told whether the function is the same."""
     if type(function) is not FunctionType:
         return None
     code, space = function.__code__, function.__globals__

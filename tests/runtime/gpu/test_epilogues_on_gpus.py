@@ -179,6 +179,46 @@ def test_reductions(on):
     same_as_on_a_cpu(on, a[0], b, lambda acc: (tw.row_sum(tw.exp(acc * 0.1)), tw.column_max(acc)))
 
 
+def test_calls_like_earlier_ones_are_repeated(monkeypatch):
+    """By the fast path, and by the long way as soon as anything but addresses is another."""
+    on, long_way, factor = machine(monkeypatch, "sm_90a"), [], 2.0
+    whole = on.engine.matmul
+    monkeypatch.setattr(on.engine, "matmul", lambda *args: long_way.append(args) or whole(*args))
+
+    def f(acc, bias, res):
+        y = (acc + bias)*factor
+        return y + res, tw.relu(y)
+
+    def call(epilogue=f, out=None, seed=0, n=36, alpha=1, **operands):
+        """Whether the results came the long way."""
+        long_way.clear()
+        a, b = random(33, 40, seed=seed), random(40, n, seed=seed + 1)
+        given = {"bias": on.array(random(n, seed=seed)), "res": on.array(random(33, n))} | operands
+        wanted = f(a.astype(float) @ b * alpha, **{x: getattr(y, "host", y).copy() for x, y in given.items()})
+        found = tw.matmul(on.array(a), on.array(b), out, epilogue=epilogue, operands=given, alpha=alpha)
+        on.finish()
+        for x, y, z in zip(found, wanted, out or (None, None), strict=True):
+            assert z is None or x is z
+            np.testing.assert_allclose(x.host, y, rtol=1e-5, atol=1e-5)
+        return bool(long_way)
+
+    memory = on.array(np.zeros((66, 36), np.float32))
+    upper, lower = memory[:33], memory[33:]
+    made = tw.epilogue(f, bias="row", res="full")
+    for how in ({}, {"out": (upper, lower)}, {"epilogue": made}, {"out": (None, lower)}, {"n": 72}):
+        assert call(**how)
+        assert not call(**how, seed=5)
+    assert not call(alpha=0.5)
+    assert call(out=(upper, None), res=upper)           # an operand is written to
+    factor = 3.0
+    assert call()
+    assert not call()
+    for other in ({"epilogue": lambda acc, bias, res: f(acc, bias, res)},       # traced in every call
+                  {"res": on.array(random(33, 72)[:, ::2])}, {"bias": random(36)}):     # copied in every call
+        assert call(**other)
+        assert call(**other)
+
+
 def test_what_is_refused(on):
     a, b = on.array(random(8, 16)), on.array(random(16, 8))
     for options, error, message in [

@@ -70,11 +70,20 @@ class Engine:
         asked = fast_path.signature(library, a, b, out, plan)
         return None if asked is None else fast_path.multiply(library, asked, a, out, float(alpha))
 
-    def matmul(self, call: Call) -> Any:
+    def repeated_fused(self, library: Library, a: Any, b: Any, out: Any, alpha: Any, epilogue: Any, operands: Any,
+                       options: tuple[Any, ...]) -> tuple[fast_path.Asked | None, Any]:
+        """The same with an epilogue; and what it may be remembered as, if it may."""
+        if not alpha or not _is_plain(alpha):
+            return None, None
+        asked = fast_path.fused_signature(library, a, b, out, epilogue, operands, options)
+        return asked, None if asked is None else fast_path.multiply_fused(library, asked, a, out, float(alpha))
+
+    def matmul(self, call: Call, asked: fast_path.Asked | None = None) -> Any:
         """The call's product, for arrays of one library on one device: the shapes, dtypes and errors of matmul.
 
         It runs on the stream that is the caller's at the moment, and the result is an array of the caller's library.
-        c may be a number. `threads` has no meaning here.
+        c may be a number. `threads` has no meaning here. `asked`: of fast_path, if a call like this with an epilogue
+        may be remembered.
         """
         arguments.refuse(f"on {self.platform.name}s",
                          algorithm=call.algorithm if self.platform is HIP else None)
@@ -99,7 +108,7 @@ class Engine:
             call, blocked = blocks.taken(run, call, looks)
             a, b = self._operands(run, call, looks, blocked)
             if call.epilogue is not None:
-                results = fused_products.product(run, library, call, looks, a, b)
+                results = fused_products.product(run, library, call, looks, a, b, None if blocked else asked)
                 if library.waits:
                     run.synchronize()
                 return results
@@ -114,9 +123,9 @@ class Engine:
             if library.waits:
                 run.synchronize()
             if plain and not blocked and not call.beta and _is_plain(call.alpha):
-                asked = fast_path.signature(library, call.a, call.b, call.out, call.plan)
-                if asked is not None and len(run.steps) == 1 and run.steps[0]:
-                    fast_path.remember(asked[0], product.user_shape, *run.steps[0])
+                like = fast_path.signature(library, call.a, call.b, call.out, call.plan)
+                if like is not None and len(run.steps) == 1 and run.steps[0]:
+                    fast_path.remember(like[0], product.user_shape, *run.steps[0])
         finally:
             run.free()
         return call.out if new is None else library.result(new, named["a"])

@@ -1,18 +1,27 @@
 """The fast path of a product on a GPU: it differs from an earlier one in the addresses of its matrices only.
 
 What makes two products alike is in a key, made of what the library itself says about plain arrays. Nothing else is
-looked at: no shadow, no rule, no plan.
+looked at: no shadow, no rule, no plan. With an epilogue the key has its function, too (expressions/remembered.py), and
+its operands and results; products that need a copy, a second kernel or a number of the host's in the GPU's memory are
+not remembered.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.expressions import remembered
+from tilewright.expressions.epilogue import Epilogue
 from tilewright.runtime.gpu.arrays import Library
 from tilewright.runtime.gpu.recipe import Recipe
+
+if TYPE_CHECKING:
+    from tilewright.rules.call import Call
+    from tilewright.rules.fusing import Fused
 
 MOST = 4096
 ALIGNMENT = 15  # bits of an address that matter to a plan
@@ -29,7 +38,22 @@ class Entry(NamedTuple):
     spans: tuple[tuple[int, int], ...]  # of A, B and C: the bytes they reach over, from their addresses on
 
 
+class FusedEntry(NamedTuple):
+    """How a product with an epilogue was done. Addresses are those of A, B, operands by the caller's order, results."""
+
+    recipe: Recipe
+    device: int
+    results: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]
+    spans: tuple[tuple[int, int], ...]  # of each address
+    order: tuple[int, ...]  # of the addresses: C's, then those that the recipe takes besides
+    function: Any  # the ids of what it consists of are in the key
+
+
+Asked = tuple[tuple[Any, ...], tuple[int, ...]]  # a key, and addresses
+MISSING = None, 0  # a result that is to be made
+
 _entries: dict[tuple[Any, ...], Entry] = {}
+_fused: dict[tuple[Any, ...], FusedEntry] = {}
 
 
 def signature(library: Library, a: Any, b: Any, out: Any, plan: Any) -> tuple[tuple[Any, ...], int, int, int] | None:
@@ -81,8 +105,76 @@ def multiply(library: Library, asked: tuple[Any, ...], a: Any, out: Any, alpha: 
     return out
 
 
+def fused_signature(library: Library, a: Any, b: Any, out: Any, epilogue: Any, operands: Any, options: tuple[Any, ...]
+                    ) -> Asked | None:
+    """As `signature`, of a product with an epilogue, with the addresses of a, b, operands and results. `options`: what
+    else the caller has asked for. None for a function that has to be traced in every call."""
+    function = id(epilogue) if type(epilogue) is Epilogue else remembered.key(epilogue, ())
+    if function is None or not (operands is None or type(operands) is dict):
+        return None
+    plain = library.plain
+    found: list[Any] = [plain(a), plain(b)]
+    if operands:
+        found += map(plain, operands.values())
+    for x in out if type(out) is tuple else (out,):
+        found.append(MISSING if x is None else plain(x))
+    if None in found:
+        return None
+    what, at = zip(*found)
+    return (library, what, tuple([x & ALIGNMENT for x in at]), function, *(operands or ()), options), at
+
+
+def remember_fused(asked: Asked, call: Call, recipe: Recipe, device: int, f: Fused, matrices: Sequence[NDArray[Any]],
+                   results: Sequence[NDArray[Any]]) -> None:
+    """Remember what a product came to: `matrices` are shadows of A and B, `results` of its results, the first of which
+    is C."""
+    if len(_fused) >= MOST:
+        _fused.clear()
+    operands = {x.name: shadow for x, shadow in zip(f.epilogue.operands, f.operands)}
+    names, first = list(call.operands or ()), 2 + len(operands)
+    order = first, *(2 + names.index(x) for x in operands), *range(first + 1, first + len(results))
+    spans = map(_span, (*matrices, *(operands[x] for x in names), *results))
+    _fused[asked[0]] = FusedEntry(recipe, device, tuple((x.shape, x.dtype) for x in results), tuple(spans), order,
+                                  call.epilogue)
+
+
+def multiply_fused(library: Library, asked: Asked, a: Any, out: Any, alpha: float) -> Any:
+    """As `multiply`, with an epilogue."""
+    try:
+        found = _fused.get(asked[0])
+    except TypeError:  # what cannot be hashed, of which the long way has words
+        return None
+    if found is None:
+        return None
+    recipe, device, results, spans, order, _ = found
+    stream, first, at = library.stream(a, device), len(spans) - len(results), [*asked[1]]
+    outs = [*out] if type(out) is tuple else [out]
+    if missing := len(spans) - len(at):
+        outs, at = outs + [None]*missing, at + [0]*missing
+    for i, (shape, dtype) in enumerate(results, first):
+        if not at[i]:
+            outs[i - first] = new = library.empty(shape, dtype, device, stream)
+            at[i] = library.pointer(new)
+            if at[i] & ALIGNMENT:
+                return None
+        elif _overlap(at, spans, i):
+            return None
+    recipe.run(at[0], at[1], at[order[0]], alpha, 0.0, stream, 0, 0, *[at[i] for i in order[1:]])
+    return tuple(outs) if len(outs) > 1 else outs[0]
+
+
+def _overlap(at: Sequence[int], spans: Sequence[tuple[int, int]], which: int) -> bool:
+    """May this one have memory of any other?"""
+    low, high = at[which] + spans[which][0], at[which] + spans[which][1]
+    for i, (begin, end) in enumerate(spans):
+        if low < at[i] + end and at[i] + begin < high and i != which:
+            return True
+    return False
+
+
 def forget() -> None:
     _entries.clear()
+    _fused.clear()
 
 
 def _span(x: NDArray[Any]) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from tilewright.expressions.epilogue import ADDED, BETA, DEFAULT, Epilogue, Read
 from tilewright.plans import gpu as plans
 from tilewright.rules import arguments, fusing, shapes
 from tilewright.rules.call import Call, Product, decide
-from tilewright.runtime.gpu import arrays, epilogues
+from tilewright.runtime.gpu import arrays, epilogues, fast_path
 from tilewright.runtime.gpu.operands import address, format_of, letter
 
 if TYPE_CHECKING:
@@ -40,8 +40,10 @@ def named(call: Call) -> dict[str, Any]:
         f"{call.out_name}[{i}]": x for i, x in enumerate(call.out if isinstance(call.out, tuple) else ())}
 
 
-def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a: Array, b: Array) -> Any:
-    """The results of the call, an array of the library or a tuple of them. a and b are as they are multiplied."""
+def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a: Array, b: Array,
+            alike: fast_path.Asked | None = None) -> Any:
+    """The results of the call, an array of the library or a tuple of them. a and b are as they are multiplied. `alike`:
+    what the call may be remembered as."""
     c = looks["c"].shadow if "c" in looks else call.c
     asked = call.out_dtype if isinstance(call.out_dtype, tuple) else (call.out_dtype,)
     wide = "f64" if any(x is not None and formats.find(x) is formats.get("f64") for x in asked) else None
@@ -69,8 +71,11 @@ def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a:
         targets.append(_checked(looks[name].shadow, name, shape, dtype))
     if all(x.size for x in targets):
         _compute(run, p, f, targets, frozenset(x for x in given or () if f"operands[{x!r}]" not in looks))
+    if alike is not None and len(run.steps) == 1 and run.steps[0] and not run.blocks:   # one launch, of arrays as given
+        (recipe,) = run.steps[0]
+        fast_path.remember_fused(alike, call, recipe, run.on.index, f, (p.a, p.b), targets)
     delivered = tuple(library.result(x, call.a) if y is None else y for x, y in zip(results, given_outs))
-    return delivered if len(delivered) > 1 else call.out if call.out is not None else delivered[0]
+    return delivered if len(delivered) > 1 else delivered[0]
 
 
 def _checked(out: Array, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -204,4 +209,4 @@ def _multiply(run: Run, a: Array, b: Array, alpha: Any, epilogue: Epilogue, read
     recipe = run.recipe(a, b, c, fused=fused)
     beside = recipe.beside((), [address(x) for x in (*read, *others)])
     recipe.run(address(a), address(b), address(c), alpha, 0.0, run.stream, *beside)
-    run.steps.append(None)
+    run.steps.append((recipe,))
