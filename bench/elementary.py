@@ -1,13 +1,13 @@
-"""How far exp, log, tanh and erf of kernels are from the exact ones, and where their coefficients come from.
+"""How far exp, log, tanh, erf and gelu of kernels are from the exact ones, and where their coefficients come from.
 
     python bench/elementary.py                  the largest errors: of f32 over all numbers, of f64 over samples
     python bench/elementary.py --coefficients   minimax polynomials by Remez's algorithm, in 80 decimal digits
 
-Of erf only f32 is compared, with Python's math.erf of samples, and f64 in tests/ir/test_elementary.py.
+erf and gelu of f32 are compared with those of f64, which tests/ir/test_elementary.py compares with 40 decimal digits.
 
 An error is |y - exact| in ulp: units in the last place of the exact result, which for subnormal ones is that of the
-smallest normal number. The exact ones are NumPy's in float64 and in long double, of which this needs 64 bits of
-precision (x86).
+smallest normal number; of gelu for x < 0 that of x/2. The exact ones are NumPy's in float64 and in long double, of
+which this needs 64 bits of precision (x86).
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ import numpy as np
 
 from tilewright.expressions.operations import OPERATIONS
 from tilewright.ir import Function, Kernel, f32, f64, i64, ptr, vec
-from tilewright.ir.elementary import ERF_SMALL, TANH_SMALL
+from tilewright.ir.elementary import F32, F64, TANH_SMALL
 from tilewright.runtime.run import run
 
-NAMES = ("exp", "log", "tanh", "erf")
+NAMES = ("exp", "log", "tanh", "erf", "gelu")
+WITHOUT = ("erf", "gelu")  # a function of NumPy
 TWO_PER_ROOT_OF_PI = Decimal("1.12837916709551257389615890312154517168810125865799771368817144342128493688")
 BLOCK = 1 << 18  # numbers at once: they stay in cache
 SAMPLES = 1 << 24  # of f64, in each range
@@ -45,25 +46,31 @@ def emit(name: str, T: Any, V: int) -> Function:
     return k.function
 
 
-def errors(y: Any, exact: Any) -> Any:
-    """In ulp; infinite where an infinity, a NaN or a sign is wrong."""
+def errors(y: Any, exact: Any, scale: Any) -> Any:
+    """In ulp of `scale`; infinite where an infinity, a NaN or a sign is wrong."""
     info = np.finfo(y.dtype)
-    rounded = exact.astype(y.dtype)
+    rounded = scale.astype(y.dtype)
     ulp = np.spacing(np.maximum(np.abs(rounded), info.smallest_normal)).astype(exact.dtype)
-    over = np.abs(rounded) > np.abs(exact)  # which may have made it a power of two, where ulps double
+    over = np.abs(rounded) > np.abs(scale)  # which may have made it a power of two, where ulps double
     ulp = np.where(over & (np.abs(rounded) > info.smallest_normal) & (np.frexp(rounded)[0] == 0.5), ulp / 2, ulp)
+    rounded = exact.astype(y.dtype)
     finite = np.isfinite(rounded) & np.isfinite(y)
     found = np.where(finite, np.abs(y.astype(exact.dtype) - exact) / ulp, np.where(y == rounded, 0, np.inf))
     both_nan = np.isnan(y) & np.isnan(exact)
-    return np.where(both_nan, 0, np.where(np.signbit(y) == np.signbit(exact), found, np.inf))
+    return np.where(both_nan, 0, np.where((np.signbit(y) == np.signbit(exact)) | (y == 0), found, np.inf))
 
 
 def worst(name: str, T: Any, wide: Any, blocks: Iterator[Any]) -> tuple[float, Any]:
     """The largest error, and of which x."""
     function, y, found = emit(name, T, 32 // T.bytes), np.empty(BLOCK, T.numpy), (-1.0, None)
+    exactly, exact = emit(name, f64, 4), np.empty(BLOCK)
     for x in blocks:
         run(function, BLOCK, x, y)
-        error = errors(y, OPERATIONS[name].numpy(x.astype(wide)).astype(wide))
+        if name in WITHOUT:
+            run(exactly, BLOCK, x.astype(wide), exact)
+        else:
+            exact = OPERATIONS[name].numpy(x.astype(wide)).astype(wide)
+        error = errors(y, exact, np.where(x < 0, x.astype(wide) / 2, exact) if name == "gelu" else exact)
         at = int(error.argmax())
         if error[at] > found[0]:
             found = float(error[at]), x[at]
@@ -73,12 +80,6 @@ def worst(name: str, T: Any, wide: Any, blocks: Iterator[Any]) -> tuple[float, A
 def every_f32() -> Iterator[Any]:
     for start in range(0, 1 << 32, BLOCK):
         yield np.arange(start, start + BLOCK, dtype=np.uint32).view(np.float32)
-
-
-def some_f32() -> Iterator[Any]:
-    rng = np.random.default_rng(1)
-    for _ in range(SAMPLES // BLOCK):
-        yield rng.uniform(-4, 4, BLOCK).astype(np.float32)
 
 
 def some_f64(name: str) -> Iterator[Any]:
@@ -171,6 +172,10 @@ def _erf(x: Decimal) -> Decimal:
     return total * (-x * x).exp() * TWO_PER_ROOT_OF_PI
 
 
+def _root(x: Decimal) -> Decimal:
+    return (1 - _erf(x)).sqrt()
+
+
 def _erf_small(z: Decimal) -> Decimal:
     return _erf(z.sqrt()) / z.sqrt() - 1 if z > Decimal("1e-40") else TWO_PER_ROOT_OF_PI - 1
 
@@ -187,13 +192,23 @@ def coefficients() -> None:
         for T, degree in zip((np.float32, np.float64), degrees):
             c, error = remez(f, low, high, degree)
             print(f"{name} {T.__name__}, error {error:.2e}:", *(float(T(x)).hex() for x in c))
-    small = Decimal(str(ERF_SMALL))
-    for T, near, far, end in (np.float32, 5, 6, "3.95"), (np.float64, 10, 18, "5.95"):
-        # of the second one the error of erf counts
-        for name, (c, error) in (("erf", remez(_erf_small, Decimal(0), small * small, near)), (
-                "erfc", remez(lambda x: -(1 - _erf(x)).ln(), small, Decimal(end), far,
-                              lambda x: (1 - _erf(x)) / _erf(x)))):
+    # Of 1 - erf the error of erf counts, of gelu's polynomial that of gelu, of erf near 0 that of f32's.
+    # The constant of f32's 1 - erf, near 1, is rounded before the other coefficients are fitted.
+    first = Decimal(float.fromhex("0x1.017a48p0"))
+    for T, F, near, far, f, weight in (
+        (np.float32, F32, 6, 6, lambda x: (_root(x).sqrt() - first) / x,
+         lambda x: 4 * x * _root(x) * _root(x).sqrt() / _erf(x)),
+        (np.float64, F64, 10, 18, lambda x: -(1 - _erf(x)).ln(), lambda x: (1 - _erf(x)) / _erf(x)),
+    ):
+        small, end = Decimal(str(F.erf_small)), Decimal(str(F.erf_end))
+        of_erf = (lambda z: 1 / (1 + _erf_small(z))) if F is F32 else (lambda z: Decimal(1))
+        for name, (c, error) in (("erf", remez(_erf_small, Decimal(0), small * small, near, of_erf)),
+                                 ("erfc", remez(f, small, end, far, weight))):
             print(f"{name} {T.__name__}, error {error:.2e}:", *(float(T(x)).hex() for x in c))
+    half = Decimal("0.5").sqrt()
+    c, error = remez(lambda t: (_root(t * half) - 1) / t, Decimal("0.01"), Decimal("5.6"), 11,
+                     lambda t: 2 * t * _root(t * half) / (1 + _erf(t * half)))
+    print(f"gelu float32, error {error:.2e}:", *(float(np.float32(x)).hex() for x in c))
 
 
 def main() -> None:
@@ -206,8 +221,9 @@ def main() -> None:
         return
     with np.errstate(all="ignore"):
         for name in options.only:
-            of_f64, of_f32 = (f64, np.longdouble, some_f64(name)), (f32, np.float64, every_f32())
-            for T, wide, blocks in (of_f64, of_f32) if name != "erf" else ((f32, np.float64, some_f32()),):
+            of_f64 = f64, np.longdouble, some_f64(name)
+            of_f32 = f32, np.float64, every_f32()
+            for T, wide, blocks in (of_f32,) if name in WITHOUT else (of_f64, of_f32):
                 error, x = worst(name, T, wide, blocks)
                 print(f"{name} {T}: {error:.3f} ulp, of {float(x).hex()}", flush=True)
 

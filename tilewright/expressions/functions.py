@@ -76,12 +76,12 @@ def silu(x: Any) -> Any:
 
 
 def gelu(x: Any, approximate: str = "none") -> Any:
-    """x Φ(x), Φ the normal distribution, by erf; approximate="tanh": by tanh, as torch's function of this name."""
+    """x Φ(x), Φ the normal distribution; approximate="tanh": by tanh, as torch's function of this name."""
     if approximate == "tanh":
         return 0.5 * x * (1.0 + tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x))))
     if approximate != "none":
         raise ValueError(f'approximate must be "none" or "tanh", not {approximate!r}')
-    return 0.5 * x * (1.0 + erf(x * math.sqrt(0.5)))
+    return apply("gelu", x)
 
 
 def pairs(acc: Any) -> tuple[Any, Any]:

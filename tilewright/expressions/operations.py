@@ -44,6 +44,13 @@ def _error_function(x: Any) -> Any:
     return np.vectorize(erf, otypes=[np.float64])(x)
 
 
+def _gelu(x: Any) -> Any:
+    """x Φ(x) of each element, exact where Φ(x) is small."""
+    from math import erfc
+    x = np.asarray(x, np.float64)
+    return 0.5 * x * np.vectorize(erfc, otypes=[np.float64])(x * -np.sqrt(0.5))
+
+
 def bits_set(x: Any) -> Any:
     """How many bits of each integer, of its own format, are one. NumPy has a function for it from 2.0 on."""
     x = np.asarray(x)
@@ -70,6 +77,7 @@ _ALL = (
     Operation("log", np.log, lambda k, x: k.log(x), ("float",)),
     Operation("tanh", np.tanh, lambda k, x: k.tanh(x), ("float",)),
     Operation("erf", _error_function, lambda k, x: k.erf(x), ("float",)),
+    Operation("gelu", _gelu, lambda k, x: k.gelu(x), ("float",)),
     Operation("sqrt", np.sqrt, lambda k, x: k.sqrt(x), ("float",)),
     Operation("lt", np.less, lambda k, x, y: x < y, gives="bool"),
     Operation("le", np.less_equal, lambda k, x, y: x <= y, gives="bool"),

@@ -104,7 +104,7 @@ class Expression:
     @cached_property
     def flops(self) -> int:
         """Operations for each element; an elementary function counts as twenty."""
-        return sum(20 if line.operation in ("exp", "log", "tanh", "erf") else 1 for line in self.lines)
+        return sum(20 if line.operation in ("exp", "log", "tanh", "erf", "gelu") else 1 for line in self.lines)
 
     def evaluate(self, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
         """The results of NumPy's arrays, or numbers, by name, which broadcast: floats are computed in float64. It is

@@ -1,9 +1,9 @@
-"""abs, sqrt, exp, log, tanh and erf of a kernel's values, and what the operators - and / record.
+"""abs, sqrt, exp, log, tanh, erf and gelu of a kernel's values, and what the operators - and / record.
 
-exp, log, tanh and erf are expressions over the layer's own operations, without a library or a branch: a range
+exp, log, tanh, erf and gelu are expressions over the layer's own operations, without a library or a branch: a range
 reduction, a polynomial of fused multiply-adds, powers of two made of their bits. Every step is rounded as IEEE 754 says
 on every target and in the simulator, so results have the same bits everywhere. Errors are measured by
-bench/elementary.py, for f32 over all numbers (erf: samples), and held by tests/ir/test_elementary.py.
+bench/elementary.py, for f32 over all numbers, and held by tests/ir/test_elementary.py.
 
 Formats of 16 bits are computed in f32 and rounded once more.
 """
@@ -62,6 +62,12 @@ def erf(k: Kernel, x: Value) -> Value:
     return _through_f32(k, _erf, _float("erf", x), x)
 
 
+def gelu(k: Kernel, x: Value) -> Value:
+    """x Φ(x) of floats, Φ the normal distribution, computed as x/2 + |x/2| erf |x/√2|: within 2 ulp for x > 0, within
+    2 ulp of x/2 for x < 0, where the sum cancels; 0 below -5.55 (f64: -8.42), NaN of -inf."""
+    return _through_f32(k, _gelu, _float("gelu", x), x)
+
+
 # ---- what the operators of values record
 
 def negate(k: Kernel, x: Value) -> Value:
@@ -116,12 +122,13 @@ class _Format:
     per_ln2: float                  # 1 / ln 2
     exp_ends: tuple[float, float]   # e^x is 0 from here down when rounded, infinite from here up
     tanh_end: float                 # tanh x is 1 from here up when rounded
+    erf_small: float                # from here up 1 - erf is one expression, below erf is a polynomial
     erf_end: float                  # erf x is 1 from here up when rounded
     exp: Sequence[float]            # (e^r - 1 - r) / r^2, |r| <= ln 2 / 2
     log: Sequence[float]            # (log((1 + s) / (1 - s)) / s - 2) / z of z = s^2, |s| <= (sqrt 2 - 1)/(sqrt 2 + 1)
     tanh: Sequence[float]           # (tanh(x) / x - 1) / y of y = x^2, |x| <= TANH_SMALL
-    erf: Sequence[float]            # erf(x) / x - 1 of x^2, |x| <= ERF_SMALL
-    erfc: Sequence[float]           # -log(1 - erf x) of x, ERF_SMALL <= x <= erf_end
+    erf: Sequence[float]            # erf(x) / x - 1 of x^2, |x| <= erf_small
+    erfc: Sequence[float]           # of x, erf_small <= x <= erf_end: f32 (1 - erf x)^(1/4), f64 -log(1 - erf x)
 
     @property
     def round(self) -> float:
@@ -135,25 +142,31 @@ class _Format:
 
 
 TANH_SMALL = 0.55                   # just beyond atanh(1/2)
-ERF_SMALL = 0.9                     # beyond, 1 - erf is 1/5 and less
+
+# Of f32: sqrt(1 - erf(t / sqrt 2)) = 1 + t * polynomial of t, 0 <= t <= GELU_END, where its square is below 2^-25.
+GELU_END = 5.55
+GELU = tuple(map(float.fromhex, (
+    "-0x1.988468p-2", "-0x1.45ebc0p-4", "0x1.1c34dep-5", "0x1.6446dcp-7", "-0x1.b0effep-9", "-0x1.ef4b78p-12",
+    "-0x1.4f3bb8p-13", "0x1.0e402cp-12", "-0x1.611554p-14", "0x1.b9da1cp-17", "-0x1.198162p-20", "0x1.2758d4p-25")))
 
 F32 = _Format(
     i32, 23, 127, (float.fromhex("0x1.62e4p-1"), float.fromhex("0x1.7f7d1cp-20")),
-    float.fromhex("0x1.715476p0"), (-104.0, 89.0), 10.0, 3.95,
+    float.fromhex("0x1.715476p0"), (-104.0, 89.0), 10.0, 1.15, 4.0,
     exp=tuple(map(float.fromhex, (
         "0x1p-1", "0x1.555556p-3", "0x1.5554eap-5", "0x1.1110acp-7", "0x1.6d432ap-10", "0x1.a17dd6p-13"))),
     log=tuple(map(float.fromhex, ("0x1.555556p-1", "0x1.9999ecp-2", "0x1.245c08p-2", "0x1.ddd97cp-3"))),
     tanh=tuple(map(float.fromhex, (
         "-0x1.555554p-2", "0x1.110ff4p-3", "-0x1.b9a2eep-5", "0x1.5d3e2ap-6", "-0x1.b1eec2p-8"))),
     erf=tuple(map(float.fromhex, (
-        "0x1.06eba6p-3", "-0x1.8127p-2", "0x1.ce1ec2p-4", "-0x1.b6cbaap-6", "0x1.48be4ep-8", "-0x1.40683p-11"))),
+        "0x1.06eba6p-3", "-0x1.81271cp-2", "0x1.ce2740p-4", "-0x1.b79e3cp-6", "0x1.5179cep-8", "-0x1.931dccp-11",
+        "0x1.1f934ap-14"))),
     erfc=tuple(map(float.fromhex, (
-        "0x1.5d142ap-13", "0x1.20b752p0", "0x1.4621bcp-1", "0x1.aa730cp-4", "-0x1.6d9caap-6", "0x1.91cc7cp-9",
-        "-0x1.9fb1c8p-13"))))
+        "0x1.017a48p0", "-0x1.3d4b1ep-2", "-0x1.f92148p-5", "-0x1.aa8264p-5", "0x1.1243fap-4", "-0x1.70358ap-6",
+        "0x1.adaf54p-9", "-0x1.7efd6ep-13"))))
 
 F64 = _Format(
     i64, 52, 1023, (float.fromhex("0x1.62e42feep-1"), float.fromhex("0x1.a39ef35793c76p-33")),
-    float.fromhex("0x1.71547652b82fep0"), (-746.0, 710.0), 20.0, 5.95,
+    float.fromhex("0x1.71547652b82fep0"), (-746.0, 710.0), 20.0, 0.9, 5.95,
     exp=tuple(map(float.fromhex, (
         "0x1p-1", "0x1.5555555555557p-3", "0x1.5555555555558p-5", "0x1.11111111100dbp-7", "0x1.6c16c16c151fap-10",
         "0x1.a01a01abe8228p-13", "0x1.a01a01acfb134p-16", "0x1.71de02313675ep-19", "0x1.27e4ccce00c64p-22",
@@ -258,13 +271,31 @@ def _tanh(k: Any, x: Value) -> Value:
 
 
 def _erf(k: Any, x: Value) -> Value:
-    """Of |x|: a polynomial near 0, elsewhere 1 - e^-y, y another one."""
-    F, t = _format(x.type), x.type
-    size = k.abs(x)
-    small = k.fma(size, _polynomial(k, F.erf, x*x), size)
-    p, n = _reduced_exp(k, -_polynomial(k, F.erfc, k.min(F.erf_end, size)))
-    large = 1.0 - p * _power(k, n + F.bias, t)
-    return _signed(k, k.select(size < ERF_SMALL, small, large), x)
+    return _signed(k, _erf_of_size(k, k.abs(x)), x)
+
+
+def _erf_of_size(k: Any, size: Value) -> Value:
+    """Of numbers >= 0: a polynomial near 0, elsewhere 1 - y^4 (f64: 1 - e^-y), y another one."""
+    F, t = _format(size.type), size.type
+    small = k.fma(size, _polynomial(k, F.erf, size*size), size)
+    y = _polynomial(k, F.erfc, k.min(F.erf_end, size))
+    if F is F32:
+        square = y * y
+        large = k.fma(-square, square, k.constant(t, 1.0))
+    else:
+        p, n = _reduced_exp(k, -y)
+        large = 1.0 - p * _power(k, n + F.bias, t)
+    return k.select(size < F.erf_small, small, large)
+
+
+def _gelu(k: Any, x: Value) -> Value:
+    """x/2 + |x/2| erf |x/√2|; of f32 that erf is 1 - p^2, p one polynomial for all x."""
+    t, half, size = x.type, x * 0.5, k.abs(x)
+    if _format(t) is F32:
+        size = k.min(GELU_END, size)
+        p = _polynomial(k, (1.0, *GELU), size)
+        return k.fma(k.abs(half), k.fma(-p, p, k.constant(t, 1.0)), half)
+    return k.fma(k.abs(half), _erf_of_size(k, size * math.sqrt(0.5)), half)
 
 
 def _signed(k: Any, size: Value, x: Value) -> Value:
