@@ -218,8 +218,9 @@ class Operands(NamedTuple):
         return a, b, c
 
     def as_batch(self) -> Operands | None:
-        """The same with the outer axis of m, or that of n, as the batch; None if products are not matrices then, or
-        have fewer than ROWS rows or columns."""
+        """The same with the outer axis of m, or that of n, as the batch; None if products are not matrices then, have
+        fewer than ROWS rows or columns, or are not read as fast as by tables: a is contiguous along neither axis,
+        or b not along n."""
         (nb, nm, nn, nk), (a, b, c) = self.counts, self[:3]
         if nb or nk > 1 or (nm, nn) not in ((2, 1), (1, 2)):
             return None
@@ -228,7 +229,9 @@ class Operands(NamedTuple):
         else:
             b = b.swapaxes(0, 1)
             a, c = strided(a, (b.shape[0], *a.shape), (0, *a.strides)), c.swapaxes(0, 1)
-        return Operands(a, b, c, (1, 1, 1, nk)) if c.shape[3 - nm] >= ROWS else None
+        if c.shape[3 - nm] < ROWS or a.itemsize not in a.strides[1:] or b.itemsize != b.strides[-1]:
+            return None
+        return Operands(a, b, c, (1, 1, 1, nk))
 
 
 def merged(a: Array, b: Array, c: Array, found: Groups) -> Operands:

@@ -26,6 +26,8 @@ CASES = {
     "ea,ebc->bac": ("", "", "across"),
     "ea,ecd->cad": ("", "", "any"),
     "gbea,gce->gcba": ("", "across", ""),       # the operands change places
+    "ge,faeb->gbaf": ("", "squares", "squares"),    # B contiguous along b, C along f
+    "ge,acef->gcfa": ("", "squares", "squares"),    # 19 columns of C are no multiple of a square
 }
 
 

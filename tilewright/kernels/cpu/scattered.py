@@ -12,7 +12,10 @@ are arrays of i64 (runtime/cpu/tables.py makes them), and take the strides' plac
                                             block of k
 
 So a panel is read in runs by vectors, whichever axes it consists of. KIND says in which direction runs lie: "across"
-lines, of which each vector meets at most PIECES; "along" k; or "any", where there are none.
+lines, of which each vector meets at most PIECES; "along" k; or "any", where there are none. B and C may be contiguous
+along different axes of n; then the columns are in an order (tables.tiled) in which each PIECES of them are a run of C,
+and the same run one element on in B follows. Of such "squares" a run counts groups of PIECES lines; they are read along
+B's axis and transposed in registers.
 """
 from __future__ import annotations
 
@@ -26,6 +29,8 @@ from tilewright.kernels.cpu.packing import ROWS, transpose
 from tilewright.kernels.narrow import memory_type, widened
 from tilewright.targets.cpu import CpuTarget
 
+AHEAD = 4               # vectors of steps by which a line's prefetch runs ahead
+
 
 def table(k: Kernel, address: Value, fields: int) -> Value:
     return k.pointer(address, i64).view(fields, 1)
@@ -37,31 +42,35 @@ def emit_pack_scattered(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, PI
     T, S = TYPES[dtype], memory_type(SOURCE or dtype)
     V = target.lanes(T.bytes)
     GROUPS = -(-WIDTH // V)
-    name = f"pack_{dtype}_{WIDTH}_scattered_{KIND}" + f"_{PIECES}"*(KIND == "across")
+    name = f"pack_{dtype}_{WIDTH}_scattered_{KIND}" + f"_{PIECES}"*(KIND in ("across", "squares"))
     k = Kernel(name + (f"_from_{SOURCE}" if SOURCE else ""), kc=i64, width=i64, valid=i64,
                source=ptr(S, strided=True), lines=i64, steps=i64, dst=ptr(T))
     kc, width, valid, source, lines, steps, dst = k.args
     lines, steps, dst = table(k, lines, LINE_FIELDS), table(k, steps, STEP_FIELDS), dst.view(width, 1)
 
-    def read(at: Value, mask: Value | None = None) -> Value:
-        return widened(k, k.load(at, vec(S, V), S.bytes, mask), SOURCE, T)
+    def read(at: Value, mask: Value | None = None, length: int = V) -> Value:
+        return widened(k, k.load(at, vec(S, length), S.bytes, mask), SOURCE, T)
 
-    def one_by_one(row: Value, start: Value) -> None:
-        with k.loop(valid) as i:
+    def one_by_one(row: Value, start: Value, first: Value | int = 0, end: Value = valid) -> None:
+        with k.loop(end, first) as i:
             dst[row, i] = widened(k, k.load(start + lines[i, 0]), SOURCE, T)
+
+    def coming(p: Value) -> tuple[Value, Value]:
+        """The offset of a later step, of this panel or the one after it, and the line at which that panel begins."""
+        beyond = p >= kc
+        return steps[k.min(k.select(beyond, p - kc, p), kc - 1), 0], k.select(beyond, valid, 0)
 
     if KIND == "across":
         groups = [_pieces(k, lines, valid, g*V, V, PIECES) for g in range(GROUPS)]
         whole = groups[0].single
         for g in groups[1:]:
             whole = whole & g.single
-        first, last = [g.starts[0] for g in groups], k.max(kc - 1, 0)
 
         def rows(several: bool) -> None:
             with k.loop(kc) as p:
-                row, coming = source + steps[p, 0], source + steps[k.min(p + ROWS, last), 0]
-                for start in first:
-                    k.prefetch(coming + start, locality=2)
+                row, (offset, panel) = source + steps[p, 0], coming(p + ROWS)
+                for number in range(GROUPS):
+                    k.prefetch(source + (offset + lines[panel + number*V, 0]), locality=2)
                 for number, g in enumerate(groups):
                     x = read(row + g.starts[0], g.masks[0])
                     for start, mask, before in zip(g.starts[1:], g.masks[1:], g.before[1:]) if several else ():
@@ -86,8 +95,9 @@ def emit_pack_scattered(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, PI
             with k.when(run >= V):
                 with k.loop(k.ceil_div(run, V)) as block:       # the last one overlaps that before it
                     q = k.min(block*V, run - V)
-                    for line in starts[:WIDTH]:
-                        k.prefetch(line + (offset + q + 4*V))
+                    ahead, panel = coming(v + q + AHEAD*V)
+                    for i in range(WIDTH):
+                        k.prefetch(source + (ahead + lines[panel + i, 0]))
                     for group in reversed(range(GROUPS)):       # as in packing._pack; rows may be written in any order
                         with k.when(width > group*V):           # if what is written is whole vectors of the width
                             square = [read(line + (offset + q)) for line in starts[group*V:(group + 1)*V]]
@@ -96,6 +106,37 @@ def emit_pack_scattered(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, PI
             with k.otherwise(), k.loop(run) as q:
                 one_by_one(row + q*apart, source + (offset + q))
             done.set(v + run)
+    elif KIND == "squares":
+        at = k.variable(i64, 0)
+
+        def groups_of_lines(count: int) -> None:
+            starts = [lines[at.get() + i, 0] for i in range(PIECES)]
+            mask = k.lanes_below(k.constant(i64, count), PIECES) if count < PIECES else None
+            with k.loop(kc) as p:
+                row = source + steps[p, 0]
+                for start in starts:
+                    k.prefetch(row + (start + 64 // S.bytes))   # of which the next panels are packed
+                square = transpose(k, [read(row + start, mask, PIECES) for start in starts])
+                for e, x in enumerate(square[:count]):
+                    k.store(dst.at(p, at.get() + e*PIECES), x, T.bytes)
+            at.set(at.get() + count*PIECES)
+
+        def most(counts: list[int], run: Value) -> None:
+            if counts:
+                with k.when(run >= counts[0]):
+                    groups_of_lines(counts[0])
+                with k.otherwise():
+                    most(counts[1:], run)
+                return
+            end = k.min(at.get() + PIECES, valid)
+            with k.loop(kc) as p:
+                one_by_one(p, source + steps[p, 0], at.get(), end)
+            at.set(end)
+
+        whole_panel = min(WIDTH // PIECES, PIECES)
+        with k.while_(lambda: at.get() < valid):
+            most([whole_panel, *(x for x in (8, 4, 2) if x < whole_panel)],
+                 k.min(lines[at.get(), 1], (valid - at.get()) // PIECES))
     else:
         with k.loop(kc) as p:
             one_by_one(p, source + steps[p, 0])
@@ -124,8 +165,8 @@ def emit_scatter(target: CpuTarget, NR: int, RESULT: str, KIND: str, PIECES: int
     whose entries are those of lines."""
     T = {"f64": f64, "i64": i64, "i32": i32}.get(RESULT) or (i32 if RESULT in ("i8", "u8", "i16", "u16") else f32)
     S = memory_type(RESULT)
-    V = target.lanes(T.bytes)
-    k = Kernel(f"scatter_{NR}_{RESULT}_{KIND}" + f"_{PIECES}"*(KIND == "across"), tile=ptr(T), ld=i64,
+    V = PIECES if KIND == "squares" else target.lanes(T.bytes)
+    k = Kernel(f"scatter_{NR}_{RESULT}_{KIND}" + f"_{PIECES}"*(KIND in ("across", "squares")), tile=ptr(T), ld=i64,
                c=ptr(S, strided=True), tables=i64, i=i64, j=i64, rows=i64, cols=i64, row_panel=i64, col_panel=i64,
                alpha=T, index=i64, operands=ptr(i64))
     tile, ld, c, tables, i, j, rows, cols, _, _, alpha, _, _ = k.args
@@ -133,10 +174,15 @@ def emit_scatter(target: CpuTarget, NR: int, RESULT: str, KIND: str, PIECES: int
     out = Out(k, c.view(1, 1), alpha, RESULT=RESULT)
     of_rows, of_columns = (table(k, k.load(tables + at) + first*(8*LINE_FIELDS), LINE_FIELDS)
                            for at, first in ((0, i), (1, j)))
-    groups = ([_pieces(k, of_columns, cols, g*V, V, PIECES) for g in range(NR // V)] if KIND == "across" else [])
-    if not groups:
+    groups = ([_pieces(k, of_columns, cols, g*V, V, PIECES if KIND == "across" else 1) for g in range(NR // V)]
+              if KIND in ("across", "squares") else [])
+
+    def one_by_one() -> None:
         with k.loop(rows) as r, k.loop(cols) as q:
             out.at(of_rows[r, 0], of_columns[q, 0]).put(out.scaled(k.load(tile.at(r, q))))
+
+    if not groups:
+        one_by_one()
         return k.function
     whole = cols == NR
     for g in groups:
@@ -156,5 +202,8 @@ def emit_scatter(target: CpuTarget, NR: int, RESULT: str, KIND: str, PIECES: int
     with k.when(whole):
         store(False)
     with k.otherwise():
-        store(True)
+        if KIND == "squares":
+            one_by_one()
+        else:
+            store(True)
     return k.function

@@ -56,22 +56,41 @@ def offsets(axes: Axes) -> Offsets:
     return reduce(lambda x, y: np.add.outer(x, y).ravel(), each, np.zeros(1, np.int64))
 
 
-def tiled(first: Axes, second: Axes) -> Offsets | None:
+def tiled(first: Axes, second: Axes, side: int = 0) -> Offsets | None:
     """An order of a group's elements in which both of two operands with these strides have runs: blocks of TILE x TILE
-    of the axes along which they are contiguous. None: the axes' own order has them, or one operand has none."""
+    of the axes along which they are contiguous. None: the axes' own order has them, or one operand has none.
+
+    side: runs of so many elements of the first operand follow each other along the second one's axis, so that `side`
+    such runs are a square; what remains of the first one's axis comes last.
+    """
     along = [next((at for at, (extent, stride) in enumerate(axes) if stride == 1 and extent > 1), None)
              for axes in (first, second)]
     if None in along or along[0] == along[1]:
         return None
-    index = np.unravel_index(np.arange(prod(extent for extent, _ in first)), [extent for extent, _ in first])
+    extents = [extent for extent, _ in first]
+    index = np.unravel_index(np.arange(prod(extents)), extents)
     x, y = (index[at] for at in along if at is not None)
     rest = [index[at] for at in reversed(range(len(first))) if at not in along]
-    return np.lexsort((x % TILE, y % TILE, x // TILE, y // TILE, *rest)).astype(np.int64)
+    last = [x >= (x.max(initial=0) + 1) // side * side] if side else []
+    side = side or TILE
+    keys = x % side, y % TILE, x % TILE // side, x // TILE, y // TILE, *rest, *last
+    return np.lexsort(keys).astype(np.int64)
 
 
-def scattered(lines: Offsets, steps: Offsets, depth: int, lanes: int, whole: bool, masked: bool) -> Scattered:
+def square_side(width: int, lanes: int) -> int:
+    """Of squares, as large as a panel of this width has room for most of one."""
+    return next(side for side in (16, 8, 4, 2) if side <= lanes and 3 * side * side <= 4 * width)
+
+
+def scattered(lines: Offsets, steps: Offsets, depth: int, lanes: int, whole: bool, masked: bool, side: int = 0
+              ) -> Scattered:
     """The tables of an operand that is packed in vectors of `lanes`, in blocks of `depth` steps of k. whole: panels are
-    whole vectors wide. masked: parts of vectors can be loaded fast."""
+    whole vectors wide. masked: parts of vectors can be loaded fast. side: of its squares, if lines are in their order.
+    """
+    if side:
+        row = np.arange(len(steps)) % depth
+        return Scattered(_lines(lines, _strips(lines, side)), _table(steps, _runs(steps), row, np.ones_like(row)),
+                         "squares", side)
     together, pieces = _runs(lines), 0
     if masked or together[0] == len(lines):
         pieces = _pieces(together, lanes)
@@ -87,14 +106,19 @@ def scattered(lines: Offsets, steps: Offsets, depth: int, lanes: int, whole: boo
         elif (in_order >= lanes).any():
             run, kind = in_order, "along"
     row = order % depth
-    return Scattered(_table(lines, together), _table(steps[order], run, row, apart), kind, pieces)
+    return Scattered(_lines(lines, together), _table(steps[order], run, row, apart), kind, pieces)
 
 
-def scattered_c(rows: Offsets, columns: Offsets, lanes: int) -> ScatteredC:
+def scattered_c(rows: Offsets, columns: Offsets, lanes: int, side: int = 0) -> ScatteredC:
     together = _runs(columns)
-    pieces = _pieces(together, lanes)
-    rows = np.concatenate([rows, np.full(jobs.MOST_ROWS, rows[-1])])
-    return ScatteredC(_table(rows, _runs(rows)), _table(columns, together), "across" if pieces else "any", pieces)
+    kind, pieces = ("squares", side) if side else ("across", _pieces(together, lanes))
+    return ScatteredC(_lines(rows, _runs(rows)), _table(columns, together), kind if pieces else "any", pieces)
+
+
+def _lines(offsets: Offsets, runs: Offsets) -> Offsets:
+    """With more entries than there are lines, for prefetches."""
+    more = jobs.MOST_ROWS
+    return _table(np.append(offsets, np.full(more, offsets[-1])), np.append(runs, np.ones(more, np.int64)))
 
 
 def _table(*fields: Any) -> Offsets:
@@ -113,6 +137,15 @@ def _ahead(holds: NDArray[np.bool_]) -> Offsets:
 def _runs(x: Offsets) -> Offsets:
     """For each element how many, it and those after it, follow each other at a distance of 1."""
     return np.append(_ahead(np.diff(x) == 1), 0) + 1
+
+
+def _strips(lines: Offsets, side: int) -> Offsets:
+    """For the first of each `side` lines how many such groups, it and those after it, are one element apart."""
+    whole = lines[: len(lines) // side * side].reshape(-1, side)
+    together = np.append(_ahead((np.diff(whole, axis=0) == 1).all(axis=1)), 0)[: len(whole)] + 1
+    found = np.ones(len(lines), np.int64)
+    found[: whole.size : side] = together
+    return found
 
 
 def _pieces(runs: Offsets, lanes: int) -> int:
