@@ -373,7 +373,9 @@ def test_a_wrong_product_on_the_command_line(monkeypatch):
     compiled.cache_clear()
 
 
-def test_without_a_linker_the_command_line_says_so(monkeypatch):
+def test_without_a_linker_the_command_line_says_so(monkeypatch, tmp_path):
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+
     def missing(*_, **__):
         raise lld.Missing("there is none")
 

@@ -9,7 +9,8 @@ target cannot do.
 
 NVIDIA's code is PTX text, which the driver assembles and whose machine code it keeps in a cache of its own; AMD's is a
 linked code object. The file has the manifests before the code, so that no kernel is recorded to launch it. A bundle in
-use (bundle.py) has the same bytes under the same key, and comes before the cache.
+use (bundle.py) has the same bytes under the same key, and comes before the cache. The code of functions that users
+recorded is in the cache under what they record (`compiled`, `kept`).
 """
 from __future__ import annotations
 
@@ -102,8 +103,17 @@ class Asked(NamedTuple):
 
 
 def compiled(functions: Function | list[Function], target: GpuTarget | AmdTarget) -> Code:
-    """The code of recorded kernels, not cached."""
-    return _unpacked(_packed(functions, target))
+    """The code of recorded kernels."""
+    listed = functions if isinstance(functions, list) else [functions]
+    return _unpacked(kept(listed, target, lambda: _packed(listed, target)))
+
+
+def kept(functions: list[Function], target: Any, build: Callable[[], bytes], by: str = sources.COMPILER,
+         *asked: Any) -> bytes:
+    """What `build` makes of recorded functions, out of the cache on disk if it is there: named by what they record, by
+    the sources of the module that makes it, and by what else it depends on. It must not depend on Python lines."""
+    from tilewright.ir.digest import digest
+    return cache.fetch(cache.key(sources.digest(by), target.code_key, *map(digest, functions), *asked), build)
 
 
 def _key(name: str, target: Any, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, ...]:

@@ -25,7 +25,7 @@ def digest(function: Function) -> str:
 
 def _texts(x: Any, numbers: dict[Any, int]) -> Any:
     if isinstance(x, Value):
-        yield str(x.type)
+        yield f"{x.type}{' strided' * getattr(x.type, 'strided', False)}"
         yield f"={x.constant!r}" if x.constant is not None else f"%{numbers.setdefault(x.id, len(numbers))}"
     elif isinstance(x, (Register, Function)) and x in numbers:
         yield f"@{numbers[x]}"

@@ -10,8 +10,7 @@ from tilewright import targets
 from tilewright.ir import Function, arguments
 from tilewright.runtime import run
 from tilewright.runtime.cpu import calls
-
-THREADS = 256                   # of a CTA
+from tilewright.runtime.parametric import THREADS, of_chip
 
 
 class Emitted:
@@ -36,8 +35,8 @@ class Emitted:
         cpu = isinstance(chip, targets.CpuTarget)
         key = None if cpu else chip.warp
         if key not in self._functions:
-            options = {"threads": None if cpu else self.threads} | ({} if cpu else {"warp": chip.warp})
-            found = self.emit(**{name: x for name, x in options.items() if name in self._taken})
+            own = of_chip(chip, self.threads)
+            found = self.emit(**{name: own[name] for name in own.keys() & self._taken.keys()})
             self._functions[key] = arguments.recorded(found)
         return self._functions[key]
 

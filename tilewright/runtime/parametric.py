@@ -15,15 +15,20 @@ from functools import update_wrapper
 from itertools import product
 from math import log2, prod
 from numbers import Integral
+from time import monotonic
 from typing import Any
 
 from tilewright import targets
 from tilewright.forks import cached_property
 from tilewright.ir.program import Function
+from tilewright.runtime import run
 from tilewright.targets import Target
 
 Values = Mapping[str, Any]
 MOST = 10_000                   # configurations of one kernel
+MOST_CALLS = 1024               # kinds of calls that are remembered
+FRESH_S = 0.25                  # for so long, unless this process stores something: others may
+THREADS = 256                   # of a CTA, of an emitter that leaves them to the caller
 
 
 class Refused(ValueError):
@@ -43,9 +48,9 @@ def kernel(emit: Callable[..., Any] | None = None, /, **given: Any) -> Any:
     kernel's parameters.
 
     With parameters, UPPER keywords are those of the emitter that may vary, each with the values it may have. The
-    emitter may also have the parameters `target`, which gets the chip's record, and `warp`, which gets the lanes of its
-    warps. The other keywords describe launches, as functions whose arguments are taken by name from the parameters, the
-    arguments of the call (by the names that the recorded kernel gives them) and `target`:
+    emitter may also have `threads` and `warp`, as above, and `target`, which gets the chip's record. The other keywords
+    describe launches, as functions whose arguments are taken by name from the parameters, the arguments of the call (by
+    the names that the recorded kernel gives them; of an array only shape, dtype and device may count) and `target`:
 
     grid        CTAs along x, y and z, as simulator.run takes them; nothing for a function of a CPU
     check       a sentence that says what is wrong with a configuration, or several, or None
@@ -108,7 +113,7 @@ class Parametric:
         if prod(map(len, self.parameters.values())) > MOST:
             raise ValueError(f"{self.name} has {prod(map(len, self.parameters.values())):,} configurations, and at "
                              f"most {MOST:,} can be tried")
-        self._own = [name for name in ("target", "warp") if name in taken]
+        self._own = [name for name in ("target", "threads", "warp") if name in taken]
         missing = [name for name, p in taken.items() if p.default is p.empty and name not in self.parameters
                    and name not in self._own and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         if missing:
@@ -116,6 +121,8 @@ class Parametric:
                             "a default, or wrap the emitter")
         self._recorded: dict[Any, tuple[Function, str]] = {}
         self._chosen: dict[Any, dict[str, Any]] = {}
+        self._calls: dict[Any, tuple[Function, Any]] = {}
+        self._until = 0.0
 
     def __repr__(self) -> str:
         return f"<kernel {self.name} of {', '.join(f'{name}={values}' for name, values in self.parameters.items())}>"
@@ -159,9 +166,9 @@ class Parametric:
         chip, chosen = targets.coerce(target), {**self.defaults, **configuration}
         key = (chip.name, spelled(chosen))
         if key not in self._recorded:
-            own = {"target": chip, "warp": getattr(chip, "warp", 1)}
+            own = of_chip(chip)
             try:
-                found = self.emit(**{name: own[name] for name in self._own}, **chosen)
+                found = self.emit(**{name: own[name] for name in self._own if name in own}, **chosen)
             except (ValueError, NotImplementedError) as error:
                 raise Refused(str(error)) from error
             if not isinstance(found, Function):
@@ -259,18 +266,45 @@ class Parametric:
 
     def __call__(self, *args: Any) -> Any:
         """Run it: NumPy's arrays on this CPU, arrays in a GPU's memory there, as runtime.run does."""
-        from tilewright.runtime.run import run
+        key, now = tuple(map(_kind, args)), monotonic()
+        if now > self._until or len(self._calls) >= MOST_CALLS:
+            self.forget()
+            self._until = now + FRESH_S
+        found = self._calls.get(key)
+        if found is None:
+            found = self._calls[key] = self._call(args)
+        function, grid = found
+        return run.run(function, *args, grid=grid)
+
+    def forget(self) -> None:
+        """Look up anew what was found: something has been stored."""
+        self._calls.clear()
+
+    def _call(self, args: Sequence[Any]) -> tuple[Function, Any]:
+        """The function and the grid for calls with such arguments."""
         chip = device_of(args)
         named = self._names(chip, args)
         chosen = self._configuration(chip, named)
         function = self.function(chip, **chosen)
-        gridded = function.threads is not None or function.programs
-        return run(function, *args, grid=self.grid(chip, chosen, named) if gridded else None)
+        return function, self.grid(chip, chosen, named) if function.threads is not None or function.programs else None
+
+
+def of_chip(chip: Any, threads: int = THREADS) -> dict[str, Any]:
+    """What an emitter gets for the parameters of these names: on a CPU `warp` has the emitter's default."""
+    if isinstance(chip, targets.CpuTarget):
+        return {"target": chip, "threads": None}
+    return {"target": chip, "threads": threads, "warp": chip.warp}
+
+
+def _kind(x: Any) -> Any:
+    """What a configuration and a grid may depend on: of a number its value, of an array shape, format and device."""
+    if isinstance(x, (int, float)):
+        return x
+    return type(x), getattr(x, "shape", None), getattr(x, "dtype", None), str(getattr(x, "device", ""))
 
 
 def device_of(args: Sequence[Any]) -> Any:
     """The record of the chip in whose memory these arguments are."""
-    from tilewright.runtime import run
     device = run.device_of(args)
     return targets.detect() if device is None else device.target
 

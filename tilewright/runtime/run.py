@@ -45,7 +45,7 @@ def run(function: Function, *args: Any, grid: int | Sequence[int] | None = None)
         return calls.programs(function, args, extents)
     arguments.count(function, args)
     if function.threads is None:
-        return calls.compiled(function)(*args)
+        return calls.compiled(function).builtin(*args)
     return _on_gpu(function, args, None if grid is None and function.independent else extents, grid)
 
 

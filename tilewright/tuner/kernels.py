@@ -216,6 +216,7 @@ def _timed(task: Task, result: Tuned, finalists: list[str], in_use: str, codes: 
                             *spread(turns), *ratios, len(turns), **origin) for text, (turns, ratios) in rows.items()}
     if not run.disturbed:
         store.save(kept.values(), store.KERNELS)
+        kernel.forget()
     contenders = tuple(Contender(each.trial, each.cost, kept.get(each.configuration),
                                  run.failed.get(each.configuration, ""), regret.get(each.configuration))
                        for each in result.contenders)

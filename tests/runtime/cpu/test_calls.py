@@ -146,3 +146,53 @@ def test_what_is_not_divided():
         x = np.zeros(9, np.float32)
         run(k.function, 9, x)
     assert (x == 9).all()
+
+
+def test_the_code_of_a_function_is_kept_by_what_it_records(monkeypatch):
+    """Recorded again, also with other Python lines, it is out of the cache; with another constant it is compiled."""
+    from tilewright.compiler import llvm
+
+    def emit(constant):
+        def emit_shifted(threads=None, warp=32):
+            k = Kernel("shifted", threads=threads, warp=warp, n=i64, x=ptr(f32), z=ptr(f32))
+            n, x, z = k.args
+            with each(k, n) as i:
+                z[i] = x[i] + constant
+            return k.function
+        return emit_shifted
+
+    def compiles(*_, **__):
+        raise AssertionError("it is compiled")
+    x, z = np.arange(5, dtype=np.float32), np.zeros(5, np.float32)
+    tw.kernel(emit(2.0))(5, x, z)
+    monkeypatch.setattr(llvm, "object_code", compiles)
+    z[:] = 0
+    again = tw.kernel(emit(2.0))
+    again(5, x, z)
+    assert (z == x + 2).all()
+    with pytest.raises(AssertionError, match="it is compiled"):
+        tw.kernel(emit(2.5))(5, x, z)
+
+
+def test_an_emitter_with_sizes_gets_threads_and_warp():
+    """As one without: None and its default on a CPU, a CTA's and the chip's on a GPU. A call like one before is not
+    looked up again."""
+    seen = []
+
+    @tw.kernel(U=(1, 2))
+    def emit_copy(threads=None, warp=32, U=1):
+        seen.append((threads, warp, U))
+        k = Kernel("copy", threads=threads, warp=warp, n=i64, x=ptr(f32), z=ptr(f32))
+        n, x, z = k.args
+        with each(k, n) as i:
+            z[i] = x[i]
+        return k.function
+
+    x, z = np.arange(5, dtype=np.float32), np.zeros(5, np.float32)
+    for n in (5, 3, 5):
+        z[:] = 0
+        emit_copy(n, x, z)
+        assert (z[:n] == x[:n]).all()
+        assert not z[n:].any()
+    emit_copy.function("gfx942", U=2)
+    assert seen == [(None, 32, 1), (256, 64, 2)]

@@ -5,7 +5,7 @@ the worker pool.
                                             a share: all of them as part 0 of 1
     NAME_part(job, part)                    the same, as the pool calls it; a job is `parts`, then the arguments
     NAME_rounds(params ...)                 about how many elements it handles
-    NAME_entry(module, args, nargs, kwnames)        METH_FASTCALL | METH_KEYWORDS
+    NAME_entry(owner, args, nargs, kwnames)         METH_FASTCALL | METH_KEYWORDS; an int, the context's address
 
 The builtin takes exact ndarrays of the native dtypes of the parameters, contiguous and where needed writeable, and
 exact Python ints and floats. Every other call goes to the Python function in the context, with the same arguments.
@@ -106,12 +106,12 @@ def emit_part(function: Function, range_: Function) -> Function:
     return k.function
 
 
-def emit_entry(function: Function, range_: Function, rounds: Function, context_at: int, header: int) -> Function:
+def emit_entry(function: Function, range_: Function, rounds: Function, header: int) -> Function:
     """`header`: the size of PyObject, whose last member is the type."""
-    k = Kernel(f"{function.name}_entry", module=ptr(i8), args=ptr(i64), nargs=i64, kwnames=ptr(i8), result=ptr(i8),
+    k = Kernel(f"{function.name}_entry", owner=ptr(i8), args=ptr(i64), nargs=i64, kwnames=ptr(i8), result=ptr(i8),
                noalias=False)
-    _, args, nargs, kwnames = k.args
-    context = k.pointer(context_at, i8)
+    owner, args, nargs, kwnames = k.args
+    context = k.call_external("PyLong_AsVoidPtr", ptr(i8), owner)
 
     def fallback_when(bad: Value) -> None:
         with k.when(bad):
@@ -182,10 +182,10 @@ def _converted(k: Kernel, context: Value, o: Value, e: int, t: Any, writes: bool
     return narrow
 
 
-def emit_calls(function: Function, width: Width, context_at: int, header: int) -> list[Function]:
-    """All of them, and the function itself, for a context at this address."""
+def emit_calls(function: Function, width: Width, header: int) -> list[Function]:
+    """All of them, and the function itself."""
     range_, rounds = emit_range(function, width), emit_rounds(function, width)
     whole = Kernel(function.name, **{name: value.type for name, value in function.params})
     whole.call(range_, *whole.args, 0, 1)
-    entry = emit_entry(function, range_, rounds, context_at, header)
+    entry = emit_entry(function, range_, rounds, header)
     return [whole.function, emit_part(function, range_), rounds, entry]

@@ -13,11 +13,14 @@ from typing import Any
 import numpy as np
 
 from tilewright import forks, targets
+from tilewright.compiler import artefact, loader, sources
 from tilewright.ir import Function, Pointer, arguments
 from tilewright.ir.program import written
 from tilewright.ir.types import Type
 from tilewright.ir.vectors import width
 from tilewright.kernels.cpu import emitted
+from tilewright.kernels.cpu import programs as programs_of
+from tilewright.kernels.cpu.programs import FIELD
 from tilewright.runtime.cpu import layout
 from tilewright.runtime.cpu.pool import get_num_threads, pool
 
@@ -36,12 +39,12 @@ class Plain:
                                 f"type {', '.join(NUMBERS)}, but {name} is of type {t}")
         self.function, self.target = function, targets.detect().extended
         self.types = [_ctype(value.type) for _, value in function.params]
-        self.code = self.compile([function])
+        self.code = self.compile()
         self.call = self.code.function(function.name, self.result, *self.types)
+        self.builtin: Callable[..., Any] = self
 
-    def compile(self, functions: list[Function]) -> Any:
-        from tilewright.compiler import llvm, loader
-        return loader.load(llvm.object_code(functions, self.target), self.target)
+    def compile(self) -> Any:
+        return _placed(self.function, self.target, lambda: [self.function])
 
     @property
     def result(self) -> Any:
@@ -57,16 +60,15 @@ class Shared(Plain):
     """A function of `each`. `builtin` is the call for arguments that need no conversion, and calls `otherwise` with
     others, and while there are no workers."""
 
-    def compile(self, functions: list[Function]) -> Any:
-        function, params = self.function, self.function.params
-        self._context = (ctypes.c_int64 * (emitted.DTYPES // 8 + emitted.KINDS * len(params)))()
-        calls = emitted.emit_calls(function, width(self.target), ctypes.addressof(self._context),
-                                   object.__basicsize__)
-        return super().compile(calls)
+    def compile(self) -> Any:
+        header = object.__basicsize__
+        return _placed(self.function, self.target,
+                       lambda: emitted.emit_calls(self.function, width(self.target), header), emitted.__name__, header)
 
     def __init__(self, function: Function) -> None:
         super().__init__(function)
         name, number, pointer = function.name, ctypes.c_int64, ctypes.c_void_p
+        self._context = (ctypes.c_int64 * (emitted.DTYPES // 8 + emitted.KINDS * len(function.params)))()
         self._rounds = self.code.function(f"{name}_rounds", number, *self.types)
         self._part, self._address = self.code.function(f"{name}_part", None, pointer, number), \
             self.code.address(f"{name}_part")
@@ -86,7 +88,9 @@ class Shared(Plain):
             for place, dtype in enumerate(dtypes, emitted.DTYPES // 8 + emitted.KINDS*e):
                 self._context[place] = id(dtype)
             self._python = python, dtypes           # what the context points to
-        self.builtin = layout.builtin(name, self.code.address(f"{name}_entry"), self) if layout.agrees() else self
+        entry, context = self.code.address(f"{name}_entry"), ctypes.addressof(self._context)
+        if layout.agrees():
+            self.builtin = layout.builtin(name, entry, self, context)
 
     def __call__(self, *args: Any) -> None:
         function, threads = self.function, get_num_threads()
@@ -118,8 +122,6 @@ PARTS = 4                       # of the programs for each thread: the first to 
 
 def programs(function: Function, args: Sequence[Any], grid: tuple[int, int, int]) -> None:
     """Each program of a grid once, in parts that the pool's threads claim."""
-    from tilewright.kernels.cpu.programs import FIELD
-
     arguments.count(function, args)
     job = (ctypes.c_char * (FIELD * (len(args) + 4)))()
     for n, ((name, value), x) in enumerate(zip(function.params, args)):
@@ -135,11 +137,17 @@ def programs(function: Function, args: Sequence[Any], grid: tuple[int, int, int]
 
 @cache
 def _task(function: Function) -> Any:
-    from tilewright.compiler import llvm, loader
-    from tilewright.kernels.cpu.programs import emit_task
+    return _placed(function, targets.detect().extended, lambda: [function, programs_of.emit_task(function)],
+                   programs_of.__name__)
 
-    target = targets.detect().extended
-    return loader.load(llvm.object_code([function, emit_task(function)], target), target)
+
+def _placed(function: Function, target: Any, functions: Callable[[], list[Function]], by: str = sources.COMPILER,
+            *asked: Any) -> Any:
+    """The code of `functions`, which module `by` makes of a recorded one, in this process."""
+    def build() -> bytes:
+        from tilewright.compiler import llvm
+        return llvm.object_code(functions(), target)
+    return loader.load(artefact.kept([function], target, build, by, *asked), target)
 
 
 def _dtypes(element: Type) -> list[Any]:

@@ -77,11 +77,12 @@ def vectorcall() -> int:
 _kept: list[Any] = []           # what CPython only points to: it must outlive the builtins
 
 
-def builtin(name: str, address: int, owner: Any) -> Callable[..., Any]:
-    """A function of Python in front of emitted code; it keeps its owner alive."""
+def builtin(name: str, address: int, owner: Any, own: int) -> Callable[..., Any]:
+    """A function of Python in front of emitted code, whose first argument is the int `own`; it keeps its owner
+    alive."""
     method = Method(name.encode(), address, FASTCALL, None)
     _kept.append((method, owner))
     new = ctypes.pythonapi.PyCFunction_NewEx
-    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
-    made: Callable[..., Any] = new(ctypes.addressof(method), None, None)
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
+    made: Callable[..., Any] = new(ctypes.addressof(method), own, None)
     return made
