@@ -42,11 +42,14 @@ def dot(p: Program, a: Block, b: Block, acc: Block | None, precision: str) -> Bl
     acc = p.zeros((m, n), sums) if acc is None else acc
     if acc.type != sums or acc.shape != (m, n):
         raise TypeError(f"dot of {a.type} adds to a block of {sums} {[m, n]}, not to {acc!r}")
-    acc = acc.laid(layout)
+    flying = isinstance(acc.content, Registers) and acc.content.layout == layout and isinstance(
+        acc.content.values, tensor.InFlight)
+    acc = acc if flying else acc.laid(layout)
     operands = stored(p, (a, b), way.along_k, wide=way.wide, how=way.how, pad=way.pad)
     if p.vector:
         return Block(p, (m, n), sums, way.multiply(*operands, acc))
-    return Block(p, (m, n), sums, Registers(layout, way.multiply(*operands, acc.values(layout))))
+    added = acc.content.values if flying else acc.values(layout)
+    return Block(p, (m, n), sums, Registers(layout, way.multiply(*operands, added)))
 
 
 def _checked(p: Program, a: Any, b: Any, acc: Any, precision: str) -> tuple[int, int, int, str]:

@@ -1,18 +1,25 @@
 """Loops of block programs: `for i in k.range(...)` records its body anew, with what it changes in registers.
 
-The body is run twice: once to see which names it rebinds, into a list that is dropped, and once to record it. The
-object that a name stands for is then given the registers' contents, so that Python's own assignments carry blocks.
+The body is run to see which names it rebinds, into a list that is dropped, as often as it takes until these keep their
+dimensions, and then once to record it. The object that a name stands for is given the registers' contents before, so
+that Python's own assignments carry blocks.
 
 With stages it is run more often, computing only addresses (`Program.addresses_only`): for copies from global to shared
 memory before the loop, and in each round for those of num_stages - 1 rounds later:
 
     rounds 0 ... S - 2: copies                        a group for each
     each round: wait for its group | barrier | products | copies of round + S - 1 into the stage of the round before
+
+Where a round ends with products of wgmma that go on, and only those of the next round add to their sums, these do not
+wait for them, tensor cores are never idle, and copies are one round less ahead:
+
+    each round: wait for its group | barrier | start products | wait for those of the round before
+                | copies of round + S - 2 into the stage of the round before that one
 """
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +27,7 @@ from tilewright.blocks.block import Addresses, Block, Registers
 from tilewright.blocks.index import FAR, Formula
 from tilewright.blocks.layout import Layout
 from tilewright.blocks.operand import ALIGN, Operand
+from tilewright.blocks.tensor import InFlight
 from tilewright.ir import Value, i32, i64
 from tilewright.ir.ops.nvidia import COPIED
 
@@ -91,7 +99,7 @@ class Carried:
         if before.type != after.type or before.shape != after.shape:
             raise TypeError(f"{name} is {before!r} before the loop and {after!r} at its end: a loop keeps type and "
                             "shape")
-        self.name = name
+        self.name, self.flies = name, False
         old, new = _formula(before), _formula(after)
         self.dense = old is None or new is None
         if not self.dense:
@@ -132,8 +140,11 @@ class Carried:
         """Let this object stand for what the registers hold now."""
         ahead = self.p.ahead
         if self.dense:
-            block.content = self.stack or Registers(self.layout, () if ahead else tuple(
-                x.get() for x in self.registers))
+            values: Any = () if ahead else tuple(x.get() for x in self.registers)
+            if self.flies and not ahead:
+                values = self.flight = InFlight.of(self.p.ir, values)
+                self.p.in_flight.append(values)
+            block.content = self.stack or Registers(self.layout, values)
             return
         old, scalar = _formula(self.kept), (self.ahead if ahead else self.registers)[0].get()
         assert old is not None
@@ -145,13 +156,19 @@ class Carried:
         """At the end of a round."""
         ahead = self.p.ahead
         if self.dense:
-            for register, x in () if ahead else zip(self.registers, self._values(block)):
+            values = () if ahead else self.product(block).registers if self.flies else self._values(block)
+            for register, x in zip(self.registers, values):
                 register.set(x)
             return
         new = _formula(block)
         if new is None or (self.multiple and new.multiple % self.multiple):
             raise TypeError(f"{self.name} changes in another way in the second round of the loop than in the first")
         (self.ahead if ahead else self.registers)[0].set(new.scalar)
+
+    def product(self, block: Block) -> Any:
+        """What added to sums that were given in flight and is under way; None if there is no such product."""
+        values = block.content.values if isinstance(block.content, Registers) else None
+        return values if isinstance(values, InFlight) and values.before is self.flight else None
 
 
 def _formula(block: Block) -> Formula | None:
@@ -176,14 +193,18 @@ def ranged(p: Program, start: Any, stop: Any, step: int, num_stages: int) -> Ite
 
     def index(value: Value) -> Block: return Block(p, (), type, Formula(value, multiple, {}))
     trial: list[Any] = []
-    arrays, room, loads, p.loads = dict(p.ir.function.arrays), p._room_bytes, p.loads, Loads()
+    arrays, room, loads = dict(p.ir.function.arrays), p._room_bytes, p.loads
     counter = Value(p.ir, type)
+    dims: dict[str, set[int]] = {}
     with p.ir._into(trial, "loop", counter):
-        yield index(counter)
-    p.ir.function.arrays = {array: x for array, x in p.ir.function.arrays.items() if array in arrays or x is p._room}
-    p._room_bytes = room
-    if not p.ahead:
-        p.in_flight.clear()
+        while True:                     # until no name has elements that it had one number for in the round before
+            p.loads = Loads()
+            yield index(counter)
+            seen = {name: set(block.dims) for name, block in _blocks(p, frame) if name in before}
+            if all(seen[name] <= dims.get(name, set(before[name][1].dims)) for name in seen):
+                break
+            dims = seen
+    _dropped(p, arrays, room)
     for name, x in frame.f_locals.items():
         if name in numbers and isinstance(x, (int, float)) and x != numbers[name]:
             raise TypeError(f"{name} is a Python number that the loop changes, and the program is recorded once: "
@@ -213,7 +234,11 @@ def ranged(p: Program, start: Any, stop: Any, step: int, num_stages: int) -> Ite
         p.loads = tried
         p.loads.staged(p, num_stages)
     k, loads_here = p.ir, p.loads
-    ahead = num_stages - 1 if loads_here.stages else 0
+    if num_stages > 2 and any(x.how == "wgmma" for x in loads_here.stages.values()):
+        yield from _let_fly(p, frame, carried, index, type)
+    flying = [(name, x) for name, x in carried.items() if x.flies]
+    behind = 1 + len(flying)                        # rounds of which the products may be under way
+    ahead = num_stages - behind if loads_here.stages else 0
     for n in range(ahead):
         at = first + n*step
         with k.when(at < last), p.addresses_only():
@@ -235,23 +260,55 @@ def ranged(p: Program, start: Any, stop: Any, step: int, num_stages: int) -> Ite
         give()
         yield index(counter)
         if slot is not None and now is not None:
+            for name, x in flying:
+                k.wgmma_wait(1, *x.product(frame.f_locals[name]).tiles)
             results = {name: frame.f_locals[name].content for name in carried}
             at = counter + ahead*step
             with k.when(at < last), p.addresses_only():
-                loads_here.go(k.select(now == 0, ahead, now - 1))
+                loads_here.go(k.select(now < behind, now + ahead, now - behind))
                 give()
                 yield index(at)
                 take()
             k.cp_async_commit()
-            slot.set(k.select(now == ahead, 0, now + 1))
+            slot.set(k.select(now == num_stages - 1, 0, now + 1))
             for name, content in results.items():
                 frame.f_locals[name].content = content
         take()
+        if flying:
+            p.in_flight.clear()
         p.settle()
     p.loads = loads
     for name, x in carried.items():
         x.give(frame.f_locals[name])
     p.open_loops -= 1
+
+
+def _let_fly(p: Program, frame: Any, carried: dict[str, Carried], index: Callable[[Value], Block], type: Any
+             ) -> Generator[Block, None, None]:
+    """Find the sums that one product in flight hands to that of the next round, by a round that is dropped."""
+    arrays, room = dict(p.ir.function.arrays), p._room_bytes
+    dense = {name: x for name, x in carried.items() if x.dense and x.stack is None}
+    counter = Value(p.ir, type)
+    with p.ir._into([], "loop", counter):
+        p.loads.go(0)
+        for name, x in carried.items():
+            x.flies = name in dense
+            x.give(frame.f_locals[name])
+        given = [x.flight for x in dense.values()]
+        yield index(counter)
+        found = {name: x.product(frame.f_locals[name]) for name, x in dense.items()}
+    under_way = [flight for flight in p.in_flight if flight not in given]
+    for name, x in dense.items():
+        x.flies = under_way == [found[name]] and not (x.flight.found or x.flight.read)
+    _dropped(p, arrays, room)
+
+
+def _dropped(p: Program, arrays: dict[Any, Any], room: int) -> None:
+    """After a round that is not part of the program: arrays and products of its own are gone."""
+    p.ir.function.arrays = {array: x for array, x in p.ir.function.arrays.items() if array in arrays or x is p._room}
+    p._room_bytes = room
+    if not p.ahead:
+        p.in_flight.clear()
 
 
 def _scalar(p: Program, x: Any) -> Formula:

@@ -90,17 +90,36 @@ class Mma:
 
 class InFlight(Sequence[Value]):
     """Sums of products that go on while their threads do, until something else is recorded that needs registers or
-    shared memory (`Program.settle`): meanwhile a loop copies operands of later rounds."""
+    shared memory (`Program.settle`): meanwhile a loop copies operands of later rounds. Only another product may add to
+    them before they land."""
 
-    def __init__(self, k: Kernel, tiles: list[Tile]) -> None:
+    def __init__(self, k: Kernel, tiles: list[Tile], before: InFlight | None = None) -> None:
         self.k, self.tiles, self.found = k, tiles, list[Value]()
+        self.before = before                        # what the products added to, if that was in flight
+        self.read = False                           # by something else than a product
+
+    @classmethod
+    def of(cls, k: Kernel, values: Sequence[Value]) -> InFlight:
+        """Registers of a loop."""
+        tile = k.tile(1, len(values), values[0].type, zero=False)
+        for e, x in enumerate(values):
+            tile[0, e] = x
+        return cls(k, [tile])
+
+    @property
+    def registers(self) -> list[Value]:
+        """Nothing but products and registers of a loop may take them."""
+        return [tile[0, e] for tile in self.tiles for e in range(tile.cols)]
 
     def land(self) -> None:
         self.k.wgmma_wait(0, *self.tiles)
-        self.found = [tile[0, e] for tile in self.tiles for e in range(tile.cols)]
+        self.found = self.registers
 
-    def __getitem__(self, at: Any) -> Any: return self.found[at]
-    def __len__(self) -> int: return len(self.found)
+    def __getitem__(self, at: Any) -> Any:
+        self.read = True
+        return (self.found or self.registers)[at]   # not landed: in a round that is dropped (loops.py)
+
+    def __len__(self) -> int: return len(self.registers)
 
 
 class Warpgroups:
@@ -143,8 +162,11 @@ class Warpgroups:
         return (bytes == 2 or all(along_k)) and depth * bytes >= DEPTH and 16 <= share <= 256 and whole and (
             m >> rows) * share <= M * 512
 
-    def multiply(self, a: Operand, b: Operand, acc: list[Value]) -> InFlight:
-        k, atom = self.p.ir, self.atom
+    def multiply(self, a: Operand, b: Operand, acc: Sequence[Value]) -> InFlight:
+        k, atom, before = self.p.ir, self.atom, None
+        if isinstance(acc, InFlight) and not acc.found:
+            before, acc = acc, acc.registers
+            self.p.in_flight.remove(before)
         tiles = [k.tile(1, atom.registers, atom.sum, zero=False) for _ in range(self.m // M)]
         for r, x in enumerate(acc):
             at, e = divmod(r, atom.registers)
@@ -154,7 +176,7 @@ class Warpgroups:
             for i, tile in enumerate(tiles):
                 k.wgmma(atom, tile, self._at(a, self.first[0], i*M, step), self._at(b, self.first[1], 0, step))
         k.wgmma_commit()
-        found = InFlight(k, tiles)
+        found = InFlight(k, tiles, before)
         self.p.in_flight.append(found)
         return found
 
