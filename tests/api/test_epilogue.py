@@ -10,6 +10,7 @@ import tilewright as tw
 from tilewright.expressions.tracing import TracingError
 from tilewright.measure.operands import make
 from tilewright.plans.cpu import CpuPlan
+from tilewright.targets import detect
 
 RNG = np.random.default_rng(11)
 # rows and columns of one tile, one past it, few, none; k of several blocks, and none
@@ -62,14 +63,14 @@ def test_sizes(m, n, k):
 
 
 @pytest.mark.parametrize("plan", [
-    "packed 6x16 mc=12 kc=16 nc=32", "packed 6x16 mc=12 kc=512 nc=32 ways=1x2x1", "packed 4x24 mc=8 kc=32 nc=24",
-    "packed 6x16 mc=12 kc=16 nc=32 swap", "in_place 6x16", "in_place 4x24 kc=7 ways=2x1x1", "stream 3x4", "dots 2x3",
+    "packed 6x16 mc=12 kc=16 nc=32", "packed 6x16 mc=12 kc=512 nc=32 ways=1x2x1", "packed 4x48 mc=8 kc=32 nc=48",
+    "packed 6x16 mc=12 kc=16 nc=32 swap", "in_place 6x16", "in_place 4x48 kc=7 ways=2x1x1", "stream 3x4", "dots 2x3",
 ])
 def test_every_algorithm(plan):
     m, n, k = (3, 50, 41) if plan.startswith("stream") else (50, 3, 41) if plan.startswith("dots") else (50, 70, 41)
     a, b = random(m, k), random(k, n)
     b = np.asfortranarray(b) if plan.startswith("dots") else b
-    plan = CpuPlan.parse(plan)
+    plan = CpuPlan.parse(plan if detect().lanes(4) > 8 else plan.replace("48", "24"))
 
     def function(acc, bias, res):
         y = tw.relu(acc + bias) + res

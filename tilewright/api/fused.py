@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import forks, formats
-from tilewright.api import dispatch, host, scaled
+from tilewright.api import dispatch, fused_repeats, host, scaled
 from tilewright.expressions.epilogue import Epilogue
 from tilewright.expressions.semiring import Semiring
 from tilewright.formats.table import NARROW
@@ -22,8 +22,9 @@ from tilewright.rules.call import Call, Product, decide
 from tilewright.rules.fusing import Fused
 
 
-def product(call: Call) -> Any:
-    """The results of an epilogue of a product on this processor: an array, or a tuple of them."""
+def product(call: Call, like: fused_repeats.Key | None = None) -> Any:
+    """The results of an epilogue of a product on this processor: an array, or a tuple of them. `like`: what the call
+    may be remembered as."""
     if call.plan is not None and dispatch.platform_of(call.plan):
         arguments.refuse(f"{dispatch.where(call.plan)} for arrays in the host's memory", epilogue=call.epilogue)
     if scaled.present(call):
@@ -66,6 +67,8 @@ def product(call: Call) -> Any:
             found = fusion.gemm(pa, pb, arrays, more, epilogue, p.sums, **how)
             for x, y in zip(reduced, found, strict=True):
                 x[...] = y.reshape(x.shape)
+            if like and len(results) == 1 and epilogue is f.epilogue and _at_once(f, results, outs, arrays):
+                fused_repeats.remember(like, call, pa, pb, arrays, more, epilogue, p.sums)
     return _delivered(call, f, results, outs)
 
 
@@ -165,6 +168,13 @@ def _storable(f: formats.Format | None, kind: str, p: Product) -> bool:
     if kind == "float" and p.sums.itemsize == 4:
         return f.name in ("f32", *NARROW)
     return f.name in ("f32", "f64", "bool") and (f.name != "bool" or kind == "bool")
+
+
+def _at_once(f: Fused, results: list[Array], outs: list[Array | None], stored: list[Array | None]) -> bool:
+    """Whether the engine has stored all of the only result where, and as, it is returned."""
+    (x,), (out,), (one,) = results, outs, stored
+    whole = one is not None and one.shape == x.shape
+    return whole and f.blocks == (None,) and (x.dtype == f.dtypes[0] if out is None else x is out)
 
 
 def _delivered(call: Call, f: Fused, results: list[Array], outs: list[Array | None]) -> Any:

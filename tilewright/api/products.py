@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tilewright.api import dispatch, fused, host, scaled
+from tilewright.api import dispatch, fused, fused_repeats, host, scaled
 from tilewright.formats.quantized import Quantized
 from tilewright.rules import numpy_products
 from tilewright.rules.arguments import F32, F64
@@ -161,7 +161,15 @@ def matmul(
         repeated = library.platform.engine.repeated(library, a, b, out, alpha, plan)
         if repeated is not None:
             return repeated
-    asked = None
+    asked: Any = None
+    if (
+        library is None and epilogue is not None and c is scale_a is scale_b is plan is algorithm is None
+        and trans_a is trans_b is deterministic is False and type(alpha) is int and alpha == 1
+        and (type(beta) is int or type(beta) is float) and not beta
+    ):
+        asked = fused_repeats.key(a, b, out, epilogue, operands, out_dtype, threads)
+        if asked is not None and (result := fused_repeats.repeated(asked, a, b, out, operands)) is not None:
+            return result
     if (
         library is not None and epilogue is not None and c is scale_a is scale_b is threads is None
         and (type(beta) is int or type(beta) is float) and not beta and type(deterministic) is bool
@@ -209,13 +217,13 @@ def gemm(
 
 def _product(library: Library | None, call: Call, asked: Any = None) -> Any:
     """What the call asks for. `library` is that of operands on a GPU; None: they are in the host's memory. `asked`:
-    what a product with an epilogue may be remembered as there."""
+    what a product with an epilogue may be remembered as."""
     if library is not None:
         return library.platform.engine.matmul(call, asked)
     if not call.updates and numpy_products.overridden(call.a, call.b, call.out):
         return numpy_products.by_operands_class(call)
     if call.epilogue is not None:
-        return fused.product(call)
+        return fused.product(call, asked)
     if scaled.present(call):
         return scaled.product(call)
     return host.product(call)

@@ -29,6 +29,7 @@ Matrix = NDArray[Any]
 MOST_RECIPES = 1024
 
 _recipes: dict[tuple, tuple[Recipe, bool]] = {}
+chosen: list[dict[Any, Any]] = [_recipes]       # all tables of what follows from plans
 
 
 def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0, *, threads: int | None = None,
@@ -231,7 +232,8 @@ def with_copy(shape: Shape, strides: Strides, plan: CpuPlan) -> tuple[Shape, Str
 
 def forget() -> None:
     """Choose plans anew: the tuner has learnt something."""
-    _recipes.clear()
+    for table in chosen:
+        table.clear()
     small.publish()
 
 

@@ -29,6 +29,7 @@ from tilewright.plans.words import TILE_WORDS
 from tilewright.runtime.cpu import amx, engine, packed, pool
 from tilewright.runtime.cpu.engine import Planned, format_of, strides
 from tilewright.runtime.cpu.host import Host, host
+from tilewright.runtime.cpu.layout import address
 from tilewright.runtime.cpu.recipe import FORK_FLOPS, Recipe
 from tilewright.targets import CpuTarget, detect
 
@@ -36,6 +37,8 @@ Matrix = NDArray[Any]
 WORK = 16               # operations on an element of C, of which a pass has threads share those of a matrix
 
 _ways: dict[tuple[Any, ...], Way] = {}
+repeats: dict[tuple[Any, ...], Any] = {}        # of api/fused_repeats.py
+engine.chosen += [_ways, repeats]
 
 
 class Way(NamedTuple):
@@ -79,19 +82,26 @@ def gemm(a: Matrix, b: Matrix, results: list[Matrix | None], operands: list[Matr
 
     All may have a leading axis.
     """
-    threads = threads or pool.get_num_threads()
-    chip = amx.permitted(target or detect())
-    of = Sums(a, b, sums, threads, plan, chip, None, b_packed,
-              epilogue.main is not None and any(np.may_share_memory(results[epilogue.main], x) for x in operands),
-              semiring)
+    of = sums_of(a, b, results, operands, epilogue, sums, threads, plan, target, b_packed, semiring)
     if algorithm is not None:
+        assert of.target is not None
         of = of._replace(word=lowering.algorithm_word(algorithm, format_of(a.dtype), format_of(b.dtype), *of.sizes,
-                                                      threads, chip))
+                                                      of.threads, of.target))
     found = compute(of, results, operands, epilogue)
     if found is None:                           # an element is none of those that the algorithm's words hold
         found = compute(of._replace(word=""), results, operands, epilogue)
     assert found is not None
     return found
+
+
+def sums_of(a: Matrix, b: Matrix, results: list[Matrix | None], operands: list[Matrix], epilogue: Epilogue,
+            sums: np.dtype[Any], threads: int | None, plan: Any = None, target: CpuTarget | None = None,
+            b_packed: packed.Packed | None = None, semiring: str = "") -> Sums:
+    """Of the arguments of `gemm`."""
+    main = main_of(results, epilogue)
+    beside = main is not None and any(np.may_share_memory(main, x) for x in operands)
+    return Sums(a, b, sums, threads or pool.get_num_threads(), plan, amx.permitted(target or detect()), None, b_packed,
+                beside, semiring)
 
 
 def compute(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilogue: Epilogue, on: Host = host,
@@ -121,14 +131,18 @@ def compute(of: Sums, results: list[Matrix | None], operands: list[Matrix], epil
         else:
             table.append(_entry(on, x, way.exchanged))
     words = np.array(table, np.int64).reshape(-1, len(jobs.OPERAND))
-    address = on.of_table(words) if words.size else 0
-    if way.recipe is not None:
-        c = np.empty((*lead, 1, 1), of.dtype) if main is None else main
-        if engine.run(way.recipe, way.swapped, of.a, of.b, c, 1.0, 0.0, address):
-            return None
-    else:
-        _by_passes(of, main, way, address, on, make)
+    if _run(of, main, way, on.of_table(words) if words.size else 0, on, make):
+        return None
     return [REDUCED[how][1](x, axis=-1 if _along(how, way.exchanged) == "rows" else -2) for how, x in kept]
+
+
+def _run(of: Sums, main: Matrix | None, way: Way, operands: int, on: Host, make: type[Recipe]) -> bool:
+    """Whether results mean nothing, as in `compute`."""
+    if way.recipe is None:
+        _by_passes(of, main, way, operands, on, make)
+        return False
+    c = np.empty((*of.a.shape[:-2], 1, 1), of.dtype) if main is None else main
+    return engine.run(way.recipe, way.swapped, of.a, of.b, c, 1.0, 0.0, operands)
 
 
 def _entry(on: Host, x: Matrix, exchanged: bool) -> tuple[int, int, int, int]:
@@ -232,6 +246,34 @@ def _how(x: Matrix, exchanged: bool) -> str:
     if column == 0 or cols == 1:
         return "scalar" if row == 0 or rows == 1 else "column"
     return "vector" if column == x.itemsize else "any"
+
+
+# ---- again, for other arrays of the same formats, sizes and strides
+
+class Again(NamedTuple):
+    """A product with one result, C. `order`: which operand of `run_again` each of the table is."""
+    of: Sums                            # without its matrices
+    way: Way
+    table: array[int]
+    order: tuple[int, ...]
+
+
+def to_repeat(a: Matrix, b: Matrix, results: list[Matrix | None], operands: list[Matrix], epilogue: Epilogue,
+              sums: np.dtype[Any], threads: int | None, order: tuple[int, ...]) -> Again:
+    """What `gemm` has done for these, without a plan or an algorithm of the caller's."""
+    of = sums_of(a, b, results, operands, epilogue, sums, threads)
+    way = _way(of, results, operands, epilogue)
+    table = array("q", [word for x in operands for word in _entry(host, x, way.exchanged)])
+    none = np.empty((0, 0), sums)
+    return Again(of._replace(a=none, b=none), way, table, order)
+
+
+def run_again(again: Again, a: Matrix, b: Matrix, c: Matrix, operands: list[Matrix]) -> bool:
+    """Whether C means nothing, as in `compute`."""
+    table = again.table[:]
+    for row, at in enumerate(again.order):
+        table[row * len(jobs.OPERAND)] = address(operands[at])
+    return _run(again.of._replace(a=a, b=b), c, again.way, table.buffer_info()[0] if table else 0, host, Recipe)
 
 
 # ---- passes

@@ -1,0 +1,126 @@
+"""Calls with an epilogue like an earlier one: which are repeated, with which bits, and what is looked at each time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.api import fused
+from tilewright.runtime.cpu import engine, fusion
+
+RNG = np.random.default_rng(5)
+FACTOR = 2.0
+
+
+def random(*shape, dtype=np.float32):
+    return RNG.standard_normal(shape, dtype=np.float32).astype(dtype)
+
+
+def activated(acc, bias, res):
+    return tw.gelu(acc + bias) * FACTOR + res
+
+
+@pytest.fixture
+def long_ways(monkeypatch):
+    """The calls that were checked and planned as if they were the first."""
+    calls = []
+
+    def product(call, like=None):
+        calls.append(call)
+        return original(call, like)
+    original = fused.product
+    monkeypatch.setattr(fused, "product", product)
+    return calls
+
+
+# in place, packed, few rows and few columns in passes, a batch; C by columns; narrow operands and results
+@pytest.mark.parametrize(("a", "b", "out", "dtype"), [
+    ((9, 8), (8, 10), "rows", "f4"), ((200, 400), (400, 300), "new", "f4"), ((2, 500), (500, 64), "rows", "f4"),
+    ((300, 70), (70, 1), "new", "f4"), ((3, 20, 30), (3, 30, 40), "rows", "f4"), ((40, 50), (50, 60), "columns", "f4"),
+    ((130, 64), (64, 70), "rows", "f8"), ((130, 64), (64, 70), "new", "f2"),
+])
+def test_the_same_bits_for_other_arrays(a, b, out, dtype, long_ways):
+    shape = *a[:-1], b[-1]
+    made = tw.epilogue(activated, bias="row", res="full")
+    for epilogue in activated, made:
+        for again in range(3):
+            x, y, res, bias = random(*a, dtype=dtype), random(*b, dtype=dtype), random(*shape), random(shape[-1])
+            # a number is an operand that is copied, with which no call is remembered
+            wanted = tw.matmul(x, y, epilogue=lambda acc, bias, res, f: tw.gelu(acc + bias) * f + res,
+                               operands={"bias": bias, "res": res, "f": FACTOR})
+            c = None if out == "new" else np.empty(shape, wanted.dtype)
+            c = np.empty(shape[::-1], wanted.dtype).T if out == "columns" else c
+            del long_ways[:]
+            operands = {"res": res, "bias": bias} if again != 1 else {"res": res.copy(), "bias": bias.copy()}
+            found = tw.matmul(x, y, c, epilogue=epilogue, operands=operands)
+            assert c is None or found is c
+            assert found.dtype == wanted.dtype
+            np.testing.assert_array_equal(found, wanted)
+            assert len(long_ways) == (again == 0)
+
+
+def test_what_differs_is_another_call(long_ways):
+    a, b, bias, res, c = random(20, 30), random(30, 40), random(40), random(20, 40), np.empty((20, 40), np.float32)
+
+    def call(a=a, b=b, out=c, operands=None, epilogue=activated, **options):
+        del long_ways[:]
+        return tw.matmul(a, b, out, epilogue=epilogue, operands=operands or {"bias": bias, "res": res}, **options)
+
+    right = call().copy()
+    call()
+    assert not long_ways
+    with tw.threads(1 + (tw.get_num_threads() == 1)):
+        np.testing.assert_array_equal(call(), right)
+        assert long_ways
+    for how, options in [
+        ("strides", {"a": np.asfortranarray(a)}), ("dtype", {"operands": {"bias": bias.astype("f8"), "res": res}}),
+        ("unaligned", {"a": np.frombuffer(b"0" + a.tobytes(), np.uint8)[1:].view("f4").reshape(a.shape)}),
+        ("a list", {"b": b.tolist()}), ("alpha", {"alpha": 1.0}), ("threads", {"threads": 3}),
+        ("out_dtype", {"out_dtype": "f32"}), ("a column", {"operands": {"bias": bias, "res": res[:, :1]}}),
+    ]:
+        found = call(**options)
+        assert long_ways, how
+        if how != "a column":
+            np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-5, err_msg=how)
+    for wrong in {"threads": 2.0}, {"threads": 0}, {"a": a[:, 1:]}, {"operands": {"bias": bias}}, {"out": c[1:]}:
+        call(threads=2)
+        call(threads=1)
+        with pytest.raises((TypeError, ValueError)):
+            call(**wrong)
+    c.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        call()
+
+
+def test_overlapping_arrays_are_not_repeated(long_ways):
+    a, b, bias = random(30, 30), random(30, 30), random(30)
+    for overlaps in "res", "a":
+        memory = random(40, 30)
+        res, x, out = memory[:30], a, np.empty((30, 30), np.float32)
+        operands = {"bias": bias, "res": res}
+        for _ in range(2):
+            tw.matmul(x, b, out, epilogue=activated, operands=operands)
+        out, x = (memory[:30] if overlaps == "res" else memory[5:35]), x if overlaps == "res" else memory[10:40]
+        wanted = tw.matmul(x.copy(), b, epilogue=activated, operands={"bias": bias, "res": res.copy()})
+        del long_ways[:]
+        np.testing.assert_array_equal(tw.matmul(x, b, out, epilogue=activated, operands=operands), wanted)
+        assert long_ways
+
+
+def test_a_global_that_is_another_now(monkeypatch, long_ways):
+    a, operands = np.eye(4, dtype=np.float32), {"bias": np.zeros(4, np.float32), "res": np.zeros((4, 4), np.float32)}
+    first = [tw.matmul(a, a, epilogue=activated, operands=operands) for _ in range(2)]
+    monkeypatch.setitem(globals(), "FACTOR", 4.0)
+    np.testing.assert_array_equal(tw.matmul(a, a, epilogue=activated, operands=operands), 2 * first[1])
+
+
+def test_plans_are_chosen_anew_once_the_tuner_has_learnt(long_ways):
+    a, made = random(20, 20), tw.epilogue(lambda acc: tw.relu(acc))
+    tw.matmul(a, a, epilogue=made)
+    assert fusion._ways
+    assert fusion.repeats
+    engine.forget()
+    assert not fusion._ways
+    tw.matmul(a, a, epilogue=made)
+    assert len(long_ways) == 2
