@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import forks
-from tilewright.api import dispatch, host
+from tilewright.api import dispatch, host, repeated
 from tilewright.formats.scaled import Decodable
 from tilewright.rules import arguments, contraction, numpy_products, paths, shapes, subscripts
 from tilewright.rules.contraction import Term
@@ -63,13 +63,32 @@ def einsum(
 
     Raises TypeError and ValueError where numpy.einsum does.
     """
+    if optimize is True and not numpys and out_dtype is None and order == "K" and threads is None and (
+            len(operands) == 3 and type(operands[0]) is str):
+        if (found := repeated.by_matmul(*operands, out)) is not None:
+            return found
+    alike = None
+    if operands and optimize is True and not numpys:
+        alike = repeated.key_of(operands, out, (out_dtype, order, threads))
+    if alike is not None and (found := repeated.product(*alike, out)) is not None:
+        return found
     given, labels, output = subscripts.read(operands)
     _check_options(order, numpys)
     library = dispatch.library_of_arrays(*given, out)
     if library is not None:
         engine = forks.imported("tilewright.runtime.gpu.contraction")
         return engine.einsum(library, given, labels, output, out, out_dtype, optimize)
-    return _einsum(given, labels, output, out, out_dtype, optimize, order, threads)
+    engine = dispatch.loaded_cpu()
+    if alike is None or engine is None or engine.watch.runs is not None:
+        return _einsum(given, labels, output, out, out_dtype, optimize, order, threads)
+    runs: list[Any] = []
+    engine.watch.runs = runs
+    try:
+        result = _einsum(given, labels, output, out, out_dtype, optimize, order, threads)
+    finally:
+        engine.watch.runs = None
+    repeated.remember(*alike, out, result, runs)
+    return result
 
 
 def tensordot(

@@ -63,6 +63,8 @@ def gemm(a: Array, b: Array, c: Array, counts: tuple[int, int, int, int], *, thr
             _recipes.clear()
         _recipes[key] = recipe
     at_a, at_b, at_c = (recipe.address(x) for x in (a, b, c))
+    if engine.watch.runs is not None:
+        engine.watch.runs.append(engine.Run(recipe, False, a, b, c, 1.0, 0.0, bool(counts[0])))
     if counts[0]:
         recipe.run_batch(c.shape[0], (a.strides[0], b.strides[0], c.strides[0]), at_a, at_b, at_c, 1.0, 0.0)
     else:

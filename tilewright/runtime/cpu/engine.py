@@ -248,6 +248,7 @@ class Run(NamedTuple):
     c: Matrix
     alpha: float
     beta: float
+    batched: bool = False
 
 
 class _Watch(threading.local):
@@ -266,7 +267,7 @@ def run(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: f
     if recipe.plan.copy:
         y = _copied(y, recipe.plan.reads_b == "rows")
     if watch.runs is not None:
-        watch.runs.append(Run(recipe, swapped, x, y, c, alpha, beta))
+        watch.runs.append(Run(recipe, swapped, x, y, c, alpha, beta, c.ndim == 3))
     if c.ndim == 2:
         return recipe.run(recipe.address(x), recipe.address(y), recipe.address(c), alpha, beta, operands)
     steps = x.strides[0], y.strides[0], c.strides[0]

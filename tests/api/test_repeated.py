@@ -1,0 +1,113 @@
+"""Calls of einsum like earlier ones: other arrays, exact results, and whatever differs is noticed."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.api.test_einsum import RNG, random_call, whole
+from tilewright.api import repeated
+from tilewright.runtime.cpu import engine
+
+
+def exact(subscripts, *xs):
+    return np.einsum(subscripts, *(x.astype(np.int64) for x in xs))
+
+
+def alike(seed, shapes, dtype=np.float32):
+    """Arrays with the strides and numbers that this seed gives."""
+    return [whole(RNG(seed + at), shape, dtype) for at, shape in enumerate(shapes)]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_a_second_call_with_other_arrays_is_exact(dtype):
+    rng, before = RNG(11), len(repeated._records)
+    for seed in range(12):
+        subscripts, shapes = random_call(rng, 2)
+        for more in range(3):
+            xs = alike(100 * seed, shapes, dtype)
+            for x in xs:
+                x += dtype(more)
+            expected = exact(subscripts, *xs).astype(dtype)
+            found = tw.einsum(subscripts, *xs)
+            assert found.dtype == dtype
+            assert np.array_equal(found, expected), (subscripts, shapes)
+            out = whole(RNG(seed), expected.shape, dtype)
+            assert tw.einsum(subscripts, *xs, out=out) is out
+            assert np.array_equal(out, expected), (subscripts, shapes)
+    assert len(repeated._records) > before
+
+
+@pytest.mark.parametrize("dtype", [np.float32])
+@pytest.mark.parametrize("batch", ["", "b", "bh"])
+def test_products_of_matrices_are_matmuls(batch, dtype):
+    rng, sizes = RNG(1), dict(zip("bhijk", (2, 3, 4, 5, 6)))
+    for a, b, c in [(a, b, c) for a in permutations("ik") for b in permutations("kj") for c in permutations("ij")]:
+        for x, y in ((a, b), (b, a)):
+            terms = [batch + "".join(term) for term in (x, y, c)]
+            subscripts = f"{terms[0]},{terms[1]}->{terms[2]}"
+            assert repeated.as_matmul(subscripts) is not None
+            xs = [whole(rng, [sizes[label] for label in term], dtype) for term in terms]
+            for arrays in (xs[:2], [np.ascontiguousarray(x) for x in xs[:2]]):
+                assert np.array_equal(tw.einsum(subscripts, *arrays), exact(subscripts, *arrays)), subscripts
+                assert np.array_equal(tw.einsum(subscripts, *arrays, out=xs[2]), exact(subscripts, *arrays))
+
+
+@pytest.mark.parametrize("subscripts", ["ii,ij->ij", "ij,jk->i", "ij,kl->ik", "ij,jk,kl->il", "ij,ij->ij", "ij->ji",
+                                        "...ij,jk->ik", "i1,1k->ik", "bij,cjk->bik", "ij,jk->ii", "ij,j->i"])
+def test_other_subscripts_are_not(subscripts):
+    assert repeated.as_matmul(subscripts) is None
+
+
+def test_implied_results():
+    a, b = RNG(0).integers(-3, 4, (2, 5, 5)).astype(np.float32)
+    for subscripts in ("ij,jk", "ij,ik", "ji,kj", "zj,ja", " i j , j k -> i k "):
+        assert repeated.as_matmul(subscripts) is not None
+        assert np.array_equal(tw.einsum(subscripts, a, b), np.einsum(subscripts, a, b))
+
+
+def test_what_a_record_may_not_be_used_for():
+    rng = RNG(3)
+    x, y = rng.integers(-3, 4, (2, 4, 5, 6)).astype(np.float32)
+    forms = "abc,abd->dc"
+    y = np.ascontiguousarray(y)
+    assert np.array_equal(tw.einsum(forms, x, x), exact(forms, x, x))
+    assert np.array_equal(tw.einsum(forms, x, y), exact(forms, x, y))      # of one array nothing is recorded
+    out = np.empty((6, 6), np.float32)
+    for _ in range(2):
+        assert np.array_equal(tw.einsum(forms, x, y, out=out), exact(forms, x, y))
+    inside = x.reshape(-1)[6:42].reshape(6, 6)                              # overlaps
+    expected = exact(forms, x, y)
+    assert np.array_equal(tw.einsum(forms, x, y, out=inside), expected)
+    out.flags.writeable = False
+    with pytest.raises(ValueError, match="out is read-only"):
+        tw.einsum(forms, x, y, out=out)
+    raw = np.zeros(4 * x.size + 1, np.uint8)[1:].view(np.float32).reshape(x.shape)
+    raw[...] = y
+    assert not raw.flags.aligned
+    assert np.array_equal(tw.einsum(forms, raw, y), exact(forms, raw, y))
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        tw.einsum(forms, x, y, foo=1)
+    with pytest.raises(ValueError, match="order must be"):
+        tw.einsum(forms, x, y, order="X")
+    with pytest.raises(ValueError, match="label 'b' has size 5 before"):
+        tw.einsum(forms, x, y[:, :4])
+
+
+def test_lists_threads_and_new_plans():
+    x, y = RNG(4).integers(-3, 4, (2, 4, 5, 6)).astype(np.float64)
+    y = y.copy()
+    expected = exact("abc,abd->cd", x, y)
+    for threads in (1, 2, None):
+        for _ in range(2):
+            assert np.array_equal(tw.einsum(x, [0, 1, 2], y, [0, 1, 3], [2, 3], threads=threads), expected)
+            assert np.array_equal(tw.tensordot(x, y, ([0, 1], [0, 1]), threads=threads), expected)
+    engine.forget()
+    assert not repeated._records
+    assert np.array_equal(tw.tensordot(x, y, ([0, 1], [0, 1])), expected)
+    assert len(repeated._records) == 1
+    with pytest.raises(TypeError, match="must be integers"):
+        tw.einsum(x, [False, True, 2], y, [0, 1, 3], [2, 3])
