@@ -105,9 +105,9 @@ def test_lists_threads_and_new_plans():
         for _ in range(2):
             assert np.array_equal(tw.einsum(x, [0, 1, 2], y, [0, 1, 3], [2, 3], threads=threads), expected)
             assert np.array_equal(tw.tensordot(x, y, ([0, 1], [0, 1]), threads=threads), expected)
+    with pytest.raises(TypeError, match="must be integers"):
+        tw.einsum(x, [False, True, 2], y, [0, 1, 3], [2, 3])
     engine.forget()
     assert not repeated._records
     assert np.array_equal(tw.tensordot(x, y, ([0, 1], [0, 1])), expected)
     assert len(repeated._records) == 1
-    with pytest.raises(TypeError, match="must be integers"):
-        tw.einsum(x, [False, True, 2], y, [0, 1, 3], [2, 3])

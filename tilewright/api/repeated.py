@@ -55,12 +55,13 @@ class Matmul(NamedTuple):
 def key_of(operands: Sequence[Any], out: Any, options: tuple[Any, ...]) -> tuple[Key, Sequence[Any]] | None:
     """What calls alike have in common, and the arrays; None for calls of which there is no record: those of other than
     two arrays of NumPy's own."""
+    subscripts: Any
     if type(operands[0]) is str:
         subscripts, arrays = operands[0], operands[1:]
     else:
         lists = *operands[1:4:2], *operands[4:]
-        if not all(type(labels) in (list, tuple) for labels in lists):
-            return None
+        if not all(type(labels) in (list, tuple) and bool not in map(type, labels) for labels in lists):
+            return None                     # True is as good a key as 1, and no label
         subscripts, arrays = tuple(map(tuple, lists)), operands[:4:2]
     if len(arrays) != 2 or len(operands) > 5:
         return None
@@ -160,7 +161,7 @@ def as_matmul(subscripts: str) -> Matmul | None:
         return None
     exchanged = output[batch] in y
     a, b = ((y, x) if exchanged else (x, y))
-    m, n = output[batch:]
+    m, n = output[batch], output[batch + 1]
     (k, *others) = {*a[batch:]} - {m}
     if others or {*b[batch:]} != {k, n} or {*a[batch:]} != {m, k}:
         return None
