@@ -15,8 +15,8 @@ PARTS = {
     "Multiply": ("matmul", "gemm", "einsum", "tensordot", "contract", "Reduction", "pack",
                  "Packed"),
     "Functions in products": (
-        "epilogue", "pairs", "where", "minimum", "maximum", "clamp", "relu", "sigmoid", "silu", "gelu", "exp", "log",
-        "tanh", "erf", "sqrt", "popcount", *(f"{axis}_{how}" for axis in ("row", "column")
+        "epilogue", "prologue", "pairs", "where", "minimum", "maximum", "clamp", "relu", "sigmoid", "silu", "gelu",
+        "exp", "log", "tanh", "erf", "sqrt", "popcount", *(f"{axis}_{how}" for axis in ("row", "column")
                                              for how in ("sum", "max", "min", "amax"))),
     "Quantize": ("quantize", "dequantize", "Quantized", "Scaled"),
     "Look inside": ("Gemm", "detect", "target", "plan", "compile", "explain", "simulate", "kernel"),

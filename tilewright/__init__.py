@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from tilewright.expressions.functions import sqrt as sqrt
     from tilewright.expressions.functions import tanh as tanh
     from tilewright.expressions.functions import where as where
+    from tilewright.expressions.prologue import prologue as prologue
     from tilewright.expressions.reductions import Reduction as Reduction
     from tilewright.formats.quantization import quantize as quantize
     from tilewright.formats.quantized import Quantized as Quantized
@@ -105,6 +106,7 @@ _HOME = {
     "load": "tilewright.compiled.bundles",
     "matmul": "tilewright.api.builtin",
     "pack": "tilewright.api.packed",
+    "prologue": "tilewright.expressions.prologue",
     "plan": "tilewright.compiled.compile",
     "quantize": "tilewright.formats.quantization",
     "set_num_threads": "tilewright.runtime.cpu.pool",

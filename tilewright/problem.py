@@ -35,6 +35,8 @@ class Gemm:
               B share a scale. "": none
     epilogue  what tilewright.epilogue makes, or its text: what becomes of the sums of the m x n product. Its first
               result is in the format `out`, and has n / 2 columns if it is made of pairs. "": nothing
+    prologue_a, prologue_b  what tilewright.prologue makes, or its text: what elements of A and of B, which are of the
+              formats a and b, become before they are multiplied. "": nothing
 
     ValueError for sizes below 0, and for matrices of 2^63 bytes and more, which no address reaches.
     """
@@ -49,6 +51,8 @@ class Gemm:
     batch: int
     scales: str
     epilogue: str
+    prologue_a: str
+    prologue_b: str
 
     def __init__(
         self,
@@ -62,6 +66,8 @@ class Gemm:
         batch: int = 1,
         scales: str = "",
         epilogue: object = "",
+        prologue_a: object = "",
+        prologue_b: object = "",
     ) -> None:
         sizes = {name: _size(name, value) for name, value in (("m", m), ("n", n), ("k", k), ("batch", batch))}
         blocks = [_block_format(x) for x in (a, a if b is None else b)]
@@ -79,14 +85,18 @@ class Gemm:
             format_b = formats.get(b, "b") if b is not None else format_a
             if out is None and epilogue and (main := (read := _epilogue(str(epilogue))).main) is not None:
                 out = None if read.results[main] == "-" else read.results[main]
-            format_out = _product(format_a, format_b) if out is None else formats.get(out, "out")
+            taken = [formats.FORMATS[_multiplied(format.name, str(text))]
+                     for format, text in ((format_a, prologue_a), (format_b, prologue_b))]
+            format_out = _product(*taken) if out is None else formats.get(out, "out")
             if scales and out is None and formats.integral(format_a, format_b):
                 format_out = formats.get("f32")
         epilogue = str(epilogue)
         # the class is frozen
         self.__dict__.update(sizes, a=format_a.name, b=format_b.name, out=format_out.name, layout=layout, scales=scales,
-                             epilogue=epilogue)
+                             epilogue=epilogue, prologue_a=str(prologue_a), prologue_b=str(prologue_b))
         self._check_scales()
+        if self.prologues:
+            self._check_prologues()
         if epilogue:
             self._check_epilogue()
         self._check_bytes()
@@ -98,6 +108,15 @@ class Gemm:
             raise ValueError(f"scales={self.scales!r} is for operands without scales of their own and a result in a "
                              f"floating-point format, not for {self.a} by {self.b} into {self.out}")
 
+    def _check_prologues(self) -> None:
+        if self.blocks or self.scales:
+            raise ValueError(f"prologues are for operands without scales of their own, not for {self.a} by {self.b}"
+                             + f" with scales={self.scales!r}"*bool(self.scales))
+        for name in "ab":
+            text, format = getattr(self, f"prologue_{name}"), getattr(self, name)
+            if text and (source := _prologue(text).source) != format:
+                raise ValueError(f"{name} must be {source}, of which prologue_{name} was made, not {format}")
+
     def _check_epilogue(self) -> None:
         found = _epilogue(self.epilogue)
         main = found.main
@@ -106,7 +125,7 @@ class Gemm:
                              f"{self.out}")
         if found.paired and self.n % 2:
             raise ValueError(f"an epilogue of pairs of columns needs an even number of them, and n is {self.n}")
-        whole = not self.blocks and formats.integral(self.a, self.b) and not self.scales
+        whole = not self.blocks and formats.integral(*self.multiplied) and not self.scales
         if found.kind != (kind := "int" if whole else "float"):
             raise ValueError(f"the epilogue of {self.a} by {self.b} has sums of kind {kind}, not {found.kind}")
 
@@ -124,7 +143,7 @@ class Gemm:
         """The format the arithmetic runs in: wide enough for both operands and the result."""
         if self.blocks:
             return "f32"
-        found = self.a, self.b, self.out
+        found = *self.multiplied, self.out
         meeting = formats.promote(*found)       # of i64 and u64 that is f64, in which no integer is added up
         exact = formats.integral(*found) and not formats.integral(meeting)
         return (formats.accumulator(*found) if exact else meeting).name
@@ -134,15 +153,16 @@ class Gemm:
         """The format in which tilewright.matmul adds products up: f32, f64, i32, i64, c64 or c128."""
         if self.blocks:
             return "f32"
-        if (self.scales or self.epilogue) and formats.integral(self.a, self.b) and self.out != "f64":
-            return formats.accumulator(self.a, self.b).name
-        meeting = () if self._exact else (_product(formats.FORMATS[self.a], formats.FORMATS[self.b]),)
-        return formats.accumulator(self.a, self.b, *meeting, self.out).name
+        a, b = self.multiplied
+        if (self.scales or self.epilogue) and formats.integral(a, b) and self.out != "f64":
+            return formats.accumulator(a, b).name
+        meeting = () if self._exact else (_product(formats.FORMATS[a], formats.FORMATS[b]),)
+        return formats.accumulator(a, b, *meeting, self.out).name
 
     @property
     def _exact(self) -> bool:
         """Whether integers are added up and stored as integers."""
-        return formats.integral(self.a, self.b) and isinstance(formats.FORMATS[self.out], formats.Integer)
+        return formats.integral(*self.multiplied) and isinstance(formats.FORMATS[self.out], formats.Integer)
 
     @property
     def castable(self) -> bool:
@@ -150,8 +170,23 @@ class Gemm:
         and floats complex numbers, and never the other way round."""
         if self.blocks or self._exact:
             return True
-        meeting = _product(formats.FORMATS[self.a], formats.FORMATS[self.b])
+        meeting = _product(*(formats.FORMATS[x] for x in self.multiplied))
         return formats.rank(self.out) >= formats.rank(meeting)
+
+    @property
+    def multiplied(self) -> tuple[str, str]:
+        """The formats of A and B as they are multiplied: what their prologues give, else their own."""
+        return _multiplied(self.a, self.prologue_a), _multiplied(self.b, self.prologue_b)
+
+    @property
+    def prologues(self) -> str:
+        """Which operands have a prologue: "", "a", "b" or "ab"."""
+        return "a"*bool(self.prologue_a) + "b"*bool(self.prologue_b)
+
+    @property
+    def fused(self) -> bool:
+        """Has it an epilogue or a prologue?"""
+        return bool(self.epilogue or self.prologues)
 
     @property
     def blocks(self) -> bool:
@@ -170,6 +205,8 @@ class Gemm:
         columns = self.shapes["out"][-1]
         bits = self.m * self.k * _bits(self.a) + self.k * self.n * _bits(self.b) + self.m * columns * _bits(self.out)
         more = _epilogue(self.epilogue).bytes(self.m, self.n) if self.epilogue else 0
+        more += _prologue(self.prologue_a).bytes(self.m, self.k, True) if self.prologue_a else 0
+        more += _prologue(self.prologue_b).bytes(self.k, self.n, False) if self.prologue_b else 0
         return self.batch * int(bits) // 8 + self.batch * more
 
     @property
@@ -201,7 +238,9 @@ class Gemm:
         many = f"_b{self.batch}" if self.batch != 1 else ""
         scales = f"_scaled_{self.scales}" if self.scales else ""
         epilogue = f"_epilogue_{_epilogue(self.epilogue).digest}" if self.epilogue else ""
-        return f"gemm_{name}_{self.layout}_{self.m}x{self.n}x{self.k}{many}{scales}{epilogue}"
+        prologues = "".join(f"_prologue_{name}_{_prologue(getattr(self, f'prologue_{name}')).digest}"
+                            for name in self.prologues)
+        return f"gemm_{name}_{self.layout}_{self.m}x{self.n}x{self.k}{many}{scales}{epilogue}{prologues}"
 
     def __str__(self) -> str:
         return self.key()
@@ -219,6 +258,16 @@ def _product(a: formats.Format, b: formats.Format) -> formats.Format:
 def _epilogue(text: str) -> Any:
     from tilewright.expressions.epilogue import Epilogue  # of which most processes have none
     return Epilogue.read(text)
+
+
+def _prologue(text: str) -> Any:
+    from tilewright.expressions.prologue import Prologue  # likewise
+    return Prologue.read(text)
+
+
+def _multiplied(format: str, prologue: str) -> str:
+    """The format in which elements of this one are multiplied."""
+    return _prologue(prologue).result if prologue else format
 
 
 def _block_format(x: object) -> Any:

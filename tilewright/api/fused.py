@@ -1,4 +1,5 @@
-"""Products with an epilogue, of arrays in the host's memory: checked arguments become matrices for the engine.
+"""Products with an epilogue or prologues, of arrays in the host's memory: checked arguments become matrices for the
+engine.
 
 Leading axes are folded into m where B has none and every operand allows it, else merged into one axis, else taken one
 by one. alpha, beta and c are operands of the expression like any others.
@@ -6,7 +7,8 @@ by one. alpha, beta and c are operands of the expression like any others.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,17 +18,19 @@ from tilewright.api import dispatch, fused_repeats, host, scaled
 from tilewright.expressions.epilogue import Epilogue
 from tilewright.expressions.semiring import Semiring
 from tilewright.formats.table import NARROW
-from tilewright.rules import arguments, fusing, numpy_products, shapes
+from tilewright.rules import arguments, fusing, numpy_products, prologues, shapes
 from tilewright.rules.arguments import Array
-from tilewright.rules.call import Call, Product, decide
+from tilewright.rules.call import Call, Product
 from tilewright.rules.fusing import Fused
+from tilewright.rules.prologues import Prepared
 
 
 def product(call: Call, like: fused_repeats.Key | None = None) -> Any:
-    """The results of an epilogue of a product on this processor: an array, or a tuple of them. `like`: what the call
-    may be remembered as."""
+    """The results of a product with an epilogue or prologues on this processor: an array, or a tuple of them. `like`:
+    what the call may be remembered as."""
     if call.plan is not None and dispatch.platform_of(call.plan):
-        arguments.refuse(f"{dispatch.where(call.plan)} for arrays in the host's memory", epilogue=call.epilogue)
+        arguments.refuse(f"{dispatch.where(call.plan)} for arrays in the host's memory", epilogue=call.epilogue,
+                         prologue_a=call.prologue_a, prologue_b=call.prologue_b)
     if scaled.present(call):
         call, scales = scaled.without_scales(call)
         if scales:
@@ -37,12 +41,17 @@ def product(call: Call, like: fused_repeats.Key | None = None) -> Any:
     c = arguments.addend(call.c)
     if packed is None and numpy_products.takes(a, b, c, None):
         raise TypeError(f"epilogue must be None for products that NumPy multiplies, of {a.dtype} and {b.dtype}")
+    shares = prologues.shared_out(call, fusing.given_of(call.operands))
+    prepared = prologues.all_of(call, a, b, shares)
+    if prepared and (packed is not None or call.algorithm is not None):
+        if packed is not None:
+            raise ValueError("prologue_a and prologue_b must be None where b is packed")
+        arguments.refuse("with a prologue", algorithm=call.algorithm)
     asked = call.out_dtype if isinstance(call.out_dtype, tuple) else (call.out_dtype,)
     asked = tuple(None if isinstance(x, str) and x in formats.BLOCK_FORMATS else x for x in asked)
     wide = "f64" if any(x is not None and formats.find(x) is formats.FORMATS["f64"] for x in asked) else None
-    whole = formats.integral(*(f for f in map(fusing.format_of, (a.dtype, b.dtype)) if f))
-    p = decide(call._replace(out=None, out_dtype=None if whole else wide), a, b, c, None)
-    f = fusing.fused(call, p)
+    p = prologues.decided(call._replace(out=None), a, b, c, wide, prepared)
+    f = fusing.fused(call._replace(operands=shares.get("epilogue")), p)
     outs = _outs(call, f)
     f = f._replace(dtypes=tuple(map(_kept, f.dtypes, outs)))
     if call.algorithm is not None:
@@ -50,21 +59,23 @@ def product(call: Call, like: fused_repeats.Key | None = None) -> Any:
     if packed is not None:
         a, b = host.operand_a_for(packed, p.a, p.sums, call.trans_a), p.b
     else:
-        a, b = _taken(p)
+        a, b = _taken(p, prepared)
     a, b = p.broadcast(a, b)
+    before = {role: x._replace(arrays=tuple(map(_readable, p.broadcast(*x.arrays)))) for role, x in prepared.items()}
     fusion = forks.imported("tilewright.runtime.cpu.fusion")
     added = _readable(np.broadcast_to(p.c, p.shape)) if p.beta else None
     epilogue, operands = fusion.with_factors(f.epilogue, [_readable(x) for x in f.operands], p.sums, p.alpha, p.beta,
                                              added, p.shape)
-    results, stored = _results(f, p, outs, (a, b), operands)
+    beside = [y for x in before.values() for y in x.arrays]
+    results, stored = _results(f, p, outs, (a, b), operands, beside)
     how = {"threads": call.threads, "plan": call.plan, "algorithm": call.algorithm, "b_packed": packed,
            "semiring": call.semiring.text if call.semiring else ""}
     if call.semiring and not p.sizes[2]:
         _of_no_terms(call.semiring, f, p, results)
     elif any(x.size for x in results):
-        for part in _parts(a, b, stored, operands, results, epilogue):
-            pa, pb, arrays, more, reduced = part
-            found = fusion.gemm(pa, pb, arrays, more, epilogue, p.sums, **how)
+        for part in _parts(a, b, stored, operands, results, epilogue, before):
+            pa, pb, arrays, more, reduced, now = part
+            found = fusion.gemm(pa, pb, arrays, more, epilogue, p.sums, prologues=now, **how)
             for x, y in zip(reduced, found, strict=True):
                 x[...] = y.reshape(x.shape)
             if like and len(results) == 1 and epilogue is f.epilogue and _at_once(f, results, outs, arrays):
@@ -81,11 +92,12 @@ def _of_no_terms(semiring: Semiring, f: Fused, p: Product, results: list[Array])
         x[...] = found
 
 
-def _taken(p: Product) -> list[Array]:
-    """Operands in dtypes that the engine takes."""
-    cpu, sizes = dispatch.cpu(), (*p.sizes, p.a.dtype == p.b.dtype)
-    return [arguments.converted(x, x.dtype if x.dtype != p.sums and arguments.ready(x, x.dtype)
-                                and cpu.converts(x, p.sums, *sizes) else p.sums) for x in (p.a, p.b)]
+def _taken(p: Product, prepared: Mapping[str, Prepared]) -> list[Array]:
+    """Operands in dtypes that the engine takes: with a prologue any."""
+    cpu, sizes = dispatch.cpu(), (*p.sizes, p.a.dtype == p.b.dtype or bool(prepared))
+    return [arguments.converted(x, x.dtype.newbyteorder("=") if role in prepared else
+                                x.dtype if x.dtype != p.sums and arguments.ready(x, x.dtype)
+                                and cpu.converts(x, p.sums, *sizes) else p.sums) for role, x in zip("ab", (p.a, p.b))]
 
 
 def _readable(x: Array) -> Array:
@@ -129,9 +141,9 @@ def _kept(dtype: np.dtype[Any] | None, out: Array | None) -> np.dtype[Any] | Non
     return out.dtype if out is not None and rounded else dtype
 
 
-def _results(f: Fused, p: Product, outs: list[Array | None], factors: tuple[Array, Array], operands: list[Array]
-             ) -> tuple[list[Array], list[Array | None]]:
-    """Arrays for all results, and those that the engine writes, None for reductions."""
+def _results(f: Fused, p: Product, outs: list[Array | None], factors: tuple[Array, Array], operands: list[Array],
+             beside: list[Array]) -> tuple[list[Array], list[Array | None]]:
+    """Arrays for all results, and those that the engine writes, None for reductions. `beside`: what prologues read."""
     results: list[Array] = []
     stored: list[Array | None] = []
     epilogue = f.epilogue
@@ -144,7 +156,7 @@ def _results(f: Fused, p: Product, outs: list[Array | None], factors: tuple[Arra
         out = outs[at]
         by_rows = out is not None and (out.strides[-1] == out.itemsize or not epilogue.paired)
         if (out is not None and by_rows and shapes.writes_in_place(out, *factors, kept)
-                and not any(shapes.overlap(out, x) for x in results)
+                and not any(shapes.overlap(out, x) for x in (*results, *beside))
                 and not any(shapes.overlap(out, x) and not shapes.same(out, x) for x in operands)):
             results.append(out)
         else:
@@ -198,32 +210,39 @@ def _delivered(call: Call, f: Fused, results: list[Array], outs: list[Array | No
 # ---- leading axes
 
 def _parts(a: Array, b: Array, stored: list[Array | None], operands: list[Array], results: list[Array],
-           epilogue: Epilogue) -> Iterator[tuple[Any, ...]]:
-    """(a, b, results or None, operands, reductions) with one leading axis at most, as few as their strides allow."""
+           epilogue: Epilogue, before: Mapping[str, Prepared]) -> Iterator[tuple[Any, ...]]:
+    """(a, b, results or None, operands, reductions, prologues) with one leading axis at most, as few as their strides
+    allow."""
     reduced = [x.reduced for x in epilogue.expression.results]
     sums = [x for x, how in zip(results, reduced) if how]
     hows = [how for how in reduced if how]
     lead = a.ndim - 2
     if not lead:
-        yield a, b, stored, operands, sums
+        yield a, b, stored, operands, sums, before
         return
-    arrays = [a, *(x for x in stored if x is not None), *operands]
-    if not any(b.strides[:-2]) and not any(how.startswith("column") for how in hows):
+    of_a, of_b = (before[role].arrays if role in before else () for role in "ab")
+    arrays, right = [a, *of_a, *(x for x in stored if x is not None), *operands], [b, *of_b]
+    like = partial(_like, stored, before)
+    if not any(any(x.strides[:-2]) for x in right) and not any(how.startswith("column") for how in hows):
         folded = [shapes.merged(x, 0, lead + 1) for x in arrays]
         if all(x is not None for x in folded):
             m = math.prod(a.shape[:-1])
-            yield _like(folded, b[(0,) * lead], stored, [x.reshape(m) for x in sums])
+            yield like(folded, [x[(0,) * lead] for x in right], [x.reshape(m) for x in sums])
             return
-    one_b, merged = shapes.merged(b, 0, lead), [shapes.merged(x, 0, lead) for x in arrays]
-    if one_b is not None and all(x is not None for x in merged):
+    merged = [shapes.merged(x, 0, lead) for x in (*arrays, *right)]
+    if all(x is not None for x in merged):
         batch = math.prod(a.shape[:-2])
-        yield _like(merged, one_b, stored, [x.reshape(batch, x.shape[-1]) for x in sums])
+        yield like(merged[:len(arrays)], merged[len(arrays):], [x.reshape(batch, x.shape[-1]) for x in sums])
         return
     for index in np.ndindex(a.shape[:-3]):
-        yield _like([x[index] for x in arrays], b[index], stored, [x[index] for x in sums])
+        yield like([x[index] for x in arrays], [x[index] for x in right], [x[index] for x in sums])
 
 
-def _like(arrays: list[Any], b: Array, stored: list[Array | None], sums: list[Array]) -> tuple[Any, ...]:
-    a, *rest = arrays
-    given = iter(rest)
-    return a, b, [None if x is None else next(given) for x in stored], list(given), sums
+def _like(stored: list[Array | None], before: Mapping[str, Prepared], left: list[Any], right: list[Any],
+          sums: list[Array]) -> tuple[Any, ...]:
+    """Views of a and its prologue's arrays, results and operands; of b and its prologue's; and reductions."""
+    (a, *others), (b, *of_b) = left, right
+    count = len(before["a"].arrays) if "a" in before else 0
+    now = {role: x._replace(arrays=tuple(others[:count] if role == "a" else of_b)) for role, x in before.items()}
+    given = iter(others[count:])
+    return a, b, [None if x is None else next(given) for x in stored], list(given), sums, now

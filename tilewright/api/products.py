@@ -36,6 +36,8 @@ def matmul(
     scale_a: Any = None,
     scale_b: Any = None,
     epilogue: Any = None,
+    prologue_a: Any = None,
+    prologue_b: Any = None,
     operands: dict[str, Any] | None = None,
     algorithm: str | None = None,
     deterministic: bool = False,
@@ -99,7 +101,15 @@ def matmul(
                 like are reductions, and take neighbouring columns by tw.pairs. Or what tilewright.epilogue made of it.
                 out_dtype may be a tuple then, one for each result that is no reduction, or name a block-scaled format;
                 out a tuple. See docs/epilogues.md.
-    operands    a dict of arrays and numbers that broadcast to the result, of any format and strides
+    prologue_a, prologue_b  a function of the elements of a, or of b, that is evaluated on their way to the product: its
+                first parameter is an element, the others are `operands` by name; what it may do is what an epilogue may
+                but for pairs, reductions and several results. Its numbers are rounded once, to the format of the
+                floating-point operands a, b, if that is bf16, f16 or f64, to bf16 if these are narrower, else to f32;
+                integers that it returns are multiplied as such. Or what tilewright.prologue made of it. See
+                docs/prologues.md.
+    operands    a dict of arrays and numbers, of any format and strides, by the names of these functions' parameters:
+                those of an epilogue broadcast to the result, those of a prologue to its operand, and may have there one
+                number for each of several equal blocks of k
 
     Arrays on a CUDA device (torch, CuPy, JAX, DLPack, __cuda_array_interface__) or on an AMD GPU (torch, DLPack) are
     multiplied there, not copied, on the stream that is their library's current one; all must be of one library and on
@@ -118,7 +128,8 @@ def matmul(
     Raises TypeError and ValueError where np.matmul does (its UFuncTypeError is a TypeError).
     """
     plain = (
-        out_dtype is c is scale_a is scale_b is epilogue is operands is algorithm is threads is None
+        out_dtype is c is scale_a is scale_b is epilogue is prologue_a is prologue_b is operands is algorithm is None
+        and threads is None
         and deterministic is False
         and (type(beta) is int or type(beta) is float)
         and not (beta or trans_a or trans_b or numpys)
@@ -164,6 +175,7 @@ def matmul(
     asked: Any = None
     if (
         library is None and epilogue is not None and c is scale_a is scale_b is plan is algorithm is None
+        and prologue_a is prologue_b is None
         and trans_a is trans_b is deterministic is False and type(alpha) is int and alpha == 1
         and (type(beta) is int or type(beta) is float) and not beta
     ):
@@ -172,6 +184,7 @@ def matmul(
             return result
     if (
         library is not None and epilogue is not None and c is scale_a is scale_b is threads is None
+        and prologue_a is prologue_b is None
         and (type(beta) is int or type(beta) is float) and not beta and type(deterministic) is bool
     ):
         asked, repeated = library.platform.engine.repeated_fused(
@@ -180,8 +193,8 @@ def matmul(
             return repeated
     return _product(library, Call.checked(
         a, b, out, out_dtype=out_dtype, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, scale_a=scale_a,
-        scale_b=scale_b, epilogue=epilogue, operands=operands, algorithm=algorithm, deterministic=deterministic,
-        threads=threads, plan=plan,
+        scale_b=scale_b, epilogue=epilogue, prologue_a=prologue_a, prologue_b=prologue_b, operands=operands,
+        algorithm=algorithm, deterministic=deterministic, threads=threads, plan=plan,
     ), asked)
 
 
@@ -197,6 +210,8 @@ def gemm(
     scale_a: Any = None,
     scale_b: Any = None,
     epilogue: Any = None,
+    prologue_a: Any = None,
+    prologue_b: Any = None,
     operands: dict[str, Any] | None = None,
     algorithm: str | None = None,
     deterministic: bool = False,
@@ -210,8 +225,8 @@ def gemm(
     """
     return _product(dispatch.library_of_arrays(a, b, c), Call.checked(
         a, b, c, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, scale_a=scale_a, scale_b=scale_b,
-        epilogue=epilogue, operands=operands, algorithm=algorithm, deterministic=deterministic, threads=threads,
-        plan=plan, updates=True,
+        epilogue=epilogue, prologue_a=prologue_a, prologue_b=prologue_b, operands=operands, algorithm=algorithm,
+        deterministic=deterministic, threads=threads, plan=plan, updates=True,
     ))
 
 
@@ -222,7 +237,7 @@ def _product(library: Library | None, call: Call, asked: Any = None) -> Any:
         return library.platform.engine.matmul(call, asked)
     if not call.updates and numpy_products.overridden(call.a, call.b, call.out):
         return numpy_products.by_operands_class(call)
-    if call.epilogue is not None:
+    if call.fused:
         return fused.product(call, asked)
     if scaled.present(call):
         return scaled.product(call)

@@ -109,7 +109,7 @@ class CpuKernel(CompiledGemm, CpuCode):
         if plan.copy:
             shape, strides = engine.with_copy(shape, strides, plan)
         asked_for = Parts()
-        if self.problem.epilogue:
+        if self.problem.fused:
             return fused_problems.ask(self.problem, self.planned, self.word, asked_for), asked_for
         return Recipe(shape, strides, plan, target, asked_for), asked_for
 
@@ -282,7 +282,7 @@ class CpuBound:
         self._fused = operands, outs
 
     def __call__(self) -> Any:
-        if self.kernel.problem.epilogue:
+        if self.kernel.problem.fused:
             return self.kernel.fuse(*self._operands, *self._fused)
         self.kernel.multiply(*self._operands, CpuKernel.gemm)
         return self.out

@@ -52,6 +52,8 @@ class Explanation(Explained):
             yield "formats", iter(formats)
 
     def of_cost(self, cost: Cost) -> Iterator[tuple[str, Iterator[str]]]:
+        for role in self.problem.prologues:
+            yield f"prologue {role.upper()}", self._prologue(role)
         if self.shape.epilogue:
             yield "epilogue", self._epilogue()
         yield "blocks", self._blocks()
@@ -112,6 +114,16 @@ class Explanation(Explained):
             yield f"sums are rounded to {shape.out} as they are stored"
         elif p.out != p.sums:
             yield f"the result is rounded from {p.sums} to {p.out} afterwards"
+
+    def _prologue(self, role: str) -> Iterator[str]:
+        """What packing makes of an operand's elements."""
+        expression, read, formats = getattr(self.problem, f"prologue_{role}").split(" | ")
+        source, result = formats.split()
+        yield expression
+        if read:
+            yield f"operands {read}"
+        multiplied = f", and packed as {self.shape.dtype}" if result != self.shape.dtype else ""
+        yield f"packing reads {source} and rounds to {result}{multiplied}"
 
     def _epilogue(self) -> Iterator[str]:
         """What becomes of the sums, and where."""

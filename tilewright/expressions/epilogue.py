@@ -72,6 +72,12 @@ class Epilogue:
             raise ValueError(f"{text!r} is not the text of an epilogue")
         return found
 
+    @cached_property
+    def nothing(self) -> bool:
+        """Whether C are the sums as they are."""
+        name, _ = self.expression.parameters[0]
+        return len(self.expression.parameters) == 1 and self.expression.results == (Result(name),)
+
     @property
     def digest(self) -> str:
         """Of the text, for names."""

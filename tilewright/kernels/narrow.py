@@ -38,6 +38,18 @@ def widened(k: Kernel, x: Value, SOURCE: str, T: Type) -> Value:
     return k.cast(x, vec(T, x.type.length))
 
 
+def number(k: Kernel, x: Value, FORMAT: str, T: Type) -> Value:
+    """Numbers of a format in memory as numbers of a type, that of a kind of the expression's numbers."""
+    n = x.type.length
+    if T.bits == 1:
+        return x != k.constant(x.type, 0)
+    if FORMAT == "u32":
+        x = k.cast(x, vec(i64, n)) & k.constant(vec(i64, n), (1 << 32) - 1)
+    elif FORMAT not in ("f32", "f64", "i32", "i64", "u64", "bool"):
+        return widened(k, x, FORMAT, T)
+    return k.cast(x, vec(T, n))
+
+
 def tiny(k: Kernel, x: Value, SOURCE: str) -> Value:
     """Numbers of fewer than 8 bits, the lowest of a byte, as i32 or f32; and powers of two, e8m0, as f32."""
     n, f = x.type.length, FORMATS[SOURCE]

@@ -99,6 +99,9 @@ def _leading(x: Array, letter: str) -> int:
 
 def make(problem: Gemm, seed: int = 0, gap: int = 0) -> Operands:
     """Fresh operands; C is poisoned.  With a gap, rows of A and B are so many elements longer than what is used."""
+    if problem.prologues:
+        raise ValueError(f"{problem} has a prologue, and such products are not measured yet: the model chooses their "
+                         "plans")
     if problem.epilogue:
         raise ValueError(f"{problem} has an epilogue, and products are measured without: its plan is theirs")
     draw = np.random.default_rng(seed)

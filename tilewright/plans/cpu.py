@@ -91,11 +91,14 @@ class Shape(NamedTuple):
     c: Order = "rows"   # or "scattered": stored by tables
     epilogue: str = ""  # what becomes of finished sums: Epilogue's text
     semiring: str = ""  # what stands for multiplication and addition: Semiring's text
+    prologue_a: str = ""        # what packing makes of elements of A: Prologue's text
+    prologue_b: str = ""
 
     def __str__(self) -> str:
         """For people: a 64x128x512 product of f32 packed from c64 by c64."""
         sources = " by ".join(x or self.dtype for x in (self.source_a, self.source_b))
         packed = f" packed from {sources}" if self.source_a or self.source_b else ""
+        packed += f", with a prologue of {' and '.join(self.prologues.upper())}" if self.prologues else ""
         return (f"a {self.m}x{self.n}x{self.depth or self.k} product of {self.dtype}{packed}"
                 + f", stored as {self.out}"*bool(self.out) + ", with an epilogue"*bool(self.epilogue)
                 + f", in the semiring {self.semiring}"*bool(self.semiring)
@@ -125,7 +128,8 @@ class Shape(NamedTuple):
         exchanged: dict[Order, Order] = {"rows": "columns", "columns": "rows", "any": "any",
                                            "scattered": "scattered"}
         return self._replace(m=self.n, n=self.m, a=exchanged[self.b], b=exchanged[self.a],
-                             source_a=self.source_b, source_b=self.source_a, semiring=semirings.swapped(self.semiring))
+                             source_a=self.source_b, source_b=self.source_a, semiring=semirings.swapped(self.semiring),
+                             prologue_a=self.prologue_b, prologue_b=self.prologue_a)
 
     @property
     def itemsize(self) -> int:
@@ -144,6 +148,11 @@ class Shape(NamedTuple):
     @property
     def complex(self) -> bool:
         return self.source_a in COMPLEX
+
+    @property
+    def prologues(self) -> str:
+        """Which operands have one: "", "a", "b" or "ab"."""
+        return "a"*bool(self.prologue_a) + "b"*bool(self.prologue_b)
 
     @property
     def converts(self) -> bool:

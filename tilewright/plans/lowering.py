@@ -15,7 +15,7 @@ from math import inf
 from typing import Literal, NamedTuple
 
 from tilewright.formats.table import NARROW
-from tilewright.plans import epilogues, semirings
+from tilewright.plans import epilogues, prologues, semirings
 from tilewright.plans.cpu import COMPLEX, Order, Shape, Strides, order, steps
 from tilewright.plans.words import SURE, TILE_WORDS, WORDS, Word, faster, native_words, pays
 from tilewright.problem import Gemm
@@ -61,6 +61,8 @@ class Product(NamedTuple):
     added_in: str = ""          # the format of the sums, if C's does not say it
     beside: bool = False        # whether the epilogue reads C, so that sums are not added up there
     semiring: str = ""          # what stands for multiplication and addition: expressions.semiring.Semiring's text
+    prologue_a: str = ""        # what packing makes of elements of A: expressions.prologue.Prologue's text
+    prologue_b: str = ""
 
     @property
     def sums(self) -> str:
@@ -71,7 +73,8 @@ class Product(NamedTuple):
     def swapped(self) -> Product:
         """C^T = B^T @ A^T."""
         return self._replace(m=self.n, n=self.m, a=self.b, b=self.a, strides=self.strides.swapped,
-                             semiring=semirings.swapped(self.semiring))
+                             semiring=semirings.swapped(self.semiring), prologue_a=self.prologue_b,
+                             prologue_b=self.prologue_a)
 
 
 class Lowered(NamedTuple):
@@ -163,7 +166,7 @@ def lower(product: Product, target: CpuTarget, word_name: str | None = None) -> 
     the one that suits the target."""
     p, sums = product, product.sums
     out = p.out if p.out != sums or p.beside or aside(p.epilogue) or semirings.state(p.semiring) else ""
-    sources = packs(p.a, sums), packs(p.b, sums)
+    sources = p.a if p.prologue_a else packs(p.a, sums), p.b if p.prologue_b else packs(p.b, sums)
     m, n, k, strides = p.m, p.n, p.k, p.strides
     if sums in COMPLEX:
         sources = p.a, p.b
@@ -171,17 +174,19 @@ def lower(product: Product, target: CpuTarget, word_name: str | None = None) -> 
         doubled = Strides(*(2*stride for stride in strides))
         strides = doubled._replace(csc=doubled.csc if strides.csc != 1 else 1)
     shape = Shape(sums, m, n, k, order(p.strides.rsa, p.strides.csa), order(p.strides.rsb, p.strides.csb), p.threads,
-                  *sources, out, epilogue=p.epilogue, semiring=p.semiring)
-    if p.semiring:
+                  *sources, out, epilogue=p.epilogue, semiring=p.semiring, prologue_a=p.prologue_a,
+                  prologue_b=p.prologue_b)
+    if p.semiring or (shape.prologues and sums != "f32"):
         return Lowered(shape, strides, target)
-    named = sources[0] or sums, sources[1] or sums
+    named = (prologues.multiplied(sources[0] or sums, p.prologue_a),
+             prologues.multiplied(sources[1] or sums, p.prologue_b))
     if word_name is None:
         found = word(sums, named, target, min(m, n, k) >= LEAST_TILES)
         word_name = found.name if found else ""
     if not word_name:
         return Lowered(shape, strides, target)
     if word_name in TILE_WORDS:
-        sources = named
+        sources = sources[0] or sums, sources[1] or sums
     shape = shape._replace(dtype=word_name, k=steps(word_name, k), source_a=sources[0], source_b=sources[1], depth=k)
     return Lowered(shape, strides, target.extended)
 
@@ -251,7 +256,7 @@ def taken_operands(problem: Gemm, threads: int = 1) -> Product:
     """The contiguous operands of a Gemm in the formats in which tilewright.matmul gives them to the engine; of
     block-scaled ones what they are decoded to, along k. ValueError for results that matmul would not give."""
     p, threads, sums = problem, thread_count(threads), problem.sums
-    sizes = p.m, p.n, p.k
+    sizes, alike = (p.m, p.n, p.k), p.a == p.b or bool(p.prologues)
     if not p.castable:
         raise ValueError(f"{p} has out = {p.out}, to which products of {p.a} and {p.b} cannot be cast (NumPy's rule "
                          "'same_kind')")
@@ -263,14 +268,15 @@ def taken_operands(problem: Gemm, threads: int = 1) -> Product:
     elif sums in COMPLEX:
         a, b = (sums if f in COMPLEX else COMPLEX[sums] for f in (p.a, p.b))
     else:
-        a, b = (taken(f, sums, *sizes, p.a == p.b) for f in (p.a, p.b))
-    out = sums if sums in COMPLEX else stored(p.out, sums, *sizes, bool(p.blocks) or p.a == p.b)
-    if p.epilogue and sums == "i32" and p.out == "f32" and converting_pays(*sizes, p.a == p.b):
+        a, b = (f if name in p.prologues else taken(f, sums, *sizes, alike) for name, f in (("a", p.a), ("b", p.b)))
+    out = sums if sums in COMPLEX else stored(p.out, sums, *sizes, bool(p.blocks) or alike)
+    if p.epilogue and sums == "i32" and p.out == "f32" and converting_pays(*sizes, alike):
         out = p.out
     layout = "nt" if p.blocks else p.layout
     strides = Strides(*contiguous(p.m, p.k, layout[0]), *contiguous(p.k, p.n, layout[1]),
                       *contiguous(p.m, p.n, "n"))
-    return Product(*sizes, a, b, out, strides, threads, p.epilogue, sums if p.epilogue else "")
+    return Product(*sizes, a, b, out, strides, threads, p.epilogue, sums if p.fused else "", prologue_a=p.prologue_a,
+                   prologue_b=p.prologue_b)
 
 
 def of_problem(problem: Gemm, threads: int = 1) -> Product:
@@ -300,6 +306,8 @@ def strides_of(rows: int, cols: int, row_stride: int, col_stride: int) -> tuple[
 
 def lower_problem(problem: Gemm, target: CpuTarget, threads: int = 1, algorithm: str | None = None) -> Lowered:
     """What tilewright.matmul multiplies for a Gemm with contiguous operands."""
+    if algorithm is not None and problem.prologues:
+        raise ValueError(f"algorithm must be None for products with a prologue, not {algorithm!r}")
     if algorithm in ALGORITHMS and (problem.a, problem.b, problem.sums) != (*(ALGORITHMS[algorithm][0],)*2, "f32"):
         raise ValueError(f"algorithm={algorithm!r} splits operands of {ALGORITHMS[algorithm][0]} whose products are "
                          f"added up in f32; {problem} has a = {problem.a}, b = {problem.b}, added up in {problem.sums}")

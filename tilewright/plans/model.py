@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, exp, factorial, gcd
 
-from tilewright.plans import epilogues, semirings
+from tilewright.plans import epilogues, prologues, semirings
 from tilewright.plans.common import Cost, Term, total
 from tilewright.plans.cpu import ITEMSIZE, PARTS, SHORT, CpuPlan, Shape
 from tilewright.plans.words import BY_NAME, GROUP, SIDE, SPLITTING, TILE_CALL, TILE_RATE, TILE_WORDS
@@ -82,6 +82,9 @@ def cost(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings | No
         shape, copied = shape._replace(b=plan.reads_b), shape.k * shape.n
     if shape.tiles:
         found = _tiles(shape, plan, target, ceilings)
+        if shape.prologues:
+            found = _cost(found.vectors, found.traffic,
+                          (*found.parts, ("prologues", _prologues(shape, plan, target, ceilings))))
         if not shape.epilogue:
             return found
         return _cost(found.vectors, found.traffic,
@@ -91,9 +94,20 @@ def cost(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings | No
     parts = *found.parts, ("copying B", transposing * _transposing(copied, shape, target, ceilings))
     if shape.words:
         parts = *parts, ("packing of words", packing_words(shape, plan, target, ceilings))
+    if shape.prologues:
+        parts = *parts, ("prologues", _prologues(shape, plan, target, ceilings))
     if shape.epilogue:
         parts = *parts, ("the epilogue", _epilogue(shape, plan, target, ceilings))
     return _cost(found.vectors, found.traffic, parts)
+
+
+def _prologues(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> float:
+    """Seconds of a vector instruction for each operation on the elements that are packed: B's once, A's for each block
+    of columns of C."""
+    m, n, k = shape.m, shape.n, shape.depth or shape.k
+    blocks = plan.jc_ways * ceil(ceil(n / plan.jc_ways) / max(plan.nc, 1))
+    a, b = prologues.operations(shape.prologue_a), prologues.operations(shape.prologue_b)
+    return (m*k*blocks*a + k*n*b) / target.lanes(4) / plan.threads / ceilings.vectors
 
 
 def _epilogue(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> float:

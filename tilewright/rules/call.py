@@ -41,23 +41,31 @@ class Call(NamedTuple):
     deterministic: bool = False
     threads: int | None = None
     plan: Any = None  # a plan or None, not its text
+    prologue_a: Any = None
+    prologue_b: Any = None
     semiring: Any = None  # instead of multiplication and addition: an expressions.semiring.Semiring
     updates: bool = False  # gemm: `out` is `c`, and c is what messages call it
 
     @classmethod
     def checked(cls, a: Any, b: Any, out: Any = None, *, trans_a: Any = False, trans_b: Any = False,
                 deterministic: Any = False, threads: Any = None, plan: Any = None, updates: bool = False,
-                epilogue: Any = None, operands: Any = None, **others: Any) -> Call:
+                epilogue: Any = None, operands: Any = None, prologue_a: Any = None, prologue_b: Any = None,
+                **others: Any) -> Call:
         """The call with these arguments. TypeError or ValueError for options that no operands could make right."""
         arguments.check_deterministic(deterministic)
-        if epilogue is None and operands is not None:
-            raise ValueError("operands must be None without an epilogue")
+        if epilogue is prologue_a is prologue_b is None and operands is not None:
+            raise ValueError("operands must be None without an epilogue or a prologue")
         return cls(
             a, b, out if updates or epilogue is not None else arguments.single(out, "out"),
             trans_a=arguments.layout(trans_a, "a"), trans_b=arguments.layout(trans_b, "b"), deterministic=deterministic,
             threads=arguments.thread_count(threads), plan=asked.plan(plan), updates=updates, epilogue=epilogue,
-            operands=operands, **others,
+            operands=operands, prologue_a=prologue_a, prologue_b=prologue_b, **others,
         )
+
+    @property
+    def fused(self) -> bool:
+        """Has it an epilogue or a prologue?"""
+        return any(x is not None for x in (self.epilogue, self.prologue_a, self.prologue_b))
 
     @property
     def out_name(self) -> str:
@@ -67,8 +75,9 @@ class Call(NamedTuple):
     @property
     def plain(self) -> bool:
         """Is it alpha * (a @ b), with no option but out and plan?"""
-        optional = (self.out_dtype, self.c, self.scale_a, self.scale_b, self.epilogue, self.algorithm, self.threads)
-        return all(x is None for x in optional) and self.trans_a == self.trans_b == "n" and not self.deterministic
+        optional = (self.out_dtype, self.c, self.scale_a, self.scale_b, self.algorithm, self.threads)
+        return (all(x is None for x in optional) and not self.fused and not self.deterministic
+                and self.trans_a == self.trans_b == "n")
 
 
 class Arithmetic(NamedTuple):

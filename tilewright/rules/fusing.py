@@ -62,11 +62,11 @@ def fused(call: Call, p: Product) -> Fused:
     if p.sums.kind == "c":
         raise TypeError(f"epilogue must be None for complex products, whose sums here are {p.sums}")
     if p.vectors:
-        raise ValueError("a and b must have two axes or more with an epilogue: a[None, :] and b[:, None] have, and are "
-                         "multiplied as the vectors are")
-    given = _given(call.operands)
+        raise ValueError("a and b must have two axes or more with an epilogue or a prologue: a[None, :] and b[:, None] "
+                         "have, and are multiplied as the vectors are")
+    given = given_of(call.operands)
     kinds = call.semiring.fold.result.kinds if call.semiring else ["float" if p.sums.kind == "f" else "int"]
-    expression = _expression(call.epilogue, kinds, given)
+    expression = _expression(unchanged if call.epilogue is None else call.epilogue, kinds, given)
     if call.semiring and call.semiring.state:
         expression = finished(call.semiring.fold, expression)
     n = p.shape[-1]
@@ -95,7 +95,7 @@ def fused(call: Call, p: Product) -> Fused:
     return Fused(made(expression, tuple(read), names), tuple(arrays), dtypes, shapes, blocks)
 
 
-def _given(operands: Any) -> dict[str, Array]:
+def given_of(operands: Any) -> dict[str, Array]:
     if operands is None:
         return {}
     if not isinstance(operands, Mapping) or not all(isinstance(name, str) for name in operands):

@@ -20,10 +20,10 @@ from tilewright.formats import Quantized
 from tilewright.formats.quantized import check_operand
 from tilewright.ir.program import Function
 from tilewright.ir.types import TensorMap, Texture
-from tilewright.kernels.cpu.jobs import BARRIER_BYTES
+from tilewright.kernels.cpu.jobs import BARRIER_BYTES, Beside
 from tilewright.runtime.cpu import engine, fusion
 from tilewright.runtime.cpu.host import Host, Part
-from tilewright.runtime.cpu.recipe import Recipe
+from tilewright.runtime.cpu.recipe import NOTHING, Recipe
 from tilewright.runtime.gpu import blocks, epilogues, operands, scales
 from tilewright.runtime.gpu.arrays import Look
 from tilewright.runtime.gpu.operands import MAPPED, maps
@@ -87,7 +87,7 @@ def simulate_kernel(kernel: Any, a: Any, b: Any, out: Array | None = None, alpha
     if not isinstance(kernel.target, CpuTarget):
         return _simulate_launches(kernel, a, b, out, alpha, beta, given, operands_of, outs)
     product = CpuProduct(kernel, alpha, beta)
-    if p.epilogue:
+    if p.fused:
         found = product.fused(a, b, out, operands_of, outs)
         product.report.result = found
         return product.report
@@ -181,12 +181,12 @@ class SimulatedRecipe(Recipe):
     host: SimulatedHost
     names = "a", "b", "out"         # of what the recipe reads and writes, where it is a copy or a temporary
 
-    def run(self, a: int, b: int, c: int, alpha: Any, beta: Any, operands: int = 0, index: int = 0) -> bool:
+    def run(self, a: int, b: int, c: int, alpha: Any, beta: Any, beside: Beside = NOTHING, index: int = 0) -> bool:
         for address, name in zip((a, b, c), self.names):
             region = self.host.memory.find(address)
             if region is not None and not region.name:
                 region.name = name
-        return super().run(a, b, c, alpha, beta, operands, index)
+        return super().run(a, b, c, alpha, beta, beside, index)
 
     def _run_packed(self, job: array) -> None:
         plan = self.plan

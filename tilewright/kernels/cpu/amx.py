@@ -22,6 +22,7 @@ from tilewright.ir.ops.x86 import TileRegisters
 from tilewright.kernels.cpu import packing
 from tilewright.kernels.cpu.microkernel import TYPES
 from tilewright.kernels.cpu.out import Out
+from tilewright.kernels.cpu.prepared import WHERE, Prepared, suffix
 from tilewright.kernels.narrow import memory_type, terms_of, too_large, widened
 from tilewright.plans.words import GROUP, SIDE, TERMS, TILE_WORDS, Pairs, TileWord
 from tilewright.targets.cpu import CpuTarget
@@ -119,18 +120,24 @@ def emit_amx(target: CpuTarget, dtype: str) -> Function:
     return k.function
 
 
-def emit_pack_tiles(target: CpuTarget, dtype: str, KIND: str, SOURCE: str, ROLE: str) -> Function:
+def emit_pack_tiles(target: CpuTarget, dtype: str, KIND: str, SOURCE: str, ROLE: str,
+                    PROLOGUE: tuple[Any, ...] = ()) -> Function:
     """Pack `valid` <= 32 lines, kc rows of B's panel (whole groups), of which `left` elements of k exist.
 
     KIND as in packing.py; ROLE "a" or "b". `special` becomes 1 if a number cannot be split into terms: if it is
-    infinite, none, or too large to be rounded to a bf16.
+    infinite, none, or too large to be rounded to a bf16. PROLOGUE: what elements become first, the fields of a
+    jobs.Prepare; each group is gathered then.
     """
-    word, S = TILE_WORDS[dtype], memory_type(SOURCE)
+    word, FROM = TILE_WORDS[dtype], memory_type(SOURCE)
     STEPS, DEPTH = word.steps, GROUP * word.steps
-    k = Kernel(f"pack_{dtype}_{SIDE}_{KIND}_from_{SOURCE}_{ROLE}", kc=i64, width=i64, valid=i64,
-               source=ptr(S, strided=True), step_i=i64, step_p=i64, dst=ptr(i32), left=i64, special=ptr(i64))
-    kc, _, valid, source, step_i, step_p, dst, left, special = k.args
-    terms = _Terms(k, word, SOURCE)
+    k = Kernel(f"pack_{dtype}_{SIDE}_{KIND}_from_{SOURCE}_{ROLE}{suffix(PROLOGUE)}", kc=i64, width=i64, valid=i64,
+               source=ptr(FROM, strided=True), step_i=i64, step_p=i64, dst=ptr(i32), left=i64, special=ptr(i64),
+               **(WHERE if PROLOGUE else {}))
+    kc, _, valid, source, step_i, step_p, dst, left, special = k.args[:9]
+    prepared = Prepared(k, target, SOURCE, PROLOGUE) if PROLOGUE else None
+    if prepared is not None:
+        SOURCE = prepared.FORMAT
+    S, terms = memory_type(SOURCE), _Terms(k, word, SOURCE)
 
     def load(at: Value, lines: Value | None = None) -> list[Value]:
         """16 elements in lanes of 32 bits, or of lines that exist: the lower and the upper halves of an i64."""
@@ -163,7 +170,20 @@ def emit_pack_tiles(target: CpuTarget, dtype: str, KIND: str, SOURCE: str, ROLE:
             store(g, half, [across(start + step*(STEPS*p) + half*GROUP, step, lines[half]) for p in range(GROUP)], "b")
 
     groups = kc // word.rows
-    whole = k.constant(i64, 0) if KIND == "any" else k.min(groups, left // DEPTH)
+    whole = k.constant(i64, 0) if KIND == "any" or prepared else k.min(groups, left // DEPTH)
+    if prepared:
+        block = k.local("block", (SIDE, DEPTH) if KIND == "along" else (DEPTH, SIDE), S)
+        with k.loop(groups) as g:
+            step, last = g*DEPTH, valid - 1
+            prepared.block(KIND, source + step*step_p, step_i, step_p, step, k.max(k.min(left - step, DEPTH), 0), valid,
+                           block, DEPTH, SIDE)
+            if KIND == "along":
+                for half in range(2):
+                    lines = [block.at(k.min(last, half*GROUP + i), 0) for i in range(GROUP)]
+                    store(g, half, [along(line) for line in lines], "a")
+            else:
+                pack_across(g, block.view(1), k.constant(i64, SIDE), [None, None])
+        return k.function
     if KIND == "along":
         starts = [source + k.min(valid - 1, i)*step_i for i in range(SIDE)]
         with k.loop(whole) as g:

@@ -23,7 +23,7 @@ from tilewright.kernels.cpu.microkernel import TYPES
 from tilewright.kernels.cpu.out import Out
 from tilewright.kernels.cpu.pool import job_fields, split
 from tilewright.kernels.expression import recorded
-from tilewright.kernels.narrow import memory_type, widened
+from tilewright.kernels.narrow import memory_type, number
 from tilewright.kernels.reductions import reduce
 from tilewright.kernels.semiring import numbers
 from tilewright.targets.cpu import CpuTarget
@@ -222,7 +222,7 @@ class _Place:
             at = self.data if self.HOW == "scalar" else self.data + i*self.row
             x = k.load(at, self.T, self.T.bytes)
             x = k.broadcast(x, W)                               # conversions are written for vectors
-        x = _number(k, x, self.FORMAT, T)
+        x = number(k, x, self.FORMAT, T)
         return x if self.HOW in ("vector", "any") else x[0]
 
     def put(self, x: Value, i: Value, j: Value, mask: Value | None) -> None:
@@ -234,18 +234,6 @@ class _Place:
         x = out.rounded(x)
         for e in range(x.type.length):
             k.store(self.at(i, j + e), x[e], self.T.bytes, None if mask is None else mask[e])
-
-
-def _number(k: Kernel, x: Value, FORMAT: str, T: Type) -> Value:
-    """Numbers of a format in memory as numbers of a type, that of a kind of the expression's numbers."""
-    n = x.type.length
-    if T.bits == 1:
-        return x != k.constant(x.type, 0)
-    if FORMAT == "u32":
-        x = k.cast(x, vec(i64, n)) & k.constant(vec(i64, n), (1 << 32) - 1)
-    elif FORMAT not in ("f32", "f64", "i32", "i64", "u64", "bool"):
-        return widened(k, x, FORMAT, T)
-    return k.cast(x, vec(T, n))
 
 
 def emit_finishing(target: CpuTarget, SUMS: str, NR: int, RESULT: str = "") -> Function:

@@ -43,7 +43,7 @@ GROUPS = 4              # of B's panels for each thread, in which they are claim
 
 
 def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: str = "",
-              PREPACKED: str = "", FIELDS: int = 0) -> Function:
+              PREPACKED: str = "", FIELDS: int = 0, PROLOGUES: str = "") -> Function:
     """gemm(job, tid): what thread `tid` of jc_ways*ic_ways*jr_ways does. All of them must run at once.
 
     A, B        their formats, if they are not `dtype`: packing converts them. Of complex ones C, k and n are those of
@@ -51,11 +51,13 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
                 next.
     PREPACKED   "a" or "b": the job's field of that name is where the operand's panels are.
     FIELDS      of a state that micro-kernels keep (semiring.kept): sums are aside then, tiles of so many fields
+    PROLOGUES   "a", "b" or "ab": packing of these takes, too, where it is in the operand (prepared.WHERE).
     """
-    panels = panels_of(target, dtype, MR, NV, A, B, FIELDS)
+    panels = panels_of(target, dtype, MR, NV, A, B, FIELDS, PROLOGUES)
     NR, V, ROWS, WIDE = panels.NR, panels.V, panels.ROWS, panels.NR * max(FIELDS, 1)
     name = f"gemm_{dtype}_{MR}x{NR}" + (f"_{A or dtype}_{B or dtype}" if A or B else "")
     name += f"_prepacked_{PREPACKED}"*bool(PREPACKED) + f"_states_{FIELDS}"*bool(FIELDS)
+    name += f"_prologue_{PROLOGUES}"*bool(PROLOGUES)
     k = Kernel(name, noalias=False, job=ptr(i8), tid=i64)
     k.function.outer = True
     job, tid = k.args
@@ -114,7 +116,7 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
         with k.loop(s.kc, step=deep) as p, k.loop(hi, lo) as q:
             i, h = row(q0 + q), row(q0 + q + 1) - row(q0 + q)
             k.call(g.pack_a, k.min(deep, s.kc - p), h, h, *panels.a_at(i, s.pc + p),
-                   space + (q*s.a_stride + p*panels.width(h)), *panels.left(s.pc + p))
+                   space + (q*s.a_stride + p*panels.width(h)), *panels.left(s.pc + p), *panels.where("a", i, s.pc + p))
         if shared:
             with k.when(g.jr_ways > 1):
                 emit_barrier(k, block_barrier, g.jr_ways)
@@ -125,7 +127,8 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
         cols = k.min(g.n - j, NR)
         width = k.ceil_div(cols, V)*V
         k.call(g.pack_b, s.kc if rows is None else rows, width, cols, *panels.b_at(s.pc + p, j),
-               s.b_block + (jr*s.b_stride + p*panels.width(width)), *panels.left(s.pc + p))
+               s.b_block + (jr*s.b_stride + p*panels.width(width)), *panels.left(s.pc + p),
+               *panels.where("b", j, s.pc + p))
 
     def multiply(s: SimpleNamespace, j0: Value, j1: Value, q0: Value, q1: Value, packing: bool,
                  space: Value = a_space) -> None:

@@ -24,11 +24,13 @@ PACKED = (
     "a_lines", "a_steps",       # of a scattered operand the tables that take the places of its strides (scattered.py),
     "b_lines", "b_steps",       # which are 0 then; else 0
     "c_tables",                 # of a scattered C, for `finish`: the addresses of those of its rows and columns
+    "a_beside", "b_beside",     # of the prologues of A and B: BESIDE for each operand, in the order of recording
 )
 LINE_FIELDS, STEP_FIELDS = 2, 4     # of an entry of such tables
 MOST_ROWS = 64                  # of a tile: more entries of the table of C's rows, which are prefetched in vain
 OPERAND = ("address", "row", "column", "product")       # strides in elements; of a reduction: of rows and columns of C,
 #                                                         or of the panels of these
+BESIDE = ("address", "line", "step", "product")        # strides in elements: of lines (A's rows, B's columns) and of k
 IN_PLACE = (
     "m", "n", "k", "a",
     "lda",                      # A's row stride if by_rows, else its column stride; the other stride is 1
@@ -82,6 +84,26 @@ class Finish(NamedTuple):
     EXPRESSION: str
     READ: tuple[str, ...]
     WRITTEN: tuple[str, ...]
+
+
+class Prepare(NamedTuple):
+    """What packing records of a prologue: its expression, how operands beside the elements lie in memory, and in which
+    format its numbers are multiplied. Each of READ is "format:line step:group" with, for both directions, 0 for the
+    same number, 1 for numbers next to each other, n for others; `group` steps of k share a number."""
+    EXPRESSION: str
+    READ: tuple[str, ...]
+    RESULT: str
+
+
+class Beside(NamedTuple):
+    """Addresses of what a job's functions read beside A, B and C: OPERAND of an epilogue, BESIDE of prologues."""
+    operands: int = 0
+    a_beside: int = 0
+    b_beside: int = 0
+
+    @property
+    def swapped(self) -> Beside:
+        return self._replace(a_beside=self.b_beside, b_beside=self.a_beside)
 
 
 class Microkernel(NamedTuple):

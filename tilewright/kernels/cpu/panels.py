@@ -25,13 +25,14 @@ from tilewright.targets.cpu import CpuTarget
 CALLS = 8               # of the tiles' micro-kernel, in which it asks for a whole panel that comes next
 
 
-def panels_of(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: str = "", FIELDS: int = 0) -> Panels:
+def panels_of(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: str = "", FIELDS: int = 0,
+              PROLOGUES: str = "") -> Panels:
     """The panels of a compute format; A, B are the formats of the operands, if they are others; FIELDS, those of a
-    state that micro-kernels keep in tiles (semiring.kept)."""
+    state that micro-kernels keep in tiles (semiring.kept); PROLOGUES: which operands packing changes."""
     kind = (TilePanels if dtype in TILE_WORDS else WordPanels if dtype in PACKED_WORDS else
             ComplexPanels if A.startswith("c") else Panels)
     found = kind(target, dtype, MR, NV, A, B)
-    found.FIELDS = FIELDS
+    found.FIELDS, found.PROLOGUES = FIELDS, PROLOGUES
     return found
 
 
@@ -40,6 +41,7 @@ class Panels:
     ROWS = PACE             # of k, of which blocks have whole multiples
     WORD = 1                # steps of k in what is packed as one
     PAIR = 1                # reals in an element of the operands, and so apart where these are contiguous
+    PROLOGUES = ""
     DIVISIBLE = True        # whether a panel may be packed in several calls, by rows of k
     FIELDS = 0              # of a state that micro-kernels keep, and then take the steps of k before theirs
 
@@ -95,6 +97,12 @@ class Panels:
     def left(self, p: Value) -> list[Value]:
         """Further arguments of packing that begins at row p."""
         return []
+
+    def where(self, role: str, line: Value, p: Value) -> list[Value]:
+        """What packing takes, beside that, of an operand with a prologue (source.WHERE): of lines from this one on."""
+        if role not in self.PROLOGUES:
+            return []
+        return [line, self.source(p), self.g.a_beside if role == "a" else self.g.b_beside, self.g.index]
 
     def kc_max(self) -> Value:
         """Rows of k in a block: blocks are of one depth, but for the last one."""

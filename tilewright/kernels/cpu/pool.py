@@ -273,7 +273,7 @@ def job_fields(k: Kernel, job: Value, fields: tuple[str, ...], T: Type, C: Type 
     if not of type T."""
     types = dict.fromkeys(("a", "b", "c", "a_space", "b_space", "sums"), ptr(T)) | \
         dict.fromkeys(("pack_a", "pack_b", "barriers", "finish"), ptr(i8)) | \
-        {"alpha": C or T, "beta": C or T, "table": ptr(i64), "operands": ptr(i64)} | \
+        {"alpha": C or T, "beta": C or T, **dict.fromkeys(("table", "operands", "a_beside", "b_beside"), ptr(i64))} | \
         {name: ptr(S) for name, S in others.items()}
     where = offsets(fields)
     return SimpleNamespace(**{name: k.field(job, where[name], types.get(name, i64)) for name in fields})

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import forks, formats
-from tilewright.kernels.cpu.jobs import Finish
+from tilewright.kernels.cpu.jobs import Beside, Finish
 from tilewright.plans import lowering
 from tilewright.plans.cpu import CpuPlan, Shape, Strides
 from tilewright.plans.lowering import Lowered, Product
@@ -22,7 +22,7 @@ from tilewright.plans.model import BUILTIN
 from tilewright.problem import Gemm
 from tilewright.runtime.cpu import amx, pool, small
 from tilewright.runtime.cpu.host import SWAPPED, Host, host
-from tilewright.runtime.cpu.recipe import Recipe
+from tilewright.runtime.cpu.recipe import NOTHING, Prepares, Recipe
 from tilewright.targets import CpuTarget, detect
 
 Matrix = NDArray[Any]
@@ -170,7 +170,7 @@ class Planned(NamedTuple):
 
 def planned(lowered: Lowered) -> Planned:
     """By the plan that the tuner has measured to be the fastest, here or nearby, else the model's choice."""
-    if lowered.shape.semiring:                  # of which nothing is measured
+    if lowered.shape.semiring or lowered.shape.prologues:       # of which nothing is measured
         from tilewright.plans import choose
         return Planned(*lowered, choose.choose(lowered.shape, lowered.target))
     return Planned(*lowered, *store.chosen(lowered.shape, lowered.target))
@@ -204,12 +204,13 @@ def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix) -> tuple[Recipe, bool
 
 
 def ready(planned: Planned, conj: str = "", prepacked: str = "", make: type[Recipe] = Recipe,
-          host: Host = host, finish: Finish | None = None) -> Recipe:
-    """The recipe of a plan on a host, for as many threads as there can be; `finish`: of an epilogue."""
+          host: Host = host, finish: Finish | None = None, prepare: Prepares = (None, None)) -> Recipe:
+    """The recipe of a plan on a host, for as many threads as there can be; `finish`: of an epilogue; `prepare`: of the
+    prologues of a and b."""
     shape, strides, target, plan, _ = planned
     if plan.copy:
         shape, strides = with_copy(shape, strides, plan)
-    return make(shape, strides, team(plan, host), target, host, conj, prepacked, None, finish)
+    return make(shape, strides, team(plan, host), target, host, conj, prepacked, None, finish, prepare)
 
 
 def team(plan: CpuPlan, host: Host = host) -> CpuPlan:
@@ -259,19 +260,19 @@ watch = _Watch()
 
 
 def run(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: float, beta: float,
-        operands: int = 0) -> bool:
+        beside: Beside = NOTHING) -> bool:
     """One product, or a batch of them along a leading axis; what Recipe.run says."""
     if not recipe.takes_c:
-        return _through_temporary(recipe, swapped, a, b, c, alpha, beta, operands)
+        return _through_temporary(recipe, swapped, a, b, c, alpha, beta, beside)
     x, y = (b.swapaxes(-1, -2), a.swapaxes(-1, -2)) if swapped else (a, b)
     if recipe.plan.copy:
         y = _copied(y, recipe.plan.reads_b == "rows")
     if watch.runs is not None:
         watch.runs.append(Run(recipe, swapped, x, y, c, alpha, beta, c.ndim == 3))
     if c.ndim == 2:
-        return recipe.run(recipe.address(x), recipe.address(y), recipe.address(c), alpha, beta, operands)
+        return recipe.run(recipe.address(x), recipe.address(y), recipe.address(c), alpha, beta, beside)
     steps = x.strides[0], y.strides[0], c.strides[0]
-    recipe.run_batch(c.shape[0], steps, recipe.address(x), recipe.address(y), recipe.address(c), alpha, beta, operands)
+    recipe.run_batch(c.shape[0], steps, recipe.address(x), recipe.address(y), recipe.address(c), alpha, beta, beside)
     return False
 
 
@@ -284,7 +285,7 @@ def _copied(y: Matrix, by_rows: bool) -> Matrix:
 
 
 def _through_temporary(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: float,
-                       beta: float, operands: int) -> bool:
+                       beta: float, beside: Beside) -> bool:
     """C's rows are not contiguous in the roles that the recipe wants: multiply into matrices whose rows are."""
     shape = recipe.shape
     rows, cols = c.shape[:-3:-1] if swapped else c.shape[-2:]
@@ -297,6 +298,6 @@ def _through_temporary(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: M
         recipe.onto_temporary = recipe.onto(recipe.strides._replace(rsc=rsc, csc=csc))
     if beta:
         whole[...] = c.swapaxes(-1, -2) if swapped else c
-    special = run(recipe.onto_temporary, swapped, a, b, whole, alpha, beta, operands)
+    special = run(recipe.onto_temporary, swapped, a, b, whole, alpha, beta, beside)
     c[...] = whole.swapaxes(-1, -2) if swapped else whole
     return special

@@ -1,4 +1,5 @@
-"""Epilogues of compiled problems: operands by name in the formats and places that a Gemm says, contiguous.
+"""Epilogues and prologues of compiled problems: operands by name in the formats and places that a Gemm says,
+contiguous.
 
     ask             has a host record the functions that a problem needs
     by_problem      the results for arrays
@@ -12,9 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import formats
-from tilewright.expressions.epilogue import DEFAULT, Epilogue
+from tilewright.expressions.epilogue import DEFAULT, Epilogue, Read
+from tilewright.expressions.program import Expression, Result
+from tilewright.expressions.prologue import Beside, Prologue
 from tilewright.plans import epilogues, lowering
 from tilewright.problem import Gemm
+from tilewright.rules.prologues import AXIS, Prepared
 from tilewright.runtime.cpu import fusion
 from tilewright.runtime.cpu.engine import Planned, format_of
 from tilewright.runtime.cpu.host import Host
@@ -25,7 +29,7 @@ Matrix = NDArray[Any]
 
 def ask(problem: Gemm, planned: Planned, word: str, on: Host) -> Recipe:
     """Have a host record what a problem with an epilogue needs, of contiguous operands; the recipe of its sums."""
-    of, results, operands, epilogue = _of_problem(problem, planned, word, *(
+    of, results, operands, epilogue, _ = _of_problem(problem, planned, word, *(
         _stand_in(problem.shapes[name][-2:], getattr(problem, name), letter)
         for name, letter in zip("ab", problem.layout)))
     way = fusion.way_of(of, results, operands, epilogue, on)
@@ -41,8 +45,12 @@ def ask(problem: Gemm, planned: Planned, word: str, on: Host) -> Recipe:
 def by_problem(problem: Gemm, planned: Planned, word: str, a: Matrix, b: Matrix, out: Matrix, alpha: Any, beta: Any,
                operands: Mapping[str, Any] | None, outs: Sequence[Matrix | None], compute: Any) -> Any:
     """The results of a compiled problem's epilogue, the first that is no reduction in `out`: one, or a tuple."""
-    of, made, stand_ins, epilogue = _of_problem(problem, planned, word, a, b)
-    given = _named(epilogue, operands, stand_ins)
+    of, made, stand_ins, epilogue, prologues = _of_problem(problem, planned, word, a, b)
+    like = [*stand_ins, *(x for each in prologues.values() for x in each.arrays)]
+    read: list[Read | Beside] = [*epilogue.operands, *(x for each in prologues.values() for x in each.prologue.beside)]
+    arrays = iter(_named(read, operands, like))
+    given = [next(arrays) for _ in epilogue.operands]
+    prologues = {role: x._replace(arrays=tuple(next(arrays) for _ in x.arrays)) for role, x in prologues.items()}
     further = iter([*outs, *(None for _ in made)])
     shapes, kept, results = epilogue.shapes(*out.shape[:-2], *of.sizes[:2]), list[Any](), list[Matrix | None]()
     for at, (x, shape) in enumerate(zip(made, shapes)):
@@ -54,12 +62,12 @@ def by_problem(problem: Gemm, planned: Planned, word: str, a: Matrix, b: Matrix,
         results.append(None if x is None else own if direct else np.empty(shape, x.dtype))
         kept.append(own)
     whole = (*out.shape[:-2], *of.sizes[:2])
-    extended, read = fusion.with_factors(epilogue, given, of.dtype, alpha, beta, out if beta else None, whole)
+    extended, factors = fusion.with_factors(epilogue, given, of.dtype, alpha, beta, out if beta else None, whole)
     if beta and epilogue.paired:
         raise ValueError("beta must be 0 for an epilogue of pairs of columns: out has half as many as there are sums")
-    numbers = compute(of, results, read, extended)
+    numbers = compute(of, results, factors, extended, prologues=prologues)
     if numbers is None:
-        numbers = compute(of._replace(word=""), results, read, extended)
+        numbers = compute(of._replace(word=""), results, factors, extended, prologues=prologues)
     reduced, found = iter(numbers), []
     for x, own in zip(results, kept):
         one = next(reduced) if x is None else x
@@ -70,9 +78,11 @@ def by_problem(problem: Gemm, planned: Planned, word: str, a: Matrix, b: Matrix,
 
 
 def _of_problem(problem: Gemm, planned: Planned, word: str, a: Matrix, b: Matrix
-                ) -> tuple[fusion.Sums, list[Matrix | None], list[Matrix], Epilogue]:
-    """The sums, and stand-ins for results and operands, which lie as those of a compiled problem."""
-    epilogue: Epilogue = epilogues.read(problem.epilogue)
+                ) -> tuple[fusion.Sums, list[Matrix | None], list[Matrix], Epilogue, dict[str, Prepared]]:
+    """The sums, and stand-ins for results, operands and what prologues read, which lie as those of a compiled
+    problem."""
+    epilogue: Epilogue = epilogues.read(problem.epilogue) if problem.epilogue else Epilogue(
+        Expression((("acc", "int" if problem.sums[0] == "i" else "float"),), (), (Result("acc"),)), (), (DEFAULT,))
     taken = lowering.taken_operands(problem, planned.shape.threads)
     a, b = (x if format_of(x.dtype) == f else x.astype(formats.FORMATS[f].dtype) for x, f in ((a, taken.a),
                                                                                              (b, taken.b)))
@@ -90,7 +100,21 @@ def _of_problem(problem: Gemm, planned: Planned, word: str, a: Matrix, b: Matrix
     m, n = problem.m, problem.n // (1 + epilogue.paired)
     extents = {"scalar": (1, 1), "row": (1, n), "column": (m, 1), "full": (m, n)}
     operands = [np.broadcast_to(_stand_in(extents[x.place], x.format, "n"), (m, n)) for x in epilogue.operands]
-    return of, results, operands, epilogue
+    before, sizes = dict[str, Prepared](), {"a": (m, problem.k), "b": (problem.k, problem.n)}
+    for role in problem.prologues:
+        prologue = Prologue.read(getattr(problem, f"prologue_{role}"))
+        before[role] = Prepared(prologue, tuple(
+            _broadcast(_stand_in(x.extents(*sizes[role], role == "a"), x.format, "n"), x, sizes[role], role)
+            for x in prologue.beside))
+    return fusion.with_prologues(of, before), results, operands, epilogue, before
+
+
+def _broadcast(x: Matrix, to: Beside, sizes: tuple[int, int], role: str) -> Matrix:
+    """To the operand's sizes, along k one number for each block."""
+    shape = list(sizes)
+    if to.group > 1 and x.shape[AXIS[role]] > 1:
+        shape[AXIS[role]] = x.shape[AXIS[role]]
+    return np.broadcast_to(x, (*x.shape[:-2], *shape))
 
 
 def _stand_in(shape: tuple[int, ...], format: str, letter: str) -> Matrix:
@@ -102,21 +126,23 @@ def _stand_in(shape: tuple[int, ...], format: str, letter: str) -> Matrix:
     return found if letter == "n" else found.T
 
 
-def _named(epilogue: Epilogue, operands: Mapping[str, Any] | None, like: list[Matrix]) -> list[Matrix]:
-    """A compiled problem's operands in their order. TypeError and ValueError for others than it is for."""
+def _named(read: Sequence[Read | Beside], operands: Mapping[str, Any] | None, like: list[Matrix]) -> list[Matrix]:
+    """A compiled problem's operands in the order in which its functions read them. TypeError and ValueError for others
+    than it is for."""
     given = dict(operands or {})
-    names = [x.name for x in epilogue.operands]
+    names = dict.fromkeys(x.name for x in read)
     if set(names) != set(given):
-        raise TypeError(f"operands must have the epilogue's names ({', '.join(names)}), and has ({', '.join(given)})")
+        raise TypeError(f"operands must have the names of the problem's functions ({', '.join(names)}), and has "
+                        f"({', '.join(given)})")
     found = []
-    for x, one in zip(epilogue.operands, like):
+    for x, one in zip(read, like, strict=True):
         array = np.asarray(given[x.name], formats.FORMATS[x.format].dtype if np.ndim(given[x.name]) == 0 else None)
         if format_of(array.dtype) != x.format or not array.flags.aligned:
-            raise TypeError(f"operands[{x.name!r}] must be {x.format}, aligned, as the epilogue says, and is "
+            raise TypeError(f"operands[{x.name!r}] must be {x.format}, aligned, as the function was made for, and is "
                             f"{array.dtype}")
         try:
             found.append(np.broadcast_to(array, (*array.shape[:-2], *one.shape)))
         except ValueError:
-            raise ValueError(f"operands[{x.name!r}] must broadcast to the result's shape {one.shape}, but its shape is "
-                             f"{array.shape}") from None
+            raise ValueError(f"operands[{x.name!r}] must broadcast to {one.shape}, but its shape is {array.shape}"
+                             ) from None
     return found

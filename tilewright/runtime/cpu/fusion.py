@@ -11,6 +11,7 @@ order depends on the plan's tiles, not on threads.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,14 +27,16 @@ from tilewright.plans import lowering, semirings
 from tilewright.plans.cpu import Strides
 from tilewright.plans.lowering import Product
 from tilewright.plans.words import TILE_WORDS
+from tilewright.rules.prologues import Prepared
 from tilewright.runtime.cpu import amx, engine, packed, pool
 from tilewright.runtime.cpu.engine import Planned, format_of, strides
 from tilewright.runtime.cpu.host import Host, host
 from tilewright.runtime.cpu.layout import address
-from tilewright.runtime.cpu.recipe import FORK_FLOPS, Recipe
+from tilewright.runtime.cpu.recipe import FORK_FLOPS, Prepares, Recipe
 from tilewright.targets import CpuTarget, detect
 
 Matrix = NDArray[Any]
+Prologues = Mapping[str, Prepared]
 WORK = 16               # operations on an element of C, of which a pass has threads share those of a matrix
 
 _ways: dict[tuple[Any, ...], Way] = {}
@@ -63,6 +66,8 @@ class Sums(NamedTuple):
     b_packed: packed.Packed | None = None      # of which b is a view of the stand-in
     beside: bool = False                # whether C is among the operands, so that sums are not added up there
     semiring: str = ""
+    prologues: tuple[str, str] = ("", "")       # what packing makes of elements of a and b: Prologue's text,
+    prepare: Prepares = (None, None)            # and as it is recorded
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -71,25 +76,30 @@ class Sums(NamedTuple):
 
 def gemm(a: Matrix, b: Matrix, results: list[Matrix | None], operands: list[Matrix], epilogue: Epilogue,
          sums: np.dtype[Any], *, threads: int | None = None, plan: Any = None, target: CpuTarget | None = None,
-         algorithm: str | None = None, b_packed: packed.Packed | None = None, semiring: str = "") -> list[Matrix]:
+         algorithm: str | None = None, b_packed: packed.Packed | None = None, semiring: str = "",
+         prologues: Prologues | None = None) -> list[Matrix]:
     """The results of the epilogue, those given as matrices in these, and reductions as new arrays [m] or [n].
 
     results     [m, n] ([m, n/2] of pairs) for each result that is no reduction, None for those that are. They share
                 nothing with a and b, nor with operands that are not read at the same elements only
     operands    broadcast to that, with strides of 0 where they have but one number
+    prologues   by role, "a" or "b": what packing makes of elements, and arrays beside them that are broadcast to [m, k]
+                or [k, n], along k with one number for each of their blocks
     sums        the dtype in which products are added up; a, b, threads, plan, target, semiring and algorithm are those
                 of engine.gemm and gemm_by
 
     All may have a leading axis.
     """
     of = sums_of(a, b, results, operands, epilogue, sums, threads, plan, target, b_packed, semiring)
+    if prologues:
+        of = with_prologues(of, prologues)
     if algorithm is not None:
         assert of.target is not None
         of = of._replace(word=lowering.algorithm_word(algorithm, format_of(a.dtype), format_of(b.dtype), *of.sizes,
                                                       of.threads, of.target))
-    found = compute(of, results, operands, epilogue)
+    found = compute(of, results, operands, epilogue, prologues=prologues)
     if found is None:                           # an element is none of those that the algorithm's words hold
-        found = compute(of._replace(word=""), results, operands, epilogue)
+        found = compute(of._replace(word=""), results, operands, epilogue, prologues=prologues)
     assert found is not None
     return found
 
@@ -105,7 +115,7 @@ def sums_of(a: Matrix, b: Matrix, results: list[Matrix | None], operands: list[M
 
 
 def compute(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilogue: Epilogue, on: Host = host,
-            make: type[Recipe] = Recipe) -> list[Matrix] | None:
+            make: type[Recipe] = Recipe, prologues: Prologues | None = None) -> list[Matrix] | None:
     """What `gemm` says; None, and results that mean nothing, if an element has no such terms as the word stands for."""
     m, n, _ = of.sizes
     main = main_of(results, epilogue)
@@ -131,24 +141,58 @@ def compute(of: Sums, results: list[Matrix | None], operands: list[Matrix], epil
         else:
             table.append(_entry(on, x, way.exchanged))
     words = np.array(table, np.int64).reshape(-1, len(jobs.OPERAND))
-    if _run(of, main, way, on.of_table(words) if words.size else 0, on, make):
+    tables = {role: _beside(on, role, x) for role, x in (prologues or {}).items()}      # kept as long as it runs
+    beside = jobs.Beside(on.of_table(words) if words.size else 0, *(
+        on.of_table(tables[role]) if role in tables and tables[role].size else 0 for role in "ab"))
+    if _run(of, main, way, beside, on, make):
         return None
     return [REDUCED[how][1](x, axis=-1 if _along(how, way.exchanged) == "rows" else -2) for how, x in kept]
 
 
-def _run(of: Sums, main: Matrix | None, way: Way, operands: int, on: Host, make: type[Recipe]) -> bool:
+def _run(of: Sums, main: Matrix | None, way: Way, beside: jobs.Beside, on: Host, make: type[Recipe]) -> bool:
     """Whether results mean nothing, as in `compute`."""
     if way.recipe is None:
-        _by_passes(of, main, way, operands, on, make)
+        _by_passes(of, main, way, beside.operands, on, make)
         return False
     c = np.empty((*of.a.shape[:-2], 1, 1), of.dtype) if main is None else main
-    return engine.run(way.recipe, way.swapped, of.a, of.b, c, 1.0, 0.0, operands)
+    return engine.run(way.recipe, way.swapped, of.a, of.b, c, 1.0, 0.0, beside.swapped if way.swapped else beside)
 
 
 def _entry(on: Host, x: Matrix, exchanged: bool) -> tuple[int, int, int, int]:
     """OPERAND: address and strides, as emit_finish meets rows and columns."""
     row, column = (stride // x.itemsize for stride in (x.strides[:-3:-1] if exchanged else x.strides[-2:]))
     return on.address_of(x), row, column, x.strides[0] // x.itemsize if x.ndim == 3 else 0
+
+
+def _beside(on: Host, role: str, prologue: Prepared | None) -> Matrix:
+    """BESIDE of each operand of a prologue."""
+    table = []
+    for x in prologue.arrays if prologue else ():
+        row, column = _apart(x)
+        line, step = (row, column) if role == "a" else (column, row)
+        table.append((on.address_of(x), line, step, x.strides[0] // x.itemsize if x.ndim == 3 else 0))
+    return np.array(table, np.int64).reshape(-1, len(jobs.BESIDE))
+
+
+def _apart(x: Matrix) -> tuple[int, int]:
+    """Strides of rows and columns in elements, 0 where there is but one."""
+    row, column = (0 if extent == 1 else stride // x.itemsize for extent, stride in zip(x.shape[-2:], x.strides[-2:]))
+    return row, column
+
+
+def with_prologues(of: Sums, prologues: Prologues) -> Sums:
+    texts, prepares = list(of.prologues), list(of.prepare)
+    for at, role in enumerate("ab"):
+        if role in prologues:
+            found, arrays = prologues[role]
+            read = []
+            for each, x in zip(found.beside, arrays, strict=True):
+                how = ["0" if stride == 0 else "1" if stride == 1 else "n" for stride in _apart(x)]
+                line, step = how if role == "a" else reversed(how)
+                group = each.group if step != "0" else 1
+                read.append(f"{format_of(x.dtype)}:{line}{step}:{group}")
+            texts[at], prepares[at] = found.text, jobs.Prepare(found.expression.text, tuple(read), found.result)
+    return of._replace(prologues=(texts[0], texts[1]), prepare=(prepares[0], prepares[1]))
 
 
 def _along(reduced: str, exchanged: bool) -> str:
@@ -184,22 +228,25 @@ def way_of(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilo
     kind = sums if main is None else format_of(main.dtype)
     by_columns = main is not None and not epilogue.paired and _strides(main)[1] != 1 and _strides(main)[0] == 1
     c = (n, 1) if main is None else _strides(main)
+    bare = epilogue.nothing and not of.semiring and (kind == sums or lowering.rounds(kind, sums))       # stored without an expression
     product = Product(m, n, k, format_of(of.a.dtype), format_of(of.b.dtype), kind,
-                      Strides(*_strides(of.a), *_strides(of.b), *c), of.threads, epilogue.text, sums,
-                      of.beside, of.semiring)
+                      Strides(*_strides(of.a), *_strides(of.b), *c), of.threads, "" if bare else epilogue.text, sums,
+                      of.beside, of.semiring, *of.prologues)
     states = semirings.state(of.semiring) > 0           # which only panels' loops keep
     aside = kind != sums or of.beside or lowering.aside(epilogue.text)
-    whole = lowering.converting_pays(m, n, k, of.a.dtype == of.b.dtype) and sums != "i64"
+    whole = any(of.prologues) or (lowering.converting_pays(m, n, k, of.a.dtype == of.b.dtype) and sums != "i64")
     if k and (whole or not aside or of.b_packed or states):
+        prepare = of.prepare
         if by_columns and not of.b_packed:
-            product = product.swapped
+            product, prepare = product.swapped, (prepare[1], prepare[0])
         planned = _planned(of, product, target)
         shape, plan = planned.shape, planned.plan
         if plan.algorithm in ("packed", "in_place") and not (shape.tiles and TILE_WORDS[shape.dtype].wider):
             swapped = (by_columns and not of.b_packed) != plan.swap
             exchanged = swapped != shape.tiles
             finish = finish_of(epilogue, results, operands, sums, shape.out, exchanged, m, n)
-            recipe = engine.ready(planned, prepacked="b" if of.b_packed else "", make=make, host=on, finish=finish)
+            recipe = engine.ready(planned, prepacked="b" if of.b_packed else "", make=make, host=on,
+                                  finish=None if bare else finish, prepare=prepare)
             tall, wide = (recipe.plan.nr, recipe.plan.mr) if shape.tiles else (recipe.plan.mr, recipe.plan.nr)
             return Way(finish, exchanged, tall, wide, recipe, swapped)
     exchanged = by_columns
@@ -273,7 +320,8 @@ def run_again(again: Again, a: Matrix, b: Matrix, c: Matrix, operands: list[Matr
     table = again.table[:]
     for row, at in enumerate(again.order):
         table[row * len(jobs.OPERAND)] = address(operands[at])
-    return _run(again.of._replace(a=a, b=b), c, again.way, table.buffer_info()[0] if table else 0, host, Recipe)
+    beside = jobs.Beside(table.buffer_info()[0] if table else 0)
+    return _run(again.of._replace(a=a, b=b), c, again.way, beside, host, Recipe)
 
 
 # ---- passes

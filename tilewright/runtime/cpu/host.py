@@ -120,9 +120,10 @@ class Host:
             self._tables[key] = Microkernels(self, *key)
         return self._tables[key]
 
-    def packing(self, target: CpuTarget, shape: Shape, width: int, kind: str, role: str, conj: str = "") -> int:
+    def packing(self, target: CpuTarget, shape: Shape, width: int, kind: str, role: str, conj: str = "",
+                prepare: jobs.Prepare | None = None) -> int:
         """Of the function that packs panels of up to `width` rows of A, role "a", or columns of B, "b", that lie in
-        memory as `kind` says; conj: which of complex operands are conjugated."""
+        memory as `kind` says; conj: which of complex operands are conjugated; prepare: the operand's prologue."""
         dtype, source = shape.dtype, shape.source_a if role == "a" else shape.source_b
         emitter, more = "packing:emit_pack", tuple[str, ...]((source,) if source and not shape.complex else ())
         args: tuple[Any, ...] = dtype, width, kind
@@ -132,10 +133,12 @@ class Host:
         elif shape.words:
             sums = shape.dtype == "i8x4" and shape.source_a == "i8"     # of B's columns, beside its panels
             emitter, more = "packing:emit_pack_words", (source, "a" if role == "a" else "b1" if sums else "b0")
-        elif shape.complex and (role == "b" or kind != "along"):        # else rows of A are a real matrix as they are
+        if prepare is not None and not shape.tiles:
+            return self.address("prepared:emit_pack_prepared", target, *args, source, role, tuple(prepare))
+        if shape.complex and (role == "b" or kind != "along"):        # else rows of A are a real matrix as they are
             conj = conj if role == "b" else ""
             return self.address("packing:emit_pack_complex", target, dtype, width, kind, role, conj)
-        return self.address(emitter, target, *args, *more)
+        return self.address(emitter, target, *args, *more, *((tuple(prepare),) if prepare else ()))
 
     def packing_scattered(self, target: CpuTarget, shape: Shape, width: int, role: str, by: Scattered) -> int:
         """The same of an operand with tables."""
@@ -143,16 +146,17 @@ class Host:
         return self.address("scattered:emit_pack_scattered", target, shape.dtype, width, by.kind, by.pieces, source)
 
     def driver(self, target: CpuTarget, algorithm: str, dtype: str, mr: int, nr: int, *sources: str,
-               prepacked: str = "", fields: int = 0) -> int:
+               prepacked: str = "", fields: int = 0, prologues: str = "") -> int:
         """Of the loops around the kernels; `sources` are the formats of A and B, if packing converts any; prepacked:
-        which of them was packed before; fields: of a state that is kept (plans/semirings.py)."""
+        which of them was packed before; fields: of a state that is kept (plans/semirings.py); prologues: which of them
+        have one."""
         if algorithm in ("dots", "stream"):
             return self.address(f"skinny:emit_{algorithm}", target, dtype, mr, nr)
         vectors = nr // target.lanes(itemsize(dtype))
         if algorithm == "packed":
             more: tuple[Any, ...] = (prepacked,) * bool(prepacked)
-            if fields:
-                sources, more = sources or ("", ""), (prepacked, fields)
+            if fields or prologues:
+                sources, more = sources or ("", ""), (prepacked, fields, *((prologues,) * bool(prologues)))
             return self.address("gemm:emit_gemm", target, dtype, mr, vectors, *sources, *more)
         return self.address("in_place:emit_in_place", target, dtype, mr, vectors)
 

@@ -25,6 +25,8 @@ WAKE_ONE_FLOPS = 2 * WAKE_ONE
 SHARES = 4                      # of a batch for each thread to claim: a delayed thread does fewer
 IDLE = 0.1                      # of the threads' time, up to which a batch is dealt out in whole products
 SHARED = 1 << 15        # elements of C that are scaled by one thread
+NOTHING = jobs.Beside()
+Prepares = tuple[jobs.Prepare | None, jobs.Prepare | None]
 
 
 class Blocks(NamedTuple):
@@ -50,12 +52,13 @@ def woken(flops: int, threads: int) -> int:
     return threads if flops >= WAKE_FLOPS else int(flops >= WAKE_ONE_FLOPS)
 
 
-def packing(role: str, host: Host, target: CpuTarget, shape: Shape, strides: Strides, plan: CpuPlan, conj: str) -> int:
+def packing(role: str, host: Host, target: CpuTarget, shape: Shape, strides: Strides, plan: CpuPlan, conj: str,
+            prepare: jobs.Prepare | None = None) -> int:
     """Address of the function that packs A, "a", with its rows as lines, or B, "b", with its columns."""
     pair = 2 if shape.complex else 1                                        # reals from one number to the next
     across, along = (strides.rsa, strides.csa) if role == "a" else (strides.csb, strides.rsb)
     kind = _ALONG[order(across // pair, along // pair)]
-    return host.packing(target, shape, plan.mr if role == "a" else plan.nr, kind, role, conj)
+    return host.packing(target, shape, plan.mr if role == "a" else plan.nr, kind, role, conj, prepare)
 
 
 class Tables(NamedTuple):
@@ -84,23 +87,25 @@ class Recipe:
     (kernels/cpu/packing.py). `prepacked`: "a" or "b" if that operand was packed before
     (runtime/cpu/packed.py): its address is that of its panels. `tables`: of operands whose strides do not count.
     `finish`: an epilogue, as it is recorded, of an alpha of 1 and a beta of 0; of stream and dots runtime/cpu/fusion.py
-    takes it. ValueError if the plan cannot run.
+    takes it. `prepare`: prologues of A and B, as they are recorded. ValueError if the plan cannot run.
     """
 
     def __init__(self, shape: Shape, strides: Strides, plan: CpuPlan, target: CpuTarget, host: Host = host,
                  conj: str = "", prepacked: str = "", tables: Tables | None = None,
-                 finish: jobs.Finish | None = None) -> None:
+                 finish: jobs.Finish | None = None, prepare: Prepares = (None, None)) -> None:
         if problems := plan.violations(shape, target):
             raise ValueError(f"plan {plan} cannot run {shape}: " + " ".join(problems))
         if plan.swap:
             shape, strides, plan = shape.swapped, strides.swapped, replace(plan, swap=False)
-            prepacked = prepacked.translate(SWAPPED)
+            prepacked, prepare = prepacked.translate(SWAPPED), (prepare[1], prepare[0])
         assert plan.algorithm == "packed" or not prepacked, plan
         self.shape, self.strides, self.plan, self.target, self.host = shape, strides, plan, target, host
         self.conj, self.prepacked, self.tables, self.finish = conj, prepacked, tables or Tables(), finish
+        self.prepare = dict(zip("ab", prepare))
+        prepared = "".join(role for role, x in self.prepare.items() if x)
         sources = (shape.source_a, shape.source_b) if shape.source_a or shape.source_b or prepacked else ()
         self.function = host.driver(target, plan.algorithm, shape.dtype, plan.mr, plan.nr, *sources,
-                                    prepacked=prepacked, fields=semirings.state(shape.semiring))
+                                    prepacked=prepacked, fields=semirings.state(shape.semiring), prologues=prepared)
         self.added_in = shape.sums
         self.space = self.sums = 0
         # bytes of barriers with counters, which start at 0
@@ -131,7 +136,7 @@ class Recipe:
     def onto(self, strides: Strides) -> Recipe:
         """The same for other strides of C, in the roles that the plan gives the operands."""
         return type(self)(self.shape, strides, self.plan, self.target, self.host, self.conj, self.prepacked,
-                          self.tables, self.finish)
+                          self.tables, self.finish, (self.prepare["a"], self.prepare["b"]))
 
     def _bits(self, x: float) -> int:
         """x as the job's field holds it: a number of the sums' type in the low bytes; beyond f32's range it is inf."""
@@ -169,7 +174,8 @@ class Recipe:
     def _packing(self, role: str) -> int:
         by: Scattered | None = getattr(self.tables, role)
         if by is None:
-            return packing(role, self.host, self.target, self.shape, self.strides, self.plan, self.conj)
+            return packing(role, self.host, self.target, self.shape, self.strides, self.plan, self.conj,
+                           self.prepare[role])
         width = self.plan.mr if role == "a" else self.plan.nr
         return self.host.packing_scattered(self.target, self.shape, width, role, by)
 
@@ -217,13 +223,14 @@ class Recipe:
         return {"n": shape.n, "k": shape.k, "rsa": st.rsa, "csa": st.csa, "ldb": st.rsb, "ldc": st.rsc,
                 "parts": self.parts}
 
-    def run(self, a: int, b: int, c: int, alpha: float, beta: float, operands: int = 0, index: int = 0) -> bool:
-        """Whether C means nothing, because an element has no such terms as the shape's dtype stands for. `operands`:
-        where the epilogue's are (jobs.OPERAND), of which those of product `index` are taken."""
+    def run(self, a: int, b: int, c: int, alpha: float, beta: float, beside: jobs.Beside = NOTHING, index: int = 0
+            ) -> bool:
+        """Whether C means nothing, because an element has no such terms as the shape's dtype stands for. `beside`:
+        where operands of the epilogue and of prologues are, of which those of product `index` are taken."""
         if self.scaled_after and not self.at_once(alpha, beta):
             return self._run_and_scale(a, b, c, alpha, beta)
-        job = self.job(a, b, c, alpha, beta, operands)
-        if operands:
+        job = self.job(a, b, c, alpha, beta, beside)
+        if beside is not NOTHING:
             job[self.at["index"]] = index
         return self._run(job)
 
@@ -268,22 +275,22 @@ class Recipe:
         return False
 
     def run_batch(self, batch: int, steps: tuple[int, int, int], a: int, b: int, c: int, alpha: float,
-                  beta: float, operands: int = 0) -> None:
+                  beta: float, beside: jobs.Beside = NOTHING) -> None:
         """`batch` products, the operands of each so many bytes after those of the one before. Every one gets the bits
         that `run` would give it."""
         shape = self.shape
         flops = 2*batch*shape.m*shape.n*shape.k
         at_once, algorithm = self.at_once(alpha, beta), self.plan.algorithm
         if at_once and algorithm == "in_place":
-            work = self._of_batch(batch, steps, self.job(a, b, c, alpha, beta, operands))
+            work = self._of_batch(batch, steps, self.job(a, b, c, alpha, beta, beside))
             if work.parts > 1:
                 self.host.reserve(shape.threads)
             self._run_parts(work.job, work.parts, work.wake)
         elif at_once and algorithm == "packed" and (team := self._whole_products(batch, flops)):
-            self._batch_packed(batch, steps, self.job(a, b, c, alpha, beta, operands), team)
+            self._batch_packed(batch, steps, self.job(a, b, c, alpha, beta, beside), team)
         else:
             for i in range(batch):
-                self.run(a + i*steps[0], b + i*steps[1], c + i*steps[2], alpha, beta, operands, i)
+                self.run(a + i*steps[0], b + i*steps[1], c + i*steps[2], alpha, beta, beside, i)
 
     def _of_batch(self, batch: int, steps: tuple[int, int, int], job: array) -> Work:
         """In place. The job becomes that of the batch."""
@@ -344,7 +351,7 @@ class Recipe:
         finally:
             self.host.give(space)
 
-    def job(self, a: int, b: int, c: int, alpha: float, beta: float, operands: int = 0) -> array:
+    def job(self, a: int, b: int, c: int, alpha: float, beta: float, beside: jobs.Beside = NOTHING) -> array:
         """What the driver takes for operands at these addresses; packed plans still need space for their panels."""
         job = self.template[:]
         job[self.i_a], job[self.i_b], job[self.i_c] = a, b, c
@@ -353,8 +360,10 @@ class Recipe:
             job[self.i_alpha] = self._bits(alpha)
         if beta != 0.0:
             job[self.i_beta] = self._bits(beta)
-        if operands:
-            job[self.at["operands"]] = operands
+        if beside is not NOTHING:
+            for name, address in beside._asdict().items():
+                if address:
+                    job[self.at[name]] = address
         return job
 
     def _run_parts(self, job: array, parts: int, wake: int) -> None:

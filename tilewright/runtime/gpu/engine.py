@@ -86,7 +86,8 @@ class Engine:
         may be remembered.
         """
         arguments.refuse(f"on {self.platform.name}s",
-                         algorithm=call.algorithm if self.platform is HIP else None)
+                         algorithm=call.algorithm if self.platform is HIP else None, prologue_a=call.prologue_a,
+                         prologue_b=call.prologue_b)
         plain, is_number = call.plain, isinstance(call.c, (bool, int, float, np.number))
         named = {**blocks.arrays("a", call.a), **blocks.arrays("b", call.b), "c": None if is_number else call.c,
                  **({} if isinstance(call.out, tuple) else {call.out_name: call.out})}
