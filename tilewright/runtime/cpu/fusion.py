@@ -28,7 +28,7 @@ from tilewright.plans.cpu import Strides
 from tilewright.plans.lowering import Product
 from tilewright.plans.words import TILE_WORDS
 from tilewright.rules.prologues import Prepared
-from tilewright.runtime.cpu import amx, engine, packed, pool
+from tilewright.runtime.cpu import amx, engine, packed, pool, preparation
 from tilewright.runtime.cpu.engine import Planned, format_of, strides
 from tilewright.runtime.cpu.host import Host, host
 from tilewright.runtime.cpu.layout import address
@@ -91,8 +91,7 @@ def gemm(a: Matrix, b: Matrix, results: list[Matrix | None], operands: list[Matr
     All may have a leading axis.
     """
     of = sums_of(a, b, results, operands, epilogue, sums, threads, plan, target, b_packed, semiring)
-    if prologues:
-        of = with_prologues(of, prologues)
+    of = with_prologues(of, prologues or {})
     if algorithm is not None:
         assert of.target is not None
         of = of._replace(word=lowering.algorithm_word(algorithm, format_of(a.dtype), format_of(b.dtype), *of.sizes,
@@ -112,6 +111,12 @@ def sums_of(a: Matrix, b: Matrix, results: list[Matrix | None], operands: list[M
     beside = main is not None and any(np.may_share_memory(main, x) for x in operands)
     return Sums(a, b, sums, threads or pool.get_num_threads(), plan, amx.permitted(target or detect()), None, b_packed,
                 beside, semiring)
+
+
+def with_prologues(of: Sums, prologues: Prologues) -> Sums:
+    a, b = (prologues.get(role) for role in "ab")
+    return of._replace(prologues=(a.prologue.text if a else "", b.prologue.text if b else ""),
+                       prepare=(preparation.recorded("a", a), preparation.recorded("b", b)))
 
 
 def compute(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilogue: Epilogue, on: Host = host,
@@ -141,9 +146,8 @@ def compute(of: Sums, results: list[Matrix | None], operands: list[Matrix], epil
         else:
             table.append(_entry(on, x, way.exchanged))
     words = np.array(table, np.int64).reshape(-1, len(jobs.OPERAND))
-    tables = {role: _beside(on, role, x) for role, x in (prologues or {}).items()}      # kept as long as it runs
-    beside = jobs.Beside(on.of_table(words) if words.size else 0, *(
-        on.of_table(tables[role]) if role in tables and tables[role].size else 0 for role in "ab"))
+    tables = [preparation.table(on, role, (prologues or {}).get(role)) for role in "ab"]       # kept as long as it runs
+    beside = jobs.Beside(*(on.of_table(x) if x.size else 0 for x in (words, *tables)))
     if _run(of, main, way, beside, on, make):
         return None
     return [REDUCED[how][1](x, axis=-1 if _along(how, way.exchanged) == "rows" else -2) for how, x in kept]
@@ -162,37 +166,6 @@ def _entry(on: Host, x: Matrix, exchanged: bool) -> tuple[int, int, int, int]:
     """OPERAND: address and strides, as emit_finish meets rows and columns."""
     row, column = (stride // x.itemsize for stride in (x.strides[:-3:-1] if exchanged else x.strides[-2:]))
     return on.address_of(x), row, column, x.strides[0] // x.itemsize if x.ndim == 3 else 0
-
-
-def _beside(on: Host, role: str, prologue: Prepared | None) -> Matrix:
-    """BESIDE of each operand of a prologue."""
-    table = []
-    for x in prologue.arrays if prologue else ():
-        row, column = _apart(x)
-        line, step = (row, column) if role == "a" else (column, row)
-        table.append((on.address_of(x), line, step, x.strides[0] // x.itemsize if x.ndim == 3 else 0))
-    return np.array(table, np.int64).reshape(-1, len(jobs.BESIDE))
-
-
-def _apart(x: Matrix) -> tuple[int, int]:
-    """Strides of rows and columns in elements, 0 where there is but one."""
-    row, column = (0 if extent == 1 else stride // x.itemsize for extent, stride in zip(x.shape[-2:], x.strides[-2:]))
-    return row, column
-
-
-def with_prologues(of: Sums, prologues: Prologues) -> Sums:
-    texts, prepares = list(of.prologues), list(of.prepare)
-    for at, role in enumerate("ab"):
-        if role in prologues:
-            found, arrays = prologues[role]
-            read = []
-            for each, x in zip(found.beside, arrays, strict=True):
-                how = ["0" if stride == 0 else "1" if stride == 1 else "n" for stride in _apart(x)]
-                line, step = how if role == "a" else reversed(how)
-                group = each.group if step != "0" else 1
-                read.append(f"{format_of(x.dtype)}:{line}{step}:{group}")
-            texts[at], prepares[at] = found.text, jobs.Prepare(found.expression.text, tuple(read), found.result)
-    return of._replace(prologues=(texts[0], texts[1]), prepare=(prepares[0], prepares[1]))
 
 
 def _along(reduced: str, exchanged: bool) -> str:
@@ -228,7 +201,8 @@ def way_of(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilo
     kind = sums if main is None else format_of(main.dtype)
     by_columns = main is not None and not epilogue.paired and _strides(main)[1] != 1 and _strides(main)[0] == 1
     c = (n, 1) if main is None else _strides(main)
-    bare = epilogue.nothing and not of.semiring and (kind == sums or lowering.rounds(kind, sums))       # stored without an expression
+    # stored without an expression
+    bare = epilogue.nothing and not of.semiring and (kind == sums or lowering.rounds(kind, sums))
     product = Product(m, n, k, format_of(of.a.dtype), format_of(of.b.dtype), kind,
                       Strides(*_strides(of.a), *_strides(of.b), *c), of.threads, "" if bare else epilogue.text, sums,
                       of.beside, of.semiring, *of.prologues)

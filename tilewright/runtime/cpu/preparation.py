@@ -1,0 +1,38 @@
+"""Prologues as packing takes them: how what is beside an operand's elements lies in memory, and the table of it."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.kernels.cpu import jobs
+from tilewright.rules.prologues import Prepared
+from tilewright.runtime.cpu.engine import format_of
+from tilewright.runtime.cpu.host import Host
+
+Matrix = NDArray[Any]
+
+
+def table(on: Host, role: str, prologue: Prepared | None) -> Matrix:
+    """BESIDE of each array that a prologue of A, "a", or of B reads; of no prologue none."""
+    found = [(on.address_of(x), *_apart(role, x), x.strides[0] // x.itemsize if x.ndim == 3 else 0)
+             for x in (prologue.arrays if prologue else ())]
+    return np.array(found, np.int64).reshape(-1, len(jobs.BESIDE))
+
+
+def recorded(role: str, prologue: Prepared | None) -> jobs.Prepare | None:
+    """What packing records for arrays that lie so."""
+    if prologue is None:
+        return None
+    read = []
+    for each, x in zip(prologue.prologue.beside, prologue.arrays, strict=True):
+        line, step = ("0" if stride == 0 else "1" if stride == 1 else "n" for stride in _apart(role, x))
+        read.append(f"{format_of(x.dtype)}:{line}{step}:{each.group if step != '0' else 1}")
+    return jobs.Prepare(prologue.prologue.expression.text, tuple(read), prologue.prologue.result)
+
+
+def _apart(role: str, x: Matrix) -> tuple[int, int]:
+    """Strides of lines and of steps of k in elements, 0 where there is but one."""
+    row, column = (0 if extent == 1 else stride // x.itemsize for extent, stride in zip(x.shape[-2:], x.strides[-2:]))
+    return (row, column) if role == "a" else (column, row)
