@@ -19,6 +19,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -228,7 +229,28 @@ def formats(report: Report, options: dict[str, str]) -> str:
     return f"{markdown(head, body, left=(head[0], REMARK))}\n{FORMATS_CAPTION}.\n"
 
 
-_KINDS = (rates, summary, machine, startup, tiles, counts, step, tflops, formats)
+def elementwise(report: Report, options: dict[str, str]) -> str:
+    """Code by `each` beside NumPy; case= and threads= choose rows."""
+    return _records("elementwise", report, options)
+
+
+def epilogues(report: Report, options: dict[str, str]) -> str:
+    """Products with an epilogue beside the product alone and torch; case= and threads= choose rows."""
+    return _records("epilogues", report, options)
+
+
+def _records(kind: str, report: Report, options: dict[str, str]) -> str:
+    study = import_module(f"tilewright.bench.suites.{kind}")
+    if options.keys() - {"case", "threads"}:
+        raise FigureError(f"unknown option among {', '.join(options)}")
+    found = [x for x in report.extra[kind] if all(str(x[key]).replace(" ", "_") == y for key, y in options.items())]
+    if not found:
+        raise FigureError(f"no result has {options}")
+    head, rows = study.table(found)
+    return markdown(head, rows, left=head[:1])
+
+
+_KINDS = (rates, summary, machine, startup, tiles, counts, step, tflops, formats, elementwise, epilogues)
 _GPU_KINDS = (gpu_rates, gpu_power, gpu_summary, gpu_machine, gpu_costs)
 FIGURES: dict[str, Callable[[Report, dict[str, str]], str]] = {f.__name__: f for f in _KINDS + _GPU_KINDS}
 

@@ -1051,7 +1051,7 @@ def test_elementwise_code_is_timed_beside_numpy(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(probes, "ceilings", lambda: SimpleNamespace(peak_bandwidth=lambda *_: 1e10))
     options = commands.Options(threads=[2], sizes=[3000], json=tmp_path / "r.json")
     said = io.StringIO()
-    assert commands.elementwise(options, Console(file=said, width=120)) == 0
+    assert commands.records("elementwise", options, Console(file=said, width=120)) == 0
     assert "sums of rows" in said.getvalue()
     found = results.load(tmp_path / "r.json").extra["elementwise"]
     assert [(x["case"], x["n"], x["threads"], x["bytes"]) for x in found] == [
@@ -1062,3 +1062,22 @@ def test_elementwise_code_is_timed_beside_numpy(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setitem(elementwise.CASES, "z = x + y", (elementwise.emit_add, elementwise._add, 1e-7))
     with pytest.raises(RuntimeError, match="z = x \\+ y of 3000 elements differs from NumPy's"):
         list(elementwise.run([3000]))
+
+
+def test_epilogues_are_timed_beside_the_product_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rich.console import Console
+
+    from tilewright.bench.suites import epilogues
+
+    monkeypatch.setattr(epilogues.Rules, "choose", lambda *_: Rules(1e-4, 0, 0.1, 2, 2, 0))
+    monkeypatch.setattr(epilogues, "_by_torch", lambda case, threads: None)
+    options = commands.Options(threads=[1], sizes=[40], json=tmp_path / "r.json")
+    said = io.StringIO()
+    assert commands.records("epilogues", options, Console(file=said, width=120)) == 0
+    assert "bias + gelu" in said.getvalue()
+    found = results.load(tmp_path / "r.json").extra["epilogues"]
+    assert [(x["case"], x["n"], x["threads"]) for x in found] == [("relu", 40, 1), ("bias + gelu", 40, 1)]
+    assert all(set(x["seconds"]) == {"tilewright", epilogues.ALONE} for x in found)
+    monkeypatch.setitem(epilogues.CASES, "relu", lambda acc: epilogues.tw.relu(acc) + 0.1 * isinstance(acc, np.ndarray))
+    with pytest.raises(RuntimeError, match="relu of 40 by tilewright is wrong"):
+        list(epilogues.run([40]))

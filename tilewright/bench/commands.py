@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -254,31 +255,19 @@ def startup(rounds: int, json: Path | None, console: Console) -> int:
     return 0
 
 
-def elementwise(options: Options, console: Console) -> int:
-    """Sums of arrays and of rows beside NumPy, and the share of the memory's measured bandwidth."""
-    from tilewright.bench.suites import elementwise as study
-    from tilewright.measure import machine, probes
-    from tilewright.measure.measure import ratios, spread
-
-    last_level = machine.last_level_bytes()
+def records(kind: str, options: Options, console: Console) -> int:
+    """Elementwise code beside NumPy, or epilogues beside torch: the suite of this name, which has its own table."""
+    study = import_module(f"tilewright.bench.suites.{kind}")
     check_outputs(options)
     sizes = options.sizes or (study.SIZES[::2] if options.quick else study.SIZES)
-    report, peaks = Report.start("elementwise", **options.recorded()), probes.ceilings()
-    rows, found = [], []
+    report, found = Report.start(kind, **options.recorded()), []
     with Progress(console, "starting", len(sizes) * len(options.threads) * len(study.CASES)) as bar:
         for each in study.run(sizes, options.threads, options.quick, bar.update):
             bar.advance()
             found.append(each.to_json())
-            ours, theirs = each.samples["tilewright"], each.samples["numpy"]
-            rate = each.bytes / ours.spread.median
-            memory = peaks.peak_bandwidth("memory", each.threads, "read")
-            rows.append((each.case, f"{each.n:,}", str(each.threads), f"{ours.spread.median * 1e6:.2f}",
-                         f"{theirs.spread.median * 1e6:.2f}",
-                         tables.quoted(spread(ratios(theirs.seconds, ours.seconds))), f"{rate / 1e9:.1f}",
-                         "" if memory is None or each.bytes < last_level else f"{rate / memory:.2f}"))
-    head = ("case", "elements", "threads", "us", "numpy us", "x numpy", "GB/s", "of memory's")
-    console.print(tables.shown("elementwise", "time of a call; median ratio (quartiles)", head, rows, left=("case",)))
-    report.extra["elementwise"] = found
+    head, rows = study.table(found)
+    console.print(tables.shown(kind, study.CAPTION, head, rows, left=head[:1]))
+    report.extra[kind] = found
     if options.json:
         results.save(report, options.json)
     return 0

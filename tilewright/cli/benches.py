@@ -218,7 +218,19 @@ def elementwise(
 
     Figures above the size of the last cache are also stated as a share of the memory's measured bandwidth.
     """
-    _run("elementwise", threads=threads, sizes=sizes, quick=quick, json=json)
+    _run("records", {"kind": "elementwise"}, threads=threads, sizes=sizes, quick=quick, json=json)
+
+
+@app.command()
+def epilogues(
+    quick: Annotated[bool, typer.Option("--quick", help="Three sizes, fewer rounds.")] = False,
+    sizes: Annotated[list[str] | None, _list("--sizes", help="m = n = k, such as 256,1024.",
+                                             default="64 to 4096")] = None,
+    threads: Threads = None,
+    json: Json = None,
+) -> None:
+    """Time products of f32 with relu, and with a bias and gelu, beside the product alone and beside torch."""
+    _run("records", {"kind": "epilogues"}, threads=threads, sizes=sizes, quick=quick, json=json)
 
 
 def _run(study: str, extra: dict[str, Any] | None = None, *, json: Path | None,
