@@ -212,6 +212,10 @@ class Kernel(Recording):
         """x, in a register, with its origin hidden from the optimiser (which would recompute an address per use)."""
         return Value(self, x.type, array=x.array, strides=x.strides, id=self._op(ops.OPAQUE, x.type, x).id)
 
+    def forgotten(self, x: Value) -> Value:
+        """Any number, in place of one that is not needed any more: no register keeps it."""
+        return self._op(ops.FORGOTTEN, x.type, x)
+
     # ---- memory
 
     def tile(self, rows: int, cols: int, type: Any, zero: bool = True) -> Tile:

@@ -215,6 +215,9 @@ LANES_BELOW = Operation("lanes", _lanes_llvm, lambda t, n: np.arange(t.length)[:
 SUM = Operation("sum", lambda low, t, x: low.horizontal_sum(x, t), lambda t, x: _tree_sum(x), "float")
 # x itself, but LLVM cannot see that: it keeps an address in a register instead of recomputing it in a loop
 OPAQUE = Operation("opaque", lambda low, t, x: low.hidden(x), lambda t, x: x)
+# any number in place of x, so that no register has to keep x
+FORGOTTEN = Operation("forgotten", lambda low, t, x: low.undefined(t), lambda t, x: np.full_like(
+    x, np.nan if t.is_float else -90)[()])
 
 
 def _element(x: Any, e: int) -> Any:

@@ -17,9 +17,11 @@ from tilewright.kernels.gpu.fused import Loaded
 from tilewright.kernels.gpu.scales import Scales
 from tilewright.kernels.gpu.split_k import Holders, finish
 from tilewright.kernels.gpu.work import Work
+from tilewright.plans.epilogues import slots
 from tilewright.plans.nvidia_model import EXCHANGED
 
 LANES = 32
+ROLLED = 8                  # instructions of an epilogue, from which one block's are in a loop: see `Copied.store`
 PAD = 8                     # elements after a staged row: lanes of two rows then write different banks
 
 
@@ -168,6 +170,10 @@ class Blocks(Protocol):
     @property
     def shape(self) -> tuple[int, int]: ...                 # blocks of rows, and elements of each in a lane
     def element(self, i: int, e: int) -> Value: ...
+    @property
+    def movable(self) -> bool: ...                          # `advance` can be called
+    def forget(self) -> None: ...
+    def advance(self, count: int) -> None: ...              # elements count, count + 1 ... of all blocks become 0, 1 ...
 
 
 @dataclass(frozen=True)
@@ -201,35 +207,50 @@ class Copied:
 
     def store(self, out: Out, sums: Blocks, row: Value, column: Value, APART: int) -> None:
         """sums: of blocks of 16 rows as in atoms.nvidia, the first of them row + i*APART and column."""
-        k, T, lane = self.k, out.c.type.element, self.lane
-        WIDTH = self.ROW // T.bytes * out.EACH                          # columns of sums
+        WIDTH = self.ROW // out.c.type.element.bytes * out.EACH         # columns of sums
         COUNT, ELEMENTS = sums.shape
-        blocks = [(i, first) for i in range(COUNT) for first in range(0, 2*ELEMENTS, WIDTH)]
+        EACH = 2*ELEMENTS // WIDTH                                      # blocks of rows
 
         def each(read_c: bool) -> None:
-            for number, (i, first) in enumerate(blocks):
-                buffer = self.smem + number % 2 * (self.SIZE // 2)
-                with k.when(lane == 0):
-                    k.bulk_wait(int(len(blocks) % 2 == 0), read=True)   # the copy before the last: it had this buffer
-                k.warp_barrier()
-                start = k.uniform(column) if out.fused else column      # anew: else LLVM keeps all operands' addresses
-                rows = [row + (i*APART + half*8) + lane // 4 for half in range(2)]
-                columns = {e: start + e*8 + lane % 4 * 2 for e in range(first // 8, (first + WIDTH) // 8)}
-                by, memo = self._factors(out.scales, rows, columns) if out.scales else {}, dict[Any, list[Value]]()
-                pairs = []
-                for e in range(first // 2, (first + WIDTH) // 2, 2):
-                    half, pair = e // 2 % 2, e // 4
-                    loaded = out.fused.loaded(rows[half], columns[pair], 2, memo) if out.fused else None
-                    pairs.append(self._pair(out, [sums.element(i, e), sums.element(i, e + 1)], rows[half],
-                                            columns[pair], read_c, by.get((half, pair)), loaded))
-                self._write(buffer, pairs, T)
-                k.fence_async()
-                k.warp_barrier()
-                at = out.column(column + first), row + i*APART
-                with k.when(lane == 0):
-                    k.tma_store(self.map, at if self.matrix is None else (*at, self.matrix), buffer)
-                    k.bulk_commit()
+            if out.fused and slots(out.fused.epilogue.text) >= ROLLED and COUNT*EACH > 1 and sums.movable:
+                with self.k.loop(COUNT*EACH, unroll=False) as number:
+                    self._block(out, sums, number, COUNT*EACH, row + number // EACH * APART, 0,
+                                column + number % EACH * WIDTH, 0, 0, read_c)
+                    sums.advance(WIDTH // 2)
+                sums.forget()
+                return
+            for number in range(COUNT*EACH):
+                i, first = divmod(number, EACH)
+                self._block(out, sums, number, COUNT*EACH, row, i*APART, column, i, first*WIDTH, read_c)
         out.cases_of_beta(each)
+
+    def _block(self, out: Out, sums: Blocks, number: Any, COUNT: int, row: Value, down: int, column: Value, i: int,
+               first: int, read_c: bool) -> None:
+        """Block `number` of COUNT of C, which begins `down` rows below this one and `first` columns behind this one. Its
+        numbers come of those columns of block i of the sums."""
+        k, T, lane = self.k, out.c.type.element, self.lane
+        WIDTH = self.ROW // T.bytes * out.EACH
+        buffer = self.smem + number % 2 * (self.SIZE // 2)
+        with k.when(lane == 0):
+            k.bulk_wait(int(COUNT % 2 == 0), read=True)                 # the copy before the last: it had this buffer
+        k.warp_barrier()
+        start = k.uniform(column) if out.fused else column              # anew: else LLVM keeps all operands' addresses
+        rows = [row + (down + half*8) + lane // 4 for half in range(2)]
+        columns = {e: start + e*8 + lane % 4 * 2 for e in range(first // 8, (first + WIDTH) // 8)}
+        by, memo = self._factors(out.scales, rows, columns) if out.scales else {}, dict[Any, list[Value]]()
+        pairs = []
+        for e in range(first // 2, (first + WIDTH) // 2, 2):
+            half, pair = e // 2 % 2, e // 4
+            loaded = out.fused.loaded(rows[half], columns[pair], 2, memo) if out.fused else None
+            pairs.append(self._pair(out, [sums.element(i, e), sums.element(i, e + 1)], rows[half], columns[pair],
+                                    read_c, by.get((half, pair)), loaded))
+        self._write(buffer, pairs, T)
+        k.fence_async()
+        k.warp_barrier()
+        at = out.column(column + first), row + down
+        with k.when(lane == 0):
+            k.tma_store(self.map, at if self.matrix is None else (*at, self.matrix), buffer)
+            k.bulk_commit()
 
     @staticmethod
     def _factors(scales: Scales, rows: list[Value], columns: dict[int, Value]
