@@ -266,7 +266,9 @@ def _tanh(k: Any, x: Value) -> Value:
     size, y = k.abs(x), x * x
     small = k.fma(size*y, _polynomial(k, F.tanh, y), size)
     p, n = _reduced_exp(k, k.min(2*F.tanh_end, size + size))
-    large = 1.0 - 2.0 / (p * _power(k, n + F.bias, t) + 1.0)
+    one = k.constant(t, 1.0)
+    reciprocal = k._op(ops.RECIPROCAL, t, p * _power(k, n + F.bias, t) + one, one)
+    large = k.fma(k.constant(t, -2.0), reciprocal, one)
     return _signed(k, k.select(size < TANH_SMALL, small, large), x)
 
 

@@ -20,7 +20,7 @@ from tilewright.expressions.epilogue import ADDED, BETA, DEFAULT, Epilogue, Read
 from tilewright.plans import gpu as plans
 from tilewright.rules import arguments, fusing, shapes
 from tilewright.rules.call import Call, Product, decide
-from tilewright.runtime.gpu import arrays, epilogues, fast_path
+from tilewright.runtime.gpu import arrays, blocks, epilogues, fast_path
 from tilewright.runtime.gpu.operands import address, format_of, letter
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a:
     given = {name: looks[f"operands[{name!r}]"].shadow if f"operands[{name!r}]" in looks else x
              for name, x in (call.operands or {}).items()} if isinstance(call.operands, Mapping) else call.operands
     f = fusing.fused(call._replace(operands=given), p)
-    _check_results(f)
+    _check_results(f, run.engine.platform is arrays.CUDA)
     dtypes = [np.dtype(np.float64 if p.sums.itemsize == 8 else np.float32) if x is None else x for x in f.dtypes]
     if call.algorithm is not None:
         arguments.check_algorithm(call.algorithm, a.dtype, b.dtype, p.sums, call.plan, run.on.target)
@@ -63,6 +63,12 @@ def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a:
     results, targets = [], []
     for i, (x, shape, dtype) in enumerate(zip(given_outs, f.shapes, dtypes)):
         name = f"{call.out_name}[{i}]" if isinstance(call.out, tuple) else call.out_name
+        if f.blocks[i] is not None:
+            if x is not None:
+                raise ValueError(f"{name} must be None for a result in {f.blocks[i].name}, which is a new Quantized")
+            results.append(None)
+            targets.append(run.temporary(shape, arguments.F32))
+            continue
         if x is None:
             results.append(library.empty(shape, dtype, run.on.index, run.stream))
             targets.append(library.look(results[-1], "the result", run.stream, write=True).shadow)
@@ -74,7 +80,10 @@ def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a:
     if alike is not None and len(run.steps) == 1 and run.steps[0] and not run.blocks:   # one launch, of arrays as given
         (recipe,) = run.steps[0]
         fast_path.remember_fused(alike, call, recipe, run.on.index, f, (p.a, p.b), targets)
-    delivered = tuple(library.result(x, call.a) if y is None else y for x, y in zip(results, given_outs))
+    results = [blocks.quantized(run, library, x, block) if block else y for x, y, block in zip(
+        targets, results, f.blocks)]
+    delivered = tuple(library.result(x, call.a) if y is None and block is None else x for x, y, block in zip(
+        results, given_outs, f.blocks))
     return delivered if len(delivered) > 1 else delivered[0]
 
 
@@ -87,12 +96,12 @@ def _checked(out: Array, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]
     return out
 
 
-def _check_results(f: fusing.Fused) -> None:
+def _check_results(f: fusing.Fused, on_cuda: bool) -> None:
     """TypeError or ValueError for those that GPUs do not give."""
     expression = f.epilogue.expression
     for kind, result, block, shape in zip(expression.kinds, expression.results, f.blocks, f.shapes):
-        if block is not None:
-            raise TypeError(f"out_dtype is {block.name}: epilogues on GPUs give no block-scaled results yet")
+        if block is not None and (not block.mx or not on_cuda):
+            raise TypeError(f"out_dtype is {block.name}: epilogues on GPUs give MX formats, and on NVIDIA's alone")
         if result.reduced and kind != "float":
             raise TypeError(f"epilogue returns {result.reduced} of integers: on GPUs floats are reduced, as 1.0 * x is")
         if result.reduced and 0 in f.shapes[0] and 0 not in shape:
