@@ -4,7 +4,6 @@ So a function that uses them is its own reference: called with float64 arrays it
 """
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from tilewright.expressions.tracing import Symbol, apply, paired, reduced
@@ -78,7 +77,7 @@ def silu(x: Any) -> Any:
 def gelu(x: Any, approximate: str = "none") -> Any:
     """x Φ(x), Φ the normal distribution; approximate="tanh": by tanh, as torch's function of this name."""
     if approximate == "tanh":
-        return 0.5 * x * (1.0 + tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x))))
+        return apply("gelu_tanh", x)
     if approximate != "none":
         raise ValueError(f'approximate must be "none" or "tanh", not {approximate!r}')
     return apply("gelu", x)

@@ -24,6 +24,7 @@ Operand = int | str | tuple[Number]
 # What becomes of a result along an axis of C: none, its rows or its columns; amax is the largest size.
 REDUCTIONS: dict[str, Callable[..., Any]] = {
     "sum": np.sum, "max": np.max, "min": np.min, "amax": lambda x, **axis: np.max(np.abs(x), **axis)}
+ELEMENTARY = "exp", "log", "tanh", "erf", "gelu", "gelu_tanh"
 AXES = {"row": -1, "column": -2}
 REDUCED = {f"{axis}_{how}": (AXES[axis], REDUCTIONS[how]) for axis in AXES for how in REDUCTIONS}
 
@@ -104,7 +105,7 @@ class Expression:
     @cached_property
     def flops(self) -> int:
         """Operations for each element; an elementary function counts as twenty."""
-        return sum(20 if line.operation in ("exp", "log", "tanh", "erf", "gelu") else 1 for line in self.lines)
+        return sum(20 if line.operation in ELEMENTARY else 1 for line in self.lines)
 
     def evaluate(self, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
         """The results of NumPy's arrays, or numbers, by name, which broadcast: floats are computed in float64. It is

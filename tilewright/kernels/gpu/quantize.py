@@ -66,4 +66,3 @@ def emit_quantize(BLOCKS: str = "mxfp8", VECTOR: int = 1, WARP: int = 32) -> Fun
         k.store(elements + index*len(words) + word, k.pack(*words[word:word + 2]), mask=inside)
     k.store(scales + index, k.cast(scale, i8), mask=inside)
     return k.function
-

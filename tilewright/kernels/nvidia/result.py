@@ -173,7 +173,7 @@ class Blocks(Protocol):
     @property
     def movable(self) -> bool: ...                          # `advance` can be called
     def forget(self) -> None: ...
-    def advance(self, count: int) -> None: ...              # elements count, count + 1 ... of all blocks become 0, 1 ...
+    def advance(self, count: int) -> None: ...              # element `count` of all blocks becomes 0, the next 1 ...
 
 
 @dataclass(frozen=True)
@@ -226,8 +226,8 @@ class Copied:
 
     def _block(self, out: Out, sums: Blocks, number: Any, COUNT: int, row: Value, down: int, column: Value, i: int,
                first: int, read_c: bool) -> None:
-        """Block `number` of COUNT of C, which begins `down` rows below this one and `first` columns behind this one. Its
-        numbers come of those columns of block i of the sums."""
+        """Block `number` of COUNT of C, `down` rows below this one and `first` columns behind this one. Its numbers
+        come of those columns of block i of the sums."""
         k, T, lane = self.k, out.c.type.element, self.lane
         WIDTH = self.ROW // T.bytes * out.EACH
         buffer = self.smem + number % 2 * (self.SIZE // 2)
