@@ -108,6 +108,18 @@ def test_pairs(target, format, plan):
     check(tw.Gemm(130, 144, 64, format, out=format, layout="nt", epilogue=text), target, plan)
 
 
+@pytest.mark.parametrize("times", [1, 2], ids=["two blocks at once", "one"])
+def test_blocks_of_c_in_a_loop(times):
+    """Of 128 x 128 sums there are four, of which a long expression is emitted for one or two."""
+    def f(acc, bias):
+        x = acc + bias
+        for _ in range(times):
+            x = tw.gelu(x)
+        return x
+    check(tw.Gemm(130, 136, 64, "bf16", out="bf16", layout="nt", epilogue=made(f, "bias bf16 row")), "sm_90a",
+          "wgmma 128x128x64 stages=3 warpgroups=2 pingpong vector_c=2 store=tma")
+
+
 @pytest.mark.parametrize(("target", "plan"), [("sm_80", None), ("sm_90a", None), ("gfx942", None)])
 def test_integers(target, plan):
     text = made(lambda acc, bias, scale: (acc + bias) * scale, "bias i32 row", "scale f32 column", acc="int")

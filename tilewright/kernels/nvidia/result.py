@@ -21,7 +21,7 @@ from tilewright.plans.epilogues import slots
 from tilewright.plans.nvidia_model import EXCHANGED
 
 LANES = 32
-ROLLED = 8                  # instructions of an epilogue, from which one block's are in a loop: see `Copied.store`
+MOST_UNROLLED = 1500        # instructions of an epilogue, which 32 KB hold with a main loop: else `Copied` has a loop
 PAD = 8                     # elements after a staged row: lanes of two rows then write different banks
 
 
@@ -211,17 +211,31 @@ class Copied:
         COUNT, ELEMENTS = sums.shape
         EACH = 2*ELEMENTS // WIDTH                                      # blocks of rows
 
+        BLOCKS = COUNT*EACH
+        ONCE = BLOCKS                                                   # blocks of which the instructions are emitted
+        while out.fused and sums.movable and ONCE % 2 == 0 and (
+                ONCE*WIDTH // 2 * slots(out.fused.epilogue.text) > MOST_UNROLLED):
+            ONCE //= 2
+
+        def some(first: Any, read_c: bool) -> None:
+            for block in range(ONCE):
+                number = first + block if ONCE < BLOCKS else block
+                i, at = divmod(block, EACH)
+                if ONCE < BLOCKS:
+                    place = row + number // EACH * APART, 0, column + number % EACH * WIDTH - at*WIDTH
+                else:
+                    place = row, i*APART, column
+                self._block(out, sums, number if ONCE == 1 else block, BLOCKS, *place, i, at*WIDTH, read_c)
+
         def each(read_c: bool) -> None:
-            if out.fused and slots(out.fused.epilogue.text) >= ROLLED and COUNT*EACH > 1 and sums.movable:
-                with self.k.loop(COUNT*EACH, unroll=False) as number:
-                    self._block(out, sums, number, COUNT*EACH, row + number // EACH * APART, 0,
-                                column + number % EACH * WIDTH, 0, 0, read_c)
-                    sums.advance(WIDTH // 2)
-                sums.forget()
+            if ONCE == BLOCKS:
+                some(0, read_c)
                 return
-            for number in range(COUNT*EACH):
-                i, first = divmod(number, EACH)
-                self._block(out, sums, number, COUNT*EACH, row, i*APART, column, i, first*WIDTH, read_c)
+            with self.k.loop(BLOCKS, step=ONCE, unroll=False) as first:
+                some(first, read_c)
+                with self.k.when(first < BLOCKS - ONCE):
+                    sums.advance(ONCE*WIDTH // 2)
+            sums.forget()
         out.cases_of_beta(each)
 
     def _block(self, out: Out, sums: Blocks, number: Any, COUNT: int, row: Value, down: int, column: Value, i: int,

@@ -60,12 +60,12 @@ def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a:
     if len(given_outs) != len(f.shapes):
         raise ValueError(f"{call.out_name} must have an array or None for each of the epilogue's {len(f.shapes)} "
                          f"results, not {len(given_outs)} of them")
-    results, targets = [], []
-    for i, (x, shape, dtype) in enumerate(zip(given_outs, f.shapes, dtypes)):
+    results, targets = list[Any](), list[Array]()
+    for i, (x, shape, dtype, block) in enumerate(zip(given_outs, f.shapes, dtypes, f.blocks)):
         name = f"{call.out_name}[{i}]" if isinstance(call.out, tuple) else call.out_name
-        if f.blocks[i] is not None:
+        if block is not None:
             if x is not None:
-                raise ValueError(f"{name} must be None for a result in {f.blocks[i].name}, which is a new Quantized")
+                raise ValueError(f"{name} must be None for a result in {block.name}, which is a new Quantized")
             results.append(None)
             targets.append(run.temporary(shape, arguments.F32))
             continue
