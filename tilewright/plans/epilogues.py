@@ -45,8 +45,8 @@ def kind(text: str, sums: str) -> str:
 
 def lowered(problem: Gemm, out: str) -> str:
     """The epilogue of a problem whose C is stored in this format, and then converted to the problem's."""
-    if not problem.epilogue:
-        return ""
+    if not problem.epilogue or out == problem.out:
+        return problem.epilogue
     found = read(problem.epilogue)
     kept = (DEFAULT if i == found.main else problem.out if x == DEFAULT else x for i, x in enumerate(found.results))
     return replace(found, results=tuple(kept)).text
