@@ -63,7 +63,8 @@ def torch_swiglu(y: Tensor) -> Tensor:
 # torch's are given sums with the bias: F.linear adds it
 FUNCTIONS = {
     "gelu": Function(lambda acc, bias: tw.gelu(acc + bias), F.gelu, ("bias",)),
-    "gelu tanh": Function(lambda acc, bias: tw.gelu(acc + bias, "tanh"), partial(F.gelu, approximate="tanh"), ("bias",)),
+    "gelu tanh": Function(lambda acc, bias: tw.gelu(acc + bias, "tanh"), partial(F.gelu, approximate="tanh"),
+                          ("bias",)),
     "relu": Function(lambda acc, bias: tw.relu(acc + bias), F.relu, ("bias",)),
     "residual": Function(lambda acc, bias, res: acc + bias + res, lambda y, res: y + res, ("bias", "res")),
     "swiglu": Function(swiglu, torch_swiglu),
