@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tilewright import formats
 from tilewright.expressions.epilogue import ADDED, BETA, DEFAULT, Epilogue, Read, with_scalars
+from tilewright.expressions.program import INDICES
 from tilewright.plans import gpu as plans
 from tilewright.rules import arguments, fusing, shapes
 from tilewright.rules.call import Call, Product, decide
@@ -102,6 +103,8 @@ def _check_results(f: fusing.Fused, on_cuda: bool) -> None:
     for kind, result, block, shape in zip(expression.kinds, expression.results, f.blocks, f.shapes):
         if block is not None and (not block.mx or not on_cuda):
             raise TypeError(f"out_dtype is {block.name}: epilogues on GPUs give MX formats, and on NVIDIA's alone")
+        if result.how in INDICES:
+            raise TypeError(f"epilogue returns {result.reduced}: rows and columns of numbers are found on CPUs only")
         if result.reduced and kind != "float":
             raise TypeError(f"epilogue returns {result.reduced} of integers: on GPUs floats are reduced, as 1.0 * x is")
         if result.reduced and 0 in f.shapes[0] and 0 not in shape:
