@@ -165,6 +165,16 @@ def matmul(
             and host.run(dispatch.cpu().gemm, a, b, out, whole=True)
         ):
             return out
+    asked: Any = None
+    if (
+        epilogue is not None and type(a) is np.ndarray and c is scale_a is scale_b is plan is algorithm is None
+        and prologue_a is prologue_b is None and not numpys
+        and trans_a is trans_b is deterministic is False and type(alpha) is int and alpha == 1
+        and (type(beta) is int or type(beta) is float) and not beta
+    ):
+        asked = fused_repeats.key(a, b, out, epilogue, operands, out_dtype, threads)
+        if asked is not None and (result := fused_repeats.repeated(asked, a, b, out, operands)) is not None:
+            return result
     if numpys:
         numpy_products.check_keywords(numpys)
     library = dispatch.library_of_arrays(a, b, out[0] if isinstance(out, tuple) and out else out, c)
@@ -172,16 +182,6 @@ def matmul(
         repeated = library.platform.engine.repeated(library, a, b, out, alpha, plan)
         if repeated is not None:
             return repeated
-    asked: Any = None
-    if (
-        library is None and epilogue is not None and c is scale_a is scale_b is plan is algorithm is None
-        and prologue_a is prologue_b is None
-        and trans_a is trans_b is deterministic is False and type(alpha) is int and alpha == 1
-        and (type(beta) is int or type(beta) is float) and not beta
-    ):
-        asked = fused_repeats.key(a, b, out, epilogue, operands, out_dtype, threads)
-        if asked is not None and (result := fused_repeats.repeated(asked, a, b, out, operands)) is not None:
-            return result
     if (
         library is not None and epilogue is not None and c is scale_a is scale_b is threads is None
         and prologue_a is prologue_b is None
