@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from tilewright.compiled.bundles import load as load
     from tilewright.compiled.compile import compile as compile
     from tilewright.compiled.compile import plan as plan
-    from tilewright.explanation.cpu import explain as explain
+    from tilewright.explanation.explain import explain as explain
+    from tilewright.explanation.record import Explanation as Explanation
     from tilewright.expressions.epilogue import epilogue as epilogue
     from tilewright.expressions.functions import clamp as clamp
     from tilewright.expressions.functions import column_amax as column_amax
@@ -102,7 +103,8 @@ _HOME = {
     "dequantize": "tilewright.formats.quantized",
     "detect": "tilewright.runtime.cuda.driver",
     "einsum": "tilewright.api.contraction",
-    "explain": "tilewright.explanation.cpu",
+    "Explanation": "tilewright.explanation.record",
+    "explain": "tilewright.explanation.explain",
     "epilogue": "tilewright.expressions.epilogue",
     "gemm": "tilewright.api.products",
     "get_num_threads": "tilewright.runtime.cpu.pool",

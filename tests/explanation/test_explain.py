@@ -33,11 +33,11 @@ def test_the_plan_and_why():
     assert text.startswith(f"gemm_f32_nn_1000x600x800 on {tw.detect().name} (")
     assert f"\nplan        {found.plan}\n" in text
     assert "the model's choice" in text
-    assert len(found.rejected) == 4
-    for plan, slower, _ in found.rejected:
-        assert str(plan) in text
-        assert f"{slower:+.1%}" in text
-        assert not plan.violations(problem, tw.detect())
+    assert len(found.alternatives) == 4
+    for other in found.alternatives:
+        assert f"{other.plan!s}" in text
+        assert f"{other.slower:+.1%}" in text
+        assert not other.plan.violations(problem, tw.detect())
 
 
 def test_the_arithmetic_adds_up():
@@ -64,7 +64,7 @@ def test_the_arithmetic_adds_up():
     assert "panel of B, kc x nr = 100 x 16 x 4 bytes = 6.25 KiB" in text
     assert "block of A, mc x kc = 60 x 100 x 4 bytes = 23.44 KiB" in text
     assert "block of B, kc x nc = 100 x 160 x 4 bytes = 62.5 KiB" in text
-    assert "120 us  0.012 GFLOP at 100.0 GFLOP/s, what one thread reached" in text
+    assert "120 us  12,000,000 operations at 100.0 GFLOP/s, what one thread reached" in text
 
 
 def test_the_prediction_is_the_models_with_this_machines_figures():
@@ -92,7 +92,7 @@ def test_violations_of_a_given_plan():
 @pytest.mark.parametrize(
     ("plan", "problem", "words"),
     [
-        ("in_place 6x16 kc=64", tw.Gemm(50, 64, 128), ["panel of B, kc x nr = 64 x 16", "A           25,600 x 4 "]),
+        ("in_place 6x16 kc=64", tw.Gemm(50, 64, 128), ["panel of B, kc x nr = 64 x 16", "A                   25,600 x 4 "]),
         ("dots 2x1 copy", tw.Gemm(64, 1, 128), ["2 rows of A by 1 columns of B", "64 x 1 x ceil(128 / 8 lanes)"]),
         ("dots 2x1 swap copy", tw.Gemm(1, 64, 128, layout="nt"), ["swap: C^T = B^T @ A^T", "copy: B is copied first"]),
         ("stream 2x4 ways=2x1x1", tw.Gemm(2, 640, 128), ["2 rows of C stay in L1", "2 runs of columns (jc)"]),
@@ -118,7 +118,7 @@ def test_a_target_that_cannot_run_here():
 
 def test_measuring():
     found = tw.explain(tw.Gemm(40, 50, 60, layout="tn"), measure=True, threads=1)
-    assert found.measured.q1 <= found.measured.median <= found.measured.q3
+    assert found.time.measured.q1 <= found.time.measured.median <= found.time.measured.q3
     assert re.search(r"measured +[\d.]+ us  [\d.]+ GFLOP/s, [\d.]+% of the ceiling \(quartiles", str(found))
 
 
@@ -154,8 +154,8 @@ def test_plans_that_were_not_chosen_are_compared_by_this_machines_ceilings(monke
         monkeypatch.setattr(probes, "remembered", lambda measured=measured: measured)
         explained = tw.explain(tw.Gemm(300, 300, 300), threads=1)
         ours = explained.basis.cost(explained.shape, explained.plan, explained.target).seconds
-        for plan, slower, _ in explained.rejected:
-            theirs = explained.basis.cost(explained.shape, plan, explained.target).seconds
-            assert slower == pytest.approx(theirs / ours - 1)
-        found.append([slower for _, slower, _ in explained.rejected])
+        for other in explained.alternatives:
+            theirs = explained.basis.cost(explained.shape, other.plan, explained.target).seconds
+            assert other.slower == pytest.approx(theirs / ours - 1)
+        found.append([other.slower for other in explained.alternatives])
     assert found[0] != found[1]

@@ -157,29 +157,59 @@ def _cells(row: dict[str, Any]) -> dict[str, str]:
 
 
 def explain(
-    m: common.M, n: common.N, k: common.K,
+    m: common.SomeM = None, n: common.SomeN = None, k: common.SomeK = None,
     dtype: common.Dtype = "f32", layout: common.Layout = None, target: common.TargetName = "native",
     plan: common.Plan = None,
     threads: Threads = None,
-    measure: Annotated[bool, typer.Option("--measure", help="Also run it, and print how fast it is.")] = False,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Also run it: how fast it is, and what hardware counters say where they "
+                           "can be read (perf_event_open, ncu).")] = False,
+    simulate: Annotated[
+        bool, typer.Option("--simulate", help="Also count the bytes of a few tiles in the simulator.")] = False,
+    step: Annotated[
+        str | None, typer.Option("--step", "-s", metavar="NAME", help="A step of the target's ladder with parameters, "
+                                 "as of `tilewright tune --step`, instead of a plan.", show_default=False)] = None,
+    svg: Annotated[
+        Path | None, typer.Option("--svg", metavar="FILE", help="Write the picture to FILE.",
+                                  show_default=False)] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write picture, tables and text to FILE.",
+                                  show_default=False)] = None,
     json: output.Json = None,
 ) -> None:
-    """Explain a problem's plan: why these blocks, bytes per level of memory, predicted and measured rate.
+    """Explain a problem's plan: tiles within tiles, bytes by level of memory, predicted, simulated and measured, what
+    limits it, and the next best plans.
 
-    A plan that cannot run is refused with the reasons, and exit status 1.
+    A plan that cannot run is refused with the reasons, and exit status 1. With --step it is a kernel with parameters on
+    random matrices, M = N = K unless given.
     """
     import tilewright as tw
 
-    problem, chip = common.problem(m, n, k, dtype, layout), common.target(target)
-    found = tw.explain(problem, chip, plan, measure=measure, threads=threads)
+    for file in filter(None, (svg, html)):
+        output.check_writable(file)
+    chip = common.target(target)
+    if step is not None:
+        from tilewright.ladder import tunable
+        if plan is not None or measure or simulate or threads is not None:
+            raise BadInput("--step is counted in the simulator: --plan, --measure, --simulate and --threads are for "
+                           "problems")
+        size = tunable.size(chip)
+        given = [size if x is None else x for x in (m, n, k)]
+        found = tw.explain(tunable.step(step, chip), *tunable.arguments(chip, *given), target=chip)
+    else:
+        problem = common.problem(*common.sizes(m, n, k), dtype, layout)
+        found = tw.explain(problem, chip, plan, measure=measure, simulate=simulate, threads=threads)
     output.show(found.record, lambda: _print(found), json)
+    for path, picture in ((svg, found.svg), (html, found.html)):
+        if path is not None:
+            output.write(path, picture())
     if found.violations:
         raise typer.Exit(1)
 
 
 def _print(found: Any) -> None:
     """An explanation, in lines that fit; those with a plan stay whole, so that it can be copied."""
-    plans = [str(found.plan), *(str(plan) for plan, _, _ in found.rejected)]
+    plans = [str(found.plan), *(str(each.plan) for each in found.alternatives)]
     for line, heading in found.lines():
         whole = any(plan in line for plan in plans)
         typer.secho(line if whole else output.hanging(line, 24 if line.startswith(" " * 12) else 12), bold=heading)

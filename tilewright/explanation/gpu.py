@@ -1,16 +1,17 @@
 """`tilewright.explain` for GPUs: the plan, what it takes of a compute unit, bytes by level of memory, the bound.
 
-Everything is predicted by the planners (plans/nvidia.py, plans/amd.py); tests hold the bytes against the simulator's.
+What is predicted comes from the planners (plans/nvidia.py, plans/amd.py); tests hold the bytes against the simulator's.
 """
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tilewright.explanation.explained import ORIGINS, REJECTED, Explained, duration
-from tilewright.plans import gpu
+from tilewright.explanation.record import Alternative, Explanation, Level, Part, Section, Tile, Time, cause, levels_of
+from tilewright.plans import common, gpu
 from tilewright.plans.amd import AmdPlan
-from tilewright.plans.common import Cost, Plan, total
+from tilewright.plans.common import Cost, Plan
 from tilewright.plans.gpu import GpuShape
 from tilewright.plans.measured import store
 from tilewright.plans.nvidia import LANES, NvidiaPlan
@@ -20,66 +21,162 @@ from tilewright.text import plural
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
-
-class GpuExplanation(Explained):
-    """What `explain` found for a GPU."""
-
-    def title(self) -> str:
-        t = self.target
-        units = f"{t.cus} compute units" if isinstance(t, AmdTarget) else f"{t.sms} multiprocessors"
-        each = f", {self.problem.batch} products in one launch"*(self.problem.batch != 1)
-        return f"{self.problem} on {t.name} ({t.model}, {units}){each}"
-
-    def of_plan(self) -> Iterator[tuple[str, Iterator[str]]]:
-        yield "plan", iter((str(self.plan), self.origin, *self._converted()))
-
-    def of_cost(self, cost: Cost) -> Iterator[tuple[str, Iterator[str]]]:
-        yield "tiles", self._tiles()
-        yield "instead", self._rejected()
-        yield "bytes", self._bytes(cost)
-        yield "time", self._time(cost)
-
-    def _converted(self) -> Iterator[str]:
-        """What tilewright.matmul converts, since no kernel takes it."""
-        p, s = self.problem, self.shape
-        for name, of, kept in (("A", p.a, s.a), ("B", p.b, s.b)):
-            if of != kept and not p.blocks:
-                yield f"{name} is converted from {of} to {kept} before"
-        if p.out != s.out:
-            yield f"the result is converted from {s.out} to {p.out} after"
-        yield from map(str, self.plan.passes(s))
-
-    def _tiles(self) -> Iterator[str]:
-        if isinstance(self.target, AmdTarget):
-            return _amd_tiles(self.shape, self.plan, self.target)
-        return _nvidia_tiles(self.plan.after_passes(self.shape), self.plan, self.target)
-
-    def _rejected(self) -> Iterator[str]:
-        yield from self.alternatives()
-        yield (f"predicted time relative to the plan's, and what bounds it: the best of other tiles among "
-               f"{plural(self.considered, 'alternative')}")
-
-    def _bytes(self, cost: Cost) -> Iterator[str]:
-        for level, terms in cost.traffic.items():
-            for number, (what, size, times, why) in enumerate(terms):
-                yield f"{'' if number else level:<7}{what:<12}  {size:>13,} x {times:<8,} {why}"
-            yield f"{'':<7}{'=':<12}  {total(terms):>13,} bytes"
-
-    def _time(self, cost: Cost) -> Iterator[str]:
-        s, t = self.shape, self.target
-        flops, peak = 2 * s.batch * s.m * s.n * s.k, gpu.planner(t).peak(s, self.plan, t)
-        yield f"{'ceiling':<10} {duration(flops / peak):>9}  {flops:,} operations at {peak / 1e12:.1f} TFLOP/s"
-        yield (f"{'predicted':<10} {duration(cost.seconds):>9}  {flops / cost.seconds / 1e12:.1f} TFLOP/s, "
-               f"{flops / cost.seconds / peak:.1%} of the ceiling; nothing here has been measured")
-        for what, seconds in cost.parts:
-            yield f"{'':<10} {duration(seconds):>9}  {what}{': this bounds it' * (what == cost.bound)}"
-        rest = cost.seconds - max(seconds for _, seconds in cost.parts)
-        yield f"{'':<10} {duration(rest):>9}  launch, and work that does not overlap with the bound above"
+SHOWN = 4               # plans that are shown beside the one that runs; kinds of reasons for those that cannot
+# Where a plan comes from, if it is not the model's choice: plans.measured.store.chosen
+ORIGINS = {store.MEASURED: "measured to be the fastest (tilewright tune show)",
+           store.NEARBY: "measured to be the fastest for a shape nearby (tilewright tune show)",
+           store.PACKED: store.PACKED}
+MODEL = "the model, with rates of "
+REST = "launch, and work that does not overlap with the bound above"
 
 
-# ---- what a plan takes of a compute unit
+def explain(problem: Gemm, target: GpuTarget | AmdTarget, plan: Plan | None = None, algorithm: str | None = None, *,
+            simulate: bool = False, measure: bool = False) -> Explanation:
+    """As tilewright.explain says, for a GPU."""
+    shape = gpu.multiplied_shape(problem, target, algorithm)
+    title = _title(problem, target)
+    chosen: Any
+    if not (shape.m and shape.n and shape.k and shape.batch):
+        empty = "the product is empty: nothing is multiplied"
+        chosen = plan or gpu.choose(shape, target)
+        return Explanation(problem, target, chosen, title, empty, shape=shape,
+                           sections=(Section("plan", (str(chosen), empty)),))
+    chosen, found_by = (plan, "") if plan else store.chosen(shape, target)
+    origin = "given" if plan else ORIGINS.get(found_by, "the model's choice")
+    said = Section("plan", (str(chosen), origin, *_converted(problem, shape, chosen)))
+    if found := tuple(chosen.violations(shape, target)):
+        return Explanation(problem, target, chosen, title, origin, found, shape=shape,
+                           sections=(said, Section("cannot run", found)))
+    cost = gpu.cost(shape, chosen, target)
+    words: Any = _nvidia_words if isinstance(target, GpuTarget) else _amd_words
+    multiplied = chosen.after_passes(shape)
+    considered, alternatives = _alternatives(shape, chosen, target, cost)
+    by = gpu.planner(target)
+    explained = Explanation(
+        problem, target, chosen, title, origin, (), 2 * shape.batch * shape.m * shape.n * shape.k,
+        _tiles(multiplied, chosen, target), levels(cost, by.bandwidths(chosen, target)),
+        _time(cost, by.peak(shape, chosen, target), target), alternatives=alternatives, considered=considered,
+        refused=dict(list(common.refusals(shape, target, by.candidates(shape, target)).items())[:SHOWN]),
+        sections=(said, Section("resources", tuple(words(multiplied, chosen, target)))), shape=shape, cost=cost)
+    if simulate:
+        from tilewright.explanation.simulated import on_gpu
+        explained = on_gpu(explained)
+    if measure:
+        explained = _measured(explained)
+    return explained
 
-def _amd_tiles(s: GpuShape, p: AmdPlan, t: AmdTarget) -> Iterator[str]:
+
+def _title(problem: Gemm, t: Any) -> str:
+    units = f"{t.cus} compute units" if isinstance(t, AmdTarget) else f"{t.sms} multiprocessors"
+    each = f", {problem.batch} products in one launch"*(problem.batch != 1)
+    return f"{problem} on {t.name} ({t.model}, {units}){each}"
+
+
+def _converted(p: Gemm, s: GpuShape, plan: Any) -> Iterator[str]:
+    """What tilewright.matmul converts, since no kernel takes it."""
+    for name, of, kept in (("A", p.a, s.a), ("B", p.b, s.b)):
+        if of != kept and not p.blocks:
+            yield f"{name} is converted from {of} to {kept} before"
+    if p.out != s.out:
+        yield f"the result is converted from {s.out} to {p.out} after"
+    yield from map(str, plan.passes(s))
+
+
+def levels(cost: Cost, rates: dict[str, float]) -> tuple[Level, ...]:
+    """Bytes by level. What goes to memory goes through L2, too: A and B are among its terms already."""
+    found = []
+    for level in levels_of(cost, rates):
+        if level.name == "L2":
+            through = tuple(term for term in cost.traffic["memory"] if term.what not in ("A", "B"))
+            more = sum(term.bytes for term in through)
+            level = replace(level, terms=(*level.terms, *through), predicted=(level.predicted or 0) + more)
+        found.append(level)
+    return tuple(found)
+
+
+def _time(cost: Cost, peak: float, target: Any) -> Time:
+    """Parts go on at the same time, but for passes and for what is left of the sum."""
+    alone = {"passes", cost.bound}
+    rest = cost.seconds - sum(seconds for what, seconds in cost.parts if what in alone)
+    parts = [Part(what, seconds, what not in alone) for what, seconds in cost.parts]
+    parts.sort(key=lambda part: (part.what != cost.bound, part.hidden, -part.seconds))
+    return Time(cost.seconds, (*parts, Part(REST, max(rest, 0.0))), f"{MODEL}{target.model}; nothing here has been "
+                "measured", cost.bound, peak, "the instructions of this plan at the highest clock")
+
+
+def _alternatives(shape: GpuShape, chosen: Any, target: Any, ours: Cost) -> tuple[int, tuple[Alternative, ...]]:
+    """How many other plans there are; the best of other tiles, and of every other algorithm the best."""
+    others = [other for other in gpu.ranked(shape, target) if other != chosen]
+    tiles: dict[tuple[int, int], Any] = {}
+    kinds: dict[str, Any] = {}
+    for other in others:
+        if (other.cta_m, other.cta_n) != (chosen.cta_m, chosen.cta_n):
+            tiles.setdefault((other.cta_m, other.cta_n), other)
+        if other.algorithm != chosen.algorithm:
+            kinds.setdefault(other.algorithm, other)
+    shown = dict.fromkeys([*list(tiles.values())[:SHOWN], *kinds.values()])
+    found = []
+    for other in shown:
+        theirs = gpu.cost(shape, other, target)
+        found.append(Alternative(other, theirs.seconds / ours.seconds - 1, *cause(ours, theirs, overlapping=True)))
+    return len(others), tuple(sorted(found, key=lambda each: each.slower))
+
+
+def _measured(found: Explanation) -> Explanation:
+    from tilewright.explanation.measured import measure
+    by = measure(found.problem, found.target, found.plan)
+    time, said = found.time, by.notes.get("bytes", "")
+    assert time is not None
+    basis = time.basis.removesuffix("; nothing here has been measured")
+    notes = (f"not measured: {by.notes['']}",) if "" in by.notes else ()
+    counted = tuple(replace(level, measured=by.bytes.get(level.name), notes={
+        **level.notes, "measured": by.notes.get(level.name) or f"not counted{': ' * bool(said)}{said}"})
+        for level in found.levels)
+    return replace(found, levels=counted, time=replace(time, measured=by.seconds, basis=basis,
+                                                       notes=notes))
+
+
+# ---- tiles, and what a plan takes of a compute unit
+
+def _tiles(s: GpuShape, p: Any, t: Any) -> tuple[Tile, ...]:
+    bits_a, bits_b = s.bits
+    whole = Tile("C", {"m": s.m, "n": s.n, "k": s.k}, s.batch, "memory",
+                 s.batch * ((s.m*bits_a + s.n*bits_b) * s.k + s.m*s.n*gpu.bits_of(s.out)) // 8)
+    return whole, *(_amd_tiles if isinstance(p, AmdPlan) else _nvidia_tiles)(s, p, t)
+
+
+def _amd_tiles(s: GpuShape, p: AmdPlan, t: AmdTarget) -> Iterator[Tile]:
+    yield Tile("workgroup", {"m": p.cta_m, "n": p.cta_n, "k": p.cta_k}, p.tiles(s.m, s.n), "LDS", p.lds(s), t.lds)
+    yield Tile("wave", {"m": p.warp_m, "n": p.warp_n, "k": p.cta_k}, p.threads // t.warp, "registers",
+               4 * t.warp * p.estimate(s), 4 * t.warp * t.vgprs_wave)
+    yield Tile("instruction", {"m": p.mfma, "n": p.mfma}, (p.warp_m // p.mfma) * (p.warp_n // p.mfma))
+
+
+def _nvidia_tiles(s: GpuShape, p: NvidiaPlan, t: GpuTarget) -> Iterator[Tile]:
+    (rows, columns), shared, count = p.extent, p.shared(s), p.tiles(s.m, s.n)
+    registers = 4*p.estimate(s), 4*t.registers_thread
+    depth = s.k if p.algorithm == "gemv" else p.cta_k
+    if p.ctas > p.cluster_k:
+        cluster = {"m": rows*p.cluster_m, "n": columns*p.cluster_n, "k": p.cta_k}
+        yield Tile("cluster", cluster, -(-count // p.ctas), "shared memory of its CTAs")
+        count = p.cluster_m * p.cluster_n
+    yield Tile("CTA", {"m": rows, "n": columns, "k": depth}, count, "shared memory", shared, t.smem_cta)
+    if p.algorithm == "gemv":
+        yield Tile("warp", {"m": rows, "n": columns, "k": -(-s.k // (p.cta_k*p.split_k))}, p.cta_k, "registers",
+                   LANES*registers[0], LANES*registers[1])
+    elif p.algorithm == "wgmma":
+        alone = 1 if p.pingpong else p.warpgroups
+        own = (rows, columns // alone) if p.swap else (rows // alone, columns)
+        yield Tile("warpgroup", {"m": own[0], "n": own[1], "k": p.cta_k}, p.warpgroups, "registers",
+                   4*LANES*registers[0], 4*LANES*registers[1])
+    else:
+        yield Tile("warp", {"m": p.warp_m, "n": p.warp_n, "k": p.cta_k // p.slices}, p.threads // LANES, "registers",
+                   LANES*registers[0], LANES*registers[1])
+        if p.algorithm == "simt":
+            yield Tile("thread", {"m": p.thread_m, "n": p.thread_n, "k": 1}, LANES, "registers", *registers)
+
+
+def _amd_words(s: GpuShape, p: AmdPlan, t: AmdTarget) -> Iterator[str]:
     waves, lds = p.threads // t.warp, p.lds(s)
     resident = max(t.occupancy(p.threads, p.estimate(s), lds), 1)
     yield (f"workgroup {p.cta_m}x{p.cta_n}, {p.cta_k} deep: {waves} waves of {p.warp_m}x{p.warp_n}, each "
@@ -93,7 +190,7 @@ def _amd_tiles(s: GpuShape, p: AmdPlan, t: AmdTarget) -> Iterator[str]:
            f"{s.batch*s.m*s.n / (whole*p.cta_m*p.cta_n):.1%} of their elements are C's")
 
 
-def _nvidia_tiles(s: GpuShape, p: NvidiaPlan, t: GpuTarget) -> Iterator[str]:
+def _nvidia_words(s: GpuShape, p: NvidiaPlan, t: GpuTarget) -> Iterator[str]:
     warps, shared, whole = p.threads // LANES, p.shared(s), p.tiles(s.m, s.n, s.batch)
     rows, columns = p.extent
     if p.algorithm == "gemv":
@@ -118,27 +215,3 @@ def _nvidia_tiles(s: GpuShape, p: NvidiaPlan, t: GpuTarget) -> Iterator[str]:
         divided = f", the last {whole - undivided} of them in {most}{parts} parts"*(parts > 1)
     yield (f"{whole:,} tiles of C{divided}, {max(p.resident(s, t), 1)} at a time on each of {t.sms} "
            f"multiprocessors; {s.batch*s.m*s.n / (whole*rows*columns):.1%} of their elements are C's")
-
-
-def explain(problem: Gemm, target: GpuTarget | AmdTarget, plan: Plan | None = None,
-            algorithm: str | None = None) -> GpuExplanation:
-    """As tilewright.explain says, for a GPU."""
-    shape = gpu.multiplied_shape(problem, target, algorithm)
-    if not (shape.m and shape.n and shape.k):
-        return GpuExplanation(problem, target, shape, plan or gpu.choose(shape, target), "the product is empty: "
-                              "nothing is multiplied")
-    chosen: Any
-    chosen, found_by = (plan, "") if plan else store.chosen(shape, target)
-    origin = "given" if plan else ORIGINS.get(found_by, "the model's choice")
-    if found := tuple(chosen.violations(shape, target)):
-        return GpuExplanation(problem, target, shape, chosen, origin, found)
-    ranked = gpu.ranked(shape, target)
-    ours = gpu.cost(shape, chosen, target)
-    others = [other for other in ranked if other != chosen]
-    kinds: dict[tuple[int, int], Any] = {}                          # the best of each tile, the best of all first
-    for other in others:
-        if (other.cta_m, other.cta_n) != (chosen.cta_m, chosen.cta_n):
-            kinds.setdefault((other.cta_m, other.cta_n), other)
-    shown = [(other, gpu.cost(shape, other, target)) for other in list(kinds.values())[:REJECTED]]
-    rejected = tuple((other, theirs.seconds / ours.seconds - 1, theirs.bound) for other, theirs in shown)
-    return GpuExplanation(problem, target, shape, chosen, origin, (), ours, len(others), rejected)

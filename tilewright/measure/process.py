@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -42,14 +42,15 @@ class Child:
     job             what `serve` hands to the module's work
     cpus            that it may run on; by default all
     environment     its variables; by default this process's
+    under           a command that runs the process and watches it: a profiler's, with its options
     """
 
     def __init__(self, module: str, job: Any, *, cpus: Iterable[int] = (),
-                 environment: Mapping[str, str] | None = None) -> None:
+                 environment: Mapping[str, str] | None = None, under: Sequence[str] = ()) -> None:
         self.job, self.closed, self.lines = job, False, queue.Queue[bytes | None]()
         self.errors = tempfile.TemporaryFile("w+")          # closed with the child
         words = ",".join(map(str, cpus)), str(Path(__file__).resolve().parents[2]), module
-        self.process = subprocess.Popen([sys.executable, "-c", START, *words], stdin=subprocess.PIPE,
+        self.process = subprocess.Popen([*under, sys.executable, "-c", START, *words], stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, stderr=self.errors, env=environment)
 
     def __enter__(self) -> Child:

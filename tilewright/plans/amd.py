@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tilewright.formats.table import BLOCK_FORMATS
 from tilewright.plans import epilogues, gpu
-from tilewright.plans.amd_model import LANES, PIECE, cost, peak, traffic
+from tilewright.plans.amd_model import LANES, PIECE, bandwidths, cost, peak, traffic
 from tilewright.plans.gpu import BLOCK, FP8, MOST, REACH, GpuPlan, GpuShape, Place, choose, ranked
 from tilewright.problem import SCALE_BLOCKS
 from tilewright.targets.amd import AmdTarget
@@ -16,8 +16,8 @@ from tilewright.targets.amd import AmdTarget
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
-__all__ = ["BLOCK", "LANES", "PIECE", "AmdPlan", "candidates", "choose", "cost", "multiplied", "peak", "ranked",
-           "shape_of", "traffic"]
+__all__ = ["BLOCK", "LANES", "PIECE", "AmdPlan", "bandwidths", "candidates", "choose", "cost", "multiplied", "peak",
+           "ranked", "shape_of", "traffic"]
 
 Algorithm = Literal["mfma", "xf32", "scaled", "bf16_emulated"]
 

@@ -110,6 +110,12 @@ def peak(shape: GpuShape, p: AmdPlan, target: AmdTarget) -> float:
 
 # ---- bytes
 
+def bandwidths(plan: AmdPlan, target: AmdTarget) -> dict[str, float]:
+    """Bytes per second that the levels of `traffic` give all compute units at most."""
+    return {"LDS": target.lds_clock * target.cus * target.clock, "L2": L2_CLOCK * target.xcds * target.clock,
+            "memory": target.bandwidth}
+
+
 def traffic(shape: GpuShape, p: AmdPlan, target: AmdTarget) -> dict[str, tuple[Term, ...]]:
     """Bytes that all workgroups move, by level, without scales; at the edges of C as if all tiles were whole."""
     s = shape
@@ -124,7 +130,7 @@ def traffic(shape: GpuShape, p: AmdPlan, target: AmdTarget) -> dict[str, tuple[T
                     Term("A read", p.warp_m*row_a, moved*waves, f"by {waves} waves"),
                     Term("B read", p.warp_n*row_b, moved*waves, f"by {waves} waves")),
             "L2": (Term("A", p.cta_m*a, *a_ahead), Term("B", p.cta_n*b, *b_ahead)),
-            "memory": memory_traffic(s, p.split_k, s.batch*s.m*s.n*s.itemsize)}
+            "memory": memory_traffic(s, p.split_k, tiles*p.cta_m*p.cta_n*s.itemsize)}
 
 
 def _ahead(s: GpuShape, p: AmdPlan) -> tuple[float, float]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SECTOR = 32             # bytes
 ARITHMETIC = ("fma", "float")
-UNCOUNTED = ("passes", "sectors loaded", "sectors stored", "waits", "flops")
+UNCOUNTED = ("passes", "sectors loaded", "sectors stored", "waits", "flops", "bytes", "bytes shared")
 CHAIN = 8               # multiply-adds that a CPU's core has under way: two units, four cycles
 # Warps that keep a multiprocessor busy: of 2, 4, 6 and 8 this fits 90 measured launches of two steps of the ladder best
 # (an H200, 2026-11-23): predicted over measured time 0.87, standard deviation 0.12.

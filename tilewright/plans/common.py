@@ -185,6 +185,14 @@ def legal(shape: Any, target: Any, candidates: Iterable[P]) -> list[P]:
     return found
 
 
+def refusals(shape: Any, target: Any, candidates: Iterable[P]) -> dict[str, int]:
+    """What is said of candidates that cannot run: a sentence for each kind, and how many it is said of."""
+    refused = Counter[str]()
+    for plan in dict.fromkeys(candidates):
+        refused.update(plan.violations(shape, target)[:1])
+    return {sentence: count for count, sentence in _kinds(refused)}
+
+
 def ranked(shape: Any, target: Any, candidates: Iterable[P], seconds: Callable[[P], float]) -> list[P]:
     """All legal candidates, the one with the least predicted time first; of equal ones the first. NoPlan if none is."""
     return sorted(legal(shape, target, candidates), key=seconds)
@@ -203,10 +211,15 @@ def _reasons(candidates: int, refused: Counter[str]) -> str:
     alone count as one kind, and the most frequent sentence of a kind stands for it."""
     if everywhere := [sentence for sentence, count in refused.items() if count == candidates]:
         return " ".join(everywhere)
-    kinds: dict[str, Counter[str]] = {}
-    for sentence, count in refused.most_common():
-        kinds.setdefault(re.sub(r"\d+", "#", sentence), Counter())[sentence] = count
-    counted = sorted(((sum(each.values()), next(iter(each))) for each in kinds.values()), key=lambda x: -x[0])
+    counted = _kinds(refused)
     listed = ", ".join(f"{count} x {sentence.rstrip('.')}" for count, sentence in counted[:SHOWN])
     more = f", and {len(counted) - SHOWN} further reasons" if len(counted) > SHOWN else ""
     return f"{candidates} candidates refused: {listed}{more}."
+
+
+def _kinds(refused: Counter[str]) -> list[tuple[int, str]]:
+    """(count, sentence), the most frequent first."""
+    kinds: dict[str, Counter[str]] = {}
+    for sentence, count in refused.most_common():
+        kinds.setdefault(re.sub(r"\d+", "#", sentence), Counter())[sentence] = count
+    return sorted(((sum(each.values()), next(iter(each))) for each in kinds.values()), key=lambda x: -x[0])

@@ -26,6 +26,13 @@ L2 = 5.5e12 / 4800e9    # of the memory's bandwidth; half of what comes from the
 ADDING, ADDED = 0.5e-6, 4e-9    # seconds in which parts of k are added up, and of each CTA
 
 
+def readers(shape: GpuShape, p: NvidiaPlan) -> tuple[int, str]:
+    """How many of a CTA load each element of the vectors, and what they are."""
+    if gemv_rules.along_k(shape):
+        return p.cta_k, "warps"
+    return max(gemv_rules.tile(p, shape)[1] // p.vector, 1), "lanes"
+
+
 def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
     """Memory, loads in flight and L2 slow each other down where they take equally long."""
     few, (count, width) = gemv_rules.few_columns(shape), gemv_rules.tile(p, shape)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.plans import epilogues, gemv_rules, gpu, passes
 from tilewright.plans.gemv_rules import WARPS as GEMV_WARPS
 from tilewright.plans.gpu import FP8, WIDEST, GpuShape, Place, bits_of, choose, ranked
-from tilewright.plans.nvidia_model import LANES, cost, peak, round_bytes, traffic
+from tilewright.plans.nvidia_model import LANES, bandwidths, cost, peak, round_bytes, traffic
 from tilewright.plans.nvidia_plan import NvidiaPlan, rounded
 from tilewright.plans.nvidia_rules import LEAST_ASYNC, multiplied
 from tilewright.plans.wgmma_rules import GROUP_ROWS, NARROWEST, NARROWEST_C, REPEAT, SWIZZLED
@@ -20,7 +20,8 @@ from tilewright.targets.nvidia import GpuTarget
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
-__all__ = ["LANES", "NvidiaPlan", "candidates", "choose", "cost", "multiplied", "peak", "ranked", "shape_of", "traffic"]
+__all__ = ["LANES", "NvidiaPlan", "bandwidths", "candidates", "choose", "cost", "multiplied", "peak", "ranked",
+           "shape_of", "traffic"]
 
 
 def shape_of(problem: Gemm, at: Sequence[Place] | None = None) -> GpuShape:

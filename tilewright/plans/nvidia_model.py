@@ -306,6 +306,13 @@ def peak(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> float:
     return 2 * fma * target.sms * target.clock
 
 
+def bandwidths(plan: NvidiaPlan, target: GpuTarget) -> dict[str, float]:
+    """Bytes per second that the levels of `traffic` give all multiprocessors at most, by the copies of this plan."""
+    each = target.sms * target.clock
+    l2 = TMA_L2 if plan.algorithm == "wgmma" else WIDE_L2
+    return {"shared": SHARED_CLOCK * each, "L2": l2 * each, "memory": target.bandwidth}
+
+
 def traffic(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> dict[str, tuple[Term, ...]]:
     """Bytes that all CTAs move, by level; at the edges of C as if all tiles were whole. What threads of simt read from
     shared memory counts for each of them, though several read the same elements at once."""
@@ -314,6 +321,8 @@ def traffic(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> dict[str, t
         name = each.operand.upper()
         found["memory"] += (Term(f"{name} read", each.read, 1, "by a pass"),
                             Term(f"{name} written", each.size, 1, "by a pass"))
+        if not each.blocks:
+            found["shared"] += (Term(f"{name} in a pass", each.side_bytes, 2, "written and read"),)
     return found
 
 
@@ -323,15 +332,16 @@ def _traffic(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> dict[str, 
     tiles, steps = p.tiles(s.m, s.n, s.batch), ceil(s.k / p.cta_k)
     whole, divided = p.tail_split(s, target) if p.tail else (0, p.split_k)
     over = (tiles - whole)*(divided > 1)                                # tiles that are added up from parts
-    found = memory_traffic(s, divided, s.batch*s.m*s.n*size) if not p.tail or divided == 1 else (
-        *memory_traffic(s, 1, 0), Term("parts", over*p.cta_m*p.cta_n*size, 2*divided,
+    tile = p.extent[0]*p.extent[1] * size
+    found = memory_traffic(s, divided, tiles*tile) if not p.tail or divided == 1 else (
+        *memory_traffic(s, 1, 0), Term("parts", over*tile, 2*divided,
                                            f"{divided} of {over} tiles, written, and read by the last"))
     if p.algorithm == "wgmma":
         return _traffic_of_warpgroups(s, p, target)
     if p.algorithm == "gemv":
-        vector, times = ("B" if s.n < s.m else "A"), tiles
-        return {"L2": tuple(t._replace(times=times, why=f"for each of {times:,} tiles of C") if t.what == vector else t
-                            for t in found[:2]), "memory": found}
+        vector, (readers, who) = ("B" if s.n < s.m else "A"), gemv_model.readers(s, p)
+        return {"L2": tuple(t._replace(times=tiles*readers, why=f"for each of {tiles:,} tiles of C, by {readers} {who}")
+                            if t.what == vector else t for t in found[:2]), "memory": found}
     every = tiles*steps, f"{tiles:,} tiles x {steps:,} steps along k"
     extents, warps = (("A", p.cta_m, p.warp_m, p.thread_m), ("B", p.cta_n, p.warp_n, p.thread_n)), p.threads // LANES
     brought = [extent*p.cta_k*bits // 8 for (_, extent, *_), bits in zip(extents, shape.bits)]     # of a tile of k
@@ -350,22 +360,35 @@ def _traffic(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> dict[str, 
     if p.slices > 1:                    # which add up their sums
         sums = (p.slices - 1)*p.cta_m*p.cta_n*size, tiles*p.split_k, f"of {p.slices - 1} of {p.slices} slices"
         written, read = [*written, Term("sums written", *sums)], [*read, Term("sums read", *sums)]
-    if p.algorithm in ("mma", "tf32") and divided == 1 and not p.tail and exchanges(p.warp_n, p.vectors[2]):
-        sums = 4*p.cta_m*p.cta_n, tiles, "exchanged by lanes"
+    alone = p.algorithm == "simt" and p.vectors[2] == p.slices == 1 and p.warp_n % LANES == 0
+    if divided == 1 and not p.tail and (alone or (p.algorithm == "mma" and exchanges(p.warp_n, p.vectors[2]))):
+        sums = size*p.cta_m*p.cta_n, tiles, "exchanged by lanes"
         written, read = [*written, Term("sums written", *sums)], [*read, Term("sums read", *sums)]
-    return {"shared": (*written, *read), "L2": tuple(Term(x, tile, *every) for (x, *_), tile in zip(extents, brought)),
-            "memory": found}
+    return {"shared": (*written, *read),
+            "L2": tuple(Term(x, extent*s.k*bits // 8, tiles, f"for each of {tiles:,} tiles")
+                        for (x, extent, *_), bits in zip(extents, s.bits)), "memory": found}
 
 
 def _traffic_of_warpgroups(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> dict[str, tuple[Term, ...]]:
-    """Of wgmma; a tile is brought from L2 once for all CTAs of a cluster that have it."""
-    d, ctas = p.division(shape, target), p.cluster_m*p.cluster_n
-    tiles, steps, parts = d.tiles*ctas, ceil(shape.k / p.cta_k), sum(x for x in d.parts() if x > 1)*ctas
+    """Of wgmma; a tile is brought from L2 once for all CTAs of a cluster that have it, and what is beyond a matrix is
+    not. Sums go through shared memory where a copy stores them, and where CTAs of a cluster exchange them."""
+    s, d, ctas = shape, p.division(shape, target), p.cluster_m*p.cluster_n
+    tiles, steps, parts = d.tiles*ctas, ceil(s.k / p.cta_k), sum(x for x in d.parts() if x > 1)*ctas
     every = tiles*steps, f"{tiles:,} tiles x {steps:,} steps along k"
-    a, b = (extent*p.cta_k*bits // 8 for extent, bits in zip((p.cta_m, p.cta_n), shape.bits))
-    read_a, read_b = _read_by_warpgroups(shape, p)
-    return {"shared": (Term("A written", a, *every), Term("B written", b, *every), Term("A read", read_a, *every),
-                       Term("B read", read_b, *every)),
-            "L2": (Term("A", a // p.cluster_n, *every), Term("B", b // p.cluster_m, *every)),
+    (bits_a, bits_b), (read_a, read_b) = s.bits, _read_by_warpgroups(s, p)
+    high, wide = ceil(s.m / (p.cta_m*p.cluster_m)), ceil(s.n / (p.cta_n*p.cluster_n))
+    rows, columns = (f"for each of {count:,} {what} of tiles"*(count > 1) or "once"
+                     for count, what in ((wide, "columns"), (high, "rows")))
+    shared = [Term("A written", p.cta_m*p.cta_k*bits_a // 8, *every),
+              Term("B written", p.cta_n*p.cta_k*bits_b // 8, *every),
+              Term("A read", read_a, *every), Term("B read", read_b, *every)]
+    if p.store == "tma":
+        shared.append(Term("C", p.cta_m*p.cta_n*bits_of(s.out) // 8, 2*tiles, f"{tiles:,} tiles, written and read"))
+    if p.cluster_k > 1:
+        shared.append(Term("sums", 4*p.cta_m*p.cta_n, 2*tiles*p.cluster_k, f"of {p.cluster_k} CTAs for {tiles:,} tiles,"
+                           " written and read"))
+    return {"shared": tuple(shared),
+            "L2": (Term("A", s.m*s.k*bits_a // 8, s.batch*wide, rows),
+                   Term("B", s.n*s.k*bits_b // 8, s.batch*high, columns)),
             "memory": (*memory_traffic(shape, 1, 0), *[Term("parts", 4*p.cta_m*p.cta_n, 2*parts, "of tiles, written, "
                                                             "and read by the last")][:parts])}

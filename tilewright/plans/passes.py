@@ -72,6 +72,11 @@ class Pass:
         return int(self.batch * self.rows * self.depth * bits) // 8
 
     @property
+    def side_bytes(self) -> int:
+        """That its CTAs have in shared memory, together; what is decoded passes it by."""
+        return self.batch * self.rows * self.ld * bits_of(self.format) // 8
+
+    @property
     def ctas(self) -> int:
         return self.batch * -(-self.rows // SIDE) * -(-self.ld // SIDE)
 

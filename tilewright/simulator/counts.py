@@ -19,9 +19,11 @@ from tilewright.simulator.memory import AddressSpace
 
 if TYPE_CHECKING:
     from tilewright.ir.program import Function
+    from tilewright.simulator.report import Report
 
 LEAST, MORE = 1, 2              # tiles along a size
 Counts = Counter[str]           # by kind of instruction, of warps; and the words below
+BYTES = {"global": "bytes", "shared": "bytes shared"}           # that threads ask for, by memory
 PASSES, LOADED, STORED, WAITS = "passes", "sectors loaded", "sectors stored", "waits"
 NOT_OTHERS = re.compile(r"\s*(@!?%p\d+\s+)?(v_\w*(fma|mac)|fma\.|v_mfma|mma|ld|st|global_|buffer_|ds_|s_waitcnt"
                         r"|s_barrier|bar|\.|\w+:)")
@@ -32,7 +34,11 @@ def run(function: Function, args: Any, grid: Any, target: str) -> Counts:
     """One simulated launch: instructions by kind, of warps (threads of a CPU) and with neighbouring accesses joined;
     `PASSES` over the banks of shared memory, sectors (lines of a CPU) `LOADED` and `STORED`, and `WAITS`, how often
     warps come to a block with loads of global memory. simulator.Fault where the kernel does wrong."""
-    report = Machine(function, AddressSpace(), {}, None, target, fuses=True).run_grid(args, grid)
+    return of(Machine(function, AddressSpace(), {}, None, target, fuses=True).run_grid(args, grid))
+
+
+def of(report: Report) -> Counts:
+    """What `run` says of a launch that a machine with `fuses` ran."""
     found = report.instructions
     found[PASSES] = report.of(space="shared").moved
     found[LOADED] = report.of(space="global", verb="load").moved
@@ -41,6 +47,8 @@ def run(function: Function, args: Any, grid: Any, target: str) -> Counts:
         found[WAITS] += block.runs * (block.kinds["load"] > 0)
         for kind, less in block.fused.items():
             found[kind] -= less * block.runs
+    for space, words in BYTES.items():
+        found[words] = report.of(space=space).bytes
     found["flops"] = report.flops
     return found
 
