@@ -1,4 +1,4 @@
-"""Explanations with what an NVIDIA GPU's hardware counters say beside the model and the simulator, and a picture of one.
+"""Explanations with what an NVIDIA GPU's counters say beside the model and the simulator, and a picture of one.
 
     python bench/explained.py measure bench/results/explain_h200.json      on the machine with the GPU, with ncu
     python bench/explained.py table bench/results/explain_h200.json
@@ -48,7 +48,8 @@ def table(path: Path) -> str:
     for name, record in json.loads(path.read_text())["cases"].items():
         explained = tw.Explanation.of_record(record)
         time = explained.time
-        assert time is not None and time.measured is not None
+        assert time is not None
+        assert time.measured is not None
         for number, level in enumerate(explained.levels):
             counted = level.moved or level.simulated
             rows.append([name * (not number), level.name, *(_count(x) for x in (

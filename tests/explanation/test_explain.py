@@ -92,7 +92,7 @@ def test_violations_of_a_given_plan():
 @pytest.mark.parametrize(
     ("plan", "problem", "words"),
     [
-        ("in_place 6x16 kc=64", tw.Gemm(50, 64, 128), ["panel of B, kc x nr = 64 x 16", "A                   25,600 x 4 "]),
+        ("in_place 6x16 kc=64", tw.Gemm(50, 64, 128), ["panel of B, kc x nr = 64 x 16", f"A{25_600:>25,} x 4 "]),
         ("dots 2x1 copy", tw.Gemm(64, 1, 128), ["2 rows of A by 1 columns of B", "64 x 1 x ceil(128 / 8 lanes)"]),
         ("dots 2x1 swap copy", tw.Gemm(1, 64, 128, layout="nt"), ["swap: C^T = B^T @ A^T", "copy: B is copied first"]),
         ("stream 2x4 ways=2x1x1", tw.Gemm(2, 640, 128), ["2 rows of C stay in L1", "2 runs of columns (jc)"]),

@@ -5,7 +5,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from tilewright.plans import gemv_rules
-from tilewright.plans.common import Cost
+from tilewright.plans.common import Cost, Term
 from tilewright.plans.gemv_rules import LANES, LOADS, MATRIX
 from tilewright.plans.gpu import WIDEST
 
@@ -26,11 +26,14 @@ L2 = 5.5e12 / 4800e9    # of the memory's bandwidth; half of what comes from the
 ADDING, ADDED = 0.5e-6, 4e-9    # seconds in which parts of k are added up, and of each CTA
 
 
-def readers(shape: GpuShape, p: NvidiaPlan) -> tuple[int, str]:
-    """How many of a CTA load each element of the vectors, and what they are."""
-    if gemv_rules.along_k(shape):
-        return p.cta_k, "warps"
-    return max(gemv_rules.tile(p, shape)[1] // p.vector, 1), "lanes"
+def vectors_read(shape: GpuShape, p: NvidiaPlan, tiles: int) -> Term:
+    """What CTAs load of the vectors, those that are missing included: each warp, each lane that has other columns, or
+    by matrix instructions, of which warps share k, all of them once."""
+    few, (count, width) = gemv_rules.few_columns(shape), gemv_rules.tile(p, shape)
+    readers, who = (p.cta_k, "warps") if gemv_rules.along_k(shape) else (max(width // p.vector, 1), "lanes")
+    by = f", by {readers} {who}" * (count < MATRIX)
+    return Term("B" if few else "A", count*shape.k*shape.bits[few] // 8, tiles * (readers if count < MATRIX else 1),
+                f"for each of {tiles:,} tiles of C{by}")
 
 
 def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:

@@ -339,9 +339,8 @@ def _traffic(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> dict[str, 
     if p.algorithm == "wgmma":
         return _traffic_of_warpgroups(s, p, target)
     if p.algorithm == "gemv":
-        vector, (readers, who) = ("B" if s.n < s.m else "A"), gemv_model.readers(s, p)
-        return {"L2": tuple(t._replace(times=tiles*readers, why=f"for each of {tiles:,} tiles of C, by {readers} {who}")
-                            if t.what == vector else t for t in found[:2]), "memory": found}
+        vectors = gemv_model.vectors_read(s, p, tiles)
+        return {"L2": tuple(vectors if t.what == vectors.what else t for t in found[:2]), "memory": found}
     every = tiles*steps, f"{tiles:,} tiles x {steps:,} steps along k"
     extents, warps = (("A", p.cta_m, p.warp_m, p.thread_m), ("B", p.cta_n, p.warp_n, p.thread_n)), p.threads // LANES
     brought = [extent*p.cta_k*bits // 8 for (_, extent, *_), bits in zip(extents, shape.bits)]     # of a tile of k
