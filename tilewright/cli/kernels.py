@@ -208,11 +208,20 @@ def explain(
 
 
 def _print(found: Any) -> None:
-    """An explanation, in lines that fit; those with a plan stay whole, so that it can be copied."""
+    """An explanation, in lines that fit; a plan stays whole, so that it can be copied, and what is said of it comes
+    below if there is no room beside it."""
     plans = [str(found.plan), *(str(each.plan) for each in found.alternatives)]
     for line, heading in found.lines():
-        whole = any(plan in line for plan in plans)
-        typer.secho(line if whole else output.hanging(line, 24 if line.startswith(" " * 12) else 12), bold=heading)
+        if not any(plan in line for plan in plans):
+            typer.secho(output.hanging(line, 24 if line.startswith(" " * 12) else 12), bold=heading)
+            continue
+        beside, _, cause = line.partition("%  ")
+        most = output.width()
+        if most is None or len(line) <= most or not cause:
+            typer.secho(line, bold=heading)
+        else:
+            typer.secho(f"{beside}%", bold=heading)
+            typer.echo(output.hanging(f"{'':<24}{cause}", 24))
 
 
 # ---- emit, asm
