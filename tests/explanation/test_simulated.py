@@ -62,7 +62,7 @@ def test_what_is_simulated_of_cpus():
     assert found.level("L1").simulated is None
     assert "not simulated: no small product of this kind" in str(found)
     fused = tw.explain(tw.Gemm(64, 64, 64, epilogue=tw.epilogue(abs)), "sm_80", simulate=True)
-    assert "products with an epilogue or with scales are not simulated here" in str(fused)
+    assert "products with an epilogue, a prologue or scales are not simulated here" in str(fused)
 
 
 # ---- measured on CPUs

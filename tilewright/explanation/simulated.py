@@ -42,14 +42,14 @@ def on_gpu(found: Explanation) -> Explanation:
     from tilewright.compiled.compile import compile
     from tilewright.measure import operands
     p, plan, target = found.problem, found.plan, found.target
+    if p.epilogue or p.scales or p.prologues:
+        return _without(found, "products with an epilogue, a prologue or scales are not simulated here")
     small = _few_tiles(p, found.shape, plan)
     if small.m * small.n * small.k > MOST:
         return _without(found, f"a tile of this plan takes {small.m}x{small.n}x{small.k} multiplications, too many")
     shape = gpu.multiplied_shape(small, target)._replace(terms=found.shape.terms)
     if reasons := plan.violations(shape, target):
         return _without(found, f"the plan cannot run {small}: {reasons[0]}")
-    if p.epilogue or p.scales:
-        return _without(found, "products with an epilogue or with scales are not simulated here")
     predicted = {level.name: level for level in levels(gpu.cost(shape, plan, target), {})}
     o = operands.make(small)
     try:
@@ -108,7 +108,7 @@ def on_cpu(found: Explanation, planned: Planned) -> Explanation:
     from tilewright.compiled.cpu import CpuKernel
     from tilewright.measure import operands
     p, plan, shape = found.problem, found.plan, found.shape
-    if plan.algorithm not in ("packed", "in_place") or p.epilogue or shape.tiles:
+    if plan.algorithm not in ("packed", "in_place") or p.epilogue or p.prologues or shape.tiles:
         return _without(found, f"no small product of this kind is simulated; {ONLY_L1}")
     from tilewright.runtime.cpu import engine
     rows, columns = (2*plan.nr, 2*plan.mr) if plan.swap else (2*plan.mr, 2*plan.nr)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 HEADING = 12            # columns of a section's heading
 BIG, SOME = 1e13, 1e12  # operations per second, from which rates are in TFLOP/s
-FIRST = "plan", "cannot run", "formats", "epilogue", "kernel"          # sections before the drawing
+FIRST = "plan", "cannot run", "formats", "prologue", "epilogue", "kernel"          # sections before the drawing
 
 
 def lines(found: Explanation) -> Iterator[tuple[str, bool]]:
@@ -26,10 +26,10 @@ def lines(found: Explanation) -> Iterator[tuple[str, bool]]:
 
 def sections(found: Explanation) -> Iterator[tuple[str, Iterable[str]]]:
     """(heading, lines)."""
-    yield from ((each.heading, each.lines) for each in found.sections if each.heading in FIRST)
+    yield from ((each.heading, each.lines) for each in found.sections if each.heading.startswith(FIRST))
     if len(found.tiles) > 1:
         yield "tiles", drawn(found)
-    yield from ((each.heading, each.lines) for each in found.sections if each.heading not in FIRST)
+    yield from ((each.heading, each.lines) for each in found.sections if not each.heading.startswith(FIRST))
     if found.alternatives or found.refused:
         yield "instead", instead(found)
     if found.instructions:
