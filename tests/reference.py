@@ -12,12 +12,12 @@ import tilewright as tw
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference.md"
 
 PARTS = {
-    "Multiply": ("matmul", "gemm", "einsum", "tensordot", "contract", "Reduction", "pack",
+    "Multiply": ("matmul", "gemm", "einsum", "tensordot", "contract", "Reduction", "semiring", "pack",
                  "Packed"),
     "Functions in products": (
         "epilogue", "prologue", "pairs", "where", "minimum", "maximum", "clamp", "relu", "sigmoid", "silu", "gelu",
         "exp", "log", "tanh", "erf", "sqrt", "popcount", *(f"{axis}_{how}" for axis in ("row", "column")
-                                             for how in ("sum", "max", "min", "amax", "argmax", "argmin"))),
+                                             for how in ("sum", "max", "min", "amax"))),
     "Quantize": ("quantize", "dequantize", "Quantized", "Scaled"),
     "Look inside": ("Gemm", "detect", "target", "plan", "compile", "explain", "Explanation", "simulate", "kernel"),
     "Prepare": ("tune", "build", "load"),

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from tilewright.expressions.epilogue import epilogue as epilogue
     from tilewright.expressions.functions import clamp as clamp
     from tilewright.expressions.functions import column_amax as column_amax
-    from tilewright.expressions.functions import column_argmax as column_argmax
-    from tilewright.expressions.functions import column_argmin as column_argmin
     from tilewright.expressions.functions import column_max as column_max
     from tilewright.expressions.functions import column_min as column_min
     from tilewright.expressions.functions import column_sum as column_sum
@@ -61,8 +59,6 @@ if TYPE_CHECKING:
     from tilewright.expressions.functions import popcount as popcount
     from tilewright.expressions.functions import relu as relu
     from tilewright.expressions.functions import row_amax as row_amax
-    from tilewright.expressions.functions import row_argmax as row_argmax
-    from tilewright.expressions.functions import row_argmin as row_argmin
     from tilewright.expressions.functions import row_max as row_max
     from tilewright.expressions.functions import row_min as row_min
     from tilewright.expressions.functions import row_sum as row_sum
@@ -73,6 +69,7 @@ if TYPE_CHECKING:
     from tilewright.expressions.functions import where as where
     from tilewright.expressions.prologue import prologue as prologue
     from tilewright.expressions.reductions import Reduction as Reduction
+    from tilewright.expressions.semiring import semiring as semiring
     from tilewright.formats.quantization import quantize as quantize
     from tilewright.formats.quantized import Quantized as Quantized
     from tilewright.formats.quantized import dequantize as dequantize
@@ -115,6 +112,7 @@ _HOME = {
     "prologue": "tilewright.expressions.prologue",
     "plan": "tilewright.compiled.compile",
     "quantize": "tilewright.formats.quantization",
+    "semiring": "tilewright.expressions.semiring",
     "set_num_threads": "tilewright.runtime.cpu.pool",
     "simulate": "tilewright.simulator.product",
     "target": "tilewright.targets",
@@ -122,9 +120,10 @@ _HOME = {
     "threads": "tilewright.runtime.cpu.pool",
     "tune": "tilewright.tuner.search",
     **dict.fromkeys((
-        "clamp", "column_amax", "column_argmax", "column_argmin", "column_max", "column_min", "column_sum",
-        "erf", "exp", "gelu", "log", "maximum", "minimum", "pairs", "popcount", "relu", "row_amax",
-        "row_argmax", "row_argmin", "row_max", "row_min", "row_sum", "sigmoid", "silu", "sqrt", "tanh", "where",
+        "clamp", "column_amax", "column_max", "column_min", "column_sum", "erf", "exp", "gelu", "log", "maximum",
+        "minimum", "pairs", "popcount", "relu", "row_amax", "row_max", "row_min", "row_sum", "sigmoid", "silu", "sqrt",
+        "tanh",
+        "where",
     ), "tilewright.expressions.functions"),
 }
 __all__ = sorted(("__version__", *_HOME))

@@ -37,6 +37,8 @@ class Gemm:
               result is in the format `out`, and has n / 2 columns if it is made of pairs. "": nothing
     prologue_a, prologue_b  what tilewright.prologue makes, or its text: what elements of A and of B, which are of the
               formats a and b, become before they are multiplied. "": nothing
+    semiring  what tilewright.semiring makes, or its text: what stands for multiplication and addition, as in
+              tilewright.contract. "": nothing; `out` defaults to the format in which terms are combined then
 
     ValueError for sizes below 0, and for matrices of 2^63 bytes and more, which no address reaches.
     """
@@ -53,6 +55,7 @@ class Gemm:
     epilogue: str
     prologue_a: str
     prologue_b: str
+    semiring: str
 
     def __init__(
         self,
@@ -68,6 +71,7 @@ class Gemm:
         epilogue: object = "",
         prologue_a: object = "",
         prologue_b: object = "",
+        semiring: object = "",
     ) -> None:
         sizes = {name: _size(name, value) for name, value in (("m", m), ("n", n), ("k", k), ("batch", batch))}
         blocks = [_block_format(x) for x in (a, a if b is None else b)]
@@ -87,16 +91,21 @@ class Gemm:
                 out = None if read.results[main] == "-" else read.results[main]
             taken = [formats.FORMATS[_multiplied(format.name, str(text))]
                      for format, text in ((format_a, prologue_a), (format_b, prologue_b))]
+            if out is None and semiring:
+                out = _combined_in(format_a, format_b)
             format_out = _product(*taken) if out is None else formats.get(out, "out")
             if scales and out is None and formats.integral(format_a, format_b):
                 format_out = formats.get("f32")
         epilogue = str(epilogue)
         # the class is frozen
         self.__dict__.update(sizes, a=format_a.name, b=format_b.name, out=format_out.name, layout=layout, scales=scales,
-                             epilogue=epilogue, prologue_a=str(prologue_a), prologue_b=str(prologue_b))
+                             epilogue=epilogue, prologue_a=str(prologue_a), prologue_b=str(prologue_b),
+                             semiring=str(semiring))
         self._check_scales()
         if self.prologues:
             self._check_prologues()
+        if self.semiring:
+            self._check_semiring()
         if epilogue:
             self._check_epilogue()
         self._check_bytes()
@@ -129,6 +138,21 @@ class Gemm:
         if found.kind != (kind := "int" if whole else "float"):
             raise ValueError(f"the epilogue of {self.a} by {self.b} has sums of kind {kind}, not {found.kind}")
 
+    def _check_semiring(self) -> None:
+        found = [] if self.blocks else [formats.FORMATS[x] for x in (self.a, self.b)]
+        if not found or self.scales or self.prologues or any(isinstance(x, formats.Complex) for x in found):
+            more = f" with scales={self.scales!r}" if self.scales else " with prologues" if self.prologues else ""
+            raise ValueError("a semiring is for operands of real formats without scales and prologues, not for "
+                             f"{self.a} by {self.b}{more}")
+        kind = "int" if formats.integral(self.a, self.b) else "float"
+        if (found := _semiring(self.semiring).kind) != kind:
+            raise ValueError(f"the semiring of {self.a} by {self.b} has numbers of kind {kind}, not {found}")
+
+    def check_factors(self, alpha: complex, beta: complex) -> None:
+        """ValueError for an alpha and a beta that a product of this kind does not have."""
+        if self.semiring and (alpha != 1 or beta != 0):
+            raise ValueError(f"alpha must be 1 and beta 0 in a semiring, not {alpha} and {beta}")
+
     def _check_bytes(self) -> None:
         """Kernels and plans count in 64 bits, with a sign."""
         m, n, k = self.m, self.n, self.k
@@ -143,6 +167,8 @@ class Gemm:
         """The format the arithmetic runs in: wide enough for both operands and the result."""
         if self.blocks:
             return "f32"
+        if self.semiring:
+            return self.sums
         found = *self.multiplied, self.out
         meeting = formats.promote(*found)       # of i64 and u64 that is f64, in which no integer is added up
         exact = formats.integral(*found) and not formats.integral(meeting)
@@ -153,6 +179,8 @@ class Gemm:
         """The format in which tilewright.matmul adds products up: f32, f64, i32, i64, c64 or c128."""
         if self.blocks:
             return "f32"
+        if self.semiring:
+            return _combined_in(formats.FORMATS[self.a], formats.FORMATS[self.b])
         a, b = self.multiplied
         if (self.scales or self.epilogue) and formats.integral(a, b) and self.out != "f64":
             return formats.accumulator(a, b).name
@@ -240,7 +268,8 @@ class Gemm:
         epilogue = f"_epilogue_{_epilogue(self.epilogue).digest}" if self.epilogue else ""
         prologues = "".join(f"_prologue_{name}_{_prologue(getattr(self, f'prologue_{name}')).digest}"
                             for name in self.prologues)
-        return f"gemm_{name}_{self.layout}_{self.m}x{self.n}x{self.k}{many}{scales}{epilogue}{prologues}"
+        semiring = f"_semiring_{_semiring(self.semiring).digest}" if self.semiring else ""
+        return f"gemm_{name}_{self.layout}_{self.m}x{self.n}x{self.k}{many}{scales}{epilogue}{prologues}{semiring}"
 
     def __str__(self) -> str:
         return self.key()
@@ -268,6 +297,16 @@ def _prologue(text: str) -> Any:
 def _multiplied(format: str, prologue: str) -> str:
     """The format in which elements of this one are multiplied."""
     return _prologue(prologue).result if prologue else format
+
+
+def _semiring(text: str) -> Any:
+    from tilewright.expressions.semiring import read  # of which most processes have none
+    return read(text)
+
+
+def _combined_in(a: formats.Format, b: formats.Format) -> str:
+    """The format in which terms of a semiring are computed and combined."""
+    return formats.accumulator(a, b, *([] if formats.integral(a, b) else [formats.promote(a, b)])).name
 
 
 def _block_format(x: object) -> Any:

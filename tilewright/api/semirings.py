@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from tilewright import formats
 from tilewright.api import dispatch, fused, host
 from tilewright.expressions import remembered
 from tilewright.expressions.reductions import SELECTING, Reduction, traced
@@ -14,6 +13,11 @@ from tilewright.expressions.semiring import Semiring, semiring
 from tilewright.rules import arguments, fusing
 from tilewright.rules.arguments import Array
 from tilewright.rules.call import Call
+
+
+def above_zero(acc: Any) -> Any:
+    """An epilogue."""
+    return acc > 0
 
 
 def contract(f: Callable[..., Any] | Semiring, a: Any, b: Any, *, reduce: str | Reduction = "sum", over: str = "k",
@@ -37,39 +41,55 @@ def contract(f: Callable[..., Any] | Semiring, a: Any, b: Any, *, reduce: str | 
     epilogue, operands  what becomes of the reduced numbers, as for matmul; of two results it takes both, in order
     threads, plan       as for matmul
 
-    TypeError and ValueError as matmul raises them, for other formats, for arrays on a GPU, for k = 0 with reductions
-    that choose one of the values; TracingError, which is a TypeError, for what f may not do, with the line.
+    Arrays on a CUDA device are taken where they are, as by matmul; NumPy's with a plan for one are copied there.
+
+    TypeError and ValueError as matmul raises them, for other formats, for arrays on an AMD GPU, for k = 0 with
+    reductions that choose one of the values; TracingError, which is a TypeError, for what f may not do, with the line.
     """
     if over != "k":
         raise ValueError(f'over must be "k", not {over!r}')
-    if dispatch.library_of_arrays(a, b, out) is not None or (plan is not None and dispatch.platform_of(plan)):
-        raise ValueError("contract is for CPUs and arrays in the host's memory; matmul multiplies on GPUs")
-    a, b = (arguments.operand(x, name) for x, name in ((a, "a"), (b, "b")))
-    known = [x for x in (formats.find(x.dtype) for x in (a, b)) if x and not isinstance(x, formats.Complex)]
-    if len(known) < 2:
-        raise TypeError(f"a and b must be of real floating-point or integer formats, not {a.dtype} and {b.dtype}")
-    kind = "int" if formats.integral(*known) else "float"
+    library, known_by, asked = dispatch.library_of_arrays(a, b, out), None, None
+    if library is None:
+        x, y = arguments.operand(a, "a"), arguments.operand(b, "b")
+    else:
+        engine = library.platform.engine
+        if threads is None:
+            known_by = (f.text,) if isinstance(f, Semiring) else remembered.key(f, ("f", reduce))
+        if known_by is not None and epilogue is out_dtype is operands is None:
+            repeated = engine.repeated(library, a, b, out, 1, plan, known_by)
+            if repeated is not None:
+                return repeated
+        if known_by is not None:
+            asked, repeated = engine.repeated_fused(library, a, b, out, 1, epilogue or fusing.unchanged, operands,
+                                                    (out_dtype, plan, known_by))
+            if repeated is not None:
+                return repeated
+        x, y = engine.shadows(library, a=a, b=b)
+    sums = arguments.combined_in(x, y)
+    kind = "float" if sums.kind == "f" else "int"
     fold = traced(reduce, kind).text if isinstance(reduce, Reduction) else reduce
     made: Semiring = f if isinstance(f, Semiring) else remembered.made(
         f, ("f", fold, kind), lambda: semiring(f, fold, kind))
     if made.kind != kind:
-        raise TypeError(f"f was made for numbers of kind {made.kind}, and a and b are {a.dtype} and {b.dtype}")
-    empty = not a.ndim or a.shape[-1] == 0
+        raise TypeError(f"f was made for numbers of kind {made.kind}, and a and b are {x.dtype} and {y.dtype}")
+    empty = x.shape[-1] == 0
     if empty and made.reduce in SELECTING:
         raise ValueError(f"the {made.reduce} of no values: k must be 1 or more")
-    sums = formats.accumulator(*known, *([] if kind == "int" else [formats.promote(*known)]))
     how = {"operands": operands, "threads": threads, "plan": plan, "semiring": made}
+    if library is not None:
+        if epilogue is None and made.reduce == "any" and out_dtype is None and (
+                out is None or engine.shadows(library, out=out)[0].dtype == bool):
+            epilogue = above_zero
+        return engine.matmul(Call.checked(a, b, out, out_dtype=out_dtype, epilogue=epilogue, **how), asked, known_by)
+    a, b = x, y
     if epilogue is not None:
         return fused.product(Call.checked(a, b, out, out_dtype=out_dtype, epilogue=epilogue, **how))
     if made.state or (empty and any(made.first(32))):
         return _of_state(a, b, out, out_dtype=out_dtype, **how)
-    own = out_dtype is None
-    truth = own and made.reduce == "any" and (out is None or np.asarray(out).dtype == bool)
-    if own:
-        out_dtype = sums.name
-    arguments.output(out, "out")
-    cast = own and out is not None and np.asarray(out).dtype != formats.get(out_dtype).dtype
-    result = host.product(Call.checked(a, b, None if cast else out, out_dtype=out_dtype, **how))
+    own, into = out_dtype is None, arguments.output(out, "out")
+    truth = own and made.reduce == "any" and (into is None or into.dtype == bool)
+    cast = own and into is not None and into.dtype != sums
+    result = host.product(Call.checked(a, b, None if cast else out, out_dtype=sums if own else out_dtype, **how))
     if cast:
         np.copyto(out, np.asarray(result, bool) if truth else result, casting="same_kind")
         return out

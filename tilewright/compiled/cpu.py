@@ -167,6 +167,7 @@ class CpuKernel(CompiledGemm, CpuCode):
         it, and nothing else is copied. RuntimeError if this machine cannot run the target's code."""
         self.target.require_runnable()
         p = self.problem
+        p.check_factors(alpha, beta)
         self._operand(a, "a", p.shape_a)
         self._operand(b, "b", p.shape_b)
         if out is None:
@@ -239,7 +240,8 @@ class CpuKernel(CompiledGemm, CpuCode):
 
     def gemm(self, a: Array, b: Array, c: Array, alpha: Any, beta: Any, conj: str) -> bool:
         """The engine's product by this plan; whether an element has no terms."""
-        how = {"threads": self.plan.threads, "plan": self.plan, "target": self.target, "word": self.word, "conj": conj}
+        how = {"threads": self.plan.threads, "plan": self.plan, "target": self.target, "word": self.word, "conj": conj,
+               "semiring": self.shape.semiring}
         if c.ndim == 3 and self.splits:
             return any(engine.gemm(*matrices, alpha, beta, **how) for matrices in zip(a, b, c))
         return engine.gemm(a, b, c, alpha, beta, **how)

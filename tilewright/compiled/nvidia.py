@@ -135,6 +135,7 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
         if p.algorithm not in ("simt", "gemv"):
             return {**self._tiled, **more, **self._of_matrix}
         more |= {"OUT": s.out} if s.out != s.a else {}
+        more |= {"SEMIRING": s.semiring} if s.semiring else {}
         if p.algorithm == "gemv":
             count, width = gemv_rules.tile(p, s)
             more |= {"B": s.b} if s.b != s.a else {}

@@ -14,7 +14,7 @@ from tilewright.expressions.program import Expression
 from tilewright.expressions.tracing import trace
 
 MOST = 512
-_found: dict[tuple[Any, ...], tuple[Any, CodeType]] = {}
+_found: dict[tuple[Any, ...], Any] = {}
 _names: dict[int, tuple[CodeType, tuple[str, ...]]] = {}        # of globals, by the code's id
 
 
@@ -33,13 +33,13 @@ def made(function: Callable[..., Any], how: tuple[Any, ...], make: Callable[[], 
     if found is None:
         if len(_found) >= MOST:
             _found.clear()
-        found = _found[key_of] = make(), function.__code__         # kept: so is its id
-    return found[0]
+        found = _found[key_of] = make()
+    return found
 
 
 def key(function: Any, how: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """What a function that computes the same has, too, while its code is kept; `how` as in `made`. None: it cannot be
-    told whether the function is the same."""
+    """What a function that computes the same has, too; it keeps the code. `how` as in `made`. None: it cannot be told
+    whether the function is the same."""
     if type(function) is not FunctionType:
         return None
     code, space = function.__code__, function.__globals__
@@ -55,7 +55,7 @@ def key(function: Any, how: tuple[Any, ...]) -> tuple[Any, ...] | None:
             words.append(id(x))
         else:
             return None
-    return id(code), how, id(space), *words
+    return code, how, id(space), *words
 
 
 def _globals(code: CodeType) -> tuple[str, ...]:

@@ -133,7 +133,9 @@ def finished(fold: Fold, epilogue: Expression) -> Expression:
 
 
 def semiring(function: Callable[..., Any], reduce: str | Reduction = "sum", kind: str = "float") -> Semiring:
-    """That of a function of two numbers, `kind` "float" or "int", which is called once. Conditions count as 0 and 1.
+    """What stands for multiplication and addition in `tilewright.Gemm(m, n, k, semiring=...)`, for `compile`, `plan`
+    and `simulate`: a function of two numbers, which is called once, and a reduction, both as of tilewright.contract.
+    `kind`: "float", or "int" where both operands are integers. Conditions count as 0 and 1.
 
     ValueError for a reduction that there is not; TypeError for a function of other parameters and for what it may not
     do (TracingError, with the line).

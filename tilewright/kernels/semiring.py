@@ -2,11 +2,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+
+import numpy as np
 
 from tilewright.expressions.program import Expression, Number
-from tilewright.expressions.reductions import Fold, named
 from tilewright.expressions.semiring import Semiring, read
 from tilewright.ir import Kernel, Type, Value, f32, f64, i32, i64
+from tilewright.ir.program import Op
 from tilewright.kernels.expression import recorded
 
 State = tuple[Value, ...]       # a value for each field
@@ -62,23 +66,61 @@ class Arithmetic:
         inputs = {"left": left, "right": right} | {f"s{i}": x for i, x in enumerate(state)}
         if index is not None:
             inputs["p"] = index
-        return _recorded(self.k, self.T, self.semiring.step, inputs)
+        return self._recorded(self.semiring.step, inputs)
 
     def combined(self, x: State, y: State) -> State:
         """What x and y, of different k, are together."""
         if self.semiring is None:
             return (x[0] + y[0],)
-        return combined(self.k, self.T, self.semiring.fold, x, y)
+        inputs = {f"{name}{i}": value for name, state in (("x", x), ("y", y)) for i, value in enumerate(state)}
+        return self._recorded(self.semiring.fold.combined, inputs)
+
+    def _recorded(self, expression: Expression, inputs: dict[str, Value]) -> State:
+        """Integers that are data are elements of vectors: an i32 by itself is an index, and has to fit."""
+        types = numbers(self.T)
+        data = all(x.type.length == 1 for x in inputs.values()) and any(not x.type.is_float for x in inputs.values())
+        if data:
+            inputs = {name: self.k.pack(x, x) for name, x in inputs.items()}
+        found = recorded(self.k, expression, inputs, types["float"], types["int"])
+        return tuple(x[0] for x in found) if data else tuple(found)
 
 
-def combined(k: Kernel, T: Type, fold: Fold | str, x: State, y: State) -> State:
-    """What two states of a reduction of numbers of the type T, or of the one with this name, are together."""
-    if isinstance(fold, str):
-        fold = named(fold, "float" if T.is_float else "int")
-    inputs = {f"{name}{i}": value for name, state in (("x", x), ("y", y)) for i, value in enumerate(state)}
-    return _recorded(k, T, fold.combined, inputs)
+# ---- what is multiplied beyond k
+
+FLOATS = 0.0, np.inf, -np.inf, np.nan, 1.0, -1.0
 
 
-def _recorded(k: Kernel, T: Type, expression: Expression, inputs: dict[str, Value]) -> State:
-    types = numbers(T)
-    return tuple(recorded(k, expression, inputs, types["float"], types["int"]))
+@lru_cache(maxsize=256)
+def neutral(SEMIRING: str, T: Type) -> tuple[float, float] | None:
+    """Two factors whose term changes no result, preferably 0 and 0; None if none are found, or of a reduction of which
+    it cannot be told. Steps are computed as kernels compute them: a term that changes not even what results begin with
+    changes none."""
+    k = Kernel("step", left=T, right=T)
+    arithmetic = Arithmetic.of(k, T, SEMIRING)
+    if read(SEMIRING).reduce not in ("sum", "min", "max", "any"):
+        return None
+    left, right = k.args
+    first, = arithmetic.first
+    found, = arithmetic.step(left, right, (k.constant(T, first),))
+    few = FLOATS if T.is_float else (0, -1, 1, -1 << T.bits - 1, (1 << T.bits - 1) - 1)
+    for pair in product(few, few):
+        try:
+            if _computed(k, found, dict(zip((x.id for x in k.args), map(T.numpy.type, pair)))) == T.numpy.type(first):
+                return pair
+        except ArithmeticError:             # it is undefined for these
+            pass
+    return None
+
+
+def _computed(k: Kernel, wanted: Value, known: dict[int, np.ndarray]) -> np.ndarray:
+    """A value of a kernel without loads and branches, of those that are known, by their ids."""
+    def of(x: Value) -> np.ndarray:
+        return known[x.id] if x.constant is None else np.full((x.type.length, 1), x.constant, x.type.numpy) if (
+            x.type.length > 1) else x.type.numpy.type(x.constant)
+    with np.errstate(all="ignore"):
+        for node in k.function.body:
+            assert isinstance(node, Op)
+            assert node.operation.numpy is not None
+            result, = node.results
+            known[result.id] = node.operation.numpy(result.type, *map(of, node.operands))
+    return of(wanted)

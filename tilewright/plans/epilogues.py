@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
 # Instructions of a thread for an operation on one number; of all others one.
-SLOTS = {"exp": 18, "log": 30, "tanh": 32, "erf": 26, "gelu": 18, "gelu_tanh": 24, "div": 10, "sqrt": 10, "min": 3,
-         "max": 3}
+SLOTS = {"exp": 18, "log": 30, "tanh": 35, "erf": 26, "gelu": 18, "div": 10, "sqrt": 10, "min": 3, "max": 3}
 READ = 3                # instructions for an element of an operand: a part of a load, of its address, its conversion
 
 
@@ -40,13 +39,18 @@ def kind(text: str, sums: str) -> str:
         return sums
     epilogue = read(text)
     found = epilogue.expression.kinds[epilogue.main or 0]
-    return ("i32" if found != "float" else "f64" if sums == "f64" else "f32")
+    return kinds(sums)[found == "float"]
+
+
+def kinds(sums: str) -> tuple[str, str]:
+    """The formats in which an epilogue of such sums computes integers, and floats."""
+    return "i64" if sums == "i64" else "i32", "f64" if sums in ("f64", "i64") else "f32"
 
 
 def lowered(problem: Gemm, out: str) -> str:
     """The epilogue of a problem whose C is stored in this format, and then converted to the problem's."""
-    if not problem.epilogue or out == problem.out:
-        return problem.epilogue
+    if not problem.epilogue:
+        return ""
     found = read(problem.epilogue)
     kept = (DEFAULT if i == found.main else problem.out if x == DEFAULT else x for i, x in enumerate(found.results))
     return replace(found, results=tuple(kept)).text
@@ -65,7 +69,7 @@ def violations(shape: GpuShape, algorithm: str, vector_c: int, swap: bool = Fals
     if epilogue.main is None or any(map(epilogue.axis, range(len(epilogue.results)))):
         yield "kernels for GPUs leave no reductions of rows or columns as results of an epilogue."
     for format, each in zip(epilogue.results, epilogue.expression.kinds):
-        allowed = RESULTS["i32" if each != "float" else "f64" if shape.sums == "f64" else "f32"]
+        allowed = RESULTS[kinds(shape.sums)[each == "float"]]
         if (format := shape.out if format == DEFAULT else format) not in allowed:
             yield f"results of an epilogue that are {each} are stored as {', '.join(allowed)}, not as {format}."
     if epilogue.paired and (algorithm == "gemv" or swap or vector_c % 2):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tilewright import formats
 from tilewright.formats.table import BLOCK_FORMATS, holds
-from tilewright.plans import common, epilogues
+from tilewright.plans import common, epilogues, semirings
 from tilewright.plans.common import Cost, NoPlan, Term
 from tilewright.plans.lowering import FASTEST
 from tilewright.plans.words import TERMS
@@ -31,17 +31,19 @@ REACH = 1 << 31         # bytes that an offset of 32 bits reaches
 MAPPED = 1 << 40        # distances in a tensor map are less
 MOST_ROWS = 1024        # of an operand in a tile, of any plan
 # The format in which products of a format are added up, if it is not f32.
-SUMS = {"f64": "f64", "i8": "i32", "u8": "i32"}
+SUMS = {"f64": "f64", "i8": "i32", "u8": "i32", "i32": "i32", "i64": "i64"}
 # What sums are stored as: the nearest float, an integer's lowest bits.
 RESULTS = {
     "f64": ("f64",),
     "f32": ("f32", "f16", "bf16", "e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"),
     "i32": ("i32", "i16", "u16", "i8", "u8"),
+    "i64": ("i64", "i32", "i16", "u16", "i8", "u8"),
 }
+COMBINED = "f32", "f64", "i32", "i64"       # formats in which NVIDIA's kernels combine the terms of a semiring
 FP8 = frozenset(("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"))
 TOGETHER = FP8, frozenset(("i8", "u8"))         # formats of which one instruction multiplies any two that a chip has
 # What kernels/gpu/copy.py converts: formats of arrays in a GPU's memory that results, and operands, may have.
-WRITTEN = frozenset(("f64", "f32", "f16", "bf16", "i8", "i32", "i16", "u16", "u8")) | FP8
+WRITTEN = frozenset(("f64", "f32", "f16", "bf16", "i8", "i32", "i64", "i16", "u16", "u8")) | FP8
 READ = WRITTEN | {"i4", "u4", "i2", "u2", "e2m1", "e2m3", "e3m2", "e8m0"}
 # Parts of k: each has sums of its own in a workspace, and one workgroup adds them all up. Tiles of C in a group are
 # numbers of 32 bits in kernels.
@@ -75,6 +77,7 @@ class GpuShape(NamedTuple):
     terms       a key of words.TERMS: f32 are multiplied as sums of these, which a pass makes of them (passes.py); of
                 one, tf32, kernels make them as they read. Or f16: sums of f16 are f16, too
     epilogue    see problem.Gemm
+    semiring    what stands for multiplication and addition: see problem.Gemm
     crossing    which of "ab" have rows (or columns) that are no multiples of 128 bytes apart: a bulk copy brings two
                 lines for each row of a tile
     """
@@ -99,12 +102,14 @@ class GpuShape(NamedTuple):
     terms: str = ""
     crossing: str = ""
     epilogue: str = ""
+    semiring: str = ""
 
     def __str__(self) -> str:
         """For people: a 4096x4096x4096 product of f16 by f16 into f32, layout nt."""
         return (f"a {self.m}x{self.n}x{self.k} product of {self.a} by {self.b} into {self.out}, layout {self.layout}"
                 + (f", with scales of {self.scaled or self.scales}" if self.scaled or self.scales else "")
                 + f", with the epilogue {self.epilogue}"*(self.epilogue != "")
+                + f", in the semiring {self.semiring}"*(self.semiring != "")
                 + f", by terms {self.terms}"*(self.terms != "")
                 + f", {self.batch} times"*(self.batch != 1))
 
@@ -114,7 +119,7 @@ class GpuShape(NamedTuple):
         order of A and of B; no threads."""
         kind = self.a if self.a == self.b == self.out else f"{self.a}-{self.b}-{self.out}"
         usual = shape(*self[:7], batch=self.batch, scaled=self.scaled, scales=self.scales,
-                      epilogue=self.epilogue)
+                      epilogue=self.epilogue, semiring=self.semiring)
         if self._replace(terms="") != usual:                    # in wider or unaligned matrices
             kind += f" vector={'x'.join(map(str, self[7:10]))} near={self.near_a}x{self.near_b}"
             bits, aligned = (*self.bits, bits_of(self.out)), (self.align_a, self.align_b, self.align_c)
@@ -125,6 +130,7 @@ class GpuShape(NamedTuple):
             mx = all(BLOCK_FORMATS[name].mx for name in self.scaled.split())
             kind += " scaled" if mx else f" scaled={self.scaled.replace(' ', '-')}"
         kind += f" epilogue={epilogues.read(self.epilogue).digest}" if self.epilogue else ""
+        kind += f" semiring={semirings.read(self.semiring).digest}" if self.semiring else ""
         kind += f" scales={self.scales}"*bool(self.scales) + f" {self.terms}"*(self.terms != "")
         kind += f" batch={self.batch}"*(self.batch != 1)
         a, b = ("rows" if letter == "n" else "columns" for letter in self.layout)
@@ -174,7 +180,7 @@ def bits_of(format: str) -> int:
 
 
 def shape(a: str, b: str, out: str, m: int, n: int, k: int, layout: str = "nt", at: Sequence[Place] | None = None,
-          batch: int = 1, scaled: str = "", scales: str = "", epilogue: str = "") -> GpuShape:
+          batch: int = 1, scaled: str = "", scales: str = "", epilogue: str = "", semiring: str = "") -> GpuShape:
     """The shape of operands of these formats, which lie `at` these places (A, B and C), or are contiguous and aligned
     to 16 bytes. The distance of rows does not count of a matrix that has one row; it is 0 then."""
     bits, each = (bits_of(a), bits_of(b), bits_of(out)), epilogues.sums_of_result(epilogue)
@@ -190,7 +196,7 @@ def shape(a: str, b: str, out: str, m: int, n: int, k: int, layout: str = "nt", 
     crossing = "".join(x for x, rows, (_, apart, *_) in zip("ab", outer, places) if rows > 1 and apart % LINE)
     return GpuShape(a, b, out, m, n, k, layout, vector_a, vector_b, vector_c*each, near_a, near_b,
                     min(batch, MOST_BATCH), scaled, align_a, align_b, align_c, scales, crossing=crossing,
-                    epilogue=epilogue)
+                    epilogue=epilogue, semiring=semiring)
 
 
 def vector_of(bits: int, extent: int, address: int, *apart: int) -> int:
@@ -214,7 +220,7 @@ def shape_of(problem: Gemm, at: Sequence[Place] | None = None) -> GpuShape:
     p = problem
     if p.a not in BLOCK_FORMATS:
         return shape(p.a, p.b, p.out, p.m, p.n, p.k, p.layout, at, p.batch, scales=p.scales,
-                     epilogue=p.epilogue)
+                     epilogue=p.epilogue, semiring=p.semiring)
     if p.layout != "nt":
         raise ValueError(f"{p}: block-scaled operands have k along their rows, which is layout nt, not {p.layout}")
     a, b = (BLOCK_FORMATS[x].element.name for x in (p.a, p.b))
@@ -225,8 +231,11 @@ def shape_of(problem: Gemm, at: Sequence[Place] | None = None) -> GpuShape:
 Pair = tuple[str, str]
 
 
-def multiplied(target: Any, scales: str) -> tuple[str, ...]:
-    """The formats that a target's kernels multiply, those that have such scales."""
+def multiplied(target: Any, scales: str, semiring: str = "") -> tuple[str, ...]:
+    """The formats that a target's kernels multiply, those that have such scales; or in which they compute the terms of
+    a semiring."""
+    if semiring:
+        return COMBINED if isinstance(target, GpuTarget) else ()
     found: tuple[str, ...] = planner(target).multiplied(target)
     if scales not in SCALE_BLOCKS:
         return found
@@ -246,7 +255,7 @@ def pairs(multiplied: tuple[str, ...]) -> tuple[Pair, ...]:
 
 
 @lru_cache(maxsize=1024)
-def pair_for(a: str, b: str, sums: str, target: Any, scales: str = "") -> Pair | None:
+def pair_for(a: str, b: str, sums: str, target: Any, scales: str = "", semiring: str = "") -> Pair | None:
     """The formats in which operands of these are multiplied, with sums in `sums`: their own, if kernels take them; else
     the narrowest that hold all numbers of both, and of those the ones that leave most operands as they are. Operands
     that meet in the format of the sums are converted to it as a sum would be. None if there is none."""
@@ -256,27 +265,31 @@ def pair_for(a: str, b: str, sums: str, target: Any, scales: str = "") -> Pair |
 
     def effort(pair: Pair) -> tuple[int, int]:
         return max(map(bits_of, pair)), (pair[0] != a) + (pair[1] != b)
-    found = [pair for pair in pairs(multiplied(target, scales))
+    found = [pair for pair in pairs(multiplied(target, scales, semiring))
              if SUMS.get(pair[0], "f32") == sums and held(pair)]
     return (a, b) if (a, b) in found else min(found, key=effort, default=None)
 
 
-def taken(target: Any, given: Mapping[str, str], sums: str, in_memory: bool, scales: str = "", epilogue: str = ""
-          ) -> tuple[str, str, str]:
+def taken(target: Any, given: Mapping[str, str], sums: str, in_memory: bool, scales: str = "", epilogue: str = "",
+          semiring: str = "") -> tuple[str, str, str]:
     """The formats in which kernels of a target take A and B and store their product, which is added up in `sums`.
     TypeError if it has no kernels for that.
 
     given       formats of a, b, the result, and of c where it is multiplied by beta and added, by these names
     in_memory   all of these are arrays in the GPU's memory, and converted there
     scales      what multiplies sums: see problem.SCALES; epilogue: what becomes of them
+    semiring    what stands for multiplication and addition
     """
+    if semiring and not multiplied(target, scales, semiring):
+        raise TypeError(f"{target.name} has no kernels for contract: it runs on CPUs and on NVIDIA's GPUs")
     blocks = {given["a"], given["b"]} <= BLOCK_FORMATS.keys()        # decoded by passes of the plan
-    found = (given["a"], given["b"]) if blocks else pair_for(given["a"], given["b"], sums, target, scales)
+    found = (given["a"], given["b"]) if blocks else pair_for(given["a"], given["b"], sums, target, scales,
+                                                                             semiring)
     if found is None or (in_memory and not _copied(given)):
         what = ", ".join(f"{name} = {format}" for name, format in given.items())
         by = f" and scales of {scales}" if scales in SCALE_BLOCKS else ""
         raise TypeError(f"{target.name} has no kernel for {what}, with sums in {sums}{by}; it multiplies "
-                        f"{', '.join(multiplied(target, scales)) or 'nothing'}{' by such' * bool(by)}")
+                        f"{', '.join(multiplied(target, scales, semiring)) or 'nothing'}{' by such' * bool(by)}")
     result = given["result"]
     exact = given.get("c", result) == result        # else c would be rounded before it is added
     stored = results(epilogues.kind(epilogue, sums), scales)
@@ -296,12 +309,13 @@ def lower(problem: Gemm, target: Any) -> Gemm:
                          f"{' and of '.join(p.prologues)}: they are for CPUs")
     if p.blocks or not p.castable or not _copied({"a": p.a, "b": p.b, "result": p.out}):
         return p
-    pair = pair_for(p.a, p.b, p.sums, target, p.scales)
+    pair = pair_for(p.a, p.b, p.sums, target, p.scales, p.semiring)
     if pair is None:
         return p
     stored = results(epilogues.kind(p.epilogue, p.sums), p.scales)
     out = p.out if p.out in stored else stored[0]
-    return Gemm(p.m, p.n, p.k, *pair, out, p.layout, p.batch, p.scales, epilogues.lowered(p, out))
+    return Gemm(p.m, p.n, p.k, *pair, out, p.layout, p.batch, p.scales, epilogues.lowered(p, out),
+                semiring=p.semiring)
 
 
 def multiplied_shape(problem: Gemm, target: Any, algorithm: str | None = None) -> GpuShape:

@@ -176,9 +176,7 @@ def lower(product: Product, target: CpuTarget, word_name: str | None = None) -> 
     shape = Shape(sums, m, n, k, order(p.strides.rsa, p.strides.csa), order(p.strides.rsb, p.strides.csb), p.threads,
                   *sources, out, epilogue=p.epilogue, semiring=p.semiring, prologue_a=p.prologue_a,
                   prologue_b=p.prologue_b)
-    if p.semiring:
-        return Lowered(shape, strides, target.extended if semirings.counts_bits(p.semiring) else target)
-    if shape.prologues and sums != "f32":
+    if p.semiring or (shape.prologues and sums != "f32"):
         return Lowered(shape, strides, target)
     named = (prologues.multiplied(sources[0] or sums, p.prologue_a),
              prologues.multiplied(sources[1] or sums, p.prologue_b))
@@ -265,6 +263,9 @@ def taken_operands(problem: Gemm, threads: int = 1) -> Product:
     if p.scales:
         raise ValueError(f"CPUs have no kernels that scale sums, and {p} has scales={p.scales!r}: tilewright.matmul "
                          "takes scale_a and scale_b there")
+    if p.semiring and (p.epilogue or semirings.state(p.semiring)):
+        raise ValueError(f"a compiled kernel for a CPU has no epilogue and no state of several fields in a semiring, "
+                         f"and {p} has: tilewright.contract takes both")
     if p.blocks:
         a = b = decoded(*sizes)
     elif sums in COMPLEX:
@@ -278,7 +279,7 @@ def taken_operands(problem: Gemm, threads: int = 1) -> Product:
     strides = Strides(*contiguous(p.m, p.k, layout[0]), *contiguous(p.k, p.n, layout[1]),
                       *contiguous(p.m, p.n, "n"))
     return Product(*sizes, a, b, out, strides, threads, p.epilogue, sums if p.fused else "", prologue_a=p.prologue_a,
-                   prologue_b=p.prologue_b)
+                   prologue_b=p.prologue_b, semiring=p.semiring)
 
 
 def of_problem(problem: Gemm, threads: int = 1) -> Product:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import ceil, lcm
 from typing import TYPE_CHECKING, Any
 
-from tilewright.plans import epilogues, gemv_rules, gpu, passes
+from tilewright.plans import epilogues, gemv_rules, gpu, passes, semirings
 from tilewright.plans.gemv_rules import WARPS as GEMV_WARPS
 from tilewright.plans.gpu import FP8, WIDEST, GpuShape, Place, bits_of, choose, ranked
 from tilewright.plans.nvidia_model import LANES, bandwidths, cost, peak, round_bytes, traffic
@@ -158,6 +158,9 @@ def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
         after = passes.after(shape, "none", "")
         yield from (replace(plan, decoded="bf16") for plan in candidates(after, target))
         return
+    if shape.semiring:
+        yield from _cuda_cores(shape, target)
+        return
     declared = {"terms": shape.terms} if shape.terms else {}
     shape = rounded(shape, shape.terms)
     if shape.terms:
@@ -178,13 +181,21 @@ def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
         if not _whole_vectors(shape):
             yield from _matrix(shape, target, **declared)
         return
-    if 1 in (shape.m, shape.n) and epilogues.sums_of_result(shape.epilogue) == 1:       # gemv has no pairs
-        return
+    if 1 not in (shape.m, shape.n) or epilogues.sums_of_result(shape.epilogue) > 1:     # gemv has no pairs
+        yield from _cuda_cores(shape, target)
+
+
+def _cuda_cores(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
+    """Plans of f32 and f64, and of what a semiring combines; of these without matrix instructions."""
     tiny = all(size <= most for size, most in zip((shape.m, shape.n, shape.k), TINY))
     few = F32_FEW if min(shape.m, shape.n) <= FEW else ()
-    tiles = (*F32, *SMALL[shape.layout[1]], *F32_TINY*tiny, *few) if shape.sums == "f32" else (*F64, *F64_TINY*tiny)
+    tiles = (*F32, *SMALL[shape.layout[1]], *F32_TINY*tiny, *few) if shape.itemsize == 4 else (*F64, *F64_TINY*tiny)
+    if shape.semiring:
+        most = semirings.most_sums(shape.semiring)
+        tiles = tuple(x for x in tiles if x.algorithm == "simt" and x.thread_m*x.thread_n <= most)
     for tile in tiles:
         vector = min(shape.vector_a, shape.vector_b)
+        tile = replace(tile, registers=0) if shape.semiring else tile       # these are of multiply-adds
         tile = replace(tile, vector=vector, vector_c=shape.vector_c if shape.vector_c != vector else 0)
         if vector < WIDEST // shape.itemsize and tile.copy == "registers":
             tile = replace(tile, prefetch_first=True)    # many loads: 2039 by single elements gained 28 % on an H200

@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import ceil
 from typing import TYPE_CHECKING
 
-from tilewright.plans import epilogues, gemv_model
+from tilewright.plans import epilogues, gemv_model, semirings
 from tilewright.plans.common import Cost, Term, overlapped
 from tilewright.plans.gemv_rules import LANES
 from tilewright.plans.gpu import WIDEST, bits_of, memory_traffic
@@ -127,14 +127,17 @@ def _product(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
             rate /= 1 + min(0.6 * 32*(plan.cta_m + plan.cta_n) / (plan.cta_m*plan.cta_n) - 0.2, 0.7)
     else:
         issue = {**ISSUE, **(ISSUE_ASYNC if plan.copy == "async" else {})}
-        rate = (target.fma_f32 if s == 4 else target.fma_f64) * issue.get((plan.thread_m, plan.thread_n), 0.4)
+        fma = target.fma_f32 if s == 4 else target.fma_f32 / 2 if shape.sums == "i64" else target.fma_f64
+        rate = fma * issue.get((plan.thread_m, plan.thread_n), 0.4)
         if s == 8:
-            rate = min(rate, target.fma_f64 * 0.9)
+            rate = min(rate, fma * 0.9)
         rate /= 1 + _copies(shape, plan) / (plan.thread_m*plan.thread_n * plan.cta_k // plan.slices)
         if plan.vector == 1 and plan.copy == "registers" and resident == 1:
             rate *= ALONE
         if plan.as_stored:
             rate *= AS_STORED
+        if shape.semiring:
+            rate = 1 / (1/rate - 1/fma + semirings.clocks(shape.semiring, shape.sums, target))
     warps = plan.threads // LANES * min(resident, ceil(tiles*plan.split_k / target.sms))
     if not matrix:
         rate *= _busy(plan, warps)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Literal
 
-from tilewright.plans import epilogues, gemv_rules, gpu, nvidia_rules, passes
+from tilewright.plans import epilogues, gemv_rules, gpu, nvidia_rules, passes, semirings
 from tilewright.plans.gpu import WIDEST, GpuPlan, GpuShape
 from tilewright.plans.nvidia_model import LANES, MOST_PARTS, PART
 from tilewright.plans.wgmma_rules import (
@@ -162,7 +162,7 @@ class NvidiaPlan(GpuPlan):
         staged = (self.cta_m + self.cta_n)*self.cta_k // self.threads if self.copy == "registers" else 0
         fragments = sum(own * (WIDEST // shape.itemsize if self.as_stored and along_k else 1) for own, along_k in (
             (self.thread_m, shape.layout[0] == "n"), (self.thread_n, shape.layout[1] == "t")))
-        return words * (self.thread_m*self.thread_n + 2*fragments + staged) + 32
+        return words * (self.thread_m*self.thread_n + 2*fragments + staged + semirings.in_flight(shape.semiring)) + 32
 
     def _copying(self, shape: GpuShape) -> Iterator[int]:
         """Registers of a thread for copies of A and of B (kernels/nvidia/operand.py): two for each pointer, of which

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from math import ceil
 from typing import TYPE_CHECKING
 
-from tilewright.plans import epilogues, gemv_rules, gpu, passes
+from tilewright.plans import epilogues, gemv_rules, gpu, passes, semirings
 from tilewright.plans.gpu import MOST, WIDEST, GpuShape
 from tilewright.plans.nvidia_model import LANES
 from tilewright.plans.wgmma_rules import of_wgmma
@@ -18,7 +18,7 @@ from tilewright.targets.nvidia import LEAST_REGISTERS, THREADS, GpuTarget
 if TYPE_CHECKING:
     from tilewright.plans.nvidia_plan import NvidiaPlan
 
-FORMATS = "f32", "f64"  # that CUDA cores multiply
+FORMATS = "f32", "f64"  # that CUDA cores multiply; of semirings gpu.COMBINED
 SPLIT = "mma", "wgmma"  # algorithms that multiply terms
 STEP = 32               # bytes along k of a row of A that one matrix instruction of 8- or 16-bit formats multiplies
 LEAST_ASYNC = 4         # bytes of an asynchronous copy
@@ -87,8 +87,8 @@ def of_passes(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str
     if shape.scaled and p.split:
         yield f"terms must be none for block-scaled operands, not {p.terms}."
         return
-    if p.copied != "none" and (p.algorithm == "gemv" or shape.scaled or p.split):
-        what = "by gemv" if p.algorithm == "gemv" else "of scaled operands or terms"
+    if p.copied != "none" and (p.algorithm == "gemv" or shape.scaled or shape.semiring or p.split):
+        what = "by gemv" if p.algorithm == "gemv" else "of scaled operands, terms or semirings"
         yield f"copied must be none for products {what}, not {p.copied}."
     if (size := sum(each.size for each in p.passes(shape))) > passes.MOST:
         yield f"passes would write {size:,} bytes, and may write {passes.MOST:,}."
@@ -112,9 +112,13 @@ def of_passes(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str
 
 def _formats(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> str:
     """What is wrong with the formats, if anything is."""
+    if shape.semiring and p.algorithm != "simt":
+        return f"{p.algorithm} multiplies and adds: only simt plans take a semiring."
+    if semirings.state(shape.semiring):
+        return f"NVIDIA's GPUs have no kernels for reductions with a state: {semirings.read(shape.semiring).reduce}."
     if p.terms != "none":
         return ""
-    pair, here = (shape.a, shape.b), gpu.multiplied(target, shape.scales)
+    pair, here = (shape.a, shape.b), gpu.multiplied(target, shape.scales, shape.semiring)
     what = f"{shape.a} by {shape.b}"
     if pair not in gpu.pairs(here) or shape.out not in shape.results:
         return (f"{target.name} has kernels for {', '.join(here)}, not for {what} into {shape.out}"
@@ -123,7 +127,7 @@ def _formats(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> str:
         return f"mma multiplies {', '.join(x for x in here if x not in FORMATS)} on {target.name}, and this is {what}."
     if p.algorithm == "wgmma" and not target.wgmma_rates:
         return f"{target.name} lacks the matrix instructions of Hopper's warpgroups."
-    own = {"dmma": ("f64",), "simt": FORMATS, "gemv": gemv_rules.formats(p, target),
+    own = {"dmma": ("f64",), "simt": here if shape.semiring else FORMATS, "gemv": gemv_rules.formats(p, target),
            "wgmma": (*target.wgmma_rates,)}.get(p.algorithm, here)
     listed = " and ".join(filter(None, (", ".join(own[:-1]), own[-1])))
     return "" if shape.a in own else f"{p.algorithm} multiplies {listed}, and this is {what}."

@@ -2,14 +2,16 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from math import ceil
 from typing import TYPE_CHECKING
+
+from tilewright.plans import epilogues
 
 if TYPE_CHECKING:
     from tilewright.expressions.semiring import Semiring
+    from tilewright.targets.nvidia import GpuTarget
 
-# Registers for terms, beside the operands: of most at most TERM, of those that count bits without an instruction for it
-# COUNTING; elementary functions have CONSTANTS and, since LLVM mixes the terms of a tile, LIVE for each of them.
-TERM, COUNTING, CONSTANTS, LIVE = 3, 5, 8, 5
+TERM = 3                # registers for a term, beside the operands, at most
 
 
 def read(text: str) -> Semiring:
@@ -23,34 +25,91 @@ def swapped(text: str) -> str:
     return read(text).swapped.text if text else ""
 
 
+@lru_cache(maxsize=256)
 def state(text: str) -> int:
     """Fields of a state that is kept until an epilogue makes results of it, beside C; 0: there is none."""
     return read(text).state if text else 0
 
 
 def fields(text: str) -> int:
-    """Registers of a vector of a tile."""
+    """Registers of an element of a tile."""
     return len(read(text).fold.fields) if text else 1
 
 
-def registers(text: str, mr: int, vectors: int) -> int:
-    """Of a tile of so many rows and vectors: its states, a row of B, an element of A, and what its terms take."""
-    return fields(text)*mr*vectors + vectors + 1 + (_of_terms(text, mr*vectors) if text else 0)
+def products(text: str) -> str:
+    """Multiplication and addition of the same kind of numbers; of none where there is no semiring."""
+    from tilewright.expressions.semiring import semiring
+    return semiring(lambda a, b: a * b, "sum", read(text).kind).text if text else ""
 
 
-@lru_cache(maxsize=256)
-def _of_terms(text: str, vectors: int) -> int:
-    from tilewright.expressions.program import ELEMENTARY
-    operations = [line.operation for line in read(text).step.lines]
-    if any(name in ELEMENTARY for name in operations):
-        return CONSTANTS + (LIVE + fields(text) - 1)*vectors
-    return COUNTING if counts_bits(text) else min(len(operations), TERM)
-
-
-def counts_bits(text: str) -> bool:
-    return any(line.operation == "popcount" for line in read(text).step.lines)
+def registers(text: str) -> int:
+    """That its terms take, and constants."""
+    return min(len(read(text).step.lines), TERM) if text else 0
 
 
 def operations(text: str) -> int:
     """Of a term, in multiply-adds."""
     return read(text).operations if text else 1
+
+
+# ---- on one of NVIDIA's GPUs
+
+SHORT = 3               # instructions of a term, at most, of which several are on their way in few registers
+TERMS, LONG_TERMS = 8, 48       # registers for these; for longer ones
+MOST_SUMS = 128, 64
+
+LANES = 128             # of all schedulers of a multiprocessor, each of which issues an instruction for 32 in a clock
+ALU = 64                # lanes of those that compare, select, and add integers
+# Instructions for an operation on one number, of those that are not one; on floats these two are none.
+SLOTS = {"min": 3, "max": 3, "popcount": 4, "float": 4, "int": 4}
+MODIFIERS = "abs", "neg"
+SERIES = {name: epilogues.SLOTS[name] for name in ("exp", "log", "tanh", "erf", "div", "sqrt")}
+FMA = "add", "sub", "mul", "fma"
+
+
+@lru_cache(maxsize=256)
+def clocks(text: str, sums: str, target: GpuTarget) -> float:
+    """Of a multiprocessor for a term, by what its instructions take alone: they are issued one after the other, and
+    floats are added and multiplied by other lanes than those that do the rest."""
+    multiplied, others = _instructions(text, sums in ("f64", "i64"))
+    fma = target.fma_f64 if sums == "f64" else target.fma_f32
+    return max((multiplied + others) / LANES, multiplied / fma, others / ALU)
+
+
+def in_flight(text: str) -> int:
+    """Registers of 32 bits for terms on their way, beside sums and factors."""
+    return 0 if not text else TERMS if instructions(text) <= SHORT else LONG_TERMS
+
+
+def most_sums(text: str) -> int:
+    """Of a thread, of which a plan is worth a look: long terms hide what loads of factors cost."""
+    return MOST_SUMS[instructions(text) > SHORT]
+
+
+def instructions(text: str) -> int:
+    """Of a term, of 32 bits."""
+    return ceil(sum(_instructions(text, False)))
+
+
+def _instructions(text: str, wide: bool) -> tuple[float, float]:
+    """Of a term: those that multiply or add floats, and others. What depends on one factor alone is computed once for
+    many terms."""
+    found, multiplied, others = read(text).step, 0.0, 0.0
+
+    def operation(name: str, *operands: tuple[str, frozenset[str]]) -> tuple[str, frozenset[str]]:
+        nonlocal multiplied, others
+        kinds, of = [kind for kind, _ in operands], frozenset[str]().union(*(names for _, names in operands))
+        given = found.given(name, *kinds), of
+        if len(of) == 1 and of < {"left", "right"}:
+            return given
+        count = SERIES.get(name, 0)
+        if "float" in kinds and name in FMA:
+            multiplied += 1
+        elif count:
+            multiplied, others = multiplied + count / 2, others + count / 2
+        elif not ("float" in kinds and name in MODIFIERS):
+            others += SLOTS.get(name, 1) * (1 + wide)
+        return given
+    found.run(operation, {name: (kind, frozenset((name,))) for name, kind in found.parameters},
+              lambda x: (type(x).__name__, frozenset[str]()))
+    return multiplied, others

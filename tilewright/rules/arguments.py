@@ -147,6 +147,16 @@ def _common(a: np.dtype[Any], b: np.dtype[Any], *added: Any) -> np.dtype[Any] | 
         return None
 
 
+def combined_in(a: Array, b: Array) -> np.dtype[Any]:
+    """The dtype in which the terms of a semiring are computed and combined. TypeError for operands that it does not
+    take."""
+    known = [f for f in (formats.find(x.dtype) for x in (a, b)) if f is not None and not isinstance(f, formats.Complex)]
+    if len(known) < 2:
+        raise TypeError(f"a and b must be of real floating-point or integer formats, not {a.dtype} and {b.dtype}")
+    meeting = [] if formats.integral(*known) else [formats.promote(*known)]
+    return formats.accumulator(*known, *meeting).dtype
+
+
 def converted(x: Array, dtype: np.dtype[Any]) -> Array:
     """x in the format of the arithmetic: as it is where an engine can take it, else a copy. Of integers the lowest bits
     count, so that u32 is taken as i32."""

@@ -75,7 +75,7 @@ class Call(NamedTuple):
     @property
     def plain(self) -> bool:
         """Is it alpha * (a @ b), with no option but out and plan?"""
-        optional = (self.out_dtype, self.c, self.scale_a, self.scale_b, self.algorithm, self.threads)
+        optional = (self.out_dtype, self.c, self.scale_a, self.scale_b, self.algorithm, self.threads, self.semiring)
         return (all(x is None for x in optional) and not self.fused and not self.deterministic
                 and self.trans_a == self.trans_b == "n")
 
@@ -108,6 +108,7 @@ class Product(NamedTuple):
     shape: tuple[int, ...]
     user_shape: tuple[int, ...]
     vectors: tuple[int, ...]
+    semiring: str = ""  # what stands for multiplication and addition: Semiring's text
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -124,7 +125,10 @@ def decide(call: Call, a: Array, b: Array, c: Any, out: Array | None, arithmetic
 
     Where alpha is 0, k is 0: as in BLAS, not even a nan in a or b is read. TypeError and ValueError as matmul raises.
     """
-    sums, result = arithmetic.dtypes(a, b, c, call.out_dtype, out, call.updates)
+    if call.semiring is not None and call.out_dtype is None:
+        sums = result = arguments.combined_in(a, b)
+    else:
+        sums, result = arithmetic.dtypes(a, b, c, call.out_dtype, out, call.updates)
     alpha, beta = arithmetic.factor(call.alpha, "alpha", sums), arithmetic.factor(call.beta, "beta", sums)
     if c is None and beta:
         raise ValueError(f"c must be given if beta is not 0, and beta is {call.beta}")
@@ -143,4 +147,5 @@ def decide(call: Call, a: Array, b: Array, c: Any, out: Array | None, arithmetic
         out = shapes.as_matrices(out, vectors)
     if not alpha:
         a, b, alpha = a[..., :0], b[..., :0, :], 1
-    return Product(a, b, c, out, alpha, beta, sums, result, shape, user_shape, vectors)
+    return Product(a, b, c, out, alpha, beta, sums, result, shape, user_shape, vectors,
+                   call.semiring.text if call.semiring is not None else "")

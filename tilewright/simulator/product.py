@@ -83,6 +83,7 @@ def simulate_kernel(kernel: Any, a: Any, b: Any, out: Array | None = None, alpha
         out = np.empty(p.shapes["out"], formats.FORMATS[p.out].dtype)
     for name, x in ("a", a), ("b", b), ("out", out):
         check_operand(name, x, getattr(p, name), p.shapes[name])
+    p.check_factors(alpha, beta)
     given = scales.of_kernel(p, scale_a, scale_b)
     if not isinstance(kernel.target, CpuTarget):
         return _simulate_launches(kernel, a, b, out, alpha, beta, given, operands_of, outs)
@@ -233,7 +234,8 @@ class CpuProduct:
             engine.scale(c, beta)
             return False
         planned = kernel.planned
-        lowered, transposed, conj = engine.lowered(a, b, c, planned.shape.threads, planned.target, kernel.word, conj)
+        lowered, transposed, conj = engine.lowered(a, b, c, planned.shape.threads, planned.target, kernel.word, conj,
+                                                   planned.shape.semiring)
         recipe = engine.ready(planned._replace(shape=lowered.shape, strides=lowered.strides), conj,
                               make=SimulatedRecipe, host=self.host)
         swapped = transposed != planned.plan.swap

@@ -148,6 +148,9 @@ def tune(problem: Any, *args: Any, target: Target | str | None = None, threads: 
         raise ValueError(f"threads is for CPUs, and {chip.name} is a GPU: it must be None, not {threads}")
     if not problem.flops:
         raise ValueError(f"{problem} is an empty product: there is nothing to tune")
+    if problem.semiring:
+        raise ValueError(f"tune measures multiplication and addition, and {problem} has a semiring: its plan is the "
+                         "model's")
     if problem.scales:
         raise ValueError(f"tune measures products without scales, and {problem} has scales={problem.scales!r}")
     on_cpu = isinstance(chip, CpuTarget)

@@ -9,13 +9,16 @@ from tilewright.ir import Function, Kernel, Type, Value, f32, f64, i32, i64, ptr
 from tilewright.kernels.narrow import memory_type, narrowed, scaled, widened
 
 COLUMNS, ROWS = 32, 8       # of a workgroup
+WORDS = "f64", "f32", "i32", "i64"          # formats that are a kernel's own types
 
 
 def computed_in(SOURCE: str, TARGET: str) -> Type:
     """The type of the scale, and of its product."""
     if "f64" in (SOURCE, TARGET):
         return f64
-    return i32 if isinstance(formats.FORMATS[TARGET], formats.Integer) else f32
+    if isinstance(formats.FORMATS[TARGET], formats.Integer):
+        return i64 if "i64" in (SOURCE, TARGET) else i32
+    return f32
 
 
 def emit_copy(SOURCE: str = "f32", TARGET: str = "f32", WARP: int = 32) -> Function:
@@ -42,13 +45,13 @@ def emit_copy(SOURCE: str = "f32", TARGET: str = "f32", WARP: int = 32) -> Funct
 
 
 def _wide(k: Kernel, x: Value, SOURCE: str, C: Type) -> Value:
-    if SOURCE in ("f64", "f32", "i32"):
+    if SOURCE in WORDS:
         return k.cast(x, C)
     return k.cast(widened(k, x, SOURCE, f32 if C == f64 else C), C)
 
 
 def _narrow(k: Kernel, x: Value, TARGET: str) -> Value:
-    if TARGET in ("f64", "f32", "i32"):
+    if TARGET in WORDS:
         return k.cast(x, memory_type(TARGET))
     x = k.cast(x, f32) if x.type == f64 else x
     return narrowed(k, k.pack(x, x), TARGET)[0]                 # elements of vectors are bits, not indices

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-from tilewright.ir import Kernel, Value, i64, vec
+from tilewright.ir import Kernel, Type, Value, i64, vec
 from tilewright.kernels.gpu.fused import Fused, Loaded, rounded
 from tilewright.kernels.gpu.scales import Scales
 from tilewright.kernels.narrow import scaled, widened
@@ -36,12 +36,13 @@ class Out:
     scales      of rows and columns, which multiply sums in their own type: alpha and beta have it, too
     fused       the epilogue; None leaves the numbers as they are
     PAIRS       the chip rounds two f32 to f16 or bf16 at once (`Kernel.round_pair`)
+    alpha, beta None: there are none, and sums are combined by something else than addition
     """
     k: Kernel
     m: Value
     n: Value
-    alpha: Value
-    beta: Value
+    alpha: Value | None
+    beta: Value | None
     c: Value
     ldc: Value
     FORMAT: str
@@ -53,12 +54,12 @@ class Out:
 
     @classmethod
     def of(cls, k: Kernel, g: SimpleNamespace, FORMAT: str, VECTOR: int = 1, *, ALIGNED: bool = True,
-           SCALED: bool = False, PAIRS: bool = False, EPILOGUE: str = "") -> Out:
+           SCALED: bool = False, PAIRS: bool = False, EPILOGUE: str = "", SUMS: Type | None = None) -> Out:
         """That of a kernel with the arguments g, by name; of a batch that of the workgroup's matrix. SCALED: scales are
-        among the arguments, and multiply sums."""
+        among the arguments, and multiply sums. SUMS: the type of the sums, if it is not that of alpha."""
         c = g.c if g.matrix is None else g.c + k.cast(g.matrix, i64)*g.stride_c
         scales = Scales.of(k, g) if SCALED else None
-        fused = Fused.of(k, g, EPILOGUE, FORMAT, VECTOR, g.alpha.type, PAIRS)
+        fused = Fused.of(k, g, EPILOGUE, FORMAT, VECTOR, SUMS or g.alpha.type, PAIRS)
         return cls(k, g.m, g.n, g.alpha, g.beta, c, g.ldc, FORMAT, VECTOR, ALIGNED, scales, fused, PAIRS)
 
     def store(self, runs: Callable[[], Iterable[Run]]) -> None:
@@ -75,7 +76,7 @@ class Out:
 
     def cases_of_beta(self, each: Callable[[bool], None]) -> None:
         """each(read_c): without C where beta is 0, otherwise with it. A C of pairs is not added to sums."""
-        if self.EACH > 1:
+        if self.EACH > 1 or self.beta is None:
             each(False)
             return
         with self.k.when(self.beta == 0):
@@ -101,7 +102,7 @@ class Out:
         scales. `by`: those of the row and of the columns, if they have been read."""
         if self.scales:
             sums = self.scales.times(sums, *by) if by else self.scales.applied(sums, row, column)
-        return [scaled(self.k, x, self.alpha) for x in sums]
+        return sums if self.alpha is None else [scaled(self.k, x, self.alpha) for x in sums]
 
     def put(self, row: Value, column: Value, values: list[Value], read_c: bool, inside: Value | None,
             at: Value | None = None) -> None:
@@ -122,6 +123,7 @@ class Out:
         operands that are `loaded` or not."""
         k, width, KEPT, T = self.k, len(values), self.c.type.element, values[0].type
         if read_c:
+            assert self.beta is not None
             at = self.row(row) + column if at is None else at
             old = k.load(at, vec(KEPT, width), align=self._align, mask=inside)
             if KEPT != T:

@@ -19,7 +19,7 @@ from typing import Any
 
 from tilewright.expressions.epilogue import Epilogue, Read
 from tilewright.formats import FORMATS, Float
-from tilewright.ir import Kernel, Type, Value, bf16, f16, f32, i32, i64, ptr, vec
+from tilewright.ir import Kernel, Type, Value, bf16, f16, f32, f64, i32, i64, ptr, vec
 from tilewright.kernels.expression import recorded
 from tilewright.kernels.narrow import memory_type, narrowed, widened
 
@@ -83,7 +83,7 @@ class Fused:
     """The epilogue of an m x n product. Beyond its edges, where nothing is stored, operands' last elements are read.
 
     VECTOR      elements that are loaded or stored at once: n is a multiple of it, of pairs twice as much
-    FLOAT       of the expression's floats
+    FLOAT, INT  of the expression's floats and ints
     operands    where each begins, and its leading dimension
     others      where further results begin, their leading dimension and format
     """
@@ -94,6 +94,7 @@ class Fused:
     OUT: str
     VECTOR: int
     FLOAT: Type
+    INT: Type
     ROUND_PAIR: bool
     operands: dict[str, tuple[Value, Value | None]]
     others: dict[int, tuple[Value, Value, str]]
@@ -118,7 +119,8 @@ class Fused:
         operands = {x.name: (place(x.parameter), getattr(g, f"ld_{x.parameter}", None)) for x in epilogue.operands}
         stored = {i: (place(f"c{i}"), getattr(g, f"ldc{i}"), epilogue.results[i]) for i in others(epilogue)}
         return cls(k, epilogue, g.m, g.n // 2 if count == 2 else g.n, OUT, VECTOR // count,
-                   SUMS if SUMS.is_float else f32, ROUND_PAIR, operands, stored)
+                   SUMS if SUMS.is_float else f64 if SUMS == i64 else f32, SUMS if SUMS == i64 else i32, ROUND_PAIR,
+                   operands, stored)
 
     @property
     def COUNT(self) -> int:
@@ -150,7 +152,7 @@ class Fused:
         return [k.load(pointer + at, vec(pointer.type.element, STEP)) for at in places]
 
     def _wide(self, x: Read, vectors: list[Value]) -> list[Value]:
-        T, numbers = i32 if self.epilogue.kinds[x.name] == "int" else self.FLOAT, list[Value]()
+        T, numbers = self.INT if self.epilogue.kinds[x.name] == "int" else self.FLOAT, list[Value]()
         for vector in vectors:
             wide = vector if memory_type(x.format) == T else widened(self.k, vector, x.format, T)
             numbers += [wide[e] for e in range(wide.type.length)] if wide.type.length > 1 else [wide]
@@ -172,7 +174,7 @@ class Fused:
         else:                               # integers that are data: elements of vectors are bits, not indices
             LANES = max(WIDTH, 2)
             wide = {name: k.pack(*(x[e % len(x)] for e in range(LANES))) for name, x in inputs.items()}
-            numbers = [[each[e] for e in range(WIDTH)] for each in recorded(k, expression, wide, self.FLOAT)]
+            numbers = [[each[e] for e in range(WIDTH)] for each in recorded(k, expression, wide, self.FLOAT, self.INT)]
         for i, (pointer, ld, FORMAT) in self.others.items():
             at = pointer + k.cast(row, i64)*ld + self.column(column)
             k.store(at, rounded(k, self._ready(numbers[i], FORMAT), FORMAT, self.ROUND_PAIR), mask=inside)

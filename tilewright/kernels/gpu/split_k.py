@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tilewright.ir import Kernel, Tile, Type, Value, i32, i64, ptr, vec
+from tilewright.kernels.semiring import Arithmetic
 
 WIDEST = 16             # bytes that a thread moves at once
 
@@ -81,14 +82,16 @@ class Holders:
     holds: Value | None = None          # whether the thread is one of them; None: all are
 
 
-def finish(k: Kernel, acc: Tile, parts: Parts, holders: Holders, write: Callable[[], None]) -> None:
+def finish(k: Kernel, acc: Tile, parts: Parts, holders: Holders, write: Callable[[], None],
+           arithmetic: Arithmetic | None = None) -> None:
     """`write` the accumulators where they are sums over all of k: of a divided tile in the last workgroup of its parts,
-    which adds them up in the order of k, so that the result does not depend on which one comes last."""
+    which adds them up in the order of k, so that the result does not depend on which one comes last. `arithmetic`: what
+    stands for the addition."""
     def by_holders() -> Any:
         return nullcontext() if holders.holds is None else k.when(holders.holds)
     if parts.workspace is not None:
         with k.when(parts.parts > 1) if parts.TAIL else nullcontext():
-            _sum_parts(k, acc, parts, holders, by_holders, write)
+            _sum_parts(k, acc, parts, holders, by_holders, write, arithmetic)
     if parts.TAIL:
         whole = parts.parts == 1
         with k.when(whole if holders.holds is None else whole & holders.holds):
@@ -121,12 +124,12 @@ def finish_by_warp(k: Kernel, accs: Sequence[Tile], parts: Parts, lane: Value, w
 
 
 def _sum_parts(k: Kernel, acc: Tile, parts: Parts, holders: Holders, by_holders: Callable[[], Any],
-               write: Callable[[], None]) -> None:
+               write: Callable[[], None], arithmetic: Arithmetic | None) -> None:
     """Each workgroup stores its accumulators, fences, synchronises, then increments the tile's counter. The one that
     reads parts - 1 therefore sees the accumulators of all parts; the second fence keeps its loads after the increment.
     """
     arrived = k.smem("arrived", (1,), i32)
-    sums = _Sums(k, [acc], parts, holders.slot, holders.SLOTS)
+    sums = _Sums(k, [acc], parts, holders.slot, holders.SLOTS, arithmetic=arithmetic)
     with by_holders():
         sums.leave()
         k.fence_device()
@@ -147,13 +150,14 @@ class _Sums:
     """A thread's accumulators in the workspace: one of SLOTS threads that have so many. PACKED: registers of one number
     are stored as vectors."""
 
-    def __init__(self, k: Kernel, accs: Sequence[Tile], parts: Parts, slot: Value, SLOTS: int, PACKED: bool = False
-                 ) -> None:
+    def __init__(self, k: Kernel, accs: Sequence[Tile], parts: Parts, slot: Value, SLOTS: int, PACKED: bool = False,
+                 arithmetic: Arithmetic | None = None) -> None:
         assert parts.workspace is not None
         assert parts.counters is not None
         self.k, self.parts, self.slot, self.SLOTS = k, parts, slot, SLOTS
         self.workspace, self.counter = parts.workspace, parts.counters + parts.counter
         self.T = self.workspace.type.element
+        self.arithmetic = arithmetic or Arithmetic(k, self.T)
         type, most = accs[0].type, WIDEST // self.T.bytes
         registers = [(acc, ij) for acc in accs for ij in acc.registers]
         TOGETHER = most if PACKED and type.length == 1 else 1          # registers of a vector, or vectors of one
@@ -189,7 +193,7 @@ class _Sums:
             first, stop = k.select(of_two, 1 - p.part, 0), k.select(of_two, 2 - p.part, p.parts)
         for group in self.groups:
             for acc, ij in group:
-                zero = k.constant(acc.type, 0)
+                zero = k.constant(acc.type, *self.arithmetic.first)
                 acc[ij] = k.select(of_two, acc[ij], zero) if two else zero
         with k.loop(stop, start=first) as part:
             for group, places in self._vectors(part):
@@ -197,4 +201,5 @@ class _Sums:
                 while len(found) > 1:
                     found = [k.shuffle(x, y, range(2*x.type.length)) for x, y in zip(found[::2], found[1::2])]
                 for e, (acc, ij) in enumerate(group):
-                    acc[ij] = acc[ij] + (found[0] if len(group) == 1 else found[0][e])
+                    other = found[0] if len(group) == 1 else found[0][e]
+                    acc[ij], = self.arithmetic.combined((acc[ij],), (other,))

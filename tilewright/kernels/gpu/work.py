@@ -19,20 +19,22 @@ from tilewright.kernels.gpu.split_k import Parts, Split
 
 
 def parameters(SUMS: Type, A: Type, B: Type, C: Type, split: Split, SCALES: Type | None = None, BATCH: bool = False,
-               BLOCKS: int = 0, SPLIT: str = "", WHEN: str = "", EPILOGUE: str = "") -> dict[str, Any]:
+               BLOCKS: int = 0, SPLIT: str = "", WHEN: str = "", EPILOGUE: str = "", LINEAR: bool = True
+               ) -> dict[str, Any]:
     """The parameters of C[m, n] = alpha * A @ B + beta * C, in the order of a launch. SUMS: the type in which products
     are added up. SCALES: of each operand, see gpu/scales.py, as for BLOCKS; alpha and beta have this type, unless it is
     one of bits.
     BATCH: of `batch` such products, from one matrix of each operand to the next stride_a, stride_b and stride_c
     elements; 0 where all products have the same matrix. SPLIT: operands are terms (rewrite.py), from one to the next
-    plane_a and plane_b elements. WHEN: see `arguments`. EPILOGUE: see fused.py."""
+    plane_a and plane_b elements. WHEN: see `arguments`. EPILOGUE: see fused.py. LINEAR: there are alpha and beta."""
     scales = scales_of(SCALES, BATCH, BLOCKS) if SCALES else {}
     apart = {"batch": i32, "stride_a": i64, "stride_b": i64, "stride_c": i64} if BATCH else {}
     planes: dict[str, Any] = {"plane_a": i64, "plane_b": i64} if SPLIT else {}
     special: dict[str, Any] = {"special": ptr(i32)} if WHEN else {}
     factor = SCALES if SCALES and SCALES.is_float else SUMS
-    return {"m": i32, "n": i32, "k": i32, "alpha": factor, "a": ptr(A), "lda": i64, "b": ptr(B), "ldb": i64, **scales,
-            "beta": factor, "c": ptr(C), "ldc": i64, **apart, **planes, **special, **fused.parameters(EPILOGUE, BATCH),
+    alpha, beta = ({name: factor} if LINEAR else {} for name in ("alpha", "beta"))
+    return {"m": i32, "n": i32, "k": i32, **alpha, "a": ptr(A), "lda": i64, "b": ptr(B), "ldb": i64, **scales,
+            **beta, "c": ptr(C), "ldc": i64, **apart, **planes, **special, **fused.parameters(EPILOGUE, BATCH),
             **split.parameters(SUMS)}
 
 
@@ -45,7 +47,8 @@ def arguments(k: Kernel, WHEN: str = "") -> SimpleNamespace:
         found = k.load(dict(k.function.params)["special"])
         with k.when(found != 0 if WHEN == "split" else found == 0):
             k.ret()
-    return SimpleNamespace(**dict.fromkeys(("batch", "matrix", "plane_a", "plane_b")) | dict(k.function.params))
+    perhaps = "alpha", "beta", "batch", "matrix", "plane_a", "plane_b"
+    return SimpleNamespace(**dict.fromkeys(perhaps) | dict(k.function.params))
 
 
 def in_matrix(k: Kernel, g: SimpleNamespace, tile: Value, tiles: Callable[[], Value]) -> Value:

@@ -188,22 +188,37 @@ class SmemOperand:
                 else:
                     k.store(at, vector)
 
+    def fill(self, smem: Value, steps: Value, number: float) -> None:
+        """What this thread has copied of steps `steps` ... of the tile at `smem`, which are beyond k: this number in
+        place of 0."""
+        k, V = self.k, self.UNIT
+        apart = 1 if self.inner_k else self.ROW
+        with first_threads(k, self.t, self.ACTIVE, self.THREADS):
+            for each in self.passes:
+                at, p = self._at(smem, each), self.thread_p + each.p
+                if self.along_k:
+                    for e in range(V):
+                        k.store(at + e*apart, k.constant(self.T, number), mask=p + e >= steps)
+                else:
+                    k.store(at, k.constant(vec(self.T, V), number), mask=p >= steps)
+
     # ---- shared memory to registers
 
     def after(self, smem: Value, p: Value) -> Value:
         """The tile at `smem` from step p on."""
         return smem + (p if self.inner_k else p*self.ROW)
 
-    def fragment(self, smem: Value, own: Partition, p: int) -> list[Value]:
+    def fragment(self, smem: Value, own: Partition, p: int | Value) -> list[Value]:
         """The lane's vectors for steps p ... p + STEPS - 1 of the tile at `smem`; `values` takes them apart."""
         k, T, V = self.k, self.T, WIDEST // self.T.bytes
         if self.inner_k:
             return [k.load(smem + base*self.ROW + (offset*self.ROW + p), vec(T, V)) for base, offset in own.elements]
-        return [k.load(smem + piece.base + (piece.offset + p*self.ROW), vec(T, piece.width)) for piece in own.pieces]
+        return [k.load(smem + piece.base + (p*self.ROW + piece.offset), vec(T, piece.width)) for piece in own.pieces]
 
-    def values(self, fragment: list[Value], p: int) -> list[Value]:
-        """The lane's elements at step p."""
+    def values(self, fragment: list[Value], p: int | Value) -> list[Value]:
+        """The lane's elements at step p, which is known where vectors have several."""
         if self.inner_k:
+            assert isinstance(p, int)
             return [vector[p % self.STEPS] for vector in fragment]
         return [x[e] if x.type.length > 1 else x for x in fragment for e in range(x.type.length)]
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
 from tilewright.ir import Kernel, Value, i32
 
@@ -35,16 +35,18 @@ class Stream(Protocol):
 
     def request(self, smem: Value, steps: Value | None = None) -> None: ...     # begin to bring the next tile
     def store_to_smem(self, smem: Value) -> None: ...                           # what did not come there by itself
+    def fill(self, smem: Value, steps: Value, number: float) -> None: ...       # beyond k, in place of 0
 
 
 class Products(Protocol):
     """What is multiplied of a tile."""
     STEPS: int                              # of a tile, for this thread
 
-    def read(self, stage: Value, step: int, before: Fragments | None = None) -> Fragments:
-        """The operands of a step of the tile in this stage. `before`: those of the step before in the same tile."""
+    def read(self, stage: Value, step: Any, before: Fragments | None = None) -> Fragments:
+        """The operands of a step of the tile in this stage. `before`: those of the step before in the same tile. In a
+        loop over steps a step is a value."""
 
-    def multiply(self, fragments: Fragments, step: int) -> None: ...
+    def multiply(self, fragments: Fragments, step: Any) -> None: ...
     def accumulating(self, tile: Value) -> AbstractContextManager[None]: ...    # around the products of a tile
 
 
@@ -54,14 +56,15 @@ class Ring:
     ASYNC   copies are asynchronous; else STAGES is 2
     EARLY   copies through registers begin before the first product of a tile; else ptxas begins them when it likes,
             often just before they are stored, where all threads wait for them
+    PAD     what is multiplied beyond k, a number for each stream; 0, as it is copied, changes no sum of products
     READ    what a tile's second step multiplies is read before copies begin, which otherwise have all ports of shared
             memory just then: tensor cores wait for it
     """
 
     def __init__(self, k: Kernel, streams: Sequence[Stream], smem: Value, tiles: Value, short: Value, *, STAGES: int,
-                 ASYNC: bool = True, EARLY: bool = False, READ: bool = False) -> None:
+                 ASYNC: bool = True, EARLY: bool = False, READ: bool = False, PAD: Sequence[float] = ()) -> None:
         self.k, self.streams, self.smem, self.tiles, self.short = k, streams, smem, tiles, short
-        self.STAGES, self.ASYNC, self.EARLY, self.READ = STAGES, ASYNC, EARLY, READ
+        self.STAGES, self.ASYNC, self.EARLY, self.READ, self.PAD = STAGES, ASYNC, EARLY, READ, PAD
         self.STAGE = sum(x.SIZE for x in streams)
 
     def places(self, stage: Value | int) -> list[Value]:
@@ -71,8 +74,8 @@ class Ring:
             at.append(at[-1] + x.SIZE)
         return at
 
-    def run(self, products: Products) -> None:
-        """Multiply all tiles."""
+    def run(self, products: Products, UNROLLED: int = 0) -> None:
+        """Multiply all tiles. UNROLLED: steps of a tile that are in the code, in a loop over its steps; 0: all are."""
         k, LAST = self.k, products.STEPS - 1
         FIRST = not self.READ or LAST == 0                      # copies, before any reads
         self._begin()
@@ -84,23 +87,44 @@ class Ring:
             free = k.select(now == 0, k.constant(i32, self.STAGES - 1), now - 1)
             if FIRST:
                 self._request(tile + (self.STAGES - 1), free)
-            current = carried.get()
-            with products.accumulating(tile):
-                for step in range(products.STEPS):
-                    if step < LAST:
-                        following = products.read(now, step + 1, current)
-                    else:
-                        self._arrive(tile + 1, after)
-                        after = k.select(tile + 1 < self.tiles, after, now)     # there is no next one: read anything
-                        following = products.read(after, 0)
-                    if step == 0 and not FIRST:
-                        self._request(tile + (self.STAGES - 1), free)
-                    products.multiply(current, step)
-                    current = following
-            carried.set(current)
+            if 0 < UNROLLED < products.STEPS:
+                self._multiply_in_rounds(products, carried, tile, now, after, UNROLLED)
+            else:
+                current = carried.get()
+                with products.accumulating(tile):
+                    for step in range(products.STEPS):
+                        if step < LAST:
+                            following = products.read(now, step + 1, current)
+                        else:
+                            self._arrive(tile + 1, after)
+                            after = k.select(tile + 1 < self.tiles, after, now)     # no next one: read anything
+                            following = products.read(after, 0)
+                        if step == 0 and not FIRST:
+                            self._request(tile + (self.STAGES - 1), free)
+                        products.multiply(current, step)
+                        current = following
+                carried.set(current)
             stage.set(after)
         if self.ASYNC:
             k.cp_async_wait(0)
+
+    def _multiply_in_rounds(self, products: Products, carried: Carried, tile: Value, now: Value, after: Value,
+                            UNROLLED: int) -> None:
+        """The products of a tile of which the first step's operands are there, by a loop that is not unrolled."""
+        k, STEPS = self.k, products.STEPS
+        with products.accumulating(tile), k.loop(STEPS, step=UNROLLED, unroll=False) as first:
+            current, last = carried.get(), first == STEPS - UNROLLED
+            for step in range(UNROLLED):
+                if step + 1 < UNROLLED:
+                    following = products.read(now, first + (step + 1))
+                else:
+                    with k.when(last):
+                        self._arrive(tile + 1, after)
+                    there = k.select(last & (tile + 1 < self.tiles), after, now)
+                    following = products.read(there, k.select(last, k.constant(i32, 0), first + UNROLLED))
+                products.multiply(current, first + step)
+                current = following
+            carried.set(current)
 
     def _begin(self) -> None:
         """Tile 0 is there, STAGES - 2 others are on their way. Without k, tile 0 is zeros."""
@@ -117,6 +141,9 @@ class Ring:
             k.cp_async_wait(self.STAGES - 2)
         for x, at in zip(self.streams, first):
             x.store_to_smem(at)
+        for x, at, number in zip(self.streams, first, self.PAD):
+            if number:
+                x.fill(at, self.short, number)
         k.barrier()
 
     def _request(self, tile: Value, stage: Value) -> None:

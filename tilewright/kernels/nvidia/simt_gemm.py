@@ -8,11 +8,13 @@ are being loaded. Then result.py stores C by way of gpu/epilogue.py.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from typing import Any
 
-from tilewright.ir import Function, Kernel, Tile, Value, f32, f64
+from tilewright.ir import Function, Kernel, Tile, Value, f32, f64, i32, i64
+from tilewright.kernels import semiring
+from tilewright.kernels.gpu import fused
 from tilewright.kernels.gpu.epilogue import Out
-from tilewright.kernels.gpu.fused import pointers, suffix
 from tilewright.kernels.gpu.scales import POINTERS
 from tilewright.kernels.gpu.split_k import Split
 from tilewright.kernels.gpu.work import arguments, parameters, share
@@ -21,8 +23,13 @@ from tilewright.kernels.nvidia import result
 from tilewright.kernels.nvidia.operand import WIDEST, SmemOperand
 from tilewright.kernels.nvidia.result import Partition, Result, Staging, lane_grid, partition
 from tilewright.kernels.nvidia.ring import Fragments, Ring
+from tilewright.plans import semirings
 
-TYPES = {"f32": f32, "f64": f64}
+STEPS_MOST = 1 << 16        # of any tile of k
+MOST_CODE = 2048            # instructions of a main loop; what is more than that misses the instruction cache
+FILE = 65536                # registers of a multiprocessor
+MOST_REGISTERS = 224        # of a thread, for terms of a semiring: with more ptxas moves so many that some are spilled
+TYPES = {"f32": f32, "f64": f64, "i32": i32, "i64": i64}
 
 
 def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K: int = 16,
@@ -30,7 +37,7 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
                    STAGES: int = 3, ASYNC: bool = True, TRANSPOSE: bool = True, VECTOR: int = 4, VECTOR_C: int = 0,
                    SPLIT_K: int = 1, TAIL: bool = False, GROUP_M: int = 8, ORDER: str = "rows", REGISTERS: int = 0,
                    EARLY: bool = False, BATCH: bool = False, OUT: str = "", SCALED: bool = False,
-                   WHEN: str = "", EPILOGUE: str = "") -> Function:
+                   WHEN: str = "", EPILOGUE: str = "", SEMIRING: str = "") -> Function:
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C.
 
     LAYOUT      "n" or "t" for A and for B: [m, k] or [k, m], [k, n] or [n, k]
@@ -49,6 +56,8 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     SCALED      scales multiply sums: see gpu/scales.py
     WHEN        see work.arguments
     EPILOGUE    the text of an expressions.epilogue.Epilogue: see gpu/fused.py
+    SEMIRING    the text of an expressions.semiring.Semiring: what stands for multiplication and addition, of integers
+                too. There are no alpha and beta then
     """
     T, V, split = TYPES[DTYPE], WIDEST // TYPES[DTYPE].bytes, Split(SPLIT_K, TAIL)
     LANES_M, LANES_N, WARPS = WARP_M // THREAD_M, WARP_N // THREAD_N, CTA_M // WARP_M * (CTA_N // WARP_N)
@@ -57,15 +66,17 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
             f"_v{VECTOR}_k{SLICES}x{'tail' if TAIL else SPLIT_K}_{'async' if ASYNC else 'regs'}"
             f"{'' if TRANSPOSE else '_along'}{'_early' if EARLY else ''}{'_batch' if BATCH else ''}"
             f"{f'_c{VECTOR_C}' if VECTOR_C else ''}{f'_{OUT}' if OUT else ''}{'_scaled' if SCALED else ''}"
-            f"{f'_when_{WHEN}' if WHEN else ''}{suffix(EPILOGUE)}")
+            f"{f'_when_{WHEN}' if WHEN else ''}{fused.suffix(EPILOGUE)}{semiring.suffix(SEMIRING)}")
     staged = 0 if ASYNC else (CTA_M + CTA_N)*CTA_K // THREADS          # elements of a thread, to shared memory
     fragments = sum(own * (1 if TRANSPOSE or not along_k else V) for own, along_k in (
         (THREAD_M, LAYOUT[0] == "n"), (THREAD_N, LAYOUT[1] == "t")))
-    limit = registers(THREAD_M*THREAD_N, fragments, staged, T.bytes)
+    limit = registers(THREAD_M*THREAD_N, fragments, staged + semirings.in_flight(SEMIRING), T.bytes)
+    if SEMIRING:                            # as many terms on their way as cost no CTA of a multiprocessor
+        limit = min(FILE // (THREADS * max(FILE // (THREADS*limit), 1)) // 8 * 8, MOST_REGISTERS)
     k = Kernel(name, threads=THREADS, max_registers=REGISTERS or limit,
-               noalias=POINTERS + pointers(EPILOGUE) if split.divided else True,
+               noalias=POINTERS + fused.pointers(EPILOGUE) if split.divided else True,
                **parameters(T, T, T, memory_type(OUT or DTYPE), split, T if SCALED else None, BATCH, WHEN=WHEN,
-                            EPILOGUE=EPILOGUE))
+                            EPILOGUE=EPILOGUE, LINEAR=not SEMIRING))
     g = arguments(k, WHEN)
     work = share(k, g, split, CTA_M=CTA_M, CTA_N=CTA_N, CTA_K=CTA_K, WARP_M=WARP_M, WARP_N=WARP_N, GROUP_M=GROUP_M,
                  SLICES=SLICES)
@@ -88,36 +99,48 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     a.begin(work.t, work.i0, g.m, work.k_first)
     b.begin(work.t, work.j0, g.n, work.k_first)
 
-    ring = Ring(k, (a, b), smem, work.tiles, work.short, STAGES=STAGES, ASYNC=ASYNC, EARLY=EARLY)
-    products = OuterProducts(k, ring, (a, b), (rows, columns), k.tile(THREAD_M, THREAD_N, T), work.slice,
-                             CTA_K // SLICES, ORDER)
-    ring.run(products)
+    arithmetic = semiring.Arithmetic.of(k, T, SEMIRING)
+    pad = semiring.neutral(SEMIRING, T) if SEMIRING else (0, 0)
+    ring = Ring(k, (a, b), smem, work.tiles, work.short, STAGES=STAGES, ASYNC=ASYNC, EARLY=EARLY, PAD=pad or (0, 0))
+    products = OuterProducts(k, ring, (a, b), (rows, columns), k.tile(THREAD_M, THREAD_N, T, zero=not SEMIRING),
+                             work.slice, CTA_K // SLICES, ORDER, arithmetic, GUARDED=pad is None,
+                             UNROLLED=unrolled(SEMIRING, THREAD_M*THREAD_N, CTA_K // SLICES) if TRANSPOSE else 0)
+    ring.run(products, products.UNROLLED)
     staging = Staging(smem + work.t // 32*STAGING, lane_m,
                       lambda r: partition(work.i1, r, LANES_M, THREAD_M, wide_m),
                       partition(k.constant(work.lane.type, 0), lane_n, LANES_N, THREAD_N, wide_n),
                       WARP_N) if STAGED else None
     holders = result.holders(work, 32*WARPS)
     if SLICES > 1:
-        result.add_slices(k, products.acc, smem, work, SLICES, holders)
-    out = Out.of(k, g, OUT or DTYPE, VECTOR_C or VECTOR, SCALED=SCALED, EPILOGUE=EPILOGUE)
-    result.store(k, work, out, Result(products.acc, rows, columns), holders, staging)
+        result.add_slices(k, products.acc, smem, work, SLICES, holders, arithmetic)
+    out = Out.of(k, g, OUT or DTYPE, VECTOR_C or VECTOR, SCALED=SCALED, EPILOGUE=EPILOGUE, SUMS=T)
+    result.store(k, work, out, Result(products.acc, rows, columns), holders, staging, arithmetic)
     return k.function
 
 
 class OuterProducts:
-    """acc[i, j] += A[row i, p] * B[p, column j] for STEPS steps p of each tile, those of this slice."""
+    """acc[i, j] += A[row i, p] * B[p, column j] for STEPS steps p of each tile, those of this slice; or what else the
+    arithmetic is.
+
+    GUARDED     what is beyond k in the first tile would change sums, whatever it is, and is passed over
+    UNROLLED    see ring.Ring.run
+    """
 
     def __init__(self, k: Kernel, ring: Ring, operands: Sequence[SmemOperand], own: Sequence[Partition], acc: Tile,
-                 slice: Value | None, STEPS: int, ORDER: str) -> None:
+                 slice: Value | None, STEPS: int, ORDER: str, arithmetic: semiring.Arithmetic, GUARDED: bool,
+                 UNROLLED: int) -> None:
         self.k, self.ring, self.operands, self.own, self.acc = k, ring, operands, own, acc
-        self.slice, self.STEPS = slice, STEPS
+        self.slice, self.STEPS, self.arithmetic, self.GUARDED = slice, STEPS, arithmetic, GUARDED
+        self.UNROLLED = UNROLLED
         self.order = [*serpentine(acc.rows, acc.cols, ORDER)]
+        for ij in acc.registers if arithmetic.semiring else ():
+            acc[ij], = arithmetic.first
 
-    def read(self, stage: Value, step: int, before: Fragments | None = None) -> Fragments:
+    def read(self, stage: Value, step: int | Value, before: Fragments | None = None) -> Fragments:
         """Vectors along k have several steps: they stay."""
         found = []
         for index, (x, at) in enumerate(zip(self.operands, self.ring.places(stage))):
-            if before and step % x.STEPS:
+            if before and isinstance(step, int) and step % x.STEPS:
                 found.append(before[index])
                 continue
             if self.slice is not None:
@@ -127,15 +150,32 @@ class OuterProducts:
 
     @contextmanager
     def accumulating(self, tile: Value) -> Iterator[None]:
+        if self.GUARDED:
+            first = 0 if self.slice is None else self.slice*self.STEPS
+            self.left = self.k.select(tile == 0, self.ring.short, self.k.constant(i32, STEPS_MOST)) - first
+        if self.GUARDED or self.UNROLLED:
+            yield
+            return
         self.c_reg = {ij: self.acc[ij] for ij in self.acc.registers}
         yield
         for ij, value in self.c_reg.items():
             self.acc[ij] = value
 
-    def multiply(self, fragments: Fragments, step: int) -> None:
+    def multiply(self, fragments: Fragments, step: int | Value) -> None:
         a_reg, b_reg = (x.values(vectors, step) for x, vectors in zip(self.operands, fragments))
-        for i, j in self.order:
-            self.c_reg[i, j] = self.k.fma(a_reg[i], b_reg[j], self.c_reg[i, j])
+        with self.k.when(self.left > step) if self.GUARDED else nullcontext():
+            to: Any = self.acc if self.GUARDED or self.UNROLLED else self.c_reg
+            for i, j in self.order:
+                to[i, j], = self.arithmetic.step(a_reg[i], b_reg[j], (to[i, j],))
+
+
+def unrolled(SEMIRING: str, SUMS: int, STEPS: int) -> int:
+    """Steps of k in the code, of STEPS, for so many sums in a thread; 0: all."""
+    each = semirings.instructions(SEMIRING) if SEMIRING else 0
+    if not SEMIRING or (each <= semirings.SHORT and SUMS*each*STEPS <= MOST_CODE):
+        return 0
+    most = MOST_CODE // (SUMS*each) if each <= semirings.SHORT else 1
+    return next((count for count in range(most, 1, -1) if STEPS % count == 0), 1)
 
 
 def serpentine(rows: int, columns: int, ORDER: str) -> Iterator[tuple[int, int]]:

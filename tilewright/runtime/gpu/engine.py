@@ -62,12 +62,12 @@ class Engine:
 
     # ---- arrays in the GPUs' memory
 
-    def repeated(self, library: Library, a: Any, b: Any, out: Any, alpha: Any, plan: Any) -> Any:
+    def repeated(self, library: Library, a: Any, b: Any, out: Any, alpha: Any, plan: Any, semiring: Any = None) -> Any:
         """alpha * a @ b, into out or a new array, if it differs from an earlier product in addresses only; else None,
-        and nothing is done. `library` is that of one of them."""
+        and nothing is done. `library` is that of one of them; for `semiring` see fast_path.signature."""
         if not alpha or not _is_plain(alpha):
             return None
-        asked = fast_path.signature(library, a, b, out, plan)
+        asked = fast_path.signature(library, a, b, out, plan, semiring)
         return None if asked is None else fast_path.multiply(library, asked, a, out, float(alpha))
 
     def repeated_fused(self, library: Library, a: Any, b: Any, out: Any, alpha: Any, epilogue: Any, operands: Any,
@@ -78,12 +78,20 @@ class Engine:
         asked = fast_path.fused_signature(library, a, b, out, epilogue, operands, options)
         return asked, None if asked is None else fast_path.multiply_fused(library, asked, a, out, float(alpha))
 
-    def matmul(self, call: Call, asked: fast_path.Asked | None = None) -> Any:
+    def shadows(self, library: Library, **named: Any) -> list[Any]:
+        """Of arrays by their names in messages, some of which may be None."""
+        given = {name: x for name, x in named.items() if x is not None}
+        operands.library_of_all(**given)
+        stream = library.stream(next(iter(given.values())), operands.same_device(library, **given))
+        looks = {name: library.look(x, name, stream, name == "out") for name, x in given.items()}
+        return [looks[name].shadow if name in looks else None for name in named]
+
+    def matmul(self, call: Call, asked: fast_path.Asked | None = None, known_by: Any = None) -> Any:
         """The call's product, for arrays of one library on one device: the shapes, dtypes and errors of matmul.
 
         It runs on the stream that is the caller's at the moment, and the result is an array of the caller's library.
         c may be a number. `threads` has no meaning here. `asked`: of fast_path, if a call like this with an epilogue
-        may be remembered.
+        may be remembered. `known_by`: see fast_path.signature, of a call that is plain but for its semiring.
         """
         arguments.refuse(f"on {self.platform.name}s",
                          algorithm=call.algorithm if self.platform is HIP else None, prologue_a=call.prologue_a,
@@ -108,6 +116,8 @@ class Engine:
         try:
             call, blocked = blocks.taken(run, call, looks)
             a, b = self._operands(run, call, looks, blocked)
+            if call.semiring is not None:
+                a, b = (x.view(np.int8) if x.dtype == bool else x for x in (a, b))
             if call.epilogue is not None:
                 results = fused_products.product(run, library, call, looks, a, b, None if blocked else asked)
                 if library.waits:
@@ -123,8 +133,8 @@ class Engine:
             new = multiplied(run, library, product, call.out_name, *factors, blocked=pair)
             if library.waits:
                 run.synchronize()
-            if plain and not blocked and not call.beta and _is_plain(call.alpha):
-                like = fast_path.signature(library, call.a, call.b, call.out, call.plan)
+            if (plain or known_by is not None) and not blocked and not call.beta and _is_plain(call.alpha):
+                like = fast_path.signature(library, call.a, call.b, call.out, call.plan, known_by)
                 if like is not None and len(run.steps) == 1 and run.steps[0]:
                     fast_path.remember(like[0], product.user_shape, *run.steps[0])
         finally:
@@ -158,11 +168,11 @@ class Engine:
         target = (on or self.driver.device()).target
         sums = scaling.sums_of(p.a, p.b) if scaled and p.sums != arguments.F64 else p.sums
         named = {name: format_of(x) for name, x in given.items()} | dict(zip("ab", operands or ()))
-        names = plans.taken(target, named, format_of(sums), in_memory, scaled)
+        names = plans.taken(target, named, format_of(sums), in_memory, scaled, semiring=p.semiring)
         return [arguments.F32 if name in BLOCK_FORMATS else formats.FORMATS[name].dtype for name in names]
 
     def gemm(self, a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0, *, threads: int | None = None,
-             plan: Any = None) -> None:
+             plan: Any = None, semiring: str = "") -> None:
         """As tilewright.runtime.cpu.engine.gemm, for stacks of matrices too."""
         if a.shape[-1] == 0 or alpha == 0:
             c[...] = c * c.dtype.type(beta) if beta else 0
@@ -170,7 +180,7 @@ class Engine:
         run = self.run(0, self.platform.default_stream, plan)
         try:
             on_device = run.uploaded(c) if beta else run.temporary(c.shape, c.dtype)
-            run.multiply(run.uploaded(a), run.uploaded(b), on_device, alpha, beta)
+            run.multiply(run.uploaded(a), run.uploaded(b), on_device, alpha, beta, semiring=semiring)
             product = np.empty(c.shape, c.dtype)
             run.download(on_device, product)
         finally:
@@ -197,7 +207,7 @@ class Engine:
              scale_a: Any = None, scale_b: Any = None, operands_of: Mapping[str, Any] | None = None,
              outs: Sequence[Any] = ()) -> Bound:
         """As compiled.base.CompiledGemm.bind."""
-        self._check(kernel, a, b, out, beta)
+        self._check(kernel, a, b, out, alpha, beta)
         scaled = kernel.problem.a in BLOCK_FORMATS
         factors = scales.of_kernel(kernel.problem, scale_a, scale_b)
         given = blocks.in_memory(a, b) if scaled else {"a": a, "b": b}
@@ -224,7 +234,7 @@ class Engine:
             bound()
             found = bound.finished(next((x for x in (*given.values(), out) if x is not None), None))
             return (found, *bound.outs) if bound.outs else found
-        self._check(kernel, a, b, out, beta, allowed=f"a NumPy array or an array in {self.platform.memory}")
+        self._check(kernel, a, b, out, alpha, beta, allowed=f"a NumPy array or an array in {self.platform.memory}")
         if kernel.inner is not kernel:
             found = self.call(kernel.inner, *kernel.converted(a, b, out if beta else None), alpha=alpha, beta=beta,
                               scale_a=scale_a, scale_b=scale_b)
@@ -248,12 +258,13 @@ class Engine:
         np.copyto(out, product)
         return (out, *more) if more else out
 
-    def _check(self, kernel: Any, a: Any, b: Any, out: Any, beta: float, allowed: str = "") -> None:
-        """TypeError or ValueError for a missing out, and for operands in the host's memory that the problem does not
-        have. `allowed`: what all operands may be, if all are there."""
+    def _check(self, kernel: Any, a: Any, b: Any, out: Any, alpha: float, beta: float, allowed: str = "") -> None:
+        """TypeError or ValueError for factors, a missing out, and for operands in the host's memory that the problem
+        does not have. `allowed`: what all operands may be, if all are there."""
         if out is None and beta:
             raise ValueError(f"out must be given if beta is not 0, and beta is {float(beta)}")
         p = kernel.problem
+        p.check_factors(alpha, beta)
         for name, x in (("a", a), ("b", b), ("out", out)):
             if (allowed and x is not None) or (name != "out" and p.a in BLOCK_FORMATS):
                 check_operand(name, x, getattr(p, name), p.shapes[name], allowed=allowed, given=kind(x))
@@ -264,17 +275,17 @@ class Engine:
 
     def recipe(self, on: Any, a: Array, b: Array, c: Array, plan: Any, *scaled: Array,
                algorithm: str | None = None, of_blocks: blocks.Formats | None = None,
-               fused: Fused | None = None) -> Recipe:
+               fused: Fused | None = None, semiring: str = "") -> Recipe:
         """For c = alpha * a @ b + beta * c with operands like these, c by rows: matrices, or stacks of them. `scaled`:
         by these scales, as rules.scaling.broadcast gives them. `of_blocks`: a, b and scales are bytes of these.
-        `fused`: an epilogue, its operands, and results beside c."""
+        `fused`: an epilogue, its operands, and results beside c. `semiring`: see problem.Gemm."""
         (m, k), n, letters, stacks = a.shape[-2:], b.shape[-1], letter(a) + letter(b), operands.of_batch(a, b, c)
         kinds, scales_are = (format_of(a.dtype), format_of(b.dtype)), scaling.kind_of(scaled, n)
         if of_blocks is not None:
             letters, scales_are = "nt", ""
             kinds, k = (of_blocks.a, of_blocks.b), of_blocks.k
         problem = Gemm(m, n, k, *kinds, format_of(c.dtype), letters, stacks.get("batch", 1), scales_are,
-                       fused[0] if fused else "")
+                       fused[0] if fused else "", semiring=semiring)
         rows = (x if by == "n" else operands.transposed(x) for x, by in zip((a, b, c), letters + "n"))
         if plan is None:
             shape = plans.by_algorithm(operands.shape_of(problem, on.target, a, b, c), algorithm, on.target)
@@ -352,7 +363,7 @@ def multiplied(run: Run, library: Library, p: Product, out_name: str, *factors: 
     elif pair:
         found = (scales.ready(run, x, p.sums, product) for x in factors)
         pair = scaling.broadcast([*found], p.shape[:-2], *p.sizes)
-    run.multiply(a, b, product, p.alpha, p.beta, *pair, of_blocks=of_blocks)
+    run.multiply(a, b, product, p.alpha, p.beta, *pair, of_blocks=of_blocks, semiring=p.semiring)
     if product is not target:
         run.copy(product if direct else run.typed(product, p.result), target)
     return new

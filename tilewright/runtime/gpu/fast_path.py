@@ -56,9 +56,10 @@ _entries: dict[tuple[Any, ...], Entry] = {}
 _fused: dict[tuple[Any, ...], FusedEntry] = {}
 
 
-def signature(library: Library, a: Any, b: Any, out: Any, plan: Any) -> tuple[tuple[Any, ...], int, int, int] | None:
+def signature(library: Library, a: Any, b: Any, out: Any, plan: Any, semiring: Any = None
+              ) -> tuple[tuple[Any, ...], int, int, int] | None:
     """Of a product of plain arrays of a library: what it has in common with others, and the addresses of a, b and out;
-    0 for one that is to be made. None if arrays are not so plain."""
+    0 for one that is to be made. None if arrays are not so plain. `semiring`: what its function is known by."""
     x, y = library.plain(a), library.plain(b)
     if x is None or y is None:
         return None
@@ -69,7 +70,7 @@ def signature(library: Library, a: Any, b: Any, out: Any, plan: Any) -> tuple[tu
         if z is None:
             return None
         what, at = z
-    key = library, what_a, what_b, what, at_a & ALIGNMENT, at_b & ALIGNMENT, at & ALIGNMENT, plan
+    key = library, what_a, what_b, what, at_a & ALIGNMENT, at_b & ALIGNMENT, at & ALIGNMENT, plan, semiring
     return key, at_a, at_b, at
 
 

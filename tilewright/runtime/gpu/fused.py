@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from tilewright import formats
 from tilewright.expressions.epilogue import ADDED, BETA, DEFAULT, Epilogue, Read, with_scalars
-from tilewright.expressions.program import INDICES
 from tilewright.plans import gpu as plans
+from tilewright.plans import semirings
+from tilewright.plans.epilogues import kinds as computed
 from tilewright.rules import arguments, fusing, shapes
 from tilewright.rules.call import Call, Product, decide
-from tilewright.runtime.gpu import arrays, blocks, epilogues, fast_path
+from tilewright.runtime.gpu import arrays, epilogues, fast_path
 from tilewright.runtime.gpu.operands import address, format_of, letter
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a:
     given = {name: looks[f"operands[{name!r}]"].shadow if f"operands[{name!r}]" in looks else x
              for name, x in (call.operands or {}).items()} if isinstance(call.operands, Mapping) else call.operands
     f = fusing.fused(call._replace(operands=given), p)
-    _check_results(f, run.engine.platform is arrays.CUDA)
+    _check_results(f)
     dtypes = [np.dtype(np.float64 if p.sums.itemsize == 8 else np.float32) if x is None else x for x in f.dtypes]
     if call.algorithm is not None:
         arguments.check_algorithm(call.algorithm, a.dtype, b.dtype, p.sums, call.plan, run.on.target)
@@ -61,15 +62,9 @@ def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a:
     if len(given_outs) != len(f.shapes):
         raise ValueError(f"{call.out_name} must have an array or None for each of the epilogue's {len(f.shapes)} "
                          f"results, not {len(given_outs)} of them")
-    results, targets = list[Any](), list[Array]()
-    for i, (x, shape, dtype, block) in enumerate(zip(given_outs, f.shapes, dtypes, f.blocks)):
+    results, targets = [], []
+    for i, (x, shape, dtype) in enumerate(zip(given_outs, f.shapes, dtypes)):
         name = f"{call.out_name}[{i}]" if isinstance(call.out, tuple) else call.out_name
-        if block is not None:
-            if x is not None:
-                raise ValueError(f"{name} must be None for a result in {block.name}, which is a new Quantized")
-            results.append(None)
-            targets.append(run.temporary(shape, arguments.F32))
-            continue
         if x is None:
             results.append(library.empty(shape, dtype, run.on.index, run.stream))
             targets.append(library.look(results[-1], "the result", run.stream, write=True).shadow)
@@ -81,10 +76,7 @@ def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a:
     if alike is not None and len(run.steps) == 1 and run.steps[0] and not run.blocks:   # one launch, of arrays as given
         (recipe,) = run.steps[0]
         fast_path.remember_fused(alike, call, recipe, run.on.index, f, (p.a, p.b), targets)
-    results = [blocks.quantized(run, library, x, block) if block else y for x, y, block in zip(
-        targets, results, f.blocks)]
-    delivered = tuple(library.result(x, call.a) if y is None and block is None else x for x, y, block in zip(
-        results, given_outs, f.blocks))
+    delivered = tuple(library.result(x, call.a) if y is None else y for x, y in zip(results, given_outs))
     return delivered if len(delivered) > 1 else delivered[0]
 
 
@@ -97,14 +89,12 @@ def _checked(out: Array, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]
     return out
 
 
-def _check_results(f: fusing.Fused, on_cuda: bool) -> None:
+def _check_results(f: fusing.Fused) -> None:
     """TypeError or ValueError for those that GPUs do not give."""
     expression = f.epilogue.expression
     for kind, result, block, shape in zip(expression.kinds, expression.results, f.blocks, f.shapes):
-        if block is not None and (not block.mx or not on_cuda):
-            raise TypeError(f"out_dtype is {block.name}: epilogues on GPUs give MX formats, and on NVIDIA's alone")
-        if result.how in INDICES:
-            raise TypeError(f"epilogue returns {result.reduced}: rows and columns of numbers are found on CPUs only")
+        if block is not None:
+            raise TypeError(f"out_dtype is {block.name}: epilogues on GPUs give no block-scaled results yet")
         if result.reduced and kind != "float":
             raise TypeError(f"epilogue returns {result.reduced} of integers: on GPUs floats are reduced, as 1.0 * x is")
         if result.reduced and 0 in f.shapes[0] and 0 not in shape:
@@ -123,14 +113,17 @@ def _compute(run: Run, p: Product, f: fusing.Fused, targets: list[Array], host: 
     kept = epilogue.expression.kinds
     taken_a, taken_b, stored = (formats.FORMATS[x].dtype for x in plans.taken(
         run.on.target, given, format_of(p.sums), True, "", replace(
-            epilogue, results=tuple(DEFAULT if i == main else x for i, x in enumerate(epilogue.results))).text))
+            epilogue, results=tuple(DEFAULT if i == main else x for i, x in enumerate(epilogue.results))).text,
+        p.semiring))
     a, b = p.broadcast(run.typed(p.a, taken_a), run.typed(p.b, taken_b))
+    semiring = p.semiring
     if not p.a.shape[-1]:                       # nothing to add up: a product of zeros
+        semiring = semirings.products(semiring)
         a, b = run.zeros((*a.shape[:-1], 1), a.dtype), run.zeros((*b.shape[:-2], 1, b.shape[-1]), b.dtype)
     outs: list[Array] = []
     for i, target in enumerate(targets):
         x, whole = _stored(target), kept[i] != "float"
-        kinds = plans.RESULTS["i32" if whole else "f64" if p.sums.itemsize == 8 else "f32"]
+        kinds = plans.RESULTS[computed(format_of(p.sums))[not whole]]
         wide = formats.FORMATS[kinds[0]].dtype
         wanted = stored if i == main else x.dtype if format_of(x.dtype) in kinds and not reduced[i] else wide
         free = not reduced[i] and x.dtype == wanted and epilogues.ready(x, "full") and not any(
@@ -139,7 +132,7 @@ def _compute(run: Run, p: Product, f: fusing.Fused, targets: list[Array], host: 
     names = tuple(DEFAULT if i == main else format_of(x.dtype) for i, x in enumerate(outs))
     final = replace(epilogue, results=names)
     for pa, pb, *rest in _parts(a, b, [*outs, *arrays_of]):
-        _multiply(run, pa, pb, p.alpha, final, rest[len(outs):], rest[:len(outs)])
+        _multiply(run, pa, pb, p.alpha, final, rest[len(outs):], rest[:len(outs)], semiring)
     for x, target, how in zip(outs, targets, reduced):
         if how:
             x = _reduced(run, x, how, target.shape)
@@ -211,14 +204,14 @@ def _parts(a: Array, b: Array, others: list[Array]) -> Iterator[list[Array]]:
         yield [x[index] for x in (a, b, *others)]
 
 
-def _multiply(run: Run, a: Array, b: Array, alpha: Any, epilogue: Epilogue, read: list[Array], outs: list[Array]
-              ) -> None:
+def _multiply(run: Run, a: Array, b: Array, alpha: Any, epilogue: Epilogue, read: list[Array], outs: list[Array],
+              semiring: str) -> None:
     """One launch. Results are by rows; main is C."""
     a, b = (x if letter(x) else run.copied(x, x.dtype) for x in (a, b))
     c = outs[epilogue.main or 0]
     others = [x for i, x in enumerate(outs) if i != epilogue.main]
     fused = epilogue.text, tuple(read), tuple(others)
-    recipe = run.recipe(a, b, c, fused=fused)
+    recipe = run.recipe(a, b, c, fused=fused, semiring=semiring)
     beside = recipe.beside((), [address(x) for x in (*read, *others)])
     recipe.run(address(a), address(b), address(c), alpha, 0.0, run.stream, *beside)
     run.steps.append((recipe,))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.plans import semirings
 from tilewright.plans.gpu import MOST_BATCH, WIDEST
 from tilewright.rules import arguments, shapes
 from tilewright.runtime.gpu import dlpack, operands
@@ -129,26 +130,27 @@ class Run:
             self.copy(sums, c)
 
     def multiply(self, a: Array, b: Array, c: Array, alpha: float, beta: float, *scales: Array,
-                 of_blocks: Formats | None = None) -> None:
+                 of_blocks: Formats | None = None, semiring: str = "") -> None:
         """c = alpha * a @ b + beta * c for operands broadcast to the same leading axes: one launch, if these fold into
         one with one stride in each operand, else one for each index of all axes but the longest.
 
         scales      of rules.scaling.broadcast, in the format of scaled sums, which nothing else writes to
         of_blocks   a [..., m, bytes] and b [..., bytes, n] have elements of these formats, scales those of their blocks
+        semiring    see problem.Gemm; alpha is 1 then, and beta 0
         """
         arrays: tuple[Array, ...] = (a, b, c, *scales)
         if c.ndim > 2:
             arrays = shapes.collapse(*arrays, wider=not _shared(*scales, n=c.shape[-1]))
         if arrays[2].ndim == 2:
-            self._multiply(alpha, beta, of_blocks, *arrays)
+            self._multiply(alpha, beta, of_blocks, semiring, *arrays)
             return
         for parts in shapes.pieces(*arrays):
             for first in range(0, len(parts[0]), MOST_BATCH):
                 stacks = (x[first : first + MOST_BATCH] for x in parts)
-                self._multiply(alpha, beta, of_blocks, *(x[0] if len(x) == 1 else x for x in stacks))
+                self._multiply(alpha, beta, of_blocks, semiring, *(x[0] if len(x) == 1 else x for x in stacks))
 
-    def _multiply(self, alpha: float, beta: float, of_blocks: Formats | None, a: Array, b: Array, c: Array,
-                  *scales: Array) -> None:
+    def _multiply(self, alpha: float, beta: float, of_blocks: Formats | None, semiring: str, a: Array, b: Array,
+                  c: Array, *scales: Array) -> None:
         if 0 in (a.shape[-1], alpha) or (of_blocks and not of_blocks.k):  # as BLAS: no nan is looked at
             if beta != 1:
                 self.copy(c, c, beta)
@@ -157,17 +159,17 @@ class Run:
             rows = self.temporary(c.shape, c.dtype)
             if beta:
                 self.copy(c, rows)
-            self._multiply(alpha, beta, of_blocks, a, b, rows, *scales)
+            self._multiply(alpha, beta, of_blocks, semiring, a, b, rows, *scales)
             self.copy(rows, c)
             return
         transposed_c = leading(c) is None
         if transposed_c:
-            a, b, c = transposed(b), transposed(a), transposed(c)
+            a, b, c, semiring = transposed(b), transposed(a), transposed(c), semirings.swapped(semiring)
             scales = tuple(map(transposed, reversed(scales)))
             of_blocks = of_blocks and of_blocks._replace(a=of_blocks.b, b=of_blocks.a)
         a, b = (x if letter(x) else self.copied(x, x.dtype) for x in (a, b))
         at_a, at_b, at_c = map(address, (a, b, c))
-        recipe = self.recipe(a, b, c, *scales, of_blocks=of_blocks)
+        recipe = self.recipe(a, b, c, *scales, of_blocks=of_blocks, semiring=semiring)
         recipe.run(at_a, at_b, at_c, alpha, beta, self.stream, *map(address, scales))
         matrices = map(transposed, (b, a, c)) if transposed_c else (a, b, c)
         self.steps.append((recipe, transposed_c, self.on.index, *matrices))
@@ -178,14 +180,15 @@ class Run:
         return found
 
     def recipe(self, a: Array, b: Array, c: Array, *scales: Array, of_blocks: Formats | None = None,
-               fused: Fused | None = None) -> Recipe:
+               fused: Fused | None = None, semiring: str = "") -> Recipe:
         key = (self.on.index, *a.shape, b.shape[-1], a.dtype, b.dtype, c.dtype, a.strides, b.strides, c.strides,
-               tuple(address(x) % WIDEST for x in (a, b, c)), self.plan, self.algorithm, of_blocks,
+               tuple(address(x) % WIDEST for x in (a, b, c)), self.plan, self.algorithm, of_blocks, semiring,
                *(x.strides for x in scales))
         if fused:
             key += fused[0], *((x.strides, address(x) % WIDEST) for arrays in fused[1:] for x in arrays)
         return self.engine.recipes.get(key, lambda: self.engine.recipe(
-            self.on, a, b, c, self.plan, *scales, algorithm=self.algorithm, of_blocks=of_blocks, fused=fused))
+            self.on, a, b, c, self.plan, *scales, algorithm=self.algorithm, of_blocks=of_blocks, fused=fused,
+            semiring=semiring))
 
 
 def _shared(*scales: Array, n: int) -> bool:

@@ -1,0 +1,217 @@
+"""Products with their own arithmetic on GPUs: kernels simulated, and contract on the fake driver, exact on integers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.helpers.gpus import machine
+from tilewright.compiler import ptxas
+from tilewright.formats import FORMATS
+from tilewright.ir import f32, i32
+from tilewright.kernels.semiring import neutral
+from tilewright.plans import semirings
+
+ARITHMETIC = {
+    "squares": (lambda x, y: (x - y)**2, "sum"),
+    "sizes": (lambda x, y: abs(x - y), "max"),          # of 0 and 0: 0, which would be the largest of none
+    "paths": (lambda x, y: x + y + 40, "min"),          # above 0
+    "uneven": (lambda x, y: x - 2*y - 60, "max"),       # below 0, and not the same of exchanged factors
+    "some": (lambda x, y: (x > 2) & (y > 2), "any"),
+    "never 0": (lambda x, y: (x - y)**2 + 1, "sum"),    # no padding is neutral
+    "long": (lambda x, y: tw.where(x < y, (x - y)*(x + 3)*(y - 2)*(x*y - 5) + x*x, y), "sum"),      # steps in a loop
+}
+
+
+def numbers(dtype, *shape, seed=0):
+    return np.random.default_rng(seed).integers(-5, 6, shape).astype(dtype)
+
+
+def made(name, dtype):
+    return tw.semiring(*ARITHMETIC[name], "int" if np.dtype(dtype).kind in "iu" else "float")
+
+
+SMALL = "simt 64x64x16 warp=32x32 thread=8x4 stages=3"
+REGISTERS = "simt 64x64x8 warp=32x32 thread=8x4 stages=2 copy=registers"
+
+
+@pytest.mark.parametrize("name", ARITHMETIC)
+def test_kernels(name):
+    """Steps beyond k, in copies of single elements and of vectors, transposed and not; parts of k, slices, tails,
+    batches; of f32 and integers."""
+    for format, sizes, layout, target, plan, batch in [
+            ("f32", (65, 33, 19), "nt", "sm_90a", None, 1), ("f32", (40, 36, 20), "tn", "sm_75", None, 2),
+            ("f32", (36, 68, 36), "tn", "sm_80", f"{SMALL} vector=4 split_k=2", 1),
+            ("f32", (30, 40, 36), "nt", "sm_80", "simt 32x32x32 warp=32x32 thread=8x4 stages=3 vector=4 "
+                                                 "as_stored slices=4", 1),
+            ("i32", (67, 33, 17), "nt", "sm_86", f"{REGISTERS} vector=1 tail", 1),
+            ("f64", (1, 7, 9), "nn", "sm_90a", None, 1), ("i64", (9, 2, 1), "nn", "sm_80", None, 1)]:
+        dtype = FORMATS[format].dtype
+        a, b = (numbers(dtype, *(batch,) * (batch > 1), *shape, seed=seed) for seed, shape in enumerate(
+            (sizes[::2], sizes[:0:-1])))
+        semiring = made(name, dtype)
+        problem = tw.Gemm(*sizes, format, layout=layout, batch=batch, semiring=semiring)
+        a, b = (x if letter == "n" else np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2)
+                for x, letter in zip((a, b), layout))
+        kernel = tw.compile(problem, target, plan)
+        np.testing.assert_array_equal(kernel.simulate(a, b).result, semiring.evaluate(a, b), err_msg=str(problem))
+        with pytest.raises(ValueError, match="alpha must be 1 and beta 0 in a semiring, not 2"):
+            kernel.simulate(a, b, alpha=2.0)
+
+
+def test_integers_wrap_and_bits_are_counted():
+    a, b = (np.random.default_rng(2).integers(-2**31, 2**31, shape, np.int32) for shape in ((9, 13), (13, 6)))
+    for f in (lambda x, y: x*y - (x << 3), lambda x, y: tw.popcount(x ^ y)):
+        semiring = tw.semiring(f, "sum", "int")
+        found = tw.compile(tw.Gemm(9, 6, 13, "i32", semiring=semiring), "sm_80").simulate(a, b).result
+        with np.errstate(over="ignore"):
+            np.testing.assert_array_equal(found, semiring.evaluate(a, b))
+
+
+def test_neutral_factors():
+    """By which steps beyond k are filled up; where there are none these are passed over."""
+    for name, floats, ints in (("squares", (0, 0), (0, 0)), ("paths", (0, np.inf), None), ("some", (0, 0), (0, 0)),
+                               ("never 0", None, None)):
+        assert neutral(made(name, "f4").text, f32) == floats
+        assert neutral(made(name, "i4").text, i32) == ints
+    assert np.isnan(neutral(made("sizes", "f4").text, f32)[1])          # which max leaves out
+    assert neutral(tw.semiring(lambda x, y: tw.exp(-(x - y)**2)).text, f32) == (0, np.inf)
+    last = tw.Reduction((0.0,), lambda s, t, p: (t,), lambda x, y: y)
+    assert neutral(tw.semiring(lambda x, y: x*y, last).text, f32) is None
+
+
+def test_plans():
+    """Long terms take their time in the model, and parts of k are worth it earlier."""
+    target = tw.target("sm_90a")
+    texts = [tw.semiring(f, reduce).text for f, reduce in (
+        (lambda x, y: (x - y)**2, "sum"), (lambda x, y: x + y, "min"), (lambda x, y: tw.exp(-(x - y)**2), "sum"))]
+    clocks = [semirings.clocks(text, "f32", target) * target.fma_f32 for text in texts]
+    assert clocks[:2] == [2, 2]
+    assert clocks[2] > 10
+    seconds = [tw.explain(tw.Gemm(2048, 2048, 256, semiring=text), target).cost.seconds for text in ("", *texts)]
+    assert seconds[0] < 0.7*seconds[1] <= 0.7*seconds[2] < 0.2*seconds[3]
+    with pytest.raises(ValueError, match="only simt plans take a semiring"):
+        tw.compile(tw.Gemm(128, 128, 64, semiring=texts[0]), target, "gemv 1x128x4 stages=2 copy=registers")
+    with pytest.raises(ValueError, match=r"copied must be none for products .* or semirings"):
+        tw.compile(tw.Gemm(128, 128, 64, semiring=texts[0]), target, f"{SMALL} copied=ab")
+    with pytest.raises(ValueError, match="tune measures multiplication and addition"):
+        tw.tune(tw.Gemm(128, 128, 64, semiring=texts[0]), target)
+
+
+@pytest.mark.parametrize(("target", "name", "format"), [
+    ("sm_75", "squares", "f32"), ("sm_86", "long", "f32"), ("sm_90a", "paths", "f32"), ("sm_90a", "some", "i32")])
+def test_no_register_is_spilled(target, name, format):
+    try:
+        ptxas.find()
+    except ptxas.Missing as missing:
+        pytest.skip(str(missing))
+    problem = tw.Gemm(4096, 4096, 128, format, layout="nt", semiring=made(name, FORMATS[format].dtype))
+    assert tw.compile(problem, target).resources.spills == 0
+
+
+# ---- contract on fake drivers
+
+@pytest.fixture
+def on(monkeypatch):
+    return machine(monkeypatch, "sm_90a")
+
+
+def same_as_on_a_cpu(on, f, a, b, **options):
+    wanted = tw.contract(f, a, b, **options)
+    found = tw.contract(f, *map(on.array, (a, b)), **options)
+    on.finish()
+    assert (found.host.dtype, found.host.shape) == (np.asarray(wanted).dtype, np.shape(wanted))
+    np.testing.assert_array_equal(found.host, wanted)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "f2", "i1", "i4", "i8", "?"])
+def test_contract_takes_arrays_of_all_formats(on, dtype):
+    f, reduce = ARITHMETIC["some" if dtype in "f2 i8" else "uneven"]
+    same_as_on_a_cpu(on, f, numbers(dtype, 13, 22), numbers(dtype, 22, 9, seed=1), reduce=reduce)
+
+
+def test_contract_takes_views_batches_vectors_and_any_out(on):
+    f, reduce = ARITHMETIC["uneven"]
+    a, b = numbers("f4", 3, 2, 5, 18), numbers("f4", 18, 7, seed=1)
+    same_as_on_a_cpu(on, f, a, b, reduce=reduce)
+    same_as_on_a_cpu(on, f, a[0, :, ::2, ::-3], b[::3], reduce=reduce)
+    same_as_on_a_cpu(on, f, a[0, 0, 0], b, reduce=reduce)
+    same_as_on_a_cpu(on, f, a[0, 0], b, reduce=reduce, out_dtype="f16")
+    same_as_on_a_cpu(on, f, a[..., :0], b[:0])
+    same_as_on_a_cpu(on, *ARITHMETIC["some"][:1], a[..., :0], b[:0], reduce="any")
+    same_as_on_a_cpu(on, f, a, b, reduce=reduce, epilogue=lambda acc: (acc > -66) & (acc < -60))
+    wanted = tw.contract(f, a[0, 0], b, reduce=reduce)
+    for out in (np.zeros((7, 5), np.float32).T, np.zeros((5, 7)), np.zeros((5, 14), np.float16)[:, ::2]):
+        there = on.array(out)
+        assert tw.contract(f, on.array(a[0, 0]), on.array(b), reduce=reduce, out=there) is there
+        on.finish()
+        np.testing.assert_array_equal(there.host, wanted)
+    there = on.array(np.zeros((5, 7), np.float32))
+    tw.contract(ARITHMETIC["some"][0], on.array(a[0, 0]), on.array(b), reduce="any", out=there)
+    on.finish()
+    np.testing.assert_array_equal(there.host != 0, tw.contract(ARITHMETIC["some"][0], a[0, 0], b, reduce="any"))
+
+
+def test_arrays_in_the_hosts_memory_by_a_plan_for_a_gpu(on):
+    f, reduce = ARITHMETIC["paths"]
+    a, b = numbers("f4", 2, 33, 18), numbers("i2", 18, 7, seed=1)
+    launches = len(on.machine.launches)
+    found = tw.contract(f, a, b, reduce=reduce, plan=f"{SMALL} vector=1")
+    np.testing.assert_array_equal(found, tw.contract(f, a, b, reduce=reduce))
+    assert len(on.machine.launches) > launches
+
+
+def test_contractions_like_earlier_ones_are_repeated(on, monkeypatch):
+    """One launch, without tracing, rules or planning; a function of other values is another one."""
+    long_way, whole, shift = [], on.engine.matmul, 1.0
+    monkeypatch.setattr(on.engine, "matmul", lambda *args: long_way.append(args) or whole(*args))
+
+    def call(seed=0, n=20, **options):
+        """Whether the results came the long way."""
+        long_way.clear()
+        a, b = numbers("f4", 33, 40, seed=seed), numbers("f4", 40, n, seed=seed + 1)
+
+        def f(x, y):
+            return x - 2*y + shift
+        found = tw.contract(f, on.array(a), on.array(b), **options)
+        on.finish()
+        wanted = (a[:, :, None] - 2*b[None] + shift).max(1) if options["reduce"] == "max" else (
+            a[:, :, None] - 2*b[None] + shift > 0).any(1)
+        np.testing.assert_array_equal(found.host, wanted)
+        return bool(long_way)
+    for how in ({"reduce": "max"}, {"reduce": "any"}, {"reduce": "max", "n": 21}):
+        assert call(**how)
+        assert not call(**how, seed=5)
+    shift = 2.0
+    assert call(reduce="max")
+    assert not call(reduce="max")
+    out = on.array(np.zeros((20, 33), np.float32).T)
+    for again in range(2):      # as C^T = B^T A^T, the factors of f exchanged
+        assert call(reduce="max", out=out) == (not again)
+
+
+def test_what_is_refused(on, monkeypatch):
+    a, b = on.array(numbers("f4", 8, 16)), on.array(numbers("f4", 16, 8))
+    for call, error, message in [
+            (lambda: tw.contract(lambda x, y: x, a, numbers("f4", 16, 8)), TypeError, "arrays of a product must be of"),
+            (lambda: tw.contract(lambda x, y: x, on.array(numbers("c8", 8, 16)), b), TypeError, "of real floating-p"),
+            (lambda: tw.contract(lambda x, y: x, on.array(numbers("f4", 8, 0)), on.array(numbers("f4", 0, 8)),
+                                 reduce="min"), ValueError, "the min of no values"),
+            (lambda: tw.Gemm(8, 8, 8, "f32", semiring=made("some", "i4")), ValueError, "numbers of kind float, not i"),
+            (lambda: tw.Gemm(8, 8, 8, "c64", semiring=made("some", "f4")), ValueError, "of real formats")]:
+        with pytest.raises(error, match=message):
+            call()
+    amd = machine(monkeypatch, "gfx942")
+    with pytest.raises(TypeError, match="gfx942 has no kernels for contract: it runs on CPUs and on NVIDIA's GPUs"):
+        tw.contract(lambda x, y: x, amd.array(numbers("f4", 8, 16)), amd.array(numbers("f4", 16, 8)))
+
+
+def test_compiled_kernels_of_a_cpu():
+    semiring = made("paths", "f4")
+    a, b = numbers("f4", 9, 40), numbers("f4", 40, 33, seed=1)
+    kernel = tw.compile(tw.Gemm(9, 33, 40, semiring=semiring))
+    np.testing.assert_array_equal(kernel(a, b), semiring.evaluate(a, b))
+    np.testing.assert_array_equal(kernel.simulate(a, b).result, semiring.evaluate(a, b))
+    with pytest.raises(ValueError, match="no state of several fields in a semiring"):
+        tw.compile(tw.Gemm(9, 33, 40, semiring=tw.semiring(lambda x, y: x*y, "argmin")))
