@@ -30,7 +30,7 @@ from tilewright.bench.peer import OURS
 from tilewright.bench.report import gpu_ratios, gpu_where, heading, power_columns, rate_columns
 from tilewright.bench.results import Report, Result, load
 from tilewright.bench.tables import FORMATS_CAPTION, REMARK, Column, format_groups, format_lines
-from tilewright.measure.measure import Sample, geomean, spread
+from tilewright.measure.measure import Sample, geomean, ratios, spread
 from tilewright.text import plural
 
 # At the start of a line: an indented pair is an example, as above.
@@ -213,6 +213,21 @@ def gpu_costs(report: Report, options: dict[str, str]) -> str:
     raise FigureError(f"of={options['of']}: it is overhead or emission")
 
 
+def programs(report: Report, options: dict[str, str]) -> str:
+    """Block programs: Triton's time over ours, a row for each program and format, of all sizes."""
+    del options
+    found: dict[tuple[str, str], list[str]] = {}
+    for each in report.extra["programs"]:
+        ratio = spread(ratios(each["seconds"]["triton"], each["seconds"]["tilewright"])).median
+        size = f"{each['rows']} x {each['cols']}" + f" x {each['cols']}" * (each["program"] == "matmul")
+        found.setdefault((each["program"], each["dtype"]), []).append(f"{size} {ratio:.2f}")
+    rows = [[f"{program.replace('_', ' ')} {dtype}", ", ".join(cells)] for (program, dtype), cells in found.items()]
+    versions = ", ".join(f"{name} {version}" for name, version in report.machine["gpu"]["packages"].items()
+                         if name in ("triton", "torch"))
+    where = f"{report.machine['gpu']['name']}, {report.created[:10]}, {versions}.\n\n"
+    return where + markdown(["program", "sizes: time of Triton / time here"], rows, left=("program",))
+
+
 def formats(report: Report, options: dict[str, str]) -> str:
     """Every number format at one size and thread count: threads=, n= and isa= choose them."""
     for key in options:
@@ -251,7 +266,7 @@ def _records(kind: str, report: Report, options: dict[str, str]) -> str:
 
 
 _KINDS = (rates, summary, machine, startup, tiles, counts, step, tflops, formats, elementwise, epilogues)
-_GPU_KINDS = (gpu_rates, gpu_power, gpu_summary, gpu_machine, gpu_costs)
+_GPU_KINDS = (gpu_rates, gpu_power, gpu_summary, gpu_machine, gpu_costs, programs)
 FIGURES: dict[str, Callable[[Report, dict[str, str]], str]] = {f.__name__: f for f in _KINDS + _GPU_KINDS}
 
 
