@@ -1,4 +1,4 @@
-"""How far exp, log, tanh, erf and gelu of kernels are from the exact ones, and where their coefficients come from.
+"""How far exp, log, tanh, erf and gelus of kernels are from the exact ones, and where their coefficients come from.
 
     python bench/elementary.py                  the largest errors: of f32 over all numbers, of f64 over samples
     python bench/elementary.py --coefficients   minimax polynomials by Remez's algorithm, in 80 decimal digits
@@ -29,7 +29,7 @@ from tilewright.ir import Function, Kernel, f32, f64, i64, ptr, vec
 from tilewright.ir.elementary import F32, F64, TANH_SMALL
 from tilewright.runtime.run import run
 
-NAMES = ("exp", "log", "tanh", "erf", "gelu")
+NAMES = ("exp", "log", "tanh", "erf", "gelu", "gelu_tanh")
 WITHOUT = ("erf", "gelu")  # a function of NumPy
 TWO_PER_ROOT_OF_PI = Decimal("1.12837916709551257389615890312154517168810125865799771368817144342128493688")
 BLOCK = 1 << 18  # numbers at once: they stay in cache
@@ -70,7 +70,7 @@ def worst(name: str, T: Any, wide: Any, blocks: Iterator[Any]) -> tuple[float, A
             run(exactly, BLOCK, x.astype(wide), exact)
         else:
             exact = OPERATIONS[name].numpy(x.astype(wide)).astype(wide)
-        error = errors(y, exact, np.where(x < 0, x.astype(wide) / 2, exact) if name == "gelu" else exact)
+        error = errors(y, exact, np.where(x < 0, x.astype(wide) / 2, exact) if "gelu" in name else exact)
         at = int(error.argmax())
         if error[at] > found[0]:
             found = float(error[at]), x[at]

@@ -1,6 +1,6 @@
 """Launches one family of GPU kernels on small awkward shapes: what compute-sanitizer watches. No torch in sight.
 
-    compute-sanitizer --tool racecheck python bench/sanitized.py FAMILY        ladder, simt, mma, wgmma or product
+    compute-sanitizer --tool racecheck python bench/sanitized.py FAMILY        a key of `families`
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ SHAPES: tuple[Shape, ...] = ((1, 1, 1), (130, 140, 70), (257, 129, 33), (128, 25
 
 
 def families() -> dict[str, Callable[[], Iterator[str]]]:
-    return {"ladder": ladder, "simt": simt, "mma": mma, "wgmma": wgmma, "product": product}
+    return {"ladder": ladder, "simt": simt, "mma": mma, "wgmma": wgmma, "product": product,
+            "epilogue": epilogue, "calls": calls, "users": users}
 
 
 def ladder() -> Iterator[str]:
@@ -114,6 +115,117 @@ def product() -> Iterator[str]:
                 a, b = (np.asfortranarray(x) if letter == "t" else x for x, letter in zip((a, b), layout))
                 got = kernel(a, b)
                 yield f"{dtype} {layout} {m}x{n}x{k} {kernel.plan}: {'wrong' if (got != wanted).any() else ''}"
+
+
+def epilogue() -> Iterator[str]:
+    """Compiled kernels with an epilogue: functions, pairs and several results, in all families and ways to store C."""
+    import tilewright as tw
+    from tilewright.expressions.epilogue import Epilogue
+
+    def gelu(acc: Any, bias: Any, res: Any) -> Any:
+        return tw.gelu(acc*0.1 + bias) + res, tw.relu(acc)
+
+    def swiglu(acc: Any) -> Any:
+        gate, up = tw.pairs(acc)
+        return tw.silu(gate*0.1)*up
+
+    tma = "warpgroups=2 vector_c=2 store=tma"
+    plans = (None, f"wgmma 128x128x64 stages=4 {tma} pingpong cluster=2x1", f"wgmma 128x256x64 stages=3 {tma}",
+             "wgmma 64x64x64 stages=3 warpgroups=2 pingpong vector_c=2")
+    shapes = (("bf16", (144, 272, 208)), ("bf16", (1, 80, 64)), ("f32", (130, 140, 70)), ("f64", (33, 34, 20)))
+    for kind, shape in shapes:
+        bias, res = f"{kind} row", f"{kind} full"
+        for made in (tw.epilogue(gelu, bias=bias, res=res), tw.epilogue(swiglu)):
+            for text in plans if kind == "bf16" else plans[:1]:
+                problem = tw.Gemm(*shape, kind, kind, kind, "nt", epilogue=made)
+                try:
+                    kernel: Any = tw.compile(problem, module.target(), text)
+                except ValueError as unfit:
+                    print(f"{problem} {text}: left out: {unfit}")
+                    continue
+                a, b, wanted = _operands(shape, tw.formats.get(kind).dtype)
+                rng = np.random.default_rng(1)
+                full = Epilogue.read(problem.epilogue).shapes(*wanted.shape)[0]
+                given = {x.name: rng.standard_normal(full if x.place == "full" else full[-1:]).astype(a.dtype)
+                         for x in made.operands}
+                found = kernel(a, np.asfortranarray(b), operands=given)
+                exact = made.evaluate(wanted, {name: x.astype(np.float64) for name, x in given.items()})
+                error = max(_error(x, y) for x, y in zip(found if len(exact) > 1 else (found,), exact, strict=True))
+                yield f"{problem} {kernel.plan}: {error if error > 2**-7 else ''}"
+
+
+def calls() -> Iterator[str]:
+    """matmul with reductions and quantized results, and einsum, of arrays in the GPU's memory."""
+    import tilewright as tw
+    rng = np.random.default_rng(0)
+    for m, n, k in ((130, 140, 70), (257, 64, 33), (5, 1030, 7)):
+        a, b = (rng.integers(-3, 4, size).astype(np.float32) for size in ((2, m, k), (k, n)))
+        y, rows, columns = map(_back, tw.matmul(_there(a), _there(b), epilogue=lambda acc: (
+            acc*2, tw.row_amax(acc), tw.column_sum(acc))))
+        exact = a @ b
+        wrong = (y != 2*exact).any(), (rows != abs(exact).max(-1)).any(), (columns != exact.sum(-2)).any()
+        yield f"reductions {m}x{n}x{k}: {'wrong' if any(wrong) else ''}"
+        for format in ("mxfp8", "mxfp6", "mxfp4"):
+            q = tw.matmul(_there(a), _there(b), epilogue=lambda acc: tw.relu(acc), out_dtype=format)
+            wanted = tw.quantize(np.maximum(exact, 0), format)
+            wrong = (_back(q.elements) != wanted.elements).any(), (_back(q.scales) != wanted.scales).any()
+            yield f"{format} {m}x{n}x{k}: {'wrong' if any(wrong) else ''}"
+    for text, *shapes in (("xyk,kn->nxy", (5, 7, 33), (33, 40)), ("abc,dca->bd", (6, 17, 9), (20, 9, 6)),
+                          ("bik,bkj->bij", (3, 65, 20), (3, 20, 36)), ("i,j->ij", (33,), (70,))):
+        x, y = (rng.integers(-3, 4, shape).astype(np.float32) for shape in shapes)
+        found = _back(tw.einsum(text, _there(x), _there(y)))
+        yield f"einsum {text}: {'wrong' if (found != np.einsum(text, x, y)).any() else ''}"
+
+
+def users() -> Iterator[str]:
+    """Kernels as users write them: the tunable steps of the ladder, and a softmax in blocks."""
+    from tilewright.blocks import Program
+    from tilewright.ir import f32, i32, ptr
+    from tilewright.ladder.tunable import GPU
+    from tilewright.runtime.run import run
+
+    for name, sizes in (("registers", {"V": 4, "BLOCK": 8}), ("shared", {"L": 64, "S": 16, "V": 4}),
+                        ("coalesced", {"L": 32, "S": 8, "V": 4})):
+        for m, n, k in ((128, 64, 64), (130, 70, 33)):
+            a, b, wanted = _operands((m, n, k), np.float32)
+            x, y, z = map(_there, (a, b, np.zeros_like(wanted, np.float32)))
+            args, step = (m, n, k, 1.0, x, k, y, n, 0.0, z, n), GPU[name]
+            chip: Any = module.target()
+            run(step.function(chip, **sizes), *args, grid=step.grid(chip, sizes, {"m": m, "n": n, "k": k}))
+            yield f"{name} {m}x{n}x{k}: {'wrong' if (_back(z) != wanted).any() else ''}"
+    for rows, columns in ((3, 1), (7, 100), (33, 1000)):
+        k = Program("softmax", module.target(), num_warps=4, y_ptr=ptr(f32), x_ptr=ptr(f32), n=i32)
+        y_ptr, x_ptr, n = k.args
+        row, cols = k.program_id(0), k.arange(0, 1024)
+        loaded = k.load(x_ptr + row*n + cols, mask=cols < n, other=-np.inf)
+        powers = k.exp(loaded - k.max(loaded, axis=0))
+        k.store(y_ptr + row*n + cols, powers / k.sum(powers, axis=0), mask=cols < n)
+        x = np.random.default_rng(0).standard_normal((rows, columns)).astype(np.float32)
+        result, wide = _there(np.zeros_like(x)), np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
+        run(k.function, result, _there(x), columns, grid=(rows,))
+        error = _error(_back(result), wide / wide.sum(1, keepdims=True))
+        yield f"softmax {rows}x{columns}: {error if error > 1e-6 else ''}"
+
+
+def _there(x: Any) -> Any:
+    """An array in the GPU's memory."""
+    from tilewright.runtime.gpu.arrays import CUDA, DeviceArray
+
+    found = DeviceArray(CUDA, module.device(), x.shape, x.dtype)
+    found.memory = module.Memory.upload(module.device(), x)
+    return found
+
+
+def _back(x: Any) -> Any:
+    found = np.empty(x.shape, x.dtype)
+    module.synchronize(module.device(), x.stream)
+    x.memory.download(found)
+    return found
+
+
+def _error(found: Any, exact: Any) -> float:
+    """The largest, of what the largest number is."""
+    return float(abs(found.astype(np.float64) - exact).max() / max(abs(exact).max(), 1e-30))
 
 
 def _operands(shape: Shape, dtype: Any) -> tuple[Any, Any, Any]:

@@ -17,7 +17,7 @@ PARTS = {
     "Functions in products": (
         "epilogue", "prologue", "pairs", "where", "minimum", "maximum", "clamp", "relu", "sigmoid", "silu", "gelu",
         "exp", "log", "tanh", "erf", "sqrt", "popcount", *(f"{axis}_{how}" for axis in ("row", "column")
-                                             for how in ("sum", "max", "min", "amax"))),
+                                             for how in ("sum", "max", "min", "amax", "argmax", "argmin"))),
     "Quantize": ("quantize", "dequantize", "Quantized", "Scaled"),
     "Look inside": ("Gemm", "detect", "target", "plan", "compile", "explain", "Explanation", "simulate", "kernel"),
     "Prepare": ("tune", "build", "load"),

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from tilewright.expressions.epilogue import epilogue as epilogue
     from tilewright.expressions.functions import clamp as clamp
     from tilewright.expressions.functions import column_amax as column_amax
+    from tilewright.expressions.functions import column_argmax as column_argmax
+    from tilewright.expressions.functions import column_argmin as column_argmin
     from tilewright.expressions.functions import column_max as column_max
     from tilewright.expressions.functions import column_min as column_min
     from tilewright.expressions.functions import column_sum as column_sum
@@ -59,6 +61,8 @@ if TYPE_CHECKING:
     from tilewright.expressions.functions import popcount as popcount
     from tilewright.expressions.functions import relu as relu
     from tilewright.expressions.functions import row_amax as row_amax
+    from tilewright.expressions.functions import row_argmax as row_argmax
+    from tilewright.expressions.functions import row_argmin as row_argmin
     from tilewright.expressions.functions import row_max as row_max
     from tilewright.expressions.functions import row_min as row_min
     from tilewright.expressions.functions import row_sum as row_sum
@@ -120,10 +124,9 @@ _HOME = {
     "threads": "tilewright.runtime.cpu.pool",
     "tune": "tilewright.tuner.search",
     **dict.fromkeys((
-        "clamp", "column_amax", "column_max", "column_min", "column_sum", "erf", "exp", "gelu", "log", "maximum",
-        "minimum", "pairs", "popcount", "relu", "row_amax", "row_max", "row_min", "row_sum", "sigmoid", "silu", "sqrt",
-        "tanh",
-        "where",
+        "clamp", "column_amax", "column_argmax", "column_argmin", "column_max", "column_min", "column_sum",
+        "erf", "exp", "gelu", "log", "maximum", "minimum", "pairs", "popcount", "relu", "row_amax",
+        "row_argmax", "row_argmin", "row_max", "row_min", "row_sum", "sigmoid", "silu", "sqrt", "tanh", "where",
     ), "tilewright.expressions.functions"),
 }
 __all__ = sorted(("__version__", *_HOME))

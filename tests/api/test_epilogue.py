@@ -130,6 +130,27 @@ def test_sums_of_integers(name):
         np.testing.assert_array_equal(most, (3*exact).max(-1))
 
 
+@pytest.mark.parametrize("dtype", ["f4", "i1"])
+def test_where_rows_and_columns_are_extreme(dtype):
+    """Of equal numbers the first, in a tile and across tiles; C by rows, by columns, of a batch; the first NaN."""
+    a, b = (RNG.integers(-2, 3, shape).astype(dtype) for shape in ((2, 21, 70), (2, 70, 83)))
+
+    def where(acc):
+        return tw.row_argmin(acc), tw.row_argmax(-acc), tw.column_argmin(acc), tw.column_argmax(acc), acc
+    kind = np.int32 if dtype == "i1" else np.float32
+    for x, y, out in ((a, b, None), (a[0], b[0], np.empty((83, 21), kind).T)):
+        c = x.astype(float) @ y
+        found = tw.matmul(x, y, (None, None, None, None, out), epilogue=where, out_dtype=kind)
+        for one, wanted in zip(found, (c.argmin(-1), c.argmin(-1), c.argmin(-2), c.argmax(-2), c), strict=True):
+            np.testing.assert_array_equal(one, wanted)
+        np.testing.assert_array_equal(tw.matmul(x, y, epilogue=lambda acc: tw.row_argmax(acc)), c.argmax(-1))
+    if dtype == "f4":
+        a[0, 3], a[0, 5], b[0, :, 7] = np.nan, np.inf, np.nan
+        with np.errstate(invalid="ignore"):
+            c = a[0] @ b[0]
+        np.testing.assert_array_equal(tw.matmul(a[0], b[0], epilogue=lambda acc: tw.row_argmin(acc)), c.argmin(-1))
+
+
 def test_block_scaled_results():
     a, b, bias = random(20, 70), random(70, 96), random(96)
     for name in "mxfp8", "mxfp4", "nvfp4":

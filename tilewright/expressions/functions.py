@@ -4,7 +4,6 @@ So a function that uses them is its own reference: called with float64 arrays it
 """
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from tilewright.expressions.tracing import Symbol, apply, paired, reduced
@@ -78,7 +77,7 @@ def silu(x: Any) -> Any:
 def gelu(x: Any, approximate: str = "none") -> Any:
     """x Φ(x), Φ the normal distribution; approximate="tanh": by tanh, as torch's function of this name."""
     if approximate == "tanh":
-        return 0.5 * x * (1.0 + tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x))))
+        return apply("gelu_tanh", x)
     if approximate != "none":
         raise ValueError(f'approximate must be "none" or "tanh", not {approximate!r}')
     return apply("gelu", x)
@@ -105,8 +104,12 @@ def _reduction(how: str, sentence: str) -> Any:
 row_sum = _reduction("row_sum", "The sum of each row")
 row_max = _reduction("row_max", "The largest number of each row")
 row_min = _reduction("row_min", "The smallest number of each row")
+row_argmax = _reduction("row_argmax", "The column of the largest number of each row, as np.argmax finds it")
+row_argmin = _reduction("row_argmin", "The column of the smallest number of each row, as np.argmin finds it")
 row_amax = _reduction("row_amax", "The largest absolute value of each row")
 column_sum = _reduction("column_sum", "The sum of each column")
 column_max = _reduction("column_max", "The largest number of each column")
 column_min = _reduction("column_min", "The smallest number of each column")
+column_argmax = _reduction("column_argmax", "The row of the largest number of each column, as np.argmax finds it")
+column_argmin = _reduction("column_argmin", "The row of the smallest number of each column, as np.argmin finds it")
 column_amax = _reduction("column_amax", "The largest absolute value of each column")

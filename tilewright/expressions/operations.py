@@ -44,6 +44,13 @@ def _error_function(x: Any) -> Any:
     return np.vectorize(erf, otypes=[np.float64])(x)
 
 
+def _gelu_tanh(x: Any) -> Any:
+    """x/2 (1 + tanh ...) of each element, exact where the factor is small."""
+    x = np.asarray(x, np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return x / (1 + np.exp(-2*np.sqrt(2/np.pi) * (x + 0.044715*(x*x*x))))
+
+
 def _gelu(x: Any) -> Any:
     """x Φ(x) of each element, exact where Φ(x) is small."""
     from math import erfc
@@ -78,6 +85,7 @@ _ALL = (
     Operation("tanh", np.tanh, lambda k, x: k.tanh(x), ("float",)),
     Operation("erf", _error_function, lambda k, x: k.erf(x), ("float",)),
     Operation("gelu", _gelu, lambda k, x: k.gelu(x), ("float",)),
+    Operation("gelu_tanh", _gelu_tanh, lambda k, x: k.gelu_tanh(x), ("float",)),
     Operation("sqrt", np.sqrt, lambda k, x: k.sqrt(x), ("float",)),
     Operation("lt", np.less, lambda k, x, y: x < y, gives="bool"),
     Operation("le", np.less_equal, lambda k, x, y: x <= y, gives="bool"),

@@ -23,7 +23,10 @@ Operand = int | str | tuple[Number]
 
 # What becomes of a result along an axis of C: none, its rows or its columns; amax is the largest size.
 REDUCTIONS: dict[str, Callable[..., Any]] = {
-    "sum": np.sum, "max": np.max, "min": np.min, "amax": lambda x, **axis: np.max(np.abs(x), **axis)}
+    "sum": np.sum, "max": np.max, "min": np.min, "amax": lambda x, **axis: np.max(np.abs(x), **axis),
+    "argmax": np.argmax, "argmin": np.argmin}
+INDICES = {"argmax", "argmin"}      # of these: numbers are found with the columns or rows in which they are
+ELEMENTARY = "exp", "log", "tanh", "erf", "gelu", "gelu_tanh"
 AXES = {"row": -1, "column": -2}
 REDUCED = {f"{axis}_{how}": (AXES[axis], REDUCTIONS[how]) for axis in AXES for how in REDUCTIONS}
 
@@ -38,6 +41,11 @@ class Line:
 class Result:
     operand: Operand
     reduced: str = ""           # of REDUCED
+
+    @property
+    def how(self) -> str:
+        """Of REDUCTIONS, along whichever axis; "": it is not reduced."""
+        return self.reduced.partition("_")[2]
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,11 @@ class Expression:
     @cached_property
     def kinds(self) -> list[str]:
         """Of what kind each result is."""
+        return ["int" if x.how in INDICES else kind for x, kind in zip(self.results, self.computed)]
+
+    @cached_property
+    def computed(self) -> list[str]:
+        """Of what kind each result is before it is reduced."""
         return self.run(self.given, dict(self.parameters), lambda x: type(x).__name__)
 
     @staticmethod
@@ -107,7 +120,7 @@ class Expression:
     @cached_property
     def flops(self) -> int:
         """Operations for each element; an elementary function counts as twenty."""
-        return sum(20 if line.operation in ("exp", "log", "tanh", "erf", "gelu") else 1 for line in self.lines)
+        return sum(20 if line.operation in ELEMENTARY else 1 for line in self.lines)
 
     def evaluate(self, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
         """The results of NumPy's arrays, or numbers, by name, which broadcast: floats are computed in float64. It is

@@ -64,7 +64,7 @@ class Kernel(Recording):
     # ---- what is defined elsewhere: of all targets, of all GPUs, of NVIDIA's, of AMD's, of x86
 
     abs, sqrt, exp, log, tanh = elementary.abs, elementary.sqrt, elementary.exp, elementary.log, elementary.tanh
-    erf, gelu, popcount = elementary.erf, elementary.gelu, elementary.popcount
+    erf, gelu, gelu_tanh, popcount = elementary.erf, elementary.gelu, elementary.gelu_tanh, elementary.popcount
     _negate, _divide = elementary.negate, elementary.divide         # by the operators of values
     atomic_load, atomic_store, atomic_add = atomics.load, atomics.store, atomics.add
     atomic_replace, fence, pause = atomics.replace, atomics.fence, atomics.pause
@@ -211,6 +211,10 @@ class Kernel(Recording):
     def opaque(self, x: Value) -> Value:
         """x, in a register, with its origin hidden from the optimiser (which would recompute an address per use)."""
         return Value(self, x.type, array=x.array, strides=x.strides, id=self._op(ops.OPAQUE, x.type, x).id)
+
+    def forgotten(self, x: Value) -> Value:
+        """Any number, in place of one that is not needed any more: no register keeps it."""
+        return self._op(ops.FORGOTTEN, x.type, x)
 
     # ---- memory
 

@@ -1,6 +1,6 @@
-"""abs, sqrt, exp, log, tanh, erf and gelu of a kernel's values, and what the operators - and / record.
+"""abs, sqrt, exp, log, tanh, erf and gelus of a kernel's values, and what the operators - and / record.
 
-exp, log, tanh, erf and gelu are expressions over the layer's own operations, without a library or a branch: a range
+exp, log, tanh, erf and gelus are expressions over the layer's own operations, without a library or a branch: a range
 reduction, a polynomial of fused multiply-adds, powers of two made of their bits. Every step is rounded as IEEE 754 says
 on every target and in the simulator, so results have the same bits everywhere. Errors are measured by
 bench/elementary.py, for f32 over all numbers, and held by tests/ir/test_elementary.py.
@@ -66,6 +66,11 @@ def gelu(k: Kernel, x: Value) -> Value:
     """x Φ(x) of floats, Φ the normal distribution, computed as x/2 + |x/2| erf |x/√2|: within 2 ulp for x > 0, within
     2 ulp of x/2 for x < 0, where the sum cancels; 0 below -5.55 (f64: -8.42), NaN of -inf."""
     return _through_f32(k, _gelu, _float("gelu", x), x)
+
+
+def gelu_tanh(k: Kernel, x: Value) -> Value:
+    """x/2 + |x/2| tanh |sqrt(2/π) (x + 0.044715 x³)| of floats, within 3 ulp, of x/2 for x < 0; NaN of -inf."""
+    return _through_f32(k, _gelu_tanh, _float("gelu_tanh", x), x)
 
 
 # ---- what the operators of values record
@@ -266,7 +271,9 @@ def _tanh(k: Any, x: Value) -> Value:
     size, y = k.abs(x), x * x
     small = k.fma(size*y, _polynomial(k, F.tanh, y), size)
     p, n = _reduced_exp(k, k.min(2*F.tanh_end, size + size))
-    large = 1.0 - 2.0 / (p * _power(k, n + F.bias, t) + 1.0)
+    one = k.constant(t, 1.0)
+    reciprocal = k._op(ops.RECIPROCAL, t, p * _power(k, n + F.bias, t) + one, one)
+    large = k.fma(k.constant(t, -2.0), reciprocal, one)
     return _signed(k, k.select(size < TANH_SMALL, small, large), x)
 
 
@@ -296,6 +303,21 @@ def _gelu(k: Any, x: Value) -> Value:
         p = _polynomial(k, (1.0, *GELU), size)
         return k.fma(k.abs(half), k.fma(-p, p, k.constant(t, 1.0)), half)
     return k.fma(k.abs(half), _erf_of_size(k, size * math.sqrt(0.5)), half)
+
+
+def _gelu_tanh(k: Any, x: Value) -> Value:
+    """tanh is 1 - 2 / (e^y + 1); the sum hides errors of it that are small beside 1, so that e^y = p 2^n needs no more
+    than a polynomial."""
+    F, t, half = _format(x.type), x.type, x * 0.5
+    slope, cubic = 2*math.sqrt(2/math.pi), 2*math.sqrt(2/math.pi)*0.044715
+    y = k.min(2*F.tanh_end, k.abs(x*k.fma(x*x, k.constant(t, cubic), k.constant(t, slope))))
+    rounded = k.fma(y, k.constant(t, F.per_ln2), k.constant(t, F.round))
+    n = rounded - F.round
+    r = k.fma(n, k.constant(t, -F.ln2[1]), k.fma(n, k.constant(t, -F.ln2[0]), y))
+    p = _polynomial(k, (1.0, 1.0, *F.exp), r)
+    n, one = k.bits_as(rounded, vec(F.whole, t.length)) - (F.round_bits - F.bias), k.constant(t, 1.0)
+    reciprocal = k._op(ops.RECIPROCAL, t, k.fma(p, _power(k, n, t), one), one)
+    return k.fma(k.abs(half), k.fma(k.constant(t, -2.0), reciprocal, one), half)
 
 
 def _signed(k: Any, size: Value, x: Value) -> Value:

@@ -156,6 +156,9 @@ class _Lowering:
             set.add(call.attributes, "convergent")
         return call
 
+    def undefined(self, t: Any) -> ll.Value:
+        return ll.Constant(self.type(t), ll.Undefined)
+
     def hidden(self, x: Any) -> Any:
         """x, in a register, with its origin hidden from the optimiser."""
         return self.asm("", x.type, f"={self.dialect.letter(self, x)},0", x)

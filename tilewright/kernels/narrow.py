@@ -149,8 +149,8 @@ def too_large(MANTISSA: int) -> int:
 
 
 def nan_of(f: Float) -> int:
-    """Its quiet nan."""
-    return f.infs[0] | 1 << f.mantissa - 1 if f.infs else f.nans[0].start
+    """Its quiet nan; 0 if it has none."""
+    return f.infs[0] | 1 << f.mantissa - 1 if f.infs else f.nans[0].start if f.nans else 0
 
 
 def pattern(x: float) -> int:

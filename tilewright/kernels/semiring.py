@@ -8,6 +8,7 @@ from itertools import product
 import numpy as np
 
 from tilewright.expressions.program import Expression, Number
+from tilewright.expressions.reductions import Fold, named
 from tilewright.expressions.semiring import Semiring, read
 from tilewright.ir import Kernel, Type, Value, f32, f64, i32, i64
 from tilewright.ir.program import Op
@@ -66,23 +67,31 @@ class Arithmetic:
         inputs = {"left": left, "right": right} | {f"s{i}": x for i, x in enumerate(state)}
         if index is not None:
             inputs["p"] = index
-        return self._recorded(self.semiring.step, inputs)
+        return _recorded(self.k, self.T, self.semiring.step, inputs)
 
     def combined(self, x: State, y: State) -> State:
         """What x and y, of different k, are together."""
         if self.semiring is None:
             return (x[0] + y[0],)
-        inputs = {f"{name}{i}": value for name, state in (("x", x), ("y", y)) for i, value in enumerate(state)}
-        return self._recorded(self.semiring.fold.combined, inputs)
+        return combined(self.k, self.T, self.semiring.fold, x, y)
 
-    def _recorded(self, expression: Expression, inputs: dict[str, Value]) -> State:
-        """Integers that are data are elements of vectors: an i32 by itself is an index, and has to fit."""
-        types = numbers(self.T)
-        data = all(x.type.length == 1 for x in inputs.values()) and any(not x.type.is_float for x in inputs.values())
-        if data:
-            inputs = {name: self.k.pack(x, x) for name, x in inputs.items()}
-        found = recorded(self.k, expression, inputs, types["float"], types["int"])
-        return tuple(x[0] for x in found) if data else tuple(found)
+
+def combined(k: Kernel, T: Type, fold: Fold | str, x: State, y: State) -> State:
+    """What two states of a reduction of numbers of the type T, or of the one with this name, are together."""
+    if isinstance(fold, str):
+        fold = named(fold, "float" if T.is_float else "int")
+    inputs = {f"{name}{i}": value for name, state in (("x", x), ("y", y)) for i, value in enumerate(state)}
+    return _recorded(k, T, fold.combined, inputs)
+
+
+def _recorded(k: Kernel, T: Type, expression: Expression, inputs: dict[str, Value]) -> State:
+    """Integers that are data are elements of vectors: an i32 by itself is an index, and has to fit."""
+    types = numbers(T)
+    data = all(x.type.length == 1 for x in inputs.values()) and any(not x.type.is_float for x in inputs.values())
+    if data:
+        inputs = {name: k.pack(x, x) for name, x in inputs.items()}
+    found = recorded(k, expression, inputs, types["float"], types["int"])
+    return tuple(x[0] for x in found) if data else tuple(found)
 
 
 # ---- what is multiplied beyond k

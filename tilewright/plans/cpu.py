@@ -302,12 +302,11 @@ def _tile_violations(plan: CpuPlan, shape: Shape, target: CpuTarget) -> Iterator
         yield f"nr = {nr} is not a multiple of the {lanes} {shape.dtype} lanes of a {target.name} vector."
     else:
         vectors = nr // lanes
-        one, fields = 1 + semirings.registers(shape.semiring), semirings.fields(shape.semiring)
-        need = fields*mr*vectors + vectors + one
-        if need > have:
-            of_state = f"{fields}*" if fields > 1 else ""
-            yield (f"{mr}x{nr} {shape.dtype} needs {of_state}{mr}*{vectors} + {vectors} + {one} = {need} registers, "
-                   f"{target.name} has {have}.")
+        need, fields = semirings.registers(shape.semiring, mr, vectors), semirings.fields(shape.semiring)
+        if need > have and (mr*vectors > 1 or not shape.semiring):          # of one vector there is no smaller tile
+            tile = f"{fields}*"*(fields > 1) + f"{mr}*{vectors}"
+            yield (f"{mr}x{nr} {shape.dtype} needs {tile} + {vectors} + {need - (fields*mr + 1)*vectors} = {need} "
+                   f"registers, {target.name} has {have}.")
 
 
 def _packed_violations(plan: CpuPlan) -> Iterator[str]:

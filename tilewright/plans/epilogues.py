@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
 # Instructions of a thread for an operation on one number; of all others one.
-SLOTS = {"exp": 18, "log": 30, "tanh": 35, "erf": 26, "gelu": 18, "div": 10, "sqrt": 10, "min": 3, "max": 3}
+SLOTS = {"exp": 18, "log": 30, "tanh": 32, "erf": 26, "gelu": 18, "gelu_tanh": 24, "div": 10, "sqrt": 10, "min": 3,
+         "max": 3}
 READ = 3                # instructions for an element of an operand: a part of a load, of its address, its conversion
 
 
@@ -49,8 +50,8 @@ def kinds(sums: str) -> tuple[str, str]:
 
 def lowered(problem: Gemm, out: str) -> str:
     """The epilogue of a problem whose C is stored in this format, and then converted to the problem's."""
-    if not problem.epilogue:
-        return ""
+    if not problem.epilogue or out == problem.out:
+        return problem.epilogue
     found = read(problem.epilogue)
     kept = (DEFAULT if i == found.main else problem.out if x == DEFAULT else x for i, x in enumerate(found.results))
     return replace(found, results=tuple(kept)).text

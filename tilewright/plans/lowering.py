@@ -176,7 +176,9 @@ def lower(product: Product, target: CpuTarget, word_name: str | None = None) -> 
     shape = Shape(sums, m, n, k, order(p.strides.rsa, p.strides.csa), order(p.strides.rsb, p.strides.csb), p.threads,
                   *sources, out, epilogue=p.epilogue, semiring=p.semiring, prologue_a=p.prologue_a,
                   prologue_b=p.prologue_b)
-    if p.semiring or (shape.prologues and sums != "f32"):
+    if p.semiring:
+        return Lowered(shape, strides, target.extended if semirings.counts_bits(p.semiring) else target)
+    if shape.prologues and sums != "f32":
         return Lowered(shape, strides, target)
     named = (prologues.multiplied(sources[0] or sums, p.prologue_a),
              prologues.multiplied(sources[1] or sums, p.prologue_b))

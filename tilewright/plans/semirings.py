@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from tilewright.expressions.semiring import Semiring
     from tilewright.targets.nvidia import GpuTarget
 
-TERM = 3                # registers for a term, beside the operands, at most
+# Registers for terms, beside the operands: of most at most TERM, of those that count bits without an instruction for it
+# COUNTING; elementary functions have CONSTANTS and, since LLVM mixes the terms of a tile, LIVE for each of them.
+TERM, COUNTING, CONSTANTS, LIVE = 3, 5, 8, 5
 
 
 def read(text: str) -> Semiring:
@@ -32,7 +34,7 @@ def state(text: str) -> int:
 
 
 def fields(text: str) -> int:
-    """Registers of an element of a tile."""
+    """Registers of a vector of a tile."""
     return len(read(text).fold.fields) if text else 1
 
 
@@ -42,9 +44,22 @@ def products(text: str) -> str:
     return semiring(lambda a, b: a * b, "sum", read(text).kind).text if text else ""
 
 
-def registers(text: str) -> int:
-    """That its terms take, and constants."""
-    return min(len(read(text).step.lines), TERM) if text else 0
+def registers(text: str, mr: int, vectors: int) -> int:
+    """Of a tile of so many rows and vectors: its states, a row of B, an element of A, and what its terms take."""
+    return fields(text)*mr*vectors + vectors + 1 + (_of_terms(text, mr*vectors) if text else 0)
+
+
+@lru_cache(maxsize=256)
+def _of_terms(text: str, vectors: int) -> int:
+    from tilewright.expressions.program import ELEMENTARY
+    operations = [line.operation for line in read(text).step.lines]
+    if any(name in ELEMENTARY for name in operations):
+        return CONSTANTS + (LIVE + fields(text) - 1)*vectors
+    return COUNTING if counts_bits(text) else min(len(operations), TERM)
+
+
+def counts_bits(text: str) -> bool:
+    return any(line.operation == "popcount" for line in read(text).step.lines)
 
 
 def operations(text: str) -> int:

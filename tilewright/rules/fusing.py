@@ -158,9 +158,9 @@ def _dtypes(call: Call, p: Product, expression: Expression
         raise ValueError(f"out_dtype must be a format or {plain} of them, one for each result that is no reduction, "
                          f"not {len(each)}")
     wanted, found, blocks = iter(each), list[np.dtype[Any] | None](), list[formats.BlockFormat | None]()
-    for kind, result in zip(expression.kinds, expression.results):
+    for kind, computed, result in zip(expression.kinds, expression.computed, expression.results):
         if result.reduced:
-            if kind == "bool":
+            if computed == "bool":
                 raise TypeError(f"epilogue returns {result.reduced} of comparisons: tw.where makes numbers of them")
             found.append(None)
             blocks.append(None)

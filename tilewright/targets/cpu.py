@@ -53,7 +53,7 @@ AVX512 = Isa(
     "-prefer-256-bit",          # LLVM's default here is 256 bits, for the sake of early Skylake servers
     64, 32, True, (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
     _caches("intel/microarchitectures/skylake_(server)", l1d=(32*KIB, 8), l2=(MIB, 16), l3=(11 << 17, 11)),
-    _SDM, _PSABI, extensions=("avx512vnni", "avx512bf16", "amx-tile", "amx-bf16", "amx-int8"))
+    _SDM, _PSABI, extensions=("avx512vnni", "avx512bf16", "avx512vpopcntdq", "amx-tile", "amx-bf16", "amx-int8"))
 
 AVX2 = Isa(
     "x86-avx2", ("avx2", "x86-64-v3"), "x86-64", "x86_64-unknown-linux-gnu", "x86-64-v3", "", 32, 16, False, _V3,
@@ -89,12 +89,12 @@ class Known(NamedTuple):
     source: str
 
 
-_VNNI = "avx512vnni", "avx512bf16"
+_VNNI = "avx512vnni", "avx512bf16", "avx512vpopcntdq"
 CHIPS = {
     "zen3": Known(AVX2, "AMD Zen 3", (), 32, 512, 32 << 10, "amd/microarchitectures/zen_3"),
     "zen4": Known(AVX512, "AMD Zen 4", _VNNI, 32, 1024, 32 << 10, "amd/microarchitectures/zen_4"),
     "zen5": Known(AVX512, "AMD Zen 5", _VNNI, 48, 1024, 32 << 10, "amd/microarchitectures/zen_5"),
-    "icelake-server": Known(AVX512, "Intel Ice Lake", _VNNI[:1], 48, 1280, 1536,
+    "icelake-server": Known(AVX512, "Intel Ice Lake", _VNNI[::2], 48, 1280, 1536,
                             "intel/microarchitectures/ice_lake_(server)"),
     "sapphirerapids": Known(AVX512, "Intel Sapphire Rapids", AVX512.extensions, 48, 2048, 1920,
                             "intel/microarchitectures/sapphire_rapids"),

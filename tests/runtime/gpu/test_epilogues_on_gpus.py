@@ -108,6 +108,18 @@ def test_pairs(target, format, plan):
     check(tw.Gemm(130, 144, 64, format, out=format, layout="nt", epilogue=text), target, plan)
 
 
+@pytest.mark.parametrize("times", [1, 2], ids=["two blocks at once", "one"])
+def test_blocks_of_c_in_a_loop(times):
+    """Of 128 x 128 sums there are four, of which a long expression is emitted for one or two."""
+    def f(acc, bias):
+        x = acc + bias
+        for _ in range(times):
+            x = tw.gelu(x)
+        return x
+    check(tw.Gemm(130, 136, 64, "bf16", out="bf16", layout="nt", epilogue=made(f, "bias bf16 row")), "sm_90a",
+          "wgmma 128x128x64 stages=3 warpgroups=2 pingpong vector_c=2 store=tma")
+
+
 @pytest.mark.parametrize(("target", "plan"), [("sm_80", None), ("sm_90a", None), ("gfx942", None)])
 def test_integers(target, plan):
     text = made(lambda acc, bias, scale: (acc + bias) * scale, "bias i32 row", "scale f32 column", acc="int")
@@ -179,6 +191,24 @@ def test_reductions(on):
     same_as_on_a_cpu(on, a[0], b, lambda acc: (tw.row_sum(tw.exp(acc * 0.1)), tw.column_max(acc)))
 
 
+@pytest.mark.parametrize(("format", "n"), [("mxfp8", 72), ("mxfp8_e5m2", 37), ("mxfp6", 33), ("mxfp6_e3m2", 64),
+                                           ("mxfp4", 100)])
+def test_block_scaled_results(monkeypatch, format, n):
+    """To the bit what tilewright.quantize makes of the result in f32: of numbers of all sizes, of nan and inf."""
+    on, rng = machine(monkeypatch, "sm_90a"), np.random.default_rng(3)
+    a, b = (rng.integers(-9, 10, shape).astype(np.float32) for shape in ((2, 9, 8), (8, n)))
+    scales = np.ldexp(rng.random((2, 9, n), np.float32), rng.integers(-160, 122, (2, 9, n))).astype(np.float32)
+    scales[:, :3] = rng.choice([np.nan, np.inf, 0.0, 1.0, 3.0], (2, 3, n))
+    with np.errstate(over="ignore"):
+        wanted = tw.quantize((a @ b)*scales, format)
+    found = tw.matmul(on.array(a), on.array(b), epilogue=lambda acc, s: acc*s, out_dtype=format,
+                      operands={"s": on.array(scales)})
+    on.finish()
+    assert (found.shape, found.format) == (wanted.shape, wanted.format)
+    np.testing.assert_array_equal(found.scales.host, wanted.scales)
+    np.testing.assert_array_equal(found.elements.host, wanted.elements)
+
+
 def test_calls_like_earlier_ones_are_repeated(monkeypatch):
     """By the fast path, and by the long way as soon as anything but addresses is another."""
     on, long_way, factor = machine(monkeypatch, "sm_90a"), [], 2.0
@@ -223,7 +253,7 @@ def test_what_is_refused(on):
     a, b = on.array(random(8, 16)), on.array(random(16, 8))
     for options, error, message in [
             ({"epilogue": lambda acc: (acc, tw.row_max(acc > 0))}, TypeError, "row_max of comparisons"),
-            ({"epilogue": lambda acc: acc, "out_dtype": "mxfp8"}, TypeError, "GPUs give no block-scaled results"),
+            ({"epilogue": lambda acc: acc, "out_dtype": "nvfp4"}, TypeError, "epilogues on GPUs give MX formats"),
             ({"epilogue": lambda acc: acc, "scale_a": on.array(random(8, 1))}, ValueError, "scale_a must be None with"),
             ({"epilogue": lambda acc: acc, "out": (None, None)}, ValueError, "array or None for each of .* 1 results"),
             ({"epilogue": lambda acc, x: acc + x, "operands": {"x": random(9)}}, ValueError, "must broadcast to")]:

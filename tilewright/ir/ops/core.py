@@ -183,6 +183,21 @@ def _lanes_llvm(low, t, n):
 ADD, SUB, MUL = _arithmetic("add", operator.add), _arithmetic("sub", operator.sub), _arithmetic("mul", operator.mul)
 DIV, REM = _unsigned("div", "udiv", operator.floordiv), _unsigned("rem", "urem", operator.mod)
 DIVIDE = Operation("divide", lambda low, t, x, y: low.b.fdiv(x, y, name="divide"), lambda t, x, y: x / y)
+
+
+def _reciprocal_nvptx(low, t, x, one):
+    """Within an ulp, then a step of Newton's method: what NVIDIA's assembler makes of a correctly rounded one, without
+    its branch for numbers whose reciprocal is subnormal."""
+    if t.bits != 32 or t.length > 1:
+        return low.b.fdiv(one, x, name="reciprocal")
+    near, fma = low.call("llvm.nvvm.rcp.approx.ftz.f", t, x, name="near"), f"llvm.fma.{t}"
+    return low.call(fma, t, near, low.call(fma, t, low.b.fneg(x), near, one), near, name="reciprocal")
+
+
+# 1 / x, correctly rounded, of x from 2^-126 to 2^126; the second operand is 1
+RECIPROCAL = Operation("reciprocal", by_family(
+    lambda low, t, x, one: low.b.fdiv(one, x, name="reciprocal"), nvptx64=_reciprocal_nvptx),
+    lambda t, x, one: one / x)
 NEGATE = Operation("neg", lambda low, t, x: low.b.fneg(x, name="neg"), lambda t, x: -x)
 ABS = Operation("abs", lambda low, t, x: low.call(f"llvm.fabs.{t}", t, x, name="abs"), lambda t, x: np.abs(x))
 POPCOUNT = Operation("popcount", lambda low, t, x: low.call(f"llvm.ctpop.{t}", t, x, name="popcount"),
@@ -215,6 +230,9 @@ LANES_BELOW = Operation("lanes", _lanes_llvm, lambda t, n: np.arange(t.length)[:
 SUM = Operation("sum", lambda low, t, x: low.horizontal_sum(x, t), lambda t, x: _tree_sum(x), "float")
 # x itself, but LLVM cannot see that: it keeps an address in a register instead of recomputing it in a loop
 OPAQUE = Operation("opaque", lambda low, t, x: low.hidden(x), lambda t, x: x)
+# any number in place of x, so that no register has to keep x
+FORGOTTEN = Operation("forgotten", lambda low, t, x: low.undefined(t), lambda t, x: np.full_like(
+    x, np.nan if t.is_float else -90)[()])
 
 
 def _element(x: Any, e: int) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 from zlib import crc32
 
 from tilewright.expressions.operations import OPERATIONS
-from tilewright.expressions.program import STATE, Expression
+from tilewright.expressions.program import INDICES, STATE, Expression
 from tilewright.formats import FORMATS, Bool, Float
 from tilewright.ir import Function, Kernel, Type, Value, f32, f64, i1, i8, i32, i64, ptr, vec
 from tilewright.kernels.cpu.jobs import FINISH, OPERAND, TALL, Finish
@@ -25,11 +25,12 @@ from tilewright.kernels.cpu.pool import job_fields, split
 from tilewright.kernels.expression import recorded
 from tilewright.kernels.narrow import memory_type, number
 from tilewright.kernels.reductions import reduce
-from tilewright.kernels.semiring import numbers
+from tilewright.kernels.semiring import combined, numbers
 from tilewright.targets.cpu import CpuTarget
 
 # What a reduction starts with, and how two of its numbers are combined; amax: of sizes.
-COMBINED = {"sum": (0.0, "add"), "max": (float("-inf"), "max"), "min": (float("inf"), "min"), "amax": (0.0, "max")}
+COMBINED = {"sum": (0.0, "add"), "max": (float("-inf"), "max"), "min": (float("inf"), "min"), "amax": (0.0, "max"),
+            "argmax": (float("-inf"), ""), "argmin": (float("inf"), "")}
 
 
 def emit_finish(target: CpuTarget, SUMS: str, NR: int, RESULT: str = "", EXPRESSION: str = "",
@@ -103,7 +104,7 @@ class _Epilogue:
         down = {at: [self._begin(at, W) for _ in masks] for at in self._reduced("columns")}
         with k.loop(g.rows) as r:
             i = g.i + r
-            across: dict[int, list[Value]] = {at: [] for at in self._reduced("rows")}
+            across: dict[int, list[tuple[Value, ...]]] = {at: [] for at in self._reduced("rows")}
             for v, mask in enumerate(masks):
                 loaded = [k.load(tile.at(r, f*self.NR + x*V).as_(t), vec(t, V), t.bytes, given[x])
                           for x in range(v*together, (v + 1)*together) for f, t in enumerate(self.fields)]
@@ -112,20 +113,22 @@ class _Epilogue:
                     if place is None:
                         self.out.at(i, first + v*W).put(self._stored(x, self.out.RESULT), mask=mask)
                     elif at in down:
-                        down[at][v].set(self._both(at, down[at][v].get(), self._masked(at, x, mask)))
+                        now = tuple(variable.get() for variable in down[at][v])
+                        for variable, y in zip(down[at][v], self._both(at, now, self._masked(at, x, i, mask))):
+                            variable.set(y)
                     elif at in across:
-                        across[at].append(self._masked(at, x, mask))
+                        across[at].append(self._masked(at, x, first + v*W, mask))
                     else:
                         place.put(self._stored(x, place.FORMAT), i, first + v*W, mask)
             for at, xs in across.items():
                 total = xs[0]
-                for x in xs[1:]:
-                    total = self._both(at, total, x)
-                k.store(self._place(at).at(i, g.col_panel), reduce(k, partial(self._both, at), total))
+                for more in xs[1:]:
+                    total = self._both(at, total, more)
+                self._put(at, self._place(at).at(i, g.col_panel), reduce(k, partial(self._both, at), total), None)
         for at, variables in down.items():
-            for v, (variable, mask) in enumerate(zip(variables, masks)):
-                place = self._place(at)
-                k.store(place.at(g.row_panel, first + v*W), variable.get(), place.T.bytes, mask)
+            for v, (of_vector, mask) in enumerate(zip(variables, masks)):
+                found = tuple(variable.get() for variable in of_vector)
+                self._put(at, self._place(at).at(g.row_panel, first + v*W), found, mask)
 
     def _place(self, at: int) -> _Place:
         """Of a result that is not C."""
@@ -168,28 +171,48 @@ class _Epilogue:
     def _reduced(self, along: str) -> list[int]:
         return [at for at, place in enumerate(self.written) if place is not None and along == place.HOW]
 
-    def _how(self, at: int) -> tuple[float, str]:
-        return COMBINED[self.expression.results[at].reduced.split("_")[1]]
-
-    def _nothing(self, at: int, type: Type) -> Value:
-        start = self._how(at)[0]
+    def _nothing(self, at: int, type: Type) -> tuple[Value, ...]:
+        """Numbers of this type, and their indices if these are kept, that change nothing."""
+        how = self.expression.results[at].how
+        start = COMBINED[how][0]
+        most = (1 << type.scalar.bits - 1) - 1
         if not type.is_float and start:
-            start = -(1 << type.scalar.bits - 1) if start < 0 else (1 << type.scalar.bits - 1) - 1
-        return self.k.constant(type, start if type.is_float else int(start))
+            start = -most - 1 if start < 0 else most
+        number = self.k.constant(type, start if type.is_float else int(start))
+        whole = vec(numbers(type.scalar)["int"], type.length)
+        return (number, self.k.constant(whole, most)) if how in INDICES else (number,)
 
-    def _begin(self, at: int, W: int) -> Any:
+    def _begin(self, at: int, W: int) -> tuple[Any, ...]:
         type = vec(memory_type(self._place(at).FORMAT), W)
-        return self.k.variable(type, self._nothing(at, type))
+        return tuple(self.k.variable(x.type, x) for x in self._nothing(at, type))
 
-    def _masked(self, at: int, x: Value, mask: Value | None) -> Value:
-        """A result's numbers as they are reduced; where there are none, what changes nothing."""
+    def _masked(self, at: int, x: Value, index: Value, mask: Value | None) -> tuple[Value, ...]:
+        """A result's numbers as they are reduced, with their indices if these are kept: that of the row, or of the
+        columns from there on; where there are none, what changes nothing."""
+        k, how, along = self.k, self.expression.results[at].how, self._place(at).HOW
         x = self._stored(x, self._place(at).FORMAT)
-        if self.expression.results[at].reduced.endswith("amax"):
-            x = self.k.abs(x)
-        return x if mask is None else self.k.select(mask, x, self._nothing(at, x.type))
+        found: tuple[Value, ...] = (k.abs(x) if how == "amax" else x,)
+        if how in INDICES:
+            n, whole = x.type.length, numbers(x.type.scalar)["int"]
+            of_lane = k.broadcast(k.cast(index, whole), n)
+            steps = k.pack(*(k.constant(whole, e) for e in range(n)))
+            found += (of_lane + steps if along == "rows" else of_lane,)
+        if mask is None:
+            return found
+        return tuple(k.select(mask, y, z) for y, z in zip(found, self._nothing(at, x.type)))
 
-    def _both(self, at: int, x: Value, y: Value) -> Value:
-        return OPERATIONS[self._how(at)[1]].record(self.k, x, y)
+    def _both(self, at: int, x: tuple[Value, ...], y: tuple[Value, ...]) -> tuple[Value, ...]:
+        how, T = self.expression.results[at].how, x[0].type.scalar
+        if how in INDICES:
+            return combined(self.k, T, how, x, y)
+        return (OPERATIONS[COMBINED[how][1]].record(self.k, x[0], y[0]),)
+
+    def _put(self, at: int, place: Value, found: tuple[Value, ...], mask: Value | None) -> None:
+        """The number of a row, or those of columns, and indices beside them: OPERAND's stride leads over both."""
+        k, of = self.k, self._place(at)
+        for e, x in enumerate(found):
+            apart = (of.column if of.HOW == "rows" else of.row) // 2 if e else 0
+            k.store((place + apart).as_(x.type.scalar), x, x.type.scalar.bytes, mask)
 
 
 class _Place:

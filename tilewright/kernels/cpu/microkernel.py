@@ -21,9 +21,10 @@ PACE = 4                # k steps to one prefetched row: denser prefetching dela
 LEAD = 12               # prefetched rows' time from the last prefetch of C to its use
 
 
-def unrolled(MR: int, NV: int, dtype: str = "") -> bool:
-    """Whether PACE steps of k stand in a row: with a larger tile LLVM's scheduler hoists loads and spills."""
-    return MR*NV <= 12 and MR <= 6 and dtype != "i16x2"
+def unrolled(MR: int, NV: int, dtype: str = "", SEMIRING: str = "") -> bool:
+    """Whether PACE steps of k stand in a row: with a larger tile, or terms of several instructions, LLVM's scheduler
+    hoists loads and spills."""
+    return MR*NV <= 12 and MR <= 6 and dtype != "i16x2" and not SEMIRING
 
 
 def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "packed", B: str = "packed",
@@ -102,7 +103,7 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
                 row = k.select(s < to_c, ahead + (s*PARTS + part)*ahead_step, row_of_c + part*RUN)
                 for j in (*range(0, RUN, 64), RUN - 1):
                     k.prefetch(row + j, locality=2)
-            if unrolled(MR, NV, dtype):
+            if unrolled(MR, NV, dtype, SEMIRING):
                 for u in range(PACE):
                     rank1(s*PACE + u)
             else:

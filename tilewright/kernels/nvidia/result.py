@@ -18,9 +18,11 @@ from tilewright.kernels.gpu.scales import Scales
 from tilewright.kernels.gpu.split_k import Holders, finish
 from tilewright.kernels.gpu.work import Work
 from tilewright.kernels.semiring import Arithmetic
+from tilewright.plans.epilogues import slots
 from tilewright.plans.nvidia_model import EXCHANGED
 
 LANES = 32
+MOST_UNROLLED = 1500        # instructions of an epilogue, which 32 KB hold with a main loop: else `Copied` has a loop
 PAD = 8                     # elements after a staged row: lanes of two rows then write different banks
 
 
@@ -169,6 +171,10 @@ class Blocks(Protocol):
     @property
     def shape(self) -> tuple[int, int]: ...                 # blocks of rows, and elements of each in a lane
     def element(self, i: int, e: int) -> Value: ...
+    @property
+    def movable(self) -> bool: ...                          # `advance` can be called
+    def forget(self) -> None: ...
+    def advance(self, count: int) -> None: ...              # element `count` of all blocks becomes 0, the next 1 ...
 
 
 @dataclass(frozen=True)
@@ -202,35 +208,64 @@ class Copied:
 
     def store(self, out: Out, sums: Blocks, row: Value, column: Value, APART: int) -> None:
         """sums: of blocks of 16 rows as in atoms.nvidia, the first of them row + i*APART and column."""
-        k, T, lane = self.k, out.c.type.element, self.lane
-        WIDTH = self.ROW // T.bytes * out.EACH                          # columns of sums
+        WIDTH = self.ROW // out.c.type.element.bytes * out.EACH         # columns of sums
         COUNT, ELEMENTS = sums.shape
-        blocks = [(i, first) for i in range(COUNT) for first in range(0, 2*ELEMENTS, WIDTH)]
+        EACH = 2*ELEMENTS // WIDTH                                      # blocks of rows
+
+        BLOCKS = COUNT*EACH
+        ONCE = BLOCKS                                                   # blocks of which the instructions are emitted
+        while out.fused and sums.movable and ONCE % 2 == 0 and (
+                ONCE*WIDTH // 2 * slots(out.fused.epilogue.text) > MOST_UNROLLED):
+            ONCE //= 2
+
+        def some(first: Any, read_c: bool) -> None:
+            for block in range(ONCE):
+                number = first + block if ONCE < BLOCKS else block
+                i, at = divmod(block, EACH)
+                if ONCE < BLOCKS:
+                    place = row + number // EACH * APART, 0, column + number % EACH * WIDTH - at*WIDTH
+                else:
+                    place = row, i*APART, column
+                self._block(out, sums, number if ONCE == 1 else block, BLOCKS, *place, i, at*WIDTH, read_c)
 
         def each(read_c: bool) -> None:
-            for number, (i, first) in enumerate(blocks):
-                buffer = self.smem + number % 2 * (self.SIZE // 2)
-                with k.when(lane == 0):
-                    k.bulk_wait(int(len(blocks) % 2 == 0), read=True)   # the copy before the last: it had this buffer
-                k.warp_barrier()
-                start = k.uniform(column) if out.fused else column      # anew: else LLVM keeps all operands' addresses
-                rows = [row + (i*APART + half*8) + lane // 4 for half in range(2)]
-                columns = {e: start + e*8 + lane % 4 * 2 for e in range(first // 8, (first + WIDTH) // 8)}
-                by, memo = self._factors(out.scales, rows, columns) if out.scales else {}, dict[Any, list[Value]]()
-                pairs = []
-                for e in range(first // 2, (first + WIDTH) // 2, 2):
-                    half, pair = e // 2 % 2, e // 4
-                    loaded = out.fused.loaded(rows[half], columns[pair], 2, memo) if out.fused else None
-                    pairs.append(self._pair(out, [sums.element(i, e), sums.element(i, e + 1)], rows[half],
-                                            columns[pair], read_c, by.get((half, pair)), loaded))
-                self._write(buffer, pairs, T)
-                k.fence_async()
-                k.warp_barrier()
-                at = out.column(column + first), row + i*APART
-                with k.when(lane == 0):
-                    k.tma_store(self.map, at if self.matrix is None else (*at, self.matrix), buffer)
-                    k.bulk_commit()
+            if ONCE == BLOCKS:
+                some(0, read_c)
+                return
+            with self.k.loop(BLOCKS, step=ONCE, unroll=False) as first:
+                some(first, read_c)
+                with self.k.when(first < BLOCKS - ONCE):
+                    sums.advance(ONCE*WIDTH // 2)
+            sums.forget()
         out.cases_of_beta(each)
+
+    def _block(self, out: Out, sums: Blocks, number: Any, COUNT: int, row: Value, down: int, column: Value, i: int,
+               first: int, read_c: bool) -> None:
+        """Block `number` of COUNT of C, `down` rows below this one and `first` columns behind this one. Its numbers
+        come of those columns of block i of the sums."""
+        k, T, lane = self.k, out.c.type.element, self.lane
+        WIDTH = self.ROW // T.bytes * out.EACH
+        buffer = self.smem + number % 2 * (self.SIZE // 2)
+        with k.when(lane == 0):
+            k.bulk_wait(int(COUNT % 2 == 0), read=True)                 # the copy before the last: it had this buffer
+        k.warp_barrier()
+        start = k.uniform(column) if out.fused else column              # anew: else LLVM keeps all operands' addresses
+        rows = [row + (down + half*8) + lane // 4 for half in range(2)]
+        columns = {e: start + e*8 + lane % 4 * 2 for e in range(first // 8, (first + WIDTH) // 8)}
+        by, memo = self._factors(out.scales, rows, columns) if out.scales else {}, dict[Any, list[Value]]()
+        pairs = []
+        for e in range(first // 2, (first + WIDTH) // 2, 2):
+            half, pair = e // 2 % 2, e // 4
+            loaded = out.fused.loaded(rows[half], columns[pair], 2, memo) if out.fused else None
+            pairs.append(self._pair(out, [sums.element(i, e), sums.element(i, e + 1)], rows[half], columns[pair],
+                                    read_c, by.get((half, pair)), loaded))
+        self._write(buffer, pairs, T)
+        k.fence_async()
+        k.warp_barrier()
+        at = out.column(column + first), row + down
+        with k.when(lane == 0):
+            k.tma_store(self.map, at if self.matrix is None else (*at, self.matrix), buffer)
+            k.bulk_commit()
 
     @staticmethod
     def _factors(scales: Scales, rows: list[Value], columns: dict[int, Value]

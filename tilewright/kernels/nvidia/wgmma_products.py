@@ -223,6 +223,22 @@ class Products:
             return sums[0, e]
         return self.k.cast(self.k.reinterpret(sums[0, e // 2], vec(f16, 2))[e % 2], f32)
 
+    @property
+    def movable(self) -> bool:
+        return self.atom.d != "f16" or self.sums is not self.acc
+
+    def forget(self) -> None:
+        """The sums are not needed any more: the next products need not find them in their registers."""
+        for tile in self.sums:
+            for ij in tile.registers:
+                tile[ij] = self.k.forgotten(tile[ij])
+
+    def advance(self, count: int) -> None:
+        """Elements count, count + 1 ... of all blocks, one after the other, become 0, 1 ... The last stay."""
+        every = [(tile, ij) for tile in self.sums for ij in tile.registers]
+        for (to, here), (tile, ij) in zip(every, every[count:]):
+            to[here] = tile[ij]
+
     def runs(self, t: Value, i0: Value, j0: Value, VECTOR: int) -> Iterator[Run]:
         """The sums of thread t of the warpgroup, in a tile that begins there."""
         i0, j0 = self._exchanged(i0, j0)

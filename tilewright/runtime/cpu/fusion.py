@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from tilewright import forks, formats
 from tilewright.expressions.epilogue import ADDED, ALPHA, BETA, Epilogue, Read, with_scalars
-from tilewright.expressions.program import REDUCED
+from tilewright.expressions.program import INDICES, REDUCED, REDUCTIONS
 from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.jobs import Finish
 from tilewright.plans import lowering, semirings
@@ -131,18 +131,19 @@ def compute(of: Sums, results: list[Matrix | None], operands: list[Matrix], epil
                 if x.reduced]
     way = (_way if on is host else partial(way_of, on=on, make=make))(of, results, operands, epilogue)
     rows, cols = (n, m) if way.exchanged else (m, n)
-    kept: list[tuple[str, Matrix]] = []
+    kept: list[tuple[str, str, Matrix]] = []
     table = [_entry(on, x, way.exchanged) for x in operands]
     for x, result, word in zip(results, epilogue.expression.results, way.finish.WRITTEN, strict=True):
         if word == "-":
             continue
-        if x is None:                           # a number for each row or column of each tile
-            kind, _, how = word.partition(":")
-            size = (rows, -(-cols // way.wide)) if how == "rows" else (-(-rows // way.tall),
-                                                                       cols // 2 if epilogue.paired else cols)
+        if x is None:                           # a number for each row or column of each tile, or one and its index
+            kind, _, along = word.partition(":")
+            count = 1 + (result.how in INDICES)
+            size = (rows, -(-cols // way.wide), count) if along == "rows" else (
+                -(-rows // way.tall), count, cols // 2 if epilogue.paired else cols)
             x = np.empty((*lead, *size), formats.FORMATS[kind].dtype)
-            kept.append((result.reduced, x))
-            table.append(_entry(on, x, False))
+            kept.append((result.how, along, x))
+            table.append(_entry(on, x[..., 0] if along == "rows" else x[..., 0, :], False))
         else:
             table.append(_entry(on, x, way.exchanged))
     words = np.array(table, np.int64).reshape(-1, len(jobs.OPERAND))
@@ -150,7 +151,18 @@ def compute(of: Sums, results: list[Matrix | None], operands: list[Matrix], epil
     beside = jobs.Beside(*(on.of_table(x) if x.size else 0 for x in (words, *tables)))
     if _run(of, main, way, beside, on, make):
         return None
-    return [REDUCED[how][1](x, axis=-1 if _along(how, way.exchanged) == "rows" else -2) for how, x in kept]
+    return [_of_tiles(*each) for each in kept]
+
+
+def _of_tiles(how: str, along: str, x: Matrix) -> Matrix:
+    """What the numbers of all tiles come to, along their axis."""
+    parts = (x[..., i] if along == "rows" else x[..., i, :] for i in range(x.shape[-1 if along == "rows" else -2]))
+    axis, numbers, *indices = -1 if along == "rows" else -2, *parts
+    found: Matrix = REDUCTIONS[how](numbers, axis=axis)
+    if indices:
+        whole = indices[0].view(f"i{x.itemsize}")
+        found = np.take_along_axis(whole, np.expand_dims(found, axis), axis).squeeze(axis)
+    return found
 
 
 def _run(of: Sums, main: Matrix | None, way: Way, beside: jobs.Beside, on: Host, make: type[Recipe]) -> bool:
@@ -246,7 +258,7 @@ def finish_of(epilogue: Epilogue, results: list[Matrix | None], operands: list[M
     wide = sums in ("f64", "i64") or out == "f64"
     whole = any(format_of(x.dtype) in ("i64", "u64", "u32") for x in operands)
     float_format, int_format = "f64" if wide else "f32", "i64" if wide or whole else "i32"
-    kinds = epilogue.expression.kinds
+    kinds = epilogue.expression.computed
     read = tuple(f"{format_of(x.dtype)}:{_how(x, exchanged)}" for x in operands)
     written = []
     for at, (x, result, kind) in enumerate(zip(results, epilogue.expression.results, kinds, strict=True)):

@@ -22,7 +22,7 @@ from tilewright.formats.table import BLOCK_FORMATS, FORMATS, BlockFormat, holds
 from tilewright.plans.passes import DECODED, Pass, lacking
 from tilewright.rules import arguments, scaling
 from tilewright.rules.arguments import F32
-from tilewright.runtime.gpu.arrays import CUDA, Look, library_of
+from tilewright.runtime.gpu.arrays import CUDA, Library, Look, library_of
 from tilewright.runtime.gpu.launch import Function
 from tilewright.runtime.gpu.operands import address, format_of, leading
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 PAIRS = "float4_e2m1fn_x2"              # torch's bytes of two elements of e2m1, along the contiguous axis
+QUANTIZE = "tilewright.kernels.gpu.quantize:emit_quantize"
 DECODE = "tilewright.kernels.gpu.decode:emit_decode"
 BYTE = np.dtype(np.uint8)
 
@@ -151,6 +152,28 @@ def _placed(run: Run, elements: Array, scales: Array, f: BlockFormat, depth: int
         run.copy(wide[..., length:], wide[..., length:], 0.0)
         elements = wide[..., :length]
     return Blocked(elements, scales, f, depth, factor)
+
+
+def quantized(run: Run, library: Library, x: Array, f: BlockFormat) -> Quantized:
+    """Of a contiguous array of f32 [..., columns], along its rows: as formats.quantize has it."""
+    blocks = f.blocks(x.shape[-1])
+    elements, scales = (library.empty((*x.shape[:-1], n), BYTE, run.on.index, run.stream)
+                        for n in (blocks * f.block_bytes, blocks))
+    VECTOR = 4 if x.shape[-1] % 4 == 0 else 1
+
+    def loaded() -> Function:
+        code = artefact.code(QUANTIZE, run.on.target, BLOCKS=f.name, VECTOR=VECTOR, WARP=run.on.target.warp)
+        function: Function = run.driver.load(code.image, run.on, code.machine).function(code.manifest)
+        return function
+
+    if x.size:
+        function = run.engine.copy_kernels.get((run.on.index, f.name, VECTOR), loaded)
+        rows = math.prod(x.shape[:-1])
+        to = [address(library.look(y, "the result", run.stream, write=True).shadow) for y in (elements, scales)]
+        args = {"rows": rows, "columns": x.shape[-1], "source": address(x), "elements": to[0], "scales": to[1]}
+        run.driver.Prepared(function, (-(-rows * blocks // function.threads[0]),), args)(run.stream)
+        run.steps.append(None)
+    return Quantized(elements, scales, x.shape, f)
 
 
 def _is_pairs(x: Any) -> bool:

@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 from tilewright import formats
 from tilewright.expressions.epilogue import ADDED, BETA, DEFAULT, Epilogue, Read, with_scalars
+from tilewright.expressions.program import INDICES
 from tilewright.plans import gpu as plans
 from tilewright.plans import semirings
 from tilewright.plans.epilogues import kinds as computed
 from tilewright.rules import arguments, fusing, shapes
 from tilewright.rules.call import Call, Product, decide
-from tilewright.runtime.gpu import arrays, epilogues, fast_path
+from tilewright.runtime.gpu import arrays, blocks, epilogues, fast_path
 from tilewright.runtime.gpu.operands import address, format_of, letter
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a:
     given = {name: looks[f"operands[{name!r}]"].shadow if f"operands[{name!r}]" in looks else x
              for name, x in (call.operands or {}).items()} if isinstance(call.operands, Mapping) else call.operands
     f = fusing.fused(call._replace(operands=given), p)
-    _check_results(f)
+    _check_results(f, run.engine.platform is arrays.CUDA)
     dtypes = [np.dtype(np.float64 if p.sums.itemsize == 8 else np.float32) if x is None else x for x in f.dtypes]
     if call.algorithm is not None:
         arguments.check_algorithm(call.algorithm, a.dtype, b.dtype, p.sums, call.plan, run.on.target)
@@ -62,9 +63,15 @@ def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a:
     if len(given_outs) != len(f.shapes):
         raise ValueError(f"{call.out_name} must have an array or None for each of the epilogue's {len(f.shapes)} "
                          f"results, not {len(given_outs)} of them")
-    results, targets = [], []
-    for i, (x, shape, dtype) in enumerate(zip(given_outs, f.shapes, dtypes)):
+    results, targets = list[Any](), list[Array]()
+    for i, (x, shape, dtype, block) in enumerate(zip(given_outs, f.shapes, dtypes, f.blocks)):
         name = f"{call.out_name}[{i}]" if isinstance(call.out, tuple) else call.out_name
+        if block is not None:
+            if x is not None:
+                raise ValueError(f"{name} must be None for a result in {block.name}, which is a new Quantized")
+            results.append(None)
+            targets.append(run.temporary(shape, arguments.F32))
+            continue
         if x is None:
             results.append(library.empty(shape, dtype, run.on.index, run.stream))
             targets.append(library.look(results[-1], "the result", run.stream, write=True).shadow)
@@ -76,7 +83,10 @@ def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a:
     if alike is not None and len(run.steps) == 1 and run.steps[0] and not run.blocks:   # one launch, of arrays as given
         (recipe,) = run.steps[0]
         fast_path.remember_fused(alike, call, recipe, run.on.index, f, (p.a, p.b), targets)
-    delivered = tuple(library.result(x, call.a) if y is None else y for x, y in zip(results, given_outs))
+    results = [blocks.quantized(run, library, x, block) if block else y for x, y, block in zip(
+        targets, results, f.blocks)]
+    delivered = tuple(library.result(x, call.a) if y is None and block is None else x for x, y, block in zip(
+        results, given_outs, f.blocks))
     return delivered if len(delivered) > 1 else delivered[0]
 
 
@@ -89,12 +99,14 @@ def _checked(out: Array, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]
     return out
 
 
-def _check_results(f: fusing.Fused) -> None:
+def _check_results(f: fusing.Fused, on_cuda: bool) -> None:
     """TypeError or ValueError for those that GPUs do not give."""
     expression = f.epilogue.expression
     for kind, result, block, shape in zip(expression.kinds, expression.results, f.blocks, f.shapes):
-        if block is not None:
-            raise TypeError(f"out_dtype is {block.name}: epilogues on GPUs give no block-scaled results yet")
+        if block is not None and (not block.mx or not on_cuda):
+            raise TypeError(f"out_dtype is {block.name}: epilogues on GPUs give MX formats, and on NVIDIA's alone")
+        if result.how in INDICES:
+            raise TypeError(f"epilogue returns {result.reduced}: rows and columns of numbers are found on CPUs only")
         if result.reduced and kind != "float":
             raise TypeError(f"epilogue returns {result.reduced} of integers: on GPUs floats are reduced, as 1.0 * x is")
         if result.reduced and 0 in f.shapes[0] and 0 not in shape:

@@ -1,0 +1,68 @@
+"""A pass after a product: numbers in f32 become elements of an MX format with a scale for each block along rows, by the
+rule of formats/quantization.py, to the bit.
+
+A thread has a block: it loads the numbers, finds the largest size among the finite ones, and stores the elements,
+packed into words, and the scale.
+"""
+from __future__ import annotations
+
+from tilewright.formats.table import BLOCK_FORMATS
+from tilewright.ir import Function, Kernel, Value, f32, i8, i32, i64, ptr, vec
+from tilewright.kernels.narrow import nearest, splat
+
+THREADS, FOUR, WORD = 128, 4, 32
+MANTISSA, F32_BIAS, INFINITY = 23, 127, 0x7F800000     # of f32
+
+
+def emit_quantize(BLOCKS: str = "mxfp8", VECTOR: int = 1, WARP: int = 32) -> Function:
+    """elements[i] = the packed elements of row i of source, scales[i] = those of its blocks, for i < rows.
+
+    BLOCKS      a key of formats.BLOCK_FORMATS with scales of e8m0
+    VECTOR      numbers that are loaded at once: `columns` and the address are multiples of 1 or 4
+    WARP        lanes of a warp on the target
+
+    Rows of all three follow each other without a gap. The grid: a thread for each block of each row.
+    """
+    f = BLOCK_FORMATS[BLOCKS]
+    BITS, BIAS, STRANGE = f.element.bits, f.scale.bias, bool(f.element.nans)
+    k = Kernel(f"quantize_{BLOCKS}_{VECTOR}", threads=THREADS, warp=WARP, rows=i64, columns=i64, source=ptr(f32),
+               elements=ptr(i32), scales=ptr(i8))
+    rows, columns, source, elements, scales = k.args
+    blocks = (columns + (f.block - 1)) // f.block
+    index = k.cast(k.block[0], i64)*THREADS + k.cast(k.thread[0], i64)
+    inside = index < rows*blocks
+    row, first = index // blocks, index % blocks * f.block
+    at, lanes = source + row*columns + first, vec(i32, FOUR)
+
+    def numbers(e: int) -> Value:
+        if VECTOR == FOUR:
+            return k.load(at + e, vec(f32, FOUR), mask=inside & (first + e < columns))
+        return k.pack(*(k.load(at + (e + d), mask=inside & (first + (e + d) < columns)) for d in range(FOUR)))
+    found = [numbers(e) for e in range(0, f.block, FOUR)]
+    most, lost = splat(k, i32, 0, FOUR), splat(k, i32, 0, FOUR)         # of bits: sizes compare as whole numbers
+    for x in found:
+        size = k.bits_as(x, lanes) & 0x7FFFFFFF
+        most = k.select(size < INFINITY, k.max(most, size), most)
+        lost = k.max(lost, size)
+    largest, worst = (k.max(k.max(x[0], x[1]), k.max(x[2], x[3])) for x in (most, lost))
+    exponent = k.max((largest >> MANTISSA) - (F32_BIAS + f.emax), -BIAS)
+    factor = k.broadcast(k.bits_as((F32_BIAS - exponent) << MANTISSA, f32), FOUR)
+    strange = worst >= INFINITY
+    words = [k.constant(i32, 0) for _ in range(f.block*BITS // WORD)]
+    for number, x in enumerate(found):
+        finite = (k.bits_as(x, lanes) & 0x7FFFFFFF) < INFINITY
+        scaled = k.min(k.max(k.select(finite, x*factor, splat(k, f32, 0, FOUR)), -f.element.largest), f.element.largest)
+        patterns = nearest(k, k.select(finite, scaled, x) if STRANGE else scaled, f.element) & (1 << BITS) - 1
+        for e in range(FOUR):
+            word, bit = divmod((number*FOUR + e)*BITS, WORD)
+            words[word] = words[word] | patterns[e] << bit
+            if bit + BITS > WORD:
+                words[word + 1] = words[word + 1] | patterns[e] >> WORD - bit
+    scale = exponent + BIAS
+    if not STRANGE:                                                     # neither nan nor inf: the scale says it
+        words = [k.select(strange, k.constant(i32, 0), word) for word in words]
+        scale = k.select(strange, k.constant(i32, f.scale.nans[0].start), scale)
+    for word in range(0, len(words), 2):
+        k.store(elements + index*len(words) + word, k.pack(*words[word:word + 2]), mask=inside)
+    k.store(scales + index, k.cast(scale, i8), mask=inside)
+    return k.function
