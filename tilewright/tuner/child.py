@@ -43,7 +43,7 @@ from tilewright.targets import CpuTarget, detect
 
 REFERENCE = "in use"            # a contender: what runs without what is being measured
 FINALISTS = 3                   # beside matmul and the model's plan
-HEAT = 3                        # rounds of a phase before the last
+HEAT, SHORTER = 3, 0.25         # rounds of a phase before the last, and the length of their turns beside the last's
 SURE = 5                        # rounds after which the last phase may end
 NOISE = 0.005                   # a ratio is known when its error is no larger: half of what a win must be
 HOPELESS = 0.93                 # a ratio to the best below which more rounds would be wasted
@@ -107,21 +107,23 @@ def run(job: Any, emit: Emit, clock: measure.Clock = time.perf_counter) -> None:
     def whole(seconds: Seconds) -> dict[str, list[float]]:
         return {name: [s + added.get(name, 0.0) for s in turns] for name, turns in seconds.items()}
 
-    def take_turns(names: list[str], until: float, least: int, most: int) -> dict[str, list[float]]:
+    def take_turns(names: list[str], until: float, least: int, most: int,
+                   shorter: float = 1.0) -> dict[str, list[float]]:
         emit("phase", names=names)
         budget = until * job.time_limit - (clock() - began)
+        rules = dataclasses.replace(by.rules, turn_s=shorter * by.rules.turn_s, warm_s=shorter * by.rules.warm_s,
+                                    min_rounds=least, max_rounds=most, budget_s=budget)
         samples = measure.interleave(
-            {name: calls[name] for name in names},
-            dataclasses.replace(by.rules, min_rounds=least, max_rounds=most, budget_s=budget), clock=clock,
+            {name: calls[name] for name in names}, rules, clock=clock,
             settle=settle, heard=lambda name, s: emit("turn", name=name, seconds=s + added.get(name, 0.0)),
             disturbed=by.watch(), track=by.track, enough=lambda seconds: certain(whole(seconds), model))
         if any(sample.disturbed for sample in samples.values()):
             emit("disturbed")
         return whole({name: sample.seconds for name, sample in samples.items()})
 
-    left = finalists(take_turns([*calls], heats, 1, HEAT), model, max(len(calls) // 2, FINALISTS))
+    left = finalists(take_turns([*calls], heats, 1, HEAT, SHORTER), model, max(len(calls) // 2, FINALISTS))
     while len(left) > FINALISTS + 2:
-        left = finalists(take_turns(left, heats, 1, HEAT), model, max((len(left) - 2) // 2, FINALISTS))
+        left = finalists(take_turns(left, heats, 1, HEAT, SHORTER), model, max((len(left) - 2) // 2, FINALISTS))
     found = take_turns(left, 1.0, 3, 25)
     by.compare(job, calls[winner(found, model) or (model if model in calls else REFERENCE)], emit)
     emit("done", certain=certain(found, model))

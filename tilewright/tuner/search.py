@@ -266,6 +266,29 @@ class Run:
     clock: float | None = None
     vendor: str | None = None
     vendor_ratio: float | None = None
+    trying: str = ""                                # the plan that is being run for the first time
+    finished: bool = False
+
+    def heard(self, event: dict[str, Any]) -> None:
+        """Take down what the measuring process says."""
+        match event["event"]:
+            case "trying":
+                self.trying = event["name"]
+            case "out":
+                self.failed[event["name"]] = event["reason"]
+            case "phase":
+                self.trying = ""
+                self.phases.append(Phase(tuple(event["names"])))
+            case "turn":
+                self.phases[-1].seconds[event["name"]].append(event["seconds"])
+            case "disturbed":
+                self.disturbed = True
+            case "vendor":
+                self.vendor, self.vendor_ratio = event["name"], event["ratio"]
+            case "clock":
+                self.clock = event["hz"]
+            case "done":
+                self.finished, self.certain = True, event.get("certain", True)
 
 
 def measured(job: Any, listen: Listener) -> Run:
@@ -299,33 +322,16 @@ def _listen(job: Any, run: Run, deadline: float, patience: float, listen: Listen
     if isinstance(job.target, CpuTarget):
         environment |= dict.fromkeys(THREADS, str(job.threads)) | {"TILEWRIGHT_TARGET": job.target.name}
         pin = quiet.fastest_cpus(1) if job.threads == 1 and hasattr(os, "sched_setaffinity") else []
-    trying, finished = "", False
+    run.trying = ""
     with Child(CHILD, job, cpus=pin, environment=environment) as child:
         try:
             for event in child.events(patience, deadline + patience):
                 listen(event)
-                match event["event"]:
-                    case "trying":
-                        trying = event["name"]
-                    case "out":
-                        run.failed[event["name"]] = event["reason"]
-                    case "phase":
-                        trying = ""
-                        run.phases.append(Phase(tuple(event["names"])))
-                    case "turn":
-                        run.phases[-1].seconds[event["name"]].append(event["seconds"])
-                    case "disturbed":
-                        run.disturbed = True
-                    case "vendor":
-                        run.vendor, run.vendor_ratio = event["name"], event["ratio"]
-                    case "clock":
-                        run.clock = event["hz"]
-                    case "done":
-                        finished, run.certain = True, event.get("certain", True)
-            why = "" if finished else child.why(PATIENCE_S)     # it closed its output: it is about to end
+                run.heard(event)
+            why = "" if run.finished else child.why(PATIENCE_S)     # it closed its output: it is about to end
         except TimeoutError as late:
             why = str(late)
-    return trying, None if finished else why
+    return run.trying, None if run.finished else why
 
 
 # ---- what is remembered
