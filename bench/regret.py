@@ -56,7 +56,7 @@ class Case:
     name: str
     problem: tw.Gemm
     on: Any                         # the target's record, as it was there
-    threads: int | None
+    threads: int | None = None
     algorithm: str = ""
     ratios: dict[str, float] = field(default_factory=dict)
     seconds: float | None = None    # of the plan that was chosen then, `pick`
@@ -203,15 +203,12 @@ def measure(case: Case, most: int) -> dict[str, Any]:
             "ratios": ratios, "legal": legal, "offered": len(plans), "tried": len(ratios), "factor": FACTOR,
             "failed": {plan: why for plan, why in run.failed.items() if "time limit" not in why},
             "certain": run.certain, "disturbed": run.disturbed, "took": round(time.monotonic() - began, 1),
-            "ceilings": ceilings, "target": unlike(chip)}
+            "ceilings": ceilings, "target": recorded(chip)}
 
 
-def unlike(chip: Any) -> dict[str, Any]:
-    """The fields of a target that the record of its name has otherwise."""
-    known = target(chip.name)
-    return {f.name: getattr(chip, f.name) for f in dataclasses.fields(chip)
-            if f.name == "name" or (f.name not in ("sources", "missing")
-            and getattr(chip, f.name) != getattr(known, f.name))}
+def recorded(chip: Any) -> dict[str, Any]:
+    """The fields of a target, of which a processor's record has those of the machine that asks."""
+    return {f.name: getattr(chip, f.name) for f in dataclasses.fields(chip) if f.name not in ("sources", "missing")}
 
 
 def measured(case: Case, plans: list[str], limit: float) -> Any:

@@ -200,6 +200,7 @@ def test_chosen_where_an_h200_has_been_asked(problem, chosen):
     ("gemv 8x16x8 stages=2 copy=registers vector=8", ("bf16", "bf16", "bf16"), "nt", 5, 50, 264),
     ("gemv 16x32x4 stages=2 copy=registers vector=16", ("e4m3fn", "e5m2", "bf16"), "nt", 16, 33, 1040),
     ("gemv 64x32x4 stages=2 copy=registers vector=8 split_k=2", ("f16", "f16", "f32"), "nt", 70, 30, 520),
+    ("gemv 16x8x8 stages=2 copy=registers vector=8 split_k=6", ("bf16", "bf16", "bf16"), "nt", 20, 4, 448),  # 5 parts
     ("gemv 8x16x16 stages=2 copy=registers vector=16 split_k=2", ("u8", "i8", "i32"), "nt", 2, 50, 1040),
 ])
 def test_a_few_vectors_by_given_plans(text, kinds, layout, m, n, k):

@@ -19,13 +19,14 @@ from typer.testing import CliRunner
 import tilewright as tw
 from bench import ship_tables
 from tilewright import cli, shape_list
+from tilewright.measure import measure
 from tilewright.plans import CpuPlan, Shape, shape_of
 from tilewright.plans.choose import choose
 from tilewright.plans.measured import store
 from tilewright.plans.measured.row import KEY, Row
 from tilewright.plans.model import cost
 from tilewright.runtime.cpu import engine, small
-from tilewright.tuner import child, many, search
+from tilewright.tuner import child, many, on_cpu, search
 from tilewright.tuner.child import REFERENCE, Phase
 
 HERE = tw.detect()
@@ -158,43 +159,41 @@ def test_what_the_child_tells(monkeypatch):
 
 def test_the_reference_is_matmul_in_a_process_bound_to_one_cpu(monkeypatch):
     """Which then believes that there are fewer cores than the process that asked."""
-    monkeypatch.setattr(child, "detect", lambda: dataclasses.replace(HERE, cores=1))
+    monkeypatch.setattr(on_cpu, "detect", lambda: dataclasses.replace(HERE, cores=1))
     job = child.Job(PROBLEM, dataclasses.replace(HERE, cores=4), 1, (), 1.0)
-    o = child.operands.make(PROBLEM)
-    assert child._call(job, REFERENCE, o)[0] is tw.matmul
+    assert on_cpu.OnCpu(job).tried(REFERENCE)[0][0] is tw.matmul
     other = dataclasses.replace(job, target=dataclasses.replace(HERE, l2=1))
-    assert child._call(other, REFERENCE, o)[0] is not tw.matmul
+    assert on_cpu.OnCpu(other).tried(REFERENCE)[0][0] is not tw.matmul
 
 
 def test_plans_are_timed_by_the_call_that_users_would_make(monkeypatch):
-    """What matmul runs anyway is matmul: else a builtin's call would be compared with one through Python."""
+    """Each is matmul's while it has its turn; of products that take long the engine's."""
     monkeypatch.setenv("TILEWRIGHT_TUNE_DB", store.OFF)
-    for problem in (tw.Gemm(64, 64, 64), tw.Gemm(300, 300, 300), tw.Gemm(700, 700, 700)):
-        shape = shape_of(problem, 2)
-        model = choose(shape, HERE)
-        job, o = child.Job(problem, HERE, 2, (str(model), str(OTHER)), 1.0), child.operands.make(problem)
-        assert child._call(job, str(model), o) == child._call(job, REFERENCE, o) == (tw.matmul, (o.a, o.b, o.c))
-        assert child._call(job, str(OTHER), o)[0] is not tw.matmul
-        same = dataclasses.replace(model, jc_ways=3 - model.jc_ways)    # the builtin splits the work itself
-        assert (child._call(job, str(same), o)[0] is tw.matmul) == small.runs(problem, shape, model, HERE)
-    for kind in "f32", "bf16":      # a small product of bf16 is one of f32, and its conversion is in Python
-        problem = tw.Gemm(64, 64, 64, kind)
-        shape = shape_of(problem, 2)
-        assert small.runs(problem, shape, choose(shape, HERE), HERE) == (kind == "f32")
-
-
-def test_the_call_through_python_is_added_where_matmul_would_need_it(monkeypatch):
-    monkeypatch.setenv("TILEWRIGHT_TUNE_DB", store.OFF)
-    monkeypatch.setattr(child, "_overhead", lambda dtype: 1000.0)
-    model = str(choose(SHAPE, HERE))
-    told = events(child.Job(PROBLEM, HERE, 1, (model, str(OTHER)), 0.5))
-    turns = {name: [e["seconds"] for e in told if e["event"] == "turn" and e["name"] == name]
-             for name in (REFERENCE, model, str(OTHER))}
-    assert max(turns[REFERENCE] + turns[model]) < 1000 < min(turns[str(OTHER)])
+    monkeypatch.setattr(on_cpu, "SHORT_S", 10.0)
+    model = choose(SHAPE, HERE)
+    by = on_cpu.OnCpu(child.Job(PROBLEM, HERE, 1, (str(model), str(OTHER)), 1.0))
+    try:
+        calls = {name: by.tried(name) for name in (REFERENCE, str(model), str(OTHER))}
+        assert {call for each in calls.values() for call, _ in each} == {tw.matmul}
+        for name, plan in ((REFERENCE, model), (str(OTHER), OTHER), (str(model), model)):
+            by.o.poison()
+            track = by.track(calls[name])
+            track.calibrate(measure.Rules(turn_s=1e-4))
+            assert store.chosen(SHAPE, HERE)[0] == plan
+            track.turn()
+            assert by.wrong() is None
+        monkeypatch.setattr(on_cpu, "SHORT_S", 0.0)
+        assert by.tried(REFERENCE)[0][0] is tw.matmul       # which this learns from
+        assert by.tried(str(OTHER))[0][0] is not tw.matmul
+    finally:
+        store.put_in_use(SHAPE, HERE, None)
+        engine.forget()
+    assert store.chosen(SHAPE, HERE)[0] == model
 
 
 def test_wrong_and_raising_plans_are_out(monkeypatch):
     monkeypatch.setenv("TILEWRIGHT_TUNE_DB", store.OFF)
+    monkeypatch.setattr(on_cpu, "SHORT_S", 0.0)             # then what is called is the engine
     wrong, illegal = "packed 5x16 mc=25 kc=64 nc=64", "packed 99x16 mc=99 kc=64 nc=64"
     real = engine.gemm
 

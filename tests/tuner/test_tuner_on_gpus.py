@@ -19,7 +19,7 @@ from tilewright.measure import gpu_rules, gpu_state
 from tilewright.plans import gpu
 from tilewright.plans.measured import store
 from tilewright.plans.measured.row import Row
-from tilewright.tuner import child, search
+from tilewright.tuner import child, on_gpu, search
 
 SLOW, FAST = 200.0, 100.0  # milliseconds: calls that long are turns of their own
 PROBLEM = tw.Gemm(20, 24, 16)
@@ -71,6 +71,7 @@ def in_this_process(monkeypatch, fake):
     monkeypatch.setattr(search, "Child", InThisProcess)
     monkeypatch.setattr(search, "compile_all", lambda *_, **__: None)    # the fake knows what was recorded here
     monkeypatch.setattr(gpu_rules, "MOST_SETS", 2)
+    monkeypatch.setattr(on_gpu, "Busy", lambda on, driver: None)    # which a simulator would take minutes for
     fake.takes = lambda function: SLOW
     return fake
 
@@ -216,7 +217,8 @@ fake = fake_cuda.install(pytest.MonkeyPatch())
 fake.attributes["L2_CACHE_SIZE"] = 1 << 10  # so that two sets of operands are enough
 fake.takes = lambda function: os.abort() if "32x32x16" in function.name else 20_000.0
 from functools import partial
-from tilewright.tuner import child
+from tilewright.tuner import child, on_gpu
+on_gpu.Busy = lambda on, driver: None
 child.run = partial(child.run, clock=lambda: fake.clock / 1e3)
 child.main()
 """

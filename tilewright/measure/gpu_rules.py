@@ -11,6 +11,7 @@ A *launch* is a function without arguments that puts one multiplication into the
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +22,7 @@ from tilewright.measure.measure import Call, Rules, Sample
 Launch = Callable[[], Any]
 MOST_LAUNCHES = 256  # in a graph
 MOST_SETS = 512  # of operands
+MOST_HELD, FASTER = 256, 2.0  # launches that a stream takes ahead; the host may take so many times as long as it did
 
 
 class Device(Protocol):
@@ -52,10 +54,13 @@ class GpuRules(Rules):
 
 
 class Events:
-    """A Device by the events of a stream of the runtime's. Instead of a graph, launches follow each other there."""
+    """A Device by the events of a stream of the runtime's. Instead of a graph, launches follow each other there.
 
-    def __init__(self, stream: Any) -> None:
-        self.stream = stream
+    hold(stream, seconds): keeps the device busy meanwhile; None where nothing can
+    """
+
+    def __init__(self, stream: Any, hold: Callable[[int, float], object] | None = None) -> None:
+        self.stream, self.hold = stream, hold
 
     def mark(self) -> Any:
         return self.stream.event(self.stream.device).record(self.stream)
@@ -76,7 +81,7 @@ class Events:
 
     def track(self, calls: Sequence[Call]) -> GraphTrack:
         """What makes turns of these, for measure.interleave."""
-        return GraphTrack(self, [partial(launch, *args) for launch, args in calls])
+        return (HeldTrack if self.hold else GraphTrack)(self, [partial(launch, *args) for launch, args in calls])
 
 
 def sets(size: int, l2: int) -> int:
@@ -140,6 +145,40 @@ class GraphTrack:
         for launch in launches:
             launch()
         return self.device.seconds(start, self.device.mark())
+
+
+class HeldTrack(GraphTrack):
+    """Launches by a host that may take longer for one than the device: it gives a turn of them to a device that is
+    still busy with something else, so that they follow each other as fast as those of a program that is ahead of the
+    device, or of a graph."""
+
+    device: Events
+    host = 0.0  # seconds that the host takes for a launch
+
+    def calibrate(self, rules: Rules) -> float:
+        self.calls[0]()
+        began = time.perf_counter()
+        for call in self.calls:
+            call()
+        self.host = (time.perf_counter() - began) / len(self.calls)
+        found = super().calibrate(rules)
+        if self.held:
+            self.reps = min(self.reps, max(MOST_HELD // self.launches, 1) * self.launches)
+        return found
+
+    @property
+    def held(self) -> bool:
+        return self.per_call < FASTER * self.host
+
+    def warm_up(self, rules: Rules, per_call: float) -> None:
+        if not self.held:
+            super().warm_up(rules, per_call)
+
+    def _timed(self, launches: Sequence[Launch]) -> float:
+        count = len(launches) * (1 if launches is self.calls else self.launches)
+        if self.device.hold and self.held and count <= 2 * MOST_HELD:
+            self.device.hold(self.device.stream.handle, FASTER * self.host * count)
+        return super()._timed(launches)
 
 
 # ---- the article's protocol

@@ -1,5 +1,5 @@
-"""The process that measures one problem's plans, on this CPU or (on_gpu.py) on a GPU, or the configurations of a user's
-kernel (launches.py), and the rules by which one of them wins; search.py starts it, listens to it and ends it.
+"""The process that measures one problem's plans, on this CPU (on_cpu.py) or on a GPU (on_gpu.py), or the configurations
+of a user's kernel (launches.py), and the rules by which one of them wins; search.py starts it, listens and ends it.
 
 It is given a `Job` (measure/process.py); its events:
 
@@ -24,22 +24,15 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from math import sqrt
 from typing import Any
 
-import numpy as np
-
-from tilewright.compiled.cpu import CpuKernel
-from tilewright.measure import check, measure, operands, quiet, timing
+from tilewright.measure import measure
 from tilewright.measure.measure import Rules, Spread, ratios, spread
 from tilewright.measure.process import Emit, serve
-from tilewright.measure.quiet import Watch
-from tilewright.plans.cpu import CpuPlan
 from tilewright.problem import Gemm
-from tilewright.runtime.cpu import engine, small
 from tilewright.runtime.gpu.driver import LibraryError
-from tilewright.targets import CpuTarget, detect
+from tilewright.targets import CpuTarget
 
 REFERENCE = "in use"            # a contender: what runs without what is being measured
 FINALISTS = 3                   # beside matmul and the model's plan
@@ -96,16 +89,12 @@ def run(job: Any, emit: Emit, clock: measure.Clock = time.perf_counter) -> None:
     if REFERENCE not in calls or len(calls) < 2:
         emit("done", certain=False)
         return
-    added = by.added(calls)
 
     def settle() -> None:
         emit("at_work")
         by.settle()
 
     model = job.plans[0]
-
-    def whole(seconds: Seconds) -> dict[str, list[float]]:
-        return {name: [s + added.get(name, 0.0) for s in turns] for name, turns in seconds.items()}
 
     def take_turns(names: list[str], until: float, least: int, most: int,
                    shorter: float = 1.0) -> dict[str, list[float]]:
@@ -115,11 +104,11 @@ def run(job: Any, emit: Emit, clock: measure.Clock = time.perf_counter) -> None:
                                     min_rounds=least, max_rounds=most, budget_s=budget)
         samples = measure.interleave(
             {name: calls[name] for name in names}, rules, clock=clock,
-            settle=settle, heard=lambda name, s: emit("turn", name=name, seconds=s + added.get(name, 0.0)),
-            disturbed=by.watch(), track=by.track, enough=lambda seconds: certain(whole(seconds), model))
+            settle=settle, heard=lambda name, s: emit("turn", name=name, seconds=s),
+            disturbed=by.watch(), track=by.track, enough=lambda seconds: certain(seconds, model))
         if any(sample.disturbed for sample in samples.values()):
             emit("disturbed")
-        return whole({name: sample.seconds for name, sample in samples.items()})
+        return {name: [*sample.seconds] for name, sample in samples.items()}
 
     left = finalists(take_turns([*calls], heats, 1, HEAT, SHORTER), model, max(len(calls) // 2, FINALISTS))
     while len(left) > FINALISTS + 2:
@@ -145,10 +134,6 @@ class Contenders:
         """What is wrong with the result of that call: a sentence, or None."""
         raise NotImplementedError
 
-    def added(self, calls: Mapping[str, Sequence[measure.Call]]) -> dict[str, float]:
-        """By name, seconds of matmul that the calls leave out."""
-        return {}
-
     def compare(self, job: Job, calls: Sequence[measure.Call], emit: Emit) -> None:
         """The clock, and what another library does with these operands, beside these calls of the plan that won."""
 
@@ -165,6 +150,7 @@ def _contenders(job: Any) -> Contenders:
         from tilewright.tuner.launches import contenders
         return contenders(job)
     if isinstance(job.target, CpuTarget):
+        from tilewright.tuner.on_cpu import OnCpu
         return OnCpu(job)
     from tilewright.tuner.on_gpu import OnGpu
     return OnGpu(job.problem, job.target)
@@ -178,91 +164,6 @@ def beside(by: Contenders, calls: Sequence[measure.Call], name: str, theirs: Seq
     found = measure.interleave({"ours": calls, name: theirs}, dataclasses.replace(by.rules, min_rounds=3, max_rounds=5),
                                settle=by.settle, track=by.track)
     emit("vendor", name=name, ratio=spread(ratios(found[name].seconds, found["ours"].seconds)).median)
-
-
-class OnCpu(Contenders):
-    """Calls on this processor."""
-    shares = 0.3, 0.65
-
-    def __init__(self, job: Job) -> None:
-        self.job, self.o = job, operands.make(job.problem)
-        self.rules, self.reference = Rules.choose(job.threads), check.Reference(self.o)
-
-    def tried(self, name: str) -> list[measure.Call]:
-        self.o.poison()
-        call = _call(self.job, name, self.o)
-        call[0](*call[1])
-        return [call]
-
-    def wrong(self) -> str | None:
-        return self.reference.wrong(self.o.c)
-
-    def added(self, calls: Mapping[str, Sequence[measure.Call]]) -> dict[str, float]:
-        ((reference, _),) = calls[REFERENCE]
-        direct = [name for name, ((call, _),) in calls.items() if call is not reference] if _is_here(self.job) else []
-        return dict.fromkeys(direct, _overhead(self.job.problem) if direct else 0.0)
-
-    def compare(self, job: Job, calls: Sequence[measure.Call], emit: Emit) -> None:
-        """With NumPy, which multiplies by a BLAS what has no other sums than the operands'."""
-        p, o = job.problem, self.o
-        emit("clock", hz=timing.best_rate(partial(timing.clock, job.target), [0], timing.QUICK))
-        if job.vendor and p.a == p.b == p.out and p.a in ("f32", "f64", "c64", "c128"):
-            beside(self, calls, f"numpy {np.__version__}", [(np.matmul, (o.a, o.b, o.c))], emit)
-
-    def settle(self) -> None:
-        quiet.settle()
-
-    def watch(self) -> Callable[[], bool]:
-        return Watch().disturbed
-
-
-def _call(job: Job, name: str, o: operands.Operands) -> measure.Call:
-    """The call that a user would make if this plan were matmul's.
-
-    What matmul runs anyway is that very call: the model's plan, and small products of whatever plan that the builtin
-    runs without Python. Other plans are reached through Python; here the engine is called at once, and what matmul's
-    checks take is added (`_overhead`).
-    """
-    found = engine.plan_problem(job.problem, job.target, job.threads)     # whose plan is the model's: nothing is stored
-    plan = None if name in (REFERENCE, str(found.plan)) else CpuPlan.parse(name)
-    if _is_here(job) and (plan is None or small.runs(job.problem, found.shape, plan, job.target)):
-        from tilewright.api.builtin import matmul
-        return _by_matmul(o, matmul)
-    return _directly(o, found if plan is None else found._replace(plan=plan), job)
-
-
-def _by_matmul(o: operands.Operands, matmul: Any) -> measure.Call:
-    p = o.problem
-    if p == Gemm(p.m, p.n, p.k, p.a, p.b, layout=p.layout, batch=p.batch):      # NumPy would give this result
-        return matmul, (o.a, o.b, o.c)
-    return (lambda: matmul(o.a, o.b, o.c, out_dtype=p.out)), ()
-
-
-def _directly(o: operands.Operands, planned: engine.Planned, job: Job) -> measure.Call:
-    """The engine, without matmul's checks."""
-    p = o.problem
-    if p.a == p.b == p.out == planned.shape.dtype:
-        return (lambda: engine.gemm(o.a, o.b, o.c, threads=job.threads, plan=planned.plan, target=job.target)), ()
-    return CpuKernel(o.problem, job.target, planned), (o.a, o.b, o.c)
-
-
-def _is_here(job: Job) -> bool:
-    """Whether matmul in this process multiplies for the job's target."""
-    here = detect()             # which sees one CPU, if this process is bound to one
-    return job.target == dataclasses.replace(here, cores=job.target.cores, smt=job.target.smt)
-
-
-def _overhead(problem: Gemm) -> float:
-    """Seconds that matmul's checks take before the engine is reached: the calls here go to the engine at once."""
-    from tilewright.api.products import matmul
-    o = operands.make(Gemm(1, 1, 1, problem.a, problem.b, problem.out))
-    job = Job(o.problem, detect(), 1, (), 0.0)
-    direct = _directly(o, engine.plan_problem(o.problem, job.target, 1), job)
-    calls = {"api": [_by_matmul(o, matmul)], "engine": [direct]}
-    for (call, args), in calls.values():
-        call(*args)
-    samples = measure.interleave(calls, Rules(turn_s=0.001, warm_s=0, min_rounds=5, max_rounds=5))
-    return max(samples["api"].spread.median - samples["engine"].spread.median, 0.0)
 
 
 # ---- who wins

@@ -1,7 +1,8 @@
 """The plans of a product as launches on a GPU, for the tuner: those of matmul, over operands that take turns.
 
-Turns are timed by events of one stream, on which launches follow each other without a wait, as a program's do: a
-product that takes less than a launch lasts as long as one, whatever its plan.
+Turns are timed by events of one stream, on which launches follow each other without a wait, as those of a graph or of a
+program that is ahead of the device: what takes less time than the host needs for a launch is launched while the device
+is busy with something else.
 """
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.formats.quantized import Quantized
 from tilewright.measure import check, gpu_state, measure, operands
+from tilewright.measure.gpu_probes import Busy
 from tilewright.measure.gpu_rules import Events, GpuRules, sets
 from tilewright.plans import asked, gpu
 from tilewright.runtime.gpu import blocks
@@ -39,7 +41,7 @@ class OnDevice(Contenders):
         self.engine, self.on = first_device(target)
         self.driver = self.engine.driver
         self.stream = self.driver.Stream(self.on)
-        self.track = Events(self.stream).track
+        self.track = Events(self.stream, Busy(self.on, self.driver)).track
 
     def sets_of(self, size: int) -> int:
         """How many sets of operands of so many bytes take turns."""

@@ -23,7 +23,7 @@ from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.plans.measured import store
 from tilewright.plans.measured.row import Row
 from tilewright.plans.model import cost
-from tilewright.runtime.cpu import engine, small
+from tilewright.runtime.cpu import engine
 from tilewright.runtime.gpu.engine import first_device
 from tilewright.runtime.parametric import Parametric
 from tilewright.targets import CpuTarget, Target, coerce, names
@@ -40,8 +40,6 @@ Listener = Callable[[dict[str, Any]], object]
 TILES = 3                       # register tiles to choose from
 HOPELESS = 2.0                  # times the least predicted time, beyond which a plan is not worth a try
 SLOWEST = 5e9                   # operations per second: a call that is slower still is taken for one that hangs
-WITHOUT_PYTHON = ("matmul runs products this small without Python; the times of plans that it cannot run so include "
-                  "the call through Python that they would need.")
 CHILD = "tilewright.tuner.child"
 THREADS = "TILEWRIGHT_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"      # ours, and those of NumPy's BLAS
 PATIENCE_S = 15.0               # for a process to start, to compile, and for a machine that is busy
@@ -359,9 +357,7 @@ def _result(problem: Gemm, target: Any, shape: Any, threads: int, model: str, ru
     if model not in rows:
         raise RuntimeError(f"the model's plan {model} was not measured: "
                            + run.failed.get(model, "the time limit was reached"))
-    built_in = on_cpu and small.runs(problem, shape, CpuPlan.parse(model), target)
-    notes = [*run.notes, *([WITHOUT_PYTHON] if built_in else [])]
-    return Result(problem, target.name, threads, model, tuple(in_order), run.failed, tuple(notes), run.disturbed,
+    return Result(problem, target.name, threads, model, tuple(in_order), run.failed, tuple(run.notes), run.disturbed,
                   run.certain)
 
 

@@ -253,7 +253,7 @@ class Reading:
                               [acc[to, e] for e in range(4)])
                     for e, sum in enumerate(d):
                         acc[to, e] = sum
-        whole = (self.p1 - self.p0) // (PIECE*TOGETHER)
+        whole = k.max(self.p1 - self.p0, 0) // (PIECE*TOGETHER)       # the last parts of k may be empty
         with k.loop(whole, start=warp, step=WARPS, unroll=False) as each:
             # CTAs begin at different k: rows at the same distance share channels of the memory, and all have one vector
             first = self.p0 + (each + k.block[0]) % whole * (PIECE*TOGETHER)

@@ -145,8 +145,21 @@ def tuned(shape: Any, target: Any) -> bool:
     return file is not None and shape.key in _stored(file, target)
 
 
+_tried: dict[tuple[str, Key], str] = {}
+
+
+def put_in_use(shape: Any, target: Any, plan: str | None) -> None:
+    """Answer with this plan for a problem in this process from now on, whatever has been measured; None: no more. The
+    tuner compares plans as matmul runs them; engines have to `forget`."""
+    _tried.pop((target.name, shape.key), None)
+    if plan is not None:
+        _tried[target.name, shape.key] = plan
+
+
 def _packed(shape: Any, target: Any) -> Any:
-    """The plan of a bundle in use."""
+    """The plan that the tuner tries, or of a bundle in use."""
+    if _tried and (target.name, shape.key) in _tried:
+        return _usable(_tried[target.name, shape.key], shape, target)
     found = bundle.plan(target.name, shape.key) if bundle.used else None
     return _usable(found.plan, shape, target) if found else None
 
@@ -181,7 +194,8 @@ def plans(target: CpuTarget, wanted: Callable[[Shape], bool] = lambda shape: Tru
     """All that `best` may answer, for a CPU's problems that are wanted."""
     file, found = path(), {}
     known = {**shipped(target), **{key: text for key, (text, _) in _stored(file, target).items()}} if file else {}
-    for key, text in {**known, **bundle.plans(target.name)}.items():
+    tried = {key: text for (name, key), text in _tried.items() if name == target.name}
+    for key, text in {**known, **bundle.plans(target.name), **tried}.items():
         with suppress(ValueError):                      # a newer version may tune other formats
             shape = Shape.of_key(*key)
             plan = _usable(text, shape, target) if text and wanted(shape) else None
