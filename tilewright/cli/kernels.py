@@ -98,6 +98,7 @@ def _cpu(problem: Any, chip: Any, threads: int | None, check: str | None) -> _Pl
 
 
 def _gpu(problem: Any, chip: Any, threads: int | None, check: str | None) -> _Planner:
+    from tilewright.measure import gpu_probes
     from tilewright.plans import gpu
     from tilewright.plans.amd import AmdPlan
     from tilewright.plans.measured import store
@@ -110,12 +111,13 @@ def _gpu(problem: Any, chip: Any, threads: int | None, check: str | None) -> _Pl
     units = f"{chip.cus} compute units" if amd else f"{chip.sms} multiprocessors"
 
     now, measured = store.chosen(shape, chip) if check is None else (None, "")
+    basis = gpu_probes.basis(chip)
 
     def plans(top: int) -> list[Any]:
         return ([now] if top == 1 else gpu.ranked(shape, chip)[:top]) if problem.flops else []
 
     def figures(plan: Any) -> dict[str, Any]:
-        expected = gpu.cost(shape, plan, chip)
+        expected = basis.cost(shape, plan, chip)
         grid = plan.grid(shape, chip)
         return {"seconds": expected.seconds, "flops_per_second": problem.flops / expected.seconds,
                 "workgroups" if amd else "ctas": math.prod(grid), "parts": dict(expected.parts)}
@@ -123,7 +125,8 @@ def _gpu(problem: Any, chip: Any, threads: int | None, check: str | None) -> _Pl
     origin = ("the product is empty: there is nothing to plan" if not problem.flops else
               measured or "chosen by the model; predicted, not measured")
     given = None if check is None else (AmdPlan if amd else NvidiaPlan).parse(check)
-    return _Planner(shape, chip, given, f" ({chip.model}, {units})", origin, plans, figures, {})
+    return _Planner(shape, chip, given, f" ({chip.model}, {units})", origin, plans, figures,
+                    {"basis": basis.source})
 
 
 def _text(record: dict[str, Any], about: str) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 
 from tilewright.bench import peer
 from tilewright.compiler import cache, lld, ptxas
-from tilewright.measure import probes
+from tilewright.measure import gpu_probes, probes
 from tilewright.measure.machine import versions as installed
 from tilewright.measure.probes import Measured
 from tilewright.measure.quiet import BUSY, words
@@ -49,6 +49,7 @@ def report(quick: bool = False, measured: bool = True, forget: bool = False,
         "environment": {name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
         "cache": _kernel_cache(),
         "peers": _peers(),
+        "gpu_ceilings": [*map(asdict, _gpu_ceilings(quick, measured, progress))],
         **_ceilings(quick, measured, forget, progress),
     }
 
@@ -146,6 +147,14 @@ def _ceilings(quick: bool, measured: bool, forget: bool, progress: Callable[[str
     return {"ceilings": known and asdict(known), "warnings": _doubts(known, known) if known else []}
 
 
+def _gpu_ceilings(quick: bool, measured: bool, progress: Callable[[str], None]) -> list[gpu_probes.GpuMeasured]:
+    """Of every model of GPU that is here, if it is known."""
+    if measured:
+        return gpu_probes.renew(quick, progress)
+    known = {each.model: each for on, _ in gpu_probes.devices() if (each := gpu_probes.remembered(on.target))}
+    return [*known.values()]
+
+
 def _doubts(kept: Measured, new: Measured) -> list[str]:
     """Sentences; none where nothing disturbed the measurement."""
     if not new.disturbed:
@@ -198,6 +207,8 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     for line in found["warnings"]:
         yield from wrap(f"WARNING: {line}.", 120)
     yield from _ceiling_lines(found["ceilings"])
+    for gpu in found["gpu_ceilings"]:
+        yield from _gpu_ceiling_lines(gpu)
 
 
 def _gpu_lines(found: dict[str, Any]) -> Iterator[str]:
@@ -258,3 +269,13 @@ def _ceiling_lines(c: dict[str, Any] | None) -> Iterator[str]:
             yield f"  {level + ' ' + what:<22}{one/1e9:>11.1f} GB/s{everyone/1e9:>11.1f} GB/s{extra}"
     for note in c["notes"]:
         yield f"  note: {note}"
+
+
+def _gpu_ceiling_lines(c: dict[str, Any]) -> Iterator[str]:
+    yield f"Ceilings of {c['model']}, measured {c['date'][:10]}; median of several turns"
+    for name, rate in c["flops"].items():
+        what = f"{name.split()[-1]} by {name.split()[0]}" if " " in name else f"{name} multiply-adds"
+        yield f"  {what:<22}{rate/1e12:>9.1f} T{'OP' if 'i8' in name or 'u8' in name else 'FLOP'}/s"
+    for level, rate in c["bandwidth"].items():
+        yield f"  {level.replace('l2', 'L2') + ' read':<22}{rate/1e12:>9.2f} TB/s"
+    yield f"  {'launch to launch':<22}{c['launch']*1e6:>9.2f} us"

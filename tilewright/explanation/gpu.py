@@ -9,6 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tilewright.explanation.record import Alternative, Explanation, Level, Part, Section, Tile, Time, cause, levels_of
+from tilewright.measure import gpu_probes
+from tilewright.measure.gpu_probes import GpuBasis
 from tilewright.plans import common, gpu
 from tilewright.plans.amd import AmdPlan
 from tilewright.plans.common import Cost, Plan
@@ -26,7 +28,7 @@ SHOWN = 4               # plans that are shown beside the one that runs; kinds o
 ORIGINS = {store.MEASURED: "measured to be the fastest (tilewright tune show)",
            store.NEARBY: "measured to be the fastest for a shape nearby (tilewright tune show)",
            store.PACKED: store.PACKED}
-MODEL = "the model, with rates of "
+MODEL, UNMEASURED = "the model, with rates of ", "; nothing here has been measured"
 REST = "launch, and work that does not overlap with the bound above"
 
 
@@ -47,15 +49,16 @@ def explain(problem: Gemm, target: GpuTarget | AmdTarget, plan: Plan | None = No
     if found := tuple(chosen.violations(shape, target)):
         return Explanation(problem, target, chosen, title, origin, found, shape=shape,
                            sections=(said, Section("cannot run", found)))
-    cost = gpu.cost(shape, chosen, target)
+    basis = gpu_probes.basis(target)
+    cost = basis.cost(shape, chosen, target)
     words: Any = _nvidia_words if isinstance(target, GpuTarget) else _amd_words
     multiplied = chosen.after_passes(shape)
-    considered, alternatives = _alternatives(shape, chosen, target, cost)
+    considered, alternatives = _alternatives(shape, chosen, target, cost, basis)
     by = gpu.planner(target)
     explained = Explanation(
         problem, target, chosen, title, origin, (), 2 * shape.batch * shape.m * shape.n * shape.k,
         _tiles(multiplied, chosen, target), levels(cost, by.bandwidths(chosen, target)),
-        _time(cost, by.peak(shape, chosen, target), target), alternatives=alternatives, considered=considered,
+        _time(cost, by.peak(shape, chosen, target), basis), alternatives=alternatives, considered=considered,
         refused=dict(list(common.refusals(shape, target, by.candidates(shape, target)).items())[:SHOWN]),
         sections=(said, Section("resources", tuple(words(multiplied, chosen, target)))), shape=shape, cost=cost)
     if simulate:
@@ -94,17 +97,18 @@ def levels(cost: Cost, rates: dict[str, float]) -> tuple[Level, ...]:
     return tuple(found)
 
 
-def _time(cost: Cost, peak: float, target: Any) -> Time:
+def _time(cost: Cost, peak: float, basis: GpuBasis) -> Time:
     """Parts go on at the same time, but for passes and for what is left of the sum."""
     alone = {"passes", cost.bound}
     rest = cost.seconds - sum(seconds for what, seconds in cost.parts if what in alone)
     parts = [Part(what, seconds, what not in alone) for what, seconds in cost.parts]
     parts.sort(key=lambda part: (part.what != cost.bound, part.hidden, -part.seconds))
-    return Time(cost.seconds, (*parts, Part(REST, max(rest, 0.0))), f"{MODEL}{target.model}; nothing here has been "
-                "measured", cost.bound, peak, "the instructions of this plan at the highest clock")
+    return Time(cost.seconds, (*parts, Part(REST, max(rest, 0.0))), basis.source if basis.ceilings else
+                f"{MODEL}{basis.model}{UNMEASURED}", cost.bound, peak, "the instructions of this plan at the highest clock")
 
 
-def _alternatives(shape: GpuShape, chosen: Any, target: Any, ours: Cost) -> tuple[int, tuple[Alternative, ...]]:
+def _alternatives(shape: GpuShape, chosen: Any, target: Any, ours: Cost,
+                  basis: GpuBasis) -> tuple[int, tuple[Alternative, ...]]:
     """How many other plans there are; the best of other tiles, and of every other algorithm the best."""
     others = [other for other in gpu.ranked(shape, target) if other != chosen]
     tiles: dict[tuple[int, int], Any] = {}
@@ -117,7 +121,7 @@ def _alternatives(shape: GpuShape, chosen: Any, target: Any, ours: Cost) -> tupl
     shown = dict.fromkeys([*list(tiles.values())[:SHOWN], *kinds.values()])
     found = []
     for other in shown:
-        theirs = gpu.cost(shape, other, target)
+        theirs = basis.cost(shape, other, target)
         found.append(Alternative(other, theirs.seconds / ours.seconds - 1, *cause(ours, theirs, overlapping=True)))
     return len(others), tuple(sorted(found, key=lambda each: each.slower))
 
@@ -127,7 +131,7 @@ def _measured(found: Explanation) -> Explanation:
     by = measure(found.problem, found.target, found.plan)
     time, said = found.time, by.notes.get("bytes", "")
     assert time is not None
-    basis = time.basis.removesuffix("; nothing here has been measured")
+    basis = time.basis.removesuffix(UNMEASURED)
     notes = (f"not measured: {by.notes['']}",) if "" in by.notes else ()
     counted = tuple(replace(level, measured=by.bytes.get(level.name), notes={
         **level.notes, "measured": by.notes.get(level.name) or f"not counted{': ' * bool(said)}{said}"})

@@ -26,6 +26,7 @@ DEFAULTS = "the data sheet of"
 REACHED = {"f32": 1.0, "f64": 1.0, "mma": 1.0, "wgmma": 1.0, "memory": 0.92}
 LAUNCH = 2.5e-6
 WARM_S, TURN_S, TURNS = 0.3, 0.1, 5             # seconds until the power has settled; of a turn, and how many
+QUICK = 0.2                                     # of these, for a first look
 LEVELS = {"l2": 4, "memory": 16}                # working sets: this part of L2, so many times L2
 
 
@@ -42,15 +43,15 @@ class GpuMeasured:
 
     def scaled(self, shape: Any, plan: Any, on: Any) -> Any:
         """The target for which the model's rates are those of this chip, for this plan."""
-        kind, known = {"mma": f"mma {shape.a}", "wgmma": f"wgmma {shape.a}", "dmma": "mma f64"}.get(
-            plan.algorithm, shape.sums), data_sheet(on)
-        found = self.flops.get(kind)
-        clock = found / known[kind] / REACHED[kind.split()[0]] if found and kind in known else self.clock(on)
-        return replace(on, clock=on.clock * clock, bandwidth=on.bandwidth * self.memory(on))
+        kinds = {"mma": f"mma {shape.a}", "wgmma": f"wgmma {shape.a}", "dmma": "mma f64"}
+        return self.rescaled(on, kinds.get(plan.algorithm, shape.sums))
 
-    def clock(self, on: Any) -> float:
-        """What is kept up of the clock on the data sheet, by multiply-adds of f32."""
-        return self.flops["f32"] / data_sheet(on)["f32"] / REACHED["f32"]
+    def rescaled(self, on: Any, kind: str) -> Any:
+        """The same for multiply-adds, or matrix instructions, of this name."""
+        known = data_sheet(on)
+        kind = kind if kind in known and self.flops.get(kind) else "f32"
+        clock = self.flops[kind] / known[kind] / REACHED[kind.split()[0]]
+        return replace(on, clock=on.clock * clock, bandwidth=on.bandwidth * self.memory(on))
 
     def memory(self, on: Any) -> float:
         return self.bandwidth["memory"] / on.bandwidth / REACHED["memory"]
@@ -70,9 +71,11 @@ def data_sheet(on: Any) -> dict[str, float]:
 
 # ---- measuring
 
-def measure(on: Any, engine: Any, progress: Callable[[str], None] = lambda what: None) -> GpuMeasured:
-    """Run every probe on a device of an engine's, three to six seconds in all."""
-    probes, flops = Probes(on, engine), {}
+def measure(on: Any, engine: Any, quick: bool = False,
+            progress: Callable[[str], None] = lambda what: None) -> GpuMeasured:
+    """Run every probe on a device of an engine's, ten seconds in all; `quick`: two, in which the power may not settle.
+    """
+    probes, flops = Probes(on, engine, QUICK if quick else 1.0), {}
     for name in data_sheet(on.target):
         if name.split()[-1] not in ("u8", "e5m2", "f16"):               # as fast as others
             progress(f"{name} on {on.target.model}")
@@ -112,8 +115,8 @@ class Busy:
 class Probes:
     """The probes of one device, ready to launch."""
 
-    def __init__(self, on: Any, engine: Any) -> None:
-        self.on, self.driver, self.warp = on, engine.driver, on.target.warp
+    def __init__(self, on: Any, engine: Any, effort: float = 1.0) -> None:
+        self.on, self.driver, self.warp, self.turn_s = on, engine.driver, on.target.warp, effort * TURN_S
         self.units = on.target.cus if isinstance(on.target, AmdTarget) else on.target.sms
         self.stream, self.kept = self.driver.Stream(on), []     # type: ignore[var-annotated]
         self.functions: dict[str, Any] = {}
@@ -171,9 +174,9 @@ class Probes:
     def rate(self, prepare: Callable[[int], Any], work: float) -> float:
         """Work per second: the median of some turns, after a while in which the power settles."""
         rounds = 16
-        while (took := self.seconds(launch := prepare(rounds), 1)) < TURN_S / 20 and rounds < 1 << 24:
+        while (took := self.seconds(prepare(rounds), 1)) < self.turn_s / 20 and rounds < 1 << 24:
             rounds *= 4
-        rounds = max(int(rounds * TURN_S / 4 / took), 1)
+        rounds = max(int(rounds * self.turn_s / 4 / took), 1)
         launch = prepare(rounds)
         self.seconds(launch, max(int(WARM_S / TURN_S * 4), 1))
         return rounds * work * 4 / float(np.median([self.seconds(launch, 4) for _ in range(TURNS)]))
@@ -236,13 +239,13 @@ def _parse(path: Any, stamp: int) -> GpuMeasured | None:
         return None
 
 
-def renew(progress: Callable[[str], None] = lambda what: None) -> list[GpuMeasured]:
-    """Measure every model of GPU that is here, and remember it."""
+def renew(quick: bool = False, progress: Callable[[str], None] = lambda what: None) -> list[GpuMeasured]:
+    """Measure every model of GPU that is here, and remember it in place of what was known."""
     from tilewright.compiler import cache
     found: dict[tuple[str, str], GpuMeasured] = {}
     for on, engine in devices():
         if (on.target.name, on.target.model) not in found:
-            found[on.target.name, on.target.model] = new = measure(on, engine, progress)
+            found[on.target.name, on.target.model] = new = measure(on, engine, quick, progress)
             cache.store(_path(on.target), json.dumps(asdict(new), indent=1).encode())
     return [*found.values()]
 
@@ -265,6 +268,7 @@ def devices() -> Iterator[tuple[Any, Any]]:
 @dataclass(frozen=True)
 class GpuBasis:
     """What predictions for a GPU rest on."""
+    model: str
     ceilings: GpuMeasured | None
     source: str
 
@@ -280,5 +284,5 @@ def basis(target: GpuTarget | AmdTarget) -> GpuBasis:
     """The ceilings remembered for GPUs of this model."""
     known = remembered(target)
     if known is None:
-        return GpuBasis(None, f"{DEFAULTS} {target.model}; `tilewright doctor` measures a GPU that is here")
-    return GpuBasis(known, f"the ceilings of {known.model}, measured on {known.date[:10]} (`tilewright doctor`)")
+        return GpuBasis(target.model, None, f"{DEFAULTS} {target.model}; `tilewright doctor` measures a GPU that is here")
+    return GpuBasis(known.model, known, f"the ceilings of {known.model}, measured on {known.date[:10]} (`tilewright doctor`)")

@@ -22,12 +22,12 @@ from tilewright import targets
 from tilewright.ir import arguments as given
 from tilewright.ir.program import Function, written
 from tilewright.ir.types import Pointer
+from tilewright.measure import gpu_probes, probes
 from tilewright.measure.measure import spread
 from tilewright.plans.bound import Launch, bound
 from tilewright.plans.common import Cost
 from tilewright.plans.measured import store
 from tilewright.plans.measured.kernels import KernelRow
-from tilewright.plans.model import Ceilings
 from tilewright.runtime.gpu.engine import first_device
 from tilewright.runtime.parametric import Parametric, device_of, spelled
 from tilewright.simulator import Fault
@@ -101,17 +101,13 @@ def priced(task: Task, t: Trial) -> Cost:
     """The least time that a configuration takes."""
     function = task.kernel.function(task.target, **task.configuration(t.configuration))
     size = trials.launch_bytes(function, task.named)
-    return bound(Launch(t.counts, t.ctas, t.warps, t.resident, size, t.double, max(t.chains, 1), t.spilled),
-                 task.target, _ceilings(task.target, "f64" if t.double else "f32"))
-
-
-def _ceilings(chip: Any, dtype: str) -> Ceilings | None:
-    """Those that were measured on this CPU, if they are known."""
-    if not isinstance(chip, CpuTarget):
-        return None
-    from tilewright.measure import probes
-    known = probes.basis(chip).ceilings
-    return known.model_ceilings(chip, dtype) if known else None
+    launch = Launch(t.counts, t.ctas, t.warps, t.resident, size, t.double, max(t.chains, 1), t.spilled)
+    dtype = "f64" if t.double else "f32"
+    if isinstance(task.target, CpuTarget):
+        known = probes.basis(task.target).ceilings
+        return bound(launch, task.target, known.model_ceilings(task.target, dtype) if known else None)
+    measured = gpu_probes.basis(task.target).ceilings
+    return bound(launch, measured.rescaled(task.target, dtype) if measured else task.target)
 
 
 # ---- many configurations at once
