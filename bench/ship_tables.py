@@ -30,7 +30,7 @@ from tilewright.measure import machine
 from tilewright.measure.measure import Rules
 from tilewright.plans import shape_of
 from tilewright.plans.choose import choose
-from tilewright.plans.measured import store
+from tilewright.plans.measured import choice, store
 from tilewright.plans.measured.row import Row
 from tilewright.plans.model import cost
 from tilewright.targets import CpuTarget, detect
@@ -67,7 +67,7 @@ def main(
         rows = tune_all(problems, counts, chip, seconds or (4.0 if quick else 10.0), again, console)
         if vendor:
             rows = compare(rows, counts, chip, console)
-        file = store.TABLES / f"{chip.name}.jsonl"
+        file = choice.TABLES / f"{chip.name}.jsonl"
         write(rows, file)
         better = [row for _, row in rows if row.best]
         console.print(f"{file}: {len(rows)} rows written, {len(better)} of them better than the model's choice",
@@ -140,7 +140,7 @@ def write(rows: Iterable[tuple[Gemm, Row]], file: Path) -> None:
     """Put these rows in the table, in place of older ones of the same problem and kind of machine."""
 
     def key(row: Row) -> object:
-        return row.model, store.machine_class(row), row.shape
+        return row.model, choice.machine_class(row), row.shape
 
     old = read(file) if file.exists() else []
     merged = {key(row): row for row in old} | {key(row): row for _, row in rows}

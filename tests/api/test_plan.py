@@ -9,7 +9,7 @@ import pytest
 
 import tilewright as tw
 from tilewright import formats
-from tilewright.plans.measured import store
+from tilewright.plans.measured import choice
 from tilewright.runtime.cpu import engine
 
 RNG = np.random.default_rng(3)
@@ -59,7 +59,7 @@ def test_matmul_and_plan_take_what_the_tuner_measured(kinds, monkeypatch):
     model = tw.plan(problem, threads=1)
     shape = engine.plan_problem(problem, tw.detect(), 1).shape
     other = tw.plans.CpuPlan("packed", model.mr, model.nr, 2 * model.mr, 64, 2 * model.nr)
-    monkeypatch.setattr(store, "best", lambda s, target: other if s == shape else None)
+    monkeypatch.setattr(choice, "best", lambda s, target: other if s == shape else None)
     (recipe,) = run(problem, threads=1)
     assert tw.plan(problem, threads=1) == recipe.plan == tw.explain(problem, threads=1).plan == other
     assert tw.compile(problem, plan=other).shape == shape

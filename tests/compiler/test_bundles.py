@@ -15,7 +15,7 @@ from tilewright.compiled import bundles
 from tilewright.compiler import bundle
 from tilewright.compiler.bundle import Chosen, Index, Piece, Product, Refused, Target
 from tilewright.plans import gpu
-from tilewright.plans.measured import store
+from tilewright.plans.measured import choice
 
 CODES = b"first piece" * 9, b"PTX" * 50 + b"machine"
 INDEX = Index(
@@ -141,11 +141,11 @@ def test_its_plans_come_first(monkeypatch):
     other = gpu.ranked(shape, target)[1]
     used = type("Used", (), {"index": replace(INDEX, target=Target("sm_86", "")),
                              "plans": {shape.key: Chosen(shape.key, str(other), False)}})
-    assert store.chosen(shape, target) == (gpu.choose(shape, target), "")
+    assert choice.chosen(shape, target) == (gpu.choose(shape, target), "")
     monkeypatch.setattr(bundle, "used", [used])
-    assert store.chosen(shape, target) == (other, store.PACKED)
-    assert store.best(shape, target) == other
-    assert store.chosen(shape._replace(m=513), target)[0] == gpu.choose(shape._replace(m=513), target)
+    assert choice.chosen(shape, target) == (other, choice.PACKED)
+    assert choice.best(shape, target) == other
+    assert choice.chosen(shape._replace(m=513), target)[0] == gpu.choose(shape._replace(m=513), target)
 
 
 PRODUCTS = """

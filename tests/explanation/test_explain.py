@@ -12,7 +12,7 @@ import tilewright as tw
 from tests.helpers.ceilings import FAST
 from tilewright.measure import probes
 from tilewright.plans import CpuPlan, model
-from tilewright.plans.measured import store
+from tilewright.plans.measured import choice, store
 
 AVX2 = tw.target("x86-avx2")
 
@@ -130,7 +130,7 @@ def test_empty_and_batched_products():
 
 def test_a_tuned_plan_says_so(monkeypatch):
     plan = CpuPlan("in_place", 4, 16)
-    monkeypatch.setattr(store, "best", lambda shape, target: plan)
+    monkeypatch.setattr(choice, "best", lambda shape, target: plan)
     found = tw.explain(tw.Gemm(30, 40, 50), AVX2)
     assert found.plan == plan
     assert "measured to be the fastest" in found.origin

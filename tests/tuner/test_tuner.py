@@ -22,7 +22,7 @@ from tilewright import cli, shape_list
 from tilewright.measure import measure
 from tilewright.plans import CpuPlan, Shape, shape_of
 from tilewright.plans.choose import choose
-from tilewright.plans.measured import store
+from tilewright.plans.measured import choice, store
 from tilewright.plans.measured.row import KEY, Row
 from tilewright.plans.model import cost
 from tilewright.runtime.cpu import engine, small
@@ -40,13 +40,13 @@ ELSE = dataclasses.replace(OTHER, mc=48)
 def own_store(tmp_path, monkeypatch):
     """A file per test; no tables; and recipes that know nothing of them afterwards."""
     monkeypatch.setenv("TILEWRIGHT_TUNE_DB", str(tmp_path / "tuning.sqlite"))
-    monkeypatch.setattr(store, "TABLES", tmp_path / "tables")
-    store._shipped.cache_clear()
-    store._warn_once.cache_clear()
+    monkeypatch.setattr(choice, "TABLES", tmp_path / "tables")
+    choice._shipped.cache_clear()
+    store.warn_once.cache_clear()
     engine.forget()
     yield tmp_path / "tuning.sqlite"
     monkeypatch.undo()
-    store._shipped.cache_clear()
+    choice._shipped.cache_clear()
     engine.forget()
 
 
@@ -179,16 +179,16 @@ def test_plans_are_timed_by_the_call_that_users_would_make(monkeypatch):
             by.o.poison()
             track = by.track(calls[name])
             track.calibrate(measure.Rules(turn_s=1e-4))
-            assert store.chosen(SHAPE, HERE)[0] == plan
+            assert choice.chosen(SHAPE, HERE)[0] == plan
             track.turn()
             assert by.wrong() is None
         monkeypatch.setattr(on_cpu, "SHORT_S", 0.0)
         assert by.tried(REFERENCE)[0][0] is tw.matmul       # which this learns from
         assert by.tried(str(OTHER))[0][0] is not tw.matmul
     finally:
-        store.put_in_use(SHAPE, HERE, None)
+        choice.put_in_use(SHAPE, HERE, None)
         engine.forget()
-    assert store.chosen(SHAPE, HERE)[0] == model
+    assert choice.chosen(SHAPE, HERE)[0] == model
 
 
 def test_wrong_and_raising_plans_are_out(monkeypatch):
@@ -262,7 +262,7 @@ def pretend(monkeypatch):
 
 
 def test_the_winner_is_used_from_then_on(pretend):
-    assert store.best(SHAPE, HERE) is None
+    assert choice.best(SHAPE, HERE) is None
     result = pretend(OTHER)
     assert result.improved
     assert result.best.plan == str(OTHER)
@@ -272,7 +272,7 @@ def test_the_winner_is_used_from_then_on(pretend):
     assert result.best.tilewright == tw.__version__
     assert result.best.date
     assert f"matmul uses {OTHER} from now on: 2.00 (2.00 to 2.00) times as fast." in str(result)
-    assert store.best(SHAPE, HERE) == OTHER
+    assert choice.best(SHAPE, HERE) == OTHER
     assert store.rows() == list(result.rows)
 
 
@@ -283,14 +283,14 @@ def test_what_others_disturbed_is_not_stored(pretend):
     assert {r.ratio for r in result.rows} == {1.0, 2.0}                 # they are shown all the same
     assert "Other processes disturbed this: nothing is stored, and matmul stays as it was" in str(result)
     assert store.rows() == []
-    assert store.best(SHAPE, HERE) is None
+    assert choice.best(SHAPE, HERE) is None
 
 
 def test_nothing_better(pretend):
     result = pretend(ELSE)
     assert not result.improved
     assert "Nothing beats the model's choice" in str(result)
-    assert store.best(SHAPE, HERE) is None
+    assert choice.best(SHAPE, HERE) is None
 
 
 @pytest.mark.parametrize(("plan", "why"), [(HANGS, "it sent no result for 4 s"), (CRASHES, "SIGABRT")])
@@ -348,7 +348,7 @@ def test_a_real_run(own_store, kind):
     assert all(1e8 < r.clock < 1e10 for r in result.rows)
     assert result.best.vendor == (f"numpy {np.__version__}" if kind == "f64" else None)
     assert (result.best.vendor_ratio is None) == (result.best.vendor is None)
-    assert store.best(shape_of(result.problem, 1), HERE) == used
+    assert choice.best(shape_of(result.problem, 1), HERE) == used
 
 
 @pytest.mark.parametrize(
@@ -407,11 +407,11 @@ def test_save_and_best(own_store):
     rows = [row(), row(choose(SHAPE, HERE), role="model", ratio=1.0), row(ELSE, role="", ratio=0.5)]
     assert store.save(rows) == 3
     assert store.rows() == rows
-    assert store.best(SHAPE, HERE) == OTHER
+    assert choice.best(SHAPE, HERE) == OTHER
     for field, value in (("m", 71), ("dtype", "f64"), ("a", "columns"), ("threads", 2)):
-        assert store.best(SHAPE._replace(**{field: value}), HERE) is None
-    assert store.best(SHAPE, dataclasses.replace(HERE, model="another one")) is None
-    assert store.best(SHAPE, dataclasses.replace(HERE, name="another-isa")) is None
+        assert choice.best(SHAPE._replace(**{field: value}), HERE) is None
+    assert choice.best(SHAPE, dataclasses.replace(HERE, model="another one")) is None
+    assert choice.best(SHAPE, dataclasses.replace(HERE, name="another-isa")) is None
 
 
 def test_saving_again_replaces(own_store):
@@ -420,50 +420,50 @@ def test_saving_again_replaces(own_store):
     store.save([row(date="2026-01-01"), row(model, role="model", date="2026-01-01")])
     assert store.save([row(role="", date="2026-01-03"), row(model, role="model", date="2026-01-03")]) == 2
     assert len(store.rows()) == 2
-    assert store.best(SHAPE, HERE) is None
-    assert store.plans(HERE) == {}
+    assert choice.best(SHAPE, HERE) is None
+    assert choice.plans(HERE) == {}
 
 
 def test_an_older_run_does_not_win(own_store):
     """Of a run that comes later by import the rows are kept, but its winner is not used."""
     store.save([row(date="2026-01-05")])
     assert store.save([row(ELSE, date="2026-01-01", ratio=1.1), row(role="", date="2026-01-01")]) == 1
-    assert store.best(SHAPE, HERE) == OTHER
+    assert choice.best(SHAPE, HERE) == OTHER
     assert [(r.plan, r.role) for r in store.rows()] == [(str(OTHER), "best"), (str(ELSE), "")]
 
 
 @pytest.mark.parametrize("plan", ["packed 99x16 mc=99 kc=64 nc=64", "wonderful 3x3"], ids=["illegal", "unknown"])
 def test_a_plan_that_cannot_run_is_not_used(plan):
     store.save([row(plan)])
-    assert store.best(SHAPE, HERE) is None
+    assert choice.best(SHAPE, HERE) is None
 
 
 def test_another_process_is_noticed(own_store):
-    assert store.best(SHAPE, HERE) is None
+    assert choice.best(SHAPE, HERE) is None
     store.save([row()])
     script = """
         import dataclasses, sys
-        from tilewright.plans.measured import store
+        from tilewright.plans.measured import choice, store
         from tilewright.plans.measured.row import Row
         store.save([Row.from_json(sys.argv[1])])
         """
-    assert store.best(SHAPE, HERE) == OTHER
+    assert choice.best(SHAPE, HERE) == OTHER
     newer = ELSE
     process = python(script, row(newer, date="2027-01-01").to_json())
     assert process.wait() == 0, process.stderr.read()
-    assert store.best(SHAPE, HERE) == newer
+    assert choice.best(SHAPE, HERE) == newer
 
 
 def test_many_processes_write(own_store):
     script = """
         import dataclasses, sys, warnings
-        from tilewright.plans.measured import store
+        from tilewright.plans.measured import choice, store
         from tilewright.plans.measured.row import Row
         warnings.simplefilter("error")
         first, number = Row.from_json(sys.argv[1]), int(sys.argv[2])
         for turn in range(25):
             store.save([dataclasses.replace(first, m=100*number + turn + 1)])
-            assert store._plans(store.path())
+            assert choice._plans(store.path())
         """
     children = [python(script, row().to_json(), str(n)) for n in range(4)]
     for process in children:
@@ -477,13 +477,13 @@ def test_a_killed_writer(own_store):
     store.save([row()])
     script = """
         import os, signal, sys
-        from tilewright.plans.measured import store
-        with store._open(store.path()) as db:
+        from tilewright.plans.measured import choice, store
+        with store.opened(store.path()) as db:
             db.execute("DELETE FROM plans")
             os.kill(os.getpid(), signal.SIGKILL)
         """
     assert python(script).wait() == -9
-    assert store.best(SHAPE, HERE) == OTHER
+    assert choice.best(SHAPE, HERE) == OTHER
     assert store.save([row(date="2027-01-01")]) == 1
 
 
@@ -504,7 +504,7 @@ def test_a_damaged_file(own_store, content, pretend):
     own_store.write_bytes(content)
     if content:
         with pytest.warns(RuntimeWarning, match=r"cannot read its tuning results in .* and goes on without") as seen:
-            assert [store.best(SHAPE, HERE), store.best(SHAPE, HERE)] == [None, None]
+            assert [choice.best(SHAPE, HERE), choice.best(SHAPE, HERE)] == [None, None]
         assert len(seen) == 1
         with pytest.raises(ValueError, match="is not a store of tuning results"):
             pretend(OTHER)
@@ -520,7 +520,7 @@ def test_a_newer_schema(own_store):
         db.execute("PRAGMA user_version = 7")
     db.close()
     with pytest.warns(RuntimeWarning, match="has schema 7"):
-        assert store.best(SHAPE, HERE) is None
+        assert choice.best(SHAPE, HERE) is None
     with pytest.raises(ValueError, match="has schema 7, and this tilewright supports schema 1"):
         store.save([row()])
 
@@ -531,15 +531,15 @@ def test_a_directory_that_cannot_be_written(own_store, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert store.best(SHAPE, HERE) == OTHER
+        assert choice.best(SHAPE, HERE) == OTHER
 
 
 def test_off(monkeypatch):
     store.save([row()])
     monkeypatch.setenv("TILEWRIGHT_TUNE_DB", store.OFF)
     assert store.path() is None
-    assert store.best(SHAPE, HERE) is None
-    assert store.plans(HERE) == {}
+    assert choice.best(SHAPE, HERE) is None
+    assert choice.plans(HERE) == {}
     assert store.rows() == []
     assert store.clear() == 0
 
@@ -557,7 +557,7 @@ def test_export_and_merge(own_store):
     assert store.rows() == rows
     assert store.merge(lines) == 0
     assert store.clear() == 2
-    assert store.best(SHAPE._replace(m=5), HERE) is None
+    assert choice.best(SHAPE._replace(m=5), HERE) is None
 
 
 @pytest.mark.parametrize(
@@ -647,17 +647,17 @@ def test_tables_are_found_by_processor_and_by_caches(tmp_path):
         row(),
     ]
     (folder / f"{HERE.name}.jsonl").write_text(ship_tables.table(rows))
-    store._shipped.cache_clear()
-    assert store.best(SHAPE, HERE) == OTHER  # the same processor counts more than the same caches
-    assert store.best(SHAPE._replace(m=9), HERE) == third
-    assert store.best(SHAPE._replace(m=10), HERE) is None
+    choice._shipped.cache_clear()
+    assert choice.best(SHAPE, HERE) == OTHER  # the same processor counts more than the same caches
+    assert choice.best(SHAPE._replace(m=9), HERE) == third
+    assert choice.best(SHAPE._replace(m=10), HERE) is None
     fourth = dataclasses.replace(OTHER, mc=72)
     store.save([row(fourth)])
-    assert store.best(SHAPE, HERE) == fourth  # what was measured here counts most
-    assert store.plans(HERE)[SHAPE] == fourth
+    assert choice.best(SHAPE, HERE) == fourth  # what was measured here counts most
+    assert choice.plans(HERE)[SHAPE] == fourth
     store.save([row(fourth, role="model", date="2027-01-01")])
-    assert store.best(SHAPE, HERE) is None  # also that the model's choice is as good
-    assert SHAPE not in store.plans(HERE)
+    assert choice.best(SHAPE, HERE) is None  # also that the model's choice is as good
+    assert SHAPE not in choice.plans(HERE)
 
 
 def test_tables_are_aligned_and_read_back(tmp_path):
@@ -712,12 +712,12 @@ def test_making_tables(monkeypatch, tmp_path):
     assert sorted(r.m for r in ship_tables.read(file)) == [70, 128, 256]
     assert 9.0 not in {r.seconds for r in ship_tables.read(file)}
     store.clear()
-    store._shipped.cache_clear()
-    assert store.best(shape_of(problems[1]), HERE) == OTHER
-    assert store.best(shape_of(problems[2]), HERE) is None
+    choice._shipped.cache_clear()
+    assert choice.best(shape_of(problems[1]), HERE) == OTHER
+    assert choice.best(shape_of(problems[2]), HERE) is None
 
 
-SHIPPED = sorted(store.TABLES.glob("*.jsonl"))
+SHIPPED = sorted(choice.TABLES.glob("*.jsonl"))
 
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
@@ -725,7 +725,7 @@ def test_shipped_tables(file):
     """Every row can run on its target, has its provenance, and is the only one of its problem and processor."""
     rows = ship_tables.read(file)
     assert ship_tables.table(rows) == file.read_text()
-    assert len({(r.model, store.machine_class(r), r.shape) for r in rows}) == len(rows)
+    assert len({(r.model, choice.machine_class(r), r.shape) for r in rows}) == len(rows)
     for r in rows:
         target = dataclasses.replace(tw.target(file.stem), l1d=r.l1d, l2=r.l2, l3=r.l3)
         assert r.target == file.stem
@@ -755,7 +755,7 @@ def test_the_commands(pretend, monkeypatch, tmp_path):
     assert command("export").output == file.read_text()
     assert command("clear").output == "2 rows removed\n"
     assert command("import", str(file)).output == "2 rows added\n"
-    assert store.best(SHAPE, HERE) == OTHER
+    assert choice.best(SHAPE, HERE) == OTHER
 
 
 @pytest.mark.parametrize(
@@ -815,7 +815,7 @@ def test_a_harmful_plan_is_not_used(own_store, plan):
     small_shape = SHAPE._replace(m=7, n=16, k=9)
     every = small._largest(HERE)
     written(own_store, plan=plan, m=7, n=16, k=9)
-    assert store.best(small_shape, HERE) is None
+    assert choice.best(small_shape, HERE) is None
     assert small._largest(HERE) == every
     plan_in_use(7, 16, 9)
 
@@ -844,13 +844,13 @@ def test_blocks_are_no_larger_than_the_problem():
 def test_a_row_of_wrong_types(own_store, fields):
     written(own_store, **fields)
     with pytest.warns(RuntimeWarning, match="it has an invalid row"):
-        assert store.best(SHAPE, HERE) is None
-    assert store.plans(HERE) == {}
+        assert choice.best(SHAPE, HERE) is None
+    assert choice.plans(HERE) == {}
 
 
 def test_a_format_of_a_newer_version(own_store):
     written(own_store, dtype="f2")
-    assert store.best(SHAPE._replace(dtype="f2"), HERE) is None
+    assert choice.best(SHAPE._replace(dtype="f2"), HERE) is None
     small._largest(HERE)
 
 
@@ -865,7 +865,7 @@ def test_a_view_that_never_ends(own_store):
                    f"SELECT {columns} FROM n WHERE x < 0")
     db.close()
     with pytest.warns(RuntimeWarning, match="interrupted"):
-        assert store.best(SHAPE, HERE) is None
+        assert choice.best(SHAPE, HERE) is None
 
 
 def test_a_writer_does_not_delay_a_product(own_store):
@@ -878,10 +878,10 @@ def test_a_writer_does_not_delay_a_product(own_store):
     writer.execute("BEGIN EXCLUSIVE")
     try:
         with pytest.warns(RuntimeWarning, match="database is locked"):
-            assert store.best(SHAPE, HERE) is None
+            assert choice.best(SHAPE, HERE) is None
     finally:
         writer.close()
-    assert store.GLANCE_S < 1 < store.PATIENCE_S
+    assert choice.GLANCE_S < 1 < store.PATIENCE_S
 
 
 @pytest.mark.parametrize("kind", ["fifo", "writable", "somebody's", "directory"])
@@ -896,7 +896,7 @@ def test_a_file_that_is_not_this_users_own(own_store, kind):
         own_store.chmod(0o666) if kind == "writable" else os.chown(own_store, 65534, 65534)
     words = {"writable": "can be written by other users .mode 0666", "somebody's": "belongs to user 65534"}
     with pytest.warns(RuntimeWarning, match=words.get(kind, "is not a regular file")):
-        assert store.best(SHAPE, HERE) is None
+        assert choice.best(SHAPE, HERE) is None
     with pytest.raises(OSError, match=words.get(kind, "is not a regular file")):
         store.save([row()])
 
@@ -905,7 +905,7 @@ def test_a_relative_path_does_not_count(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TILEWRIGHT_TUNE_DB", "here.sqlite")
     with pytest.warns(RuntimeWarning, match="TILEWRIGHT_TUNE_DB=here.sqlite is ignored"):
-        assert store.best(SHAPE, HERE) is None
+        assert choice.best(SHAPE, HERE) is None
     with pytest.raises(ValueError, match="not an absolute path, so there is nowhere to keep them"):
         store.check_writable()
 
@@ -994,24 +994,24 @@ def test_slower_halves_drop_out(monkeypatch):
 
 def test_a_shape_nearby_takes_the_plan_if_the_model_agrees(own_store, monkeypatch):
     model, near = choose(SHAPE, HERE), SHAPE._replace(m=SHAPE.m + 10)
-    assert store.chosen(near, HERE) == (choose(near, HERE), "")
+    assert choice.chosen(near, HERE) == (choose(near, HERE), "")
     worse = cost(near, OTHER, HERE).seconds / cost(near, choose(near, HERE), HERE).seconds
     store.save([row(ratio=0.99 * worse), row(model, role="model", ratio=1.0)])
-    assert store.chosen(SHAPE, HERE) == (OTHER, store.MEASURED)
-    assert store.nearby(near, HERE) == (OTHER, pytest.approx(0.99 * worse))
-    assert store.chosen(near, HERE) == (choose(near, HERE), "")  # by more than was gained
+    assert choice.chosen(SHAPE, HERE) == (OTHER, choice.MEASURED)
+    assert choice.nearby(near, HERE) == (OTHER, pytest.approx(0.99 * worse))
+    assert choice.chosen(near, HERE) == (choose(near, HERE), "")  # by more than was gained
     store.save([row(ratio=1.01 * worse, date="2027-01-01"), row(model, role="model", ratio=1.0, date="2027-01-01")])
-    assert store.chosen(near, HERE) == (OTHER, store.NEARBY)
+    assert choice.chosen(near, HERE) == (OTHER, choice.NEARBY)
     for other in (near._replace(n=2 * SHAPE.n), near._replace(dtype="f64"), near._replace(a="columns"),
                   near._replace(threads=2), near._replace(k=0)):
-        assert store.nearby(other, HERE) is None
-    assert store.nearby(near, dataclasses.replace(HERE, model="another chip")) is None
+        assert choice.nearby(other, HERE) is None
+    assert choice.nearby(near, dataclasses.replace(HERE, model="another chip")) is None
     # the nearest counts, even if nothing was gained there
     nearest = row(choose(near, HERE), role="model", ratio=1.0, m=near.m + 1)
     store.save([nearest])
-    assert store.nearby(near, HERE) is None
+    assert choice.nearby(near, HERE) is None
     monkeypatch.setenv("TILEWRIGHT_TUNE_DB", store.OFF)
-    assert store.nearby(near, HERE) is None
+    assert choice.nearby(near, HERE) is None
 
 
 def test_a_file_without_the_columns_that_came_later(own_store):

@@ -17,7 +17,7 @@ from tilewright import cli
 from tilewright.compiler import lld, sources
 from tilewright.measure import gpu_rules, gpu_state
 from tilewright.plans import gpu
-from tilewright.plans.measured import store
+from tilewright.plans.measured import choice, store
 from tilewright.plans.measured.row import Row
 from tilewright.tuner import child, on_gpu, search
 
@@ -130,7 +130,7 @@ def test_a_kernel_s_source_is_in_the_name_of_the_chip():
     every = sources.files(*sources.modules("tilewright.kernels.nvidia"))
     assert {"tilewright.kernels.nvidia.simt_gemm", "tilewright.kernels.gpu.epilogue"} <= every.keys()
     assert not [name for name in every if name.startswith(("tilewright.kernels.cpu", "tilewright.kernels.amd"))]
-    assert store.chip(tw.target("sm_90a")) != store.chip(tw.target("gfx942"))
+    assert choice.chip(tw.target("sm_90a")) != choice.chip(tw.target("gfx942"))
 
 
 def test_rows_say_at_which_clock(fake, monkeypatch):
@@ -312,7 +312,7 @@ def test_a_harmful_plan_is_not_used(fake):
     for plan in ("simt 128x128x99999999999999 warp=32x64 stages=2", "simt 128x128x8 warp=0x64 stages=2", "future 1x1x1",
                  "packed 6x16 mc=96 kc=256 nc=4080"):
         store.clear()
-        store.save([row(model=store.chip(target), plan=plan, **key)])
+        store.save([row(model=choice.chip(target), plan=plan, **key)])
         assert tw.plan(PROBLEM, target) == gpu.choose(gpu.multiplied_shape(PROBLEM, target), target)
 
 

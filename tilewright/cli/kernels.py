@@ -101,7 +101,7 @@ def _gpu(problem: Any, chip: Any, threads: int | None, check: str | None) -> _Pl
     from tilewright.measure import gpu_probes
     from tilewright.plans import gpu
     from tilewright.plans.amd import AmdPlan
-    from tilewright.plans.measured import store
+    from tilewright.plans.measured import choice
     from tilewright.plans.nvidia import NvidiaPlan
     from tilewright.targets import AmdTarget
 
@@ -110,7 +110,7 @@ def _gpu(problem: Any, chip: Any, threads: int | None, check: str | None) -> _Pl
     amd, shape = isinstance(chip, AmdTarget), gpu.multiplied_shape(problem, chip)
     units = f"{chip.cus} compute units" if amd else f"{chip.sms} multiprocessors"
 
-    now, measured = store.chosen(shape, chip) if check is None else (None, "")
+    now, measured = choice.chosen(shape, chip) if check is None else (None, "")
     basis = gpu_probes.basis(chip)
 
     def plans(top: int) -> list[Any]:

@@ -16,7 +16,7 @@ from tilewright.compiler import artefact
 from tilewright.forks import cached_property
 from tilewright.formats import FORMATS
 from tilewright.plans import asked, gpu
-from tilewright.plans.measured import store
+from tilewright.plans.measured import choice
 from tilewright.rules import arguments
 
 if TYPE_CHECKING:
@@ -351,7 +351,7 @@ def planned(plan: Any, problem: Gemm, target: Any, algorithm: str | None = None)
     with every reason for one that cannot run it, not even if rows of operands are padded. An empty product, for which
     nothing runs, has any plan."""
     shape = gpu.multiplied_shape(problem, target, algorithm)
-    found = store.chosen(shape, target)[0] if plan is None else asked.plan(plan, target)
+    found = choice.chosen(shape, target)[0] if plan is None else asked.plan(plan, target)
     if reasons := [] if 0 in (shape.m, shape.n, shape.k) else found.violations(shape.padded, target):
         raise ValueError(f"plan {found} cannot run {problem} on {target.name}: " + " ".join(reasons))
     return found

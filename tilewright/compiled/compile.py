@@ -37,8 +37,8 @@ def plan(problem: Gemm, target: Any = None, threads: int | None = None, algorith
         from tilewright.runtime.cpu import engine
         return engine.plan_problem(problem, chip, threads, algorithm).plan
     from tilewright.plans import gpu
-    from tilewright.plans.measured import store
-    return store.chosen(gpu.multiplied_shape(problem, chip, algorithm), chip)[0]
+    from tilewright.plans.measured import choice
+    return choice.chosen(gpu.multiplied_shape(problem, chip, algorithm), chip)[0]
 
 
 def compile(problem: Gemm, target: Any = None, plan: Any = None, algorithm: str | None = None) -> CompiledGemm:

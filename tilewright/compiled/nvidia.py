@@ -8,7 +8,7 @@ from tilewright.compiled.base import EMPTY, GpuCode, GpuKernel, Launch, planned
 from tilewright.compiler import ptxas
 from tilewright.forks import cached_property
 from tilewright.plans import epilogues, gemv_rules
-from tilewright.plans.measured import store
+from tilewright.plans.measured import choice
 from tilewright.plans.nvidia_plan import DMMA_PAD, NvidiaPlan
 from tilewright.plans.passes import in_f32
 from tilewright.plans.wgmma_rules import WARPS
@@ -184,7 +184,7 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
         p, found, narrow = self.lowered, [], epilogues.sums_of_result(self.lowered.epilogue)
 
         def add(problem: Gemm, made: tuple[Pass, ...], shape: GpuShape) -> None:
-            plan, _ = store.chosen(shape, self.target)
+            plan, _ = choice.chosen(shape, self.target)
             found.append((NvidiaKernel(problem, self.target, plan, when="special"), made, shape))
         if self.plan.split and not self.when:
             add(p, (), self.given._replace(vector_a=1, vector_b=1, vector_c=narrow, terms=""))

@@ -18,7 +18,7 @@ from tilewright.plans.choose import ranked
 from tilewright.plans.common import Cost
 from tilewright.plans.cpu import COMPLEX, CpuPlan, Shape, registers
 from tilewright.plans.lowering import taken_operands
-from tilewright.plans.measured import store
+from tilewright.plans.measured import choice
 from tilewright.plans.words import BY_NAME, TILE_WORDS
 from tilewright.runtime.cpu import engine
 from tilewright.targets import CpuTarget
@@ -48,7 +48,7 @@ def explain(problem: Gemm, chip: CpuTarget, plan: CpuPlan | None = None, threads
         plan = found.plan
         origin = ORIGINS.get(found.origin,
                              "the model's choice; `tilewright tune` measures whether there is a better one")
-        origin += ", or in the tables that come with tilewright" * (found.origin == store.MEASURED)
+        origin += ", or in the tables that come with tilewright" * (found.origin == choice.MEASURED)
     else:
         origin = "given"
     words = [Section("plan", (str(plan), origin, *_plan(plan)))]

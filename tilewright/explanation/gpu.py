@@ -15,7 +15,7 @@ from tilewright.plans import common, gpu
 from tilewright.plans.amd import AmdPlan
 from tilewright.plans.common import Cost, Plan
 from tilewright.plans.gpu import GpuShape
-from tilewright.plans.measured import store
+from tilewright.plans.measured import choice
 from tilewright.plans.nvidia import LANES, NvidiaPlan
 from tilewright.targets import AmdTarget, GpuTarget
 from tilewright.text import plural
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
 SHOWN = 4               # plans that are shown beside the one that runs; kinds of reasons for those that cannot
-# Where a plan comes from, if it is not the model's choice: plans.measured.store.chosen
-ORIGINS = {store.MEASURED: "measured to be the fastest (tilewright tune show)",
-           store.NEARBY: "measured to be the fastest for a shape nearby (tilewright tune show)",
-           store.PACKED: store.PACKED}
+# Where a plan comes from, if it is not the model's choice: plans.measured.choice.chosen
+ORIGINS = {choice.MEASURED: "measured to be the fastest (tilewright tune show)",
+           choice.NEARBY: "measured to be the fastest for a shape nearby (tilewright tune show)",
+           choice.PACKED: choice.PACKED}
 MODEL, UNMEASURED = "the model, with rates of ", "; nothing here has been measured"
 REST = "launch, and work that does not overlap with the bound above"
 
@@ -43,7 +43,7 @@ def explain(problem: Gemm, target: GpuTarget | AmdTarget, plan: Plan | None = No
         chosen = plan or gpu.choose(shape, target)
         return Explanation(problem, target, chosen, title, empty, shape=shape,
                            sections=(Section("plan", (str(chosen), empty)),))
-    chosen, found_by = (plan, "") if plan else store.chosen(shape, target)
+    chosen, found_by = (plan, "") if plan else choice.chosen(shape, target)
     origin = "given" if plan else ORIGINS.get(found_by, "the model's choice")
     said = Section("plan", (str(chosen), origin, *_converted(problem, shape, chosen)))
     if found := tuple(chosen.violations(shape, target)):

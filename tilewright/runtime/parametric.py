@@ -243,9 +243,9 @@ class Parametric:
         return self._configuration(targets.coerce(target), self._names(targets.coerce(target), args))
 
     def _configuration(self, chip: Any, named: Values) -> dict[str, Any]:
-        from tilewright.plans.measured import kernels, store
+        from tilewright.plans.measured import choice, kernels, store
         file = store.path()
-        key = (chip.name, store.chip(chip), self.problem_class(named, chip), file and store.stamp(file))
+        key = (chip.name, choice.chip(chip), self.problem_class(named, chip), file and store.stamp(file))
         if key not in self._chosen:
             text = kernels.best(self.name, self.source(chip), chip, key[2]) if key[3] else None
             self._chosen[key] = self.parse(text) if text else self.defaults

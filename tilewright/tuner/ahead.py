@@ -14,7 +14,7 @@ from tilewright.compiled.compile import compile
 from tilewright.compiler import bundle, ptxas, sources
 from tilewright.compiler.artefact import Asked
 from tilewright.measure import machine
-from tilewright.plans.measured import store
+from tilewright.plans.measured import choice
 from tilewright.problem import Gemm
 from tilewright.runtime.cpu import engine
 from tilewright.shape_list import Listed
@@ -139,7 +139,7 @@ def _packed(chip: Any, products: dict[str, tuple[CompiledGemm, int]], asked: lis
 
 
 def _chosen(kernel: CompiledGemm) -> tuple[bundle.Chosen, ...]:
-    return tuple(bundle.Chosen(shape.key, str(plan), store.chosen(shape, kernel.code_target)[1] == store.MEASURED)
+    return tuple(bundle.Chosen(shape.key, str(plan), choice.chosen(shape, kernel.code_target)[1] == choice.MEASURED)
                  for shape, plan in kernel.chosen)
 
 

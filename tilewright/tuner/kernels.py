@@ -26,7 +26,7 @@ from tilewright.measure import gpu_probes, probes
 from tilewright.measure.measure import spread
 from tilewright.plans.bound import Launch, bound
 from tilewright.plans.common import Cost
-from tilewright.plans.measured import store
+from tilewright.plans.measured import choice, store
 from tilewright.plans.measured.kernels import KernelRow
 from tilewright.runtime.gpu.engine import first_device
 from tilewright.runtime.parametric import Parametric, device_of, spelled
@@ -207,7 +207,7 @@ def _timed(task: Task, result: Tuned, finalists: list[str], in_use: str, codes: 
         for text, ratios in against(REFERENCE, seconds).items():
             if text != REFERENCE:
                 rows[text], regret[text] = (seconds[text], ratios), 1 / beside[text].median - 1
-    kept = {text: KernelRow(chip.name, store.chip(chip), kernel.name, source, result.problem, text,
+    kept = {text: KernelRow(chip.name, choice.chip(chip), kernel.name, source, result.problem, text,
                             "best" if text == best else "model" if text == finalists[0] else "", costs[text],
                             *spread(turns), *ratios, len(turns), **origin) for text, (turns, ratios) in rows.items()}
     if not run.disturbed:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.plans import gpu
-from tilewright.plans.measured import store
+from tilewright.plans.measured import choice
 from tilewright.problem import Gemm
 from tilewright.runtime.cpu import engine
 from tilewright.runtime.gpu.engine import first_device
@@ -57,8 +57,8 @@ def _tuned(problem: Gemm, here: Any, threads: int | None) -> bool:
     try:
         if isinstance(here, CpuTarget):
             planned = engine.plan_problem(problem, here, threads)
-            return store.tuned(planned.shape, planned.target)
-        return store.tuned(gpu.multiplied_shape(problem, here), here)
+            return choice.tuned(planned.shape, planned.target)
+        return choice.tuned(gpu.multiplied_shape(problem, here), here)
     except (ValueError, TypeError):             # tune says why
         return False
 

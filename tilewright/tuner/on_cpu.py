@@ -18,7 +18,7 @@ from tilewright.measure import check, measure, operands, quiet, timing
 from tilewright.measure.measure import Rules
 from tilewright.measure.quiet import Watch
 from tilewright.plans.cpu import CpuPlan
-from tilewright.plans.measured import store
+from tilewright.plans.measured import choice
 from tilewright.problem import Gemm
 from tilewright.runtime.cpu import engine
 from tilewright.targets import detect
@@ -99,7 +99,7 @@ class Tried(list[measure.Call]):
         """Call it until it does what it will do from then on: the first call makes a recipe, and may leave a record."""
         (call, args), found = self[0], self.by.planned
         if self.switches:
-            store.put_in_use(found.shape, found.target, self.plan)
+            choice.put_in_use(found.shape, found.target, self.plan)
             engine.forget()
             call(*args)
         call(*args)

@@ -20,7 +20,7 @@ from tilewright.measure.process import Child
 from tilewright.plans import asked, gpu
 from tilewright.plans.choose import choose, ranked
 from tilewright.plans.cpu import CpuPlan, Shape
-from tilewright.plans.measured import store
+from tilewright.plans.measured import choice, store
 from tilewright.plans.measured.row import Row
 from tilewright.plans.model import cost
 from tilewright.runtime.cpu import engine
@@ -168,7 +168,7 @@ def tune(problem: Any, *args: Any, target: Target | str | None = None, threads: 
         shape, threads, forget = gpu.multiplied_shape(problem, chip), 1, gpus.forget
         model, kernel = gpu.choose(shape, chip), lambda plan: compile(problem, chip, plan)
     store.check_writable()
-    in_use, known = store.chosen(shape, reached)
+    in_use, known = choice.chosen(shape, reached)
     plans = dict.fromkeys((model, in_use if known else model, *promising(shape, reached, candidates)))
     tell, began = listen or (lambda event: None), time.monotonic()
     _compile(map(kernel, plans), time_limit, tell)
@@ -339,7 +339,7 @@ def _result(problem: Gemm, target: Any, shape: Any, threads: int, model: str, ru
     last = run.phases[-1].complete()
     best = None if run.disturbed else winner(last, model)
     roles = {model: "model"} | ({best: "best"} if best else {})
-    origin, chip, on_cpu = provenance(), store.chip(target), isinstance(target, CpuTarget)
+    origin, chip, on_cpu = provenance(), choice.chip(target), isinstance(target, CpuTarget)
     l1d, l2, l3 = (target.l1d, target.l2, target.l3) if on_cpu else (0, target.l2, 0)
     key: tuple[str, int, int, int, str, str, int] = shape.key
     rows = {}

@@ -4,22 +4,21 @@ A row holds for a kernel by its name and a digest of what it records, for a targ
 """
 from __future__ import annotations
 
-import json
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tilewright.plans.measured import store
-from tilewright.plans.measured.row import ROLES, check_fields, read
+from tilewright.plans.measured import choice, store
+from tilewright.plans.measured.row import Line
 
 
 @dataclass(frozen=True)
-class KernelRow:
+class KernelRow(Line):
     """Seconds are medians and quartiles over rounds. A ratio is the time of the configuration that was in use over this
     one's, within one round."""
     target: str
-    model: str                  # the chip: store.chip
+    model: str                  # the chip: choice.chip
     kernel: str                 # the emitter's name
     source: str                 # digest of what it records
     problem: str                # the class of sizes: "m=4096 n=4096 k=4096"
@@ -39,30 +38,11 @@ class KernelRow:
     llvmlite: str
     commit: str | None = None
 
-    def to_json(self) -> str:
-        """One line."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, line: str) -> KernelRow:
-        """The row in one line; ValueError says what is wrong with it."""
-        return cls.from_fields(read(line))
-
-    @classmethod
-    def from_fields(cls, found: dict[str, Any]) -> KernelRow:
-        check_fields(cls, found)
-        row = cls(**found)
-        if row.role not in ROLES:
-            raise ValueError(f"role must be one of {', '.join(map(repr, ROLES))}, not {row.role!r}")
-        if not 0 < row.seconds:
-            raise ValueError(f"seconds must be a positive number, not {row.seconds}")
-        return row
-
 
 def best(kernel: str, source: str, target: Any, problem: str) -> str | None:
     """The configuration that was measured to be the fastest; None without a measurement. A fault in the file costs a
     warning, as for plans."""
-    chip = store.chip(target)
+    chip = choice.chip(target)
     wanted = target.name, chip, kernel, source, problem
     for row in _rows(store.path()):
         if row.role == "best" and (row.target, row.model, row.kernel, row.source, row.problem) == wanted:

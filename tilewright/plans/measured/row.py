@@ -5,18 +5,55 @@ import json
 import re
 from dataclasses import asdict, dataclass, fields
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilewright import targets
 from tilewright.plans import asked
 from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.targets.machine import MOST_THREADS
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 KEY = ("dtype", "m", "n", "k", "a", "b", "threads")     # of a shape: Shape.key, GpuShape.key
 
 
+class Line:
+    """What rows of all tables have: a line of JSON that is read back, each field with its type."""
+
+    def to_json(self) -> str:
+        """One line."""
+        return json.dumps(self.known)
+
+    @property
+    def known(self) -> dict[str, Any]:
+        """The fields, without one that came later and is not known, as an older version takes them."""
+        every: dict[str, Any] = asdict(self)    # type: ignore[call-overload]
+        return {name: value for name, value in every.items() if value is not None or name not in LATER}
+
+    @classmethod
+    def from_json(cls, line: str) -> Self:
+        """The row in one line; ValueError says what is wrong with it."""
+        return cls.from_fields(read(line))
+
+    @classmethod
+    def from_fields(cls, found: dict[str, Any]) -> Self:
+        check_fields(cls, found)
+        row = cls(**found)
+        role, seconds = found["role"], found["seconds"]
+        if role not in ROLES:
+            raise ValueError(f"role must be one of {', '.join(map(repr, ROLES))}, not {role!r}")
+        if not 0 < seconds < float("inf"):
+            raise ValueError(f"seconds must be a positive number, not {seconds}")
+        row.check()
+        return row
+
+    def check(self) -> None:
+        """ValueError for what is invalid beside."""
+
+
 @dataclass(frozen=True)
-class Row:
+class Row(Line):
     """Seconds are medians and quartiles over rounds. A ratio is matmul's time over the plan's, within one round:
     above 1 the plan is faster than what matmul did without it."""
     target: str                 # "x86-avx512"
@@ -68,41 +105,19 @@ class Row:
         batch = re.search(r" batch=(\d{1,9})$", self.dtype)
         return 2 * self.m * self.n * self.k * (int(batch[1]) if batch else 1) / self.seconds / 1e9
 
-    @property
-    def known(self) -> dict[str, Any]:
-        """The fields, without one that came later and is not known, as an older version takes them."""
-        return {name: value for name, value in asdict(self).items() if value is not None or name not in LATER}
-
-    def to_json(self) -> str:
-        """One line."""
-        return json.dumps(self.known)
-
-    @classmethod
-    def from_json(cls, line: str) -> Row:
-        """The row in one line; ValueError says what is wrong with it."""
-        return cls.from_fields(read(line))
-
-    @classmethod
-    def from_fields(cls, found: dict[str, Any]) -> Row:
-        check_fields(cls, found)
-        row = cls(**found)
-        on_gpu = row.target in (*targets.names("gpu"), *targets.names("amd"))
-        plan = asked.plan(row.plan, targets.target(row.target)) if on_gpu else CpuPlan.parse(row.plan)
-        if row.role not in ROLES:
-            raise ValueError(f"role must be one of {', '.join(map(repr, ROLES))}, not {row.role!r}")
-        if row.a not in ORDERS or row.b not in ORDERS or min(row.m, row.n, row.k, row.threads) < 1:
-            raise ValueError(f"the row's problem is invalid: {({name: getattr(row, name) for name in KEY})}")
+    def check(self) -> None:
+        on_gpu = self.target in (*targets.names("gpu"), *targets.names("amd"))
+        plan = asked.plan(self.plan, targets.target(self.target)) if on_gpu else CpuPlan.parse(self.plan)
+        if self.a not in ORDERS or self.b not in ORDERS or min(self.m, self.n, self.k, self.threads) < 1:
+            raise ValueError(f"the row's problem is invalid: {({name: getattr(self, name) for name in KEY})}")
         try:
-            itemsize = row.shape.itemsize
+            itemsize = self.shape.itemsize
         except ValueError:                  # of a newer version
             itemsize = 8
         if reasons := [] if on_gpu else plan.excess(itemsize):      # a GPU's is judged when it is used
-            raise ValueError(f"the plan {row.plan} is invalid: {' '.join(reasons)}")
-        if row.threads > MOST_THREADS:
-            raise ValueError(f"threads must be 1 to {MOST_THREADS}, not {row.threads}")
-        if not 0 < row.seconds < float("inf"):
-            raise ValueError(f"seconds must be a positive number, not {row.seconds}")
-        return row
+            raise ValueError(f"the plan {self.plan} is invalid: {' '.join(reasons)}")
+        if self.threads > MOST_THREADS:
+            raise ValueError(f"threads must be 1 to {MOST_THREADS}, not {self.threads}")
 
 
 def read(line: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from tilewright.kernels.cpu.jobs import Beside, Finish
 from tilewright.plans import lowering
 from tilewright.plans.cpu import CpuPlan, Shape, Strides
 from tilewright.plans.lowering import Lowered, Product
-from tilewright.plans.measured import store
+from tilewright.plans.measured import choice
 from tilewright.plans.model import BUILTIN
 from tilewright.problem import Gemm
 from tilewright.runtime.cpu import amx, pool, small
@@ -165,7 +165,7 @@ class Planned(NamedTuple):
     strides: Strides
     target: CpuTarget
     plan: CpuPlan
-    origin: str = ""            # of the plan: see plans.measured.store.chosen
+    origin: str = ""            # of the plan: see plans.measured.choice.chosen
 
 
 def planned(lowered: Lowered) -> Planned:
@@ -173,7 +173,7 @@ def planned(lowered: Lowered) -> Planned:
     if lowered.shape.semiring or lowered.shape.prologues:       # of which nothing is measured
         from tilewright.plans import choose
         return Planned(*lowered, choose.choose(lowered.shape, lowered.target))
-    return Planned(*lowered, *store.chosen(lowered.shape, lowered.target))
+    return Planned(*lowered, *choice.chosen(lowered.shape, lowered.target))
 
 
 def plan_problem(problem: Gemm, target: CpuTarget, threads: int | None = None, algorithm: str | None = None) -> Planned:

@@ -10,7 +10,7 @@ from tilewright.kernels.cpu.jobs import SMALL
 from tilewright.plans import lowering
 from tilewright.plans.choose import TILES, tiles_of
 from tilewright.plans.cpu import CpuPlan, Shape
-from tilewright.plans.measured import store
+from tilewright.plans.measured import choice
 from tilewright.plans.model import BUILTIN, PANEL_DEPTH, WAKE_ABOVE, WAKE_ONE, small_elements, stays_in_cache
 from tilewright.runtime.cpu import amx
 from tilewright.runtime.cpu.host import Part, host
@@ -102,6 +102,6 @@ def _largest(target: CpuTarget) -> int:
     def wanted(s: Shape) -> bool:
         return s.dtype in BUILTIN and stays_in_cache(s, target)
 
-    others = (s.m * s.n * s.k - 1 for s, plan in store.plans(target, wanted).items()
+    others = (s.m * s.n * s.k - 1 for s, plan in choice.plans(target, wanted).items()
               if not _ours(plan, target))
     return min(others, default=16 * small_elements("f32", target) ** 2)

@@ -17,7 +17,7 @@ from tilewright.compiler import artefact
 from tilewright.formats.quantized import Quantized, check_operand
 from tilewright.formats.table import BLOCK_FORMATS
 from tilewright.plans import gpu as plans
-from tilewright.plans.measured import store
+from tilewright.plans.measured import choice
 from tilewright.problem import Gemm
 from tilewright.rules import arguments, scaling, shapes
 from tilewright.rules.call import KERNELS, Call, Product, decide
@@ -289,7 +289,7 @@ class Engine:
         rows = (x if by == "n" else operands.transposed(x) for x, by in zip((a, b, c), letters + "n"))
         if plan is None:
             shape = plans.by_algorithm(operands.shape_of(problem, on.target, a, b, c), algorithm, on.target)
-            plan, _ = store.chosen(shape, on.target)
+            plan, _ = choice.chosen(shape, on.target)
         kernel = self.compile(problem, on.target, plan)
         operands.check(kernel, (a, b, c))
         more = stacks | operands.of_scales(*scaled) | (epilogues.strides(problem, *fused[1:]) if fused else {})
