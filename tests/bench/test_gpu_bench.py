@@ -32,6 +32,7 @@ from tilewright.measure.measure import Call, Sample
 from tilewright.measure.operands import Operands
 from tilewright.plans.nvidia import NvidiaPlan
 from tilewright.problem import Gemm
+from tilewright.targets import target
 
 
 class Played:
@@ -899,24 +900,24 @@ def test_variants_know_their_grid_and_workspace() -> None:
 
 
 def test_regret_leaves_out_what_is_no_plan_any_more(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """Every measured plan is read; plans are chosen for all cases that leave some out, and for every tenth other."""
     from bench import regret
 
     plan = "simt 128x128x8 warp=64x64 thread=8x16 stages=2 copy=registers vector=4"
-    assert regret.readable([plan, f"{plan} split_k=8 cluster", ""]) == {plan: NvidiaPlan.parse(plan)}
-    measured = json.loads(regret.MEASURED.read_text())
+    on = target("sm_90a")
+    assert regret.readable([plan, f"{plan} split_k=8 cluster", ""], on) == {plan: NvidiaPlan.parse(plan)}
+    measured = json.loads((regret.RESULTS / "h200_plans.json").read_text())
     every = measured["cases"]
     for ratios in every.values():
-        assert [text for text in ratios if text not in regret.readable(ratios)] == [
+        assert [text for text in ratios if text not in regret.readable(ratios, on)] == [
             text for text in ratios if text.endswith(" cluster")]
     old = {case for case, ratios in every.items() if any(text.endswith(" cluster") for text in ratios)}
     some = {case: every[case] for n, case in enumerate(every) if case in old or n % 10 == 0}
     file = tmp_path / "plans.json"
     file.write_text(json.dumps(measured | {"cases": some}))
-    monkeypatch.setattr(regret, "MEASURED", file)
-    regret.main()
+    regret.held_against([file])
     *cases, mean, left_out = capsys.readouterr().out.splitlines()
     clusters = sum(text.endswith(" cluster") for ratios in some.values() for text in ratios)
     assert left_out == f"left out: {clusters} measurements of plans that cannot be read any more"

@@ -103,8 +103,9 @@ def _time(cost: Cost, peak: float, basis: GpuBasis) -> Time:
     rest = cost.seconds - sum(seconds for what, seconds in cost.parts if what in alone)
     parts = [Part(what, seconds, what not in alone) for what, seconds in cost.parts]
     parts.sort(key=lambda part: (part.what != cost.bound, part.hidden, -part.seconds))
-    return Time(cost.seconds, (*parts, Part(REST, max(rest, 0.0))), basis.source if basis.ceilings else
-                f"{MODEL}{basis.model}{UNMEASURED}", cost.bound, peak, "the instructions of this plan at the highest clock")
+    source = basis.source if basis.ceilings else f"{MODEL}{basis.model}{UNMEASURED}"
+    return Time(cost.seconds, (*parts, Part(REST, max(rest, 0.0))), source, cost.bound, peak,
+                "the instructions of this plan at the highest clock")
 
 
 def _alternatives(shape: GpuShape, chosen: Any, target: Any, ours: Cost,

@@ -284,5 +284,7 @@ def basis(target: GpuTarget | AmdTarget) -> GpuBasis:
     """The ceilings remembered for GPUs of this model."""
     known = remembered(target)
     if known is None:
-        return GpuBasis(target.model, None, f"{DEFAULTS} {target.model}; `tilewright doctor` measures a GPU that is here")
-    return GpuBasis(known.model, known, f"the ceilings of {known.model}, measured on {known.date[:10]} (`tilewright doctor`)")
+        return GpuBasis(target.model, None, f"{DEFAULTS} {target.model}; `tilewright doctor` measures a GPU that is "
+                                            "here")
+    return GpuBasis(known.model, known, f"the ceilings of {known.model}, measured on {known.date[:10]} (`tilewright "
+                                        "doctor`)")
