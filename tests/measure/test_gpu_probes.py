@@ -93,7 +93,7 @@ def test_a_device_is_measured(monkeypatch):
     fake = fake_cuda.install(monkeypatch)
     fake.takes = lambda function: 50.0
     monkeypatch.setattr(gpu_probes.Probes, "prepared", lambda self, emitter, arguments, grid, *args: args)
-    monkeypatch.setattr(gpu_probes.Probes, "seconds", lambda self, launch, count: 0.001 * count * (
+    monkeypatch.setattr(gpu_probes.Probes, "seconds", lambda self, launch, count, before=None: 0.001 * count * (
         launch[0] if isinstance(launch[0], int) else 1))
     monkeypatch.setitem(gpu_probes.LEVELS, "memory", 1)
     on = NVIDIA.driver.device(0)

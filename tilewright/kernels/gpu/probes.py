@@ -9,7 +9,7 @@ from tilewright.ir import Function, Kernel, f32, f64, i32, ptr, vec
 
 TYPES = {"f32": f32, "f64": f64}
 THREADS, CHAINS, FACTORS = 256, 16, 4       # of a CTA; of a thread: independent sums, and what they are made of
-LOADS = 8                                   # of 16 bytes, that a thread has under way
+LOADS, APART = 8, 131                       # of 16 bytes, that a thread has under way; CTAs from round to round
 
 
 def emit_fma_probe(DTYPE: str = "f32", WARP: int = 32) -> Function:
@@ -22,7 +22,8 @@ def emit_fma_probe(DTYPE: str = "f32", WARP: int = 32) -> Function:
     factor = [x[k.thread[0] + i] for i in range(FACTORS)]
     with k.loop(rounds, unroll=False):
         for i in range(CHAINS):
-            acc[i, 0] = k.fma(factor[i % FACTORS], factor[(i + 1 + i // FACTORS) % FACTORS], acc[i, 0])
+            j = i // FACTORS % FACTORS              # the same two several times: registers have banks, and are cached
+            acc[i, 0] = k.fma(factor[j], factor[(j + 1) % FACTORS], acc[i, 0])
     total = acc[0, 0]
     for i in range(1, CHAINS):
         total = total + acc[i, 0]
@@ -31,17 +32,18 @@ def emit_fma_probe(DTYPE: str = "f32", WARP: int = 32) -> Function:
 
 
 def emit_read_probe(WARP: int = 32) -> Function:
-    """Read `pieces` times LOADS vectors of 16 bytes by all threads of the grid, `rounds` times; y has a
-    word for each."""
+    """Read `pieces` times LOADS vectors of 16 bytes by all threads of the grid, `rounds` times, each CTA what another
+    one has read in the round before, so that its own cache does not have it; y has a word for each thread."""
     V = vec(i32, 4)
     k = Kernel("read_probe", threads=THREADS, warp=WARP, rounds=i32, pieces=i32, ctas=i32, x=ptr(i32), y=ptr(i32))
     rounds, pieces, ctas, x, y = k.args
     acc = k.tile(LOADS, 1, V)
-    at = k.pointer(k.address(x), i32) + (k.block[0]*THREADS + k.thread[0])*4
     step = ctas*THREADS*4
-    with k.loop(rounds, unroll=False), k.loop(pieces, unroll=False) as piece:
-        for i in range(LOADS):
-            acc[i, 0] = acc[i, 0] ^ k.load(at + (piece*LOADS + i)*step, V, 16)
+    with k.loop(rounds, unroll=False) as number:
+        at = x + ((k.block[0] + number*APART) % ctas*THREADS + k.thread[0])*4
+        with k.loop(pieces, unroll=False) as piece:
+            for i in range(LOADS):
+                acc[i, 0] = acc[i, 0] ^ k.load(at + (piece*LOADS + i)*step, V, 16)
     total = acc[0, 0]
     for i in range(1, LOADS):
         total = total ^ acc[i, 0]
