@@ -18,7 +18,7 @@ from tilewright.explanation.record import Alternative, Explanation, Level, Part,
 from tilewright.ir import arguments, vectors
 from tilewright.ir.program import Function, Op, written
 from tilewright.plans import amd_model
-from tilewright.plans.bound import SECTOR, Launch, bound
+from tilewright.plans.bound import SECTOR, Launch
 from tilewright.plans.common import Cost
 from tilewright.plans.nvidia_model import SHARED_CLOCK, WIDE_L2
 from tilewright.runtime.emitted import Emitted
@@ -144,7 +144,7 @@ def _explained(name: str, function: Function, chip: Any, grid: tuple[int, ...], 
         warps = -(-prod(function.threads) // function.warp) if function.threads else 1
         launch = Launch(ran.counts, prod(grid), warps, used.get("ctas", 1), ran.memory, double,
                         used.get("chains", 1), used.get("spilled", 0.0))
-        cost = bound(launch, chip, kernels._ceilings(chip, "f64" if double else "f32"))
+        cost = kernels.expected(launch, chip)
     rates, peak, peak_of = _ceilings(function, chip, double)
     flops = round(ran.counts.get("flops", 0))
     kinds = {kind: round(n) for kind, n in sorted(ran.counts.items(), key=lambda each: -each[1])

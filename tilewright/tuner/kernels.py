@@ -101,13 +101,18 @@ def priced(task: Task, t: Trial) -> Cost:
     """The least time that a configuration takes."""
     function = task.kernel.function(task.target, **task.configuration(t.configuration))
     size = trials.launch_bytes(function, task.named)
-    launch = Launch(t.counts, t.ctas, t.warps, t.resident, size, t.double, max(t.chains, 1), t.spilled)
-    dtype = "f64" if t.double else "f32"
-    if isinstance(task.target, CpuTarget):
-        known = probes.basis(task.target).ceilings
-        return bound(launch, task.target, known.model_ceilings(task.target, dtype) if known else None)
-    measured = gpu_probes.basis(task.target).ceilings
-    return bound(launch, measured.rescaled(task.target, dtype) if measured else task.target)
+    return expected(Launch(t.counts, t.ctas, t.warps, t.resident, size, t.double, max(t.chains, 1), t.spilled),
+                    task.target)
+
+
+def expected(launch: Launch, chip: Any) -> Cost:
+    """The bound of a launch, with the ceilings that were measured on this machine, if they are known."""
+    dtype = "f64" if launch.double else "f32"
+    if isinstance(chip, CpuTarget):
+        known = probes.basis(chip).ceilings
+        return bound(launch, chip, known.model_ceilings(chip, dtype) if known else None)
+    measured = gpu_probes.basis(chip).ceilings
+    return bound(launch, measured.rescaled(chip, dtype) if measured else chip)
 
 
 # ---- many configurations at once
