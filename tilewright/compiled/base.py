@@ -350,6 +350,9 @@ def planned(plan: Any, problem: Gemm, target: Any, algorithm: str | None = None)
     """The plan for a problem on a GPU: the text of one, or a plan, or by default the one that matmul runs. ValueError
     with every reason for one that cannot run it, not even if rows of operands are padded. An empty product, for which
     nothing runs, has any plan."""
+    if problem.prologues:
+        raise ValueError(f"compiled kernels for GPUs have no prologue, and {problem} has one: tilewright.matmul "
+                         "evaluates it in a pass before the product")
     shape = gpu.multiplied_shape(problem, target, algorithm)
     found = choice.chosen(shape, target)[0] if plan is None else asked.plan(plan, target)
     if reasons := [] if 0 in (shape.m, shape.n, shape.k) else found.violations(shape.padded, target):

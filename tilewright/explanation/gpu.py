@@ -77,7 +77,11 @@ def _title(problem: Gemm, t: Any) -> str:
 
 def _converted(p: Gemm, s: GpuShape, plan: Any) -> Iterator[str]:
     """What tilewright.matmul converts, since no kernel takes it."""
-    for name, of, kept in (("A", p.a, s.a), ("B", p.b, s.b)):
+    taken = dict(zip("ab", p.multiplied))
+    for role in p.prologues:
+        yield (f"prologue of {role.upper()}: a pass before the product reads {getattr(p, role)} and writes "
+               f"{taken[role]}; its time is not counted here")
+    for name, of, kept in (("A", taken["a"], s.a), ("B", taken["b"], s.b)):
         if of != kept and not p.blocks:
             yield f"{name} is converted from {of} to {kept} before"
     if p.out != s.out:

@@ -304,9 +304,8 @@ def lower(problem: Gemm, target: Any) -> Gemm:
     """What tilewright.matmul multiplies for a problem's contiguous operands: formats that no kernel of the target takes
     are converted before, and results after. The problem itself if there is no such kernel."""
     p = problem
-    if p.prologues:
-        raise ValueError(f"{target.name} has no kernels with a prologue, and {p} has one of "
-                         f"{' and of '.join(p.prologues)}: they are for CPUs")
+    if p.prologues:                 # passes before the product (runtime/gpu/prologues.py)
+        p = Gemm(p.m, p.n, p.k, *p.multiplied, p.out, p.layout, p.batch, epilogue=p.epilogue)
     if p.blocks or not p.castable or not _copied({"a": p.a, "b": p.b, "result": p.out}):
         return p
     pair = pair_for(p.a, p.b, p.sums, target, p.scales, p.semiring)

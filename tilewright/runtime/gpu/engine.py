@@ -35,6 +35,7 @@ from tilewright.targets import GpuTarget
 Array = NDArray[Any]
 MOST_RECIPES, MOST_COPIES = 1024, 1024
 REDUCE = "tilewright.kernels.gpu.reduce:emit_reduce"
+PREPARE = "tilewright.kernels.gpu.prepare:emit_prepare"
 COPY = "tilewright.kernels.gpu.copy:emit_copy"
 
 
@@ -94,16 +95,15 @@ class Engine:
         may be remembered. `known_by`: see fast_path.signature, of a call that is plain but for its semiring.
         """
         arguments.refuse(f"on {self.platform.name}s",
-                         algorithm=call.algorithm if self.platform is HIP else None, prologue_a=call.prologue_a,
-                         prologue_b=call.prologue_b)
+                         algorithm=call.algorithm if self.platform is HIP else None)
         plain, is_number = call.plain, isinstance(call.c, (bool, int, float, np.number))
         named = {**blocks.arrays("a", call.a), **blocks.arrays("b", call.b), "c": None if is_number else call.c,
                  **({} if isinstance(call.out, tuple) else {call.out_name: call.out})}
-        if call.epilogue is not None:
+        if call.fused:
             named |= fused_products.named(call)
             if given := scales.given(call):
-                raise ValueError(f"{' and '.join(given)} must be None with an epilogue: scales of rows and columns are "
-                                 "operands of it, one for each row and one for each column")
+                raise ValueError(f"{' and '.join(given)} must be None with an epilogue or a prologue: scales of rows "
+                                 "and columns are operands of an epilogue, one for each row and one for each column")
         named |= {name: x for name, x in scales.given(call).items() if arrays.library_of(x) is not None}
         library = operands.library_of_all(**named)
         assert library is not None
@@ -118,7 +118,7 @@ class Engine:
             a, b = self._operands(run, call, looks, blocked)
             if call.semiring is not None:
                 a, b = (x.view(np.int8) if x.dtype == bool else x for x in (a, b))
-            if call.epilogue is not None:
+            if call.fused:
                 results = fused_products.product(run, library, call, looks, a, b, None if blocked else asked)
                 if library.waits:
                     run.synchronize()
@@ -308,6 +308,18 @@ class Engine:
             return function
 
         return self.copy_kernels.get((on.index, source, target), loaded)
+
+    def prepare_kernel(self, on: Any, source: str, expression: str, read: tuple[str, ...], result: str, steps: str,
+                       vector: int) -> Function:
+        """What evaluates a prologue of matrices that lie so."""
+
+        def loaded() -> Function:
+            code = artefact.code(PREPARE, on.target, SOURCE=source, EXPRESSION=expression, READ=read, RESULT=result,
+                                 STEPS=steps, VECTOR=vector, WARP=on.target.warp)
+            function: Function = self.driver.load(code.image, on, code.machine).function(code.manifest)
+            return function
+
+        return self.copy_kernels.get((on.index, source, expression, read, result, steps, vector), loaded)
 
     def reduce_kernel(self, on: Any, format: str, how: str, along: str) -> Function:
         """What reduces rows or columns of matrices."""

@@ -22,8 +22,9 @@ from tilewright.plans import gpu as plans
 from tilewright.plans import semirings
 from tilewright.plans.epilogues import kinds as computed
 from tilewright.rules import arguments, fusing, shapes
-from tilewright.rules.call import Call, Product, decide
-from tilewright.runtime.gpu import arrays, blocks, epilogues, fast_path
+from tilewright.rules import prologues as prologue_rules
+from tilewright.rules.call import Call, Product
+from tilewright.runtime.gpu import arrays, blocks, epilogues, fast_path, prologues
 from tilewright.runtime.gpu.operands import address, format_of, letter
 
 if TYPE_CHECKING:
@@ -50,11 +51,13 @@ def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a:
     c = looks["c"].shadow if "c" in looks else call.c
     asked = call.out_dtype if isinstance(call.out_dtype, tuple) else (call.out_dtype,)
     wide = "f64" if any(x is not None and formats.find(x) is formats.get("f64") for x in asked) else None
-    whole = formats.integral(*(f for f in map(formats.find, (a.dtype, b.dtype)) if f))
-    p = decide(call._replace(out=None, out_dtype=None if whole else wide), a, b, c, None)
     given = {name: looks[f"operands[{name!r}]"].shadow if f"operands[{name!r}]" in looks else x
              for name, x in (call.operands or {}).items()} if isinstance(call.operands, Mapping) else call.operands
-    f = fusing.fused(call._replace(operands=given), p)
+    host = frozenset(x for x in given or () if f"operands[{x!r}]" not in looks)
+    shares = prologue_rules.shared_out(call, fusing.given_of(given))
+    before = prologue_rules.all_of(call, a, b, shares)
+    p = prologue_rules.decided(call._replace(out=None), a, b, c, wide, before)
+    f = fusing.fused(call._replace(operands=shares.get("epilogue")), p)
     _check_results(f, run.engine.platform is arrays.CUDA)
     dtypes = [np.dtype(np.float64 if p.sums.itemsize == 8 else np.float32) if x is None else x for x in f.dtypes]
     if call.algorithm is not None:
@@ -79,7 +82,10 @@ def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a:
         results.append(x)
         targets.append(_checked(looks[name].shadow, name, shape, dtype))
     if all(x.size for x in targets):
-        _compute(run, p, f, targets, frozenset(x for x in given or () if f"operands[{x!r}]" not in looks))
+        x, y = (prologues.prepared(run, one, role, before[role], host) if role in before else one
+                for role, one in zip("ab", (p.a, p.b)))
+        p = p._replace(a=x, b=y)
+        _compute(run, p, f, targets, host)
     if alike is not None and len(run.steps) == 1 and run.steps[0] and not run.blocks:   # one launch, of arrays as given
         (recipe,) = run.steps[0]
         fast_path.remember_fused(alike, call, recipe, run.on.index, f, (p.a, p.b), targets)

@@ -1,0 +1,90 @@
+"""The prologue of an operand as a pass of its own: the matrix of what its expression makes of the elements.
+
+As in copy.py, lanes go along the columns, which the caller names so that they lie side by side in the result. A thread
+has VECTOR of them, which are read and written at once.
+"""
+from __future__ import annotations
+
+from typing import Any
+from zlib import crc32
+
+from tilewright.expressions.program import Expression
+from tilewright.ir import Function, Kernel, Value, f32, f64, i1, i32, i64, ptr, vec
+from tilewright.kernels.expression import recorded
+from tilewright.kernels.gpu.copy import COLUMNS, ROWS
+from tilewright.kernels.narrow import memory_type, narrowed, number
+
+WIDEST = 16                 # bytes of an access
+
+
+def emit_prepare(SOURCE: str = "i8", EXPRESSION: str = "", READ: tuple[str, ...] = (), RESULT: str = "bf16",
+                 STEPS: str = "rows", VECTOR: int = 1, WARP: int = 32) -> Function:
+    """target[i, j] = EXPRESSION of source[i, j] and of what is beside it, rounded to RESULT.
+
+    READ        of each operand "format:how:group", how being its stride along rows and along columns: 0, n for any,
+                along columns v for vectors of numbers that may be read at once. Its parameters are x0, rows_x0,
+                columns_x0 ..., strides in elements; `group` steps of k share a number
+    STEPS       which of "rows" and "columns" are steps of k
+    VECTOR      columns of a thread: source's and target's lie side by side, aligned to as many, and there is a whole
+                number of them
+    """
+    S, R, expression = memory_type(SOURCE), memory_type(RESULT), Expression.read(EXPRESSION)
+    words = [word.split(":") for word in READ]
+    more: dict[str, Any] = {}
+    for at, (format, _, _) in enumerate(words):
+        more |= {f"x{at}": ptr(memory_type(format), strided=True), f"rows_x{at}": i64, f"columns_x{at}": i64}
+    k = Kernel(f"prepare_{SOURCE}_{RESULT}_{STEPS}_v{VECTOR}_{crc32(repr((EXPRESSION, READ)).encode()):08x}",
+               threads=(COLUMNS, ROWS), warp=WARP, noalias=False, rows=i64, columns=i64,
+               source=ptr(S, strided=True), rss=i64, css=i64, target=ptr(R, strided=True), rst=i64, cst=i64, **more)
+    g = dict(k.function.params)
+    rows, columns, source, rss, css, target, rst, cst = k.args[:8]
+    FLOAT = f64 if RESULT == "f64" else f32
+    LANES = min(max(VECTOR, 2), WIDEST // FLOAT.bytes)      # at once: elements of vectors are bits, not indices
+    types = {"float": FLOAT, "int": i32, "bool": i1}
+    kinds = dict(expression.parameters)
+    first, *names = kinds
+    (x, y), (block_x, block_y) = k.thread, k.block
+    j = (k.cast(block_x, i64)*COLUMNS + x)*VECTOR
+
+    def beside(at: int, i: Value) -> list[Value]:
+        """An operand's numbers for the thread's columns, or one for all."""
+        _, how, group = words[at]
+        G, pointer, apart = int(group), g[f"x{at}"], g[f"columns_x{at}"]
+        if how[0] != "0":
+            pointer = pointer + (i // G if G > 1 and STEPS == "rows" else i)*g[f"rows_x{at}"]
+        if how[1] == "0":
+            return [k.load(pointer)]
+        if G == 1 or STEPS == "rows":
+            return _side_by_side(k, pointer + j, VECTOR) if how[1] == "v" else [
+                k.load(pointer + (j + e)*apart) for e in range(VECTOR)]
+        return [k.load(pointer + (j + e) // G*apart) for e in range(1 if G % VECTOR == 0 else VECTOR)]
+
+    def number_of(values: list[Value], e: int, FORMAT: str, kind: str) -> Value:
+        """LANES numbers from column e on."""
+        return number(k, k.pack(*(values[(e + lane) % len(values)] for lane in range(LANES))), FORMAT, types[kind])
+
+    with k.when(j < columns):
+        with k.loop(rows, start=k.cast(block_y*ROWS + y, i64), step=k.cast(k.grid[1]*ROWS, i64)) as i:
+            elements = _side_by_side(k, source + (i*rss + (j if VECTOR > 1 else j*css)), VECTOR)
+            read, kept = [beside(at, i) for at in range(len(words))], list[Value]()
+            for e in range(0, VECTOR, LANES):
+                inputs = {first: number_of(elements, e, SOURCE, kinds[first])}
+                inputs |= {name: number_of(values, e, word[0], kinds[name])
+                           for name, values, word in zip(names, read, words)}
+                found, = recorded(k, expression, inputs, FLOAT)
+                found = found if found.type.length == LANES else k.pack(*(found for _ in range(LANES)))
+                found = found if found.type.scalar is R else narrowed(k, found, RESULT)
+                kept += [found[lane] for lane in range(min(LANES, VECTOR))]
+            place = target + (i*rst + (j if VECTOR > 1 else j*cst))
+            k.store(place, k.pack(*kept) if VECTOR > 1 else kept[0])
+    return k.function
+
+
+def _side_by_side(k: Kernel, at: Value, count: int) -> list[Value]:
+    """Numbers that are read at once as far as accesses reach."""
+    T = at.type.element
+    if count == 1:
+        return [k.load(at)]
+    most = min(count, WIDEST // T.bytes)
+    parts = [k.load(at + e, vec(T, most)) for e in range(0, count, most)]
+    return [part[e] for part in parts for e in range(most)]
