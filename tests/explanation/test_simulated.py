@@ -51,6 +51,14 @@ def test_predicted_bytes_are_the_simulated_ones(a, layout, chip, sizes, plan):
     assert [tile for tile in found.tiles if tile.bytes > tile.room > 0] == []
 
 
+def test_what_the_model_leaves_out_is_seen():
+    """Block scales: a byte for 32 elements of A and of B."""
+    found = tw.explain(tw.Gemm(32, 32, 256, "mxfp4"), "gfx950", simulate=True)
+    level = found.level("memory")
+    assert level.simulated == level.predicted + (32 + 32)*256 // 32
+    assert f"{level.simulated / level.predicted:.4g} of the prediction" in str(found)
+
+
 def test_what_is_simulated_of_cpus():
     for plan in ("packed 6x16 mc=60 kc=100 nc=160", "in_place 6x16 kc=64", "packed 6x16 mc=60 kc=100 nc=160 swap"):
         found = tw.explain(tw.Gemm(100, 200, 300), "x86-avx2", plan, simulate=True)
