@@ -254,6 +254,11 @@ def epilogues(report: Report, options: dict[str, str]) -> str:
     return _records("epilogues", report, options)
 
 
+def contract(report: Report, options: dict[str, str]) -> str:
+    """Products with their own arithmetic beside their peers; case= and threads= choose rows."""
+    return _records("contract", report, options)
+
+
 def _records(kind: str, report: Report, options: dict[str, str]) -> str:
     study = import_module(f"tilewright.bench.suites.{kind}")
     if options.keys() - {"case", "threads"}:
@@ -265,7 +270,7 @@ def _records(kind: str, report: Report, options: dict[str, str]) -> str:
     return markdown(head, rows, left=head[:1])
 
 
-_KINDS = (rates, summary, machine, startup, tiles, counts, step, tflops, formats, elementwise, epilogues)
+_KINDS = (rates, summary, machine, startup, tiles, counts, step, tflops, formats, elementwise, epilogues, contract)
 _GPU_KINDS = (gpu_rates, gpu_power, gpu_summary, gpu_machine, gpu_costs, programs)
 FIGURES: dict[str, Callable[[Report, dict[str, str]], str]] = {f.__name__: f for f in _KINDS + _GPU_KINDS}
 

@@ -1064,6 +1064,28 @@ def test_elementwise_code_is_timed_beside_numpy(tmp_path: Path, monkeypatch: pyt
         list(elementwise.run([3000]))
 
 
+def test_products_with_their_own_arithmetic_are_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rich.console import Console
+
+    from tilewright.bench.suites import contract
+
+    names = ["squared distances", "the same, 32 in an i32", "nearest neighbours, k = 16"]
+    monkeypatch.setattr(contract.Rules, "choose", lambda *_: Rules(1e-4, 0, 0.1, 2, 2, 0))
+    monkeypatch.setattr(contract, "CASES", {name: contract.CASES[name] for name in names})
+    monkeypatch.setattr(contract, "PEERS", ())
+    options = commands.Options(threads=[1], sizes=[12], json=tmp_path / "r.json")
+    said = io.StringIO()
+    assert commands.records("contract", options, Console(file=said, width=120)) == 0
+    assert "24x24x128" in said.getvalue()
+    assert "12x12x16" in said.getvalue()
+    found = results.load(tmp_path / "r.json").extra["contract"]
+    assert [(x["case"], x["n"], x["threads"]) for x in found] == [(name, 12, 1) for name in names]
+    assert all(set(x["seconds"]) == {"tilewright", contract.ALONE} for x in found)
+    monkeypatch.setattr(contract.tw, "contract", lambda *_, out=None, **__: np.zeros(24) if out is None else out)
+    with pytest.raises(RuntimeError, match="squared distances of 12 by tilewright is wrong"):
+        list(contract.run([12]))
+
+
 def test_epilogues_are_timed_beside_the_product_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from rich.console import Console
 

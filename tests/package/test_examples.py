@@ -10,7 +10,8 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 def test_all_are_tested_and_listed():
     names = {path.name for path in EXAMPLES.glob("*.py")}
-    assert names == {"integers.py", "quantized_layer.py", "own_kernel.py"}
+    assert names == {"integers.py", "quantized_layer.py", "own_kernel.py", "own_arithmetic.py", "nearest_neighbours.py",
+                     "shortest_paths.py"}
     assert all(f"({name})" in (EXAMPLES / "README.md").read_text() for name in names)
 
 
@@ -27,3 +28,11 @@ def test_quantized_layer():
 def test_own_kernel(capsys):
     runpy.run_path(str(EXAMPLES / "own_kernel.py"))["main"]()
     assert "shared memory" not in capsys.readouterr().out
+
+
+def test_products_with_their_own_arithmetic(capsys):
+    """Each compares its results with NumPy's, or with another algorithm's."""
+    runpy.run_path(str(EXAMPLES / "own_arithmetic.py"))["main"]()
+    runpy.run_path(str(EXAMPLES / "nearest_neighbours.py"))["main"](1300, 40, 6)
+    runpy.run_path(str(EXAMPLES / "shortest_paths.py"))["main"](60)
+    assert capsys.readouterr().out.count("as by") == 2

@@ -256,7 +256,8 @@ def startup(rounds: int, json: Path | None, console: Console) -> int:
 
 
 def records(kind: str, options: Options, console: Console) -> int:
-    """Elementwise code beside NumPy, or epilogues beside torch: the suite of this name, which has its own table."""
+    """Elementwise code beside NumPy, epilogues beside torch, or products with their own arithmetic beside scipy, numba,
+    torch and KeOps: the suite of this name, which has its own table."""
     study = import_module(f"tilewright.bench.suites.{kind}")
     check_outputs(options)
     sizes = options.sizes or (study.SIZES[::2] if options.quick else study.SIZES)

@@ -233,6 +233,18 @@ def epilogues(
     _run("records", {"kind": "epilogues"}, threads=threads, sizes=sizes, quick=quick, json=json)
 
 
+@app.command()
+def contract(
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds.")] = False,
+    sizes: Annotated[list[str] | None, _list("--sizes", help="Points, such as 512,2048: of squared distances twice, of "
+                                             "some cases half as many.", default="2048")] = None,
+    threads: Threads = None,
+    json: Json = None,
+) -> None:
+    """Time products with their own arithmetic (tilewright.contract) beside scipy, numba, torch and KeOps."""
+    _run("records", {"kind": "contract"}, threads=threads, sizes=sizes, quick=quick, json=json)
+
+
 def _run(study: str, extra: dict[str, Any] | None = None, *, json: Path | None,
          suite: list[str] | None = None, dtype: list[str] | None = None, threads: list[str] | None = None,
          sizes: list[str] | None = None, only: list[str] | None = None, peers: list[str] | None = None,
