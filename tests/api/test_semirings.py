@@ -3,8 +3,13 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.compiler.llvm import assembly
 from tilewright.expressions.semiring import Semiring, semiring
 from tilewright.expressions.tracing import TracingError
+from tilewright.inspect.resources import hot_loop
+from tilewright.kernels.cpu.microkernel import emit_microkernel
+from tilewright.plans import choose, semirings
+from tilewright.plans.cpu import Shape
 from tilewright.plans.semirings import swapped
 
 RNG = np.random.default_rng(5)
@@ -161,6 +166,19 @@ def test_no_values():
         with pytest.raises(ValueError, match=f"the {reduce} of no values: k must be 1 or more"):
             tw.contract(lambda x, y: x + y, a, b, reduce=reduce)
     assert tw.contract(lambda x, y: x + y, a[:0], b).shape == (0, 3)
+
+
+@pytest.mark.parametrize("name", ["x86-avx2", "x86-avx512"])
+@pytest.mark.parametrize(("f", "reduce"), [(lambda x, y: (x - y)**2, "sum"), (product, "argmin"),
+                                           (product, "logsumexp"), (lambda x, y: tw.exp(-(x - y)**2), "sum")])
+def test_tiles_stay_in_registers(f, reduce, name):
+    target, text = tw.target(name), semiring(f, reduce).text
+    shape = Shape("f32", 1024, 1024, 1024, "rows", "rows", 1, semiring=text)
+    plan = choose.choose(shape, target)
+    vectors = plan.nr // target.lanes(4)
+    assert semirings.registers(text, plan.mr, vectors) <= target.tile_registers or plan.mr * vectors == 1
+    loop = hot_loop(assembly(emit_microkernel(target, "f32", plan.mr, vectors, SEMIRING=text), target))
+    assert loop.spills == 0, loop.text
 
 
 def test_texts():

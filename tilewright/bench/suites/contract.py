@@ -40,7 +40,7 @@ class Case:
     k           None: as m
     cdist       scipy's and torch's: (metric, p)
     """
-    f: Callable[..., Any]
+    f: Any
     reduce: str | tw.Reduction = "sum"
     dtype: str = "f4"
     scale: float = 1.0
