@@ -29,7 +29,7 @@ from tilewright.ir import Function, Kernel, f32, f64, i64, ptr, vec
 from tilewright.ir.elementary import F32, F64, TANH_SMALL
 from tilewright.runtime.run import run
 
-NAMES = ("exp", "log", "tanh", "erf", "gelu", "gelu_tanh")
+NAMES = ("exp", "log", "tanh", "erf", "gelu", "gelu_tanh", "sigmoid")
 WITHOUT = ("erf", "gelu")  # a function of NumPy
 TWO_PER_ROOT_OF_PI = Decimal("1.12837916709551257389615890312154517168810125865799771368817144342128493688")
 BLOCK = 1 << 18  # numbers at once: they stay in cache

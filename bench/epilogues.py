@@ -89,6 +89,7 @@ class Case:
         self.sets = [(random(m, k), random(n, k)) for _ in range(count)]
         every = {"bias": random(n), "res": random(m, n), "scale": torch.tensor(0.25, device=on.name)}
         self.operands = {x: every[x] for x in self.f.operands}
+        torch.compiler.reset()                          # which else stops compiling one function for more than 8 cases
         self.compiled = torch.compile(self.by_torch, dynamic=False)
 
     def by_torch(self, a: Tensor, b: Tensor) -> Tensor:
@@ -112,9 +113,9 @@ class Case:
         wanted = self.f.torchs(wide, **operands).double()
         found = launch()[:512].double()
         eps = 2.0**-4 if self.f.out == "e4m3fn" else 2.0**-8
-        size = wanted.abs() + wide.abs().mean()         # torch rounds the product to bf16 first
+        size = wanted.abs() + wide.abs().mean()         # torch rounds the product, and each step after it, to bf16
         error = ((found - wanted).abs() / size).max().item()
-        return f"error {error:.1e}" if not error < 2*eps else ""
+        return f"error {error:.1e}" if not error < 4*eps else ""
 
     def track(self, calls: Any) -> GraphTrack:
         return GraphTrack(self.on, [partial(function, *args) for function, args in calls])

@@ -228,6 +228,25 @@ def programs(report: Report, options: dict[str, str]) -> str:
     return where + markdown(["program", "sizes: time of Triton / time here"], rows, left=("program",))
 
 
+def gpu_epilogues(report: Report, options: dict[str, str]) -> str:
+    """of=products: products with an epilogue on a GPU, beside others' times; of=host: microseconds per call."""
+    if options["of"] == "host":
+        rows = [[name, f"{spread(seconds).median * 1e6:.1f}"] for name, seconds in report.extra["host"].items()]
+        head = "a call from Python, 256 x 256 x 256"
+        return markdown([head, "µs"], rows, left=[head])
+    if options["of"] != "products":
+        raise FigureError(f"of={options['of']}: it is products or host")
+    rows = []
+    for x in report.extra["epilogues"]:
+        ours, sides = x["seconds"]["tilewright"], ("product", "cublas", "eager", "compiled")
+        found = {side: spread(ratios(x["seconds"][side], ours)).median for side in sides if side in x["seconds"]}
+        alone = f"{1 / found['product']:.2f}"
+        rows.append([x["function"], " x ".join(map(str, x["size"])), f"{spread(ours).median * 1e6:.0f}", alone,
+                     *(f"{found[side]:.2f}" if side in found else "-" for side in sides[1:])])
+    return markdown(["function", "m x n x k", "µs", "of the product's time", "x cuBLAS's product", "x torch",
+                     "x torch.compile"], rows, left=["function"])
+
+
 def formats(report: Report, options: dict[str, str]) -> str:
     """Every number format at one size and thread count: threads=, n= and isa= choose them."""
     for key in options:
@@ -271,7 +290,7 @@ def _records(kind: str, report: Report, options: dict[str, str]) -> str:
 
 
 _KINDS = (rates, summary, machine, startup, tiles, counts, step, tflops, formats, elementwise, epilogues, contract)
-_GPU_KINDS = (gpu_rates, gpu_power, gpu_summary, gpu_machine, gpu_costs, programs)
+_GPU_KINDS = (gpu_rates, gpu_power, gpu_summary, gpu_machine, gpu_costs, programs, gpu_epilogues)
 FIGURES: dict[str, Callable[[Report, dict[str, str]], str]] = {f.__name__: f for f in _KINDS + _GPU_KINDS}
 
 

@@ -66,12 +66,12 @@ def relu(x: Any) -> Any:
 
 def sigmoid(x: Any) -> Any:
     """1 / (1 + e^-x)."""
-    return 1.0 / (1.0 + exp(-x))
+    return apply("sigmoid", x)
 
 
 def silu(x: Any) -> Any:
     """x sigmoid(x), also called swish."""
-    return x / (1.0 + exp(-x))
+    return x * sigmoid(x)
 
 
 def gelu(x: Any, approximate: str = "none") -> Any:

@@ -44,6 +44,11 @@ def _error_function(x: Any) -> Any:
     return np.vectorize(erf, otypes=[np.float64])(x)
 
 
+def _sigmoid(x: Any) -> Any:
+    with np.errstate(over="ignore"):
+        return 1.0 / (1.0 + np.exp(-np.asarray(x, np.float64)))
+
+
 def _gelu_tanh(x: Any) -> Any:
     """x/2 (1 + tanh ...) of each element, exact where the factor is small."""
     x = np.asarray(x, np.float64)
@@ -85,6 +90,7 @@ _ALL = (
     Operation("tanh", np.tanh, lambda k, x: k.tanh(x), ("float",)),
     Operation("erf", _error_function, lambda k, x: k.erf(x), ("float",)),
     Operation("gelu", _gelu, lambda k, x: k.gelu(x), ("float",)),
+    Operation("sigmoid", _sigmoid, lambda k, x: k.sigmoid(x), ("float",)),
     Operation("gelu_tanh", _gelu_tanh, lambda k, x: k.gelu_tanh(x), ("float",)),
     Operation("sqrt", np.sqrt, lambda k, x: k.sqrt(x), ("float",)),
     Operation("lt", np.less, lambda k, x, y: x < y, gives="bool"),

@@ -26,7 +26,7 @@ REDUCTIONS: dict[str, Callable[..., Any]] = {
     "sum": np.sum, "max": np.max, "min": np.min, "amax": lambda x, **axis: np.max(np.abs(x), **axis),
     "argmax": np.argmax, "argmin": np.argmin}
 INDICES = {"argmax", "argmin"}      # of these: numbers are found with the columns or rows in which they are
-ELEMENTARY = "exp", "log", "tanh", "erf", "gelu", "gelu_tanh"
+ELEMENTARY = "exp", "log", "tanh", "erf", "gelu", "gelu_tanh", "sigmoid"
 AXES = {"row": -1, "column": -2}
 REDUCED = {f"{axis}_{how}": (AXES[axis], REDUCTIONS[how]) for axis in AXES for how in REDUCTIONS}
 

@@ -64,7 +64,8 @@ class Kernel(Recording):
     # ---- what is defined elsewhere: of all targets, of all GPUs, of NVIDIA's, of AMD's, of x86
 
     abs, sqrt, exp, log, tanh = elementary.abs, elementary.sqrt, elementary.exp, elementary.log, elementary.tanh
-    erf, gelu, gelu_tanh, popcount = elementary.erf, elementary.gelu, elementary.gelu_tanh, elementary.popcount
+    erf, gelu, gelu_tanh = elementary.erf, elementary.gelu, elementary.gelu_tanh
+    sigmoid, popcount = elementary.sigmoid, elementary.popcount
     _negate, _divide = elementary.negate, elementary.divide         # by the operators of values
     atomic_load, atomic_store, atomic_add = atomics.load, atomics.store, atomics.add
     atomic_replace, fence, pause = atomics.replace, atomics.fence, atomics.pause

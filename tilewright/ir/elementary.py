@@ -62,6 +62,11 @@ def erf(k: Kernel, x: Value) -> Value:
     return _through_f32(k, _erf, _float("erf", x), x)
 
 
+def sigmoid(k: Kernel, x: Value) -> Value:
+    """1 / (1 + e^-x) of floats, within 3 ulp; 0 below -87.3 (f64: -708), where it is almost or altogether subnormal."""
+    return _through_f32(k, _sigmoid, _float("sigmoid", x), x)
+
+
 def gelu(k: Kernel, x: Value) -> Value:
     """x Φ(x) of floats, Φ the normal distribution, computed as x/2 + |x/2| erf |x/√2|: within 2 ulp for x > 0, within
     2 ulp of x/2 for x < 0, where the sum cancels; 0 below -5.55 (f64: -8.42), NaN of -inf."""
@@ -303,6 +308,14 @@ def _gelu(k: Any, x: Value) -> Value:
         p = _polynomial(k, (1.0, *GELU), size)
         return k.fma(k.abs(half), k.fma(-p, p, k.constant(t, 1.0)), half)
     return k.fma(k.abs(half), _erf_of_size(k, size * math.sqrt(0.5)), half)
+
+
+def _sigmoid(k: Any, x: Value) -> Value:
+    F, t = _format(x.type), x.type
+    end, one = 87.3 if F is F32 else 708.0, k.constant(t, 1.0)      # e^y is a reciprocal's normal number
+    p, n = _reduced_exp(k, k.min(end, k.max(-x, -end)))             # in this order a NaN stays
+    found = k._op(ops.RECIPROCAL, t, k.fma(p, _power(k, n + F.bias, t), one), one)
+    return k.select(x < -end, k.constant(t, 0.0), found)
 
 
 def _gelu_tanh(k: Any, x: Value) -> Value:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
 # Instructions of a thread for an operation on one number; of all others one.
-SLOTS = {"exp": 18, "log": 30, "tanh": 32, "erf": 26, "gelu": 18, "gelu_tanh": 24, "div": 10, "sqrt": 10, "min": 3,
-         "max": 3}
+SLOTS = {"exp": 18, "log": 30, "tanh": 32, "erf": 26, "gelu": 18, "gelu_tanh": 24, "sigmoid": 24, "div": 10,
+         "sqrt": 10, "min": 3, "max": 3}
 READ = 3                # instructions for an element of an operand: a part of a load, of its address, its conversion
 
 

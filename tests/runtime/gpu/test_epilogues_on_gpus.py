@@ -224,7 +224,7 @@ def test_calls_like_earlier_ones_are_repeated(monkeypatch):
         long_way.clear()
         a, b = random(33, 40, seed=seed), random(40, n, seed=seed + 1)
         given = {"bias": on.array(random(n, seed=seed)), "res": on.array(random(33, n))} | operands
-        wanted = f(a.astype(float) @ b * alpha, **{x: getattr(y, "host", y).copy() for x, y in given.items()})
+        wanted = f(a.astype(float) @ b * alpha, **{x: np.array(getattr(y, "host", y)) for x, y in given.items()})
         found = tw.matmul(on.array(a), on.array(b), out, epilogue=epilogue, operands=given, alpha=alpha)
         on.finish()
         for x, y, z in zip(found, wanted, out or (None, None), strict=True):
@@ -238,6 +238,8 @@ def test_calls_like_earlier_ones_are_repeated(monkeypatch):
     for how in ({}, {"out": (upper, lower)}, {"epilogue": made}, {"out": (None, lower)}, {"n": 72}):
         assert call(**how)
         assert not call(**how, seed=5)
+    assert call(bias=2.0)
+    assert not call(bias=3.0)
     assert not call(alpha=0.5)
     assert call(out=(upper, None), res=upper)           # an operand is written to
     factor = 3.0

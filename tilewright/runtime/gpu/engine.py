@@ -77,7 +77,8 @@ class Engine:
         if not alpha or not _is_plain(alpha):
             return None, None
         asked = fast_path.fused_signature(library, a, b, out, epilogue, operands, options)
-        return asked, None if asked is None else fast_path.multiply_fused(library, asked, a, out, float(alpha))
+        return asked, None if asked is None else fast_path.multiply_fused(
+            library, asked, a, out, float(alpha), operands)
 
     def shadows(self, library: Library, **named: Any) -> list[Any]:
         """Of arrays by their names in messages, some of which may be None."""

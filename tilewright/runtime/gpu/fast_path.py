@@ -2,8 +2,8 @@
 
 What makes two products alike is in a key, made of what the library itself says about plain arrays. Nothing else is
 looked at: no shadow, no rule, no plan. With an epilogue the key has its function, too (expressions/remembered.py), and
-its operands and results; products that need a copy, a second kernel or a number of the host's in the GPU's memory are
-not remembered.
+its operands and results; products that need a copy of an array or a second kernel are not remembered. Python's
+numbers among operands are written to the GPU's memory in every call.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tilewright.expressions import remembered
 from tilewright.expressions.epilogue import Epilogue
 from tilewright.runtime.gpu.arrays import Library
+from tilewright.runtime.gpu.operands import address
 from tilewright.runtime.gpu.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -46,11 +47,12 @@ class FusedEntry(NamedTuple):
     results: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]
     spans: tuple[tuple[int, int], ...]  # of each address
     order: tuple[int, ...]  # of the addresses: C's, then those that the recipe takes besides
+    numbers: tuple[tuple[int, str, np.dtype[Any]], ...]  # which addresses are those of numbers, by name
     function: Any  # the ids of what it consists of are in the key
 
 
 Asked = tuple[tuple[Any, ...], tuple[int, ...]]  # a key, and addresses
-MISSING = None, 0  # a result that is to be made
+MISSING, NUMBER = (None, 0), (float, 0)  # a result that is to be made; an operand that is a number
 
 _entries: dict[tuple[Any, ...], Entry] = {}
 _fused: dict[tuple[Any, ...], FusedEntry] = {}
@@ -115,8 +117,8 @@ def fused_signature(library: Library, a: Any, b: Any, out: Any, epilogue: Any, o
         return None
     plain = library.plain
     found: list[Any] = [plain(a), plain(b)]
-    if operands:
-        found += map(plain, operands.values())
+    for x in operands.values() if operands else ():
+        found.append(NUMBER if type(x) is float else plain(x))
     for x in out if type(out) is tuple else (out,):
         found.append(MISSING if x is None else plain(x))
     if None in found:
@@ -135,11 +137,12 @@ def remember_fused(asked: Asked, call: Call, recipe: Recipe, device: int, f: Fus
     names, first = list(call.operands or ()), 2 + len(operands)
     order = first, *(2 + names.index(x) for x in operands), *range(first + 1, first + len(results))
     spans = map(_span, (*matrices, *(operands[x] for x in names), *results))
+    numbers = tuple((i, x, operands[x].dtype) for i, x in enumerate(names, 2) if type(call.operands[x]) is float)
     _fused[asked[0]] = FusedEntry(recipe, device, tuple((x.shape, x.dtype) for x in results), tuple(spans), order,
-                                  call.epilogue)
+                                  numbers, call.epilogue)
 
 
-def multiply_fused(library: Library, asked: Asked, a: Any, out: Any, alpha: float) -> Any:
+def multiply_fused(library: Library, asked: Asked, a: Any, out: Any, alpha: float, operands: Any) -> Any:
     """As `multiply`, with an epilogue."""
     try:
         found = _fused.get(asked[0])
@@ -147,7 +150,7 @@ def multiply_fused(library: Library, asked: Asked, a: Any, out: Any, alpha: floa
         return None
     if found is None:
         return None
-    recipe, device, results, spans, order, _ = found
+    recipe, device, results, spans, order, numbers, _ = found
     stream, first, at = library.stream(a, device), len(spans) - len(results), [*asked[1]]
     outs = [*out] if type(out) is tuple else [out]
     if missing := len(spans) - len(at):
@@ -160,7 +163,14 @@ def multiply_fused(library: Library, asked: Asked, a: Any, out: Any, alpha: floa
                 return None
         elif _overlap(at, spans, i):
             return None
-    recipe.run(at[0], at[1], at[order[0]], alpha, 0.0, stream, 0, 0, *[at[i] for i in order[1:]])
+    run: Any = library.platform.engine.run(device, stream, None) if numbers else None
+    try:
+        for i, name, number in numbers:
+            at[i] = address(run.number(np.asarray(operands[name]), number))
+        recipe.run(at[0], at[1], at[order[0]], alpha, 0.0, stream, 0, 0, *[at[i] for i in order[1:]])
+    finally:
+        if run:
+            run.free()
     return tuple(outs) if len(outs) > 1 else outs[0]
 
 

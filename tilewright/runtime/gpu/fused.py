@@ -86,7 +86,8 @@ def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a:
                 for role, one in zip("ab", (p.a, p.b)))
         p = p._replace(a=x, b=y)
         _compute(run, p, f, targets, host)
-    if alike is not None and len(run.steps) == 1 and run.steps[0] and not run.blocks:   # one launch, of arrays as given
+    numbers = sum(type(x) is float for x in (call.operands or {}).values())
+    if alike is not None and len(run.steps) == 1 and run.steps[0] and len(run.blocks) == numbers:   # nothing was copied
         (recipe,) = run.steps[0]
         fast_path.remember_fused(alike, call, recipe, run.on.index, f, (p.a, p.b), targets)
     results = [blocks.quantized(run, library, x, block) if block else y for x, y, block in zip(
