@@ -88,6 +88,19 @@ def summary(report: Report, options: dict[str, str]) -> str:
     return markdown(["suite", "m x n x k", "geometric mean", "least"], rows)
 
 
+def peers(report: Report, options: dict[str, str]) -> str:
+    """A line per thread count and peer: geometric mean and least of our ratios to it, and of how many cases."""
+    rows, results = [], _chosen(report, options)
+    for threads in sorted({r.threads for r in results}):
+        for name in sorted({name for r in results for name in r.peers()}):
+            each = [(found.median, r.case.size) for r in results if r.threads == threads and (found := r.ratio(name))]
+            if each:
+                least, where = min(each)
+                rows.append([str(threads), name, f"{geomean([x for x, _ in each]):.2f}", f"{least:.2f} ({where})",
+                             f"{sum(x < 0.95 for x, _ in each)} of {len(each)}"])
+    return markdown(["threads", "peer", "geometric mean", "least", "below 0.95"], rows, left=["peer", "least"])
+
+
 def machine(report: Report, options: dict[str, str]) -> str:
     """Where and when, in a paragraph."""
     del options
@@ -289,7 +302,8 @@ def _records(kind: str, report: Report, options: dict[str, str]) -> str:
     return markdown(head, rows, left=head[:1])
 
 
-_KINDS = (rates, summary, machine, startup, tiles, counts, step, tflops, formats, elementwise, epilogues, contract)
+_KINDS = (rates, summary, peers, machine, startup, tiles, counts, step, tflops, formats, elementwise, epilogues,
+          contract)
 _GPU_KINDS = (gpu_rates, gpu_power, gpu_summary, gpu_machine, gpu_costs, programs, gpu_epilogues)
 FIGURES: dict[str, Callable[[Report, dict[str, str]], str]] = {f.__name__: f for f in _KINDS + _GPU_KINDS}
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from tilewright.compiled.bundles import load as load
     from tilewright.compiled.compile import compile as compile
     from tilewright.compiled.compile import plan as plan
+    from tilewright.explanation.contraction import einsum_path as einsum_path
     from tilewright.explanation.explain import explain as explain
     from tilewright.explanation.record import Explanation as Explanation
     from tilewright.expressions.epilogue import epilogue as epilogue
@@ -104,6 +105,7 @@ _HOME = {
     "dequantize": "tilewright.formats.quantized",
     "detect": "tilewright.runtime.cuda.driver",
     "einsum": "tilewright.api.contraction",
+    "einsum_path": "tilewright.explanation.contraction",
     "Explanation": "tilewright.explanation.record",
     "explain": "tilewright.explanation.explain",
     "epilogue": "tilewright.expressions.epilogue",

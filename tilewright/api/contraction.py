@@ -179,21 +179,9 @@ def _einsum(given: Sequence[Any], labels: Any, output: Any, out: Any, out_dtype:
         view = contraction.arranged(left[0], terms.output)      # which NumPy gives, too, whatever the order
         return arguments.wrap(view if view.ndim else view.copy(), *given)
     between = result if all(x.dtype.kind == "b" for x in arrays) else sums
-    work = _Work(between, threads)
-    for number, step in enumerate(path):
-        chosen = [left[at] for at in step]
-        for at in sorted(step, reverse=True):
-            left.pop(at)
-        last = number == len(path) - 1
-        while len(chosen) > 1:
-            needed = {*terms.output, *(x for term in (*left, *chosen[2:]) for x in term.labels)}
-            final = last and len(chosen) == 2
-            place = _place(target, terms.output) if final and target is not None and target.dtype == result else None
-            chosen = [work.product(chosen[0], chosen[1], needed, result if final else between, place,
-                                   terms.output), *chosen[2:]]
-        left.append(chosen[0])
-    needed = {*terms.output}
-    found = contraction.arranged(work.summed(left[0], needed), terms.output)
+    place = _place(target, terms.output) if target is not None and target.dtype == result else None
+    last = pairwise(Work(between, threads), left, path, terms.output, result, place)
+    found = contraction.arranged(last, terms.output)
     if target is not None:
         if not shapes.same(found, target):
             np.copyto(target, arguments.rounded(found, result).astype(target.dtype, copy=False))
@@ -231,7 +219,24 @@ def _by_numpy(given: Sequence[Any], labels: Any, output: Any, out: Any, order: s
     return numpys(*pairs, *([] if output is None else [term(output)]), out=out, order=order)
 
 
-class _Work:
+def pairwise(work: Work, left: list[Term], path: paths.Path, output: Labels, result: np.dtype[Any], place: Term | None
+             ) -> Term:
+    """All operands, which are taken out of `left`, multiplied along the path; the last product in the dtype `result`,
+    at this place if it can be written there."""
+    for number, step in enumerate(path):
+        chosen = [left[at] for at in step]
+        for at in sorted(step, reverse=True):
+            left.pop(at)
+        while len(chosen) > 1:
+            needed = {*output, *(x for term in (*left, *chosen[2:]) for x in term.labels)}
+            final = number == len(path) - 1 and len(chosen) == 2
+            chosen = [work.product(chosen[0], chosen[1], needed, result if final else work.between,
+                                   place if final else None, output), *chosen[2:]]
+        left.append(chosen[0])
+    return work.summed(left[0], {*output})
+
+
+class Work:
     """Products of pairs, with results in between of dtype `between`."""
 
     def __init__(self, between: np.dtype[Any], threads: int | None) -> None:
@@ -258,13 +263,16 @@ class _Work:
             place = None
         found = contraction.layout(a, b, kept, place, output)
         if found.elementwise:
-            return self._elementwise(a, b, kept, dtype)
+            return self.elementwise(a, b, kept, dtype)
         c = place or Term(np.empty(found.sizes, dtype), found.of_c)
         left, right = (b, a) if found.exchanged else (a, b)
-        host.contract(found.views(left.array, right.array, c.array), self.threads)
+        self.multiply(left, right, c, found)
         return c
 
-    def _elementwise(self, a: Term, b: Term, kept: Labels, dtype: np.dtype[Any]) -> Term:
+    def multiply(self, a: Term, b: Term, c: Term, found: contraction.Layout) -> None:
+        host.contract(found.views(a.array, b.array, c.array), self.threads)
+
+    def elementwise(self, a: Term, b: Term, kept: Labels, dtype: np.dtype[Any]) -> Term:
         x, y = (contraction.arranged(term, kept) for term in (a, b))
         with np.errstate(all="ignore"):
             if self.between.kind == "b":

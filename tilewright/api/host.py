@@ -174,8 +174,8 @@ def _run_by_algorithm(algorithm: str, threads: int | None, a: Array, b: Array, c
 def contract(x: contraction.Operands, threads: int | None) -> None:
     """x.c = sums of products of x.a and x.b; c has the dtype of the result and shares nothing with them."""
     dtype = x.c.dtype
-    x = x if x.matrices else x.as_batch() or x
-    if not x.matrices and not _copying_pays(x) and _by_tables(x, threads):
+    x, by_tables = as_multiplied(x)
+    if by_tables and _by_tables(x, threads):
         return
     batch, (m, n, k) = x.c.shape[: x.counts[0]], x.sizes
     left, right = x.a.reshape((*batch, m, k)), x.b.reshape((*batch, k, n))          # copies, where axes do not merge
@@ -188,22 +188,29 @@ def contract(x: contraction.Operands, threads: int | None) -> None:
         x.c[...] = result.reshape(x.c.shape)
 
 
-def _copying_pays(x: contraction.Operands) -> bool:
-    """Whether both operands are so small beside C, and k so short, that they had better be copied, to be read in
-    place."""
-    return x.sizes[2] <= SHORT and 4 * (x.a.size + x.b.size) <= x.c.size and x.c.flags.c_contiguous
+def as_multiplied(x: contraction.Operands) -> tuple[contraction.Operands, bool]:
+    """The operands as matrices, if they are or an axis can be a batch; and whether they are to be packed by tables. If
+    neither, they are copied: k is short, and they are so small beside C that they had better be read in place then."""
+    x = x if x.matrices else x.as_batch() or x
+    copied = x.sizes[2] <= SHORT and 4 * (x.a.size + x.b.size) <= x.c.size and x.c.flags.c_contiguous
+    return x, not x.matrices and not copied
+
+
+def for_tables(x: contraction.Operands) -> tuple[Array, Array, Array]:
+    """a, b and c as they are packed and stored: converted, if packing does not convert them; c in the sums' dtype."""
+    sums, _ = arguments.dtypes(x.a, x.b, None, x.c.dtype)
+    a, b = (y if arguments.ready(y, y.dtype) and dispatch.cpu().packs(y.dtype, sums) else arguments.converted(y, sums)
+            for y in (x.a, x.b))
+    return a, b, x.c if x.c.dtype == sums else np.empty(x.c.shape, sums)
 
 
 def _by_tables(x: contraction.Operands, threads: int | None) -> bool:
     """Without a copy, by this processor's tables of offsets; False, and nothing done, for formats that it does not
     pack so."""
-    sums, _ = arguments.dtypes(x.a, x.b, None, x.c.dtype)
     engine = forks.imported("tilewright.runtime.cpu.contraction")
-    if sums.kind == "c":
+    if x.c.dtype.kind == "c":
         return False
-    a, b = (y if arguments.ready(y, y.dtype) and dispatch.cpu().packs(y.dtype, sums) else arguments.converted(y, sums)
-            for y in (x.a, x.b))
-    c = x.c if x.c.dtype == sums else np.empty(x.c.shape, sums)
+    a, b, c = for_tables(x)
     outer = x.counts[0] - 1
     for index in np.ndindex(c.shape[:outer]) if outer > 0 else ((),):
         if not engine.gemm(a[index], b[index], c[index], (min(x.counts[0], 1), *x.counts[1:]), threads=threads):

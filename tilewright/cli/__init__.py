@@ -7,6 +7,7 @@ that `tilewright --help` answers at once.
     formats.py   formats: the number formats, one of them, or one number of it
     mfma.py      mfma, peak: matrix instructions of AMD's chips, peaks of GPUs;  layouts.py draws
     kernels.py   plan, explain, emit, asm: how a problem would be, and is, computed
+    contraction.py  einsum: the same of a contraction
     products.py  run: multiply .npy files, which npy.py does;  simulate: run kernels on NumPy, checked and counted
     ladder.py    ladder: the teaching kernels for CPUs, NVIDIA's GPUs and AMD's, compiled, run or simulated, and checked
     tuning.py    tune
@@ -23,7 +24,7 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli import ahead, benches, formats, kernels, ladder, machine, mfma, products, tuning
+from tilewright.cli import ahead, benches, contraction, formats, kernels, ladder, machine, mfma, products, tuning
 from tilewright.cli.command import App
 
 app = App(
@@ -58,6 +59,7 @@ app.command()(mfma.mfma)
 app.command()(mfma.peak)
 app.command()(kernels.plan)
 app.command()(kernels.explain)
+app.command()(contraction.einsum)
 app.command()(kernels.emit)
 app.command()(kernels.asm)
 app.command()(ahead.build)

@@ -148,6 +148,7 @@ class Layout(NamedTuple):
     orders: tuple[tuple[int, ...], ...]
     shapes: tuple[tuple[int, ...], ...]
     counts: tuple[int, int, int, int]
+    groups: Groups
 
     def views(self, *arrays: Array) -> Operands:
         """a and b, in the places that they have in the product, and c, whose axes are those of `place`."""
@@ -182,7 +183,7 @@ def _layout(a: Term, b: Term, kept: Labels, place: Term | None, output: Labels) 
     x = merged(arranged(a, of[0]), arranged(b, of[1]), arranged(c, of[2]), by)
     orders = tuple(tuple(term.labels.index(label) for label in labels) for term, labels in zip((a, b, c), of))
     return Layout(swapped, not by.k and not (by.m and by.n), of[2], sizes, orders,
-                  (x.a.shape, x.b.shape, x.c.shape), x.counts)
+                  (x.a.shape, x.b.shape, x.c.shape), x.counts, by)
 
 
 class Operands(NamedTuple):

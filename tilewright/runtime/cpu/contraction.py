@@ -56,7 +56,7 @@ def gemm(a: Array, b: Array, c: Array, counts: tuple[int, int, int, int], *, thr
     recipe = _recipes.get(key)
     if recipe is None:
         with forks.building:
-            recipe = _recipe(a, b, c, counts, threads, amx.permitted(target or detect()))
+            recipe = planned(a, b, c, counts, threads, target)
         if recipe is None:
             return False
         if len(_recipes) >= engine.MOST_RECIPES:
@@ -72,10 +72,11 @@ def gemm(a: Array, b: Array, c: Array, counts: tuple[int, int, int, int], *, thr
     return True
 
 
-def _recipe(a: Array, b: Array, c: Array, counts: tuple[int, int, int, int], threads: int, target: CpuTarget
-            ) -> Recipe | None:
+def planned(a: Array, b: Array, c: Array, counts: tuple[int, int, int, int], threads: int,
+            target: CpuTarget | None = None) -> Recipe | None:
+    """The recipe by which `gemm` multiplies; None if it does not."""
     splits = _splits(a, b, c, counts)
-    found = lowered(a, b, c, splits, threads, target)
+    found = lowered(a, b, c, splits, threads, amx.permitted(target or detect()))
     if found.shape.tiles or found.shape.words or found.shape.complex:
         return None
     return recipe(found, splits)
