@@ -15,7 +15,7 @@ import numpy as np
 
 from tilewright.api import contraction as api
 from tilewright.api import host
-from tilewright.explanation.explained import duration
+from tilewright.explanation.terminal import duration
 from tilewright.measure import probes
 from tilewright.plans.common import total
 from tilewright.plans.cpu import CpuPlan, Shape
