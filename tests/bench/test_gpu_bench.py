@@ -732,6 +732,9 @@ def measured() -> Report:
         found.results.append(Result(Case("odd", Gemm(1000, 1000, 1000, layout=layout)), 1, "sm_90a", odd))
     found.extra["overhead"] = {"bound kernel": [5e-6, 5.2e-6, 5.1e-6]}
     found.extra["emission"] = {"simt_a": {"record_s": 0.01, "llvm_s": 0.1}, "simt_b": {"record_s": 0.02, "llvm_s": 0.2}}
+    found.extra["host"] = {"matmul": [1.04e-5, 1.06e-5, 1.1e-5]}
+    found.extra["epilogues"] = [{"function": "gelu", "size": [4096, 28672, 8192], "seconds": {
+        "tilewright": [2e-4]*3, "product": [1.9e-4]*3, "cublas": [1.92e-4]*3, "compiled": [2.2e-4]*3}}]
     return found
 
 
@@ -789,6 +792,7 @@ def test_figures_between_markers(measured: Report, tmp_path: Path) -> None:
     markers = [
         "gpu_rates r.json suite=square", "gpu_power r.json suite=square", "gpu_summary r.json", "gpu_machine r.json",
         "gpu_costs r.json of=overhead", "gpu_costs r.json of=emission", "gpu_rates r.json suite=odd layout=tt",
+        "gpu_epilogues r.json of=products", "gpu_epilogues r.json of=host",
     ]
     text = readme.fill("".join(f"<!-- figure: {m} -->\n<!-- /figure -->\n" for m in markers), tmp_path)
     for line in (
@@ -797,6 +801,8 @@ def test_figures_between_markers(measured: Report, tmp_path: Path) -> None:
         "| square, f32 | 1024 to 8192 | 1.022 | 0.950 |",
         "| bound kernel | 5.10 (5.05 to 5.15) |",
         "| `simt_b` | 0.020 | 0.200 | - |",
+        "| gelu | 4096 x 28672 x 8192 | 200 | 1.05 | 0.96 | - | 1.10 |",
+        "| matmul | 10.6 |",
         "Clocks: free (1700 to 1980 MHz under load, 1980 at most).",
     ):
         assert line in text, (line, text)
