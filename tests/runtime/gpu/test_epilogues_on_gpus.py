@@ -108,16 +108,18 @@ def test_pairs(target, format, plan):
     check(tw.Gemm(130, 144, 64, format, out=format, layout="nt", epilogue=text), target, plan)
 
 
-@pytest.mark.parametrize("times", [1, 2], ids=["two blocks at once", "one"])
-def test_blocks_of_c_in_a_loop(times):
-    """Of 128 x 128 sums there are four, of which a long expression is emitted for one or two."""
+@pytest.mark.parametrize(("times", "tile"), [(1, "128x128x64 pingpong"), (2, "128x128x64 pingpong"), (1, "64x192x64")],
+                         ids=["two of four at once", "one of four", "one of three"])
+def test_blocks_of_c_in_a_loop(times, tile):
+    """Of a warpgroup's sums, of which a long expression is emitted for some."""
     def f(acc, bias):
         x = acc + bias
         for _ in range(times):
             x = tw.gelu(x)
         return x
+    size, turns = tile.split() if " " in tile else (tile, "")
     check(tw.Gemm(130, 136, 64, "bf16", out="bf16", layout="nt", epilogue=made(f, "bias bf16 row")), "sm_90a",
-          "wgmma 128x128x64 stages=3 warpgroups=2 pingpong vector_c=2 store=tma")
+          f"wgmma {size} stages=3 warpgroups={1 + bool(turns)} {turns} vector_c=2 store=tma".replace("  ", " "))
 
 
 @pytest.mark.parametrize(("target", "plan"), [("sm_80", None), ("sm_90a", None), ("gfx942", None)])

@@ -211,12 +211,10 @@ class Copied:
         WIDTH = self.ROW // out.c.type.element.bytes * out.EACH         # columns of sums
         COUNT, ELEMENTS = sums.shape
         EACH = 2*ELEMENTS // WIDTH                                      # blocks of rows
-
-        BLOCKS = COUNT*EACH
-        ONCE = BLOCKS                                                   # blocks of which the instructions are emitted
-        while out.fused and sums.movable and ONCE % 2 == 0 and (
-                ONCE*WIDTH // 2 * slots(out.fused.epilogue.text) > MOST_UNROLLED):
-            ONCE //= 2
+        ONCE = BLOCKS = COUNT*EACH                                      # ONCE: of which the instructions are emitted
+        if out.fused and sums.movable:
+            size = WIDTH // 2 * slots(out.fused.epilogue.text)
+            ONCE = max(n for n in range(1, BLOCKS + 1) if BLOCKS % n == 0 and (n == 1 or n*size <= MOST_UNROLLED))
 
         def some(first: Any, read_c: bool) -> None:
             for block in range(ONCE):
@@ -226,7 +224,7 @@ class Copied:
                     place = row + number // EACH * APART, 0, column + number % EACH * WIDTH - at*WIDTH
                 else:
                     place = row, i*APART, column
-                self._block(out, sums, number if ONCE == 1 else block, BLOCKS, *place, i, at*WIDTH, read_c)
+                self._block(out, sums, number if ONCE % 2 else block, BLOCKS, *place, i, at*WIDTH, read_c)
 
         def each(read_c: bool) -> None:
             if ONCE == BLOCKS:
