@@ -83,6 +83,13 @@ def test_every_kind_of_number(dtype):
         assert np.array_equal(found, expected), subscripts
 
 
+def test_axes_that_merge_only_once_operands_are_converted():
+    rng = RNG(4)
+    a, b, c = rng.integers(-3, 4, (4, 4, 4, 4)), rng.integers(-3, 4, (4, 4, 2, 4)), rng.integers(-3, 4, (4, 2, 4, 2))
+    expected = np.einsum("bddd,bdac,daca->b", a, b, c)
+    assert np.array_equal(tw.einsum("bddd,bdac,daca->b", a, b, c.astype(np.float16)), expected)
+
+
 def test_out_dtype_is_rounded_once():
     x = RNG(0).standard_normal((3, 20, 20)).astype(np.float16)
     found = tw.einsum("ij,jk,kl->il", *x)

@@ -103,6 +103,8 @@ def lowered(a: Array, b: Array, c: Array, splits: list[Split], threads: int, tar
     for name, x in zip("abc", splits):
         if x.strides is None or (name == "c" and st.csc != 1):
             shape = shape._replace(**{name: by_table})      # type: ignore[arg-type]
+    if not shape.scattered:                         # axes merge in a copy that did not in what was converted
+        shape = shape._replace(a=by_table)
     return Lowered(shape, st, target)
 
 
