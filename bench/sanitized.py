@@ -23,7 +23,7 @@ SHAPES: tuple[Shape, ...] = ((1, 1, 1), (130, 140, 70), (257, 129, 33), (128, 25
 
 def families() -> dict[str, Callable[[], Iterator[str]]]:
     return {"ladder": ladder, "simt": simt, "mma": mma, "wgmma": wgmma, "product": product,
-            "epilogue": epilogue, "calls": calls, "users": users}
+            "epilogue": epilogue, "calls": calls, "users": users, "semirings": semirings}
 
 
 def ladder() -> Iterator[str]:
@@ -226,6 +226,26 @@ def _back(x: Any) -> Any:
 def _error(found: Any, exact: Any) -> float:
     """The largest, of what the largest number is."""
     return float(abs(found.astype(np.float64) - exact).max() / max(abs(exact).max(), 1e-30))
+
+
+def semirings() -> Iterator[str]:
+    """tilewright.contract with padding of 0, of other numbers and of none, in loops over steps, with parts of k and
+    slices."""
+    import tilewright as tw
+    from tilewright.expressions.semiring import semiring
+
+    arithmetic = ((lambda x, y: (x - y)**2, "sum"), (lambda x, y: x + y, "min"), (lambda x, y: (x - y)**2 + 1, "sum"),
+                  (lambda x, y: (x - y)*(x + 3)*(y - 2)*(x*y - 5) + x, "max"))
+    plans = ("simt 64x64x16 warp=32x32 thread=8x4 stages=3 split_k=2",
+             "simt 64x64x8 warp=32x32 thread=8x4 stages=2 copy=registers tail",
+             "simt 32x32x32 warp=32x32 thread=8x4 stages=3 slices=4")
+    for m, n, k in ((1, 1, 20), (130, 140, 70), (257, 129, 33)):
+        a, b, _ = _operands((m, n, k), np.float32)
+        for plan in plans:
+            for f, reduce in arithmetic:
+                found = tw.contract(f, a, b, reduce=reduce, plan=plan)
+                wrong = int((found != semiring(f, reduce).evaluate(a, b)).sum())
+                yield f"{reduce} {m}x{n}x{k} {plan}: {f'{wrong} elements are wrong' if wrong else ''}"
 
 
 def _operands(shape: Shape, dtype: Any) -> tuple[Any, Any, Any]:

@@ -69,6 +69,10 @@ CASES = (
          {"broadcast": partial(by_chunks, torch.mul, lambda x: x.amax(-1))}),
     Case("exp(-(a - b)^2), sum", lambda x, y: tw.exp(-(x - y)**2), "sum", torch.float32,
          {"broadcast": partial(by_chunks, lambda x, y: torch.exp(-(x - y)**2), lambda x: x.sum(-1))}),
+    Case("(a - b)^2, argmin", lambda x, y: (x - y)**2, "argmin", torch.float32,
+         {"broadcast": partial(by_chunks, lambda x, y: (x - y)**2, lambda x: x.argmin(-1))}),
+    Case("a + b, logsumexp", lambda x, y: x + y, "logsumexp", torch.float32,
+         {"broadcast": partial(by_chunks, torch.add, lambda x: x.logsumexp(-1))}),
     Case("popcount(a ^ b), sum", lambda x, y: tw.popcount(x ^ y), "sum", torch.int32, {}),
     Case("a & b, any", lambda x, y: x & y, "any", torch.bool,
          {"bf16 product > 0": lambda a, b: a.bfloat16() @ b.bfloat16() > 0}),
@@ -83,6 +87,8 @@ def numbers(dtype: Any, *shape: int) -> Any:
     return torch.randint(*((0, 2) if dtype is torch.bool else (-2**31, 2**31 - 1)), shape, device="cuda").to(dtype)
 
 
+DEEP = "(a - b)^2, sum", "a + b, min", "popcount(a ^ b), sum"      # which are also timed with k = 4096
+
 # ---- check
 
 ARITHMETIC = {
@@ -90,6 +96,7 @@ ARITHMETIC = {
     "paths": (lambda x, y: x + y + 40, "min"), "times": (lambda x, y: x * y, "max"),
     "uneven": (lambda x, y: x - 2*y - 60, "max"), "some": (lambda x, y: (x > 2) & (y > 2), "any"),
     "never 0": (lambda x, y: (x - y)**2 + 1, "sum"), "product": (lambda x, y: x * y, "sum"),
+    "nearest": (lambda x, y: (x - y)**2, "argmin"), "largest": (lambda x, y: x * y, "argmax"),
     "long": (lambda x, y: tw.where(x < y, (x - y) * (x + 3) * (y - 2) * (x * y - 5) + x * x, y), "sum"),
 }
 DTYPES = (torch.float32, torch.float32, torch.float64, torch.int32, torch.int64, torch.int8, torch.float16,
@@ -187,8 +194,10 @@ def main() -> int:
         else:
             rules = GpuRules(max_rounds=7 if options.quick else 15, budget_s=1.0 if options.quick else 3.0)
             report.extra["semirings"] = rows = []
-            for size in ((4096, 4096, 128), (4096, 4096, 4096)):
-                for case in CASES:
+            sizes: dict[tuple[int, int, int], tuple[Case, ...]] = {(4096, 4096, 128): CASES}
+            sizes[4096, 4096, 4096] = tuple(x for x in CASES if x.name in DEEP)
+            for size, cases in sizes.items():
+                for case in cases:
                     row = timed(on, case, *size, rules, size[2] == 128)
                     rows.append(row)
                     ours = row["seconds"]["tilewright"]

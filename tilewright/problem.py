@@ -135,7 +135,11 @@ class Gemm:
         if found.paired and self.n % 2:
             raise ValueError(f"an epilogue of pairs of columns needs an even number of them, and n is {self.n}")
         whole = not self.blocks and formats.integral(*self.multiplied) and not self.scales
-        if found.kind != (kind := "int" if whole else "float"):
+        if self.semiring and (fields := _semiring(self.semiring).state):
+            if found.state != fields:
+                raise ValueError(f"epilogue must take the {fields} fields of the reduction's state, as that of "
+                                 f"tilewright.contract, and takes {found.state or 'a sum'}")
+        elif found.kind != (kind := "int" if whole else "float"):
             raise ValueError(f"the epilogue of {self.a} by {self.b} has sums of kind {kind}, not {found.kind}")
 
     def _check_semiring(self) -> None:

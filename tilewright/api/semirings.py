@@ -77,9 +77,14 @@ def contract(f: Callable[..., Any] | Semiring, a: Any, b: Any, *, reduce: str | 
         raise ValueError(f"the {made.reduce} of no values: k must be 1 or more")
     how = {"operands": operands, "threads": threads, "plan": plan, "semiring": made}
     if library is not None:
-        if epilogue is None and made.reduce == "any" and out_dtype is None and (
+        if empty and (made.state or any(made.first(32))):
+            raise ValueError(f"the {made.reduce} of no values on a GPU: k must be 1 or more")
+        whole: Any = fusing.unchanged if made.state else None
+        if made.reduce == "any" and out_dtype is None and (
                 out is None or engine.shadows(library, out=out)[0].dtype == bool):
-            epilogue = above_zero
+            whole = above_zero
+        if epilogue is None and whole is not None:
+            return _by_epilogue(engine, whole, a, b, (x.ndim, y.ndim), out, asked, out_dtype=out_dtype, **how)
         return engine.matmul(Call.checked(a, b, out, out_dtype=out_dtype, epilogue=epilogue, **how), asked, known_by)
     a, b = x, y
     if epilogue is not None:
@@ -94,6 +99,27 @@ def contract(f: Callable[..., Any] | Semiring, a: Any, b: Any, *, reduce: str | 
         np.copyto(out, np.asarray(result, bool) if truth else result, casting="same_kind")
         return out
     return np.asarray(result, bool)[()] if truth else result
+
+
+def _by_epilogue(engine: Any, epilogue: Any, a: Any, b: Any, axes: tuple[int, int], out: Any, asked: Any, **how: Any
+                 ) -> Any:
+    """The results of an epilogue that is not the caller's, of arrays on a GPU, which may be vectors."""
+    if how["operands"] is not None:
+        raise ValueError("operands must be None without an epilogue")
+    if 1 not in axes:
+        return engine.matmul(Call.checked(a, b, out, epilogue=epilogue, **how), asked)
+    a, b = a[None] if axes[0] == 1 else a, b[:, None] if axes[1] == 1 else b
+
+    def widened(x: Any) -> Any:
+        x = x if x is None or axes[1] > 1 else x[..., None]
+        return x if x is None or axes[0] > 1 else x[..., None, :]
+    outs = out if isinstance(out, tuple) else (out,)
+    whole = tuple(map(widened, outs))
+    found = engine.matmul(Call.checked(a, b, whole if isinstance(out, tuple) else whole[0], epilogue=epilogue, **how))
+    place = Ellipsis, *(0 if count == 1 else slice(None) for count in axes)
+    results = [x[place] for x in (found if isinstance(found, tuple) else (found,))]
+    results = [x if given is None else given for x, given in zip(results, outs + (None,) * len(results))]
+    return tuple(results) if isinstance(found, tuple) else results[0]
 
 
 def _of_state(a: Array, b: Array, out: Any, **how: Any) -> Any:

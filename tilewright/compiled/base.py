@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tilewright.compiler import artefact
 from tilewright.forks import cached_property
 from tilewright.formats import FORMATS
-from tilewright.plans import asked, gpu
+from tilewright.plans import asked, gpu, semirings
 from tilewright.plans.measured import choice
 from tilewright.rules import arguments
 
@@ -316,7 +316,7 @@ class GpuKernel(CompiledGemm, GpuCode):
     def _tile_bytes(self) -> int:
         """Of a workgroup's sums."""
         rows, columns = self.plan.extent
-        return int(rows * columns * self.shape.itemsize)
+        return int(rows * columns * self.shape.itemsize) * semirings.fields(self.shape.semiring)
 
     def __call__(self, a: Any, b: Any, out: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0, scale_a: Any = None,
                  scale_b: Any = None, operands: Mapping[str, Any] | None = None, outs: Sequence[Any] = ()) -> Any:

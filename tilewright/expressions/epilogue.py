@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import formats
-from tilewright.expressions.program import AXES, Expression, Line, Operand, Result
+from tilewright.expressions.program import AXES, STATE, Expression, Line, Operand, Result
 from tilewright.expressions.tracing import trace
 from tilewright.forks import cached_property
 
@@ -97,6 +97,11 @@ class Epilogue:
     def paired(self) -> bool:
         """Whether two neighbouring columns of the product become one of the results."""
         return self.expression.paired
+
+    @cached_property
+    def state(self) -> int:
+        """Fields of a state, of a reduction in a semiring, that the expression takes; 0: it takes sums."""
+        return sum(name.startswith(STATE) for name, _ in self.expression.parameters)
 
     @cached_property
     def main(self) -> int | None:

@@ -56,8 +56,13 @@ class Arithmetic:
         return self.semiring.first(self.T.bits) if self.semiring else (0,)
 
     @property
+    def INT(self) -> Type:
+        """Of indices."""
+        return numbers(self.T)["int"]
+
+    @property
     def indexed(self) -> bool:
-        """Whether `step` takes the index of its term, a value of the type numbers(T)["int"]."""
+        """Whether `step` takes the index of its term, a value of the type INT."""
         return self.semiring is not None and self.semiring.fold.indexed
 
     def step(self, left: Value, right: Value, state: State, index: Value | None = None) -> State:

@@ -34,18 +34,23 @@ def sums_of_result(text: str) -> int:
     return 1 + read(text).paired if text else 1
 
 
+def state(text: str) -> int:
+    """Fields of a reduction's state that it takes; 0: it takes sums."""
+    return read(text).state if text else 0
+
+
 def kind(text: str, sums: str) -> str:
     """The format whose kind C has: that of the sums, or what an epilogue makes of them."""
     if not text:
         return sums
     epilogue = read(text)
     found = epilogue.expression.kinds[epilogue.main or 0]
-    return kinds(sums)[found == "float"]
+    return kinds(sums, epilogue.state)[found == "float"]
 
 
-def kinds(sums: str) -> tuple[str, str]:
-    """The formats in which an epilogue of such sums computes integers, and floats."""
-    return "i64" if sums == "i64" else "i32", "f64" if sums in ("f64", "i64") else "f32"
+def kinds(sums: str, state: int) -> tuple[str, str]:
+    """The formats in which an epilogue of such sums, or of a state of so many fields, computes integers, and floats."""
+    return "i64" if sums == "i64" or (sums == "f64" and state) else "i32", "f64" if sums in ("f64", "i64") else "f32"
 
 
 def lowered(problem: Gemm, out: str) -> str:
@@ -70,7 +75,7 @@ def violations(shape: GpuShape, algorithm: str, vector_c: int, swap: bool = Fals
     if epilogue.main is None or any(map(epilogue.axis, range(len(epilogue.results)))):
         yield "kernels for GPUs leave no reductions of rows or columns as results of an epilogue."
     for format, each in zip(epilogue.results, epilogue.expression.kinds):
-        allowed = RESULTS[kinds(shape.sums)[each == "float"]]
+        allowed = RESULTS[kinds(shape.sums, epilogue.state)[each == "float"]]
         if (format := shape.out if format == DEFAULT else format) not in allowed:
             yield f"results of an epilogue that are {each} are stored as {', '.join(allowed)}, not as {format}."
     if epilogue.paired and (algorithm == "gemv" or swap or vector_c % 2):

@@ -173,7 +173,7 @@ def _product(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
     through_l2 = moved / min(tiles*plan.split_k, target.sms) / (WIDE_L2 if wide else L2) / target.clock
     once = _once(shape, target)
     parts = plan.tail_split(shape, target)[1] if plan.tail else plan.split_k
-    tile = plan.extent[0]*plan.extent[1] * s
+    tile = plan.extent[0]*plan.extent[1] * s * semirings.fields(shape.semiring)
     split = SPLIT_MMA if matrix else SPLIT
     added = split + parts * tile / ADDING if parts > 1 else 0.0
     if plan.tail and parts > 1:

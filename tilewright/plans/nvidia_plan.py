@@ -162,7 +162,8 @@ class NvidiaPlan(GpuPlan):
         staged = (self.cta_m + self.cta_n)*self.cta_k // self.threads if self.copy == "registers" else 0
         fragments = sum(own * (WIDEST // shape.itemsize if self.as_stored and along_k else 1) for own, along_k in (
             (self.thread_m, shape.layout[0] == "n"), (self.thread_n, shape.layout[1] == "t")))
-        return words * (self.thread_m*self.thread_n + 2*fragments + staged + semirings.in_flight(shape.semiring)) + 32
+        sums = self.thread_m*self.thread_n * semirings.fields(shape.semiring)
+        return words * (sums + 2*fragments + staged + semirings.in_flight(shape.semiring)) + 32
 
     def _copying(self, shape: GpuShape) -> Iterator[int]:
         """Registers of a thread for copies of A and of B (kernels/nvidia/operand.py): two for each pointer, of which
@@ -193,7 +194,8 @@ class NvidiaPlan(GpuPlan):
         if self.algorithm == "dmma":                # a row is one step of k, or one row or column of the CTA's tile
             tile = max(self.cta_k * (self.cta_m + self.cta_n + 2*DMMA_PAD),
                        (self.cta_m + self.cta_n) * (self.cta_k + DMMA_PAD))
-        return itemsize * max(self.stages*tile, self.cta_m*self.cta_n if self.slices > 1 else 0)
+        sums = self.cta_m*self.cta_n * semirings.fields(shape.semiring) if self.slices > 1 else 0
+        return itemsize * max(self.stages*tile, sums)
 
     def resident(self, shape: GpuShape, target: GpuTarget) -> int:
         """CTAs that a multiprocessor holds. Of wgmma one, for which stages have all of the shared memory."""

@@ -114,8 +114,9 @@ def _formats(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> str:
     """What is wrong with the formats, if anything is."""
     if shape.semiring and p.algorithm != "simt":
         return f"{p.algorithm} multiplies and adds: only simt plans take a semiring."
-    if semirings.state(shape.semiring):
-        return f"NVIDIA's GPUs have no kernels for reductions with a state: {semirings.read(shape.semiring).reduce}."
+    if (fields := semirings.state(shape.semiring)) != epilogues.state(shape.epilogue):
+        return (f"a reduction with a state of {fields} fields needs an epilogue of them, as tilewright.contract makes "
+                f"it, and this one takes {epilogues.state(shape.epilogue)}.")
     if p.terms != "none":
         return ""
     pair, here = (shape.a, shape.b), gpu.multiplied(target, shape.scales, shape.semiring)

@@ -76,7 +76,8 @@ MOST_SUMS = 128, 64
 LANES = 128             # of all schedulers of a multiprocessor, each of which issues an instruction for 32 in a clock
 ALU = 64                # lanes of those that compare, select, and add integers
 # Instructions for an operation on one number, of those that are not one; on floats these two are none.
-SLOTS = {"min": 3, "max": 3, "popcount": 4, "float": 4, "int": 4}
+SLOTS = {"min": 3, "max": 3, "float": 4, "int": 4}
+SLOW = "popcount", 16       # lanes of their own that count bits, beside the others
 MODIFIERS = "abs", "neg"
 SERIES = {name: epilogues.SLOTS[name] for name in ("exp", "log", "tanh", "erf", "div", "sqrt")}
 FMA = "add", "sub", "mul", "fma"
@@ -88,7 +89,8 @@ def clocks(text: str, sums: str, target: GpuTarget) -> float:
     floats are added and multiplied by other lanes than those that do the rest."""
     multiplied, others = _instructions(text, sums in ("f64", "i64"))
     fma = target.fma_f64 if sums == "f64" else target.fma_f32
-    return max((multiplied + others) / LANES, multiplied / fma, others / ALU)
+    slow = sum(x.operation == SLOW[0] for x in read(text).step.lines) * (1 + (sums == "i64"))
+    return max((multiplied + others) / LANES, multiplied / fma, (others - slow) / ALU, slow / SLOW[1])
 
 
 def in_flight(text: str) -> int:
@@ -98,7 +100,7 @@ def in_flight(text: str) -> int:
 
 def most_sums(text: str) -> int:
     """Of a thread, of which a plan is worth a look: long terms hide what loads of factors cost."""
-    return MOST_SUMS[instructions(text) > SHORT]
+    return MOST_SUMS[instructions(text) > SHORT] // fields(text)
 
 
 def instructions(text: str) -> int:

@@ -8,6 +8,9 @@ import pytest
 import tilewright as tw
 from tests.helpers.gpus import machine
 from tilewright.compiler import ptxas
+from tilewright.expressions.epilogue import Epilogue
+from tilewright.expressions.semiring import finished
+from tilewright.expressions.tracing import trace
 from tilewright.formats import FORMATS
 from tilewright.ir import f32, i32
 from tilewright.kernels.semiring import neutral
@@ -110,6 +113,29 @@ def test_no_register_is_spilled(target, name, format):
     assert tw.compile(problem, target).resources.spills == 0
 
 
+@pytest.mark.parametrize(("format", "plan"), [
+    ("f32", f"{SMALL} vector=1 split_k=2"), ("i32", "simt 32x32x32 warp=32x32 thread=8x4 stages=3 vector=1 slices=4")])
+def test_states_of_parts_and_slices(format, plan):
+    """The index of the first of equal terms, which are in another part of k, in the order of k."""
+    a, b = (numbers(FORMATS[format].dtype, *shape, seed=seed) for seed, shape in enumerate(((41, 53), (53, 34))))
+    for reduce in ("argmin", "max_argmax"):
+        semiring = tw.semiring(lambda x, y: x*y, reduce, "float" if format == "f32" else "int")
+        taken = trace(lambda *x: x if len(x) > 1 else x[0],
+                      {f"x{i}": kind for i, kind in enumerate(semiring.fold.result.kinds)}, positional=2)
+        made = Epilogue(finished(semiring.fold, taken), (), ("-", "i32")[:len(taken.results)])
+        problem = tw.Gemm(41, 34, 53, format, out="i32" if reduce == "argmin" else format, semiring=semiring,
+                          epilogue=made)
+        outs = [np.zeros((41, 34), np.int32)] * (reduce == "max_argmax")
+        found = tw.compile(problem, "sm_80", plan).simulate(a, b, **({"outs": outs} if outs else {})).result
+        wanted = semiring.evaluate(a, b)
+        for x, y in zip((found, *outs), wanted if outs else (wanted,)):
+            np.testing.assert_array_equal(x, y)
+    with pytest.raises(ValueError, match="epilogue must take the 2 fields of the reduction's state"):
+        tw.Gemm(8, 8, 8, format, semiring=semiring, epilogue=tw.epilogue(lambda acc: acc, semiring.kind))
+    with pytest.raises(ValueError, match="a state of 2 fields needs an epilogue of them"):
+        tw.compile(tw.Gemm(8, 8, 8, format, semiring=semiring), "sm_80")
+
+
 # ---- contract on fake drivers
 
 @pytest.fixture
@@ -153,6 +179,29 @@ def test_contract_takes_views_batches_vectors_and_any_out(on):
     np.testing.assert_array_equal(there.host != 0, tw.contract(ARITHMETIC["some"][0], a[0, 0], b, reduce="any"))
 
 
+def test_contract_by_states(on):
+    a, b = numbers("f4", 2, 9, 30), numbers("f4", 30, 7, seed=1)
+    moments = tw.Reduction((0.0, 0.0), lambda s, t, p: (s[0] + t, s[1] + t*p), lambda x, y: (x[0] + y[0], x[1] + y[1]),
+                           lambda s: (s[0] + s[1], s[1]))
+    for reduce, x, y, options in (
+            ("argmin", a, b, {}), ("argmax", a[0, 0], b, {}), ("argmin", a[0, 0], b[:, 0], {}),
+            ("argmin", a.astype("f8"), b, {}), ("argmax", a[0].astype("i4"), b.astype("i2"), {}),
+            ("argmax", a[0], b, {"epilogue": lambda at: at*2 + 1})):
+        same_as_on_a_cpu(on, lambda x, y: (x - y)*(x - 2), x, y, reduce=reduce, **options)
+    for reduce in ("min_argmin", moments):
+        found = tw.contract(lambda x, y: x*y, on.array(a), on.array(b), reduce=reduce)
+        on.finish()
+        for x, y in zip(found, tw.contract(lambda x, y: x*y, a, b, reduce=reduce), strict=True):
+            assert x.host.dtype == y.dtype
+            np.testing.assert_array_equal(x.host, y)
+    found = tw.contract(lambda x, y: x*0.125 + y, on.array(a), on.array(b[:, 0]), reduce="logsumexp")
+    on.finish()
+    wanted = np.logaddexp.reduce(a.astype("f8")*0.125 + b[:, 0], -1)
+    np.testing.assert_allclose(found.host, wanted, rtol=1e-6)
+    with pytest.raises(ValueError, match="the logsumexp of no values on a GPU: k must be 1 or more"):
+        tw.contract(lambda x, y: x, on.array(a[..., :0]), on.array(b[:0]), reduce="logsumexp")
+
+
 def test_arrays_in_the_hosts_memory_by_a_plan_for_a_gpu(on):
     f, reduce = ARITHMETIC["paths"]
     a, b = numbers("f4", 2, 33, 18), numbers("i2", 18, 7, seed=1)
@@ -176,11 +225,11 @@ def test_contractions_like_earlier_ones_are_repeated(on, monkeypatch):
             return x - 2*y + shift
         found = tw.contract(f, on.array(a), on.array(b), **options)
         on.finish()
-        wanted = (a[:, :, None] - 2*b[None] + shift).max(1) if options["reduce"] == "max" else (
-            a[:, :, None] - 2*b[None] + shift > 0).any(1)
-        np.testing.assert_array_equal(found.host, wanted)
+        terms = a[:, :, None] - 2*b[None] + shift
+        terms = terms > 0 if options["reduce"] == "any" else terms
+        np.testing.assert_array_equal(found.host, getattr(terms, options["reduce"])(1))
         return bool(long_way)
-    for how in ({"reduce": "max"}, {"reduce": "any"}, {"reduce": "max", "n": 21}):
+    for how in ({"reduce": "max"}, {"reduce": "any"}, {"reduce": "argmax"}, {"reduce": "max", "n": 21}):
         assert call(**how)
         assert not call(**how, seed=5)
     shift = 2.0

@@ -93,7 +93,7 @@ class WorkgroupGemm:
         main_loop(k, streams, smem, work.tiles, work.short, products)
         out = Out.of(k, self.g, self.OUT, self.VECTOR_C, ALIGNED=False, SCALED=self.SCALED,
                      EPILOGUE=self.EPILOGUE)
-        finish(k, acc, work.parts, Holders(work.t, work.t, self.THREADS),
+        finish(k, [acc], work.parts, Holders(work.t, work.t, self.THREADS),
                lambda: out.store(partial(runs, acc, work, ATOM, out)))
         return k.function
 

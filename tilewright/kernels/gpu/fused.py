@@ -53,7 +53,7 @@ def suffix(EPILOGUE: str) -> str:
 
 
 def sums(EPILOGUE: str) -> int:
-    """Of which one number of C is made."""
+    """Of neighbouring columns, of which one number of C is made."""
     return 1 + (bool(EPILOGUE) and Epilogue.read(EPILOGUE).paired)
 
 
@@ -119,13 +119,13 @@ class Fused:
         operands = {x.name: (place(x.parameter), getattr(g, f"ld_{x.parameter}", None)) for x in epilogue.operands}
         stored = {i: (place(f"c{i}"), getattr(g, f"ldc{i}"), epilogue.results[i]) for i in others(epilogue)}
         return cls(k, epilogue, g.m, g.n // 2 if count == 2 else g.n, OUT, VECTOR // count,
-                   SUMS if SUMS.is_float else f64 if SUMS == i64 else f32, SUMS if SUMS == i64 else i32, ROUND_PAIR,
-                   operands, stored)
+                   SUMS if SUMS.is_float else f64 if SUMS == i64 else f32,
+                   i64 if SUMS == i64 or (SUMS == f64 and epilogue.state) else i32, ROUND_PAIR, operands, stored)
 
     @property
     def COUNT(self) -> int:
-        """Sums of a result."""
-        return 1 + self.epilogue.paired
+        """Sums of a result, which come one after the other: of a pair of columns, or the fields of a state."""
+        return len(self.epilogue.expression.sums)
 
     def column(self, column: Value) -> Value:
         """Of the result that is computed from the sums in this column on."""

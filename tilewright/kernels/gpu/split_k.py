@@ -82,16 +82,16 @@ class Holders:
     holds: Value | None = None          # whether the thread is one of them; None: all are
 
 
-def finish(k: Kernel, acc: Tile, parts: Parts, holders: Holders, write: Callable[[], None],
+def finish(k: Kernel, accs: Sequence[Tile], parts: Parts, holders: Holders, write: Callable[[], None],
            arithmetic: Arithmetic | None = None) -> None:
     """`write` the accumulators where they are sums over all of k: of a divided tile in the last workgroup of its parts,
     which adds them up in the order of k, so that the result does not depend on which one comes last. `arithmetic`: what
-    stands for the addition."""
+    stands for the addition, of states with a tile of accumulators for each field."""
     def by_holders() -> Any:
         return nullcontext() if holders.holds is None else k.when(holders.holds)
     if parts.workspace is not None:
         with k.when(parts.parts > 1) if parts.TAIL else nullcontext():
-            _sum_parts(k, acc, parts, holders, by_holders, write, arithmetic)
+            _sum_parts(k, accs, parts, holders, by_holders, write, arithmetic)
     if parts.TAIL:
         whole = parts.parts == 1
         with k.when(whole if holders.holds is None else whole & holders.holds):
@@ -123,13 +123,13 @@ def finish_by_warp(k: Kernel, accs: Sequence[Tile], parts: Parts, lane: Value, w
         write()
 
 
-def _sum_parts(k: Kernel, acc: Tile, parts: Parts, holders: Holders, by_holders: Callable[[], Any],
+def _sum_parts(k: Kernel, accs: Sequence[Tile], parts: Parts, holders: Holders, by_holders: Callable[[], Any],
                write: Callable[[], None], arithmetic: Arithmetic | None) -> None:
     """Each workgroup stores its accumulators, fences, synchronises, then increments the tile's counter. The one that
     reads parts - 1 therefore sees the accumulators of all parts; the second fence keeps its loads after the increment.
     """
     arrived = k.smem("arrived", (1,), i32)
-    sums = _Sums(k, [acc], parts, holders.slot, holders.SLOTS, arithmetic=arithmetic)
+    sums = _Sums(k, accs, parts, holders.slot, holders.SLOTS, arithmetic=arithmetic)
     with by_holders():
         sums.leave()
         k.fence_device()
@@ -179,6 +179,7 @@ class _Sums:
             for e, at in enumerate(places):
                 sums = [acc[ij] for acc, ij in group]
                 x = sums[0] if len(sums) == 1 else k.pack(*sums)
+                x = x if x.type.scalar == self.T else k.bits_as(x, self.T)
                 if x.type.length > WIDTH:
                     x = k.shuffle(x, x, range(e*WIDTH, (e + 1)*WIDTH))
                 k.store(at, x)
@@ -187,6 +188,9 @@ class _Sums:
         """Replace them by the sums of all parts, in the order of k. two: of two parts only the other one is read, which
         gives the same."""
         k, p, stop = self.k, self.parts, self.parts.parts
+        if self.arithmetic.types != (self.T,):
+            self._combine()
+            return
         first: Any = 0
         of_two = p.parts == 2
         if two:
@@ -203,3 +207,20 @@ class _Sums:
                 for e, (acc, ij) in enumerate(group):
                     other = found[0] if len(group) == 1 else found[0][e]
                     acc[ij], = self.arithmetic.combined((acc[ij],), (other,))
+
+    def _combine(self) -> None:
+        """The same of states, whose fields are accumulators one tile after the other."""
+        k, arithmetic = self.k, self.arithmetic
+        types, count = arithmetic.types, len(self.groups) // len(arithmetic.types)
+        states = [[self.groups[field*count + e][0] for field in range(len(types))] for e in range(count)]
+        for state in states:
+            for (acc, ij), first in zip(state, arithmetic.first):
+                acc[ij] = first
+        with k.loop(self.parts.parts) as part:
+            places = [at for _, (at,) in self._vectors(part)]
+            for e, state in enumerate(states):
+                found = [k.load(at) for at in places[e::count]]
+                other = tuple(x if x.type == T else k.bits_as(x, T) for x, T in zip(found, types))
+                both = arithmetic.combined(tuple(acc[ij] for acc, ij in state), other)
+                for (acc, ij), x in zip(state, both):
+                    acc[ij] = x

@@ -118,7 +118,7 @@ def emit_gemv(DTYPE: str = "f32", B: str = "", LAYOUT: str = "nn", COLUMN: bool 
         def put(row: Value, column: Value, e: int, read_c: bool) -> None:
             out.put(row, column, out.scaled([acc[0, e]], row, column), read_c, None)
         _, parts = split.parts(k, g, k.block[0], lambda: of_batch(g, tiles()))
-        finish(k, acc, parts, Holders(t, t, HOLDERS, t < HOLDERS), write)
+        finish(k, [acc], parts, Holders(t, t, HOLDERS, t < HOLDERS), write)
 
     p0 = k.block_z*share if split.divided else zero
     reading = Reading(k, DTYPE, VECTOR, COUNT, WIDTH, WARPS, UNROLL, matrix, ld, size, [] if matrices else vectors(),

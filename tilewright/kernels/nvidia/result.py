@@ -5,7 +5,7 @@ lanes' vector loads from shared memory then touch adjacent banks, and their stor
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -89,6 +89,7 @@ class Result:
     acc: Tile
     rows: Partition
     columns: Partition
+    more: Sequence[Tile] = ()       # further fields of a state, which come after the first one of each element
 
     def runs(self, work: Work, VECTOR: int) -> Iterator[Run]:
         """The lane's elements, VECTOR of a row at once where it has them side by side."""
@@ -98,7 +99,7 @@ class Result:
                 width = min(piece.width, VECTOR)
                 for e in range(0, piece.width, width):
                     column = work.j0 + piece.base + (piece.offset + e)
-                    yield Run(row, column, [self.acc[i, j + d] for d in range(width)])
+                    yield Run(row, column, [x[i, j + d] for d in range(width) for x in (self.acc, *self.more)])
                     j += width
 
 
@@ -331,24 +332,31 @@ def store(k: Kernel, work: Work, out: Out, result: Result, holders: Holders, sta
             staging.store(out, work, result.acc)
         else:
             out.store(partial(result.runs, work, out.VECTOR))
-    finish(k, result.acc, work.parts, holders, write, arithmetic)
+    finish(k, [result.acc, *result.more], work.parts, holders, write, arithmetic)
 
 
-def add_slices(k: Kernel, acc: Tile, smem: Value, work: Work, SLICES: int, holders: Holders, arithmetic: Arithmetic
-               ) -> None:
-    """acc of slice 0 += acc of slices 1 ... SLICES - 1, through shared memory, where nothing may be left to read.
+def add_slices(k: Kernel, accs: Sequence[Tile], smem: Value, work: Work, SLICES: int, holders: Holders,
+               arithmetic: Arithmetic) -> None:
+    """acc of slice 0 += acc of slices 1 ... SLICES - 1, through shared memory, where nothing may be left to read; of
+    states with a tile for each field.
 
     The same thread of each slice holds the same elements of C. Nothing is to be computed between this and `store`:
     LLVM joins their branches on `holders.holds`, without which other threads would keep copies of all sums."""
     slice: Any = work.slice
-    registers = [*acc.registers]
+    registers, T = [*accs[0].registers], smem.type.element
+
+    def places(e: int) -> list[Value]:
+        return [smem + holders.slot + (field*len(registers) + e)*holders.SLOTS for field in range(len(accs))]
     for other in range(1, SLICES):
         k.barrier()
         with k.when(slice == other):
             for e, ij in enumerate(registers):
-                k.store(smem + holders.slot + e*holders.SLOTS, acc[ij])
+                for acc, at in zip(accs, places(e)):
+                    k.store(at, acc[ij] if acc.type == T else k.bits_as(acc[ij], T))
         k.barrier()
         with k.when(slice == 0):
             for e, ij in enumerate(registers):
-                found = k.load(smem + holders.slot + e*holders.SLOTS)
-                acc[ij], = arithmetic.combined((acc[ij],), (found,))
+                found = [k.load(at) for at in places(e)]
+                theirs = tuple(x if acc.type == T else k.bits_as(x, acc.type) for acc, x in zip(accs, found))
+                for acc, x in zip(accs, arithmetic.combined(tuple(acc[ij] for acc in accs), theirs)):
+                    acc[ij] = x

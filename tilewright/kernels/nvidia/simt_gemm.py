@@ -17,7 +17,7 @@ from tilewright.kernels.gpu import fused
 from tilewright.kernels.gpu.epilogue import Out
 from tilewright.kernels.gpu.scales import POINTERS
 from tilewright.kernels.gpu.split_k import Split
-from tilewright.kernels.gpu.work import arguments, parameters, share
+from tilewright.kernels.gpu.work import Work, arguments, parameters, share
 from tilewright.kernels.narrow import memory_type
 from tilewright.kernels.nvidia import result
 from tilewright.kernels.nvidia.operand import WIDEST, SmemOperand
@@ -70,7 +70,8 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     staged = 0 if ASYNC else (CTA_M + CTA_N)*CTA_K // THREADS          # elements of a thread, to shared memory
     fragments = sum(own * (1 if TRANSPOSE or not along_k else V) for own, along_k in (
         (THREAD_M, LAYOUT[0] == "n"), (THREAD_N, LAYOUT[1] == "t")))
-    limit = registers(THREAD_M*THREAD_N, fragments, staged + semirings.in_flight(SEMIRING), T.bytes)
+    limit = registers(THREAD_M*THREAD_N * semirings.fields(SEMIRING), fragments,
+                      staged + semirings.in_flight(SEMIRING), T.bytes)
     if SEMIRING:                            # as many terms on their way as cost no CTA of a multiprocessor
         limit = min(FILE // (THREADS * max(FILE // (THREADS*limit), 1)) // 8 * 8, MOST_REGISTERS)
     k = Kernel(name, threads=THREADS, max_registers=REGISTERS or limit,
@@ -92,18 +93,21 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
                            VECTOR=VECTOR, THREADS=THREADS, ASYNC=ASYNC)
     a, b = operand(g.a, g.lda, LAYOUT[0] == "n", CTA_M), operand(g.b, g.ldb, LAYOUT[1] == "t", CTA_N)
     # single elements of C, which a lane has in vectors, go through shared memory to lie side by side
-    STAGED = (VECTOR_C or VECTOR) == 1 and SLICES == 1 and not split.divided and WARP_N % 32 == 0
+    arithmetic = semiring.Arithmetic.of(k, T, SEMIRING)
+    FIELDS = len(arithmetic.types)
+    STAGED = ((VECTOR_C or VECTOR) == 1 and SLICES == 1 and not split.divided and WARP_N % 32 == 0
+              and arithmetic.types == (T,))
     STAGING = Staging.size(LANES_M, WARP_N) if STAGED else 0
-    smem = k.smem("tiles", (max(STAGES*(a.SIZE + b.SIZE), CTA_M*CTA_N if SLICES > 1 else 0, WARPS*STAGING),), T,
-                  align=128)
+    smem = k.smem("tiles", (max(STAGES*(a.SIZE + b.SIZE), CTA_M*CTA_N*FIELDS if SLICES > 1 else 0,
+                              WARPS*STAGING),), T, align=128)
     a.begin(work.t, work.i0, g.m, work.k_first)
     b.begin(work.t, work.j0, g.n, work.k_first)
 
-    arithmetic = semiring.Arithmetic.of(k, T, SEMIRING)
     pad = semiring.neutral(SEMIRING, T) if SEMIRING else (0, 0)
     ring = Ring(k, (a, b), smem, work.tiles, work.short, STAGES=STAGES, ASYNC=ASYNC, EARLY=EARLY, PAD=pad or (0, 0))
-    products = OuterProducts(k, ring, (a, b), (rows, columns), k.tile(THREAD_M, THREAD_N, T, zero=not SEMIRING),
-                             work.slice, CTA_K // SLICES, ORDER, arithmetic, GUARDED=pad is None,
+    accs = [k.tile(THREAD_M, THREAD_N, type, zero=not SEMIRING) for type in arithmetic.types]
+    products = OuterProducts(k, ring, (a, b), (rows, columns), accs, work, CTA_K, CTA_K // SLICES, ORDER, arithmetic,
+                             GUARDED=pad is None,
                              UNROLLED=unrolled(SEMIRING, THREAD_M*THREAD_N, CTA_K // SLICES) if TRANSPOSE else 0)
     ring.run(products, products.UNROLLED)
     staging = Staging(smem + work.t // 32*STAGING, lane_m,
@@ -112,29 +116,30 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
                       WARP_N) if STAGED else None
     holders = result.holders(work, 32*WARPS)
     if SLICES > 1:
-        result.add_slices(k, products.acc, smem, work, SLICES, holders, arithmetic)
+        result.add_slices(k, accs, smem, work, SLICES, holders, arithmetic)
     out = Out.of(k, g, OUT or DTYPE, VECTOR_C or VECTOR, SCALED=SCALED, EPILOGUE=EPILOGUE, SUMS=T)
-    result.store(k, work, out, Result(products.acc, rows, columns), holders, staging, arithmetic)
+    result.store(k, work, out, Result(accs[0], rows, columns, accs[1:]), holders, staging, arithmetic)
     return k.function
 
 
 class OuterProducts:
     """acc[i, j] += A[row i, p] * B[p, column j] for STEPS steps p of each tile, those of this slice; or what else the
-    arithmetic is.
+    arithmetic is, of states with a tile for each field.
 
     GUARDED     what is beyond k in the first tile would change sums, whatever it is, and is passed over
     UNROLLED    see ring.Ring.run
     """
 
-    def __init__(self, k: Kernel, ring: Ring, operands: Sequence[SmemOperand], own: Sequence[Partition], acc: Tile,
-                 slice: Value | None, STEPS: int, ORDER: str, arithmetic: semiring.Arithmetic, GUARDED: bool,
-                 UNROLLED: int) -> None:
-        self.k, self.ring, self.operands, self.own, self.acc = k, ring, operands, own, acc
-        self.slice, self.STEPS, self.arithmetic, self.GUARDED = slice, STEPS, arithmetic, GUARDED
-        self.UNROLLED = UNROLLED
-        self.order = [*serpentine(acc.rows, acc.cols, ORDER)]
-        for ij in acc.registers if arithmetic.semiring else ():
-            acc[ij], = arithmetic.first
+    def __init__(self, k: Kernel, ring: Ring, operands: Sequence[SmemOperand], own: Sequence[Partition],
+                 accs: Sequence[Tile], work: Work, CTA_K: int, STEPS: int, ORDER: str,
+                 arithmetic: semiring.Arithmetic, GUARDED: bool, UNROLLED: int) -> None:
+        self.k, self.ring, self.operands, self.own, self.accs = k, ring, operands, own, accs
+        self.work, self.slice, self.CTA_K, self.STEPS = work, work.slice, CTA_K, STEPS
+        self.arithmetic, self.GUARDED, self.UNROLLED = arithmetic, GUARDED, UNROLLED
+        self.order = [*serpentine(accs[0].rows, accs[0].cols, ORDER)]
+        for acc, first in zip(accs, arithmetic.first) if arithmetic.semiring else ():
+            for ij in acc.registers:
+                acc[ij] = first
 
     def read(self, stage: Value, step: int | Value, before: Fragments | None = None) -> Fragments:
         """Vectors along k have several steps: they stay."""
@@ -150,23 +155,27 @@ class OuterProducts:
 
     @contextmanager
     def accumulating(self, tile: Value) -> Iterator[None]:
+        k, in_place = self.k, self.GUARDED or self.UNROLLED > 0
+        own = self.slice*self.STEPS if self.slice is not None and in_place else 0
         if self.GUARDED:
-            first = 0 if self.slice is None else self.slice*self.STEPS
-            self.left = self.k.select(tile == 0, self.ring.short, self.k.constant(i32, STEPS_MOST)) - first
-        if self.GUARDED or self.UNROLLED:
-            yield
-            return
-        self.c_reg = {ij: self.acc[ij] for ij in self.acc.registers}
+            self.left = k.select(tile == 0, self.ring.short, k.constant(i32, STEPS_MOST)) - own
+        if self.arithmetic.indexed:
+            before = k.select(tile == 0, k.constant(i32, 0), self.ring.short + (tile - 1)*self.CTA_K)
+            self.first = self.work.k_first + before + own
+        self.now: Sequence[Any] = self.accs if in_place else [{ij: x[ij] for ij in x.registers} for x in self.accs]
         yield
-        for ij, value in self.c_reg.items():
-            self.acc[ij] = value
+        for acc, values in zip(self.accs, self.now) if not in_place else ():
+            for ij, value in values.items():
+                acc[ij] = value
 
     def multiply(self, fragments: Fragments, step: int | Value) -> None:
         a_reg, b_reg = (x.values(vectors, step) for x, vectors in zip(self.operands, fragments))
         with self.k.when(self.left > step) if self.GUARDED else nullcontext():
-            to: Any = self.acc if self.GUARDED or self.UNROLLED else self.c_reg
-            for i, j in self.order:
-                to[i, j], = self.arithmetic.step(a_reg[i], b_reg[j], (to[i, j],))
+            index = self.k.cast(self.first + step, self.arithmetic.INT) if self.arithmetic.indexed else None
+            for ij in self.order:
+                state = self.arithmetic.step(a_reg[ij[0]], b_reg[ij[1]], tuple(x[ij] for x in self.now), index)
+                for x, value in zip(self.now, state):
+                    x[ij] = value
 
 
 def unrolled(SEMIRING: str, SUMS: int, STEPS: int) -> int:

@@ -142,7 +142,7 @@ def _compute(run: Run, p: Product, f: fusing.Fused, targets: list[Array], host: 
     outs: list[Array] = []
     for i, target in enumerate(targets):
         x, whole = _stored(target), kept[i] != "float"
-        kinds = plans.RESULTS[computed(format_of(p.sums))[not whole]]
+        kinds = plans.RESULTS[computed(format_of(p.sums), epilogue.state)[not whole]]
         wide = formats.FORMATS[kinds[0]].dtype
         wanted = stored if i == main else x.dtype if format_of(x.dtype) in kinds and not reduced[i] else wide
         free = not reduced[i] and x.dtype == wanted and epilogues.ready(x, "full") and not any(
