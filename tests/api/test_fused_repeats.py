@@ -93,6 +93,18 @@ def test_what_differs_is_another_call(long_ways):
         call()
 
 
+def gelu(acc):
+    """Of the name of what it calls: an attribute is no global."""
+    return tw.gelu(acc)
+
+
+def test_a_function_named_as_what_it_calls(long_ways):
+    a = random(5, 6)
+    for _ in range(2):
+        tw.matmul(a, a.T, epilogue=gelu)
+    assert len(long_ways) == 1
+
+
 def test_overlapping_arrays_are_not_repeated(long_ways):
     a, b, bias = random(30, 30), random(30, 30), random(30)
     for overlaps in "res", "a":

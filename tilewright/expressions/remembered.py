@@ -6,6 +6,7 @@ names anything else (the user's own functions, arrays), it is traced in every ca
 """
 from __future__ import annotations
 
+import dis
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -14,6 +15,7 @@ from tilewright.expressions.program import Expression
 from tilewright.expressions.tracing import trace
 
 MOST = 512
+LOADS = ("LOAD_GLOBAL", "LOAD_NAME")                            # not attributes: x.f may be another f than a global
 _found: dict[tuple[Any, ...], Any] = {}
 _names: dict[int, tuple[CodeType, tuple[str, ...]]] = {}        # of globals, by the code's id
 
@@ -64,7 +66,7 @@ def _globals(code: CodeType) -> tuple[str, ...]:
     if found is None:
         if len(_names) >= MOST:
             _names.clear()
-        names = {name for each in _codes(code) for name in each.co_names}
+        names = {x.argval for each in _codes(code) for x in dis.get_instructions(each) if x.opname in LOADS}
         found = _names[id(code)] = code, tuple(sorted(names))
     return found[1]
 
