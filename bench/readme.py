@@ -109,7 +109,8 @@ def machine(report: Report, options: dict[str, str]) -> str:
     everybody = [c for session in report.sessions for c in session.peers if c["name"] != OURS]
     # the ladder's steps are no libraries and have no version
     versions = "; ".join(dict.fromkeys(f"{c['name']} {c['version']}" for c in everybody if c["version"]))
-    return f"{where}. tilewright {report.tilewright}{commit}, {report.created[:10]}; against {versions}.\n"
+    against = f"; against {versions}" if versions else ""
+    return f"{where}. tilewright {report.tilewright}{commit}, {report.created[:10]}{against}.\n"
 
 
 def startup(report: Report, options: dict[str, str]) -> str:

@@ -78,6 +78,11 @@ def test_every_algorithm(plan):
     operands = {"bias": random(n), "res": random(m, n)}
     check(function, a, b, operands, plan=plan)
     check(function, a, b, operands, plan=plan, alpha=3, beta=-1, c=random(m, 1))
+    b[:, 2] = -0.0                                          # of which sums keep the sign, with any blocks of k
+    a = abs(a)
+    sums = tw.matmul(a, b, plan=plan)
+    found = tw.matmul(a, b, plan=plan, epilogue=lambda acc: acc)
+    np.testing.assert_array_equal(found.view(np.int32), sums.view(np.int32))
 
 
 def test_threads_change_no_bit():
