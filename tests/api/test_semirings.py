@@ -9,8 +9,9 @@ from tilewright.expressions.tracing import TracingError
 from tilewright.inspect.resources import hot_loop
 from tilewright.kernels.cpu.microkernel import emit_microkernel
 from tilewright.plans import choose, semirings
-from tilewright.plans.cpu import Shape
+from tilewright.plans.cpu import Shape, Strides
 from tilewright.plans.semirings import swapped
+from tilewright.runtime.cpu.recipe import Recipe, blocks
 
 RNG = np.random.default_rng(5)
 ARITHMETIC = {
@@ -179,6 +180,18 @@ def test_tiles_stay_in_registers(f, reduce, name):
     assert semirings.registers(text, plan.mr, vectors) <= target.tile_registers or plan.mr * vectors == 1
     loop = hot_loop(assembly(emit_microkernel(target, "f32", plan.mr, vectors, SEMIRING=text), target))
     assert loop.spills == 0, loop.text
+
+
+def test_states_have_space_between_blocks_of_k():
+    """As many tiles as C has, of all fields."""
+    text = semiring(product, "argmin").text
+    shape = Shape("f32", 200, 300, 2000, "rows", "rows", 1, out="i32", semiring=text)
+    plan = choose.choose(shape, tw.detect())
+    recipe = Recipe(shape, Strides(2000, 1, 300, 1, 300, 1), plan, tw.detect())
+    cut = blocks(shape, plan)
+    assert cut.kc < 2000
+    tiles = -(-200 // plan.mr) * cut.nc_panels
+    assert recipe.sums == tiles * plan.mr * plan.nr * 4 * 2
 
 
 def test_texts():
