@@ -72,6 +72,15 @@ def test_what_is_simulated_of_cpus():
     assert "products with an epilogue, a prologue or scales are not simulated here" in str(fused)
 
 
+def test_a_semiring_is_simulated_and_not_timed():
+    problem = tw.Gemm(30, 48, 20, semiring=tw.semiring(lambda a, b: (a - b)*(a - b)))
+    found = tw.explain(problem, "x86-avx2", "packed 3x24 mc=30 kc=20 nc=48", simulate=True)
+    assert found.level("L1").simulated == found.level("L1").predicted
+    found = tw.explain(problem, measure=True, threads=1)
+    assert found.time.measured is None
+    assert "not measured: of products with semiring nothing is timed here" in str(found)
+
+
 # ---- measured on CPUs
 
 def test_counters_of_this_machine_or_a_sentence():

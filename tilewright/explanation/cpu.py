@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.compiled.cpu import CpuKernel
 from tilewright.explanation.gpu import ORIGINS, SHOWN
-from tilewright.explanation.record import Alternative, Explanation, Part, Section, Tile, Time, cause, levels_of
+from tilewright.explanation.record import (
+    Alternative,
+    Explanation,
+    Part,
+    Section,
+    Tile,
+    Time,
+    cause,
+    levels_of,
+    unmeasured,
+)
 from tilewright.measure import probes
 from tilewright.measure.probes import DTYPES
 from tilewright.plans.choose import ranked
@@ -76,7 +86,7 @@ def explain(problem: Gemm, chip: CpuTarget, plan: CpuPlan | None = None, threads
         explained = on_cpu(explained, found._replace(plan=plan))
     if measure:
         kernel = CpuKernel(replace(problem, batch=1), chip, found._replace(plan=plan))
-        explained = _measured(explained, kernel)
+        explained = unmeasured(explained) or _measured(explained, kernel)
     return explained
 
 

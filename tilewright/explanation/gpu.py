@@ -8,7 +8,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tilewright.explanation.record import Alternative, Explanation, Level, Part, Section, Tile, Time, cause, levels_of
+from tilewright.explanation.record import (
+    Alternative,
+    Explanation,
+    Level,
+    Part,
+    Section,
+    Tile,
+    Time,
+    cause,
+    levels_of,
+    unmeasured,
+)
 from tilewright.measure import gpu_probes
 from tilewright.measure.gpu_probes import GpuBasis
 from tilewright.plans import common, gpu
@@ -65,7 +76,7 @@ def explain(problem: Gemm, target: GpuTarget | AmdTarget, plan: Plan | None = No
         from tilewright.explanation.simulated import on_gpu
         explained = on_gpu(explained)
     if measure:
-        explained = _measured(explained)
+        explained = unmeasured(explained) or _measured(explained)
     return explained
 
 
@@ -203,7 +214,7 @@ def _nvidia_words(s: GpuShape, p: NvidiaPlan, t: GpuTarget) -> Iterator[str]:
     warps, shared, whole = p.threads // LANES, p.shared(s), p.tiles(s.m, s.n, s.batch)
     rows, columns = p.extent
     if p.algorithm == "gemv":
-        yield f"CTA of {rows}x{columns} elements of C, {warps} warps, loads of {p.vector} elements"
+        yield f"CTA of {rows}x{columns} elements of C, {plural(warps, 'warp')}, loads of {p.vector} elements"
     elif p.algorithm == "wgmma":
         cluster = f", clusters of {p.cluster_m}x{p.cluster_n}"*(p.ctas > p.cluster_k)
         cluster += f", clusters of {p.cluster_k} that share tiles by k"*(p.cluster_k > 1)
@@ -214,7 +225,7 @@ def _nvidia_words(s: GpuShape, p: NvidiaPlan, t: GpuTarget) -> Iterator[str]:
     else:
         each = f", {p.thread_m}x{p.thread_n} elements of C a thread"*(p.algorithm == "simt")
         slices = f" in {p.slices} slices of k"*(p.slices > 1)
-        yield f"CTA {rows}x{columns}, {p.cta_k} deep: {warps} warps of {p.warp_m}x{p.warp_n}{slices}{each}"
+        yield f"CTA {rows}x{columns}, {p.cta_k} deep: {plural(warps, 'warp')} of {p.warp_m}x{p.warp_n}{slices}{each}"
     yield f"about {p.estimate(s)} registers of each thread, of {t.registers_thread}"
     yield f"{p.stages} stages in shared memory: {shared:,} bytes of {t.smem_cta:,}, {shared / t.smem_cta:.0%}"
     divided = f" in {p.split_k} parts each"*(p.split_k > 1)

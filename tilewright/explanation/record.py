@@ -227,6 +227,15 @@ def _plain(value: Any) -> Any:
 
 # ---- what makers of explanations share
 
+def unmeasured(found: Explanation) -> Explanation | None:
+    """The explanation with a note, of a product that has no reference to be compared with before it is timed."""
+    more = [what for what in ("epilogue", "prologues", "semiring") if getattr(found.problem, what)]
+    if not more or found.time is None:
+        return None
+    note = f"not measured: of products with {' and '.join(more)} nothing is timed here"
+    return replace(found, time=replace(found.time, notes=(*found.time.notes, note)))
+
+
 def levels_of(cost: Cost, rates: Mapping[str, float | None]) -> tuple[Level, ...]:
     """Of a model's terms; `rates` by level, in bytes per second."""
     return tuple(Level(name, terms, total(terms), rate=rates.get(name)) for name, terms in cost.traffic.items())

@@ -67,13 +67,7 @@ def _few_tiles(p: Gemm, shape: gpu.GpuShape, plan: Any) -> Gemm:
     parts = plan.split_k * getattr(plan, "cluster_k", 1) * getattr(plan, "slices", 1)
     steps = max(plan.stages + 1, STEPS * parts, TAIL * getattr(plan, "tail", False))
     depth = VECTOR_STEPS * parts if plan.algorithm == "gemv" else plan.cta_k * steps
-    return replace_sizes(p, min(rows, p.m), min(columns, p.n), min(depth, p.k))
-
-
-def replace_sizes(p: Gemm, m: int, n: int, k: int) -> Gemm:
-    """One product of these sizes in the same formats and layout."""
-    from tilewright.problem import Gemm
-    return Gemm(m, n, k, p.a, p.b, p.out, p.layout, 1, p.scales, p.epilogue)
+    return replace(p, m=min(rows, p.m), n=min(columns, p.n), k=min(depth, p.k), batch=1)
 
 
 def _of_gpu(report: Report, target: Any) -> dict[str, Counted]:
@@ -113,7 +107,7 @@ def on_cpu(found: Explanation, planned: Planned) -> Explanation:
     from tilewright.runtime.cpu import engine
     rows, columns = (2*plan.nr, 2*plan.mr) if plan.swap else (2*plan.mr, 2*plan.nr)
     depth = max(MOST_CPU // (rows*columns), 8)
-    small = replace_sizes(p, min(rows, p.m), min(columns, p.n), min(depth, plan.kc or p.k, p.k))
+    small = replace(p, m=min(rows, p.m), n=min(columns, p.n), k=min(depth, plan.kc or p.k, p.k), batch=1)
     again = engine.plan_problem(small, found.target, 1)
     if again.shape.dtype != shape.dtype or plan.violations(again.shape, again.target):
         return _without(found, f"the plan cannot run {small}; {ONLY_L1}")
