@@ -108,6 +108,33 @@ def test_formats(of_a, of_b):
           within)
 
 
+@pytest.mark.parametrize("few", [1, 3])
+def test_few_rows_read_the_other_operand_once(few):
+    """stream of rows of B, dots of its columns, and of A's rows, by conversion as they are read."""
+    n, k = 70, 176
+    wide, narrow = random(few, k), int8(k, n)
+    for a in wide, wide.astype(BF16):
+        result = np.float32 if a is wide else BF16
+        for b in narrow, np.asfortranarray(narrow):
+            check(a, b, None, dequantised, {"s": random(22, n), "z": 2.5}, result)      # blocks shorter than vectors
+    check(int8(n, k), wide.T, lambda a, s: a*s, None, {"s": random(n, 1)})
+    a, b = np.broadcast_to(wide, (2, few, k)), int8(2, k, n)
+    found = tw.matmul(a, b, prologue_b=lambda b, s: b*s, epilogue=lambda acc, bias: (acc + bias, tw.row_max(acc)),
+                      operands={"s": random(2, 1, n), "bias": 1.0}, out_dtype="bf16")
+    assert (found[0].dtype, found[0].shape, found[1].shape) == (BF16, (2, few, n), (2, few))
+
+
+def test_plans_for_few_rows():
+    made = tw.prologue(lambda b, s: b*s, "i8", "bf16", s="f32 full/128")
+    for m, layout, algorithm in (1, "nn", "stream"), (4, "nt", "dots"), (5, "nn", "packed"):
+        problem = tw.Gemm(m, 4096, 4096, "bf16", "i8", layout=layout, prologue_b=made)
+        assert tw.plan(problem, "x86-avx512", threads=1).algorithm == algorithm
+    problem = tw.Gemm(2, 40, 48, "bf16", "i8", prologue_b=tw.prologue(lambda b: 0.5*b, "i8", "bf16"))
+    a, b = random(2, 48).astype(BF16), int8(48, 40)
+    report = tw.compile(problem, "x86-avx2", "stream 2x4").simulate(a, b)
+    np.testing.assert_allclose(report.result, a.astype(float) @ (0.5*b), 1e-4, 1e-3)
+
+
 def test_integers_stay_exact():
     a, b = int8(37, 90), RNG.integers(0, 256, (90, 41)).astype(np.uint8)
     low, high = (tw.matmul(a, b, prologue_b=f) for f in (lambda b: b & 15, lambda b: b >> 4))

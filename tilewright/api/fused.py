@@ -18,6 +18,7 @@ from tilewright.api import dispatch, fused_repeats, host, scaled
 from tilewright.expressions.epilogue import Epilogue
 from tilewright.expressions.semiring import Semiring
 from tilewright.formats.table import NARROW
+from tilewright.plans import prologues as plans
 from tilewright.rules import arguments, fusing, numpy_products, prologues, shapes
 from tilewright.rules.arguments import Array
 from tilewright.rules.call import Call, Product
@@ -95,6 +96,10 @@ def _of_no_terms(semiring: Semiring, f: Fused, p: Product, results: list[Array])
 def _taken(p: Product, prepared: Mapping[str, Prepared]) -> list[Array]:
     """Operands in dtypes that the engine takes: with a prologue any."""
     cpu, sizes = dispatch.cpu(), (*p.sizes, p.a.dtype == p.b.dtype or bool(prepared))
+    a, b = (prepared[role].prologue.text if role in prepared else "" for role in "ab")
+    if plans.read_once(a, b, *p.sizes[:2], fusing.name_of(p.sums)):
+        return [arguments.converted(x, x.dtype.newbyteorder("=") if role in prepared else p.sums)
+                for role, x in zip("ab", (p.a, p.b))]
     return [arguments.converted(x, x.dtype.newbyteorder("=") if role in prepared else
                                 x.dtype if x.dtype != p.sums and arguments.ready(x, x.dtype)
                                 and cpu.converts(x, p.sums, *sizes) else p.sums) for role, x in zip("ab", (p.a, p.b))]

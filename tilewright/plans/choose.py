@@ -153,6 +153,9 @@ def converting_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
         tiles = {(mr, vectors) for mr, vectors in tiles if mr*vectors + vectors + 2 <= target.tile_registers}
     for mr, vectors in sorted(tiles):
         yield from (p for p in packed_plans(shape, target, mr, vectors * lanes) if p.jr_ways == 1)
+    if shape.prologues and shape.dtype == "f32":
+        for s, swap in (shape, False), (shape.swapped, True):
+            yield from (replace(p, swap=swap) for p in skinny_plans(s, target) if p.algorithm in ("stream", "dots"))
 
 
 def semiring_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:

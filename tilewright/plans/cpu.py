@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from tilewright.plans import epilogues, semirings
+from tilewright.plans import epilogues, prologues, semirings
 from tilewright.plans.common import Plan
 from tilewright.plans.words import BY_NAME, TILE_WORDS
 from tilewright.targets.cpu import CpuTarget
@@ -248,7 +248,7 @@ class CpuPlan(Plan):
             found.append("pairs of columns that an epilogue takes are columns of C, and swap computes C^T.")
         if self.algorithm == "packed":
             found += _packed_violations(self)
-        elif shape.converts:
+        elif shape.converts and not self._converts(shape):
             found.append(f"{self.algorithm} reads operands and writes C in the format of the sums, {shape.sums}: only "
                          "packed plans convert.")
         if shape.semiring and self.algorithm != "packed":
@@ -261,6 +261,13 @@ class CpuPlan(Plan):
                          "each number: a plan for them has neither swap nor copy.")
         found += [sentence for wrong, sentence in self._placed(shape) if wrong]
         return found
+
+    def _converts(self, shape: Shape) -> bool:
+        """Whether a plan without panels converts all that the shape says: the operand that it reads once."""
+        once = {"stream": "b", "dots": "a"}.get(self.algorithm, "")
+        other = shape.source_a if once == "b" else shape.source_b
+        read = prologues.read_once(shape.prologue_a, shape.prologue_b, shape.m, shape.n, shape.dtype)
+        return bool(once) and read == once and not (other or shape.out or shape.epilogue or self.copy)
 
     def _placed(self, shape: Shape) -> Iterator[tuple[bool, str]]:
         """What operands that are read in place must be like, and how work is split: (whether that is violated, why)."""

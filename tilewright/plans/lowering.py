@@ -274,13 +274,16 @@ def taken_operands(problem: Gemm, threads: int = 1) -> Product:
         a, b = (sums if f in COMPLEX else COMPLEX[sums] for f in (p.a, p.b))
     else:
         a, b = (f if name in p.prologues else taken(f, sums, *sizes, alike) for name, f in (("a", p.a), ("b", p.b)))
-    out = sums if sums in COMPLEX else stored(p.out, sums, *sizes, bool(p.blocks) or alike)
+    epilogue = p.epilogue
+    if once := prologues.read_once(p.prologue_a, p.prologue_b, p.m, p.n, sums):     # what follows is done after it
+        a, b, epilogue = a if once == "a" else sums, b if once == "b" else sums, ""
+    out = sums if sums in COMPLEX or once else stored(p.out, sums, *sizes, bool(p.blocks) or alike)
     if p.epilogue and sums == "i32" and p.out == "f32" and converting_pays(*sizes, alike):
         out = p.out
     layout = "nt" if p.blocks else p.layout
     strides = Strides(*contiguous(p.m, p.k, layout[0]), *contiguous(p.k, p.n, layout[1]),
                       *contiguous(p.m, p.n, "n"))
-    return Product(*sizes, a, b, out, strides, threads, p.epilogue, sums if p.fused else "", prologue_a=p.prologue_a,
+    return Product(*sizes, a, b, out, strides, threads, epilogue, sums if p.fused else "", prologue_a=p.prologue_a,
                    prologue_b=p.prologue_b, semiring=p.semiring)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, exp, factorial, gcd
 
+from tilewright.formats import FORMATS
 from tilewright.plans import epilogues, prologues, semirings
 from tilewright.plans.common import Cost, Term, total
 from tilewright.plans.cpu import ITEMSIZE, PARTS, SHORT, CpuPlan, Shape
@@ -102,10 +103,9 @@ def cost(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings | No
 
 
 def _prologues(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> float:
-    """Seconds of a vector instruction for each operation on the elements that are packed: B's once, A's for each block
-    of columns of C."""
+    """Seconds of a vector instruction for each operation on elements: B's once, A's for each block of columns of C."""
     m, n, k = shape.m, shape.n, shape.depth or shape.k
-    blocks = plan.jc_ways * ceil(ceil(n / plan.jc_ways) / max(plan.nc, 1))
+    blocks = plan.jc_ways * ceil(ceil(n / plan.jc_ways) / plan.nc) if plan.algorithm == "packed" else 1
     a, b = prologues.operations(shape.prologue_a), prologues.operations(shape.prologue_b)
     return (m*k*blocks*a + k*n*b) / target.lanes(4) / plan.threads / ceilings.vectors
 
@@ -301,7 +301,8 @@ def _crowds(rows: int, pitch: int, target: CpuTarget) -> bool:
 def _read_once(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> Cost:
     """stream and dots, which read each operand once from beyond L2."""
     m, n, k, s = shape.m, shape.n, shape.k, shape.itemsize
-    lanes, sizes = target.lanes(s), (m*k*s, k*n*s, m*n*s)
+    of_a, of_b = (FORMATS[x].itemsize if x else s for x in (shape.source_a, shape.source_b))   # which it converts
+    lanes, sizes = target.lanes(s), (m*k*of_a, k*n*of_b, m*n*s)
     once = a, b, c = tuple(Term(name, size, 1, _ONCE) for name, size in zip("ABC", sizes))
     if plan.algorithm == "stream":
         vectors = m * ceil(n / lanes) * k

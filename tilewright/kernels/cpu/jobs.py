@@ -43,8 +43,9 @@ IN_PLACE = (
     "table",                    # for (height, vectors, masked): table[((height - 1)*NV + vectors - 1)*2 + masked]
     "finish", "operands", "index",
 )
-STREAM = ("n", "k", "a", "rsa", "csa", "b", "ldb", "c", "ldc", "beta", "parts")    # beta is 0 or 1
-DOTS = ("m", "k", "a", "lda", "b", "ldb", "c", "rsc", "csc", "alpha", "beta", "parts")
+STREAM = ("n", "k", "a", "rsa", "csa", "b", "ldb", "c", "ldc", "beta", "parts", "b_beside", "index")  # beta is 0 or 1
+DOTS = ("m", "k", "a", "lda", "b", "ldb", "c", "rsc", "csc", "alpha", "beta", "parts", "a_beside", "index")
+OF_PROLOGUE = 2                 # fields at the end of these two that kernels with a prologue read
 SCALE = ("m", "n", "s", "lds", "c", "ldc", "alpha", "beta", "row_parts", "col_parts")
 FINISH = ("m", "n", "sums", "lds", "c", "ldc", "finish", "operands", "index", "row_parts", "col_parts")
 BATCH = (                       # of packed products: kernels/cpu/gemm.py

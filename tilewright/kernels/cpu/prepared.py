@@ -92,11 +92,13 @@ def suffix(PROLOGUE: tuple[Any, ...]) -> str:
 
 
 class Prepared:
-    """What PROLOGUE makes of elements of the format SOURCE, in a kernel with the parameters WHERE."""
+    """What PROLOGUE makes of elements of the format SOURCE, in a kernel with the parameters WHERE, or with these values
+    by their names."""
 
-    def __init__(self, k: Kernel, target: CpuTarget, SOURCE: str, PROLOGUE: tuple[Any, ...]) -> None:
+    def __init__(self, k: Kernel, target: CpuTarget, SOURCE: str, PROLOGUE: tuple[Any, ...],
+                 where: SimpleNamespace | None = None) -> None:
         self.k, self.target, self.SOURCE, self.T = k, target, SOURCE, memory_type(SOURCE)
-        prepare, g = Prepare(*PROLOGUE), SimpleNamespace(**dict(k.function.params))
+        prepare, g = Prepare(*PROLOGUE), where or SimpleNamespace(**dict(k.function.params))
         self.FORMAT, self.line, self.step = prepare.RESULT, g.line, g.step
         self.expression = Expression.read(prepare.EXPRESSION)
         self.read = [_Beside(k, g, word, at) for at, word in enumerate(prepare.READ)]
@@ -104,7 +106,7 @@ class Prepared:
         self.FLOAT = f64 if self.FORMAT == "f64" else f32
         self.INT = i64 if formats & {"i64", "u64", "u32"} or self.FORMAT in ("f64", "i64") else i32
         self.types = {"float": self.FLOAT, "int": self.INT, "bool": i1}
-        widest = max(x.bytes for x in (self.T, self.FLOAT, self.INT, *(x.T for x in self.read)))
+        widest = max(x.bytes for x in (self.T, self.FLOAT, self.INT, *(x.T for x in self.read if not x.alone)))
         self.most = target.lanes(widest)            # numbers that all vectors hold
 
     def block(self, KIND: str, at: Value, step_i: Value, step_p: Value, p: Value, there: Value, valid: Value,
@@ -144,6 +146,10 @@ class Prepared:
         with self.k.otherwise():
             each(self.k.lanes_below(count, self.most))
 
+    def sums(self, at: Value, i: Value, p: Value, mask: Value | None, T: Type, along: bool = False) -> Value:
+        """The same as numbers of the type that is multiplied."""
+        return widened(self.k, self.load(at, i, p, mask, along=along), self.FORMAT, T)
+
     def load(self, at: Value, i: Value, p: Value, mask: Value | None, apart: Any = 1, along: bool = False) -> Value:
         """`most` numbers from address `at` on, line i and step p: those of the next lines, or `along` k; 0 for those
         that a mask leaves out."""
@@ -173,7 +179,7 @@ class _Beside:
     def __init__(self, k: Kernel, g: SimpleNamespace, word: str, at: int) -> None:
         self.k = k
         self.FORMAT, how, group = word.split(":")
-        self.LINE, self.STEP, self.GROUP = how[0], how[1], int(group)
+        self.LINE, self.STEP, self.GROUP, self.alone = how[0], how[1], int(group), how == "00"
         self.apart = {name: k.load(g.beside + (at*len(BESIDE) + x)) for x, name in enumerate(BESIDE)
                       if name != "address"}
         data = k.load(g.beside + at*len(BESIDE), ptr(memory_type(self.FORMAT), strided=True))

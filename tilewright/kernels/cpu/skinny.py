@@ -10,24 +10,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 from tilewright.ir import Function, Kernel, Value, i8, i64, ptr, vec
-from tilewright.kernels.cpu.jobs import DOTS, SCALE, STREAM
+from tilewright.kernels.cpu.jobs import DOTS, OF_PROLOGUE, SCALE, STREAM
 from tilewright.kernels.cpu.microkernel import TYPES
 from tilewright.kernels.cpu.out import Out
 from tilewright.kernels.cpu.pool import job_fields, split
+from tilewright.kernels.cpu.prepared import Prepared, suffix
+from tilewright.kernels.narrow import memory_type
 from tilewright.targets.cpu import CpuTarget
 
 COLUMNS = 16 << 10           # bytes of a row of C that stay in L1 while all of B's rows pass
 ONE_ROW = 64 << 10           # of C's only row, in L2: longer runs of B's rows are worth more than L1
 
 
-def emit_stream(target: CpuTarget, dtype: str, ROWS: int, DEPTH: int) -> Function:
+def emit_stream(target: CpuTarget, dtype: str, ROWS: int, DEPTH: int, SOURCE: str = "",
+                PROLOGUE: tuple[Any, ...] = ()) -> Function:
     """stream(job, part): a run of columns of C[ROWS, n] = A[ROWS, k] @ B[k, n] + beta * C, beta being 0 or 1.
 
     There is no alpha: C holds parts of the sums until the last row of B has passed, so emit_scale does it.
 
     DEPTH rows of B at a time, and ROWS x DEPTH elements of A in registers meanwhile. B's and C's rows are contiguous.
+
+    SOURCE      B's format, if PROLOGUE, the fields of a jobs.Prepare, makes numbers of its elements as they are read
 
     The rows that come next are prefetched into L2, except for one row of C on AVX2. On a Zen 3 B of 4096 x 4096 and
     4096 x 11008 ran at 0.83 and 0.98 of OpenBLAS with prefetches and runs of 16 KB, at 0.93 and 1.07 without them, by
@@ -38,9 +45,10 @@ def emit_stream(target: CpuTarget, dtype: str, ROWS: int, DEPTH: int) -> Functio
     PREFETCH = ROWS > 1 or target.tile_registers != 16
     RUN, TOGETHER = (COLUMNS, 1) if PREFETCH else (ONE_ROW, target.line // target.vector_bytes)
     VT = vec(T, V)
-    k = Kernel(f"stream_{dtype}_{ROWS}x{DEPTH}", noalias=False, job=ptr(i8), part=i64)
+    k = Kernel(f"stream_{dtype}_{ROWS}x{DEPTH}{_of(SOURCE, PROLOGUE)}", noalias=False, job=ptr(i8), part=i64)
     job, part = k.args
-    g = job_fields(k, job, STREAM, T)
+    g = job_fields(k, job, STREAM if PROLOGUE else STREAM[:-OF_PROLOGUE], T, **_source("b", SOURCE))
+    elements = _prepared(k, target, SOURCE, PROLOGUE, g, "b")
     a, b, c = g.a.view(g.rsa, g.csa), g.b.view(g.ldb, 1), g.c.view(g.ldc, 1)
     lo, hi = (x*V for x in split(k.ceil_div(g.n, V), g.parts, part))
     hi = k.min(hi, g.n)
@@ -67,7 +75,9 @@ def emit_stream(target: CpuTarget, dtype: str, ROWS: int, DEPTH: int) -> Functio
                 k.prefetch(b.at(p + d + DEPTH, jv), locality=2)
             for d in range(DEPTH):
                 for v in range(COUNT):
-                    b_reg = k.load(b.at(p + d, places[v*ROWS][1]), VT, T.bytes, mask)
+                    j = places[v*ROWS][1]
+                    b_reg = (elements.sums(b.at(p + d, j), j, p + d, mask, T) if elements else
+                             k.load(b.at(p + d, j), VT, T.bytes, mask))
                     for i in range(ROWS):
                         acc[v*ROWS + i] = k.fma(a_reg[i][d], b_reg, acc[v*ROWS + i])
             for place, x in zip(places, acc):
@@ -90,18 +100,39 @@ def emit_stream(target: CpuTarget, dtype: str, ROWS: int, DEPTH: int) -> Functio
     return k.function
 
 
-def emit_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int) -> Function:
+def _of(SOURCE: str, PROLOGUE: tuple[Any, ...]) -> str:
+    """Of the name of a kernel."""
+    return f"_from_{SOURCE}{suffix(PROLOGUE)}" if PROLOGUE else ""
+
+
+def _source(role: str, SOURCE: str) -> dict[str, Any]:
+    return {role: memory_type(SOURCE)} if SOURCE else {}
+
+
+def _prepared(k: Kernel, target: CpuTarget, SOURCE: str, PROLOGUE: tuple[Any, ...], g: SimpleNamespace, role: str
+              ) -> Prepared | None:
+    """What reads the operand `role`, if it has a prologue: from its first line and step of k on."""
+    if not PROLOGUE:
+        return None
+    first = k.constant(i64, 0)
+    return Prepared(k, target, SOURCE, PROLOGUE, SimpleNamespace(line=first, step=first, index=g.index,
+                                                                 beside=getattr(g, f"{role}_beside")))
+
+
+def emit_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int, SOURCE: str = "",
+              PROLOGUE: tuple[Any, ...] = ()) -> Function:
     """dots(job, part): a run of rows of C[m, COLS] = alpha * A[m, k] @ B[k, COLS] + beta * C, ROWS at a time.
 
     A's rows and B's columns are contiguous (ldb: from one column to the next). The k products of an element are added
-    in V lanes and these in a tree, whatever the rows around it are.
+    in V lanes and these in a tree, whatever the rows around it are. SOURCE, PROLOGUE: of A, as emit_stream's of B.
     """
     T = TYPES[dtype]
     V = target.lanes(T.bytes)
     VT = vec(T, V)
-    k = Kernel(f"dots_{dtype}_{ROWS}x{COLS}", noalias=False, job=ptr(i8), part=i64)
+    k = Kernel(f"dots_{dtype}_{ROWS}x{COLS}{_of(SOURCE, PROLOGUE)}", noalias=False, job=ptr(i8), part=i64)
     job, part = k.args
-    g = job_fields(k, job, DOTS, T)
+    g = job_fields(k, job, DOTS if PROLOGUE else DOTS[:-OF_PROLOGUE], T, **_source("a", SOURCE))
+    elements = _prepared(k, target, SOURCE, PROLOGUE, g, "a")
     a, b, out = g.a.view(g.lda, 1), g.b.view(g.ldb, 1), Out(k, g.c.view(g.rsc, g.csc), g.alpha, g.beta)
     columns = [b.at(j, 0) for j in range(COLS)]
     lo, hi = split(g.m, g.parts, part)
@@ -117,7 +148,8 @@ def emit_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int) -> Function:
         def multiply(p: Value, mask: Value | None) -> None:
             b_reg = [k.load(column + p, VT, T.bytes, mask) for column in columns]
             for r in range(ROWS):
-                a_reg = k.load(rows[r] + p, VT, T.bytes, mask)
+                a_reg = (elements.sums(rows[r] + p, i + r, p, mask, T, along=True) if elements else
+                         k.load(rows[r] + p, VT, T.bytes, mask))
                 for j in range(COLS):
                     acc[r, j] = k.fma(a_reg, b_reg[j], acc[r, j])
         with k.loop(whole, step=V) as p:

@@ -33,11 +33,11 @@ def ask(problem: Gemm, planned: Planned, word: str, on: Host) -> Recipe:
         _stand_in(problem.shapes[name][-2:], getattr(problem, name), letter)
         for name, letter in zip("ab", problem.layout)))
     way = fusion.way_of(of, results, operands, epilogue, on)
-    if way.recipe is not None:
+    if way.recipe is not None and not way.after:
         return way.recipe
     main = fusion.main_of(results, epilogue)
     m, n, _ = of.sizes
-    recipe, _ = fusion.recipe_of_sums(of, _stand_in((m, n), format_of(of.dtype), "n"), on, Recipe)
+    recipe = way.recipe or fusion.recipe_of_sums(of, _stand_in((m, n), format_of(of.dtype), "n"), on, Recipe)[0]
     fusion.functions_of_passes(of, _stand_in((m, n), format_of(of.dtype), "n") if main is None else main, way, on)
     return recipe
 

@@ -26,6 +26,7 @@ from tilewright.kernels.cpu.jobs import Finish
 from tilewright.plans import lowering, semirings
 from tilewright.plans.cpu import Strides
 from tilewright.plans.lowering import Product
+from tilewright.plans.prologues import read_once
 from tilewright.plans.words import TILE_WORDS
 from tilewright.rules.prologues import Prepared
 from tilewright.runtime.cpu import amx, engine, packed, pool, preparation
@@ -45,13 +46,15 @@ engine.chosen += [_ways, repeats]
 
 
 class Way(NamedTuple):
-    """How a product and its epilogue are computed. Without a recipe: the sums first, then the tiles of a matrix."""
+    """How a product and its epilogue are computed. Without a recipe: the sums first, then the tiles of a matrix;
+    `after`: the same with a recipe for the sums."""
     finish: Finish
     exchanged: bool                     # whether rows of C are columns to `emit_finish`
     tall: int                           # rows and columns of the tiles, as it meets them
     wide: int
     recipe: Recipe | None = None
     swapped: bool = False
+    after: bool = False
 
 
 class Sums(NamedTuple):
@@ -171,7 +174,20 @@ def _run(of: Sums, main: Matrix | None, way: Way, beside: jobs.Beside, on: Host,
         _by_passes(of, main, way, beside.operands, on, make)
         return False
     c = np.empty((*of.a.shape[:-2], 1, 1), of.dtype) if main is None else main
-    return engine.run(way.recipe, way.swapped, of.a, of.b, c, 1.0, 0.0, beside.swapped if way.swapped else beside)
+    operands, beside = beside.operands, beside.swapped if way.swapped else beside
+    if not way.after:
+        return engine.run(way.recipe, way.swapped, of.a, of.b, c, 1.0, 0.0, beside)
+    sums = _beside_c(of, way)
+    engine.run(way.recipe, way.swapped, of.a, of.b, sums, 1.0, 0.0, beside._replace(operands=0))
+    finish_passes(of, sums, main, way, operands, on)
+    return False
+
+
+def _beside_c(of: Sums, way: Way) -> Matrix:
+    """A matrix for the sums that is read as C is written."""
+    m, n, _ = of.sizes
+    sums = np.empty((*of.a.shape[:-2], n, m) if way.exchanged else (*of.a.shape[:-2], m, n), of.dtype)
+    return sums.swapaxes(-1, -2) if way.exchanged else sums
 
 
 def _entry(on: Host, x: Matrix, exchanged: bool) -> tuple[int, int, int, int]:
@@ -221,6 +237,17 @@ def way_of(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilo
     states = semirings.state(of.semiring) > 0           # which only panels' loops keep
     aside = kind != sums or of.beside or lowering.aside(epilogue.text)
     whole = any(of.prologues) or (lowering.converting_pays(m, n, k, of.a.dtype == of.b.dtype) and sums != "i64")
+    wide = 4 * target.lanes(of.dtype.itemsize)
+    if k and not of.b_packed and read_once(*of.prologues, m, n, sums):
+        direct = bare and kind == sums
+        alone = product._replace(out=sums, epilogue="", beside=False)
+        if not direct:
+            alone = alone._replace(strides=product.strides._replace(rsc=n, csc=1))
+        planned = _planned(of, alone, target)
+        if planned.plan.algorithm in ("stream", "dots"):
+            recipe = engine.ready(planned, make=make, host=on, prepare=of.prepare)
+            finish = finish_of(epilogue, results, operands, sums, kind if aside else "", by_columns, m, n)
+            return Way(finish, by_columns, jobs.TALL, wide, recipe, planned.plan.swap, not direct)
     if k and (whole or not aside or of.b_packed or states):
         prepare = of.prepare
         if by_columns and not of.b_packed:
@@ -235,10 +262,8 @@ def way_of(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilo
                                   finish=None if bare else finish, prepare=prepare)
             tall, wide = (recipe.plan.nr, recipe.plan.mr) if shape.tiles else (recipe.plan.mr, recipe.plan.nr)
             return Way(finish, exchanged, tall, wide, recipe, swapped)
-    exchanged = by_columns
-    wide = 4 * target.lanes(of.dtype.itemsize)
-    finish = finish_of(epilogue, results, operands, sums, kind if aside else "", exchanged, m, n)
-    return Way(finish, exchanged, jobs.TALL, wide)
+    finish = finish_of(epilogue, results, operands, sums, kind if aside else "", by_columns, m, n)
+    return Way(finish, by_columns, jobs.TALL, wide)
 
 
 def _planned(of: Sums, product: Product, target: CpuTarget) -> Planned:
@@ -317,9 +342,7 @@ def _by_passes(of: Sums, main: Matrix | None, way: Way, operands: int, on: Host,
     m, n, _ = of.sizes
     in_c = (main is not None and not of.beside and main.dtype == of.dtype and main.shape == (*of.a.shape[:-2], m, n)
             and main.strides[-1 - way.exchanged] == main.itemsize)
-    sums = main if in_c and main is not None else np.empty((*of.a.shape[:-2], m, n), of.dtype)
-    if way.exchanged and not in_c:
-        sums = np.empty((*of.a.shape[:-2], n, m), of.dtype).swapaxes(-1, -2)
+    sums = main if in_c and main is not None else _beside_c(of, way)
     how: dict[str, Any] = {"threads": of.threads, "plan": of.plan, "target": of.target, "semiring": of.semiring}
     if of.b_packed is not None:
         packed.gemm(of.a, of.b, sums, packed=of.b_packed, threads=of.threads)

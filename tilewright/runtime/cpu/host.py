@@ -146,12 +146,14 @@ class Host:
         return self.address("scattered:emit_pack_scattered", target, shape.dtype, width, by.kind, by.pieces, source)
 
     def driver(self, target: CpuTarget, algorithm: str, dtype: str, mr: int, nr: int, *sources: str,
-               prepacked: str = "", fields: int = 0, prologues: str = "") -> int:
+               prepacked: str = "", fields: int = 0, prologues: str = "",
+               prepare: jobs.Prepare | None = None) -> int:
         """Of the loops around the kernels; `sources` are the formats of A and B, if packing converts any; prepacked:
         which of them was packed before; fields: of a state that is kept (plans/semirings.py); prologues: which of them
-        have one."""
+        have one; prepare: that of the operand that is read once, whose format `sources` is then."""
         if algorithm in ("dots", "stream"):
-            return self.address(f"skinny:emit_{algorithm}", target, dtype, mr, nr)
+            return self.address(f"skinny:emit_{algorithm}", target, dtype, mr, nr,
+                                *((*sources, tuple(prepare)) if prepare else ()))
         vectors = nr // target.lanes(itemsize(dtype))
         if algorithm == "packed":
             more: tuple[Any, ...] = (prepacked,) * bool(prepacked)

@@ -103,9 +103,15 @@ class Recipe:
         self.conj, self.prepacked, self.tables, self.finish = conj, prepacked, tables or Tables(), finish
         self.prepare = dict(zip("ab", prepare))
         prepared = "".join(role for role, x in self.prepare.items() if x)
-        sources = (shape.source_a, shape.source_b) if shape.source_a or shape.source_b or prepacked else ()
+        sources: tuple[str, ...] = ()
+        if shape.source_a or shape.source_b or prepacked:
+            sources = shape.source_a, shape.source_b
+        once = {"stream": "b", "dots": "a"}.get(plan.algorithm, "") if prepared else ""     # with a prologue
+        if once:
+            sources = (getattr(shape, f"source_{once}"),)
         self.function = host.driver(target, plan.algorithm, shape.dtype, plan.mr, plan.nr, *sources,
-                                    prepacked=prepacked, fields=semirings.state(shape.semiring), prologues=prepared)
+                                    prepacked=prepacked, fields=semirings.state(shape.semiring), prologues=prepared,
+                                    prepare=self.prepare.get(once))
         self.added_in = shape.sums
         self.space = self.sums = 0
         # bytes of barriers with counters, which start at 0
