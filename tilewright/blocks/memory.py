@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,9 @@ class Access:
         return self.p.blocked(self.shape if shape is None else shape, self.T, self.contiguous, self.side_by_side())
 
     def address(self, layout: Layout, r: int, lane: int = 0) -> Value:
-        return self.base + self.offset.at(self.p, layout, r, lane)
+        # The shared part first: the rest is the same in all rounds of a loop
+        shared = self.p.kept((self.base.id, self.offset), self.base.__add__, self.offset.scalar)
+        return shared + replace(self.offset, scalar=0).at(self.p, layout, r, lane)
 
     def length(self, layout: Layout) -> int:
         """Registers that one access moves in this layout."""
