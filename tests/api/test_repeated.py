@@ -74,12 +74,16 @@ def test_what_a_record_may_not_be_used_for():
     x, y = rng.integers(-3, 4, (2, 4, 5, 6)).astype(np.float32)
     forms = "abc,abd->dc"
     y = np.ascontiguousarray(y)
-    assert np.array_equal(tw.einsum(forms, x, x), exact(forms, x, x))
-    assert np.array_equal(tw.einsum(forms, x, y), exact(forms, x, y))      # of one array nothing is recorded
+    for each in (forms, "abc,abd->cd"):                                     # of one array nothing is recorded
+        for arrays in ((x, x), (x, y)):
+            assert np.array_equal(tw.einsum(each, *arrays), exact(each, *arrays))
     out = np.empty((6, 6), np.float32)
     for _ in range(2):
         assert np.array_equal(tw.einsum(forms, x, y, out=out), exact(forms, x, y))
     inside = x.reshape(-1)[6:42].reshape(6, 6)                              # overlaps
+    options = None, "K", None
+    for where, used in ((inside, False), (out, True)):
+        assert (repeated.product(*repeated.key_of((forms, x, y), where, options), where) is not None) == used
     expected = exact(forms, x, y)
     assert np.array_equal(tw.einsum(forms, x, y, out=inside), expected)
     out.flags.writeable = False
