@@ -92,9 +92,9 @@ DEEP = "(a - b)^2, sum", "a + b, min", "popcount(a ^ b), sum"      # which are a
 # ---- check
 
 ARITHMETIC = {
-    "squares": (lambda x, y: (x - y)**2, "sum"), "sizes": (lambda x, y: abs(x - y), "max"),
+    "squares": (lambda x, y: (x - y)**2, "sum"), "sizes": (lambda x, y: abs(x - 20*y), "min"),
     "paths": (lambda x, y: x + y + 40, "min"), "times": (lambda x, y: x * y, "max"),
-    "uneven": (lambda x, y: x - 2*y - 60, "max"), "some": (lambda x, y: (x > 2) & (y > 2), "any"),
+    "uneven": (lambda x, y: x - 9*y, "max"), "some": (lambda x, y: (x > 6) & (y > 6), "any"),
     "never 0": (lambda x, y: (x - y)**2 + 1, "sum"), "product": (lambda x, y: x * y, "sum"),
     "nearest": (lambda x, y: (x - y)**2, "argmin"), "largest": (lambda x, y: x * y, "argmax"),
     "long": (lambda x, y: tw.where(x < y, (x - y) * (x + 3) * (y - 2) * (x * y - 5) + x * x, y), "sum"),
@@ -105,11 +105,12 @@ SIZES, DEPTHS = (1, 2, 7, 31, 64, 97, 128, 129, 257, 300, 1000), (1, 2, 5, 8, 9,
 
 
 def view(pick: random.Random, dtype: Any, *shape: int) -> Any:
-    """A matrix or a stack of small integers inside of a larger one, by rows or by columns."""
+    """A matrix or a stack of small integers inside of a larger one, by rows or by columns. They are positive: the terms
+    of 0 and 0 would be seen."""
     *lead, rows, cols = shape
     gap, before, turned = pick.choice((0, 0, 1, 4)), pick.choice((0, 0, 1, 4)), pick.random() < 0.5
     rows, cols = (cols, rows) if turned else (rows, cols)
-    x = torch.randint(-5, 6, (*lead, rows, cols + gap + before), device="cuda").to(dtype)[..., before:before + cols]
+    x = torch.randint(2, 8, (*lead, rows, cols + gap + before), device="cuda").to(dtype)[..., before:before + cols]
     return x.transpose(-1, -2) if turned else x
 
 

@@ -18,10 +18,11 @@ from tilewright.plans import semirings
 
 ARITHMETIC = {
     "squares": (lambda x, y: (x - y)**2, "sum"),
-    "sizes": (lambda x, y: abs(x - y), "max"),          # of 0 and 0: 0, which would be the largest of none
-    "paths": (lambda x, y: x + y + 40, "min"),          # above 0
-    "uneven": (lambda x, y: x - 2*y - 60, "max"),       # below 0, and not the same of exchanged factors
-    "some": (lambda x, y: (x > 2) & (y > 2), "any"),
+    # of positive numbers: the term of 0 and 0 would be the result
+    "sizes": (lambda x, y: abs(x - 20*y), "min"),
+    "paths": (lambda x, y: x + y + 40, "min"),
+    "uneven": (lambda x, y: x - 9*y, "max"),            # and not the same of exchanged factors
+    "some": (lambda x, y: (x > 4) & (y > 4), "any"),
     "never 0": (lambda x, y: (x - y)**2 + 1, "sum"),    # no padding is neutral
     "long": (lambda x, y: tw.where(x < y, (x - y)*(x + 3)*(y - 2)*(x*y - 5) + x*x, y), "sum"),      # steps in a loop
 }
@@ -51,7 +52,7 @@ def test_kernels(name):
             ("i32", (67, 33, 17), "nt", "sm_86", f"{REGISTERS} vector=1 tail", 1),
             ("f64", (1, 7, 9), "nn", "sm_90a", None, 1), ("i64", (9, 2, 1), "nn", "sm_80", None, 1)]:
         dtype = FORMATS[format].dtype
-        a, b = (numbers(dtype, *(batch,) * (batch > 1), *shape, seed=seed) for seed, shape in enumerate(
+        a, b = (7 + numbers(dtype, *(batch,) * (batch > 1), *shape, seed=seed) for seed, shape in enumerate(
             (sizes[::2], sizes[:0:-1])))
         semiring = made(name, dtype)
         problem = tw.Gemm(*sizes, format, layout=layout, batch=batch, semiring=semiring)
@@ -78,7 +79,8 @@ def test_neutral_factors():
                                ("never 0", None, None)):
         assert neutral(made(name, "f4").text, f32) == floats
         assert neutral(made(name, "i4").text, i32) == ints
-    assert np.isnan(neutral(made("sizes", "f4").text, f32)[1])          # which max leaves out
+    largest = tw.semiring(lambda x, y: abs(x - y), "max").text
+    assert np.isnan(neutral(largest, f32)[1])           # which max leaves out
     assert neutral(tw.semiring(lambda x, y: tw.exp(-(x - y)**2)).text, f32) == (0, np.inf)
     last = tw.Reduction((0.0,), lambda s, t, p: (t,), lambda x, y: y)
     assert neutral(tw.semiring(lambda x, y: x*y, last).text, f32) is None
@@ -151,7 +153,7 @@ def same_as_on_a_cpu(on, f, a, b, **options):
     np.testing.assert_array_equal(found.host, wanted)
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8", "f2", "i1", "i4", "i8", "?"])
+@pytest.mark.parametrize("dtype", ["f8", "f2", "i1", "i8", "?"])
 def test_contract_takes_arrays_of_all_formats(on, dtype):
     f, reduce = ARITHMETIC["some" if dtype in "f2 i8" else "uneven"]
     same_as_on_a_cpu(on, f, numbers(dtype, 13, 22), numbers(dtype, 22, 9, seed=1), reduce=reduce)
@@ -166,7 +168,7 @@ def test_contract_takes_views_batches_vectors_and_any_out(on):
     same_as_on_a_cpu(on, f, a[0, 0], b, reduce=reduce, out_dtype="f16")
     same_as_on_a_cpu(on, f, a[..., :0], b[:0])
     same_as_on_a_cpu(on, *ARITHMETIC["some"][:1], a[..., :0], b[:0], reduce="any")
-    same_as_on_a_cpu(on, f, a, b, reduce=reduce, epilogue=lambda acc: (acc > -66) & (acc < -60))
+    same_as_on_a_cpu(on, f, a, b, reduce=reduce, epilogue=lambda acc: (acc > 40) & (acc < 48))
     wanted = tw.contract(f, a[0, 0], b, reduce=reduce)
     for out in (np.zeros((7, 5), np.float32).T, np.zeros((5, 7)), np.zeros((5, 14), np.float16)[:, ::2]):
         there = on.array(out)
@@ -184,9 +186,8 @@ def test_contract_by_states(on):
     moments = tw.Reduction((0.0, 0.0), lambda s, t, p: (s[0] + t, s[1] + t*p), lambda x, y: (x[0] + y[0], x[1] + y[1]),
                            lambda s: (s[0] + s[1], s[1]))
     for reduce, x, y, options in (
-            ("argmin", a, b, {}), ("argmax", a[0, 0], b, {}), ("argmin", a[0, 0], b[:, 0], {}),
-            ("argmin", a.astype("f8"), b, {}), ("argmax", a[0].astype("i4"), b.astype("i2"), {}),
-            ("argmax", a[0], b, {"epilogue": lambda at: at*2 + 1})):
+            ("argmin", a, b, {}), ("argmin", a[0, 0], b[:, 0], {}), ("argmin", a.astype("f8"), b, {}),
+            ("argmax", a[0].astype("i4"), b.astype("i2"), {}), ("argmax", a[0], b, {"epilogue": lambda at: at*2 + 1})):
         same_as_on_a_cpu(on, lambda x, y: (x - y)*(x - 2), x, y, reduce=reduce, **options)
     for reduce in ("min_argmin", moments):
         found = tw.contract(lambda x, y: x*y, on.array(a), on.array(b), reduce=reduce)
