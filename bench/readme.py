@@ -261,6 +261,23 @@ def gpu_epilogues(report: Report, options: dict[str, str]) -> str:
                      "x torch.compile"], rows, left=["function"])
 
 
+def gpu_semirings(report: Report, options: dict[str, str]) -> str:
+    """Contractions by bench/semirings.py: times, rates of our own f32 product and of what the instructions allow, and
+    the time of torch's functions in that of ours."""
+    if options:
+        raise FigureError(f"it has no options, not {', '.join(options)}")
+    rows = []
+    for each in report.extra["semirings"]:
+        ours, others = each["seconds"]["tilewright"], {**each["seconds"]}
+        del others["tilewright"]
+        product, median = spread(ratios(others.pop("matmul"), ours)).median, spread(ours).median
+        peers = ", ".join(f"{spread(ratios(x, ours)).median:.2f} ({name})" for name, x in others.items())
+        rows.append([each["case"].replace("|", "\\|"), f"{each['m']} x {each['n']} x {each['k']}",
+                     f"{median * 1e6:,.0f}", f"{product:.2f}", f"{each['bound'] / median:.2f}", peers])
+    left = "f(a, b), reduction", "x torch"
+    return markdown([left[0], "m x n x k", "us", "x product", "of the bound", left[1]], rows, left)
+
+
 def formats(report: Report, options: dict[str, str]) -> str:
     """Every number format at one size and thread count: threads=, n= and isa= choose them."""
     for key in options:
@@ -305,7 +322,8 @@ def _records(kind: str, report: Report, options: dict[str, str]) -> str:
 
 _KINDS = (rates, summary, peers, machine, startup, tiles, counts, step, tflops, formats, elementwise, epilogues,
           contract)
-_GPU_KINDS = (gpu_rates, gpu_power, gpu_summary, gpu_machine, gpu_costs, programs, gpu_epilogues)
+_GPU_KINDS = (gpu_rates, gpu_power, gpu_summary, gpu_machine, gpu_costs, programs, gpu_epilogues,
+              gpu_semirings)
 FIGURES: dict[str, Callable[[Report, dict[str, str]], str]] = {f.__name__: f for f in _KINDS + _GPU_KINDS}
 
 
