@@ -85,7 +85,7 @@ def test_layouts(layouts, name):
         return {"n": x, "t": np.asfortranarray(x), "s": strided[::2, ::3][::-1, ::-1]}[letter]
     a, b = laid(random(m, k).astype(dtype), layouts[0]), laid(int8(k, n), layouts[1])
     for other in layouts[1], "ns"[layouts[1] != "s"]:
-        operands = {"row": random(k)[::-1], "col": random(2*m, 1)[::2], "s": laid(random(12, n), other),
+        operands = {"row": random(k)[::-1], "col": random(2*m, 1)[::2], "s": laid(random(4, n), other),
                     "z": laid(random(k, n).astype(np.float16), other), "full": laid(random(m, k), other)}
         check(a, b, lambda a, row, col, full: activated(a, row, col)*full, dequantised, operands, dtype,
               1e-3 if name == "bf16" else 3e-6)      # an f32 within an ulp may become the other neighbour
@@ -213,19 +213,18 @@ def test_what_is_refused():
 def test_compiled_and_simulated(target):
     """Every access within its array, and numbers of bf16 multiplied in words and in tiles where the chip has them."""
     m, n, k = (65, 66, 81) if target == "sapphirerapids" else (15, 34, 21)
-    of_b = tw.prologue(dequantised, "i8", "bf16", s="f32 full/16", z="i8 row")
+    of_b = tw.prologue(lambda b, s, z: (b - z)*s + 0.5, "i8", "bf16", s="f32 full/16", z="i8 row")     # of 0 not 0
     of_a = tw.prologue(lambda a, t: tw.silu(a) + t, "bf16", "bf16", t="column")
     a, b, s, z, t = random(m, k).astype(BF16), int8(k, n), random(-(-k // 16), n), int8(n), random(m, 1)
     x = reference(a, lambda a, t: tw.silu(a) + t, {"t": t}, -1, BF16)
-    y = ((b.astype(float) - z)*np.repeat(s, 16, 0)[:k]).astype(np.float32).astype(BF16).astype(float)
-    for layout in "nn", "tt":
+    y = ((b.astype(float) - z)*np.repeat(s, 16, 0)[:k] + 0.5).astype(np.float32).astype(BF16).astype(float)
+    for layout in "nt", "tn":                   # both operands along k, where steps are left over, and both across
         problem = tw.Gemm(m, n, k, "bf16", "i8", layout=layout, prologue_a=of_a, prologue_b=str(of_b))
         kernel = tw.compile(problem, target)
         assert (kernel.shape.dtype, problem.sums, problem.out) == (
             {"x86-avx2": "f32", "x86-avx512": "bf16x2"}.get(target, "amx_bf16"), "f32", "f32")
-        order = "C" if layout == "nn" else "F"
-        report = kernel.simulate(np.asarray(a, order=order), np.asarray(b, order=order),
-                                 operands={"s": s, "z": z, "t": t})
+        left, right = (np.asarray(x, order="C" if letter == "n" else "F") for x, letter in zip((a, b), layout))
+        report = kernel.simulate(left, right, operands={"s": s, "z": z, "t": t})
         assert np.abs(report.result - x @ y).max() <= 3e-6 * (np.abs(x) @ np.abs(y)).max()
     assert "packing reads i8 and rounds to bf16" in str(tw.explain(problem, target))
     assert f"gemm_bf16-i8-f32_nn_{m}x{n}x{k}_prologue_b_" in tw.Gemm(m, n, k, "bf16", "i8", prologue_b=of_b).key()
