@@ -78,10 +78,13 @@ def test_what_differs_is_another_call(long_ways):
         ("unaligned", {"a": np.frombuffer(b"0" + a.tobytes(), np.uint8)[1:].view("f4").reshape(a.shape)}),
         ("a list", {"b": b.tolist()}), ("alpha", {"alpha": 1.0}), ("threads", {"threads": 3}),
         ("out_dtype", {"out_dtype": "f32"}), ("a column", {"operands": {"bias": bias, "res": res[:, :1]}}),
+        ("integers", {"operands": {"bias": np.arange(40, dtype="i4"), "res": res}}),
     ]:
         found = call(**options)
         assert long_ways, how
-        if how != "a column":
+        if how == "integers":
+            np.testing.assert_allclose(found, activated(a.astype(float) @ b, np.arange(40), res), rtol=1e-4, atol=1e-4)
+        elif how != "a column":
             np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-5, err_msg=how)
     for wrong in {"threads": 2.0}, {"threads": 0}, {"a": a[:, 1:]}, {"operands": {"bias": bias}}, {"out": c[1:]}:
         call(threads=2)

@@ -147,10 +147,14 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
                                  panels.c(i, j))
                 tile = SimpleNamespace(a_block=a, ir=ir, q0=q0, h=h, b_panel=b_panel, cols=cols, vectors=vectors,
                                        place=place, ld=ld_place)
+                finished = panels.finished(i, j, h, cols, ir, s.jc + jr)
+                with k.when(g.aside == 2), k.loop(finished[2]) as r:        # micro-kernels ask for where they store
+                    first = g.c.view(g.ldc, 1).at(finished[0] + r, finished[1])
+                    for line in range(0, NR, 64 // panels.C.bytes):
+                        k.prefetch(first + line, locality=2)
                 panels.multiply(s, tile, coming)
                 with k.when(s.finishes):
-                    k.call(g.finish, place, ld_place, g.c, ldc, *panels.finished(i, j, h, cols, ir, s.jc + jr),
-                           g.alpha, g.index, g.operands)
+                    k.call(g.finish, place, ld_place, g.c, ldc, *finished, g.alpha, g.index, g.operands)
 
     def dealt(s: SimpleNamespace) -> None:
         """Each thread has its own rows and its own panels of B, which it packs just before it first needs them."""

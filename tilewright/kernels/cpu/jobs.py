@@ -18,7 +18,7 @@ PACKED = (
     "barriers",                 # zeroed; one for each block of B, then one for each block of A
     "finish",                   # what becomes of finished sums (finish.py), or 0; beta is 0 then
     "aside",                    # 1: sums are not added up in C, which has another format or shape, but in
-    "sums",                     # these tiles, with several blocks of k
+    "sums",                     # these tiles, with several blocks of k; 2: C has their format, and there is one block
     "operands",                 # of the epilogue: OPERAND for each, in the order in which `finish` was recorded
     "index",                    # of the product in a batch
     "a_lines", "a_steps",       # of a scattered operand the tables that take the places of its strides (scattered.py),

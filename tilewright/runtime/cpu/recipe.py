@@ -175,7 +175,7 @@ class Recipe:
                 "ldc": st.csc if shape.tiles else st.rsc, "mc_panels": cut.mc_panels, "kc": cut.kc,
                 "nc_panels": cut.nc_panels, "jc_ways": plan.jc_ways, "ic_ways": plan.ic_ways, "jr_ways": plan.jr_ways,
                 "pack_a": pack_a, "pack_b": pack_b, "table": kernels.address, "depth": shape.depth,
-                "finish": self._finish(), "aside": int(bool(shape.out or self.tables.c)), **self._addresses()}
+                "finish": self._finish(), "aside": self._aside(cut), **self._addresses()}
 
     def _packing(self, role: str) -> int:
         by: Scattered | None = getattr(self.tables, role)
@@ -194,6 +194,14 @@ class Recipe:
             return 0
         return self.host.address("finish:emit_finish", self.target, self.added_in, self.plan.nr, self.shape.out,
                                  *(self.finish or ()))
+
+    def _aside(self, cut: Blocks) -> int:
+        """Where sums are (jobs.PACKED). With one block of k those of an epilogue are never in C: a tile that is stored
+        there, read and stored again is evicted between, where its rows are a power of two apart."""
+        if self.shape.out or self.tables.c:
+            return 1
+        own = self.finish is not None and not (self.shape.semiring or self.shape.tiles) and cut.kc >= self.shape.k
+        return 2 if own else 0
 
     def _addresses(self) -> dict[str, int]:
         """Of the tables, in the job."""
