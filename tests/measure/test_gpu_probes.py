@@ -78,8 +78,8 @@ def test_predictions_follow_what_was_measured(monkeypatch, tmp_path):
         shape = gpu.multiplied_shape(tw.Gemm(4096, 4096, 4096, *formats), H200)
         plan = gpu.choose(shape, H200)
         slower = after.cost(shape, plan, H200).seconds / before.cost(shape, plan, H200).seconds
-        kind = plan.algorithm if plan.algorithm in ("mma", "wgmma") else "mma f64" if formats == ("f64",) else "f32"
-        assert slower == pytest.approx(2 * gpu_probes.REACHED[kind.replace(" f64", "")], rel=0.1), plan
+        kind = {"f64": "mma f64", "bf16": "wgmma bf16"}.get(formats[0], "f32")
+        assert slower == pytest.approx(2 * gpu_probes.REACHED[kind], rel=0.1), plan
     shape = gpu.multiplied_shape(tw.Gemm(1, 8192, 8192, "bf16", "bf16", "bf16"), H200)
     plan = gpu.choose(shape, H200)
     slower = after.cost(shape, plan, H200).seconds / before.cost(shape, plan, H200).seconds

@@ -52,6 +52,8 @@ ROOM = 0.75                 # of L2, for a block of A and two panels of B; what 
 RUN = 16e-9                 # seconds to reach a row of a tile of C that nothing has asked for in time
 OVERLAP = 0.2               # of the shorter of arithmetic and traffic that is not hidden behind the other, in place
 EVICTED = 0.1               # of the time of loads that L2 answers because L1 has lost the line: behind much arithmetic
+PANELS = 3                  # of B, as large as which L1 has to be for one that is brought, or packed, to stay: few rows on
+#                             a Xeon took 1.3 to 1.9 of the time with panels of 25 KB (bench/results/regret_xeon.jsonl)
 PAGE = 4096                 # bytes
 PAGES = 0.1                 # of arithmetic's time that is lost where every row of B begins another page
 # Measured on a Zen 5 by the regret of 14 shapes of i8 and bf16, as are the next two.
@@ -156,7 +158,7 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
         m_blocks = ceil(row_panels * plan.mr / plan.mc)
         rows = min(m / plan.ic_ways + plan.mc / PARTS, m)
     n_blocks = plan.jc_ways * ceil(ceil(col_panels / plan.jc_ways) * plan.nr / plan.nc)
-    vectors = m * ceil(n / lanes) * k
+    vectors = m * col_panels * plan.nr // lanes * k                         # a tile's columns are computed whole
     tiles = row_panels * col_panels * k_blocks
 
     a, b, c = m*k*s, k*n*s, m*n*s
@@ -194,6 +196,7 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
         ("multiply-adds and calls of micro-kernels", work),
         ("transposing in packing", _transposing(transposed // s, shape, target, ceilings) / threads),
         ("loads of C that arrive too late", late),
+        ("panels of B that leave L1", 2 * _lost(kc * plan.nr * s, target) * b / threads / ceilings.l2),
         ("traffic beyond L2 that prefetching does not hide", waiting - HIDDEN * min(waiting, work)),
         ("memory, which many threads share", far / CHANNELS if threads > CHANNELS else 0.0),
         ("a block of A that exceeds L2",
@@ -286,9 +289,16 @@ def _in_place(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings
     if target.l2 < c <= target.l3 and _crowds(plan.mr, n*s, target):
         crowded += total([c_passes])
     reloading = crowded / threads / ceilings.l2 * (EVICTED if k > SHORT else 1.0)
+    left = _lost(kc * plan.nr * s, target) * b / threads / ceilings.l2 if k_blocks > 1 or row_panels == 1 else 0.0
     return _cost(vectors, traffic, (*_overlapping(work, waiting, OVERLAP), ("another page of B for each row", strided),
-                                   ("rows that share a set of L1", reloading),
+                                   ("rows that share a set of L1", reloading), ("panels of B that leave L1", left),
                                    ("waking threads", 1e-6*(threads > 1))))
+
+
+def _lost(panel: int, target: CpuTarget) -> float:
+    """The part of a panel of B that L1 has lost again before it is multiplied: beside it there are the next one, which
+    is on its way, and A and C."""
+    return max(0.0, 1 - target.l1d / (PANELS * panel))
 
 
 def _crowds(rows: int, pitch: int, target: CpuTarget) -> bool:
@@ -316,6 +326,8 @@ def _read_once(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceiling
     work = (vectors + extra) / plan.threads / ceilings.vectors
     fits = sum(sizes) <= target.l3 // 2
     waiting = total(once) / (ceilings.l3 if fits else ceilings.memory) / plan.threads
+    if plan.jc_ways > 1:                                    # a thread's part of a row ends where another one's begins
+        waiting += RUN * ceil(k / plan.nr)
     return _cost(vectors, {**near, "L3": once, "memory": once},
                  (*_overlapping(work, waiting, 0), ("waking threads", 1e-6*(plan.threads > 1))))
 

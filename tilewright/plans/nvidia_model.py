@@ -23,14 +23,16 @@ PART = 0.008            # of a tile's time that another part of it costs: writin
 # 2026-11-21 (bench/h200.py). Loads of fragments and register conflicts take the rest.
 ISSUE = {(8, 16): 0.83, (16, 8): 0.82, (12, 8): 0.74, (8, 8): 0.83, (8, 4): 0.57, (4, 8): 0.57, (4, 4): 0.43,
          (4, 2): 0.5}                                           # of 257 x 257 x 257 alone
-ISSUE_ASYNC = {(8, 8): 0.74, (8, 4): 0.62}                      # where asynchronous copies make a difference
+ISSUE_ASYNC = {(8, 8): 0.74, (8, 4): 0.62, (4, 4): 0.55}        # where asynchronous copies make a difference
 FEW_WARPS = {"async": 0.70, "registers": 0.55}  # of it, the fewer there are, down to nothing: they wait for loads
-AS_STORED = 0.95        # of it, where vectors along k are read from shared memory
+AS_STORED = 0.82        # of it, where vectors along k are read from shared memory
 SLICE, LEAST_STEPS = 2e-7, 8                    # seconds to add up sums of another slice; steps of k between barriers
 MOST_WARPS = {"async": 1.08, "registers": 1.04}         # what more than 8 warps gain at most
 COPY = 4                # slots for multiply-adds that a copy takes
 TRANSPOSED = 7          # and one of an element that is stored alone, since its operand is transposed
-TRANSPOSED_ASYNC = 8, 12        # a whole copy of 4 bytes if it is asynchronous: where all others are, and where not
+SINGLE = 16             # a whole copy of 4 bytes if it is asynchronous: four clocks of the multiprocessor for a warp
+TRANSPOSED_ASYNC = 12   # the same where others have 16 bytes. Both, and the next, by bench/results/regret_h200.jsonl
+ARRIVING, STARTED = 800, 20     # clocks until a tile of k has come, and for each copy of it that a thread starts
 ALONE = 0.92            # of the rate where single elements pass through registers, and no second CTA works meanwhile
 # Of the peak of matrix instructions, f64, by the tile of a warp; other tiles are not measured (an H100, 2026-11-22).
 MATRIX = {(32, 64): 0.97, (64, 32): 0.93, (32, 32): 0.90, (48, 48): 0.83, (48, 32): 0.95, (16, 16): 0.95,
@@ -162,8 +164,12 @@ def _product(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
             rounds = full + 1
         rounds /= plan.split_k
     work = rounds * resident * alone / target.clock
+    turns = rounds if plan.tail else ceil(tiles*plan.split_k / slots) / plan.split_k
+    if plan.algorithm == "simt":
+        started = (plan.cta_m + plan.cta_n) * plan.cta_k / plan.threads / plan.vector
+        arrival = (ARRIVING + STARTED*started) / target.clock
+        work = max(work, turns * ceil(k / plan.cta_k) * arrival / max(plan.stages - 1, 1))
     if plan.algorithm == "dmma":
-        turns = rounds if plan.tail else ceil(tiles*plan.split_k / slots) / plan.split_k
         work = max(work, turns * k / plan.cta_k * DMMA_ARRIVAL / (plan.stages - 1))
         if plan.tail and tiles < slots:                         # all tiles are divided
             work *= ALL_DIVIDED
@@ -278,9 +284,9 @@ def _matrix_rate(shape: GpuShape, p: NvidiaPlan, target: GpuTarget, resident: in
     steps = p.cta_k * bits_of(shape.a) // 8 // STEP
     read = (p.warp_m*shape.bits[0] + p.warp_n*shape.bits[1]) * p.cta_k // 8 * warps
     through, written = brought // WIDEST, brought / SHARED_CLOCK        # copies of a tile; clocks of shared memory
-    if p.copy == "registers":                   # a load and a store each: a clock for a warp, however few its bytes are
+    if p.copy == "registers":                   # a load and a store each: two clocks for a warp, however few its bytes
         through = sum(x // vector for x, vector in zip((p.cta_m, p.cta_n), p.vectors)) * p.cta_k
-        written = max(written, 2*through / LANES)
+        written = max(written, 4*through / LANES)
     issued = through/LANES * COPY / SCHEDULERS
     busy = products, read/SHARED_CLOCK + written, issued
     # clocks of a step of a warp alone
@@ -292,11 +298,13 @@ def _matrix_rate(shape: GpuShape, p: NvidiaPlan, target: GpuTarget, resident: in
 
 def _copies(shape: GpuShape, plan: NvidiaPlan) -> float:
     """Slots that a thread's copies of a tile of A and one of B take."""
-    slots, transposed = 0.0, TRANSPOSED_ASYNC[plan.vector > 1] if plan.copy == "async" else TRANSPOSED
+    slots, transposed, side_by_side = 0.0, float(TRANSPOSED), COPY / plan.vector
+    if plan.copy == "async":
+        transposed, side_by_side = (TRANSPOSED_ASYNC, side_by_side) if plan.vector > 1 else (SINGLE, SINGLE)
     for extent, along_k in ((plan.cta_m, shape.layout[0] == "n"), (plan.cta_n, shape.layout[1] == "t")):
         elements = extent * plan.cta_k / plan.threads
         alone = along_k and not (plan.as_stored and plan.vector > 1)
-        slots += elements * (transposed if alone else COPY / plan.vector)
+        slots += elements * (transposed if alone else side_by_side)
     return slots
 
 
