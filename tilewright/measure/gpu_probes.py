@@ -22,7 +22,7 @@ from tilewright.plans.common import Cost
 from tilewright.targets import AmdTarget, GpuTarget
 
 DEFAULTS = "the data sheet of"
-# Of the rates of the data sheet (targets/nvidia.py), what the probes reach on an H200 (2026-11-23). Matrix instructions,
+# Of the rates of the data sheet (targets/nvidia.py), what the probes reach on an H200, 2026-11-23. Matrix instructions,
 # which multiply the same tiles again and again, stay below its power limit.
 REACHED = {"f32": 0.810, "f64": 0.846, "mma f64": 0.995, "mma bf16": 1.051, "mma f16": 1.051, "mma i8": 1.042,
            "mma u8": 1.042, "mma e4m3fn": 0.753, "mma e5m2": 0.753, "mma tf32": 1.032, "wgmma bf16": 0.999,

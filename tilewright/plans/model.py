@@ -36,6 +36,7 @@ def _cost(vectors: int, traffic: Mapping[str, tuple[Term, ...]], parts: tuple[tu
 
 
 CALL = 60                   # vectors' worth of time that a micro-kernel call costs beside its multiply-adds
+CHAINS = 10                 # sums of a tile that keep multiply-adds of four or five cycles busy, two a cycle
 HIDDEN = 0.75               # of arithmetic's time in which prefetching hides traffic beyond L2, in packed plans
 START, START_EACH = 6e-6, 0.3e-6    # seconds to start and end threads, and for each: 16 vCPUs of a Xeon; MEETING times
 MEETING = 2                         # that where none can go on before all have come
@@ -52,8 +53,8 @@ ROOM = 0.75                 # of L2, for a block of A and two panels of B; what 
 RUN = 16e-9                 # seconds to reach a row of a tile of C that nothing has asked for in time
 OVERLAP = 0.2               # of the shorter of arithmetic and traffic that is not hidden behind the other, in place
 EVICTED = 0.1               # of the time of loads that L2 answers because L1 has lost the line: behind much arithmetic
-PANELS = 3                  # of B, as large as which L1 has to be for one that is brought, or packed, to stay: few rows on
-#                             a Xeon took 1.3 to 1.9 of the time with panels of 25 KB (bench/results/regret_xeon.jsonl)
+PANELS = 3                  # of B, as large as which L1 has to be for one that is brought, or packed, to stay: few rows
+#                             on a Xeon took 1.3 to 1.9 of the time with 25 KB (bench/results/regret_xeon.jsonl)
 PAGE = 4096                 # bytes
 PAGES = 0.1                 # of arithmetic's time that is lost where every row of B begins another page
 # Measured on a Zen 5 by the regret of 14 shapes of i8 and bf16, as are the next two.
@@ -158,7 +159,7 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
         m_blocks = ceil(row_panels * plan.mr / plan.mc)
         rows = min(m / plan.ic_ways + plan.mc / PARTS, m)
     n_blocks = plan.jc_ways * ceil(ceil(col_panels / plan.jc_ways) * plan.nr / plan.nc)
-    vectors = m * col_panels * plan.nr // lanes * k                         # a tile's columns are computed whole
+    vectors = m * ceil(n / lanes) * k
     tiles = row_panels * col_panels * k_blocks
 
     a, b, c = m*k*s, k*n*s, m*n*s
@@ -183,7 +184,9 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
     threads = plan.threads
     slowest = 0.0 if threads <= 2 else TEAM * (1 - 1/plan.jc_ways) if plan.claims else UNEVEN
     busiest = (rows * min(share_n * plan.nr, n)) / (m * n)                  # its share of C
-    work = (vectors * semirings.operations(shape.semiring) + CALL*tiles) * busiest / ceilings.vectors
+    chains = plan.mr * min(ceil(n / lanes), plan.nr // lanes)               # sums that do not wait for each other
+    work = vectors * semirings.operations(shape.semiring) * max(CHAINS / chains, 1.0)
+    work = (work + CALL*tiles) * busiest / ceilings.vectors
     # B's rows are read a tile's width at a time: the shorter these runs are, the less memory gives
     runs = 1 + target.line / (plan.nr*s) if shape.b == "rows" else 1.0
     far = 0.0 if fits else total(traffic["memory"]) / ceilings.memory
