@@ -25,7 +25,7 @@ ISSUE = {(8, 16): 0.83, (16, 8): 0.82, (12, 8): 0.74, (8, 8): 0.83, (8, 4): 0.57
          (4, 2): 0.5}                                           # of 257 x 257 x 257 alone
 ISSUE_ASYNC = {(8, 8): 0.74, (8, 4): 0.62, (4, 4): 0.55}        # where asynchronous copies make a difference
 FEW_WARPS = {"async": 0.70, "registers": 0.55}  # of it, the fewer there are, down to nothing: they wait for loads
-AS_STORED = 0.82        # of it, where vectors along k are read from shared memory
+AS_STORED = 0.95        # of it, where vectors along k are read from shared memory
 SLICE, LEAST_STEPS = 2e-7, 8                    # seconds to add up sums of another slice; steps of k between barriers
 MOST_WARPS = {"async": 1.08, "registers": 1.04}         # what more than 8 warps gain at most
 COPY = 4                # slots for multiply-adds that a copy takes
