@@ -109,6 +109,9 @@ def test_indices(dtype):
     np.testing.assert_array_equal(lowest, terms.min(-1))
     np.testing.assert_array_equal(first, terms.argmin(-1))
     np.testing.assert_array_equal(tw.contract(product, a[0], b, reduce="argmin"), terms[0].argmin(-1))
+    wide = tw.contract(product, a, b, reduce="argmin", out_dtype="i64")
+    assert wide.dtype == np.int64
+    np.testing.assert_array_equal(wide, first)
     out = np.empty((37, 13), np.int64).T
     assert tw.contract(product, np.asfortranarray(a), np.asfortranarray(b), reduce="argmax", out=out) is out
     np.testing.assert_array_equal(out, terms.argmax(-1))

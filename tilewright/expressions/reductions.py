@@ -6,6 +6,7 @@ relative to it. States of different parts of k are combined, in any order.
 """
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,6 +20,7 @@ from tilewright.expressions.tracing import apply, cast, trace
 from tilewright.forks import cached_property
 
 State = tuple[Any, ...]
+TAKES = {"step": "(state, term, p)", "combine": "(x, y), two states", "result": "(state)"}
 USERS = "state "                # the text of a user's reduction begins so
 
 
@@ -171,6 +173,10 @@ def traced(reduction: Reduction, kind: str, text: str = "") -> Fold:
         """`groups`: how many parameters make each of the function's states; the others follow them."""
         def whole(*xs: Any) -> Any:
             states = [xs[sum(groups[:g]):sum(groups[:g + 1])] for g in range(len(groups))]
+            try:
+                inspect.signature(function).bind(*states, *xs[sum(groups):])
+            except TypeError as error:
+                raise TypeError(f"{name} of a reduction must take {TAKES[name]}: {error}") from None
             found = function(*states, *xs[sum(groups):])
             if name == "result":
                 return found

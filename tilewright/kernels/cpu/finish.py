@@ -83,6 +83,7 @@ class _Epilogue:
         whole = {x.FORMAT for x in self.read} & {"i64", "u64", "u32"}
         self.INT = i64 if wide or whole else i32
         types: list[Type] = [x.T for x in (*self.read, *self.written) if x is not None]
+        types += [memory_type(RESULT)] if RESULT else []
         self.V = target.lanes(max(x.bytes for x in (T, self.FLOAT, self.INT, *types)))      # all fit a register
 
     def store(self, tile: Value) -> None:
