@@ -43,7 +43,7 @@ COMBINED = "f32", "f64", "i32", "i64"       # formats in which NVIDIA's kernels 
 FP8 = frozenset(("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"))
 TOGETHER = FP8, frozenset(("i8", "u8"))         # formats of which one instruction multiplies any two that a chip has
 # What kernels/gpu/copy.py converts: formats of arrays in a GPU's memory that results, and operands, may have.
-WRITTEN = frozenset(("f64", "f32", "f16", "bf16", "i8", "i32", "i64", "i16", "u16", "u8")) | FP8
+WRITTEN = frozenset(("f64", "f32", "f16", "bf16", "i8", "i32", "i16", "u16", "u8")) | FP8
 READ = WRITTEN | {"i4", "u4", "i2", "u2", "e2m1", "e2m3", "e3m2", "e8m0"}
 # Parts of k: each has sums of its own in a workspace, and one workgroup adds them all up. Tiles of C in a group are
 # numbers of 32 bits in kernels.
@@ -285,7 +285,7 @@ def taken(target: Any, given: Mapping[str, str], sums: str, in_memory: bool, sca
     blocks = {given["a"], given["b"]} <= BLOCK_FORMATS.keys()        # decoded by passes of the plan
     found = (given["a"], given["b"]) if blocks else pair_for(given["a"], given["b"], sums, target, scales,
                                                                              semiring)
-    if found is None or (in_memory and not _copied(given)):
+    if found is None or (in_memory and not _copied(given, semiring)):
         what = ", ".join(f"{name} = {format}" for name, format in given.items())
         by = f" and scales of {scales}" if scales in SCALE_BLOCKS else ""
         raise TypeError(f"{target.name} has no kernel for {what}, with sums in {sums}{by}; it multiplies "
@@ -296,8 +296,10 @@ def taken(target: Any, given: Mapping[str, str], sums: str, in_memory: bool, sca
     return (*found, result if exact and result in stored else stored[0])
 
 
-def _copied(given: Mapping[str, str]) -> bool:
-    return all(format in (READ | BLOCK_FORMATS.keys() if name in "ab" else WRITTEN) for name, format in given.items())
+def _copied(given: Mapping[str, str], semiring: str) -> bool:
+    """Whether kernels convert all of these; of integers of 64 bits there are semirings alone."""
+    return all(format in (READ | BLOCK_FORMATS.keys() if name in "ab" else WRITTEN) or (semiring and format == "i64")
+               for name, format in given.items())
 
 
 def lower(problem: Gemm, target: Any) -> Gemm:
@@ -306,7 +308,7 @@ def lower(problem: Gemm, target: Any) -> Gemm:
     p = problem
     if p.prologues:                 # passes before the product (runtime/gpu/prologues.py)
         p = Gemm(p.m, p.n, p.k, *p.multiplied, p.out, p.layout, p.batch, epilogue=p.epilogue)
-    if p.blocks or not p.castable or not _copied({"a": p.a, "b": p.b, "result": p.out}):
+    if p.blocks or not p.castable or not _copied({"a": p.a, "b": p.b, "result": p.out}, p.semiring):
         return p
     pair = pair_for(p.a, p.b, p.sums, target, p.scales, p.semiring)
     if pair is None:
