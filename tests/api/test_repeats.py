@@ -69,7 +69,7 @@ def random(dtype: Any, *shape: int) -> np.ndarray:
 BF16 = ml_dtypes.bfloat16
 CALLS: dict[str, tuple[np.ndarray, np.ndarray, dict[str, Any]]] = {
     "f32": (random("f4", 20, 30), random("f4", 30, 25), {}),
-    "f64, packed": (random("f8", 150, 160), random("f8", 170, 160).T, {}),
+    "f64, packed": (random("f8", 300, 320), random("f8", 310, 320).T, {}),
     "f32, transposed": (random("f4", 30, 20), random("f4", 30, 25), {"trans_a": True}),
     "f32, fastest": (random("f4", 20, 30), random("f4", 30, 25), {"algorithm": "fastest"}),
     "one row": (random("f4", 1, 300), random("f4", 300, 310), {}),
