@@ -13,6 +13,7 @@ from tilewright.explanation import launched, measured
 from tilewright.measure import counters, ncu
 from tilewright.measure.gpu_rules import GpuRules
 from tilewright.plans.measured import store
+from tilewright.tuner import on_gpu
 
 
 @pytest.fixture(autouse=True)
@@ -174,6 +175,7 @@ def test_a_launch_is_timed_and_counted(monkeypatch):
     monkeypatch.setattr(GpuRules, "quick", lambda: GpuRules(0.0, 0.0, min_rounds=1, max_rounds=1))
     monkeypatch.setattr(ncu, "find", lambda: "/opt/ncu")
     monkeypatch.setattr(ncu, "BULK", {})
+    monkeypatch.setattr(on_gpu, "Busy", lambda on, driver: None)    # which a simulator would take minutes for
     problem, target = tw.Gemm(2, 3, 4), tw.detect("nvidia")
     found = tw.explain(problem, target, measure=True)
     assert found.time.measured.median > 0
