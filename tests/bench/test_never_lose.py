@@ -177,7 +177,7 @@ def test_committed_results_are_read_shown_and_drawn(path: Path, tmp_path: Path) 
         pytest.skip("not a result of tilewright bench")
     found = results.load(path)
     assert Report.from_json(json.loads(json.dumps(found.to_json()))) == found
-    if found.kind == "tiles" or not found.results and found.kind not in report.TABLES:
+    if found.kind == "tiles" or (not found.results and found.kind not in report.TABLES):
         assert any(found.extra.values())
         return  # which has a table of its own
     console = Console(width=200, record=True, file=io.StringIO())
