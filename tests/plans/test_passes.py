@@ -49,7 +49,8 @@ def test_terms():
 @pytest.mark.parametrize(("target", "plan", "given", "reason"), [
     (H200, f"{MMA} terms=bf16_x6", shape("f16"), "splits operands of f32, and this is f16 by f16"),
     (H200, f"{MMA} terms=bf16_x6", shape(m=1), "terms are for products of matrices, and C is 1x300"),
-    (H200, f"{MMA} terms=bf16_x6 copied=a", shape(), "copied must be none for products of scaled operands, terms or semirings"),
+    (H200, f"{MMA} terms=bf16_x6 copied=a", shape(),
+     "copied must be none for products of scaled operands, terms or semirings"),
     (H200, f"{MMA} copy=registers terms=bf16_x6", shape(), "copy=async"),
     (H200, "simt 64x64x32 warp=32x32 thread=8x4 stages=3 terms=bf16_x6", shape(),
      "needs one of the algorithms mma, wgmma"),
