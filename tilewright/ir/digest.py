@@ -1,12 +1,15 @@
 """A name for what was recorded: equal digests mean equal kernels, in this process and in any other.
 
-It is faster than lowering, and sees what decides the code and its counts: operations, operands, types, arrays, CTAs.
-Python lines do not count.
+It is faster than lowering, and sees what decides the code and its counts: operations with what their spelling depends
+on, operands, types, arrays, CTAs. Python lines do not count.
 """
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from functools import cache, partial
+from types import FunctionType, MethodType
 from typing import Any
 
 from tilewright.ir.ops.core import Operation
@@ -30,7 +33,7 @@ def _texts(x: Any, numbers: dict[Any, int]) -> Any:
     elif isinstance(x, (Register, Function)) and x in numbers:
         yield f"@{numbers[x]}"
     elif isinstance(x, Operation):
-        yield x.name
+        yield _operation(x)
     elif isinstance(x, Line):
         pass
     elif isinstance(x, (list, tuple)):
@@ -50,3 +53,35 @@ def _texts(x: Any, numbers: dict[Any, int]) -> Any:
             yield from _texts(getattr(x, field.name), numbers)
     else:
         yield str(x) if hasattr(x, "scalar") else repr(x)
+
+
+@cache
+def _operation(x: Operation) -> str:
+    """Its name, and how it is spelled: operations of one name may differ in a constant, as a shuffle in its lanes."""
+    return "\0".join([x.name, *_spelling(x.llvm)])
+
+
+def _spelling(x: Any) -> Iterator[str]:
+    """A function and the values in its closure, in words that are the same in every process."""
+    if isinstance(x, FunctionType):
+        code = x.__code__
+        yield f"{x.__module__}.{x.__qualname__}:{code.co_firstlineno} {code.co_names} {code.co_code.hex()}"
+        yield from _spelling([c for c in code.co_consts if isinstance(c, (str, bytes, int, float, tuple))])
+        yield from _spelling([*(cell.cell_contents for cell in x.__closure__ or ()), *(x.__defaults__ or ())])
+    elif isinstance(x, MethodType):
+        yield from _spelling([x.__func__, x.__self__])
+    elif isinstance(x, partial):
+        yield from _spelling([x.func, x.args, x.keywords])
+    elif isinstance(x, (list, tuple)):
+        yield f"[{len(x)}"
+        for each in x:
+            yield from _spelling(each)
+    elif isinstance(x, dict):
+        yield from _spelling([*x.items()])
+    elif isinstance(x, (str, bytes, int, float)) or x is None:
+        yield repr(x)
+    elif is_dataclass(x) and not isinstance(x, type):
+        yield type(x).__qualname__
+        yield from _spelling([getattr(x, field.name) for field in fields(x)])
+    else:
+        yield getattr(x, "__qualname__", type(x).__qualname__)
