@@ -108,10 +108,10 @@ def view(pick: random.Random, dtype: Any, *shape: int) -> Any:
     """A matrix or a stack of small integers inside of a larger one, by rows or by columns. They are positive: the terms
     of 0 and 0 would be seen."""
     *lead, rows, cols = shape
-    gap, before, turned = pick.choice((0, 0, 1, 4)), pick.choice((0, 0, 1, 4)), pick.random() < 0.5
-    rows, cols = (cols, rows) if turned else (rows, cols)
+    gap, before, transposed = pick.choice((0, 0, 1, 4)), pick.choice((0, 0, 1, 4)), pick.random() < 0.5
+    rows, cols = (cols, rows) if transposed else (rows, cols)
     x = torch.randint(2, 8, (*lead, rows, cols + gap + before), device="cuda").to(dtype)[..., before:before + cols]
-    return x.transpose(-1, -2) if turned else x
+    return x.transpose(-1, -2) if transposed else x
 
 
 def check(count: int, seed: int = 7) -> Iterator[str]:

@@ -146,7 +146,7 @@ def test_what_ncu_writes():
 
 
 def test_a_launch_is_timed_and_counted(monkeypatch):
-    """In processes that are this one, on a fake GPU, by an ncu that writes what it is told."""
+    """The child process runs in this one, on a fake GPU; a fake ncu writes a given log."""
     fake = fake_cuda.install(monkeypatch)
     fake.attributes["L2_CACHE_SIZE"] = 1 << 10
     commands = []

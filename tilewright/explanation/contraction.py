@@ -110,7 +110,7 @@ def einsum_path(*operands: Any, out: Any = None, out_dtype: Any = None, optimize
 
 
 class _Notes(api.Work):
-    """In place of work: what would be done, with results that nobody fills in."""
+    """Lists the steps of a contraction instead of computing it; its arrays are never written."""
 
     def __init__(self, between: np.dtype[Any], threads: int) -> None:
         super().__init__(between, threads)

@@ -40,8 +40,8 @@ def made(function: Callable[..., Any], how: tuple[Any, ...], make: Callable[[], 
 
 
 def key(function: Any, how: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """What a function that computes the same has, too; it keeps the code. `how` as in `made`. None: it cannot be told
-    whether the function is the same."""
+    """What a function that computes the same has, too; it keeps the code. `how` as in `made`. None for a function that
+    cannot be compared."""
     if type(function) is not FunctionType:
         return None
     code, space = function.__code__, function.__globals__

@@ -106,9 +106,9 @@ FLOATS = 0.0, np.inf, -np.inf, np.nan, 1.0, -1.0
 
 @lru_cache(maxsize=256)
 def neutral(SEMIRING: str, T: Type) -> tuple[float, float] | None:
-    """Two factors whose term changes no result, preferably 0 and 0; None if none are found, or of a reduction of which
-    it cannot be told. Steps are computed as kernels compute them: a term that changes not even what results begin with
-    changes none."""
+    """Two factors whose term changes no result, preferably 0 and 0; None if none are found, or if the reduction
+    cannot be evaluated. Steps are computed as kernels compute them: a term that does not change the value that results
+    begin with changes none."""
     k = Kernel("step", left=T, right=T)
     arithmetic = Arithmetic.of(k, T, SEMIRING)
     if read(SEMIRING).reduce not in ("sum", "min", "max", "any"):
