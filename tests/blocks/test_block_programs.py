@@ -139,13 +139,13 @@ def test_warpgroups_multiply_from_shared_memory(T, TA, TB, how):
 def test_products_go_on_into_the_next_round(body, waits):
     """Where nothing but the next round's products add to their sums: `adds`. `looks` reads the sums, `keeps` those of
     the round before, `twice` has two products in flight."""
-    k = Program("chain", "sm_90a", num_warps=4, num_stages=4, a_ptr=ptr(f16), b_ptr=ptr(f16), c_ptr=ptr(f32), K=i32)
+    k = Program("chain", "sm_90a", num_warps=8, num_stages=4, a_ptr=ptr(f16), b_ptr=ptr(f16), c_ptr=ptr(f32), K=i32)
     a_ptr, b_ptr, c_ptr, K = k.args
     K = k.multiple_of(K, 32)
-    rows, columns, depth = k.arange(0, 64), k.arange(0, 64), k.arange(0, 32)
+    rows, columns, depth = k.arange(0, 128), k.arange(0, 64), k.arange(0, 32)
     a_ptrs = a_ptr + rows[:, None] * K + depth[None, :]
     b_ptrs = b_ptr + depth[:, None] * 64 + columns[None, :]
-    acc, other = k.zeros((64, 64)), k.zeros((64, 64))
+    acc, other = k.zeros((128, 64)), k.zeros((128, 64))
     for _ in k.range(0, K, 32):
         a, b = k.load(a_ptrs), k.load(b_ptrs)
         if body == "keeps":
@@ -161,8 +161,8 @@ def test_products_go_on_into_the_next_round(body, waits):
         b_ptrs += 32 * 64
     k.store(c_ptr + rows[:, None] * 64 + columns[None, :], acc + other)
     text = assembly(k.function, targets.target("sm_90a"))
-    rng, c = np.random.default_rng(5), np.full((64, 64), np.nan, np.float32)
-    a, b = rng.integers(-4, 5, (64, 224)).astype(np.float16), rng.integers(-4, 5, (224, 64)).astype(np.float16)
+    rng, c = np.random.default_rng(5), np.full((128, 64), np.nan, np.float32)
+    a, b = rng.integers(-4, 5, (128, 224)).astype(np.float16), rng.integers(-4, 5, (224, 64)).astype(np.float16)
     simulator.run(k.function, a, b, c, 224, grid=1)
     sums = np.cumsum([a[:, i:i + 32].astype(int) @ b[i:i + 32] for i in range(0, 224, 32)], axis=0)
     others = {"adds": 0, "looks": sums.sum(0), "keeps": sums[:-1].sum(0), "twice": sums[-1]}
