@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import warnings
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -41,6 +42,7 @@ def own_store(tmp_path, monkeypatch):
     """A file per test; no tables; and recipes that know nothing of them afterwards."""
     monkeypatch.setenv("TILEWRIGHT_TUNE_DB", str(tmp_path / "tuning.sqlite"))
     monkeypatch.setattr(choice, "TABLES", tmp_path / "tables")
+    monkeypatch.setattr(choice, "_tried", {})
     choice._shipped.cache_clear()
     store.warn_once.cache_clear()
     engine.forget()
@@ -186,9 +188,25 @@ def test_plans_are_timed_by_the_call_that_users_would_make(monkeypatch):
         assert by.tried(REFERENCE)[0][0] is tw.matmul       # which this learns from
         assert by.tried(str(OTHER))[0][0] is not tw.matmul
     finally:
-        choice.put_in_use(SHAPE, HERE, None)
-        engine.forget()
+        by.restore()
     assert choice.chosen(SHAPE, HERE)[0] == model
+
+
+@pytest.mark.parametrize("fault", [None, KeyboardInterrupt])
+def test_no_plan_stays_in_use_when_the_child_is_done(monkeypatch, fault):
+    """However it ends: the last turn was that of any contender."""
+    monkeypatch.setattr(on_cpu, "SHORT_S", 10.0)
+
+    def compare(by, job, calls, emit):
+        choice.put_in_use(by.planned.shape, HERE, str(OTHER))
+        if fault:
+            raise fault
+
+    monkeypatch.setattr(on_cpu.OnCpu, "compare", compare)
+    with pytest.raises(fault) if fault else nullcontext():
+        events(child.Job(PROBLEM, HERE, 1, (str(choose(SHAPE, HERE)), str(OTHER)), 0.1))
+    assert choice.plans(HERE) == {}
+    assert choice.chosen(SHAPE, HERE)[0] == choose(SHAPE, HERE)
 
 
 def test_wrong_and_raising_plans_are_out(monkeypatch):

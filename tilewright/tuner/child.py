@@ -67,6 +67,13 @@ def run(job: Any, emit: Emit, clock: measure.Clock = time.perf_counter) -> None:
     in turn, and the best of them for longer."""
     began = clock()
     by = _contenders(job)
+    try:
+        _compare(job, by, emit, clock, began)
+    finally:
+        by.restore()
+
+
+def _compare(job: Any, by: Contenders, emit: Emit, clock: measure.Clock, began: float) -> None:
     trying, heats = by.shares
     calls: dict[str, Sequence[measure.Call]] = {}
     for name in (REFERENCE, *job.plans):
@@ -143,6 +150,9 @@ class Contenders:
     def watch(self) -> Callable[[], bool]:
         """Whether others disturbed what ran since it was asked last."""
         return lambda: False
+
+    def restore(self) -> None:
+        """Undo what `tried` and turns changed in this process: no plan of a contender stays in use."""
 
 
 def _contenders(job: Any) -> Contenders:

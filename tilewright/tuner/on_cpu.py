@@ -72,6 +72,10 @@ class OnCpu(Contenders):
     def watch(self) -> Callable[[], bool]:
         return Watch().disturbed
 
+    def restore(self) -> None:
+        choice.put_in_use(self.planned.shape, self.planned.target, None)
+        engine.forget()
+
 
 class Tried(list[measure.Call]):
     """The call of a plan, which `ready` puts in use; None: of the model's."""
