@@ -48,5 +48,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    # pytest collects garbage once more. Of a worker's whole heap that took longer than the 5 s after which xdist
+    # interrupts a worker that has not ended.
+    gc.freeze()
     if not hasattr(config, "workerinput"):  # the process that began removes what all have used
         shutil.rmtree(CACHE, ignore_errors=True)
