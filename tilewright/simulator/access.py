@@ -373,6 +373,9 @@ class Access:
             why = f"written{at}{self.machine.by(race.other)}, and no k.fence_async() follows for the async proxy"
         elif race.verb == "lent":
             why = f"it is still being read asynchronously by what was started{at}{self.machine.by(race.other)}"
+        elif race.verb == "not waited for":
+            why = (f"a product started{at}{self.machine.by(race.other)} may still be reading it asynchronously: "
+                   "no wait for its group is ordered before")
         elif race.other >= threads:
             why = f"a copy{at}{self.machine.by(race.other - threads - warp)} is in flight"
         else:

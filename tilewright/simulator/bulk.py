@@ -237,7 +237,8 @@ class Bulk:
         """Bytes of shared memory, which are read from now on: the array, the places of pieces, and what they hold."""
         region = self._placed(gang, node, smem, align, swizzle, lane)
         at = swizzled(smem + np.arange(0, bytes, PIECE), swizzle) - region.base
-        proxy.read(gang, node, region, at, [lane], swizzle)
+        history, units = proxy.read(gang, node, region, at, [lane], swizzle)
+        history.lend(gang.threads[[lane]], units, node.line)
         return region, at, proxy.pieces(region.data)[at // PIECE]
 
     def _write(self, gang: Gang, node: Op, lane: int, smem: Region, pieces: Offsets, base: int, elements: Offsets,

@@ -1,7 +1,7 @@
 """Races: what each agent has seen of the others, by vector clocks, and which agent touched each unit of an array last.
 
 An agent is a thread of a CPU team or a warp; the copies that a warp has in flight are an agent of their own, and so are
-all CTAs that ran before those of now. An agent has seen what another did up to some time if barriers or atomics have
+the products of a warpgroup, and all CTAs that ran before those of now. An agent has seen what another did up to some time if barriers or atomics have
 carried the news (FastTrack: Flanagan and Freund, PLDI 2009).
 
 An access must come after the last write to its bytes, and a write after all reads of them too, unless the same thread
@@ -20,6 +20,7 @@ from tilewright.ir.program import Line
 
 Clock = NDArray[np.int32]                   # [4, columns]: up to which times what is known, fenced ...: see Clocks
 Agents = NDArray[np.int64]
+WARPS = 4                                   # of a warpgroup
 IN_FLIGHT = np.int32(2**31 - 1)             # the time of a write that is not over
 Pairs = NDArray[np.int64]
 Times = NDArray[np.int32]
@@ -27,12 +28,13 @@ Times = NDArray[np.int32]
 
 class Clocks:
     """`warp` threads are an agent, `per_cta` agents a CTA. Columns of a clock: the agents; those that ran before, as
-    one; the copies of each agent."""
+    one; the copies of each agent; if there are `products` of warpgroups, those of each: how many groups are over."""
 
-    def __init__(self, agents: int, warp: int, per_cta: int) -> None:
+    def __init__(self, agents: int, warp: int, per_cta: int, products: bool = False) -> None:
         self.agents, self.warp, self.per_cta = agents, warp, per_cta
         self.threads = agents * warp
-        self.columns = 2*agents + 1
+        self.warpgroups = -(-per_cta // WARPS)          # of a CTA, the last of them perhaps of fewer warps
+        self.columns = 2*agents + 1 + (agents // per_cta * self.warpgroups if products else 0)
         self.news = np.zeros((4, agents, self.columns), np.int32)
         # [v, w]: the time up to which v has seen w; up to which v knows that the whole device can see w; up to which an
         # atomic operation has released w's accesses to v, which take effect after v's next fence; up to which v knows
@@ -91,6 +93,11 @@ class Clocks:
         """The columns of these agents' copies."""
         return agents + self.agents + 1
 
+    def products(self, agents: Any) -> Any:
+        """The columns of the products of these agents' warpgroups."""
+        cta, warp = np.divmod(agents, self.per_cta)
+        return 2*self.agents + 1 + cta * self.warpgroups + warp // WARPS
+
     def from_before(self, clock: Clock) -> Clock:
         """The same news, given by those who ran before, who are now one."""
         news = self.none()
@@ -141,6 +148,8 @@ class History:
         self.flights = 0                                        # units that copies are on their way to
         self.lent: Any = None                                   # how many asynchronous reads of each unit go on,
         self.lender: Any = None                                 # the thread that started one of them, and its line
+        self.until: Any = None                                  # the group of each warpgroup's products that reads last
+        self.starter: Any = None                                # here, and a thread that started it, and its line
         self.remote = False                                     # whether other CTAs have written here
         self.lines: list[Line] = []
         self._numbers: dict[Line, int] = {}
@@ -158,7 +167,8 @@ class History:
             self._watch_reads()
         parts = self.unit // unit
         self.fresh = [(units[:, None] * parts + np.arange(parts)).ravel() for units in self.fresh]
-        for name in ("written", "writer", "write_line", "before", "read_before", "read", "reader", "lent", "lender"):
+        for name in ("written", "writer", "write_line", "before", "read_before", "read", "reader", "lent", "lender",
+                     "until", "starter"):
             old = getattr(self, name)
             if old is not None:
                 setattr(self, name, np.repeat(old, parts, axis=-1))
@@ -193,7 +203,7 @@ class History:
     def store(self, agents: Agents, threads: Pairs, units: Pairs, line: Line, remote: bool = False) -> Race | None:
         if self.noted:
             self._watch_reads()
-        race = self._unseen_write(agents, threads, units, remote) or self._still_read(units)
+        race = self._unseen_write(agents, threads, units, remote) or self._still_read(agents, units)
         self.remote |= remote
         race = race or (self._unseen_read if self.noted is None else self._read_before)(agents, threads, units)
         self._write(threads, units, self.clocks.now[agents], line)
@@ -277,12 +287,36 @@ class History:
             later = units[self.read[row, units] < time]
             self.read[row, later], self.reader[row, later] = time, thread
 
-    def _still_read(self, units: Pairs) -> Race | None:
-        if self.lent is None or not some(self.lent[units] > 0):
+    def read_on(self, threads: Pairs, units: Pairs, groups: Pairs, line: Line) -> None:
+        """Products that these threads have started, of these groups, read here until a wait for the group: a write is a
+        race unless its thread has seen that the group is over, by its own wait or another's."""
+        if self.until is None:
+            rows = self.rows // self.clocks.per_cta * self.clocks.warpgroups
+            self.until, self.starter = np.zeros((2, rows, len(self.written)), np.int64)
+        for thread, group in zip(threads.tolist(), groups.tolist()):
+            row = self._warpgroup(thread // self.clocks.warp)
+            self.until[row, units], self.starter[row, units] = group, thread << 16 | self._number(line)
+
+    def _warpgroup(self, agent: int) -> int:
+        """Which of those that can read here this agent belongs to."""
+        found: int = (self.clocks.products(agent) - self.clocks.products(0)) % len(self.until)
+        return found
+
+    def _still_read(self, agents: Agents, units: Pairs) -> Race | None:
+        if self.lent is not None and some(self.lent[units] > 0):
+            first = int((self.lent[units] > 0).argmax())
+            thread, line = divmod(int(self.lender[units[first]]), 1 << 16)
+            return Race(first, thread, "lent", self.lines[line])
+        if self.until is None:
             return None
-        first = int((self.lent[units] > 0).argmax())
-        thread, line = divmod(int(self.lender[units[first]]), 1 << 16)
-        return Race(first, thread, "lent", self.lines[line])
+        clocks, rows = self.clocks, len(self.until)
+        over = clocks.known[:, clocks.products(0):].reshape(clocks.agents, -1, rows)[agents, agents // self.rows].T
+        late = self.until[:, units] > over
+        if not some(late):
+            return None
+        first = int(late.any(0).argmax())
+        thread, line = divmod(int(self.starter[late[:, first].argmax(), units[first]]), 1 << 16)
+        return Race(first, thread, "not waited for", self.lines[line])
 
     # ---- copies in flight
 

@@ -112,7 +112,8 @@ class Machine:
         """`threads` threads that run at once, from CTA `first` on."""
         before, self.first, self.threads, self.ctas = self.first, first, threads, -(-threads // self.cta)
         agents, per_cta = threads // self.warp, self.cta // self.warp if self.gpu else threads
-        self.clocks, self.alone = Clocks(agents, self.warp, per_cta), agents == 1 and not self.gpu
+        self.clocks = Clocks(agents, self.warp, per_cta, self.flies)
+        self.alone = agents == 1 and not self.gpu
         told = self.atomics.begin(self.clocks)
         for history in self._of_device.values():
             history.next(self.clocks, before * self.cta, told)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tilewright.ir.program import Op
     from tilewright.simulator.access import Access
     from tilewright.simulator.gang import Gang
+    from tilewright.simulator.history import History
     from tilewright.simulator.memory import Region
 
 PIECE = 16
@@ -58,9 +59,10 @@ def pieces(x: NDArray[Any]) -> NDArray[Any]:
     return x[:x.size // PIECE * PIECE].reshape(-1, PIECE)
 
 
-def read(gang: Gang, node: Op, region: Region, offsets: Offsets, lanes: Any, swizzle: int, shares: int = 1) -> None:
-    """The pieces are read from now on, until `History.give_back`, for each of these lanes' threads. All of them make up
-    `shares` readers that the hardware serves at once."""
+def read(gang: Gang, node: Op, region: Region, offsets: Offsets, lanes: Any, swizzle: int, shares: int = 1
+         ) -> tuple[History, Offsets]:
+    """The pieces are read from now on for each of these lanes' threads. All of them make up `shares` readers that the
+    hardware serves at once. Returned are the units, of which the caller says when the read is over."""
     how, machine, first = access(gang, node, "load"), gang.machine, int(lanes[0])
     check(gang, node, how, region, offsets, first, int(gang.threads[first]) // machine.cta)
     if region.written is not None:
@@ -84,8 +86,8 @@ def read(gang: Gang, node: Op, region: Region, offsets: Offsets, lanes: Any, swi
             race = history.fetch(np.array([thread // machine.warp]), np.array([thread]), units)
             if race is not None:
                 how.race(gang, region, history, race, int(units[race.pair]), int(lane))
-    history.lend(threads, units, node.line)
     count(how, region, offsets, offsets.size * PIECE * len(lanes) // shares, len(lanes))
+    return history, units
 
 
 def write(gang: Gang, node: Op, region: Region, offsets: Offsets, data: NDArray[np.uint8], lane: int, cta: int,

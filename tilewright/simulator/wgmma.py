@@ -1,15 +1,16 @@
 """Matrix products of warpgroups in flight (`wgmma`): when they read, and which registers must not be used meanwhile.
 
 Every warp computes its 16 rows at the instruction. Sums are then registers in flight: arrays of (value, group) that no
-operation accepts until a wait has returned them. What the products read of shared memory is lent to them until all four
-warps have committed the group and one has waited for it: a write before that is a race, so that the moment at which the
-hardware reads does not matter. All four warps have to execute the same products.
+operation accepts until a wait has returned them. What the products read of shared memory they may read until all four
+warps have committed the group and one has waited for it (`History.read_on`): a write that is not ordered after such a
+wait is a race, so that the moment at which the hardware reads does not matter. All four warps have to execute the same
+products.
 """
 from __future__ import annotations
 
 from collections import defaultdict
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,14 +26,6 @@ if TYPE_CHECKING:
     from tilewright.simulator.gang import Gang
     from tilewright.simulator.machine import Machine
     from tilewright.simulator.memory import Region
-
-
-class Lent(NamedTuple):
-    """Pieces of shared memory that a product of a warp reads."""
-    group: int
-    thread: int
-    region: Region
-    offsets: NDArray[np.int64]
 
 
 def in_flight(x: Any) -> bool:
@@ -89,8 +82,9 @@ class Warpgroups:
         self.fenced = np.zeros(agents, bool)            # since its last wait
         self.count = np.zeros(agents, np.int64)         # products that each warp has started,
         self.started: dict[int, list[Op]] = defaultdict(list)       # and those of a warpgroup
+        self.newest: dict[int, int] = {}                            # group that a warpgroup has started products of
         self.groups: dict[tuple[int, int], PhaseBarrier] = {}       # complete when four warps have committed
-        self.lent: dict[int, list[Lent]] = defaultdict(list)        # by warpgroup
+        self.over: dict[int, int] = defaultdict(int)                # groups of a warpgroup that a wait has ended
         self.registers = np.full(agents, self.machine.function.registers())     # of each thread of a warp
         self.free = np.zeros(self.machine.ctas, np.int64)               # that warpgroups of a CTA have given up
 
@@ -121,8 +115,10 @@ class Warpgroups:
                     cta = int(agent) // self.machine.clocks.per_cta
                     barrier = self.groups[key] = PhaseBarrier(f"a group of wgmma of block {self.machine.block(cta)}",
                                                               WARPS * LANES)
-                barrier.arrive(self.machine.clocks.release(np.array([agent])), LANES)
                 self.closed[agent] += 1
+                clock = self.machine.clocks.release(np.array([agent]))
+                clock[0, self.machine.clocks.products(agent)] = self.closed[agent]
+                barrier.arrive(clock, LANES)
 
     def wait(self, gang: Gang, node: Op, pending: int) -> None:
         arrivals = []
@@ -139,8 +135,7 @@ class Warpgroups:
         used again."""
         *registers, pending = operands
         for warpgroup, agents in self._warpgroups(gang, node):
-            over = int(self.closed[agents].max()) - pending
-            self._give_back(warpgroup, over)
+            self.over[warpgroup] = max(self.over[warpgroup], int(self.closed[agents].max()) - pending)
             self.fenced[agents] = False
         over = np.repeat(self.closed[gang.warps] - pending, LANES)
         found = [x["value"] if in_flight(x) and not (x["group"] >= over).any() else x for x in registers]
@@ -192,7 +187,7 @@ class Warpgroups:
                 raise Fault("divergent", node.line, self.machine.function.name,
                             f"only {np.count_nonzero(counts > counts.min())} of the four warps of a warpgroup execute "
                             "this product")
-            if self.lent[warpgroup]:
+            if self.newest[warpgroup] >= self.over[warpgroup]:
                 raise Fault("in flight", nodes[-1].line, self.machine.function.name,
                             "the kernel ends before this product is waited for")
 
@@ -226,6 +221,7 @@ class Warpgroups:
                 raise gang.fault("divergent", node, "another warp of the warpgroup executes the product at "
                                  f"{nodes[at].line} instead of this{self.machine.by(int(agent) * LANES)}")
             self.count[agent] += 1
+            self.newest[int(warpgroup)] = max(self.newest.get(int(warpgroup), 0), int(self.closed[agent]))
 
     def _check_registers(self, gang: Gang, node: Op, registers: tuple[Any, ...]) -> None:
         """Sums of products in flight may be added to, registers that others have written take a fence."""
@@ -262,25 +258,10 @@ class Warpgroups:
                              f"{region.name}: {why}")
         at = swizzled(address + _pieces(layout, rows), layout.swizzle) - region.base
         offsets = at.ravel()
-        proxy.read(gang, node, region, offsets, lanes, layout.swizzle, shares)
+        history, units = proxy.read(gang, node, region, offsets, lanes, layout.swizzle, shares)
         threads = gang.threads[lanes]
-        for thread, first in zip(threads.tolist(), self._first_of(threads // LANES).tolist()):
-            self.lent[first].append(Lent(int(self.closed[thread // LANES]), thread, region, offsets))
+        history.read_on(threads, units, self.closed[threads // LANES] + 1, node.line)
         return layout.matrix(proxy.pieces(region.data)[at // PIECE], format).astype(np.float64)
 
     def _inside(self, region: Region, address: int) -> int:
         return (address - region.base) % (region.pitch or 1 << 62)
-
-    def _give_back(self, warpgroup: int, over: int) -> None:
-        """Products of the groups before `over` have read what they read."""
-        left = []
-        for lent in self.lent[warpgroup]:
-            if lent.group >= over:
-                left.append(lent)
-                continue
-            history = self.machine.history(lent.region)
-            assert history is not None
-            published = self.groups[warpgroup, lent.group].published[0]
-            history.give_back(lent.thread, history.parts(lent.offsets, PIECE).ravel(),
-                              int(published[0, lent.thread // LANES]))
-        self.lent[warpgroup] = left
