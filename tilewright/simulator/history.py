@@ -1,8 +1,8 @@
 """Races: what each agent has seen of the others, by vector clocks, and which agent touched each unit of an array last.
 
 An agent is a thread of a CPU team or a warp; the copies that a warp has in flight are an agent of their own, and so are
-the products of a warpgroup, and all CTAs that ran before those of now. An agent has seen what another did up to some time if barriers or atomics have
-carried the news (FastTrack: Flanagan and Freund, PLDI 2009).
+the products of a warpgroup, and all CTAs that ran before those of now. An agent has seen what another did up to some
+time if barriers or atomics have carried the news (FastTrack: Flanagan and Freund, PLDI 2009).
 
 An access must come after the last write to its bytes, and a write after all reads of them too, unless the same thread
 made them. Which came first this time does not matter: what counts is whether barriers, fences and atomics order them.
