@@ -250,10 +250,10 @@ def tuned(job: str, dtype: str, file: Path | None, out: Path, limit: float) -> t
         plans = [line for line in lines if not line.startswith("case ")]
     else:
         from tilewright.bench.suites.shapes import gemm
-        from tilewright.plans import gpu
+        from tilewright.plans import gpu, gpu_shape
         layout = "nt" if dtype.startswith("e") else "nn"               # torch's products of fp8 have no other
         cases = [f"{n}x{n}x{n}:{layout}:{dtype}" for n in sizes]
-        best = {n: gpu.ranked(gemm(dtype, n, n, n, layout), module.target()) for n in sizes}
+        best = {n: gpu.ranked(gpu_shape.shape_of(gemm(dtype, n, n, n, layout)), module.target()) for n in sizes}
         plans = list(dict.fromkeys(str(plan) for n in sizes for plan in varied(best[n])))
     chosen = [word for plan in plans for word in ("--plan", plan)] + [word for c in cases for word in ("--case", c)]
     name = f"tune-{dtype}.json" if dtype != "f32" else "tune.json"

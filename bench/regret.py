@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import tilewright as tw
-from tilewright.plans import asked, gpu
+from tilewright.plans import asked, gpu, gpu_lowering
 from tilewright.plans.choose import choose, ranked
 from tilewright.plans.model import Ceilings, cost
 from tilewright.targets import CpuTarget, target
@@ -69,7 +69,7 @@ class Case:
         if isinstance(self.on, CpuTarget):
             from tilewright.plans import lowering  # which asks no operating system for AMX
             return lowering.lower_problem(self.problem, self.on, self.threads or 1).shape
-        return gpu.multiplied_shape(self.problem, self.on, self.algorithm or None)
+        return gpu_lowering.multiplied_shape(self.problem, self.on, self.algorithm or None)
 
 
 # ---- today's choices on measured plans

@@ -14,7 +14,7 @@ from tests.helpers.command_line import call, refused
 from tilewright.compiled import bundles
 from tilewright.compiler import bundle
 from tilewright.compiler.bundle import Chosen, Index, Piece, Product, Refused, Target
-from tilewright.plans import gpu
+from tilewright.plans import gpu, gpu_lowering
 from tilewright.plans.measured import choice
 
 CODES = b"first piece" * 9, b"PTX" * 50 + b"machine"
@@ -137,7 +137,7 @@ def test_a_gpu_that_is_not_here(tmp_path):
 
 def test_its_plans_come_first(monkeypatch):
     target = tw.target("sm_86")
-    shape = gpu.multiplied_shape(tw.Gemm(512, 512, 512), target)
+    shape = gpu_lowering.multiplied_shape(tw.Gemm(512, 512, 512), target)
     other = gpu.ranked(shape, target)[1]
     used = type("Used", (), {"index": replace(INDEX, target=Target("sm_86", "")),
                              "plans": {shape.key: Chosen(shape.key, str(other), False)}})

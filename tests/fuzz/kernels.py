@@ -14,7 +14,7 @@ from tests.fuzz.driver import Case, Fuzzer
 from tests.fuzz.values import numbers
 from tilewright import formats, targets
 from tilewright.formats import BLOCK_FORMATS, FORMATS
-from tilewright.plans import amd, nvidia
+from tilewright.plans import gpu, gpu_lowering
 
 SCALED = ["mxfp4", "mxfp6", "mxfp8", "mxfp6_e3m2", "mxfp8_e5m2"]
 AMD = {"gfx942": ["f64", "f32", "f16", "bf16", "i8", "e4m3fnuz", "e5m2fnuz", *SCALED],
@@ -48,8 +48,8 @@ def check(case: Case) -> None:
     problem = tw.Gemm(m, n, k, case["a"], case["b"], case["out"], case["layout"])
     plan = None
     if m * n * k and case["rank"]:
-        planner: Any = amd if case["chip"] in AMD else nvidia
-        ranked = [p for p in planner.ranked(problem, target) if _work(p, problem) <= MOST]
+        shape = gpu_lowering.multiplied_shape(problem, target)
+        ranked = [p for p in gpu.ranked(shape, target) if _work(p, problem) <= MOST]
         plan = ranked[int(case["rank"] * len(ranked))] if ranked else None
     compiled = tw.compile(problem, target, plan)
     if affordable(compiled):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tilewright.plans.gpu import shape_of
+from tilewright.plans.gpu_shape import shape_of
 from tilewright.plans.nvidia_plan import NvidiaPlan
 from tilewright.problem import Gemm
 from tilewright.targets.nvidia import GpuTarget

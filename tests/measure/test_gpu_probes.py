@@ -14,7 +14,7 @@ from tilewright import simulator
 from tilewright.kernels.gpu import probes as emitted
 from tilewright.kernels.nvidia import probes as matrix
 from tilewright.measure import gpu_probes
-from tilewright.plans import gpu
+from tilewright.plans import gpu, gpu_lowering
 from tilewright.runtime.gpu.engine import NVIDIA
 from tilewright.targets import target
 
@@ -75,12 +75,12 @@ def test_predictions_follow_what_was_measured(monkeypatch, tmp_path):
     after = gpu_probes.basis(H200)
     assert "2026-11-23" in after.source
     for formats in (("f32",), ("f64",), ("bf16", "bf16", "bf16")):
-        shape = gpu.multiplied_shape(tw.Gemm(4096, 4096, 4096, *formats), H200)
+        shape = gpu_lowering.multiplied_shape(tw.Gemm(4096, 4096, 4096, *formats), H200)
         plan = gpu.choose(shape, H200)
         slower = after.cost(shape, plan, H200).seconds / before.cost(shape, plan, H200).seconds
         kind = {"f64": "mma f64", "bf16": "wgmma bf16"}.get(formats[0], "f32")
         assert slower == pytest.approx(2 * gpu_probes.REACHED[kind], rel=0.1), plan
-    shape = gpu.multiplied_shape(tw.Gemm(1, 8192, 8192, "bf16", "bf16", "bf16"), H200)
+    shape = gpu_lowering.multiplied_shape(tw.Gemm(1, 8192, 8192, "bf16", "bf16", "bf16"), H200)
     plan = gpu.choose(shape, H200)
     slower = after.cost(shape, plan, H200).seconds / before.cost(shape, plan, H200).seconds
     assert slower == pytest.approx(gpu_probes.REACHED["memory"] * H200.bandwidth / 1e12, rel=0.15)

@@ -13,7 +13,7 @@ from tilewright.atoms.amd import of
 from tilewright.compiled import amd as compiled_amd
 from tilewright.inspect import amd_cycles
 from tilewright.kernels.amd.mfma_gemm import instruction
-from tilewright.plans import amd, gpu
+from tilewright.plans import amd, gpu_shape
 from tilewright.plans.amd import AmdPlan
 from tilewright.targets import target
 
@@ -87,10 +87,10 @@ def test_what_is_no_plan(text):
     ("gfx942", {"split_k": 9}, {}, "split_k = 9"),
 ])
 def test_what_is_wrong_with_a_plan(chip, plan, shape, words):
-    found = replace(PLAN, **plan).violations(gpu.shape(**SHAPE | shape), target(chip))
+    found = replace(PLAN, **plan).violations(gpu_shape.shape(**SHAPE | shape), target(chip))
     assert any(words in sentence for sentence in found), found
     assert all(sentence.endswith(".") for sentence in found)
-    assert PLAN.violations(gpu.shape(**SHAPE), target(chip)) == []
+    assert PLAN.violations(gpu_shape.shape(**SHAPE), target(chip)) == []
 
 
 @pytest.mark.parametrize(("chip", "kinds", "taken"), [
@@ -143,7 +143,7 @@ def test_rates_are_those_of_the_instructions(chip):
 @pytest.mark.parametrize("chip", CHIPS)
 def test_the_kernel_takes_the_fastest_instruction(chip):
     for format in PLAIN[chip]:
-        cta_k = 128 * 8 // gpu.bits_of(format)
+        cta_k = 128 * 8 // gpu_shape.bits_of(format)
         atom = instruction(chip, 16 if format == "f64" else 32, format, format, cta_k)
         assert atom.flops / atom.cycles[chip] * 4 == target(chip).matrix_rates[format]
 

@@ -14,7 +14,7 @@ from tests.helpers.demanding import demanding
 from tilewright import formats
 from tilewright.compiler import ptxas
 from tilewright.inspect.resources import ptx_loop
-from tilewright.plans import gpu
+from tilewright.plans import gpu_shape
 from tilewright.plans.amd import AmdPlan
 from tilewright.plans.nvidia import F32, SMALL, NvidiaPlan, candidates, choose, cost, ranked, shape_of
 
@@ -122,7 +122,7 @@ def test_reasons(reason):
 def test_what_a_chip_lacks():
     asynchronous = replace(PLAN, copy="async", stages=3)
     assert any("no asynchronous copies" in x for x in asynchronous.violations(tw.Gemm(64, 64, 64), T4))
-    assert all(plan.copy == "registers" for plan in ranked(tw.Gemm(512, 512, 512), T4))
+    assert all(plan.copy == "registers" for plan in ranked(shape_of(tw.Gemm(512, 512, 512)), T4))
     assert choose(shape_of(tw.Gemm(2048, 2048, 2048, "f64")), H200).algorithm == "dmma"
     assert choose(shape_of(tw.Gemm(2048, 2048, 2048, "f64")), RTX3090).algorithm == "simt"
 
@@ -237,7 +237,7 @@ def test_vectors_side_by_side_are_loaded_as_far_as_they_are_aligned(layout, m, n
     plan and on the problem alone."""
     k, count = 152, min(m, n)
     vectors, matrix = (4*before, 4*(count + gap)), (0, 4*k if layout == "nn" else 4*132)
-    shape = gpu.shape("f32", "f32", "f32", m, n, k, layout,
+    shape = gpu_shape.shape("f32", "f32", "f32", m, n, k, layout,
                       [vectors, matrix, (0, 4*n)] if m < n else [matrix, vectors, (0, 4*n)])
     chosen = [plan for plan in candidates(shape, H200) if plan.algorithm == "gemv"]
     wide = min(count, most)

@@ -14,7 +14,7 @@ import tilewright as tw
 from tests.helpers.demanding import demanding
 from tilewright import formats
 from tilewright.compiler import ptxas
-from tilewright.plans import gpu
+from tilewright.plans import gpu_lowering, gpu_shape
 from tilewright.plans.nvidia import candidates, choose, cost, peak
 from tilewright.plans.nvidia_plan import NvidiaPlan
 
@@ -32,11 +32,11 @@ def test_there_always_is_a_plan(target, kinds):
     draw = random.Random(str((target.name, kinds)))
     for _ in range(6):
         m, n, k = (draw.choice(SIZES) for _ in range(3))
-        problem = gpu.lower(tw.Gemm(m, n, k, *kinds, draw.choice(("nn", "nt", "tn", "tt")), draw.choice((1, 1, 3))),
-                            target)
+        layout, batch = draw.choice(("nn", "nt", "tn", "tt")), draw.choice((1, 1, 3))
+        problem = gpu_lowering.lower(tw.Gemm(m, n, k, *kinds, layout, batch), target)
         at = [(draw.choice((0, 1, 2, 4, 8)) * bits // 8, draw.randrange(20000) * bits // 8)
-              for bits in map(gpu.bits_of, (problem.a, problem.b, problem.out))]
-        for shape in (gpu.shape_of(problem), gpu.shape_of(problem, at)):
+              for bits in map(gpu_shape.bits_of, (problem.a, problem.b, problem.out))]
+        for shape in (gpu_shape.shape_of(problem), gpu_shape.shape_of(problem, at)):
             plan = choose(shape, target)
             assert plan.violations(shape, target) == []
             assert NvidiaPlan.parse(str(plan)) == plan
@@ -48,19 +48,19 @@ def test_there_always_is_a_plan(target, kinds):
 def test_no_operand_is_rounded_unless_it_is_asked_for():
     for target in TARGETS:
         for kinds in (("f32", "f32", "f32"), ("f32", "bf16", "f32"), ("bf16", "f16", "bf16")):
-            shape = gpu.multiplied_shape(tw.Gemm(1000, 1000, 1000, *kinds), target)
+            shape = gpu_lowering.multiplied_shape(tw.Gemm(1000, 1000, 1000, *kinds), target)
             assert (shape.a, shape.b) == ("f32", "f32")
             assert "mma" not in {plan.algorithm for plan in candidates(shape, target)}
 
 
 def test_large_problems_get_large_tiles_and_small_ones_parts_of_k():
-    large = choose(gpu.shape_of(tw.Gemm(8192, 8192, 8192, "bf16")), H200)
+    large = choose(gpu_shape.shape_of(tw.Gemm(8192, 8192, 8192, "bf16")), H200)
     assert large.cta_m * large.cta_n >= 128 * 128
-    few = choose(gpu.shape_of(tw.Gemm(128, 128, 8192, "bf16")), H200)
+    few = choose(gpu_shape.shape_of(tw.Gemm(128, 128, 8192, "bf16")), H200)
     assert few.split_k > 1 or few.tail
-    thin = choose(gpu.shape_of(tw.Gemm(16, 4096, 4096, "bf16")), H200)
+    thin = choose(gpu_shape.shape_of(tw.Gemm(16, 4096, 4096, "bf16")), H200)
     assert thin.cta_m <= 32
-    many = choose(gpu.shape_of(tw.Gemm(16, 16, 16, "f16", batch=4096)), A100)
+    many = choose(gpu_shape.shape_of(tw.Gemm(16, 16, 16, "f16", batch=4096)), A100)
     assert many.split_k == 1
     assert many.cta_m * many.cta_n <= 32 * 32
 
@@ -85,7 +85,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("reason", BROKEN)
 def test_reasons(reason):
-    shape = gpu.shape_of(tw.Gemm(512, 510, 508, "bf16", layout="nn"))
+    shape = gpu_shape.shape_of(tw.Gemm(512, 510, 508, "bf16", layout="nn"))
     assert (shape.vector_a, shape.vector_b, shape.vector_c) == (4, 2, 2)
     assert replace(PLAN, vector=4, vector_b=2, vector_c=2).violations(shape, H200) == []
     found = replace(PLAN, **BROKEN[reason]).violations(shape, H200)
@@ -107,7 +107,7 @@ def test_what_a_chip_lacks():
         "terms=tf32 multiplies operands of f32, and this is f16 by f16.")
     assert refused(tw.Gemm(512, 512, 512, "f16"), H200, replace(PLAN, algorithm="simt")) == (
         "simt multiplies f32 and f64, and this is f16 by f16.")
-    assert choose(gpu.shape_of(tw.Gemm(512, 512, 512, "i8")), T4).copy == "registers"
+    assert choose(gpu_shape.shape_of(tw.Gemm(512, 512, 512, "i8")), T4).copy == "registers"
 
 
 # ---- the kernel is as the plan says
@@ -157,7 +157,7 @@ def test_plans_that_are_chosen_do_not_spill(name, kinds, size, layout):
     ("sm_90a", ("i8", "i8", "i32"), 4095, "nn"), ("sm_75", ("f16", "f16", "f16"), 4096, "nn")])
 def test_no_candidate_spills(name, kinds, size, layout):
     problem, target = tw.Gemm(size, size, size, *kinds, layout), tw.target(name)
-    plans = demanding([p for p in candidates(gpu.shape_of(problem), target)
+    plans = demanding([p for p in candidates(gpu_shape.shape_of(problem), target)
                        if p.algorithm == "mma" and p.split_k == 1], problem, target, most=4)
     assert len(plans) == 4                                  # those of wgmma are in test_wgmma_plans.py
     for plan in plans:

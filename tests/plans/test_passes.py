@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tilewright as tw
-from tilewright.plans import gpu, passes
+from tilewright.plans import gpu, gpu_shape, passes
 from tilewright.plans.nvidia import NvidiaPlan
 
 H200, A100 = tw.target("sm_90a"), tw.target("sm_80")
@@ -13,7 +13,7 @@ MMA = "mma 64x64x32 warp=32x32 stages=3 vector=8 vector_c=1"
 
 
 def shape(a="f32", out="f32", m=500, n=300, k=201, layout="nn", at=None, **more):
-    return gpu.shape(a, a, out, m, n, k, layout, at)._replace(**more)
+    return gpu_shape.shape(a, a, out, m, n, k, layout, at)._replace(**more)
 
 
 @pytest.mark.parametrize("declared", ["copied=a", "copied=ab", "terms=bf16_x6", "terms=tf32_x3"])
@@ -83,7 +83,7 @@ def test_operands_without_alignment_are_copied_where_that_pays():
               for n, a, layout in ((3333, "bf16", "nn"), (4096, "bf16", "nn"), (333, "bf16", "nn"), (8192, "i8", "nn"),
                                    (8192, "i8", "nt"), (8192, "i8", "tt"))}
     assert [*copied.values()] == ["ab", "none", "none", "b", "none", "a"]
-    view = gpu.shape("bf16", "bf16", "bf16", 4096, 4096, 4096, "nn", [(0, 8194), (0, 8192), (0, 8192)])
+    view = gpu_shape.shape("bf16", "bf16", "bf16", 4096, 4096, 4096, "nn", [(0, 8194), (0, 8192), (0, 8192)])
     assert gpu.choose(view, H200).copied == "a"
 
 

@@ -12,7 +12,7 @@ import tilewright as tw
 from tilewright import formats
 from tilewright.compiler import ptxas
 from tilewright.kernels.nvidia.wgmma_gemm import emit_wgmma_gemm
-from tilewright.plans import gpu
+from tilewright.plans import gpu_shape
 from tilewright.plans.nvidia import candidates, choose, cost, peak
 from tilewright.plans.nvidia_plan import NvidiaPlan
 
@@ -21,7 +21,7 @@ PLAN = NvidiaPlan.parse("wgmma 128x256x64 stages=4 warpgroups=2 cluster=2x1 vect
 
 
 def shape_of(*args, at=None, **options):
-    return gpu.shape_of(tw.Gemm(*args, **options), at)
+    return gpu_shape.shape_of(tw.Gemm(*args, **options), at)
 
 
 def test_the_text():
@@ -46,7 +46,7 @@ def test_what_it_is_offered_for(kinds, layout, offered):
     if offered:
         assert {p.promote for p in legal} == {128 if kinds[0].startswith("e") else 0}
         assert cost(shape, plan, H200).seconds > 2 * 4096**3 / peak(shape, plan, H200)
-        at = [(0, 4099 * gpu.bits_of(x) // 8) for x in kinds]
+        at = [(0, 4099 * gpu_shape.bits_of(x) // 8) for x in kinds]
         assert choose(shape_of(4096, 4096, 4096, *kinds, layout, at=at), H200).copied == "ab"
     for chip in ("sm_80", "sm_89"):
         (reason,) = PLAN.violations(shape_of(4096, 4096, 4096, "f16"), tw.target(chip))
@@ -64,7 +64,7 @@ def test_what_a_map_describes(rows, aligned):
 def test_what_a_map_describes_in_batches():
     for stride, aligned in ((0, 16), (1 << 14, 16), ((1 << 14) + 8, 8), (16, 1), (-(1 << 14), 1)):
         place = [(0, 128, stride)] * 3
-        found = gpu.shape("bf16", "bf16", "bf16", 64, 64, 64, "nn", place, 3)
+        found = gpu_shape.shape("bf16", "bf16", "bf16", 64, 64, 64, "nn", place, 3)
         assert (found.align_a, found.align_b, found.align_c) == (aligned,) * 3
     assert shape_of(1, 8, 8, "bf16").align_a == 16
     assert shape_of(1, 8, 4, "bf16", batch=2).align_a == 8
@@ -152,7 +152,7 @@ def test_how_clusters_share_tiles(words, size, expected):
 
 def test_shares_are_of_whole_blocks_of_scales():
     """Two steps of 64 have a scale in common."""
-    shape = gpu.shape("bf16", "bf16", "bf16", 128, 4224, 4160, "nt", scales="128x128")
+    shape = gpu_shape.shape("bf16", "bf16", "bf16", 128, 4224, 4160, "nt", scales="128x128")
     for words in ("tail", "split_k=2", "split_k=3"):
         plan = NvidiaPlan.parse(f"wgmma 128x64x64 stages=4 warpgroups=2 promote=128 {words}")
         found = plan.division(shape, H200)
@@ -212,7 +212,7 @@ def test_no_large_candidate_spills(kinds, layout, pingpong):
     except ptxas.Missing as missing:
         pytest.skip(str(missing))
     problem = tw.Gemm(8192, 8192, 8192, *kinds, layout)
-    shape = gpu.shape_of(problem)
+    shape = gpu_shape.shape_of(problem)
     legal = [p for p in candidates(shape, H200) if p.algorithm == "wgmma" and p.pingpong == pingpong
              and p.cluster_m == 2 and not p.violations(shape, H200)]
     for plan in sorted(legal, key=lambda p: -p.estimate(shape))[:2]:

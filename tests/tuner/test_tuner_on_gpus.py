@@ -16,7 +16,7 @@ from tests.helpers.arrays import small_integers
 from tilewright import cli
 from tilewright.compiler import lld, sources
 from tilewright.measure import gpu_rules, gpu_state
-from tilewright.plans import gpu
+from tilewright.plans import gpu, gpu_lowering, gpu_shape
 from tilewright.plans.measured import choice, store
 from tilewright.plans.measured.row import Row
 from tilewright.tuner import child, on_gpu, search
@@ -148,7 +148,7 @@ def test_nothing_better_is_remembered(fake):
     result = tw.tune(PROBLEM, target, time_limit=2.0, candidates=2)
     assert not result.improved
     assert "Nothing beats the model's choice" in result.verdict
-    assert tw.plan(PROBLEM, target) == gpu.choose(gpu.multiplied_shape(PROBLEM, target), target)
+    assert tw.plan(PROBLEM, target) == gpu.choose(gpu_lowering.multiplied_shape(PROBLEM, target), target)
     assert [row.role for row in store.rows()].count("model") == 1
 
 
@@ -260,7 +260,7 @@ def test_what_cannot_be_tuned(fake):
 @pytest.mark.parametrize("name", ["sm_90a", "sm_80", "gfx942", "gfx950"])
 def test_candidates_are_legal_and_differ(name):
     target, problem = tw.target(name), tw.Gemm(512, 256, 1024, "f32")
-    shape = gpu.multiplied_shape(problem, target)
+    shape = gpu_lowering.multiplied_shape(problem, target)
     for count in (1, 12):
         found = search.promising(shape, target, count)
         assert found[0] == gpu.choose(shape, target)
@@ -273,12 +273,12 @@ def test_candidates_are_legal_and_differ(name):
 
 
 def test_keys_tell_shapes_apart():
-    one = gpu.shape("f32", "f32", "f32", 64, 64, 64, "nt")
+    one = gpu_shape.shape("f32", "f32", "f32", 64, 64, 64, "nt")
     others = [
         one._replace(m=65), one._replace(layout="nn"), one._replace(vector_a=1), one._replace(near_b=7),
-        one._replace(batch=2), gpu.shape("f16", "f16", "f32", 64, 64, 64, "nt"),
-        gpu.shape("e4m3fn", "e4m3fn", "f32", 64, 64, 64, "nt"),
-        gpu.shape("e4m3fn", "e4m3fn", "f32", 64, 64, 64, "nt", scaled="mxfp8 mxfp8"),
+        one._replace(batch=2), gpu_shape.shape("f16", "f16", "f32", 64, 64, 64, "nt"),
+        gpu_shape.shape("e4m3fn", "e4m3fn", "f32", 64, 64, 64, "nt"),
+        gpu_shape.shape("e4m3fn", "e4m3fn", "f32", 64, 64, 64, "nt", scaled="mxfp8 mxfp8"),
     ]
     assert one.key == ("f32", 64, 64, 64, "rows", "columns", 1)
     assert len({each.key for each in (one, *others)}) == 9
@@ -308,12 +308,12 @@ def test_rows_go_to_other_machines_and_are_shown():
 
 def test_a_harmful_plan_is_not_used(fake):
     target = tw.detect("nvidia")
-    key = dict(zip(("dtype", "m", "n", "k", "a", "b", "threads"), gpu.multiplied_shape(PROBLEM, target).key))
+    key = dict(zip(("dtype", "m", "n", "k", "a", "b", "threads"), gpu_lowering.multiplied_shape(PROBLEM, target).key))
     for plan in ("simt 128x128x99999999999999 warp=32x64 stages=2", "simt 128x128x8 warp=0x64 stages=2", "future 1x1x1",
                  "packed 6x16 mc=96 kc=256 nc=4080"):
         store.clear()
         store.save([row(model=choice.chip(target), plan=plan, **key)])
-        assert tw.plan(PROBLEM, target) == gpu.choose(gpu.multiplied_shape(PROBLEM, target), target)
+        assert tw.plan(PROBLEM, target) == gpu.choose(gpu_lowering.multiplied_shape(PROBLEM, target), target)
 
 
 def test_the_command(fake, monkeypatch):

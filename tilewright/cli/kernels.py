@@ -99,7 +99,7 @@ def _cpu(problem: Any, chip: Any, threads: int | None, check: str | None) -> _Pl
 
 def _gpu(problem: Any, chip: Any, threads: int | None, check: str | None) -> _Planner:
     from tilewright.measure import gpu_probes
-    from tilewright.plans import gpu
+    from tilewright.plans import gpu, gpu_lowering
     from tilewright.plans.amd import AmdPlan
     from tilewright.plans.measured import choice
     from tilewright.plans.nvidia import NvidiaPlan
@@ -107,7 +107,7 @@ def _gpu(problem: Any, chip: Any, threads: int | None, check: str | None) -> _Pl
 
     if threads not in (None, 1):
         raise BadInput(f"--threads is for CPUs, and {chip.name} is a GPU")
-    amd, shape = isinstance(chip, AmdTarget), gpu.multiplied_shape(problem, chip)
+    amd, shape = isinstance(chip, AmdTarget), gpu_lowering.multiplied_shape(problem, chip)
     units = f"{chip.cus} compute units" if amd else f"{chip.sms} multiprocessors"
 
     now, measured = choice.chosen(shape, chip) if check is None else (None, "")

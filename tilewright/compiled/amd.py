@@ -14,7 +14,7 @@ from tilewright.forks import cached_property
 from tilewright.plans import epilogues
 from tilewright.plans.amd import AmdPlan
 from tilewright.plans.amd_model import PIECE
-from tilewright.plans.gpu import BLOCK, REACH, GpuShape
+from tilewright.plans.gpu_shape import BLOCK, REACH, GpuShape
 
 if TYPE_CHECKING:
     from tilewright.inspect.resources import Loop

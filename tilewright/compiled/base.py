@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tilewright.compiler import artefact
 from tilewright.forks import cached_property
 from tilewright.formats import FORMATS
-from tilewright.plans import asked, gpu, semirings
+from tilewright.plans import asked, gpu, gpu_lowering, gpu_shape, semirings
 from tilewright.plans.measured import choice
 from tilewright.rules import arguments
 
@@ -218,7 +218,7 @@ class GpuKernel(CompiledGemm, GpuCode):
 
     def __init__(self, problem: Gemm, target: Any, plan: Any) -> None:
         super().__init__(problem, target, plan)
-        self.lowered = gpu.lower(problem, target)
+        self.lowered = gpu_lowering.lower(problem, target)
 
     @cached_property
     def inner(self) -> GpuKernel:
@@ -246,15 +246,15 @@ class GpuKernel(CompiledGemm, GpuCode):
         return {"plan": str(self.plan), "problem": str(self.problem), **more}
 
     @cached_property
-    def given(self) -> gpu.GpuShape:
+    def given(self) -> gpu_shape.GpuShape:
         """What is multiplied as the planner sees it."""
-        found: gpu.GpuShape = gpu.planner(self.target).shape_of(self.lowered)
+        found: gpu_shape.GpuShape = gpu.planner(self.target).shape_of(self.lowered)
         return found
 
     @cached_property
-    def shape(self) -> gpu.GpuShape:
+    def shape(self) -> gpu_shape.GpuShape:
         """The same as the kernel sees it, after the plan's passes."""
-        found: gpu.GpuShape = self.plan.after_passes(self.given)
+        found: gpu_shape.GpuShape = self.plan.after_passes(self.given)
         return found
 
     @property
@@ -353,7 +353,7 @@ def planned(plan: Any, problem: Gemm, target: Any, algorithm: str | None = None)
     if problem.prologues:
         raise ValueError(f"compiled kernels for GPUs have no prologue, and {problem} has one: tilewright.matmul "
                          "evaluates it in a pass before the product")
-    shape = gpu.multiplied_shape(problem, target, algorithm)
+    shape = gpu_lowering.multiplied_shape(problem, target, algorithm)
     found = choice.chosen(shape, target)[0] if plan is None else asked.plan(plan, target)
     if reasons := [] if 0 in (shape.m, shape.n, shape.k) else found.violations(shape.padded, target):
         raise ValueError(f"plan {found} cannot run {problem} on {target.name}: " + " ".join(reasons))

@@ -36,9 +36,9 @@ def plan(problem: Gemm, target: Any = None, threads: int | None = None, algorith
     if isinstance(chip, CpuTarget):
         from tilewright.runtime.cpu import engine
         return engine.plan_problem(problem, chip, threads, algorithm).plan
-    from tilewright.plans import gpu
+    from tilewright.plans import gpu_lowering
     from tilewright.plans.measured import choice
-    return choice.chosen(gpu.multiplied_shape(problem, chip, algorithm), chip)[0]
+    return choice.chosen(gpu_lowering.multiplied_shape(problem, chip, algorithm), chip)[0]
 
 
 def compile(problem: Gemm, target: Any = None, plan: Any = None, algorithm: str | None = None) -> CompiledGemm:

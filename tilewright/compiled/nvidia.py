@@ -18,7 +18,7 @@ from tilewright.runtime.gpu import operands
 
 if TYPE_CHECKING:
     from tilewright.inspect.resources import Loop
-    from tilewright.plans.gpu import GpuShape
+    from tilewright.plans.gpu_shape import GpuShape
     from tilewright.plans.passes import Pass
     from tilewright.targets import GpuTarget
 

@@ -15,7 +15,7 @@ from tilewright.doctor.amd_cases import DATA, Data, Make, Shape, axpy, gemm, lad
 from tilewright.formats.table import BLOCK_FORMATS
 from tilewright.kernels.elementwise import emit_axpy
 from tilewright.ladder.steps import AMD_STEPS
-from tilewright.plans import gpu
+from tilewright.plans import gpu, gpu_shape
 from tilewright.problem import Gemm
 from tilewright.targets import AmdTarget
 from tilewright.targets.amd import MATRIX_RATES, TARGETS
@@ -87,7 +87,7 @@ def _gemms() -> Iterator[Entry]:
 
 def _gemm(target: str, a: str, b: str = "", out: str = "", layout: str = "nt", label: str = "",
           small: tuple[Shape, ...] = (ODD,), large: Shape = SQUARE) -> Entry:
-    b, sums = b or a, gpu.SUMS.get(a, "f32")
+    b, sums = b or a, gpu_shape.SUMS.get(a, "f32")
     algorithm = "xf32" if label == "xf32" else "mfma"
     name = "_".join(word for word in ("mfma_gemm", a, b if b != a else "", out, layout, label) if word)
     make = gemm(a, b, out or sums, sums, layout, label == "xf32")
@@ -115,7 +115,7 @@ def _planned(a: str, b: str, out: str, layout: str, algorithm: str, target: AmdT
     m, n, k = shape
     problem, plan = Gemm(m, n, k, a, b, out, layout), None
     if algorithm == "xf32":
-        rounded = (replace(plan, algorithm="xf32") for plan in gpu.ranked(problem, target))
+        rounded = (replace(plan, algorithm="xf32") for plan in gpu.ranked(gpu_shape.shape_of(problem), target))
         plan = next(plan for plan in rounded if not plan.violations(problem, target))
     return compile(problem, target, plan).launches[0]
 

@@ -22,10 +22,10 @@ from tilewright.explanation.record import (
 )
 from tilewright.measure import gpu_probes
 from tilewright.measure.gpu_probes import GpuBasis
-from tilewright.plans import common, gpu
+from tilewright.plans import common, gpu, gpu_lowering, gpu_shape
 from tilewright.plans.amd import AmdPlan
 from tilewright.plans.common import Cost, Plan
-from tilewright.plans.gpu import GpuShape
+from tilewright.plans.gpu_shape import GpuShape
 from tilewright.plans.measured import choice
 from tilewright.plans.nvidia import LANES, NvidiaPlan
 from tilewright.targets import AmdTarget, GpuTarget
@@ -46,7 +46,7 @@ REST = "launch, and work that does not overlap with the bound above"
 def explain(problem: Gemm, target: GpuTarget | AmdTarget, plan: Plan | None = None, algorithm: str | None = None, *,
             simulate: bool = False, measure: bool = False) -> Explanation:
     """As tilewright.explain says, for a GPU."""
-    shape = gpu.multiplied_shape(problem, target, algorithm)
+    shape = gpu_lowering.multiplied_shape(problem, target, algorithm)
     title = _title(problem, target)
     chosen: Any
     if not (shape.m and shape.n and shape.k and shape.batch):
@@ -161,7 +161,7 @@ def _measured(found: Explanation) -> Explanation:
 def _tiles(s: GpuShape, p: Any, t: Any) -> tuple[Tile, ...]:
     bits_a, bits_b = s.bits
     whole = Tile("C", {"m": s.m, "n": s.n, "k": s.k}, s.batch, "memory",
-                 s.batch * ((s.m*bits_a + s.n*bits_b) * s.k + s.m*s.n*gpu.bits_of(s.out)) // 8)
+                 s.batch * ((s.m*bits_a + s.n*bits_b) * s.k + s.m*s.n*gpu_shape.bits_of(s.out)) // 8)
     return whole, *(_amd_tiles if isinstance(p, AmdPlan) else _nvidia_tiles)(s, p, t)
 
 

@@ -20,7 +20,7 @@ from tilewright.ir.program import Function, Op, written
 from tilewright.plans import amd_model
 from tilewright.plans.bound import SECTOR, Launch
 from tilewright.plans.common import Cost
-from tilewright.plans.nvidia_model import SHARED_CLOCK, WIDE_L2
+from tilewright.plans.nvidia_rates import SHARED_CLOCK, WIDE_L2
 from tilewright.runtime.emitted import Emitted
 from tilewright.runtime.parametric import Parametric, device_of, spelled
 from tilewright.simulator import counts, occupancy

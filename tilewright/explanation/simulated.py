@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.explanation.gpu import levels
 from tilewright.explanation.record import Explanation, Level
-from tilewright.plans import gpu
+from tilewright.plans import gpu, gpu_lowering, gpu_shape
 from tilewright.plans.common import total
 from tilewright.simulator.report import Fault, Report, Traffic
 from tilewright.targets import AmdTarget
@@ -47,7 +47,7 @@ def on_gpu(found: Explanation) -> Explanation:
     small = _few_tiles(p, found.shape, plan)
     if small.m * small.n * small.k > MOST:
         return _without(found, f"a tile of this plan takes {small.m}x{small.n}x{small.k} multiplications, too many")
-    shape = gpu.multiplied_shape(small, target)._replace(terms=found.shape.terms)
+    shape = gpu_lowering.multiplied_shape(small, target)._replace(terms=found.shape.terms)
     if reasons := plan.violations(shape, target):
         return _without(found, f"the plan cannot run {small}: {reasons[0]}")
     predicted = {level.name: level for level in levels(gpu.cost(shape, plan, target), {})}
@@ -59,7 +59,7 @@ def on_gpu(found: Explanation) -> Explanation:
     return _beside(found, small, {name: level.predicted for name, level in predicted.items()}, _of_gpu(report, target))
 
 
-def _few_tiles(p: Gemm, shape: gpu.GpuShape, plan: Any) -> Gemm:
+def _few_tiles(p: Gemm, shape: gpu_shape.GpuShape, plan: Any) -> Gemm:
     """A problem of whole tiles of the plan, as small as it is the same in kind."""
     rows, columns = plan.extent
     if getattr(plan, "algorithm", "") == "wgmma":

@@ -7,9 +7,11 @@ from math import ceil
 from typing import TYPE_CHECKING, Literal
 
 from tilewright.formats.table import BLOCK_FORMATS
-from tilewright.plans import epilogues, gpu
+from tilewright.plans import epilogues, gpu_lowering, gpu_shape
 from tilewright.plans.amd_model import LANES, PIECE, bandwidths, cost, peak, traffic
-from tilewright.plans.gpu import BLOCK, FP8, MOST, REACH, GpuPlan, GpuShape, Place, choose, ranked
+from tilewright.plans.gpu import MOST, GpuPlan, choose, ranked
+from tilewright.plans.gpu_lowering import FP8
+from tilewright.plans.gpu_shape import BLOCK, REACH, GpuShape, Place
 from tilewright.problem import SCALE_BLOCKS
 from tilewright.targets.amd import AmdTarget
 
@@ -27,7 +29,7 @@ TRANSPOSED_BITS = (8, 16)       # of numbers that reads of LDS transpose, on chi
 
 def multiplied(target: AmdTarget) -> tuple[str, ...]:
     """The formats of plain arrays that matrix instructions of a target multiply, without rounding them."""
-    return tuple(f for f in target.matrix_rates if f in gpu.WRITTEN)
+    return tuple(f for f in target.matrix_rates if f in gpu_lowering.WRITTEN)
 
 
 def shape_of(problem: Gemm, at: Sequence[Place] | None = None) -> GpuShape:
@@ -38,7 +40,7 @@ def shape_of(problem: Gemm, at: Sequence[Place] | None = None) -> GpuShape:
             if (f.block, f.scale.name) != (BLOCK, "e8m0"):
                 raise ValueError(f"AMD's GPUs take scales of e8m0 for {BLOCK} elements each (mxfp8, mxfp6, mxfp4), and "
                                  f"{f.name} has scales of {f.scale.name} for {f.block}")
-    return gpu.shape_of(p, at)
+    return gpu_shape.shape_of(p, at)
 
 
 def vector_of(shape: GpuShape) -> int:

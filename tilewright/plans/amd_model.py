@@ -15,7 +15,7 @@ from tilewright.targets.amd import DECODING
 
 if TYPE_CHECKING:
     from tilewright.plans.amd import AmdPlan
-    from tilewright.plans.gpu import GpuShape
+    from tilewright.plans.gpu_shape import GpuShape
     from tilewright.targets.amd import AmdTarget
 
 LANES, PIECE = 64, 16           # lanes of a wave; bytes that a lane moves

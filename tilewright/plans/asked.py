@@ -80,7 +80,7 @@ def algorithm(name: Any, plan: Any = None, target: Any = None) -> None:
 def algorithms(target: Any = None) -> dict[str, str]:
     """What `algorithm=` may be on a target (None: a CPU) → the format of the operands that it splits."""
     if isinstance(target, GpuTarget):
-        from tilewright.plans.gpu import ALGORITHMS, operands
+        from tilewright.plans.gpu_lowering import ALGORITHMS, operands
         return {name: operands(name) for name in ALGORITHMS}
     return {name: split for name, (split, _) in lowering.ALGORITHMS.items()}
 

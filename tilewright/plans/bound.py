@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from tilewright.plans import amd_model, nvidia_model
+from tilewright.plans import amd_model, nvidia_model, nvidia_rates
 from tilewright.plans.common import Cost, overlapped
 from tilewright.plans.model import Ceilings
 from tilewright.targets import AmdTarget, CpuTarget
@@ -68,7 +68,7 @@ def _unit(t: Any, double: bool) -> Unit:
     if isinstance(t, AmdTarget):            # a SIMD of 16 lanes takes four clocks for an instruction of a wave
         l2 = min(amd_model.L1_CLOCK, amd_model.L2_CLOCK * t.xcds / t.cus)
         return Unit(1.0, min(rate, 1.0), t.lds_clock, l2, 700, amd_model.MEETING, 8, amd_model.START)
-    return Unit(nvidia_model.SCHEDULERS, rate, nvidia_model.SHARED_CLOCK, nvidia_model.L2, nvidia_model.ARRIVAL / 2,
+    return Unit(nvidia_rates.SCHEDULERS, rate, nvidia_rates.SHARED_CLOCK, nvidia_rates.L2, nvidia_rates.ARRIVAL / 2,
                 nvidia_model.MEETING / 4, FILLS, nvidia_model.START)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tilewright.expressions.epilogue import Epilogue
-    from tilewright.plans.gpu import GpuShape
+    from tilewright.plans.gpu_shape import GpuShape
     from tilewright.problem import Gemm
 
 # Instructions of a thread for an operation on one number; of all others one.
@@ -70,7 +70,7 @@ def stored(text: str, out: str) -> str:
 
 def violations(shape: GpuShape, algorithm: str, vector_c: int, swap: bool = False) -> Iterator[str]:
     """Why a plan cannot have the shape's epilogue."""
-    from tilewright.plans.gpu import RESULTS
+    from tilewright.plans.gpu_shape import RESULTS
     epilogue = read(shape.epilogue)
     if epilogue.main is None or any(map(epilogue.axis, range(len(epilogue.results)))):
         yield "kernels for GPUs leave no reductions of rows or columns as results of an epilogue."

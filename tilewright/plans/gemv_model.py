@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from tilewright.plans import gemv_rules
 from tilewright.plans.common import Cost, Term
 from tilewright.plans.gemv_rules import LANES, LOADS, MATRIX
-from tilewright.plans.gpu import WIDEST
+from tilewright.plans.gpu_shape import WIDEST
 
 if TYPE_CHECKING:
-    from tilewright.plans.gpu import GpuShape
+    from tilewright.plans.gpu_shape import GpuShape
     from tilewright.plans.nvidia_plan import NvidiaPlan
     from tilewright.targets.nvidia import GpuTarget
 

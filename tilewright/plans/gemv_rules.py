@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tilewright.plans import gpu
-from tilewright.plans.gpu import WIDEST, GpuShape
+from tilewright.plans import gpu_shape
+from tilewright.plans.gpu_shape import WIDEST, GpuShape
 from tilewright.problem import SCALE_BLOCKS
 from tilewright.targets.nvidia import GpuTarget
 
@@ -81,7 +81,7 @@ def shared(p: NvidiaPlan, shape: GpuShape) -> int:
 def of_gemv(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
     """Why a plan of this algorithm cannot run a shape: sentences, none if it can."""
     count, width = tile(p, shape)
-    matrix, whole = count >= MATRIX, 8*WIDEST // gpu.bits_of(shape.a)
+    matrix, whole = count >= MATRIX, 8*WIDEST // gpu_shape.bits_of(shape.a)
     unit, across = ROWS if matrix else p.cta_k if along_k(shape) else p.vector, not matrix and not along_k(shape)
     if across and (width % unit or width // unit > LANES or p.threads % (width // unit)):
         yield (f"gemv has CTAs of {unit} times at most {LANES}, a divisor of {p.threads} threads, elements of each row "

@@ -7,12 +7,17 @@ from dataclasses import replace
 from math import ceil, lcm
 from typing import TYPE_CHECKING, Any
 
-from tilewright.plans import epilogues, gemv_rules, gpu, passes, semirings
+from tilewright.plans import epilogues, gemv_rules, gpu_shape, passes, semirings
+from tilewright.plans.gemv_rules import LANES
 from tilewright.plans.gemv_rules import WARPS as GEMV_WARPS
-from tilewright.plans.gpu import FP8, WIDEST, GpuShape, Place, bits_of, choose, ranked
-from tilewright.plans.nvidia_model import LANES, bandwidths, cost, peak, round_bytes, traffic
+from tilewright.plans.gpu import choose, ranked
+from tilewright.plans.gpu_lowering import FP8
+from tilewright.plans.gpu_shape import WIDEST, GpuShape, Place, bits_of
+from tilewright.plans.nvidia_model import cost, traffic
 from tilewright.plans.nvidia_plan import NvidiaPlan, rounded
+from tilewright.plans.nvidia_rates import bandwidths, peak
 from tilewright.plans.nvidia_rules import LEAST_ASYNC, multiplied
+from tilewright.plans.wgmma_model import round_bytes
 from tilewright.plans.wgmma_rules import GROUP_ROWS, NARROWEST, NARROWEST_C, REPEAT, SWIZZLED
 from tilewright.problem import SCALE_BLOCKS
 from tilewright.targets.nvidia import GpuTarget
@@ -26,7 +31,7 @@ __all__ = ["LANES", "NvidiaPlan", "bandwidths", "candidates", "choose", "cost", 
 
 def shape_of(problem: Gemm, at: Sequence[Place] | None = None) -> GpuShape:
     """As plans.gpu.shape_of; passes read block-scaled operands up to the last step of k, not whole blocks."""
-    return gpu.shape_of(problem, at)._replace(k=problem.k)
+    return gpu_shape.shape_of(problem, at)._replace(k=problem.k)
 
 
 # ---- choice

@@ -20,9 +20,11 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Literal
 
-from tilewright.plans import epilogues, gemv_rules, gpu, nvidia_rules, passes, semirings
-from tilewright.plans.gpu import WIDEST, GpuPlan, GpuShape
-from tilewright.plans.nvidia_model import LANES, MOST_PARTS, PART
+from tilewright.plans import epilogues, gemv_rules, gpu, gpu_shape, nvidia_rules, passes, semirings
+from tilewright.plans.gemv_rules import LANES
+from tilewright.plans.gpu import GpuPlan
+from tilewright.plans.gpu_shape import WIDEST, GpuShape
+from tilewright.plans.nvidia_model import MOST_PARTS, PART
 from tilewright.plans.wgmma_rules import (
     GROUP,
     GROUP_REGISTERS,
@@ -147,7 +149,7 @@ class NvidiaPlan(GpuPlan):
         if self.algorithm == "wgmma":
             sums = self.cta_m*self.cta_n // (GROUP * (1 if self.pingpong else self.warpgroups)) // self.packed
             more = 24*(shape.scales == "1x128" or strided(self, shape))
-            more += 8*(gpu.bits_of(shape.out) == 32 and not self.split) + epilogues.registers(shape.epilogue)
+            more += 8*(gpu_shape.bits_of(shape.out) == 32 and not self.split) + epilogues.registers(shape.epilogue)
             return sums + (sums // self.parts if self.promote else 0) + BESIDE + more
         if self.algorithm == "mma":            # sums of terms once more, and those that scales of blocks multiply
             sums = self.warp_m*self.warp_n // LANES // self.packed

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from math import ceil
 from typing import TYPE_CHECKING
 
-from tilewright.plans import epilogues, gemv_rules, gpu, passes, semirings
-from tilewright.plans.gpu import MOST, WIDEST, GpuShape
-from tilewright.plans.nvidia_model import LANES
+from tilewright.plans import epilogues, gemv_rules, gpu_lowering, gpu_shape, passes, semirings
+from tilewright.plans.gemv_rules import LANES
+from tilewright.plans.gpu import MOST
+from tilewright.plans.gpu_shape import WIDEST, GpuShape
 from tilewright.plans.wgmma_rules import of_wgmma
 from tilewright.plans.words import TERMS
 from tilewright.problem import SCALE_BLOCK, SCALE_BLOCKS
@@ -18,7 +19,7 @@ from tilewright.targets.nvidia import LEAST_REGISTERS, THREADS, GpuTarget
 if TYPE_CHECKING:
     from tilewright.plans.nvidia_plan import NvidiaPlan
 
-FORMATS = "f32", "f64"  # that CUDA cores multiply; of semirings gpu.COMBINED
+FORMATS = "f32", "f64"  # that CUDA cores multiply; of semirings gpu_lowering.COMBINED
 SPLIT = "mma", "wgmma"  # algorithms that multiply terms
 STEP = 32               # bytes along k of a row of A that one matrix instruction of 8- or 16-bit formats multiplies
 LEAST_ASYNC = 4         # bytes of an asynchronous copy
@@ -119,9 +120,9 @@ def _formats(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> str:
                 f"it, and this one takes {epilogues.state(shape.epilogue)}.")
     if p.terms != "none":
         return ""
-    pair, here = (shape.a, shape.b), gpu.multiplied(target, shape.scales, shape.semiring)
+    pair, here = (shape.a, shape.b), gpu_lowering.multiplied(target, shape.scales, shape.semiring)
     what = f"{shape.a} by {shape.b}"
-    if pair not in gpu.pairs(here) or shape.out not in shape.results:
+    if pair not in gpu_lowering.pairs(here) or shape.out not in shape.results:
         return (f"{target.name} has kernels for {', '.join(here)}, not for {what} into {shape.out}"
                 f"{f' with scales of {shape.scales}' if shape.scales else ''}.")
     if p.algorithm == "mma" and shape.a not in target.matrix_rates:
@@ -155,7 +156,7 @@ def _of_dmma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]
 
 
 def _of_mma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
-    row = p.cta_k * gpu.bits_of(shape.a) // 8
+    row = p.cta_k * gpu_shape.bits_of(shape.a) // 8
     if p.warp_m % 16 or p.warp_n % 16 or row % STEP:
         yield (f"{p.algorithm} needs warp tiles of multiples of 16, and cta_k a multiple of {STEP} bytes, not "
                f"{p.warp_m}x{p.warp_n} and {row}.")
@@ -173,7 +174,7 @@ def _vectors(p: NvidiaPlan, shape: GpuShape) -> Iterator[str]:
     """Elements that are moved at once."""
     if p.algorithm == "mma":
         for name, format, vector, most in zip("AB", (shape.a, shape.b), p.vectors, (shape.vector_a, shape.vector_b)):
-            size = vector * gpu.bits_of(format) // 8
+            size = vector * gpu_shape.bits_of(format) // 8
             if vector > most:
                 yield (f"{vector} elements of {name} are copied at once, and {name} allows {most}: by its address, "
                        "leading dimension and sizes.")

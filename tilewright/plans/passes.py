@@ -13,7 +13,7 @@ from typing import Any
 
 from tilewright.formats.records import Float
 from tilewright.formats.table import BLOCK_FORMATS, FORMATS
-from tilewright.plans.gpu import MOST_ROWS, REACH, WIDEST, GpuShape, bits_of
+from tilewright.plans.gpu_shape import MOST_ROWS, REACH, WIDEST, GpuShape, bits_of
 from tilewright.plans.words import TERMS
 
 LINE = 128              # bytes of which rows begin at a multiple

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
-from tilewright.plans import gpu
-from tilewright.plans.gpu import WIDEST, GpuShape
+from tilewright.plans import gpu_shape
+from tilewright.plans.gpu_shape import WIDEST, GpuShape
 from tilewright.problem import SCALE_BLOCK, SCALE_BLOCKS
 from tilewright.targets.nvidia import CLUSTER, GpuTarget
 
@@ -114,12 +114,12 @@ def of_wgmma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]
             yield f"{wide} must be a multiple of {REPEAT*p.cluster_k} with cluster_k = {p.cluster_k}, not {columns}."
         if p.cluster_k > ceil(shape.k / max(p.cta_k, p.promote)):
             yield f"cluster_k = {p.cluster_k} exceeds the number of tiles along k."
-    if gpu.bits_of(shape.a) != 16 and shape.layout != ("nt" if not by_threads else "nn" if p.swap else "tt"):
+    if gpu_shape.bits_of(shape.a) != 16 and shape.layout != ("nt" if not by_threads else "nn" if p.swap else "tt"):
         also = ", nn with swap or tt" * (shape.a == "tf32")
         yield f"wgmma multiplies {shape.a} with k contiguous in A and B, layout nt{also}, not {shape.layout}{by}."
     for name, align, extent, bits, along_k, share in (
-            ("A", shape.align_a, p.cta_m, gpu.bits_of(shape.a), shape.layout[0] == "n", p.cluster_n),
-            ("B", shape.align_b, p.cta_n, gpu.bits_of(shape.b), shape.layout[1] == "t", p.cluster_m)):
+            ("A", shape.align_a, p.cta_m, gpu_shape.bits_of(shape.a), shape.layout[0] == "n", p.cluster_n),
+            ("B", shape.align_b, p.cta_n, gpu_shape.bits_of(shape.b), shape.layout[1] == "t", p.cluster_m)):
         if align < WIDEST:
             yield (f"{name} must begin at a multiple of {WIDEST} bytes, and its rows (or columns) must be such "
                    "multiples apart, so that a tensor map can describe it.")
@@ -129,7 +129,7 @@ def of_wgmma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]
                    f"elements along its contiguous dimension, and of {REPEAT*share} along the other.")
     if p.store == "tma" and shape.align_c < WIDEST:
         yield f"store=tma needs C and its rows at multiples of {WIDEST} bytes."
-    if p.store == "tma" and p.cta_n*gpu.bits_of(shape.out) // 8 % (NARROWEST_C*p.cluster_k):
+    if p.store == "tma" and p.cta_n*gpu_shape.bits_of(shape.out) // 8 % (NARROWEST_C*p.cluster_k):
         yield (f"store=tma needs cta_n to be a multiple of {NARROWEST_C*p.cluster_k} bytes of C, and {p.cta_n} "
                f"{shape.out} are not.")
     blocks = shape.scales in SCALE_BLOCKS

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tilewright.plans import gpu
+from tilewright.plans import gpu_lowering
 from tilewright.plans.measured import choice
 from tilewright.problem import Gemm
 from tilewright.runtime.cpu import engine
@@ -58,7 +58,7 @@ def _tuned(problem: Gemm, here: Any, threads: int | None) -> bool:
         if isinstance(here, CpuTarget):
             planned = engine.plan_problem(problem, here, threads)
             return choice.tuned(planned.shape, planned.target)
-        return choice.tuned(gpu.multiplied_shape(problem, here), here)
+        return choice.tuned(gpu_lowering.multiplied_shape(problem, here), here)
     except (ValueError, TypeError):             # tune says why
         return False
 

@@ -16,7 +16,7 @@ from tilewright.formats.quantized import Quantized
 from tilewright.measure import check, gpu_state, measure, operands
 from tilewright.measure.gpu_probes import Busy
 from tilewright.measure.gpu_rules import Events, GpuRules, sets
-from tilewright.plans import asked, gpu
+from tilewright.plans import asked, gpu_lowering
 from tilewright.runtime.gpu import blocks
 from tilewright.runtime.gpu.arrays import Look, shadow
 from tilewright.runtime.gpu.engine import NVIDIA, first_device
@@ -57,7 +57,7 @@ class OnGpu(OnDevice):
     def __init__(self, problem: Gemm, target: Target) -> None:
         super().__init__(target)
         target = self.on.target
-        self.o = o = operands.make(gpu.lower(problem, target))
+        self.o = o = operands.make(gpu_lowering.lower(problem, target))
         self.references = [(one.c, check.Reference(one)) for one in o.compared.values()]
         self.sets = [self._placed() for _ in range(self.sets_of(o.problem.min_bytes))]
         self.scales: list[Bound] = []                           # hold the memory of scales

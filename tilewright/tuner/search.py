@@ -17,7 +17,7 @@ from tilewright.compiled.compile import compile
 from tilewright.compiled.cpu import CpuKernel
 from tilewright.measure import measure, quiet
 from tilewright.measure.process import Child
-from tilewright.plans import asked, gpu
+from tilewright.plans import asked, gpu, gpu_lowering
 from tilewright.plans.choose import choose, ranked
 from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.plans.measured import choice, store
@@ -165,7 +165,7 @@ def tune(problem: Any, *args: Any, target: Target | str | None = None, threads: 
     else:
         gpus, on = first_device(chip)
         chip = reached = on.target
-        shape, threads, forget = gpu.multiplied_shape(problem, chip), 1, gpus.forget
+        shape, threads, forget = gpu_lowering.multiplied_shape(problem, chip), 1, gpus.forget
         model, kernel = gpu.choose(shape, chip), lambda plan: compile(problem, chip, plan)
     store.check_writable()
     in_use, known = choice.chosen(shape, reached)

@@ -10,7 +10,7 @@ from tests.helpers.arrays import small_integers
 from tests.helpers.gpus import machine
 from tests.runtime.gpu.test_plans_of_operands import aligned, compiled
 from tilewright import formats
-from tilewright.plans import gpu
+from tilewright.plans import gpu, gpu_lowering, gpu_shape
 
 
 def dtype_of(name):
@@ -179,12 +179,12 @@ EVERY = [f.name for f in formats.FORMATS.values() if not isinstance(f, formats.C
 def test_conversions_hold_every_number(name):
     """Of any two formats, unless they meet in that of the sums; and what a kernel takes stays as it is."""
     target = tw.target(name)
-    multiplied = gpu.pairs(gpu.planner(target).multiplied(target))
+    multiplied = gpu_lowering.pairs(gpu.planner(target).multiplied(target))
     for a in EVERY:
         for b in EVERY:
             sums = tw.Gemm(8, 8, 8, a, b).sums
-            found = gpu.pair_for(a, b, sums, target)
-            if (a, b) in multiplied and gpu.SUMS.get(a, "f32") == sums:
+            found = gpu_lowering.pair_for(a, b, sums, target)
+            if (a, b) in multiplied and gpu_shape.SUMS.get(a, "f32") == sums:
                 assert found == (a, b)
             elif found:
                 assert found in multiplied
@@ -194,7 +194,7 @@ def test_conversions_hold_every_number(name):
                 assert sums in ("i32", "i64")
 
 
-@pytest.mark.parametrize("source", sorted(gpu.READ - gpu.WRITTEN))
+@pytest.mark.parametrize("source", sorted(gpu_lowering.READ - gpu_lowering.WRITTEN))
 def test_copies_of_narrow_formats(source):
     """Every pattern, in f32."""
     from tilewright.kernels.gpu.copy import emit_copy, grid

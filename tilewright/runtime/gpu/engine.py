@@ -16,7 +16,7 @@ from tilewright import forks, formats
 from tilewright.compiler import artefact
 from tilewright.formats.quantized import Quantized, check_operand
 from tilewright.formats.table import BLOCK_FORMATS
-from tilewright.plans import gpu as plans
+from tilewright.plans import gpu_lowering
 from tilewright.plans.measured import choice
 from tilewright.problem import Gemm
 from tilewright.rules import arguments, scaling, shapes
@@ -169,7 +169,7 @@ class Engine:
         target = (on or self.driver.device()).target
         sums = scaling.sums_of(p.a, p.b) if scaled and p.sums != arguments.F64 else p.sums
         named = {name: format_of(x) for name, x in given.items()} | dict(zip("ab", operands or ()))
-        names = plans.taken(target, named, format_of(sums), in_memory, scaled, semiring=p.semiring)
+        names = gpu_lowering.taken(target, named, format_of(sums), in_memory, scaled, semiring=p.semiring)
         return [arguments.F32 if name in BLOCK_FORMATS else formats.FORMATS[name].dtype for name in names]
 
     def gemm(self, a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0, *, threads: int | None = None,
@@ -289,7 +289,7 @@ class Engine:
                        fused[0] if fused else "", semiring=semiring)
         rows = (x if by == "n" else operands.transposed(x) for x, by in zip((a, b, c), letters + "n"))
         if plan is None:
-            shape = plans.by_algorithm(operands.shape_of(problem, on.target, a, b, c), algorithm, on.target)
+            shape = gpu_lowering.by_algorithm(operands.shape_of(problem, on.target, a, b, c), algorithm, on.target)
             plan, _ = choice.chosen(shape, on.target)
         kernel = self.compile(problem, on.target, plan)
         operands.check(kernel, (a, b, c))

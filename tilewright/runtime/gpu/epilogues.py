@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import formats
-from tilewright.plans import epilogues, gpu
+from tilewright.plans import epilogues, gpu_shape
 from tilewright.runtime.gpu.operands import address, format_of
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def ready(x: Array, place: str) -> bool:
     if extent > 1 and x.strides[-1] != x.itemsize:
         return False
     bits = 8*x.itemsize
-    return gpu.vector_of(bits, extent, address(x), *apart) == gpu.vector_of(bits, extent, 0)
+    return gpu_shape.vector_of(bits, extent, address(x), *apart) == gpu_shape.vector_of(bits, extent, 0)
 
 
 def placed(read: Read, x: Array, shape: tuple[int, ...]) -> Array:

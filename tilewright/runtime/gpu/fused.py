@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from tilewright import formats
 from tilewright.expressions.epilogue import ADDED, BETA, DEFAULT, Epilogue, Read, with_scalars
 from tilewright.expressions.program import INDICES
-from tilewright.plans import gpu as plans
-from tilewright.plans import semirings
+from tilewright.plans import gpu_lowering, gpu_shape, semirings
 from tilewright.plans.epilogues import kinds as computed
 from tilewright.rules import arguments, fusing, shapes
 from tilewright.rules import prologues as prologue_rules
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 # What kernels read as operands; other integers are converted before.
-READ = plans.WRITTEN
+READ = gpu_lowering.WRITTEN
 
 
 def named(call: Call) -> dict[str, Any]:
@@ -130,7 +129,7 @@ def _compute(run: Run, p: Product, f: fusing.Fused, targets: list[Array], host: 
     main, shape = 0, (*p.shape[:-1], p.shape[-1] // (1 + epilogue.paired))
     given = {"a": format_of(p.a.dtype), "b": format_of(p.b.dtype), "result": format_of(_stored(targets[main]).dtype)}
     kept = epilogue.expression.kinds
-    taken_a, taken_b, stored = (formats.FORMATS[x].dtype for x in plans.taken(
+    taken_a, taken_b, stored = (formats.FORMATS[x].dtype for x in gpu_lowering.taken(
         run.on.target, given, format_of(p.sums), True, "", replace(
             epilogue, results=tuple(DEFAULT if i == main else x for i, x in enumerate(epilogue.results))).text,
         p.semiring))
@@ -142,7 +141,7 @@ def _compute(run: Run, p: Product, f: fusing.Fused, targets: list[Array], host: 
     outs: list[Array] = []
     for i, target in enumerate(targets):
         x, whole = _stored(target), kept[i] != "float"
-        kinds = plans.RESULTS[computed(format_of(p.sums), epilogue.state)[not whole]]
+        kinds = gpu_shape.RESULTS[computed(format_of(p.sums), epilogue.state)[not whole]]
         wide = formats.FORMATS[kinds[0]].dtype
         wanted = stored if i == main else x.dtype if format_of(x.dtype) in kinds and not reduced[i] else wide
         free = not reduced[i] and x.dtype == wanted and epilogues.ready(x, "full") and not any(
@@ -216,7 +215,7 @@ def _parts(a: Array, b: Array, others: list[Array]) -> Iterator[list[Array]]:
             return
     merged = [shapes.merged(x, 0, lead) for x in (a, b, *others)]
     one = [x for x in merged if x is not None]
-    if len(one) == len(merged) and math.prod(a.shape[:-2]) <= plans.MOST_BATCH:
+    if len(one) == len(merged) and math.prod(a.shape[:-2]) <= gpu_shape.MOST_BATCH:
         yield [x[0] if len(x) == 1 else x for x in one]
         return
     for index in np.ndindex(a.shape[:-2]):

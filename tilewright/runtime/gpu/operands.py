@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tilewright import formats
 from tilewright.formats.quantized import check_operand
-from tilewright.plans import gpu
+from tilewright.plans import gpu, gpu_shape
 from tilewright.plans.common import Plan
 from tilewright.runtime.gpu.arrays import Library, Look, kind, library_of, shadow
 from tilewright.targets.tensor_maps import Tile, TiledMap
@@ -121,11 +121,11 @@ def of_blocks(name: str, elements: Array, scales: Array) -> dict[str, int]:
     return found | {f"stride_{name}": elements.strides[0], f"stride_scale_{name}": stack[0]} if stack else found
 
 
-def shape_of(problem: Gemm, target: Any, a: Array, b: Array, c: Array) -> gpu.GpuShape:
+def shape_of(problem: Gemm, target: Any, a: Array, b: Array, c: Array) -> gpu_shape.GpuShape:
     """What a plan for these operands is chosen by: their sizes, formats, addresses and strides."""
     rows = (x if letter == "n" else transposed(x) for x, letter in zip((a, b, c), problem.layout + "n"))
     at = [(address(x), x.strides[-2] if x.shape[-2] > 1 else 0, *x.strides[:-2]) for x in rows]
-    found: gpu.GpuShape = gpu.planner(target).shape_of(problem, at)
+    found: gpu_shape.GpuShape = gpu.planner(target).shape_of(problem, at)
     return found
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.plans import semirings
-from tilewright.plans.gpu import MOST_BATCH, WIDEST
+from tilewright.plans.gpu_shape import MOST_BATCH, WIDEST
 from tilewright.rules import arguments, shapes
 from tilewright.runtime.gpu import dlpack, operands
 from tilewright.runtime.gpu.arrays import shadow

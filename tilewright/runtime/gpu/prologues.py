@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import formats
-from tilewright.plans import gpu as plans
+from tilewright.plans.gpu_lowering import READ
 from tilewright.rules import arguments
 from tilewright.rules.prologues import AXIS, Prepared
 from tilewright.runtime.gpu.operands import address, format_of, letter
@@ -23,8 +23,8 @@ WIDEST = 16
 def prepared(run: Run, x: Array, role: str, prologue: Prepared, host: frozenset[str]) -> Array:
     """What the prologue makes of operand x [..., rows, columns]. `host`: the names of arrays that are NumPy's."""
     found, arrays = prologue.prologue, []
-    if found.source not in plans.READ:
-        raise TypeError(f"{role} is {x.dtype}: on GPUs operands with a prologue are of {', '.join(sorted(plans.READ))}")
+    if found.source not in READ:
+        raise TypeError(f"{role} is {x.dtype}: on GPUs operands with a prologue are of {', '.join(sorted(READ))}")
     if found.kind == "int":
         raise TypeError(f"prologue_{role} gives integers, which GPUs do not multiply in {found.result}: float products "
                         "of them are exact up to 2^24")
@@ -33,9 +33,9 @@ def prepared(run: Run, x: Array, role: str, prologue: Prepared, host: frozenset[
         if each.name in host:
             own = run.uploaded(np.ascontiguousarray(own)) if own.size > 1 else run.number(
                 own.reshape(()), own.dtype).reshape(own.shape)
-        if format_of(own.dtype) not in plans.READ:
+        if format_of(own.dtype) not in READ:
             raise TypeError(f"operands[{each.name!r}] is {y.dtype}: on GPUs it must be of "
-                            f"{', '.join(sorted(plans.READ))}")
+                            f"{', '.join(sorted(READ))}")
         arrays.append(np.broadcast_to(own, y.shape))
     lead = x.shape[:-2]
     for y in arrays:

@@ -1,0 +1,208 @@
+"""The shape that a plan for a GPU, of any maker, is chosen for.
+
+It is made from operands: sizes, formats, layout, and how much of a row one access may have, which follows from
+addresses and strides. A Gemm alone stands for contiguous operands whose addresses are multiples of 16 bytes.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from math import gcd
+from typing import NamedTuple
+
+from tilewright import formats
+from tilewright.formats.table import BLOCK_FORMATS
+from tilewright.plans import epilogues, semirings
+from tilewright.plans.words import TERMS
+from tilewright.problem import Gemm
+
+WIDEST = 16             # bytes that a thread moves at once
+LINE = 128              # bytes of a cache line
+BLOCK = 32              # elements that share a scale
+REACH = 1 << 31         # bytes that an offset of 32 bits reaches
+MAPPED = 1 << 40        # distances in a tensor map are less
+MOST_ROWS = 1024        # of an operand in a tile, of any plan
+# The format in which products of a format are added up, if it is not f32.
+SUMS = {"f64": "f64", "i8": "i32", "u8": "i32", "i32": "i32", "i64": "i64"}
+# What sums are stored as: the nearest float, an integer's lowest bits.
+RESULTS = {
+    "f64": ("f64",),
+    "f32": ("f32", "f16", "bf16", "e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"),
+    "i32": ("i32", "i16", "u16", "i8", "u8"),
+    "i64": ("i64", "i32", "i16", "u16", "i8", "u8"),
+}
+MOST_BATCH = 1 << 20    # products of a launch: kernels count tiles in 32 bits
+
+Place = tuple[int, ...]         # a matrix's address, bytes from row to row, and in a batch from matrix to matrix
+
+
+class GpuShape(NamedTuple):
+    """What the choice of a plan depends on. Formats are those of elements as they are multiplied.
+
+    layout      "n" or "t" for A and for B: rows or columns are contiguous. C has contiguous rows
+    vector_a    elements along A's contiguous rows (or columns) that one aligned access may have, up to 16 bytes: the
+                address, the distance of rows and their length are multiples of so many. vector_b, vector_c: of B and C
+    near_a      rows of A (columns, if these are contiguous) that follow each other within 2^31 bytes, at most 1024
+    batch       products of such operands in one launch
+    scaled      elements come in blocks along k, each with a scale: the formats' names, as in "mxfp8 mxfp4"
+    align_a     bytes, a power of two up to 16, of which A's address and the distances of its rows (or columns) and
+                matrices are multiples, whatever their length is, as a tensor map needs it; 1 also of what no map can
+                describe: distances of 2^40 bytes, or less than a row. align_b, align_c: of B and C
+    scales      what multiplies sums: see problem.SCALES
+    terms       a key of words.TERMS: f32 are multiplied as sums of these, which a pass makes of them (passes.py); of
+                one, tf32, kernels make them as they read. Or f16: sums of f16 are f16, too
+    epilogue    see problem.Gemm
+    semiring    what stands for multiplication and addition: see problem.Gemm
+    crossing    which of "ab" have rows (or columns) that are no multiples of 128 bytes apart: a bulk copy brings two
+                lines for each row of a tile
+    """
+    a: str
+    b: str
+    out: str
+    m: int
+    n: int
+    k: int
+    layout: str
+    vector_a: int
+    vector_b: int
+    vector_c: int
+    near_a: int = MOST_ROWS
+    near_b: int = MOST_ROWS
+    batch: int = 1
+    scaled: str = ""
+    align_a: int = WIDEST
+    align_b: int = WIDEST
+    align_c: int = WIDEST
+    scales: str = ""
+    terms: str = ""
+    crossing: str = ""
+    epilogue: str = ""
+    semiring: str = ""
+
+    def __str__(self) -> str:
+        """For people: a 4096x4096x4096 product of f16 by f16 into f32, layout nt."""
+        return (f"a {self.m}x{self.n}x{self.k} product of {self.a} by {self.b} into {self.out}, layout {self.layout}"
+                + (f", with scales of {self.scaled or self.scales}" if self.scaled or self.scales else "")
+                + f", with the epilogue {self.epilogue}"*(self.epilogue != "")
+                + f", in the semiring {self.semiring}"*(self.semiring != "")
+                + f", by terms {self.terms}"*(self.terms != "")
+                + f", {self.batch} times"*(self.batch != 1))
+
+    @property
+    def key(self) -> tuple[str, int, int, int, str, str, int]:
+        """What tuning results are kept by, as plans.cpu.Shape.key: formats, and what else is not usual; m, n, k; the
+        order of A and of B; no threads."""
+        kind = self.a if self.a == self.b == self.out else f"{self.a}-{self.b}-{self.out}"
+        usual = shape(*self[:7], batch=self.batch, scaled=self.scaled, scales=self.scales,
+                      epilogue=self.epilogue, semiring=self.semiring)
+        if self._replace(terms="") != usual:                    # in wider or unaligned matrices
+            kind += f" vector={'x'.join(map(str, self[7:10]))} near={self.near_a}x{self.near_b}"
+            bits, aligned = (*self.bits, bits_of(self.out)), (self.align_a, self.align_b, self.align_c)
+            if any(8*align != each*size for align, each, size in zip(aligned, self[7:10], bits)):
+                kind += f" align={'x'.join(map(str, aligned))}"
+            kind += f" crossing={self.crossing}"*(self.crossing != usual.crossing)
+        if self.scaled:                                         # elements say which format with blocks of 32 it is
+            mx = all(BLOCK_FORMATS[name].mx for name in self.scaled.split())
+            kind += " scaled" if mx else f" scaled={self.scaled.replace(' ', '-')}"
+        kind += f" epilogue={epilogues.read(self.epilogue).digest}" if self.epilogue else ""
+        kind += f" semiring={semirings.read(self.semiring).digest}" if self.semiring else ""
+        kind += f" scales={self.scales}"*bool(self.scales) + f" {self.terms}"*(self.terms != "")
+        kind += f" batch={self.batch}"*(self.batch != 1)
+        a, b = ("rows" if letter == "n" else "columns" for letter in self.layout)
+        return kind, self.m, self.n, self.k, a, b, 1
+
+    @property
+    def least(self) -> GpuShape:
+        """The same, or where it is empty a problem that is not: nothing will run, but there is a plan."""
+        return self._replace(m=self.m or 1, n=self.n or 1, k=self.k or BLOCK, batch=self.batch or 1)
+
+    @property
+    def padded(self) -> GpuShape:
+        """The same in matrices whose rows are padded, so that they are 16 bytes apart."""
+        return self._replace(align_a=WIDEST, align_b=WIDEST, align_c=WIDEST)
+
+    @property
+    def sums(self) -> str:
+        """The format in which products are added up."""
+        return SUMS.get(self.a, "f32")
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """The formats in which kernels store sums."""
+        return results(epilogues.kind(self.epilogue, self.sums), self.scales)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a sum."""
+        return bits_of(self.sums) // 8
+
+    @property
+    def bits(self) -> tuple[int, int]:
+        """Of an element of A and of B, with all its terms."""
+        count = TERMS[self.terms].count if self.terms and self.a == TERMS[self.terms].format else 1
+        return count*bits_of(self.a), count*bits_of(self.b)
+
+    @property
+    def vector(self) -> int:
+        """Elements that every access to A, B and C may have."""
+        return min(self.vector_a, self.vector_b, self.vector_c)
+
+
+@cache
+def bits_of(format: str) -> int:
+    """Of an element in memory."""
+    return 32 if format in ("xf32", "tf32") else formats.FORMATS[format].bits
+
+
+def shape(a: str, b: str, out: str, m: int, n: int, k: int, layout: str = "nt", at: Sequence[Place] | None = None,
+          batch: int = 1, scaled: str = "", scales: str = "", epilogue: str = "", semiring: str = "") -> GpuShape:
+    """The shape of operands of these formats, which lie `at` these places (A, B and C), or are contiguous and aligned
+    to 16 bytes. The distance of rows does not count of a matrix that has one row; it is 0 then."""
+    bits, each = (bits_of(a), bits_of(b), bits_of(out)), epilogues.sums_of_result(epilogue)
+    inner = k if layout[0] == "n" else m, n if layout[1] == "n" else k, n // each
+    outer = m if layout[0] == "n" else k, k if layout[1] == "n" else n, m
+    places = at or [(0, x*size // 8 if rows > 1 else 0, x*size*rows // 8 if batch > 1 else 0)
+                    for x, rows, size in zip(inner, outer, bits)]
+    vector_a, vector_b, vector_c = (vector_of(size, extent, *place) for size, extent, place in zip(bits, inner, places))
+    near_a, near_b = (0 if apart < 0 else min(REACH // apart, MOST_ROWS) if apart else MOST_ROWS
+                      for _, apart, *_ in places[:2])
+    align_a, align_b, align_c = (_align(x*size // 8, rows, *place)
+                                 for x, rows, size, place in zip(inner, outer, bits, places))
+    crossing = "".join(x for x, rows, (_, apart, *_) in zip("ab", outer, places) if rows > 1 and apart % LINE)
+    return GpuShape(a, b, out, m, n, k, layout, vector_a, vector_b, vector_c*each, near_a, near_b,
+                    min(batch, MOST_BATCH), scaled, align_a, align_b, align_c, scales, crossing=crossing,
+                    epilogue=epilogue, semiring=semiring)
+
+
+def vector_of(bits: int, extent: int, address: int, *apart: int) -> int:
+    """Elements of so many bits of a contiguous row of `extent` that one aligned access may have."""
+    found = 1 << ((8*WIDEST // bits).bit_length() - 1)
+    while found > 1 and (extent % found or any(8*x % (found*bits) for x in (address, *apart))):
+        found //= 2
+    return found
+
+
+def _align(row: int, rows: int, address: int, apart: int = 0, matrices: int = 0) -> int:
+    """Of matrices with so many rows of so many bytes. Matrices of a batch may be one and the same."""
+    if (rows > 1 and not row <= apart < MAPPED) or not (matrices == 0 or row <= matrices < MAPPED):
+        return 1
+    return gcd(WIDEST, address, apart, matrices)
+
+
+def shape_of(problem: Gemm, at: Sequence[Place] | None = None) -> GpuShape:
+    """The shape of a problem whose operands lie `at` these places, or are contiguous. Block-scaled ones have whole
+    blocks along k, the last filled up with zeros; ValueError unless k is contiguous in both."""
+    p = problem
+    if p.a not in BLOCK_FORMATS:
+        return shape(p.a, p.b, p.out, p.m, p.n, p.k, p.layout, at, p.batch, scales=p.scales,
+                     epilogue=p.epilogue, semiring=p.semiring)
+    if p.layout != "nt":
+        raise ValueError(f"{p}: block-scaled operands have k along their rows, which is layout nt, not {p.layout}")
+    a, b = (BLOCK_FORMATS[x].element.name for x in (p.a, p.b))
+    return shape(a, b, p.out, p.m, p.n, -(-p.k // BLOCK)*BLOCK, p.layout, at, p.batch, scaled=f"{p.a} {p.b}",
+                 epilogue=p.epilogue)
+
+
+def results(sums: str, scales: str) -> tuple[str, ...]:
+    """What kernels store sums as. Sums of integers that scales multiply are f32 then."""
+    return RESULTS["f32" if scales and sums == "i32" else sums]
