@@ -12,7 +12,7 @@ import tilewright as tw
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference.md"
 
 PARTS = {
-    "Multiply": ("matmul", "gemm", "einsum", "tensordot", "contract", "Reduction", "semiring", "pack",
+    "Multiply": ("matmul", "gemm", "grouped_matmul", "einsum", "tensordot", "contract", "Reduction", "semiring", "pack",
                  "Packed"),
     "Functions in products": (
         "epilogue", "prologue", "pairs", "where", "minimum", "maximum", "clamp", "relu", "sigmoid", "silu", "gelu",

@@ -34,6 +34,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from tilewright.api.contraction import einsum as einsum
     from tilewright.api.contraction import tensordot as tensordot
+    from tilewright.api.grouped import grouped_matmul as grouped_matmul
     from tilewright.api.packed import pack as pack
     from tilewright.api.products import gemm as gemm
     from tilewright.api.products import matmul as matmul
@@ -110,6 +111,7 @@ _HOME = {
     "explain": "tilewright.explanation.explain",
     "epilogue": "tilewright.expressions.epilogue",
     "gemm": "tilewright.api.products",
+    "grouped_matmul": "tilewright.api.grouped",
     "get_num_threads": "tilewright.runtime.cpu.pool",
     "kernel": "tilewright.runtime.parametric",
     "load": "tilewright.compiled.bundles",

@@ -48,13 +48,10 @@ def product(call: Call, like: fused_repeats.Key | None = None) -> Any:
         if packed is not None:
             raise ValueError("prologue_a and prologue_b must be None where b is packed")
         arguments.refuse("with a prologue", algorithm=call.algorithm)
-    asked = call.out_dtype if isinstance(call.out_dtype, tuple) else (call.out_dtype,)
-    asked = tuple(None if isinstance(x, str) and x in formats.BLOCK_FORMATS else x for x in asked)
-    wide = "f64" if any(x is not None and formats.find(x) is formats.FORMATS["f64"] for x in asked) else None
-    p = prologues.decided(call._replace(out=None), a, b, c, wide, prepared)
+    p = decided(call, a, b, c, prepared)
     f = fusing.fused(call._replace(operands=shares.get("epilogue")), p)
-    outs = _outs(call, f)
-    f = f._replace(dtypes=tuple(map(_kept, f.dtypes, outs)))
+    outs = outs_of(call, f)
+    f = f._replace(dtypes=tuple(map(kept, f.dtypes, outs)))
     if call.algorithm is not None:
         arguments.check_algorithm(call.algorithm, a.dtype, b.dtype, p.sums, call.plan)
     if packed is not None:
@@ -62,13 +59,13 @@ def product(call: Call, like: fused_repeats.Key | None = None) -> Any:
     else:
         a, b = _taken(p, prepared)
     a, b = p.broadcast(a, b)
-    before = {role: x._replace(arrays=tuple(map(_readable, p.broadcast(*x.arrays)))) for role, x in prepared.items()}
+    before = {role: x._replace(arrays=tuple(map(readable, p.broadcast(*x.arrays)))) for role, x in prepared.items()}
     fusion = forks.imported("tilewright.runtime.cpu.fusion")
-    added = _readable(np.broadcast_to(p.c, p.shape)) if p.beta else None
-    epilogue, operands = fusion.with_factors(f.epilogue, [_readable(x) for x in f.operands], p.sums, p.alpha, p.beta,
+    added = readable(np.broadcast_to(p.c, p.shape)) if p.beta else None
+    epilogue, operands = fusion.with_factors(f.epilogue, [readable(x) for x in f.operands], p.sums, p.alpha, p.beta,
                                              added, p.shape)
     beside = [y for x in before.values() for y in x.arrays]
-    results, stored = _results(f, p, outs, (a, b), operands, beside)
+    results, stored = results_of(f, p, outs, (a, b), operands, beside)
     how = {"threads": call.threads, "plan": call.plan, "algorithm": call.algorithm, "b_packed": packed,
            "semiring": call.semiring.text if call.semiring else ""}
     if call.semiring and not p.sizes[2]:
@@ -81,7 +78,15 @@ def product(call: Call, like: fused_repeats.Key | None = None) -> Any:
                 x[...] = y.reshape(x.shape)
             if like and len(results) == 1 and epilogue is f.epilogue and _at_once(f, results, outs, arrays):
                 fused_repeats.remember(like, call, pa, pb, arrays, more, epilogue, p.sums)
-    return _delivered(call, f, results, outs)
+    return delivered(call, f, results, outs)
+
+
+def decided(call: Call, a: Array, b: Array, c: Any, prepared: dict[str, Prepared] | None = None) -> Product:
+    """As rules.prologues.decided; products are added up in f64 if a result is asked for in it."""
+    asked = call.out_dtype if isinstance(call.out_dtype, tuple) else (call.out_dtype,)
+    asked = tuple(None if isinstance(x, str) and x in formats.BLOCK_FORMATS else x for x in asked)
+    wide = "f64" if any(x is not None and formats.find(x) is formats.FORMATS["f64"] for x in asked) else None
+    return prologues.decided(call._replace(out=None), a, b, c, wide, {} if prepared is None else prepared)
 
 
 def _of_no_terms(semiring: Semiring, f: Fused, p: Product, results: list[Array]) -> None:
@@ -105,7 +110,7 @@ def _taken(p: Product, prepared: Mapping[str, Prepared]) -> list[Array]:
                                 and cpu.converts(x, p.sums, *sizes) else p.sums) for role, x in zip("ab", (p.a, p.b))]
 
 
-def _readable(x: Array) -> Array:
+def readable(x: Array) -> Array:
     """An operand that is broadcast, with aligned numbers in this machine's order of bytes; a short one contiguous."""
     axes = [slice(None) if stride and extent > 1 else slice(0, 1) for stride, extent in zip(x.strides, x.shape)]
     own = x[tuple(axes)]
@@ -116,7 +121,7 @@ def _readable(x: Array) -> Array:
 
 # ---- results
 
-def _outs(call: Call, f: Fused) -> list[Array | None]:
+def outs_of(call: Call, f: Fused) -> list[Array | None]:
     """Where the caller wants the results."""
     count = len(f.shapes)
     given = call.out if isinstance(call.out, tuple) else (call.out,) + (None,) * (count - 1)
@@ -140,13 +145,13 @@ def _outs(call: Call, f: Fused) -> list[Array | None]:
     return found
 
 
-def _kept(dtype: np.dtype[Any] | None, out: Array | None) -> np.dtype[Any] | None:
+def kept(dtype: np.dtype[Any] | None, out: Array | None) -> np.dtype[Any] | None:
     """A result of f32 in an `out` of ml_dtypes' formats is rounded as it is stored: a cast would give the same bits."""
     rounded = out is not None and dtype == arguments.F32 and out.dtype.kind == "V" and out.dtype.isnative
     return out.dtype if out is not None and rounded else dtype
 
 
-def _results(f: Fused, p: Product, outs: list[Array | None], factors: tuple[Array, Array], operands: list[Array],
+def results_of(f: Fused, p: Product, outs: list[Array | None], factors: tuple[Array, Array], operands: list[Array],
              beside: list[Array]) -> tuple[list[Array], list[Array | None]]:
     """Arrays for all results, and those that the engine writes, None for reductions. `beside`: what prologues read."""
     results: list[Array] = []
@@ -194,7 +199,7 @@ def _at_once(f: Fused, results: list[Array], outs: list[Array | None], stored: l
     return whole and f.blocks == (None,) and (x.dtype == f.dtypes[0] if out is None else x is out)
 
 
-def _delivered(call: Call, f: Fused, results: list[Array], outs: list[Array | None]) -> Any:
+def delivered(call: Call, f: Fused, results: list[Array], outs: list[Array | None]) -> Any:
     found: list[Any] = []
     for x, out, dtype, block in zip(results, outs, f.dtypes, f.blocks):
         if block is not None:

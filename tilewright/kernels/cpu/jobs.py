@@ -54,6 +54,12 @@ BATCH = (                       # of packed products: kernels/cpu/gemm.py
     "space_step",               # from one thread's a_space and b_space to the next one's, in bytes
     "claimed",                  # products, 0 at the start
 )
+PIECES = (                      # of work, each with a job of its own: kernels/cpu/pieces.py
+    "pieces", "count",          # PIECE for each
+    "space", "space_step",      # panels of the first thread, and from one thread's to the next one's, in bytes
+    "claimed",                  # pieces, 0 at the start
+)
+PIECE = ("function", "job", "packs")    # packs: whether a_space, b_space and sums of the job are offsets in the space
 SMALL = (                       # the context of kernels/cpu/in_place.py
     "driver", "panels", "rows", "columns",          # in_place, the same by panels of B that it packs, and the tables of
                                                     # the two kinds of micro-kernels

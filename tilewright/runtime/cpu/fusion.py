@@ -154,10 +154,10 @@ def compute(of: Sums, results: list[Matrix | None], operands: list[Matrix], epil
     beside = jobs.Beside(*(on.of_table(x) if x.size else 0 for x in (words, *tables)))
     if _run(of, main, way, beside, on, make):
         return None
-    return [_of_tiles(*each) for each in kept]
+    return [of_tiles(*each) for each in kept]
 
 
-def _of_tiles(how: str, along: str, x: Matrix) -> Matrix:
+def of_tiles(how: str, along: str, x: Matrix) -> Matrix:
     """What the numbers of all tiles come to, along their axis."""
     parts = (x[..., i] if along == "rows" else x[..., i, :] for i in range(x.shape[-1 if along == "rows" else -2]))
     axis, numbers, *indices = -1 if along == "rows" else -2, *parts

@@ -345,13 +345,18 @@ class Recipe:
             return 0
         return threads
 
+    def of_one_thread(self) -> tuple[int, int, int]:
+        """Bytes of panels and sums that a thread by itself needs, and where there B's panels and the sums begin."""
+        b_at = _page(self.a_block)
+        sums_at = b_at + _page(self.b_block)
+        return sums_at + _page(self.sums), b_at, sums_at
+
     def _batch_packed(self, batch: int, steps: tuple[int, int, int], job: array, team: int) -> None:
-        at, sums_at = self.at, _page(self.a_block) + _page(self.b_block)
-        each = sums_at + _page(self.sums)
+        at, (each, b_at, sums_at) = self.at, self.of_one_thread()
         space = self.host.take(team * each)
         try:
             job[at["jc_ways"]] = job[at["ic_ways"]] = job[at["jr_ways"]] = 1
-            job[at["a_space"]], job[at["b_space"]] = space.address, space.address + _page(self.a_block)
+            job[at["a_space"]], job[at["b_space"]] = space.address, space.address + b_at
             job[at["sums"]] = space.address + sums_at
             fields = {"driver": self.function, "product": self.host.job(job), "batch": batch, "space_step": each,
                       **dict(zip(_STEPS, steps))}

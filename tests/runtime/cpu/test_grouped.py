@@ -1,0 +1,52 @@
+"""Groups in the simulator, with AMX's tiles, several threads' pieces, and every access and race checked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.expressions.epilogue import epilogue
+from tilewright.plans.cpu import CpuPlan
+from tilewright.runtime.cpu import grouped
+from tilewright.runtime.cpu.grouped import Grouped
+from tilewright.simulator.memory import AddressSpace
+from tilewright.simulator.product import SimulatedHost, SimulatedRecipe
+
+AVX512 = tw.target("x86-avx512")
+AMX = replace(AVX512, extensions=("amx-tile", "amx-bf16", "amx-int8"))
+RNG = np.random.default_rng(8)
+
+
+def function(acc, bias):
+    y = acc + bias
+    return y, tw.row_sum(y), tw.column_max(y)
+
+
+@pytest.mark.parametrize(("chip", "dtype", "plan", "sizes", "n", "k"), [
+    (AMX, ml_dtypes.bfloat16, None, [5, 0, 70], 64, 64),
+    (AVX512, np.float32, CpuPlan.parse("packed 4x32 mc=8 kc=8 nc=32"), [9, 0, 14, 1], 40, 17),
+], ids=["amx", "packed"])
+def test_epilogues_of_groups(chip, dtype, plan, sizes, n, k):
+    groups, ends = np.arange(len(sizes)), np.cumsum(sizes)
+    starts = ends - sizes
+    a, b = RNG.standard_normal((ends[-1], k)).astype(dtype), RNG.standard_normal((len(sizes), k, n)).astype(dtype)
+    bias, out = RNG.standard_normal((len(sizes), 1, n)).astype(np.float32), np.empty((ends[-1], n), np.float32)
+    host = SimulatedHost(AddressSpace())
+    for x in (a, b, bias, out):
+        host.memory.address(x)
+    sums, largest = grouped.gemm(
+        Grouped.of(a, starts, 0), Grouped.of(b, groups, 0), [Grouped.of(out, starts, 0), None, None],
+        [Grouped(bias, groups * bias.strides[0], 0, 4)], epilogue(function, bias="row"),
+        grouped.Sizes("m", np.array(sizes), n, np.full(len(sizes), k)), np.dtype(np.float32), threads=3, plan=plan,
+        target=chip, on=host, make=SimulatedRecipe)
+    assert any(part.emitter.startswith("amx") for part in host.recorded) == (chip is AMX)
+    for g, size in enumerate(sizes):
+        wanted = a[starts[g]:ends[g]].astype(float) @ b[g].astype(float) + bias[g]
+        np.testing.assert_allclose(out[starts[g]:ends[g]], wanted, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(sums[g], wanted.sum(1), rtol=1e-4, atol=1e-4)
+        if size:
+            np.testing.assert_allclose(largest[g], wanted.max(0), rtol=1e-4, atol=1e-4)

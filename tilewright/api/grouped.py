@@ -1,0 +1,186 @@
+"""grouped_matmul: products of groups of unequal size in one piece of work."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tilewright import forks
+from tilewright.api import dispatch, fused, host
+from tilewright.expressions.epilogue import Epilogue
+from tilewright.rules import arguments, fusing, grouping, numpy_products, shapes
+from tilewright.rules.arguments import Array
+from tilewright.rules.call import Call, Product, decide
+from tilewright.rules.grouping import Axes
+
+
+def grouped_matmul(
+    a: ArrayLike,
+    b: ArrayLike,
+    offsets: ArrayLike,
+    out: NDArray[Any] | tuple[NDArray[Any] | None, ...] | None = None,
+    *,
+    out_dtype: Any = None,
+    alpha: float = 1,
+    trans_a: bool | str = False,
+    trans_b: bool | str = False,
+    epilogue: Any = None,
+    operands: dict[str, Any] | None = None,
+    threads: int | None = None,
+    plan: Any = None,
+) -> Any:
+    """Products of groups of unequal size, such as the experts of a mixture: of a's rows, or of steps of k.
+
+    a, b        [M, k] and [G, k, n]: rows offsets[g-1] ... offsets[g] of a are multiplied by b[g]; the result is
+                [M, n].
+                [m, K] and [K, n]: columns offsets[g-1] ... offsets[g] of a are multiplied by the same rows of b, the
+                result is [G, m, n]: gradients of weights, for example. Any strides, and any real or complex format that
+                tilewright.matmul takes, both of the same or not, but neither packed nor quantized.
+    offsets     [G] integers that do not descend: where each group ends, as torch._grouped_mm takes them; the first one
+                begins at 0. A group may be empty. Rows, or steps, from the last offset on belong to no group: rows of
+                the result that belong to no group are 0.
+    out         where to write the result: an array of its shape and of any dtype to which it can be cast by NumPy's
+                rule same_kind. It may overlap a and b.
+    out_dtype, alpha, trans_a, trans_b, threads  as of tilewright.matmul. trans_b swaps the last two axes of b.
+    epilogue, operands  as of tilewright.matmul. Operands broadcast to the result, [M, n] or [G, m, n]; where rows are
+                in groups, those of shape [G, 1, n] or [G, 1, 1] have numbers of their own for each group; so have those
+                of shape [G, n] or [G, 1], unless G is 1 or M. Reductions of rows are [M] or [G, m], those of columns
+                [G, n]; of a group without rows they are 0.
+    plan        the plan to run for every group, or its text. By default each group has the one that the planner chooses
+                for one thread and the group's size rounded up to 1, 2, 3, 4, 6, 8, 12, 16, 24 ...
+
+    Threads share the work of all groups, whatever their sizes. A group's numbers are those, to the last bit, that
+    tilewright.matmul gives for the group alone by the same plan; they depend neither on other groups nor on threads.
+
+    Raises TypeError and ValueError where matmul does, and for offsets that descend or exceed the axis.
+    """
+    library = dispatch.library_of_arrays(a, b, offsets)
+    call = Call.checked(a, b, out, out_dtype=out_dtype, alpha=alpha, trans_a=trans_a, trans_b=trans_b,
+                        epilogue=epilogue, operands=operands, threads=threads, plan=plan)
+    if library is not None:
+        raise TypeError("a, b and offsets must be arrays in the host's memory: grouped_matmul runs on CPUs so far")
+    if call.plan is not None and dispatch.platform_of(call.plan):
+        arguments.refuse(f"{dispatch.where(call.plan)} for arrays in the host's memory", plan=call.plan)
+    return product(call, offsets)
+
+
+def product(call: Call, offsets: Any) -> Any:
+    """Of arrays in the host's memory."""
+    a = arguments.transposed(grouping.operand(call.a, "a"), call.trans_a, "a")
+    b = arguments.transposed(grouping.operand(call.b, "b"), call.trans_b, "b")
+    a, b = (x.conj() if trans == "c" and x.dtype.kind == "c" else x
+            for x, trans in ((a, call.trans_a), (b, call.trans_b)))
+    if numpy_products.takes(a, b, None, call.out_dtype):
+        raise TypeError(f"a and b must be of integer or floating-point formats, not {a.dtype} and {b.dtype}")
+    ends = arguments.operand(offsets, "offsets")
+    of = grouping.axes(a, b, ends)
+    ends = grouping.checked(ends, of)
+    given = fusing.given_of(call.operands)
+    per_group = grouping.per_group(given, of)
+    alone = call._replace(operands=grouping.stand_ins(given, per_group) or None)
+    x, y = of.as_product(a, b)
+    if call.epilogue is None:
+        p = decide(alone._replace(out_dtype=arguments.single(call.out_dtype, "out_dtype")), x, y, None,
+                   arguments.output(arguments.single(call.out, "out")))
+        if p.sums.kind == "c":
+            return _complex(call, p, of, ends, a, b)
+    else:
+        p = fused.decided(alone, x, y, None)
+    f = fusing.fused(alone, p)
+    if of.along == "m":
+        f = f._replace(shapes=tuple((of.groups, shape[-1]) if result.reduced.startswith("column") else shape
+                                    for shape, result in zip(f.shapes, f.epilogue.expression.results)))
+    outs = fused.outs_of(call, f)
+    f = f._replace(dtypes=tuple(map(fused.kept, f.dtypes, outs)))
+    sizes = _sizes(of, ends, bool(p.sizes[2]))
+    a, b = _taken(p, of, a, b)
+    columns = p.shape[-1] // 2 if f.epilogue.paired else p.shape[-1]
+    read = [fused.readable(np.broadcast_to(per_group[of_one.name], (of.groups, 1, columns))
+                           if of_one.name in per_group else x)
+            for of_one, x in zip(f.epilogue.operands, f.operands)]
+    fusion = forks.imported("tilewright.runtime.cpu.fusion")
+    epilogue, read = fusion.with_factors(f.epilogue, read, p.sums, p.alpha, 0, None, p.shape)
+    results, stored = fused.results_of(f, p, outs, (a, b), read, [])
+    main = epilogue.main
+    if main is not None and columns > 1 and results[main].strides[-1] != results[main].itemsize:
+        results[main] = stored[main] = np.empty(results[main].shape, results[main].dtype)
+    _multiply(call, of, ends, sizes, a, b, results, stored, read, epilogue, p.sums)
+    return fused.delivered(call, f, results, outs)
+
+
+def _sizes(of: Axes, ends: NDArray[np.int64], reads: bool = True) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows and steps of k of each group; none of k where no element is read."""
+    lengths = np.diff(ends, prepend=0)
+    m, k = np.full(of.groups, of.m), np.full(of.groups, of.k)
+    if of.along == "m":
+        m = lengths
+    else:
+        k = lengths
+    return m, k if reads else k * 0
+
+
+def _taken(p: Product, of: Axes, a: Array, b: Array) -> list[Array]:
+    """Operands in dtypes that the engine takes."""
+    cpu = dispatch.cpu()
+    return [x if x.dtype != p.sums and arguments.ready(x, x.dtype)
+            and cpu.converts(x, p.sums, of.m, of.n, of.k, a.dtype == b.dtype) else arguments.converted(x, p.sums)
+            for x in (a, b)]
+
+
+def _multiply(call: Call, of: Axes, ends: NDArray[np.int64], sizes: tuple[NDArray[np.int64], NDArray[np.int64]],
+              a: Array, b: Array, results: list[Array], stored: list[Array | None], read: list[Array],
+              epilogue: Epilogue, sums: np.dtype[Any]) -> None:
+    """Into the results. Operands that have as many axes as b's groups are per group."""
+    if not (of.groups and of.m and of.n):
+        for x in results:
+            x[...] = 0
+        return
+    engine = forks.imported("tilewright.runtime.cpu.grouped")
+    starts, number = np.diff(ends, prepend=0), np.arange(of.groups)
+    starts = ends - starts
+
+    def grouped(x: Array) -> Any:
+        if x.ndim == 3 and x.shape[1] == 1 and of.along == "m":         # per group
+            return engine.Grouped(x, number * x.strides[0], 0, x.strides[2])
+        return engine.Grouped.of(x, number if x.ndim == 3 else starts, 0)
+
+    by_rows = of.along == "m"
+    left = engine.Grouped.of(a, starts, 0 if by_rows else 1)
+    found = engine.gemm(left, grouped(b) if by_rows else engine.Grouped.of(b, starts, 0),
+                        [x if x is None else grouped(x) for x in stored], [grouped(x) for x in read], epilogue,
+                        engine.Sizes(of.along, sizes[0], of.n, sizes[1]), sums, threads=call.threads, plan=call.plan)
+    last = int(ends[-1])
+    expression = epilogue.expression
+    reductions = iter(found)
+    for x, y, result in zip(results, stored, expression.results):
+        columns = result.reduced.startswith("column")
+        if by_rows and not columns:
+            x[last:] = 0
+        if y is not None:
+            continue
+        for g, part in enumerate(next(reductions)):
+            if by_rows and not columns:
+                x[starts[g]:ends[g]] = part
+            else:
+                x[g] = part if sizes[0][g] else 0
+
+
+def _complex(call: Call, p: Product, of: Axes, ends: NDArray[np.int64], a: Array, b: Array) -> Any:
+    """Complex products, which have no epilogue."""
+    if call.epilogue is not None:
+        raise TypeError(f"epilogue must be None for complex products, whose sums here are {p.sums}")
+    m, k = _sizes(of, ends, bool(p.sizes[2]))
+    a, b = (arguments.converted(x, p.sums) for x in (a, b))
+    direct = (p.out is not None and p.alpha == 1 and shapes.writes_in_place(p.out, a, b, p.sums) and p.result == p.sums
+              and p.out.strides[-1] == p.out.itemsize)
+    found = p.out if p.out is not None and direct else np.empty(p.shape, p.sums)
+    if of.along == "k":
+        found[k == 0] = 0
+    elif not k.any():
+        found[...] = 0
+    _multiply(call, of, ends, (m * (k > 0), k), a, b, [found], [found], [], fusing.bare(), p.sums)
+    if p.alpha != 1:
+        with np.errstate(all="ignore"):
+            found *= p.alpha
+    return call.out if found is p.out else host.delivered(call, p, found)
