@@ -53,6 +53,11 @@ class Grouped(NamedTuple):
         """Addresses of elements of groups."""
         return on.address_of(self.array) + self.starts[group] + i*self.row + j*self.column
 
+    def words(self, on: Host, group: Any, i: Any, j: Any) -> list[Any]:
+        """Of jobs.OPERAND: addresses, and strides in elements."""
+        size = self.array.itemsize
+        return [self.at(on, group, i, j), self.row // size, self.column // size]
+
 
 class Sizes(NamedTuple):
     """Of the products of all groups, of which `along`, "m" or "k", differs."""
@@ -186,14 +191,14 @@ class _Work:
         """OPERAND of each operand and result but C, for each piece."""
         on, j = self.on, at.j0 // self.halves
         table: list[list[Any]] = []
-        for x in self.operands:
-            table.append([x.at(on, at.group, at.i0, j), x.row // x.array.itemsize, x.column // x.array.itemsize])
+        for read in self.operands:
+            table.append(read.words(on, at.group, at.i0, j))
         given = zip(self.results, self.epilogue.expression.results, way.finish.WRITTEN, strict=True)
         for number, (x, result, word) in enumerate(given):
             if word == "-":
                 continue
             if x is not None:
-                table.append([x.at(on, at.group, at.i0, j), x.row // x.array.itemsize, x.column // x.array.itemsize])
+                table.append(x.words(on, at.group, at.i0, j))
                 continue
             # a number for each row or column of each tile, or one and its index
             kind, _, along = word.partition(":")
@@ -215,9 +220,9 @@ class _Work:
                 address = on.address_of(kept) + at.row_panel*row + j*column
             table.append([address, row // kept.itemsize, column // kept.itemsize])
         block = np.zeros((len(at.group), len(table), len(jobs.OPERAND)), np.int64)
-        for x, words in enumerate(table):
+        for entry, words in enumerate(table):
             for field, value in enumerate(words):
-                block[:, x, field] = value
+                block[:, entry, field] = value
         return block
 
     def _beside(self, beside: NDArray[np.int64]) -> Any:
