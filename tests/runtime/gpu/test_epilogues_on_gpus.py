@@ -193,6 +193,20 @@ def test_reductions(on):
     same_as_on_a_cpu(on, a[0], b, lambda acc: (tw.row_sum(tw.exp(acc * 0.1)), tw.column_max(acc)))
 
 
+@pytest.mark.parametrize("dtype", ["f4", "i1"])
+def test_where_rows_and_columns_are_extreme(monkeypatch, dtype):
+    """And integers, reduced; of a batch, of a NaN, into an array of the caller's."""
+    on, rng = machine(monkeypatch, "sm_90a"), np.random.default_rng(4)
+    a, b = (rng.integers(-2, 3, shape).astype(dtype) for shape in ((2, 5, 20), (20, 43)))
+    if dtype == "f4":
+        a[0, 3] = np.nan
+    same_as_on_a_cpu(on, a, b, lambda acc: (tw.row_argmin(acc), tw.column_argmax(acc), tw.row_sum(acc * acc), acc + 1))
+    out = on.array(np.zeros(5, np.int64))
+    assert tw.matmul(on.array(a[1]), on.array(b), out, epilogue=lambda acc: tw.row_argmax(acc)) is out
+    on.finish()
+    np.testing.assert_array_equal(out.host, (a[1].astype(int) @ b.astype(int)).argmax(-1))
+
+
 @pytest.mark.parametrize(("format", "n"), [("mxfp8", 72), ("mxfp8_e5m2", 37), ("mxfp6", 33), ("mxfp6_e3m2", 64),
                                            ("mxfp4", 100)])
 def test_block_scaled_results(monkeypatch, format, n):

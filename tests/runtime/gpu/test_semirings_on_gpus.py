@@ -203,6 +203,20 @@ def test_contract_by_states(on):
         tw.contract(lambda x, y: x, on.array(a[..., :0]), on.array(b[:0]), reduce="logsumexp")
 
 
+@pytest.mark.parametrize("dtype", ["f8", "i8"])
+def test_nearest_neighbours(on, dtype):
+    """In one pass over the squared distances, and which are nearest to others."""
+    a, b = numbers(dtype, 9, 8), numbers(dtype, 8, 7, seed=1)
+
+    def nearest(acc):
+        return tw.row_argmin(acc), tw.row_min(acc), tw.column_argmin(tw.where(acc > 40, 1, 0))
+    found = tw.contract(lambda x, y: (x - y)**2, on.array(a), on.array(b), epilogue=nearest)
+    on.finish()
+    for x, y in zip(found, tw.contract(lambda x, y: (x - y)**2, a, b, epilogue=nearest), strict=True):
+        assert x.host.dtype == y.dtype
+        np.testing.assert_array_equal(x.host, y)
+
+
 def test_arrays_in_the_hosts_memory_by_a_plan_for_a_gpu(on):
     f, reduce = ARITHMETIC["paths"]
     a, b = numbers("f4", 2, 33, 18), numbers("i2", 18, 7, seed=1)

@@ -14,7 +14,6 @@ from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
 
-from tilewright.expressions.operations import OPERATIONS
 from tilewright.expressions.program import INDICES, STATE, Expression
 from tilewright.formats import FORMATS, Bool, Float
 from tilewright.ir import Function, Kernel, Type, Value, f32, f64, i1, i8, i32, i64, ptr, vec
@@ -24,13 +23,10 @@ from tilewright.kernels.cpu.out import Out
 from tilewright.kernels.cpu.pool import job_fields, split
 from tilewright.kernels.expression import recorded
 from tilewright.kernels.narrow import memory_type, number
+from tilewright.kernels.reduced import both, indices, nothing, part
 from tilewright.kernels.reductions import reduce
-from tilewright.kernels.semiring import combined, numbers
+from tilewright.kernels.semiring import numbers
 from tilewright.targets.cpu import CpuTarget
-
-# What a reduction starts with, and how two of its numbers are combined; amax: of sizes.
-COMBINED = {"sum": (0.0, "add"), "max": (float("-inf"), "max"), "min": (float("inf"), "min"), "amax": (0.0, "max"),
-            "argmax": (float("-inf"), ""), "argmin": (float("inf"), "")}
 
 
 def emit_finish(target: CpuTarget, SUMS: str, NR: int, RESULT: str = "", EXPRESSION: str = "",
@@ -172,41 +168,29 @@ class _Epilogue:
     def _reduced(self, along: str) -> list[int]:
         return [at for at, place in enumerate(self.written) if place is not None and along == place.HOW]
 
-    def _nothing(self, at: int, type: Type) -> tuple[Value, ...]:
-        """Numbers of this type, and their indices if these are kept, that change nothing."""
-        how = self.expression.results[at].how
-        start = COMBINED[how][0]
-        most = (1 << type.scalar.bits - 1) - 1
-        if not type.is_float and start:
-            start = -most - 1 if start < 0 else most
-        number = self.k.constant(type, start if type.is_float else int(start))
-        whole = vec(numbers(type.scalar)["int"], type.length)
-        return (number, self.k.constant(whole, most)) if how in INDICES else (number,)
+    def _how(self, at: int) -> str:
+        return self.expression.results[at].how
 
     def _begin(self, at: int, W: int) -> tuple[Any, ...]:
         type = vec(memory_type(self._place(at).FORMAT), W)
-        return tuple(self.k.variable(x.type, x) for x in self._nothing(at, type))
+        return tuple(self.k.variable(x.type, x) for x in nothing(self.k, self._how(at), type))
 
     def _masked(self, at: int, x: Value, index: Value, mask: Value | None) -> tuple[Value, ...]:
         """A result's numbers as they are reduced, with their indices if these are kept: that of the row, or of the
         columns from there on; where there are none, what changes nothing."""
-        k, how, along = self.k, self.expression.results[at].how, self._place(at).HOW
+        k, how, along = self.k, self._how(at), self._place(at).HOW
         x = self._stored(x, self._place(at).FORMAT)
-        found: tuple[Value, ...] = (k.abs(x) if how == "amax" else x,)
-        if how in INDICES:
-            n, whole = x.type.length, numbers(x.type.scalar)["int"]
-            of_lane = k.broadcast(k.cast(index, whole), n)
-            steps = k.pack(*(k.constant(whole, e) for e in range(n)))
-            found += (of_lane + steps if along == "rows" else of_lane,)
+        if how in INDICES and along == "rows":
+            whole = indices(x.type)
+            steps = k.pack(*(k.constant(whole.scalar, e) for e in range(whole.length)))
+            index = k.broadcast(k.cast(index, whole.scalar), whole.length) + steps
+        found = part(k, how, x, index)
         if mask is None:
             return found
-        return tuple(k.select(mask, y, z) for y, z in zip(found, self._nothing(at, x.type)))
+        return tuple(k.select(mask, y, z) for y, z in zip(found, nothing(k, how, x.type)))
 
     def _both(self, at: int, x: tuple[Value, ...], y: tuple[Value, ...]) -> tuple[Value, ...]:
-        how, T = self.expression.results[at].how, x[0].type.scalar
-        if how in INDICES:
-            return combined(self.k, T, how, x, y)
-        return (OPERATIONS[COMBINED[how][1]].record(self.k, x[0], y[0]),)
+        return both(self.k, self._how(at), x, y)
 
     def _put(self, at: int, place: Value, found: tuple[Value, ...], mask: Value | None) -> None:
         """The number of a row, or those of columns, and indices beside them: OPERAND's stride leads over both."""

@@ -5,55 +5,60 @@
 """
 from __future__ import annotations
 
-import math
 from typing import Any
 
-from tilewright.expressions.operations import OPERATIONS
+from tilewright.expressions.program import INDICES
 from tilewright.ir import Function, Kernel, Value, i64, ptr
 from tilewright.kernels.narrow import memory_type
+from tilewright.kernels.reduced import Part, both, indices, nothing, part
 from tilewright.kernels.reductions import reduce
 
 COLUMNS, GROUPS = 32, 16        # of a workgroup
-START = {"sum": 0.0, "amax": 0.0, "max": -math.inf, "min": math.inf}
 
 
 def emit_reduce(FORMAT: str = "f32", HOW: str = "sum", ALONG: str = "row", WARP: int = 32) -> Function:
     """target[z, i] = all of row i of source[z], or of its column i, combined: HOW is sum, max, min or amax, of which a
-    NaN is the result if there is one. FORMAT: f32 or f64, of both.
+    NaN is the result if there is one, or argmin or argmax: its index, as an integer of as many bits. FORMAT: f32, f64,
+    i32 or i64, of source.
 
     Source and target have contiguous rows of `columns` and of results; matrices follow each other. The grid: a
     workgroup for each row, or for each COLUMNS columns, and along y for each matrix.
     """
     T = memory_type(FORMAT)
     k = Kernel(f"reduce_{FORMAT}_{ALONG}_{HOW}", threads=COLUMNS*GROUPS, warp=WARP, rows=i64, columns=i64,
-               source=ptr(T), target=ptr(T))
+               source=ptr(T), target=ptr(indices(T) if HOW in INDICES else T))
     rows, columns, source, target = k.args
     t, i, z = k.thread[0], k.cast(k.block[0], i64), k.cast(k.block[1], i64)
-    source, total = source + z*(rows*columns), k.variable(T, START[HOW])
+    source, total = source + z*(rows*columns), [k.variable(x.type, x) for x in nothing(k, HOW, T)]
 
-    def combined(x: Value, y: Value) -> Value:
-        found: Value = OPERATIONS["add" if HOW == "sum" else HOW.removeprefix("a")].record(k, x, y)
-        return found
+    def combined(x: Part, y: Part) -> Part:
+        return both(k, HOW, x, y)
 
-    def take(x: Any) -> None:
-        total.set(combined(total.get(), k.abs(x) if HOW == "amax" else x))
+    def now() -> Part:
+        return tuple(x.get() for x in total)
+
+    def take(x: Any, index: Value) -> None:
+        for variable, new in zip(total, combined(now(), part(k, HOW, x, index))):
+            variable.set(new)
     if ALONG == "row":
         with k.loop(columns, start=k.cast(t, i64), step=COLUMNS*GROUPS) as j:
-            take(source[i*columns + j])
-        found = reduce(k, combined, total.get(), "cta")
+            take(source[i*columns + j], j)
+        found = reduce(k, combined, now(), "cta")
         with k.when(t == 0):
-            target[z*rows + i] = found
+            target[z*rows + i] = found[-1]
         return k.function
     lane, group = t % COLUMNS, t // COLUMNS
-    column, parts = i*COLUMNS + lane, k.smem("parts", (GROUPS, COLUMNS), T)
+    column = i*COLUMNS + lane
+    parts = [k.smem(f"parts{e}" if e else "parts", (GROUPS, COLUMNS), x.type) for e, x in enumerate(now())]
     with k.when(column < columns):
         with k.loop(rows, start=k.cast(group, i64), step=GROUPS) as j:
-            take(source[j*columns + column])
-    parts[group, lane] = total.get()
+            take(source[j*columns + column], j)
+    for array, x in zip(parts, now()):
+        array[group, lane] = x
     k.barrier()
     with k.when((group == 0) & (column < columns)):
-        found = parts[0, lane]
+        found = tuple(array[0, lane] for array in parts)
         for other in range(1, GROUPS):
-            found = combined(found, parts[other, lane])
-        target[z*columns + column] = found
+            found = combined(found, tuple(array[other, lane] for array in parts))
+        target[z*columns + column] = found[-1]
     return k.function

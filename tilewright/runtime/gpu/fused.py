@@ -2,7 +2,7 @@
 
 Leading axes are folded into m where B has none and every operand allows it, else merged into one axis, else taken one
 by one. c, if there is one, is an operand of the expression, like any other. Of a reduction the kernel stores all
-numbers, in f32 or f64, and a second one combines those of each row or column (kernels/gpu/reduce.py).
+numbers, as they are computed, and a second one combines those of each row or column (kernels/gpu/reduce.py).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a:
     p = prologue_rules.decided(call._replace(out=None), a, b, c, wide, before)
     f = fusing.fused(call._replace(operands=shares.get("epilogue")), p)
     _check_results(f, run.engine.platform is arrays.CUDA)
-    dtypes = [np.dtype(np.float64 if p.sums.itemsize == 8 else np.float32) if x is None else x for x in f.dtypes]
+    dtypes = [_of_reduced(p, kind) if x is None else x for x, kind in zip(f.dtypes, f.epilogue.expression.kinds)]
     if call.algorithm is not None:
         arguments.check_algorithm(call.algorithm, a.dtype, b.dtype, p.sums, call.plan, run.on.target)
     given_outs = call.out if isinstance(call.out, tuple) else (call.out,) + (None,) * (len(f.shapes) - 1)
@@ -96,6 +96,11 @@ def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a:
     return delivered if len(delivered) > 1 else delivered[0]
 
 
+def _of_reduced(p: Product, kind: str) -> np.dtype[Any]:
+    """Of a reduction of this kind."""
+    return np.dtype(f"{kind[0]}{max(p.sums.itemsize, 4)}")
+
+
 def _checked(out: Array, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     if out.shape != shape:
         raise ValueError(f"{name} must have the result's shape {shape}, but its shape is {out.shape}")
@@ -108,13 +113,9 @@ def _checked(out: Array, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]
 def _check_results(f: fusing.Fused, on_cuda: bool) -> None:
     """TypeError or ValueError for those that GPUs do not give."""
     expression = f.epilogue.expression
-    for kind, result, block, shape in zip(expression.kinds, expression.results, f.blocks, f.shapes):
+    for result, block, shape in zip(expression.results, f.blocks, f.shapes):
         if block is not None and (not block.mx or not on_cuda):
             raise TypeError(f"out_dtype is {block.name}: epilogues on GPUs give MX formats, and on NVIDIA's alone")
-        if result.how in INDICES:
-            raise TypeError(f"epilogue returns {result.reduced}: rows and columns of numbers are found on CPUs only")
-        if result.reduced and kind != "float":
-            raise TypeError(f"epilogue returns {result.reduced} of integers: on GPUs floats are reduced, as 1.0 * x is")
         if result.reduced and 0 in f.shapes[0] and 0 not in shape:
             raise ValueError(f"epilogue returns {result.reduced} of a product of shape {f.shapes[0]}, which has no "
                              "elements")
@@ -127,8 +128,10 @@ def _compute(run: Run, p: Product, f: fusing.Fused, targets: list[Array], host: 
     plain = tuple(replace(x, reduced="") for x in epilogue.expression.results)
     epilogue = replace(epilogue, expression=replace(epilogue.expression, results=plain))
     main, shape = 0, (*p.shape[:-1], p.shape[-1] // (1 + epilogue.paired))
-    given = {"a": format_of(p.a.dtype), "b": format_of(p.b.dtype), "result": format_of(_stored(targets[main]).dtype)}
-    kept = epilogue.expression.kinds
+    kinds = [gpu_shape.RESULTS[computed(format_of(p.sums), epilogue.state)[kind == "float"]]
+             for kind in epilogue.expression.kinds]
+    given = {"a": format_of(p.a.dtype), "b": format_of(p.b.dtype),
+             "result": kinds[main][0] if reduced[main] else format_of(_stored(targets[main]).dtype)}
     taken_a, taken_b, stored = (formats.FORMATS[x].dtype for x in gpu_lowering.taken(
         run.on.target, given, format_of(p.sums), True, "", replace(
             epilogue, results=tuple(DEFAULT if i == main else x for i, x in enumerate(epilogue.results))).text,
@@ -140,10 +143,8 @@ def _compute(run: Run, p: Product, f: fusing.Fused, targets: list[Array], host: 
         a, b = run.zeros((*a.shape[:-1], 1), a.dtype), run.zeros((*b.shape[:-2], 1, b.shape[-1]), b.dtype)
     outs: list[Array] = []
     for i, target in enumerate(targets):
-        x, whole = _stored(target), kept[i] != "float"
-        kinds = gpu_shape.RESULTS[computed(format_of(p.sums), epilogue.state)[not whole]]
-        wide = formats.FORMATS[kinds[0]].dtype
-        wanted = stored if i == main else x.dtype if format_of(x.dtype) in kinds and not reduced[i] else wide
+        x, wide = _stored(target), formats.FORMATS[kinds[i][0]].dtype
+        wanted = stored if i == main else x.dtype if format_of(x.dtype) in kinds[i] and not reduced[i] else wide
         free = not reduced[i] and x.dtype == wanted and epilogues.ready(x, "full") and not any(
             shapes.overlap(x, y) for y in (a, b, *arrays_of, *outs))
         outs.append(x if free else run.temporary(shape, wanted))
@@ -161,7 +162,8 @@ def _compute(run: Run, p: Product, f: fusing.Fused, targets: list[Array], host: 
 def _reduced(run: Run, x: Array, how: str, shape: tuple[int, ...]) -> Array:
     """Rows or columns of contiguous matrices, in a new array."""
     along, _, combined = how.partition("_")
-    found, rows, columns = run.temporary(shape, x.dtype), x.shape[-2], x.shape[-1]
+    found = run.temporary(shape, np.dtype(f"i{x.itemsize}") if combined in INDICES else x.dtype)
+    rows, columns = x.shape[-2:]
     function = run.engine.reduce_kernel(run.on, format_of(x.dtype), combined, along)
     args = {"rows": rows, "columns": columns, "source": address(x), "target": address(found)}
     batch = math.prod(x.shape[:-2])
