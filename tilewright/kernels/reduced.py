@@ -1,5 +1,5 @@
-"""Reductions of rows and columns of C (expressions/program.REDUCTIONS), in parts: with what one begins, what is reduced of
-a number, and what two of these are together. They are tuples: a number, and its index where that is wanted.
+"""Reductions of rows and columns of C (expressions/program.REDUCTIONS), in parts: with what one begins, what is reduced
+of a number, and what two of these are together. They are tuples: a number, and its index where that is wanted.
 
 All of it is of numbers or of vectors of one type, an element for each reduction.
 """
