@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tilewright.api import dispatch, fused, fused_repeats, host, scaled
 from tilewright.formats.quantized import Quantized
-from tilewright.rules import numpy_products
+from tilewright.rules import numpy_products, weights
 from tilewright.rules.arguments import F32, F64
 from tilewright.rules.call import Call
 
@@ -237,6 +237,10 @@ def _product(library: Library | None, call: Call, asked: Any = None) -> Any:
         return library.platform.engine.matmul(call, asked)
     if not call.updates and numpy_products.overridden(call.a, call.b, call.out):
         return numpy_products.by_operands_class(call)
+    if weights.present(call):
+        matrices, axis = weights.by_matrices(call)
+        found = fused.product(weights.without(matrices), asked)
+        return found if axis is None else found.squeeze(axis) if call.out is None else call.out
     if call.fused:
         return fused.product(call, asked)
     if scaled.present(call):

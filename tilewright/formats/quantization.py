@@ -18,8 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from tilewright.formats.conversion import convert, to_odd
 from tilewright.formats.quantized import Quantized, blocked_axis, in_blocks, packed
-from tilewright.formats.records import Complex
-from tilewright.formats.scaled import scalable, scale
+from tilewright.formats.records import Complex, Float, Integer
+from tilewright.formats.scaled import HALVES, scalable, scale, two_to_a_byte
 from tilewright.formats.table import BlockFormat, block_format, find, of
 
 Array = NDArray[Any]
@@ -29,8 +29,10 @@ BlockName = Literal["mxfp8", "mxfp8_e5m2", "mxfp6", "mxfp6_e3m2", "mxfp4", "nvfp
 @overload
 def quantize(x: ArrayLike, format: BlockFormat | BlockName, axis: int = -1) -> Quantized: ...
 @overload
-def quantize(x: ArrayLike, format: object, axis: int | None = -1) -> Any: ...
-def quantize(x: ArrayLike, format: object, axis: int | None = -1) -> Any:
+def quantize(x: ArrayLike, format: object, axis: int | None = -1, *, group: int | None = None,
+             zero_points: bool = False, nibbles: bool | None = None) -> Any: ...
+def quantize(x: ArrayLike, format: object, axis: int | None = -1, *, group: int | None = None,
+             zero_points: bool = False, nibbles: bool | None = None) -> Any:
     """x in a format of few bits, with scales.
 
     A Quantized in a block-scaled format: mxfp8 (of e4m3fn), mxfp8_e5m2, mxfp6 (of e2m3), mxfp6_e3m2, mxfp4 (of e2m1) or
@@ -42,6 +44,11 @@ def quantize(x: ArrayLike, format: object, axis: int | None = -1) -> Any:
             k: -1 of the left operand, for a scale per row, -2 of the right one (or -1 of one that trans_b transposes),
             for a scale per column. None, not for blocks: all of x has one scale. A last block of fewer is filled up
             with zeros.
+
+    group       of formats that are not block-scaled: how many neighbours along `axis` share a scale, 128 say. None: all.
+    zero_points True: of integers, with a zero point beside each scale: numbers are (element - zero point) * scale, and
+                elements make use of the format's whole range where numbers are mostly of one sign.
+    nibbles     whether elements of i4, u4, e2m1 are two to a byte, along the last axis. None: if there are groups.
 
     In i8 and its like a scale is the largest size / the format's largest number, an f32 of at least 2^-126, and 1 for
     zeros; elements are x / scale, in f32 (f64 where x has more digits than f32), rounded to nearest even. nan and inf
@@ -65,11 +72,29 @@ def quantize(x: ArrayLike, format: object, axis: int | None = -1) -> Any:
     if axis is None and f is not None:
         raise ValueError(f"axis must be an integer for {f}, whose blocks are along one")
     along = None if axis is None else blocked_axis(axis, array.ndim)
+    if f is not None and (group is not None or zero_points or nibbles is not None):
+        raise ValueError(f"group, zero_points and nibbles must not be given for {f}, whose blocks of {f.block} are "
+                         "stored in one way")
+    if f is None:
+        _check(scalable(plain, "format"), along, group, zero_points, nibbles)
     wide = to_odd(array) if source.name in ("i64", "u64") else array.astype(_wide(source.bits, source.name))
     if f is None or along is None:
-        return scale(wide, scalable(plain, "format"), along)
+        found = scale(wide, scalable(plain, "format"), along, group or 0, zero_points)
+        halves = found.format.name in HALVES and (nibbles or (nibbles is None and bool(group)))
+        return two_to_a_byte(found) if halves else found
     elements, scales, tensor_scale = _quantized(in_blocks(np.moveaxis(wide, along, -1), f), f)
     return Quantized(packed(elements), scales, array.shape, f, along, tensor_scale)
+
+
+def _check(f: Integer | Float, axis: int | None, group: Any, zero_points: Any, nibbles: Any) -> None:
+    """ValueError for keywords that a format with scales does not have."""
+    if group is not None and (axis is None or not isinstance(group, (int, np.integer)) or group < 1):
+        raise ValueError("group must be None, or how many neighbours along an axis share a scale, not "
+                         f"{group!r}{' with axis=None' if axis is None else ''}")
+    if zero_points and not isinstance(f, Integer):
+        raise ValueError(f"zero_points must be False for {f}: zero points are of integers")
+    if nibbles and f.name not in HALVES:
+        raise ValueError(f"nibbles must be None or False for {f}: of 4 bits are {', '.join(HALVES)}")
 
 
 def _block_format(format: object) -> BlockFormat:

@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 
 from tilewright.formats.conversion import convert, pack, unpack
 from tilewright.formats.records import Float
-from tilewright.formats.scaled import Decodable, Scaled, basic
+from tilewright.formats.scaled import Decodable, Scaled, basic, in_groups, on_gpu
 from tilewright.formats.table import BLOCK_FORMATS, FORMATS, BlockFormat, block_format, get, of
 
 Array = NDArray[Any]
 
-HOST = 1  # DLPack's kind of device
 AT_ONCE = 1 << 16  # numbers that are decoded at a time, so that all that is made on the way stays in L2
 
 
@@ -63,7 +62,7 @@ class Quantized(Decodable):
         given: tuple[tuple[str, Any, int], ...] = (
             ("elements", self.elements, blocks * f.block_bytes), ("scales", self.scales, blocks))
         for name, array, last in given:
-            known = isinstance(array, np.ndarray) or _on_gpu(array)
+            known = isinstance(array, np.ndarray) or on_gpu(array)
             if not known or str(array.dtype).removeprefix("torch.") != "uint8":
                 what = f"an array of {array.dtype}" if known else type(array).__name__
                 raise TypeError(f"{name} must be an array of uint8, not {what}")
@@ -165,14 +164,6 @@ class Quantized(Decodable):
         return f"Quantized({self.format}, shape={self.shape}, axis={self.axis}, {self.nbytes} bytes)"
 
 
-def _on_gpu(x: Any) -> bool:
-    """Is it an array in a GPU's memory, by one of the protocols for such?"""
-    if type(x).__module__ == "numpy":
-        return False
-    where = getattr(x, "__dlpack_device__", None)
-    return hasattr(x, "__cuda_array_interface__") if where is None else where()[0] != HOST
-
-
 def _in_host(q: Quantized) -> Quantized:
     if not isinstance(q.elements, np.ndarray):
         raise TypeError(f"the elements of this {q.format} array are in a GPU's memory, a {type(q.elements).__name__}: "
@@ -245,13 +236,7 @@ def _look_up(rows: NDArray[np.uint8], fmt: Float, to: Array) -> None:
 
 def in_blocks(along: Array, f: BlockFormat) -> Array:
     """[..., length] as [..., blocks, block], with zeros behind the end."""
-    lead, length = along.shape[:-1], along.shape[-1]
-    count = f.blocks(length)
-    if length == count * f.block:
-        return np.ascontiguousarray(along).reshape(*lead, count, f.block)
-    padded = np.zeros((*lead, count * f.block), along.dtype)
-    padded[..., :length] = along
-    return padded.reshape(*lead, count, f.block)
+    return in_groups(along, f.block)
 
 
 def packed(elements: Array) -> NDArray[np.uint8]:

@@ -1,4 +1,4 @@
-"""Numbers of few bits with a scale for each row, each column or the whole array: per-channel and per-tensor scaling.
+"""Numbers of few bits with a scale for each row, each column, the whole array, or each group along an axis.
 
 `Decodable` is what these and block-scaled arrays (`Quantized`) have in common: they stand where arrays stand in
 products, indices and np.asarray.
@@ -7,18 +7,19 @@ products, indices and np.asarray.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import EllipsisType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.formats.conversion import convert
+from tilewright.formats.conversion import convert, pack
 from tilewright.formats.records import Float, Format, Integer
-from tilewright.formats.table import of
+from tilewright.formats.table import get, of
 
 Array = NDArray[Any]
+HOST = 1  # DLPack's kind of device
 LEAST = float(np.finfo(np.float32).tiny)  # of scales: 2^-126, below which an f32 has fewer digits
 
 
@@ -85,64 +86,221 @@ def basic(key: Any, ndim: int) -> tuple[int | slice, ...]:
     return (*keys[:at], *missing, *keys[at + dots :])
 
 
+class Nibbles(NamedTuple):
+    """How elements of 4 bits share bytes: two neighbours along an axis, the first one in the lower half."""
+
+    format: str
+    axis: int  # negative
+    length: int  # elements along it
+
+    @property
+    def bytes(self) -> int:
+        return -(-self.length // 2)
+
+
 @dataclass(frozen=True, eq=False)
 class Scaled(Decodable):
-    """An array whose numbers are elements times scales, of which those along an axis, or all, share one.
+    """An array whose numbers are (element - zero point) * scale; those along an axis, or in groups along it, share one.
 
-    elements    an array of integers of at most 16 bits, or of floats of smaller range than f32
-    scales      f32, of as many axes: elements' length along an axis, or 1 where all along it share a scale
+    elements    an array of integers of at most 16 bits, or of floats of smaller range than f32; with `nibbles` uint8
+                that hold two of i4, u4 or e2m1 each
+    scales      f32, of as many axes: elements' length along an axis, 1 where all along it share a scale, or, along one
+                axis, ceil(length / group)
+    zeros       the zero points, integers of the scales' shape beside integer elements: in the elements' dtype, of 4
+                bits int8 or uint8. None: all are 0
+    group       how many neighbours share a scale, along the axis on which there are several; 0: there is none
+    nibbles     how elements of 4 bits share bytes; None: each has its own
 
-    TypeError and ValueError for other arrays. Nothing is copied.
+    TypeError and ValueError for other arrays. Nothing is copied. All may be arrays in a GPU's memory (torch, CuPy,
+    DLPack), whose numbers dequantize refuses.
     """
 
     elements: Array
     scales: Array
+    zeros: Array | None = None
+    group: int = 0
+    nibbles: Nibbles | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.elements, np.ndarray) or not isinstance(self.scales, np.ndarray):
-            raise TypeError("elements and scales must be arrays, not "
-                            f"{type(self.elements).__name__} and {type(self.scales).__name__}")
-        scalable(of(self.elements, "elements"), "elements")
-        if self.scales.dtype != np.float32:
+        arrays = {"elements": self.elements, "scales": self.scales}
+        if self.zeros is not None:
+            arrays["zeros"] = self.zeros
+        for name, x in arrays.items():
+            if not held(x):
+                raise TypeError(f"{name} must be an array, not {type(x).__name__}")
+        if len({isinstance(x, np.ndarray) for x in arrays.values()}) > 1:
+            raise TypeError(f"{', '.join(arrays)} must all be NumPy arrays or all be in a GPU's memory")
+        if self.nibbles is None:
+            scalable(format_of(self.elements, "elements"), "elements")
+        else:
+            self._check_nibbles(self.nibbles)
+        if format_of(self.scales, "scales").name != "f32":
             raise TypeError(f"scales must be float32, not {self.scales.dtype}")
-        shape, scales = self.elements.shape, self.scales.shape
-        if len(scales) != len(shape) or any(n not in (1, length) for n, length in zip(scales, shape)):
-            raise ValueError(f"scales of elements {shape} must have the same axes, each as long or 1, not {scales}")
+        self._check_groups()
+        if self.zeros is None:
+            return
+        if not isinstance(self.format, Integer):
+            raise TypeError(f"zeros must be None beside elements of {self.format}: zero points are of integers")
+        wanted = self.format.name if self.format.bits >= 8 else "i8" if self.format.signed else "u8"
+        if format_of(self.zeros, "zeros").name != wanted:
+            raise TypeError(f"zeros beside elements of {self.format} must be of {wanted}, not {self.zeros.dtype}")
+        if tuple(self.zeros.shape) != tuple(self.scales.shape):
+            raise ValueError(f"zeros must have the shape of scales, {tuple(self.scales.shape)}, not "
+                             f"{tuple(self.zeros.shape)}")
+
+    def _check_nibbles(self, how: Nibbles) -> None:
+        axes = len(self.elements.shape)
+        if format_of(self.elements, "elements").name != "u8" or how.format not in HALVES:
+            raise TypeError(f"elements that share bytes must be of {', '.join(HALVES)} in an array of uint8, not of "
+                            f"{how.format} in one of {self.elements.dtype}")
+        if not -axes <= how.axis < 0 or self.elements.shape[how.axis] != how.bytes:
+            raise ValueError(f"elements must have {how.bytes} bytes for {how.length} numbers along axis {how.axis}, "
+                             f"and their shape is {tuple(self.elements.shape)}")
+
+    def _check_groups(self) -> None:
+        shape, scales = self.shape, tuple(self.scales.shape)
+        counts = {n: -(-n // self.group) if self.group > 0 else 1 for n in shape}
+        fits = len(scales) == len(shape) and all(n in (1, length, counts[length]) for n, length in zip(scales, shape))
+        if not fits or sum(n not in (1, length) for n, length in zip(scales, shape)) > 1 or self.group < 0:
+            groups = f", or along one of them a number for each {self.group}" if self.group > 0 else ""
+            raise ValueError(f"scales of elements {shape} must have the same axes, each as long or 1{groups}, not "
+                             f"{scales}")
 
     @property
     def shape(self) -> tuple[int, ...]:  # type: ignore[override]
-        return self.elements.shape
+        """Of the numbers."""
+        shape = list(self.elements.shape)
+        if self.nibbles:
+            shape[self.nibbles.axis] = self.nibbles.length
+        return tuple(shape)
 
     @property
-    def format(self) -> Format:
+    def format(self) -> Any:
         """Of the elements."""
-        return of(self.elements)
+        return get(self.nibbles.format) if self.nibbles else format_of(self.elements)
+
+    @property
+    def axis(self) -> int | None:
+        """Along which there are groups, a negative number; None: there are none."""
+        shape, scales = self.shape, tuple(self.scales.shape)
+        return next((i - len(shape) for i, (n, length) in enumerate(zip(scales, shape)) if n not in (1, length)), None)
+
+    @property
+    def plain(self) -> bool:
+        """Whether scales are those of rows, columns or all, and there is nothing else."""
+        return self.axis is None and self.zeros is None and self.nibbles is None
 
     @property
     def nbytes(self) -> int:
-        """Bytes of elements and scales."""
-        return self.elements.nbytes + self.scales.nbytes
+        """Bytes of elements, scales and zero points."""
+        arrays = (self.elements, self.scales, *(() if self.zeros is None else (self.zeros,)))
+        return sum(math.prod(x.shape) * format_of(x).itemsize for x in arrays)
 
     @property
     def T(self) -> Scaled:
         """With the axes in reverse order; nothing is copied."""
-        return Scaled(self.elements.T, self.scales.T)
+        how = self.nibbles
+        arrays: Any = {name: None if x is None else _reversed(x) for name, x in self._arrays.items()}
+        return replace(self, **arrays, nibbles=how and how._replace(axis=-1 - (how.axis + self.ndim)))
+
+    @property
+    def mT(self) -> Scaled:
+        """With the last two axes exchanged; nothing is copied."""
+        how = self.nibbles
+        arrays: Any = {name: None if x is None else x.swapaxes(-1, -2) for name, x in self._arrays.items()}
+        return replace(self, **arrays, nibbles=how and how._replace(axis={-1: -2, -2: -1}.get(how.axis, how.axis)))
+
+    @property
+    def _arrays(self) -> dict[str, Any]:
+        return {"elements": self.elements, "scales": self.scales, "zeros": self.zeros}
 
     def __getitem__(self, key: Any) -> Scaled:
-        """By integers and slices, with the scales that belong to what is left."""
-        keys = basic(key, self.ndim)
-        of_scales = tuple(
-            each if n == length else (0 if not isinstance(each, slice) else slice(None))
-            for each, n, length in zip(keys, self.scales.shape, self.shape)
-        )
-        return Scaled(np.asarray(self.elements[keys]), np.asarray(self.scales[of_scales]))
+        """By integers and slices, with the scales that belong to what is left; along an axis with groups by slices of
+        whole ones, along one with two elements to a byte by slices of whole bytes. Nothing is copied."""
+        keys, how = basic(key, self.ndim), self.nibbles
+        found: dict[str, list[Any]] = {"elements": [], "scales": []}
+        for at, (each, length, count) in enumerate(zip(keys, self.shape, self.scales.shape)):
+            axis = at - self.ndim
+            unit = self.group if axis == self.axis else 1
+            found["scales"].append(_whole(each, length, unit, axis) if count != 1 else
+                                   0 if not isinstance(each, slice) else slice(None))
+            found["elements"].append(_whole(each, length, 2, axis) if how and axis == how.axis else each)
+        keys_of = {name: tuple(found["elements" if name == "elements" else "scales"]) for name in self._arrays}
+        arrays: Any = {name: None if x is None else np.asarray(x[keys_of[name]]) for name, x in self._arrays.items()}
+        if how:
+            behind = sum(isinstance(each, slice) for each in keys[how.axis + self.ndim + 1:])
+            along: Any = keys[how.axis]
+            how = Nibbles(how.format, -1 - behind, len(range(*along.indices(how.length))))
+        return replace(self, **arrays, nibbles=how)
+
+    def unpacked(self) -> Array:
+        """The elements by themselves, one to a byte if they have no more than 8 bits: the format's dtype."""
+        if not isinstance(self.elements, np.ndarray):
+            raise TypeError(f"the elements of this {self.format} array are in a GPU's memory, a "
+                            f"{type(self.elements).__name__}: its numbers can be had where they are NumPy's")
+        how = self.nibbles
+        if how is None:
+            return self.elements
+        along = np.moveaxis(self.elements, how.axis, -1)
+        pairs = np.ascontiguousarray(_PAIRS.take(along, mode="clip")).view(np.uint8)[..., : how.length]
+        return np.moveaxis(pairs.view(self.format.dtype), -1, how.axis)
 
     def decoded(self, dtype: np.dtype[Any]) -> Array:
+        numbers = self.unpacked().astype(dtype)
         with np.errstate(all="ignore"):
-            return np.asarray(self.elements.astype(dtype) * self.scales.astype(dtype, copy=False))
+            if self.zeros is not None:
+                numbers -= self._spread(self.zeros).astype(dtype)
+            numbers *= self._spread(self.scales).astype(dtype, copy=False)
+        return numbers
+
+    def _spread(self, x: Array) -> Array:
+        """Numbers of groups, once for each of their elements."""
+        if self.axis is None:
+            return x
+        along = np.moveaxis(np.repeat(x, self.group, self.axis), self.axis, -1)[..., : self.shape[self.axis]]
+        return np.moveaxis(along, -1, self.axis)
 
     def __repr__(self) -> str:
-        return f"Scaled({self.format}, shape={self.shape}, scales={self.scales.shape}, {self.nbytes} bytes)"
+        more = f", groups of {self.group}" * (self.axis is not None) + ", zero points" * (self.zeros is not None)
+        return (f"Scaled({self.format}, shape={self.shape}, scales={tuple(self.scales.shape)}{more}, "
+                f"{self.nbytes} bytes)")
+
+
+HALVES = ("i4", "u4", "e2m1")
+_PAIRS = (np.arange(256) & 15 | np.arange(256) >> 4 << 8).astype("<u2")  # of a byte: its halves, one to a byte
+
+
+def _reversed(x: Any) -> Any:
+    return x.permute(*range(x.ndim - 1, -1, -1)) if hasattr(x, "permute") else x.T  # torch's, NumPy's
+
+
+def _whole(key: Any, length: int, unit: int, axis: int) -> Any:
+    """A slice of whole groups of `unit`, in groups. IndexError for others."""
+    if unit == 1:
+        return key
+    start, stop, step = key.indices(length) if isinstance(key, slice) else (1, 0, 0)
+    if step != 1 or start % unit or (stop % unit and stop != length):
+        raise IndexError(f"along axis {axis}, where {unit} elements share a byte or a scale, an index must be a slice "
+                         f"of whole groups of {unit}, not {key}; np.asarray gives the numbers")
+    return slice(start // unit, -(-max(start, stop) // unit))
+
+
+def held(x: Any) -> bool:
+    """Is it NumPy's, or an array in a GPU's memory?"""
+    return isinstance(x, np.ndarray) or on_gpu(x)
+
+
+def on_gpu(x: Any) -> bool:
+    """Is it an array in a GPU's memory, by one of the protocols for such?"""
+    if type(x).__module__ == "numpy":
+        return False
+    where = getattr(x, "__dlpack_device__", None)
+    return hasattr(x, "__cuda_array_interface__") if where is None else where()[0] != HOST
+
+
+def format_of(x: Any, argument: str = "x") -> Format:
+    """The format of an array's elements: of NumPy's, or of one in a GPU's memory."""
+    return of(x, argument) if isinstance(x, np.ndarray) else get(str(x.dtype).removeprefix("torch."), argument)
 
 
 def scalable(f: Format | None, argument: str) -> Integer | Float:
@@ -153,24 +311,55 @@ def scalable(f: Format | None, argument: str) -> Integer | Float:
     return f
 
 
-def scale(x: Array, f: Integer | Float, axis: int | None) -> Scaled:
+def scale(x: Array, f: Integer | Float, axis: int | None, group: int = 0, zero_points: bool = False) -> Scaled:
     """x, of f32 or f64, in the format f: scale = the largest size of those that share it / the largest number of f.
 
     Sizes are those of the finite numbers. Elements are x / scale rounded to nearest even, and saturate. Scales are at
     least 2^-126, and 1 where there are zeros only. nan and inf are kept where f has them, inf is nan where f has only
-    that, and both are a ValueError in other formats.
+    that, and both are a ValueError in other formats. `group`: of so many along the axis; 0: of all.
+
+    With zero points scale = (largest - smallest number) / (those of f), 0 counting as one of them, and the zero point
+    is the smallest of f - smallest number / scale, rounded: elements are x / scale, rounded, + that.
     """
-    if isinstance(f, Integer) and not f.signed and (x < 0).any():
-        raise ValueError(f"x holds negative numbers, and {f} has none")
+    if isinstance(f, Integer) and not f.signed and not zero_points and (x < 0).any():
+        raise ValueError(f"x holds negative numbers, and {f} has none but with zero_points=True")
     strange = ~np.isfinite(x)
     some = bool(strange.any())
     finite = np.where(strange, 0, x) if some else x
-    amax = np.max(np.abs(finite), axis=axis, initial=0, keepdims=True)
-    largest = float(f.largest)
-    wide = amax.astype(np.float64) / largest
-    scales = np.where(amax > 0, np.clip(wide, LEAST, np.finfo(np.float32).max), 1).astype(np.float32)
+    groups, along = finite, axis
+    if group and axis is not None:
+        groups, along = in_groups(np.moveaxis(finite, axis, -1), group), -1
+    low, high = (how(groups, axis=along, initial=0, keepdims=True) for how in (np.min, np.max))
+    width = float(f.largest) - float(f.smallest) if zero_points else float(f.largest)
+    wide = (high.astype(np.float64) - low if zero_points else np.maximum(high, -low).astype(np.float64)) / width
+    scales = np.where(wide > 0, np.clip(wide, LEAST, np.finfo(np.float32).max), 1).astype(np.float32)
+    zeros = np.clip(np.rint(float(f.smallest) - low / scales.astype(np.float64)), f.smallest, f.largest)
     with np.errstate(all="ignore"):
-        elements = convert(np.divide(finite, scales), f, saturate=True)
-        if some:
-            elements[strange] = convert(x[strange], f, saturate=False)
-    return Scaled(elements, scales)
+        elements = np.divide(groups, scales)
+        if zero_points:
+            elements = np.rint(elements) + zeros.astype(elements.dtype)
+        elements = convert(elements, f, saturate=True)
+    if group and axis is not None:
+        elements = elements.reshape(*elements.shape[:-2], math.prod(elements.shape[-2:]))[..., : x.shape[axis]]
+        elements, scales, zeros = (np.ascontiguousarray(np.moveaxis(y, -1, axis))
+                                   for y in (elements, scales[..., 0], zeros[..., 0]))
+    if some:
+        elements[strange] = convert(x[strange], f, saturate=False)
+    kept = f.dtype if f.bits >= 8 else np.dtype(np.int8 if f.smallest else np.uint8)
+    return Scaled(elements, scales, zeros.astype(kept) if zero_points else None, group)
+
+
+def in_groups(along: Array, length: int) -> Array:
+    """[..., n] as [..., groups, length], with zeros behind the end."""
+    lead, n = along.shape[:-1], along.shape[-1]
+    count = -(-n // length)
+    if n == count * length:
+        return np.ascontiguousarray(along).reshape(*lead, count, length)
+    padded = np.zeros((*lead, count * length), along.dtype)
+    padded[..., :n] = along
+    return padded.reshape(*lead, count, length)
+
+
+def two_to_a_byte(q: Scaled) -> Scaled:
+    """The same with elements of 4 bits two to a byte, along the last axis."""
+    return replace(q, elements=pack(q.elements), nibbles=Nibbles(q.format.name, -1, q.shape[-1]))

@@ -112,7 +112,9 @@ def all_of(call: Call, a: Array, b: Array, given: Mapping[str, dict[str, Array]]
         x, name = arrays[role], f"prologue_{role}"
         if x.ndim < 2:
             raise ValueError(f"{role} must have two axes or more with {name}, and its shape is {x.shape}")
-        read = [_beside(each, kind, given[name][each], x, role) for each, kind in expression.parameters[1:]]
+        groups = {each.name: each.group for each in ready.beside} if ready else {}
+        read = [_beside(each, kind, given[name][each], x, role, groups.get(each, 1))
+                for each, kind in expression.parameters[1:]]
         beside = tuple(each for each, _ in read)
         result = ready.result if ready else formats_of[role]
         made[role] = Prepared(prologue.made(expression, beside, sources[role], result, name),
@@ -145,15 +147,18 @@ def _narrow(x: Array) -> Array:
     return x.astype(np.int32) if whole else x
 
 
-def _beside(name: str, kind: str, x: Array, of: Array, role: str) -> tuple[Beside, Array]:
-    """An operand of a prologue beside the operand `of`, and its array broadcast to that."""
+def _beside(name: str, kind: str, x: Array, of: Array, role: str, group: int) -> tuple[Beside, Array]:
+    """An operand of a prologue beside the operand `of`, and its array broadcast to that. `group`: steps of k that share
+    a number, as tilewright.prologue was told: the last of them may be fewer."""
     label = f"operands[{name!r}]"
     format = format_of(x.dtype, label)
     if KINDS.index(kind_of(format)) > KINDS.index(kind):
         raise TypeError(f"{label} is {x.dtype}, and prologue_{role} takes {kind} for it")
     axis, shape = AXIS[role], [*of.shape]
     k, count = of.shape[axis], x.shape[axis] if x.ndim >= -axis else 1
-    group = k // count if 1 < count < k and k % count == 0 else 1
+    if group == 1 or count != -(-k // group):
+        group = k // count if k % count == 0 else 1
+    group = group if 1 < count < k else 1
     if group > 1:
         shape[axis] = count
     try:
