@@ -3,8 +3,8 @@
     b * s           symmetric
     (b - z) * s     with zero points
 
-So matmul(x, w) is the product of x and dequantize(w), decoded on the way, by any engine that takes prologues. Only dtypes
-and shapes are read.
+So matmul(x, w) is the product of x and dequantize(w), decoded on the way, by any engine that takes prologues. Only
+dtypes and shapes are read.
 """
 from __future__ import annotations
 
