@@ -45,10 +45,10 @@ def quantize(x: ArrayLike, format: object, axis: int | None = -1, *, group: int 
             for a scale per column. None, not for blocks: all of x has one scale. A last block of fewer is filled up
             with zeros.
 
-    nibbles     whether i4, u4 and e2m1 have two elements to a byte, along the last axis. None: if there are groups.
+    group       of formats that are not block-scaled: how many neighbours along `axis` share a scale, as 128. None: all.
     zero_points True: of integers, with a zero point beside each scale: numbers are (element - zero point) * scale, and
                 elements make use of the format's whole range where numbers are mostly of one sign.
-    nibbles     whether elements of i4, u4, e2m1 are two to a byte, along the last axis. None: if there are groups.
+    nibbles     whether i4, u4 and e2m1 have two elements to a byte, along the last axis. None: if there are groups.
 
     In i8 and its like a scale is the largest size / the format's largest number, an f32 of at least 2^-126, and 1 for
     zeros; elements are x / scale, in f32 (f64 where x has more digits than f32), rounded to nearest even. nan and inf
