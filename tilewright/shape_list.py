@@ -2,7 +2,8 @@
 
     {"m": 512, "n": 512, "k": 64, "a": "bf16", "b": "bf16", "out": "f32", "layout": "nt", "count": 12}
 
-m, n and k are required; a, b, out, layout, batch and scales are those of a Gemm, with its defaults. What else is known
+m, n and k are required; a, b, out, layout, batch, scales, epilogue, prologue_a, prologue_b and semiring are those of a
+Gemm, with its defaults; functions are their texts. What else is known
 of the calls: see `Listed`. Lines of one product are one entry, whose count is their sum; so files can be concatenated.
 """
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Any
 from tilewright import targets
 from tilewright.problem import Gemm
 
-OF_GEMM = ("m", "n", "k", "a", "b", "out", "layout", "batch", "scales")
+OF_GEMM = ("m", "n", "k", "a", "b", "out", "layout", "batch", "scales", "epilogue", "prologue_a", "prologue_b",
+           "semiring")
 STRIDES = ("contiguous", "rows", "any")
 KINDS: dict[str, tuple[type, ...]] = {"threads": (int,), "target": (str,), "algorithm": (str,), "strides": (str,),
                                       "align": (int,), "count": (int,)}
@@ -57,7 +59,7 @@ class Listed:
         """One line, without the fields that have their defaults."""
         more = {f.name: getattr(self, f.name) for f in fields(self)[1:] if getattr(self, f.name) != f.default}
         of_gemm = {name: getattr(self.problem, name) for name in OF_GEMM}
-        usual = {"batch": 1, "scales": ""}
+        usual = {"batch": 1, **dict.fromkeys(OF_GEMM[8:], "")}
         return json.dumps({name: value for name, value in of_gemm.items() if value != usual.get(name)} | more)
 
     @classmethod

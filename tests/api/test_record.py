@@ -72,6 +72,10 @@ QUANTIZED = (tw.quantize(np.ones((6, 32), np.float32), "mxfp8"),
     (QUANTIZED, {}, Listed(tw.Gemm(6, 4, 32, "mxfp8"))),
     ((A[:0], B), {}, None),
     ((A, tw.pack(B)), {}, None),
+    ((A, B), {"epilogue": lambda acc, s: acc * s, "operands": {"s": B[0]}},
+     Listed(tw.Gemm(6, 4, 8, epilogue=tw.epilogue(lambda acc, s: acc * s, s="row").text.replace("| -", "| f32")))),
+    ((A, B.astype("i1")), {"prologue_b": lambda b: b * 2.0},
+     Listed(tw.Gemm(6, 4, 8, "f32", "i8", prologue_b=tw.prologue(lambda b: b * 2.0, "i8")))),
 ])
 def test_what_a_call_is_listed_as(tmp_path, args, options, listed):
     found = Recorder(tmp_path / "shapes.jsonl")
@@ -87,6 +91,23 @@ def test_what_a_call_is_listed_as(tmp_path, args, options, listed):
     assert line == Listed(**{**vars(listed), **known})
     found.write()
     assert len(shape_list.read(found.path)) == 1
+
+
+def test_contractions_are_listed(tmp_path):
+    """Functions that compute the same are one line, others are not, even if it cannot be seen what they name."""
+    found = Recorder(tmp_path / "shapes.jsonl")
+    contract = found.recording(tw.contract, 1)
+    factors = np.array([2.0, 3.0])
+    for factor in factors:
+        for _ in range(2):
+            contract(lambda x, y, f=factor: (x - y) * float(f), A, B)
+        assert contract(lambda x, y: x * y, A, B, reduce="argmin").dtype == np.int32
+    found.write()
+    lines = shape_list.read(found.path)
+    assert sorted(each.count for each in lines) == [2, 2, 2]
+    assert {each.problem.semiring for each in lines} == {
+        *(tw.semiring(lambda x, y, f=f: (x - y) * f).text for f in (2.0, 3.0)),
+        tw.semiring(lambda x, y: x * y, "argmin").text}
 
 
 def test_a_file_that_cannot_be_written(tmp_path, capsys):

@@ -397,6 +397,42 @@ def test_other_formats_are_measured(kinds):
     assert Row.from_json(row(plans[-1], found.shape).to_json()).shape == found.shape
 
 
+FUNCTIONS = {
+    "epilogue": tw.Gemm(40, 48, 24, epilogue=tw.epilogue(lambda acc, bias: tw.relu(acc + bias), bias="row")),
+    "prologue": tw.Gemm(40, 48, 24, "f32", "i8", prologue_b=tw.prologue(lambda w, s: w * s, "i8", s="row")),
+    "semiring": tw.Gemm(40, 48, 24, semiring=tw.semiring(lambda x, y: x + y, "argmin")),
+}
+
+
+@pytest.mark.parametrize("kind", FUNCTIONS)
+def test_products_with_functions_are_measured_by_the_calls_that_users_make(own_store, kind):
+    """The model's plan and another one, which are right; and what is stored is what such calls take from then on."""
+    problem = FUNCTIONS[kind]
+    with tw.threads(1):
+        found = engine.plan_problem(problem, HERE, 1)
+        other = search.promising(found.shape, found.target, 2)[1]
+        told = events(child.Job(problem, HERE, 1, (str(found.plan), str(other)), 0.2))
+        assert not [event for event in told if event["event"] == "out"]
+        assert {event["name"] for event in told if event["event"] == "turn"} >= {REFERENCE, str(other)}
+        stored = row(other, found.shape)
+        store.save([stored])
+        assert (" " in stored.dtype) == (kind != "epilogue")    # named by the functions; an epilogue does not count
+        assert Row.from_json(stored.to_json()) == stored
+        assert engine.plan_problem(problem, HERE, 1)[3:] == (other, choice.MEASURED)
+        by = on_cpu.OnCpu(child.Job(problem, HERE, 1, (), 1.0))
+        by.tried(REFERENCE)
+        assert by.wrong() is None
+        by.o.c[3:, 5] += 1
+        assert by.wrong().startswith("C[3, 5] is")
+        # under a key that the call does not ask for, nothing would be measured
+        by.planned = found._replace(shape=found.shape._replace(threads=2))
+        with pytest.raises(RuntimeError, match="the call did not ask for a plan of a 40x48x24 product"):
+            by.tried(str(other))
+        by.restore()
+    assert tw.plan(tw.Gemm(40, 48, 24, semiring=tw.semiring(lambda x, y: x - y, "argmin")), threads=1) != other \
+        or kind == "epilogue"
+
+
 def test_a_measured_plan_of_other_formats_is_used(own_store):
     problem = tw.Gemm(70, 80, 90, "i8", "u8", "i32")
     found = engine.plan_problem(problem, HERE, 1)
@@ -1079,6 +1115,28 @@ def test_a_file_of_shapes_is_tuned_and_a_second_run_goes_on(pretend, monkeypatch
     assert {(r.m, r.n, r.k) for r in store.rows()} == {(70, 80, 90), (7, 8, 9)}
     record = json.loads((tmp_path / "found.json").read_text())
     assert [("best" in each, "left_out" in each) for each in record] == [(True, False)] + 3 * [(False, True)]
+
+
+def test_an_interrupted_run_says_how_to_go_on(pretend, monkeypatch, tmp_path):
+    """The first problem is kept, and the second run measures the other one alone."""
+    file, measured, result = tmp_path / "shapes.jsonl", [], pretend(ELSE)
+    file.write_text("".join(f'{{"m": {n}, "n": {n}, "k": {n}, "threads": 1}}\n' for n in (9, 8)))
+
+    def tune(problem, *_, **__):
+        if len(measured) == 1:
+            raise KeyboardInterrupt
+        measured.append(str(problem))
+        store.save([row(role="model", m=problem.m, n=problem.n, k=problem.k)])
+        return result
+
+    monkeypatch.setattr(many, "tune", tune)
+    said = CliRunner().invoke(cli.app, ["tune", str(file)])
+    assert said.exit_code == 130
+    assert "interrupted; 1 of 2 problems are measured and kept, and the same command goes on with the others" in \
+        said.stderr
+    monkeypatch.setattr(many, "tune", lambda problem, *_, **__: measured.append(str(problem)) or result)
+    assert CliRunner().invoke(cli.app, ["tune", str(file)]).exit_code == 0
+    assert measured == ["gemm_f32_nn_9x9x9", "gemm_f32_nn_8x8x8"]
 
 
 def test_one_that_fails_stops_no_other(monkeypatch):

@@ -207,6 +207,34 @@ def test_batches_are_compared_at_both_ends(fake):
     assert (row.dtype, row.gflops) == ("f32 batch=3", pytest.approx(problem.flops / row.seconds / 1e9))
 
 
+def biased(acc, bias):
+    return tw.relu(acc + bias)
+
+
+@pytest.mark.parametrize("kind", ["semiring and epilogue", "prologue"])
+def test_products_with_functions(fake, kind):
+    """What is found for a Gemm is what calls with such functions take."""
+    target, (m, n, k) = tw.detect("nvidia"), (20, 24, 16)
+    a, b = (CuPyArray(small_integers(i, shape, np.float32)) for i, shape in enumerate(((m, k), (k, n))))
+    call, problem = {
+        "semiring and epilogue": (
+            lambda: tw.contract(lambda x, y: x + y, a, b, reduce="min", epilogue=biased,
+                                operands={"bias": CuPyArray(np.ones(n, np.float32))}),
+            tw.Gemm(m, n, k, semiring=tw.semiring(lambda x, y: x + y, "min"),
+                    epilogue=tw.epilogue(biased, bias="row"))),
+        "prologue": (lambda: tw.matmul(a, b, prologue_a=tw.relu),
+                     tw.Gemm(m, n, k, prologue_a=tw.prologue(lambda x: tw.relu(x), "f32"))),
+    }[kind]
+    fastest(fake, "32x32x16")
+    result = tw.tune(problem, target, time_limit=2.0, candidates=3)
+    assert result.failed == {}
+    assert result.improved
+    assert "32x32x16" in result.best.plan
+    call()
+    fake.run(1)
+    assert "32x32x16" in fake.launches[-1][0]
+
+
 STARTED = """
 import os, sys
 cpus, root, module = sys.argv[1:]

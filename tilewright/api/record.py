@@ -2,8 +2,8 @@
 
 The functions that users call are wrapped: each call is counted, whatever is behind it, so that neither the builtin nor
 its repeated calls hide any. A call costs a few microseconds more. Only calls that succeed count, and only products of
-which a Gemm can say what they are: complex scalars, an epilogue, and operands that are packed or have scales of blocks
-leave no line.
+which a Gemm can say what they are: complex scalars, and operands that are packed or have scales of blocks leave no
+line. Semirings, epilogues and prologues are in a line as texts (recorded.py).
 
 A process appends its lines when it exits, in one piece and under a lock, so that many may share a file; one that is
 killed, or leaves by os._exit, appends none.
@@ -22,7 +22,9 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.api import recorded
 from tilewright.formats.quantized import Quantized
+from tilewright.plans import semirings
 from tilewright.problem import Gemm
 from tilewright.rules import arguments
 from tilewright.runtime.cpu import pool
@@ -33,7 +35,8 @@ from tilewright.shape_list import Listed, merged
 from tilewright.targets import detect
 
 ALIGNED = 16            # bytes, beyond which no plan asks
-OPTIONS = frozenset(("trans_a", "trans_b", "algorithm", "threads", "scale_a", "scale_b", "epilogue"))
+OPTIONS = frozenset(("trans_a", "trans_b", "algorithm", "threads", "scale_a", "scale_b",
+                     *recorded.FUNCTIONS, *recorded.MORE))
 
 
 class Recorder:
@@ -52,14 +55,21 @@ class Recorder:
         def counted(*args: Any, **kwargs: Any) -> Any:
             result = function(*args, **kwargs)
             a, b = (args[i] if i < len(args) else kwargs[name] for i, name in ((first, "a"), (first + 1, "b")))
-            self._count(a, b, result, {name: x for name, x in kwargs.items() if name in OPTIONS and x is not None})
+            options = {name: x for name, x in kwargs.items() if name in OPTIONS and x is not None}
+            if function.__name__ == "contract":
+                options["f"] = args[0] if args else kwargs["f"]
+            self._count(a, b, result[0] if isinstance(result, tuple) else result, options)
             return result
         return counted
 
     def _count(self, a: Any, b: Any, result: Any, options: dict[str, Any]) -> None:
         try:
-            named = tuple((name, x if isinstance(x, (str, int, float)) else np.shape(x)) for name, x in options.items())
-            key = _look(a), _look(b), getattr(result, "dtype", None), pool.get_num_threads(), named
+            of_functions = recorded.key(options)
+            named = tuple((name, _word(x)) for name, x in options.items() if name not in recorded.FUNCTIONS)
+            key: Any = _look(a), _look(b), getattr(result, "dtype", None), pool.get_num_threads(), named, of_functions
+            if of_functions is None:                    # functions of which it cannot be seen whether they are the same
+                key = _listed(a, b, result, options)
+                self.listed[key] = key
             if key not in self.listed:
                 self.listed[key] = _listed(a, b, result, options)
             self.counts[key] = self.counts.get(key, 0) + 1
@@ -94,11 +104,18 @@ def _look(x: Any) -> Any:
     return (type(x), np.shape(x)) if plain is None else (plain[0], plain[1] & (ALIGNED - 1))
 
 
+def _word(x: Any) -> Any:
+    """Of an option, what may make a difference."""
+    if isinstance(x, dict):
+        return tuple((name, _look(y)) for name, y in x.items())
+    return x if isinstance(x, (str, int, float)) else np.shape(x)
+
+
 def _listed(a: Any, b: Any, result: Any, options: dict[str, Any]) -> Listed | None:
     """The product as a line says it; None if no line does."""
     library = next((found for x in (a, b) if (found := library_of(x.elements if type(x) is Quantized else x))), None)
     scales = _scales(a, b, options)
-    if scales is None or "epilogue" in options or library_of(result) is not library:
+    if scales is None or library_of(result) is not library:
         return None
     x, y = (_matrix(each, options.get(f"trans_{name}"), name, library) for each, name in ((a, "a"), (b, "b")))
     z = _array(result, library)
@@ -110,13 +127,22 @@ def _listed(a: Any, b: Any, result: Any, options: dict[str, Any]) -> Listed | No
     if y.ndim == 2 and x.flags.c_contiguous:                # leading axes are rows
         m, batch = m * batch, 1
     quantized = [each.format.name for each in (a, b) if type(each) is Quantized]
+    functions = dict[str, str]()
+    if any(name in options for name in recorded.FUNCTIONS):
+        beside = {name: _array(y, library_of(y)) for name, y in (options.get("operands") or {}).items()}
+        if quantized or scales:
+            return None
+        functions = recorded.texts(x, y, options, beside, library is not None)
     if quantized:
         if len(quantized) != 2:
             return None
         problem, strides = Gemm(m, n, k, quantized[0], quantized[1], out, batch=batch), "contiguous"
     else:
         letters, kinds = zip(*map(_stored, (x, y)))
-        problem = Gemm(m, n, k, format_of(x.dtype), format_of(y.dtype), out, "".join(letters), batch, scales)
+        by_functions = "epilogue" in functions or (out == "bool" and "semiring" in functions) or (
+            "semiring" in functions and bool(semirings.state(functions["semiring"])))       # and not by the product
+        problem = Gemm(m, n, k, format_of(x.dtype), format_of(y.dtype), None if by_functions else out,
+                       "".join(letters), batch, scales, **functions)
         strides = max(kinds, key=("contiguous", "rows", "any").index)
     align = gcd(ALIGNED, *(each.__array_interface__["data"][0] for each in (x, y, z)))
     if library is None:
@@ -172,7 +198,7 @@ def recorder() -> Recorder | None:
 
 
 _made: list[Recorder] = []
-FIRST = {"matmul": 0, "gemm": 1}        # of the function's arguments, the number of a
+FIRST = {"matmul": 0, "gemm": 1, "contract": 1}        # of the function's arguments, the number of a
 
 
 def wrapped(name: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -150,8 +150,13 @@ def shapes(
     wanted = many.tasks(shape_list.read(file), chip, counts, again)
     left_out = [task for task in wanted if task.reason]
     records: list[dict[str, Any]] = []
-    count = len(wanted) - len(left_out)
-    with Progress(console, f"{plural(count, 'problem')} to measure", count) as bar:
+    count, kept = len(wanted) - len(left_out), 0
+
+    def so_far() -> str:
+        return (f"{kept} of {plural(count, 'problem')} are measured and kept, and the same command goes on with the "
+                f"others" if kept < count else "all problems are measured and kept")
+
+    with errors(so_far), Progress(console, f"{plural(count, 'problem')} to measure", count) as bar:
         for step in many.run(wanted, chip, time_limit, candidates=candidates, vendor=vendor):
             threads_ = f", {plural(step.task.threads, 'thread')}" if step.task.threads else ""
             name = f"{step.task.problem}{threads_}"
@@ -159,6 +164,7 @@ def shapes(
                 bar.update(f"{name}; {duration(step.seconds_left)} left")
                 continue
             bar.advance()
+            kept += step.result is not None and not step.result.disturbed
             said = f"not measured: {step.reason}" if step.result is None else step.result.verdict
             records.append(_record(step.result) if step.result else {"problem": name, "failed": step.reason})
             if json != output.STDOUT:
@@ -166,6 +172,8 @@ def shapes(
     for task in left_out:
         if json != output.STDOUT:
             typer.echo(output.hanging(f"{task.problem}: left out, since {task.reason}", 4))
+    if json != output.STDOUT and kept < count:
+        typer.echo(output.fill(f"{so_far()}."))
     if json is not None:
         output.write_json(records + [{"problem": str(x.problem), "left_out": x.reason} for x in left_out], json)
 

@@ -17,7 +17,7 @@ from tilewright.compiler import artefact
 from tilewright.forks import cached_property
 from tilewright.formats import decoding
 from tilewright.formats.quantized import check_operand
-from tilewright.plans import lowering
+from tilewright.plans import lowering, semirings
 from tilewright.plans.cpu import CpuPlan, Shape, order
 from tilewright.plans.words import TILE_WORDS
 from tilewright.problem import Gemm
@@ -81,6 +81,9 @@ class CpuKernel(CompiledGemm, CpuCode):
     """A GEMM by one plan on a CPU."""
 
     def __init__(self, problem: Gemm, target: CpuTarget, planned: Planned) -> None:
+        if problem.semiring and (problem.epilogue or semirings.state(problem.semiring)):
+            raise ValueError("a compiled kernel for a CPU has no epilogue and no state of several fields in a "
+                             f"semiring, and {problem} has: tilewright.contract takes both")
         super().__init__(problem, target, planned.plan)
         self.planned = planned
 

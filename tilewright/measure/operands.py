@@ -10,8 +10,8 @@ Memory comes from NumPy's own allocator, at the alignment that it gives, because
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from string import ascii_letters
 from typing import Any
 
@@ -20,7 +20,8 @@ import numpy as np
 from tilewright import formats
 from tilewright.formats import Bool, Complex, Float, Format, Integer
 from tilewright.formats.quantization import quantize
-from tilewright.problem import Gemm
+from tilewright.plans import epilogues, prologues
+from tilewright.problem import SCALE_BLOCK, SCALE_BLOCKS, Gemm
 
 Array = np.ndarray[Any, np.dtype[Any]]
 MAX_SETS = 4096
@@ -38,6 +39,8 @@ class Operands:
     scale_a: Any = None  # on a GPU, of a problem with scales
     scale_b: Any = None
     subscripts: str = ""  # of a contraction: a, b and c are arrays of more axes, and the problem is that of `matrices`
+    named: Mapping[str, Any] = field(default_factory=dict)  # what an epilogue and prologues read beside, by name
+    outs: tuple[Array, ...] = ()  # an epilogue's further matrices
 
     @property
     def matrices(self) -> Operands:
@@ -99,11 +102,6 @@ def _leading(x: Array, letter: str) -> int:
 
 def make(problem: Gemm, seed: int = 0, gap: int = 0) -> Operands:
     """Fresh operands; C is poisoned.  With a gap, rows of A and B are so many elements longer than what is used."""
-    if problem.prologues:
-        raise ValueError(f"{problem} has a prologue, and such products are not measured yet: the model chooses their "
-                         "plans")
-    if problem.epilogue:
-        raise ValueError(f"{problem} has an epilogue, and products are measured without: its plan is theirs")
     draw = np.random.default_rng(seed)
     batch = () if problem.batch == 1 else (problem.batch,)
     found: list[Any] = []
@@ -113,10 +111,48 @@ def make(problem: Gemm, seed: int = 0, gap: int = 0) -> Operands:
         x = x[..., : shape[1]]
         x = x if letter == "n" else x.swapaxes(-1, -2)
         found.append(quantize(x, name, axis=-2 if found else -1) if blocks else x)
-    c = np.empty((*batch, problem.m, problem.n), formats.get(problem.out).dtype)
-    made = Operands(problem, found[0], found[1], c)
+    c = np.empty(problem.shapes["out"], formats.get(problem.out).dtype)
+    scales = _scales(problem, draw)
+    made = Operands(problem, found[0], found[1], c, *scales, named=_named(problem, draw), outs=_outs(problem))
     made.poison()
     return made
+
+
+def _named(problem: Gemm, draw: np.random.Generator) -> dict[str, Array]:
+    """What the functions of a problem read beside its operands, in the formats and places that they say."""
+    p, found = problem, dict[str, Array]()
+    for role, (rows, cols) in (("a", (p.m, p.k)), ("b", (p.k, p.n))):
+        if text := getattr(p, f"prologue_{role}"):
+            found |= {x.name: numbers(formats.get(x.format), x.extents(rows, cols, role == "a"), draw)
+                      for x in prologues.read(text).beside}
+    if p.epilogue:
+        m, n = p.shapes["out"][-2:]
+        extents = {"scalar": (1, 1), "row": (1, n), "column": (m, 1), "full": (m, n)}
+        found |= {x.name: numbers(formats.get(x.format), extents[x.place], draw)
+                  for x in epilogues.read(p.epilogue).operands}
+    return found
+
+
+def _outs(problem: Gemm) -> tuple[Array, ...]:
+    """Of an epilogue's results those that are matrices beside C."""
+    if not problem.epilogue:
+        return ()
+    found = epilogues.read(problem.epilogue)
+    kinds = [problem.out if name == epilogues.DEFAULT else name for name in found.results]
+    return tuple(np.empty(problem.shapes["out"], formats.get(kind).dtype) for i, kind in enumerate(kinds)
+                 if i != found.main and not found.axis(i))
+
+
+def _scales(problem: Gemm, draw: np.random.Generator) -> tuple[Array | None, Array | None]:
+    """Scales of the rows of A and the columns of B, or of blocks along k: between 1 and 2."""
+    p = problem
+    if not p.scales:
+        return None, None
+    blocks = -(-p.k // SCALE_BLOCK) if p.scales in SCALE_BLOCKS else 1
+    columns = -(-p.n // SCALE_BLOCKS.get(p.scales, 1))
+    dtype = np.float64 if p.sums == "f64" else np.float32
+    lead = () if p.batch == 1 else (p.batch,)
+    return tuple(1 + draw.random((*lead, *shape), dtype) for shape in ((p.m, blocks), (blocks, columns)))  # type: ignore
 
 
 def contraction(problem: Gemm, subscripts: str, sizes: Iterable[int], seed: int = 0) -> Operands:

@@ -107,14 +107,20 @@ class Shape(NamedTuple):
     @property
     def key(self) -> tuple[str, int, int, int, str, str, int]:
         """What tuning results are kept by: formats as text, "f32", "f32(f16,f16)" or "i8x4(u8,i8)>i8"; m, n, elements
-        of k, and the rest. An epilogue, which takes the same time in every plan, does not count."""
+        of k, and the rest. A semiring and prologues are named by digests of their texts. An epilogue, which takes the
+        same time in every plan, does not count."""
         sources = f"({self.source_a},{self.source_b})" if self.source_a or self.source_b else ""
         kind = f"{self.dtype}{sources}{'>' * bool(self.out)}{self.out}"
+        if self.semiring or self.prologue_a or self.prologue_b:
+            kind += "".join(f" {name}={found.read(text).digest}" for name, found, text in (
+                ("semiring", semirings, self.semiring), ("prologue_a", prologues, self.prologue_a),
+                ("prologue_b", prologues, self.prologue_b)) if text)
         return kind, self.m, self.n, self.depth or self.k, self.a, self.b, self.threads
 
     @classmethod
     def of_key(cls, kind: str, m: int, n: int, k: int, a: Order, b: Order, threads: int) -> Shape:
-        """The shape with this key. ValueError for formats that are not known here."""
+        """The shape with this key. ValueError for formats that are not known here, and for functions, of which a key
+        has digests alone."""
         found = _KIND.fullmatch(kind)
         if found is None or not is_dtype(found["dtype"]):
             raise ValueError(f"no formats that are multiplied: {kind!r}")

@@ -104,7 +104,8 @@ class GpuShape(NamedTuple):
         if self.scaled:                                         # elements say which format with blocks of 32 it is
             mx = all(BLOCK_FORMATS[name].mx for name in self.scaled.split())
             kind += " scaled" if mx else f" scaled={self.scaled.replace(' ', '-')}"
-        kind += f" epilogue={epilogues.read(self.epilogue).digest}" if self.epilogue else ""
+        if self.epilogue and not epilogues.read(self.epilogue).nothing:
+            kind += f" epilogue={epilogues.read(self.epilogue).digest}"
         kind += f" semiring={semirings.read(self.semiring).digest}" if self.semiring else ""
         kind += f" scales={self.scales}"*bool(self.scales) + f" {self.terms}"*(self.terms != "")
         kind += f" batch={self.batch}"*(self.batch != 1)

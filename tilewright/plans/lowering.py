@@ -265,9 +265,9 @@ def taken_operands(problem: Gemm, threads: int = 1) -> Product:
     if p.scales:
         raise ValueError(f"CPUs have no kernels that scale sums, and {p} has scales={p.scales!r}: tilewright.matmul "
                          "takes scale_a and scale_b there")
-    if p.semiring and (p.epilogue or semirings.state(p.semiring)):
-        raise ValueError(f"a compiled kernel for a CPU has no epilogue and no state of several fields in a semiring, "
-                         f"and {p} has: tilewright.contract takes both")
+    if p.semiring and p.epilogue and semirings.state(p.semiring):
+        raise ValueError(f"{p} has an epilogue of a state of {semirings.state(p.semiring)} fields, which products on "
+                         "CPUs make themselves of the results' epilogue: tilewright.contract takes it")
     if p.blocks:
         a = b = decoded(*sizes)
     elif sums in COMPLEX:
@@ -278,12 +278,16 @@ def taken_operands(problem: Gemm, threads: int = 1) -> Product:
     if once := prologues.read_once(p.prologue_a, p.prologue_b, p.m, p.n, sums):     # what follows is done after it
         a, b, epilogue = a if once == "a" else sums, b if once == "b" else sums, ""
     out = sums if sums in COMPLEX or once else stored(p.out, sums, *sizes, bool(p.blocks) or alike)
+    if semirings.state(p.semiring):
+        epilogue = semirings.finished(p.semiring)
+        out = epilogues.kind(epilogue, sums)
     if p.epilogue and sums == "i32" and p.out == "f32" and converting_pays(*sizes, alike):
         out = p.out
     layout = "nt" if p.blocks else p.layout
     strides = Strides(*contiguous(p.m, p.k, layout[0]), *contiguous(p.k, p.n, layout[1]),
                       *contiguous(p.m, p.n, "n"))
-    return Product(*sizes, a, b, out, strides, threads, epilogue, sums if p.fused else "", prologue_a=p.prologue_a,
+    added_in = sums if p.fused or epilogue else ""
+    return Product(*sizes, a, b, out, strides, threads, epilogue, added_in, prologue_a=p.prologue_a,
                    prologue_b=p.prologue_b, semiring=p.semiring)
 
 

@@ -33,6 +33,14 @@ def state(text: str) -> int:
     return read(text).state if text else 0
 
 
+@lru_cache(maxsize=256)
+def finished(text: str) -> str:
+    """What makes the results of a state, as the text of an epilogue."""
+    from tilewright.expressions.epilogue import DEFAULT, Epilogue
+    result = read(text).fold.result
+    return Epilogue(result, (), (DEFAULT,) * len(result.results)).text
+
+
 def fields(text: str) -> int:
     """Registers of a vector of a tile."""
     return len(read(text).fold.fields) if text else 1

@@ -1,7 +1,8 @@
 """The plans of a product as calls on this processor, for the tuner: what a user's call of matmul would run.
 
 A small product takes less time than a call through Python, and matmul runs some plans without Python at all. So each
-plan is put in use before its turn, as if it were stored, and the call is matmul's own.
+plan is put in use before its turn, as if it were stored, and the call is matmul's own. Products with a semiring, an
+epilogue or prologues are always called so: by `contract` or by matmul.
 """
 from __future__ import annotations
 
@@ -14,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.compiled.cpu import CpuKernel
-from tilewright.measure import check, measure, operands, quiet, timing
+from tilewright.measure import check, evaluated, measure, operands, quiet, timing
 from tilewright.measure.measure import Rules
 from tilewright.measure.quiet import Watch
+from tilewright.plans import epilogues, prologues, semirings
 from tilewright.plans.cpu import CpuPlan
 from tilewright.plans.measured import choice
 from tilewright.problem import Gemm
@@ -37,15 +39,21 @@ class OnCpu(Contenders):
 
     def __init__(self, job: Job) -> None:
         self.job, self.o = job, operands.make(job.problem)
-        self.rules, self.reference = Rules.choose(job.threads), check.Reference(self.o)
-        self.planned = engine.plan_problem(job.problem, job.target, job.threads)    # the model's: nothing is stored
-        self.by_matmul = _is_here(job)
+        p, here = job.problem, _is_here(job)
+        self.functions = bool(p.fused or p.semiring)
+        self.rules = Rules.choose(job.threads)
+        self.reference: Any = (evaluated if self.functions else check).Reference(self.o)
+        self.planned = engine.plan_problem(p, job.target, job.threads)      # the model's: nothing is stored
+        if self.functions and not here:
+            raise ValueError(f"{p} is measured by the calls that users make, which on this machine are for "
+                             f"{detect().name} and not for {job.target.name} as the target describes it")
+        self.by_matmul = here
 
     def tried(self, name: str) -> list[measure.Call]:
         found = Tried(self, None if name in (REFERENCE, str(self.planned.plan)) else name)
         self.o.poison()
         found.ready()
-        if name == REFERENCE and self.by_matmul:
+        if name == REFERENCE and self.by_matmul and not self.functions:
             began = time.perf_counter()
             (call, args), = found
             call(*args)
@@ -53,7 +61,8 @@ class OnCpu(Contenders):
         return found
 
     def wrong(self) -> str | None:
-        return self.reference.wrong(self.o.c)
+        wrong: str | None = self.reference.wrong(self.o.c)
+        return wrong
 
     def track(self, calls: Sequence[measure.Call]) -> measure.Track:
         assert isinstance(calls, Tried)
@@ -63,7 +72,7 @@ class OnCpu(Contenders):
         """With NumPy, which multiplies by a BLAS what has no other sums than the operands'."""
         p, o = job.problem, self.o
         emit("clock", hz=timing.best_rate(partial(timing.clock, job.target), [0], timing.QUICK))
-        if job.vendor and p.a == p.b == p.out and p.a in ("f32", "f64", "c64", "c128"):
+        if job.vendor and not self.functions and p.a == p.b == p.out and p.a in ("f32", "f64", "c64", "c128"):
             beside(self, calls, f"numpy {np.__version__}", Tried.of(self, (np.matmul, (o.a, o.b, o.c))), emit)
 
     def settle(self) -> None:
@@ -84,7 +93,9 @@ class Tried(list[measure.Call]):
         self.by, self.plan, found = by, plan, by.planned
         if plan and (wrong := CpuPlan.parse(plan).violations(found.shape, found.target)):
             raise ValueError(" ".join(wrong))       # else matmul would do without it
-        if by.by_matmul:
+        if by.functions:
+            super().__init__([_by_functions(by.o)])
+        elif by.by_matmul:
             from tilewright.api.builtin import matmul
             super().__init__([_by_matmul(by.o, matmul)])
         else:
@@ -106,6 +117,8 @@ class Tried(list[measure.Call]):
             choice.put_in_use(found.shape, found.target, self.plan)
             engine.forget()
             call(*args)
+            if self.by.functions and self.plan and not choice.was_asked(found.shape, found.target):
+                raise RuntimeError(f"the call did not ask for a plan of {found.shape}, by which this one is kept")
         call(*args)
 
 
@@ -131,6 +144,27 @@ def _by_matmul(o: operands.Operands, matmul: Any) -> measure.Call:
     if p == Gemm(p.m, p.n, p.k, p.a, p.b, layout=p.layout, batch=p.batch):      # NumPy would give this result
         return matmul, (o.a, o.b, o.c)
     return partial(matmul, out_dtype=p.out), (o.a, o.b, o.c)
+
+
+def _by_functions(o: operands.Operands) -> measure.Call:
+    """A product with functions, which leaves its first matrix in C."""
+    from tilewright.api.builtin import matmul
+    from tilewright.api.semirings import contract
+    p = o.problem
+    how: dict[str, Any] = {"operands": o.named or None}
+    call: Callable[..., Any] = matmul
+    args: tuple[Any, ...] = o.a, o.b
+    if p.epilogue:
+        found = epilogues.read(p.epilogue)
+        kinds = [p.out if kind == epilogues.DEFAULT else kind for kind in found.results]
+        how |= {"epilogue": found, "out_dtype": tuple(kind for i, kind in enumerate(kinds) if not found.axis(i))}
+    if p.semiring:
+        call, args = contract, (semirings.read(p.semiring), *args)
+    how |= {f"prologue_{role}": prologues.read(getattr(p, f"prologue_{role}")) for role in p.prologues}
+    found = call(*args, **how)          # in formats and shapes that the call decides
+    results = found if isinstance(found, tuple) else (found,)
+    object.__setattr__(o, "c", results[0])
+    return partial(call, **how, out=found), args
 
 
 def _directly(o: operands.Operands, planned: engine.Planned, job: Job) -> measure.Call:

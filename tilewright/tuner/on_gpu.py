@@ -13,14 +13,14 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from tilewright.formats.quantized import Quantized
-from tilewright.measure import check, gpu_state, measure, operands
+from tilewright.measure import check, evaluated, gpu_state, measure, operands
 from tilewright.measure.gpu_probes import Busy
 from tilewright.measure.gpu_rules import Events, GpuRules, sets
 from tilewright.plans import asked, gpu_lowering
-from tilewright.runtime.gpu import blocks
+from tilewright.runtime.gpu import blocks, epilogues
 from tilewright.runtime.gpu.arrays import Look, shadow
 from tilewright.runtime.gpu.engine import NVIDIA, first_device
-from tilewright.runtime.gpu.operands import uploaded
+from tilewright.runtime.gpu.operands import address, uploaded
 from tilewright.runtime.gpu.recipe import Bound, Recipe
 from tilewright.tuner.child import REFERENCE, Contenders, Job, beside
 
@@ -49,7 +49,7 @@ class OnDevice(Contenders):
 
 
 class OnGpu(OnDevice):
-    """The plans of a product.
+    """The plans of a product, with its semiring and epilogue.
 
     Operands are of the formats in which they are multiplied: plans differ in nothing that is converted before.
     """
@@ -58,7 +58,12 @@ class OnGpu(OnDevice):
         super().__init__(target)
         target = self.on.target
         self.o = o = operands.make(gpu_lowering.lower(problem, target))
-        self.references = [(one.c, check.Reference(one)) for one in o.compared.values()]
+        p = o.problem
+        if p.blocks and p.epilogue:
+            raise ValueError(f"tune measures products of block-scaled operands without an epilogue, and {p} has one")
+        self.references: list[Any] = ([(o.c, evaluated.Reference(o))] if p.epilogue or p.semiring else
+                                      [(one.c, check.Reference(one)) for one in o.compared.values()])
+        self.beside = self._beside()                            # of an epilogue: all sets of operands share it
         self.sets = [self._placed() for _ in range(self.sets_of(o.problem.min_bytes))]
         self.scales: list[Bound] = []                           # hold the memory of scales
 
@@ -70,12 +75,26 @@ class OnGpu(OnDevice):
         memory = self.driver.Memory(self.on, -(-o.c.nbytes // 4) * 4)
         return a, b, Look(shadow(memory.pointer, o.c.shape, o.c.strides, o.c.dtype), memory)
 
+    def _beside(self) -> tuple[list[Any], list[Any], list[Any]]:
+        """Operands of an epilogue, and its further results, as the recipe takes them; and their memory."""
+        p, o = self.o.problem, self.o
+        epilogue = epilogues.of_problem(p)
+        if epilogue is None:
+            return [], [], []
+        looks = [uploaded(self.driver, self.on, x, by_columns=False) for x in epilogues.named(p, o.named)]
+        read = [epilogues.placed(each, look.shadow, p.shapes["out"]) for each, look in zip(epilogue.operands, looks)]
+        memories = [self.driver.Memory(self.on, -(-x.nbytes // 4) * 4) for x in o.outs]
+        outs = [shadow(memory.pointer, x.shape, x.strides, x.dtype) for memory, x in zip(memories, o.outs)]
+        return read, outs, [*looks, *memories]
+
     def _recipe(self, name: str) -> Recipe:
         """As the engine makes it for these operands; by the planner's choice for a name that is no plan."""
         plan = None if name == REFERENCE else asked.plan(name, self.on.target)
         if not self.o.problem.blocks:
             a, b, c = (look.shadow for look in self.sets[0])
-            return self.engine.recipe(self.on, a, b, c, plan)
+            text, (read, outs, _) = self.o.problem.epilogue, self.beside
+            return self.engine.recipe(self.on, a, b, c, plan, semiring=self.o.problem.semiring,
+                                      fused=(text, tuple(read), tuple(outs)) if text else None)
         kernel = self.engine.compile(self.o.problem, self.on.target, plan)
         own = self.engine.platform.own
         bound = Bound(self.engine, kernel, own, self.on.index, self.o.a, self.o.b, None, (1.0, 0.0))
@@ -88,7 +107,9 @@ class OnGpu(OnDevice):
         with self.on.current():
             self.driver.fill(self.c.pointer, POISON, self.c.size, stream)
         alpha = blocks.factor(self.o.a, self.o.b)
-        calls = [(recipe.run, (a.pointer, b.pointer, c.pointer, alpha, 0.0, stream)) for a, b, c in self.sets]
+        beside = recipe.beside((), [address(x) for each in self.beside[:2] for x in each])
+        calls = [(recipe.run, (a.pointer, b.pointer, c.pointer, alpha, 0.0, stream, *beside))
+                 for a, b, c in self.sets]
         run, args = calls[0]
         run(*args)
         self.stream.synchronize()
@@ -106,7 +127,8 @@ class OnGpu(OnDevice):
             if clocks := [r.sm_mhz for r in watch.later_half() if r.sm_mhz]:
                 emit("clock", hz=1e6 * median(clocks))
         kinds = {self.o.problem.a, self.o.problem.b, self.o.problem.out}
-        if job.vendor and len(kinds) == 1 and kinds <= {"f32", "f64", "f16", "bf16"} and find_spec("torch"):
+        plain = not (self.o.problem.epilogue or self.o.problem.semiring)
+        if job.vendor and plain and len(kinds) == 1 and kinds <= {"f32", "f64", "f16", "bf16"} and find_spec("torch"):
             self._beside_torch(calls, emit)
 
     def _beside_torch(self, calls: Sequence[measure.Call], emit: Emit) -> None:

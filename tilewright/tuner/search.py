@@ -74,15 +74,20 @@ class Result:
     @property
     def verdict(self) -> str:
         if self.disturbed:
-            return ("Other processes disturbed this: nothing is stored, and matmul stays as it was. Repeat on an idle "
-                    "machine.")
+            return (f"Other processes disturbed this: nothing is stored, and {self._call} stays as it was. Repeat on "
+                    "an idle machine.")
         doubt = "" if self.certain else (f" That is not certain within {100 * NOISE} %: the noise was larger, or the "
                                          "time was over.")
         if not self.improved:
-            return f"Nothing beats the model's choice by more than the noise: matmul stays with {self.model}.{doubt}"
+            return (f"Nothing beats the model's choice by more than the noise: {self._call} stays with {self.model}."
+                    f"{doubt}")
         r = self.best
-        return (f"matmul uses {r.plan} from now on: {r.ratio:.2f} ({r.ratio_q1:.2f} to {r.ratio_q3:.2f}) times as "
-                f"fast.{doubt}")
+        return (f"{self._call} uses {r.plan} from now on: {r.ratio:.2f} ({r.ratio_q1:.2f} to {r.ratio_q3:.2f}) times "
+                f"as fast.{doubt}")
+
+    @property
+    def _call(self) -> str:
+        return "contract" if self.problem.semiring else "matmul"
 
     @property
     def title(self) -> str:
@@ -103,7 +108,9 @@ def tune(problem: Any, *args: Any, target: Target | str | None = None, threads: 
          time_limit: float | None = None, candidates: int = 12, vendor: bool | None = None,
          listen: Listener | None = None) -> Any:
     """Measure the plans for a problem, a Gemm, that the model ranks best; tilewright.matmul uses the fastest from then
-    on. Or find the configuration of a kernel (tilewright.kernel) for these arguments of a call:
+    on. Its semiring, epilogue and prologues are measured with it, by contract or matmul on CPUs; on GPUs a prologue is
+    a pass, and the product behind it is measured. Or find the configuration of a kernel (tilewright.kernel) for these
+    arguments of a call:
 
         tilewright.tune(problem, target)
         tilewright.tune(kernel, *args, target=target)
@@ -146,9 +153,6 @@ def tune(problem: Any, *args: Any, target: Target | str | None = None, threads: 
         raise ValueError(f"threads is for CPUs, and {chip.name} is a GPU: it must be None, not {threads}")
     if not problem.flops:
         raise ValueError(f"{problem} is an empty product: there is nothing to tune")
-    if problem.semiring:
-        raise ValueError(f"tune measures multiplication and addition, and {problem} has a semiring: its plan is the "
-                         "model's")
     if problem.scales:
         raise ValueError(f"tune measures products without scales, and {problem} has scales={problem.scales!r}")
     on_cpu = isinstance(chip, CpuTarget)
@@ -165,13 +169,15 @@ def tune(problem: Any, *args: Any, target: Target | str | None = None, threads: 
     else:
         gpus, on = first_device(chip)
         chip = reached = on.target
+        if problem.prologues:
+            problem = gpu_lowering.lower(problem, chip)      # what passes leave
         shape, threads, forget = gpu_lowering.multiplied_shape(problem, chip), 1, gpus.forget
         model, kernel = gpu.choose(shape, chip), lambda plan: compile(problem, chip, plan)
     store.check_writable()
     in_use, known = choice.chosen(shape, reached)
     plans = dict.fromkeys((model, in_use if known else model, *promising(shape, reached, candidates)))
     tell, began = listen or (lambda event: None), time.monotonic()
-    _compile(map(kernel, plans), time_limit, tell)
+    _compile(kernel, plans, time_limit, tell)
     left = time_limit - (time.monotonic() - began)
     vendor = on_cpu if vendor is None else vendor
     run = measured(Job(problem, chip, threads, tuple(map(str, plans)), left, vendor), tell)
@@ -182,13 +188,13 @@ def tune(problem: Any, *args: Any, target: Target | str | None = None, threads: 
     return result
 
 
-def _compile(kernels: Iterable[CompiledGemm], time_limit: float, tell: Listener) -> None:
+def _compile(kernel: Callable[[Any], CompiledGemm], plans: Iterable[Any], time_limit: float, tell: Listener) -> None:
     """Those that are not in the cache, in several processes; what fails here fails again when it is tried, and is told
     then."""
     asked: list[Asked] = []
-    for kernel in kernels:
+    for plan in plans:
         with suppress(ValueError, NotImplementedError):
-            asked += kernel.asked
+            asked += kernel(plan).asked
     compile_all(asked, listen=lambda done, of: tell({"event": "compiled", "done": done, "of": of}),
                 patience=COMPILING * time_limit)
 
@@ -243,7 +249,8 @@ def neighbours(plan: CpuPlan, shape: Shape, target: CpuTarget) -> Iterator[CpuPl
         steps += [{"kc": kc} for kc in kcs if kc]
         steps += [{"mr": plan.mr + more, "mc": plan.mc // plan.mr * (plan.mr + more)} for more in (-2, -1, 1)]
     if plan.algorithm == "packed":
-        steps += [{"mc": mc} for mc in (max(plan.mc // plan.mr // 2, 1) * plan.mr, 2*plan.mc)]
+        rows = -(-(shape.n if plan.swap else shape.m) // plan.mr) * plan.mr     # of all of C
+        steps += [{"mc": mc} for mc in (max(plan.mc // plan.mr // 2, 1) * plan.mr, max(min(2*plan.mc, rows), plan.mc))]
         steps += [{"nc": max(plan.nc // plan.nr // 2, 1) * plan.nr}]
     if plan.algorithm == "in_place":
         steps += [{"jc_ways": plan.ic_ways, "ic_ways": plan.jc_ways}]

@@ -99,19 +99,27 @@ def tuned(shape: Any, target: Any) -> bool:
 
 
 _tried: dict[tuple[str, Key], str] = {}
+_asked: set[tuple[str, Key]] = set()            # of these, what a product has asked for since
 
 
 def put_in_use(shape: Any, target: Any, plan: str | None) -> None:
     """Answer with this plan for a problem in this process from now on, whatever has been measured; None: no more. The
     tuner compares plans as matmul runs them; engines have to `forget`."""
     _tried.pop((target.name, shape.key), None)
+    _asked.discard((target.name, shape.key))
     if plan is not None:
         _tried[target.name, shape.key] = plan
+
+
+def was_asked(shape: Any, target: Any) -> bool:
+    """Whether a product has asked for the plan that was put in use for this problem."""
+    return (target.name, shape.key) in _asked
 
 
 def _packed(shape: Any, target: Any) -> Any:
     """The plan that the tuner tries, or of a bundle in use."""
     if _tried and (target.name, shape.key) in _tried:
+        _asked.add((target.name, shape.key))
         return _usable(_tried[target.name, shape.key], shape, target)
     found = bundle.plan(target.name, shape.key) if bundle.used else None
     return _usable(found.plan, shape, target) if found else None

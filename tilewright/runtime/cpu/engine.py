@@ -170,9 +170,6 @@ class Planned(NamedTuple):
 
 def planned(lowered: Lowered) -> Planned:
     """By the plan that the tuner has measured to be the fastest, here or nearby, else the model's choice."""
-    if lowered.shape.semiring or lowered.shape.prologues:       # of which nothing is measured
-        from tilewright.plans import choose
-        return Planned(*lowered, choose.choose(lowered.shape, lowered.target))
     return Planned(*lowered, *choice.chosen(lowered.shape, lowered.target))
 
 
