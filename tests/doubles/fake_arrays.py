@@ -56,7 +56,7 @@ class Tensor(_Array):
         return Device("cuda" if self.is_cuda else "cpu", self.number)
 
     def data_ptr(self) -> int:
-        return self.pointer
+        return self.pointer if self.is_cuda else self.host.ctypes.data
 
     def stride(self) -> tuple[int, ...]:
         return tuple(s // self.host.itemsize for s in self.host.strides)
@@ -93,7 +93,15 @@ def torch(fake: FakeDriver) -> types.ModuleType:
     module._C = types.SimpleNamespace(_cuda_getCurrentRawStream=lambda device: module.current)
     module.device = lambda kind, index: index
     module.empty = lambda shape, dtype, device: Tensor(_nowhere(shape, dtypes[dtype]), device)
+    module.from_numpy = on_host
     return module
+
+
+def on_host(host: np.ndarray) -> Tensor:
+    """A tensor in the host's memory."""
+    found = Tensor(host)
+    found.is_cuda = False
+    return found
 
 
 def _nowhere(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tilewright.api import dispatch, fused, fused_repeats, host, scaled
+from tilewright.api import dispatch, fused, fused_repeats, host, scaled, tensors
 from tilewright.formats.quantized import Quantized
-from tilewright.rules import numpy_products, weights
+from tilewright.rules import arguments, numpy_products, weights
 from tilewright.rules.arguments import F32, F64
 from tilewright.rules.call import Call
 
@@ -165,6 +165,17 @@ def matmul(
             and host.run(dispatch.cpu().gemm, a, b, out, whole=True)
         ):
             return out
+    if (
+        type(a) in tensors.known
+        and not getattr(a, "is_cuda", False)
+        and c is scale_a is scale_b is epilogue is prologue_a is prologue_b is operands is algorithm is plan is None
+        and not (beta or numpys)
+        and type(alpha) is int
+        and alpha == 1
+    ):
+        letters = arguments.layout(trans_a, "a"), arguments.layout(trans_b, "b")
+        if (found := tensors.again(a, b, out, out_dtype, *letters, threads)) is not None:
+            return found
     asked: Any = None
     if (
         epilogue is not None and type(a) is np.ndarray and c is scale_a is scale_b is plan is algorithm is None
@@ -235,6 +246,8 @@ def _product(library: Library | None, call: Call, asked: Any = None) -> Any:
     what a product with an epilogue may be remembered as."""
     if library is not None:
         return library.platform.engine.matmul(call, asked)
+    if tensors.present(call.a, call.b, *(call.out if isinstance(call.out, tuple) else (call.out,)), call.c):
+        return tensors.product(call, _of_arrays)
     if not call.updates and numpy_products.overridden(call.a, call.b, call.out):
         return numpy_products.by_operands_class(call)
     if weights.present(call):
@@ -246,3 +259,17 @@ def _product(library: Library | None, call: Call, asked: Any = None) -> Any:
     if scaled.present(call):
         return scaled.product(call)
     return host.product(call)
+
+
+def _of_arrays(call: Call) -> Any:
+    """The product of NumPy's arrays that stand for others."""
+    asked = None
+    if (call.epilogue is not None and call.trans_a == call.trans_b == "n" and type(call.alpha) is int
+            and call.alpha == 1 and not call.beta and call.c is call.scale_a is call.scale_b is call.plan is None
+            and call.algorithm is call.prologue_a is call.prologue_b is None):
+        asked = fused_repeats.key(call.a, call.b, call.out, call.epilogue, call.operands, call.out_dtype, call.threads)
+        if asked is not None:
+            found = fused_repeats.repeated(asked, call.a, call.b, call.out, call.operands)
+            if found is not None:
+                return found
+    return _product(None, call, asked)

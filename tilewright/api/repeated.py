@@ -39,6 +39,15 @@ class Record(NamedTuple):
     dtype: np.dtype[Any]
     strides: tuple[int, ...]
 
+    def run(self, at_x: int, at_y: int, at_c: int) -> bool:
+        """Again, for operands at these addresses; whether C means nothing, as Recipe.run says."""
+        if self.a:
+            at_x, at_y = at_y, at_x
+        if self.batch:
+            self.recipe.run_batch(self.batch, self.steps, at_x, at_y, at_c, 1.0, 0.0)   # type: ignore[arg-type]
+            return False
+        return self.recipe.run(at_x, at_y, at_c, 1.0, 0.0)
+
 
 _records: dict[Key, Record] = {}
 
@@ -94,40 +103,44 @@ def product(key: Key, arrays: Sequence[Array], out: Array | None) -> Any:
         return None
     if not (x.flags.aligned and y.flags.aligned):
         return None
-    at_a, at_b = (address(y), address(x)) if found.a else (address(x), address(y))
-    if found.batch:
-        found.recipe.run_batch(found.batch, found.steps, at_a, at_b, address(c), 1.0, 0.0)   # type: ignore[arg-type]
-    else:
-        found.recipe.run(at_a, at_b, address(c), 1.0, 0.0)
+    found.run(address(x), address(y), address(c))
     return c if c.ndim or out is not None else c[()]
 
 
 def remember(key: Key, arrays: Sequence[Array], out: Array | None, result: Any, runs: Sequence[Run]) -> None:
     """Keep what a call has run, if that was all of it."""
-    if len(runs) != 1:
+    found = record(arrays, out, result, runs)
+    if found is None or found.recipe.shape.tiles:
         return
-    run, x, y = runs[0], *arrays
-    if run.recipe.shape.tiles or run.alpha != 1 or run.beta != 0 or address(x) == address(y):
-        return
-    first = int(address(run.a) == address(y))
-    a, b = (y, x) if first else (x, y)
-    if (address(run.a), address(run.b)) != (address(a), address(b)) or (run.a.itemsize, run.b.itemsize) != (
-            a.itemsize, b.itemsize):
-        return
-    if isinstance(result, np.generic):
-        if run.c.size != 1 or run.c.dtype != result.dtype:
-            return
-    elif (result is not out if out is not None else not _dense(result)) or address(result) != address(run.c) or (
-            result.dtype != run.c.dtype):
-        return
-    steps = (run.a.strides[0], run.b.strides[0], run.c.strides[0]) if run.batched else ()
     tables = dispatch.cpu().chosen
     if not any(table is _records for table in tables):      # so that it is emptied when plans are chosen anew
         tables.append(_records)
     if len(_records) >= MOST_RECORDS:
         _records.clear()
-    _records[key] = Record(run.recipe, first, run.c.shape[0] if run.batched else 0, steps, result.shape, result.dtype,
-                           result.strides)
+    _records[key] = found
+
+
+def record(arrays: Sequence[Array], out: Array | None, result: Any, runs: Sequence[Run]) -> Record | None:
+    """Of a call that came down to one run, from these two arrays to the result; None of another."""
+    if len(runs) != 1:
+        return None
+    run, x, y = runs[0], *arrays
+    if run.alpha != 1 or run.beta != 0 or address(x) == address(y):
+        return None
+    first = int(address(run.a) == address(y))
+    a, b = (y, x) if first else (x, y)
+    if (address(run.a), address(run.b)) != (address(a), address(b)) or (run.a.itemsize, run.b.itemsize) != (
+            a.itemsize, b.itemsize):
+        return None
+    if isinstance(result, np.generic):
+        if run.c.size != 1 or run.c.dtype != result.dtype:
+            return None
+    elif (result is not out if out is not None else not _dense(result)) or address(result) != address(run.c) or (
+            result.dtype != run.c.dtype):
+        return None
+    steps = (run.a.strides[0], run.b.strides[0], run.c.strides[0]) if run.batched else ()
+    return Record(run.recipe, first, run.c.shape[0] if run.batched else 0, steps, result.shape, result.dtype,
+                  result.strides)
 
 
 def _dense(x: Array) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.doubles.fake_arrays import CuPyArray, Exporter, Interface, Tensor, cupy, torch
+from tests.doubles.fake_arrays import CuPyArray, Exporter, Interface, Tensor, cupy, on_host, torch
 from tests.doubles.fake_cuda import install
 from tests.helpers.arrays import small_integers
 from tests.helpers.graphs import capture
@@ -383,11 +383,14 @@ def test_what_torch_knows_of_a_tensor(fake):
     np.testing.assert_array_equal(c.host, -negated.host @ a.host)
 
 
-def test_tensors_in_the_hosts_memory_go_numpys_way(fake):
-    a = Tensor(integers(4, 4))
-    a.is_cuda = False
-    with pytest.raises(AssertionError, match="copied to the host"):  # np.asarray was called
-        tw.matmul(a, a)
+def test_tensors_in_the_hosts_memory_are_multiplied_there(fake):
+    """Without np.asarray, which fails here; mixed with one on a device they are refused."""
+    a, b = on_host(integers(4, 4)), on_host(integers(4, 6, seed=1))
+    c = tw.matmul(a, b)
+    assert type(c) is Tensor and not c.is_cuda
+    np.testing.assert_array_equal(c.host, a.host @ b.host)
+    assert not fake.launches
+    refused(TypeError, "a is .*Tensor in a CUDA device's memory, and b is .*Tensor, which is not", Tensor(a.host), b)
 
 
 def test_masks_and_read_only_arrays(fake):

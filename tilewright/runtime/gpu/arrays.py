@@ -97,12 +97,13 @@ def kind(x: Any) -> str:
     return name if module == "builtins" else f"{module}.{name}"
 
 
-def shadow(pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """A NumPy array that is said to be there. It must not be read."""
+def shadow(pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any], keep: Any = None
+           ) -> NDArray[Any]:
+    """A NumPy array that is said to be there, and keeps `keep`. It must not be read where that is a GPU's memory."""
     if dtype.isbuiltin == 2:  # one of ml_dtypes', which the interface has no word for
-        return shadow(pointer, shape, strides, np.dtype(f"u{dtype.itemsize}")).view(dtype)
+        return shadow(pointer, shape, strides, np.dtype(f"u{dtype.itemsize}"), keep).view(dtype)
     interface = {"data": (pointer, False), "shape": shape, "strides": strides, "typestr": dtype.str, "version": 3}
-    return np.asarray(SimpleNamespace(__array_interface__=interface))
+    return np.asarray(SimpleNamespace(__array_interface__=interface, keep=keep))
 
 
 def _writable(readonly: bool, name: str) -> None:
@@ -155,7 +156,7 @@ class Library:
 class _Torch(Library):
     def __init__(self, platform: Platform) -> None:
         super().__init__(platform)
-        self.tensors: set[type] = set()  # torch.Tensor and its subclasses, as they were met
+        self.tensors: set[type] = set()  # torch.Tensor and its subclasses with memory of their own, as they were met
         self.made: dict[tuple[np.dtype[Any], int], tuple[Any, Any]] = {}  # torch's words for new tensors
 
     def knows(self, x: Any) -> bool | None:
@@ -168,7 +169,8 @@ class _Torch(Library):
         tensor = getattr(torch, "Tensor", None)  # which a module that is being imported lacks
         if tensor is None or not isinstance(x, tensor):
             return None
-        self.tensors.add(type(x))
+        if getattr(type(x), "__torch_dispatch__", None) is getattr(tensor, "__torch_dispatch__", None):
+            self.tensors.add(type(x))
         return bool(x.is_cuda)
 
     def device(self, x: Any) -> int:
@@ -181,25 +183,32 @@ class _Torch(Library):
 
     def look(self, x: Any, name: str, stream: int, write: bool = False) -> Look:
         torch = sys.modules["torch"]
+        if type(x) not in self.tensors and self.knows(x) is not None and type(x) not in self.tensors:
+            raise TypeError(f"{name} is {kind(x)}, a subclass of torch.Tensor with its own __torch_dispatch__, which may "
+                            "have no memory; operators of tilewright.torch take what torch.compile traces with")
         if x.layout != torch.strided:
             raise TypeError(f"{name} is a sparse tensor ({x.layout}); it must be dense")
         if x.requires_grad and torch.is_grad_enabled():
-            raise ValueError(f"{name} requires a gradient, and tilewright's product has no backward pass: pass "
-                             f"{name}.detach(), or call inside torch.no_grad()")
+            raise ValueError(f"{name} requires a gradient, and tilewright.matmul has no backward pass: "
+                             f"tilewright.torch.matmul has one; or pass {name}.detach(), or call inside "
+                             "torch.no_grad()")
         dtype = dtype_of(x.dtype, name)
-        if x.is_neg():  # a view of a conjugate: its memory holds the values with the other sign
-            if write:
-                raise ValueError(f"{name} is a lazily negated view, which cannot be written to")
-            x = x.resolve_neg()
+        # Views of a conjugate: memory holds the values of x, or of its imaginary part, with the other sign.
+        for view, made in ((x.is_neg(), "negated"), (dtype.kind == "c" and x.is_conj(), "conjugated")):
+            if view and write:
+                raise ValueError(f"{name} is a lazily {made} view, which cannot be written to")
+            if view:
+                x = x.resolve_neg() if made == "negated" else x.resolve_conj()
         strides = tuple(s * dtype.itemsize for s in x.stride())
-        return Look(shadow(x.data_ptr(), tuple(x.shape), strides, dtype), x)
+        return Look(shadow(x.data_ptr(), tuple(x.shape), strides, dtype, x), x)
 
     def plain(self, x: Any) -> tuple[tuple[Any, ...], int] | None:
-        if type(x) in self.tensors or self.knows(x):
+        if type(x) in self.tensors or (self.knows(x) is not None and type(x) in self.tensors):
             torch, dtype = sys.modules["torch"], x.dtype
             # Only a part of a complex tensor can be negated; only strided ones have strides and an address.
-            negated = (dtype is torch.float32 or dtype is torch.float64 or dtype is torch.float16) and x.is_neg()
-            if x.layout is torch.strided and not (negated or (x.requires_grad and torch.is_grad_enabled())):
+            lazy = (dtype is torch.float32 or dtype is torch.float64 or dtype is torch.float16) and x.is_neg()
+            lazy = lazy or (getattr(dtype, "is_complex", False) and x.is_conj())
+            if x.layout is torch.strided and not (lazy or (x.requires_grad and torch.is_grad_enabled())):
                 return (dtype, x.shape, x.stride(), x.device), x.data_ptr()
         return None
 

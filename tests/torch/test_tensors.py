@@ -1,0 +1,140 @@
+"""tilewright.matmul and gemm of torch's tensors in the host's memory: without copies, and tensors come back."""
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.api import tensors
+
+torch = pytest.importorskip("torch", reason="torch is not installed: its tensors cannot be multiplied here")
+
+FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.complex128]
+FP8 = [torch.float8_e4m3fn, torch.float8_e5m2]
+INTEGERS = [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64]
+
+
+def whole(shape, dtype, seed=0):
+    """Whole numbers, of which products are exact in every dtype."""
+    found = torch.randint(-2, 3, shape, generator=torch.Generator().manual_seed(seed))
+    return (found.abs() if dtype == torch.uint8 else found).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATS + FP8 + INTEGERS, ids=lambda x: str(x).removeprefix("torch."))
+def test_every_dtype_twice(dtype):
+    """The second call takes the way of calls like an earlier one."""
+    name = str(torch.float32 if dtype in FP8 else dtype).removeprefix("torch.")
+    for seed in (0, 1):
+        a, b = whole((37, 66), dtype, seed), whole((35, 66), dtype, seed + 2).t()
+        c = tw.matmul(a, b, out_dtype=name)
+        assert type(c) is torch.Tensor
+        assert c.is_contiguous()
+        assert str(c.dtype) == f"torch.{name}"
+        assert torch.equal(c, (a.to(torch.complex128) @ b.to(torch.complex128)).real.to(c.dtype))
+
+
+def test_memory_is_torchs():
+    """Strides are read as they are, results are written through views, and nothing else is touched."""
+    whole_a, out = whole((40, 90), torch.float32), torch.full((40, 50), 7.0)
+    a, b, view = whole_a[1:31:3, 5:85:2], whole((3, 40), torch.float32, 1).t()[:, :3], out[10:20, ::7][:, :3]
+    for _ in range(2):
+        assert tw.matmul(a, b, view) is view
+    assert torch.equal(view, a @ b)
+    out[10:20, ::7][:, :3] = 7.0
+    assert (out == 7).all()
+    square = whole((9, 9), torch.float32)
+    wanted = square @ square.t()
+    for _ in range(2):
+        twice = square.clone()
+        assert torch.equal(tw.matmul(twice, twice.t(), twice), wanted)  # out overlaps both
+
+
+def test_results_are_found_again_by_what_they_depend_on():
+    a, b = whole((33, 64), torch.bfloat16), whole((64, 34), torch.bfloat16)
+    assert tw.matmul(a, b).dtype == torch.float32
+    assert tw.matmul(a, b, out_dtype="bf16").dtype == torch.bfloat16
+    assert tw.matmul(a, b).dtype == torch.float32
+    out = torch.empty(33, 34, dtype=torch.float64)
+    assert torch.equal(tw.matmul(a, b, out), a.double() @ b.double())
+    assert torch.equal(tw.matmul(a, a, trans_b=True, out_dtype="f32"), (a @ a.t()).float())
+    x = torch.randn(64, 48)
+    one = tw.matmul(x, x, trans_a=True, threads=1)
+    assert torch.equal(one, tw.matmul(x, x, trans_a=True, threads=1))
+
+
+def test_a_call_like_an_earlier_one_makes_no_array(monkeypatch):
+    a, b = whole((48, 64), torch.float32), whole((64, 40), torch.float32)
+    for out in (None, torch.empty(48, 40)):
+        tw.matmul(a, b, out)
+        with monkeypatch.context() as patch:
+            patch.setattr(tensors, "product", lambda *_: pytest.fail("the long way was taken"))
+            assert torch.equal(tw.matmul(a + 1, b, out), (a + 1) @ b)
+
+
+def test_lazy_views_vectors_batches_and_nothing():
+    z = torch.randn(5, 6, dtype=torch.complex64)
+    for x in (z.conj(), z.conj().imag, z.real):
+        for _ in range(2):
+            y = tw.matmul(x, x.t())
+            assert torch.allclose(y, x @ x.t(), atol=1e-5)
+    v = torch.arange(6.0)
+    assert torch.equal(tw.matmul(v, v), torch.tensor(55.0))
+    assert tw.matmul(v.bfloat16(), v.bfloat16(), out_dtype="bf16") == 55
+    stack, one = whole((3, 4, 5, 6), torch.float32), whole((6, 7), torch.float32)
+    for _ in range(2):
+        assert torch.equal(tw.matmul(stack, one), stack @ one)
+        assert torch.equal(tw.matmul(stack[:, :1], stack.mT), stack[:, :1] @ stack.mT)
+    assert tw.matmul(torch.empty(0, 6), one).shape == (0, 7)
+    assert torch.equal(tw.matmul(torch.empty(2, 0), torch.empty(0, 3)), torch.zeros(2, 3))
+
+
+def test_options_and_arrays_of_numpy_beside():
+    a, b, c = torch.randn(9, 8), torch.randn(8, 7), torch.randn(9, 7)
+    assert torch.allclose(tw.matmul(a, b, alpha=2, beta=0.5, c=c), 2 * (a @ b) + 0.5 * c, atol=1e-5)
+    wanted = a @ b + c
+    assert tw.gemm(1, a, b, 1, c) is c
+    assert torch.allclose(c, wanted, atol=1e-5)
+    for x, y in ((a, b.numpy()), (a.numpy(), b)):
+        found = tw.matmul(x, y)
+        assert type(found) is torch.Tensor
+        assert torch.allclose(found, a @ b, atol=1e-5)
+    out = np.empty((9, 7), np.float32)
+    assert tw.matmul(a, b, out) is out
+    bias = torch.randn(7).bfloat16()
+    for _ in range(2):
+        low, top = tw.matmul(a, b, epilogue=lambda acc, bias: (tw.relu(acc + bias), tw.row_max(acc)),
+                             operands={"bias": bias}, out_dtype="bf16")
+        assert low.dtype == torch.bfloat16
+        assert torch.allclose(low.float(), torch.relu(a @ b + bias), atol=0.05)
+        assert torch.allclose(top, (a @ b).amax(1), atol=1e-5)
+
+
+def test_tensors_that_are_refused():
+    a = torch.randn(4, 4)
+    fake = pytest.importorskip("torch._subclasses").FakeTensorMode()
+    with fake:
+        nothing = torch.empty(4, 4)
+    for x, error, words in (
+        (a.clone().requires_grad_(), ValueError, r"b requires a gradient.*tilewright\.torch\.matmul has one"),
+        (a.to_sparse(), TypeError, "b is a sparse tensor"),
+        (a.to("meta"), TypeError, "b is a tensor on meta"),
+        (nothing, TypeError, r"b is torch.*FakeTensor, a subclass of torch\.Tensor with its own __torch_dispatch__"),
+    ):
+        with pytest.raises(error, match=words):
+            tw.matmul(a, x)
+    with torch.no_grad():
+        assert torch.allclose(tw.matmul(a, a.clone().requires_grad_()), a @ a, atol=1e-5)
+    z = torch.randn(4, 4, dtype=torch.complex64)
+    with pytest.raises(ValueError, match="out is a lazily conjugated view"):
+        tw.matmul(z, z, z.conj())
+
+
+def test_plans_that_are_chosen_anew_end_what_was_remembered():
+    a = whole((50, 60), torch.float32)
+    for _ in range(2):
+        assert torch.equal(tw.matmul(a, a.t()), a @ a.t())
+        assert torch.equal(tw.matmul(a, a.clone().t()), a @ a.t())
+    from tilewright.runtime.cpu import engine
+    assert tensors._entries
+    engine.forget()
+    assert not tensors._entries
+    assert torch.equal(tw.matmul(a, a.clone().t()), a @ a.t())

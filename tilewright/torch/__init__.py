@@ -1,0 +1,28 @@
+"""tilewright in torch: operators with gradients for torch.compile, layers, and a switch for products of torch's own.
+
+    import tilewright.torch as twt
+
+    y = twt.linear(x, weight, bias, activation="gelu")   # differentiable; also torch.ops.tilewright.linear
+    twt.convert(model, kind="int8")                      # nn.Linear becomes a weight-only layer
+    with twt.enable():                                   # torch.mm, addmm, matmul and linear where it should be faster
+        model(x)
+
+docs/torch.md describes all of it. Nothing else in tilewright imports torch.
+"""
+
+from __future__ import annotations
+
+from tilewright import text
+
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as error:
+    raise ImportError(f"tilewright.torch needs torch: {text.install('torch')}, or pip install torch") from error
+
+from tilewright.torch.functions import addmm as addmm
+from tilewright.torch.functions import bmm as bmm
+from tilewright.torch.functions import linear as linear
+from tilewright.torch.functions import matmul as matmul
+from tilewright.torch.functions import mm as mm
+
+__all__ = ["addmm", "bmm", "linear", "matmul", "mm"]

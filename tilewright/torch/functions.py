@@ -1,0 +1,61 @@
+"""What users of torch call: mm, bmm, addmm, matmul and linear by the operators of ops.py."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from tilewright.torch import ops
+
+
+def mm(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b of matrices [m, k] and [k, n] of one dtype, as torch.mm: any strides, differentiable.
+
+    The result has that dtype (f32 of fp8), sums are those of tilewright.matmul. TypeError and ValueError for other
+    arguments."""
+    return ops.mm_operator(a, b)
+
+
+def bmm(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b of stacks [batch, m, k] and [batch, k, n], as torch.bmm; otherwise as mm."""
+    return ops.bmm_operator(a, b)
+
+
+def addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: complex = 1, alpha: complex = 1) -> Tensor:
+    """beta * c + alpha * (a @ b), c broadcast to [m, n], as torch.addmm; otherwise as mm. beta = 0 does not read c."""
+    return ops.addmm_operator(c, a, b, beta=beta, alpha=alpha)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str = "none") -> Tensor:
+    """activation(x @ weight.T + bias) of x [..., k], weight [n, k] and bias [n] of one dtype; otherwise as mm.
+
+    activation  "none", "relu", "silu", "gelu" or "gelu_tanh". Without gradients it is evaluated, as is the bias, on
+                sums before they are rounded to the dtype; where a gradient is needed torch's own is applied to the
+                rounded sums, which it keeps for the backward pass.
+    """
+    if activation != "none" and torch.is_grad_enabled() and any(
+            t is not None and t.requires_grad for t in (x, weight, bias)):
+        if activation not in ops.ACTIVATIONS:
+            raise ValueError(f"activation must be one of {', '.join(ops.ACTIVATIONS)}, not {activation!r}")
+        return ops.ACTIVATIONS[activation](ops.linear_operator(x, weight, bias, "none"))
+    return ops.linear_operator(x, weight, bias, activation)
+
+
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b by the rules of torch.matmul: vectors, matrices, and leading axes that are broadcast; otherwise as mm.
+    Operands of a stack are copied only where broadcasting leaves no common stride."""
+    if a.dim() == 0 or b.dim() == 0:
+        raise ValueError(f"a and b must have at least 1 axis, but their shapes are {tuple(a.shape)}, {tuple(b.shape)}")
+    if a.dim() == 1:
+        return matmul(a[None], b).squeeze(-1 if b.dim() == 1 else -2)
+    if b.dim() == 1:
+        return matmul(a, b[:, None]).squeeze(-1)
+    if b.dim() == 2:
+        found = mm(a if a.dim() == 2 else a.reshape(-1, a.shape[-1]), b)
+        return found if a.dim() == 2 else found.view(*a.shape[:-1], b.shape[-1])
+    lead = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    count = math.prod(lead)
+    x, y = (t.expand(*lead, *t.shape[-2:]).reshape(count, *t.shape[-2:]) for t in (a, b))
+    return bmm(x, y).view(*lead, a.shape[-2], b.shape[-1])

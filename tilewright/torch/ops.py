@@ -1,0 +1,242 @@
+"""Products as operators of torch: tilewright::mm, bmm, addmm and linear, with their gradients.
+
+Gradients are products, too, of the same operators. Their transposed operands are views, which kernels read in place.
+A result has its operands' dtype (of fp8, f32) and contiguous rows; sums are added up as in tilewright.matmul.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import tilewright
+from tilewright.api import tensors
+from tilewright.expressions.functions import gelu, relu, silu
+from tilewright.torch.library import define, differentiate
+
+ACTIVATIONS = {
+    "none": lambda z: z,
+    "relu": torch.relu,
+    "silu": torch.nn.functional.silu,
+    "gelu": torch.nn.functional.gelu,
+    "gelu_tanh": lambda z: torch.nn.functional.gelu(z, approximate="tanh"),
+}
+# Of sums without a bias, and with one.
+EPILOGUES: dict[str, tuple[Any, Any]] = {
+    "none": (None, lambda acc, bias: acc + bias),
+    "relu": (lambda acc: relu(acc), lambda acc, bias: relu(acc + bias)),
+    "silu": (lambda acc: silu(acc), lambda acc, bias: silu(acc + bias)),
+    "gelu": (lambda acc: gelu(acc), lambda acc, bias: gelu(acc + bias)),
+    "gelu_tanh": (lambda acc: gelu(acc, "tanh"), lambda acc, bias: gelu(acc + bias, "tanh")),
+}
+RESULTS = {dtype: str(dtype).removeprefix("torch.") for dtype in (
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex128, torch.int8,
+    torch.uint8, torch.int16, torch.int32, torch.int64)}
+FP8 = torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz
+
+
+# ---- checks, the same for kernels and for the compiler
+
+
+def result_dtype(**named: Tensor) -> torch.dtype:
+    """Of the product of these operands. TypeError unless they have one dtype, which is multiplied."""
+    (first, x), *others = named.items()
+    for name, other in others:
+        if other.dtype != x.dtype:
+            raise TypeError(f"{first} is {x.dtype} and {name} is {other.dtype}; they must have one dtype")
+    if x.dtype in FP8:
+        return torch.float32
+    if x.dtype not in RESULTS:
+        raise TypeError(f"{first} is {x.dtype}, which must be a floating-point, complex or integer dtype")
+    return x.dtype
+
+
+def matrices(axes: int, **named: Tensor) -> None:
+    """ValueError unless the operands have so many axes and can be multiplied."""
+    (name_a, a), (name_b, b) = named.items()
+    for name, x in named.items():
+        if x.dim() != axes:
+            raise ValueError(f"{name} must have {axes} axes, but its shape is {tuple(x.shape)}")
+    if a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2]:
+        raise ValueError(f"{name_a} {tuple(a.shape)} and {name_b} {tuple(b.shape)} cannot be multiplied")
+
+
+def empty(like: Tensor, *shape: int, dtype: torch.dtype) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device=like.device)
+
+
+def multiply(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+    """a @ b in this dtype. Nothing waits for a GPU."""
+    if a.is_cuda:
+        return tilewright.matmul(a, b, empty(a, *a.shape[:-1], b.shape[-1], dtype=dtype))
+    name = RESULTS[dtype]
+    found = tensors.again(a, b, None, name)
+    return tilewright.matmul(a, b, out_dtype=name) if found is None else found
+
+
+def multiply_add(a: Tensor, b: Tensor, c: Tensor | None, dtype: torch.dtype, activation: str = "none") -> Tensor:
+    """activation(a @ b + c), or without c, in this dtype; it is evaluated on sums before they are rounded."""
+    epilogue = EPILOGUES[activation][c is not None]
+    if epilogue is None:
+        return multiply(a, b, dtype)
+    out = empty(a, a.shape[0], b.shape[1], dtype=dtype)
+    if not dtype.is_floating_point:
+        return tilewright.matmul(a, b, out, c=c, beta=1)
+    return tilewright.matmul(a, b, out, epilogue=epilogue, operands=None if c is None else {"bias": c})
+
+
+def transposed(x: Tensor) -> Tensor:
+    """The conjugate transpose, a view."""
+    return x.transpose(-1, -2).conj()
+
+
+# ---- mm and bmm
+
+
+def _product(axes: int) -> tuple[Any, Any]:
+    def kernel(a: Tensor, b: Tensor) -> Tensor:
+        dtype = result_dtype(a=a, b=b)
+        matrices(axes, a=a, b=b)
+        return multiply(a, b, dtype)
+
+    def fake(a: Tensor, b: Tensor) -> Tensor:
+        dtype = result_dtype(a=a, b=b)
+        matrices(axes, a=a, b=b)
+        return empty(a, *a.shape[:-1], b.shape[-1], dtype=dtype)
+    return kernel, fake
+
+
+mm_operator = define("mm(Tensor a, Tensor b) -> Tensor", *_product(2), autocast=True)
+bmm_operator = define("bmm(Tensor a, Tensor b) -> Tensor", *_product(3), autocast=True)
+
+
+def _save_factors(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _of_product(operator: Any) -> Any:
+    def backward(ctx: Any, g: Tensor) -> Any:
+        a, b = ctx.saved_tensors
+        wants_a, wants_b = ctx.needs_input_grad
+        return (operator(g, transposed(b)) if wants_a else None, operator(transposed(a), g) if wants_b else None)
+    return backward
+
+
+for _operator in (mm_operator, bmm_operator):
+    differentiate(_operator, _of_product(_operator), _save_factors)
+
+
+# ---- addmm
+
+
+def _check_addmm(c: Tensor, a: Tensor, b: Tensor) -> tuple[torch.dtype, tuple[int, int]]:
+    dtype = result_dtype(a=a, b=b, c=c)
+    matrices(2, a=a, b=b)
+    shape = a.shape[0], b.shape[1]
+    if c.dim() > 2 or any(n not in (1, whole) for n, whole in zip(c.shape[::-1], shape[::-1])):
+        raise ValueError(f"c {tuple(c.shape)} must broadcast to the product's shape {tuple(shape)}")
+    return dtype, shape
+
+
+def _addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    dtype, _ = _check_addmm(c, a, b)
+    if not beta and alpha == 1:
+        return multiply(a, b, dtype)
+    if alpha == beta == 1:
+        return multiply_add(a, b, c, dtype)
+    out = empty(a, a.shape[0], b.shape[1], dtype=dtype)
+    return tilewright.matmul(a, b, out, alpha=alpha, beta=beta, c=c if beta else None)
+
+
+def _fake_addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    dtype, shape = _check_addmm(c, a, b)
+    return empty(a, *shape, dtype=dtype)
+
+
+addmm_operator = define("addmm(Tensor c, Tensor a, Tensor b, *, Scalar beta=1, Scalar alpha=1) -> Tensor", _addmm,
+                        _fake_addmm, autocast=True)
+
+
+def _save_addmm(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
+    c, a, b = inputs
+    ctx.save_for_backward(a, b)
+    ctx.shape, ctx.factors = c.shape, keyword_only_inputs
+
+
+def _addmm_backward(ctx: Any, g: Tensor) -> Any:
+    a, b = ctx.saved_tensors
+    alpha, beta = ctx.factors["alpha"], ctx.factors["beta"]
+    wants_c, wants_a, wants_b = ctx.needs_input_grad
+    of_c = (g if beta == 1 else g * _conjugate(beta)).sum_to_size(ctx.shape) if wants_c else None
+    if alpha != 1:
+        g = g * _conjugate(alpha)
+    return (of_c, mm_operator(g, transposed(b)) if wants_a else None, mm_operator(transposed(a), g) if wants_b else None)
+
+
+def _conjugate(x: Any) -> Any:
+    return x.conjugate() if isinstance(x, complex) else x
+
+
+differentiate(addmm_operator, _addmm_backward, _save_addmm)
+
+
+# ---- linear
+
+
+def _check_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> torch.dtype:
+    dtype = result_dtype(x=x, weight=weight, **({} if bias is None else {"bias": bias}))
+    if x.dim() < 1 or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
+        raise ValueError(f"x {tuple(x.shape)} and weight {tuple(weight.shape)} must be [..., k] and [n, k]")
+    if bias is not None and tuple(bias.shape) != (weight.shape[0],):
+        raise ValueError(f"bias must have the shape ({weight.shape[0]},), not {tuple(bias.shape)}")
+    if activation not in EPILOGUES:
+        raise ValueError(f"activation must be one of {', '.join(EPILOGUES)}, not {activation!r}")
+    if activation != "none" and not dtype.is_floating_point:
+        raise TypeError(f"activation must be 'none' for {dtype}, not {activation!r}")
+    return dtype
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str = "none") -> Tensor:
+    dtype = _check_linear(x, weight, bias, activation)
+    rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+    found = multiply_add(rows, weight.t(), bias, dtype, activation)
+    return found if x.dim() == 2 else found.view(*x.shape[:-1], weight.shape[0])
+
+
+def _fake_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str = "none") -> Tensor:
+    dtype = _check_linear(x, weight, bias, activation)
+    return empty(x, *x.shape[:-1], weight.shape[0], dtype=dtype)
+
+
+linear_operator = define('linear(Tensor x, Tensor weight, Tensor? bias=None, str activation="none") -> Tensor',
+                         _linear, _fake_linear, autocast=True)
+
+
+def _save_linear(ctx: Any, inputs: Any, output: Tensor) -> None:
+    x, weight, bias, ctx.activation = inputs
+    relu = ctx.activation == "relu"
+    ctx.has_bias = bias is not None
+    ctx.save_for_backward(x, weight, output if relu else bias)
+
+
+def _linear_backward(ctx: Any, g: Tensor) -> Any:
+    """Of silu and gelu the sums are computed again: what they were is not kept."""
+    x, weight, other = ctx.saved_tensors
+    wants_x, wants_weight, wants_bias = (*ctx.needs_input_grad, False)[:3]  # which lacks arguments left at their default
+    if ctx.activation == "relu":
+        g = torch.ops.aten.threshold_backward(g, other, 0)
+    elif ctx.activation != "none":
+        z = linear_operator(x, weight, other)
+        if ctx.activation == "silu":
+            g = torch.ops.aten.silu_backward(g, z)
+        else:
+            g = torch.ops.aten.gelu_backward(g, z, approximate="tanh" if ctx.activation == "gelu_tanh" else "none")
+    rows = g.reshape(-1, g.shape[-1])
+    of_x = mm_operator(rows, weight.conj()).view(x.shape) if wants_x else None
+    of_weight = mm_operator(rows.t(), x.reshape(-1, x.shape[-1]).conj()) if wants_weight else None
+    return of_x, of_weight, rows.sum(0) if wants_bias and ctx.has_bias else None, None
+
+
+differentiate(linear_operator, _linear_backward, _save_linear)
