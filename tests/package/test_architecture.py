@@ -33,6 +33,7 @@ LAYERS = [
     ["simulator.product"],  # the engine's own jobs, simulated
     ["compiled"],  # what tilewright.compile makes can also be called, and simulated
     ["api"],
+    ["torch"],  # the only place that imports it
     ["ladder"],
     ["measure"],  # how to measure: no peers
     ["tuner"],
@@ -125,6 +126,12 @@ def test_extras_that_messages_name_exist():
     for path in PACKAGE.rglob("*.py"):
         for named in re.findall(r"\binstall\('([\w-]+)'\)", path.read_text()):
             assert re.search(rf"^{named} = \[", pyproject, re.MULTILINE), f"{ids(path)} advises {named}"
+
+
+def test_torch_is_imported_in_one_place():
+    """Elsewhere a caller with a tensor has imported it; of peers and of the selftest it is a peer."""
+    users = {ids(path).split("/")[1] for path in MODULES for _, name in imports(path) if name.split(".")[0] == "torch"}
+    assert users <= {"torch", "bench", "doctor", "measure"}
 
 
 def test_plans_are_data():

@@ -168,13 +168,13 @@ def matmul(
     if (
         type(a) in tensors.known
         and not getattr(a, "is_cuda", False)
-        and c is scale_a is scale_b is epilogue is prologue_a is prologue_b is operands is algorithm is plan is None
+        and c is scale_a is scale_b is prologue_a is prologue_b is algorithm is plan is None
         and not (beta or numpys)
         and type(alpha) is int
         and alpha == 1
     ):
         letters = arguments.layout(trans_a, "a"), arguments.layout(trans_b, "b")
-        if (found := tensors.again(a, b, out, out_dtype, *letters, threads)) is not None:
+        if (found := tensors.again(a, b, out, out_dtype, *letters, threads, epilogue, operands)) is not None:
             return found
     asked: Any = None
     if (

@@ -8,6 +8,7 @@ takes addresses alone.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,6 +31,24 @@ Key = tuple[Any, ...]
 MOST_RECORDS = 1024
 
 
+class View(NamedTuple):
+    """An array but for its address."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    strides: tuple[int, ...]
+    memory: Any                 # ctypes' type of its bytes, from the first element on
+
+    @classmethod
+    def of(cls, x: Array) -> View:
+        reach = sum((n - 1) * stride for n, stride in zip(x.shape, x.strides)) + x.itemsize if x.size else 0
+        return cls(x.shape, x.dtype, x.strides, ctypes.c_char * reach)
+
+    def at(self, address: int) -> Array:
+        """The array there, which keeps nothing. Strides are not negative."""
+        return np.ndarray(self.shape, self.dtype, self.memory.from_address(address), 0, self.strides)
+
+
 class Record(NamedTuple):
     recipe: Recipe
     a: int                      # which operand is the recipe's A
@@ -38,11 +57,15 @@ class Record(NamedTuple):
     shape: tuple[int, ...]      # of the result
     dtype: np.dtype[Any]
     strides: tuple[int, ...]
+    copied: View | None = None  # the recipe's B, if its plan copies it
 
     def run(self, at_x: int, at_y: int, at_c: int) -> bool:
         """Again, for operands at these addresses; whether C means nothing, as Recipe.run says."""
         if self.a:
             at_x, at_y = at_y, at_x
+        if self.copied is not None:
+            copy = dispatch.cpu().copied(self.copied.at(at_y), self.recipe.plan)
+            at_y = address(copy)
         if self.batch:
             self.recipe.run_batch(self.batch, self.steps, at_x, at_y, at_c, 1.0, 0.0)   # type: ignore[arg-type]
             return False
@@ -125,12 +148,13 @@ def record(arrays: Sequence[Array], out: Array | None, result: Any, runs: Sequen
     if len(runs) != 1:
         return None
     run, x, y = runs[0], *arrays
+    ran_b = run.b if run.given is None else run.given
     if run.alpha != 1 or run.beta != 0 or address(x) == address(y):
         return None
     first = int(address(run.a) == address(y))
     a, b = (y, x) if first else (x, y)
-    if (address(run.a), address(run.b)) != (address(a), address(b)) or (run.a.itemsize, run.b.itemsize) != (
-            a.itemsize, b.itemsize):
+    if (address(run.a), address(ran_b)) != (address(a), address(b)) or (run.a.itemsize, ran_b.itemsize) != (
+            a.itemsize, b.itemsize) or (run.given is not None and min((0, *ran_b.strides)) < 0):
         return None
     if isinstance(result, np.generic):
         if run.c.size != 1 or run.c.dtype != result.dtype:
@@ -140,7 +164,7 @@ def record(arrays: Sequence[Array], out: Array | None, result: Any, runs: Sequen
         return None
     steps = (run.a.strides[0], run.b.strides[0], run.c.strides[0]) if run.batched else ()
     return Record(run.recipe, first, run.c.shape[0] if run.batched else 0, steps, result.shape, result.dtype,
-                  result.strides)
+                  result.strides, None if run.given is None else View.of(run.given))
 
 
 def _dense(x: Array) -> bool:

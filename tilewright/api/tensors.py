@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.api import dispatch, repeated
+from tilewright import forks
+from tilewright.api import dispatch, fused_repeats, repeated
+from tilewright.expressions import remembered
+from tilewright.expressions.epilogue import Epilogue
 from tilewright.formats.scaled import Decodable
 from tilewright.rules.call import Call
 from tilewright.runtime.cpu import pool
@@ -31,11 +35,11 @@ known = TORCH.tensors   # types of tensors that were met
 class Entry(NamedTuple):
     """How a call was made."""
 
-    record: repeated.Record
+    run: Callable[..., bool]            # for addresses of a, b, operands and the result: does that mean nothing?
     shape: tuple[int, ...]              # of the result, and its strides in elements
     strides: tuple[int, ...]
     dtype: Any                          # torch's
-    spans: tuple[tuple[int, int], ...]  # of a, b and the result: the bytes they reach over, from their addresses on
+    spans: tuple[tuple[int, int], ...]  # of each array: the bytes it reaches over, from its address on
     align: int                          # bits of addresses that are 0
 
 
@@ -90,6 +94,9 @@ def product(call: Call, multiply: Callable[[Call], Any]) -> Any:
     like, engine, runs = _key(call), dispatch.cpu(), list[Any]()
     if like is None or engine.watch.runs is not None:
         found = multiply(arrays)
+    elif call.fused:
+        found = multiply(arrays)
+        _remember_fused(like, arrays, found)
     else:
         engine.watch.runs = runs
         try:
@@ -108,31 +115,29 @@ def product(call: Call, multiply: Callable[[Call], Any]) -> Any:
 
 
 def again(a: Any, b: Any, out: Any = None, out_dtype: Any = None, trans_a: Any = "n", trans_b: Any = "n",
-          threads: int | None = None) -> Any:
-    """a @ b, into out or a new tensor, if it differs from an earlier product of tensors in addresses only; else None,
-    and nothing is done. The arguments are those of matmul."""
-    x, y = TORCH.plain(a), TORCH.plain(b)
-    z = NOTHING if out is None else TORCH.plain(out)
-    if x is None or y is None or z is None:
+          threads: int | None = None, epilogue: Any = None, operands: dict[str, Any] | None = None) -> Any:
+    """What matmul makes of these arguments, if an earlier call differs from this one in addresses only; else None, and
+    nothing is done. Of a product with an epilogue that has one result."""
+    asked = _asked(a, b, out, out_dtype, trans_a, trans_b, threads, epilogue, operands)
+    if asked is None:
         return None
-    (what_a, at_a), (what_b, at_b), (what, at) = x, y, z
+    key, at = asked
     try:
-        found = _entries.get((what_a, what_b, what, out_dtype, trans_a, trans_b, threads or pool.get_num_threads()))
+        found = _entries.get(key)
     except TypeError:       # an out_dtype that cannot be hashed
         return None
     if found is None:
         return None
-    record, shape, strides, dtype, (span_a, span_b, span), align = found
+    run, shape, strides, dtype, spans, align = found
     if out is None:
         out = (_empty or _allocator())(shape, strides, dtype)
-        at = out.data_ptr()
-    else:
-        low, high = at + span[0], at + span[1]
-        if (low < at_a + span_a[1] and at_a + span_a[0] < high) or (low < at_b + span_b[1] and at_b + span_b[0] < high):
-            return None     # they may overlap
-    if (at_a | at_b | at) & align or record.run(at_a, at_b, at):
+        at[-1] = out.data_ptr()
+    elif _overlap(at, spans):
         return None
-    return out
+    for x in at:
+        if x & align:
+            return None
+    return None if run(*at) else out
 
 
 _empty: Any = None
@@ -147,28 +152,78 @@ def _allocator() -> Any:
     return _empty
 
 
+def _asked(a: Any, b: Any, out: Any, out_dtype: Any, trans_a: Any, trans_b: Any, threads: int | None, epilogue: Any,
+           operands: dict[str, Any] | None) -> tuple[Key, list[int]] | None:
+    """What calls alike have in common; and the addresses of a, b, operands and the result, which is 0 if it is to be
+    made. None if an array is no plain tensor, or the epilogue cannot be compared."""
+    x, y = TORCH.plain(a), TORCH.plain(b)
+    z = NOTHING if out is None else TORCH.plain(out)
+    if x is None or y is None or z is None:
+        return None
+    key: Key = x[0], y[0], z[0], out_dtype, trans_a, trans_b, threads or pool.get_num_threads()
+    at = [x[1], y[1]]
+    if epilogue is not None:
+        function = id(epilogue) if type(epilogue) is Epilogue else remembered.key(epilogue, ())
+        if function is None or not (operands is None or type(operands) is dict):
+            return None
+        key += (function,)
+        for name, value in operands.items() if operands else ():
+            plain = TORCH.plain(value)
+            if plain is None:
+                return None
+            key += name, plain[0]
+            at.append(plain[1])
+    at.append(z[1])
+    return key, at
+
+
+def _overlap(at: Sequence[int], spans: Sequence[tuple[int, int]]) -> bool:
+    """May the last one have memory of another?"""
+    low, high = at[-1] + spans[-1][0], at[-1] + spans[-1][1]
+    return any(low < x + end and x + begin < high for x, (begin, end) in zip(at[:-1], spans))
+
+
 def _key(call: Call) -> Key | None:
     """What `again` looks a call up by; None for one that it is not asked for."""
-    others = call.c, call.scale_a, call.scale_b, call.algorithm, call.plan, call.semiring
-    if call.fused or call.updates or any(x is not None for x in others) or isinstance(call.out, tuple) or not (
-            type(call.alpha) is int and call.alpha == 1 and call.beta == 0):
+    others = (call.c, call.scale_a, call.scale_b, call.algorithm, call.plan, call.semiring, call.prologue_a,
+              call.prologue_b)
+    if call.updates or any(x is not None for x in others) or isinstance(call.out, tuple) or not (
+            type(call.alpha) is int and call.alpha == 1 and not call.beta):
         return None
-    looked = [TORCH.plain(x) for x in (call.a, call.b)] + [NOTHING if call.out is None else TORCH.plain(call.out)]
-    if None in looked:
-        return None
-    key = (*(x[0] for x in looked if x), call.out_dtype, call.trans_a, call.trans_b,
-           call.threads or pool.get_num_threads())
+    asked = _asked(call.a, call.b, call.out, call.out_dtype, call.trans_a, call.trans_b, call.threads, call.epilogue,
+                   call.operands)
     try:
-        hash(key)
+        hash(asked and asked[0])
     except TypeError:
         return None
-    return key
+    return None if asked is None else asked[0]
 
 
 def _remember(key: Key, call: Call, result: Any, runs: Sequence[Any]) -> None:
     found = repeated.record((call.a, call.b), call.out, result, runs)
-    if found is None or not isinstance(result, np.ndarray):
-        return
+    if found is not None and isinstance(result, np.ndarray):
+        _keep(key, found.run, result, call.a, call.b)
+
+
+def _remember_fused(key: Key, call: Call, result: Any) -> None:
+    """What fused_repeats knows of this call."""
+    if call.trans_a == call.trans_b == "n" and isinstance(result, np.ndarray):
+        operands = list((call.operands or {}).values())
+        like = fused_repeats.key(call.a, call.b, call.out, call.epilogue, call.operands, call.out_dtype, call.threads)
+        found = like and forks.imported("tilewright.runtime.cpu.fusion").repeats.get(like)
+        if found:
+            views = [repeated.View.of(x) for x in (call.a, call.b, *operands, result)]
+            # The epilogue is kept, since the key has ids of what it consists of.
+            _keep(key, partial(_run_fused, found.repeat, views, call.epilogue), result, call.a, call.b, *operands)
+
+
+def _run_fused(again: Any, views: Sequence[repeated.View], _: Any, *at: int) -> bool:
+    a, b, *operands, c = (view.at(x) for view, x in zip(views, at))
+    fusion = forks.imported("tilewright.runtime.cpu.fusion")
+    return bool(fusion.run_again(again, a, b, c, operands))
+
+
+def _keep(key: Key, run: Callable[..., bool], result: Array, *read: Array) -> None:
     dtype = _torchs(result.dtype)
     if dtype is None:
         return
@@ -178,9 +233,9 @@ def _remember(key: Key, call: Call, result: Any, runs: Sequence[Any]) -> None:
     if len(_entries) >= repeated.MOST_RECORDS:
         _entries.clear()
     strides = tuple(s // result.itemsize for s in result.strides)
-    arrays = call.a, call.b, result
-    align = max(x.itemsize for x in arrays) - 1
-    _entries[key] = Entry(found, result.shape, strides, dtype, tuple(map(_span, arrays)), min(align, 7))
+    arrays = *read, result
+    align = min(max(x.itemsize for x in arrays), 8) - 1
+    _entries[key] = Entry(run, result.shape, strides, dtype, tuple(map(_span, arrays)), align)
 
 
 def _span(x: Array) -> tuple[int, int]:

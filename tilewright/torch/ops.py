@@ -81,10 +81,16 @@ def multiply_add(a: Tensor, b: Tensor, c: Tensor | None, dtype: torch.dtype, act
     epilogue = EPILOGUES[activation][c is not None]
     if epilogue is None:
         return multiply(a, b, dtype)
-    out = empty(a, a.shape[0], b.shape[1], dtype=dtype)
     if not dtype.is_floating_point:
-        return tilewright.matmul(a, b, out, c=c, beta=1)
-    return tilewright.matmul(a, b, out, epilogue=epilogue, operands=None if c is None else {"bias": c})
+        return tilewright.matmul(a, b, empty(a, a.shape[0], b.shape[1], dtype=dtype), c=c, beta=1)
+    operands, name = None if c is None else {"bias": c}, RESULTS[dtype]
+    if a.is_cuda:
+        out = empty(a, a.shape[0], b.shape[1], dtype=dtype)
+        return tilewright.matmul(a, b, out, epilogue=epilogue, operands=operands)
+    found = tensors.again(a, b, None, name, "n", "n", None, epilogue, operands)
+    if found is not None:
+        return found
+    return tilewright.matmul(a, b, out_dtype=name, epilogue=epilogue, operands=operands)
 
 
 def transposed(x: Tensor) -> Tensor:
@@ -172,7 +178,8 @@ def _addmm_backward(ctx: Any, g: Tensor) -> Any:
     of_c = (g if beta == 1 else g * _conjugate(beta)).sum_to_size(ctx.shape) if wants_c else None
     if alpha != 1:
         g = g * _conjugate(alpha)
-    return (of_c, mm_operator(g, transposed(b)) if wants_a else None, mm_operator(transposed(a), g) if wants_b else None)
+    of_a, of_b = mm_operator(g, transposed(b)) if wants_a else None, mm_operator(transposed(a), g) if wants_b else None
+    return of_c, of_a, of_b
 
 
 def _conjugate(x: Any) -> Any:
@@ -224,7 +231,7 @@ def _save_linear(ctx: Any, inputs: Any, output: Tensor) -> None:
 def _linear_backward(ctx: Any, g: Tensor) -> Any:
     """Of silu and gelu the sums are computed again: what they were is not kept."""
     x, weight, other = ctx.saved_tensors
-    wants_x, wants_weight, wants_bias = (*ctx.needs_input_grad, False)[:3]  # which lacks arguments left at their default
+    wants_x, wants_weight, wants_bias = (*ctx.needs_input_grad, False)[:3]  # it lacks what was left at its default
     if ctx.activation == "relu":
         g = torch.ops.aten.threshold_backward(g, other, 0)
     elif ctx.activation != "none":

@@ -387,7 +387,8 @@ def test_tensors_in_the_hosts_memory_are_multiplied_there(fake):
     """Without np.asarray, which fails here; mixed with one on a device they are refused."""
     a, b = on_host(integers(4, 4)), on_host(integers(4, 6, seed=1))
     c = tw.matmul(a, b)
-    assert type(c) is Tensor and not c.is_cuda
+    assert type(c) is Tensor
+    assert not c.is_cuda
     np.testing.assert_array_equal(c.host, a.host @ b.host)
     assert not fake.launches
     refused(TypeError, "a is .*Tensor in a CUDA device's memory, and b is .*Tensor, which is not", Tensor(a.host), b)

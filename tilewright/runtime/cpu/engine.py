@@ -247,6 +247,7 @@ class Run(NamedTuple):
     alpha: float
     beta: float
     batched: bool = False
+    given: Matrix | None = None         # what b is a copy of, by a plan with `copy`
 
 
 class _Watch(threading.local):
@@ -262,10 +263,11 @@ def run(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: f
     if not recipe.takes_c:
         return _through_temporary(recipe, swapped, a, b, c, alpha, beta, beside)
     x, y = (b.swapaxes(-1, -2), a.swapaxes(-1, -2)) if swapped else (a, b)
-    if recipe.plan.copy:
-        y = _copied(y, recipe.plan.reads_b == "rows")
+    given = y if recipe.plan.copy else None
+    if given is not None:
+        y = copied(given, recipe.plan)
     if watch.runs is not None:
-        watch.runs.append(Run(recipe, swapped, x, y, c, alpha, beta, c.ndim == 3))
+        watch.runs.append(Run(recipe, swapped, x, y, c, alpha, beta, c.ndim == 3, given))
     if c.ndim == 2:
         return recipe.run(recipe.address(x), recipe.address(y), recipe.address(c), alpha, beta, beside)
     steps = x.strides[0], y.strides[0], c.strides[0]
@@ -273,8 +275,9 @@ def run(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: f
     return False
 
 
-def _copied(y: Matrix, by_rows: bool) -> Matrix:
-    """Contiguous rows, or columns. What a batch shares is copied once."""
+def copied(y: Matrix, plan: CpuPlan) -> Matrix:
+    """B with contiguous rows, or columns, as the plan reads it. What a batch shares is copied once."""
+    by_rows = plan.reads_b == "rows"
     shared = y.ndim == 3 and y.strides[0] == 0
     one = y[0] if shared else y
     one = np.ascontiguousarray(one) if by_rows else np.ascontiguousarray(one.swapaxes(-1, -2)).swapaxes(-1, -2)

@@ -184,8 +184,8 @@ class _Torch(Library):
     def look(self, x: Any, name: str, stream: int, write: bool = False) -> Look:
         torch = sys.modules["torch"]
         if type(x) not in self.tensors and self.knows(x) is not None and type(x) not in self.tensors:
-            raise TypeError(f"{name} is {kind(x)}, a subclass of torch.Tensor with its own __torch_dispatch__, which may "
-                            "have no memory; operators of tilewright.torch take what torch.compile traces with")
+            raise TypeError(f"{name} is {kind(x)}, a subclass of torch.Tensor with its own __torch_dispatch__, which "
+                            "may have no memory; operators of tilewright.torch take what torch.compile traces with")
         if x.layout != torch.strided:
             raise TypeError(f"{name} is a sparse tensor ({x.layout}); it must be dense")
         if x.requires_grad and torch.is_grad_enabled():
