@@ -19,6 +19,7 @@ from tilewright.expressions.epilogue import Epilogue
 from tilewright.expressions.semiring import Semiring
 from tilewright.formats.table import NARROW
 from tilewright.plans import prologues as plans
+from tilewright.plans.invariant import sizes as sizes_of
 from tilewright.rules import arguments, fusing, numpy_products, prologues, shapes
 from tilewright.rules.arguments import Array
 from tilewright.rules.call import Call, Product
@@ -54,10 +55,11 @@ def product(call: Call, like: fused_repeats.Key | None = None) -> Any:
     f = f._replace(dtypes=tuple(map(kept, f.dtypes, outs)))
     if call.algorithm is not None:
         arguments.check_algorithm(call.algorithm, a.dtype, b.dtype, p.sums, call.plan)
+    arguments.check_batch_invariant(call.batch_invariant, call.plan, call.algorithm)
     if packed is not None:
         a, b = host.operand_a_for(packed, p.a, p.sums, call.trans_a), p.b
     else:
-        a, b = _taken(p, prepared)
+        a, b = _taken(p, prepared, call.invariant)
     a, b = p.broadcast(a, b)
     before = {role: x._replace(arrays=tuple(map(readable, p.broadcast(*x.arrays)))) for role, x in prepared.items()}
     fusion = forks.imported("tilewright.runtime.cpu.fusion")
@@ -67,7 +69,7 @@ def product(call: Call, like: fused_repeats.Key | None = None) -> Any:
     beside = [y for x in before.values() for y in x.arrays]
     results, stored = results_of(f, p, outs, (a, b), operands, beside)
     how = {"threads": call.threads, "plan": call.plan, "algorithm": call.algorithm, "b_packed": packed,
-           "semiring": call.semiring.text if call.semiring else ""}
+           "semiring": call.semiring.text if call.semiring else "", "invariant": call.invariant}
     if call.semiring and not p.sizes[2]:
         _of_no_terms(call.semiring, f, p, results)
     elif any(x.size for x in results):
@@ -98,11 +100,13 @@ def _of_no_terms(semiring: Semiring, f: Fused, p: Product, results: list[Array])
         x[...] = found
 
 
-def _taken(p: Product, prepared: Mapping[str, Prepared]) -> list[Array]:
+def _taken(p: Product, prepared: Mapping[str, Prepared], invariant: str) -> list[Array]:
     """Operands in dtypes that the engine takes: with a prologue any."""
-    cpu, sizes = dispatch.cpu(), (*p.sizes, p.a.dtype == p.b.dtype or bool(prepared))
+    m, n, k = p.sizes
+    m, n = sizes_of(m, n, invariant)
+    cpu, sizes = dispatch.cpu(), (m, n, k, p.a.dtype == p.b.dtype or bool(prepared))
     a, b = (prepared[role].prologue.text if role in prepared else "" for role in "ab")
-    if plans.read_once(a, b, *p.sizes[:2], fusing.name_of(p.sums)):
+    if plans.read_once(a, b, m, n, fusing.name_of(p.sums)):
         return [arguments.converted(x, x.dtype.newbyteorder("=") if role in prepared else p.sums)
                 for role, x in zip("ab", (p.a, p.b))]
     return [arguments.converted(x, x.dtype.newbyteorder("=") if role in prepared else

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tilewright import forks, formats
 from tilewright.api import dispatch
+from tilewright.plans import invariant
 from tilewright.plans.cpu import SHORT
 from tilewright.rules import arguments, complex_product, contraction, numpy_products, shapes
 from tilewright.rules.arguments import F32, PLAIN
@@ -42,6 +43,7 @@ def product(call: Call) -> Any:
         p = p._replace(result=p.out.dtype)
     if call.algorithm is not None:
         arguments.check_algorithm(call.algorithm, a.dtype, b.dtype, p.sums, call.plan)
+    arguments.check_batch_invariant(call.batch_invariant, call.plan, call.algorithm)
 
     engine, conj = dispatch.for_plan(call.plan), ""
     *taken, stored = _formats(engine, call, p)
@@ -55,14 +57,16 @@ def product(call: Call) -> Any:
     a, b = p.broadcast(a, b)
 
     more = {"semiring": call.semiring.text} if call.semiring else {}
+    if call.invariant:
+        more["invariant"] = call.invariant
     multiply: Any = partial(run, partial(engine.gemm, threads=call.threads, plan=call.plan, **more))
     if packed is not None:
         gemm = forks.imported("tilewright.runtime.cpu.packed").gemm
         multiply = partial(run, partial(gemm, packed=packed, threads=call.threads), wider=False)
     elif p.sums.kind == "c":
-        multiply = complex_product.by_real_products(multiply, conj, engine is dispatch.cpu())
+        multiply = complex_product.by_real_products(multiply, conj, engine is dispatch.cpu(), call.invariant)
     elif call.algorithm is not None and p.sums == F32:
-        multiply = partial(_run_by_algorithm, call.algorithm, call.threads)
+        multiply = partial(_run_by_algorithm, call.algorithm, call.threads, call.invariant)
     if isinstance(p.alpha, complex) or isinstance(p.beta, complex):
         multiply = complex_product.by_complex_scalars(multiply)
 
@@ -86,7 +90,8 @@ def _formats(engine: Any, call: Call, p: Product) -> tuple[np.dtype[Any], ...]:
         return tuple(engine.formats_for(p))
     if p.sums.kind == "c":  # no imaginary part is made for real operands
         return *(complex_product.wanted(x, p.sums) for x in (p.a, p.b)), p.sums
-    sizes = *p.sizes, p.a.dtype == p.b.dtype
+    m, n, k = p.sizes
+    sizes = *invariant.sizes(m, n, call.invariant), k, p.a.dtype == p.b.dtype
     taken = (
         x.dtype if x.dtype != p.sums and arguments.ready(x, x.dtype) and cpu.converts(x, p.sums, *sizes) else p.sums
         for x in (p.a, p.b)
@@ -154,8 +159,8 @@ def run(gemm: Callable[..., Any], a: Array, b: Array, c: Array, alpha: float = 1
     return True
 
 
-def _run_by_algorithm(algorithm: str, threads: int | None, a: Array, b: Array, c: Array, alpha: float = 1.0,
-                      beta: float = 0.0, whole: bool = False) -> bool:
+def _run_by_algorithm(algorithm: str, threads: int | None, invariant: str, a: Array, b: Array, c: Array,
+                      alpha: float = 1.0, beta: float = 0.0, whole: bool = False) -> bool:
     """The same on this processor by a declared algorithm: one matrix at a time."""
     if c.size == 0:
         return True
@@ -164,7 +169,8 @@ def _run_by_algorithm(algorithm: str, threads: int | None, a: Array, b: Array, c
     if c.ndim > 2 and whole:
         return False
     for index in np.ndindex(c.shape[:-2]):
-        dispatch.cpu().gemm_by(algorithm, a[index], b[index], c[index], alpha, beta, threads=threads)
+        dispatch.cpu().gemm_by(algorithm, a[index], b[index], c[index], alpha, beta, threads=threads,
+                               invariant=invariant)
     return True
 
 

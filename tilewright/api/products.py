@@ -41,6 +41,7 @@ def matmul(
     operands: dict[str, Any] | None = None,
     algorithm: str | None = None,
     deterministic: bool = False,
+    batch_invariant: bool = False,
     threads: int | None = None,
     plan: Any = None,
     **numpys: Any,
@@ -77,8 +78,11 @@ def matmul(
     plan        the plan to run, or its text, instead of the one that tilewright.plan chooses. With a GPU's plan, NumPy
                 arrays are converted as on CPUs, copied to the first CUDA device or AMD GPU, and the result is copied
                 back.
-    deterministic  True or False. The same plan gives the same bits for the same operands in either case: no kernel adds
-                up in the order in which threads or workgroups finish.
+    deterministic  True: the same bits for any number of threads, and after tilewright.tune. The same plan gives the
+                same bits for the same operands in any case: no kernel adds up in the order in which threads or
+                workgroups finish. See docs/reproducibility.md.
+    batch_invariant  True: all of that, and a row of the result depends on no other row of a, nor on how many there are,
+                nor on where they lie. plan and algorithm must be None then.
     algorithm   on CPUs and NVIDIA GPUs: how f32 or f16 operands are multiplied: "bf16_bf16_f32_x3", "_x6" or "_x9"
                 splits f32 into bf16 terms and multiplies those, on GPUs "tf32_tf32_f32_x3" into tf32 terms, on CPUs
                 "bf16_bf16_f32_x4" f16; on GPUs "tf32_tf32_f32" rounds f32 to tf32 and "f16_f16_f16" adds up products
@@ -130,7 +134,7 @@ def matmul(
     plain = (
         out_dtype is c is scale_a is scale_b is epilogue is prologue_a is prologue_b is operands is algorithm is None
         and threads is None
-        and deterministic is False
+        and deterministic is batch_invariant is False
         and (type(beta) is int or type(beta) is float)
         and not (beta or trans_a or trans_b or numpys)
     )
@@ -180,7 +184,7 @@ def matmul(
     if (
         epilogue is not None and type(a) is np.ndarray and c is scale_a is scale_b is plan is algorithm is None
         and prologue_a is prologue_b is None and not numpys
-        and trans_a is trans_b is deterministic is False and type(alpha) is int and alpha == 1
+        and trans_a is trans_b is deterministic is batch_invariant is False and type(alpha) is int and alpha == 1
         and (type(beta) is int or type(beta) is float) and not beta
     ):
         asked = fused_repeats.key(a, b, out, epilogue, operands, out_dtype, threads)
@@ -196,7 +200,7 @@ def matmul(
     if (
         library is not None and epilogue is not None and c is scale_a is scale_b is threads is None
         and prologue_a is prologue_b is None
-        and (type(beta) is int or type(beta) is float) and not beta and type(deterministic) is bool
+        and (type(beta) is int or type(beta) is float) and not beta and deterministic is batch_invariant is False
     ):
         asked, repeated = library.platform.engine.repeated_fused(
             library, a, b, out, alpha, epilogue, operands, (out_dtype, trans_a, trans_b, algorithm, plan))
@@ -205,7 +209,7 @@ def matmul(
     return _product(library, Call.checked(
         a, b, out, out_dtype=out_dtype, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, scale_a=scale_a,
         scale_b=scale_b, epilogue=epilogue, prologue_a=prologue_a, prologue_b=prologue_b, operands=operands,
-        algorithm=algorithm, deterministic=deterministic, threads=threads, plan=plan,
+        algorithm=algorithm, deterministic=deterministic, batch_invariant=batch_invariant, threads=threads, plan=plan,
     ), asked)
 
 
@@ -226,6 +230,7 @@ def gemm(
     operands: dict[str, Any] | None = None,
     algorithm: str | None = None,
     deterministic: bool = False,
+    batch_invariant: bool = False,
     threads: int | None = None,
     plan: Any = None,
 ) -> NDArray[Any]:
@@ -237,7 +242,7 @@ def gemm(
     return _product(dispatch.library_of_arrays(a, b, c), Call.checked(
         a, b, c, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, scale_a=scale_a, scale_b=scale_b,
         epilogue=epilogue, prologue_a=prologue_a, prologue_b=prologue_b, operands=operands, algorithm=algorithm,
-        deterministic=deterministic, threads=threads, plan=plan, updates=True,
+        deterministic=deterministic, batch_invariant=batch_invariant, threads=threads, plan=plan, updates=True,
     ))
 
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from tilewright.runtime.cpu.recipe import Work
 
 SPACE = 16 << 20            # bytes for packed panels: products whose call takes longer need no record
-KEYWORDS = {"out_dtype", "trans_a", "trans_b", "algorithm", "deterministic", "threads"}     # beside out
+KEYWORDS = {"out_dtype", "trans_a", "trans_b", "algorithm", "deterministic", "batch_invariant",     # beside out
+            "threads"}
 MASK = (1 << 64) - 1
 
 

@@ -122,7 +122,8 @@ def without_scales(call: Call) -> tuple[Call, tuple[Array, ...]]:
     narrow = False
     if isinstance(a, Quantized):
         if isinstance(b, Quantized):  # bf16 may serve unless arithmetic of a certain kind is asked for
-            narrow = call.algorithm is None and dispatch.platform_of(plan) is None and _large(a, b)
+            narrow = (call.algorithm is None and not call.batch_invariant and dispatch.platform_of(plan) is None
+                      and _large(a, b))
             if narrow and flushed(a, b):
                 narrow, plan = False, None  # which is one for products of bf16
         else:  # panels that are multiplied with bf16

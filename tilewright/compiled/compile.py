@@ -4,7 +4,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tilewright.plans import asked
+from tilewright.plans import asked, invariant
 from tilewright.targets import CpuTarget, GpuTarget, coerce
 
 if TYPE_CHECKING:
@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from tilewright.targets import Target
 
 
-def plan(problem: Gemm, target: Any = None, threads: int | None = None, algorithm: str | None = None) -> Any:
+def plan(problem: Gemm, target: Any = None, threads: int | None = None, algorithm: str | None = None, *,
+         deterministic: bool = False, batch_invariant: bool = False) -> Any:
     """The plan that tilewright.matmul runs for contiguous operands: a CpuPlan, or for a GPU's target a NvidiaPlan or
     AmdPlan: the one that the tuner measured to be the fastest, else the one that the model predicts to be.
 
     target      a record, or the name of one: "x86-avx2", "sm_90a", "gfx950"; by default this machine's processor
     threads     of a CPU; by default as many as matmul uses, of a CPU that is not this one its cores
-    algorithm   as in matmul
+    algorithm, deterministic, batch_invariant  as in matmul
 
     Of a CPU's plan kc counts what is multiplied: elements, or words of several. Where no kernel takes an operand's
     format, the plan is the one for the format to which matmul converts it. tilewright.explain says both.
@@ -33,12 +34,16 @@ def plan(problem: Gemm, target: Any = None, threads: int | None = None, algorith
     asked.problem(problem)
     chip = coerce(target)
     asked.algorithm(algorithm, None, chip)
+    if batch_invariant and algorithm is not None:
+        raise ValueError(f"algorithm must be None with batch_invariant=True, not {algorithm!r}")
+    asked_for = invariant.asked(deterministic, batch_invariant)
     if isinstance(chip, CpuTarget):
         from tilewright.runtime.cpu import engine
-        return engine.plan_problem(problem, chip, threads, algorithm).plan
+        return engine.plan_problem(problem, chip, threads, algorithm, asked_for).plan
     from tilewright.plans import gpu_lowering
     from tilewright.plans.measured import choice
-    return choice.chosen(gpu_lowering.multiplied_shape(problem, chip, algorithm), chip)[0]
+    shape = gpu_lowering.multiplied_shape(problem, chip, algorithm)._replace(invariant=asked_for)
+    return choice.chosen(shape, chip)[0]
 
 
 def compile(problem: Gemm, target: Any = None, plan: Any = None, algorithm: str | None = None) -> CompiledGemm:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tilewright.compiled.cpu import CpuKernel
+from tilewright.explanation import reproducible
 from tilewright.explanation.gpu import ORIGINS, SHOWN
 from tilewright.explanation.record import (
     Alternative,
@@ -74,6 +75,10 @@ def explain(problem: Gemm, chip: CpuTarget, plan: CpuPlan | None = None, threads
         words.append(Section("epilogue", tuple(_epilogue(shape, plan))))
     words += [Section("blocks", tuple(_blocks(shape, plan, chip))),
               Section("arithmetic", tuple(_arithmetic(shape, plan, chip, cost)))]
+    if not (shape.semiring or algorithm):
+        words.append(Section("reproducible", tuple(reproducible.sentences(
+            plan, lambda invariant: engine.plan_problem(problem, chip, shape.threads, invariant=invariant).plan,
+            lambda other: basis.cost(shape, other, chip).seconds))))
     considered, alternatives = _alternatives(shape, plan, chip, basis)
     known = basis.ceilings
     rates = {level: known.peak_bandwidth(level, plan.threads) if known else None for level in cost.traffic}

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tilewright.explanation import reproducible
 from tilewright.explanation.record import (
     Alternative,
     Explanation,
@@ -66,12 +67,16 @@ def explain(problem: Gemm, target: GpuTarget | AmdTarget, plan: Plan | None = No
     multiplied = chosen.after_passes(shape)
     considered, alternatives = _alternatives(shape, chosen, target, cost, basis)
     by = gpu.planner(target)
+    kept = tuple(reproducible.sentences(chosen, lambda invariant: gpu.choose(shape._replace(invariant=invariant), target),
+                                        lambda other: by.cost(shape, other, target).seconds)) if not algorithm else ()
     explained = Explanation(
         problem, target, chosen, title, origin, (), 2 * shape.batch * shape.m * shape.n * shape.k,
         _tiles(multiplied, chosen, target), levels(cost, by.bandwidths(chosen, target)),
         _time(cost, by.peak(shape, chosen, target), basis), alternatives=alternatives, considered=considered,
         refused=dict(list(common.refusals(shape, target, by.candidates(shape, target)).items())[:SHOWN]),
-        sections=(said, Section("resources", tuple(words(multiplied, chosen, target)))), shape=shape, cost=cost)
+        sections=(said, Section("resources", tuple(words(multiplied, chosen, target))),
+                  *((Section("reproducible", kept),) if kept else ())),
+        shape=shape, cost=cost)
     if simulate:
         from tilewright.explanation.simulated import on_gpu
         explained = on_gpu(explained)

@@ -83,6 +83,10 @@ class AmdPlan(GpuPlan):
     group_m: int = 8
 
     @property
+    def order_of_sums(self) -> tuple[object, ...]:
+        return () if self.split_k > 1 else (self.algorithm, self.mfma)
+
+    @property
     def threads(self) -> int:
         return LANES * (self.cta_m // self.warp_m) * (self.cta_n // self.warp_n)
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 from math import ceil, isqrt
 from typing import Any
 
-from tilewright.plans import common, semirings
+from tilewright.plans import common, invariant, semirings
 from tilewright.plans.cpu import PARTS, SHORT, CpuPlan, Shape
 from tilewright.plans.model import BUILTIN, CHANNELS, PAGE, Ceilings, cost, small_elements, stays_in_cache
 from tilewright.plans.words import GROUP, SIDE, TILE_WORDS
@@ -77,7 +77,8 @@ def choose(shape: Shape, target: CpuTarget, like: CpuPlan | None = None) -> CpuP
         mr, vectors = tiles_of(target, TILES)[0]
         return CpuPlan("in_place", mr, vectors * target.lanes(shape.itemsize))
     found = ranked(shape, target, like=like)
-    if like is None and shape.dtype in BUILTIN and stays_in_cache(shape, target):   # the builtin, which asks no planner
+    if (like is None and shape.dtype in BUILTIN and not shape.invariant
+            and stays_in_cache(shape, target)):         # the builtin, which asks no planner
         return next(p for p in found if p.algorithm == "in_place")
     return found[0]
 
@@ -94,25 +95,31 @@ def candidates(shape: Shape, target: CpuTarget, tiles: int = 1, like: CpuPlan | 
 
     like        the plan for which B's panels were packed before: then what panels depend on is as there
     """
+    def free(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
+        if shape.tiles:
+            yield from tile_plans(shape, target)
+        elif shape.complex:
+            yield from complex_plans(shape, target)
+        elif shape.semiring:
+            yield from semiring_plans(shape, target)
+        elif shape.converts or shape.scattered:
+            yield from converting_plans(shape, target)
+        else:
+            yield from plain_plans(shape, target, tiles)
+
     if like is not None:
         yield from prepacked_plans(shape, target, like)
-    elif shape.tiles:
-        yield from tile_plans(shape, target)
-    elif shape.complex:
-        yield from complex_plans(shape, target)
-    elif shape.semiring:
-        yield from semiring_plans(shape, target)
-    elif shape.converts or shape.scattered:
-        yield from converting_plans(shape, target)
+    elif shape.invariant:
+        yield from invariant.plans(shape, target, free, lambda *of: cost(*of).seconds)
     else:
-        yield from plain_plans(shape, target, tiles)
+        yield from free(shape, target)
 
 
 def plain_plans(shape: Shape, target: CpuTarget, tiles: int) -> Iterator[CpuPlan]:
     """Where operands and C are in the format of the sums, and may be read in place."""
     lanes = target.lanes(shape.itemsize)
     in_cache = stays_in_cache(shape, target)
-    if (STREAMED < shape.m <= MOST_ROWS * 3 and shape.threads > CHANNELS and shape.b == "rows"
+    if (STREAMED < shape.m <= MOST_ROWS * 3 and shape.threads > CHANNELS and shape.b == "rows" and not shape.invariant
             and shape.k * shape.n * shape.itemsize > max(target.l3, target.l2) // 2):
         for mr, vectors, _ in tiles_of(target, FEW_ROWS)[-1:]:
             yield narrow_plan(shape, target, mr, vectors * lanes)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from tilewright.plans import epilogues, prologues, semirings
+from tilewright.plans import invariant as invariants
 from tilewright.plans.common import Plan
 from tilewright.plans.words import BY_NAME, TILE_WORDS
 from tilewright.targets.cpu import CpuTarget
@@ -44,6 +45,12 @@ def steps(dtype: str, k: int) -> int:
     if dtype in TILE_WORDS:
         return TILE_WORDS[dtype].depth(k)
     return -(-k // BY_NAME[dtype].steps) if dtype in BY_NAME else k
+
+
+def block_depth(k: int, kc: int, rows: int) -> int:
+    """Rows of k in a block: at most kc of k, in equal parts, whole multiples of `rows`. Panels.kc_max in kernels."""
+    blocks = -(-k // kc)
+    return -(-k // blocks // rows) * rows
 
 
 _KIND = re.compile(r"(?P<dtype>\w+)(?:\((\w*),(\w*)\))?(?:>(\w+))?")
@@ -93,6 +100,7 @@ class Shape(NamedTuple):
     semiring: str = ""  # what stands for multiplication and addition: Semiring's text
     prologue_a: str = ""        # what packing makes of elements of A: Prologue's text
     prologue_b: str = ""
+    invariant: str = ""         # what must not change an element's bits: plans/invariant.py
 
     def __str__(self) -> str:
         """For people: a 64x128x512 product of f32 packed from c64 by c64."""
@@ -135,7 +143,8 @@ class Shape(NamedTuple):
                                            "scattered": "scattered"}
         return self._replace(m=self.n, n=self.m, a=exchanged[self.b], b=exchanged[self.a],
                              source_a=self.source_b, source_b=self.source_a, semiring=semirings.swapped(self.semiring),
-                             prologue_a=self.prologue_b, prologue_b=self.prologue_a)
+                             prologue_a=self.prologue_b, prologue_b=self.prologue_a,
+                             invariant=invariants.SWAPPED[self.invariant])
 
     @property
     def itemsize(self) -> int:
@@ -216,6 +225,13 @@ class CpuPlan(Plan):
         """Whether threads wait for each other at barriers, so that all must come; else each takes what is left."""
         return self.algorithm == "packed" and self.ic_ways * self.jr_ways > 1 and not self.claims
 
+    def depth(self, shape: Shape) -> int:
+        """Steps of k whose products are added up before they are added to others: k, if these are all."""
+        if not 0 < self.kc < shape.k:
+            return shape.k
+        rows = TILE_WORDS[shape.dtype].rows if shape.tiles else 4
+        return block_depth(shape.k, -(-self.kc // rows) * rows, rows) if self.algorithm == "packed" else self.kc
+
     @property
     def reads_b(self) -> Order:
         """What must be contiguous in B where it is read in place."""
@@ -272,7 +288,8 @@ class CpuPlan(Plan):
         """Whether a plan without panels converts all that the shape says: the operand that it reads once."""
         once = {"stream": "b", "dots": "a"}.get(self.algorithm, "")
         other = shape.source_a if once == "b" else shape.source_b
-        read = prologues.read_once(shape.prologue_a, shape.prologue_b, shape.m, shape.n, shape.dtype)
+        sizes = invariants.sizes(shape.m, shape.n, shape.invariant)
+        read = prologues.read_once(shape.prologue_a, shape.prologue_b, *sizes, shape.dtype)
         return bool(once) and read == once and not (other or shape.out or shape.epilogue or self.copy)
 
     def _placed(self, shape: Shape) -> Iterator[tuple[bool, str]]:

@@ -1,15 +1,17 @@
 """What plans for GPUs of all makers share, and the choice of one."""
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from tilewright.plans import common, epilogues
+from tilewright.plans import common, epilogues, invariant
 from tilewright.plans.common import Cost, Term
 from tilewright.plans.gpu_shape import GpuShape, bits_of
+from tilewright.plans.gpu_shape import shape as contiguous
 from tilewright.targets.nvidia import GpuTarget
 
 if TYPE_CHECKING:
@@ -24,6 +26,12 @@ class GpuPlan(common.Plan):
     """What plans for GPUs of all makers have."""
     cta_m: int
     cta_n: int
+
+    @property
+    def order_of_sums(self) -> tuple[object, ...]:
+        """Plans that have the same add up the products of an element in the same order, whatever its place is; () where
+        tiles are divided along k, some of them perhaps, or k is spread over threads."""
+        raise NotImplementedError
 
     def passes(self, shape: GpuShape) -> tuple[Pass, ...]:
         """What is done with operands before the product."""
@@ -75,11 +83,29 @@ def ranked(shape: GpuShape, target: Any) -> list[Any]:
     """All legal candidates, the one with the least predicted time first. ValueError if there is none, with the
     reasons."""
     by, shape = planner(target), shape.least
-    return common.ranked(shape, target, by.candidates(shape, target), lambda p: by.cost(shape, p, target).seconds)
+    return common.ranked(shape, target, _candidates(shape, target), lambda p: by.cost(shape, p, target).seconds)
 
 
 @lru_cache(maxsize=4096)
 def choose(shape: GpuShape, target: Any) -> Any:
     """The plan that the model expects to be fastest."""
     by, shape = planner(target), shape.least
-    return common.best(shape, target, by.candidates(shape, target), lambda p: by.cost(shape, p, target).seconds)
+    return common.best(shape, target, _candidates(shape, target), lambda p: by.cost(shape, p, target).seconds)
+
+
+def _candidates(shape: GpuShape, target: Any) -> Iterator[Any]:
+    """Of the planner; where rows may not change an element's bits, those with the order of sums of a plan for many."""
+    found: Iterator[Any] = planner(target).candidates(shape, target)
+    return invariant.gpu_plans(shape, target, found, for_many_rows) if shape.invariant in invariant.ROWS else found
+
+
+@lru_cache(maxsize=4096)
+def for_many_rows(shape: GpuShape, target: Any) -> Any:
+    """The plan that decides the order of sums for all numbers of rows, wherever operands lie."""
+    by, s = planner(target), shape
+    m, n = invariant.sizes(s.m, s.n, s.invariant)
+    layout = "n" + s.layout[1] if s.invariant == "rows" else s.layout[0] + "t"      # of a's rows, whatever theirs is
+    many = contiguous(s.a, s.b, s.out, m, n, s.k, layout, None, 1, s.scaled, s.scales, s.epilogue, s.semiring)
+    many = many._replace(terms=s.terms, invariant=s.invariant)
+    whole = (plan for plan in by.candidates(many, target) if plan.order_of_sums)
+    return common.best(many, target, whole, lambda p: by.cost(many, p, target).seconds)

@@ -53,6 +53,7 @@ class GpuShape(NamedTuple):
                 one, tf32, kernels make them as they read. Or f16: sums of f16 are f16, too
     epilogue    see problem.Gemm
     semiring    what stands for multiplication and addition: see problem.Gemm
+    invariant   what must not change an element's bits: see plans/invariant.py
     crossing    which of "ab" have rows (or columns) that are no multiples of 128 bytes apart: a bulk copy brings two
                 lines for each row of a tile
     """
@@ -78,6 +79,7 @@ class GpuShape(NamedTuple):
     crossing: str = ""
     epilogue: str = ""
     semiring: str = ""
+    invariant: str = ""
 
     def __str__(self) -> str:
         """For people: a 4096x4096x4096 product of f16 by f16 into f32, layout nt."""
@@ -95,7 +97,7 @@ class GpuShape(NamedTuple):
         kind = self.a if self.a == self.b == self.out else f"{self.a}-{self.b}-{self.out}"
         usual = shape(*self[:7], batch=self.batch, scaled=self.scaled, scales=self.scales,
                       epilogue=self.epilogue, semiring=self.semiring)
-        if self._replace(terms="") != usual:                    # in wider or unaligned matrices
+        if self._replace(terms="", invariant="") != usual:                    # in wider or unaligned matrices
             kind += f" vector={'x'.join(map(str, self[7:10]))} near={self.near_a}x{self.near_b}"
             bits, aligned = (*self.bits, bits_of(self.out)), (self.align_a, self.align_b, self.align_c)
             if any(8*align != each*size for align, each, size in zip(aligned, self[7:10], bits)):

@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 
 from tilewright.formats.table import NARROW
 from tilewright.plans import epilogues, prologues, semirings
+from tilewright.plans import invariant as invariants
 from tilewright.plans.cpu import COMPLEX, Order, Shape, Strides, order, steps
 from tilewright.plans.words import SURE, TILE_WORDS, WORDS, Word, faster, native_words, pays
 from tilewright.problem import Gemm
@@ -63,6 +64,7 @@ class Product(NamedTuple):
     semiring: str = ""          # what stands for multiplication and addition: expressions.semiring.Semiring's text
     prologue_a: str = ""        # what packing makes of elements of A: expressions.prologue.Prologue's text
     prologue_b: str = ""
+    invariant: str = ""         # what must not change an element's bits: plans/invariant.py
 
     @property
     def sums(self) -> str:
@@ -74,7 +76,7 @@ class Product(NamedTuple):
         """C^T = B^T @ A^T."""
         return self._replace(m=self.n, n=self.m, a=self.b, b=self.a, strides=self.strides.swapped,
                              semiring=semirings.swapped(self.semiring), prologue_a=self.prologue_b,
-                             prologue_b=self.prologue_a)
+                             prologue_b=self.prologue_a, invariant=invariants.SWAPPED[self.invariant])
 
 
 class Lowered(NamedTuple):
@@ -175,7 +177,7 @@ def lower(product: Product, target: CpuTarget, word_name: str | None = None) -> 
         strides = doubled._replace(csc=doubled.csc if strides.csc != 1 else 1)
     shape = Shape(sums, m, n, k, order(p.strides.rsa, p.strides.csa), order(p.strides.rsb, p.strides.csb), p.threads,
                   *sources, out, epilogue=p.epilogue, semiring=p.semiring, prologue_a=p.prologue_a,
-                  prologue_b=p.prologue_b)
+                  prologue_b=p.prologue_b, invariant=p.invariant)
     if p.semiring:
         return Lowered(shape, strides, target.extended if semirings.counts_bits(p.semiring) else target)
     if shape.prologues and sums != "f32":
@@ -183,7 +185,7 @@ def lower(product: Product, target: CpuTarget, word_name: str | None = None) -> 
     named = (prologues.multiplied(sources[0] or sums, p.prologue_a),
              prologues.multiplied(sources[1] or sums, p.prologue_b))
     if word_name is None:
-        found = word(sums, named, target, min(m, n, k) >= LEAST_TILES)
+        found = word(sums, named, target, min(*invariants.sizes(m, n, p.invariant), k) >= LEAST_TILES)
         word_name = found.name if found else ""
     if not word_name:
         return Lowered(shape, strides, target)
@@ -209,11 +211,12 @@ class Way(NamedTuple):
 
 
 def complex_way(m: int, n: int, k: int, a_complex: bool, b_complex: bool, a: Order, b: Order,
-                packs: bool = True) -> Way:
+                packs: bool = True, invariant: str = "") -> Way:
     """The way that copies the larger operand only if neither its rows nor its columns are contiguous.
 
     a, b        what is contiguous in the operands
     packs       whether the engine packs complex operands
+    invariant   of plans/invariant.py: with "rows" neither m nor what is contiguous counts
     """
     if not (a_complex or b_complex):
         return Way("real")
@@ -223,7 +226,7 @@ def complex_way(m: int, n: int, k: int, a_complex: bool, b_complex: bool, a: Ord
         return Way("beside", exchange=a_complex)
     if not packs:
         return Way("expanded")
-    if min(m, n) > FEW or k * max(m, n) < LARGE:
+    if min(m, n) > FEW or k * max(m, n) < LARGE or invariant == "rows":
         return Way("packed")
     if n > m:
         return Way("stacked" if b == "rows" else "expanded", b != "rows")
@@ -249,16 +252,17 @@ def as_real(product: Product, way: Way) -> Product:
         k, b = 2*k, (2*n, 1)
     else:
         a = st.rsa, st.csa
-    return Product(m, 2*n, k, part, part, part, Strides(*a, *b, *c), p.threads)
+    return Product(m, 2*n, k, part, part, part, Strides(*a, *b, *c), p.threads, invariant=p.invariant)
 
 
 # ---- problems
 
-def taken_operands(problem: Gemm, threads: int = 1) -> Product:
+def taken_operands(problem: Gemm, threads: int = 1, invariant: str = "") -> Product:
     """The contiguous operands of a Gemm in the formats in which tilewright.matmul gives them to the engine; of
     block-scaled ones what they are decoded to, along k. ValueError for results that matmul would not give."""
     p, threads, sums = problem, thread_count(threads), problem.sums
-    sizes, alike = (p.m, p.n, p.k), p.a == p.b or bool(p.prologues)
+    rows, columns = invariants.sizes(p.m, p.n, invariant)
+    sizes, alike = (rows, columns, p.k), p.a == p.b or bool(p.prologues)
     if not p.castable:
         raise ValueError(f"{p} has out = {p.out}, to which products of {p.a} and {p.b} cannot be cast (NumPy's rule "
                          "'same_kind')")
@@ -269,13 +273,13 @@ def taken_operands(problem: Gemm, threads: int = 1) -> Product:
         raise ValueError(f"{p} has an epilogue of a state of {semirings.state(p.semiring)} fields, which products on "
                          "CPUs make themselves of the results' epilogue: tilewright.contract takes it")
     if p.blocks:
-        a = b = decoded(*sizes)
+        a = b = "f32" if invariant == "rows" else decoded(*sizes)
     elif sums in COMPLEX:
         a, b = (sums if f in COMPLEX else COMPLEX[sums] for f in (p.a, p.b))
     else:
         a, b = (f if name in p.prologues else taken(f, sums, *sizes, alike) for name, f in (("a", p.a), ("b", p.b)))
     epilogue = p.epilogue
-    if once := prologues.read_once(p.prologue_a, p.prologue_b, p.m, p.n, sums):     # what follows is done after it
+    if once := prologues.read_once(p.prologue_a, p.prologue_b, rows, columns, sums):     # what follows is done after it
         a, b, epilogue = a if once == "a" else sums, b if once == "b" else sums, ""
     out = sums if sums in COMPLEX or once else stored(p.out, sums, *sizes, bool(p.blocks) or alike)
     if semirings.state(p.semiring):
@@ -287,17 +291,18 @@ def taken_operands(problem: Gemm, threads: int = 1) -> Product:
     strides = Strides(*contiguous(p.m, p.k, layout[0]), *contiguous(p.k, p.n, layout[1]),
                       *contiguous(p.m, p.n, "n"))
     added_in = sums if p.fused or epilogue else ""
-    return Product(*sizes, a, b, out, strides, threads, epilogue, added_in, prologue_a=p.prologue_a,
-                   prologue_b=p.prologue_b, semiring=p.semiring)
+    return Product(p.m, p.n, p.k, a, b, out, strides, threads, epilogue, added_in, prologue_a=p.prologue_a,
+                   prologue_b=p.prologue_b, semiring=p.semiring, invariant=invariant)
 
 
-def of_problem(problem: Gemm, threads: int = 1) -> Product:
+def of_problem(problem: Gemm, threads: int = 1, invariant: str = "") -> Product:
     """The same, and of complex operands the real product, unless packing makes it."""
-    p = taken_operands(problem, threads)
+    p = taken_operands(problem, threads, invariant)
     if p.sums not in COMPLEX:
         return p
     st = p.strides
-    way = complex_way(p.m, p.n, p.k, p.a == p.out, p.b == p.out, order(st.rsa, st.csa), order(st.rsb, st.csb))
+    way = complex_way(*invariants.sizes(p.m, p.n, invariant), p.k, p.a == p.out, p.b == p.out,
+                      order(st.rsa, st.csa), order(st.rsb, st.csb), invariant=invariant)
     return as_real(p, way)
 
 
@@ -316,16 +321,17 @@ def strides_of(rows: int, cols: int, row_stride: int, col_stride: int) -> tuple[
     return row_stride, col_stride
 
 
-def lower_problem(problem: Gemm, target: CpuTarget, threads: int = 1, algorithm: str | None = None) -> Lowered:
+def lower_problem(problem: Gemm, target: CpuTarget, threads: int = 1, algorithm: str | None = None,
+                  invariant: str = "") -> Lowered:
     """What tilewright.matmul multiplies for a Gemm with contiguous operands."""
     if algorithm is not None and problem.prologues:
         raise ValueError(f"algorithm must be None for products with a prologue, not {algorithm!r}")
     if algorithm in ALGORITHMS and (problem.a, problem.b, problem.sums) != (*(ALGORITHMS[algorithm][0],)*2, "f32"):
         raise ValueError(f"algorithm={algorithm!r} splits operands of {ALGORITHMS[algorithm][0]} whose products are "
                          f"added up in f32; {problem} has a = {problem.a}, b = {problem.b}, added up in {problem.sums}")
-    product = of_problem(problem, threads)
+    product = of_problem(problem, threads, invariant)
     split = "" if algorithm is None or not problem.flops else algorithm_word(
-        algorithm, product.a, product.b, problem.m, problem.n, problem.k, product.threads, target)
+        algorithm, product.a, product.b, problem.m, problem.n, problem.k, 1 if invariant else product.threads, target)
     return lower(product, target, split or None)
 
 

@@ -13,6 +13,7 @@ from tilewright.plans.gemv_rules import WARPS as GEMV_WARPS
 from tilewright.plans.gpu import choose, ranked
 from tilewright.plans.gpu_lowering import FP8
 from tilewright.plans.gpu_shape import WIDEST, GpuShape, Place, bits_of
+from tilewright.plans.invariant import ROWS as ANY_ROWS
 from tilewright.plans.nvidia_model import cost, traffic
 from tilewright.plans.nvidia_plan import NvidiaPlan, rounded
 from tilewright.plans.nvidia_rates import bandwidths, peak
@@ -175,7 +176,8 @@ def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
         if after.a in target.matrix_rates:
             yield from _matrix(after, target, **declared)
         return
-    if shape.a in target.wgmma_rates and shape.m > FEW_ROWS:
+    any_rows = shape.invariant in ANY_ROWS
+    if shape.a in target.wgmma_rates and (shape.m > FEW_ROWS or any_rows):
         yield from _as_is_or_copied(_warpgroups, _mapped, shape, target, **declared)
     if shape.a in target.wgmma_rates and shape.m <= MOST_SWAPPED and _mapped(shape):
         yield from _swapped(shape, target, **declared)
@@ -186,7 +188,7 @@ def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
         if not _whole_vectors(shape):
             yield from _matrix(shape, target, **declared)
         return
-    if 1 not in (shape.m, shape.n) or epilogues.sums_of_result(shape.epilogue) > 1:     # gemv has no pairs
+    if 1 not in (shape.m, shape.n) or any_rows or epilogues.sums_of_result(shape.epilogue) > 1:     # gemv has no pairs
         yield from _cuda_cores(shape, target)
 
 
@@ -217,7 +219,8 @@ def _as_is_or_copied(plans: Callable[..., Iterator[NvidiaPlan]], fits: Callable[
     """Plans for a shape that fits a kernel, or that does once passes have copied operands."""
     if fits(shape):
         yield from plans(shape, target, **declared)
-    elif min(shape.m, shape.n, shape.k) >= LEAST_COPIED and (found := passes.copies(shape, fits)):
+    elif ((min(shape.m, shape.n, shape.k) >= LEAST_COPIED or shape.invariant in ANY_ROWS)
+          and (found := passes.copies(shape, fits))):
         copied, after = found
         yield from plans(after, target, copied=copied, **declared)
 

@@ -91,6 +91,11 @@ class NvidiaPlan(GpuPlan):
     terms: Literal["none", "tf32", "bf16_x3", "bf16_x6", "bf16_x9", "tf32_x3", "f16"] = "none"     # see GpuShape.terms
     decoded: Literal["none", "bf16"] = "none"                   # as what they write both, which are block-scaled
 
+    @property
+    def order_of_sums(self) -> tuple[object, ...]:
+        divided = self.divided or self.slices > 1 or self.cluster_k > 1 or self.algorithm == "gemv"
+        return () if divided else (self.algorithm, self.terms, self.decoded, self.promote, self.swap)
+
     def passes(self, shape: GpuShape) -> tuple[Pass, ...]:
         return passes.passes(shape, self.copied, self.split)
 

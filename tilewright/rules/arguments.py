@@ -266,9 +266,19 @@ def count(value: Any, name: str, otherwise: str = ",") -> int:
     return number
 
 
-def check_deterministic(value: Any) -> None:
+def check_flag(value: Any, name: str) -> None:
     if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"deterministic must be True or False, not {shown(value)}")
+        raise TypeError(f"{name} must be True or False, not {shown(value)}")
+
+
+def check_batch_invariant(value: bool, plan: Any, algorithm: Any) -> None:
+    """ValueError for options beside which other rows may change the bits of a row."""
+    if value and plan is not None:
+        raise ValueError(f"plan must be None with batch_invariant=True, not {plan}: the order of sums is chosen for "
+                         "all numbers of rows")
+    if value and algorithm is not None:
+        raise ValueError(f"algorithm must be None with batch_invariant=True, not {algorithm!r}: an element that it "
+                         "cannot split changes how all rows are multiplied")
 
 
 def refuse(where: str, **options: Any) -> None:

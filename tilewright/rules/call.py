@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.plans import asked
+from tilewright.plans import asked, invariant
 from tilewright.rules import arguments, shapes
 
 Array = NDArray[Any]
@@ -39,6 +39,7 @@ class Call(NamedTuple):
     operands: Any = None
     algorithm: str | None = None
     deterministic: bool = False
+    batch_invariant: bool = False
     threads: int | None = None
     plan: Any = None  # a plan or None, not its text
     prologue_a: Any = None
@@ -48,24 +49,32 @@ class Call(NamedTuple):
 
     @classmethod
     def checked(cls, a: Any, b: Any, out: Any = None, *, trans_a: Any = False, trans_b: Any = False,
-                deterministic: Any = False, threads: Any = None, plan: Any = None, updates: bool = False,
-                epilogue: Any = None, operands: Any = None, prologue_a: Any = None, prologue_b: Any = None,
+                deterministic: Any = False, batch_invariant: Any = False, threads: Any = None, plan: Any = None,
+                updates: bool = False, epilogue: Any = None, operands: Any = None, prologue_a: Any = None,
+                prologue_b: Any = None,
                 **others: Any) -> Call:
         """The call with these arguments. TypeError or ValueError for options that no operands could make right."""
-        arguments.check_deterministic(deterministic)
+        arguments.check_flag(deterministic, "deterministic")
+        arguments.check_flag(batch_invariant, "batch_invariant")
         if epilogue is prologue_a is prologue_b is None and operands is not None:
             raise ValueError("operands must be None without an epilogue or a prologue")
         return cls(
             a, b, out if updates or epilogue is not None else arguments.single(out, "out"),
             trans_a=arguments.layout(trans_a, "a"), trans_b=arguments.layout(trans_b, "b"), deterministic=deterministic,
-            threads=arguments.thread_count(threads), plan=asked.plan(plan), updates=updates, epilogue=epilogue,
-            operands=operands, prologue_a=prologue_a, prologue_b=prologue_b, **others,
+            batch_invariant=batch_invariant, threads=arguments.thread_count(threads), plan=asked.plan(plan),
+            updates=updates, epilogue=epilogue, operands=operands, prologue_a=prologue_a, prologue_b=prologue_b,
+            **others,
         )
 
     @property
     def fused(self) -> bool:
         """Has it an epilogue or a prologue?"""
         return any(x is not None for x in (self.epilogue, self.prologue_a, self.prologue_b))
+
+    @property
+    def invariant(self) -> str:
+        """What must not change an element's bits: see plans/invariant.py."""
+        return invariant.asked(self.deterministic, self.batch_invariant)
 
     @property
     def out_name(self) -> str:
@@ -76,7 +85,7 @@ class Call(NamedTuple):
     def plain(self) -> bool:
         """Is it alpha * (a @ b), with no option but out and plan?"""
         optional = (self.out_dtype, self.c, self.scale_a, self.scale_b, self.algorithm, self.threads, self.semiring)
-        return (all(x is None for x in optional) and not self.fused and not self.deterministic
+        return (all(x is None for x in optional) and not self.fused and not self.invariant
                 and self.trans_a == self.trans_b == "n")
 
 

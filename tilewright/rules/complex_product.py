@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.plans.cpu import Order
+from tilewright.plans.invariant import SWAPPED, sizes
 from tilewright.plans.lowering import complex_way
 
 Array = NDArray[Any]
@@ -22,16 +23,19 @@ Array = NDArray[Any]
 _SWAPPED = str.maketrans("ab", "ba")
 
 
-def by_real_products(run: Callable[..., bool], conj: str = "", packs: bool = True) -> Callable[..., bool]:
+def by_real_products(run: Callable[..., bool], conj: str = "", packs: bool = True, invariant: str = ""
+                     ) -> Callable[..., bool]:
     """What multiplies complex matrices as `run` does real ones: c = alpha * a @ b + beta * c, alpha and beta real.
 
     c is complex, a or b may be real. conj: the operands that are conjugated, "", "a", "b" or "ab". packs: `run`
-    takes complex matrices too, and conj, as this processor's engine does.
+    takes complex matrices too, and conj, as this processor's engine does. invariant: of plans/invariant.py, which
+    `run` then takes, too.
     """
 
     def product(a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0, whole: bool = False) -> bool:
         m, k, n = *a.shape[-2:], b.shape[-1]
-        way = complex_way(m, n, k, a.dtype == c.dtype, b.dtype == c.dtype, _order(a), _order(b), packs)
+        way = complex_way(*sizes(m, n, invariant), k, a.dtype == c.dtype, b.dtype == c.dtype, _order(a), _order(b),
+                          packs, invariant)
         if way.name == "real":  # for a C that is complex
             sums = np.empty(c.shape, part(c.dtype))
             run(a, b, sums, alpha)
@@ -53,7 +57,8 @@ def by_real_products(run: Callable[..., bool], conj: str = "", packs: bool = Tru
                     x, y = _reals(a), _expanded(b, signs)
                 else:
                     x, y = a, _reals(b.conj() if "b" in signs else b)
-                if not run(x, y, _reals(out), alpha, beta if out is c else 0.0, whole and out is c):
+                more = {"invariant": SWAPPED[invariant] if swap else invariant} if invariant else {}
+                if not run(x, y, _reals(out), alpha, beta if out is c else 0.0, whole and out is c, **more):
                     return False
             if out is not c:
                 _written(c, out.real, out.imag, beta)

@@ -161,9 +161,3 @@ def offsets(job: tuple[str, ...]) -> dict[str, int]:
 def panel_space(kc, width):         # numbers, or values inside a kernel
     """Elements that a packed panel of `width` lines takes."""
     return kc*width + SLACK
-
-
-def block_depth(k: int, kc: int, rows: int) -> int:
-    """Rows of k in a block: at most kc of k, in equal parts, whole multiples of `rows`. Panels.kc_max in kernels."""
-    blocks = -(-k // kc)
-    return -(-k // blocks // rows) * rows

@@ -45,8 +45,8 @@ FAR = 0.5               # binary orders of magnitude in m, n or k, beyond which 
 def chosen(shape: Any, target: Any) -> tuple[Any, str]:
     """The plan for a problem (a Shape, or a GpuShape): the one that was measured to be the fastest, or that for a shape
     nearby, else the model's choice; and where it comes from, "" for the model."""
-    packed = _packed(shape, target)
-    found = packed or best(shape, target)
+    packed = None if shape.invariant else _packed(shape, target)
+    found = packed or (None if shape.invariant else best(shape, target))
     if found is not None:
         return found, PACKED if packed else MEASURED
     by: Any
@@ -57,7 +57,7 @@ def chosen(shape: Any, target: Any) -> tuple[Any, str]:
         from tilewright.plans import gpu as by
         cost = by.planner(target).cost
     model = by.choose(shape, target)
-    near, gain = nearby(shape, target) or (None, 1.0)
+    near, gain = (None if shape.invariant else nearby(shape, target)) or (None, 1.0)
     if near in (None, model) or cost(shape, near, target).seconds > gain * cost(shape, model, target).seconds:
         return model, ""
     return near, NEARBY

@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from tilewright import forks
-from tilewright.kernels.cpu import jobs
 from tilewright.plans import lowering
 from tilewright.plans.choose import choose
-from tilewright.plans.cpu import Order, Strides
+from tilewright.plans.cpu import Order, Strides, block_depth
 from tilewright.plans.lowering import Lowered
 from tilewright.runtime.cpu import amx, engine, pool
 from tilewright.runtime.cpu.recipe import Recipe, Tables, blocks
@@ -122,7 +121,7 @@ def recipe(found: Lowered, splits: list[Split], plan: Any = None, make: type[Rec
         if getattr(shape, name) == "scattered":         # so that the loops take no strides for those of memory
             strides = strides._replace(**{f"rs{name}": 0, f"cs{name}": 0})
     plan = engine.team(plan or choose(shape, target), host)
-    depth = jobs.block_depth(shape.k, blocks(shape, plan).kc, 4)
+    depth = block_depth(shape.k, blocks(shape, plan).kc, 4)
     lanes = target.lanes(shape.itemsize)
     side = 0
     if of_n is not None and (target.masked or not shape.source_b):

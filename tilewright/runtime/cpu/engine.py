@@ -34,7 +34,7 @@ chosen: list[dict[Any, Any]] = [_recipes]       # all tables of what follows fro
 
 def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0, *, threads: int | None = None,
          plan: CpuPlan | None = None, target: CpuTarget | None = None, word: str | None = None,
-         conj: str = "", semiring: str = "") -> bool:
+         conj: str = "", semiring: str = "", invariant: str = "") -> bool:
     """a [m, k], b [k, n], c [m, n] of one dtype, float32, float64, int32, int64, complex64 or complex128, with strides
     that are multiples of its size; a and b may be narrower where `converts` says so, and c where `finishes` does, with
     beta = 0. Integers are multiplied modulo 2^bits; alpha and beta are whole then. conj: which of complex operands are
@@ -43,6 +43,8 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
     All may have a leading axis, with any stride, of a and b also 0: each product has the bits that it has alone.
 
     c is writeable and shares nothing with a and b. beta == 0 never reads c.
+
+    invariant: what must not change the bits of an element, of plans/invariant.py; "": nothing in particular.
 
     semiring: what stands for multiplication and addition, where alpha is 1, beta 0 and k not 0: Semiring's text.
 
@@ -58,7 +60,7 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
         return False
     threads = threads or pool.get_num_threads()
     key = (m, n, k, a.strides[-2:], b.strides[-2:], c.strides[-2:], a.dtype, b.dtype, c.dtype, threads, plan, target,
-           word, conj, semiring)
+           word, conj, semiring, invariant)
     found = _recipes.get(key)
     if found is None:
         found = _remember(key, *((a, b, c) if c.ndim == 2 else (a[0], b[0], c[0])))
@@ -66,7 +68,7 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
 
 
 def gemm_by(algorithm: str, a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0, *,
-            threads: int | None = None, target: CpuTarget | None = None) -> None:
+            threads: int | None = None, target: CpuTarget | None = None, invariant: str = "") -> None:
     """What `gemm` computes, for operands f32 or f16 and a float32 c, by the declared algorithm of that name:
 
         bf16_bf16_f32_x3    f32, two terms of an element, three products: error up to 3 * 2^-16 of |A| |B|
@@ -82,15 +84,15 @@ def gemm_by(algorithm: str, a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0,
     m, n, k = *c.shape, a.shape[1]
     if alpha and c.size and k:
         word = lowering.algorithm_word(algorithm, format_of(a.dtype), format_of(b.dtype), m, n, k,
-                                       threads or pool.get_num_threads(), target)
+                                       1 if invariant else threads or pool.get_num_threads(), target)
         product = np.empty_like(c) if beta else c
-        if word and not gemm(a, b, product, alpha, threads=threads, target=target, word=word):
+        if word and not gemm(a, b, product, alpha, threads=threads, target=target, word=word, invariant=invariant):
             if beta:
                 with np.errstate(all="ignore"):
                     c[...] = np.multiply(c, beta, dtype=np.float64) + product
             return
     a, b = (x if x.dtype == c.dtype or converts(x, c.dtype, m, n, k) else x.astype(c.dtype) for x in (a, b))
-    gemm(a, b, c, alpha, beta, threads=threads, target=target)
+    gemm(a, b, c, alpha, beta, threads=threads, target=target, invariant=invariant)
 
 
 # ---- formats
@@ -135,11 +137,11 @@ def scale(c: Matrix, beta: float) -> None:
 
 # ---- what is multiplied, and by which plan
 
-def product(a: Matrix, b: Matrix, c: Matrix, threads: int, semiring: str = "") -> Product:
+def product(a: Matrix, b: Matrix, c: Matrix, threads: int, semiring: str = "", invariant: str = "") -> Product:
     """Operands as the planner sees them."""
     (m, k), n = a.shape, b.shape[1]
     return Product(m, n, k, format_of(a.dtype), format_of(b.dtype), format_of(c.dtype),
-                   Strides(*strides(a), *strides(b), *strides(c)), threads, semiring=semiring)
+                   Strides(*strides(a), *strides(b), *strides(c)), threads, semiring=semiring, invariant=invariant)
 
 
 def strides(x: Matrix) -> tuple[int, int]:
@@ -149,10 +151,10 @@ def strides(x: Matrix) -> tuple[int, int]:
 
 
 def lowered(a: Matrix, b: Matrix, c: Matrix, threads: int, target: CpuTarget, word: str | None,
-            conj: str = "", semiring: str = "") -> tuple[Lowered, bool, str]:
+            conj: str = "", semiring: str = "", invariant: str = "") -> tuple[Lowered, bool, str]:
     """What to multiply for these operands; whether that is C^T = B^T @ A^T, because C lies by columns; and which of its
     operands are conjugated."""
-    found = product(a, b, c, threads, semiring)
+    found = product(a, b, c, threads, semiring, invariant)
     transposed = found.strides.csc != 1 and found.strides.rsc == 1
     if transposed:
         found, conj = found.swapped, conj.translate(SWAPPED)
@@ -173,10 +175,11 @@ def planned(lowered: Lowered) -> Planned:
     return Planned(*lowered, *choice.chosen(lowered.shape, lowered.target))
 
 
-def plan_problem(problem: Gemm, target: CpuTarget, threads: int | None = None, algorithm: str | None = None) -> Planned:
+def plan_problem(problem: Gemm, target: CpuTarget, threads: int | None = None, algorithm: str | None = None,
+                 invariant: str = "") -> Planned:
     """What tilewright.matmul multiplies for contiguous operands, and by which plan; by default with all threads."""
     threads = default_threads(target) if threads is None else threads
-    return planned(lowering.lower_problem(problem, amx.permitted(target), threads, algorithm))
+    return planned(lowering.lower_problem(problem, amx.permitted(target), threads, algorithm, invariant))
 
 
 def default_threads(target: CpuTarget) -> int:
@@ -186,13 +189,14 @@ def default_threads(target: CpuTarget) -> int:
 
 def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix) -> tuple[Recipe, bool]:
     """Choose a plan and make its recipe; whether it takes the operands in exchanged roles: as B^T and A^T."""
-    *_, threads, plan, target, word, conj, semiring = key
+    *_, threads, plan, target, word, conj, semiring, invariant = key
     with forks.building:
-        what, transposed, conj = lowered(a, b, c, threads, amx.permitted(target or detect()), word, conj, semiring)
+        chip = amx.permitted(target or detect())
+        what, transposed, conj = lowered(a, b, c, threads, chip, word, conj, semiring, invariant)
         chosen = Planned(*what, plan) if plan else planned(what)
         recipe = ready(chosen, conj)
-        if plan is None and not (transposed or semiring or chosen.shape.converts) and chosen.shape.dtype in BUILTIN \
-                and what.target is detect():
+        other = transposed or semiring or invariant or chosen.shape.converts
+        if plan is None and not other and chosen.shape.dtype in BUILTIN and what.target is detect():
             small.offer(chosen.shape, chosen.plan, what.target)
         if len(_recipes) >= MOST_RECIPES:
             _recipes.clear()

@@ -23,6 +23,7 @@ from tilewright.expressions.epilogue import ADDED, ALPHA, BETA, Epilogue, Read, 
 from tilewright.expressions.program import INDICES, REDUCED, REDUCTIONS
 from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.jobs import Finish
+from tilewright.plans import invariant as invariants
 from tilewright.plans import lowering, semirings
 from tilewright.plans.cpu import Strides
 from tilewright.plans.lowering import Product
@@ -71,6 +72,7 @@ class Sums(NamedTuple):
     semiring: str = ""
     prologues: tuple[str, str] = ("", "")       # what packing makes of elements of a and b: Prologue's text,
     prepare: Prepares = (None, None)            # and as it is recorded
+    invariant: str = ""                 # what must not change an element's bits: plans/invariant.py
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -80,7 +82,7 @@ class Sums(NamedTuple):
 def gemm(a: Matrix, b: Matrix, results: list[Matrix | None], operands: list[Matrix], epilogue: Epilogue,
          sums: np.dtype[Any], *, threads: int | None = None, plan: Any = None, target: CpuTarget | None = None,
          algorithm: str | None = None, b_packed: packed.Packed | None = None, semiring: str = "",
-         prologues: Prologues | None = None) -> list[Matrix]:
+         prologues: Prologues | None = None, invariant: str = "") -> list[Matrix]:
     """The results of the epilogue, those given as matrices in these, and reductions as new arrays [m] or [n].
 
     results     [m, n] ([m, n/2] of pairs) for each result that is no reduction, None for those that are. They share
@@ -88,17 +90,17 @@ def gemm(a: Matrix, b: Matrix, results: list[Matrix | None], operands: list[Matr
     operands    broadcast to that, with strides of 0 where they have but one number
     prologues   by role, "a" or "b": what packing makes of elements, and arrays beside them that are broadcast to [m, k]
                 or [k, n], along k with one number for each of their blocks
-    sums        the dtype in which products are added up; a, b, threads, plan, target, semiring and algorithm are those
-                of engine.gemm and gemm_by
+    sums        the dtype in which products are added up; a, b, threads, plan, target, semiring, invariant and
+                algorithm are those of engine.gemm and gemm_by
 
     All may have a leading axis.
     """
     of = sums_of(a, b, results, operands, epilogue, sums, threads, plan, target, b_packed, semiring)
-    of = with_prologues(of, prologues or {})
+    of = with_prologues(of, prologues or {})._replace(invariant=invariant)
     if algorithm is not None:
         assert of.target is not None
         of = of._replace(word=lowering.algorithm_word(algorithm, format_of(a.dtype), format_of(b.dtype), *of.sizes,
-                                                      of.threads, of.target))
+                                                      1 if invariant else of.threads, of.target))
     found = compute(of, results, operands, epilogue, prologues=prologues)
     if found is None:                           # an element is none of those that the algorithm's words hold
         found = compute(of._replace(word=""), results, operands, epilogue, prologues=prologues)
@@ -233,12 +235,14 @@ def way_of(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilo
     bare = epilogue.nothing and not of.semiring and (kind == sums or lowering.rounds(kind, sums))
     product = Product(m, n, k, format_of(of.a.dtype), format_of(of.b.dtype), kind,
                       Strides(*_strides(of.a), *_strides(of.b), *c), of.threads, "" if bare else epilogue.text, sums,
-                      of.beside, of.semiring, *of.prologues)
+                      of.beside, of.semiring, *of.prologues, of.invariant)
+    rows, columns = invariants.sizes(m, n, of.invariant)
     states = semirings.state(of.semiring) > 0           # which only panels' loops keep
     aside = kind != sums or of.beside or lowering.aside(epilogue.text)
-    whole = any(of.prologues) or (lowering.converting_pays(m, n, k, of.a.dtype == of.b.dtype) and sums != "i64")
+    alike = of.a.dtype == of.b.dtype
+    whole = any(of.prologues) or (lowering.converting_pays(rows, columns, k, alike) and sums != "i64")
     wide = 4 * target.lanes(of.dtype.itemsize)
-    if k and not of.b_packed and read_once(*of.prologues, m, n, sums):
+    if k and not of.b_packed and read_once(*of.prologues, rows, columns, sums):
         direct = bare and kind == sums
         alone = product._replace(out=sums, epilogue="", beside=False)
         if not direct:
@@ -343,7 +347,8 @@ def _by_passes(of: Sums, main: Matrix | None, way: Way, operands: int, on: Host,
     in_c = (main is not None and not of.beside and main.dtype == of.dtype and main.shape == (*of.a.shape[:-2], m, n)
             and main.strides[-1 - way.exchanged] == main.itemsize)
     sums = main if in_c and main is not None else _beside_c(of, way)
-    how: dict[str, Any] = {"threads": of.threads, "plan": of.plan, "target": of.target, "semiring": of.semiring}
+    how: dict[str, Any] = {"threads": of.threads, "plan": of.plan, "target": of.target, "semiring": of.semiring,
+                           "invariant": of.invariant}
     if of.b_packed is not None:
         packed.gemm(of.a, of.b, sums, packed=of.b_packed, threads=of.threads)
     elif not of.sizes[2]:
@@ -359,7 +364,8 @@ def _by_passes(of: Sums, main: Matrix | None, way: Way, operands: int, on: Host,
 def recipe_of_sums(of: Sums, sums: Matrix, on: Host, make: type[Recipe]) -> tuple[Recipe, bool]:
     """For the sums by themselves; and whether it takes the operands in exchanged roles."""
     chip = of.target or detect()
-    lowered, transposed, _ = engine.lowered(of.a, of.b, sums, of.threads, chip, of.word, semiring=of.semiring)
+    lowered, transposed, _ = engine.lowered(of.a, of.b, sums, of.threads, chip, of.word, semiring=of.semiring,
+                                             invariant=of.invariant)
     planned = Planned(*lowered, of.plan) if of.plan else engine.planned(lowered)
     return engine.ready(planned, make=make, host=on), transposed != planned.plan.swap
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tilewright.kernels.cpu import jobs
 from tilewright.plans import lowering
 from tilewright.plans.choose import choose, ranked
-from tilewright.plans.cpu import CpuPlan, Shape, Strides
+from tilewright.plans.cpu import CpuPlan, Shape, Strides, block_depth
 from tilewright.plans.words import BY_NAME, TILE_WORDS
 from tilewright.runtime.cpu import amx, engine
 from tilewright.runtime.cpu.host import DRIVER, SWAPPED, Host, host
@@ -184,7 +184,7 @@ class Prepacking:
                                      plan.nr // target.lanes(shape.itemsize), source, role)
         cut = blocks(shape, plan)
         rows = TILE_WORDS[shape.dtype].rows if shape.tiles else 4
-        deepest = jobs.block_depth(shape.k, cut.kc, rows)
+        deepest = block_depth(shape.k, cut.kc, rows)
         self.kc = cut.kc
         self.panels = -(-shape.m // plan.mr) if role == "a" else -(-shape.n // plan.nr)
         space = cut.space[role] + (deepest - cut.kc) * (plan.mr if role == "a" else plan.nr)

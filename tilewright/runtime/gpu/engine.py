@@ -53,8 +53,8 @@ class Engine:
         """The binding, imported when it is first needed."""
         return self.platform.driver
 
-    def run(self, device: int, stream: int, plan: Any, algorithm: str | None = None) -> Run:
-        return Run(self, self.driver.device(device), stream, plan, algorithm)
+    def run(self, device: int, stream: int, plan: Any, algorithm: str | None = None, invariant: str = "") -> Run:
+        return Run(self, self.driver.device(device), stream, plan, algorithm, invariant)
 
     def forget(self) -> None:
         """Choose plans anew."""
@@ -113,7 +113,8 @@ class Engine:
         stream = library.stream(first, device)
         looks = {name: library.look(x, name, stream, name.partition("[")[0] == call.out_name)
                  for name, x in named.items() if x is not None}
-        run = self.run(device, stream, call.plan, call.algorithm)
+        arguments.check_batch_invariant(call.batch_invariant, call.plan, call.algorithm)
+        run = self.run(device, stream, call.plan, call.algorithm, call.invariant)
         try:
             call, blocked = blocks.taken(run, call, looks)
             a, b = self._operands(run, call, looks, blocked)
@@ -276,7 +277,7 @@ class Engine:
 
     def recipe(self, on: Any, a: Array, b: Array, c: Array, plan: Any, *scaled: Array,
                algorithm: str | None = None, of_blocks: blocks.Formats | None = None,
-               fused: Fused | None = None, semiring: str = "") -> Recipe:
+               fused: Fused | None = None, semiring: str = "", invariant: str = "") -> Recipe:
         """For c = alpha * a @ b + beta * c with operands like these, c by rows: matrices, or stacks of them. `scaled`:
         by these scales, as rules.scaling.broadcast gives them. `of_blocks`: a, b and scales are bytes of these.
         `fused`: an epilogue, its operands, and results beside c. `semiring`: see problem.Gemm."""
@@ -289,7 +290,8 @@ class Engine:
                        fused[0] if fused else "", semiring=semiring)
         rows = (x if by == "n" else operands.transposed(x) for x, by in zip((a, b, c), letters + "n"))
         if plan is None:
-            shape = gpu_lowering.by_algorithm(operands.shape_of(problem, on.target, a, b, c), algorithm, on.target)
+            shape = operands.shape_of(problem, on.target, a, b, c)._replace(invariant=invariant)
+            shape = gpu_lowering.by_algorithm(shape, algorithm, on.target)
             plan, _ = choice.chosen(shape, on.target)
         kernel = self.compile(problem, on.target, plan)
         operands.check(kernel, (a, b, c))

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tilewright.plans import semirings
 from tilewright.plans.gpu_shape import MOST_BATCH, WIDEST
+from tilewright.plans.invariant import SWAPPED
 from tilewright.rules import arguments, shapes
 from tilewright.runtime.gpu import dlpack, operands
 from tilewright.runtime.gpu.arrays import shadow
@@ -34,8 +35,9 @@ Fused = tuple[str, tuple[Array, ...], tuple[Array, ...]]    # an epilogue, its o
 class Run:
     """What one call does on one stream: products, copies, and temporaries that go when it ends."""
 
-    def __init__(self, engine: Engine, on: Any, stream: int, plan: Any, algorithm: str | None = None) -> None:
-        self.engine, self.driver = engine, engine.driver
+    def __init__(self, engine: Engine, on: Any, stream: int, plan: Any, algorithm: str | None = None,
+                 invariant: str = "") -> None:
+        self.engine, self.driver, self.invariant = engine, engine.driver, invariant
         self.on, self.stream, self.plan, self.algorithm = on, stream, plan, algorithm
         self.blocks: list[Any] = []
         self.steps: list[Any] = []  # products and copies: for a product what fast_path.remember takes
@@ -169,7 +171,7 @@ class Run:
             of_blocks = of_blocks and of_blocks._replace(a=of_blocks.b, b=of_blocks.a)
         a, b = (x if letter(x) else self.copied(x, x.dtype) for x in (a, b))
         at_a, at_b, at_c = map(address, (a, b, c))
-        recipe = self.recipe(a, b, c, *scales, of_blocks=of_blocks, semiring=semiring)
+        recipe = self.recipe(a, b, c, *scales, of_blocks=of_blocks, semiring=semiring, exchanged=transposed_c)
         recipe.run(at_a, at_b, at_c, alpha, beta, self.stream, *map(address, scales))
         matrices = map(transposed, (b, a, c)) if transposed_c else (a, b, c)
         self.steps.append((recipe, transposed_c, self.on.index, *matrices))
@@ -180,15 +182,17 @@ class Run:
         return found
 
     def recipe(self, a: Array, b: Array, c: Array, *scales: Array, of_blocks: Formats | None = None,
-               fused: Fused | None = None, semiring: str = "") -> Recipe:
+               fused: Fused | None = None, semiring: str = "", exchanged: bool = False) -> Recipe:
+        """`exchanged`: C^T = B^T A^T is computed."""
+        invariant = SWAPPED[self.invariant] if exchanged else self.invariant
         key = (self.on.index, *a.shape, b.shape[-1], a.dtype, b.dtype, c.dtype, a.strides, b.strides, c.strides,
-               tuple(address(x) % WIDEST for x in (a, b, c)), self.plan, self.algorithm, of_blocks, semiring,
-               *(x.strides for x in scales))
+               tuple(address(x) % WIDEST for x in (a, b, c)), self.plan, self.algorithm, invariant, of_blocks,
+               semiring, *(x.strides for x in scales))
         if fused:
             key += fused[0], *((x.strides, address(x) % WIDEST) for arrays in fused[1:] for x in arrays)
         return self.engine.recipes.get(key, lambda: self.engine.recipe(
             self.on, a, b, c, self.plan, *scales, algorithm=self.algorithm, of_blocks=of_blocks, fused=fused,
-            semiring=semiring))
+            semiring=semiring, invariant=invariant))
 
 
 def _shared(*scales: Array, n: int) -> bool:

@@ -1,0 +1,16 @@
+"""What a product with the same bits for any number of threads, or of rows, costs: the sentences of `explain`."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tilewright.plans.invariant import OPTIONS
+
+
+def sentences(plan: Any, choose: Callable[[str], Any], seconds: Callable[[Any], float]) -> Iterator[str]:
+    """For each option of matmul: the plan that `choose` finds for it, and its predicted time beside that of `plan`."""
+    for option, invariant in OPTIONS.items():
+        found = choose(invariant)
+        slower = seconds(found) / seconds(plan) - 1
+        cost = f"{100 * abs(slower):.1f} % {'slower' if slower > 0 else 'faster'} by the model"
+        yield f"{option}=True: " + ("the same plan" if found == plan else f"{found}, {cost}")
