@@ -67,8 +67,9 @@ def explain(problem: Gemm, target: GpuTarget | AmdTarget, plan: Plan | None = No
     multiplied = chosen.after_passes(shape)
     considered, alternatives = _alternatives(shape, chosen, target, cost, basis)
     by = gpu.planner(target)
-    kept = tuple(reproducible.sentences(chosen, lambda invariant: gpu.choose(shape._replace(invariant=invariant), target),
-                                        lambda other: by.cost(shape, other, target).seconds)) if not algorithm else ()
+    kept = () if algorithm else tuple(reproducible.sentences(
+        chosen, lambda invariant: gpu.choose(shape._replace(invariant=invariant), target),
+        lambda other: by.cost(shape, other, target).seconds))
     explained = Explanation(
         problem, target, chosen, title, origin, (), 2 * shape.batch * shape.m * shape.n * shape.k,
         _tiles(multiplied, chosen, target), levels(cost, by.bandwidths(chosen, target)),
