@@ -1,4 +1,4 @@
-"""deterministic=True, batch_invariant=True: the same bits for any number of threads, and of rows, wherever these lie."""
+"""deterministic=True, batch_invariant=True: the same bits for any number of threads, and of rows, wherever they lie."""
 from __future__ import annotations
 
 import ml_dtypes
