@@ -76,9 +76,10 @@ def explain(problem: Gemm, chip: CpuTarget, plan: CpuPlan | None = None, threads
     words += [Section("blocks", tuple(_blocks(shape, plan, chip))),
               Section("arithmetic", tuple(_arithmetic(shape, plan, chip, cost)))]
     if not (shape.semiring or algorithm):
-        words.append(Section("reproducible", tuple(reproducible.sentences(
-            plan, lambda invariant: engine.plan_problem(problem, chip, shape.threads, invariant=invariant).plan,
-            lambda other: basis.cost(shape, other, chip).seconds))))
+        def invariant(asked: str) -> tuple[CpuPlan, float]:
+            other = engine.plan_problem(problem, chip, shape.threads, invariant=asked)
+            return other.plan, basis.cost(other.shape, other.plan, chip).seconds
+        words.append(Section("reproducible", tuple(reproducible.sentences(plan, cost.seconds, invariant))))
     considered, alternatives = _alternatives(shape, plan, chip, basis)
     known = basis.ceilings
     rates = {level: known.peak_bandwidth(level, plan.threads) if known else None for level in cost.traffic}

@@ -67,9 +67,11 @@ def explain(problem: Gemm, target: GpuTarget | AmdTarget, plan: Plan | None = No
     multiplied = chosen.after_passes(shape)
     considered, alternatives = _alternatives(shape, chosen, target, cost, basis)
     by = gpu.planner(target)
-    kept = () if algorithm else tuple(reproducible.sentences(
-        chosen, lambda invariant: gpu.choose(shape._replace(invariant=invariant), target),
-        lambda other: by.cost(shape, other, target).seconds))
+
+    def invariant(asked: str) -> tuple[Any, float]:
+        other = gpu.choose(shape._replace(invariant=asked), target)
+        return other, basis.cost(shape, other, target).seconds
+    kept = () if algorithm else tuple(reproducible.sentences(chosen, cost.seconds, invariant))
     explained = Explanation(
         problem, target, chosen, title, origin, (), 2 * shape.batch * shape.m * shape.n * shape.k,
         _tiles(multiplied, chosen, target), levels(cost, by.bandwidths(chosen, target)),

@@ -144,7 +144,7 @@ class Shape(NamedTuple):
         return self._replace(m=self.n, n=self.m, a=exchanged[self.b], b=exchanged[self.a],
                              source_a=self.source_b, source_b=self.source_a, semiring=semirings.swapped(self.semiring),
                              prologue_a=self.prologue_b, prologue_b=self.prologue_a,
-                             invariant=invariants.SWAPPED[self.invariant])
+                             invariant=invariants.SWAPPED.get(self.invariant, self.invariant))
 
     @property
     def itemsize(self) -> int:
