@@ -24,7 +24,7 @@ from tilewright.plans.measured import store
 from tilewright.runtime.parametric import Parametric
 from tilewright.simulator import counts
 from tilewright.targets import target
-from tilewright.tuner import kernels
+from tilewright.tuner import kernels, trial
 from tilewright.tuner.child import REFERENCE, Phase
 from tilewright.tuner.search import Run
 
@@ -106,6 +106,37 @@ def test_counts_of_a_large_launch_follow_from_small_ones():
             assert each_one.trial.counts[kind] == pytest.approx(whole[kind]), kind
         assert each_one.trial.counts["flops"] == 2*m*n*k + m*n           # and alpha's
         assert each_one.trial.counts["integer"] < whole["integer"]       # compiled code has less
+
+
+def test_what_a_size_has_beyond_whole_tiles_counts():
+    """A rim that slower code multiplies, and the bytes that rounds of loops touch."""
+    chip, (m, n, k) = target("x86-avx2"), (20, 40, 10)
+    kernel, args = tunable.step("registers", chip), tunable.arguments(chip, m, n, k)
+    task = trial.Task(kernel, chip, kernel._names(chip, args))
+    made, _ = trial.made(task, "MR=4 NV=2")
+    whole = counts.run(kernel.function(chip, MR=4, NV=2), list(args), None, chip.name)
+    for kind in ("fma", "load", "store", "bytes", "footprint", "flops"):
+        assert made.counts[kind] == pytest.approx(whole[kind]), kind
+    rounds = [each_one.rounds for each_one in made.nest]
+    assert rounds == [1, 5, 5 * 3, 5 * 3 * 3]
+    assert made.nest[0].one == 4 * (m*k + k*n + m*n)
+    assert made.nest[1].two - made.nest[1].one == 4 * 4 * (k + n)            # four more rows of A and of C
+    assert kernels.priced(task, made).seconds < kernels.priced(task, trial.made(task, "MR=4 NV=3")[0]).seconds
+
+
+def test_what_a_cache_has_to_get_again():
+    """Three loops over 8 tiles: rows of A of 1 KB, columns of B of 4 KB, and single steps of both."""
+    nest = [counts.Round(1, 8*1024 + 8*4096, 8*1024 + 8*4096), counts.Round(8, 1024 + 8*4096, 2*1024 + 8*4096),
+            counts.Round(64, 1024 + 4096, 1024 + 2*4096), counts.Round(512, 640, 1280)]
+    asked = 512 * 640
+
+    def beyond(kilobytes):
+        return bound.from_beyond(nest, int(kilobytes * 1024 / bound.ROOM), asked)
+    assert beyond(41) == 0                                  # all of it stays
+    assert beyond(35) == 8*1024 + 8*4096                    # B stays for the next rows of A
+    assert beyond(10) == 8 * (1024 + 8*4096)                 # rows of A stay for the next columns
+    assert beyond(2) == 64 * (1024 + 4096)
+    assert beyond(1) == asked
 
 
 def test_neighbouring_accesses_count_as_the_compiler_joins_them():
@@ -273,6 +304,22 @@ def test_what_was_found_is_what_the_next_call_uses(monkeypatch):
     assert kernel.configuration(None, n, x, y) == {"BLOCK": 128}
     with pytest.raises(ValueError, match="line 1: role must be one of"):
         store.merge([lines[0].replace('"role": "best"', '"role": "first"')])
+
+
+def test_sizes_between_classes_take_the_nearest(monkeypatch):
+    """By the times that were measured there and the whole tiles that these sizes take."""
+    monkeypatch.setattr(kernels, "measured", times(b32=1.05, b64=1.02, b128=1))
+    space = {"BLOCK": (32, 64, 128), "tile": lambda BLOCK: {"n": BLOCK}}
+    kernel = tw.kernel(**space)(emit_each)
+    tuned(kernel, *arguments(128), on=None)
+
+    def chosen(n, **more):
+        return tw.kernel(**space | more)(emit_each).configuration(None, *arguments(n))["BLOCK"]
+    assert [chosen(n) for n in (100, 256, 200, 250)] == [128, 128, 32, 128]
+    assert chosen(256, check=lambda BLOCK: "too many" if BLOCK > 64 else None) == 64
+    assert [chosen(n) for n in (40, 500)] == [64, 64]       # too far: the default
+    explained = tw.explain(kernel, *arguments(200))
+    assert (explained.plan, explained.origin) == ("BLOCK=32", "measured for sizes nearby (tilewright.tune)")
 
 
 def test_the_best_is_one_of_the_last_phase(monkeypatch):

@@ -20,6 +20,7 @@ from tilewright.ir.program import Function, Op, written
 from tilewright.plans import amd_model
 from tilewright.plans.bound import SECTOR, Launch
 from tilewright.plans.common import Cost
+from tilewright.plans.measured import kernels as store
 from tilewright.plans.nvidia_rates import SHARED_CLOCK, WIDE_L2
 from tilewright.runtime.emitted import Emitted
 from tilewright.runtime.parametric import Parametric, device_of, spelled
@@ -117,8 +118,10 @@ def _parametric(kernel: Parametric, args: Sequence[Any], chip: Any, grid: Any) -
     sizes = kernel.sizes(configuration, named, chip)
     how = "small launches in the simulator, of one and two tiles" if sizes else "the whole launch in the simulator"
     ran = Ran(own.counts, trials.launch_bytes(function, named), how)
-    origin = ("the emitter's defaults" if task.configuration(chosen) == kernel.defaults else
-              "measured to be the fastest (tilewright.tune)")
+    measured = store.best(kernel.name, kernel.source(chip), chip, kernel.problem_class(named, chip))
+    origin = ("measured to be the fastest (tilewright.tune)" if measured == chosen else
+              "the emitter's defaults" if configuration == kernel.defaults else
+              "measured for sizes nearby (tilewright.tune)")
     return _explained(kernel.name, function, chip, own.grid, ran, ours, plan=chosen, origin=origin,
                       tiles=_of_sizes(named, sizes), alternatives=others, considered=len(costs),
                       refused=dict(refused.most_common(SHOWN)))
@@ -160,7 +163,7 @@ def _explained(name: str, function: Function, chip: Any, grid: tuple[int, ...], 
 
 
 HOT = ("chains", "spilled")          # of a CPU's hot loop, which the bound asks for
-UNKIND = {"flops", *counts.BYTES.values(), counts.PASSES, counts.LOADED, counts.STORED, counts.WAITS}
+UNKIND = {"flops", *counts.BYTES.values(), counts.PASSES, counts.LOADED, counts.STORED, counts.WAITS, counts.FOOTPRINT}
 
 
 def _launch(function: Function, grid: tuple[int, ...]) -> str:

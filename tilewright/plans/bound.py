@@ -4,17 +4,22 @@ The counts come from the simulator (simulator/counts.py) and the assembler; the 
 and the rates that were measured for our own products (nvidia_model, amd_model, model). What a compute unit does for a
 CTA overlaps, so that the longest part counts and a tenth of the others; a CTA that is alone there also waits for its
 loads, which other CTAs would fill.
+
+A CPU's core reads from a level of the cache what its loops over tiles touch and the level before has lost: data that
+two rounds of a loop touch stay from one to the next where both rounds fit there. So what a level gives is what all
+rounds of the outermost such loop touch, as often as that loop runs. Of a launch that fits as a whole nothing is read
+again from beyond: calls are repeated.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from tilewright.plans import amd_model, nvidia_model, nvidia_rates
 from tilewright.plans.common import Cost, overlapped
-from tilewright.plans.model import Ceilings
+from tilewright.plans.model import ROOM, Ceilings
 from tilewright.targets import AmdTarget, CpuTarget
 
 if TYPE_CHECKING:
@@ -22,7 +27,7 @@ if TYPE_CHECKING:
 
 SECTOR = 32             # bytes
 ARITHMETIC = ("fma", "float")
-UNCOUNTED = ("passes", "sectors loaded", "sectors stored", "waits", "flops", "bytes", "bytes shared")
+UNCOUNTED = ("passes", "sectors loaded", "sectors stored", "waits", "flops", "bytes", "bytes shared", "footprint")
 CHAIN = 8               # multiply-adds that a CPU's core has under way: two units, four cycles
 # Warps that keep a multiprocessor busy: of 2, 4, 6 and 8 this fits 90 measured launches of two steps of the ladder best
 # (an H200, 2026-11-23): predicted over measured time 0.87, standard deviation 0.12.
@@ -41,6 +46,7 @@ class Launch:
     double: bool = False        # f64 is what it multiplies
     chains: int = CHAIN         # CPUs: multiply-adds of the hot loop, which do not wait for each other
     spilled: float = 0.0        # CPUs: vectors to and from the stack for each multiply-add
+    nest: Sequence[Any] = ()    # CPUs: counts.Round of the loops over tiles, the whole launch first
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,7 @@ class Unit:
 def bound(launch: Launch, target: Target, ceilings: Ceilings | None = None) -> Cost:
     """The least time, by cause. `ceilings`: of a CPU, where they have been measured."""
     if isinstance(target, CpuTarget):
-        return _on_cpu(launch, ceilings or Ceilings())
+        return _on_cpu(launch, target, ceilings or Ceilings())
     return _on_gpu(launch, target, _unit(target, launch.double))
 
 
@@ -93,7 +99,18 @@ def _on_gpu(launch: Launch, t: Any, unit: Unit) -> Cost:
     return Cost(seconds, tuple(parts.items()), rounds=ctas / (units * resident))
 
 
-def _on_cpu(launch: Launch, ceilings: Ceilings) -> Cost:
+def from_beyond(nest: Sequence[Any], cache: int, asked: float) -> float:
+    """Bytes that a cache of this size has to get from the next level, of `asked` by loads and stores."""
+    room = ROOM * cache
+    if nest[0].one <= room:
+        return 0.0
+    for outer, inner in zip(nest, nest[1:]):
+        if inner.two <= room:
+            return min(float(outer.rounds * outer.one), asked)
+    return asked
+
+
+def _on_cpu(launch: Launch, target: CpuTarget, ceilings: Ceilings) -> Cost:
     """One core: two loads and a store go with two multiply-adds of vectors; spills are more of both."""
     n, rate = launch.counts, ceilings.vectors
     arithmetic = sum(n.get(kind, 0) for kind in ARITHMETIC)
@@ -102,4 +119,9 @@ def _on_cpu(launch: Launch, ceilings: Ceilings) -> Cost:
              "loads": (n.get("load", 0) + n.get("load local", 0) + spilled / 2) / rate,
              "stores": 2 * (n.get("store", 0) + n.get("store local", 0) + spilled / 2) / rate,
              "memory": launch.bytes / ceilings.memory}
+    if launch.nest:
+        asked = n.get("bytes", 0.0)
+        beyond = [from_beyond(launch.nest, size, asked) for size in (target.l1d, target.l2, target.l3 or target.l2)]
+        parts |= {"from L2": beyond[0] / ceilings.l2, "from L3": beyond[1] / ceilings.l3,
+                  "memory": beyond[2] / ceilings.memory}
     return overlapped(0.0, parts)

@@ -223,11 +223,15 @@ class Parametric:
 
     # ---- what was found
 
+    def of_call(self, named: Values, target: Target) -> dict[str, int]:
+        """The sizes of a call by which configurations are chosen: those that have tiles, else all whole numbers."""
+        names = self.sizes(self.defaults, named, target) or [x for x in named if isinstance(named[x], Integral)]
+        return {name: int(named[name]) for name in names}
+
     def problem_class(self, named: Values, target: Target) -> str:
         """The sizes of a call to the nearest power of two: all in one class share a configuration."""
-        names = self.sizes(self.defaults, named, target) or {
-            name: 1 for name, x in named.items() if isinstance(x, Integral)}
-        return " ".join(f"{name}={1 << round(log2(max(named[name], 1)))}" for name in names) or "any"
+        sizes = self.of_call(named, target)
+        return " ".join(f"{name}={1 << round(log2(max(size, 1)))}" for name, size in sizes.items()) or "any"
 
     def source(self, target: Target) -> str:
         """A digest of what the emitter records by its defaults, and of the space: what was measured holds for these."""
@@ -238,16 +242,27 @@ class Parametric:
         return hashlib.sha256(f"{self.parameters!r}\n{text}".encode()).hexdigest()[:16]
 
     def configuration(self, target: Target | str | None, *args: Any) -> dict[str, Any]:
-        """What a call on this target uses: the configuration that was measured to be the fastest for such sizes, else
-        the emitter's defaults."""
+        """What a call on this target uses: the configuration that was measured to be the fastest for such sizes, or
+        that for the nearest sizes that were measured (plans/measured/kernels.py), else the emitter's defaults."""
         return self._configuration(targets.coerce(target), self._names(targets.coerce(target), args))
 
     def _configuration(self, chip: Any, named: Values) -> dict[str, Any]:
         from tilewright.plans.measured import choice, kernels, store
-        file = store.path()
-        key = (chip.name, choice.chip(chip), self.problem_class(named, chip), file and store.stamp(file))
+        file, sizes = store.path(), self.of_call(named, chip)
+        key = (chip.name, choice.chip(chip), tuple(sizes.values()), file and store.stamp(file))
+
+        def tiles(text: str) -> dict[str, int] | None:
+            try:
+                each = self.parse(text)
+                return None if self.wrong(chip, each, named) else self.sizes(each, named, chip)
+            except ValueError:                      # of another version of the kernel
+                return None
         if key not in self._chosen:
-            text = kernels.best(self.name, self.source(chip), chip, key[2]) if key[3] else None
+            if len(self._chosen) >= MOST_CALLS:
+                self._chosen.clear()
+            own = self.name, self.source(chip), chip
+            text = key[3] and (kernels.best(*own, self.problem_class(named, chip))
+                               or kernels.nearby(*own, sizes, tiles))
             self._chosen[key] = self.parse(text) if text else self.defaults
         chosen = self._chosen[key]
         return self.defaults if chosen != self.defaults and self.wrong(chip, chosen, named) else chosen

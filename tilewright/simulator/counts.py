@@ -1,8 +1,9 @@
 """What a launch does, counted: by small simulated launches, for one of any size.
 
-Counts of a kernel are sums over tiles: of its CTAs, of steps along k in each. They are linear in each size that is a
-multiple of its tile, so that runs of one and of two tiles along a size say what any number of them does. CTAs are not
-counted that way: what a kernel's grid says is exact.
+Counts of a kernel are sums over tiles: of its CTAs, of steps along k in each. They are linear in the number of whole
+tiles along each size, so that runs of one and of two tiles, and of what the size has beyond whole ones, say what any
+number of them does: a rim that a kernel leaves to slower code counts as it is. CTAs are not counted that way: what a
+kernel's grid says is exact.
 """
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tilewright.ir.program import Loop, Op
 from tilewright.simulator.code import kind_of
@@ -25,6 +27,7 @@ LEAST, MORE = 1, 2              # tiles along a size
 Counts = Counter[str]           # by kind of instruction, of warps; and the words below
 BYTES = {"global": "bytes", "shared": "bytes shared"}           # that threads ask for, by memory
 PASSES, LOADED, STORED, WAITS = "passes", "sectors loaded", "sectors stored", "waits"
+FOOTPRINT = "footprint"                                         # different bytes of global memory
 NOT_OTHERS = re.compile(r"\s*(@!?%p\d+\s+)?(v_\w*(fma|mac)|fma\.|v_mfma|mma|ld|st|global_|buffer_|ds_|s_waitcnt"
                         r"|s_barrier|bar|\.|\w+:)")
 FMA = re.compile(r"\s*(@!?%p\d+\s+)?(v_\w*(fma|mac)|fma\.)")
@@ -49,6 +52,7 @@ def of(report: Report) -> Counts:
             found[kind] -= less * block.runs
     for space, words in BYTES.items():
         found[words] = report.of(space=space).bytes
+    found[FOOTPRINT] = report.of(space="global").distinct
     found["flops"] = report.flops
     return found
 
@@ -58,11 +62,14 @@ def scaled(of: Callable[[Mapping[str, int]], Counts], sizes: Mapping[str, int], 
     """Counts of a launch with these sizes, from `of(small sizes)`.
 
     A size that decides how many `ctas(sizes)` there are stays at one tile, and the counts are multiplied; along the
-    others they are extrapolated from one and two tiles. Sizes of a tile and less stay as they are.
+    others they are extrapolated from one and two tiles with the rest that the size has. Sizes of less than two tiles
+    stay as they are.
     """
     least = {name: min(LEAST*tiles[name], size) for name, size in sizes.items()}
     axes = [name for name, size in sizes.items() if size > least[name]
             and ctas({**least, name: MORE*tiles[name]}) == ctas(least)]
+    least |= {name: first(sizes[name], tiles[name]) for name in axes}
+    axes = [name for name in axes if sizes[name] > least[name]]
     total: Counter[str] = Counter()
     for corner in product((0, 1), repeat=len(axes)):
         at, weight = dict(least), 1.0
@@ -74,6 +81,35 @@ def scaled(of: Callable[[Mapping[str, int]], Counts], sizes: Mapping[str, int], 
             total[kind] += weight * n                       # type: ignore[assignment]
     more = ctas(sizes) / ctas(least)
     return Counter({kind: n * more for kind, n in total.items()})
+
+
+def first(size: int, tile: int) -> int:
+    """Of a size, one tile and what is beyond whole ones."""
+    return min(LEAST*tile + size % tile, size)
+
+
+class Round(NamedTuple):
+    """Of a loop over tiles, and of all loops inside it: bytes that `one` round touches, and `two` that follow each
+    other. There are `rounds` of it in all."""
+    rounds: int
+    one: float
+    two: float
+
+
+def nest(of: Callable[[Mapping[str, int]], Counts], sizes: Mapping[str, int], tiles: Mapping[str, int],
+         ctas: Callable[[Mapping[str, int]], int]) -> tuple[Round, ...]:
+    """What rounds of nested loops over tiles touch, from the same runs as `scaled`: first the whole launch, then a round
+    of the outermost loop, which is over the first size, and so on inwards."""
+    found, names = [], list(sizes)
+    for depth in range(len(names) + 1):
+        outer = names[:depth]
+        at = {name: first(size, tiles[name]) if name in outer else size for name, size in sizes.items()}
+        again = dict(at)
+        if outer:
+            again[outer[-1]] = min(at[outer[-1]] + tiles[outer[-1]], sizes[outer[-1]])
+        one, two = (scaled(of, each, tiles, ctas)[FOOTPRINT] for each in (at, again))
+        found.append(Round(prod(-(-sizes[name] // tiles[name]) for name in outer), one, two))
+    return tuple(found)
 
 
 def overhead(function: Function, loop: str) -> float:

@@ -101,7 +101,7 @@ def priced(task: Task, t: Trial) -> Cost:
     """The least time that a configuration takes."""
     function = task.kernel.function(task.target, **task.configuration(t.configuration))
     size = trials.launch_bytes(function, task.named)
-    return expected(Launch(t.counts, t.ctas, t.warps, t.resident, size, t.double, max(t.chains, 1), t.spilled),
+    return expected(Launch(t.counts, t.ctas, t.warps, t.resident, size, t.double, max(t.chains, 1), t.spilled, t.nest),
                     task.target)
 
 

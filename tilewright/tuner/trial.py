@@ -47,6 +47,7 @@ class Trial:
     chains: int = 0                                     # of a CPU's hot loop, and its spills for each multiply-add
     spilled: float = 0.0
     double: bool = False
+    nest: tuple[counts.Round, ...] = ()                 # of a CPU's loops over tiles
 
     @property
     def ctas(self) -> int:
@@ -110,12 +111,14 @@ def _made(task: Task, text: str, configuration: Mapping[str, Any], function: Fun
     def ctas(small: Mapping[str, int]) -> int:
         return prod(extents(task.kernel.grid(task.target, configuration, {**task.named, **small})))
 
+    whole = {name: task.named[name] for name in sizes}
     try:
-        found = counts.scaled(of, {name: task.named[name] for name in sizes}, sizes, ctas)
+        found = counts.scaled(of, whole, sizes, ctas)
+        nest = counts.nest(of, whole, sizes, ctas) if isinstance(task.target, CpuTarget) else ()
     except Fault as fault:
         return replace(trial, refused=("simulator", str(fault))), None
     found["integer"] *= counts.overhead(function, loop)         # type: ignore[assignment]
-    return replace(trial, counts=dict(found), double=counts.multiplies_doubles(function)), code
+    return replace(trial, counts=dict(found), double=counts.multiplies_doubles(function), nest=nest), code
 
 
 def _compiled(task: Task, text: str, configuration: Mapping[str, Any], function: Function) -> tuple[Trial, Any, str]:
