@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import pickle
 
 import numpy as np
 import pytest
 
 import tilewright as tw
 from tilewright.blocks import Program
-from tilewright.explanation import canvas, picture
+from tilewright.explanation import canvas, picture, timed
 from tilewright.ir import Kernel, f32, i32, i64, ptr
 from tilewright.kernels.elementwise import each
 from tilewright.plans.measured import store
+from tilewright.tuner import child
+from tilewright.tuner.search import Run
 
 
 @pytest.fixture(autouse=True)
@@ -116,6 +120,33 @@ def test_one_with_parameters_is_compared_with_its_other_configurations():
     assert "less" in str(found)
 
 
+def test_a_kernel_is_timed_where_the_chip_is(monkeypatch):
+    """In the process that measures configurations, which is this one here."""
+    def measured(job, listen):
+        run, events = Run(), []
+        given = pickle.loads(pickle.dumps(dataclasses.replace(job, time_limit=0.05)))     # as a process gets it
+        child.run(given, lambda event, **more: events.append({"event": event, **more}))
+        for event in events:
+            run.heard(event)
+        return run
+
+    def emit(threads=None):
+        k = Kernel("doubled", threads=threads, n=i64, x=ptr(f32), y=ptr(f32))
+        n, x, y = k.args
+        with each(k, n) as i:
+            y[i] = 2.0 * x[i]
+        return k.function
+    monkeypatch.setattr(timed, "measured", measured)
+    x, y = np.ones(256, np.float32), np.zeros(256, np.float32)
+    found = tw.explain(tw.kernel(emit), 256, x, y, measure=True)
+    assert found.time.measured.median > 0
+    assert not y.any()                                          # a copy is written
+    assert "measured" in str(found)
+    assert found.record()["time"]["measured"]["median"] == found.time.measured.median
+    with pytest.raises(RuntimeError, match="sm_75 code cannot run on this machine"):
+        tw.explain(tw.kernel(emit), 256, x, y, target="sm_75", measure=True)
+
+
 def test_what_is_refused():
     x, y = np.ones(64, np.float32), np.zeros(64, np.float32)
     function = emit_columns()
@@ -123,7 +154,7 @@ def test_what_is_refused():
         tw.explain(function, x, y, 64)
     with pytest.raises(ValueError, match="columns is recorded for a GPU, and target is x86-avx2"):
         tw.explain(function, x, y, 64, target="x86-avx2")
-    for option in ({"plan": "x"}, {"threads": 2}, {"measure": True}, {"simulate": True}, {"algorithm": "fastest"}):
+    for option in ({"plan": "x"}, {"threads": 2}, {"simulate": True}, {"algorithm": "fastest"}):
         with pytest.raises(TypeError, match=f"{next(iter(option))} says nothing about columns: it is for problems"):
             tw.explain(function, x, y, 64, target="sm_80", **option)
     with pytest.raises(TypeError, match="grid says nothing about gemm_f32_nn_4x4x4: it is for kernels"):

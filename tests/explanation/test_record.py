@@ -152,4 +152,4 @@ def test_files_on_the_command_line(tmp_path):
     assert json.loads(json_.read_text()) == json.loads(json.dumps(found.record()))
     assert cli(8, 8, 8, "--svg", tmp_path / "no" / "x.svg").exit_code == 2
     assert "give M, N and K" in cli(8).output
-    assert "--step is counted in the simulator" in cli("--step", "shared", "-t", "sm_86", "--measure").output
+    assert "--step is counted in the simulator" in cli("--step", "shared", "-t", "sm_86", "--simulate").output

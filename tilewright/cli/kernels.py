@@ -193,12 +193,12 @@ def explain(
     chip = common.target(target)
     if step is not None:
         from tilewright.ladder import tunable
-        if plan is not None or measure or simulate or threads is not None:
-            raise BadInput("--step is counted in the simulator: --plan, --measure, --simulate and --threads are for "
-                           "problems")
+        if plan is not None or simulate or threads is not None:
+            raise BadInput("--step is counted in the simulator: --plan, --simulate and --threads are for problems")
         size = tunable.size(chip)
         given = [size if x is None else x for x in (m, n, k)]
-        found = tw.explain(tunable.step(step, chip), *tunable.arguments(chip, *given), target=chip)
+        found = tw.explain(tunable.step(step, chip), *tunable.arguments(chip, *given), target=chip,
+                           measure=measure)
     else:
         problem = common.problem(*common.sizes(m, n, k), dtype, layout)
         found = tw.explain(problem, chip, plan, measure=measure, simulate=simulate, threads=threads)

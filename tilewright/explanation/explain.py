@@ -29,9 +29,9 @@ def explain(what: Any, *args: Any, target: Any = None, plan: Any = None, measure
     target      a CPU or a GPU, or its name. Of a kernel for a GPU's CTAs it must be given unless its arrays are there
     plan        one to explain, or its text, instead of the one that tilewright.matmul would use
     simulate    of a problem: also simulate a small product by this plan, a few tiles, and count what it moves
-    measure     of a problem: also run it, say how fast it is, and read hardware counters where there are any: on CPUs
-                by Linux's perf_event_open, on NVIDIA's GPUs by ncu if it is installed. RuntimeError where this machine
-                cannot run the target
+    measure     also run it, and say how fast it is; of a problem also read hardware counters where there are any: on
+                CPUs by Linux's perf_event_open, on NVIDIA's GPUs by ncu if it is installed. RuntimeError where this
+                machine cannot run the target
     threads     of a CPU, how many the plan may use; by default as many as matmul would
     algorithm   that of tilewright.matmul, in place of a plan
     grid        of a recorded kernel for a GPU: as in tilewright.simulate
@@ -52,8 +52,8 @@ def explain(what: Any, *args: Any, target: Any = None, plan: Any = None, measure
     from tilewright.explanation import kernel
     if not kernel.is_one(what):
         asked.problem(what)
-    _only(what, plan=plan, algorithm=algorithm, threads=threads, measure=measure or None, simulate=simulate or None)
-    return kernel.explain(what, args, target, grid)
+    _only(what, plan=plan, algorithm=algorithm, threads=threads, simulate=simulate or None)
+    return kernel.explain(what, args, target, grid, measure)
 
 
 def _only(what: Any, **options: Any) -> None:

@@ -18,11 +18,12 @@ from tilewright.explanation.record import Alternative, Explanation, Level, Part,
 from tilewright.ir import arguments, vectors
 from tilewright.ir.program import Function, Op, written
 from tilewright.plans import amd_model
-from tilewright.plans.bound import SECTOR, Launch
+from tilewright.plans.bound import SECTOR, Launch, from_beyond
 from tilewright.plans.common import Cost
 from tilewright.plans.measured import kernels as store
 from tilewright.plans.nvidia_rates import SHARED_CLOCK, WIDE_L2
 from tilewright.runtime.emitted import Emitted
+from tilewright.runtime.gpu.engine import first_device
 from tilewright.runtime.parametric import Parametric, device_of, spelled
 from tilewright.simulator import counts, occupancy
 from tilewright.simulator.machine import Machine
@@ -43,17 +44,21 @@ class Ran:
     counts: Mapping[str, float]
     memory: int
     note: str                   # how they were found
+    nest: Sequence[counts.Round] = ()       # of a CPU's loops over tiles
 
 
 def is_one(what: Any) -> bool:
     return isinstance(what, (Function, Emitted, Parametric))
 
 
-def explain(what: Any, args: Sequence[Any], target: Any, grid: Any) -> Explanation:
+def explain(what: Any, args: Sequence[Any], target: Any, grid: Any, measure: bool = False) -> Explanation:
     """As tilewright.explain says, for a kernel."""
     if isinstance(what, Parametric):
-        return _parametric(what, args, device_of(args) if target is None else coerce(target), grid)
+        chip = device_of(args) if target is None else coerce(target)
+        _check_here(chip, measure)
+        return _parametric(what, args, chip, grid, measure)
     chip = _chip(what, args, target)
+    _check_here(chip, measure)
     function = what.function(chip) if isinstance(what, Emitted) else arguments.recorded(what)
     if (function.threads is None) != isinstance(chip, CpuTarget):
         wanted = "a CPU" if function.threads is None else "a GPU"
@@ -69,8 +74,24 @@ def explain(what: Any, args: Sequence[Any], target: Any, grid: Any) -> Explanati
     report = machine.run_grid(given, extents if gridded else None)
     memory = sum(report.of(site, verb, "global").distinct for site, verb in dict.fromkeys(
         (site.array, site.verb) for site in report.traffic if site.space == "global"))
-    ran = Ran(counts.of(report), memory, "the whole launch in the simulator")
-    return _explained(function.name, function, chip, trials.extents(extents) if gridded else (1,), ran)
+    ran, sizes = Ran(counts.of(report), memory, "the whole launch in the simulator"), (1,)
+    if gridded:
+        sizes = trials.extents(extents)
+    found = _explained(function.name, function, chip, sizes, ran)
+    return _timed(found, function, {name: x for (name, _), x in zip(function.params, args)}, sizes) if measure else found
+
+
+def _check_here(chip: Any, measure: bool) -> None:
+    """RuntimeError before anything is counted, if what is to be measured cannot run on this machine."""
+    if measure and isinstance(chip, CpuTarget):
+        chip.require_runnable()
+    elif measure:
+        first_device(chip)
+
+
+def _timed(found: Explanation, function: Function, named: Mapping[str, Any], grid: tuple[int, ...]) -> Explanation:
+    from tilewright.explanation.timed import timed
+    return timed(found, function, named, grid)
 
 
 def _chip(what: Any, args: Sequence[Any], target: Any) -> Any:
@@ -94,7 +115,7 @@ def _own(name: str, x: Any, wrote: bool) -> Any:
 
 # ---- one with parameters
 
-def _parametric(kernel: Parametric, args: Sequence[Any], chip: Any, grid: Any) -> Explanation:
+def _parametric(kernel: Parametric, args: Sequence[Any], chip: Any, grid: Any, measure: bool) -> Explanation:
     if grid is not None:
         raise TypeError(f"{kernel.name} says its grid itself: grid must be left out")
     named = kernel._names(chip, args)
@@ -117,14 +138,15 @@ def _parametric(kernel: Parametric, args: Sequence[Any], chip: Any, grid: Any) -
     function = kernel.function(chip, **configuration)
     sizes = kernel.sizes(configuration, named, chip)
     how = "small launches in the simulator, of one and two tiles" if sizes else "the whole launch in the simulator"
-    ran = Ran(own.counts, trials.launch_bytes(function, named), how)
+    ran = Ran(own.counts, trials.launch_bytes(function, named), how, own.nest)
     measured = store.best(kernel.name, kernel.source(chip), chip, kernel.problem_class(named, chip))
     origin = ("measured to be the fastest (tilewright.tune)" if measured == chosen else
               "the emitter's defaults" if configuration == kernel.defaults else
               "measured for sizes nearby (tilewright.tune)")
-    return _explained(kernel.name, function, chip, own.grid, ran, ours, plan=chosen, origin=origin,
-                      tiles=_of_sizes(named, sizes), alternatives=others, considered=len(costs),
-                      refused=dict(refused.most_common(SHOWN)))
+    found = _explained(kernel.name, function, chip, own.grid, ran, ours, plan=chosen, origin=origin,
+                       tiles=_of_sizes(named, sizes), alternatives=others, considered=len(costs),
+                       refused=dict(refused.most_common(SHOWN)))
+    return _timed(found, function, named, own.grid) if measure else found
 
 
 def _of_sizes(named: Mapping[str, Any], sizes: Mapping[str, int]) -> tuple[Tile, ...]:
@@ -188,8 +210,16 @@ def _of_grid(function: Function, grid: tuple[int, ...]) -> tuple[Tile, ...]:
 def _levels(ran: Ran, chip: Any, rates: Mapping[str, float]) -> Iterator[Level]:
     n = ran.counts
     if isinstance(chip, CpuTarget):
-        yield Level("L1", simulated=round(n.get("bytes", 0)), rate=rates.get("L1"),
-                    notes={"simulated": "what it loads and stores; caches are not simulated"})
+        asked = n.get("bytes", 0)
+        yield Level("L1", simulated=round(asked), rate=rates.get("L1"), notes={"simulated": "what it loads and stores"})
+        if ran.nest:
+            for name, before, size in (("L2", "L1", chip.l1d), ("L3", "L2", chip.l2), ("memory", "L3", chip.l3)):
+                if size:
+                    beyond = round(from_beyond(ran.nest, size, asked))
+                    yield Level(name, predicted=beyond, rate=rates.get(name), notes={
+                        "predicted": f"what rounds of the loops over tiles touch and {before} does not keep; as the "
+                                     "call is repeated"})
+            return
     else:
         if n.get("bytes shared"):
             banks = chip.lds_banks if isinstance(chip, AmdTarget) else BANKS
@@ -239,7 +269,7 @@ def _ceilings(function: Function, chip: Any, double: bool) -> tuple[dict[str, fl
         known = probes.basis(chip).ceilings
         if known is None:
             return {}, None, ""
-        rates = {level: rate for level in ("L1", "memory") if (rate := known.peak_bandwidth(level))}
+        rates = {level: rate for level in ("L1", "L2", "L3", "memory") if (rate := known.peak_bandwidth(level))}
         return rates, known.peak_flops(dtype, 1, chip.name), "what one thread reached with nothing but multiply-adds"
     units, matrix = (chip.cus if isinstance(chip, AmdTarget) else chip.sms), _matrix_rate(function, chip)
     each = units * chip.clock

@@ -113,9 +113,9 @@ def from_beyond(nest: Sequence[Any], cache: int, asked: float) -> float:
 def _on_cpu(launch: Launch, target: CpuTarget, ceilings: Ceilings) -> Cost:
     """One core: two loads and a store go with two multiply-adds of vectors; spills are more of both."""
     n, rate = launch.counts, ceilings.vectors
-    arithmetic = sum(n.get(kind, 0) for kind in ARITHMETIC)
+    sums = n.get("fma", 0) * max(CHAIN / max(launch.chains, 1), 1.0)        # which wait for the one before
     spilled = launch.spilled * n.get("fma", 0)
-    parts = {"multiply-adds": arithmetic * max(CHAIN / max(launch.chains, 1), 1.0) / rate,
+    parts = {"multiply-adds": (sums + n.get("float", 0)) / rate,
              "loads": (n.get("load", 0) + n.get("load local", 0) + spilled / 2) / rate,
              "stores": 2 * (n.get("store", 0) + n.get("store local", 0) + spilled / 2) / rate,
              "memory": launch.bytes / ceilings.memory}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -197,7 +197,7 @@ def _timed(task: Task, result: Tuned, finalists: list[str], in_use: str, codes: 
         raise ValueError(f"{kernel.name} returns {function.result}, and tune compares arrays that a kernel writes")
     flops = int(result.contenders[0].trial.counts.get("flops", 0))
     job = KernelJob(kernel.name, chip, tuple(finalists), time_limit, in_use,
-                    {text: codes[text] for text in functions if text in codes}, grids, _given(task, function),
+                    {text: codes[text] for text in functions if text in codes}, grids, given_to_child(task.named, function),
                     tuple(name for name in written(function) if name in task.named), kernel.tolerance,
                     {text: each.name for text, each in functions.items()}, flops)
     run = measured(job, listen)
@@ -225,11 +225,11 @@ def _timed(task: Task, result: Tuned, finalists: list[str], in_use: str, codes: 
                  result.parse, tuple(run.notes), run.disturbed)
 
 
-def _given(task: Task, function: Function) -> tuple[tuple[str, Any, Any], ...]:
+def given_to_child(named: Mapping[str, Any], function: Function) -> tuple[tuple[str, Any, Any], ...]:
     """Arguments as the child takes them. Arrays of a GPU are copied here."""
     found = []
     for name, value in function.params:
-        x, t = task.named[name], value.type
+        x, t = named[name], value.type
         kind = CTYPES.get("i64" if isinstance(t, Pointer) else str(t))
         if not isinstance(t, Pointer):
             found.append((name, kind, given.number(name, t, x).item()))
