@@ -130,21 +130,15 @@ def test_a_kernel_is_timed_where_the_chip_is(monkeypatch):
             run.heard(event)
         return run
 
-    def emit(threads=None):
-        k = Kernel("doubled", threads=threads, n=i64, x=ptr(f32), y=ptr(f32))
-        n, x, y = k.args
-        with each(k, n) as i:
-            y[i] = 2.0 * x[i]
-        return k.function
     monkeypatch.setattr(timed, "measured", measured)
     x, y = np.ones(256, np.float32), np.zeros(256, np.float32)
-    found = tw.explain(tw.kernel(emit), 256, x, y, measure=True)
+    found = tw.explain(tw.kernel(emit_axpy), 256, 2.0, x, y, measure=True)
     assert found.time.measured.median > 0
     assert not y.any()                                          # a copy is written
     assert "measured" in str(found)
     assert found.record()["time"]["measured"]["median"] == found.time.measured.median
     with pytest.raises(RuntimeError, match="sm_75 code cannot run on this machine"):
-        tw.explain(tw.kernel(emit), 256, x, y, target="sm_75", measure=True)
+        tw.explain(tw.kernel(emit_axpy), 256, 1.0, x, y, target="sm_75", measure=True)
 
 
 def test_what_is_refused():

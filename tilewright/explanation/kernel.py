@@ -26,6 +26,7 @@ from tilewright.runtime.emitted import Emitted
 from tilewright.runtime.gpu.engine import first_device
 from tilewright.runtime.parametric import Parametric, device_of, spelled
 from tilewright.simulator import counts, occupancy
+from tilewright.simulator.counts import Round
 from tilewright.simulator.machine import Machine
 from tilewright.simulator.memory import AddressSpace
 from tilewright.targets import AmdTarget, CpuTarget, coerce
@@ -44,7 +45,7 @@ class Ran:
     counts: Mapping[str, float]
     memory: int
     note: str                   # how they were found
-    nest: Sequence[counts.Round] = ()       # of a CPU's loops over tiles
+    nest: Sequence[Round] = ()              # of a CPU's loops over tiles
 
 
 def is_one(what: Any) -> bool:
@@ -74,11 +75,12 @@ def explain(what: Any, args: Sequence[Any], target: Any, grid: Any, measure: boo
     report = machine.run_grid(given, extents if gridded else None)
     memory = sum(report.of(site, verb, "global").distinct for site, verb in dict.fromkeys(
         (site.array, site.verb) for site in report.traffic if site.space == "global"))
-    ran, sizes = Ran(counts.of(report), memory, "the whole launch in the simulator"), (1,)
-    if gridded:
-        sizes = trials.extents(extents)
+    ran = Ran(counts.of(report), memory, "the whole launch in the simulator")
+    sizes = trials.extents(extents) if gridded else (1,)
     found = _explained(function.name, function, chip, sizes, ran)
-    return _timed(found, function, {name: x for (name, _), x in zip(function.params, args)}, sizes) if measure else found
+    if not measure:
+        return found
+    return _timed(found, function, {name: x for (name, _), x in zip(function.params, args)}, sizes)
 
 
 def _check_here(chip: Any, measure: bool) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -104,7 +105,7 @@ def from_beyond(nest: Sequence[Any], cache: int, asked: float) -> float:
     room = ROOM * cache
     if nest[0].one <= room:
         return 0.0
-    for outer, inner in zip(nest, nest[1:]):
+    for outer, inner in pairwise(nest):
         if inner.two <= room:
             return min(float(outer.rounds * outer.one), asked)
     return asked

@@ -261,8 +261,9 @@ class Parametric:
             if len(self._chosen) >= MOST_CALLS:
                 self._chosen.clear()
             own = self.name, self.source(chip), chip
-            text = key[3] and (kernels.best(*own, self.problem_class(named, chip))
-                               or kernels.nearby(*own, sizes, tiles))
+            text = None
+            if key[3]:
+                text = kernels.best(*own, self.problem_class(named, chip)) or kernels.nearby(*own, sizes, tiles)
             self._chosen[key] = self.parse(text) if text else self.defaults
         chosen = self._chosen[key]
         return self.defaults if chosen != self.defaults and self.wrong(chip, chosen, named) else chosen

@@ -98,8 +98,8 @@ class Round(NamedTuple):
 
 def nest(of: Callable[[Mapping[str, int]], Counts], sizes: Mapping[str, int], tiles: Mapping[str, int],
          ctas: Callable[[Mapping[str, int]], int]) -> tuple[Round, ...]:
-    """What rounds of nested loops over tiles touch, from the same runs as `scaled`: first the whole launch, then a round
-    of the outermost loop, which is over the first size, and so on inwards."""
+    """What rounds of nested loops over tiles touch, from the same runs as `scaled`: first the whole launch, then a
+    round of the outermost loop, which is over the first size, and so on inwards."""
     found, names = [], list(sizes)
     for depth in range(len(names) + 1):
         outer = names[:depth]

@@ -197,7 +197,8 @@ def _timed(task: Task, result: Tuned, finalists: list[str], in_use: str, codes: 
         raise ValueError(f"{kernel.name} returns {function.result}, and tune compares arrays that a kernel writes")
     flops = int(result.contenders[0].trial.counts.get("flops", 0))
     job = KernelJob(kernel.name, chip, tuple(finalists), time_limit, in_use,
-                    {text: codes[text] for text in functions if text in codes}, grids, given_to_child(task.named, function),
+                    {text: codes[text] for text in functions if text in codes}, grids,
+                    given_to_child(task.named, function),
                     tuple(name for name in written(function) if name in task.named), kernel.tolerance,
                     {text: each.name for text, each in functions.items()}, flops)
     run = measured(job, listen)

@@ -19,6 +19,7 @@ from tilewright.ir.program import written
 from tilewright.ir.types import Pointer
 from tilewright.runtime.parametric import Refused
 from tilewright.simulator import Fault, counts
+from tilewright.simulator.counts import Round
 from tilewright.simulator.machine import Machine
 from tilewright.simulator.memory import AddressSpace
 from tilewright.targets import CpuTarget
@@ -47,7 +48,7 @@ class Trial:
     chains: int = 0                                     # of a CPU's hot loop, and its spills for each multiply-add
     spilled: float = 0.0
     double: bool = False
-    nest: tuple[counts.Round, ...] = ()                 # of a CPU's loops over tiles
+    nest: tuple[Round, ...] = ()                        # of a CPU's loops over tiles
 
     @property
     def ctas(self) -> int:

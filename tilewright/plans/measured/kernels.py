@@ -15,8 +15,7 @@ from typing import Any
 from tilewright.plans.measured import choice, store
 from tilewright.plans.measured.row import Line
 
-
-FAR = 1.5               # binary orders of magnitude, from a call's sizes to those of a measured class: the neighbouring ones
+FAR = 1.5               # binary orders of magnitude from a call's sizes to those of a class: the neighbouring ones
 
 
 @dataclass(frozen=True)
