@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,6 +12,8 @@ from hypothesis import strategies as st
 import tilewright as tw
 from tests.helpers.arrays import small_integers, storages
 from tests.helpers.fenced import fenced
+from tilewright.compiler import llvm
+from tilewright.kernels.cpu.batches import emit_batches
 from tilewright.plans.cpu import CpuPlan
 from tilewright.runtime.cpu import engine, recipe
 from tilewright.runtime.cpu.host import host
@@ -88,10 +92,8 @@ def test_each_product_has_the_bits_of_gemm(batch, text, pool, monkeypatch):
 def test_many_small_products_are_one_call_of_emitted_code(monkeypatch):
     calls = []
     engine.forget()  # calls that are repeated
-    run = Recipe._run_parts
-    monkeypatch.setattr(
-        Recipe, "_run_parts", lambda self, job, parts, wake: (calls.append(parts), run(self, job, parts, wake))
-    )
+    run = Recipe._run_work
+    monkeypatch.setattr(Recipe, "_run_work", lambda self, work: (calls.append(work.parts), run(self, work)))
     a, b = (small_integers(seed, (1000, 16, 16), np.float32) for seed in (0, 1))
     for threads, parts in (1, 1), (2, 2 * SHARES):
         for x, y in (a, b), (a.swapaxes(1, 2), b), (a[0], b), (a[::-3], b[:334]):
@@ -101,6 +103,39 @@ def test_many_small_products_are_one_call_of_emitted_code(monkeypatch):
     calls.clear()
     tw.matmul(a[:4], b[:4], threads=2)  # too little work for a second thread
     assert calls == [1]
+
+
+@pytest.mark.parametrize(("dtype", "m", "n", "k"), [
+    ("f4", 5, 7, 3), ("f4", 32, 19, 16), ("f8", 9, 12, 31), ("c8", 4, 4, 4), ("c8", 17, 9, 13), ("c16", 3, 21, 2)])
+def test_code_for_one_small_size_gives_the_bits_of_each_product(dtype, m, n, k, monkeypatch):
+    """A by rows and by columns, on one thread and several, again as a repeated call, and nothing outside is touched."""
+    rng, batch = np.random.default_rng(m), recipe.SEVERAL
+    a, b = (rng.standard_normal((batch, *shape)).astype(dtype) for shape in ((m, k), (k, n)))
+    if dtype[0] == "c":
+        a, b = a * (1 + 2j), b * (3 - 1j)
+    own, run = [], Recipe._run_work
+    monkeypatch.setattr(Recipe, "_run_work", lambda self, work: (own.append(bool(work.layout)), run(self, work)))
+    engine.forget()  # calls that are repeated
+    wide = a.astype("c16") @ b.astype("c16")
+    for x in fenced(a), fenced(a.swapaxes(1, 2)).swapaxes(1, 2):
+        out = fenced(np.full((batch, m, n), np.nan, a.dtype))
+        wanted = np.stack([tw.matmul(x[i], b[i]) for i in range(batch)])
+        np.testing.assert_allclose(wanted, wide, rtol=1e-4, atol=1e-4)
+        for threads in 1, 2, 2:
+            out[...] = np.nan
+            tw.matmul(x, fenced(b), out, threads=threads)
+            assert out.tobytes() == wanted.tobytes()
+            assert tw.matmul(x, b, threads=threads).tobytes() == wanted.tobytes()
+        assert own[-1]
+
+
+@pytest.mark.parametrize(("dtype", "n", "complex"), [("f32", 12, True), ("f64", 32, False), ("f64", 24, True)])
+def test_code_for_one_small_size_spills_nothing(dtype, n, complex):
+    for name in "x86-avx512", "x86-avx2":
+        chip = tw.target(name)
+        text = llvm.assembly([emit_batches(chip, dtype, n, n, n, True, complex)], chip)
+        assert "vfmadd" in text
+        assert not re.findall(r"\(%rsp\).*%[xyz]mm|[xyz]mm.*\(%rsp\)", text)
 
 
 @pytest.mark.parametrize(("batch", "whole"), [(1, False), (2, True), (3, False), (20, True), (21, True)])

@@ -154,7 +154,7 @@ PYTHONS: dict[str, tuple[tuple, dict[str, Any]]] = {
     "a subclass": ((A.view(Subclass), B), {}),
     "a list": ((A.tolist(), B), {}),
     "vectors": ((A[0], B), {}),
-    "complex": ((A.astype("c8"), B.astype("c8")), {}),
+    "real by complex": ((A, B.astype("c8")), {}),
     "converted": ((A, B.astype("f8")), {}),
     "rounded": ((A, B), {"out_dtype": "f64"}),
     "nothing": ((A[:, :0], B[:0]), {}),

@@ -82,13 +82,15 @@ class Repeats:
         self._slots[slot] = whole.buffer_info()[0]
 
     def _record(self, run: Run, work: Work, args: tuple[Any, ...], result: Any) -> list[int]:
-        recipe, at = run.recipe, run.recipe.at
+        recipe = run.recipe
+        at = {name: place for place, name in enumerate(work.layout)} or recipe.at
+        spaced = recipe.space > 0 and not work.layout
         at_a, at_b = (at["b"], at["a"]) if run.swapped else (at["a"], at["b"])
         multiplications = result.size * args[0].shape[-1]
         special = at["special"] if recipe.shape.tiles else len(work.job)
         sizes = [x.itemsize for x in (*args[:2], result)]
         return [work.function, work.parts, work.threads, work.wake, int(work.team),
-                int(multiplications >= self._release_above), int(recipe.space > 0), self._space.barriers,
+                int(multiplications >= self._release_above), int(spaced), self._space.barriers,
                 recipe.zeroed // 8, len(work.job), at_a, at_b, at["c"], special, *sizes, result.dtype.num, result.ndim,
                 *[*result.shape, 0][:3]]
 
@@ -119,7 +121,8 @@ def _repeatable(args: tuple[Any, ...], out: Any, named: dict[str, Any], result: 
     a, b = (run.b, run.a) if run.swapped else (run.a, run.b)
     for x, ran in zip((*args[:2], result), (a, b, run.c)):
         if (type(x) is not np.ndarray or not 2 <= x.ndim <= 3 or not x.flags.aligned or address(x) != address(ran)
-                or x.itemsize != ran.itemsize or x.dtype.kind == "c" or not _lasting(x.dtype)):
+                or x.itemsize != ran.itemsize or (x.dtype.kind == "c") != (ran.dtype.kind == "c")
+                or not _lasting(x.dtype)):
             return False
     if out is not result and (out is not None or not result.flags.c_contiguous):
         return False

@@ -24,6 +24,8 @@ WAKE_FLOPS = 2 * WAKE_ABOVE     # worth waking all of them for: tens of microsec
 WAKE_ONE_FLOPS = 2 * WAKE_ONE
 SHARES = 4                      # of a batch for each thread to claim: a delayed thread does fewer
 IDLE = 0.1                      # of the threads' time, up to which a batch is dealt out in whole products
+SMALL, SEVERAL = 32, 64         # rows, columns and steps of k of products that have code of their own in batches of
+                                # so many
 SHARED = 1 << 15        # elements of C that are scaled by one thread
 NOTHING = jobs.Beside()
 Prepares = tuple[jobs.Prepare | None, jobs.Prepare | None]
@@ -77,6 +79,7 @@ class Work(NamedTuple):
     threads: int
     wake: int = 0
     team: bool = False
+    layout: tuple[str, ...] = ()        # of the job, if it is not that of the plan's algorithm, and needs no panels
 
 
 class Recipe:
@@ -295,11 +298,17 @@ class Recipe:
         shape = self.shape
         flops = 2*batch*shape.m*shape.n*shape.k
         at_once, algorithm = self.at_once(alpha, beta), self.plan.algorithm
-        if at_once and algorithm == "in_place":
+        if alpha == 1.0 and beta == 0.0 and beside is NOTHING and (small := self._of_small(batch, steps)):
+            for name, address in zip("abc", (a, b, c)):
+                small.job[jobs.IN_PLACE.index(name)] = address
+            if small.parts > 1:
+                self.host.reserve(shape.threads)
+            self._run_work(small)
+        elif at_once and algorithm == "in_place":
             work = self._of_batch(batch, steps, self.job(a, b, c, alpha, beta, beside))
             if work.parts > 1:
                 self.host.reserve(shape.threads)
-            self._run_parts(work.job, work.parts, work.wake)
+            self._run_work(work)
         elif at_once and algorithm == "packed" and (team := self._whole_products(batch, flops)):
             self._batch_packed(batch, steps, self.job(a, b, c, alpha, beta, beside), team)
         else:
@@ -322,11 +331,36 @@ class Recipe:
             parts *= shares
         return Work(self.function, job, parts, min(parts, shape.threads), woken(flops, shape.threads))
 
+    def _of_small(self, batch: int, steps: tuple[int, int, int]) -> Work | None:
+        """The code for products of just this size, with addresses left open, if there is any (kernels/cpu/batches.py):
+        for many small ones without gaps, which this plan adds up in the same order."""
+        shape, st, two = self.shape, self.strides, 2 if self.shape.complex else 1
+        m, n, k = shape.m, shape.n // two, shape.k // two
+        by_rows, by_columns = (st.rsa, st.csa) == (k*two, two), (st.rsa, st.csa) == (two, m*two)
+        if not (batch >= SEVERAL and max(m, n, k) <= SMALL and shape.dtype in ("f32", "f64")
+                and (shape.complex or not shape.converts) and not (self.conj or self.finish or shape.semiring)
+                and not (self.prepacked or any(self.tables) or shape.prologues or shape.out)
+                and self.passes == 1 and self.plan.algorithm != "dots" and (by_rows or by_columns)
+                and (st.rsb, st.csb) == (n*two, two) and (st.rsc, st.csc) == (n*two, 1)):
+            return None
+        function = self.host.address("batches:emit_batches", self.target, shape.dtype, m, n, k, by_rows,
+                                     *((True,) * shape.complex))
+        fields = {"batch": batch, "batch_parts": 1, **{x: step // shape.itemsize for x, step in zip(_STEPS, steps)}}
+        flops = 2*batch*shape.m*shape.n*shape.k
+        if shape.threads > 1 and flops >= FORK_FLOPS:
+            fields["batch_parts"] = min(batch, shape.threads * SHARES)
+        parts = fields["batch_parts"]
+        job = array("q", [fields.get(name, 0) for name in jobs.IN_PLACE])
+        return Work(function, job, parts, min(parts, shape.threads), woken(flops, shape.threads),
+                    layout=jobs.IN_PLACE)
+
     def repeatable(self, batch: int, steps: tuple[int, int, int], space: Any) -> Work | None:
         """What `run`, or `run_batch` of so many, has done for alpha = 1 and beta = 0, with addresses left open and
         panels in `space`; None if that was more than one piece of work, or there is too little space."""
         if not self.at_once(1.0, 0.0) or self.space > space.size:
             return None
+        if batch and (small := self._of_small(batch, steps)):
+            return small
         job = self.job(0, 0, 0, 1.0, 0.0)
         if batch:
             return self._of_batch(batch, steps, job) if self.plan.algorithm == "in_place" else None
@@ -386,11 +420,14 @@ class Recipe:
         return job
 
     def _run_parts(self, job: array, parts: int, wake: int) -> None:
-        address = self.host.job(job)
-        if parts == 1:
-            self._call(address, 0)
+        self._run_work(Work(self.function, job, parts, min(parts, self.shape.threads), wake))
+
+    def _run_work(self, work: Work) -> None:
+        address = self.host.job(work.job)
+        if work.parts == 1:
+            (self._call if work.function == self.function else self.host.callable(work.function))(address, 0)
         else:
-            self.host.run_parts(self.function, address, parts, min(parts, self.shape.threads), wake)
+            self.host.run_parts(work.function, address, work.parts, work.threads, work.wake)
 
     def _run_packed(self, job: array) -> None:
         space = self.host.take(self.space)
