@@ -11,7 +11,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 def test_all_are_tested_and_listed():
     names = {path.name for path in EXAMPLES.glob("*.py")}
     assert names == {"integers.py", "quantized_layer.py", "own_kernel.py", "own_arithmetic.py", "nearest_neighbours.py",
-                     "shortest_paths.py"}
+                     "shortest_paths.py", "transformer_block.py"}
     assert all(f"({name})" in (EXAMPLES / "README.md").read_text() for name in names)
 
 
@@ -23,6 +23,14 @@ def test_integers(capsys):
 def test_quantized_layer():
     errors = runpy.run_path(str(EXAMPLES / "quantized_layer.py"))["main"]()
     assert errors["f32"] < 1e-6 < errors["i8"] < 0.01 < errors["mxfp4"] < 0.2
+
+
+def test_transformer_block():
+    """Errors of formats beside float64; of f32 no more than NumPy's and an order of sums."""
+    errors = runpy.run_path(str(EXAMPLES / "transformer_block.py"))["main"](128, 352, 4, 20, 1)
+    assert errors["f32"] < 4 * errors["numpy f32"] < 1e-5
+    assert errors["f32"] < errors["bf16"] < 0.01
+    assert errors["f32"] < errors["int8"] < 0.02 < errors["mxfp4"] < 0.3
 
 
 def test_own_kernel(capsys):
