@@ -1,5 +1,5 @@
 """A transformer block (RMS norms, causal attention, SwiGLU) with every product by tilewright, weights in f32, bf16,
-int8 (a scale for 64 numbers along k) and mxfp4: bytes of weights, error beside float64, time of a prompt and of a token.
+int8 (a scale for 64 numbers along k) and mxfp4: bytes of weights, error beside float64, times of a prompt and a token.
 
 Residuals, the scale of attention and SwiGLU are epilogues of the products before them; norms and softmax are NumPy's.
 `python examples/transformer_block.py` compares times with the same block by NumPy's products and, if it is installed,
@@ -125,7 +125,8 @@ def seconds(call: Callable[[], Any], rounds: int) -> float:
     return float(np.median(found))
 
 
-def main(width: int = 1024, hidden: int = 2816, heads: int = 16, tokens: int = 128, rounds: int = 9) -> dict[str, float]:
+def main(width: int = 1024, hidden: int = 2816, heads: int = 16, tokens: int = 128, rounds: int = 9
+         ) -> dict[str, float]:
     """Relative errors of the last token's results, by kinds of weights."""
     w = weights(width, hidden)
     x = np.random.default_rng(1).standard_normal((tokens + 1, width), np.float32)
