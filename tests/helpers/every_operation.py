@@ -160,6 +160,8 @@ def others(k: Kernel, p: Any, n: Any) -> dict[str, Callable[[], Any]]:
         found[f"round_tf32{even}"] = lambda even=even: k.store(p.as_(i32), k.round_tf32(p[0], even))
     for type in (f16, bf16):
         found[f"round_pair_{type}"] = lambda type=type: k.store(p.as_(i32), k.round_pair(k.pack(p[0], p[1]), type))
+    for half in range(2):
+        found[f"fp8_pair{half}"] = lambda half=half: k.store(p.as_(i32), k.fp8_pair(n, "e4m3fn", half))
     shared, columns = SharedMatrix(), SharedMatrix(64, "mn", 2048, 512)
     for atom in (Wgmma(16), Wgmma(8, "f16", "f16", "f16", columns, columns), Wgmma(24, "i8", "u8", "i32", None),
                  Wgmma(8, "tf32", "tf32", b_layout=shared, negate_b=True), Wgmma(8, "e4m3fn", "e5m2", "f16", None)):

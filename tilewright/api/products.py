@@ -198,12 +198,13 @@ def matmul(
         if repeated is not None:
             return repeated
     if (
-        library is not None and epilogue is not None and c is scale_a is scale_b is threads is None
-        and prologue_a is prologue_b is None
+        library is not None and not (epilogue is prologue_a is prologue_b is None)
+        and c is scale_a is scale_b is threads is None
         and (type(beta) is int or type(beta) is float) and not beta and deterministic is batch_invariant is False
     ):
         asked, repeated = library.platform.engine.repeated_fused(
-            library, a, b, out, alpha, epilogue, operands, (out_dtype, trans_a, trans_b, algorithm, plan))
+            library, a, b, out, alpha, (epilogue, prologue_a, prologue_b), operands,
+            (out_dtype, trans_a, trans_b, algorithm, plan))
         if repeated is not None:
             return repeated
     return _product(library, Call.checked(

@@ -18,6 +18,7 @@ from tilewright.formats import FORMATS
 from tilewright.plans import asked, gpu, gpu_lowering, gpu_shape, semirings
 from tilewright.plans.measured import choice
 from tilewright.rules import arguments
+from tilewright.targets.nvidia import GpuTarget
 
 if TYPE_CHECKING:
     from tilewright.ir.program import Function
@@ -218,7 +219,7 @@ class GpuKernel(CompiledGemm, GpuCode):
 
     def __init__(self, problem: Gemm, target: Any, plan: Any) -> None:
         super().__init__(problem, target, plan)
-        self.lowered = gpu_lowering.lower(problem, target)
+        self.lowered = gpu_lowering.lower(problem, target, passes=False)
 
     @cached_property
     def inner(self) -> GpuKernel:
@@ -350,10 +351,10 @@ def planned(plan: Any, problem: Gemm, target: Any, algorithm: str | None = None)
     """The plan for a problem on a GPU: the text of one, or a plan, or by default the one that matmul runs. ValueError
     with every reason for one that cannot run it, not even if rows of operands are padded. An empty product, for which
     nothing runs, has any plan."""
-    if problem.prologues:
-        raise ValueError(f"compiled kernels for GPUs have no prologue, and {problem} has one: tilewright.matmul "
+    if problem.prologues and not isinstance(target, GpuTarget):
+        raise ValueError(f"compiled kernels for AMD's GPUs have no prologue, and {problem} has one: tilewright.matmul "
                          "evaluates it in a pass before the product")
-    shape = gpu_lowering.multiplied_shape(problem, target, algorithm)
+    shape = gpu_lowering.multiplied_shape(problem, target, algorithm, passes=False)
     found = choice.chosen(shape, target)[0] if plan is None else asked.plan(plan, target)
     if reasons := [] if 0 in (shape.m, shape.n, shape.k) else found.violations(shape.padded, target):
         raise ValueError(f"plan {found} cannot run {problem} on {target.name}: " + " ".join(reasons))

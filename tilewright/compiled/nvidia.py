@@ -126,6 +126,9 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
         p, s = self.plan, self.shape
         more: dict[str, Any] = {"BATCH": True} if s.batch != 1 else {}
         more |= epilogues.options(s)
+        if p.algorithm != "gemv":
+            more |= {f"PROLOGUE_{role.upper()}": s.prologue_of(role) for role in s.prologues}
+            more |= {"ARCH": self.target.name} if s.prologues else {}
         more |= {"SCALED": True} if s.scales == "rows" else {}
         more |= {"BLOCKS": SCALE_BLOCKS[s.scales]} if s.scales in SCALE_BLOCKS else {}
         when = self.when or "split" * (len(self._products) > 1)
@@ -139,6 +142,7 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
         if p.algorithm == "gemv":
             count, width = gemv_rules.tile(p, s)
             more |= {"B": s.b} if s.b != s.a else {}
+            more |= {"PROLOGUE": s.prologue_of(s.prologues), "ARCH": self.target.name} if s.prologues else {}
             return {"DTYPE": s.a, "LAYOUT": s.layout, "COLUMN": gemv_rules.few_columns(s), "VECTOR": p.vector,
                     "COUNT": count, "EXTENT": width, "SPLIT_K": p.split_k, "WARPS": p.cta_k, "UNROLL": gemv_rules.LOADS,
                     "BESIDE": p.vector_b, **more}

@@ -98,8 +98,10 @@ def _converted(p: Gemm, s: GpuShape, plan: Any) -> Iterator[str]:
     """What tilewright.matmul converts, since no kernel takes it."""
     taken = dict(zip("ab", p.multiplied))
     for role in p.prologues:
-        yield (f"prologue of {role.upper()}: a pass before the product reads {getattr(p, role)} and writes "
-               f"{taken[role]}; its time is not counted here")
+        of = getattr(p, role)
+        yield f"prologue of {role.upper()}: " + (
+            f"the kernel reads {of} and multiplies {taken[role]}" if role in s.prologues else
+            f"a pass before the product reads {of} and writes {taken[role]}; its time is not counted here")
     for name, of, kept in (("A", taken["a"], s.a), ("B", taken["b"], s.b)):
         if of != kept and not p.blocks:
             yield f"{name} is converted from {of} to {kept} before"

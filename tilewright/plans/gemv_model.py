@@ -4,7 +4,7 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING
 
-from tilewright.plans import gemv_rules
+from tilewright.plans import gemv_rules, prologues
 from tilewright.plans.common import Cost, Term
 from tilewright.plans.gemv_rules import LANES, LOADS, MATRIX
 from tilewright.plans.gpu_shape import WIDEST
@@ -17,12 +17,16 @@ if TYPE_CHECKING:
 # Of an H200, 2026-11-23 (bench/results/h200_plans.json).
 START, START_MATRIX = 2.5e-6, 3.2e-6    # seconds of a launch: the first loads, the last sums
 READING = 0.96          # of the memory's bandwidth, where lanes side by side read 128 bytes and more
+SCHEDULERS = 4          # of a multiprocessor
 LINE, SHORTEST = 128, 0.6       # and of that the less they read, down to nothing;
 ACROSS = 0.985          # where these are more, but not whole lines,
 UNALIGNED = 0.89        # and where rows are not aligned to the 16 bytes of a load
 UNEVEN = 0.06           # of what multiprocessors have more than they would, were shares equal
 LATENCY = 0.9e-6        # seconds of a load
 L2 = 5.5e12 / 4800e9    # of the memory's bandwidth; half of what comes from there is hidden
+# Of a matrix with a prologue: instructions of a thread for an element beside its own (loads, addresses, common
+# factors), as ptxas leaves them in the loop; of those that a multiprocessor could issue, an estimate.
+AROUND, ROUNDING, ISSUED = 0.6, 0.5, 0.8
 ADDING, ADDED = 0.5e-6, 4e-9    # seconds in which parts of k are added up, and of each CTA
 
 
@@ -34,6 +38,17 @@ def vectors_read(shape: GpuShape, p: NvidiaPlan, tiles: int) -> Term:
     by = f", by {readers} {who}" * (count < MATRIX)
     return Term("B" if few else "A", count*shape.k*shape.bits[few] // 8, tiles * (readers if count < MATRIX else 1),
                 f"for each of {tiles:,} tiles of C{by}")
+
+
+def instructions(shape: GpuShape, p: NvidiaPlan) -> float:
+    """Of a thread for an element of a matrix with a prologue: decoding, multiply-adds and what is around them."""
+    few, (count, width) = gemv_rules.few_columns(shape), gemv_rules.tile(p, shape)
+    run, text = gemv_rules.run(shape, count, p.vector), shape.prologue_of("a" if few else "b")
+    own = prologues.instructions(text, run) + AROUND
+    if count >= MATRIX:                             # an instruction for eight elements of a lane, and a sum's factor
+        return own + ROUNDING + 2/MATRIX * ceil(count / MATRIX)
+    rows = max(width // p.cta_k, 1) if gemv_rules.along_k(shape) else p.vector
+    return own + count*(1 + (shape.bits[few] < 32)/rows)
 
 
 def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
@@ -55,8 +70,11 @@ def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
     memory = read * (1 + uneven) / (rate * target.bandwidth)
     waiting = read / min(ctas, target.sms) / flying * LATENCY
     through_l2 = (read + tiles*vectors*shape.k * of_vectors // 8) / (2*L2*target.bandwidth)
-    parts = (("loads", waiting), ("from L2", through_l2), ("memory", memory))
+    parts = [("loads", waiting), ("from L2", through_l2), ("memory", memory)]
+    if shape.prologues:
+        issued = shape.batch * size * shape.k * instructions(shape, p) / (LANES*SCHEDULERS*target.sms*target.clock)
+        parts.append(("instructions", issued / ISSUED))
     start = START_MATRIX if count >= MATRIX else START
     added = ADDING + ADDED*ctas if p.split_k > 1 else 0.0
     seconds = sum(each**3 for _, each in parts) ** (1/3)
-    return Cost(start + added + seconds, parts, rounds=ctas / (target.sms*together))
+    return Cost(start + added + seconds, tuple(parts), rounds=ctas / (target.sms*together))

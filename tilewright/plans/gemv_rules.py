@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tilewright.plans import gpu_shape
 from tilewright.plans.gpu_shape import WIDEST, GpuShape
 from tilewright.problem import SCALE_BLOCKS
 from tilewright.targets.nvidia import GpuTarget
@@ -36,10 +35,22 @@ def along_k(shape: GpuShape) -> bool:
 
 
 def vector(shape: GpuShape) -> int:
-    """Elements that may be loaded at once: of the matrix, and where k is contiguous in both operands of the other."""
-    if shape.layout == "nt":
-        return min(shape.vector_a, shape.vector_b)
-    return shape.vector_a if few_columns(shape) else shape.vector_b
+    """Elements that may be loaded at once: of the matrix, and where k is contiguous in both operands of the other,
+    unless accesses of its elements are the widest."""
+    matrix, others = (shape.vector_a, shape.vector_b)[::1 if few_columns(shape) else -1]
+    if shape.layout != "nt" or others*shape.bits[few_columns(shape)] == 8*WIDEST:
+        return matrix
+    return min(matrix, others)
+
+
+def stored_bits(shape: GpuShape) -> int:
+    """Of an element of the matrix in memory."""
+    return shape.bits[0 if few_columns(shape) else 1]
+
+
+def run(shape: GpuShape, count: int, vector: int) -> int:
+    """Steps of k whose sums a thread multiplies by factors that they share."""
+    return 4*vector if count >= MATRIX else vector if along_k(shape) else LOADS
 
 
 def beside(shape: GpuShape, count: int) -> int:
@@ -64,8 +75,10 @@ def registers(p: NvidiaPlan, shape: GpuShape) -> int:
     """Of a thread, about."""
     count, width = tile(p, shape)
     if count < MATRIX:
-        return (80 if along_k(shape) else 48) + 16*count
+        return (80 if along_k(shape) else 48) + (16 if not shape.prologues else 32)*count
     rows, columns = max(width // VECTORS, 1), count // VECTORS
+    if shape.prologues:
+        return 170
     return 48 + rows*columns*2 + 4*max(LOADS // rows, 1)*(rows + columns)
 
 
@@ -81,7 +94,7 @@ def shared(p: NvidiaPlan, shape: GpuShape) -> int:
 def of_gemv(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
     """Why a plan of this algorithm cannot run a shape: sentences, none if it can."""
     count, width = tile(p, shape)
-    matrix, whole = count >= MATRIX, 8*WIDEST // gpu_shape.bits_of(shape.a)
+    matrix, whole, of_matrix = count >= MATRIX, 8*WIDEST // stored_bits(shape), "a" if few_columns(shape) else "b"
     unit, across = ROWS if matrix else p.cta_k if along_k(shape) else p.vector, not matrix and not along_k(shape)
     if across and (width % unit or width // unit > LANES or p.threads % (width // unit)):
         yield (f"gemv has CTAs of {unit} times at most {LANES}, a divisor of {p.threads} threads, elements of each row "
@@ -97,6 +110,10 @@ def of_gemv(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
                f"{p.cta_k}.")
     if shape.a != shape.b and not matrix:
         yield f"gemv multiplies two operands of one format, not {shape.a} by {shape.b}."
+    if shape.prologues not in ("", of_matrix):
+        yield f"gemv evaluates a prologue of the matrix that is read once, {of_matrix.upper()}, alone."
+    if matrix and shape.prologues and shape.sums != "f32":
+        yield f"gemv of {count} vectors evaluates prologues that give floats, not what is added up in {shape.sums}."
     if shape.scales in SCALE_BLOCKS:
         yield f"gemv has no scales of {shape.scales}."
     if p.vector > (most := vector(shape)):

@@ -8,7 +8,7 @@ from importlib import import_module
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from tilewright.plans import common, epilogues, invariant
+from tilewright.plans import common, epilogues, invariant, prologues
 from tilewright.plans.common import Cost, Term
 from tilewright.plans.gpu_shape import GpuShape, bits_of
 from tilewright.plans.gpu_shape import shape as contiguous
@@ -69,6 +69,8 @@ def memory_traffic(shape: GpuShape, parts: int, size: int) -> tuple[Term, ...]:
         Term("C", s.m*s.n*bits_of(s.out) // 8 // epilogues.sums_of_result(s.epilogue), s.batch, "written"))
     if beside := epilogues.bytes_moved(s):
         once = *once, Term("epilogue", beside, 1, "operands and further results, once")
+    if beside := prologues.bytes_moved(s):
+        once = *once, Term("prologues", beside, 1, "what they read beside the operands, once")
     return (*once, Term("parts", size, 2*parts, f"{parts} written, and read by the last")) if parts > 1 else once
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from tilewright import formats
 from tilewright.formats.table import BLOCK_FORMATS, holds
-from tilewright.plans import epilogues
+from tilewright.plans import epilogues, prologues
 from tilewright.plans.common import NoPlan
 from tilewright.plans.gpu import choose, planner
-from tilewright.plans.gpu_shape import SUMS, GpuShape, bits_of, results
+from tilewright.plans.gpu_shape import SUMS, GpuShape, bits_of, results, shape
 from tilewright.plans.lowering import FASTEST
 from tilewright.plans.words import TERMS
 from tilewright.problem import SCALE_BLOCKS, Gemm
@@ -104,27 +104,42 @@ def _copied(given: Mapping[str, str], semiring: str) -> bool:
                for name, format in given.items())
 
 
-def lower(problem: Gemm, target: Any) -> Gemm:
+def lower(problem: Gemm, target: Any, passes: bool = True) -> Gemm:
     """What tilewright.matmul multiplies for a problem's contiguous operands: formats that no kernel of the target takes
-    are converted before, and results after. The problem itself if there is no such kernel."""
+    are converted before, and results after. The problem itself if there is no such kernel. Prologues stay with it as
+    far as kernels evaluate them; with `passes`, where that is expected to be faster than passes before the product."""
     p = problem
-    if p.prologues:                 # passes before the product (runtime/gpu/prologues.py)
-        p = Gemm(p.m, p.n, p.k, *p.multiplied, p.out, p.layout, p.batch, epilogue=p.epilogue)
     if p.blocks or not p.castable or not _copied({"a": p.a, "b": p.b, "result": p.out}, p.semiring):
         return p
-    pair = pair_for(p.a, p.b, p.sums, target, p.scales, p.semiring)
+    pair = pair_for(*p.multiplied, p.sums, target, p.scales, p.semiring)
     if pair is None:
         return p
     stored = results(epilogues.kind(p.epilogue, p.sums), p.scales)
     out = p.out if p.out in stored else stored[0]
-    return Gemm(p.m, p.n, p.k, *pair, out, p.layout, p.batch, p.scales, epilogues.lowered(p, out),
-                semiring=p.semiring)
+    texts = {role: text and prologues.into(text, into)
+             for role, text, into in zip("ab", (p.prologue_a, p.prologue_b), pair)}
+    inside = in_kernel(p, pair, out, texts, target, passes) if p.prologues else ""
+    a, b = (getattr(p, role) if role in inside else into for role, into in zip("ab", pair))
+    of_a, of_b = (texts[role] if role in inside else "" for role in "ab")
+    return Gemm(p.m, p.n, p.k, a, b, out, p.layout, p.batch, p.scales, epilogues.lowered(p, out), semiring=p.semiring,
+                prologue_a=of_a, prologue_b=of_b)
 
 
-def multiplied_shape(problem: Gemm, target: Any, algorithm: str | None = None) -> GpuShape:
-    """The shape of what tilewright.matmul multiplies for a problem's contiguous operands. ValueError for an algorithm
-    that splits other operands."""
-    found: GpuShape = planner(target).shape_of(lower(problem, target))
+def in_kernel(p: Gemm, pair: Pair, out: str, texts: Mapping[str, str], target: Any, passes: bool) -> str:
+    """Which prologues of a problem of contiguous operands kernels evaluate: "", "a", "b" or "ab"."""
+    if not isinstance(target, GpuTarget):
+        return ""
+    if not passes:
+        return p.prologues
+    found = shape(*pair, out, p.m, p.n, p.k, p.layout, None, p.batch, epilogue=epilogues.lowered(p, out),
+                  prologue_a=texts["a"], prologue_b=texts["b"])
+    return str(planner(target).inside(found, target))
+
+
+def multiplied_shape(problem: Gemm, target: Any, algorithm: str | None = None, passes: bool = True) -> GpuShape:
+    """The shape of what tilewright.matmul multiplies for a problem's contiguous operands; `passes` as for `lower`.
+    ValueError for an algorithm that splits other operands."""
+    found: GpuShape = planner(target).shape_of(lower(problem, target, passes))
     if algorithm is not None and algorithm in ALGORITHMS:
         wanted, does = operands(algorithm), "splits" if "_x" in algorithm else "multiplies"
         if (found.a, found.b, found.sums) != (wanted, wanted, "f32"):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tilewright import formats
 from tilewright.formats.table import BLOCK_FORMATS
-from tilewright.plans import epilogues, semirings
+from tilewright.plans import epilogues, prologues, semirings
 from tilewright.plans.words import TERMS
 from tilewright.problem import Gemm
 
@@ -56,6 +56,7 @@ class GpuShape(NamedTuple):
     invariant   what must not change an element's bits: see plans/invariant.py
     crossing    which of "ab" have rows (or columns) that are no multiples of 128 bytes apart: a bulk copy brings two
                 lines for each row of a tile
+    prologue_a  what kernels make of elements of A as they read them: see problem.Gemm. prologue_b: of B
     """
     a: str
     b: str
@@ -80,6 +81,8 @@ class GpuShape(NamedTuple):
     epilogue: str = ""
     semiring: str = ""
     invariant: str = ""
+    prologue_a: str = ""
+    prologue_b: str = ""
 
     def __str__(self) -> str:
         """For people: a 4096x4096x4096 product of f16 by f16 into f32, layout nt."""
@@ -87,6 +90,8 @@ class GpuShape(NamedTuple):
                 + (f", with scales of {self.scaled or self.scales}" if self.scaled or self.scales else "")
                 + f", with the epilogue {self.epilogue}"*(self.epilogue != "")
                 + f", in the semiring {self.semiring}"*(self.semiring != "")
+                + f", with the prologue {self.prologue_a} of A"*(self.prologue_a != "")
+                + f", with the prologue {self.prologue_b} of B"*(self.prologue_b != "")
                 + f", by terms {self.terms}"*(self.terms != "")
                 + f", {self.batch} times"*(self.batch != 1))
 
@@ -96,7 +101,8 @@ class GpuShape(NamedTuple):
         order of A and of B; no threads."""
         kind = self.a if self.a == self.b == self.out else f"{self.a}-{self.b}-{self.out}"
         usual = shape(*self[:7], batch=self.batch, scaled=self.scaled, scales=self.scales,
-                      epilogue=self.epilogue, semiring=self.semiring)
+                      epilogue=self.epilogue, semiring=self.semiring, prologue_a=self.prologue_a,
+                      prologue_b=self.prologue_b)
         if self._replace(terms="", invariant="") != usual:                    # in wider or unaligned matrices
             kind += f" vector={'x'.join(map(str, self[7:10]))} near={self.near_a}x{self.near_b}"
             bits, aligned = (*self.bits, bits_of(self.out)), (self.align_a, self.align_b, self.align_c)
@@ -109,6 +115,8 @@ class GpuShape(NamedTuple):
         if self.epilogue and not epilogues.read(self.epilogue).nothing:
             kind += f" epilogue={epilogues.read(self.epilogue).digest}"
         kind += f" semiring={semirings.read(self.semiring).digest}" if self.semiring else ""
+        for role in self.prologues:
+            kind += f" prologue_{role}={prologues.read(self.prologue_of(role)).digest}"
         kind += f" scales={self.scales}"*bool(self.scales) + f" {self.terms}"*(self.terms != "")
         kind += f" batch={self.batch}"*(self.batch != 1)
         a, b = ("rows" if letter == "n" else "columns" for letter in self.layout)
@@ -140,8 +148,25 @@ class GpuShape(NamedTuple):
         return bits_of(self.sums) // 8
 
     @property
+    def prologues(self) -> str:
+        """Which operands have a prologue: "", "a", "b" or "ab"."""
+        return "a"*bool(self.prologue_a) + "b"*bool(self.prologue_b)
+
+    def prologue_of(self, role: str) -> str:
+        """That of operand "a" or "b"."""
+        return self.prologue_a if role == "a" else self.prologue_b
+
+    @property
     def bits(self) -> tuple[int, int]:
-        """Of an element of A and of B, with all its terms."""
+        """Of an element of A and of B in memory, with all its terms."""
+        if self.prologue_a or self.prologue_b:
+            return (bits_of(prologues.stored(self.a, self.prologue_a)),
+                    bits_of(prologues.stored(self.b, self.prologue_b)))
+        return self.tile_bits
+
+    @property
+    def tile_bits(self) -> tuple[int, int]:
+        """The same as they are multiplied, in tiles."""
         count = TERMS[self.terms].count if self.terms and self.a == TERMS[self.terms].format else 1
         return count*bits_of(self.a), count*bits_of(self.b)
 
@@ -158,10 +183,13 @@ def bits_of(format: str) -> int:
 
 
 def shape(a: str, b: str, out: str, m: int, n: int, k: int, layout: str = "nt", at: Sequence[Place] | None = None,
-          batch: int = 1, scaled: str = "", scales: str = "", epilogue: str = "", semiring: str = "") -> GpuShape:
-    """The shape of operands of these formats, which lie `at` these places (A, B and C), or are contiguous and aligned
-    to 16 bytes. The distance of rows does not count of a matrix that has one row; it is 0 then."""
-    bits, each = (bits_of(a), bits_of(b), bits_of(out)), epilogues.sums_of_result(epilogue)
+          batch: int = 1, scaled: str = "", scales: str = "", epilogue: str = "", semiring: str = "",
+          prologue_a: str = "", prologue_b: str = "") -> GpuShape:
+    """The shape of operands that are multiplied in these formats, which lie `at` these places (A, B and C), or are
+    contiguous and aligned to 16 bytes. The distance of rows does not count of a matrix that has one row; it is 0 then.
+    """
+    stored = prologues.stored(a, prologue_a), prologues.stored(b, prologue_b), out
+    bits, each = tuple(map(bits_of, stored)), epilogues.sums_of_result(epilogue)
     inner = k if layout[0] == "n" else m, n if layout[1] == "n" else k, n // each
     outer = m if layout[0] == "n" else k, k if layout[1] == "n" else n, m
     places = at or [(0, x*size // 8 if rows > 1 else 0, x*size*rows // 8 if batch > 1 else 0)
@@ -174,7 +202,7 @@ def shape(a: str, b: str, out: str, m: int, n: int, k: int, layout: str = "nt", 
     crossing = "".join(x for x, rows, (_, apart, *_) in zip("ab", outer, places) if rows > 1 and apart % LINE)
     return GpuShape(a, b, out, m, n, k, layout, vector_a, vector_b, vector_c*each, near_a, near_b,
                     min(batch, MOST_BATCH), scaled, align_a, align_b, align_c, scales, crossing=crossing,
-                    epilogue=epilogue, semiring=semiring)
+                    epilogue=epilogue, semiring=semiring, prologue_a=prologue_a, prologue_b=prologue_b)
 
 
 def vector_of(bits: int, extent: int, address: int, *apart: int) -> int:
@@ -197,8 +225,8 @@ def shape_of(problem: Gemm, at: Sequence[Place] | None = None) -> GpuShape:
     blocks along k, the last filled up with zeros; ValueError unless k is contiguous in both."""
     p = problem
     if p.a not in BLOCK_FORMATS:
-        return shape(p.a, p.b, p.out, p.m, p.n, p.k, p.layout, at, p.batch, scales=p.scales,
-                     epilogue=p.epilogue, semiring=p.semiring)
+        return shape(*p.multiplied, p.out, p.m, p.n, p.k, p.layout, at, p.batch, scales=p.scales,
+                     epilogue=p.epilogue, semiring=p.semiring, prologue_a=p.prologue_a, prologue_b=p.prologue_b)
     if p.layout != "nt":
         raise ValueError(f"{p}: block-scaled operands have k along their rows, which is layout nt, not {p.layout}")
     a, b = (BLOCK_FORMATS[x].element.name for x in (p.a, p.b))

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from math import ceil, lcm
 from typing import TYPE_CHECKING, Any
 
 from tilewright.plans import epilogues, gemv_rules, gpu_shape, passes, semirings
+from tilewright.plans.common import NoPlan
 from tilewright.plans.gemv_rules import LANES
 from tilewright.plans.gemv_rules import WARPS as GEMV_WARPS
 from tilewright.plans.gpu import choose, ranked
 from tilewright.plans.gpu_lowering import FP8
 from tilewright.plans.gpu_shape import WIDEST, GpuShape, Place, bits_of
 from tilewright.plans.invariant import ROWS as ANY_ROWS
-from tilewright.plans.nvidia_model import cost, traffic
+from tilewright.plans.nvidia_model import PASS, PASS_RATE, cost, traffic
 from tilewright.plans.nvidia_plan import NvidiaPlan, rounded
 from tilewright.plans.nvidia_rates import bandwidths, peak
 from tilewright.plans.nvidia_rules import LEAST_ASYNC, multiplied
@@ -26,13 +28,39 @@ from tilewright.targets.nvidia import GpuTarget
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
-__all__ = ["LANES", "NvidiaPlan", "bandwidths", "candidates", "choose", "cost", "multiplied", "peak", "ranked",
-           "shape_of", "traffic"]
+__all__ = ["LANES", "NvidiaPlan", "bandwidths", "candidates", "choose", "cost", "inside", "multiplied", "peak",
+           "ranked", "shape_of", "traffic"]
 
 
 def shape_of(problem: Gemm, at: Sequence[Place] | None = None) -> GpuShape:
     """As plans.gpu.shape_of; passes read block-scaled operands up to the last step of k, not whole blocks."""
     return gpu_shape.shape_of(problem, at)._replace(k=problem.k)
+
+
+# ---- prologues
+
+@lru_cache(maxsize=1024)
+def inside(shape: GpuShape, target: GpuTarget) -> str:
+    """Which of the shape's prologues its kernel evaluates: those for which it is expected to be faster than a pass
+    before the product, which writes and reads again what is multiplied. "", "a", "b" or "ab"."""
+    found = {}
+    for roles in dict.fromkeys((shape.prologues, *shape.prologues, "")):
+        left = shape
+        for role in shape.prologues:
+            left = left if role in roles else passes.prepared(left, role)
+        try:
+            seconds = cost(left.least, choose(left, target), target).seconds
+        except NoPlan:
+            continue
+        found[roles] = seconds + sum(_pass(shape, role, target) for role in shape.prologues if role not in roles)
+    return min(found, key=found.__getitem__, default="")
+
+
+def _pass(shape: GpuShape, role: str, target: GpuTarget) -> float:
+    """Seconds of a pass that leaves what a prologue makes (kernels/gpu/prepare.py)."""
+    at = "ab".index(role)
+    size = shape.batch * shape.k * (shape.m, shape.n)[at]
+    return PASS + size*(shape.bits[at] + shape.tile_bits[at]) / 8 / (PASS_RATE*target.bandwidth)
 
 
 # ---- choice
@@ -113,6 +141,7 @@ F64 = (
     _simt("64x64x8", "32x32", "8x4", **_REGISTERS),
 )
 LEAST_TAIL = 128        # steps of k: with fewer, kernels without a tail take 3/4 of the time on an H200
+PREPARED_SUMS = 64      # of a thread, where operands with a prologue pass through its registers
 SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 32)
 
 
@@ -151,7 +180,9 @@ PROMOTED = 128          # steps of k of fp8, of whose sums wgmma keeps about 14 
 # and warps of a CTA by matrix instructions.
 ACROSS, ACROSS_THREADS, ACROSS_CTAS = (32, 8, 16, 4), (256, 512, 1024), (1, 2, 3, 4)
 BY_MATRICES = (16, 8), (16, 16)
+WIDE_BY_MATRICES = ((32, 8),)           # besides with a prologue: vectors are read half as often
 MOST_VECTORS = 16
+PREPARED_VECTOR = 8     # elements of several vectors' sums in a lane, where runs of k have sums of their own
 
 # Of wgmma with swap, for few rows: (columns of C, warpgroups), bytes of k, the most stages.
 SWAPPED = ((64, 1), 256, 11), ((64, 1), 128, 12), ((128, 2), 128, 6), ((128, 2), 128, 9)
@@ -175,6 +206,13 @@ def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
             yield from _warpgroups(after, target, **declared)
         if after.a in target.matrix_rates:
             yield from _matrix(after, target, **declared)
+        return
+    if shape.prologues:
+        yield from _vectors(shape, target)
+        if shape.a in target.matrix_rates:
+            yield from _matrix(shape, target)
+        else:
+            yield from _cuda_cores(shape, target)
         return
     any_rows = shape.invariant in ANY_ROWS
     if shape.a in target.wgmma_rates and (shape.m > FEW_ROWS or any_rows):
@@ -200,13 +238,15 @@ def _cuda_cores(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
     if shape.semiring:
         most = semirings.most_sums(shape.semiring)
         tiles = tuple(x for x in tiles if x.algorithm == "simt" and x.thread_m*x.thread_n <= most)
+    if shape.prologues:
+        tiles = tuple(x for x in tiles if x.algorithm == "simt" and x.thread_m*x.thread_n <= PREPARED_SUMS)
     for tile in tiles:
-        vector = min(shape.vector_a, shape.vector_b)
-        tile = replace(tile, registers=0) if shape.semiring else tile       # these are of multiply-adds
+        vector = min(shape.vector_a, shape.vector_b, WIDEST // shape.itemsize)
+        tile = replace(tile, registers=0) if shape.semiring or shape.prologues else tile    # these are of multiply-adds
         tile = replace(tile, vector=vector, vector_c=shape.vector_c if shape.vector_c != vector else 0)
         if vector < WIDEST // shape.itemsize and tile.copy == "registers":
             tile = replace(tile, prefetch_first=True)    # many loads: 2039 by single elements gained 28 % on an H200
-        if "cp.async" not in target.instructions and tile.copy == "async":
+        if ("cp.async" not in target.instructions or shape.prologues) and tile.copy == "async":
             tile = replace(tile, copy="registers", stages=2)
         # Copies of single elements need more pointers and would spill; slices are slower with a tail.
         if tile.vector > 1 and tile.slices == 1 and shape.k >= LEAST_TAIL:
@@ -237,12 +277,14 @@ def _whole_vectors(shape: GpuShape) -> bool:
 
 def _matrix(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator[NvidiaPlan]:
     """Plans by matrix instructions of 8- and 16-bit formats, for what the `declared` passes have left."""
-    a, b, c = shape.vector_a, shape.vector_b, min(shape.vector_c, LANE_C)
+    a, b = (min(vector, 8*WIDEST // bits) for vector, bits in zip((shape.vector_a, shape.vector_b), shape.tile_bits))
+    c = min(shape.vector_c, LANE_C)
     least = min(vector * bits // 8 for vector, bits in zip((a, b), shape.bits))
-    asynchronous = "cp.async" in target.instructions and least >= LEAST_ASYNC
+    asynchronous = "cp.async" in target.instructions and least >= LEAST_ASYNC and not shape.prologues
     few = least == 1 or shape.scales in SCALE_BLOCKS    # 128 single bytes on their way in each thread can spill
     rows = ROWS[-1:] if few else ROWS
-    most_sums = 32*32 if shape.scales == "1x128" and shape.a in FP8 else 64*64      # of a warp; more spill on sm_90
+    # of a warp; more spill on sm_90
+    most_sums = 64*32 if shape.prologues else 32*32 if shape.scales == "1x128" and shape.a in FP8 else 64*64
     for (cta_m, cta_n), (warp_m, warp_n) in MATRIX:
         if warp_m*warp_n > most_sums:
             continue
@@ -336,13 +378,16 @@ def _vectors(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
     kind also with parts of k."""
     vectors, vector, kinds = min(shape.m, shape.n), gemv_rules.vector(shape), []
     count = 1 << (vectors - 1).bit_length()
+    if shape.prologues and count > 1 and not gemv_rules.along_k(shape):
+        vector = min(vector, PREPARED_VECTOR)
     tiles = [*_across(shape, target, vector)]
-    if gemv_rules.along_k(shape):
-        tiles = [(count*GEMV_WARPS, GEMV_WARPS)]
+    if gemv_rules.along_k(shape):       # several rows of a warp share what is done with the vector
+        tiles = [(own*count*GEMV_WARPS, GEMV_WARPS) for own in ((1, 2, 4) if shape.prologues and count == 1 else (1,))]
     if shape.a in gemv_rules.BY_CORES and vectors <= (1 if bits_of(shape.a) == 16 else 4):
         kinds.append([(count, *tile) for tile in tiles])
     if shape.a in target.matrix_rates and vectors <= MOST_VECTORS and _whole_vectors(shape) and shape.layout == "nt":
-        kinds.append([(max(count, gemv_rules.MATRIX), *tile) for tile in BY_MATRICES])
+        wide = WIDE_BY_MATRICES if shape.prologues else ()
+        kinds.append([(max(count, gemv_rules.MATRIX), *tile) for tile in (*BY_MATRICES, *wide)])
     for kind in kinds:
         for count, width, warps in kind:
             m, n = (width, count) if gemv_rules.few_columns(shape) else (count, width)

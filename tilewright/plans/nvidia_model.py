@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import ceil
 from typing import TYPE_CHECKING
 
-from tilewright.plans import epilogues, gemv_model, semirings, wgmma_model
+from tilewright.plans import epilogues, gemv_model, prologues, semirings, wgmma_model
 from tilewright.plans.common import Cost, Term, overlapped
 from tilewright.plans.gemv_rules import LANES
 from tilewright.plans.gpu import memory_traffic
@@ -57,6 +57,9 @@ STEP = 32               # bytes along k that an instruction multiplies
 CHAIN = 14              # clocks of a step of a warp at the least: its loads from shared memory, and its instructions
 MEETING = 350           # clocks that a CTA loses at the barrier of a tile of k
 COPY_CLOCK = 8.2        # bytes per clock of the copies of a tile of k
+# Of prologues in copies through registers, estimates: instructions of an element beside its own (rounding, a part of
+# its operands' loads), and of their clocks those in which nothing else of the CTA goes on.
+PREPARING, PREPARED_ALONE = 1.5, 0.5
 
 
 def exchanges(warp_n: int, vector: int) -> bool:
@@ -172,18 +175,29 @@ def _matrix_rate(shape: GpuShape, p: NvidiaPlan, target: GpuTarget, resident: in
     rate, warps, brought = operations(shape, p, target), p.threads // LANES, p.tile_bytes(shape)
     products = 2 * p.cta_m*p.cta_n*p.cta_k * p.products / rate
     steps = p.cta_k * bits_of(shape.a) // 8 // STEP
-    read = (p.warp_m*shape.bits[0] + p.warp_n*shape.bits[1]) * p.cta_k // 8 * warps
+    read = (p.warp_m*shape.tile_bits[0] + p.warp_n*shape.tile_bits[1]) * p.cta_k // 8 * warps
     through, written = brought // WIDEST, brought / SHARED_CLOCK        # copies of a tile; clocks of shared memory
     if p.copy == "registers":                   # a load and a store each: two clocks for a warp, however few its bytes
         through = sum(x // vector for x, vector in zip((p.cta_m, p.cta_n), p.vectors)) * p.cta_k
         written = max(written, 4*through / LANES)
     issued = through/LANES * COPY / SCHEDULERS
+    if shape.prologues:                         # evaluated once for each tile of C that an operand's element is in
+        prepared = _preparing(shape, p) / LANES / SCHEDULERS
+        issued, alone_of = issued + prepared, PREPARED_ALONE*prepared
+    else:
+        alone_of = 0.0
     busy = products, read/SHARED_CLOCK + written, issued
     # clocks of a step of a warp alone
     own = 2 * p.warp_m*p.warp_n*p.cta_k * p.products / steps / (rate / SCHEDULERS)
-    alone = max(steps * max(own, CHAIN) + MEETING, (ARRIVAL + brought / COPY_CLOCK) / (p.stages - 1))
+    alone = max(steps * max(own, CHAIN) + MEETING, (ARRIVAL + brought / COPY_CLOCK) / (p.stages - 1)) + alone_of
     clocks = max(max(busy) + 0.1*(sum(busy) - max(busy)), alone / resident)
     return p.cta_m*p.cta_n*p.cta_k / clocks
+
+
+def _preparing(shape: GpuShape, p: NvidiaPlan) -> float:
+    """Instructions of a thread that a CTA's prologues take for a tile of k."""
+    return sum(extent * p.cta_k * (prologues.instructions(shape.prologue_of(role)) + PREPARING)
+               for role, extent in (("a", p.cta_m), ("b", p.cta_n)) if role in shape.prologues)
 
 
 def _copies(shape: GpuShape, plan: NvidiaPlan) -> float:
@@ -195,7 +209,7 @@ def _copies(shape: GpuShape, plan: NvidiaPlan) -> float:
         elements = extent * plan.cta_k / plan.threads
         alone = along_k and not (plan.as_stored and plan.vector > 1)
         slots += elements * (transposed if alone else side_by_side)
-    return slots
+    return slots + _preparing(shape, plan) / plan.threads
 
 
 def traffic(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> dict[str, tuple[Term, ...]]:
@@ -228,7 +242,7 @@ def _traffic(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> dict[str, 
         return {"L2": tuple(vectors if t.what == vectors.what else t for t in found[:2]), "memory": found}
     every = tiles*steps, f"{tiles:,} tiles x {steps:,} steps along k"
     extents, warps = (("A", p.cta_m, p.warp_m, p.thread_m), ("B", p.cta_n, p.warp_n, p.thread_n)), p.threads // LANES
-    brought = [extent*p.cta_k*bits // 8 for (_, extent, *_), bits in zip(extents, shape.bits)]     # of a tile of k
+    brought = [extent*p.cta_k*bits // 8 for (_, extent, *_), bits in zip(extents, shape.tile_bits)]     # of a tile
     written = [Term(f"{x} written", tile, *every) for (x, *_), tile in zip(extents, brought)]
     # fragments of one step of k, 4 for dmma and 32 bytes for mma, are read ahead of those that are multiplied
     if p.algorithm == "simt":
@@ -237,7 +251,7 @@ def _traffic(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> dict[str, 
                 for x, _, _, own in extents]
     else:
         step = 4*size if p.algorithm == "dmma" else STEP
-        terms = shape.bits[0] // bits_of(s.a)
+        terms = shape.tile_bits[0] // bits_of(s.a)
         reads = tiles*(steps*p.cta_k*bits_of(s.a)*terms // 8 // step + divided)*warps
         read = [Term(f"{x} read", own*step, reads, f"by {warps} warps in {step} bytes of k")
                 for x, _, own, _ in extents]

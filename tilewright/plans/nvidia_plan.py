@@ -146,7 +146,7 @@ class NvidiaPlan(GpuPlan):
 
     def tile_bytes(self, shape: GpuShape) -> int:
         """Of a tile of A and one of B."""
-        return self.cta_k * (self.cta_m*shape.bits[0] + self.cta_n*shape.bits[1]) // 8
+        return self.cta_k * (self.cta_m*shape.tile_bits[0] + self.cta_n*shape.tile_bits[1]) // 8
 
     def estimate(self, shape: GpuShape) -> int:
         """Registers of a thread: accumulators, two fragments, what is on its way to shared memory, addresses."""

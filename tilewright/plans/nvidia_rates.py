@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tilewright.plans import epilogues
+from tilewright.plans import epilogues, prologues
 from tilewright.plans.gpu_shape import bits_of
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ F16_SUMS = {"sm_86": 2, "sm_89": 2}             # of the rate: GeForce chips add
 def once(shape: GpuShape, target: GpuTarget) -> float:
     """Seconds in which the memory gives and takes each element once."""
     (a, b), c, (m, n, k) = shape.bits, bits_of(shape.out), (shape.m, shape.n, shape.k)
-    return (shape.batch * (m*k*a + k*n*b + m*n*c) // 8 + epilogues.bytes_moved(shape)) / (0.85*target.bandwidth)
+    beside = epilogues.bytes_moved(shape) + prologues.bytes_moved(shape)
+    return (shape.batch * (m*k*a + k*n*b + m*n*c) // 8 + beside) / (0.85*target.bandwidth)
 
 
 def operations(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from math import ceil
 from typing import TYPE_CHECKING
 
-from tilewright.plans import epilogues, gemv_rules, gpu_lowering, gpu_shape, passes, semirings
+from tilewright.plans import epilogues, gemv_rules, gpu_lowering, gpu_shape, passes, prologues, semirings
 from tilewright.plans.gemv_rules import LANES
 from tilewright.plans.gpu import MOST
 from tilewright.plans.gpu_shape import WIDEST, GpuShape
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 FORMATS = "f32", "f64"  # that CUDA cores multiply; of semirings gpu_lowering.COMBINED
 SPLIT = "mma", "wgmma"  # algorithms that multiply terms
+PREPARING = "gemv", "simt", "mma"       # and that evaluate prologues
 STEP = 32               # bytes along k of a row of A that one matrix instruction of 8- or 16-bit formats multiplies
 LEAST_ASYNC = 4         # bytes of an asynchronous copy
 ARRIVED = 4             # bytes of shared memory by which CTAs that share a tile know which one is the last
@@ -50,6 +51,12 @@ def violations(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[st
     if p.algorithm not in ("gemv", "wgmma") and (p.cta_m % p.warp_m or p.cta_n % p.warp_n):
         yield f"a CTA tile of {p.cta_m}x{p.cta_n} is not a multiple of warp tiles of {p.warp_m}x{p.warp_n}."
         return
+    if shape.prologues:
+        yield from prologues.violations(shape)
+        if p.algorithm not in PREPARING:
+            yield f"kernels of {', '.join(PREPARING)} evaluate prologues, not of {p.algorithm}."
+        elif p.copy != "registers":
+            yield "operands with a prologue are copied through registers: copy=registers."
     yield from _OWN[p.algorithm](p, shape, target)
     if shape.epilogue:
         yield from epilogues.violations(shape, p.algorithm, p.vectors[2], p.swap)

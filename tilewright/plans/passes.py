@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from math import gcd
 from typing import Any
 
 from tilewright.formats.records import Float
 from tilewright.formats.table import BLOCK_FORMATS, FORMATS
-from tilewright.plans.gpu_shape import MOST_ROWS, REACH, WIDEST, GpuShape, bits_of
+from tilewright.plans.gpu_shape import MOST_ROWS, REACH, WIDEST, GpuShape, bits_of, vector_of
 from tilewright.plans.words import TERMS
 
 LINE = 128              # bytes of which rows begin at a multiple
@@ -122,6 +123,17 @@ def in_f32(shape: GpuShape) -> tuple[tuple[Pass, ...], GpuShape] | None:
         return None
     made = _decoding(shape, wide=True)
     return made, _found(shape, made)
+
+
+def prepared(shape: GpuShape, role: str) -> GpuShape:
+    """What is left for the kernel of operand "a" or "b" if a pass of its own evaluates its prologue, and leaves the
+    numbers contiguous, in the same order (runtime/gpu/prologues.py)."""
+    inner = {"a": (shape.k, shape.m), "b": (shape.n, shape.k)}[role][shape.layout["ab".index(role)] == "t"]
+    bits = bits_of(getattr(shape, role))
+    new: dict[str, Any] = {f"prologue_{role}": "", f"vector_{role}": vector_of(bits, inner, 0),
+                           f"align_{role}": gcd(WIDEST, inner*bits // 8), f"near_{role}": MOST_ROWS,
+                           "crossing": shape.crossing.replace(role, "") + role*(inner*bits // 8 % LINE > 0)}
+    return shape._replace(**new)
 
 
 @lru_cache(maxsize=64)        # candidates differ in little else

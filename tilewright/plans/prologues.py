@@ -1,6 +1,8 @@
 """What prologues (expressions/prologue.py) ask of a plan: the formats that are multiplied, and their cost."""
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -9,6 +11,7 @@ from tilewright.plans.epilogues import SLOTS
 
 if TYPE_CHECKING:
     from tilewright.expressions.prologue import Prologue
+    from tilewright.plans.gpu_shape import GpuShape
 
 
 @lru_cache(maxsize=256)
@@ -47,3 +50,58 @@ def operations(text: str) -> float:
         return 0.0
     prologue = read(text)
     return 2.0 + sum(SLOTS.get(line.operation, 1) for line in prologue.expression.lines) + 6*(prologue.result == "bf16")
+
+
+# ---- in kernels for GPUs (kernels/gpu/transform.py)
+
+IN_KERNEL = "f32", "f16", "bf16"        # formats of numbers that they compute
+
+
+def stored(format: str, text: str) -> str:
+    """The format in memory of an operand that is multiplied in this one."""
+    return read(text).source if text else format
+
+
+def into(text: str, format: str) -> str:
+    """The prologue of an operand that is multiplied in this format, which has all numbers of its own."""
+    found = read(text)
+    return text if found.result == format or found.kind == "int" else replace(found, result=format).text
+
+
+def bytes_moved(shape: GpuShape) -> int:
+    """What is read beside elements, once."""
+    found = read(shape.prologue_a).bytes(shape.m, shape.k, True) if shape.prologue_a else 0
+    return found + (read(shape.prologue_b).bytes(shape.k, shape.n, False) if shape.prologue_b else 0)
+
+
+def violations(shape: GpuShape) -> Iterator[str]:
+    """Why kernels of no algorithm evaluate the shape's prologues."""
+    from tilewright.plans.gpu_lowering import READ
+    for role in shape.prologues:
+        prologue = read(shape.prologue_of(role))
+        formats = prologue.source, *(x.format for x in prologue.beside if (x.place, x.format) != ("scalar", "f64"))
+        if prologue.result not in IN_KERNEL or prologue.kind == "int":
+            yield f"kernels evaluate prologues that give {', '.join(IN_KERNEL)}, not {prologue.result}."
+        if any(x not in READ or x == "f64" for x in formats):
+            yield f"kernels evaluate prologues of {', '.join(sorted(READ - {'f64'}))}, not of {', '.join(formats)}."
+    if shape.batch != 1 or shape.scales or shape.semiring or shape.terms or shape.scaled:
+        yield "kernels evaluate prologues of single products without scales, semirings and terms."
+
+
+# Instructions of a thread for an element (kernels/gpu/unpack.py): until it is a float, and of other formats
+DECODING = {"i8": 2.25, "u8": 2.25, "e4m3fn": 1.5, "e5m2": 1.5, "bf16": 1, "f16": 1, "f32": 0}
+DECODING_OTHERS = 6
+
+
+@lru_cache(maxsize=256)
+def instructions(text: str, run: int = 0) -> float:
+    """Of a thread for an element: its decoding and the function, without factors that `run` steps of k share; without
+    its rounding."""
+    from tilewright.expressions.factors import factored, subtracted
+    prologue = read(text)
+    common = frozenset(x.name for x in prologue.beside if run and x.group % run == 0)
+    inner, _ = factored(prologue.expression, common)
+    if prologue.source in ("i8", "u8") and (found := subtracted(inner)):        # a part of decoding
+        inner, _ = found
+    lines = [line for line in inner.lines if line.operation != "float"]
+    return DECODING.get(prologue.source, DECODING_OTHERS) + sum(SLOTS.get(line.operation, 1) for line in lines)

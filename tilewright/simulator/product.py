@@ -24,7 +24,7 @@ from tilewright.kernels.cpu.jobs import BARRIER_BYTES, Beside
 from tilewright.runtime.cpu import engine, fusion
 from tilewright.runtime.cpu.host import Host, Part
 from tilewright.runtime.cpu.recipe import NOTHING, Recipe
-from tilewright.runtime.gpu import blocks, epilogues, operands, scales
+from tilewright.runtime.gpu import blocks, epilogues, operands, scales, transforms
 from tilewright.runtime.gpu.arrays import Look
 from tilewright.runtime.gpu.operands import MAPPED, maps
 from tilewright.simulator import occupancy
@@ -261,6 +261,7 @@ class Launches:
         epilogue, arrays = epilogues.of_problem(p := kernel.problem), epilogues.named(kernel.problem, operands_of)
         self.operands = [epilogues.placed(read, np.asarray(x), p.shapes["out"])
                          for read, x in zip(epilogue.operands if epilogue else (), arrays)]
+        self.beside = transforms.of_kernel(p, operands_of)
         self.outs = list(outs)
         if [(x.dtype, x.shape) for x in outs] != [(kind, p.shapes["out"]) for kind in epilogues.formats_of(p)]:
             raise ValueError(f"outs must be arrays for the further results of {p}, of its shape {p.shapes['out']}")
@@ -274,10 +275,12 @@ class Launches:
             return
         p, (target, ldc) = self.kernel.problem, _rows(c)
         fused = dict(zip(epilogues.pointers(p), (*self.operands, *self.outs)))
+        beside = dict(zip(transforms.pointers(p), self.beside))
         alpha = self.alpha * factor if (factor := blocks.factor(a, b)) != 1 else self.alpha
         values = {"m": p.m, "n": p.n, "k": p.k, "alpha": alpha, "beta": self.beta, "ldc": ldc,
                   "batch": p.batch, "stride_c": target.strides[0] // c.itemsize,
-                  "columns_c": c.shape[-1], **epilogues.strides(p, self.operands, self.outs)}
+                  "columns_c": c.shape[-1], **epilogues.strides(p, self.operands, self.outs),
+                  **transforms.strides(p, self.beside)}
         arrays: dict[str, Any] = {"c": target if self.beta else uninitialised(target)}
         for name, x, letter in zip("ab", (a, b), p.layout):
             if isinstance(x, Quantized):
@@ -290,7 +293,7 @@ class Launches:
                 values[f"stride_{name}"] = rows.strides[0] // rows.itemsize
                 arrays[name] = rows.view(np.int8) if rows.itemsize == 1 else rows
         values |= operands.of_scales(*self.scales.values())
-        arrays |= self.scales | {name: uninitialised(x) if name[0] == "c" else x for name, x in fused.items()}
+        arrays |= beside | self.scales | {name: uninitialised(x) if name[0] == "c" else x for name, x in fused.items()}
         if workspace := max(launch.workspace for launch in self.kernel.launches):
             arrays["workspace"] = uninitialised(np.zeros(workspace, np.uint8))
         if counters := max(launch.counters for launch in self.kernel.launches):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright import formats
 from tilewright.ir.ops.core import Operation, by_machine, calls
 from tilewright.ir.ops.gpu import whole_warps
 from tilewright.ir.ops.pipelines import whole_cta
@@ -208,6 +209,40 @@ def round_pair(k: Kernel, x: Value, type: Type) -> Value:
     if x.type != vec(f32, 2) or type not in ROUND_PAIR:
         raise TypeError(f"round_pair makes f16 or bf16 of two f32, not {type} of {x.type}")
     return k._op(ROUND_PAIR[type], i32, x)
+
+
+# ---- fp8 as f16, of which it has all numbers
+
+def _fp8_ptx(format: str, half: int) -> Any:
+    names = "low, high"
+    return lambda low, _, x: low.asm(
+        f"{{ .reg .b16 {names}; mov.b32 {{{names}}}, $1; cvt.rn.f16x2.{format}x2 $0, {('low', 'high')[half]}; }}",
+        low.integer(32), "=r,r", x)
+
+
+def _fp8(format: str, half: int) -> Any:
+    T = formats.FORMATS["e4m3fn" if format == "e4m3" else format].dtype
+
+    def meaning(_: Any, x: Any) -> Any:
+        bytes = np.ascontiguousarray(np.atleast_1d(x).astype(np.int64).astype(np.uint32)).view(np.uint8).reshape(-1, 4)
+        pair = np.ascontiguousarray(bytes[:, 2*half:2*half + 2]).view(T).astype(np.float16)
+        found = np.where(np.isnan(pair), np.uint16(0x7FFF), pair.view(np.uint16)).astype(np.uint32)
+        words = (found[:, 0] | found[:, 1] << 16).view(np.int32)
+        return words if words.size > 1 else words[0]
+    return meaning
+
+
+FP8_PAIR = {(format, half): Operation(f"fp8_pair_{format}_{half}", _fp8_ptx(format, half), _fp8(format, half),
+                                      needs="fp8")
+            for format in ("e4m3", "e5m2") for half in range(2)}
+
+
+def fp8_pair(k: Kernel, x: Value, format: str, half: int) -> Value:
+    """The two fp8 in the lower (`half` 0) or upper half of an i32 as two f16 in an i32, the first one in its lower
+    half (cvt.rn.f16x2.e4m3x2); a NaN is the one of PTX."""
+    if x.type != i32 or format not in ("e4m3fn", "e5m2") or half not in (0, 1):
+        raise TypeError(f"fp8_pair takes an i32 of e4m3fn or e5m2 and a half of it, not {x.type}, {format} and {half}")
+    return k._op(FP8_PAIR[format.removesuffix("fn"), half], i32, x)
 
 
 # ---- clusters: CTAs that run at once, by Kernel(cluster=(x, y, z)), meet, and read one another's shared memory

@@ -39,7 +39,8 @@ def emit_prepare(SOURCE: str = "i8", EXPRESSION: str = "", READ: tuple[str, ...]
     g = dict(k.function.params)
     rows, columns, source, rss, css, target, rst, cst = k.args[:8]
     FLOAT = f64 if RESULT == "f64" else f32
-    LANES = min(max(VECTOR, 2), WIDEST // FLOAT.bytes)      # at once: elements of vectors are bits, not indices
+    widest = max(FLOAT.bytes, *(memory_type(format).bytes for format in (SOURCE, *(word[0] for word in words))))
+    LANES = min(max(VECTOR, 2), WIDEST // widest)           # at once: elements of vectors are bits, not indices
     types = {"float": FLOAT, "int": i32, "bool": i1}
     kinds = dict(expression.parameters)
     first, *names = kinds

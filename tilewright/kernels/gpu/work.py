@@ -13,29 +13,33 @@ from types import SimpleNamespace
 from typing import Any
 
 from tilewright.ir import Kernel, Type, Value, i32, i64, ptr
-from tilewright.kernels.gpu import fused
+from tilewright.kernels.gpu import fused, transform
 from tilewright.kernels.gpu.scales import parameters as scales_of
 from tilewright.kernels.gpu.split_k import Parts, Split
 
 
 def parameters(SUMS: Type, A: Type, B: Type, C: Type, split: Split, SCALES: Type | None = None, BATCH: bool = False,
-               BLOCKS: int = 0, SPLIT: str = "", WHEN: str = "", EPILOGUE: str = "", LINEAR: bool = True
-               ) -> dict[str, Any]:
+               BLOCKS: int = 0, SPLIT: str = "", WHEN: str = "", EPILOGUE: str = "", LINEAR: bool = True,
+               PROLOGUES: tuple[str, str] = ("", ""), LAYOUT: str = "") -> dict[str, Any]:
     """The parameters of C[m, n] = alpha * A @ B + beta * C, in the order of a launch. SUMS: the type in which products
     are added up. SCALES: of each operand, see gpu/scales.py, as for BLOCKS; alpha and beta have this type, unless it is
     one of bits.
     BATCH: of `batch` such products, from one matrix of each operand to the next stride_a, stride_b and stride_c
     elements; 0 where all products have the same matrix. SPLIT: operands are terms (rewrite.py), from one to the next
-    plane_a and plane_b elements. WHEN: see `arguments`. EPILOGUE: see fused.py. LINEAR: there are alpha and beta."""
+    plane_a and plane_b elements. WHEN: see `arguments`. EPILOGUE: see fused.py. LINEAR: there are alpha and beta.
+    PROLOGUES: of A and of B, which have this LAYOUT: see transform.py."""
     scales = scales_of(SCALES, BATCH, BLOCKS) if SCALES else {}
     apart = {"batch": i32, "stride_a": i64, "stride_b": i64, "stride_c": i64} if BATCH else {}
     planes: dict[str, Any] = {"plane_a": i64, "plane_b": i64} if SPLIT else {}
     special: dict[str, Any] = {"special": ptr(i32)} if WHEN else {}
+    before: dict[str, Any] = {}
+    for role, text, along_k in zip("ab", PROLOGUES, (LAYOUT[:1] == "n", LAYOUT[1:] == "t")):
+        before |= transform.parameters(role, text, along_k)
     factor = SCALES if SCALES and SCALES.is_float else SUMS
     alpha, beta = ({name: factor} if LINEAR else {} for name in ("alpha", "beta"))
     return {"m": i32, "n": i32, "k": i32, **alpha, "a": ptr(A), "lda": i64, "b": ptr(B), "ldb": i64, **scales,
             **beta, "c": ptr(C), "ldc": i64, **apart, **planes, **special, **fused.parameters(EPILOGUE, BATCH),
-            **split.parameters(SUMS)}
+            **before, **split.parameters(SUMS)}
 
 
 def arguments(k: Kernel, WHEN: str = "") -> SimpleNamespace:

@@ -6,7 +6,9 @@
     8 vectors and more, along k             the same by matrix instructions, and warps share k as well
 
 CTAs along z share k; the last one of those that share elements of C adds up their sums, in the order of k. Nothing goes
-through shared memory before it is multiplied: the matrix has no second use, and the vectors stay in L1.
+through shared memory before it is multiplied: the matrix has no second use, and the vectors stay in L1. A prologue of
+the matrix is computed in registers (gpu/transform.py); factors that a run of k has in common multiply the run's sums: a
+lane's vector along k, its steps in flight across k, a piece of a warp by matrix instructions.
 """
 from __future__ import annotations
 
@@ -18,10 +20,12 @@ from math import gcd
 
 from tilewright.atoms.nvidia import mma
 from tilewright.ir import Function, Kernel, Type, Value, f32, f64, i32, i64, vec
+from tilewright.kernels.gpu import transform
 from tilewright.kernels.gpu.epilogue import Out
 from tilewright.kernels.gpu.fused import pointers, suffix
 from tilewright.kernels.gpu.scales import POINTERS
 from tilewright.kernels.gpu.split_k import Holders, Split, finish
+from tilewright.kernels.gpu.transform import Loaded, Transform
 from tilewright.kernels.gpu.work import arguments, in_matrix, of_batch, parameters
 from tilewright.kernels.narrow import memory_type, widened
 
@@ -29,12 +33,15 @@ from tilewright.kernels.narrow import memory_type, widened
 SUMS = {"f32": f32, "f64": f64, "f16": f32, "bf16": f32, "e4m3fn": f32, "e5m2": f32, "i8": i32, "u8": i32}
 ROWS, VECTORS = 16, 8           # of a matrix instruction: of the matrix, and of vectors
 APART = 4                       # sums between those of two vectors, which different banks then have
+FOR_TWO = 128           # registers with which a multiprocessor holds two CTAs of 256 threads
+MOST_WORDS = 96         # of a lane in flight, of a matrix with a prologue and of vectors
 WIDEST = 16            # bytes that a thread moves at once, and between the sums of those that share k
 
 
 def emit_gemv(DTYPE: str = "f32", B: str = "", LAYOUT: str = "nn", COLUMN: bool = False, VECTOR: int = 4,
               COUNT: int = 1, EXTENT: int = 0, SPLIT_K: int = 1, BATCH: bool = False, WARPS: int = 8, UNROLL: int = 8,
-              OUT: str = "", SCALED: bool = False, WHEN: str = "", BESIDE: int = 0, EPILOGUE: str = "") -> Function:
+              OUT: str = "", SCALED: bool = False, WHEN: str = "", BESIDE: int = 0, EPILOGUE: str = "",
+              PROLOGUE: str = "", ARCH: str = "sm_80") -> Function:
     """C = alpha * A @ B + beta * C of at most COUNT rows (or with COLUMN, columns); parameters as for any GEMM;
     beta = 0 never reads C.
 
@@ -56,6 +63,9 @@ def emit_gemv(DTYPE: str = "f32", B: str = "", LAYOUT: str = "nn", COLUMN: bool 
     WHEN        see work.arguments
     BESIDE      of COUNT vectors without k contiguous, so many elements of a step of k in one load, a divisor; or 0
     EPILOGUE    the text of an expressions.epilogue.Epilogue, not of pairs: see gpu/fused.py
+    PROLOGUE    the text of an expressions.prologue.Prologue, of the matrix: DTYPE is its result, and VECTOR elements of
+                its source are loaded at once
+    ARCH        the target whose conversions it takes
     """
     T, split, THREADS = SUMS[DTYPE], Split(SPLIT_K), 32*WARPS
     along_k, matrices = LAYOUT[0] == "n" if COLUMN else LAYOUT[1] == "t", COUNT >= VECTORS
@@ -67,17 +77,21 @@ def emit_gemv(DTYPE: str = "f32", B: str = "", LAYOUT: str = "nn", COLUMN: bool 
         raise ValueError(f"EXTENT must be {UNIT} times a {f'divisor of {THREADS}' if across else 'power of two'}, and "
                          f"COUNT a power of two, not {EXTENT} and {COUNT}")
     A_TYPE, B_TYPE = memory_type(DTYPE), memory_type(B or DTYPE)
-    if matrices and (LAYOUT != "nt" or VECTOR*A_TYPE.bytes != WIDEST):
-        raise ValueError(f"COUNT = {COUNT} needs LAYOUT nt and VECTOR {WIDEST // A_TYPE.bytes}, not {LAYOUT} and "
-                         f"{VECTOR}")
+    if PROLOGUE:
+        A_TYPE, B_TYPE = (transform.memory(PROLOGUE, A_TYPE), B_TYPE)[::1 if COLUMN else -1]
+    whole = WIDEST // (A_TYPE if COLUMN else B_TYPE).bytes
+    if matrices and (LAYOUT, VECTOR) != ("nt", whole):
+        raise ValueError(f"COUNT = {COUNT} needs LAYOUT nt and VECTOR {whole}, not {LAYOUT} and {VECTOR}")
     FACTOR = None if not SCALED else f32 if T == i32 else T
+    ROLE, PROLOGUES = ("a", (PROLOGUE, "")) if COLUMN else ("b", ("", PROLOGUE))
     k = Kernel(f"gemv_{DTYPE}_{B or DTYPE}_{LAYOUT}_{'column' if COLUMN else 'row'}{COUNT}x{WIDTH}_v{VECTOR}_w{WARPS}"
                f"_k{SPLIT_K}{'_batch' if BATCH else ''}{f'_{OUT}' if OUT else ''}{'_scaled' if SCALED else ''}"
-               f"{f'_when_{WHEN}' if WHEN else ''}{f'_beside{BESIDE}' if BESIDE else ''}{suffix(EPILOGUE)}",
-               threads=THREADS,
-               noalias=POINTERS + pointers(EPILOGUE) if split.divided else True,
+               f"{f'_when_{WHEN}' if WHEN else ''}{f'_beside{BESIDE}' if BESIDE else ''}{suffix(EPILOGUE)}"
+               f"{transform.suffix(*PROLOGUES)}", threads=THREADS,
+               max_registers=FOR_TWO if PROLOGUE and THREADS <= 256 and COUNT in (1, VECTORS) else None,
+               noalias=(POINTERS + pointers(EPILOGUE) + transform.pointers(ROLE, PROLOGUE)) if split.divided else True,
                **parameters(T, A_TYPE, B_TYPE, memory_type(OUT or DTYPE), split, FACTOR, BATCH, WHEN=WHEN,
-                            EPILOGUE=EPILOGUE))
+                            EPILOGUE=EPILOGUE, PROLOGUES=PROLOGUES, LAYOUT=LAYOUT))
     g = arguments(k, WHEN)
     size, count = (g.m, g.n) if COLUMN else (g.n, g.m)
 
@@ -87,7 +101,9 @@ def emit_gemv(DTYPE: str = "f32", B: str = "", LAYOUT: str = "nn", COLUMN: bool 
     matrix, ld, x, ld_x = (g.a, g.lda, g.b, g.ldb) if COLUMN else (g.b, g.ldb, g.a, g.lda)
     x_along_k = LAYOUT[1] == "t" if COLUMN else LAYOUT[0] == "n"
     t, zero = k.thread[0], k.constant(i32, 0)
-    PIECE = 4*VECTOR if matrices else VECTOR
+    RUN = 4*VECTOR if matrices else VECTOR if along_k else UNROLL          # of k, with common factors
+    before = Transform.of(k, g, ROLE, PROLOGUE, ALONG_K=along_k, RUN=RUN, ARCH=ARCH)
+    PIECE = RUN if matrices or before else VECTOR
     share = k.ceil_div(g.k, SPLIT_K*PIECE)*PIECE                        # steps of k, for this CTA
 
     def vectors() -> list[tuple[Value, Value | int]]:
@@ -122,7 +138,7 @@ def emit_gemv(DTYPE: str = "f32", B: str = "", LAYOUT: str = "nn", COLUMN: bool 
 
     p0 = k.block_z*share if split.divided else zero
     reading = Reading(k, DTYPE, VECTOR, COUNT, WIDTH, WARPS, UNROLL, matrix, ld, size, [] if matrices else vectors(),
-                      x_along_k, BESIDE, block*WIDTH, p0, k.min(g.k, p0 + share))
+                      x_along_k, BESIDE, block*WIDTH, p0, k.min(g.k, p0 + share), g.k, before)
     if matrices:
         formats = (DTYPE, B or DTYPE) if COLUMN else (B or DTYPE, DTYPE)
         store(reading.by_matrices(formats, x, ld_x, count))
@@ -154,6 +170,13 @@ class Reading:
     first: Value
     p0: Value
     p1: Value
+    depth: Value                # of k
+    before: Transform | None
+
+    @property
+    def S(self) -> Type:
+        """Of an element of the matrix in memory."""
+        return self.before.S if self.before else memory_type(self.DTYPE)
 
     @property
     def T(self) -> Type:
@@ -164,20 +187,29 @@ class Reading:
         k, T, t, VECTOR, WIDTH = self.k, self.T, self.k.thread[0], self.VECTOR, self.WIDTH
         warp, lane, OWN = t // 32, t % 32, WIDTH // self.WARPS
         rows = [self._row(self.matrix, self.ld, self.first + warp*OWN + o, self.size) for o in range(OWN)]
-        CHAINS = VECTOR if self.COUNT*OWN == 1 else 1
+        mine = [self._own(warp*OWN + o) for o in range(OWN)] if self.before else []
+        CHAINS = VECTOR if self.COUNT*OWN == 1 and not (self.before and self.before.factor) else 1
         sums = k.tile(self.COUNT*OWN, CHAINS, T)
 
         def add(steps: list[Value], valid: list[Value | None]) -> None:
             loaded = [[self._loaded(row + p, VECTOR, mask) for row in rows] for p, mask in zip(steps, valid)]
-            for p, mask, found in zip(steps, valid, loaded):
-                numbers = [self._wide(each) for each in found]
+            beside = [[self._beside(i, p, VECTOR, mask) | self._of_run(i, p, VECTOR, mask) for i in mine]
+                      for p, mask in zip(steps, valid)]
+            for p, mask, found, more in zip(steps, valid, loaded, beside):
+                numbers = [self._numbers(each, own, mask) for each, own in zip(found, more or [{}]*OWN)]
+                common = [self._common(own, mask) for own in more or [{}]*OWN]
                 for v, factors in enumerate(self._factors(self._of_vectors(p, VECTOR, mask))):
                     for o, own in enumerate(numbers):
+                        if factor := common[o]:
+                            sums[v*OWN + o, 0] = k.fma(self._dot(own, factors), factor[0], sums[v*OWN + o, 0])
+                            continue
                         for e, (x, y) in enumerate(zip(own, factors, strict=True)):
                             at = v*OWN + o, e % CHAINS
                             sums[at] = k.fma(x, y, sums[at])
         few = self.UNROLL // OWN // (1 if self.x_along_k else VECTOR)   # single elements of vectors take registers
-        self._rounds(lane*VECTOR, 32*VECTOR, 32*VECTOR, max(few, 2), add)
+        if self.before:
+            few = min(few, MOST_WORDS // (4*OWN + VECTOR*memory_type(self.DTYPE).bytes // 4 * self.COUNT))
+        self._rounds(lane*VECTOR, 32*VECTOR, 32*VECTOR, max(few, 1 if self.before else 2), add)
         by_warp = k.smem("by_warp", (self.COUNT, WIDTH), T)
         for v, o in product(range(self.COUNT), range(OWN)):
             total = sums[v*OWN + o, 0]
@@ -195,19 +227,30 @@ class Reading:
         k, T, t, VECTOR, COUNT = self.k, self.T, self.k.thread[0], self.VECTOR, self.COUNT
         LANES = self.WIDTH // VECTOR
         SHARERS, sharer, lane = 32*self.WARPS // LANES, t // LANES, t % LANES
-        column = self.matrix + k.min(self.first + lane*VECTOR, self.size - VECTOR)
-        acc = k.tile(COUNT, VECTOR, T)
+        own = k.min(self.first + lane*VECTOR, self.size - VECTOR)
+        column, acc = self.matrix + own, k.tile(COUNT, VECTOR, T)
+        FOLLOWING = self.before is not None and bool(self.before.common)     # a thread's steps in flight are a run of k
+        RUNS = self.before is not None and self.before.factor is not None
 
         def add(steps: list[Value], valid: list[Value | None]) -> None:
             found = [self._loaded(column + k.cast(p, i64)*self.ld, VECTOR, mask) for p, mask in zip(steps, valid)]
             factors = [self._of_vectors(p, 1, mask) for p, mask in zip(steps, valid)]
+            beside = [self._beside(own, p, VECTOR, mask) for p, mask in zip(steps, valid)]
+            of_run = self._of_run(own, steps[0], VECTOR, valid[0])
             k.warp_barrier()                            # else ptxas begins with the products, and loads wait for them
-            for each, of_step in zip(found, factors):
-                numbers = self._wide(each)
+            runs: dict[tuple[int, int], Value] = {}
+            for u, (each, of_step, more, mask) in enumerate(zip(found, factors, beside, valid)):
+                numbers = self._numbers(each, more | of_run, mask)
                 for v, (y,) in enumerate(self._factors(of_step)):
                     for e, x in enumerate(numbers):
-                        acc[v, e] = k.fma(x, y, acc[v, e])
-        self._rounds(sharer, SHARERS, SHARERS, self.UNROLL, add)
+                        if RUNS:
+                            runs[v, e] = k.fma(x, y, runs[v, e]) if u else x*y
+                        else:
+                            acc[v, e] = k.fma(x, y, acc[v, e])
+            common = self._common(of_run, valid[0], VECTOR)
+            for (v, e), run in runs.items():
+                acc[v, e] = k.fma(run, common[e], acc[v, e])
+        self._rounds(*((sharer*self.UNROLL, 1) if FOLLOWING else (sharer, SHARERS)), SHARERS, self.UNROLL, add)
         TOGETHER = min(VECTOR, WIDEST // T.bytes)
         sums = k.smem("sums", (SHARERS, COUNT*self.WIDTH + WIDEST // T.bytes), T, WIDEST)
         for v, e in product(range(COUNT), range(0, VECTOR, TOGETHER)):
@@ -236,23 +279,52 @@ class Reading:
         `x`: the `count` vectors. The sums by number."""
         k, T, t, COUNT, WIDTH, WARPS = self.k, self.T, self.k.thread[0], self.COUNT, self.WIDTH, self.WARPS
         warp, group, place = k.uniform(t // 32), t % 32 // 4, t % 4 * self.VECTOR
-        atom = mma(*formats, "i32" if T == i32 else "f32", ROWS, VECTORS, 2*self.VECTOR)
+        KEPT = memory_type(self.DTYPE)
+        atom = mma(*formats, "i32" if T == i32 else "f32", ROWS, VECTORS, 2*WIDEST // KEPT.bytes)
+        own = [self._own(first + group) for first in range(0, WIDTH, VECTORS)] if self.before else []
         rows = [self._row(self.matrix, self.ld, self.first + first + group, self.size) + place
                 for first in range(0, WIDTH, VECTORS)]
         columns = [self._row(x, ld_x, first + group, count) + place for first in range(0, COUNT, VECTORS)]
         acc = k.tile(WIDTH // ROWS * len(columns), 4, T)
         PIECE, TOGETHER = 4*self.VECTOR, max(self.UNROLL // len(rows), 1)
+        WORDS = self.VECTOR*KEPT.bytes // 4                             # of a lane's numbers in a piece
+        RUNS = self.before is not None and self.before.factor is not None
+        if self.before:
+            TOGETHER = min(TOGETHER, max(MOST_WORDS // (WORDS*len(columns) + 4*len(rows)), 1))
+
+        def of_rows(at: Value, p: Value, mask: Value | None) -> list[Value]:
+            if not self.before:
+                found = k.load((at + p).as_(i32), vec(i32, 4), mask=mask)
+                return [found[e] for e in range(4)]
+            return [self._loaded(at + p, self.VECTOR, mask)]
+
+        def of_columns(at: Value, p: Value, mask: Value | None) -> list[Value]:
+            parts = [k.load((at + p + e).as_(i32), vec(i32, 4), mask=mask)
+                     for e in range(0, self.VECTOR, WIDEST // KEPT.bytes)]
+            return [part[e] for part in parts for e in range(4)]
 
         def add(steps: list[Value], mask: Value | None = None) -> None:
-            loaded = [[k.load((at + p).as_(i32), vec(i32, 4), mask=mask) for at in (*rows, *columns)] for p in steps]
-            for words, half in product(loaded, (0, 2)):
-                for i, j in product(range(0, len(rows), 2), range(len(columns))):
-                    low, high, y = words[i], words[i + 1], words[len(rows) + j]
-                    to = i // 2 * len(columns) + j
-                    d = k.mma(atom, [low[half], high[half], low[half + 1], high[half + 1]], [y[half], y[half + 1]],
-                              [acc[to, e] for e in range(4)])
-                    for e, sum in enumerate(d):
+            loaded = [([of_rows(at, p, mask) for at in rows], [of_columns(at, p, mask) for at in columns])
+                      for p in steps]
+            beside = [[self._beside(i, p + place, self.VECTOR, mask) | self._of_run(i, p + place, self.VECTOR, mask)
+                       for i in own] for p in steps]
+            for (of_matrix, of_vectors), more in zip(loaded, beside):
+                if self.before:
+                    of_matrix = [self.before.pairs(self._numbers(raw, each, mask))
+                                 for (raw,), each in zip(of_matrix, more)]
+                runs: dict[int, list[Value]] = {}
+                for half, i, j in product(range(0, WORDS, 2), range(0, len(rows), 2), range(len(columns))):
+                    to, (low, high), y = i // 2 * len(columns) + j, of_matrix[i:i + 2], of_vectors[j]
+                    c = runs.get(to, [k.constant(T, 0)]*4) if RUNS else [acc[to, e] for e in range(4)]
+                    d = k.mma(atom, [low[half], high[half], low[half + 1], high[half + 1]], [y[half], y[half + 1]], c)
+                    runs[to] = [*d]
+                    for e, sum in enumerate(d) if not RUNS else ():
                         acc[to, e] = sum
+                # p is in the same group for all lanes of a piece, and what is beyond k is 0 in a run's sums
+                common = [self._common(each, None) for each in more]
+                for to, run in runs.items() if RUNS else ():
+                    for e, sum in enumerate(run):
+                        acc[to, e] = k.fma(sum, common[to // len(columns) * 2 + e // 2][0], acc[to, e])
         whole = k.max(self.p1 - self.p0, 0) // (PIECE*TOGETHER)       # the last parts of k may be empty
         with k.loop(whole, start=warp, step=WARPS, unroll=False) as each:
             # CTAs begin at different k: rows at the same distance share channels of the memory, and all have one vector
@@ -279,11 +351,53 @@ class Reading:
         return matrix + self.k.cast(self.k.min(i, size - 1), i64)*ld
 
     def _loaded(self, pointer: Value, COUNT: int, mask: Value | None = None) -> Value:
-        return self.k.load(pointer, vec(memory_type(self.DTYPE), COUNT), mask=mask)
+        return self.k.load(pointer, vec(pointer.type.element, COUNT), mask=mask)
+
+    # ---- the matrix, as it is stored, or by its prologue
+
+    def _own(self, i: Value) -> Value:
+        """Of the CTA's elements of each product number i, or the last that there is."""
+        return self.k.min(self.first + i, self.size - 1)
+
+    def _beside(self, i: Value, p: Value, COUNT: int, mask: Value | None) -> Loaded:
+        """What the prologue reads beside COUNT elements from i or p on."""
+        x = self.before
+        return x.beside(i, self._inside(p, COUNT, mask), COUNT) if x else {}
+
+    def _of_run(self, i: Value, p: Value, COUNT: int, mask: Value | None) -> Loaded:
+        """The same for the run of k that begins at p."""
+        x = self.before
+        return x.of_run(i, self._inside(p, COUNT, mask), COUNT) if x else {}
+
+    def _inside(self, p: Value, COUNT: int, mask: Value | None) -> Value:
+        """Nothing is read beside what is beyond k."""
+        along = self.before is not None and self.before.ALONG_K
+        return p if mask is None else self.k.min(p, self.depth - (COUNT if along else 1))
+
+    def _numbers(self, raw: Value, beside: Loaded, mask: Value | None) -> list[Value]:
+        if self.before is None:
+            return self._wide(raw)
+        found = self.before.numbers(raw, beside)
+        return found if mask is None else [self.k.select(mask, x, self.k.constant(x.type, 0)) for x in found]
+
+    def _common(self, beside: Loaded, mask: Value | None, COUNT: int = 1) -> list[Value]:
+        """Factors of the sums of a run, one or COUNT of them; none without any."""
+        if self.before is None or self.before.factor is None:
+            return []
+        found = self.before.factors(beside, COUNT)
+        return found if mask is None else [self.k.select(mask, x, self.k.constant(x.type, 0)) for x in found]
+
+    def _dot(self, xs: list[Value], ys: list[Value]) -> Value:
+        """In two chains."""
+        sums = [x*y for x, y in zip(xs[:2], ys)]
+        for e, (x, y) in enumerate(zip(xs[2:], ys[2:], strict=True)):
+            sums[e % 2] = self.k.fma(x, y, sums[e % 2])
+        return sums[0] + sums[1] if len(sums) > 1 else sums[0]
 
     def _of_vectors(self, p: Value, STEPS: int, mask: Value | None) -> list[list[Value]]:
         """Their elements of so many steps of k from p, as they are loaded."""
-        WIDE, STEP = (STEPS, STEPS) if self.x_along_k else (self.BESIDE or 1, 1)
+        STEP = min(STEPS, WIDEST // memory_type(self.DTYPE).bytes) if self.x_along_k else 1
+        WIDE = STEP if self.x_along_k else self.BESIDE or 1
         return [[self._loaded(base + self.k.cast(p + e, i64)*stride, WIDE, mask) for e in range(0, STEPS, STEP)]
                 for base, stride in self.vectors]
 

@@ -11,10 +11,12 @@ from contextlib import contextmanager
 
 from tilewright.atoms.nvidia import largest
 from tilewright.ir import Function, Kernel, Tile, Value, f16, f32, f64, i32, vec
+from tilewright.kernels.gpu import transform
 from tilewright.kernels.gpu.epilogue import Out
 from tilewright.kernels.gpu.fused import pointers, suffix
 from tilewright.kernels.gpu.scales import BLOCK, POINTERS, Scales
 from tilewright.kernels.gpu.split_k import Split
+from tilewright.kernels.gpu.transform import Transform
 from tilewright.kernels.gpu.work import Work, arguments, parameters, share
 from tilewright.kernels.narrow import memory_type
 from tilewright.kernels.nvidia import result
@@ -34,7 +36,8 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
                   WARP_N: int = 64, STAGES: int = 3, ASYNC: bool = True, VECTOR_A: int = 8, VECTOR_B: int = 8,
                   VECTOR_C: int = 1, SPLIT_K: int = 1, TAIL: bool = False, GROUP_M: int = 8, MIN_CTAS: int = 1,
                   BATCH: bool = False, PAD: int = 4, SCALED: bool = False, BLOCKS: int = 0,
-                  SPLIT: str = "", WHEN: str = "", EPILOGUE: str = "") -> Function:
+                  SPLIT: str = "", WHEN: str = "", EPILOGUE: str = "", PROLOGUE_A: str = "", PROLOGUE_B: str = ""
+                  ) -> Function:
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C.
 
     ARCH        the target whose instructions it takes: those that multiply most of these formats at once
@@ -59,6 +62,8 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
                 plane_a and plane_b elements from one to the next (kernels/gpu/rewrite.py), C is their product
     WHEN        see work.arguments
     EPILOGUE    the text of an expressions.epilogue.Epilogue: see gpu/fused.py
+    PROLOGUE_A  the text of an expressions.prologue.Prologue, whose result is A, for copies through registers: see
+                gpu/transform.py. PROLOGUE_B: of B
     """
     if BLOCKS not in (0, 1, BLOCK) or (BLOCKS and (BLOCK % CTA_K or BLOCK % WARP_N or SCALED or SUMS == "f16")):
         raise ValueError(f"BLOCKS must be 0, 1 or {BLOCK}, and with it CTA_K and WARP_N divisors of {BLOCK}, SUMS f32 "
@@ -69,17 +74,23 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
     k = Kernel(f"mma_gemm_{A}_{B}_{OUT}_{SUMS}_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_w{WARP_M}x{WARP_N}_s{STAGES}"
                f"_v{VECTOR_A}x{VECTOR_B}x{VECTOR_C}_k{'tail' if TAIL else SPLIT_K}{'' if ASYNC else '_regs'}"
                f"{'_batch' if BATCH else ''}{'_scaled' if SCALED else ''}{f'_blocks{BLOCKS}' if BLOCKS else ''}"
-               f"{f'_{SPLIT}' if SPLIT else ''}{f'_when_{WHEN}' if WHEN else ''}{suffix(EPILOGUE)}",
-               threads=THREADS, min_ctas=MIN_CTAS, noalias=POINTERS + pointers(EPILOGUE) if split.divided else True,
-               **parameters(SCALAR, A_TYPE, B_TYPE, memory_type(OUT), split, FACTOR if SCALED or BLOCKS else None,
-                            BATCH, BLOCKS, SPLIT, WHEN, EPILOGUE))
+               f"{f'_{SPLIT}' if SPLIT else ''}{f'_when_{WHEN}' if WHEN else ''}{suffix(EPILOGUE)}"
+               f"{transform.suffix(PROLOGUE_A, PROLOGUE_B)}",
+               threads=THREADS, min_ctas=MIN_CTAS, noalias=(
+                   POINTERS + pointers(EPILOGUE) + transform.pointers("a", PROLOGUE_A)
+                   + transform.pointers("b", PROLOGUE_B)) if split.divided else True,
+               **parameters(SCALAR, transform.memory(PROLOGUE_A, A_TYPE), transform.memory(PROLOGUE_B, B_TYPE),
+                            memory_type(OUT), split, FACTOR if SCALED or BLOCKS else None,
+                            BATCH, BLOCKS, SPLIT, WHEN, EPILOGUE, PROLOGUES=(PROLOGUE_A, PROLOGUE_B), LAYOUT=LAYOUT))
     g = arguments(k, WHEN)
     work = share(k, g, split, CTA_M=CTA_M, CTA_N=CTA_N, CTA_K=CTA_K, WARP_M=WARP_M, WARP_N=WARP_N, GROUP_M=GROUP_M)
 
     def operand(gmem: Value, ld: Value, along_k: bool, EXTENT: int, VECTOR: int, of_b: bool) -> SmemOperand:
         T = B_TYPE if of_b else A_TYPE
+        role, prologue = ("b", PROLOGUE_B) if of_b else ("a", PROLOGUE_A)
+        before = Transform.of(k, g, role, prologue, ALONG_K=along_k, ARCH=ARCH)
         return SmemOperand(k, T, gmem, ld, along_k=along_k, transposed=False, EXTENT=EXTENT, CTA_K=CTA_K, VECTOR=VECTOR,
-                           THREADS=THREADS, ASYNC=ASYNC, **arranged(T.bits, along_k, of_b, PAD))
+                           THREADS=THREADS, ASYNC=ASYNC, BEFORE=before, **arranged(T.bits, along_k, of_b, PAD))
 
     def terms(x: SmemOperand, plane: Value | None) -> list[SmemOperand]:
         """The operand, which is the last term if it has several, after the others."""

@@ -11,6 +11,9 @@ reads the fragments.
 i stands for a row of A or a column of B. Copies are asynchronous, or pass through registers. What a CTA has beyond the
 matrix along i is copied from its last row, or 0 where a thread copies of too many rows for a pointer to each, and never
 stored; beyond k, which happens in the first tile alone, it is 0.
+
+An operand with a prologue passes through registers, where it becomes what is multiplied (gpu/transform.py) before it is
+stored: shared memory has the numbers of the product, whatever the operand's format is.
 """
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ from typing import Any
 
 from tilewright.ir import Kernel, Tile, Value, i32, ptr, vec
 from tilewright.ir.values import Variable
+from tilewright.kernels.gpu.transform import Transform
 from tilewright.kernels.gpu.work import first_threads
 from tilewright.kernels.nvidia.result import Partition
 from tilewright.kernels.nvidia.swizzle import Swizzle
@@ -42,10 +46,12 @@ class SmemOperand:
 
     def __init__(self, k: Kernel, T: Any, gmem: Value, ld: Value, *, along_k: bool, transposed: bool, EXTENT: int,
                  CTA_K: int, VECTOR: int, THREADS: int, ASYNC: bool, PAD: int | None = None,
-                 BITS: tuple[int, ...] = (), FIRST: int = 0) -> None:
+                 BITS: tuple[int, ...] = (), FIRST: int = 0, BEFORE: Transform | None = None) -> None:
+        """T: of elements in shared memory. BEFORE: what they become on their way there."""
         self.k, self.T, self.gmem, self.ld, self.ASYNC = k, T, gmem, ld, ASYNC
         self.EXTENT, self.CTA_K, self.THREADS = EXTENT, CTA_K, THREADS
         self.offset: Value | None = None
+        self.before, self.S = BEFORE, BEFORE.S if BEFORE else T
         self.along_k, self.inner_k = along_k, along_k and not transposed
         self.UNIT = 1 if along_k and transposed and ASYNC else VECTOR       # elements of one copy
         V = WIDEST // T.bytes
@@ -106,11 +112,15 @@ class SmemOperand:
                 i = k.min(i, limit - (1 if self.along_k else self.UNIT))
             p = k_first + self.thread_p
             at = self.gmem.view(self.ld, 1).at(i, p) if self.along_k else self.gmem.view(self.ld, 1).at(p, i)
-            self.pointers.append(k.variable(ptr(self.T), at))
+            self.pointers.append(k.variable(ptr(self.S), at))
         row, column = (self.thread_i, self.thread_p) if self.inner_k else (self.thread_p, self.thread_i)
         self.places = self.swizzle.places(k, row, column, map(self._in_tile, self.passes))
         if not self.ASYNC:
-            self.carried: Tile = k.tile(len(self.passes), 1, vec(self.T, self.UNIT), zero=False)
+            self.carried: Tile = k.tile(len(self.passes), 1, vec(self.S, self.UNIT), zero=False)
+        if self.before:
+            self.first_i, self.limit, self.p = first + self.thread_i, limit, k.variable(i32, k_first)
+            self.beside = {name: k.tile(len(self.passes), count, type, zero=False)
+                           for name, (type, count) in self.before.kept(self.UNIT).items()}
 
     def _in_tile(self, each: Pass) -> tuple[int, int]:
         """How many rows and columns of the tile in shared memory it is after the thread's own."""
@@ -164,15 +174,42 @@ class SmemOperand:
 
     def _load(self, steps: Value | None) -> None:
         k, U = self.k, self.UNIT
+        self.steps = steps
         with first_threads(k, self.t, self.ACTIVE, self.THREADS):
             for index, each, source in self._copies(steps):
                 valid = self._valid(each, steps)
+                if self.before:
+                    self._load_beside(self.before, index, each)
                 if valid is None:
-                    self.carried[index, 0] = k.load(source, vec(self.T, U))
+                    self.carried[index, 0] = k.load(source, vec(self.S, U))
                     continue
                 self.carried[index, 0] = 0
                 with k.when(valid > 0):
-                    self.carried[index, 0] = k.load(source, vec(self.T, U))
+                    self.carried[index, 0] = k.load(source, vec(self.S, U))
+        if self.before:
+            self.p.set(self.p.get() + (self.CTA_K if steps is None else steps))
+
+    def _load_beside(self, before: Transform, index: int, each: Pass) -> None:
+        """What the prologue reads for a copy; of elements beyond the matrix that of the last ones."""
+        k, U = self.k, self.UNIT
+        i = k.min(self.first_i + each.i, self.limit - (1 if self.along_k else U))
+        p = self.p.get() + self.thread_p + each.p
+        if self.steps is not None:
+            p = k.max(k.min(p, before.g.k - (U if self.along_k else 1)), 0)
+        for name, values in before.beside(i, p, U).items():
+            for e, x in enumerate(values):
+                self.beside[name][index, e] = x
+
+    def _prepared(self, before: Transform, index: int, each: Pass) -> Value:
+        """A copy as it is multiplied: beyond k, in the first tile, zeros."""
+        k = self.k
+        numbers = before.numbers(self.carried[index, 0], {
+            name: [tile[index, e] for e in range(tile.cols)] for name, tile in self.beside.items()})
+        if self.steps is not None:
+            valid = self._valid(each, self.steps)
+            assert valid is not None
+            numbers = [k.select(valid > 0, x, k.constant(x.type, 0)) for x in numbers]
+        return before.rounded(numbers)
 
     def store_to_smem(self, smem: Value) -> None:
         """Store the registers that were loaded last; asynchronous copies write to `smem` themselves."""
@@ -181,7 +218,8 @@ class SmemOperand:
         k, transposing = self.k, self.along_k and not self.inner_k and self.UNIT > 1
         with first_threads(k, self.t, self.ACTIVE, self.THREADS):
             for index, each in enumerate(self.passes):
-                vector, at = self.carried[index, 0], self._at(smem, each)
+                at = self._at(smem, each)
+                vector = self._prepared(self.before, index, each) if self.before else self.carried[index, 0]
                 if transposing:
                     for e in range(self.UNIT):
                         k.store(at + e*self.ROW, vector[e])

@@ -13,10 +13,11 @@ from typing import Any
 
 from tilewright.ir import Function, Kernel, Tile, Value, f32, f64, i32, i64
 from tilewright.kernels import semiring
-from tilewright.kernels.gpu import fused
+from tilewright.kernels.gpu import fused, transform
 from tilewright.kernels.gpu.epilogue import Out
 from tilewright.kernels.gpu.scales import POINTERS
 from tilewright.kernels.gpu.split_k import Split
+from tilewright.kernels.gpu.transform import Transform
 from tilewright.kernels.gpu.work import Work, arguments, parameters, share
 from tilewright.kernels.narrow import memory_type
 from tilewright.kernels.nvidia import result
@@ -27,6 +28,7 @@ from tilewright.plans import semirings
 
 STEPS_MOST = 1 << 16        # of any tile of k
 MOST_CODE = 2048            # instructions of a main loop; what is more than that misses the instruction cache
+BESIDE = 32             # registers of a thread for prologues
 FILE = 65536                # registers of a multiprocessor
 MOST_REGISTERS = 224        # of a thread, for terms of a semiring: with more ptxas moves so many that some are spilled
 TYPES = {"f32": f32, "f64": f64, "i32": i32, "i64": i64}
@@ -37,7 +39,8 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
                    STAGES: int = 3, ASYNC: bool = True, TRANSPOSE: bool = True, VECTOR: int = 4, VECTOR_C: int = 0,
                    SPLIT_K: int = 1, TAIL: bool = False, GROUP_M: int = 8, ORDER: str = "rows", REGISTERS: int = 0,
                    EARLY: bool = False, BATCH: bool = False, OUT: str = "", SCALED: bool = False,
-                   WHEN: str = "", EPILOGUE: str = "", SEMIRING: str = "") -> Function:
+                   WHEN: str = "", EPILOGUE: str = "", SEMIRING: str = "", PROLOGUE_A: str = "", PROLOGUE_B: str = "",
+                   ARCH: str = "sm_75") -> Function:
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C.
 
     LAYOUT      "n" or "t" for A and for B: [m, k] or [k, m], [k, n] or [n, k]
@@ -58,6 +61,8 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     EPILOGUE    the text of an expressions.epilogue.Epilogue: see gpu/fused.py
     SEMIRING    the text of an expressions.semiring.Semiring: what stands for multiplication and addition, of integers
                 too. There are no alpha and beta then
+    PROLOGUE_A  the text of an expressions.prologue.Prologue, whose result is DTYPE, for copies through registers: see
+                gpu/transform.py. PROLOGUE_B: of B. ARCH: the target whose conversions they take
     """
     T, V, split = TYPES[DTYPE], WIDEST // TYPES[DTYPE].bytes, Split(SPLIT_K, TAIL)
     LANES_M, LANES_N, WARPS = WARP_M // THREAD_M, WARP_N // THREAD_N, CTA_M // WARP_M * (CTA_N // WARP_N)
@@ -66,18 +71,21 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
             f"_v{VECTOR}_k{SLICES}x{'tail' if TAIL else SPLIT_K}_{'async' if ASYNC else 'regs'}"
             f"{'' if TRANSPOSE else '_along'}{'_early' if EARLY else ''}{'_batch' if BATCH else ''}"
             f"{f'_c{VECTOR_C}' if VECTOR_C else ''}{f'_{OUT}' if OUT else ''}{'_scaled' if SCALED else ''}"
-            f"{f'_when_{WHEN}' if WHEN else ''}{fused.suffix(EPILOGUE)}{semiring.suffix(SEMIRING)}")
+            f"{f'_when_{WHEN}' if WHEN else ''}{fused.suffix(EPILOGUE)}{semiring.suffix(SEMIRING)}"
+            f"{transform.suffix(PROLOGUE_A, PROLOGUE_B)}")
     staged = 0 if ASYNC else (CTA_M + CTA_N)*CTA_K // THREADS          # elements of a thread, to shared memory
     fragments = sum(own * (1 if TRANSPOSE or not along_k else V) for own, along_k in (
         (THREAD_M, LAYOUT[0] == "n"), (THREAD_N, LAYOUT[1] == "t")))
     limit = registers(THREAD_M*THREAD_N * semirings.fields(SEMIRING), fragments,
-                      staged + semirings.in_flight(SEMIRING), T.bytes)
+                      staged + semirings.in_flight(SEMIRING) + BESIDE*bool(PROLOGUE_A or PROLOGUE_B), T.bytes)
     if SEMIRING:                            # as many terms on their way as cost no CTA of a multiprocessor
         limit = min(FILE // (THREADS * max(FILE // (THREADS*limit), 1)) // 8 * 8, MOST_REGISTERS)
     k = Kernel(name, threads=THREADS, max_registers=REGISTERS or limit,
-               noalias=POINTERS + fused.pointers(EPILOGUE) if split.divided else True,
-               **parameters(T, T, T, memory_type(OUT or DTYPE), split, T if SCALED else None, BATCH, WHEN=WHEN,
-                            EPILOGUE=EPILOGUE, LINEAR=not SEMIRING))
+               noalias=(POINTERS + fused.pointers(EPILOGUE) + transform.pointers("a", PROLOGUE_A)
+                        + transform.pointers("b", PROLOGUE_B)) if split.divided else True,
+               **parameters(T, transform.memory(PROLOGUE_A, T), transform.memory(PROLOGUE_B, T),
+                            memory_type(OUT or DTYPE), split, T if SCALED else None, BATCH, WHEN=WHEN,
+                            EPILOGUE=EPILOGUE, LINEAR=not SEMIRING, PROLOGUES=(PROLOGUE_A, PROLOGUE_B), LAYOUT=LAYOUT))
     g = arguments(k, WHEN)
     work = share(k, g, split, CTA_M=CTA_M, CTA_N=CTA_N, CTA_K=CTA_K, WARP_M=WARP_M, WARP_N=WARP_N, GROUP_M=GROUP_M,
                  SLICES=SLICES)
@@ -88,10 +96,12 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     rows = partition(work.i1, lane_m, LANES_M, THREAD_M, wide_m)
     columns = partition(work.j1, lane_n, LANES_N, THREAD_N, wide_n)
 
-    def operand(gmem: Value, ld: Value, along_k: bool, EXTENT: int) -> SmemOperand:
+    def operand(gmem: Value, ld: Value, along_k: bool, EXTENT: int, ROLE: str, PROLOGUE: str) -> SmemOperand:
+        before = Transform.of(k, g, ROLE, PROLOGUE, ALONG_K=along_k, ARCH=ARCH)
         return SmemOperand(k, T, gmem, ld, along_k=along_k, transposed=TRANSPOSE, EXTENT=EXTENT, CTA_K=CTA_K,
-                           VECTOR=VECTOR, THREADS=THREADS, ASYNC=ASYNC)
-    a, b = operand(g.a, g.lda, LAYOUT[0] == "n", CTA_M), operand(g.b, g.ldb, LAYOUT[1] == "t", CTA_N)
+                           VECTOR=VECTOR, THREADS=THREADS, ASYNC=ASYNC, BEFORE=before)
+    a = operand(g.a, g.lda, LAYOUT[0] == "n", CTA_M, "a", PROLOGUE_A)
+    b = operand(g.b, g.ldb, LAYOUT[1] == "t", CTA_N, "b", PROLOGUE_B)
     # single elements of C, which a lane has in vectors, go through shared memory to lie side by side
     arithmetic = semiring.Arithmetic.of(k, T, SEMIRING)
     FIELDS = len(arithmetic.types)

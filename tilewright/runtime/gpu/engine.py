@@ -21,14 +21,14 @@ from tilewright.plans.measured import choice
 from tilewright.problem import Gemm
 from tilewright.rules import arguments, scaling, shapes
 from tilewright.rules.call import KERNELS, Call, Product, decide
-from tilewright.runtime.gpu import arrays, blocks, epilogues, fast_path, operands, scales
+from tilewright.runtime.gpu import arrays, blocks, epilogues, fast_path, operands, scales, transforms
 from tilewright.runtime.gpu import fused as fused_products
 from tilewright.runtime.gpu.arrays import CUDA, HIP, DeviceArray, Library, Platform, kind
 from tilewright.runtime.gpu.blocks import Blocked
 from tilewright.runtime.gpu.driver import Kept
 from tilewright.runtime.gpu.launch import Function
 from tilewright.runtime.gpu.operands import format_of, leading, letter
-from tilewright.runtime.gpu.product import Fused, Run
+from tilewright.runtime.gpu.product import Fused, Prologues, Run
 from tilewright.runtime.gpu.recipe import Bound, Recipe
 from tilewright.targets import GpuTarget
 
@@ -71,12 +71,12 @@ class Engine:
         asked = fast_path.signature(library, a, b, out, plan, semiring)
         return None if asked is None else fast_path.multiply(library, asked, a, out, float(alpha))
 
-    def repeated_fused(self, library: Library, a: Any, b: Any, out: Any, alpha: Any, epilogue: Any, operands: Any,
-                       options: tuple[Any, ...]) -> tuple[fast_path.Asked | None, Any]:
-        """The same with an epilogue; and what it may be remembered as, if it may."""
+    def repeated_fused(self, library: Library, a: Any, b: Any, out: Any, alpha: Any, functions: fast_path.Functions,
+                       operands: Any, options: tuple[Any, ...]) -> tuple[fast_path.Asked | None, Any]:
+        """The same with an epilogue or prologues; and what it may be remembered as, if it may."""
         if not alpha or not _is_plain(alpha):
             return None, None
-        asked = fast_path.fused_signature(library, a, b, out, epilogue, operands, options)
+        asked = fast_path.fused_signature(library, a, b, out, functions, operands, options)
         return asked, None if asked is None else fast_path.multiply_fused(
             library, asked, a, out, float(alpha), operands)
 
@@ -277,17 +277,19 @@ class Engine:
 
     def recipe(self, on: Any, a: Array, b: Array, c: Array, plan: Any, *scaled: Array,
                algorithm: str | None = None, of_blocks: blocks.Formats | None = None,
-               fused: Fused | None = None, semiring: str = "", invariant: str = "") -> Recipe:
+               fused: Fused | None = None, semiring: str = "", invariant: str = "",
+               prologues: Prologues | None = None) -> Recipe:
         """For c = alpha * a @ b + beta * c with operands like these, c by rows: matrices, or stacks of them. `scaled`:
         by these scales, as rules.scaling.broadcast gives them. `of_blocks`: a, b and scales are bytes of these.
-        `fused`: an epilogue, its operands, and results beside c. `semiring`: see problem.Gemm."""
+        `fused`: an epilogue, its operands, and results beside c. `semiring`: see problem.Gemm. `prologues`: of A and B,
+        and what they read."""
         (m, k), n, letters, stacks = a.shape[-2:], b.shape[-1], letter(a) + letter(b), operands.of_batch(a, b, c)
         kinds, scales_are = (format_of(a.dtype), format_of(b.dtype)), scaling.kind_of(scaled, n)
         if of_blocks is not None:
             letters, scales_are = "nt", ""
             kinds, k = (of_blocks.a, of_blocks.b), of_blocks.k
         problem = Gemm(m, n, k, *kinds, format_of(c.dtype), letters, stacks.get("batch", 1), scales_are,
-                       fused[0] if fused else "", semiring=semiring)
+                       fused[0] if fused else "", semiring=semiring, **(prologues[0] if prologues else {}))
         rows = (x if by == "n" else operands.transposed(x) for x, by in zip((a, b, c), letters + "n"))
         if plan is None:
             shape = operands.shape_of(problem, on.target, a, b, c)._replace(invariant=invariant)
@@ -296,6 +298,7 @@ class Engine:
         kernel = self.compile(problem, on.target, plan)
         operands.check(kernel, (a, b, c))
         more = stacks | operands.of_scales(*scaled) | (epilogues.strides(problem, *fused[1:]) if fused else {})
+        more |= transforms.strides(problem, prologues[1]) if prologues else {}
         return Recipe(self.driver, kernel, on, *(leading(x) or 0 for x in rows), **more)
 
     def compile(self, problem: Gemm, target: Any, plan: Any) -> Any:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tilewright import formats
 from tilewright.plans import epilogues, gpu_shape
+from tilewright.runtime.gpu import transforms
 from tilewright.runtime.gpu.operands import address, format_of
 
 if TYPE_CHECKING:
@@ -97,10 +98,12 @@ def placed(read: Read, x: Array, shape: tuple[int, ...]) -> Array:
 
 
 def named(problem: Gemm, operands: Mapping[str, Any] | None) -> list[Any]:
-    """A compiled kernel's operands in the order of its epilogue. TypeError if they are not all there."""
+    """A compiled kernel's operands in the order of its epilogue. TypeError if they, and those of prologues, are not all
+    there."""
     epilogue, given = of_problem(problem), dict(operands or {})
     names = [] if epilogue is None else [x.name for x in epilogue.operands]
-    if set(names) != set(given):
-        raise TypeError(f"operands must be given for {', '.join(names) or 'no names'}, as the epilogue of {problem} "
-                        f"has them, not for {', '.join(given) or 'none'}")
+    every = dict.fromkeys((*names, *(x.name for _, x in transforms.beside(problem))))
+    if set(every) != set(given):
+        raise TypeError(f"operands must be given for {', '.join(every) or 'no names'}, as the functions of {problem} "
+                        f"have them, not for {', '.join(given) or 'none'}")
     return [given[name] for name in names]

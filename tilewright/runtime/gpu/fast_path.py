@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tilewright.expressions import remembered
 from tilewright.expressions.epilogue import Epilogue
+from tilewright.expressions.prologue import Prologue
 from tilewright.runtime.gpu.arrays import Library
 from tilewright.runtime.gpu.operands import address
 from tilewright.runtime.gpu.recipe import Recipe
@@ -51,6 +52,8 @@ class FusedEntry(NamedTuple):
     function: Any  # the ids of what it consists of are in the key
 
 
+Functions = tuple[Any, Any, Any]  # an epilogue and the prologues of A and B, or None
+TRACED = Epilogue, Prologue
 Asked = tuple[tuple[Any, ...], tuple[int, ...]]  # a key, and addresses
 MISSING, NUMBER = (None, 0), (float, 0)  # a result that is to be made; an operand that is a number
 
@@ -108,13 +111,17 @@ def multiply(library: Library, asked: tuple[Any, ...], a: Any, out: Any, alpha: 
     return out
 
 
-def fused_signature(library: Library, a: Any, b: Any, out: Any, epilogue: Any, operands: Any, options: tuple[Any, ...]
-                    ) -> Asked | None:
-    """As `signature`, of a product with an epilogue, with the addresses of a, b, operands and results. `options`: what
-    else the caller has asked for. None for a function that has to be traced in every call."""
-    function = id(epilogue) if type(epilogue) is Epilogue else remembered.key(epilogue, ())
-    if function is None or not (operands is None or type(operands) is dict):
+def fused_signature(library: Library, a: Any, b: Any, out: Any, functions: Functions, operands: Any,
+                    options: tuple[Any, ...]) -> Asked | None:
+    """As `signature`, of a product with an epilogue or prologues, with the addresses of a, b, operands and results.
+    `options`: what else the caller has asked for. None for a function that has to be traced in every call."""
+    if not (operands is None or type(operands) is dict):
         return None
+    known: Any = []
+    for x in functions:
+        known.append(None if x is None else id(x) if type(x) in TRACED else remembered.key(x, ()))
+        if x is not None and known[-1] is None:
+            return None
     plain = library.plain
     found: list[Any] = [plain(a), plain(b)]
     for x in operands.values() if operands else ():
@@ -124,22 +131,25 @@ def fused_signature(library: Library, a: Any, b: Any, out: Any, epilogue: Any, o
     if None in found:
         return None
     what, at = zip(*found)
-    return (library, what, tuple([x & ALIGNMENT for x in at]), function, *(operands or ()), options), at
+    return (library, what, tuple([x & ALIGNMENT for x in at]), *known, *(operands or ()), options), at
 
 
 def remember_fused(asked: Asked, call: Call, recipe: Recipe, device: int, f: Fused, matrices: Sequence[NDArray[Any]],
-                   results: Sequence[NDArray[Any]]) -> None:
+                   results: Sequence[NDArray[Any]], beside: Sequence[tuple[str, NDArray[Any]]] = ()) -> None:
     """Remember what a product came to: `matrices` are shadows of A and B, `results` of its results, the first of which
-    is C."""
+    is C; `beside` is what the kernel's prologues read, by the names of operands."""
     if len(_fused) >= MOST:
         _fused.clear()
-    operands = {x.name: shadow for x, shadow in zip(f.epilogue.operands, f.operands)}
-    names, first = list(call.operands or ()), 2 + len(operands)
-    order = first, *(2 + names.index(x) for x in operands), *range(first + 1, first + len(results))
+    read = {x.name: shadow for x, shadow in zip(f.epilogue.operands, f.operands)}
+    operands = dict(beside) | read
+    names = list(call.operands or ())
+    first = 2 + len(names)
+    order = (first, *(2 + names.index(x) for x in read), *range(first + 1, first + len(results)),
+             *(2 + names.index(x) for x, _ in beside))
     spans = map(_span, (*matrices, *(operands[x] for x in names), *results))
     numbers = tuple((i, x, operands[x].dtype) for i, x in enumerate(names, 2) if type(call.operands[x]) is float)
     _fused[asked[0]] = FusedEntry(recipe, device, tuple((x.shape, x.dtype) for x in results), tuple(spans), order,
-                                  numbers, call.epilogue)
+                                  numbers, (call.epilogue, call.prologue_a, call.prologue_b))
 
 
 def multiply_fused(library: Library, asked: Asked, a: Any, out: Any, alpha: float, operands: Any) -> Any:

@@ -27,8 +27,9 @@ from tilewright.runtime.gpu import arrays, blocks, epilogues, fast_path, prologu
 from tilewright.runtime.gpu.operands import address, format_of, letter
 
 if TYPE_CHECKING:
+    from tilewright.rules.prologues import Prepared
     from tilewright.runtime.gpu.arrays import Library
-    from tilewright.runtime.gpu.product import Run
+    from tilewright.runtime.gpu.product import Prologues, Run
 
 Array = NDArray[Any]
 # What kernels read as operands; other integers are converted before.
@@ -80,15 +81,17 @@ def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a:
             continue
         results.append(x)
         targets.append(_checked(looks[name].shadow, name, shape, dtype))
+    beside = list[tuple[str, Array]]()
     if all(x.size for x in targets):
-        x, y = (prologues.prepared(run, one, role, before[role], host) if role in before else one
+        inside = prologues.inside(run, p, before)
+        x, y = (prologues.prepared(run, one, role, before[role], host) if role in before and role not in inside else one
                 for role, one in zip("ab", (p.a, p.b)))
         p = p._replace(a=x, b=y)
-        _compute(run, p, f, targets, host)
+        beside = _compute(run, p, f, targets, host, {role: before[role] for role in inside})
     numbers = sum(type(x) is float for x in (call.operands or {}).values())
     if alike is not None and len(run.steps) == 1 and run.steps[0] and len(run.blocks) == numbers:   # nothing was copied
         (recipe,) = run.steps[0]
-        fast_path.remember_fused(alike, call, recipe, run.on.index, f, (p.a, p.b), targets)
+        fast_path.remember_fused(alike, call, recipe, run.on.index, f, (p.a, p.b), targets, beside)
     results = [blocks.quantized(run, library, x, block) if block else y for x, y, block in zip(
         targets, results, f.blocks)]
     delivered = tuple(library.result(x, call.a) if y is None and block is None else x for x, y, block in zip(
@@ -121,8 +124,10 @@ def _check_results(f: fusing.Fused, on_cuda: bool) -> None:
                              "elements")
 
 
-def _compute(run: Run, p: Product, f: fusing.Fused, targets: list[Array], host: frozenset[str]) -> None:
-    """Into arrays of the results' shapes, anywhere."""
+def _compute(run: Run, p: Product, f: fusing.Fused, targets: list[Array], host: frozenset[str],
+             before: Mapping[str, Prepared]) -> list[tuple[str, Array]]:
+    """Into arrays of the results' shapes, anywhere. What prologues read that the kernel evaluates, those of the
+    operands that have one in `before`, by name."""
     epilogue, arrays_of = _with_c(run, p, f, host)
     reduced = [x.reduced for x in epilogue.expression.results]
     plain = tuple(replace(x, reduced="") for x in epilogue.expression.results)
@@ -130,13 +135,17 @@ def _compute(run: Run, p: Product, f: fusing.Fused, targets: list[Array], host: 
     main, shape = 0, (*p.shape[:-1], p.shape[-1] // (1 + epilogue.paired))
     kinds = [gpu_shape.RESULTS[computed(format_of(p.sums), epilogue.state)[kind == "float"]]
              for kind in epilogue.expression.kinds]
-    given = {"a": format_of(p.a.dtype), "b": format_of(p.b.dtype),
+    of_a, of_b = (before[role].prologue.result if role in before else format_of(x.dtype)
+                  for role, x in zip("ab", (p.a, p.b)))
+    given = {"a": of_a, "b": of_b,
              "result": kinds[main][0] if reduced[main] else format_of(_stored(targets[main]).dtype)}
     taken_a, taken_b, stored = (formats.FORMATS[x].dtype for x in gpu_lowering.taken(
         run.on.target, given, format_of(p.sums), True, "", replace(
             epilogue, results=tuple(DEFAULT if i == main else x for i, x in enumerate(epilogue.results))).text,
         p.semiring))
-    a, b = p.broadcast(run.typed(p.a, taken_a), run.typed(p.b, taken_b))
+    a, b = p.broadcast(*(x if role in before else run.typed(x, taken)
+                         for role, x, taken in zip("ab", (p.a, p.b), (taken_a, taken_b))))
+    texts, beside = prologues.placed(run, before, dict(zip("ab", (taken_a, taken_b))), a, b, host)
     semiring = p.semiring
     if not p.a.shape[-1]:                       # nothing to add up: a product of zeros
         semiring = semirings.products(semiring)
@@ -151,12 +160,16 @@ def _compute(run: Run, p: Product, f: fusing.Fused, targets: list[Array], host: 
     names = tuple(DEFAULT if i == main else format_of(x.dtype) for i, x in enumerate(outs))
     final = replace(epilogue, results=names)
     for pa, pb, *rest in _parts(a, b, [*outs, *arrays_of]):
-        _multiply(run, pa, pb, p.alpha, final, rest[len(outs):], rest[:len(outs)], semiring)
+        for matrices in zip(pa, pb, *rest) if before and pa.ndim > 2 else ((pa, pb, *rest),):
+            mb, rest = matrices[1], list(matrices[2:])
+            _multiply(run, matrices[0], mb, p.alpha, final, rest[len(outs):], rest[:len(outs)], semiring,
+                      (texts, [x for _, x in beside]) if before else None)
     for x, target, how in zip(outs, targets, reduced):
         if how:
             x = _reduced(run, x, how, target.shape)
         if x is not _stored(target) and address(x) != address(target):
             run.copy(x, _stored(target))
+    return beside
 
 
 def _reduced(run: Run, x: Array, how: str, shape: tuple[int, ...]) -> Array:
@@ -225,13 +238,13 @@ def _parts(a: Array, b: Array, others: list[Array]) -> Iterator[list[Array]]:
 
 
 def _multiply(run: Run, a: Array, b: Array, alpha: Any, epilogue: Epilogue, read: list[Array], outs: list[Array],
-              semiring: str) -> None:
+              semiring: str, before: Prologues | None) -> None:
     """One launch. Results are by rows; main is C."""
     a, b = (x if letter(x) else run.copied(x, x.dtype) for x in (a, b))
     c = outs[epilogue.main or 0]
     others = [x for i, x in enumerate(outs) if i != epilogue.main]
     fused = epilogue.text, tuple(read), tuple(others)
-    recipe = run.recipe(a, b, c, fused=fused, semiring=semiring)
-    beside = recipe.beside((), [address(x) for x in (*read, *others)])
+    recipe = run.recipe(a, b, c, fused=fused, semiring=semiring, prologues=before)
+    beside = recipe.beside((), [address(x) for x in (*read, *others, *(before[1] if before else ()))])
     recipe.run(address(a), address(b), address(c), alpha, 0.0, run.stream, *beside)
     run.steps.append((recipe,))

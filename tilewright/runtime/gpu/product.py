@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 Fused = tuple[str, tuple[Array, ...], tuple[Array, ...]]    # an epilogue, its operands, results beside C
+Prologues = tuple[dict[str, str], list[Array]]  # prologue_a and prologue_b, which kernels evaluate; what they read
 
 
 class Run:
@@ -182,7 +183,8 @@ class Run:
         return found
 
     def recipe(self, a: Array, b: Array, c: Array, *scales: Array, of_blocks: Formats | None = None,
-               fused: Fused | None = None, semiring: str = "", exchanged: bool = False) -> Recipe:
+               fused: Fused | None = None, semiring: str = "", exchanged: bool = False,
+               prologues: Prologues | None = None) -> Recipe:
         """`exchanged`: C^T = B^T A^T is computed."""
         invariant = SWAPPED[self.invariant] if exchanged else self.invariant
         key = (self.on.index, *a.shape, b.shape[-1], a.dtype, b.dtype, c.dtype, a.strides, b.strides, c.strides,
@@ -190,9 +192,11 @@ class Run:
                semiring, *(x.strides for x in scales))
         if fused:
             key += fused[0], *((x.strides, address(x) % WIDEST) for arrays in fused[1:] for x in arrays)
+        if prologues:
+            key += *prologues[0].items(), *((x.shape, x.strides, address(x) % WIDEST) for x in prologues[1])
         return self.engine.recipes.get(key, lambda: self.engine.recipe(
             self.on, a, b, c, self.plan, *scales, algorithm=self.algorithm, of_blocks=of_blocks, fused=fused,
-            semiring=semiring, invariant=invariant))
+            semiring=semiring, invariant=invariant, prologues=prologues))
 
 
 def _shared(*scales: Array, n: int) -> bool:

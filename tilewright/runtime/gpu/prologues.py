@@ -1,23 +1,84 @@
-"""Prologues of operands in a GPU's memory: a pass leaves what is multiplied in a temporary (kernels/gpu/prepare.py)."""
+"""Prologues of operands in a GPU's memory: kernels evaluate them (`inside`, `placed`), or a pass leaves what is
+multiplied in a temporary (kernels/gpu/prepare.py), whichever the planner expects to be faster."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import formats
+from tilewright.plans import asked, gpu, gpu_lowering, gpu_shape
+from tilewright.plans import prologues as of_plans
 from tilewright.plans.gpu_lowering import READ
 from tilewright.rules import arguments
 from tilewright.rules.prologues import AXIS, Prepared
+from tilewright.runtime.gpu import transforms
 from tilewright.runtime.gpu.operands import address, format_of, letter
+from tilewright.targets.nvidia import GpuTarget
 
 if TYPE_CHECKING:
+    from tilewright.rules.call import Product
     from tilewright.runtime.gpu.product import Run
 
 Array = NDArray[Any]
 WIDEST = 16
+
+
+def inside(run: Run, p: Product, before: Mapping[str, Prepared]) -> str:
+    """Which prologues of the product's operands kernels evaluate: those of matrices, of all rows of A if it is a stack
+    of them. "", "a", "b" or "ab"."""
+    target, letters = run.on.target, letter(p.a) + letter(p.b)
+    if not before or not isinstance(target, GpuTarget) or len(letters) < 2 or p.b.ndim > 2 or p.semiring or (
+            run.invariant):                                     # which plans of one order of sums have after a pass
+        return ""
+    if p.a.ndim > 2 and any(any(x.strides[:-1]) for x in (before["a"].arrays if "a" in before else ())):
+        return ""
+    if any(x.ndim > 2 and any(x.strides[:-2]) for each in before.values() for x in each.arrays):
+        return ""
+    results = [before[role].prologue.result if role in before else format_of(x.dtype)
+               for role, x in zip("ab", (p.a, p.b))]
+    pair = gpu_lowering.pair_for(*results, format_of(p.sums), target)
+    if pair is None:
+        return ""
+    of_a, of_b = (of_plans.into(before[role].prologue.text, into) if role in before else ""
+                  for role, into in zip("ab", pair))
+    rows = (x if by == "n" else x.swapaxes(-1, -2) for x, by in zip((p.a, p.b), letters))
+    at = [(address(x), x.strides[-2] if x.shape[-2] > 1 else 0) for x in rows]
+    m, n = math.prod(p.a.shape[:-1]), p.b.shape[-1]
+    out = gpu_shape.results(format_of(p.sums), "")[0]
+    shape = gpu_shape.shape(*pair, out, m, n, p.a.shape[-1], letters, [*at, (0, n * p.sums.itemsize)],
+                            prologue_a=of_a, prologue_b=of_b)
+    if run.plan is None:
+        return str(gpu.planner(target).inside(shape, target))
+    plan = asked.plan(run.plan, target)
+    for roles in dict.fromkeys((shape.prologues, *shape.prologues)):
+        left = shape._replace(prologue_a=of_a*("a" in roles), prologue_b=of_b*("b" in roles))
+        if not plan.violations(left.least, target):
+            return roles
+    return ""
+
+
+def placed(run: Run, before: Mapping[str, Prepared], taken: Mapping[str, np.dtype[Any]], a: Array, b: Array,
+           host: frozenset[str]) -> tuple[dict[str, str], list[tuple[str, Array]]]:
+    """Of prologues that a kernel evaluates, which multiplies in the formats `taken`: their texts by prologue_a and
+    prologue_b, and what they read as kernels take it, with names. `host`: the names of arrays that are NumPy's."""
+    texts, found = dict[str, str](), []
+    for role, each in before.items():
+        texts[f"prologue_{role}"] = of_plans.into(each.prologue.text, format_of(taken[role]))
+        along_k = letter({"a": a, "b": b}[role]) == ("n" if role == "a" else "t")
+        for read, x in zip(each.prologue.beside, each.arrays, strict=True):
+            own = x[(*(0,) * (x.ndim - 2), *(slice(None) if stride else slice(0, 1) for stride in x.strides[-2:]))]
+            if read.name in host:
+                own = run.uploaded(np.ascontiguousarray(own)) if own.size > 1 else run.number(
+                    own.reshape(()), own.dtype).reshape(own.shape)
+            if not transforms.ready(own, role, along_k):
+                own = run.copied(own, own.dtype)
+            found.append((read.name, own))
+    return texts, found
 
 
 def prepared(run: Run, x: Array, role: str, prologue: Prepared, host: frozenset[str]) -> Array:

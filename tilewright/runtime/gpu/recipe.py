@@ -22,7 +22,7 @@ import numpy as np
 from tilewright.formats import FORMATS
 from tilewright.formats.quantized import Quantized
 from tilewright.formats.table import BLOCK_FORMATS
-from tilewright.runtime.gpu import blocks, epilogues, operands, scales
+from tilewright.runtime.gpu import blocks, epilogues, operands, scales, transforms
 from tilewright.runtime.gpu.arrays import Library, Look
 from tilewright.runtime.gpu.launch import Arguments
 from tilewright.runtime.gpu.memory import handle_of
@@ -118,11 +118,12 @@ class Recipe:
     def __init__(self, driver: Any, kernel: Any, on: Any, lda: int, ldb: int, ldc: int, **more: Any) -> None:
         p, launches = kernel.problem, kernel.launches
         self.scales = sum(x not in more for x in SIDES)
-        values = {**GIVEN_LATER, **dict.fromkeys(epilogues.pointers(p), 0), "columns_c": p.shapes["out"][-1],
+        values = {**GIVEN_LATER, **dict.fromkeys((*epilogues.pointers(p), *transforms.pointers(p)), 0),
+                  "columns_c": p.shapes["out"][-1],
                   "m": p.m, "n": p.n, "k": getattr(kernel, "given", p).k, "lda": lda, "ldb": ldb, "ldc": ldc, **more}
         codes = [kernel.loadable] if len(launches) == 1 else [launch.kernel.loadable for launch in launches]
         layout = getattr(kernel, "shape", p).layout
-        scales = [*(x for x in SIDES if x not in more), *epilogues.pointers(p)]
+        scales = [*(x for x in SIDES if x not in more), *epilogues.pointers(p), *transforms.pointers(p)]
         self.steps = [Step(driver, code, launch, on, layout, values, scales) for code, launch in zip(codes, launches)]
         self.only = self.steps[0] if len(launches) == 1 else None
         self.device, self.workspaces, self.fill = self.steps[0].device, driver.workspaces, driver.fill
@@ -212,6 +213,8 @@ class Bound:
         more: dict[str, int] = operands.of_batch(*shadows)
         fused = self._fused(p, library, device, stream, operands_of, outs)
         more |= epilogues.strides(p, *fused)
+        beside = self._beside_operands(p, library, stream, operands_of)
+        more |= transforms.strides(p, beside)
         if p.a in BLOCK_FORMATS:
             self._block_scales = [each for _, each in scaled.values()]
             for name, (elements, each) in scaled.items():
@@ -225,15 +228,15 @@ class Bound:
             if kernel.inner is kernel:
                 operands.check(kernel, shadows)
         if not kernel.launches or kernel.inner is not kernel:
-            if p.epilogue:
-                raise ValueError(f"a compiled kernel with an epilogue needs operands in formats of its code, and k of "
-                                 f"at least 1, and this is {p}; tilewright.matmul converts them")
+            if p.fused:
+                raise ValueError(f"a compiled kernel with an epilogue or a prologue needs operands in formats of its "
+                                 f"code, and k of at least 1, and this is {p}; tilewright.matmul converts them")
             return
         more |= operands.of_scales(*self._factors)
         self.recipe = Recipe(driver, kernel, on, *leading, **more)
         at_a, at_b, at_c = (x.pointer for x in looks)
         self._arguments = at_a, at_b, at_c, *self._scalars
-        at_fused = [operands.address(x) for each in fused for x in each]
+        at_fused = [operands.address(x) for each in (*fused, beside) for x in each]
         self._beside = self.recipe.beside([operands.address(x) for x in self._factors], at_fused)
         self._fixed = self.recipe.fixed(*self._arguments, *self._beside)
 
@@ -261,6 +264,16 @@ class Bound:
                 raise ValueError(f"outs must be {kind} of shape {p.shapes['out']}, with contiguous rows, not {x.dtype} "
                                  f"of shape {x.shape} with strides of {x.strides} bytes")
         return read, [x.shadow for x in self._looks_of_outs]
+
+    def _beside_operands(self, p: Gemm, library: Library, stream: int, given: Mapping[str, Any] | None) -> list[Any]:
+        """Shadows of what prologues read."""
+        self._looks_beside: list[Look] = []
+
+        def look(x: Any) -> Any:
+            self._looks_beside.append(operands.uploaded(self._engine.driver, self._on, x, by_columns=False)
+                                      if isinstance(x, np.ndarray) else library.look(x, "operands", stream))
+            return self._looks_beside[-1].shadow
+        return transforms.of_kernel(p, given, look)
 
     def _look(self, p: Gemm, name: str, x: Any, stream: int) -> Look:
         """An operand as it is multiplied."""

@@ -1,0 +1,130 @@
+"""Prologues inside kernels (kernels/gpu/transform.py): right in the simulator for awkward sizes, few instructions,
+no spills."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright import formats
+from tilewright.compiler import ptxas
+from tilewright.expressions.factors import factored, subtracted, whole_in_floats
+from tilewright.expressions.tracing import trace
+
+RNG = np.random.default_rng(7)
+BF16 = ml_dtypes.bfloat16
+
+
+def dequantised(b, s, z):
+    return (b - z) * s
+
+
+def weights(format, k, n):
+    dtype = formats.FORMATS[format].dtype
+    if dtype.kind in "iu":
+        return RNG.integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, (k, n)).astype(dtype)
+    return RNG.standard_normal((k, n)).astype(dtype)
+
+
+def dequantising(source, result, group, k):
+    return tw.prologue(dequantised, source, result, s=f"f32 full/{group}" if group < k else "f32 row", z="i8 row")
+
+
+@pytest.mark.parametrize(("m", "n", "k", "a", "source", "layout", "group", "target", "algorithm"), [
+    (1, 40, 320, "bf16", "i8", "nt", 64, "sm_90a", "gemv"),
+    (1, 21, 33, "f16", "i8", "nn", 3, "sm_75", "gemv"),             # groups of fewer steps than are in flight
+    (1, 48, 304, "f32", "u8", "nn", 16, "sm_75", "gemv"),           # u8 less i8
+    (3, 40, 320, "f32", "i8", "nt", 40, "sm_80", "gemv"),           # vectors of 16 in two groups
+    (9, 33, 336, "bf16", "i8", "nt", 16, "sm_90a", "gemv"),         # a lane's steps in several groups
+    (16, 48, 592, "bf16", "e4m3fn", "nt", 592, "sm_90a", "gemv"),   # runs that end within a piece
+    (40, 71, 77, "bf16", "i8", "nt", 7, "sm_90a", "mma"),
+    (33, 72, 144, "bf16", "i8", "nn", 16, "sm_80", "mma"),
+    (33, 72, 80, "f16", "e5m2", "tt", 80, "sm_75", "mma"),
+    (33, 44, 36, "f32", "i8", "tn", 4, "sm_75", "simt"),
+], ids=str)
+def test_weights_as_they_are_stored(m, n, k, a, source, layout, group, target, algorithm):
+    problem = tw.Gemm(m, n, k, a, source, "f32", layout, prologue_b=dequantising(source, a, group, k))
+    kernel = tw.compile(problem, target)
+    x, w = RNG.standard_normal((m, k)).astype(formats.FORMATS[a].dtype), weights(source, k, n)
+    s, z = RNG.random((-(-k // group), n), np.float32) + 0.5, RNG.integers(-9, 10, (1, n)).astype(np.int8)
+    x, w = (y if letter == "n" else np.asfortranarray(y) for y, letter in zip((x, w), layout))
+    found = kernel.simulate(x, w, operands={"s": s, "z": z})
+    wide = (w.astype(float) - z) * np.repeat(s, group, axis=0)[:k]
+    bound = {"f32": 2.0**-20, "f16": 2.0**-10, "bf16": 2.0**-8}[a] * (np.abs(x.astype(float)) @ np.abs(wide))
+    assert kernel.plan.algorithm == algorithm
+    assert (np.abs(found.result - x.astype(float) @ wide) <= bound).all()
+    if m == 1 and k == 320:                         # whole rows for each warp
+        assert (found.of("b").elements, found.of("b").bytes) == (k*n, k*n)      # each byte once
+
+
+def test_activation_of_a_and_scales_of_b():
+    silu = tw.prologue(lambda a, t: tw.silu(a) * t, "bf16", "bf16", t="f32 column")
+    scaled = tw.prologue(lambda b, s: b * s, "i8", "bf16", s="f32 scalar")
+    kernel = tw.compile(tw.Gemm(34, 48, 96, "bf16", "i8", "f32", "nn", prologue_a=silu, prologue_b=scaled), "sm_90a")
+    a, b = RNG.standard_normal((34, 96)).astype(BF16), weights("i8", 96, 48)
+    t, s = RNG.random((34, 1), np.float32), np.full((1, 1), 0.5, np.float32)
+    x = a.astype(float)
+    wanted = (x / (1 + np.exp(-x)) * t).astype(BF16).astype(float) @ (b * 0.5)
+    np.testing.assert_allclose(kernel.simulate(a, b, operands={"t": t, "s": s}).result, wanted, rtol=1e-3, atol=2e-2)
+    with pytest.raises(TypeError, match=r"operands\['t'\] must be f32, as prologue_a says, not float64"):
+        kernel.simulate(a, b, operands={"t": t.astype(float), "s": s})
+
+
+def test_infinite_scales_beyond_k():
+    """What is beyond k, in a vector or in a tile, does not meet the last group's scales."""
+    for m, n, k, layout in (1, 8, 48, "nt"), (1, 16, 24, "nn"), (9, 16, 80, "nt"), (20, 16, 24, "nn"):
+        p = tw.prologue(lambda b, s: b * s, "i8", "bf16", s=f"f32 full/{k // 2}")
+        kernel = tw.compile(tw.Gemm(m, n, k, "bf16", "i8", "f32", layout, prologue_b=p), "sm_90a")
+        w, s = np.ones((k, n), np.int8), np.ones((2, n), np.float32)
+        s[1, 3] = np.inf
+        w = w if layout[1] == "n" else np.asfortranarray(w)
+        found = kernel.simulate(np.ones((m, k), BF16), w, operands={"s": s}).result
+        assert (found[:, 3] == np.inf).all()
+        assert (np.delete(found, 3, 1) == k).all()
+
+
+PER_ELEMENT = [(1, "i8", 128, 4.5), (1, "e4m3fn", 128, 3.6), (8, "i8", 128, 4.0), (8, "i8", 32, 5.2)]
+
+
+@pytest.mark.parametrize(("m", "source", "group", "most"), PER_ELEMENT, ids=str)
+def test_few_instructions_and_no_spills(m, source, group, most):
+    """An H200 issues 6.5 instructions for each byte that its memory delivers: decoding has to stay below."""
+    beside = {"s": f"f32 full/{group}"} | ({"z": "i8 row"} if source == "i8" else {})
+    p = tw.prologue(dequantised if "z" in beside else lambda b, s: b * s, source, "bf16", **beside)
+    kernel = tw.compile(tw.Gemm(m, 28672, 8192, "bf16", source, "bf16", "nt", prologue_b=p), "sm_90a")
+    assert kernel.plan.algorithm == "gemv"
+    assert sum(kernel.loop().counts.values()) <= most * 8*16        # eight loads of 16 elements are in flight
+    try:
+        assert kernel.resources.spills == 0
+    except ptxas.Missing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.mark.parametrize(("target", "m", "a", "plan"), [
+    ("sm_75", 64, "f16", "mma 64x64x64 warp=32x32 stages=2 copy=registers vector=8"),
+    ("sm_90a", 64, "bf16", "mma 64x128x64 warp=32x64 stages=2 copy=registers vector=8 tail"),
+    ("sm_90a", 16, "f32", ""),
+], ids=str)
+def test_no_spills_of_tiles(target, m, a, plan):
+    p = tw.prologue(dequantised, "i8", a, s="f32 full/128", z="i8 full/128")
+    kernel = tw.compile(tw.Gemm(m, 4096, 4096, a, "i8", a, "nt", prologue_b=p), target, plan or None)
+    try:
+        assert kernel.resources.spills == 0
+    except ptxas.Missing as missing:
+        pytest.skip(str(missing))
+
+
+def test_factors():
+    f = trace(lambda b, s, t, z: (b - z) * s * t, {"b": "int", "s": "float", "t": "float", "z": "int"}, "f")
+    inner, common = factored(f, frozenset("st"))
+    assert inner.text.endswith("sub b z; float %0; -> %1")
+    assert [x.operand for x in common.results] == ["t", "s"]
+    assert factored(f, frozenset("s"))[1] is None                   # t comes last, and is no common factor
+    assert whole_in_floats(inner, {"b": 128, "z": 128})
+    assert not whole_in_floats(inner, {"b": 1 << 31, "z": 1})
+    less, zero = subtracted(inner)
+    assert zero == "z"
+    assert less.text.endswith("float b; -> %0")
+    assert subtracted(trace(lambda b, z: z - b, {"b": "int", "z": "int"}, "f")) is None

@@ -1,0 +1,226 @@
+"""The prologue of an operand inside a kernel (expressions/prologue.py): what a thread has loaded of the operand, as it
+is stored, becomes the numbers that are multiplied, in registers.
+
+A kernel with one has further parameters (`parameters`), of which all strides are in elements. Of an operand a or b:
+
+    of_b_NAME       what the prologue reads beside the elements
+    i_of_b_NAME     from one row of A, or column of B, to the next, if there is a number for each; not where the operand
+                    is contiguous along these: then these numbers are, too, and aligned as far as a vector of the
+                    operand's elements needs it
+    k_of_b_NAME     from one group of steps of k to the next, if there are several
+
+Elements come as vectors along k, or across it. A factor that all elements of a *run* of k have in common (scales of
+groups) is taken out (expressions/factors.py): the kernel multiplies the sum of a run by it.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from tilewright.expressions.factors import factored, subtracted, whole_in_floats
+from tilewright.expressions.factors import parameters as needed
+from tilewright.expressions.program import Expression
+from tilewright.expressions.prologue import Beside, Prologue
+from tilewright.formats import FORMATS, Integer
+from tilewright.ir import Kernel, Type, Value, bf16, f16, f32, i32, i64, ptr, vec
+from tilewright.kernels.expression import recorded
+from tilewright.kernels.gpu.unpack import floats
+from tilewright.kernels.narrow import memory_type, narrowed, number
+from tilewright.targets.nvidia import TARGETS
+
+WIDEST = 16                         # bytes that a thread loads at once
+PAIRS = {"f16": f16, "bf16": bf16}  # formats that `Kernel.round_pair` makes
+I_PLACES = {"a": ("column", "full"), "b": ("row", "full")}          # with a number for each row of A, column of B
+K_PLACES = {"a": ("row", "full"), "b": ("column", "full")}          # and for each step of k, or group of such
+
+Loaded = dict[str, list[Value]]     # of each operand a number for each element of a vector, or one for all
+
+
+def parameters(ROLE: str, PROLOGUE: str, ALONG_K: bool) -> dict[str, Any]:
+    """Of a kernel with this prologue of operand "a" or "b", or "" for none."""
+    found: dict[str, Any] = {}
+    for x in Prologue.read(PROLOGUE).beside if PROLOGUE else ():
+        name = f"of_{ROLE}_{x.name}"
+        found[name] = ptr(memory_type(x.format), strided=True)
+        found |= {f"i_{name}": i64} if x.place in I_PLACES[ROLE] and ALONG_K else {}
+        found |= {f"k_{name}": i64} if x.place in K_PLACES[ROLE] else {}
+    return found
+
+
+def pointers(ROLE: str, PROLOGUE: str) -> tuple[str, ...]:
+    """Those that nothing else in the kernel reaches."""
+    return tuple(f"of_{ROLE}_{x.name}" for x in Prologue.read(PROLOGUE).beside) if PROLOGUE else ()
+
+
+def memory(PROLOGUE: str, T: Type) -> Type:
+    """Of elements of an operand, which are T without a prologue."""
+    return memory_type(Prologue.read(PROLOGUE).source) if PROLOGUE else T
+
+
+def suffix(*PROLOGUES: str) -> str:
+    """Of the name of a kernel with these prologues."""
+    return "".join(f"_{role}{Prologue.read(text).digest}" for role, text in zip("ab", PROLOGUES) if text)
+
+
+@dataclass(frozen=True)
+class Transform:
+    """The prologue of operand ROLE, of which vectors go along k or across it.
+
+    inner       the expression of each element, without the factors of runs; of the element less operand `zero`, if
+                there is one
+    factor      those
+    WHOLE       integers are computed in f32, which has them exactly
+    FP8, PAIR   the chip converts two fp8 to f16, and rounds two f32, at once
+    """
+    k: Kernel
+    g: SimpleNamespace
+    ROLE: str
+    prologue: Prologue
+    ALONG_K: bool
+    inner: Expression
+    factor: Expression | None
+    WHOLE: bool
+    FP8: bool
+    PAIR: bool
+    zero: str
+    common: frozenset[str]      # of operands that all steps of a run share
+
+    @classmethod
+    def of(cls, k: Kernel, g: SimpleNamespace, ROLE: str, PROLOGUE: str, *, ALONG_K: bool, RUN: int = 0,
+           ARCH: str = "sm_75") -> Transform | None:
+        """That of a kernel with the arguments g, by name. RUN: steps of k, a divisor of groups' sizes that have common
+        factors, whose sums the kernel multiplies by `factors`; 0: it does not. ARCH: the target whose conversions
+        it takes."""
+        if not PROLOGUE:
+            return None
+        prologue = Prologue.read(PROLOGUE)
+        common = frozenset(x.name for x in prologue.beside if RUN and (
+            x.place not in K_PLACES[ROLE] or x.group % RUN == 0))
+        inner, factor = factored(prologue.expression, common)
+        first = prologue.expression.parameters[0][0]
+        formats = {first: prologue.source} | {x.name: x.format for x in prologue.beside}
+        sizes = {name: 1 << f.bits - f.signed for name, each in formats.items()
+                 if isinstance(f := FORMATS[each], Integer)}
+        whole, zero = whole_in_floats(inner, sizes), ""
+        if whole and prologue.source in ("i8", "u8") and (found := subtracted(inner)) and sizes[found[1]] <= 1 << 16:
+            inner, zero = found
+        return cls(k, g, ROLE, prologue, ALONG_K, inner, factor, whole, "fp8" in TARGETS[ARCH].instructions,
+                   "bf16" in TARGETS[ARCH].instructions, zero, common)
+
+    @property
+    def S(self) -> Type:
+        """Of an element in memory."""
+        return memory_type(self.prologue.source)
+
+    @property
+    def T(self) -> Type:
+        """Of a number as it is multiplied, in memory."""
+        return memory_type(self.prologue.result)
+
+    def kept(self, COUNT: int) -> dict[str, tuple[Type, int]]:
+        """Of what `beside` reads for the numbers of a vector of COUNT elements: of which type how many there are."""
+        names, by = self.names, (K_PLACES if self.ALONG_K else I_PLACES)[self.ROLE]
+        return {x.name: (memory_type(x.format), COUNT if x.place in by and (not self.ALONG_K or x.group % COUNT) else 1)
+                for x in self.prologue.beside if x.name in names}
+
+    def beside(self, i: Value, p: Value, COUNT: int) -> Loaded:
+        """What is read beside a vector of COUNT elements, the first of which is element i at step p of k, alone."""
+        return self._loaded(self.names - self.common, i, p, COUNT)
+
+    def of_run(self, i: Value, p: Value, COUNT: int) -> Loaded:
+        """The same of a run of k that begins at step p."""
+        names = self.names | (needed(self.factor) if self.factor else set())
+        return self._loaded(names & self.common, i, p, COUNT)
+
+    def _loaded(self, names: set[str] | frozenset[str], i: Value, p: Value, COUNT: int) -> Loaded:
+        return {x.name: self._load(x, i, p, COUNT) for x in self.prologue.beside if x.name in names}
+
+    @property
+    def names(self) -> set[str]:
+        """Of what is read beside elements."""
+        return needed(self.inner) | ({self.zero} if self.zero else set())
+
+    def _load(self, x: Beside, i: Value, p: Value, COUNT: int) -> list[Value]:
+        k, name = self.k, f"of_{self.ROLE}_{x.name}"
+        at, by_i, by_k = getattr(self.g, name), x.place in I_PLACES[self.ROLE], x.place in K_PLACES[self.ROLE]
+        if by_i:
+            i = k.cast(i, i64)
+            at = at + (i*getattr(self.g, f"i_{name}") if self.ALONG_K else i)
+        if by_k:
+            apart = getattr(self.g, f"k_{name}")
+            if self.ALONG_K and x.group % COUNT:                # a vector has steps of several groups
+                return [k.load(at + k.cast((p + e) // x.group, i64)*apart) for e in range(COUNT)]
+            at = at + k.cast(p // x.group if x.group > 1 else p, i64)*apart
+        if not by_i or self.ALONG_K or COUNT == 1:
+            return [k.load(at)]
+        most = min(COUNT, WIDEST // at.type.element.bytes)
+        parts = [k.load(at + e, vec(at.type.element, most)) for e in range(0, COUNT, most)]
+        return [part[e] for part in parts for e in range(most)] if most > 1 else parts
+
+    def numbers(self, raw: Value, beside: Loaded) -> list[Value]:
+        """Those of a vector of elements as they are stored, as floats in f32: not rounded, without the factors.
+        `beside`: of the vector, and of its run."""
+        first = self.prologue.expression.parameters[0][0]
+        beside = {name: x for name, x in beside.items() if name in self.names}
+        given, rest = self._given(first, raw, beside), {name: x for name, x in beside.items() if name != self.zero}
+        return self._computed(self.inner, {first: given}, rest, raw.type.length)
+
+    def factors(self, beside: Loaded, COUNT: int = 1) -> list[Value]:
+        """What the sums of a run are multiplied by: one number, or one for each of COUNT elements across k."""
+        assert self.factor is not None
+        found: list[Value] = []
+        for e in range(COUNT):
+            each = [self._one(self.factor, at, beside, e) for at in range(len(self.factor.results))]
+            while len(each) > 1:
+                each = [each[0]*each[1], *each[2:]]
+            found += each
+        return found
+
+    def _one(self, expression: Expression, at: int, beside: Loaded, e: int) -> Value:
+        names = needed(expression)
+        single = {name: [values[e % len(values)]] for name, values in beside.items() if name in names}
+        found: Value = self._computed(expression, {}, single, 1, at)[0]
+        return found
+
+    def _given(self, name: str, raw: Value, beside: Loaded) -> list[Value]:
+        """Elements in the type that the expression computes in."""
+        if self.WHOLE or dict(self.inner.parameters)[name] == "float":
+            zeros = [self._wide(self.zero, x) for x in beside[self.zero]] if self.zero else []
+            return floats(self.k, raw, self.prologue.source, self.FP8, zeros)
+        wide = raw if raw.type.length > 1 else self.k.pack(raw, raw)        # elements of vectors are bits, not indices
+        found = number(self.k, wide, self.prologue.source, i32)
+        return [found[e] for e in range(raw.type.length)]
+
+    def _wide(self, name: str, x: Value) -> Value:
+        """A number of what is read, in f32."""
+        return floats(self.k, x, next(y.format for y in self.prologue.beside if y.name == name))[0]
+
+    def _computed(self, expression: Expression, given: Loaded, beside: Loaded, COUNT: int, at: int = 0) -> list[Value]:
+        k, kinds, formats = self.k, dict(expression.parameters), {x.name: x.format for x in self.prologue.beside}
+        if self.WHOLE:
+            for name, values in beside.items():
+                given = given | {name: [self._wide(name, x) for x in values]}
+            return [recorded(k, expression, {name: x[e % len(x)] for name, x in given.items()}, f32, f32)[at]
+                    for e in range(COUNT)]
+        vectors = {name: k.pack(*(x[e % len(x)] for e in range(max(COUNT, 2)))) for name, x in (given | beside).items()}
+        for name in beside:
+            vectors[name] = number(k, vectors[name], formats[name], {"float": f32, "int": i32}[kinds[name]])
+        found = recorded(k, expression, vectors, f32)[at]
+        return [found[e] for e in range(COUNT)]
+
+    def rounded(self, numbers: list[Value]) -> Value:
+        """As they are multiplied, a vector of memory's type."""
+        k, n = self.k, len(numbers)
+        if self.prologue.result == "f32":
+            return k.pack(*numbers) if n > 1 else numbers[0]
+        if n > 1 and self.PAIR and self.prologue.result in PAIRS:
+            words = self.pairs(numbers)
+            return k.reinterpret(k.pack(*words) if len(words) > 1 else words[0], vec(self.T, n))
+        found = narrowed(k, k.pack(*numbers) if n > 1 else k.pack(numbers[0], numbers[0]), self.prologue.result)
+        return found if n > 1 else found[0]
+
+    def pairs(self, numbers: list[Value]) -> list[Value]:
+        """The same as words of two."""
+        T = PAIRS[self.prologue.result]
+        return [self.k.round_pair(self.k.pack(*numbers[e:e + 2]), T) for e in range(0, len(numbers), 2)]

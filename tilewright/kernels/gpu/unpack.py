@@ -1,0 +1,72 @@
+"""Numbers of narrow formats as f32, by few instructions of a thread: what decoding costs beside loading them.
+
+    format              instructions    how
+    i8, u8              2 1/4           bytes become the lowest of 2^23 + b, of which 2^23 (of i8 + 128) is taken away
+    e4m3fn, e5m2        1 1/2           the chip's conversion of two to f16, each widened; where it has one
+    bf16                1               the upper half of an f32
+    f16, others         1 and more      conversions, kernels/narrow.py
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.ir import Kernel, Value, f16, f32, i8, i32, vec
+from tilewright.kernels.narrow import number, splat
+
+EXPONENT = 0x4B000000           # the bits of 2^23, above whose last place a byte is
+HIGHEST = -0x7F7F7F80           # the bits 0x80 of each byte of a word
+
+
+def floats(k: Kernel, x: Value, FORMAT: str, FP8: bool = False, minus: Sequence[Value] = ()) -> list[Value]:
+    """The numbers of a vector as it is in memory. FP8: the chip converts two fp8 at once (`Kernel.fp8_pair`). `minus`:
+    whole numbers of at most 2^20, one or one for each, that are subtracted, at no cost where there are fewer."""
+    n = x.type.length
+    if n % 4 == 0 and FORMAT in ("i8", "u8"):
+        return _bytes(k, words(k, x), FORMAT == "i8", minus)
+    found = _floats(k, x, FORMAT, FP8)
+    return [each - minus[e % len(minus)] for e, each in enumerate(found)] if minus else found
+
+
+def _floats(k: Kernel, x: Value, FORMAT: str, FP8: bool) -> list[Value]:
+    n = x.type.length
+    if n % 4 == 0 and FP8 and FORMAT in ("e4m3fn", "e5m2"):
+        pairs = [k.reinterpret(k.fp8_pair(word, FORMAT, half), vec(f16, 2)) for word in words(k, x) for half in (0, 1)]
+        return [k.cast(pair[e], f32) for pair in pairs for e in (0, 1)]
+    if FORMAT == "bf16" and n % 2 == 0:
+        return [k.bits_as(bits, f32) for word in words(k, x) for bits in _halves(k, word)]
+    if FORMAT == "f32":
+        return [x[e] for e in range(n)] if n > 1 else [x]
+    wide = x if n > 1 else k.pack(x, x)                                 # elements of vectors are bits, not indices
+    most = min(wide.type.length, 4)
+    parts = [wide] if wide.type.length == most else [
+        k.shuffle(x, x, range(first, first + most)) for first in range(0, n, most)]
+    found = [number(k, part, FORMAT, f32) for part in parts]
+    return [part[e] for part in found for e in range(min(n, most))]
+
+
+def words(k: Kernel, x: Value) -> list[Value]:
+    """A vector's bits, 32 at a time."""
+    count = x.type.length * x.type.bits // 32
+    found = k.reinterpret(x, vec(i32, count) if count > 1 else i32)
+    return [found[e] for e in range(count)] if count > 1 else [found]
+
+
+def _halves(k: Kernel, word: Value) -> list[Value]:
+    """Each half of a word as the upper one, the other bits 0."""
+    pair = k.broadcast(word, 2)                                         # elements of vectors are bits, not indices
+    return [(pair << 16)[0], (pair & splat(k, i32, -1 << 16, 2))[0]]
+
+
+def _bytes(k: Kernel, each: list[Value], SIGNED: bool, minus: Sequence[Value]) -> list[Value]:
+    exponent = k.reinterpret(splat(k, i32, EXPONENT, 2)[0], vec(i8, 4))
+    bias = k.constant(f32, -(2.0**23 + 128*SIGNED))
+    biases = [bias - x for x in minus] or [bias]                        # exact
+    found = list[Value]()
+    for word in each:
+        if SIGNED:
+            word = (k.broadcast(word, 2) ^ splat(k, i32, HIGHEST, 2))[0]
+        bytes = k.reinterpret(word, vec(i8, 4))
+        for e in range(4):
+            biased = k.reinterpret(k.shuffle(bytes, exponent, (e, 4, 5, 7)), f32)
+            found.append(biased + biases[len(found) % len(biases)])
+    return found
