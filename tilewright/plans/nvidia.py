@@ -153,6 +153,7 @@ MATRIX = (((256, 128), (64, 64)), ((128, 256), (64, 64)), ((128, 128), (64, 64))
 ROWS = 128, 64
 LANE_C = 4              # elements of a row of C that a lane has side by side
 STAGES = 5, 4, 3, 2
+PREPARED = 32           # elements of a tile of k that become of a thread's copies by a prologue: more can spill
 LEAST_COPIED = 256      # of m, n and k, from which copies of operands are considered
 MOST_WAVES = 4          # CTAs, of those that run at once, that parts of k are worth
 
@@ -292,6 +293,9 @@ def _matrix(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator[Nvi
             plan = NvidiaPlan("mma", cta_m, cta_n, row * 8 // bits_of(shape.a), warp_m, warp_n, stages=2, vector=a,
                               vector_b=b if b != a else 0, vector_c=c if c != a else 0,
                               copy="async" if asynchronous else "registers", **declared)
+            if any(extent*plan.cta_k > PREPARED*plan.threads for role, extent in (("a", cta_m), ("b", cta_n))
+                   if role in shape.prologues):
+                continue
             held: dict[int, NvidiaPlan] = {}            # the most stages with which as many CTAs fit
             for stages in STAGES if asynchronous else (2,):
                 each = replace(plan, stages=stages)

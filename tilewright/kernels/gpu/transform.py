@@ -25,11 +25,12 @@ from tilewright.expressions.prologue import Beside, Prologue
 from tilewright.formats import FORMATS, Integer
 from tilewright.ir import Kernel, Type, Value, bf16, f16, f32, i32, i64, ptr, vec
 from tilewright.kernels.expression import recorded
-from tilewright.kernels.gpu.unpack import floats
-from tilewright.kernels.narrow import memory_type, narrowed, number
+from tilewright.kernels.gpu.unpack import MOST, floats, numbers
+from tilewright.kernels.narrow import memory_type, narrowed
 from tilewright.targets.nvidia import TARGETS
 
 WIDEST = 16                         # bytes that a thread loads at once
+TYPES = {"float": f32, "int": i32}
 PAIRS = {"f16": f16, "bf16": bf16}  # formats that `Kernel.round_pair` makes
 I_PLACES = {"a": ("column", "full"), "b": ("row", "full")}          # with a number for each row of A, column of B
 K_PLACES = {"a": ("row", "full"), "b": ("column", "full")}          # and for each step of k, or group of such
@@ -188,9 +189,7 @@ class Transform:
         if self.WHOLE or dict(self.inner.parameters)[name] == "float":
             zeros = [self._wide(self.zero, x) for x in beside[self.zero]] if self.zero else []
             return floats(self.k, raw, self.prologue.source, self.FP8, zeros)
-        wide = raw if raw.type.length > 1 else self.k.pack(raw, raw)        # elements of vectors are bits, not indices
-        found = number(self.k, wide, self.prologue.source, i32)
-        return [found[e] for e in range(raw.type.length)]
+        return numbers(self.k, raw, self.prologue.source, i32)
 
     def _wide(self, name: str, x: Value) -> Value:
         """A number of what is read, in f32."""
@@ -203,24 +202,33 @@ class Transform:
                 given = given | {name: [self._wide(name, x) for x in values]}
             return [recorded(k, expression, {name: x[e % len(x)] for name, x in given.items()}, f32, f32)[at]
                     for e in range(COUNT)]
-        vectors = {name: k.pack(*(x[e % len(x)] for e in range(max(COUNT, 2)))) for name, x in (given | beside).items()}
-        for name in beside:
-            vectors[name] = number(k, vectors[name], formats[name], {"float": f32, "int": i32}[kinds[name]])
-        found = recorded(k, expression, vectors, f32)[at]
-        return [found[e] for e in range(COUNT)]
+        wide = given | {name: [y for x in values for y in numbers(k, x, formats[name], TYPES[kinds[name]])]
+                        for name, values in beside.items()}
+        found = list[Value]()
+        for first in range(0, COUNT, MOST):         # integers that are data: elements of vectors are bits, not indices
+            lanes = range(first, max(min(first + MOST, COUNT), first + 2))
+            vectors = {name: k.pack(*(x[e % len(x)] for e in lanes)) for name, x in wide.items()}
+            each = recorded(k, expression, vectors, f32)[at]
+            each = each if each.type.length > 1 else k.broadcast(each, len(lanes))
+            found += [each[e] for e in range(min(MOST, COUNT - first))]
+        return found
 
-    def rounded(self, numbers: list[Value]) -> Value:
+    def rounded(self, xs: list[Value]) -> Value:
         """As they are multiplied, a vector of memory's type."""
-        k, n = self.k, len(numbers)
+        k, n = self.k, len(xs)
         if self.prologue.result == "f32":
-            return k.pack(*numbers) if n > 1 else numbers[0]
+            return k.pack(*xs) if n > 1 else xs[0]
         if n > 1 and self.PAIR and self.prologue.result in PAIRS:
-            words = self.pairs(numbers)
+            words = self.pairs(xs)
             return k.reinterpret(k.pack(*words) if len(words) > 1 else words[0], vec(self.T, n))
-        found = narrowed(k, k.pack(*numbers) if n > 1 else k.pack(numbers[0], numbers[0]), self.prologue.result)
-        return found if n > 1 else found[0]
+        if n == 1:
+            return narrowed(k, k.pack(*xs, *xs), self.prologue.result)[0]
+        parts = [narrowed(k, k.pack(*xs[e:e + MOST]), self.prologue.result) for e in range(0, n, MOST)]
+        while len(parts) > 1:
+            parts = [k.shuffle(x, y, range(2*x.type.length)) for x, y in zip(parts[::2], parts[1::2])]
+        return parts[0]
 
-    def pairs(self, numbers: list[Value]) -> list[Value]:
+    def pairs(self, xs: list[Value]) -> list[Value]:
         """The same as words of two."""
         T = PAIRS[self.prologue.result]
-        return [self.k.round_pair(self.k.pack(*numbers[e:e + 2]), T) for e in range(0, len(numbers), 2)]
+        return [self.k.round_pair(self.k.pack(*xs[e:e + 2]), T) for e in range(0, len(xs), 2)]

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.ir import Kernel, Value, f16, f32, i8, i32, vec
+from tilewright.ir import Kernel, Type, Value, f16, f32, i8, i32, vec
 from tilewright.kernels.narrow import number, splat
 
+MOST = 4                        # numbers of 32 bits of a vector
 EXPONENT = 0x4B000000           # the bits of 2^23, above whose last place a byte is
 HIGHEST = -0x7F7F7F80           # the bits 0x80 of each byte of a word
 
@@ -36,11 +37,17 @@ def _floats(k: Kernel, x: Value, FORMAT: str, FP8: bool) -> list[Value]:
         return [k.bits_as(bits, f32) for word in words(k, x) for bits in _halves(k, word)]
     if FORMAT == "f32":
         return [x[e] for e in range(n)] if n > 1 else [x]
+    return numbers(k, x, FORMAT, f32)
+
+
+def numbers(k: Kernel, x: Value, FORMAT: str, T: Type) -> list[Value]:
+    """Those of a vector as it is in memory, in any type."""
+    n = x.type.length
     wide = x if n > 1 else k.pack(x, x)                                 # elements of vectors are bits, not indices
-    most = min(wide.type.length, 4)
+    most = min(wide.type.length, MOST)
     parts = [wide] if wide.type.length == most else [
         k.shuffle(x, x, range(first, first + most)) for first in range(0, n, most)]
-    found = [number(k, part, FORMAT, f32) for part in parts]
+    found = [number(k, part, FORMAT, T) for part in parts]
     return [part[e] for part in found for e in range(min(n, most))]
 
 
