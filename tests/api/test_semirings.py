@@ -10,6 +10,7 @@ from tilewright.inspect.resources import hot_loop
 from tilewright.kernels.cpu.microkernel import emit_microkernel
 from tilewright.plans import choose, semirings
 from tilewright.plans.cpu import Shape, Strides
+from tilewright.plans.lowering import Product, lower
 from tilewright.plans.semirings import swapped
 from tilewright.runtime.cpu.recipe import Recipe, blocks
 
@@ -46,6 +47,36 @@ def test_small_integers_are_exact(name, dtype):
     out = np.empty((37, 13), found.dtype).T
     assert tw.contract(f, np.asfortranarray(a), np.asfortranarray(b), reduce=reduce, out=out, threads=2) is out
     np.testing.assert_array_equal(out, wanted)
+
+
+OR = tw.Reduction((0,), lambda s, t, p: (s[0] | t,), lambda x, y: (x[0] | y[0],))
+AND = tw.Reduction((-1,), lambda s, t, p: (s[0] & t,), lambda x, y: (x[0] & y[0],))
+BYTES = {       # what a step beyond k, of 0 and 0, would change has whole words only
+    "or of and": (lambda x, y: x & y, "any", True), "both": (lambda x, y: (x > 2) & (y > -3), "any", True),
+    "bits": (lambda x, y: x & ~y, OR, True), "and of or": (lambda x, y: x | y, AND, False),
+    "least": (lambda x, y: tw.minimum(x, y), "min", False), "most": (lambda x, y: tw.where(x < y, x, 5), "max", False),
+}
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_terms_of_bytes_are_computed_in_bytes(name):
+    f, reduce, any_k = BYTES[name]
+    text, target = semiring(f, reduce, "int").text, tw.detect()
+    for m, n, k in ((1, 1, 1), (19, 70, 1028), (9, 33, 61)):
+        shape = lower(Product(m, n, k, "i8", "i8", "i32", Strides(k, 1, n, 1, n, 1), semiring=text), target).shape
+        assert (shape.dtype == "bytes") == (any_k or k % 4 == 0)
+        a, b = RNG.integers(-128, 128, (m, k)).astype(np.int8), RNG.integers(-128, 128, (k, n)).astype(np.int8)
+        wanted = reference(f, reduce, a, b)
+        np.testing.assert_array_equal(tw.contract(f, a, b, reduce=reduce), wanted > 0 if reduce == "any" else wanted)
+    kernel = tw.compile(tw.Gemm(m, n, k, "i8", out="i32", semiring=text))
+    np.testing.assert_array_equal(kernel.simulate(a, b).result, wanted)
+
+
+def test_terms_that_leave_bytes():
+    for f, reduce in ((lambda x, y: x + y, "max"), (lambda x, y: abs(x & y), "any"), (lambda x, y: x & 999, "any"),
+                      (lambda x, y: x & y, "sum"), (lambda x, y: x & y, "argmin"),
+                      (lambda x, y: tw.popcount(x & y), "any")):
+        assert not semirings.in_bytes(semiring(f, reduce, "int").text, 64)
 
 
 @pytest.mark.parametrize("dtype", ["f8", "f2", "i8", "u1"])
@@ -174,14 +205,16 @@ def test_no_values():
 
 @pytest.mark.parametrize("name", ["x86-avx2", "x86-avx512"])
 @pytest.mark.parametrize(("f", "reduce"), [(lambda x, y: (x - y)**2, "sum"), (product, "argmin"),
-                                           (product, "logsumexp"), (lambda x, y: tw.exp(-(x - y)**2), "sum")])
+                                           (product, "logsumexp"), (lambda x, y: tw.exp(-(x - y)**2), "sum"),
+                                           (lambda x, y: x & y, "any")])
 def test_tiles_stay_in_registers(f, reduce, name):
-    target, text = tw.target(name), semiring(f, reduce).text
-    shape = Shape("f32", 1024, 1024, 1024, "rows", "rows", 1, semiring=text)
+    target, dtype = tw.target(name), "bytes" if reduce == "any" else "f32"
+    text = semiring(f, reduce, "int" if dtype == "bytes" else "float").text
+    shape = Shape(dtype, 1024, 1024, 1024, "rows", "rows", 1, semiring=text)
     plan = choose.choose(shape, target)
     vectors = plan.nr // target.lanes(4)
     assert semirings.registers(text, plan.mr, vectors) <= target.tile_registers or plan.mr * vectors == 1
-    loop = hot_loop(assembly(emit_microkernel(target, "f32", plan.mr, vectors, SEMIRING=text), target))
+    loop = hot_loop(assembly(emit_microkernel(target, dtype, plan.mr, vectors, SEMIRING=text), target))
     assert loop.spills == 0, loop.text
 
 

@@ -89,16 +89,17 @@ def contract(f: Callable[..., Any] | Semiring, a: Any, b: Any, *, reduce: str | 
     a, b = x, y
     if epilogue is not None:
         return fused.product(Call.checked(a, b, out, out_dtype=out_dtype, epilogue=epilogue, **how))
-    if made.state or (empty and any(made.first(32))):
-        return _of_state(a, b, out, out_dtype=out_dtype, **how)
     own, into = out_dtype is None, arguments.output(out, "out")
-    truth = own and made.reduce == "any" and (into is None or into.dtype == bool)
+    if own and made.reduce == "any" and (into is None or into.dtype == bool):
+        return _with_epilogue(above_zero, a, b, out, out_dtype=out_dtype, **how)
+    if made.state or (empty and any(made.first(32))):
+        return _with_epilogue(fusing.unchanged, a, b, out, out_dtype=out_dtype, **how)
     cast = own and into is not None and into.dtype != sums
     result = host.product(Call.checked(a, b, None if cast else out, out_dtype=sums if own else out_dtype, **how))
     if cast:
-        np.copyto(out, np.asarray(result, bool) if truth else result, casting="same_kind")
+        np.copyto(out, result, casting="same_kind")
         return out
-    return np.asarray(result, bool)[()] if truth else result
+    return result
 
 
 def _by_epilogue(engine: Any, epilogue: Any, a: Any, b: Any, axes: tuple[int, int], out: Any, asked: Any, **how: Any
@@ -122,8 +123,8 @@ def _by_epilogue(engine: Any, epilogue: Any, a: Any, b: Any, axes: tuple[int, in
     return tuple(results) if isinstance(found, tuple) else results[0]
 
 
-def _of_state(a: Array, b: Array, out: Any, **how: Any) -> Any:
-    """The results of a reduction with a state, of matrices or vectors."""
+def _with_epilogue(epilogue: Any, a: Array, b: Array, out: Any, **how: Any) -> Any:
+    """The results of an epilogue that is not the caller's, of matrices or vectors."""
     if how["operands"] is not None:
         raise ValueError("operands must be None without an epilogue")
     lost = tuple(axis for axis, x in ((-2, a), (-1, b)) if x.ndim == 1)
@@ -131,7 +132,7 @@ def _of_state(a: Array, b: Array, out: Any, **how: Any) -> Any:
     outs = out if isinstance(out, tuple) else (out,)
     whole = tuple(None if x is None else np.expand_dims(x, lost) for x in (arguments.output(x, "out") for x in outs))
     found = fused.product(Call.checked(a, b, whole if isinstance(out, tuple) else whole[0],
-                                       epilogue=fusing.unchanged, **how))
+                                       epilogue=epilogue, **how))
     several = isinstance(found, tuple)
     results = [np.squeeze(x, lost)[()] if lost else x for x in (found if several else (found,))]
     results = [x if given is None else given for x, given in zip(results, outs + (None,) * len(results))]

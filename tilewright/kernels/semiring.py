@@ -10,7 +10,7 @@ import numpy as np
 from tilewright.expressions.program import Expression, Number
 from tilewright.expressions.reductions import Fold, named
 from tilewright.expressions.semiring import Semiring, read
-from tilewright.ir import Kernel, Type, Value, f32, f64, i32, i64
+from tilewright.ir import Kernel, Type, Value, f32, f64, i8, i32, i64
 from tilewright.ir.program import Op
 from tilewright.kernels.expression import recorded
 
@@ -30,7 +30,7 @@ def kept(SEMIRING: str) -> int:
 
 def numbers(T: Type) -> dict[str, Type]:
     """The types of floats and ints beside sums of the type T: of as many bits."""
-    return {"float": f64 if T.bits == 64 else f32, "int": i64 if T.bits == 64 else i32}
+    return {"float": f64 if T.bits == 64 else f32, "int": i64 if T.bits == 64 else i8 if T.bits == 8 else i32}
 
 
 @dataclass(frozen=True)

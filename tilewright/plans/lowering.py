@@ -178,6 +178,8 @@ def lower(product: Product, target: CpuTarget, word_name: str | None = None) -> 
     shape = Shape(sums, m, n, k, order(p.strides.rsa, p.strides.csa), order(p.strides.rsb, p.strides.csb), p.threads,
                   *sources, out, epilogue=p.epilogue, semiring=p.semiring, prologue_a=p.prologue_a,
                   prologue_b=p.prologue_b, invariant=p.invariant)
+    if p.semiring and sums == "i32" and sources == ("i8", "i8") and semirings.in_bytes(p.semiring, k):
+        return Lowered(shape._replace(dtype="bytes", k=steps("bytes", k), depth=k), strides, target)
     if p.semiring:
         return Lowered(shape, strides, target.extended if semirings.counts_bits(p.semiring) else target)
     if shape.prologues and sums != "f32":

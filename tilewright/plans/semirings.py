@@ -46,6 +46,26 @@ def fields(text: str) -> int:
     return len(read(text).fold.fields) if text else 1
 
 
+# Operations whose result, of integers of 8 bits with a sign, is one: computed in bytes it is what it is in 32 bits.
+WITHIN_BYTES = {"and", "or", "xor", "min", "max", "fmin", "fmax", "lt", "le", "eq", "ne", "where", "int"}
+
+
+@lru_cache(maxsize=256)
+def in_bytes(text: str, steps: int) -> bool:
+    """Whether terms of i8 and their reduction may be computed in bytes, `steps` of k in a word: the numbers are the same,
+    and steps beyond k, which are filled up with 0 and 0, change nothing."""
+    semiring = read(text)
+    if semiring.kind != "int" or not semiring.fold.plain:
+        return False
+    step, first = semiring.step, semiring.first(8)[0]
+    constants = [x[0] for line in step.lines for x in line.operands if isinstance(x, tuple)]
+    if not all(line.operation in WITHIN_BYTES for line in step.lines) or not all(
+            isinstance(x, int) and -128 <= x < 128 for x in (first, *constants)):
+        return False
+    unused = {"left": 0, "right": 0, "s0": first, "p": 0}
+    return steps % 4 == 0 or step.evaluate(unused) == (first,)
+
+
 def products(text: str) -> str:
     """Multiplication and addition of the same kind of numbers; of none where there is no semiring."""
     from tilewright.expressions.semiring import semiring

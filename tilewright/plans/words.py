@@ -48,6 +48,8 @@ WORDS = (
     Word("i16x2", 2, "i32", _PAIRS, _PAIRS, ("avx2",)),
     # 85 GFLOP/s on a Xeon with AMX, whose f32 runs at 155; on a Zen 5 twice f32's rate
     Word("bf16x2", 2, "f32", _BF16, _BF16, ("avx512bf16",), slow="Intel"),
+    # Bytes as they are, for semirings that compute in bytes (plans/semirings.py), and for no products
+    Word("bytes", 4, "i32", ("i8",), ("i8",), ()),
 )
 BY_NAME = {word.name: word for word in WORDS}
 

@@ -33,6 +33,7 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
 
     A   "packed": a[p*MR + i]; "columns": a[p*lda + i]; "rows": a[i*lda + p]
     Of packed words (PACKED_WORDS) kc counts words, and the panel of B begins with the row that accumulators start with.
+    Of "bytes" terms and states are of 8 bits, four of each column, which become one of C in the end.
 
     SEMIRING    what stands for multiplication and addition; alpha is 1 then, and a beta of 1 combines with C. If its
                 state is kept (semiring.kept), c is a tile of states, each of whose rows has the row of one field
@@ -59,20 +60,27 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
     mask = [k.lanes_below(cols - j*V, V) for j in range(NV)]
     align = VT.bytes if B == "packed" else T.bytes
 
-    arithmetic = Arithmetic.of(k, T, SEMIRING)
+    arithmetic = whole = Arithmetic.of(k, T, SEMIRING)
+    if dtype == "bytes":
+        arithmetic = Arithmetic.of(k, i8, SEMIRING)
+    PER = 4 if dtype == "bytes" else 1       # states in a lane of C, each of other steps of k
     multiply = {"i8x4": k.quads, "u8x4": lambda x, y, z: k.quads(y, x, z), "i16x2": k.pairs,
                 "bf16x2": k.bf16_pairs}.get(dtype)
-    state = tuple(k.tile(MR, NV, vec(t, V), zero=not words and not SEMIRING) for t in arithmetic.types)
+    state = tuple(k.tile(MR, NV, vec(t, V*PER), zero=not words and not SEMIRING) for t in arithmetic.types)
     acc = state[0]
     for tile, start in zip(state, arithmetic.first if SEMIRING else ()):
         for ij in tile.registers:
             tile[ij] = start
-    if words:
+    if words and not SEMIRING:
         first = [k.load((b + j*V).as_(T), VT, align) for j in range(NV)]
         for i in range(MR):
             for j in range(NV):
                 acc[i, j] = first[j]
+    if words:
         b = b + NR
+
+    def lanes_of(x: Value) -> Value:
+        return x if PER == 1 else k.reinterpret(x, vec(arithmetic.T, V*PER))
 
     def rank1(p: Value) -> None:                        # acc += A[:, p] * B[p, :]
         b_row = b + p*step_b
@@ -81,9 +89,9 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
             for j in range(0, NR, 64 // T.bytes):
                 k.prefetch(b_row + (NR + j))
                 k.prefetch(ahead + (p*ahead_step + j), locality=2)
-        b_reg = [k.load(b_row + j*V, VE, align, mask[j] if B == "masked" else None) for j in range(NV)]
+        b_reg = [lanes_of(k.load(b_row + j*V, VE, align, mask[j] if B == "masked" else None)) for j in range(NV)]
         for i in range(MR):
-            a_reg = k.broadcast(row_of_a(i)[p] if row_of_a else a[p*step_a + i], V)
+            a_reg = lanes_of(k.broadcast(row_of_a(i)[p] if row_of_a else a[p*step_a + i], V))
             for j in range(NV):
                 if multiply:
                     acc[i, j] = multiply(a_reg, b_reg[j], acc[i, j])
@@ -119,7 +127,11 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
         _put_states(k, c, ldc // FIELDS, beta, state, arithmetic)
         return k.function
 
-    out = Out(k, c, alpha, beta, combined=(lambda x, y: arithmetic.combined((x,), (y,))[0]) if SEMIRING else None)
+    out = Out(k, c, alpha, beta, combined=(lambda x, y: whole.combined((x,), (y,))[0]) if SEMIRING else None)
+    if PER > 1:
+        acc = k.tile(MR, NV, vec(T, V), zero=False)
+        for ij in acc.registers:
+            acc[ij] = _of_bytes(k, state[0][ij], arithmetic)
     with k.when(alpha != 1.0):
         for i in range(MR):
             for j in range(NV):
@@ -135,6 +147,14 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
     with k.otherwise():
         out.cases_of_beta(lambda read_c: update(mask, read_c))
     return k.function
+
+
+def _of_bytes(k: Kernel, x: Value, arithmetic: Arithmetic) -> Value:
+    """The states of four bytes that lie side by side in a lane, combined and with their sign."""
+    lanes = vec(i32, x.type.length // 4)
+    for shift in (16, 8):
+        x, = arithmetic.combined((x,), (k.reinterpret(k.reinterpret(x, lanes) >> shift, x.type),))
+    return (k.reinterpret(x, lanes) << 24) >> 24
 
 
 def _put_states(k: Kernel, c: Value, width: Value, beta: Value, state: tuple[Tile, ...], arithmetic: Arithmetic
