@@ -52,8 +52,8 @@ WITHIN_BYTES = {"and", "or", "xor", "min", "max", "fmin", "fmax", "lt", "le", "e
 
 @lru_cache(maxsize=256)
 def in_bytes(text: str, steps: int) -> bool:
-    """Whether terms of i8 and their reduction may be computed in bytes, `steps` of k in a word: the numbers are the same,
-    and steps beyond k, which are filled up with 0 and 0, change nothing."""
+    """Whether terms of i8 and their reduction over so many steps of k may be computed in bytes, four to a word: the
+    numbers are the same, and steps beyond k, which are filled up with 0 and 0, change nothing."""
     semiring = read(text)
     if semiring.kind != "int" or not semiring.fold.plain:
         return False
