@@ -3,6 +3,7 @@
     ```python          the code, in one namespace per page
     ```text            its output, to the character
     ```python cuda     only where there is a CUDA device
+    ```python torch    only where torch is installed
     ```console run     a line `$ tilewright ...` and what the command prints, blanks at the ends of lines left out
 
 Lines keep their numbers, so that what the simulator says about them is true of the page.
@@ -15,12 +16,13 @@ import re
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
+from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 BLOCK = re.compile(
-    r"^```python(?P<cuda> cuda)?\n(?P<code>.*?)^```\n(?:\n^```text\n(?P<output>.*?)^```\n)?"
+    r"^```python(?P<needs> cuda| torch)?\n(?P<code>.*?)^```\n(?:\n^```text\n(?P<output>.*?)^```\n)?"
     r"|^```console run\n\$ tilewright (?P<command>[^\n]*)\n(?P<said>.*?)^```\n",
     re.DOTALL | re.MULTILINE,
 )
@@ -34,7 +36,7 @@ def outputs(page: Path, cuda: bool) -> Iterator[tuple[tuple[int, int], str, str]
     for block in BLOCK.finditer(text):
         if block["command"] is not None:
             yield block.span("said"), block["said"], said_by(block["command"])
-        elif cuda or not block["cuda"]:
+        elif not block["needs"] or (cuda if block["needs"] == " cuda" else find_spec("torch")):
             above = text.count("\n", 0, block.start("code"))
             printed = StringIO()
             with redirect_stdout(printed):

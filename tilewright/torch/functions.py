@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from tilewright.torch import ops
+from tilewright.torch import narrow, ops
 
 
 def mm(a: Tensor, b: Tensor) -> Tensor:
@@ -53,9 +53,16 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     if b.dim() == 1:
         return matmul(a, b[:, None]).squeeze(-1)
     if b.dim() == 2:
-        found = mm(a if a.dim() == 2 else a.reshape(-1, a.shape[-1]), b)
+        found = mm(ops.rows_of(a), b)
         return found if a.dim() == 2 else found.view(*a.shape[:-1], b.shape[-1])
     lead = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     count = math.prod(lead)
     x, y = (t.expand(*lead, *t.shape[-2:]).reshape(count, *t.shape[-2:]) for t in (a, b))
     return bmm(x, y).view(*lead, a.shape[-2], b.shape[-1])
+
+
+def scaled_mm(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None,
+              out_dtype: torch.dtype = torch.float32) -> Tensor:
+    """a @ b * scale_a * scale_b + bias of fp8 or int8 matrices [m, k] and [k, n], in f32 until it is rounded to
+    out_dtype, f32, bf16 or f16. Scales are f32 [m, 1] and [1, n], or [1, 1]; bias [n]. It has no backward pass."""
+    return narrow.scaled_mm_operator(a, b, scale_a, scale_b, bias, out_dtype)

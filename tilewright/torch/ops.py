@@ -93,6 +93,11 @@ def multiply_add(a: Tensor, b: Tensor, c: Tensor | None, dtype: torch.dtype, act
     return tilewright.matmul(a, b, out_dtype=name, epilogue=epilogue, operands=operands)
 
 
+def rows_of(x: Tensor) -> Tensor:
+    """[..., k] as a matrix: a view, if its leading axes have one stride."""
+    return x if x.dim() == 2 else x[None] if x.dim() == 1 else x.flatten(0, -2)
+
+
 def transposed(x: Tensor) -> Tensor:
     """The conjugate transpose, a view."""
     return x.transpose(-1, -2).conj()
@@ -207,8 +212,7 @@ def _check_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: st
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str = "none") -> Tensor:
     dtype = _check_linear(x, weight, bias, activation)
-    rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
-    found = multiply_add(rows, weight.t(), bias, dtype, activation)
+    found = multiply_add(rows_of(x), weight.t(), bias, dtype, activation)
     return found if x.dim() == 2 else found.view(*x.shape[:-1], weight.shape[0])
 
 
@@ -240,9 +244,9 @@ def _linear_backward(ctx: Any, g: Tensor) -> Any:
             g = torch.ops.aten.silu_backward(g, z)
         else:
             g = torch.ops.aten.gelu_backward(g, z, approximate="tanh" if ctx.activation == "gelu_tanh" else "none")
-    rows = g.reshape(-1, g.shape[-1])
+    rows = rows_of(g)
     of_x = mm_operator(rows, weight.conj()).view(x.shape) if wants_x else None
-    of_weight = mm_operator(rows.t(), x.reshape(-1, x.shape[-1]).conj()) if wants_weight else None
+    of_weight = mm_operator(rows.t(), rows_of(x).conj()) if wants_weight else None
     return of_x, of_weight, rows.sum(0) if wants_bias and ctx.has_bias else None, None
 
 

@@ -1,0 +1,150 @@
+"""Linear layers' products with narrow operands, as operators: tilewright::scaled_mm of fp8 or int8, and
+tilewright::weight_linear of weights that are stored in few bits and decoded on the way. They have no backward pass.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import tilewright
+from tilewright import formats
+from tilewright.api import tensors
+from tilewright.formats.quantized import Quantized
+from tilewright.formats.scaled import HALVES, Nibbles, Scaled
+from tilewright.torch.library import define, refuse_gradients
+from tilewright.torch.ops import FP8, empty, matrices, rows_of
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+HERE = "layers of narrow weights are for inference; train a model in f32 or bf16 and convert it after"
+
+
+# ---- scaled_mm
+
+
+def _check_scaled(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None,
+                  out_dtype: torch.dtype) -> None:
+    matrices(2, a=a, b=b)
+    for name, x in (("a", a), ("b", b)):
+        if x.dtype not in (*FP8, torch.int8):
+            raise TypeError(f"{name} must be of a float8 dtype or int8, not {x.dtype}")
+    for name, scale, rows in (("scale_a", scale_a, (a.shape[0], 1)), ("scale_b", scale_b, (1, b.shape[1]))):
+        if scale.dtype != torch.float32 or (tuple(scale.shape) not in (rows, (1, 1))):
+            raise ValueError(f"{name} must be float32 of the shape {tuple(rows)} or (1, 1), not {scale.dtype} of "
+                             f"{tuple(scale.shape)}")
+    if bias is not None and tuple(bias.shape) != (b.shape[1],):
+        raise ValueError(f"bias must have the shape ({b.shape[1]},), not {tuple(bias.shape)}")
+    if out_dtype not in FLOATS:
+        raise TypeError(f"out_dtype must be one of {', '.join(map(str, FLOATS))}, not {out_dtype}")
+
+
+def _scale(acc: Any, scale_a: Any, scale_b: Any) -> Any:
+    return acc * scale_a * scale_b
+
+
+def _scale_add(acc: Any, scale_a: Any, scale_b: Any, bias: Any) -> Any:
+    return acc * scale_a * scale_b + bias
+
+
+def _scaled_mm(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None,
+               out_dtype: torch.dtype = torch.float32) -> Tensor:
+    _check_scaled(a, b, scale_a, scale_b, bias, out_dtype)
+    out = empty(a, a.shape[0], b.shape[1], dtype=out_dtype)
+    if a.is_cuda and bias is None:  # kernels of their own
+        return tilewright.matmul(a, b, out, scale_a=scale_a, scale_b=scale_b)
+    operands = {"scale_a": scale_a, "scale_b": scale_b}
+    if bias is None:
+        return tilewright.matmul(a, b, out, epilogue=_scale, operands=operands)
+    return tilewright.matmul(a, b, out, epilogue=_scale_add, operands=operands | {"bias": bias})
+
+
+def _fake_scaled_mm(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None,
+                    out_dtype: torch.dtype = torch.float32) -> Tensor:
+    _check_scaled(a, b, scale_a, scale_b, bias, out_dtype)
+    return empty(a, a.shape[0], b.shape[1], dtype=out_dtype)
+
+
+scaled_mm_operator = define(
+    "scaled_mm(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor? bias=None, "
+    "ScalarType out_dtype=float) -> Tensor", _scaled_mm, _fake_scaled_mm)
+refuse_gradients(scaled_mm_operator, HERE)
+
+
+# ---- weight_linear
+
+
+def stored(weight: Tensor, format: str, group: int | None = None, zero_points: bool = False) -> dict[str, Any]:
+    """A weight [n, k] in a format of few bits, as the arguments of weight_linear: elements, scales and zeros.
+
+    format      "i8", "i4", "u4", "e4m3fn" ..., with groups along k and zero points as in tilewright.quantize; or one
+                that has blocks: "mxfp8", "mxfp4", "nvfp4" ...
+    """
+    options: Any = {} if format in formats.BLOCK_FORMATS else {"group": group, "zero_points": zero_points}
+    array = tensors.array(weight.detach().to("cpu", torch.float32), "weight")
+    found: Any = tilewright.quantize(array, format, -1, **options)
+    zeros = getattr(found, "zeros", None)
+    arrays = {"elements": found.elements, "scales": found.scales} | ({} if zeros is None else {"zeros": zeros})
+    made = {name: tensors.tensor(x).contiguous().to(weight.device) for name, x in arrays.items()}
+    return {"zeros": None} | made | {"format": format, "group": getattr(found, "group", 0),
+                                     "tensor_scale": getattr(found, "tensor_scale", 1.0)}
+
+
+def as_weight(elements: Tensor, scales: Tensor, zeros: Tensor | None, format: str, group: int, tensor_scale: float,
+              k: int) -> Quantized | Scaled:
+    """What `stored` has stored, in the same memory."""
+    elements, scales, zeros = (x if x is None or x.is_cuda else tensors.array(x, name) for name, x in (
+        ("elements", elements), ("scales", scales), ("zeros", zeros)))
+    if format in formats.BLOCK_FORMATS:
+        return Quantized(elements, scales, (elements.shape[0], k), formats.block_format(format), -1, tensor_scale)
+    halves = Nibbles(format, -1, k) if format in HALVES and elements.shape[-1] != k else None
+    return Scaled(elements, scales, zeros, group, halves)
+
+
+def _check_weight(x: Tensor, elements: Tensor, bias: Tensor | None) -> None:
+    if x.dtype not in FLOATS:
+        raise TypeError(f"x must be one of {', '.join(map(str, FLOATS))}, not {x.dtype}")
+    if x.dim() < 1 or elements.dim() != 2:
+        raise ValueError(f"x {tuple(x.shape)} and elements {tuple(elements.shape)} must be [..., k] and [n, bytes]")
+    if bias is not None and tuple(bias.shape) != (elements.shape[0],):
+        raise ValueError(f"bias must have the shape ({elements.shape[0]},), not {tuple(bias.shape)}")
+
+
+def _add(acc: Any, bias: Any) -> Any:
+    return acc + bias
+
+
+def _column(acc: Any, scales: Any) -> Any:
+    return acc * scales
+
+
+def _column_add(acc: Any, scales: Any, bias: Any) -> Any:
+    return acc * scales + bias
+
+
+def _weight_linear(x: Tensor, elements: Tensor, scales: Tensor, zeros: Tensor | None, bias: Tensor | None, format: str,
+                   group: int, tensor_scale: float) -> Tensor:
+    _check_weight(x, elements, bias)
+    rows, n = rows_of(x), elements.shape[0]
+    weight: Any = as_weight(elements, scales, zeros, format, group, tensor_scale, x.shape[-1])
+    operands: dict[str, Any] = {} if bias is None else {"bias": bias}
+    epilogue: Any = None if bias is None else _add
+    if isinstance(weight, Scaled) and weight.plain:  # scales of whole rows of the weight multiply sums
+        weight, operands = elements, {"scales": scales.t(), **operands}
+        epilogue = _column if bias is None else _column_add
+    options: dict[str, Any] = {} if epilogue is None else {"epilogue": epilogue, "operands": operands}
+    out = empty(x, rows.shape[0], n, dtype=x.dtype)
+    return tilewright.matmul(rows, weight, out, trans_b=True, **options).view(*x.shape[:-1], n)
+
+
+def _fake_weight_linear(x: Tensor, elements: Tensor, scales: Tensor, zeros: Tensor | None, bias: Tensor | None,
+                        format: str, group: int, tensor_scale: float) -> Tensor:
+    _check_weight(x, elements, bias)
+    return empty(x, *x.shape[:-1], elements.shape[0], dtype=x.dtype)
+
+
+weight_linear_operator = define(
+    "weight_linear(Tensor x, Tensor elements, Tensor scales, Tensor? zeros, Tensor? bias, str format, int group, "
+    "float tensor_scale) -> Tensor", _weight_linear, _fake_weight_linear)
+refuse_gradients(weight_linear_operator, HERE)
