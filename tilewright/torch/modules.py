@@ -172,8 +172,8 @@ def convert(model: nn.Module, kind: str = "float", *, skip: Skip = (), **options
                 name and a layer that says so
     options     group= and zero_points= of WeightLinear, activation= of Linear
 
-    Other subclasses of torch.nn.Linear stay, as the output projection of torch.nn.MultiheadAttention, whose weights are read
-    by others. A layer that is in several places stays one.
+    Other subclasses of torch.nn.Linear stay, as the output projection of torch.nn.MultiheadAttention, whose weights are
+    read by others. A layer that is in several places stays one.
     """
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
@@ -195,8 +195,8 @@ def convert(model: nn.Module, kind: str = "float", *, skip: Skip = (), **options
     for name, module in list(model.named_modules(remove_duplicate=False)):
         if type(module) in (nn.Linear, Linear) and not stays(name, module):
             if kind != "float" and getattr(module, "activation", "none") != "none":
-                raise ValueError(f"{name or 'model'} has activation={module.activation!r}, which {kind} layers lack: name "
-                                 "it in skip=, or make the activation a layer of its own")
+                raise ValueError(f"{name or 'model'} has activation={module.activation!r}, which {kind} layers lack: "
+                                 "name it in skip=, or make the activation a layer of its own")
             if module not in made:
                 made[module] = replaced(module)
             if not name:
