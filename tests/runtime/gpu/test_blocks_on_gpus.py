@@ -179,7 +179,24 @@ def test_what_is_refused(monkeypatch, on):
     ):
         with pytest.raises(error, match=message):
             call()
-    amd = machine(monkeypatch, "gfx942")
-    x = there(amd, blocked(13, 64))
-    with pytest.raises(TypeError, match="a has scales of blocks, and gfx942 multiplies such arrays where both are"):
-        tw.matmul(x, x.T)
+
+
+@pytest.mark.parametrize(("target", "of_a", "of_b", "taken"), [
+    ("gfx950", "mxfp8_e5m2", "mxfp4", "mxfp4"), ("gfx950", "mxfp6", "nvfp4", "bf16"), ("gfx942", "mxfp4", "mxfp6", "mxfp6"),
+    ("gfx942", "mxfp8", "mxfp4", "f32")])
+def test_on_amd(monkeypatch, target, of_a, of_b, taken):
+    """As they are, or decoded where no kernel takes both without loss; stacks one by one; scales whose rows lie otherwise,
+    beside elements that do not fill a block; and beside an array."""
+    on = machine(monkeypatch, target)
+    made = compiled(monkeypatch, on.engine)
+    a, b = blocked(2, 13, 70, kind=of_a), blocked(70, 16, kind=of_b, axis=-2, seed=1)
+    check(on, tw.matmul(there(on, a), there(on, b), alpha=2), a, b, 2)
+    assert made[-1].problem.b == taken
+    if of_b == "mxfp4":
+        x = aligned(np.random.default_rng(0).integers(-3, 4, (13, 70)).astype(np.float16))
+        check(on, tw.matmul(on.array(x), there(on, b)), x, b)
+    if of_a.startswith("mxfp8"):
+        x, b = aligned(a.unpacked()[0]), blocked(70, 16, kind="mxfp8", axis=-2, seed=2)
+        of_a, of_b = on.array(aligned(a.scales[0].T).T), on.array(aligned(b.scales.T))
+        got = tw.matmul(on.array(x), on.array(aligned(b.unpacked())), scale_a=of_a, scale_b=of_b)
+        check(on, got, a[0], b)

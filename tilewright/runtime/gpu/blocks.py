@@ -1,8 +1,9 @@
 """Block-scaled operands in a GPU's memory: Quantized arrays whose elements and scales are there, and arrays of an
 element format with scale_a or scale_b of blocks along k.
 
-NVIDIA's kernels multiply two of them (kernels/gpu/decode.py). Beside an operand of another kind, one is decoded to an
-array first: of bf16 if that has all numbers of both, else of f32.
+NVIDIA's kernels multiply two of them (kernels/gpu/decode.py), and AMD's do with scales of e8m0. Beside an operand of
+another kind, or where no kernel takes both, one is decoded to an array first: of bf16 if that has all numbers of both,
+else of f32.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tilewright.formats.table import BLOCK_FORMATS, FORMATS, BlockFormat, holds
 from tilewright.plans.passes import DECODED, Pass, lacking
 from tilewright.rules import arguments, scaling
 from tilewright.rules.arguments import F32
-from tilewright.runtime.gpu.arrays import CUDA, Library, Look, library_of
+from tilewright.runtime.gpu.arrays import HIP, Library, Look, library_of
 from tilewright.runtime.gpu.launch import Function
 from tilewright.runtime.gpu.operands import address, format_of, leading
 
@@ -98,13 +99,24 @@ def taken(run: Run, call: Call, looks: Mapping[str, Look]) -> tuple[Call, dict[s
     name. TypeError and ValueError for scales that do not fit."""
     found = {name: x for name in "ab" if (x := _operand(run, call, name, looks)) is not None}
     for name, x in found.items():
-        if run.engine.platform is not CUDA:
-            raise TypeError(f"{name} has scales of blocks, and {run.on.target.name} multiplies such arrays where both "
-                            "are Quantized in the host's memory, with plan=")
         alpha = call.alpha if x.factor == 1 else scaling.times(arguments.number(call.alpha, "alpha"), x.factor)
         without: dict[str, Any] = {"alpha": alpha, f"scale_{name}": None, f"trans_{name}": "n"}
         call = call._replace(**without)
     return call, found
+
+
+def pair(run: Run, blocked: Mapping[str, Blocked]) -> tuple[Blocked, Blocked] | None:
+    """Both operands, if kernels multiply them as they are. AMD's take scales of e8m0, and where they bring elements to
+    bf16 (gfx942) that must have all numbers."""
+    if len(blocked) < 2:
+        return None
+    found = blocked["a"], blocked["b"]
+    names = [x.format.name for x in found]
+    if run.engine.platform is HIP and run.plan is None:
+        exact = run.on.target.has("mfma.f8f6f4") or not any(map(lacking, names))
+        if not (exact and all(x.format.mx for x in found)):
+            return None
+    return found
 
 
 def _operand(run: Run, call: Call, name: str, looks: Mapping[str, Look]) -> Blocked | None:
@@ -145,12 +157,17 @@ def _operand(run: Run, call: Call, name: str, looks: Mapping[str, Look]) -> Bloc
 
 def _placed(run: Run, elements: Array, scales: Array, f: BlockFormat, depth: int, factor: float) -> Blocked:
     elements, scales = (x[None] if x.ndim == 1 else x for x in (elements, scales))
-    length, group = elements.shape[-1], f.element.bits  # bytes of 8 elements
+    whole = run.engine.platform is HIP                  # kernels read whole blocks, NVIDIA's 8 elements at a time
+    length, group = elements.shape[-1], f.block_bytes if whole else f.element.bits
     if elements.size and (leading(elements) is None or length % group):
         wide = run.temporary((*elements.shape[:-1], -(-length // group) * group), BYTE)
         run.copy(elements, wide[..., :length])
         run.copy(wide[..., length:], wide[..., length:], 0.0)
-        elements = wide[..., :length]
+        elements = wide if whole else wide[..., :length]
+    if whole and scales.size and scales.strides[-1] != 1:
+        rows = run.temporary(scales.shape, BYTE)
+        run.copy(scales, rows)
+        scales = rows
     return Blocked(elements, scales, f, depth, factor)
 
 
@@ -180,10 +197,11 @@ def _is_pairs(x: Any) -> bool:
     return str(getattr(x, "dtype", "")).endswith(PAIRS)
 
 
-def decoded(run: Run, name: str, x: Blocked, other: np.dtype[Any]) -> Array:
-    """The operand as an array beside one of this dtype, as it is multiplied."""
+def decoded(run: Run, name: str, x: Blocked, other: np.dtype[Any] | Blocked) -> Array:
+    """The operand as an array beside one of this dtype, or one with scales of blocks that is decoded, too."""
     bf16 = FORMATS["bf16"]
-    wide = lacking(x.format.name) > 0 or not holds(bf16, formats.get(other))
+    fits = not lacking(other.format.name) if isinstance(other, Blocked) else holds(bf16, formats.get(other))
+    wide = lacking(x.format.name) > 0 or not fits
     dtype = F32 if wide else bf16.dtype
     rows, align = x.elements.shape[-2], DECODED
     while any(n % align for n in (address(x.elements), *x.elements.strides[:-1])):

@@ -117,7 +117,8 @@ class Engine:
         run = self.run(device, stream, call.plan, call.algorithm, call.invariant)
         try:
             call, blocked = blocks.taken(run, call, looks)
-            a, b = self._operands(run, call, looks, blocked)
+            pair = blocks.pair(run, blocked)
+            a, b = self._operands(run, call, looks, blocked, pair is not None)
             if call.semiring is not None:
                 a, b = (x.view(np.int8) if x.dtype == bool else x for x in (a, b))
             if call.fused:
@@ -131,7 +132,6 @@ class Engine:
             product = decide(call, a, b, c, out, scaling.SCALED if factors or len(blocked) == 2 else KERNELS)
             if call.algorithm is not None:
                 arguments.check_algorithm(call.algorithm, a.dtype, b.dtype, product.sums, call.plan, run.on.target)
-            pair = (blocked["a"], blocked["b"]) if len(blocked) == 2 else None
             new = multiplied(run, library, product, call.out_name, *factors, blocked=pair)
             if library.waits:
                 run.synchronize()
@@ -143,15 +143,16 @@ class Engine:
             run.free()
         return call.out if new is None else library.result(new, named["a"])
 
-    def _operands(self, run: Run, call: Call, looks: dict[str, Any], blocked: dict[str, Blocked]) -> Iterator[Array]:
-        """a and b as they are multiplied; where both are `blocked`, what has their shapes, and one of them decoded."""
+    def _operands(self, run: Run, call: Call, looks: dict[str, Any], blocked: dict[str, Blocked], pair: bool
+                  ) -> Iterator[Array]:
+        """a and b as they are multiplied; a `pair` of `blocked` ones as what has their shapes, others decoded."""
         for name, other in ("a", "b"), ("b", "a"):
             if name not in blocked:
                 x = arguments.operand(looks[name].shadow, name)
                 yield arguments.transposed(x, getattr(call, f"trans_{name}"), name)
                 continue
-            found = (blocked[name].stand_in(name) if other in blocked else
-                     blocks.decoded(run, name, blocked[name], looks[other].shadow.dtype))
+            found = blocked[name].stand_in(name) if pair else blocks.decoded(
+                run, name, blocked[name], blocked.get(other) or looks[other].shadow.dtype)
             vector = looks[name].shadow.ndim == 1
             yield (found[0] if name == "a" else found[:, 0]) if vector else found
 

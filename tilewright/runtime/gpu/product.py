@@ -20,7 +20,7 @@ from tilewright.plans.gpu_shape import MOST_BATCH, WIDEST
 from tilewright.plans.invariant import SWAPPED
 from tilewright.rules import arguments, shapes
 from tilewright.runtime.gpu import dlpack, operands
-from tilewright.runtime.gpu.arrays import shadow
+from tilewright.runtime.gpu.arrays import HIP, shadow
 from tilewright.runtime.gpu.operands import address, format_of, leading, letter, transposed
 from tilewright.runtime.gpu.recipe import Recipe
 
@@ -147,9 +147,10 @@ class Run:
         if arrays[2].ndim == 2:
             self._multiply(alpha, beta, of_blocks, semiring, *arrays)
             return
+        most = 1 if of_blocks and self.engine.platform is HIP else MOST_BATCH       # which multiply two matrices
         for parts in shapes.pieces(*arrays):
-            for first in range(0, len(parts[0]), MOST_BATCH):
-                stacks = (x[first : first + MOST_BATCH] for x in parts)
+            for first in range(0, len(parts[0]), most):
+                stacks = (x[first : first + most] for x in parts)
                 self._multiply(alpha, beta, of_blocks, semiring, *(x[0] if len(x) == 1 else x for x in stacks))
 
     def _multiply(self, alpha: float, beta: float, of_blocks: Formats | None, semiring: str, a: Array, b: Array,
