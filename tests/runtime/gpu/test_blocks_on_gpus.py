@@ -182,11 +182,11 @@ def test_what_is_refused(monkeypatch, on):
 
 
 @pytest.mark.parametrize(("target", "of_a", "of_b", "taken"), [
-    ("gfx950", "mxfp8_e5m2", "mxfp4", "mxfp4"), ("gfx950", "mxfp6", "nvfp4", "bf16"), ("gfx942", "mxfp4", "mxfp6", "mxfp6"),
-    ("gfx942", "mxfp8", "mxfp4", "f32")])
+    ("gfx950", "mxfp8_e5m2", "mxfp4", "mxfp4"), ("gfx950", "mxfp6", "nvfp4", "bf16"),
+    ("gfx942", "mxfp4", "mxfp6", "mxfp6"), ("gfx942", "mxfp8", "mxfp4", "f32")])
 def test_on_amd(monkeypatch, target, of_a, of_b, taken):
-    """As they are, or decoded where no kernel takes both without loss; stacks one by one; scales whose rows lie otherwise,
-    beside elements that do not fill a block; and beside an array."""
+    """As they are, or decoded where no kernel takes both without loss; stacks one by one; scales whose rows lie
+    otherwise, beside elements that do not fill a block; and beside an array."""
     on = machine(monkeypatch, target)
     made = compiled(monkeypatch, on.engine)
     a, b = blocked(2, 13, 70, kind=of_a), blocked(70, 16, kind=of_b, axis=-2, seed=1)
