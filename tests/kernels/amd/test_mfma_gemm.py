@@ -19,7 +19,8 @@ from tilewright.targets import target
 
 EIGHT = {"gfx942": ("e4m3fnuz", "e5m2fnuz"), "gfx950": ("e4m3fn", "e5m2")}
 FORMATS = [
-    *((arch, f, f) for arch in EIGHT for f in ("f64", "f32", "f16", "bf16", "i8")), ("gfx942", "xf32", "xf32"),
+    *(("gfx942", f, f) for f in ("f64", "f32", "f16", "bf16", "i8", "xf32")),
+    *(("gfx950", f, f) for f in ("f16", "bf16", "i8")),     # f64 and f32 are multiplied as on gfx942
     *((arch, a, b) for arch, both in EIGHT.items() for a in both for b in both),
 ]
 MX = {f.element.name: name for name, f in BLOCK_FORMATS.items() if name.startswith("mx")}
@@ -44,9 +45,10 @@ def test_every_format_in_every_layout(arch, A, B, layout):
             without_conflicts(report)
 
 
-@pytest.mark.parametrize("layout", ["nt", "nn", "tt", "tn"])
-@pytest.mark.parametrize("shape", AWKWARD)  # one past a tile, primes, k smaller than a tile
-@pytest.mark.parametrize("A", ["f32", "f16", "i8"])
+# one past a tile, primes, k smaller than a tile; formats in turn, each in every layout
+@pytest.mark.parametrize(("A", "shape", "layout"), [
+    (("f32", "f16", "i8")[(i + j) % 3], shape, layout)
+    for i, shape in enumerate(AWKWARD) for j, layout in enumerate(("nt", "nn", "tt", "tn"))])
 def test_awkward_shapes(A, shape, layout):
     exact(*shape, ARCH="gfx942", A=A, LAYOUT=layout)
 

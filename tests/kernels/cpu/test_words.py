@@ -264,12 +264,14 @@ SOURCES_OF = sorted({(name, f) for name, row in VECTORS.items() for f in (*row.a
 @pytest.mark.parametrize(("name", "f"), SOURCES_OF)
 @pytest.mark.parametrize("kind", ["across", "along", "any"])
 def test_packing_of_words(name, f, kind):
-    """The first chip that has the word and the first one of each other vector length: both readings, and NumPy."""
+    """The first chip that has the word and the first one of each other vector length: both readings, and NumPy. Of the
+    two widths one in turn, which every kind and role has with several formats."""
     row = BY_NAME[name]
     roles = ["a"] * (f in row.a) + ["b0"] * (f in row.b) + ["b1"] * (name == "i8x4" and f in row.b)
     chips = {chip.vector_bytes: chip for chip, each in CHIPS_OF if each == name}
-    for chip, role, (width, valid) in itertools.product(chips.values(), roles, ((16, 16), (32, 19))):
-        steps = row.steps
+    turn = SOURCES_OF.index((name, f)) + ("across", "along", "any").index(kind)
+    for at, (chip, role) in enumerate(itertools.product(chips.values(), roles)):
+        steps, (width, valid) = row.steps, ((16, 16), (32, 19))[(turn + at) % 2]
         if role == "a":
             width, valid = width // 4 * 3, valid // 4 * 3
         step_i, step_p = {"across": (1, 40), "along": (200, 1), "any": (200, 2)}[kind]
