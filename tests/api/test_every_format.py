@@ -196,6 +196,17 @@ def test_packing_converts(f, g, into, isa):
                     np.testing.assert_array_equal(c, wide.astype(dtype))
 
 
+def test_one_driver_serves_all_formats_that_are_loaded_alike():
+    """What packing and micro-kernels do not share is compiled once, not for every pair of formats."""
+    def names(f, g):
+        kernel = tw.compile(tw.Gemm(70, 80, 90, f, g, "f32"), "x86-avx2")
+        return {function.name for function in kernel.functions if function.name.startswith("gemm_")}
+
+    assert names("e4m3fn", "u8") == names("i8", "e5m2") == {"gemm_f32_6x16_i8_i8"}
+    assert names("bf16", "e4m3fn") == names("bf16", "i8") == {"gemm_f32_6x16_i16_i8"}
+    assert names("f16", "f32") == {"gemm_f32_6x16_f16_f32"}
+
+
 @pytest.mark.parametrize("f", ["f16", "bf16"])
 def test_every_number_is_converted_exactly_in_packing(f):
     """Subnormal numbers, infinities and NaN too: each times one. Where pairs of bf16 are multiplied, subnormal ones are

@@ -46,9 +46,9 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
               PREPACKED: str = "", FIELDS: int = 0, PROLOGUES: str = "") -> Function:
     """gemm(job, tid): what thread `tid` of jc_ways*ic_ways*jr_ways does. All of them must run at once.
 
-    A, B        their formats, if they are not `dtype`: packing converts them. Of complex ones C, k and n are those of
-                the real product that packing.py makes of it, and strides lead from one complex number to the
-                next.
+    A, B        their formats, or others of the same memory_type, if they are not `dtype`: packing converts them. Of
+                complex ones C, k and n are those of the real product that packing.py makes of it, and strides lead
+                from one complex number to the next.
     PREPACKED   "a" or "b": the job's field of that name is where the operand's panels are.
     FIELDS      of a state that micro-kernels keep (semiring.kept): sums are aside then, tiles of so many fields
     PROLOGUES   "a", "b" or "ab": packing of these takes, too, where it is in the operand (prepared.WHERE).

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tilewright.compiler.artefact import load
+from tilewright.formats import FORMATS, Complex
 from tilewright.kernels.cpu import jobs
 from tilewright.plans.cpu import Shape, itemsize
 from tilewright.runtime.cpu import workspace
@@ -22,7 +23,16 @@ if TYPE_CHECKING:
     from tilewright.runtime.cpu.tables import Scattered
 
 SWAPPED = str.maketrans("ab", "ba")
+INTEGERS = {8: "i8", 16: "i16", 32: "i32", 64: "i64"}
 DRIVER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)       # driver(job, thread or part)
+
+
+def stored(source: str) -> str:
+    """The format by which the loops around kernels know an operand's: they only count the bytes of its elements, and
+    leave the rest to packing, so that one function serves all formats whose numbers are loaded as the same integers."""
+    if not source or source in ("f16", "f32", "f64") or isinstance(FORMATS[source], Complex):
+        return source
+    return INTEGERS[max(FORMATS[source].bits, 8)]
 
 
 class Part(NamedTuple):
@@ -156,6 +166,7 @@ class Host:
                                 *((*sources, tuple(prepare)) if prepare else ()))
         vectors = nr // target.lanes(itemsize(dtype))
         if algorithm == "packed":
+            sources = tuple(map(stored, sources))
             more: tuple[Any, ...] = (prepacked,) * bool(prepacked)
             if fields or prologues:
                 sources, more = sources or ("", ""), (prepacked, fields, *((prologues,) * bool(prologues)))

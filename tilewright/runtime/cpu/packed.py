@@ -22,7 +22,7 @@ from tilewright.plans.choose import choose, ranked
 from tilewright.plans.cpu import CpuPlan, Shape, Strides, block_depth
 from tilewright.plans.words import BY_NAME, TILE_WORDS
 from tilewright.runtime.cpu import amx, engine
-from tilewright.runtime.cpu.host import DRIVER, SWAPPED, Host, host
+from tilewright.runtime.cpu.host import DRIVER, SWAPPED, Host, host, stored
 from tilewright.runtime.cpu.layout import address
 from tilewright.runtime.cpu.pool import get_num_threads, pool
 from tilewright.runtime.cpu.recipe import Recipe, blocks, packing
@@ -181,7 +181,7 @@ class Prepacking:
         source = shape.source_a if role == "a" else shape.source_b
         self.pack = packing(role, host, target, shape, strides, plan, conj)
         self.function = host.address("gemm:emit_prepack", target, shape.dtype, plan.mr,
-                                     plan.nr // target.lanes(shape.itemsize), source, role)
+                                     plan.nr // target.lanes(shape.itemsize), stored(source), role)
         cut = blocks(shape, plan)
         rows = TILE_WORDS[shape.dtype].rows if shape.tiles else 4
         deepest = block_depth(shape.k, cut.kc, rows)
