@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -60,6 +62,12 @@ def texels(x):
     return whole
 
 
+@cache
+def of_one_cta(name):
+    """The counts of a step, which several tests read."""
+    return run(name, *ONE_CTA)
+
+
 # ---- what the lecture counts
 
 
@@ -94,7 +102,7 @@ def test_v3_reads_global_memory_for_l_and_shared_memory_for_v(name, n, L, S, V):
 @pytest.mark.parametrize("name", GPU_STEPS)
 def test_every_step_moves_what_it_says(name):
     m, n, k = ONE_CTA
-    report, (from_global, from_shared) = run(name, m, n, k), GPU_STEPS[name].moves(m, n, k)
+    report, (from_global, from_shared) = of_one_cta(name), GPU_STEPS[name].moves(m, n, k)
     assert report.of(space="global", verb="load").elements == from_global
     assert report.of(space="shared", verb="load").elements == from_shared
     assert report.of("c", "store").elements == m * n
@@ -184,26 +192,23 @@ def test_the_transposed_store_conflicts_without_padding():
 
 def test_only_v3_has_bank_conflicts():
     """Its lanes are V columns apart: 16 of them read from 4 banks."""
-    m, n, k = ONE_CTA
     for name in GPU_STEPS:
-        found = conflicts(run(name, m, n, k))
+        found = conflicts(of_one_cta(name))
         assert {array for array, _, _ in found} == ({"a_smem", "b_smem"} if name == "shared" else set()), name
-    loads = run("shared", m, n, k).of("b_smem", "load")
+    loads = of_one_cta("shared").of("b_smem", "load")
     assert loads.moved == 4 * loads.requests
 
 
 def test_sectors_of_c():
     """What share of the sectors that a store moves it fills."""
-    m, n, k = ONE_CTA
-    share = {name: run(name, m, n, k).of("c", "store").efficiency for name in GPU_STEPS}
+    share = {name: of_one_cta(name).of("c", "store").efficiency for name in GPU_STEPS}
     assert share == {"naive": 0.25, "tiled": 0.125, "registers": 0.125, "shared": 0.125, "coalesced": 1.0,
                      "padded": 1.0, "vectors": 0.25, "buffered": 0.25, "warps": 0.25, "stored": 1.0, "texture": 1.0,
                      "async": 1.0}
 
 
 def test_fewer_instructions_load_from_shared_memory():
-    m, n, k = ONE_CTA
-    found = {name: run(name, m, n, k).instructions["load shared"] for name in ("padded", "vectors")}
+    found = {name: of_one_cta(name).instructions["load shared"] for name in ("padded", "vectors")}
     assert found["padded"] == 4 * found["vectors"]
 
 
