@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,10 +38,19 @@ def no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def pytest_collection_finish() -> None:
     """The tests themselves, ten thousand of them, are no garbage: the collector need not look at them again and again,
-    nor so often at what is recorded and simulated. Tests of lifetimes ask for a collection."""
+    nor so often at what is recorded and simulated. Tests of lifetimes ask for a collection. No test may call
+    gc.unfreeze(): a collection would take a second from then on."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 10, 10)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def earlier_modules() -> Iterator[None]:
+    """What a module leaves, kernels and their records, is not looked through again, either."""
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
