@@ -27,7 +27,7 @@ from tilewright.plans.choose import (
     splits,
 )
 from tilewright.plans.common import total
-from tilewright.plans.model import Ceilings, cost
+from tilewright.plans.model import SHARED_LINE, Ceilings, cost
 from tilewright.plans.nvidia import NvidiaPlan
 
 AVX2, AVX512, NEON = TARGETS = [tw.target(name) for name in ("x86-avx2", "x86-avx512", "neon")]
@@ -499,6 +499,27 @@ def test_many_threads_read_and_write_c_seldom(n, threads):
     deep, shallow = (choose.choose(Shape("f64", n, n, n, "rows", "rows", x), XEON) for x in (threads, 2))
     assert (deep.mr, deep.nr, deep.kc, deep.claims) == (9, 24, 1376, True)
     assert shallow.kc <= 1024
+
+
+def test_threads_that_have_rows_share_no_lines_of_c():
+    """Columns split over threads end within lines of C, which two threads then write; with `swap` rows do."""
+    wide = Shape("f32", 640, 256, 27, "rows", "rows", 8)
+    assert (choose.choose(wide, XEON).jc_ways, choose.choose(wide, XEON).ic_ways) == (1, 8)
+
+    def shared(shape, *ways, **more):
+        found = cost(shape, CpuPlan("in_place", 14, 32, 0, jc_ways=ways[0], ic_ways=ways[1], **more), XEON)
+        return dict(found.parts)["lines of C that threads share"]
+    lines = [round(shared(wide, *ways) / SHARED_LINE) for ways in ((1, 8), (2, 4), (4, 2), (8, 1))]
+    assert lines == [0, 160, 640, 1280]
+    tall = Shape("f32", 256, 640, 27, "columns", "columns", 8)
+    assert [round(shared(tall, *ways, swap=True) / SHARED_LINE) for ways in ((8, 1), (1, 8))] == [0, 512]
+
+
+def test_a_block_of_one_panel_of_columns_is_not_divided():
+    """Of a column, threads claim whole blocks: smaller ones are shared better."""
+    shape = Shape("f32", 3600, 1, 1000, "rows", "rows", 8)
+    large, small = (cost(shape, CpuPlan("packed", 14, 32, mc, 368, 32, 1, 8), XEON).seconds for mc in (1400, 56))
+    assert large > 2 * small
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])

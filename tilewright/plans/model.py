@@ -41,6 +41,10 @@ HIDDEN = 0.75               # of arithmetic's time in which prefetching hides tr
 START, START_EACH = 6e-6, 0.3e-6    # seconds to start and end threads, and for each: 16 vCPUs of a Xeon; MEETING times
 MEETING = 2                         # that where none can go on before all have come
 WAIT = 5e-6                 # seconds that a barrier costs per thread that others wait for
+# Seconds of a thread for a line of C of which it writes a part and another thread the rest, each time that C is written:
+# the line goes from core to core. Columns split over 8 threads of a Xeon took 18 us more than rows for 640 x 256 with
+# k = 27 (1280 such lines for a thread), and 27 us for 1468 x 380 (2936 lines).
+SHARED_LINE = 10e-9
 CHANNELS = 5                # threads from which on memory gives no more, and hides behind nothing: 4096^3 in f64 with 6
 #                             and with 3 blocks of k had 0.83 and 0.88 of MKL on 16 vCPUs of a Xeon, 0.92 and 0.99 on 32
 TEAMS = 16e-6               # seconds for each thread where more than two of them share panels of B: 16 and 32 threads
@@ -96,6 +100,7 @@ def cost(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings | No
     count = {"packed": _packed, "in_place": _in_place, "stream": _read_once, "dots": _read_once}[plan.algorithm]
     found = count(shape, plan, target, ceilings)
     parts = *found.parts, ("copying B", transposing * _transposing(copied, shape, target, ceilings))
+    parts = *parts, ("lines of C that threads share", SHARED_LINE * _shared_lines(shape, plan))
     if shape.words:
         parts = *parts, ("packing of words", packing_words(shape, plan, target, ceilings))
     if shape.prologues:
@@ -103,6 +108,15 @@ def cost(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings | No
     if shape.epilogue:
         parts = *parts, ("the epilogue", _epilogue(shape, plan, target, ceilings))
     return _cost(found.vectors, found.traffic, parts)
+
+
+def _shared_lines(shape: Shape, plan: CpuPlan) -> int:
+    """Lines of C that a thread and its neighbours write, each a part, in all blocks of k: those in which the rows of
+    its columns begin and end. C's rows are contiguous; with `swap` they are columns of the shape."""
+    across, along, rows = plan.jc_ways * plan.jr_ways, plan.ic_ways, shape.m
+    if plan.swap:
+        across, along, rows = along, across, shape.n
+    return min(across - 1, 2) * ceil(rows / along) * (ceil(shape.k / plan.kc) if plan.kc else 1)
 
 
 def _prologues(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> float:
@@ -157,7 +171,8 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
     rows: float = min(share_m * plan.mr, m)                                        # of the busiest thread
     if plan.claims:                                                         # it has its share, and the last piece
         m_blocks = ceil(row_panels * plan.mr / plan.mc)
-        rows = min(m / plan.ic_ways + plan.mc / PARTS, m)
+        pieces = PARTS if min(plan.nc, ceil(n / plan.jc_ways)) > plan.nr else 1     # a panel is not divided
+        rows = min(m / plan.ic_ways + plan.mc / pieces, m)
     n_blocks = plan.jc_ways * ceil(ceil(col_panels / plan.jc_ways) * plan.nr / plan.nc)
     vectors = m * ceil(n / lanes) * k
     tiles = row_panels * col_panels * k_blocks
@@ -191,7 +206,8 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
     runs = 1 + target.line / (plan.nr*s) if shape.b == "rows" else 1.0
     far = 0.0 if fits else total(traffic["memory"]) / ceilings.memory
     waiting = total(traffic["L3"]) * runs / threads / ceilings.l3 + (far / threads if threads <= CHANNELS else 0)
-    transposed = a*n_blocks*(shape.a == "rows") + b*(shape.b == "columns")             # bytes, in packing
+    squares = ceil(plan.mr / lanes) * lanes / plan.mr                       # of vectors are transposed, not rows alone
+    transposed = round(a*n_blocks*squares)*(shape.a == "rows") + b*(shape.b == "columns")      # bytes, in packing
     # tiles follow each other down C, each row in another page; a short kernel is done before it can ask for them
     row_of_tile = plan.nr // lanes * kc / ceilings.vectors
     late = max(RUN - row_of_tile, 0.0) * m * col_panels * k_blocks / threads if c > target.l2 else 0.0
@@ -246,7 +262,8 @@ def packing_words(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceil
     lanes, steps = target.lanes(4), BY_NAME[shape.dtype].steps
     seconds = 0.0
     if shape.a == "rows":                       # squares of vectors are transposed, whose lines are not all there
-        squares = ceil(plan.mr / lanes) * ceil(shape.m / plan.mr) * (shape.k / lanes) * ceil(shape.n / plan.nc)
+        blocks = plan.jc_ways * ceil(ceil(shape.n / plan.jc_ways) / plan.nc)    # each way packs A for itself
+        squares = ceil(plan.mr / lanes) * ceil(shape.m / plan.mr) * (shape.k / lanes) * blocks
         seconds += TRANSPOSING_WORDS * squares * lanes / ceilings.vectors
     if shape.b == "rows":
         run = plan.nr * 4 // steps              # bytes of a row of B in a panel, and how many lines they are in
