@@ -518,6 +518,7 @@ def test_threads_that_have_rows_share_no_lines_of_c():
 def test_a_block_of_one_panel_of_columns_is_not_divided():
     """Of a column, threads claim whole blocks: smaller ones are shared better."""
     shape = Shape("f32", 3600, 1, 1000, "rows", "rows", 8)
+
     def work(mc):
         parts = dict(cost(shape, CpuPlan("packed", 14, 32, mc, 368, 32, 1, 8), XEON).parts)
         return parts["multiply-adds and calls of micro-kernels"]

@@ -42,8 +42,8 @@ START, START_EACH = 6e-6, 0.3e-6    # seconds to start and end threads, and for 
 MEETING = 2                         # that where none can go on before all have come
 WAIT = 5e-6                 # seconds that a barrier costs per thread that others wait for
 # Seconds of a thread for a line of C of which it writes a part and another thread the rest, each time that C is
-# written: the line goes from core to core. Columns split over 8 threads of a Xeon took 18 us more than rows for 640 x 256 with
-# k = 27 (1280 such lines for a thread), and 27 us for 1468 x 380 (2936 lines).
+# written: the line goes from core to core. Columns split over 8 threads of a Xeon took 18 us more than rows for 640 x
+# 256 with k = 27 (1280 such lines for a thread), and 27 us for 1468 x 380 (2936 lines).
 SHARED_LINE = 10e-9
 CHANNELS = 5                # threads from which on memory gives no more, and hides behind nothing: 4096^3 in f64 with 6
 #                             and with 3 blocks of k had 0.83 and 0.88 of MKL on 16 vCPUs of a Xeon, 0.92 and 0.99 on 32
