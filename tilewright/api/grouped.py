@@ -59,7 +59,7 @@ def grouped_matmul(
     call = Call.checked(a, b, out, out_dtype=out_dtype, alpha=alpha, trans_a=trans_a, trans_b=trans_b,
                         epilogue=epilogue, operands=operands, threads=threads, plan=plan)
     if library is not None:
-        raise TypeError("a, b and offsets must be arrays in the host's memory: grouped_matmul runs on CPUs so far")
+        return forks.imported("tilewright.runtime.gpu.grouped").product(library.platform.engine, call, offsets)
     if call.plan is not None and dispatch.platform_of(call.plan):
         arguments.refuse(f"{dispatch.where(call.plan)} for arrays in the host's memory", plan=call.plan)
     return product(call, offsets)

@@ -13,21 +13,21 @@ from types import SimpleNamespace
 from typing import Any
 
 from tilewright.ir import Kernel, Type, Value, i32, i64, ptr
-from tilewright.kernels.gpu import fused, transform
+from tilewright.kernels.gpu import fused, groups, transform
 from tilewright.kernels.gpu.scales import parameters as scales_of
 from tilewright.kernels.gpu.split_k import Parts, Split
 
 
 def parameters(SUMS: Type, A: Type, B: Type, C: Type, split: Split, SCALES: Type | None = None, BATCH: bool = False,
                BLOCKS: int = 0, SPLIT: str = "", WHEN: str = "", EPILOGUE: str = "", LINEAR: bool = True,
-               PROLOGUES: tuple[str, str] = ("", ""), LAYOUT: str = "") -> dict[str, Any]:
+               PROLOGUES: tuple[str, str] = ("", ""), LAYOUT: str = "", GROUPED: str = "") -> dict[str, Any]:
     """The parameters of C[m, n] = alpha * A @ B + beta * C, in the order of a launch. SUMS: the type in which products
     are added up. SCALES: of each operand, see gpu/scales.py, as for BLOCKS; alpha and beta have this type, unless it is
     one of bits.
     BATCH: of `batch` such products, from one matrix of each operand to the next stride_a, stride_b and stride_c
     elements; 0 where all products have the same matrix. SPLIT: operands are terms (rewrite.py), from one to the next
     plane_a and plane_b elements. WHEN: see `arguments`. EPILOGUE: see fused.py. LINEAR: there are alpha and beta.
-    PROLOGUES: of A and of B, which have this LAYOUT: see transform.py."""
+    PROLOGUES: of A and of B, which have this LAYOUT: see transform.py. GROUPED: see groups.py; with BATCH."""
     scales = scales_of(SCALES, BATCH, BLOCKS) if SCALES else {}
     apart = {"batch": i32, "stride_a": i64, "stride_b": i64, "stride_c": i64} if BATCH else {}
     planes: dict[str, Any] = {"plane_a": i64, "plane_b": i64} if SPLIT else {}
@@ -36,10 +36,11 @@ def parameters(SUMS: Type, A: Type, B: Type, C: Type, split: Split, SCALES: Type
     for role, text, along_k in zip("ab", PROLOGUES, (LAYOUT[:1] == "n", LAYOUT[1:] == "t")):
         before |= transform.parameters(role, text, along_k)
     factor = SCALES if SCALES and SCALES.is_float else SUMS
+    offsets: dict[str, Any] = {"offsets": ptr(i32)} if GROUPED else {}
     alpha, beta = ({name: factor} if LINEAR else {} for name in ("alpha", "beta"))
     return {"m": i32, "n": i32, "k": i32, **alpha, "a": ptr(A), "lda": i64, "b": ptr(B), "ldb": i64, **scales,
-            **beta, "c": ptr(C), "ldc": i64, **apart, **planes, **special, **fused.parameters(EPILOGUE, BATCH),
-            **before, **split.parameters(SUMS)}
+            **beta, "c": ptr(C), "ldc": i64, **apart, **offsets, **planes, **special,
+            **fused.parameters(EPILOGUE, BATCH), **before, **split.parameters(SUMS)}
 
 
 def arguments(k: Kernel, WHEN: str = "") -> SimpleNamespace:
@@ -51,7 +52,7 @@ def arguments(k: Kernel, WHEN: str = "") -> SimpleNamespace:
         found = k.load(dict(k.function.params)["special"])
         with k.when(found != 0 if WHEN == "split" else found == 0):
             k.ret()
-    perhaps = "alpha", "beta", "batch", "matrix", "plane_a", "plane_b"
+    perhaps = "alpha", "beta", "batch", "matrix", "plane_a", "plane_b", "offsets"
     return SimpleNamespace(**dict.fromkeys(perhaps) | dict(k.function.params))
 
 
@@ -93,8 +94,9 @@ class Work:
 
 
 def share(k: Kernel, g: SimpleNamespace, split: Split, *, CTA_M: int, CTA_N: int, CTA_K: int, WARP_M: int, WARP_N: int,
-          GROUP_M: int, SLICES: int = 1, DIES: int = 1, AT_LEAST_ONE: bool = False) -> Work:
-    """The grid is that of `split`, with as many tiles as C has, or a batch. GROUP_M, DIES: see grouped and by_die.
+          GROUP_M: int, SLICES: int = 1, DIES: int = 1, AT_LEAST_ONE: bool = False, GROUPED: str = "") -> Work:
+    """The grid is that of `split`, with as many tiles as C has, or a batch, or with groups of rows as there are places
+    for tiles (groups.slots). GROUP_M, DIES: see grouped and by_die.
 
     AT_LEAST_ONE: a workgroup for which no steps of k are left multiplies one tile of zeros, else none.
     """
@@ -102,13 +104,20 @@ def share(k: Kernel, g: SimpleNamespace, split: Split, *, CTA_M: int, CTA_N: int
     warp, WARPS_M, WARPS = t // k.warp, CTA_M // WARP_M, CTA_M // WARP_M * (CTA_N // WARP_N)
     in_slice, slice = (warp % WARPS, warp // WARPS) if SLICES > 1 else (warp, None)
     lane, i1, j1 = t % k.warp, in_slice % WARPS_M*WARP_M, in_slice // WARPS_M*WARP_N
-    tiles_m, tiles_n = k.ceil_div(g.m, CTA_M), k.ceil_div(g.n, CTA_N)
-    block = by_die(k, k.block[0], of_batch(g, tiles_m*tiles_n), DIES) if DIES > 1 else k.block[0]
-    tile, parts = split.parts(k, g, block, lambda: of_batch(g, tiles_m*tiles_n))
-    tile = in_matrix(k, g, tile, lambda: tiles_m*tiles_n)
+    by_rows = GROUPED == "m"
+    tiles_m, tiles_n = groups.slots(g, CTA_M) if by_rows else k.ceil_div(g.m, CTA_M), k.ceil_div(g.n, CTA_N)
+    total = (lambda: tiles_m*tiles_n) if by_rows else (lambda: of_batch(g, tiles_m*tiles_n))
+    block = by_die(k, k.block[0], total(), DIES) if DIES > 1 else k.block[0]
+    tile, parts = split.parts(k, g, block, total)
+    if not by_rows:
+        tile = in_matrix(k, g, tile, lambda: tiles_m*tiles_n)
     tile_m, tile_n = grouped(k, tile, tiles_m, tiles_n, GROUP_M)
-    i0, j0 = tile_m*CTA_M, tile_n*CTA_N
-    k_first, tiles, short = _steps(k, g.k, CTA_K, split, parts, AT_LEAST_ONE)
+    i0, j0 = groups.of_slot(k, g, tile_m, CTA_M) if by_rows else tile_m*CTA_M, tile_n*CTA_N
+    depth = g.k if not GROUPED else k.select(i0 < g.m, g.k, 0) if by_rows else (
+        groups.end(k, g, g.matrix) - groups.begin(k, g, g.matrix))
+    k_first, tiles, short = _steps(k, depth, CTA_K, split, parts, AT_LEAST_ONE)
+    if GROUPED == "k":
+        k_first = groups.begin(k, g, g.matrix) + k_first
     return Work(t, lane, slice, i0, j0, i1, j1, parts, k_first, tiles, short)
 
 

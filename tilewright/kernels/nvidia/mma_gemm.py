@@ -36,8 +36,8 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
                   WARP_N: int = 64, STAGES: int = 3, ASYNC: bool = True, VECTOR_A: int = 8, VECTOR_B: int = 8,
                   VECTOR_C: int = 1, SPLIT_K: int = 1, TAIL: bool = False, GROUP_M: int = 8, MIN_CTAS: int = 1,
                   BATCH: bool = False, PAD: int = 4, SCALED: bool = False, BLOCKS: int = 0,
-                  SPLIT: str = "", WHEN: str = "", EPILOGUE: str = "", PROLOGUE_A: str = "", PROLOGUE_B: str = ""
-                  ) -> Function:
+                  SPLIT: str = "", WHEN: str = "", EPILOGUE: str = "", PROLOGUE_A: str = "", PROLOGUE_B: str = "",
+                  GROUPED: str = "") -> Function:
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C.
 
     ARCH        the target whose instructions it takes: those that multiply most of these formats at once
@@ -64,6 +64,7 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
     EPILOGUE    the text of an expressions.epilogue.Epilogue: see gpu/fused.py
     PROLOGUE_A  the text of an expressions.prologue.Prologue, whose result is A, for copies through registers: see
                 gpu/transform.py. PROLOGUE_B: of B
+    GROUPED     what offsets divide, "m" or "k" (then LAYOUT is "tn"): see gpu/groups.py; with BATCH, SPLIT_K 1
     """
     if BLOCKS not in (0, 1, BLOCK) or (BLOCKS and (BLOCK % CTA_K or BLOCK % WARP_N or SCALED or SUMS == "f16")):
         raise ValueError(f"BLOCKS must be 0, 1 or {BLOCK}, and with it CTA_K and WARP_N divisors of {BLOCK}, SUMS f32 "
@@ -74,16 +75,19 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
     k = Kernel(f"mma_gemm_{A}_{B}_{OUT}_{SUMS}_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_w{WARP_M}x{WARP_N}_s{STAGES}"
                f"_v{VECTOR_A}x{VECTOR_B}x{VECTOR_C}_k{'tail' if TAIL else SPLIT_K}{'' if ASYNC else '_regs'}"
                f"{'_batch' if BATCH else ''}{'_scaled' if SCALED else ''}{f'_blocks{BLOCKS}' if BLOCKS else ''}"
-               f"{f'_{SPLIT}' if SPLIT else ''}{f'_when_{WHEN}' if WHEN else ''}{suffix(EPILOGUE)}"
+               f"{f'_{SPLIT}' if SPLIT else ''}{f'_when_{WHEN}' if WHEN else ''}"
+               f"{f'_groups_{GROUPED}' if GROUPED else ''}{suffix(EPILOGUE)}"
                f"{transform.suffix(PROLOGUE_A, PROLOGUE_B)}",
                threads=THREADS, min_ctas=MIN_CTAS, noalias=(
                    POINTERS + pointers(EPILOGUE) + transform.pointers("a", PROLOGUE_A)
                    + transform.pointers("b", PROLOGUE_B)) if split.divided else True,
                **parameters(SCALAR, transform.memory(PROLOGUE_A, A_TYPE), transform.memory(PROLOGUE_B, B_TYPE),
                             memory_type(OUT), split, FACTOR if SCALED or BLOCKS else None,
-                            BATCH, BLOCKS, SPLIT, WHEN, EPILOGUE, PROLOGUES=(PROLOGUE_A, PROLOGUE_B), LAYOUT=LAYOUT))
+                            BATCH, BLOCKS, SPLIT, WHEN, EPILOGUE, PROLOGUES=(PROLOGUE_A, PROLOGUE_B), LAYOUT=LAYOUT,
+                            GROUPED=GROUPED))
     g = arguments(k, WHEN)
-    work = share(k, g, split, CTA_M=CTA_M, CTA_N=CTA_N, CTA_K=CTA_K, WARP_M=WARP_M, WARP_N=WARP_N, GROUP_M=GROUP_M)
+    work = share(k, g, split, CTA_M=CTA_M, CTA_N=CTA_N, CTA_K=CTA_K, WARP_M=WARP_M, WARP_N=WARP_N, GROUP_M=GROUP_M,
+                 GROUPED=GROUPED)
 
     def operand(gmem: Value, ld: Value, along_k: bool, EXTENT: int, VECTOR: int, of_b: bool) -> SmemOperand:
         T = B_TYPE if of_b else A_TYPE

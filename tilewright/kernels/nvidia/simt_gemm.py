@@ -40,7 +40,7 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
                    SPLIT_K: int = 1, TAIL: bool = False, GROUP_M: int = 8, ORDER: str = "rows", REGISTERS: int = 0,
                    EARLY: bool = False, BATCH: bool = False, OUT: str = "", SCALED: bool = False,
                    WHEN: str = "", EPILOGUE: str = "", SEMIRING: str = "", PROLOGUE_A: str = "", PROLOGUE_B: str = "",
-                   ARCH: str = "sm_75") -> Function:
+                   ARCH: str = "sm_75", GROUPED: str = "") -> Function:
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C.
 
     LAYOUT      "n" or "t" for A and for B: [m, k] or [k, m], [k, n] or [n, k]
@@ -63,6 +63,7 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
                 too. There are no alpha and beta then
     PROLOGUE_A  the text of an expressions.prologue.Prologue, whose result is DTYPE, for copies through registers: see
                 gpu/transform.py. PROLOGUE_B: of B. ARCH: the target whose conversions they take
+    GROUPED     what offsets divide, "m" or "k" (then LAYOUT is "tn"): see gpu/groups.py; with BATCH, SPLIT_K 1
     """
     T, V, split = TYPES[DTYPE], WIDEST // TYPES[DTYPE].bytes, Split(SPLIT_K, TAIL)
     LANES_M, LANES_N, WARPS = WARP_M // THREAD_M, WARP_N // THREAD_N, CTA_M // WARP_M * (CTA_N // WARP_N)
@@ -71,8 +72,8 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
             f"_v{VECTOR}_k{SLICES}x{'tail' if TAIL else SPLIT_K}_{'async' if ASYNC else 'regs'}"
             f"{'' if TRANSPOSE else '_along'}{'_early' if EARLY else ''}{'_batch' if BATCH else ''}"
             f"{f'_c{VECTOR_C}' if VECTOR_C else ''}{f'_{OUT}' if OUT else ''}{'_scaled' if SCALED else ''}"
-            f"{f'_when_{WHEN}' if WHEN else ''}{fused.suffix(EPILOGUE)}{semiring.suffix(SEMIRING)}"
-            f"{transform.suffix(PROLOGUE_A, PROLOGUE_B)}")
+            f"{f'_when_{WHEN}' if WHEN else ''}{f'_groups_{GROUPED}' if GROUPED else ''}"
+            f"{fused.suffix(EPILOGUE)}{semiring.suffix(SEMIRING)}{transform.suffix(PROLOGUE_A, PROLOGUE_B)}")
     staged = 0 if ASYNC else (CTA_M + CTA_N)*CTA_K // THREADS          # elements of a thread, to shared memory
     fragments = sum(own * (1 if TRANSPOSE or not along_k else V) for own, along_k in (
         (THREAD_M, LAYOUT[0] == "n"), (THREAD_N, LAYOUT[1] == "t")))
@@ -85,10 +86,11 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
                         + transform.pointers("b", PROLOGUE_B)) if split.divided else True,
                **parameters(T, transform.memory(PROLOGUE_A, T), transform.memory(PROLOGUE_B, T),
                             memory_type(OUT or DTYPE), split, T if SCALED else None, BATCH, WHEN=WHEN,
-                            EPILOGUE=EPILOGUE, LINEAR=not SEMIRING, PROLOGUES=(PROLOGUE_A, PROLOGUE_B), LAYOUT=LAYOUT))
+                            EPILOGUE=EPILOGUE, LINEAR=not SEMIRING, PROLOGUES=(PROLOGUE_A, PROLOGUE_B), LAYOUT=LAYOUT,
+                            GROUPED=GROUPED))
     g = arguments(k, WHEN)
     work = share(k, g, split, CTA_M=CTA_M, CTA_N=CTA_N, CTA_K=CTA_K, WARP_M=WARP_M, WARP_N=WARP_N, GROUP_M=GROUP_M,
-                 SLICES=SLICES)
+                 SLICES=SLICES, GROUPED=GROUPED)
 
     # which rows and columns of the CTA's tile the lane has; of an operand along k, neighbouring lanes read neighbours
     lane_m, lane_n = lane_grid(work.lane, LANES_M, LANES_N)

@@ -67,7 +67,7 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                     COPIED: bool = True, BATCH: bool = False, PROMOTE: int = 0,
                     TERMS: tuple[int, int, int] | None = None, PARTS: int = 1, PINGPONG: bool = False,
                     SWAP: bool = False, SCALED: bool = False, BLOCKS: int = 0, DIVIDED: bool = False, WHEN: str = "",
-                    EPILOGUE: str = "") -> Function:
+                    EPILOGUE: str = "", GROUPED: str = "") -> Function:
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C. m, n, k are at least 1.
 
     Parameters: m, n, k, alpha, maps of A and B with the boxes of `SmemTile.map`, beta, c, ldc, with COPIED a map of C
@@ -114,6 +114,7 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                 and B's k strided up to 4
     WHEN        see work.arguments
     EPILOGUE    the text of an expressions.epilogue.Epilogue: see gpu/fused.py
+    GROUPED     "m": offsets divide the rows of A (gpu/groups.py); with BATCH, not with COPIED, DIVIDED and BLOCKS
 
     ValueError for tiles that the instructions cannot move or multiply.
     """
@@ -168,6 +169,7 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                          f"of C in {OUT}, not {CTA_N}")
     more: dict[str, Any] = {"c_map": Copied.map_type(C_TYPE, ROW_C, BATCH)} if COPIED else {}
     more |= {"batch": i32, "stride_a": i64, "stride_b": i64, "stride_c": i64} if BATCH else {}
+    more |= {"offsets": ptr(i32)} if GROUPED else {}
     more |= scales.parameters(f32, BATCH, BLOCKS) if SCALED or BLOCKS else {}
     more |= {"special": ptr(i32)} if WHEN else {}
     more |= fused.parameters(EPILOGUE, BATCH)
@@ -178,7 +180,8 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     # but that of scales.
     asked = {"copied": COPIED, "batch": BATCH, f"p{PROMOTE}": PROMOTE, f"parts{PARTS}": PARTS > 1, "pingpong": PINGPONG,
              "swap": SWAP, f"t{'x'.join(str(x) for x in TERMS or ())}": TERMS, "scaled": SCALED,
-             f"blocks{BLOCKS}": BLOCKS, "divided": DIVIDED, f"when_{WHEN}": WHEN}
+             f"blocks{BLOCKS}": BLOCKS, "divided": DIVIDED, f"when_{WHEN}": WHEN,
+             f"groups_{GROUPED}": GROUPED}
     k = Kernel(f"wgmma_gemm_{A}_{B}_{OUT}_{SUMS}_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_s{STAGES}_g{WARPGROUPS}"
                f"_c{CLUSTER_M}x{CLUSTER_N}{f'x{CLUSTER_K}'*(CLUSTER_K > 1)}_v{VECTOR_C}"
                f"{''.join(f'_{name}' for name, there in asked.items() if there)}{fused.suffix(EPILOGUE)}",

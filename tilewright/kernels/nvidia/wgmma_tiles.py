@@ -12,6 +12,7 @@ from typing import Any
 from tilewright.atoms.fragment import ROUNDED
 from tilewright.atoms.wgmma import DEPTH, ROWS, SharedMatrix
 from tilewright.ir import Kernel, TensorMap, Type, Value, i32
+from tilewright.kernels.gpu import groups
 from tilewright.kernels.gpu.split_k import Parts
 from tilewright.kernels.gpu.work import grouped, of_batch
 from tilewright.kernels.narrow import memory_type
@@ -150,7 +151,15 @@ class Tiles:
         self.same_row = None if CLUSTER_N == 1 else row << self.cluster_m
         self.same_column = None if CLUSTER_M == 1 else column << self.cluster_n*CLUSTER_M
         self.tiles_m, self.tiles_n = k.ceil_div(g.m, CTA_M*CLUSTER_M), k.ceil_div(g.n, CTA_N*CLUSTER_N)
-        self.count = of_batch(g, self.tiles_m*self.tiles_n)
+        if g.offsets is None:
+            self.count = of_batch(g, self.tiles_m*self.tiles_n)
+        else:
+            count = k.variable(i32, 0)
+            with k.loop(g.batch, unroll=False) as group:
+                count.set(count.get() + self._rows(group))
+            self.count = count.get()*self.tiles_n
+            # of the tile that a thread has asked for last, which are ascending: its group, and the tiles before that
+            self.group, self.before = k.variable(i32, 0), k.variable(i32, 0)
         self.first, self.steps = k.constant(i32, 0), k.ceil_div(g.k, CTA_K)
         if CLUSTER_K > 1:                                   # no multicast, so that CTAs may have more steps than others
             units = k.ceil_div(self.steps, UNIT)
@@ -168,6 +177,11 @@ class Tiles:
             last = (k.max(self.end, 1) - 1) // g.apart
             self.units = self.whole + k.select(self.start < self.end, last - self.tile + 1, 0)
         self.DIVIDED = DIVIDED
+
+    def _rows(self, group: Value) -> Value:
+        """Of tiles, in this group."""
+        k, g = self.k, self.g
+        return k.ceil_div(groups.end(k, g, group) - groups.begin(k, g, group), self.CTA[0]*self.CLUSTER[0])
 
     def _wholes(self, tiles: Value) -> Value:
         """How many of the first so many tiles are this cluster's."""
@@ -212,11 +226,28 @@ class Tiles:
                      lambda part: number(tile + head + part), g.workspace, g.counters)
 
     def place(self, tile: Value) -> tuple[Value, Value, Value | None]:
-        """Where the CTA's part of it begins in C, and in which matrix of a batch."""
+        """Where the CTA's part of it begins in C, and in which matrix of a batch. With groups of rows, g.m becomes the
+        end of the tile's group."""
         matrix = None
+        if self.g.offsets is not None:
+            return self._in_group(tile)
         if self.g.batch is not None:
             matrix = tile // (self.tiles_m*self.tiles_n)
             tile = tile - matrix*(self.tiles_m*self.tiles_n)
         tile_m, tile_n = grouped(self.k, tile, self.tiles_m, self.tiles_n, self.GROUP_M)
         return ((tile_m*self.CLUSTER[0] + self.cluster_m)*self.CTA[0],
                 (tile_n*self.CLUSTER[1] + self.cluster_n)*self.CTA[1], matrix)
+
+    def _in_group(self, tile: Value) -> tuple[Value, Value, Value]:
+        k, g, group, before = self.k, self.g, self.group, self.before
+
+        def tiles() -> Value:
+            return self._rows(k.min(group.get(), g.batch - 1))*self.tiles_n
+        with k.while_(lambda: tile >= before.get() + tiles()):
+            before.set(before.get() + tiles())
+            group.set(group.get() + 1)
+        which = group.get()
+        tile_m, tile_n = grouped(k, tile - before.get(), self._rows(which), self.tiles_n, self.GROUP_M)
+        g.m = groups.end(k, g, which)
+        return (groups.begin(k, g, which) + (tile_m*self.CLUSTER[0] + self.cluster_m)*self.CTA[0],
+                (tile_n*self.CLUSTER[1] + self.cluster_n)*self.CTA[1], which)

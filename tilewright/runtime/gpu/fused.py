@@ -80,7 +80,7 @@ def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a:
             targets.append(library.look(results[-1], "the result", run.stream, write=True).shadow)
             continue
         results.append(x)
-        targets.append(_checked(looks[name].shadow, name, shape, dtype))
+        targets.append(checked(looks[name].shadow, name, shape, dtype))
     beside = list[tuple[str, Array]]()
     if all(x.size for x in targets):
         inside = prologues.inside(run, p, before)
@@ -104,7 +104,7 @@ def _of_reduced(p: Product, kind: str) -> np.dtype[Any]:
     return np.dtype(f"{kind[0]}{max(p.sums.itemsize, 4)}")
 
 
-def _checked(out: Array, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+def checked(out: Array, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     if out.shape != shape:
         raise ValueError(f"{name} must have the result's shape {shape}, but its shape is {out.shape}")
     if any(n > 1 and s == 0 for n, s in zip(out.shape, out.strides)):
@@ -138,8 +138,8 @@ def _compute(run: Run, p: Product, f: fusing.Fused, targets: list[Array], host: 
     of_a, of_b = (before[role].prologue.result if role in before else format_of(x.dtype)
                   for role, x in zip("ab", (p.a, p.b)))
     given = {"a": of_a, "b": of_b,
-             "result": kinds[main][0] if reduced[main] else format_of(_stored(targets[main]).dtype)}
-    taken_a, taken_b, stored = (formats.FORMATS[x].dtype for x in gpu_lowering.taken(
+             "result": kinds[main][0] if reduced[main] else format_of(stored(targets[main]).dtype)}
+    taken_a, taken_b, kept = (formats.FORMATS[x].dtype for x in gpu_lowering.taken(
         run.on.target, given, format_of(p.sums), True, "", replace(
             epilogue, results=tuple(DEFAULT if i == main else x for i, x in enumerate(epilogue.results))).text,
         p.semiring))
@@ -152,8 +152,8 @@ def _compute(run: Run, p: Product, f: fusing.Fused, targets: list[Array], host: 
         a, b = run.zeros((*a.shape[:-1], 1), a.dtype), run.zeros((*b.shape[:-2], 1, b.shape[-1]), b.dtype)
     outs: list[Array] = []
     for i, target in enumerate(targets):
-        x, wide = _stored(target), formats.FORMATS[kinds[i][0]].dtype
-        wanted = stored if i == main else x.dtype if format_of(x.dtype) in kinds[i] and not reduced[i] else wide
+        x, wide = stored(target), formats.FORMATS[kinds[i][0]].dtype
+        wanted = kept if i == main else x.dtype if format_of(x.dtype) in kinds[i] and not reduced[i] else wide
         free = not reduced[i] and x.dtype == wanted and epilogues.ready(x, "full") and not any(
             shapes.overlap(x, y) for y in (a, b, *arrays_of, *outs))
         outs.append(x if free else run.temporary(shape, wanted))
@@ -167,8 +167,8 @@ def _compute(run: Run, p: Product, f: fusing.Fused, targets: list[Array], host: 
     for x, target, how in zip(outs, targets, reduced):
         if how:
             x = _reduced(run, x, how, target.shape)
-        if x is not _stored(target) and address(x) != address(target):
-            run.copy(x, _stored(target))
+        if x is not stored(target) and address(x) != address(target):
+            run.copy(x, stored(target))
     return beside
 
 
@@ -184,7 +184,7 @@ def _reduced(run: Run, x: Array, how: str, shape: tuple[int, ...]) -> Array:
     return found
 
 
-def _stored(x: Array) -> Array:
+def stored(x: Array) -> Array:
     """Truth values are bytes."""
     return x.view(np.int8) if x.dtype == bool else x
 
@@ -202,6 +202,13 @@ def _with_c(run: Run, p: Product, f: fusing.Fused, host: frozenset[str]) -> tupl
         read += [Read(BETA, kind, "scalar"), *(Read(name, format_of(x.dtype), "full") for name, x in halves)]
         found += [np.broadcast_to(run.number(np.array(p.beta), p.sums), halves[0][1].shape), *(x for _, x in halves)]
         epilogue = replace(epilogue, expression=expression)
+    return readable(run, replace(epilogue, operands=tuple(read)), found, host)
+
+
+def readable(run: Run, epilogue: Epilogue, given: list[Array], host: frozenset[str]) -> tuple[Epilogue, list[Array]]:
+    """The epilogue and its operands, which are broadcast, as kernels read them: in the GPU's memory, in formats and
+    places that they take."""
+    read, found = list(epilogue.operands), list(given)
     for i, x in enumerate(found):
         own = x[tuple(slice(None) if stride else slice(0, 1) for stride in x.strides)]
         if read[i].name in host:
@@ -215,6 +222,11 @@ def _with_c(run: Run, p: Product, f: fusing.Fused, host: frozenset[str]) -> tupl
             own = run.copied(own, own.dtype)
         found[i] = np.broadcast_to(own, x.shape)
     return replace(epilogue, operands=tuple(read)), found
+
+
+def final(epilogue: Epilogue, results: list[str]) -> Epilogue:
+    """The epilogue with results in these formats."""
+    return replace(epilogue, results=tuple(results))
 
 
 def _parts(a: Array, b: Array, others: list[Array]) -> Iterator[list[Array]]:

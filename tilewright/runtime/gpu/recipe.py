@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.gpu.engine import Engine
 
 GIVEN_LATER = dict.fromkeys(("a", "b", "c", "alpha", "beta", "workspace", "counters", "scale_a", "scale_b",
-                             "target", "special"), 0)
+                             "target", "special", "offsets"), 0)
 
 
 class Step:
@@ -123,7 +123,8 @@ class Recipe:
                   "m": p.m, "n": p.n, "k": getattr(kernel, "given", p).k, "lda": lda, "ldb": ldb, "ldc": ldc, **more}
         codes = [kernel.loadable] if len(launches) == 1 else [launch.kernel.loadable for launch in launches]
         layout = getattr(kernel, "shape", p).layout
-        scales = [*(x for x in SIDES if x not in more), *epilogues.pointers(p), *transforms.pointers(p)]
+        scales = [*(x for x in SIDES if x not in more), *epilogues.pointers(p), *transforms.pointers(p),
+                  *getattr(kernel, "pointers", ())]
         self.steps = [Step(driver, code, launch, on, layout, values, scales) for code, launch in zip(codes, launches)]
         self.only = self.steps[0] if len(launches) == 1 else None
         self.device, self.workspaces, self.fill = self.steps[0].device, driver.workspaces, driver.fill

@@ -1,0 +1,78 @@
+"""Groups of unequal size on a GPU: one launch that reads offsets, on the fake driver; every family of kernels."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.helpers.arrays import small_integers
+from tests.helpers.gpus import machine
+from tests.runtime.gpu.test_plans_of_operands import aligned
+
+SIZES = [20, 0, 33, 1]
+ENDS = np.cumsum(SIZES).astype(np.int32)
+STARTS = ENDS - SIZES
+
+
+@pytest.fixture
+def on(monkeypatch):
+    return machine(monkeypatch, "sm_90a")
+
+
+def ints(seed, shape, dtype="f4"):
+    return aligned(small_integers(seed, shape, np.float32).astype(dtype))
+
+
+def by_rows(a, b):
+    return np.concatenate([a[lo:hi].astype(float) @ x.astype(float) for lo, hi, x in zip(STARTS, ENDS, b)])
+
+
+PLANS = {
+    "simt": ("f4", "simt 32x32x16 warp=32x32 thread=8x4 stages=3"),
+    "mma": (ml_dtypes.bfloat16, "mma 32x32x32 warp=16x32 stages=3 vector=8 vector_c=2"),
+    "wgmma": (ml_dtypes.bfloat16, "wgmma 64x32x64 stages=2 warpgroups=1 store=lanes"),
+}
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_groups_of_rows_are_one_launch(on, plan):
+    """With operands of each group, of rows and of columns; what is after the last offset stays as it is."""
+    dtype, text = PLANS[plan]
+    a, b = ints(0, (56, 48), dtype), ints(1, (4, 40, 48), dtype).swapaxes(1, 2)
+    bias, rows = ints(2, (4, 40)), ints(3, (56, 1))
+    out = aligned(np.full((56, 40), 7, np.float32))
+    tw.grouped_matmul(on.array(a), on.array(b), on.array(ENDS), on.array(out), plan=text, alpha=2, out_dtype="f32",
+                      epilogue=lambda acc, bias, rows: acc * rows + bias,
+                      operands={"bias": on.array(bias), "rows": on.array(rows)})
+    on.finish()
+    wanted = 2 * by_rows(a, b) * rows[: ENDS[-1]] + np.repeat(bias, SIZES, 0)
+    np.testing.assert_array_equal(out[: ENDS[-1]], wanted)
+    assert (out[ENDS[-1] :] == 7).all()
+    assert len(on.machine.launches) == 1
+
+
+def test_groups_of_k(on):
+    a, b = ints(0, (20, 56)), ints(1, (56, 24))
+    found = tw.grouped_matmul(on.array(a), on.array(b), on.array(ENDS))
+    on.finish()
+    np.testing.assert_array_equal(found.host, [a[:, lo:hi] @ b[lo:hi] for lo, hi in zip(STARTS, ENDS)])
+
+
+def test_offsets_of_64_bits_and_the_planners_choice(on):
+    a, b = ints(4, (54, 32), "f2"), ints(5, (4, 32, 24), "f2")
+    found = tw.grouped_matmul(on.array(a), on.array(b), on.array(ENDS.astype(np.int64)))
+    on.finish()
+    np.testing.assert_array_equal(found.host.astype(float), by_rows(a, b))
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"offsets": ENDS}, "offsets must be on the GPU"),
+    ({"epilogue": lambda acc: (acc, tw.row_sum(acc))}, "reductions"),
+    ({"plan": "simt 32x32x16 warp=32x32 thread=8x4 stages=3 split_k=2"}, "plan must not share tiles of C"),
+])
+def test_errors(on, change, message):
+    given = {"a": on.array(ints(4, (54, 32))), "b": on.array(ints(5, (4, 32, 24))), "offsets": on.array(ENDS)} | change
+    with pytest.raises((TypeError, ValueError), match=message):
+        tw.grouped_matmul(**given)

@@ -1,0 +1,71 @@
+"""Kernels for groups of unequal size on NVIDIA's GPUs: those of a batch of as many products of the average size, whose
+plan they have, with offsets (kernels/gpu/groups.py)."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from tilewright.compiled.base import Launch
+from tilewright.compiled.nvidia import NvidiaKernel
+from tilewright.plans import gpu
+from tilewright.plans.gpu_shape import GpuShape
+from tilewright.plans.measured import choice
+from tilewright.plans.nvidia_plan import NvidiaPlan
+from tilewright.problem import Gemm
+from tilewright.targets import GpuTarget
+
+WARPS_ALONE = ("simt", "dmma", "mma")       # algorithms for groups of k: a short first tile is filled up with zeros
+
+
+class GroupedKernel(NvidiaKernel):
+    """Of `problem.batch` groups. `along`: "m", groups of `rows` rows in all, or "k"."""
+    pointers = ("offsets",)
+
+    def __init__(self, problem: Gemm, target: GpuTarget, plan: NvidiaPlan, along: str, rows: int) -> None:
+        super().__init__(problem, target, plan)
+        self.along, self.rows = along, rows
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return super().options | {"BATCH": True, "GROUPED": self.along}
+
+    def _launch(self) -> Launch:
+        """There are at most as many tiles as whole ones in all rows, and one more for each group."""
+        p, s, groups = self.plan, self.shape, self.problem.batch
+        if self.along == "k":
+            grid = (p.tiles(s.m, s.n) * groups, 1, 1)
+            return Launch(self, grid)
+        if p.algorithm == "wgmma":
+            high, wide = p.cta_m*p.cluster_m, p.cta_n*p.cluster_n
+            clusters = min((self.rows // high + groups) * -(-s.n // wide), max(self.target.sms // p.ctas, 1))
+            return Launch(self, (clusters * p.ctas, 1, 1))
+        high, wide = p.extent
+        return Launch(self, ((self.rows // high + groups) * -(-s.n // wide), 1, 1))
+
+
+def plan_for(shape: GpuShape, target: GpuTarget, along: str) -> NvidiaPlan:
+    """The plan for groups: that of a batch of products of the average size, if kernels for groups have all that it
+    says, else the best one that they have. ValueError if there is none."""
+    def candidates() -> Iterator[NvidiaPlan]:
+        yield choice.chosen(shape, target)[0]
+        yield from gpu.ranked(shape, target)
+    found = next((p for p in map(without_copies, candidates()) if fits(p, along) and not p.passes(shape)
+                  and not p.violations(shape, target)), None)
+    if found is None:
+        raise ValueError(f"{target.name} has no plan for groups of {shape}")
+    return found
+
+
+def without_copies(plan: NvidiaPlan) -> NvidiaPlan:
+    """C is not stored by tensor maps: the last tile of a group would write over the next group's rows."""
+    return replace(plan, store="lanes") if plan.store == "tma" else plan
+
+
+def fits(plan: NvidiaPlan, along: str) -> bool:
+    """Whether kernels for groups have all that this plan says."""
+    if plan.split_k > 1 or plan.tail or plan.terms != "none" or plan.algorithm == "gemv":
+        return False
+    if plan.algorithm == "wgmma":
+        return along == "m" and plan.store == "lanes" and plan.cluster_k == 1
+    return plan.algorithm in WARPS_ALONE

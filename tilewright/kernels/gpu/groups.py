@@ -1,0 +1,48 @@
+"""Groups of a product whose sizes only the device knows: of rows of A, each with a B of its own, or of steps of k, each
+with a C of its own (runtime/gpu/grouped.py).
+
+A kernel for groups is one for a batch, whose matrices are the groups, and reads where they end: `offsets`, i32. A
+stride of 0 says which operands all groups share; rows, and steps of k, are counted from the beginning of these.
+"""
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from tilewright.ir import Kernel, Value, i32, i64
+
+GROUPED = "", "m", "k"      # what offsets divide: nothing, rows of A, or steps of k
+
+
+def begin(k: Kernel, g: SimpleNamespace, group: Value) -> Value:
+    """Of a group: its first row, or step of k."""
+    return k.select(group > 0, k.load(g.offsets + k.max(group - 1, 0)), 0)
+
+
+def end(k: Kernel, g: SimpleNamespace, group: Value) -> Value:
+    return k.load(g.offsets + group)
+
+
+def slots(g: SimpleNamespace, HEIGHT: int) -> Value:
+    """Places for tiles of so many rows: each group has one more than whole tiles begin in it, so that where its places
+    begin follows from its first row alone. At most one of them has no rows."""
+    found: Value = g.m // HEIGHT + g.batch
+    return found
+
+
+def of_slot(k: Kernel, g: SimpleNamespace, slot: Value, HEIGHT: int) -> Value:
+    """The first row of the tile at this place; g becomes that of the group: `matrix` its number, `m` its end, `b` its
+    matrix. A place without a tile begins at the end, or after it."""
+    low, high = k.variable(i32, 0), k.variable(i32, g.batch - 1)
+
+    def first(group: Value) -> Value:
+        return begin(k, g, group) // HEIGHT + group
+    with k.while_(lambda: low.get() < high.get()):          # the last group whose places begin here or before
+        middle = (low.get() + high.get() + 1) // 2
+        there = first(middle) <= slot
+        high.set(k.select(there, high.get(), middle - 1))
+        low.set(k.select(there, middle, low.get()))
+    group = low.get()
+    row = begin(k, g, group) + (slot - first(group))*HEIGHT
+    g.matrix, g.m = group, end(k, g, group)
+    g.b = g.b + k.cast(group, i64)*g.stride_b
+    return row

@@ -1,0 +1,186 @@
+"""grouped_matmul of arrays in a GPU's memory: one launch, which reads the offsets there.
+
+The kernel is that of a batch with offsets (compiled/grouped.py). Rows of A and of C, and what an epilogue has beside
+them, are counted from the beginning of the arrays, so that these are batches with a stride of 0; what each group has of
+its own is a batch with a stride. Nothing waits, so that offsets cannot be checked.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright import formats
+from tilewright.compiled.grouped import GroupedKernel, fits, plan_for
+from tilewright.expressions.epilogue import DEFAULT
+from tilewright.plans import gpu_lowering
+from tilewright.problem import Gemm
+from tilewright.rules import arguments, fusing, grouping, prologues, shapes
+from tilewright.rules.arguments import Array
+from tilewright.rules.call import Call, decide
+from tilewright.rules.grouping import Axes
+from tilewright.runtime.gpu import arrays, epilogues, operands
+from tilewright.runtime.gpu import fused as fused_products
+from tilewright.runtime.gpu.operands import address, format_of, leading, letter
+from tilewright.runtime.gpu.recipe import Recipe
+
+if TYPE_CHECKING:
+    from tilewright.runtime.gpu.product import Run
+
+INDEX = np.dtype(np.int32)
+
+
+def product(engine: Any, call: Call, offsets: Any) -> Any:
+    """The result of the call, an array of the operands' library, or a tuple of them."""
+    if engine.platform is not arrays.CUDA:
+        raise TypeError("a, b and offsets must be arrays in the host's memory or on a CUDA device: grouped_matmul has "
+                        f"no kernels for {engine.platform.name}s")
+    outs = call.out if isinstance(call.out, tuple) else (call.out,)
+    named = {"a": call.a, "b": call.b, "offsets": offsets, **fused_products.named(call),
+             **({} if isinstance(call.out, tuple) else {"out": call.out})}
+    library = operands.library_of_all(**{name: x for name, x in named.items() if arrays.library_of(x) is not None})
+    assert library is not None
+    for name in ("a", "b", "offsets"):
+        if arrays.library_of(named[name]) is None:
+            raise TypeError(f"{name} must be on the GPU, as the others are, not {arrays.kind(named[name])}")
+    device = operands.same_device(library, **{name: x for name, x in named.items() if x is not None})
+    stream = library.stream(call.a, device)
+    looks = {name: library.look(x, name, stream, name.startswith("out")) for name, x in named.items() if x is not None}
+    run = engine.run(device, stream, call.plan)
+    try:
+        results, given = _compute(run, library, call, looks, outs)
+        if library.waits:
+            run.synchronize()
+    finally:
+        run.free()
+    found = tuple(library.result(x, call.a) if y is None else y for x, y in zip(results, given))
+    return found if len(found) > 1 else found[0]
+
+
+def _compute(run: Run, library: Any, call: Call, looks: Mapping[str, Any], outs: tuple[Any, ...]) -> tuple[Any, ...]:
+    a = arguments.transposed(looks["a"].shadow, call.trans_a, "a")
+    b = arguments.transposed(looks["b"].shadow, call.trans_b, "b")
+    ends = looks["offsets"].shadow
+    of = grouping.axes(a, b, ends)
+    given = {name: looks[f"operands[{name!r}]"].shadow if f"operands[{name!r}]" in looks else x
+             for name, x in (call.operands or {}).items()}
+    host = frozenset(x for x in given if f"operands[{x!r}]" not in looks)
+    given = fusing.given_of(given or None)
+    per_group = grouping.per_group(given, of)
+    alone = call._replace(out=None, operands=grouping.stand_ins(given, per_group) or None)
+    x, y = of.as_product(a, b)
+    if call.epilogue is None:
+        p = decide(alone, x, y, None, looks["out"].shadow if "out" in looks else None)
+    else:
+        p = prologues.decided(alone, x, y, None, None, {})
+    if p.sums.kind == "c":
+        raise TypeError(f"a and b must be real on GPUs, not {a.dtype} and {b.dtype}")
+    if not p.sizes[2]:
+        a, b = a[..., :0], b[..., :0, :]
+    f = fusing.fused(alone, p)
+    if any(result.reduced for result in f.epilogue.expression.results) or any(f.blocks):
+        raise TypeError("epilogue must leave neither reductions nor block-scaled results where groups are multiplied "
+                        "on a GPU")
+    outs = outs + (None,) * (len(f.shapes) - len(outs))
+    if len(outs) != len(f.shapes):
+        raise ValueError(f"out must have an array or None for each of the epilogue's {len(f.shapes)} results, not "
+                         f"{len(outs)} of them")
+    results, targets = list[Any](), list[Array]()
+    for i, (out, shape, dtype) in enumerate(zip(outs, f.shapes, f.dtypes)):
+        assert dtype is not None                # of a result that is not reduced
+        name = f"out[{i}]" if isinstance(call.out, tuple) else "out"
+        results.append(library.empty(shape, dtype, run.on.index, run.stream) if out is None else out)
+        if out is None:
+            targets.append(library.look(results[-1], "the result", run.stream, write=True).shadow)
+        else:
+            targets.append(fused_products.checked(looks[name].shadow, name, shape, dtype))
+    if of.groups and all(x.size for x in targets):
+        _multiply(run, of, p, f, a, b, ends, targets, per_group, host)
+    return results, outs
+
+
+def _multiply(run: Run, of: Axes, p: Any, f: Any, a: Array, b: Array, ends: Array, targets: list[Array],
+              per_group: Mapping[str, Array], host: frozenset[str]) -> None:
+    """Into arrays of the results' shapes, anywhere."""
+    bare = f.epilogue.nothing
+    stored = [fused_products.stored(x) for x in targets]
+    kinds = [format_of(x.dtype) for x in stored]
+    main = f.epilogue.main
+    given = {"a": format_of(a.dtype), "b": format_of(b.dtype), "result": kinds[main]}
+    epilogue = f.epilogue
+    if not bare:
+        read = []
+        for one, x in zip(epilogue.operands, f.operands):
+            name, columns = one.name, targets[main].shape[-1]
+            read.append(np.broadcast_to(per_group[name], (of.groups, 1, columns)) if name in per_group else x)
+        epilogue, read = fused_products.readable(run, epilogue, read, host)
+    names = gpu_lowering.taken(run.on.target, given, format_of(p.sums), True, "", "" if bare else fused_products.final(
+        epilogue, [DEFAULT if i == main else kind for i, kind in enumerate(kinds)]).text)
+    taken_a, taken_b, kept = (formats.FORMATS[x].dtype for x in names)
+    a, b = run.typed(a, taken_a), run.typed(b, taken_b)
+    if not of.k or not a.shape[-1]:             # nothing to add up: a product of zeros
+        zeros = (of.m, 1) if of.along == "m" else (of.m, max(of.k, 1)), ((of.groups, 1, of.n) if of.along == "m" else
+                                                                        (max(of.k, 1), of.n))
+        a, b = (run.zeros(shape, x.dtype) for shape, x in zip(zeros, (a, b)))
+    a, b = (x if letter(x) else run.copied(x, x.dtype) for x in (a, b))
+    if of.along == "k":                         # groups begin at any step of k: rows of k have whole vectors
+        a = a if letter(a) == "t" else run.copied(a.T, a.dtype).T
+        b = b if letter(b) == "n" else run.copied(b, b.dtype)
+    written: list[Array] = []
+    for i, x in enumerate(stored):
+        wanted = kept if i == main else x.dtype
+        free = x.dtype == wanted and leading(x) is not None and (bare or epilogues.ready(x, "full")) and not any(
+            shapes.overlap(x, y) for y in (a, b, *(read if not bare else ()), *written))
+        written.append(x if free else run.temporary(x.shape, wanted))
+    offsets = ends if ends.dtype == INDEX and leading(ends[None]) is not None and (
+        ends.shape[0] < 2 or ends.strides[0] == INDEX.itemsize) else run.copied(ends, INDEX)
+    text = "" if bare else fused_products.final(
+        epilogue, [DEFAULT if i == main else format_of(x.dtype) for i, x in enumerate(written)]).text
+    _launch(run, of, a, b, offsets, [written[main], *(x for i, x in enumerate(written) if i != main)], text,
+            [] if bare else read, p.alpha)
+    for x, target in zip(written, stored):
+        if x is not target:
+            run.copy(x, target)
+
+
+def _launch(run: Run, of: Axes, a: Array, b: Array, offsets: Array, results: list[Array], epilogue: str,
+            read: list[Array], alpha: float) -> None:
+    """As batches of groups of the average size."""
+    groups, by_rows = of.groups, of.along == "m"
+    m = max(-(-of.m // groups), 1) if by_rows else of.m
+    k = a.shape[-1] if by_rows else max(-(-a.shape[-1] // groups), 1)
+
+    def rows(x: Array, extent: int) -> Array:
+        """What all groups have, or each has of its own."""
+        own = x if x.ndim == 3 else x[:extent]
+        return np.broadcast_to(own, (groups, *own.shape[-2:]))
+    stack_a = rows(a, m) if by_rows else np.broadcast_to(a[:, :k], (groups, m, k))
+    stack_b = b if by_rows else rows(b, k)
+    stacks = [rows(x, m) for x in results]
+    beside = [np.broadcast_to(rows(x, m) if x.shape[-2] > 1 or x.ndim < 3 else x, (groups, m, x.shape[-1]))
+              for x in read]
+    key = ("groups", run.on.index, of, m, k, *((x.dtype, x.shape, x.strides, address(x) % 16)
+                                               for x in (stack_a, stack_b, *stacks, *beside)), epilogue, run.plan)
+
+    def made() -> Recipe:
+        letters = letter(stack_a[0]) + letter(stack_b[0])
+        problem = Gemm(m, of.n, k, format_of(a.dtype), format_of(b.dtype), format_of(results[0].dtype), letters, groups,
+                       epilogue=epilogue)
+        shape = operands.shape_of(problem, run.on.target, stack_a, stack_b, stacks[0])
+        plan = run.plan or plan_for(shape, run.on.target, of.along)
+        if run.plan and not fits(plan, of.along):
+            raise ValueError(f"plan must not share tiles of C, split operands or store by tensor maps where groups are "
+                             f"multiplied, and along k multiply by simt, dmma or mma: {plan}")
+        kernel = GroupedKernel(problem, run.on.target, plan, of.along, of.m)
+        by = [x if way == "n" else operands.transposed(x) for x, way in zip((stack_a, stack_b, stacks[0]),
+                                                                             letters + "n")]
+        more = {**operands.of_batch(stack_a, stack_b, stacks[0]), "batch": groups,
+                **({"m": of.m} if by_rows else {"k": a.shape[-1]}),
+                **(epilogues.strides(problem, beside, stacks[1:]) if epilogue else {})}
+        return Recipe(run.driver, kernel, run.on, *(leading(x) or 0 for x in by), **more)
+    recipe = run.engine.recipes.get(key, made)
+    addresses = [address(x) for x in (*read, *results[1:], offsets)]
+    recipe.run(address(a), address(b), address(results[0]), alpha, 0.0, run.stream,
+               *recipe.beside((), addresses))
+    run.steps.append(None)
