@@ -2,7 +2,6 @@
 plan they have, with offsets (kernels/gpu/groups.py)."""
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -45,16 +44,22 @@ class GroupedKernel(NvidiaKernel):
 
 
 def plan_for(shape: GpuShape, target: GpuTarget, along: str) -> NvidiaPlan:
-    """The plan for groups: that of a batch of products of the average size, if kernels for groups have all that it
-    says, else the best one that they have. ValueError if there is none."""
-    def candidates() -> Iterator[NvidiaPlan]:
-        yield choice.chosen(shape, target)[0]
-        yield from gpu.ranked(shape, target)
-    found = next((p for p in map(without_copies, candidates()) if fits(p, along) and not p.passes(shape)
-                  and not p.violations(shape, target)), None)
-    if found is None:
+    """The plan for groups: of those of a batch of products of the average size that kernels for groups have, the one
+    that is expected to be fastest. ValueError if there is none."""
+    cost = gpu.planner(target).cost
+    plans = choice.chosen(shape, target)[0], *gpu.ranked(shape, target)
+    found = [p for p in dict.fromkeys(map(without_copies, plans)) if fits(p, along)
+             and not p.passes(shape) and not p.violations(shape, target)]
+    if not found:
         raise ValueError(f"{target.name} has no plan for groups of {shape}")
-    return found
+    return min(found, key=lambda p: cost(shape, p, target).seconds * (ragged(p, shape.m) if along == "m" else 1))
+
+
+def ragged(plan: NvidiaPlan, rows: int) -> float:
+    """How many times as many tiles groups have whose sizes vary around so many rows: half of the last one is empty, but
+    there is one."""
+    high = plan.cta_m*plan.cluster_m if plan.algorithm == "wgmma" else plan.extent[0]
+    return max(rows / high + 0.5, 1) / -(-rows // high)
 
 
 def without_copies(plan: NvidiaPlan) -> NvidiaPlan:

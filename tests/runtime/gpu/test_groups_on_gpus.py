@@ -18,7 +18,9 @@ STARTS = ENDS - SIZES
 
 @pytest.fixture
 def on(monkeypatch):
-    return machine(monkeypatch, "sm_90a")
+    found = machine(monkeypatch, "sm_90a")
+    found.machine.attributes |= {"MULTIPROCESSOR_COUNT": 2}         # so that CTAs of wgmma stay for several tiles
+    return found
 
 
 def ints(seed, shape, dtype="f4"):
@@ -32,7 +34,9 @@ def by_rows(a, b):
 PLANS = {
     "simt": ("f4", "simt 32x32x16 warp=32x32 thread=8x4 stages=3"),
     "mma": (ml_dtypes.bfloat16, "mma 32x32x32 warp=16x32 stages=3 vector=8 vector_c=2"),
-    "wgmma": (ml_dtypes.bfloat16, "wgmma 64x32x64 stages=2 warpgroups=1 store=lanes"),
+    "wgmma": (ml_dtypes.bfloat16, "wgmma 64x32x64 stages=2 warpgroups=1"),
+    "turns": (ml_dtypes.bfloat16, "wgmma 64x32x64 stages=2 warpgroups=2 pingpong cluster=2x1"),
+    "swap": (ml_dtypes.bfloat16, "wgmma 16x128x64 stages=2 warpgroups=2 swap vector_c=1"),
 }
 
 
