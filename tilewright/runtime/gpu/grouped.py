@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright import formats
-from tilewright.compiled.grouped import GroupedKernel, fits, plan_for
+from tilewright import forks, formats
 from tilewright.expressions.epilogue import DEFAULT
 from tilewright.plans import gpu_lowering
 from tilewright.problem import Gemm
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.gpu.product import Run
 
 INDEX = np.dtype(np.int32)
+COMPILER = "tilewright.compiled.grouped"        # a process whose recipes are there needs none
 
 
 def product(engine: Any, call: Call, offsets: Any) -> Any:
@@ -164,15 +164,16 @@ def _launch(run: Run, of: Axes, a: Array, b: Array, offsets: Array, results: lis
                                                for x in (stack_a, stack_b, *stacks, *beside)), epilogue, run.plan)
 
     def made() -> Recipe:
+        compiler = forks.imported(COMPILER)
         letters = letter(stack_a[0]) + letter(stack_b[0])
         problem = Gemm(m, of.n, k, format_of(a.dtype), format_of(b.dtype), format_of(results[0].dtype), letters, groups,
                        epilogue=epilogue)
         shape = operands.shape_of(problem, run.on.target, stack_a, stack_b, stacks[0])
-        plan = run.plan or plan_for(shape, run.on.target, of.along)
-        if run.plan and not fits(plan, of.along):
+        plan = run.plan or compiler.plan_for(shape, run.on.target, of.along)
+        if run.plan and not compiler.fits(plan, of.along):
             raise ValueError(f"plan must not share tiles of C, split operands or store by tensor maps where groups are "
                              f"multiplied, and along k multiply by simt, dmma or mma: {plan}")
-        kernel = GroupedKernel(problem, run.on.target, plan, of.along, of.m)
+        kernel = compiler.GroupedKernel(problem, run.on.target, plan, of.along, of.m)
         by = [x if way == "n" else operands.transposed(x) for x, way in zip((stack_a, stack_b, stacks[0]),
                                                                              letters + "n")]
         more = {**operands.of_batch(stack_a, stack_b, stacks[0]), "batch": groups,
