@@ -20,7 +20,7 @@ from tilewright.expressions.semiring import Semiring
 from tilewright.formats.table import NARROW
 from tilewright.plans import prologues as plans
 from tilewright.plans.invariant import sizes as sizes_of
-from tilewright.rules import arguments, fusing, numpy_products, prologues, shapes
+from tilewright.rules import arguments, fusing, numpy_products, prologues, scaling, shapes
 from tilewright.rules.arguments import Array
 from tilewright.rules.call import Call, Product
 from tilewright.rules.fusing import Fused
@@ -33,11 +33,11 @@ def product(call: Call, like: fused_repeats.Key | None = None) -> Any:
     if call.plan is not None and dispatch.platform_of(call.plan):
         arguments.refuse(f"{dispatch.where(call.plan)} for arrays in the host's memory", epilogue=call.epilogue,
                          prologue_a=call.prologue_a, prologue_b=call.prologue_b)
+    scales: dict[str, Array] = {}
     if scaled.present(call):
-        call, scales = scaled.without_scales(call)
-        if scales:
-            raise ValueError("scale_a and scale_b must be None, numbers or scales of blocks with an epilogue: scales "
-                             "of rows and columns are operands of it, column and row")
+        call, found = scaled.without_scales(call)
+        if found:
+            call, scales = fusing.beside_scales(call, dict(zip(fusing.SCALES, found)))
     a = arguments.transposed(arguments.operand(call.a, "a"), call.trans_a, "a")
     packed, b = host.operand_b(call)
     c = arguments.addend(call.c)
@@ -49,8 +49,8 @@ def product(call: Call, like: fused_repeats.Key | None = None) -> Any:
         if packed is not None:
             raise ValueError("prologue_a and prologue_b must be None where b is packed")
         arguments.refuse("with a prologue", algorithm=call.algorithm)
-    p = decided(call, a, b, c, prepared)
-    f = fusing.fused(call._replace(operands=shares.get("epilogue")), p)
+    p = decided(call, a, b, c, prepared, bool(scales))
+    f = fusing.fused(call._replace(operands=shares.get("epilogue")), p, scales)
     outs = outs_of(call, f)
     f = f._replace(dtypes=tuple(map(kept, f.dtypes, outs)))
     if call.algorithm is not None:
@@ -83,12 +83,17 @@ def product(call: Call, like: fused_repeats.Key | None = None) -> Any:
     return delivered(call, f, results, outs)
 
 
-def decided(call: Call, a: Array, b: Array, c: Any, prepared: dict[str, Prepared] | None = None) -> Product:
-    """As rules.prologues.decided; products are added up in f64 if a result is asked for in it."""
+def decided(call: Call, a: Array, b: Array, c: Any, prepared: dict[str, Prepared] | None = None,
+            scales: bool = False) -> Product:
+    """As rules.prologues.decided; products are added up in f64 if a result is asked for in it. With `scales` of sums
+    the result is in the format of these, and integers' sums are exact."""
     asked = call.out_dtype if isinstance(call.out_dtype, tuple) else (call.out_dtype,)
     asked = tuple(None if isinstance(x, str) and x in formats.BLOCK_FORMATS else x for x in asked)
     wide = "f64" if any(x is not None and formats.find(x) is formats.FORMATS["f64"] for x in asked) else None
-    return prologues.decided(call._replace(out=None), a, b, c, wide, {} if prepared is None else prepared)
+    if scales and formats.integral(*map(formats.get, (a.dtype, b.dtype))):
+        wide = fusing.name_of(scaling.sums_of(a, b))
+    p = prologues.decided(call._replace(out=None), a, b, c, wide, {} if prepared is None else prepared)
+    return p._replace(result=p.sums) if scales else p
 
 
 def _of_no_terms(semiring: Semiring, f: Fused, p: Product, results: list[Array]) -> None:

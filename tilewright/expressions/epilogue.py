@@ -176,6 +176,37 @@ def epilogue(function: Callable[..., Any], acc: str = "float", /, **operands: st
 ALPHA, BETA, ADDED = "$alpha", "$beta", "$c"
 
 
+def with_scales(x: Expression, kind: str, each: tuple[tuple[str, ...], ...]) -> Expression:
+    """The expression of sums of this kind that are brought to floats first and multiplied by operands, one after the
+    other: `each` has their names for every one of x.sums. x takes floats."""
+    lines, now = list[Line](), dict[str, Operand]()
+    for sums, names in zip(x.sums, each, strict=True):
+        found: Operand = sums
+        if kind != "float":
+            lines.append(Line("float", (found,)))
+            found = len(lines) - 1
+        for name in names:
+            lines.append(Line("mul", (found, name)))
+            found = len(lines) - 1
+        now[sums] = found
+    parameters = [(name, kind if name in x.sums else of) for name, of in x.parameters]
+    more = dict.fromkeys(name for names in each for name in names)
+    return _after(lines, now, x, (*parameters, *((name, "float") for name in more)))
+
+
+def _after(lines: list[Line], now: dict[str, Operand], x: Expression, parameters: tuple[tuple[str, str], ...]
+           ) -> Expression:
+    """x behind these lines, whose results `now` stand for its sums."""
+    first = len(lines)
+
+    def moved(operand: Operand) -> Operand:
+        return operand + first if isinstance(operand, int) else now.get(operand, operand) if isinstance(
+            operand, str) else operand
+    lines += [Line(line.operation, tuple(map(moved, line.operands))) for line in x.lines]
+    return Expression(parameters, tuple(lines),
+                      tuple(Result(moved(result.operand), result.reduced) for result in x.results))
+
+
 def with_scalars(x: Expression, alpha: bool, beta: bool) -> Expression:
     """The expression of sums that are multiplied by an operand ALPHA first, and to which BETA times ADDED is added
     then; the numbers of pairs are in ADDED0 and ADDED1."""
@@ -192,12 +223,5 @@ def with_scalars(x: Expression, alpha: bool, beta: bool) -> Expression:
             lines.append(Line("fma", (BETA, c, found)))
             found = len(lines) - 1
         now[name] = found
-    first = len(lines)
-
-    def moved(operand: Operand) -> Operand:
-        return operand + first if isinstance(operand, int) else now.get(operand, operand) if isinstance(
-            operand, str) else operand
-    lines += [Line(line.operation, tuple(map(moved, line.operands))) for line in x.lines]
     more = [ALPHA] * alpha + ([BETA, *added] if beta else [])
-    return Expression((*x.parameters, *((name, kind) for name in more)), tuple(lines),
-                      tuple(Result(moved(result.operand), result.reduced) for result in x.results))
+    return _after(lines, now, x, (*x.parameters, *((name, kind) for name in more)))

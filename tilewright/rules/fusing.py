@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilewright import formats
-from tilewright.expressions.epilogue import DEFAULT, Epilogue, Read, kind_of
+from tilewright.expressions.epilogue import DEFAULT, Epilogue, Read, kind_of, with_scales
 from tilewright.expressions.operations import KINDS
 from tilewright.expressions.program import Expression
 from tilewright.expressions.remembered import traced
@@ -57,8 +57,12 @@ def made(expression: Expression, operands: tuple[Read, ...], results: tuple[str,
     return found[0]
 
 
-def fused(call: Call, p: Product) -> Fused:
-    """TypeError and ValueError for what the argument named may not be."""
+SCALES = "$scale_a", "$scale_b", "$alpha"       # of sums, as operands: no parameter of Python's has such a name
+
+
+def fused(call: Call, p: Product, scales: Mapping[str, Array] | None = None) -> Fused:
+    """TypeError and ValueError for what the argument named may not be. `scales`: what sums are multiplied by, of SCALES
+    by name, before the epilogue; they are floats then."""
     if p.sums.kind == "c":
         raise TypeError(f"epilogue must be None for complex products, whose sums here are {p.sums}")
     if p.vectors:
@@ -66,7 +70,15 @@ def fused(call: Call, p: Product) -> Fused:
                          "have, and are multiplied as the vectors are")
     given = given_of(call.operands)
     kinds = call.semiring.fold.result.kinds if call.semiring else ["float" if p.sums.kind == "f" else "int"]
-    expression = _expression(unchanged if call.epilogue is None else call.epilogue, kinds, given)
+    if scales:
+        expression = _expression(call.epilogue, ["float"], given)
+        each = [dict(scales)] if not expression.paired else [
+            {name + str(half) * (x.shape[-1:] > (1,)): x[..., half::2] if x.shape[-1:] > (1,) else x
+             for name, x in scales.items()} for half in range(2)]
+        expression = with_scales(expression, kinds[0], tuple(map(tuple, each)))
+        given = given | {name: x for some in each for name, x in some.items()}
+    else:
+        expression = _expression(unchanged if call.epilogue is None else call.epilogue, kinds, given)
     if call.semiring and call.semiring.state:
         expression = finished(call.semiring.fold, expression)
     n = p.shape[-1]
@@ -93,6 +105,17 @@ def fused(call: Call, p: Product) -> Fused:
     shapes = tuple({"": shape, "row": shape[:-1], "column": (*shape[:-2], shape[-1])}[x.reduced.partition("_")[0]]
                    for x in expression.results)
     return Fused(made(expression, tuple(read), names), tuple(arrays), dtypes, shapes, blocks)
+
+
+def beside_scales(call: Call, scales: Mapping[str, Array]) -> tuple[Call, dict[str, Array]]:
+    """The call without alpha, which is one of the scales then. ValueError for a c, and for a prologue."""
+    if call.c is not None or call.prologue_a is not None or call.prologue_b is not None:
+        name = "c" if call.c is not None else "prologue_a and prologue_b"
+        raise ValueError(f"{name} must be None where rows or columns of an operand have scales and there is an epilogue"
+                         + ": c is an operand of it" * (name == "c"))
+    alpha = arguments.number(call.alpha, "alpha")
+    more = {} if alpha == 1 else {SCALES[2]: np.asarray(arguments.real(alpha, "alpha"), arguments.F32)}
+    return call._replace(alpha=1), {**scales, **more}
 
 
 def given_of(operands: Any) -> dict[str, Array]:

@@ -124,15 +124,15 @@ def all_of(call: Call, a: Array, b: Array, given: Mapping[str, dict[str, Array]]
 
 def decided(call: Call, a: Array, b: Array, c: Any, wide: str | None, prepared: dict[str, Prepared]) -> Product:
     """As rules.call.decide, by the formats in which operands with a prologue are multiplied; integers by themselves are
-    added up as such, whatever out_dtype says, others in f64 if `wide` says so. Of a product without k prologues are
-    taken out of `prepared`."""
+    added up as such, in the format `wide` if that is one of integers, whatever out_dtype says, others in f64 if `wide`
+    says so. Of a product without k prologues are taken out of `prepared`."""
     stand_ins = [np.empty(0, formats.FORMATS[prepared[role].prologue.result].dtype) if role in prepared else x
                  for role, x in zip("ab", (a, b))]
     whole = formats.integral(*(f for f in (formats.find(x.dtype) for x in stand_ins if x.dtype.kind != "c") if f))
 
     def dtypes(a: Any, b: Any, *others: Any) -> tuple[np.dtype[Any], np.dtype[Any]]:
         return arguments.dtypes(stand_ins[0], stand_ins[1], *others)
-    p = decide(call._replace(out_dtype=None if whole else wide), a, b, c, None,
+    p = decide(call._replace(out_dtype=None if whole == (wide == "f64") else wide), a, b, c, None,
                KERNELS._replace(dtypes=dtypes) if prepared else KERNELS)
     if prepared and p.sums.kind == "c":
         raise TypeError(f"prologues must be None for complex products, whose sums here are {p.sums}")

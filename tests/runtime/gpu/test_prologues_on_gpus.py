@@ -63,8 +63,8 @@ def test_refused(on):
     a, b = on.array(random(8, 16)), on.array(RNG.integers(-9, 9, (16, 8)).astype(np.int8))
     with pytest.raises(TypeError, match="prologue_b gives integers, which GPUs do not multiply"):
         tw.matmul(a, b, prologue_b=lambda b: b + 1)
-    with pytest.raises(ValueError, match="must be None with an epilogue or a prologue"):
-        tw.matmul(a, b, prologue_b=lambda b: 1.0*b, scale_a=2.0)
+    with pytest.raises(ValueError, match="prologue_a and prologue_b must be None where rows or columns of an operand"):
+        tw.matmul(a, b, prologue_b=lambda b: 1.0*b, scale_a=np.ones((8, 1), np.float32))
     with pytest.raises(ValueError, match="compiled kernels for AMD's GPUs have no prologue"):
         tw.compile(tw.Gemm(8, 8, 16, "bf16", "i8", prologue_b=tw.prologue(lambda b: 1.0*b, "i8", "bf16")), "gfx942")
 

@@ -105,6 +105,21 @@ def test_batches(on, a, b, scale_a, scale_b, launches):
     assert len(on.machine.launches) == launches
 
 
+@pytest.mark.parametrize("name", ["i8", "e4m3fn"])
+def test_with_an_epilogue(hopper, name):
+    """They are operands of it, and its first parameter is the scaled sums."""
+    a, b = whole(13, 48, name=name), whole(48, 16, name=name, seed=1)
+    of_a, of_b, bias = powers(13, 1), powers(1, 16, seed=1), powers(16, seed=2)
+    found, largest = tw.matmul(
+        hopper.array(a), hopper.array(b), scale_a=hopper.array(of_a), scale_b=of_b, alpha=2,
+        epilogue=lambda acc, bias: (acc + bias, tw.row_max(acc)), operands={"bias": hopper.array(bias)},
+        out_dtype="bf16")
+    hopper.finish()
+    exact = 2 * (a.astype(np.float64) @ b.astype(np.float64)) * of_a * of_b
+    np.testing.assert_array_equal(largest.host, exact.max(axis=-1))
+    np.testing.assert_array_equal(found.host, (exact + bias).astype(np.float32).astype(dtype_of("bf16")))
+
+
 def test_scales_that_the_result_overwrites(hopper):
     """They are copied first."""
     memory = powers(13, 16)
@@ -184,7 +199,7 @@ def test_targets_that_scale_by_other_means():
     for refused in (tw.plan, tw.compile, tw.explain):
         with pytest.raises(ValueError, match="CPUs have no kernels that scale sums"):
             refused(problem, "x86-avx2")
-    assert "with scales of rows" in str(tw.plans.gpu.multiplied_shape(problem, tw.targets.target("sm_90a")))
+    assert "with scales of rows" in str(tw.plans.gpu_lowering.multiplied_shape(problem, tw.targets.target("sm_90a")))
     assert "gemm_i8-i8-f32_nn_20x24x40_scaled_rows on sm_90a" in str(tw.explain(problem, "sm_90a"))
 
 

@@ -102,9 +102,6 @@ class Engine:
                  **({} if isinstance(call.out, tuple) else {call.out_name: call.out})}
         if call.fused:
             named |= fused_products.named(call)
-            if given := scales.given(call):
-                raise ValueError(f"{' and '.join(given)} must be None with an epilogue or a prologue: scales of rows "
-                                 "and columns are operands of an epilogue, one for each row and one for each column")
         named |= {name: x for name, x in scales.given(call).items() if arrays.library_of(x) is not None}
         library = operands.library_of_all(**named)
         assert library is not None

@@ -23,7 +23,7 @@ from tilewright.plans.epilogues import kinds as computed
 from tilewright.rules import arguments, fusing, shapes
 from tilewright.rules import prologues as prologue_rules
 from tilewright.rules.call import Call, Product
-from tilewright.runtime.gpu import arrays, blocks, epilogues, fast_path, prologues
+from tilewright.runtime.gpu import arrays, blocks, epilogues, fast_path, prologues, scales
 from tilewright.runtime.gpu.operands import address, format_of, letter
 
 if TYPE_CHECKING:
@@ -56,8 +56,17 @@ def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a:
     host = frozenset(x for x in given or () if f"operands[{x!r}]" not in looks)
     shares = prologue_rules.shared_out(call, fusing.given_of(given))
     before = prologue_rules.all_of(call, a, b, shares)
+    call, factors = scales.of_call(run, call, looks, a, b)
+    of_sums: dict[str, Array] = {}
+    if factors:
+        if any(x.shape[axis] > 1 for x, axis in zip(factors, (-1, -2))):
+            raise ValueError("scale_a and scale_b must have one scale for each row and column with an epilogue, and "
+                             "here they are of blocks along k")
+        call, of_sums = fusing.beside_scales(call, dict(zip(fusing.SCALES, factors)))
+        host |= {fusing.SCALES[2]}
     p = prologue_rules.decided(call._replace(out=None), a, b, c, wide, before)
-    f = fusing.fused(call._replace(operands=shares.get("epilogue")), p)
+    p = p._replace(result=p.sums) if factors else p
+    f = fusing.fused(call._replace(operands=shares.get("epilogue")), p, of_sums)
     _check_results(f, run.engine.platform is arrays.CUDA)
     dtypes = [_of_reduced(p, kind) if x is None else x for x, kind in zip(f.dtypes, f.epilogue.expression.kinds)]
     if call.algorithm is not None:
