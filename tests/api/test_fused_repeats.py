@@ -7,6 +7,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.api import fused
+from tilewright.runtime import repeats
 from tilewright.runtime.cpu import engine, fusion
 
 RNG = np.random.default_rng(5)
@@ -134,7 +135,7 @@ def test_plans_are_chosen_anew_once_the_tuner_has_learnt(long_ways):
     a, made = random(20, 20), tw.epilogue(lambda acc: tw.relu(acc))
     tw.matmul(a, a, epilogue=made)
     assert fusion._ways
-    assert fusion.repeats
+    assert repeats.records
     engine.forget()
     assert not fusion._ways
     tw.matmul(a, a, epilogue=made)

@@ -9,7 +9,8 @@ import pytest
 
 import tilewright as tw
 from tests.api.test_einsum import RNG, random_call, whole
-from tilewright.api import repeated
+from tilewright.api import as_matmul, contraction
+from tilewright.runtime import repeats
 from tilewright.runtime.cpu import engine
 
 
@@ -24,7 +25,7 @@ def alike(seed, shapes, dtype=np.float32):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_a_second_call_with_other_arrays_is_exact(dtype):
-    rng, before = RNG(11), len(repeated._records)
+    rng, before = RNG(11), len(repeats.records)
     for seed in range(12):
         subscripts, shapes = random_call(rng, 2)
         for more in range(3):
@@ -38,7 +39,7 @@ def test_a_second_call_with_other_arrays_is_exact(dtype):
             out = whole(RNG(seed), expected.shape, dtype)
             assert tw.einsum(subscripts, *xs, out=out) is out
             assert np.array_equal(out, expected), (subscripts, shapes)
-    assert len(repeated._records) > before
+    assert len(repeats.records) > before
 
 
 @pytest.mark.parametrize("dtype", [np.float32])
@@ -49,7 +50,7 @@ def test_products_of_matrices_are_matmuls(batch, dtype):
         for x, y in ((a, b), (b, a)):
             terms = [batch + "".join(term) for term in (x, y, c)]
             subscripts = f"{terms[0]},{terms[1]}->{terms[2]}"
-            assert repeated.as_matmul(subscripts) is not None
+            assert as_matmul.as_matmul(subscripts) is not None
             xs = [whole(rng, [sizes[label] for label in term], dtype) for term in terms]
             for arrays in (xs[:2], [np.ascontiguousarray(x) for x in xs[:2]]):
                 assert np.array_equal(tw.einsum(subscripts, *arrays), exact(subscripts, *arrays)), subscripts
@@ -59,13 +60,13 @@ def test_products_of_matrices_are_matmuls(batch, dtype):
 @pytest.mark.parametrize("subscripts", ["ii,ij->ij", "ij,jk->i", "ij,kl->ik", "ij,jk,kl->il", "ij,ij->ij", "ij->ji",
                                         "...ij,jk->ik", "i1,1k->ik", "bij,cjk->bik", "ij,jk->ii", "ij,j->i"])
 def test_other_subscripts_are_not(subscripts):
-    assert repeated.as_matmul(subscripts) is None
+    assert as_matmul.as_matmul(subscripts) is None
 
 
 def test_implied_results():
     a, b = RNG(0).integers(-3, 4, (2, 5, 5)).astype(np.float32)
     for subscripts in ("ij,jk", "ij,ik", "ji,kj", "zj,ja", " i j , j k -> i k "):
-        assert repeated.as_matmul(subscripts) is not None
+        assert as_matmul.as_matmul(subscripts) is not None
         assert np.array_equal(tw.einsum(subscripts, a, b), np.einsum(subscripts, a, b))
 
 
@@ -83,7 +84,8 @@ def test_what_a_record_may_not_be_used_for():
     inside = x.reshape(-1)[6:42].reshape(6, 6)                              # overlaps
     options = None, "K", None
     for where, used in ((inside, False), (out, True)):
-        assert (repeated.product(*repeated.key_of((forms, x, y), where, options), where) is not None) == used
+        asked = contraction.asked((forms, x, y), where, *options)
+        assert (repeats.again(repeats.HOST, *asked, (where,)) is not None) == used
     expected = exact(forms, x, y)
     assert np.array_equal(tw.einsum(forms, x, y, out=inside), expected)
     out.flags.writeable = False
@@ -112,6 +114,6 @@ def test_lists_threads_and_new_plans():
     with pytest.raises(TypeError, match="must be integers"):
         tw.einsum(x, [False, True, 2], y, [0, 1, 3], [2, 3])
     engine.forget()
-    assert not repeated._records
+    assert not repeats.records
     assert np.array_equal(tw.tensordot(x, y, ([0, 1], [0, 1])), expected)
-    assert len(repeated._records) == 1
+    assert len(repeats.records) == 1

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.api import repeats
+from tilewright.api import builtin_repeats as repeats
 from tilewright.api.builtin import Entry
 from tilewright.api.products import matmul as by_python
 from tilewright.kernels.cpu import abi

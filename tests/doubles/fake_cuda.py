@@ -479,9 +479,9 @@ def install(monkeypatch: pytest.MonkeyPatch, devices: int = 1) -> FakeDriver:
     """The fake instead of the driver for one test, and no memory of what there was before."""
     import cuda.bindings
 
-    from tilewright.runtime import run
+    from tilewright.runtime import repeats, run
     from tilewright.runtime.cuda import driver, module
-    from tilewright.runtime.gpu import engine, fast_path
+    from tilewright.runtime.gpu import engine
 
     fake = FakeDriver(devices)
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", fake)
@@ -493,7 +493,6 @@ def install(monkeypatch: pytest.MonkeyPatch, devices: int = 1) -> FakeDriver:
         monkeypatch.setattr(kept, "found", {})
     monkeypatch.setattr(module.workspaces, "zeros", {})
     monkeypatch.setattr(run, "_launches", {})
-    monkeypatch.setattr(fast_path, "_entries", {})
-    monkeypatch.setattr(fast_path, "_fused", {})
+    monkeypatch.setattr(repeats, "records", {})
     module._pool.cache_clear()
     return fake

@@ -426,8 +426,8 @@ def _argument(t: Any, block: bytes) -> Any:
 
 def install(monkeypatch: pytest.MonkeyPatch, arch: str = "gfx942", devices: int = 1, old: bool = False) -> FakeHip:
     """The fake instead of hip-python for one test, and no memory of what there was before."""
-    from tilewright.runtime import run
-    from tilewright.runtime.gpu import engine, fast_path
+    from tilewright.runtime import repeats, run
+    from tilewright.runtime.gpu import engine
     from tilewright.runtime.hip import driver, module
 
     fake = FakeHip(arch, devices, old)
@@ -439,6 +439,5 @@ def install(monkeypatch: pytest.MonkeyPatch, arch: str = "gfx942", devices: int 
     for kept in (module.device, module.Module.kept, engine.AMD.recipes, engine.AMD.copy_kernels, module.workspaces):
         monkeypatch.setattr(kept, "found", {})
     monkeypatch.setattr(run, "_launches", {})
-    monkeypatch.setattr(fast_path, "_entries", {})
-    monkeypatch.setattr(fast_path, "_fused", {})
+    monkeypatch.setattr(repeats, "records", {})
     return fake

@@ -3,7 +3,7 @@
 A module object is made through the C API, as an extension's C code would do it. Its state is the context that the
 entry reads: the Python function for everything uncommon, and per dtype the address of a kernel for small problems.
 
-Calls like earlier ones are repeated with any formats and layouts: api/repeats.py.
+Calls like earlier ones are repeated with any formats and layouts: api/builtin_repeats.py.
 
     small_gemm(context, m, n, k, a, rsa, csa, b, rsb, csb, c, rsc) → 1: C = A @ B is done, 0: please take another way
 
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import forks
-from tilewright.api import repeats
+from tilewright.api import builtin_repeats
 from tilewright.kernels.cpu.abi import (
     ALGORITHM,
     CONTEXT_SIZE,
@@ -73,7 +73,7 @@ class UnknownLayout(Exception):
 
 class Entry:
     """One builtin in front of one function written in Python. `.matmul` is what users call."""
-    repeats: repeats.Repeats | None = None
+    repeats: builtin_repeats.Repeats | None = None
 
     def __init__(self, python: Callable[..., Any]) -> None:
         from tilewright.compiler.artefact import load
@@ -130,8 +130,8 @@ class Entry:
     def repeat(self, python: Callable[..., Any]) -> None:
         """Call this function for NumPy's arrays from now on, and repeat what it has done for calls like an earlier one.
         """
-        found = repeats.Repeats(RELEASE_GIL_ABOVE, self._begin_to_repeat)
-        function = repeats.watching(python, found, lambda: self._word(RUNNING).value)
+        found = builtin_repeats.Repeats(RELEASE_GIL_ABOVE, self._begin_to_repeat)
+        function = builtin_repeats.watching(python, found, lambda: self._word(RUNNING).value)
         _kept.append((function, found))
         self.repeats, self._word(WATCHING).value = found, id(function)
         os.register_at_fork(after_in_child=self._nothing_runs)

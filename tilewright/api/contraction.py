@@ -9,17 +9,21 @@ element.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import forks
-from tilewright.api import dispatch, host, repeated
+from tilewright.api import as_matmul, dispatch, host
 from tilewright.formats.scaled import Decodable
 from tilewright.rules import arguments, contraction, numpy_products, paths, shapes, subscripts
 from tilewright.rules.contraction import Term
 from tilewright.rules.subscripts import Labels
+from tilewright.runtime import repeats
+from tilewright.runtime.cpu import pool
+from tilewright.runtime.repeats import HOST
 
 Array = NDArray[Any]
 
@@ -65,29 +69,24 @@ def einsum(
     """
     if optimize is True and not numpys and out_dtype is None and order == "K" and threads is None and (
             len(operands) == 3 and type(operands[0]) is str):
-        if (found := repeated.by_matmul(*operands, out)) is not None:
+        if (found := as_matmul.by_matmul(*operands, out)) is not None:
             return found
     alike = None
     if operands and optimize is True and not numpys:
-        alike = repeated.key_of(operands, out, (out_dtype, order, threads))
-    if alike is not None and (found := repeated.product(*alike, out)) is not None:
-        return found
+        alike = asked(operands, out, out_dtype, order, threads)
+    if alike is not None and (found := repeats.again(HOST, *alike, (out,))) is not None:
+        return found if found.ndim or out is not None else found[()]
     given, labels, output = subscripts.read(operands)
     _check_options(order, numpys)
     library = dispatch.library_of_arrays(*given, out)
     if library is not None:
         engine = forks.imported("tilewright.runtime.gpu.contraction")
         return engine.einsum(library, given, labels, output, out, out_dtype, optimize)
-    engine = dispatch.loaded_cpu()
-    if alike is None or engine is None or engine.watch.runs is not None:
-        return _einsum(given, labels, output, out, out_dtype, optimize, order, threads)
-    runs: list[Any] = []
-    engine.watch.runs = runs
-    try:
-        result = _einsum(given, labels, output, out, out_dtype, optimize, order, threads)
-    finally:
-        engine.watch.runs = None
-    repeated.remember(*alike, out, result, runs)
+    call = partial(_einsum, given, labels, output, out, out_dtype, optimize, order, threads)
+    if alike is None:
+        return call()
+    result, run = dispatch.watched(call)
+    repeats.remember_run(*alike, out, result, run)
     return result
 
 
@@ -154,6 +153,25 @@ def _check_options(order: Any, numpys: dict[str, Any]) -> None:
             raise TypeError(f"einsum() got an unexpected keyword argument {name!r}")
         if value not in _DEFAULTS[name]:
             raise TypeError(f"einsum() takes no {name}= as np.einsum does: {_INSTEAD[name]}")
+
+
+# ---- calls like earlier ones
+
+def asked(operands: Sequence[Any], out: Any, *options: Any) -> tuple[repeats.Asked, Sequence[Any]] | None:
+    """What the call may be remembered as, and its two arrays; None for calls that are not remembered, among them those
+    of other than two arrays of NumPy's own."""
+    subscripts: Any
+    if type(operands[0]) is str:
+        subscripts, arrays = operands[0], operands[1:]
+    else:
+        lists = *operands[1:4:2], *operands[4:]
+        if not all(type(labels) in (list, tuple) and bool not in map(type, labels) for labels in lists):
+            return None                     # True is as good a key as 1, and no label
+        subscripts, arrays = tuple(map(tuple, lists)), operands[:4:2]
+    if len(arrays) != 2 or len(operands) > 5:
+        return None
+    found = HOST.asked((*arrays, out), subscripts, options, pool.get_num_threads())
+    return None if found is None else (found, arrays)
 
 
 # ---- arrays in the host's memory

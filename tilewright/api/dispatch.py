@@ -4,6 +4,7 @@ compiler.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tilewright import forks
@@ -23,9 +24,18 @@ def cpu() -> Any:
     return _cpu
 
 
-def loaded_cpu() -> Any:
-    """The same, or None if no product has needed it yet."""
-    return _cpu
+def watched(call: Callable[[], Any]) -> tuple[Any, Any]:
+    """The result of a call, and the engine's Run if it came down to one; None if not, or if this cannot be seen: in the
+    first product of a process, and inside of another call that is watched."""
+    if _cpu is None or _cpu.watch.runs is not None:
+        return call(), None
+    runs: list[Any] = []
+    _cpu.watch.runs = runs
+    try:
+        result = call()
+    finally:
+        _cpu.watch.runs = None
+    return result, runs[0] if len(runs) == 1 else None
 
 
 def library_of_arrays(*arrays: Any) -> Library | None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import forks, formats
-from tilewright.api import dispatch, fused_repeats, host, scaled
+from tilewright.api import dispatch, host, scaled
 from tilewright.expressions.epilogue import Epilogue
 from tilewright.expressions.semiring import Semiring
 from tilewright.formats.table import NARROW
@@ -25,9 +25,11 @@ from tilewright.rules.arguments import Array
 from tilewright.rules.call import Call, Product
 from tilewright.rules.fusing import Fused
 from tilewright.rules.prologues import Prepared
+from tilewright.runtime import repeats
+from tilewright.runtime.cpu.layout import address
 
 
-def product(call: Call, like: fused_repeats.Key | None = None) -> Any:
+def product(call: Call, like: repeats.Asked | None = None) -> Any:
     """The results of a product with an epilogue or prologues on this processor: an array, or a tuple of them. `like`:
     what the call may be remembered as."""
     if call.plan is not None and dispatch.platform_of(call.plan):
@@ -79,7 +81,7 @@ def product(call: Call, like: fused_repeats.Key | None = None) -> Any:
             for x, y in zip(reduced, found, strict=True):
                 x[...] = y.reshape(x.shape)
             if like and len(results) == 1 and epilogue is f.epilogue and _at_once(f, results, outs, arrays):
-                fused_repeats.remember(like, call, pa, pb, arrays, more, epilogue, p.sums)
+                _remember(like, call, pa, pb, arrays, more, epilogue, p.sums)
     return delivered(call, f, results, outs)
 
 
@@ -206,6 +208,24 @@ def _at_once(f: Fused, results: list[Array], outs: list[Array | None], stored: l
     (x,), (out,), (one,) = results, outs, stored
     whole = one is not None and one.shape == x.shape
     return whole and f.blocks == (None,) and (x.dtype == f.dtypes[0] if out is None else x is out)
+
+
+def _remember(like: repeats.Asked, call: Call, a: Array, b: Array, results: list[Array | None], operands: list[Array],
+              epilogue: Epilogue, sums: np.dtype[Any]) -> None:
+    """A call that came down to these arrays, if they are its own."""
+    given, names = call.operands or {}, [x.name for x in epilogue.operands]
+    (c,) = results
+    own = all((x.shape, x.strides, x.dtype) == (y.shape, y.strides, y.dtype) for x, y in ((a, call.a), (b, call.b)))
+    if c is None or not own or call.algorithm is not None or len(given) != len(names) or any(
+            np.may_share_memory(c, x) for x in operands) or any(
+            address(x) != at for x, at in zip((a, b), like[1])):
+        return
+    order = [2 + list(given).index(name) for name in names]
+    if any(address(x) != like[1][i] for x, i in zip(operands, order)):
+        return
+    fusion = forks.imported("tilewright.runtime.cpu.fusion")
+    repeats.remember(like, fusion.to_repeat(a, b, results, operands, epilogue, sums, call.threads, order),
+                     (a, b, *given.values()), (c,), kept=call.epilogue)
 
 
 def delivered(call: Call, f: Fused, results: list[Array], outs: list[Array | None]) -> Any:

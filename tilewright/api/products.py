@@ -6,16 +6,18 @@ an earlier one. Every other call becomes one `Call` (rules/call.py), checked onc
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tilewright.api import dispatch, fused, fused_repeats, host, scaled, tensors
+from tilewright.api import dispatch, fused, host, scaled, tensors
 from tilewright.formats.quantized import Quantized
-from tilewright.rules import arguments, numpy_products, weights
+from tilewright.rules import numpy_products, weights
 from tilewright.rules.arguments import F32, F64
 from tilewright.rules.call import Call
+from tilewright.runtime import repeats
 
 if TYPE_CHECKING:
     from tilewright.runtime.cpu.packed import Packed
@@ -169,44 +171,37 @@ def matmul(
             and host.run(dispatch.cpu().gemm, a, b, out, whole=True)
         ):
             return out
-    if (
-        type(a) in tensors.known
-        and not getattr(a, "is_cuda", False)
-        and c is scale_a is scale_b is prologue_a is prologue_b is algorithm is plan is None
-        and not (beta or numpys)
-        and type(alpha) is int
-        and alpha == 1
-    ):
-        letters = arguments.layout(trans_a, "a"), arguments.layout(trans_b, "b")
-        if (found := tensors.again(a, b, out, out_dtype, *letters, threads, epilogue, operands)) is not None:
-            return found
-    asked: Any = None
-    if (
-        epilogue is not None and type(a) is np.ndarray and c is scale_a is scale_b is plan is algorithm is None
-        and prologue_a is prologue_b is None and not numpys
-        and trans_a is trans_b is deterministic is batch_invariant is False and type(alpha) is int and alpha == 1
-        and (type(beta) is int or type(beta) is float) and not beta
-    ):
-        asked = fused_repeats.key(a, b, out, epilogue, operands, out_dtype, threads)
-        if asked is not None and (result := fused_repeats.repeated(asked, a, b, out, operands)) is not None:
-            return result
     if numpys:
         numpy_products.check_keywords(numpys)
-    library = dispatch.library_of_arrays(a, b, out[0] if isinstance(out, tuple) and out else out, c)
-    if library is not None and plain:
-        repeated = library.platform.engine.repeated(library, a, b, out, alpha, plan)
-        if repeated is not None:
-            return repeated
-    if (
-        library is not None and not (epilogue is prologue_a is prologue_b is None)
-        and c is scale_a is scale_b is threads is None
-        and (type(beta) is int or type(beta) is float) and not beta and deterministic is batch_invariant is False
+    if type(a) is type(b) is np.ndarray and out is c is None:
+        library = None
+    else:
+        library = dispatch.library_of_arrays(a, b, out[0] if isinstance(out, tuple) and out else out, c)
+    where: Any = library or repeats.HOST
+    asked, arrays, outs = None, (a, b), out if type(out) is tuple else (out,)
+    number = type(alpha) is int or type(alpha) is float
+    if plain and library is not None:
+        if number and alpha and abs(alpha) < 2.0**31:
+            asked = library.asked((a, b, *outs), plan)
+    elif (
+        c is scale_a is scale_b is None and deterministic is batch_invariant is False and number
+        and (type(beta) is int or type(beta) is float) and not beta
     ):
-        asked, repeated = library.platform.engine.repeated_fused(
-            library, a, b, out, alpha, (epilogue, prologue_a, prologue_b), operands,
-            (out_dtype, trans_a, trans_b, algorithm, plan))
-        if repeated is not None:
-            return repeated
+        if library is not None:
+            if threads is None and alpha and abs(alpha) < 2.0**31:
+                known_by = repeats.functions((epilogue, prologue_a, prologue_b), operands)
+                if known_by is not None:
+                    arrays = (a, b, *operands.values()) if operands else arrays
+                    asked = library.asked((*arrays, *outs), known_by, out_dtype, trans_a, trans_b, algorithm, plan)
+        elif type(alpha) is int and alpha == 1 and prologue_a is prologue_b is plan is algorithm is None:
+            where = tensors.HOST if type(a) in tensors.known else where
+            if epilogue is not None or where is tensors.HOST:
+                asked, arrays = repeats.asked_on_host(where, a, b, outs, out_dtype, trans_a, trans_b, threads, epilogue,
+                                                      operands)
+    if asked is not None:
+        found = repeats.again(where, asked, arrays, outs, alpha)
+        if found is not None:
+            return found
     return _product(library, Call.checked(
         a, b, out, out_dtype=out_dtype, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, scale_a=scale_a,
         scale_b=scale_b, epilogue=epilogue, prologue_a=prologue_a, prologue_b=prologue_b, operands=operands,
@@ -253,7 +248,7 @@ def _product(library: Library | None, call: Call, asked: Any = None) -> Any:
     if library is not None:
         return library.platform.engine.matmul(call, asked)
     if tensors.present(call.a, call.b, *(call.out if isinstance(call.out, tuple) else (call.out,)), call.c):
-        return tensors.product(call, _of_arrays)
+        return tensors.product(call, partial(_product, None), asked)
     if not call.updates and numpy_products.overridden(call.a, call.b, call.out):
         return numpy_products.by_operands_class(call)
     if weights.present(call):
@@ -265,17 +260,3 @@ def _product(library: Library | None, call: Call, asked: Any = None) -> Any:
     if scaled.present(call):
         return scaled.product(call)
     return host.product(call)
-
-
-def _of_arrays(call: Call) -> Any:
-    """The product of NumPy's arrays that stand for others."""
-    asked = None
-    if (call.epilogue is not None and call.trans_a == call.trans_b == "n" and type(call.alpha) is int
-            and call.alpha == 1 and not call.beta and call.c is call.scale_a is call.scale_b is call.plan is None
-            and call.algorithm is call.prologue_a is call.prologue_b is None):
-        asked = fused_repeats.key(call.a, call.b, call.out, call.epilogue, call.operands, call.out_dtype, call.threads)
-        if asked is not None:
-            found = fused_repeats.repeated(asked, call.a, call.b, call.out, call.operands)
-            if found is not None:
-                return found
-    return _product(None, call, asked)

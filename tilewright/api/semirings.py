@@ -13,6 +13,7 @@ from tilewright.expressions.semiring import Semiring, semiring
 from tilewright.rules import arguments, fusing
 from tilewright.rules.arguments import Array
 from tilewright.rules.call import Call
+from tilewright.runtime import repeats
 
 
 def above_zero(acc: Any) -> Any:
@@ -55,15 +56,12 @@ def contract(f: Callable[..., Any] | Semiring, a: Any, b: Any, *, reduce: str | 
         engine = library.platform.engine
         if threads is None:
             known_by = (f.text,) if isinstance(f, Semiring) else remembered.key(f, ("f", reduce))
-        if known_by is not None and epilogue is out_dtype is operands is None:
-            repeated = engine.repeated(library, a, b, out, 1, plan, known_by)
-            if repeated is not None:
-                return repeated
-        if known_by is not None:
-            asked, repeated = engine.repeated_fused(library, a, b, out, 1, epilogue or fusing.unchanged, operands,
-                                                    (out_dtype, plan, known_by))
-            if repeated is not None:
-                return repeated
+        named = repeats.functions((epilogue or fusing.unchanged,), operands)
+        if known_by is not None and named is not None:
+            arrays, outs = (a, b, *(operands or {}).values()), out if type(out) is tuple else (out,)
+            asked = library.asked((*arrays, *outs), named, epilogue is None, out_dtype, plan, known_by)
+            if asked is not None and (found := repeats.again(library, asked, arrays, outs)) is not None:
+                return found
         x, y = engine.shadows(library, a=a, b=b)
     sums = arguments.combined_in(x, y)
     kind = "float" if sums.kind == "f" else "int"
@@ -85,7 +83,7 @@ def contract(f: Callable[..., Any] | Semiring, a: Any, b: Any, *, reduce: str | 
             whole = above_zero
         if epilogue is None and whole is not None:
             return _by_epilogue(engine, whole, a, b, (x.ndim, y.ndim), out, asked, out_dtype=out_dtype, **how)
-        return engine.matmul(Call.checked(a, b, out, out_dtype=out_dtype, epilogue=epilogue, **how), asked, known_by)
+        return engine.matmul(Call.checked(a, b, out, out_dtype=out_dtype, epilogue=epilogue, **how), asked)
     a, b = x, y
     if epilogue is not None:
         return fused.product(Call.checked(a, b, out, out_dtype=out_dtype, epilogue=epilogue, **how))

@@ -20,10 +20,10 @@ from tilewright.formats import Quantized
 from tilewright.formats.quantized import check_operand
 from tilewright.ir.program import Function
 from tilewright.ir.types import TensorMap, Texture
-from tilewright.kernels.cpu.jobs import BARRIER_BYTES, Beside
+from tilewright.kernels.cpu.jobs import BARRIER_BYTES, NOTHING, Beside
 from tilewright.runtime.cpu import engine, fusion
 from tilewright.runtime.cpu.host import Host, Part
-from tilewright.runtime.cpu.recipe import NOTHING, Recipe
+from tilewright.runtime.cpu.recipe import Recipe
 from tilewright.runtime.gpu import blocks, epilogues, operands, scales, transforms
 from tilewright.runtime.gpu.arrays import Look
 from tilewright.runtime.gpu.operands import MAPPED, maps
@@ -200,7 +200,7 @@ class SimulatedRecipe(Recipe):
         if plan.threads > 1:
             self.host.run_team(self.function, struct, plan.threads)
         else:
-            self._call(struct, 0)
+            self.call(struct, 0)
 
 
 class CpuProduct:

@@ -72,7 +72,7 @@ def multiply(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
     if a.is_cuda:
         return tilewright.matmul(a, b, empty(a, *a.shape[:-1], b.shape[-1], dtype=dtype))
     name = RESULTS[dtype]
-    found = tensors.again(a, b, None, name)
+    found = tensors.again(a, b, name)
     return tilewright.matmul(a, b, out_dtype=name) if found is None else found
 
 
@@ -87,7 +87,7 @@ def multiply_add(a: Tensor, b: Tensor, c: Tensor | None, dtype: torch.dtype, act
     if a.is_cuda:
         out = empty(a, a.shape[0], b.shape[1], dtype=dtype)
         return tilewright.matmul(a, b, out, epilogue=epilogue, operands=operands)
-    found = tensors.again(a, b, None, name, "n", "n", None, epilogue, operands)
+    found = tensors.again(a, b, name, epilogue, operands)
     if found is not None:
         return found
     return tilewright.matmul(a, b, out_dtype=name, epilogue=epilogue, operands=operands)

@@ -18,9 +18,10 @@ from tests.helpers.plain_gemm import Compiled, Split
 from tilewright.compiler import artefact
 from tilewright.formats import FORMATS
 from tilewright.ir import Kernel, Texture, f32, i32, ptr
+from tilewright.runtime import repeats
 from tilewright.runtime.cuda import module as cuda
 from tilewright.runtime.cuda.driver import call
-from tilewright.runtime.gpu import engine, fast_path, memory
+from tilewright.runtime.gpu import engine, memory
 from tilewright.runtime.gpu.engine import NVIDIA
 
 if not cuda.available():
@@ -322,7 +323,7 @@ def test_the_current_stream_of_torch(torch):
             c = tw.matmul(a, b)
             assert not stream.query()  # nothing has waited
             np.testing.assert_array_equal(c.cpu().numpy(), A @ B)
-        fast_path.forget()
+        repeats.forget()
 
 
 def test_the_current_stream_of_cupy(cupy):

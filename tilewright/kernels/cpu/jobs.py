@@ -113,6 +113,9 @@ class Beside(NamedTuple):
         return self._replace(a_beside=self.b_beside, b_beside=self.a_beside)
 
 
+NOTHING = Beside()
+
+
 class Microkernel(NamedTuple):
     """One micro-kernel that a problem needs, and where in its table of addresses it stands."""
     slot: int

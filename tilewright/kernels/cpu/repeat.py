@@ -2,8 +2,8 @@
 
     repeat(context, args, nargs, kwnames) → the result, or 0: this call is not known, or cannot be made so now
 
-api/repeats.py writes a record (abi.RECORD) of a call that came down to one run of a recipe. Another call is like it if
-its key has the same words:
+api/builtin_repeats.py writes a record (abi.RECORD) of a call that came down to one run of a recipe. Another call is
+like it if its key has the same words:
 
     of a, of b          the address of its dtype, the number of its axes, and the size and the stride of each
     of each keyword     but out: the addresses of its name and of its value

@@ -13,16 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import forks, formats
-from tilewright.kernels.cpu.jobs import Beside, Finish
+from tilewright.kernels.cpu.jobs import NOTHING, Beside, Finish
 from tilewright.plans import lowering
 from tilewright.plans.cpu import CpuPlan, Shape, Strides
 from tilewright.plans.lowering import Lowered, Product
 from tilewright.plans.measured import choice
 from tilewright.plans.model import BUILTIN
 from tilewright.problem import Gemm
+from tilewright.runtime import repeats
 from tilewright.runtime.cpu import amx, pool, small
 from tilewright.runtime.cpu.host import SWAPPED, Host, host
-from tilewright.runtime.cpu.recipe import NOTHING, Prepares, Recipe
+from tilewright.runtime.cpu.recipe import Prepares, Recipe
 from tilewright.targets import CpuTarget, detect
 
 Matrix = NDArray[Any]
@@ -236,6 +237,7 @@ def forget() -> None:
     """Choose plans anew: the tuner has learnt something."""
     for table in chosen:
         table.clear()
+    repeats.forget()
     small.publish()
 
 
@@ -253,9 +255,19 @@ class Run(NamedTuple):
     batched: bool = False
     given: Matrix | None = None         # what b is a copy of, by a plan with `copy`
 
+    @property
+    def batch(self) -> int:
+        """How many products; 0 if there is no leading axis."""
+        return self.c.shape[0] if self.batched else 0
+
+    @property
+    def steps(self) -> tuple[int, int, int]:
+        """Bytes from one product's operands to the next one's."""
+        return (self.a.strides[0], self.b.strides[0], self.c.strides[0]) if self.batched else (0, 0, 0)
+
 
 class _Watch(threading.local):
-    runs: list[Run] | None = None       # what this thread runs, if somebody wants to know (api/repeats.py)
+    runs: list[Run] | None = None       # what this thread runs, if somebody wants to know (api/dispatch.py)
 
 
 watch = _Watch()

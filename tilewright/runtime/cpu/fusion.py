@@ -11,7 +11,7 @@ order depends on the plan's tiles, not on threads.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -30,10 +30,10 @@ from tilewright.plans.lowering import Product
 from tilewright.plans.prologues import read_once
 from tilewright.plans.words import TILE_WORDS
 from tilewright.rules.prologues import Prepared
+from tilewright.runtime import repeats
 from tilewright.runtime.cpu import amx, engine, packed, pool, preparation
 from tilewright.runtime.cpu.engine import Planned, format_of, strides
 from tilewright.runtime.cpu.host import Host, host
-from tilewright.runtime.cpu.layout import address
 from tilewright.runtime.cpu.recipe import FORK_FLOPS, Prepares, Recipe
 from tilewright.targets import CpuTarget, detect
 
@@ -42,8 +42,7 @@ Prologues = Mapping[str, Prepared]
 WORK = 16               # operations on an element of C, of which a pass has threads share those of a matrix
 
 _ways: dict[tuple[Any, ...], Way] = {}
-repeats: dict[tuple[Any, ...], Any] = {}        # of api/fused_repeats.py
-engine.chosen += [_ways, repeats]
+engine.chosen.append(_ways)
 
 
 class Way(NamedTuple):
@@ -312,31 +311,29 @@ def _how(x: Matrix, exchanged: bool) -> str:
 
 # ---- again, for other arrays of the same formats, sizes and strides
 
-class Again(NamedTuple):
-    """A product with one result, C. `order`: which operand of `run_again` each of the table is."""
-    of: Sums                            # without its matrices
-    way: Way
-    table: array[int]
-    order: tuple[int, ...]
-
-
 def to_repeat(a: Matrix, b: Matrix, results: list[Matrix | None], operands: list[Matrix], epilogue: Epilogue,
-              sums: np.dtype[Any], threads: int | None, order: tuple[int, ...]) -> Again:
-    """What `gemm` has done for these, without a plan or an algorithm of the caller's."""
+              sums: np.dtype[Any], threads: int | None, order: list[int]) -> repeats.Run:
+    """What does again what `gemm` has done for these, without a plan or an algorithm of the caller's, for one result:
+    C. `order`: which address each of the operands has."""
     of = sums_of(a, b, results, operands, epilogue, sums, threads)
     way = _way(of, results, operands, epilogue)
     table = array("q", [word for x in operands for word in _entry(host, x, way.exchanged)])
-    none = np.empty((0, 0), sums)
-    return Again(of._replace(a=none, b=none), way, table, order)
+    (c,) = results
+    if way.recipe and c is not None and way.recipe.takes_c and not (way.after or way.recipe.plan.copy):
+        a, b, places = (b, a, (1, 0, 2 + len(order))) if way.swapped else (a, b, (0, 1, 2 + len(order)))
+        steps = (a.strides[0], b.strides[0], c.strides[0]) if c.ndim == 3 else ()
+        return repeats.by_recipe(way.recipe, places, c.shape[0] if steps else 0, steps, table, order)
+    none, last = np.empty((0, 0), sums), 2 + len(order)
+    alone, views = of._replace(a=none, b=none), [repeats.View.of(x) for x in (a, b, c) if x is not None]
 
-
-def run_again(again: Again, a: Matrix, b: Matrix, c: Matrix, operands: list[Matrix]) -> bool:
-    """Whether C means nothing, as in `compute`."""
-    table = again.table[:]
-    for row, at in enumerate(again.order):
-        table[row * len(jobs.OPERAND)] = address(operands[at])
-    beside = jobs.Beside(table.buffer_info()[0] if table else 0)
-    return _run(again.of._replace(a=a, b=b), c, again.way, beside, host, Recipe)
+    def run(at: list[int], arrays: Sequence[Any], results: Sequence[Any], alpha: float, stream: int
+            ) -> bool:
+        words = repeats.filled(table, order, at)
+        beside = jobs.Beside(words.buffer_info()[0] if words else 0)
+        own = type(results[0]) is np.ndarray
+        a, b, c = (*arrays[:2], *results) if own else (x.at(at[i]) for x, i in zip(views, (0, 1, last)))
+        return _run(alone._replace(a=a, b=b), c, way, beside, host, Recipe)
+    return run
 
 
 # ---- passes

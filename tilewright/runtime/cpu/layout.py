@@ -46,11 +46,13 @@ def _agrees(x: np.ndarray) -> bool:
 
 
 def _reader() -> Callable[[np.ndarray], int]:
-    """x.ctypes.data, which takes most of a microsecond, six times as fast where the structure is known."""
+    """x.ctypes.data, which takes most of a microsecond, ten times as fast where the structure is known: as an element
+    of all memory."""
     if not agrees():
         return lambda x: x.ctypes.data
-    read, offset = ctypes.c_size_t.from_address, object.__basicsize__ + DATA
-    return lambda x: read(id(x) + offset).value
+    size = ctypes.sizeof(ctypes.c_size_t)
+    memory, offset = (ctypes.c_size_t * (sys.maxsize // size)).from_address(0), object.__basicsize__ + DATA
+    return lambda x: memory[(id(x) + offset) // size]
 
 
 address: Callable[[np.ndarray], int] = _reader()        # of an array's first element

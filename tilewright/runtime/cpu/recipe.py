@@ -11,6 +11,7 @@ import numpy as np
 
 from tilewright.formats import FORMATS
 from tilewright.kernels.cpu import jobs
+from tilewright.kernels.cpu.jobs import NOTHING
 from tilewright.plans import semirings
 from tilewright.plans.cpu import SHORT, CpuPlan, Shape, Strides, order
 from tilewright.plans.model import WAKE_ABOVE, WAKE_ONE
@@ -27,7 +28,6 @@ IDLE = 0.1                      # of the threads' time, up to which a batch is d
 SMALL, SEVERAL = 32, 64         # rows, columns and steps of k of products that have code of their own in batches of
                                 # so many
 SHARED = 1 << 15        # elements of C that are scaled by one thread
-NOTHING = jobs.Beside()
 Prepares = tuple[jobs.Prepare | None, jobs.Prepare | None]
 
 
@@ -136,7 +136,7 @@ class Recipe:
             self.template[self.i_alpha] = self._bits(1.0)
         several = self.passes > 1 and not shape.out and self.added_in in ("f32", "f64")    # of integers it is the same
         self.scaled_after = several or plan.algorithm == "stream"
-        self._call = host.callable(self.function)
+        self.call = host.callable(self.function)
         self.address = host.address_of
         self.onto_temporary: Recipe | None = None       # the same for a C that `takes_c` allows
         # C as the algorithm can write it; else its caller gives it another
@@ -354,10 +354,10 @@ class Recipe:
         return Work(function, job, parts, min(parts, shape.threads), woken(flops, shape.threads),
                     layout=jobs.IN_PLACE)
 
-    def repeatable(self, batch: int, steps: tuple[int, int, int], space: Any) -> Work | None:
+    def repeatable(self, batch: int, steps: tuple[int, int, int], space: Any = None) -> Work | None:
         """What `run`, or `run_batch` of so many, has done for alpha = 1 and beta = 0, with addresses left open and
         panels in `space`; None if that was more than one piece of work, or there is too little space."""
-        if not self.at_once(1.0, 0.0) or self.space > space.size:
+        if not self.at_once(1.0, 0.0) or self.space > (space.size if space else 0):
             return None
         if batch and (small := self._of_small(batch, steps)):
             return small
@@ -425,7 +425,7 @@ class Recipe:
     def _run_work(self, work: Work) -> None:
         address = self.host.job(work.job)
         if work.parts == 1:
-            (self._call if work.function == self.function else self.host.callable(work.function))(address, 0)
+            (self.call if work.function == self.function else self.host.callable(work.function))(address, 0)
         else:
             self.host.run_parts(work.function, address, work.parts, work.threads, work.wake)
 
@@ -443,7 +443,7 @@ class Recipe:
                     return
                 # The pool is taken: this thread alone, in the same blocks of k, so with the same bits.
                 job[at["jc_ways"]] = job[at["ic_ways"]] = job[at["jr_ways"]] = 1
-            self._call(address, 0)
+            self.call(address, 0)
         finally:
             self.host.give(space)
 

@@ -14,6 +14,7 @@ Nothing here imports a library: a caller with a torch tensor has imported torch.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
@@ -118,6 +119,7 @@ class Library:
     """What is asked of an array's library."""
 
     waits: ClassVar[bool] = False  # must the host wait for the product, since the caller has no stream that could?
+    alignment = 15  # the bits of an address that matter to a plan
 
     def __init__(self, platform: Platform) -> None:
         self.platform = platform
@@ -140,6 +142,34 @@ class Library:
         takes a look, or x is another's."""
         return None
 
+    def asked(self, arrays: Iterable[Any], *options: Any) -> tuple[tuple[Any, ...], list[int]] | None:
+        """As that of runtime.repeats.HOST; Python's numbers may be among the arrays."""
+        plain, bits = self.plain, 0
+        key: list[Any] = [self, options]
+        at: list[int] = []
+        for x in arrays:
+            if x is None:
+                key.append(None)
+                at.append(0)
+                continue
+            found = plain(x)
+            if found is not None:
+                described, place = found
+                key.append(described)
+                at.append(place)
+                bits = bits << 4 | place & 15
+            elif type(x) is float:
+                key.append(float)
+                at.append(0)
+            else:
+                return None
+        key.append(bits)
+        return tuple(key), at
+
+    def to_make(self, shape: tuple[int, ...], x: NDArray[Any], device: int) -> tuple[Any, ...]:
+        """What `empty` takes for arrays like x, but for the stream."""
+        return shape, x.dtype, device
+
     def pointer(self, x: Any) -> int:
         """The address of a plain array's first element."""
         raise NotImplementedError("none of its arrays is plain")
@@ -157,6 +187,8 @@ class _Torch(Library):
     def __init__(self, platform: Platform) -> None:
         super().__init__(platform)
         self.tensors: set[type] = set()  # torch.Tensor and its subclasses with memory of their own, as they were met
+        self.strided: Any = None  # torch's word for a layout, and the dtypes of parts of complex numbers
+        self.parts: tuple[Any, ...] = ()
         self.made: dict[tuple[np.dtype[Any], int], tuple[Any, Any]] = {}  # torch's words for new tensors
 
     def knows(self, x: Any) -> bool | None:
@@ -169,6 +201,7 @@ class _Torch(Library):
         tensor = getattr(torch, "Tensor", None)  # which a module that is being imported lacks
         if tensor is None or not isinstance(x, tensor):
             return None
+        self.strided, self.parts = torch.strided, (torch.float32, torch.float64, torch.float16)
         if getattr(type(x), "__torch_dispatch__", None) is getattr(tensor, "__torch_dispatch__", None):
             self.tensors.add(type(x))
         return bool(x.is_cuda)
@@ -204,11 +237,11 @@ class _Torch(Library):
 
     def plain(self, x: Any) -> tuple[tuple[Any, ...], int] | None:
         if type(x) in self.tensors or (self.knows(x) is not None and type(x) in self.tensors):
-            torch, dtype = sys.modules["torch"], x.dtype
+            dtype = x.dtype
             # Only a part of a complex tensor can be negated; only strided ones have strides and an address.
-            lazy = (dtype is torch.float32 or dtype is torch.float64 or dtype is torch.float16) and x.is_neg()
-            lazy = lazy or (getattr(dtype, "is_complex", False) and x.is_conj())
-            if x.layout is torch.strided and not (lazy or (x.requires_grad and torch.is_grad_enabled())):
+            lazy = x.is_neg() if dtype in self.parts else getattr(dtype, "is_complex", False) and x.is_conj()
+            if x.layout is self.strided and not (lazy or (
+                    x.requires_grad and sys.modules["torch"].is_grad_enabled())):
                 return (dtype, x.shape, x.stride(), x.device), x.data_ptr()
         return None
 

@@ -21,14 +21,15 @@ from tilewright.plans.measured import choice
 from tilewright.problem import Gemm
 from tilewright.rules import arguments, scaling, shapes
 from tilewright.rules.call import KERNELS, Call, Product, decide
-from tilewright.runtime.gpu import arrays, blocks, epilogues, fast_path, operands, scales, transforms
+from tilewright.runtime import repeats
+from tilewright.runtime.gpu import arrays, blocks, epilogues, operands, scales, transforms
 from tilewright.runtime.gpu import fused as fused_products
 from tilewright.runtime.gpu.arrays import CUDA, HIP, DeviceArray, Library, Platform, kind
 from tilewright.runtime.gpu.blocks import Blocked
 from tilewright.runtime.gpu.driver import Kept
 from tilewright.runtime.gpu.launch import Function
 from tilewright.runtime.gpu.operands import format_of, leading, letter
-from tilewright.runtime.gpu.product import Fused, Prologues, Run
+from tilewright.runtime.gpu.product import Fused, Prologues, Run, repeated
 from tilewright.runtime.gpu.recipe import Bound, Recipe
 from tilewright.targets import GpuTarget
 
@@ -59,26 +60,9 @@ class Engine:
     def forget(self) -> None:
         """Choose plans anew."""
         self.recipes.forget()
-        fast_path.forget()
+        repeats.forget()
 
     # ---- arrays in the GPUs' memory
-
-    def repeated(self, library: Library, a: Any, b: Any, out: Any, alpha: Any, plan: Any, semiring: Any = None) -> Any:
-        """alpha * a @ b, into out or a new array, if it differs from an earlier product in addresses only; else None,
-        and nothing is done. `library` is that of one of them; for `semiring` see fast_path.signature."""
-        if not alpha or not _is_plain(alpha):
-            return None
-        asked = fast_path.signature(library, a, b, out, plan, semiring)
-        return None if asked is None else fast_path.multiply(library, asked, a, out, float(alpha))
-
-    def repeated_fused(self, library: Library, a: Any, b: Any, out: Any, alpha: Any, functions: fast_path.Functions,
-                       operands: Any, options: tuple[Any, ...]) -> tuple[fast_path.Asked | None, Any]:
-        """The same with an epilogue or prologues; and what it may be remembered as, if it may."""
-        if not alpha or not _is_plain(alpha):
-            return None, None
-        asked = fast_path.fused_signature(library, a, b, out, functions, operands, options)
-        return asked, None if asked is None else fast_path.multiply_fused(
-            library, asked, a, out, float(alpha), operands)
 
     def shadows(self, library: Library, **named: Any) -> list[Any]:
         """Of arrays by their names in messages, some of which may be None."""
@@ -88,16 +72,15 @@ class Engine:
         looks = {name: library.look(x, name, stream, name == "out") for name, x in given.items()}
         return [looks[name].shadow if name in looks else None for name in named]
 
-    def matmul(self, call: Call, asked: fast_path.Asked | None = None, known_by: Any = None) -> Any:
+    def matmul(self, call: Call, asked: repeats.Asked | None = None) -> Any:
         """The call's product, for arrays of one library on one device: the shapes, dtypes and errors of matmul.
 
         It runs on the stream that is the caller's at the moment, and the result is an array of the caller's library.
-        c may be a number. `threads` has no meaning here. `asked`: of fast_path, if a call like this with an epilogue
-        may be remembered. `known_by`: see fast_path.signature, of a call that is plain but for its semiring.
+        c may be a number. `threads` has no meaning here. `asked`: what a call like this may be remembered as.
         """
         arguments.refuse(f"on {self.platform.name}s",
                          algorithm=call.algorithm if self.platform is HIP else None)
-        plain, is_number = call.plain, isinstance(call.c, (bool, int, float, np.number))
+        is_number = isinstance(call.c, (bool, int, float, np.number))
         named = {**blocks.arrays("a", call.a), **blocks.arrays("b", call.b), "c": None if is_number else call.c,
                  **({} if isinstance(call.out, tuple) else {call.out_name: call.out})}
         if call.fused:
@@ -132,10 +115,10 @@ class Engine:
             new = multiplied(run, library, product, call.out_name, *factors, blocked=pair)
             if library.waits:
                 run.synchronize()
-            if (plain or known_by is not None) and not blocked and not call.beta and _is_plain(call.alpha):
-                like = fast_path.signature(library, call.a, call.b, call.out, call.plan, known_by)
-                if like is not None and len(run.steps) == 1 and run.steps[0]:
-                    fast_path.remember(like[0], product.user_shape, *run.steps[0])
+            if asked is not None and not blocked and len(run.steps) == 1 and run.steps[0]:
+                recipe, order, *matrices = run.steps[0]
+                repeats.remember(asked, repeated(self, device, recipe, order), matrices[:2], matrices[2:], device,
+                                 shape=product.user_shape)
         finally:
             run.free()
         return call.out if new is None else library.result(new, named["a"])
@@ -334,11 +317,6 @@ class Engine:
             return function
 
         return self.copy_kernels.get((on.index, format, how, along), loaded)
-
-
-def _is_plain(alpha: Any) -> bool:
-    """Is it a number of any format of sums as it is?"""
-    return type(alpha) in (int, float) and abs(alpha) < 2.0**31
 
 
 def _direct(p: Product) -> bool:

@@ -8,7 +8,7 @@ numbers, as they are computed, and a second one combines those of each row or co
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +23,10 @@ from tilewright.plans.epilogues import kinds as computed
 from tilewright.rules import arguments, fusing, shapes
 from tilewright.rules import prologues as prologue_rules
 from tilewright.rules.call import Call, Product
-from tilewright.runtime.gpu import arrays, blocks, epilogues, fast_path, prologues, scales
+from tilewright.runtime import repeats
+from tilewright.runtime.gpu import arrays, blocks, epilogues, prologues, scales
 from tilewright.runtime.gpu.operands import address, format_of, letter
+from tilewright.runtime.gpu.product import repeated
 
 if TYPE_CHECKING:
     from tilewright.rules.prologues import Prepared
@@ -45,7 +47,7 @@ def named(call: Call) -> dict[str, Any]:
 
 
 def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a: Array, b: Array,
-            alike: fast_path.Asked | None = None) -> Any:
+            alike: repeats.Asked | None = None) -> Any:
     """The results of the call, an array of the library or a tuple of them. a and b are as they are multiplied. `alike`:
     what the call may be remembered as."""
     c = looks["c"].shadow if "c" in looks else call.c
@@ -99,8 +101,7 @@ def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a:
         beside = _compute(run, p, f, targets, host, {role: before[role] for role in inside})
     numbers = sum(type(x) is float for x in (call.operands or {}).values())
     if alike is not None and len(run.steps) == 1 and run.steps[0] and len(run.blocks) == numbers:   # nothing was copied
-        (recipe,) = run.steps[0]
-        fast_path.remember_fused(alike, call, recipe, run.on.index, f, (p.a, p.b), targets, beside)
+        _remember(alike, run, call, f, (p.a, p.b), targets, beside)
     results = [blocks.quantized(run, library, x, block) if block else y for x, y, block in zip(
         targets, results, f.blocks)]
     delivered = tuple(library.result(x, call.a) if y is None and block is None else x for x, y, block in zip(
@@ -111,6 +112,19 @@ def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a:
 def _of_reduced(p: Product, kind: str) -> np.dtype[Any]:
     """Of a reduction of this kind."""
     return np.dtype(f"{kind[0]}{max(p.sums.itemsize, 4)}")
+
+
+def _remember(alike: repeats.Asked, run: Run, call: Call, f: fusing.Fused, matrices: Sequence[Array],
+              results: Sequence[Array], beside: Sequence[tuple[str, Array]]) -> None:
+    """`beside`: what the kernel's prologues read, by the names of operands."""
+    read, names = {x.name: y for x, y in zip(f.epilogue.operands, f.operands)}, list(call.operands or ())
+    operands, first, (recipe,) = dict(beside) | read, 2 + len(names), run.steps[0]
+    order = (0, 1, first, *(2 + names.index(x) for x in read), *range(first + 1, first + len(results)),
+             *(2 + names.index(x) for x, _ in beside))
+    numbers = [(i, operands[x].dtype) for i, x in enumerate(names, 2) if type(call.operands[x]) is float]
+    repeats.remember(alike, repeated(run.engine, run.on.index, recipe, order, numbers),
+                     (*matrices, *(operands[x] for x in names)), results, run.on.index,
+                     (call.epilogue, call.prologue_a, call.prologue_b))
 
 
 def checked(out: Array, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

@@ -8,7 +8,7 @@ into a graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from tilewright.plans import semirings
 from tilewright.plans.gpu_shape import MOST_BATCH, WIDEST
 from tilewright.plans.invariant import SWAPPED
 from tilewright.rules import arguments, shapes
+from tilewright.runtime import repeats
 from tilewright.runtime.gpu import dlpack, operands
 from tilewright.runtime.gpu.arrays import HIP, shadow
 from tilewright.runtime.gpu.operands import address, format_of, leading, letter, transposed
@@ -41,7 +42,7 @@ class Run:
         self.engine, self.driver, self.invariant = engine, engine.driver, invariant
         self.on, self.stream, self.plan, self.algorithm = on, stream, plan, algorithm
         self.blocks: list[Any] = []
-        self.steps: list[Any] = []  # products and copies: for a product what fast_path.remember takes
+        self.steps: list[Any] = []  # of products what a call like this needs (`repeated`); None of copies
 
     def synchronize(self) -> None:
         self.driver.synchronize(self.on, self.stream)
@@ -175,8 +176,9 @@ class Run:
         at_a, at_b, at_c = map(address, (a, b, c))
         recipe = self.recipe(a, b, c, *scales, of_blocks=of_blocks, semiring=semiring, exchanged=transposed_c)
         recipe.run(at_a, at_b, at_c, alpha, beta, self.stream, *map(address, scales))
-        matrices = map(transposed, (b, a, c)) if transposed_c else (a, b, c)
-        self.steps.append((recipe, transposed_c, self.on.index, *matrices))
+        if transposed_c:
+            a, b, c = transposed(b), transposed(a), transposed(c)
+        self.steps.append((recipe, (1, 0, 2) if transposed_c else (0, 1, 2), a, b, c))
 
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         found = self.temporary(shape, dtype)
@@ -203,3 +205,26 @@ class Run:
 def _shared(*scales: Array, n: int) -> bool:
     """Do columns of B share scales of blocks? Then they do not become rows of A."""
     return bool(scales) and scales[1].shape[-1] != n
+
+
+def repeated(engine: Engine, device: int, recipe: Recipe, order: Sequence[int],
+             numbers: Sequence[tuple[int, np.dtype[Any]]] = ()) -> repeats.Run:
+    """What runs the recipe again: `order` has the places of the addresses that it takes, A's, B's, C's and those of an
+    epilogue; `numbers` those of operands that are numbers, which are written to the GPU's memory in every call."""
+    a, b, c, *beside = order
+
+    if not beside:
+        return lambda at, arrays, results, alpha, stream: recipe.run(at[a], at[b], at[c], alpha, 0.0, stream)
+
+    def run(at: list[int], arrays: Sequence[Any], results: Any, alpha: float, stream: int) -> None:
+        recipe.run(at[a], at[b], at[c], alpha, 0.0, stream, 0, 0, *[at[i] for i in beside])
+
+    def with_numbers(at: list[int], arrays: Sequence[Any], results: Any, alpha: float, stream: int) -> None:
+        call = engine.run(device, stream, None)
+        try:
+            for i, dtype in numbers:
+                at[i] = address(call.number(np.asarray(arrays[i]), dtype))
+            run(at, arrays, results, alpha, stream)
+        finally:
+            call.free()
+    return with_numbers if numbers else run

@@ -99,17 +99,11 @@ def watching(python: Callable[..., Any], repeats: Repeats, running: Callable[[],
     """The Python function, which remembers calls; a function, since the builtin may call nothing else in Python 3.10.
     """
     def matmul(*args: Any, **kwargs: Any) -> Any:
-        engine = dispatch.loaded_cpu()
-        if engine is None or engine.watch.runs is not None or "epilogue" in kwargs:     # of which products.py knows
+        if "epilogue" in kwargs:                            # of which runtime/repeats.py has records
             return python(*args, **kwargs)
-        runs: list[Run] = []
-        engine.watch.runs = runs
-        try:
-            result = python(*args, **kwargs)
-        finally:
-            engine.watch.runs = None
-        if len(runs) == 1:
-            repeats.remember(args, kwargs, result, runs[0], running)
+        result, run = dispatch.watched(lambda: python(*args, **kwargs))
+        if run is not None:
+            repeats.remember(args, kwargs, result, run, running)
         return result
     return matmul
 
@@ -138,9 +132,7 @@ def _lasting(value: Any) -> bool:
 
 
 def _work(run: Run, space: Any) -> Work | None:
-    batch = run.c.shape[0] if run.c.ndim == 3 else 0
-    steps = (run.a.strides[0], run.b.strides[0], run.c.strides[0]) if batch else (0, 0, 0)
-    found: Work | None = run.recipe.repeatable(batch, steps, space)
+    found: Work | None = run.recipe.repeatable(run.batch, run.steps, space)
     return found
 
 

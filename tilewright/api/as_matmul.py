@@ -1,0 +1,74 @@
+"""Contractions whose subscripts are those of a product of matrices, or of stacks of them, by matmul."""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tilewright.api import builtin
+from tilewright.rules.arguments import PLAIN
+
+
+class Matmul(NamedTuple):
+    """Which operand of einsum is matmul's first one, which of both are transposed then, and how many axes they have."""
+
+    axes: int
+    exchanged: bool
+    transposed_a: bool
+    transposed_b: bool
+
+
+@lru_cache(maxsize=1024)
+def as_matmul(subscripts: str) -> Matmul | None:
+    """How matmul computes what these subscripts name, if they are those of matrices or of stacks of them."""
+    inputs, arrow, output = subscripts.replace(" ", "").partition("->")
+    terms = inputs.split(",")
+    if len(terms) != 2 or not (inputs.replace(",", "") + output).isalpha():
+        return None
+    x, y = terms
+    output = output if arrow else "".join(sorted({*x} ^ {*y}))
+    batch = len(output) - 2
+    if len(x) != len(output) or len(y) != len(output) or batch < 0 or not x[:batch] == y[:batch] == output[
+            :batch] or any(len({*term}) < len(term) for term in (x, y, output)):
+        return None
+    exchanged = output[batch] in y
+    a, b = ((y, x) if exchanged else (x, y))
+    m, n = output[batch], output[batch + 1]
+    (k, *others) = {*a[batch:]} - {m}
+    if others or {*b[batch:]} != {k, n} or {*a[batch:]} != {m, k}:
+        return None
+    return Matmul(len(output), exchanged, a[-1] == m, b[-1] == k)
+
+
+def by_matmul(subscripts: str, a: Any, b: Any, out: Any) -> Any:
+    """einsum(subscripts, a, b, out=out) by matmul; None if it is none of matrices in f32 or f64, or is no plain one."""
+    how = as_matmul(subscripts)
+    if how is None or type(a) is not np.ndarray or type(b) is not np.ndarray or a.dtype is not b.dtype or (
+            a.dtype not in PLAIN or not a.ndim == b.ndim == how.axes or a.shape[:-2] != b.shape[:-2]):
+        return None
+    if how.exchanged:
+        a, b = b, a
+    batch = a.shape[:-2]
+    if len(batch) > 1:                      # matmul repeats calls of up to three axes
+        if out is not None or not (a.flags.c_contiguous and b.flags.c_contiguous):
+            return None
+        a, b = (x.reshape(-1, *x.shape[-2:]) if x.size else x for x in (a, b))
+    if how.transposed_a:
+        a = a.swapaxes(-1, -2)
+    if how.transposed_b:
+        b = b.swapaxes(-1, -2)
+    if a.shape[-1] != b.shape[-2]:
+        return None
+    if out is None:
+        found = _matmul()(a, b)
+        return found if len(batch) < 2 else found.reshape(*batch, *found.shape[-2:])
+    if type(out) is not np.ndarray or out.dtype is not a.dtype or out.shape != (*a.shape[:-1], b.shape[-1]):
+        return None
+    return _matmul()(a, b, out)
+
+
+@cache
+def _matmul() -> Any:
+    return builtin.matmul

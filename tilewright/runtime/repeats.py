@@ -1,0 +1,270 @@
+"""Calls like an earlier one: what was chosen for that one runs again for other arrays, without rules, tracing or plans.
+
+What makes calls alike is in a key: of every array what its library says about plain ones (dtype, sizes, strides, where
+it is) and the bits of its address that a plan depends on; of a function what it names (expressions/remembered.py); and
+whatever else was asked for. Nothing else is looked at, so a call is remembered only if it came down to one run of a
+recipe, from the caller's own arrays to the arrays that it returned. Where a given result may overlap another array, a
+call is not repeated.
+
+Products of NumPy's arrays without an epilogue are repeated by emitted code: api/builtin_repeats.py.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright import forks
+from tilewright.expressions import remembered
+from tilewright.expressions.epilogue import Epilogue
+from tilewright.expressions.prologue import Prologue
+from tilewright.kernels.cpu import jobs
+from tilewright.kernels.cpu.jobs import NOTHING
+from tilewright.runtime.cpu import pool
+from tilewright.runtime.cpu.layout import address
+
+if TYPE_CHECKING:
+    from tilewright.runtime.cpu.engine import Run as EngineRun
+
+Array = NDArray[Any]
+
+MOST = 4096
+ALIGNED, BOTH = 0x100, 0x500            # NumPy's flags: ALIGNED, and WRITEABLE too
+NDARRAY = np.ndarray
+
+Asked = tuple[tuple[Any, ...], list[int]]           # a key; and the addresses of arrays, then of results
+Run = Callable[[list[int], Sequence[Any], Sequence[Any], float, int], Any]     # see Record
+
+
+class Record(NamedTuple):
+    run: Run                                # (addresses, arrays, results, alpha, stream) → true if these mean nothing
+    results: tuple[tuple[Any, ...], ...]    # what `library.empty` takes, but for the stream
+    spans: tuple[tuple[int, int], ...]      # the bytes that each array reaches over, from its address on
+    device: int | None                      # None: the host
+    kept: Any                               # what the key has ids of
+
+
+# By keys; emptied when plans are chosen anew.
+records: dict[tuple[Any, ...], Record] = {}
+
+
+class View(NamedTuple):
+    """An array but for its address."""
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    strides: tuple[int, ...]
+    memory: Any                 # ctypes' type of its bytes
+    first: int                  # of these is that of the first element
+
+    @classmethod
+    def of(cls, x: Array) -> View:
+        low, high = _span(x) if x.size else (0, 0)
+        return cls(x.shape, x.dtype, x.strides, ctypes.c_char * (high - low), -low)
+
+    def at(self, place: int) -> Array:
+        """The array whose first element is there, which keeps nothing."""
+        return np.ndarray(self.shape, self.dtype, self.memory.from_address(place - self.first), self.first,
+                          self.strides)
+
+
+class _Host:
+    """NumPy's arrays, as runtime.gpu.arrays.Library has those of others."""
+
+    alignment = 0
+
+    def asked(self, arrays: Iterable[Any], *options: Any) -> Asked | None:
+        """What a call is known by that takes these arrays, its results last (None: one that is to be made). None for a
+        call that is not remembered: of other than plain arrays of this library."""
+        key: list[Any] = [self, options]
+        at: list[int] = []
+        for x in arrays:
+            if x is None:
+                key.append(None)
+                at.append(0)
+            elif type(x) is NDARRAY and (flags := x.flags.num & BOTH) & ALIGNED:
+                key += x.dtype, x.shape, x.strides, flags
+                at.append(address(x))
+            else:
+                return None
+        return tuple(key), at
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...] | None, stream: int) -> Any:
+        return np.empty(shape, dtype) if strides is None else np.ndarray(shape, dtype, None, 0, strides)
+
+    def to_make(self, shape: tuple[int, ...], x: Array, device: None) -> tuple[Any, ...]:
+        """What `empty` makes arrays like x of."""
+        return shape, x.dtype, None if x.flags.c_contiguous else x.strides
+
+    def pointer(self, x: Any) -> int:
+        return address(x)
+
+
+HOST = _Host()
+
+
+def functions(given: Iterable[Any], operands: Any) -> Any:
+    """What an epilogue and prologues, some of them None, and the names of their operands are known by; None if one has
+    to be traced in every call."""
+    if not (operands is None or type(operands) is dict):
+        return None
+    known: list[Any] = []
+    for x in given:
+        found = id(x) if x is None or type(x) is Epilogue or type(x) is Prologue else remembered.key(x, ())
+        if found is None:
+            return None
+        known.append(found)
+    return (*known, *(operands or ()))
+
+
+def asked_on_host(library: Any, a: Any, b: Any, outs: Sequence[Any], out_dtype: Any, trans_a: Any, trans_b: Any,
+                  threads: Any, epilogue: Any, operands: Any) -> tuple[Asked | None, tuple[Any, ...]]:
+    """What a product of these arguments of matmul is known by, and the arrays that it reads."""
+    known_by = functions((epilogue,), operands)
+    if known_by is None or (operands and epilogue is None):
+        return None, ()
+    arrays = (a, b, *operands.values()) if operands else (a, b)
+    threads = pool.get_num_threads() if threads is None else threads
+    return library.asked((*arrays, *outs), known_by, out_dtype, trans_a, trans_b, type(threads), threads), arrays
+
+
+def again(library: Any, like: Asked, arrays: Sequence[Any], results: Sequence[Any], alpha: Any = 1) -> Any:
+    """The result, or a tuple of them, if there was such a call; None if the long way has to be taken."""
+    key, at = like
+    try:
+        found = records.get(key)
+    except TypeError:                   # what cannot be hashed, of which the long way has words
+        return None
+    if found is None:
+        return None
+    run, made, spans, device, _ = found
+    stream = 0 if device is None else library.stream(arrays[0], device)
+    if len(made) == 1 and results[0] is None:       # as below, but in less time
+        x = library.empty(*made[0], stream)
+        at[-1] = place = library.pointer(x)
+        return None if place & library.alignment or run(at, arrays, (x,), alpha, stream) else x
+    outs, i = [], len(arrays)
+    if len(made) > len(results):                    # one None stands for all
+        results = (None,) * len(made)
+        at += [0] * (len(made) - 1)
+    for new, x in zip(made, results):
+        if x is None:
+            x = library.empty(*new, stream)
+            at[i] = place = library.pointer(x)
+            if place & library.alignment:
+                return None
+        elif _overlaps(at, spans, i):
+            return None
+        outs.append(x)
+        i += 1
+    if run(at, arrays, outs, alpha, stream):
+        return None
+    return tuple(outs) if len(outs) > 1 else x
+
+
+def remember(like: Asked, run: Run, arrays: Sequence[Array], results: Sequence[Array], device: int | None = None,
+             kept: Any = None, shape: tuple[int, ...] | None = None) -> None:
+    """What a call came to. `arrays` and `results`: these, or their shadows; `shape`: of the only result, if it is
+    another than the shadow's."""
+    if len(records) >= MOST:
+        records.clear()
+    library = like[0][0]
+    made = tuple(library.to_make(shape or x.shape, x, device) for x in results)
+    if None in made:                    # in a format that the library lacks
+        return
+    records[like[0]] = Record(run, made, tuple(map(_span, (*arrays, *results))), device, kept)
+
+
+def remember_run(like: Asked, arrays: Sequence[Array], out: Array | None, result: Any, run: EngineRun | None) -> None:
+    """A call of the CPU's engine that came down to one run, if it was from these two arrays to the result."""
+    if run is None or run.alpha != 1 or run.beta != 0 or address(arrays[0]) == address(arrays[1]):
+        return
+    ran_b = run.b if run.given is None else run.given
+    first = int(address(run.a) == address(arrays[1]))
+    a, b = arrays[::-1] if first else arrays
+    if (address(run.a), address(ran_b)) != (address(a), address(b)) or (run.a.itemsize, ran_b.itemsize) != (
+            a.itemsize, b.itemsize):
+        return
+    if isinstance(result, np.generic):
+        if run.c.size != 1 or run.c.dtype != result.dtype:
+            return
+    elif (result is not out if out is not None else not _dense(result)) or address(result) != address(run.c) or (
+            result.dtype != run.c.dtype):
+        return
+    copied = None if run.given is None else View.of(run.given)
+    again = by_recipe(run.recipe, (first, 1 - first, 2), run.batch, run.steps, copied=copied)
+    remember(like, again, arrays, (np.asarray(result),))
+
+
+def by_recipe(recipe: Any, order: tuple[int, int, int], batch: int, steps: tuple[int, ...], table: Any = None,
+              rows: Sequence[int] = (), copied: View | None = None) -> Run:
+    """Run a recipe for CPUs. `order`: which addresses are those of its A, B and C; `batch` products, if not 0, so many
+    bytes from one to the next; `table`: of the operands of an epilogue (jobs.OPERAND), whose addresses are `rows`;
+    `copied`: B, where the plan copies it."""
+    a, b, c = order
+    work = recipe.repeatable(batch, steps)
+    if work is None or work.parts > 1 or work.layout or copied:         # memory or threads have to be asked for
+        def run(at: list[int], arrays: Any, results: Any, alpha: float, stream: int) -> Any:
+            words = filled(table, rows, at) if table else None
+            beside = NOTHING if words is None else jobs.Beside(words.buffer_info()[0])
+            at_b = at[b]
+            if copied is not None:
+                copy = forks.imported("tilewright.runtime.cpu.engine").copied(copied.at(at_b), recipe.plan)
+                at_b = address(copy)
+            if batch:
+                return recipe.run_batch(batch, steps, at[a], at_b, at[c], 1.0, 0.0, beside)
+            return recipe.run(at[a], at_b, at[c], 1.0, 0.0, beside)
+        return run
+    template, call, i_a, i_b, i_c = work.job, recipe.call, recipe.i_a, recipe.i_b, recipe.i_c
+    operands = recipe.at["operands"] if table else 0
+
+    def at_once(at: list[int], arrays: Any, results: Any, alpha: float, stream: int) -> None:
+        job = template[:]
+        job[i_a], job[i_b], job[i_c] = at[a], at[b], at[c]
+        if table:
+            words = filled(table, rows, at)
+            job[operands] = words.buffer_info()[0]
+        call(job.buffer_info()[0], 0)
+    return at_once
+
+
+def filled(table: Any, rows: Sequence[int], at: list[int]) -> Any:
+    """A table of operands with their addresses."""
+    words = table[:]
+    for row, i in enumerate(rows):
+        words[row * len(jobs.OPERAND)] = at[i]
+    return words
+
+
+def forget() -> None:
+    records.clear()
+
+
+def _overlaps(at: list[int], spans: Sequence[tuple[int, int]], which: int) -> bool:
+    """Whether this one may have memory of any other."""
+    low, high = at[which] + spans[which][0], at[which] + spans[which][1]
+    for i, (begin, end) in enumerate(spans):
+        if low < at[i] + end and at[i] + begin < high and i != which:
+            return True
+    return False
+
+
+def _span(x: Array) -> tuple[int, int]:
+    reach = [(n - 1) * stride for n, stride in zip(x.shape, x.strides)]
+    return sum(min(r, 0) for r in reach), sum(max(r, 0) for r in reach) + x.itemsize
+
+
+def _dense(x: Array) -> bool:
+    """Whether a new array of this shape and these strides has room for its elements, and no more."""
+    return not x.size or sorted(x.strides[at] for at in range(x.ndim) if x.shape[at] > 1) == sorted(
+        stride for stride, extent in zip(_packed(x), x.shape) if extent > 1)
+
+
+def _packed(x: Array) -> list[int]:
+    strides, step = [0] * x.ndim, x.itemsize
+    for at in sorted(range(x.ndim), key=lambda at: (x.strides[at], x.shape[at])):
+        strides[at], step = step, step * x.shape[at]
+    return strides
