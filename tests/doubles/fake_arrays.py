@@ -73,6 +73,9 @@ class Tensor(_Array):
     def is_neg(self) -> bool:
         return self.negated
 
+    def is_conj(self) -> bool:
+        return False
+
     def resolve_neg(self) -> Tensor:
         return Tensor(-self.host)
 
