@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 import tilewright as tw
 from tests.doubles.fake_hip import install
+from tests.doubles.impatient import Impatient
 from tilewright.cli import app
 from tilewright.compiled import amd
 from tilewright.compiled.base import Launch
@@ -285,11 +286,12 @@ def test_an_exception_is_a_record(fake, monkeypatch):
 # ---- the process that starts others
 
 
-def reported(monkeypatch, start, patience=60.0):
+def reported(monkeypatch, start):
     seen = []
     begin = "import json, os, pickle, sys, time\nnumbers, timed = pickle.load(sys.stdin.buffer)\n"
     monkeypatch.setattr("tilewright.measure.process.START", begin + start)
-    found = selftest.report(seen.append, patience=patience)
+    monkeypatch.setattr(selftest, "Child", Impatient)
+    found = selftest.report(seen.append, patience=60.0)
     assert seen == found["kernels"]
     json.dumps(found, allow_nan=False)
     return found["kernels"]
@@ -315,8 +317,8 @@ for number in numbers:
 
 def test_a_process_that_hangs_or_never_begins(monkeypatch):
     monkeypatch.setattr(selftest, "KERNELS", (CDNA3,))
-    (found,) = reported(monkeypatch, SAY + "say('trying', kernel=0); time.sleep(60)", patience=2.0)
-    assert found["failed"] == "its process ended: it sent no result for 2 s"
+    (found,) = reported(monkeypatch, SAY + "say('trying', kernel=0); print('hangs', flush=True); time.sleep(600)")
+    assert found["failed"] == "its process ended: it sent no result for 60 s"
     (found,) = reported(monkeypatch, "raise ImportError('no such thing')")
     assert found["failed"] == "its process ended: ImportError: no such thing"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import queue
 import sqlite3
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from typer.testing import CliRunner
 
 import tilewright as tw
 from bench import ship_tables
+from tests.doubles.impatient import Impatient
 from tilewright import cli, shape_list
 from tilewright.measure import measure
 from tilewright.plans import CpuPlan, Shape, shape_of
@@ -267,22 +267,6 @@ for turn in range(9):
 tell("done")
 """
 HANGS, CRASHES, HANGS_LATER, CRASHES_LATER = (dataclasses.replace(OTHER, mc=mc) for mc in (777, 888, 999, 1111))
-
-
-class Lines(queue.Queue):
-    """A process is waited for as long as it takes, on a busy machine too, until it says that it hangs."""
-
-    def get(self, timeout=None):
-        line = super().get(timeout=60)
-        if line == b"hangs\n":
-            raise queue.Empty
-        return line
-
-
-class Impatient(search.Child):
-    def __enter__(self):
-        self.lines = Lines()
-        return super().__enter__()
 
 
 @pytest.fixture
