@@ -36,10 +36,14 @@ def no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
+gc.disable()            # while tests are collected, of which none is garbage
+
+
 def pytest_collection_finish() -> None:
     """The tests themselves, ten thousand of them, are no garbage: the collector need not look at them again and again,
     nor so often at what is recorded and simulated. Tests of lifetimes ask for a collection. No test may call
     gc.unfreeze(): a collection would take a second from then on."""
+    gc.enable()
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 10, 10)

@@ -529,7 +529,8 @@ def test_lines_of_several_kernels_in_one_module():
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_llvm_and_ptxas_take_what_the_gate_lets_through(arch):
-    """Every operation on every type. In a child process: LLVM ends the process on what it cannot select."""
+    """Every operation on every type. In a child process: LLVM ends the process on what it cannot select. Of sm_86 and
+    sm_89 ptxas is given what sm_80 does not take: it assembles PTX for any later architecture."""
     code = f"""
 import sys; sys.path.insert(0, {str(Path(__file__).resolve().parents[2])!r})
 from tests.helpers.every_operation import cases
@@ -539,7 +540,10 @@ taken = [function for function in every if not list(gate.refusals(function, t))]
 assert 0.4 * len(every) < len(taken) < 0.5 * len(every), (len(taken), len(every))
 text = llvm.assembly(taken, t)
 assert text.count(".entry") == len(taken)
-try: assert len(ptxas.assemble(text, t.name)[1]) == len(taken)
+if t.name in ("sm_86", "sm_89"):
+    taken = [function for function in taken if list(gate.refusals(function, target("sm_80")))]
+    text = llvm.assembly(taken, t) if taken else ""
+try: assert not taken or len(ptxas.assemble(text, t.name)[1]) == len(taken)
 except ptxas.Missing: print("no ptxas")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
