@@ -52,12 +52,23 @@ def test_predicted_bytes_are_the_simulated_ones(a, layout, chip, sizes, plan):
     assert [tile for tile in found.tiles if tile.bytes > tile.room > 0] == []
 
 
-def test_what_the_model_leaves_out_is_seen():
-    """Block scales: a byte for 32 elements of A and of B."""
-    found = tw.explain(tw.Gemm(32, 32, 256, "mxfp4"), "gfx950", simulate=True)
-    level = found.level("memory")
-    assert level.simulated == level.predicted + (32 + 32)*256 // 32
-    assert f"{level.simulated / level.predicted:.4g} of the prediction" in str(found)
+BIASED = tw.epilogue(lambda acc, bias, more: tw.relu(acc + bias) + more, bias="row", more="full")
+
+
+@pytest.mark.parametrize(("problem", "chip", "beside"), [
+    (tw.Gemm(32, 32, 256, "mxfp4"), "gfx950", (32 + 32)*256 // 32),                     # a byte for 32 elements
+    (tw.Gemm(32, 32, 256, "e4m3fn", out="f32", layout="nt", scales="1x128"), "sm_90a", 4*(32 + 32)*2),
+    (tw.Gemm(32, 32, 64, scales="rows"), "sm_80", 4*(32 + 32)),
+    (tw.Gemm(32, 32, 64, epilogue=BIASED), "sm_80", 4*(32 + 32*32)),
+])
+def test_what_is_read_beside_operands_is_predicted_and_simulated(problem, chip, beside):
+    """Scales, and operands of an epilogue. How often threads ask for them the model leaves out, and that is seen."""
+    found = tw.explain(problem, chip, simulate=True)
+    level, through = found.level("memory"), found.level("L2")
+    assert level.simulated == level.predicted
+    assert level.terms[-1].bytes == beside
+    assert through.simulated != through.predicted
+    assert f"{through.simulated / through.predicted:.4g} of the prediction" in str(found)
 
 
 def test_what_is_simulated_of_cpus():
@@ -69,8 +80,8 @@ def test_what_is_simulated_of_cpus():
     found = tw.explain(tw.Gemm(2, 500, 300), "x86-avx2", "stream 2x4", simulate=True)
     assert found.level("L1").simulated is None
     assert "not simulated: no small product of this kind" in str(found)
-    fused = tw.explain(tw.Gemm(64, 64, 64, epilogue=tw.epilogue(abs)), "sm_80", simulate=True)
-    assert "products with an epilogue, a prologue or scales are not simulated here" in str(fused)
+    fused = tw.explain(tw.Gemm(64, 64, 64, epilogue=BIASED), "x86-avx2", "packed 6x16 mc=60 kc=32 nc=64", simulate=True)
+    assert fused.level("L1").simulated == fused.level("L1").predicted
 
 
 def test_a_semiring_is_simulated_and_not_timed():

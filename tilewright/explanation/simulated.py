@@ -42,8 +42,8 @@ def on_gpu(found: Explanation) -> Explanation:
     from tilewright.compiled.compile import compile
     from tilewright.measure import operands
     p, plan, target = found.problem, found.plan, found.target
-    if p.epilogue or p.scales or p.prologues:
-        return _without(found, "products with an epilogue, a prologue or scales are not simulated here")
+    if p.prologues and not found.shape.prologues:
+        return _without(found, "products behind a pass that evaluates a prologue are not simulated here")
     small = _few_tiles(p, found.shape, plan)
     if small.m * small.n * small.k > MOST:
         return _without(found, f"a tile of this plan takes {small.m}x{small.n}x{small.k} multiplications, too many")
@@ -53,7 +53,8 @@ def on_gpu(found: Explanation) -> Explanation:
     predicted = {level.name: level for level in levels(gpu.cost(shape, plan, target), {})}
     o = operands.make(small)
     try:
-        report = compile(small, target, plan).simulate(o.a, o.b)
+        report = compile(small, target, plan).simulate(o.a, o.b, scale_a=o.scale_a, scale_b=o.scale_b,
+                                                       operands=o.named or None, outs=o.outs)
     except Fault as fault:
         return _without(found, f"the simulator refuses {small}: {fault}")
     return _beside(found, small, {name: level.predicted for name, level in predicted.items()}, _of_gpu(report, target))
@@ -102,7 +103,7 @@ def on_cpu(found: Explanation, planned: Planned) -> Explanation:
     from tilewright.compiled.cpu import CpuKernel
     from tilewright.measure import operands
     p, plan, shape = found.problem, found.plan, found.shape
-    if plan.algorithm not in ("packed", "in_place") or p.epilogue or p.prologues or shape.tiles:
+    if plan.algorithm not in ("packed", "in_place") or shape.tiles:
         return _without(found, f"no small product of this kind is simulated; {ONLY_L1}")
     from tilewright.runtime.cpu import engine
     rows, columns = (2*plan.nr, 2*plan.mr) if plan.swap else (2*plan.mr, 2*plan.nr)
@@ -117,7 +118,8 @@ def on_cpu(found: Explanation, planned: Planned) -> Explanation:
     predicted = total(basis.cost(again.shape, alone, found.target).traffic["L1"])
     o = operands.make(small)
     try:
-        report = CpuKernel(small, found.target, again._replace(plan=alone)).simulate(o.a, o.b)
+        report = CpuKernel(small, found.target, again._replace(plan=alone)).simulate(
+            o.a, o.b, operands=o.named or None, outs=o.outs)
     except Fault as fault:
         return _without(found, f"the simulator refuses {small}: {fault}")
     return _beside(found, small, {"L1": predicted}, {"L1": Counted(_micro_kernels(report, plan))}, ONLY_L1)

@@ -8,10 +8,12 @@ from importlib import import_module
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
+from tilewright.formats.table import BLOCK_FORMATS
 from tilewright.plans import common, epilogues, invariant, prologues
 from tilewright.plans.common import Cost, Term
 from tilewright.plans.gpu_shape import GpuShape, bits_of
 from tilewright.plans.gpu_shape import shape as contiguous
+from tilewright.problem import SCALE_BLOCK, SCALE_BLOCKS
 from tilewright.targets.nvidia import GpuTarget
 
 if TYPE_CHECKING:
@@ -71,7 +73,21 @@ def memory_traffic(shape: GpuShape, parts: int, size: int) -> tuple[Term, ...]:
         once = *once, Term("epilogue", beside, 1, "operands and further results, once")
     if beside := prologues.bytes_moved(s):
         once = *once, Term("prologues", beside, 1, "what they read beside the operands, once")
+    if beside := scale_bytes(s):
+        once = *once, Term("scales", beside, s.batch, "once")
     return (*once, Term("parts", size, 2*parts, f"{parts} written, and read by the last")) if parts > 1 else once
+
+
+def scale_bytes(s: GpuShape) -> int:
+    """Of a product: those of blocks of its operands, and those by which sums are multiplied."""
+    if s.scaled:
+        kinds = [BLOCK_FORMATS[name] for name in s.scaled.split()]
+        return sum(rows * ceil(s.k / x.block) * x.scale.bits // 8 for rows, x in zip((s.m, s.n), kinds))
+    if not s.scales:
+        return 0
+    blocks = ceil(s.k / SCALE_BLOCK) if s.scales in SCALE_BLOCKS else 1
+    columns = ceil(s.n / SCALE_BLOCKS.get(s.scales, 1))
+    return (s.m + columns) * blocks * (8 if s.sums == "f64" else 4)
 
 
 # ---- the choice
