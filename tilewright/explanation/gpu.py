@@ -23,7 +23,7 @@ from tilewright.explanation.record import (
 )
 from tilewright.measure import gpu_probes
 from tilewright.measure.gpu_probes import GpuBasis
-from tilewright.plans import common, gpu, gpu_lowering, gpu_shape
+from tilewright.plans import common, dram, gpu, gpu_lowering, gpu_shape
 from tilewright.plans.amd import AmdPlan
 from tilewright.plans.common import Cost, Plan
 from tilewright.plans.gpu_shape import GpuShape
@@ -41,6 +41,7 @@ ORIGINS = {choice.MEASURED: "measured to be the fastest (tilewright tune show)",
            choice.NEARBY: "measured to be the fastest for a shape nearby (tilewright tune show)",
            choice.PACKED: choice.PACKED}
 MODEL, UNMEASURED = "the model, with rates of ", "; nothing here has been measured"
+DRAM = "predicted between DRAM and an L2 that was empty, by what L2 keeps"
 REST = "launch, and work that does not overlap with the bound above"
 
 
@@ -74,7 +75,8 @@ def explain(problem: Gemm, target: GpuTarget | AmdTarget, plan: Plan | None = No
     kept = () if algorithm else tuple(reproducible.sentences(chosen, cost.seconds, invariant))
     explained = Explanation(
         problem, target, chosen, title, origin, (), 2 * shape.batch * shape.m * shape.n * shape.k,
-        _tiles(multiplied, chosen, target), levels(cost, by.bandwidths(chosen, target)),
+        _tiles(multiplied, chosen, target),
+        _with_dram(levels(cost, by.bandwidths(chosen, target)), cost, multiplied, chosen, target),
         _time(cost, by.peak(shape, chosen, target), basis), alternatives=alternatives, considered=considered,
         refused=dict(list(common.refusals(shape, target, by.candidates(shape, target)).items())[:SHOWN]),
         sections=(said, Section("resources", tuple(words(multiplied, chosen, target))),
@@ -120,6 +122,15 @@ def levels(cost: Cost, rates: dict[str, float]) -> tuple[Level, ...]:
             level = replace(level, terms=(*level.terms, *through), predicted=(level.predicted or 0) + more)
         found.append(level)
     return tuple(found)
+
+
+def _with_dram(found: tuple[Level, ...], cost: Cost, shape: GpuShape, plan: Any, target: Any) -> tuple[Level, ...]:
+    """With what crosses DRAM's interface, as far as L2 does not keep it: of NVIDIA's GPUs."""
+    if not isinstance(target, GpuTarget):
+        return found
+    crossing = dram.bytes_of(shape, plan, target, cost.traffic["memory"])
+    return tuple(level if level.name != "memory" else
+                 replace(level, moved=crossing, notes={**level.notes, "moved": DRAM}) for level in found)
 
 
 def _time(cost: Cost, peak: float, basis: GpuBasis) -> Time:

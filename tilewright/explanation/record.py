@@ -52,7 +52,8 @@ class Level:
     terms: tuple[Term, ...] = ()        # whose sum is predicted
     predicted: int | None = None        # what threads ask for, by the model
     simulated: int | None = None        # the same, counted in the simulator
-    moved: int | None = None            # simulated: in whole sectors, and in shared memory passes over all banks
+    # simulated: in whole sectors, and in shared memory passes over all banks; of NVIDIA's memory: what L2 does not keep
+    moved: int | None = None
     measured: int | None = None         # by hardware counters
     rate: float | None = None           # bytes per second that the level gives at most
     notes: Mapping[str, str] = field(default_factory=dict)      # by source: what was counted, or why nothing was

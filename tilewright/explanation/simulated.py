@@ -52,9 +52,9 @@ def on_gpu(found: Explanation) -> Explanation:
         return _without(found, f"the plan cannot run {small}: {reasons[0]}")
     predicted = {level.name: level for level in levels(gpu.cost(shape, plan, target), {})}
     o = operands.make(small)
+    kernel: Any = compile(small, target, plan)
     try:
-        report = compile(small, target, plan).simulate(o.a, o.b, scale_a=o.scale_a, scale_b=o.scale_b,
-                                                       operands=o.named or None, outs=o.outs)
+        report = kernel.simulate(o.a, o.b, scale_a=o.scale_a, scale_b=o.scale_b, operands=o.named or None, outs=o.outs)
     except Fault as fault:
         return _without(found, f"the simulator refuses {small}: {fault}")
     return _beside(found, small, {name: level.predicted for name, level in predicted.items()}, _of_gpu(report, target))
@@ -143,8 +143,8 @@ def _beside(found: Explanation, small: Gemm, predicted: Mapping[str, int | None]
             share = level.predicted / there
             exact = own.asked == there
             note = f"scaled from {small.m}x{small.n}x{small.k}: {own.asked:,}, predicted {there:,}"
-            moved = None if own.moved is None else round(own.moved * share)
-            notes = {**level.notes, "simulated": note} | ({} if moved is None else {"moved": _whole(level)})
+            moved = level.moved if own.moved is None else round(own.moved * share)
+            notes = {**level.notes, "simulated": note} | ({} if own.moved is None else {"moved": _whole(level)})
             level = replace(level, simulated=level.predicted if exact else round(own.asked * share), moved=moved,
                             notes=notes)
         else:
