@@ -1047,7 +1047,7 @@ def test_elementwise_code_is_timed_beside_numpy(tmp_path: Path, monkeypatch: pyt
 
     from tilewright.bench.suites import elementwise
 
-    monkeypatch.setattr(elementwise.Rules, "choose", lambda *_: Rules(1e-4, 0, 0.1, 2, 2, 0))
+    monkeypatch.setattr(Rules, "choose", lambda *_: Rules(1e-4, 0, 0.1, 2, 2, 0))
     monkeypatch.setattr(probes, "ceilings", lambda: SimpleNamespace(peak_bandwidth=lambda *_: 1e10))
     options = commands.Options(threads=[2], sizes=[3000], json=tmp_path / "r.json")
     said = io.StringIO()
@@ -1070,7 +1070,7 @@ def test_products_with_their_own_arithmetic_are_timed(tmp_path: Path, monkeypatc
     from tilewright.bench.suites import contract
 
     names = ["squared distances", "the same, 32 in an i32", "nearest neighbours, k = 16"]
-    monkeypatch.setattr(contract.Rules, "choose", lambda *_: Rules(1e-4, 0, 0.1, 2, 2, 0))
+    monkeypatch.setattr(Rules, "choose", lambda *_: Rules(1e-4, 0, 0.1, 2, 2, 0))
     monkeypatch.setattr(contract, "CASES", {name: contract.CASES[name] for name in names})
     monkeypatch.setattr(contract, "PEERS", ())
     options = commands.Options(threads=[1], sizes=[12], json=tmp_path / "r.json")
@@ -1091,7 +1091,7 @@ def test_epilogues_are_timed_beside_the_product_alone(tmp_path: Path, monkeypatc
 
     from tilewright.bench.suites import epilogues
 
-    monkeypatch.setattr(epilogues.Rules, "choose", lambda *_: Rules(1e-4, 0, 0.1, 2, 2, 0))
+    monkeypatch.setattr(Rules, "choose", lambda *_: Rules(1e-4, 0, 0.1, 2, 2, 0))
     monkeypatch.setattr(epilogues, "_by_torch", lambda case, threads: None)
     options = commands.Options(threads=[1], sizes=[40], json=tmp_path / "r.json")
     said = io.StringIO()

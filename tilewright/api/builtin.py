@@ -131,7 +131,8 @@ class Entry:
         """Call this function for NumPy's arrays from now on, and repeat what it has done for calls like an earlier one.
         """
         found = builtin_repeats.Repeats(RELEASE_GIL_ABOVE, self._begin_to_repeat)
-        function = builtin_repeats.watching(python, found, lambda: self._word(RUNNING).value)
+        function = builtin_repeats.watching(python, found, lambda: self._word(RUNNING).value,
+                                            lambda: self.matmul)
         _kept.append((function, found))
         self.repeats, self._word(WATCHING).value = found, id(function)
         os.register_at_fork(after_in_child=self._nothing_runs)

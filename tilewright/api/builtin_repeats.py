@@ -95,12 +95,16 @@ class Repeats:
                 *[*result.shape, 0][:3]]
 
 
-def watching(python: Callable[..., Any], repeats: Repeats, running: Callable[[], int]) -> Callable[..., Any]:
+def watching(python: Callable[..., Any], repeats: Repeats, running: Callable[[], int],
+             builtin: Callable[[], Any]) -> Callable[..., Any]:
     """The Python function, which remembers calls; a function, since the builtin may call nothing else in Python 3.10.
     """
     def matmul(*args: Any, **kwargs: Any) -> Any:
         if "epilogue" in kwargs:                            # of which runtime/repeats.py has records
             return python(*args, **kwargs)
+        made = {name: sys.intern(x) for name, x in kwargs.items() if type(x) is str and sys.intern(x) is not x}
+        if made:                                            # names that were read or composed: keys have the usual ones
+            return builtin()(*args, **kwargs | made)
         result, run = dispatch.watched(lambda: python(*args, **kwargs))
         if run is not None:
             repeats.remember(args, kwargs, result, run, running)

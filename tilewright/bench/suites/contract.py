@@ -20,14 +20,12 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
-from tilewright.bench.suites.elementwise import Found, compared
+from tilewright.bench.suites.timed import ALONE, Found, Made, checked, compared, timed
 from tilewright.expressions.semiring import semiring
-from tilewright.measure.measure import Call, Rules, interleave, spread
-from tilewright.measure.quiet import Watch, settle
+from tilewright.measure.measure import Call, spread
 
 CAPTION = "10^9 terms a second; rates as multiples, of the same rounds: median (quartiles)"
 SIZES = (2048,)
-ALONE = "product alone"         # tilewright.matmul of matrices of this shape, in f32
 PEERS = "scipy", "numba", "torch", "keops"
 CHECKED = 8                     # rows
 
@@ -185,21 +183,7 @@ def _by_torch(p: float, power: int, a: Any, b: Any) -> Any:
 def run(sizes: Iterable[int] = SIZES, threads: Iterable[int] = (1,), quick: bool = False,
         step: Callable[[str], None] = lambda what: None) -> Iterator[Found]:
     """Each case as it is measured; `step` is called before it. RuntimeError for a wrong result."""
-    before = tw.get_num_threads()
-    try:
-        for count in threads:
-            tw.set_num_threads(count)
-            for name in CASES:
-                for n in sizes:
-                    step(f"{name}, {n}, {count} threads")
-                    calls, exact = _calls(name, n, count)
-                    for peer, (call, args) in list(calls.items()):
-                        rows = np.asarray(call(*args))[:len(exact)]
-                        if peer != ALONE and not np.allclose(rows, exact, rtol=1e-4, atol=1e-4):
-                            raise RuntimeError(f"{name} of {n} by {peer} is wrong")
-                    samples = interleave({peer: [call] for peer, call in calls.items()}, Rules.choose(count, quick),
-                                         settle=settle, disturbed=Watch().disturbed)
-                    m, k = _shape(name, n)
-                    yield Found(name, n, count, 4 * (m * m + 2 * m * k), samples)
-    finally:
-        tw.set_num_threads(before)
+    def make(name: str, n: int, threads: int) -> Made:
+        m, k = _shape(name, n)
+        return Made(checked(f"{name} of {n}", *_calls(name, n, threads), 1e-4), 4 * (m * m + 2 * m * k))
+    return timed(make, CASES, sizes, threads, quick, step)

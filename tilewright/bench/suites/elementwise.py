@@ -6,18 +6,16 @@ for each array, as they are in memory. Results are checked before anything is ti
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 import tilewright as tw
-from tilewright.bench.tables import quoted
+from tilewright.bench.suites.timed import Found, Made, compared, median_us, timed
 from tilewright.ir import Function, Kernel, f32, i64, ptr
 from tilewright.kernels.elementwise import each, each_row, fold, once
 from tilewright.measure import machine, probes
-from tilewright.measure.measure import Call, Rules, Sample, interleave, ratios, spread
-from tilewright.measure.quiet import Watch, settle
+from tilewright.measure.measure import Call, spread
 
 CAPTION = "time of a call; median ratio (quartiles)"
 SIZES = (10**4, 10**5, 10**6, 10**7)
@@ -45,33 +43,6 @@ def emit_sums(threads: int | None = None, warp: int = 32) -> Function:
         with once(k):
             sums[row] = total
     return k.function
-
-
-@dataclass(frozen=True)
-class Found:
-    """One case on so many threads: what it was, how many bytes a call moves, and the samples of all. `memory`: the
-    measured bandwidth to hold it against, None for what stays in a cache."""
-    case: str
-    n: int
-    threads: int
-    bytes: int
-    samples: dict[str, Sample]
-    memory: float | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return {"case": self.case, "n": self.n, "threads": self.threads, "bytes": self.bytes, "memory": self.memory,
-                "seconds": {name: list(sample.seconds) for name, sample in self.samples.items()}}
-
-
-def median_us(x: dict[str, Any], name: str) -> str:
-    """Of a record, "" if this was not measured."""
-    return f"{spread(x['seconds'][name]).median * 1e6:.1f}" if name in x["seconds"] else ""
-
-
-def compared(x: dict[str, Any], name: str, other: str) -> str:
-    """How many times as long `other` takes in the same rounds; "" if it was not measured."""
-    seconds = x["seconds"]
-    return quoted(spread(ratios(seconds[other], seconds[name]))) if other in seconds else ""
 
 
 def table(found: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -112,23 +83,16 @@ CASES = {"z = x + y": (emit_add, _add, 2e-7), "sums of rows": (emit_sums, _sums,
 def run(sizes: Iterable[int] = SIZES, threads: Iterable[int] = (1,), quick: bool = False,
         step: Callable[[str], None] = lambda what: None) -> Iterator[Found]:
     """Each case as it is measured; `step` is called before it."""
-    before, last_level, peaks = tw.get_num_threads(), machine.last_level_bytes(), probes.ceilings()
-    try:
-        for count in threads:
-            tw.set_num_threads(count)
-            for case, (emit, calls, tolerance) in CASES.items():
-                call = tw.kernel(emit)
-                for n in sizes:
-                    step(f"{case}, {n:,} elements, {count} threads")
-                    moved, made = calls(n, call)
-                    results = {name: _result(one) for name, one in made.items()}
-                    if not np.allclose(results["tilewright"], results["numpy"], rtol=tolerance):
-                        raise RuntimeError(f"{case} of {n} elements differs from NumPy's")
-                    samples = interleave(made, Rules.choose(count, quick), settle=settle, disturbed=Watch().disturbed)
-                    memory = None if moved < last_level else peaks.peak_bandwidth("memory", count, "read")
-                    yield Found(case, n, count, moved, samples, memory)
-    finally:
-        tw.set_num_threads(before)
+    last_level, peaks = machine.last_level_bytes(), probes.ceilings()
+
+    def make(case: str, n: int, threads: int) -> Made:
+        emit, calls, tolerance = CASES[case]
+        moved, made = calls(n, tw.kernel(emit))
+        results = {name: _result(one) for name, one in made.items()}
+        if not np.allclose(results["tilewright"], results["numpy"], rtol=tolerance):
+            raise RuntimeError(f"{case} of {n} elements differs from NumPy's")
+        return Made(made, moved, None if moved < last_level else peaks.peak_bandwidth("memory", threads, "read"))
+    return timed(make, CASES, sizes, threads, quick, step)
 
 
 def _result(calls: list[Call]) -> np.ndarray:

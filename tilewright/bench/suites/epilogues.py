@@ -15,13 +15,11 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
-from tilewright.bench.suites.elementwise import Found, compared, median_us
-from tilewright.measure.measure import Call, Rules, interleave
-from tilewright.measure.quiet import Watch, settle
+from tilewright.bench.suites.timed import ALONE, Found, Made, checked, compared, median_us, timed
+from tilewright.measure.measure import Call
 
 CAPTION = "median time of a call; times in the same rounds, median (quartiles)"
 SIZES = (64, 256, 1024, 2048, 4096)
-ALONE = "product alone"
 
 
 def _relu(acc: Any) -> Any:
@@ -83,20 +81,6 @@ def _calls(case: str, n: int, threads: int) -> tuple[dict[str, Call], np.ndarray
 def run(sizes: Iterable[int] = SIZES, threads: Iterable[int] = (1,), quick: bool = False,
         step: Callable[[str], None] = lambda what: None) -> Iterator[Found]:
     """Each case as it is measured; `step` is called before it. RuntimeError for a wrong result."""
-    before = tw.get_num_threads()
-    try:
-        for count in threads:
-            tw.set_num_threads(count)
-            for case in CASES:
-                for n in sizes:
-                    step(f"{case}, {n}, {count} threads")
-                    calls, exact = _calls(case, n, count)
-                    for name, (call, args) in calls.items():
-                        if name != ALONE and not np.allclose(call(*args), exact, rtol=1e-3, atol=1e-3):
-                            raise RuntimeError(f"{case} of {n} by {name} is wrong")
-                    calls[ALONE][0](*calls[ALONE][1])
-                    samples = interleave({name: [call] for name, call in calls.items()}, Rules.choose(count, quick),
-                                         settle=settle, disturbed=Watch().disturbed)
-                    yield Found(case, n, count, 12 * n * n, samples)
-    finally:
-        tw.set_num_threads(before)
+    def make(case: str, n: int, threads: int) -> Made:
+        return Made(checked(f"{case} of {n}", *_calls(case, n, threads), 1e-3), 12 * n * n)
+    return timed(make, CASES, sizes, threads, quick, step)
