@@ -123,7 +123,7 @@ class Gemm:
                              + f" with scales={self.scales!r}"*bool(self.scales))
         for name in "ab":
             text, format = getattr(self, f"prologue_{name}"), getattr(self, name)
-            if text and (source := _prologue(text).source) != format:
+            if text and (source := _prologue(text).element) != format:
                 raise ValueError(f"{name} must be {source}, of which prologue_{name} was made, not {format}")
 
     def _check_epilogue(self) -> None:

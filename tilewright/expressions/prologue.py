@@ -27,6 +27,7 @@ from tilewright.expressions.tracing import trace
 from tilewright.forks import cached_property
 
 # In which formats a function's numbers are multiplied, by their kind.
+HALVES = "x2"           # after i4, u4 or e2m1: two elements of 4 bits to a byte, along what is contiguous
 MULTIPLIED = {"float": ("f32", "bf16", "f16", "f64"), "int": ("i32", "i64")}
 
 
@@ -85,11 +86,16 @@ class Prologue:
             names = [name for name, _ in found.expression.parameters[1:]]
             if (names == [x.name for x in beside] and len(found.expression.results) == 1 and found.text == text
                     and all(x.place in PLACES and x.format in formats.FORMATS for x in beside)
-                    and source in formats.FORMATS and result in MULTIPLIED.get(found.kind, ())):
+                    and source.removesuffix(HALVES) in formats.FORMATS and result in MULTIPLIED.get(found.kind, ())):
                 return found
         except (ValueError, TypeError):
             pass
         raise ValueError(f"{text!r} is not the text of a prologue")
+
+    @property
+    def element(self) -> str:
+        """The format of an element by itself."""
+        return self.source.removesuffix(HALVES)
 
     @property
     def digest(self) -> str:

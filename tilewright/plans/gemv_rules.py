@@ -110,6 +110,8 @@ def of_gemv(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
                f"{p.cta_k}.")
     if shape.a != shape.b and not matrix:
         yield f"gemv multiplies two operands of one format, not {shape.a} by {shape.b}."
+    if stored_bits(shape) < 8 and p.vector % 2:
+        yield f"gemv reads whole bytes, of two elements of the matrix, not vector = {p.vector} of them."
     if shape.prologues not in ("", of_matrix):
         yield f"gemv evaluates a prologue of the matrix that is read once, {of_matrix.upper()}, alone."
     if matrix and shape.prologues and shape.sums != "f32":

@@ -179,7 +179,7 @@ class GpuShape(NamedTuple):
 @cache
 def bits_of(format: str) -> int:
     """Of an element in memory."""
-    return 32 if format in ("xf32", "tf32") else formats.FORMATS[format].bits
+    return 32 if format in ("xf32", "tf32") else formats.FORMATS[format.removesuffix(prologues.HALVES)].bits
 
 
 def shape(a: str, b: str, out: str, m: int, n: int, k: int, layout: str = "nt", at: Sequence[Place] | None = None,

@@ -382,8 +382,8 @@ def _vectors(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
     kind also with parts of k."""
     vectors, vector, kinds = min(shape.m, shape.n), gemv_rules.vector(shape), []
     count = 1 << (vectors - 1).bit_length()
-    if shape.prologues and count > 1 and not gemv_rules.along_k(shape):
-        vector = min(vector, PREPARED_VECTOR)
+    if shape.prologues and not gemv_rules.along_k(shape):
+        vector = min(vector, PREPARED_VECTOR * (1 + (count == 1)))
     tiles = [*_across(shape, target, vector)]
     if gemv_rules.along_k(shape):       # several rows of a warp share what is done with the vector
         tiles = [(own*count*GEMV_WARPS, GEMV_WARPS) for own in ((1, 2, 4) if shape.prologues and count == 1 else (1,))]

@@ -57,6 +57,8 @@ def violations(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[st
             yield f"kernels of {', '.join(PREPARING)} evaluate prologues, not of {p.algorithm}."
         elif p.copy != "registers":
             yield "operands with a prologue are copied through registers: copy=registers."
+        elif any(bits < 8 and vector % 2 for bits, vector in zip(shape.bits, p.vectors)) and p.algorithm != "gemv":
+            yield f"whole bytes, of two elements, are copied at once, not {p.vectors[0]} and {p.vectors[1]} elements."
     yield from _OWN[p.algorithm](p, shape, target)
     if shape.epilogue:
         yield from epilogues.violations(shape, p.algorithm, p.vectors[2], p.swap)

@@ -25,6 +25,7 @@ def multiplied(format: str, text: str) -> str:
     return read(text).result if text else format
 
 
+HALVES = "x2"           # of expressions.prologue, of which most processes have none
 ONCE = 4                # rows of C, or columns, that B, or A, with a prologue is read once for, in place
 
 
@@ -79,7 +80,8 @@ def violations(shape: GpuShape) -> Iterator[str]:
     from tilewright.plans.gpu_lowering import READ
     for role in shape.prologues:
         prologue = read(shape.prologue_of(role))
-        formats = prologue.source, *(x.format for x in prologue.beside if (x.place, x.format) != ("scalar", "f64"))
+        beside = (x.format for x in prologue.beside if (x.place, x.format) != ("scalar", "f64"))
+        formats = prologue.element, *beside
         if prologue.result not in IN_KERNEL or prologue.kind == "int":
             yield f"kernels evaluate prologues that give {', '.join(IN_KERNEL)}, not {prologue.result}."
         if any(x not in READ or x == "f64" for x in formats):
@@ -89,7 +91,8 @@ def violations(shape: GpuShape) -> Iterator[str]:
 
 
 # Instructions of a thread for an element (kernels/gpu/unpack.py): until it is a float, and of other formats
-DECODING = {"i8": 2.25, "u8": 2.25, "e4m3fn": 1.5, "e5m2": 1.5, "bf16": 1, "f16": 1, "f32": 0}
+DECODING = {"i8": 2.25, "u8": 2.25, "i4x2": 2.25, "u4x2": 2.25, "e2m1x2": 3.0, "e4m3fn": 1.5, "e5m2": 1.5, "bf16": 1,
+            "f16": 1, "f32": 0}
 DECODING_OTHERS = 6
 
 
@@ -101,7 +104,7 @@ def instructions(text: str, run: int = 0) -> float:
     prologue = read(text)
     common = frozenset(x.name for x in prologue.beside if run and x.group % run == 0)
     inner, _ = factored(prologue.expression, common)
-    if prologue.source in ("i8", "u8") and (found := subtracted(inner)):        # a part of decoding
+    if prologue.source in ("i8", "u8", "i4x2", "u4x2") and (found := subtracted(inner)):        # a part of decoding
         inner, _ = found
     lines = [line for line in inner.lines if line.operation != "float"]
     return DECODING.get(prologue.source, DECODING_OTHERS) + sum(SLOTS.get(line.operation, 1) for line in lines)

@@ -17,6 +17,7 @@ from tilewright.expressions.operations import KINDS
 from tilewright.expressions.program import Expression
 from tilewright.expressions.prologue import Beside, Prologue
 from tilewright.expressions.remembered import traced
+from tilewright.plans.prologues import HALVES
 from tilewright.rules import arguments
 from tilewright.rules.arguments import Array
 from tilewright.rules.call import KERNELS, Call, Product, decide
@@ -63,7 +64,7 @@ def prepared(function: Any, x: Array, role: str, given: Mapping[str, Array]) -> 
     name = f"prologue_{role}"
     source = format_of(x.dtype, role)
     if isinstance(function, Prologue):
-        if function.source != source:
+        if function.source.removesuffix(HALVES) != source:
             raise TypeError(f"{name} was made for elements of {function.source}, and {role} is {x.dtype}")
         names = [each.name for each in function.beside]
         if set(names) != set(given):
@@ -117,7 +118,8 @@ def all_of(call: Call, a: Array, b: Array, given: Mapping[str, dict[str, Array]]
                 for each, kind in expression.parameters[1:]]
         beside = tuple(each for each, _ in read)
         result = ready.result if ready else formats_of[role]
-        made[role] = Prepared(prologue.made(expression, beside, sources[role], result, name),
+        source = ready.source if ready else sources[role]
+        made[role] = Prepared(prologue.made(expression, beside, source, result, name),
                               tuple(array for _, array in read))
     return made
 

@@ -9,7 +9,8 @@ from typing import Any
 from zlib import crc32
 
 from tilewright.expressions.program import Expression
-from tilewright.ir import Function, Kernel, Value, f32, f64, i1, i32, i64, ptr, vec
+from tilewright.expressions.prologue import HALVES
+from tilewright.ir import Function, Kernel, Value, f32, f64, i1, i8, i32, i64, ptr, vec
 from tilewright.kernels.expression import recorded
 from tilewright.kernels.gpu.copy import COLUMNS, ROWS
 from tilewright.kernels.narrow import memory_type, narrowed, number
@@ -25,10 +26,12 @@ def emit_prepare(SOURCE: str = "i8", EXPRESSION: str = "", READ: tuple[str, ...]
                 along columns v for vectors of numbers that may be read at once. Its parameters are x0, rows_x0,
                 columns_x0 ..., strides in elements; `group` steps of k share a number
     STEPS       which of "rows" and "columns" are steps of k
+    SOURCE      i4x2, u4x2, e2m1x2: two to a byte along columns, the first one in its lower half; rss counts bytes then
     VECTOR      columns of a thread: source's and target's lie side by side, aligned to as many, and there is a whole
                 number of them
     """
-    S, R, expression = memory_type(SOURCE), memory_type(RESULT), Expression.read(EXPRESSION)
+    HALF, ELEMENT = SOURCE.endswith(HALVES), SOURCE.removesuffix(HALVES)
+    S, R, expression = memory_type(ELEMENT), memory_type(RESULT), Expression.read(EXPRESSION)
     words = [word.split(":") for word in READ]
     more: dict[str, Any] = {}
     for at, (format, _, _) in enumerate(words):
@@ -39,7 +42,7 @@ def emit_prepare(SOURCE: str = "i8", EXPRESSION: str = "", READ: tuple[str, ...]
     g = dict(k.function.params)
     rows, columns, source, rss, css, target, rst, cst = k.args[:8]
     FLOAT = f64 if RESULT == "f64" else f32
-    widest = max(FLOAT.bytes, *(memory_type(format).bytes for format in (SOURCE, *(word[0] for word in words))))
+    widest = max(FLOAT.bytes, *(memory_type(format).bytes for format in (ELEMENT, *(word[0] for word in words))))
     LANES = min(max(VECTOR, 2), WIDEST // widest)           # at once: elements of vectors are bits, not indices
     types = {"float": FLOAT, "int": i32, "bool": i1}
     kinds = dict(expression.parameters)
@@ -66,10 +69,11 @@ def emit_prepare(SOURCE: str = "i8", EXPRESSION: str = "", READ: tuple[str, ...]
 
     with k.when(j < columns):
         with k.loop(rows, start=k.cast(block_y*ROWS + y, i64), step=k.cast(k.grid[1]*ROWS, i64)) as i:
-            elements = _side_by_side(k, source + (i*rss + (j if VECTOR > 1 else j*css)), VECTOR)
+            elements = _of_bytes(k, source + (i*rss + j // 2), j, VECTOR) if HALF else _side_by_side(
+                k, source + (i*rss + (j if VECTOR > 1 else j*css)), VECTOR)
             read, kept = [beside(at, i) for at in range(len(words))], list[Value]()
             for e in range(0, VECTOR, LANES):
-                inputs = {first: number_of(elements, e, SOURCE, kinds[first])}
+                inputs = {first: number_of(elements, e, ELEMENT, kinds[first])}
                 inputs |= {name: number_of(values, e, word[0], kinds[name])
                            for name, values, word in zip(names, read, words)}
                 found, = recorded(k, expression, inputs, FLOAT)
@@ -79,6 +83,16 @@ def emit_prepare(SOURCE: str = "i8", EXPRESSION: str = "", READ: tuple[str, ...]
             place = target + (i*rst + (j if VECTOR > 1 else j*cst))
             k.store(place, k.pack(*kept) if VECTOR > 1 else kept[0])
     return k.function
+
+
+def _of_bytes(k: Kernel, at: Value, j: Value, count: int) -> list[Value]:
+    """Numbers j ... of two to a byte, each in the lower half of one."""
+    found = list[Value]()
+    for x in _side_by_side(k, at, max(count // 2, 1)):
+        pair = k.cast(k.pack(x, x), vec(i32, 2))                    # elements of vectors are bits, not indices
+        upper = k.cast(pair >> 4, vec(i8, 2))[0]
+        found += [x, upper] if count > 1 else [k.select(j % 2 == 0, x, upper)]
+    return found
 
 
 def _side_by_side(k: Kernel, at: Value, count: int) -> list[Value]:

@@ -21,15 +21,16 @@ from typing import Any
 from tilewright.expressions.factors import factored, subtracted, whole_in_floats
 from tilewright.expressions.factors import parameters as needed
 from tilewright.expressions.program import Expression
-from tilewright.expressions.prologue import Beside, Prologue
+from tilewright.expressions.prologue import HALVES, Beside, Prologue
 from tilewright.formats import FORMATS, Integer
 from tilewright.ir import Kernel, Type, Value, bf16, f16, f32, i32, i64, ptr, vec
 from tilewright.kernels.expression import recorded
-from tilewright.kernels.gpu.unpack import MOST, floats, numbers
+from tilewright.kernels.gpu.unpack import MOST, UNITS, floats, numbers
 from tilewright.kernels.narrow import memory_type, narrowed
 from tilewright.targets.nvidia import TARGETS
 
 WIDEST = 16                         # bytes that a thread loads at once
+BIASED = "i8", "u8", "i4x2", "u4x2"         # formats from whose numbers others are subtracted at no cost
 TYPES = {"float": f32, "int": i32}
 PAIRS = {"f16": f16, "bf16": bf16}  # formats that `Kernel.round_pair` makes
 I_PLACES = {"a": ("column", "full"), "b": ("row", "full")}          # with a number for each row of A, column of B
@@ -56,12 +57,17 @@ def pointers(ROLE: str, PROLOGUE: str) -> tuple[str, ...]:
 
 def memory(PROLOGUE: str, T: Type) -> Type:
     """Of elements of an operand, which are T without a prologue."""
-    return memory_type(Prologue.read(PROLOGUE).source) if PROLOGUE else T
+    return memory_type(Prologue.read(PROLOGUE).element) if PROLOGUE else T
+
+
+def together(PROLOGUE: str) -> int:
+    """Elements of an operand in one of those."""
+    return 2 if PROLOGUE and Prologue.read(PROLOGUE).source.endswith(HALVES) else 1
 
 
 def suffix(*PROLOGUES: str) -> str:
     """Of the name of a kernel with these prologues."""
-    return "".join(f"_{role}{Prologue.read(text).digest}" for role, text in zip("ab", PROLOGUES) if text)
+    return "".join(f"_of_{role}_{Prologue.read(text).digest}" for role, text in zip("ab", PROLOGUES) if text)
 
 
 @dataclass(frozen=True)
@@ -86,6 +92,7 @@ class Transform:
     PAIR: bool
     zero: str
     common: frozenset[str]      # of operands that all steps of a run share
+    unit: float                 # by which numbers are to be multiplied last, with the factors
 
     @classmethod
     def of(cls, k: Kernel, g: SimpleNamespace, ROLE: str, PROLOGUE: str, *, ALONG_K: bool, RUN: int = 0,
@@ -100,19 +107,25 @@ class Transform:
             x.place not in K_PLACES[ROLE] or x.group % RUN == 0))
         inner, factor = factored(prologue.expression, common)
         first = prologue.expression.parameters[0][0]
-        formats = {first: prologue.source} | {x.name: x.format for x in prologue.beside}
+        formats = {first: prologue.element} | {x.name: x.format for x in prologue.beside}
         sizes = {name: 1 << f.bits - f.signed for name, each in formats.items()
                  if isinstance(f := FORMATS[each], Integer)}
         whole, zero = whole_in_floats(inner, sizes), ""
-        if whole and prologue.source in ("i8", "u8") and (found := subtracted(inner)) and sizes[found[1]] <= 1 << 16:
+        if whole and prologue.source in BIASED and (found := subtracted(inner)) and sizes[found[1]] <= 1 << 16:
             inner, zero = found
         return cls(k, g, ROLE, prologue, ALONG_K, inner, factor, whole, "fp8" in TARGETS[ARCH].instructions,
-                   "bf16" in TARGETS[ARCH].instructions, zero, common)
+                   "bf16" in TARGETS[ARCH].instructions, zero, common,
+                   1.0 if factor is None or inner.lines else UNITS.get(prologue.source, 1.0))
 
     @property
     def S(self) -> Type:
-        """Of an element in memory."""
-        return memory_type(self.prologue.source)
+        """Of an element in memory, or of two."""
+        return memory(self.prologue.text, f32)
+
+    @property
+    def TOGETHER(self) -> int:
+        """Elements in one of those."""
+        return together(self.prologue.text)
 
     @property
     def T(self) -> Type:
@@ -151,7 +164,9 @@ class Transform:
         if by_k:
             apart = getattr(self.g, f"k_{name}")
             if self.ALONG_K and x.group % COUNT:                # a vector has steps of several groups
-                return [k.load(at + k.cast((p + e) // x.group, i64)*apart) for e in range(COUNT)]
+                each = x.group if COUNT % x.group == 0 else 1
+                found = [k.load(at + k.cast((p + e) // x.group, i64)*apart) for e in range(0, COUNT, each)]
+                return [y for y in found for _ in range(each)]
             at = at + k.cast(p // x.group if x.group > 1 else p, i64)*apart
         if not by_i or self.ALONG_K or COUNT == 1:
             return [k.load(at)]
@@ -165,7 +180,7 @@ class Transform:
         first = self.prologue.expression.parameters[0][0]
         beside = {name: x for name, x in beside.items() if name in self.names}
         given, rest = self._given(first, raw, beside), {name: x for name, x in beside.items() if name != self.zero}
-        return self._computed(self.inner, {first: given}, rest, raw.type.length)
+        return self._computed(self.inner, {first: given}, rest, raw.type.length*self.TOGETHER)
 
     def factors(self, beside: Loaded, COUNT: int = 1) -> list[Value]:
         """What the sums of a run are multiplied by: one number, or one for each of COUNT elements across k."""
@@ -173,6 +188,7 @@ class Transform:
         found: list[Value] = []
         for e in range(COUNT):
             each = [self._one(self.factor, at, beside, e) for at in range(len(self.factor.results))]
+            each += [self.k.constant(f32, self.unit)]*(self.unit != 1)
             while len(each) > 1:
                 each = [each[0]*each[1], *each[2:]]
             found += each
@@ -188,7 +204,9 @@ class Transform:
         """Elements in the type that the expression computes in."""
         if self.WHOLE or dict(self.inner.parameters)[name] == "float":
             zeros = [self._wide(self.zero, x) for x in beside[self.zero]] if self.zero else []
-            return floats(self.k, raw, self.prologue.source, self.FP8, zeros)
+            return floats(self.k, raw, self.prologue.source, self.FP8, zeros, self.unit != 1)
+        if self.TOGETHER > 1:                                               # i4 and u4 of 32 bits
+            return [self.k.cast(x, i32) for x in floats(self.k, raw, self.prologue.source)]
         return numbers(self.k, raw, self.prologue.source, i32)
 
     def _wide(self, name: str, x: Value) -> Value:

@@ -3,6 +3,9 @@
     format              instructions    how
     i8, u8              2 1/4           bytes become the lowest of 2^23 + b, of which 2^23 (of i8 + 128) is taken away
     e4m3fn, e5m2        1 1/2           the chip's conversion of two to f16, each widened; where it has one
+    i4, u4, two a byte  2 1/4           the same of a digit at any place of the mantissa, multiplied by its weight there
+    e2m1, two a byte    3               two at once become f16, of which they have the sign, the exponent and the first
+                                        bit, each widened; and where runs have no factors multiplied by 2^14
     bf16                1               the upper half of an f32
     f16, others         1 and more      conversions, kernels/narrow.py
 """
@@ -10,18 +13,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tilewright.expressions.prologue import HALVES
 from tilewright.ir import Kernel, Type, Value, f16, f32, i8, i32, vec
 from tilewright.kernels.narrow import number, splat
 
+PLACES = 5                      # of digits of 4 bits in the mantissa of an f32
+UNITS = {"e2m1x2": 2.0**14}     # by which numbers are multiplied last
 MOST = 4                        # numbers of 32 bits of a vector
 EXPONENT = 0x4B000000           # the bits of 2^23, above whose last place a byte is
 HIGHEST = -0x7F7F7F80           # the bits 0x80 of each byte of a word
 
 
-def floats(k: Kernel, x: Value, FORMAT: str, FP8: bool = False, minus: Sequence[Value] = ()) -> list[Value]:
+def floats(k: Kernel, x: Value, FORMAT: str, FP8: bool = False, minus: Sequence[Value] = (),
+           UNSCALED: bool = False) -> list[Value]:
     """The numbers of a vector as it is in memory. FP8: the chip converts two fp8 at once (`Kernel.fp8_pair`). `minus`:
-    whole numbers of at most 2^20, one or one for each, that are subtracted, at no cost where there are fewer."""
+    whole numbers of at most 2^20, one or one for each, that are subtracted, at no cost where there are fewer. FORMAT
+    i4x2, u4x2, e2m1x2: two to a byte, the first one in its lower half. UNSCALED: by UNITS of the format
+    less."""
     n = x.type.length
+    if FORMAT.endswith(HALVES):
+        whole = x if n % 4 == 0 else k.pack(*[x if n == 1 else x[e % n] for e in range(4)])
+        return [number for word in words(k, whole) for number in (
+            _digits(k, word, FORMAT == "i4x2", minus) if FORMAT not in UNITS else [
+                x if UNSCALED else x*UNITS[FORMAT] for x in _small_floats(k, word)])][:2*n]
     if n % 4 == 0 and FORMAT in ("i8", "u8"):
         return _bytes(k, words(k, x), FORMAT == "i8", minus)
     found = _floats(k, x, FORMAT, FP8)
@@ -77,3 +91,32 @@ def _bytes(k: Kernel, each: list[Value], SIGNED: bool, minus: Sequence[Value]) -
             biased = k.reinterpret(k.shuffle(bytes, exponent, (e, 4, 5, 7)), f32)
             found.append(biased + biases[len(found) % len(biases)])
     return found
+
+
+def _digits(k: Kernel, word: Value, SIGNED: bool, minus: Sequence[Value]) -> list[Value]:
+    """The eight of a word: a digit d of base 16 at place t below the highest place of the mantissa is 2^23 + d 16^t."""
+    pair = k.broadcast(word, 2)
+    if SIGNED:                                                          # 8 more, by the highest bit, once for all
+        pair = k.broadcast(k.opaque((pair ^ splat(k, i32, -0x77777778, 2))[0]), 2)
+    parts = pair, pair >> 4*PLACES
+    found = list[Value]()
+    for e in range(8):
+        part, t = divmod(e, PLACES)
+        bits = (parts[part] & splat(k, i32, 15 << 4*t, 2)) | splat(k, i32, EXPONENT, 2)
+        weight, bias = k.constant(f32, 16.0**-t), k.constant(f32, -(2.0**23 * 16.0**-t + 8*SIGNED))
+        bias = bias - minus[e % len(minus)] if minus else bias          # exact
+        found.append(k.fma(k.bits_as(bits[0], f32), weight, bias))
+    return found
+
+
+def _small_floats(k: Kernel, word: Value) -> list[Value]:
+    """The eight e2m1 of a word times 2^-14: e and e + 4 become an f16 at once."""
+    found: dict[int, Value] = {}
+    pair = k.broadcast(word, 2)
+    for e in range(4):
+        high = pair << 4*(3 - e) if e < 3 else pair                     # the sign where that of f16 is
+        bits = (high & splat(k, i32, -0x7FFF8000, 2)) | ((high >> 3) & splat(k, i32, 0x0E000E00, 2))
+        halves = k.reinterpret(bits[0], vec(f16, 2))
+        for half in range(2):
+            found[e + 4*half] = k.cast(halves[half], f32)
+    return [found[e] for e in range(8)]

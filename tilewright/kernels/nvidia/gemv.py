@@ -79,7 +79,7 @@ def emit_gemv(DTYPE: str = "f32", B: str = "", LAYOUT: str = "nn", COLUMN: bool 
     A_TYPE, B_TYPE = memory_type(DTYPE), memory_type(B or DTYPE)
     if PROLOGUE:
         A_TYPE, B_TYPE = (transform.memory(PROLOGUE, A_TYPE), B_TYPE)[::1 if COLUMN else -1]
-    whole = WIDEST // (A_TYPE if COLUMN else B_TYPE).bytes
+    whole = WIDEST // (A_TYPE if COLUMN else B_TYPE).bytes * transform.together(PROLOGUE)
     if matrices and (LAYOUT, VECTOR) != ("nt", whole):
         raise ValueError(f"COUNT = {COUNT} needs LAYOUT nt and VECTOR {whole}, not {LAYOUT} and {VECTOR}")
     FACTOR = None if not SCALED else f32 if T == i32 else T
@@ -192,7 +192,7 @@ class Reading:
         sums = k.tile(self.COUNT*OWN, CHAINS, T)
 
         def add(steps: list[Value], valid: list[Value | None]) -> None:
-            loaded = [[self._loaded(row + p, VECTOR, mask) for row in rows] for p, mask in zip(steps, valid)]
+            loaded = [[self._of_matrix(row, p, VECTOR, mask) for row in rows] for p, mask in zip(steps, valid)]
             beside = [[self._beside(i, p, VECTOR, mask) | self._of_run(i, p, VECTOR, mask) for i in mine]
                       for p, mask in zip(steps, valid)]
             for p, mask, found, more in zip(steps, valid, loaded, beside):
@@ -228,12 +228,13 @@ class Reading:
         LANES = self.WIDTH // VECTOR
         SHARERS, sharer, lane = 32*self.WARPS // LANES, t // LANES, t % LANES
         own = k.min(self.first + lane*VECTOR, self.size - VECTOR)
-        column, acc = self.matrix + own, k.tile(COUNT, VECTOR, T)
+        column, acc = self._at(self.matrix, own), k.tile(COUNT, VECTOR, T)
         FOLLOWING = self.before is not None and bool(self.before.common)     # a thread's steps in flight are a run of k
         RUNS = self.before is not None and self.before.factor is not None
 
         def add(steps: list[Value], valid: list[Value | None]) -> None:
-            found = [self._loaded(column + k.cast(p, i64)*self.ld, VECTOR, mask) for p, mask in zip(steps, valid)]
+            found = [self._of_matrix(column + k.cast(p, i64)*self.ld, None, VECTOR, mask)
+                     for p, mask in zip(steps, valid)]
             factors = [self._of_vectors(p, 1, mask) for p, mask in zip(steps, valid)]
             beside = [self._beside(own, p, VECTOR, mask) for p, mask in zip(steps, valid)]
             of_run = self._of_run(own, steps[0], VECTOR, valid[0])
@@ -282,7 +283,7 @@ class Reading:
         KEPT = memory_type(self.DTYPE)
         atom = mma(*formats, "i32" if T == i32 else "f32", ROWS, VECTORS, 2*WIDEST // KEPT.bytes)
         own = [self._own(first + group) for first in range(0, WIDTH, VECTORS)] if self.before else []
-        rows = [self._row(self.matrix, self.ld, self.first + first + group, self.size) + place
+        rows = [self._at(self._row(self.matrix, self.ld, self.first + first + group, self.size), place)
                 for first in range(0, WIDTH, VECTORS)]
         columns = [self._row(x, ld_x, first + group, count) + place for first in range(0, COUNT, VECTORS)]
         acc = k.tile(WIDTH // ROWS * len(columns), 4, T)
@@ -296,7 +297,7 @@ class Reading:
             if not self.before:
                 found = k.load((at + p).as_(i32), vec(i32, 4), mask=mask)
                 return [found[e] for e in range(4)]
-            return [self._loaded(at + p, self.VECTOR, mask)]
+            return [self._of_matrix(at, p, self.VECTOR, mask)]
 
         def of_columns(at: Value, p: Value, mask: Value | None) -> list[Value]:
             parts = [k.load((at + p + e).as_(i32), vec(i32, 4), mask=mask)
@@ -354,6 +355,15 @@ class Reading:
         return self.k.load(pointer, vec(pointer.type.element, COUNT), mask=mask)
 
     # ---- the matrix, as it is stored, or by its prologue
+
+    def _at(self, pointer: Value, offset: Value) -> Value:
+        """So many elements on, a whole number of bytes."""
+        together = self.before.TOGETHER if self.before else 1
+        return pointer + (offset if together == 1 else offset // together)
+
+    def _of_matrix(self, pointer: Value, offset: Value | None, COUNT: int, mask: Value | None) -> Value:
+        at = pointer if offset is None else self._at(pointer, offset)
+        return self._loaded(at, COUNT // (self.before.TOGETHER if self.before else 1), mask)
 
     def _own(self, i: Value) -> Value:
         """Of the CTA's elements of each product number i, or the last that there is."""

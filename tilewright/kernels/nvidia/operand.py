@@ -51,7 +51,7 @@ class SmemOperand:
         self.k, self.T, self.gmem, self.ld, self.ASYNC = k, T, gmem, ld, ASYNC
         self.EXTENT, self.CTA_K, self.THREADS = EXTENT, CTA_K, THREADS
         self.offset: Value | None = None
-        self.before, self.S = BEFORE, BEFORE.S if BEFORE else T
+        self.before, self.S, self.TOGETHER = BEFORE, BEFORE.S if BEFORE else T, BEFORE.TOGETHER if BEFORE else 1
         self.along_k, self.inner_k = along_k, along_k and not transposed
         self.UNIT = 1 if along_k and transposed and ASYNC else VECTOR       # elements of one copy
         V = WIDEST // T.bytes
@@ -111,12 +111,13 @@ class SmemOperand:
             else:
                 i = k.min(i, limit - (1 if self.along_k else self.UNIT))
             p = k_first + self.thread_p
-            at = self.gmem.view(self.ld, 1).at(i, p) if self.along_k else self.gmem.view(self.ld, 1).at(p, i)
+            row, column = (i, p) if self.along_k else (p, i)
+            at = self.gmem.view(self.ld, 1).at(row, column if self.TOGETHER == 1 else column // self.TOGETHER)
             self.pointers.append(k.variable(ptr(self.S), at))
         row, column = (self.thread_i, self.thread_p) if self.inner_k else (self.thread_p, self.thread_i)
         self.places = self.swizzle.places(k, row, column, map(self._in_tile, self.passes))
         if not self.ASYNC:
-            self.carried: Tile = k.tile(len(self.passes), 1, vec(self.S, self.UNIT), zero=False)
+            self.carried: Tile = k.tile(len(self.passes), 1, vec(self.S, self.UNIT // self.TOGETHER), zero=False)
         if self.before:
             self.first_i, self.limit, self.p = first + self.thread_i, limit, k.variable(i32, k_first)
             self.beside = {name: k.tile(len(self.passes), count, type, zero=False)
@@ -137,16 +138,17 @@ class SmemOperand:
         for index, each in enumerate(self.passes):
             if self.rows_end and not each.i:                        # the next steps of k, from the first row again
                 at = [*start]
-            here = at[each.source] + (each.p if self.along_k else 0)
+            here = at[each.source] + (each.p // self.TOGETHER if self.along_k else 0)
             yield index, each, here if self.offset is None else here + self.offset
             if self.rows_end or not self.along_k:
                 at[each.source] += self.ld*self.ROWS                # no register for each multiple of ld
         for pointer, before, after in () if self.offset is not None else zip(self.pointers, start, at):
             if steps is not None:
                 moved = steps if self.then is None else self.then
-                after = before + (moved if self.along_k else self.ld*moved)
+                along = moved if self.TOGETHER == 1 else moved // self.TOGETHER
+                after = before + (along if self.along_k else self.ld*moved)
             elif self.along_k:
-                after = before + self.CTA_K
+                after = before + self.CTA_K // self.TOGETHER
             pointer.set(after)
 
     def _valid(self, each: Pass, steps: Value | None) -> Value | None:
@@ -181,11 +183,11 @@ class SmemOperand:
                 if self.before:
                     self._load_beside(self.before, index, each)
                 if valid is None:
-                    self.carried[index, 0] = k.load(source, vec(self.S, U))
+                    self.carried[index, 0] = k.load(source, vec(self.S, U // self.TOGETHER))
                     continue
                 self.carried[index, 0] = 0
                 with k.when(valid > 0):
-                    self.carried[index, 0] = k.load(source, vec(self.S, U))
+                    self.carried[index, 0] = k.load(source, vec(self.S, U // self.TOGETHER))
         if self.before:
             self.p.set(self.p.get() + (self.CTA_K if steps is None else steps))
 

@@ -22,7 +22,7 @@ from tilewright.problem import Gemm
 from tilewright.rules import arguments, scaling, shapes
 from tilewright.rules.call import KERNELS, Call, Product, decide
 from tilewright.runtime import repeats
-from tilewright.runtime.gpu import arrays, blocks, epilogues, operands, scales, transforms
+from tilewright.runtime.gpu import arrays, blocks, epilogues, operands, scales, transforms, weights
 from tilewright.runtime.gpu import fused as fused_products
 from tilewright.runtime.gpu.arrays import CUDA, HIP, DeviceArray, Library, Platform, kind
 from tilewright.runtime.gpu.blocks import Blocked
@@ -81,7 +81,8 @@ class Engine:
         arguments.refuse(f"on {self.platform.name}s",
                          algorithm=call.algorithm if self.platform is HIP else None)
         is_number = isinstance(call.c, (bool, int, float, np.number))
-        named = {**blocks.arrays("a", call.a), **blocks.arrays("b", call.b), "c": None if is_number else call.c,
+        named = {**blocks.arrays("a", call.a), **blocks.arrays("b", call.b), **weights.arrays(call),
+                 "c": None if is_number else call.c,
                  **({} if isinstance(call.out, tuple) else {call.out_name: call.out})}
         if call.fused:
             named |= fused_products.named(call)
@@ -97,6 +98,10 @@ class Engine:
         run = self.run(device, stream, call.plan, call.algorithm, call.invariant)
         try:
             call, blocked = blocks.taken(run, call, looks)
+            if len(blocked) == 1:
+                call = weights.of_blocks(run, call, looks, blocked)
+            elif weights.present(call):
+                call = weights.of_scaled(run, call, looks)
             pair = blocks.pair(run, blocked)
             a, b = self._operands(run, call, looks, blocked, pair is not None)
             if call.semiring is not None:

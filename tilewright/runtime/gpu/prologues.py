@@ -84,7 +84,7 @@ def placed(run: Run, before: Mapping[str, Prepared], taken: Mapping[str, np.dtyp
 def prepared(run: Run, x: Array, role: str, prologue: Prepared, host: frozenset[str]) -> Array:
     """What the prologue makes of operand x [..., rows, columns]. `host`: the names of arrays that are NumPy's."""
     found, arrays = prologue.prologue, []
-    if found.source not in READ:
+    if found.element not in READ:
         raise TypeError(f"{role} is {x.dtype}: on GPUs operands with a prologue are of {', '.join(sorted(READ))}")
     if found.kind == "int":
         raise TypeError(f"prologue_{role} gives integers, which GPUs do not multiply in {found.result}: float products "

@@ -1,0 +1,83 @@
+"""Weight-only products of arrays in a GPU's memory, on fake drivers: Scaled and Quantized weights beside floats."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.helpers.gpus import machine
+
+RNG = np.random.default_rng(23)
+BF16 = ml_dtypes.bfloat16
+ROUNDING = {"float32": 2.0**-23, "bfloat16": 2.0**-8, "float16": 2.0**-10}
+
+
+@pytest.fixture
+def on(monkeypatch):
+    return machine(monkeypatch, "sm_90a")
+
+
+def there(on, q):
+    """The same weights in the GPU's memory."""
+    arrays = {name: getattr(q, name) for name in ("elements", "scales", "zeros") if getattr(q, name, None) is not None}
+    bytes = {name: x if x.dtype in (np.float32, np.int8) else x.view(np.uint8) for name, x in arrays.items()}
+    return replace(q, **{name: on.array(x) for name, x in bytes.items()})
+
+
+def launched(on, x, q, **options):
+    """The kernels of x @ q, whose result is compared with that of dequantized weights in float64."""
+    before = len(on.machine.launches)
+    found = tw.matmul(on.array(x), there(on, q), **options)
+    on.finish()
+    weights = tw.dequantize(q, "f64")
+    weights = weights.T if options.get("trans_b") else weights
+    size = np.abs(x.astype(float)) @ np.abs(weights)
+    bound = (ROUNDING[x.dtype.name] + x.shape[-1]*2.0**-24) * size
+    assert (np.abs(found.host.astype(float) - x.astype(float) @ weights) <= bound).all()
+    return [each[0] for each in on.machine.launches[before:]]
+
+
+@pytest.mark.parametrize(("name", "zero"), [("i4", False), ("u4", True), ("e2m1", False)])
+def test_two_elements_to_a_byte(on, name, zero):
+    for dtype, m, k, n, axis in (BF16, 1, 288, 24, -1), (BF16, 9, 288, 24, -1), (np.float32, 2, 64, 32, -2), (
+            BF16, 20, 64, 32, -2), (BF16, 3, 70, 10, -1):
+        w = RNG.standard_normal((n, k) if axis == -1 else (k, n), np.float32)
+        q = tw.quantize(w, name, axis=axis, group=32, zero_points=zero)
+        x = RNG.standard_normal((m, k), np.float32).astype(dtype)
+        kernels = launched(on, x, q, trans_b=axis == -1)
+        assert len(kernels) == 1, kernels
+
+
+def test_a_pass_and_groups_of_bytes(on):
+    """Where a plan is given that evaluates no prologues, a pass writes numbers before; odd k, too."""
+    for name, k, axis in ("i4", 96, -1), ("e2m1", 75, -1), ("i8", 75, -1):
+        w = RNG.standard_normal((16, k) if axis == -1 else (k, 16), np.float32)
+        q = tw.quantize(w, name, axis=axis, group=32, zero_points=name == "u4")
+        x = RNG.standard_normal((5, k), np.float32).astype(BF16)
+        plan = "mma 16x16x32 warp=16x16 stages=2 vector=8 vector_c=2"
+        kernels = launched(on, x, q, trans_b=axis == -1, plan=plan if k == 96 else None)
+        assert ("prepare" in kernels[0]) == (name != "i8"), kernels
+
+
+@pytest.mark.parametrize("name", ["mxfp4", "nvfp4", "mxfp8"])
+def test_blocks(on, name):
+    for dtype, m in (BF16, 1), (BF16, 9), (np.float32, 3):
+        q = tw.quantize(RNG.standard_normal((24, 96), np.float32), name)
+        x = RNG.standard_normal((m, 96), np.float32).astype(dtype)
+        kernels = launched(on, x, q, trans_b=True)
+        assert len(kernels) == 1, kernels
+
+
+def test_refused(on):
+    q = there(on, tw.quantize(RNG.standard_normal((16, 64), np.float32), "i4", axis=-1, group=32))
+    x = RNG.standard_normal((2, 64), np.float32)
+    with pytest.raises(ValueError, match="the groups of b must be along k"):
+        tw.matmul(on.array(x[:, :16].copy()), q)
+    with pytest.raises(TypeError, match="which is multiplied on GPUs by operands of f32, bf16, f16, not of i8"):
+        tw.matmul(on.array(x.astype(np.int8)), q, trans_b=True)
+    with pytest.raises(ValueError, match="scale_b and prologue_b must be None with it"):
+        tw.matmul(on.array(x), q, trans_b=True, scale_b=2.0)
