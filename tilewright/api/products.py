@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tilewright.api import dispatch, fused, host, scaled, tensors
 from tilewright.formats.quantized import Quantized
+from tilewright.formats.scaled import Scaled
 from tilewright.rules import numpy_products, weights
 from tilewright.rules.arguments import F32, F64
 from tilewright.rules.call import Call
@@ -189,10 +190,11 @@ def matmul(
     ):
         if library is not None:
             if threads is None and alpha and abs(alpha) < 2.0**31:
-                known_by = repeats.functions((epilogue, prologue_a, prologue_b), operands)
+                of_b, beside, how = weights.parts(b, operands) if type(b) is Scaled else (b, operands, None)
+                known_by = repeats.functions((epilogue, prologue_a, prologue_b), beside)
                 if known_by is not None:
-                    arrays = (a, b, *operands.values()) if operands else arrays
-                    asked = library.asked((*arrays, *outs), known_by, out_dtype, trans_a, trans_b, algorithm, plan)
+                    arrays = (a, of_b, *beside.values()) if beside else arrays
+                    asked = library.asked((*arrays, *outs), known_by, out_dtype, trans_a, trans_b, algorithm, plan, how)
         elif type(alpha) is int and alpha == 1 and prologue_a is prologue_b is plan is algorithm is None:
             where = tensors.HOST if type(a) in tensors.known else where
             if epilogue is not None or where is tensors.HOST:

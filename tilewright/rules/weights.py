@@ -29,6 +29,12 @@ def present(call: Call) -> bool:
     return any(isinstance(x, Scaled) and not x.plain for x in (call.a, call.b))
 
 
+def parts(b: Scaled, operands: dict[str, Any] | None) -> tuple[Any, dict[str, Any], tuple[Any, ...]]:
+    """Of the right operand of a call: its elements, operands with what is beside these, and what else they depend on."""
+    beside = {NAMES[kind].format("b"): x for kind, x in (("scales", b.scales), ("zeros", b.zeros)) if x is not None}
+    return b.elements, {**(operands or {}), **beside}, (b.group, b.nibbles)
+
+
 def without(call: Call) -> Call:
     """The same product with prologues of elements in place of Scaled operands. TypeError and ValueError for what cannot
     be combined."""

@@ -72,6 +72,16 @@ def test_blocks(on, name):
         assert len(kernels) == 1, kernels
 
 
+def test_calls_like_an_earlier_one_are_one_launch_with_nothing_chosen(on, monkeypatch):
+    q = tw.quantize(RNG.standard_normal((16, 64), np.float32), "i4", axis=-1, group=32)
+    x, held = RNG.standard_normal((2, 64), np.float32), there(on, q)
+    first = tw.matmul(on.array(x), held, trans_b=True)
+    monkeypatch.setattr(type(on.engine), "matmul", None)
+    again = tw.matmul(on.array(2*x), held, trans_b=True)
+    on.finish()
+    np.testing.assert_array_equal(again.host, 2*first.host)
+
+
 def test_refused(on):
     q = there(on, tw.quantize(RNG.standard_normal((16, 64), np.float32), "i4", axis=-1, group=32))
     x = RNG.standard_normal((2, 64), np.float32)
