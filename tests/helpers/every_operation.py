@@ -160,6 +160,7 @@ def others(k: Kernel, p: Any, n: Any) -> dict[str, Callable[[], Any]]:
         found[f"round_tf32{even}"] = lambda even=even: k.store(p.as_(i32), k.round_tf32(p[0], even))
     for type in (f16, bf16):
         found[f"round_pair_{type}"] = lambda type=type: k.store(p.as_(i32), k.round_pair(k.pack(p[0], p[1]), type))
+        found[f"fma_pair_{type}"] = lambda type=type: k.store(p.as_(i32), k.fma_pair(n, n, n, type))
     for half in range(2):
         found[f"fp8_pair{half}"] = lambda half=half: k.store(p.as_(i32), k.fp8_pair(n, "e4m3fn", half))
     shared, columns = SharedMatrix(), SharedMatrix(64, "mn", 2048, 512)

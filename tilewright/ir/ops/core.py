@@ -218,7 +218,7 @@ CASTS = CAST, FROM_BF16, TO_BF16
 BITCAST = Operation("bitcast", lambda low, t, x: low.b.bitcast(x, low.type(t), name="bits"),
                     lambda t, x: np.asarray(x).view(t.numpy)[()], "move")
 REINTERPRET = Operation("reinterpret", lambda low, t, x: low.b.bitcast(x, low.type(t), name="bits"),
-                        lambda t, x: _reinterpreted(t, x), "move")
+                        lambda t, x: reinterpreted(t, x), "move")
 SELECT = Operation("select", lambda low, t, c, x, y: low.b.select(c, x, y, name="select"),
                    lambda t, c, x, y: np.asarray(np.where(c, x, y))[()])
 FMA = Operation("fma", lambda low, t, *abc: low.call(f"llvm.fma.{t}", t, *abc, name="fma"), silent_multiply_add, "fma")
@@ -240,7 +240,7 @@ def _element(x: Any, e: int) -> Any:
     return x[e] if x.shape[-1] > 1 else x[e, 0]
 
 
-def _reinterpreted(t: Any, x: Any) -> Any:
+def reinterpreted(t: Any, x: Any) -> Any:
     """The elements of each thread side by side in memory, looked at as others."""
     x = np.asarray(x)
     scalar = x.ndim < 2

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright import formats
-from tilewright.ir.ops.core import Operation, by_machine, calls
+from tilewright.ir.exact import silent_multiply_add
+from tilewright.ir.ops.core import Operation, reinterpreted, by_machine, calls
 from tilewright.ir.ops.gpu import whole_warps
 from tilewright.ir.ops.pipelines import whole_cta
 from tilewright.ir.types import Pointer, Texture, Type, bf16, f16, f32, f64, i32, vec
@@ -209,6 +210,26 @@ def round_pair(k: Kernel, x: Value, type: Type) -> Value:
     if x.type != vec(f32, 2) or type not in ROUND_PAIR:
         raise TypeError(f"round_pair makes f16 or bf16 of two f32, not {type} of {x.type}")
     return k._op(ROUND_PAIR[type], i32, x)
+
+
+def _fma_pair(t: Type) -> Any:
+    def meaning(_: Any, *words: Any) -> Any:
+        found = silent_multiply_add(vec(t, 2), *(reinterpreted(vec(t, 2), np.asarray(x)) for x in words))
+        return reinterpreted(i32, found)
+    return meaning
+
+
+FMA_PAIR = {t: Operation(f"fma_pair_{t}", lambda low, _, *xs, t=t: low.asm(
+    f"fma.rn.{t}x2 $0, $1, $2, $3;", low.integer(32), "=r,r,r,r", *xs), _fma_pair(t), "fma", needs="bf16", flops=4)
+    for t in (f16, bf16)}
+
+
+def fma_pair(k: Kernel, x: Value, y: Value, z: Value, type: Type) -> Value:
+    """x*y + z of two f16 or bf16 in an i32 each, rounded once (fma.rn.bf16x2)."""
+    if any(each.type != i32 for each in (x, y, z)) or type not in FMA_PAIR:
+        raise TypeError(f"fma_pair takes three i32 with two f16 or bf16 each, not {x.type}, {y.type}, {z.type} and "
+                        f"{type}")
+    return k._op(FMA_PAIR[type], i32, x, y, z)
 
 
 # ---- fp8 as f16, of which it has all numbers

@@ -25,11 +25,12 @@ from tilewright.expressions.prologue import HALVES, Beside, Prologue
 from tilewright.formats import FORMATS, Integer
 from tilewright.ir import Kernel, Type, Value, bf16, f16, f32, i32, i64, ptr, vec
 from tilewright.kernels.expression import recorded
-from tilewright.kernels.gpu.unpack import MOST, UNITS, floats, numbers
+from tilewright.kernels.gpu.unpack import MOST, UNITS, floats, numbers, pairs
 from tilewright.kernels.narrow import memory_type, narrowed
 from tilewright.targets.nvidia import TARGETS
 
 WIDEST = 16                         # bytes that a thread loads at once
+EXACT, EIGHT = ("e8m0", "e4m3fn"), 8        # formats of scales whose products with e2m1 bf16 has
 BIASED = "i8", "u8", "i4x2", "u4x2"         # formats from whose numbers others are subtracted at no cost
 TYPES = {"float": f32, "int": i32}
 PAIRS = {"f16": f16, "bf16": bf16}  # formats that `Kernel.round_pair` makes
@@ -96,10 +97,10 @@ class Transform:
 
     @classmethod
     def of(cls, k: Kernel, g: SimpleNamespace, ROLE: str, PROLOGUE: str, *, ALONG_K: bool, RUN: int = 0,
-           ARCH: str = "sm_75") -> Transform | None:
+           ARCH: str = "sm_75", PAIRED: bool = False) -> Transform | None:
         """That of a kernel with the arguments g, by name. RUN: steps of k, a divisor of groups' sizes that have common
         factors, whose sums the kernel multiplies by `factors`; 0: it does not. ARCH: the target whose conversions
-        it takes."""
+        it takes. PAIRED: `words` are taken where they can be made."""
         if not PROLOGUE:
             return None
         prologue = Prologue.read(PROLOGUE)
@@ -115,7 +116,7 @@ class Transform:
             inner, zero = found
         return cls(k, g, ROLE, prologue, ALONG_K, inner, factor, whole, "fp8" in TARGETS[ARCH].instructions,
                    "bf16" in TARGETS[ARCH].instructions, zero, common,
-                   1.0 if factor is None or inner.lines else UNITS.get(prologue.source, 1.0))
+                   1.0 if factor is None or inner.lines or PAIRED else UNITS.get(prologue.source, 1.0))
 
     @property
     def S(self) -> Type:
@@ -230,6 +231,36 @@ class Transform:
             each = each if each.type.length > 1 else k.broadcast(each, len(lanes))
             found += [each[e] for e in range(min(MOST, COUNT - first))]
         return found
+
+    @property
+    def INTERLEAVED(self) -> bool:
+        """Whether `words` makes pairs of numbers of 4 bits in 16 bits, without computing each."""
+        lines, first = [x for x in self.inner.lines if x.operation != "float"], self.prologue.expression.parameters[0][0]
+        if not (self.TOGETHER == 2 and self.PAIR and self.prologue.result in PAIRS and self.WHOLE and self.ALONG_K):
+            return False
+        if self.prologue.element != "e2m1" or not lines:
+            return not lines
+        scale = self._scale
+        return (self.prologue.result == "bf16" and len(lines) == 1 and lines[0].operation == "mul" and scale is not None
+                and first in lines[0].operands and scale.format in EXACT and scale.group % EIGHT == 0)
+
+    @property
+    def _scale(self) -> Beside | None:
+        """What alone is read beside elements, if it is one number."""
+        found = [x for x in self.prologue.beside if x.name in self.names]
+        return found[0] if len(found) == 1 else None
+
+    def words(self, raw: Value, beside: Loaded) -> list[Value]:
+        """The numbers of a vector of INTERLEAVED elements, rounded, in words of two: of each eight 0 and 4, 1 and 5, 2
+        and 6, 3 and 7."""
+        k, T, scale = self.k, PAIRS[self.prologue.result], self._scale if self.inner.lines else None
+
+        def both(name: str) -> list[Value]:
+            wide = [self._wide(name, x) for x in beside[name][::EIGHT]]
+            return [k.round_pair(k.pack(x, x), T) for x in wide]
+        minus = both(self.zero) if self.zero else []
+        times = both(scale.name) if scale and self.prologue.element == "e2m1" else []
+        return pairs(k, raw, self.prologue.source, T, minus, times)
 
     def rounded(self, xs: list[Value]) -> Value:
         """As they are multiplied, a vector of memory's type."""

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from tilewright.expressions.prologue import HALVES
-from tilewright.ir import Kernel, Type, Value, f16, f32, i8, i32, vec
+from tilewright.ir import Kernel, Type, Value, bf16, f16, f32, i8, i32, vec
 from tilewright.kernels.narrow import number, splat
 
 PLACES = 5                      # of digits of 4 bits in the mantissa of an f32
@@ -93,18 +95,57 @@ def _bytes(k: Kernel, each: list[Value], SIGNED: bool, minus: Sequence[Value]) -
     return found
 
 
+def pairs(k: Kernel, x: Value, FORMAT: str, T: Type, minus: Sequence[Value] = (), times: Sequence[Value] = ()
+          ) -> list[Value]:
+    """The numbers of a vector of FORMAT i4x2, u4x2 or e2m1x2 as words of two f16 or bf16, T, on a chip that multiplies
+    those (`Kernel.fma_pair`): 0 and 4, 1 and 5, 2 and 6, 3 and 7 of each eight, in 1 3/4 instructions or 2 1/2. `minus`:
+    words of two whole numbers of at most 128 that are subtracted, one or one for each eight. `times`: those that e2m1
+    are multiplied by; the products have to be numbers of T."""
+    BF16, found = T == bf16, list[Value]()
+    one = k.constant(i32, 0x3F803F80 if BF16 else 0x3C003C00)
+    exponent = k.opaque(k.constant(i32, 0x43004300 if BF16 else 0x64006400))
+    for w, word in enumerate(words(k, x)):
+        both = k.broadcast(word, 2)
+        if FORMAT == "i4x2":
+            both = k.broadcast(k.opaque((both ^ splat(k, i32, -0x77777778, 2))[0]), 2)
+        for t in range(4):
+            if FORMAT != "e2m1x2":                                  # 2^7 + d, or 2^10 + d, of which that is taken away
+                bits = (both >> 4*t if t else both) & splat(k, i32, 0x000F000F, 2)
+                bits = bits | k.broadcast(exponent, 2)
+                bias = (128 if BF16 else 1024) + 8*(FORMAT == "i4x2")
+                pattern = _pattern(T, -float(bias))
+                number = k.fma_pair(bits[0], one, k.constant(i32, pattern), T)
+                found.append(k.fma_pair(minus[w % len(minus)], k.constant(i32, _pattern(T, -1.0)), number, T)
+                             if minus else number)
+                continue
+            high, CUT = both << 4*(3 - t) if t < 3 else both, 6 if BF16 else 3
+            rest = (high >> CUT) & splat(k, i32, 0x01C001C0 if BF16 else 0x0E000E00, 2)
+            bits = (high & splat(k, i32, -0x7FFF8000, 2)) | rest
+            unit = k.constant(i32, _pattern(T, 2.0**126 if BF16 else 2.0**14))
+            zero = k.constant(i32, _pattern(T, -0.0))
+            number = k.fma_pair(bits[0], unit, zero, T)
+            found.append(k.fma_pair(number, times[w % len(times)], zero, T) if times else number)
+    return found
+
+
+def _pattern(T: Type, x: float) -> int:
+    """An i32 with x twice."""
+    half = int(np.asarray(x, T.numpy).view(np.uint16))
+    return int(np.uint32(half | half << 16).view(np.int32))
+
+
 def _digits(k: Kernel, word: Value, SIGNED: bool, minus: Sequence[Value]) -> list[Value]:
     """The eight of a word: a digit d of base 16 at place t below the highest place of the mantissa is 2^23 + d 16^t."""
     pair = k.broadcast(word, 2)
     if SIGNED:                                                          # 8 more, by the highest bit, once for all
         pair = k.broadcast(k.opaque((pair ^ splat(k, i32, -0x77777778, 2))[0]), 2)
-    parts = pair, pair >> 4*PLACES
+    parts, exponent = (pair, pair >> 4*PLACES), k.opaque(k.constant(i32, EXPONENT))     # in a register
     found = list[Value]()
     for e in range(8):
         part, t = divmod(e, PLACES)
-        bits = (parts[part] & splat(k, i32, 15 << 4*t, 2)) | splat(k, i32, EXPONENT, 2)
+        bits = (parts[part] & splat(k, i32, 15 << 4*t, 2)) | k.broadcast(exponent, 2)
         weight, bias = k.constant(f32, 16.0**-t), k.constant(f32, -(2.0**23 * 16.0**-t + 8*SIGNED))
-        bias = bias - minus[e % len(minus)] if minus else bias          # exact
+        bias = bias - minus[e % len(minus)] if minus else k.opaque(bias)        # exact; in a register, not moved there
         found.append(k.fma(k.bits_as(bits[0], f32), weight, bias))
     return found
 

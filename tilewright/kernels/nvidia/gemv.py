@@ -19,7 +19,7 @@ from itertools import product
 from math import gcd
 
 from tilewright.atoms.nvidia import mma
-from tilewright.ir import Function, Kernel, Type, Value, f32, f64, i32, i64, vec
+from tilewright.ir import Function, Kernel, Type, Value, f32, f64, i8, i32, i64, vec
 from tilewright.kernels.gpu import transform
 from tilewright.kernels.gpu.epilogue import Out
 from tilewright.kernels.gpu.fused import pointers, suffix
@@ -102,7 +102,7 @@ def emit_gemv(DTYPE: str = "f32", B: str = "", LAYOUT: str = "nn", COLUMN: bool 
     x_along_k = LAYOUT[1] == "t" if COLUMN else LAYOUT[0] == "n"
     t, zero = k.thread[0], k.constant(i32, 0)
     RUN = 4*VECTOR if matrices else VECTOR if along_k else UNROLL          # of k, with common factors
-    before = Transform.of(k, g, ROLE, PROLOGUE, ALONG_K=along_k, RUN=RUN, ARCH=ARCH)
+    before = Transform.of(k, g, ROLE, PROLOGUE, ALONG_K=along_k, RUN=RUN, ARCH=ARCH, PAIRED=matrices)
     PIECE = RUN if matrices or before else VECTOR
     share = k.ceil_div(g.k, SPLIT_K*PIECE)*PIECE                        # steps of k, for this CTA
 
@@ -302,7 +302,8 @@ class Reading:
         def of_columns(at: Value, p: Value, mask: Value | None) -> list[Value]:
             parts = [k.load((at + p + e).as_(i32), vec(i32, 4), mask=mask)
                      for e in range(0, self.VECTOR, WIDEST // KEPT.bytes)]
-            return [part[e] for part in parts for e in range(4)]
+            found = [part[e] for part in parts for e in range(4)]
+            return self._interleaved(found) if self.before and self.before.INTERLEAVED else found
 
         def add(steps: list[Value], mask: Value | None = None) -> None:
             loaded = [([of_rows(at, p, mask) for at in rows], [of_columns(at, p, mask) for at in columns])
@@ -311,8 +312,7 @@ class Reading:
                        for i in own] for p in steps]
             for (of_matrix, of_vectors), more in zip(loaded, beside):
                 if self.before:
-                    of_matrix = [self.before.pairs(self._numbers(raw, each, mask))
-                                 for (raw,), each in zip(of_matrix, more)]
+                    of_matrix = [self._words(raw, each, mask) for (raw,), each in zip(of_matrix, more)]
                 runs: dict[int, list[Value]] = {}
                 for half, i, j in product(range(0, WORDS, 2), range(0, len(rows), 2), range(len(columns))):
                     to, (low, high), y = i // 2 * len(columns) + j, of_matrix[i:i + 2], of_vectors[j]
@@ -389,6 +389,25 @@ class Reading:
             return self._wide(raw)
         found = self.before.numbers(raw, beside)
         return found if mask is None else [self.k.select(mask, x, self.k.constant(x.type, 0)) for x in found]
+
+    def _words(self, raw: Value, beside: Loaded, mask: Value | None) -> list[Value]:
+        """The numbers as matrix instructions take them, two in a word."""
+        x, k = self.before, self.k
+        assert x is not None
+        if not x.INTERLEAVED:
+            return x.pairs(self._numbers(raw, beside, mask))
+        found = x.words(raw, beside)
+        return found if mask is None else [k.select(mask, word, k.constant(i32, 0)) for word in found]
+
+    def _interleaved(self, words: list[Value]) -> list[Value]:
+        """Pairs of neighbours in the order of Transform.words."""
+        k, found = self.k, list[Value]()
+        for e in range(0, len(words), 4):
+            bytes = [k.reinterpret(word, vec(i8, 4)) for word in words[e:e + 4]]
+            for low in range(2):
+                for half in (0, 1, 4, 5), (2, 3, 6, 7):
+                    found.append(k.reinterpret(k.shuffle(bytes[low], bytes[low + 2], half), i32))
+        return found
 
     def _common(self, beside: Loaded, mask: Value | None, COUNT: int = 1) -> list[Value]:
         """Factors of the sums of a run, one or COUNT of them; none without any."""
