@@ -46,7 +46,8 @@ def instructions(shape: GpuShape, p: NvidiaPlan) -> float:
     run, text = gemv_rules.run(shape, count, p.vector), shape.prologue_of("a" if few else "b")
     own = prologues.instructions(text, run) + AROUND
     if count >= MATRIX:                             # an instruction for eight elements of a lane, and a sum's factor
-        return own + ROUNDING + 2/MATRIX * ceil(count / MATRIX)
+        own = prologues.paired(text) + AROUND if prologues.paired(text) else own + ROUNDING
+        return own + 2/MATRIX * ceil(count / MATRIX)
     rows = max(width // p.cta_k, 1) if gemv_rules.along_k(shape) else p.vector
     return own + count*(1 + (shape.bits[few] < 32)/rows)
 

@@ -20,6 +20,7 @@ LOADS = 8               # of a lane in flight
 COUNTS = 1, 2, 4, 8, 16, 32                     # vectors that it multiplies at most,
 MATRIX = 8                                      # from so many on by matrix instructions
 BY_CORES = "f32", "f64", "f16", "bf16"          # formats of CUDA cores
+FOR_TWO = 128           # registers of a thread by which two CTAs of 8 warps fit
 POWERS = [1 << x for x in range(LANES.bit_length())]
 ROWS, VECTORS, APART = 16, 8, 4                 # of a matrix instruction; sums that separate those of two vectors
 
@@ -78,7 +79,7 @@ def registers(p: NvidiaPlan, shape: GpuShape) -> int:
         return (80 if along_k(shape) else 48) + (16 if not shape.prologues else 32)*count
     rows, columns = max(width // VECTORS, 1), count // VECTORS
     if shape.prologues:
-        return 170
+        return FOR_TWO if count == MATRIX else 170
     return 48 + rows*columns*2 + 4*max(LOADS // rows, 1)*(rows + columns)
 
 

@@ -94,6 +94,16 @@ def violations(shape: GpuShape) -> Iterator[str]:
 DECODING = {"i8": 2.25, "u8": 2.25, "i4x2": 2.25, "u4x2": 2.25, "e2m1x2": 3.0, "e4m3fn": 1.5, "e5m2": 1.5, "bf16": 1,
             "f16": 1, "f32": 0}
 DECODING_OTHERS = 6
+PAIRED = {"i4x2": 1.3, "u4x2": 1.3, "e2m1x2": 2.6}      # and until two are a word that matrix instructions take
+
+
+def paired(text: str) -> float:
+    """Of a thread for an element of 4 bits until it is as matrix instructions take it; 0: it becomes a float before.
+    What may follow is (element - zero) * scale, as of weights."""
+    prologue = read(text)
+    most = 2 + (prologue.kind == "float")
+    plain = prologue.result in ("bf16", "f16") and len(prologue.expression.lines) <= most
+    return PAIRED.get(prologue.source, 0.0) if plain else 0.0
 
 
 @lru_cache(maxsize=256)

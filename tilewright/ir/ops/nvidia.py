@@ -13,7 +13,7 @@ import numpy as np
 
 from tilewright import formats
 from tilewright.ir.exact import silent_multiply_add
-from tilewright.ir.ops.core import Operation, reinterpreted, by_machine, calls
+from tilewright.ir.ops.core import Operation, by_machine, calls, reinterpreted
 from tilewright.ir.ops.gpu import whole_warps
 from tilewright.ir.ops.pipelines import whole_cta
 from tilewright.ir.types import Pointer, Texture, Type, bf16, f16, f32, f64, i32, vec

@@ -25,12 +25,13 @@ from tilewright.expressions.prologue import HALVES, Beside, Prologue
 from tilewright.formats import FORMATS, Integer
 from tilewright.ir import Kernel, Type, Value, bf16, f16, f32, i32, i64, ptr, vec
 from tilewright.kernels.expression import recorded
-from tilewright.kernels.gpu.unpack import MOST, UNITS, floats, numbers, pairs
+from tilewright.kernels.gpu.unpack import MOST, UNITS, Held, floats, numbers, pairs
 from tilewright.kernels.narrow import memory_type, narrowed
 from tilewright.targets.nvidia import TARGETS
 
 WIDEST = 16                         # bytes that a thread loads at once
 EXACT, EIGHT = ("e8m0", "e4m3fn"), 8        # formats of scales whose products with e2m1 bf16 has
+DIGITS = "i4x2", "u4x2"
 BIASED = "i8", "u8", "i4x2", "u4x2"         # formats from whose numbers others are subtracted at no cost
 TYPES = {"float": f32, "int": i32}
 PAIRS = {"f16": f16, "bf16": bf16}  # formats that `Kernel.round_pair` makes
@@ -93,6 +94,7 @@ class Transform:
     PAIR: bool
     zero: str
     common: frozenset[str]      # of operands that all steps of a run share
+    held: Held | None
     unit: float                 # by which numbers are to be multiplied last, with the factors
 
     @classmethod
@@ -116,6 +118,8 @@ class Transform:
             inner, zero = found
         return cls(k, g, ROLE, prologue, ALONG_K, inner, factor, whole, "fp8" in TARGETS[ARCH].instructions,
                    "bf16" in TARGETS[ARCH].instructions, zero, common,
+                   Held.of(k, prologue.source, PAIRS.get(prologue.result, f32), g.m) if prologue.source in DIGITS
+                   else None,
                    1.0 if factor is None or inner.lines or PAIRED else UNITS.get(prologue.source, 1.0))
 
     @property
@@ -205,7 +209,7 @@ class Transform:
         """Elements in the type that the expression computes in."""
         if self.WHOLE or dict(self.inner.parameters)[name] == "float":
             zeros = [self._wide(self.zero, x) for x in beside[self.zero]] if self.zero else []
-            return floats(self.k, raw, self.prologue.source, self.FP8, zeros, self.unit != 1)
+            return floats(self.k, raw, self.prologue.source, self.FP8, zeros, self.unit != 1, self.held)
         if self.TOGETHER > 1:                                               # i4 and u4 of 32 bits
             return [self.k.cast(x, i32) for x in floats(self.k, raw, self.prologue.source)]
         return numbers(self.k, raw, self.prologue.source, i32)
@@ -235,7 +239,8 @@ class Transform:
     @property
     def INTERLEAVED(self) -> bool:
         """Whether `words` makes pairs of numbers of 4 bits in 16 bits, without computing each."""
-        lines, first = [x for x in self.inner.lines if x.operation != "float"], self.prologue.expression.parameters[0][0]
+        lines = [x for x in self.inner.lines if x.operation != "float"]
+        first = self.prologue.expression.parameters[0][0]
         if not (self.TOGETHER == 2 and self.PAIR and self.prologue.result in PAIRS and self.WHOLE and self.ALONG_K):
             return False
         if self.prologue.element != "e2m1" or not lines:
@@ -260,7 +265,7 @@ class Transform:
             return [k.round_pair(k.pack(x, x), T) for x in wide]
         minus = both(self.zero) if self.zero else []
         times = both(scale.name) if scale and self.prologue.element == "e2m1" else []
-        return pairs(k, raw, self.prologue.source, T, minus, times)
+        return pairs(k, raw, self.prologue.source, T, minus, times, self.held)
 
     def rounded(self, xs: list[Value]) -> Value:
         """As they are multiplied, a vector of memory's type."""

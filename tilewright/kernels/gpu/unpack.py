@@ -12,12 +12,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from tilewright.expressions.prologue import HALVES
 from tilewright.ir import Kernel, Type, Value, bf16, f16, f32, i8, i32, vec
-from tilewright.kernels.narrow import number, splat
+from tilewright.kernels.narrow import number, pattern, splat
 
 PLACES = 5                      # of digits of 4 bits in the mantissa of an f32
 UNITS = {"e2m1x2": 2.0**14}     # by which numbers are multiplied last
@@ -26,17 +27,35 @@ EXPONENT = 0x4B000000           # the bits of 2^23, above whose last place a byt
 HIGHEST = -0x7F7F7F80           # the bits 0x80 of each byte of a word
 
 
+class Held(NamedTuple):
+    """Constants that instructions take from registers. The assembler would move them there each time, unless it
+    cannot know them: they are computed with a number that is always 0."""
+
+    exponent: Value             # of 2^23
+    biases: list[Value]         # that digits have at each place
+    pair: Value                 # 2^7 or 2^10, twice
+
+    @classmethod
+    def of(cls, k: Kernel, FORMAT: str, T: Type = bf16, size: Value | None = None) -> Held:
+        """`size`: any size, which is not negative, as one of the kernel's parameters."""
+        def kept(bits: int) -> Value:
+            return k.constant(i32, bits) if size is None else (size >> 31) + bits
+        biases = (-(2.0**23 * 16.0**-t + 8*(FORMAT == "i4x2")) for t in range(PLACES))
+        return cls(kept(EXPONENT), [k.bits_as(kept(pattern(x)), f32) for x in biases],
+                   kept(0x43004300 if T == bf16 else 0x64006400))
+
+
 def floats(k: Kernel, x: Value, FORMAT: str, FP8: bool = False, minus: Sequence[Value] = (),
-           UNSCALED: bool = False) -> list[Value]:
+           UNSCALED: bool = False, held: Held | None = None) -> list[Value]:
     """The numbers of a vector as it is in memory. FP8: the chip converts two fp8 at once (`Kernel.fp8_pair`). `minus`:
     whole numbers of at most 2^20, one or one for each, that are subtracted, at no cost where there are fewer. FORMAT
     i4x2, u4x2, e2m1x2: two to a byte, the first one in its lower half. UNSCALED: by UNITS of the format
-    less."""
+    less. `held`: constants in registers, from outside of loops."""
     n = x.type.length
     if FORMAT.endswith(HALVES):
         whole = x if n % 4 == 0 else k.pack(*[x if n == 1 else x[e % n] for e in range(4)])
         return [number for word in words(k, whole) for number in (
-            _digits(k, word, FORMAT == "i4x2", minus) if FORMAT not in UNITS else [
+            _digits(k, word, FORMAT == "i4x2", minus, held or Held.of(k, FORMAT)) if FORMAT not in UNITS else [
                 x if UNSCALED else x*UNITS[FORMAT] for x in _small_floats(k, word)])][:2*n]
     if n % 4 == 0 and FORMAT in ("i8", "u8"):
         return _bytes(k, words(k, x), FORMAT == "i8", minus)
@@ -95,15 +114,15 @@ def _bytes(k: Kernel, each: list[Value], SIGNED: bool, minus: Sequence[Value]) -
     return found
 
 
-def pairs(k: Kernel, x: Value, FORMAT: str, T: Type, minus: Sequence[Value] = (), times: Sequence[Value] = ()
-          ) -> list[Value]:
+def pairs(k: Kernel, x: Value, FORMAT: str, T: Type, minus: Sequence[Value] = (), times: Sequence[Value] = (),
+          held: Held | None = None) -> list[Value]:
     """The numbers of a vector of FORMAT i4x2, u4x2 or e2m1x2 as words of two f16 or bf16, T, on a chip that multiplies
-    those (`Kernel.fma_pair`): 0 and 4, 1 and 5, 2 and 6, 3 and 7 of each eight, in 1 3/4 instructions or 2 1/2. `minus`:
-    words of two whole numbers of at most 128 that are subtracted, one or one for each eight. `times`: those that e2m1
-    are multiplied by; the products have to be numbers of T."""
+    those (`Kernel.fma_pair`): 0 and 4, 1 and 5, 2 and 6, 3 and 7 of each eight. An element takes 1 1/4 instructions, of
+    e2m1 2 1/2. `minus`: words of two whole numbers of at most 128 that are subtracted, one or one for each eight.
+    `times`: those that e2m1 are multiplied by; the products have to be numbers of T."""
     BF16, found = T == bf16, list[Value]()
     one = k.constant(i32, 0x3F803F80 if BF16 else 0x3C003C00)
-    exponent = k.opaque(k.constant(i32, 0x43004300 if BF16 else 0x64006400))
+    exponent = (held or Held.of(k, FORMAT, T)).pair
     for w, word in enumerate(words(k, x)):
         both = k.broadcast(word, 2)
         if FORMAT == "i4x2":
@@ -134,18 +153,18 @@ def _pattern(T: Type, x: float) -> int:
     return int(np.uint32(half | half << 16).view(np.int32))
 
 
-def _digits(k: Kernel, word: Value, SIGNED: bool, minus: Sequence[Value]) -> list[Value]:
+def _digits(k: Kernel, word: Value, SIGNED: bool, minus: Sequence[Value], held: Held) -> list[Value]:
     """The eight of a word: a digit d of base 16 at place t below the highest place of the mantissa is 2^23 + d 16^t."""
     pair = k.broadcast(word, 2)
     if SIGNED:                                                          # 8 more, by the highest bit, once for all
         pair = k.broadcast(k.opaque((pair ^ splat(k, i32, -0x77777778, 2))[0]), 2)
-    parts, exponent = (pair, pair >> 4*PLACES), k.opaque(k.constant(i32, EXPONENT))     # in a register
+    parts = pair, pair >> 4*PLACES
     found = list[Value]()
     for e in range(8):
         part, t = divmod(e, PLACES)
-        bits = (parts[part] & splat(k, i32, 15 << 4*t, 2)) | k.broadcast(exponent, 2)
-        weight, bias = k.constant(f32, 16.0**-t), k.constant(f32, -(2.0**23 * 16.0**-t + 8*SIGNED))
-        bias = bias - minus[e % len(minus)] if minus else k.opaque(bias)        # exact; in a register, not moved there
+        bits = (parts[part] & splat(k, i32, 15 << 4*t, 2)) | k.broadcast(held.exponent, 2)
+        weight, bias = k.constant(f32, 16.0**-t), held.biases[t]
+        bias = bias - minus[e % len(minus)] if minus else bias          # exact
         found.append(k.fma(k.bits_as(bits[0], f32), weight, bias))
     return found
 
