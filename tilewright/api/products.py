@@ -190,7 +190,7 @@ def matmul(
     ):
         if library is not None:
             if threads is None and alpha and abs(alpha) < 2.0**31:
-                of_b, beside, how = weights.parts(b, operands) if type(b) is Scaled else (b, operands, None)
+                of_b, beside, how = weights.parts(b, operands) if type(b) is Scaled else (b, operands, ())
                 known_by = repeats.functions((epilogue, prologue_a, prologue_b), beside)
                 if known_by is not None:
                     arrays = (a, of_b, *beside.values()) if beside else arrays

@@ -29,8 +29,10 @@ def present(call: Call) -> bool:
     return any(isinstance(x, Scaled) and not x.plain for x in (call.a, call.b))
 
 
-def parts(b: Scaled, operands: dict[str, Any] | None) -> tuple[Any, dict[str, Any], tuple[Any, ...]]:
-    """Of the right operand of a call: its elements, operands with what is beside these, and what else they depend on."""
+def parts(b: Scaled, operands: Any) -> tuple[Any, Any, tuple[Any, ...]]:
+    """What a call with this right operand is known by: its elements, operands with those beside them, and the rest."""
+    if not (operands is None or type(operands) is dict):
+        return b, operands, ()                          # which is refused
     beside = {NAMES[kind].format("b"): x for kind, x in (("scales", b.scales), ("zeros", b.zeros)) if x is not None}
     return b.elements, {**(operands or {}), **beside}, (b.group, b.nibbles)
 
