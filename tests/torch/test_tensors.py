@@ -139,3 +139,38 @@ def test_plans_that_are_chosen_anew_end_what_was_remembered():
     engine.forget()
     assert not repeats.records
     assert torch.equal(tw.matmul(a, a.clone().t()), a @ a.t())
+
+
+def test_other_functions_take_them_too():
+    a, b = whole((4, 6), torch.bfloat16), whole((6, 5), torch.bfloat16)
+    wanted = a @ b
+    assert torch.equal(tw.matmul(a, tw.pack(b, a="bf16"), out_dtype="bf16"), wanted)
+    for _ in range(2):
+        found = tw.einsum("ij,jk->ki", a, b, out_dtype="bf16")
+        assert torch.equal(found, wanted.t())
+        out = torch.empty(4, 5)
+        assert tw.einsum(a, [0, 1], b, [1, 2], out=out) is out
+        assert torch.equal(out, wanted.float())
+    assert torch.equal(tw.tensordot(a, b, 1, out_dtype="bf16"), wanted)
+    nearest, index = tw.contract(lambda x, y: (x - y)**2, a, b, reduce="min_argmin")
+    distances = (a.float()[:, :, None] - b.float()) ** 2
+    assert torch.equal(nearest, distances.amin(1))
+    assert torch.equal(index, distances.argmin(1).int())
+    groups = tw.grouped_matmul(a, torch.stack([b, -b]), torch.tensor([1, 4]), out_dtype="bf16")
+    assert torch.equal(groups, torch.cat([wanted[:1], -wanted[1:]]))
+
+
+def test_recording(tmp_path):
+    from tilewright.api import record
+
+    recorder = record.Recorder(tmp_path / "lines")
+    recorded = recorder.recording(tw.matmul, 0)
+    a = whole((40, 50), torch.float32)
+    for dtype in (torch.float32, torch.bfloat16):
+        for _ in range(2):
+            recorded(a.to(dtype), a.to(dtype).t())
+    recorder.write()
+    lines = [line for line in (tmp_path / "lines").read_text().splitlines() if line]
+    assert len(lines) == 2
+    assert all('"count": 2' in line for line in lines)
+    assert '"a": "bf16"' in lines[1]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import forks
-from tilewright.api import as_matmul, dispatch, host
+from tilewright.api import as_matmul, dispatch, host, tensors
 from tilewright.formats.scaled import Decodable
 from tilewright.rules import arguments, contraction, numpy_products, paths, shapes, subscripts
 from tilewright.rules.contraction import Term
@@ -82,6 +82,9 @@ def einsum(
     if library is not None:
         engine = forks.imported("tilewright.runtime.gpu.contraction")
         return engine.einsum(library, given, labels, output, out, out_dtype, optimize)
+    if tensors.present(*given, out):
+        return tensors.through(einsum, operands, out, out_dtype=out_dtype, optimize=optimize, order=order,
+                               threads=threads)
     call = partial(_einsum, given, labels, output, out, out_dtype, optimize, order, threads)
     if alike is None:
         return call()
@@ -108,7 +111,8 @@ def tensordot(
 
     The result has the other axes of a, then those of b. Raises TypeError and ValueError where numpy.tensordot does.
     """
-    x, y = (v if dispatch.library_of_arrays(v) else _array(v, name) for v, name in zip((a, b), "ab"))
+    x, y = (v if dispatch.library_of_arrays(v) or tensors.present(v) else _array(v, name)
+            for v, name in zip((a, b), "ab"))
     of_a, of_b = _axes(axes, len(x.shape), len(y.shape))
     for i, j in zip(of_a, of_b):
         if x.shape[i] != y.shape[j]:

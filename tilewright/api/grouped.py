@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tilewright import forks
-from tilewright.api import dispatch, fused, host
+from tilewright.api import dispatch, fused, host, tensors
 from tilewright.expressions.epilogue import Epilogue
 from tilewright.rules import arguments, fusing, grouping, numpy_products, shapes
 from tilewright.rules.arguments import Array
@@ -56,6 +56,9 @@ def grouped_matmul(
     Raises TypeError and ValueError where matmul does, and for offsets that descend or exceed the axis.
     """
     library = dispatch.library_of_arrays(a, b, offsets)
+    if library is None and tensors.present(a, b, out):
+        return tensors.through(grouped_matmul, (a, b, offsets), out, out_dtype=out_dtype, alpha=alpha, trans_a=trans_a,
+                               trans_b=trans_b, epilogue=epilogue, operands=operands, threads=threads, plan=plan)
     call = Call.checked(a, b, out, out_dtype=out_dtype, alpha=alpha, trans_a=trans_a, trans_b=trans_b,
                         epilogue=epilogue, operands=operands, threads=threads, plan=plan)
     if library is not None:

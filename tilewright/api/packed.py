@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tilewright import forks, formats, targets
-from tilewright.api import scaled
+from tilewright.api import scaled, tensors
 from tilewright.formats.decoding import BF16, decoded, exact_in_bf16
 from tilewright.formats.quantized import Quantized
 from tilewright.formats.scaled import Decodable
@@ -66,6 +66,7 @@ def pack(
     library = library_of(b)
     if library is not None:
         raise TypeError(f"b must be in the CPU's memory to be packed, but it is {kind(b)} in {library.platform.memory}")
+    b = tensors.array(b, "b")
     if isinstance(b, Decodable):
         return _pack_scaled(b, a, out_dtype, trans_b, rows=rows, threads=threads, plan=plan, target=target)
     array = arguments.operand(b, "b")

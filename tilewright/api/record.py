@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.api import recorded
+from tilewright.api import recorded, tensors
 from tilewright.formats.quantized import Quantized
 from tilewright.plans import semirings
 from tilewright.problem import Gemm
@@ -30,7 +30,7 @@ from tilewright.rules import arguments
 from tilewright.runtime.cpu import pool
 from tilewright.runtime.cpu.engine import format_of
 from tilewright.runtime.cpu.layout import address
-from tilewright.runtime.gpu.arrays import Library, library_of
+from tilewright.runtime.gpu.arrays import TORCH, Library, library_of
 from tilewright.shape_list import Listed, merged
 from tilewright.targets import detect
 
@@ -100,7 +100,7 @@ def _look(x: Any) -> Any:
     if type(x) is Quantized:
         return x.format.name, x.shape, library_of(x.elements)
     library = library_of(x)
-    plain = None if library is None else library.plain(x)
+    plain = (TORCH if library is None else library).plain(x)
     return (type(x), np.shape(x)) if plain is None else (plain[0], plain[1] & (ALIGNED - 1))
 
 
@@ -165,7 +165,7 @@ def _scales(a: Any, b: Any, options: dict[str, Any]) -> str | None:
 def _array(x: Any, library: Library | None) -> np.ndarray:
     """An array, or its shadow. Elements are not read."""
     if library is None:
-        return np.asarray(x)
+        return np.asarray(tensors.array(x, "an operand"))
     return library.look(x, "an operand", library.stream(x, library.device(x))).shadow
 
 

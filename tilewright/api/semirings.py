@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.api import dispatch, fused, host
+from tilewright.api import dispatch, fused, host, tensors
 from tilewright.expressions import remembered
 from tilewright.expressions.reductions import SELECTING, Reduction, traced
 from tilewright.expressions.semiring import Semiring, semiring
@@ -50,6 +50,9 @@ def contract(f: Callable[..., Any] | Semiring, a: Any, b: Any, *, reduce: str | 
     if over != "k":
         raise ValueError(f'over must be "k", not {over!r}')
     library, known_by, asked = dispatch.library_of_arrays(a, b, out), None, None
+    if library is None and tensors.present(a, b, *(out if isinstance(out, tuple) else (out,))):
+        return tensors.through(contract, (f, a, b), out, reduce=reduce, out_dtype=out_dtype, epilogue=epilogue,
+                               operands=operands, threads=threads, plan=plan)
     if library is None:
         x, y = arguments.operand(a, "a"), arguments.operand(b, "b")
     else:

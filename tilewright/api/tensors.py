@@ -8,7 +8,7 @@ one result, takes addresses alone: no array is made for it, and torch allocates 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,25 +63,42 @@ def _torchs(dtype: np.dtype[Any]) -> Any:
 def product(call: Call, multiply: Callable[..., Any], asked: repeats.Asked | None) -> Any:
     """What `multiply` makes of the call with arrays for its tensors, as tensors. `asked`: what it may be remembered as.
     """
-    outs = call.out if isinstance(call.out, tuple) else (call.out,)
-    name = call.out_name
-    seen = tuple(array(x, name + f"[{i}]" * (len(outs) > 1), True) for i, x in enumerate(outs))
+    seen, as_given = _results(call.out, call.out_name)
     given = {x: array(getattr(call, x), x) for x in ("a", "b", "c", "scale_a", "scale_b")}
     if isinstance(call.operands, dict):
         given["operands"] = {key: array(x, f"operands[{key!r}]") for key, x in call.operands.items()}
     if call.updates:
-        given["c"] = seen[0]
-    arrays = call._replace(out=seen if isinstance(call.out, tuple) else seen[0], **given)
+        given["c"] = seen
+    arrays = call._replace(out=seen, **given)
     if asked is None or call.fused:
         found = multiply(arrays, asked)
     else:
         found, run = dispatch.watched(lambda: multiply(arrays))
         repeats.remember_run(asked, (arrays.a, arrays.b), arrays.out, found, run)
-    back = {id(x): out for x, out in zip(seen, outs) if x is not None}
+    return as_given(found)
 
-    def as_given(x: Any) -> Any:
-        return back[id(x)] if id(x) in back else tensor(x)
-    return tuple(map(as_given, found)) if isinstance(found, tuple) else as_given(found)
+
+def through(function: Callable[..., Any], given: Sequence[Any], out: Any = None, **options: Any) -> Any:
+    """function(*given, out=out, **options) with arrays for its tensors, as tensors."""
+    seen, as_given = _results(out, "out")
+    arrays = [array(x, f"operand {i}") for i, x in enumerate(given)]
+    if isinstance(beside := options.get("operands"), dict):
+        options["operands"] = {key: array(x, f"operands[{key!r}]") for key, x in beside.items()}
+    return as_given(function(*arrays, out=seen, **options))
+
+
+def _results(out: Any, name: str) -> tuple[Any, Callable[[Any], Any]]:
+    """Arrays for out, which may be a tuple; and what makes of results what the caller gets."""
+    several = isinstance(out, tuple)
+    outs = out if several else (out,)
+    seen = tuple(array(x, name + f"[{i}]" * several, True) for i, x in enumerate(outs))
+    back = {id(x): given for x, given in zip(seen, outs) if x is not None}
+
+    def as_given(found: Any) -> Any:
+        if isinstance(found, tuple):
+            return tuple(map(as_given, found))
+        return back[id(found)] if id(found) in back else tensor(found)
+    return seen if several else seen[0], as_given
 
 
 # ---- calls like earlier ones
