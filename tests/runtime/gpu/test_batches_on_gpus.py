@@ -68,6 +68,17 @@ def test_a_batch_is_one_launch(on, case):
     assert len(on.machine.launches) == launches
 
 
+def test_epilogues_of_axes_that_do_not_fold(on):
+    """A launch for each of the shorter axis."""
+    if on.name != "sm_90a":
+        return
+    a, b, bias = heads(), heads(1).swapaxes(-1, -2), stack(3, 1, 8, seed=2)
+    got = tw.matmul(on.array(a), on.array(b), epilogue=lambda acc, x: acc + x, operands={"x": on.array(bias)})
+    on.finish()
+    np.testing.assert_array_equal(got.host, a @ b + bias)
+    assert len(on.machine.launches) == 2
+
+
 def test_formats_are_converted_in_one_launch(on):
     a, b = stack(5, 16, 12), stack(5, 12, 16, seed=1).astype(np.float64)
     got = tw.matmul(on.array(a), on.array(b))

@@ -1,8 +1,9 @@
 """Products with an epilogue of arrays in a GPU's memory: one launch, and copies of what kernels cannot take.
 
-Leading axes are folded into m where B has none and every operand allows it, else merged into one axis, else taken one
-by one. c, if there is one, is an operand of the expression, like any other. Of a reduction the kernel stores all
-numbers, as they are computed, and a second one combines those of each row or column (kernels/gpu/reduce.py).
+Leading axes are folded into m where B has none and every operand allows it, else merged into one axis, else all but the
+longest are taken one by one. c, if there is one, is an operand of the expression, like any other. Of a reduction the
+kernel stores all numbers, as they are computed, and a second one combines those of each row or column
+(kernels/gpu/reduce.py).
 """
 
 from __future__ import annotations
@@ -268,8 +269,12 @@ def _parts(a: Array, b: Array, others: list[Array]) -> Iterator[list[Array]]:
     if len(one) == len(merged) and math.prod(a.shape[:-2]) <= gpu_shape.MOST_BATCH:
         yield [x[0] if len(x) == 1 else x for x in one]
         return
-    for index in np.ndindex(a.shape[:-2]):
-        yield [x[index] for x in (a, b, *others)]
+    longest = int(np.argmax(a.shape[:-2]))
+    for index in np.ndindex(a.shape[:longest] + a.shape[longest + 1:-2]):
+        at = (*index[:longest], slice(None), *index[longest:])
+        for first in range(0, a.shape[longest], gpu_shape.MOST_BATCH):
+            stacks = [x[at][first:first + gpu_shape.MOST_BATCH] for x in (a, b, *others)]
+            yield [x[0] if len(x) == 1 else x for x in stacks]
 
 
 def _multiply(run: Run, a: Array, b: Array, alpha: Any, epilogue: Epilogue, read: list[Array], outs: list[Array],
