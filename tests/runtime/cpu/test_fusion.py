@@ -15,7 +15,7 @@ from tilewright.plans import epilogues
 from tilewright.plans.cpu import CpuPlan
 from tilewright.plans.lowering import shape_of
 from tilewright.plans.model import cost
-from tilewright.runtime.cpu import fusion
+from tilewright.runtime.cpu import fusion, ways
 from tilewright.simulator.memory import AddressSpace
 from tilewright.simulator.product import SimulatedHost, SimulatedRecipe
 
@@ -41,7 +41,7 @@ def simulated(made, a, b, arrays, operands, target, plan, threads=1, word=None):
         host.memory.address(x if x.base is None else x.base)
     given = iter(arrays)
     results = [None if x.reduced else next(given) for x in made.expression.results]
-    of = fusion.Sums(a, b, np.dtype(np.float32), threads, plan and CpuPlan.parse(plan), target, word)
+    of = ways.Sums(a, b, np.dtype(np.float32), threads, plan and CpuPlan.parse(plan), target, word)
     reduced = iter(fusion.compute(of, results, operands, made, host, SimulatedRecipe))
     return [next(reduced) if x is None else x for x in results]
 

@@ -19,7 +19,7 @@ from tilewright.expressions.prologue import Beside, Prologue
 from tilewright.plans import epilogues, lowering
 from tilewright.problem import Gemm
 from tilewright.rules.prologues import AXIS, Prepared
-from tilewright.runtime.cpu import fusion
+from tilewright.runtime.cpu import fusion, ways
 from tilewright.runtime.cpu.engine import Planned, format_of
 from tilewright.runtime.cpu.host import Host
 from tilewright.runtime.cpu.recipe import Recipe
@@ -32,10 +32,10 @@ def ask(problem: Gemm, planned: Planned, word: str, on: Host) -> Recipe:
     of, results, operands, epilogue, _ = _of_problem(problem, planned, word, *(
         _stand_in(problem.shapes[name][-2:], getattr(problem, name), letter)
         for name, letter in zip("ab", problem.layout)))
-    way = fusion.way_of(of, results, operands, epilogue, on)
+    way = ways.way_of(of, results, operands, epilogue, on)
     if way.recipe is not None and not way.after:
         return way.recipe
-    main = fusion.main_of(results, epilogue)
+    main = ways.main_of(results, epilogue)
     m, n, _ = of.sizes
     recipe = way.recipe or fusion.recipe_of_sums(of, _stand_in((m, n), format_of(of.dtype), "n"), on, Recipe)[0]
     fusion.functions_of_passes(of, _stand_in((m, n), format_of(of.dtype), "n") if main is None else main, way, on)
@@ -78,7 +78,7 @@ def by_problem(problem: Gemm, planned: Planned, word: str, a: Matrix, b: Matrix,
 
 
 def _of_problem(problem: Gemm, planned: Planned, word: str, a: Matrix, b: Matrix
-                ) -> tuple[fusion.Sums, list[Matrix | None], list[Matrix], Epilogue, dict[str, Prepared]]:
+                ) -> tuple[ways.Sums, list[Matrix | None], list[Matrix], Epilogue, dict[str, Prepared]]:
     """The sums, and stand-ins for results, operands and what prologues read, which lie as those of a compiled
     problem."""
     epilogue: Epilogue = epilogues.read(problem.epilogue) if problem.epilogue else Epilogue(
@@ -86,7 +86,7 @@ def _of_problem(problem: Gemm, planned: Planned, word: str, a: Matrix, b: Matrix
     taken = lowering.taken_operands(problem, planned.shape.threads)
     a, b = (x if format_of(x.dtype) == f else x.astype(formats.FORMATS[f].dtype) for x, f in ((a, taken.a),
                                                                                              (b, taken.b)))
-    of = fusion.Sums(a, b, formats.FORMATS[taken.sums].dtype, planned.shape.threads, planned.plan, planned.target, word)
+    of = ways.Sums(a, b, formats.FORMATS[taken.sums].dtype, planned.shape.threads, planned.plan, planned.target, word)
     results: list[Matrix | None] = []
     shapes = epilogue.shapes(problem.m, problem.n)
     for at, (kind, result, shape) in enumerate(zip(epilogue.expression.kinds, epilogue.expression.results, shapes)):
@@ -106,7 +106,7 @@ def _of_problem(problem: Gemm, planned: Planned, word: str, a: Matrix, b: Matrix
         before[role] = Prepared(prologue, tuple(
             _broadcast(_stand_in(x.extents(*sizes[role], role == "a"), x.format, "n"), x, sizes[role], role)
             for x in prologue.beside))
-    return fusion.with_prologues(of, before), results, operands, epilogue, before
+    return ways.with_prologues(of, before), results, operands, epilogue, before
 
 
 def _broadcast(x: Matrix, to: Beside, sizes: tuple[int, int], role: str) -> Matrix:

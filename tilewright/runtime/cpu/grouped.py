@@ -23,7 +23,7 @@ from tilewright.plans import choose, lowering
 from tilewright.plans.cpu import COMPLEX, CpuPlan, Strides, steps
 from tilewright.plans.lowering import Product
 from tilewright.rules import shapes
-from tilewright.runtime.cpu import amx, engine, fusion, pool
+from tilewright.runtime.cpu import amx, engine, fusion, pool, ways
 from tilewright.runtime.cpu.engine import Planned, format_of
 from tilewright.runtime.cpu.host import Host, host
 from tilewright.runtime.cpu.recipe import FORK_FLOPS, SHARES, Recipe, woken
@@ -370,7 +370,7 @@ def way_of(work: Any, m: int, k: int, plan: CpuPlan | None) -> Way:
 
     def finish_of(out: str) -> Finish:
         columns = n // work.halves
-        return fusion.finish_of(epilogue, [x and like(x, m, columns) for x in work.results],
+        return ways.finish_of(epilogue, [x and like(x, m, columns) for x in work.results],
                                 [like(x, m, columns) for x in work.operands], sums, out, False, m, n)
 
     if not k:

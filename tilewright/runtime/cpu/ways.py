@@ -1,0 +1,190 @@
+"""How a product with an epilogue is computed: by which plan, and what takes finished sums to C and further results."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright import forks
+from tilewright.expressions.epilogue import Epilogue
+from tilewright.kernels.cpu import jobs
+from tilewright.kernels.cpu.jobs import Finish
+from tilewright.plans import invariant as invariants
+from tilewright.plans import lowering, semirings
+from tilewright.plans.cpu import Strides
+from tilewright.plans.lowering import Product
+from tilewright.plans.prologues import read_once
+from tilewright.plans.words import TILE_WORDS
+from tilewright.rules.prologues import Prepared
+from tilewright.runtime.cpu import amx, engine, packed, pool, preparation
+from tilewright.runtime.cpu.engine import Planned, format_of, strides
+from tilewright.runtime.cpu.host import Host, host
+from tilewright.runtime.cpu.recipe import Prepares, Recipe
+from tilewright.targets import CpuTarget, detect
+
+Matrix = NDArray[Any]
+Prologues = Mapping[str, Prepared]
+
+_ways: dict[tuple[Any, ...], Way] = {}
+engine.chosen.append(_ways)
+
+
+class Way(NamedTuple):
+    """How a product and its epilogue are computed. Without a recipe: the sums first, then the tiles of a matrix;
+    `after`: the same with a recipe for the sums."""
+    finish: Finish
+    exchanged: bool                     # whether rows of C are columns to `emit_finish`
+    tall: int                           # rows and columns of the tiles, as it meets them
+    wide: int
+    recipe: Recipe | None = None
+    swapped: bool = False
+    after: bool = False
+
+
+class Sums(NamedTuple):
+    """What an epilogue is of: a [m, k], b [k, n] of formats that the engine takes, or both with a leading axis."""
+    a: Matrix
+    b: Matrix
+    dtype: np.dtype[Any]                # in which products are added up
+    threads: int
+    plan: Any = None
+    target: CpuTarget | None = None
+    word: str | None = None
+    b_packed: packed.Packed | None = None      # of which b is a view of the stand-in
+    beside: bool = False                # whether C is among the operands, so that sums are not added up there
+    semiring: str = ""
+    prologues: tuple[str, str] = ("", "")       # what packing makes of elements of a and b: Prologue's text,
+    prepare: Prepares = (None, None)            # and as it is recorded
+    invariant: str = ""                 # what must not change an element's bits: plans/invariant.py
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        return self.a.shape[-2], self.b.shape[-1], self.a.shape[-1]
+
+
+def sums_of(a: Matrix, b: Matrix, results: list[Matrix | None], operands: list[Matrix], epilogue: Epilogue,
+            sums: np.dtype[Any], threads: int | None, plan: Any = None, target: CpuTarget | None = None,
+            b_packed: packed.Packed | None = None, semiring: str = "") -> Sums:
+    """Of the arguments of `gemm`."""
+    main = main_of(results, epilogue)
+    beside = main is not None and any(np.may_share_memory(main, x) for x in operands)
+    return Sums(a, b, sums, threads or pool.get_num_threads(), plan, amx.permitted(target or detect()), None, b_packed,
+                beside, semiring)
+
+
+def with_prologues(of: Sums, prologues: Prologues) -> Sums:
+    a, b = (prologues.get(role) for role in "ab")
+    return of._replace(prologues=(a.prologue.text if a else "", b.prologue.text if b else ""),
+                       prepare=(preparation.recorded("a", a), preparation.recorded("b", b)))
+
+
+def main_of(results: list[Matrix | None], epilogue: Epilogue) -> Matrix | None:
+    """C."""
+    return None if epilogue.main is None else results[epilogue.main]
+
+
+def way_for(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilogue: Epilogue) -> Way:
+    key = (of.sizes, of.a.strides[-2:], of.b.strides[-2:], of.a.dtype, of.b.dtype, *of[2:], epilogue.text,
+           *[(x.strides[-2:], x.dtype) for x in (*results, *operands) if x is not None])
+    found = _ways.get(key)
+    if found is None:
+        with forks.building:
+            if len(_ways) >= engine.MOST_RECIPES:
+                _ways.clear()
+            found = _ways[key] = way_of(of, results, operands, epilogue)
+    return found
+
+
+def way_of(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilogue: Epilogue, on: Host = host,
+           make: type[Recipe] = Recipe) -> Way:
+    """The way for such operands; only their formats and strides are read."""
+    m, n, k = of.sizes
+    main = main_of(results, epilogue)
+    target = of.target or detect()
+    sums = format_of(of.dtype)
+    kind = sums if main is None else format_of(main.dtype)
+    by_columns = main is not None and not epilogue.paired and strides_of(main)[1] != 1 and strides_of(main)[0] == 1
+    c = (n, 1) if main is None else strides_of(main)
+    # stored without an expression
+    bare = epilogue.nothing and not of.semiring and (kind == sums or lowering.rounds(kind, sums))
+    product = Product(m, n, k, format_of(of.a.dtype), format_of(of.b.dtype), kind,
+                      Strides(*strides_of(of.a), *strides_of(of.b), *c), of.threads,
+                      "" if bare else epilogue.text, sums, of.beside, of.semiring, *of.prologues, of.invariant)
+    rows, columns = invariants.sizes(m, n, of.invariant)
+    states = semirings.state(of.semiring) > 0           # which only panels' loops keep
+    aside = kind != sums or of.beside or lowering.aside(epilogue.text)
+    alike = of.a.dtype == of.b.dtype
+    whole = any(of.prologues) or (lowering.converting_pays(rows, columns, k, alike) and sums != "i64")
+    wide = 4 * target.lanes(of.dtype.itemsize)
+    if k and not of.b_packed and read_once(*of.prologues, rows, columns, sums):
+        direct = bare and kind == sums
+        alone = product._replace(out=sums, epilogue="", beside=False)
+        if not direct:
+            alone = alone._replace(strides=product.strides._replace(rsc=n, csc=1))
+        planned = _planned(of, alone, target)
+        if planned.plan.algorithm in ("stream", "dots"):
+            recipe = engine.ready(planned, make=make, host=on, prepare=of.prepare)
+            finish = finish_of(epilogue, results, operands, sums, kind if aside else "", by_columns, m, n)
+            return Way(finish, by_columns, jobs.TALL, wide, recipe, planned.plan.swap, not direct)
+    if k and (whole or not aside or of.b_packed or states):
+        prepare = of.prepare
+        if by_columns and not of.b_packed:
+            product, prepare = product.swapped, (prepare[1], prepare[0])
+        planned = _planned(of, product, target)
+        shape, plan = planned.shape, planned.plan
+        if plan.algorithm in ("packed", "in_place") and not (shape.tiles and TILE_WORDS[shape.dtype].wider):
+            swapped = (by_columns and not of.b_packed) != plan.swap
+            exchanged = swapped != shape.tiles
+            finish = finish_of(epilogue, results, operands, sums, shape.out, exchanged, m, n)
+            recipe = engine.ready(planned, prepacked="b" if of.b_packed else "", make=make, host=on,
+                                  finish=None if bare else finish, prepare=prepare)
+            tall, wide = (recipe.plan.nr, recipe.plan.mr) if shape.tiles else (recipe.plan.mr, recipe.plan.nr)
+            return Way(finish, exchanged, tall, wide, recipe, swapped)
+    finish = finish_of(epilogue, results, operands, sums, kind if aside else "", by_columns, m, n)
+    return Way(finish, by_columns, jobs.TALL, wide)
+
+
+def _planned(of: Sums, product: Product, target: CpuTarget) -> Planned:
+    if of.b_packed is not None:
+        return of.b_packed.planned(product)
+    lowered = lowering.lower(product, target, of.word)
+    return Planned(*lowered, of.plan) if of.plan else engine.planned(lowered)
+
+
+def strides_of(x: Matrix) -> tuple[int, int]:
+    return strides(x[0] if x.ndim == 3 else x)
+
+
+def finish_of(epilogue: Epilogue, results: list[Matrix | None], operands: list[Matrix], sums: str, out: str,
+              exchanged: bool, m: int, n: int) -> Finish:
+    """How operands and results lie, for emit_finish."""
+    wide = sums in ("f64", "i64") or out == "f64"
+    whole = any(format_of(x.dtype) in ("i64", "u64", "u32") for x in operands)
+    float_format, int_format = "f64" if wide else "f32", "i64" if wide or whole else "i32"
+    kinds = epilogue.expression.computed
+    read = tuple(f"{format_of(x.dtype)}:{_how(x, exchanged)}" for x in operands)
+    written = []
+    for at, (x, result, kind) in enumerate(zip(results, epilogue.expression.results, kinds, strict=True)):
+        if at == epilogue.main:
+            written.append("-")
+        elif x is None:
+            written.append(f"{float_format if kind == 'float' else int_format}:{along(result.reduced, exchanged)}")
+        else:
+            how = _how(x, exchanged)
+            written.append(f"{format_of(x.dtype)}:{'vector' if how == 'vector' else 'any'}")
+    return Finish(epilogue.expression.text, read, tuple(written))
+
+
+def _how(x: Matrix, exchanged: bool) -> str:
+    (rows, cols), (row, column) = x.shape[-2:], x.strides[-2:]
+    if exchanged:
+        rows, cols, row, column = cols, rows, column, row
+    if column == 0 or cols == 1:
+        return "scalar" if row == 0 or rows == 1 else "column"
+    return "vector" if column == x.itemsize else "any"
+
+
+def along(reduced: str, exchanged: bool) -> str:
+    return "rows" if reduced.startswith("row") != exchanged else "columns"
