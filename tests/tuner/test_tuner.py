@@ -422,6 +422,8 @@ def test_products_with_functions_are_measured_by_the_calls_that_users_make(own_s
         assert (" " in stored.dtype) == (kind != "epilogue")    # named by the functions; an epilogue does not count
         assert Row.from_json(stored.to_json()) == stored
         assert engine.plan_problem(problem, HERE, 1)[3:] == (other, choice.MEASURED)
+        again = tw.Gemm(40, 48, 24, "f32", "i8", prologue_b=tw.prologue(lambda b, s: b * s, "i8", s="row"))
+        assert (engine.plan_problem(again, HERE, 1).plan == other) == (kind == "prologue")      # by another name
         by = on_cpu.OnCpu(child.Job(problem, HERE, 1, (), 1.0))
         by.tried(REFERENCE)
         assert by.wrong() is None

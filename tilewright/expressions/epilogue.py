@@ -83,6 +83,12 @@ class Epilogue:
         """Of the text, for names."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:8]
 
+    @property
+    def kept_by(self) -> str:
+        """Of the text, whatever the name of the sums is: by what tuning results are kept."""
+        named = self.paired or self.state > 0
+        return self.digest if named else Epilogue(self.expression.unnamed, self.operands, self.results).digest
+
     @cached_property
     def kinds(self) -> dict[str, str]:
         """Of the expression's parameters, by name."""

@@ -93,6 +93,17 @@ class Expression:
         return fields or tuple(name for name, _ in self.parameters[:1 + self.paired])
 
     @property
+    def unnamed(self) -> Expression:
+        """The same with another name of the first parameter, which is not given by name: "$"."""
+        own = self.parameters[0][0]
+
+        def renamed(x: Operand) -> Operand:
+            return "$" if x == own else x
+        lines = tuple(Line(line.operation, tuple(map(renamed, line.operands))) for line in self.lines)
+        return Expression((("$", self.parameters[0][1]), *self.parameters[1:]), lines,
+                          tuple(Result(renamed(x.operand), x.reduced) for x in self.results))
+
+    @property
     def _valid(self) -> bool:
         names = dict(self.parameters)
         uses = [(x, count) for count, line in enumerate(self.lines) for x in line.operands]

@@ -103,6 +103,11 @@ class Prologue:
         return hashlib.sha256(self.text.encode()).hexdigest()[:8]
 
     @property
+    def kept_by(self) -> str:
+        """Of the text, whatever the name of an element is: by what tuning results are kept."""
+        return Prologue(self.expression.unnamed, self.beside, self.source, self.result).digest
+
+    @property
     def kind(self) -> str:
         """Of its numbers: "float" or "int"."""
         return self.expression.kinds[0]

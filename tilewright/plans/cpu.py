@@ -120,9 +120,9 @@ class Shape(NamedTuple):
         sources = f"({self.source_a},{self.source_b})" if self.source_a or self.source_b else ""
         kind = f"{self.dtype}{sources}{'>' * bool(self.out)}{self.out}"
         if self.semiring or self.prologue_a or self.prologue_b:
-            kind += "".join(f" {name}={found.read(text).digest}" for name, found, text in (
-                ("semiring", semirings, self.semiring), ("prologue_a", prologues, self.prologue_a),
-                ("prologue_b", prologues, self.prologue_b)) if text)
+            kind += f" semiring={semirings.read(self.semiring).digest}" if self.semiring else ""
+            kind += "".join(f" {name}={prologues.read(text).kept_by}" for name, text in (
+                ("prologue_a", self.prologue_a), ("prologue_b", self.prologue_b)) if text)
         return kind, self.m, self.n, self.depth or self.k, self.a, self.b, self.threads
 
     @classmethod

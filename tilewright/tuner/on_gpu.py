@@ -17,7 +17,7 @@ from tilewright.measure import check, evaluated, gpu_state, measure, operands
 from tilewright.measure.gpu_probes import Busy
 from tilewright.measure.gpu_rules import Events, GpuRules, sets
 from tilewright.plans import asked, gpu_lowering
-from tilewright.runtime.gpu import blocks, epilogues
+from tilewright.runtime.gpu import blocks, epilogues, transforms
 from tilewright.runtime.gpu.arrays import Look, shadow
 from tilewright.runtime.gpu.engine import NVIDIA, first_device
 from tilewright.runtime.gpu.operands import address, uploaded
@@ -61,9 +61,10 @@ class OnGpu(OnDevice):
         p = o.problem
         if p.blocks and p.epilogue:
             raise ValueError(f"tune measures products of block-scaled operands without an epilogue, and {p} has one")
-        self.references: list[Any] = ([(o.c, evaluated.Reference(o))] if p.epilogue or p.semiring else
+        self.references: list[Any] = ([(o.c, evaluated.Reference(o))] if p.fused or p.semiring else
                                       [(one.c, check.Reference(one)) for one in o.compared.values()])
-        self.beside = self._beside()                            # of an epilogue: all sets of operands share it
+        self.looks: list[Any] = []                              # hold the memory of what is beside
+        self.beside, self.before = self._beside(), self._before()       # all sets of operands share it
         self.sets = [self._placed() for _ in range(self.sets_of(o.problem.min_bytes))]
         self.scales: list[Bound] = []                           # hold the memory of scales
 
@@ -75,26 +76,41 @@ class OnGpu(OnDevice):
         memory = self.driver.Memory(self.on, -(-o.c.nbytes // 4) * 4)
         return a, b, Look(shadow(memory.pointer, o.c.shape, o.c.strides, o.c.dtype), memory)
 
-    def _beside(self) -> tuple[list[Any], list[Any], list[Any]]:
-        """Operands of an epilogue, and its further results, as the recipe takes them; and their memory."""
+    def _uploaded(self, x: Any) -> Any:
+        """The shadow of a copy on the device."""
+        self.looks.append(uploaded(self.driver, self.on, x, by_columns=False))
+        return self.looks[-1].shadow
+
+    def _beside(self) -> tuple[list[Any], list[Any]]:
+        """Operands of an epilogue, and its further results, as the recipe takes them."""
         p, o = self.o.problem, self.o
         epilogue = epilogues.of_problem(p)
         if epilogue is None:
-            return [], [], []
-        looks = [uploaded(self.driver, self.on, x, by_columns=False) for x in epilogues.named(p, o.named)]
-        read = [epilogues.placed(each, look.shadow, p.shapes["out"]) for each, look in zip(epilogue.operands, looks)]
+            return [], []
+        arrays = [o.named[each.name] for each in epilogue.operands]
+        read = [epilogues.placed(each, self._uploaded(x), p.shapes["out"])
+                for each, x in zip(epilogue.operands, arrays)]
         memories = [self.driver.Memory(self.on, -(-x.nbytes // 4) * 4) for x in o.outs]
-        outs = [shadow(memory.pointer, x.shape, x.strides, x.dtype) for memory, x in zip(memories, o.outs)]
-        return read, outs, [*looks, *memories]
+        self.looks += memories
+        return read, [shadow(memory.pointer, x.shape, x.strides, x.dtype) for memory, x in zip(memories, o.outs)]
+
+    def _before(self) -> tuple[dict[str, str], list[Any]] | None:
+        """Prologues that the kernel evaluates, and what they read."""
+        p = self.o.problem
+        if not p.prologues:
+            return None
+        given = {each.name: self.o.named[each.name] for _, each in transforms.beside(p)}
+        return ({f"prologue_{role}": getattr(p, f"prologue_{role}") for role in p.prologues},
+                transforms.of_kernel(p, given, self._uploaded))
 
     def _recipe(self, name: str) -> Recipe:
         """As the engine makes it for these operands; by the planner's choice for a name that is no plan."""
         plan = None if name == REFERENCE else asked.plan(name, self.on.target)
         if not self.o.problem.blocks:
             a, b, c = (look.shadow for look in self.sets[0])
-            text, (read, outs, _) = self.o.problem.epilogue, self.beside
+            text, (read, outs) = self.o.problem.epilogue, self.beside
             return self.engine.recipe(self.on, a, b, c, plan, semiring=self.o.problem.semiring,
-                                      fused=(text, tuple(read), tuple(outs)) if text else None)
+                                      fused=(text, tuple(read), tuple(outs)) if text else None, prologues=self.before)
         kernel = self.engine.compile(self.o.problem, self.on.target, plan)
         own = self.engine.platform.own
         bound = Bound(self.engine, kernel, own, self.on.index, self.o.a, self.o.b, None, (1.0, 0.0))
@@ -107,7 +123,8 @@ class OnGpu(OnDevice):
         with self.on.current():
             self.driver.fill(self.c.pointer, POISON, self.c.size, stream)
         alpha = blocks.factor(self.o.a, self.o.b)
-        beside = recipe.beside((), [address(x) for each in self.beside[:2] for x in each])
+        read = self.before[1] if self.before else []
+        beside = recipe.beside((), [address(x) for each in (*self.beside, read) for x in each])
         calls = [(recipe.run, (a.pointer, b.pointer, c.pointer, alpha, 0.0, stream, *beside))
                  for a, b, c in self.sets]
         run, args = calls[0]
@@ -127,7 +144,7 @@ class OnGpu(OnDevice):
             if clocks := [r.sm_mhz for r in watch.later_half() if r.sm_mhz]:
                 emit("clock", hz=1e6 * median(clocks))
         kinds = {self.o.problem.a, self.o.problem.b, self.o.problem.out}
-        plain = not (self.o.problem.epilogue or self.o.problem.semiring)
+        plain = not (self.o.problem.fused or self.o.problem.semiring)
         if job.vendor and plain and len(kinds) == 1 and kinds <= {"f32", "f64", "f16", "bf16"} and find_spec("torch"):
             self._beside_torch(calls, emit)
 

@@ -108,9 +108,9 @@ def tune(problem: Any, *args: Any, target: Target | str | None = None, threads: 
          time_limit: float | None = None, candidates: int = 12, vendor: bool | None = None,
          listen: Listener | None = None) -> Any:
     """Measure the plans for a problem, a Gemm, that the model ranks best; tilewright.matmul uses the fastest from then
-    on. Its semiring, epilogue and prologues are measured with it, by contract or matmul on CPUs; on GPUs a prologue is
-    a pass, and the product behind it is measured. Or find the configuration of a kernel (tilewright.kernel) for these
-    arguments of a call:
+    on. Its semiring, epilogue and prologues are measured with it, by contract or matmul on CPUs; on GPUs with the
+    prologues that kernels evaluate, and behind the passes of others. Or find the configuration of a kernel
+    (tilewright.kernel) for these arguments of a call:
 
         tilewright.tune(problem, target)
         tilewright.tune(kernel, *args, target=target)
@@ -170,7 +170,7 @@ def tune(problem: Any, *args: Any, target: Target | str | None = None, threads: 
         gpus, on = first_device(chip)
         chip = reached = on.target
         if problem.prologues:
-            problem = gpu_lowering.lower(problem, chip)      # what passes leave
+            problem = gpu_lowering.lower(problem, chip)     # what passes leave; kernels evaluate other prologues
         shape, threads, forget = gpu_lowering.multiplied_shape(problem, chip), 1, gpus.forget
         model, kernel = gpu.choose(shape, chip), lambda plan: compile(problem, chip, plan)
     store.check_writable()
