@@ -23,7 +23,7 @@ from tilewright.explanation.record import (
 )
 from tilewright.measure import gpu_probes
 from tilewright.measure.gpu_probes import GpuBasis
-from tilewright.plans import common, dram, gpu, gpu_lowering, gpu_shape
+from tilewright.plans import common, dram, gpu, gpu_lowering, gpu_shape, passes
 from tilewright.plans.amd import AmdPlan
 from tilewright.plans.common import Cost, Plan
 from tilewright.plans.gpu_shape import GpuShape
@@ -70,8 +70,11 @@ def explain(problem: Gemm, target: GpuTarget | AmdTarget, plan: Plan | None = No
     by = gpu.planner(target)
 
     def invariant(asked: str) -> tuple[Any, float]:
-        other = gpu.choose(shape._replace(invariant=asked), target)
-        return other, basis.cost(shape, other, target).seconds
+        bare, seconds = shape, 0.0                      # such products have passes for their prologues
+        for role in shape.prologues:
+            bare, seconds = passes.prepared(bare, role), seconds + by.pass_seconds(shape, role, target)
+        other = gpu.choose(bare._replace(invariant=asked), target)
+        return other, seconds + basis.cost(bare, other, target).seconds
     kept = () if algorithm else tuple(reproducible.sentences(chosen, cost.seconds, invariant))
     explained = Explanation(
         problem, target, chosen, title, origin, (), 2 * shape.batch * shape.m * shape.n * shape.k,

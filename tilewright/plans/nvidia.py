@@ -28,8 +28,8 @@ from tilewright.targets.nvidia import GpuTarget
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
-__all__ = ["LANES", "NvidiaPlan", "bandwidths", "candidates", "choose", "cost", "inside", "multiplied", "peak",
-           "ranked", "shape_of", "traffic"]
+__all__ = ["LANES", "NvidiaPlan", "bandwidths", "candidates", "choose", "cost", "inside", "multiplied",
+           "pass_seconds", "peak", "ranked", "shape_of", "traffic"]
 
 
 def shape_of(problem: Gemm, at: Sequence[Place] | None = None) -> GpuShape:
@@ -52,11 +52,11 @@ def inside(shape: GpuShape, target: GpuTarget) -> str:
             seconds = cost(left.least, choose(left, target), target).seconds
         except NoPlan:
             continue
-        found[roles] = seconds + sum(_pass(shape, role, target) for role in shape.prologues if role not in roles)
+        found[roles] = seconds + sum(pass_seconds(shape, role, target) for role in shape.prologues if role not in roles)
     return min(found, key=found.__getitem__, default="")
 
 
-def _pass(shape: GpuShape, role: str, target: GpuTarget) -> float:
+def pass_seconds(shape: GpuShape, role: str, target: GpuTarget) -> float:
     """Seconds of a pass that leaves what a prologue makes (kernels/gpu/prepare.py)."""
     at = "ab".index(role)
     size = shape.batch * shape.k * (shape.m, shape.n)[at]

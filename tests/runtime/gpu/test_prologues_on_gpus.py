@@ -75,3 +75,6 @@ def test_plan_and_explain():
     for target in "sm_90a", "gfx942":
         assert tw.plan(problem, target) == tw.plan(tw.Gemm(512, 512, 512, "bf16"), target)
         assert "prologue of B: a pass before the product reads i8 and writes bf16" in str(tw.explain(problem, target))
+    few = tw.Gemm(4, 4096, 4096, "bf16", "i8", layout="nt", prologue_b=of_b)
+    assert tw.plan(few, "sm_90a").algorithm == "gemv"
+    assert "prologue of B: the kernel reads i8 and multiplies bf16" in str(tw.explain(few, "sm_90a"))
