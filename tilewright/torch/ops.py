@@ -74,9 +74,7 @@ def multiply(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
     """a @ b in this dtype. Nothing waits for a GPU."""
     if a.is_cuda:
         return tilewright.matmul(a, b, empty(a, *a.shape[:-1], b.shape[-1], dtype=dtype))
-    name = RESULTS[dtype]
-    found = again(a, b, name)
-    return tilewright.matmul(a, b, out_dtype=name) if found is None else found
+    return tilewright.matmul(a, b, out_dtype=RESULTS[dtype])
 
 
 def multiply_add(a: Tensor, b: Tensor, c: Tensor | None, dtype: torch.dtype, activation: str = "none") -> Tensor:
@@ -90,9 +88,6 @@ def multiply_add(a: Tensor, b: Tensor, c: Tensor | None, dtype: torch.dtype, act
     if a.is_cuda:
         out = empty(a, a.shape[0], b.shape[1], dtype=dtype)
         return tilewright.matmul(a, b, out, epilogue=epilogue, operands=operands)
-    found = again(a, b, name, epilogue, operands)
-    if found is not None:
-        return found
     return tilewright.matmul(a, b, out_dtype=name, epilogue=epilogue, operands=operands)
 
 
@@ -111,6 +106,11 @@ def transposed(x: Tensor) -> Tensor:
 
 def _product(axes: int) -> tuple[Any, Any]:
     def kernel(a: Tensor, b: Tensor) -> Tensor:
+        name = RESULTS.get(a.dtype) if a.dtype is b.dtype and a.is_cpu else None
+        if name and a.dim() == b.dim() == axes and a.shape[:-2] == b.shape[:-2]:
+            found = again(a, b, name)  # what is like an earlier call was checked then
+            if found is not None:
+                return found
         dtype = result_dtype(a=a, b=b)
         matrices(axes, a=a, b=b)
         return multiply(a, b, dtype)
@@ -214,6 +214,11 @@ def _check_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: st
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str = "none") -> Tensor:
+    name = RESULTS.get(x.dtype) if bias is not None and x.dtype is weight.dtype is bias.dtype and x.is_cpu else None
+    if name and bias is not None and x.dim() == 2 and bias.shape == weight.shape[:1] and activation in EPILOGUES:
+        found = again(x, weight.t(), name, EPILOGUES[activation][1], {"bias": bias})
+        if found is not None:  # it is like an earlier call, which was checked
+            return found
     dtype = _check_linear(x, weight, bias, activation)
     found = multiply_add(rows_of(x), weight.t(), bias, dtype, activation)
     return found if x.dim() == 2 else found.view(*x.shape[:-1], weight.shape[0])
