@@ -184,13 +184,18 @@ def coefficients() -> None:
     getcontext().prec = 80
     little = Decimal("1.0001")  # beyond the range, for how it is rounded
     r, s = Decimal(2).ln() / 2 * little, (Decimal(2).sqrt() - 1) / (Decimal(2).sqrt() + 1) * little
-    for name, f, low, high, degrees in (
-        ("exp", _exp, -r, r, (5, 10)),
-        ("log", _log, Decimal(0), s * s, (3, 6)),
-        ("tanh", _tanh, Decimal(0), Decimal(str(TANH_SMALL)) ** 2, (4, 10)),
+
+    def one(x: Decimal) -> Decimal:
+        return Decimal(1)
+
+    # f32's polynomial of exp is short: what counts is its part r^2 of e^r
+    for name, f, low, high, degrees, weight in (
+        ("exp", _exp, -r, r, (4, 10), lambda x: x * x + Decimal("0.001")),
+        ("log", _log, Decimal(0), s * s, (3, 6), one),
+        ("tanh", _tanh, Decimal(0), Decimal(str(TANH_SMALL)) ** 2, (4, 10), one),
     ):
         for T, degree in zip((np.float32, np.float64), degrees):
-            c, error = remez(f, low, high, degree)
+            c, error = remez(f, low, high, degree, weight if T is np.float32 else one)
             print(f"{name} {T.__name__}, error {error:.2e}:", *(float(T(x)).hex() for x in c))
     # Of 1 - erf the error of erf counts, of gelu's polynomial that of gelu, of erf near 0 that of f32's.
     # The constant of f32's 1 - erf, near 1, is rounded before the other coefficients are fitted.

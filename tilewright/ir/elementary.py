@@ -163,7 +163,7 @@ F32 = _Format(
     i32, 23, 127, (float.fromhex("0x1.62e4p-1"), float.fromhex("0x1.7f7d1cp-20")),
     float.fromhex("0x1.715476p0"), (-104.0, 89.0), 10.0, 1.15, 4.0,
     exp=tuple(map(float.fromhex, (
-        "0x1p-1", "0x1.555556p-3", "0x1.5554eap-5", "0x1.1110acp-7", "0x1.6d432ap-10", "0x1.a17dd6p-13"))),
+        "0x1p-1", "0x1.555490p-3", "0x1.555460p-5", "0x1.123ac4p-7", "0x1.6db38ep-10"))),
     log=tuple(map(float.fromhex, ("0x1.555556p-1", "0x1.9999ecp-2", "0x1.245c08p-2", "0x1.ddd97cp-3"))),
     tanh=tuple(map(float.fromhex, (
         "-0x1.555554p-2", "0x1.110ff4p-3", "-0x1.b9a2eep-5", "0x1.5d3e2ap-6", "-0x1.b1eec2p-8"))),
@@ -211,31 +211,39 @@ def _polynomial(k: Any, coefficients: Sequence[float], x: Value) -> Value:
 
 
 def _power(k: Any, exponent: Value, t: Type) -> Value:
-    """2^exponent, of an exponent with its bias."""
+    """2^exponent, of the lowest bits of an exponent with its bias."""
     return k.bits_as(exponent << _format(t).mantissa, t)
 
 
-def _reduced_exp(k: Any, x: Value) -> tuple[Value, Value]:
-    """(p, n): e^x = p 2^n, n an integer, p from 0.7 to 1.42. Of a NaN p is one."""
+def _reduced_exp(k: Any, x: Value, bias: int = 0, precise: bool = False) -> tuple[Value, Value]:
+    """(p, n): e^x = p 2^(n - bias) of the lowest bits of n, with one bit more than an exponent has; p from 0.7 to 1.42.
+    Of a NaN p is one. `precise`: p within 0.84 ulp rather than 0.9, for expressions that lose some of it."""
     F, t = _format(x.type), x.type
-    rounded = k.fma(x, k.constant(t, F.per_ln2), k.constant(t, F.round))
-    n = rounded - F.round
+    rounded = k.fma(x, k.constant(t, F.per_ln2), k.constant(t, F.round + bias))
+    n = rounded - (F.round + bias)
     high, low = (k.constant(t, -part) for part in F.ln2)
     rest = k.fma(n, high, x)                                # exact
     r = k.fma(n, low, rest)
-    lost = k.fma(n, low, rest - r)                          # r + lost has twice the precision
-    p = k.fma(r*r, _polynomial(k, F.exp, r), lost) + r + 1.0
-    return p, k.bits_as(rounded, vec(F.whole, t.length)) - F.round_bits
+    if precise:
+        lost = k.fma(n, low, rest - r)                      # r + lost has twice the precision
+        p = k.fma(r*r, _polynomial(k, F.exp, r), lost) + r + 1.0
+    else:
+        p = _polynomial(k, (1.0, 1.0, *F.exp), r)
+    return p, k.bits_as(rounded, vec(F.whole, t.length))
 
 
 def _exp(k: Any, x: Value) -> Value:
     F, t = _format(x.type), x.type
     low, high = F.exp_ends
-    p, n = _reduced_exp(k, k.min(high, k.max(x, low)))      # in this order a NaN stays
+    p, n = _reduced_exp(k, k.min(high, k.max(x, low)), 2*F.bias)        # in this order a NaN stays
     # 2^n is infinite or 0 before the result is: two factors. Only the second product is rounded, if it is subnormal.
-    n = n + 2*F.bias
-    half = n >> 1
-    return p * _power(k, half, t) * _power(k, n - half, t)
+    half = n >> 1 << F.mantissa
+    return p * k.bits_as(_difference(k, n << F.mantissa, half), t) * k.bits_as(half, t)
+
+
+def _difference(k: Any, x: Value, y: Value) -> Value:
+    """x - y of bits: of elements of vectors, which may overflow, since an i32 by itself is an index."""
+    return x - y if x.type.length > 1 else (k.pack(x, x) - k.pack(y, y))[0]
 
 
 def _log(k: Any, x: Value) -> Value:
@@ -275,9 +283,9 @@ def _tanh(k: Any, x: Value) -> Value:
     F, t = _format(x.type), x.type
     size, y = k.abs(x), x * x
     small = k.fma(size*y, _polynomial(k, F.tanh, y), size)
-    p, n = _reduced_exp(k, k.min(2*F.tanh_end, size + size))
+    p, n = _reduced_exp(k, k.min(2*F.tanh_end, size + size), F.bias, precise=True)
     one = k.constant(t, 1.0)
-    reciprocal = k._op(ops.RECIPROCAL, t, p * _power(k, n + F.bias, t) + one, one)
+    reciprocal = k._op(ops.RECIPROCAL, t, p * _power(k, n, t) + one, one)
     large = k.fma(k.constant(t, -2.0), reciprocal, one)
     return _signed(k, k.select(size < TANH_SMALL, small, large), x)
 
@@ -295,8 +303,8 @@ def _erf_of_size(k: Any, size: Value) -> Value:
         square = y * y
         large = k.fma(-square, square, k.constant(t, 1.0))
     else:
-        p, n = _reduced_exp(k, -y)
-        large = 1.0 - p * _power(k, n + F.bias, t)
+        p, n = _reduced_exp(k, -y, F.bias)
+        large = 1.0 - p * _power(k, n, t)
     return k.select(size < F.erf_small, small, large)
 
 
@@ -313,8 +321,8 @@ def _gelu(k: Any, x: Value) -> Value:
 def _sigmoid(k: Any, x: Value) -> Value:
     F, t = _format(x.type), x.type
     end, one = 87.3 if F is F32 else 708.0, k.constant(t, 1.0)      # e^y is a reciprocal's normal number
-    p, n = _reduced_exp(k, k.min(end, k.max(-x, -end)))             # in this order a NaN stays
-    found = k._op(ops.RECIPROCAL, t, k.fma(p, _power(k, n + F.bias, t), one), one)
+    p, n = _reduced_exp(k, k.min(end, k.max(-x, -end)), F.bias)          # in this order a NaN stays
+    found = k._op(ops.RECIPROCAL, t, k.fma(p, _power(k, n, t), one), one)
     return k.select(x < -end, k.constant(t, 0.0), found)
 
 
@@ -324,11 +332,7 @@ def _gelu_tanh(k: Any, x: Value) -> Value:
     F, t, half = _format(x.type), x.type, x * 0.5
     slope, cubic = 2*math.sqrt(2/math.pi), 2*math.sqrt(2/math.pi)*0.044715
     y = k.min(2*F.tanh_end, k.abs(x*k.fma(x*x, k.constant(t, cubic), k.constant(t, slope))))
-    rounded = k.fma(y, k.constant(t, F.per_ln2), k.constant(t, F.round))
-    n = rounded - F.round
-    r = k.fma(n, k.constant(t, -F.ln2[1]), k.fma(n, k.constant(t, -F.ln2[0]), y))
-    p = _polynomial(k, (1.0, 1.0, *F.exp), r)
-    n, one = k.bits_as(rounded, vec(F.whole, t.length)) - (F.round_bits - F.bias), k.constant(t, 1.0)
+    (p, n), one = _reduced_exp(k, y, F.bias), k.constant(t, 1.0)
     reciprocal = k._op(ops.RECIPROCAL, t, k.fma(p, _power(k, n, t), one), one)
     return k.fma(k.abs(half), k.fma(k.constant(t, -2.0), reciprocal, one), half)
 

@@ -105,12 +105,25 @@ def test_plans():
 @pytest.mark.parametrize(("target", "name", "format"), [
     ("sm_75", "squares", "f32"), ("sm_86", "long", "f32"), ("sm_90a", "paths", "f32"), ("sm_90a", "some", "i32")])
 def test_no_register_is_spilled(target, name, format):
+    problem = tw.Gemm(4096, 4096, 128, format, layout="nt", semiring=made(name, FORMATS[format].dtype))
+    assert assembled(problem, target).spills == 0
+
+
+def test_long_states_of_parts_of_k_are_not_spilled():
+    semiring = tw.semiring(lambda x, y: x + y, "logsumexp")
+    taken = Epilogue(finished(semiring.fold, trace(lambda x: x, {"x": "float"}, positional=1)), (), ("-",))
+    problem = tw.Gemm(256, 256, 4096, "f32", layout="nt", semiring=semiring, epilogue=taken)
+    assert tw.plan(problem, "sm_75").split_k > 1
+    assert assembled(problem, "sm_75").spills == 0
+
+
+def assembled(problem, target):
+    """What the kernel of its plan uses."""
     try:
         ptxas.find()
     except ptxas.Missing as missing:
         pytest.skip(str(missing))
-    problem = tw.Gemm(4096, 4096, 128, format, layout="nt", semiring=made(name, FORMATS[format].dtype))
-    assert tw.compile(problem, target).resources.spills == 0
+    return tw.compile(problem, target).resources
 
 
 @pytest.mark.parametrize(("format", "plan"), [
