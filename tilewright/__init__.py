@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tilewright.compiled.bundles import load as load
     from tilewright.compiled.compile import compile as compile
     from tilewright.compiled.compile import plan as plan
+    from tilewright.compiled.packed_weights import PackedWeights as PackedWeights
     from tilewright.explanation.contraction import einsum_path as einsum_path
     from tilewright.explanation.explain import explain as explain
     from tilewright.explanation.record import Explanation as Explanation
@@ -97,6 +98,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Gemm": "tilewright.problem",
     "Packed": "tilewright.runtime.cpu.packed",
+    "PackedWeights": "tilewright.compiled.packed_weights",
     "Quantized": "tilewright.formats.quantized",
     "Reduction": "tilewright.expressions.reductions",
     "Scaled": "tilewright.formats.scaled",

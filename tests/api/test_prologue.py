@@ -126,7 +126,7 @@ def test_few_rows_read_the_other_operand_once(few):
 
 def test_plans_for_few_rows():
     made = tw.prologue(lambda b, s: b*s, "i8", "bf16", s="f32 full/128")
-    for m, layout, algorithm in (1, "nn", "stream"), (4, "nt", "dots"), (5, "nn", "packed"):
+    for m, layout, algorithm in (1, "nn", "stream"), (4, "nt", "dots"), (16, "nn", "stream"), (17, "nn", "packed"):
         problem = tw.Gemm(m, 4096, 4096, "bf16", "i8", layout=layout, prologue_b=made)
         assert tw.plan(problem, "x86-avx512", threads=1).algorithm == algorithm
     problem = tw.Gemm(2, 40, 48, "bf16", "i8", prologue_b=tw.prologue(lambda b: 0.5*b, "i8", "bf16"))

@@ -6,6 +6,10 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.compiled import packed_weights
+from tilewright.compiler import llvm
+from tilewright.kernels.cpu.weight_pairs import emit_pairs
+from tilewright.kernels.cpu.weights import emit_dots
 
 RNG = np.random.default_rng(18)
 ROUNDING = {np.float32: 2.0**-24, ml_dtypes.bfloat16: 2.0**-8, np.float16: 2.0**-10}    # of weights, and of a result
@@ -20,14 +24,43 @@ def checked(found, x, q, dtype=np.float32):
     assert (np.abs(found - exact) <= ((k + 3)*2.0**-24 + ROUNDING[dtype]) * size).all(), (q, dtype)
 
 
-@pytest.mark.parametrize(("name", "zero"),
-                         [("i8", False), ("i4", True), ("u4", True), ("e2m1", False), ("e4m3fn", False)])
+@pytest.mark.parametrize(("name", "zero"), [("i8", False), ("u4", True), ("e4m3fn", False)])
 def test_rows_of_every_type_by_weights(name, zero):
     w = RNG.standard_normal((300, 34), np.float32)
     q = tw.quantize(w, name, axis=-2, group=128, zero_points=zero)          # the last group has 44
     x = RNG.standard_normal((33, 300), np.float32)
     checked(tw.matmul(x, q), x, q)
-    checked(x[:2] @ q, x[:2], q)
+
+
+F32, BF16 = np.float32, ml_dtypes.bfloat16
+CASES = [("i8", {"group": 64}, F32, 1), ("i8", {}, BF16, 1), ("u4", {"group": 128, "zero_points": True}, BF16, 2),
+         ("i4", {"group": 32}, F32, 9), ("i4", {"group": 32}, BF16, 1), ("e2m1", {"group": 64}, F32, 1),
+         ("mxfp4", {}, BF16, 1), ("nvfp4", {}, F32, 1)]
+
+
+@pytest.mark.parametrize(("name", "how", "dtype", "m"), CASES)
+def test_few_rows_read_weights_once(name, how, dtype, m):
+    """By rows and by columns, of k and n that end within a vector, a group and a byte. Nothing is rounded to bf16."""
+    w, x = RNG.standard_normal((259, 70), np.float32), RNG.standard_normal((m, 259)).astype(dtype)
+    for q, options in ((tw.quantize(w, name, axis=-2, **how), {}),
+                       (tw.quantize(w.T, name, axis=-1, **how), {"trans_b": True})):
+        found = tw.matmul(x, q, **options)
+        checked(found, x, q.T if options else q)
+        out = np.zeros((m, 70), dtype)
+        assert tw.matmul(x, q, out, threads=2, **options) is out
+        assert (out == found.astype(dtype)).all()
+
+
+def test_kernels_use_the_instructions_meant():
+    """16 weights by VPERMD and 32 by VPERMW for each multiply-add, and nothing is spilled."""
+    prologue = "b:int s:float; float b; mul %0 s; -> %1", ("f32:n1:128",), "f32"
+    plain, pairs = tw.target("x86-avx512"), tw.target("sapphirerapids").extended
+    for function, target, look_up, multiply in (
+            (emit_dots(plain, "f32", 4, 1, "i4x2", prologue), plain, "vpermd", "vfmadd"),
+            (emit_pairs(pairs, 4, 1, "i4x2", prologue), pairs, "vpermw", "vdpbf16ps")):
+        code = llvm.assembly(function, target)
+        assert 4*4 <= code.count(look_up) <= code.count(multiply), function.name
+        assert not any("zmm" in line and "(%rsp)" in line for line in code.splitlines()), function.name
 
 
 def test_layouts_vectors_batches_and_what_follows():
@@ -56,5 +89,60 @@ def test_what_cannot_be_combined():
             (lambda: tw.matmul(x, q, prologue_b=lambda b: b), ValueError, "prologue_b must be None with it"),
             (lambda: tw.matmul(x.astype(complex), q), TypeError, "real floating-point"),
             (lambda: tw.matmul(x, q, algorithm="fastest"), ValueError, "algorithm= is not supported with a prologue")]:
+        with pytest.raises(error, match=words):
+            wrong()
+
+
+# ---- packed
+
+@pytest.mark.parametrize(("name", "how"), [("u4", {"group": 64, "zero_points": True}), ("nvfp4", {})])
+def test_packed_weights_stay_narrow_and_are_saved(name, how, tmp_path, monkeypatch):
+    """From either layout, for any rows, by blocks of columns where there are many; and from a file."""
+    w = RNG.standard_normal((260, 200), np.float32)
+    q = tw.quantize(w, name, axis=-2, **how)
+    packed, other = tw.pack(q), tw.pack(tw.quantize(w.T, name, axis=-1, **how), trans_b=True)
+    assert packed.shape == (260, 200)
+    assert packed.nbytes <= q.nbytes < w.nbytes / 6
+    packed.save(tmp_path / "w")
+    read = tw.load(tmp_path / "w")
+    assert isinstance(read, tw.PackedWeights)
+    assert str(read) == str(packed)
+    monkeypatch.setattr(packed_weights, "DECODED", 1 << 16)
+    for m in (1, 40):
+        x = RNG.standard_normal((m, 260), np.float32)
+        found = tw.matmul(x, packed)
+        checked(found, x, q)
+        assert (tw.matmul(x, other) == found).all()
+        out = np.zeros((m, 200), np.float32)
+        assert tw.matmul(x, read, out) is out
+        assert (out == found).all()
+
+
+def test_files_of_packed_weights_that_are_refused(tmp_path):
+    packed, path = tw.pack(tw.quantize(RNG.standard_normal((64, 32)), "i4", axis=-2, group=32)), tmp_path / "w"
+    packed.save(path)
+    good = path.read_bytes()
+    magic = b"tilewright weights 1\n"
+    cases = {"is truncated": good[:-1], "is damaged: its checksum": good[:-70] + b"x" + good[-69:],
+             "version 2 of their layout": good.replace(magic, magic.replace(b"1", b"2")),
+             "has been written to": good + b"x",
+             "is truncated: it has 25 bytes": good[:25]}
+    for words, content in cases.items():
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=words):
+            tw.load(path)
+    names = {"x86-avx512", "x86-avx2"} - {packed.target}
+    packed_weights.PackedWeights(packed.weights, names.pop()).save(path)
+    with pytest.raises(ValueError, match=r"was packed for x86-.*, and this process multiplies by code for x86-"):
+        tw.load(path)
+    on_gpu = tw.pack(tw.quantize(RNG.standard_normal((64, 32)), "i4", axis=-2, group=32), target="sm_90a")
+    on_gpu.save(path)
+    assert tw.load(path).target == "sm_90a"
+    x = np.ones((2, 64), np.float32)
+    for wrong, error, words in [(lambda: tw.matmul(x, on_gpu), ValueError, "b was packed for sm_90a"),
+                                (lambda: tw.matmul(x, packed, trans_b=True), ValueError, "cannot be transposed"),
+                                (lambda: tw.matmul(packed, x.T), TypeError, "weights cannot be used as an array"),
+                                (lambda: tw.pack(packed), TypeError, "packed weights cannot be used as an array"),
+                                (lambda: tw.pack(tw.quantize(x, "mxfp4")), ValueError, "blocks of b must be along k")]:
         with pytest.raises(error, match=words):
             wrong()

@@ -16,9 +16,10 @@ from numpy.typing import ArrayLike
 
 from tilewright import forks, formats, targets
 from tilewright.api import scaled, tensors
+from tilewright.compiled import packed_weights
 from tilewright.formats.decoding import BF16, decoded, exact_in_bf16
 from tilewright.formats.quantized import Quantized
-from tilewright.formats.scaled import Decodable
+from tilewright.formats.scaled import Decodable, Scaled
 from tilewright.plans import asked
 from tilewright.rules import arguments, scaling
 from tilewright.runtime.gpu.arrays import kind, library_of
@@ -40,13 +41,14 @@ def pack(
     threads: int | None = None,
     plan: Any = None,
     target: CpuTarget | str | None = None,
-) -> Packed:
+) -> Any:
     """b, packed once for many products `matmul(a, b)` and `gemm` on this processor.
 
     b           [..., k, n], two axes or more, of any format of `tilewright formats` and any strides. It may change, or
-                go, afterwards. Results of tilewright.quantize are packed too: blocks are decoded once, so that mxfp4
-                takes 4 bytes a number (2 with a="bf16" on chips that multiply pairs of bf16); of formats with scales
-                per column the elements are packed.
+                go, afterwards. Results of tilewright.quantize are packed too: block-scaled ones, and those with groups
+                or for an `a` of floats, as `PackedWeights`, which stay as narrow as they are; with a plan, blocks are
+                decoded once, to 4 bytes a number (2 with a="bf16" on chips that multiply pairs of bf16). Of other
+                integers with scales per column the elements are packed.
     a           the format ("bf16") or dtype of the left operands; by default b's own, f32 of block-scaled formats
     out_dtype   the out_dtype of the products, which decides the format of their sums: the default, and every out_dtype
                 with the same sums, take the same panels (docs/formats.md)
@@ -56,7 +58,8 @@ def pack(
     threads     how many threads pack; by default tilewright.get_num_threads()
     plan        the plan to run, a packed one, or its text, instead of the one that tilewright would choose for so many
                 rows
-    target      an instruction set of this machine, or its name, instead of the detected one
+    target      an instruction set of this machine, or its name, instead of the detected one; of PackedWeights any,
+                a GPU's too, whose kernels read the same layout once the arrays of `packed.weights` are in its memory
 
     Products have the bits that matmul gives with b itself where it takes this plan: the same kernels read the same
     panels. These may take more memory than b: `packed.nbytes`.
@@ -68,6 +71,17 @@ def pack(
         raise TypeError(f"b must be in the CPU's memory to be packed, but it is {kind(b)} in {library.platform.memory}")
     b = tensors.array(b, "b")
     if isinstance(b, Decodable):
+        format_a = None if a is None else formats.get(a, "a")
+        floats = format_a is not None and isinstance(format_a, formats.Float)
+        narrow = not isinstance(b, Scaled) or not b.plain or floats
+        if narrow and plan is None and out_dtype is None:
+            chip = targets.coerce(target)
+            if isinstance(chip, CpuTarget):
+                chip.require_runnable()
+            return packed_weights.made(b, arguments.layout(trans_b, "b"), chip)
+        if isinstance(b, Scaled) and not b.plain:
+            raise ValueError("plan and out_dtype must be None for weights with groups, zero points or two elements to "
+                             "a byte, which stay as narrow as they are")
         return _pack_scaled(b, a, out_dtype, trans_b, rows=rows, threads=threads, plan=plan, target=target)
     array = arguments.operand(b, "b")
     if array.ndim < 2:

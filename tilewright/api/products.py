@@ -12,10 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tilewright import targets
 from tilewright.api import dispatch, fused, host, scaled, tensors
+from tilewright.api import weights as of_weights
+from tilewright.compiled.packed_weights import PackedWeights
+from tilewright.compiled.packed_weights import pieces as packed_pieces
 from tilewright.formats.quantized import Quantized
 from tilewright.formats.scaled import Scaled
-from tilewright.rules import numpy_products, weights
+from tilewright.rules import arguments, numpy_products, weights
 from tilewright.rules.arguments import F32, F64
 from tilewright.rules.call import Call
 from tilewright.runtime import repeats
@@ -172,6 +176,21 @@ def matmul(
             and host.run(dispatch.cpu().gemm, a, b, out, whole=True)
         ):
             return out
+    if type(b) is PackedWeights:
+        return _by_packed_weights(
+            a, b, out, trans_b, out_dtype=out_dtype, alpha=alpha, beta=beta, c=c, trans_a=trans_a, scale_a=scale_a,
+            scale_b=scale_b, epilogue=epilogue, prologue_a=prologue_a, prologue_b=prologue_b, operands=operands,
+            algorithm=algorithm, deterministic=deterministic, batch_invariant=batch_invariant, threads=threads,
+            plan=plan)
+    if (
+        (type(b) is Scaled or type(b) is Quantized
+         or (type(b) is np.ndarray and b.dtype in of_weights.HALF and b.ndim == 2 and b.size >= of_weights.LARGE))
+        and out_dtype is c is scale_a is scale_b is epilogue is prologue_a is prologue_b is operands is None
+        and algorithm is plan is None and deterministic is batch_invariant is trans_a is False and not numpys
+        and type(alpha) is type(beta) is int and alpha == 1 and beta == 0
+        and (result := of_weights.product(a, b, out, trans_b, threads)) is not None
+    ):
+        return result
     if numpys:
         numpy_products.check_keywords(numpys)
     if type(a) is type(b) is np.ndarray and out is c is None:
@@ -244,6 +263,29 @@ def gemm(
     ))
 
 
+def _by_packed_weights(a: Any, b: PackedWeights, out: Any, trans_b: Any, **options: Any) -> Any:
+    """matmul with packed weights: of many rows, a block of columns after the other."""
+    if trans_b not in (False, "n"):
+        raise ValueError(f"b is packed, and packed operands cannot be transposed: pass trans_b={trans_b!r} to "
+                         "pack instead of matmul")
+    if not isinstance(targets.target(b.target), targets.CpuTarget) and type(a) is np.ndarray:
+        raise ValueError(f"b was packed for {b.target}, and a is in the host's memory: pack(b) is for this processor")
+    plain = all(options[x] is None for x in ("c", "scale_a", "scale_b", "epilogue", "prologue_a", "operands"))
+    parts = packed_pieces(b, a.size // max(a.shape[-1], 1)) if plain and type(a) is np.ndarray and a.ndim > 1 else []
+    if len(parts) < 2 or a.shape[-1 if options["trans_a"] in (False, "n") else -2] != b.shape[0]:
+        return matmul(a, b.weights, out, trans_b=True, **options)
+    first = matmul(a, b.weights[parts[0]], trans_b=True, **options)
+    found = np.empty((*first.shape[:-1], b.shape[1]), first.dtype)
+    found[..., parts[0]] = first
+    for each in parts[1:]:
+        found[..., each] = matmul(a, b.weights[each], trans_b=True, **options)
+    if out is None:
+        return found
+    arguments.check_cast(found.dtype, arguments.output(out).dtype, "out")       # type: ignore[union-attr]
+    out[...] = found
+    return out
+
+
 def _product(library: Library | None, call: Call, asked: Any = None) -> Any:
     """What the call asks for. `library` is that of operands on a GPU; None: they are in the host's memory. `asked`:
     what a product with an epilogue may be remembered as."""
@@ -253,6 +295,10 @@ def _product(library: Library | None, call: Call, asked: Any = None) -> Any:
         return tensors.product(call, partial(_product, None), asked)
     if not call.updates and numpy_products.overridden(call.a, call.b, call.out):
         return numpy_products.by_operands_class(call)
+    if isinstance(call.b, (Scaled, Quantized)) and call._replace(trans_b="n", threads=None).plain:
+        found = of_weights.product(call.a, call.b, call.out, call.trans_b, call.threads)
+        if found is not None:
+            return found
     if weights.present(call):
         matrices, axis = weights.by_matrices(call)
         found = fused.product(weights.without(matrices), asked)

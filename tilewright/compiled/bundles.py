@@ -15,6 +15,7 @@ from typing import Any
 
 from tilewright import __version__, forks, targets
 from tilewright.compiled import compile as compiling
+from tilewright.compiled import packed_weights
 from tilewright.compiled.base import CompiledGemm
 from tilewright.compiler import bundle, sources
 from tilewright.compiler.bundle import Refused
@@ -59,8 +60,9 @@ class Bundle:
         return f"<Bundle {self.path}: {plural(len(self), 'product')} on {self.target.name}>"
 
 
-def load(path: str | os.PathLike[str]) -> Bundle:
-    """Use the kernels and plans of a file that tilewright.build or `tilewright build` wrote.
+def load(path: str | os.PathLike[str]) -> Any:
+    """Use the kernels and plans of a file that tilewright.build or `tilewright build` wrote; or packed weights that
+    `PackedWeights.save` wrote, which are returned.
 
     From now on tilewright.matmul and gemm multiply its products by its plans and its code, before what the tuner has
     stored and what the kernel cache has. Nothing is compiled for them: of a GPU's bundle LLVM is never loaded, of a
@@ -75,6 +77,9 @@ def load(path: str | os.PathLike[str]) -> Bundle:
     GPU.
     """
     place = Path(path)
+    with place.open("rb") as file:
+        if file.read(len(packed_weights.MAGIC)) == packed_weights.MAGIC:
+            return packed_weights.load(place)
     with forks.building:
         content = bundle.Bundle(place)
         _check_version(place, content.index)

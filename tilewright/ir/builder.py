@@ -94,7 +94,7 @@ class Kernel(Recording):
     lds_load, lds_wait, load_transposed = amd.lds_load, amd.lds_wait, amd.load_transposed
     sched_group, sched_fence, priority = amd.sched_group, amd.sched_fence, amd.priority
 
-    quads, pairs, bf16_pairs = x86.quads, x86.pairs, x86.bf16_pairs
+    quads, pairs, bf16_pairs, lookup = x86.quads, x86.pairs, x86.bf16_pairs, x86.lookup
 
     # ---- values
 

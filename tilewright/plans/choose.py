@@ -13,7 +13,7 @@ from functools import lru_cache
 from math import ceil, isqrt
 from typing import Any
 
-from tilewright.plans import common, invariant, semirings
+from tilewright.plans import common, invariant, prologues, semirings
 from tilewright.plans.cpu import PARTS, SHORT, CpuPlan, Shape
 from tilewright.plans.model import BUILTIN, CHANNELS, PAGE, Ceilings, cost, small_elements, stays_in_cache
 from tilewright.plans.words import GROUP, SIDE, TILE_WORDS
@@ -51,6 +51,11 @@ STREAM_DEPTH: dict[int, tuple] = {
 # (columns of C, rows at a time) for kernels/cpu/skinny.py
 DOT_ROWS: dict[int, tuple] = {
     32: ((1, 8), (2, 8), (3, 6), (4, 6)), 29: ((1, 8), (2, 8), (3, 6), (4, 5)), 16: ((1, 6), (2, 5), (3, 4), (4, 2))}
+
+# For kernels/cpu/weights.py: rows of B at a time; (columns of C, rows of A at a time)
+WEIGHT_DEPTH = 8
+WEIGHT_ROWS: dict[int, tuple] = {32: ((2, 4), (4, 2), (16, 1)), 29: ((2, 4), (4, 2), (16, 1)),
+                                 16: ((1, 4), (2, 2), (16, 1))}
 
 TEAM_WORK = 3_000_000       # operations, below which waking the members of a team takes longer than they save
 SHARE = 0.5             # of L2, for a block of AMX's A; a panel of B, the next one, and C pass by
@@ -162,7 +167,18 @@ def converting_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
         yield from (p for p in packed_plans(shape, target, mr, vectors * lanes) if p.jr_ways == 1)
     if shape.prologues and shape.dtype == "f32":
         for s, swap in (shape, False), (shape.swapped, True):
-            yield from (replace(p, swap=swap) for p in skinny_plans(s, target) if p.algorithm in ("stream", "dots"))
+            found = skinny_plans if not prologues.weights(s.prologue_b or s.prologue_a) else weight_plans
+            yield from (replace(p, swap=swap) for p in found(s, target) if p.algorithm in ("stream", "dots"))
+
+
+def weight_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
+    """Weights that are read once, [k, n] or the rows of A."""
+    for threads in {1, shape.threads}:
+        if shape.m <= prologues.MOST and shape.prologue_b:
+            yield CpuPlan("stream", shape.m, WEIGHT_DEPTH, jc_ways=threads)
+        if shape.n <= prologues.MOST and shape.prologue_a:
+            rows = next(rows for n, rows in tiles_of(target, WEIGHT_ROWS) if shape.n <= n)
+            yield CpuPlan("dots", min(rows, shape.m), shape.n, ic_ways=min(threads, shape.m))
 
 
 def semiring_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:

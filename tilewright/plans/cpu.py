@@ -270,6 +270,8 @@ class CpuPlan(Plan):
             found.append("pairs of columns that an epilogue takes are columns of C, and swap computes C^T.")
         if self.algorithm == "packed":
             found += _packed_violations(self)
+            if any(x.endswith(prologues.HALVES) for x in (shape.source_a, shape.source_b)):
+                found.append("two elements to a byte are read where they are, by stream and dots: packing takes one.")
         elif shape.converts and not self._converts(shape):
             found.append(f"{self.algorithm} reads operands and writes C in the format of the sums, {shape.sums}: only "
                          "packed plans convert.")
@@ -319,6 +321,10 @@ def _tile_violations(plan: CpuPlan, shape: Shape, target: CpuTarget) -> Iterator
     elif shape.tiles:
         if (plan.algorithm, mr, nr) != ("packed", 32, 32):
             yield f"AMX multiplies packed panels in tiles of 32x32, not {plan.algorithm} {mr}x{nr}."
+    elif plan.algorithm in ("stream", "dots") and prologues.weights(shape.prologue_b or shape.prologue_a):
+        most = prologues.MOST
+        if mr*nr > 8*most:
+            yield f"weights are read for {mr} x {nr} numbers at a time, and must not be for more than {8*most}."
     elif plan.algorithm == "stream":
         need = mr*nr + mr + 1
         if need > have:

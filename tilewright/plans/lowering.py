@@ -168,7 +168,7 @@ def lower(product: Product, target: CpuTarget, word_name: str | None = None) -> 
     the one that suits the target."""
     p, sums = product, product.sums
     out = p.out if p.out != sums or p.beside or aside(p.epilogue) or semirings.state(p.semiring) else ""
-    sources = p.a if p.prologue_a else packs(p.a, sums), p.b if p.prologue_b else packs(p.b, sums)
+    sources = prologues.source(p.prologue_a, packs(p.a, sums)), prologues.source(p.prologue_b, packs(p.b, sums))
     m, n, k, strides = p.m, p.n, p.k, p.strides
     if sums in COMPLEX:
         sources = p.a, p.b

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, exp, factorial, gcd
 
-from tilewright.formats import FORMATS
 from tilewright.plans import epilogues, prologues, semirings
 from tilewright.plans.common import Cost, Term, total
 from tilewright.plans.cpu import ITEMSIZE, PARTS, SHORT, CpuPlan, Shape
@@ -331,8 +330,8 @@ def _crowds(rows: int, pitch: int, target: CpuTarget) -> bool:
 def _read_once(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> Cost:
     """stream and dots, which read each operand once from beyond L2."""
     m, n, k, s = shape.m, shape.n, shape.k, shape.itemsize
-    of_a, of_b = (FORMATS[x].itemsize if x else s for x in (shape.source_a, shape.source_b))   # which it converts
-    lanes, sizes = target.lanes(s), (m*k*of_a, k*n*of_b, m*n*s)
+    of_a, of_b = (prologues.bytes_of(x) if x else s for x in (shape.source_a, shape.source_b))   # which it converts
+    lanes, sizes = target.lanes(s), (int(m*k*of_a), int(k*n*of_b), m*n*s)
     once = a, b, c = tuple(Term(name, size, 1, _ONCE) for name, size in zip("ABC", sizes))
     if plan.algorithm == "stream":
         vectors = m * ceil(n / lanes) * k

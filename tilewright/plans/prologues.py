@@ -4,12 +4,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tilewright.formats import FORMATS
 from tilewright.plans.epilogues import SLOTS
 
 if TYPE_CHECKING:
+    from tilewright.expressions.program import Expression
     from tilewright.expressions.prologue import Prologue
     from tilewright.plans.gpu_shape import GpuShape
 
@@ -20,20 +21,82 @@ def read(text: str) -> Prologue:
     return Prologue.read(text)
 
 
+def bytes_of(source: str) -> float:
+    """That an element takes."""
+    return 0.5 if source.endswith(HALVES) else FORMATS[source].itemsize
+
+
+def source(text: str, otherwise: str) -> str:
+    """The format of an operand's elements, with HALVES after it where two share a byte."""
+    return read(text).source if text else otherwise
+
+
 def multiplied(format: str, text: str) -> str:
     """The format in which an operand of this one is multiplied."""
     return read(text).result if text else format
 
 
 HALVES = "x2"           # of expressions.prologue, of which most processes have none
+STEPS = 16              # of k, of multiples of which a scale may be that is read with weights
+
+
+class Form(NamedTuple):
+    """(element - zero) * scale, as weights have it: the names of parameters, "" for what is not there."""
+    scale: str = ""
+    zero: str = ""
+
+
+def form_of(expression: Expression) -> Form | None:
+    """Of an expression, if it has this form."""
+    (first, _), *others = expression.parameters
+    names, lines = {name for name, _ in others}, [(x.operation, x.operands) for x in expression.lines]
+    value: Any = first
+    zero: Any = ""
+    scale: Any = ""
+    if lines and lines[0][0] == "sub" and lines[0][1][0] == value and lines[0][1][1] in names:
+        (_, (_, zero)), *lines = lines
+        value = 0
+    if lines and lines[0] == ("float", (value,)):
+        lines = lines[1:]
+        value = 0 if value == first else 1
+    if lines and lines[0][0] == "mul" and value in lines[0][1]:
+        scale, = (x for x in lines[0][1] if x != value) if lines[0][1].count(value) == 1 else ("",)
+        lines = lines[1:]
+        value = len(expression.lines) - 1
+    if lines or expression.results[0].operand != value or names != {zero, scale} - {""}:
+        return None
+    return Form(scale, zero)
+
+
+@lru_cache(maxsize=256)
+def weights(text: str) -> bool:
+    """Whether kernels for weights (kernels/cpu/weights.py) may decode an operand with this prologue: all that it reads
+    is one for all of k, or for groups."""
+    if not text or not _by_vectors(text) or read(text).source == "bool":
+        return False
+    return form_of(read(text).expression) is not None and all(
+        x.place == "scalar" or (x.group % STEPS == 0 if x.group > 1 else x.place != "full") for x in read(text).beside)
+
+
+def decodes(expression: str, beside: tuple[str, ...]) -> bool:
+    """The same of the fields of a jobs.Prepare, which say what lies along k."""
+    from tilewright.expressions.program import Expression
+    words = [word.split(":") for word in beside]
+    return form_of(Expression.read(expression)) is not None and all(
+        how[1] == "0" or (int(group) > 1 and int(group) % STEPS == 0) for _, how, group in words)
+
+
 ONCE = 4                # rows of C, or columns, that B, or A, with a prologue is read once for, in place
+MOST = 16               # the same of weights
 
 
 def read_once(a: str, b: str, m: int, n: int, sums: str) -> str:
     """Which operand, "a" or "b", few rows or columns of C read once, by the prologues' texts; "": neither. The other
     one is converted to f32 before."""
     role, text, few = ("b", b, m) if b else ("a", a, n)
-    return role if bool(a) != bool(b) and sums == "f32" and few <= ONCE and _by_vectors(text) else ""
+    if bool(a) == bool(b) or sums != "f32" or not _by_vectors(text):
+        return ""
+    return role if few <= (MOST if weights(text) else ONCE) else ""
 
 
 @lru_cache(maxsize=256)
@@ -42,7 +105,8 @@ def _by_vectors(text: str) -> bool:
     prologue = read(text)
     beside = (x.format for x in prologue.beside if (x.place, x.format) != ("scalar", "f64"))
     return prologue.result in ("f32", "bf16", "f16") and all(
-        format in ("f32", "i32") or FORMATS[format].bits <= 16 for format in (prologue.source, *beside))
+        format in ("f32", "i32") or FORMATS[format].bits <= 16
+        for format in (prologue.source.removesuffix(HALVES), *beside))
 
 
 def operations(text: str) -> float:

@@ -158,9 +158,10 @@ def _beside(name: str, kind: str, x: Array, of: Array, role: str, group: int) ->
         raise TypeError(f"{label} is {x.dtype}, and prologue_{role} takes {kind} for it")
     axis, shape = AXIS[role], [*of.shape]
     k, count = of.shape[axis], x.shape[axis] if x.ndim >= -axis else 1
-    if group == 1 or count != -(-k // group):
+    if not 1 < count < k:
+        group = 1
+    elif group == 1 or count != -(-k // group):
         group = k // count if k % count == 0 else 1
-    group = group if 1 < count < k else 1
     if group > 1:
         shape[axis] = count
     try:

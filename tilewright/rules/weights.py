@@ -1,6 +1,7 @@
-"""Products with weights of few bits: a `Scaled` operand becomes its elements and a prologue that makes numbers of them.
+"""Products with weights of few bits: an operand with scales becomes its elements and a prologue that makes numbers of
+them.
 
-    b * s           symmetric
+    b * s           symmetric, and block-scaled
     (b - z) * s     with zero points
 
 So matmul(x, w) is the product of x and dequantize(w), decoded on the way, by any engine that takes prologues. Only
@@ -8,25 +9,109 @@ dtypes and shapes are read.
 """
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tilewright.expressions import prologue
 from tilewright.expressions.epilogue import kind_of
 from tilewright.expressions.program import Expression
-from tilewright.expressions.prologue import Beside
+from tilewright.expressions.prologue import HALVES, Beside, Prologue
 from tilewright.expressions.remembered import traced
+from tilewright.formats.quantized import Quantized
 from tilewright.formats.scaled import Decodable, Scaled, format_of
-from tilewright.rules import prologues
+from tilewright.formats.table import find, get, integral
+from tilewright.plans.prologues import MOST, STEPS
+from tilewright.rules import arguments, prologues, scaling
 from tilewright.rules.call import Call
 
 NAMES = {"scales": "scale_of_{}_", "zeros": "zero_of_{}_"}      # of operands, by role: beside a caller's own
+FLOATS = tuple(get(name).dtype for name in ("f32", "bf16", "f16"))
+
+
+class Weights(NamedTuple):
+    """A Scaled, or a Quantized, as it is multiplied: A [m, k] or B [k, n]."""
+
+    source: str  # of elements: a format, with HALVES if two share a byte
+    shape: tuple[int, ...]
+    elements: Any  # bytes, or elements of this format; with HALVES the stride along k or across is that of bytes
+    beside: dict[str, Any]  # "scales" and "zeros"
+    group: int
+    factor: float = 1.0  # of all numbers
+
+    @property
+    def stand_in(self) -> Any:
+        """An array of this shape, whose address and strides are those of the elements; of HALVES kernels read it, and
+        NumPy must not."""
+        x = self.elements.view(get(self.source.removesuffix(HALVES)).dtype)
+        return np.lib.stride_tricks.as_strided(x, self.shape, x.strides) if self.source.endswith(HALVES) else x
+
+
+def of(q: Any, trans: str, role: str) -> Weights | None:
+    """The weights of a Scaled or a Quantized, nothing copied; None for elements of 6 bits. ValueError for groups that
+    are not along k."""
+    axis = prologues.AXIS[role]
+    if isinstance(q, np.ndarray):
+        found = Weights(prologues.format_of(q.dtype, role), q.shape, q, {}, 0)
+    elif isinstance(q, Quantized):
+        if q.format.element.bits == 6:
+            return None
+        along = scaling.along_k(q, trans, role).axis
+        elements, scales = (np.moveaxis(x, -1, along) for x in (q.elements, q.scales.view(q.format.scale.dtype)))
+        source = q.format.element.name + HALVES * (q.format.element.bits == 4)
+        if q.format.element.bits == 8:
+            elements = elements[(..., slice(q.length), *(slice(None),) * (-1 - along))]
+        found = Weights(source, q.shape, elements, {"scales": scales}, q.format.block, q.tensor_scale)
+    else:
+        if q.axis not in (None, axis if trans == "n" else -3 - axis):
+            raise ValueError(f"the groups of {role} must be along k, axis {axis if trans == 'n' else -3 - axis} of it, "
+                             f"but they are along axis {q.axis}: quantize(x, ..., axis=...), or trans_{role}")
+        beside = {name: x for name, x in (("scales", q.scales), ("zeros", q.zeros)) if x is not None}
+        found = Weights(q.format.name + HALVES * (q.nibbles is not None), q.shape, q.elements, beside, q.group)
+    if trans == "n":
+        return found
+    shape = (*found.shape[:-2], *found.shape[:-3:-1])
+    return found._replace(shape=shape, elements=found.elements.swapaxes(-1, -2),
+                          beside={name: x.swapaxes(-1, -2) for name, x in found.beside.items()})
 
 
 def present(call: Call) -> bool:
-    """Has either operand what a prologue makes numbers of: groups, zero points or two elements to a byte?"""
-    return any(isinstance(x, Scaled) and not x.plain for x in (call.a, call.b))
+    """Has either operand what a prologue makes numbers of: groups, zero points or two elements to a byte; or is it read
+    once for few rows?"""
+    return any((isinstance(x, Scaled) and not x.plain) or few(call, role) for role, x in (("a", call.a), ("b", call.b)))
+
+
+def few(call: Call, role: str) -> bool:
+    """Whether the engine of this processor reads this operand, B, once, as it does for few rows of floats: then
+    elements may be two to a byte and scales of any format."""
+    q, other = (call.a, call.b) if role == "a" else (call.b, call.a)
+    if not isinstance(q, (Scaled, Quantized)) or not (type(other) is type(q.elements) is np.ndarray):
+        return False
+    if role == "a" or not _rows_of_floats(call) or q.ndim != 2 or min(q.shape) < 2:
+        return False
+    k = q.shape[scaling.k_axis(2, getattr(call, f"trans_{role}"), role)]
+    group = q.format.block if isinstance(q, Quantized) else q.group if q.axis is not None else 0
+    if k == 0 or other.size > MOST * k or group % STEPS or (isinstance(q, Quantized) and q.format.element.bits == 6):
+        return False
+    along = q.elements.ndim - 1 if isinstance(q, Quantized) else q.nibbles.axis if q.nibbles else None
+    return along is None or q.elements.strides[along] == 1
+
+
+def _rows_of_floats(call: Call) -> bool:
+    """Whether A is contiguous rows of floats, whose products are added up in f32, and nothing is asked for that the
+    kernels for few rows do not do."""
+    x = call.a
+    others = [call.out_dtype, *(getattr(y, "dtype", None) for y in (call.c, call.out if call.updates else None))]
+    return (x.dtype in FLOATS and x.size > 0 and not call.invariant
+            and call.trans_a == "n" and x.strides[-1] == x.itemsize
+            and call.plan is call.scale_a is call.scale_b is call.algorithm is None
+            and call.prologue_a is call.prologue_b is None and all(y is None or _narrow(y) for y in others))
+
+
+def _narrow(dtype: Any) -> bool:
+    """Is it a floating-point format whose results are added up in f32?"""
+    f = None if isinstance(dtype, tuple) else find(dtype)
+    return f is not None and f.bits <= 32 and not integral(f)
 
 
 def parts(b: Scaled, operands: Any) -> tuple[Any, Any, tuple[Any, ...]]:
@@ -38,58 +123,49 @@ def parts(b: Scaled, operands: Any) -> tuple[Any, Any, tuple[Any, ...]]:
 
 
 def without(call: Call) -> Call:
-    """The same product with prologues of elements in place of Scaled operands. TypeError and ValueError for what cannot
-    be combined."""
+    """The same product with prologues of elements in place of operands with scales. TypeError and ValueError for what
+    cannot be combined."""
     given: dict[str, Any] = dict(call.operands or {})
-    functions: dict[str, tuple[Expression, dict[str, Any]]] = {}
-    arrays: dict[str, Any] = {}
+    functions: dict[str, Weights] = {}
     formats_of = {role: _format(getattr(call, role), role) for role in "ab"}
     for role in "ab":
-        q = getattr(call, role)
-        if not isinstance(q, Scaled):
+        q, once = getattr(call, role), few(call, role)
+        if not isinstance(q, Scaled) and not once:
             if isinstance(q, Decodable):
                 raise TypeError(f"{role} is {q.format}, and the other operand has groups, zero points or two elements "
                                 f"to a byte: tilewright.dequantize({role}) gives numbers to be multiplied with it")
             continue
         if getattr(call, f"scale_{role}") is not None or getattr(call, f"prologue_{role}") is not None:
-            raise ValueError(f"{role} is a Scaled, which has its own scales: scale_{role} and prologue_{role} must be "
-                             "None with it")
+            raise ValueError(f"{role} is a {type(q).__name__}, which has its own scales: scale_{role} and "
+                             f"prologue_{role} must be None with it")
         if q.ndim < 2:
             raise ValueError(f"{role} must have two axes or more to be multiplied by way of its scales, and its shape "
                              f"is {q.shape}")
-        arrays[role], operands = multiplied(q, getattr(call, f"trans_{role}"), role)
-        functions[role] = expression(formats_of[role], role, q.zeros is not None), operands
-        given |= operands
+        trans = getattr(call, f"trans_{role}")
+        w = of(q, trans, role)
+        assert w is not None
+        if not once:
+            x = q.unpacked()
+            w = w._replace(source=w.source.removesuffix(HALVES), elements=x if trans == "n" else x.swapaxes(-1, -2))
+        functions[role] = w
+        if w.factor != 1:
+            call = call._replace(alpha=scaling.times(arguments.number(call.alpha, "alpha"), w.factor))
+        given |= {NAMES[kind].format(role): x for kind, x in w.beside.items()}
     results = prologues.multiplied(formats_of, dict.fromkeys(functions, "float"))
-    for role, (e, operands) in functions.items():
-        group = getattr(call, role).group or 1
-        beside = tuple(Beside(name, format_of(x).name, "full", group) for name, x in operands.items())
-        made = prologue.made(e, beside, formats_of[role], results[role], f"prologue_{role}")
-        now: Any = {role: arrays[role], f"prologue_{role}": made, f"trans_{role}": "n"}
+    for role, w in functions.items():
+        now: Any = {role: w.stand_in, f"prologue_{role}": made(w, role, results[role]), f"trans_{role}": "n"}
         call = call._replace(**now)
     return call._replace(operands=given)
 
 
-def by_matrices(call: Call) -> tuple[Call, int | None]:
-    """The same with a vector beside a Scaled as a matrix of one row or column; and the axis that the result has then
-    and the call's has not. With an epilogue a vector is refused, as ever."""
-    for role, other, axis in (("a", call.b, -2), ("b", call.a, -1)):
-        x = getattr(call, role)
-        if call.epilogue is None and isinstance(other, Scaled) and not isinstance(x, Decodable) and np.ndim(x) == 1:
-            made: Any = {role: np.expand_dims(np.asarray(x), axis), f"trans_{role}": "n"}
-            for name in ("out", "c"):
-                y = getattr(call, name)
-                if isinstance(y, np.ndarray) and y.ndim:
-                    made[name] = np.expand_dims(y, axis)
-            return call._replace(**made), axis
-    return call, None
-
-
-def _format(x: Any, role: str) -> str:
-    if isinstance(x, Decodable):
-        return str(x.format.name)
-    dtype = getattr(x, "dtype", None)
-    return prologues.format_of(dtype, role) if dtype is not None else "f32"
+def made(w: Weights, role: str, result: str) -> Prologue:
+    """The prologue that decodes weights."""
+    names = {kind: NAMES[kind].format(role) for kind in w.beside}
+    source = w.source.removesuffix(HALVES)
+    e = expression(source, role, "zeros" in names) if names else traced(
+        _itself, ((role, kind_of(source)),), f"prologue_{role}")
+    beside = tuple(Beside(name, format_of(w.beside[kind]).name, *_place(w, kind)) for kind, name in names.items())
+    return prologue.made(e, beside, w.source, result, f"prologue_{role}")
 
 
 def expression(source: str, role: str, zero: bool) -> Expression:
@@ -97,6 +173,18 @@ def expression(source: str, role: str, zero: bool) -> Expression:
     names = {kind: name.format(role) for kind, name in NAMES.items()}
     kinds = [(role, kind_of(source)), (names["scales"], "float"), *[(names["zeros"], "int")]*zero]
     return traced(_from_zero if zero else _by_scale, tuple(kinds), f"prologue_{role}", len(kinds))
+
+
+def _place(w: Weights, kind: str) -> tuple[str, int]:
+    """Of what is beside a matrix, and its group."""
+    (rows, cols), (m, n) = w.beside[kind].shape[-2:], w.shape[-2:]
+    grouped = rows not in (1, m) or cols not in (1, n)
+    place = "full" if rows > 1 and cols > 1 else "column" if rows > 1 else "row" if cols > 1 else "scalar"
+    return place, w.group if grouped else 1
+
+
+def _itself(x: Any) -> Any:
+    return x
 
 
 def _by_scale(x: Any, s: Any) -> Any:
@@ -107,14 +195,25 @@ def _from_zero(x: Any, s: Any, z: Any) -> Any:
     return (x - z) * s
 
 
-def multiplied(q: Scaled, trans: str, role: str) -> tuple[Any, dict[str, Any]]:
-    """The elements and what is beside them, as they are multiplied, A [m, k] or B [k, n]."""
-    if trans != "n":
-        q = q.mT
-    axis = prologues.AXIS[role]
-    if q.axis not in (None, axis):
-        raise ValueError(f"the groups of {role} must be along k, axis {axis} as it is multiplied, but they are along "
-                         f"axis {q.axis}: quantize(x, ..., axis={axis}), or trans_{role}")
-    names = {kind: name.format(role) for kind, name in NAMES.items()}
-    arrays = {names[kind]: x for kind, x in (("scales", q.scales), ("zeros", q.zeros)) if x is not None}
-    return q.unpacked(), arrays
+def by_matrices(call: Call) -> tuple[Call, int | None]:
+    """The same with a vector beside weights as a matrix of one row or column; and the axis that the result has then
+    and the call's has not. With an epilogue a vector is refused, as ever."""
+    for role, other, axis in (("a", call.b, -2), ("b", call.a, -1)):
+        x = getattr(call, role)
+        if call.epilogue is None and isinstance(other, Decodable) and not isinstance(x, Decodable) and np.ndim(x) == 1:
+            now: Any = {role: np.expand_dims(np.asarray(x), axis), f"trans_{role}": "n"}
+            for name in ("out", "c"):
+                y = getattr(call, name)
+                if isinstance(y, np.ndarray) and y.ndim:
+                    now[name] = np.expand_dims(y, axis)
+            return call._replace(**now), axis
+    return call, None
+
+
+def _format(x: Any, role: str) -> str:
+    if isinstance(x, Quantized):
+        return str(x.format.element.name)
+    if isinstance(x, Decodable):
+        return str(x.format.name)
+    dtype = getattr(x, "dtype", None)
+    return prologues.format_of(dtype, role) if dtype is not None else "f32"

@@ -98,6 +98,33 @@ def _words(k: Kernel, operation: Operation, sums: Type, a: Value, b: Value, c: V
     return k._op(operation, c.type, c, a, b)
 
 
+# ---- look-ups: elements of a table that is in a register, by the lowest bits of indices
+
+# The table's types and needs, and what LLVM calls them.
+_TABLES = {vec(f32, 8): ("avx2", "avx2.permps"), vec(i32, 8): ("avx2", "avx2.permd"),
+           vec(f32, 16): ("avx512f", "avx512.permvar.sf.512"), vec(i32, 16): ("avx512f", "avx512.permvar.si.512"),
+           vec(i16, 32): ("avx512bw", "avx512.permvar.hi.512")}
+
+
+def _lookup(t: Any, table: Any, index: Any) -> Any:
+    table, index = np.broadcast_arrays(table, np.asarray(index) & t.length - 1)
+    return np.take_along_axis(table, index, 0)
+
+
+LOOKUPS = {t: Operation("lookup", lambda low, t, *xs, name=name: low.call(f"llvm.x86.{name}", t, *xs), _lookup, "move",
+                        needs=needs) for t, (needs, name) in _TABLES.items()}
+
+
+def lookup(k: Kernel, table: Value, index: Value) -> Value:
+    """table[index mod its length] for each index: a table of 8 or 16 f32 or i32, or of 32 i16, and as many integers of
+    as many bits."""
+    whole = {32: i32, 16: i16}.get(table.type.scalar.bits)
+    if table.type not in LOOKUPS or whole is None or index.type != vec(whole, table.type.length):
+        raise TypeError("a table of 8 or 16 f32 or i32, or of 32 i16, is looked up at as many integers of as many "
+                        f"bits, not {table.type} at {index.type}")
+    return k._op(LOOKUPS[table.type], table.type, table, index)
+
+
 # ---- AMX: eight tile registers of 16 rows of 64 bytes, loaded and stored with a step between rows, and multiplied
 #
 # A tile register has a number, not a value: kernels say which. A thread configures its tiles before it uses them and

@@ -101,7 +101,7 @@ class Prepared:
         prepare, g = Prepare(*PROLOGUE), where or SimpleNamespace(**dict(k.function.params))
         self.FORMAT, self.line, self.step = prepare.RESULT, g.line, g.step
         self.expression = Expression.read(prepare.EXPRESSION)
-        self.read = [_Beside(k, g, word, at) for at, word in enumerate(prepare.READ)]
+        self.read = [Beside(k, g, word, at) for at, word in enumerate(prepare.READ)]
         formats = {SOURCE, *(x.FORMAT for x in self.read)}
         self.FLOAT = f64 if self.FORMAT == "f64" else f32
         self.INT = i64 if formats & {"i64", "u64", "u32"} or self.FORMAT in ("f64", "i64") else i32
@@ -173,7 +173,7 @@ def _load(k: Kernel, at: Value, length: int, apart: Any, mask: Value | None) -> 
     return k.pack(*(k.load(at + apart*e, T, T.bytes, None if mask is None else mask[e]) for e in range(length)))
 
 
-class _Beside:
+class Beside:
     """An operand of a prologue."""
 
     def __init__(self, k: Kernel, g: SimpleNamespace, word: str, at: int) -> None:
@@ -202,6 +202,19 @@ class _Beside:
         x = k.load(at, self.T, self.T.bytes) if moving == "0" else _load(
             k, at, W, 1 if moving == "1" else self.apart[apart], mask)
         return number(k, x, self.FORMAT, T)
+
+    def one(self, i: Value, p: Any, T: Type) -> Value:
+        """The number for line i and step p."""
+        return number(self.k, self.k.load(self.at(i, p), self.T, self.T.bytes), self.FORMAT, T)
+
+    def whole(self, i: Value, p: Any) -> Value:
+        """The same, an integer of 8 bits, as an index."""
+        x = self.k.cast(self.k.load(self.at(i, p), self.T, self.T.bytes), i64)
+        return x & 255 if self.FORMAT.startswith("u") else x
+
+    def at(self, i: Value, p: Any) -> Value:
+        """Its address."""
+        return self._at(i, p if isinstance(p, Value) else self.k.constant(i64, p))
 
     def _at(self, i: Value, p: Value) -> Value:
         at, block = self.data, p // self.GROUP if self.GROUP > 1 else p

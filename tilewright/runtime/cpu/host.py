@@ -13,6 +13,7 @@ from tilewright.compiler.artefact import load
 from tilewright.formats import FORMATS, Complex
 from tilewright.kernels.cpu import jobs
 from tilewright.plans.cpu import Shape, itemsize
+from tilewright.plans.prologues import decodes
 from tilewright.runtime.cpu import workspace
 from tilewright.runtime.cpu.layout import address
 from tilewright.runtime.cpu.pool import pool
@@ -162,7 +163,8 @@ class Host:
         which of them was packed before; fields: of a state that is kept (plans/semirings.py); prologues: which of them
         have one; prepare: that of the operand that is read once, whose format `sources` is then."""
         if algorithm in ("dots", "stream"):
-            return self.address(f"skinny:emit_{algorithm}", target, dtype, mr, nr,
+            module = "weights" if prepare and decodes(*prepare[:2]) else "skinny"
+            return self.address(f"{module}:emit_{algorithm}", target, dtype, mr, nr,
                                 *((*sources, tuple(prepare)) if prepare else ()))
         vectors = nr // target.lanes(itemsize(dtype))
         if algorithm == "packed":

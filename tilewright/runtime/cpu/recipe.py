@@ -4,6 +4,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from array import array
+from copy import copy
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -146,6 +147,14 @@ class Recipe:
         """The same for other strides of C, in the roles that the plan gives the operands."""
         return type(self)(self.shape, strides, self.plan, self.target, self.host, self.conj, self.prepacked,
                           self.tables, self.finish, (self.prepare["a"], self.prepare["b"]))
+
+    def instead(self, function: int, **fields: int) -> Recipe:
+        """The same with another function for its job, and these fields of that."""
+        found = copy(self)
+        found.function, found.call, found.template = function, self.host.callable(function), self.template[:]
+        for name, value in fields.items():
+            found.template[self.at[name]] = value
+        return found
 
     def _bits(self, x: float) -> int:
         """x as the job's field holds it: a number of the sums' type in the low bytes; beyond f32's range it is inf."""

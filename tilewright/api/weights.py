@@ -1,0 +1,175 @@
+"""x @ w for few rows of x and weights of few bits, again and again: what the first call of a kind has chosen is kept,
+so that a call costs some ten microseconds beside the product. So are large arrays of bf16 and f16 multiplied, which
+are read once, too.
+
+Calls with options, more rows or other layouts go the way of prologues (rules/weights.py), to the same kernels.
+"""
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tilewright import forks
+from tilewright.api import dispatch, fused
+from tilewright.formats.quantized import Quantized
+from tilewright.formats.scaled import Scaled
+from tilewright.formats.table import get
+from tilewright.plans import lowering
+from tilewright.plans.cpu import Strides
+from tilewright.rules import arguments, prologues, weights
+from tilewright.rules.arguments import F32
+from tilewright.rules.call import Call
+from tilewright.runtime.cpu import pool
+
+Array = Any
+BF16 = get("bf16").dtype
+FEW = 4                     # rows for which a large array of 16 bits is read once: more are packed, in pairs of bf16
+LARGE = 1 << 20             # numbers of such
+HALF = tuple(get(name).dtype for name in ("bf16", "f16"))
+PAIRED = 128                # weights in a block of kernels/cpu/weight_pairs.py
+MOST = 1024                 # kinds of calls that are kept
+
+
+class Ready(NamedTuple):
+    """What multiplies by some weights, for shapes, strides and formats of x and w."""
+
+    recipe: Any             # runtime.cpu.recipe.Recipe
+    beside: Any             # of the job: in which field the address of the table goes
+    table: Array            # of what is beside the elements, of which addresses differ from call to call
+    swapped: bool
+    shape: tuple[int, ...]  # of the result
+    result: np.dtype[Any]
+    factor: float
+    pairs: bool             # whether x is bf16 and rearranged
+
+
+_ready: dict[Any, Ready | None] = {}
+
+
+def product(a: Any, b: Any, out: Any, trans_b: Any, threads: Any) -> Array | None:
+    """matmul(a, b, out) with no other option, b being a Scaled, a Quantized or an array of 16 bits; None, and nothing
+    done, where it is not one of the calls that are kept."""
+    if type(a) is not np.ndarray or not a.ndim or a.dtype not in weights.FLOATS or not isinstance(trans_b, (bool, str)):
+        return None
+    arrays = _arrays(b)
+    if not all(type(x) is np.ndarray and x.flags.aligned for x in arrays):
+        return None
+    threads = pool.get_num_threads() if threads is None else threads
+    key: tuple[Any, ...] = (a.shape, a.dtype, trans_b, threads, type(b),
+                            *[word for x in arrays for word in (x.dtype, x.shape, x.strides)])
+    if type(b) is Scaled:
+        key = (*key, b.zeros is None, b.group, b.nibbles)
+    elif type(b) is Quantized:
+        key = (*key, b.format.name, b.axis, b.shape, b.tensor_scale)
+    try:
+        found = _ready[key]
+    except KeyError:
+        found = _make(key, b, a, trans_b, threads)
+    except TypeError:       # threads that cannot be hashed
+        return None
+    if found is None:
+        return None
+    direct = (out is not None and type(out) is np.ndarray and out.dtype == F32 == found.result
+              and out.shape == found.shape and out.flags.c_contiguous and out.flags.behaved
+              and not any(np.may_share_memory(out, x) for x in (a, *arrays)))
+    if out is not None and not direct and not (type(out) is np.ndarray and out.shape == found.shape
+                                               and out.flags.behaved and out.dtype in weights.FLOATS):
+        return None
+    x = arranged(a.reshape(-1, a.shape[-1])) if found.pairs else np.ascontiguousarray(a, F32)
+    c = out if direct else np.empty(found.shape, F32)
+    recipe, table = found.recipe, found.table.copy()
+    for row, beside in zip(table, arrays[1:]):
+        row[0] = recipe.address(beside)
+    left, right = recipe.address(x), recipe.address(arrays[0])
+    if found.swapped:
+        left, right = right, left
+    addresses = found.beside._replace(**{found.beside._fields[1 + (not found.swapped)]: table.ctypes.data})
+    recipe.run(left, right, recipe.address(c), found.factor, 0.0, addresses)
+    if direct:
+        return c
+    with np.errstate(all="ignore"):
+        c = c if found.result == F32 else arguments.rounded(c, found.result)
+        if out is None:
+            return c
+        np.copyto(out, c, casting="same_kind")
+    return out
+
+
+def _arrays(b: Any) -> tuple[Any, ...]:
+    """Of elements, and of what is beside them in the order of prologues."""
+    if type(b) is np.ndarray:
+        return (b,)
+    return (b.elements, b.scales) if type(b) is Quantized or b.zeros is None else (b.elements, b.scales, b.zeros)
+
+
+def _make(key: Any, b: Any, a: Array, trans_b: Any, threads: Any) -> Ready | None:
+    with forks.building:
+        engine = forks.imported("tilewright.runtime.cpu.engine")
+        if not any(x is _ready for x in engine.chosen):
+            engine.chosen.append(_ready)
+        if len(_ready) >= MOST:
+            _ready.clear()
+        found = _ready[key] = _of(b, a, arguments.layout(trans_b, "b"), arguments.thread_count(threads) or 1)
+        return found
+
+
+def arranged(x: Array) -> Array:
+    """Rows of bf16 as kernels/cpu/weight_pairs.py reads them: [m, blocks, shift, lane, half], with zeros beyond k."""
+    m, k = x.shape
+    blocks = -(-k // PAIRED)
+    if k % PAIRED:
+        whole = np.zeros((m, blocks * PAIRED), np.uint16)
+        whole[:, :k] = x.view(np.uint16)
+    else:
+        whole = np.ascontiguousarray(x).view(np.uint16)
+    return np.ascontiguousarray(whole.reshape(m, blocks, 16, 2, 4).transpose(0, 1, 4, 2, 3))
+
+
+def _of(b: Any, a: Array, trans: str, threads: int) -> Ready | None:
+    one = np.broadcast_to(np.empty((1, a.shape[-1]), a.dtype), (a.size // max(a.shape[-1], 1), a.shape[-1]))
+    call = Call(one, b, trans_b=trans, threads=threads)
+    plain = type(b) is np.ndarray
+    if not (one.size and one.shape[0] <= FEW and min(b.strides) == b.itemsize if plain else weights.few(call, "b")):
+        return None
+    w = weights.of(b, trans, "b")
+    if w is None or w.shape[0] != a.shape[-1]:
+        return None
+    engine, preparation = (forks.imported(f"tilewright.runtime.cpu.{x}") for x in ("engine", "preparation"))
+    if plain:
+        result = prologues.multiplied({"a": prologues.format_of(a.dtype, "a"), "b": w.source}, {"b": "float"})["b"]
+        call = call._replace(b=w.elements, trans_b="n", prologue_b=weights.made(w, "b", result))
+    else:
+        call = weights.without(call)
+    of = prologues.all_of(call, one, call.b, prologues.shared_out(call, call.operands or {}))["b"]
+    of = of._replace(arrays=tuple(map(fused.readable, of.arrays)))
+    address = dispatch.cpu().host.address_of
+    if any(address(x) != address(y) for x, y in zip(of.arrays, _arrays(b)[1:], strict=True)):
+        return None         # a copy was read
+    m, (k, n) = one.shape[0], w.shape
+    host = dispatch.cpu().host
+    rsb, csb = engine.strides(call.b)
+    made = lowering.Product(m, n, k, "f32", of.prologue.source.removesuffix(weights.HALVES), "f32",
+                            Strides(k, 1, rsb, csb, n, 1), threads, added_in="f32",
+                            prologue_b=of.prologue.text)
+    planned = engine.planned(lowering.lower(made, engine.amx.permitted(engine.detect())))
+    if planned.plan.algorithm not in ("stream", "dots") or (w.factor != 1 and planned.plan.algorithm == "stream"):
+        return None
+    prepare = preparation.recorded("b", of)
+    recipe = engine.ready(planned, prepare=(None, prepare))
+    pairs = by_pairs(planned, prepare, a.dtype)
+    if pairs:
+        recipe = recipe.instead(host.address("weight_pairs:emit_pairs", planned.target.extended, recipe.plan.mr, m,
+                                             of.prologue.source, tuple(prepare)), ldb=-(-k // PAIRED) * PAIRED // 2)
+    table = preparation.table(host, "b", of)
+    swapped = planned.plan.swap
+    _, dtype = arguments.dtypes(one, np.empty(0, get(of.prologue.result).dtype), None, None)
+    return Ready(recipe, engine.Beside(), table, swapped, (*a.shape[:-1], n), dtype, w.factor, pairs)
+
+
+def by_pairs(planned: Any, prepare: Any, dtype: Any) -> bool:
+    """Whether bf16 by weights of 4 bits are multiplied by the instruction for pairs of bf16."""
+    plan, shape = planned.plan, planned.shape
+    return (dtype == BF16 and plan.algorithm == "dots" and shape.source_b.endswith(weights.HALVES)
+            and planned.target.extended.has("avx512bf16") and planned.target.lanes(4) == 16
+            and bool(forks.imported("tilewright.kernels.cpu.weight_pairs").takes(tuple(prepare))))

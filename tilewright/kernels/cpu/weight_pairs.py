@@ -1,0 +1,125 @@
+"""Few rows of bf16 by weights of 4 bits, two to a byte, with VDPBF16PS: 32 multiply-adds an instruction.
+
+64 bytes are 128 weights: a shift and VPERMW make 32 bf16 of the lowest bits of its 16-bit words, so that 32 weights
+cost three instructions and a quarter of a load. bf16 holds every i4, u4 and e2m1 exactly, and their differences from
+a zero point, of which each has a table. Word w has elements 4w ... 4w + 3 of a block, so that A's rows come rearranged
+(`api.weights.arranged`): lane j adds up elements 8j ... 8j + 7, and scales of 16 elements or more belong to lanes.
+
+As in all products by these instructions numbers and sums below 2^-126 are 0 (ir/ops/x86.py).
+"""
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from tilewright.formats import FORMATS
+from tilewright.ir import Function, Kernel, Value, f32, i8, i16, i32, i64, ptr, vec
+from tilewright.kernels.cpu.jobs import DOTS
+from tilewright.kernels.cpu.out import Out
+from tilewright.kernels.cpu.pool import job_fields, split
+from tilewright.kernels.cpu.prepared import Beside, suffix
+from tilewright.kernels.cpu.weights import AT_ONCE, Weights
+from tilewright.kernels.narrow import number, pattern, splat
+from tilewright.targets.cpu import CpuTarget
+
+BLOCK = 128                 # elements in a vector
+SHIFTS = range(0, 16, 4)
+V = 16
+
+
+def takes(prepare: tuple[Any, ...]) -> bool:
+    """Whether scales and zero points lie along k as the kernel reads them: alone, or scales side by side."""
+    words = [word.split(":") for word in prepare[1]]
+    return all(how[1] == "0" or int(group) % BLOCK == 0 or (how[1] == "1" and at == 0 and BLOCK % int(group) == 0)
+               for at, (_, how, group) in enumerate(words))
+
+
+def emit_pairs(target: CpuTarget, ROWS: int, COLS: int, SOURCE: str, PROLOGUE: tuple[Any, ...]) -> Function:
+    """pairs(job, part): as weights.emit_dots, of B's columns as api.weights.arranged makes them of rows of x."""
+    WIDE, VT, WORDS = AT_ONCE[32], vec(f32, V), vec(i32, V)
+    k = Kernel(f"pairs_{ROWS}x{COLS}_of_{SOURCE}{suffix(PROLOGUE)}", noalias=False, job=ptr(i8), part=i64)
+    job, part = k.args
+    g = job_fields(k, job, DOTS, f32, a=i8, b=i32)
+    w = Weights(k, target, SOURCE, PROLOGUE, g.a_beside, g.index)
+    a, b, out = g.a.view(g.lda, 1), g.b.view(g.ldb, 1), Out(k, g.c.view(g.rsc, g.csc), g.alpha, g.beta)
+    lo, hi = split(g.m, g.parts, part)
+    numbers = [float(FORMATS[w.SOURCE].decode(e).real) for e in range(16)]
+    least = int(min(numbers)) if w.zero else 0
+    tables = k.local("tables", (16 if w.zero else 1, V), i32)
+    for zero in range(16 if w.zero else 1):
+        upper = [pattern(x - (zero + least if w.zero else 0)) >> 16 & 0xFFFF for x in numbers]
+        words = [(upper[2*e % 16] | upper[2*e % 16 + 1] << 16) for e in range(V)]
+        k.store(tables.at(zero, 0), k.pack(*(k.constant(i32, x - (x >> 31 << 32)) for x in words)), 4)
+    whole = g.k // BLOCK * BLOCK
+
+    def scale_of(x: Beside, i: Value, p: Value | int, count: Value | None) -> Value:
+        """For each lane."""
+        if x.STEP == "0" or x.GROUP % BLOCK == 0:
+            return k.broadcast(x.one(i, p, f32), V)
+        COUNT = BLOCK // x.GROUP
+        at = x.at(i, p)
+        there = None if count is None else k.lanes_below(k.ceil_div(count, x.GROUP), COUNT)
+        few = k.load(at, vec(x.T, COUNT), x.T.bytes, there)
+        if x.FORMAT == "e8m0":
+            bits = (k.cast(few, vec(i32, COUNT)) & splat(k, i32, 255, COUNT)) << 23
+            bits = k.max(bits, splat(k, i32, 1 << 22, COUNT))                   # 2^-127, of 0
+            bits = k.select(bits == splat(k, i32, 255 << 23, COUNT), splat(k, i32, 511 << 22, COUNT), bits)
+            few = k.bits_as(bits, vec(f32, COUNT))
+        else:
+            few = number(k, few, x.FORMAT, f32)
+        return k.shuffle(few, few, [e * COUNT // V for e in range(V)])
+
+    def table_of(i: Value, p: Value | int) -> Value:
+        at = tables.at(w.zero.whole(i, p) - least, 0) if w.zero else tables.at(0, 0)
+        return k.reinterpret(k.load(at, WORDS, 4), vec(i16, 2*V))
+
+    def rows_at(i: Value, ROWS: int, columns: range) -> None:
+        acc, rows = k.tile(ROWS, len(columns), VT), [a.at(i + r, 0) for r in range(ROWS)]
+        at_end = w.scale is None or w.scale.STEP == "0"
+        alone = w.zero is None or w.zero.STEP == "0"
+        fixed = [table_of(i + r, 0) for r in range(ROWS if w.zero else 1)] if alone else []
+
+        def add(p: Value, count: Value | None = None) -> None:
+            x = [[k.load(b.at(j, (p >> 1) + s*V), WORDS, 4) for s in range(4)] for j in columns]
+            for r, row in enumerate(rows):
+                if count is None:
+                    k.prefetch(row + (g.lda*ROWS + (p >> 1)), locality=2)      # of the rows that come next
+                    word = k.load((row + (p >> 1)).as_(i16), vec(i16, 2*V), 1)
+                else:
+                    bytes_there = k.lanes_below((count + 1) >> 1, 4*V)
+                    word = k.reinterpret(k.load(row + (p >> 1), vec(i8, 4*V), 1, bytes_there), vec(i16, 2*V))
+                table = fixed[r % len(fixed)] if fixed else table_of(i + r, p)
+                sums = [acc[r, c] if at_end else k.constant(VT, 0.0) for c in range(len(columns))]
+                for s, shift in enumerate(SHIFTS):
+                    index = word >> splat(k, i16, shift, 2*V) if shift else word
+                    weights = k.reinterpret(k.lookup(table, index), WORDS)
+                    sums = [k.bf16_pairs(weights, x[c][s], y) for c, y in enumerate(sums)]
+                scale = None if at_end or w.scale is None else scale_of(w.scale, i + r, p, count)
+                for c, y in enumerate(sums):
+                    acc[r, c] = y if scale is None else k.fma(y, scale, acc[r, c])
+
+        with k.loop(whole, step=BLOCK) as p:
+            add(p)
+        with k.when(whole < g.k):
+            add(whole, g.k - whole)
+        for r in range(ROWS):
+            for c, j in enumerate(columns):
+                total = k.sum(acc[r, c])
+                if at_end and w.scale is not None:
+                    total = total * w.scale.one(i + r, 0, f32)
+
+                def put(x: Value, at: tuple[Any, int], read_c: bool) -> None:
+                    out.at(*at).put(x, read_c)
+                out.cases_of_beta(partial(put, out.scaled(total), (i + r, j)))
+
+    def all_columns(i: Value, ROWS: int) -> None:
+        for first in range(0, COLS, WIDE):
+            rows_at(i, ROWS, range(first, min(first + WIDE, COLS)))
+
+    full = lo + (hi - lo) // ROWS * ROWS
+    with k.loop(full, lo, ROWS) as i:
+        all_columns(i, ROWS)
+    if ROWS > 1:
+        with k.loop(hi, full) as i:
+            all_columns(i, 1)
+    return k.function

@@ -1,0 +1,242 @@
+"""Few rows of C by weights of few bits, (element - zero point) * scale, read once where they are, decoded in registers.
+
+    emit_stream     rows of B are contiguous, [k, n]
+    emit_dots       columns of B are contiguous: they are rows of A of the exchanged product, [n, k]
+
+They take the places of skinny.emit_stream and emit_dots for a prologue of this form (plans.prologues.form), and have
+their jobs. Elements are added up by themselves and a sum is multiplied by the scale that they share:
+
+    C[i, j] = sum over groups of (sum over the group's p of x[i, p] * (element[p, j] - zero)) * scale
+
+Beside a multiply-add for each row, V weights take a load and a conversion of bytes (two or three instructions), or,
+two to a byte (SOURCE i4x2), a load, a shift and a look-up in a table of f32, a register: VPERMPS takes the
+lowest bits of each index, so that nothing is masked. 16 of these come from 8 bytes, which are broadcast: dwords
+alternate, so that lane 2j has element j, and lane 2j + 1 element 8 + j. Numbers beside them are reordered.
+
+Rows are prefetched into L2 as far ahead as those that come next: on a Zen 4 4096 x 11008 in i4 ran at 10 GB/s without
+that, at 10 with 1 KB ahead, and at 20 to 23 so (by pairs of bf16, weight_pairs.py).
+"""
+from __future__ import annotations
+
+from functools import partial
+from math import gcd
+from types import SimpleNamespace
+from typing import Any
+
+from tilewright.expressions.program import Expression
+from tilewright.formats import FORMATS
+from tilewright.ir import Function, Kernel, Value, f32, i8, i32, i64, ptr, vec
+from tilewright.kernels.cpu.jobs import DOTS, STREAM, Prepare
+from tilewright.kernels.cpu.out import Out
+from tilewright.kernels.cpu.pool import job_fields, split
+from tilewright.kernels.cpu.prepared import Beside, suffix
+from tilewright.kernels.narrow import memory_type, splat, widened
+from tilewright.plans.prologues import HALVES, form_of
+from tilewright.targets.cpu import CpuTarget
+
+RUN = 32 << 10              # bytes of C's rows that stay in L1 and L2 while all of B's rows pass
+DEEPEST = 8                 # vectors of a column that are added up before a scale
+AT_ONCE = {32: 8, 16: 4}    # columns of C in registers, by how many of these there are
+HELD = {32: 16, 16: 6}      # numbers of A that stay in registers
+
+
+class Weights:
+    """Decodes the operand with this prologue in kernel `k`."""
+
+    def __init__(self, k: Kernel, target: CpuTarget, SOURCE: str, PROLOGUE: tuple[Any, ...], beside: Value,
+                 index: Value) -> None:
+        self.k, self.target = k, target
+        self.SOURCE, self.halves = SOURCE.removesuffix(HALVES), SOURCE.endswith(HALVES)
+        self.T, self.V = memory_type(self.SOURCE), target.lanes(4)
+        prepare = Prepare(*PROLOGUE)
+        form = form_of(Expression.read(prepare.EXPRESSION))
+        assert form is not None, PROLOGUE
+        where = SimpleNamespace(beside=beside, index=index)
+        names = [name for name, _ in Expression.read(prepare.EXPRESSION).parameters[1:]]
+        read = {name: Beside(k, where, word, at) for at, (name, word) in enumerate(zip(names, prepare.READ))}
+        self.scale, self.zero = read.get(form.scale), read.get(form.zero)
+        self.group = gcd(*(x.GROUP for x in (self.scale, self.zero) if x and x.STEP != "0"))   # 0: all of k
+        self.order = [e//2 + e % 2 * 8 for e in range(16)] if self.halves and self.V == 16 else []
+        self.back = [self.order.index(e) for e in range(16)] if self.order else []
+        if self.halves:
+            self._prepare_table()
+
+    def _prepare_table(self) -> None:
+        """What is the same for all look-ups."""
+        k, V, f = self.k, self.V, FORMATS[self.SOURCE]
+        self.shifts = k.pack(*(k.constant(i32, e//2*4 if V == 16 else e*4) for e in range(V)))
+        numbers = [float(f.decode(e).real) for e in range(V)] if V == 16 or self.SOURCE == "e2m1" else []
+        self.table = k.pack(*(k.constant(f32, x) for x in numbers)) if numbers else None
+
+    def byte(self, element: Value | int) -> Any:
+        """Where an element begins, from a line's start, in the elements of pointers."""
+        return element if not self.halves else element // 2 if isinstance(element, int) else element >> 1
+
+    def values(self, at: Value, count: Value | None = None) -> Value:
+        """V elements from an address on, of which so many exist, the others being 0; `order` says in which order."""
+        k, V = self.k, self.V
+        if not self.halves:
+            mask = None if count is None else k.lanes_below(count, V)
+            return widened(k, k.load(at, vec(self.T, V), self.T.bytes, mask), self.SOURCE, f32)
+        WORD = i64 if V == 16 else i32
+        if count is None:
+            word = k.load(at.as_(WORD), WORD, 1)
+        else:
+            word = k.reinterpret(k.load(at, vec(i8, V // 2), 1, k.lanes_below((count + 1) >> 1, V // 2)), WORD)
+        words = k.reinterpret(k.broadcast(word, V * 32 // WORD.bits), vec(i32, V))
+        if self.table is not None and V == 16:
+            return k.lookup(self.table, words >> self.shifts)
+        if self.table is not None:                                      # e2m1: eight sizes, and the sign
+            size = k.lookup(self.table, words >> self.shifts)
+            sign = (words << (splat(k, i32, 28, V) - self.shifts)) & splat(k, i32, -1 << 31, V)
+            return k.bits_as(k.bits_as(size, vec(i32, V)) | sign, vec(f32, V))
+        if self.SOURCE == "u4":
+            return k.cast((words >> self.shifts) & splat(k, i32, 15, V), vec(f32, V))
+        return k.cast((words << (splat(k, i32, 28, V) - self.shifts)) >> 28, vec(f32, V))
+
+    def across(self, x: Beside, line: Value, p: Value, mask: Value | None) -> Value:
+        """V numbers of lines from this one on, at step p."""
+        found = x.load(line, p, self.V, mask, False, f32)
+        return found if found.type.length == self.V else self.k.broadcast(found, self.V)
+
+    def ordered(self, x: Value) -> Value:
+        """V numbers for V elements, in the elements' order."""
+        return self.k.shuffle(x, x, self.order) if self.order else x
+
+    def natural(self, x: Value) -> Value:
+        """The reverse."""
+        return self.k.shuffle(x, x, self.back) if self.order else x
+
+
+def emit_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int, SOURCE: str, PROLOGUE: tuple[Any, ...]) -> Function:
+    """dots(job, part): a run of rows of C[m, COLS] = alpha * A[m, k] @ B[k, COLS] + beta * C, ROWS at a time, of which
+    A has the weights; by columns of C that registers hold, for each of which A's rows are read again from L1."""
+    V, WIDE = target.lanes(4), AT_ONCE[32 if target.registers >= 32 else 16]
+    VT = vec(f32, V)
+    k = Kernel(f"dots_{dtype}_{ROWS}x{COLS}_of_{SOURCE}{suffix(PROLOGUE)}", noalias=False, job=ptr(i8), part=i64)
+    job, part = k.args
+    g = job_fields(k, job, DOTS, f32, a=memory_type(SOURCE.removesuffix(HALVES)))
+    w = Weights(k, target, SOURCE, PROLOGUE, g.a_beside, g.index)
+    a, b, out = g.a.view(g.lda, 1), g.b.view(g.ldb, 1), Out(k, g.c.view(g.rsc, g.csc), g.alpha, g.beta)
+    lo, hi = split(g.m, g.parts, part)
+    CHUNK = max(x for x in range(V, DEEPEST*V + 1, V) if w.group % x == 0)
+    whole = g.k // CHUNK * CHUNK
+
+    def beside(x: Beside | None, i: Value, p: Value | int, ROWS: int) -> list[Value | None]:
+        """For each row the number that all of a chunk share."""
+        return [None if x is None else k.broadcast(x.one(i + r, p, f32), V) for r in range(ROWS)]
+
+    def rows_at(i: Value, ROWS: int, columns: range) -> None:
+        acc, rows = k.tile(ROWS, len(columns), VT), [a.at(i + r, 0) for r in range(ROWS)]
+        fixed = [x and x.STEP == "0" for x in (w.scale, w.zero)]
+        start = [beside(x, i, 0, ROWS) if at_once else None for x, at_once in zip((w.scale, w.zero), fixed)]
+
+        def add(p: Value, VECTORS: int, count: Value | None = None) -> None:
+            scales, zeros = (beside(x, i, p, ROWS) if x and not at_once else first or [None]*ROWS
+                             for x, at_once, first in zip((w.scale, w.zero), fixed, start))
+            grouped = w.scale is not None and not fixed[0]
+            sums: dict[tuple[int, int], Value] = {} if grouped else {rc: acc[rc] for rc in acc.registers}
+            mask = None if count is None else k.lanes_below(count, V)
+            for row in rows if count is None else ():
+                for byte in range(0, w.byte(VECTORS*V) * w.T.bytes, target.line):       # of the rows that come next
+                    k.prefetch(row + (g.lda*ROWS + w.byte(p) + byte // w.T.bytes), locality=2)
+            for v in range(VECTORS):
+                q = p + v*V if v else p
+                x = [w.ordered(k.load(b.at(j, q), VT, 4, mask)) for j in columns]
+                for r, row in enumerate(rows):
+                    weights, zero = w.values(row + w.byte(q), count), zeros[r]
+                    weights = weights if zero is None else weights - zero
+                    for c, each in enumerate(x):
+                        sums[r, c] = k.fma(weights, each, sums[r, c]) if (r, c) in sums else weights * each
+            for (r, c), total in sums.items():
+                scale = scales[r]
+                acc[r, c] = k.fma(total, scale, acc[r, c]) if grouped and scale is not None else total
+
+        with k.loop(whole, step=CHUNK) as p:
+            add(p, CHUNK // V)
+        with k.loop(g.k, whole, V) as p:
+            add(p, 1, k.min(g.k - p, V))
+        for r in range(ROWS):
+            for c, j in enumerate(columns):
+                total = k.sum(acc[r, c])
+                if w.scale is not None and fixed[0]:
+                    total = total * w.scale.one(i + r, 0, f32)
+
+                def put(x: Value, at: tuple[Any, int], read_c: bool) -> None:
+                    out.at(*at).put(x, read_c)
+                out.cases_of_beta(partial(put, out.scaled(total), (i + r, j)))
+
+    def all_columns(i: Value, ROWS: int) -> None:
+        for first in range(0, COLS, WIDE):
+            rows_at(i, ROWS, range(first, min(first + WIDE, COLS)))
+
+    full = lo + (hi - lo) // ROWS * ROWS
+    with k.loop(full, lo, ROWS) as i:
+        all_columns(i, ROWS)
+    if ROWS > 1:
+        with k.loop(hi, full) as i:
+            all_columns(i, 1)
+    return k.function
+
+
+def emit_stream(target: CpuTarget, dtype: str, ROWS: int, DEPTH: int, SOURCE: str, PROLOGUE: tuple[Any, ...]
+                ) -> Function:
+    """stream(job, part): a run of columns of C[ROWS, n] = A[ROWS, k] @ B[k, n] + beta * C, beta being 0 or 1, DEPTH
+    rows of B's weights at a time, whole cache lines of them, and the next ones prefetched into L2."""
+    V = target.lanes(4)
+    VT = vec(f32, V)
+    k = Kernel(f"stream_{dtype}_{ROWS}x{DEPTH}_of_{SOURCE}{suffix(PROLOGUE)}", noalias=False, job=ptr(i8), part=i64)
+    job, part = k.args
+    S = memory_type(SOURCE.removesuffix(HALVES))
+    g = job_fields(k, job, STREAM, f32, b=S)
+    w = Weights(k, target, SOURCE, PROLOGUE, g.b_beside, g.index)
+    a, b, c = g.a.view(g.rsa, g.csa), g.b.view(g.ldb, 1), g.c.view(g.ldc, 1)
+    TOGETHER = max(target.line // (V * S.bytes // (1 + w.halves)), 1)
+    UNIT = V * TOGETHER
+    WIDTH = max(RUN // 4 // ROWS // UNIT, 1) * UNIT
+    lo, hi = (x*UNIT for x in split(k.ceil_div(g.n, UNIT), g.parts, part))
+    hi = k.min(hi, g.n)
+    DEPTH = gcd(DEPTH, w.group) if w.group else DEPTH
+
+    def add(p: Value, DEPTH: int, j: Value, end: Value) -> None:
+        """C += A[:, p ... p + DEPTH] @ B[p ... p + DEPTH, j ... end]"""
+        held = ROWS*DEPTH <= HELD[32 if target.registers >= 32 else 16]
+        a_reg = [[k.broadcast(a[i, p + d], V) for d in range(DEPTH)] for i in range(ROWS)] if held else []
+
+        def columns(jv: Value, count: Value | None) -> None:
+            mask = None if count is None else k.lanes_below(count, V)
+            scale, zero = (None if x is None else w.across(x, jv, p, mask) for x in (w.scale, w.zero))
+            zero = None if zero is None else w.ordered(zero)
+            sums: list[Value] = []
+            for d in range(DEPTH):
+                weights = w.values(b.at(p + d, w.byte(jv)), count)
+                weights = weights if zero is None else weights - zero
+                for i in range(ROWS):
+                    x = a_reg[i][d] if held else k.broadcast(a[i, p + d], V)
+                    if d:
+                        sums[i] = k.fma(weights, x, sums[i])
+                    else:
+                        sums.append(weights * x)
+            for i, x in enumerate(sums):
+                before, x = k.load(c.at(i, jv), VT, 4, mask), w.natural(x)
+                k.store(c.at(i, jv), before + x if scale is None else k.fma(x, scale, before), 4, mask)
+
+        whole = j + (end - j) // UNIT * UNIT
+        with k.loop(whole, j, UNIT) as jv:
+            for d in range(DEPTH):
+                k.prefetch(b.at(p + d + DEPTH, w.byte(jv)), locality=2)
+            for v in range(TOGETHER):
+                columns(jv + v*V if v else jv, None)
+        with k.loop(end, whole, V) as jv:
+            columns(jv, k.min(end - jv, V))
+
+    with k.loop(hi, lo, WIDTH) as j:
+        end = k.min(j + WIDTH, hi)
+        with k.when(g.beta == 0.0), k.loop(k.constant(i64, ROWS)) as i, k.loop(end, j, V) as jv:
+            k.store(c.at(i, jv), k.constant(VT, 0.0), 4, k.lanes_below(end - jv, V))
+        deep = g.k // DEPTH * DEPTH
+        with k.loop(deep, step=DEPTH) as p:
+            add(p, DEPTH, j, end)
+        with k.loop(g.k, deep) as p:
+            add(p, 1, j, end)
+    return k.function
