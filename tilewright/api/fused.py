@@ -1,8 +1,8 @@
 """Products with an epilogue or prologues, of arrays in the host's memory: checked arguments become matrices for the
 engine.
 
-Leading axes are folded into m where B has none and every operand allows it, else merged into one axis, else taken one
-by one. alpha, beta and c are operands of the expression like any others.
+Leading axes are folded into m where B has none and every operand allows it, else merged into one axis, else all but the
+longest are taken one by one. alpha, beta and c are operands of the expression like any others.
 """
 from __future__ import annotations
 
@@ -273,8 +273,10 @@ def _parts(a: Array, b: Array, stored: list[Array | None], operands: list[Array]
         batch = math.prod(a.shape[:-2])
         yield like(merged[:len(arrays)], merged[len(arrays):], [x.reshape(batch, x.shape[-1]) for x in sums])
         return
-    for index in np.ndindex(a.shape[:-3]):
-        yield like([x[index] for x in arrays], [x[index] for x in right], [x[index] for x in sums])
+    longest = int(np.argmax(a.shape[:-2]))
+    for index in np.ndindex(a.shape[:longest] + a.shape[longest + 1:-2]):
+        at = (*index[:longest], slice(None), *index[longest:])
+        yield like([x[at] for x in arrays], [x[at] for x in right], [x[at] for x in sums])
 
 
 def _like(stored: list[Array | None], before: Mapping[str, Prepared], left: list[Any], right: list[Any],
