@@ -85,7 +85,7 @@ def test_infinite_scales_beyond_k():
         assert (np.delete(found, 3, 1) == k).all()
 
 
-PER_ELEMENT = [(1, "i8", 128, 4.5), (1, "e4m3fn", 128, 3.8), (8, "i8", 128, 4.0), (8, "i8", 32, 5.2)]
+PER_ELEMENT = [(1, "i8", 128, 4.5), (1, "e4m3fn", 128, 3.8), (8, "i8", 32, 5.2)]
 
 
 @pytest.mark.parametrize(("m", "source", "group", "most"), PER_ELEMENT, ids=str)
@@ -105,7 +105,6 @@ def test_few_instructions_and_no_spills(m, source, group, most):
 @pytest.mark.parametrize(("target", "m", "a", "plan"), [
     ("sm_75", 64, "f16", "mma 64x64x64 warp=32x32 stages=2 copy=registers vector=8"),
     ("sm_90a", 64, "bf16", "mma 64x128x32 warp=32x64 stages=2 copy=registers vector=8 tail"),
-    ("sm_90a", 16, "f32", ""),
 ], ids=str)
 def test_no_spills_of_tiles(target, m, a, plan):
     p = tw.prologue(dequantised, "i8", a, s="f32 full/128", z="i8 full/128")
@@ -132,7 +131,7 @@ def test_factors():
 
 def test_bits_of_integers():
     """What f32 does not compute exactly is computed in integers of 32 bits; of a matrix with k across vectors, too."""
-    for m, layout, group in (1, "nt", 48), (1, "nn", 16), (20, "nn", 48):
+    for m, layout, group in (1, "nn", 16), (20, "nt", 48):
         p = tw.prologue(lambda b, s, t: ((b >> 3) & 7) * s * t, "i8", "bf16", s=f"f32 full/{group}", t="bf16 row")
         kernel = tw.compile(tw.Gemm(m, 16, 48, "bf16", "i8", "f32", layout, prologue_b=p), "sm_80")
         a, b = RNG.integers(-3, 4, (m, 48)).astype(BF16), weights("i8", 48, 16)
