@@ -150,11 +150,13 @@ def shapes(
     wanted = many.tasks(shape_list.read(file), chip, counts, again)
     left_out = [task for task in wanted if task.reason]
     records: list[dict[str, Any]] = []
-    count, kept = len(wanted) - len(left_out), 0
+    count, kept, failed = len(wanted) - len(left_out), 0, 0
 
     def so_far() -> str:
-        return (f"{kept} of {plural(count, 'problem')} are measured and kept, and the same command goes on with the "
-                f"others" if kept < count else "all problems are measured and kept")
+        rest = count - kept - failed
+        cannot = f", {failed} cannot be measured" * bool(failed)
+        more = f", and the same command goes on with the other {rest}" * bool(rest)
+        return f"kept are the results of {kept} of {plural(count, 'problem')}{cannot}{more}"
 
     with errors(so_far), Progress(console, f"{plural(count, 'problem')} to measure", count) as bar:
         for step in many.run(wanted, chip, time_limit, candidates=candidates, vendor=vendor):
@@ -165,6 +167,7 @@ def shapes(
                 continue
             bar.advance()
             kept += step.result is not None and not step.result.disturbed
+            failed += step.result is None
             said = f"not measured: {step.reason}" if step.result is None else step.result.verdict
             records.append(_record(step.result) if step.result else {"problem": name, "failed": step.reason})
             if json != output.STDOUT:
