@@ -18,7 +18,7 @@ import pytest
 
 from tests.helpers.amd_kernels import emit_transpose
 from tests.kernels.amd.test_amd_direct import emit_pipe
-from tilewright.atoms.nvidia import MMA_F64_16X8X16
+from tilewright.atoms.nvidia import mma
 from tilewright.compiler import llvm
 from tilewright.inspect.resources import amd_body
 from tilewright.ir import Kernel, f32, f64, i32, ptr, vec
@@ -47,7 +47,7 @@ def emit_mma():
     """One warp multiplies 16x16 by 16x8."""
     k = Kernel("mma", threads=32, a=ptr(f64), b=ptr(f64), c=ptr(f64))
     views = [x.view(ld, 1) for x, ld in zip(k.args, (16, 8, 8))]
-    atom, lane = MMA_F64_16X8X16, k.thread[0]
+    atom, lane = mma("f64", "f64", "f64", 16, 8, 16), k.thread[0]
     a, b, c = ([view[layout(lane, r)] for r in range(count)]
                for view, layout, count in zip(views, (atom.a, atom.b, atom.c), atom.registers))
     for r, x in enumerate(k.mma(atom, a, b, c)):

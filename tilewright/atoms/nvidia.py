@@ -162,8 +162,3 @@ def largest(target: GpuTarget, a: str, b: str, sums: str, most: int = 1 << 10) -
     if not found:
         raise ValueError(f"{target.name} has no mma.sync of {a} by {b} with sums in {sums}")
     return mma(a, b, sums, *max(found)[1])
-
-
-MMA_F64_8X8X4 = mma("f64", "f64", "f64", 8, 8, 4)                               # Ampere's
-MMA_F64_16X8X4, MMA_F64_16X8X8, MMA_F64_16X8X16 = (                             # Hopper's
-    mma("f64", "f64", "f64", 16, 8, k) for k in (4, 8, 16))

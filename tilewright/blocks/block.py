@@ -47,9 +47,6 @@ class Addresses:
     align: int                      # bytes that divide the address of the first
 
 
-Content = Registers | Addresses | Formula | tuple[Comparison, ...]
-
-
 class Block:
     """Of `shape`, powers of two; a number is a block of shape ()."""
 

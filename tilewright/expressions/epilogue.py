@@ -7,7 +7,6 @@ that of the problem's C). Problems, plans and caches hold this text.
 """
 from __future__ import annotations
 
-import hashlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import formats
-from tilewright.expressions.program import AXES, STATE, Expression, Line, Operand, Result
+from tilewright.expressions.program import AXES, STATE, Expression, Line, Operand, Result, Written
 from tilewright.expressions.tracing import trace
 from tilewright.forks import cached_property
 
@@ -42,7 +41,7 @@ class Read:
 
 
 @dataclass(frozen=True)
-class Epilogue:
+class Epilogue(Written):
     """`expression` of finished sums, its first parameter, and operands; `results` are formats, in order."""
     expression: Expression
     operands: tuple[Read, ...]
@@ -77,11 +76,6 @@ class Epilogue:
         """Whether C are the sums as they are."""
         name, _ = self.expression.parameters[0]
         return len(self.expression.parameters) == 1 and self.expression.results == (Result(name),)
-
-    @property
-    def digest(self) -> str:
-        """Of the text, for names."""
-        return hashlib.sha256(self.text.encode()).hexdigest()[:8]
 
     @property
     def kept_by(self) -> str:

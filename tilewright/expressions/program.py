@@ -7,6 +7,7 @@ of which may be reduced: `row_max %2` is the largest number of each row. Equal f
 """
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -160,6 +161,16 @@ class Expression:
         for line in self.lines:
             values.append(operation(line.operation, *map(value, line.operands)))
         return [value(result.operand) for result in self.results]
+
+
+class Written:
+    """What has a text that says all of it: an epilogue, a prologue, a semiring."""
+    text: Any
+
+    @property
+    def digest(self) -> str:
+        """Of the text, for names."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:8]
 
 
 def _reduced(x: Any, how: str) -> Any:

@@ -12,7 +12,6 @@ columns), a column (for each of its rows), or one for each element; "/128" after
 """
 from __future__ import annotations
 
-import hashlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ import numpy as np
 
 from tilewright import formats
 from tilewright.expressions.epilogue import PLACES, kind_of
-from tilewright.expressions.program import Expression
+from tilewright.expressions.program import Expression, Written
 from tilewright.expressions.tracing import trace
 from tilewright.forks import cached_property
 
@@ -60,7 +59,7 @@ class Beside:
 
 
 @dataclass(frozen=True)
-class Prologue:
+class Prologue(Written):
     """`expression` of an operand's elements, its first parameter, which are of `source`, and of what is beside them;
     one result, rounded to `result`."""
     expression: Expression
@@ -96,11 +95,6 @@ class Prologue:
     def element(self) -> str:
         """The format of an element by itself."""
         return self.source.removesuffix(HALVES)
-
-    @property
-    def digest(self) -> str:
-        """Of the text, for names."""
-        return hashlib.sha256(self.text.encode()).hexdigest()[:8]
 
     @property
     def kept_by(self) -> str:

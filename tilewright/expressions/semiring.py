@@ -8,7 +8,6 @@ it, as in a semiring proper, is not needed. Problems, plans and caches hold the 
 """
 from __future__ import annotations
 
-import hashlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.expressions.program import STATE, Expression, Number
+from tilewright.expressions.program import STATE, Expression, Number, Written
 from tilewright.expressions.reductions import Fold, Reduction, named, traced
 from tilewright.expressions.tracing import Symbol, cast, reduced, retraced, trace
 from tilewright.forks import cached_property
 
 
 @dataclass(frozen=True)
-class Semiring:
+class Semiring(Written):
     """`reduce`: a Fold's text; `expression`: f, of two parameters of one kind, with one result of that kind."""
     reduce: str
     expression: Expression
@@ -49,11 +48,6 @@ class Semiring:
         except ValueError:
             pass
         raise ValueError(f"{text!r} is not the text of a semiring")
-
-    @property
-    def digest(self) -> str:
-        """Of the text, for names."""
-        return hashlib.sha256(self.text.encode()).hexdigest()[:8]
 
     @property
     def kind(self) -> str:

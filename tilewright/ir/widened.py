@@ -106,7 +106,15 @@ class Widened:
     def register(self, register: Register) -> Any: raise NotImplementedError
     def read(self, register: Register) -> Shape: raise NotImplementedError
     def write(self, register: Register, x: Shape) -> None: raise NotImplementedError
-    def lanes(self, x: Shape) -> list[Value]: raise NotImplementedError
+
+    def lanes(self, x: Shape) -> list[Value]:
+        """The values of all rounds."""
+        if isinstance(x, Uniform):
+            return [x.value] * self.V
+        if isinstance(x, Linear):
+            return [self.moved(x.first, e * x.step) for e in range(self.V)]
+        return x.value
+
     def varying(self, node: Op, shapes: Sequence[Shape]) -> Shape: raise NotImplementedError
     def load(self, node: Load, pointer: Shape) -> Shape: raise NotImplementedError
     def store(self, node: Store, pointer: Shape, value: Shape) -> None: raise NotImplementedError

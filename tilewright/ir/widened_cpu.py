@@ -45,12 +45,8 @@ class Vectors(Widened):
         return self.op(ops.PACK, self.wide(values[0].type), *values)
 
     def lanes(self, x: Shape) -> list[Value]:
-        if isinstance(x, Uniform):
-            return [x.value] * self.V
-        if isinstance(x, Linear):
-            return [self.moved(x.first, e * x.step) for e in range(self.V)]
-        if isinstance(x.value, list):
-            return x.value
+        if not isinstance(x, Varying) or isinstance(x.value, list):
+            return super().lanes(x)
         return [self.op(ops.extract(e), x.value.type.scalar, x.value) for e in range(self.V)]
 
     def varying(self, node: Op, shapes: Sequence[Shape]) -> Shape:

@@ -8,7 +8,7 @@ from tilewright.ir.ops import core as ops
 from tilewright.ir.program import If, Load, Op, Read, Register, Store, Write
 from tilewright.ir.types import Type, vec
 from tilewright.ir.values import Value
-from tilewright.ir.widened import GPU_BYTES, Linear, Scalar, Shape, Uniform, Varying, Widened
+from tilewright.ir.widened import GPU_BYTES, Linear, Scalar, Shape, Varying, Widened
 
 
 class Lanes(Widened):
@@ -17,13 +17,6 @@ class Lanes(Widened):
     def __init__(self, k: Any, V: int, nodes: list, aligned: set[int]) -> None:
         super().__init__(k, V, nodes)
         self.aligned = aligned                      # accesses, by the number of their pointer
-
-    def lanes(self, x: Shape) -> list[Value]:
-        if isinstance(x, Uniform):
-            return [x.value] * self.V
-        if isinstance(x, Linear):
-            return [self.moved(x.first, e * x.step) for e in range(self.V)]
-        return x.value
 
     def varying(self, node: Op, shapes: Sequence[Shape]) -> Shape:
         t = node.results[0].type
