@@ -29,7 +29,7 @@ def by_rows(a, b, dtype=np.float64):
 
 
 @pytest.mark.parametrize(("dtype", "threads"), [
-    ("f4", 1), ("f8", 3), (ml_dtypes.bfloat16, 3), (ml_dtypes.float8_e4m3fn, 1), ("i1", 3), ("c8", 2)], ids=str)
+    ("f4", 1), ("f8", 3), (ml_dtypes.bfloat16, 3), ("i1", 3), ("c8", 2)], ids=str)
 def test_formats_are_exact_on_integers(dtype, threads):
     a, b = ints(0, (ENDS[-1] + 2, 20), dtype), ints(1, (5, 20, 37), dtype)
     wide = np.complex128 if np.dtype(dtype).kind == "c" else np.float64
@@ -38,7 +38,7 @@ def test_formats_are_exact_on_integers(dtype, threads):
     assert found.dtype == tw.matmul(a, b[0], out_dtype=out_dtype).dtype
     np.testing.assert_array_equal(found.astype(wide), by_rows(a, b, wide))     # the last two rows are 0
 
-    if dtype in ("f8", "c8"):
+    if dtype in ("f8", "c8", "i1"):
         return
     a, b = ints(2, (8, ENDS[-1] + 2), dtype), ints(3, (ENDS[-1] + 2, 37), dtype)
     found = tw.grouped_matmul(a, b, ENDS.astype(np.int64), threads=threads, out_dtype=out_dtype)
