@@ -222,6 +222,17 @@ def elementwise(
 
 
 @app.command()
+def weights(
+    quick: Annotated[bool, typer.Option("--quick", help="k = 4096, fewer rounds.")] = False,
+    sizes: Annotated[list[str] | None, _list("--sizes", help="k, such as 4096.", default="4096 and 8192")] = None,
+    threads: Threads = None,
+    json: Json = None,
+) -> None:
+    """Time few rows by weights of few bits that are larger than the last cache, beside bf16, f32, NumPy and torch."""
+    _run("records", {"kind": "weights"}, threads=threads, sizes=sizes, quick=quick, json=json)
+
+
+@app.command()
 def epilogues(
     quick: Annotated[bool, typer.Option("--quick", help="Three sizes, fewer rounds.")] = False,
     sizes: Annotated[list[str] | None, _list("--sizes", help="m = n = k, such as 256,1024.",
