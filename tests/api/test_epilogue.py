@@ -8,7 +8,6 @@ import pytest
 
 import tilewright as tw
 from tilewright.expressions.tracing import TracingError
-from tilewright.measure.operands import make
 from tilewright.plans.cpu import CpuPlan
 from tilewright.targets import detect
 
@@ -247,13 +246,11 @@ X = np.ones((4, 6), np.float32)
      r"operands must have the epilogue's names \(bias, res\), and has \(\)"),
     (lambda: tw.matmul(X, X.T, np.empty((4, 4), np.float32), epilogue=abs, out_dtype="mxfp8"), ValueError,
      "out must be None for a result in mxfp8"),
-    (lambda: make(tw.Gemm(8, 8, 8, epilogue=tw.epilogue(abs))), ValueError, "products are measured without"),
     (lambda: tw.matmul(X, X.T, epilogue=abs, plan="simt 32x32x8 warp=16x16 thread=4x4 stages=2"), ValueError,
      "epilogue= is not supported on CUDA devices for arrays in the host's memory"),
     (lambda: tw.epilogue(activated, bias="rows", res="full"), ValueError, "bias must be one of scalar, row, col"),
     (lambda: tw.matmul(X, X.T, epilogue=lambda acc: tw.pairs(acc * 2)[0]), TracingError, "the first parameter"),
     (lambda: tw.matmul(X, X.T, epilogue=lambda acc: tw.pairs(acc)[0] + acc), TracingError, "in no other way"),
-    (lambda: tw.matmul(X, X.T, epilogue=abs, scale_a=np.ones((4, 1), np.float32)), ValueError, "scale_a and scale_b"),
 ])
 def test_refused(call, kind, sentence):
     with pytest.raises(kind, match=sentence):

@@ -79,7 +79,7 @@ def explain(problem: Gemm, chip: CpuTarget, plan: CpuPlan | None = None, threads
         def invariant(asked: str) -> tuple[CpuPlan, float]:
             other = engine.plan_problem(problem, chip, shape.threads, invariant=asked)
             return other.plan, basis.cost(other.shape, other.plan, chip).seconds
-        words.append(Section("reproducible", tuple(reproducible.sentences(plan, cost.seconds, invariant))))
+        words.append(Section("same bits", tuple(reproducible.sentences(plan, cost.seconds, invariant))))
     considered, alternatives = _alternatives(shape, plan, chip, basis)
     known = basis.ceilings
     rates = {level: known.peak_bandwidth(level, plan.threads) if known else None for level in cost.traffic}

@@ -83,7 +83,7 @@ def explain(problem: Gemm, target: GpuTarget | AmdTarget, plan: Plan | None = No
         _time(cost, by.peak(shape, chosen, target), basis), alternatives=alternatives, considered=considered,
         refused=dict(list(common.refusals(shape, target, by.candidates(shape, target)).items())[:SHOWN]),
         sections=(said, Section("resources", tuple(words(multiplied, chosen, target))),
-                  *((Section("reproducible", kept),) if kept else ())),
+                  *((Section("same bits", kept),) if kept else ())),
         shape=shape, cost=cost)
     if simulate:
         from tilewright.explanation.simulated import on_gpu
