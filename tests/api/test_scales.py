@@ -207,9 +207,12 @@ def test_blocks_are_packed_decoded(name):
 
 
 def test_products_with_packed_blocks_decode_nothing(monkeypatch):
-    weights = tw.pack(tw.quantize(Y, "mxfp4", axis=-2))
+    """Few rows decode in registers what is packed as it is; panels are decoded."""
+    q = tw.quantize(Y, "mxfp4", axis=-2)
+    weights, panels = tw.pack(q), tw.pack(q, plan=tw.pack(Y).plan)
     monkeypatch.setattr("tilewright.formats.decoding.scaled", None)
-    assert tw.matmul(X, weights).shape == (37, 23)
+    assert tw.matmul(X[:9], weights).shape == (9, 23)
+    assert tw.matmul(X, panels).shape == (37, 23)
 
 
 # ---- a Quantized where arrays are expected

@@ -244,8 +244,8 @@ def test_registers_of_a_before_the_wait():
 
 
 def test_shared_memory_before_the_wait():
-    faults(r"race at test_wgmma.py:\d+ in product: store of sb\[\d+\] by .*: it is still being read asynchronously by "
-           r"what was started at test_wgmma.py:\d+", touch="shared")
+    faults(r"race at test_wgmma.py:\d+ in product: store of sb\[\d+\] by .*: a product started at "
+           r"test_wgmma.py:\d+ by .* may still be reading it asynchronously", touch="shared")
 
 
 @pytest.mark.parametrize(("layout", "options", "message"), [

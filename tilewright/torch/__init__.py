@@ -1,7 +1,6 @@
 """tilewright in torch: operators with gradients for torch.compile, layers, and a switch for products of torch's own.
 
-    import tilewright.torch as twt
-
+    twt = tilewright.torch                               # once it is imported
     y = twt.linear(x, weight, bias, activation="gelu")   # differentiable; also torch.ops.tilewright.linear
     twt.convert(model, kind="int8")                      # nn.Linear becomes a weight-only layer
     with twt.enable():                                   # torch.mm, addmm, matmul and linear where it should be faster
