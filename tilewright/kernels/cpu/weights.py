@@ -13,8 +13,8 @@ two to a byte (SOURCE i4x2), a load, a shift and a look-up in a table of f32, a 
 lowest bits of each index, so that nothing is masked. 16 of these come from 8 bytes, which are broadcast: dwords
 alternate, so that lane 2j has element j, and lane 2j + 1 element 8 + j. Numbers beside them are reordered.
 
-Rows are prefetched into L2 as far ahead as those that come next: on a busy Zen 4 4096 x 11008 in i4 ran at 10 GB/s without
-that, at 10 with 1 KB ahead (the best of single runs), and at 20 to 23 so (by pairs of bf16, weight_pairs.py).
+Rows are prefetched into L2 as far ahead as those that come next: on a busy Zen 4 4096 x 11008 in i4 ran at 10 GB/s
+without that, at 10 with 1 KB ahead (the best of single runs), and at 20 to 23 so (by pairs of bf16, weight_pairs.py).
 """
 from __future__ import annotations
 
