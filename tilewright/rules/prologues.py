@@ -151,7 +151,7 @@ def _narrow(x: Array) -> Array:
 
 def _beside(name: str, kind: str, x: Array, of: Array, role: str, group: int) -> tuple[Beside, Array]:
     """An operand of a prologue beside the operand `of`, and its array broadcast to that. `group`: steps of k that share
-    a number, as tilewright.prologue was told: the last of them may be fewer."""
+    a number, the argument of tilewright.prologue: the last of them may be fewer."""
     label = f"operands[{name!r}]"
     format = format_of(x.dtype, label)
     if KINDS.index(kind_of(format)) > KINDS.index(kind):
