@@ -1,5 +1,5 @@
-"""A child process that prints a line `hangs` before it does: its parent is told at once that its patience is over, and
-waits for everything else as long as a busy machine takes."""
+"""A child process that prints the line `hangs` before it hangs. Its parent then ends it at once, as after its time
+limit, and waits a minute for every other line, whatever else the machine does."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from tilewright.targets.nvidia import GpuTarget
 MOST = 255      # registers of a thread
 
 
-def demanding(plans: Iterable[NvidiaPlan], problem: Gemm, target: GpuTarget, most: int = 5) -> list[NvidiaPlan]:
+def demanding(plans: Iterable[NvidiaPlan], problem: Gemm, target: GpuTarget, most: int = 8) -> list[NvidiaPlan]:
     """The `most` that are estimated to need most registers: of each tile, way of copying and number of parts of k the
     first of several that need as many (a tail comes first, and takes more), and none whose estimate is below half of
     what a thread may have."""

@@ -79,7 +79,7 @@ def weights(text: str) -> bool:
 
 
 def decodes(expression: str, beside: tuple[str, ...]) -> bool:
-    """The same of the fields of a jobs.Prepare, which say what lies along k."""
+    """The same from the fields of a jobs.Prepare, which include how operands of the prologue lie along k."""
     from tilewright.expressions.program import Expression
     words = [word.split(":") for word in beside]
     return form_of(Expression.read(expression)) is not None and all(

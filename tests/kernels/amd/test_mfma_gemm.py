@@ -20,7 +20,7 @@ from tilewright.targets import target
 EIGHT = {"gfx942": ("e4m3fnuz", "e5m2fnuz"), "gfx950": ("e4m3fn", "e5m2")}
 FORMATS = [
     *(("gfx942", f, f) for f in ("f64", "f32", "f16", "bf16", "i8", "xf32")),
-    *(("gfx950", f, f) for f in ("f16", "bf16", "i8")),     # f64 and f32 are multiplied as on gfx942
+    *(("gfx950", f, f) for f in ("f64", "f32", "f16", "bf16", "i8")),
     *((arch, a, b) for arch, both in EIGHT.items() for a in both for b in both),
 ]
 MX = {f.element.name: name for name, f in BLOCK_FORMATS.items() if name.startswith("mx")}

@@ -18,7 +18,7 @@ from tilewright.kernels.cpu.jobs import DOTS
 from tilewright.kernels.cpu.out import Out
 from tilewright.kernels.cpu.pool import job_fields, split
 from tilewright.kernels.cpu.prepared import Beside, suffix
-from tilewright.kernels.cpu.weights import AT_ONCE, Weights
+from tilewright.kernels.cpu.weights import AT_ONCE, Weights, all_rows
 from tilewright.kernels.narrow import number, pattern, splat
 from tilewright.targets.cpu import CpuTarget
 
@@ -111,15 +111,5 @@ def emit_pairs(target: CpuTarget, ROWS: int, COLS: int, SOURCE: str, PROLOGUE: t
                 def put(x: Value, at: tuple[Any, int], read_c: bool) -> None:
                     out.at(*at).put(x, read_c)
                 out.cases_of_beta(partial(put, out.scaled(total), (i + r, j)))
-
-    def all_columns(i: Value, ROWS: int) -> None:
-        for first in range(0, COLS, WIDE):
-            rows_at(i, ROWS, range(first, min(first + WIDE, COLS)))
-
-    full = lo + (hi - lo) // ROWS * ROWS
-    with k.loop(full, lo, ROWS) as i:
-        all_columns(i, ROWS)
-    if ROWS > 1:
-        with k.loop(hi, full) as i:
-            all_columns(i, 1)
+    all_rows(k, (lo, hi), ROWS, COLS, WIDE, rows_at)
     return k.function

@@ -18,6 +18,7 @@ without that, at 10 with 1 KB ahead (the best of single runs), and at 20 to 23 s
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from math import gcd
 from types import SimpleNamespace
@@ -165,18 +166,24 @@ def emit_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int, SOURCE: str, 
                 def put(x: Value, at: tuple[Any, int], read_c: bool) -> None:
                     out.at(*at).put(x, read_c)
                 out.cases_of_beta(partial(put, out.scaled(total), (i + r, j)))
+    all_rows(k, (lo, hi), ROWS, COLS, WIDE, rows_at)
+    return k.function
+
+
+def all_rows(k: Kernel, rows: tuple[Value, Value], ROWS: int, COLS: int, WIDE: int,
+             rows_at: Callable[[Value, int, range], None]) -> None:
+    """rows_at(i, rows, columns) for ROWS rows at once, the last ones by themselves, and WIDE columns at once."""
+    lo, hi = rows
+    full = lo + (hi - lo) // ROWS * ROWS
 
     def all_columns(i: Value, ROWS: int) -> None:
         for first in range(0, COLS, WIDE):
             rows_at(i, ROWS, range(first, min(first + WIDE, COLS)))
-
-    full = lo + (hi - lo) // ROWS * ROWS
     with k.loop(full, lo, ROWS) as i:
         all_columns(i, ROWS)
     if ROWS > 1:
         with k.loop(hi, full) as i:
             all_columns(i, 1)
-    return k.function
 
 
 def emit_stream(target: CpuTarget, dtype: str, ROWS: int, DEPTH: int, SOURCE: str, PROLOGUE: tuple[Any, ...]
