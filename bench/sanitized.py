@@ -23,7 +23,8 @@ SHAPES: tuple[Shape, ...] = ((1, 1, 1), (130, 140, 70), (257, 129, 33), (128, 25
 
 def families() -> dict[str, Callable[[], Iterator[str]]]:
     return {"ladder": ladder, "simt": simt, "mma": mma, "wgmma": wgmma, "product": product,
-            "epilogue": epilogue, "calls": calls, "users": users, "semirings": semirings}
+            "epilogue": epilogue, "calls": calls, "users": users, "semirings": semirings,
+            "prologues": fused_prologues, "groups": groups}
 
 
 def ladder() -> Iterator[str]:
@@ -175,6 +176,59 @@ def calls() -> Iterator[str]:
         x, y = (rng.integers(-3, 4, shape).astype(np.float32) for shape in shapes)
         found = _back(tw.einsum(text, _there(x), _there(y)))
         yield f"einsum {text}: {'wrong' if (found != np.einsum(text, x, y)).any() else ''}"
+
+
+def fused_prologues() -> Iterator[str]:
+    """Weights that are decoded in registers and in copies, of few rows and of many, and an activation of A."""
+    import tilewright as tw
+    from tilewright import formats
+    from tilewright.formats.quantized import Quantized
+    from tilewright.formats.scaled import Scaled
+
+    rng, bf16 = np.random.default_rng(0), formats.get("bf16").dtype
+    for n, k in ((64, 128), (130, 256), (257, 96)):
+        weights = rng.integers(-3, 4, (n, k)).astype(np.float32)
+        made: dict[str, Any] = {kind: tw.quantize(weights, kind, group=32) for kind in ("i8", "i4", "e4m3fn")}
+        made |= {"u4": tw.quantize(weights, "u4", group=32, zero_points=True), "mxfp4": tw.quantize(weights, "mxfp4")}
+        for kind, q in made.items():
+            exact = tw.dequantize(q).astype(np.float64).T
+            if isinstance(q, Quantized):
+                given: Any = Quantized(_there(q.elements), _there(q.scales), q.shape, q.format)
+            else:
+                assert isinstance(q, Scaled)
+                zeros = None if q.zeros is None else _there(q.zeros)
+                given = Scaled(_there(q.elements), _there(q.scales), zeros, q.group, q.nibbles)
+            for m in (1, 5, 16, 70):
+                a = rng.integers(-3, 4, (m, k)).astype(bf16)
+                found = _back(tw.matmul(_there(a), given, trans_b=True, out_dtype="f32"))
+                error = _error(found, a.astype(np.float64) @ exact)
+                yield f"{kind} {m}x{n}x{k}: {error if error > 2**-7 else ''}"
+    for kind, m, n, k in (("bf16", 130, 144, 72), ("f32", 33, 70, 65), ("bf16", 1, 80, 64)):
+        a, b, _ = _operands((m, n, k), formats.get(kind).dtype)
+        found = _back(tw.matmul(_there(a), _there(b), prologue_a=tw.relu, out_dtype="f32"))
+        wanted = np.maximum(a.astype(np.float64), 0) @ b.astype(np.float64)
+        yield f"relu of A, {kind} {m}x{n}x{k}: {'wrong' if (found != wanted).any() else ''}"
+
+
+def groups() -> Iterator[str]:
+    """tilewright.grouped_matmul along m and k, with empty groups and rows behind the last one."""
+    import tilewright as tw
+    from tilewright import formats
+    rng = np.random.default_rng(0)
+    for kind in ("f32", "bf16", "f16", "f64"):
+        dtype = formats.get(kind).dtype
+        for sizes, n, k in (((3, 0, 130, 1), 140, 70), ((64, 128, 0, 0), 128, 64), ((0, 33, 257), 33, 129)):
+            ends = np.cumsum(sizes).astype(np.int32)
+            spans, rows = list(zip((0, *ends[:-1]), ends)), int(ends[-1]) + 2
+            a, x = (rng.integers(-2, 3, size).astype(dtype) for size in ((rows, k), (k, rows)))
+            b, y = (rng.integers(-2, 3, size).astype(dtype) for size in ((len(ends), k, n), (rows, n)))
+            along_m = np.concatenate([a[i:j].astype(np.float64) @ z for (i, j), z in zip(spans, b.astype(np.float64))])
+            along_k = np.stack([x[:, i:j].astype(np.float64) @ y[i:j].astype(np.float64) for i, j in spans])
+            for name, left, right, wanted in (("m", a, b, along_m), ("k", x, y, along_k)):
+                found = _back(tw.grouped_matmul(_there(left), _there(right), _there(ends), out_dtype="f32"
+                                                if kind != "f64" else "f64"))
+                wrong = (found[:int(ends[-1])] if name == "m" else found) != wanted
+                yield f"{kind} along {name} {sizes}, n = {n}, k = {k}: {'wrong' if wrong.any() else ''}"
 
 
 def users() -> Iterator[str]:

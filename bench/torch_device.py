@@ -1,6 +1,6 @@
 """tilewright.torch on one NVIDIA GPU: operators and layers beside torch's, captured, compiled, and in a decode step.
 
-    python bench/torch_device.py [--quick] [--layers N] [--batch N] [--out FILE]
+    python bench/torch_device.py check host decode [--quick] [--layers N] [--batch N] [--out FILE]
 
 1. Checks. Every operator and layer on the GPU beside float64; captured in a CUDA graph, replayed on new operands; by
    torch.compile(fullgraph=True); a training step of a small model beside torch's. A check that fails is printed and is
@@ -259,6 +259,7 @@ def host(on: TorchDevice) -> dict[str, list[float]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("jobs", nargs="*", default=["check", "host", "decode"], choices=["check", "host", "decode"])
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--batch", type=int, default=1)
@@ -267,24 +268,30 @@ def main() -> int:
     on = TorchDevice()
     report = results.Report.start("torch")
     report.machine["gpu"] = on.describe()
-    report.extra["checks"] = checks = {"training": check_training()}
-    for name, how in operators().items():
-        checks[name] = wrong = check_operator(*how)
-        print(f"{name}: {wrong or 'right in eager mode, in a graph, compiled'}", flush=True)
-    print(f"training: {checks['training'] or 'right'}")
-    report.extra["host"] = costs = {name: list(seconds) for name, seconds in host(on).items()}
-    for name, seconds in costs.items():
-        print(f"host: {name:10} {statistics.median(seconds)*1e6:6.1f} us", flush=True)
-    rules = GpuRules(max_rounds=7 if options.quick else 15, budget_s=3.0 if options.quick else 8.0)
-    report.extra["decode"] = found = decode(on, options.layers, options.batch, rules)
-    for kind, seconds in found["seconds"].items():
-        ratio = spread(ratios(found["seconds"]["torch"], seconds)).median if "torch" in found["seconds"] else 0.0
-        print(f"decode: {kind:6} {statistics.median(seconds)*1e6:8.1f} us, {ratio:.2f} of torch's bf16"
-              + (f" (target {TARGET[kind]})" if kind in TARGET else ""))
-    for kind, why in found["failed"].items():
-        print(f"decode: {kind:6} {why}")
+    failed = False
+    if "host" in options.jobs:
+        report.extra["host"] = costs = {name: list(seconds) for name, seconds in host(on).items()}
+        for name, seconds in costs.items():
+            print(f"host: {name:10} {statistics.median(seconds)*1e6:6.1f} us", flush=True)
+    if "decode" in options.jobs:
+        rules = GpuRules(max_rounds=7 if options.quick else 15, budget_s=3.0 if options.quick else 8.0)
+        report.extra["decode"] = found = decode(on, options.layers, options.batch, rules)
+        for kind, seconds in found["seconds"].items():
+            ratio = spread(ratios(found["seconds"]["torch"], seconds)).median if "torch" in found["seconds"] else 0.0
+            print(f"decode: {kind:6} {statistics.median(seconds)*1e6:8.1f} us, {ratio:.2f} of torch's bf16"
+                  + (f" (target {TARGET[kind]})" if kind in TARGET else ""), flush=True)
+        for kind, why in found["failed"].items():
+            print(f"decode: {kind:6} {why}", flush=True)
+        failed |= bool(found["failed"])
+    if "check" in options.jobs:
+        report.extra["checks"] = checks = {"training": check_training()}
+        print(f"training: {checks['training'] or 'right'}", flush=True)
+        for name, how in operators().items():
+            checks[name] = wrong = check_operator(*how)
+            print(f"{name}: {wrong or 'right in eager mode, in a graph, compiled'}", flush=True)
+        failed |= any(checks.values())
     results.save(report, options.out)
-    return int(any(checks.values()) or bool(found["failed"]))
+    return int(failed)
 
 
 if __name__ == "__main__":
