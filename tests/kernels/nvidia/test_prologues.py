@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.helpers.assembled import assembled
 from tilewright import formats
 from tilewright.compiler import ptxas
 from tilewright.expressions.factors import factored, subtracted, whole_in_floats
 from tilewright.expressions.tracing import trace
+from tilewright.kernels.gpu.prepare import emit_prepare
 
 RNG = np.random.default_rng(7)
 BF16 = ml_dtypes.bfloat16
@@ -139,3 +141,14 @@ def test_bits_of_integers():
         held = b if layout[1] == "n" else np.asfortranarray(b)
         found = kernel.simulate(a, held, operands={"s": s, "t": t}).result
         np.testing.assert_array_equal(found, a.astype(float) @ ((b >> 3 & 7) * 0.5 * t.astype(float)))
+
+
+@pytest.mark.parametrize(("arch", "pairs"), [("sm_75", 0), ("sm_90a", 4)])
+def test_a_pass_rounds_two_numbers_at_once(arch, pairs):
+    """silu in a pass before the product: 8 elements of bf16 a thread, reciprocals without the branch for subnormal
+    ones, and roundings by one instruction for two numbers where the chip has it."""
+    f = tw.prologue(tw.silu, "bf16", "bf16")
+    ptx, _ = assembled(emit_prepare("bf16", f.expression.text, (), "bf16", "columns", 8, pairs > 0), arch)
+    assert "rcp.rn" not in ptx
+    assert ptx.count("rcp.approx.ftz.f32") == 8
+    assert ptx.count("cvt.rn.bf16x2.f32") == pairs

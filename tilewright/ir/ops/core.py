@@ -188,9 +188,11 @@ DIVIDE = Operation("divide", lambda low, t, x, y: low.b.fdiv(x, y, name="divide"
 def _reciprocal_nvptx(low, t, x, one):
     """Within an ulp, then a step of Newton's method: what NVIDIA's assembler makes of a correctly rounded one, without
     its branch for numbers whose reciprocal is subnormal."""
-    if t.bits != 32 or t.length > 1:
+    if t.bits != 32:
         return low.b.fdiv(one, x, name="reciprocal")
-    near, fma = low.call("llvm.nvvm.rcp.approx.ftz.f", t, x, name="near"), f"llvm.fma.{t}"
+    lanes = [x] if t.length == 1 else [low.b.extract_element(x, low.i32(e)) for e in range(t.length)]
+    found = [low.call("llvm.nvvm.rcp.approx.ftz.f", t.scalar, lane, name="near") for lane in lanes]
+    near, fma = low.pack(found, t) if t.length > 1 else found[0], f"llvm.fma.{t}"
     return low.call(fma, t, near, low.call(fma, t, low.b.fneg(x), near, one), near, name="reciprocal")
 
 

@@ -23,6 +23,7 @@ from tilewright.ir import Kernel, Type, Value, bf16, f16, f32, f64, i32, i64, pt
 from tilewright.kernels.expression import recorded
 from tilewright.kernels.narrow import memory_type, narrowed, widened
 
+WIDEST = 16             # bytes of a thread's vectors
 PAIRS = {"f16": f16, "bf16": bf16}          # formats of C that `Kernel.round_pair` makes
 
 
@@ -72,7 +73,11 @@ def rounded(k: Kernel, values: list[Value], FORMAT: str, ROUND_PAIR: bool = Fals
     if ROUND_PAIR and FORMAT in PAIRS and width % 2 == 0:
         words = [k.round_pair(k.pack(*values[e:e + 2]), PAIRS[FORMAT]) for e in range(0, width, 2)]
         return k.reinterpret(k.pack(*words) if width > 2 else words[0], vec(KEPT, width))
-    return narrowed(k, k.pack(*values), FORMAT)
+    most = WIDEST // values[0].type.bytes
+    parts = [narrowed(k, k.pack(*values[e:e + most]), FORMAT) for e in range(0, width, most)]
+    while len(parts) > 1:
+        parts = [k.shuffle(x, y, range(2*x.type.length)) for x, y in zip(parts[::2], parts[1::2])]
+    return parts[0]
 
 
 Loaded = Mapping[str, list[Value]]          # operands as they are in memory, by name: of each result, or one for all

@@ -13,13 +13,14 @@ from tilewright.expressions.prologue import HALVES
 from tilewright.ir import Function, Kernel, Value, f32, f64, i1, i8, i32, i64, ptr, vec
 from tilewright.kernels.expression import recorded
 from tilewright.kernels.gpu.copy import COLUMNS, ROWS
-from tilewright.kernels.narrow import memory_type, narrowed, number
+from tilewright.kernels.gpu.fused import rounded
+from tilewright.kernels.narrow import memory_type, number
 
 WIDEST = 16                 # bytes of an access
 
 
 def emit_prepare(SOURCE: str = "i8", EXPRESSION: str = "", READ: tuple[str, ...] = (), RESULT: str = "bf16",
-                 STEPS: str = "rows", VECTOR: int = 1, WARP: int = 32) -> Function:
+                 STEPS: str = "rows", VECTOR: int = 1, PAIRS: bool = False, WARP: int = 32) -> Function:
     """target[i, j] = EXPRESSION of source[i, j] and of what is beside it, rounded to RESULT.
 
     READ        of each operand "format:how:group", how being its stride along rows and along columns: 0, n for any,
@@ -29,6 +30,7 @@ def emit_prepare(SOURCE: str = "i8", EXPRESSION: str = "", READ: tuple[str, ...]
     SOURCE      i4x2, u4x2, e2m1x2: two to a byte along columns, the first one in its lower half; rss counts bytes then
     VECTOR      columns of a thread: source's and target's lie side by side, aligned to as many, and there is a whole
                 number of them
+    PAIRS       the chip rounds two f32 to f16 or bf16 at once (`Kernel.round_pair`)
     """
     HALF, ELEMENT = SOURCE.endswith(HALVES), SOURCE.removesuffix(HALVES)
     S, R, expression = memory_type(ELEMENT), memory_type(RESULT), Expression.read(EXPRESSION)
@@ -77,11 +79,9 @@ def emit_prepare(SOURCE: str = "i8", EXPRESSION: str = "", READ: tuple[str, ...]
                 inputs |= {name: number_of(values, e, word[0], kinds[name])
                            for name, values, word in zip(names, read, words)}
                 found, = recorded(k, expression, inputs, FLOAT)
-                found = found if found.type.length == LANES else k.pack(*(found for _ in range(LANES)))
-                found = found if found.type.scalar is R else narrowed(k, found, RESULT)
-                kept += [found[lane] for lane in range(min(LANES, VECTOR))]
+                kept += [found[lane] if found.type.length > 1 else found for lane in range(min(LANES, VECTOR))]
             place = target + (i*rst + (j if VECTOR > 1 else j*cst))
-            k.store(place, k.pack(*kept) if VECTOR > 1 else kept[0])
+            k.store(place, rounded(k, kept, RESULT, PAIRS))
     return k.function
 
 

@@ -23,10 +23,11 @@ from tilewright.expressions.factors import parameters as needed
 from tilewright.expressions.program import Expression
 from tilewright.expressions.prologue import HALVES, Beside, Prologue
 from tilewright.formats import FORMATS, Integer
-from tilewright.ir import Kernel, Type, Value, bf16, f16, f32, i32, i64, ptr, vec
+from tilewright.ir import Kernel, Type, Value, f32, i32, i64, ptr, vec
 from tilewright.kernels.expression import recorded
+from tilewright.kernels.gpu.fused import PAIRS, rounded
 from tilewright.kernels.gpu.unpack import MOST, UNITS, Held, floats, numbers, pairs
-from tilewright.kernels.narrow import memory_type, narrowed
+from tilewright.kernels.narrow import memory_type
 from tilewright.targets.nvidia import TARGETS
 
 WIDEST = 16                         # bytes that a thread loads at once
@@ -34,7 +35,6 @@ EXACT, EIGHT = ("e8m0", "e4m3fn"), 8        # formats of scales whose products w
 DIGITS = "i4x2", "u4x2"
 BIASED = "i8", "u8", "i4x2", "u4x2"         # formats from whose numbers others are subtracted at no cost
 TYPES = {"float": f32, "int": i32}
-PAIRS = {"f16": f16, "bf16": bf16}  # formats that `Kernel.round_pair` makes
 I_PLACES = {"a": ("column", "full"), "b": ("row", "full")}          # with a number for each row of A, column of B
 K_PLACES = {"a": ("row", "full"), "b": ("column", "full")}          # and for each step of k, or group of such
 
@@ -269,18 +269,7 @@ class Transform:
 
     def rounded(self, xs: list[Value]) -> Value:
         """As they are multiplied, a vector of memory's type."""
-        k, n = self.k, len(xs)
-        if self.prologue.result == "f32":
-            return k.pack(*xs) if n > 1 else xs[0]
-        if n > 1 and self.PAIR and self.prologue.result in PAIRS:
-            words = self.pairs(xs)
-            return k.reinterpret(k.pack(*words) if len(words) > 1 else words[0], vec(self.T, n))
-        if n == 1:
-            return narrowed(k, k.pack(*xs, *xs), self.prologue.result)[0]
-        parts = [narrowed(k, k.pack(*xs[e:e + MOST]), self.prologue.result) for e in range(0, n, MOST)]
-        while len(parts) > 1:
-            parts = [k.shuffle(x, y, range(2*x.type.length)) for x, y in zip(parts[::2], parts[1::2])]
-        return parts[0]
+        return rounded(self.k, xs, self.prologue.result, self.PAIR)
 
     def pairs(self, xs: list[Value]) -> list[Value]:
         """The same as words of two."""

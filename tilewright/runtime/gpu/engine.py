@@ -307,7 +307,8 @@ class Engine:
 
         def loaded() -> Function:
             code = artefact.code(PREPARE, on.target, SOURCE=source, EXPRESSION=expression, READ=read, RESULT=result,
-                                 STEPS=steps, VECTOR=vector, WARP=on.target.warp)
+                                 STEPS=steps, VECTOR=vector, PAIRS="bf16" in on.target.instructions,
+                                 WARP=on.target.warp)
             function: Function = self.driver.load(code.image, on, code.machine).function(code.manifest)
             return function
 
