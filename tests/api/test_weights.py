@@ -124,7 +124,8 @@ def test_files_of_packed_weights_that_are_refused(tmp_path):
     good = path.read_bytes()
     magic = b"tilewright weights 1\n"
     cases = {"is truncated": good[:-1], "is damaged: its checksum": good[:-70] + b"x" + good[-69:],
-             "version 2 of their layout": good.replace(magic, magic.replace(b"1", b"2")),
+             "is a file of packed weights of version 2, and this tilewright reads version 1":
+             good.replace(magic, magic.replace(b"1", b"2")),
              "has been written to": good + b"x",
              "is truncated: it has 25 bytes": good[:25]}
     for words, content in cases.items():

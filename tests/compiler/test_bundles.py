@@ -58,7 +58,7 @@ def test_every_missing_byte_is_noticed(file):
     content = file.read_bytes()
     for size in (*range(70), *range(70, len(content), 7)):
         file.write_bytes(content[:size])
-        with pytest.raises(Refused, match="truncated" if size > len(bundle.MAGIC) + 1 else "no bundle"):
+        with pytest.raises(Refused, match="truncated" if size > len(bundle.FILE.magic) + 1 else "no bundle"):
             bundle.Bundle(file)
     file.write_bytes(content + b"x")
     with pytest.raises(Refused, match="has been written to"):

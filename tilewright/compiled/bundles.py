@@ -17,8 +17,8 @@ from tilewright import __version__, forks, targets
 from tilewright.compiled import compile as compiling
 from tilewright.compiled import packed_weights
 from tilewright.compiled.base import CompiledGemm
-from tilewright.compiler import bundle, sources
-from tilewright.compiler.bundle import Refused
+from tilewright.compiler import bundle, checked_file, sources
+from tilewright.compiler.checked_file import PANELS, Refused
 from tilewright.plans import asked, gpu
 from tilewright.problem import Gemm
 from tilewright.runtime.cpu import amx
@@ -61,8 +61,8 @@ class Bundle:
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """Use the kernels and plans of a file that tilewright.build or `tilewright build` wrote; or packed weights that
-    `PackedWeights.save` wrote, which are returned.
+    """Use the kernels and plans of a file that tilewright.build or `tilewright build` wrote; or read a packed operand
+    that its `save` wrote, which is returned.
 
     From now on tilewright.matmul and gemm multiply its products by its plans and its code, before what the tuner has
     stored and what the kernel cache has. Nothing is compiled for them: of a GPU's bundle LLVM is never loaded, of a
@@ -77,9 +77,11 @@ def load(path: str | os.PathLike[str]) -> Any:
     GPU.
     """
     place = Path(path)
-    with place.open("rb") as file:
-        if file.read(len(packed_weights.MAGIC)) == packed_weights.MAGIC:
-            return packed_weights.load(place)
+    kind = checked_file.kind_of(place)
+    if kind == packed_weights.FILE.name:
+        return packed_weights.load(place)
+    if kind == PANELS:
+        return forks.imported("tilewright.runtime.cpu.panel_file").load(place)
     with forks.building:
         content = bundle.Bundle(place)
         _check_version(place, content.index)

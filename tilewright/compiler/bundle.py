@@ -1,29 +1,24 @@
 """Bundles: the code and the plans of many products in one file, which a process without a compiler uses.
 
-    "tilewright bundle 1\\n"                     the magic, with the version of this layout
-    size, SHA-256                               8 bytes, little-endian, of the whole file; 32 bytes, of all that follows
-    size of the index, the index                8 bytes; JSON: `Index`
-    code                                        one piece after the other, each compressed by zlib
+A file (checked_file.py) has an `Index` and code, one piece after the other, each compressed by zlib.
 
 A piece is what the kernel cache keeps of the same code (artefact.py): the manifests before a GPU's code, or a CPU's
 object; and beside PTX the machine code of it, where there was an assembler. Nothing in the file is run or believed
-before its size and its checksum are right, and nothing of it is a pickle.
+before its size and its checksum are right.
 
 `use` puts a bundle in front of the kernel cache (`code`) and of the tuning results (`plan`), the last one used first.
 """
 from __future__ import annotations
 
-import hashlib
-import json
-import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-MAGIC, VERSION = b"tilewright bundle ", 1
-HEAD = struct.Struct("<Q32sQ")                  # the file's size, the digest of what follows it, the index's size
+from tilewright.compiler.checked_file import Kind, Refused, check, damaged
+
+FILE = Kind("bundle", 1, "bundle", "`tilewright build`", "build it again")
 MOST_BYTES = 1 << 30                            # of a piece, unpacked
 KINDS: dict[str, dict[str, type]] = {           # of the fields of what the index lists
     "index": {"tilewright": str, "sources": str, "modules": list, "target": dict, "made": dict, "pieces": list,
@@ -32,10 +27,6 @@ KINDS: dict[str, dict[str, type]] = {           # of the fields of what the inde
     "piece": {"key": str, "at": int, "stored": int, "size": int, "machine": int},
     "product": {"name": str, "problem": dict, "threads": int, "plans": list},
     "plan": {"key": list, "plan": str, "measured": bool}}
-
-
-class Refused(ValueError):
-    """A file is no bundle that can be used here; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -98,10 +89,7 @@ def packed(index: Index, codes: Sequence[bytes]) -> bytes:
         pieces.append(asdict(piece) | {"at": at, "stored": len(short), "size": len(code)})
         at += len(short)
     products = [asdict(each) | {"plans": [chosen._asdict() for chosen in each.plans]} for each in index.products]
-    words = json.dumps(asdict(index) | {"pieces": pieces, "products": products}, separators=(",", ":")).encode()
-    rest = struct.pack("<Q", len(words)) + words + b"".join(stored)
-    first = MAGIC + b"%d\n" % VERSION
-    return first + struct.pack("<Q", len(first) + 40 + len(rest)) + hashlib.sha256(rest).digest() + rest
+    return FILE.content(asdict(index) | {"pieces": pieces, "products": products}, b"".join(stored))
 
 
 class Bundle:
@@ -109,24 +97,12 @@ class Bundle:
 
     def __init__(self, path: Path) -> None:
         """OSError if it cannot be read; Refused if it is no bundle, or not whole, or of another version."""
-        self.path, content = path, path.read_bytes()
-        start = _after_magic(path, content)
-        if len(content) < start + HEAD.size:
-            raise Refused(f"{path} is truncated: it has {len(content):,} bytes, too few for its head")
-        size, digest, length = HEAD.unpack_from(content, start)
-        if len(content) != size:
-            what = "is truncated" if len(content) < size else "has been written to"
-            raise Refused(f"{path} {what}: it has {len(content):,} bytes, and says that they are {size:,}")
-        view, begin = memoryview(content), start + HEAD.size
-        if hashlib.sha256(view[begin - 8:]).digest() != digest:
-            raise Refused(f"{path} is damaged: its checksum does not match its content")
-        if length > len(content) - begin:
-            raise Refused(f"{path} is damaged: its index has {length:,} bytes, more than the file")
+        self.path, (index, self._codes) = path, FILE.read(path)
         try:
-            self.index = _index(json.loads(content[begin:begin + length]))
-        except (ValueError, RecursionError) as error:
-            raise Refused(f"{path} is damaged: its index cannot be read ({error})") from None
-        self._codes, self._found = view[begin + length:], {piece.key: piece for piece in self.index.pieces}
+            self.index = _index(index)
+        except ValueError as error:
+            raise damaged(path, error) from None
+        self._found = {piece.key: piece for piece in self.index.pieces}
         for piece in self.index.pieces:
             if piece.at + piece.stored > len(self._codes) or piece.machine > piece.size or not piece.size:
                 raise Refused(f"{path} is damaged: the code of {piece.key} is not inside it")
@@ -142,18 +118,6 @@ class Bundle:
         if len(code) != piece.size or not unpacking.eof:
             raise Refused(f"{self.path} is damaged: the code of {key} has not the {piece.size:,} bytes of its index")
         return code[:len(code) - piece.machine], code[len(code) - piece.machine:]
-
-
-def _after_magic(path: Path, content: bytes) -> int:
-    """Where the head begins."""
-    end = content.find(b"\n", 0, len(MAGIC) + 20) + 1
-    if not content.startswith(MAGIC) or not end:
-        raise Refused(f"{path} is no bundle of tilewright's: `tilewright build` writes them")
-    version = content[len(MAGIC):end - 1]
-    if version != b"%d" % VERSION:
-        raise Refused(f"{path} is a bundle of version {version.decode(errors='replace')}, and this tilewright reads "
-                      f"version {VERSION}: build it again")
-    return end
 
 
 def _index(found: Any) -> Index:
@@ -179,12 +143,10 @@ def _checked(kind: str, found: Any) -> dict[str, Any]:
 
 
 def _check(kind: str, found: Any) -> None:
-    kinds = KINDS[kind]
-    if not isinstance(found, dict) or found.keys() != kinds.keys():
-        raise ValueError(f"the fields of each {kind} must be {', '.join(kinds)}")
+    check(found, KINDS[kind], kind)
     for name, value in found.items():
-        if type(value) is not kinds[name] or (type(value) is int and not 0 <= value <= MOST_BYTES):
-            raise ValueError(f"{name} of a {kind} must be {kinds[name].__name__}, and is {str(value)[:40]!r}")
+        if type(value) is int and not 0 <= value <= MOST_BYTES:
+            raise ValueError(f"{name} of a {kind} must be from 0 to {MOST_BYTES:,}, and is {value}")
 
 
 # ---- those in use

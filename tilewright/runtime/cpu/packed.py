@@ -9,9 +9,10 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
+import os
 from array import array
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from tilewright.plans import lowering
 from tilewright.plans.choose import choose, ranked
 from tilewright.plans.cpu import CpuPlan, Shape, Strides, block_depth
 from tilewright.plans.words import BY_NAME, TILE_WORDS
-from tilewright.runtime.cpu import amx, engine
+from tilewright.runtime.cpu import amx, engine, panel_file
 from tilewright.runtime.cpu.host import DRIVER, SWAPPED, Host, host, stored
 from tilewright.runtime.cpu.layout import address
 from tilewright.runtime.cpu.pool import get_num_threads, pool
@@ -48,7 +49,8 @@ class Packed:
     target      the instruction set for which it was packed
     nbytes      memory that it takes
 
-    It holds no reference to the original array, and cannot be converted back into an array.
+    It holds no reference to the original array, and cannot be converted back into an array. `save` writes it to a file,
+    which tilewright.load reads.
     """
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -92,7 +94,12 @@ class Packed:
 
     def __reduce__(self) -> Any:
         raise TypeError("a Packed matrix is made for this processor and stays in this process: pack it where it is "
-                        "used")
+                        "used, or save it to a file")
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a file that tilewright.load reads on processors for whose target it was packed. OSError if it cannot be
+        written."""
+        panel_file.save(self, path)
 
 
 def prepare(b: Matrix, a: np.dtype[Any], takes: np.dtype[Any], sums: np.dtype[Any], *, dtype: np.dtype[Any], rows: int,
@@ -116,15 +123,47 @@ def prepare(b: Matrix, a: np.dtype[Any], takes: np.dtype[Any], sums: np.dtype[An
     if problems:
         raise ValueError(f"plan {chosen} cannot be packed for: " + " ".join(problems))
     prepacking = Prepacking(lowered.shape, lowered.strides, chosen, lowered.target, conj="b" if conj else "")
-    stack = b.shape[:-2]
-    each = -(-prepacking.bytes // PAGE) * PAGE if b.size else 0
-    panels = _memory(each * math.prod(stack))
-    steps = [each * math.prod(stack[axis + 1:]) for axis in range(len(stack))]
-    stand_in = np.ndarray(b.shape, dtype, panels, 0, (*steps, n * dtype.itemsize, dtype.itemsize))
-    for index in np.ndindex(stack if b.size else (0,)):
-        prepacking.run(address(b[index]), address(stand_in[index]), threads)
-    return Packed(b.shape, dtype, a, sums, lowered.shape.dtype, chosen, target, plan is not None, (takes, b.dtype),
-                  panels, stand_in, {})
+    found = held(Layout.of(b.shape, prepacking.extent, lowered.shape.dtype), b.shape, dtype, a, sums, chosen, target,
+                 plan is not None, (takes, b.dtype))
+    for index in np.ndindex(b.shape[:-2] if b.size else (0,)):
+        prepacking.run(address(b[index]), address(found._stand_in[index]), threads)
+    return found
+
+
+class Layout(NamedTuple):
+    """Of the panels of a stack of matrices: their word, the bytes of each matrix's, whole pages, and of all."""
+    word: str
+    each: int
+    bytes: int
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], extent: Extent, word: str) -> Layout:
+        each = -(-extent.bytes // PAGE) * PAGE if math.prod(shape) else 0
+        return cls(word, each, each * math.prod(shape[:-2]))
+
+
+def layout(shape: tuple[int, ...], takes: tuple[np.dtype[Any], np.dtype[Any]], sums: np.dtype[Any], plan: CpuPlan,
+           target: CpuTarget, word: str) -> Layout:
+    """Of panels that were packed by this plan. ValueError if it packs nothing, or is none of such a product."""
+    k, n = (max(size, 1) for size in shape[-2:])
+    lowered = _lowered((k, n), 1024, 1, (k, 1), (n, 1), (n, 1), takes, sums, target, word if word in BY_NAME else None)
+    problems = plan.violations(lowered.shape, lowered.target)
+    if plan.algorithm != "packed" or problems:
+        raise ValueError(" ".join([f"{plan} packs nothing like this.", *problems]))
+    packs, role, by = lowered.shape, "b", plan
+    if plan.swap:
+        packs, role, by = packs.swapped, role.translate(SWAPPED), replace(plan, swap=False)
+    return Layout.of(shape, Extent.of(packs, by, role), lowered.shape.dtype)
+
+
+def held(layout: Layout, shape: tuple[int, ...], dtype: np.dtype[Any], a: np.dtype[Any], sums: np.dtype[Any],
+         plan: CpuPlan, target: CpuTarget, asked: bool, takes: tuple[np.dtype[Any], np.dtype[Any]]) -> Packed:
+    """Memory for panels that lie so, to be written."""
+    panels = _memory(layout.bytes)
+    stack, n = shape[:-2], shape[-1]
+    steps = [layout.each * math.prod(stack[axis + 1:]) for axis in range(len(stack))]
+    stand_in = np.ndarray(shape, dtype, panels, 0, (*steps, n * dtype.itemsize, dtype.itemsize))
+    return Packed(shape, dtype, a, sums, layout.word, plan, target, asked, takes, panels, stand_in, {})
 
 
 def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0, *, packed: Packed,
@@ -165,6 +204,22 @@ def _lowered(b_shape: tuple[int, ...], m: int, threads: int, a: tuple[int, int],
     return lowering.lower(product, target, word)
 
 
+class Extent(NamedTuple):
+    """Of the panels of one matrix: kc, how many there are, and their bytes."""
+    kc: int
+    panels: int
+    bytes: int
+
+    @classmethod
+    def of(cls, shape: Shape, plan: CpuPlan, role: str) -> Extent:
+        """`role`: of the operand that is packed, as the plan calls it when it exchanges operands no more."""
+        cut = blocks(shape, plan)
+        deepest = block_depth(shape.k, cut.kc, TILE_WORDS[shape.dtype].rows if shape.tiles else 4)
+        panels = -(-shape.m // plan.mr) if role == "a" else -(-shape.n // plan.nr)
+        space = cut.space[role] + (deepest - cut.kc) * (plan.mr if role == "a" else plan.nr)
+        return cls(cut.kc, panels, -(-shape.k // deepest) * panels * space * shape.itemsize)
+
+
 class Prepacking:
     """Packs B for products of this shape by this plan, from these strides; the arguments are a Recipe's.
 
@@ -182,19 +237,14 @@ class Prepacking:
         self.pack = packing(role, host, target, shape, strides, plan, conj)
         self.function = host.address("gemm:emit_prepack", target, shape.dtype, plan.mr,
                                      plan.nr // target.lanes(shape.itemsize), stored(source), role)
-        cut = blocks(shape, plan)
-        rows = TILE_WORDS[shape.dtype].rows if shape.tiles else 4
-        deepest = block_depth(shape.k, cut.kc, rows)
-        self.kc = cut.kc
-        self.panels = -(-shape.m // plan.mr) if role == "a" else -(-shape.n // plan.nr)
-        space = cut.space[role] + (deepest - cut.kc) * (plan.mr if role == "a" else plan.nr)
-        self.bytes = -(-shape.k // deepest) * self.panels * space * shape.itemsize
+        self.extent = Extent.of(shape, plan, role)
+        self.panels, self.bytes = self.extent.panels, self.extent.bytes
 
     def job(self, source: int, to: int, parts: int) -> array[int]:
         """What the emitted function takes to pack the matrix at `source` to the address `to`, in so many parts."""
         st, role = self.strides, self.role
         fields = {"m": self.shape.m, "n": self.shape.n, "k": self.shape.k, "rsa": st.rsa, "csa": st.csa, "rsb": st.rsb,
-                  "csb": st.csb, "kc": self.kc, "jc_ways": parts, "depth": self.shape.depth, role: source,
+                  "csb": st.csb, "kc": self.extent.kc, "jc_ways": parts, "depth": self.shape.depth, role: source,
                   f"pack_{role}": self.pack, f"{role}_space": to}
         return array("q", [fields.get(name, 0) for name in jobs.PACKED])
 
