@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tilewright import forks
 from tilewright.api import as_matmul, dispatch, host, tensors
 from tilewright.formats.scaled import Decodable
+from tilewright.plans import invariant as invariants
 from tilewright.rules import arguments, contraction, numpy_products, paths, shapes, subscripts
 from tilewright.rules.contraction import Term
 from tilewright.rules.subscripts import Labels
@@ -39,6 +40,8 @@ def einsum(
     out_dtype: Any = None,
     optimize: Any = True,
     order: str = "K",
+    deterministic: bool = False,
+    batch_invariant: bool = False,
     threads: int | None = None,
     **numpys: Any,
 ) -> Any:
@@ -58,6 +61,12 @@ def einsum(
                 or a path, as numpy.einsum_path returns it.
     order       the layout of a new result: "K" whichever is fastest to write, so that its axes may be permuted in
                 memory; "C" and "F" as in NumPy; "A" "F" if all operands are Fortran-contiguous, else "C"
+    deterministic  True: the same bits for any number of threads, and after tilewright.tune; see
+                docs/reproducibility.md.
+    batch_invariant  True: all of that, and an element of the product of two operands depends neither on the sizes of
+                axes that the first one has and the second has not, or that both have and the result too, nor on the
+                first one's strides. Of more operands optimize= must say the order; labels of one operand alone must
+                not be summed over.
     threads     the most threads that this call may use; by default tilewright.get_num_threads()
     numpys      numpy.einsum's other keywords (dtype, casting) at their defaults
 
@@ -68,12 +77,13 @@ def einsum(
     Raises TypeError and ValueError where numpy.einsum does.
     """
     if optimize is True and not numpys and out_dtype is None and order == "K" and threads is None and (
-            len(operands) == 3 and type(operands[0]) is str):
+            deterministic is batch_invariant is False and len(operands) == 3 and type(operands[0]) is str):
         if (found := as_matmul.by_matmul(*operands, out)) is not None:
             return found
     alike = None
+    invariant = checked(deterministic, batch_invariant)
     if operands and optimize is True and not numpys:
-        alike = asked(operands, out, out_dtype, order, threads)
+        alike = asked(operands, out, out_dtype, order, threads, invariant)
     if alike is not None and (found := repeats.again(HOST, *alike, (out,))) is not None:
         return found if found.ndim or out is not None else found[()]
     given, labels, output = subscripts.read(operands)
@@ -81,11 +91,11 @@ def einsum(
     library = dispatch.library_of_arrays(*given, out)
     if library is not None:
         engine = forks.imported("tilewright.runtime.gpu.contraction")
-        return engine.einsum(library, given, labels, output, out, out_dtype, optimize)
+        return engine.einsum(library, given, labels, output, out, out_dtype, optimize, invariant)
     if tensors.present(*given, out):
         return tensors.through(einsum, operands, out, out_dtype=out_dtype, optimize=optimize, order=order,
-                               threads=threads)
-    call = partial(_einsum, given, labels, output, out, out_dtype, optimize, order, threads)
+                               deterministic=deterministic, batch_invariant=batch_invariant, threads=threads)
+    call = partial(_einsum, given, labels, output, out, out_dtype, optimize, order, threads, invariant)
     if alike is None:
         return call()
     result, run = dispatch.watched(call)
@@ -100,6 +110,8 @@ def tensordot(
     *,
     out: NDArray[Any] | None = None,
     out_dtype: Any = None,
+    deterministic: bool = False,
+    batch_invariant: bool = False,
     threads: int | None = None,
 ) -> Any:
     """The sum of products over axes of a and b, as numpy.tensordot computes it, without a copy of either.
@@ -107,7 +119,7 @@ def tensordot(
     a, b        arrays of any shapes, strides and formats that matmul takes
     axes        a number N: the last N axes of a with the first N of b; or (axes of a, axes of b), each an integer or a
                 list of as many, in the order in which they correspond. Negative axes count from the end.
-    out, out_dtype, threads  as in einsum
+    out, out_dtype, deterministic, batch_invariant, threads  as in einsum
 
     The result has the other axes of a, then those of b. Raises TypeError and ValueError where numpy.tensordot does.
     """
@@ -121,7 +133,8 @@ def tensordot(
     labels_a = list(range(len(x.shape)))
     labels_b = [of_a[of_b.index(j)] if j in of_b else len(labels_a) + j for j in range(len(y.shape))]
     output = [x for x in labels_a if x not in of_a] + [x for x in labels_b if x >= len(labels_a)]
-    return einsum(a, labels_a, b, labels_b, output, out=out, out_dtype=out_dtype, threads=threads)
+    return einsum(a, labels_a, b, labels_b, output, out=out, out_dtype=out_dtype, deterministic=deterministic,
+                  batch_invariant=batch_invariant, threads=threads)
 
 
 def _axes(axes: Any, *dimensions: int) -> list[list[int]]:
@@ -159,6 +172,13 @@ def _check_options(order: Any, numpys: dict[str, Any]) -> None:
             raise TypeError(f"einsum() takes no {name}= as np.einsum does: {_INSTEAD[name]}")
 
 
+def checked(deterministic: Any, batch_invariant: Any) -> str:
+    """What must not change an element's bits: see plans/invariant.py."""
+    arguments.check_flag(deterministic, "deterministic")
+    arguments.check_flag(batch_invariant, "batch_invariant")
+    return invariants.asked(deterministic, batch_invariant)
+
+
 # ---- calls like earlier ones
 
 def asked(operands: Sequence[Any], out: Any, *options: Any) -> tuple[repeats.Asked, Sequence[Any]] | None:
@@ -182,7 +202,7 @@ def asked(operands: Sequence[Any], out: Any, *options: Any) -> tuple[repeats.Ask
 
 
 def _einsum(given: Sequence[Any], labels: Any, output: Any, out: Any, out_dtype: Any, optimize: Any, order: str,
-            threads: Any) -> Any:
+            threads: Any, invariant: str) -> Any:
     target = arguments.output(arguments.single(out, "out"))
     arrays = [_array(x, f"operand {i}") for i, x in enumerate(given)]
     terms, path = paths.resolved(labels, output, [x.shape for x in arrays], optimize)
@@ -202,7 +222,8 @@ def _einsum(given: Sequence[Any], labels: Any, output: Any, out: Any, out_dtype:
         return arguments.wrap(view if view.ndim else view.copy(), *given)
     between = result if all(x.dtype.kind == "b" for x in arrays) else sums
     place = _place(target, terms.output) if target is not None and target.dtype == result else None
-    last = pairwise(Work(between, threads), left, path, terms.output, result, place)
+    paths.check_given(optimize, len(arrays), invariant)
+    last = pairwise(Work(between, threads, invariant), left, path, terms.output, result, place)
     found = contraction.arranged(last, terms.output)
     if target is not None:
         if not shapes.same(found, target):
@@ -261,14 +282,17 @@ def pairwise(work: Work, left: list[Term], path: paths.Path, output: Labels, res
 class Work:
     """Products of pairs, with results in between of dtype `between`."""
 
-    def __init__(self, between: np.dtype[Any], threads: int | None) -> None:
-        self.between, self.threads = between, threads
+    def __init__(self, between: np.dtype[Any], threads: int | None, invariant: str = "") -> None:
+        self.between, self.threads, self.invariant = between, threads, invariant
 
     def summed(self, term: Term, needed: set[Any]) -> Term:
         """Without the labels that are not needed."""
         axes = tuple(axis for axis, label in enumerate(term.labels) if label not in needed)
         if not axes:
             return term
+        if self.invariant == "rows":
+            raise ValueError(f"label {term.labels[axes[0]]!r} is summed over in one operand alone, which NumPy does in "
+                             "an order that depends on all sizes: batch_invariant must be False with it")
         kept = tuple(label for label in term.labels if label in needed)
         with np.errstate(all="ignore"):
             if self.between.kind == "b":
@@ -283,7 +307,7 @@ class Work:
         kept = tuple(dict.fromkeys(x for x in (*a.labels, *b.labels) if x in needed))
         if place is not None and not shapes.writes_in_place(place.array, a.array, b.array, dtype):
             place = None
-        found = contraction.layout(a, b, kept, place, output)
+        found = contraction.layout(a, b, kept, place, output, self.invariant == "rows")
         if found.elementwise:
             return self.elementwise(a, b, kept, dtype)
         c = place or Term(np.empty(found.sizes, dtype), found.of_c)
@@ -292,7 +316,8 @@ class Work:
         return c
 
     def multiply(self, a: Term, b: Term, c: Term, found: contraction.Layout) -> None:
-        host.contract(found.views(a.array, b.array, c.array), self.threads)
+        x = found.views(a.array, b.array, c.array)
+        host.contract(x, self.threads, self.invariant, found.exchanged)
 
     def elementwise(self, a: Term, b: Term, kept: Labels, dtype: np.dtype[Any]) -> Term:
         x, y = (contraction.arranged(term, kept) for term in (a, b))

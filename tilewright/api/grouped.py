@@ -7,8 +7,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tilewright import forks
-from tilewright.api import dispatch, fused, host, tensors
+from tilewright.api import dispatch, fused, grouped_weights, host, tensors
+from tilewright.api.grouped_weights import Right
 from tilewright.expressions.epilogue import Epilogue
+from tilewright.plans import invariant as invariants
 from tilewright.rules import arguments, fusing, grouping, numpy_products, shapes
 from tilewright.rules.arguments import Array
 from tilewright.rules.call import Call, Product, decide
@@ -27,6 +29,8 @@ def grouped_matmul(
     trans_b: bool | str = False,
     epilogue: Any = None,
     operands: dict[str, Any] | None = None,
+    deterministic: bool = False,
+    batch_invariant: bool = False,
     threads: int | None = None,
     plan: Any = None,
 ) -> Any:
@@ -36,7 +40,9 @@ def grouped_matmul(
                 [M, n].
                 [m, K] and [K, n]: columns offsets[g-1] ... offsets[g] of a are multiplied by the same rows of b, the
                 result is [G, m, n]: gradients of weights, for example. Any strides, and any real or complex format that
-                tilewright.matmul takes, both of the same or not, but neither packed nor quantized.
+                tilewright.matmul takes, both of the same or not. b of groups of rows may be a result of
+                tilewright.quantize, with scales along k, or packed by tilewright.pack: groups of up to 16 rows of
+                floats read weights of few bits once and decode them in registers.
     offsets     [G] integers that do not descend: where each group ends, as torch._grouped_mm takes them; the first one
                 begins at 0. A group may be empty. Rows, or steps, from the last offset on belong to no group: rows of
                 the result that belong to no group are 0.
@@ -47,12 +53,17 @@ def grouped_matmul(
                 in groups, those of shape [G, 1, n] or [G, 1, 1] have numbers of their own for each group; so have those
                 of shape [G, n] or [G, 1], unless G is 1 or M. Reductions of rows are [M] or [G, m], those of columns
                 [G, n]; of a group without rows they are 0.
+    deterministic  True: the same bits for any number of threads, and after tilewright.tune; see
+                docs/reproducibility.md.
+    batch_invariant  True: all of that, and a row of the result depends on its row of a and its group's matrix alone:
+                neither on how many rows the group has nor on other groups or where they lie; an element of groups of
+                steps of k on those of its group alone, and not on how many rows a has. plan must be None then.
     plan        the plan to run for every group, or its text. By default each group has the one that the planner chooses
                 for one thread and the group's size rounded up to 1, 2, 3, 4, 6, 8, 12, 16, 24 ...
 
     Arrays on a CUDA device are multiplied there, in one launch that reads the offsets, which must be there, too. They
-    are not checked then: what descends or exceeds the axis is undefined behaviour, and rows that belong to no group are
-    not written. There are neither complex products nor reductions there; operands may be NumPy's.
+    are not checked then: what descends or exceeds the axis is undefined behaviour. There are neither complex products
+    nor reductions there; operands may be NumPy's.
 
     Threads share the work of all groups, whatever their sizes. A group's numbers are those, to the last bit, that
     tilewright.matmul gives for the group alone by the same plan; they depend neither on other groups nor on threads.
@@ -62,9 +73,12 @@ def grouped_matmul(
     library = dispatch.library_of_arrays(a, b, offsets)
     if library is None and tensors.present(a, b, out):
         return tensors.through(grouped_matmul, (a, b, offsets), out, out_dtype=out_dtype, alpha=alpha, trans_a=trans_a,
-                               trans_b=trans_b, epilogue=epilogue, operands=operands, threads=threads, plan=plan)
+                               trans_b=trans_b, epilogue=epilogue, operands=operands, deterministic=deterministic,
+                               batch_invariant=batch_invariant, threads=threads, plan=plan)
     call = Call.checked(a, b, out, out_dtype=out_dtype, alpha=alpha, trans_a=trans_a, trans_b=trans_b,
-                        epilogue=epilogue, operands=operands, threads=threads, plan=plan)
+                        epilogue=epilogue, operands=operands, deterministic=deterministic,
+                        batch_invariant=batch_invariant, threads=threads, plan=plan)
+    arguments.check_batch_invariant(call.batch_invariant, call.plan, None)
     if library is not None:
         return forks.imported("tilewright.runtime.gpu.grouped").product(library.platform.engine, call, offsets)
     if call.plan is not None and dispatch.platform_of(call.plan):
@@ -74,10 +88,15 @@ def grouped_matmul(
 
 def product(call: Call, offsets: Any) -> Any:
     """Of arrays in the host's memory."""
+    call = grouped_weights.unwrapped(call)
     a = arguments.transposed(grouping.operand(call.a, "a"), call.trans_a, "a")
-    b = arguments.transposed(grouping.operand(call.b, "b"), call.trans_b, "b")
-    a, b = (x.conj() if trans == "c" and x.dtype.kind == "c" else x
-            for x, trans in ((a, call.trans_a), (b, call.trans_b)))
+    right = grouped_weights.right(call, a)
+    if right is None:
+        b = arguments.transposed(grouping.operand(call.b, "b"), call.trans_b, "b")
+        a, b = (x.conj() if trans == "c" and x.dtype.kind == "c" else x
+                for x, trans in ((a, call.trans_a), (b, call.trans_b)))
+        right = grouped_weights.Right(b)
+    b = right.stand_in
     if numpy_products.takes(a, b, None, call.out_dtype):
         raise TypeError(f"a and b must be of integer or floating-point formats, not {a.dtype} and {b.dtype}")
     ends = arguments.operand(offsets, "offsets")
@@ -85,15 +104,16 @@ def product(call: Call, offsets: Any) -> Any:
     ends = grouping.checked(ends, of)
     given = fusing.given_of(call.operands)
     per_group = grouping.per_group(given, of)
-    alone = call._replace(operands=grouping.stand_ins(given, per_group) or None)
+    alone = grouped_weights.scaled_alpha(call)._replace(operands=grouping.stand_ins(given, per_group) or None)
     x, y = of.as_product(a, b)
-    if call.epilogue is None:
+    prepared = {} if right.prepared is None else {"b": right.prepared}
+    if call.epilogue is None and not prepared:
         p = decide(alone._replace(out_dtype=arguments.single(call.out_dtype, "out_dtype")), x, y, None,
                    arguments.output(arguments.single(call.out, "out")))
         if p.sums.kind == "c":
             return _complex(call, p, of, ends, a, b)
     else:
-        p = fused.decided(alone, x, y, None)
+        p = fused.decided(alone, x, y, None, prepared)
     f = fusing.fused(alone, p)
     if of.along == "m":
         f = f._replace(shapes=tuple((of.groups, shape[-1]) if result.reduced.startswith("column") else shape
@@ -101,18 +121,24 @@ def product(call: Call, offsets: Any) -> Any:
     outs = fused.outs_of(call, f)
     f = f._replace(dtypes=tuple(map(fused.kept, f.dtypes, outs)))
     sizes = _sizes(of, ends, bool(p.sizes[2]))
-    a, b = _taken(p, of, a, b)
+    numbers, right = _taken(p, of, a, right, call.invariant)
     columns = p.shape[-1] // 2 if f.epilogue.paired else p.shape[-1]
     read = [fused.readable(np.broadcast_to(per_group[of_one.name], (of.groups, 1, columns))
                            if of_one.name in per_group else x)
             for of_one, x in zip(f.epilogue.operands, f.operands)]
     fusion = forks.imported("tilewright.runtime.cpu.fusion")
     epilogue, read = fusion.with_factors(f.epilogue, read, p.sums, p.alpha, 0, None, p.shape)
-    results, stored = fused.results_of(f, p, outs, (a, b), read, [])
+    results, stored = fused.results_of(f, p, outs, (numbers, right.stand_in), read, [])
     main = epilogue.main
     if main is not None and columns > 1 and results[main].strides[-1] != results[main].itemsize:
         results[main] = stored[main] = np.empty(results[main].shape, results[main].dtype)
-    _multiply(call, of, ends, sizes, a, b, results, stored, read, epilogue, p.sums)
+    starts = ends - np.diff(ends, prepend=0)
+    once = bool(prepared) and p.sizes[2] > 0 and grouped_weights.few(call, right, a)
+    if of.along == "m" and of.groups and of.m and of.n:
+        sides = grouped_weights.sides(right, a, numbers, starts, sizes[0], once, call.batch_invariant)
+    else:
+        sides = None
+    _multiply(call, of, ends, sizes, numbers, right.stand_in, sides, results, stored, read, epilogue, p.sums)
     return fused.delivered(call, f, results, outs)
 
 
@@ -127,36 +153,44 @@ def _sizes(of: Axes, ends: NDArray[np.int64], reads: bool = True) -> tuple[NDArr
     return m, k if reads else k * 0
 
 
-def _taken(p: Product, of: Axes, a: Array, b: Array) -> list[Array]:
+def _taken(p: Product, of: Axes, a: Array, right: Right, invariant: str) -> tuple[Array, Right]:
     """Operands in dtypes that the engine takes."""
-    cpu = dispatch.cpu()
-    return [x if x.dtype != p.sums and arguments.ready(x, x.dtype)
-            and cpu.converts(x, p.sums, of.m, of.n, of.k, a.dtype == b.dtype) else arguments.converted(x, p.sums)
-            for x in (a, b)]
+    if right.packed is not None:
+        return host.operand_a_for(right.packed, a, p.sums, "n"), right
+    cpu, k = dispatch.cpu(), of.k
+    m, n = invariants.sizes(of.m, of.n, invariant)
+    if invariant == "rows" and of.along == "k":         # other groups have the rest of the steps
+        k = max(k, invariants.MANY)
+    decoded, b = right.prepared is not None, right.stand_in
+    alike = a.dtype == b.dtype or decoded
+    taken = [x if x.dtype != p.sums and arguments.ready(x, x.dtype) and cpu.converts(x, p.sums, m, n, k, alike)
+             else arguments.converted(x, p.sums) for x in ((a,) if decoded else (a, b))]
+    return taken[0], right if decoded else right._replace(stand_in=taken[1])
 
 
 def _multiply(call: Call, of: Axes, ends: NDArray[np.int64], sizes: tuple[NDArray[np.int64], NDArray[np.int64]],
-              a: Array, b: Array, results: list[Array], stored: list[Array | None], read: list[Array],
+              a: Array, b: Array, sides: Any, results: list[Array], stored: list[Array | None], read: list[Array],
               epilogue: Epilogue, sums: np.dtype[Any]) -> None:
     """Into the results. Operands that have as many axes as b's groups are per group."""
     if not (of.groups and of.m and of.n):
         for x in results:
             x[...] = 0
         return
-    engine = forks.imported("tilewright.runtime.cpu.grouped")
+    engine, ways = (forks.imported(f"tilewright.runtime.cpu.{x}") for x in ("grouped", "grouped_ways"))
     starts, number = np.diff(ends, prepend=0), np.arange(of.groups)
     starts = ends - starts
 
     def grouped(x: Array) -> Any:
         if x.ndim == 3 and x.shape[1] == 1 and of.along == "m":         # per group
-            return engine.Grouped(x, number * x.strides[0], 0, x.strides[2])
-        return engine.Grouped.of(x, number if x.ndim == 3 else starts, 0)
+            return ways.Grouped(x, number * x.strides[0], 0, x.strides[2])
+        return ways.Grouped.of(x, number if x.ndim == 3 else starts, 0)
 
     by_rows = of.along == "m"
-    left = engine.Grouped.of(a, starts, 0 if by_rows else 1)
-    found = engine.gemm(left, grouped(b) if by_rows else engine.Grouped.of(b, starts, 0),
-                        [x if x is None else grouped(x) for x in stored], [grouped(x) for x in read], epilogue,
-                        engine.Sizes(of.along, sizes[0], of.n, sizes[1]), sums, threads=call.threads, plan=call.plan)
+    side, few = sides or (ways.Side(ways.Grouped.of(a, starts, 0 if by_rows else 1),
+                                    grouped(b) if by_rows else ways.Grouped.of(b, starts, 0)), None)
+    found = engine.gemm(side, [x if x is None else grouped(x) for x in stored], [grouped(x) for x in read], epilogue,
+                        ways.Sizes(of.along, sizes[0], of.n, sizes[1]), sums, few=few, threads=call.threads,
+                        plan=call.plan, invariant=call.invariant)
     last = int(ends[-1])
     expression = epilogue.expression
     reductions = iter(found)
@@ -186,7 +220,7 @@ def _complex(call: Call, p: Product, of: Axes, ends: NDArray[np.int64], a: Array
         found[k == 0] = 0
     elif not k.any():
         found[...] = 0
-    _multiply(call, of, ends, (m * (k > 0), k), a, b, [found], [found], [], fusing.bare(), p.sums)
+    _multiply(call, of, ends, (m * (k > 0), k), a, b, None, [found], [found], [], fusing.bare(), p.sums)
     if p.alpha != 1:
         with np.errstate(all="ignore"):
             found *= p.alpha

@@ -177,19 +177,27 @@ def _run_by_algorithm(algorithm: str, threads: int | None, invariant: str, a: Ar
 # ---- contractions
 
 
-def contract(x: contraction.Operands, threads: int | None) -> None:
-    """x.c = sums of products of x.a and x.b; c has the dtype of the result and shares nothing with them."""
+def contract(x: contraction.Operands, threads: int | None, invariant: str = "", exchanged: bool = False) -> None:
+    """x.c = sums of products of x.a and x.b; c has the dtype of the result and shares nothing with them. invariant: of
+    plans/invariant.py, by the rows of b if the operands are `exchanged`: then axes that do not merge are copied, since plans by
+    tables, and what can be a batch, depend on all strides."""
     dtype = x.c.dtype
-    x, by_tables = as_multiplied(x)
-    if by_tables and _by_tables(x, threads):
+    x, by_tables = as_multiplied(x) if invariant != "rows" else (x, False)
+    if by_tables and _by_tables(x, threads, invariant):
         return
     batch, (m, n, k) = x.c.shape[: x.counts[0]], x.sizes
     left, right = x.a.reshape((*batch, m, k)), x.b.reshape((*batch, k, n))          # copies, where axes do not merge
     there = x.c if x.matrices else x.c.reshape((*batch, m, n)) if x.c.flags.c_contiguous else None
-    if there is not None and dtype in PLAIN and all(arguments.ready(y, dtype) for y in (left, right, there)):
+    if there is not None and not invariant and dtype in PLAIN and all(arguments.ready(y, dtype) for y in (left, right, there)):
         run(partial(dispatch.cpu().gemm, threads=threads), left, right, there)
         return
-    result = product(Call(left, right, there, out_dtype=dtype, threads=threads))
+    if exchanged and invariant:
+        left, right = right.swapaxes(-1, -2), left.swapaxes(-1, -2)
+        there = None if there is None else there.swapaxes(-1, -2)
+    result = product(Call(left, right, there, out_dtype=dtype, threads=threads, deterministic=invariant == "threads",
+                          batch_invariant=invariant == "rows"))
+    if there is None and exchanged and invariant:
+        result = result.swapaxes(-1, -2)
     if there is None:
         x.c[...] = result.reshape(x.c.shape)
 
@@ -210,7 +218,7 @@ def for_tables(x: contraction.Operands) -> tuple[Array, Array, Array]:
     return a, b, x.c if x.c.dtype == sums else np.empty(x.c.shape, sums)
 
 
-def _by_tables(x: contraction.Operands, threads: int | None) -> bool:
+def _by_tables(x: contraction.Operands, threads: int | None, invariant: str) -> bool:
     """Without a copy, by this processor's tables of offsets; False, and nothing done, for formats that it does not
     pack so."""
     engine = forks.imported("tilewright.runtime.cpu.contraction")
@@ -219,7 +227,8 @@ def _by_tables(x: contraction.Operands, threads: int | None) -> bool:
     a, b, c = for_tables(x)
     outer = x.counts[0] - 1
     for index in np.ndindex(c.shape[:outer]) if outer > 0 else ((),):
-        if not engine.gemm(a[index], b[index], c[index], (min(x.counts[0], 1), *x.counts[1:]), threads=threads):
+        if not engine.gemm(a[index], b[index], c[index], (min(x.counts[0], 1), *x.counts[1:]), threads=threads,
+                           invariant=invariant):
             return False
     if c is not x.c:
         x.c[...] = arguments.rounded(c, x.c.dtype)

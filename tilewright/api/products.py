@@ -271,7 +271,8 @@ def _by_packed_weights(a: Any, b: PackedWeights, out: Any, trans_b: Any, **optio
     if not isinstance(targets.target(b.target), targets.CpuTarget) and type(a) is np.ndarray:
         raise ValueError(f"b was packed for {b.target}, and a is in the host's memory: pack(b) is for this processor")
     plain = all(options[x] is None for x in ("c", "scale_a", "scale_b", "epilogue", "prologue_a", "operands"))
-    parts = packed_pieces(b, a.size // max(a.shape[-1], 1)) if plain and type(a) is np.ndarray and a.ndim > 1 else []
+    matrices = plain and type(a) is np.ndarray and b.ndim == 2 <= a.ndim
+    parts = packed_pieces(b, a.size // max(a.shape[-1], 1)) if matrices else []
     if len(parts) < 2 or a.shape[-1 if options["trans_a"] in (False, "n") else -2] != b.shape[0]:
         return matmul(a, b.weights, out, trans_b=True, **options)
     first = matmul(a, b.weights[parts[0]], trans_b=True, **options)

@@ -23,7 +23,7 @@ def above_zero(acc: Any) -> Any:
 
 def contract(f: Callable[..., Any] | Semiring, a: Any, b: Any, *, reduce: str | Reduction = "sum", over: str = "k",
              out: Any = None, out_dtype: Any = None, epilogue: Any = None, operands: dict[str, Any] | None = None,
-             threads: int | None = None, plan: Any = None) -> Any:
+             deterministic: bool = False, batch_invariant: bool = False, threads: int | None = None, plan: Any = None) -> Any:
     """For all rows i of a and columns j of b the values f(a[i, p], b[p, j]), reduced over p.
 
         contract(lambda x, y: (x - y)**2, points, others.T)                     squared distances of all pairs
@@ -40,7 +40,7 @@ def contract(f: Callable[..., Any] | Semiring, a: Any, b: Any, *, reduce: str | 
     out, out_dtype      as for matmul; tuples of them for several results. By default the result has the format in which
                 f computes, of "any" bool; indices are int32, where f computes in 64 bits int64
     epilogue, operands  what becomes of the reduced numbers, as for matmul; of two results it takes both, in order
-    threads, plan       as for matmul
+    deterministic, batch_invariant, threads, plan       as for matmul
 
     Arrays on a CUDA device are taken where they are, as by matmul; NumPy's with a plan for one are copied there.
 
@@ -52,12 +52,13 @@ def contract(f: Callable[..., Any] | Semiring, a: Any, b: Any, *, reduce: str | 
     library, known_by, asked = dispatch.library_of_arrays(a, b, out), None, None
     if library is None and tensors.present(a, b, *(out if isinstance(out, tuple) else (out,))):
         return tensors.through(contract, (f, a, b), out, reduce=reduce, out_dtype=out_dtype, epilogue=epilogue,
-                               operands=operands, threads=threads, plan=plan)
+                               operands=operands, deterministic=deterministic, batch_invariant=batch_invariant,
+                               threads=threads, plan=plan)
     if library is None:
         x, y = arguments.operand(a, "a"), arguments.operand(b, "b")
     else:
         engine = library.platform.engine
-        if threads is None:
+        if threads is None and deterministic is batch_invariant is False:
             known_by = (f.text,) if isinstance(f, Semiring) else remembered.key(f, ("f", reduce))
         named = repeats.functions((epilogue or fusing.unchanged,), operands)
         if known_by is not None and named is not None:
@@ -76,7 +77,8 @@ def contract(f: Callable[..., Any] | Semiring, a: Any, b: Any, *, reduce: str | 
     empty = x.shape[-1] == 0
     if empty and made.reduce in SELECTING:
         raise ValueError(f"the {made.reduce} of no values: k must be 1 or more")
-    how = {"operands": operands, "threads": threads, "plan": plan, "semiring": made}
+    how = {"operands": operands, "threads": threads, "plan": plan, "semiring": made, "deterministic": deterministic,
+           "batch_invariant": batch_invariant}
     if library is not None:
         if empty and (made.state or any(made.first(32))):
             raise ValueError(f"the {made.reduce} of no values on a GPU: k must be 1 or more")

@@ -27,9 +27,10 @@ FIELDS = {"tilewright": str, "target": str, "kind": str, "format": str, "shape":
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PackedWeights:
-    """What tilewright.pack makes of weights of few bits: b of matmul, for any number of rows of f32, bf16 or f16.
+    """What tilewright.pack makes of weights of few bits: b of matmul, for any number of rows of f32, bf16 or f16; of a
+    stack of them b of grouped_matmul.
 
-    weights     a Scaled or Quantized [n, k], all of its arrays contiguous along k
+    weights     a Scaled or Quantized [n, k] or [groups, n, k], all of its arrays contiguous along k
     target      the name of the target that it was packed for
     """
 
@@ -37,14 +38,14 @@ class PackedWeights:
     target: str
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """[k, n], as it is multiplied."""
-        n, k = self.weights.shape
-        return k, n
+    def shape(self) -> tuple[int, ...]:
+        """[k, n] or [groups, k, n], as it is multiplied."""
+        *stack, n, k = self.weights.shape
+        return *stack, k, n
 
     @property
     def ndim(self) -> int:
-        return 2
+        return len(self.weights.shape)
 
     @property
     def nbytes(self) -> int:
@@ -71,11 +72,13 @@ class PackedWeights:
 
 
 def made(b: Any, trans_b: str, target: Any) -> PackedWeights:
-    """Of a Scaled or a Quantized [k, n], or [n, k] that trans_b transposes; copies. ValueError for others."""
-    if b.ndim != 2:
-        raise ValueError(f"b must have two axes to be packed as weights, but its shape is {b.shape}")
+    """Of a Scaled or a Quantized [k, n], or [n, k] that trans_b transposes, or a stack of them; copies. ValueError for
+    others."""
+    if b.ndim not in (2, 3):
+        raise ValueError("b must have two axes, or three for groups, to be packed as weights, but its shape is "
+                         f"{b.shape}")
     if isinstance(b, Quantized):
-        q = b if trans_b != "n" else b.T
+        q = b if trans_b != "n" else b.mT
         if q.axis != -1:
             raise ValueError(f"the blocks of b must be along k, its axis {-2 if trans_b == 'n' else -1}, but they are "
                              f"along axis {b.axis}")

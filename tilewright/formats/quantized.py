@@ -138,6 +138,16 @@ class Quantized(Decodable):
                             for x in (self.elements, self.scales))
         return self._with(elements, scales, self.shape[::-1], last - self.axis % self.ndim)
 
+    @property
+    def mT(self) -> Quantized:
+        """With the last two axes exchanged; nothing is copied. Of more than two axes the blocked one is among them."""
+        if self.ndim == 2:
+            return self.T
+        if self.axis < -2:
+            raise ValueError(f"the blocks lie along axis {self.axis}, which is none of the last two")
+        shape = (*self.shape[:-2], self.shape[-1], self.shape[-2])
+        return self._with(self.elements, self.scales, shape, -3 - self.axis)
+
     def __getitem__(self, key: Any) -> Quantized:
         """By integers and slices; along the blocked axis by slices of whole blocks. Nothing is copied."""
         keys = basic(key, self.ndim)

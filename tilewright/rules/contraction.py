@@ -113,13 +113,13 @@ def exchanged(a: Term, b: Term, kept: Labels, c: Term | None, output: Labels) ->
     return bool(last) and last[0] in a.labels
 
 
-def groups(a: Term, b: Term, kept: Labels, c: Term | None = None) -> Groups:
+def groups(a: Term, b: Term, kept: Labels, c: Term | None = None, along: Term | None = None) -> Groups:
     """For operands all of whose labels are kept or common. c: where the result is to be written; None: wherever it is
-    written best."""
+    written best. `along`: the operand that has the order of the steps of k; None: either."""
     common = [label for label in a.labels if label in b.labels]
     larger = a if a.array.size >= b.array.size else b
     # packing reads a in the order of k, and b in any order along k
-    along_k = a if contiguous(a) & set(b.labels) - set(kept) else b
+    along_k = along or (a if contiguous(a) & set(b.labels) - set(kept) else b)
     arrays = {"m": a, "n": b, "k": along_k, "batch": larger}
     if c is not None:
         arrays["n"] = c                 # along which it is contiguous
@@ -159,23 +159,25 @@ class Layout(NamedTuple):
 _layouts: dict[Any, Layout] = {}
 
 
-def layout(a: Term, b: Term, kept: Labels, place: Term | None, output: Labels) -> Layout:
+def layout(a: Term, b: Term, kept: Labels, place: Term | None, output: Labels, by_second: bool = False) -> Layout:
     """For operands with these labels, shapes and strides, found once. place: where c is to be written; None: it will be
-    contiguous, with its axes in the order of `of_c`."""
-    key = kept, output, *((x.labels, x.array.shape, x.array.strides, x.array.itemsize) for x in (a, b, place) if x)
+    contiguous, with its axes in the order of `of_c`. by_second: b's strides alone decide the order of the steps of k.
+    """
+    key = kept, output, by_second, *((x.labels, x.array.shape, x.array.strides, x.array.itemsize) for x in (a, b, place) if x)
     found = _layouts.get(key)
     if found is None:
         if len(_layouts) >= MOST_LAYOUTS:
             _layouts.clear()
-        found = _layouts[key] = _layout(a, b, kept, place, output)
+        found = _layouts[key] = _layout(a, b, kept, place, output, by_second)
     return found
 
 
-def _layout(a: Term, b: Term, kept: Labels, place: Term | None, output: Labels) -> Layout:
+def _layout(a: Term, b: Term, kept: Labels, place: Term | None, output: Labels, by_second: bool) -> Layout:
+    second = b if by_second else None
     swapped = exchanged(a, b, kept, place, output)
     if swapped:
         a, b = b, a
-    by = groups(a, b, kept, place)
+    by = groups(a, b, kept, place, second)
     of: list[Labels] = [sum(labels, ()) for labels in (by.of_a, by.of_b, by.of_c)]
     size = dict(zip((*a.labels, *b.labels), (*a.array.shape, *b.array.shape)))
     sizes = tuple(size[label] for label in of[2])

@@ -32,6 +32,13 @@ def _resolved(labels: tuple[Labels, ...], output: Labels | None, of: tuple[tuple
     return terms, chosen(optimize, terms)
 
 
+def check_given(optimize: Any, operands: int, invariant: str) -> None:
+    """ValueError if the sizes of axes decide the order of products that must not depend on them."""
+    if invariant == "rows" and operands > 2 and (isinstance(optimize, str) or optimize is True):
+        raise ValueError(f"optimize must be False or a path with batch_invariant=True and {operands} operands, not "
+                         f"{optimize!r}, by which sizes decide the order of products")
+
+
 def resolved(labels: Sequence[Any], output: Any, of: Sequence[tuple[int, ...]], optimize: Any) -> tuple[Terms, Path]:
     """Terms and path, found once for calls alike."""
     if isinstance(optimize, (list, tuple)):

@@ -12,7 +12,7 @@ import tilewright as tw
 from tilewright.expressions.epilogue import epilogue
 from tilewright.plans.cpu import CpuPlan
 from tilewright.runtime.cpu import grouped
-from tilewright.runtime.cpu.grouped import Grouped
+from tilewright.runtime.cpu.grouped_ways import Grouped, Side, Sizes
 from tilewright.simulator.memory import AddressSpace
 from tilewright.simulator.product import SimulatedHost, SimulatedRecipe
 
@@ -39,9 +39,9 @@ def test_epilogues_of_groups(chip, dtype, plan, sizes, n, k):
     for x in (a, b, bias, out):
         host.memory.address(x)
     sums, largest = grouped.gemm(
-        Grouped.of(a, starts, 0), Grouped.of(b, groups, 0), [Grouped.of(out, starts, 0), None, None],
+        Side(Grouped.of(a, starts, 0), Grouped.of(b, groups, 0)), [Grouped.of(out, starts, 0), None, None],
         [Grouped(bias, groups * bias.strides[0], 0, 4)], epilogue(function, bias="row"),
-        grouped.Sizes("m", np.array(sizes), n, np.full(len(sizes), k)), np.dtype(np.float32), threads=3, plan=plan,
+        Sizes("m", np.array(sizes), n, np.full(len(sizes), k)), np.dtype(np.float32), threads=3, plan=plan,
         target=chip, on=host, make=SimulatedRecipe)
     assert any(part.emitter.startswith("amx") for part in host.recorded) == (chip is AMX)
     for g, size in enumerate(sizes):

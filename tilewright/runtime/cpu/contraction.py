@@ -44,18 +44,20 @@ def _size(axes: Axes) -> int:
 
 
 def gemm(a: Array, b: Array, c: Array, counts: tuple[int, int, int, int], *, threads: int | None = None,
-         target: CpuTarget | None = None) -> bool:
+         target: CpuTarget | None = None, invariant: str = "") -> bool:
     """c = sums of products of a and b, whose axes are those of batch and m, and k; k, and n; m, and n: counts says how
     many each group has, of batch at most one. Dtypes, strides and c as engine.gemm has them. False, and nothing done,
-    if packing of these formats does not go by tables: in words, in AMX's tiles, or of complex numbers."""
+    if packing of these formats does not go by tables: in words, in AMX's tiles, or of complex numbers. invariant: of
+    plans/invariant.py, but not for any number of rows."""
     if c.size == 0:
         return True
     threads = threads or pool.get_num_threads()
-    key = (a.shape, b.shape, a.strides, b.strides, c.strides, a.dtype, b.dtype, c.dtype, counts, threads, target)
+    key = (a.shape, b.shape, a.strides, b.strides, c.strides, a.dtype, b.dtype, c.dtype, counts, threads, target,
+           invariant)
     recipe = _recipes.get(key)
     if recipe is None:
         with forks.building:
-            recipe = planned(a, b, c, counts, threads, target)
+            recipe = planned(a, b, c, counts, threads, target, invariant)
         if recipe is None:
             return False
         if len(_recipes) >= engine.MOST_RECIPES:
@@ -72,10 +74,10 @@ def gemm(a: Array, b: Array, c: Array, counts: tuple[int, int, int, int], *, thr
 
 
 def planned(a: Array, b: Array, c: Array, counts: tuple[int, int, int, int], threads: int,
-            target: CpuTarget | None = None) -> Recipe | None:
+            target: CpuTarget | None = None, invariant: str = "") -> Recipe | None:
     """The recipe by which `gemm` multiplies; None if it does not."""
     splits = _splits(a, b, c, counts)
-    found = lowered(a, b, c, splits, threads, amx.permitted(target or detect()))
+    found = lowered(a, b, c, splits, threads, amx.permitted(target or detect()), invariant)
     if found.shape.tiles or found.shape.words or found.shape.complex:
         return None
     return recipe(found, splits)
@@ -91,12 +93,14 @@ def _splits(a: Array, b: Array, c: Array, counts: tuple[int, int, int, int]) -> 
     return [split(a, nm, nk), split(b, nk, nn), split(c, nm, nn)]
 
 
-def lowered(a: Array, b: Array, c: Array, splits: list[Split], threads: int, target: CpuTarget) -> Lowered:
+def lowered(a: Array, b: Array, c: Array, splits: list[Split], threads: int, target: CpuTarget,
+            invariant: str = "") -> Lowered:
     """The product as it is planned: scattered where there is no one stride."""
     strides = [x.strides or (0, 0) for x in splits[:2]] + [splits[2].strides or (0, 1)]
     format_a, format_b, format_c = (engine.format_of(x.dtype) for x in (a, b, c))
     product = lowering.Product(_size(splits[0].rows), _size(splits[1].columns), _size(splits[1].rows), format_a,
-                               format_b, format_c, Strides(*(stride for pair in strides for stride in pair)), threads)
+                               format_b, format_c, Strides(*(stride for pair in strides for stride in pair)), threads,
+                               invariant=invariant)
     shape, st, target = lowering.lower(product, target)
     by_table: Order = "scattered"
     for name, x in zip("abc", splits):

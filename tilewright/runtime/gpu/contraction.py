@@ -25,8 +25,8 @@ from tilewright.runtime.gpu.product import Run
 Array = NDArray[Any]
 
 
-def einsum(library: Library, given: Sequence[Any], labels: Any, output: Any, out: Any, out_dtype: Any, optimize: Any
-           ) -> Any:
+def einsum(library: Library, given: Sequence[Any], labels: Any, output: Any, out: Any, out_dtype: Any, optimize: Any,
+           invariant: str = "") -> Any:
     """As tilewright.einsum, whose arguments are checked here. The result is in C order, of the operands' library."""
     out = arguments.single(out, "out")
     named = {f"operand {i}": x for i, x in enumerate(given)}
@@ -38,7 +38,8 @@ def einsum(library: Library, given: Sequence[Any], labels: Any, output: Any, out
     terms, path = paths.resolved(labels, output, [x.shape for x in arrays], optimize)
     sums, result = contraction.dtypes(arrays, out_dtype)
     shape = tuple(terms.sizes[label] for label in terms.output)
-    run = library.platform.engine.run(device, stream, None)
+    paths.check_given(optimize, len(arrays), invariant)
+    run = library.platform.engine.run(device, stream, None, invariant=invariant)
     try:
         if out is None:
             new = library.empty(shape, result, device, stream)
@@ -95,14 +96,18 @@ def _pair(run: Run, library: Library, a: Term, b: Term, kept: tuple[Any, ...], c
         _refuse_sums(run, x, {*kept, *other.labels})
     index = tuple(0 if size == 1 and label not in kept else slice(None) for label, size in zip(c.labels, c.array.shape))
     place = Term(c.array[(..., *index)], tuple(label for label in c.labels if label in kept))
-    if contraction.exchanged(a, b, kept, place, kept):
+    second = b if run.invariant == "rows" else None
+    exchanged = contraction.exchanged(a, b, kept, place, kept)
+    if exchanged:
         a, b = b, a
-    groups = contraction.groups(a, b, kept, place)
+    groups = contraction.groups(a, b, kept, place, second)
     left, right = (_with_k(run, contraction.arranged(term, sum(of, ())), of, groups)
                    for term, of in ((a, groups.of_a), (b, groups.of_b)))
     found = contraction.merged(left, right, contraction.arranged(place, sum(groups.of_c, ())), groups)
     left, right, there = found.stacks
     dtype = there.dtype
+    if exchanged and run.invariant:                 # the rows of C^T
+        left, right, there = right.swapaxes(-1, -2), left.swapaxes(-1, -2), there.swapaxes(-1, -2)
     multiplied(run, library, decide(Call(left, right, there, out_dtype=dtype), left, right, None, there), "out")
 
 
