@@ -31,8 +31,8 @@ def exact(a, q, trans):
     return found
 
 
-@pytest.mark.parametrize(("kind", "trans"), [("i8", False), ("i4", True), ("i4", False), ("u4", True), ("e4m3fn", False),
-                                             ("mxfp4", True), ("nvfp4", False), ("mxfp6", True)])
+@pytest.mark.parametrize(("kind", "trans"), [("i8", False), ("i4", True), ("i4", False), ("u4", True),
+                                             ("e4m3fn", False), ("mxfp4", True), ("nvfp4", False), ("mxfp6", True)])
 def test_weights_are_those_of_matmul(kind, trans):
     """With f32 to its rounding, with bf16 as matmul of the group alone has it; rows after the last offset are 0."""
     q = weights(kind, 70, 128, trans)

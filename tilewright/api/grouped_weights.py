@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import forks
-from tilewright.api import dispatch, fused
+from tilewright.api import fused
 from tilewright.compiled.packed_weights import PackedWeights
 from tilewright.expressions.prologue import HALVES
 from tilewright.formats.decoding import BF16, decoded, exact_in_bf16
@@ -57,6 +57,7 @@ def right(call: Call, a: Array) -> Right | None:
             raise ValueError(f"b must be [G, k, n] where it has scales, and its shape is {b.shape}")
         w = weights.of(b, trans, "b")
         if w is None:                               # of 6 bits
+            assert isinstance(b, Quantized)
             whole = _numbers(b, call.batch_invariant)
             return Right(whole if trans == "n" else whole.swapaxes(-1, -2), q=b)
         return Right(w.stand_in, _prepared(w, a), q=b, w=w, trans=trans)
@@ -111,8 +112,8 @@ def sides(of: Right, a: Array, numbers: Array, starts: NDArray[np.int64], rows: 
     once, some = (rows <= MOST) & reads_once, None
     if once.any():
         b = ways.Grouped.of(of.stand_in, groups, 0)
-        some = ways.Side(ways.Grouped.of(np.ascontiguousarray(a, F32), starts, 0), b._replace(halves=_columns_share(of)),
-                         of.prepared, True)
+        some = ways.Side(ways.Grouped.of(np.ascontiguousarray(a, F32), starts, 0),
+                         b._replace(halves=_columns_share(of)), of.prepared, True)
     left = ways.Grouped.of(numbers, starts, 0)
     if of.w is None:
         return ways.Side(left, ways.Grouped.of(of.stand_in, groups, 0)), some

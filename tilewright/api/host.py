@@ -179,8 +179,8 @@ def _run_by_algorithm(algorithm: str, threads: int | None, invariant: str, a: Ar
 
 def contract(x: contraction.Operands, threads: int | None, invariant: str = "", exchanged: bool = False) -> None:
     """x.c = sums of products of x.a and x.b; c has the dtype of the result and shares nothing with them. invariant: of
-    plans/invariant.py, by the rows of b if the operands are `exchanged`: then axes that do not merge are copied, since plans by
-    tables, and what can be a batch, depend on all strides."""
+    plans/invariant.py, by the rows of b if the operands are `exchanged`: then axes that do not merge are copied,
+    since plans by tables, and what can be a batch, depend on all strides."""
     dtype = x.c.dtype
     x, by_tables = as_multiplied(x) if invariant != "rows" else (x, False)
     if by_tables and _by_tables(x, threads, invariant):
@@ -188,7 +188,8 @@ def contract(x: contraction.Operands, threads: int | None, invariant: str = "", 
     batch, (m, n, k) = x.c.shape[: x.counts[0]], x.sizes
     left, right = x.a.reshape((*batch, m, k)), x.b.reshape((*batch, k, n))          # copies, where axes do not merge
     there = x.c if x.matrices else x.c.reshape((*batch, m, n)) if x.c.flags.c_contiguous else None
-    if there is not None and not invariant and dtype in PLAIN and all(arguments.ready(y, dtype) for y in (left, right, there)):
+    plain = not invariant and dtype in PLAIN
+    if there is not None and plain and all(arguments.ready(y, dtype) for y in (left, right, there)):
         run(partial(dispatch.cpu().gemm, threads=threads), left, right, there)
         return
     if exchanged and invariant:

@@ -23,7 +23,8 @@ def above_zero(acc: Any) -> Any:
 
 def contract(f: Callable[..., Any] | Semiring, a: Any, b: Any, *, reduce: str | Reduction = "sum", over: str = "k",
              out: Any = None, out_dtype: Any = None, epilogue: Any = None, operands: dict[str, Any] | None = None,
-             deterministic: bool = False, batch_invariant: bool = False, threads: int | None = None, plan: Any = None) -> Any:
+             deterministic: bool = False, batch_invariant: bool = False, threads: int | None = None,
+             plan: Any = None) -> Any:
     """For all rows i of a and columns j of b the values f(a[i, p], b[p, j]), reduced over p.
 
         contract(lambda x, y: (x - y)**2, points, others.T)                     squared distances of all pairs

@@ -2,6 +2,7 @@
 plan they have, with offsets (kernels/gpu/groups.py)."""
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,8 @@ from tilewright.compiled.base import Launch
 from tilewright.compiled.nvidia import NvidiaKernel
 from tilewright.plans import gpu
 from tilewright.plans.gpu_shape import GpuShape
+from tilewright.plans.gpu_shape import shape as contiguous
+from tilewright.plans.invariant import MANY
 from tilewright.plans.measured import choice
 from tilewright.plans.nvidia_plan import NvidiaPlan
 from tilewright.problem import Gemm
@@ -46,8 +49,30 @@ class GroupedKernel(NvidiaKernel):
 def plan_for(shape: GpuShape, target: GpuTarget, along: str) -> NvidiaPlan:
     """The plan for groups: of those of a batch of products of the average size that kernels for groups have, the one
     that is expected to be fastest. ValueError if there is none."""
+    if not shape.invariant:
+        return _best(shape, target, along, (choice.chosen(shape, target)[0], *gpu.ranked(_tiled(shape), target)))
+    free = shape._replace(invariant="")
+    if shape.invariant != "rows":               # no plan for groups depends on threads, and none was measured
+        return _best(free, target, along, gpu.ranked(_tiled(free), target))
+    k, layout = (MANY, free.layout) if along == "k" else (free.k, "n" + free.layout[1])     # of any number of steps
+    many = contiguous(free.a, free.b, free.out, MANY, free.n, k, layout, None, 1, epilogue=free.epilogue).least
+    order = _best(many, target, along, _whole(many, target)).order_of_sums
+    return _best(free, target, along, (p for p in _whole(free, target) if p.order_of_sums == order))
+
+
+def _whole(shape: GpuShape, target: GpuTarget) -> Iterable[NvidiaPlan]:
+    """Plans that do not divide k, for any number of rows."""
+    found = gpu.planner(target).candidates(_tiled(shape)._replace(invariant="rows"), target)
+    return (p for p in found if p.order_of_sums)
+
+
+def _tiled(shape: GpuShape) -> GpuShape:
+    """With two rows and columns at the least: for one, planners may have nothing but gemv, which has no groups."""
+    return shape._replace(m=max(shape.m, 2), n=max(shape.n, 2))
+
+
+def _best(shape: GpuShape, target: GpuTarget, along: str, plans: Iterable[NvidiaPlan]) -> NvidiaPlan:
     cost = gpu.planner(target).cost
-    plans = choice.chosen(shape, target)[0], *gpu.ranked(shape, target)
     found = [p for p in dict.fromkeys(map(without_copies, plans)) if fits(p, along)
              and not p.passes(shape) and not p.violations(shape, target)]
     if not found:

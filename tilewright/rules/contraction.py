@@ -163,7 +163,8 @@ def layout(a: Term, b: Term, kept: Labels, place: Term | None, output: Labels, b
     """For operands with these labels, shapes and strides, found once. place: where c is to be written; None: it will be
     contiguous, with its axes in the order of `of_c`. by_second: b's strides alone decide the order of the steps of k.
     """
-    key = kept, output, by_second, *((x.labels, x.array.shape, x.array.strides, x.array.itemsize) for x in (a, b, place) if x)
+    looks = ((x.labels, x.array.shape, x.array.strides, x.array.itemsize) for x in (a, b, place) if x)
+    key = kept, output, by_second, *looks
     found = _layouts.get(key)
     if found is None:
         if len(_layouts) >= MOST_LAYOUTS:

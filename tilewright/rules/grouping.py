@@ -99,6 +99,6 @@ def stand_ins(operands: Mapping[str, Array], grouped: Mapping[str, Array]) -> di
 def operand(value: Any, name: str) -> Array:
     """a or b as an array. TypeError for what is packed or quantized: b of groups of rows alone may be."""
     if type(value).__module__.startswith("tilewright."):
-        raise TypeError(f"{name} must be an array, not {type(value).__name__}: of grouped_matmul's operands b alone may "
-                        "be packed or quantized")
+        raise TypeError(f"{name} must be an array, not {type(value).__name__}: of grouped_matmul's operands b alone "
+                        "may be packed or quantized")
     return arguments.operand(value, name)

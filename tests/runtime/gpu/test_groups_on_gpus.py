@@ -42,7 +42,7 @@ PLANS = {
 
 @pytest.mark.parametrize("plan", PLANS)
 def test_groups_of_rows_are_one_launch(on, plan):
-    """With operands of each group, of rows and of columns; what is after the last offset stays as it is."""
+    """With operands of each group, of rows and of columns; what is after the last offset is 0, whatever was there."""
     dtype, text = PLANS[plan]
     a, b = ints(0, (56, 48), dtype), ints(1, (4, 40, 48), dtype).swapaxes(1, 2)
     bias, rows = ints(2, (4, 40)), ints(3, (56, 1))
@@ -53,7 +53,7 @@ def test_groups_of_rows_are_one_launch(on, plan):
     on.finish()
     wanted = 2 * by_rows(a, b) * rows[: ENDS[-1]] + np.repeat(bias, SIZES, 0)
     np.testing.assert_array_equal(out[: ENDS[-1]], wanted)
-    assert (out[ENDS[-1] :] == 7).all()
+    assert (out[ENDS[-1] :] == 0).all()
     assert len(on.machine.launches) == 1
 
 
@@ -69,6 +69,57 @@ def test_offsets_of_64_bits_and_the_planners_choice(on):
     found = tw.grouped_matmul(on.array(a), on.array(b), on.array(ENDS.astype(np.int64)))
     on.finish()
     np.testing.assert_array_equal(found.host.astype(float), by_rows(a, b))
+
+
+def test_further_results_of_rows_of_no_group(on):
+    a, b = ints(6, (56, 16)), ints(7, (4, 16, 24))
+    outs = [aligned(np.full((56, 24), 7, np.float32)) for _ in range(2)]
+    tw.grouped_matmul(on.array(a), on.array(b), on.array(ENDS), tuple(map(on.array, outs)),
+                      epilogue=lambda acc: (acc + 1, acc - 1))
+    on.finish()
+    for out, more in zip(outs, (1, -1)):
+        np.testing.assert_array_equal(out[: ENDS[-1]], by_rows(a, b) + more)
+        assert (out[ENDS[-1] :] == 0).all()
+    none = tw.grouped_matmul(on.array(a), on.array(b[:0]), on.array(ENDS[:0]))
+    on.finish()
+    assert (none.host == 0).all()
+
+
+@pytest.mark.parametrize("dtype", ["f4", ml_dtypes.bfloat16], ids=str)
+def test_rows_have_the_same_bits_in_other_groups(on, dtype):
+    """One row for each group, too, for which the planner has other kernels, and rows of a wider matrix."""
+    rng = np.random.default_rng(0)
+    a, b = (aligned(rng.standard_normal(shape).astype(dtype)) for shape in ((56, 72), (4, 40, 72)))
+    how = {"batch_invariant": True, "out_dtype": "f32", "trans_b": True}
+    whole = tw.grouped_matmul(on.array(a), on.array(b), on.array(ENDS), **how)
+    wide = aligned(np.zeros((3, 80), dtype))
+    wide[1:, :72] = a[30:32]
+    found = tw.grouped_matmul(on.array(wide[:, :72]), on.array(b[1:3]), on.array(np.int32([1, 3])), **how)
+    on.finish()
+    np.testing.assert_array_equal(found.host[1:], whole.host[30:32])
+    with pytest.raises(ValueError, match="plan must be None"):
+        tw.grouped_matmul(on.array(a), on.array(b), on.array(ENDS), plan=PLANS["simt"][1], **how)
+
+
+def test_steps_of_k_have_the_same_bits_in_other_groups(on):
+    rng = np.random.default_rng(0)
+    a, b = (aligned(rng.standard_normal(shape).astype(np.float32)) for shape in ((20, 56), (56, 24)))
+    whole = tw.grouped_matmul(on.array(a), on.array(b), on.array(ENDS), batch_invariant=True)
+    found = tw.grouped_matmul(on.array(aligned(a[3:5, 20:53])), on.array(aligned(b[20:53])), on.array(np.int32([33])),
+                              batch_invariant=True)
+    on.finish()
+    np.testing.assert_array_equal(found.host[0], whole.host[2, 3:5])
+
+
+def test_rows_of_einsum_have_the_same_bits(on):
+    rng = np.random.default_rng(0)
+    x, w = (aligned(rng.standard_normal(shape).astype(np.float32)) for shape in ((3, 40, 33), (33, 20)))
+    for text, at in (("xyk,kn->xyn", (slice(None), slice(5, 6))), ("xyk,kn->nxy", (slice(None), slice(None), slice(5, 6)))):
+        whole, found = (tw.einsum(text, on.array(a), on.array(w), batch_invariant=True)
+                        for a in (x, aligned(x[:, 5:6])))
+        on.finish()
+        np.testing.assert_allclose(whole.host, np.einsum(text, x, w), rtol=1e-4, atol=1e-4)
+        np.testing.assert_array_equal(found.host, whole.host[at])
 
 
 @pytest.mark.parametrize(("change", "message"), [

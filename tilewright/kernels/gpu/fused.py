@@ -63,6 +63,11 @@ def others(epilogue: Epilogue) -> list[int]:
     return [i for i in range(len(epilogue.results)) if i != epilogue.main and not epilogue.axis(i)]
 
 
+def beside(g: SimpleNamespace, EPILOGUE: str) -> list[tuple[Value, Value]]:
+    """Where further results of a kernel with the arguments g begin, and their leading dimensions."""
+    return [(getattr(g, f"c{i}"), getattr(g, f"ldc{i}")) for i in others(Epilogue.read(EPILOGUE))] if EPILOGUE else []
+
+
 def rounded(k: Kernel, values: list[Value], FORMAT: str, ROUND_PAIR: bool = False) -> Value:
     """Numbers as they are stored: one, or a vector of them. ROUND_PAIR: the chip rounds two f32 at once."""
     KEPT, width = memory_type(FORMAT), len(values)

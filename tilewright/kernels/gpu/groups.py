@@ -9,6 +9,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from tilewright.ir import Kernel, Value, i32, i64
+from tilewright.kernels.gpu import fused
 
 GROUPED = "", "m", "k"      # what offsets divide: nothing, rows of A, or steps of k
 
@@ -20,6 +21,17 @@ def begin(k: Kernel, g: SimpleNamespace, group: Value) -> Value:
 
 def end(k: Kernel, g: SimpleNamespace, group: Value) -> Value:
     return k.load(g.offsets + group)
+
+
+def clear(k: Kernel, g: SimpleNamespace, EPILOGUE: str, THREADS: int) -> None:
+    """Zeros for rows of C, and of further results, that belong to no group: all workgroups share them, a row each.
+    Before anything else, since g.m becomes a group's end."""
+    columns = g.n // fused.sums(EPILOGUE)
+    with k.loop(g.m, start=end(k, g, g.batch - 1) + k.block[0], step=k.grid[0], unroll=False) as row:
+        for c, ld in [(g.c, g.ldc), *fused.beside(g, EPILOGUE)]:
+            at = c + k.cast(row, i64)*ld
+            with k.loop(columns, start=k.thread[0], step=THREADS, unroll=False) as j:
+                at[j] = 0
 
 
 def slots(g: SimpleNamespace, HEIGHT: int) -> Value:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from tilewright.atoms.nvidia import largest
 from tilewright.ir import Function, Kernel, Tile, Value, f16, f32, f64, i32, vec
-from tilewright.kernels.gpu import transform
+from tilewright.kernels.gpu import groups, transform
 from tilewright.kernels.gpu.epilogue import Out
 from tilewright.kernels.gpu.fused import pointers, suffix
 from tilewright.kernels.gpu.scales import BLOCK, POINTERS, Scales
@@ -86,6 +86,8 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
                             BATCH, BLOCKS, SPLIT, WHEN, EPILOGUE, PROLOGUES=(PROLOGUE_A, PROLOGUE_B), LAYOUT=LAYOUT,
                             GROUPED=GROUPED))
     g = arguments(k, WHEN)
+    if GROUPED == "m":
+        groups.clear(k, g, EPILOGUE, THREADS)
     work = share(k, g, split, CTA_M=CTA_M, CTA_N=CTA_N, CTA_K=CTA_K, WARP_M=WARP_M, WARP_N=WARP_N, GROUP_M=GROUP_M,
                  GROUPED=GROUPED)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from tilewright.ir import Function, Kernel, Tile, Value, f32, f64, i32, i64
 from tilewright.kernels import semiring
-from tilewright.kernels.gpu import fused, transform
+from tilewright.kernels.gpu import fused, groups, transform
 from tilewright.kernels.gpu.epilogue import Out
 from tilewright.kernels.gpu.scales import POINTERS
 from tilewright.kernels.gpu.split_k import Split
@@ -89,6 +89,8 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
                             EPILOGUE=EPILOGUE, LINEAR=not SEMIRING, PROLOGUES=(PROLOGUE_A, PROLOGUE_B), LAYOUT=LAYOUT,
                             GROUPED=GROUPED))
     g = arguments(k, WHEN)
+    if GROUPED == "m":
+        groups.clear(k, g, EPILOGUE, THREADS)
     work = share(k, g, split, CTA_M=CTA_M, CTA_N=CTA_N, CTA_K=CTA_K, WARP_M=WARP_M, WARP_N=WARP_N, GROUP_M=GROUP_M,
                  SLICES=SLICES, GROUPED=GROUPED)
 

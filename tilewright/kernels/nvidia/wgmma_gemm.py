@@ -44,7 +44,7 @@ from typing import Any
 
 from tilewright.atoms.wgmma import M, Wgmma
 from tilewright.ir import Function, Kernel, Value, f32, i8, i32, i64, ptr
-from tilewright.kernels.gpu import fused, scales
+from tilewright.kernels.gpu import fused, groups, scales
 from tilewright.kernels.gpu.epilogue import Out
 from tilewright.kernels.gpu.scales import Scales
 from tilewright.kernels.gpu.split_k import finish_by_warp
@@ -189,6 +189,8 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                noalias=scales.POINTERS + fused.pointers(EPILOGUE) if COPIED or DIVIDED else True,
                m=i32, n=i32, k=i32, alpha=FACTOR, a=a.map, b=b.map, beta=FACTOR, c=ptr(C_TYPE), ldc=i64, **more)
     g, t = arguments(k, WHEN), k.thread[0]
+    if GROUPED:
+        groups.clear(k, g, EPILOGUE, 128*(WARPGROUPS + 1))
     a_smem = k.smem("a_smem", (STAGES, a.BYTES), i8, ALIGN)
     b_smem = k.smem("b_smem", (STAGES, b.BYTES), i8, ALIGN)
     c_smem = k.smem("c_smem", (4*WARPGROUPS, Copied.SIZE), i8, ALIGN) if COPIED else None

@@ -189,7 +189,8 @@ class Pieces:
         if "operands" in field:
             field["operands"][:] = self._kept(beside)
         if side.prologue is not None:
-            field["a_beside" if way.planned.plan.swap else "b_beside"][:] = self._kept(self._prologue(side.prologue, at))
+            name = "a_beside" if way.planned.plan.swap else "b_beside"
+            field[name][:] = self._kept(self._prologue(side.prologue, at))
         for name in _ALONE:
             if name in field:
                 field[name][:] = 1

@@ -27,6 +27,7 @@ from tilewright.runtime.gpu.recipe import Recipe
 if TYPE_CHECKING:
     from tilewright.runtime.gpu.product import Run
 
+WIDEST = 16             # bytes of an access
 INDEX = np.dtype(np.int32)
 COMPILER = "tilewright.compiled.grouped"        # a process whose recipes are there needs none
 
@@ -47,7 +48,7 @@ def product(engine: Any, call: Call, offsets: Any) -> Any:
     device = operands.same_device(library, **{name: x for name, x in named.items() if x is not None})
     stream = library.stream(call.a, device)
     looks = {name: library.look(x, name, stream, name.startswith("out")) for name, x in named.items() if x is not None}
-    run = engine.run(device, stream, call.plan)
+    run = engine.run(device, stream, call.plan, invariant=call.invariant)
     try:
         results, given = _compute(run, library, call, looks, outs)
         if library.waits:
@@ -95,8 +96,13 @@ def _compute(run: Run, library: Any, call: Call, looks: Mapping[str, Any], outs:
             targets.append(library.look(results[-1], "the result", run.stream, write=True).shadow)
         else:
             targets.append(fused_products.checked(looks[name].shadow, name, shape, dtype))
-    if of.groups and all(x.size for x in targets):
+    if not all(x.size for x in targets):
+        return results, outs
+    if of.groups:
         _multiply(run, of, p, f, a, b, ends, targets, per_group, host)
+    else:
+        for x in targets:
+            run.copy(run.zeros(x.shape, x.dtype), x)
     return results, outs
 
 
@@ -127,6 +133,8 @@ def _multiply(run: Run, of: Axes, p: Any, f: Any, a: Array, b: Array, ends: Arra
     if of.along == "k":                         # groups begin at any step of k: rows of k have whole vectors
         a = a if letter(a) == "t" else run.copied(a.T, a.dtype).T
         b = b if letter(b) == "n" else run.copied(b, b.dtype)
+    if run.invariant == "rows":                 # plans of one kind for operands wherever they lie
+        a, b = (_packed(run, x) for x in (a, b))
     written: list[Array] = []
     for i, x in enumerate(stored):
         wanted = kept if i == main else x.dtype
@@ -142,6 +150,16 @@ def _multiply(run: Run, of: Axes, p: Any, f: Any, a: Array, b: Array, ends: Arra
     for x, target in zip(written, stored):
         if x is not target:
             run.copy(x, target)
+
+
+def _packed(run: Run, x: Array) -> Array:
+    """x, or a copy whose rows, or columns where these are contiguous, lie one after the other."""
+    by_rows = letter(x) == "n"
+    rows = x if by_rows else x.swapaxes(-1, -2)
+    if rows.flags.c_contiguous and address(x) % WIDEST == 0:
+        return x
+    there = run.copied(rows, x.dtype)
+    return there if by_rows else there.swapaxes(-1, -2)
 
 
 def _launch(run: Run, of: Axes, a: Array, b: Array, offsets: Array, results: list[Array], epilogue: str,
@@ -161,14 +179,14 @@ def _launch(run: Run, of: Axes, a: Array, b: Array, offsets: Array, results: lis
     beside = [np.broadcast_to(rows(x, m) if x.shape[-2] > 1 or x.ndim < 3 else x, (groups, m, x.shape[-1]))
               for x in read]
     key = ("groups", run.on.index, of, m, k, *((x.dtype, x.shape, x.strides, address(x) % 16)
-                                               for x in (stack_a, stack_b, *stacks, *beside)), epilogue, run.plan)
+                                               for x in (stack_a, stack_b, *stacks, *beside)), epilogue, run.plan, run.invariant)
 
     def made() -> Recipe:
         compiler = forks.imported(COMPILER)
         letters = letter(stack_a[0]) + letter(stack_b[0])
         problem = Gemm(m, of.n, k, format_of(a.dtype), format_of(b.dtype), format_of(results[0].dtype), letters, groups,
                        epilogue=epilogue)
-        shape = operands.shape_of(problem, run.on.target, stack_a, stack_b, stacks[0])
+        shape = operands.shape_of(problem, run.on.target, stack_a, stack_b, stacks[0])._replace(invariant=run.invariant)
         plan = run.plan or compiler.plan_for(shape, run.on.target, of.along)
         if run.plan and not compiler.fits(plan, of.along):
             raise ValueError(f"plan must not share tiles of C, split operands or store by tensor maps where groups are "
