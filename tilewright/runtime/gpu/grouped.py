@@ -186,7 +186,8 @@ def _launch(run: Run, of: Axes, a: Array, b: Array, offsets: Array, results: lis
         letters = letter(stack_a[0]) + letter(stack_b[0])
         problem = Gemm(m, of.n, k, format_of(a.dtype), format_of(b.dtype), format_of(results[0].dtype), letters, groups,
                        epilogue=epilogue)
-        shape = operands.shape_of(problem, run.on.target, stack_a, stack_b, stacks[0])._replace(invariant=run.invariant)
+        shape = operands.shape_of(problem, run.on.target, stack_a, stack_b, stacks[0])
+        shape = shape._replace(invariant=run.invariant)
         plan = run.plan or compiler.plan_for(shape, run.on.target, of.along)
         if run.plan and not compiler.fits(plan, of.along):
             raise ValueError(f"plan must not share tiles of C, split operands or store by tensor maps where groups are "
