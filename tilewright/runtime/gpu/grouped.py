@@ -178,8 +178,8 @@ def _launch(run: Run, of: Axes, a: Array, b: Array, offsets: Array, results: lis
     stacks = [rows(x, m) for x in results]
     beside = [np.broadcast_to(rows(x, m) if x.shape[-2] > 1 or x.ndim < 3 else x, (groups, m, x.shape[-1]))
               for x in read]
-    key = ("groups", run.on.index, of, m, k, *((x.dtype, x.shape, x.strides, address(x) % 16)
-                                               for x in (stack_a, stack_b, *stacks, *beside)), epilogue, run.plan, run.invariant)
+    looks = ((x.dtype, x.shape, x.strides, address(x) % WIDEST) for x in (stack_a, stack_b, *stacks, *beside))
+    key = ("groups", run.on.index, of, m, k, *looks, epilogue, run.plan, run.invariant)
 
     def made() -> Recipe:
         compiler = forks.imported(COMPILER)
