@@ -11,6 +11,7 @@ is the block's largest |number| / 6 / that, rounded to nearest even, so that the
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -39,7 +40,8 @@ def quantize(x: ArrayLike, format: object, axis: int | None = -1, *, group: int 
     nvfp4 (of e2m1 too). A Scaled, with f32 scales for whole rows, columns or the array, in integers of at most 16
     bits or floats of smaller range than f32: i8, i4, e4m3fn, e5m2 and others.
 
-    x       an array of numbers that are not complex, of any format, any shape with at least one axis, any strides.
+    x       an array of numbers that are not complex, of any format, any shape with at least one axis, any strides; or a
+            tensor of torch's on the CPU, also of bf16 or fp8.
     axis    along which neighbours share a scale: 32 in MX formats, 16 in nvfp4, and all in others. For a product it is
             k: -1 of the left operand, for a scale per row, -2 of the right one (or -1 of one that trans_b transposes),
             for a scale per column. None, not for blocks: all of x has one scale. A last block of fewer is filled up
@@ -65,7 +67,7 @@ def quantize(x: ArrayLike, format: object, axis: int | None = -1, *, group: int 
     """
     plain = find(format)
     f = None if plain is not None else _block_format(format)
-    array = np.asarray(x)
+    array = _array(x)
     source = of(array)
     if isinstance(source, Complex):
         raise TypeError(f"x is {source}; quantize x.real and x.imag, each by itself")
@@ -84,6 +86,17 @@ def quantize(x: ArrayLike, format: object, axis: int | None = -1, *, group: int 
         return two_to_a_byte(found) if halves else found
     elements, scales, tensor_scale = _quantized(in_blocks(np.moveaxis(wide, along, -1), f), f)
     return Quantized(packed(elements), scales, array.shape, f, along, tensor_scale)
+
+
+def _array(x: Any) -> Array:
+    """np.asarray(x), also of torch's tensors in formats that NumPy lacks; where they are on the CPU, in their memory."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(x, getattr(torch, "Tensor", ())):
+        return np.asarray(x)
+    f, x = find(str(x.dtype).removeprefix("torch.")), x.detach()
+    if f is None or f.dtype.isbuiltin == 1:
+        return np.asarray(x)
+    return np.asarray(x.view(getattr(torch, f"int{f.bits}"))).view(f.dtype)
 
 
 def _check(f: Integer | Float, axis: int | None, group: Any, zero_points: Any, nibbles: Any) -> None:

@@ -28,7 +28,7 @@ from tilewright.torch.modules import Fp8Linear as Fp8Linear
 from tilewright.torch.modules import Linear as Linear
 from tilewright.torch.modules import WeightLinear as WeightLinear
 from tilewright.torch.modules import convert as convert
-from tilewright.torch.modules import quantize_rows as quantize_rows
+from tilewright.torch.quantization import quantize_rows as quantize_rows
 from tilewright.torch.switch import enable as enable
 
 __all__ = ["Fp8Linear", "Linear", "WeightLinear", "addmm", "bmm", "convert", "enable", "linear", "matmul", "mm",

@@ -16,13 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import tilewright
-from tilewright.api import tensors
-from tilewright.torch import functions, narrow, ops
+from tilewright.torch import functions, narrow, ops, quantization
+from tilewright.torch.quantization import quantize_rows
 
 VERSION = 1  # of what narrow layers save
 GROUP = 128  # inputs that share a scale, of weights in 4 bits
-LEAST = 2.0**-126  # of scales
 
 # kind of a layer → the format of its weights, and inputs that share a scale unless the caller says otherwise
 WEIGHTS: dict[str, tuple[str, int | None]] = {
@@ -87,13 +85,6 @@ class _Narrow(nn.Module):
         return f"{sizes}, bias={self.bias is not None}, {options}"
 
 
-def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """x [m, k] in e4m3fn, and the f32 scales [m, 1] by which rows were divided: each row's largest size becomes 448."""
-    wide = x.float()
-    scale = (wide.abs().amax(-1, keepdim=True) / 448.0).clamp_min(LEAST)
-    return (wide / scale).clamp(-448.0, 448.0).to(torch.float8_e4m3fn), scale
-
-
 class Fp8Linear(_Narrow):
     """Weights in e4m3fn with an f32 scale for each output, and activations quantised in each call, by rows."""
 
@@ -102,7 +93,7 @@ class Fp8Linear(_Narrow):
 
     @classmethod
     def from_linear(cls, linear: nn.Linear) -> Fp8Linear:
-        weight, scales = quantize_rows(linear.weight.detach())
+        weight, scales = quantization.weight_rows(linear.weight.detach())
         return cls(linear.in_features, linear.out_features, {"kind": "fp8"}, weight=weight, scales=scales,
                    bias=linear.bias)
 
@@ -151,13 +142,10 @@ class WeightLinear(_Narrow):
                                              how["group"], how["tensor_scale"])
 
     def dequantized(self) -> Tensor:
-        """The weight in f32, on the CPU."""
-        elements, scales, zeros = (None if x is None else x.cpu() for x in (self.elements, self.scales, self.zeros))
+        """The weight in f32, on the layer's device."""
         how = self.saved
-        weight = narrow.as_weight(elements, scales, zeros, how["format"], how["group"], how["tensor_scale"],
-                                  self.in_features)
-        found: Tensor = tensors.tensor(tilewright.dequantize(weight))
-        return found
+        return quantization.dequantize(self.elements, self.scales, self.zeros, how["format"], how["group"],
+                                       how["tensor_scale"], self.in_features)
 
 
 Skip = Iterable[str] | Callable[[str, nn.Module], bool]

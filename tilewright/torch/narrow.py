@@ -14,6 +14,7 @@ from tilewright import formats
 from tilewright.api import tensors
 from tilewright.formats.quantized import Quantized
 from tilewright.formats.scaled import HALVES, Nibbles, Scaled
+from tilewright.torch import quantization
 from tilewright.torch.library import define, refuse_gradients
 from tilewright.torch.ops import FP8, empty, matrices, rows_of
 
@@ -81,14 +82,8 @@ def stored(weight: Tensor, format: str, group: int | None = None, zero_points: b
     format      "i8", "i4", "u4", "e4m3fn" ..., with groups along k and zero points as in tilewright.quantize; or one
                 that has blocks: "mxfp8", "mxfp4", "nvfp4" ...
     """
-    options: Any = {} if format in formats.BLOCK_FORMATS else {"group": group, "zero_points": zero_points}
-    array = tensors.array(weight.detach().to("cpu", torch.float32), "weight")
-    found: Any = tilewright.quantize(array, format, -1, **options)
-    zeros = getattr(found, "zeros", None)
-    arrays = {"elements": found.elements, "scales": found.scales} | ({} if zeros is None else {"zeros": zeros})
-    made = {name: tensors.tensor(x).contiguous().to(weight.device) for name, x in arrays.items()}
-    return {"zeros": None} | made | {"format": format, "group": getattr(found, "group", 0),
-                                     "tensor_scale": getattr(found, "tensor_scale", 1.0)}
+    made = quantization.quantize(weight.detach(), format, group, zero_points)
+    return made | {"format": format, "group": group or 0}
 
 
 def as_weight(elements: Tensor, scales: Tensor, zeros: Tensor | None, format: str, group: int, tensor_scale: float,
