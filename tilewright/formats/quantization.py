@@ -89,8 +89,8 @@ def quantize(x: ArrayLike, format: object, axis: int | None = -1, *, group: int 
 
 
 def _array(x: Any) -> Array:
-    """np.asarray(x), also of torch's tensors in formats that NumPy lacks; where they are on the CPU, in their memory."""
-    torch = sys.modules.get("torch")
+    """np.asarray(x), also of torch's tensors in formats that NumPy lacks."""
+    torch: Any = sys.modules.get("torch")
     if torch is None or not isinstance(x, getattr(torch, "Tensor", ())):
         return np.asarray(x)
     f, x = find(str(x.dtype).removeprefix("torch.")), x.detach()

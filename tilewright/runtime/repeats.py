@@ -12,7 +12,9 @@ Products of NumPy's arrays without an epilogue are repeated by emitted code: api
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -48,8 +50,26 @@ class Record(NamedTuple):
     kept: Any                               # what the key has ids of
 
 
-# By keys; emptied when plans are chosen anew.
+# By keys; emptied when plans are chosen anew, and with them what is made of records.
 records: dict[tuple[Any, ...], Record] = {}
+derived: list[dict[Any, Any]] = []
+
+
+class _Watch(threading.local):
+    ran: list[tuple[Record, list[int]]] | None = None
+
+
+_watch = _Watch()
+
+
+@contextmanager
+def watching() -> Iterator[list[tuple[Record, list[int]]]]:
+    """Within, calls of this thread that are or become records, with their addresses."""
+    before, _watch.ran = _watch.ran, []
+    try:
+        yield _watch.ran
+    finally:
+        _watch.ran = before
 
 
 class View(NamedTuple):
@@ -145,7 +165,11 @@ def again(library: Any, like: Asked, arrays: Sequence[Any], results: Sequence[An
     if len(made) == 1 and results[0] is None:       # as below, but in less time
         x = library.empty(*made[0], stream)
         at[-1] = place = library.pointer(x)
-        return None if place & library.alignment or run(at, arrays, (x,), alpha, stream) else x
+        if place & library.alignment or run(at, arrays, (x,), alpha, stream):
+            return None
+        if _watch.ran is not None:
+            _watch.ran.append((found, at))
+        return x
     outs, i = [], len(arrays)
     if len(made) > len(results):                    # one None stands for all
         results = (None,) * len(made)
@@ -162,6 +186,8 @@ def again(library: Any, like: Asked, arrays: Sequence[Any], results: Sequence[An
         i += 1
     if run(at, arrays, outs, alpha, stream):
         return None
+    if _watch.ran is not None:
+        _watch.ran.append((found, at))
     return tuple(outs) if len(outs) > 1 else x
 
 
@@ -176,6 +202,8 @@ def remember(like: Asked, run: Run, arrays: Sequence[Array], results: Sequence[A
     if None in made:                    # in a format that the library lacks
         return
     records[like[0]] = Record(run, made, tuple(map(_span, (*arrays, *results))), device, kept)
+    if _watch.ran is not None:
+        _watch.ran.append((records[like[0]], [address(x) for x in (*arrays, *results)]))
 
 
 def remember_run(like: Asked, arrays: Sequence[Array], out: Array | None, result: Any, run: EngineRun | None) -> None:
@@ -240,7 +268,8 @@ def filled(table: Any, rows: Sequence[int], at: list[int]) -> Any:
 
 
 def forget() -> None:
-    records.clear()
+    for table in (records, *derived):
+        table.clear()
 
 
 def _overlaps(at: list[int], spans: Sequence[tuple[int, int]], which: int) -> bool:

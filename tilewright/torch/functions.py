@@ -1,13 +1,35 @@
-"""What users of torch call: mm, bmm, addmm, matmul and linear by the operators of ops.py."""
+"""What users of torch call: mm, bmm, addmm, matmul and linear by the operators of ops.py.
+
+A call like an earlier one does not go through torch's dispatcher, whose way to an operator in Python takes several
+times as long as what there is to do (api/tensor_repeats.py). It does where somebody may want to see the operator: while
+torch.compile traces, in a function mode, and under the profiler. Dispatch modes and transforms are among what makes
+calls alike, and so is whether a gradient is needed.
+"""
 
 from __future__ import annotations
 
 import math
+import os
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import _profiler_enabled
+from torch.compiler import is_compiling
 
+from tilewright.api.tensor_repeats import Table
 from tilewright.torch import narrow, ops
+
+_calls = Table()
+_in_modes = torch._C._len_torch_function_stack if not os.environ.get("TILEWRIGHT_RECORD") else lambda: True
+
+
+def _call(operator: Any, given: tuple[Any, ...], tensors: tuple[Tensor, ...], how: Any) -> Any:
+    """operator(*given). `tensors`: those of the arguments; `how`: the operator, and what else is given."""
+    if is_compiling() or _in_modes() or _profiler_enabled():
+        return operator(*given)
+    found = _calls.again(how, tensors)
+    return _calls.watched(lambda: operator(*given), how, tensors) if found is None else found
 
 
 def mm(a: Tensor, b: Tensor) -> Tensor:
@@ -15,12 +37,14 @@ def mm(a: Tensor, b: Tensor) -> Tensor:
 
     The result has that dtype (f32 of fp8), sums are those of tilewright.matmul. TypeError and ValueError for other
     arguments."""
-    return ops.mm_operator(a, b)
+    given = a, b
+    return _call(ops.mm_operator, given, given, "mm")
 
 
 def bmm(a: Tensor, b: Tensor) -> Tensor:
     """a @ b of stacks [batch, m, k] and [batch, k, n], as torch.bmm; otherwise as mm."""
-    return ops.bmm_operator(a, b)
+    given = a, b
+    return _call(ops.bmm_operator, given, given, "bmm")
 
 
 def addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: complex = 1, alpha: complex = 1) -> Tensor:
@@ -40,7 +64,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: st
         if activation not in ops.ACTIVATIONS:
             raise ValueError(f"activation must be one of {', '.join(ops.ACTIVATIONS)}, not {activation!r}")
         return ops.ACTIVATIONS[activation](ops.linear_operator(x, weight, bias, "none"))
-    return ops.linear_operator(x, weight, bias, activation)
+    tensors = (x, weight) if bias is None else (x, weight, bias)
+    return _call(ops.linear_operator, (x, weight, bias, activation), tensors, activation)
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:

@@ -156,10 +156,13 @@ def to_repeat(a: Matrix, b: Matrix, results: list[Matrix | None], operands: list
     way = way_for(of, results, operands, epilogue)
     table = array("q", [word for x in operands for word in _entry(host, x, way.exchanged)])
     (c,) = results
-    if way.recipe and c is not None and way.recipe.takes_c and not (way.after or way.recipe.plan.copy):
-        a, b, places = (b, a, (1, 0, 2 + len(order))) if way.swapped else (a, b, (0, 1, 2 + len(order)))
-        steps = (a.strides[0], b.strides[0], c.strides[0]) if c.ndim == 3 else ()
-        return repeats.by_recipe(way.recipe, places, c.shape[0] if steps else 0, steps, table, order)
+    copies = way.recipe is not None and way.recipe.plan.copy
+    if way.recipe and c is not None and way.recipe.takes_c and not (way.after or (copies and c.ndim == 3)):
+        x, y = (b.swapaxes(-1, -2), a.swapaxes(-1, -2)) if way.swapped else (a, b)
+        places = (1, 0, 2 + len(order)) if way.swapped else (0, 1, 2 + len(order))
+        steps = (x.strides[0], y.strides[0], c.strides[0]) if c.ndim == 3 else ()
+        return repeats.by_recipe(way.recipe, places, c.shape[0] if steps else 0, steps, table, order,
+                                 repeats.View.of(y) if copies else None)
     none, last = np.empty((0, 0), sums), 2 + len(order)
     alone, views = of._replace(a=none, b=none), [repeats.View.of(x) for x in (a, b, c) if x is not None]
 
