@@ -91,7 +91,8 @@ def quantize(x: ArrayLike, format: object, axis: int | None = -1, *, group: int 
 def _array(x: Any) -> Array:
     """np.asarray(x), also of torch's tensors in formats that NumPy lacks."""
     torch: Any = sys.modules.get("torch")
-    if torch is None or not isinstance(x, getattr(torch, "Tensor", ())):
+    tensor: Any = getattr(torch, "Tensor", None)        # None: torch is being imported
+    if tensor is None or not isinstance(x, tensor):
         return np.asarray(x)
     f, x = find(str(x.dtype).removeprefix("torch.")), x.detach()
     if f is None or f.dtype.isbuiltin == 1:
