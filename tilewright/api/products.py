@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.cpu.packed import Packed
     from tilewright.runtime.gpu.arrays import Library
 
+DECODED = Scaled, Quantized
 _of_tensors = tensor_repeats.Table()
 
 
@@ -215,7 +216,7 @@ def matmul(
     ):
         if library is not None:
             if threads is None and alpha and abs(alpha) < 2.0**31:
-                of_b, beside, how = weights.parts(b, operands) if type(b) is Scaled else (b, operands, ())
+                of_b, beside, how = weights.parts(b, operands) if type(b) in DECODED else (b, operands, ())
                 known_by = repeats.functions((epilogue, prologue_a, prologue_b), beside)
                 if known_by is not None:
                     arrays = (a, of_b, *beside.values()) if beside else arrays

@@ -25,41 +25,35 @@ class Call(NamedTuple):
     check: Callable[..., bool]      # are these tensors, and this thread, like those?
     without_grad: bool              # some tensors asked for gradients, and grad mode was off
     bits: int                       # the last four of each address
-    threads: int | None             # that it might use; None on a GPU
     order: tuple[int, ...]          # which tensors the record's addresses are of; the result's is the last
     run: repeats.Run
     empty: Callable[..., Any]       # makes the result
     made: tuple[Any, ...]           # of these
-    device: int
+    device: int | None              # None: the host
 
 
 class Table:
-    """Calls of one function of tensors, one product each with a new result."""
+    """Calls of functions of tensors, one product each with a new result."""
 
     def __init__(self) -> None:
         self.calls: dict[Any, list[Call]] = {}
         repeats.derived.append(self.calls)
 
     def again(self, how: Any, tensors: Sequence[Any]) -> Any:
-        """What the function makes of these, by an earlier call's record; None if there is none. `how`: whatever else
-        the function was given."""
-        for like in self.calls.get((how, tensors[0].shape, tensors[1].shape), ()):
-            if like.check(*tensors):
-                break
-        else:
-            return None
-        _, without_grad, bits, threads, order, run, empty, made, device = like
-        if (without_grad and _grad_enabled()) or (threads is not None and threads != pool.get_num_threads()):
-            return None
-        places, found = [x.data_ptr() for x in tensors], 0
-        for place in places:
-            found = found << 4 | place & 15
-        if found != bits:
-            return None
-        x = empty(*made)
-        at = [*[places[i] for i in order], x.data_ptr()]
-        stream = 0 if threads is not None else _stream(device)
-        return None if at[-1] & 15 or run(at, tensors, (x,), 1, stream) else x
+        """What the function makes of these, two or more, by an earlier call's record; None if there is none. `how`: the
+        function, and whatever else it was given."""
+        for check, without_grad, bits, order, run, empty, made, device in self.calls.get(
+                (how, tensors[0].shape, tensors[1].shape, pool.get_num_threads()), ()):
+            if check(*tensors) and not (without_grad and _grad_enabled()):
+                places, found = [x.data_ptr() for x in tensors], 0
+                for place in places:
+                    found = found << 4 | place & 15
+                if found == bits:
+                    x = empty(*made)
+                    at = [*[places[i] for i in order], x.data_ptr()]
+                    stream = 0 if device is None else _stream(device)
+                    return None if at[-1] & 15 or run(at, tensors, (x,), 1, stream) else x
+        return None
 
     def watched(self, function: Callable[..., Any], how: Any, tensors: Sequence[Any]) -> Any:
         """function(), which is remembered if it came down to one record, from these tensors to a new one."""
@@ -77,23 +71,23 @@ class Table:
         if (len(set(places)) < len(places) or not set(at[:-1]) <= set(places) or at[-1] != result.data_ptr()
                 or result.requires_grad or torch.is_autocast_enabled(result.device.type) or not _plain_state(torch)):
             return
-        bits = 0
-        for place in places:
-            bits = bits << 4 | place & 15
         with_grad = any(x.requires_grad for x in tensors)
         if with_grad and torch.is_grad_enabled():
             return
-        shape, strides, dtype, on = tuple(result.shape), result.stride(), result.dtype, result.device
-        empty, made = _empty(torch, on, shape, strides, dtype)
         check = _guards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
         if not check(*tensors):             # one of them twice
             return
+        bits = 0
+        for place in places:
+            bits = bits << 4 | place & 15
         if len(self.calls) >= MOST:
             self.calls.clear()
-        known = self.calls.setdefault((how, tensors[0].shape, tensors[1].shape), [])
+        known = self.calls.setdefault(
+            (how, tensors[0].shape, tensors[1].shape, pool.get_num_threads()), [])
         del known[OF_SHAPES - 1:]
-        known.insert(0, Call(check, with_grad, bits, pool.get_num_threads() if on.type == "cpu" else None,
-                             tuple(places.index(x) for x in at[:-1]), record.run, empty, made, on.index or 0))
+        empty, made = _empty(torch, result.device, tuple(result.shape), result.stride(), result.dtype)
+        known.insert(0, Call(check, with_grad, bits, tuple(places.index(x) for x in at[:-1]), record.run, empty, made,
+                             None if result.device.type == "cpu" else result.device.index))
 
 
 _torch: Any = None              # the module

@@ -114,10 +114,15 @@ def _narrow(dtype: Any) -> bool:
     return f is not None and f.bits <= 32 and not integral(f)
 
 
-def parts(b: Scaled, operands: Any) -> tuple[Any, Any, tuple[Any, ...]]:
-    """What a call with this right operand is known by: its elements, operands with those beside them, and the rest."""
+def parts(b: Any, operands: Any) -> tuple[Any, Any, tuple[Any, ...]]:
+    """What a call with this right operand, a Scaled or a Quantized, is known by: its elements, operands with those
+    beside them, and the rest."""
     if not (operands is None or type(operands) is dict):
         return b, operands, ()                          # which is refused
+    if isinstance(b, Quantized):
+        if b.tensor_scale != 1:                         # which is a factor of alpha, and no record has one of its own
+            return b, operands, ()
+        return b.elements, {**(operands or {}), NAMES["scales"].format("b"): b.scales}, (b.format.name, b.shape, b.axis)
     beside = {NAMES[kind].format("b"): x for kind, x in (("scales", b.scales), ("zeros", b.zeros)) if x is not None}
     return b.elements, {**(operands or {}), **beside}, (b.group, b.nibbles)
 

@@ -65,7 +65,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: st
             raise ValueError(f"activation must be one of {', '.join(ops.ACTIVATIONS)}, not {activation!r}")
         return ops.ACTIVATIONS[activation](ops.linear_operator(x, weight, bias, "none"))
     tensors = (x, weight) if bias is None else (x, weight, bias)
-    return _call(ops.linear_operator, (x, weight, bias, activation), tensors, activation)
+    return _call(ops.linear_operator, (x, weight, bias, activation), tensors, (activation, bias is None))
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
@@ -90,4 +90,15 @@ def scaled_mm(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tens
               out_dtype: torch.dtype = torch.float32) -> Tensor:
     """a @ b * scale_a * scale_b + bias of fp8 or int8 matrices [m, k] and [k, n], in f32 until it is rounded to
     out_dtype, f32, bf16 or f16. Scales are f32 [m, 1] and [1, n], or [1, 1]; bias [n]. It has no backward pass."""
-    return narrow.scaled_mm_operator(a, b, scale_a, scale_b, bias, out_dtype)
+    tensors = (a, b, scale_a, scale_b) if bias is None else (a, b, scale_a, scale_b, bias)
+    how = out_dtype, bias is None
+    return _call(narrow.scaled_mm_operator, (a, b, scale_a, scale_b, bias, out_dtype), tensors, how)
+
+
+def weight_linear(x: Tensor, elements: Tensor, scales: Tensor, zeros: Tensor | None, bias: Tensor | None, format: str,
+                  group: int, tensor_scale: float) -> Tensor:
+    """x @ weight.T + bias of a weight in few bits, as WeightLinear has it: see narrow.stored. In x's dtype; without a
+    backward pass."""
+    how = "weight", zeros is None, bias is None, format, group, tensor_scale
+    tensors = tuple(t for t in (x, elements, scales, zeros, bias) if t is not None)
+    return _call(narrow.weight_linear_operator, (x, elements, scales, zeros, bias, *how[3:]), tensors, how)

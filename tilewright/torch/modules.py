@@ -101,7 +101,7 @@ class Fp8Linear(_Narrow):
         if x.shape[-1] != self.in_features:
             raise ValueError(f"x {tuple(x.shape)} must have {self.in_features} numbers along its last axis")
         rows, scales = quantize_rows(ops.rows_of(x))
-        out = narrow.scaled_mm_operator(rows, self.weight.t(), scales, self.scales.t(), self.bias, x.dtype)
+        out = functions.scaled_mm(rows, self.weight.t(), scales, self.scales.t(), self.bias, x.dtype)
         return out.view(*x.shape[:-1], self.out_features)
 
     def dequantized(self) -> Tensor:
@@ -138,8 +138,8 @@ class WeightLinear(_Narrow):
         if x.shape[-1] != self.in_features:
             raise ValueError(f"x {tuple(x.shape)} must have {self.in_features} numbers along its last axis")
         how = self.saved
-        return narrow.weight_linear_operator(x, self.elements, self.scales, self.zeros, self.bias, how["format"],
-                                             how["group"], how["tensor_scale"])
+        return functions.weight_linear(x, self.elements, self.scales, self.zeros, self.bias, how["format"],
+                                       how["group"], how["tensor_scale"])
 
     def dequantized(self) -> Tensor:
         """The weight in f32, on the layer's device."""

@@ -72,8 +72,9 @@ def test_blocks(on, name, dtype, m):
     assert len(kernels) == 1, kernels
 
 
-def test_calls_like_an_earlier_one_are_one_launch_with_nothing_chosen(on, monkeypatch):
-    q = tw.quantize(RNG.standard_normal((16, 64), np.float32), "i4", axis=-1, group=32)
+@pytest.mark.parametrize(("name", "options"), [("i4", {"group": 32}), ("mxfp4", {})], ids=str)
+def test_calls_like_an_earlier_one_are_one_launch_with_nothing_chosen(on, monkeypatch, name, options):
+    q = tw.quantize(RNG.standard_normal((16, 64), np.float32), name, axis=-1, **options)
     x, held = RNG.standard_normal((2, 64), np.float32), there(on, q)
     first = tw.matmul(on.array(x), held, trans_b=True)
     monkeypatch.setattr(type(on.engine), "matmul", None)

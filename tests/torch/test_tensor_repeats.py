@@ -1,0 +1,165 @@
+"""Calls with tensors like an earlier one, without torch's dispatcher: the same bits, and only where all is alike."""
+
+import pytest
+
+import tilewright as tw
+from tilewright.api import tensor_repeats
+from tilewright.runtime.cpu import engine
+
+torch = pytest.importorskip("torch", reason="torch is not installed: there are no tensors")
+twt = pytest.importorskip("tilewright.torch")
+
+from torch.overrides import TorchFunctionMode  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+from tilewright.torch import ops  # noqa: E402
+
+X, W, BIAS = torch.randn(24, 40), torch.randn(16, 40), torch.randn(16)
+STACKS = torch.randn(3, 5, 40), torch.randn(3, 40, 6)
+CALLS = {
+    "mm": (lambda a, b: twt.mm(a, b.t()), X, W), "matmul": (tw.matmul, X, W.t().contiguous()),
+    "linear": (twt.linear, X, W, BIAS), "no bias": (twt.linear, X, W),
+    "activation": (lambda *x: twt.linear(*x, activation="gelu"), X, W, BIAS),
+    "rows": (twt.linear, STACKS[0], W, BIAS), "bmm": (twt.bmm, *STACKS),
+    "bf16": (twt.linear, X.bfloat16(), W.bfloat16()),
+}
+
+
+@pytest.fixture
+def repeated(monkeypatch):
+    """Calls that were repeated: a list of True."""
+    found, again = [], tensor_repeats.Table.again
+
+    def spied(self, how, tensors):
+        x = again(self, how, tensors)
+        if x is not None:
+            found.append(True)
+        return x
+    monkeypatch.setattr(tensor_repeats.Table, "again", spied)
+    engine.forget()
+    tw.matmul(torch.randn(9, 8), torch.randn(8, 7))     # the first product of a process is not remembered
+    return found
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_same_bits_for_other_tensors(name, repeated, monkeypatch):
+    call, *tensors = CALLS[name]
+    for _ in range(3):
+        tensors = [x.clone() for x in tensors]
+        wanted = call(*tensors)
+    assert len(repeated) >= 1
+    repeated.clear()
+    for i in range(3):
+        others = [torch.roll(x, i, -1) for x in tensors]
+        with monkeypatch.context() as patch:
+            patch.setattr(tensor_repeats.Table, "again", lambda *_: None)
+            wanted = call(*others)
+        assert len(repeated) == i
+        found = call(*others)
+        assert len(repeated) == i + 1
+        assert torch.equal(found, wanted)
+        assert found.is_contiguous()
+
+
+def test_what_differs_is_another_call(repeated):
+    def times(a, b):
+        """How often one call of two was repeated, with the right result."""
+        repeated.clear()
+        found = twt.mm(a, b)
+        assert torch.allclose(found.float(), a.float() @ b.float(), rtol=2e-2, atol=2e-2)
+        return len(repeated)
+
+    a, b = X, W.t()
+    for _ in range(3):
+        twt.mm(a, b)
+    assert times(a, b)
+    with tw.threads(1 + tw.get_num_threads()):
+        assert not times(a, b)
+    wide, odd = torch.randn(24, 41), torch.randn(24*40 + 1)
+    for x in (a.bfloat16(), a[:, ::1].clone().t().contiguous().t(), wide[:, 1:], odd[1:].view(24, 40), a[:20]):
+        assert not times(x, b.to(x.dtype))
+    assert times(a, b)
+    engine.forget()
+    assert not times(a, b)
+
+
+def test_gradients(repeated):
+    w = torch.nn.Parameter(W.clone())
+    with torch.no_grad():
+        for _ in range(3):
+            twt.linear(X, w)
+        assert repeated
+    repeated.clear()
+    y = twt.linear(X, w)
+    assert not repeated
+    y.sum().backward()
+    assert torch.allclose(w.grad, X.sum(0).expand(16, 40), atol=1e-4)
+    x = X.clone().requires_grad_()
+    twt.linear(x, w.detach()).sum().backward()
+    assert torch.allclose(x.grad, W.sum(0).expand(24, 40), atol=1e-4)
+    assert not repeated
+    twt.linear(X, w.detach())
+    twt.linear(X, w.detach())
+    assert not twt.linear(X, w.detach()).requires_grad
+
+
+class Seen(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(function._schema.name)
+        return function(*args, **(kwargs or {}))
+
+
+class Called(TorchFunctionMode):
+    def __init__(self):
+        super().__init__()
+        self.functions = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.functions += [function] * (function is ops.mm_operator)
+        return function(*args, **(kwargs or {}))
+
+
+def test_who_wants_to_see_the_operator_sees_it(repeated):
+    for _ in range(3):
+        twt.mm(X, W.t())
+    repeated.clear()
+    with Seen() as seen:
+        for _ in range(3):
+            twt.mm(X, W.t())
+        assert seen.names.count("tilewright::mm") == 3
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for _ in range(3):
+            assert twt.mm(X, W.t()).dtype == torch.bfloat16
+            assert twt.mm(X.bfloat16(), W.t().bfloat16()).dtype == torch.bfloat16
+    with torch.autocast("cpu", dtype=torch.float16):
+        assert twt.mm(X.bfloat16(), W.t().bfloat16()).dtype == torch.float16
+    with Called() as called:
+        twt.mm(X, W.t())
+        assert called.functions == [ops.mm_operator]
+    with torch.profiler.profile() as profile:
+        twt.mm(X, W.t())
+    assert any(event.name == "tilewright::mm" for event in profile.events())
+    with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True) as fake:
+        assert twt.mm(fake.from_tensor(X), fake.from_tensor(W.t())).shape == (24, 16)
+    assert twt.mm(X.to("meta"), W.t().to("meta")).is_meta
+    traced = torch.fx.experimental.proxy_tensor.make_fx(lambda a, b: twt.mm(a, b))(X, W.t())
+    assert ops.mm_operator in [node.target for node in traced.graph.nodes]
+    assert not repeated
+    with torch.inference_mode():
+        for _ in range(3):
+            assert twt.mm(X, W.t()).is_inference()
+    assert repeated
+    assert not twt.mm(X, W.t()).is_inference()
+
+
+def test_without_guards(monkeypatch, repeated):
+    """A torch that lacks them: the long way, every time."""
+    monkeypatch.setattr(tensor_repeats, "_guards", None)
+    assert tensor_repeats._torch is torch
+    for _ in range(3):
+        assert torch.allclose(twt.mm(X, W.t()), X @ W.t(), atol=1e-4)
+    assert not repeated
