@@ -19,6 +19,7 @@ from tilewright.torch.library import define, refuse_gradients
 from tilewright.torch.ops import FP8, empty, matrices, rows_of
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+FEW = 16  # rows of activations
 HERE = "layers of narrow weights are for inference; train a model in f32 or bf16 and convert it after"
 
 
@@ -110,6 +111,10 @@ def _add(acc: Any, bias: Any) -> Any:
     return acc + bias
 
 
+def _number(b: Any) -> Any:
+    return b * 1.0
+
+
 def _column(acc: Any, scales: Any) -> Any:
     return acc * scales
 
@@ -125,10 +130,13 @@ def _weight_linear(x: Tensor, elements: Tensor, scales: Tensor, zeros: Tensor | 
     weight: Any = as_weight(elements, scales, zeros, format, group, tensor_scale, x.shape[-1])
     operands: dict[str, Any] = {} if bias is None else {"bias": bias}
     epilogue: Any = None if bias is None else _add
-    if isinstance(weight, Scaled) and weight.plain:  # scales of whole rows of the weight multiply sums
+    options: dict[str, Any] = {}
+    few = x.is_cuda and rows.shape[0] <= FEW            # kernels that multiply sums by the scales themselves
+    if isinstance(weight, Scaled) and weight.plain and not few:  # scales of whole rows of the weight multiply sums
         weight, operands = elements, {"scales": scales.t(), **operands}
         epilogue = _column if bias is None else _column_add
-    options: dict[str, Any] = {} if epilogue is None else {"epilogue": epilogue, "operands": operands}
+        options = {"prologue_b": _number} if x.is_cuda else {}      # decoded on the way, in place of a copy
+    options |= {} if epilogue is None else {"epilogue": epilogue, "operands": operands}
     out = empty(x, rows.shape[0], n, dtype=x.dtype)
     return tilewright.matmul(rows, weight, out, trans_b=True, **options).view(*x.shape[:-1], n)
 

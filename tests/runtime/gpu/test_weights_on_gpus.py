@@ -52,6 +52,26 @@ def test_two_elements_to_a_byte(on, name, dtype, m, k, n, axis):
     assert len(kernels) == 1, kernels
 
 
+@pytest.mark.parametrize(("name", "dtype", "m", "axis"), [
+    ("i8", BF16, 1, -1), ("u8", np.float32, 2, -2), ("i8", np.float16, 16, -1), ("i8", BF16, 20, None)], ids=str)
+def test_scales_of_whole_columns(on, name, dtype, m, axis):
+    """Of few rows they multiply sums: elements are multiplied as they are, without an error of rounding."""
+    k, n = 96, 24
+    q = tw.quantize(RNG.standard_normal((k, n) if axis == -2 else (n, k), np.float32), name, axis=axis,
+                    zero_points=name == "u8")
+    x = RNG.standard_normal((m, k), np.float32).astype(dtype)
+    kernels = launched(on, x, q, trans_b=axis != -2)
+    assert len(kernels) == 1, kernels
+    found = tw.matmul(on.array(x), there(on, q), trans_b=axis != -2, out_dtype="f32")
+    on.finish()
+    weights = tw.dequantize(q, "f64") if axis == -2 else tw.dequantize(q, "f64").T
+    tolerance = 1e-5 if m <= 16 else 0.01
+    assert np.abs(found.host - x.astype(float) @ weights).max() < tolerance * np.abs(weights).sum(0).max()
+    wrong = replace(q, scales=np.ones((k, 1) if axis == -2 else (1, k), np.float32), zeros=None)
+    with pytest.raises(ValueError, match="with a scale for each step of k"):
+        tw.matmul(on.array(x), there(on, wrong), trans_b=axis != -2)
+
+
 def test_a_pass_and_groups_of_bytes(on):
     """Where a plan is given that evaluates no prologues, a pass writes numbers before; odd k, too."""
     for name, k, axis in ("i4", 96, -1), ("e2m1", 75, -1):

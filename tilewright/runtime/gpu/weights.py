@@ -34,13 +34,13 @@ PARTS = "elements", "scales", "zeros"
 
 def present(call: Call) -> bool:
     """Has an operand what a prologue makes numbers of?"""
-    return any(isinstance(x, Scaled) and not x.plain for x in (call.a, call.b))
+    return any(isinstance(x, Scaled) for x in (call.a, call.b))
 
 
 def arrays(call: Call) -> dict[str, Any]:
     """Those of a call's Scaled operands, by the names of messages."""
     return {name if part == "elements" else f"{name}.{part}": x
-            for name in "ab" if isinstance(q := getattr(call, name), Scaled) and not q.plain
+            for name in "ab" if isinstance(q := getattr(call, name), Scaled)
             for part in PARTS if (x := getattr(q, part)) is not None}
 
 
@@ -49,7 +49,7 @@ def of_scaled(run: Run, call: Call, looks: dict[str, Look]) -> Call:
     TypeError and ValueError for what cannot be combined."""
     for role in "ab":
         q: Any = getattr(call, role)
-        if not isinstance(q, Scaled) or q.plain:
+        if not isinstance(q, Scaled):
             continue
         other = getattr(call, "b" if role == "a" else "a")
         kind = "" if isinstance(other, Decodable) else format_of(looks["b" if role == "a" else "a"].shadow.dtype)
@@ -76,8 +76,17 @@ def of_scaled(run: Run, call: Call, looks: dict[str, Look]) -> Call:
         if axis not in (None, prologues.AXIS[role]):
             raise ValueError(f"the groups of {role} must be along k, axis {prologues.AXIS[role]} as it is multiplied, "
                              f"but they are along axis {axis}: quantize(x, ..., axis={axis}), or trans_{role}")
+        group = q.group or 1
+        if axis is None:                # one scale for all along k: a group, whose sums are multiplied by it
+            k, group = prologues.AXIS[role], max(shadows[0].shape[prologues.AXIS[role]], 1)
+            if any(each.shape[k] != 1 for each in shadows[1:]):
+                raise ValueError(f"{role} is {q!r}, with a scale for each step of k: its scales must be those of "
+                                 f"{'rows' if role == 'a' else 'columns'} to be multiplied on GPUs")
+            across = -3 - k
+            shadows[1:] = [np.broadcast_to(each, [1 if i == k + each.ndim else n for i, n in enumerate(
+                shadows[0].shape)]) if each.shape[across] == 1 else each for each in shadows[1:]]
         source = q.format.name + HALVES*bool(q.nibbles)
-        call = _with(call, looks, role, source, kind, q.group or 1, [*zip(NAMES, shadows[1:])], shadows[0], x.keep)
+        call = _with(call, looks, role, source, kind, group, [*zip(NAMES, shadows[1:])], shadows[0], x.keep)
     return call
 
 
