@@ -117,7 +117,8 @@ class Clock:
 
 def kernels_of(net: nn.Module, tokens: Tensor) -> dict[str, list[float]]:
     """By name, of a step's kernels: how many, and their microseconds altogether."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+    torch.cuda.synchronize()
+    with torch.profiler.profile(acc_events=True, activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         net(tokens)
         torch.cuda.synchronize()
     counts: Counter[str] = Counter()
@@ -140,7 +141,7 @@ def decode(on: TorchDevice, layers: int, batch: int, rules: GpuRules, kinds: tup
     report: dict[str, Any] = {"layers": layers, "batch": batch, "compiled": compiled, "failed": {}, "seconds": {},
                               "took": {"built": clock()}, "kernels": {}}
 
-    def graph_of(net: nn.Module) -> torch.cuda.CUDAGraph:
+    def graph_of(net: nn.Module) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         if compiled:
             for layer in net.layers:
                 layer.compile(fullgraph=True)
@@ -156,8 +157,9 @@ def decode(on: TorchDevice, layers: int, batch: int, rules: GpuRules, kinds: tup
 
     with torch.no_grad():
         wanted = base(tokens)
-        report["kernels"]["torch"] = kernels_of(base, tokens)
-        plain, _ = graph_of(copy.deepcopy(base) if compiled else base)
+        theirs = copy.deepcopy(base) if compiled else base
+        plain, _ = graph_of(theirs)
+        report["kernels"]["torch"] = kernels_of(theirs, tokens)
         report["took"]["torch"] = clock()
         for kind in kinds:
             took = report["took"][kind] = {}
@@ -173,9 +175,9 @@ def decode(on: TorchDevice, layers: int, batch: int, rules: GpuRules, kinds: tup
                 like = wanted if kind in ("torch", "float") else dequantized(copy.deepcopy(net))(tokens)
                 wrong = near(found, like, 0.1 if kind == "fp8" else 0.03)
                 took["compared"] = clock()
-                report["kernels"][kind] = kernels_of(net, tokens)
                 graph, result = graph_of(net)
                 took["captured"] = clock()
+                report["kernels"][kind] = kernels_of(net, tokens)
                 wrong = wrong or near(result, found, 1e-2 if not compiled else 0.03)
             except Exception as error:
                 wrong = f"{type(error).__name__}: {str(error).splitlines()[0][:160]}"

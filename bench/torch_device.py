@@ -1,7 +1,7 @@
 """tilewright.torch on one NVIDIA GPU: operators and layers beside torch's, captured, compiled, and in a decode step.
 
     python bench/torch_device.py [check] [host] [decode] [--quick] [--kinds int4 ...] [--layers N] [--batch N]
-                                 [--compiled] [--out FILE]
+                                 [--compiled] [--only PATTERN] [--out FILE]
 
 check    Every operator and layer on the GPU beside float64; captured in a CUDA graph, replayed on new operands; by
          torch.compile(fullgraph=True); a training step of a small model beside torch's.
@@ -18,6 +18,7 @@ import copy
 import statistics
 import sys
 from collections.abc import Callable
+from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from bench.gpu_costs import host_cost
 from tilewright.bench import results
 from tilewright.bench.gpu_device import TorchDevice
 from tilewright.measure.gpu_rules import GpuRules
+from tilewright.torch.quantization import BLOCKS, dequantize, quantize, rows_in_fp8
 
 Tensor = Any
 
@@ -61,6 +63,10 @@ def operators() -> dict[str, tuple[Callable[..., Tensor], list[Tensor], Callable
             found[f"linear {activation} {name}"] = (
                 partial(twt.linear, activation=activation), given,
                 lambda *x, function=function: function(F.linear(*x)), tolerance)
+    for dtype in (BF16, torch.float16, torch.float32):
+        x = rand(5, 300, dtype=dtype)
+        found[f"quantize_rows {dtype}"] = lambda x: torch.cat([t.double() for t in twt.quantize_rows(x)], 1), [x], (
+            lambda x: torch.cat([t.double() for t in rows_in_fp8(x.float())], 1)), 0.0
     (a, scale_a), (b, scale_b) = (twt.quantize_rows(rand(n, 512)) for n in (96, 160))
     found["scaled_mm"] = (
         lambda a, b, s, t: twt.scaled_mm(a, b.t(), s, t.t(), out_dtype=BF16), [a, b, scale_a, scale_b],
@@ -104,6 +110,25 @@ def check_operator(ours: Callable[..., Tensor], given: list[Tensor], wanted: Cal
     return failed
 
 
+def check_quantization() -> str:
+    """Weights that are quantised on the GPU have the bits of those that are on the CPU, and mean the same numbers."""
+    x = torch.randn(70, 200)
+    x[1], x[2], x[3] = 0, x[2]*1e-30, torch.arange(200)/8 - 12
+    for dtype in (BF16, torch.float16, torch.float32):
+        for format, group, zero_points in (("i8", None, False), ("u8", 48, True), ("i4", 32, False), ("u4", 64, True),
+                                           *((name, None, False) for name in BLOCKS)):
+            sides = [quantize(x.to(device, dtype), format, group, zero_points) for device in ("cpu", "cuda")]
+            numbers = [dequantize(q["elements"], q["scales"], q["zeros"], format, group or 0, q["tensor_scale"], 200)
+                       for q in sides]
+            for name in ("elements", "scales", "zeros"):
+                one, other = (q[name] for q in sides)
+                if one is not None and not torch.equal(one, other.cpu()):
+                    return f"{name} of {format} from {dtype}: {(one != other.cpu()).sum()} differ"
+            if not torch.equal(numbers[0], numbers[1].cpu()):
+                return f"numbers of {format} from {dtype} differ"
+    return ""
+
+
 def check_training() -> str:
     """Loss and gradients of a step beside torch's in float64, no farther than torch's own by half."""
     torch.manual_seed(0)
@@ -141,6 +166,7 @@ def main() -> int:
     parser.add_argument("jobs", nargs="*", default=["check", "host", "decode"], choices=["check", "host", "decode"])
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     parser.add_argument("--kinds", nargs="*", default=KINDS, choices=KINDS)
+    parser.add_argument("--only", default="*", help="a pattern of names: which operators and layers to check")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--compiled", action="store_true", help="what is not a product by torch.compile")
@@ -165,9 +191,11 @@ def main() -> int:
             failed |= bool(found["failed"])
         print({side: found["took"][side] for side in ("built", "torch")}, flush=True)
     if "check" in options.jobs:
-        report.extra["checks"] = checks = {"training": check_training()}
-        print(f"training: {checks['training'] or 'right'}", flush=True)
+        report.extra["checks"] = checks = {"training": check_training(), "quantization": check_quantization()}
+        print(*(f"{name}: {wrong or 'right'}" for name, wrong in checks.items()), sep="\n", flush=True)
         for name, how in operators().items():
+            if not fnmatch(name, options.only):
+                continue
             checks[name] = wrong = check_operator(*how)
             print(f"{name}: {wrong or 'right in eager mode, in a graph, compiled'}", flush=True)
             results.save(report, options.out)

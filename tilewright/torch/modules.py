@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from tilewright.torch import functions, narrow, ops, quantization
-from tilewright.torch.quantization import quantize_rows
 
 VERSION = 1  # of what narrow layers save
 GROUP = 128  # inputs that share a scale, of weights in 4 bits
@@ -100,7 +99,7 @@ class Fp8Linear(_Narrow):
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[-1] != self.in_features:
             raise ValueError(f"x {tuple(x.shape)} must have {self.in_features} numbers along its last axis")
-        rows, scales = quantize_rows(ops.rows_of(x))
+        rows, scales = functions.quantize_rows(ops.rows_of(x))
         out = functions.scaled_mm(rows, self.weight.t(), scales, self.scales.t(), self.bias, x.dtype)
         return out.view(*x.shape[:-1], self.out_features)
 

@@ -1,9 +1,11 @@
-"""Linear layers' products with narrow operands, as operators: tilewright::scaled_mm of fp8 or int8, and
-tilewright::weight_linear of weights that are stored in few bits and decoded on the way. They have no backward pass.
+"""Linear layers' products with narrow operands, as operators: tilewright::scaled_mm of fp8 or int8, quantize_rows that
+makes operands for it, and weight_linear of weights that are stored in few bits and decoded on the way. They have no
+backward pass.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -14,6 +16,8 @@ from tilewright import formats
 from tilewright.api import tensors
 from tilewright.formats.quantized import Quantized
 from tilewright.formats.scaled import HALVES, Nibbles, Scaled
+from tilewright.kernels.quantized_rows import emit_quantize_rows
+from tilewright.runtime.run import run
 from tilewright.torch import quantization
 from tilewright.torch.library import define, refuse_gradients
 from tilewright.torch.ops import FP8, empty, matrices, rows_of
@@ -72,6 +76,40 @@ scaled_mm_operator = define(
     "scaled_mm(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor? bias=None, "
     "ScalarType out_dtype=float) -> Tensor", _scaled_mm, _fake_scaled_mm)
 refuse_gradients(scaled_mm_operator, HERE)
+
+
+# ---- quantize_rows
+
+
+def _quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    _check_rows(x)
+    if not (x.is_cuda and x.numel()):
+        return quantization.rows_in_fp8(x)
+    x = x.detach().contiguous()
+    elements, scales = _fake_quantize_rows(x)
+    bits = x.view(torch.int16) if x.dtype == torch.bfloat16 else x
+    run(_row_kernel(x.dtype, torch.version.hip is not None), *x.shape, bits, elements.view(torch.int8), scales)
+    return elements, scales
+
+
+@cache
+def _row_kernel(dtype: torch.dtype, wide: bool) -> Any:
+    format = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}[dtype]
+    return emit_quantize_rows(format, WARP=64 if wide else 32)
+
+
+def _check_rows(x: Tensor) -> None:
+    if x.dim() != 2 or x.dtype not in FLOATS:
+        raise TypeError(f"x must be a matrix of {', '.join(map(str, FLOATS))}, not {x.dtype} of {tuple(x.shape)}")
+
+
+def _fake_quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    _check_rows(x)
+    return empty(x, *x.shape, dtype=torch.float8_e4m3fn), empty(x, x.shape[0], 1, dtype=torch.float32)
+
+
+quantize_rows_operator = define("quantize_rows(Tensor x) -> (Tensor, Tensor)", _quantize_rows, _fake_quantize_rows)
+refuse_gradients(quantize_rows_operator, HERE)
 
 
 # ---- weight_linear
