@@ -22,6 +22,7 @@ import pytest
 import tilewright as tw
 from tilewright.api import builtin_repeats as repeats
 from tilewright.api.builtin import Entry
+from tilewright.api.builtin_keys import Called, key_of, slot_of
 from tilewright.api.products import matmul as by_python
 from tilewright.kernels.cpu import abi
 from tilewright.plans import lowering
@@ -134,7 +135,8 @@ def calls_of_size(n: int) -> list[tuple[tuple[np.ndarray, ...], dict[str, Any]]]
 
 
 def slots(calls: list[tuple[tuple[np.ndarray, ...], dict[str, Any]]]) -> set[int]:
-    return {repeats._slot(repeats._key(*args[:2], args[2] if len(args) == 3 else None, options, pool.get_num_threads()))
+    without = Called.of(None)
+    return {slot_of(key_of(*args[:2], args[2] if len(args) == 3 else None, options, without, pool.get_num_threads()))
             for args, options in calls}
 
 

@@ -19,6 +19,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -28,11 +29,17 @@ from tilewright.api import builtin_repeats
 from tilewright.kernels.cpu.abi import (
     ALGORITHM,
     CONTEXT_SIZE,
+    DICT,
+    EPILOGUE,
+    FLOAT,
+    FUNCTION,
     LARGEST,
     NATIVE,
     NATIVE_ROWS,
     NDARRAY,
     NEW,
+    NONE,
+    OPERANDS,
     OUT,
     POOL,
     PYTHON,
@@ -92,11 +99,14 @@ class Entry:
         state.restype, state.argtypes = ctypes.c_void_p, [ctypes.py_object]
         module = create(ctypes.addressof(definition), PYTHON_API_VERSION)
         self._context: int = state(module)
-        out, algorithm = sys.intern("out"), sys.intern("algorithm")
-        _kept.append((methods, definition, doc, module, python, out, algorithm))
+        names = {at: sys.intern(x) for at, x in ((OUT, "out"), (ALGORITHM, "algorithm"), (EPILOGUE, "epilogue"),
+                                                 (OPERANDS, "operands"))}
+        _kept.append((methods, definition, doc, module, python, names))
         self._decline = code.address("matmul_decline")
         for offset, word in ((PYTHON, id(python)), (WATCHING, id(python)), (VECTORCALL, layout.vectorcall()),
-                             (NDARRAY, id(np.ndarray)), (OUT, id(out)), (ALGORITHM, id(algorithm)), (NEW, new),
+                             (NDARRAY, id(np.ndarray)), (FUNCTION, id(FunctionType)), (FLOAT, id(float)),
+                             (DICT, id(dict)), (NONE, id(None)), (NEW, new),
+                             *((at, id(name)) for at, name in names.items()),
                              (RELEASE_ABOVE, RELEASE_GIL_ABOVE), (NATIVE + 8, EVERY), (NATIVE + 16, EVERY),
                              (SMALL, self._decline), (SMALL + 16, self._decline)):
             self._word(offset).value = word

@@ -2,22 +2,22 @@
 
 The Python function that the builtin calls watches the engine. A call that came down to one run of a recipe, from the
 caller's own arrays to the array that it returns, gets a record: kernels/cpu/repeat.py says what is in one, and which
-calls are like it. So what is repeated is what has run, with the same plan and the same bits.
+calls are like it (builtin_keys.py). So what is repeated is what has run, with the same plan and the same bits.
 """
 from __future__ import annotations
 
 import ctypes
 import sys
 from array import array
-from collections.abc import Callable
-from types import NoneType
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tilewright import forks
 from tilewright.api import dispatch
-from tilewright.kernels.cpu.abi import FACTOR, KEY, MOST_FIELDS, MOST_KEYWORDS, RECORD, SHIFT, SLOTS
+from tilewright.api.builtin_keys import Called, key_of, lasting, slot_of
+from tilewright.kernels.cpu.abi import KEY, MOST_FIELDS, MOST_KEYWORDS, MOST_OPERANDS, RECORD, SLOTS
 from tilewright.runtime.cpu import pool, workspace
 from tilewright.runtime.cpu.layout import address
 
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 SPACE = 16 << 20            # bytes for packed panels: products whose call takes longer need no record
 KEYWORDS = {"out_dtype", "trans_a", "trans_b", "algorithm", "deterministic", "batch_invariant",     # beside out
-            "threads"}
-MASK = (1 << 64) - 1
+            "threads", "epilogue", "operands"}
 
 
 class Repeats:
@@ -62,9 +61,13 @@ class Repeats:
         named = {name: value for name, value in kwargs.items() if name != "out"}
         if not _repeatable(args, out, named, result, run):
             return
-        key = _key(args[0], args[1], out, kwargs, pool.get_num_threads())
-        slot = _slot(key)
-        if slot in self._records and self._records[slot][0] == key:
+        operands = tuple((kwargs.get("operands") or {}).values())
+        rows, called = _rows(operands, run, (*args[:2], result)), Called.of(kwargs.get("epilogue"))
+        if rows is None or called is None:
+            return
+        key = key_of(args[0], args[1], out, kwargs, called, pool.get_num_threads())
+        slot, names = slot_of(key), called.names
+        if slot in self._records and self._records[slot][:2] == (key, names):
             return                                          # its operands overlap, or the workspace was taken
         if self._space is None:
             self._space = workspace.take(SPACE)
@@ -72,18 +75,21 @@ class Repeats:
         work = _work(run, self._space)
         if work is None or len(work.job) > MOST_FIELDS:
             return
-        record = self._record(run, work, args, result)
-        whole = array("q", [len(key), *record, *key, *(0 for _ in range(KEY - len(key))), *work.job])
-        assert len(record) + 1 == len(RECORD)
+        record = [len(key), *self._record(run, work, args, result), len(operands),
+                  _fields(run, work)["operands"] if operands else len(work.job), len(names) // 2]
+        assert len(record) == len(RECORD)
+        whole = array("q", [*record, *key, *(0 for _ in range(KEY - len(key))), *work.job, *rows, *names])
         if slot in self._records:
             self._replaced.append(self._records[slot])
-        kept = [x.dtype for x in (*args[:2], result)], list(named.items()), run.recipe, self._space
-        self._records[slot] = key, whole, kept
+        dtypes = [x.dtype for x in (*args[:2], result, *operands)]
+        values = [(name, [*x] if type(x) is dict else x) for name, x in named.items()]
+        kept = dtypes, values, called, run.recipe, self._space
+        self._records[slot] = key, names, whole, kept
         self._slots[slot] = whole.buffer_info()[0]
 
     def _record(self, run: Run, work: Work, args: tuple[Any, ...], result: Any) -> list[int]:
         recipe = run.recipe
-        at = {name: place for place, name in enumerate(work.layout)} or recipe.at
+        at = _fields(run, work)
         spaced = recipe.space > 0 and not work.layout
         at_a, at_b = (at["b"], at["a"]) if run.swapped else (at["a"], at["b"])
         multiplications = result.size * args[0].shape[-1]
@@ -100,8 +106,8 @@ def watching(python: Callable[..., Any], repeats: Repeats, running: Callable[[],
     """The Python function, which remembers calls; a function, since the builtin may call nothing else in Python 3.10.
     """
     def matmul(*args: Any, **kwargs: Any) -> Any:
-        if "epilogue" in kwargs:                            # of which runtime/repeats.py has records
-            return python(*args, **kwargs)
+        if "epilogue" in kwargs:                            # runtime/repeats.py has a record from the first call on
+            dispatch.cpu()
         made = {name: sys.intern(x) for name, x in kwargs.items() if type(x) is str and sys.intern(x) is not x}
         if made:                                            # names that were read or composed: keys have the usual ones
             return builtin()(*args, **kwargs | made)
@@ -120,37 +126,38 @@ def _repeatable(args: tuple[Any, ...], out: Any, named: dict[str, Any], result: 
     for x, ran in zip((*args[:2], result), (a, b, run.c)):
         if (type(x) is not np.ndarray or not 2 <= x.ndim <= 3 or not x.flags.aligned or address(x) != address(ran)
                 or x.itemsize != ran.itemsize or (x.dtype.kind == "c") != (ran.dtype.kind == "c")
-                or not _lasting(x.dtype)):
+                or not lasting(x.dtype)):
             return False
     if out is not result and (out is not None or not result.flags.c_contiguous):
         return False
-    return run.alpha == 1 and run.beta == 0 and all(map(_lasting, named.values()))
+    values = [x for name, x in named.items() if name not in ("epilogue", "operands")]
+    return run.alpha == 1 and run.beta == 0 and all(map(lasting, values))
 
 
-def _lasting(value: Any) -> bool:
-    """Whether equal values are one object, so that its address tells them from others."""
-    if type(value) is str:
-        return sys.intern(value) is value
-    return (isinstance(value, (bool, NoneType, type)) or (type(value) is int and -5 <= value <= 256)
-            or (isinstance(value, np.dtype) and value is np.dtype(value.type)))
+def _rows(operands: Sequence[Any], run: Run, others: Sequence[Any]) -> list[int] | None:
+    """A ROW for each operand of the epilogue that the run read; None if these are not the caller's own arrays, or if
+    the run was not all of its epilogue."""
+    if run.table is None or len(run.table) != len(operands) or len(operands) > MOST_OPERANDS:
+        return None
+    if any(type(x) is not np.ndarray or x.ndim > 3 or not x.flags.aligned or not lasting(x.dtype) for x in operands):
+        return None
+    places = [address(x) for x in operands]
+    if len({*places, *map(address, others)}) < len(places) + len({*map(address, others)}):
+        return None                                         # which is which cannot be seen
+    rows: list[int] = []
+    for at, *strides in run.table:
+        if at not in places:
+            return None
+        which = places.index(at)
+        rows += which, operands[which].itemsize, *strides
+    return rows
+
+
+def _fields(run: Run, work: Work) -> dict[str, int]:
+    """Where the fields of its job are."""
+    return {name: place for place, name in enumerate(work.layout)} or run.recipe.at
 
 
 def _work(run: Run, space: Any) -> Work | None:
     found: Work | None = run.recipe.repeatable(run.batch, run.steps, space)
     return found
-
-
-def _key(a: Any, b: Any, out: Any, kwargs: dict[str, Any], threads: int) -> tuple[int, ...]:
-    """As emit_repeat makes it."""
-    def of(x: Any) -> list[int]:
-        return [id(x.dtype), x.ndim, *(number for pair in zip(x.shape, x.strides) for number in pair)]
-
-    named = (number for name, value in kwargs.items() if name != "out" for number in (id(name), id(value)))
-    return *of(a), *of(b), *named, *([0] if out is None else [1, *of(out)]), threads
-
-
-def _slot(key: tuple[int, ...]) -> int:
-    found = 0
-    for word in key:
-        found = ((found ^ word) & MASK) * FACTOR & MASK
-    return found >> SHIFT & (SLOTS - 1)

@@ -48,7 +48,7 @@ def key(function: Any, how: tuple[Any, ...]) -> tuple[Any, ...] | None:
     values = [cell.cell_contents for cell in function.__closure__ or ()]
     values += function.__defaults__ or ()
     values += (function.__kwdefaults__ or {}).values()
-    values += [space[name] for name in _globals(code) if name in space]
+    values += [space[name] for name in globals_of(code) if name in space]
     words: list[Any] = []
     for x in values:
         if type(x) in (bool, int, float, str):
@@ -60,7 +60,7 @@ def key(function: Any, how: tuple[Any, ...]) -> tuple[Any, ...] | None:
     return code, how, id(space), *words
 
 
-def _globals(code: CodeType) -> tuple[str, ...]:
+def globals_of(code: CodeType) -> tuple[str, ...]:
     """The names by which it, or a function inside it, may ask for globals."""
     found = _names.get(id(code))
     if found is None:

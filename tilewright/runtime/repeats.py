@@ -6,7 +6,7 @@ whatever else was asked for. Nothing else is looked at, so a call is remembered 
 recipe, from the caller's own arrays to the arrays that it returned. Where a given result may overlap another array, a
 call is not repeated.
 
-Products of NumPy's arrays without an epilogue are repeated by emitted code: api/builtin_repeats.py.
+Most products of NumPy's arrays are repeated by emitted code before they come here: api/builtin_repeats.py.
 """
 
 from __future__ import annotations

@@ -7,14 +7,16 @@ from __future__ import annotations
 # The context: 8 bytes each. WATCHING is the Python function for a call whose a is an ndarray, PYTHON for all others.
 # SMALL is (small_gemm, its own context) for f32, then for f64. NATIVE has rows of three: a value of algorithm=, and up
 # to which m*n*k it is the native product, for f32 and for f64; the first row is for a call without that keyword. TABLE
-# has the addresses of records (0: there is none yet), POOL that of the pool.
+# has the addresses of records (0: there is none yet), POOL that of the pool. OUT, ALGORITHM, EPILOGUE and OPERANDS are
+# names of keywords; FUNCTION, FLOAT and DICT Python's types, and NONE its None.
 (PYTHON, WATCHING, VECTORCALL, NDARRAY, OUT, NEW, LARGEST, RELEASE_ABOVE, ALGORITHM, TABLE, POOL, RUN_PARTS, RUN_TEAM,
- SPACE_TAKEN, RUNNING) = range(0, 15*8, 8)
-SMALL = 15*8
+ SPACE_TAKEN, RUNNING, EPILOGUE, OPERANDS, FUNCTION, FLOAT, DICT, NONE) = range(0, 21*8, 8)
+SMALL = 21*8
 NATIVE, NATIVE_ROWS = SMALL + 32, 6
 CONTEXT_SIZE = NATIVE + 24*NATIVE_ROWS
 
-# A record of a call that can be repeated (repeat.py): numbers of 8 bytes, then KEY words of its key, then its job.
+# A record of a call that can be repeated (repeat.py): numbers of 8 bytes, then KEY words of its key, then its job, then
+# a ROW for each operand of an epilogue, then a NAMED for each global that it names.
 RECORD = (
     "words",                                # of the key
     "function", "parts", "threads", "wake",  # what to run; parts are 1 for the caller alone
@@ -26,8 +28,15 @@ RECORD = (
     "special",                              # the field that is not 0 if C means nothing; `fields` if there is none
     "size_a", "size_b", "size_c",           # bytes of an element
     "type", "axes", "dim_0", "dim_1", "dim_2",      # NumPy's number of the result's dtype; its sizes
+    "rows", "at_table",                     # operands of an epilogue; the field with their table's address, or `fields`
+    "named",                                # globals
 )
-KEY, MOST_FIELDS, MOST_KEYWORDS = 40, 40, 6
+ROW = ("which", "size", "row", "column", "product")     # of `operands`, in their order; bytes of a number; jobs.OPERAND
+NAMED = ("name", "value")                   # addresses, as Python has them; value 0: there must be no such global
+MOST_FIELDS, MOST_KEYWORDS, MOST_OPERANDS = 40, 6, 4
+MOST_VALUES = 8             # of a function's closure, and of its defaults
+IS_FLOAT = 1                # a word in place of an object's address
+KEY = 8 + 8 + 2*MOST_KEYWORDS + (3 + 4*MOST_VALUES) + (1 + 9*MOST_OPERANDS) + 9 + 1
 SLOTS = 4096                # records that a table has room for, a power of two
 FACTOR, SHIFT = 0x2545F4914F6CDD1D, 40      # of the hash: (hash ^ word) * FACTOR for each word; a slot from bit SHIFT
 

@@ -103,7 +103,7 @@ def _begin(k: Kernel, header: int) -> tuple[Value, Callable[[Value], None], Vari
         named = k.call_external("PyTuple_Size", i64, kwnames)
         refuse_when(named > 2)
         with k.loop(named) as i:
-            name = k.call_external("PyTuple_GetItem", i64, kwnames, i)
+            name = k.address(k.call_external("PyTuple_GetItem", ptr(i8), kwnames, i))
             with k.when(name == k.field(context, OUT, i64)):          # keyword names are interned
                 refuse_when(out.get() != 0)
                 out.set(k.load(args + (nargs + i), ptr(i8)))

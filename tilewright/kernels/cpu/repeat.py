@@ -6,13 +6,16 @@ api/builtin_repeats.py writes a record (abi.RECORD) of a call that came down to 
 like it if its key has the same words:
 
     of a, of b          the address of its dtype, the number of its axes, and the size and the stride of each
-    of each keyword     but out: the addresses of its name and of its value
+    of each keyword     but out: the addresses of its name and of its value; of an epilogue's function what called.py
+                        says of it; of its operands their number, and of each the address of its name and the same as
+                        of a
     of out              1 and the same as of a; 0 if there is none
     threads             that a product may use now
 
 The objects behind these addresses are kept as long as the record, so that no others can be there. A call that matches
-fills in the addresses of its arrays, and goes. Panels are in one workspace, which one call at a time may use: another
-one leaves its product to Python, and so does one whose `out` overlaps an operand.
+fills in the addresses of its arrays, and goes, if the globals that an epilogue names are what they were. Panels are in
+one workspace, which one call at a time may use: another one leaves its product to Python, and so does one whose `out`
+overlaps an operand.
 """
 from __future__ import annotations
 
@@ -23,18 +26,27 @@ from tilewright.ir import Function, Kernel, Value, i8, i32, i64, ptr
 from tilewright.kernels.cpu.abi import (
     DATA,
     DESCR,
+    DICT,
     DIMS,
+    EPILOGUE,
     FACTOR,
     FLAGS,
+    FLOAT,
+    FUNCTION,
     KEY,
     MOST_FIELDS,
     MOST_KEYWORDS,
+    MOST_OPERANDS,
+    NAMED,
     ND,
     NDARRAY,
     NEW,
+    NONE,
+    OPERANDS,
     OUT,
     POOL,
     RECORD,
+    ROW,
     RUN_PARTS,
     RUN_TEAM,
     RUNNING,
@@ -44,7 +56,8 @@ from tilewright.kernels.cpu.abi import (
     STRIDES,
     TABLE,
 )
-from tilewright.kernels.cpu.jobs import offsets
+from tilewright.kernels.cpu.called import add_function
+from tilewright.kernels.cpu.jobs import OPERAND, offsets
 from tilewright.kernels.cpu.pool import THREADS
 
 ALIGNED, WRITEABLE, WARN_ON_WRITE = 0x100, 0x400, 1 << 31
@@ -69,11 +82,11 @@ def emit_repeat(header: int) -> Function:
         hash.set((hash.get() ^ word) * FACTOR)
         words.set(words.get() + 1)
 
-    def add_array(o: Value) -> SimpleNamespace:
+    def add_array(o: Value, least: int = 2) -> SimpleNamespace:
         """Its address, and the first and the last element's."""
         leave_when(k.field(o, header - 8, i64) != ndarray)
         axes = k.cast(k.field(o, header + ND, i32), i64)
-        leave_when((axes < 2) | (axes > 3) | ((k.field(o, header + FLAGS, i32) & ALIGNED) == 0))
+        leave_when((axes < least) | (axes > 3) | ((k.field(o, header + FLAGS, i32) & ALIGNED) == 0))
         add(k.field(o, header + DESCR, i64))
         add(axes)
         data = k.field(o, header + DATA, i64)
@@ -88,20 +101,49 @@ def emit_repeat(header: int) -> Function:
         return SimpleNamespace(data=data, low=low.get(), high=high.get())
 
     a, b = (add_array(k.load(args + i, ptr(i8))) for i in range(2))
-    out = k.variable(ptr(i8), 0)
+    at, lows, highs = (k.local(name, (MOST_OPERANDS,), i64) for name in ("at", "lows", "highs"))
+
+    def add_operands(operands: Value) -> None:
+        """Of a dict of arrays."""
+        count = k.call_external("PyDict_Size", i64, operands)
+        leave_when(count > MOST_OPERANDS)
+        add(count)
+        place, name, value = k.local("place", (1,), i64), k.local("name", (1,), i64), k.local("value", (1,), i64)
+        place[0] = 0
+        with k.loop(count) as i:
+            k.call_external("PyDict_Next", i32, operands, place, name, value)
+            add(name[0])
+            x = add_array(k.load(value, ptr(i8)), least=0)
+            k.store(at + i, x.data)
+            k.store(lows + i, x.low)
+            k.store(highs + i, x.high)
+    out, space = k.variable(ptr(i8), 0), k.variable(ptr(i8), 0)
+
+    def take_out(given: Value) -> None:
+        with k.when(k.address(given) != k.field(context, NONE, i64)):
+            out.set(given)
     with k.when(nargs == 3):
-        out.set(k.load(args + 2, ptr(i8)))
+        take_out(k.load(args + 2, ptr(i8)))
     with k.when(kwnames != 0):
         named = k.call_external("PyTuple_Size", i64, kwnames)
         leave_when(named > MOST_KEYWORDS)
         with k.loop(named) as i:
-            name = k.call_external("PyTuple_GetItem", i64, kwnames, i)
+            name = k.address(k.call_external("PyTuple_GetItem", ptr(i8), kwnames, i))
             with k.when(name == k.field(context, OUT, i64)):
                 leave_when(out.get() != 0)
-                out.set(k.load(args + (nargs + i), ptr(i8)))
+                take_out(k.load(args + (nargs + i), ptr(i8)))
             with k.otherwise():
                 add(name)
-                add(args[nargs + i])
+                value = k.load(args + (nargs + i), ptr(i8))
+                kind = k.field(value, header - 8, i64)
+                is_function = (name == k.field(context, EPILOGUE, i64)) & (kind == k.field(context, FUNCTION, i64))
+                is_dict = (name == k.field(context, OPERANDS, i64)) & (kind == k.field(context, DICT, i64))
+                with k.when(is_function):
+                    space.set(add_function(k, value, add, leave_when, k.field(context, FLOAT, i64), header))
+                with k.when(is_dict):
+                    add_operands(value)
+                with k.when((is_function | is_dict) == 0):
+                    add(k.address(value))
     c_data, c_low, c_high = (k.variable(i64, 0) for _ in range(3))
     with k.when(out.get() != 0):
         add(k.constant(i64, 1))
@@ -126,11 +168,19 @@ def emit_repeat(header: int) -> Function:
     with k.loop(words.get()) as i:
         other.set(other.get() | (record[i + len(RECORD)] ^ key[i]))
     leave_when(other.get() != 0)
+    rows = record + (len(RECORD) + KEY) + r.fields
+    names = rows + r.rows*len(ROW)
+    with k.loop(r.named) as i:
+        name, value = k.load(names + i*len(NAMED), ptr(i8)), k.load(names + (i*len(NAMED) + 1))
+        leave_when(k.call_external("PyDict_GetItem", i64, space.get(), name) != value)
 
     result = k.variable(ptr(i8), 0)
     with k.when(out.get() != 0):
         for x, size in (a, r.size_a), (b, r.size_b):
             leave_when((c_low.get() < x.high + size) & (x.low < c_high.get() + r.size_c))
+        with k.loop(r.rows) as i:
+            which, size = (k.load(rows + (i*len(ROW) + word)) for word in range(2))
+            leave_when((c_low.get() < highs[which] + size) & (lows[which] < c_high.get() + r.size_c))
         result.set(out.get())
         k.call_external("Py_IncRef", None, out.get())
     with k.otherwise():
@@ -149,8 +199,14 @@ def emit_repeat(header: int) -> Function:
     job, template = k.local("job", (MOST_FIELDS + 1,), i64), record + (len(RECORD) + KEY)
     with k.loop(r.fields) as i:
         k.store(job + i, template[i])
-    for at, address in (r.at_a, a.data), (r.at_b, b.data), (r.at_c, c_data.get()), (r.fields, 0):
-        k.store(job + at, address)
+    table = k.local("table", (MOST_OPERANDS*len(OPERAND),), i64)
+    with k.loop(r.rows) as i:
+        which, _, *strides = (k.load(rows + (i*len(ROW) + word)) for word in range(len(ROW)))
+        for word, number in enumerate((at[which], *strides)):
+            k.store(table + (i*len(OPERAND) + word), number)
+    for place, address in ((r.at_table, k.address(table)), (r.at_a, a.data), (r.at_b, b.data), (r.at_c, c_data.get()),
+                           (r.fields, 0)):
+        k.store(job + place, address)
     taken, done = (context + SPACE_TAKEN).as_(i64), k.variable(i64, 1)
     with k.when(r.spaced != 0):
         done.set(k.select(k.atomic_replace(taken, 0, 1), k.constant(i64, 1), 0))

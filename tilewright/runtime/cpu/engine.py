@@ -254,6 +254,8 @@ class Run(NamedTuple):
     beta: float
     batched: bool = False
     given: Matrix | None = None         # what b is a copy of, by a plan with `copy`
+    # of its epilogue's operands (jobs.OPERAND); None: it has more beside it, or more than this run makes the results
+    table: tuple[tuple[int, ...], ...] | None = ()
 
     @property
     def batch(self) -> int:
@@ -283,7 +285,8 @@ def run(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: f
     if given is not None:
         y = copied(given, recipe.plan)
     if watch.runs is not None:
-        watch.runs.append(Run(recipe, swapped, x, y, c, alpha, beta, c.ndim == 3, given))
+        watch.runs.append(Run(recipe, swapped, x, y, c, alpha, beta, c.ndim == 3, given,
+                              () if beside is NOTHING else None))
     if c.ndim == 2:
         return recipe.run(recipe.address(x), recipe.address(y), recipe.address(c), alpha, beta, beside)
     steps = x.strides[0], y.strides[0], c.strides[0]

@@ -104,6 +104,9 @@ def compute(of: Sums, results: list[Matrix | None], operands: list[Matrix], epil
     beside = jobs.Beside(*(on.of_table(x) if x.size else 0 for x in (words, *tables)))
     if _run(of, main, way, beside, on, make):
         return None
+    runs = engine.watch.runs
+    if runs is not None and way.recipe and not way.after and len(table) == len(operands) and not prologues:
+        runs[-1] = runs[-1]._replace(table=tuple(table))        # it was all
     return [of_tiles(*each) for each in kept]
 
 
@@ -196,6 +199,8 @@ def _by_passes(of: Sums, main: Matrix | None, way: Way, operands: int, on: Host,
     elif engine.gemm(of.a, of.b, sums, word=of.word, **how):        # an element has no such terms
         engine.gemm(of.a, of.b, sums, word="", **how)
     finish_passes(of, sums, main, way, operands, on)
+    if engine.watch.runs:
+        engine.watch.runs[-1] = engine.watch.runs[-1]._replace(table=None)
 
 
 def recipe_of_sums(of: Sums, sums: Matrix, on: Host, make: type[Recipe]) -> tuple[Recipe, bool]:

@@ -1,0 +1,263 @@
+"""Calls with an epilogue that the builtin repeats without Python: their bits, and what makes them another call."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.api.builtin import Entry
+from tilewright.api.products import matmul as by_python
+from tilewright.runtime import repeats
+from tilewright.runtime.cpu import pool
+
+RNG = np.random.default_rng(11)
+BF16 = ml_dtypes.bfloat16
+FACTOR: Any = 2.0
+
+
+class Counted:
+    """A builtin that takes nothing but what it repeats; `.calls` counts those that went to Python."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+        @functools.wraps(by_python)
+        def python(*args: Any, **kwargs: Any) -> Any:
+            self.calls += 1
+            return by_python(*args, **kwargs)
+        self.entry = Entry(python)
+        self.entry.repeat(python)
+        self.matmul = self.entry.matmul
+
+    def python_calls(self, *args: Any, **kwargs: Any) -> int:
+        before = self.calls
+        self.matmul(*args, **kwargs)
+        return self.calls - before
+
+
+@pytest.fixture
+def counted() -> Counted:
+    repeats.forget()                # of other builtins: what is found in Python has no record here
+    return Counted()
+
+
+@pytest.fixture
+def with_threads() -> Iterator[Callable[[int], None]]:
+    before = pool.get_num_threads()
+    yield pool.set_num_threads
+    pool.set_num_threads(before)
+
+
+def whole(*shape: int, dtype: Any = np.float32) -> np.ndarray:
+    return RNG.integers(-3, 4, shape).astype(dtype)
+
+
+def relu(acc):
+    return tw.relu(acc)
+
+
+def scaled(acc, bias, res):
+    return (acc + bias)*FACTOR - res
+
+
+def exact(a, b, bias, res, factor=2.0):
+    return (a.astype("f8") @ b.astype("f8") + bias.astype("f8"))*factor - res.astype("f8")
+
+
+# in place, packed, batches; rows, columns, single numbers and matrices beside them; narrow operands and results
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("a", "b", "bias", "dtype"), [
+    ((5, 7), (7, 9), (9,), "f4"), ((64, 64), (64, 64), (64,), "f4"), ((200, 300), (300, 260), (200, 1), "f4"),
+    ((90, 60), (60, 80), (), "f8"), ((3, 20, 30), (3, 30, 40), (40,), "f4"), ((70, 64), (64, 70), (70,), BF16),
+])
+def test_no_python_from_the_second_call_on(counted, a, b, bias, dtype, threads, with_threads):
+    with_threads(threads)
+    shape = *a[:-1], b[-1]
+    for out in None, np.empty(shape, np.float64 if dtype == "f8" else np.float32):
+        made = []
+        for again in range(4):
+            x, y, beside, res = whole(*a, dtype=dtype), whole(*b, dtype=dtype), whole(*bias), whole(*shape)
+            made.append((x, y, beside, res))            # so that each has an address of its own
+            operands = {"bias": beside, "res": res}
+            if again == 3:                              # the same call, of another function object
+                function = types.FunctionType(scaled.__code__, scaled.__globals__)
+            else:
+                function = scaled
+            before = counted.calls
+            found = counted.matmul(x, y, out=out, epilogue=function, operands=operands)
+            assert (counted.calls - before == 0) == (again > 0)
+            assert out is None or found is out
+            np.testing.assert_array_equal(found, exact(x, y, beside, res))
+
+
+def test_functions_made_anew(counted):
+    """By a lambda in the call; by one with a closure, whose numbers count by their values."""
+    a, b = whole(20, 30), whole(30, 25)
+    for again in range(3):
+        calls = counted.calls
+        found = counted.matmul(a, b, epilogue=lambda acc: tw.relu(acc))
+        np.testing.assert_array_equal(found, np.maximum(a @ b, 0))
+        assert (counted.calls == calls) == (again > 0)
+
+    def times(factor: Any) -> Any:
+        return lambda acc: acc*factor
+    for factor, known in ("2", 0), ("3", 0), ("2", 1), ("3", 1):
+        calls = counted.calls
+        np.testing.assert_array_equal(counted.matmul(a, b, epilogue=times(float(factor))), float(factor)*(a @ b))
+        assert (counted.calls == calls) == known
+
+    def added(term: Any) -> Any:
+        return eval("lambda acc, term=term: acc + term", {"term": term})
+    function = added(4)
+    for known in range(2):
+        assert counted.python_calls(a, b, epilogue=function) == 1 - known
+    function.__defaults__ = (5,)
+    np.testing.assert_array_equal(counted.matmul(a, b, epilogue=function), a @ b + 5)
+
+
+def test_a_global_that_changed(counted, monkeypatch):
+    a, b, bias, res = whole(20, 30), whole(30, 25), whole(25), whole(20, 25)
+    operands = {"bias": bias, "res": res}
+    for factor in 2.0, 3.0, 3, 2.0:
+        repeats.forget()
+        monkeypatch.setitem(globals(), "FACTOR", factor)
+        for again in range(3):
+            calls = counted.calls
+            found = counted.matmul(a, b, epilogue=scaled, operands=operands)
+            np.testing.assert_array_equal(found, exact(a, b, bias, res, factor))
+            assert (counted.calls == calls) == (again > 0)
+    space: dict[str, Any] = {"tw": tw}
+    function = eval("lambda acc: abs(acc)", space)
+    for again in range(2):
+        assert counted.python_calls(a, b, epilogue=function) == 1 - again
+    space["abs"] = tw.relu
+    np.testing.assert_array_equal(counted.matmul(a, b, epilogue=function), np.maximum(a @ b, 0))
+
+
+def test_the_code_of_a_function_that_changed(counted):
+    a, b = whole(20, 30), whole(30, 25)
+
+    def function(acc):
+        return acc + 1
+    for _ in range(2):
+        np.testing.assert_array_equal(counted.matmul(a, b, epilogue=function), a @ b + 1)
+    function.__code__ = (lambda acc: acc - 1).__code__
+    np.testing.assert_array_equal(counted.matmul(a, b, epilogue=function), a @ b - 1)
+
+
+def test_what_differs_goes_to_python(counted):
+    a, b, bias, res = whole(20, 30), whole(30, 20), whole(20), whole(20, 20)
+    operands = {"bias": bias, "res": res}
+    for again in range(2):
+        assert counted.python_calls(a, b, epilogue=scaled, operands=operands) == 1 - again
+    for others in ({"res": res, "bias": bias}, {"bias": bias, "res": res.T}, {"bias": bias[:, None], "res": res},
+                   {"bias": bias[::-1], "res": res}, {"bias": bias.astype("f8"), "res": res}, {"bias": 1, "res": res},
+                   {"bias": bias, "res": res.tolist()}):
+        calls = counted.calls
+        found = counted.matmul(a, b, epilogue=scaled, operands=others)
+        wanted = exact(a, b, *(np.asarray(others[name]) for name in ("bias", "res")))
+        np.testing.assert_array_equal(found, wanted)
+        assert counted.calls == calls + 1
+    for wrong in {"bias": bias}, {"bias": bias, "res": res, "more": bias}, {}, None:
+        with pytest.raises((TypeError, ValueError)):
+            counted.matmul(a, b, epilogue=scaled, operands=wrong)
+
+
+def test_operands_that_lie_in_the_result(counted):
+    """They are read before the result is written, in each call."""
+    a, b, out, bias = whole(20, 30), whole(30, 25), np.empty((20, 25), np.float32), whole(25)
+    for _ in range(2):
+        counted.matmul(a, b, out, epilogue=scaled, operands={"bias": bias, "res": whole(20, 25)})
+    out[...] = res = whole(20, 25)
+    for where in out, out[::-1]:
+        out[...] = res
+        wanted = exact(a, b, bias, where.copy())
+        np.testing.assert_array_equal(
+            counted.matmul(a, b, out, epilogue=scaled, operands={"bias": bias, "res": where}), wanted)
+    wanted = exact(a, b, row := whole(25), res)
+    out[3] = row
+    np.testing.assert_array_equal(
+        counted.matmul(a, b, out, epilogue=scaled, operands={"bias": out[3], "res": res}), wanted)
+
+
+def test_one_array_as_two_operands(counted):
+    """Which of two addresses is which cannot be seen from it: no other call is like it."""
+    a, b, x, y = whole(20, 30), whole(30, 25), whole(20, 25), whole(20, 25)
+
+    def function(acc, p, q):
+        return acc + 2*p - q
+    for p, q in ((x, x), (x, x), (x, y), (y, x), (x, y), (y, x)):
+        np.testing.assert_array_equal(counted.matmul(a, b, epilogue=function, operands={"p": p, "q": q}),
+                                      a @ b + 2*p - q)
+
+
+def test_what_is_not_one_run(counted):
+    """Several results, reductions, numbers for operands, a factor: the results are right each time."""
+    a, b, bias = whole(20, 30), whole(30, 24), whole(24)
+    for _ in range(3):
+        first, second = counted.matmul(a, b, epilogue=lambda acc: (acc, tw.row_max(acc)))
+        np.testing.assert_array_equal(first, a @ b)
+        np.testing.assert_array_equal(second, (a @ b).max(-1))
+        np.testing.assert_array_equal(
+            counted.matmul(a, b, epilogue=lambda acc, s: acc*s, operands={"s": 3.0}), 3*(a @ b))
+        np.testing.assert_array_equal(counted.matmul(a, b, alpha=2, epilogue=lambda acc: acc + 1), 2*(a @ b) + 1)
+        np.testing.assert_array_equal(
+            counted.matmul(a[:1], b[:, :1], epilogue=lambda acc: acc + 1), (a @ b)[:1, :1] + 1)
+        five = dict.fromkeys("pqrst", bias)
+        np.testing.assert_array_equal(
+            counted.matmul(a, b, epilogue=lambda acc, p, q, r, s, t: acc + p, operands=five), a @ b + bias)
+        np.testing.assert_array_equal(counted.matmul(a, b, epilogue=lambda acc: acc > 2), a @ b > 2)
+
+
+def test_functions_that_cannot_be_told(counted):
+    """By keyword-only parameters, or what they name: looked at in every call."""
+    a, b, table = whole(20, 30), whole(30, 24), {"x": 1.0}
+
+    def keyword(acc, *, by=2.0):
+        return acc*by
+
+    def of_object(acc):
+        return acc + table["x"]
+    for by in 1.0, 5.0, 7.0:
+        keyword.__kwdefaults__["by"] = table["x"] = by
+        np.testing.assert_array_equal(counted.matmul(a, b, epilogue=lambda acc: keyword(acc)), by*(a @ b))
+        np.testing.assert_array_equal(counted.matmul(a, b, epilogue=of_object), a @ b + by)
+
+
+def test_what_a_record_points_to_stays(counted):
+    a, b = whole(20, 30), whole(30, 24)
+
+    def make() -> Any:
+        def function(acc):
+            return acc + 3
+        return function
+    function = make()
+    code = weakref.ref(function.__code__)
+    for _ in range(2):
+        counted.matmul(a, b, epilogue=function)
+    del function, make
+    gc.collect()
+    assert code() is not None
+    counted.entry.forget()
+    gc.collect()
+
+
+def test_the_pool_shares_it(counted, with_threads):
+    """Packed: with the bits of the call that Python made."""
+    a, b, bias = (RNG.standard_normal(shape, np.float32) for shape in ((400, 500), (500, 300), (300,)))
+    for threads in 1, 2:
+        with_threads(threads)
+        first, *others = (counted.matmul(a, b, epilogue=lambda acc, bias: tw.gelu(acc + bias),
+                                         operands={"bias": bias}) for _ in range(3))
+        for x in others:
+            np.testing.assert_array_equal(x, first)
+    assert counted.calls == 2

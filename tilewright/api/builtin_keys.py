@@ -1,0 +1,80 @@
+"""What calls of the builtin are known by: the words that kernels/cpu/repeat.py and called.py make of a call, in Python.
+"""
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Mapping
+from types import FunctionType, ModuleType, NoneType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tilewright.expressions import remembered
+from tilewright.kernels.cpu.abi import FACTOR, IS_FLOAT, MOST_VALUES, SHIFT, SLOTS
+
+MASK = (1 << 64) - 1
+
+
+class Called(NamedTuple):
+    """An epilogue, or None."""
+    words: tuple[int, ...]
+    names: tuple[int, ...]              # of globals: NAMED for each
+    kept: Any                           # what these are addresses of
+
+    @classmethod
+    def of(cls, x: Any) -> Called | None:
+        """None for a function that has to be looked at in every call: that names what may change unseen, or that is
+        told from others by more than addresses."""
+        if type(x) is not FunctionType:
+            return cls((id(x),), (), x)
+        if remembered.key(x, ()) is None or x.__kwdefaults__ is not None:
+            return None
+        code, space = x.__code__, x.__globals__
+        words, values = [id(code), id(space)], []
+        for found in [cell.cell_contents for cell in x.__closure__ or ()], x.__defaults__:
+            if found is not None and len(found) > MOST_VALUES:
+                return None
+            words.append(len(found or ()))
+            for each in found or ():
+                values.append(each)
+                if type(each) is float:
+                    words += IS_FLOAT, *struct.unpack("q", struct.pack("d", each))
+                elif lasting(each) or type(each) in (ModuleType, FunctionType):
+                    words.append(id(each))
+                else:
+                    return None
+        named = remembered.globals_of(code)
+        names = [word for name in named for word in (id(name), id(space[name]) if name in space else 0)]
+        return cls(tuple(words), tuple(names), (code, space, values, named, [space.get(name) for name in named]))
+
+
+def lasting(value: Any) -> bool:
+    """Whether equal values are one object, so that its address tells them from others."""
+    if type(value) is str:
+        return sys.intern(value) is value
+    return (isinstance(value, (bool, NoneType, type)) or (type(value) is int and -5 <= value <= 256)
+            or (isinstance(value, np.dtype) and value is np.dtype(value.type)))
+
+
+def key_of(a: Any, b: Any, out: Any, kwargs: Mapping[str, Any], called: Called, threads: int) -> tuple[int, ...]:
+    """As emit_repeat makes it."""
+    def of(x: Any) -> list[int]:
+        return [id(x.dtype), x.ndim, *(number for pair in zip(x.shape, x.strides) for number in pair)]
+
+    named: list[int] = []
+    for name, value in kwargs.items():
+        if name == "epilogue":
+            named += id(name), *called.words
+        elif name == "operands" and type(value) is dict:
+            named += id(name), len(value), *(word for x, y in value.items() for word in (id(x), *of(y)))
+        elif name != "out":
+            named += id(name), id(value)
+    return *of(a), *of(b), *named, *([0] if out is None else [1, *of(out)]), threads
+
+
+def slot_of(key: tuple[int, ...]) -> int:
+    found = 0
+    for word in key:
+        found = ((found ^ word) & MASK) * FACTOR & MASK
+    return found >> SHIFT & (SLOTS - 1)
