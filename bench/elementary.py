@@ -27,11 +27,13 @@ import numpy as np
 from tilewright.expressions.operations import OPERATIONS
 from tilewright.ir import Function, Kernel, f32, f64, i64, ptr, vec
 from tilewright.ir.elementary import F32, F64, TANH_SMALL
+from tilewright.ir.elementary_rounded import SHORT
 from tilewright.runtime.run import run
 
 NAMES = ("exp", "log", "tanh", "erf", "gelu", "gelu_tanh", "sigmoid")
 WITHOUT = ("erf", "gelu")  # a function of NumPy
 TWO_PER_ROOT_OF_PI = Decimal("1.12837916709551257389615890312154517168810125865799771368817144342128493688")
+PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803")
 BLOCK = 1 << 18  # numbers at once: they stay in cache
 SAMPLES = 1 << 24  # of f64, in each range
 RANGES = {"exp": ((-750, 712), (-1, 1), (-746, -708)), "log": ((0.5, 2), (0, 1e6)), "tanh": ((-1, 1), (-20, 20))}
@@ -214,6 +216,32 @@ def coefficients() -> None:
     c, error = remez(lambda t: (_root(t * half) - 1) / t, Decimal("0.01"), Decimal("5.6"), 11,
                      lambda t: 2 * t * _root(t * half) / (1 + _erf(t * half)))
     print(f"gelu float32, error {error:.2e}:", *(float(np.float32(x)).hex() for x in c))
+    for name, bits in SHORT:
+        short_coefficients(name, bits)
+
+
+def short_coefficients(name: str, bits: int) -> None:
+    """Of gelus that are rounded to so many bits (ir/elementary_rounded.py). What counts is the error of the gelu of x
+    and of -x beside the larger of the latter times 2^-(bits + 5) and of 2^-(bits + 11): 1 is allowed. At the end the
+    power has to be nothing beside 1."""
+    short, half, slope = SHORT[name, bits], Decimal("0.5").sqrt(), (Decimal(8) / PI).sqrt()
+    power, relative, least = 1 << short.squares, Decimal(2) ** -(bits + 5), Decimal(2) ** -(bits + 11)
+
+    @cache
+    def rest(t: Decimal) -> Decimal:
+        if name == "gelu":
+            return 1 - _erf(t * half)
+        return 2 / ((slope * (t + Decimal("0.044715") * t**3)).exp() + 1)
+
+    def root(t: Decimal) -> Decimal:
+        return (rest(t).ln() / power).exp()
+
+    def weight(t: Decimal) -> Decimal:
+        allowed = max(relative * rest(t) / 2, min(least / t, relative / 2)) * 2 / power  # of x, and of the power
+        return 1 / min(allowed * root(t) / rest(t), root(t) / (3 * power))
+
+    c, error = remez(root, Decimal("1e-9"), Decimal(short.end), len(short.coefficients) - 1, weight)
+    print(f"{name} for {bits} bits, error {error:.2f}:", *(float(np.float32(x)).hex() for x in c))
 
 
 def main() -> None:

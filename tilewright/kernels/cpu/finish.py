@@ -15,6 +15,7 @@ from typing import Any
 from zlib import crc32
 
 from tilewright.expressions.program import INDICES, STATE, Expression
+from tilewright.expressions.rounding import shortened
 from tilewright.formats import FORMATS, Bool, Float
 from tilewright.ir import Function, Kernel, Type, Value, f32, f64, i1, i8, i32, i64, ptr, vec
 from tilewright.kernels.cpu.jobs import FINISH, OPERAND, TALL, Finish
@@ -44,7 +45,7 @@ def emit_finish(target: CpuTarget, SUMS: str, NR: int, RESULT: str = "", EXPRESS
     g = SimpleNamespace(**dict(k.function.params))
     tile, out = g.tile.view(g.ld, 1), Out(k, g.c.view(g.ldc, 1), g.alpha, RESULT=RESULT)
     if EXPRESSION:
-        _Epilogue(k, g, out, target, T, RESULT, finish, NR).store(tile)
+        _Epilogue(k, g, out, target, SUMS, RESULT, finish, NR).store(tile)
         return k.function
 
     def store(masks: list[Value] | list[None]) -> None:
@@ -62,8 +63,9 @@ def emit_finish(target: CpuTarget, SUMS: str, NR: int, RESULT: str = "", EXPRESS
 class _Epilogue:
     """Records an expression of the sums of a tile, and the stores of its results."""
 
-    def __init__(self, k: Kernel, g: SimpleNamespace, out: Out, target: CpuTarget, T: Type, RESULT: str, finish: Finish,
-                 NR: int) -> None:
+    def __init__(self, k: Kernel, g: SimpleNamespace, out: Out, target: CpuTarget, SUMS: str, RESULT: str,
+                 finish: Finish, NR: int) -> None:
+        T = TYPES[SUMS]
         self.k, self.g, self.out, self.NR, self.T = k, g, out, NR, T
         self.expression = Expression.read(finish.EXPRESSION)
         self.halves = 2 if self.expression.paired else 1        # columns of sums for one of C
@@ -74,6 +76,8 @@ class _Epilogue:
         more = [word for word in finish.WRITTEN if word != "-"]
         places = iter([_Place.of(k, g, word, at + len(self.read)) for at, word in enumerate(more)])
         self.written = [None if word == "-" else next(places) for word in finish.WRITTEN]       # None: C
+        formats = (RESULT or SUMS if x is None else x.FORMAT for x in self.written)
+        self.short = shortened(self.expression, tuple(formats))
         wide = T in (f64, i64) or RESULT == "f64"
         self.FLOAT = f64 if wide else f32
         whole = {x.FORMAT for x in self.read} & {"i64", "u64", "u32"}
@@ -143,7 +147,7 @@ class _Epilogue:
         read = list(names)[len(inputs):]
         for name, place in zip(read, self.read, strict=True):
             inputs[name] = place.load(i, j, W, mask, {"float": self.FLOAT, "int": self.INT, "bool": i1}[names[name]])
-        return [self._spread(x, W) for x in recorded(k, self.expression, inputs, self.FLOAT, self.INT)]
+        return [self._spread(x, W) for x in recorded(k, self.short, inputs, self.FLOAT, self.INT)]
 
     def _spread(self, x: Value, W: int) -> Value:
         return x if x.type.length == W else self.k.broadcast(x, W)

@@ -18,6 +18,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from tilewright.expressions.epilogue import Epilogue, Read
+from tilewright.expressions.program import Expression
+from tilewright.expressions.rounding import shortened
 from tilewright.formats import FORMATS, Float
 from tilewright.ir import Kernel, Type, Value, bf16, f16, f32, f64, i32, i64, ptr, vec
 from tilewright.kernels.expression import recorded
@@ -133,6 +135,13 @@ class Fused:
                    i64 if SUMS == i64 or (SUMS == f64 and epilogue.state) else i32, ROUND_PAIR, operands, stored)
 
     @property
+    def expression(self) -> Expression:
+        """As short as the formats of its results allow."""
+        formats = {i: x[2] for i, x in self.others.items()}
+        count = range(len(self.epilogue.results))
+        return shortened(self.epilogue.expression, tuple(formats.get(i, self.OUT) for i in count))
+
+    @property
     def COUNT(self) -> int:
         """Sums of a result, which come one after the other: of a pair of columns, or the fields of a state."""
         return len(self.epilogue.expression.sums)
@@ -172,7 +181,7 @@ class Fused:
                 loaded: Loaded | None = None) -> list[Value]:
         """Of numbers next to each other in a row, the first of them in this column: what C gets. Further results are
         stored, where they are `inside`. `loaded`: the operands, if they have been read."""
-        k, expression = self.k, self.epilogue.expression
+        k, expression = self.k, self.expression
         WIDTH = len(values) // self.COUNT
         inputs = {name: values[e::self.COUNT] for e, name in enumerate(expression.sums)}
         loaded = self.loaded(row, column, len(values)) if loaded is None else loaded
