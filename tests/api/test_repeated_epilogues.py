@@ -99,6 +99,26 @@ def test_no_python_from_the_second_call_on(counted, a, b, bias, dtype, threads, 
             np.testing.assert_array_equal(found, exact(x, y, beside, res))
 
 
+@pytest.mark.parametrize("shape", [(5, 7, 9), (40, 256, 130), (130, 33, 70), (64, 300, 64), (33, 1, 40)])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_a_b_with_contiguous_columns(counted, shape, dtype, with_threads):
+    """Of which Python makes a copy: repeated, panels of it are packed, with the same bits; up to 256 rows."""
+    m, n, k = shape[0], shape[2], shape[1]
+    a, b, bias, res = (RNG.standard_normal(x).astype(dtype) for x in ((m, k), (n, k), (n,), (m, n)))
+    operands = {"bias": bias, "res": res}
+    for threads in 1, 2:
+        with_threads(threads)
+        for epilogue in {}, {"epilogue": scaled, "operands": operands}:
+            first = counted.matmul(a, b, trans_b=True, **epilogue)
+            calls = counted.calls
+            for x in a, a.copy():
+                np.testing.assert_array_equal(counted.matmul(x, b, trans_b=True, **epilogue), first)
+            assert (counted.calls == calls) or k > 256
+            sums = a.astype("f8") @ b.T
+            wanted = (sums + bias)*2 - res if epilogue else sums
+            np.testing.assert_allclose(first, wanted, atol=1e-3 if dtype == "f4" else 1e-9)
+
+
 def test_functions_made_anew(counted):
     """By a lambda in the call; by one with a closure, whose numbers count by their values."""
     a, b = whole(20, 30), whole(30, 25)

@@ -72,6 +72,8 @@ CALLS: dict[str, tuple[np.ndarray, np.ndarray, dict[str, Any]]] = {
     "f32": (random("f4", 20, 30), random("f4", 30, 25), {}),
     "f64, packed": (random("f8", 300, 320), random("f8", 310, 320).T, {}),
     "f32, transposed": (random("f4", 30, 20), random("f4", 30, 25), {"trans_a": True}),
+    "f32, b by rows": (random("f4", 20, 30), random("f4", 100, 30), {"trans_b": True}),
+    "f64, both": (random("f8", 30, 20), random("f8", 70, 30), {"trans_a": True, "trans_b": True}),
     "f32, fastest": (random("f4", 20, 30), random("f4", 30, 25), {"algorithm": "fastest"}),
     "one row": (random("f4", 1, 300), random("f4", 300, 310), {}),
     "one column": (random("f4", 300, 310), random("f4", 310, 1), {}),
@@ -176,12 +178,21 @@ PYTHONS: dict[str, tuple[tuple, dict[str, Any]]] = {
     "rounded": ((A, B), {"out_dtype": "f64"}),
     "nothing": ((A[:, :0], B[:0]), {}),
     "a tuple": ((A, B, (np.empty((20, 25), np.float32),)), {}),
-    "out by columns": ((A, B, np.empty((25, 20), np.float32).T), {}),
     "out in another format": ((A, B, np.empty((20, 25))), {}),
     "a dtype of its own": ((pickle.loads(pickle.dumps(A)), B), {}),
     "big-endian": ((A.astype(">f4"), B), {}),
     "four axes": ((A[None, None], B), {}),
 }
+
+
+def test_a_result_by_columns(counted: Counted) -> None:
+    """Of which the transpose is computed, of b^T, and of a^T by panels."""
+    out = np.empty((25, 20), np.float32).T
+    for calls in 1, 1, 1:
+        out[...] = 0
+        assert counted.matmul(A, B, out) is out
+        np.testing.assert_array_equal(out, A @ B)
+        assert counted.calls == calls
 
 
 @pytest.mark.parametrize("case", PYTHONS)

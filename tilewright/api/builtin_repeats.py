@@ -122,7 +122,8 @@ def _repeatable(args: tuple[Any, ...], out: Any, named: dict[str, Any], result: 
     """Whether the run was all that the call came down to."""
     if not 2 <= len(args) <= 3 or len(named) > MOST_KEYWORDS or not named.keys() <= KEYWORDS:
         return False
-    a, b = (run.b, run.a) if run.swapped else (run.a, run.b)
+    read_b = run.b if run.given is None else run.given
+    a, b = (read_b, run.a) if run.swapped else (run.a, read_b)
     for x, ran in zip((*args[:2], result), (a, b, run.c)):
         if (type(x) is not np.ndarray or not 2 <= x.ndim <= 3 or not x.flags.aligned or address(x) != address(ran)
                 or x.itemsize != ran.itemsize or (x.dtype.kind == "c") != (ran.dtype.kind == "c")
@@ -159,5 +160,10 @@ def _fields(run: Run, work: Work) -> dict[str, int]:
 
 
 def _work(run: Run, space: Any) -> Work | None:
-    found: Work | None = run.recipe.repeatable(run.batch, run.steps, space)
+    found: Work | None
+    if run.given is None:
+        found = run.recipe.repeatable(run.batch, run.steps, space)
+    else:                                                   # of which only a copy with contiguous rows is known
+        across, along = run.given.strides[::-1] if run.given.ndim == 2 else (0, 0)
+        found = run.recipe.by_panels(across // run.b.itemsize) if along == run.b.itemsize else None
     return found

@@ -60,8 +60,8 @@ def emit_in_place(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
             k.call(kernel, kc, a.at(i, pc), g.lda, b.at(pc, j), g.ldb, c.at(i, j), g.ldc, cols, g.alpha, beta, ahead,
                    step)
             with k.when((g.finish != 0) & (pc + kc == g.k)):
-                k.call(g.finish, c.at(i, j), g.ldc, c.at(0, 0), g.ldc, i, j, h, cols, q, jr, g.alpha, g.index + index,
-                       g.operands)
+                k.call(g.finish, c.at(i, j), g.ldc, c.at(0, 0 - g.first), g.ldc, i, j + g.first, h, cols, q,
+                       jr + g.first // NR, g.alpha, g.index + index, g.operands)
 
         with k.loop(g.k, step=g.kc) as pc:
             kc = k.min(g.kc, g.k - pc)
@@ -104,7 +104,7 @@ def emit_panels(target: CpuTarget, dtype: str, MR: int, NV: int, DEPTH: int) -> 
            g.column_step, k.constant(i64, 1), panel)
     with k.loop(k.constant(i64, len(IN_PLACE))) as i:
         k.store(own + i, job.as_(i64)[i])
-    for name, value in (("n", cols), ("b", panel), ("ldb", k.constant(i64, NR)), ("c", g.c + j),
+    for name, value in (("n", cols), ("b", panel), ("ldb", k.constant(i64, NR)), ("c", g.c + j), ("first", j),
                         ("col_parts", k.constant(i64, 1))):
         k.store(own + IN_PLACE.index(name), value)
     k.call(driver, own.as_(i8), part % g.row_parts)
@@ -182,7 +182,8 @@ def emit_small(target: CpuTarget, dtype: str, MR: int, NV: int, DEPTH: int) -> l
     lda = k.select(by_rows, rsa, csa)
     fields = {"m": m, "n": n, "k": kk, "a": a, "lda": lda, "b": b, "ldb": rsb, "c": c, "ldc": rsc,
               "alpha": k.constant(T, 1.0), "beta": k.constant(T, 0.0), "kc": kk, "batch": one,
-              **dict.fromkeys(("a_step", "b_step", "c_step", "finish", "operands", "index"), zero), "batch_parts": one,
+              **dict.fromkeys(("a_step", "b_step", "c_step", "finish", "operands", "index", "first"), zero),
+              "batch_parts": one,
               "row_parts": row_parts.get(), "col_parts": col_parts.get(), "by_rows": k.select(by_rows, one, 0),
               "rows_outside": k.select(m_panels >= n_panels, one, 0), "table": table, "column_step": csb,
               "driver": k.address(s.driver)}

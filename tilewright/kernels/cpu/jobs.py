@@ -42,6 +42,7 @@ IN_PLACE = (
     "rows_outside",             # the order of the two inner loops
     "table",                    # for (height, vectors, masked): table[((height - 1)*NV + vectors - 1)*2 + masked]
     "finish", "operands", "index",
+    "first",                    # of C's columns for `finish`, which is the first of these
 )
 STREAM = ("n", "k", "a", "rsa", "csa", "b", "ldb", "c", "ldc", "beta", "parts", "b_beside", "index")  # beta is 0 or 1
 DOTS = ("m", "k", "a", "lda", "b", "ldb", "c", "rsc", "csc", "alpha", "beta", "parts", "a_beside", "index")

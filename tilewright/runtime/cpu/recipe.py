@@ -15,7 +15,7 @@ from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.jobs import NOTHING
 from tilewright.plans import semirings
 from tilewright.plans.cpu import SHORT, CpuPlan, Shape, Strides, order
-from tilewright.plans.model import WAKE_ABOVE, WAKE_ONE
+from tilewright.plans.model import PANEL_DEPTH, WAKE_ABOVE, WAKE_ONE
 from tilewright.plans.words import TILE_WORDS
 from tilewright.runtime.cpu.host import SWAPPED, Host, host
 from tilewright.runtime.cpu.tables import Scattered, ScatteredC
@@ -377,6 +377,22 @@ class Recipe:
             self._place(job, space)
         threads = min(self.parts, self.shape.threads)
         return Work(self.function, job, self.parts, threads, self.wake, self.plan.meets)
+
+    def by_panels(self, column_step: int) -> Work | None:
+        """What `run` has done with a copy of a B with contiguous columns, column_step elements apart, as one piece of
+        work that packs panels of it instead, for alpha = 1 and beta = 0 and addresses left open; None if there is no
+        such code. Numbers are added up in the same order."""
+        shape, plan = self.shape, self.plan
+        if plan.algorithm != "in_place" or plan.reads_b != "rows" or shape.k > PANEL_DEPTH or shape.converts:
+            return None
+        job = self.job(0, 0, 0, 1.0, 0.0)
+        row_parts, panels = job[self.at["row_parts"]], -(-shape.n // plan.nr)
+        job[self.at["col_parts"]] = panels
+        vectors = plan.nr // self.target.lanes(FORMATS[self.added_in].itemsize)
+        function = self.host.address("in_place:emit_panels", self.target, shape.dtype, plan.mr, vectors, PANEL_DEPTH)
+        job.extend({"column_step": column_step, "driver": self.function}[name] for name in jobs.PANELS[len(job):])
+        parts = row_parts * panels
+        return Work(function, job, parts, min(parts, shape.threads), self.wake, layout=jobs.PANELS)
 
     def _whole_products(self, batch: int, flops: int) -> int:
         """How many threads may each do whole packed products; 0 if the threads had better share every product, because
