@@ -8,12 +8,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from tilewright import forks
 from tilewright.api import dispatch, fused, grouped_weights, host, tensors
-from tilewright.api.grouped_weights import Right
 from tilewright.expressions.epilogue import Epilogue
 from tilewright.plans import invariant as invariants
 from tilewright.rules import arguments, fusing, grouping, numpy_products, shapes
+from tilewright.rules import grouped_weights as rules
 from tilewright.rules.arguments import Array
 from tilewright.rules.call import Call, Product, decide
+from tilewright.rules.grouped_weights import Right
 from tilewright.rules.grouping import Axes
 
 
@@ -79,6 +80,7 @@ def grouped_matmul(
                         epilogue=epilogue, operands=operands, deterministic=deterministic,
                         batch_invariant=batch_invariant, threads=threads, plan=plan)
     arguments.check_batch_invariant(call.batch_invariant, call.plan, None)
+    call = grouped_weights.unwrapped(call)
     if library is not None:
         return forks.imported("tilewright.runtime.gpu.grouped").product(library.platform.engine, call, offsets)
     if call.plan is not None and dispatch.platform_of(call.plan):
@@ -88,14 +90,15 @@ def grouped_matmul(
 
 def product(call: Call, offsets: Any) -> Any:
     """Of arrays in the host's memory."""
-    call = grouped_weights.unwrapped(call)
     a = arguments.transposed(grouping.operand(call.a, "a"), call.trans_a, "a")
-    right = grouped_weights.right(call, a)
-    if right is None:
+    right = rules.right(call, a)
+    if right is not None:
+        right = grouped_weights.readable(right)
+    else:
         b = arguments.transposed(grouping.operand(call.b, "b"), call.trans_b, "b")
         a, b = (x.conj() if trans == "c" and x.dtype.kind == "c" else x
                 for x, trans in ((a, call.trans_a), (b, call.trans_b)))
-        right = grouped_weights.Right(b)
+        right = Right(b)
     b = right.stand_in
     if numpy_products.takes(a, b, None, call.out_dtype):
         raise TypeError(f"a and b must be of integer or floating-point formats, not {a.dtype} and {b.dtype}")
@@ -104,7 +107,7 @@ def product(call: Call, offsets: Any) -> Any:
     ends = grouping.checked(ends, of)
     given = fusing.given_of(call.operands)
     per_group = grouping.per_group(given, of)
-    alone = grouped_weights.scaled_alpha(call)._replace(operands=grouping.stand_ins(given, per_group) or None)
+    alone = rules.scaled_alpha(call)._replace(operands=grouping.stand_ins(given, per_group) or None)
     x, y = of.as_product(a, b)
     prepared = {} if right.prepared is None else {"b": right.prepared}
     if call.epilogue is None and not prepared:

@@ -7,7 +7,7 @@ of these groups alone.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,26 +16,15 @@ from tilewright import forks
 from tilewright.api import fused
 from tilewright.compiled.packed_weights import PackedWeights
 from tilewright.expressions.prologue import HALVES
-from tilewright.formats.decoding import BF16, decoded, exact_in_bf16
 from tilewright.formats.quantized import Quantized
-from tilewright.formats.scaled import Decodable, Scaled
+from tilewright.formats.scaled import Scaled
 from tilewright.plans.prologues import MOST
-from tilewright.rules import arguments, prologues, weights
+from tilewright.rules import weights
 from tilewright.rules.arguments import F32, Array
 from tilewright.rules.call import Call
+from tilewright.rules.grouped_weights import Right, prepared
+from tilewright.rules.grouped_weights import numbers as numbers_of
 from tilewright.rules.prologues import Prepared
-from tilewright.rules.scaling import times
-
-
-class Right(NamedTuple):
-    """b as it is multiplied. `stand_in`: of its shape, for rules. `packed`: a runtime.cpu.packed.Packed whose panels
-    that has the addresses of. `q`: a Scaled or Quantized, whose elements and what is beside them these are."""
-    stand_in: Array
-    prepared: Prepared | None = None
-    packed: Any = None
-    q: Any = None
-    w: weights.Weights | None = None
-    trans: str = "n"            # of q
 
 
 def unwrapped(call: Call) -> Call:
@@ -49,49 +38,11 @@ def unwrapped(call: Call) -> Call:
     return call._replace(b=b.weights, trans_b="t")
 
 
-def right(call: Call, a: Array) -> Right | None:
-    """Of what is no array; None if b is one."""
-    b, trans = call.b, call.trans_b
-    if isinstance(b, Decodable):
-        if b.ndim != 3:
-            raise ValueError(f"b must be [G, k, n] where it has scales, and its shape is {b.shape}")
-        w = weights.of(b, trans, "b")
-        if w is None:                               # of 6 bits
-            assert isinstance(b, Quantized)
-            whole = _numbers(b, call.batch_invariant)
-            return Right(whole if trans == "n" else whole.swapaxes(-1, -2), q=b)
-        return Right(w.stand_in, _prepared(w, a), q=b, w=w, trans=trans)
-    if type(b).__module__ == "tilewright.runtime.cpu.packed":
-        if trans != "n":
-            raise ValueError(f"b is packed, and packed operands cannot be transposed: pass trans_b={trans!r} to pack "
-                             "instead of grouped_matmul")
-        if b._factor != 1 or b._scales is not None:
-            raise ValueError("b must be packed without scales for groups: give grouped_matmul what quantize made")
-        if call.plan is not None:
-            raise ValueError(f"b is packed for the plan {b.plan}: plan must be None with it, not {call.plan}")
-        return Right(b._stand_in, packed=b)
-    return None
-
-
-def scaled_alpha(call: Call) -> Call:
-    """With the factor of all of b's numbers in alpha."""
-    factor = getattr(call.b, "tensor_scale", 1.0)
-    return call if factor == 1 else call._replace(alpha=times(arguments.number(call.alpha, "alpha"), factor))
-
-
-def _numbers(q: Quantized, alone: bool) -> Array:
-    """alone: in a format that depends on no number, of other groups perhaps."""
-    return decoded(q, BF16 if not alone and exact_in_bf16(q) else F32)
-
-
-def _prepared(w: weights.Weights, a: Array) -> Prepared:
-    """The prologue that decodes elements for products with a."""
-    formats_of = {"a": prologues.format_of(a.dtype, "a"), "b": w.source.removesuffix(HALVES)}
-    result = prologues.multiplied(formats_of, {"b": "float"})["b"]
-    beside = {weights.NAMES[kind].format("b"): x for kind, x in w.beside.items()}
-    call = Call(a, w.stand_in, prologue_b=weights.made(w, "b", result))
-    found = prologues.all_of(call, a, w.stand_in, {"prologue_b": beside})["b"]
-    return found._replace(arrays=tuple(map(fused.readable, found.arrays)))
+def readable(of: Right) -> Right:
+    """With arrays beside the elements as kernels read them."""
+    if of.prepared is None:
+        return of
+    return of._replace(prepared=of.prepared._replace(arrays=tuple(map(fused.readable, of.prepared.arrays))))
 
 
 def few(call: Call, of: Right, a: Array) -> bool:
@@ -139,8 +90,8 @@ def _spread(of: Right, which: NDArray[np.int64], a: Array, alone: bool) -> tuple
     assert w is not None
     elements, scales = q.elements[which], q.scales[which] if len(q.scales) > 1 else q.scales
     if isinstance(q, Quantized):
-        x = _numbers(replace(q, elements=elements, scales=scales, shape=(len(which), *q.shape[1:])), alone)
+        x = numbers_of(replace(q, elements=elements, scales=scales, shape=(len(which), *q.shape[1:])), alone)
         return x if of.trans == "n" else x.swapaxes(-1, -2), None
     x = Scaled(elements, scales, None, q.group, q.nibbles).unpacked()
-    plain = w._replace(source=w.source.removesuffix(HALVES), elements=of.stand_in)
-    return x if of.trans == "n" else x.swapaxes(-1, -2), _prepared(plain, a)
+    plain = of._replace(prepared=prepared(w._replace(source=w.source.removesuffix(HALVES), elements=of.stand_in), a))
+    return x if of.trans == "n" else x.swapaxes(-1, -2), readable(plain).prepared

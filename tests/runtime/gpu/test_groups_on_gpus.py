@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -121,6 +123,23 @@ def test_rows_of_einsum_have_the_same_bits(on):
         on.finish()
         np.testing.assert_allclose(whole.host, np.einsum(text, x, w), rtol=1e-4, atol=1e-4)
         np.testing.assert_array_equal(found.host, whole.host[at])
+
+
+@pytest.mark.parametrize(("kind", "trans"), [("i8", False), ("i4", True), ("u4", False), ("mxfp4", True), ("nvfp4", False)])
+def test_weights_of_few_bits(on, kind, trans):
+    """Decoded by one pass, whatever the number of groups."""
+    how = {"i4": {"group": 16}, "u4": {"group": 16, "zero_points": True}}.get(kind, {})
+    x = small_integers(8, (4, 24, 32) if trans else (4, 32, 24), np.float32)
+    q = tw.quantize(x, kind, axis=-1 if trans else -2, **how)
+    parts = {name: on.array(aligned(y)) for name in ("elements", "scales", "zeros")
+             if (y := getattr(q, name, None)) is not None}
+    a = ints(9, (56, 32), ml_dtypes.bfloat16)
+    found = tw.grouped_matmul(on.array(a), replace(q, **parts), on.array(ENDS), trans_b=trans, out_dtype="f32")
+    on.finish()
+    b = tw.dequantize(q)
+    wanted = by_rows(a, b.swapaxes(1, 2) if trans else b)
+    np.testing.assert_allclose(found.host[: ENDS[-1]], wanted, rtol=0, atol=1e-2 * abs(wanted).max())
+    assert len(on.machine.launches) == 2
 
 
 @pytest.mark.parametrize(("change", "message"), [

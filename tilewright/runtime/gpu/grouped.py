@@ -13,13 +13,15 @@ import numpy as np
 
 from tilewright import forks, formats
 from tilewright.expressions.epilogue import DEFAULT
+from tilewright.formats.scaled import Decodable
 from tilewright.plans import gpu_lowering
 from tilewright.problem import Gemm
 from tilewright.rules import arguments, fusing, grouping, prologues, shapes
+from tilewright.rules import grouped_weights as rules
 from tilewright.rules.arguments import Array
 from tilewright.rules.call import Call, decide
 from tilewright.rules.grouping import Axes
-from tilewright.runtime.gpu import arrays, epilogues, operands
+from tilewright.runtime.gpu import arrays, epilogues, grouped_weights, operands
 from tilewright.runtime.gpu import fused as fused_products
 from tilewright.runtime.gpu.operands import address, format_of, leading, letter
 from tilewright.runtime.gpu.recipe import Recipe
@@ -38,11 +40,11 @@ def product(engine: Any, call: Call, offsets: Any) -> Any:
         raise TypeError("a, b and offsets must be arrays in the host's memory or on a CUDA device: grouped_matmul has "
                         f"no kernels for {engine.platform.name}s")
     outs = call.out if isinstance(call.out, tuple) else (call.out,)
-    named = {"a": call.a, "b": call.b, "offsets": offsets, **fused_products.named(call),
+    named = {"a": call.a, **grouped_weights.arrays(call.b), "offsets": offsets, **fused_products.named(call),
              **({} if isinstance(call.out, tuple) else {"out": call.out})}
     library = operands.library_of_all(**{name: x for name, x in named.items() if arrays.library_of(x) is not None})
     assert library is not None
-    for name in ("a", "b", "offsets"):
+    for name in ("a", *(x for x in named if x.partition(".")[0] == "b"), "offsets"):
         if arrays.library_of(named[name]) is None:
             raise TypeError(f"{name} must be on the GPU, as the others are, not {arrays.kind(named[name])}")
     device = operands.same_device(library, **{name: x for name, x in named.items() if x is not None})
@@ -61,7 +63,11 @@ def product(engine: Any, call: Call, offsets: Any) -> Any:
 
 def _compute(run: Run, library: Any, call: Call, looks: Mapping[str, Any], outs: tuple[Any, ...]) -> tuple[Any, ...]:
     a = arguments.transposed(looks["a"].shadow, call.trans_a, "a")
-    b = arguments.transposed(looks["b"].shadow, call.trans_b, "b")
+    right = None
+    if isinstance(call.b, Decodable):
+        right = rules.right(call._replace(b=grouped_weights.of_shadows(call.b, looks)), a)
+        call = rules.scaled_alpha(call)
+    b = right.stand_in if right else arguments.transposed(looks["b"].shadow, call.trans_b, "b")
     ends = looks["offsets"].shadow
     of = grouping.axes(a, b, ends)
     given = {name: looks[f"operands[{name!r}]"].shadow if f"operands[{name!r}]" in looks else x
@@ -71,12 +77,15 @@ def _compute(run: Run, library: Any, call: Call, looks: Mapping[str, Any], outs:
     per_group = grouping.per_group(given, of)
     alone = call._replace(out=None, operands=grouping.stand_ins(given, per_group) or None)
     x, y = of.as_product(a, b)
-    if call.epilogue is None:
+    prepared = {"b": right.prepared} if right and right.prepared else {}
+    if call.epilogue is None and not prepared:
         p = decide(alone, x, y, None, looks["out"].shadow if "out" in looks else None)
     else:
-        p = prologues.decided(alone, x, y, None, None, {})
+        p = prologues.decided(alone, x, y, None, None, prepared)
     if p.sums.kind == "c":
         raise TypeError(f"a and b must be real on GPUs, not {a.dtype} and {b.dtype}")
+    if prepared:
+        b = grouped_weights.decoded(run, b, prepared["b"])
     if not p.sizes[2]:
         a, b = a[..., :0], b[..., :0, :]
     f = fusing.fused(alone, p)
