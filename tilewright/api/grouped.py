@@ -62,7 +62,7 @@ def grouped_matmul(
     plan        the plan to run for every group, or its text. By default each group has the one that the planner chooses
                 for one thread and the group's size rounded up to 1, 2, 3, 4, 6, 8, 12, 16, 24 ...
 
-    Arrays on a CUDA device are multiplied there, in one launch that reads the offsets, which must be there, too. They
+    Arrays on a CUDA device or an AMD GPU are multiplied there, in one launch that reads the offsets, which must be there. They
     are not checked then: what descends or exceeds the axis is undefined behaviour. There are neither complex products
     nor reductions there; operands may be NumPy's.
 

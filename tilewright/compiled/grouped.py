@@ -1,13 +1,14 @@
-"""Kernels for groups of unequal size on NVIDIA's GPUs: those of a batch of as many products of the average size, whose
+"""Kernels for groups of unequal size on GPUs: those of a batch of as many products of the average size, whose
 plan they have, with offsets (kernels/gpu/groups.py)."""
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cache
+from importlib import import_module
 from typing import Any
 
 from tilewright.compiled.base import Launch
-from tilewright.compiled.nvidia import NvidiaKernel
 from tilewright.plans import gpu
 from tilewright.plans.gpu_shape import GpuShape
 from tilewright.plans.gpu_shape import shape as contiguous
@@ -17,22 +18,23 @@ from tilewright.plans.nvidia_plan import NvidiaPlan
 from tilewright.problem import Gemm
 from tilewright.targets import GpuTarget
 
-WARPS_ALONE = ("simt", "dmma", "mma")       # algorithms for groups of k: a short first tile is filled up with zeros
+WARPS_ALONE = "simt", "dmma", "mma", "mfma", "xf32"     # algorithms for groups of k: a short first tile is filled up
+                                                        # with zeros
 
 
-class GroupedKernel(NvidiaKernel):
-    """Of `problem.batch` groups. `along`: "m", groups of `rows` rows in all, or "k"."""
+class Grouped:
+    """What a kernel for groups has beside one for `problem.batch` products. `along`: "m", groups of `rows` rows in all,
+    or "k"."""
     pointers = ("offsets",)
-
-    def __init__(self, problem: Gemm, target: GpuTarget, plan: NvidiaPlan, along: str, rows: int) -> None:
-        super().__init__(problem, target, plan)
-        self.along, self.rows = along, rows
+    along = "m"
+    rows = 0
 
     @property
     def options(self) -> dict[str, Any]:
-        return super().options | {"BATCH": True, "GROUPED": self.along}
+        found: dict[str, Any] = super().options     # type: ignore[misc]
+        return found | {"BATCH": True, "GROUPED": self.along}
 
-    def _launch(self) -> Launch:
+    def _launch(self: Any) -> Launch:
         """There are at most as many tiles as whole ones in all rows, and one more for each group."""
         p, s, groups = self.plan, self.shape, self.problem.batch
         if self.along == "k":
@@ -46,7 +48,24 @@ class GroupedKernel(NvidiaKernel):
         return Launch(self, ((self.rows // high + groups) * -(-s.n // wide), 1, 1))
 
 
-def plan_for(shape: GpuShape, target: GpuTarget, along: str) -> NvidiaPlan:
+def kernel(problem: Gemm, target: Any, plan: Any, along: str, rows: int) -> Any:
+    """The kernel for groups by a plan."""
+    found = _class(isinstance(target, GpuTarget))(problem, target, plan)
+    found.along, found.rows = along, rows
+    return found
+
+
+@cache
+def _class(of_nvidia: bool) -> Any:
+    """With the maker's module, and not the other one's."""
+    if of_nvidia:
+        base: Any = import_module("tilewright.compiled.nvidia").NvidiaKernel
+    else:
+        base = import_module("tilewright.compiled.amd").AmdKernel
+    return type("GroupedKernel", (Grouped, base), {})
+
+
+def plan_for(shape: GpuShape, target: Any, along: str) -> Any:
     """The plan for groups: of those of a batch of products of the average size that kernels for groups have, the one
     that is expected to be fastest. ValueError if there is none."""
     if not shape.invariant:
@@ -60,7 +79,7 @@ def plan_for(shape: GpuShape, target: GpuTarget, along: str) -> NvidiaPlan:
     return _best(free, target, along, (p for p in _whole(free, target) if p.order_of_sums == order))
 
 
-def _whole(shape: GpuShape, target: GpuTarget) -> Iterable[NvidiaPlan]:
+def _whole(shape: GpuShape, target: Any) -> Iterable[Any]:
     """Plans that do not divide k, for any number of rows."""
     found = gpu.planner(target).candidates(_tiled(shape)._replace(invariant="rows"), target)
     return (p for p in found if p.order_of_sums)
@@ -71,30 +90,32 @@ def _tiled(shape: GpuShape) -> GpuShape:
     return shape._replace(m=max(shape.m, 2), n=max(shape.n, 2))
 
 
-def _best(shape: GpuShape, target: GpuTarget, along: str, plans: Iterable[NvidiaPlan]) -> NvidiaPlan:
+def _best(shape: GpuShape, target: Any, along: str, plans: Iterable[Any]) -> Any:
     cost = gpu.planner(target).cost
     found = [p for p in dict.fromkeys(map(without_copies, plans)) if fits(p, along)
-             and not p.passes(shape) and not p.violations(shape, target)]
+             and not (isinstance(p, NvidiaPlan) and p.passes(shape)) and not p.violations(shape, target)]
     if not found:
         raise ValueError(f"{target.name} has no plan for groups of {shape}")
     return min(found, key=lambda p: cost(shape, p, target).seconds * (ragged(p, shape.m) if along == "m" else 1))
 
 
-def ragged(plan: NvidiaPlan, rows: int) -> float:
+def ragged(plan: Any, rows: int) -> float:
     """How many times as many tiles groups have whose sizes vary around so many rows: half of the last one is empty, but
     there is one."""
     high = plan.cta_m*plan.cluster_m if plan.algorithm == "wgmma" else plan.extent[0]
     return max(rows / high + 0.5, 1) / -(-rows // high)
 
 
-def without_copies(plan: NvidiaPlan) -> NvidiaPlan:
+def without_copies(plan: Any) -> Any:
     """C is not stored by tensor maps: the last tile of a group would write over the next group's rows."""
-    return replace(plan, store="lanes") if plan.store == "tma" else plan
+    return replace(plan, store="lanes") if getattr(plan, "store", "") == "tma" else plan
 
 
-def fits(plan: NvidiaPlan, along: str) -> bool:
+def fits(plan: Any, along: str) -> bool:
     """Whether kernels for groups have all that this plan says."""
-    if plan.split_k > 1 or plan.tail or plan.terms != "none" or plan.algorithm == "gemv":
+    if plan.split_k > 1 or plan.algorithm not in (*WARPS_ALONE, "wgmma"):
+        return False
+    if isinstance(plan, NvidiaPlan) and (plan.tail or plan.terms != "none"):
         return False
     if plan.algorithm == "wgmma":
         return along == "m" and plan.store == "lanes" and plan.cluster_k == 1

@@ -12,6 +12,8 @@ import tilewright as tw
 from tests.helpers.arrays import small_integers
 from tests.helpers.gpus import machine
 from tests.runtime.gpu.test_plans_of_operands import aligned
+from tilewright.compiled import grouped
+from tilewright.plans import gpu
 
 SIZES = [20, 0, 33, 1]
 ENDS = np.cumsum(SIZES).astype(np.int32)
@@ -125,7 +127,8 @@ def test_rows_of_einsum_have_the_same_bits(on):
         np.testing.assert_array_equal(found.host, whole.host[at])
 
 
-@pytest.mark.parametrize(("kind", "trans"), [("i8", False), ("i4", True), ("u4", False), ("mxfp4", True), ("nvfp4", False)])
+@pytest.mark.parametrize(("kind", "trans"), [("i8", False), ("i4", True), ("u4", False), ("mxfp4", True),
+                                             ("nvfp4", False)])
 def test_weights_of_few_bits(on, kind, trans):
     """Decoded by one pass, whatever the number of groups."""
     how = {"i4": {"group": 16}, "u4": {"group": 16, "zero_points": True}}.get(kind, {})
@@ -140,6 +143,35 @@ def test_weights_of_few_bits(on, kind, trans):
     wanted = by_rows(a, b.swapaxes(1, 2) if trans else b)
     np.testing.assert_allclose(found.host[: ENDS[-1]], wanted, rtol=0, atol=1e-2 * abs(wanted).max())
     assert len(on.machine.launches) == 2
+
+
+@pytest.mark.parametrize("chip", ["gfx942", "gfx950"])
+def test_groups_on_amd(monkeypatch, chip):
+    """Rows that are registers' or LDS's copies, an empty group at the end, rows of no group, and steps of k."""
+    on = machine(monkeypatch, chip)
+    ends = np.int32([*ENDS, ENDS[-1]])
+    a, b, bias = ints(0, (56, 48), ml_dtypes.bfloat16), ints(1, (5, 40, 48), ml_dtypes.bfloat16), ints(2, (5, 40))
+    found = tw.grouped_matmul(on.array(a), on.array(b.swapaxes(1, 2)), on.array(ends), out_dtype="f32", alpha=2,
+                              epilogue=lambda acc, bias: acc + bias, operands={"bias": on.array(bias)})
+    on.finish()
+    wanted = 2 * by_rows(a, b.swapaxes(1, 2)) + np.repeat(bias, [*SIZES, 0], 0)
+    np.testing.assert_array_equal(found.host[: ENDS[-1]], wanted)
+    assert (found.host[ENDS[-1] :] == 0).all()
+    assert len(on.machine.launches) == 1
+    x, y = ints(3, (54, 24)).T, ints(4, (54, 40))
+    found = tw.grouped_matmul(on.array(x), on.array(y), on.array(ends))
+    on.finish()
+    np.testing.assert_array_equal(found.host, [x[:, lo:hi] @ y[lo:hi] for lo, hi in zip((0, *ends), ends)])
+
+
+def test_the_main_loop_on_amd_is_that_of_batches():
+    target, problem = tw.target("gfx950"), tw.Gemm(256, 4096, 4096, "bf16", "bf16", "bf16", "nt", 64)
+    plan = grouped.plan_for(gpu.planner(target).shape_of(problem), target, "m")
+    found, batch = grouped.kernel(problem, target, plan, "m", 16384), tw.compile(problem, target, plan)
+    assert "no spills" in str(found.resources)
+    assert str(found.resources).split(", ")[0] == str(batch.resources).split(", ")[0]
+    counts, wanted = ({what: n for what, n in x.loop().counts.items() if what != "scalar"} for x in (found, batch))
+    assert counts == wanted
 
 
 @pytest.mark.parametrize(("change", "message"), [

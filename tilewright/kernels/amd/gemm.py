@@ -19,6 +19,7 @@ from tilewright.ir import Function, Kernel, Tile, Type, Value, i8
 from tilewright.kernels.amd.lds_tile import LANES
 from tilewright.kernels.amd.pipeline import Operands, Read
 from tilewright.kernels.amd.scales import WORD, Scales, ScaleTile
+from tilewright.kernels.gpu import groups
 from tilewright.kernels.gpu.epilogue import Out, Run
 from tilewright.kernels.gpu.fused import suffix
 from tilewright.kernels.gpu.split_k import WIDEST, Holders, Split, finish
@@ -53,31 +54,33 @@ class Tiling:
 class WorkgroupGemm:
     """One kernel. A and B have elements TA and TB in memory; OUT is the format of C, of
     which VECTOR_C elements are stored at once: n is a multiple of that. BATCH: of many matrices, see work.parameters.
-    EPILOGUE: the text of an expressions.epilogue.Epilogue (gpu/fused.py).
+    EPILOGUE: the text of an expressions.epilogue.Epilogue (gpu/fused.py). GROUPED: see gpu/groups.py; with BATCH.
     SCALES: the type of scales, which multiply sums if it is one of numbers; i8, of e8m0, for those of instructions.
 
     The kernel's name is NAME, the tiles and `mode`.
     """
 
     def __init__(self, NAME: str, mode: str, ATOM: Mfma, t: Tiling, TA: Type, TB: Type, OUT: str, VECTOR_C: int,
-                 SCALES: Type | None = None, BATCH: bool = False, EPILOGUE: str = "") -> None:
+                 SCALES: Type | None = None, BATCH: bool = False, EPILOGUE: str = "", GROUPED: str = "") -> None:
         self.ATOM, self.t, self.THREADS, split = ATOM, t, t.threads, Split(t.SPLIT_K)
         self.OUT, self.VECTOR_C, self.SCALED = OUT, VECTOR_C, SCALES is not None and SCALES.is_float
-        self.EPILOGUE = EPILOGUE
+        self.EPILOGUE, self.GROUPED = EPILOGUE, GROUPED
         tiles = f"{t.CTA_M}x{t.CTA_N}x{t.CTA_K}_{t.WARP_M}x{t.WARP_N}"
         name = (f"{NAME}_{tiles}{mode}{f'_k{t.SPLIT_K}' if t.SPLIT_K > 1 else ''}{'_batch' if BATCH else ''}"
-                f"{'_scaled' if self.SCALED else ''}{suffix(EPILOGUE)}")
+                f"{'_scaled' if self.SCALED else ''}{f'_groups_{GROUPED}' if GROUPED else ''}{suffix(EPILOGUE)}")
         self.k = k = Kernel(name, threads=self.THREADS, warp=LANES,
                             **parameters(ATOM.c.type.scalar, TA, TB, memory_type(OUT), split, SCALES, BATCH,
-                                         EPILOGUE=EPILOGUE))
+                                         EPILOGUE=EPILOGUE, GROUPED=GROUPED))
         self.g = g = arguments(k)
+        if GROUPED == "m":
+            groups.clear(k, g, EPILOGUE, self.THREADS)
         self.work = share(k, g, split, CTA_M=t.CTA_M, CTA_N=t.CTA_N, CTA_K=t.CTA_K, WARP_M=t.WARP_M, WARP_N=t.WARP_N,
-                          GROUP_M=t.GROUP_M, DIES=t.XCDS, AT_LEAST_ONE=True)
+                          GROUP_M=t.GROUP_M, DIES=t.XCDS, AT_LEAST_ONE=True, GROUPED=GROUPED)
 
     def begin(self, a: Any, b: Any) -> None:
         """The operands' running addresses, and where a lane reads them in LDS."""
         work, g = self.work, self.g
-        a.begin(work.t, work.i0, g.m, work.k_first)
+        a.begin(work.t, work.i0, self.k.max(g.m, 1) if self.GROUPED == "m" else g.m, work.k_first)     # a row to read
         b.begin(work.t, work.j0, g.n, work.k_first)
         a.lane_addresses(work.i1, work.lane, self.t.MFMA, self.ATOM.k)
         b.lane_addresses(work.j1, work.lane, self.t.MFMA, self.ATOM.k)

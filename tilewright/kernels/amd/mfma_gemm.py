@@ -38,20 +38,21 @@ def instruction(ARCH: str, MFMA: int, A: str, B: str, CTA_K: int) -> Mfma:
 
 def emit_mfma_gemm(*, ARCH: str, A: str = "f16", B: str | None = None, OUT: str | None = None, LAYOUT: str = "nt",
                    STAGES: int = 2, DIRECT: bool = False, VECTOR: int = 16, VECTOR_C: int = 4, BATCH: bool = False,
-                   SCALED: bool = False, EPILOGUE: str = "", **tiling: int) -> Function:
+                   SCALED: bool = False, EPILOGUE: str = "", GROUPED: str = "", **tiling: int) -> Function:
     """LAYOUT: "n" or "t" for A and for B, as BLAS says it: "t" of B has k along its rows. tiling: see gemm.Tiling.
 
     VECTOR, VECTOR_C: elements that are moved at once, of an operand that is contiguous along m or n, whose m or n is a
     multiple of it, and of C, whose n is. STAGES: tiles in LDS, if they come there straight (DIRECT). BATCH: of many
     matrices, see work.parameters. SCALED: scales multiply sums (gpu/scales.py); they, alpha and beta are f64 for f64,
-    else f32. EPILOGUE: the text of an expressions.epilogue.Epilogue (gpu/fused.py).
+    else f32. EPILOGUE: the text of an expressions.epilogue.Epilogue (gpu/fused.py). GROUPED: what offsets divide, "m"
+    (then k is contiguous in A) or "k": see gpu/groups.py; with BATCH and SPLIT_K 1.
     """
     B, t = B or A, Tiling(**tiling)
     ATOM = instruction(ARCH, t.MFMA, A, B, t.CTA_K)
     name = f"mfma_gemm_{A}" + (f"_{B}" if B != A else "") + (f"_{OUT}" if OUT else "") + f"_{LAYOUT}"
     gemm = WorkgroupGemm(name, f"_s{STAGES}" if DIRECT else "", ATOM, t, TYPES.get(A, i8), TYPES.get(B, i8),
                          OUT or ATOM.c.format, VECTOR_C, (f64 if A == "f64" else f32) if SCALED else None, BATCH,
-                         EPILOGUE)
+                         EPILOGUE, GROUPED)
     g, TRANSPOSED = gemm.g, DIRECT and target(ARCH).has("lds.transposed")
 
     def operand(gmem: Value, ld: Value, BITS: int, along_k: bool, EXTENT: int) -> LdsOperand | KStridedOperand:

@@ -117,7 +117,8 @@ def share(k: Kernel, g: SimpleNamespace, split: Split, *, CTA_M: int, CTA_N: int
         groups.end(k, g, g.matrix) - groups.begin(k, g, g.matrix))
     k_first, tiles, short = _steps(k, depth, CTA_K, split, parts, AT_LEAST_ONE)
     if GROUPED == "k":
-        k_first = groups.begin(k, g, g.matrix) + k_first
+        first = groups.begin(k, g, g.matrix) + k_first
+        k_first = k.select(depth > 0, first, 0) if AT_LEAST_ONE else first
     return Work(t, lane, slice, i0, j0, i1, j1, parts, k_first, tiles, short)
 
 

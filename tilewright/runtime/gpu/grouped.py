@@ -36,9 +36,6 @@ COMPILER = "tilewright.compiled.grouped"        # a process whose recipes are th
 
 def product(engine: Any, call: Call, offsets: Any) -> Any:
     """The result of the call, an array of the operands' library, or a tuple of them."""
-    if engine.platform is not arrays.CUDA:
-        raise TypeError("a, b and offsets must be arrays in the host's memory or on a CUDA device: grouped_matmul has "
-                        f"no kernels for {engine.platform.name}s")
     outs = call.out if isinstance(call.out, tuple) else (call.out,)
     named = {"a": call.a, **grouped_weights.arrays(call.b), "offsets": offsets, **fused_products.named(call),
              **({} if isinstance(call.out, tuple) else {"out": call.out})}
@@ -139,6 +136,8 @@ def _multiply(run: Run, of: Axes, p: Any, f: Any, a: Array, b: Array, ends: Arra
                                                                         (max(of.k, 1), of.n))
         a, b = (run.zeros(shape, x.dtype) for shape, x in zip(zeros, (a, b)))
     a, b = (x if letter(x) else run.copied(x, x.dtype) for x in (a, b))
+    if of.along == "m" and letter(a) == "t" and run.engine.platform is arrays.HIP:
+        a = run.copied(a, a.dtype)              # kernels load several rows at once there
     if of.along == "k":                         # groups begin at any step of k: rows of k have whole vectors
         a = a if letter(a) == "t" else run.copied(a.T, a.dtype).T
         b = b if letter(b) == "n" else run.copied(b, b.dtype)
@@ -201,7 +200,7 @@ def _launch(run: Run, of: Axes, a: Array, b: Array, offsets: Array, results: lis
         if run.plan and not compiler.fits(plan, of.along):
             raise ValueError(f"plan must not share tiles of C, split operands or store by tensor maps where groups are "
                              f"multiplied, and along k multiply by simt, dmma or mma: {plan}")
-        kernel = compiler.GroupedKernel(problem, run.on.target, plan, of.along, of.m)
+        kernel = compiler.kernel(problem, run.on.target, plan, of.along, of.m)
         by = [x if way == "n" else operands.transposed(x) for x, way in zip((stack_a, stack_b, stacks[0]),
                                                                              letters + "n")]
         more = {**operands.of_batch(stack_a, stack_b, stacks[0]), "batch": groups,

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.formats.quantized import Quantized
@@ -29,7 +28,7 @@ def arrays(b: Any) -> dict[str, Any]:
     if not isinstance(b, Decodable):
         return {"b": b}
     if isinstance(b, Quantized) and b.format.element.bits == 6:
-        raise TypeError(f"b is {b.format}, whose elements of 6 bits are not multiplied in groups on GPUs: dequantize it")
+        raise TypeError(f"b is {b.format}: on GPUs elements of 6 bits are not multiplied in groups; dequantize it")
     return {"b" if part == "elements" else f"b.{part}": x for part in PARTS
             if (x := getattr(b, part, None)) is not None}
 
