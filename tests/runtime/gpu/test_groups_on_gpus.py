@@ -174,9 +174,42 @@ def test_the_main_loop_on_amd_is_that_of_batches():
         assert found.loop().counts[what] == batch.loop().counts[what]
 
 
+def test_reductions_and_quantized_results(on):
+    """Of rows, also of those of no group, and of each group's columns."""
+    a, b, bias = ints(6, (56, 32)), ints(7, (4, 32, 64)), ints(2, (4, 64))
+
+    def function(acc, bias):
+        y = acc + bias
+        return tw.row_sum(y), y, tw.column_max(y), tw.row_argmax(y)
+    sums, y, most, at = tw.grouped_matmul(on.array(a), on.array(b), on.array(ENDS), epilogue=function,
+                                          operands={"bias": on.array(bias)})
+    on.finish()
+    wanted = by_rows(a, b) + np.repeat(bias, SIZES, 0)
+    parts = np.split(wanted, ENDS[:-1])
+    np.testing.assert_array_equal(y.host[: ENDS[-1]], wanted)
+    np.testing.assert_array_equal(sums.host, [*wanted.sum(1), 0, 0])
+    np.testing.assert_array_equal(at.host, [*wanted.argmax(1), 0, 0])
+    np.testing.assert_array_equal(most.host, [x.max(0) if len(x) else np.zeros(64) for x in parts])
+    q = tw.grouped_matmul(on.array(a), on.array(b), on.array(ENDS), epilogue=lambda acc: acc, out_dtype="mxfp8")
+    on.finish()
+    quantized = tw.quantize(np.concatenate((by_rows(a, b), np.zeros((2, 64)))), "mxfp8")
+    np.testing.assert_array_equal(q.elements.host, quantized.elements)
+    np.testing.assert_array_equal(q.scales.host, quantized.scales)
+
+
+def test_reductions_of_groups_of_k(on):
+    a, b = ints(0, (20, 56)), ints(1, (56, 24))
+    sums, most = tw.grouped_matmul(on.array(a), on.array(b), on.array(ENDS),
+                                   epilogue=lambda acc: (tw.row_sum(acc), tw.column_max(acc)))
+    on.finish()
+    wanted = np.stack([a[:, lo:hi] @ b[lo:hi] for lo, hi in zip(STARTS, ENDS)])
+    np.testing.assert_array_equal(sums.host, wanted.sum(2))
+    np.testing.assert_array_equal(most.host, wanted.max(1))
+
+
 @pytest.mark.parametrize(("change", "message"), [
     ({"offsets": ENDS}, "offsets must be on the GPU"),
-    ({"epilogue": lambda acc: (acc, tw.row_sum(acc))}, "reductions"),
+    ({"epilogue": lambda acc: acc, "out_dtype": "nvfp4"}, "epilogues on GPUs give MX formats"),
     ({"plan": "simt 32x32x16 warp=32x32 thread=8x4 stages=3 split_k=2"}, "plan must not share tiles of C"),
 ])
 def test_errors(on, change, message):

@@ -5,10 +5,12 @@
 """
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from tilewright.expressions.program import INDICES
-from tilewright.ir import Function, Kernel, Value, i64, ptr
+from tilewright.ir import Function, Kernel, Value, i32, i64, ptr
+from tilewright.kernels.gpu import groups
 from tilewright.kernels.narrow import memory_type
 from tilewright.kernels.reduced import Part, both, indices, nothing, part
 from tilewright.kernels.reductions import reduce
@@ -16,20 +18,31 @@ from tilewright.kernels.reductions import reduce
 COLUMNS, GROUPS = 32, 16        # of a workgroup
 
 
-def emit_reduce(FORMAT: str = "f32", HOW: str = "sum", ALONG: str = "row", WARP: int = 32) -> Function:
+def emit_reduce(FORMAT: str = "f32", HOW: str = "sum", ALONG: str = "row", WARP: int = 32, GROUPED: bool = False
+                ) -> Function:
     """target[z, i] = all of row i of source[z], or of its column i, combined: HOW is sum, max, min or amax, of which a
     NaN is the result if there is one, or argmin or argmax: its index, as an integer of as many bits. FORMAT: f32, f64,
     i32 or i64, of source.
 
     Source and target have contiguous rows of `columns` and of results; matrices follow each other. The grid: a
     workgroup for each row, or for each COLUMNS columns, and along y for each matrix.
+
+    GROUPED     of columns: matrix z is rows offsets[z - 1] ... offsets[z] of the one source (gpu/groups.py); of none
+                the results are 0
     """
     T = memory_type(FORMAT)
-    k = Kernel(f"reduce_{FORMAT}_{ALONG}_{HOW}", threads=COLUMNS*GROUPS, warp=WARP, rows=i64, columns=i64,
-               source=ptr(T), target=ptr(indices(T) if HOW in INDICES else T))
-    rows, columns, source, target = k.args
+    more: dict[str, Any] = {"offsets": ptr(i32)} if GROUPED else {}
+    k = Kernel(f"reduce_{FORMAT}_{ALONG}_{HOW}{'_groups' if GROUPED else ''}", threads=COLUMNS*GROUPS, warp=WARP,
+               rows=i64, columns=i64, source=ptr(T), target=ptr(indices(T) if HOW in INDICES else T), **more)
+    rows, columns, source, target = k.args[:4]
     t, i, z = k.thread[0], k.cast(k.block[0], i64), k.cast(k.block[1], i64)
-    source, total = source + z*(rows*columns), [k.variable(x.type, x) for x in nothing(k, HOW, T)]
+    if GROUPED:
+        g = SimpleNamespace(offsets=k.args[4])
+        begin = k.cast(groups.begin(k, g, k.block[1]), i64)
+        rows, source = k.cast(groups.end(k, g, k.block[1]), i64) - begin, source + begin*columns
+    else:
+        source = source + z*(rows*columns)
+    total = [k.variable(x.type, x) for x in nothing(k, HOW, T)]
 
     def combined(x: Part, y: Part) -> Part:
         return both(k, HOW, x, y)
@@ -60,5 +73,6 @@ def emit_reduce(FORMAT: str = "f32", HOW: str = "sum", ALONG: str = "row", WARP:
         found = tuple(array[0, lane] for array in parts)
         for other in range(1, GROUPS):
             found = combined(found, tuple(array[other, lane] for array in parts))
-        target[z*columns + column] = found[-1]
+        target[z*columns + column] = k.select(rows > 0, found[-1], k.constant(found[-1].type, 0)) if GROUPED else (
+            found[-1])
     return k.function

@@ -314,15 +314,16 @@ class Engine:
 
         return self.copy_kernels.get((on.index, source, expression, read, result, steps, vector), loaded)
 
-    def reduce_kernel(self, on: Any, format: str, how: str, along: str) -> Function:
-        """What reduces rows or columns of matrices."""
+    def reduce_kernel(self, on: Any, format: str, how: str, along: str, grouped: bool = False) -> Function:
+        """What reduces rows or columns of matrices, or the columns of groups of rows."""
 
         def loaded() -> Function:
-            code = artefact.code(REDUCE, on.target, FORMAT=format, HOW=how, ALONG=along, WARP=on.target.warp)
+            code = artefact.code(REDUCE, on.target, FORMAT=format, HOW=how, ALONG=along, WARP=on.target.warp,
+                                 **({"GROUPED": True} if grouped else {}))
             function: Function = self.driver.load(code.image, on).function(code.manifest)
             return function
 
-        return self.copy_kernels.get((on.index, format, how, along), loaded)
+        return self.copy_kernels.get((on.index, format, how, along, grouped), loaded)
 
 
 def _direct(p: Product) -> bool:

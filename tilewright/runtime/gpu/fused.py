@@ -70,8 +70,8 @@ def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a:
     p = prologue_rules.decided(call._replace(out=None), a, b, c, wide, before)
     p = p._replace(result=p.sums) if factors else p
     f = fusing.fused(call._replace(operands=shares.get("epilogue")), p, of_sums)
-    _check_results(f, run.engine.platform is arrays.CUDA)
-    dtypes = [_of_reduced(p, kind) if x is None else x for x, kind in zip(f.dtypes, f.epilogue.expression.kinds)]
+    check_results(f, run.engine.platform is arrays.CUDA)
+    dtypes = [of_reduced(p, kind) if x is None else x for x, kind in zip(f.dtypes, f.epilogue.expression.kinds)]
     if call.algorithm is not None:
         arguments.check_algorithm(call.algorithm, a.dtype, b.dtype, p.sums, call.plan, run.on.target)
     given_outs = call.out if isinstance(call.out, tuple) else (call.out,) + (None,) * (len(f.shapes) - 1)
@@ -110,7 +110,7 @@ def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a:
     return delivered if len(delivered) > 1 else delivered[0]
 
 
-def _of_reduced(p: Product, kind: str) -> np.dtype[Any]:
+def of_reduced(p: Product, kind: str) -> np.dtype[Any]:
     """Of a reduction of this kind."""
     return np.dtype(f"{kind[0]}{max(p.sums.itemsize, 4)}")
 
@@ -137,7 +137,7 @@ def checked(out: Array, name: str, shape: tuple[int, ...], dtype: np.dtype[Any])
     return out
 
 
-def _check_results(f: fusing.Fused, on_cuda: bool) -> None:
+def check_results(f: fusing.Fused, on_cuda: bool) -> None:
     """TypeError or ValueError for those that GPUs do not give."""
     expression = f.epilogue.expression
     for result, block, shape in zip(expression.results, f.blocks, f.shapes):
@@ -190,20 +190,22 @@ def _compute(run: Run, p: Product, f: fusing.Fused, targets: list[Array], host: 
                       (texts, [x for _, x in beside]) if before else None)
     for x, target, how in zip(outs, targets, reduced):
         if how:
-            x = _reduced(run, x, how, target.shape)
+            x = reduced_by(run, x, how, target.shape)
         if x is not stored(target) and address(x) != address(target):
             run.copy(x, stored(target))
     return beside
 
 
-def _reduced(run: Run, x: Array, how: str, shape: tuple[int, ...]) -> Array:
-    """Rows or columns of contiguous matrices, in a new array."""
+def reduced_by(run: Run, x: Array, how: str, shape: tuple[int, ...], offsets: Array | None = None) -> Array:
+    """Rows or columns of contiguous matrices, in a new array. offsets: the columns are those of groups of rows."""
     along, _, combined = how.partition("_")
     found = run.temporary(shape, np.dtype(f"i{x.itemsize}") if combined in INDICES else x.dtype)
     rows, columns = x.shape[-2:]
-    function = run.engine.reduce_kernel(run.on, format_of(x.dtype), combined, along)
+    function = run.engine.reduce_kernel(run.on, format_of(x.dtype), combined, along, offsets is not None)
     args = {"rows": rows, "columns": columns, "source": address(x), "target": address(found)}
     batch = math.prod(x.shape[:-2])
+    if offsets is not None:
+        args["offsets"], batch = address(offsets), len(offsets)
     run.driver.Prepared(function, (rows if along == "row" else -(-columns // 32), batch), args)(run.stream)
     return found
 

@@ -7,6 +7,7 @@ its own is a batch with a stride. Nothing waits, so that offsets cannot be check
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,14 +15,15 @@ import numpy as np
 from tilewright import forks, formats
 from tilewright.expressions.epilogue import DEFAULT
 from tilewright.formats.scaled import Decodable
-from tilewright.plans import gpu_lowering
+from tilewright.plans import gpu_lowering, gpu_shape
+from tilewright.plans.epilogues import kinds as computed
 from tilewright.problem import Gemm
 from tilewright.rules import arguments, fusing, grouping, prologues, shapes
 from tilewright.rules import grouped_weights as rules
 from tilewright.rules.arguments import Array
 from tilewright.rules.call import Call, decide
 from tilewright.rules.grouping import Axes
-from tilewright.runtime.gpu import arrays, epilogues, grouped_weights, operands
+from tilewright.runtime.gpu import arrays, blocks, epilogues, grouped_weights, operands
 from tilewright.runtime.gpu import fused as fused_products
 from tilewright.runtime.gpu.operands import address, format_of, leading, letter
 from tilewright.runtime.gpu.recipe import Recipe
@@ -86,46 +88,58 @@ def _compute(run: Run, library: Any, call: Call, looks: Mapping[str, Any], outs:
     if not p.sizes[2]:
         a, b = a[..., :0], b[..., :0, :]
     f = fusing.fused(alone, p)
-    if any(result.reduced for result in f.epilogue.expression.results) or any(f.blocks):
-        raise TypeError("epilogue must leave neither reductions nor block-scaled results where groups are multiplied "
-                        "on a GPU")
+    fused_products.check_results(f, run.engine.platform is arrays.CUDA)
+    reduced = [x.reduced for x in f.epilogue.expression.results]
+    if of.along == "m":
+        f = f._replace(shapes=tuple((of.groups, shape[-1]) if how.startswith("column") else shape
+                                    for shape, how in zip(f.shapes, reduced)))
     outs = outs + (None,) * (len(f.shapes) - len(outs))
     if len(outs) != len(f.shapes):
         raise ValueError(f"out must have an array or None for each of the epilogue's {len(f.shapes)} results, not "
                          f"{len(outs)} of them")
     results, targets = list[Any](), list[Array]()
-    for i, (out, shape, dtype) in enumerate(zip(outs, f.shapes, f.dtypes)):
-        assert dtype is not None                # of a result that is not reduced
+    dtypes = [fused_products.of_reduced(p, kind) if x is None else x for x, kind in zip(
+        f.dtypes, f.epilogue.expression.kinds)]
+    for i, (out, shape, dtype, block) in enumerate(zip(outs, f.shapes, dtypes, f.blocks)):
         name = f"out[{i}]" if isinstance(call.out, tuple) else "out"
+        if block is not None:
+            if out is not None:
+                raise ValueError(f"{name} must be None for a result in {block.name}, which is a new Quantized")
+            results.append(None)
+            targets.append(run.temporary(shape, arguments.F32))
+            continue
         results.append(library.empty(shape, dtype, run.on.index, run.stream) if out is None else out)
         if out is None:
             targets.append(library.look(results[-1], "the result", run.stream, write=True).shadow)
         else:
             targets.append(fused_products.checked(looks[name].shadow, name, shape, dtype))
-    if not all(x.size for x in targets):
-        return results, outs
-    if of.groups:
+    if of.groups and of.m and of.n:
         _multiply(run, of, p, f, a, b, ends, targets, per_group, host)
     else:
         for x in targets:
             run.copy(run.zeros(x.shape, x.dtype), x)
-    return results, outs
+    results = [blocks.quantized(run, library, x, block) if block else y for x, y, block in zip(
+        targets, results, f.blocks)]
+    return results, [y if block is None else x for x, y, block in zip(results, outs, f.blocks)]
 
 
 def _multiply(run: Run, of: Axes, p: Any, f: Any, a: Array, b: Array, ends: Array, targets: list[Array],
               per_group: Mapping[str, Array], host: frozenset[str]) -> None:
-    """Into arrays of the results' shapes, anywhere."""
-    bare = f.epilogue.nothing
+    """Into arrays of the results' shapes, anywhere. Of reductions the kernel leaves all numbers."""
+    bare, epilogue, main = f.epilogue.nothing, f.epilogue, 0
+    reduced = [x.reduced for x in epilogue.expression.results]
+    plain = tuple(replace(x, reduced="") for x in epilogue.expression.results)
+    epilogue = replace(epilogue, expression=replace(epilogue.expression, results=plain))
     stored = [fused_products.stored(x) for x in targets]
-    kinds = [format_of(x.dtype) for x in stored]
-    main = f.epilogue.main
+    wide = [gpu_shape.RESULTS[computed(format_of(p.sums), "")[kind == "float"]][0] for kind in epilogue.expression.kinds]
+    kinds = [name if how else format_of(x.dtype) for x, name, how in zip(stored, wide, reduced)]
     given = {"a": format_of(a.dtype), "b": format_of(b.dtype), "result": kinds[main]}
-    epilogue = f.epilogue
+    rows, columns = of.m, of.n // (1 + epilogue.paired)
+    whole = (rows, columns) if of.along == "m" else (of.groups, rows, columns)
     if not bare:
         read = []
         for one, x in zip(epilogue.operands, f.operands):
-            name, columns = one.name, targets[main].shape[-1]
-            read.append(np.broadcast_to(per_group[name], (of.groups, 1, columns)) if name in per_group else x)
+            read.append(np.broadcast_to(per_group[one.name], (of.groups, 1, columns)) if one.name in per_group else x)
         epilogue, read = fused_products.readable(run, epilogue, read, host)
     names = gpu_lowering.taken(run.on.target, given, format_of(p.sums), True, "", "" if bare else fused_products.final(
         epilogue, [DEFAULT if i == main else kind for i, kind in enumerate(kinds)]).text)
@@ -145,17 +159,20 @@ def _multiply(run: Run, of: Axes, p: Any, f: Any, a: Array, b: Array, ends: Arra
         a, b = (_packed(run, x) for x in (a, b))
     written: list[Array] = []
     for i, x in enumerate(stored):
-        wanted = kept if i == main else x.dtype
-        free = x.dtype == wanted and leading(x) is not None and (bare or epilogues.ready(x, "full")) and not any(
+        wanted = kept if i == main else formats.FORMATS[kinds[i]].dtype
+        free = not reduced[i] and x.dtype == wanted and leading(x) is not None and (bare or epilogues.ready(x, "full")) and not any(
             shapes.overlap(x, y) for y in (a, b, *(read if not bare else ()), *written))
-        written.append(x if free else run.temporary(x.shape, wanted))
+        written.append(x if free else run.temporary(whole, wanted))
     offsets = ends if ends.dtype == INDEX and leading(ends[None]) is not None and (
         ends.shape[0] < 2 or ends.strides[0] == INDEX.itemsize) else run.copied(ends, INDEX)
     text = "" if bare else fused_products.final(
         epilogue, [DEFAULT if i == main else format_of(x.dtype) for i, x in enumerate(written)]).text
     _launch(run, of, a, b, offsets, [written[main], *(x for i, x in enumerate(written) if i != main)], text,
             [] if bare else read, p.alpha)
-    for x, target in zip(written, stored):
+    for x, target, how in zip(written, stored, reduced):
+        if how:
+            by_groups = offsets if of.along == "m" and how.startswith("column") else None
+            x = fused_products.reduced_by(run, x, how, target.shape, by_groups)
         if x is not target:
             run.copy(x, target)
 
