@@ -63,8 +63,8 @@ def grouped_matmul(
                 for one thread and the group's size rounded up to 1, 2, 3, 4, 6, 8, 12, 16, 24 ...
 
     Arrays on a CUDA device or an AMD GPU are multiplied there, in one launch that reads the offsets, which must be
-    there, too. They are not checked then: what descends or exceeds the axis is undefined behaviour. There are neither
-    complex products nor reductions there; operands may be NumPy's. Weights of few bits are decoded by a pass before.
+    there, too. They are not checked then: what descends or exceeds the axis is undefined behaviour. There are no
+    complex products there; operands may be NumPy's. Weights of few bits are decoded by a pass before.
 
     Threads share the work of all groups, whatever their sizes. A group's numbers are those, to the last bit, that
     tilewright.matmul gives for the group alone by the same plan; they depend neither on other groups nor on threads.

@@ -131,7 +131,8 @@ def _multiply(run: Run, of: Axes, p: Any, f: Any, a: Array, b: Array, ends: Arra
     plain = tuple(replace(x, reduced="") for x in epilogue.expression.results)
     epilogue = replace(epilogue, expression=replace(epilogue.expression, results=plain))
     stored = [fused_products.stored(x) for x in targets]
-    wide = [gpu_shape.RESULTS[computed(format_of(p.sums), "")[kind == "float"]][0] for kind in epilogue.expression.kinds]
+    of_kinds = computed(format_of(p.sums), epilogue.state)
+    wide = [gpu_shape.RESULTS[of_kinds[kind == "float"]][0] for kind in epilogue.expression.kinds]
     kinds = [name if how else format_of(x.dtype) for x, name, how in zip(stored, wide, reduced)]
     given = {"a": format_of(a.dtype), "b": format_of(b.dtype), "result": kinds[main]}
     rows, columns = of.m, of.n // (1 + epilogue.paired)
@@ -160,7 +161,8 @@ def _multiply(run: Run, of: Axes, p: Any, f: Any, a: Array, b: Array, ends: Arra
     written: list[Array] = []
     for i, x in enumerate(stored):
         wanted = kept if i == main else formats.FORMATS[kinds[i]].dtype
-        free = not reduced[i] and x.dtype == wanted and leading(x) is not None and (bare or epilogues.ready(x, "full")) and not any(
+        alike = x.dtype == wanted and not reduced[i]
+        free = alike and leading(x) is not None and (bare or epilogues.ready(x, "full")) and not any(
             shapes.overlap(x, y) for y in (a, b, *(read if not bare else ()), *written))
         written.append(x if free else run.temporary(whole, wanted))
     offsets = ends if ends.dtype == INDEX and leading(ends[None]) is not None and (
