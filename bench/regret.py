@@ -100,14 +100,16 @@ def _case(row: dict[str, Any]) -> Case:
                 row["pick"], Ceilings(**row["ceilings"]) if row.get("ceilings") else None, row.get("tuned"))
 
 
-def readable(texts: Iterable[str], on: Any) -> dict[str, Any]:
-    """Those that are plans still, parsed."""
+def readable(texts: Iterable[str], on: Any, shape: Any) -> dict[str, Any]:
+    """Those that are plans of this shape still, parsed."""
     found = {}
     for text in texts:
         try:
-            found[text] = asked.plan(text, on)
+            plan = asked.plan(text, on)
         except ValueError:
             continue
+        if not (isinstance(on, CpuTarget) and plan.violations(shape, on)):
+            found[text] = plan
     return found
 
 
@@ -123,8 +125,10 @@ def held_against(files: list[Path], verbose: bool = False) -> None:
     errors: dict[str, list[float]] = {}
     skipped = 0
     for case in read(files):
-        plans = readable(case.ratios, case.on)
+        plans = readable(case.ratios, case.on, case.shape)
         skipped += len(case.ratios) - len(plans)
+        if not plans:
+            continue
         offered = {text: case.ratios[text] for text in plans}
         expected = {text: predicted(case, plan) for text, plan in plans.items()}
         choice = (choose if isinstance(case.on, CpuTarget) else gpu.choose)(case.shape, case.on)

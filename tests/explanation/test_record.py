@@ -107,7 +107,7 @@ def test_bars_and_points_have_the_figures():
     assert len(circles) == 6                            # predicted and measured on each level's intensity
     assert float(circles[0]) < float(circles[1])        # the measured rate is lower
     assert list(canvas.overlaps(picture.draw(found).boxes)) == []
-    assert "measured 300 us, 1.27 of the prediction" in found.svg()
+    assert f"measured 300 us, {3e-4 / time.predicted:.2f} of the prediction" in found.svg()
 
 
 def test_the_pictures_of_the_pages_are_those_of_the_result_file():

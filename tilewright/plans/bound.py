@@ -18,7 +18,7 @@ from itertools import pairwise
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from tilewright.plans import amd_model, nvidia_model, nvidia_rates
+from tilewright.plans import amd_model, nvidia_rates
 from tilewright.plans.common import Cost, overlapped
 from tilewright.plans.model import ROOM, Ceilings
 from tilewright.targets import AmdTarget, CpuTarget
@@ -33,6 +33,7 @@ CHAIN = 8               # multiply-adds that a CPU's core has under way: two uni
 # Warps that keep a multiprocessor busy: of 2, 4, 6 and 8 this fits 90 measured launches of two steps of the ladder best
 # (an H200, 2026-11-23): predicted over measured time 0.87, standard deviation 0.12.
 FILLS = 6
+MEETING, START = 88, 3e-6       # clocks of a barrier of one of NVIDIA's, seconds of a launch
 MEMORY = 0.85           # of the bandwidth on the data sheet, as nvidia_model takes it
 
 
@@ -76,7 +77,7 @@ def _unit(t: Any, double: bool) -> Unit:
         l2 = min(amd_model.L1_CLOCK, amd_model.L2_CLOCK * t.xcds / t.cus)
         return Unit(1.0, min(rate, 1.0), t.lds_clock, l2, 700, amd_model.MEETING, 8, amd_model.START)
     return Unit(nvidia_rates.SCHEDULERS, rate, nvidia_rates.SHARED_CLOCK, nvidia_rates.L2, nvidia_rates.ARRIVAL / 2,
-                nvidia_model.MEETING / 4, FILLS, nvidia_model.START)
+                MEETING, FILLS, START)
 
 
 def _on_gpu(launch: Launch, t: Any, unit: Unit) -> Cost:

@@ -32,11 +32,11 @@ CONVERTED = {"f32": {**{f: f for f in (*NARROW, *_INTEGERS)}, "bool": "i8"},
              "i32": {**{f: f for f in _INTEGERS}, "bool": "i8"}}
 # What sums are rounded to as they are stored.
 ROUNDED = {"f32": NARROW, "i32": _INTEGERS}
-# k from which, or elements of C up to which, converting in packing beats converting before: a call that packs is repeated
-# without Python, and a large C that little is added up in is stored faster by the loops in place. On a Zen 4, one thread,
-# i8, bf16 and f16 with k from 1 to 27 took 0.1 to 0.7 of the time up to 2000 x 2000, and 0.9 to 3 with 3000 x 3000.
-# m*n*k below which it does so for any k, but is worth the kernels that are compiled for it only where both operands are in
-# one format.
+# k from which, or elements of C up to which, converting in packing beats converting before: a call that packs is
+# repeated without Python, and a large C that little is added up in is stored faster by the loops in place. On a Zen 4,
+# one thread, i8, bf16 and f16 with k from 1 to 27 took 0.1 to 0.7 of the time up to 2000 x 2000, and 0.9 to 3 with
+# 3000 x 3000. m*n*k below which it does so for any k, but is worth the kernels that are compiled for it only where both
+# operands are in one format.
 LEAST_K, MOST_C, SMALL_WORK = 32, 1 << 22, 64**3
 LEAST_TILES = 64                        # rows and columns of C, and k, from which AMX is used
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tilewright.plans.nvidia import NvidiaPlan
     from tilewright.targets.nvidia import GpuTarget
 
+LANE_C = 4              # elements of a row of C that a lane stores at once at most
 LANES_M = 8             # rows of C of which the lanes of a warp have sums of an instruction
 EXCHANGED = 4           # sums that a lane reads at once, when lanes exchange them
 MOST_PARTS = 16
@@ -24,16 +25,17 @@ PART = 0.008            # of a tile's time that another part of it costs: writin
 # Multiply-adds issued of those that could be, for a thread's tile with 8 warps or more on a multiprocessor: an H200,
 # 2026-11-21 (bench/h200.py). Loads of fragments and register conflicts take the rest.
 ISSUE = {(8, 16): 0.83, (16, 8): 0.82, (12, 8): 0.74, (8, 8): 0.83, (8, 4): 0.57, (4, 8): 0.57, (4, 4): 0.43,
-         (4, 2): 0.5}                                           # of 257 x 257 x 257 alone
-ISSUE_ASYNC = {(8, 8): 0.74, (8, 4): 0.62, (4, 4): 0.55}        # where asynchronous copies make a difference
+         (4, 2): 0.63}                                           # of 257 x 257 x 257 alone
+ISSUE_ASYNC = {(8, 8): 0.69, (8, 4): 0.68, (4, 4): 0.60}        # where asynchronous copies make a difference
 FEW_WARPS = {"async": 0.70, "registers": 0.55}  # of it, the fewer there are, down to nothing: they wait for loads
-AS_STORED = 0.95        # of it, where vectors along k are read from shared memory
-SLICE, LEAST_STEPS = 2e-7, 8                    # seconds to add up sums of another slice; steps of k between barriers
+AS_STORED = 0.98        # of it, where vectors along k are read from shared memory
+SLICE, LEAST_STEPS = 1.3e-7, 10     # seconds of another slice, whose sums are added up; steps of k between barriers
+MEETING_ALONE = 42     # clocks of a barrier in a CTA that is alone: of its first warp, none of the eighth
 MOST_WARPS = {"async": 1.08, "registers": 1.04}         # what more than 8 warps gain at most
 COPY = 4                # slots for multiply-adds that a copy takes
 TRANSPOSED = 7          # and one of an element that is stored alone, since its operand is transposed
-SINGLE = 16             # a whole copy of 4 bytes if it is asynchronous: four clocks of the multiprocessor for a warp
-TRANSPOSED_ASYNC = 12   # the same where others have 16 bytes. Both, and the next, by bench/results/regret_h200.jsonl
+SINGLE = 9.5            # a whole copy of 4 or 8 bytes, if it is asynchronous
+TRANSPOSED_ASYNC = 14   # one of 4 bytes where others have 16. These, and the next, by bench/results/regret_h200.jsonl
 ARRIVING, STARTED = 800, 20     # clocks until a tile of k has come, and for each copy of it that a thread starts
 ALONE = 0.92            # of the rate where single elements pass through registers, and no second CTA works meanwhile
 # Of the peak of matrix instructions, f64, by the tile of a warp; other tiles are not measured (an H100, 2026-11-22).
@@ -42,21 +44,26 @@ MATRIX = {(32, 64): 0.97, (64, 32): 0.93, (32, 32): 0.90, (48, 48): 0.83, (48, 3
 DMMA_MEETING = 60       # clocks of a tile of k besides
 DMMA_ARRIVAL = 7.5e-7   # seconds of its copy from memory
 ALL_DIVIDED = 1.1       # of the time, with a tail and no whole tile
-EMPTY, LEAST_EMPTY = 1.2, 32     # of the time, for rows of the only tile beyond C: all CTAs copy its last row again
 MATRIX_OTHER, MATRIX_ALONE = 0.85, 0.91         # and where one CTA has a multiprocessor to itself
-START = 3.0e-6          # seconds of a launch that are not its arithmetic: first loads, last stores
-# And to write parts of a tile and learn that all are there; mma's was measured when graphs had a node for counters.
-SPLIT, SPLIT_MMA = 1.8e-6, 3.0e-6
+# Seconds of a launch that are not its arithmetic; tiles of k that pass until the first one has come to a CTA, as each
+# part of a tile's k waits for it; clocks of a warp to store an element of C of each of its lanes, one by one. What is
+# said of simt, mma and wgmma was fitted to every other case of regret_h200.jsonl and h200_plans.json (2026-11-23).
+START = {"simt": 2.9e-6, "mma": 2.7e-6, "dmma": 3.0e-6}
+FIRST = {"simt": 0.8, "mma": 0.38, "dmma": 1.0}
+STORING = {"simt": 34, "mma": 70, "dmma": 0}
+# And to write parts of a tile and learn that all are there.
+SPLIT, SPLIT_MMA = 8.5e-7, 8e-7
 SHARED_LATENCY = 30     # clocks of a load from shared memory: a warp's step of k takes no less
 PASS, PASS_RATE = 2.5e-6, 0.75                  # seconds of a pass (passes.py); of the memory's rate, an estimate
-ADDING = 50e9           # bytes per second at which the last CTA, alone, adds them up
+# Bytes per second at which the last CTA, alone, adds them up: of a warp that holds sums, and of all its warps.
+ADDING_WARP, ADDING = 19e9, 120e9
 
 # Of kernels/nvidia/mma_gemm.py, by the target's rates of matrix instructions; on an H200 with few rows alone
 # (2026-11-23: bench/results/h200_plans.json).
 STEP = 32               # bytes along k that an instruction multiplies
 CHAIN = 14              # clocks of a step of a warp at the least: its loads from shared memory, and its instructions
-MEETING = 350           # clocks that a CTA loses at the barrier of a tile of k
-COPY_CLOCK = 8.2        # bytes per clock of the copies of a tile of k
+MEETING = 460           # clocks that a CTA loses at the barrier of a tile of k
+COPY_CLOCK = 11.2       # bytes per clock of the copies of a tile of k
 # Of prologues in copies through registers, estimates: instructions of an element beside its own (rounding, a part of
 # its operands' loads), and of their clocks those in which nothing else of the CTA goes on.
 PREPARING, PREPARED_ALONE = 1.5, 0.5
@@ -119,28 +126,34 @@ def _product(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
         own = plan.thread_m * plan.thread_n
         rate *= min(1.0, 0.7 + 0.3 * plan.cta_k / plan.slices / LEAST_STEPS)
         rate = min(rate, warps * LANES * own / max(own, SHARED_LATENCY))
-    if not matrix:
-        beyond = (1 - size/own for size, own in ((m, plan.cta_m), (n, plan.cta_n)) if size < own >= LEAST_EMPTY)
-        rate /= 1 + EMPTY*max(beyond, default=0.0)
-    steps = k + plan.cta_k                                      # the first tile of k has to come
-    alone = plan.extent[0] * plan.extent[1] * steps / rate              # clocks of a tile that has the multiprocessor
+    depth, parts = ceil(k / plan.cta_k), plan.tail_split(shape, target)[1] if plan.tail else plan.split_k
+
+    def alone(tiles_of_k: int) -> float:
+        """Clocks of a tile of C, or a part of it, that has the multiprocessor."""
+        steps = min(tiles_of_k*plan.cta_k, k) + FIRST[plan.algorithm]*plan.cta_k
+        return plan.extent[0]*plan.extent[1] * steps / rate
+    whole, shorter = 0, alone(ceil(depth / parts)) / alone(depth)      # each part has its own first tile of k
     if plan.tail:
-        whole, parts = plan.tail_split(shape, target)
-        rounds = whole/slots + ceil((tiles - whole)*parts / slots)/parts
+        whole = plan.tail_split(shape, target)[0]
+        rounds = whole/slots + ceil((tiles - whole)*parts / slots)*shorter
     else:
-        full, rest = divmod(tiles*plan.split_k, slots)
+        full, rest = divmod(tiles*parts, slots)
         last = ceil(rest / target.sms)                          # CTAs share multiprocessors as evenly as can be,
         slower = 1.0 if matrix or not last else _busy(plan, warps) / _busy(plan, plan.threads // LANES * last)
         rounds = full + min(last / resident * slower, 1.0)      # and the last are slower if they are fewer
         if full and rest and plan.slices == 1:
             rounds = full + 1
-        rounds /= plan.split_k
-    work = rounds * resident * alone / target.clock
-    turns = rounds if plan.tail else ceil(tiles*plan.split_k / slots) / plan.split_k
-    if plan.algorithm == "simt":
-        started = (plan.cta_m + plan.cta_n) * plan.cta_k / plan.threads / plan.vector
-        arrival = (ARRIVING + STARTED*started) / target.clock
-        work = max(work, turns * ceil(k / plan.cta_k) * arrival / max(plan.stages - 1, 1))
+        rounds *= shorter
+    ctas = whole + (tiles - whole)*parts
+    stored = plan.extent[0]*plan.extent[1] / (LANES*SCHEDULERS) * STORING[plan.algorithm] / min(plan.vectors[2], LANE_C)
+    work = (rounds * resident * alone(depth) + ceil(ctas / target.sms) * stored) / target.clock
+    turns = rounds if plan.tail else ceil(ctas / slots) * ceil(depth / parts) / depth
+    if plan.algorithm == "simt":                    # a CTA that nothing fills in for waits at barriers and for copies
+        started = (plan.cta_m + plan.cta_n) * plan.cta_k / plan.threads / plan.vector * (plan.copy == "async")
+        own = plan.threads // LANES
+        step = plan.extent[0]*plan.extent[1]*plan.cta_k / rate * _busy(plan, warps) / _busy(plan, own)
+        step += MEETING_ALONE*max(1 - own/8, 0.0) + STARTED*started
+        work = max(work, turns * depth * max(step, ARRIVING / max(plan.stages - 1, 1)) / target.clock)
     if plan.algorithm == "dmma":
         work = max(work, turns * k / plan.cta_k * DMMA_ARRIVAL / (plan.stages - 1))
         if plan.tail and tiles < slots:                         # all tiles are divided
@@ -150,17 +163,17 @@ def _product(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
     wide = not matrix and plan.copy == "async" and plan.vector*s == WIDEST
     through_l2 = moved / min(tiles*plan.split_k, target.sms) / (WIDE_L2 if wide else L2) / target.clock
     least = once(shape, target)
-    parts = plan.tail_split(shape, target)[1] if plan.tail else plan.split_k
     tile = plan.extent[0]*plan.extent[1] * s * semirings.fields(shape.semiring)
     split = SPLIT_MMA if matrix else SPLIT
-    added = split + parts * tile / ADDING if parts > 1 else 0.0
+    adding = min(ADDING_WARP * (plan.threads // LANES // plan.slices), ADDING)
+    added = split + parts * tile / adding if parts > 1 else 0.0
     if plan.tail and parts > 1:
-        added = max(added, split + PART*parts * resident*alone / target.clock)
+        added = max(added, split + PART*parts * resident*alone(depth) / target.clock)
     if plan.split_k > 1:                                        # before the last ones, on all multiprocessors at once
         added += 2 * plan.split_k * tiles*tile / (L2 * target.sms * target.clock)
     finishing = epilogues.slots(shape.epilogue) * plan.extent[0]*plan.extent[1] * rounds*resident
     added += finishing / (LANES*SCHEDULERS*target.clock)
-    return overlapped(START + added + SLICE*(plan.slices - 1),
+    return overlapped(START[plan.algorithm] + added + SLICE*(plan.slices - 1),
                       {"multiply-adds": work, "from L2": through_l2, "memory": least}, rounds)
 
 
@@ -204,7 +217,8 @@ def _copies(shape: GpuShape, plan: NvidiaPlan) -> float:
     """Slots that a thread's copies of a tile of A and one of B take."""
     slots, transposed, side_by_side = 0.0, float(TRANSPOSED), COPY / plan.vector
     if plan.copy == "async":
-        transposed, side_by_side = (TRANSPOSED_ASYNC, side_by_side) if plan.vector > 1 else (SINGLE, SINGLE)
+        side_by_side = SINGLE / plan.vector if plan.vector <= 2 else side_by_side
+        transposed = TRANSPOSED_ASYNC if plan.vector > 1 else SINGLE
     for extent, along_k in ((plan.cta_m, shape.layout[0] == "n"), (plan.cta_n, shape.layout[1] == "t")):
         elements = extent * plan.cta_k / plan.threads
         alone = along_k and not (plan.as_stored and plan.vector > 1)
