@@ -16,7 +16,8 @@ from tilewright.formats.quantized import Quantized
 from tilewright.formats.scaled import Scaled
 from tilewright.formats.table import get
 from tilewright.plans import lowering
-from tilewright.plans.cpu import Strides
+from tilewright.plans import prologues as prologues_of_plans
+from tilewright.plans.cpu import CpuPlan, Strides
 from tilewright.rules import arguments, prologues, weights
 from tilewright.rules.arguments import F32
 from tilewright.rules.call import Call
@@ -25,6 +26,7 @@ from tilewright.runtime.cpu import pool
 Array = Any
 BF16 = get("bf16").dtype
 FEW = 4                     # rows for which a large array of 16 bits is read once: more are packed, in pairs of bf16
+TILED = 16                  # the same of bf16 with AMX
 LARGE = 1 << 20             # numbers of such
 HALF = tuple(get(name).dtype for name in ("bf16", "f16"))
 PAIRED = 128                # weights in a block of kernels/cpu/weight_pairs.py
@@ -41,7 +43,7 @@ class Ready(NamedTuple):
     shape: tuple[int, ...]  # of the result
     result: np.dtype[Any]
     factor: float
-    pairs: bool             # whether x is bf16 and rearranged
+    kernel: str             # that takes bf16: "pairs", of rearranged rows, or "tiles"; "": one that takes f32
 
 
 _ready: dict[Any, Ready | None] = {}
@@ -76,7 +78,8 @@ def product(a: Any, b: Any, out: Any, trans_b: Any, threads: Any) -> Array | Non
     if out is not None and not direct and not (type(out) is np.ndarray and out.shape == found.shape
                                                and out.flags.behaved and out.dtype in weights.FLOATS):
         return None
-    x = arranged(a.reshape(-1, a.shape[-1])) if found.pairs else np.ascontiguousarray(a, F32)
+    x = (arranged(a.reshape(-1, a.shape[-1])) if found.kernel == "pairs" else
+         np.ascontiguousarray(a, BF16 if found.kernel else F32))
     c = out if direct else np.empty(found.shape, F32)
     recipe, table = found.recipe, found.table.copy()
     for row, beside in zip(table, arrays[1:]):
@@ -152,24 +155,38 @@ def _of(b: Any, a: Array, trans: str, threads: int) -> Ready | None:
     made = lowering.Product(m, n, k, "f32", of.prologue.source.removesuffix(weights.HALVES), "f32",
                             Strides(k, 1, rsb, csb, n, 1), threads, added_in="f32",
                             prologue_b=of.prologue.text)
-    planned = engine.planned(lowering.lower(made, engine.amx.permitted(engine.detect())))
+    prepare = preparation.recorded("b", of)
+    lowered = lowering.lower(made, engine.amx.permitted(engine.detect()))
+    kernel = by_bf16(lowered, prepare, a.dtype)
+    plan = CpuPlan("dots", 1, m, ic_ways=threads, swap=True)
+    planned = engine.Planned(*lowered, plan) if kernel == "tiles" else engine.planned(lowered)
     if planned.plan.algorithm not in ("stream", "dots") or (w.factor != 1 and planned.plan.algorithm == "stream"):
         return None
-    prepare = preparation.recorded("b", of)
     recipe = engine.ready(planned, prepare=(None, prepare))
-    pairs = by_pairs(planned, prepare, a.dtype)
-    if pairs:
-        recipe = recipe.instead(host.address("weight_pairs:emit_pairs", planned.target.extended, recipe.plan.mr, m,
-                                             of.prologue.source, tuple(prepare)), ldb=-(-k // PAIRED) * PAIRED // 2)
+    source, target = of.prologue.source, planned.target.extended
+    if planned.plan.algorithm != "dots":
+        kernel = ""
+    elif kernel == "pairs":
+        recipe = recipe.instead(host.address("weight_pairs:emit_pairs", target, recipe.plan.mr, m, source,
+                                             tuple(prepare)), ldb=-(-k // PAIRED) * PAIRED // 2)
+    elif kernel == "tiles":
+        recipe = recipe.instead(host.address("weight_tiles:emit_tiles", target, m, source, tuple(prepare)),
+                                tiles=forks.imported("tilewright.kernels.cpu.weight_tiles").space(k, m))
     table = preparation.table(host, "b", of)
     swapped = planned.plan.swap
     _, dtype = arguments.dtypes(one, np.empty(0, get(of.prologue.result).dtype), None, None)
-    return Ready(recipe, engine.Beside(), table, swapped, (*a.shape[:-1], n), dtype, w.factor, pairs)
+    return Ready(recipe, engine.Beside(), table, swapped, (*a.shape[:-1], n), dtype, w.factor, kernel)
 
 
-def by_pairs(planned: Any, prepare: Any, dtype: Any) -> bool:
-    """Whether bf16 by weights of 4 bits are multiplied by the instruction for pairs of bf16."""
-    plan, shape = planned.plan, planned.shape
-    return (dtype == BF16 and plan.algorithm == "dots" and shape.source_b.endswith(weights.HALVES)
-            and planned.target.extended.has("avx512bf16") and planned.target.lanes(4) == 16
-            and bool(forks.imported("tilewright.kernels.cpu.weight_pairs").takes(tuple(prepare))))
+def by_bf16(lowered: Any, prepare: Any, dtype: Any) -> str:
+    """Which kernel multiplies bf16 by these weights: "tiles", with AMX, or "pairs", by the instruction for pairs of
+    bf16, of weights of 4 bits; "": neither."""
+    shape, target = lowered.shape, lowered.target.extended
+    if dtype != BF16 or shape.b != "columns" or target.lanes(4) != 16:
+        return ""
+    source = prologues_of_plans.read(shape.prologue_b).source
+    tiles, pairs = (forks.imported(f"tilewright.kernels.cpu.weight_{x}") for x in ("tiles", "pairs"))
+    if target.has("amx-bf16") and shape.n >= tiles.LEAST and tiles.takes(source, tuple(prepare)):
+        return "tiles"
+    halves = source.endswith(weights.HALVES)
+    return "pairs" if halves and target.has("avx512bf16") and pairs.takes(tuple(prepare)) else ""

@@ -117,7 +117,7 @@ class Recipe:
                                     prepacked=prepacked, fields=semirings.state(shape.semiring), prologues=prepared,
                                     prepare=self.prepare.get(once))
         self.added_in = shape.sums
-        self.space = self.sums = 0
+        self.space = self.sums = self.tiles = 0
         # bytes of barriers with counters, which start at 0
         self.zeroed = plan.jc_ways * jobs.BARRIER_BYTES if plan.claims else 0
         # of k, after which the sums are in C: with several, C is scaled when all are there
@@ -148,12 +148,17 @@ class Recipe:
         return type(self)(self.shape, strides, self.plan, self.target, self.host, self.conj, self.prepacked,
                           self.tables, self.finish, (self.prepare["a"], self.prepare["b"]))
 
-    def instead(self, function: int, **fields: int) -> Recipe:
-        """The same with another function for its job, and these fields of that."""
+    def instead(self, function: int, tiles: int = 0, **fields: int) -> Recipe:
+        """The same with another function for its job, and these fields of that; `tiles`: words for each part, in a job
+        that is jobs.TILED."""
         found = copy(self)
         found.function, found.call, found.template = function, self.host.callable(function), self.template[:]
+        if tiles:
+            found.at = {name: index for index, name in enumerate(jobs.TILED)}
+            found.template.extend([0] * (len(jobs.TILED) - len(self.template)))
+            found.tiles, fields = _page(4*tiles) * self.parts, {**fields, "space_step": _page(4*tiles) // 4}
         for name, value in fields.items():
-            found.template[self.at[name]] = value
+            found.template[found.at[name]] = value
         return found
 
     def _bits(self, x: float) -> int:
@@ -297,7 +302,15 @@ class Recipe:
         if self.space:
             self._run_packed(job)
             return self.shape.tiles and job[self.at["special"]] != 0
-        self._run_parts(job, self.parts, self.wake)
+        if not self.tiles:
+            self._run_parts(job, self.parts, self.wake)
+            return False
+        space = self.host.take(self.tiles)
+        try:
+            job[self.at["b_space"]] = space.address
+            self._run_parts(job, self.parts, self.wake)
+        finally:
+            self.host.give(space)
         return False
 
     def run_batch(self, batch: int, steps: tuple[int, int, int], a: int, b: int, c: int, alpha: float,
