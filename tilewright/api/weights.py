@@ -18,6 +18,7 @@ from tilewright.formats.table import get
 from tilewright.plans import lowering
 from tilewright.plans import prologues as prologues_of_plans
 from tilewright.plans.cpu import CpuPlan, Strides
+from tilewright.plans.words import BY_NAME
 from tilewright.rules import arguments, prologues, weights
 from tilewright.rules.arguments import F32
 from tilewright.rules.call import Call
@@ -25,8 +26,8 @@ from tilewright.runtime.cpu import pool
 
 Array = Any
 BF16 = get("bf16").dtype
-FEW = 4                     # rows for which a large array of 16 bits is read once: more are packed, in pairs of bf16
-TILED = 16                  # the same of bf16 with AMX
+FEW = 4                     # rows for which a large array of 16 bits is read once: more are packed,
+MANY = 64                   # but of bf16, where an instruction multiplies it, [n, k], only more than these
 LARGE = 1 << 20             # numbers of such
 HALF = tuple(get(name).dtype for name in ("bf16", "f16"))
 PAIRED = 128                # weights in a block of kernels/cpu/weight_pairs.py
@@ -43,7 +44,7 @@ class Ready(NamedTuple):
     shape: tuple[int, ...]  # of the result
     result: np.dtype[Any]
     factor: float
-    kernel: str             # that takes bf16: "pairs", of rearranged rows, or "tiles"; "": one that takes f32
+    kernel: str             # that takes bf16: "pairs", of rearranged rows, "plain" or "tiles"; "": one that takes f32
 
 
 _ready: dict[Any, Ready | None] = {}
@@ -132,13 +133,13 @@ def arranged(x: Array) -> Array:
 def _of(b: Any, a: Array, trans: str, threads: int) -> Ready | None:
     one = np.broadcast_to(np.empty((1, a.shape[-1]), a.dtype), (a.size // max(a.shape[-1], 1), a.shape[-1]))
     call = Call(one, b, trans_b=trans, threads=threads)
+    engine, preparation = (forks.imported(f"tilewright.runtime.cpu.{x}") for x in ("engine", "preparation"))
     plain = type(b) is np.ndarray
-    if not (one.size and one.shape[0] <= FEW and min(b.strides) == b.itemsize if plain else weights.few(call, "b")):
+    if not (one.size and one.shape[0] <= MANY and min(b.strides) == b.itemsize if plain else weights.few(call, "b")):
         return None
     w = weights.of(b, trans, "b")
     if w is None or w.shape[0] != a.shape[-1]:
         return None
-    engine, preparation = (forks.imported(f"tilewright.runtime.cpu.{x}") for x in ("engine", "preparation"))
     if plain:
         result = prologues.multiplied({"a": prologues.format_of(a.dtype, "a"), "b": w.source}, {"b": "float"})["b"]
         call = call._replace(b=w.elements, trans_b="n", prologue_b=weights.made(w, "b", result))
@@ -152,14 +153,17 @@ def _of(b: Any, a: Array, trans: str, threads: int) -> Ready | None:
     m, (k, n) = one.shape[0], w.shape
     host = dispatch.cpu().host
     rsb, csb = engine.strides(call.b)
-    made = lowering.Product(m, n, k, "f32", of.prologue.source.removesuffix(weights.HALVES), "f32",
+    # a job does not say how many rows there are: kernels for bf16 take more of them than others do
+    made = lowering.Product(min(m, prologues_of_plans.MOST), n, k, "f32", of.prologue.source.removesuffix(weights.HALVES), "f32",
                             Strides(k, 1, rsb, csb, n, 1), threads, added_in="f32",
                             prologue_b=of.prologue.text)
     prepare = preparation.recorded("b", of)
     lowered = lowering.lower(made, engine.amx.permitted(engine.detect()))
     kernel = by_bf16(lowered, prepare, a.dtype)
-    plan = CpuPlan("dots", 1, m, ic_ways=threads, swap=True)
-    planned = engine.Planned(*lowered, plan) if kernel == "tiles" else engine.planned(lowered)
+    if plain and m > FEW and (not kernel or 2*m*k > lowered.target.l2 // 2):
+        return None
+    plan = CpuPlan("dots", 1, lowered.shape.m, ic_ways=threads, swap=True)
+    planned = engine.Planned(*lowered, plan) if kernel in ("tiles", "plain") else engine.planned(lowered)
     if planned.plan.algorithm not in ("stream", "dots") or (w.factor != 1 and planned.plan.algorithm == "stream"):
         return None
     recipe = engine.ready(planned, prepare=(None, prepare))
@@ -169,6 +173,8 @@ def _of(b: Any, a: Array, trans: str, threads: int) -> Ready | None:
     elif kernel == "pairs":
         recipe = recipe.instead(host.address("weight_pairs:emit_pairs", target, recipe.plan.mr, m, source,
                                              tuple(prepare)), ldb=-(-k // PAIRED) * PAIRED // 2)
+    elif kernel == "plain":
+        recipe = recipe.instead(host.address("weight_pairs:emit_plain_pairs", target, m))
     elif kernel == "tiles":
         recipe = recipe.instead(host.address("weight_tiles:emit_tiles", target, m, source, tuple(prepare)),
                                 tiles=forks.imported("tilewright.kernels.cpu.weight_tiles").space(k, m))
@@ -179,8 +185,8 @@ def _of(b: Any, a: Array, trans: str, threads: int) -> Ready | None:
 
 
 def by_bf16(lowered: Any, prepare: Any, dtype: Any) -> str:
-    """Which kernel multiplies bf16 by these weights: "tiles", with AMX, or "pairs", by the instruction for pairs of
-    bf16, of weights of 4 bits; "": neither."""
+    """Which kernel multiplies bf16 by these weights, rows of which are contiguous: "tiles", with AMX, or by the
+    instruction for pairs of bf16 "pairs", of weights of 4 bits, or "plain", of bf16; "": none."""
     shape, target = lowered.shape, lowered.target.extended
     if dtype != BF16 or shape.b != "columns" or target.lanes(4) != 16:
         return ""
@@ -188,5 +194,8 @@ def by_bf16(lowered: Any, prepare: Any, dtype: Any) -> str:
     tiles, pairs = (forks.imported(f"tilewright.kernels.cpu.weight_{x}") for x in ("tiles", "pairs"))
     if target.has("amx-bf16") and shape.n >= tiles.LEAST and tiles.takes(source, tuple(prepare)):
         return "tiles"
-    halves = source.endswith(weights.HALVES)
-    return "pairs" if halves and target.has("avx512bf16") and pairs.takes(tuple(prepare)) else ""
+    if not target.has("avx512bf16"):
+        return ""
+    if source == "bf16":
+        return "" if target.model.startswith(BY_NAME["bf16x2"].slow) else "plain"
+    return "pairs" if source.endswith(weights.HALVES) and pairs.takes(tuple(prepare)) else ""

@@ -32,6 +32,7 @@ from tilewright.targets.cpu import CpuTarget
 
 SIDE, STEP = 16, 32         # rows of a tile; steps of k
 LEAST = 64                  # rows of weights: of the tiles of C that are multiplied at once
+COPIED = False
 DEEP = 128                  # steps of k at once: of weights of 4 bits a cache line
 SCALES = 16                 # that are made f32 at once
 WORDS, HALVES_OF_WORDS = vec(i32, SIDE), vec(i16, STEP)
@@ -233,14 +234,12 @@ class _Weights:
     def decoded(self, i: Value, p: Value, begin: Any, STEPS: int, count: Value | None) -> Value | None:
         """The buffer with so many steps of all rows as bf16, of the last of which `count` exist; None for weights that
         are bf16 where they lie. The rows that come next are prefetched into L2."""
-        k, BYTES = self.k, 2 if self.SOURCE == "bf16" else 1
-        HEIGHT = self.ROWS*SIDE
-        for r in range(HEIGHT if count is None else 0):
-            for byte in range(0, STEPS*STEP*BYTES >> self.halves, 64):
-                k.prefetch(self.a.at(i + (HEIGHT + r), self._at(p)) + byte // BYTES, locality=2)
-        if self.SOURCE == "bf16" and count is None:
+        k, HEIGHT = self.k, self.ROWS*SIDE
+        if count is None:
+            self.ahead(i, p, STEPS)
+        if self.SOURCE == "bf16" and count is None and not COPIED:
             return None
-        pieces = self.pieces.at((p >> 7) & 1, 0, 0, 0).view(HEIGHT*SIDE, SIDE, 1)
+        pieces = self.pieces.at((p // DEEP) & 1, 0, 0, 0).view(HEIGHT*SIDE, SIDE, 1)
         for r in range(HEIGHT):
             table = self._table(i + r, p)
             for s in range(STEPS):
@@ -251,6 +250,12 @@ class _Weights:
                     table = k.shuffle(wide, wide, [e % 16 * 2 + 1 for e in range(STEP)])
                 k.store(pieces.at(s, r, 0), self._piece(at, table, count), 64)
         return pieces
+
+    def ahead(self, i: Value, p: Value, STEPS: int) -> None:
+        k, BYTES, HEIGHT = self.k, 2 if self.SOURCE == "bf16" else 1, self.ROWS*SIDE
+        for r in range(HEIGHT):
+            for byte in range(0, STEPS*STEP*BYTES >> self.halves, 64):
+                k.prefetch(self.a.at(i + (HEIGHT + r), self._at(p)) + byte // BYTES, locality=2)
 
     def _at(self, p: Value) -> Value:
         return p >> 1 if self.halves else p
@@ -265,7 +270,8 @@ class _Weights:
         """32 weights as bf16; beyond `count` any numbers, but of bf16 and i8 zeros."""
         k = self.k
         if self.SOURCE == "bf16":
-            return k.reinterpret(k.load(at, HALVES_OF_WORDS, 2, k.lanes_below(count, STEP)), WORDS)
+            mask = None if count is None else k.lanes_below(count, STEP)
+            return k.reinterpret(k.load(at, HALVES_OF_WORDS, 2, mask), WORDS)
         if self.SOURCE == "i8":
             wide = []
             for half in range(2):

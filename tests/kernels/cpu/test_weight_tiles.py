@@ -1,0 +1,98 @@
+"""Few rows of bf16 by weights that AMX reads where they lie: simulated everywhere, and the instructions of each kernel."""
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.api import fused
+from tilewright.compiler import llvm
+from tilewright.kernels.cpu import jobs, weight_tiles
+from tilewright.kernels.cpu.jobs import Prepare
+from tilewright.rules import prologues, weights
+from tilewright.rules.call import Call
+from tilewright.runtime.cpu import preparation
+from tilewright.simulator.machine import Machine
+from tilewright.simulator.memory import AddressSpace
+
+AMX = replace(tw.target("x86-avx512"), extensions=("amx-tile", "amx-bf16", "amx-int8")).extended
+BF16 = ml_dtypes.bfloat16
+RNG = np.random.default_rng(5)
+GROUPS = Prepare("b:int s:float; float b; mul %0 s; -> %1", ("f32:n1:128",), "f32")
+POWERS = Prepare("b:float s:float; mul b s; -> %0", ("e8m0:n1:32",), "f32")
+PLAIN = Prepare("b:float; -> b", (), "f32")
+
+
+def operands(name, how, n, k):
+    """Weights [n, k]: their elements, the numbers that they stand for, how they are decoded, and what is beside them."""
+    w = RNG.standard_normal((n, k), np.float32)
+    if name == "bf16":
+        elements = w.astype(BF16)
+        return elements.view(np.int16), elements.astype(np.float64), "bf16", PLAIN, None
+    q = tw.quantize(w, name, axis=-1, **how)
+    call = weights.without(Call(np.zeros((1, k), BF16), q, trans_b=True))
+    of = prologues.all_of(call, call.a, call.b, prologues.shared_out(call, call.operands or {}))["b"]
+    of = of._replace(arrays=tuple(map(fused.readable, of.arrays)))
+    return q.elements.view(np.int8), tw.dequantize(q, "f64"), of.prologue.source, preparation.recorded("b", of), of
+
+
+def simulated(m, n, k, name, how=None, alpha=1.0, beta=0.0, parts=2):
+    """C and what it should be, the sizes of its terms, and the traffic."""
+    elements, numbers, source, prepare, of = operands(name, how or {}, n, k)
+    assert weight_tiles.takes(source, tuple(prepare))
+    x, memory = RNG.standard_normal((m, k)).astype(BF16), AddressSpace()
+    c, words = RNG.standard_normal((m, n), np.float32), weight_tiles.space(k, m)
+    before = c.astype(np.float64)
+    at = {name: memory.address(array, name) for name, array in (
+        ("a", elements), ("b", x.view(np.int16)), ("c", c), ("b_space", np.zeros(parts*words, np.int32)))}
+    table = None if of is None else preparation.table(SimpleNamespace(address_of=memory.address), "b", of)
+    fields = {"m": n, "k": k, "lda": elements.strides[0] // elements.itemsize, "ldb": k, "rsc": 1, "csc": n,
+              "parts": parts, "space_step": words, **at, "a_beside": 0 if table is None else memory.address(table)}
+    job = np.array([fields.get(name, 0) for name in jobs.TILED])
+    job.view(np.float32)[[2*jobs.TILED.index("alpha"), 2*jobs.TILED.index("beta")]] = alpha, beta
+    machine = Machine(weight_tiles.emit_tiles(AMX, m, source, tuple(prepare)), memory, {}, None)
+    for part in range(parts):
+        machine.run_thread([job.view(np.int8), part])
+    exact, sizes = x.astype(np.float64) @ numbers.T, np.abs(x.astype(np.float64)) @ np.abs(numbers).T
+    return c, alpha*exact + beta*before, abs(alpha)*sizes + abs(beta*before), machine.report
+
+
+CASES = [(5, 100, 70, "bf16", {}), (20, 70, 200, "bf16", {}), (64, 65, 33, "bf16", {}), (3, 70, 300, "i8", {"group": 128}),
+         (16, 64, 131, "i8", {}), (2, 70, 300, "i4", {"group": 128}), (5, 70, 259, "u4", {"group": 128, "zero_points": True}),
+         (1, 70, 640, "mxfp4", {}), (9, 66, 103, "mxfp4", {}), (2, 64, 259, "e2m1", {"group": 256})]
+
+
+@pytest.mark.parametrize(("m", "n", "k", "name", "how"), CASES)
+def test_values(m, n, k, name, how):
+    """n and k that end within a tile, a step and a group; two threads, of which the last strip overlaps another's."""
+    c, exact, sizes, _ = simulated(m, n, k, name, how)
+    assert (np.abs(c - exact) <= (k/16 + 4) * 2.0**-24 * sizes).all()
+
+
+def test_alpha_and_beta():
+    c, exact, sizes, _ = simulated(3, 70, 96, "bf16", alpha=0.5, beta=-2.0)
+    assert (np.abs(c - exact) <= 12 * 2.0**-24 * sizes).all()
+
+
+def test_weights_are_read_once():
+    """Each line of them by one load, and no more is stored than x as tiles, tiles of C and C."""
+    n, k, m = 128, 256, 16
+    *_, report = simulated(m, n, k, "bf16", parts=1)
+    assert report.of("a", "load").bytes == n*k*2
+    assert report.of("c", "store").bytes == m*n*4
+    assert report.of("b_space", "store").bytes == m*k*2
+
+
+@pytest.mark.parametrize(("source", "prepare", "per_tile"), [
+    ("i4x2", GROUPS, {"vpermw": 16, "vpsravw": 16}), ("e2m1x2", POWERS, {"vpermw": 32, "vpsravw": 16, "vmulps": 16}),
+    ("i8", GROUPS, {"vpmovsxbd": 32, "vcvtdq2ps": 32})])
+def test_instructions_of_decoding(source, prepare, per_tile):
+    """For each tile of weights, of which the loop has eight and the end two: 16 rows of 32."""
+    code = llvm.assembly(weight_tiles.emit_tiles(AMX, 1, source, tuple(prepare)), AMX)
+    assert code.count("tdpbf16ps") == 10
+    for name, count in per_tile.items():
+        assert count*10 <= code.count(name) <= count*10 + 40, name
