@@ -26,8 +26,11 @@ from tilewright.runtime.cpu import pool
 
 Array = Any
 BF16 = get("bf16").dtype
-FEW = 4                     # rows for which a large array of 16 bits is read once: more are packed,
-MANY = 64                   # but of bf16, where an instruction multiplies it, [n, k], only more than these
+# Rows for which a large array of 16 bits is read once, by registers, [k, n] and [n, k]: more are packed. On a Zen 4 6
+# and 8 rows took 0.4 and 1.06 of the time of packing on AVX2 [k, n], 0.5 and 0.8 [n, k], 0.35 and 0.45 and 0.85 and 1.2
+# with AVX-512. 4 is what was never slower elsewhere.
+FEW = {16: {"rows": 6, "columns": 8}, 32: {"rows": 8, "columns": 6}}
+MANY = 64                   # the same of bf16, where an instruction multiplies it, [n, k]
 LARGE = 1 << 20             # numbers of such
 HALF = tuple(get(name).dtype for name in ("bf16", "f16"))
 PAIRED = 128                # weights in a block of kernels/cpu/weight_pairs.py
@@ -160,7 +163,8 @@ def _of(b: Any, a: Array, trans: str, threads: int) -> Ready | None:
     prepare = preparation.recorded("b", of)
     lowered = lowering.lower(made, engine.amx.permitted(engine.detect()))
     kernel = by_bf16(lowered, prepare, a.dtype)
-    if plain and m > FEW and (not kernel or 2*m*k > lowered.target.l2 // 2):
+    most = FEW.get(lowered.target.tile_registers, {}).get(lowered.shape.b, 4)
+    if plain and m > most and (not kernel or 2*m*k > lowered.target.l2 // 2):
         return None
     plan = CpuPlan("dots", 1, lowered.shape.m, ic_ways=threads, swap=True)
     planned = engine.Planned(*lowered, plan) if kernel in ("tiles", "plain") else engine.planned(lowered)

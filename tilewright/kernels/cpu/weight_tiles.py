@@ -15,6 +15,7 @@ As in all products by these instructions numbers and sums below 2^-126 are 0 (ir
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tilewright.formats import FORMATS
@@ -32,7 +33,6 @@ from tilewright.targets.cpu import CpuTarget
 
 SIDE, STEP = 16, 32         # rows of a tile; steps of k
 LEAST = 64                  # rows of weights: of the tiles of C that are multiplied at once
-COPIED = False
 DEEP = 128                  # steps of k at once: of weights of 4 bits a cache line
 SCALES = 16                 # that are made f32 at once
 WORDS, HALVES_OF_WORDS = vec(i32, SIDE), vec(i16, STEP)
@@ -56,8 +56,7 @@ def in_table(source: str, word: str) -> bool:
 def shape(COLS: int, SOURCE: str) -> tuple[int, int]:
     """Tiles of C: of rows of weights, and of rows of x."""
     across = -(-COLS // SIDE)
-    most = 4 if SOURCE == "bf16" else 2
-    return min(4 // across, most), across
+    return 1 if SOURCE == "bf16" or across > 2 else 2, across
 
 
 def order(SOURCE: str) -> list[int]:
@@ -74,62 +73,76 @@ def space(k: int, COLS: int) -> int:
 
 def emit_tiles(target: CpuTarget, COLS: int, SOURCE: str, PROLOGUE: tuple[Any, ...]) -> Function:
     """tiles(job, part): a run of rows of C[m, COLS] = alpha * A[m, k] @ B[k, COLS] + beta * C, of which A has the
-    weights, at least 64 rows, and B's columns are rows of bf16; C's columns are contiguous (jobs.TILED)."""
+    weights, at least LEAST rows, and B's columns are rows of bf16; C's columns are contiguous (jobs.TILED)."""
     k = Kernel(f"tiles_{COLS}_of_{SOURCE}{suffix(PROLOGUE)}", noalias=False, job=ptr(i8), part=i64)
     job, part = k.args
     PLAIN, (ROWS, ACROSS) = SOURCE == "bf16", shape(COLS, SOURCE)
     g = job_fields(k, job, TILED, f32, a=i16 if PLAIN else i8, b=i16, b_space=i32)
     x = g.b_space + part*g.space_step
     _pack(k, g, x, COLS, SOURCE)
-    weights = _Weights(k, target, SOURCE, PROLOGUE, g, ROWS)
-    tiles, HEIGHT = TileRegisters(k), ROWS*SIDE
-    tiles.configure()
-    free = list(range(ROWS*ACROSS, 8))
-    OF_B, OF_A = free[:min(ACROSS, len(free) - 1)], free[min(ACROSS, len(free) - 1):]
-    sums = k.local("sums", (ROWS*ACROSS, SIDE, SIDE), f32)
-    total = k.local("total", (ROWS*ACROSS, SIDE, SIDE), f32) if weights.grouped else sums
+    weights, HEIGHT = _Weights(k, target, SOURCE, PROLOGUE, g, ROWS), ROWS*SIDE
     C = [(r, t) for r in range(ROWS) for t in range(ACROSS)]
+    tiles, OF_B = TileRegisters(k), min(ACROSS, 7 - len(C))
+    of_b, of_a = range(len(C), len(C) + OF_B), range(len(C) + OF_B, 8)
+    tiles.configure()
+    sums = k.local("sums", (2, len(C), SIDE, SIDE), f32)
+    total = k.local("total", (len(C), SIDE, SIDE), f32) if weights.grouped else sums.view(SIDE*SIDE, SIDE, 1)
     lo, hi = split(k.ceil_div(g.m, HEIGHT), g.parts, part)
     a, out = g.a.view(g.lda, 1), Out(k, g.c.view(1, g.csc), g.alpha, g.beta)
+    whole = g.k // DEEP
 
-    def multiply(i: Value, begin: Value | int, end: Value) -> None:
-        """C's tiles += rows i ... of A from step `begin` to `end` of k."""
-        whole = begin + (end - begin) // DEEP * DEEP
+    def clear() -> None:
+        for tile in range(len(C)):
+            tiles.zero(tile)
 
-        def add(p: Value, STEPS: int, count: Value | None) -> None:
-            decoded = weights.decoded(i, p, begin, STEPS, count)
-            for s in range(STEPS):
-                at = x + ((p >> 5) + s)*(ACROSS*SIDE*SIDE)
-                for t, tile in enumerate(OF_B):
-                    tiles.load(tile, at + t*SIDE*SIDE, SIDE)
-                for r in range(ROWS):
-                    of_a = OF_A[r % len(OF_A)]
-                    if decoded is None:
-                        tiles.load(of_a, a.at(i + r*SIDE, p + s*STEP), g.lda)
-                    else:
-                        tiles.load(of_a, decoded.at(s, r*SIDE, 0), SIDE)
-                    for t in range(ACROSS):
-                        if t >= len(OF_B):
-                            tiles.load(OF_B[t % len(OF_B)], at + t*SIDE*SIDE, SIDE)
-                        tiles.dot("bf16", r*ACROSS + t, of_a, OF_B[t % len(OF_B)])
-                    if ACROSS > len(OF_B) and r + 1 < ROWS:
-                        tiles.load(OF_B[0], at, SIDE)
-        with k.loop(whole, begin, DEEP) as p:
-            add(p, DEEP // STEP, None)
-        with k.loop(end, whole, STEP) as p:
-            add(p, 1, k.min(end - p, STEP))
+    def add(p: Value, s: int, piece: Callable[[int], tuple[Value, Any]]) -> None:
+        """C's tiles += piece(r), for each 16 rows r, times step s after p."""
+        at = x + ((p // STEP) + s)*(ACROSS*SIDE*SIDE)
+        for r in range(ROWS):
+            tile = of_a[r % len(of_a)]
+            tiles.load(tile, *piece(r))
+            for t in range(ACROSS):
+                if r == 0 or OF_B < ACROSS:
+                    tiles.load(of_b[t % OF_B], at + t*(SIDE*SIDE), SIDE)
+                tiles.dot("bf16", r*ACROSS + t, tile, of_b[t % OF_B])
 
-    def of_group(i: Value, p: Value) -> None:
-        """Sums times their scales are added up."""
-        for r, t in C:
-            tiles.store(r*ACROSS + t, sums.at(r*ACROSS + t, 0, 0), SIDE)
+    def multiply(block: Value, STEPS: int = DEEP // STEP, at: Value | None = None) -> None:
+        """By a block that is decoded, of which the sums are stored by themselves where scales are of groups."""
+        pieces = weights.buffer(block)
+        if weights.grouped and at is None:
+            clear()
+        for s in range(STEPS):
+            add(block*DEEP if at is None else at, s, lambda r, s=s: (pieces.at(s, r*SIDE, 0), SIDE))
+        if weights.grouped and at is None:
+            store(block)
+
+    def store(block: Value) -> None:
+        for tile in range(len(C)):
+            tiles.store(tile, sums.at(block & 1, tile, 0, 0), SIDE)
+
+    def scaled(i: Value, block: Value) -> None:
+        """Sums of a block times the scales of its group are added up."""
         for r in range(ROWS):
             for e in range(SIDE):
-                scale = k.broadcast(weights.scale.one(i + (r*SIDE + e), p, f32), SIDE)
+                scale = k.broadcast(weights.scale.one(i + (r*SIDE + e), block*DEEP, f32), SIDE)
                 for t in range(ACROSS):
-                    where = r*ACROSS + t, e, 0
-                    before = k.load(total.at(*where), vec(f32, SIDE))
-                    k.store(total.at(*where), k.fma(k.load(sums.at(*where), vec(f32, SIDE)), scale, before))
+                    at = total.at(r*ACROSS + t, e, 0)
+                    of_block = k.load(sums.at(block & 1, r*ACROSS + t, e, 0), vec(f32, SIDE))
+                    k.store(at, k.fma(of_block, scale, k.load(at, vec(f32, SIDE))))
+
+    def blocks(i: Value) -> None:
+        """A block is decoded before the one before it is multiplied, and the sums of the one before that are scaled
+        then: tiles cannot be loaded from lines that are still on their way to L1, nor vectors from tiles."""
+        with k.loop(k.select(whole > 0, whole + (1 + weights.grouped), k.constant(i64, 0))) as block:
+            with k.when(block < whole):
+                weights.decode(i, block)
+            with k.when((block > 0) & (block <= whole)):
+                multiply(block - 1)
+            if weights.grouped:
+                with k.when(block > 1):
+                    scaled(i, block - 2)
+        if weights.grouped:
+            clear()
 
     def finish(i: Value, first: Value, read_c: bool) -> None:
         for r, t in C:
@@ -145,26 +158,24 @@ def emit_tiles(target: CpuTarget, COLS: int, SOURCE: str, PROLOGUE: tuple[Any, .
     with k.loop(hi, lo) as strip:
         first = strip*HEIGHT
         i = k.min(first, g.m - HEIGHT)          # the last one begins earlier, and stores what is new
-        for tile in range(len(C)):
-            tiles.zero(tile)
+        clear()
         if weights.grouped:
             for tile in range(len(C)):
                 for e in range(SIDE):
                     k.store(total.at(tile, e, 0), splat(k, f32, 0.0, SIDE))
-            with k.loop(g.k, step=weights.GROUP) as p:
-                multiply(i, p, k.min(p + weights.GROUP, g.k))
-                of_group(i, p)
-                for tile in range(len(C)):
-                    tiles.zero(tile)
+        if PLAIN:
+            with k.loop(whole) as block:
+                for s in range(DEEP // STEP):
+                    add(block*DEEP, s, lambda r, s=s: (a.at(i + r*SIDE, block*DEEP + s*STEP), g.lda))
         else:
-            if weights.table_scale is not None:
-                with k.loop(g.k, step=SCALES*STEP) as p:
-                    weights.read_scales(i, p)
-                    multiply(i, p, k.min(p + SCALES*STEP, g.k))
-            else:
-                multiply(i, k.constant(i64, 0), g.k)
-            for tile in range(len(C)):
-                tiles.store(tile, sums.at(tile, 0, 0), SIDE)
+            blocks(i)
+        with k.loop(g.k, whole*DEEP, STEP) as p:
+            weights.decode(i, whole, p, k.min(g.k - p, STEP))
+            multiply(whole, 1, p)
+        with k.when((whole*DEEP < g.k) | (not weights.grouped)):
+            store(whole if weights.grouped else k.constant(i64, 0))
+            if weights.grouped:
+                scaled(i, whole)
         out.cases_of_beta(lambda read_c: finish(i, first, read_c))
     tiles.release()
     return k.function
@@ -220,7 +231,7 @@ class _Weights:
             words = [upper[2*e % 16] | upper[2*e % 16 + 1] << 16 for e in range(SIDE)]
             k.store(self.tables.at(zero, 0), k.pack(*(k.constant(i32, y - (y >> 31 << 32)) for y in words)), 4)
 
-    def read_scales(self, i: Value, p: Value) -> None:
+    def _read_scales(self, i: Value, p: Value) -> None:
         """Of all rows, SCALES each, from step p of k on."""
         k, x = self.k, self.table_scale
         assert x is not None
@@ -231,31 +242,26 @@ class _Weights:
             number = k.select(bits == splat(k, i32, 255, SCALES), splat(k, i32, 511 << 22, SCALES), number)
             k.store(self.scales.at(r, 0), k.bits_as(number, vec(f32, SCALES)))
 
-    def decoded(self, i: Value, p: Value, begin: Any, STEPS: int, count: Value | None) -> Value | None:
-        """The buffer with so many steps of all rows as bf16, of the last of which `count` exist; None for weights that
-        are bf16 where they lie. The rows that come next are prefetched into L2."""
-        k, HEIGHT = self.k, self.ROWS*SIDE
-        if count is None:
-            self.ahead(i, p, STEPS)
-        if self.SOURCE == "bf16" and count is None and not COPIED:
-            return None
-        pieces = self.pieces.at((p // DEEP) & 1, 0, 0, 0).view(HEIGHT*SIDE, SIDE, 1)
-        for r in range(HEIGHT):
-            table = self._table(i + r, p)
-            for s in range(STEPS):
-                at = self.a.at(i + r, self._at(p + s*STEP))
+    def buffer(self, block: Value) -> Value:
+        """Of the pieces of a block: [step][row][word]."""
+        return self.pieces.at(block & 1, 0, 0, 0).view(self.ROWS*SIDE*SIDE, SIDE, 1)
+
+    def decode(self, i: Value, block: Value, p: Value | None = None, count: Value | None = None) -> None:
+        """All rows of a block as bf16; or of the last one the step at p alone, of which `count` exist."""
+        k, pieces = self.k, self.buffer(block)
+        first = block*DEEP if p is None else p
+        if self.table_scale is not None:
+            with k.when((first & (SCALES*STEP - 1)) == 0):
+                self._read_scales(i, first)
+        for r in range(self.ROWS*SIDE):
+            table = self._table(i + r, first)
+            for s in range(DEEP // STEP if p is None else 1):
+                at = self.a.at(i + r, self._at(first + s*STEP))
                 if self.table_scale is not None:
-                    scale = self.scales[r, ((p - begin) >> 5) + s]
+                    scale = self.scales[r, (first // STEP & (SCALES - 1)) + s]
                     wide = k.reinterpret(self.table * k.broadcast(scale, SIDE), HALVES_OF_WORDS)
                     table = k.shuffle(wide, wide, [e % 16 * 2 + 1 for e in range(STEP)])
                 k.store(pieces.at(s, r, 0), self._piece(at, table, count), 64)
-        return pieces
-
-    def ahead(self, i: Value, p: Value, STEPS: int) -> None:
-        k, BYTES, HEIGHT = self.k, 2 if self.SOURCE == "bf16" else 1, self.ROWS*SIDE
-        for r in range(HEIGHT):
-            for byte in range(0, STEPS*STEP*BYTES >> self.halves, 64):
-                k.prefetch(self.a.at(i + (HEIGHT + r), self._at(p)) + byte // BYTES, locality=2)
 
     def _at(self, p: Value) -> Value:
         return p >> 1 if self.halves else p
