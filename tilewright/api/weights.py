@@ -47,7 +47,7 @@ class Ready(NamedTuple):
     shape: tuple[int, ...]  # of the result
     result: np.dtype[Any]
     factor: float
-    kernel: str             # that takes bf16: "pairs", of rearranged rows, "plain" or "tiles"; "": one that takes f32
+    kernel: str             # that takes bf16: "pairs", of rearranged rows, "plain", "tiles" or "stream"; "": f32
 
 
 _ready: dict[Any, Ready | None] = {}
@@ -164,24 +164,26 @@ def _of(b: Any, a: Array, trans: str, threads: int) -> Ready | None:
     lowered = lowering.lower(made, engine.amx.permitted(engine.detect()))
     kernel = by_bf16(lowered, prepare, a.dtype)
     most = FEW.get(lowered.target.tile_registers, {}).get(lowered.shape.b, 4)
-    if plain and m > most and (not kernel or 2*m*k > lowered.target.l2 // 2):
+    if plain and m > most and (not kernel or (kernel == "plain" and 2*m*k > lowered.target.l2 // 2)):
         return None
-    plan = CpuPlan("dots", 1, lowered.shape.m, ic_ways=threads, swap=True)
-    planned = engine.Planned(*lowered, plan) if kernel in ("tiles", "plain") else engine.planned(lowered)
+    plans = {"tiles": (plan := CpuPlan("dots", 1, lowered.shape.m, ic_ways=threads, swap=True)), "plain": plan,
+             "stream": CpuPlan("stream", lowered.shape.m, 1, jc_ways=threads)}
+    planned = engine.Planned(*lowered, plans[kernel]) if kernel in plans else engine.planned(lowered)
     if planned.plan.algorithm not in ("stream", "dots") or (w.factor != 1 and planned.plan.algorithm == "stream"):
         return None
     recipe = engine.ready(planned, prepare=(None, prepare))
     source, target = of.prologue.source, planned.target.extended
-    if planned.plan.algorithm != "dots":
+    if kernel == "pairs" and planned.plan.algorithm != "dots":
         kernel = ""
     elif kernel == "pairs":
         recipe = recipe.instead(host.address("weight_pairs:emit_pairs", target, recipe.plan.mr, m, source,
                                              tuple(prepare)), ldb=-(-k // PAIRED) * PAIRED // 2)
     elif kernel == "plain":
         recipe = recipe.instead(host.address("weight_pairs:emit_plain_pairs", target, m))
-    elif kernel == "tiles":
-        recipe = recipe.instead(host.address("weight_tiles:emit_tiles", target, m, source, tuple(prepare)),
-                                tiles=forks.imported("tilewright.kernels.cpu.weight_tiles").space(k, m))
+    elif kernel:
+        function = (host.address("stream_tiles:emit_stream_tiles", target, m) if kernel == "stream" else
+                    host.address("weight_tiles:emit_tiles", target, m, source, tuple(prepare)))
+        recipe = recipe.instead(function, tiles=forks.imported("tilewright.kernels.cpu.weight_tiles").space(k, m))
     table = preparation.table(host, "b", of)
     swapped = planned.plan.swap
     _, dtype = arguments.dtypes(one, np.empty(0, get(of.prologue.result).dtype), None, None)
@@ -189,11 +191,13 @@ def _of(b: Any, a: Array, trans: str, threads: int) -> Ready | None:
 
 
 def by_bf16(lowered: Any, prepare: Any, dtype: Any) -> str:
-    """Which kernel multiplies bf16 by these weights, rows of which are contiguous: "tiles", with AMX, or by the
-    instruction for pairs of bf16 "pairs", of weights of 4 bits, or "plain", of bf16; "": none."""
+    """Which kernel multiplies bf16 by these weights: with AMX "tiles", [n, k], or "stream", of bf16 [k, n]; [n, k] by
+    the instruction for pairs of bf16 "pairs", of weights of 4 bits, or "plain", of bf16; "": none."""
     shape, target = lowered.shape, lowered.target.extended
-    if dtype != BF16 or shape.b != "columns" or target.lanes(4) != 16:
+    if dtype != BF16 or target.lanes(4) != 16:
         return ""
+    if shape.b != "columns":
+        return "stream" if shape.source_b == "bf16" and target.has("amx-bf16") else ""
     source = prologues_of_plans.read(shape.prologue_b).source
     tiles, pairs = (forks.imported(f"tilewright.kernels.cpu.weight_{x}") for x in ("tiles", "pairs"))
     if target.has("amx-bf16") and shape.n >= tiles.LEAST and tiles.takes(source, tuple(prepare)):

@@ -13,6 +13,7 @@ from tilewright.api import fused
 from tilewright.compiler import llvm
 from tilewright.kernels.cpu import jobs, weight_tiles
 from tilewright.kernels.cpu.jobs import Prepare
+from tilewright.kernels.cpu.stream_tiles import emit_stream_tiles
 from tilewright.rules import prologues, weights
 from tilewright.rules.call import Call
 from tilewright.runtime.cpu import preparation
@@ -24,6 +25,7 @@ BF16 = ml_dtypes.bfloat16
 RNG = np.random.default_rng(5)
 GROUPS = Prepare("b:int s:float; float b; mul %0 s; -> %1", ("f32:n1:128",), "f32")
 POWERS = Prepare("b:float s:float; mul b s; -> %0", ("e8m0:n1:32",), "f32")
+TILED = *jobs.DOTS, *jobs.TILES
 PLAIN = Prepare("b:float; -> b", (), "f32")
 
 
@@ -48,12 +50,12 @@ def simulated(m, n, k, name, how=None, alpha=1.0, beta=0.0, parts=2):
     c, words = RNG.standard_normal((m, n), np.float32), weight_tiles.space(k, m)
     before = c.astype(np.float64)
     at = {name: memory.address(array, name) for name, array in (
-        ("a", elements), ("b", x.view(np.int16)), ("c", c), ("b_space", np.zeros(parts*words, np.int32)))}
+        ("a", elements), ("b", x.view(np.int16)), ("c", c), ("tiles", np.zeros(parts*words, np.int32)))}
     table = None if of is None else preparation.table(SimpleNamespace(address_of=memory.address), "b", of)
     fields = {"m": n, "k": k, "lda": elements.strides[0] // elements.itemsize, "ldb": k, "rsc": 1, "csc": n,
-              "parts": parts, "space_step": words, **at, "a_beside": 0 if table is None else memory.address(table)}
-    job = np.array([fields.get(name, 0) for name in jobs.TILED])
-    job.view(np.float32)[[2*jobs.TILED.index("alpha"), 2*jobs.TILED.index("beta")]] = alpha, beta
+              "parts": parts, "tiles_step": words, **at, "a_beside": 0 if table is None else memory.address(table)}
+    job = np.array([fields.get(name, 0) for name in TILED])
+    job.view(np.float32)[[2*TILED.index("alpha"), 2*TILED.index("beta")]] = alpha, beta
     machine = Machine(weight_tiles.emit_tiles(AMX, m, source, tuple(prepare)), memory, {}, None)
     for part in range(parts):
         machine.run_thread([job.view(np.int8), part])
@@ -84,7 +86,7 @@ def test_weights_are_read_once():
     *_, report = simulated(m, n, k, "bf16", parts=1)
     assert report.of("a", "load").bytes == n*k*2
     assert report.of("c", "store").bytes == m*n*4
-    assert report.of("b_space", "store").bytes == m*k*2
+    assert report.of("tiles", "store").bytes == m*k*2
 
 
 @pytest.mark.parametrize(("source", "prepare", "per_tile"), [
@@ -97,3 +99,24 @@ def test_instructions_of_decoding(source, prepare, per_tile):
     assert code.count("tdpbf16ps") == 10
     for name, count in per_tile.items():
         assert count*10 <= code.count(name) <= count*10 + 40, name
+
+
+@pytest.mark.parametrize(("m", "n", "k", "parts", "beta"), [(5, 70, 133, 2, 0.0), (16, 1600, 64, 1, 0.0),
+                                                            (40, 96, 70, 3, 1.0), (64, 33, 32, 1, 1.0)])
+def test_rows_of_the_matrix_are_contiguous(m, n, k, parts, beta):
+    """[k, n], of sizes that end within a tile, a pair and a chunk; each part of the matrix is read once."""
+    x, w = RNG.standard_normal((m, k)).astype(BF16), RNG.standard_normal((k, n)).astype(BF16)
+    memory, words, layout = AddressSpace(), weight_tiles.space(k, m), (*jobs.STREAM, *jobs.TILES)
+    c = RNG.standard_normal((m, n), np.float32)
+    before = c.astype(np.float64)
+    at = {name: memory.address(array, name) for name, array in (
+        ("a", x.view(np.int16)), ("b", w.view(np.int16)), ("c", c), ("tiles", np.zeros(parts*words, np.int32)))}
+    fields = {"n": n, "k": k, "rsa": k, "csa": 1, "ldb": n, "ldc": n, "parts": parts, "tiles_step": words, **at}
+    job = np.array([fields.get(name, 0) for name in layout])
+    job.view(np.float32)[2*layout.index("beta")] = beta
+    machine = Machine(emit_stream_tiles(AMX, m), memory, {}, None)
+    for part in range(parts):
+        machine.run_thread([job.view(np.int8), part])
+    exact, sizes = (f(x.astype(np.float64)) @ f(w.astype(np.float64)) for f in (np.array, np.abs))
+    assert (np.abs(c - exact - beta*before) <= (k/16 + 4) * 2.0**-24 * (sizes + np.abs(before))).all()
+    assert machine.report.of("b", "load").bytes == k*n*2

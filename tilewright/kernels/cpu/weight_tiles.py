@@ -21,7 +21,7 @@ from typing import Any
 from tilewright.formats import FORMATS
 from tilewright.ir import Function, Kernel, Value, f32, i8, i16, i32, i64, ptr, vec
 from tilewright.ir.ops.x86 import TileRegisters
-from tilewright.kernels.cpu.jobs import TILED, Prepare
+from tilewright.kernels.cpu.jobs import DOTS, TILES, Prepare
 from tilewright.kernels.cpu.out import Out
 from tilewright.kernels.cpu.packing import transpose
 from tilewright.kernels.cpu.pool import job_fields, split
@@ -73,12 +73,12 @@ def space(k: int, COLS: int) -> int:
 
 def emit_tiles(target: CpuTarget, COLS: int, SOURCE: str, PROLOGUE: tuple[Any, ...]) -> Function:
     """tiles(job, part): a run of rows of C[m, COLS] = alpha * A[m, k] @ B[k, COLS] + beta * C, of which A has the
-    weights, at least LEAST rows, and B's columns are rows of bf16; C's columns are contiguous (jobs.TILED)."""
+    weights, at least LEAST rows, and B's columns are rows of bf16; C's columns are contiguous."""
     k = Kernel(f"tiles_{COLS}_of_{SOURCE}{suffix(PROLOGUE)}", noalias=False, job=ptr(i8), part=i64)
     job, part = k.args
     PLAIN, (ROWS, ACROSS) = SOURCE == "bf16", shape(COLS, SOURCE)
-    g = job_fields(k, job, TILED, f32, a=i16 if PLAIN else i8, b=i16, b_space=i32)
-    x = g.b_space + part*g.space_step
+    g = job_fields(k, job, (*DOTS, *TILES), f32, a=i16 if PLAIN else i8, b=i16, tiles=i32)
+    x = g.tiles + part*g.tiles_step
     _pack(k, g, x, COLS, SOURCE)
     weights, HEIGHT = _Weights(k, target, SOURCE, PROLOGUE, g, ROWS), ROWS*SIDE
     C = [(r, t) for r in range(ROWS) for t in range(ACROSS)]

@@ -149,14 +149,14 @@ class Recipe:
                           self.tables, self.finish, (self.prepare["a"], self.prepare["b"]))
 
     def instead(self, function: int, tiles: int = 0, **fields: int) -> Recipe:
-        """The same with another function for its job, and these fields of that; `tiles`: words for each part, in a job
-        that is jobs.TILED."""
+        """The same with another function for its job, and these fields of that; `tiles`: words for each part, which
+        jobs.TILES say where they are."""
         found = copy(self)
         found.function, found.call, found.template = function, self.host.callable(function), self.template[:]
         if tiles:
-            found.at = {name: index for index, name in enumerate(jobs.TILED)}
-            found.template.extend([0] * (len(jobs.TILED) - len(self.template)))
-            found.tiles, fields = _page(4*tiles) * self.parts, {**fields, "space_step": _page(4*tiles) // 4}
+            found.at = self.at | {name: index for index, name in enumerate(jobs.TILES, len(self.template))}
+            found.template.extend([0] * len(jobs.TILES))
+            found.tiles, fields = _page(4*tiles) * self.parts, {**fields, "tiles_step": _page(4*tiles) // 4}
         for name, value in fields.items():
             found.template[found.at[name]] = value
         return found
@@ -307,7 +307,7 @@ class Recipe:
             return False
         space = self.host.take(self.tiles)
         try:
-            job[self.at["b_space"]] = space.address
+            job[self.at["tiles"]] = space.address
             self._run_parts(job, self.parts, self.wake)
         finally:
             self.host.give(space)
