@@ -35,7 +35,7 @@ def test_rows_of_every_type_by_weights(name, zero):
 F32, BF16 = np.float32, ml_dtypes.bfloat16
 CASES = [("i8", {"group": 64}, F32, 1), ("i8", {}, BF16, 1), ("u4", {"group": 128, "zero_points": True}, BF16, 2),
          ("i4", {"group": 32}, F32, 9), ("i4", {"group": 32}, BF16, 1), ("e2m1", {"group": 64}, F32, 1),
-         ("mxfp4", {}, BF16, 1), ("nvfp4", {}, F32, 1)]
+         ("mxfp4", {}, BF16, 1), ("nvfp4", {}, F32, 1), ("i8", {"group": 128}, BF16, 5), ("mxfp4", {}, BF16, 16)]
 
 
 @pytest.mark.parametrize(("name", "how", "dtype", "m"), CASES)
@@ -48,6 +48,22 @@ def test_few_rows_read_weights_once(name, how, dtype, m):
         checked(found, x, q.T if options else q)
         out = np.zeros((m, 70), dtype)
         assert tw.matmul(x, q, out, threads=2, **options) is out
+        assert (out == found.astype(dtype)).all()
+
+
+@pytest.mark.parametrize("by_rows", [True, False])
+@pytest.mark.parametrize("m", [1, 5, 8, 33, 65])
+def test_rows_of_bf16_by_a_large_matrix(m, by_rows):
+    """Read once where it lies, up to as many rows as that is faster; into an array of either format."""
+    k, n = 1030, 1043
+    x, w = RNG.standard_normal((m, k)).astype(BF16), RNG.standard_normal((k, n)).astype(BF16)
+    given = np.ascontiguousarray(w.T) if by_rows else w
+    exact, size = (f(x.astype(np.float64)) @ f(w.astype(np.float64)) for f in (np.array, np.abs))
+    found = tw.matmul(x, given, trans_b=by_rows)
+    assert (np.abs(found - exact) <= (k + 3) * 2.0**-24 * size).all()
+    for dtype in (F32, BF16):
+        out = np.zeros((m, n), dtype)
+        assert tw.matmul(x, given, out, trans_b=by_rows, threads=2) is out
         assert (out == found.astype(dtype)).all()
 
 

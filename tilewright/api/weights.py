@@ -6,6 +6,7 @@ Calls with options, more rows or other layouts go the way of prologues (rules/we
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +32,9 @@ BF16 = get("bf16").dtype
 # with AVX-512. 4 is what was never slower elsewhere.
 FEW = {16: {"rows": 6, "columns": 8}, 32: {"rows": 8, "columns": 6}}
 MANY = 64                   # the same of bf16, where an instruction multiplies it, [n, k]
+# Rows from which weights of few bits are decoded for all of them at once. On a Zen 4 4 rows by i8 took 0.7 of the time
+# of decoding in registers, by 4 bits 1.1; 8 rows 0.4, 16 0.5.
+DECODED = {"i8": 4}
 LARGE = 1 << 20             # numbers of such
 HALF = tuple(get(name).dtype for name in ("bf16", "f16"))
 PAIRED = 128                # weights in a block of kernels/cpu/weight_pairs.py
@@ -157,18 +161,16 @@ def _of(b: Any, a: Array, trans: str, threads: int) -> Ready | None:
     host = dispatch.cpu().host
     rsb, csb = engine.strides(call.b)
     # a job does not say how many rows there are: kernels for bf16 take more of them than others do
-    made = lowering.Product(min(m, prologues_of_plans.MOST), n, k, "f32", of.prologue.source.removesuffix(weights.HALVES), "f32",
-                            Strides(k, 1, rsb, csb, n, 1), threads, added_in="f32",
-                            prologue_b=of.prologue.text)
+    made = lowering.Product(min(m, prologues_of_plans.MOST), n, k, "f32",
+                            of.prologue.source.removesuffix(weights.HALVES), "f32", Strides(k, 1, rsb, csb, n, 1),
+                            threads, added_in="f32", prologue_b=of.prologue.text)
     prepare = preparation.recorded("b", of)
     lowered = lowering.lower(made, engine.amx.permitted(engine.detect()))
     kernel = by_bf16(lowered, prepare, a.dtype)
     most = FEW.get(lowered.target.tile_registers, {}).get(lowered.shape.b, 4)
     if plain and m > most and (not kernel or (kernel == "plain" and 2*m*k > lowered.target.l2 // 2)):
         return None
-    plans = {"tiles": (plan := CpuPlan("dots", 1, lowered.shape.m, ic_ways=threads, swap=True)), "plain": plan,
-             "stream": CpuPlan("stream", lowered.shape.m, 1, jc_ways=threads)}
-    planned = engine.Planned(*lowered, plans[kernel]) if kernel in plans else engine.planned(lowered)
+    planned = engine.Planned(*lowered, _plan(kernel, lowered)) if kernel in FIXED else engine.planned(lowered)
     if planned.plan.algorithm not in ("stream", "dots") or (w.factor != 1 and planned.plan.algorithm == "stream"):
         return None
     recipe = engine.ready(planned, prepare=(None, prepare))
@@ -178,32 +180,51 @@ def _of(b: Any, a: Array, trans: str, threads: int) -> Ready | None:
     elif kernel == "pairs":
         recipe = recipe.instead(host.address("weight_pairs:emit_pairs", target, recipe.plan.mr, m, source,
                                              tuple(prepare)), ldb=-(-k // PAIRED) * PAIRED // 2)
-    elif kernel == "plain":
-        recipe = recipe.instead(host.address("weight_pairs:emit_plain_pairs", target, m))
     elif kernel:
-        function = (host.address("stream_tiles:emit_stream_tiles", target, m) if kernel == "stream" else
-                    host.address("weight_tiles:emit_tiles", target, m, source, tuple(prepare)))
-        recipe = recipe.instead(function, tiles=forks.imported("tilewright.kernels.cpu.weight_tiles").space(k, m))
+        emitter, args, words = FIXED[kernel](m, k, source, tuple(prepare))
+        recipe = recipe.instead(host.address(emitter, target, *args), tiles=words)
     table = preparation.table(host, "b", of)
     swapped = planned.plan.swap
     _, dtype = arguments.dtypes(one, np.empty(0, get(of.prologue.result).dtype), None, None)
     return Ready(recipe, engine.Beside(), table, swapped, (*a.shape[:-1], n), dtype, w.factor, kernel)
 
 
+def _tiles(m: int, k: int) -> int:
+    return -(-k // 32) * -(-m // 16) * 256
+
+
+# Kernels whose plan is that they are taken: emitter, arguments, and words for rows of x as each thread rearranges them,
+# for m rows by weights of this format, and how they are decoded.
+FIXED: dict[str, Callable[[int, int, str, tuple[Any, ...]], tuple[str, tuple[Any, ...], int]]] = {
+    "plain": lambda m, k, source, how: ("weight_pairs:emit_plain_pairs", (m,), 0),
+    "decoded": lambda m, k, source, how: ("decoded_pairs:emit_decoded_pairs", (m, source, how), m*(k//2 + 32)),
+    "tiles": lambda m, k, source, how: ("weight_tiles:emit_tiles", (m, source, how), _tiles(m, k)),
+    "stream": lambda m, k, source, how: ("stream_tiles:emit_stream_tiles", (m,), _tiles(m, k))}
+
+
+def _plan(kernel: str, lowered: Any) -> CpuPlan:
+    if kernel == "stream":
+        return CpuPlan("stream", lowered.shape.m, 1, jc_ways=lowered.shape.threads)
+    return CpuPlan("dots", 1, lowered.shape.m, ic_ways=lowered.shape.threads, swap=True)
+
+
 def by_bf16(lowered: Any, prepare: Any, dtype: Any) -> str:
     """Which kernel multiplies bf16 by these weights: with AMX "tiles", [n, k], or "stream", of bf16 [k, n]; [n, k] by
-    the instruction for pairs of bf16 "pairs", of weights of 4 bits, or "plain", of bf16; "": none."""
+    the instruction for pairs of bf16 "plain", of bf16, and "pairs" and "decoded", of others, for few rows of x and for
+    more; "": none."""
     shape, target = lowered.shape, lowered.target.extended
     if dtype != BF16 or target.lanes(4) != 16:
         return ""
     if shape.b != "columns":
         return "stream" if shape.source_b == "bf16" and target.has("amx-bf16") else ""
     source = prologues_of_plans.read(shape.prologue_b).source
-    tiles, pairs = (forks.imported(f"tilewright.kernels.cpu.weight_{x}") for x in ("tiles", "pairs"))
-    if target.has("amx-bf16") and shape.n >= tiles.LEAST and tiles.takes(source, tuple(prepare)):
+    tiles, pairs, blocks = (forks.imported(f"tilewright.kernels.cpu.weight_{x}") for x in ("tiles", "pairs", "blocks"))
+    taken, paired = blocks.takes(source, tuple(prepare)), target.has("avx512bf16")
+    fast = paired and not target.model.startswith(BY_NAME["bf16x2"].slow)
+    if taken and target.has("amx-bf16") and shape.n >= tiles.LEAST:
         return "tiles"
-    if not target.has("avx512bf16"):
-        return ""
     if source == "bf16":
-        return "" if target.model.startswith(BY_NAME["bf16x2"].slow) else "plain"
-    return "pairs" if source.endswith(weights.HALVES) and pairs.takes(tuple(prepare)) else ""
+        return "plain" if fast else ""
+    if taken and fast and shape.m >= DECODED.get(source, 5) and shape.n >= 4:
+        return "decoded"
+    return "pairs" if paired and source.endswith(weights.HALVES) and pairs.takes(tuple(prepare)) else ""

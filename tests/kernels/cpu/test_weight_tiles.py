@@ -1,4 +1,5 @@
-"""Few rows of bf16 by weights that AMX reads where they lie: simulated everywhere, and the instructions of each kernel."""
+"""Few rows of bf16 by weights read where they lie, with AMX and by pairs: simulated everywhere, and the instructions of
+each kernel."""
 from __future__ import annotations
 
 from dataclasses import replace
@@ -10,13 +11,18 @@ import pytest
 
 import tilewright as tw
 from tilewright.api import fused
+from tilewright.api.weights import by_bf16
 from tilewright.compiler import llvm
-from tilewright.kernels.cpu import jobs, weight_tiles
+from tilewright.kernels.cpu import jobs, weight_blocks, weight_tiles
+from tilewright.kernels.cpu.decoded_pairs import emit_decoded_pairs
 from tilewright.kernels.cpu.jobs import Prepare
 from tilewright.kernels.cpu.stream_tiles import emit_stream_tiles
+from tilewright.kernels.cpu.weight_pairs import emit_plain_pairs
+from tilewright.plans import lowering
+from tilewright.plans.cpu import Strides
 from tilewright.rules import prologues, weights
 from tilewright.rules.call import Call
-from tilewright.runtime.cpu import preparation
+from tilewright.runtime.cpu import engine, preparation
 from tilewright.simulator.machine import Machine
 from tilewright.simulator.memory import AddressSpace
 
@@ -30,7 +36,7 @@ PLAIN = Prepare("b:float; -> b", (), "f32")
 
 
 def operands(name, how, n, k):
-    """Weights [n, k]: their elements, the numbers that they stand for, how they are decoded, and what is beside them."""
+    """Weights [n, k]: their elements, the numbers that they stand for, how they are decoded, what is beside them."""
     w = RNG.standard_normal((n, k), np.float32)
     if name == "bf16":
         elements = w.astype(BF16)
@@ -42,12 +48,12 @@ def operands(name, how, n, k):
     return q.elements.view(np.int8), tw.dequantize(q, "f64"), of.prologue.source, preparation.recorded("b", of), of
 
 
-def simulated(m, n, k, name, how=None, alpha=1.0, beta=0.0, parts=2):
+def simulated(m, n, k, name, how=None, alpha=1.0, beta=0.0, parts=2, emit=weight_tiles.emit_tiles):
     """C and what it should be, the sizes of its terms, and the traffic."""
     elements, numbers, source, prepare, of = operands(name, how or {}, n, k)
-    assert weight_tiles.takes(source, tuple(prepare))
+    assert weight_blocks.takes(source, tuple(prepare))
     x, memory = RNG.standard_normal((m, k)).astype(BF16), AddressSpace()
-    c, words = RNG.standard_normal((m, n), np.float32), weight_tiles.space(k, m)
+    c, words = RNG.standard_normal((m, n), np.float32), max(weight_tiles.space(k, m), m*(k//2 + 32))
     before = c.astype(np.float64)
     at = {name: memory.address(array, name) for name, array in (
         ("a", elements), ("b", x.view(np.int16)), ("c", c), ("tiles", np.zeros(parts*words, np.int32)))}
@@ -56,16 +62,20 @@ def simulated(m, n, k, name, how=None, alpha=1.0, beta=0.0, parts=2):
               "parts": parts, "tiles_step": words, **at, "a_beside": 0 if table is None else memory.address(table)}
     job = np.array([fields.get(name, 0) for name in TILED])
     job.view(np.float32)[[2*TILED.index("alpha"), 2*TILED.index("beta")]] = alpha, beta
-    machine = Machine(weight_tiles.emit_tiles(AMX, m, source, tuple(prepare)), memory, {}, None)
+    function = emit(AMX, m) if emit is emit_plain_pairs else emit(AMX, m, source, tuple(prepare))
+    machine = Machine(function, memory, {}, None)
     for part in range(parts):
         machine.run_thread([job.view(np.int8), part])
     exact, sizes = x.astype(np.float64) @ numbers.T, np.abs(x.astype(np.float64)) @ np.abs(numbers).T
     return c, alpha*exact + beta*before, abs(alpha)*sizes + abs(beta*before), machine.report
 
 
-CASES = [(5, 100, 70, "bf16", {}), (20, 70, 200, "bf16", {}), (64, 65, 33, "bf16", {}), (3, 70, 300, "i8", {"group": 128}),
-         (16, 64, 515, "i8", {}), (2, 70, 1037, "i4", {"group": 256}), (5, 70, 259, "u4", {"group": 128, "zero_points": True}),
+FOUR, ZERO = {"group": 128}, {"group": 128, "zero_points": True}
+CASES = [(5, 100, 70, "bf16", {}), (20, 70, 200, "bf16", {}), (64, 65, 33, "bf16", {}), (3, 70, 300, "i8", FOUR),
+         (16, 64, 515, "i8", {}), (2, 70, 1037, "i4", {"group": 256}), (5, 70, 259, "u4", ZERO),
          (1, 70, 1120, "mxfp4", {}), (9, 66, 103, "mxfp4", {}), (2, 64, 259, "e2m1", {"group": 256})]
+PAIRS = [(5, 9, 70, "bf16", {}), (13, 10, 165, "bf16", {}), (4, 10, 300, "i8", FOUR), (16, 5, 259, "u4", ZERO),
+         (7, 6, 1037, "i4", {"group": 256}), (9, 6, 640, "mxfp4", {}), (6, 4, 203, "e2m1", FOUR)]
 
 
 @pytest.mark.parametrize(("m", "n", "k", "name", "how"), CASES)
@@ -75,9 +85,32 @@ def test_values(m, n, k, name, how):
     assert (np.abs(c - exact) <= (k/16 + 4) * 2.0**-24 * sizes).all()
 
 
-def test_alpha_and_beta():
-    c, exact, sizes, _ = simulated(3, 70, 96, "bf16", alpha=0.5, beta=-2.0)
+@pytest.mark.parametrize(("m", "n", "k", "name", "how"), PAIRS)
+def test_values_by_pairs(m, n, k, name, how):
+    """Several columns at a time, and what is left of them; rows that are left, which another thread has, too."""
+    c, exact, sizes, _ = simulated(m, n, k, name, how, emit=emit_plain_pairs if name == "bf16" else emit_decoded_pairs)
+    assert (np.abs(c - exact) <= (k/16 + 8) * 2.0**-24 * sizes).all()
+
+
+@pytest.mark.parametrize(("name", "emit"), [("bf16", weight_tiles.emit_tiles), ("bf16", emit_plain_pairs),
+                                            ("i8", emit_decoded_pairs)])
+def test_alpha_and_beta(name, emit):
+    c, exact, sizes, _ = simulated(3, 70, 96, name, alpha=0.5, beta=-2.0, emit=emit)
     assert (np.abs(c - exact) <= 12 * 2.0**-24 * sizes).all()
+
+
+@pytest.mark.parametrize(("model", "extensions", "by_rows", "m", "kernel"), [
+    ("", AMX.extensions, True, 1, "tiles"), ("", AMX.extensions, False, 16, "stream"), ("", (), True, 4, ""),
+    ("AMD", ("avx512bf16",), True, 16, "plain"), ("Intel", ("avx512bf16",), True, 16, ""),
+    ("AMD", ("avx512bf16",), False, 4, "")])
+def test_which_kernel_multiplies_bf16(model, extensions, by_rows, m, kernel):
+    """By the instructions that a chip has, and not by pairs where f32 is faster."""
+    target = replace(tw.target("x86-avx512"), extensions=extensions, model=model)
+    w = np.zeros((128, 256), BF16).T if by_rows else np.zeros((256, 128), BF16)
+    of = weights.of(w, "n", "b")
+    product = lowering.Product(m, 128, 256, "f32", "bf16", "f32", Strides(256, 1, *engine.strides(w), 128, 1), 1,
+                               added_in="f32", prologue_b=weights.made(of, "b", "bf16").text)
+    assert by_bf16(lowering.lower(product, target), PLAIN, np.dtype(BF16)) == kernel
 
 
 def test_weights_are_read_once():

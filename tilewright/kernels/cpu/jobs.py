@@ -46,7 +46,7 @@ IN_PLACE = (
 )
 STREAM = ("n", "k", "a", "rsa", "csa", "b", "ldb", "c", "ldc", "beta", "parts", "b_beside", "index")  # beta is 0 or 1
 DOTS = ("m", "k", "a", "lda", "b", "ldb", "c", "rsc", "csc", "alpha", "beta", "parts", "a_beside", "index")
-TILES = ("tiles", "tiles_step")     # at the end of these two: few rows as tiles, and words from one part's to the next's
+TILES = ("tiles", "tiles_step")     # behind these two: where few rows go as tiles, and words from part to part
 OF_PROLOGUE = 2                 # fields at the end of these two that kernels with a prologue read
 SCALE = ("m", "n", "s", "lds", "c", "ldc", "alpha", "beta", "row_parts", "col_parts")
 FINISH = ("m", "n", "sums", "lds", "c", "ldc", "finish", "operands", "index", "row_parts", "col_parts")

@@ -12,7 +12,7 @@ from tilewright.ir import Function, Kernel, Value, f32, i8, i16, i32, i64, ptr, 
 from tilewright.ir.ops.x86 import TileRegisters
 from tilewright.kernels.cpu.jobs import STREAM, TILES
 from tilewright.kernels.cpu.pool import job_fields, split
-from tilewright.kernels.cpu.weight_tiles import HALVES_OF_WORDS, SIDE, STEP, WORDS
+from tilewright.kernels.cpu.weight_blocks import HALVES_OF_WORDS, SIDE, STEP, WORDS
 from tilewright.targets.cpu import CpuTarget
 
 STEPS = 2               # of 32 rows at once: sums are loaded and stored once for these
@@ -53,7 +53,7 @@ def emit_stream_tiles(target: CpuTarget, ROWS: int) -> Function:
                     there = k.lanes_below(k.select(rows > row, g.n - j, k.constant(i64, 0)), COLUMNS)
                     pair.append(k.load(b.at(p + row, j), HALVES_OF_WORDS, 2, there))
                 for half in range(2):
-                    words = k.shuffle(*pair, [half*SIDE + e // 2 + e % 2 * STEP for e in range(STEP)])
+                    words = k.shuffle(pair[0], pair[1], [half*SIDE + e // 2 + e % 2 * STEP for e in range(STEP)])
                     k.store(pieces.at(piece & 1, s, half, word, 0), k.reinterpret(words, WORDS), 64)
 
     def multiply(p: Value, block: Value, STEPS: int) -> None:

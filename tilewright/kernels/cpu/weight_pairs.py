@@ -27,8 +27,8 @@ from tilewright.targets.cpu import CpuTarget
 BLOCK = 128                 # elements in a vector
 SHIFTS = range(0, 16, 4)
 V = 16
-# Of weights that are bf16: rows of these, and of x at most, at once. On a Zen 4 with one thread 5, 8, 16, 32 and 64 rows
-# took 0.25, 0.3, 0.4, 0.45 and 0.75 of the time of packing; 16 rows by 3 x 8 took 1.06 of that by 4 x 6, by 2 x 8 1.3.
+# Of weights that are bf16: rows of these, and of x at most, at once. On a Zen 4 with one thread 5, 8, 16, 32 and 64
+# rows took 0.25, 0.3, 0.4, 0.45 and 0.75 of the time of packing; 16 rows by 3 x 8 took 1.06 of 4 x 6, by 2 x 8 1.3.
 PLAIN_ROWS, WIDE = 4, 6
 
 
