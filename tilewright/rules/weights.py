@@ -120,9 +120,8 @@ def parts(b: Any, operands: Any) -> tuple[Any, Any, tuple[Any, ...]]:
     if not (operands is None or type(operands) is dict):
         return b, operands, ()                          # which is refused
     if isinstance(b, Quantized):
-        if b.tensor_scale != 1:                         # which is a factor of alpha, and no record has one of its own
-            return b, operands, ()
-        return b.elements, {**(operands or {}), NAMES["scales"].format("b"): b.scales}, (b.format.name, b.shape, b.axis)
+        return b.elements, {**(operands or {}), NAMES["scales"].format("b"): b.scales}, (
+            b.format.name, b.shape, b.axis, b.tensor_scale)
     beside = {NAMES[kind].format("b"): x for kind, x in (("scales", b.scales), ("zeros", b.zeros)) if x is not None}
     return b.elements, {**(operands or {}), **beside}, (b.group, b.nibbles)
 

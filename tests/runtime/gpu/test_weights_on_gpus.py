@@ -92,15 +92,35 @@ def test_blocks(on, name, dtype, m):
     assert len(kernels) == 1, kernels
 
 
-@pytest.mark.parametrize(("name", "options"), [("i4", {"group": 32}), ("mxfp4", {})], ids=str)
+@pytest.mark.parametrize(("name", "options"), [("i4", {"group": 32}), ("mxfp4", {}), ("nvfp4", {})],
+                         ids=str)
 def test_calls_like_an_earlier_one_are_one_launch_with_nothing_chosen(on, monkeypatch, name, options):
     q = tw.quantize(RNG.standard_normal((16, 64), np.float32), name, axis=-1, **options)
     x, held = RNG.standard_normal((2, 64), np.float32), there(on, q)
     first = tw.matmul(on.array(x), held, trans_b=True)
-    monkeypatch.setattr(type(on.engine), "matmul", None)
-    again = tw.matmul(on.array(2*x), held, trans_b=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(on.engine), "matmul", None)
+        again = tw.matmul(on.array(2*x), held, trans_b=True)
     on.finish()
     np.testing.assert_array_equal(again.host, 2*first.host)
+    if name == "nvfp4":
+        other = tw.matmul(on.array(x), replace(held, tensor_scale=2*held.tensor_scale), trans_b=True)
+        on.finish()
+        np.testing.assert_array_equal(other.host, 2*first.host)
+
+
+@pytest.mark.parametrize("name", ["mxfp4", "nvfp4"])
+def test_blocks_with_an_epilogue(on, name):
+    q = tw.quantize(RNG.standard_normal((24, 96), np.float32), name)
+    x, bias = RNG.standard_normal((3, 96), np.float32).astype(BF16), RNG.standard_normal(24, np.float32)
+    for factor in 1, 2:         # the second call is like the first
+        before = len(on.machine.launches)
+        found = tw.matmul(on.array(factor*x), there(on, q), trans_b=True, epilogue=lambda acc, bias: acc + bias,
+                          operands={"bias": on.array(bias)}, out_dtype="f32")
+        on.finish()
+        assert len(on.machine.launches) == before + 1
+        exact = factor*x.astype(float) @ tw.dequantize(q, "f64").T + bias
+        assert np.abs(found.host - exact).max() < 1e-4
 
 
 def test_refused(on):

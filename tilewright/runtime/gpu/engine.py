@@ -97,6 +97,7 @@ class Engine:
         arguments.check_batch_invariant(call.batch_invariant, call.plan, call.algorithm)
         run = self.run(device, stream, call.plan, call.algorithm, call.invariant)
         try:
+            factor = blocks.factor(call.a, call.b)
             call, blocked = blocks.taken(run, call, looks)
             if len(blocked) == 1:
                 call = weights.of_blocks(run, call, looks, blocked)
@@ -107,7 +108,7 @@ class Engine:
             if call.semiring is not None:
                 a, b = (x.view(np.int8) if x.dtype == bool else x for x in (a, b))
             if call.fused:
-                results = fused_products.product(run, library, call, looks, a, b, None if blocked else asked)
+                results = fused_products.product(run, library, call, looks, a, b, None if blocked else asked, factor)
                 if library.waits:
                     run.synchronize()
                 return results

@@ -48,9 +48,9 @@ def named(call: Call) -> dict[str, Any]:
 
 
 def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a: Array, b: Array,
-            alike: repeats.Asked | None = None) -> Any:
+            alike: repeats.Asked | None = None, factor: float = 1.0) -> Any:
     """The results of the call, an array of the library or a tuple of them. a and b are as they are multiplied. `alike`:
-    what the call may be remembered as."""
+    what the call may be remembered as; `factor`: what its operands have made of its alpha."""
     c = looks["c"].shadow if "c" in looks else call.c
     asked = call.out_dtype if isinstance(call.out_dtype, tuple) else (call.out_dtype,)
     wide = "f64" if any(x is not None and formats.find(x) is formats.get("f64") for x in asked) else None
@@ -102,7 +102,7 @@ def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a:
         beside = _compute(run, p, f, targets, host, {role: before[role] for role in inside})
     numbers = sum(type(x) is float for x in (call.operands or {}).values())
     if alike is not None and len(run.steps) == 1 and run.steps[0] and len(run.blocks) == numbers:   # nothing was copied
-        _remember(alike, run, call, f, (p.a, p.b), targets, beside)
+        _remember(alike, run, call, f, (p.a, p.b), targets, beside, factor)
     results = [blocks.quantized(run, library, x, block) if block else y for x, y, block in zip(
         targets, results, f.blocks)]
     delivered = tuple(library.result(x, call.a) if y is None and block is None else x for x, y, block in zip(
@@ -116,14 +116,14 @@ def of_reduced(p: Product, kind: str) -> np.dtype[Any]:
 
 
 def _remember(alike: repeats.Asked, run: Run, call: Call, f: fusing.Fused, matrices: Sequence[Array],
-              results: Sequence[Array], beside: Sequence[tuple[str, Array]]) -> None:
+              results: Sequence[Array], beside: Sequence[tuple[str, Array]], factor: float) -> None:
     """`beside`: what the kernel's prologues read, by the names of operands."""
     read, names = {x.name: y for x, y in zip(f.epilogue.operands, f.operands)}, list(call.operands or ())
     operands, first, (recipe,) = dict(beside) | read, 2 + len(names), run.steps[0]
     order = (0, 1, first, *(2 + names.index(x) for x in read), *range(first + 1, first + len(results)),
              *(2 + names.index(x) for x, _ in beside))
     numbers = [(i, operands[x].dtype) for i, x in enumerate(names, 2) if type(call.operands[x]) is float]
-    repeats.remember(alike, repeated(run.engine, run.on.index, recipe, order, numbers),
+    repeats.remember(alike, repeated(run.engine, run.on.index, recipe, order, numbers, factor),
                      (*matrices, *(operands[x] for x in names)), results, run.on.index,
                      (call.epilogue, call.prologue_a, call.prologue_b))
 

@@ -208,16 +208,17 @@ def _shared(*scales: Array, n: int) -> bool:
 
 
 def repeated(engine: Engine, device: int, recipe: Recipe, order: Sequence[int],
-             numbers: Sequence[tuple[int, np.dtype[Any]]] = ()) -> repeats.Run:
+             numbers: Sequence[tuple[int, np.dtype[Any]]] = (), factor: float = 1.0) -> repeats.Run:
     """What runs the recipe again: `order` has the places of the addresses that it takes, A's, B's, C's and those of an
-    epilogue; `numbers` those of operands that are numbers, which are written to the GPU's memory in every call."""
+    epilogue; `numbers` those of operands that are numbers, which are written to the GPU's memory in every call;
+    `factor` is one of alpha."""
     a, b, c, *beside = order
 
     if not beside:
-        return lambda at, arrays, results, alpha, stream: recipe.run(at[a], at[b], at[c], alpha, 0.0, stream)
+        return lambda at, arrays, results, alpha, stream: recipe.run(at[a], at[b], at[c], alpha*factor, 0.0, stream)
 
     def run(at: list[int], arrays: Sequence[Any], results: Any, alpha: float, stream: int) -> None:
-        recipe.run(at[a], at[b], at[c], alpha, 0.0, stream, 0, 0, *[at[i] for i in beside])
+        recipe.run(at[a], at[b], at[c], alpha*factor, 0.0, stream, 0, 0, *[at[i] for i in beside])
 
     def with_numbers(at: list[int], arrays: Sequence[Any], results: Any, alpha: float, stream: int) -> None:
         call = engine.run(device, stream, None)

@@ -96,8 +96,9 @@ def of_blocks(run: Run, call: Call, looks: dict[str, Look], blocked: dict[str, B
     (role, x), = blocked.items()
     other = looks["b" if role == "a" else "a"].shadow
     kind = format_of(other.dtype)
-    if kind not in WIDE or call.fused or other.ndim < 2 or x.elements.ndim != 2 or call.scale_a is not None or (
-            call.scale_b is not None or run.engine.platform is not CUDA or run.invariant):
+    other_ways = call.prologue_a, call.prologue_b, call.semiring, call.scale_a, call.scale_b
+    if kind not in WIDE or any(each is not None for each in other_ways) or other.ndim < 2 or x.elements.ndim != 2 or (
+            run.engine.platform is not CUDA or run.invariant):
         return call
     element, scale = x.format.element, x.format.scale
     source = element.name + HALVES*(element.bits == 4)
