@@ -41,16 +41,17 @@ class Layer(nn.Module):
         self.gate_up = nn.Linear(WIDTH, 2*BETWEEN, bias=False)
         self.down = nn.Linear(BETWEEN, WIDTH, bias=False)
         self.norms = nn.ParameterList(torch.ones(WIDTH) for _ in range(2))
-        cache = torch.randn(2, batch, KV_HEADS, POSITIONS, self.head)*0.5
-        self.register_buffer("cache", cache, persistent=False)
+        for name in ("keys", "values"):
+            cache = torch.randn(batch, KV_HEADS, POSITIONS, self.head)*0.5
+            self.register_buffer(name, cache, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         batch = x.shape[0]
         q, k, v = self.qkv(F.rms_norm(x, (WIDTH,), self.norms[0])).split(
             [HEADS*self.head, KV_HEADS*self.head, KV_HEADS*self.head], -1)
-        keys, values = self.cache
-        keys[:, :, -1], values[:, :, -1] = (t.view(batch, KV_HEADS, self.head) for t in (k, v))
-        y = F.scaled_dot_product_attention(q.view(batch, HEADS, 1, self.head), keys, values, enable_gqa=True)
+        for cache, new in (self.keys, k), (self.values, v):
+            cache.select(2, POSITIONS - 1).copy_(new.view(batch, KV_HEADS, self.head))
+        y = F.scaled_dot_product_attention(q.view(batch, HEADS, 1, self.head), self.keys, self.values, enable_gqa=True)
         x = x + self.out(y.reshape(batch, WIDTH))
         gate, up = self.gate_up(F.rms_norm(x, (WIDTH,), self.norms[1])).chunk(2, -1)
         return x + self.down(F.silu(gate)*up)

@@ -32,7 +32,7 @@ def repeated(monkeypatch):
 
     def spied(self, how, tensors):
         x = again(self, how, tensors)
-        if x is not None:
+        if x is not None and self is not ops.repeated:  # whose calls torch's dispatcher has made
             found.append(True)
         return x
     monkeypatch.setattr(tensor_repeats.Table, "again", spied)

@@ -9,6 +9,7 @@ public interface of torch, every call takes the way by keys.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from tilewright.runtime import repeats
 from tilewright.runtime.cpu import pool
 
 MOST, OF_SHAPES = 4096, 8       # keys of a table, and calls of one key
+_recording = bool(os.environ.get("TILEWRIGHT_RECORD"))      # of calls, each of which is to be seen
 
 
 class Call(NamedTuple):
@@ -26,7 +28,7 @@ class Call(NamedTuple):
     without_grad: bool              # some tensors asked for gradients, and grad mode was off
     bits: int                       # the last four of each address
     order: tuple[int, ...]          # which tensors the record's addresses are of; the result's is the last
-    run: repeats.Run
+    record: repeats.Record
     empty: Callable[..., Any]       # makes the result
     made: tuple[Any, ...]           # of these
     device: int | None              # None: the host
@@ -39,10 +41,19 @@ class Table:
         self.calls: dict[Any, list[Call]] = {}
         repeats.derived.append(self.calls)
 
+    def call(self, function: Callable[..., Any], given: Sequence[Any], how: Any, tensors: Sequence[Any]) -> Any:
+        """function(*given), by an earlier call's record if there is one."""
+        found = self.again(how, tensors)
+        if found is not None:
+            return found
+        if _grad_enabled is not None and _grad_enabled() and any(x.requires_grad for x in tensors):
+            return function(*given)
+        return self.watched(lambda: function(*given), how, tensors)
+
     def again(self, how: Any, tensors: Sequence[Any]) -> Any:
         """What the function makes of these, two or more, by an earlier call's record; None if there is none. `how`: the
         function, and whatever else it was given."""
-        for check, without_grad, bits, order, run, empty, made, device in self.calls.get(
+        for check, without_grad, bits, order, record, empty, made, device in self.calls.get(
                 (how, tensors[0].shape, tensors[1].shape, pool.get_num_threads()), ()):
             if check(*tensors) and not (without_grad and _grad_enabled()):
                 places, found = [x.data_ptr() for x in tensors], 0
@@ -52,12 +63,16 @@ class Table:
                     x = empty(*made)
                     at = [*[places[i] for i in order], x.data_ptr()]
                     stream = 0 if device is None else _stream(device)
-                    return None if at[-1] & 15 or run(at, tensors, (x,), 1, stream) else x
+                    if at[-1] & 15 or record.run(at, tensors, (x,), 1, stream):
+                        return None
+                    if repeats.watch.ran is not None:
+                        repeats.watch.ran.append((record, at))
+                    return x
         return None
 
     def watched(self, function: Callable[..., Any], how: Any, tensors: Sequence[Any]) -> Any:
         """function(), which is remembered if it came down to one record, from these tensors to a new one."""
-        if not _ready():
+        if _recording or not _ready():
             return function()
         with repeats.watching() as ran:
             result = function()
@@ -86,7 +101,7 @@ class Table:
             (how, tensors[0].shape, tensors[1].shape, pool.get_num_threads()), [])
         del known[OF_SHAPES - 1:]
         empty, made = _empty(torch, result.device, tuple(result.shape), result.stride(), result.dtype)
-        known.insert(0, Call(check, with_grad, bits, tuple(places.index(x) for x in at[:-1]), record.run, empty, made,
+        known.insert(0, Call(check, with_grad, bits, tuple(places.index(x) for x in at[:-1]), record, empty, made,
                              None if result.device.type == "cpu" else result.device.index))
 
 

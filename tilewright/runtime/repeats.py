@@ -59,17 +59,20 @@ class _Watch(threading.local):
     ran: list[tuple[Record, list[int]]] | None = None
 
 
-_watch = _Watch()
+watch = _Watch()
 
 
 @contextmanager
 def watching() -> Iterator[list[tuple[Record, list[int]]]]:
     """Within, calls of this thread that are or become records, with their addresses."""
-    before, _watch.ran = _watch.ran, []
+    before, ran = watch.ran, list[tuple[Record, list[int]]]()
+    watch.ran = ran
     try:
-        yield _watch.ran
+        yield ran
     finally:
-        _watch.ran = before
+        watch.ran = before
+        if before is not None:
+            before += ran
 
 
 class View(NamedTuple):
@@ -167,8 +170,8 @@ def again(library: Any, like: Asked, arrays: Sequence[Any], results: Sequence[An
         at[-1] = place = library.pointer(x)
         if place & library.alignment or run(at, arrays, (x,), alpha, stream):
             return None
-        if _watch.ran is not None:
-            _watch.ran.append((found, at))
+        if watch.ran is not None:
+            watch.ran.append((found, at))
         return x
     outs, i = [], len(arrays)
     if len(made) > len(results):                    # one None stands for all
@@ -186,8 +189,8 @@ def again(library: Any, like: Asked, arrays: Sequence[Any], results: Sequence[An
         i += 1
     if run(at, arrays, outs, alpha, stream):
         return None
-    if _watch.ran is not None:
-        _watch.ran.append((found, at))
+    if watch.ran is not None:
+        watch.ran.append((found, at))
     return tuple(outs) if len(outs) > 1 else x
 
 
@@ -202,8 +205,8 @@ def remember(like: Asked, run: Run, arrays: Sequence[Array], results: Sequence[A
     if None in made:                    # in a format that the library lacks
         return
     records[like[0]] = Record(run, made, tuple(map(_span, (*arrays, *results))), device, kept)
-    if _watch.ran is not None:
-        _watch.ran.append((records[like[0]], [address(x) for x in (*arrays, *results)]))
+    if watch.ran is not None:
+        watch.ran.append((records[like[0]], [address(x) for x in (*arrays, *results)]))
 
 
 def remember_run(like: Asked, arrays: Sequence[Array], out: Array | None, result: Any, run: EngineRun | None) -> None:

@@ -9,7 +9,6 @@ calls alike, and so is whether a gradient is needed.
 from __future__ import annotations
 
 import math
-import os
 from typing import Any
 
 import torch
@@ -21,15 +20,14 @@ from tilewright.api.tensor_repeats import Table
 from tilewright.torch import narrow, ops
 
 _calls = Table()
-_in_modes = torch._C._len_torch_function_stack if not os.environ.get("TILEWRIGHT_RECORD") else lambda: True
+_in_modes = torch._C._len_torch_function_stack
 
 
 def _call(operator: Any, given: tuple[Any, ...], tensors: tuple[Tensor, ...], how: Any) -> Any:
     """operator(*given). `tensors`: those of the arguments; `how`: the operator, and what else is given."""
     if is_compiling() or _in_modes() or _profiler_enabled():
         return operator(*given)
-    found = _calls.again(how, tensors)
-    return _calls.watched(lambda: operator(*given), how, tensors) if found is None else found
+    return _calls.call(operator, given, how, tensors)
 
 
 def mm(a: Tensor, b: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from tilewright.kernels.quantized_rows import emit_quantize_rows
 from tilewright.runtime.run import run
 from tilewright.torch import quantization
 from tilewright.torch.library import define, refuse_gradients
-from tilewright.torch.ops import FP8, empty, matrices, rows_of
+from tilewright.torch.ops import FP8, empty, matrices, repeated, rows_of
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 FEW = 16  # rows of activations
@@ -56,6 +56,12 @@ def _scale_add(acc: Any, scale_a: Any, scale_b: Any, bias: Any) -> Any:
 
 def _scaled_mm(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None,
                out_dtype: torch.dtype = torch.float32) -> Tensor:
+    tensors = (a, b, scale_a, scale_b) if bias is None else (a, b, scale_a, scale_b, bias)
+    return repeated.call(_scaled, (a, b, scale_a, scale_b, bias, out_dtype), (out_dtype, bias is None), tensors)
+
+
+def _scaled(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, out_dtype: torch.dtype
+            ) -> Tensor:
     _check_scaled(a, b, scale_a, scale_b, bias, out_dtype)
     out = empty(a, a.shape[0], b.shape[1], dtype=out_dtype)
     if a.is_cuda and bias is None:  # kernels of their own
@@ -163,6 +169,13 @@ def _column_add(acc: Any, scales: Any, bias: Any) -> Any:
 
 def _weight_linear(x: Tensor, elements: Tensor, scales: Tensor, zeros: Tensor | None, bias: Tensor | None, format: str,
                    group: int, tensor_scale: float) -> Tensor:
+    how = "weight", zeros is None, bias is None, format, group, tensor_scale
+    tensors = tuple(t for t in (x, elements, scales, zeros, bias) if t is not None)
+    return repeated.call(_decoded, (x, elements, scales, zeros, bias, *how[3:]), how, tensors)
+
+
+def _decoded(x: Tensor, elements: Tensor, scales: Tensor, zeros: Tensor | None, bias: Tensor | None, format: str,
+             group: int, tensor_scale: float) -> Tensor:
     _check_weight(x, elements, bias)
     rows, n = rows_of(x), elements.shape[0]
     weight: Any = as_weight(elements, scales, zeros, format, group, tensor_scale, x.shape[-1])

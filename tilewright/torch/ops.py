@@ -6,14 +6,13 @@ A result has its operands' dtype (of fp8, f32) and contiguous rows; sums are add
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import tilewright
-from tilewright.api import tensors
+from tilewright.api.tensor_repeats import Table
 from tilewright.expressions.functions import gelu, relu, silu
 from tilewright.torch.library import define, differentiate
 
@@ -35,8 +34,7 @@ EPILOGUES: dict[str, tuple[Any, Any]] = {
 RESULTS = {dtype: str(dtype).removeprefix("torch.") for dtype in (
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex128, torch.int8,
     torch.uint8, torch.int16, torch.int32, torch.int64)}
-# What tilewright.matmul does for calls like an earlier one, unless it is recording them.
-again: Any = (lambda *_: None) if os.environ.get("TILEWRIGHT_RECORD") else tensors.again
+repeated = Table()     # calls of kernels, in the state in which torch's dispatcher makes them
 FP8 = torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz
 
 
@@ -105,15 +103,13 @@ def transposed(x: Tensor) -> Tensor:
 
 
 def _product(axes: int) -> tuple[Any, Any]:
-    def kernel(a: Tensor, b: Tensor) -> Tensor:
-        name = RESULTS.get(a.dtype) if a.dtype is b.dtype and a.is_cpu else None
-        if name and a.dim() == b.dim() == axes and a.shape[:-2] == b.shape[:-2]:
-            found = again(a, b, name)  # what is like an earlier call was checked then
-            if found is not None:
-                return found
+    def product(a: Tensor, b: Tensor) -> Tensor:
         dtype = result_dtype(a=a, b=b)
         matrices(axes, a=a, b=b)
         return multiply(a, b, dtype)
+
+    def kernel(a: Tensor, b: Tensor) -> Tensor:
+        return repeated.call(product, (a, b), axes, (a, b))
 
     def fake(a: Tensor, b: Tensor) -> Tensor:
         dtype = result_dtype(a=a, b=b)
@@ -214,11 +210,11 @@ def _check_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: st
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str = "none") -> Tensor:
-    name = RESULTS.get(x.dtype) if bias is not None and x.dtype is weight.dtype is bias.dtype and x.is_cpu else None
-    if name and bias is not None and x.dim() == 2 and bias.shape == weight.shape[:1] and activation in EPILOGUES:
-        found = again(x, weight.t(), name, EPILOGUES[activation][1], {"bias": bias})
-        if found is not None:  # it is like an earlier call, which was checked
-            return found
+    tensors = (x, weight) if bias is None else (x, weight, bias)
+    return repeated.call(_activated, (x, weight, bias, activation), (activation, bias is None), tensors)
+
+
+def _activated(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
     dtype = _check_linear(x, weight, bias, activation)
     found = multiply_add(rows_of(x), weight.t(), bias, dtype, activation)
     return found if x.dim() == 2 else found.view(*x.shape[:-1], weight.shape[0])
