@@ -51,10 +51,10 @@ def test_weights_are_those_of_matmul(kind, trans):
 def test_pieces_of_columns(monkeypatch):
     """More pieces than groups: columns are divided where two elements share a byte, in both directions."""
     counts = []
-    run = grouped_pieces.Pieces._run
+    run = grouped_pieces.run_pieces
     monkeypatch.setattr(grouped, "LEAST", 1 << 10)
-    monkeypatch.setattr(grouped_pieces.Pieces, "_run", lambda self, pieces, *of: counts.append(len(pieces)) or run(
-        self, pieces, *of))
+    monkeypatch.setattr(grouped_pieces, "run_pieces", lambda on, target, pieces, *of: counts.append(len(pieces)) or run(
+        on, target, pieces, *of))
     for trans in (True, False):
         q = weights("i4", 330, 64, trans)
         a = small_integers(2, (ENDS[-1], 64), np.float32)

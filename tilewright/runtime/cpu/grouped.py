@@ -16,7 +16,7 @@ from tilewright import forks
 from tilewright.expressions.epilogue import Epilogue
 from tilewright.plans.cpu import CpuPlan
 from tilewright.plans.prologues import MOST
-from tilewright.runtime.cpu import amx, engine, pool
+from tilewright.runtime.cpu import amx, engine, grouped_repeats, pool
 from tilewright.runtime.cpu.grouped_pieces import Pieces
 from tilewright.runtime.cpu.grouped_ways import Grouped, Side, Sizes, Way, Work, reads_once, rounded_up, way_of
 from tilewright.runtime.cpu.host import Host, host
@@ -62,6 +62,18 @@ def gemm(side: Side, results: list[Grouped | None], operands: list[Grouped], epi
         pieces.add(_way(work, of, sizes, size, plan), of, groups, share)
     pieces.run(team, woken(flops, threads))
     return pieces.reduced()
+
+
+def repeated(side: Side, c: Array, epilogue: Epilogue, sums: np.dtype[Any], k: int, *, threads: int | None,
+             invariant: str) -> grouped_repeats.Repeated | None:
+    """What makes calls with other offsets of rows, of arrays like these; None where none does."""
+    target = amx.permitted(detect())
+
+    def kept(x: Grouped) -> Grouped:                # of arrays formats and strides alone
+        return x._replace(array=np.empty((1, 1), x.array.dtype), starts=np.zeros(1, np.int64))
+    of_c = kept(Grouped.of(c, np.zeros(1, np.int64), 0))
+    work = Work([of_c], [], epilogue, c.shape[1], sums, target, host, Recipe, invariant)
+    return grouped_repeats.of(work, side._replace(a=kept(side.a), b=kept(side.b)), k, c.shape[0], threads, LEAST)
 
 
 def _way(work: Work, side: Side, sizes: Sizes, size: int, plan: CpuPlan | None) -> Way:

@@ -21,12 +21,14 @@ from tilewright.rules.prologues import Prepared
 from tilewright.runtime.cpu import fusion, preparation
 from tilewright.runtime.cpu.engine import format_of
 from tilewright.runtime.cpu.grouped_ways import Grouped, Side, Sizes, Way, Work
+from tilewright.runtime.cpu.host import Host
 from tilewright.runtime.cpu.recipe import Recipe
+from tilewright.targets import CpuTarget
 
 Array = NDArray[Any]
 
 
-_ALONE = "jc_ways", "ic_ways", "jr_ways", "row_parts", "col_parts", "parts"
+ALONE = "jc_ways", "ic_ways", "jr_ways", "row_parts", "col_parts", "parts"
 
 
 class Piece(NamedTuple):
@@ -191,7 +193,7 @@ class Pieces:
         if side.prologue is not None:
             name = "a_beside" if way.planned.plan.swap else "b_beside"
             field[name][:] = self._kept(self._prologue(side.prologue, at))
-        for name in _ALONE:
+        for name in ALONE:
             if name in field:
                 field[name][:] = 1
         if plan.algorithm == "packed" or plan.algorithm == "in_place":
@@ -230,26 +232,8 @@ class Pieces:
         """All pieces, those with the most work first."""
         for each in self.lists:
             if each:
-                self._run(np.concatenate([pieces for pieces, _ in each]), np.concatenate([work for _, work in each]),
-                          team, wake)
-
-    def _run(self, pieces: NDArray[np.int64], flops: NDArray[np.int64], team: int, wake: int) -> None:
-        pieces = np.ascontiguousarray(pieces[np.argsort(-flops, kind="stable")])
-        on, team = self.on, min(team, len(pieces))
-        if team > 1:
-            team = on.reserve(team)
-        space = on.take(team * self.each)
-        try:
-            fields = {"pieces": on.of_table(pieces), "count": len(pieces), "space": space.address,
-                      "space_step": self.each, "claimed": 0}
-            job = array("q", [fields[name] for name in jobs.PIECES])
-            function = on.address("pieces:emit_pieces", self.work.target)
-            if team > 1:
-                on.run_parts(function, on.job(job), team, team, wake)
-            else:
-                on.callable(function)(on.job(job), 0)
-        finally:
-            on.give(space)
+                pieces, work = (np.concatenate(x) for x in zip(*each))
+                run_pieces(self.on, self.work.target, pieces, work, self.each, team, wake)
 
     def reduced(self) -> list[list[Array]]:
         """Of each reduction, in order: an array for each group."""
@@ -266,6 +250,27 @@ class Pieces:
                 for g, lo, hi in zip(groups, firsts, firsts[1:]):
                     of_group[g] = fusion.of_tiles(how, "columns", kept[lo:hi])
         return [found[number] for number in sorted(found)]
+
+
+def run_pieces(on: Host, target: CpuTarget, pieces: NDArray[np.int64], work: NDArray[np.int64], each: int, team: int,
+               wake: int) -> None:
+    """Those with the most work first, by so many threads, each with so many bytes of panels."""
+    pieces = pieces[np.argsort(-work, kind="stable")]
+    team = min(team, len(pieces))
+    if team > 1:
+        team = on.reserve(team)
+    space = on.take(team * each)
+    try:
+        fields = {"pieces": on.of_table(pieces), "count": len(pieces), "space": space.address, "space_step": each,
+                  "claimed": 0}
+        job = array("q", [fields[name] for name in jobs.PIECES])
+        function = on.address("pieces:emit_pieces", target)
+        if team > 1:
+            on.run_parts(function, on.job(job), team, team, wake)
+        else:
+            on.callable(function)(on.job(job), 0)
+    finally:
+        on.give(space)
 
 
 def _first_row(way: Way, m: int, m_panels: int, q: int) -> int:
