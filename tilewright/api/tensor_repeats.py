@@ -82,9 +82,10 @@ class Table:
 
     def _remember(self, how: Any, tensors: Sequence[Any], result: Any, record: repeats.Record, at: list[int]) -> None:
         torch = sys.modules["torch"]
+        if not _plain_state(torch) or result.requires_grad or torch.is_autocast_enabled(result.device.type):
+            return
         places = [x.data_ptr() for x in tensors]
-        if (len(set(places)) < len(places) or not set(at[:-1]) <= set(places) or at[-1] != result.data_ptr()
-                or result.requires_grad or torch.is_autocast_enabled(result.device.type) or not _plain_state(torch)):
+        if len(set(places)) < len(places) or not set(at[:-1]) <= set(places) or at[-1] != result.data_ptr():
             return
         with_grad = any(x.requires_grad for x in tensors)
         if with_grad and torch.is_grad_enabled():

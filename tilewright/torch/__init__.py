@@ -18,6 +18,7 @@ try:
 except ImportError as error:
     raise ImportError(f"tilewright.torch needs torch: {text.install('torch')}, or pip install torch") from error
 
+from tilewright.torch import batching as _batching  # noqa: F401
 from tilewright.torch.functions import addmm as addmm
 from tilewright.torch.functions import bmm as bmm
 from tilewright.torch.functions import linear as linear
