@@ -12,6 +12,7 @@ import numpy as np
 
 from tilewright.expressions import remembered
 from tilewright.kernels.cpu.abi import FACTOR, IS_FLOAT, MOST_VALUES, SHIFT, SLOTS
+from tilewright.runtime.cpu.layout import address
 
 MASK = (1 << 64) - 1
 
@@ -70,7 +71,11 @@ def key_of(a: Any, b: Any, out: Any, kwargs: Mapping[str, Any], called: Called, 
             named += id(name), len(value), *(word for x, y in value.items() for word in (id(x), *of(y)))
         elif name != "out":
             named += id(name), id(value)
-    return *of(a), *of(b), *named, *([0] if out is None else [1, *of(out)]), threads
+    whole = [0] if out is None else [1, *of(out)]
+    if operands := kwargs.get("operands"):
+        where = None if out is None else address(out)
+        whole.append(sum((address(x) == where) << i for i, x in enumerate(operands.values())))
+    return *of(a), *of(b), *named, *whole, threads
 
 
 def slot_of(key: tuple[int, ...]) -> int:

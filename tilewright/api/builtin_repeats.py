@@ -62,7 +62,7 @@ class Repeats:
         if not _repeatable(args, out, named, result, run):
             return
         operands = tuple((kwargs.get("operands") or {}).values())
-        rows, called = _rows(operands, run, (*args[:2], result)), Called.of(kwargs.get("epilogue"))
+        rows, called = _rows(operands, run, result), Called.of(kwargs.get("epilogue"))
         if rows is None or called is None:
             return
         key = key_of(args[0], args[1], out, kwargs, called, pool.get_num_threads())
@@ -135,16 +135,19 @@ def _repeatable(args: tuple[Any, ...], out: Any, named: dict[str, Any], result: 
     return run.alpha == 1 and run.beta == 0 and all(map(lasting, values))
 
 
-def _rows(operands: Sequence[Any], run: Run, others: Sequence[Any]) -> list[int] | None:
+def _rows(operands: Sequence[Any], run: Run, result: Any) -> list[int] | None:
     """A ROW for each operand of the epilogue that the run read; None if these are not the caller's own arrays, or if
-    the run was not all of its epilogue."""
+    the run was not all of its epilogue. One of them may be the result."""
     if run.table is None or len(run.table) != len(operands) or len(operands) > MOST_OPERANDS:
         return None
     if any(type(x) is not np.ndarray or x.ndim > 3 or not x.flags.aligned or not lasting(x.dtype) for x in operands):
         return None
-    places = [address(x) for x in operands]
-    if len({*places, *map(address, others)}) < len(places) + len({*map(address, others)}):
+    places, at = [address(x) for x in operands], address(result)
+    if len({*places}) < len(places):
         return None                                         # which is which cannot be seen
+    if any((x.shape, x.strides, x.dtype) != (result.shape, result.strides, result.dtype)
+           for x, place in zip(operands, places) if place == at):
+        return None
     rows: list[int] = []
     for at, *strides in run.table:
         if at not in places:

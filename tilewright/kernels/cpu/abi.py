@@ -36,7 +36,7 @@ NAMED = ("name", "value")                   # addresses, as Python has them; val
 MOST_FIELDS, MOST_KEYWORDS, MOST_OPERANDS = 40, 6, 4
 MOST_VALUES = 8             # of a function's closure, and of its defaults
 IS_FLOAT = 1                # a word in place of an object's address
-KEY = 8 + 8 + 2*MOST_KEYWORDS + (3 + 4*MOST_VALUES) + (1 + 9*MOST_OPERANDS) + 9 + 1
+KEY = 8 + 8 + 2*MOST_KEYWORDS + (3 + 4*MOST_VALUES) + (1 + 9*MOST_OPERANDS) + 9 + 2
 SLOTS = 4096                # records that a table has room for, a power of two
 FACTOR, SHIFT = 0x2545F4914F6CDD1D, 40      # of the hash: (hash ^ word) * FACTOR for each word; a slot from bit SHIFT
 

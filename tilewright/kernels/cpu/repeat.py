@@ -10,12 +10,13 @@ like it if its key has the same words:
                         says of it; of its operands their number, and of each the address of its name and the same as
                         of a
     of out              1 and the same as of a; 0 if there is none
+    of operands, if any, which of them begin where out does, a bit for each
     threads             that a product may use now
 
 The objects behind these addresses are kept as long as the record, so that no others can be there. A call that matches
 fills in the addresses of its arrays, and goes, if the globals that an epilogue names are what they were. Panels are in
 one workspace, which one call at a time may use: another one leaves its product to Python, and so does one whose `out`
-overlaps an operand.
+overlaps an operand, but for an epilogue's that it is.
 """
 from __future__ import annotations
 
@@ -108,6 +109,7 @@ def emit_repeat(header: int) -> Function:
         count = k.call_external("PyDict_Size", i64, operands)
         leave_when(count > MOST_OPERANDS)
         add(count)
+        beside.set(count)
         place, name, value = k.local("place", (1,), i64), k.local("name", (1,), i64), k.local("value", (1,), i64)
         place[0] = 0
         with k.loop(count) as i:
@@ -117,7 +119,7 @@ def emit_repeat(header: int) -> Function:
             k.store(at + i, x.data)
             k.store(lows + i, x.low)
             k.store(highs + i, x.high)
-    out, space = k.variable(ptr(i8), 0), k.variable(ptr(i8), 0)
+    out, space, beside, same = k.variable(ptr(i8), 0), k.variable(ptr(i8), 0), k.variable(i64, 0), k.variable(i64, 0)
 
     def take_out(given: Value) -> None:
         with k.when(k.address(given) != k.field(context, NONE, i64)):
@@ -154,6 +156,10 @@ def emit_repeat(header: int) -> Function:
             variable.set(value)
     with k.otherwise():
         add(k.constant(i64, 0))
+    with k.when(beside.get() > 0):
+        with k.loop(beside.get()) as i:
+            same.set(same.get() | k.select(at[i] == c_data.get(), k.constant(i64, 1) << i, 0))
+        add(same.get())
     pool = k.field(context, POOL, ptr(i8))
     threads = k.field(pool, THREADS, i64)
     leave_when(threads == 0)                            # it depends on the caller
@@ -180,7 +186,8 @@ def emit_repeat(header: int) -> Function:
             leave_when((c_low.get() < x.high + size) & (x.low < c_high.get() + r.size_c))
         with k.loop(r.rows) as i:
             which, size = (k.load(rows + (i*len(ROW) + word)) for word in range(2))
-            leave_when((c_low.get() < highs[which] + size) & (lows[which] < c_high.get() + r.size_c))
+            leave_when((c_low.get() < highs[which] + size) & (lows[which] < c_high.get() + r.size_c)
+                       & ((same.get() >> which & 1) == 0))
         result.set(out.get())
         k.call_external("Py_IncRef", None, out.get())
     with k.otherwise():
