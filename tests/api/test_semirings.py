@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.api import fused, host
 from tilewright.compiler.llvm import assembly
 from tilewright.expressions.semiring import Semiring, semiring
 from tilewright.expressions.tracing import TracingError
@@ -12,6 +13,7 @@ from tilewright.plans import choose, semirings
 from tilewright.plans.cpu import Shape, Strides
 from tilewright.plans.lowering import Product, lower
 from tilewright.plans.semirings import swapped
+from tilewright.runtime import repeats
 from tilewright.runtime.cpu.recipe import Recipe, blocks
 
 RNG = np.random.default_rng(5)
@@ -274,3 +276,72 @@ X = np.ones((3, 3), np.float32)
 def test_errors(call, error, sentence):
     with pytest.raises(error, match=sentence):
         call()
+
+
+FACTOR = 2.0
+
+
+def far(x, y):
+    return (x - y)**2 * FACTOR
+
+
+@pytest.fixture
+def long_ways(monkeypatch):
+    """The calls that were checked and planned as if they were the first."""
+    calls = []
+    for module in host, fused:
+        def product(call, *like, original=module.product):
+            calls.append(call)
+            return original(call, *like)
+        monkeypatch.setattr(module, "product", product)
+    tw.matmul(np.ones((3, 3), np.float32), np.ones((3, 3), np.float32))
+    repeats.forget()
+    return calls
+
+
+@pytest.mark.parametrize("case", [
+    {}, {"reduce": "min"}, {"reduce": "argmin"}, {"reduce": "logsumexp"}, {"f": lambda x, y: x > y, "reduce": "any"},
+    {"epilogue": lambda acc, bias: acc + bias, "operands": 5}, {"out": True}, {"threads": 1},
+    {"batch": 3}, {"rows": 0}, {"rows": 0, "columns": 0}, {"dtype": "i1"}])
+def test_calls_like_an_earlier_one(case, long_ways):
+    """The same numbers for other arrays, without rules and plans; scalars stay scalars."""
+    case = {"f": far, "rows": 20, "columns": 5, "dtype": "f4", "batch": 0, **case}
+    f, rows, columns, dtype, batch = (case.pop(x) for x in ("f", "rows", "columns", "dtype", "batch"))
+    for again in range(3):
+        rng = np.random.default_rng(again)
+        a, b, bias = (rng.integers(-4, 5, (*(x for x in shape if x),)).astype(dtype)
+                      for shape in ((batch, rows, 30), (batch, 30, columns), (5,)))
+        options = dict(case)
+        if "operands" in case:
+            options["operands"] = {"bias": bias}
+        if "out" in case:
+            options["out"] = np.empty((20, 5), np.float32)
+        del long_ways[:]
+        found = tw.contract(f, a, b, **options)
+        assert len(long_ways) == (again == 0)
+        with tw.threads(2 if tw.get_num_threads() == 1 else 1):     # another call
+            options.pop("out", None)
+            right = tw.contract(f, a, b, **options)
+        assert (type(found), found.dtype, found.shape) == (type(right), right.dtype, right.shape)
+        np.testing.assert_array_equal(found, right)
+        assert "out" not in case or found is not right
+
+
+def test_what_makes_another_call(long_ways, monkeypatch):
+    a, b = RNG.integers(-4, 5, (20, 30)).astype("f4"), RNG.integers(-4, 5, (30, 25)).astype("f4")
+    exact = ((a[:, :, None] - b)**2)
+    for _ in range(2):
+        del long_ways[:]
+        np.testing.assert_array_equal(tw.contract(far, a, b), 2 * exact.sum(1))
+    assert not long_ways
+    monkeypatch.setitem(globals(), "FACTOR", 3.0)
+    np.testing.assert_array_equal(tw.contract(far, a, b), 3 * exact.sum(1))
+    np.testing.assert_array_equal(tw.contract(far, a, b, reduce="max"), 3 * exact.max(1))
+    np.testing.assert_array_equal(tw.contract(far, a, b, out_dtype="f64"), 3 * exact.sum(1))
+    np.testing.assert_array_equal(tw.contract(far, a, np.asfortranarray(b)), 3 * exact.sum(1))
+    assert len(long_ways) == 4
+    square = a[:, :20].copy()
+    wanted = tw.contract(far, square, square)
+    for _ in range(2):                              # the result lies where an operand does
+        x = square.copy()
+        np.testing.assert_array_equal(tw.contract(far, x, x, out=x), wanted)

@@ -224,7 +224,8 @@ def _remember(like: repeats.Asked, call: Call, a: Array, b: Array, results: list
     if any(address(x) != like[1][i] for x, i in zip(operands, order)):
         return
     fusion = forks.imported("tilewright.runtime.cpu.fusion")
-    repeats.remember(like, fusion.to_repeat(a, b, results, operands, epilogue, sums, call.threads, order),
+    repeats.remember(like, fusion.to_repeat(a, b, results, operands, epilogue, sums, call.threads, order,
+                                            call.semiring.text if call.semiring else ""),
                      (a, b, *given.values()), (c,), kept=call.epilogue)
 
 

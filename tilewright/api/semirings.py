@@ -14,6 +14,7 @@ from tilewright.rules import arguments, fusing
 from tilewright.rules.arguments import Array
 from tilewright.rules.call import Call
 from tilewright.runtime import repeats
+from tilewright.runtime.cpu import pool
 
 
 def above_zero(acc: Any) -> Any:
@@ -55,18 +56,20 @@ def contract(f: Callable[..., Any] | Semiring, a: Any, b: Any, *, reduce: str | 
         return tensors.through(contract, (f, a, b), out, reduce=reduce, out_dtype=out_dtype, epilogue=epilogue,
                                operands=operands, deterministic=deterministic, batch_invariant=batch_invariant,
                                threads=threads, plan=plan)
+    if (threads is None if library else plan is None) and deterministic is batch_invariant is False:
+        known_by = (f.text,) if isinstance(f, Semiring) else remembered.key(f, ("f", reduce))
+    named = None if known_by is None else repeats.functions((epilogue or fusing.unchanged,), operands)
+    if named is not None:
+        where: Any = library or repeats.HOST
+        arrays, outs = (a, b, *(operands or {}).values()), out if type(out) is tuple else (out,)
+        team = None if library else (type(threads), threads or pool.get_num_threads())
+        asked = where.asked((*arrays, *outs), named, epilogue is None, out_dtype, plan, known_by, team)
+        if asked is not None and (found := repeats.again(where, asked, arrays, outs)) is not None:
+            return found[()] if library is out is None and type(found) is np.ndarray and not found.ndim else found
     if library is None:
         x, y = arguments.operand(a, "a"), arguments.operand(b, "b")
     else:
         engine = library.platform.engine
-        if threads is None and deterministic is batch_invariant is False:
-            known_by = (f.text,) if isinstance(f, Semiring) else remembered.key(f, ("f", reduce))
-        named = repeats.functions((epilogue or fusing.unchanged,), operands)
-        if known_by is not None and named is not None:
-            arrays, outs = (a, b, *(operands or {}).values()), out if type(out) is tuple else (out,)
-            asked = library.asked((*arrays, *outs), named, epilogue is None, out_dtype, plan, known_by)
-            if asked is not None and (found := repeats.again(library, asked, arrays, outs)) is not None:
-                return found
         x, y = engine.shadows(library, a=a, b=b)
     sums = arguments.combined_in(x, y)
     kind = "float" if sums.kind == "f" else "int"
@@ -92,17 +95,20 @@ def contract(f: Callable[..., Any] | Semiring, a: Any, b: Any, *, reduce: str | 
         return engine.matmul(Call.checked(a, b, out, out_dtype=out_dtype, epilogue=epilogue, **how), asked)
     a, b = x, y
     if epilogue is not None:
-        return fused.product(Call.checked(a, b, out, out_dtype=out_dtype, epilogue=epilogue, **how))
+        return fused.product(Call.checked(a, b, out, out_dtype=out_dtype, epilogue=epilogue, **how), asked)
     own, into = out_dtype is None, arguments.output(out, "out")
     if own and made.reduce == "any" and (into is None or into.dtype == bool):
-        return _with_epilogue(above_zero, a, b, out, out_dtype=out_dtype, **how)
+        return _with_epilogue(above_zero, a, b, out, asked, out_dtype=out_dtype, **how)
     if made.state or (empty and any(made.first(32))):
-        return _with_epilogue(fusing.unchanged, a, b, out, out_dtype=out_dtype, **how)
+        return _with_epilogue(fusing.unchanged, a, b, out, asked, out_dtype=out_dtype, **how)
     cast = own and into is not None and into.dtype != sums
-    result = host.product(Call.checked(a, b, None if cast else out, out_dtype=sums if own else out_dtype, **how))
+    call = Call.checked(a, b, None if cast else out, out_dtype=sums if own else out_dtype, **how)
+    result, run = dispatch.watched(lambda: host.product(call))
     if cast:
         np.copyto(out, result, casting="same_kind")
         return out
+    if asked is not None:
+        repeats.remember_run(asked, (a, b), out, result, run)
     return result
 
 
@@ -127,7 +133,7 @@ def _by_epilogue(engine: Any, epilogue: Any, a: Any, b: Any, axes: tuple[int, in
     return tuple(results) if isinstance(found, tuple) else results[0]
 
 
-def _with_epilogue(epilogue: Any, a: Array, b: Array, out: Any, **how: Any) -> Any:
+def _with_epilogue(epilogue: Any, a: Array, b: Array, out: Any, asked: Any, **how: Any) -> Any:
     """The results of an epilogue that is not the caller's, of matrices or vectors."""
     if how["operands"] is not None:
         raise ValueError("operands must be None without an epilogue")
@@ -136,7 +142,7 @@ def _with_epilogue(epilogue: Any, a: Array, b: Array, out: Any, **how: Any) -> A
     outs = out if isinstance(out, tuple) else (out,)
     whole = tuple(None if x is None else np.expand_dims(x, lost) for x in (arguments.output(x, "out") for x in outs))
     found = fused.product(Call.checked(a, b, whole if isinstance(out, tuple) else whole[0],
-                                       epilogue=epilogue, **how))
+                                       epilogue=epilogue, **how), None if lost else asked)
     several = isinstance(found, tuple)
     results = [np.squeeze(x, lost)[()] if lost else x for x in (found if several else (found,))]
     results = [x if given is None else given for x, given in zip(results, outs + (None,) * len(results))]

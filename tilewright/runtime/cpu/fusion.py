@@ -152,10 +152,10 @@ def _entry(on: Host, x: Matrix, exchanged: bool) -> tuple[int, int, int, int]:
 # ---- again, for other arrays of the same formats, sizes and strides
 
 def to_repeat(a: Matrix, b: Matrix, results: list[Matrix | None], operands: list[Matrix], epilogue: Epilogue,
-              sums: np.dtype[Any], threads: int | None, order: list[int]) -> repeats.Run:
+              sums: np.dtype[Any], threads: int | None, order: list[int], semiring: str = "") -> repeats.Run:
     """What does again what `gemm` has done for these, without a plan or an algorithm of the caller's, for one result:
     C. `order`: which address each of the operands has."""
-    of = sums_of(a, b, results, operands, epilogue, sums, threads)
+    of = sums_of(a, b, results, operands, epilogue, sums, threads, semiring=semiring)
     way = way_for(of, results, operands, epilogue)
     table = array("q", [word for x in operands for word in _entry(host, x, way.exchanged)])
     (c,) = results
