@@ -82,7 +82,7 @@ def test_what_a_record_may_not_be_used_for():
     for _ in range(2):
         assert np.array_equal(tw.einsum(forms, x, y, out=out), exact(forms, x, y))
     inside = x.reshape(-1)[6:42].reshape(6, 6)                              # overlaps
-    options = None, "K", None
+    options = None, "K", None, ""
     for where, used in ((inside, False), (out, True)):
         asked = contraction.asked((forms, x, y), where, *options)
         assert (repeats.again(repeats.HOST, *asked, (where,)) is not None) == used

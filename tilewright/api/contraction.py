@@ -98,8 +98,11 @@ def einsum(
     call = partial(_einsum, given, labels, output, out, out_dtype, optimize, order, threads, invariant)
     if alike is None:
         return call()
-    result, run = dispatch.watched(call)
-    repeats.remember_run(*alike, out, result, run)
+    result, runs = dispatch.watched_runs(call)
+    if len(alike[1]) == 2:
+        repeats.remember_run(*alike, out, result, runs[0] if len(runs) == 1 else None)
+    else:
+        repeats.remember_runs(*alike, out, result, runs)
     return result
 
 
@@ -182,17 +185,18 @@ def checked(deterministic: Any, batch_invariant: Any) -> str:
 # ---- calls like earlier ones
 
 def asked(operands: Sequence[Any], out: Any, *options: Any) -> tuple[repeats.Asked, Sequence[Any]] | None:
-    """What the call may be remembered as, and its two arrays; None for calls that are not remembered, among them those
-    of other than two arrays of NumPy's own."""
+    """What the call may be remembered as, and its arrays; None for calls that are not remembered, among them those of
+    other than NumPy's own arrays, and of one."""
     subscripts: Any
     if type(operands[0]) is str:
         subscripts, arrays = operands[0], operands[1:]
     else:
-        lists = *operands[1:4:2], *operands[4:]
+        pairs = len(operands) // 2 * 2
+        lists = *operands[1:pairs:2], *operands[pairs:]
         if not all(type(labels) in (list, tuple) and bool not in map(type, labels) for labels in lists):
             return None                     # True is as good a key as 1, and no label
-        subscripts, arrays = tuple(map(tuple, lists)), operands[:4:2]
-    if len(arrays) != 2 or len(operands) > 5:
+        subscripts, arrays = tuple(map(tuple, lists)), operands[:pairs:2]
+    if len(arrays) < 2:
         return None
     found = HOST.asked((*arrays, out), subscripts, options, pool.get_num_threads())
     return None if found is None else (found, arrays)

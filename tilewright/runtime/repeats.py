@@ -230,6 +230,41 @@ def remember_run(like: Asked, arrays: Sequence[Array], out: Array | None, result
     remember(like, again, arrays, (np.asarray(result),))
 
 
+def remember_runs(like: Asked, arrays: Sequence[Array], out: Array | None, result: Any, runs: Sequence[EngineRun]
+                  ) -> None:
+    """A call of several runs, if each read these arrays or what earlier ones wrote, and the last wrote the result. All
+    memory that they took is kept by `runs`, so that an address is one array's."""
+    if len(runs) < 2 or type(result) is not np.ndarray or any(x.alpha != 1 or x.beta != 0 for x in runs):
+        return
+    last = runs[-1]
+    if address(last.c) != address(result) or last.c.dtype != result.dtype or (
+            result is not out if out is not None else not _dense(result)):
+        return
+    known = {address(x): i for i, x in enumerate(arrays)}
+    if len(known) < len(arrays) or not known.keys().isdisjoint(address(x.c) for x in runs):
+        return                                          # which is which cannot be seen
+    sources, steps = [*arrays, result], list[Run]()     # then what is between
+    for x in runs:
+        read = x.a, x.b if x.given is None else x.given
+        at = [known.get(address(y), -1) for y in read]
+        if any(i < 0 or y.dtype != sources[i].dtype or not _within(_span(y), _span(sources[i]))
+               for i, y in zip(at, read)):
+            return
+        here = len(arrays) if x is last else len(sources)
+        copied = None if x.given is None else View.of(x.given)
+        steps.append(by_recipe(x.recipe, (at[0], at[1], here), x.batch, x.steps, copied=copied))
+        if x is not last:
+            sources.append(x.c)
+            known[address(x.c)] = here
+    memory = [(high - low, low) for low, high in map(_span, sources[len(arrays) + 1:])]
+
+    def again(at: list[int], arrays: Any, results: Any, alpha: float, stream: int) -> Any:
+        taken = [np.empty(size, np.uint8) for size, _ in memory]
+        places = [*at, *(address(x) - low for x, (_, low) in zip(taken, memory))]
+        return any(step(places, arrays, results, alpha, stream) for step in steps)
+    remember(like, again, arrays, (result,))
+
+
 def by_recipe(recipe: Any, order: tuple[int, int, int], batch: int, steps: tuple[int, ...], table: Any = None,
               rows: Sequence[int] = (), copied: View | None = None) -> Run:
     """Run a recipe for CPUs. `order`: which addresses are those of its A, B and C; `batch` products, if not 0, so many
@@ -287,6 +322,10 @@ def _overlaps(at: list[int], spans: Sequence[tuple[int, int]], which: int) -> bo
 def _span(x: Array) -> tuple[int, int]:
     reach = [(n - 1) * stride for n, stride in zip(x.shape, x.strides)]
     return sum(min(r, 0) for r in reach), sum(max(r, 0) for r in reach) + x.itemsize
+
+
+def _within(part: tuple[int, int], whole: tuple[int, int]) -> bool:
+    return whole[0] <= part[0] and part[1] <= whole[1]
 
 
 def _dense(x: Array) -> bool:
