@@ -300,9 +300,8 @@ def long_ways(monkeypatch):
 
 
 @pytest.mark.parametrize("case", [
-    {}, {"reduce": "min"}, {"reduce": "argmin"}, {"reduce": "logsumexp"}, {"f": lambda x, y: x > y, "reduce": "any"},
-    {"epilogue": lambda acc, bias: acc + bias, "operands": 5}, {"out": True}, {"threads": 1},
-    {"batch": 3}, {"rows": 0}, {"rows": 0, "columns": 0}, {"dtype": "i1"}])
+    {}, {"reduce": "argmin"}, {"f": lambda x, y: x > y, "reduce": "any"}, {"out": True}, {"batch": 3}, {"dtype": "i1"},
+    {"epilogue": lambda acc, bias: acc + bias, "operands": 5}, {"rows": 0, "columns": 0}])
 def test_calls_like_an_earlier_one(case, long_ways):
     """The same numbers for other arrays, without rules and plans; scalars stay scalars."""
     case = {"f": far, "rows": 20, "columns": 5, "dtype": "f4", "batch": 0, **case}
