@@ -16,6 +16,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,61 @@ def check(cpu: bool, count: int = 40) -> Iterator[str]:
     yield f"{count} products checked"
 
 
+def more_checks() -> Iterator[str]:
+    """On a GPU: bits of rows in other groups, weights of few bits, reductions, gradients by tilewright.torch."""
+    import torch
+
+    import tilewright.torch as twt
+    from tilewright.formats.scaled import Scaled
+    rng = np.random.default_rng(3)
+
+    def there(x: Any) -> Any:
+        return torch.from_numpy(np.ascontiguousarray(x)).cuda()
+    sizes, n, k = (130, 0, 1, 70), 264, 192
+    ends = np.cumsum(sizes)
+    offsets, spans = there(ends.astype(np.int32)), list(zip((0, *ends[:-1].tolist()), ends.tolist()))
+    for dtype in (torch.float32, torch.bfloat16):
+        a, b = (there(rng.standard_normal(shape, np.float32)).to(dtype) for shape in ((203, k), (4, n, k)))
+        how: dict[str, Any] = {"trans_b": True, "batch_invariant": True, "out_dtype": "f32"}
+        whole = tw.grouped_matmul(a, b, offsets, **how)
+        wide = torch.zeros(9, k + 8, device="cuda", dtype=dtype)
+        for lo, hi, g in ((131, 132, 3), (140, 149, 3), (0, 5, 0)):
+            wide[:hi - lo, :k] = a[lo:hi]
+            ends_now = there(np.int32([0, hi - lo]))
+            found = tw.grouped_matmul(wide[:hi - lo, :k], b[[g, g]], ends_now, **how)
+            if not torch.equal(found, whole[lo:hi]):
+                yield f"batch_invariant, {dtype}: rows {lo} to {hi} have other bits"
+    x, w = rng.integers(-3, 4, (203, k)).astype(np.float32), rng.integers(-3, 4, (4, n, k)).astype(np.float32)
+    y = there(x).to(torch.bfloat16)
+    for kind in ("i8", "i4", "u4", "mxfp4", "nvfp4"):
+        q = tw.quantize(w, kind, **({} if "fp" in kind else {"group": 32, "zero_points": kind == "u4"}))
+        wanted = np.concatenate([x[lo:hi] @ z.T for (lo, hi), z in zip(spans, tw.dequantize(q))])
+        zeros: dict[str, Any] = {"zeros": there(q.zeros)} if isinstance(q, Scaled) and q.zeros is not None else {}
+        q = replace(q, elements=there(q.elements), scales=there(q.scales), **zeros)
+        found = tw.grouped_matmul(y, q, offsets, trans_b=True, out_dtype="f32")[:201].cpu().numpy()
+        if not (error := abs(found - wanted).max() / abs(wanted).max()) < 1e-2:
+            yield f"weights of {kind}: the error is {error:.1e}"
+    z, rows, columns = tw.grouped_matmul(y, there(w).to(torch.bfloat16), offsets, trans_b=True, out_dtype="f32",
+                                         epilogue=lambda acc: (acc, tw.row_sum(acc), tw.column_max(acc)))
+    wanted = np.concatenate([x[lo:hi] @ m.T for (lo, hi), m in zip(spans, w)] + [np.zeros((2, n))])
+    most = np.stack([wanted[lo:hi].max(0, initial=-1e9) if hi > lo else np.zeros(n) for lo, hi in spans])
+    for name, one, exact in (("results", z, wanted), ("sums of rows", rows, wanted.sum(1)), ("columns", columns, most)):
+        if not np.array_equal(one.cpu().numpy(), exact):
+            yield f"wrong {name} beside reductions"
+    for left, right in (((203, k), (4, k, n)), ((n, 203), (203, k))):
+        a, b = (there(rng.integers(-2, 3, shape).astype(np.float32)).requires_grad_() for shape in (left, right))
+        found = twt.grouped_mm(a, b, offsets)
+        parts = [a[lo:hi] @ m for (lo, hi), m in zip(spans, b)] if b.dim() == 3 else []
+        wanted = torch.cat([*parts, torch.zeros(2, n, device="cuda")]) if parts else torch.stack(
+            [a[:, lo:hi] @ b[lo:hi] for lo, hi in spans])
+        g = torch.ones_like(wanted)
+        pairs = zip((found, *torch.autograd.grad(found, (a, b), g)), (wanted, *torch.autograd.grad(wanted, (a, b), g)))
+        for name, (one, exact) in zip(("result", "gradient of a", "gradient of b"), pairs):
+            if not torch.equal(one, exact):
+                yield f"wrong {name} of torch's operator for {left} by {right}"
+    yield "bits, weights, reductions and gradients checked"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("jobs", nargs="*", default=["check", "time"])
@@ -156,7 +212,7 @@ def main() -> int:
         tw.set_num_threads(options.threads)
     rows: list[dict[str, Any]] = []
     if "check" in options.jobs:
-        print(*check(options.cpu), sep="\n", flush=True)
+        print(*check(options.cpu), *(() if options.cpu else more_checks()), sep="\n", flush=True)
     for case in (CPU if options.cpu else GPU) if "time" in options.jobs else ():
         for dtype in ("f32", "bf16") if options.cpu else ("bf16",):
             row: dict[str, Any] = {"case": case, "dtype": dtype}

@@ -26,11 +26,12 @@ from tilewright.torch.functions import matmul as matmul
 from tilewright.torch.functions import mm as mm
 from tilewright.torch.functions import quantize_rows as quantize_rows
 from tilewright.torch.functions import scaled_mm as scaled_mm
+from tilewright.torch.grouped import grouped_mm as grouped_mm
 from tilewright.torch.modules import Fp8Linear as Fp8Linear
 from tilewright.torch.modules import Linear as Linear
 from tilewright.torch.modules import WeightLinear as WeightLinear
 from tilewright.torch.modules import convert as convert
 from tilewright.torch.switch import enable as enable
 
-__all__ = ["Fp8Linear", "Linear", "WeightLinear", "addmm", "bmm", "convert", "enable", "linear", "matmul", "mm",
-           "quantize_rows", "scaled_mm"]
+__all__ = ["Fp8Linear", "Linear", "WeightLinear", "addmm", "bmm", "convert", "enable", "grouped_mm", "linear", "matmul",
+           "mm", "quantize_rows", "scaled_mm"]
