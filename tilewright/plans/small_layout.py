@@ -1,0 +1,113 @@
+"""Where a warp keeps small matrices in shared memory, and which elements of them a thread has: pads are found by counting
+the passes of shared memory that its loads take, by the rule of targets/banks.py.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil, gcd
+
+from tilewright.targets.banks import NVIDIA, WORD, Banks
+
+WIDEST = 16         # bytes that a lane moves at once
+PADS = 2, 9         # vectors after a row, or after a matrix, fewer than so many
+
+
+def power(*counts: int) -> int:
+    """The largest power of two that divides all of these."""
+    found = gcd(*counts)
+    return found & -found
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """The lanes of a warp: DOWN x ACROSS of them share a matrix, the latter side by side, and TOGETHER matrices are
+    multiplied at once; or one in PARTS, where it takes more lanes than there are. Lanes beyond have what the last
+    one's have."""
+    WARP: int
+    DOWN: int
+    ACROSS: int
+
+    @property
+    def EACH(self) -> int:
+        return self.DOWN * self.ACROSS
+
+    @property
+    def TOGETHER(self) -> int:
+        return max(self.WARP // self.EACH, 1)
+
+    @property
+    def PARTS(self) -> int:
+        return ceil(self.EACH / self.WARP)
+
+    def places(self) -> Iterator[tuple[int, int, int]]:
+        """(matrix, down, across) of every lane, in the first part."""
+        for lane in range(self.WARP):
+            matrix, own = divmod(lane, self.EACH)
+            yield min(matrix, self.TOGETHER - 1), own // self.ACROSS, own % self.ACROSS
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An operand: OUTER rows of INNER elements of BYTES, as they are contiguous in memory; ROW and MATRIX elements apart
+    in shared memory. Of its rows (ALONG_K), or the columns that lie side by side, a lane has COUNT of what LANES lanes
+    share: number e of lane u is
+
+        ALONG_K     u + e*LANES                                     and vectors of WIDTH are steps of k
+        else        (e // WIDTH)*LANES*WIDTH + u*WIDTH + e % WIDTH  and vectors of WIDTH are of one step
+
+    which may lie beyond OUTER, or INNER: then it is the last, or stands at the beginning. COPIED elements of a row are
+    copied at once; 0: rows are no whole vectors, and nothing is padded."""
+    OUTER: int
+    INNER: int
+    BYTES: int
+    ALONG_K: bool
+    LANES: int
+    COUNT: int
+    WIDTH: int
+    ROW: int
+    MATRIX: int
+    COPIED: int
+
+    def first(self, u: int) -> int:
+        """Where lane u begins to read."""
+        if self.ALONG_K:
+            return min(u, self.OUTER - 1) * self.ROW
+        return u*self.WIDTH if u*self.WIDTH < self.INNER else 0
+
+    @property
+    def SIZE(self) -> int:
+        """Elements of a matrix."""
+        return self.OUTER * self.INNER
+
+
+def passes(x: Stored, lanes: Lanes, down: bool, banks: Banks = NVIDIA) -> int:
+    """Of shared memory for one load of all lanes, beyond the fewest."""
+    size = x.WIDTH * x.BYTES
+    split = banks.split(size, True)
+    words: list[dict[int, set[int]]] = [{} for _ in range(split.phases)]
+    for lane, (matrix, i, j) in enumerate(lanes.places()):
+        at = (matrix*x.MATRIX + x.first(i if down else j)) * x.BYTES // WORD
+        for word in range(at, at + max(size // WORD, 1)):
+            words[split.phase[lane]].setdefault(word % split.banks, set()).add(word)
+    return sum(max(map(len, phase.values()), default=0) for phase in words) - split.phases
+
+
+@lru_cache(maxsize=1024)
+def stored(OUTER: int, INNER: int, BYTES: int, ALONG_K: bool, COUNT: int, COPIED: int, lanes: Lanes, down: bool,
+           banks: Banks = NVIDIA) -> Stored:
+    """The layout with the fewest conflicts, and of those the smallest. COPIED elements of a row may be copied at once;
+    `down`: these are the lanes that share it."""
+    widest, LANES = WIDEST // BYTES, lanes.DOWN if down else lanes.ACROSS
+    padded = COPIED*BYTES == WIDEST
+    unit = widest if padded else 1
+    WIDTH = power(widest, INNER) if ALONG_K else power(widest, INNER, COUNT)
+    found: list[tuple[int, int, Stored]] = []
+    for row in range(PADS[0] if padded else 1):
+        for matrix in range(PADS[1] if padded else 1):
+            ROW = INNER + row*unit
+            each = Stored(OUTER, INNER, BYTES, ALONG_K, LANES, COUNT, WIDTH, ROW, OUTER*ROW + matrix*unit,
+                          COPIED if padded else 0)
+            found.append((passes(each, lanes, down, banks), each.MATRIX, each))
+    return min(found, key=lambda x: x[:2])[2]

@@ -1,0 +1,122 @@
+"""What a plan by small (kernels/gpu/small.py) may be: batches of products of a size that is in the code, each warp for
+itself; what it takes of a multiprocessor, and which plans are worth a look.
+
+A plan's text has the size, the rows and columns of C of a thread, and the matrices that a warp has in a stage.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+from tilewright.plans import gpu_shape
+from tilewright.plans.gpu_shape import WIDEST, GpuShape
+from tilewright.plans.invariant import ROWS
+from tilewright.plans.small_layout import Lanes, Stored, stored
+from tilewright.targets.nvidia import GpuTarget
+
+if TYPE_CHECKING:
+    from tilewright.plans.nvidia_plan import NvidiaPlan
+
+FORMATS = {"f32": 1, "f64": 2, "c64": 2, "c128": 4}     # words of a number
+COMPLEX = "c64", "c128"
+MOST = 64               # rows, columns and steps of k
+WARPS = 4               # of a CTA
+MOST_SUMS = 64          # words of a thread's sums
+MOST_LOADED = 96        # and of these with what is multiplied for a vector of k
+SECTOR = 32             # bytes
+STAGES = 1, 4
+COPIED = 4              # bytes of an asynchronous copy, at least
+BYTES = 2048, 6144      # of A and B in a stage of a warp, about
+TILES = 8               # that are offered
+
+
+def fits(shape: GpuShape) -> bool:
+    """Whether there are such plans."""
+    return not list(_of_shape(shape))
+
+
+def lanes(p: NvidiaPlan, shape: GpuShape) -> Lanes:
+    return Lanes(32, ceil(shape.m / p.thread_m), ceil(shape.n / p.thread_n))
+
+
+def operands(p: NvidiaPlan, shape: GpuShape) -> tuple[Stored, Stored]:
+    """A and B in shared memory."""
+    return of_sizes(shape.a, shape.layout, (shape.m, shape.n, shape.k), (p.thread_m, p.thread_n), p.vectors[:2],
+                    lanes(p, shape))
+
+
+def of_sizes(format: str, layout: str, sizes: tuple[int, int, int], thread: tuple[int, int],
+             vectors: tuple[int, ...], of: Lanes) -> tuple[Stored, Stored]:
+    (m, n, k), size = sizes, 4*FORMATS[format]
+    return (stored(*((m, k) if layout[0] == "n" else (k, m)), size, layout[0] == "n", thread[0], vectors[0], of, True),
+            stored(*((k, n) if layout[1] == "n" else (n, k)), size, layout[1] == "t", thread[1], vectors[1], of, False))
+
+
+def shared(p: NvidiaPlan, shape: GpuShape) -> int:
+    """Bytes of a CTA."""
+    (a, b), size = operands(p, shape), shape.itemsize
+    area = -(-p.matrices * (a.MATRIX + b.MATRIX) * size // WIDEST) * WIDEST
+    tile = lanes(p, shape).TOGETHER * shape.m*shape.n * size if p.store == "smem" else 0
+    return WARPS * (p.stages*area + -(-tile // WIDEST) * WIDEST)
+
+
+def registers(p: NvidiaPlan, shape: GpuShape) -> int:
+    """Of a thread, about: sums, what is loaded ahead, addresses."""
+    return min(p.registers or 255, 255)
+
+
+def ctas(p: NvidiaPlan, shape: GpuShape) -> int:
+    """With work for each warp."""
+    return ceil(shape.batch / (p.matrices * WARPS))
+
+
+def whole_sectors(p: NvidiaPlan, shape: GpuShape) -> bool:
+    """Whether threads that store at once what they have side by side write whole sectors of C."""
+    (_, b), of = operands(p, shape), lanes(p, shape)
+    run = of.ACROSS * (1 if b.ALONG_K else min(b.WIDTH, p.vectors[2])) * shape.itemsize
+    return run % SECTOR == 0 and shape.n*shape.itemsize % SECTOR == 0
+
+
+def _of_shape(shape: GpuShape) -> Iterator[str]:
+    """Why no plan by small can run a shape."""
+    if not shape.a == shape.b == shape.out or shape.a not in FORMATS:
+        yield (f"small multiplies two operands of one format into the same, {', '.join(FORMATS)}, not {shape.a} by "
+               f"{shape.b} into {shape.out}.")
+    if max(shape.m, shape.n, shape.k) > MOST or shape.batch < 2:
+        yield (f"small multiplies batches of matrices of at most {MOST} rows, columns and steps of k, and this is "
+               f"{shape.m}x{shape.n}x{shape.k}, {shape.batch} times.")
+    if wrong := [name for name in ("epilogue", "scales", "scaled", "semiring", "terms", "prologues")
+                 if getattr(shape, name)]:
+        yield f"small has no {' and no '.join(wrong)}."
+
+
+def violations(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
+    """Why a plan of this algorithm cannot run a shape: sentences, none if it can."""
+    if wrong := [*_of_shape(shape), *p.below_one("thread_m", "thread_n", "matrices", "vector")]:
+        yield from wrong
+        return
+    size, of = shape.itemsize, lanes(p, shape)
+    if (p.cta_m, p.cta_n, p.cta_k) != (shape.m, shape.n, shape.k):
+        yield f"this plan is for products of {p.cta_m}x{p.cta_n}x{p.cta_k} alone, not {shape.m}x{shape.n}x{shape.k}."
+    if of.EACH > of.WARP:
+        yield (f"threads with {p.thread_m}x{p.thread_n} elements are {of.EACH} for {shape.m}x{shape.n}, and a warp has "
+               f"{of.WARP}.")
+        return
+    if p.matrices % of.TOGETHER:
+        yield f"a warp multiplies {of.TOGETHER} matrices at once, of which matrices = {p.matrices} is no multiple."
+    for name, vector, most in zip("ABC", p.vectors, (shape.vector_a, shape.vector_b, shape.vector_c)):
+        if vector < 1 or vector & (vector - 1) or vector > most:
+            yield f"{vector} elements of {name} are moved at once, and it must be a power of two up to {most}."
+    if p.copy == "async" and "cp.async" not in target.instructions:
+        yield f"{target.name} has no asynchronous copies."
+    if not STAGES[0] <= p.stages <= (STAGES[1] if p.copy == "async" else 1):
+        yield f"stages must be {STAGES[0]} to {STAGES[1]}, and 1 with copies through registers, not {p.stages}."
+    if other := [x for x in ("split_k", "slices") if getattr(p, x) != 1] + ["tail"]*p.tail:
+        yield f"small has no {' and no '.join(other)}."
+    if p.store == "tma":
+        yield "store must be lanes or smem for small, not tma."
+    if (found := shared(p, shape)) > target.smem_cta:
+        yield f"the matrices take {found} bytes of shared memory, and {target.name} gives a CTA {target.smem_cta}."
+    if (sums := p.thread_m*p.thread_n*size // 4) > MOST_LOADED:
+        yield f"a thread's sums would be {sums} registers, and may be {MOST_LOADED}."
