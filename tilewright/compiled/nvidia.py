@@ -7,7 +7,7 @@ from tilewright.compiled import passes
 from tilewright.compiled.base import EMPTY, GpuCode, GpuKernel, Launch, planned
 from tilewright.compiler import ptxas
 from tilewright.forks import cached_property
-from tilewright.plans import epilogues, gemv_rules
+from tilewright.plans import epilogues, gemv_rules, small_rules
 from tilewright.plans.measured import choice
 from tilewright.plans.nvidia_plan import DMMA_PAD, NvidiaPlan
 from tilewright.plans.passes import in_f32
@@ -87,7 +87,7 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
         "simt": "tilewright.kernels.nvidia.simt_gemm:emit_simt_gemm",
         **dict.fromkeys(("dmma", "mma"), "tilewright.kernels.nvidia.mma_gemm:emit_mma_gemm"),
         "wgmma": "tilewright.kernels.nvidia.wgmma_gemm:emit_wgmma_gemm",
-        "gemv": "tilewright.kernels.nvidia.gemv:emit_gemv"}
+        "gemv": "tilewright.kernels.nvidia.gemv:emit_gemv", "small": "tilewright.kernels.gpu.small:emit_small"}
     maker = "NVIDIA"
     plan: NvidiaPlan
 
@@ -124,6 +124,8 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
     @property
     def options(self) -> dict[str, Any]:
         p, s = self.plan, self.shape
+        if p.algorithm == "small":
+            return self._of_small
         more: dict[str, Any] = {"BATCH": True} if s.batch != 1 else {}
         more |= epilogues.options(s)
         if p.algorithm != "gemv":
@@ -150,6 +152,15 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
         return {**self._tiled, "DTYPE": s.a, "THREAD_M": p.thread_m, "THREAD_N": p.thread_n, "SLICES": p.slices,
                 "ASYNC": p.copy == "async", "VECTOR": p.vector, "ORDER": p.order, "REGISTERS": p.registers,
                 "EARLY": p.prefetch_first, "TRANSPOSE": not p.as_stored, **more}
+
+    @property
+    def _of_small(self) -> dict[str, Any]:
+        p, s = self.plan, self.shape
+        vector_a, vector_b, vector_c = p.vectors
+        return {"DTYPE": s.a, "LAYOUT": s.layout, "M": s.m, "N": s.n, "K": s.k, "THREAD_M": p.thread_m,
+                "THREAD_N": p.thread_n, "MATRICES": p.matrices, "WARPS": small_rules.WARPS, "STAGES": p.stages,
+                "VECTOR_A": vector_a, "VECTOR_B": vector_b, "VECTOR_C": vector_c, "STAGED": p.store == "smem",
+                "ASYNC": p.copy == "async", "CTAS": small_rules.resident(p, s, self.target)}
 
     @property
     def _tiled(self) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def bytes_of(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget, memory: Seque
 
 def _operands(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget, once: int) -> int:
     """Of A and B."""
-    if once <= target.l2 or plan.algorithm == "gemv":
+    if once <= target.l2 or plan.algorithm in ("gemv", "small"):
         return once
     s, (rows, columns) = shape, plan.extent
     rows, columns = rows * plan.cluster_m, columns * plan.cluster_n

@@ -26,6 +26,7 @@ FP8 = frozenset(("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"))
 TOGETHER = FP8, frozenset(("i8", "u8"))         # formats of which one instruction multiplies any two that a chip has
 # What kernels/gpu/copy.py converts: formats of arrays in a GPU's memory that results, and operands, may have.
 WRITTEN = frozenset(("f64", "f32", "f16", "bf16", "i8", "i32", "i16", "u16", "u8")) | FP8
+COMPLEX = "c64", "c128"     # multiplied as real ones: runtime/gpu/complex_products.py
 READ = WRITTEN | {"i4", "u4", "i2", "u2", "e2m1", "e2m3", "e3m2", "e8m0"}
 
 # algorithm= of tilewright.matmul → the terms by which f32 are multiplied then, or the format in which sums of f16 are
@@ -61,6 +62,9 @@ def pair_for(a: str, b: str, sums: str, target: Any, scales: str = "", semiring:
     """The formats in which operands of these are multiplied, with sums in `sums`: their own, if kernels take them; else
     the narrowest that hold all numbers of both, and of those the ones that leave most operands as they are. Operands
     that meet in the format of the sums are converted to it as a sum would be. None if there is none."""
+    if sums in COMPLEX and not scales:
+        return sums, sums
+
     def held(pair: Pair) -> bool:
         return all(wide == sums or holds(formats.FORMATS[wide], formats.FORMATS[narrow])
                    for wide, narrow in zip(pair, (a, b)))
@@ -100,7 +104,8 @@ def taken(target: Any, given: Mapping[str, str], sums: str, in_memory: bool, sca
 
 def _copied(given: Mapping[str, str], semiring: str) -> bool:
     """Whether kernels convert all of these; of integers of 64 bits there are semirings alone."""
-    return all(format in (READ | BLOCK_FORMATS.keys() if name in "ab" else WRITTEN) or (semiring and format == "i64")
+    return all(format in (READ | BLOCK_FORMATS.keys() if name in "ab" else WRITTEN) or format in COMPLEX
+               or (semiring and format == "i64")
                for name, format in given.items())
 
 

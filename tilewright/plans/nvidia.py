@@ -8,7 +8,7 @@ from functools import lru_cache
 from math import ceil, lcm
 from typing import TYPE_CHECKING, Any
 
-from tilewright.plans import epilogues, gemv_rules, gpu_shape, passes, semirings
+from tilewright.plans import epilogues, gemv_rules, gpu_shape, passes, semirings, small_rules
 from tilewright.plans.common import NoPlan
 from tilewright.plans.gemv_rules import LANES
 from tilewright.plans.gemv_rules import WARPS as GEMV_WARPS
@@ -198,6 +198,10 @@ def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
         return
     if shape.semiring:
         yield from _cuda_cores(shape, target)
+        return
+    if small_rules.fits(shape) or shape.a in small_rules.COMPLEX:
+        yield from small_rules.candidates(shape, target)
+    if shape.a in small_rules.COMPLEX:
         return
     declared = {"terms": shape.terms} if shape.terms else {}
     shape = rounded(shape, shape.terms)

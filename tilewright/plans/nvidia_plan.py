@@ -7,6 +7,7 @@ nvidia_rules.py.
     wgmma   the same by Hopper's warpgroups, for operands that tensor maps can describe (kernels/nvidia/wgmma_gemm.py)
     gemv    a few rows or columns of C (kernels/nvidia/gemv.py): by CUDA cores up to 4, by matrix instructions from 8
             on; cta_k is the number of warps
+    small   batches of matrices of at most 64 rows and columns (kernels/gpu/small.py), the only one for complex numbers
 
 Work is divided by tiles of C, and where these do not fill the chip by k: `split_k` parts of every tile, or `tail`,
 parts of the tiles that are left over after whole rounds. The CTA that comes last of a tile adds up its parts. CTAs of
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Literal
 
-from tilewright.plans import epilogues, gemv_rules, gpu, gpu_shape, nvidia_rules, passes, semirings
+from tilewright.plans import epilogues, gemv_rules, gpu, gpu_shape, nvidia_rules, passes, semirings, small_rules
 from tilewright.plans.gemv_rules import LANES
 from tilewright.plans.gpu import GpuPlan
 from tilewright.plans.gpu_shape import WIDEST, GpuShape
@@ -58,13 +59,13 @@ class NvidiaPlan(GpuPlan):
     ALWAYS = "stages",
     FORMERLY = ("early", "prefetch_first"),
 
-    algorithm: Literal["simt", "dmma", "mma", "wgmma", "gemv"]
+    algorithm: Literal["simt", "dmma", "mma", "wgmma", "gemv", "small"]
     cta_m: int
     cta_n: int
     cta_k: int
     warp_m: int = 0                 # a warp's part of the tile; of wgmma each warpgroup has as many rows
     warp_n: int = 0
-    thread_m: int = 0               # simt: the outer product of a thread
+    thread_m: int = 0               # simt, small: the outer product of a thread
     thread_n: int = 0
     stages: int = 3
     warpgroups: int = 0             # wgmma: that multiply
@@ -77,7 +78,8 @@ class NvidiaPlan(GpuPlan):
     vector: int = 1                 # elements that are copied at once
     vector_b: int = 0               # mma: of B; 0: as many. gemv: of a step of k of that many vectors; 0: one
     vector_c: int = 0               # and stored of C; 0: as many
-    store: Literal["lanes", "tma"] = "lanes"        # wgmma: what writes C, threads or a tensor map's copies
+    # wgmma: what writes C, threads or a tensor map's copies; small: at once, or by way of shared memory
+    store: Literal["lanes", "tma", "smem"] = "lanes"
     promote: int = 0                # steps of k after which sums of fp8 are added to f32 registers; 0: all of k
     order: Literal["rows", "columns"] = "rows"      # of the multiply-adds of an outer product
     registers: int = 0              # that a thread may have; 0: what the emitter thinks
@@ -90,6 +92,7 @@ class NvidiaPlan(GpuPlan):
     copied: Literal["none", "a", "b", "ab"] = "none"            # operands that passes write anew: see passes.py
     terms: Literal["none", "tf32", "bf16_x3", "bf16_x6", "bf16_x9", "tf32_x3", "f16"] = "none"     # see GpuShape.terms
     decoded: Literal["none", "bf16"] = "none"                   # as what they write both, which are block-scaled
+    matrices: int = 0               # small: of a warp in a stage
 
     @property
     def order_of_sums(self) -> tuple[object, ...]:
@@ -130,6 +133,8 @@ class NvidiaPlan(GpuPlan):
             return LANES * self.cta_k
         if self.algorithm == "wgmma":
             return GROUP * (self.warpgroups + 1)
+        if self.algorithm == "small":
+            return LANES * small_rules.WARPS
         return LANES * (self.cta_m // self.warp_m) * (self.cta_n // self.warp_n) * self.slices
 
     @property
@@ -164,6 +169,8 @@ class NvidiaPlan(GpuPlan):
             return words * (self.warp_m*self.warp_n//LANES + 2*(self.warp_m//8 + self.warp_n//8)) + 40
         if self.algorithm == "gemv":
             return gemv_rules.registers(self, shape)
+        if self.algorithm == "small":
+            return small_rules.registers(self, shape)
         if self.registers:
             return self.registers
         staged = (self.cta_m + self.cta_n)*self.cta_k // self.threads if self.copy == "registers" else 0
@@ -197,6 +204,8 @@ class NvidiaPlan(GpuPlan):
             return found
         if self.algorithm == "gemv":
             return gemv_rules.shared(self, shape)
+        if self.algorithm == "small":
+            return small_rules.shared(self, shape)
         tile = self.cta_k * (self.cta_m + self.cta_n + 2*WIDEST//itemsize)
         if self.algorithm == "dmma":                # a row is one step of k, or one row or column of the CTA's tile
             tile = max(self.cta_k * (self.cta_m + self.cta_n + 2*DMMA_PAD),
@@ -249,6 +258,8 @@ class NvidiaPlan(GpuPlan):
     def grid(self, shape: GpuShape, target: GpuTarget) -> tuple[int, int, int]:
         if self.algorithm == "wgmma":
             return self.division(shape, target).clusters * self.ctas, 1, 1
+        if self.algorithm == "small":
+            return small_rules.grid(self, shape, target), 1, 1
         tiles = self.tiles(shape.m, shape.n, shape.batch)
         if self.tail:
             whole, parts = self.tail_split(shape, target)

@@ -38,6 +38,8 @@ def peak(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> float:
     shape = plan.after_passes(shape)
     if plan.algorithm in ("mma", "wgmma"):
         return operations(shape, plan, target) * target.sms * target.clock / plan.products
+    if shape.a in ("c64", "c128"):              # four multiply-adds of real numbers
+        return (target.fma_f32 if shape.a == "c64" else target.fma_f64) * target.sms * target.clock / 2
     fma = target.fma_f32 if shape.itemsize == 4 else target.fma_f64 * (1 + (plan.algorithm == "dmma"))
     return 2 * fma * target.sms * target.clock
 

@@ -1,5 +1,5 @@
 """Why a plan for one of NVIDIA's GPUs (nvidia_plan.py) cannot run a shape: sentences, none if it can. Rules of
-wgmma alone and of gemv alone are in wgmma_rules.py and gemv_rules.py.
+wgmma, gemv and small alone are in wgmma_rules.py, gemv_rules.py and small_rules.py.
 """
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from math import ceil
 from typing import TYPE_CHECKING
 
-from tilewright.plans import epilogues, gemv_rules, gpu_lowering, gpu_shape, passes, prologues, semirings
+from tilewright.plans import epilogues, gemv_rules, gpu_lowering, gpu_shape, passes, prologues, semirings, small_rules
 from tilewright.plans.gemv_rules import LANES
 from tilewright.plans.gpu import MOST
 from tilewright.plans.gpu_shape import WIDEST, GpuShape
@@ -34,6 +34,9 @@ def multiplied(target: GpuTarget) -> tuple[str, ...]:
 
 def violations(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
     """Of a plan whose passes are over, for a shape that they leave."""
+    if p.algorithm == "small":
+        yield from small_rules.violations(p, shape, target)
+        return
     if wrong := _formats(p, shape, target):
         yield wrong
         return

@@ -6,12 +6,12 @@ A plan's text has the size, the rows and columns of C of a thread, and the matri
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tilewright.plans import gpu_shape
 from tilewright.plans.gpu_shape import WIDEST, GpuShape
-from tilewright.plans.invariant import ROWS
 from tilewright.plans.small_layout import Lanes, Stored, stored
 from tilewright.targets.nvidia import GpuTarget
 
@@ -23,7 +23,8 @@ COMPLEX = "c64", "c128"
 MOST = 64               # rows, columns and steps of k
 WARPS = 4               # of a CTA
 MOST_SUMS = 64          # words of a thread's sums
-MOST_LOADED = 96        # and of these with what is multiplied for a vector of k
+MOST_LOADED = 128       # that a plan may have
+LOADED, AROUND = 96, 44 # words that a thread loads before it multiplies them, at most; its indices and addresses
 SECTOR = 32             # bytes
 STAGES = 1, 4
 COPIED = 4              # bytes of an asynchronous copy, at least
@@ -62,8 +63,21 @@ def shared(p: NvidiaPlan, shape: GpuShape) -> int:
 
 
 def registers(p: NvidiaPlan, shape: GpuShape) -> int:
-    """Of a thread, about: sums, what is loaded ahead, addresses."""
-    return min(p.registers or 255, 255)
+    """Of a thread: sums, and about half of what is loaded before it is multiplied; indices and addresses. The assembler
+    is held to it by the CTAs of a multiprocessor, and loads less at once if need be."""
+    words = FORMATS[shape.a]
+    loaded = min((p.thread_m + p.thread_n) * words * max(WIDEST // (4*words), 1), LOADED)
+    return min(-(-(p.thread_m*p.thread_n*words + loaded // 2 + AROUND) // 8) * 8, 255)
+
+
+def resident(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> int:
+    """CTAs that a multiprocessor holds, at least one."""
+    return max(p.resident(shape, target), 1)
+
+
+def grid(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> int:
+    """CTAs, each of which goes on to further groups where not all groups run at once."""
+    return min(ctas(p, shape), target.sms * resident(p, shape, target))
 
 
 def ctas(p: NvidiaPlan, shape: GpuShape) -> int:
@@ -99,10 +113,6 @@ def violations(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[st
     size, of = shape.itemsize, lanes(p, shape)
     if (p.cta_m, p.cta_n, p.cta_k) != (shape.m, shape.n, shape.k):
         yield f"this plan is for products of {p.cta_m}x{p.cta_n}x{p.cta_k} alone, not {shape.m}x{shape.n}x{shape.k}."
-    if of.EACH > of.WARP:
-        yield (f"threads with {p.thread_m}x{p.thread_n} elements are {of.EACH} for {shape.m}x{shape.n}, and a warp has "
-               f"{of.WARP}.")
-        return
     if p.matrices % of.TOGETHER:
         yield f"a warp multiplies {of.TOGETHER} matrices at once, of which matrices = {p.matrices} is no multiple."
     for name, vector, most in zip("ABC", p.vectors, (shape.vector_a, shape.vector_b, shape.vector_c)):
@@ -120,3 +130,36 @@ def violations(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[st
         yield f"the matrices take {found} bytes of shared memory, and {target.name} gives a CTA {target.smem_cta}."
     if (sums := p.thread_m*p.thread_n*size // 4) > MOST_LOADED:
         yield f"a thread's sums would be {sums} registers, and may be {MOST_LOADED}."
+
+
+def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
+    """Plans worth a look: by the tiles of threads that load the least."""
+    from tilewright.plans.nvidia_plan import NvidiaPlan
+    s, words = shape, FORMATS.get(shape.a, 1)
+    asynchronous = "cp.async" in target.instructions
+    a, b, c = (1 << (x.bit_length() - 1) for x in (s.vector_a, s.vector_b, s.vector_c))
+    for thread_m, thread_n in _tiles(s.m, s.n, words)[:TILES]:
+        of = Lanes(32, ceil(s.m / thread_m), ceil(s.n / thread_n))
+        each = of.TOGETHER * (s.m + s.n) * s.k * 4*words
+        for matrices in sorted({of.TOGETHER * max(round(size / each), 1) for size in BYTES}):
+            for stages in (1, 2) if asynchronous else (1,):
+                plan = NvidiaPlan("small", s.m, s.n, s.k, thread_m=thread_m, thread_n=thread_n, stages=stages,
+                                  copy="async" if asynchronous else "registers", vector=a, vector_b=b if b != a else 0,
+                                  vector_c=c if c != a else 0, matrices=matrices)
+                if list(_of_shape(s)) or whole_sectors(plan, s):
+                    yield plan
+                else:
+                    yield replace(plan, store="smem")
+
+
+def _tiles(m: int, n: int, words: int) -> list[tuple[int, int]]:
+    """Rows and columns of a thread, those that load the least first."""
+    found = []
+    for down, across in product(range(1, 33), repeat=2):
+        thread_m, thread_n = ceil(m / down), ceil(n / across)
+        if (ceil(m / thread_m), ceil(n / thread_n)) != (down, across) or thread_m*thread_n*words > MOST_SUMS:
+            continue
+        of = Lanes(32, down, across)
+        used = m*n / (thread_m*thread_n * of.WARP*of.PARTS / of.TOGETHER)           # of what lanes have
+        found.append(((1/thread_m + 1/thread_n) / used, thread_m, thread_n))
+    return [tile for _, *tile in sorted(found)]     # type: ignore[misc]

@@ -281,6 +281,9 @@ class Launches:
                   "batch": p.batch, "stride_c": target.strides[0] // c.itemsize,
                   "columns_c": c.shape[-1], **epilogues.strides(p, self.operands, self.outs),
                   **transforms.strides(p, self.beside)}
+        if c.dtype.kind == "c":
+            values |= {"alpha": alpha.real, "alpha_imaginary": alpha.imag, "beta": self.beta.real,
+                       "beta_imaginary": self.beta.imag}
         arrays: dict[str, Any] = {"c": target if self.beta else uninitialised(target)}
         for name, x, letter in zip("ab", (a, b), p.layout):
             if isinstance(x, Quantized):

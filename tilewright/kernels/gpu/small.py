@@ -21,7 +21,7 @@ from tilewright.kernels.gpu.work import arguments, parameters
 
 PARTS = {"f32": (f32, 1), "f64": (f64, 1), "c64": (f32, 2), "c128": (f64, 2)}       # of a number: their type, how many
 SECTOR = 32
-CODE = 512          # multiply-adds in the code of a lane
+LOADED = 96         # words that a lane loads in a turn of the loop over k: ptxas loads all of them first
 
 
 def emit_small(DTYPE: str = "f32", LAYOUT: str = "nn", M: int = 4, N: int = 4, K: int = 4, THREAD_M: int = 1,
@@ -48,8 +48,9 @@ def emit_small(DTYPE: str = "f32", LAYOUT: str = "nn", M: int = 4, N: int = 4, K
     name = (f"small_{DTYPE}_{LAYOUT}_{M}x{N}x{K}_t{THREAD_M}x{THREAD_N}_g{MATRICES}_w{WARPS}_s{STAGES}"
             f"_v{VECTOR_A}x{VECTOR_B}x{VECTOR_C}{'_staged'*STAGED}{'' if ASYNC else '_regs'}"
             f"{f'_conj_{CONJ}' if CONJ else ''}{f'_c{CTAS}' if CTAS > 1 else ''}")
+    given = parameters(R, R, R, R, Split(1, False), BATCH=True)
     k = Kernel(name, threads=WARPS*WARP, noalias=False, warp=WARP, min_ctas=CTAS,
-               **parameters(R, R, R, R, Split(1, False), BATCH=True))
+               **given | ({"alpha_imaginary": R, "beta_imaginary": R} if PAIR == 2 else {}))
     g = arguments(k)
     return _Small(k, g, R, PAIR, lanes, a, b, M, N, K, MATRICES, WARPS, STAGES, VECTOR_C, CONJ, STAGED, ASYNC).write()
 
@@ -226,8 +227,8 @@ class _Small:
         places = [self._places(x, base + have*(x.MATRIX*PAIR), u) for x, base, u in (
             (self.a, at, self.down), (self.b, at + self.G*self.a.MATRIX*PAIR, self.across))]
         STEPS = max(x.WIDTH if x.ALONG_K else 1 for x in (self.a, self.b))
-        each = STEPS * self.a.COUNT*self.b.COUNT*PAIR*PAIR
-        TURN = min(max(CODE // each, 1)*STEPS, self.K // STEPS * STEPS)
+        each = STEPS * (self.a.COUNT + self.b.COUNT) * self.a.BYTES // 4
+        TURN = min(max(LOADED // each, 1)*STEPS, self.K // STEPS * STEPS)
         WHOLE = self.K // TURN * TURN if TURN else 0
         if WHOLE > TURN:
             with k.loop(WHOLE, step=TURN, unroll=False) as p:
@@ -238,13 +239,28 @@ class _Small:
                 self._steps(acc, places, None, e, STEPS)
         for e in range(WHOLE, self.K, STEPS):
             self._steps(acc, places, None, e, min(STEPS, self.K - e))
-        alpha = self.g.alpha
-        for ij in acc.registers:
-            acc[ij] = acc[ij]*alpha
+        self._scaled(acc)
         if self.STAGED:
             self._placed(acc)
         else:
             self._direct(acc, group, number, self.real & (number < valid))
+
+    def _scaled(self, acc: Any) -> None:
+        """acc *= alpha. Of a complex one both parts meet it, of a real one each alone: inf times 1 has no nan in it."""
+        k, g = self.k, self.g
+        for ij in acc.registers if self.PAIR == 1 else ():
+            acc[ij] = acc[ij]*g.alpha
+        if self.PAIR == 1:
+            return
+        with k.when(g.alpha_imaginary == 0):
+            for ij in acc.registers:
+                acc[ij] = acc[ij]*g.alpha
+        with k.otherwise():
+            for i, j in acc.registers:
+                if j % 2 == 0:
+                    re, im = acc[i, j], acc[i, j + 1]
+                    acc[i, j] = k.fma(re, g.alpha, -(im*g.alpha_imaginary))
+                    acc[i, j + 1] = k.fma(im, g.alpha, re*g.alpha_imaginary)
 
     def _places(self, x: Stored, base: Value, u: Value) -> list[Value]:
         """Where each of the lane's own rows, or vectors of columns, is."""
@@ -338,7 +354,8 @@ class _Small:
         self._cases(each)
 
     def _cases(self, each: Callable[[bool], None]) -> None:
-        with self.k.when(self.g.beta == 0):
+        zero = self.g.beta == 0
+        with self.k.when(zero if self.PAIR == 1 else zero & (self.g.beta_imaginary == 0)):
             each(False)
         with self.k.otherwise():
             each(True)
@@ -349,6 +366,10 @@ class _Small:
             old = k.load(at, T, mask=mask)
             old_numbers = [old[e] for e in range(T.length)] if T.length > 1 else [old]
             numbers = [k.fma(self.g.beta, y, x) for x, y in zip(numbers, old_numbers)]
+            if self.PAIR == 2:
+                turned, real = self.g.beta_imaginary, self.g.beta_imaginary == 0
+                crossed = [y for e in range(0, T.length, 2) for y in (-old_numbers[e + 1], old_numbers[e])]
+                numbers = [k.select(real, x, k.fma(turned, y, x)) for x, y in zip(numbers, crossed)]
         k.store(at, k.pack(*numbers) if len(numbers) > 1 else numbers[0], mask=mask)
 
     def _placed(self, acc: Any) -> None:

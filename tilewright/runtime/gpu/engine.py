@@ -22,7 +22,7 @@ from tilewright.problem import Gemm
 from tilewright.rules import arguments, scaling, shapes
 from tilewright.rules.call import KERNELS, Call, Product, decide
 from tilewright.runtime import repeats
-from tilewright.runtime.gpu import arrays, blocks, epilogues, operands, scales, transforms, weights
+from tilewright.runtime.gpu import arrays, blocks, complex_products, epilogues, operands, scales, transforms, weights
 from tilewright.runtime.gpu import fused as fused_products
 from tilewright.runtime.gpu.arrays import CUDA, HIP, DeviceArray, Library, Platform, kind
 from tilewright.runtime.gpu.blocks import Blocked
@@ -38,6 +38,7 @@ MOST_RECIPES, MOST_COPIES = 1024, 1024
 REDUCE = "tilewright.kernels.gpu.reduce:emit_reduce"
 PREPARE = "tilewright.kernels.gpu.prepare:emit_prepare"
 COPY = "tilewright.kernels.gpu.copy:emit_copy"
+COMPLEX = "tilewright.kernels.gpu.complex:emit_complex"
 
 
 class Engine:
@@ -134,8 +135,10 @@ class Engine:
         """a and b as they are multiplied; a `pair` of `blocked` ones as what has their shapes, others decoded."""
         for name, other in ("a", "b"), ("b", "a"):
             if name not in blocked:
-                x = arguments.operand(looks[name].shadow, name)
-                yield arguments.transposed(x, getattr(call, f"trans_{name}"), name)
+                x, trans = arguments.operand(looks[name].shadow, name), getattr(call, f"trans_{name}")
+                if trans == "c" and x.dtype.kind == "c":
+                    x = complex_products.conjugate(run, x)
+                yield arguments.transposed(x, trans, name)
                 continue
             found = blocked[name].stand_in(name) if pair else blocks.decoded(
                 run, name, blocked[name], blocked.get(other) or looks[other].shadow.dtype)
@@ -301,6 +304,16 @@ class Engine:
             return function
 
         return self.copy_kernels.get((on.index, source, target), loaded)
+
+    def complex_kernel(self, on: Any, format: str, expanded: bool) -> Function:
+        """What multiplies complex matrices by a factor."""
+
+        def loaded() -> Function:
+            code = artefact.code(COMPLEX, on.target, FORMAT=format, EXPANDED=expanded, WARP=on.target.warp)
+            function: Function = self.driver.load(code.image, on, code.machine).function(code.manifest)
+            return function
+
+        return self.copy_kernels.get((on.index, format, expanded), loaded)
 
     def prepare_kernel(self, on: Any, source: str, expression: str, read: tuple[str, ...], result: str, steps: str,
                        vector: int) -> Function:

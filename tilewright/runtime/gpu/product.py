@@ -20,7 +20,7 @@ from tilewright.plans.gpu_shape import MOST_BATCH, WIDEST
 from tilewright.plans.invariant import SWAPPED
 from tilewright.rules import arguments, shapes
 from tilewright.runtime import repeats
-from tilewright.runtime.gpu import dlpack, operands
+from tilewright.runtime.gpu import complex_products, dlpack, operands
 from tilewright.runtime.gpu.arrays import HIP, shadow
 from tilewright.runtime.gpu.operands import address, format_of, leading, letter, transposed
 from tilewright.runtime.gpu.recipe import Recipe
@@ -92,7 +92,7 @@ class Run:
         self.copy(one, there)
         return np.broadcast_to(there, x.shape)
 
-    def copy(self, source: Array, target: Array, scale: float = 1.0) -> None:
+    def copy(self, source: Array, target: Array, scale: complex = 1.0) -> None:
         """target = scale * source, element by element; scale = 0 writes zeros."""
         if 0 in target.shape:
             return
@@ -100,6 +100,9 @@ class Run:
             if address(x) % x.itemsize or any(stride % x.itemsize for stride in x.strides):
                 raise ValueError(f"{name} is not aligned to its elements: its address is {address(x):#x}, its strides "
                                  f"are {x.strides} bytes")
+        if target.dtype.kind == "c":
+            self._copy_complex(source, target, scale)
+            return
         source, target = (x.reshape((1,) * (2 - x.ndim) + x.shape) if x.ndim < 2 else x for x in (source, target))
         if target.ndim > 2:  # rows of matrices that follow each other are those of one
             one = np.broadcast_to(np.int8(0), (*target.shape[:-2], target.shape[-1], target.shape[-1]))
@@ -107,7 +110,15 @@ class Run:
         for i in np.ndindex(target.shape[:-2]):
             self._copy(source[i], target[i], scale)
 
-    def _copy(self, source: Array, target: Array, scale: float) -> None:
+    def _copy_complex(self, source: Array, target: Array, scale: complex) -> None:
+        if scale and source.dtype == target.dtype:
+            complex_products.turned(self, source, target, scale)
+            return
+        self.copy(source.real, target.real, scale)
+        parts = (source.imag, target.imag, scale) if source.dtype.kind == "c" else (target.imag, target.imag, 0.0)
+        self.copy(*parts)
+
+    def _copy(self, source: Array, target: Array, scale: complex) -> None:
         self.steps.append(None)
         if abs(target.strides[0]) < abs(target.strides[1]):  # lanes go along the smaller stride
             source, target = source.T, target.T
@@ -121,7 +132,7 @@ class Run:
 
     # ---- products
 
-    def product(self, a: Array, b: Array, c: Array, alpha: float, beta: float, taken: Iterable[np.dtype[Any]],
+    def product(self, a: Array, b: Array, c: Array, alpha: complex, beta: complex, taken: Iterable[np.dtype[Any]],
                 *scales: Array) -> None:
         """c = alpha * a @ b + beta * c, multiplied in other formats: a, b and what the kernel stores in those `taken`.
         """
@@ -133,7 +144,7 @@ class Run:
         if sums is not c:
             self.copy(sums, c)
 
-    def multiply(self, a: Array, b: Array, c: Array, alpha: float, beta: float, *scales: Array,
+    def multiply(self, a: Array, b: Array, c: Array, alpha: complex, beta: complex, *scales: Array,
                  of_blocks: Formats | None = None, semiring: str = "") -> None:
         """c = alpha * a @ b + beta * c for operands broadcast to the same leading axes: one launch, if these fold into
         one with one stride in each operand, else one for each index of all axes but the longest.
@@ -154,7 +165,7 @@ class Run:
                 stacks = (x[first : first + most] for x in parts)
                 self._multiply(alpha, beta, of_blocks, semiring, *(x[0] if len(x) == 1 else x for x in stacks))
 
-    def _multiply(self, alpha: float, beta: float, of_blocks: Formats | None, semiring: str, a: Array, b: Array,
+    def _multiply(self, alpha: complex, beta: complex, of_blocks: Formats | None, semiring: str, a: Array, b: Array,
                   c: Array, *scales: Array) -> None:
         if 0 in (a.shape[-1], alpha) or (of_blocks and not of_blocks.k):  # as BLAS: no nan is looked at
             if beta != 1:
@@ -173,6 +184,9 @@ class Run:
             scales = tuple(map(transposed, reversed(scales)))
             of_blocks = of_blocks and of_blocks._replace(a=of_blocks.b, b=of_blocks.a)
         a, b = (x if letter(x) else self.copied(x, x.dtype) for x in (a, b))
+        if c.dtype.kind == "c" and not self._small(a, b, c):
+            complex_products.multiply(self, a, b, c, alpha, beta)
+            return
         at_a, at_b, at_c = map(address, (a, b, c))
         recipe = self.recipe(a, b, c, *scales, of_blocks=of_blocks, semiring=semiring, exchanged=transposed_c)
         recipe.run(at_a, at_b, at_c, alpha, beta, self.stream, *map(address, scales))

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from tilewright.runtime.gpu.engine import Engine
 
 GIVEN_LATER = dict.fromkeys(("a", "b", "c", "alpha", "beta", "workspace", "counters", "scale_a", "scale_b",
-                             "target", "special", "offsets"), 0)
+                             "target", "special", "offsets", "alpha_imaginary", "beta_imaginary"), 0)
+IMAGINARY = "alpha_imaginary", "beta_imaginary"
 
 
 class Step:
@@ -69,6 +70,7 @@ class Step:
             self.alpha, self.beta = (named[x].offset // self.size for x in ("alpha", "beta"))  # in its scalars
             self.alpha_bits, self.beta_bits = named["alpha"].scalar(), named["beta"].scalar()
             self.one = self.alpha_bits(1.0)
+            self.imaginary = [named[x].offset // self.size for x in IMAGINARY if x in named]    # of complex numbers
         # of a product by several launches: A and B that earlier ones have left in the workspace, and what else is there
         at = dict(launch.at)
         self.moved = [at.get(x) for x in "abc"]
@@ -91,6 +93,10 @@ class Step:
             arguments.view[at : at + MAP_BYTES] = maps(addresses[i])
         if self.scalars:
             scalars = arguments.scalars
+            for at, x in zip(self.imaginary, (alpha, beta)):
+                scalars[at] = self.beta_bits(x.imag)
+            if self.imaginary:
+                alpha, beta = alpha.real, beta.real
             scalars[self.alpha] = self.one if alpha == 1.0 else self.alpha_bits(alpha)
             scalars[self.beta] = self.beta_bits(beta) if beta else 0
         return arguments
