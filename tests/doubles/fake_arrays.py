@@ -86,7 +86,8 @@ def torch(fake: FakeDriver) -> types.ModuleType:
     Tensor.fake = fake
     module.Tensor, module.strided, module.current, module.grad = Tensor, "torch.strided", 0, False
     dtypes = {}
-    for format in ("f64", "f32", "f16", "bf16", "e4m3fn", "e5m2", "i64", "i32", "i16", "i8", "u8", "bool"):
+    for format in ("f64", "f32", "f16", "bf16", "e4m3fn", "e5m2", "i64", "i32", "i16", "i8", "u8", "bool",
+                   "c64", "c128"):
         its = formats.FORMATS[format]
         name = sys.intern(f"torch.{its.numpy_name}")
         dtypes[name] = its.dtype

@@ -20,6 +20,11 @@ def power(*counts: int) -> int:
     return found & -found
 
 
+def whole(count: int, bytes: int) -> int:
+    """So many elements, and what fills up the last vector."""
+    return -(-count*bytes // WIDEST) * WIDEST // bytes
+
+
 @dataclass(frozen=True)
 class Lanes:
     """The lanes of a warp: DOWN x ACROSS of them share a matrix, the latter side by side, and TOGETHER matrices are
@@ -80,6 +85,10 @@ class Stored:
     def SIZE(self) -> int:
         """Elements of a matrix."""
         return self.OUTER * self.INNER
+
+    def area(self, MATRICES: int) -> int:
+        """Elements of shared memory for so many, whole vectors."""
+        return whole(MATRICES * self.MATRIX, self.BYTES)
 
 
 def passes(x: Stored, lanes: Lanes, down: bool, banks: Banks = NVIDIA) -> int:

@@ -12,7 +12,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from tilewright.plans.gpu_shape import WIDEST, GpuShape
-from tilewright.plans.small_layout import Lanes, Stored, stored
+from tilewright.plans.small_layout import Lanes, Stored, stored, whole
 from tilewright.targets.nvidia import GpuTarget
 
 if TYPE_CHECKING:
@@ -57,9 +57,8 @@ def of_sizes(format: str, layout: str, sizes: tuple[int, int, int], thread: tupl
 def shared(p: NvidiaPlan, shape: GpuShape) -> int:
     """Bytes of a CTA."""
     (a, b), size = operands(p, shape), shape.itemsize
-    area = -(-p.matrices * (a.MATRIX + b.MATRIX) * size // WIDEST) * WIDEST
-    tile = lanes(p, shape).TOGETHER * shape.m*shape.n * size if p.store == "smem" else 0
-    return WARPS * (p.stages*area + -(-tile // WIDEST) * WIDEST)
+    tile = whole(lanes(p, shape).TOGETHER * shape.m*shape.n, size) if p.store == "smem" else 0
+    return WARPS * (p.stages * (a.area(p.matrices) + b.area(p.matrices)) + tile) * size
 
 
 def registers(p: NvidiaPlan, shape: GpuShape) -> int:

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tilewright.ir import Function, Kernel, Type, Value, f32, f64, i32, i64, vec
-from tilewright.plans.small_layout import WIDEST, Lanes, Stored, power, stored
+from tilewright.plans.small_layout import WIDEST, Lanes, Stored, power, stored, whole
 from tilewright.kernels.gpu.split_k import Split
 from tilewright.kernels.gpu.work import arguments, parameters
 
@@ -79,10 +79,9 @@ class _Small:
         k, g, PAIR, WARP = self.k, self.g, self.PAIR, self.lanes.WARP
         t = k.thread[0]
         warp, self.lane = k.uniform(t // WARP), t % WARP
-        self.AREA = self.G * (self.a.MATRIX + self.b.MATRIX) * PAIR             # numbers of a stage
-        self.TILE = self.lanes.TOGETHER*self.M*self.N*PAIR if self.STAGED else 0
-        TILE = -(-self.TILE*self.R.bytes // WIDEST) * WIDEST // self.R.bytes
-        AREA = -(-self.AREA*self.R.bytes // WIDEST) * WIDEST // self.R.bytes
+        self.OF_A = self.a.area(self.G)*PAIR                            # numbers of a stage
+        AREA = self.OF_A + self.b.area(self.G)*PAIR
+        TILE = whole(self.lanes.TOGETHER*self.M*self.N, self.a.BYTES)*PAIR if self.STAGED else 0
         smem = k.smem("matrices", (self.WARPS * (self.STAGES*AREA + TILE),), self.R, align=128)
         own = smem + warp * (self.STAGES*AREA + TILE)
         self.tile = own + self.STAGES*AREA
@@ -99,7 +98,7 @@ class _Small:
             into = own + stage.get()*AREA if self.STAGES > 1 else own
             valid = k.min(g.batch - ahead*self.G, self.G)
             copies[0](into, ahead, valid)
-            copies[1](into + self.G*self.a.MATRIX*PAIR, ahead, valid)
+            copies[1](into + self.OF_A, ahead, valid)
             if self.ASYNC:
                 k.cp_async_commit()
             if self.STAGES > 1:
@@ -225,7 +224,7 @@ class _Small:
         have = k.min(number, valid - 1)
         acc = k.tile(self.a.COUNT, self.b.COUNT*PAIR, self.R)
         places = [self._places(x, base + have*(x.MATRIX*PAIR), u) for x, base, u in (
-            (self.a, at, self.down), (self.b, at + self.G*self.a.MATRIX*PAIR, self.across))]
+            (self.a, at, self.down), (self.b, at + self.OF_A, self.across))]
         STEPS = max(x.WIDTH if x.ALONG_K else 1 for x in (self.a, self.b))
         each = STEPS * (self.a.COUNT + self.b.COUNT) * self.a.BYTES // 4
         TURN = min(max(LOADED // each, 1)*STEPS, self.K // STEPS * STEPS)

@@ -41,6 +41,8 @@ def turned(run: Run, source: Array, target: Array, factor: complex = 1.0, conjug
 
 def _turned(run: Run, source: Array, target: Array, factor: complex, conjugated: bool, expanded: bool) -> None:
     source, target = (x if x.ndim == 3 else x[None] for x in (source, target))
+    if not expanded and abs(target.strides[1]) < abs(target.strides[2]):        # lanes go along the smaller stride
+        source, target = (x.swapaxes(1, 2) for x in (source, target))
     each = source.itemsize // 2
     if any(s % each for x in (source, target) for s in x.strides) or any(address(x) % each for x in (source, target)):
         raise ValueError("an operand or out is not aligned to its numbers")

@@ -16,8 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.plans import semirings
+from tilewright.plans.common import NoPlan
 from tilewright.plans.gpu_shape import MOST_BATCH, WIDEST
 from tilewright.plans.invariant import SWAPPED
+from tilewright.plans.small_rules import MOST as MOST_SMALL
 from tilewright.rules import arguments, shapes
 from tilewright.runtime import repeats
 from tilewright.runtime.gpu import complex_products, dlpack, operands
@@ -184,15 +186,29 @@ class Run:
             scales = tuple(map(transposed, reversed(scales)))
             of_blocks = of_blocks and of_blocks._replace(a=of_blocks.b, b=of_blocks.a)
         a, b = (x if letter(x) else self.copied(x, x.dtype) for x in (a, b))
-        if c.dtype.kind == "c" and not self._small(a, b, c):
-            complex_products.multiply(self, a, b, c, alpha, beta)
-            return
         at_a, at_b, at_c = map(address, (a, b, c))
-        recipe = self.recipe(a, b, c, *scales, of_blocks=of_blocks, semiring=semiring, exchanged=transposed_c)
+        if c.dtype.kind == "c":
+            found = self._small(a, b, c, transposed_c)
+            if found is None:
+                complex_products.multiply(self, a, b, c, alpha, beta)
+                return
+            recipe = found
+        else:
+            recipe = self.recipe(a, b, c, *scales, of_blocks=of_blocks, semiring=semiring, exchanged=transposed_c)
         recipe.run(at_a, at_b, at_c, alpha, beta, self.stream, *map(address, scales))
         if transposed_c:
             a, b, c = transposed(b), transposed(a), transposed(c)
         self.steps.append((recipe, (1, 0, 2) if transposed_c else (0, 1, 2), a, b, c))
+
+    def _small(self, a: Array, b: Array, c: Array, exchanged: bool) -> Recipe | None:
+        """For a batch of complex matrices, if there is a kernel for such."""
+        given = self.plan is None or self.plan.algorithm == "small"
+        if c.ndim < 3 or not given or max(*c.shape[1:], a.shape[-1]) > MOST_SMALL or self.engine.platform is HIP:
+            return None
+        try:
+            return self.recipe(a, b, c, exchanged=exchanged)
+        except NoPlan:
+            return None
 
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         found = self.temporary(shape, dtype)
