@@ -23,7 +23,7 @@ from tilewright.explanation.record import (
 )
 from tilewright.measure import gpu_probes
 from tilewright.measure.gpu_probes import GpuBasis
-from tilewright.plans import common, dram, gpu, gpu_lowering, gpu_shape, passes
+from tilewright.plans import common, dram, gpu, gpu_lowering, gpu_shape, passes, small_rules
 from tilewright.plans.amd import AmdPlan
 from tilewright.plans.common import Cost, Plan
 from tilewright.plans.gpu_shape import GpuShape
@@ -75,7 +75,7 @@ def explain(problem: Gemm, target: GpuTarget | AmdTarget, plan: Plan | None = No
             bare, seconds = passes.prepared(bare, role), seconds + by.pass_seconds(shape, role, target)
         other = gpu.choose(bare._replace(invariant=asked), target)
         return other, seconds + basis.cost(bare, other, target).seconds
-    kept = () if algorithm else tuple(reproducible.sentences(chosen, cost.seconds, invariant))
+    kept = () if algorithm or shape.a in small_rules.COMPLEX else tuple(reproducible.sentences(chosen, cost.seconds, invariant))
     explained = Explanation(
         problem, target, chosen, title, origin, (), 2 * shape.batch * shape.m * shape.n * shape.k,
         _tiles(multiplied, chosen, target),
@@ -199,6 +199,13 @@ def _amd_tiles(s: GpuShape, p: AmdPlan, t: AmdTarget) -> Iterator[Tile]:
 def _nvidia_tiles(s: GpuShape, p: NvidiaPlan, t: GpuTarget) -> Iterator[Tile]:
     (rows, columns), shared, count = p.extent, p.shared(s), p.tiles(s.m, s.n)
     registers = 4*p.estimate(s), 4*t.registers_thread
+    if p.algorithm == "small":
+        of = small_rules.lanes(p, s)
+        each = {"m": s.m, "n": s.n, "k": s.k}
+        yield Tile("CTA", each, small_rules.WARPS*p.matrices, "shared memory", shared, t.smem_cta)
+        yield Tile("warp", each, of.TOGETHER, "registers", LANES*registers[0], LANES*registers[1])
+        yield Tile("thread", {"m": p.thread_m, "n": p.thread_n, "k": 1}, of.EACH, "registers", *registers)
+        return
     depth = s.k if p.algorithm == "gemv" else p.cta_k
     if p.ctas > p.cluster_k:
         cluster = {"m": rows*p.cluster_m, "n": columns*p.cluster_n, "k": p.cta_k}
@@ -237,6 +244,17 @@ def _amd_words(s: GpuShape, p: AmdPlan, t: AmdTarget) -> Iterator[str]:
 def _nvidia_words(s: GpuShape, p: NvidiaPlan, t: GpuTarget) -> Iterator[str]:
     warps, shared, whole = p.threads // LANES, p.shared(s), p.tiles(s.m, s.n, s.batch)
     rows, columns = p.extent
+    if p.algorithm == "small":
+        of = small_rules.lanes(p, s)
+        at_once = f"{plural(of.TOGETHER, 'product')} at once" + f", in {of.PARTS} parts"*(of.PARTS > 1)
+        yield (f"CTA of {plural(warps, 'warp')}, each with {plural(p.matrices, 'product')} in a stage, {at_once}: "
+               f"{p.thread_m}x{p.thread_n} elements of C a thread")
+        yield f"about {p.estimate(s)} registers of each thread, of {t.registers_thread}"
+        yield (f"{plural(p.stages, 'stage')} in shared memory: {shared:,} bytes of {t.smem_cta:,}, "
+               f"{shared / t.smem_cta:.0%}")
+        yield (f"{p.grid(s, t)[0]:,} CTAs take {s.batch:,} products, {small_rules.resident(p, s, t)} at a time on each "
+               f"of {t.sms} multiprocessors")
+        return
     if p.algorithm == "gemv":
         yield f"CTA of {rows}x{columns} elements of C, {plural(warps, 'warp')}, loads of {p.vector} elements"
     elif p.algorithm == "wgmma":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.explanation.gpu import levels
 from tilewright.explanation.record import Explanation, Level
-from tilewright.plans import gpu, gpu_lowering, gpu_shape
+from tilewright.plans import gpu, gpu_lowering, gpu_shape, small_rules
 from tilewright.plans.common import total
 from tilewright.simulator.report import Fault, Report, Traffic
 from tilewright.targets import AmdTarget
@@ -62,6 +62,8 @@ def on_gpu(found: Explanation) -> Explanation:
 
 def _few_tiles(p: Gemm, shape: gpu_shape.GpuShape, plan: Any) -> Gemm:
     """A problem of whole tiles of the plan, as small as it is the same in kind."""
+    if getattr(plan, "algorithm", "") == "small":
+        return replace(p, batch=min(p.batch, 2*small_rules.WARPS*plan.matrices))
     rows, columns = plan.extent
     if getattr(plan, "algorithm", "") == "wgmma":
         rows, columns = rows * plan.cluster_m, columns * plan.cluster_n
