@@ -200,10 +200,11 @@ def _nvidia_tiles(s: GpuShape, p: NvidiaPlan, t: GpuTarget) -> Iterator[Tile]:
     (rows, columns), shared, count = p.extent, p.shared(s), p.tiles(s.m, s.n)
     registers = 4*p.estimate(s), 4*t.registers_thread
     if p.algorithm == "small":
-        of = small_rules.lanes(p, s)
+        of, warps = small_rules.lanes(p, s), small_rules.warps(p)
         each = {"m": s.m, "n": s.n, "k": s.k}
-        yield Tile("CTA", each, small_rules.WARPS*p.matrices, "shared memory", shared, t.smem_cta)
-        yield Tile("warp", each, of.TOGETHER, "registers", LANES*registers[0], LANES*registers[1])
+        yield Tile("CTA", each, warps // p.team * p.matrices, "shared memory", shared, t.smem_cta)
+        yield Tile("warp" if p.team == 1 else "warps", each, of.TOGETHER, "registers", of.COUNT*registers[0],
+                   of.COUNT*registers[1])
         yield Tile("thread", {"m": p.thread_m, "n": p.thread_n, "k": 1}, of.EACH, "registers", *registers)
         return
     depth = s.k if p.algorithm == "gemv" else p.cta_k
@@ -247,13 +248,12 @@ def _nvidia_words(s: GpuShape, p: NvidiaPlan, t: GpuTarget) -> Iterator[str]:
     if p.algorithm == "small":
         of = small_rules.lanes(p, s)
         at_once = f"{plural(of.TOGETHER, 'product')} at once" + f", in {of.PARTS} parts"*(of.PARTS > 1)
-        yield (f"CTA of {plural(warps, 'warp')}, each with {plural(p.matrices, 'product')} in a stage, {at_once}: "
-               f"{p.thread_m}x{p.thread_n} elements of C a thread")
+        yield (f"CTA of {plural(warps, 'warp')}, {'each' if p.team == 1 else 'together'} with "
+               f"{plural(p.matrices, 'product')}, {at_once}: {p.thread_m}x{p.thread_n} elements of C a thread")
         yield f"about {p.estimate(s)} registers of each thread, of {t.registers_thread}"
-        yield (f"{plural(p.stages, 'stage')} in shared memory: {shared:,} bytes of {t.smem_cta:,}, "
-               f"{shared / t.smem_cta:.0%}")
-        yield (f"{p.grid(s, t)[0]:,} CTAs take {s.batch:,} products, {small_rules.resident(p, s, t)} at a time on each "
-               f"of {t.sms} multiprocessors")
+        yield f"{shared:,} bytes of shared memory, of {t.smem_cta:,}, {shared / t.smem_cta:.0%}"
+        yield (f"{p.grid(s, t)[0]:,} CTAs for {s.batch:,} products, {max(p.resident(s, t), 1)} at a time on each of "
+               f"{t.sms} multiprocessors")
         return
     if p.algorithm == "gemv":
         yield f"CTA of {rows}x{columns} elements of C, {plural(warps, 'warp')}, loads of {p.vector} elements"

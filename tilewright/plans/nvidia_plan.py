@@ -92,7 +92,8 @@ class NvidiaPlan(GpuPlan):
     copied: Literal["none", "a", "b", "ab"] = "none"            # operands that passes write anew: see passes.py
     terms: Literal["none", "tf32", "bf16_x3", "bf16_x6", "bf16_x9", "tf32_x3", "f16"] = "none"     # see GpuShape.terms
     decoded: Literal["none", "bf16"] = "none"                   # as what they write both, which are block-scaled
-    matrices: int = 0               # small: of a warp in a stage
+    matrices: int = 0               # small: that a warp has at a time
+    team: int = 1                   # small: warps of a CTA that share its matrices; 1: each of four has its own
 
     @property
     def order_of_sums(self) -> tuple[object, ...]:
@@ -134,7 +135,7 @@ class NvidiaPlan(GpuPlan):
         if self.algorithm == "wgmma":
             return GROUP * (self.warpgroups + 1)
         if self.algorithm == "small":
-            return LANES * small_rules.WARPS
+            return LANES * small_rules.warps(self)
         return LANES * (self.cta_m // self.warp_m) * (self.cta_n // self.warp_n) * self.slices
 
     @property
@@ -259,7 +260,7 @@ class NvidiaPlan(GpuPlan):
         if self.algorithm == "wgmma":
             return self.division(shape, target).clusters * self.ctas, 1, 1
         if self.algorithm == "small":
-            return small_rules.grid(self, shape, target), 1, 1
+            return small_rules.ctas(self, shape), 1, 1
         tiles = self.tiles(shape.m, shape.n, shape.batch)
         if self.tail:
             whole, parts = self.tail_split(shape, target)

@@ -27,12 +27,13 @@ def whole(count: int, bytes: int) -> int:
 
 @dataclass(frozen=True)
 class Lanes:
-    """The lanes of a warp: DOWN x ACROSS of them share a matrix, the latter side by side, and TOGETHER matrices are
-    multiplied at once; or one in PARTS, where it takes more lanes than there are. Lanes beyond have what the last
-    one's have."""
-    WARP: int
+    """The COUNT lanes of a team, which has warps of WARP: DOWN x ACROSS of them share a matrix, the latter side by side,
+    and TOGETHER matrices are multiplied at once; or one in PARTS, where it takes more lanes than there are. Lanes beyond
+    have what the last one's have."""
+    COUNT: int
     DOWN: int
     ACROSS: int
+    WARP: int = 32
 
     @property
     def EACH(self) -> int:
@@ -40,14 +41,19 @@ class Lanes:
 
     @property
     def TOGETHER(self) -> int:
-        return max(self.WARP // self.EACH, 1)
+        return max(self.COUNT // self.EACH, 1)
 
     @property
     def PARTS(self) -> int:
-        return ceil(self.EACH / self.WARP)
+        return ceil(self.EACH / self.COUNT)
+
+    @property
+    def IDLE(self) -> bool:
+        """Whether there are lanes beyond."""
+        return self.EACH * self.TOGETHER % self.COUNT > 0
 
     def places(self) -> Iterator[tuple[int, int, int]]:
-        """(matrix, down, across) of every lane, in the first part."""
+        """(matrix, down, across) of every lane of the first warp, in the first part."""
         for lane in range(self.WARP):
             matrix, own = divmod(lane, self.EACH)
             yield min(matrix, self.TOGETHER - 1), own // self.ACROSS, own % self.ACROSS

@@ -28,15 +28,15 @@ def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
     s, each = shape, shape.itemsize
     bytes = s.batch * (s.m*s.k + s.k*s.n + s.m*s.n) * each
     of = small_rules.lanes(p, s)
-    rounds = ceil(s.batch / of.TOGETHER) * of.PARTS                     # of a warp's lanes
+    rounds = ceil(s.batch / of.TOGETHER) * of.PARTS                     # of a team's lanes
     fma = target.fma_f32 if s.a in ("f32", "c64") else target.fma_f64
     sums = p.thread_m * p.thread_n * (4 if s.a in small_rules.COMPLEX else 1)
     everywhere = target.sms * target.clock
     parts = (("memory", bytes / (READING*target.bandwidth)),
              ("shared memory", s.batch * loaded(s, p) / (SHARED_CLOCK*everywhere)),
-             ("multiply-adds", rounds * of.WARP * sums * s.k / (ISSUED*fma*everywhere)))
+             ("multiply-adds", rounds * of.COUNT * sums * s.k / (ISSUED*fma*everywhere)))
     return Cost(START + sum(x**3 for _, x in parts) ** (1/3), parts,
-                rounds=small_rules.ctas(p, s) / (target.sms*small_rules.resident(p, s, target)))
+                rounds=small_rules.ctas(p, s) / (target.sms*max(p.resident(s, target), 1)))
 
 
 def traffic(shape: GpuShape, p: NvidiaPlan) -> dict[str, tuple[Term, ...]]:

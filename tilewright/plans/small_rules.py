@@ -21,13 +21,12 @@ if TYPE_CHECKING:
 FORMATS = {"f32": 1, "f64": 2, "c64": 2, "c128": 4}     # words of a number
 COMPLEX = "c64", "c128"
 MOST = 64               # rows, columns and steps of k
-WARPS = 4               # of a CTA
+WARP, WARPS = 32, 4     # lanes; warps of a CTA, if each has matrices of its own
 MOST_SUMS = 64          # words of a thread's sums
 MOST_LOADED = 128       # that a plan may have
 LOADED, AROUND = 96, 44 # words that a thread loads before it multiplies them, at most; its indices and addresses
 SECTOR = 32             # bytes
-STAGES = 1, 4
-COPIED = 4              # bytes of an asynchronous copy, at least
+TEAMS = 1, 2, 4         # warps that may share a product
 BYTES = 2048, 6144      # of A and B in a stage of a warp, about
 TILES = 8               # that are offered
 
@@ -37,8 +36,13 @@ def fits(shape: GpuShape) -> bool:
     return not list(_of_shape(shape))
 
 
+def warps(p: NvidiaPlan) -> int:
+    """Of a CTA."""
+    return p.team if p.team > 1 else WARPS
+
+
 def lanes(p: NvidiaPlan, shape: GpuShape) -> Lanes:
-    return Lanes(32, ceil(shape.m / p.thread_m), ceil(shape.n / p.thread_n))
+    return Lanes(WARP*p.team, ceil(shape.m / p.thread_m), ceil(shape.n / p.thread_n))
 
 
 def operands(p: NvidiaPlan, shape: GpuShape) -> tuple[Stored, Stored]:
@@ -58,30 +62,18 @@ def shared(p: NvidiaPlan, shape: GpuShape) -> int:
     """Bytes of a CTA."""
     (a, b), size = operands(p, shape), shape.itemsize
     tile = whole(lanes(p, shape).TOGETHER * shape.m*shape.n, size) if p.store == "smem" else 0
-    return WARPS * (p.stages * (a.area(p.matrices) + b.area(p.matrices)) + tile) * size
+    return warps(p) // p.team * (a.area(p.matrices) + b.area(p.matrices) + tile) * size
 
 
 def registers(p: NvidiaPlan, shape: GpuShape) -> int:
-    """Of a thread: sums, and about half of what is loaded before it is multiplied; indices and addresses. The assembler
-    is held to it by the CTAs of a multiprocessor, and loads less at once if need be."""
+    """Of a thread, about: sums, and most of what is loaded before it is multiplied; indices and addresses."""
     words = FORMATS[shape.a]
     loaded = min((p.thread_m + p.thread_n) * words * max(WIDEST // (4*words), 1), LOADED)
     return min(-(-(p.thread_m*p.thread_n*words + loaded // 2 + AROUND) // 8) * 8, 255)
 
 
-def resident(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> int:
-    """CTAs that a multiprocessor holds, at least one."""
-    return max(p.resident(shape, target), 1)
-
-
-def grid(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> int:
-    """CTAs, each of which goes on to further groups where not all groups run at once."""
-    return min(ctas(p, shape), target.sms * resident(p, shape, target))
-
-
 def ctas(p: NvidiaPlan, shape: GpuShape) -> int:
-    """With work for each warp."""
-    return ceil(shape.batch / (p.matrices * WARPS))
+    return ceil(shape.batch / (p.matrices * (warps(p) // p.team)))
 
 
 def whole_sectors(p: NvidiaPlan, shape: GpuShape) -> bool:
@@ -106,21 +98,23 @@ def _of_shape(shape: GpuShape) -> Iterator[str]:
 
 def violations(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
     """Why a plan of this algorithm cannot run a shape: sentences, none if it can."""
-    if wrong := [*_of_shape(shape), *p.below_one("thread_m", "thread_n", "matrices", "vector")]:
+    if wrong := [*_of_shape(shape), *p.below_one("thread_m", "thread_n", "matrices", "vector", "team")]:
         yield from wrong
         return
     size, of = shape.itemsize, lanes(p, shape)
+    if p.team not in TEAMS:
+        yield f"team must be {', '.join(map(str, TEAMS[:-1]))} or {TEAMS[-1]}, not {p.team}."
     if (p.cta_m, p.cta_n, p.cta_k) != (shape.m, shape.n, shape.k):
         yield f"this plan is for products of {p.cta_m}x{p.cta_n}x{p.cta_k} alone, not {shape.m}x{shape.n}x{shape.k}."
     if p.matrices % of.TOGETHER:
-        yield f"a warp multiplies {of.TOGETHER} matrices at once, of which matrices = {p.matrices} is no multiple."
+        yield f"a team multiplies {of.TOGETHER} matrices at once, of which matrices = {p.matrices} is no multiple."
     for name, vector, most in zip("ABC", p.vectors, (shape.vector_a, shape.vector_b, shape.vector_c)):
         if vector < 1 or vector & (vector - 1) or vector > most:
             yield f"{vector} elements of {name} are moved at once, and it must be a power of two up to {most}."
     if p.copy == "async" and "cp.async" not in target.instructions:
         yield f"{target.name} has no asynchronous copies."
-    if not STAGES[0] <= p.stages <= (STAGES[1] if p.copy == "async" else 1):
-        yield f"stages must be {STAGES[0]} to {STAGES[1]}, and 1 with copies through registers, not {p.stages}."
+    if p.stages != 1:
+        yield f"stages must be 1 for small, not {p.stages}."
     if other := [x for x in ("split_k", "slices") if getattr(p, x) != 1] + ["tail"]*p.tail:
         yield f"small has no {' and no '.join(other)}."
     if p.store == "tma":
@@ -135,20 +129,17 @@ def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
     """Plans worth a look: by the tiles of threads that load the least."""
     from tilewright.plans.nvidia_plan import NvidiaPlan
     s, words = shape, FORMATS.get(shape.a, 1)
-    asynchronous = "cp.async" in target.instructions
     a, b, c = (1 << (x.bit_length() - 1) for x in (s.vector_a, s.vector_b, s.vector_c))
-    for thread_m, thread_n in _tiles(s.m, s.n, words)[:TILES]:
-        of = Lanes(32, ceil(s.m / thread_m), ceil(s.n / thread_n))
+    for team, (thread_m, thread_n) in product(TEAMS, _tiles(s.m, s.n, words)[:TILES]):
+        of = Lanes(WARP*team, ceil(s.m / thread_m), ceil(s.n / thread_n))
+        if team > 1 and of.EACH <= WARP:
+            continue
         each = of.TOGETHER * (s.m + s.n) * s.k * 4*words
         for matrices in sorted({of.TOGETHER * max(round(size / each), 1) for size in BYTES}):
-            for stages in (1, 2) if asynchronous else (1,):
-                plan = NvidiaPlan("small", s.m, s.n, s.k, thread_m=thread_m, thread_n=thread_n, stages=stages,
-                                  copy="async" if asynchronous else "registers", vector=a, vector_b=b if b != a else 0,
-                                  vector_c=c if c != a else 0, matrices=matrices)
-                if list(_of_shape(s)) or whole_sectors(plan, s):
-                    yield plan
-                else:
-                    yield replace(plan, store="smem")
+            plan = NvidiaPlan("small", s.m, s.n, s.k, thread_m=thread_m, thread_n=thread_n, stages=1,
+                              copy="async" if "cp.async" in target.instructions else "registers", vector=a,
+                              vector_b=b if b != a else 0, vector_c=c if c != a else 0, matrices=matrices, team=team)
+            yield plan if list(_of_shape(s)) or whole_sectors(plan, s) else replace(plan, store="smem")
 
 
 def _tiles(m: int, n: int, words: int) -> list[tuple[int, int]]:
@@ -158,7 +149,7 @@ def _tiles(m: int, n: int, words: int) -> list[tuple[int, int]]:
         thread_m, thread_n = ceil(m / down), ceil(n / across)
         if (ceil(m / thread_m), ceil(n / thread_n)) != (down, across) or thread_m*thread_n*words > MOST_SUMS:
             continue
-        of = Lanes(32, down, across)
-        used = m*n / (thread_m*thread_n * of.WARP*of.PARTS / of.TOGETHER)           # of what lanes have
+        of = Lanes(WARP, down, across)
+        used = m*n / (thread_m*thread_n * WARP*of.PARTS / of.TOGETHER)              # of what lanes have
         found.append(((1/thread_m + 1/thread_n) / used, thread_m, thread_n))
-    return [tile for _, *tile in sorted(found)]     # type: ignore[misc]
+    return [(thread_m, thread_n) for _, thread_m, thread_n in sorted(found)]

@@ -1,10 +1,9 @@
 """Batches of small products, whose sizes are in the code: C[g] = alpha * A[g] @ B[g] + beta * C[g].
 
-Roles       every warp for itself: it takes group after group of G matrices, and its lanes TOGETHER of them at once
-Pipeline    A and B of a group are copied to the warp's shared memory, STAGES - 1 groups ahead; lanes multiply what is
-            there by outer products in registers, and store C at once, or by way of shared memory where what they have
-            side by side are no whole sectors
-Timeline    copies of group j + STAGES - 1 | wait for group j | multiply | store
+A team, a warp for itself or all warps of a CTA, takes a group of G matrices that follow each other: it copies their A and
+B to shared memory, multiplies there, TOGETHER matrices at once, by outer products in registers, and stores C at once, or
+by way of shared memory where what lanes have side by side are short runs. CTAs of other groups read and write meanwhile:
+on an H200 kernels that stay and copy ahead were 2 to 30 % slower, since fewer of them fit.
 """
 from __future__ import annotations
 
@@ -14,45 +13,45 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from tilewright.ir import Function, Kernel, Type, Value, f32, f64, i32, i64, vec
-from tilewright.plans.small_layout import WIDEST, Lanes, Stored, power, stored, whole
+from tilewright.ir import Function, Kernel, Type, Value, f32, f64, i64, vec
 from tilewright.kernels.gpu.split_k import Split
 from tilewright.kernels.gpu.work import arguments, parameters
+from tilewright.plans.small_layout import WIDEST, Lanes, Stored, power, stored, whole
 
 PARTS = {"f32": (f32, 1), "f64": (f64, 1), "c64": (f32, 2), "c128": (f64, 2)}       # of a number: their type, how many
-SECTOR = 32
 LOADED = 96         # words that a lane loads in a turn of the loop over k: ptxas loads all of them first
 
 
 def emit_small(DTYPE: str = "f32", LAYOUT: str = "nn", M: int = 4, N: int = 4, K: int = 4, THREAD_M: int = 1,
-               THREAD_N: int = 4, MATRICES: int = 8, WARPS: int = 4, STAGES: int = 2, VECTOR_A: int = 4,
-               VECTOR_B: int = 4, VECTOR_C: int = 4, CONJ: str = "", STAGED: bool = False, ASYNC: bool = True,
-               WARP: int = 32, CTAS: int = 1) -> Function:
+               THREAD_N: int = 4, MATRICES: int = 16, WARPS: int = 4, SHARED: bool = False, VECTOR_A: int = 4,
+               VECTOR_B: int = 4, VECTOR_C: int = 4, STAGED: bool = False, ASYNC: bool = True, WARP: int = 32
+               ) -> Function:
     """
-    LAYOUT      "n" or "t" for A and for B: [m, k] or [k, m], [k, n] or [n, k]
+    LAYOUT      "n" or "t" for A and for B: [m, k] or [k, m], [k, n] or [n, k]. C has contiguous rows
     THREAD_M    rows and THREAD_N columns of C that a lane has: so many lanes share a matrix as that takes
-    MATRICES    of a group: a multiple of those that a warp multiplies at once
-    WARPS       of a CTA
+    MATRICES    of a group: a multiple of those that a team multiplies at once
+    WARPS       of a CTA: a team each, or all of them one (SHARED)
     VECTOR_A    elements that may be copied at once: rows of A, their distances and those of matrices are multiples of
-                it. VECTOR_B: of B, VECTOR_C: of C, for stores
-    CONJ        the operands that are conjugated: "", "a", "b" or "ab"
+                it, and so is the address. VECTOR_B: of B, VECTOR_C: of C, for stores
     STAGED      C goes through shared memory
     ASYNC       copies by cp.async, else through registers
-    CTAS        of a multiprocessor, which limits registers
+    WARP        lanes of a warp on the target
+
+    The grid has a team for each group. Numbers of c64 and c128 are two of their parts in memory, in registers and in
+    shared memory; leading dimensions and strides count numbers. There are alpha_imaginary and beta_imaginary then.
     """
     R, PAIR = PARTS[DTYPE]
-    lanes = Lanes(WARP, -(-M // THREAD_M), -(-N // THREAD_N))
+    lanes = Lanes(WARP*WARPS if SHARED else WARP, -(-M // THREAD_M), -(-N // THREAD_N), WARP)
     BYTES = R.bytes * PAIR
     a = stored(*((M, K) if LAYOUT[0] == "n" else (K, M)), BYTES, LAYOUT[0] == "n", THREAD_M, VECTOR_A, lanes, True)
     b = stored(*((K, N) if LAYOUT[1] == "n" else (N, K)), BYTES, LAYOUT[1] == "t", THREAD_N, VECTOR_B, lanes, False)
-    name = (f"small_{DTYPE}_{LAYOUT}_{M}x{N}x{K}_t{THREAD_M}x{THREAD_N}_g{MATRICES}_w{WARPS}_s{STAGES}"
-            f"_v{VECTOR_A}x{VECTOR_B}x{VECTOR_C}{'_staged'*STAGED}{'' if ASYNC else '_regs'}"
-            f"{f'_conj_{CONJ}' if CONJ else ''}{f'_c{CTAS}' if CTAS > 1 else ''}")
-    given = parameters(R, R, R, R, Split(1, False), BATCH=True)
-    k = Kernel(name, threads=WARPS*WARP, noalias=False, warp=WARP, min_ctas=CTAS,
-               **given | ({"alpha_imaginary": R, "beta_imaginary": R} if PAIR == 2 else {}))
-    g = arguments(k)
-    return _Small(k, g, R, PAIR, lanes, a, b, M, N, K, MATRICES, WARPS, STAGES, VECTOR_C, CONJ, STAGED, ASYNC).write()
+    name = (f"small_{DTYPE}_{LAYOUT}_{M}x{N}x{K}_t{THREAD_M}x{THREAD_N}_g{MATRICES}_w{WARPS}{'_shared'*SHARED}"
+            f"_v{VECTOR_A}x{VECTOR_B}x{VECTOR_C}{'_staged'*STAGED}{'' if ASYNC else '_regs'}")
+    k = Kernel(name, threads=WARPS*WARP, noalias=False, warp=WARP,
+               **parameters(R, R, R, R, Split(1, False), BATCH=True),
+               **({"alpha_imaginary": R, "beta_imaginary": R} if PAIR == 2 else {}))
+    return _Small(k, arguments(k), R, PAIR, lanes, a, b, M, N, K, MATRICES, WARPS, SHARED, VECTOR_C, STAGED, ASYNC
+                  ).write()
 
 
 @dataclass
@@ -69,180 +68,149 @@ class _Small:
     K: int
     G: int
     WARPS: int
-    STAGES: int
+    SHARED: bool
     VECTOR_C: int
-    CONJ: str
     STAGED: bool
     ASYNC: bool
 
     def write(self) -> Function:
-        k, g, PAIR, WARP = self.k, self.g, self.PAIR, self.lanes.WARP
-        t = k.thread[0]
-        warp, self.lane = k.uniform(t // WARP), t % WARP
-        self.OF_A = self.a.area(self.G)*PAIR                            # numbers of a stage
-        AREA = self.OF_A + self.b.area(self.G)*PAIR
+        k, g, PAIR, LANES, t = self.k, self.g, self.PAIR, self.lanes.COUNT, self.k.thread[0]
+        TEAMS = 1 if self.SHARED else self.WARPS
+        OF_A = self.a.area(self.G)*PAIR
         TILE = whole(self.lanes.TOGETHER*self.M*self.N, self.a.BYTES)*PAIR if self.STAGED else 0
-        smem = k.smem("matrices", (self.WARPS * (self.STAGES*AREA + TILE),), self.R, align=128)
-        own = smem + warp * (self.STAGES*AREA + TILE)
-        self.tile = own + self.STAGES*AREA
-        if self.lanes.PARTS == 1:
-            self._have(k.min(self.lane // self.lanes.EACH, self.lanes.TOGETHER - 1), self.lane % self.lanes.EACH,
-                       self.lane < self.lanes.TOGETHER*self.lanes.EACH)
-        groups = k.ceil_div(g.batch, self.G)
-        first, step = k.block[0]*self.WARPS + warp, k.grid[0]*self.WARPS
-        copies = [self._copies(x, pointer, ld, stride) for x, pointer, ld, stride in (
-            (self.a, g.a, g.lda, g.stride_a), (self.b, g.b, g.ldb, g.stride_b))]
-        AHEAD = self.STAGES - 1
-        stage = k.variable(i32, 0)
-        with k.loop(groups + AHEAD*step, start=first, step=step, unroll=False) as ahead:
-            into = own + stage.get()*AREA if self.STAGES > 1 else own
-            valid = k.min(g.batch - ahead*self.G, self.G)
-            copies[0](into, ahead, valid)
-            copies[1](into + self.OF_A, ahead, valid)
+        AREA = OF_A + self.b.area(self.G)*PAIR
+        smem = k.smem("matrices", (TEAMS * (AREA + TILE),), self.R, align=128)
+        team, self.lane = (k.uniform(t // LANES), t % LANES) if TEAMS > 1 else (None, t)
+        own = smem if team is None else smem + team*(AREA + TILE)
+        self.tile = own + AREA
+        group = k.block[0] if team is None else k.block[0]*TEAMS + team
+        valid = k.min(g.batch - group*self.G, self.G)
+        with nullcontext() if team is None else k.when(valid > 0):
+            first = k.cast(group, i64)*self.G
+            self._copied(self.a, own, g.a + first*g.stride_a*PAIR, g.lda, g.stride_a, valid)
+            self._copied(self.b, own + OF_A, g.b + first*g.stride_b*PAIR, g.ldb, g.stride_b, valid)
             if self.ASYNC:
                 k.cp_async_commit()
-            if self.STAGES > 1:
-                after = stage.get() + 1
-                stage.set(k.select(after == self.STAGES, 0, after))
-            if AHEAD:
-                with k.when(ahead >= first + AHEAD*step):
-                    self._group(own + stage.get()*AREA, ahead - AHEAD*step)
-            else:
-                self._group(own, ahead)
+                k.cp_async_wait(0)
+            self._meet()
+            self._rounds((own, own + OF_A), g.c + first*g.stride_c*PAIR, valid)
         return k.function
 
-    def _have(self, matrix: Value, own: Value, real: Value) -> None:
-        """The lane is number `own` of those that share this matrix of a round, if it is a `real` one."""
-        self.matrix, self.real = matrix, real
-        self.down, self.across = own // self.lanes.ACROSS, own % self.lanes.ACROSS
+    def _meet(self) -> None:
+        if self.SHARED:
+            self.k.barrier()
+        else:
+            self.k.warp_barrier()
 
     # ---- copies
 
-    def _copies(self, x: Stored, pointer: Value, ld: Value, stride: Value) -> Callable[[Value, Value, Value], None]:
-        """What starts the copies of group `ahead`, of `valid` matrices."""
-        k, PAIR, WARP, lane = self.k, self.PAIR, self.lanes.WARP, self.lane
-        dense = (ld == x.INNER) & (stride == x.SIZE)
+    def _copied(self, x: Stored, smem: Value, gmem: Value, ld: Value, stride: Value, valid: Value) -> None:
+        """The first `valid` matrices of a group."""
+        k, LANES, lane = self.k, self.lanes.COUNT, self.lane
+        dense = (ld == x.INNER) & (stride == x.SIZE) & (valid == self.G)
+        LINEAR = x.COPIED or power(WIDEST // x.BYTES, self.G*x.SIZE)
         if not x.COPIED:
-            LINEAR = power(WIDEST // x.BYTES, self.G*x.SIZE)
-            dense = dense & (k.address(pointer) & (LINEAR*x.BYTES - 1) == 0)
-        else:
-            LINEAR = x.COPIED
-
-        def place(p: Value, EACH: int) -> Value:
-            """Of piece p, of EACH elements."""
-            if not x.COPIED:
-                return p*(EACH*PAIR)
-            matrix, row, column = self._split(p, x.OUTER, x.INNER // EACH)
-            return (matrix*x.MATRIX + row*x.ROW + column*EACH) * PAIR
-
-        def linear(into: Value, ahead: Value) -> None:
-            """A whole group of matrices without gaps."""
-            source, ALL = pointer + k.cast(ahead, i64)*(self.G*x.SIZE*PAIR), self.G*x.SIZE // LINEAR
-            offsets = [self._after(x, FIRST, LINEAR) for FIRST in range(0, ALL, WARP)]
-            if len(offsets) > 1 and None in offsets:
-                with k.loop(ALL, start=lane, step=WARP, unroll=False) as p:
-                    self._copy(into + place(p, LINEAR), source + p*(LINEAR*PAIR), LINEAR*PAIR)
-                return
-            first, source = into + place(lane, LINEAR), source + lane*(LINEAR*PAIR)
-            for r, offset in enumerate(offsets):
-                with k.when(lane < ALL - r*WARP) if ALL - r*WARP < WARP else nullcontext():
-                    self._copy(first + (offset or 0)*PAIR, source + r*WARP*LINEAR*PAIR, LINEAR*PAIR)
-
-        def strided(into: Value, ahead: Value, valid: Value) -> None:
+            dense = dense & (k.address(gmem) & (LINEAR*x.BYTES - 1) == 0)
+        ALL = self.G*x.SIZE // LINEAR
+        with k.when(dense):                                             # whole lines
+            offsets = [self._after(x, FIRST, LINEAR) for FIRST in range(0, ALL, LANES)]
+            if None in offsets:
+                with k.loop(ALL, start=lane, step=LANES, unroll=False) as p:
+                    self._copy(smem, self._place(x, p, LINEAR), gmem, p*LINEAR, LINEAR)
+            else:
+                place = self._place(x, lane, LINEAR)
+                for r, offset in enumerate(offsets):
+                    with k.when(lane < ALL - r*LANES) if ALL - r*LANES < LANES else nullcontext():
+                        self._copy(smem + (offset or 0)*self.PAIR, place, gmem + r*LANES*LINEAR*self.PAIR, lane*LINEAR,
+                                   LINEAR)
+        with k.otherwise():
             EACH = x.COPIED or 1
-            with k.loop(valid*(x.SIZE // EACH), start=lane, step=WARP, unroll=False) as p:
+            with k.loop(valid*(x.SIZE // EACH), start=lane, step=LANES, unroll=False) as p:
                 matrix, row, column = self._split(p, x.OUTER, x.INNER // EACH)
-                at = (k.cast(ahead, i64)*self.G + matrix)*stride + k.cast(row, i64)*ld + column*EACH
-                self._copy(into + place(p, EACH), pointer + at*PAIR, EACH*PAIR)
+                at = k.cast(matrix, i64)*stride + k.cast(row, i64)*ld + column*EACH
+                self._copy(smem, self._place(x, p, EACH), gmem, at, EACH)
 
-        def both(into: Value, ahead: Value, valid: Value) -> None:
-            with k.when(dense & (valid == self.G)):
-                linear(into, ahead)
-            with k.otherwise():
-                strided(into, ahead, valid)
-        return both
-
-    def _after(self, x: Stored, FIRST: int, EACH: int) -> int | None:
-        """How many elements behind piece p piece p + FIRST is, for each lane's p; None: that differs."""
-        WARP = self.lanes.WARP
-
-        def place(p: int) -> int:
-            if not x.COPIED:
-                return p*EACH
-            row, piece = divmod(p, x.INNER // EACH)
-            return row // x.OUTER * x.MATRIX + row % x.OUTER * x.ROW + piece*EACH
-        last = self.G*x.SIZE // EACH
-        found = {place(p + FIRST) - place(p) for p in range(WARP) if p + FIRST < last}
-        return found.pop() if len(found) == 1 else None
-
-    def _split(self, p: Value, ROWS: int, PIECES: int) -> tuple[Value, Value, Value]:
-        """(matrix, row, piece)."""
-        rows = p // PIECES if PIECES > 1 else p
-        return rows // ROWS, rows % ROWS, p % PIECES
-
-    def _copy(self, smem: Value, gmem: Value, numbers: int) -> None:
-        k, T = self.k, vec(self.R, numbers)
+    def _copy(self, smem: Value, to: Value, gmem: Value, at: Value, EACH: int) -> None:
+        k, T = self.k, vec(self.R, EACH*self.PAIR)
+        smem, gmem = smem + to*self.PAIR, gmem + at*self.PAIR
         if self.ASYNC:
             k.cp_async(smem, gmem, T.bytes)
         else:
             k.store(smem, k.load(gmem, T))
 
+    def _place(self, x: Stored, p: Any, EACH: int) -> Any:
+        """Where piece p, of EACH elements, goes."""
+        if not x.COPIED:
+            return p*EACH
+        matrix, row, piece = self._split(p, x.OUTER, x.INNER // EACH)
+        return matrix*x.MATRIX + row*x.ROW + piece*EACH
+
+    @staticmethod
+    def _split(p: Any, ROWS: int, PIECES: int) -> tuple[Any, Any, Any]:
+        """(matrix, row, piece of the row) of piece p."""
+        rows = p // PIECES if PIECES > 1 else p
+        return rows // ROWS, rows % ROWS, p % PIECES
+
+    def _after(self, x: Stored, FIRST: int, EACH: int) -> int | None:
+        """How many elements behind piece p piece p + FIRST goes, for each lane's p; None: that differs."""
+        found = {self._place(x, p + FIRST, EACH) - self._place(x, p, EACH)
+                 for p in range(self.lanes.COUNT) if p + FIRST < self.G*x.SIZE // EACH}
+        return found.pop() if len(found) == 1 else None
+
     # ---- products
 
-    def _group(self, at: Value, group: Value) -> None:
-        k = self.k
-        valid = k.min(self.g.batch - group*self.G, self.G)
-        if self.ASYNC:
-            k.cp_async_wait(self.STAGES - 1)
-        k.warp_barrier()
-        ROUNDS = self.G // self.lanes.TOGETHER
-        if ROUNDS == 1:
-            self._round(at, group, valid, k.constant(i32, 0))
-        else:
-            with k.loop(k.min(ROUNDS, k.ceil_div(valid, self.lanes.TOGETHER)), unroll=False) as turn:
-                self._round(at, group, valid, turn*self.lanes.TOGETHER)
-        k.warp_barrier()
+    def _rounds(self, smem: tuple[Value, Value], c: Value, valid: Value) -> None:
+        """Of TOGETHER matrices each, or of parts of one."""
+        k, lanes, ROUNDS = self.k, self.lanes, self.G // self.lanes.TOGETHER
+        own = self.lane % lanes.EACH if lanes.PARTS == 1 else self.lane
+        matrix = k.min(self.lane // lanes.EACH, lanes.TOGETHER - 1) if lanes.PARTS == 1 else k.constant(own.type, 0)
+        real = self.lane < lanes.TOGETHER*lanes.EACH if lanes.PARTS == 1 else None
+        most = k.min(ROUNDS, k.ceil_div(valid, lanes.TOGETHER)) if ROUNDS > 1 else valid
+        with k.loop(most, unroll=False) if ROUNDS > 1 else nullcontext(k.constant(own.type, 0)) as turn:
+            first = turn*lanes.TOGETHER
+            if lanes.PARTS == 1:
+                self._part(smem, c, valid, first + matrix, matrix, own, real)
+            else:
+                with k.loop(lanes.PARTS, unroll=False) as part:
+                    at = part*lanes.COUNT + own
+                    inside = at < lanes.EACH if lanes.EACH % lanes.COUNT else None
+                    self._part(smem, c, valid, first, matrix, k.min(at, lanes.EACH - 1), inside)
+            if self.STAGED:
+                self._meet()
+                self._written(c, valid, first)
+                if ROUNDS > 1:
+                    self._meet()
 
-    def _round(self, at: Value, group: Value, valid: Value, first: Value) -> None:
-        """Matrices first, first + 1 ... of the group."""
-        k, lanes = self.k, self.lanes
-        if lanes.PARTS == 1:
-            self._part(at, group, valid, first)
-        else:
-            with k.loop(lanes.PARTS, unroll=False) as part:
-                own = part*lanes.WARP + self.lane
-                self._have(k.constant(i32, 0), k.min(own, lanes.EACH - 1) if lanes.EACH % lanes.WARP else own,
-                           own < lanes.EACH)
-                self._part(at, group, valid, first)
-        if self.STAGED:
-            self._written(group, valid, first)
-
-    def _part(self, at: Value, group: Value, valid: Value, first: Value) -> None:
-        """What the lanes have of C at once."""
-        k, PAIR = self.k, self.PAIR
-        number = first + self.matrix
-        have = k.min(number, valid - 1)
+    def _part(self, smem: tuple[Value, Value], c: Value, valid: Value, number: Value, matrix: Value, own: Value,
+              real: Value | None) -> None:
+        """What lane number `own` of a matrix, `number` of the group and `matrix` of the round, has of C, if it is a
+        `real` one."""
+        k, PAIR, lanes = self.k, self.PAIR, self.lanes
+        have, down, across = k.min(number, valid - 1), own // lanes.ACROSS, own % lanes.ACROSS
         acc = k.tile(self.a.COUNT, self.b.COUNT*PAIR, self.R)
-        places = [self._places(x, base + have*(x.MATRIX*PAIR), u) for x, base, u in (
-            (self.a, at, self.down), (self.b, at + self.OF_A, self.across))]
+        places = [self._places(x, base + have*(x.MATRIX*PAIR), u)
+                  for x, base, u in zip((self.a, self.b), smem, (down, across))]
         STEPS = max(x.WIDTH if x.ALONG_K else 1 for x in (self.a, self.b))
         each = STEPS * (self.a.COUNT + self.b.COUNT) * self.a.BYTES // 4
         TURN = min(max(LOADED // each, 1)*STEPS, self.K // STEPS * STEPS)
         WHOLE = self.K // TURN * TURN if TURN else 0
-        if WHOLE > TURN:
-            with k.loop(WHOLE, step=TURN, unroll=False) as p:
-                for e in range(0, TURN, STEPS):
-                    self._steps(acc, places, p, e, STEPS)
-        else:
-            for e in range(0, WHOLE, STEPS):
-                self._steps(acc, places, None, e, STEPS)
+        with k.loop(WHOLE, step=TURN, unroll=False) if WHOLE > TURN else nullcontext() as p:
+            for e in range(0, TURN, STEPS):
+                self._steps(acc, places, p, e, STEPS)
         for e in range(WHOLE, self.K, STEPS):
             self._steps(acc, places, None, e, min(STEPS, self.K - e))
         self._scaled(acc)
+        runs = self._runs(acc, down, across, self.N if self.STAGED else self.VECTOR_C)
         if self.STAGED:
-            self._placed(acc)
-        else:
-            self._direct(acc, group, number, self.real & (number < valid))
+            mine = self.tile + matrix*(self.M*self.N*PAIR)
+            for row, column, numbers, inside in runs:
+                self._store(mine + (row*self.N + column)*PAIR, numbers, _all(real if lanes.IDLE else None, *inside))
+            return
+        c = c + k.cast(number, i64)*self.g.stride_c*PAIR
+        here = _all(real if lanes.IDLE else None, number < valid)
+        found = [(c + (k.cast(row, i64)*self.g.ldc + column)*PAIR, numbers, _all(here, *inside))
+                 for row, column, numbers, inside in runs]
+        self._cases(lambda read_c: [self._put(at, numbers, read_c, mask) for at, numbers, mask in found])
 
     def _scaled(self, acc: Any) -> None:
         """acc *= alpha. Of a complex one both parts meet it, of a real one each alone: inf times 1 has no nan in it."""
@@ -284,18 +252,14 @@ class _Small:
         """acc += A[:, p + E ...] @ B[p + E ..., :] of so many steps."""
         k, PAIR = self.k, self.PAIR
         loaded = [self._loaded(x, at, p, E, STEPS) for x, at in zip((self.a, self.b), places)]
-        signs = [x in self.CONJ for x in "ab"]
         for own, other in zip(*loaded):
             for i, x in enumerate(own):
                 for j, y in enumerate(other):
                     if PAIR == 1:
                         acc[i, j] = k.fma(x[0], y[0], acc[i, j])
                         continue
-                    both = signs[0] == signs[1]
-                    acc[i, 2*j] = k.fma(x[0], y[0], acc[i, 2*j])
-                    acc[i, 2*j] = k.fma(-x[1] if both else x[1], y[1], acc[i, 2*j])
-                    acc[i, 2*j + 1] = k.fma(-x[0] if signs[1] else x[0], y[1], acc[i, 2*j + 1])
-                    acc[i, 2*j + 1] = k.fma(-x[1] if signs[0] else x[1], y[0], acc[i, 2*j + 1])
+                    acc[i, 2*j] = k.fma(-x[1], y[1], k.fma(x[0], y[0], acc[i, 2*j]))
+                    acc[i, 2*j + 1] = k.fma(x[1], y[0], k.fma(x[0], y[1], acc[i, 2*j + 1]))
 
     def _loaded(self, x: Stored, places: list[Value], p: Value | None, E: int, STEPS: int
                 ) -> list[list[tuple[Value, ...]]]:
@@ -325,89 +289,83 @@ class _Small:
     def _own(self, x: Stored, u: Value, e: int) -> tuple[Value, bool]:
         """Number e of the lane's rows or columns, and whether that is in all lanes one of C's."""
         size = x.OUTER if x.ALONG_K else x.INNER
-        at = u + e*x.LANES if x.ALONG_K else u*x.WIDTH + (e // x.WIDTH*x.LANES*x.WIDTH + e % x.WIDTH)
-        last = e*x.LANES + x.LANES - 1 if x.ALONG_K else (e // x.WIDTH*x.LANES + x.LANES - 1)*x.WIDTH + e % x.WIDTH
-        return at, last < size
+        if x.ALONG_K:
+            return u + e*x.LANES, (e + 1)*x.LANES <= size
+        first, d = e // x.WIDTH * x.LANES*x.WIDTH, e % x.WIDTH
+        return u*x.WIDTH + (first + d), first + (x.LANES - 1)*x.WIDTH + d < size
 
-    def _runs(self, acc: Any, WIDEST_RUN: int) -> Any:
+    def _runs(self, acc: Any, down: Value, across: Value, WIDEST_RUN: int) -> list[Any]:
         """(row, column, numbers, what must hold) of what lies side by side."""
-        PAIR, x = self.PAIR, self.b
+        PAIR, x, found = self.PAIR, self.b, []
         WIDTH = 1 if x.ALONG_K else power(x.WIDTH, WIDEST_RUN)
         for i in range(acc.rows):
-            row, all_rows = self._own(self.a, self.down, i)
+            row, all_rows = self._own(self.a, down, i)
             for j in range(0, x.COUNT, WIDTH):
-                column, all_columns = self._own(x, self.across, j)
+                column, all_columns = self._own(x, across, j)
                 inside = [row < self.M]*(not all_rows) + [column < self.N]*(not all_columns)
-                yield row, column, [acc[i, e] for e in range(j*PAIR, (j + WIDTH)*PAIR)], inside
+                found.append((row, column, [acc[i, e] for e in range(j*PAIR, (j + WIDTH)*PAIR)], inside))
+        return found
 
-    def _direct(self, acc: Any, group: Value, number: Value, here: Value) -> None:
-        k, g, PAIR = self.k, self.g, self.PAIR
-        c = g.c + (k.cast(group, i64)*self.G + number)*g.stride_c*PAIR
-
-        def each(read_c: bool) -> None:
-            for row, column, numbers, inside in self._runs(acc, self.VECTOR_C):
-                mask = here
-                for more in inside:
-                    mask = mask & more
-                self._put(c + (k.cast(row, i64)*g.ldc + column)*PAIR, numbers, read_c, mask)
-        self._cases(each)
-
-    def _cases(self, each: Callable[[bool], None]) -> None:
-        zero = self.g.beta == 0
-        with self.k.when(zero if self.PAIR == 1 else zero & (self.g.beta_imaginary == 0)):
+    def _cases(self, each: Callable[[bool], Any]) -> None:
+        """each(read_c): without C where beta is 0, otherwise with it."""
+        g = self.g
+        with self.k.when(g.beta == 0 if self.PAIR == 1 else (g.beta == 0) & (g.beta_imaginary == 0)):
             each(False)
         with self.k.otherwise():
             each(True)
 
     def _put(self, at: Value, numbers: list[Value], read_c: bool, mask: Value | None) -> None:
-        k, T = self.k, vec(self.R, len(numbers))
+        """To C; numbers of one lane that lie side by side."""
+        k, g = self.k, self.g
         if read_c:
-            old = k.load(at, T, mask=mask)
-            old_numbers = [old[e] for e in range(T.length)] if T.length > 1 else [old]
-            numbers = [k.fma(self.g.beta, y, x) for x, y in zip(numbers, old_numbers)]
+            old = _elements(k.load(at, vec(self.R, len(numbers)), mask=mask))
+            numbers = [k.fma(g.beta, y, x) for x, y in zip(numbers, old)]
             if self.PAIR == 2:
-                turned, real = self.g.beta_imaginary, self.g.beta_imaginary == 0
-                crossed = [y for e in range(0, T.length, 2) for y in (-old_numbers[e + 1], old_numbers[e])]
-                numbers = [k.select(real, x, k.fma(turned, y, x)) for x, y in zip(numbers, crossed)]
-        k.store(at, k.pack(*numbers) if len(numbers) > 1 else numbers[0], mask=mask)
+                crossed = [y for e in range(0, len(old), 2) for y in (-old[e + 1], old[e])]
+                real = g.beta_imaginary == 0                            # as for alpha
+                numbers = [k.select(real, x, k.fma(g.beta_imaginary, y, x)) for x, y in zip(numbers, crossed)]
+        self._store(at, numbers, mask)
 
-    def _placed(self, acc: Any) -> None:
-        """In the tiles of a round, which have no gaps."""
-        k, PAIR = self.k, self.PAIR
-        mine = self.tile + self.matrix*(self.M*self.N*PAIR)
-        for row, column, numbers, inside in self._runs(acc, self.N):
-            mask = self.real if self.lanes.EACH*self.lanes.TOGETHER % self.lanes.WARP else None
-            for more in inside:
-                mask = more if mask is None else mask & more
-            k.store(mine + (row*self.N + column)*PAIR, k.pack(*numbers) if len(numbers) > 1 else numbers[0], mask=mask)
+    def _store(self, at: Value, numbers: list[Value], mask: Value | None) -> None:
+        self.k.store(at, self.k.pack(*numbers) if len(numbers) > 1 else numbers[0], mask=mask)
 
-    def _written(self, group: Value, valid: Value, first: Value) -> None:
-        """Whole lines of C, from these tiles."""
-        k, g, PAIR, WARP, lane = self.k, self.g, self.PAIR, self.lanes.WARP, self.lane
+    def _written(self, c: Value, valid: Value, first: Value) -> None:
+        """The tiles of a round, from shared memory, where they have no gaps."""
+        k, g, PAIR, LANES, lane = self.k, self.g, self.PAIR, self.lanes.COUNT, self.lane
         SIZE, TOGETHER = self.M*self.N, self.lanes.TOGETHER
-        k.warp_barrier()
-        here = k.min(valid - first, TOGETHER)
-        LINEAR = power(WIDEST // (self.R.bytes*PAIR), TOGETHER*SIZE, self.G*SIZE)
-        dense = (g.ldc == self.N) & (g.stride_c == SIZE) & (k.address(g.c) & (LINEAR*PAIR*self.R.bytes - 1) == 0)
-        base = k.cast(group, i64)*self.G + first
-
-        def linear(read_c: bool) -> None:
-            c, ALL = g.c + base*(SIZE*PAIR), TOGETHER*SIZE // LINEAR
-            for FIRST in range(0, ALL, WARP):
-                with k.when(lane < ALL - FIRST) if ALL - FIRST < WARP else nullcontext():
-                    moved(c + (lane + FIRST)*(LINEAR*PAIR), lane + FIRST, LINEAR, read_c)
+        here, c = k.min(valid - first, TOGETHER), c + k.cast(first, i64)*g.stride_c*PAIR
+        LINEAR = power(WIDEST // self.a.BYTES, TOGETHER*SIZE)
+        dense = (g.ldc == self.N) & (g.stride_c == SIZE) & (here == TOGETHER)
+        dense = dense & (k.address(c) & (LINEAR*self.a.BYTES - 1) == 0)
 
         def moved(to: Value, p: Value, EACH: int, read_c: bool) -> None:
             x = k.load(self.tile + p*(EACH*PAIR), vec(self.R, EACH*PAIR))
-            self._put(to, [x[e] for e in range(EACH*PAIR)] if EACH*PAIR > 1 else [x], read_c, None)
+            self._put(c + to*PAIR, _elements(x), read_c, None)
+
+        def whole_lines(read_c: bool) -> None:
+            ALL = TOGETHER*SIZE // LINEAR
+            for FIRST in range(0, ALL, LANES):
+                with k.when(lane < ALL - FIRST) if ALL - FIRST < LANES else nullcontext():
+                    moved((lane + FIRST)*LINEAR, lane + FIRST, LINEAR, read_c)
 
         def strided(read_c: bool) -> None:
-            with k.loop(here*SIZE, start=lane, step=WARP, unroll=False) as p:
+            with k.loop(here*SIZE, start=lane, step=LANES, unroll=False) as p:
                 matrix, row, column = self._split(p, self.M, self.N)
-                at = (base + matrix)*g.stride_c + k.cast(row, i64)*g.ldc + column
-                moved(g.c + at*PAIR, p, 1, read_c)
-        with k.when(dense & (here == TOGETHER)):
-            self._cases(linear)
+                moved(k.cast(matrix, i64)*g.stride_c + k.cast(row, i64)*g.ldc + column, p, 1, read_c)
+        with k.when(dense):
+            self._cases(whole_lines)
         with k.otherwise():
             self._cases(strided)
-        k.warp_barrier()
+
+
+def _elements(x: Value) -> list[Value]:
+    return [x[e] for e in range(x.type.length)] if x.type.length > 1 else [x]
+
+
+def _all(*conditions: Value | None) -> Value | None:
+    """What holds where all of these do; None: always."""
+    found = None
+    for x in conditions:
+        if x is not None:
+            found = x if found is None else found & x
+    return found
