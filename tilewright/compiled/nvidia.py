@@ -159,8 +159,8 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
         vector_a, vector_b, vector_c = p.vectors
         return {"DTYPE": s.a, "LAYOUT": s.layout, "M": s.m, "N": s.n, "K": s.k, "THREAD_M": p.thread_m,
                 "THREAD_N": p.thread_n, "MATRICES": p.matrices, "WARPS": small_rules.warps(p),
-                "SHARED": p.team > 1, "VECTOR_A": vector_a, "VECTOR_B": vector_b, "VECTOR_C": vector_c, "STAGED": p.store == "smem",
-                "ASYNC": p.copy == "async"}
+                "SHARED": p.team > 1, "VECTOR_A": vector_a, "VECTOR_B": vector_b, "VECTOR_C": vector_c,
+                "STAGED": p.store == "smem", "ASYNC": p.copy == "async"}
 
     @property
     def _tiled(self) -> dict[str, Any]:

@@ -75,7 +75,8 @@ def explain(problem: Gemm, target: GpuTarget | AmdTarget, plan: Plan | None = No
             bare, seconds = passes.prepared(bare, role), seconds + by.pass_seconds(shape, role, target)
         other = gpu.choose(bare._replace(invariant=asked), target)
         return other, seconds + basis.cost(bare, other, target).seconds
-    kept = () if algorithm or shape.a in small_rules.COMPLEX else tuple(reproducible.sentences(chosen, cost.seconds, invariant))
+    kept = () if algorithm or shape.a in small_rules.COMPLEX else tuple(
+        reproducible.sentences(chosen, cost.seconds, invariant))
     explained = Explanation(
         problem, target, chosen, title, origin, (), 2 * shape.batch * shape.m * shape.n * shape.k,
         _tiles(multiplied, chosen, target),

@@ -1,5 +1,5 @@
-"""Where a warp keeps small matrices in shared memory, and which elements of them a thread has: pads are found by counting
-the passes of shared memory that its loads take, by the rule of targets/banks.py.
+"""Where a team keeps small matrices in shared memory, and which elements of them a thread has: pads are found by
+counting the passes of shared memory that its loads take, by the rule of targets/banks.py.
 """
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, gcd
 
-from tilewright.targets.banks import NVIDIA, WORD, Banks
+from tilewright.targets import banks as of_targets
+from tilewright.targets.banks import WORD, Banks
 
 WIDEST = 16         # bytes that a lane moves at once
 PADS = 2, 9         # vectors after a row, or after a matrix, fewer than so many
@@ -27,9 +28,9 @@ def whole(count: int, bytes: int) -> int:
 
 @dataclass(frozen=True)
 class Lanes:
-    """The COUNT lanes of a team, which has warps of WARP: DOWN x ACROSS of them share a matrix, the latter side by side,
-    and TOGETHER matrices are multiplied at once; or one in PARTS, where it takes more lanes than there are. Lanes beyond
-    have what the last one's have."""
+    """The COUNT lanes of a team, which has warps of WARP: DOWN x ACROSS of them share a matrix, the latter side by
+    side, and TOGETHER matrices are multiplied at once; or one in PARTS, where it takes more lanes than there are. Lanes
+    beyond have what the last one's have."""
     COUNT: int
     DOWN: int
     ACROSS: int
@@ -61,9 +62,9 @@ class Lanes:
 
 @dataclass(frozen=True)
 class Stored:
-    """An operand: OUTER rows of INNER elements of BYTES, as they are contiguous in memory; ROW and MATRIX elements apart
-    in shared memory. Of its rows (ALONG_K), or the columns that lie side by side, a lane has COUNT of what LANES lanes
-    share: number e of lane u is
+    """An operand: OUTER rows of INNER elements of BYTES, as they are contiguous in memory; ROW and MATRIX elements
+    apart in shared memory. Of its rows (ALONG_K), or the columns that lie side by side, a lane has COUNT of what LANES
+    lanes share: number e of lane u is
 
         ALONG_K     u + e*LANES                                     and vectors of WIDTH are steps of k
         else        (e // WIDTH)*LANES*WIDTH + u*WIDTH + e % WIDTH  and vectors of WIDTH are of one step
@@ -97,7 +98,17 @@ class Stored:
         return whole(MATRICES * self.MATRIX, self.BYTES)
 
 
-def passes(x: Stored, lanes: Lanes, down: bool, banks: Banks = NVIDIA) -> int:
+def operands(BYTES: int, LAYOUT: str, sizes: tuple[int, int, int], thread: tuple[int, int], copied: tuple[int, ...],
+             lanes: Lanes) -> tuple[Stored, Stored]:
+    """A and B of products of these sizes, m, n and k, of which a lane has `thread` rows and columns."""
+    (M, N, K), of = sizes, of_targets.of(None, lanes.WARP)
+    return (stored(*((M, K) if LAYOUT[0] == "n" else (K, M)), BYTES, LAYOUT[0] == "n", thread[0], copied[0], lanes,
+                   True, of),
+            stored(*((K, N) if LAYOUT[1] == "n" else (N, K)), BYTES, LAYOUT[1] == "t", thread[1], copied[1], lanes,
+                   False, of))
+
+
+def passes(x: Stored, lanes: Lanes, down: bool, banks: Banks) -> int:
     """Of shared memory for one load of all lanes, beyond the fewest."""
     size = x.WIDTH * x.BYTES
     split = banks.split(size, True)
@@ -111,7 +122,7 @@ def passes(x: Stored, lanes: Lanes, down: bool, banks: Banks = NVIDIA) -> int:
 
 @lru_cache(maxsize=1024)
 def stored(OUTER: int, INNER: int, BYTES: int, ALONG_K: bool, COUNT: int, COPIED: int, lanes: Lanes, down: bool,
-           banks: Banks = NVIDIA) -> Stored:
+           banks: Banks) -> Stored:
     """The layout with the fewest conflicts, and of those the smallest. COPIED elements of a row may be copied at once;
     `down`: these are the lanes that share it."""
     widest, LANES = WIDEST // BYTES, lanes.DOWN if down else lanes.ACROSS

@@ -11,8 +11,9 @@ from itertools import product
 from math import ceil
 from typing import TYPE_CHECKING
 
+from tilewright.plans import small_layout
 from tilewright.plans.gpu_shape import WIDEST, GpuShape
-from tilewright.plans.small_layout import Lanes, Stored, stored, whole
+from tilewright.plans.small_layout import Lanes, Stored, whole
 from tilewright.targets.nvidia import GpuTarget
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ MOST = 64               # rows, columns and steps of k
 WARP, WARPS = 32, 4     # lanes; warps of a CTA, if each has matrices of its own
 MOST_SUMS = 64          # words of a thread's sums
 MOST_LOADED = 128       # that a plan may have
-LOADED, AROUND = 96, 44 # words that a thread loads before it multiplies them, at most; its indices and addresses
+LOADED, AROUND = 96, 36  # words that a thread loads before it multiplies them, at most; its indices and addresses
 SECTOR = 32             # bytes
 TEAMS = 1, 2, 4         # warps that may share a product
 BYTES = 2048, 6144      # of A and B in a stage of a warp, about
@@ -47,15 +48,8 @@ def lanes(p: NvidiaPlan, shape: GpuShape) -> Lanes:
 
 def operands(p: NvidiaPlan, shape: GpuShape) -> tuple[Stored, Stored]:
     """A and B in shared memory."""
-    return of_sizes(shape.a, shape.layout, (shape.m, shape.n, shape.k), (p.thread_m, p.thread_n), p.vectors[:2],
-                    lanes(p, shape))
-
-
-def of_sizes(format: str, layout: str, sizes: tuple[int, int, int], thread: tuple[int, int],
-             vectors: tuple[int, ...], of: Lanes) -> tuple[Stored, Stored]:
-    (m, n, k), size = sizes, 4*FORMATS[format]
-    return (stored(*((m, k) if layout[0] == "n" else (k, m)), size, layout[0] == "n", thread[0], vectors[0], of, True),
-            stored(*((k, n) if layout[1] == "n" else (n, k)), size, layout[1] == "t", thread[1], vectors[1], of, False))
+    return small_layout.operands(shape.itemsize, shape.layout, (shape.m, shape.n, shape.k), (p.thread_m, p.thread_n),
+                                 p.vectors[:2], lanes(p, shape))
 
 
 def shared(p: NvidiaPlan, shape: GpuShape) -> int:
@@ -89,8 +83,9 @@ def _of_shape(shape: GpuShape) -> Iterator[str]:
         yield (f"small multiplies two operands of one format into the same, {', '.join(FORMATS)}, not {shape.a} by "
                f"{shape.b} into {shape.out}.")
     if max(shape.m, shape.n, shape.k) > MOST or shape.batch < 2:
+        other = "; of other complex matrices tilewright.matmul makes real ones"*(shape.a in COMPLEX)
         yield (f"small multiplies batches of matrices of at most {MOST} rows, columns and steps of k, and this is "
-               f"{shape.m}x{shape.n}x{shape.k}, {shape.batch} times.")
+               f"{shape.m}x{shape.n}x{shape.k}, {shape.batch} times{other}.")
     if wrong := [name for name in ("epilogue", "scales", "scaled", "semiring", "terms", "prologues")
                  if getattr(shape, name)]:
         yield f"small has no {' and no '.join(wrong)}."

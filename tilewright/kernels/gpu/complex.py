@@ -1,4 +1,5 @@
-"""Complex matrices as real ones, and times a factor: what a GPU does beside the real product that a complex one becomes.
+"""Complex matrices as real ones, and times a factor: what a GPU does beside the real product that a complex one
+becomes.
 
     target[g, i, j] = factor * source[g, i, j], or of its conjugate
 
@@ -17,12 +18,12 @@ COLUMNS, ROWS = 32, 8       # of a workgroup
 
 def emit_complex(FORMAT: str = "c64", EXPANDED: bool = False, WARP: int = 32) -> Function:
     """Strides in real numbers, of any sign. `sign`: 1, or -1 for the conjugate. Source and target may be the same
-    matrices, unless EXPANDED. The grid covers the columns along x; rows are dealt out along y, matrices along z, as many
-    as it has there (`depth`)."""
+    matrices, unless EXPANDED. The grid covers the columns along x; rows are dealt out along y, matrices along z, as
+    many as it has there (`depth`)."""
     R = PARTS[FORMAT]
     k = Kernel(f"complex_{FORMAT}{'_expanded'*EXPANDED}", threads=(COLUMNS, ROWS), warp=WARP, noalias=False,
-               batch=i64, depth=i64, rows=i64, columns=i64, real=R, imaginary=R, sign=R, source=ptr(R), sss=i64, rss=i64,
-               css=i64, target=ptr(R), sst=i64, rst=i64, cst=i64)
+               batch=i64, depth=i64, rows=i64, columns=i64, real=R, imaginary=R, sign=R, source=ptr(R), sss=i64,
+               rss=i64, css=i64, target=ptr(R), sst=i64, rst=i64, cst=i64)
     batch, depth, rows, columns, real, imaginary, sign, source, sss, rss, css, target, sst, rst, cst = k.args
     (x, y), (block_x, block_y) = k.thread, k.block
     j = k.cast(block_x*COLUMNS + x, i64)

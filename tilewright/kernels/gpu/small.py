@@ -1,9 +1,9 @@
 """Batches of small products, whose sizes are in the code: C[g] = alpha * A[g] @ B[g] + beta * C[g].
 
-A team, a warp for itself or all warps of a CTA, takes a group of G matrices that follow each other: it copies their A and
-B to shared memory, multiplies there, TOGETHER matrices at once, by outer products in registers, and stores C at once, or
-by way of shared memory where what lanes have side by side are short runs. CTAs of other groups read and write meanwhile:
-on an H200 kernels that stay and copy ahead were 2 to 30 % slower, since fewer of them fit.
+A team, a warp for itself or all warps of a CTA, takes a group of G matrices that follow each other: it copies their A
+and B to shared memory, multiplies there, TOGETHER matrices at once, by outer products in registers, and stores C at
+once, or by way of shared memory where what lanes have side by side are short runs. CTAs of other groups read and write
+meanwhile: on an H200 kernels that stay and copy ahead were 2 to 30 % slower, since fewer of them fit.
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from tilewright.ir import Function, Kernel, Type, Value, f32, f64, i64, vec
 from tilewright.kernels.gpu.split_k import Split
 from tilewright.kernels.gpu.work import arguments, parameters
-from tilewright.plans.small_layout import WIDEST, Lanes, Stored, power, stored, whole
+from tilewright.plans.small_layout import WIDEST, Lanes, Stored, operands, power, whole
 
 PARTS = {"f32": (f32, 1), "f64": (f64, 1), "c64": (f32, 2), "c128": (f64, 2)}       # of a number: their type, how many
 LOADED = 96         # words that a lane loads in a turn of the loop over k: ptxas loads all of them first
@@ -43,13 +43,12 @@ def emit_small(DTYPE: str = "f32", LAYOUT: str = "nn", M: int = 4, N: int = 4, K
     R, PAIR = PARTS[DTYPE]
     lanes = Lanes(WARP*WARPS if SHARED else WARP, -(-M // THREAD_M), -(-N // THREAD_N), WARP)
     BYTES = R.bytes * PAIR
-    a = stored(*((M, K) if LAYOUT[0] == "n" else (K, M)), BYTES, LAYOUT[0] == "n", THREAD_M, VECTOR_A, lanes, True)
-    b = stored(*((K, N) if LAYOUT[1] == "n" else (N, K)), BYTES, LAYOUT[1] == "t", THREAD_N, VECTOR_B, lanes, False)
+    a, b = operands(BYTES, LAYOUT, (M, N, K), (THREAD_M, THREAD_N), (VECTOR_A, VECTOR_B), lanes)
     name = (f"small_{DTYPE}_{LAYOUT}_{M}x{N}x{K}_t{THREAD_M}x{THREAD_N}_g{MATRICES}_w{WARPS}{'_shared'*SHARED}"
             f"_v{VECTOR_A}x{VECTOR_B}x{VECTOR_C}{'_staged'*STAGED}{'' if ASYNC else '_regs'}")
-    k = Kernel(name, threads=WARPS*WARP, noalias=False, warp=WARP,
-               **parameters(R, R, R, R, Split(1, False), BATCH=True),
-               **({"alpha_imaginary": R, "beta_imaginary": R} if PAIR == 2 else {}))
+    given = parameters(R, R, R, R, Split(1, False), BATCH=True)
+    given |= {"alpha_imaginary": R, "beta_imaginary": R} if PAIR == 2 else {}
+    k = Kernel(name, threads=WARPS*WARP, noalias=False, warp=WARP, **given)
     return _Small(k, arguments(k), R, PAIR, lanes, a, b, M, N, K, MATRICES, WARPS, SHARED, VECTOR_C, STAGED, ASYNC
                   ).write()
 
@@ -210,7 +209,11 @@ class _Small:
         here = _all(real if lanes.IDLE else None, number < valid)
         found = [(c + (k.cast(row, i64)*self.g.ldc + column)*PAIR, numbers, _all(here, *inside))
                  for row, column, numbers, inside in runs]
-        self._cases(lambda read_c: [self._put(at, numbers, read_c, mask) for at, numbers, mask in found])
+
+        def put(read_c: bool) -> None:
+            for at, numbers, mask in found:
+                self._put(at, numbers, read_c, mask)
+        self._cases(put)
 
     def _scaled(self, acc: Any) -> None:
         """acc *= alpha. Of a complex one both parts meet it, of a real one each alone: inf times 1 has no nan in it."""

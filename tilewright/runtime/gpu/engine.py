@@ -211,7 +211,8 @@ class Engine:
             first = next(iter(given))
             raise TypeError(f"{first} must be an array in {self.platform.memory}, not {kind(given[first])}")
         device = 0 if new else operands.same_device(library, **given)
-        return Bound(self, kernel, library, device, a, b, out, (float(alpha), float(beta)), factors, operands_of, outs)
+        scalars = _factors(kernel, alpha, beta)
+        return Bound(self, kernel, library, device, a, b, out, scalars, factors, operands_of, outs)
 
     def call(self, kernel: Any, a: Any, b: Any, out: Any = None, *, alpha: float = 1.0, beta: float = 0.0,
              scale_a: Any = None, scale_b: Any = None, operands_of: Mapping[str, Any] | None = None,
@@ -237,7 +238,7 @@ class Engine:
         there = DeviceArray(self.platform, self.runnable(kernel, 0), product.shape, product.dtype)
         if beta:
             there.memory = self.driver.Memory.upload(there.memory.device, product)
-        bound = Bound(self, kernel, self.platform.own, 0, a, b, there, (float(alpha), float(beta)),
+        bound = Bound(self, kernel, self.platform.own, 0, a, b, there, _factors(kernel, alpha, beta),
                       scales.of_kernel(p, scale_a, scale_b), operands_of)
         bound()
         bound.synchronize()
@@ -254,7 +255,7 @@ class Engine:
         """TypeError or ValueError for factors, a missing out, and for operands in the host's memory that the problem
         does not have. `allowed`: what all operands may be, if all are there."""
         if out is None and beta:
-            raise ValueError(f"out must be given if beta is not 0, and beta is {float(beta)}")
+            raise ValueError(f"out must be given if beta is not 0, and beta is {beta}")
         p = kernel.problem
         p.check_factors(alpha, beta)
         for name, x in (("a", a), ("b", b), ("out", out)):
@@ -338,6 +339,12 @@ class Engine:
             return function
 
         return self.copy_kernels.get((on.index, format, how, along, grouped), loaded)
+
+
+def _factors(kernel: Any, *given: Any) -> tuple[Any, ...]:
+    """alpha and beta as numbers of Python's."""
+    kind = complex if kernel.problem.out in gpu_lowering.COMPLEX else float
+    return tuple(map(kind, given))
 
 
 def _direct(p: Product) -> bool:

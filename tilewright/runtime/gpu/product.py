@@ -128,8 +128,8 @@ class Run:
         (rows, columns), (x, y) = target.shape, function.threads
         (rss, css), (rst, cst) = ([s // x.itemsize for s in x.strides] for x in (source, target))
         whole = any(p.name == "scale" and p.type.startswith("i") for p in function.parameters)
-        args = {"rows": rows, "columns": columns, "scale": int(scale) if whole else scale, "source": address(source),
-                "rss": rss, "css": css, "target": address(target), "rst": rst, "cst": cst}
+        args = {"rows": rows, "columns": columns, "scale": int(scale.real) if whole else scale,
+                "source": address(source), "rss": rss, "css": css, "target": address(target), "rst": rst, "cst": cst}
         self.driver.Prepared(function, (-(-columns // x), min(-(-rows // y), 65535)), args)(self.stream)
 
     # ---- products

@@ -79,7 +79,7 @@ class Step:
         if self.needs_workspace:
             self.workspace, self.counters = named["workspace"].offset // 8, named["counters"].offset // 8
 
-    def filled(self, addresses: Sequence[int], alpha: float, beta: float) -> Arguments:
+    def filled(self, addresses: Sequence[int], alpha: complex, beta: complex) -> Arguments:
         try:
             arguments = self.spare.pop()
         except IndexError:
@@ -101,7 +101,7 @@ class Step:
             scalars[self.beta] = self.beta_bits(beta) if beta else 0
         return arguments
 
-    def launch_within(self, workspace: int, counters: int, addresses: Sequence[int], alpha: float, beta: float,
+    def launch_within(self, workspace: int, counters: int, addresses: Sequence[int], alpha: complex, beta: complex,
                       stream: int) -> None:
         """Launch with this workspace, and what is there of the operands. The device must be current."""
         moved = zip_longest(addresses, self.moved)
@@ -150,7 +150,7 @@ class Recipe:
         launch: Callable[[int], None] = self.only.prepared.holding(self.only.filled((a, b, c, *scales), alpha, beta))
         return launch
 
-    def run(self, a: int, b: int, c: int, alpha: float, beta: float, stream: int, *scales: int) -> None:
+    def run(self, a: int, b: int, c: int, alpha: complex, beta: complex, stream: int, *scales: int) -> None:
         step = self.only
         if step is None:
             self._run_all((a, b, c, *scales), alpha, beta, stream)
@@ -175,7 +175,7 @@ class Recipe:
             words[step.workspace], words[step.counters] = memory.pointer, counters
             step.prepared.launch(stream, arguments)
 
-    def _run_all(self, addresses: Sequence[int], alpha: float, beta: float, stream: int) -> None:
+    def _run_all(self, addresses: Sequence[int], alpha: complex, beta: complex, stream: int) -> None:
         """Launch after launch. Operands that passes write are too large to be kept for a next call: the workspace is a
         block of the pool's, in the stream's order."""
         with self.device.current():
@@ -196,7 +196,7 @@ class Bound:
     """
 
     def __init__(self, engine: Engine, kernel: Any, library: Library, device: int, a: Any, b: Any, out: Any,
-                 scalars: tuple[float, float], factors: Mapping[str, Any] | None = None,
+                 scalars: tuple[Any, ...], factors: Mapping[str, Any] | None = None,
                  operands_of: Mapping[str, Any] | None = None, outs: Sequence[Any] = ()) -> None:
         """`out`: an array of the library on the device, or None for a new one. `factors`: see scales.of_kernel.
         `operands_of` the epilogue, by name, and `outs`: its further results, or None for new arrays."""
