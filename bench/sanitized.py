@@ -24,7 +24,7 @@ SHAPES: tuple[Shape, ...] = ((1, 1, 1), (130, 140, 70), (257, 129, 33), (128, 25
 def families() -> dict[str, Callable[[], Iterator[str]]]:
     return {"ladder": ladder, "simt": simt, "mma": mma, "wgmma": wgmma, "product": product,
             "epilogue": epilogue, "calls": calls, "users": users, "semirings": semirings,
-            "prologues": fused_prologues, "groups": groups}
+            "prologues": fused_prologues, "groups": groups, "small": small}
 
 
 def ladder() -> Iterator[str]:
@@ -230,6 +230,35 @@ def groups() -> Iterator[str]:
                                                 if kind != "f64" else "f64"))
                 wrong = found != wanted
                 yield f"{kind} along {name} {sizes}, n = {n}, k = {k}: {'wrong' if wrong.any() else ''}"
+
+
+def small() -> Iterator[str]:
+    """Batches of small products: sizes, layouts and strides, teams of warps, both ways to store C; complex matrices of
+    any size, conjugated."""
+    import tilewright as tw
+
+    rng = np.random.default_rng(0)
+
+    def numbers(dtype: str, *shape: int) -> Any:
+        x = rng.integers(-3, 4, shape)
+        return (x + 1j * rng.integers(-3, 4, shape) if dtype[0] == "c" else x).astype(dtype)
+
+    for dtype in ("f4", "f8", "c8", "c16"):
+        for batch, m, n, k in ((131, 4, 4, 4), (67, 5, 7, 3), (9, 32, 32, 32), (7, 33, 1, 20), (13, 24, 17, 12)):
+            for turned in (False, True) if dtype in ("f4", "c16") else (n == 4,):
+                a, b, c = numbers(dtype, batch, m, k), numbers(dtype, batch, k, n), numbers(dtype, batch, m, n)
+                if turned:
+                    a, b = (x.swapaxes(1, 2).copy().swapaxes(1, 2) for x in (a, b))
+                wanted, there = 2 * (a @ b) - c, _there(c)
+                x, y = (_there(z.swapaxes(1, 2)) if turned else _there(z) for z in (a, b))
+                tw.gemm(2, x, y, -1, there, trans_a=turned, trans_b=turned)
+                yield f"{dtype} {batch} of {m}x{n}x{k} {turned}: {'wrong' if (_back(there) != wanted).any() else ''}"
+    for dtype in ("c8", "c16"):
+        for m, n, k in ((1, 1, 1), (130, 70, 33), (64, 256, 96)):
+            a, b, c = numbers(dtype, k, m), numbers(dtype, k, n), numbers(dtype, m, n)
+            wanted, there = (1 - 2j) * (a.T.conj() @ b) + 3j * c, _there(c)
+            tw.gemm(1 - 2j, _there(a), _there(b), 3j, there, trans_a="c")
+            yield f"{dtype} {m}x{n}x{k}: {'wrong' if (_back(there) != wanted).any() else ''}"
 
 
 def users() -> Iterator[str]:

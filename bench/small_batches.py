@@ -1,15 +1,20 @@
-"""Many small products of one size: tilewright.matmul of stacks beside np.matmul and MKL's batch interface.
+"""Many small products of one size: tilewright.matmul of stacks beside np.matmul and MKL's batch interface, on a GPU
+beside torch.bmm, which is cuBLAS's batch interface.
 
     python bench/small_batches.py [--formats f4 f8 c8 c16] [--sizes 4 8 12 16 24 32] [--threads 1] [--rounds 15]
-                                  [--mkl FOLDER]
+                                  [--mkl FOLDER] [--gpu [--seconds S] [--batches N ...] [--out FILE]]
 
 One interleaved run for each size, batches of about 2 million multiply-adds; medians of ratios in one round, above 1
 tilewright wins. FOLDER has libmkl_rt.so (pip install mkl: the environment's lib); without it MKL is left out.
+
+--gpu: CUDA graphs in turns, over operands that rotate through more than the L2 cache; batches of N products, by default
+as many as have 400 MB; bytes are those of A, B and C once. Every answer is compared with a product in f64 first.
 """
 from __future__ import annotations
 
 import argparse
 import ctypes
+import json
 import os
 import statistics
 import sys
@@ -28,6 +33,9 @@ import tilewright as tw
 LETTERS = {"f4": "s", "f8": "d", "c8": "c", "c16": "z"}
 ROW_MAJOR, NO_TRANS = 101, 111
 WORK = 2_000_000        # multiply-adds of a batch
+MANY = 400_000_000      # bytes of one, on a GPU
+TORCH = {"f4": ("float32", "float64"), "f8": ("float64", "float64"), "c8": ("complex64", "complex128"),
+         "c16": ("complex128", "complex128")}           # and in what answers are compared
 
 
 def mkl_at(folder: Path, threads: int) -> ctypes.CDLL:
@@ -58,6 +66,56 @@ def mkl_call(library: ctypes.CDLL, a: Any, b: Any, c: Any) -> Callable[[], Any]:
     return call
 
 
+def on_gpu(dtype: str, n: int, batch: int, seconds: float) -> dict[str, Any]:
+    import torch
+
+    from tilewright.bench.gpu_device import TorchDevice
+    from tilewright.measure.gpu_rules import GpuRules, GraphTrack, sets
+    from tilewright.measure.measure import interleave
+    on = TorchDevice()
+    kind, wide = TORCH[dtype]
+    size = getattr(torch, kind).itemsize
+    batch = batch or MANY // (3*n*n*size)
+    total = 3*n*n*size*batch
+    operands = []
+    for _ in range(sets(total, on.on.target.l2)):
+        a, b = (torch.randn(batch, n, n, device="cuda", dtype=getattr(torch, kind)) for _ in range(2))
+        operands.append((a, b, torch.empty_like(a)))
+    sides: dict[str, Any] = {"tilewright": tw.matmul, "torch.bmm": lambda a, b, c: torch.bmm(a, b, out=c)}
+    a, b, c = operands[0]
+    few = slice(0, 20_000)
+    exact = a[few].to(getattr(torch, wide)) @ b[few].to(getattr(torch, wide))
+    most = 2 * n * torch.finfo(a.dtype).eps * float((a[few].abs() @ b[few].abs()).max())
+    for name, side in sides.items():            # before they are recorded into a graph
+        c.zero_()
+        side(a, b, c)
+        assert float((c[few] - exact).abs().max()) < most, name
+    samples = interleave({name: [(side, x) for x in operands] for name, side in sides.items()},
+                         GpuRules(max_rounds=15, budget_s=seconds),
+                         track=lambda calls: GraphTrack(on, [partial(f, *args) for f, args in calls]))
+    found = {name: list(sample.seconds) for name, sample in samples.items()}
+    plan = str(tw.plan(tw.Gemm(n, n, n, tw.formats.get(kind).name, batch=batch), on.on.target))
+    return {"dtype": dtype, "n": n, "batch": batch, "bytes": total, "plan": plan, "seconds": found}
+
+
+def gpu(options: argparse.Namespace) -> None:
+    target = tw.detect("cuda")
+    print(f"{target.model}; ns for a product, TB/s, ratios")
+    rows = []
+    for dtype in options.formats:
+        for n in options.sizes:
+            for batch in options.batches:
+                rows.append(row := on_gpu(dtype, n, batch, options.seconds))
+                ours, theirs = row["seconds"]["tilewright"], row["seconds"]["torch.bmm"]
+                seconds = statistics.median(ours)
+                ratio = statistics.median(x / y for x, y in zip(theirs, ours))
+                each = seconds / row["batch"] * 1e9
+                print(f"{dtype:4} {n:3} x {row['batch']:8} {each:8.3f} "
+                      f"{row['bytes'] / seconds / 1e12:5.2f} TB/s  {ratio:5.2f} of torch.bmm  {row['plan']}", flush=True)
+                if options.out:
+                    options.out.write_text(json.dumps({"machine": target.model, "rows": rows}))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--formats", nargs="*", default=list(LETTERS))
@@ -65,7 +123,14 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--mkl", type=Path)
+    parser.add_argument("--gpu", action="store_true")
+    parser.add_argument("--seconds", type=float, default=1.0, help="for each size on a GPU")
+    parser.add_argument("--batches", type=int, nargs="*", default=[0])
+    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if options.gpu:
+        gpu(options)
+        return
     library = mkl_at(options.mkl, options.threads) if options.mkl else None
     tw.set_num_threads(options.threads)
     print(f"{tw.detect().model}, {options.threads} threads; ns for a product, GFLOP/s, ratios")

@@ -124,7 +124,7 @@ def test_text_and_reasons():
     assert plan.violations(shape, SM_90A) == []
     for more, why in ((" stages=2", "stages must be 1"), (" team=3", "team must be 1, 2 or 4, not 3"),
                       (" matrices=9", "a team multiplies 8 matrices at once"), (" tail", "small has no tail"),
-                      (" store=tma", "store must be lanes or smem"), (" vector=8", "8 elements of A are moved at once")):
+                      (" store=tma", "store must be lanes or smem"), (" vector=8", "8 elements of A are moved")):
         wrong = NvidiaPlan.parse(_with(str(plan), more)).violations(shape, SM_90A)
         assert any(why in x for x in wrong), more
     assert "for products of 4x4x4 alone, not 5x4x4" in plan.violations(shape._replace(m=5), SM_90A)[0]
