@@ -110,8 +110,8 @@ def gpu(options: argparse.Namespace) -> None:
                 seconds = statistics.median(ours)
                 ratio = statistics.median(x / y for x, y in zip(theirs, ours))
                 each = seconds / row["batch"] * 1e9
-                print(f"{dtype:4} {n:3} x {row['batch']:8} {each:8.3f} "
-                      f"{row['bytes'] / seconds / 1e12:5.2f} TB/s  {ratio:5.2f} of torch.bmm  {row['plan']}", flush=True)
+                print(f"{dtype:4} {n:3} x {row['batch']:8} {each:8.3f} {row['bytes'] / seconds / 1e12:5.2f} TB/s  "
+                      f"{ratio:5.2f} of torch.bmm  {row['plan']}", flush=True)
                 if options.out:
                     options.out.write_text(json.dumps({"machine": target.model, "rows": rows}))
 
