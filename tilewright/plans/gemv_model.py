@@ -27,6 +27,7 @@ L2 = 5.5e12 / 4800e9    # of the memory's bandwidth; half of what comes from the
 # Of a matrix with a prologue: instructions of a thread for an element beside its own (loads, addresses, common
 # factors), as ptxas leaves them in the loop; of those that a multiprocessor could issue, an estimate.
 AROUND, ROUNDING, ISSUED = 0.6, 0.5, 0.8
+LASTING = 1.2e-6        # seconds of a CTA, of the many of a batch, however little it does
 ADDING, ADDED = 0.5e-6, 4e-9    # seconds in which parts of k are added up, and of each CTA
 
 
@@ -75,6 +76,9 @@ def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
     if shape.prologues:
         issued = shape.batch * size * shape.k * instructions(shape, p) / (LANES*SCHEDULERS*target.sms*target.clock)
         parts.append(("instructions", issued / ISSUED))
+    if shape.batch > 1:
+        waves = ctas / (target.sms * max(p.resident(shape, target), 1))
+        parts.append(("CTAs", waves * LASTING))
     start = START_MATRIX if count >= MATRIX else START
     added = ADDING + ADDED*ctas if p.split_k > 1 else 0.0
     seconds = sum(each**3 for _, each in parts) ** (1/3)

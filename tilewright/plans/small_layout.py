@@ -12,6 +12,7 @@ from tilewright.targets import banks as of_targets
 from tilewright.targets.banks import WORD, Banks
 
 WIDEST = 16         # bytes that a lane moves at once
+SECTOR = 32         # and that global memory moves together
 PADS = 2, 9         # vectors after a row, or after a matrix, fewer than so many
 
 
@@ -109,14 +110,42 @@ def operands(BYTES: int, LAYOUT: str, sizes: tuple[int, int, int], thread: tuple
 
 
 def passes(x: Stored, lanes: Lanes, down: bool, banks: Banks) -> int:
-    """Of shared memory for one load of all lanes, beyond the fewest."""
-    size = x.WIDTH * x.BYTES
-    split = banks.split(size, True)
+    """Of shared memory for one load of all lanes of a warp, beyond the fewest."""
+    at = [matrix*x.MATRIX + x.first(i if down else j) for matrix, i, j in lanes.places()]
+    return _passes([e*x.BYTES for e in at], x.WIDTH*x.BYTES, True, banks)
+
+
+def tile_passes(a: Stored, b: Stored, sizes: tuple[int, int], lanes: Lanes, banks: Banks) -> float:
+    """For each number of C, M x N without gaps, that a lane stores there."""
+    at, each = _of_c(a, b, sizes, lanes)
+    bytes = each*b.BYTES
+    return (banks.split(bytes, False).phases + _passes(at, bytes, False, banks)) / each
+
+
+def beyond_whole(a: Stored, b: Stored, sizes: tuple[int, int], lanes: Lanes) -> float:
+    """Bytes of the sectors of C that lanes of a warp touch with one store, over those that they store, less 1."""
+    at, each = _of_c(a, b, sizes, lanes)
+    touched = {byte // SECTOR for first in at for byte in (first, first + each*b.BYTES - 1)}
+    return max(len(touched) * SECTOR / (len(set(at)) * each*b.BYTES) - 1, 0.0)
+
+
+def _of_c(a: Stored, b: Stored, sizes: tuple[int, int], lanes: Lanes) -> tuple[list[int], int]:
+    """Where in C, without gaps, each lane of a warp stores first, in bytes; how many numbers at once."""
+    M, N = sizes
+    found = []
+    for matrix, i, j in lanes.places():
+        row, column = i if a.ALONG_K else i*a.WIDTH, j if b.ALONG_K else j*b.WIDTH
+        found.append((matrix*M*N + row*N + column) * b.BYTES)
+    return found, 1 if b.ALONG_K else b.WIDTH
+
+
+def _passes(at: list[int], size: int, load: bool, banks: Banks) -> int:
+    """For accesses of so many bytes at these places by the lanes of a warp, beyond the fewest."""
+    split = banks.split(size, load)
     words: list[dict[int, set[int]]] = [{} for _ in range(split.phases)]
-    for lane, (matrix, i, j) in enumerate(lanes.places()):
-        at = (matrix*x.MATRIX + x.first(i if down else j)) * x.BYTES // WORD
-        for word in range(at, at + max(size // WORD, 1)):
-            words[split.phase[lane]].setdefault(word % split.banks, set()).add(word)
+    for phase, first in zip(split.phase, at):
+        for word in range(first // WORD, first // WORD + max(size // WORD, 1)):
+            words[phase].setdefault(word % split.banks, set()).add(word)
     return sum(max(map(len, phase.values()), default=0) for phase in words) - split.phases
 
 

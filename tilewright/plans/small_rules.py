@@ -28,8 +28,8 @@ MOST_LOADED = 128       # that a plan may have
 LOADED, AROUND = 96, 36  # words that a thread loads before it multiplies them, at most; its indices and addresses
 SECTOR = 32             # bytes
 TEAMS = 1, 2, 4         # warps that may share a product
-BYTES = 2048, 6144      # of A and B in a stage of a warp, about
-TILES = 8               # that are offered
+BYTES = 1536, 4096      # of A and B in a stage of a warp, about
+TILES, LATER = 8, 4     # that are offered, and as many of the smaller ones that follow: each fourth
 
 
 def fits(shape: GpuShape) -> bool:
@@ -125,7 +125,8 @@ def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
     from tilewright.plans.nvidia_plan import NvidiaPlan
     s, words = shape, FORMATS.get(shape.a, 1)
     a, b, c = (1 << (x.bit_length() - 1) for x in (s.vector_a, s.vector_b, s.vector_c))
-    for team, (thread_m, thread_n) in product(TEAMS, _tiles(s.m, s.n, words)[:TILES]):
+    tiles = _tiles(s.m, s.n, words)
+    for team, (thread_m, thread_n) in product(TEAMS, [*tiles[:TILES], *tiles[TILES::LATER][:TILES]]):
         of = Lanes(WARP*team, ceil(s.m / thread_m), ceil(s.n / thread_n))
         if team > 1 and of.EACH <= WARP:
             continue
@@ -134,7 +135,9 @@ def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
             plan = NvidiaPlan("small", s.m, s.n, s.k, thread_m=thread_m, thread_n=thread_n, stages=1,
                               copy="async" if "cp.async" in target.instructions else "registers", vector=a,
                               vector_b=b if b != a else 0, vector_c=c if c != a else 0, matrices=matrices, team=team)
-            yield plan if list(_of_shape(s)) or whole_sectors(plan, s) else replace(plan, store="smem")
+            yield plan
+            if not list(_of_shape(s)) and not whole_sectors(plan, s):
+                yield replace(plan, store="smem")
 
 
 def _tiles(m: int, n: int, words: int) -> list[tuple[int, int]]:
