@@ -9,7 +9,7 @@ import pytest
 import tilewright as tw
 from tests.helpers.arrays import small_integers
 from tilewright import simulator
-from tilewright.compiler import ptxas
+from tilewright.compiler import llvm, ptxas
 from tilewright.kernels.gpu.small import PARTS, emit_small
 from tilewright.plans import gpu, small_model, small_rules
 from tilewright.plans.nvidia_plan import NvidiaPlan
@@ -40,9 +40,9 @@ def by_small(problem):
 
 # sizes, format, layout, how many; each kind of copy, of tile and of store
 CASES = [((4, 4, 4), "f32", "nn", 70), ((1, 1, 1), "f32", "tt", 131), ((5, 7, 3), "f32", "tn", 41),
-         ((33, 1, 9), "f64", "nt", 5), ((13, 12, 17), "f32", "nn", 7), ((32, 32, 32), "f32", "nt", 3),
-         ((6, 10, 2), "c64", "nn", 23), ((24, 23, 22), "f64", "tt", 3), ((8, 8, 8), "c128", "nn", 11),
-         ((16, 16, 16), "c64", "tn", 9), ((32, 32, 8), "c128", "nn", 2), ((2, 33, 31), "c64", "nt", 5)]
+         ((33, 1, 9), "f64", "nt", 5), ((13, 12, 17), "f32", "nn", 7), ((32, 32, 8), "f32", "nt", 3),
+         ((6, 10, 2), "c64", "nn", 23), ((24, 23, 5), "f64", "tt", 3), ((32, 32, 8), "c128", "nn", 2),
+         ((2, 33, 31), "c64", "nt", 5)]
 
 
 @pytest.mark.parametrize(("sizes", "kind", "layout", "batch"), CASES, ids=str)
@@ -73,13 +73,13 @@ def launched(kind, layout, a, b, c, alpha=1, beta=0, **options):
                          *(factors[2:] if pair == 2 else ()), grid=grid, memory=memory)
 
 
-@pytest.mark.parametrize("kind", ["f32", "c64"])
-@pytest.mark.parametrize("options", [
-    {"THREAD_M": 2, "THREAD_N": 3, "MATRICES": 9}, {"THREAD_M": 3, "THREAD_N": 2, "MATRICES": 8, "STAGED": True},
-    {"THREAD_M": 1, "THREAD_N": 1, "MATRICES": 4, "WARPS": 2, "SHARED": True},
-    {"THREAD_M": 1, "THREAD_N": 1, "MATRICES": 1, "STAGED": True, "ASYNC": False}], ids=str)
-@pytest.mark.parametrize("batch", [1, 17])
-def test_strides(kind, options, batch):
+@pytest.mark.parametrize(("kind", "batch", "options"), [
+    ("c64", 17, {"THREAD_M": 2, "THREAD_N": 3, "MATRICES": 9}),
+    ("f32", 17, {"THREAD_M": 3, "THREAD_N": 2, "MATRICES": 8, "STAGED": True}),
+    ("f32", 1, {"THREAD_M": 2, "THREAD_N": 3, "MATRICES": 9}),
+    ("f32", 13, {"THREAD_M": 1, "THREAD_N": 1, "MATRICES": 4, "WARPS": 2, "SHARED": True}),
+    ("c64", 5, {"THREAD_M": 1, "THREAD_N": 1, "MATRICES": 1, "STAGED": True, "ASYNC": False})], ids=str)
+def test_strides(kind, batch, options):
     """Rows and matrices with gaps, one matrix for all, matrices in reverse, whatever a tile and a team are."""
     a, b, c = numbers(0, kind, 2*batch, 9, 6)[::2, :6, :5], numbers(1, kind, 1, 5, 8), numbers(2, kind, batch, 7, 9)
     b, c = np.broadcast_to(b, (batch, 5, 8)), c[::-1, :6, :8]
@@ -93,8 +93,8 @@ def test_strides(kind, options, batch):
         assert not wide[:, :, 8:].any()
 
 
-@pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("n", [4, 8, 16, 32])
+@pytest.mark.parametrize(("n", "kind"), [(4, "f32"), (4, "c128"), (8, "f64"), (16, "f32"), (16, "c64"), (32, "f32"),
+                                         (32, "c128")])
 def test_memory_is_moved_once(n, kind):
     """In whole sectors, and from shared memory without conflicts. No spills; about as many registers as planned."""
     problem = tw.Gemm(n, n, n, kind, batch=100_000)
@@ -119,6 +119,26 @@ def test_memory_is_moved_once(n, kind):
         pytest.skip(str(missing))
     assert used.spills == 0
     assert used.registers <= plan.estimate(kernel.shape) + 24
+
+
+def test_waves_of_64_lanes():
+    """AMD's planner offers no such plans yet; the kernel serves its chips, too."""
+    a, b = numbers(0, "f32", 37, 8, 8), numbers(1, "f32", 37, 8, 8)
+    f, c = emit_small(M=8, N=8, K=8, THREAD_M=2, THREAD_N=4, MATRICES=16, ASYNC=False, WARP=64), np.zeros_like(a)
+    simulator.run(f, 8, 8, 8, 1.0, a, 8, b, 8, 0.0, c, 8, 37, 64, 64, 64, grid=1, target="gfx942")
+    np.testing.assert_array_equal(c, a @ b)
+    assert "ds_read_b128" in llvm.assembly([f], tw.target("gfx942"))
+
+
+def test_the_model_takes_it_for_many_small_products():
+    def chosen(n, kind, batch):
+        return gpu.choose(shape_of(tw.Gemm(n, n, n, kind, batch=batch)), SM_90A)
+    for n, kind in (4, "f32"), (5, "f64"), (16, "f32"), (32, "f64"):
+        assert chosen(n, kind, 100_000).algorithm == "small"
+    assert chosen(32, "f64", 16).algorithm == "dmma"            # few
+    assert chosen(64, "f64", 1000).algorithm == "dmma"          # large
+    assert chosen(32, "c128", 100_000).team > 1 == chosen(4, "c128", 100_000).team
+    assert chosen(5, "f32", 100_000).store == "smem" != chosen(16, "f32", 100_000).store
 
 
 def test_text_and_reasons():
