@@ -181,7 +181,7 @@ def shapes(on_cpu: bool, everyone: int = 1) -> list[tuple[str, int | None]]:
 
 def space(shape: Any, on: Any, most: int) -> tuple[list[Any], int]:
     """The plans of an exhaustive search, the model's choice first, and how many legal ones the planner knows."""
-    from tilewright.tuner.search import neighbours, various
+    from tilewright.tuner.candidates import neighbours, various
     if isinstance(on, CpuTarget):
         model, plans, price = choose(shape, on), ranked(shape, on, tiles=99), cost
         plans = [*plans, *(each for first in plans[:3] for each in neighbours(first, shape, on))]
@@ -199,7 +199,7 @@ def measure(case: Case, most: int) -> dict[str, Any]:
     began = time.monotonic()
     chip, shape, ceilings = case.on, case.shape, None
     if isinstance(chip, CpuTarget) and (known := probes.basis(chip).ceilings):
-        ceilings = dataclasses.asdict(known.model_ceilings(chip, shape.dtype))
+        ceilings = dataclasses.asdict(known.model_ceilings(chip, shape.dtype, case.threads or 1))
     plans, legal = space(shape, chip, most)
     run = measured(case, [*map(str, plans)], EXHAUSTIVE_S)
     ratios, seconds = found(run, str(plans[0]))

@@ -210,6 +210,10 @@ def test_the_cost_model_gets_them_in_its_units():
     wide = dataclasses.replace(target("x86-avx512"), name="wide")
     model = figures().model_ceilings(wide, "f64")
     assert (model.vectors, model.l2, model.l3, model.memory) == (50e9 / 16, 90e9, 90e9, 20e9)
+    found = figures()
+    both = found.model_ceilings(wide, "f32", 2)                 # what each of two has
+    assert both.vectors == found.peak_flops("f32", 2, "wide") / 2 / 32
+    assert (both.l2, both.memory) == (found.peak_bandwidth("L2", 2) / 2, 20e9)
 
 
 def cpu(**sizes: int) -> CpuTarget:

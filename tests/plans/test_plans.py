@@ -544,3 +544,25 @@ def test_few_rows_on_many_threads_keep_panels_in_l1(m, dtype):
 def test_which_threads_meet(ways, meets):
     plan = CpuPlan("packed", 6, 16, 60, 64, 64, *ways)
     assert plan.meets == meets
+
+
+def test_few_steps_of_k_are_converted_in_packing_where_c_stays_in_cache():
+    """Conversion before costs a call in Python; C of 3000 x 3000 is stored faster in place."""
+    target = tw.target("zen4")
+    for size, packed in ((640, True), (2000, True), (3000, False)):
+        shape = shape_of(tw.Gemm(size, size, 20, "bf16"), target=target)
+        assert bool(shape.converts) == packed, size
+    assert shape_of(tw.Gemm(3000, 3000, 32, "bf16"), target=target).converts
+
+
+def test_panels_of_a_b_that_stays_in_l2_are_read_again_the_longer_they_are():
+    """Their rows lie in any sets of L1: of 48 KB two panels of 8 KB lose nothing, two of 24 KB most."""
+    target = tw.target("sapphirerapids")
+    shape = shape_of(tw.Gemm(5, 1446, 284), target=target)
+
+    def lost(text):
+        return dict(cost(shape, CpuPlan.parse(text), target).parts)["panels of B that leave L1"]
+    from_l2 = 284 * 1446 * 4 / Ceilings().l2
+    short, middle, long = (lost(f"in_place 6x64 kc={kc}") for kc in (32, 64, 128))
+    assert short < 0.1 * from_l2 < middle < from_l2 < long < 2.01 * from_l2
+    assert str(choose.choose(shape, target)) == "in_place 6x64 kc=32"      # the best of those measured there

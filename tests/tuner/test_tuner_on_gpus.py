@@ -19,7 +19,7 @@ from tilewright.measure import gpu_rules, gpu_state
 from tilewright.plans import gpu, gpu_lowering, gpu_shape
 from tilewright.plans.measured import choice, store
 from tilewright.plans.measured.row import Row
-from tilewright.tuner import child, on_gpu, search
+from tilewright.tuner import candidates, child, on_gpu, search
 
 SLOW, FAST = 200.0, 100.0  # milliseconds: calls that long are turns of their own
 PROBLEM = tw.Gemm(20, 24, 16)
@@ -295,6 +295,18 @@ def test_candidates_are_legal_and_differ(name):
         assert len(set(found)) == len(found) == count
         assert [plan.violations(shape, target) for plan in found] == [[]] * count
     assert len({(plan.cta_m, plan.cta_n) for plan in found}) >= 3
+
+
+def test_candidates_are_in_turn_the_first_of_another_kind_and_the_next_in_rank():
+    """Where the model ranks one tile high in every split, others are among the candidates, too."""
+    target = tw.target("sm_90a")
+    shape = gpu_lowering.multiplied_shape(tw.Gemm(64, 128, 10496), target)
+    by_rank, found = gpu.ranked(shape, target), search.promising(shape, target, 32)
+    kinds = [candidates._kind(plan) for plan in found]
+    assert len({candidates._kind(plan) for plan in by_rank[:12]}) < len(set(kinds[:12])) >= 6
+    assert found[1] == by_rank[1] or candidates._kind(found[1]) != kinds[0]
+    assert {*by_rank[:12]} <= {*found}
+    assert candidates._in_turn([1, 4, 7], [1, 2, 3, 4, 5]) == [1, 4, 2, 7, 3, 5]
 
 
 # ---- rows

@@ -56,7 +56,8 @@ TimeLimit = Annotated[
     float | None, typer.Option(metavar="S", help="Seconds for each problem and thread count.", min=0.1,
                                show_default="20; on a GPU 10")
 ]
-Candidates = Annotated[int, typer.Option(metavar="N", help="How many plans to try, beside the one in use.", min=1)]
+Candidates = Annotated[int | None, typer.Option(metavar="N", help="How many plans to try beside the one in use.", min=1,
+                                                show_default="12; on a GPU 32")]
 Vendor = Annotated[
     bool | None, typer.Option("--vendor/--no-vendor", show_default="on CPUs",
                               help="Compare what wins with NumPy's BLAS, or with torch on a GPU.")
@@ -69,7 +70,7 @@ def measure(
     dtype: common.Dtype = "f32", layout: common.Layout = None, target: common.TargetName = "native",
     threads: Threads = None, step: TunedStep = None,
     time_limit: TimeLimit = None,
-    candidates: Candidates = 12,
+    candidates: Candidates = None,
     vendor: Vendor = None,
     json: output.Json = None,
 ) -> None:
@@ -127,7 +128,7 @@ def shapes(
     target: common.TargetName = "native",
     threads: Threads = None,
     time_limit: TimeLimit = None,
-    candidates: Candidates = 12,
+    candidates: Candidates = None,
     vendor: Vendor = None,
     again: Annotated[bool, typer.Option("--again", help="Measure what was measured here before, too.")] = False,
     json: output.Json = None,
@@ -186,7 +187,7 @@ def duration(seconds: float) -> str:
     return f"about {seconds:.0f} s" if seconds < 100 else f"about {seconds / 60:.0f} min"
 
 
-def _step(step: str, sizes: tuple[int | None, ...], target: str, time_limit: float | None, candidates: int,
+def _step(step: str, sizes: tuple[int | None, ...], target: str, time_limit: float | None, candidates: int | None,
           json: Path | None) -> None:
     """Find the sizes of a step of a ladder."""
     with errors(lambda: "nothing of this run was kept"):

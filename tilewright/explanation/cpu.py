@@ -115,7 +115,7 @@ def _time(shape: Shape, plan: CpuPlan, target: CpuTarget, cost: Cost, basis: Bas
 def _alternatives(shape: Shape, plan: CpuPlan, target: CpuTarget,
                   basis: Basis) -> tuple[int, tuple[Alternative, ...]]:
     """How many other plans there are, and a few of them: the best, and the best of each other kind."""
-    from tilewright.tuner.search import various
+    from tilewright.tuner.candidates import various
     others = [other for other in ranked(shape, target, tiles=3) if other != plan]
     kinds = {(other.algorithm, other.swap): other for other in reversed(others) if other.algorithm != plan.algorithm}
     shown = dict.fromkeys(list(kinds.values())[:SHOWN // 2])

@@ -73,13 +73,15 @@ class Measured:
             return one
         return one + (everyone - one) * min((threads - 1) / (self.threads - 1), 1)
 
-    def model_ceilings(self, at: CpuTarget, dtype: str) -> Ceilings:
-        """The same, as the cost model wants it: of one core, multiply-add vectors and bytes per second. Vectors of
-        other formats, and of words, are taken to be multiplied as fast as those of f32."""
-        default, dtype = Ceilings(), dtype if dtype in DTYPES else "f32"
-        l2, l3, memory = (self.peak_bandwidth(level) for level in ("L2", "L3", "memory"))
-        return Ceilings(self.peak_flops(dtype, 1, at.name) / (2 * at.lanes(DTYPES[dtype])), l2 or default.l2,
-                        l3 or l2 or default.l3, memory or default.memory)
+    def model_ceilings(self, at: CpuTarget, dtype: str, threads: int = 1) -> Ceilings:
+        """The same, as the cost model wants it: of one core of so many that are busy, multiply-add vectors and bytes
+        per second; of memory what one gets alone, since the model knows how many share it. Vectors of other formats,
+        and of words, are taken to be multiplied as fast as those of f32."""
+        default, dtype, threads = Ceilings(), dtype if dtype in DTYPES else "f32", max(threads, 1)
+        l2, l3 = (found and found / threads for found in (self.peak_bandwidth(x, threads) for x in ("L2", "L3")))
+        flops = self.peak_flops(dtype, threads, at.name) / threads
+        return Ceilings(flops / (2 * at.lanes(DTYPES[dtype])), l2 or default.l2, l3 or l2 or default.l3,
+                        self.peak_bandwidth("memory") or default.memory)
 
     # ---- how far to trust them
 
@@ -292,7 +294,8 @@ class Basis:
     source: str
 
     def cost(self, shape: Shape, plan: CpuPlan, target: CpuTarget) -> Cost:
-        return cost(shape, plan, target, self.ceilings.model_ceilings(target, shape.dtype) if self.ceilings else None)
+        found = self.ceilings and self.ceilings.model_ceilings(target, shape.dtype, plan.threads)
+        return cost(shape, plan, target, found or None)
 
 
 def basis(target: CpuTarget, measured: bool = False) -> Basis:

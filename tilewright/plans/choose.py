@@ -31,8 +31,9 @@ TILES: dict[int, tuple] = {
 PACKED: dict[tuple[str, int], tuple] = {("AMD", 32): ((9, 3), (14, 2), (6, 4), (8, 3))}
 # (mr, vectors, kc). Rows of B pass by in runs as wide as the tile, kc of them at a time, and C is re-read k/kc times
 # from L1 and L2: m = 8 with 14x2 and kc = 512 gave 0.84 of the best peer, with 8x3 and 32 2.7. On a Zen 5, m = 8 16 32
-# 64 against 4096 x 4096: 80 116 123 117 GFLOP/s by 8x3 and 32, 86 115 146 161 by 9x3 and 128, 72 105 119 138 by 6x4.
-FEW_ROWS: dict[int, tuple] = {32: ((9, 3, 128), (6, 4, 64)), 29: ((8, 3, 128), (6, 4, 64)),
+# 64 against 4096 x 4096: 80 116 123 117 GFLOP/s by 8x3 and 32, 86 115 146 161 by 9x3 and 128, 72 105 119 138 by 6x4. On
+# a Xeon 5 rows of 284 x 1446, which stays in L2, took 35 us with 6x4 and 32, 49 with 64, 65 with 9x3 and 128.
+FEW_ROWS: dict[int, tuple] = {32: ((9, 3, 128), (6, 4, 32), (6, 4, 64)), 29: ((8, 3, 128), (6, 4, 64)),
                               16: ((4, 3, 32), (6, 2, 64))}
 MOST_ROWS = 64
 TALLEST = 14            # rows of a tile in a semiring

@@ -12,7 +12,7 @@ from math import ceil, exp, factorial, gcd
 from tilewright.plans import epilogues, prologues, semirings
 from tilewright.plans.common import Cost, Term, total
 from tilewright.plans.cpu import ITEMSIZE, PARTS, SHORT, CpuPlan, Shape
-from tilewright.plans.words import BY_NAME, GROUP, SIDE, SPLITTING, TILE_CALL, TILE_RATE, TILE_WORDS
+from tilewright.plans.words import BY_NAME, GROUP, SIDE, SPLITTING, TILE_RATE, TILE_WORDS
 from tilewright.targets.cpu import CpuTarget
 
 
@@ -231,10 +231,15 @@ def _start(plan: CpuPlan) -> float:
 
 
 def _crowded(size: int, target: CpuTarget) -> float:
-    """The part of so many bytes that L2 loses before they are read again. Pages of memory lie anywhere, and so do their
-    lines in L2's sets; of a set that has got more lines than ways, every line is lost."""
-    mean = target.l2_ways * size / (ROOM * target.l2)
-    return max(0.0, 1.0 - sum(exp(-mean) * mean**lines / factorial(lines) for lines in range(target.l2_ways)))
+    """The part of so many bytes that L2 loses before they are read again, beside all that passes by."""
+    return _overfull(size, ROOM * target.l2, target.l2_ways)
+
+
+def _overfull(size: float, cache: float, ways: int) -> float:
+    """The part of so many bytes in lines that lie anywhere, as pages of memory do: of a set of the cache that has got
+    more lines than ways, every line is lost."""
+    mean = ways * size / cache
+    return max(0.0, 1.0 - sum(exp(-mean) * mean**lines / factorial(lines) for lines in range(ways)))
 
 
 def _tiles(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> Cost:
@@ -251,8 +256,7 @@ def _tiles(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -
          / threads),
         ("starting threads", _start(plan)),
         ("teams of more than two threads", TEAMS * threads * (threads > 2*plan.jc_ways)),
-        ("waiting for the slowest core", 0.0 if threads <= 2 or plan.claims else UNEVEN * work),
-        ("the call", TILE_CALL)))
+        ("waiting for the slowest core", 0.0 if threads <= 2 or plan.claims else UNEVEN * work)))
 
 
 def packing_words(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> float:
@@ -299,8 +303,10 @@ def _in_place(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings
     threads = plan.threads
     busiest = min(ceil(row_panels/plan.ic_ways)*plan.mr, m) * min(ceil(col_panels/plan.jc_ways)*plan.nr, n) / (m*n)
     work = (vectors + CALL * row_panels * col_panels * k_blocks) * busiest / ceilings.vectors
-    waiting = (total(traffic["L3"]) / threads / ceilings.l3
-               + (0 if fits else total(traffic["memory"]) / ceilings.memory / threads))
+    resident = a + b + c <= target.l2 * threads                             # all of it, from one call to the next
+    beyond = _overfull(a + b + c, target.l2 * threads, target.l2_ways) if resident else 1.0
+    waiting = busiest * (beyond * total(traffic["L3"]) / ceilings.l3
+                         + (0 if fits else total(traffic["memory"]) / ceilings.memory))
     strided = PAGES * work if b > target.l2 * 0.3 and n*s >= PAGE else 0.0    # a column of panels is a page per row
     crowded = 0                             # bytes that come from L2 again because L1 could not hold what was asked for
     if not columns_outside and _crowds(kc, n*s, target):
@@ -308,7 +314,11 @@ def _in_place(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings
     if target.l2 < c <= target.l3 and _crowds(plan.mr, n*s, target):
         crowded += total([c_passes])
     reloading = crowded / threads / ceilings.l2 * (EVICTED if k > SHORT else 1.0)
-    left = _lost(kc * plan.nr * s, target) * b / threads / ceilings.l2 if k_blocks > 1 or row_panels == 1 else 0.0
+    left, panel = 0.0, kc * plan.nr * s
+    if k_blocks > 1 or row_panels == 1:         # from L2 all wait for what L1 has lost, a prefetch in vain and a load
+        lost = (2 * _overfull(2*panel, ROOM * target.l1d, target.l1d_ways) if resident and n*s >= PAGE
+                else _lost(panel, target))
+        left = lost * b * busiest / ceilings.l2
     return _cost(vectors, traffic, (*_overlapping(work, waiting, OVERLAP), ("another page of B for each row", strided),
                                    ("rows that share a set of L1", reloading), ("panels of B that leave L1", left),
                                    ("waking threads", 1e-6*(threads > 1))))
@@ -345,8 +355,8 @@ def _read_once(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceiling
     work = (vectors + extra) / plan.threads / ceilings.vectors
     fits = sum(sizes) <= target.l3 // 2
     waiting = total(once) / (ceilings.l3 if fits else ceilings.memory) / plan.threads
-    if plan.jc_ways > 1:                                    # a thread's part of a row ends where another one's begins
-        waiting += RUN * ceil(k / plan.nr)
+    if plan.jc_ways > 1:        # a thread's part of a row ends where another one's begins: short ones are reached late
+        waiting += RUN * (k if n // plan.jc_ways * s < PAGE else ceil(k / plan.nr))
     return _cost(vectors, {**near, "L3": once, "memory": once},
                  (*_overlapping(work, waiting, 0), ("waking threads", 1e-6*(plan.threads > 1))))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -18,16 +18,15 @@ from tilewright.compiled.cpu import CpuKernel
 from tilewright.measure import measure, quiet
 from tilewright.measure.process import Child
 from tilewright.plans import asked, gpu, gpu_lowering
-from tilewright.plans.choose import choose, ranked
-from tilewright.plans.cpu import CpuPlan, Shape
+from tilewright.plans.choose import choose
 from tilewright.plans.measured import choice, store
 from tilewright.plans.measured.row import Row
-from tilewright.plans.model import cost
 from tilewright.runtime.cpu import engine
 from tilewright.runtime.gpu.engine import first_device
 from tilewright.runtime.parametric import Parametric
 from tilewright.targets import CpuTarget, Target, coerce, names
 from tilewright.text import plural
+from tilewright.tuner.candidates import CPU_CANDIDATES, GPU_CANDIDATES, promising
 from tilewright.tuner.child import NOISE, REFERENCE, Job, Phase, against, winner
 from tilewright.tuner.compiling import compile_all
 
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
 Listener = Callable[[dict[str, Any]], object]
-TILES = 3                       # register tiles to choose from
-HOPELESS = 2.0                  # times the least predicted time, beyond which a plan is not worth a try
 SLOWEST = 5e9                   # operations per second: a call that is slower still is taken for one that hangs
 CHILD = "tilewright.tuner.child"
 THREADS = "TILEWRIGHT_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"      # ours, and those of NumPy's BLAS
@@ -105,7 +102,7 @@ class Result:
 
 
 def tune(problem: Any, *args: Any, target: Target | str | None = None, threads: int | None = None,
-         time_limit: float | None = None, candidates: int = 12, vendor: bool | None = None,
+         time_limit: float | None = None, candidates: int | None = None, vendor: bool | None = None,
          listen: Listener | None = None) -> Any:
     """Measure the plans for a problem, a Gemm, that the model ranks best; tilewright.matmul uses the fastest from then
     on. Its semiring, epilogue and prologues are measured with it, by contract or matmul on CPUs; on GPUs with the
@@ -126,7 +123,7 @@ def tune(problem: Any, *args: Any, target: Target | str | None = None, threads: 
     threads      how many threads the products use; by default tilewright.get_num_threads(). None on a GPU
     time_limit   seconds, by default 20 on a CPU and 10 on a GPU. Measuring stops then, and the results so far count; it
                  stops before if it is certain within half a percent which plan wins
-    candidates   how many plans are tried, beside the one in use
+    candidates   how many plans are tried, beside the one in use: by default 12, and 32 on a GPU
     vendor       whether what wins is also compared with another library: NumPy's BLAS, by default, and on a GPU torch,
                  whose import takes seconds, only if it is true. The rows say which, and its time over ours
     listen       called with every event of the measurement (tuner/child.py lists them), for a progress bar
@@ -139,7 +136,8 @@ def tune(problem: Any, *args: Any, target: Target | str | None = None, threads: 
         from tilewright.tuner import kernels
         if threads is not None:
             raise ValueError(f"threads is for products, and {problem.name} is a kernel: it must be None, not {threads}")
-        return kernels.tune(problem, args, target, time_limit=time_limit, candidates=candidates, listen=listen)
+        return kernels.tune(problem, args, target, time_limit=time_limit, candidates=candidates or CPU_CANDIDATES,
+                            listen=listen)
     asked.problem(problem)
     if len(args) > (target is None):
         raise TypeError(f"tune of a problem takes its target and no other arguments, not {len(args)} of them")
@@ -157,6 +155,7 @@ def tune(problem: Any, *args: Any, target: Target | str | None = None, threads: 
         raise ValueError(f"tune measures products without scales, and {problem} has scales={problem.scales!r}")
     on_cpu = isinstance(chip, CpuTarget)
     time_limit = (CPU_S if on_cpu else GPU_S) if time_limit is None else time_limit
+    candidates = (CPU_CANDIDATES if on_cpu else GPU_CANDIDATES) if candidates is None else candidates
     if not time_limit > 0:
         raise ValueError(f"time_limit must be a positive number of seconds, not {time_limit}")
     shape: Any
@@ -197,66 +196,6 @@ def _compile(kernel: Callable[[Any], CompiledGemm], plans: Iterable[Any], time_l
             asked += kernel(plan).asked
     compile_all(asked, listen=lambda done, of: tell({"event": "compiled", "done": done, "of": of}),
                 patience=COMPILING * time_limit)
-
-
-def promising(shape: Any, target: Any, count: int) -> list[Any]:
-    """Up to `count` plans to try: some that the model ranks high and that differ, on a CPU some a step away from its
-    choice, and then by rank."""
-    near: list[CpuPlan] = []
-    if isinstance(target, CpuTarget):
-        plans, model, price = ranked(shape, target, tiles=TILES), choose(shape, target), cost
-        near += neighbours(model, shape, target)
-    else:
-        plans, price = gpu.ranked(shape, target), gpu.planner(target).cost
-        model = plans[0]
-    limit = HOPELESS * price(shape, plans[0], target).seconds
-    plans = [plan for plan in plans if price(shape, plan, target).seconds <= limit]
-    differing = various(plans)
-    few = -(-count // 4)
-    found = dict.fromkeys([*differing[:max(count - few, 1)], *near[:few], *differing, *near, *plans])
-    found.pop(model, None)
-    return [model, *found][:count]
-
-
-def various(plans: list[Any]) -> list[Any]:
-    """Those that bring an algorithm, tile, block size or split that none before them has: plans that are much alike are
-    about as fast."""
-    found: list[Any] = []
-    seen: set[tuple[object, ...]] = set()
-    for plan in plans:
-        traits = _traits(plan)
-        if traits - seen:
-            found.append(plan)
-            seen |= traits
-    return found
-
-
-def _traits(plan: Any) -> set[tuple[object, ...]]:
-    if not isinstance(plan, CpuPlan):
-        return {(plan.algorithm, word) for word in str(plan).split()[1:]}
-    kind = plan.algorithm, plan.swap
-    return {(*kind, "tile", plan.mr, plan.nr), (*kind, "mc", plan.mc // plan.mr), (*kind, "kc", plan.kc),
-            (*kind, "ways", plan.jc_ways, plan.ic_ways, plan.jr_ways)}
-
-
-def neighbours(plan: CpuPlan, shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
-    """Legal plans with one size half or twice as large, a row more or less in the tile: what the model's rules of thumb
-    leave out, the nearest to its taste first."""
-    k = shape.k
-    steps: list[dict[str, int]] = []
-    if plan.algorithm in ("packed", "in_place"):
-        kcs = {plan.kc // 8 * 4, min(2*plan.kc, -(-k // 4) * 4)} if plan.kc else {-(-k // 8) * 4}
-        steps += [{"kc": kc} for kc in kcs if kc]
-        steps += [{"mr": plan.mr + more, "mc": plan.mc // plan.mr * (plan.mr + more)} for more in (-2, -1, 1)]
-    if plan.algorithm == "packed":
-        rows = -(-(shape.n if plan.swap else shape.m) // plan.mr) * plan.mr     # of all of C
-        steps += [{"mc": mc} for mc in (max(plan.mc // plan.mr // 2, 1) * plan.mr, max(min(2*plan.mc, rows), plan.mc))]
-        steps += [{"nc": max(plan.nc // plan.nr // 2, 1) * plan.nr}]
-    if plan.algorithm == "in_place":
-        steps += [{"jc_ways": plan.ic_ways, "ic_ways": plan.jc_ways}]
-    found = (dataclasses.replace(plan, **step) for step in steps)   # type: ignore[arg-type]
-    legal = [p for p in dict.fromkeys(found) if p != plan and not p.violations(shape, target)]
-    yield from sorted(legal, key=lambda p: cost(shape, p, target).seconds)
 
 
 # ---- the measuring process
