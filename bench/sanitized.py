@@ -166,9 +166,10 @@ def calls() -> Iterator[str]:
         exact = a @ b
         wrong = (y != 2*exact).any(), (rows != abs(exact).max(-1)).any(), (columns != exact.sum(-2)).any()
         yield f"reductions {m}x{n}x{k}: {'wrong' if any(wrong) else ''}"
-        for format in ("mxfp8", "mxfp6", "mxfp4"):
+        for format in ("mxfp8", "mxfp6", "mxfp4", "nvfp4"):
             q = tw.matmul(_there(a), _there(b), epilogue=lambda acc: tw.relu(acc), out_dtype=format)
             wanted = tw.quantize(np.maximum(exact, 0), format)
+            assert q.tensor_scale == wanted.tensor_scale
             wrong = (_back(q.elements) != wanted.elements).any(), (_back(q.scales) != wanted.scales).any()
             yield f"{format} {m}x{n}x{k}: {'wrong' if any(wrong) else ''}"
     for text, *shapes in (("xyk,kn->nxy", (5, 7, 33), (33, 40)), ("abc,dca->bd", (6, 17, 9), (20, 9, 6)),

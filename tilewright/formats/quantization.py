@@ -154,11 +154,15 @@ def _by_powers_of_two(x: Array, amax: Array, f: BlockFormat) -> tuple[Array, NDA
     return scaled, (exponent + f.scale.bias).astype(np.uint8), 1.0
 
 
+def scale_of_all(largest: float, f: BlockFormat) -> float:
+    """Of numbers the largest finite one of which has this size, in nvfp4."""
+    limits, most = np.finfo(np.float32), largest / f.element.largest
+    return float(np.float32(np.clip(most / f.scale.largest, limits.tiny, limits.max))) if most else 1.0
+
+
 def _by_numbers(x: Array, amax: Array, f: BlockFormat) -> tuple[Array, NDArray[np.uint8], float]:
     """The same in f64, with scales that are not powers of two; a block whose scale rounds to zero becomes zeros."""
-    limits = np.finfo(np.float32)
-    most = float(np.max(amax, initial=0)) / f.element.largest
-    tensor_scale = float(np.float32(np.clip(most / f.scale.largest, limits.tiny, limits.max))) if most else 1.0
+    tensor_scale = scale_of_all(float(np.max(amax, initial=0)), f)
     scales = convert(amax.astype(np.float64) / f.element.largest / tensor_scale, f.scale, saturate=True)
     divisor = scales.astype(np.float64)[..., None] * tensor_scale
     return np.where(divisor > 0, x / divisor, np.copysign(0.0, x)), scales.view(np.uint8), tensor_scale

@@ -267,11 +267,32 @@ def test_calls_like_earlier_ones_are_repeated(monkeypatch):
         assert call(**other)
 
 
+@pytest.mark.parametrize("n", [40, 37])
+def test_results_in_nvfp4_are_those_of_quantize(monkeypatch, n):
+    """Of sizes whose scales are the smallest ones too, of infinite numbers and of zeros; the scale of all waits."""
+    on, rng = machine(monkeypatch, "sm_90a"), np.random.default_rng(0)
+    a = (rng.standard_normal((33, 16)) * np.exp(3*rng.standard_normal((33, 1)))).astype(np.float32)
+    b, strange = on.array(random(16, n)), a.copy()
+    strange[3, 2] = np.inf
+    for x in (a, strange, 0*a):
+        q, y = tw.matmul(on.array(x), b, epilogue=lambda acc: (acc, acc), out_dtype=("nvfp4", "f32"))
+        on.finish()
+        wanted = tw.quantize(y.host, "nvfp4")
+        assert q.tensor_scale == wanted.tensor_scale
+        np.testing.assert_array_equal(q.scales.host, wanted.scales)
+        np.testing.assert_array_equal(q.elements.host, wanted.elements)
+
+
+def test_block_scaled_results_are_refused_on_amd(monkeypatch):
+    on = machine(monkeypatch, "gfx950")
+    with pytest.raises(TypeError, match="block-scaled results on NVIDIA's GPUs alone"):
+        tw.matmul(on.array(random(8, 16)), on.array(random(16, 8)), epilogue=lambda acc: acc, out_dtype="nvfp4")
+
+
 def test_what_is_refused(on):
     a, b = on.array(random(8, 16)), on.array(random(16, 8))
     for options, error, message in [
             ({"epilogue": lambda acc: (acc, tw.row_max(acc > 0))}, TypeError, "row_max of comparisons"),
-            ({"epilogue": lambda acc: acc, "out_dtype": "nvfp4"}, TypeError, "epilogues on GPUs give MX formats"),
             ({"epilogue": lambda acc: acc, "out": (None, None)}, ValueError, "array or None for each of .* 1 results"),
             ({"epilogue": lambda acc, x: acc + x, "operands": {"x": random(9)}}, ValueError, "must broadcast to")]:
         with pytest.raises(error, match=message):

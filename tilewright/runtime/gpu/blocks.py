@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 PAIRS = "float4_e2m1fn_x2"              # torch's bytes of two elements of e2m1, along the contiguous axis
 QUANTIZE = "tilewright.kernels.gpu.quantize:emit_quantize"
+LARGEST = "tilewright.kernels.gpu.quantize_nv:emit_largest"
+QUANTIZE_NV = "tilewright.kernels.gpu.quantize_nv:emit_quantize_nv"
 DECODE = "tilewright.kernels.gpu.decode:emit_decode"
 BYTE = np.dtype(np.uint8)
 
@@ -172,25 +174,50 @@ def _placed(run: Run, elements: Array, scales: Array, f: BlockFormat, depth: int
 
 
 def quantized(run: Run, library: Library, x: Array, f: BlockFormat) -> Quantized:
-    """Of a contiguous array of f32 [..., columns], along its rows: as formats.quantize has it."""
+    """Of a contiguous array of f32 [..., columns], along its rows: as formats.quantize has it, but for nvfp4."""
+    elements, scales, to = _new(run, library, x, f)
+    if x.size:
+        _launch(run, x, f, QUANTIZE, {"BLOCKS": f.name}, to)
+    return Quantized(elements, scales, x.shape, f)
+
+
+def largest(run: Run, x: Array, f: BlockFormat) -> Array:
+    """The largest finite size of each block [rows, blocks] of such an array."""
+    found = run.temporary((math.prod(x.shape[:-1]), f.blocks(x.shape[-1])), F32)
+    _launch(run, x, f, LARGEST, {}, {"largest": address(found)})
+    return found
+
+
+def quantized_nv(run: Run, library: Library, x: Array, f: BlockFormat, by_block: Array, whole: float) -> Quantized:
+    """The same in nvfp4, by the largest sizes of blocks and the scale of all."""
+    elements, scales, to = _new(run, library, x, f)
+    _launch(run, x, f, QUANTIZE_NV, {}, {"whole": whole, "largest": address(by_block), **to})
+    return Quantized(elements, scales, x.shape, f, tensor_scale=whole)
+
+
+def _new(run: Run, library: Library, x: Array, f: BlockFormat) -> tuple[Any, Any, dict[str, int]]:
+    """Elements and scales, and their addresses."""
     blocks = f.blocks(x.shape[-1])
-    elements, scales = (library.empty((*x.shape[:-1], n), BYTE, run.on.index, run.stream)
-                        for n in (blocks * f.block_bytes, blocks))
+    found = [library.empty((*x.shape[:-1], n), BYTE, run.on.index, run.stream)
+             for n in (blocks * f.block_bytes, blocks)]
+    to = [address(library.look(y, "the result", run.stream, write=True).shadow) for y in found]
+    return *found, dict(zip(("elements", "scales"), to))
+
+
+def _launch(run: Run, x: Array, f: BlockFormat, emitter: str, options: dict[str, Any], args: dict[str, Any]) -> None:
+    """A kernel that has a thread for each block."""
     VECTOR = 4 if x.shape[-1] % 4 == 0 else 1
 
     def loaded() -> Function:
-        code = artefact.code(QUANTIZE, run.on.target, BLOCKS=f.name, VECTOR=VECTOR, WARP=run.on.target.warp)
+        code = artefact.code(emitter, run.on.target, VECTOR=VECTOR, WARP=run.on.target.warp, **options)
         function: Function = run.driver.load(code.image, run.on, code.machine).function(code.manifest)
         return function
 
-    if x.size:
-        function = run.engine.copy_kernels.get((run.on.index, f.name, VECTOR), loaded)
-        rows = math.prod(x.shape[:-1])
-        to = [address(library.look(y, "the result", run.stream, write=True).shadow) for y in (elements, scales)]
-        args = {"rows": rows, "columns": x.shape[-1], "source": address(x), "elements": to[0], "scales": to[1]}
-        run.driver.Prepared(function, (-(-rows * blocks // function.threads[0]),), args)(run.stream)
-        run.steps.append(None)
-    return Quantized(elements, scales, x.shape, f)
+    function = run.engine.copy_kernels.get((run.on.index, emitter, f.name, VECTOR), loaded)
+    rows = math.prod(x.shape[:-1])
+    args = {"rows": rows, "columns": x.shape[-1], "source": address(x), **args}
+    run.driver.Prepared(function, (-(-rows * f.blocks(x.shape[-1]) // function.threads[0]),), args)(run.stream)
+    run.steps.append(None)
 
 
 def _is_pairs(x: Any) -> bool:

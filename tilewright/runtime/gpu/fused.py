@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tilewright import formats
 from tilewright.expressions.epilogue import ADDED, BETA, DEFAULT, Epilogue, Read, with_scalars
 from tilewright.expressions.program import INDICES
+from tilewright.formats.quantization import scale_of_all
 from tilewright.plans import gpu_lowering, gpu_shape, semirings
 from tilewright.plans.epilogues import kinds as computed
 from tilewright.rules import arguments, fusing, shapes
@@ -103,11 +104,22 @@ def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a:
     numbers = sum(type(x) is float for x in (call.operands or {}).values())
     if alike is not None and len(run.steps) == 1 and run.steps[0] and len(run.blocks) == numbers:   # nothing was copied
         _remember(alike, run, call, f, (p.a, p.b), targets, beside, factor)
-    results = [blocks.quantized(run, library, x, block) if block else y for x, y, block in zip(
-        targets, results, f.blocks)]
+    results = [quantized(run, library, x, block) if block else y for x, y, block in zip(targets, results, f.blocks)]
     delivered = tuple(library.result(x, call.a) if y is None and block is None else x for x, y, block in zip(
         results, given_outs, f.blocks))
     return delivered if len(delivered) > 1 else delivered[0]
+
+
+def quantized(run: Run, library: Library, x: Array, f: formats.BlockFormat) -> Any:
+    """A contiguous array of f32 along its rows. The scale that nvfp4 has for all numbers is the host's, which waits
+    for it."""
+    if f.mx or not x.size:
+        return blocks.quantized(run, library, x, f)
+    by_block = blocks.largest(run, x, f)
+    of_rows = reduced_by(run, by_block, "row_max", by_block.shape[:1])
+    found = np.empty((), np.float32)
+    run.download(reduced_by(run, of_rows[None], "row_max", (1,)), found)
+    return blocks.quantized_nv(run, library, x, f, by_block, scale_of_all(float(found), f))
 
 
 def of_reduced(p: Product, kind: str) -> np.dtype[Any]:
@@ -141,8 +153,8 @@ def check_results(f: fusing.Fused, on_cuda: bool) -> None:
     """TypeError or ValueError for those that GPUs do not give."""
     expression = f.epilogue.expression
     for result, block, shape in zip(expression.results, f.blocks, f.shapes):
-        if block is not None and (not block.mx or not on_cuda):
-            raise TypeError(f"out_dtype is {block.name}: epilogues on GPUs give MX formats, and on NVIDIA's alone")
+        if block is not None and not on_cuda:
+            raise TypeError(f"out_dtype is {block.name}: epilogues give block-scaled results on NVIDIA's GPUs alone")
         if result.reduced and 0 in f.shapes[0] and 0 not in shape:
             raise ValueError(f"epilogue returns {result.reduced} of a product of shape {f.shapes[0]}, which has no "
                              "elements")

@@ -23,7 +23,7 @@ from tilewright.rules import grouped_weights as rules
 from tilewright.rules.arguments import Array
 from tilewright.rules.call import Call, decide
 from tilewright.rules.grouping import Axes
-from tilewright.runtime.gpu import arrays, blocks, epilogues, grouped_weights, operands
+from tilewright.runtime.gpu import arrays, epilogues, grouped_weights, operands
 from tilewright.runtime.gpu import fused as fused_products
 from tilewright.runtime.gpu.operands import address, format_of, leading, letter
 from tilewright.runtime.gpu.recipe import Recipe
@@ -118,7 +118,7 @@ def _compute(run: Run, library: Any, call: Call, looks: Mapping[str, Any], outs:
     else:
         for x in targets:
             run.copy(run.zeros(x.shape, x.dtype), x)
-    results = [blocks.quantized(run, library, x, block) if block else y for x, y, block in zip(
+    results = [fused_products.quantized(run, library, x, block) if block else y for x, y, block in zip(
         targets, results, f.blocks)]
     return results, [y if block is None else x for x, y, block in zip(results, outs, f.blocks)]
 
