@@ -41,5 +41,10 @@ def test_beside_torchs(name):
 def test_an_activation_and_maps_within_maps():
     found = torch.vmap(lambda x, w: twt.linear(x, w, activation="gelu"), (None, 0))(A, WS)
     assert torch.allclose(found, torch.stack([F.gelu(A @ w.t()) for w in WS]))
+    ws = WS.clone().requires_grad_()
+    y = torch.vmap(lambda x, w: twt.linear(x, w, activation="gelu"), (None, 0))(A, ws)
+    assert torch.allclose(y, found)
+    assert torch.allclose(torch.autograd.grad(y.sum(), ws)[0], torch.autograd.grad(sum(
+        F.gelu(A @ w.t()).sum() for w in ws), ws)[0])
     found = torch.vmap(torch.vmap(twt.mm, (None, 0)), (0, None))(AS, BS)
     assert torch.allclose(found, AS[:, None] @ BS)

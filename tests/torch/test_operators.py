@@ -45,6 +45,9 @@ def test_torchs_checks_of_narrow_operators():
     a, b = (t.mul(20).to(torch.int8) for t in (x, w.t()))
     opcheck(T.scaled_mm.default, (a, b, torch.rand(5, 1), torch.rand(1, 7), bias, BF16))
     s = narrow.stored(w, "u4", 32, True)
+    quick = "test_schema", "test_autograd_registration", "test_faketensor"
+    opcheck(T.linear_sums.default, (x, w, bias, "silu"), test_utils=quick)
+    opcheck(T.quantize_rows.default, (x,), test_utils=quick)
     opcheck(T.weight_linear.default, (x, s["elements"], s["scales"], s["zeros"], bias, "u4", 32, 1.0))
 
 
@@ -57,6 +60,32 @@ def test_gradients_of_linear(activation):
     near(found, wanted, F64)
     with torch.no_grad():
         near(twt.linear(*given, activation), wanted, F64)
+    assert torch.autograd.gradgradcheck(lambda *x: twt.linear(*x, activation), (rand(2, 3), rand(2, 3), rand(2)))
+
+
+@pytest.mark.parametrize("activation", ops.SUMS)
+def test_an_activation_of_sums_before_they_are_rounded(activation):
+    """With a gradient, too; which is that of the rounded sums, the second result."""
+    x, w, bias = (rand(*shape, dtype=BF16) for shape in ((3, 40, 64), (24, 64), (24,)))
+    y, z = T.linear_sums(x, w, bias, activation)
+    with torch.no_grad():
+        assert torch.equal(twt.linear(x, w, bias, activation), y)
+        assert torch.equal(twt.linear(x, w, bias), z)
+        exact = ops.ACTIVATIONS[activation](torch.nn.functional.linear(*(t.double() for t in (x, w, bias))))
+        once, twice = ((t.double() - exact).norm() for t in (y, ops.ACTIVATIONS[activation](z)))
+        assert once < twice
+    g = torch.randn(3, 40, 24).bfloat16()
+    sums = z.detach().requires_grad_()
+    of_sums, = torch.autograd.grad(ops.ACTIVATIONS[activation](sums), sums, g)
+    found = torch.autograd.grad(twt.linear(x, w, bias, activation), (x, w, bias), g)
+    wanted = torch.autograd.grad(twt.linear(x, w, bias), (x, w, bias), of_sums)
+    assert all(map(torch.equal, found, wanted))
+    both = torch.autograd.grad((y, z), (x, w, bias), (g, g))
+    wanted = torch.autograd.grad(twt.linear(x, w, bias), (x, w, bias), of_sums + g)
+    assert all(map(torch.equal, both, wanted))
+    compiled = torch.compile(partial(twt.linear, activation=activation), fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x, w, bias), y)
+    assert T.linear_sums(x[:, :0], w, bias, activation)[0].shape == (3, 0, 24)
 
 
 def test_gradients():

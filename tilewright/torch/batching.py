@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tilewright.torch.library import library
-from tilewright.torch.ops import ACTIVATIONS, bmm_operator, linear_operator, mm_operator
+from tilewright.torch.ops import ACTIVATIONS, bmm_operator, linear_operator, linear_sums_operator, mm_operator
 
 Dims = tuple[int | None, ...]
 
@@ -46,5 +46,12 @@ def _linear(info: Any, dims: Dims, x: Tensor, weight: Tensor, bias: Tensor | Non
     return ACTIVATIONS[activation](found).view(*x.shape[:-1], found.shape[-1]), 0
 
 
-for _operator, _rule in ((mm_operator, _mm), (bmm_operator, _bmm), (linear_operator, _linear)):
+def _linear_sums(info: Any, dims: Dims, x: Tensor, weight: Tensor, bias: Tensor | None, activation: str
+                 ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+    sums, _ = _linear(info, dims, x, weight, bias)
+    return (ACTIVATIONS[activation](sums), sums), (0, 0)
+
+
+for _operator, _rule in ((mm_operator, _mm), (bmm_operator, _bmm), (linear_operator, _linear),
+                         (linear_sums_operator, _linear_sums)):
     torch.library.register_vmap(_operator._schema.name, _rule, lib=library)

@@ -53,15 +53,14 @@ def addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: complex = 1, alpha: complex 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str = "none") -> Tensor:
     """activation(x @ weight.T + bias) of x [..., k], weight [n, k] and bias [n] of one dtype; otherwise as mm.
 
-    activation  "none", "relu", "silu", "gelu" or "gelu_tanh". Without gradients it is evaluated, as is the bias, on
-                sums before they are rounded to the dtype; where a gradient is needed torch's own is applied to the
-                rounded sums, which it keeps for the backward pass.
+    activation  "none", "relu", "silu", "gelu" or "gelu_tanh". It is evaluated, as is the bias, on sums before they are
+                rounded to the dtype; where a gradient is needed, silu's and gelu's sums are kept, rounded, for the
+                backward pass: a second result of the product.
     """
-    if activation != "none" and torch.is_grad_enabled() and any(
+    if activation in ops.SUMS and torch.is_grad_enabled() and any(
             t is not None and t.requires_grad for t in (x, weight, bias)):
-        if activation not in ops.ACTIVATIONS:
-            raise ValueError(f"activation must be one of {', '.join(ops.ACTIVATIONS)}, not {activation!r}")
-        return ops.ACTIVATIONS[activation](ops.linear_operator(x, weight, bias, "none"))
+        y: Tensor = ops.linear_sums_operator(x, weight, bias, activation)[0]
+        return y
     tensors = (x, weight) if bias is None else (x, weight, bias)
     return _call(ops.linear_operator, (x, weight, bias, activation), tensors, (activation, bias is None))
 

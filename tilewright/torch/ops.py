@@ -237,17 +237,29 @@ def _save_linear(ctx: Any, inputs: Any, output: Tensor) -> None:
 
 
 def _linear_backward(ctx: Any, g: Tensor) -> Any:
-    """Of silu and gelu the sums are computed again: what they were is not kept."""
+    """Of silu and gelu the sums are computed again: what they were is not kept, unlike by linear_sums."""
     x, weight, other = ctx.saved_tensors
-    wants_x, wants_weight, wants_bias = (*ctx.needs_input_grad, False)[:3]  # it lacks what was left at its default
     if ctx.activation == "relu":
         g = torch.ops.aten.threshold_backward(g, other, 0)
     elif ctx.activation != "none":
-        z = linear_operator(x, weight, other)
-        if ctx.activation == "silu":
-            g = torch.ops.aten.silu_backward(g, z)
-        else:
-            g = torch.ops.aten.gelu_backward(g, z, approximate="tanh" if ctx.activation == "gelu_tanh" else "none")
+        g = _before(ctx.activation, g, linear_operator(x, weight, other))
+    return _of_factors(ctx, g, x, weight)
+
+
+def _before(activation: str, g: Tensor, z: Tensor) -> Tensor:
+    """The gradient of sums z, from that of their activation."""
+    if activation == "silu" and torch.is_grad_enabled():    # to be differentiated again, as torch's own cannot be
+        s = torch.sigmoid(z)
+        found: Tensor = g * s * (1 + z * (1 - s))
+    elif activation == "silu":
+        found = torch.ops.aten.silu_backward(g, z)
+    else:
+        found = torch.ops.aten.gelu_backward(g, z, approximate="tanh" if activation == "gelu_tanh" else "none")
+    return found
+
+
+def _of_factors(ctx: Any, g: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor | None, ...]:
+    wants_x, wants_weight, wants_bias = (*ctx.needs_input_grad, False)[:3]  # it lacks what was left at its default
     rows = rows_of(g)
     of_x = mm_operator(rows, weight.conj()).view(x.shape) if wants_x else None
     of_weight = mm_operator(rows.t(), rows_of(x).conj()) if wants_weight else None
@@ -255,3 +267,50 @@ def _linear_backward(ctx: Any, g: Tensor) -> Any:
 
 
 differentiate(linear_operator, _linear_backward, _save_linear)
+
+
+# ---- linear with the sums of its activation, which the backward pass needs
+
+
+SUMS: dict[str, tuple[Any, Any]] = {
+    "silu": (lambda acc: (silu(acc), acc), lambda acc, bias: (silu(acc + bias), acc + bias)),
+    "gelu": (lambda acc: (gelu(acc), acc), lambda acc, bias: (gelu(acc + bias), acc + bias)),
+    "gelu_tanh": (lambda acc: (gelu(acc, "tanh"), acc), lambda acc, bias: (gelu(acc + bias, "tanh"), acc + bias)),
+}
+
+
+def _linear_sums(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> tuple[Tensor, Tensor]:
+    y, z = _fake_linear_sums(x, weight, bias, activation)
+    if y.numel():
+        results: Any = tuple(t.view(-1, weight.shape[0]) for t in (y, z))
+        tilewright.matmul(rows_of(x), weight.t(), results, epilogue=SUMS[activation][bias is not None],
+                          operands=None if bias is None else {"bias": bias})
+    return y, z
+
+
+def _fake_linear_sums(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> tuple[Tensor, Tensor]:
+    dtype = _check_linear(x, weight, bias, activation)
+    if activation not in SUMS:
+        raise ValueError(f"activation must be one of {', '.join(SUMS)}, not {activation!r}")
+    y, z = (empty(x, *x.shape[:-1], weight.shape[0], dtype=dtype) for _ in range(2))
+    return y, z
+
+
+linear_sums_operator = define("linear_sums(Tensor x, Tensor weight, Tensor? bias, str activation) -> (Tensor, Tensor)",
+                              _linear_sums, _fake_linear_sums, autocast=True)
+
+
+def _save_sums(ctx: Any, inputs: Any, output: tuple[Tensor, Tensor]) -> None:
+    x, weight, bias, ctx.activation = inputs
+    ctx.has_bias = bias is not None
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(x, weight, output[1])
+
+
+def _sums_backward(ctx: Any, g: Tensor | None, of_z: Tensor | None) -> Any:
+    x, weight, z = ctx.saved_tensors
+    parts = [*([] if g is None else [_before(ctx.activation, g, z)]), *([] if of_z is None else [of_z])]
+    return _of_factors(ctx, sum(parts[1:], parts[0]), x, weight) if parts else (None,)*4
+
+
+differentiate(linear_sums_operator, _sums_backward, _save_sums)
