@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from typing import Any
 
 from tilewright.compiled.base import Launch
-from tilewright.plans import gpu
+from tilewright.plans import gpu, passes
 from tilewright.plans.gpu_shape import GpuShape
 from tilewright.plans.gpu_shape import shape as contiguous
 from tilewright.plans.invariant import MANY
@@ -68,6 +68,8 @@ def _class(of_nvidia: bool) -> Any:
 def plan_for(shape: GpuShape, target: Any, along: str) -> Any:
     """The plan for groups: of those of a batch of products of the average size that kernels for groups have, the one
     that is expected to be fastest. ValueError if there is none."""
+    if shape.prologues:
+        shape = side_by_side(shape)
     if not shape.invariant:
         return _best(shape, target, along, (choice.chosen(shape, target)[0], *gpu.ranked(_tiled(shape), target)))
     free = shape._replace(invariant="")
@@ -88,6 +90,27 @@ def _whole(shape: GpuShape, target: Any) -> Iterable[Any]:
 def _tiled(shape: GpuShape) -> GpuShape:
     """With two rows and columns at the least: for one, planners may have nothing but gemv, which has no groups."""
     return shape._replace(m=max(shape.m, 2), n=max(shape.n, 2))
+
+
+def side_by_side(shape: GpuShape) -> GpuShape:
+    """For plans with a prologue, which know single products: one whose columns are those of all groups, with their
+    bytes and tiles."""
+    return shape._replace(batch=1, n=shape.n * shape.batch)
+
+
+@lru_cache(maxsize=1024)
+def decodes_inside(shape: GpuShape, target: Any) -> bool:
+    """Whether a kernel for groups of rows with the prologue of B is expected to be faster than a pass that leaves what
+    it makes, and a kernel that reads that."""
+    left = passes.prepared(shape, "b")
+    try:
+        own, other = (plan_for(x, target, "m") for x in (shape, left))
+    except ValueError:
+        return False
+    by = gpu.planner(target)
+    inside, after = (by.cost(x, plan, target).seconds * ragged(plan, x.m) for x, plan in (
+        (side_by_side(shape), own), (left, other)))
+    return bool(inside < after + by.pass_seconds(shape, "b", target))
 
 
 def _best(shape: GpuShape, target: Any, along: str, plans: Iterable[Any]) -> Any:

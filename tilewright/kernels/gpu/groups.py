@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from tilewright.ir import Kernel, Value, i32, i64
 from tilewright.kernels.gpu import fused
 
+BESIDE_B = "stride_of_b_"
 GROUPED = "", "m", "k"      # what offsets divide: nothing, rows of A, or steps of k
 
 
@@ -57,4 +58,7 @@ def of_slot(k: Kernel, g: SimpleNamespace, slot: Value, HEIGHT: int) -> Value:
     row = begin(k, g, group) + (slot - first(group))*HEIGHT
     g.matrix, g.m = group, end(k, g, group)
     g.b = g.b + k.cast(group, i64)*g.stride_b
+    for name in [x for x in vars(g) if x.startswith(BESIDE_B)]:             # what a prologue of B reads
+        pointer = name.removeprefix("stride_")
+        setattr(g, pointer, getattr(g, pointer) + k.cast(group, i64)*getattr(g, name))
     return row

@@ -27,7 +27,8 @@ def parameters(SUMS: Type, A: Type, B: Type, C: Type, split: Split, SCALES: Type
     BATCH: of `batch` such products, from one matrix of each operand to the next stride_a, stride_b and stride_c
     elements; 0 where all products have the same matrix. SPLIT: operands are terms (rewrite.py), from one to the next
     plane_a and plane_b elements. WHEN: see `arguments`. EPILOGUE: see fused.py. LINEAR: there are alpha and beta.
-    PROLOGUES: of A and of B, which have this LAYOUT: see transform.py. GROUPED: see groups.py; with BATCH."""
+    PROLOGUES: of A and of B, which have this LAYOUT: see transform.py. GROUPED: see groups.py; with BATCH: of
+    "m" there is stride_of_b_NAME, too, from the numbers beside a group's B to the next one's."""
     scales = scales_of(SCALES, BATCH, BLOCKS) if SCALES else {}
     apart = {"batch": i32, "stride_a": i64, "stride_b": i64, "stride_c": i64} if BATCH else {}
     planes: dict[str, Any] = {"plane_a": i64, "plane_b": i64} if SPLIT else {}
@@ -35,6 +36,8 @@ def parameters(SUMS: Type, A: Type, B: Type, C: Type, split: Split, SCALES: Type
     before: dict[str, Any] = {}
     for role, text, along_k in zip("ab", PROLOGUES, (LAYOUT[:1] == "n", LAYOUT[1:] == "t")):
         before |= transform.parameters(role, text, along_k)
+    if GROUPED == "m":
+        before |= {f"stride_{name}": i64 for name in transform.pointers("b", PROLOGUES[1])}
     factor = SCALES if SCALES and SCALES.is_float else SUMS
     offsets: dict[str, Any] = {"offsets": ptr(i32)} if GROUPED else {}
     alpha, beta = ({name: factor} if LINEAR else {} for name in ("alpha", "beta"))

@@ -16,6 +16,7 @@ from tilewright import forks, formats
 from tilewright.expressions.epilogue import DEFAULT
 from tilewright.formats.scaled import Decodable
 from tilewright.plans import gpu_lowering, gpu_shape
+from tilewright.plans import prologues as of_plans
 from tilewright.plans.epilogues import kinds as computed
 from tilewright.problem import Gemm
 from tilewright.rules import arguments, fusing, grouping, prologues, shapes
@@ -23,7 +24,7 @@ from tilewright.rules import grouped_weights as rules
 from tilewright.rules.arguments import Array
 from tilewright.rules.call import Call, decide
 from tilewright.rules.grouping import Axes
-from tilewright.runtime.gpu import arrays, epilogues, grouped_weights, operands
+from tilewright.runtime.gpu import arrays, epilogues, grouped_weights, operands, transforms
 from tilewright.runtime.gpu import fused as fused_products
 from tilewright.runtime.gpu.operands import address, format_of, leading, letter
 from tilewright.runtime.gpu.recipe import Recipe
@@ -83,8 +84,10 @@ def _compute(run: Run, library: Any, call: Call, looks: Mapping[str, Any], outs:
         p = prologues.decided(alone, x, y, None, None, prepared)
     if p.sums.kind == "c":
         raise TypeError(f"a and b must be real on GPUs, not {a.dtype} and {b.dtype}")
+    decoding = None
     if prepared:
-        b = grouped_weights.decoded(run, b, prepared["b"])
+        decoding = grouped_weights.inside(run, of, a, b, prepared["b"], format_of(p.sums)) if of.groups else None
+        b = b if decoding else grouped_weights.decoded(run, b, prepared["b"])
     if not p.sizes[2]:
         a, b = a[..., :0], b[..., :0, :]
     f = fusing.fused(alone, p)
@@ -114,7 +117,7 @@ def _compute(run: Run, library: Any, call: Call, looks: Mapping[str, Any], outs:
         else:
             targets.append(fused_products.checked(looks[name].shadow, name, shape, dtype))
     if of.groups and of.m and of.n:
-        _multiply(run, of, p, f, a, b, ends, targets, per_group, host)
+        _multiply(run, of, p, f, a, b, ends, targets, per_group, host, decoding)
     else:
         for x in targets:
             run.copy(run.zeros(x.shape, x.dtype), x)
@@ -124,8 +127,9 @@ def _compute(run: Run, library: Any, call: Call, looks: Mapping[str, Any], outs:
 
 
 def _multiply(run: Run, of: Axes, p: Any, f: Any, a: Array, b: Array, ends: Array, targets: list[Array],
-              per_group: Mapping[str, Array], host: frozenset[str]) -> None:
-    """Into arrays of the results' shapes, anywhere. Of reductions the kernel leaves all numbers."""
+              per_group: Mapping[str, Array], host: frozenset[str], decoding: tuple[str, list[Array]] | None) -> None:
+    """Into arrays of the results' shapes, anywhere. Of reductions the kernel leaves all numbers. decoding: the text of
+    b's prologue, if the kernel evaluates it, and what that reads."""
     bare, epilogue, main = f.epilogue.nothing, f.epilogue, 0
     reduced = [x.reduced for x in epilogue.expression.results]
     plain = tuple(replace(x, reduced="") for x in epilogue.expression.results)
@@ -134,7 +138,8 @@ def _multiply(run: Run, of: Axes, p: Any, f: Any, a: Array, b: Array, ends: Arra
     of_kinds = computed(format_of(p.sums), epilogue.state)
     wide = [gpu_shape.RESULTS[of_kinds[kind == "float"]][0] for kind in epilogue.expression.kinds]
     kinds = [name if how else format_of(x.dtype) for x, name, how in zip(stored, wide, reduced)]
-    given = {"a": format_of(a.dtype), "b": format_of(b.dtype), "result": kinds[main]}
+    given = {"a": format_of(a.dtype), "b": of_plans.multiplied(format_of(b.dtype), decoding[0] if decoding else ""),
+             "result": kinds[main]}
     rows, columns = of.m, of.n // (1 + epilogue.paired)
     whole = (rows, columns) if of.along == "m" else (of.groups, rows, columns)
     if not bare:
@@ -145,7 +150,7 @@ def _multiply(run: Run, of: Axes, p: Any, f: Any, a: Array, b: Array, ends: Arra
     names = gpu_lowering.taken(run.on.target, given, format_of(p.sums), True, "", "" if bare else fused_products.final(
         epilogue, [DEFAULT if i == main else kind for i, kind in enumerate(kinds)]).text)
     taken_a, taken_b, kept = (formats.FORMATS[x].dtype for x in names)
-    a, b = run.typed(a, taken_a), run.typed(b, taken_b)
+    a, b = run.typed(a, taken_a), b if decoding else run.typed(b, taken_b)
     if not of.k or not a.shape[-1]:             # nothing to add up: a product of zeros
         zeros = (of.m, 1) if of.along == "m" else (of.m, max(of.k, 1)), ((of.groups, 1, of.n) if of.along == "m" else
                                                                         (max(of.k, 1), of.n))
@@ -170,7 +175,7 @@ def _multiply(run: Run, of: Axes, p: Any, f: Any, a: Array, b: Array, ends: Arra
     text = "" if bare else fused_products.final(
         epilogue, [DEFAULT if i == main else format_of(x.dtype) for i, x in enumerate(written)]).text
     _launch(run, of, a, b, offsets, [written[main], *(x for i, x in enumerate(written) if i != main)], text,
-            [] if bare else read, p.alpha)
+            [] if bare else read, p.alpha, decoding)
     for x, target, how in zip(written, stored, reduced):
         if how:
             by_groups = offsets if of.along == "m" and how.startswith("column") else None
@@ -190,7 +195,7 @@ def _packed(run: Run, x: Array) -> Array:
 
 
 def _launch(run: Run, of: Axes, a: Array, b: Array, offsets: Array, results: list[Array], epilogue: str,
-            read: list[Array], alpha: float) -> None:
+            read: list[Array], alpha: float, decoding: tuple[str, list[Array]] | None) -> None:
     """As batches of groups of the average size."""
     groups, by_rows = of.groups, of.along == "m"
     m = max(-(-of.m // groups), 1) if by_rows else of.m
@@ -205,14 +210,15 @@ def _launch(run: Run, of: Axes, a: Array, b: Array, offsets: Array, results: lis
     stacks = [rows(x, m) for x in results]
     beside = [np.broadcast_to(rows(x, m) if x.shape[-2] > 1 or x.ndim < 3 else x, (groups, m, x.shape[-1]))
               for x in read]
-    looks = ((x.dtype, x.shape, x.strides, address(x) % WIDEST) for x in (stack_a, stack_b, *stacks, *beside))
-    key = ("groups", run.on.index, of, m, k, *looks, epilogue, run.plan, run.invariant)
+    text, of_b = decoding or ("", [])
+    looks = ((x.dtype, x.shape, x.strides, address(x) % WIDEST) for x in (stack_a, stack_b, *stacks, *beside, *of_b))
+    key = ("groups", run.on.index, of, m, k, *looks, epilogue, run.plan, run.invariant, text)
 
     def made() -> Recipe:
         compiler = forks.imported(COMPILER)
         letters = letter(stack_a[0]) + letter(stack_b[0])
         problem = Gemm(m, of.n, k, format_of(a.dtype), format_of(b.dtype), format_of(results[0].dtype), letters, groups,
-                       epilogue=epilogue)
+                       epilogue=epilogue, prologue_b=text)
         shape = operands.shape_of(problem, run.on.target, stack_a, stack_b, stacks[0])
         shape = shape._replace(invariant=run.invariant)
         plan = run.plan or compiler.plan_for(shape, run.on.target, of.along)
@@ -224,10 +230,12 @@ def _launch(run: Run, of: Axes, a: Array, b: Array, offsets: Array, results: lis
                                                                              letters + "n")]
         more = {**operands.of_batch(stack_a, stack_b, stacks[0]), "batch": groups,
                 **({"m": of.m} if by_rows else {"k": a.shape[-1]}),
-                **(epilogues.strides(problem, beside, stacks[1:]) if epilogue else {})}
+                **(epilogues.strides(problem, beside, stacks[1:]) if epilogue else {}),
+                **transforms.strides(problem, [x[0] for x in of_b]),
+                **{f"stride_{name}": x.strides[0] // x.itemsize for name, x in zip(transforms.pointers(problem), of_b)}}
         return Recipe(run.driver, kernel, run.on, *(leading(x) or 0 for x in by), **more)
     recipe = run.engine.recipes.get(key, made)
-    addresses = [address(x) for x in (*read, *results[1:], offsets)]
+    addresses = [address(x) for x in (*read, *results[1:], *of_b, offsets)]
     recipe.run(address(a), address(b), address(results[0]), alpha, 0.0, run.stream,
                *recipe.beside((), addresses))
     run.steps.append(None)

@@ -1,5 +1,6 @@
-"""Weights of few bits, [groups, k, n], in a GPU's memory as the right operand of groups: a pass decodes them all before
-the launch (kernels/gpu/prepare.py), as one matrix where their groups of k allow it.
+"""Weights of few bits, [groups, k, n], in a GPU's memory as the right operand of groups: the kernel decodes them on its
+copies (`inside`), or a pass all of them before the launch (kernels/gpu/prepare.py), as one matrix where their groups of
+k allow it.
 
 Which groups have rows only the device knows, so that nothing can be left out.
 """
@@ -10,16 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from tilewright import forks
 from tilewright.formats.quantized import Quantized
 from tilewright.formats.scaled import Decodable
+from tilewright.plans import gpu_lowering, gpu_shape
+from tilewright.plans import prologues as of_plans
 from tilewright.rules import shapes
+from tilewright.rules.grouping import Axes
 from tilewright.rules.prologues import Prepared
-from tilewright.runtime.gpu import prologues
+from tilewright.runtime.gpu import prologues, transforms
+from tilewright.runtime.gpu.operands import address, format_of, letter
+from tilewright.targets.nvidia import GpuTarget
 
 if TYPE_CHECKING:
     from tilewright.runtime.gpu.product import Run
 
 Array = NDArray[Any]
+WIDEST = 16             # bytes of an access
 PARTS = "elements", "scales", "zeros"
 
 
@@ -45,6 +53,29 @@ def decoded(run: Run, x: Array, prologue: Prepared) -> Array:
     by_k = x.strides[-2] == x.itemsize and x.shape[-2] > 1
     found = _along_k(run, x, prologue) if by_k else _across(run, x, prologue)
     return prologues.prepared(run, x, "b", prologue, frozenset()) if found is None else found
+
+
+def inside(run: Run, of: Axes, a: Array, x: Array, prologue: Prepared, sums: str) -> tuple[str, list[Array]] | None:
+    """The prologue's text for a kernel that decodes x [groups, k, n] on its copies, and what it reads, with an axis of
+    groups; None if a pass before the launch is expected to be faster, or kernels cannot read what there is."""
+    target, letters = run.on.target, letter(a) + letter(x)
+    if not isinstance(target, GpuTarget) or len(letters) < 2 or run.invariant or run.plan or letters[0] == "t":
+        return None
+    pair = gpu_lowering.pair_for(format_of(a.dtype), prologue.prologue.result, sums, target)
+    if pair is None or pair[0] != format_of(a.dtype):
+        return None
+    text = of_plans.into(prologue.prologue.text, pair[1])
+    by_k = letters[1] == "t"
+    beside = [y[(slice(None), *(slice(None) if stride else slice(0, 1) for stride in y.strides[1:]))]
+              for y in prologue.arrays]
+    if not all(transforms.ready(y[0], "b", by_k) and (by_k or not y.strides[0] % WIDEST) for y in beside):
+        return None
+    m, n = max(-(-of.m // of.groups), 1), of.n
+    rows = x if letters[1] == "n" else x.swapaxes(1, 2)
+    at = [(address(a), a.strides[0] if of.m > 1 else 0, 0), (address(x), rows.strides[1], x.strides[0]), (0, 4*n, 0)]
+    shape = gpu_shape.shape(*pair, gpu_shape.results(sums, "")[0], m, n, of.k, letters, at, of.groups, prologue_b=text)
+    compiler = forks.imported("tilewright.compiled.grouped")
+    return (text, beside) if compiler.decodes_inside(shape, target) else None
 
 
 def _along_k(run: Run, x: Array, prologue: Prepared) -> Array | None:
