@@ -64,8 +64,7 @@ def grouped_matmul(
 
     Arrays on a CUDA device or an AMD GPU are multiplied there, in one launch that reads the offsets, which must be
     there, too. They are not checked then: what descends or exceeds the axis is undefined behaviour. There are no
-    complex products there; operands may be NumPy's. Weights of few bits are decoded in
-    the kernel or by a pass before.
+    complex products there; operands may be NumPy's. Weights of few bits are decoded in the kernel, or by a pass before.
 
     Threads share the work of all groups, whatever their sizes. A group's numbers are those, to the last bit, that
     tilewright.matmul gives for the group alone by the same plan; they depend neither on other groups nor on threads.
