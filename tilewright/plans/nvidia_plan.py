@@ -92,7 +92,7 @@ class NvidiaPlan(GpuPlan):
     copied: Literal["none", "a", "b", "ab"] = "none"            # operands that passes write anew: see passes.py
     terms: Literal["none", "tf32", "bf16_x3", "bf16_x6", "bf16_x9", "tf32_x3", "f16"] = "none"     # see GpuShape.terms
     decoded: Literal["none", "bf16"] = "none"                   # as what they write both, which are block-scaled
-    matrices: int = 0               # small: that a warp has at a time
+    matrices: int = 0               # small: that a warp, or a team of warps, has at a time
     team: int = 1                   # small: warps of a CTA that share its matrices; 1: each of four has its own
 
     @property

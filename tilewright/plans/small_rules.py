@@ -1,7 +1,8 @@
-"""What a plan by small (kernels/gpu/small.py) may be: batches of products of a size that is in the code, each warp for
-itself; what it takes of a multiprocessor, and which plans are worth a look.
+"""What a plan by small (kernels/gpu/small.py) may be: batches of products of a size that is in the code; what it takes
+of a multiprocessor, and which plans are worth a look.
 
-A plan's text has the size, the rows and columns of C of a thread, and the matrices that a warp has in a stage.
+A plan's text has the size, the rows and columns of C of a thread, the matrices of a team and, if that is not one warp,
+its warps: small 32x32x32 thread=4x4 stages=1 matrices=1 team=2.
 """
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ MOST_LOADED = 128       # that a plan may have
 LOADED, AROUND = 96, 36  # words that a thread loads before it multiplies them, at most; its indices and addresses
 SECTOR = 32             # bytes
 TEAMS = 1, 2, 4         # warps that may share a product
-BYTES = 1536, 4096      # of A and B in a stage of a warp, about
+BYTES = 1536, 4096      # of the A and B of a team, about
 TILES, LATER = 8, 4     # that are offered, and as many of the smaller ones that follow: each fourth
 
 
@@ -67,6 +68,7 @@ def registers(p: NvidiaPlan, shape: GpuShape) -> int:
 
 
 def ctas(p: NvidiaPlan, shape: GpuShape) -> int:
+    """Of a launch: a team for each group of matrices."""
     return ceil(shape.batch / (p.matrices * (warps(p) // p.team)))
 
 

@@ -205,6 +205,8 @@ class Run:
         given = self.plan is None or self.plan.algorithm == "small"
         if c.ndim < 3 or not given or max(*c.shape[1:], a.shape[-1]) > MOST_SMALL or self.engine.platform is HIP:
             return None
+        if any(address(x) % x.itemsize for x in (a, b, c)):     # numbers that are not aligned as a whole
+            return None
         try:
             return self.recipe(a, b, c, exchanged=exchanged)
         except NoPlan:
