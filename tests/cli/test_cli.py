@@ -396,6 +396,15 @@ def test_plan_refuses_unknown_names(options: tuple[str, ...], words: str) -> Non
     assert words in refused("plan", 8, 8, 8, *options)
 
 
+def test_a_batch_is_planned_compiled_and_simulated() -> None:
+    sizes = (4, 5, 6, "--batch", 70, "--target", "sm_90a")
+    plan = next(line for line in call("plan", *sizes).output.splitlines() if line.startswith("small 4x5x6 "))
+    assert ".visible .entry small_f32_nn_4x5x6" in call("emit", *sizes).output
+    assert "the product is exact" in call("simulate", *sizes, "--plan", plan).output
+    assert "70 products in one launch" in call("explain", *sizes).output
+    assert "give --batch or --step, not both" in refused("emit", "--step", "naive", "--batch", 2, "-t", "sm_90a")
+
+
 def test_plan_for_a_gpu() -> None:
     said = call("plan", 4096, 4096, 4096, "--target", "h200", "--top", 3).output
     assert "gemm_f32_nn_4096x4096x4096 on sm_90a (NVIDIA H200, 132 multiprocessors)" in said

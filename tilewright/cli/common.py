@@ -72,6 +72,9 @@ Layout = Annotated[
                  "nn, nt, tn, tt.", show_default="nn; nt for block-scaled formats",
                  **completed(lambda: ["nn", "nt", "tn", "tt"])),
 ]
+Batch = Annotated[
+    int, typer.Option("--batch", "-b", min=1, metavar="N", help="So many products of this size, with matrices that "
+                      "follow each other.")]
 TargetName = Annotated[
     str,
     typer.Option("--target", "-t", metavar="NAME", help="native, nvidia or amd: the CPU or GPU of this machine; or a "
@@ -121,14 +124,14 @@ def numbers(
     return list(dict.fromkeys(found))
 
 
-def problem(m: int, n: int, k: int, dtype: str, layout: str | None) -> Gemm:
+def problem(m: int, n: int, k: int, dtype: str, layout: str | None, batch: int = 1) -> Gemm:
     from tilewright.problem import Gemm
 
     kinds = dtype.split("-")
     if len(kinds) > 3:
         raise BadInput(f"--dtype takes a format, or up to three joined by -, for A, B and the result, not {dtype!r}")
     a, b, out = (*kinds, None, None)[:3]
-    return Gemm(m, n, k, a, b, out, layout)
+    return Gemm(m, n, k, a, b, out, layout, batch)
 
 
 def target(name: str, kind: Any = None) -> Any:

@@ -44,6 +44,7 @@ class _Planner(NamedTuple):
 def plan(
     m: common.M, n: common.N, k: common.K,
     dtype: common.Dtype = "f32", layout: common.Layout = None, target: common.TargetName = "native",
+    batch: common.Batch = 1,
     threads: Threads = None,
     top: Annotated[int, typer.Option(min=1, metavar="N", help="How many plans to show, the best by the model first.")
                    ] = 1,
@@ -60,7 +61,7 @@ def plan(
     """
     from tilewright.targets import CpuTarget
 
-    problem, chip = common.problem(m, n, k, dtype, layout), common.target(target)
+    problem, chip = common.problem(m, n, k, dtype, layout, batch), common.target(target)
     by = (_cpu if isinstance(chip, CpuTarget) else _gpu)(problem, chip, threads, check)
     given = by.given
     reasons = list(given.violations(by.shape, by.target)) if given and problem.flops else []
@@ -162,6 +163,7 @@ def _cells(row: dict[str, Any]) -> dict[str, str]:
 def explain(
     m: common.SomeM = None, n: common.SomeN = None, k: common.SomeK = None,
     dtype: common.Dtype = "f32", layout: common.Layout = None, target: common.TargetName = "native",
+    batch: common.Batch = 1,
     plan: common.Plan = None,
     threads: Threads = None,
     measure: Annotated[
@@ -193,14 +195,15 @@ def explain(
     chip = common.target(target)
     if step is not None:
         from tilewright.ladder import tunable
-        if plan is not None or simulate or threads is not None:
-            raise BadInput("--step is counted in the simulator: --plan, --simulate and --threads are for problems")
+        if plan is not None or simulate or threads is not None or batch != 1:
+            raise BadInput("--step is counted in the simulator: --plan, --simulate, --threads and --batch are for "
+                           "problems")
         size = tunable.size(chip)
         given = [size if x is None else x for x in (m, n, k)]
         found = tw.explain(tunable.step(step, chip), *tunable.arguments(chip, *given), target=chip,
                            measure=measure)
     else:
-        problem = common.problem(*common.sizes(m, n, k), dtype, layout)
+        problem = common.problem(*common.sizes(m, n, k), dtype, layout, batch)
         found = tw.explain(problem, chip, plan, measure=measure, simulate=simulate, threads=threads)
     output.show(found.record, lambda: _print(found), json)
     for path, picture in ((svg, found.svg), (html, found.html)):
@@ -233,6 +236,7 @@ def _print(found: Any) -> None:
 def emit(
     m: common.SomeM = None, n: common.SomeN = None, k: common.SomeK = None,
     dtype: common.Dtype = "f32", layout: common.Layout = None, target: common.TargetName = "native",
+    batch: common.Batch = 1,
     plan: common.Plan = None,
     output: Annotated[
         Path | None,
@@ -262,7 +266,7 @@ def emit(
         raise BadInput(f"for {chip.name} --output must end in {', '.join(most)} or {last}, got {output}")
     if output is not None and llvm and output.suffix != ".ll":
         raise BadInput(f"--llvm prints LLVM IR, and {output} is for {forms[output.suffix]}: give only one of them")
-    found = _compiled((m, n, k), dtype, layout, chip, plan, step, kernel)
+    found = _compiled((m, n, k), dtype, layout, chip, plan, step, kernel, batch)
     if output is None:
         typer.echo(found.llvm if llvm else found.asm)
     else:
@@ -272,6 +276,7 @@ def emit(
 def asm(
     m: common.SomeM = None, n: common.SomeN = None, k: common.SomeK = None,
     dtype: common.Dtype = "f32", layout: common.Layout = None, target: common.TargetName = "native",
+    batch: common.Batch = 1,
     plan: common.Plan = None,
     function: Annotated[
         str | None,
@@ -289,7 +294,7 @@ def asm(
     is a static cycle count. With --step it is a step of the target's ladder, and M, N and K are left out.
     """
     chip = common.target(target)
-    found = _compiled((m, n, k), dtype, layout, chip, plan, step, kernel)
+    found = _compiled((m, n, k), dtype, layout, chip, plan, step, kernel, batch)
     if names:
         typer.echo("\n".join(found.names))
     elif whole:
@@ -303,12 +308,12 @@ def asm(
 
 
 def _compiled(sizes: tuple[int | None, int | None, int | None], dtype: str, layout: str | None, chip: Any,
-              plan: str | None, step: str | None, kernel: str | None) -> Any:
+              plan: str | None, step: str | None, kernel: str | None, batch: int) -> Any:
     """The compiled kernel of a problem, of a step of the target's ladder, or of this name."""
     import tilewright as tw
 
     if kernel is None and step is None:
-        return tw.compile(common.problem(*common.sizes(*sizes), dtype, layout), chip, plan)
+        return tw.compile(common.problem(*common.sizes(*sizes), dtype, layout, batch), chip, plan)
     option = "--kernel" if kernel is not None else "--step"
     if kernel is not None and step is not None:
         raise BadInput("give --step or --kernel, not both")
@@ -316,6 +321,8 @@ def _compiled(sizes: tuple[int | None, int | None, int | None], dtype: str, layo
         raise BadInput(f"give M N K or {option}, not both")
     if plan is not None:
         raise BadInput(f"give --plan or {option}, not both: such a kernel has no plan")
+    if batch != 1:
+        raise BadInput(f"give --batch or {option}, not both: such a kernel is for one product")
     from tilewright.ladder import run, steps
 
     if kernel is None:

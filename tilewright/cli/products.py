@@ -57,6 +57,7 @@ def run(
 def simulate(
     m: common.SomeM = None, n: common.SomeN = None, k: common.SomeK = None,
     dtype: common.SomeDtype = None, layout: common.Layout = None, target: common.TargetName = "native",
+    batch: common.Batch = 1,
     plan: common.Plan = None,
     step: common.Step = None,
     beta: Annotated[
@@ -81,11 +82,14 @@ def simulate(
     chip = common.target(target)
     if step and plan:
         raise BadInput("give --plan or --step, not both: a step of a ladder has no plan")
+    if step and batch != 1:
+        raise BadInput("give --batch or --step, not both: a step of a ladder is for one product")
     try:
         if step and steps.ladder(chip)[0] == "amd":
             title, report, note, exact = _amd_step(step, chip, (m, n, k), beta)
         else:
-            title, report, note, exact = _problem(step, common.sizes(m, n, k), dtype, layout, chip, plan, beta, anyway)
+            title, report, note, exact = _problem(step, common.sizes(m, n, k), dtype, layout, batch, chip, plan, beta,
+                                                  anyway)
     except Fault as fault:
         typer.echo(f"tilewright: {fault}", err=True)
         raise typer.Exit(1) from None
@@ -104,8 +108,8 @@ def simulate(
         raise typer.Exit(1)
 
 
-def _problem(step: str | None, sizes: tuple[int, int, int], dtype: str | None, layout: str | None, chip: Any,
-             plan: str | None, beta: float, anyway: bool) -> tuple[str, Any, str, bool]:
+def _problem(step: str | None, sizes: tuple[int, int, int], dtype: str | None, layout: str | None, batch: int,
+             chip: Any, plan: str | None, beta: float, anyway: bool) -> tuple[str, Any, str, bool]:
     """What was simulated, the report, a remark, and whether the product is exact."""
     import tilewright as tw
     from tilewright.ladder import run, steps
@@ -114,11 +118,11 @@ def _problem(step: str | None, sizes: tuple[int, int, int], dtype: str | None, l
     if step:
         found = steps.step(step, chip)
         dtype, layout = dtype or found.formats[0], layout or found.layout
-    (m, n, k), problem = sizes, common.problem(*sizes, dtype or "f32", layout)
+    (m, n, k), problem = sizes, common.problem(*sizes, dtype or "f32", layout, batch)
     most = MOST["cpu" if isinstance(chip, CpuTarget) else "gpu"]
-    if m * n * k > most and not anyway:
-        raise BadInput(f"{m} x {n} x {k} are {m * n * k:.1e} multiply-adds, and the simulator does some millions a "
-                       f"second: at most {most:.0e}, or more with --anyway")
+    if batch * m * n * k > most and not anyway:
+        raise BadInput(f"{m} x {n} x {k} are {batch * m * n * k:.1e} multiply-adds, and the simulator does some "
+                       f"millions a second: at most {most:.0e}, or more with --anyway")
     kernel = None if step else tw.compile(problem, chip, plan)
     a, b, c, expected = _matrices(problem, beta)
     if step:
@@ -161,10 +165,10 @@ def _matrices(problem: Any, beta: float) -> tuple[Any, Any, Any, Any]:
     import tilewright as tw
     from tilewright import formats
 
-    draw = np.random.default_rng(0)
-    a, b = (draw.integers(-4, 5, shape) for shape in (problem.shape_a, problem.shape_b))
-    a, b = (x.T if letter == "t" else x for x, letter in zip((a, b), problem.layout))
-    c = draw.integers(-4, 5, (problem.m, problem.n))
+    draw, many = np.random.default_rng(0), (problem.batch,) * (problem.batch != 1)
+    a, b = (draw.integers(-4, 5, (*many, *shape)) for shape in (problem.shape_a, problem.shape_b))
+    a, b = (x.swapaxes(-1, -2) if letter == "t" else x for x, letter in zip((a, b), problem.layout))
+    c = draw.integers(-4, 5, problem.shapes["out"])
     out = formats.FORMATS[problem.out].dtype
     given = (tw.quantize(x.astype("f4"), name, axis) if problem.blocks else x.astype(formats.FORMATS[name].dtype)
              for x, name, axis in ((a, problem.a, -1), (b, problem.b, -2)))
