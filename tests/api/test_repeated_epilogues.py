@@ -236,6 +236,27 @@ def test_one_array_as_two_operands(counted):
                                       a @ b + 2*p - q)
 
 
+def test_a_float_as_an_operand(counted):
+    """Its value is no part of the key; other kinds of numbers, and two of them, go to Python."""
+    a, b, res = whole(20, 30), whole(30, 25), whole(20, 25)
+
+    def function(acc, by, res):
+        return acc*by + res
+    for known, by in enumerate((0.5, 2.0, -3.0, 1e300, 0.5)):
+        for operands in {"by": by, "res": res}, {"res": res, "by": by}:
+            calls = counted.calls
+            found = counted.matmul(a, b, epilogue=function, operands=operands)
+            with np.errstate(all="ignore"):
+                np.testing.assert_array_equal(found, (a @ b)*np.float32(by) + res)
+            assert (counted.calls == calls) == (known > 0)
+    for by in 2, True, np.float32(3), np.float64(2), np.array(2.0):
+        np.testing.assert_array_equal(
+            counted.matmul(a, b, epilogue=function, operands={"by": by, "res": res}), (a @ b)*np.float32(by) + res)
+    for p, q in (2.0, 3.0), (3.0, 2.0), (3.0, 2.0):
+        found = counted.matmul(a, b, epilogue=lambda acc, p, q: acc*p + q, operands={"p": p, "q": q})
+        np.testing.assert_array_equal(found, (a @ b)*p + q)
+
+
 def test_what_is_not_one_run(counted):
     """Several results, reductions, numbers for operands, a factor: the results are right each time."""
     a, b, bias = whole(20, 30), whole(30, 24), whole(24)

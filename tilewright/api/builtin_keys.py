@@ -61,6 +61,8 @@ def lasting(value: Any) -> bool:
 def key_of(a: Any, b: Any, out: Any, kwargs: Mapping[str, Any], called: Called, threads: int) -> tuple[int, ...]:
     """As emit_repeat makes it."""
     def of(x: Any) -> list[int]:
+        if type(x) is float:
+            return [IS_FLOAT]
         return [id(x.dtype), x.ndim, *(number for pair in zip(x.shape, x.strides) for number in pair)]
 
     named: list[int] = []
@@ -74,7 +76,8 @@ def key_of(a: Any, b: Any, out: Any, kwargs: Mapping[str, Any], called: Called, 
     whole = [0] if out is None else [1, *of(out)]
     if operands := kwargs.get("operands"):
         where = None if out is None else address(out)
-        whole.append(sum((address(x) == where) << i for i, x in enumerate(operands.values())))
+        same = (type(x) is not float and address(x) == where for x in operands.values())
+        whole.append(sum(x << i for i, x in enumerate(same)))
     return *of(a), *of(b), *named, *whole, threads
 
 

@@ -81,7 +81,7 @@ class Repeats:
         whole = array("q", [*record, *key, *(0 for _ in range(KEY - len(key))), *work.job, *rows, *names])
         if slot in self._records:
             self._replaced.append(self._records[slot])
-        dtypes = [x.dtype for x in (*args[:2], result, *operands)]
+        dtypes = [getattr(x, "dtype", None) for x in (*args[:2], result, *operands)]
         values = [(name, [*x] if type(x) is dict else x) for name, x in named.items()]
         kept = dtypes, values, called, run.recipe, self._space
         self._records[slot] = key, names, whole, kept
@@ -136,24 +136,27 @@ def _repeatable(args: tuple[Any, ...], out: Any, named: dict[str, Any], result: 
 
 
 def _rows(operands: Sequence[Any], run: Run, result: Any) -> list[int] | None:
-    """A ROW for each operand of the epilogue that the run read; None if these are not the caller's own arrays, or if
-    the run was not all of its epilogue. One of them may be the result."""
+    """A ROW for each operand of the epilogue that the run read; None if these are not the caller's own arrays, and one
+    float at most, or if the run was not all of its epilogue. One of them may be the result."""
     if run.table is None or len(run.table) != len(operands) or len(operands) > MOST_OPERANDS:
         return None
-    if any(type(x) is not np.ndarray or x.ndim > 3 or not x.flags.aligned or not lasting(x.dtype) for x in operands):
+    floats = [i for i, x in enumerate(operands) if type(x) is float]
+    arrays = {i: x for i, x in enumerate(operands) if type(x) is not float}
+    if any(type(x) is not np.ndarray or x.ndim > 3 or not x.flags.aligned or not lasting(x.dtype)
+           for x in arrays.values()):
         return None
-    places, at = [address(x) for x in operands], address(result)
-    if len({*places}) < len(places):
+    places = {address(x): i for i, x in arrays.items()}
+    if len(places) < len(arrays) or len(floats) > 1:
         return None                                         # which is which cannot be seen
-    if any((x.shape, x.strides, x.dtype) != (result.shape, result.strides, result.dtype)
-           for x, place in zip(operands, places) if place == at):
+    same = arrays.get(places.get(address(result), -1))
+    if same is not None and (same.shape, same.strides, same.dtype) != (result.shape, result.strides, result.dtype):
         return None
     rows: list[int] = []
     for at, *strides in run.table:
-        if at not in places:
+        which = places[at] if at in places else floats.pop() if floats else None
+        if which is None:
             return None
-        which = places.index(at)
-        rows += which, operands[which].itemsize, *strides
+        rows += which, 8 if which not in arrays else arrays[which].itemsize, *strides
     return rows
 
 

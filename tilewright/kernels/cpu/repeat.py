@@ -8,7 +8,7 @@ like it if its key has the same words:
     of a, of b          the address of its dtype, the number of its axes, and the size and the stride of each
     of each keyword     but out: the addresses of its name and of its value; of an epilogue's function what called.py
                         says of it; of its operands their number, and of each the address of its name and the same as
-                        of a
+                        of a, or 1 for a float
     of out              1 and the same as of a; 0 if there is none
     of operands, if any, which of them begin where out does, a bit for each
     threads             that a product may use now
@@ -34,6 +34,7 @@ from tilewright.kernels.cpu.abi import (
     FLAGS,
     FLOAT,
     FUNCTION,
+    IS_FLOAT,
     KEY,
     MOST_FIELDS,
     MOST_KEYWORDS,
@@ -102,10 +103,10 @@ def emit_repeat(header: int) -> Function:
         return SimpleNamespace(data=data, low=low.get(), high=high.get())
 
     a, b = (add_array(k.load(args + i, ptr(i8))) for i in range(2))
-    at, lows, highs = (k.local(name, (MOST_OPERANDS,), i64) for name in ("at", "lows", "highs"))
+    at, lows, highs, numbers = (k.local(x, (MOST_OPERANDS,), i64) for x in ("at", "lows", "highs", "numbers"))
 
     def add_operands(operands: Value) -> None:
-        """Of a dict of arrays."""
+        """Of a dict of arrays and floats, which are read as doubles where they are."""
         count = k.call_external("PyDict_Size", i64, operands)
         leave_when(count > MOST_OPERANDS)
         add(count)
@@ -115,10 +116,16 @@ def emit_repeat(header: int) -> Function:
         with k.loop(count) as i:
             k.call_external("PyDict_Next", i32, operands, place, name, value)
             add(name[0])
-            x = add_array(k.load(value, ptr(i8)), least=0)
-            k.store(at + i, x.data)
-            k.store(lows + i, x.low)
-            k.store(highs + i, x.high)
+            o = k.load(value, ptr(i8))
+            with k.when(k.field(o, header - 8, i64) == k.field(context, FLOAT, i64)):
+                add(k.constant(i64, IS_FLOAT))
+                k.store(numbers + i, k.field(o, header, i64))
+                for array in at, lows, highs:
+                    k.store(array + i, k.address(numbers + i))
+            with k.otherwise():
+                x = add_array(o, least=0)
+                for array, place in (at, x.data), (lows, x.low), (highs, x.high):
+                    k.store(array + i, place)
     out, space, beside, same = k.variable(ptr(i8), 0), k.variable(ptr(i8), 0), k.variable(i64, 0), k.variable(i64, 0)
 
     def take_out(given: Value) -> None:
