@@ -16,7 +16,7 @@ from typing import Any
 from tilewright.plans import common, invariant, prologues, semirings
 from tilewright.plans.cpu import PARTS, SHORT, CpuPlan, Shape
 from tilewright.plans.model import BUILTIN, CHANNELS, PAGE, Ceilings, cost, small_elements, stays_in_cache
-from tilewright.plans.words import GROUP, SIDE, TILE_WORDS
+from tilewright.plans.words import BYTE_ROWS, BYTES, DOTS_LARGE, DOTS_MOST, GROUP, SIDE, TILE_WORDS
 from tilewright.targets.cpu import CpuTarget
 
 # registers: (mr, vectors). 14x2 leaves the most rows to balance; 9x3 and 6x4 load less per multiply-add.
@@ -166,6 +166,9 @@ def converting_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
         tiles = {(mr, vectors) for mr, vectors in tiles if mr*vectors + vectors + 2 <= target.tile_registers}
     for mr, vectors in sorted(tiles):
         yield from (p for p in packed_plans(shape, target, mr, vectors * lanes) if p.jr_ways == 1)
+    if shape.dtype in BYTES and not (shape.invariant or shape.prologues):
+        for s, swap in (shape, False), (shape.swapped, True):
+            yield from (replace(p, swap=swap) for p in byte_dots(s, target))
     if shape.prologues and shape.dtype == "f32":
         for s, swap in (shape, False), (shape.swapped, True):
             found = skinny_plans if not prologues.weights(s.prologue_b or s.prologue_a) else weight_plans
@@ -179,6 +182,15 @@ def weight_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
             yield CpuPlan("stream", shape.m, WEIGHT_DEPTH, jc_ways=threads)
         if shape.n <= prologues.MOST and shape.prologue_a:
             rows = next(rows for n, rows in tiles_of(target, WEIGHT_ROWS) if shape.n <= n)
+            yield CpuPlan("dots", min(rows, shape.m), shape.n, ic_ways=min(threads, shape.m))
+
+
+def byte_dots(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
+    """For rows of bytes that are read once, and few columns that stay in L2."""
+    size, rows = shape.m * (shape.depth or shape.k), BYTE_ROWS.get(target.tile_registers)
+    if (rows and size >= DOTS_LARGE and shape.n <= DOTS_MOST and shape.n * shape.depth <= target.l2 // 2
+            and (shape.a, shape.b) == ("rows", "columns")):
+        for threads in {1, shape.threads}:
             yield CpuPlan("dots", min(rows, shape.m), shape.n, ic_ways=min(threads, shape.m))
 
 

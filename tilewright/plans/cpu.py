@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 from tilewright.plans import epilogues, prologues, semirings
 from tilewright.plans import invariant as invariants
 from tilewright.plans.common import Plan
-from tilewright.plans.words import BY_NAME, TILE_WORDS
+from tilewright.plans.words import BY_NAME, BYTE_ROWS, BYTES, DOTS_MOST, TILE_WORDS
 from tilewright.targets.cpu import CpuTarget
 from tilewright.targets.machine import MOST_THREADS
 
@@ -288,6 +288,8 @@ class CpuPlan(Plan):
 
     def _converts(self, shape: Shape) -> bool:
         """Whether a plan without panels converts all that the shape says: the operand that it reads once."""
+        if self.algorithm == "dots" and shape.dtype in BYTES:
+            return not (shape.out or shape.epilogue or shape.prologues or self.copy)
         once = {"stream": "b", "dots": "a"}.get(self.algorithm, "")
         other = shape.source_a if once == "b" else shape.source_b
         sizes = invariants.sizes(shape.m, shape.n, shape.invariant)
@@ -321,6 +323,10 @@ def _tile_violations(plan: CpuPlan, shape: Shape, target: CpuTarget) -> Iterator
     elif shape.tiles:
         if (plan.algorithm, mr, nr) != ("packed", 32, 32):
             yield f"AMX multiplies packed panels in tiles of 32x32, not {plan.algorithm} {mr}x{nr}."
+    elif plan.algorithm == "dots" and shape.dtype in BYTES:
+        if mr > BYTE_ROWS.get(have, 1) or nr > DOTS_MOST:
+            yield (f"dot products of bytes are computed for {BYTE_ROWS.get(have, 1)} x {DOTS_MOST} at a time, not for "
+                   f"{mr} x {nr}.")
     elif plan.algorithm in ("stream", "dots") and prologues.weights(shape.prologue_b or shape.prologue_a):
         most = prologues.MOST
         if mr*nr > 8*most:

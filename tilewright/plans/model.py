@@ -100,7 +100,7 @@ def cost(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings | No
     found = count(shape, plan, target, ceilings)
     parts = *found.parts, ("copying B", transposing * _transposing(copied, shape, target, ceilings))
     parts = *parts, ("lines of C that threads share", SHARED_LINE * _shared_lines(shape, plan))
-    if shape.words:
+    if shape.words and plan.algorithm == "packed":
         parts = *parts, ("packing of words", packing_words(shape, plan, target, ceilings))
     if shape.prologues:
         parts = *parts, ("prologues", _prologues(shape, plan, target, ceilings))

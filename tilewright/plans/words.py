@@ -52,6 +52,11 @@ WORDS = (
     Word("bytes", 4, "i32", ("i8",), ("i8",), ()),
 )
 BY_NAME = {word.name: word for word in WORDS}
+# kernels/cpu/byte_dots.py: words of bytes, the rows of A at a time, and the most columns of C in registers, by these
+BYTES = "i8x4", "u8x4"
+BYTE_ROWS = {32: 4, 16: 2}
+DOT_COLUMNS = {32: 4, 16: 3}
+DOTS_MOST, DOTS_LARGE = 64, 1 << 20     # columns of C, and bytes of A, from which packing it costs more than reading it
 
 
 # ---- AMX

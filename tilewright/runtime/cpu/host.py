@@ -14,6 +14,7 @@ from tilewright.formats import FORMATS, Complex
 from tilewright.kernels.cpu import jobs
 from tilewright.plans.cpu import Shape, itemsize
 from tilewright.plans.prologues import decodes
+from tilewright.plans.words import BYTES
 from tilewright.runtime.cpu import workspace
 from tilewright.runtime.cpu.layout import address
 from tilewright.runtime.cpu.pool import pool
@@ -163,6 +164,8 @@ class Host:
         which of them was packed before; fields: of a state that is kept (plans/semirings.py); prologues: which of them
         have one; prepare: that of the operand that is read once, whose format `sources` is then."""
         if algorithm in ("dots", "stream"):
+            if dtype in BYTES:
+                return self.address("byte_dots:emit_byte_dots", target, mr, nr, *sources)
             module = "weights" if prepare and decodes(*prepare[:2]) else "skinny"
             return self.address(f"{module}:emit_{algorithm}", target, dtype, mr, nr,
                                 *((*sources, tuple(prepare)) if prepare else ()))

@@ -246,7 +246,7 @@ class Recipe:
 
     def _dots(self) -> dict[str, int]:
         shape, st = self.shape, self.strides
-        return {"m": shape.m, "k": shape.k, "lda": st.rsa, "ldb": st.csb, "rsc": st.rsc, "csc": st.csc,
+        return {"m": shape.m, "k": shape.depth or shape.k, "lda": st.rsa, "ldb": st.csb, "rsc": st.rsc, "csc": st.csc,
                 "parts": self.parts}
 
     def _stream(self) -> dict[str, int]:
