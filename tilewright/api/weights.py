@@ -35,6 +35,10 @@ MANY = 64                   # the same of bf16, where an instruction multiplies 
 # Rows from which weights of few bits are decoded for all of them at once. On a Zen 4 4 rows by i8 took 0.7 of the time
 # of decoding in registers, by 4 bits 1.1; 8 rows 0.4, 16 0.5.
 DECODED = {"i8": 4}
+# Rows from which tiles multiply what has to be decoded, or interleaved, for them. On a Xeon with one thread one row and
+# four rows by i8, i4, u4 and mxfp4 of 4096 x 11008 took 2.0 to 2.5 and 5.5 to 7.3 ms without tiles, i4 by look-ups of
+# f32 1.9 where by pairs 2.6; with tiles 2.6 to 5, as 16 rows do; and bf16 [k, n] 4.2 and 6.0, with tiles 5.5 to 7.
+IN_TILES = 3
 LARGE = 1 << 20             # numbers of such
 HALF = tuple(get(name).dtype for name in ("bf16", "f16"))
 PAIRED = 128                # weights in a block of kernels/cpu/weight_pairs.py
@@ -216,15 +220,18 @@ def by_bf16(lowered: Any, prepare: Any, dtype: Any) -> str:
     if dtype != BF16 or target.lanes(4) != 16:
         return ""
     if shape.b != "columns":
-        return "stream" if shape.source_b == "bf16" and target.has("amx-bf16") else ""
+        return "stream" if shape.source_b == "bf16" and target.has("amx-bf16") and shape.m >= IN_TILES else ""
     source = prologues_of_plans.read(shape.prologue_b).source
     tiles, pairs, blocks = (forks.imported(f"tilewright.kernels.cpu.weight_{x}") for x in ("tiles", "pairs", "blocks"))
     taken, paired = blocks.takes(source, tuple(prepare)), target.has("avx512bf16")
     fast = paired and not target.model.startswith(BY_NAME["bf16x2"].slow)
-    if taken and target.has("amx-bf16") and shape.n >= tiles.LEAST:
+    few = shape.m < (2 if source == "bf16" else IN_TILES)
+    if taken and target.has("amx-bf16") and shape.n >= tiles.LEAST and not few:
         return "tiles"
     if source == "bf16":
         return "plain" if fast else ""
     if taken and fast and shape.m >= DECODED.get(source, 5) and shape.n >= 4:
         return "decoded"
+    if paired and not fast and shape.m == 1 and source == "i4x2" and len(prepare.READ) < 2:
+        return ""                                   # look-ups of f32 are faster
     return "pairs" if paired and source.endswith(weights.HALVES) and pairs.takes(tuple(prepare)) else ""

@@ -15,7 +15,7 @@ from tilewright.kernels.cpu.pool import job_fields, split
 from tilewright.kernels.cpu.weight_blocks import HALVES_OF_WORDS, SIDE, STEP, WORDS
 from tilewright.targets.cpu import CpuTarget
 
-STEPS = 2               # of 32 rows at once: sums are loaded and stored once for these
+STEPS = 1               # of 32 rows at once: sums are loaded and stored once for these
 COLUMNS = 32            # at once: a cache line of a row
 CHUNK = 1536            # columns of sums, of 16 rows
 

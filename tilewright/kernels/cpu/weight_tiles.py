@@ -8,7 +8,8 @@ into a buffer in L1 (weight_blocks.py), in whose order of elements x is packed, 
 of a block, in f32.
 
 Memory: the processor prefetches 16 rows of bf16 best by itself. On a Xeon with one thread 4096 x 11008 by 16 rows took
-4.0 ms by 16 rows of weights at a time, 5.1 by 64; and 4.5 and 7.9 with lines prefetched into L2.
+4.0 ms by 16 rows of weights at a time, 5.1 by 64; and 4.5 and 7.9 with lines prefetched into L2. Weights of few bits
+take 2.6 to 5 ms, whatever is prefetched, which is far from their bytes' time and from that of the instructions.
 As in all products by these instructions numbers and sums below 2^-126 are 0 (ir/ops/x86.py).
 """
 from __future__ import annotations
@@ -26,13 +27,8 @@ from tilewright.kernels.cpu.weight_blocks import DEEP, HALVES_OF_WORDS, SIDE, ST
 from tilewright.kernels.narrow import splat
 from tilewright.targets.cpu import CpuTarget
 
-LEAST = 64                  # rows of weights: of the tiles of C that are multiplied at once
-
-
-def shape(COLS: int, SOURCE: str) -> tuple[int, int]:
-    """Tiles of C: of rows of weights, and of rows of x."""
-    across = -(-COLS // SIDE)
-    return 1 if SOURCE == "bf16" or across > 2 else 2, across
+ROWS = 1                    # tiles of weights at once
+LEAST = 64                  # rows of weights
 
 
 def space(k: int, COLS: int) -> int:
@@ -45,7 +41,7 @@ def emit_tiles(target: CpuTarget, COLS: int, SOURCE: str, PROLOGUE: tuple[Any, .
     weights, at least LEAST rows, and B's columns are rows of bf16; C's columns are contiguous."""
     k = Kernel(f"tiles_{COLS}_of_{SOURCE}{suffix(PROLOGUE)}", noalias=False, job=ptr(i8), part=i64)
     job, part = k.args
-    PLAIN, (ROWS, ACROSS) = SOURCE == "bf16", shape(COLS, SOURCE)
+    PLAIN, ACROSS = SOURCE == "bf16", -(-COLS // SIDE)
     g = job_fields(k, job, (*DOTS, *TILES), f32, a=i16 if PLAIN else i8, b=i16, tiles=i32)
     x = g.tiles + part*g.tiles_step
     _pack(k, g, x, COLS, SOURCE)
