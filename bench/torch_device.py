@@ -1,7 +1,8 @@
 """tilewright.torch on one NVIDIA GPU: operators and layers beside torch's, captured, compiled, and in a decode step.
 
     python bench/torch_device.py [check] [host] [decode] [--quick] [--kinds int4 ...] [--layers N] [--batch N]
-                                 [--compiled] [--only PATTERN] [--out FILE]
+                                 [--compiled] [--only PATTERN ...]
+                                 [--out FILE]
 
 check    Every operator and layer on the GPU beside float64; captured in a CUDA graph, replayed on new operands; by
          torch.compile(fullgraph=True); a training step of a small model beside torch's.
@@ -63,6 +64,9 @@ def operators() -> dict[str, tuple[Callable[..., Tensor], list[Tensor], Callable
             found[f"linear {activation} {name}"] = (
                 partial(twt.linear, activation=activation), given,
                 lambda *x, function=function: function(F.linear(*x)), tolerance)
+        found[f"linear and sums {name}"] = (
+            lambda *x: torch.cat(torch.ops.tilewright.linear_sums(*x, "gelu"), -1), given,
+            lambda *x: torch.cat([F.gelu(F.linear(*x)), F.linear(*x)], -1), tolerance)
     for dtype in (BF16, torch.float16, torch.float32):
         x = rand(5, 300, dtype=dtype)
         found[f"quantize_rows {dtype}"] = lambda x: torch.cat([t.float() for t in twt.quantize_rows(x)], 1), [x], (
@@ -166,7 +170,7 @@ def main() -> int:
     parser.add_argument("jobs", nargs="*", default=["check", "host", "decode"], choices=["check", "host", "decode"])
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     parser.add_argument("--kinds", nargs="*", default=KINDS, choices=KINDS)
-    parser.add_argument("--only", default="*", help="a pattern of names: which operators and layers to check")
+    parser.add_argument("--only", nargs="*", default=["*"], help="which operators and layers to check: patterns")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--compiled", action="store_true", help="what is not a product by torch.compile")
@@ -194,7 +198,7 @@ def main() -> int:
         report.extra["checks"] = checks = {"training": check_training(), "quantization": check_quantization()}
         print(*(f"{name}: {wrong or 'right'}" for name, wrong in checks.items()), sep="\n", flush=True)
         for name, how in operators().items():
-            if not fnmatch(name, options.only):
+            if not any(fnmatch(name, pattern) for pattern in options.only):
                 continue
             checks[name] = wrong = check_operator(*how)
             print(f"{name}: {wrong or 'right in eager mode, in a graph, compiled'}", flush=True)
