@@ -272,13 +272,18 @@ def by_recipe(recipe: Any, order: tuple[int, int, int], batch: int, steps: tuple
     `copied`: B, where the plan copies it."""
     a, b, c = order
     work = recipe.repeatable(batch, steps)
-    if work is None or work.parts > 1 or work.layout or copied:         # memory or threads have to be asked for
+
+    def copy_of_b(place: int) -> Array:
+        assert copied is not None
+        found: Array = forks.imported("tilewright.runtime.cpu.engine").copied(copied.at(place), recipe.plan)
+        return found
+    if work is None or work.parts > 1 or work.layout or (copied and batch):     # memory or threads have to be asked for
         def run(at: list[int], arrays: Any, results: Any, alpha: float, stream: int) -> Any:
             words = filled(table, rows, at) if table else None
             beside = NOTHING if words is None else jobs.Beside(words.buffer_info()[0])
             at_b = at[b]
             if copied is not None:
-                copy = forks.imported("tilewright.runtime.cpu.engine").copied(copied.at(at_b), recipe.plan)
+                copy = copy_of_b(at_b)
                 at_b = address(copy)
             if batch:
                 return recipe.run_batch(batch, steps, at[a], at_b, at[c], 1.0, 0.0, beside)
@@ -290,6 +295,9 @@ def by_recipe(recipe: Any, order: tuple[int, int, int], batch: int, steps: tuple
     def at_once(at: list[int], arrays: Any, results: Any, alpha: float, stream: int) -> None:
         job = template[:]
         job[i_a], job[i_b], job[i_c] = at[a], at[b], at[c]
+        if copied is not None:
+            copy = copy_of_b(at[b])
+            job[i_b] = address(copy)
         if table:
             words = filled(table, rows, at)
             job[operands] = words.buffer_info()[0]
