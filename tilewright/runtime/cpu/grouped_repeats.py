@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright import forks
 from tilewright.plans.cpu import steps
 from tilewright.runtime.cpu import pool
 from tilewright.runtime.cpu.grouped_pieces import ALONE, run_pieces
@@ -19,6 +20,7 @@ from tilewright.runtime.cpu.host import host
 from tilewright.runtime.cpu.recipe import FORK_FLOPS, SHARES, woken
 
 Array = NDArray[Any]
+MOST_ROWS = 1 << 16                 # of a, for each number of which there is an entry
 FIELDS = "a", "b", "c", "m"         # of a job, that calls fill in
 
 
@@ -50,8 +52,9 @@ class Repeated:
             return False
         which = self.of_rows[m]
         if which.min() < 0:
-            for size in np.unique(m[which < 0]).tolist():
-                self._prepare(size)
+            with forks.building:
+                for size in np.unique(m[which < 0]).tolist():
+                    self._prepare(size)
             which = self.of_rows[m]
         block, at, number = self.templates[which], self.at[which], np.arange(len(groups))
         at_row = starts[groups]
@@ -112,6 +115,6 @@ class Repeated:
 def of(work: Work, side: Side, k: int, most: int, threads: int | None, least: int) -> Repeated | None:
     """None for calls that cannot be repeated so."""
     bare = work.epilogue.nothing and len(work.results) == 1 and work.main is not None and work.sums.kind != "c"
-    if not (bare and k and work.on is host) or side.packed is not None or side.prologue is not None:
+    if not (bare and k and most <= MOST_ROWS and work.on is host) or side.packed is not None or side.prologue is not None:
         return None
     return Repeated(work, side, k, most, threads, least)
