@@ -115,6 +115,7 @@ class Repeated:
 def of(work: Work, side: Side, k: int, most: int, threads: int | None, least: int) -> Repeated | None:
     """None for calls that cannot be repeated so."""
     bare = work.epilogue.nothing and len(work.results) == 1 and work.main is not None and work.sums.kind != "c"
-    if not (bare and k and most <= MOST_ROWS and work.on is host) or side.packed is not None or side.prologue is not None:
+    plain = side.packed is None and side.prologue is None and work.on is host
+    if not (bare and plain and 0 < most <= MOST_ROWS and k):
         return None
     return Repeated(work, side, k, most, threads, least)
