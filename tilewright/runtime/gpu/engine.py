@@ -255,7 +255,7 @@ class Engine:
         """TypeError or ValueError for factors, a missing out, and for operands in the host's memory that the problem
         does not have. `allowed`: what all operands may be, if all are there."""
         if out is None and beta:
-            raise ValueError(f"out must be given if beta is not 0, and beta is {beta}")
+            raise ValueError(f"out must be given if beta is not 0, and beta is {_factors(kernel, beta)[0]}")
         p = kernel.problem
         p.check_factors(alpha, beta)
         for name, x in (("a", a), ("b", b), ("out", out)):
