@@ -129,7 +129,7 @@ def test_what_is_no_problem(call):
             call(wrong)
 
 
-@pytest.mark.parametrize("format", ["i16", "i64", "c64", "bool"])
+@pytest.mark.parametrize("format", ["i16", "i64", "bool"])
 @pytest.mark.parametrize("target", ["sm_90a", "sm_75"])
 def test_other_formats_are_refused_by_one_sentence(format, target):
     """It names the target, the formats of the problem and those that are taken."""
@@ -138,6 +138,15 @@ def test_other_formats_are_refused_by_one_sentence(format, target):
     for call in (tw.plan, tw.compile, tw.explain):
         with pytest.raises(ValueError, match=said):
             call(p, target)
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_75"])
+def test_complex_matrices_have_plans_in_small_batches_alone(target):
+    """Of others matmul makes real ones: the sentence says so."""
+    for call in (tw.plan, tw.compile, tw.explain):
+        with pytest.raises(ValueError, match=rf"on {target}: small multiplies batches .* of other complex matrices"):
+            call(tw.Gemm(8, 8, 32, "c64", layout="nt"), target)
+    assert tw.plan(tw.Gemm(8, 8, 32, "c64", layout="nt", batch=9), target).algorithm == "small"
 
 
 @pytest.mark.parametrize(("a", "b", "target", "multiplied"), [
