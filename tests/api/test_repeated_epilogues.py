@@ -304,8 +304,15 @@ def test_what_a_record_points_to_stays(counted):
     del function, make
     gc.collect()
     assert code() is not None
-    counted.entry.forget()
-    gc.collect()
+
+
+def test_what_was_forgotten_is_remembered_again(counted):
+    """As when the first small product of a format enables the builtin for more."""
+    a, b = whole(20, 30), whole(30, 24)
+    for _ in range(2):
+        for known in range(3):
+            assert counted.python_calls(a, b, epilogue=relu) == (known == 0)
+        counted.entry.forget()
 
 
 def test_the_pool_shares_it(counted, with_threads):

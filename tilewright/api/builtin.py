@@ -53,6 +53,7 @@ from tilewright.kernels.cpu.abi import (
     VECTORCALL,
     WATCHING,
 )
+from tilewright.runtime import repeats
 from tilewright.runtime.cpu import layout
 
 NEW_INDEX, NDARRAY_INDEX = 93, 2        # PyArray_New and PyArray_Type in NumPy's table of C functions
@@ -157,9 +158,10 @@ class Entry:
             self._word(offset).value = word
 
     def forget(self) -> None:
-        """Repeat no call that was made until now."""
+        """Repeat no call that was made until now, not in Python either: what is found there leaves no record here."""
         if self.repeats is not None:
             self.repeats.forget()
+            repeats.forget()
 
 
 def entry() -> Entry | None:
