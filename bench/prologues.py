@@ -1,6 +1,6 @@
 """Products with a prologue on one NVIDIA GPU: weights of few bits beside bf16 ones, and an activation of A.
 
-    python bench/prologues.py [--quick] [--out FILE] [CASE]...
+    python bench/prologues.py [--quick] [--rows M,M...] [--plan TEXT]... [--out FILE] [CASE]...
 
 bf16 activations [m, 8192] by weights [28672, 8192] as a layer of torch has them, for m of 1, 4 and 16, each kind of
 weights in one interleaved run with bf16 weights, in CUDA graphs over operands that rotate through more than the L2
@@ -10,6 +10,9 @@ cache:
     bf16            matmul by bf16 weights of these sizes
     cublas          torch.mm by these
     eager           torch makes bf16 of the weights, and multiplies
+
+    TEXT            matmul by this plan instead; {count} stands for 8 or the rows of A, if these are more, {vector}
+                    for 16 bytes of weights
 
 silu: silu(A) B of 4096, beside the product alone and F.silu before torch.mm. Every side that decodes is compared with
 float64 before it is timed; `predicted` is what the planner's model says of the kernel's plan.
@@ -115,6 +118,7 @@ def mxfp4(n: int, k: int, device: str) -> Weights:
 KINDS: dict[str, Callable[[int, int, str], Weights]] = {
     "i8": partial(of_bytes, "i8"), "e4m3fn": partial(of_bytes, "e4m3fn"), "i4": i4, "mxfp4": mxfp4}
 CASES = *KINDS, "silu"
+VECTORS = {"i8": 16, "e4m3fn": 16, "i4": 32, "mxfp4": 32}
 
 
 def predicted(m: int, n: int, k: int, text: str, target: Any) -> dict[str, Any]:
@@ -125,15 +129,19 @@ def predicted(m: int, n: int, k: int, text: str, target: Any) -> dict[str, Any]:
             "instructions": prologues.paired(text) or prologues.instructions(text, GROUP)}
 
 
-def wrong(found: Tensor, a: Tensor, weights: Weights) -> str:
+def wrong(launch: Launch, a: Tensor, weights: Weights) -> str:
     """Why a product is not right; "" if it is."""
+    try:
+        found = launch()
+    except ValueError as unfit:
+        return str(unfit)
     b = weights.numbers(0, CHECKED).T
     wanted, size = a.double() @ b, a.double().abs() @ b.abs()
     error = ((found[:, :CHECKED].double() - wanted).abs() / size).max().item()
     return f"error {error:.1e}" if not error < 2.0**-7 else ""
 
 
-def products(on: TorchDevice, kind: str, m: int) -> tuple[dict[str, list[Launch]], dict[str, Any]]:
+def products(on: TorchDevice, kind: str, m: int, plans: list[str]) -> tuple[dict[str, list[Launch]], dict[str, Any]]:
     """Sides, and what is known of ours."""
     first = KINDS[kind](N, K, on.name)
     count = sets(first.bytes, on.on.target.l2)
@@ -145,7 +153,11 @@ def products(on: TorchDevice, kind: str, m: int) -> tuple[dict[str, list[Launch]
         "bf16": [partial(tw.matmul, a, w.T, out_dtype="bf16") for w in wide],
         "cublas": [partial(torch.mm, a, w.T) for w in wide],
         "eager": [lambda w=w: a @ w.bf16().T for w in every]}                   # type: ignore[misc]
-    failed = {side: why for side in ("tilewright", "eager") if (why := wrong(sides[side][0](), a, first))}
+    for text in plans:
+        text = text.format(count=max(m, 8), vector=VECTORS[kind])
+        sides[text] = [partial(tw.matmul, a, w.given, out_dtype="bf16", plan=text, **w.options) for w in every]
+    failed = {side: why for side, launches in sides.items()
+              if side not in ("bf16", "cublas") and (why := wrong(launches[0], a, first))}
     known = {"weights": kind, "size": [m, N, K], "bytes": first.bytes, "failed": failed,
              **predicted(m, N, K, first.text, on.on.target)}
     return {side: launches for side, launches in sides.items() if side not in failed}, known
@@ -172,6 +184,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", default=list(CASES), help=", ".join(CASES))
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
+    parser.add_argument("--rows", type=lambda text: [int(m) for m in text.split(",")], default=list(ROWS))
+    parser.add_argument("--plan", action="append", default=[], help="to time as well")
     parser.add_argument("--out", type=Path, default=Path("prologues.json"))
     options = parser.parse_args()
     on, began = TorchDevice(), time.perf_counter()
@@ -180,7 +194,7 @@ def main() -> int:
     report.machine["gpu"] = on.describe()
     report.extra["prologues"] = found = []
     rules = GpuRules(max_rounds=7 if options.quick else 15, budget_s=1.5 if options.quick else 3.0)
-    made = [(name, partial(products, on, name, m)) for name in KINDS for m in ROWS]
+    made = [(name, partial(products, on, name, m, options.plan)) for name in KINDS for m in options.rows]
     for name, case in (*made, ("silu", partial(activation, on))):
         if name not in options.cases:
             continue

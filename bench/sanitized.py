@@ -187,7 +187,7 @@ def fused_prologues() -> Iterator[str]:
     from tilewright.formats.scaled import Scaled
 
     rng, bf16 = np.random.default_rng(0), formats.get("bf16").dtype
-    for n, k in ((64, 128), (130, 256), (257, 96)):
+    for n, k in ((64, 128), (130, 256), (257, 96), (130, 1120)):
         weights = rng.integers(-3, 4, (n, k)).astype(np.float32)
         made: dict[str, Any] = {kind: tw.quantize(weights, kind, group=32) for kind in ("i8", "i4", "e4m3fn")}
         made |= {"u4": tw.quantize(weights, "u4", group=32, zero_points=True), "mxfp4": tw.quantize(weights, "mxfp4")}
@@ -199,11 +199,15 @@ def fused_prologues() -> Iterator[str]:
                 assert isinstance(q, Scaled)
                 zeros = None if q.zeros is None else _there(q.zeros)
                 given = Scaled(_there(q.elements), _there(q.scales), zeros, q.group, q.nibbles)
-            for m in (1, 5, 16, 70):
+            copies = f"gemv {{}}x32x4 stages=2 vector={32 if '4' in kind and kind != 'e4m3fn' else 16}"
+            plans = *((m, None) for m in (1, 5, 16, 70)), *((m, copies.format(max(m, 8))) for m in (1, 16))
+            for m, plan in plans:
+                if plan and k % 32:
+                    continue
                 a = rng.integers(-3, 4, (m, k)).astype(bf16)
-                found = _back(tw.matmul(_there(a), given, trans_b=True, out_dtype="f32"))
+                found = _back(tw.matmul(_there(a), given, trans_b=True, out_dtype="f32", plan=plan))
                 error = _error(found, a.astype(np.float64) @ exact)
-                yield f"{kind} {m}x{n}x{k}: {error if error > 2**-7 else ''}"
+                yield f"{kind} {m}x{n}x{k} {plan or ''}: {error if error > 2**-7 else ''}"
     for kind, m, n, k in (("bf16", 130, 144, 72), ("f32", 33, 70, 65), ("bf16", 1, 80, 64)):
         a, b, _ = _operands((m, n, k), formats.get(kind).dtype)
         found = _back(tw.matmul(_there(a), _there(b), prologue_a=tw.relu, out_dtype="f32"))

@@ -202,6 +202,11 @@ def test_chosen_where_an_h200_has_been_asked(problem, chosen):
     ("gemv 64x32x4 stages=2 copy=registers vector=8 split_k=2", ("f16", "f16", "f32"), "nt", 70, 30, 520),
     ("gemv 16x8x8 stages=2 copy=registers vector=8 split_k=6", ("bf16", "bf16", "bf16"), "nt", 20, 4, 448),  # 5 parts
     ("gemv 8x16x16 stages=2 copy=registers vector=16 split_k=2", ("u8", "i8", "i32"), "nt", 2, 50, 1040),
+    ("gemv 8x16x8 stages=2 vector=8", ("bf16", "bf16", "bf16"), "nt", 5, 50, 264),      # a piece that is not whole
+    ("gemv 16x48x4 stages=1 vector=16", ("e4m3fn", "e5m2", "bf16"), "nt", 16, 101, 1040),   # CTAs that overlap
+    ("gemv 48x16x2 stages=3 vector=8 split_k=2", ("f16", "f16", "f32"), "nt", 70, 11, 520),
+    ("gemv 16x32x8 stages=4 vector=8 split_k=6", ("bf16", "bf16", "bf16"), "nt", 9, 40, 448),   # warps without pieces
+    ("gemv 8x16x4 stages=2 vector=16", ("u8", "i8", "i32"), "nt", 2, 16, 144),
 ])
 def test_a_few_vectors_by_given_plans(text, kinds, layout, m, n, k):
     """With alpha and beta; threads and shared memory are those of the plan."""
@@ -224,6 +229,7 @@ def test_a_few_vectors_by_given_plans(text, kinds, layout, m, n, k):
     ("gemv 4x32x33 stages=2 copy=registers vector=8", "cta_k, the warps of gemv, must be at most 32, not 33"),
     ("gemv 8x16x7 stages=2 copy=registers vector=8", "must be at most 32, and a power of two, not 7"),
     ("gemv 4x24x8 stages=2 copy=registers vector=8", "8 times at most 32, a divisor of 256 threads, elements of"),
+    ("gemv 4x256x8 stages=2 vector=8", "copy=async is for gemv of 8 vectors and more, by matrix instruction"),
     ("gemv 4x256x8 stages=2 copy=registers vector=16", "vector = 16 elements of a matrix are loaded at once, and the"),
 ])
 def test_reasons_of_gemv(text, reason):

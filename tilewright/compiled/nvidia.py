@@ -147,7 +147,8 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
             more |= {"PROLOGUE": s.prologue_of(s.prologues), "ARCH": self.target.name} if s.prologues else {}
             return {"DTYPE": s.a, "LAYOUT": s.layout, "COLUMN": gemv_rules.few_columns(s), "VECTOR": p.vector,
                     "COUNT": count, "EXTENT": width, "SPLIT_K": p.split_k, "WARPS": p.cta_k, "UNROLL": gemv_rules.LOADS,
-                    "BESIDE": p.vector_b, **more}
+                    "BESIDE": p.vector_b, **more, **({"STAGES": p.stages} if p.copy == "async" else {}),
+                    **({"REGISTERS": p.registers} if p.registers else {})}
         more |= {"VECTOR_C": p.vector_c} if p.vector_c else {}
         return {**self._tiled, "DTYPE": s.a, "THREAD_M": p.thread_m, "THREAD_N": p.thread_n, "SLICES": p.slices,
                 "ASYNC": p.copy == "async", "VECTOR": p.vector, "ORDER": p.order, "REGISTERS": p.registers,

@@ -23,7 +23,7 @@ ACROSS = 0.985          # where these are more, but not whole lines,
 UNALIGNED = 0.89        # and where rows are not aligned to the 16 bytes of a load
 UNEVEN = 0.06           # of what multiprocessors have more than they would, were shares equal
 LATENCY = 0.9e-6        # seconds of a load
-L2 = 5.5e12 / 4800e9    # of the memory's bandwidth; half of what comes from there is hidden
+L2 = 5.5e12 / 4800e9    # of the memory's bandwidth; half of what comes from there is hidden, beside decoding nothing
 # Of a matrix with a prologue: instructions of a thread for an element beside its own (loads, addresses, common
 # factors), as ptxas leaves them in the loop; of those that a multiprocessor could issue, an estimate.
 AROUND, ROUNDING, ISSUED = 0.6, 0.5, 0.8
@@ -62,16 +62,18 @@ def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
     ctas = tiles * p.split_k
     together = min(max(p.resident(shape, target), 1), ceil(ctas / target.sms))
     flying = together * p.threads * LOADS * p.vector * of_matrix // 8
+    if p.copy == "async":
+        flying = together * p.cta_k * p.stages * width * LINE
     read = shape.batch * size * shape.k * of_matrix // 8
     piece = LANES if gemv_rules.along_k(shape) else width // p.vector                   # lanes
-    piece *= p.vector * of_matrix // 8
+    piece = piece * p.vector * of_matrix // 8 if p.copy != "async" else LINE
     rate = READING * (SHORTEST + (1 - SHORTEST) * min(piece / LINE, 1.0))
     rate *= ACROSS if piece % LINE and piece > LINE else 1.0
     rate *= UNALIGNED if p.vector*of_matrix < 8*WIDEST else 1.0
     uneven = UNEVEN * (ceil(ctas / target.sms)*target.sms / ctas - 1)
     memory = read * (1 + uneven) / (rate * target.bandwidth)
     waiting = read / min(ctas, target.sms) / flying * LATENCY
-    through_l2 = (read + tiles*vectors*shape.k * of_vectors // 8) / (2*L2*target.bandwidth)
+    through_l2 = (read + tiles*vectors*shape.k * of_vectors // 8) / ((2 - bool(shape.prologues))*L2*target.bandwidth)
     parts = [("loads", waiting), ("from L2", through_l2), ("memory", memory)]
     if shape.prologues:
         issued = shape.batch * size * shape.k * instructions(shape, p) / (LANES*SCHEDULERS*target.sms*target.clock)

@@ -22,6 +22,7 @@ MATRIX = 8                                      # from so many on by matrix inst
 BY_CORES = "f32", "f64", "f16", "bf16"          # formats of CUDA cores
 FOR_TWO = 128           # registers of a thread by which two CTAs of 8 warps fit
 POWERS = [1 << x for x in range(LANES.bit_length())]
+LINE = 128              # bytes of a row that a warp copies at once
 ROWS, VECTORS, APART = 16, 8, 4                 # of a matrix instruction; sums that separate those of two vectors
 
 
@@ -78,6 +79,10 @@ def registers(p: NvidiaPlan, shape: GpuShape) -> int:
     if count < MATRIX:
         return (80 if along_k(shape) else 48) + (16 if not shape.prologues else 32)*count
     rows, columns = max(width // VECTORS, 1), count // VECTORS
+    if p.registers:
+        return p.registers
+    if p.copy == "async":
+        return FOR_TWO if count == MATRIX else min(FOR_TWO*256 // p.threads, 255)
     if shape.prologues:
         return FOR_TWO if count == MATRIX else 170
     return 48 + rows*columns*2 + 4*max(LOADS // rows, 1)*(rows + columns)
@@ -87,7 +92,9 @@ def shared(p: NvidiaPlan, shape: GpuShape) -> int:
     """Bytes of shared memory: sums of those that share k."""
     count, width = tile(p, shape)
     if count >= MATRIX:
-        return p.cta_k * count * (width + APART) * shape.itemsize
+        ring = p.cta_k * p.stages * width * LINE if p.copy == "async" else 0
+        touched = 4*p.threads if p.copy == "async" and shape.prologues else 0
+        return max(ring, p.cta_k * count * (width + APART) * shape.itemsize) + touched
     sharers = 1 if along_k(shape) else p.threads*p.vector // width
     return sharers * (count*width*shape.itemsize + (WIDEST if sharers > 1 else 0))
 
@@ -100,13 +107,13 @@ def of_gemv(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
     if across and (width % unit or width // unit > LANES or p.threads % (width // unit)):
         yield (f"gemv has CTAs of {unit} times at most {LANES}, a divisor of {p.threads} threads, elements of each row "
                f"or column of C for this problem, not {p.cta_m}x{p.cta_n}.")
-    elif not across and (width % unit or width // unit not in POWERS):
+    elif not across and (width % unit or (width // unit not in POWERS and p.copy != "async")):
         yield (f"gemv has CTAs of {unit} times a power of two up to {LANES} elements of each row or column of C for "
                f"this problem, not {p.cta_m}x{p.cta_n}.")
     if count not in COUNTS or min(shape.m, shape.n) > count:
         yield (f"gemv computes {', '.join(map(str, COUNTS))} rows or columns of C at most, and C is "
                f"{shape.m}x{shape.n}, the plan's tile {p.cta_m}x{p.cta_n}.")
-    if p.cta_k > LANES or not (across or p.cta_k in POWERS):
+    if p.cta_k > LANES or not (across or p.cta_k in POWERS or p.copy == "async"):
         yield (f"cta_k, the warps of gemv, must be at most {LANES}{', and a power of two' * (not across)}, not "
                f"{p.cta_k}.")
     if shape.a != shape.b and not matrix:
@@ -124,6 +131,10 @@ def of_gemv(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
     if p.vector_b and (p.vector_b > (most := beside(shape, count)) or count % p.vector_b):
         yield (f"vector_b = {p.vector_b} elements of a step of k of {count} vectors are loaded at once, and the "
                f"operands allow {most}.")
+    if p.copy == "async" and not matrix:
+        yield f"copy=async is for gemv of {MATRIX} vectors and more, by matrix instructions, not of {count}."
+    elif p.copy == "async" and max(shape.m, shape.n) < width:
+        yield f"copy=async needs as many elements of C as its tile has, not {shape.m}x{shape.n} of {p.cta_m}x{p.cta_n}."
     if matrix and (shape.layout != "nt" or p.vector != whole or "mma.ampere" not in target.instructions):
         yield (f"gemv of {count} vectors needs a chip from sm_80 on, layout nt and vector={whole}, not {target.name}, "
                f"{shape.layout} and {p.vector}.")

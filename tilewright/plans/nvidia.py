@@ -182,6 +182,8 @@ PROMOTED = 128          # steps of k of fp8, of whose sums wgmma keeps about 14 
 ACROSS, ACROSS_THREADS, ACROSS_CTAS = (32, 8, 16, 4), (256, 512, 1024), (1, 2, 3, 4)
 BY_MATRICES = (16, 8), (16, 16)
 WIDE_BY_MATRICES = ((32, 8),)           # besides with a prologue: vectors are read half as often
+# The same by copies in flight: (elements, warps, stages), of weights that were measured to gain by them.
+BY_COPIES, BY_COPIES_WIDE = ((32, 4, 2),), ((112, 4, 1),)
 MOST_VECTORS = 16
 PREPARED_VECTOR = 8     # elements of several vectors' sums in a lane, where runs of k have sums of their own
 
@@ -395,7 +397,13 @@ def _vectors(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
         kinds.append([(count, *tile) for tile in tiles])
     if shape.a in target.matrix_rates and vectors <= MOST_VECTORS and _whole_vectors(shape) and shape.layout == "nt":
         wide = WIDE_BY_MATRICES if shape.prologues else ()
-        kinds.append([(max(count, gemv_rules.MATRIX), *tile) for tile in (*BY_MATRICES, *wide)])
+        by_matrices = max(count, gemv_rules.MATRIX)
+        kinds.append([(by_matrices, *tile) for tile in (*BY_MATRICES, *wide)])
+        if shape.prologues and "cp.async" in target.instructions:
+            few = BY_COPIES if gemv_rules.stored_bits(shape) < 8 else ()
+            for width, warps, stages in few if by_matrices == gemv_rules.MATRIX else BY_COPIES_WIDE:
+                m, n = (width, by_matrices) if gemv_rules.few_columns(shape) else (by_matrices, width)
+                yield NvidiaPlan("gemv", m, n, warps, stages=stages, vector=vector)
     for kind in kinds:
         for count, width, warps in kind:
             m, n = (width, count) if gemv_rules.few_columns(shape) else (count, width)

@@ -58,7 +58,7 @@ def violations(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[st
         yield from prologues.violations(shape)
         if p.algorithm not in PREPARING:
             yield f"kernels of {', '.join(PREPARING)} evaluate prologues, not of {p.algorithm}."
-        elif p.copy != "registers":
+        elif p.copy != "registers" and p.algorithm != "gemv":
             yield "operands with a prologue are copied through registers: copy=registers."
         elif any(bits < 8 and vector % 2 for bits, vector in zip(shape.bits, p.vectors)) and p.algorithm != "gemv":
             yield f"whole bytes, of two elements, are copied at once, not {p.vectors[0]} and {p.vectors[1]} elements."
@@ -71,8 +71,8 @@ def violations(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[st
         yield f"{target.name} has no asynchronous copies."
     if p.copy == "registers" and p.stages != 2:
         yield f"copies through registers have 2 stages, not {p.stages}."
-    if p.stages < 2:
-        yield f"stages is {p.stages}, and must not be less than 2."
+    if p.stages < (least := 1 if p.algorithm == "gemv" else 2):
+        yield f"stages is {p.stages}, and must not be less than {least}."
     yield from _vectors(p, shape)
     if (shared := p.shared(shape) + ARRIVED*(p.divided and p.algorithm != "wgmma")) > target.smem_cta:
         yield f"the tiles take {shared} bytes of shared memory, and {target.name} gives a CTA {target.smem_cta}."

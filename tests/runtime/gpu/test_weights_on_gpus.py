@@ -72,6 +72,22 @@ def test_scales_of_whole_columns(on, name, dtype, m, axis):
         tw.matmul(on.array(x), there(on, wrong), trans_b=axis != -2)
 
 
+@pytest.mark.parametrize(("name", "m", "k", "n", "group", "plan"), [
+    ("i4", 3, 1152, 40, 128, "gemv 8x16x4 stages=1 vector=32"),         # a piece beside whole spans, CTAs that overlap
+    ("i4", 9, 1056, 32, 32, "gemv 16x32x2 stages=2 vector=32"),         # several groups in a piece
+    ("u4", 16, 2048, 48, 128, "gemv 16x48x3 stages=1 vector=32"),       # warps of which one has more spans
+    ("i8", 1, 1040, 16, 16, "gemv 8x16x4 stages=3 vector=16"),
+    ("i8", 12, 1024, 33, 128, "gemv 16x32x2 stages=2 vector=16 split_k=3"),
+    ("mxfp4", 5, 1088, 48, 32, "gemv 8x48x2 stages=1 vector=32"),
+    ("nvfp4", 16, 544, 16, 16, "gemv 16x16x2 stages=2 vector=32"),
+], ids=str)
+def test_copies_in_flight(on, name, m, k, n, group, plan):
+    w = RNG.standard_normal((n, k), np.float32)
+    q = tw.quantize(w, name) if "fp4" in name else tw.quantize(w, name, axis=-1, group=group, zero_points=name == "u4")
+    kernel, = launched(on, RNG.standard_normal((m, k), np.float32).astype(BF16), q, trans_b=True, plan=plan)
+    assert "async" in kernel
+
+
 def test_a_pass_and_groups_of_bytes(on):
     """Where a plan is given that evaluates no prologues, a pass writes numbers before; odd k, too."""
     for name, k, axis in ("i4", 96, -1), ("e2m1", 75, -1):

@@ -14,6 +14,7 @@ groups) is taken out (expressions/factors.py): the kernel multiplies the sum of 
 """
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +32,7 @@ from tilewright.kernels.narrow import memory_type
 from tilewright.targets.nvidia import TARGETS
 
 WIDEST = 16                         # bytes that a thread loads at once
+SECTOR = 32                         # and that caches bring
 EXACT, EIGHT = ("e8m0", "e4m3fn"), 8        # formats of scales whose products with e2m1 bf16 has
 DIGITS = "i4x2", "u4x2"
 BIASED = "i8", "u8", "i4x2", "u4x2"         # formats from whose numbers others are subtracted at no cost
@@ -152,6 +154,32 @@ class Transform:
         names = self.names | (needed(self.factor) if self.factor else set())
         return self._loaded(names & self.common, i, p, COUNT)
 
+    def of_rows(self, i: Value, EVERY: int, p: Value, COUNT: int) -> Iterator[Loaded]:
+        """`beside` and `of_run` of vectors along k of every so manieth element from i on: by one pointer that goes on,
+        where one for each would take registers."""
+        names = self.names | (needed(self.factor) if self.factor else set())
+        every = [x for x in self.prologue.beside if x.name in names]
+        at = {x.name: self._at(x, i, p) for x in every}
+        while True:
+            yield {x.name: self._load_from(x, at[x.name], p, COUNT) for x in every}
+            for x in every:
+                if x.place in I_PLACES[self.ROLE]:
+                    at[x.name] = at[x.name] + getattr(self.g, f"i_of_{self.ROLE}_{x.name}")*EVERY
+
+    def touch(self, t: Value, THREADS: int, i: Value, COUNT: int, p0: Value, p1: Value) -> Value:
+        """All threads load what is read beside COUNT elements from i on and steps p0 to p1 of k, one number of each
+        sector where they lie side by side along k: L1 has them then. The largest, for something to depend on."""
+        k, names, kept = self.k, self.names | (needed(self.factor) if self.factor else set()), self.k.variable(i32, 0)
+        for x in self.prologue.beside:
+            if x.name in names and x.place in I_PLACES[self.ROLE]:
+                STEPS = x.group * SECTOR // memory_type(x.format).bytes
+                sectors = k.ceil_div(k.max(p1 - p0, 0), STEPS) if x.place in K_PLACES[self.ROLE] else 1
+                with k.loop(sectors*COUNT, start=t, step=THREADS, unroll=False) as number:
+                    found = k.load(self._at(x, i + number % COUNT, p0 + number // COUNT * STEPS))
+                    bits = k.bits_as(found, i32) if found.type.bits == 32 else k.cast(found, i32)
+                    kept.set(k.max(kept.get(), bits))
+        return kept.get()
+
     def _loaded(self, names: set[str] | frozenset[str], i: Value, p: Value, COUNT: int) -> Loaded:
         return {x.name: self._load(x, i, p, COUNT) for x in self.prologue.beside if x.name in names}
 
@@ -161,18 +189,27 @@ class Transform:
         return needed(self.inner) | ({self.zero} if self.zero else set())
 
     def _load(self, x: Beside, i: Value, p: Value, COUNT: int) -> list[Value]:
+        return self._load_from(x, self._at(x, i, p), p, COUNT)
+
+    def _at(self, x: Beside, i: Value, p: Value) -> Value:
+        """Where the number is for element i and step p of k."""
         k, name = self.k, f"of_{self.ROLE}_{x.name}"
-        at, by_i, by_k = getattr(self.g, name), x.place in I_PLACES[self.ROLE], x.place in K_PLACES[self.ROLE]
-        if by_i:
+        at = getattr(self.g, name)
+        if x.place in I_PLACES[self.ROLE]:
             i = k.cast(i, i64)
             at = at + (i*getattr(self.g, f"i_{name}") if self.ALONG_K else i)
-        if by_k:
-            apart = getattr(self.g, f"k_{name}")
-            if self.ALONG_K and x.group % COUNT:                # a vector has steps of several groups
-                each = x.group if COUNT % x.group == 0 else 1
-                found = [k.load(at + k.cast((p + e) // x.group, i64)*apart) for e in range(0, COUNT, each)]
-                return [y for y in found for _ in range(each)]
-            at = at + k.cast(p // x.group if x.group > 1 else p, i64)*apart
+        if x.place in K_PLACES[self.ROLE]:
+            at = at + k.cast(p // x.group if x.group > 1 else p, i64)*getattr(self.g, f"k_{name}")
+        return at
+
+    def _load_from(self, x: Beside, at: Value, p: Value, COUNT: int) -> list[Value]:
+        """Of a vector whose first number is there."""
+        k, by_i = self.k, x.place in I_PLACES[self.ROLE]
+        if x.place in K_PLACES[self.ROLE] and self.ALONG_K and x.group % COUNT:     # it has steps of several groups
+            each, apart = x.group if COUNT % x.group == 0 else 1, getattr(self.g, f"k_of_{self.ROLE}_{x.name}")
+            first = p // x.group
+            found = [k.load(at + k.cast((p + e) // x.group - first, i64)*apart) for e in range(0, COUNT, each)]
+            return [y for y in found for _ in range(each)]
         if not by_i or self.ALONG_K or COUNT == 1:
             return [k.load(at)]
         most = min(COUNT, WIDEST // at.type.element.bytes)

@@ -33,7 +33,7 @@ class Held(NamedTuple):
 
     exponent: Value             # of 2^23
     biases: list[Value]         # that digits have at each place
-    pair: Value                 # 2^7 or 2^10, twice
+    pair: Value                 # 2^7 or 2^10, twice; with the highest bit of signed digits, which it turns
 
     @classmethod
     def of(cls, k: Kernel, FORMAT: str, T: Type = bf16, size: Value | None = None) -> Held:
@@ -42,7 +42,7 @@ class Held(NamedTuple):
             return k.constant(i32, bits) if size is None else (size >> 31) + bits
         biases = (-(2.0**23 * 16.0**-t + 8*(FORMAT == "i4x2")) for t in range(PLACES))
         return cls(kept(EXPONENT), [k.bits_as(kept(pattern(x)), f32) for x in biases],
-                   kept(0x43004300 if T == bf16 else 0x64006400))
+                   kept((0x43004300 if T == bf16 else 0x64006400) + 0x00080008*(FORMAT == "i4x2")))
 
 
 def floats(k: Kernel, x: Value, FORMAT: str, FP8: bool = False, minus: Sequence[Value] = (),
@@ -125,21 +125,23 @@ def pairs(k: Kernel, x: Value, FORMAT: str, T: Type, minus: Sequence[Value] = ()
     exponent = (held or Held.of(k, FORMAT, T)).pair
     for w, word in enumerate(words(k, x)):
         both = k.broadcast(word, 2)
-        if FORMAT == "i4x2":
-            both = k.broadcast(k.opaque((both ^ splat(k, i32, -0x77777778, 2))[0]), 2)
+        upper = k.broadcast(k.opaque((both >> 8)[0]), 2) if FORMAT == "e2m1x2" and BF16 else both
         for t in range(4):
             if FORMAT != "e2m1x2":                                  # 2^7 + d, or 2^10 + d, of which that is taken away
                 bits = (both >> 4*t if t else both) & splat(k, i32, 0x000F000F, 2)
-                bits = bits | k.broadcast(exponent, 2)
+                bits = bits ^ k.broadcast(exponent, 2)
                 bias = (128 if BF16 else 1024) + 8*(FORMAT == "i4x2")
                 pattern = _pattern(T, -float(bias))
                 number = k.fma_pair(bits[0], one, k.constant(i32, pattern), T)
                 found.append(k.fma_pair(minus[w % len(minus)], k.constant(i32, _pattern(T, -1.0)), number, T)
                              if minus else number)
                 continue
-            high, CUT = both << 4*(3 - t) if t < 3 else both, 6 if BF16 else 3
-            rest = (high >> CUT) & splat(k, i32, 0x01C001C0 if BF16 else 0x0E000E00, 2)
-            bits = (high & splat(k, i32, -0x7FFF8000, 2)) | rest
+            if BF16:            # a digit times 2^6 and 2^12 is twice in a half, where it needs its bits and its sign
+                digit = (upper if t > 1 else both) & splat(k, i32, 0x000F000F << 4*(t % 2), 2)
+                bits = digit * (0x1040 >> 4*(t % 2)) & splat(k, i32, -0x7E3F7E40, 2)
+            else:
+                high = both << 4*(3 - t) if t < 3 else both
+                bits = (high & splat(k, i32, -0x7FFF8000, 2)) | ((high >> 3) & splat(k, i32, 0x0E000E00, 2))
             unit = k.constant(i32, _pattern(T, 2.0**126 if BF16 else 2.0**14))
             zero = k.constant(i32, _pattern(T, -0.0))
             number = k.fma_pair(bits[0], unit, zero, T)
