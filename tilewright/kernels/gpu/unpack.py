@@ -118,7 +118,8 @@ def pairs(k: Kernel, x: Value, FORMAT: str, T: Type, minus: Sequence[Value] = ()
           held: Held | None = None) -> list[Value]:
     """The numbers of a vector of FORMAT i4x2, u4x2 or e2m1x2 as words of two f16 or bf16, T, on a chip that multiplies
     those (`Kernel.fma_pair`): 0 and 4, 1 and 5, 2 and 6, 3 and 7 of each eight. An element takes 1 3/8 instructions, of
-    e2m1 2 1/8, with `times` 2 5/8. `minus`: words of two whole numbers of at most 128 that are subtracted, one or one for each eight.
+    e2m1 2 1/8, with `times` 2 5/8. `minus`: words of two whole numbers of at most 128 that are subtracted, one or
+    one for each eight.
     `times`: those that e2m1 are multiplied by; the products have to be numbers of T."""
     BF16, found = T == bf16, list[Value]()
     one = k.constant(i32, 0x3F803F80 if BF16 else 0x3C003C00)
