@@ -913,11 +913,11 @@ def test_regret_leaves_out_what_is_no_plan_any_more(
 
     plan = "simt 128x128x8 warp=64x64 thread=8x16 stages=2 copy=registers vector=4"
     on = target("sm_90a")
-    assert regret.readable([plan, f"{plan} split_k=8 cluster", ""], on) == {plan: NvidiaPlan.parse(plan)}
+    assert regret.readable([plan, f"{plan} split_k=8 cluster", ""], on, None) == {plan: NvidiaPlan.parse(plan)}
     measured = json.loads((regret.RESULTS / "h200_plans.json").read_text())
     every = measured["cases"]
     for ratios in every.values():
-        assert [text for text in ratios if text not in regret.readable(ratios, on)] == [
+        assert [text for text in ratios if text not in regret.readable(ratios, on, None)] == [
             text for text in ratios if text.endswith(" cluster")]
     old = {case for case, ratios in every.items() if any(text.endswith(" cluster") for text in ratios)}
     some = {case: every[case] for n, case in enumerate(every) if case in old or n % 10 == 0}

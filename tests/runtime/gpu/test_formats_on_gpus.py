@@ -143,7 +143,7 @@ def test_scalars_addends_and_batches(monkeypatch, kinds):
 
 
 def test_unaligned_operands_have_plans_of_their_own(monkeypatch):
-    on = on_gpu(monkeypatch, "sm_90a")
+    on = on_gpu(monkeypatch, "sm_80")
     x, y = integers(40, 65, name="bf16"), aligned(integers(64, 48, name="bf16", seed=1))
     wanted = x[:, :64].astype(np.float32) @ y.astype(np.float32)
     for a, vectors in ((x[:, :64], (1, 8)), (aligned(np.ascontiguousarray(x[:, :64])), (8, 8))):
