@@ -285,6 +285,8 @@ def run(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: f
     if given is not None:
         y = copied(given, recipe.plan)
     if watch.runs is not None:
+        if given is not None and recipe.address(given) == recipe.address(y):
+            given = None                        # contiguous already: nothing was copied
         watch.runs.append(Run(recipe, swapped, x, y, c, alpha, beta, c.ndim == 3, given,
                               () if beside is NOTHING else None))
     if c.ndim == 2:
