@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import types
 import weakref
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.api.builtin import Entry
+from tests.helpers.counted import Counted
 from tilewright.api.products import matmul as by_python
 from tilewright.runtime import repeats
 from tilewright.runtime.cpu import pool
@@ -22,26 +21,6 @@ from tilewright.runtime.cpu import pool
 RNG = np.random.default_rng(11)
 BF16 = ml_dtypes.bfloat16
 FACTOR: Any = 2.0
-
-
-class Counted:
-    """A builtin that takes nothing but what it repeats; `.calls` counts those that went to Python."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-        @functools.wraps(by_python)
-        def python(*args: Any, **kwargs: Any) -> Any:
-            self.calls += 1
-            return by_python(*args, **kwargs)
-        self.entry = Entry(python)
-        self.entry.repeat(python)
-        self.matmul = self.entry.matmul
-
-    def python_calls(self, *args: Any, **kwargs: Any) -> int:
-        before = self.calls
-        self.matmul(*args, **kwargs)
-        return self.calls - before
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import os
 import pickle
@@ -20,8 +19,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.helpers.counted import Counted
 from tilewright.api import builtin_repeats as repeats
-from tilewright.api.builtin import Entry
 from tilewright.api.builtin_keys import Called, key_of, slot_of
 from tilewright.api.products import matmul as by_python
 from tilewright.kernels.cpu import abi
@@ -30,27 +29,6 @@ from tilewright.runtime.cpu import pool, workspace
 from tilewright.targets import target
 
 RNG = np.random.default_rng(3)
-
-
-class Counted:
-    """A builtin that takes nothing but what it repeats; `.calls` counts those that went to Python."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-        @functools.wraps(by_python)
-        def python(*args: Any, **kwargs: Any) -> Any:
-            self.calls += 1
-            return by_python(*args, **kwargs)
-
-        self.entry = Entry(python)
-        self.entry.repeat(python)
-        self.matmul = self.entry.matmul
-
-    def python_calls(self, *args: Any, **kwargs: Any) -> int:
-        before = self.calls
-        self.matmul(*args, **kwargs)
-        return self.calls - before
 
 
 @pytest.fixture(scope="module")

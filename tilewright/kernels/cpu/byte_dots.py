@@ -13,6 +13,7 @@ from tilewright.ir import Function, Kernel, Value, i8, i32, i64, ptr, vec
 from tilewright.kernels.cpu.jobs import DOTS
 from tilewright.kernels.cpu.out import Out
 from tilewright.kernels.cpu.pool import job_fields, split
+from tilewright.kernels.cpu.skinny import column_runs, in_blocks
 from tilewright.kernels.narrow import splat
 from tilewright.plans.words import DOT_COLUMNS
 from tilewright.targets.cpu import CpuTarget
@@ -29,9 +30,7 @@ def emit_byte_dots(target: CpuTarget, ROWS: int, COLS: int, A: str, B: str) -> F
     a, b, out = g.a.view(g.lda, 1), g.b.view(g.ldb, 1), Out(k, g.c.view(g.rsc, g.csc), g.alpha, g.beta)
     lo, hi = split(g.m, g.parts, part)
     whole = g.k // STEP * STEP
-    WIDE = DOT_COLUMNS[32 if target.registers >= 32 else 16]
-    WIDTH = -(-COLS // -(-COLS // WIDE))
-    FIRST, SIGNED = COLS % WIDTH, (A, B) == ("i8", "i8")
+    SIGNED = (A, B) == ("i8", "i8")
 
     def columns_at(i: Value, j: Value, ROWS: int, COLS: int, ahead: bool) -> None:
         acc, sums = k.tile(ROWS, COLS, VT), k.tile(ROWS, 1, VT)
@@ -62,14 +61,5 @@ def emit_byte_dots(target: CpuTarget, ROWS: int, COLS: int, A: str, B: str) -> F
                     out.at(*at).put(x, read_c)
                 out.cases_of_beta(partial(put, out.scaled(total), (i + r, j + c)))
 
-    def rows_at(i: Value, ROWS: int) -> None:
-        if FIRST:
-            columns_at(i, k.constant(i64, 0), ROWS, FIRST, True)
-        with k.loop(k.constant(i64, COLS), FIRST, WIDTH) as j:
-            columns_at(i, j, ROWS, WIDTH, not FIRST)
-    full = lo + (hi - lo) // ROWS * ROWS
-    with k.loop(full, lo, ROWS) as i:
-        rows_at(i, ROWS)
-    with k.loop(hi, full) as i:
-        rows_at(i, 1)
+    in_blocks(k, (lo, hi), ROWS, column_runs(k, COLS, DOT_COLUMNS[32 if target.registers >= 32 else 16], columns_at))
     return k.function

@@ -160,12 +160,33 @@ def emit_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int, SOURCE: str =
             for j in range(COLS):
                 out.cases_of_beta(partial(put, i + r, j, out.scaled(k.sum(acc[r, j]))))
 
+    in_blocks(k, (lo, hi), ROWS, rows_at)
+    return k.function
+
+
+def in_blocks(k: Kernel, rows: tuple[Value, Value], ROWS: int, rows_at: Callable[[Value, int], None]) -> None:
+    """rows_at(i, rows) for ROWS rows at once, and the last ones by themselves."""
+    lo, hi = rows
     full = lo + (hi - lo) // ROWS * ROWS
     with k.loop(full, lo, ROWS) as i:
         rows_at(i, ROWS)
     with k.loop(hi, full) as i:
         rows_at(i, 1)
-    return k.function
+
+
+def column_runs(k: Kernel, COLS: int, WIDE: int, columns_at: Callable[[Value, Value, int, int, bool], None]
+                ) -> Callable[[Value, int], None]:
+    """rows_at(i, rows) of `in_blocks` by columns_at(i, j, rows, columns, first) for runs of up to WIDE of COLS columns,
+    of one length but for the first run, which may be shorter."""
+    WIDTH = -(-COLS // -(-COLS // WIDE))
+    FIRST = COLS % WIDTH
+
+    def rows_at(i: Value, ROWS: int) -> None:
+        if FIRST:
+            columns_at(i, k.constant(i64, 0), ROWS, FIRST, True)
+        with k.loop(k.constant(i64, COLS), FIRST, WIDTH) as j:
+            columns_at(i, j, ROWS, WIDTH, not FIRST)
+    return rows_at
 
 
 def emit_scale(target: CpuTarget, dtype: str) -> Function:

@@ -20,6 +20,7 @@ from tilewright.kernels.cpu.jobs import DOTS
 from tilewright.kernels.cpu.out import Out
 from tilewright.kernels.cpu.pool import job_fields, split
 from tilewright.kernels.cpu.prepared import Beside, suffix
+from tilewright.kernels.cpu.skinny import column_runs, in_blocks
 from tilewright.kernels.cpu.weights import AT_ONCE, Weights, all_rows
 from tilewright.kernels.narrow import number, pattern, splat
 from tilewright.targets.cpu import CpuTarget
@@ -130,8 +131,6 @@ def emit_plain_pairs(target: CpuTarget, COLS: int) -> Function:
     a, b, out = g.a.view(g.lda, 1), g.b.view(g.ldb, 1), Out(k, g.c.view(g.rsc, g.csc), g.alpha, g.beta)
     lo, hi = split(g.m, g.parts, part)
     whole = g.k // STEP * STEP
-    WIDTH = -(-COLS // -(-COLS // WIDE))
-    FIRST = COLS % WIDTH
 
     def columns_at(i: Value, j: Value, ROWS: int, COLS: int, ahead: bool) -> None:
         acc = k.tile(ROWS, COLS, VT)
@@ -156,14 +155,5 @@ def emit_plain_pairs(target: CpuTarget, COLS: int) -> Function:
                     out.at(*at).put(x, read_c)
                 out.cases_of_beta(partial(put, out.scaled(k.sum(acc[r, c])), (i + r, j + c)))
 
-    def rows_at(i: Value, ROWS: int) -> None:
-        if FIRST:
-            columns_at(i, k.constant(i64, 0), ROWS, FIRST, True)
-        with k.loop(k.constant(i64, COLS), FIRST, WIDTH) as j:
-            columns_at(i, j, ROWS, WIDTH, not FIRST)
-    full = lo + (hi - lo) // PLAIN_ROWS * PLAIN_ROWS
-    with k.loop(full, lo, PLAIN_ROWS) as i:
-        rows_at(i, PLAIN_ROWS)
-    with k.loop(hi, full) as i:
-        rows_at(i, 1)
+    in_blocks(k, (lo, hi), PLAIN_ROWS, column_runs(k, COLS, WIDE, columns_at))
     return k.function
