@@ -18,7 +18,6 @@ from tilewright.formats import FORMATS
 from tilewright.plans import asked, gpu, gpu_lowering, gpu_shape, semirings
 from tilewright.plans.measured import choice
 from tilewright.rules import arguments
-from tilewright.targets.nvidia import GpuTarget
 
 if TYPE_CHECKING:
     from tilewright.ir.program import Function
@@ -351,9 +350,6 @@ def planned(plan: Any, problem: Gemm, target: Any, algorithm: str | None = None)
     """The plan for a problem on a GPU: the text of one, or a plan, or by default the one that matmul runs. ValueError
     with every reason for one that cannot run it, not even if rows of operands are padded. An empty product, for which
     nothing runs, has any plan."""
-    if problem.prologues and not isinstance(target, GpuTarget):
-        raise ValueError(f"compiled kernels for AMD's GPUs have no prologue, and {problem} has one: tilewright.matmul "
-                         "evaluates it in a pass before the product")
     shape = gpu_lowering.multiplied_shape(problem, target, algorithm, passes=False)
     found = choice.chosen(shape, target)[0] if plan is None else asked.plan(plan, target)
     if reasons := [] if 0 in (shape.m, shape.n, shape.k) else found.violations(shape.padded, target):

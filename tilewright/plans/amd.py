@@ -25,6 +25,10 @@ Algorithm = Literal["mfma", "xf32", "scaled", "bf16_emulated"]
 
 SIX = 6*PIECE*2         # bits of 6-bit elements that a lane moves: 16 bytes of 24, whose tail it moves by the word
 TRANSPOSED_BITS = (8, 16)       # of numbers that reads of LDS transpose, on chips that have such
+# Fields of a shape that no emitter reads, and what each one is called in a refusal.
+UNREAD = {"semiring": "semiring (tilewright.contract runs on CPUs and on NVIDIA's GPUs)",
+          "prologues": "prologue (tilewright.matmul evaluates one in a pass before the product)",
+          "terms": "products by terms"}
 
 
 def multiplied(target: AmdTarget) -> tuple[str, ...]:
@@ -151,6 +155,9 @@ def _violations(p: AmdPlan, shape: GpuShape, target: AmdTarget) -> Iterator[str]
         yield from found
         return
     yield from p.above(**MOST)
+    if unread := [name for name in UNREAD if getattr(shape, name)]:
+        yield f"kernels of {target.name} take no {' and no '.join(map(UNREAD.__getitem__, unread))}."
+        return
     if p.mfma not in (16, 32) or (p.mfma == 32 and shape.a == "f64"):
         yield f"mfma must be 16 or 32, and 16 for f64: rows and columns of an instruction's tile; it is {p.mfma}."
         return

@@ -132,10 +132,10 @@ def lower(problem: Gemm, target: Any, passes: bool = True) -> Gemm:
 
 def in_kernel(p: Gemm, pair: Pair, out: str, texts: Mapping[str, str], target: Any, passes: bool) -> str:
     """Which prologues of a problem of contiguous operands kernels evaluate: "", "a", "b" or "ab"."""
-    if not isinstance(target, GpuTarget):
-        return ""
     if not passes:
         return p.prologues
+    if not isinstance(target, GpuTarget):
+        return ""
     found = shape(*pair, out, p.m, p.n, p.k, p.layout, None, p.batch, epilogue=epilogues.lowered(p, out),
                   prologue_a=texts["a"], prologue_b=texts["b"])
     return str(planner(target).inside(found, target))
