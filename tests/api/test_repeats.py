@@ -105,6 +105,29 @@ def test_the_second_call_needs_no_python(counted: Counted, case: str, threads: i
         pool.set_num_threads(with_threads)
 
 
+FORMATS = ["f4", "f8", "f2", BF16, "c8", "c16", "i1", "u2", "i4", "i8", np.longlong]
+
+
+@pytest.mark.parametrize("dtype", FORMATS, ids=lambda dtype: np.dtype(dtype).name)
+def test_vectors(counted: Counted, dtype: Any) -> None:
+    """Arrays of one axis, of any strides; a product without axes is a scalar."""
+    x, y, stack = random(dtype, 2*31)[::-2], random(dtype, 31), random(dtype, 2, 37, 31)
+    for a, b in (x, y), (y, x), (stack[0], x), (y, stack[0].T), (y, stack[0, :31]), (stack, y):
+        wanted = by_python(a, b)
+        calls = [counted.python_calls(a, b) for _ in range(3)]
+        assert calls == [1, 0, 0]
+        found = counted.matmul(a, b)
+        assert (type(found), found.dtype, found.shape) == (type(wanted), wanted.dtype, wanted.shape)
+        np.testing.assert_array_equal(found, wanted)
+        assert counted.python_calls(a[:-1] if a.ndim > 1 else a[:0], b if a.ndim > 1 else b[..., :0, :] if b.ndim > 1
+                                    else b[:0]) == 1        # another size
+        for out in np.empty(wanted.shape, wanted.dtype), np.empty((*wanted.shape, 2), wanted.dtype)[..., 0]:
+            counted.matmul(a, b, out)
+            out[...] = 0
+            assert counted.matmul(a, b, out) is out
+            np.testing.assert_array_equal(out, wanted)
+
+
 def calls_of_size(n: int) -> list[tuple[tuple[np.ndarray, ...], dict[str, Any]]]:
     """No two are alike, but for the first and the third: its operands have the strides of the first's."""
     wide = random("f4", 60, 60)
@@ -150,7 +173,6 @@ PYTHONS: dict[str, tuple[tuple, dict[str, Any]]] = {
     "a plan": ((A, B), {"plan": str(tw.plan(tw.Gemm(20, 25, 30)))}),
     "a subclass": ((A.view(Subclass), B), {}),
     "a list": ((A.tolist(), B), {}),
-    "vectors": ((A[0], B), {}),
     "real by complex": ((A, B.astype("c8")), {}),
     "converted": ((A, B.astype("f8")), {}),
     "rounded": ((A, B), {"out_dtype": "f64"}),

@@ -47,6 +47,7 @@ from tilewright.kernels.cpu.abi import (
     RUN_PARTS,
     RUN_TEAM,
     RUNNING,
+    SCALAR,
     SMALL,
     SPACE_TAKEN,
     TABLE,
@@ -56,7 +57,7 @@ from tilewright.kernels.cpu.abi import (
 from tilewright.runtime import repeats
 from tilewright.runtime.cpu import layout
 
-NEW_INDEX, NDARRAY_INDEX = 93, 2        # PyArray_New and PyArray_Type in NumPy's table of C functions
+NDARRAY_INDEX, SCALAR_INDEX, NEW_INDEX = 2, 60, 93     # PyArray_Type, PyArray_Scalar, PyArray_New in NumPy's C table
 
 EVERY = (1 << 63) - 1
 RELEASE_GIL_ABOVE = 2_500_000           # multiplications, 50 us at 100 GFLOP/s: releasing it costs 0.1 us or more
@@ -86,9 +87,10 @@ class Entry:
     def __init__(self, python: Callable[..., Any]) -> None:
         from tilewright.compiler.artefact import load
         from tilewright.targets import detect
-        new = _array_constructor() if layout.agrees() else None
-        if new is None:
+        constructors = _constructors() if layout.agrees() else None
+        if constructors is None:
             raise UnknownLayout
+        new, scalar = constructors
         code = load("tilewright.kernels.cpu.entry:emit_entry", detect(), object.__basicsize__)
         doc = f"matmul({_signature(python)})\n--\n\n{python.__doc__}".encode()
         methods = (layout.Method * 2)(layout.Method(b"matmul", code.address("matmul_entry"), layout.FASTCALL,
@@ -106,7 +108,7 @@ class Entry:
         self._decline = code.address("matmul_decline")
         for offset, word in ((PYTHON, id(python)), (WATCHING, id(python)), (VECTORCALL, layout.vectorcall()),
                              (NDARRAY, id(np.ndarray)), (FUNCTION, id(FunctionType)), (FLOAT, id(float)),
-                             (DICT, id(dict)), (NONE, id(None)), (NEW, new),
+                             (DICT, id(dict)), (NONE, id(None)), (NEW, new), (SCALAR, scalar),
                              *((at, id(name)) for at, name in names.items()),
                              (RELEASE_ABOVE, RELEASE_GIL_ABOVE), (NATIVE + 8, EVERY), (NATIVE + 16, EVERY),
                              (SMALL, self._decline), (SMALL + 16, self._decline)):
@@ -215,8 +217,9 @@ def _signature(f: Any) -> str:
     return ", ".join([name + (f"={defaults[name]!r}" if name in defaults else "") for name in every])
 
 
-def _array_constructor() -> int | None:
-    """The address of PyArray_New, tried out; None if NumPy's table is not what it was in NumPy 1 and 2."""
+def _constructors() -> tuple[int, int] | None:
+    """The addresses of PyArray_New and PyArray_Scalar, tried out; None if NumPy's table is not what it was in NumPy 1
+    and 2."""
     umath = sys.modules.get("numpy._core._multiarray_umath") or sys.modules.get("numpy.core._multiarray_umath")
     capsule = getattr(umath, "_ARRAY_API", None)
     if type(capsule).__name__ != "PyCapsule":
@@ -224,8 +227,8 @@ def _array_constructor() -> int | None:
     get = ctypes.pythonapi.PyCapsule_GetPointer
     get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     table = (ctypes.c_void_p * (NEW_INDEX + 1)).from_address(get(capsule, None))
-    address = table[NEW_INDEX]
-    if table[NDARRAY_INDEX] != id(np.ndarray) or not address:
+    address, of_scalars = table[NEW_INDEX], table[SCALAR_INDEX]
+    if table[NDARRAY_INDEX] != id(np.ndarray) or not address or not of_scalars:
         return None
     pointer, number = ctypes.c_void_p, ctypes.c_int
     new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, number, pointer, number, pointer, pointer, number,
@@ -233,4 +236,9 @@ def _array_constructor() -> int | None:
     dims = (ctypes.c_ssize_t * 2)(3, 7)
     made = [new(np.ndarray, 2, ctypes.addressof(dims), number, None, None, 0, 0, None) for number in (11, 12)]
     good = all(type(x) is np.ndarray and x.shape == (3, 7) and x.flags.carray and x.flags.owndata for x in made)
-    return address if good and [x.dtype for x in made] == [np.float32, np.float64] else None
+    if not good or [x.dtype for x in made] != [np.float32, np.float64]:
+        return None
+    scalar = ctypes.PYFUNCTYPE(ctypes.py_object, pointer, ctypes.py_object, pointer)(of_scalars)
+    numbers = [np.array([3], x) for x in (np.float32, np.longlong, np.complex128)]
+    found = [scalar(x.ctypes.data, x.dtype, None) for x in numbers]
+    return (address, of_scalars) if all(type(x) is y.dtype.type and x == 3 for x, y in zip(found, numbers)) else None

@@ -97,8 +97,8 @@ class Repeats:
         sizes = [x.itemsize for x in (*args[:2], result)]
         return [work.function, work.parts, work.threads, work.wake, int(work.team),
                 int(multiplications >= self._release_above), int(spaced), self._space.barriers,
-                recipe.zeroed // 8, len(work.job), at_a, at_b, at["c"], special, *sizes, result.dtype.num, result.ndim,
-                *[*result.shape, 0][:3]]
+                recipe.zeroed // 8, len(work.job), at_a, at_b, at["c"], special, *sizes, result.dtype.num,
+                id(result.dtype), result.ndim, *[*result.shape, 0, 0, 0][:3]]
 
 
 def watching(python: Callable[..., Any], repeats: Repeats, running: Callable[[], int],
@@ -125,8 +125,9 @@ def _repeatable(args: tuple[Any, ...], out: Any, named: dict[str, Any], result: 
     read_b = run.b if run.given is None else run.given
     a, b = (read_b, run.a) if run.swapped else (run.a, read_b)
     for x, ran in zip((*args[:2], result), (a, b, run.c)):
-        if (type(x) is not np.ndarray or not 2 <= x.ndim <= 3 or not x.flags.aligned or address(x) != address(ran)
-                or x.itemsize != ran.itemsize or (x.dtype.kind == "c") != (ran.dtype.kind == "c")
+        scalar = x is result and isinstance(x, np.generic) and ran.size == 1 and ran.dtype == x.dtype
+        array = type(x) is np.ndarray and x.ndim <= 3 and x.flags.aligned and address(x) == address(ran)
+        if (not (scalar or array) or x.itemsize != ran.itemsize or (x.dtype.kind == "c") != (ran.dtype.kind == "c")
                 or not lasting(x.dtype)):
             return False
     if out is not result and (out is not None or not result.flags.c_contiguous):
@@ -148,7 +149,7 @@ def _rows(operands: Sequence[Any], run: Run, result: Any) -> list[int] | None:
     places = {address(x): i for i, x in arrays.items()}
     if len(places) < len(arrays) or len(floats) > 1:
         return None                                         # which is which cannot be seen
-    same = arrays.get(places.get(address(result), -1))
+    same = arrays.get(places.get(address(run.c), -1))
     if same is not None and (same.shape, same.strides, same.dtype) != (result.shape, result.strides, result.dtype):
         return None
     rows: list[int] = []

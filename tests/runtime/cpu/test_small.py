@@ -37,8 +37,8 @@ def builtin(monkeypatch):
         entry.enable(name, address, context.buffer_info()[0])
 
     def matmul(a, b, out):
-        by_python(a, b, np.empty_like(out), threads=1)
-        return entry.matmul(a, b, out)
+        by_python(a, b, None if out is None else np.empty_like(out), threads=1)
+        return entry.matmul(a, b) if out is None else entry.matmul(a, b, out)
 
     return matmul
 
@@ -61,6 +61,24 @@ def test_every_layout_is_exact(builtin, sizes, layout, dtype):
     wanted[1:-1, 2:-3] = a @ b
     assert builtin(a, b, wide[1:-1, 2:-3]) is not None
     np.testing.assert_array_equal(wide, wanted)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("k", [1, 2, 31, 130])
+def test_vectors(builtin, k, dtype):
+    x, y, m = (RNG.integers(-5, 6, shape).astype(dtype) for shape in (k, 2*k, (37, k)))
+    for a, b in (x, x), (x, y[::2]), (y[::-2], x), (m, x), (m, y[::-2]), (m[::2], x), (x, m.T), (x, m[:k]):
+        if a.shape[-1] != b.shape[0]:
+            continue
+        wanted = a @ b
+        if wanted.ndim:
+            inside = np.zeros(len(wanted) + 2, dtype)
+            assert builtin(a, b, inside[1:-1]) is not None
+            np.testing.assert_array_equal(inside, [0, *wanted, 0])
+        for _ in range(2):
+            found = builtin(a, b, None)
+            assert (type(found), found.dtype, found.shape) == (type(wanted), wanted.dtype, wanted.shape)
+            np.testing.assert_array_equal(found, wanted)
 
 
 @pytest.mark.parametrize("threads", [2, 7, 16])

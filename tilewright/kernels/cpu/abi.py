@@ -8,10 +8,11 @@ from __future__ import annotations
 # SMALL is (small_gemm, its own context) for f32, then for f64. NATIVE has rows of three: a value of algorithm=, and up
 # to which m*n*k it is the native product, for f32 and for f64; the first row is for a call without that keyword. TABLE
 # has the addresses of records (0: there is none yet), POOL that of the pool. OUT, ALGORITHM, EPILOGUE and OPERANDS are
-# names of keywords; FUNCTION, FLOAT and DICT Python's types, and NONE its None.
+# names of keywords; FUNCTION, FLOAT and DICT Python's types, and NONE its None. NEW and SCALAR are NumPy's functions
+# that make arrays, and scalars.
 (PYTHON, WATCHING, VECTORCALL, NDARRAY, OUT, NEW, LARGEST, RELEASE_ABOVE, ALGORITHM, TABLE, POOL, RUN_PARTS, RUN_TEAM,
- SPACE_TAKEN, RUNNING, EPILOGUE, OPERANDS, FUNCTION, FLOAT, DICT, NONE) = range(0, 21*8, 8)
-SMALL = 21*8
+ SPACE_TAKEN, RUNNING, EPILOGUE, OPERANDS, FUNCTION, FLOAT, DICT, NONE, SCALAR) = range(0, 22*8, 8)
+SMALL = 22*8
 NATIVE, NATIVE_ROWS = SMALL + 32, 6
 CONTEXT_SIZE = NATIVE + 24*NATIVE_ROWS
 
@@ -27,7 +28,8 @@ RECORD = (
     "fields", "at_a", "at_b", "at_c",       # of the job: how many, and where the addresses stand
     "special",                              # the field that is not 0 if C means nothing; `fields` if there is none
     "size_a", "size_b", "size_c",           # bytes of an element
-    "type", "axes", "dim_0", "dim_1", "dim_2",      # NumPy's number of the result's dtype; its sizes
+    "type", "descr", "axes", "dim_0", "dim_1", "dim_2",     # the result's dtype, by NumPy's number and its address; its
+                                            # sizes; without axes it is a scalar, unless `out` is given
     "rows", "at_table",                     # operands of an epilogue; the field with their table's address, or `fields`
     "named",                                # globals
 )

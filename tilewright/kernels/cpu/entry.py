@@ -2,11 +2,11 @@
 
     PyObject *matmul(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 
-The common call is done here: (a, b), (a, b, out) or (a, b, out=out) with exact ndarrays of two dimensions, one native
-dtype, float32 or float64, strides in whole elements, shapes that agree, an `out` that can be written row by row and
-does not share its range of bytes with a or b, and sizes that the small kernel takes; with `algorithm=` too, up to the
-size where that is another than the native product. A call like an earlier one is repeated (repeat.py). Every other call
-goes to the Python function with the same arguments, which does the rest of the work or raises.
+The common call is done here: (a, b), (a, b, out) or (a, b, out=out) with exact ndarrays of one or two dimensions, one
+native dtype, float32 or float64, strides in whole elements, shapes that agree, an `out` that can be written row by row
+and does not share its range of bytes with a or b, and sizes that the small kernel takes; with `algorithm=` too, up to
+the size where that is another than the native product. A call like an earlier one is repeated (repeat.py). Every other
+call goes to the Python function with the same arguments, which does the rest of the work or raises.
 
 Arrays are read in NumPy's structure itself, whose layout api/builtin.py verifies first.
 
@@ -42,7 +42,7 @@ from tilewright.kernels.cpu.abi import (
     VECTORCALL,
     WATCHING,
 )
-from tilewright.kernels.cpu.repeat import ALIGNED, WARN_ON_WRITE, WRITEABLE, emit_repeat
+from tilewright.kernels.cpu.repeat import ALIGNED, WARN_ON_WRITE, WRITEABLE, emit_repeat, new_scalar
 from tilewright.targets.cpu import CpuTarget
 
 KIND_MASK = 0xffff_ffff_00ff_0000               # of the word that holds byteorder and type_num
@@ -173,10 +173,14 @@ def _multiply(k: Kernel, context: Value, double: Value, volume: Value, a: Matrix
 
 # ---- reading NumPy's structure
 
-def _array(k: Kernel, o: Value, header: int) -> Matrix:
-    """The fields of an ndarray known to have two dimensions."""
+def _array(k: Kernel, o: Value, header: int, vector: Value, column: Value | int, itemsize: Value) -> Matrix:
+    """The fields of an ndarray known to have two dimensions, or one if it is a `vector`: a column, or a row."""
     dims, strides = (k.field(o, header + offset, ptr(i64)) for offset in (DIMS, STRIDES))
-    return Matrix(k.field(o, header + DATA, i64), dims[0], dims[1], strides[0], strides[1])
+    one, last = k.constant(i64, 1), k.select(vector, k.constant(i64, 0), 1)
+    size, stride = dims[last], strides[last]
+    is_row, is_column = vector & (column == 0), vector & (column != 0)
+    return Matrix(k.field(o, header + DATA, i64), k.select(is_row, one, dims[0]), k.select(is_column, one, size),
+                  k.select(is_row, size * itemsize, strides[0]), k.select(is_column, itemsize, stride))
 
 
 def _kind(k: Kernel, o: Value, header: int) -> Value:
@@ -197,32 +201,41 @@ def emit_entry(target: CpuTarget, header: int) -> list[Function]:
     double = k.cast(kind == NATIVE_F64, i64)
     bad = ((kind != NATIVE_F32) & (kind != NATIVE_F64)) | (_kind(k, b_object, header) != kind)
     for o in (a_object, b_object):
-        bad = bad | (k.field(o, header + ND, i32) != 2) | ((k.field(o, header + FLAGS, i32) & ALIGNED) == 0)
+        axes = k.field(o, header + ND, i32)
+        bad = bad | (axes < 1) | (axes > 2) | ((k.field(o, header + FLAGS, i32) & ALIGNED) == 0)
     refuse_when(bad)
-    a, b, itemsize = _array(k, a_object, header), _array(k, b_object, header), k.constant(i64, 4) << double
+    itemsize, no, yes = k.constant(i64, 4) << double, k.constant(i64, 0), k.constant(i64, 1)
+    row, column = (k.field(o, header + ND, i32) == 1 for o in (a_object, b_object))
+    a, b = _array(k, a_object, header, row, no, itemsize), _array(k, b_object, header, column, yes, itemsize)
+    axes = 2 - k.select(row, yes, 0) - k.select(column, yes, 0)
     bad, volume = _shapes(k, context, a, b, most[double])
     refuse_when(bad | _broken_elements(itemsize, a, b))
 
     result, c_data, c_row_stride = k.variable(ptr(i8), 0), k.variable(i64), k.variable(i64)
     with k.when(given.get() != 0):
         out = given.get()
-        refuse_when(foreign(out))
+        refuse_when(foreign(out) | (axes == 0))
         flags = k.field(out, header + FLAGS, i32) & (ALIGNED | WRITEABLE | WARN_ON_WRITE - (1 << 32))
-        refuse_when((_kind(k, out, header) != kind) | (k.field(out, header + ND, i32) != 2)
+        refuse_when((_kind(k, out, header) != kind) | (k.cast(k.field(out, header + ND, i32), i64) != axes)
                     | (flags != ALIGNED | WRITEABLE))
-        c = _array(k, out, header)
+        c = _array(k, out, header, axes == 1, k.select(column, yes, 0), itemsize)
         refuse_when(_unsuitable_out(k, c, a, b, itemsize) | _broken_elements(itemsize, c))
         result.set(out)
         c_data.set(c.data)
         c_row_stride.set(c.row_stride)
         k.call_external("Py_IncRef", None, out)
-    with k.otherwise():
+    only = k.local("only", (1,), i64)
+    scalar = axes == 0                              # `out` is 0 then
+    with k.when(scalar):
+        c_data.set(k.address(only))
+        c_row_stride.set(itemsize)
+    with k.when((axes > 0) & (given.get() == 0)):
         dims = k.local("dims", (2,), i64)
-        dims[0], dims[1] = a.rows, b.cols
+        dims[0], dims[1] = k.select(row, b.cols, a.rows), b.cols
         nothing, zero = k.constant(ptr(i8), 0), k.constant(i32, 0)
-        number = k.cast(double, i32) + 11
-        new = k.call(k.field(context, NEW, ptr(i8)), ndarray, k.constant(i32, 2), dims, number, nothing, nothing, zero,
-                     zero, nothing, result=ptr(i8))
+        type_number = k.cast(double, i32) + 11
+        new = k.call(k.field(context, NEW, ptr(i8)), ndarray, k.cast(axes, i32), dims, type_number, nothing, nothing,
+                     zero, zero, nothing, result=ptr(i8))
         with k.when(new == 0):
             k.ret(new)                              # MemoryError is set
         result.set(new)
@@ -231,7 +244,10 @@ def emit_entry(target: CpuTarget, header: int) -> list[Function]:
 
     done = _multiply(k, context, double, volume, a, b, c_data.get(), c_row_stride.get())
     with k.when(done == 0):
-        k.call_external("Py_DecRef", None, result.get())
+        with k.when(scalar == 0):
+            k.call_external("Py_DecRef", None, result.get())
         k.ret(k.call(_general(header), context, args, nargs, kwnames))
+    with k.when(scalar):
+        result.set(new_scalar(k, context, only, k.field(a_object, header + DESCR, i64)))
     k.ret(result.get())
     return [k.function, _decline()]

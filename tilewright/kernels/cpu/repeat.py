@@ -52,6 +52,7 @@ from tilewright.kernels.cpu.abi import (
     RUN_PARTS,
     RUN_TEAM,
     RUNNING,
+    SCALAR,
     SHIFT,
     SLOTS,
     SPACE_TAKEN,
@@ -63,6 +64,7 @@ from tilewright.kernels.cpu.jobs import OPERAND, offsets
 from tilewright.kernels.cpu.pool import THREADS
 
 ALIGNED, WRITEABLE, WARN_ON_WRITE = 0x100, 0x400, 1 << 31
+LARGEST_NUMBER = 16         # bytes, of a complex128
 
 
 def emit_repeat(header: int) -> Function:
@@ -84,7 +86,7 @@ def emit_repeat(header: int) -> Function:
         hash.set((hash.get() ^ word) * FACTOR)
         words.set(words.get() + 1)
 
-    def add_array(o: Value, least: int = 2) -> SimpleNamespace:
+    def add_array(o: Value, least: int = 0) -> SimpleNamespace:
         """Its address, and the first and the last element's."""
         leave_when(k.field(o, header - 8, i64) != ndarray)
         axes = k.cast(k.field(o, header + ND, i32), i64)
@@ -102,7 +104,7 @@ def emit_repeat(header: int) -> Function:
             high.set(high.get() + k.max((size - 1) * stride, zero))
         return SimpleNamespace(data=data, low=low.get(), high=high.get())
 
-    a, b = (add_array(k.load(args + i, ptr(i8))) for i in range(2))
+    a, b = (add_array(k.load(args + i, ptr(i8)), least=1) for i in range(2))
     at, lows, highs, numbers = (k.local(x, (MOST_OPERANDS,), i64) for x in ("at", "lows", "highs", "numbers"))
 
     def add_operands(operands: Value) -> None:
@@ -123,7 +125,7 @@ def emit_repeat(header: int) -> Function:
                 for array in at, lows, highs:
                     k.store(array + i, k.address(numbers + i))
             with k.otherwise():
-                x = add_array(o, least=0)
+                x = add_array(o)
                 for array, place in (at, x.data), (lows, x.low), (highs, x.high):
                     k.store(array + i, place)
     out, space, beside, same = k.variable(ptr(i8), 0), k.variable(ptr(i8), 0), k.variable(i64, 0), k.variable(i64, 0)
@@ -197,7 +199,11 @@ def emit_repeat(header: int) -> Function:
                        & ((same.get() >> which & 1) == 0))
         result.set(out.get())
         k.call_external("Py_IncRef", None, out.get())
-    with k.otherwise():
+    only = k.local("only", (LARGEST_NUMBER // 8,), i64)
+    scalar = (out.get() == 0) & (r.axes == 0)
+    with k.when(scalar):
+        c_data.set(k.address(only))
+    with k.when((out.get() == 0) & (r.axes > 0)):
         sizes = k.local("sizes", (3,), i64)
         for axis in range(3):
             sizes[axis] = getattr(r, f"dim_{axis}")
@@ -229,10 +235,20 @@ def emit_repeat(header: int) -> Function:
         with k.when(r.spaced != 0):
             k.atomic_store(taken, 0)
     with k.when((done.get() == 0) | (job[r.special] != 0)):
-        k.call_external("Py_DecRef", None, result.get())
+        with k.when(result.get() != 0):
+            k.call_external("Py_DecRef", None, result.get())
         k.ret(k.constant(ptr(i8), 0))
+    with k.when(scalar):
+        result.set(new_scalar(k, context, only, r.descr))
     k.ret(result.get())
     return k.function
+
+
+def new_scalar(k: Kernel, context: Value, number: Value, descr: Value) -> Value:
+    """Record: NumPy's scalar of the dtype at this address; 0 with an error set."""
+    made: Value = k.call(k.field(context, SCALAR, ptr(i8)), number.as_(i8), descr, k.constant(ptr(i8), 0),
+                         result=ptr(i8))
+    return made
 
 
 def _run(k: Kernel, context: Value, pool: Value, r: SimpleNamespace, job: Value, done: Any) -> None:
