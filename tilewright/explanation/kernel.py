@@ -16,7 +16,7 @@ import numpy as np
 from tilewright.explanation.gpu import REST, SHOWN
 from tilewright.explanation.record import Alternative, Explanation, Level, Part, Section, Tile, Time, cause
 from tilewright.ir import arguments, vectors
-from tilewright.ir.program import Function, Op, written
+from tilewright.ir.program import Function, written
 from tilewright.plans import amd_model
 from tilewright.plans.bound import SECTOR, Launch, from_beyond
 from tilewright.plans.common import Cost
@@ -171,7 +171,7 @@ def _explained(name: str, function: Function, chip: Any, grid: tuple[int, ...], 
         warps = -(-prod(function.threads) // function.warp) if function.threads else 1
         launch = Launch(ran.counts, prod(grid), warps, used.get("ctas", 1), ran.memory, double,
                         used.get("chains", 1), used.get("spilled", 0.0))
-        cost = kernels.expected(launch, chip)
+        cost = kernels.expected(function, launch, chip)
     rates, peak, peak_of = _ceilings(function, chip, double)
     flops = round(ran.counts.get("flops", 0))
     kinds = {kind: round(n) for kind, n in sorted(ran.counts.items(), key=lambda each: -each[1])
@@ -273,25 +273,10 @@ def _ceilings(function: Function, chip: Any, double: bool) -> tuple[dict[str, fl
             return {}, None, ""
         rates = {level: rate for level in ("L1", "L2", "L3", "memory") if (rate := known.peak_bandwidth(level))}
         return rates, known.peak_flops(dtype, 1, chip.name), "what one thread reached with nothing but multiply-adds"
-    units, matrix = (chip.cus if isinstance(chip, AmdTarget) else chip.sms), _matrix_rate(function, chip)
-    each = units * chip.clock
+    each = (chip.cus if isinstance(chip, AmdTarget) else chip.sms) * chip.clock
     if isinstance(chip, AmdTarget):
         rates = {"LDS": chip.lds_clock * each, "L2": amd_model.L2_CLOCK * chip.xcds * chip.clock}
     else:
         rates = {"shared": SHARED_CLOCK * each, "L2": WIDE_L2 * each}
     rates["memory"] = chip.bandwidth
-    if matrix:
-        return rates, matrix * each, "matrix instructions at the highest clock"
-    return rates, chip.flops(dtype), f"multiply-adds of {dtype} at the highest clock"
-
-
-def _matrix_rate(function: Function, chip: Any) -> float | None:
-    """Operations per clock of a compute unit by the matrix instructions of a kernel; None if it has none."""
-    names = [node.operation.name for node in function.walk() if isinstance(node, Op) and node.operation.kind == "mma"]
-    if not names:
-        return None
-    rates = chip.wgmma_rates if "wgmma" in names[0] else chip.matrix_rates
-    fits = [rate for format, rate in rates.items() if f"{format.removesuffix('fn')}" in names[0].replace("s8", "i8")]
-    if ".f64" in names[0] and not fits:
-        return 4.0 * chip.fma_f64
-    return max(fits or rates.values(), default=None)
+    return rates, *counts.peak(function, chip, double)

@@ -13,7 +13,7 @@ again from beyond: calls are repeated.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,7 @@ CHAIN = 8               # multiply-adds that a CPU's core has under way: two uni
 # (an H200, 2026-11-23): predicted over measured time 0.87, standard deviation 0.12.
 FILLS = 6
 MEETING, START = 88, 3e-6       # clocks of a barrier of one of NVIDIA's, seconds of a launch
+PEAK = "operations at the chip's peak"
 MEMORY = 0.85           # of the bandwidth on the data sheet, as nvidia_model takes it
 
 
@@ -49,6 +50,7 @@ class Launch:
     chains: int = CHAIN         # CPUs: multiply-adds of the hot loop, which do not wait for each other
     spilled: float = 0.0        # CPUs: vectors to and from the stack for each multiply-add
     nest: Sequence[Any] = ()    # CPUs: counts.Round of the loops over tiles, the whole launch first
+    peak: float = 0.0           # GPUs: operations per second of its kind of instructions, counts.peak
 
 
 @dataclass(frozen=True)
@@ -65,10 +67,13 @@ class Unit:
 
 
 def bound(launch: Launch, target: Target, ceilings: Ceilings | None = None) -> Cost:
-    """The least time, by cause. `ceilings`: of a CPU, where they have been measured."""
+    """The least time, by cause; never less than the counted operations take at the chip's peak. `ceilings`: of a CPU,
+    where they have been measured."""
     if isinstance(target, CpuTarget):
         return _on_cpu(launch, target, ceilings or Ceilings())
-    return _on_gpu(launch, target, _unit(target, launch.double))
+    cost = _on_gpu(launch, target, _unit(target, launch.double))
+    least = launch.counts.get("flops", 0) / launch.peak if launch.peak else 0.0
+    return cost if cost.seconds >= least else replace(cost, seconds=least, parts=(*cost.parts, (PEAK, least)))
 
 
 def _unit(t: Any, double: bool) -> Unit:

@@ -1,9 +1,9 @@
 """What a launch does, counted: by small simulated launches, for one of any size.
 
-Counts of a kernel are sums over tiles: of its CTAs, of steps along k in each. They are linear in the number of whole
-tiles along each size, so that runs of one and of two tiles, and of what the size has beyond whole ones, say what any
-number of them does: a rim that a kernel leaves to slower code counts as it is. CTAs are not counted that way: what a
-kernel's grid says is exact.
+Counts of a kernel are sums over its CTAs, and those of a CTA sums over tiles, such as steps along k. The latter are
+linear in the number of whole tiles along each size, so that runs of one and of two tiles, and of what the size has
+beyond whole ones, say what any number of them does: a rim that a kernel leaves to slower code counts as it is. How many
+CTAs there are is not counted that way: what a kernel's grid says is exact.
 """
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ from tilewright.ir.program import Loop, Op
 from tilewright.simulator.code import kind_of
 from tilewright.simulator.machine import Machine
 from tilewright.simulator.memory import AddressSpace
+from tilewright.targets.amd import AmdTarget
 
 if TYPE_CHECKING:
     from tilewright.ir.program import Function
     from tilewright.simulator.report import Report
+    from tilewright.targets.nvidia import GpuTarget
 
 LEAST, MORE = 1, 2              # tiles along a size
 Counts = Counter[str]           # by kind of instruction, of warps; and the words below
 BYTES = {"global": "bytes", "shared": "bytes shared"}           # that threads ask for, by memory
 PASSES, LOADED, STORED, WAITS = "passes", "sectors loaded", "sectors stored", "waits"
 FOOTPRINT = "footprint"                                         # different bytes of global memory
+SHARED = LOADED, STORED, FOOTPRINT                              # of CTAs that touch the same memory not equal shares
 NOT_OTHERS = re.compile(r"\s*(@!?%p\d+\s+)?(v_\w*(fma|mac)|fma\.|v_mfma|mma|ld|st|global_|buffer_|ds_|s_waitcnt"
                         r"|s_barrier|bar|\.|\w+:)")
 FMA = re.compile(r"\s*(@!?%p\d+\s+)?(v_\w*(fma|mac)|fma\.)")
@@ -61,15 +64,24 @@ def scaled(of: Callable[[Mapping[str, int]], Counts], sizes: Mapping[str, int], 
            ctas: Callable[[Mapping[str, int]], int]) -> Counts:
     """Counts of a launch with these sizes, from `of(small sizes)`.
 
-    A size that decides how many `ctas(sizes)` there are stays at one tile, and the counts are multiplied; along the
-    others they are extrapolated from one and two tiles with the rest that the size has. Sizes of less than two tiles
-    stay as they are.
+    Counts of a CTA are extrapolated along each size from one and two tiles, and multiplied by `ctas(sizes)`. A size
+    that decides how many CTAs there are is taken in whole tiles, as if all CTAs had whole ones, and stays at one tile
+    unless a CTA also does more with two (a square matrix has one size, which is its depth, too). Of others the small
+    sizes have the rest that the size has beyond whole tiles. Sizes of less than two tiles stay as they are.
     """
-    least = {name: min(LEAST*tiles[name], size) for name, size in sizes.items()}
-    axes = [name for name, size in sizes.items() if size > least[name]
-            and ctas({**least, name: MORE*tiles[name]}) == ctas(least)]
-    least |= {name: first(sizes[name], tiles[name]) for name in axes}
-    axes = [name for name in axes if sizes[name] > least[name]]
+    least = {name: LEAST*tiles[name] if size >= MORE*tiles[name] else size for name, size in sizes.items()}
+    larger = [name for name, size in sizes.items() if size > least[name]]
+    grid = [name for name in larger if ctas({**least, name: MORE*tiles[name]}) != ctas(least)]
+    least |= {name: first(sizes[name], tiles[name]) for name in larger if name not in grid}
+
+    def of_cta(at: Mapping[str, int]) -> Mapping[str, float]:
+        return {kind: n / ctas(at) for kind, n in of(at).items()}
+
+    def does_more(name: str) -> bool:
+        one, two = of_cta(least), of_cta({**least, name: MORE*tiles[name]})
+        return any(one.get(kind, 0) != n for kind, n in two.items() if kind not in SHARED)
+
+    axes = [name for name in larger if sizes[name] > least[name] and (name not in grid or does_more(name))]
     total: Counter[str] = Counter()
     for corner in product((0, 1), repeat=len(axes)):
         at, weight = dict(least), 1.0
@@ -77,10 +89,9 @@ def scaled(of: Callable[[Mapping[str, int]], Counts], sizes: Mapping[str, int], 
             beyond = (sizes[name] - least[name]) / tiles[name]
             at[name] += up * tiles[name]
             weight *= beyond if up else 1 - beyond
-        for kind, n in of(at).items():
-            total[kind] += weight * n                       # type: ignore[assignment]
-    more = ctas(sizes) / ctas(least)
-    return Counter({kind: n * more for kind, n in total.items()})
+        for kind, each in of_cta(at).items():
+            total[kind] += weight * each                    # type: ignore[assignment]
+    return Counter({kind: each * ctas(sizes) for kind, each in total.items()})
 
 
 def first(size: int, tile: int) -> int:
@@ -124,6 +135,28 @@ def overhead(function: Function, loop: str) -> float:
     multiplied, others = (sum(map(bool, map(FMA.match, lines))), sum(not NOT_OTHERS.match(line) for line in lines))
     unrolled = multiplied / recorded["fma"] if multiplied and recorded["fma"] else 1.0
     return min(others / unrolled / recorded["integer"], 1.0) if recorded["integer"] else 1.0
+
+
+def peak(function: Function, chip: GpuTarget | AmdTarget, double: bool) -> tuple[float, str]:
+    """Operations per second that a GPU reaches at the most with a kernel's instructions, and what these are: its
+    matrix instructions, or else multiply-adds."""
+    units = chip.cus if isinstance(chip, AmdTarget) else chip.sms
+    if matrix := _matrix_rate(function, chip):
+        return matrix * units * chip.clock, "matrix instructions at the highest clock"
+    dtype = "f64" if double else "f32"
+    return chip.flops(dtype), f"multiply-adds of {dtype} at the highest clock"
+
+
+def _matrix_rate(function: Function, chip: Any) -> float:
+    """Operations per clock of a compute unit by the matrix instructions of a kernel; 0 if it has none."""
+    names = [node.operation.name for node in function.walk() if isinstance(node, Op) and node.operation.kind == "mma"]
+    if not names:
+        return 0.0
+    rates = chip.wgmma_rates if "wgmma" in names[0] else chip.matrix_rates
+    fits = [rate for format, rate in rates.items() if f"{format.removesuffix('fn')}" in names[0].replace("s8", "i8")]
+    if ".f64" in names[0] and not fits:
+        return 4.0 * float(chip.fma_f64)
+    return max(fits or rates.values(), default=0.0)
 
 
 def multiplies_doubles(function: Function) -> bool:

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ from tilewright.plans.measured import choice, store
 from tilewright.plans.measured.kernels import KernelRow
 from tilewright.runtime.gpu.engine import first_device
 from tilewright.runtime.parametric import Parametric, device_of, spelled
-from tilewright.simulator import Fault
+from tilewright.simulator import Fault, counts
 from tilewright.targets import CpuTarget
 from tilewright.tuner import trial as trials
 from tilewright.tuner.child import REFERENCE, against
@@ -101,18 +101,19 @@ def priced(task: Task, t: Trial) -> Cost:
     """The least time that a configuration takes."""
     function = task.kernel.function(task.target, **task.configuration(t.configuration))
     size = trials.launch_bytes(function, task.named)
-    return expected(Launch(t.counts, t.ctas, t.warps, t.resident, size, t.double, max(t.chains, 1), t.spilled, t.nest),
-                    task.target)
+    return expected(function, Launch(t.counts, t.ctas, t.warps, t.resident, size, t.double, max(t.chains, 1), t.spilled,
+                                     t.nest), task.target)
 
 
-def expected(launch: Launch, chip: Any) -> Cost:
-    """The bound of a launch, with the ceilings that were measured on this machine, if they are known."""
+def expected(function: Function, launch: Launch, chip: Any) -> Cost:
+    """The bound of a kernel's launch, with the ceilings that were measured on this machine, if they are known."""
     dtype = "f64" if launch.double else "f32"
     if isinstance(chip, CpuTarget):
         known = probes.basis(chip).ceilings
         return bound(launch, chip, known.model_ceilings(chip, dtype) if known else None)
     measured = gpu_probes.basis(chip).ceilings
-    return bound(launch, measured.rescaled(chip, dtype) if measured else chip)
+    chip = measured.rescaled(chip, dtype) if measured else chip
+    return bound(replace(launch, peak=counts.peak(function, chip, launch.double)[0]), chip)
 
 
 # ---- many configurations at once
