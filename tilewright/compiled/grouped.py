@@ -115,8 +115,7 @@ def decodes_inside(shape: GpuShape, target: Any) -> bool:
 
 def _best(shape: GpuShape, target: Any, along: str, plans: Iterable[Any]) -> Any:
     cost = gpu.planner(target).cost
-    found = [p for p in dict.fromkeys(map(without_copies, plans)) if fits(p, along)
-             and not (isinstance(p, NvidiaPlan) and p.passes(shape)) and not p.violations(shape, target)]
+    found = [p for p in dict.fromkeys(map(without_copies, plans)) if not violations(p, shape, target, along)]
     if not found:
         raise ValueError(f"{target.name} has no plan for groups of {shape}")
     return min(found, key=lambda p: cost(shape, p, target).seconds * (ragged(p, shape.m) if along == "m" else 1))
@@ -143,3 +142,12 @@ def fits(plan: Any, along: str) -> bool:
     if plan.algorithm == "wgmma":
         return along == "m" and plan.store == "lanes" and plan.cluster_k == 1
     return plan.algorithm in WARPS_ALONE
+
+
+def violations(plan: Any, shape: GpuShape, target: Any, along: str) -> list[str]:
+    """Why this plan cannot run groups of this shape: sentences, none if it can."""
+    if not fits(plan, along) or (isinstance(plan, NvidiaPlan) and plan.passes(shape)):
+        return ["Its plan must not share tiles of C, split or copy operands, or store by tensor maps, and along k "
+                "multiply by simt, dmma or mma."]
+    found: list[str] = plan.violations(shape, target)
+    return found

@@ -68,6 +68,43 @@ def test_groups_of_k(on):
     np.testing.assert_array_equal(found.host, [a[:, lo:hi] @ b[lo:hi] for lo, hi in zip(STARTS, ENDS)])
 
 
+def placed(x, apart, shift=0, order="n"):
+    """x with rows (or columns) this many elements apart, `shift` elements past a multiple of 16 bytes."""
+    rows = x if order == "n" else x.T
+    memory = aligned(np.zeros(len(rows)*apart + shift, x.dtype))[shift:]
+    there = np.lib.stride_tricks.as_strided(memory, rows.shape, (apart*x.itemsize, x.itemsize))
+    there[...] = rows
+    return there if order == "n" else there.T
+
+
+BF16 = ml_dtypes.bfloat16
+
+
+@pytest.mark.parametrize(("dtype", "m", "k", "apart", "shift", "order", "ends"), [
+    ("f4", 5, 30, 38, 0, "n", [0, 0, 3, 5, 5]), ("f4", 3, 27, 30, 1, "n", [1, 2, 2]),
+    (BF16, 2, 1, 17, 0, "n", [0, 1, 2]), (BF16, 5, 31, 32, 1, "n", [1, 2, 2, 2, 4]),
+    (BF16, 9, 1, 9, 0, "t", [0, 3, 4, 7, 9]), (BF16, 36, 17, 40, 8, "t", [11, 20, 25, 34, 36])])
+def test_few_rows_of_wider_matrices(on, dtype, m, k, apart, shift, order, ends):
+    """As many groups as rows, rows in a wider A, result and operand of the epilogue; columns, of which groups begin
+    anywhere."""
+    a, b, n = placed(ints(0, (m, k), dtype), apart, shift, order), ints(1, (len(ends), k, 21), dtype), 21
+    more, out = placed(ints(2, (m, n)), 29), placed(np.zeros((m, n), np.float32), 27)
+    tw.grouped_matmul(on.array(a), on.array(b), on.array(aligned(np.int32(ends))), on.array(out), out_dtype="f32",
+                      epilogue=lambda acc, more: acc + more, operands={"more": on.array(more)})
+    on.finish()
+    of = np.searchsorted(ends, np.arange(ends[-1]), "right")
+    wanted = [x @ b[g].astype(float) for x, g in zip(a.astype(float), of)] + more[: ends[-1]]
+    np.testing.assert_array_equal(out[: ends[-1]], wanted)
+
+
+def test_few_steps_of_k_of_wider_matrices(on):
+    """Of as many groups as steps."""
+    a, b, ends = placed(ints(0, (20, 3)), 23, order="t"), placed(ints(1, (3, 24)), 29), [1, 1, 3]
+    found = tw.grouped_matmul(on.array(a), on.array(b), on.array(aligned(np.int32(ends))))
+    on.finish()
+    np.testing.assert_array_equal(found.host, [a[:, lo:hi] @ b[lo:hi] for lo, hi in ((0, 1), (1, 1), (1, 3))])
+
+
 def test_offsets_of_64_bits_and_the_planners_choice(on):
     a, b = ints(4, (54, 32), "f2"), ints(5, (4, 32, 24), "f2")
     found = tw.grouped_matmul(on.array(a), on.array(b), on.array(ENDS.astype(np.int64)))
@@ -213,8 +250,11 @@ def test_reductions_of_groups_of_k(on):
     ({"offsets": ENDS}, "offsets must be on the GPU"),
     ({"epilogue": lambda acc: acc, "out_dtype": ("f32", "f32")}, "out_dtype"),
     ({"plan": "simt 32x32x16 warp=32x32 thread=8x4 stages=3 split_k=2"}, "plan must not share tiles of C"),
+    ({"a": "unaligned", "plan": "simt 32x32x16 warp=32x32 thread=8x4 stages=3 vector=4"}, "the operands allow 1"),
 ])
 def test_errors(on, change, message):
     given = {"a": on.array(ints(4, (54, 32))), "b": on.array(ints(5, (4, 32, 24))), "offsets": on.array(ENDS)} | change
+    if given["a"] == "unaligned":
+        given["a"] = on.array(ints(4, (54, 33))[:, 1:])
     with pytest.raises((TypeError, ValueError), match=message):
         tw.grouped_matmul(**given)

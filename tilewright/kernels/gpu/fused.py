@@ -130,7 +130,8 @@ class Fused:
             return x if g.matrix is None else x + k.cast(g.matrix, i64)*getattr(g, f"stride_{name}")
         operands = {x.name: (place(x.parameter), getattr(g, f"ld_{x.parameter}", None)) for x in epilogue.operands}
         stored = {i: (place(f"c{i}"), getattr(g, f"ldc{i}"), epilogue.results[i]) for i in others(epilogue)}
-        return cls(k, epilogue, g.m, g.n // 2 if count == 2 else g.n, OUT, VECTOR // count,
+        rows = g.m if getattr(g, "offsets", None) is None else k.max(g.m, 1)        # which end at 0 in an empty group
+        return cls(k, epilogue, rows, g.n // 2 if count == 2 else g.n, OUT, VECTOR // count,
                    SUMS if SUMS.is_float else f64 if SUMS == i64 else f32,
                    i64 if SUMS == i64 or (SUMS == f64 and epilogue.state) else i32, ROUND_PAIR, operands, stored)
 

@@ -196,10 +196,12 @@ def _packed(run: Run, x: Array) -> Array:
 
 def _launch(run: Run, of: Axes, a: Array, b: Array, offsets: Array, results: list[Array], epilogue: str,
             read: list[Array], alpha: float, decoding: tuple[str, list[Array]] | None) -> None:
-    """As batches of groups of the average size."""
+    """As batches of groups of the average size: of two rows, or steps of k, at the least where there are as many, since
+    a single row's distance to the next one would not count."""
     groups, by_rows = of.groups, of.along == "m"
-    m = max(-(-of.m // groups), 1) if by_rows else of.m
-    k = a.shape[-1] if by_rows else max(-(-a.shape[-1] // groups), 1)
+    every = of.m if by_rows else a.shape[-1]
+    average = max(-(-every // groups), min(every, 2), 1)
+    m, k = (average, a.shape[-1]) if by_rows else (of.m, average)
 
     def rows(x: Array, extent: int) -> Array:
         """What all groups have, or each has of its own."""
@@ -216,15 +218,16 @@ def _launch(run: Run, of: Axes, a: Array, b: Array, offsets: Array, results: lis
 
     def made() -> Recipe:
         compiler = forks.imported(COMPILER)
-        letters = letter(stack_a[0]) + letter(stack_b[0])
+        letters = letter(a) + letter(b)
         problem = Gemm(m, of.n, k, format_of(a.dtype), format_of(b.dtype), format_of(results[0].dtype), letters, groups,
                        epilogue=epilogue, prologue_b=text)
         shape = operands.shape_of(problem, run.on.target, stack_a, stack_b, stacks[0])
         shape = shape._replace(invariant=run.invariant)
+        if by_rows and letters[0] == "t":           # groups begin at any element of a column
+            shape = shape._replace(vector_a=1)
         plan = run.plan or compiler.plan_for(shape, run.on.target, of.along)
-        if run.plan and not compiler.fits(plan, of.along):
-            raise ValueError(f"plan must not share tiles of C, split operands or store by tensor maps where groups are "
-                             f"multiplied, and along k multiply by simt, dmma or mma: {plan}")
+        if run.plan and (reasons := compiler.violations(plan, shape, run.on.target, of.along)):
+            raise ValueError(f"plan {plan} cannot run these groups. {' '.join(reasons)}")
         kernel = compiler.kernel(problem, run.on.target, plan, of.along, of.m)
         by = [x if way == "n" else operands.transposed(x) for x, way in zip((stack_a, stack_b, stacks[0]),
                                                                              letters + "n")]
