@@ -12,10 +12,9 @@ import json
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any
 
-from tilewright import targets
+from tilewright import inputs, targets
 from tilewright.problem import Gemm
 
 OF_GEMM = ("m", "n", "k", "a", "b", "out", "layout", "batch", "scales", "epilogue", "prologue_a", "prologue_b",
@@ -91,9 +90,10 @@ class Listed:
 
 
 def read(path: str | os.PathLike[str]) -> list[Listed]:
-    """The products of a file, those with the most arithmetic first. ValueError names the first bad line."""
+    """The products of a file, those with the most arithmetic first. ValueError names the first bad line; OSError if the
+    file cannot be read."""
     found = []
-    for number, line in enumerate(Path(path).read_text().splitlines(), 1):
+    for number, line in enumerate(inputs.text(path).splitlines(), 1):
         if line.strip():
             try:
                 found.append(Listed.from_json(line))

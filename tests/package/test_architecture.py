@@ -17,7 +17,7 @@ PACKAGE = ROOT / "tilewright"
 # In the order of processing: a module imports from its own line and the lines above it, never from below.
 # The longest matching name counts.
 LAYERS = [
-    ["forks", "outputs", "text"],
+    ["forks", "inputs", "outputs", "text"],
     ["expressions", "formats", "problem", "targets"],
     ["shape_list"],
     ["plans"],

@@ -325,12 +325,14 @@ def import_(
     files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Files that export wrote.", show_default=False)],
 ) -> None:
     """Add what was measured elsewhere.  Of two runs for one problem and processor the newer one counts."""
+    from tilewright import inputs
     from tilewright.plans.measured import store
 
     added = 0
     for file in files:
+        lines = inputs.text(file).splitlines()
         try:
-            added += store.merge(file.read_text().splitlines())
+            added += store.merge(lines)
         except ValueError as error:
             raise BadInput(f"{file}: {error}") from None
     typer.echo(f"{plural(added, 'row')} added")

@@ -86,7 +86,8 @@ def load(path: str | os.PathLike[str]) -> Any:
         content = bundle.Bundle(place)
         _check_version(place, content.index)
         found = Bundle(place, content, _target(place, content.index.target))
-        _check_plans(place, content, found.target)
+        with checked_file.believed(place):
+            _check_products(place, content, found.target)
         bundle.use(content)
         _forget()
         return found
@@ -101,8 +102,11 @@ def _check_version(path: Path, index: bundle.Index) -> None:
         raise Refused(f"{path} was built from other sources of tilewright {__version__} than these: {again}")
 
 
-def _check_plans(path: Path, content: bundle.Bundle, target: Any) -> None:
-    """That they are plans for this target. They are judged when they are used, for the shape then."""
+def _check_products(path: Path, content: bundle.Bundle, target: Any) -> None:
+    """That they are problems, and their plans plans for this target. Plans are judged when they are used, for the shape
+    then."""
+    for product in content.index.products:
+        Gemm(**product.problem)
     try:
         for each in content.plans.values():
             asked.plan(each.plan, target)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.compiler.checked_file import Kind, damaged, made_for
+from tilewright.compiler.checked_file import Kind, believed, made_for
 from tilewright.formats.conversion import pack as packed_bits
 from tilewright.formats.quantized import Quantized
 from tilewright.formats.scaled import HALVES, Nibbles, Scaled
@@ -21,7 +21,7 @@ from tilewright.formats.table import BLOCK_FORMATS
 
 FILE = Kind("weights", 1, "file of packed weights", "PackedWeights.save", "pack and save them again")
 DECODED = 16 << 20          # bytes that a block of columns takes when it is decoded
-FIELDS = {"tilewright": str, "target": str, "kind": str, "format": str, "shape": list, "group": int, "nibbles": bool,
+FIELDS = {"tilewright": str, "target": str, "kind": str, "format": str, "shape": list[int], "group": int, "nibbles": bool,
           "tensor_scale": float}
 
 
@@ -108,10 +108,8 @@ def pieces(packed: PackedWeights, rows: int) -> list[slice]:
 def load(path: Path) -> PackedWeights:
     """What `save` has written, on this machine. OSError; Refused for files that cannot be used here."""
     index, arrays = FILE.load(path, FIELDS)
-    try:
+    with believed(path):
         weights = _record(index, {name: x.copy() for name, x in arrays.items()})
-    except (ValueError, TypeError, KeyError) as error:
-        raise damaged(path, error) from None
     made_for(path, index["target"])
     return PackedWeights(weights, index["target"])
 

@@ -16,17 +16,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tilewright.compiler.checked_file import Kind, Refused, check, damaged
+from tilewright.compiler.checked_file import Kind, Refused, believed, check
 
 FILE = Kind("bundle", 1, "bundle", "`tilewright build`", "build it again")
 MOST_BYTES = 1 << 30                            # of a piece, unpacked
-KINDS: dict[str, dict[str, type]] = {           # of the fields of what the index lists
-    "index": {"tilewright": str, "sources": str, "modules": list, "target": dict, "made": dict, "pieces": list,
-              "products": list},
-    "target": {"name": str, "code": str, "needs": list, "extensions": list},
+KINDS: dict[str, dict[str, Any]] = {            # of the fields of what the index lists
+    "index": {"tilewright": str, "sources": str, "modules": list[str], "target": dict, "made": dict[str, str],
+              "pieces": list, "products": list},
+    "target": {"name": str, "code": str, "needs": list[str], "extensions": list[str]},
     "piece": {"key": str, "at": int, "stored": int, "size": int, "machine": int},
     "product": {"name": str, "problem": dict, "threads": int, "plans": list},
-    "plan": {"key": list, "plan": str, "measured": bool}}
+    "plan": {"key": list[str | int], "plan": str, "measured": bool}}
 
 
 @dataclass(frozen=True)
@@ -98,10 +98,8 @@ class Bundle:
     def __init__(self, path: Path) -> None:
         """OSError if it cannot be read; Refused if it is no bundle, or not whole, or of another version."""
         self.path, (index, self._codes) = path, FILE.read(path)
-        try:
+        with believed(path):
             self.index = _index(index)
-        except ValueError as error:
-            raise damaged(path, error) from None
         self._found = {piece.key: piece for piece in self.index.pieces}
         for piece in self.index.pieces:
             if piece.at + piece.stored > len(self._codes) or piece.machine > piece.size or not piece.size:

@@ -15,20 +15,23 @@ import json
 import math
 import os
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import numpy as np
 
-from tilewright import outputs, targets
+from tilewright import inputs, outputs, targets
 from tilewright.formats.table import get
 
 BEFORE = b"tilewright "
 PANELS = "panels"                           # the kind of runtime/cpu/panel_file.py, which a GPU's process never imports
 HEAD = struct.Struct("<Q32sQ")              # the file's size, the digest of what follows it, the index's size
 ALIGNED = 64
-OF_ARRAYS = {"name": str, "dtype": str, "shape": list, "at": int}
+OF_ARRAYS = {"name": str, "dtype": str, "shape": list[int], "at": int}
+MOST = 1 << 62                              # of a whole number in an index
 
 
 class Refused(ValueError):
@@ -60,7 +63,7 @@ class Kind:
     def read(self, path: Path) -> tuple[Any, memoryview]:
         """The index and the rest. OSError if the file cannot be read; Refused if it is of another kind or version, or
         not whole."""
-        content = path.read_bytes()
+        content = inputs.read(path)
         end = content.find(b"\n", 0, len(self.magic) + 20) + 1
         if not content.startswith(self.magic) or not end:
             raise Refused(f"{path} is no {self.noun} of tilewright's: {self.by} writes them")
@@ -79,10 +82,8 @@ class Kind:
             raise Refused(f"{path} is damaged: its checksum does not match its content")
         if length > len(content) - begin:
             raise Refused(f"{path} is damaged: its index has {length:,} bytes, more than the file")
-        try:
+        with believed(path):
             return json.loads(content[begin:begin + length]), view[begin + length:]
-        except (ValueError, RecursionError) as error:
-            raise damaged(path, error) from None
 
     def save(self, path: str | os.PathLike[str], index: dict[str, Any], arrays: dict[str, Any]) -> None:
         """Write a file of arrays. OSError if it cannot be written."""
@@ -93,20 +94,26 @@ class Kind:
             at += len(parts[-1])
         outputs.write(Path(path), self.content(index | {"arrays": listed}, b"".join(parts), ALIGNED))
 
-    def load(self, path: Path, fields: dict[str, type]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def load(self, path: Path, fields: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """The index, whose fields but "arrays" are of these types, and the arrays by name, which may not be written to.
         OSError or Refused."""
         index, rest = self.read(path)
-        try:
+        with believed(path):
             check(index, fields | {"arrays": list})
             return index, {each["name"]: _array(each, rest) for each in index["arrays"]}
-        except (ValueError, TypeError, KeyError) as error:
-            raise damaged(path, error) from None
 
 
-def damaged(path: Path, error: Exception) -> Refused:
-    """For an index that makes no sense."""
-    return Refused(f"{path} is damaged: its index cannot be read ({error})")
+@contextmanager
+def believed(path: Path) -> Iterator[None]:
+    """Refused, with the file and the reason, where an index makes no sense to the block: its fields have been checked
+    for their types, but only whoever takes their values knows what they may be."""
+    try:
+        yield
+    except Refused:
+        raise
+    except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
+        why = f"no {error}" if isinstance(error, LookupError) else str(error)
+        raise Refused(f"{path} is damaged: its index cannot be read ({why})") from None
 
 
 def made_for(path: Path, name: str) -> None:
@@ -122,24 +129,35 @@ def made_for(path: Path, name: str) -> None:
 
 def kind_of(path: Path) -> str:
     """What the magic says, "" if there is none. OSError."""
-    with path.open("rb") as file:
-        words = file.readline(64)
+    words = inputs.read(path, 64).partition(b"\n")[0]
     return words[len(BEFORE):].split(b" ")[0].decode(errors="replace") if words.startswith(BEFORE) else ""
 
 
-def check(found: Any, kinds: dict[str, type], of: str = "") -> None:
-    """ValueError if something read is no dict with these fields of these types."""
+def check(found: Any, kinds: dict[str, Any], of: str = "") -> None:
+    """ValueError if something read is no dict with these fields of these types, such as int, list[str] or
+    list[int | str]; whole numbers are from 0 to MOST, and others are finite."""
     if not isinstance(found, dict) or found.keys() != kinds.keys():
         raise ValueError(f"{f'the fields of each {of}' if of else 'its fields'} must be {', '.join(kinds)}")
     for name, value in found.items():
-        if type(value) is not kinds[name]:
-            raise ValueError(f"{name}{f' of a {of}' if of else ''} must be {kinds[name].__name__}, and is "
-                             f"{str(value)[:40]!r}")
+        if not _is(value, kinds[name]):
+            wanted = kinds[name].__name__ if get_origin(kinds[name]) is None else kinds[name]
+            raise ValueError(f"{name}{f' of a {of}' if of else ''} must be {wanted}, and is {str(value)[:40]!r}")
+
+
+def _is(value: Any, kind: Any) -> bool:
+    outer, parts = get_origin(kind), get_args(kind)
+    if outer is list:
+        return type(value) is list and all(_is(each, parts[0]) for each in value)
+    if outer is dict:                       # JSON's keys are text
+        return type(value) is dict and all(_is(each, parts[1]) for each in value.values())
+    if type(value) not in (parts or (kind,)):
+        return False
+    return 0 <= value <= MOST if type(value) is int else type(value) is not float or math.isfinite(value)
 
 
 def _array(each: Any, body: memoryview) -> Any:
     check(each, OF_ARRAYS)
     dtype, shape, at = get(each["dtype"]).dtype, tuple(each["shape"]), each["at"]
-    if not all(type(n) is int and n >= 0 for n in shape) or not 0 <= at <= len(body) - math.prod(shape)*dtype.itemsize:
+    if not 0 <= at <= len(body) - math.prod(shape)*dtype.itemsize:
         raise ValueError(f"{each['name']} is not inside it")
     return np.frombuffer(body, dtype, math.prod(shape), at).reshape(shape)

@@ -181,10 +181,14 @@ def _shipped(name: str, model: str, caches: tuple[int, int, int]) -> dict[Key, s
     if not file.exists():
         return {}
     import json
-    rows = [SimpleNamespace(**json.loads(line)) for line in file.read_text().splitlines()]      # a Row takes longer
-    alike, same = ({(row.dtype, row.m, row.n, row.k, row.a, row.b, row.threads): row.plan
-                    for row in rows if row.role == "best" and fits(row)}
-                   for fits in (lambda row: machine_class(row) == caches, lambda row: row.model == model))
+    try:
+        rows = [SimpleNamespace(**json.loads(line)) for line in file.read_text().splitlines()]  # a Row takes longer
+        alike, same = ({(row.dtype, row.m, row.n, row.k, row.a, row.b, row.threads): row.plan
+                        for row in rows if row.role == "best" and fits(row)}
+                       for fits in (lambda row: machine_class(row) == caches, lambda row: row.model == model))
+    except (ValueError, TypeError, AttributeError, OSError) as error:
+        store.warn_once(file, f"tilewright cannot read its table of plans {file} ({error}) and goes on without them")
+        return {}
     return alike | same
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tilewright import __version__, targets
-from tilewright.compiler.checked_file import PANELS, Kind, Refused, damaged, made_for
+from tilewright.compiler.checked_file import PANELS, Kind, Refused, believed, made_for
 from tilewright.formats.table import get
 from tilewright.plans import asked
 from tilewright.runtime.cpu import amx
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from tilewright.runtime.cpu.packed import Packed
 
 FILE = Kind(PANELS, 1, "file of packed panels", "Packed.save", "pack and save them again")
-FIELDS = {"tilewright": str, "target": str, "shape": list, "dtype": str, "a": str, "sums": str, "word": str,
-          "plan": str, "asked": bool, "takes": list, "factor": float}
+FIELDS = {"tilewright": str, "target": str, "shape": list[int], "dtype": str, "a": str, "sums": str, "word": str,
+          "plan": str, "asked": bool, "takes": list[str], "factor": float}
 
 
 def save(packed: Packed, path: str | os.PathLike[str]) -> None:
@@ -42,7 +42,7 @@ def load(path: Path) -> Packed:
     index, arrays = FILE.load(path, FIELDS)
     made_for(path, index["target"])
     target = amx.permitted(targets.coerce(index["target"], targets.CpuTarget))
-    try:
+    with believed(path):
         dtype, a, sums = (get(index[name]).dtype for name in ("dtype", "a", "sums"))
         left, right = (get(name).dtype for name in index["takes"])
         takes = left, right
@@ -51,8 +51,6 @@ def load(path: Path) -> Packed:
         panels, scales = arrays["panels"], arrays.get("scales")
         if panels.shape != (layout.bytes,):
             raise ValueError(f"it has {plural(panels.size, 'byte')} of panels, and this plan packs {layout.bytes:,}")
-    except (ValueError, TypeError, KeyError) as error:
-        raise damaged(path, error) from None
     if layout.word != index["word"]:
         raise Refused(f"{path} has panels of {index['word']}, and {target.name} multiplies {layout.word} here: "
                       f"{FILE.again}")
