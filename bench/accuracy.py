@@ -23,6 +23,7 @@ os.environ.setdefault("MKL_THREADING_LAYER", "SEQUENTIAL")
 import numpy as np
 
 import tilewright as tw
+from tilewright.bench import results
 
 ROWS = 64  # of C that are compared
 PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9, 100)
@@ -119,7 +120,7 @@ def main() -> None:
     parser.add_argument("--mkl")
     parser.add_argument("--json", required=True)
     parser.add_argument("--plot")
-    args = parser.parse_args()
+    args = results.options(parser, "json")
     if args.plot:
         plot(json.loads(Path(args.json).read_text())["found"], args.plot)
         return
@@ -128,8 +129,7 @@ def main() -> None:
         print(f"{target.model} has no AMX: all algorithms are the native product there")
     date = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     found = measure(args.sizes, args.mkl)
-    Path(args.json).write_text(json.dumps({"machine": target.model, "date": date, "percentiles": PERCENTILES,
-                                           "found": found}, indent=1))
+    results.write({"machine": target.model, "date": date, "percentiles": PERCENTILES, "found": found}, Path(args.json))
 
 
 if __name__ == "__main__":

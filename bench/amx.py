@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import os
 import statistics
 import sys
@@ -26,6 +25,7 @@ import ml_dtypes
 import numpy as np
 
 import tilewright as tw
+from tilewright.bench import results
 from tilewright.plans.choose import choose
 from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.plans.words import TILE_WORDS
@@ -197,7 +197,7 @@ def main() -> None:
     parser.add_argument("--mkl", default=sys.prefix + "/lib", help="the folder of libmkl_rt.so.3")
     parser.add_argument("--no-peers", action="store_true")
     parser.add_argument("--json")
-    args = parser.parse_args()
+    args = results.options(parser, "json")
     print(tw.detect().model, tw.detect().extensions, "refused:", amx.refusal(), "L2", tw.detect().l2, flush=True)
     tw.set_num_threads(args.threads)
     if args.check:
@@ -236,7 +236,7 @@ def main() -> None:
                 print(f"{word:12} {m:5} {n:5} {name:60} {v:8.0f}", *(f"{v / x:6.2f}" for x in best if x), flush=True)
             found.append({"word": word, "m": m, "n": n, "threads": args.threads, "gflops": speed})
     if args.json:
-        Path(args.json).write_text(json.dumps({"machine": tw.detect().model, "found": found}, indent=1))
+        results.write({"machine": tw.detect().model, "found": found}, Path(args.json))
 
 
 def torch_calls(x: str, a: Any, b: Any, threads: int) -> dict[str, Any]:

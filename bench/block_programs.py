@@ -265,7 +265,7 @@ def main() -> int:
     parser.add_argument("programs", nargs="*", default=list(CASES))
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     parser.add_argument("--out", type=Path, default=Path("block_programs.json"))
-    options = parser.parse_args()
+    options = results.options(parser, "out")
     on = TorchDevice()
     report = results.Report.start("block programs")
     report.machine["gpu"] = on.describe()

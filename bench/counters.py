@@ -156,4 +156,7 @@ if __name__ == "__main__":
         case "launch":
             launch_tensor() if tensor else launch()
         case "read":
+            from tilewright.bench import results
+
+            results.check_tree(results.ALLOW_DIRTY in sys.argv)
             read(sys.argv[2], sys.argv[3], tensor_cases() if tensor else cases(), metrics)

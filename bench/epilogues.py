@@ -159,7 +159,7 @@ def main() -> int:
     parser.add_argument("cases", nargs="*", default=list(FUNCTIONS), help=", ".join(FUNCTIONS))
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     parser.add_argument("--out", type=Path, default=Path("epilogues.json"))
-    options = parser.parse_args()
+    options = results.options(parser, "out")
     on, began = TorchDevice(), time.perf_counter()
     report = results.Report.start("epilogues")
     report.machine["gpu"] = on.describe()

@@ -16,6 +16,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import tilewright as tw
+from tilewright.bench import results
 from tilewright.text import aligned
 
 CASES = {
@@ -38,7 +39,7 @@ def measure(path: Path) -> None:
     for name, problem in CASES.items():
         explained = tw.explain(problem, target, simulate=True, measure=True)
         found["cases"][name] = explained.record()
-        path.write_text(json.dumps(found, indent=1) + "\n")
+        results.write(found, path)
         print(explained, flush=True)
 
 
@@ -72,6 +73,7 @@ if __name__ == "__main__":
     source = Path(sys.argv[2])
     match sys.argv[1]:
         case "measure":
+            results.check_tree(results.ALLOW_DIRTY in sys.argv)
             measure(source)
         case "table":
             print(table(source))

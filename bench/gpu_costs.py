@@ -141,7 +141,7 @@ def main() -> None:
     parser.add_argument("studies", nargs="*", default=["overhead", "emission"], help="overhead, emission")
     parser.add_argument("--device", type=int, default=0, help="the CUDA device's number")
     parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
+    asked = results.options(parser, "json")
     os.environ["CUDA_CACHE_DISABLE"] = "1"  # emission times the driver's assembler, not the driver's cache
     on = gpu_device.TorchDevice(asked.device)
     report = Report.start("gpu", studies=asked.studies)

@@ -11,7 +11,6 @@ time    one interleaved run of all sides. On a GPU in CUDA graphs over operands 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -26,6 +25,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import tilewright as tw
+from tilewright.bench import results
 
 GPU = [(64, 16384, 4096, 4096), (64, 8192, 7168, 2048), (64, 8192, 2048, 7168), (8, 16384, 4096, 14336),
        (64, 2048, 2048, 2048), (64, 512, 4096, 4096)]              # groups, rows, n, k
@@ -207,7 +207,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=2.0, help="for each product")
     parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
+    options = results.options(parser, "out")
     if options.cpu:
         tw.set_num_threads(options.threads)
     rows: list[dict[str, Any]] = []
@@ -230,7 +230,7 @@ def main() -> int:
                               for name, times in row["seconds"].items() if name != "tilewright")
                   + (f"; expected {row['expected'] * 1e6:.0f} us, {row['plan']}" if "plan" in row else ""), flush=True)
             if options.out:
-                options.out.write_text(json.dumps({"machine": tw.detect().model, "rows": rows}))
+                results.write({"machine": tw.detect().model, "rows": rows}, options.out)
     return 0
 
 

@@ -23,7 +23,6 @@ only its own job with it. A short table of everything comes last.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import shutil
@@ -44,7 +43,7 @@ sys.path.insert(0, str(ROOT))
 
 import torch
 
-from tilewright.bench import gpu_device
+from tilewright.bench import gpu_device, results
 from tilewright.runtime.cuda import module
 
 # Asking the driver for a parameter that does not exist is how parameters are counted: no error of ours.
@@ -238,7 +237,12 @@ def _compiled(device: Any, case: tuple[Any, str | None]) -> str:
 
 
 def bench(arguments: list[str], limit: float) -> tuple[int, str]:
-    return child([sys.executable, "-m", "tilewright", "bench", *arguments], limit)
+    return child([sys.executable, "-m", "tilewright", "bench", *allowed(), *arguments], limit)
+
+
+def allowed() -> list[str]:
+    """The option of this script that its children take, too."""
+    return [word for word in sys.argv if word == results.ALLOW_DIRTY]
 
 
 def tuned(job: str, dtype: str, file: Path | None, out: Path, limit: float) -> tuple[int, str]:
@@ -284,7 +288,7 @@ def main() -> int:
     parser.add_argument("--peers", default="", help="of the suites, with commas between them: all that are installed")
     parser.add_argument("--family", nargs=2, metavar=("DTYPE", "LAYOUT"), help=argparse.SUPPRESS)
     parser.add_argument("--random", nargs=2, type=int, metavar=("COUNT", "SEED"), help=argparse.SUPPRESS)
-    asked = parser.parse_args()
+    asked = results.options(parser, "out")
     if asked.family or asked.random:
         gpu_device.TorchDevice()            # tf32 off
         lines = list(check_family(*asked.family) if asked.family else check_random(*asked.random))
@@ -312,7 +316,7 @@ def main() -> int:
     for name, work in works.items():
         if name in names:
             found[name] = work()
-            (asked.out / "checks.json").write_text(json.dumps(found, indent=1))
+            results.write(found, asked.out / "checks.json")
             for family, outcome in found[name].items():
                 ran(f"{name} {family}", 0 if outcome["ok"] in (True, None) else outcome["status"], outcome["said"])
     suites = [name for name in names if name in SUITES]
@@ -323,7 +327,7 @@ def main() -> int:
                                       *(["--peers", asked.peers] if asked.peers else []), "--json",
                                       str(asked.out / f"gpu{'-'.join(['', *dtypes])}.json")], left()))
     if costs := [name for name in names if name in COSTS]:
-        ran(" ".join(costs), *child([sys.executable, str(ROOT / "bench/gpu_costs.py"), *costs, "--json",
+        ran(" ".join(costs), *child([sys.executable, str(ROOT / "bench/gpu_costs.py"), *costs, *allowed(), "--json",
                                      str(asked.out / "costs.json")], left()))
     for job, name in zip(asked.jobs, names):
         if name == "article":

@@ -7,7 +7,6 @@ Needs torch. Turns are interleaved and idle threads get time to sleep; figures a
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import sys
@@ -20,6 +19,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from tilewright.bench import results
 from tilewright.plans import CpuPlan, Shape
 from tilewright.plans.choose import choose
 from tilewright.runtime.cpu import engine
@@ -47,7 +47,7 @@ def main() -> None:
     arguments.add_argument("--chosen", action="store_true", help="only the plan that the model chooses")
     arguments.add_argument("--rounds", type=int, default=5)
     arguments.add_argument("-o", "--output", type=Path)
-    options = arguments.parse_args()
+    options = results.options(arguments, "output")
     import torch
     rows = []
     print(f"{detect().model}: {options.threads} threads, L2 {detect().l2 >> 10} KiB, L3 {detect().l3 >> 20} MiB")
@@ -89,10 +89,8 @@ def main() -> None:
             rows.append({"n": n, "name": name, "gflops": rate, "seconds": samples, "x_torch": best / median(samples)})
             print(f"{n:6} {rate:8.0f} GFLOP/s  {best / median(samples):6.3f}  {name}", flush=True)
     if options.output:
-        options.output.write_text(json.dumps({
-            "machine": detect().model, "threads": options.threads, "date": str(date.today()),
-            "torch": torch.__version__,
-            "python": platform.python_version(), "rows": rows}, indent=1))
+        results.write({"machine": detect().model, "threads": options.threads, "date": str(date.today()),
+                       "torch": torch.__version__, "python": platform.python_version(), "rows": rows}, options.output)
 
 
 if __name__ == "__main__":

@@ -187,7 +187,7 @@ def main() -> int:
     parser.add_argument("--rows", type=lambda text: [int(m) for m in text.split(",")], default=list(ROWS))
     parser.add_argument("--plan", action="append", default=[], help="to time as well")
     parser.add_argument("--out", type=Path, default=Path("prologues.json"))
-    options = parser.parse_args()
+    options = results.options(parser, "out")
     on, began = TorchDevice(), time.perf_counter()
     torch.manual_seed(0)
     report = results.Report.start("prologues")

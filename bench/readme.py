@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tilewright.bench import plot, tables
 from tilewright.bench.peer import OURS
 from tilewright.bench.report import gpu_ratios, gpu_where, heading, power_columns, rate_columns
-from tilewright.bench.results import Report, Result, load
+from tilewright.bench.results import Report, Result, check_shown, load
 from tilewright.bench.tables import FORMATS_CAPTION, REMARK, Column, format_groups, format_lines
 from tilewright.measure.measure import Sample, geomean, ratios, spread
 from tilewright.text import plural
@@ -327,6 +327,16 @@ _GPU_KINDS = (gpu_rates, gpu_power, gpu_summary, gpu_machine, gpu_costs, program
 FIGURES: dict[str, Callable[[Report, dict[str, str]], str]] = {f.__name__: f for f in _KINDS + _GPU_KINDS}
 
 
+def shown(path: Path) -> Report:
+    """The results of a file. FigureError if they are of a checkout with changes."""
+    report = load(path)
+    try:
+        check_shown(report)
+    except ValueError as error:
+        raise FigureError(f"{path}: {error}") from None
+    return report
+
+
 def fill(text: str, root: Path) -> str:
     """The document with every figure written anew; `root` is what the markers' paths are relative to."""
 
@@ -337,7 +347,7 @@ def fill(text: str, root: Path) -> str:
         options = dict(option.split("=", 1) for option in rest if option != "pending")
         if "pending" in rest and not (root / path).exists():
             return match[0]
-        return f"{match[1]}{FIGURES[kind](load(root / path), options)}{match[4]}"
+        return f"{match[1]}{FIGURES[kind](shown(root / path), options)}{match[4]}"
 
     return _FIGURE.sub(replace, text)
 
@@ -356,7 +366,7 @@ def main(arguments: list[str]) -> int:
     root = Path(__file__).resolve().parent.parent
     if arguments[:1] == ["plot"]:
         source, picture, *n = arguments[1:]
-        plot.draw(load(Path(source)), Path(picture), n=int(n[0]) if n else None)
+        plot.draw(shown(Path(source)), Path(picture), n=int(n[0]) if n else None)
         return 0
     stale = outdated(root)
     for path, text in stale.items():

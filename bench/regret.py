@@ -38,6 +38,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import tilewright as tw
+from tilewright.bench import results
 from tilewright.plans import asked, gpu, gpu_lowering
 from tilewright.plans.choose import choose, ranked
 from tilewright.plans.model import Ceilings, cost
@@ -350,8 +351,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=270.0)
     parser.add_argument("--most", type=int, default=80, help="plans of a case")
     parser.add_argument("--tune", type=int, default=0)
+    parser.add_argument(results.ALLOW_DIRTY, action="store_true", help="measure in a checkout with changes")
     asked_for = parser.parse_args()
     if asked_for.words[:1] == ["measure"]:
+        results.check_tree(asked_for.allow_dirty)
         run_all(asked_for.words[1:], asked_for.into, asked_for.seconds, asked_for.tune, asked_for.most)
         return
     files = [Path(word) for word in asked_for.words] or [RESULTS / "h200_plans.json",

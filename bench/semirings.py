@@ -177,7 +177,7 @@ def main() -> int:
     parser.add_argument("jobs", nargs="*", default=["check", "time", "host"])
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     parser.add_argument("--out", type=Path, default=Path("semirings.json"))
-    options = parser.parse_args()
+    options = results.options(parser, "out")
     on = TorchDevice()
     report = results.Report.start("semirings")
     report.machine["gpu"] = on.describe()

@@ -58,7 +58,9 @@ def main(
 ) -> None:
     """Tune, compare, and write plans/tables/TARGET.jsonl."""
     with command.errors():
+        from tilewright.bench import results
         from tilewright.bench.commands import all_threads
+        results.check_tree()
         chip, console = common.target(target), common.console()
         chip.require_runnable()
         cases = suites.cases(common.listed(suite, list(QUICK if quick else FULL)), common.listed(dtype, ["f32", "f64"]))

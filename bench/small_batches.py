@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import os
 import statistics
 import sys
@@ -29,6 +28,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import tilewright as tw
+from tilewright.bench import results
 
 LETTERS = {"f4": "s", "f8": "d", "c8": "c", "c16": "z"}
 ROW_MAJOR, NO_TRANS = 101, 111
@@ -113,7 +113,7 @@ def gpu(options: argparse.Namespace) -> None:
                 print(f"{dtype:4} {n:3} x {row['batch']:8} {each:8.3f} {row['bytes'] / seconds / 1e12:5.2f} TB/s  "
                       f"{ratio:5.2f} of torch.bmm  {row['plan']}", flush=True)
                 if options.out:
-                    options.out.write_text(json.dumps({"machine": target.model, "rows": rows}))
+                    results.write({"machine": target.model, "rows": rows}, options.out)
 
 
 def main() -> None:
@@ -127,7 +127,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="for each size on a GPU")
     parser.add_argument("--batches", type=int, nargs="*", default=[0])
     parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
+    options = results.options(parser, "out")
     if options.gpu:
         gpu(options)
         return

@@ -175,7 +175,7 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--compiled", action="store_true", help="what is not a product by torch.compile")
     parser.add_argument("--out", type=Path, default=Path("torch_device.json"))
-    options = parser.parse_args()
+    options = results.options(parser, "out")
     on = TorchDevice()
     report = results.Report.start("torch")
     report.machine["gpu"] = on.describe()

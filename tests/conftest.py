@@ -31,6 +31,12 @@ def idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test depends on whether the checkout has changes, in which no result file is written."""
+    monkeypatch.setattr("tilewright.measure.machine.commit", lambda: "0123456789ab")
+
+
+@pytest.fixture(autouse=True)
 def no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands print as to a pipe. pytest-xdist sets COLUMNS for its workers, as if they had a terminal."""
     monkeypatch.delenv("COLUMNS", raising=False)

@@ -1,5 +1,5 @@
-"""Files that a command was asked for: whole or not at all, and what is no regular file is never replaced; and how far a
-command is.
+"""Files that a caller names to be written: whole or not at all, a sentence where one cannot be, and what is no regular
+file is never replaced; and how far a command is.
 """
 
 from __future__ import annotations
@@ -13,8 +13,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from tilewright import inputs
+
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+def check(path: Path) -> None:
+    """OSError, whose message is a sentence, if a file cannot be written there: before the work whose results it is to
+    hold."""
+    folder = path.resolve().parent
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} cannot be written: it is a directory")
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{path} cannot be written: there is no directory {path.parent}")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise PermissionError(f"{path} cannot be written: permission denied")
 
 
 def write(path: Path, content: str | bytes) -> None:
@@ -28,12 +42,16 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     """A file to write to, which takes the place of the one at `path` when the block succeeds; a symbolic link stays and
     the file that it points to is replaced. A device, a pipe or a terminal is opened and written to as it is.
     """
-    path = path.resolve()
+    check(path)
+    named, path = path, path.resolve()
     if path.exists() and not path.is_file():
         with open(path, "wb") as device:
             yield device
         return
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=".part")
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=".part")
+    except OSError as error:
+        raise inputs.sentence(error, f"{named} cannot be written") from None
     try:
         with os.fdopen(handle, "w+b") as file:
             yield file

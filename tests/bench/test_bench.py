@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import io
 import json
 import math
 import os
+import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +18,7 @@ import numpy as np
 import pytest
 
 from bench import readme
+from tests.helpers.command_line import call, refused
 from tilewright import outputs
 from tilewright.bench import commands, contest, peer, plot, report, results, session, tables
 from tilewright.bench.cases import Case, Job, Product
@@ -26,6 +30,7 @@ from tilewright.bench.peers import numpy as numpy_peer
 from tilewright.bench.results import BESIDE, Report, Result, Row, Session
 from tilewright.bench.suites import ladders
 from tilewright.bench.suites import shapes as suites
+from tilewright.cli import common
 from tilewright.measure import check, machine, measure, operands, probes, quiet
 from tilewright.measure.measure import Rules, Sample
 from tilewright.measure.quiet import BLOCK_S, Load
@@ -784,7 +789,74 @@ def test_ctrl_c_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "interrupted" in found.sessions[0].notes[0]
 
 
+def test_ctrl_c_ends_with_130_at_once_and_says_what_is_kept(monkeypatch: pytest.MonkeyPatch,
+                                                            capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def interrupted(asked: Job, found: Report, listen: session.Listener) -> None:
+        found.sessions.append(Session(asked.threads, asked.isa))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session, "measure", interrupted)
+    monkeypatch.setattr(commands, "measured_peaks", lambda *_: pytest.fail("it goes on measuring"))
+    options = commands.Options(json=tmp_path / "r.json", quick=True)
+    assert commands.bench(options, common.console(stderr=True)) == 130
+    assert capsys.readouterr().err.endswith(f"tilewright: interrupted; 0 results until then in {tmp_path / 'r.json'}\n")
+    assert results.load(tmp_path / "r.json").interrupted
+
+
 # ---- results, report, plot, readme
+
+
+def test_no_result_file_is_written_in_a_checkout_with_changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(machine, "commit", lambda: "0123456789ab-dirty")
+    monkeypatch.setattr(commands, "startup", lambda rounds, json, console: results.save(Report.start("startup"), json))
+    path = tmp_path / "r.json"
+    assert "from a checkout with changes (0123456789ab-dirty)" in refused("bench", "startup", "--json", path)
+    assert not path.exists()
+    assert call("bench", "--allow-dirty", "startup", "--json", path).exit_code == 0
+    with pytest.raises(readme.FigureError, match=r"r\.json: these results are of a checkout with changes"):
+        readme.fill("<!-- figure: startup r.json -->\n<!-- /figure -->", tmp_path)
+
+
+def test_a_script_that_measures_refuses_a_checkout_with_changes(monkeypatch: pytest.MonkeyPatch,
+                                                                capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(machine, "commit", lambda: "0123456789ab-dirty")
+    for words, fails in ((["--out", "r"], True), ([], False), (["--out", "r", "--allow-dirty"], False)):
+        monkeypatch.setattr("sys.argv", ["script", *words])
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--out")
+        if fails:
+            with pytest.raises(SystemExit):
+                results.options(parser, "out")
+            assert "from a checkout with changes" in capsys.readouterr().err
+        else:
+            assert results.options(parser, "out").allow_dirty == (len(words) == 3)
+
+
+def test_every_script_that_writes_results_asks_for_a_clean_checkout() -> None:
+    """Whatever writes a file in bench/, but for pictures and pages made of results."""
+    writing = re.compile(r"write_text|results\.(save|write)\(|\.write\(")
+    for path in (ROOT / "bench").glob("*.py"):
+        text = path.read_text()
+        if writing.search(text) and path.name != "readme.py":
+            assert re.search(r"results\.(options|check_tree)\(", text), path.name
+
+
+def test_the_commit_is_dirty_where_what_is_measured_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    here = tmp_path / "tilewright" / "measure" / "machine.py"
+    (tmp_path / "bench" / "results").mkdir(parents=True)
+    here.parent.mkdir(parents=True)
+    here.write_text("")
+    monkeypatch.setattr(machine, "__file__", str(here))
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@x"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "x"]):
+        subprocess.run([*git, *words], check=True)
+    assert re.fullmatch("[0-9a-f]{12}", machine.commit() or "")
+    (tmp_path / "bench" / "results" / "r.json").write_text("{}")
+    (tmp_path / "notes.md").write_text("")
+    assert re.fullmatch("[0-9a-f]{12}", machine.commit() or "")
+    (tmp_path / "tilewright" / "new.py").write_text("")
+    assert re.fullmatch("[0-9a-f]{12}-dirty", machine.commit() or "")
 
 
 @pytest.fixture

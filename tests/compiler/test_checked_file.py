@@ -56,6 +56,13 @@ def _spoilt(x):
                 yield {**x, key: inner} if isinstance(x, dict) else [*x[:key], inner, *x[key + 1:]]
 
 
+def _refusal(path):
+    try:
+        tw.load(path)
+    except ValueError as error:
+        return str(error)
+
+
 @pytest.mark.parametrize("write", [_bundle, _weights, _blocks, _panels])
 def test_an_odd_index_is_a_value_error_with_the_files_name(write, tmp_path, monkeypatch):
     monkeypatch.setattr(bundle, "used", [])
@@ -67,10 +74,8 @@ def test_an_odd_index_is_a_value_error_with_the_files_name(write, tmp_path, monk
     spoilt = [*_spoilt(index), *ODD][::3]                   # of 13 at each place: every value at some
     for each in spoilt:
         path.write_bytes(kind.content(each, bytes(rest), 64))
-        try:
-            tw.load(path)
-        except ValueError as error:
-            assert str(path) in str(error), each
+        if said := _refusal(path):
+            assert str(path) in said, each
     assert len(spoilt) > 50
 
 

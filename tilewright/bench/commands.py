@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -9,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tilewright import outputs
 from tilewright.bench import peer, results, session, tables
 from tilewright.bench import plot as plots
 from tilewright.bench import report as reports
@@ -24,6 +26,7 @@ from tilewright.text import plural
 if TYPE_CHECKING:
     from rich.console import Console
 
+INTERRUPTED = 130  # the exit status after Ctrl-C, as a shell has it
 QUICK_S = 53.0  # what --quick promises is a minute, and there is a plot to draw
 
 
@@ -280,8 +283,8 @@ def records(kind: str, options: Options, console: Console) -> int:
 def check_outputs(options: Options) -> None:
     """Before an hour of measuring, not after it: can the results be written?"""
     for path in (options.json, options.plot):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise ValueError(f"{path} cannot be written: there is no directory {path.parent}")
+        if path is not None and path != results.STDOUT:
+            outputs.check(path)
     if options.plot is not None and not plots.available():
         raise ValueError(plots.MISSING)
 
@@ -292,7 +295,7 @@ def _run(kind: str, jobs: Iterable[Job], total: int, options: Options, console: 
     began = time.monotonic()
     with Progress(console, "starting", total) as bar:
         report = session.run(kind, jobs, listener(bar), **options.recorded())
-    if peaks:
+    if peaks and not report.interrupted:
         report.extra["peak_gflops"] = measured_peaks(peaks, options)
     report.extra["seconds"] = round(time.monotonic() - began, 1)
     return _finish(report, options, console)
@@ -330,15 +333,20 @@ def _finish(report: Report, options: Options, console: Console) -> int:
             console.print(str(nothing), highlight=False)
         else:
             console.print(f"plot: {options.plot}", highlight=False)
+    if report.interrupted:
+        kept = f"in {options.json}" if options.json else "above, and in no file"
+        print(f"tilewright: interrupted; {plural(len(report.results), 'result')} until then {kept}", file=sys.stderr)
     return status(report)
 
 
 def status(report: Report) -> int:
-    """1 if something was wrong, broken or interrupted. Of number formats and in never-lose a peer's mistake is only
-    reported, and what this version does not have is no failure."""
+    """130 after Ctrl-C; 1 if something was wrong or broken. Of number formats and in never-lose a peer's mistake is
+    only reported, and what this version does not have is no failure."""
     rows = [row for r in report.results for row in r.rows if report.kind not in ("formats", "never-lose")
             or row.name == OURS]
     failed = any(row.error and not row.error.startswith(("left out", ABSENT)) for row in rows)
     notes = [note for s in report.sessions for note in s.notes]
-    broken = any(words in note for note in notes for words in ("ended early", "interrupted", "not tried"))
+    broken = any(words in note for note in notes for words in ("ended early", "not tried"))
+    if report.interrupted:
+        return INTERRUPTED
     return 1 if failed or broken or not (rows or "simulated" in report.extra) else 0

@@ -16,6 +16,7 @@ from "seconds", which are those of rounds that count (Sample).
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from dataclasses import asdict, dataclass, field, fields
@@ -28,6 +29,10 @@ from tilewright.bench.peer import OURS, libraries
 from tilewright.measure.measure import Sample, Spread, ratios, spread
 
 SCHEMA = 2
+ALLOW_DIRTY = "--allow-dirty"
+RULE = "2026-11-27"  # the last day on which a checkout with changes could write results that pages show
+STDOUT = Path("-")
+INTERRUPTED = "interrupted"  # how a session's note begins after Ctrl-C
 BESIDE = "tilewright beside"  # the row of Case.beside
 NUMPY, CUBLAS = "numpy", "cuBLAS"  # the peers that tables compare with, whichever is the fastest
 ABSENT = "absent"  # how the error begins where this version or machine does not have a product
@@ -163,6 +168,11 @@ class Report:
     results: list[Result] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)  # what only one kind of study has
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended it."""
+        return any(note.startswith(INTERRUPTED) for session in self.sessions for note in session.notes)
+
     @classmethod
     def start(cls, kind: str, **options: Any) -> Report:
         """An empty report of here and now."""
@@ -185,10 +195,50 @@ class Report:
         return cls(**{**given, "sessions": sessions, "results": [Result.from_json(r) for r in data["results"]]})
 
 
+def check_tree(allow_dirty: bool = False) -> None:
+    """Before results are measured that a file is to keep. ValueError in a checkout with changes: nobody could measure
+    them again."""
+    from tilewright.measure import machine
+
+    if not allow_dirty and (commit := machine.commit() or "").endswith(machine.DIRTY):
+        raise ValueError(f"no result file is written from a checkout with changes ({commit}), since its figures belong "
+                         f"to no commit: commit the changes, or give {ALLOW_DIRTY} (tilewright bench {ALLOW_DIRTY} "
+                         "...), which marks the file, so that no page shows it")
+
+
+def check_shown(report: Report) -> None:
+    """ValueError for results from a checkout with changes, which no page or table shows; those of before the rule are
+    left as they are, and say so by their commit."""
+    from tilewright.measure import machine
+
+    if (report.commit or "").endswith(machine.DIRTY) and report.created[:10] > RULE:
+        raise ValueError(f"these results are of a checkout with changes ({report.commit}, {report.created[:10]}): "
+                         "measure them from a commit")
+
+
+def options(parser: argparse.ArgumentParser, file: str) -> argparse.Namespace:
+    """The options of a script of bench/, of which `file` names its result file; see check_tree."""
+    parser.add_argument(ALLOW_DIRTY, action="store_true", help="write a result file from a checkout with changes")
+    found = parser.parse_args()
+    if getattr(found, file) is not None:
+        try:
+            check_tree(found.allow_dirty)
+        except ValueError as error:
+            parser.error(str(error))
+    return found
+
+
+def write(record: dict[str, Any], path: Path) -> None:
+    """Write what a script of bench/ has measured as JSON, with the commit."""
+    from tilewright.measure import machine
+
+    outputs.write(path, json.dumps(record | {"commit": machine.commit()}, indent=1) + "\n")
+
+
 def save(report: Report, path: Path) -> None:
     """Write the JSON whole or not at all, since it may have taken an hour to measure. `-` is standard output."""
     text = json.dumps(report.to_json(), indent=1) + "\n"
-    if path == Path("-"):
+    if path == STDOUT:
         sys.stdout.write(text)
         return
     outputs.write(path, text)

@@ -19,7 +19,7 @@ from typing import Any
 from tilewright.bench import peer
 from tilewright.bench.cases import AVX2, CPU, GPU, NATIVE, Job
 from tilewright.bench.peer import OURS, Setting
-from tilewright.bench.results import Report, Result, Row, Session
+from tilewright.bench.results import INTERRUPTED, Report, Result, Row, Session
 from tilewright.measure import quiet
 from tilewright.measure.process import Child, Emit, serve
 
@@ -56,7 +56,7 @@ def run(kind: str, jobs: Iterable[Job], listen: Callable[[Job, dict[str, Any]], 
         try:
             measure(job, report, lambda event, job=job: listen(job, event))  # type: ignore[misc]
         except KeyboardInterrupt:
-            report.sessions[-1].notes.append("interrupted: the cases after this point are missing")
+            report.sessions[-1].notes.append(f"{INTERRUPTED}: the cases after this point are missing")
             break
     return report
 

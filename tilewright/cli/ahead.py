@@ -20,7 +20,8 @@ def build(
         metavar="SHAPES", help="A file of shapes, JSON lines, as TILEWRIGHT_RECORD writes it.",
         show_default=False)] = None,
     file: Annotated[Path | None, typer.Option(
-        "--output", "-o", metavar="FILE", help="The bundle to write.", show_default=False)] = None,
+        "--output", "-o", metavar="FILE", help="The bundle to write.", show_default=False,
+        callback=output.checked)] = None,
     target: common.TargetName = "native",
     threads: Annotated[list[str] | None, typer.Option(
         "--threads", metavar="LIST", help="Thread counts of a CPU's products, such as 1,16.",
@@ -48,7 +49,6 @@ def build(
     import tilewright as tw
     from tilewright.outputs import Progress
 
-    output.check_writable(file)
     chip, console = common.target(target), common.console(json == output.STDOUT)
     counts = common.numbers(threads, [], "--threads") or None
     with Progress(console, "reading", 1.0) as bar:

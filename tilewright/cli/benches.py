@@ -27,13 +27,34 @@ Dtypes = Annotated[list[str] | None, _list("--dtype", "-d", help="f32, f64 or bo
 Peers = Annotated[list[str] | None, _list(
     "--peers", help="Libraries to compare with: numpy, openblas, mkl, blis, torch, or another file of "
     "tilewright/bench/peers; none: tilewright alone.", default="all found")]
+_ALLOWED = "tilewright.allow_dirty"  # in the context of all commands
+
+
+def _allow(context: typer.Context, given: bool) -> None:
+    context.meta[_ALLOWED] = given or context.meta.get(_ALLOWED, False)
+
+
+def _from_clean_tree(context: typer.Context, path: Path | None) -> Path | None:
+    """Of a file for results: refused where it cannot be written, and in a checkout with changes."""
+    output.checked(path)
+    if path is not None:
+        from tilewright.bench import results
+
+        results.check_tree(context.meta.get(_ALLOWED, False))
+    return path
+
+
 Json = Annotated[
     Path | None,
     typer.Option("--json", metavar="[FILE]", help="Write every sample, with machine and versions, to FILE; to standard "
-                 "output, with the tables on standard error, if FILE is - or left out.", show_default=False),
+                 "output, with the tables on standard error, if FILE is - or left out.", show_default=False,
+                 callback=_from_clean_tree),
 ]
 Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Write a plot, such as out.png (needs "
-                                           "matplotlib).", show_default=False)]
+                                           "matplotlib).", show_default=False, callback=output.checked)]
+AllowDirty = Annotated[bool, typer.Option(
+    "--allow-dirty", is_eager=True, callback=_allow, help="Let --json, of a study too, write in a checkout with "
+    "changes; the file is marked, and no page shows it.")]
 Isa = Annotated[str, typer.Option("--isa", metavar="NAME", help="native, or avx2 to limit every library to AVX2.")]
 
 
@@ -48,6 +69,7 @@ def bench(
     peers: Peers = None,
     isa: Isa = "native",
     json: Json = None,
+    allow_dirty: AllowDirty = False,
     plot: Plot = None,
 ) -> None:
     """Compare with NumPy, OpenBLAS, MKL, BLIS and torch, whichever are installed.

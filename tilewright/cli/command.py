@@ -50,8 +50,15 @@ def errors(kept: Callable[[], str] = lambda: "nothing was written") -> Iterator[
     except (BadInput, ValueError, TypeError, OSError, RuntimeError) as error:
         if os.environ.get("TILEWRIGHT_TRACEBACK"):
             raise
-        typer.echo(f"tilewright: {' '.join(str(error).split())}", err=True)
+        typer.echo(f"tilewright: {' '.join(_sentence(error).split())}", err=True)
         raise typer.Exit(BAD_INPUT) from None
+
+
+def _sentence(error: Exception) -> str:
+    """Its message; of the operating system's errors without the number."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror.lower()}"
+    return str(error)
 
 
 def wrapped(text: str | None) -> str | None:

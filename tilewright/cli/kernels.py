@@ -176,10 +176,10 @@ def explain(
                                  "as of `tilewright tune --step`, instead of a plan.", show_default=False)] = None,
     svg: Annotated[
         Path | None, typer.Option("--svg", metavar="FILE", help="Write the picture to FILE.",
-                                  show_default=False)] = None,
+                                  show_default=False, callback=output.checked)] = None,
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write picture, tables and text to FILE.",
-                                  show_default=False)] = None,
+                                  show_default=False, callback=output.checked)] = None,
     json: output.Json = None,
 ) -> None:
     """Explain a problem's plan: tiles within tiles, bytes by level of memory, predicted, simulated and measured, what
@@ -190,8 +190,6 @@ def explain(
     """
     import tilewright as tw
 
-    for file in filter(None, (svg, html)):
-        output.check_writable(file)
     chip = common.target(target)
     if step is not None:
         from tilewright.ladder import tunable
@@ -243,6 +241,7 @@ def emit(
         typer.Option(
             "--output", "-o", metavar="FILE", help="Write to FILE instead, in the form that its suffix names: for CPUs "
             ".ll, .s, .o; for NVIDIA .ll, .ptx, .cubin; for AMD .ll, .s, .hsaco.", show_default=False,
+            callback=output.checked,
         ),
     ] = None,
     llvm: Annotated[bool, typer.Option("--llvm", help="Print LLVM IR, before optimisation.")] = False,

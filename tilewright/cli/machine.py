@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tilewright import outputs
 from tilewright.cli import output
 from tilewright.cli.command import App, BadInput, errors
 from tilewright.text import plural
@@ -72,7 +73,7 @@ def _selftest(path: Path, quick: bool, measure: bool, json: Path | None) -> None
 
     if json not in (None, output.STDOUT):
         raise BadInput(f"with --selftest the file is named by --output; --json - prints it, not {json}")
-    output.check_writable(path)
+    outputs.check(path)
     found: dict[str, Any] = {}
     quiet = json == output.STDOUT  # then only the record goes to standard output
 

@@ -50,11 +50,12 @@ def mfma(
                     ] = None,
     tables: Annotated[bool, typer.Option("--tables/--no-tables", help="Print the tables of layouts.")] = True,
     svg: Annotated[
-        Path | None, typer.Option("--svg", metavar="FILE", help="Draw the layouts into this file.", show_default=False)
+        Path | None, typer.Option("--svg", metavar="FILE", help="Draw the layouts into this file.", show_default=False,
+                           callback=output.checked)
     ] = None,
     png: Annotated[
         Path | None, typer.Option("--png", metavar="FILE", help="The same as PNG, which needs matplotlib.",
-                                  show_default=False)
+                                  show_default=False, callback=output.checked)
     ] = None,
     mark: Annotated[
         str, typer.Option("--mark", metavar="LIST", help="Lanes to colour in the drawing, such as 0,5.",

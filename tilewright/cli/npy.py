@@ -14,7 +14,6 @@ import numpy as np
 
 from tilewright import formats, outputs
 from tilewright.cli.command import BadInput
-from tilewright.cli.output import check_writable
 from tilewright.problem import Gemm
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -113,7 +112,7 @@ def multiply(first: Path, second: Path, output: Path, *, threads: int | None = N
     dtype = result_dtype(a, b)
     if dtype.isbuiltin == 2:
         raise BadInput(f"the result is {dtype}, which a .npy file cannot name; convert {first} or {second} first")
-    check_writable(output)
+    outputs.check(output)
     with _replacing(output, shape, dtype) as c:
         start = time.perf_counter()
         tw.matmul(a, b, c, threads=threads)
@@ -146,6 +145,8 @@ def _replacing(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Iter
             yield mapped.view(np.ndarray)
             mapped.flush()
     except OSError as error:
+        if error.strerror is None:  # a sentence already
+            raise
         raise BadInput(f"{path} cannot be written: {error.strerror}") from None
 
 

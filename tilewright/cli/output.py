@@ -17,16 +17,24 @@ from typing import Annotated, Any
 
 import typer
 
-from tilewright import text
-from tilewright.cli.command import BadInput
+from tilewright import outputs, text
 from tilewright.outputs import write as write
+
+STDOUT = Path("-")
+
+
+def checked(path: Path | None) -> Path | None:
+    """The callback of an option that names a file to write: refused before the work, not after it."""
+    if path is not None and path != STDOUT:
+        outputs.check(path)
+    return path
+
 
 Json = Annotated[
     Path | None,
     typer.Option("--json", metavar="[FILE]", help="Write the result as JSON to FILE; to standard output, instead of "
-                 "text, if FILE is - or left out.", show_default=False),
+                 "text, if FILE is - or left out.", show_default=False, callback=checked),
 ]
-STDOUT = Path("-")
 
 
 def show(record: Callable[[], Any], say: Callable[[], object], json: Path | None) -> None:
@@ -46,17 +54,6 @@ def write_json(record: Any, path: Path) -> None:
         typer.echo(notation)
     else:
         write(path, notation + "\n")
-
-
-def check_writable(path: Path) -> None:
-    """BadInput if a file cannot be written there: before the work whose results it is to hold."""
-    folder = path.resolve().parent
-    if path.is_dir():
-        raise BadInput(f"{path} cannot be written: it is a directory")
-    if not folder.is_dir():
-        raise BadInput(f"{path} cannot be written: there is no directory {path.parent}")
-    if not os.access(path if path.exists() else folder, os.W_OK):
-        raise BadInput(f"{path} cannot be written: permission denied")
 
 
 def plain(x: Any) -> Any:

@@ -9,6 +9,7 @@ import typer
 
 from tilewright.cli import common, output
 from tilewright.cli.command import BadInput
+from tilewright.cli.output import checked
 
 MOST = {"cpu": 2e8, "gpu": 2e9}  # multiply-adds: a few minutes
 
@@ -20,7 +21,7 @@ def run(
     b: Annotated[Path, typer.Argument(metavar="B", help="The second matrix.", show_default=False)],
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="The .npy file to write A @ B to.",
-                           show_default=False)
+                           show_default=False, callback=checked)
     ],
     threads: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="How many threads to use.", show_default="all")

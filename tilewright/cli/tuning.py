@@ -306,7 +306,8 @@ def clear() -> None:
 @app.command()
 def export(
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="A file of JSON lines.", show_default="standard output")
+        Path | None, typer.Argument(metavar="FILE", help="A file of JSON lines.", show_default="standard output",
+                                     callback=output.checked)
     ] = None,
 ) -> None:
     """Write everything that was measured as JSON lines, for another machine of this kind."""

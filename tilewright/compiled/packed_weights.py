@@ -21,8 +21,8 @@ from tilewright.formats.table import BLOCK_FORMATS
 
 FILE = Kind("weights", 1, "file of packed weights", "PackedWeights.save", "pack and save them again")
 DECODED = 16 << 20          # bytes that a block of columns takes when it is decoded
-FIELDS = {"tilewright": str, "target": str, "kind": str, "format": str, "shape": list[int], "group": int, "nibbles": bool,
-          "tensor_scale": float}
+FIELDS = {"tilewright": str, "target": str, "kind": str, "format": str, "shape": list[int], "group": int,
+          "nibbles": bool, "tensor_scale": float}
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -20,6 +20,7 @@ from tilewright.compiler.checked_file import Kind, Refused, believed, check
 
 FILE = Kind("bundle", 1, "bundle", "`tilewright build`", "build it again")
 MOST_BYTES = 1 << 30                            # of a piece, unpacked
+KEY = (str, int, int, int, str, str, int)       # of a Shape's or a GpuShape's key: format, m, n, k, orders, threads
 KINDS: dict[str, dict[str, Any]] = {            # of the fields of what the index lists
     "index": {"tilewright": str, "sources": str, "modules": list[str], "target": dict, "made": dict[str, str],
               "pieces": list, "products": list},
@@ -130,6 +131,8 @@ def _index(found: Any) -> Index:
                       for chosen in (_checked("plan", x) for x in _checked("product", each)["plans"]))
         if not plans:
             raise ValueError(f"the product {each['name']} has no plan")
+        if odd := [chosen.key for chosen in plans if tuple(map(type, chosen.key)) != KEY]:
+            raise ValueError(f"{odd[0]} is no shape's key")
         products.append(Product(each["name"], each["problem"], each["threads"], plans))
     return Index(found["tilewright"], found["sources"], tuple(found["modules"]), target, found["made"], pieces,
                  tuple(products))

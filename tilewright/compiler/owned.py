@@ -94,6 +94,8 @@ def make(directory: Path) -> None:
         os.mkdir(directory, 0o700)
         os.chmod(directory, 0o700)              # a umask may have taken more away
     except FileNotFoundError:
+        if directory.parent.is_dir():           # /proc makes no directories, and has this answer
+            raise
         make(directory.parent)
         make(directory)
     except FileExistsError:

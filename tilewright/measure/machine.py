@@ -20,6 +20,8 @@ TELLING = (
     *("avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_bf16", "avx512_vnni", "avx512_fp16"),
     *("amx_tile", "amx_bf16", "amx_int8", "asimd", "sve", "sve2", "bf16", "i8mm"),
 )
+MEASURED = ("tilewright", "bench", "pyproject.toml", ":(exclude)bench/results")  # of the checkout
+DIRTY = "-dirty"
 PACKAGES = ("numpy", "llvmlite", "scipy-openblas64", "mkl", "blis", "torch")
 
 
@@ -97,12 +99,18 @@ def now() -> str:
 
 
 def commit() -> str | None:
-    """The commit of the checkout tilewright runs from, "-dirty" if it has changes; None outside a checkout."""
+    """The commit of the checkout tilewright runs from, "-dirty" if the package or the scripts that measure have
+    changes; None outside a checkout."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
-    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"]
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, timeout=10,
+                              check=True).stdout.strip()
+
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip() or None
+        changed = git("status", "--porcelain", "--", *MEASURED)
+        return f"{git('rev-parse', '--short=12', 'HEAD')}{DIRTY * bool(changed)}"
     except (OSError, subprocess.SubprocessError):
         return None
