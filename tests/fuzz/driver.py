@@ -27,7 +27,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 START_S = 300.0  # that a worker may take for its imports
-NAMES = ("products", "isa", "forks", "caches", "plans", "kernels", "cli")
+NAMES = ("products", "isa", "forks", "caches", "plans", "kernels", "cli", "environments")
 Case = dict[str, Any]
 
 
@@ -68,7 +68,7 @@ class Outcome:
 
     def __str__(self) -> str:
         rate = self.cases / self.seconds if self.seconds else 0.0
-        return f"{self.fuzzer:9} {self.cases:7} cases {len(self.failures):4} failures {rate:8.1f} cases/s"
+        return f"{self.fuzzer:12} {self.cases:7} cases {len(self.failures):4} failures {rate:8.1f} cases/s"
 
 
 def find(name: str) -> Fuzzer:

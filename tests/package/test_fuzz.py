@@ -22,6 +22,7 @@ from tests.fuzz import driver
 from tests.fuzz.memory import Placed
 from tilewright.api import dispatch, products
 from tilewright.cli import npy
+from tilewright.expressions import remembered
 from tilewright.plans.cpu import CpuPlan
 from tilewright.plans.nvidia import NvidiaPlan
 from tilewright.rules import arguments
@@ -29,7 +30,7 @@ from tilewright.simulator import product
 
 ROOT = Path(__file__).resolve().parents[2]
 SEED = 1
-SHORT = {"products": 30, "isa": 1, "forks": 1, "caches": 4, "plans": 50, "kernels": 3, "cli": 20}
+SHORT = {"products": 30, "isa": 1, "forks": 1, "caches": 4, "plans": 50, "kernels": 3, "cli": 20, "environments": 40}
 
 
 @pytest.mark.parametrize("name", driver.NAMES)
@@ -218,6 +219,15 @@ def test_a_wrong_kernel_of_a_gpu_is_found() -> None:
 def test_an_exception_that_escapes_from_a_command_is_found() -> None:
     given = {"words": ["run", "a.npy", "b.npy", "-o", "c.npy"], "files": ["good", "good"]}
     assert "an exception escapes" in found("cli", 1, planting(npy, "open_matrix", lambda *_: {}["x"]), **given)
+
+
+def test_a_function_that_is_not_looked_at_again_is_found() -> None:
+    """Neither its names, nor the values that it was made with."""
+    given = {"entry": "batch", "values": [1.0, 2.0, 3.0, 1.0], "times": 2}
+    for where, fault in (("module", planting(remembered, "_unchanged", lambda *_: True)),
+                         ("helper", planting(remembered, "constant", lambda _: True)),
+                         ("getattr", planting(remembered, "_STATELESS", dict.fromkeys([id(getattr)])))):
+        assert "and not" in found("environments", 1, fault, where=where, **given)
 
 
 def test_wrong_children_are_found() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Mapping
-from types import FunctionType, ModuleType, NoneType
+from types import NoneType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tilewright.expressions import remembered
+from tilewright.expressions.epilogue import Epilogue
 from tilewright.kernels.cpu.abi import FACTOR, IS_FLOAT, MOST_VALUES, SHIFT, SLOTS
 from tilewright.runtime.cpu.layout import address
 
@@ -20,34 +21,36 @@ MASK = (1 << 64) - 1
 class Called(NamedTuple):
     """An epilogue, or None."""
     words: tuple[int, ...]
-    names: tuple[int, ...]              # of globals: NAMED for each
-    kept: Any                           # what these are addresses of
+    names: tuple[int, ...]              # NAMED for each name that it looks up
+    kept: Any                           # the objects whose addresses these are
 
     @classmethod
     def of(cls, x: Any) -> Called | None:
-        """None for a function that has to be looked at in every call: that names what may change unseen, or that is
-        told from others by more than addresses."""
-        if type(x) is not FunctionType:
+        """None for a function that has to be looked at in every call: one that reads what may change unseen, or values
+        of which equal ones are not one object."""
+        if x is None or type(x) is Epilogue:
             return cls((id(x),), (), x)
-        if remembered.key(x, ()) is None or x.__kwdefaults__ is not None:
+        names = remembered.names_of(x)
+        if names is None or x.__kwdefaults__ is not None:
             return None
         code, space = x.__code__, x.__globals__
         words, values = [id(code), id(space)], []
-        for found in [cell.cell_contents for cell in x.__closure__ or ()], x.__defaults__:
-            if found is not None and len(found) > MOST_VALUES:
+        for given in [cell.cell_contents for cell in x.__closure__ or ()], x.__defaults__:
+            if given is not None and len(given) > MOST_VALUES:
                 return None
-            words.append(len(found or ()))
-            for each in found or ():
+            words.append(len(given or ()))
+            for each in given or ():
                 values.append(each)
                 if type(each) is float:
                     words += IS_FLOAT, *struct.unpack("q", struct.pack("d", each))
-                elif lasting(each) or type(each) in (ModuleType, FunctionType):
+                elif lasting(each) if type(each) in remembered.NUMBERS else remembered.constant(each):
                     words.append(id(each))
                 else:
                     return None
-        named = remembered.globals_of(code)
-        names = [word for name in named for word in (id(name), id(space[name]) if name in space else 0)]
-        return cls(tuple(words), tuple(names), (code, space, values, named, [space.get(name) for name in named]))
+        absent = remembered.ABSENT
+        looked_up = [word for at, name, value in names.lookups
+                     for word in (id(at), id(name), 0 if value is absent else id(value))]
+        return cls(tuple(words), tuple(looked_up), (code, space, values, names))
 
 
 def lasting(value: Any) -> bool:

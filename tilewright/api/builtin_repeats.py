@@ -17,7 +17,7 @@ import numpy as np
 from tilewright import forks
 from tilewright.api import dispatch
 from tilewright.api.builtin_keys import Called, key_of, lasting, slot_of
-from tilewright.kernels.cpu.abi import KEY, MOST_FIELDS, MOST_KEYWORDS, MOST_OPERANDS, RECORD, SLOTS
+from tilewright.kernels.cpu.abi import KEY, MOST_FIELDS, MOST_KEYWORDS, MOST_OPERANDS, NAMED, RECORD, SLOTS
 from tilewright.runtime.cpu import pool, workspace
 from tilewright.runtime.cpu.layout import address
 
@@ -76,7 +76,7 @@ class Repeats:
         if work is None or len(work.job) > MOST_FIELDS:
             return
         record = [len(key), *self._record(run, work, args, result), len(operands),
-                  _fields(run, work)["operands"] if operands else len(work.job), len(names) // 2]
+                  _fields(run, work)["operands"] if operands else len(work.job), len(names) // len(NAMED)]
         assert len(record) == len(RECORD)
         whole = array("q", [*record, *key, *(0 for _ in range(KEY - len(key))), *work.job, *rows, *names])
         if slot in self._records:

@@ -57,7 +57,7 @@ def contract(f: Callable[..., Any] | Semiring, a: Any, b: Any, *, reduce: str | 
                                operands=operands, deterministic=deterministic, batch_invariant=batch_invariant,
                                threads=threads, plan=plan)
     if (threads is None if library else plan is None) and deterministic is batch_invariant is False:
-        known_by = (f.text,) if isinstance(f, Semiring) else remembered.key(f, ("f", reduce))
+        known_by = _known_by(f, reduce)
     named = None if known_by is None else repeats.functions((epilogue or fusing.unchanged,), operands)
     if named is not None:
         where: Any = library or repeats.HOST
@@ -74,7 +74,7 @@ def contract(f: Callable[..., Any] | Semiring, a: Any, b: Any, *, reduce: str | 
     sums = arguments.combined_in(x, y)
     kind = "float" if sums.kind == "f" else "int"
     fold = traced(reduce, kind).text if isinstance(reduce, Reduction) else reduce
-    made: Semiring = f if isinstance(f, Semiring) else remembered.made(
+    made: Semiring = f if isinstance(f, Semiring) else remembered.cached(
         f, ("f", fold, kind), lambda: semiring(f, fold, kind))
     if made.kind != kind:
         raise TypeError(f"f was made for numbers of kind {made.kind}, and a and b are {x.dtype} and {y.dtype}")
@@ -110,6 +110,17 @@ def contract(f: Callable[..., Any] | Semiring, a: Any, b: Any, *, reduce: str | 
     if asked is not None:
         repeats.remember_run(asked, (a, b), out, result, run)
     return result
+
+
+def _known_by(f: Any, reduce: Any) -> tuple[Any, ...] | None:
+    """Equal for semirings that compute the same. None for one that has to be traced in every call."""
+    if isinstance(f, Semiring):
+        return f.text,
+    if not isinstance(reduce, Reduction):
+        return remembered.key(f, ("f", reduce))
+    given = [x for x in (f, reduce.step, reduce.combine, reduce.result, reduce.identity) if callable(x)]
+    keys = [remembered.key(x, ()) for x in given]
+    return None if None in keys else (reduce, *keys)
 
 
 def _by_epilogue(engine: Any, epilogue: Any, a: Any, b: Any, axes: tuple[int, int], out: Any, asked: Any, **how: Any

@@ -1,74 +1,189 @@
 """The expression of a function that was traced before, found again in microseconds: hot calls do not trace.
 
-A function is what it was if its code is the same object and everything else that it names has the same value: defaults,
-variables of enclosing functions, globals. That can be seen of numbers, modules and functions of this package; where it
-names anything else (the user's own functions, arrays), it is traced in every call.
+Tracing reads the function's code, its defaults, the variables of enclosing functions, globals, builtins, and attributes
+of modules. A function computes the same if its code is the same object and every one of these values is the same. The
+values are compared in each call, so all of them must be constants: numbers, texts, and functions without a state that
+could change. A function that reads anything else (the user's own functions, arrays, objects and their attributes), or
+that imports or assigns to names outside itself, is traced in every call.
 """
 from __future__ import annotations
 
+import builtins
 import dis
+import math
 from collections.abc import Callable, Iterator
-from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from tilewright.expressions import functions, tracing
 from tilewright.expressions.program import Expression
 from tilewright.expressions.tracing import trace
 
+Path = tuple[str, ...]          # "" for a global or a builtin, "free" for a variable of an enclosing function; a name;
+                                # then attributes: tw.relu is ("", "tw", "relu")
+Lookup = tuple[dict[str, Any], str, Any]        # a namespace, a name, and its value there, or ABSENT
+
 MOST = 512
-LOADS = ("LOAD_GLOBAL", "LOAD_NAME")                            # not attributes: x.f may be another f than a global
-_found: dict[tuple[Any, ...], Any] = {}
-_names: dict[int, tuple[CodeType, tuple[str, ...]]] = {}        # of globals, by the code's id
+ABSENT = object()
+NUMBERS = bool, int, float, str, type(None)
+OF_MODULES = "LOAD_ATTR", "LOAD_METHOD"
+BESIDE = "CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "KW_NAMES", "CALL_METHOD"
+# Words in the names of instructions that read or write what no path has.
+UNSEEN = "NAME", "ATTR", "METHOD", "IMPORT", "CLASS", "SUPER", "GLOBAL", "DICT_OR", "LOCALS"
+_BUILTINS = vars(builtins)
+_OWN = vars(functions), vars(tracing)           # whose functions have no state
+_STATELESS = {id(x): x for x in (
+    np.where, *(x for x in vars(np).values() if type(x) is np.ufunc),
+    *(x for x in vars(math).values() if type(x) is BuiltinFunctionType),
+    *(getattr(builtins, name) for name in ("abs", "all", "any", "divmod", "isinstance", "len", "max", "min", "pow",
+                                           "round", "sorted", "sum")))}
+_expressions: dict[tuple[Any, ...], Any] = {}
+_names: dict[int, Names] = {}                   # by the code's id
+
+
+class Names(NamedTuple):
+    """The values that a code's names had, by its globals and the modules among variables of enclosing functions."""
+    code: CodeType
+    paths: tuple[Path, ...] | None
+    space: Any
+    modules: tuple[tuple[int, ModuleType], ...]         # places in the closure
+    lookups: tuple[Lookup, ...]
+    words: tuple[Any, ...]
+    complete: bool                              # they are all that tracing reads beside the function's own values
 
 
 def traced(function: Callable[..., Any], parameters: tuple[tuple[str, str], ...], what: str = "epilogue",
            positional: int = 1) -> Expression:
-    """What `trace` makes of it."""
-    return made(function, (parameters, positional), lambda: trace(function, dict(parameters), what, positional))
+    """The function's expression, as `trace` writes it."""
+    return cached(function, (parameters, positional), lambda: trace(function, dict(parameters), what, positional))
 
 
-def made(function: Callable[..., Any], how: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-    """What `make` makes of the function; `how` are other words that it depends on."""
+def cached(function: Callable[..., Any], how: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+    """The result of `make`, kept for functions that compute the same; `how`: whatever else the result depends on."""
     key_of = key(function, how)
     if key_of is None:
         return make()
-    found = _found.get(key_of)
-    if found is None:
-        if len(_found) >= MOST:
-            _found.clear()
-        found = _found[key_of] = make()
-    return found
+    result = _expressions.get(key_of)
+    if result is None:
+        if len(_expressions) >= MOST:
+            _expressions.clear()
+        result = _expressions[key_of] = make()
+    return result
 
 
 def key(function: Any, how: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """What a function that computes the same has, too; it keeps the code. `how` as in `made`. None for a function that
-    cannot be compared."""
-    if type(function) is not FunctionType:
+    """Equal for functions that compute the same, and keeps what it compares by identity. None for a function that has
+    to be traced in every call. `how` as in `cached`."""
+    names = names_of(function)
+    if names is None:
         return None
-    code, space = function.__code__, function.__globals__
+    words = [function.__code__, how, names.words]
     values = [cell.cell_contents for cell in function.__closure__ or ()]
     values += function.__defaults__ or ()
-    values += (function.__kwdefaults__ or {}).values()
-    values += [space[name] for name in globals_of(code) if name in space]
-    words: list[Any] = []
+    if function.__kwdefaults__:
+        values += function.__kwdefaults__.values()
     for x in values:
-        if type(x) in (bool, int, float, str):
+        if type(x) in NUMBERS:
             words.append((type(x), repr(x)))
-        elif type(x) is ModuleType or (type(x) is FunctionType and x.__module__.startswith("tilewright.expressions")):
-            words.append(id(x))
+        elif constant(x):
+            words.append(x)
         else:
             return None
-    return code, how, id(space), *words
+    return tuple(words)
 
 
-def globals_of(code: CodeType) -> tuple[str, ...]:
-    """The names by which it, or a function inside it, may ask for globals."""
-    found = _names.get(id(code))
-    if found is None:
-        if len(_names) >= MOST:
-            _names.clear()
-        names = {x.argval for each in _codes(code) for x in dis.get_instructions(each) if x.opname in LOADS}
-        found = _names[id(code)] = code, tuple(sorted(names))
-    return found[1]
+def names_of(function: Any) -> Names | None:
+    """The values of all names that tracing looks up. None for an object that is no function, and for a function that
+    reads what may change without a name's having another value."""
+    of: Any = function                          # whose builtins no stub has
+    if type(function) is not FunctionType or of.__builtins__ is not _BUILTINS:
+        return None
+    code, space, closure = function.__code__, function.__globals__, function.__closure__ or ()
+    names = _names.get(id(code))
+    try:
+        if names is None or names.space is not space or not _unchanged(names, closure):
+            if len(_names) >= MOST:
+                _names.clear()
+            paths = paths_of(code) if names is None else names.paths
+            names = _names[id(code)] = _looked_up(code, paths, space, [x.cell_contents for x in closure])
+    except ValueError:                          # a variable has no value yet
+        return None
+    return names if names.complete else None
+
+
+def _unchanged(names: Names, closure: tuple[CellType, ...]) -> bool:
+    for i, module in names.modules:
+        if closure[i].cell_contents is not module:
+            return False
+    for at, name, value in names.lookups:
+        if at.get(name, ABSENT) is not value:
+            return False
+    return True
+
+
+def _looked_up(code: CodeType, paths: tuple[Path, ...] | None, space: Any, free: list[Any]) -> Names:
+    lookups, complete = list[Lookup](), paths is not None and type(space) is dict
+    for kind, name, *attributes in paths or ():
+        if kind:
+            value = free[code.co_freevars.index(name)]
+        else:
+            value = space.get(name, ABSENT)
+            lookups.append((space, name, value))
+            if value is ABSENT:
+                value = _BUILTINS.get(name, ABSENT)
+                lookups.append((_BUILTINS, name, value))
+        for name in attributes:
+            if type(value) is not ModuleType:
+                complete = complete and type(value) in NUMBERS
+                break
+            if name not in vars(value):
+                getattr(value, name, None)      # the module may have it from now on
+            at = vars(value)
+            value = at.get(name, ABSENT)
+            lookups.append((at, name, value))
+        complete = complete and constant(value)
+    modules = tuple((i, x) for i, x in enumerate(free) if type(x) is ModuleType)
+    words = tuple((type(x), repr(x)) if type(x) in NUMBERS else x for _, _, x in lookups)
+    return Names(code, paths, space, modules, tuple(lookups), words, complete)
+
+
+def constant(x: Any) -> bool:
+    """Whether x is a number, a text, a module, whose attributes are paths, or stateless."""
+    return type(x) in NUMBERS or type(x) is ModuleType or stateless(x)
+
+
+def stateless(x: Any) -> bool:
+    """Whether x is a function whose results depend on its arguments alone, or a type that cannot be changed."""
+    if type(x) is FunctionType:
+        return any(x.__globals__ is space for space in _OWN)
+    return id(x) in _STATELESS or (type(x) is type and not x.__flags__ >> 9 & 1)        # of C, not on the heap
+
+
+def paths_of(code: CodeType) -> tuple[Path, ...] | None:
+    """The paths that the code, and functions inside it, may read. None if they do what paths do not tell."""
+    paths: dict[Path, None] = {}
+    for each in _codes(code):
+        path: Path | None = None                # of the value that the instruction before has left
+        for x in dis.get_instructions(each):
+            if x.opname in BESIDE:
+                continue
+            if path is not None and x.opname in OF_MODULES:
+                path = *path, x.argval
+                continue
+            if path is not None:
+                paths[path] = None
+            path = None
+            if x.opname == "LOAD_GLOBAL":
+                path = "", x.argval
+            elif x.opname.endswith("_DEREF") and x.argval in code.co_freevars:
+                if x.opname != "LOAD_DEREF":
+                    return None
+                path = "free", x.argval
+            elif any(word in x.opname for word in UNSEEN):
+                return None
+    return tuple(paths)
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

@@ -17,7 +17,7 @@ NATIVE, NATIVE_ROWS = SMALL + 32, 6
 CONTEXT_SIZE = NATIVE + 24*NATIVE_ROWS
 
 # A record of a call that can be repeated (repeat.py): numbers of 8 bytes, then KEY words of its key, then its job, then
-# a ROW for each operand of an epilogue, then a NAMED for each global that it names.
+# a ROW for each operand of an epilogue, then a NAMED for each name that it looks up.
 RECORD = (
     "words",                                # of the key
     "function", "parts", "threads", "wake",  # what to run; parts are 1 for the caller alone
@@ -31,10 +31,10 @@ RECORD = (
     "type", "descr", "axes", "dim_0", "dim_1", "dim_2",     # the result's dtype, by NumPy's number and its address; its
                                             # sizes; without axes it is a scalar, unless `out` is given
     "rows", "at_table",                     # operands of an epilogue; the field with their table's address, or `fields`
-    "named",                                # globals
+    "named",                                # names: globals, builtins, attributes of modules
 )
 ROW = ("which", "size", "row", "column", "product")     # of `operands`, in their order; bytes of a number; jobs.OPERAND
-NAMED = ("name", "value")                   # addresses, as Python has them; value 0: there must be no such global
+NAMED = ("space", "name", "value")          # addresses of a dict, a key and its value; 0: there must be no such key
 MOST_FIELDS, MOST_KEYWORDS, MOST_OPERANDS = 40, 6, 4
 MOST_VALUES = 8             # of a function's closure, and of its defaults
 IS_FLOAT = 1                # a word in place of an object's address

@@ -4,8 +4,9 @@
     closure, defaults   how many values, and of each a word: its address; of a float 1 and its bits, since equal ones
                         are often made anew
 
-Values by address are such that equal ones are one object (api/builtin_repeats.py). What the code's names stand for in
-its globals is looked up after a record with the same key was found: only the record says which names these are.
+Values by address are such that equal ones are one object (api/builtin_repeats.py). Names that the code looks up,
+globals, builtins and attributes of modules, are compared after a record with the same key was found: only the record
+says which these are.
 """
 from __future__ import annotations
 
@@ -17,11 +18,10 @@ from tilewright.kernels.cpu.abi import IS_FLOAT, MOST_VALUES
 
 
 def add_function(k: Kernel, function: Value, add: Callable[[Any], None], leave_when: Callable[[Value], None],
-                 float_type: Value, header: int) -> Value:
-    """Add the words of a function, with `header` bytes of PyObject. Its globals."""
-    space = k.call_external("PyFunction_GetGlobals", ptr(i8), function)
+                 float_type: Value, header: int) -> None:
+    """Add the words of a function, with `header` bytes of PyObject."""
     add(k.call_external("PyFunction_GetCode", i64, function))
-    add(k.address(space))
+    add(k.call_external("PyFunction_GetGlobals", i64, function))
     leave_when(k.call_external("PyFunction_GetKwDefaults", i64, function) != 0)
 
     def add_value(x: Value) -> None:
@@ -48,4 +48,3 @@ def add_function(k: Kernel, function: Value, add: Callable[[Any], None], leave_w
                     k.call_external("Py_DecRef", None, x)
                 else:
                     add_value(x)
-    return space

@@ -14,9 +14,9 @@ like it if its key has the same words:
     threads             that a product may use now
 
 The objects behind these addresses are kept as long as the record, so that no others can be there. A call that matches
-fills in the addresses of its arrays, and goes, if the globals that an epilogue names are what they were. Panels are in
-one workspace, which one call at a time may use: another one leaves its product to Python, and so does one whose `out`
-overlaps an operand, but for an epilogue's that it is.
+fills in the addresses of its arrays, and goes, if the names that an epilogue looks up have the values that they had.
+Panels are in one workspace, which one call at a time may use: another one leaves its product to Python, and so does one
+whose `out` overlaps an operand, but for an epilogue's that it is.
 """
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def emit_repeat(header: int) -> Function:
                 x = add_array(o)
                 for array, place in (at, x.data), (lows, x.low), (highs, x.high):
                     k.store(array + i, place)
-    out, space, beside, same = k.variable(ptr(i8), 0), k.variable(ptr(i8), 0), k.variable(i64, 0), k.variable(i64, 0)
+    out, beside, same = k.variable(ptr(i8), 0), k.variable(i64, 0), k.variable(i64, 0)
 
     def take_out(given: Value) -> None:
         with k.when(k.address(given) != k.field(context, NONE, i64)):
@@ -150,7 +150,7 @@ def emit_repeat(header: int) -> Function:
                 is_function = (name == k.field(context, EPILOGUE, i64)) & (kind == k.field(context, FUNCTION, i64))
                 is_dict = (name == k.field(context, OPERANDS, i64)) & (kind == k.field(context, DICT, i64))
                 with k.when(is_function):
-                    space.set(add_function(k, value, add, leave_when, k.field(context, FLOAT, i64), header))
+                    add_function(k, value, add, leave_when, k.field(context, FLOAT, i64), header)
                 with k.when(is_dict):
                     add_operands(value)
                 with k.when((is_function | is_dict) == 0):
@@ -186,8 +186,8 @@ def emit_repeat(header: int) -> Function:
     rows = record + (len(RECORD) + KEY) + r.fields
     names = rows + r.rows*len(ROW)
     with k.loop(r.named) as i:
-        name, value = k.load(names + i*len(NAMED), ptr(i8)), k.load(names + (i*len(NAMED) + 1))
-        leave_when(k.call_external("PyDict_GetItem", i64, space.get(), name) != value)
+        space, name = (k.load(names + (i*len(NAMED) + word), ptr(i8)) for word in range(2))
+        leave_when(k.call_external("PyDict_GetItem", i64, space, name) != k.load(names + (i*len(NAMED) + 2)))
 
     result = k.variable(ptr(i8), 0)
     with k.when(out.get() != 0):
