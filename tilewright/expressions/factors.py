@@ -64,11 +64,12 @@ def subtracted(expression: Expression) -> tuple[Expression, str] | None:
 
 
 @lru_cache(maxsize=256)
-def factored(expression: Expression, common: frozenset[str]) -> tuple[Expression, Expression | None]:
-    """(what is left of the result of every element, the factors that they have in common), if parameters `common` are
-    the same for all of them. None: there are no factors."""
+def factored(expression: Expression, common: frozenset[str] | None) -> tuple[Expression, Expression | None]:
+    """(what is left of the result of every element, the factors that they have in common), if parameters `common`, and
+    constants, are the same for all of them. None: there are no factors, nor are any taken out where nothing is added up
+    to be multiplied by them (`common` is None)."""
     result, factors = expression.results[0].operand, list[Operand]()
-    while isinstance(result, int) and (line := expression.lines[result]).operation == "mul":
+    while common is not None and isinstance(result, int) and (line := expression.lines[result]).operation == "mul":
         shared = [x for x in line.operands if parameters(only(expression, x)) <= common]
         if len(shared) != 1:
             break

@@ -176,7 +176,7 @@ def instructions(text: str, run: int = 0) -> float:
     its rounding."""
     from tilewright.expressions.factors import factored, subtracted
     prologue = read(text)
-    common = frozenset(x.name for x in prologue.beside if run and x.group % run == 0)
+    common = frozenset(x.name for x in prologue.beside if x.group % run == 0) if run else None
     inner, _ = factored(prologue.expression, common)
     if prologue.source in ("i8", "u8", "i4x2", "u4x2") and (found := subtracted(inner)):        # a part of decoding
         inner, _ = found

@@ -59,6 +59,13 @@ def test_both_operands_batches_and_an_epilogue(on):
     same_as_on_a_cpu(on, a[0, :, :0], b[0, :0], {"t": 1.0, "s": 1.0, "bias": 2.0}, **options)
 
 
+def test_constant_factors(on):
+    """Which nothing but the elements have in common: no sum is multiplied by them later."""
+    a, b = random(9, 24), random(24, 32)
+    same_as_on_a_cpu(on, a, b, {}, prologue_a=lambda x: 0.5*(x*3.0), prologue_b=lambda x: x*0.25)
+    same_as_on_a_cpu(on, a.astype(BF16), b.astype(BF16), {}, prologue_b=lambda x: x*0.5)
+
+
 def test_refused(on):
     a, b = on.array(random(8, 16)), on.array(RNG.integers(-9, 9, (16, 8)).astype(np.int8))
     with pytest.raises(TypeError, match="prologue_b gives integers, which GPUs do not multiply"):

@@ -110,7 +110,7 @@ class Transform:
         prologue = Prologue.read(PROLOGUE)
         common = frozenset(x.name for x in prologue.beside if RUN and (
             x.place not in K_PLACES[ROLE] or x.group % RUN == 0))
-        inner, factor = factored(prologue.expression, common)
+        inner, factor = factored(prologue.expression, common if RUN else None)
         first = prologue.expression.parameters[0][0]
         formats = {first: prologue.element} | {x.name: x.format for x in prologue.beside}
         sizes = {name: 1 << f.bits - f.signed for name, each in formats.items()
