@@ -35,13 +35,15 @@ Case = dict[str, Any]
 class Fuzzer:
     """`check` raises for a case that fails. `plain` are the values that a failing case is simplified to, key by key,
     as far as it goes on failing. A case that takes longer than `limit_s` seconds hangs: a generous limit, for busy
-    machines."""
+    machines. Its worker has `memory` bytes of addresses; who wants more is refused, instead of bringing the machine
+    down. None: as many as there are."""
 
     name: str
     draw: Callable[[Random], Case]
     check: Callable[[Case], None]
     plain: Mapping[str, Any] = field(default_factory=dict)
     limit_s: float = 120.0
+    memory: int | None = 16 << 30
     share: float = 1.0  # of the time that `--seconds` gives to all
 
 
@@ -72,8 +74,10 @@ class Outcome:
 
 
 def find(name: str) -> Fuzzer:
-    """One of NAMES, or the FUZZER of another module."""
-    found: Fuzzer = import_module(name if "." in name else f"tests.fuzz.{name}").FUZZER
+    """One of NAMES, or the FUZZER of another module; "module:argument": what its function `fuzzer` makes of that."""
+    where, _, argument = name.partition(":")
+    module = import_module(where if "." in where else f"tests.fuzz.{where}")
+    found: Fuzzer = module.fuzzer(argument) if argument else module.FUZZER
     return found
 
 
@@ -175,4 +179,5 @@ def _work(name: str, fuzzer: Fuzzer, seed: int, start: int, stop: int, seconds: 
 
 def _environment() -> dict[str, str]:
     """Without the user's kernels and tuning results; kernels go where the tests' do, if this is a test."""
-    return {**os.environ, "PYTHONPATH": str(ROOT), "TILEWRIGHT_TUNE_DB": "off"}
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "PYTHONPATH": path, "TILEWRIGHT_TUNE_DB": "off"}

@@ -11,8 +11,6 @@ from typing import Any
 
 from tests.fuzz import driver
 
-MEMORY = 16 << 30  # bytes of addresses; who wants more is refused, instead of bringing the machine down
-
 
 def main(descriptor: int, task: str) -> None:
     name, seed, start, stop, seconds, most, given = json.loads(task)
@@ -22,6 +20,8 @@ def main(descriptor: int, task: str) -> None:
         os.write(descriptor, json.dumps(what).encode() + b"\n")
 
     fuzzer, failures = driver.find(name), 0
+    if fuzzer.memory is not None:
+        resource.setrlimit(resource.RLIMIT_AS, (fuzzer.memory, resource.getrlimit(resource.RLIMIT_AS)[1]))
     for number in range(start, stop):
         if failures == most or (deadline is not None and time.monotonic() > deadline):
             say(done=number if failures == most else stop)
@@ -39,6 +39,5 @@ def main(descriptor: int, task: str) -> None:
 
 
 if __name__ == "__main__":
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     main(int(sys.argv[1]), sys.argv[2])
