@@ -124,8 +124,10 @@ class Called(TorchFunctionMode):
 
 
 def test_who_wants_to_see_the_operator_sees_it(repeated):
+    b = W.t()
     for _ in range(3):
-        twt.mm(X, W.t())
+        twt.mm(X, b)
+        tw.matmul(X, b)
     repeated.clear()
     with Seen() as seen:
         for _ in range(3):
@@ -144,7 +146,9 @@ def test_who_wants_to_see_the_operator_sees_it(repeated):
         twt.mm(X, W.t())
     assert any(event.name == "tilewright::mm" for event in profile.events())
     with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True) as fake:
-        assert twt.mm(fake.from_tensor(X), fake.from_tensor(W.t())).shape == (24, 16)
+        for x, w in ((fake.from_tensor(X), fake.from_tensor(b)), (X, b)):
+            assert isinstance(twt.mm(x, w), torch._subclasses.FakeTensor)
+            assert isinstance(tw.matmul(X, b), torch._subclasses.FakeTensor)
     assert twt.mm(X.to("meta"), W.t().to("meta")).is_meta
     traced = torch.fx.experimental.proxy_tensor.make_fx(lambda a, b: twt.mm(a, b))(X, W.t())
     assert ops.mm_operator in [node.target for node in traced.graph.nodes]

@@ -3,8 +3,9 @@
 runtime/repeats.py knows a call by a key that Python puts together, which takes 1 us for each tensor. Here torch is
 asked instead, by what its compiler guards compiled code with: in 0.2 us it says whether tensors have the classes,
 dispatch keys, dtypes, devices, sizes and strides of those of an earlier call, and whether this thread is in the same
-state (autocast, inference, modes, transforms). What runs then is that call's record. Without such guards, which are no
-public interface of torch, every call takes the way by keys.
+state (autocast, inference, transforms); of dispatch modes and forward-mode derivatives, which the guards do not all
+see, torch is asked beside. What runs then is that call's record. Without such guards, which are no public interface of
+torch, every call takes the way by keys.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 
 from tilewright.runtime import repeats
 from tilewright.runtime.cpu import pool
+from tilewright.runtime.gpu.arrays import TORCH
 
 MOST, OF_SHAPES = 4096, 8       # keys of a table, and calls of one key
 _recording = bool(os.environ.get("TILEWRIGHT_RECORD"))      # of calls, each of which is to be seen
@@ -53,6 +55,8 @@ class Table:
     def again(self, how: Any, tensors: Sequence[Any]) -> Any:
         """What the function makes of these, two or more, by an earlier call's record; None if there is none. `how`: the
         function, and whatever else it was given."""
+        if not self.calls or TORCH.observed():
+            return None
         for check, without_grad, bits, order, record, empty, made, device in self.calls.get(
                 (how, tensors[0].shape, tensors[1].shape, pool.get_num_threads()), ()):
             if check(*tensors) and not (without_grad and _grad_enabled()):
@@ -72,7 +76,7 @@ class Table:
 
     def watched(self, function: Callable[..., Any], how: Any, tensors: Sequence[Any]) -> Any:
         """function(), which is remembered if it came down to one record, from these tensors to a new one."""
-        if _recording or not _ready():
+        if _recording or not _ready() or TORCH.observed():
             return function()
         with repeats.watching() as ran:
             result = function()

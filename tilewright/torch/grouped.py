@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import tilewright
-from tilewright.torch.library import define, differentiate
+from tilewright.torch.library import define, differentiate, total
 from tilewright.torch.ops import RESULTS, empty, result_dtype, transposed
 
 
@@ -60,7 +60,7 @@ _operator = define("grouped_mm(Tensor a, Tensor b, Tensor offs) -> Tensor", _ker
 
 def _backward(ctx: Any, g: Tensor) -> Any:
     a, b, offs = ctx.saved_tensors
-    wants_a, wants_b, _ = ctx.needs_input_grad
+    wants_a, wants_b, *_ = ctx.needs_input_grad
     if b.dim() == 3:                        # of rows, and of steps of k
         of_a = _operator(g, transposed(b), offs) if wants_a else None
         return of_a, _operator(transposed(a), g, offs) if wants_b else None, None
@@ -72,4 +72,9 @@ def _save(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.save_for_backward(*inputs)
 
 
-differentiate(_operator, _backward, _save)
+def _tangent(inputs: Any, tangents: Any, output: Tensor) -> Any:
+    (a, b, offs), (of_a, of_b, _) = inputs, tangents
+    return total(None if of_a is None else _operator(of_a, b, offs), None if of_b is None else _operator(a, of_b, offs))
+
+
+differentiate(_operator, _backward, _save, _tangent)

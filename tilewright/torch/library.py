@@ -1,4 +1,5 @@
-"""Registration of tilewright's operators with torch: schema, kernels, shapes for the compiler, gradients, autocast.
+"""Registration of tilewright's operators with torch: schema, kernels, shapes for the compiler, derivatives,
+autocast.
 
 An operator's kernel runs on tensors of one device: the CPU's, or a GPU's on torch's current stream, without waiting for
 it. `fake` says what the kernel returns without memory (meta tensors, torch.compile), with the same checks.
@@ -6,10 +7,14 @@ it. `fake` says what the kernel returns without memory (meta tensors, torch.comp
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import reduce
 from typing import Any
 
 import torch
+from torch._functorch.autograd_function import enable_single_level_autograd_function
+from torch.autograd import forward_ad
 
 NAMESPACE = "tilewright"
 DEVICES = {"CPU": "cpu", "CUDA": "cuda"}  # dispatch keys and devices; torch on ROCm calls its GPUs by CUDA's names
@@ -34,18 +39,87 @@ def define(schema: str, kernel: Callable[..., Any], fake: Callable[..., Any], *,
     return operator
 
 
-def differentiate(operator: Any, backward: Callable[..., Any], setup: Callable[..., None]) -> None:
-    """Register the backward pass. Both functions are those of torch.library.register_autograd."""
-    torch.library.register_autograd(operator._schema.name, backward, setup_context=setup, lib=library)
+def differentiate(operator: Any, backward: Callable[..., Any], setup: Callable[..., None],
+                  tangent: Callable[..., Any]) -> None:
+    """Register an operator's derivatives, which may be differentiated again. `inputs`: all arguments in the schema's
+    order.
+
+    setup(ctx, inputs, output)          saves what `backward` needs
+    backward(ctx, *gradients)           a gradient, or None, for each input
+    tangent(inputs, tangents, output)   forward mode: the output's tangent, from those of inputs, some of them None
+    """
+    arguments = operator._schema.arguments
+    positional = sum(not x.kwarg_only for x in arguments)
+
+    def below(keyset: Any, inputs: tuple[Any, ...]) -> Any:
+        options = {x.name: y for x, y in zip(arguments[positional:], inputs[positional:])}
+        with torch._C._AutoDispatchBelowAutograd():
+            return operator.redispatch(keyset & torch._C._after_autograd_keyset, *inputs[:positional], **options)
+
+    def forward(ctx: Any, *inputs: Any) -> Any:
+        with _outer_levels():
+            output = below(inputs[-1], inputs[:-1])
+        setup(ctx, inputs[:-1], output)
+        return output
+
+    node: Any = type(f"{operator._schema.name}_backward".replace("::", "_"), (torch.autograd.Function,), {
+        "forward": staticmethod(forward), "backward": staticmethod(lambda ctx, *g: (*backward(ctx, *g), None))})
+    apply = super(torch.autograd.Function, node).apply          # of one level of torch.func's: that whose turn it is
+
+    def kernel(keyset: Any, *args: Any, **options: Any) -> Any:
+        left_out = arguments[len(args):]                        # the dispatcher leaves out what is at its default
+        inputs = (*args, *(options.get(x.name, x.default_value) for x in left_out))
+        if forward_ad._current_level >= 0:                      # some may have tangents
+            primals, tangents = zip(*map(_unpacked, inputs))
+            if any(t is not None for t in tangents):
+                output = operator(*primals[:positional], **dict(zip((x.name for x in arguments[positional:]),
+                                                                    primals[positional:])))
+                return _dual(output, tangent(primals, tangents, output))
+        if not (torch.is_grad_enabled() and torch._C._any_requires_grad(*inputs)):
+            return below(keyset, inputs)
+        with enable_single_level_autograd_function():
+            return apply(*inputs, keyset)
+    library.impl(operator._schema.name.partition("::")[2], kernel, "Autograd", with_keyset=True)
 
 
-def refuse_gradients(operator: Any, why: str) -> None:
-    """Of an operator without a backward pass: RuntimeError where a gradient would be needed."""
+@contextmanager
+def _outer_levels() -> Iterator[None]:
+    """Within the forward pass of a torch.autograd.Function, which turns both modes of differentiation off: on again for
+    the other levels of torch.func's transforms."""
+    if not torch._C._are_functorch_transforms_active():
+        yield
+        return
+    with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
+        yield
+
+
+def _unpacked(x: Any) -> tuple[Any, Any]:
+    """An argument, and its tangent."""
+    return tuple(forward_ad.unpack_dual(x)) if isinstance(x, torch.Tensor) else (x, None)
+
+
+def _dual(output: Any, tangent: Any) -> Any:
+    if isinstance(output, tuple):
+        return tuple(map(_dual, output, tangent))
+    return forward_ad.make_dual(output, tangent)
+
+
+def total(*terms: torch.Tensor | None) -> Any:
+    """The sum of terms that are not None, of which there is one at least."""
+    return reduce(torch.add, [x for x in terms if x is not None])
+
+
+def refuse_gradients(operator: Any, why: str, tangent: Callable[..., Any] | None = None) -> None:
+    """Of an operator without a backward pass: RuntimeError where a gradient would be needed, or a tangent unless there
+    is a function for it."""
     name = operator._schema.name
 
     def backward(ctx: Any, *gradients: Any) -> Any:
         raise RuntimeError(f"{name} has no backward pass: {why}")
-    differentiate(operator, backward, lambda ctx, inputs, output: None)
+
+    def refused(*given: Any) -> Any:
+        raise RuntimeError(f"{name} has no forward-mode derivative: {why}")
+    differentiate(operator, backward, lambda ctx, inputs, output: None, tangent or refused)
 
 
 def _in_autocast(operator: Any, key: str, device: str) -> Callable[..., Any]:

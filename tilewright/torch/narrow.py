@@ -1,6 +1,6 @@
 """Linear layers' products with narrow operands, as operators: tilewright::scaled_mm of fp8 or int8, quantize_rows that
 makes operands for it, and weight_linear of weights that are stored in few bits and decoded on the way. They have no
-backward pass.
+backward pass; weight_linear has a forward-mode derivative.
 """
 
 from __future__ import annotations
@@ -201,4 +201,16 @@ def _fake_weight_linear(x: Tensor, elements: Tensor, scales: Tensor, zeros: Tens
 weight_linear_operator = define(
     "weight_linear(Tensor x, Tensor elements, Tensor scales, Tensor? zeros, Tensor? bias, str format, int group, "
     "float tensor_scale) -> Tensor", _weight_linear, _fake_weight_linear)
-refuse_gradients(weight_linear_operator, HERE)
+
+
+def _weight_linear_tangent(inputs: Any, tangents: Any, output: Tensor) -> Any:
+    """Of x and of the bias; RuntimeError for those of scales."""
+    of_x, of_elements, of_scales, of_zeros, of_bias, *_ = tangents
+    if not of_elements is of_scales is of_zeros is None:
+        raise RuntimeError(f"tilewright::weight_linear has no forward-mode derivative by the weight: {HERE}")
+    if of_x is None:
+        return of_bias.expand(output.shape)
+    return weight_linear_operator(of_x, *inputs[1:4], of_bias, *inputs[5:])
+
+
+refuse_gradients(weight_linear_operator, HERE, _weight_linear_tangent)

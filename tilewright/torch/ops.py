@@ -1,6 +1,7 @@
-"""Products as operators of torch: tilewright::mm, bmm, addmm and linear, with their gradients.
+"""Products as operators of torch: tilewright::mm, bmm, addmm and linear, with their derivatives.
 
-Gradients are products, too, of the same operators. Their transposed operands are views, which kernels read in place.
+Gradients and tangents are products, too, of the same operators. Their transposed operands are views, which kernels read
+in place.
 A result has its operands' dtype (of fp8, f32) and contiguous rows; sums are added up as in tilewright.matmul.
 """
 
@@ -14,7 +15,7 @@ from torch import Tensor
 import tilewright
 from tilewright.api.tensor_repeats import Table
 from tilewright.expressions.functions import gelu, relu, silu
-from tilewright.torch.library import define, differentiate
+from tilewright.torch.library import define, differentiate, total
 
 ACTIVATIONS = {
     "none": lambda z: z,
@@ -126,16 +127,20 @@ def _save_factors(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.save_for_backward(*inputs)
 
 
-def _of_product(operator: Any) -> Any:
+def _derivatives(operator: Any) -> Any:
     def backward(ctx: Any, g: Tensor) -> Any:
         a, b = ctx.saved_tensors
-        wants_a, wants_b = ctx.needs_input_grad
+        wants_a, wants_b, _ = ctx.needs_input_grad
         return (operator(g, transposed(b)) if wants_a else None, operator(transposed(a), g) if wants_b else None)
-    return backward
+
+    def tangent(inputs: Any, tangents: Any, output: Tensor) -> Any:
+        (a, b), (of_a, of_b) = inputs, tangents
+        return total(None if of_a is None else operator(of_a, b), None if of_b is None else operator(a, of_b))
+    return backward, _save_factors, tangent
 
 
 for _operator in (mm_operator, bmm_operator):
-    differentiate(_operator, _of_product(_operator), _save_factors)
+    differentiate(_operator, *_derivatives(_operator))
 
 
 # ---- addmm
@@ -169,28 +174,35 @@ addmm_operator = define("addmm(Tensor c, Tensor a, Tensor b, *, Scalar beta=1, S
                         _fake_addmm, autocast=True)
 
 
-def _save_addmm(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
-    c, a, b = inputs
+def _save_addmm(ctx: Any, inputs: Any, output: Any) -> None:
+    c, a, b, *ctx.factors = inputs
     ctx.save_for_backward(a, b)
-    ctx.shape, ctx.factors = c.shape, keyword_only_inputs
+    ctx.shape = c.shape
 
 
 def _addmm_backward(ctx: Any, g: Tensor) -> Any:
     a, b = ctx.saved_tensors
-    alpha, beta = ctx.factors["alpha"], ctx.factors["beta"]
-    wants_c, wants_a, wants_b = ctx.needs_input_grad
+    beta, alpha = ctx.factors
+    wants_c, wants_a, wants_b, *_ = ctx.needs_input_grad
     of_c = (g if beta == 1 else g * _conjugate(beta)).sum_to_size(ctx.shape) if wants_c else None
     if alpha != 1:
         g = g * _conjugate(alpha)
     of_a, of_b = mm_operator(g, transposed(b)) if wants_a else None, mm_operator(transposed(a), g) if wants_b else None
-    return of_c, of_a, of_b
+    return of_c, of_a, of_b, None, None
+
+
+def _addmm_tangent(inputs: Any, tangents: Any, output: Tensor) -> Any:
+    (_, a, b, beta, alpha), (of_c, of_a, of_b, *_) = inputs, tangents
+    products = [mm_operator(x, y) for x, y in ((of_a, b), (a, of_b)) if x is not None and y is not None]
+    of_c = None if of_c is None else (of_c * beta).expand(output.shape)
+    return total(of_c, *(x * alpha for x in products))
 
 
 def _conjugate(x: Any) -> Any:
     return x.conjugate() if isinstance(x, complex) else x
 
 
-differentiate(addmm_operator, _addmm_backward, _save_addmm)
+differentiate(addmm_operator, _addmm_backward, _save_addmm, _addmm_tangent)
 
 
 # ---- linear
@@ -246,9 +258,10 @@ def _linear_backward(ctx: Any, g: Tensor) -> Any:
     return _of_factors(ctx, g, x, weight)
 
 
-def _before(activation: str, g: Tensor, z: Tensor) -> Tensor:
-    """The gradient of sums z, from that of their activation."""
-    if activation == "silu" and torch.is_grad_enabled():    # to be differentiated again, as torch's own cannot be
+def _before(activation: str, g: Tensor, z: Tensor, again: bool | None = None) -> Tensor:
+    """The gradient of sums z, from that of their activation; or the activation's tangent, from that of the sums.
+    `again`: whether it may be differentiated again, as torch's own of silu cannot be; by default if grad mode is on."""
+    if activation == "silu" and (torch.is_grad_enabled() if again is None else again):
         s = torch.sigmoid(z)
         found: Tensor = g * s * (1 + z * (1 - s))
     elif activation == "silu":
@@ -259,14 +272,32 @@ def _before(activation: str, g: Tensor, z: Tensor) -> Tensor:
 
 
 def _of_factors(ctx: Any, g: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor | None, ...]:
-    wants_x, wants_weight, wants_bias = (*ctx.needs_input_grad, False)[:3]  # it lacks what was left at its default
+    wants_x, wants_weight, wants_bias, *_ = ctx.needs_input_grad
     rows = rows_of(g)
     of_x = mm_operator(rows, weight.conj()).view(x.shape) if wants_x else None
     of_weight = mm_operator(rows.t(), rows_of(x).conj()) if wants_weight else None
     return of_x, of_weight, rows.sum(0) if wants_bias and ctx.has_bias else None, None
 
 
-differentiate(linear_operator, _linear_backward, _save_linear)
+def _sums_tangent(inputs: Any, tangents: Any, shape: Any) -> Tensor:
+    (x, weight, *_), (of_x, of_weight, of_bias, _) = inputs, tangents
+    if of_x is of_weight is None:
+        alone: Tensor = of_bias.expand(shape)
+        return alone
+    found: Tensor = linear_operator(*((of_x, weight) if of_weight is None else (x, of_weight)), of_bias)
+    return found if of_x is None or of_weight is None else found + linear_operator(of_x, weight)
+
+
+def _linear_tangent(inputs: Any, tangents: Any, output: Tensor) -> Tensor:
+    x, weight, bias, activation = inputs
+    of_sums = _sums_tangent(inputs, tangents, output.shape)
+    if activation == "relu":
+        found: Tensor = torch.ops.aten.threshold_backward(of_sums, output, 0)
+        return found
+    return of_sums if activation == "none" else _before(activation, of_sums, linear_operator(x, weight, bias), True)
+
+
+differentiate(linear_operator, _linear_backward, _save_linear, _linear_tangent)
 
 
 # ---- linear with the sums of its activation, which the backward pass needs
@@ -313,4 +344,9 @@ def _sums_backward(ctx: Any, g: Tensor | None, of_z: Tensor | None) -> Any:
     return _of_factors(ctx, sum(parts[1:], parts[0]), x, weight) if parts else (None,)*4
 
 
-differentiate(linear_sums_operator, _sums_backward, _save_sums)
+def _of_both(inputs: Any, tangents: Any, output: Any) -> tuple[Tensor, Tensor]:
+    of_sums = _sums_tangent(inputs, tangents, output[1].shape)
+    return _before(inputs[3], of_sums, output[1], True), of_sums
+
+
+differentiate(linear_sums_operator, _sums_backward, _save_sums, _of_both)

@@ -190,6 +190,9 @@ class _Torch(Library):
         self.strided: Any = None  # torch's word for a layout, and the dtypes of parts of complex numbers
         self.parts: tuple[Any, ...] = ()
         self.made: dict[tuple[np.dtype[Any], int], tuple[Any, Any]] = {}  # torch's words for new tensors
+        self.module: Any = None  # torch, and what `observed` asks of it
+        self.modes: Any = None
+        self.forward_ad: Any = None
 
     def knows(self, x: Any) -> bool | None:
         """Is x in a GPU's memory? None: it is not torch's."""
@@ -214,6 +217,20 @@ class _Torch(Library):
         raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # what the public way asks, in a tenth of the time
         return int(raw(device) if raw else torch.cuda.current_stream(device).cuda_stream)
 
+    def observed(self) -> bool:
+        """Whether a dispatch mode of this thread (FakeTensorMode, make_fx) is to see each operation, or tensors may
+        have tangents: then no call is like an earlier one."""
+        torch = sys.modules["torch"]
+        if torch is not self.module:
+            self.module, inside = torch, getattr(torch, "_C", None)
+            self.modes = getattr(inside, "_len_torch_dispatch_stack", int)
+            none = SimpleNamespace(_current_level=-1)
+            self.forward_ad = getattr(getattr(torch, "autograd", None), "forward_ad", none)
+        return bool(self.modes()) or self.forward_ad._current_level >= 0
+
+    def asked(self, arrays: Iterable[Any], *options: Any) -> tuple[tuple[Any, ...], list[int]] | None:
+        return None if "torch" not in sys.modules or self.observed() else super().asked(arrays, *options)
+
     def look(self, x: Any, name: str, stream: int, write: bool = False) -> Look:
         torch = sys.modules["torch"]
         if type(x) not in self.tensors and self.knows(x) is not None and type(x) not in self.tensors:
@@ -225,6 +242,9 @@ class _Torch(Library):
             raise ValueError(f"{name} requires a gradient, and tilewright.matmul has no backward pass: "
                              f"tilewright.torch.matmul has one; or pass {name}.detach(), or call inside "
                              "torch.no_grad()")
+        if self.observed() and self.forward_ad.unpack_dual(x).tangent is not None:
+            raise ValueError(f"{name} has a tangent, and tilewright.matmul has no forward-mode derivative: "
+                             f"tilewright.torch.matmul has one")
         dtype = dtype_of(x.dtype, name)
         # Views of a conjugate: memory holds the values of x, or of its imaginary part, with the other sign.
         for view, made in ((x.is_neg(), "negated"), (dtype.kind == "c" and x.is_conj(), "conjugated")):
