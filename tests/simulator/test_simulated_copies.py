@@ -186,7 +186,7 @@ def test_overwriting_what_others_still_read():
         whole(k)
         y[t] = s[t]
     run(lambda *args: body(*args, True))
-    races(r"store of s\[0\].*read by block \(0, 0\) thread \(32, 0\)", lambda *args: body(*args, False))
+    races(r"store of s\[0\].*read at .* by block \(0, 0\) thread \(32, 0\)", lambda *args: body(*args, False))
 
 
 def test_the_source_is_not_to_be_written():

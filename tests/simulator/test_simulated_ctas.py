@@ -70,7 +70,7 @@ def test_the_first_barrier_missing():
 
 
 def test_the_second_barrier_missing():
-    with pytest.raises(Fault, match=r"race at .*store of [ab]_smem\[\d+\] by block .*: read by block"):
+    with pytest.raises(Fault, match=r"race at .*store of [ab]_smem\[\d+\] by block .*: read at .* by block"):
         run_matmul(barriers=1)
 
 

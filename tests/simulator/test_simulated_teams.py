@@ -55,7 +55,7 @@ def test_a_reader_and_a_writer_whichever_comes_first():
             x[1] = x[0]
         with k.otherwise():
             x[0] = 1.0
-    races(r"store of x\[0\] by thread 1: read by thread 0", read_first)
+    races(r"store of x\[0\] by thread 1: read at .* by thread 0", read_first)
 
     def written_first(k, x, flag, wait, t):
         with k.when(t == 0):

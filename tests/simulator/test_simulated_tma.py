@@ -340,6 +340,7 @@ def multicast(meet=True, mask=3, listen=True, everywhere=True, stages=1):
         if listen:
             full.wait(0, i % 2)
             y[(k.block[0] * 3 + i) * 32 + k.thread[0] % 32] = s[k.thread[0] % 32]
+        k.warp_barrier()
         empty.arrive(by="role", everywhere=everywhere)
     if meet:
         k.cluster_barrier()

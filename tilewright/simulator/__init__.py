@@ -12,7 +12,7 @@ machine   arguments in, threads started, turns taken to the end
 barriers  what a gang may wait for, mbarriers among it; clusters: CTAs that share their memories
 bulk      copies of tiles and bytes by TMA in flight; proxy: shared memory as these and tensor cores see it
 wgmma     matrix products of warpgroups in flight, and the registers and the memory that they hold meanwhile
-history   vector clocks of threads, warps and copies, and the races found with them; atomics: how clocks travel
+clocks    vector clocks of threads, warps and copies; history: the races found with them; atomics: how clocks travel
 timeline  what the roles of a CTA do between their waits, as a table
 report    traffic by line and array, instructions by kind, what kernels print, as text; occupancy
 product   a whole product by a compiled kernel: tilewright.simulate, which stands above the engine that it imitates

@@ -145,7 +145,7 @@ class Access:
         history.refine(math.gcd(offset, self.item))
         units = np.arange(offset // history.unit, (offset + bytes) // history.unit)
         thread = gang.threads                   # one, which is its own agent
-        race = history.load(thread, thread, units) if self.reads else history.store(thread, thread, units, self.line)
+        race = (history.load if self.reads else history.store)(thread, thread, units, self.line)
         if race is not None:
             self.race(gang, region, history, race, int(units[race.pair]), 0)
 
@@ -311,7 +311,7 @@ class Access:
         agents, units = gang.warps[pairs.warps], pairs.units + offset // history.unit
         threads = gang.threads[pairs.lanes]
         if self.reads:
-            race = history.load(agents, np.where(pairs.last == pairs.lanes, threads, ~threads), units,
+            race = history.load(agents, threads, units, self.line, gang.threads[pairs.last],
                                 (id(pattern), start, int(gang.threads[0]), gang.size), self.remote)
         else:
             race = history.store(agents, threads, units, self.line, self.remote)

@@ -18,8 +18,8 @@ from tilewright.simulator.barriers import Spin
 if TYPE_CHECKING:
     from tilewright.ir.program import Op
     from tilewright.simulator.access import Access
+    from tilewright.simulator.clocks import Clock, Clocks
     from tilewright.simulator.gang import Gang
-    from tilewright.simulator.history import Clock, Clocks
     from tilewright.simulator.machine import Machine
 
 _ACQUIRE, _RELEASE = ("acquire", "acq_rel", "seq_cst"), ("release", "acq_rel", "seq_cst")
@@ -100,7 +100,7 @@ class Atomics:
 
     def _fence(self, gang: Gang, wanted: bool) -> None:
         if wanted and self.machine.gpu:
-            self.machine.clocks.fence(gang.acting())
+            self.machine.clocks.fence(*gang.acting_lanes())
 
     def _by_lanes(self, gang: Gang, node: Op, pointer: Any, turn: Callable[[Any, Any], Any], order: str) -> Any:
         """Lane after lane the memory becomes turn(what was there, lane); what was there, for each."""

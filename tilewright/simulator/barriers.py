@@ -15,8 +15,8 @@ from tilewright.ir.types import i64
 
 if TYPE_CHECKING:
     from tilewright.ir.program import Line, Op
+    from tilewright.simulator.clocks import Clock
     from tilewright.simulator.gang import Gang
-    from tilewright.simulator.history import Clock
     from tilewright.simulator.machine import Machine
 
 
@@ -174,13 +174,12 @@ class Mbarriers:
 
     def arrive_expect(self, gang: Gang, node: Op, pointer: Any, bytes: Any) -> None:
         for address, lanes in self.each(gang, node, pointer, "arrival"):
-            agents = np.unique(gang.warps[lanes // self.machine.warp])
             barrier, expected = self.barriers[address], int(np.broadcast_to(bytes, gang.size)[lanes].sum())
             barrier.expected_bytes += expected
             if not 0 <= expected <= MOST_BYTES:
                 raise gang.fault("arrivals", node, f"{barrier.name} is to expect {expected} bytes, and it counts "
                                  f"to {MOST_BYTES}{gang.by(lanes[0])}")
-            self._arrive(gang, node, address, self.machine.clocks.release(agents), len(lanes))
+            self._arrive(gang, node, address, self._released(gang, lanes), len(lanes))
 
     def arrive_copies(self, gang: Gang, node: Op, pointer: Any) -> None:
         for address, lanes in self.each(gang, node, pointer, "arrival"):
@@ -190,8 +189,7 @@ class Mbarriers:
     def come(self, gang: Gang, node: Op, pointer: Any, bytes: int) -> None:
         """Each active thread's store to another CTA brings so many bytes."""
         for address, lanes in self.each(gang, node, pointer, "store"):
-            agents = np.unique(gang.warps[lanes // self.machine.warp])
-            self.barriers[address].come(bytes * len(lanes), self.machine.clocks.release(agents))
+            self.barriers[address].come(bytes * len(lanes), self._released(gang, lanes))
 
     def wait(self, gang: Gang, node: Op, pointer: Any, parity: Any) -> None:
         parity, waits = np.broadcast_to(parity, gang.size), []
@@ -211,6 +209,18 @@ class Mbarriers:
             raise gang.fault("uninitialised", node, f"{self._name(address)} is no mbarrier yet{gang.by(lane)}")
         return self.barriers[address]
 
+    def fenced(self, gang: Gang, node: Op, address: int, lane: int) -> PhaseBarrier:
+        """The same for bulk copies, which count their bytes there: a fence must have followed its initialisation."""
+        found, region = self.at(gang, node, address, lane), self.machine.memory.find(address)
+        assert region is not None
+        history = self.machine.history(region)
+        if history is not None:
+            units = history.parts(np.array([address - region.base]), i64.bytes).ravel()
+            if race := history.unproxied(gang.threads[[lane]] // self.machine.warp, units):
+                raise gang.fault("race", node, f"{found.name} counts what a bulk copy{gang.by(lane)} brings, and no "
+                                 f"fence.mbarrier_init follows its initialisation at {race.line}")
+        return found
+
     def each(self, gang: Gang, node: Op, pointer: Any, verb: str) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """(address, lanes) of each mbarrier that active lanes point to; it is theirs to use."""
         access = gang.access(node, verb, i64, i64.bytes, remote=node.operands[0].type.space == "cluster")
@@ -226,6 +236,12 @@ class Mbarriers:
         lanes = np.flatnonzero(gang.active())
         for address in np.unique(pointer[lanes]):
             yield int(address), lanes[pointer[lanes] == address]
+
+    def _released(self, gang: Gang, lanes: NDArray[np.int64]) -> Clock:
+        """What these lanes hand over by an arrival."""
+        which = np.zeros(gang.size, bool)
+        which[lanes] = True
+        return self.machine.clocks.release(*gang.lanes_of(which))
 
     def _arrive(self, gang: Gang, node: Op, address: int, clock: Clock, threads: int) -> None:
         barrier = self.barriers[address]

@@ -193,7 +193,7 @@ class Bulk:
         units = np.unique(at[:, None] // history.unit + np.arange(max(item // history.unit, 1)))
         thread = int(gang.threads[lane])
         threads, agents = np.full(units.size, thread), np.full(units.size, thread // self.machine.warp)
-        race = history.load(agents, threads, units) if verb == "load" else history.store(
+        race = history.load(agents, threads, units, node.line) if verb == "load" else history.store(
             agents, threads, units, node.line)
         if race is not None:
             how.race(gang, region, history, race, int(units[race.pair]), lane)
@@ -222,7 +222,7 @@ class Bulk:
         assert home is not None
         for rank in ranks:
             address = barrier + (rank - own % size) * (home.pitch or 0)
-            machine.mbarriers.at(gang, node, address, lane).come(data.size, clock)
+            machine.mbarriers.fenced(gang, node, address, lane).come(data.size, clock)
 
     def _placed(self, gang: Gang, node: Op, smem: int, align: int, swizzle: int, lane: int) -> Region:
         """The array in shared memory where a copy begins, aligned as it has to be."""

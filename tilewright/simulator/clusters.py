@@ -91,7 +91,7 @@ class Clusters:
             agent, owner, at = int(agents[i]), int(owners[i]), (gang, region, int(offsets[i]), int(lanes[i]))
             if owner == agent // clocks.per_cta:
                 continue
-            if not clocks.known[agent, self._agents(owner)].any():
+            if not self._begun(agent, owner):
                 access.fault("cluster", *at, f"block {self.machine.block(owner)} may not have begun: no barrier was "
                              "passed")
             self.uses[agent, owner] = int(clocks.now[agent]), partial(
@@ -102,7 +102,7 @@ class Clusters:
         wait for the copy before it ends."""
         clocks = self.machine.clocks
         agent, block = int(gang.threads[lane]) // clocks.warp, self.machine.block(owner)
-        if not clocks.known[agent, self._agents(owner)].any():
+        if not self._begun(agent, owner):
             raise gang.fault("cluster", node, f"a copy to block {block}, which may not have begun: no barrier was "
                              f"passed{gang.by(lane)}")
         column, why = int(clocks.copies(np.array([agent]))[0]), gang.fault(
@@ -125,6 +125,11 @@ class Clusters:
         for (column, owner), (time, fault) in self.uses.items():
             if clocks.known[self._agents(owner), column].max() < time:
                 fault()
+
+    def _begun(self, agent: int, cta: int) -> bool:
+        """Whether an agent has heard of any thread of a CTA."""
+        clocks, warps = self.machine.clocks, self._agents(cta)
+        return bool(clocks.known[agent, warps].any() or clocks.known[agent, clocks.alone:][warps].any())
 
     def _agents(self, cta: int) -> slice:
         per_cta = self.machine.cta // self.machine.warp

@@ -15,11 +15,12 @@ from tilewright.ir.types import Type, i8, vec
 from tilewright.simulator.access import Access
 from tilewright.simulator.history import History
 from tilewright.simulator.memory import Region
+from tilewright.simulator.report import Fault
 
 if TYPE_CHECKING:
     from tilewright.ir.program import Line, Op
+    from tilewright.simulator.clocks import Clock
     from tilewright.simulator.gang import Gang
-    from tilewright.simulator.history import Clock
     from tilewright.simulator.machine import Machine
     from tilewright.simulator.pattern import Pattern
 
@@ -87,6 +88,13 @@ class Copies:
             if not done.all():
                 left.append(flight.cut(~done))
         self.flights = left
+
+    def end(self) -> None:
+        """All have ended: shared memory belongs to other CTAs then, and nothing may still be on its way there."""
+        for flight in self.flights:
+            raise Fault("in flight", flight.line, self.machine.function.name, f"the kernel ends while this copy to "
+                        f"{flight.region.name} is in flight: no wait says that it is over"
+                        f"{self.machine.by(int(flight.threads[0]))}")
 
     # ---- copies that an mbarrier hears of: it has come as soon as the simulator looks, but only who waits there knows
 

@@ -97,6 +97,18 @@ class Gang:
             return self.agents
         return self.warps[self.mask.reshape(-1, self.machine.warp).any(1)]
 
+    def acting_lanes(self) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
+        """The agents of `acting`, and [agents, warp] which of their lanes act; None if all do."""
+        return self.lanes_of(self.active()) if self.mask is not None else (self.agents, None)
+
+    def lanes_of(self, which: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
+        """The agents of the warps that have any of these threads, and [agents, warp] which; None if all."""
+        lanes = which.reshape(-1, self.machine.warp)
+        some = lanes.any(1)
+        if self.exist is not None:
+            lanes = lanes | ~self.exist.reshape(lanes.shape)
+        return self.warps[some], None if lanes[some].all() else lanes[some]
+
     def merge(self, new: Any, old: Any) -> Any:
         """A value that only the active threads have assigned; `old` is None if no thread has before."""
         return new if self.mask is None or old is None else np.where(self.mask, new, old)

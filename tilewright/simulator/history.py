@@ -1,4 +1,4 @@
-"""Races: what each agent has seen of the others, by vector clocks, and which agent touched each unit of an array last.
+"""Races: which agent touched each unit of an array last, and whether those who touch it next have seen that (`clocks`).
 
 An agent is a thread of a CPU team or a warp; the copies that a warp has in flight are an agent of their own, and so are
 the products of a warpgroup, and all CTAs that ran before those of now. An agent has seen what another did up to some
@@ -17,101 +17,12 @@ from numpy.typing import NDArray
 
 from tilewright.ir.exact import some
 from tilewright.ir.program import Line
+from tilewright.simulator.clocks import Agents, Clocks
 
-Clock = NDArray[np.int32]                   # [4, columns]: up to which times what is known, fenced ...: see Clocks
-Agents = NDArray[np.int64]
-WARPS = 4                                   # of a warpgroup
+LANE_BITS, LINE_BITS = 6, 16                # of a reader: see `History._reader`
 IN_FLIGHT = np.int32(2**31 - 1)             # the time of a write that is not over
 Pairs = NDArray[np.int64]
 Times = NDArray[np.int32]
-
-
-class Clocks:
-    """`warp` threads are an agent, `per_cta` agents a CTA. Columns of a clock: the agents; those that ran before, as
-    one; the copies of each agent; if there are `products` of warpgroups, those of each: how many groups are over."""
-
-    def __init__(self, agents: int, warp: int, per_cta: int, products: bool = False) -> None:
-        self.agents, self.warp, self.per_cta = agents, warp, per_cta
-        self.threads = agents * warp
-        self.warpgroups = -(-per_cta // WARPS)          # of a CTA, the last of them perhaps of fewer warps
-        self.columns = 2*agents + 1 + (agents // per_cta * self.warpgroups if products else 0)
-        self.news = np.zeros((4, agents, self.columns), np.int32)
-        # [v, w]: the time up to which v has seen w; up to which v knows that the whole device can see w; up to which an
-        # atomic operation has released w's accesses to v, which take effect after v's next fence; up to which v knows
-        # that tensor cores and bulk copies (the async proxy) can see w
-        self.known, self.fenced, self.pending, self.proxied = self.news
-        self.now = np.ones(self.columns, np.int32)
-        self._known_in_ctas: int | None = 0
-
-    def release(self, agents: Agents) -> Clock:
-        """What these agents have done and seen up to now, for others to acquire."""
-        clock: Clock = self.news[:, agents].max(1)
-        clock[0, agents] = self.now[agents]
-        self.now[agents] += 1
-        return clock
-
-    def acquire(self, agents: Agents, clock: Clock) -> None:
-        self.news[:, agents] = np.maximum(self.news[:, agents], clock[:, None])
-        self._known_in_ctas = None
-
-    def meet(self, agents: Agents) -> None:
-        """The threads of each of these agents have seen all that the others of theirs have done."""
-        self.known[agents, agents] = self.now[agents]
-        self.now[agents] += 1
-        self._known_in_ctas = None
-
-    def fence(self, agents: Agents) -> None:
-        """All that these agents have seen is from now on visible to agents that learn of it by an atomic; what these
-        agents have learnt by atomics is valid from now on."""
-        self.known[agents] = np.maximum(self.known[agents], self.pending[agents])
-        self.fenced[agents] = np.maximum(self.fenced[agents], self.known[agents])
-        self.fenced[agents, agents] = self.now[agents]
-        self.now[agents] += 1
-        self._known_in_ctas = None
-
-    def fence_proxy(self, agents: Agents) -> None:
-        """What these agents have done and seen in memory is visible to the async proxy from now on, if it is started by
-        them or by threads that synchronise with them."""
-        self.proxied[agents] = np.maximum(self.proxied[agents], self.known[agents])
-        self.proxied[agents, agents] = self.now[agents]
-        self.now[agents] += 1
-        self._known_in_ctas = None
-
-    def none(self) -> Clock:
-        """That of no news."""
-        return np.zeros((len(self.news), self.columns), np.int32)
-
-    def land(self, agents: Agents) -> Clock:
-        """What copies of these agents have brought up to now, for others to acquire."""
-        clock = self.none()
-        copies = self.copies(agents)
-        clock[0, copies] = self.now[copies]
-        self.now[copies] += 1
-        return clock
-
-    def copies(self, agents: Agents) -> Agents:
-        """The columns of these agents' copies."""
-        return agents + self.agents + 1
-
-    def products(self, agents: Any) -> Any:
-        """The columns of the products of these agents' warpgroups."""
-        cta, warp = np.divmod(agents, self.per_cta)
-        return 2*self.agents + 1 + cta * self.warpgroups + warp // WARPS
-
-    def from_before(self, clock: Clock) -> Clock:
-        """The same news, given by those who ran before, who are now one."""
-        news = self.none()
-        news[:, self.agents] = clock.any(1)
-        return news
-
-    @property
-    def known_in_ctas(self) -> int:
-        """Everybody has seen all of the own CTA up to here."""
-        if self._known_in_ctas is None:
-            ctas = self.agents // self.per_cta
-            own = self.known[:, :self.agents].reshape(ctas, self.per_cta, ctas, self.per_cta)
-            self._known_in_ctas = int(np.einsum("cacb->cab", own).min())
-        return self._known_in_ctas
 
 
 class Race(NamedTuple):
@@ -126,7 +37,7 @@ class History:
 
     A unit is as many bytes as the smallest element seen so far. Time 0 is never. Thread numbers
     from `threads` on are no threads of now: `threads` itself is one that ran before, beyond it are copies in flight.
-    Where several threads of a warp read a unit at once, ~t is kept of one of them.
+    Of several threads of a warp that read a unit at once, the first and the last are kept.
 
     Each CTA has its own part of shared memory: `rows`, how many agents can touch a unit, is then those of a CTA, or of
     its cluster, and `remote` are accesses by other CTAs of it. The global memory of a GPU is `of_device`: all CTAs
@@ -142,7 +53,7 @@ class History:
         self.read_before: Times | None = None                   # when
         self.read: Any = None
         self.reader: Any = None
-        self.noted: dict[Any, tuple[Agents, Pairs, Pairs, Any]] | None = {} if of_device else None
+        self.noted: dict[Any, tuple[Agents, Pairs, Pairs, Any]] | None = {} if of_device else None  # readers, units
         self.newest_write = 0
         self.fresh: list[Pairs] = []                            # units written by those that run now, if of_device
         self.flights = 0                                        # units that copies are on their way to
@@ -176,28 +87,42 @@ class History:
         self.unit = unit
 
     def _watch_reads(self) -> None:
-        self.read, self.reader = np.zeros((2, self.rows + 1, len(self.written)), np.int32)
+        self.read = np.zeros((self.rows + 1, len(self.written)), np.int32)
+        self.reader = np.zeros(self.read.shape, np.int64)
         if self.read_before is not None:
             self.read[-1] = self.read_before
-            self.reader[-1] = self.clocks.threads
+            self.reader[-1] = self.clocks.threads << LANE_BITS + LINE_BITS
         noted, self.noted = self.noted, None
-        for agents, threads, units, times in (noted or {}).values():
+        for agents, readers, units, times in (noted or {}).values():
             later = times >= self.read[agents % self.rows, units]
             row, at = agents[later] % self.rows, units[later]
-            self.read[row, at], self.reader[row, at] = times[later], threads[later]
+            self.read[row, at], self.reader[row, at] = times[later], readers[later]
+
+    def _reader(self, threads: Any, last: Any, line: Line) -> Any:
+        """A thread, how far from it the last one of its warp is that reads with it, and the line, in one number."""
+        return ((threads << LANE_BITS) + (last - threads) << LINE_BITS) + self._number(line)
+
+    @staticmethod
+    def _alone(readers: Any) -> tuple[Any, Any]:
+        """The threads of these readers, and which of them read without others of their warp."""
+        thread, beyond = np.divmod(readers >> LINE_BITS, 1 << LANE_BITS)
+        return thread, beyond == 0
 
     # ---- accesses: of each pair, thread threads[i] of agent agents[i] touches unit units[i]
 
-    def load(self, agents: Agents, threads: Pairs, units: Pairs, key: Any = None, remote: bool = False) -> Race | None:
-        """`key`: equal ones stand for equal pairs."""
-        race = self._unseen_write(agents, threads, units, remote)
-        now = self.clocks.now[agents]
+    def load(self, agents: Agents, threads: Pairs, units: Pairs, line: Line, last: Pairs | None = None, key: Any = None,
+             remote: bool = False) -> Race | None:
+        """`last`: the last threads of the warps that read the units with these; `key`: equal ones stand for equal
+        pairs."""
+        last = threads if last is None else last
+        race = self._unseen_write(agents, threads, units, remote, last)
+        now, readers = self.clocks.now[agents], self._reader(threads, last, line)
         if self.noted is not None:
-            self.noted[key or len(self.noted)] = agents, threads, units, now
+            self.noted[key or len(self.noted)] = agents, readers, units, now
         else:
             row = agents % self.rows
             self.read[row, units] = now
-            self.reader[row, units] = threads
+            self.reader[row, units] = readers
         return race
 
     def store(self, agents: Agents, threads: Pairs, units: Pairs, line: Line, remote: bool = False) -> Race | None:
@@ -215,12 +140,16 @@ class History:
         if self.of_device:
             self.fresh.append(units)
 
-    def _unseen_write(self, agents: Agents, threads: Pairs, units: Pairs, remote: bool) -> Race | None:
+    def _unseen_write(self, agents: Agents, threads: Pairs, units: Pairs, remote: bool, last: Pairs | None = None
+                      ) -> Race | None:
         beyond = self.of_device or self.remote or remote        # what CTAs know of their own threads is not enough
         if not self.newest_write or not (beyond or self.flights or self.newest_write > self.clocks.known_in_ctas):
             return None
         writer = self.writer[units]
-        late = (self.written[units] > self.clocks.known[agents, writer // self.clocks.warp]) & (writer != threads)
+        known = self.clocks.known
+        late = self.clocks.late(lambda column: known[agents, column], self.written[units], writer)
+        own = writer == threads
+        late &= ~(own if last is None else own & (last == threads))
         if not some(late):
             return None
         first = int(late.argmax()) % units.size
@@ -228,20 +157,34 @@ class History:
                     self.lines[int(self.write_line[units[first]])])
 
     def _unseen_read(self, agents: Agents, threads: Pairs, units: Pairs) -> Race | None:
-        clocks = self.clocks
-        if self.of_device:                                    # and those that ran before
-            read, reader = self.read[:, units], self.reader[:, units]
-            known = clocks.known[agents, :clocks.agents + 1].T
-        else:
-            read, reader = self.read[:-1, units], self.reader[:-1, units]
-            ctas = clocks.agents // self.rows
-            known = clocks.known[:, :clocks.agents].reshape(-1, ctas, self.rows)[agents, agents // self.rows].T
-        unseen = (read > known) & (reader != threads)
+        clocks, warp, own = self.clocks, self.clocks.warp, threads << LANE_BITS
+        read, reader = self.read[:, units], self.reader[:, units]
+        if not self.of_device:                                # else those that ran before are among them
+            read, reader = read[:-1], reader[:-1]
+        unseen = (read > self._known(agents, 0)) & (reader >> LINE_BITS != own)
+        if some(unseen) and clocks.led.any():
+            thread, alone = self._alone(reader)
+            alone &= thread < clocks.threads
+            led = clocks.led[np.where(alone, thread // warp, 0), thread % warp]
+            unseen &= ~(alone & led & (read <= self._known(agents, clocks.alone)))
         if not some(unseen):
             return None
         pair = int(unseen.any(0).argmax())
-        other = int(reader[unseen[:, pair].argmax(), pair])
-        return Race(pair, None if other == clocks.threads else other if other >= 0 else ~other, "read", None)
+        code, line = divmod(int(reader[unseen[:, pair].argmax(), pair]), 1 << LINE_BITS)
+        other, beyond = divmod(code, 1 << LANE_BITS)
+        if other == clocks.threads:
+            return Race(pair, None, "read", None)
+        return Race(pair, int(other + beyond * (other == threads[pair])), "read", self.lines[line])
+
+    def _known(self, agents: Agents, first: int) -> Any:
+        """Up to which times these agents have seen all that can read here, [of those, agents], by columns from `first`
+        on."""
+        clocks = self.clocks
+        if self.of_device:
+            known = clocks.known[agents, first:first + clocks.agents + 1]
+            return known.T if first == 0 else np.pad(known[:, :clocks.agents], ((0, 0), (0, 1))).T
+        ctas = clocks.agents // self.rows
+        return clocks.known[:, first:first + clocks.agents].reshape(-1, ctas, self.rows)[agents, agents // self.rows].T
 
     def _read_before(self, agents: Agents, threads: Pairs, units: Pairs) -> Race | None:
         """While none of those that run now have read it."""
@@ -266,7 +209,8 @@ class History:
         """A thread has written here, and no proxy fence that these agents are synchronised with follows."""
         clocks, writer = self.clocks, self.writer[units]
         own = writer < clocks.threads               # threads that run now, and no copies
-        late = own & (self.written[units] > clocks.proxied[agents, np.where(own, writer, 0) // clocks.warp])
+        late = own & clocks.late(lambda column: clocks.proxied[agents, column], self.written[units],
+                                 np.where(own, writer, 0))
         if not some(late):
             return None
         first = int(late.argmax()) % units.size
@@ -277,7 +221,7 @@ class History:
         if self.lent is None:
             self.lent, self.lender = np.zeros((2, len(self.written)), np.int64)
         self.lent[units] += len(threads)
-        self.lender[units] = int(threads[-1]) << 16 | self._number(line)
+        self.lender[units] = int(threads[-1]) << LINE_BITS | self._number(line)
 
     def give_back(self, thread: int, units: Pairs, time: int) -> None:
         """That read is over, and counts as one by the thread at this time."""
@@ -285,7 +229,8 @@ class History:
         if self.noted is None:
             row = thread // self.clocks.warp % self.rows
             later = units[self.read[row, units] < time]
-            self.read[row, later], self.reader[row, later] = time, thread
+            line = self.lines[int(self.lender[units[0]]) & (1 << LINE_BITS) - 1]
+            self.read[row, later], self.reader[row, later] = time, self._reader(thread, thread, line)
 
     def read_on(self, threads: Pairs, units: Pairs, groups: Pairs, line: Line) -> None:
         """Products that these threads have started, of these groups, read here until a wait for the group: a write is a
@@ -295,7 +240,7 @@ class History:
             self.until, self.starter = np.zeros((2, rows, len(self.written)), np.int64)
         for thread, group in zip(threads.tolist(), groups.tolist()):
             row = self._warpgroup(thread // self.clocks.warp)
-            self.until[row, units], self.starter[row, units] = group, thread << 16 | self._number(line)
+            self.until[row, units], self.starter[row, units] = group, thread << LINE_BITS | self._number(line)
 
     def _warpgroup(self, agent: int) -> int:
         """Which of those that can read here this agent belongs to."""
@@ -305,17 +250,18 @@ class History:
     def _still_read(self, agents: Agents, units: Pairs) -> Race | None:
         if self.lent is not None and some(self.lent[units] > 0):
             first = int((self.lent[units] > 0).argmax())
-            thread, line = divmod(int(self.lender[units[first]]), 1 << 16)
+            thread, line = divmod(int(self.lender[units[first]]), 1 << LINE_BITS)
             return Race(first, thread, "lent", self.lines[line])
         if self.until is None:
             return None
         clocks, rows = self.clocks, len(self.until)
-        over = clocks.known[:, clocks.products(0):].reshape(clocks.agents, -1, rows)[agents, agents // self.rows].T
+        over = clocks.known[:, clocks.products(0):clocks.alone].reshape(clocks.agents, -1, rows)
+        over = over[agents, agents // self.rows].T
         late = self.until[:, units] > over
         if not some(late):
             return None
         first = int(late.any(0).argmax())
-        thread, line = divmod(int(self.starter[late[:, first].argmax(), units[first]]), 1 << 16)
+        thread, line = divmod(int(self.starter[late[:, first].argmax(), units[first]]), 1 << LINE_BITS)
         return Race(first, thread, "not waited for", self.lines[line])
 
     # ---- copies in flight
@@ -353,18 +299,21 @@ class History:
                 self.before = np.zeros(len(self.written), np.int64)
             self.before[units] = first + writer % (was.threads + was.warp)
             self.newest_write = 2
-            self.written[units] = 1 + (self.written[units] > told[writer // was.warp])
+            self.written[units] = 1 + was.late(told.__getitem__, self.written[units], writer)
             self.writer[units] = clocks.threads
         self.fresh = []
         if self.noted is None:
-            times = np.where(self.read > 0, 1 + (self.read > told[:was.agents + 1, None]), 0)
-            times[-1] = self.read[-1]
+            thread, alone = self._alone(self.reader[:-1])
+            read = self.read[:-1]
+            late = np.where(alone, was.late(told.__getitem__, read, thread), read > told[:was.agents, None])
+            times = np.append(np.where(read > 0, 1 + late, 0), self.read[-1:], axis=0)
             self.read_before = times.max(0).astype(np.int32)
         elif self.noted:
             if self.read_before is None:
                 self.read_before = np.zeros(len(self.written), np.int32)
-            for agents, _, units, times in self.noted.values():
-                late = times > told[agents]
+            for agents, readers, units, times in self.noted.values():
+                thread, alone = self._alone(readers)
+                late = np.where(alone, was.late(told.__getitem__, times, thread), times > told[agents])
                 soon = units[~late]
                 self.read_before[soon] = np.maximum(self.read_before[soon], 1)
                 self.read_before[units[late]] = 2

@@ -15,11 +15,12 @@ from tilewright.simulator.access import Access
 from tilewright.simulator.atomics import Atomics
 from tilewright.simulator.barriers import Mbarriers, PhaseBarrier
 from tilewright.simulator.bulk import Bulk
+from tilewright.simulator.clocks import Clocks
 from tilewright.simulator.clusters import Clusters
 from tilewright.simulator.code import Code
 from tilewright.simulator.copies import Copies
 from tilewright.simulator.gang import Gang
-from tilewright.simulator.history import Clocks, History
+from tilewright.simulator.history import History
 from tilewright.simulator.memory import AddressSpace, Region, Uninitialised
 from tilewright.simulator.pattern import patterns
 from tilewright.simulator.report import Fault, Prints, Report
@@ -148,6 +149,7 @@ class Machine:
                 if waiting and not self.ready:
                     waiting = self._wake(waiting)
         self.clusters.end()
+        self.copies.end()
         self.bulk.end()
         self.wgmma.end()
         return self.report

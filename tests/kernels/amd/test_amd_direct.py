@@ -45,6 +45,7 @@ def emit_pipe(BYTES, STAGES=3, BUG=""):
         x = k.load(s.at(p % STAGES, (t ^ 65) * V), vec(f32, V), align=16 if V == 4 else 4)
         for v in range(V):
             acc[0, v] = acc[0, v] + (x[v] if V > 1 else x)
+    k.lds_wait()                                                # none may outlive the workgroup
     for v in range(V):
         c[t * V + v] = acc[0, v]
     return k.function

@@ -46,9 +46,10 @@ def tied(low: Any, text: str, t: Type, registers: Any, more: Any = (), memory: b
 
 # ---- the async proxy: tensor cores and bulk copies, as they see memory
 
-FENCE_ASYNC = {space: Operation(f"fence.proxy.async.{name}", spelled(f"fence.proxy.async.{name};"),
-                                lambda gang, node: gang.machine.clocks.fence_proxy(gang.acting()), "fence", "effect",
-                                needs="tma") for space, name in (("shared", "shared::cta"), ("global", "global"))}
+FENCE_ASYNC = {space: Operation(
+    f"fence.proxy.async.{name}", spelled(f"fence.proxy.async.{name};"),
+    lambda gang, node: gang.machine.clocks.fence_proxy(*gang.acting_lanes()), "fence", "effect", needs="tma")
+    for space, name in (("shared", "shared::cta"), ("global", "global"))}
 
 
 def fence_async(k: Kernel, space: str = "shared") -> None:

@@ -107,7 +107,7 @@ def _fence_init(low: Any, t: Any) -> None:
 
 # Mbarriers that this thread has made are now such for copies, and for the cluster.
 FENCE_INIT = Operation("fence.mbarrier_init", _fence_init, lambda gang, node: gang.machine.clocks.fence_proxy(
-    gang.acting()), "", "effect", needs="gpu")
+    *gang.acting_lanes()), "", "effect", needs="gpu")
 
 
 def load(k: Kernel, smem: Value, map: Value, at: Sequence[Any], mbarrier: Value, ctas: Any = None,
