@@ -85,8 +85,9 @@ class Gemm:
             format_a, format_b = blocks
             format_out = formats.get("f32" if out is None else out, "out")
         else:
-            format_a = formats.get(a, "a")
-            format_b = formats.get(b, "b") if b is not None else format_a
+            every = (*formats.FORMATS, *formats.BLOCK_FORMATS)
+            format_a = formats.get(a, "a", every)
+            format_b = formats.get(b, "b", every) if b is not None else format_a
             if out is None and epilogue and (main := (read := _epilogue(str(epilogue))).main) is not None:
                 out = None if read.results[main] == "-" else read.results[main]
             taken = [formats.FORMATS[_multiplied(format.name, str(text))]

@@ -309,23 +309,40 @@ def test_lists_may_be_written_with_commas_or_repeated() -> None:
         (("--threads", "none"), "--threads takes"),
         (("--suite", "round"), "unknown suite 'round'"),
         (("--dtype", "f16"), "unknown dtype 'f16'"),
-        (("--isa", "sse"), "isa must be one of native, avx2"),
+        (("--target", "sse"), "target must be native or avx2"),
         (("--json", "no/such/folder/x.json"), "there is no directory no/such/folder"),
         (("ladder", "--device", "tpu"), "--device must be cpu"),
         (("--peers", "foo"), "unknown peer 'foo'; the peers are numpy, openblas, blis, torch, mkl"),
         (("ladder", "--peers", "numpy,foo"), "unknown peer 'foo'"),
-        (("ladder", "--isa", "sse"), "isa must be one of native, avx2"),
+        (("ladder", "--target", "sse"), "target must be native or avx2"),
         (("ladder", "--sizes", "0"), "--sizes takes a positive whole number"),
         (("formats", "--only", "bf16,half"), "no product of 'half' is timed; name a format (f64, f32, f16, bf16, "),
         (("formats", "--sizes", "1k"), "--sizes takes a positive whole number"),
         (("formats", "--threads", "-1"), "--threads takes"),
         (("formats", "--peers", "cublas"), "unknown peer 'cublas'; the peers are numpy, openblas, blis, torch, mkl"),
-        (("formats", "--isa", "amx"), "isa must be one of native, avx2"),
+        (("formats", "--target", "amx"), "target must be native or avx2"),
         (("formats", "--json", "no/such/folder/x.json"), "there is no directory no/such/folder"),
     ],
 )
 def test_bench_refuses_before_it_measures(arguments: tuple[str, ...], words: str) -> None:
     assert words in refused("bench", *arguments)
+
+
+def test_words_that_users_type_for_formats_and_targets() -> None:
+    for dtype, name in (("fp32", "f32"), ("half", "f16"), ("float32-FP16-double", "f32-f16-f64"), ("int8", "i8"),
+                        ("bfloat16", "bf16"), ("mxfp4_e2m1", "mxfp4-mxfp4-f32")):
+        assert f"gemm_{name}_" in call("plan", 8, 8, 8, "-t", "x86-avx2", "--dtype", dtype).stdout, dtype
+    for dtype in ("fp8", "mxfp5", "f33"):
+        said = refused("plan", 8, 8, 8, "-d", dtype)
+        assert re.match("tilewright: --dtype must be one of f64, f32, .* mxfp4, nvfp4, not ", said)
+    said = refused("plan", 8, 8, 8, "-t", "h1000")
+    assert re.search(r"no target 'h1000'; there are: .*sm_90a \(or sm_90, hopper, h200\); h100; .* or native, nvidia", said)
+
+
+def test_quantize_explains_a_word_with_several_meanings() -> None:
+    for word, meant in (("fp8", "e4m3fn or .* with a scale for every 32 numbers, mxfp8"), ("fp4", "e2m1.*, mxfp4")):
+        with pytest.raises(ValueError, match=f"not '{word}'; .*{word} may stand for {meant}"):
+            tilewright.quantize(np.ones((4, 64), "f4"), word)
 
 
 # ---- cache

@@ -111,6 +111,7 @@ PRINTED = [
     ("explain", 64, 64, 64, "-t", "neon"), ("explain", 64, 64, 64, "-t", "gfx950"), ("peak", "h100"),
     ("peak", "mi355x"), ("formats",), ("formats", "e4m3fn"), ("formats", "e4m3fn", "0x7f"), ("formats", "mxfp4"),
     ("simulate", 5, 6, 7, "-t", "x86-avx2"), ("simulate", "--step", "fp8", "-t", "gfx942"), ("cache", "info"),
+    ("asm", 8, 8, 8), ("asm", 64, 64, 64, "-t", "gfx942"), ("asm", 8, 8, 8, "--list"),
     ("doctor", "--no-measure"), ("mfma", "list"), ("mfma", "v_mfma_f32_32x32x2_f32"), ("tune", "show"),
 ]
 

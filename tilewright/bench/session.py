@@ -34,7 +34,7 @@ def environment(threads: int, isa: str) -> dict[str, str]:
     """The process's environment: `threads` for every library, the ISA they may use, and nothing else that steers them:
     a variable of a shell or a container (OPENBLAS_CORETYPE=Haswell, say) must not narrow them unseen."""
     if isa not in (NATIVE, AVX2):
-        raise ValueError(f"isa must be one of {NATIVE}, {AVX2}, got {isa!r}")
+        raise ValueError(f"target must be {NATIVE} or {AVX2}, got {isa!r}")
     libraries = peer.libraries()
     names = [*THREAD_VARIABLES, *(x.threads for x in libraries if x.threads)]
     counts = {f"{name}_NUM_THREADS": str(threads) for name in names}

@@ -55,7 +55,8 @@ Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Write
 AllowDirty = Annotated[bool, typer.Option(
     "--allow-dirty", is_eager=True, callback=_allow, help="Let --json, of a study too, write in a checkout with "
     "changes; the file is marked, and no page shows it.")]
-Isa = Annotated[str, typer.Option("--isa", metavar="NAME", help="native, or avx2 to limit every library to AVX2.")]
+Limit = Annotated[str, typer.Option("--target", "-t", metavar="NAME", help="native, or avx2 to limit every library to "
+                                    "AVX2.")]
 
 
 @app.callback()
@@ -67,7 +68,7 @@ def bench(
     dtype: Dtypes = None,
     threads: Threads = None,
     peers: Peers = None,
-    isa: Isa = "native",
+    target: Limit = "native",
     json: Json = None,
     allow_dirty: AllowDirty = False,
     plot: Plot = None,
@@ -80,7 +81,7 @@ def bench(
     """
     if context.invoked_subcommand is not None:
         return
-    _run("bench", suite=suite, dtype=dtype, threads=threads, peers=peers, isa=isa, quick=quick, json=json, plot=plot)
+    _run("bench", suite=suite, dtype=dtype, threads=threads, peers=peers, isa=target, quick=quick, json=json, plot=plot)
 
 
 @app.command()
@@ -95,7 +96,7 @@ def ladder(
     threads: Threads = None,
     peers: Annotated[list[str] | None, _list("--peers", help="Libraries to compare with, as above; none: the steps "
                                              "alone.", default="numpy,openblas")] = None,
-    isa: Isa = "native",
+    target: Limit = "native",
     json: Json = None,
     plot: Plot = None,
 ) -> None:
@@ -108,7 +109,7 @@ def ladder(
     if device not in ("cpu", "simulate", "cuda"):
         raise BadInput(f"--device must be cpu, simulate or cuda, got {device!r}")
     options: dict[str, Any] = {"dtype": dtype, "threads": threads if device == "cpu" else ["1"], "sizes": sizes,
-                               "peers": peers, "isa": isa, "quick": quick, "json": json, "plot": plot}
+                               "peers": peers, "isa": target, "quick": quick, "json": json, "plot": plot}
     if device == "simulate":
         _run("simulate", {"n": common.numbers(sizes, ["256"], "--sizes")[0], "target_name": "sm_90a"}, **options)
     _run("ladder" if device == "cpu" else "gpu_ladder", **options)
@@ -123,7 +124,7 @@ def formats(
                      ] = None,
     threads: Threads = None,
     peers: Peers = None,
-    isa: Isa = "native",
+    target: Limit = "native",
     json: Json = None,
     plot: Plot = None,
 ) -> None:
@@ -132,7 +133,7 @@ def formats(
     All peers multiply the same random numbers of the format into the same format of result, are checked, and take
     turns.  A format that this version or machine lacks is a row with the reason.  docs/benchmarking.md has the rules.
     """
-    _run("formats", only=only, sizes=sizes, threads=threads, peers=peers, isa=isa, quick=quick, json=json, plot=plot)
+    _run("formats", only=only, sizes=sizes, threads=threads, peers=peers, isa=target, quick=quick, json=json, plot=plot)
 
 
 @app.command()
@@ -185,7 +186,7 @@ def never_lose(
     ] = None,
     threads: Threads = None,
     peers: Peers = None,
-    isa: Isa = "native",
+    target: Limit = "native",
     number: Annotated[int, typer.Option(min=0, help="The CUDA device's number.")] = 0,
     json: Json = None,
 ) -> None:
@@ -198,7 +199,7 @@ def never_lose(
     if device not in ("cpu", "cuda"):
         raise BadInput(f"--device must be cpu or cuda, got {device!r}")
     cpu = device == "cpu"
-    _run("never_lose", {"device": "cpu" if cpu else "gpu", "minutes": minutes}, only=only, peers=peers, isa=isa,
+    _run("never_lose", {"device": "cpu" if cpu else "gpu", "minutes": minutes}, only=only, peers=peers, isa=target,
          threads=threads if cpu else ["1"], quick=quick, device=number, json=json)
 
 
@@ -214,7 +215,7 @@ def tiles(
     from tilewright.targets import CpuTarget
 
     chip, console = common.target(target, CpuTarget), common.console(json == output.STDOUT)
-    raise typer.Exit(study.run(chip, dtype, quick=quick, json=json, console=console) or 0)
+    raise typer.Exit(study.run(chip, common.product(dtype), quick=quick, json=json, console=console) or 0)
 
 
 @app.command()
@@ -286,7 +287,7 @@ def _run(study: str, extra: dict[str, Any] | None = None, *, json: Path | None,
     from tilewright.bench import commands
 
     options = commands.Options(
-        suites=common.listed(suite), dtypes=common.listed(dtype), only=common.listed(only),
+        suites=common.listed(suite), dtypes=[*map(common.product, common.listed(dtype))], only=common.listed(only),
         threads=common.numbers(threads, ["1", "all"], "--threads", {"all": commands.all_threads()}),
         sizes=common.numbers(sizes, [], "--sizes"), peers=common.listed(peers) or None, json=json, **more,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -127,11 +128,24 @@ def numbers(
 def problem(m: int, n: int, k: int, dtype: str, layout: str | None, batch: int = 1) -> Gemm:
     from tilewright.problem import Gemm
 
-    kinds = dtype.split("-")
+    kinds = product(dtype).split("-")
     if len(kinds) > 3:
         raise BadInput(f"--dtype takes a format, or up to three joined by -, for A, B and the result, not {dtype!r}")
     a, b, out = (*kinds, None, None)[:3]
     return Gemm(m, n, k, a, b, out, layout, batch)
+
+
+def product(dtype: str) -> str:
+    """What --dtype says, formats by their short names: "fp16-fp16-float32" is "f16-f16-f32"."""
+    from tilewright.formats import block_format, find, get
+
+    def name(x: str) -> str:
+        found = find(x.lower())
+        with suppress(ValueError):
+            return (found or block_format(x)).name
+        return get(x, "--dtype", format_names()).name
+
+    return "-".join(map(name, dtype.split("-")))
 
 
 def target(name: str, kind: Any = None) -> Any:
@@ -141,7 +155,10 @@ def target(name: str, kind: Any = None) -> Any:
 
     gpu = name in ("nvidia", "cuda", "amd", "rocm")
     found = tw.detect(name) if gpu else None if name == "native" else name
-    return targets.coerce(found, kind or targets.Target)
+    try:
+        return targets.coerce(found, kind or targets.Target)
+    except ValueError as error:
+        raise BadInput(f"{error}; or native, nvidia or amd for what is here") from None
 
 
 def sizes(m: int | None, n: int | None, k: int | None) -> tuple[int, int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as notation
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -286,6 +287,7 @@ def asm(
     whole: Annotated[bool, typer.Option("--whole", help="All of the assembly, not only the hot loop.")] = False,
     step: common.Step = None,
     kernel: Named = None,
+    json: output.Json = None,
 ) -> None:
     """Print the hot loop of the kernels for a problem, with its FMAs, loads, registers and spills counted.
 
@@ -294,16 +296,21 @@ def asm(
     """
     chip = common.target(target)
     found = _compiled((m, n, k), dtype, layout, chip, plan, step, kernel, batch)
-    if names:
-        typer.echo("\n".join(found.names))
-    elif whole:
-        typer.echo(found.asm)
-    else:
-        try:
-            text = f"{found.loop(function).text}\n"
-        except ValueError:  # no loop, which the report says, too
-            text = ""
-        typer.echo(f"{text}\n{found.report(function)}")
+    loop, report = None, ""
+    if not (names or whole):
+        with suppress(ValueError):  # no loop, which the report says, too
+            loop = found.loop(function)
+        report = found.report(function)
+
+    def say() -> None:
+        if names:
+            typer.echo("\n".join(found.names))
+        else:
+            typer.echo(found.asm if whole else f"{loop.text}\n\n{report}" if loop else f"\n{report}")
+
+    output.show(lambda: {"target": chip.name, "functions": found.names, "function": loop and loop.function,
+                         "loop": loop and loop.text, "counts": loop and loop.counts, "report": report.splitlines(),
+                         "asm": found.asm if whole else None}, say, json)
 
 
 def _compiled(sizes: tuple[int | None, int | None, int | None], dtype: str, layout: str | None, chip: Any,

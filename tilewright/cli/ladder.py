@@ -45,7 +45,7 @@ def cpu(
     from tilewright.ladder.steps import CPU_STEPS
     from tilewright.targets import CpuTarget
 
-    chip = common.target(target, CpuTarget)
+    chip, dtype = common.target(target, CpuTarget), common.product(dtype)
     found = [_cpu_step(name, step, chip, dtype) for name, step in CPU_STEPS.items()]
     headings = ["step", "vector FMAs", "loads", "registers", "spills", "product", "idea"]
     rows = [[str(row[heading]) for heading in headings] for row in found]

@@ -21,7 +21,7 @@ from tilewright.formats.conversion import convert, to_odd
 from tilewright.formats.quantized import Quantized, blocked_axis, in_blocks, packed
 from tilewright.formats.records import Complex, Float, Integer
 from tilewright.formats.scaled import HALVES, scalable, scale, two_to_a_byte
-from tilewright.formats.table import BlockFormat, block_format, find, of
+from tilewright.formats.table import BLOCK_FORMATS, BlockFormat, advice, block_format, find, of
 
 Array = NDArray[Any]
 BlockName = Literal["mxfp8", "mxfp8_e5m2", "mxfp6", "mxfp6_e3m2", "mxfp4", "nvfp4"]
@@ -115,8 +115,9 @@ def _block_format(format: object) -> BlockFormat:
     try:
         return block_format(format)
     except ValueError as error:
+        blocks = f", or, with a scale for every 32 numbers, mx{format}" if f"mx{format}" in BLOCK_FORMATS else ""
         raise ValueError(f"{error}; or integers of at most 16 bits or floats of smaller range than f32, such as i8, i4 "
-                         "or e4m3fn") from None
+                         f"or e4m3fn{advice(format)}{blocks}") from None
 
 
 def _wide(bits: int, name: str) -> Any:

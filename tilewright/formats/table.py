@@ -62,8 +62,8 @@ NARROW = ("f16", "bf16", "e5m2", "e4m3fn", "e4m3fnuz", "e5m2fnuz")
 
 _BY_NUMPY_NAME = {f.numpy_name: f for f in FORMATS.values()}
 
-# What they are called elsewhere. Several of these words mean different formats to different people, so that they are
-# not accepted as names, but explained.
+# What they are called elsewhere. Several of these words mean different formats to different people, so that only those
+# of CLEAR are accepted as names; the others are explained.
 ALSO_CALLED = {
     "f64": ("fp64", "double"),
     "f32": ("fp32", "single"),
@@ -79,6 +79,8 @@ ALSO_CALLED = {
     "e8m0": ("ue8m0", "e8m0fnu"),
 }
 
+CLEAR = {"fp64": F64, "double": F64, "fp32": F32, "single": F32, "fp16": FORMATS["f16"], "half": FORMATS["f16"]}
+
 # What NumPy has and tilewright will not: why, and what to take instead.
 _INSTEAD = {
     "longdouble": ("long double has no vector instructions", "f64"),
@@ -89,7 +91,8 @@ _EXTENDED = {"float80", "float96", "float128", "longfloat", "complex160", "compl
 
 
 def find(what: object, among: Collection[str] = FORMATS) -> Format | None:
-    """The format called `what`, or None: a record, a short or NumPy name, a dtype of NumPy's or torch's, a scalar type.
+    """The format called `what`, or None: a record, a short name, NumPy's or one of CLEAR, a dtype of NumPy's or torch's,
+    a scalar type.
 
     `among` are the names of those that are wanted, such as MULTIPLIED. NumPy's one-letter codes are not accepted: its
     "f16" and "i8" count bytes where ours count bits.
@@ -102,7 +105,7 @@ def _find(what: object) -> Format | None:
     if isinstance(what, Format):
         return what
     if isinstance(what, str):
-        return FORMATS.get(what) or _BY_NUMPY_NAME.get(what)
+        return FORMATS.get(what) or _BY_NUMPY_NAME.get(what) or CLEAR.get(what)
     if type(what).__module__ == "torch":  # torch.bfloat16, which is not imported for this
         return _BY_NUMPY_NAME.get(str(what).removeprefix("torch."))
     dtype = _dtype(what)

@@ -51,9 +51,15 @@ def target(name: Target | str) -> Any:
     for maker in (cpu, nvidia, amd):
         if found := maker.find(name):
             return found
-    known = "; ".join([*(f"{row.name} (or {', '.join(row.aliases)})" for row in cpu.ISAS), *cpu.CHIPS,
-                       *nvidia.TARGETS, *amd.TARGETS, *amd.CHIPS])
-    raise ValueError(f"there is no target {name!r}; there are: {known}")
+    raise ValueError(f"there is no target {name!r}; there are: {known()}")
+
+
+def known() -> str:
+    """All names of targets, for a message."""
+    others = {name: [alias for alias, to in nvidia.ALIASES.items() if to == name] for name in nvidia.TARGETS}
+    listed = [*((row.name, row.aliases) for row in cpu.ISAS), *((name, ()) for name in cpu.CHIPS), *others.items(),
+              *((name, ()) for name in (*nvidia.CHIPS, *amd.TARGETS, *amd.CHIPS))]
+    return "; ".join(f"{name} (or {', '.join(aliases)})" if aliases else name for name, aliases in listed)
 
 
 @cache
