@@ -91,8 +91,8 @@ _EXTENDED = {"float80", "float96", "float128", "longfloat", "complex160", "compl
 
 
 def find(what: object, among: Collection[str] = FORMATS) -> Format | None:
-    """The format called `what`, or None: a record, a short name, NumPy's or one of CLEAR, a dtype of NumPy's or torch's,
-    a scalar type.
+    """The format called `what`, or None: a record, a short name, NumPy's or one of CLEAR, a dtype of NumPy's or
+    torch's, a scalar type.
 
     `among` are the names of those that are wanted, such as MULTIPLIED. NumPy's one-letter codes are not accepted: its
     "f16" and "i8" count bytes where ours count bits.
