@@ -135,6 +135,19 @@ def test_plans_for_few_rows():
     np.testing.assert_allclose(report.result, a.astype(float) @ (0.5*b), 1e-4, 1e-3)
 
 
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+def test_numbers_narrower_than_the_sums(layout):
+    """Vectors of a prologue's numbers are longer than those of the sums."""
+    def lies(x, letter):
+        return x if letter == "n" else np.ascontiguousarray(x.T).T
+    a, b = (RNG.integers(-3, 4, shape) for shape in ((5, 70), (70, 33)))
+    for result, names in ("f64", ("f4", "f4")), ("f64", ("f4", "i1")), (None, ("i4", "i4")):
+        x, y = (lies(z.astype(name), letter) for z, name, letter in zip((a, b), names, layout))
+        how = {} if result is None else {"out_dtype": result}
+        found = tw.matmul(x, y, prologue_a=lambda x: x*2.0, prologue_b=lambda x: x*3.0, **how)
+        assert np.array_equal(found, 6*(a @ b)), names
+
+
 def test_integers_stay_exact():
     a, b = int8(37, 90), RNG.integers(0, 256, (90, 41)).astype(np.uint8)
     low, high = (tw.matmul(a, b, prologue_b=f) for f in (lambda b: b & 15, lambda b: b >> 4))

@@ -172,17 +172,17 @@ def emit_pack_tiles(target: CpuTarget, dtype: str, KIND: str, SOURCE: str, ROLE:
     groups = kc // word.rows
     whole = k.constant(i64, 0) if KIND == "any" or prepared else k.min(groups, left // DEPTH)
     if prepared:
-        block = k.local("block", (SIDE, DEPTH) if KIND == "along" else (DEPTH, SIDE), S)
+        block = prepared.local(KIND, SIDE, DEPTH)
         with k.loop(groups) as g:
             step, last = g*DEPTH, valid - 1
             prepared.block(KIND, source + step*step_p, step_i, step_p, step, k.max(k.min(left - step, DEPTH), 0), valid,
-                           block, DEPTH, SIDE)
+                           block)
             if KIND == "along":
                 for half in range(2):
                     lines = [block.at(k.min(last, half*GROUP + i), 0) for i in range(GROUP)]
                     store(g, half, [along(line) for line in lines], "a")
             else:
-                pack_across(g, block.view(1), k.constant(i64, SIDE), [None, None])
+                pack_across(g, block.view(1), k.constant(i64, prepared.pitch), [None, None])
         return k.function
     if KIND == "along":
         starts = [source + k.min(valid - 1, i)*step_i for i in range(SIDE)]

@@ -4,9 +4,10 @@
 along lines (rows of A, columns of B) or along k, so that what is beside them is read for them. A block of its numbers
 is left in a local array, as they would lie in memory in `FORMAT`, and packed from there: so the expression is recorded
 once, in a loop (a body for each vector of a panel took seconds to compile). Steps of k that do not exist are 0 there:
-a prologue of 0 need not be 0.
+a prologue of 0 need not be 0. The array has whole vectors of numbers, which may be longer than those of the sums.
 
     emit_pack_prepared      panels of numbers or of words, as packing.emit_pack and emit_pack_words make them
+    Prepared.local          memory for a block
     Prepared.block          a block, from which amx.emit_pack_tiles goes on
 """
 from __future__ import annotations
@@ -52,8 +53,7 @@ def emit_pack_prepared(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, SOU
                 k.store(start + group*V, k.constant(vec(T, V), 0), T.bytes)
         start = start + g.width
     dst, source = start.view(g.width, 1), g.source.view(g.step_i, g.step_p)
-    shape = (GROUPS*V, ROWS*WORD) if KIND == "along" else (ROWS*WORD, GROUPS*V)
-    block = k.local("block", shape, R)
+    block = elements.local(KIND, GROUPS*V, ROWS*WORD)
 
     def row(at: Value, apart: int, length: int) -> Value:
         """Rows of the panel from numbers that lie side by side, those of further steps `apart`."""
@@ -70,7 +70,7 @@ def emit_pack_prepared(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, SOU
     with k.loop(g.kc, step=ROWS) as p:
         rows, first = k.min(g.kc - p, ROWS), p*WORD
         there = k.max(k.min(g.left - first, ROWS*WORD), 0) if WORD > 1 else rows
-        elements.block(KIND, source.at(0, first), g.step_i, g.step_p, first, there, g.valid, block, ROWS*WORD, GROUPS*V)
+        elements.block(KIND, source.at(0, first), g.step_i, g.step_p, first, there, g.valid, block)
         if KIND == "along":
             with k.when(rows == V):
                 for group in reversed(range(GROUPS)):       # as in packing._pack
@@ -82,7 +82,7 @@ def emit_pack_prepared(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, SOU
         else:
             with k.loop(rows) as q:
                 for group in range(GROUPS):
-                    k.store(dst.at(p + q, group*V), row(block.at(q*WORD, group*V), GROUPS*V, V), T.bytes)
+                    k.store(dst.at(p + q, group*V), row(block.at(q*WORD, group*V), elements.pitch, V), T.bytes)
     return k.function
 
 
@@ -109,56 +109,64 @@ class Prepared:
         widest = max(x.bytes for x in (self.T, self.FLOAT, self.INT, *(x.T for x in self.read if not x.alone)))
         self.most = target.lanes(widest)            # numbers that all vectors hold
 
+    def local(self, KIND: str, LINES: int, STEPS: int) -> Value:
+        """Memory of `block` for so many lines and steps: lines of steps if these are contiguous "along" k, else steps
+        of lines, `pitch` numbers apart, of whole vectors."""
+        self.of = (LINES, STEPS) if KIND == "along" else (STEPS, LINES)
+        self.pitch = -(-self.of[1] // self.most) * self.most
+        return self.k.local("block", (self.of[0], self.pitch), memory_type(self.FORMAT))
+
     def block(self, KIND: str, at: Value, step_i: Value, step_p: Value, p: Value, there: Value, valid: Value,
-              block: Value, STEPS: int, LINES: int) -> None:
-        """Steps p ... p + there of `valid` lines, whose first element is at `at`, into `block`: by lines if these are
-        contiguous along k, else by steps, with zeros for steps up to STEPS."""
-        k, V = self.k, self.most
+              block: Value) -> None:
+        """Steps p ... p + there of `valid` lines, whose first element is at `at`, into `block`, which `local` made,
+        with zeros for further steps."""
+        k, V, (OUTER, INNER) = self.k, self.most, self.of
         zeros = k.constant(vec(memory_type(self.FORMAT), V), 0)
         if KIND == "along":
             with k.loop(valid) as i:
                 line = at + i*step_i
                 k.prefetch(line + packing.AHEAD // self.T.bytes)
-                with k.loop(k.constant(i64, STEPS), step=V) as e:
-                    def steps(mask: Value | None) -> None:
-                        k.store(block.at(i, e), self.load(line + e, i, p + e, mask, along=True))
-                    self._masked(there - e, steps)
+                with k.loop(k.constant(i64, INNER), step=V) as e:
+                    def steps(count: Value | None) -> None:
+                        k.store(block.at(i, e), self.load(line + e, i, p + e, count, along=True))
+                    self._counted(there - e, steps)
             return
         with k.loop(there) as q:
-            with k.loop(k.constant(i64, LINES), step=V) as i:
-                def lines(mask: Value | None) -> None:
+            with k.loop(k.constant(i64, INNER), step=V) as i:
+                def lines(count: Value | None) -> None:
                     where = at + (q*step_p + i*step_i)
                     if KIND == "across":
                         k.prefetch(where + step_p*packing.ROWS, locality=2)
-                    x = self.load(where, i, p + q, mask, 1 if KIND == "across" else step_i)
+                    x = self.load(where, i, p + q, count, 1 if KIND == "across" else step_i)
                     k.store(block.at(q, i), x)
-                self._masked(valid - i, lines)
-        with k.loop(k.constant(i64, STEPS), there) as q, k.loop(k.constant(i64, LINES), step=V) as i:
+                self._counted(valid - i, lines)
+        with k.loop(k.constant(i64, OUTER), there) as q, k.loop(k.constant(i64, INNER), step=V) as i:
             k.store(block.at(q, i), zeros)
 
-    def _masked(self, count: Value, each: Callable[[Value | None], None]) -> None:
-        """each(mask) for as many of `most` numbers as there are; None: for all."""
+    def _counted(self, count: Value, each: Callable[[Value | None], None]) -> None:
+        """each(count) for as many of `most` numbers as there are; None: for all."""
         if self.target.masked:
-            each(self.k.lanes_below(count, self.most))
+            each(count)
             return
         with self.k.when(count >= self.most):
             each(None)
         with self.k.otherwise():
-            each(self.k.lanes_below(count, self.most))
+            each(count)
 
-    def sums(self, at: Value, i: Value, p: Value, mask: Value | None, T: Type, along: bool = False) -> Value:
+    def sums(self, at: Value, i: Value, p: Value, count: Value | None, T: Type, along: bool = False) -> Value:
         """The same as numbers of the type that is multiplied."""
-        return widened(self.k, self.load(at, i, p, mask, along=along), self.FORMAT, T)
+        return widened(self.k, self.load(at, i, p, count, along=along), self.FORMAT, T)
 
-    def load(self, at: Value, i: Value, p: Value, mask: Value | None, apart: Any = 1, along: bool = False) -> Value:
-        """`most` numbers from address `at` on, line i and step p: those of the next lines, or `along` k; 0 for those
-        that a mask leaves out."""
+    def load(self, at: Value, i: Value, p: Value, count: Value | None, apart: Any = 1, along: bool = False) -> Value:
+        """`most` numbers from address `at` on, line i and step p: those of the next lines, or `along` k; 0 beyond
+        `count` of them, None: all exist."""
         k, n, kinds = self.k, self.most, dict(self.expression.parameters)
+        mask = None if count is None else k.lanes_below(count, n)
         first, *names = kinds
         x = _load(k, at, n, apart, mask)
         inputs = {first: number(k, x, self.SOURCE, self.types[kinds[first]])}
         for name, each in zip(names, self.read, strict=True):
-            inputs[name] = each.load(self.line + i, self.step + p, n, mask, along, self.types[kinds[name]])
+            inputs[name] = each.load(self.line + i, self.step + p, n, count, along, self.types[kinds[name]])
         y, = recorded(k, self.expression, inputs, self.FLOAT, self.INT)
         y = y if y.type.length == n else k.broadcast(y, n)
         y = y if mask is None else k.select(mask, y, k.constant(y.type, 0))
@@ -185,23 +193,32 @@ class Beside:
         data = k.load(g.beside + at*len(BESIDE), ptr(memory_type(self.FORMAT), strided=True))
         self.data, self.T = data + g.index*self.apart["product"], data.type.element
 
-    def load(self, i: Value, p: Value, W: int, mask: Value | None, along: bool, T: Type) -> Value:
-        """The numbers for W elements from line i and step p on, in a type; one for all of them."""
+    def load(self, i: Value, p: Value, W: int, count: Value | None, along: bool, T: Type) -> Value:
+        """The numbers for `count` of W elements (None: all of them) from line i and step p on, in a type; one for all
+        of them."""
         k, G = self.k, self.GROUP
-        if G > 1 and along:                                     # of two blocks at most, if they are not short
-            of = [p + e for e in (range(W) if G < W else (0, W - 1))]
-            inside = [None if mask is None else mask[e] for e in (range(W) if G < W else (0, W - 1))]
-            found = [number(k, k.load(self._at(i, x), self.T, self.T.bytes, there), self.FORMAT, T)
-                     for x, there in zip(of, inside)]
-            if G < W:
-                return k.pack(*found)
-            first, last = (k.broadcast(x, W) for x in found)
-            return k.select(k.lanes_below(k.constant(i64, G) - p % G, W), first, last)
+        mask = None if count is None else k.lanes_below(count, W)
+        if G > 1 and along:
+            return self._of_groups(i, p, W, count, T)
         moving, apart = (self.STEP, "step") if along else (self.LINE, "line")
         at = self._at(i, p)
         x = k.load(at, self.T, self.T.bytes) if moving == "0" else _load(
             k, at, W, 1 if moving == "1" else self.apart[apart], mask)
         return number(k, x, self.FORMAT, T)
+
+    def _of_groups(self, i: Value, p: Value, W: int, count: Value | None, T: Type) -> Value:
+        """The same along k: of groups shorter than a vector a number for each element, else those of the first element
+        and of the last one that exists, which are of two groups at most."""
+        k, G = self.k, self.GROUP
+
+        def at(e: Any, there: Value | None) -> Value:
+            return number(k, k.load(self._at(i, p + e), self.T, self.T.bytes, there), self.FORMAT, T)
+        if G < W:
+            return k.pack(*(at(e, None if count is None else count > e) for e in range(W)))
+        some = None if count is None else count > 0
+        last = W - 1 if count is None else k.max(k.min(count, W), 1) - 1
+        first, second = (k.broadcast(at(e, some), W) for e in (0, last))
+        return k.select(k.lanes_below(k.constant(i64, G) - p % G, W), first, second)
 
     def one(self, i: Value, p: Any, T: Type) -> Value:
         """The number for line i and step p."""

@@ -54,21 +54,22 @@ def emit_stream(target: CpuTarget, dtype: str, ROWS: int, DEPTH: int, SOURCE: st
     hi = k.min(hi, g.n)
 
     def row_by_row(j: Value, width: Value, each: Callable, TOGETHER: int = 1) -> None:
-        """each(j, mask, vectors) for all vectors of columns j ... j + width, TOGETHER at a time as long as they are
-        whole."""
+        """each(j, count, vectors) for all vectors of columns j ... j + width, TOGETHER at a time as long as they are
+        whole; count: of the columns of a vector that is not."""
         end = j
         for COUNT in sorted({TOGETHER, 1}, reverse=True):
             begin, end = end, j + width // (COUNT*V) * (COUNT*V)
             with k.loop(end, begin, COUNT*V) as jv:
                 each(jv, None, COUNT)
         with k.when(width % V > 0):
-            each(end, k.lanes_below(width % V, V), 1)
+            each(end, width % V, 1)
 
     def add(p: Value, DEPTH: int, j: Value, width: Value) -> None:
         """C += A[:, p ... p + DEPTH] @ B[p ... p + DEPTH, :]"""
         a_reg = [[k.broadcast(a[i, p + d], V) for d in range(DEPTH)] for i in range(ROWS)]
 
-        def columns(jv: Value, mask: Value | None, COUNT: int) -> None:
+        def columns(jv: Value, count: Value | None, COUNT: int) -> None:
+            mask = None if count is None else k.lanes_below(count, V)
             places = [(i, jv + v*V if v else jv) for v in range(COUNT) for i in range(ROWS)]
             acc = [k.load(c.at(*place), VT, T.bytes, mask) for place in places]
             for d in range(DEPTH if PREFETCH else 0):
@@ -76,7 +77,7 @@ def emit_stream(target: CpuTarget, dtype: str, ROWS: int, DEPTH: int, SOURCE: st
             for d in range(DEPTH):
                 for v in range(COUNT):
                     j = places[v*ROWS][1]
-                    b_reg = (elements.sums(b.at(p + d, j), j, p + d, mask, T) if elements else
+                    b_reg = (elements.sums(b.at(p + d, j), j, p + d, count, T) if elements else
                              k.load(b.at(p + d, j), VT, T.bytes, mask))
                     for i in range(ROWS):
                         acc[v*ROWS + i] = k.fma(a_reg[i][d], b_reg, acc[v*ROWS + i])
@@ -87,7 +88,8 @@ def emit_stream(target: CpuTarget, dtype: str, ROWS: int, DEPTH: int, SOURCE: st
     with k.loop(hi, lo, RUN // T.bytes) as j:
         width = k.min(hi - j, RUN // T.bytes)
 
-        def clear(jv: Value, mask: Value | None, COUNT: int) -> None:
+        def clear(jv: Value, count: Value | None, COUNT: int) -> None:
+            mask = None if count is None else k.lanes_below(count, V)
             for i in range(ROWS):
                 k.store(c.at(i, jv), k.constant(VT, 0.0), T.bytes, mask)
         with k.when(g.beta == 0.0):
@@ -145,17 +147,18 @@ def emit_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int, SOURCE: str =
         rows = [a.at(i + r, 0) for r in range(ROWS)]
         acc = k.tile(ROWS, COLS, VT)
 
-        def multiply(p: Value, mask: Value | None) -> None:
+        def multiply(p: Value, count: Value | None) -> None:
+            mask = None if count is None else k.lanes_below(count, V)
             b_reg = [k.load(column + p, VT, T.bytes, mask) for column in columns]
             for r in range(ROWS):
-                a_reg = (elements.sums(rows[r] + p, i + r, p, mask, T, along=True) if elements else
+                a_reg = (elements.sums(rows[r] + p, i + r, p, count, T, along=True) if elements else
                          k.load(rows[r] + p, VT, T.bytes, mask))
                 for j in range(COLS):
                     acc[r, j] = k.fma(a_reg, b_reg[j], acc[r, j])
         with k.loop(whole, step=V) as p:
             multiply(p, None)
         with k.when(whole < g.k):
-            multiply(whole, k.lanes_below(g.k - whole, V))
+            multiply(whole, g.k - whole)
         for r in range(ROWS):
             for j in range(COLS):
                 out.cases_of_beta(partial(put, i + r, j, out.scaled(k.sum(acc[r, j]))))

@@ -95,9 +95,9 @@ class Weights:
             return k.cast((words >> self.shifts) & splat(k, i32, 15, V), vec(f32, V))
         return k.cast((words << (splat(k, i32, 28, V) - self.shifts)) >> 28, vec(f32, V))
 
-    def across(self, x: Beside, line: Value, p: Value, mask: Value | None) -> Value:
-        """V numbers of lines from this one on, at step p."""
-        found = x.load(line, p, self.V, mask, False, f32)
+    def across(self, x: Beside, line: Value, p: Value, count: Value | None) -> Value:
+        """V numbers of lines from this one on, of which so many exist, at step p."""
+        found = x.load(line, p, self.V, count, False, f32)
         return found if found.type.length == self.V else self.k.broadcast(found, self.V)
 
     def ordered(self, x: Value) -> Value:
@@ -212,7 +212,7 @@ def emit_stream(target: CpuTarget, dtype: str, ROWS: int, DEPTH: int, SOURCE: st
 
         def columns(jv: Value, count: Value | None) -> None:
             mask = None if count is None else k.lanes_below(count, V)
-            scale, zero = (None if x is None else w.across(x, jv, p, mask) for x in (w.scale, w.zero))
+            scale, zero = (None if x is None else w.across(x, jv, p, count) for x in (w.scale, w.zero))
             zero = None if zero is None else w.ordered(zero)
             sums: list[Value] = []
             for d in range(DEPTH):
