@@ -51,6 +51,30 @@ def test_few_rows_read_weights_once(name, how, dtype, m):
         assert (out == found.astype(dtype)).all()
 
 
+@pytest.mark.parametrize(("name", "how", "k", "group"), [
+    ("i8", {}, 31, 20), ("u4", {"zero_points": True}, 31, 24), ("i8", {}, 290, 24), ("i4", {}, 33, 17)])
+def test_groups_that_end_inside_a_partial_vector(name, how, k, group):
+    """The last vector of k has the end of one group and a part of the next one."""
+    w = RNG.standard_normal((40, k), np.float32)
+    q = tw.quantize(w, name, axis=-1, group=group, **how)
+    for m, dtype in ((3, np.float32), (9, np.float32), (9, ml_dtypes.bfloat16)):
+        x = RNG.standard_normal((m, k), np.float32).astype(dtype)
+        checked(tw.matmul(x, q, trans_b=True), x, q.mT, dtype)
+    x = tw.quantize(RNG.standard_normal((5, k), np.float32), "i8", group=group)
+    assert np.allclose(tw.matmul(x, q, trans_b=True), tw.dequantize(x, "f64") @ tw.dequantize(q, "f64").T, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["i4", "e2m1"])
+def test_one_byte_of_elements(name):
+    """Where elements take a single byte along an axis, strides do not say which axis that is. Scales of each step of k
+    are not read with elements of 4 bits."""
+    for n, k, trans in ((3, 2, True), (3, 1, True), (2, 3, False), (34, 2, True)):
+        w = np.abs(RNG.standard_normal((n, k) if trans else (k, n), np.float32))
+        for axis in -1, -2:                                             # scales of all of k, or of all of n
+            q, x = tw.quantize(w, name, axis=axis, nibbles=True), RNG.standard_normal((2, k), np.float32)
+            checked(tw.matmul(x, q, trans_b=trans), x, q.mT if trans else q)
+
+
 @pytest.mark.parametrize("by_rows", [True, False])
 @pytest.mark.parametrize("m", [1, 5, 8, 33, 65])
 def test_rows_of_bf16_by_a_large_matrix(m, by_rows):

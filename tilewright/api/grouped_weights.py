@@ -64,7 +64,7 @@ def sides(of: Right, a: Array, numbers: Array, starts: NDArray[np.int64], rows: 
     if once.any():
         b = ways.Grouped.of(of.stand_in, groups, 0)
         some = ways.Side(ways.Grouped.of(np.ascontiguousarray(a, F32), starts, 0),
-                         b._replace(halves=_columns_share(of)), of.prepared, True)
+                         b._replace(halves=of.w is not None and of.w.halves == -1), of.prepared, True)
     left = ways.Grouped.of(numbers, starts, 0)
     if of.w is None:
         return ways.Side(left, ways.Grouped.of(of.stand_in, groups, 0)), some
@@ -75,12 +75,6 @@ def sides(of: Right, a: Array, numbers: Array, starts: NDArray[np.int64], rows: 
     places[others] = np.arange(len(others))
     x, prepared = _spread(of, others, a, alone)
     return ways.Side(left, ways.Grouped.of(x, places, 0), prepared), some
-
-
-def _columns_share(of: Right) -> bool:
-    """Whether two elements of a byte are neighbours along n."""
-    assert of.w is not None
-    return of.w.source.endswith(HALVES) and of.w.elements.shape[-1] != of.stand_in.shape[-1]
 
 
 def _spread(of: Right, which: NDArray[np.int64], a: Array, alone: bool) -> tuple[Array, Prepared | None]:

@@ -21,6 +21,8 @@ from tilewright.expressions.remembered import traced
 from tilewright.formats.quantized import Quantized
 from tilewright.formats.scaled import Decodable, Scaled, format_of
 from tilewright.formats.table import find, get, integral
+from tilewright.plans.cpu import order
+from tilewright.plans.lowering import strides_of
 from tilewright.plans.prologues import MOST, STEPS
 from tilewright.rules import arguments, prologues, scaling
 from tilewright.rules.call import Call
@@ -38,6 +40,16 @@ class Weights(NamedTuple):
     beside: dict[str, Any]  # "scales" and "zeros"
     group: int
     factor: float = 1.0  # of all numbers
+    halves: int | None = None  # the axis along which two elements share a byte
+
+    @property
+    def legible(self) -> bool:
+        """Whether kernels, which take the contiguous axis of `stand_in` to be the one whose elements share bytes, are
+        right: with a single byte along it the other one is contiguous, too."""
+        if self.halves is None:
+            return True
+        strides = strides_of(*self.shape[-2:], *self.elements.strides[-2:])
+        return order(*strides) == ("rows" if self.halves == -1 else "columns")
 
     @property
     def stand_in(self) -> Any:
@@ -61,17 +73,21 @@ def of(q: Any, trans: str, role: str) -> Weights | None:
         source = q.format.element.name + HALVES * (q.format.element.bits == 4)
         if q.format.element.bits == 8:
             elements = elements[(..., slice(q.length), *(slice(None),) * (-1 - along))]
-        found = Weights(source, q.shape, elements, {"scales": scales}, q.format.block, q.tensor_scale)
+        halves = along if source.endswith(HALVES) else None
+        found = Weights(source, q.shape, elements, {"scales": scales}, q.format.block, q.tensor_scale, halves)
     else:
         if q.axis not in (None, axis if trans == "n" else -3 - axis):
             raise ValueError(f"the groups of {role} must be along k, axis {axis if trans == 'n' else -3 - axis} of it, "
                              f"but they are along axis {q.axis}: quantize(x, ..., axis=...), or trans_{role}")
         beside = {name: x for name, x in (("scales", q.scales), ("zeros", q.zeros)) if x is not None}
-        found = Weights(q.format.name + HALVES * (q.nibbles is not None), q.shape, q.elements, beside, q.group)
+        how = q.nibbles
+        found = Weights(q.format.name + HALVES * (how is not None), q.shape, q.elements, beside, q.group,
+                        halves=how.axis if how else None)
     if trans == "n":
         return found
     shape = (*found.shape[:-2], *found.shape[:-3:-1])
     return found._replace(shape=shape, elements=found.elements.swapaxes(-1, -2),
+                          halves=None if found.halves is None else -3 - found.halves,
                           beside={name: x.swapaxes(-1, -2) for name, x in found.beside.items()})
 
 
@@ -90,11 +106,15 @@ def few(call: Call, role: str) -> bool:
     if role == "a" or not _rows_of_floats(call) or q.ndim != 2 or min(q.shape) < 2:
         return False
     k = q.shape[scaling.k_axis(2, getattr(call, f"trans_{role}"), role)]
-    group = q.format.block if isinstance(q, Quantized) else q.group if q.axis is not None else 0
-    if k == 0 or other.size > MOST * k or group % STEPS or (isinstance(q, Quantized) and q.format.element.bits == 6):
+    if k == 0 or other.size > MOST * k:
         return False
-    along = q.elements.ndim - 1 if isinstance(q, Quantized) else q.nibbles.axis if q.nibbles else None
-    return along is None or q.elements.strides[along] == 1
+    w = of(q, arguments.layout(call.trans_b, "b"), "b")
+    return w is not None and w.legible and all(_shared_along_k(*_place(w, kind)) for kind in w.beside)
+
+
+def _shared_along_k(place: str, group: int) -> bool:
+    """Whether B's numbers at this place are one for all of k, or for groups that kernels read."""
+    return group % STEPS == 0 if group > 1 else place in ("scalar", "row")
 
 
 def _rows_of_floats(call: Call) -> bool:
