@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -185,6 +187,26 @@ def test_out():
     assert found[0] is y
     assert found[1] is most
     close(most, (a.astype(np.float64) @ b).max(-1))
+
+
+def test_out_of_any_strides():
+    """By every way to the product: epilogues in the loops, and passes over sums beside C or in it."""
+    x = RNG.integers(-3, 4, (90, 90)).astype(np.float32)
+    lies = {"rows": lambda m, n: x[:m, :n], "columns": lambda m, n: x[:n, :m].T,
+            "neither": lambda m, n: np.lib.stride_tricks.as_strided(x, (m, n), (8, 8*90))}
+    outs = {"rows": lambda c: c[:4, :5], "columns": lambda c: c[:5, :4].T, "apart": lambda c: c[:8:2, :10:2],
+            "reversed": lambda c: c[3::-1, 4::-1], "turned": lambda c: c[:10:2, 7::-2].T}
+    for a, b, out in itertools.product(lies, ("rows", "columns"), outs):
+        left, right = lies[a](4, 4), lies[b](4, 5)
+        exact = left.astype(int) @ right.astype(int)
+        for how, wanted in (({"alpha": -1, "epilogue": lambda acc: acc*2}, -2*exact),
+                            ({"alpha": -3, "prologue_a": lambda x: x*2}, -6*exact),
+                            ({"prologue_b": lambda x: x*2, "epilogue": lambda acc: acc + 1}, 2*exact + 1)):
+            c = np.full((11, 11), 99, np.float32)
+            tw.matmul(left, right, out=outs[out](c), **how)
+            assert np.array_equal(outs[out](c), wanted), (a, b, out, how)
+            outs[out](c)[...] = 99
+            assert (c == 99).all(), (a, b, out, how)
 
 
 @pytest.mark.parametrize("m", [7, 150])

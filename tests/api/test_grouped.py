@@ -176,3 +176,13 @@ def test_errors(change, error, message):
     given = {"a": np.ones((4, 3)), "b": np.ones((2, 3, 5)), "offsets": [1, 4]} | change
     with pytest.raises(error, match=message):
         tw.grouped_matmul(**given)
+
+
+def test_a_plan_that_writes_as_many_rows_as_it_has_registers_for():
+    """Groups of five rows have the plan of six."""
+    a, b = np.ones((5, 33), np.float32), np.ones((1, 33, 40), np.float32)
+    with pytest.raises(ValueError, match="stream 6x2 does not"):
+        tw.grouped_matmul(a, b, [5], plan="stream 6x2")
+    out = np.full((5, 40), 7, np.float32)
+    tw.grouped_matmul(a[:4], b, [4], plan="stream 4x4", out=out[:4])
+    assert np.array_equal(out, np.repeat([33, 7], [4, 1])[:, None] + np.zeros(40))

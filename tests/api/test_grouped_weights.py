@@ -111,3 +111,14 @@ def test_errors(change, message):
     given = {"a": np.ones((4, 3), np.float32), "b": np.ones((2, 3, 5), np.float32), "offsets": [1, 4]} | change
     with pytest.raises((TypeError, ValueError), match=message):
         tw.grouped_matmul(**given)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_reductions_beside_packed_stacks(dtype):
+    """Every tile leaves a number for each of its rows, though pieces of packed stacks are cut along rows alone."""
+    a, b = small_integers(5, (ENDS[-1], 16), dtype), small_integers(6, (len(SIZES), 16, 200), dtype)
+    found = tw.grouped_matmul(a, tw.pack(b), ENDS, epilogue=lambda acc: (acc, tw.row_max(acc), tw.column_sum(acc)))
+    wanted = [np.matmul(a[lo:hi].astype(int), x.astype(int)) for lo, hi, x in zip(STARTS, ENDS, b)]
+    assert np.array_equal(found[0], np.concatenate(wanted))
+    assert np.array_equal(found[1], np.concatenate([x.max(1) for x in wanted]))
+    assert np.array_equal(found[2], [x.sum(0) for x in wanted])

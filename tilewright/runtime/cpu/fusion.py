@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright import formats
 from tilewright.expressions.epilogue import ADDED, ALPHA, BETA, Epilogue, Read, with_scalars
-from tilewright.expressions.program import INDICES, REDUCED, REDUCTIONS
+from tilewright.expressions.program import REDUCED, REDUCTIONS
 from tilewright.kernels.cpu import jobs
 from tilewright.plans import lowering
 from tilewright.runtime import repeats
@@ -32,7 +31,10 @@ from tilewright.runtime.cpu.ways import (
     Prologues,
     Sums,
     Way,
+    beside_c,
     main_of,
+    partials,
+    strides_of,
     sums_of,
     way_for,
     way_of,
@@ -89,12 +91,9 @@ def compute(of: Sums, results: list[Matrix | None], operands: list[Matrix], epil
     for x, result, word in zip(results, epilogue.expression.results, way.finish.WRITTEN, strict=True):
         if word == "-":
             continue
-        if x is None:                           # a number for each row or column of each tile, or one and its index
-            kind, _, along = word.partition(":")
-            count = 1 + (result.how in INDICES)
-            size = (rows, -(-cols // way.wide), count) if along == "rows" else (
-                -(-rows // way.tall), count, cols // 2 if epilogue.paired else cols)
-            x = np.empty((*lead, *size), formats.FORMATS[kind].dtype)
+        if x is None:
+            along = word.partition(":")[2]
+            x = partials(word, result, rows, -(-rows // way.tall), cols, way.wide, 1 + epilogue.paired, lead)
             kept.append((result.how, along, x))
             table.append(_entry(on, x[..., 0] if along == "rows" else x[..., 0, :], False))
         else:
@@ -130,17 +129,10 @@ def _run(of: Sums, main: Matrix | None, way: Way, beside: jobs.Beside, on: Host,
     operands, beside = beside.operands, beside.swapped if way.swapped else beside
     if not way.after:
         return engine.run(way.recipe, way.swapped, of.a, of.b, c, 1.0, 0.0, beside)
-    sums = _beside_c(of, way)
+    sums = beside_c(of, way.exchanged)
     engine.run(way.recipe, way.swapped, of.a, of.b, sums, 1.0, 0.0, beside._replace(operands=0))
     finish_passes(of, sums, main, way, operands, on)
     return False
-
-
-def _beside_c(of: Sums, way: Way) -> Matrix:
-    """A matrix for the sums that is read as C is written."""
-    m, n, _ = of.sizes
-    sums = np.empty((*of.a.shape[:-2], n, m) if way.exchanged else (*of.a.shape[:-2], m, n), of.dtype)
-    return sums.swapaxes(-1, -2) if way.exchanged else sums
 
 
 def _entry(on: Host, x: Matrix, exchanged: bool) -> tuple[int, int, int, int]:
@@ -186,7 +178,7 @@ def _by_passes(of: Sums, main: Matrix | None, way: Way, operands: int, on: Host,
     m, n, _ = of.sizes
     in_c = (main is not None and not of.beside and main.dtype == of.dtype and main.shape == (*of.a.shape[:-2], m, n)
             and main.strides[-1 - way.exchanged] == main.itemsize)
-    sums = main if in_c and main is not None else _beside_c(of, way)
+    sums = main if in_c and main is not None else beside_c(of, way.exchanged)
     how: dict[str, Any] = {"threads": of.threads, "plan": of.plan, "target": of.target, "semiring": of.semiring,
                            "invariant": of.invariant}
     if of.b_packed is not None:
@@ -213,7 +205,13 @@ def recipe_of_sums(of: Sums, sums: Matrix, on: Host, make: type[Recipe]) -> tupl
 
 
 def finish_passes(of: Sums, sums: Matrix, main: Matrix | None, way: Way, operands: int, on: Host) -> None:
-    """The results of sums, tile by tile."""
+    """The results of sums, tile by tile: of a C that passes cannot write, because nothing is contiguous along their
+    tiles' rows, through another matrix."""
+    if main is not None and strides_of(main)[not way.exchanged] != 1:
+        whole = np.empty_like(sums, main.dtype)[..., :main.shape[-1]]
+        finish_passes(of, sums, whole, way, operands, on)
+        main[...] = whole
+        return
     c = sums if main is None else main
     function, address = functions_of_passes(of, c, way, on)
     m, n, _ = of.sizes

@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright import formats
-from tilewright.expressions.program import INDICES
 from tilewright.kernels.cpu import jobs
 from tilewright.plans.cpu import steps
 from tilewright.rules.prologues import Prepared
@@ -23,6 +21,7 @@ from tilewright.runtime.cpu.engine import format_of
 from tilewright.runtime.cpu.grouped_ways import Grouped, Side, Sizes, Way, Work
 from tilewright.runtime.cpu.host import Host
 from tilewright.runtime.cpu.recipe import Recipe
+from tilewright.runtime.cpu.ways import partials
 from tilewright.targets import CpuTarget
 
 Array = NDArray[Any]
@@ -91,7 +90,7 @@ class Pieces:
                ) -> Iterator[tuple[int, ...]]:
         """Of one group, about so many; each part of the rows packs B again, and each part of the columns A."""
         n = self.sizes.n
-        n_panels = -(-n // way.wide)
+        n_panels = -(-n // way.cut)
         most_rows = 1 if algorithm == "stream" or way.once else min(m_panels, wanted)
         most_columns = 1 if algorithm == "dots" and not way.once else n_panels
 
@@ -105,7 +104,7 @@ class Pieces:
             q0, q1 = m_panels*r // rows, m_panels*(r + 1) // rows
             i0, i1 = (_first_row(way, m, m_panels, q) for q in (q0, q1))
             for c in range(columns(rows)):
-                j0, j1 = (min(n_panels*x // columns(rows) * way.wide, n) for x in (c, c + 1))
+                j0, j1 = (min(n_panels*x // columns(rows) * way.cut, n) for x in (c, c + 1))
                 yield g, i0, i1, j0, j1, panel + q0
 
     def _tables(self, way: Way, groups: list[int], at: Piece) -> NDArray[np.int64]:
@@ -121,16 +120,13 @@ class Pieces:
             if x is not None:
                 table.append(x.words(on, at.group, at.i0, j))
                 continue
-            # a number for each row or column of each tile, or one and its index
-            kind, _, along = word.partition(":")
-            count = 1 + (result.how in INDICES)
+            along, rows = word.partition(":")[2], self.sizes.m[groups]
+            panels = -(-rows // way.tall)
             firsts, end = [], 0
-            for g in groups:
+            for count in (rows if along == "rows" else panels).tolist():
                 firsts.append(end)
-                m = int(self.sizes.m[g])
-                end += m if along == "rows" else -(-m // way.tall)
-            kept = np.empty((end, -(-self.sizes.n // way.wide), count) if along == "rows" else
-                            (end, count, self.sizes.n // self.halves), formats.FORMATS[kind].dtype)
+                end += count
+            kept = partials(word, result, int(rows.sum()), int(panels.sum()), self.sizes.n, way.wide, self.halves)
             self.kept.append((number, kept, groups, [*firsts, end], way))
             row, column = kept.strides[0], kept.strides[1 if along == "rows" else 2]
             if along == "rows":

@@ -14,6 +14,7 @@ from tilewright.expressions.epilogue import Epilogue
 from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.jobs import Finish
 from tilewright.plans import choose, lowering, prologues
+from tilewright.plans.choose import STREAMED
 from tilewright.plans.cpu import COMPLEX, CpuPlan, Strides
 from tilewright.plans.lowering import Product
 from tilewright.rules import shapes
@@ -105,15 +106,16 @@ class Way(NamedTuple):
     planned: Planned | None
     finish: Finish
     recipe: Recipe | None
-    tall: int                   # tiles, in rows and columns of C
+    tall: int                   # rows and columns of C in the tiles that are finished
     wide: int
+    cut: int                    # columns of C, at multiples of which its pieces begin
     then: Way | None = None
     once: bool = False          # whether b is read once, of so many rows
 
 
 def rounded_up(size: int) -> int:
     """The size by which the plan of a group is chosen: 1, 2, 3, 4, 6, 8, 12, 16, 24 ..."""
-    if size <= 4:
+    if size <= STREAMED:
         return size
     power = 1 << (size - 1).bit_length()
     return power * 3 // 4 if size <= power * 3 // 4 else power
@@ -131,7 +133,8 @@ def way_of(work: Work, side: Side, m: int, k: int, plan: CpuPlan | None) -> Way:
                               [_like(x, m, columns) for x in work.operands], sums, out, False, m, n)
 
     out = kind if kind != sums or lowering.aside(epilogue.text) else ""
-    finishing = Way(None, finish_of(out), None, jobs.TALL, 4 * work.target.lanes(work.sums.itemsize))
+    wide = 4 * work.target.lanes(work.sums.itemsize)
+    finishing = Way(None, finish_of(out), None, jobs.TALL, wide, wide)
     if not k:
         return finishing
     bare = epilogue.nothing and (kind == sums or sums in COMPLEX or lowering.rounds(kind, sums))
@@ -154,12 +157,13 @@ def way_of(work: Work, side: Side, m: int, k: int, plan: CpuPlan | None) -> Way:
     finish = Finish("", (), ("-",)) if bare else finish_of(shape.out)
     recipe = engine.ready(planned, prepacked="b" if side.packed is not None else "", make=work.make, host=work.on,
                           finish=None if bare else finish, prepare=(None, preparation.recorded("b", side.prologue)))
-    tall, wide = (recipe.plan.nr, recipe.plan.mr) if shape.tiles else (recipe.plan.mr, recipe.plan.nr)
+    tall, wide = recipe.tile
+    cut = wide // (2 if shape.complex else 1)
     if chosen.algorithm == "stream":
-        wide = 4 * work.target.lanes(shape.itemsize)
+        cut = 4 * work.target.lanes(shape.itemsize)
     elif chosen.algorithm == "dots" or side.packed is not None:         # panels of all columns lie together
-        wide = n
-    return Way(planned, finish, recipe, tall, wide // (2 if shape.complex else 1))
+        cut = n
+    return Way(planned, finish, recipe, tall, wide, cut)
 
 
 def _like(x: Grouped, rows: int, columns: int) -> Array:
@@ -176,8 +180,9 @@ def _planned(lowered: lowering.Lowered, bare: bool) -> Planned:
 
 
 def _fits(plan: CpuPlan, planned: Planned, bare: bool) -> bool:
-    """Whether the plan's driver does all there is to do for a group: no copy, no temporary, no pass after it."""
-    if plan.copy or plan.swap != planned.shape.tiles:
+    """Whether the plan's driver does all there is to do for a group: no copy, no temporary, no pass after it. `stream`
+    writes just as many rows as it has registers for, and a group may have fewer than the size that it is rounded to."""
+    if plan.copy or plan.swap != planned.shape.tiles or (plan.algorithm == "stream" and planned.shape.m > STREAMED):
         return False
     return plan.algorithm in ("packed", "in_place") or (
         bare and not planned.shape.prologues and plan.algorithm in ("stream", "dots"))
@@ -204,4 +209,5 @@ def _reading_once(work: Work, side: Side, product: Product, finishing: Way) -> W
     planned = Planned(*lowered, chosen)
     recipe = engine.ready(planned, make=work.make, host=work.on, prepare=(None, preparation.recorded(
         "b", side.prologue)))
-    return Way(planned, Finish("", (), ("-",)), recipe, product.m, COLUMNS_AT_ONCE, None if direct else finishing, True)
+    return Way(planned, Finish("", (), ("-",)), recipe, product.m, COLUMNS_AT_ONCE, COLUMNS_AT_ONCE,
+               None if direct else finishing, True)

@@ -143,6 +143,11 @@ class Recipe:
         # C as the algorithm can write it; else its caller gives it another
         self.takes_c = (strides.rsc if shape.tiles else strides.csc) == 1 or plan.algorithm == "dots"
 
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Rows and columns of the tiles that `finish` meets: of AMX they are those of C^T."""
+        return (self.plan.nr, self.plan.mr) if self.shape.tiles else (self.plan.mr, self.plan.nr)
+
     def onto(self, strides: Strides) -> Recipe:
         """The same for other strides of C, in the roles that the plan gives the operands."""
         return type(self)(self.shape, strides, self.plan, self.target, self.host, self.conj, self.prepacked,

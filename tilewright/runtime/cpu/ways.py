@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright import forks
+from tilewright import forks, formats
 from tilewright.expressions.epilogue import Epilogue
+from tilewright.expressions.program import INDICES, Result
 from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.jobs import Finish
 from tilewright.plans import invariant as invariants
@@ -122,7 +123,8 @@ def way_of(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilo
         direct = bare and kind == sums
         alone = product._replace(out=sums, epilogue="", beside=False)
         if not direct:
-            alone = alone._replace(strides=product.strides._replace(rsc=n, csc=1))
+            rsc, csc = strides_of(beside_c(of, by_columns))
+            alone = alone._replace(strides=product.strides._replace(rsc=rsc, csc=csc))
         planned = _planned(of, alone, target)
         if planned.plan.algorithm in ("stream", "dots"):
             recipe = engine.ready(planned, make=make, host=on, prepare=of.prepare)
@@ -140,10 +142,27 @@ def way_of(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilo
             finish = finish_of(epilogue, results, operands, sums, shape.out, exchanged, m, n)
             recipe = engine.ready(planned, prepacked="b" if of.b_packed else "", make=make, host=on,
                                   finish=None if bare else finish, prepare=prepare)
-            tall, wide = (recipe.plan.nr, recipe.plan.mr) if shape.tiles else (recipe.plan.mr, recipe.plan.nr)
-            return Way(finish, exchanged, tall, wide, recipe, swapped)
+            return Way(finish, exchanged, *recipe.tile, recipe, swapped)
     finish = finish_of(epilogue, results, operands, sums, kind if aside else "", by_columns, m, n)
     return Way(finish, by_columns, jobs.TALL, wide)
+
+
+def beside_c(of: Sums, exchanged: bool) -> Matrix:
+    """A matrix for sums that are finished by passes, which read it as they write C."""
+    m, n, _ = of.sizes
+    sums = np.empty((*of.a.shape[:-2], *((n, m) if exchanged else (m, n))), of.dtype)
+    return sums.swapaxes(-1, -2) if exchanged else sums
+
+
+def partials(word: str, result: Result, rows: int, row_panels: int, columns: int, wide: int, halves: int = 1,
+             lead: tuple[int, ...] = ()) -> Matrix:
+    """An array for the numbers that tiles of C leave of a reduction, as Finish's `word` has them and finish.py's `_put`
+    stores them: [rows, panels of columns, fields], or [panels of rows, fields, columns]. The fields are a number, and
+    its index if that is kept. `halves`: columns of sums for one of C."""
+    format, _, along = word.partition(":")
+    fields = 1 + (result.how in INDICES)
+    size = (rows, -(-columns // wide), fields) if along == "rows" else (row_panels, fields, columns // halves)
+    return np.empty((*lead, *size), formats.FORMATS[format].dtype)
 
 
 def _planned(of: Sums, product: Product, target: CpuTarget) -> Planned:
