@@ -52,6 +52,21 @@ def test_two_elements_to_a_byte(on, name, dtype, m, k, n, axis):
     assert len(kernels) == 1, kernels
 
 
+@pytest.mark.parametrize(("k", "n", "axis"), [(1, 5, -1), (2, 5, -1), (3, 1, -2), (4, 2, -2)])
+def test_one_byte_of_two_elements(on, k, n, axis):
+    """Where neither strides nor lengths say along which axis two share a byte: in kernels, passes, groups, and as a."""
+    q = tw.quantize(RNG.standard_normal((n, k) if axis == -1 else (k, n), np.float32), "i4", axis, nibbles=True)
+    w, x = np.asarray(q, float), RNG.standard_normal((3, k), np.float32)
+    launched(on, x, q, trans_b=axis == -1)
+    groups = replace(q, elements=np.stack([q.elements]*2), scales=np.stack([q.scales]*2))
+    stacked = [tw.grouped_matmul(on.array(x), there(on, groups), on.array(np.int32([1, 3])), trans_b=axis == -1),
+               tw.matmul(there(on, q), on.array(x.T), trans_a=axis != -1)]
+    on.finish()
+    wanted = x @ (w.T if axis == -1 else w)
+    for found, each in zip(stacked, (wanted, wanted.T)):
+        np.testing.assert_allclose(found.host, each, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(("name", "dtype", "m", "axis"), [
     ("i8", BF16, 1, -1), ("u8", np.float32, 2, -2), ("i8", np.float16, 16, -1), ("i8", BF16, 20, None)], ids=str)
 def test_scales_of_whole_columns(on, name, dtype, m, axis):

@@ -65,7 +65,7 @@ def _compute(run: Run, library: Any, call: Call, looks: Mapping[str, Any], outs:
     a = arguments.transposed(looks["a"].shadow, call.trans_a, "a")
     right = None
     if isinstance(call.b, Decodable):
-        right = rules.right(call._replace(b=grouped_weights.of_shadows(call.b, looks)), a)
+        right = rules.right(call._replace(b=grouped_weights.of_shadows(run, call.b, looks)), a)
         call = rules.scaled_alpha(call)
     b = right.stand_in if right else arguments.transposed(looks["b"].shadow, call.trans_b, "b")
     ends = looks["offsets"].shadow

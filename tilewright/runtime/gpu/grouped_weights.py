@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from tilewright import forks
 from tilewright.formats.quantized import Quantized
-from tilewright.formats.scaled import Decodable
+from tilewright.formats.scaled import Decodable, Scaled
 from tilewright.plans import gpu_lowering, gpu_shape
 from tilewright.plans import prologues as of_plans
 from tilewright.rules import shapes
 from tilewright.rules.grouping import Axes
 from tilewright.rules.prologues import Prepared
-from tilewright.runtime.gpu import prologues, transforms
+from tilewright.runtime.gpu import prologues, transforms, weights
 from tilewright.runtime.gpu.operands import address, format_of, letter
 from tilewright.targets.nvidia import GpuTarget
 
@@ -41,17 +41,18 @@ def arrays(b: Any) -> dict[str, Any]:
             if (x := getattr(b, part, None)) is not None}
 
 
-def of_shadows(b: Any, looks: Any) -> Any:
+def of_shadows(run: Run, b: Any, looks: Any) -> Any:
     """The same record with shadows for arrays: rules read dtypes, shapes and strides."""
     found: Any = {part: looks[name].shadow for part in PARTS
                   if (name := "b" if part == "elements" else f"b.{part}") in looks}
+    if isinstance(b, Scaled) and b.nibbles and found["elements"].shape[b.nibbles.axis] == 1:
+        found["elements"] = weights.spread(run, found["elements"], b.nibbles.axis)
     return replace(b, **found)
 
 
 def decoded(run: Run, x: Array, prologue: Prepared) -> Array:
     """What the prologue makes of x [groups, k, n], contiguous along the axis along which x is."""
-    by_k = x.strides[-2] == x.itemsize and x.shape[-2] > 1
-    found = _along_k(run, x, prologue) if by_k else _across(run, x, prologue)
+    found = _along_k(run, x, prologue) if letter(x) == "t" else _across(run, x, prologue)
     return prologues.prepared(run, x, "b", prologue, frozenset()) if found is None else found
 
 

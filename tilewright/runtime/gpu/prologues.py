@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import formats
+from tilewright.expressions.prologue import HALVES
 from tilewright.plans import asked, gpu, gpu_lowering, gpu_shape
 from tilewright.plans import prologues as of_plans
 from tilewright.plans.gpu_lowering import READ
@@ -114,7 +115,11 @@ def _matrix(run: Run, x: Array, axis: int, prologue: Any, arrays: list[Array], t
     if 0 in x.shape:
         return
     run.steps.append(None)
-    if abs(target.strides[0]) < abs(target.strides[1]):         # lanes go along the smaller stride
+    if prologue.source.endswith(HALVES):                        # lanes go along two numbers of a byte,
+        by_columns = letter(x) == "t"
+    else:                                                       # or the smaller stride
+        by_columns = abs(target.strides[0]) < abs(target.strides[1])
+    if by_columns:
         x, target, arrays, axis = x.T, target.T, [y.T for y in arrays], -3 - axis
     rows, columns = x.shape
     vector = _vector(x, target, columns)

@@ -16,6 +16,7 @@ from tilewright.expressions import prologue
 from tilewright.expressions.prologue import HALVES, Beside
 from tilewright.formats.scaled import Decodable, Scaled
 from tilewright.plans import gpu, gpu_lowering, gpu_shape
+from tilewright.plans.gpu_shape import WIDEST
 from tilewright.rules import prologues
 from tilewright.rules.weights import NAMES, expression
 from tilewright.runtime.gpu.arrays import CUDA, Look, shadow
@@ -67,6 +68,8 @@ def of_scaled(run: Run, call: Call, looks: dict[str, Look]) -> Call:
             if held.strides[q.nibbles.axis] != 1 and held.shape[q.nibbles.axis] > 1:
                 raise ValueError(f"{role} has two elements to a byte along axis {q.nibbles.axis}, which must be "
                                  f"contiguous, but its strides are {held.strides} bytes")
+            if held.shape[q.nibbles.axis] == 1:
+                held = spread(run, held, q.nibbles.axis)
             held = shadow(address(held), length, held.strides, q.format.dtype, held)
         shadows = [held, scales.shadow, *([] if zeros is None else [zeros.shadow])]
         axis = q.axis
@@ -88,6 +91,15 @@ def of_scaled(run: Run, call: Call, looks: dict[str, Look]) -> Call:
         source = q.format.name + HALVES*bool(q.nibbles)
         call = _with(call, looks, role, source, kind, group, [*zip(NAMES, shadows[1:])], shadows[0], x.keep)
     return call
+
+
+def spread(run: Run, elements: Array, axis: int) -> Array:
+    """A copy of bytes with two numbers each, of which there is one along the axis: 16 bytes apart, so that strides say
+    along which axis the two are."""
+    rows = elements.swapaxes(axis, -1)
+    there = run.temporary((*rows.shape[:-1], WIDEST), rows.dtype)[..., :1]
+    run.copy(rows, there)
+    return there.swapaxes(axis, -1)
 
 
 def of_blocks(run: Run, call: Call, looks: dict[str, Look], blocked: dict[str, Blocked]) -> Call:
