@@ -186,3 +186,11 @@ def test_a_plan_that_writes_as_many_rows_as_it_has_registers_for():
     out = np.full((5, 40), 7, np.float32)
     tw.grouped_matmul(a[:4], b, [4], plan="stream 4x4", out=out[:4])
     assert np.array_equal(out, np.repeat([33, 7], [4, 1])[:, None] + np.zeros(40))
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 2, 3), (3, 1, 2), (2, 40, 17)])
+@pytest.mark.parametrize("how", [{"deterministic": True}, {"batch_invariant": True}], ids=str)
+def test_reproducible_groups_of_integers(m, n, k, how):
+    """The planner's first choices for these copy b, which no group's plan may."""
+    a, b = (np.arange(np.prod(shape), dtype=np.int32).reshape(shape) for shape in ((m, k), (1, n, k)))
+    assert np.array_equal(tw.grouped_matmul(a, b, [m], trans_b=True, **how), a @ b[0].T)

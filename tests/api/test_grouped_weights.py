@@ -122,3 +122,10 @@ def test_reductions_beside_packed_stacks(dtype):
     assert np.array_equal(found[0], np.concatenate(wanted))
     assert np.array_equal(found[1], np.concatenate([x.max(1) for x in wanted]))
     assert np.array_equal(found[2], [x.sum(0) for x in wanted])
+
+
+@pytest.mark.parametrize("kind", ["mxfp8", "mxfp4", "nvfp4", "mxfp6"])
+def test_one_group_of_few_rows(kind):
+    """There is no group whose blocks have to be decoded."""
+    q = tw.quantize(np.ones((1, 2, 64), np.float32), kind)
+    assert np.array_equal(tw.grouped_matmul(np.ones((1, 64), np.float32), q, [1], trans_b=True), [[64, 64]])

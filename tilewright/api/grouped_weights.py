@@ -82,7 +82,7 @@ def _spread(of: Right, which: NDArray[np.int64], a: Array, alone: bool) -> tuple
     elements of all groups."""
     q, w = of.q, of.w
     assert w is not None
-    elements, scales = q.elements[which], q.scales[which] if len(q.scales) > 1 else q.scales
+    elements, scales = q.elements[which], q.scales[which] if len(q.scales) == len(q.elements) else q.scales
     if isinstance(q, Quantized):
         x = numbers_of(replace(q, elements=elements, scales=scales, shape=(len(which), *q.shape[1:])), alone)
         return x if of.trans == "n" else x.swapaxes(-1, -2), None

@@ -171,11 +171,14 @@ def _like(x: Grouped, rows: int, columns: int) -> Array:
 
 
 def _planned(lowered: lowering.Lowered, bare: bool) -> Planned:
-    """The planner's choice among plans that fit."""
+    """The planner's choice among plans that fit. Each element is one thread's, so that the plan may be any that this
+    thread could have, whatever order of sums another number of threads keeps."""
     found = engine.planned(lowered)
     if _fits(found.plan, found, bare):
         return found
     shape, target = lowered.shape, lowered.target
+    if shape.invariant == "threads":
+        shape = shape._replace(invariant="")
     return Planned(*lowered, next(p for p in choose.ranked(shape, target) if _fits(p, found, bare)))
 
 
