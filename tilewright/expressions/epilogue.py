@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import formats
-from tilewright.expressions.program import AXES, STATE, Expression, Line, Operand, Result, Written
+from tilewright.expressions.program import AXES, OWN, STATE, Expression, Line, Operand, Result, Written, parameter
 from tilewright.expressions.tracing import trace
 from tilewright.forks import cached_property
 
@@ -37,7 +37,7 @@ class Read:
     @property
     def parameter(self) -> str:
         """Of a GPU's kernel: its address; ld_ and stride_ before it name distances."""
-        return f"x_{self.name.replace('$', '_')}"
+        return parameter(self.name)
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,12 @@ class Epilogue(Written):
     def paired(self) -> bool:
         """Whether two neighbouring columns of the product become one of the results."""
         return self.expression.paired
+
+    @cached_property
+    def reads_wide(self) -> bool:
+        """Whether operands need 64 bits: arrays do. A number by itself, as those of Python, is rounded to what sums
+        are computed in."""
+        return any(x.place != "scalar" and formats.FORMATS[x.format].bits == 64 for x in self.operands)
 
     @cached_property
     def state(self) -> int:
@@ -173,7 +179,7 @@ def epilogue(function: Callable[..., Any], acc: str = "float", /, **operands: st
 
 # ---- alpha, beta and C as operands, for targets whose loops know no others than the expression's
 
-ALPHA, BETA, ADDED = "$alpha", "$beta", "$c"
+ALPHA, BETA, ADDED = OWN + "alpha", OWN + "beta", OWN + "c"
 
 
 def with_scales(x: Expression, kind: str, each: tuple[tuple[str, ...], ...]) -> Expression:

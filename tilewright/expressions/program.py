@@ -18,6 +18,7 @@ from tilewright.expressions.operations import CONVERSIONS, KINDS, OPERATIONS
 from tilewright.forks import cached_property
 
 Number = bool | int | float
+OWN = "$"               # begins the name of a parameter that the compiler adds: no parameter of a Python function has such a name
 STATE = "state."        # of the leading parameters of an epilogue that takes the fields of a reduction's state: state.0
 # A line's operand: the number of an earlier line, a parameter's name, or a constant in a tuple of its own.
 Operand = int | str | tuple[Number]
@@ -161,6 +162,11 @@ class Expression:
         for line in self.lines:
             values.append(operation(line.operation, *map(value, line.operands)))
         return [value(result.operand) for result in self.results]
+
+
+def parameter(name: str) -> str:
+    """Of a GPU's kernel, for the operand of this name: those of users and those of the compiler never meet."""
+    return f"own_{name[len(OWN):]}" if name.startswith(OWN) else f"x_{name}"
 
 
 class Written:

@@ -21,7 +21,7 @@ import numpy as np
 
 from tilewright import formats
 from tilewright.expressions.epilogue import PLACES, kind_of
-from tilewright.expressions.program import Expression, Written
+from tilewright.expressions.program import Expression, Written, parameter
 from tilewright.expressions.tracing import trace
 from tilewright.forks import cached_property
 
@@ -47,10 +47,9 @@ class Beside:
         place, _, group = where.partition("/")
         return cls(name, format, place, int(group or 1))
 
-    @property
-    def parameter(self) -> str:
-        """Of a GPU's kernel: its address."""
-        return f"x_{self.name}"
+    def parameter(self, role: str) -> str:
+        """Of a GPU's kernel, as the prologue of operand "a" or "b": its address; i_ and k_ before it name distances."""
+        return f"of_{role}_{parameter(self.name)}"
 
     def extents(self, rows: int, cols: int, by_rows: bool) -> tuple[int, int]:
         """Its shape beside a matrix of so many rows and columns; `by_rows`: k is along the rows, as in A."""

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tilewright.expressions.operations import CONVERSIONS, KINDS, OPERATIONS
-from tilewright.expressions.program import Expression, Line, Operand, Result
+from tilewright.expressions.program import OWN, Expression, Line, Operand, Result
 
 _HERE = os.path.dirname(__file__)
 EVEN, ODD = ".even", ".odd"         # of the first parameter: its numbers in columns 2j and 2j + 1 (`pairs`)
@@ -131,7 +131,8 @@ def apply(name: str, *operands: Any) -> Any:
     """An operation on symbols and numbers; on numbers and arrays alone its value by NumPy."""
     operation = OPERATIONS[name]
     if not any(isinstance(x, Symbol) for x in operands):
-        return operation.numpy(*operands)
+        found = operation.numpy(*operands)
+        return found[()] if isinstance(found, np.ndarray) and not found.ndim else found     # a number, of numbers
     condition, numbers = (operands[:1], operands[1:]) if name == "where" else ((), operands)
     numbers = tuple(_symbol(name, x) for x in numbers)
     kind = max((x.kind for x in numbers), key=KINDS.index)
@@ -210,7 +211,7 @@ def trace(function: Callable[..., Any], parameters: Mapping[str, str], what: str
         inspect.signature(function).bind(*first, **by_name)
     except TypeError as error:
         takes = ", ".join(inspect.signature(function).parameters)
-        raise TypeError(f"{what} takes ({takes}), and is given ({', '.join(symbols)}): {error}") from None
+        raise TypeError(f"{what} takes ({takes}), and is given ({', '.join(x.removeprefix(OWN) for x in symbols)}): {error}") from None
     returned = function(*first, **by_name)
     results = returned if isinstance(returned, tuple) else (returned,)
     if not results or not all(isinstance(x, (Symbol, bool, int, float, np.generic)) for x in results):

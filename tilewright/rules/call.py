@@ -9,7 +9,7 @@ shadows of arrays in a GPU's memory (runtime/gpu/arrays.py), or stand-ins for pa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,6 +58,9 @@ class Call(NamedTuple):
         arguments.check_flag(batch_invariant, "batch_invariant")
         if epilogue is prologue_a is prologue_b is None and operands is not None:
             raise ValueError("operands must be None without an epilogue or a prologue")
+        for name in operands if isinstance(operands, Mapping) else ():
+            if isinstance(name, str) and not name.isidentifier():
+                raise ValueError(f"operands must have the names of the functions' parameters, not {name!r}")
         return cls(
             a, b, out if updates or epilogue is not None else arguments.single(out, "out"),
             trans_a=arguments.layout(trans_a, "a"), trans_b=arguments.layout(trans_b, "b"), deterministic=deterministic,

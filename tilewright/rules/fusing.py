@@ -13,7 +13,7 @@ import numpy as np
 from tilewright import formats
 from tilewright.expressions.epilogue import DEFAULT, Epilogue, Read, kind_of, with_scales
 from tilewright.expressions.operations import KINDS
-from tilewright.expressions.program import Expression
+from tilewright.expressions.program import OWN, Expression
 from tilewright.expressions.remembered import traced
 from tilewright.expressions.semiring import finished
 from tilewright.rules import arguments
@@ -57,7 +57,7 @@ def made(expression: Expression, operands: tuple[Read, ...], results: tuple[str,
     return found[0]
 
 
-SCALES = "$scale_a", "$scale_b", "$alpha"       # of sums, as operands: no parameter of Python's has such a name
+SCALES = OWN + "scale_a", OWN + "scale_b", OWN + "alpha"        # of sums, as operands
 
 
 def fused(call: Call, p: Product, scales: Mapping[str, Array] | None = None) -> Fused:
@@ -150,7 +150,7 @@ def _expression(epilogue: Any, sums: list[str], given: dict[str, Array]) -> Expr
         if found is None:
             raise TypeError(f"operands[{name!r}] is {x.dtype}: it must be of integers or real floating-point numbers")
         kinds.append((name, kind_of(found.name)))
-    first = [("acc" if not i else f"acc{i}", kind) for i, kind in enumerate(sums)]
+    first = [(f"{OWN}acc{i or ''}", kind) for i, kind in enumerate(sums)]
     return traced(epilogue, (*first, *kinds), positional=len(first))
 
 
@@ -161,7 +161,7 @@ def unchanged(*sums: Any) -> tuple[Any, ...]:
 
 def bare() -> Epilogue:
     """What leaves floating-point sums as they are."""
-    return made(traced(unchanged, (("acc", "float"),), positional=1), (), (DEFAULT,))
+    return made(traced(unchanged, ((f"{OWN}acc", "float"),), positional=1), (), (DEFAULT,))
 
 
 def name_of(dtype: np.dtype[Any]) -> str:

@@ -14,7 +14,7 @@ from tilewright import formats
 from tilewright.expressions import prologue
 from tilewright.expressions.epilogue import kind_of
 from tilewright.expressions.operations import KINDS
-from tilewright.expressions.program import Expression
+from tilewright.expressions.program import OWN, Expression
 from tilewright.expressions.prologue import Beside, Prologue
 from tilewright.expressions.remembered import traced
 from tilewright.plans.prologues import HALVES
@@ -49,10 +49,10 @@ def shared_out(call: Call, given: Mapping[str, Any]) -> dict[str, dict[str, Any]
 
 
 def _names(function: Any) -> list[str]:
-    """Of the parameters after the first."""
+    """Of the parameters that are operands."""
     expression = getattr(function, "expression", function)
     if isinstance(expression, Expression):
-        return [name for name, _ in expression.parameters]
+        return [name for name, _ in expression.parameters if name not in expression.sums]
     try:
         return [*inspect.signature(function).parameters][1:]
     except (TypeError, ValueError):
@@ -75,7 +75,7 @@ def prepared(function: Any, x: Array, role: str, given: Mapping[str, Array]) -> 
         raise TypeError(f"{name} must be a function of an element and operands, or what tilewright.prologue makes, not "
                         f"{arguments.shown(function)}")
     kinds = [(each, kind_of(format_of(y.dtype, f"operands[{each!r}]"))) for each, y in given.items()]
-    return traced(function, ((role, kind_of(source)), *kinds), name), None
+    return traced(function, ((OWN + role, kind_of(source)), *kinds), name), None
 
 
 def format_of(dtype: np.dtype[Any], name: str) -> str:

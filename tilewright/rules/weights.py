@@ -15,7 +15,7 @@ import numpy as np
 
 from tilewright.expressions import prologue
 from tilewright.expressions.epilogue import kind_of
-from tilewright.expressions.program import Expression
+from tilewright.expressions.program import OWN, Expression
 from tilewright.expressions.prologue import HALVES, Beside, Prologue
 from tilewright.expressions.remembered import traced
 from tilewright.formats.quantized import Quantized
@@ -27,7 +27,7 @@ from tilewright.plans.prologues import MOST, STEPS
 from tilewright.rules import arguments, prologues, scaling
 from tilewright.rules.call import Call
 
-NAMES = {"scales": "scale_of_{}_", "zeros": "zero_of_{}_"}      # of operands, by role: beside a caller's own
+NAMES = {"scales": OWN + "scale_{}", "zeros": OWN + "zero_{}"}      # of operands, by role
 FLOATS = tuple(get(name).dtype for name in ("f32", "bf16", "f16"))
 
 
@@ -187,7 +187,7 @@ def made(w: Weights, role: str, result: str) -> Prologue:
     names = {kind: NAMES[kind].format(role) for kind in w.beside}
     source = w.source.removesuffix(HALVES)
     e = expression(source, role, "zeros" in names) if names else traced(
-        _itself, ((role, kind_of(source)),), f"prologue_{role}")
+        _itself, ((OWN + role, kind_of(source)),), f"prologue_{role}")
     beside = tuple(Beside(name, format_of(w.beside[kind]).name, *_place(w, kind)) for kind, name in names.items())
     return prologue.made(e, beside, w.source, result, f"prologue_{role}")
 
@@ -195,7 +195,7 @@ def made(w: Weights, role: str, result: str) -> Prologue:
 def expression(source: str, role: str, zero: bool) -> Expression:
     """Of an element, its scale and its zero point."""
     names = {kind: name.format(role) for kind, name in NAMES.items()}
-    kinds = [(role, kind_of(source)), (names["scales"], "float"), *[(names["zeros"], "int")]*zero]
+    kinds = [(OWN + role, kind_of(source)), (names["scales"], "float"), *[(names["zeros"], "int")]*zero]
     return traced(_from_zero if zero else _by_scale, tuple(kinds), f"prologue_{role}", len(kinds))
 
 

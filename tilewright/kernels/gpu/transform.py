@@ -47,7 +47,7 @@ def parameters(ROLE: str, PROLOGUE: str, ALONG_K: bool) -> dict[str, Any]:
     """Of a kernel with this prologue of operand "a" or "b", or "" for none."""
     found: dict[str, Any] = {}
     for x in Prologue.read(PROLOGUE).beside if PROLOGUE else ():
-        name = f"of_{ROLE}_{x.name}"
+        name = x.parameter(ROLE)
         found[name] = ptr(memory_type(x.format), strided=True)
         found |= {f"i_{name}": i64} if x.place in I_PLACES[ROLE] and ALONG_K else {}
         found |= {f"k_{name}": i64} if x.place in K_PLACES[ROLE] else {}
@@ -56,7 +56,7 @@ def parameters(ROLE: str, PROLOGUE: str, ALONG_K: bool) -> dict[str, Any]:
 
 def pointers(ROLE: str, PROLOGUE: str) -> tuple[str, ...]:
     """Those that nothing else in the kernel reaches."""
-    return tuple(f"of_{ROLE}_{x.name}" for x in Prologue.read(PROLOGUE).beside) if PROLOGUE else ()
+    return tuple(x.parameter(ROLE) for x in Prologue.read(PROLOGUE).beside) if PROLOGUE else ()
 
 
 def memory(PROLOGUE: str, T: Type) -> Type:
@@ -164,7 +164,7 @@ class Transform:
             yield {x.name: self._load_from(x, at[x.name], p, COUNT) for x in every}
             for x in every:
                 if x.place in I_PLACES[self.ROLE]:
-                    at[x.name] = at[x.name] + getattr(self.g, f"i_of_{self.ROLE}_{x.name}")*EVERY
+                    at[x.name] = at[x.name] + getattr(self.g, f"i_{x.parameter(self.ROLE)}")*EVERY
 
     def touch(self, t: Value, THREADS: int, i: Value, COUNT: int, p0: Value, p1: Value) -> Value:
         """All threads load what is read beside COUNT elements from i on and steps p0 to p1 of k, one number of each
@@ -193,7 +193,7 @@ class Transform:
 
     def _at(self, x: Beside, i: Value, p: Value) -> Value:
         """Where the number is for element i and step p of k."""
-        k, name = self.k, f"of_{self.ROLE}_{x.name}"
+        k, name = self.k, x.parameter(self.ROLE)
         at = getattr(self.g, name)
         if x.place in I_PLACES[self.ROLE]:
             i = k.cast(i, i64)
@@ -206,7 +206,7 @@ class Transform:
         """Of a vector whose first number is there."""
         k, by_i = self.k, x.place in I_PLACES[self.ROLE]
         if x.place in K_PLACES[self.ROLE] and self.ALONG_K and x.group % COUNT:     # it has steps of several groups
-            each, apart = x.group if COUNT % x.group == 0 else 1, getattr(self.g, f"k_of_{self.ROLE}_{x.name}")
+            each, apart = x.group if COUNT % x.group == 0 else 1, getattr(self.g, f"k_{x.parameter(self.ROLE)}")
             first = p // x.group
             found = [k.load(at + k.cast((p + e) // x.group - first, i64)*apart) for e in range(0, COUNT, each)]
             return [y for y in found for _ in range(each)]

@@ -33,7 +33,7 @@ def beside(problem: Gemm) -> Iterator[tuple[str, Beside]]:
 
 def pointers(problem: Gemm) -> list[str]:
     """The parameters that are addresses, in this order."""
-    return [f"of_{role}_{each.name}" for role, each in beside(problem)]
+    return [each.parameter(role) for role, each in beside(problem)]
 
 
 def strides(problem: Gemm, arrays: list[Array]) -> dict[str, int]:
@@ -43,7 +43,7 @@ def strides(problem: Gemm, arrays: list[Array]) -> dict[str, int]:
         at = I_AXIS[role]
         for letter, axis in ("i", at), ("k", 1 - at):
             apart = x.strides[axis] // x.itemsize if x.shape[axis] > 1 else 0
-            found[f"{letter}_of_{role}_{each.name}"] = apart
+            found[f"{letter}_{each.parameter(role)}"] = apart
     return found
 
 
