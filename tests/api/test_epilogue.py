@@ -10,6 +10,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.expressions.tracing import TracingError
+from tilewright.formats import FORMATS
 from tilewright.plans.cpu import CpuPlan
 from tilewright.targets import detect
 
@@ -224,6 +225,62 @@ def test_packed_and_algorithms():
         x, y = a.astype(dtype), b.astype(dtype)
         wanted = np.maximum(x.astype(np.float64) @ y.astype(np.float64) + bias, 0)
         close(tw.matmul(x, tw.pack(y), epilogue=lambda acc, bias: tw.relu(acc + bias), operands={"bias": bias}), wanted)
+
+
+NAMES = "a", "b", "c", "acc", "m", "n", "alpha", "beta", "scale_a", "scale_of_b_", "own_scale_b"
+
+
+def test_operands_of_any_name():
+    x, w = random(4, 64), random(8, 64)
+    given = {name: random(8) for name in NAMES}
+    total = sum(given.values())
+    how = {"operands": given, "trans_b": True,
+           "epilogue": eval(f"lambda sums, {', '.join(NAMES)}: sums + ({' + '.join(NAMES)})")}
+    for right in w, tw.quantize(w, "u4", group=32, zero_points=True), tw.quantize(w, "mxfp8"):
+        numbers = right if right is w else tw.dequantize(right)
+        close(tw.matmul(x, right, **how), x @ numbers.T + total)
+    close(tw.matmul(x, w, scale_a=np.ones((4, 1), np.float32), alpha=2, **how), 2 * (x @ w.T) + total)
+    groups = tw.quantize(np.stack([w, w]), "i4", group=32)
+    close(tw.grouped_matmul(x, groups, [2, 4], **how), x @ tw.dequantize(groups)[0].T + total)
+    close(tw.contract(lambda y, z: (y - z)**2, x, w.T, epilogue=how["epilogue"], operands=given),
+          ((x[:, None] - w)**2).sum(-1) + total)
+    before = eval(f"lambda element, {', '.join(NAMES)}: element * ({' + '.join(NAMES)})")
+    close(tw.matmul(x, w.T, prologue_b=before, operands=given), x @ (w.T * total))
+
+
+def test_the_first_parameter_of_one_function_may_be_an_operand_of_another():
+    a, b, w = random(4, 16), random(16, 8), random(8)
+    made = tw.prologue(lambda w, s: w * s, "f32", s="scalar")
+    close(tw.matmul(a, b, prologue_b=made, epilogue=lambda acc, w: acc + w, operands={"w": w, "s": np.float32(2)}),
+          2 * (a @ b) + w)
+    with pytest.raises(ValueError, match=r"operands must have the names of the functions' parameters, not .\$s"):
+        tw.matmul(a, b, epilogue=lambda acc, **more: acc, operands={"$scale_b": w})
+
+
+@pytest.mark.parametrize("sums", ["f64", "f32", "bf16", "i8", "i64"])
+def test_operands_of_every_format_beside_sums_of_every_format(sums):
+    """Computed in at least the wider of both: 64 bits where an array has them."""
+    def function(acc, x):
+        return acc * x + 0.5
+    a, b = (RNG.integers(-3, 4, shape).astype(FORMATS[sums].dtype) for shape in ((5, 7), (7, 6)))
+    for format in "f64", "bf16", "e4m3fn", "u8", "u32", "i64", "bool":
+        x = (RNG.integers(0, 2, 6) * 3 + 1 / 3).astype(FORMATS[format].dtype)
+        if format in ("i64", "u32"):
+            x += np.array(2**24 + 1, x.dtype)
+        for asked, within in (None, 1e-7), ("f64", 1e-15):
+            y = tw.matmul(a, b, epilogue=function, operands={"x": x}, out_dtype=asked)
+            wanted = function(a.astype(np.float64) @ b.astype(np.float64), x.astype(np.float64))
+            close(y, wanted, within if y.dtype == np.float32 else 1e-15)
+
+
+def test_numbers_of_python_and_functions_of_them():
+    a = np.eye(2, dtype=np.int8)
+    y = tw.matmul(a, a, out_dtype="f64", epilogue=lambda acc, x: acc * x, operands={"x": np.float64(1 / 3)})
+    assert y.dtype == np.float64
+    assert y[0, 0] == 1 / 3
+    for found in tw.erf(1.0), tw.where(True, 1.0, 2.0), tw.popcount(7), tw.gelu(1.0):
+        assert not isinstance(found, np.ndarray)
+    assert tw.matmul(a, a, epilogue=lambda acc: tw.erf(1.0)).shape == (2, 2)
 
 
 def test_traced_before():

@@ -167,13 +167,13 @@ def results_of(f: Fused, p: Product, outs: list[Array | None], factors: tuple[Ar
     """Arrays for all results, and those that the engine writes, None for reductions. `beside`: what prologues read."""
     results: list[Array] = []
     stored: list[Array | None] = []
-    epilogue = f.epilogue
+    epilogue, wide = f.epilogue, p.sums.itemsize == 8 or f.epilogue.reads_wide
     for at, (shape, dtype, kind) in enumerate(zip(f.shapes, f.dtypes, epilogue.expression.kinds)):
         if dtype is None:
-            results.append(np.empty(shape, _computed(p, kind)))
+            results.append(np.empty(shape, _computed(p.sums.itemsize == 8, kind)))
             stored.append(None)
             continue
-        kept = dtype if _storable(fusing.format_of(dtype), kind, p) else _computed(p, kind)
+        kept = dtype if _storable(fusing.format_of(dtype), kind, wide) else _computed(wide, kind)
         out = outs[at]
         by_rows = out is not None and (out.strides[-1] == out.itemsize or not epilogue.paired)
         if (out is not None and by_rows and shapes.writes_in_place(out, *factors, kept)
@@ -186,20 +186,19 @@ def results_of(f: Fused, p: Product, outs: list[Array | None], factors: tuple[Ar
     return results, stored
 
 
-def _computed(p: Product, kind: str) -> np.dtype[Any]:
+def _computed(wide: bool, kind: str) -> np.dtype[Any]:
     """In which a result of this kind is computed."""
-    wide = p.sums.itemsize == 8
     return np.dtype({"float": "f8" if wide else "f4", "int": "i8" if wide else "i4", "bool": "?"}[kind])
 
 
-def _storable(f: formats.Format | None, kind: str, p: Product) -> bool:
-    """Whether the engine rounds to this format as it stores: once."""
+def _storable(f: formats.Format | None, kind: str, wide: bool) -> bool:
+    """Whether the engine rounds to this format as it stores: once. `wide`: from f64."""
     if f is None:
         return False
     if isinstance(f, formats.Integer):
         return f.bits >= 8
-    if kind == "float" and p.sums.itemsize == 4:
-        return f.name in ("f32", *NARROW)
+    if kind == "float" and not wide:
+        return f.name in ("f32", "f64", *NARROW)
     return f.name in ("f32", "f64", "bool") and (f.name != "bool" or kind == "bool")
 
 

@@ -18,7 +18,7 @@ from tilewright.expressions.operations import CONVERSIONS, KINDS, OPERATIONS
 from tilewright.forks import cached_property
 
 Number = bool | int | float
-OWN = "$"               # begins the name of a parameter that the compiler adds: no parameter of a Python function has such a name
+OWN = "$"               # begins the name of a parameter that the compiler adds, as no name in Python does
 STATE = "state."        # of the leading parameters of an epilogue that takes the fields of a reduction's state: state.0
 # A line's operand: the number of an earlier line, a parameter's name, or a constant in a tuple of its own.
 Operand = int | str | tuple[Number]

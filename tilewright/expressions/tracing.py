@@ -210,8 +210,9 @@ def trace(function: Callable[..., Any], parameters: Mapping[str, str], what: str
     try:
         inspect.signature(function).bind(*first, **by_name)
     except TypeError as error:
-        takes = ", ".join(inspect.signature(function).parameters)
-        raise TypeError(f"{what} takes ({takes}), and is given ({', '.join(x.removeprefix(OWN) for x in symbols)}): {error}") from None
+        takes, given = (", ".join(inspect.signature(function).parameters),
+                        ", ".join(x.removeprefix(OWN) for x in symbols))
+        raise TypeError(f"{what} takes ({takes}), and is given ({given}): {error}") from None
     returned = function(*first, **by_name)
     results = returned if isinstance(returned, tuple) else (returned,)
     if not results or not all(isinstance(x, (Symbol, bool, int, float, np.generic)) for x in results):

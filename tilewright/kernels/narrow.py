@@ -30,8 +30,8 @@ def widened(k: Kernel, x: Value, SOURCE: str, T: Type) -> Value:
     if SOURCE.startswith("e"):
         return k.cast(fp8_as_f32(k, x, SOURCE), vec(T, x.type.length))
     if SOURCE == "bf16":                                    # the upper half of an f32
-        return k.bits_as(k.cast(x, vec(i32, x.type.length)) << 16, vec(T, x.type.length))
-    if SOURCE in ("u8", "u16"):
+        x = k.bits_as(k.cast(x, vec(i32, x.type.length)) << 16, vec(f32, x.type.length))
+    elif SOURCE in ("u8", "u16"):
         x = k.cast(x, vec(i32, x.type.length))
         mask = k.constant(i32, 0xFF if SOURCE == "u8" else 0xFFFF)
         x = x & (k.broadcast(mask, x.type.length) if x.type.length > 1 else mask)

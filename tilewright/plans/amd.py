@@ -199,6 +199,8 @@ def _violations(p: AmdPlan, shape: GpuShape, target: AmdTarget) -> Iterator[str]
         return
     if shape.epilogue:
         yield from epilogues.violations(shape, p.algorithm, p.vector_c)
+        if shape.sums == "f64" and epilogues.sums_of_result(shape.epilogue) > 1:
+            yield "pairs of columns are of one thread, and matrix instructions for f64 leave them to different ones."
     if shape.out not in (allowed := shape.results):
         yield f"the result is {shape.out}, and these operands give {', '.join(allowed)}."
     if p.cta_m % p.warp_m or p.cta_n % p.warp_n:

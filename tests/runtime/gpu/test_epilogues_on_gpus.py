@@ -122,6 +122,39 @@ def test_blocks_of_c_in_a_loop(times, tile):
           f"wgmma {size} stages=3 warpgroups={1 + bool(turns)} {turns} vector_c=2 store=tma".replace("  ", " "))
 
 
+@pytest.mark.parametrize("target", ["sm_90a", "gfx942"])
+@pytest.mark.parametrize(("a", "out"), [("f32", "f32"), ("f16", "f16"), ("i8", "i32")])
+def test_operands_of_64_bits_beside_sums_of_32(target, a, out):
+    """Computed in 64 bits, whose numbers 32 would round away or cut off."""
+    wide = "i64" if out == "i32" else "f64"
+    function = (lambda acc, x: acc + (x >> 32)) if wide == "i64" else (lambda acc, x, y: acc + (x - y))
+    names = ("x",) if wide == "i64" else ("x", "y")
+    problem = tw.Gemm(5, 34, 32, a, out=out, layout="nt", epilogue=made(
+        function, *(f"{name} {wide} row" for name in names), acc="int" if wide == "i64" else "float"))
+    _, left, right, _, _ = data(problem)
+    x = np.arange(34, dtype=FORMATS[wide].dtype)
+    large = {"x": (x << 32) + 7} if wide == "i64" else {"x": x + 2.0**30, "y": np.full(34, 2.0**30)}
+    found = tw.compile(problem, target).simulate(left, right, operands=large).result
+    wanted = left.astype(np.float64) @ right.astype(np.float64) + x
+    assert np.abs(found.astype(np.float64) - wanted).max() <= 2e-3 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("target", ["gfx942", "gfx950"])
+def test_pairs_that_lanes_do_not_have_are_refused(target):
+    problem = tw.Gemm(45, 66, 80, "f64", out="f64", layout="nt", epilogue=made(swiglu, "bias f64 row"))
+    with pytest.raises(ValueError, match="matrix instructions for f64 leave them to different ones"):
+        _ = tw.compile(problem, target).functions
+
+
+def test_names_of_operands_and_of_the_compiler_do_not_meet():
+    """In a kernel's parameters: x_NAME and own_NAME."""
+    names = "a", "b", "c", "ldc", "m", "alpha", "own_alpha", "scale_a", "x_a"
+    function = eval(f"lambda acc, {', '.join(names)}: acc + {' + '.join(names)}")
+    for target in "sm_80", "gfx942":
+        check(tw.Gemm(5, 34, 32, "f32", out="f32", layout="nt", epilogue=made(function, *(
+            f"{name} f32 {'row' if i % 2 else 'full'}" for i, name in enumerate(names)))), target)
+
+
 @pytest.mark.parametrize(("target", "plan"), [("sm_80", None), ("sm_90a", None), ("gfx942", None)])
 def test_integers(target, plan):
     text = made(lambda acc, bias, scale: (acc + bias) * scale, "bias i32 row", "scale f32 column", acc="int")

@@ -31,11 +31,11 @@ from tilewright.targets.cpu import CpuTarget
 
 
 def emit_finish(target: CpuTarget, SUMS: str, NR: int, RESULT: str = "", EXPRESSION: str = "",
-                READ: tuple[str, ...] = (), WRITTEN: tuple[str, ...] = ()) -> Function:
+                READ: tuple[str, ...] = (), WRITTEN: tuple[str, ...] = (), WIDE: bool = False) -> Function:
     """C[i ... i + rows, j ... j + cols] = alpha * tile[rows, cols] in the format RESULT ("": that of the sums), or what
     the expression makes of that, and its other results. The tile's rows are `ld` elements apart, C's are contiguous,
     ldc elements apart; the tile may be C's. cols <= NR. The tile is in these panels of C, of product `index`."""
-    T, finish = TYPES[SUMS], Finish(EXPRESSION, READ, WRITTEN)
+    T, finish = TYPES[SUMS], Finish(EXPRESSION, READ, WRITTEN, WIDE)
     S, V = memory_type(RESULT) if RESULT else T, target.lanes(T.bytes)
     name = f"finish_{SUMS}_{NR}" + f"_{RESULT}"*bool(RESULT)
     if EXPRESSION:
@@ -78,8 +78,8 @@ class _Epilogue:
         self.written = [None if word == "-" else next(places) for word in finish.WRITTEN]       # None: C
         formats = (RESULT or SUMS if x is None else x.FORMAT for x in self.written)
         self.short = shortened(self.expression, tuple(formats))
-        wide = T in (f64, i64) or RESULT == "f64"
-        self.FLOAT = f64 if wide else f32
+        wide = T in (f64, i64)
+        self.FLOAT = f64 if wide or finish.WIDE else f32
         whole = {x.FORMAT for x in self.read} & {"i64", "u64", "u32"}
         self.INT = i64 if wide or whole else i32
         types: list[Type] = [x.T for x in (*self.read, *self.written) if x is not None]

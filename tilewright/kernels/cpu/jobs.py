@@ -88,11 +88,12 @@ class Finish(NamedTuple):
         any         nothing is
         rows, columns   of a result: one number for each row in each panel of columns, or the other way round
 
-    WRITTEN has all results, C among them as "-".
+    WRITTEN has all results, C among them as "-". WIDE: floats are computed in f64, whatever the sums are.
     """
     EXPRESSION: str
     READ: tuple[str, ...]
     WRITTEN: tuple[str, ...]
+    WIDE: bool = False
 
 
 class Prepare(NamedTuple):

@@ -3,8 +3,8 @@ expression between them, of numbers that are next to each other in a row of C.
 
 A kernel with one has further parameters (`parameters`), of which all strides are in elements:
 
-    x_NAME      an operand: a number; contiguous numbers, one for each column; for each row, ld_x_NAME apart; or rows
-                of contiguous numbers for each element, ld_x_NAME apart
+    x_NAME      an operand, own_NAME one that the compiler adds: a number; contiguous numbers, one for each column; for
+                each row, ld_x_NAME apart; or rows of contiguous numbers for each element, ld_x_NAME apart
     cI, ldcI    result number I, by rows, if it is not C
 
 Of a batch there are stride_x_NAME and stride_cI, too, from one matrix to the next, 0 where all have the same. Addresses
@@ -47,7 +47,7 @@ def parameters(EPILOGUE: str, BATCH: bool = False) -> dict[str, Any]:
 
 def pointers(EPILOGUE: str) -> tuple[str, ...]:
     """Those that nothing else in the kernel reaches."""
-    return tuple(name for name in parameters(EPILOGUE) if name[0] == "x")
+    return tuple(x.parameter for x in Epilogue.read(EPILOGUE).operands) if EPILOGUE else ()
 
 
 def suffix(EPILOGUE: str) -> str:
@@ -132,8 +132,9 @@ class Fused:
         stored = {i: (place(f"c{i}"), getattr(g, f"ldc{i}"), epilogue.results[i]) for i in others(epilogue)}
         rows = g.m if getattr(g, "offsets", None) is None else k.max(g.m, 1)        # which end at 0 in an empty group
         return cls(k, epilogue, rows, g.n // 2 if count == 2 else g.n, OUT, VECTOR // count,
-                   SUMS if SUMS.is_float else f64 if SUMS == i64 else f32,
-                   i64 if SUMS == i64 or (SUMS == f64 and epilogue.state) else i32, ROUND_PAIR, operands, stored)
+                   f64 if SUMS in (f64, i64) or epilogue.reads_wide else f32,
+                   i64 if SUMS == i64 or (SUMS == f64 and epilogue.state) or epilogue.reads_wide else i32, ROUND_PAIR,
+                   operands, stored)
 
     @property
     def expression(self) -> Expression:
@@ -184,6 +185,7 @@ class Fused:
         stored, where they are `inside`. `loaded`: the operands, if they have been read."""
         k, expression = self.k, self.expression
         WIDTH = len(values) // self.COUNT
+        values = [k.cast(x, self.FLOAT) if x.type.is_float else x for x in values]
         inputs = {name: values[e::self.COUNT] for e, name in enumerate(expression.sums)}
         loaded = self.loaded(row, column, len(values)) if loaded is None else loaded
         inputs |= {x.name: self._wide(x, loaded[x.name]) for x in self.epilogue.operands}
@@ -194,6 +196,7 @@ class Fused:
         else:                               # integers that are data: elements of vectors are bits, not indices
             LANES = max(WIDTH, 2)
             wide = {name: k.pack(*(x[e % len(x)] for e in range(LANES))) for name, x in inputs.items()}
+            wide = {name: x if x.type.scalar.is_float else k.cast(x, vec(self.INT, LANES)) for name, x in wide.items()}
             numbers = [[each[e] for e in range(WIDTH)] for each in recorded(k, expression, wide, self.FLOAT, self.INT)]
         for i, (pointer, ld, FORMAT) in self.others.items():
             at = pointer + k.cast(row, i64)*ld + self.column(column)
@@ -208,4 +211,7 @@ class Fused:
             numbers = [k.select(x, k.constant(i32, 1), k.constant(i32, 0)) for x in numbers]
         if T.is_float and not is_float:
             raise ValueError(f"a result of an epilogue that is a float is not stored as {FORMAT}")
-        return [k.cast(x, self.FLOAT) for x in numbers] if is_float and not T.is_float else numbers
+        if is_float and not T.is_float:
+            numbers = [k.cast(x, self.FLOAT) for x in numbers]
+        narrow = is_float and self.FLOAT == f64 and FORMATS[FORMAT].bits < 64
+        return [k.cast(x, f32) for x in numbers] if narrow else numbers     # from which `rounded` goes on

@@ -127,14 +127,11 @@ def way_of(work: Work, side: Side, m: int, k: int, plan: CpuPlan | None) -> Way:
     sums = format_of(work.sums)
     kind = sums if main is None else format_of(main.array.dtype)
 
-    def finish_of(out: str) -> Finish:
-        columns = n // work.halves
-        return ways.finish_of(epilogue, [x and _like(x, m, columns) for x in work.results],
-                              [_like(x, m, columns) for x in work.operands], sums, out, False, m, n)
-
-    out = kind if kind != sums or lowering.aside(epilogue.text) else ""
+    columns = n // work.halves
+    finish = ways.finish_of(epilogue, [x and _like(x, m, columns) for x in work.results],
+                            [_like(x, m, columns) for x in work.operands], sums, False)
     wide = 4 * work.target.lanes(work.sums.itemsize)
-    finishing = Way(None, finish_of(out), None, jobs.TALL, wide, wide)
+    finishing = Way(None, finish, None, jobs.TALL, wide, wide)
     if not k:
         return finishing
     bare = epilogue.nothing and (kind == sums or sums in COMPLEX or lowering.rounds(kind, sums))
@@ -154,7 +151,7 @@ def way_of(work: Work, side: Side, m: int, k: int, plan: CpuPlan | None) -> Way:
     if not _fits(chosen, planned, bare):
         raise ValueError(f"plan must read operands where they are and write C by rows, for groups of rows or of k, and "
                          f"{chosen} does not")
-    finish = Finish("", (), ("-",)) if bare else finish_of(shape.out)
+    finish = Finish("", (), ("-",)) if bare else finish
     recipe = engine.ready(planned, prepacked="b" if side.packed is not None else "", make=work.make, host=work.on,
                           finish=None if bare else finish, prepare=(None, preparation.recorded("b", side.prologue)))
     tall, wide = recipe.tile

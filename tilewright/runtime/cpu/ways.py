@@ -128,7 +128,7 @@ def way_of(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilo
         planned = _planned(of, alone, target)
         if planned.plan.algorithm in ("stream", "dots"):
             recipe = engine.ready(planned, make=make, host=on, prepare=of.prepare)
-            finish = finish_of(epilogue, results, operands, sums, kind if aside else "", by_columns, m, n)
+            finish = finish_of(epilogue, results, operands, sums, by_columns)
             return Way(finish, by_columns, jobs.TALL, wide, recipe, planned.plan.swap, not direct)
     if k and (whole or not aside or of.b_packed or states):
         prepare = of.prepare
@@ -139,11 +139,11 @@ def way_of(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilo
         if plan.algorithm in ("packed", "in_place") and not (shape.tiles and TILE_WORDS[shape.dtype].wider):
             swapped = (by_columns and not of.b_packed) != plan.swap
             exchanged = swapped != shape.tiles
-            finish = finish_of(epilogue, results, operands, sums, shape.out, exchanged, m, n)
+            finish = finish_of(epilogue, results, operands, sums, exchanged)
             recipe = engine.ready(planned, prepacked="b" if of.b_packed else "", make=make, host=on,
                                   finish=None if bare else finish, prepare=prepare)
             return Way(finish, exchanged, *recipe.tile, recipe, swapped)
-    finish = finish_of(epilogue, results, operands, sums, kind if aside else "", by_columns, m, n)
+    finish = finish_of(epilogue, results, operands, sums, by_columns)
     return Way(finish, by_columns, jobs.TALL, wide)
 
 
@@ -176,12 +176,13 @@ def strides_of(x: Matrix) -> tuple[int, int]:
     return strides(x[0] if x.ndim == 3 else x)
 
 
-def finish_of(epilogue: Epilogue, results: list[Matrix | None], operands: list[Matrix], sums: str, out: str,
-              exchanged: bool, m: int, n: int) -> Finish:
+def finish_of(epilogue: Epilogue, results: list[Matrix | None], operands: list[Matrix], sums: str, exchanged: bool
+              ) -> Finish:
     """How operands and results lie, for emit_finish."""
-    wide = sums in ("f64", "i64") or out == "f64"
+    wide = (sums in ("f64", "i64") or epilogue.reads_wide
+            or any(x is not None and format_of(x.dtype) == "f64" for x in results))
     whole = any(format_of(x.dtype) in ("i64", "u64", "u32") for x in operands)
-    float_format, int_format = "f64" if wide else "f32", "i64" if wide or whole else "i32"
+    float_format, int_format = "f64" if wide else "f32", "i64" if sums in ("f64", "i64") or whole else "i32"
     kinds = epilogue.expression.computed
     read = tuple(f"{format_of(x.dtype)}:{_how(x, exchanged)}" for x in operands)
     written = []
@@ -193,7 +194,7 @@ def finish_of(epilogue: Epilogue, results: list[Matrix | None], operands: list[M
         else:
             how = _how(x, exchanged)
             written.append(f"{format_of(x.dtype)}:{'vector' if how == 'vector' else 'any'}")
-    return Finish(epilogue.expression.text, read, tuple(written))
+    return Finish(epilogue.expression.text, read, tuple(written), wide)
 
 
 def _how(x: Matrix, exchanged: bool) -> str:
