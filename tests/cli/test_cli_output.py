@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -96,11 +97,24 @@ def test_what_was_tuned_fits(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("words", [
     ("simulate", 5, 6, 7, "-t", "sm_90a"), ("ladder", "amd", "f32", "-t", "gfx942"), ("mfma", "list"),
     ("formats", "e4m3fn"), ("formats",), ("explain", 64, 64, 64, "-t", "neon"),
-    ("mfma", "v_mfma_f32_16x16x4_f32", "--no-tables"), ("cache", "info"),
+    ("mfma", "v_mfma_f32_16x16x4_f32", "--no-tables"), ("cache", "info"), ("doctor", "--no-measure"),
 ], ids=lambda words: " ".join(map(str, words)))
 def test_output_fits(words: tuple[object, ...], columns: int) -> None:
     for line in at(columns, *words).splitlines():
         assert len(line) <= columns or len(line.split()) <= 2 or " on " in line, line
+
+
+def test_a_simulation_at_80_columns_is_a_table_for_each_memory() -> None:
+    said = at(80, "simulate", 5, 6, 7, "-t", "sm_90a")
+    assert [line.split()[0] for line in said.splitlines() if " requests " in line] == ["global", "shared"]
+    for heading in ("requests", "elements", "bytes", "distinct", "sectors", "efficiency", "conflicts"):
+        assert heading in said
+    lines = said.splitlines()
+    for line in call("simulate", 5, 6, 7, "-t", "sm_90a").stdout.splitlines():
+        if ".py:" in line:
+            place, array, verb, *figures = line.split()[:8]
+            below = [after.split()[:5] for at, after in pairwise(lines) if at.startswith(f"{place} {verb} {array}:")]
+            assert figures in below
 
 
 # ---- JSON

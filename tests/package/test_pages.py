@@ -27,11 +27,20 @@ def same(printed: str, written: str) -> None:
 @pytest.mark.parametrize(
     "page",
     ["write-your-own-kernel.md", "simulator.md", "formats.md", "matrix-cores.md", "tensor-cores.md", "amd-code.md",
-     "command-line.md", "from-numpy.md", "tuning.md", "explain.md"],
+     "command-line.md", "from-numpy.md", "tuning.md", "explain.md", "block-programs.md", "epilogues.md", "grouped.md",
+     "prologues.md", "torch.md"],
 )
 def test_a_page_prints_what_it_says(page, monkeypatch):
     monkeypatch.setattr(bundle, "used", [])
     pages.check(DOCS / page, module.available(), same)
+
+
+def test_every_page_with_python_is_run():
+    """But for the ladder's, whose blocks are excerpts of kernels."""
+    run = next(mark.args[1] for mark in test_a_page_prints_what_it_says.pytestmark if mark.name == "parametrize")
+    code = re.compile(r"^```(python|console run)", re.MULTILINE)
+    pages_with_code = {page.name for page in DOCS.glob("*.md") if code.search(page.read_text())}
+    assert pages_with_code - {*run} == {"cpu-ladder.md"}
 
 
 def test_the_readme_runs(monkeypatch):

@@ -65,7 +65,7 @@ def doctor(
                 line.show(f"measuring {what} ...")
 
         found = doctor.report(quick, measure, forget, progress)
-    output.show(lambda: found, lambda: typer.echo(doctor.text(found)), json)
+    output.show(lambda: found, lambda: typer.echo(doctor.text(found, output.width())), json)
 
 
 def _selftest(path: Path, quick: bool, measure: bool, json: Path | None) -> None:

@@ -172,8 +172,17 @@ def _doubts(kept: Measured, new: Measured) -> list[str]:
 
 # ---- text
 
-def text(found: dict[str, Any]) -> str:
-    return "\n".join(_lines(found))
+def text(found: dict[str, Any], fit: int | None = None) -> str:
+    """The report, in lines no wider than `fit`; None: of any width."""
+    return "\n".join(part for line in _lines(found) for part in _fitting(line, fit))
+
+
+def _fitting(line: str, fit: int | None) -> Iterator[str]:
+    """A line, the rest of one that is too long below its second column; paths stay whole."""
+    if fit is None or len(line) <= fit:
+        yield line
+        return
+    yield from wrap(line, fit, subsequent_indent=" " * 14, break_on_hyphens=False, break_long_words=False)
 
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:
@@ -205,7 +214,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
                    f"{name} {version or ''}".strip())
     yield ""
     for line in found["warnings"]:
-        yield from wrap(f"WARNING: {line}.", 120)
+        yield f"WARNING: {line}."
     yield from _ceiling_lines(found["ceilings"])
     for gpu in found["gpu_ceilings"]:
         yield from _gpu_ceiling_lines(gpu)
@@ -224,7 +233,7 @@ def _amd_lines(found: dict[str, Any]) -> Iterator[str]:
     yield from _devices_lines("AMD GPUs", found, [(gpu["name"], f"{gpu['arch']}, {amd_words(gpu)}")
                                                   for gpu in found["devices"]])
     yield _row("", ", ".join(found["targets"]), "targets")
-    yield from _wrapped("", found["linker"] or found["without_linker"], "linker")
+    yield _row("", found["linker"] or found["without_linker"], "linker")
 
 
 def _devices_lines(label: str, found: dict[str, Any], devices: list[tuple[str, str]]) -> Iterator[str]:
@@ -232,12 +241,7 @@ def _devices_lines(label: str, found: dict[str, Any], devices: list[tuple[str, s
     for index, (name, what) in enumerate(devices):
         yield _row("" if index else label, what, name)
     if not devices:
-        yield from _wrapped(label, f"kernels are emitted and simulated only: {found['without']}", "none")
-
-
-def _wrapped(label: str, detail: str, value: str) -> Iterator[str]:
-    for index, line in enumerate(wrap(detail, 110)):
-        yield _row("" if index else label, line, "" if index else value)
+        yield _row(label, f"kernels are emitted and simulated only: {found['without']}", "none")
 
 
 def _row(label: str, detail: str, value: str) -> str:

@@ -233,7 +233,17 @@ def _space(report: Report, space: str, fit: int | None) -> str:
     for verb in dict.fromkeys(site.verb for site, _ in sites):
         if sum(site.verb == verb for site, _ in sites) > 1:
             rows.append(["total", "", verb, *_counts(report.of(verb=verb, space=space), banks), ""])
-    return table(rows, range(3, 9), fit)
+    whole = table(rows, range(3, 9), fit)
+    return _stacked(rows, fit) or whole if fit is not None and "\n\n" in whole else whole
+
+
+def _stacked(rows: list[list[str]], fit: int) -> str:
+    """The same with each site on a line of its own above its numbers, where that fits; else ""."""
+    (title, _, _, *headings, _), *sites = rows
+    head, *numbers = table([[title, *headings], *(["", *row[3:9]] for row in sites)], range(1, 7)).splitlines()
+    said = [" ".join(filter(None, (row[0], row[2], row[1]))) + f": {row[9]}" * bool(row[9]) for row in sites]
+    lines = [head, *(line for pair in zip(said, numbers) for line in (pair[0][:fit].rstrip(), pair[1]))]
+    return "\n".join(lines) if max(map(len, lines)) <= fit else ""
 
 
 def _counts(t: Traffic, banks: bool) -> list[str]:
