@@ -119,6 +119,19 @@ def test_products_on_hardware(monkeypatch, linked, name, arch):
         assert AmdPlan.parse(code["plan"])
 
 
+def test_reciprocals_are_compared_to_the_last_bit(monkeypatch, linked):
+    """Of numbers whose mantissa bits are all set: a chip that errs by a unit in the last place is found."""
+    install(monkeypatch, "gfx942")
+    (kernel,) = (k for k in amd_kernels.KERNELS if (k.name, k.target) == ("reciprocal_f32", "gfx942"))
+    (found,) = examined(monkeypatch, kernel)
+    assert (found["ran"], found["right"]) == ("on hardware", True), found
+    assert {case["data"]: case["exact"] for case in found["cases"]} == {"integers": True, "random": True}
+    case = kernel.case(kernel.launch(tw.target("gfx942"), (252,)), (252,), "integers", np.random.default_rng(0))
+    assert np.nextafter(np.float32(2), np.float32(0)) in case.args[1]
+    wrong = selftest_steps._compared(case, np.nextafter(case.expected.astype(np.float32), np.float32(9)))
+    assert not wrong["right"]
+
+
 # ---- the list
 
 
@@ -425,7 +438,8 @@ def test_quick_is_a_part_of_every_kind():
     chosen = [amd_kernels.KERNELS[number] for number in selftest.quick()]
     assert 20 < len(chosen) < len(amd_kernels.KERNELS) / 2
     every = {(k.target, k.name) for k in chosen}
-    assert {(k.target, k.name) for k in amd_kernels.KERNELS if "ladder" in k.name or "axpy" in k.name} <= every
+    own = ("amd_ladder", "axpy", "reciprocal")
+    assert {(k.target, k.name) for k in amd_kernels.KERNELS if k.name.startswith(own)} <= every
     for target, rates in RATES.items():
         formats = {k.formats[0] for k in chosen if k.target == target}
         assert set(rates) - {"xf32"} <= formats

@@ -110,6 +110,20 @@ def axpy(launch: Launch, shape: Shape, data: Data, rng: np.random.Generator) -> 
     return Case(launch.grid, (n, alpha, x, y), 3, expected, most, 2.0 * n, 12.0 * n, peer)
 
 
+def reciprocal(launch: Launch, shape: Shape, data: Data, rng: np.random.Generator) -> Case:
+    """y = 1 / x, to the last bit. "integers": of numbers whose mantissa bits are all set, such as nextafter(2, 0), at
+    every exponent. Their reciprocals lie just above the middle of two neighbouring numbers, and LLVM's sequence rounds
+    them as V_RCP_F32 does, which AMD's manuals do not state."""
+    (n,) = shape
+    x = values(rng, shape, "f32", data)
+    if data == "integers":
+        i = np.arange(n)
+        x = np.ldexp(np.nextafter(np.float32(2), np.float32(0)), i % 252 - 126) * (1 - 2 * (i // 252 % 2))
+    x = x.astype(np.float32)
+    expected = (1 / x.astype(np.float64)).astype(np.float32).astype(np.float64)
+    return Case(launch.grid, (n, x, np.full(n, np.nan, np.float32)), 2, expected, 0.0, n, 8.0 * n)
+
+
 def ladder(step: str, arch: str) -> Make:
     """One step of the AMD ladder: one wave and one instruction, whose shape the product's is."""
 

@@ -11,9 +11,10 @@ from functools import partial
 
 from tilewright.compiled.amd import AmdCode, compile
 from tilewright.compiled.base import Launch
-from tilewright.doctor.amd_cases import DATA, Data, Make, Shape, axpy, gemm, ladder, scaled_gemm
+from tilewright.doctor.amd_cases import DATA, Data, Make, Shape, axpy, gemm, ladder, reciprocal, scaled_gemm
 from tilewright.formats.table import BLOCK_FORMATS
-from tilewright.kernels.elementwise import emit_axpy
+from tilewright.ir.program import Function
+from tilewright.kernels.elementwise import emit_axpy, emit_reciprocal
 from tilewright.ladder.steps import AMD_STEPS
 from tilewright.plans import gpu, gpu_shape
 from tilewright.problem import Gemm
@@ -35,12 +36,13 @@ class Entry:
     simulated: tuple[Data, ...] = DATA  # what is simulated where there is no such GPU
 
 
-def _axpy() -> Iterator[Entry]:
-    def launch(target: AmdTarget, shape: Shape) -> Launch:
-        return Launch(AmdCode(emit_axpy(256, target.warp), target), (-(-shape[0] // 256), 1, 1))
+def _elementwise() -> Iterator[Entry]:
+    def launch(emit: Callable[..., Function], target: AmdTarget, shape: Shape) -> Launch:
+        return Launch(AmdCode(emit(256, target.warp), target), (-(-shape[0] // 256), 1, 1))
 
     for target in TARGETS:
-        yield Entry("axpy_f32", target, ("f32",), launch, axpy, ((1,), (1000,)), (1 << 26,))
+        yield Entry("axpy_f32", target, ("f32",), partial(launch, emit_axpy), axpy, ((1,), (1000,)), (1 << 26,))
+        yield Entry("reciprocal_f32", target, ("f32",), partial(launch, emit_reciprocal), reciprocal, ((1000,),))
 
 
 def _ladder() -> Iterator[Entry]:
@@ -120,4 +122,4 @@ def _planned(a: str, b: str, out: str, layout: str, algorithm: str, target: AmdT
     return compile(problem, target, plan).launches[0]
 
 
-KERNELS: tuple[Entry, ...] = (*_axpy(), *_ladder(), *_gemms(), *_scaled_gemms())
+KERNELS: tuple[Entry, ...] = (*_elementwise(), *_ladder(), *_gemms(), *_scaled_gemms())

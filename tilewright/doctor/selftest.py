@@ -24,21 +24,21 @@ from tilewright.text import plural
 
 PATIENCE_S = 600.0  # for one kernel: its simulation may take a minute
 Listener = Callable[[dict[str, Any]], object]
-SECONDS = 1.0  # that a kernel takes on an idle machine, in the mean of all 105: compiled and simulated, on a Xeon
+SECONDS = 1.0  # that a kernel takes on an idle machine, in the mean of all 107: compiled and simulated, on a Xeon
 
 
 def _silent(_: object) -> None: ...
 
 
 def quick() -> list[int]:
-    """The numbers in KERNELS of those that `--quick` tries: axpy, the ladder, and of products those of two operands of
-    one format in layout nt, without a split of k and with the usual result."""
+    """The numbers in KERNELS of those that `--quick` tries: axpy, reciprocals, the ladder, and of products those of two
+    operands of one format in layout nt, without a split of k and with the usual result."""
     found = []
     for number, kernel in enumerate(KERNELS):
         first = kernel.name.split("_")[0]
         a, b, *_ = (*kernel.formats, "", "")
         plain = {f"mfma_gemm_{a}_nt", f"scaled_mfma_gemm_{a}_{b}", f"emulated_mx_gemm_{a}_{b}"}
-        if first in ("axpy", "amd") or (kernel.name in plain and a == b):
+        if first in ("axpy", "reciprocal", "amd") or (kernel.name in plain and a == b):
             found.append(number)
     return found
 

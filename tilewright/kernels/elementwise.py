@@ -24,6 +24,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from tilewright.ir import Kernel, Value, f32, i64, ptr
+from tilewright.ir.ops import core
 from tilewright.ir.program import Fold, Loop, Rounds, Write
 from tilewright.ir.types import Type
 from tilewright.kernels.reductions import Combine, reduce
@@ -181,4 +182,13 @@ def emit_axpy(threads: int | None = None, warp: int = 32) -> Any:
     n, alpha, x, y = k.args
     with each(k, n) as i:
         y[i] = alpha * x[i] + y[i]
+    return k.function
+
+
+def emit_reciprocal(threads: int | None = None, warp: int = 32) -> Any:
+    """y = 1 / x in f32, of x from 2^-126 to 2^126, as functions such as tanh divide; like `emit_axpy`."""
+    k = Kernel("reciprocal_f32", threads=threads, warp=warp, n=i64, x=ptr(f32), y=ptr(f32))
+    n, x, y = k.args
+    with each(k, n) as i:
+        y[i] = k._op(core.RECIPROCAL, f32, x[i], k.constant(f32, 1))
     return k.function
