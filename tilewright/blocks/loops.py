@@ -18,8 +18,9 @@ wait for them, tensor cores are never idle, and copies are one round less ahead:
 """
 from __future__ import annotations
 
+import ctypes
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
@@ -211,7 +212,7 @@ def ranged(p: Program, start: Any, stop: Any, step: int, num_stages: int) -> Ite
                             f"k.full((), {numbers[name]}) makes a number that a loop can change")
     after = dict(_blocks(p, frame))
     names = [name for name, (block, _) in before.items() if name in after and after[name] is not block]
-    _distinct(names, after)
+    after = _apart(p, frame, names)
     carried = {}
     for name in names:
         try:
@@ -222,8 +223,9 @@ def ranged(p: Program, start: Any, stop: Any, step: int, num_stages: int) -> Ite
         x.begin()
 
     def give() -> None:
+        own = _apart(p, frame, carried)
         for name, x in carried.items():
-            x.give(frame.f_locals[name])
+            x.give(own[name])
 
     def take() -> None:
         for name, x in carried.items():
@@ -278,8 +280,7 @@ def ranged(p: Program, start: Any, stop: Any, step: int, num_stages: int) -> Ite
             p.in_flight.clear()
         p.settle()
     p.loads = loads
-    for name, x in carried.items():
-        x.give(frame.f_locals[name])
+    give()
     p.open_loops -= 1
 
 
@@ -291,9 +292,10 @@ def _let_fly(p: Program, frame: Any, carried: dict[str, Carried], index: Callabl
     counter = Value(p.ir, type)
     with p.ir._into([], "loop", counter):
         p.loads.go(0)
+        own = _apart(p, frame, carried)
         for name, x in carried.items():
             x.flies = name in dense
-            x.give(frame.f_locals[name])
+            x.give(own[name])
         given = [x.flight for x in dense.values()]
         yield index(counter)
         found = {name: x.product(frame.f_locals[name]) for name, x in dense.items()}
@@ -331,9 +333,21 @@ def _alive(p: Program, block: Block) -> bool:
     return all(x.id not in p.ir._made or p.ir._made[x.id][0].open for x in values)
 
 
-def _distinct(names: list[str], after: dict[str, Block]) -> None:
+def _apart(p: Program, frame: Any, names: Iterable[str]) -> dict[str, Block]:
+    """The blocks of these names, each of which is its own: of a name that the body has bound to another name's block
+    (`most = now`) a copy, since the next round, or what follows the loop, gives the two different contents."""
+    found = dict(_blocks(p, frame))
     for name in names:
-        for other, block in after.items():
-            if other != name and block is after[name] and other not in names:
-                raise SyntaxError(f"{name} and {other} are the same block at the end of the loop: write "
-                                  f"{name} = {other} + 0")
+        block = found[name]
+        if any(x is block for other, x in found.items() if other != name):
+            found[name] = Block(p, block.shape, block.type, block.content)
+            _rebind(frame, name, found[name])
+    return found
+
+
+def _rebind(frame: Any, name: str, block: Block) -> None:
+    """An assignment in a function that is suspended. Before Python 3.13 its variables follow when they are told."""
+    variables = frame.f_locals
+    variables[name] = block
+    if sys.version_info < (3, 13):
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))

@@ -33,7 +33,7 @@ class Emitted:
         """The recorded kernel for a target, a record or its name; default: this machine's CPU."""
         chip = targets.coerce(target)
         cpu = isinstance(chip, targets.CpuTarget)
-        key = None if cpu else chip.warp
+        key = chip if "target" in self._taken else None if cpu else chip.warp
         if key not in self._functions:
             own = of_chip(chip, self.threads)
             found = self.emit(**{name: own[name] for name in own.keys() & self._taken.keys()})
@@ -50,6 +50,8 @@ class Emitted:
             self._on_gpus = list(dict.fromkeys([*self._on_gpus, function]))
             return run.run(function, *args, grid=grid)
         function = self.function()
+        if function.programs:
+            return run.run(function, *args, grid=grid)
         arguments.grid(function, grid)
         call = calls.compiled(function)
         if isinstance(call, calls.Shared):
