@@ -5,13 +5,14 @@ making code objects needs it: assembly, what a kernel uses and its simulation do
 """
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import subprocess
 import tempfile
 from functools import cache
 from pathlib import Path
+
+from tilewright.compiler import installed
 
 
 class Missing(RuntimeError):
@@ -30,10 +31,9 @@ def find() -> tuple[str, ...]:
     for place in ("llvm/bin/ld.lld", "lib/llvm/bin/ld.lld"):
         if os.access(rocm / place, os.X_OK):
             return (str(rocm / place),)
-    zig = importlib.util.find_spec("ziglang")
-    for folder in (zig.submodule_search_locations or ()) if zig else ():
-        if os.access(Path(folder, "zig"), os.X_OK):
-            return str(Path(folder, "zig")), "ld.lld"
+    for folder in installed.folders():
+        if os.access(zig := folder / "ziglang" / "zig", os.X_OK):
+            return str(zig), "ld.lld"
     on_path = shutil.which("ld.lld")
     if on_path:
         return (on_path,)

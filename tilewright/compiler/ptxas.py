@@ -9,12 +9,12 @@ import os
 import re
 import shutil
 import subprocess
-import sys
-import sysconfig
 import tempfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from tilewright.compiler import installed
 
 
 class Missing(RuntimeError):
@@ -45,9 +45,8 @@ def find() -> Path:
         if not os.access(named, os.X_OK):
             raise Missing(f"TILEWRIGHT_PTXAS is {named!r}, which is not a program")
         return Path(named)
-    for place in dict.fromkeys([sysconfig.get_paths()["purelib"], *sys.path]):
-        found = sorted(Path(place or ".").glob("nvidia/*/bin/ptxas"))
-        if found:
+    for place in installed.folders():
+        if found := sorted(place.glob("nvidia/*/bin/ptxas")):
             return found[-1]
     found_on_path = shutil.which("ptxas") or shutil.which("ptxas", path="/usr/local/cuda/bin")
     if found_on_path:

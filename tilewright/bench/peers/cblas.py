@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib.metadata
-import importlib.util
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -26,6 +25,7 @@ import numpy as np
 from tilewright import forks
 from tilewright.bench.cases import REAL, Product
 from tilewright.bench.peer import Library, Peer, Setting, Unavailable, Unfit, Way
+from tilewright.compiler import installed
 from tilewright.measure.machine import cpu_flags
 from tilewright.measure.measure import Call
 from tilewright.measure.operands import Operands
@@ -112,10 +112,11 @@ def require_plain(o: Operands) -> None:
 
 
 def folder_of(module: str) -> Path:
-    """Where a module is, without importing it."""
-    spec = importlib.util.find_spec(module)
-    assert spec is not None
-    return Path(spec.origin or "").parent
+    """Where an installed package is, without importing it."""
+    for each in installed.folders():
+        if (each / module).is_dir():
+            return each / module
+    raise Unavailable(f"{module} is not installed")
 
 
 def files_of(distribution: str) -> list[Path]:
