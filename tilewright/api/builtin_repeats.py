@@ -172,5 +172,7 @@ def _work(run: Run, space: Any) -> Work | None:
         found = run.recipe.repeatable(run.batch, run.steps, space)
     else:                                                   # of which only a copy with contiguous rows is known
         across, along = run.given.strides[::-1] if run.given.ndim == 2 else (0, 0)
-        found = run.recipe.by_panels(across // run.b.itemsize) if along == run.b.itemsize else None
+        size = run.b.itemsize
+        found = (run.recipe.by_copy(along // size) if run.given.ndim == 2 and run.given.shape[1] == 1 else
+                 run.recipe.by_panels(across // size) if along == size else None)
     return found

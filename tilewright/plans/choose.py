@@ -15,7 +15,7 @@ from typing import Any
 
 from tilewright.plans import common, invariant, prologues, semirings
 from tilewright.plans.cpu import PARTS, SHORT, CpuPlan, Shape
-from tilewright.plans.model import BUILTIN, CHANNELS, PAGE, Ceilings, cost, small_elements, stays_in_cache
+from tilewright.plans.model import BUILTIN, CHANNELS, PAGE, Ceilings, cost, small_elements, small_way, stays_in_cache
 from tilewright.plans.words import BYTE_ROWS, BYTES, DOTS_LARGE, DOTS_MOST, GROUP, SIDE, TILE_WORDS
 from tilewright.targets.cpu import CpuTarget
 
@@ -49,9 +49,11 @@ MOST_COLUMNS = 128
 # (rows of C, rows of B at a time) for kernels/cpu/skinny.py. On a Zen 5, 8 rows of B at a time read 30 GB/s, 4 read 34.
 STREAM_DEPTH: dict[int, tuple] = {
     32: ((1, 4), (2, 4), (3, 4), (4, 4)), 29: ((1, 4), (2, 4), (3, 4), (4, 4)), 16: ((1, 8), (2, 4), (3, 4), (4, 2))}
-# (columns of C, rows at a time) for kernels/cpu/skinny.py
+# (columns of C, rows at a time) for kernels/cpu/skinny.py: as many as leave registers for all sums (plans/cpu.dot_sums)
 DOT_ROWS: dict[int, tuple] = {
-    32: ((1, 8), (2, 8), (3, 6), (4, 6)), 29: ((1, 8), (2, 8), (3, 6), (4, 5)), 16: ((1, 6), (2, 5), (3, 4), (4, 2))}
+    32: ((1, 8), (2, 8), (3, 6), (4, 6), (5, 4), (6, 3), (7, 3), (8, 2)),
+    29: ((1, 8), (2, 8), (3, 6), (4, 5), (5, 4), (6, 3), (7, 2), (8, 2)),
+    16: ((1, 6), (2, 5), (3, 4), (4, 2), (5, 1), (6, 1), (7, 1))}
 
 # For kernels/cpu/weights.py: rows of B at a time; (columns of C, rows of A at a time)
 WEIGHT_DEPTH = 8
@@ -77,15 +79,15 @@ def tiles_of(target: CpuTarget, table: dict[int, Any]) -> Any:
 
 @lru_cache(maxsize=4096)
 def choose(shape: Shape, target: CpuTarget, like: CpuPlan | None = None) -> CpuPlan:
-    """The legal candidate with the least predicted time, but in place what the emitted builtin multiplies; `like` as in
-    `candidates`."""
+    """The legal candidate with the least predicted time, but of what the emitted builtin multiplies the one that it
+    takes; `like` as in `candidates`."""
     if shape.m == 0 or shape.n == 0 or shape.k == 0:
         mr, vectors = tiles_of(target, TILES)[0]
         return CpuPlan("in_place", mr, vectors * target.lanes(shape.itemsize))
     found = ranked(shape, target, like=like)
     if (like is None and shape.dtype in BUILTIN and not shape.invariant
             and stays_in_cache(shape, target)):         # the builtin, which asks no planner
-        return next(p for p in found if p.algorithm == "in_place")
+        return next(p for p in found if (p.algorithm, p.swap) == small_way(shape))
     return found[0]
 
 
@@ -145,9 +147,10 @@ def plain_plans(shape: Shape, target: CpuTarget, tiles: int) -> Iterator[CpuPlan
         for mr, vectors, _ in tiles_of(target, FEW_ROWS)[-1:]:
             if shape.m <= MOST_ROWS * 3 or shape.k <= 2 * SHORT:
                 yield from packed_plans(shape, target, mr, vectors * lanes)
+    if not in_cache or small_way(shape)[0] != "in_place":
         for s, swap in (shape, False), (shape.swapped, True):
             for p in skinny_plans(s, target):
-                if s.n <= MOST_COLUMNS and s.b != p.reads_b:
+                if s.n <= MOST_COLUMNS and s.b != p.reads_b and not p.by_rows(s):
                     p = replace(p, copy=True)
                 yield replace(p, swap=swap)
 
@@ -272,8 +275,13 @@ def skinny_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
         for threads in {1, shape.threads}:
             yield CpuPlan("stream", shape.m, depths[shape.m], jc_ways=threads)
     if shape.n in (heights := dict(tiles_of(target, DOT_ROWS))):
+        rows = ceil(shape.m / ceil(shape.m / heights[shape.n]))
         for threads in {1, shape.threads}:
-            yield CpuPlan("dots", min(heights[shape.n], shape.m), shape.n, ic_ways=min(threads, shape.m))
+            yield CpuPlan("dots", rows, shape.n, ic_ways=min(threads, shape.m),
+                          copy=shape.b != "columns" and not shape.prologues)
+    by_rows = CpuPlan("dots", shape.m, shape.n)
+    if by_rows.by_rows(shape) and (shape.n > 1 or shape.a != "rows"):
+        yield by_rows
 
 
 def packed_plans(shape: Shape, target: CpuTarget, mr: int, nr: int,

@@ -3,7 +3,8 @@
     packed     the five loops (kernels/cpu/gemm.py): B in blocks of kc x nc for L3, A in blocks of mc x kc for L2
     in_place   no packing (kernels/cpu/in_place.py): kc steps of k at a time over all of C
     stream     `mr` rows (kernels/cpu/skinny.py), `nr` rows of B at a time
-    dots       at most `nr` columns, each element a dot product along k (kernels/cpu/skinny.py)
+    dots       at most `nr` columns, each element a dot product along k (kernels/cpu/skinny.py), B's columns contiguous;
+               with few rows, too, B's rows may be contiguous in their place
 
 `swap` computes C^T = B^T @ A^T, for which the operands change places: the roles of m and n, of rows and columns, too.
 """
@@ -22,6 +23,7 @@ from tilewright.targets.cpu import CpuTarget
 from tilewright.targets.machine import MOST_THREADS
 
 MOST_BLOCK = {"A": 64 << 20, "B": 1 << 30}      # bytes of a block: far beyond any L2, and any L3
+MOST_ROW_DOTS = 8       # rows and columns of C of dots by rows of B
 SHORT = 32              # k up to which neither operand is read often enough to be worth packing
 MOST_LINES = (1 << 31) - 1      # rows, columns or steps of k in a block
 PARTS = 16              # of B's columns, in which threads that claim multiply each of the last blocks of A
@@ -54,6 +56,18 @@ def block_depth(k: int, kc: int, rows: int) -> int:
 
 
 _KIND = re.compile(r"(?P<dtype>\w+)(?:\((\w*),(\w*)\))?(?:>(\w+))?")
+
+
+def dot_sums(columns: int) -> int:
+    """How many vectors of sums each dot product has in `dots`, a power of two. A multiply-add takes four cycles and two
+    loads: with two sums a row by a column is read at 64 bytes a cycle of AVX-512, twice what L2 gives."""
+    return 2 if columns == 1 else 1
+
+
+def row_dot_sums(rows: int) -> int:
+    """How many sums a row of C has in `dots` where B's rows are contiguous, a power of two: so that eight additions
+    are under way."""
+    return 1 << max(8 // rows, 1).bit_length() - 1
 
 
 COMPLEX = {"c64": "f32", "c128": "f64"}         # and the format of their parts
@@ -232,6 +246,17 @@ class CpuPlan(Plan):
         rows = TILE_WORDS[shape.dtype].rows if shape.tiles else 4
         return block_depth(shape.k, -(-self.kc // rows) * rows, rows) if self.algorithm == "packed" else self.kc
 
+    def by_rows(self, shape: Shape) -> bool:
+        """Whether `dots` reads rows of B, of few rows and columns of C. `shape`: in the roles that the plan gives the
+        operands."""
+        rows = shape.b == "rows" or (shape.n == 1 and shape.a != "rows")
+        few = max(shape.m, shape.n) <= MOST_ROW_DOTS
+        return self.algorithm == "dots" and rows and few and not (self.copy or shape.prologues)
+
+    def sums(self, shape: Shape) -> int:
+        """Vectors of sums of an element, or of a row of C by rows of B, in `dots`; shape as in `by_rows`."""
+        return 1 if shape.prologues else row_dot_sums(self.mr) if self.by_rows(shape) else dot_sums(self.nr)
+
     @property
     def reads_b(self) -> Order:
         """What must be contiguous in B where it is read in place."""
@@ -308,7 +333,10 @@ class CpuPlan(Plan):
             yield shape.b != "rows", "stream reads rows of B that are contiguous, and B's are not."
             yield shape.m != self.mr, f"stream has registers for {self.mr} rows, and C has {shape.m}."
             yield self.ic_ways * self.jr_ways > 1, "stream splits columns (jc) alone."
-        if self.algorithm == "dots":
+        if self.algorithm == "dots" and self.by_rows(shape):
+            yield shape.n != self.nr, f"dots computes {self.nr} columns, and C has {shape.n}."
+            yield self.threads > 1, "dots by rows of B are for one thread."
+        elif self.algorithm == "dots":
             yield shape.b != "columns", "dots multiplies columns of B that are contiguous, and B's are not."
             yield shape.a != "rows", "dots multiplies rows of A that are contiguous, and A's are not."
             yield shape.n != self.nr, f"dots computes {self.nr} columns, and C has {shape.n}."
@@ -337,9 +365,11 @@ def _tile_violations(plan: CpuPlan, shape: Shape, target: CpuTarget) -> Iterator
             yield (f"{mr} rows of C and {nr} of B need {mr}*{nr} + {mr} + 1 = {need} registers, "
                    f"{target.name} has {have}.")
     elif plan.algorithm == "dots":
-        need = mr*nr + nr + 1
+        sums, vectors = plan.sums(shape), -(-nr // lanes) if plan.by_rows(shape) else nr
+        need = mr*vectors*sums + vectors + 1
         if need > have:
-            yield f"{mr}x{nr} dot products need {mr}*{nr} + {nr} + 1 = {need} registers, {target.name} has {have}."
+            tile = f"{mr}*{vectors}" + f"*{sums}"*(sums > 1)
+            yield f"{mr}x{nr} dot products need {tile} + {vectors} + 1 = {need} registers, {target.name} has {have}."
     elif nr % lanes:
         yield f"nr = {nr} is not a multiple of the {lanes} {shape.dtype} lanes of a {target.name} vector."
     else:
@@ -361,5 +391,5 @@ def _packed_violations(plan: CpuPlan) -> Iterator[str]:
 
 def registers(plan: CpuPlan, lanes: int) -> int:
     """Vector registers that the register tile takes: accumulators, a row of B, one element of A."""
-    vectors = plan.nr if plan.algorithm == "dots" else plan.nr // lanes
+    vectors = plan.nr if plan.algorithm == "dots" else plan.nr // lanes     # of dots those of one sum
     return plan.mr*vectors + vectors + 1

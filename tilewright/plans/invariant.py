@@ -48,7 +48,10 @@ def order_of_sums(plan: CpuPlan, shape: Shape) -> tuple[object, ...]:
     The five loops and `in_place` add up the products of a block of k one by one and then these sums; `stream` and
     `dots` have orders of their own. Reductions of an epilogue add up what the columns, or rows, of a tile have.
     """
-    if plan.algorithm in ("stream", "dots"):
+    if plan.algorithm == "dots":
+        shape = shape.swapped if plan.swap else shape
+        return (plan.algorithm, plan.sums(shape), plan.by_rows(shape))
+    if plan.algorithm == "stream":
         return (plan.algorithm,)
     tile = (plan.mr, plan.nr, plan.swap) if shape.epilogue and _reduces(shape.epilogue) else ()
     return ("blocks", plan.depth(shape), *tile)

@@ -86,7 +86,7 @@ def cost(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings | No
         shape = shape.swapped
     copied, transposing = 0, 1.0 if stays_in_cache(shape, target) else COPYING / TRANSPOSING
     if plan.copy:
-        shape, copied = shape._replace(b=plan.reads_b), shape.k * shape.n
+        shape, copied = shape._replace(b=plan.reads_b), shape.k * shape.n * (shape.n > 1)   # one column: contiguous
     if shape.tiles:
         found = _tiles(shape, plan, target, ceilings)
         if shape.prologues:
@@ -141,9 +141,19 @@ def stays_in_cache(shape: Shape, target: CpuTarget) -> bool:
     m, n, k = shape.m, shape.n, shape.k
     if shape.semiring:
         return False
-    by_panels = shape.b == "columns" and k <= PANEL_DEPTH and shape.dtype in BUILTIN
-    return ((shape.b == "rows" or by_panels) and shape.a != "any" and not shape.converts and not shape.scattered
+    along = shape.b == "columns" and (k <= PANEL_DEPTH or m == 1) and shape.dtype in BUILTIN
+    return ((shape.b == "rows" or along) and shape.a != "any" and not shape.converts and not shape.scattered
             and max(m * k, k * n, m * n) <= small_elements(shape.dtype, target, shape.a))
+
+
+def small_way(shape: Shape) -> tuple[str, bool]:
+    """The algorithm by which the emitted builtin multiplies what stays in cache, and whether operands change places: a
+    matrix by a vector, or a vector by a matrix, is read along its rows, and two vectors are one dot product."""
+    if shape.n == 1:
+        return ("dots", False) if shape.a == "rows" or shape.m == 1 else ("stream", True)
+    if shape.m == 1:
+        return ("stream", False) if shape.b == "rows" else ("dots", True)
+    return "in_place", False
 
 
 def small_elements(dtype: str, target: CpuTarget, a: str = "rows") -> int:
@@ -302,7 +312,9 @@ def _in_place(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings
     }
     threads = plan.threads
     busiest = min(ceil(row_panels/plan.ic_ways)*plan.mr, m) * min(ceil(col_panels/plan.jc_ways)*plan.nr, n) / (m*n)
-    work = (vectors + CALL * row_panels * col_panels * k_blocks) * busiest / ceilings.vectors
+    chains = min(m, plan.mr) * min(ceil(n / lanes), plan.nr // lanes)
+    tiles = row_panels * col_panels * k_blocks
+    work = (vectors * max(CHAINS / chains, 1.0) + CALL * tiles) * busiest / ceilings.vectors
     resident = a + b + c <= target.l2 * threads                             # all of it, from one call to the next
     beyond = _overfull(a + b + c, target.l2 * threads, target.l2_ways) if resident else 1.0
     waiting = busiest * (beyond * total(traffic["L3"]) / ceilings.l3
@@ -342,17 +354,23 @@ def _read_once(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceiling
     m, n, k, s = shape.m, shape.n, shape.k, shape.itemsize
     of_a, of_b = (prologues.bytes_of(x) if x else s for x in (shape.source_a, shape.source_b))   # which it converts
     lanes, sizes = target.lanes(s), (int(m*k*of_a), int(k*n*of_b), m*n*s)
+    waits = 1.0
     once = a, b, c = tuple(Term(name, size, 1, _ONCE) for name, size in zip("ABC", sizes))
     if plan.algorithm == "stream":
         vectors = m * ceil(n / lanes) * k
         c_passes = Term("C", c.size, 2*ceil(k / plan.nr), f"read and written every {plan.nr} rows of B")
+        # a sum is stored and loaded again between groups of rows of B, and waits for that
+        waits = max(2 * CHAINS / (m * ceil(n / plan.threads / lanes)), 1.0)
         near, extra = {"L1": (a, b, c_passes), "L2": once}, c_passes.bytes // target.vector_bytes
+    elif plan.by_rows(shape):               # a load for a row of B and for each number of A; two are one multiply-add
+        vectors = k * ceil((m * ceil(n / lanes) + m + ceil(n / lanes)) / 2)
+        near, extra = {"L1": once, "L2": once}, CALL
     else:
         steps = ceil(m / plan.mr)
         vectors = m * n * ceil(k / lanes)
         b_per_step = Term("B", b.size, steps, f"once per {plan.mr} rows")
         near, extra = {"L1": (a, b_per_step, c), "L2": (a, b_per_step)}, CALL * steps
-    work = (vectors + extra) / plan.threads / ceilings.vectors
+    work = (vectors * waits + extra) / plan.threads / ceilings.vectors
     fits = sum(sizes) <= target.l3 // 2
     waiting = total(once) / (ceilings.l3 if fits else ceilings.memory) / plan.threads
     if plan.jc_ways > 1:        # a thread's part of a row ends where another one's begins: short ones are reached late

@@ -19,7 +19,7 @@ from tilewright.kernels.cpu.gemm import emit_batch
 from tilewright.kernels.cpu.in_place import emit_in_place
 from tilewright.kernels.cpu.microkernel import TYPES, emit_microkernel
 from tilewright.kernels.cpu.packing import emit_pack
-from tilewright.kernels.cpu.skinny import emit_dots
+from tilewright.kernels.cpu.skinny import emit_dots, emit_row_dots
 from tilewright.targets import names, target
 
 TILES = {"x86-avx512": (14, 2), "x86-avx2": (6, 2), "neon": (8, 3)}
@@ -310,3 +310,21 @@ def test_dot_products(dtype, m, k, beta):
     assert report.of("a").elements == m * k
     assert report.of("b").elements == (m // ROWS + m % ROWS) * COLS * k
     assert report.instructions["fma"] == m * COLS * (-(-k // V) + (beta != 0))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize(("m", "COLS", "k"), [(1, 1, 11), (1, 8, 17), (2, 3, 9), (3, 5, 1), (7, 4, 30)])
+def test_row_dots(m, COLS, k, dtype):
+    """Steps of k in turn to several sums: all elements are read once, whatever A's strides are."""
+    T = TYPES[dtype]
+    driver = emit_row_dots(target(HERE[0]), dtype, m, COLS)
+    for by_columns in False, True:
+        a, b = random((k, m) if by_columns else (m, k), dtype, 1), random((k, COLS), dtype, 2)
+        c = random((m, COLS), dtype, 3)
+        lda, csa = (1, m) if by_columns else (k, 1)
+        job = job_of(jobs.ROW_DOTS, T, m=m, k=k, a="a", lda=lda, csa=csa, b="b", ldb=COLS, c="c", rsc=COLS, csc=1,
+                     alpha=0.5, beta=2.0, parts=1)
+        exact = 0.5 * ((a.T if by_columns else a).astype(np.float64) @ b.astype(np.float64)) + 2 * c.astype(np.float64)
+        report, after = both(driver, job, 0, arrays={"a": a, "b": b, "c": c})
+        np.testing.assert_allclose(after["c"], exact, rtol=1e-3, atol=1e-4)
+        assert (report.of("a").elements, report.of("b").elements) == (m * k, k * COLS)

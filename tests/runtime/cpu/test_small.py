@@ -115,7 +115,7 @@ def test_what_is_left_to_python(builtin):
 
 
 @pytest.mark.parametrize("isa", names("cpu"))
-def test_the_plan_of_what_the_builtin_takes_is_in_place(isa):
+def test_the_plan_of_what_the_builtin_takes(isa):
     """There is one decision, which the planner and the builtin share."""
     chip, taken = target(isa), 0
     for m, n, k in itertools.product((1, 7, 64, 128, 180), (1, 16, 100, 128), (1, 8, 128, 180, 256)):
@@ -123,5 +123,12 @@ def test_the_plan_of_what_the_builtin_takes_is_in_place(isa):
             shape = Shape(dtype, m, n, k, a, b)
             if stays_in_cache(shape, chip):
                 plan, taken = choose(shape, chip), taken + 1
-                assert (plan.algorithm, plan.kc, plan.swap, plan.copy) == ("in_place", 0, False, b == "columns")
+                if m == n == 1:
+                    assert (plan.algorithm, plan.swap) == ("dots", False)
+                elif 1 in (m, n):                   # rows of the matrix by the vector, or numbers of it by rows
+                    along = a == "rows" if n == 1 else b == "columns"
+                    assert (plan.algorithm, plan.swap) == ("dots" if along else "stream", (n > 1) == along)
+                else:
+                    wanted = ("in_place", 0, False, b == "columns")
+                    assert (plan.algorithm, plan.kc, plan.swap, plan.copy) == wanted
     assert taken > 500

@@ -13,10 +13,12 @@ row; with few columns it streams A.
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 
-from tilewright.ir import Function, Kernel, Value, i8, i64, ptr
-from tilewright.kernels.cpu.jobs import IN_PLACE, PANELS, SLACK, SMALL
+from tilewright.ir import Function, Kernel, Type, Value, i8, i64, ptr
+from tilewright.ir.values import Variable
+from tilewright.kernels.cpu.jobs import DOTS, IN_PLACE, MOST_COPIED, OF_PROLOGUE, PANELS, ROW_DOTS, SLACK, SMALL, STREAM
 from tilewright.kernels.cpu.microkernel import TYPES
 from tilewright.kernels.cpu.packing import emit_pack
 from tilewright.kernels.cpu.pool import LIMIT, job_fields, split
@@ -129,12 +131,78 @@ def _parts(k: Kernel, m_panels: Value, n_panels: Value, by_panels: Value, most: 
     return rows.get(), columns.get()
 
 
+def _team(k: Kernel, s: SimpleNamespace, volume: Value, decline_when: Callable[[Value], None]) -> Variable:
+    """Record: threads for so many multiplications."""
+    team = k.variable(i64, 1)
+    with k.when(volume >= s.parallel_above):
+        limit = k.load(s.pool.as_(i64) + LIMIT // 8)            # 0: the number depends on the caller: Python decides
+        decline_when(limit == 0)
+        team.set(k.max(k.min(limit, volume // (2*s.grain)), 1))
+    return team
+
+
+def _run(k: Kernel, s: SimpleNamespace, driver: Value, job: Value, parts: Value, team: Value, volume: Value) -> None:
+    """Record: all parts of a job, on so many threads."""
+    with k.when(team > 1):
+        wake = k.select(volume >= s.wake_above, team, k.select(volume >= s.wake_one, k.constant(i64, 1), 0))
+        k.call(s.run_parts, s.pool, driver, job.as_(i8), parts, team, wake, result=i64)
+    with k.otherwise():
+        with k.loop(parts) as part:
+            k.call(driver, job.as_(i8), part)
+
+
+def _with_vector(k: Kernel, T: Type, s: SimpleNamespace, decline_when: Callable[[Value], None]) -> None:
+    """Record: a product of one column, a matrix X by y, or of one row, y by X^T. `dots` multiplies rows of X, one after
+    the other, by a y that is contiguous, or is copied; `stream` adds up columns of X; of two vectors, of which
+    the first is not contiguous, `row_dots` takes any strides."""
+    _, m, n, kk, a, rsa, csa, b, rsb, csb, c, rsc = k.args
+    column, one, zero = n == 1, k.constant(i64, 1), k.constant(i64, 0)
+    length, volume = k.select(column, m, n), m * n * kk
+    x, row, along = k.select(column, a, b), k.select(column, rsa, csb), k.select(column, csa, rsb)
+    y, step, c_step = k.select(column, b, a), k.select(column, rsb, csa), k.select(column, rsc, one)
+    by_rows, both = (along == 1) | (kk == 1), length == 1
+    apart = (c_step != 1) & (both == 0)
+    decline_when((by_rows == 0) & (both == 0) & ((row != 1) | (apart & (length > MOST_COPIED))))
+    team = _team(k, s, volume, decline_when)
+    dots = {"m": length, "k": kk, "a": x, "lda": row, "c": c, "rsc": c_step, "csc": one, "alpha": k.constant(T, 1.0),
+            "beta": k.constant(T, 0.0)}
+
+    job, own = k.local("job_of_vectors", (len(ROW_DOTS),), i64), k.local("vector", (MOST_COPIED,), T)
+
+    def run(driver: Value, names: tuple[str, ...], parts: Value, **fields: Value) -> None:
+        for at, name in enumerate(names):
+            value, field = {**fields, "parts": parts}.get(name, zero), job + at
+            k.store(field.as_(T) if name in ("alpha", "beta") else field, value, align=8)
+        _run(k, s, driver, job, parts, team.get(), volume)
+
+    with k.when(by_rows):
+        copied = (step != 1) & (kk > 1)
+        decline_when(copied & (kk > MOST_COPIED))
+        vector = k.variable(ptr(T), y)
+        with k.when(copied):
+            with k.loop(kk) as i:
+                k.store(own + i, k.load(y + i*step))
+            vector.set(own)
+        run(s.dots, DOTS[:-OF_PROLOGUE], k.min(team.get(), length), **dots, b=vector.get())
+        k.ret(1)
+    with k.when(both):
+        run(s.row_dots, ROW_DOTS, one, **dots, csa=along, b=y, ldb=step)
+        k.ret(1)
+    run(s.stream, STREAM[:-OF_PROLOGUE], team.get(), n=length, k=kk, a=y, csa=step, b=x, ldb=along,
+        c=k.select(apart, own, c), ldc=length, beta=k.constant(T, 0.0))
+    with k.when(apart):
+        with k.loop(length) as i:
+            k.store(c + i*c_step, own[i])
+    k.ret(1)
+
+
 def emit_small(target: CpuTarget, dtype: str, MR: int, NV: int, DEPTH: int) -> list[Function]:
     """small(context, m, n, k, a, rsa, csa, b, rsb, csb, c, rsc) → 1: C = A @ B is done, in place; 0: it is refused.
 
     A B with contiguous columns, of at most DEPTH rows, is packed on the stack a panel at a time. Refused are strides
     that in_place cannot read, products too large to stay in cache, and shapes whose micro-kernels have not been
-    compiled yet: the Python function then compiles them. And `panels`.
+    compiled yet: the Python function then compiles them. Products with one row or column go by `dots` and `stream`
+    (skinny.py), as model.small_way says. And `panels`.
     """
     T = TYPES[dtype]
     V = target.lanes(T.bytes)
@@ -142,7 +210,7 @@ def emit_small(target: CpuTarget, dtype: str, MR: int, NV: int, DEPTH: int) -> l
     k = Kernel(f"small_{dtype}_{MR}x{NR}", result=i64, noalias=False, context=ptr(i8), m=i64, n=i64, k=i64, a=ptr(T),
                rsa=i64, csa=i64, b=ptr(T), rsb=i64, csb=i64, c=ptr(T), rsc=i64)
     context, m, n, kk, a, rsa, csa, b, rsb, csb, c, rsc = k.args
-    pointers = dict.fromkeys(("driver", "panels", "pool", "run_parts"), ptr(i8)) | \
+    pointers = dict.fromkeys(("driver", "panels", "pool", "run_parts", "dots", "row_dots", "stream"), ptr(i8)) | \
         dict.fromkeys(("rows", "columns"), ptr(i64))
     s = SimpleNamespace(**{name: k.field(context, 8*i, pointers.get(name, i64)) for i, name in enumerate(SMALL)})
 
@@ -152,10 +220,12 @@ def emit_small(target: CpuTarget, dtype: str, MR: int, NV: int, DEPTH: int) -> l
 
     by_rows = (csa == 1) | (kk == 1)
     decline_when(k.min(k.min(m, n), kk) < 1)
+    decline_when(k.max(k.max(n * kk, m * kk), m * n) > k.select(by_rows, s.most_elements, s.most_by_columns))
+    with k.when((m == 1) | (n == 1)):
+        _with_vector(k, T, s, decline_when)
     by_panels = (csb != 1) & (n != 1)
     decline_when(by_panels & (((rsb != 1) & (kk != 1)) | (kk > DEPTH)))
     decline_when((csa != 1) & (kk != 1) & (rsa != 1) & (m != 1))
-    decline_when(k.max(k.max(n * kk, m * kk), m * n) > k.select(by_rows, s.most_elements, s.most_by_columns))
 
     m_panels, n_panels = k.ceil_div(m, MR), k.ceil_div(n, NR)
     low, high, edge = m // m_panels, k.ceil_div(m, m_panels), n % NR
@@ -167,16 +237,12 @@ def emit_small(target: CpuTarget, dtype: str, MR: int, NV: int, DEPTH: int) -> l
             decline_when(table[kernel_index(k, height, edge, V, NV)] == 0)
 
     volume, zero, one = m * n * kk, k.constant(i64, 0), k.constant(i64, 1)
-    team, row_parts, col_parts = (k.variable(i64, 1) for _ in range(3))
-    with k.when(volume >= s.parallel_above):
-        limit = k.load(s.pool.as_(i64) + LIMIT // 8)            # 0: the number depends on the caller: Python decides
-        decline_when(limit == 0)
-        team.set(k.max(k.min(limit, volume // (2*s.grain)), 1))
-        with k.when(team.get() > 1):
-            most = k.min(team.get() * SPLITS, volume // s.grain)
-            rows, columns = _parts(k, m_panels, n_panels, by_panels, most, team.get())
-            row_parts.set(rows)
-            col_parts.set(columns)
+    team, row_parts, col_parts = _team(k, s, volume, decline_when), k.variable(i64, 1), k.variable(i64, 1)
+    with k.when(team.get() > 1):
+        most = k.min(team.get() * SPLITS, volume // s.grain)
+        rows, columns = _parts(k, m_panels, n_panels, by_panels, most, team.get())
+        row_parts.set(rows)
+        col_parts.set(columns)
 
     job = k.local("job", (len(PANELS),), i64)
     lda = k.select(by_rows, rsa, csa)
@@ -195,12 +261,6 @@ def emit_small(target: CpuTarget, dtype: str, MR: int, NV: int, DEPTH: int) -> l
     with k.when(by_panels):
         driver.set(s.panels)
         col_parts.set(n_panels)
-    parts = row_parts.get() * col_parts.get()
-    with k.when(team.get() > 1):
-        wake = k.select(volume >= s.wake_above, team.get(), k.select(volume >= s.wake_one, one, 0))
-        k.call(s.run_parts, s.pool, driver.get(), job.as_(i8), parts, team.get(), wake, result=i64)
-    with k.otherwise():
-        with k.loop(parts) as part:
-            k.call(driver.get(), job.as_(i8), part)
+    _run(k, s, driver.get(), job, row_parts.get() * col_parts.get(), team.get(), volume)
     k.ret(1)
     return [k.function, emit_panels(target, dtype, MR, NV, DEPTH)]

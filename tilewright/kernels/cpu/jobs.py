@@ -46,6 +46,18 @@ IN_PLACE = (
 )
 STREAM = ("n", "k", "a", "rsa", "csa", "b", "ldb", "c", "ldc", "beta", "parts", "b_beside", "index")  # beta is 0 or 1
 DOTS = ("m", "k", "a", "lda", "b", "ldb", "c", "rsc", "csc", "alpha", "beta", "parts", "a_beside", "index")
+ROW_DOTS = (*DOTS[:-2], "csa")      # lda, csa: A's strides; csc is 1
+EACH = (                        # of a batch, by a driver for one product, whose job stands behind these fields
+    "driver", "batch", "batch_parts", "within",     # parts of each product
+    "a_step", "b_step", "c_step",                   # in bytes
+    "fields", "at_a", "at_b", "at_c",               # of the job: how many, and where the addresses stand
+)
+MOST_EACH = 16
+COPIED = (                      # B, one column, is copied to the stack, for a driver whose job stands behind these
+    "driver", "steps", "step",                      # of k, and elements from one to the next
+    "fields", "at_b",
+)
+MOST_COPIED = 4096              # elements
 TILES = ("tiles", "tiles_step")     # behind these two: where few rows go as tiles, and words from part to part
 OF_PROLOGUE = 2                 # fields at the end of these two that kernels with a prologue read
 SCALE = ("m", "n", "s", "lds", "c", "ldc", "alpha", "beta", "row_parts", "col_parts")
@@ -69,6 +81,7 @@ SMALL = (                       # the context of kernels/cpu/in_place.py
     "most_elements", "most_by_columns",             # of A (by rows, by columns), of B and of C: they stay in cache
     "parallel_above", "grain",                      # multiplications from which threads share them, and of a part
     "wake_one", "wake_above",                       # from which a thread that sleeps is woken, and all of them
+    "dots", "row_dots", "stream",                   # drivers of products with a vector: for one column, or one row
 )
 PANELS = (*IN_PLACE, "column_step", "driver")       # the job of `panels`: B's columns are so many elements apart
 

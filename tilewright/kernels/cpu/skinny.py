@@ -3,6 +3,8 @@ packing.
 
     emit_stream     few rows: rows of B pass by, several at once
     emit_dots       few columns: dot products along k, several at once, so that A is read once
+    emit_row_dots   few rows and columns, and B's rows are contiguous, not its columns
+    emit_each       a batch of one of these: one after the other
     emit_scale      a block of C after the product, for algorithms that add up in several passes (stream) and so cannot
                     scale: alpha times a sum is not the sum of alpha times its parts if one of these, or alpha, is inf
 """
@@ -14,12 +16,24 @@ from types import SimpleNamespace
 from typing import Any
 
 from tilewright.ir import Function, Kernel, Value, i8, i64, ptr, vec
-from tilewright.kernels.cpu.jobs import DOTS, OF_PROLOGUE, SCALE, STREAM
+from tilewright.kernels.cpu.jobs import (
+    COPIED,
+    DOTS,
+    EACH,
+    MOST_COPIED,
+    MOST_EACH,
+    OF_PROLOGUE,
+    ROW_DOTS,
+    SCALE,
+    STREAM,
+    offsets,
+)
 from tilewright.kernels.cpu.microkernel import TYPES
 from tilewright.kernels.cpu.out import Out
 from tilewright.kernels.cpu.pool import job_fields, split
 from tilewright.kernels.cpu.prepared import Prepared, suffix
 from tilewright.kernels.narrow import memory_type
+from tilewright.plans.cpu import dot_sums, row_dot_sums
 from tilewright.targets.cpu import CpuTarget
 
 COLUMNS = 16 << 10           # bytes of a row of C that stay in L1 while all of B's rows pass
@@ -36,13 +50,14 @@ def emit_stream(target: CpuTarget, dtype: str, ROWS: int, DEPTH: int, SOURCE: st
 
     SOURCE      B's format, if PROLOGUE, the fields of a jobs.Prepare, makes numbers of its elements as they are read
 
-    The rows that come next are prefetched into L2, except for one row of C on AVX2. On a Zen 3 B of 4096 x 4096 and
+    The rows that come next are prefetched into L2, except for one row of C. On a Zen 3 B of 4096 x 4096 and
     4096 x 11008 ran at 0.83 and 0.98 of OpenBLAS with prefetches and runs of 16 KB, at 0.93 and 1.07 without them, by
-    whole cache lines, in runs of 64 KB.
+    whole cache lines, in runs of 64 KB; on a Xeon with AVX-512 B of 300 x 300 and 8 x 100000 ran at 0.84 and 0.86 with
+    prefetches, at 1.13 and 0.99 without.
     """
     T = TYPES[dtype]
     V = target.lanes(T.bytes)
-    PREFETCH = ROWS > 1 or target.tile_registers != 16
+    PREFETCH = ROWS > 1
     RUN, TOGETHER = (COLUMNS, 1) if PREFETCH else (ONE_ROW, target.line // target.vector_bytes)
     VT = vec(T, V)
     k = Kernel(f"stream_{dtype}_{ROWS}x{DEPTH}{_of(SOURCE, PROLOGUE)}", noalias=False, job=ptr(i8), part=i64)
@@ -125,8 +140,12 @@ def emit_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int, SOURCE: str =
               PROLOGUE: tuple[Any, ...] = ()) -> Function:
     """dots(job, part): a run of rows of C[m, COLS] = alpha * A[m, k] @ B[k, COLS] + beta * C, ROWS at a time.
 
-    A's rows and B's columns are contiguous (ldb: from one column to the next). The k products of an element are added
-    in V lanes and these in a tree, whatever the rows around it are. SOURCE, PROLOGUE: of A, as emit_stream's of B.
+    A's rows and B's columns are contiguous (ldb: from one column to the next). SOURCE, PROLOGUE: of A, as emit_stream's
+    of B.
+
+    An element has SUMS sums of V lanes, whatever the rows around it are: vector i of k is added to sum i % SUMS, but
+    what is left beyond a multiple of SUMS vectors to the first one. At the end sums are added in a tree, then lanes.
+    With one sum each addition of one row's would wait for the one before it.
     """
     T = TYPES[dtype]
     V = target.lanes(T.bytes)
@@ -138,32 +157,126 @@ def emit_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int, SOURCE: str =
     a, b, out = g.a.view(g.lda, 1), g.b.view(g.ldb, 1), Out(k, g.c.view(g.rsc, g.csc), g.alpha, g.beta)
     columns = [b.at(j, 0) for j in range(COLS)]
     lo, hi = split(g.m, g.parts, part)
+    SUMS = 1 if PROLOGUE else dot_sums(COLS)
     whole = g.k // V * V
+    together = g.k // (SUMS*V) * (SUMS*V)
 
     def put(i: Value, j: int, x: Value, read_c: bool) -> None:
         out.at(i, j).put(x, read_c)
 
     def rows_at(i: Value, ROWS: int) -> None:
         rows = [a.at(i + r, 0) for r in range(ROWS)]
-        acc = k.tile(ROWS, COLS, VT)
+        sums = [k.tile(ROWS, COLS, VT) for _ in range(SUMS)]
 
-        def multiply(p: Value, count: Value | None) -> None:
-            mask = None if count is None else k.lanes_below(count, V)
+        def multiply(p: Value, count: Value | None, SUM: int = 0) -> None:
+            mask, acc = None if count is None else k.lanes_below(count, V), sums[SUM]
             b_reg = [k.load(column + p, VT, T.bytes, mask) for column in columns]
             for r in range(ROWS):
                 a_reg = (elements.sums(rows[r] + p, i + r, p, count, T, along=True) if elements else
                          k.load(rows[r] + p, VT, T.bytes, mask))
                 for j in range(COLS):
                     acc[r, j] = k.fma(a_reg, b_reg[j], acc[r, j])
-        with k.loop(whole, step=V) as p:
+        if SUMS > 1:
+            with k.loop(together, step=SUMS*V) as p:
+                for SUM in range(SUMS):
+                    multiply(p + SUM*V if SUM else p, None, SUM)
+        with k.loop(whole, together if SUMS > 1 else 0, V) as p:
             multiply(p, None)
         with k.when(whole < g.k):
             multiply(whole, g.k - whole)
         for r in range(ROWS):
             for j in range(COLS):
-                out.cases_of_beta(partial(put, i + r, j, out.scaled(k.sum(acc[r, j]))))
+                total = k.sum(in_tree([acc[r, j] for acc in sums]))
+                out.cases_of_beta(partial(put, i + r, j, out.scaled(total)))
 
     in_blocks(k, (lo, hi), ROWS, rows_at)
+    return k.function
+
+
+def emit_row_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int) -> Function:
+    """row_dots(job, part): C[m, COLS] = alpha * A[m, k] @ B[k, COLS] + beta * C, ROWS at a time, where B's rows are
+    contiguous (ldb: from one to the next), and A's strides any: a step of k is a column of A by a row of B.
+
+    A row of C has row_dot_sums sums: step i of k is added to sum i % SUMS, but what is left beyond a multiple of SUMS
+    steps to the first one. At the end sums are added in a tree. It is as emit_dots' for the same reason.
+    """
+    T = TYPES[dtype]
+    V = min(1 << (COLS - 1).bit_length(), target.lanes(T.bytes))
+    VT, NV, SUMS = vec(T, V) if V > 1 else T, -(-COLS // V), row_dot_sums(ROWS)
+    k = Kernel(f"row_dots_{dtype}_{ROWS}x{COLS}", noalias=False, job=ptr(i8), part=i64)
+    job, part = k.args
+    g = job_fields(k, job, ROW_DOTS, T)
+    a, b, out = g.a.view(g.lda, g.csa), g.b.view(g.ldb, 1), Out(k, g.c.view(g.rsc, 1), g.alpha, g.beta)
+    LAST = COLS - (NV - 1)*V
+    masks = [k.lanes_below(k.constant(i64, LAST), V) if v == NV - 1 and LAST < V else None for v in range(NV)]
+
+    def rows_at(i: Value, ROWS: int) -> None:
+        sums = [k.tile(ROWS, NV, VT) for _ in range(SUMS)]
+
+        def multiply(p: Value, SUM: int) -> None:
+            row = [k.load(b.at(p, v*V), VT, T.bytes, mask) for v, mask in enumerate(masks)]
+            for r in range(ROWS):
+                number = k.broadcast(a[i + r, p], V) if V > 1 else a[i + r, p]
+                for v in range(NV):
+                    sums[SUM][r, v] = k.fma(number, row[v], sums[SUM][r, v])
+        together = g.k // SUMS * SUMS
+        with k.loop(together, step=SUMS) as p:
+            for SUM in range(SUMS):
+                multiply(p + SUM if SUM else p, SUM)
+        with k.loop(g.k, together) as p:
+            multiply(p, 0)
+
+        def put(r: int, v: int, x: Value, read_c: bool) -> None:
+            out.at(i + r, v*V).put(x, read_c, masks[v])
+        for r in range(ROWS):
+            for v in range(NV):
+                out.cases_of_beta(partial(put, r, v, out.scaled(in_tree([acc[r, v] for acc in sums]))))
+
+    in_blocks(k, split(g.m, g.parts, part), ROWS, rows_at)
+    return k.function
+
+
+def in_tree(sums: list[Value]) -> Value:
+    """Record: the sum of a power of two of sums, neighbours first."""
+    while len(sums) > 1:
+        sums = [x + y for x, y in zip(sums[::2], sums[1::2])]
+    return sums[0]
+
+
+def emit_copied(target: CpuTarget, dtype: str) -> Function:
+    """copied(job, part): a driver's part with a column B that is not contiguous (jobs.COPIED)."""
+    T = TYPES[dtype]
+    k = Kernel(f"copied_{dtype}", noalias=False, job=ptr(i8), part=i64)
+    job, part = k.args
+    g = SimpleNamespace(**{name: k.field(job, at, ptr(i8) if name == "driver" else i64)
+                           for name, at in offsets(COPIED).items()})
+    own, given = k.local("own", (MOST_EACH,), i64), job.as_(i64) + len(COPIED)
+    vector = k.local("vector", (MOST_COPIED,), T)
+    with k.loop(g.fields) as i:
+        k.store(own + i, given[i])
+    column = k.load((given + g.at_b).as_(ptr(T)))
+    with k.loop(g.steps) as i:
+        k.store(vector + i, k.load(column + i*g.step))
+    k.store(own + g.at_b, k.address(vector))
+    k.call(g.driver, own.as_(i8), part)
+    return k.function
+
+
+def emit_each(target: CpuTarget) -> Function:
+    """each(job, part): a share of a batch of products, by a driver that takes one of them. jobs.EACH says what is
+    where."""
+    k = Kernel("each", noalias=False, job=ptr(i8), part=i64)
+    job, part = k.args
+    g = SimpleNamespace(**{name: k.field(job, at, ptr(i8) if name == "driver" else i64)
+                           for name, at in offsets(EACH).items()})
+    own, given = k.local("own", (MOST_EACH,), i64), job.as_(i64) + len(EACH)
+    with k.loop(g.fields) as i:
+        k.store(own + i, given[i])
+    first, last = split(g.batch, g.batch_parts, part // g.within)
+    with k.loop(last, first) as index:
+        for at, step in (g.at_a, g.a_step), (g.at_b, g.b_step), (g.at_c, g.c_step):
+            k.store(own + at, given[at] + index*step)
+        k.call(g.driver, own.as_(i8), part % g.within)
     return k.function
 
 

@@ -159,10 +159,13 @@ class Host:
 
     def driver(self, target: CpuTarget, algorithm: str, dtype: str, mr: int, nr: int, *sources: str,
                prepacked: str = "", fields: int = 0, prologues: str = "",
-               prepare: jobs.Prepare | None = None) -> int:
+               prepare: jobs.Prepare | None = None, by_rows: bool = False) -> int:
         """Of the loops around the kernels; `sources` are the formats of A and B, if packing converts any; prepacked:
         which of them was packed before; fields: of a state that is kept (plans/semirings.py); prologues: which of them
-        have one; prepare: that of the operand that is read once, whose format `sources` is then."""
+        have one; prepare: that of the operand that is read once, whose format `sources` is then; by_rows: of B, which
+        `dots` reads then."""
+        if by_rows:
+            return self.address("skinny:emit_row_dots", target, dtype, mr, nr)
         if algorithm in ("dots", "stream"):
             if dtype in BYTES:
                 return self.address("byte_dots:emit_byte_dots", target, mr, nr, *sources)

@@ -115,7 +115,7 @@ class Recipe:
             sources = (getattr(shape, f"source_{once}"),)
         self.function = host.driver(target, plan.algorithm, shape.dtype, plan.mr, plan.nr, *sources,
                                     prepacked=prepacked, fields=semirings.state(shape.semiring), prologues=prepared,
-                                    prepare=self.prepare.get(once))
+                                    prepare=self.prepare.get(once), by_rows=plan.by_rows(shape))
         self.added_in = shape.sums
         self.space = self.sums = self.tiles = 0
         # bytes of barriers with counters, which start at 0
@@ -128,6 +128,7 @@ class Recipe:
                   "dots": self._dots}[plan.algorithm]()
         layout = {"packed": jobs.PACKED, "in_place": jobs.IN_PLACE, "dots": jobs.DOTS,
                   "stream": jobs.STREAM}[plan.algorithm]
+        layout = jobs.ROW_DOTS if plan.by_rows(shape) else layout
         self.template = array("q", [fields.pop(name, 0) for name in layout])
         assert not fields, fields
         self.at = {name: index for index, name in enumerate(layout)}
@@ -141,7 +142,8 @@ class Recipe:
         self.address = host.address_of
         self.onto_temporary: Recipe | None = None       # the same for a C that `takes_c` allows
         # C as the algorithm can write it; else its caller gives it another
-        self.takes_c = (strides.rsc if shape.tiles else strides.csc) == 1 or plan.algorithm == "dots"
+        by_columns = plan.algorithm == "dots" and not plan.by_rows(shape)
+        self.takes_c = (strides.rsc if shape.tiles else strides.csc) == 1 or by_columns
 
     @property
     def tile(self) -> tuple[int, int]:
@@ -251,8 +253,9 @@ class Recipe:
 
     def _dots(self) -> dict[str, int]:
         shape, st = self.shape, self.strides
-        return {"m": shape.m, "k": shape.depth or shape.k, "lda": st.rsa, "ldb": st.csb, "rsc": st.rsc, "csc": st.csc,
-                "parts": self.parts}
+        found = {"m": shape.m, "k": shape.depth or shape.k, "lda": st.rsa, "ldb": st.csb, "rsc": st.rsc, "csc": st.csc,
+                 "parts": self.parts}
+        return found | {"ldb": st.rsb, "csa": st.csa} if self.plan.by_rows(shape) else found
 
     def _stream(self) -> dict[str, int]:
         shape, st = self.shape, self.strides
@@ -336,6 +339,8 @@ class Recipe:
             if work.parts > 1:
                 self.host.reserve(shape.threads)
             self._run_work(work)
+        elif at_once and algorithm in ("dots", "stream") and beside is NOTHING and not self.tiles:
+            self._run_work(self._of_each(batch, steps, self.job(a, b, c, alpha, beta)))
         elif at_once and algorithm == "packed" and (team := self._whole_products(batch, flops)):
             self._batch_packed(batch, steps, self.job(a, b, c, alpha, beta, beside), team)
         else:
@@ -357,6 +362,27 @@ class Recipe:
             job[at["batch_parts"]] = shares = min(batch, shape.threads * SHARES)
             parts *= shares
         return Work(self.function, job, parts, min(parts, shape.threads), woken(flops, shape.threads))
+
+    def _of_each(self, batch: int, steps: tuple[int, int, int], job: array) -> Work:
+        """One after the other by a driver that takes one; whole ones for each thread, if there are enough."""
+        shape = self.shape
+        flops = 2*batch*shape.m*shape.n*shape.k
+        within, shares = self.parts, 1
+        if batch >= shape.threads or within == 1:
+            shares, within = min(batch, shape.threads * SHARES) if shape.threads > 1 and flops >= FORK_FLOPS else 1, 1
+            if self.parts > 1:
+                job[self.at["parts"]] = 1
+        fields = {"driver": self.function, "batch": batch, "batch_parts": shares, "within": within,
+                  **dict(zip(_STEPS, steps)), "fields": len(job),
+                  **{f"at_{name}": self.at[name] for name in "abc"}}
+        whole = array("q", [fields[name] for name in jobs.EACH])
+        whole.extend(job)
+        parts = shares * within
+        if parts > 1:
+            self.host.reserve(shape.threads)
+        function = self.host.address("skinny:emit_each", self.target)
+        return Work(function, whole, parts, min(parts, shape.threads), woken(flops, shape.threads),
+                    layout=(*jobs.EACH, *self.at))
 
     def _of_small(self, batch: int, steps: tuple[int, int, int]) -> Work | None:
         """The code for products of just this size, with addresses left open, if there is any (kernels/cpu/batches.py):
@@ -389,6 +415,8 @@ class Recipe:
         if batch and (small := self._of_small(batch, steps)):
             return small
         job = self.job(0, 0, 0, 1.0, 0.0)
+        if batch and self.plan.algorithm in ("dots", "stream"):
+            return None if self.tiles else self._of_each(batch, steps, job)
         if batch:
             return self._of_batch(batch, steps, job) if self.plan.algorithm == "in_place" else None
         if self.space:
@@ -411,6 +439,19 @@ class Recipe:
         job.extend({"column_step": column_step, "driver": self.function}[name] for name in jobs.PANELS[len(job):])
         parts = row_parts * panels
         return Work(function, job, parts, min(parts, shape.threads), self.wake, layout=jobs.PANELS)
+
+    def by_copy(self, step: int) -> Work | None:
+        """What `run` has done with a copy of a B of one column, `step` elements apart, as one piece of work with a copy
+        on the stack, for alpha = 1 and beta = 0 and addresses left open; None if there is no such code."""
+        shape, job = self.shape, self.job(0, 0, 0, 1.0, 0.0)
+        if self.plan.algorithm != "dots" or shape.n != 1 or shape.k > jobs.MOST_COPIED or shape.converts:
+            return None
+        fields = {"driver": self.function, "steps": shape.k, "step": step, "fields": len(job), "at_b": self.at["b"]}
+        whole = array("q", [fields[name] for name in jobs.COPIED])
+        whole.extend(job)
+        function = self.host.address("skinny:emit_copied", self.target, shape.dtype)
+        return Work(function, whole, self.parts, min(self.parts, shape.threads), self.wake,
+                    layout=(*jobs.COPIED, *self.at))
 
     def _whole_products(self, batch: int, flops: int) -> int:
         """How many threads may each do whole packed products; 0 if the threads had better share every product, because

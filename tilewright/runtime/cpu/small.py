@@ -8,10 +8,18 @@ from tilewright import forks
 from tilewright.compiler.artefact import load
 from tilewright.kernels.cpu.jobs import SMALL
 from tilewright.plans import lowering
-from tilewright.plans.choose import TILES, tiles_of
+from tilewright.plans.choose import DOT_ROWS, STREAM_DEPTH, TILES, tiles_of
 from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.plans.measured import choice
-from tilewright.plans.model import BUILTIN, PANEL_DEPTH, WAKE_ABOVE, WAKE_ONE, small_elements, stays_in_cache
+from tilewright.plans.model import (
+    BUILTIN,
+    PANEL_DEPTH,
+    WAKE_ABOVE,
+    WAKE_ONE,
+    small_elements,
+    small_way,
+    stays_in_cache,
+)
 from tilewright.runtime.cpu import amx
 from tilewright.runtime.cpu.host import Part, host
 from tilewright.runtime.cpu.pool import changed, common_threads, pool
@@ -37,19 +45,21 @@ def attach(entry: Any) -> None:
 
 
 def offer(shape: Shape, plan: CpuPlan, target: CpuTarget) -> None:
-    """Called whenever a recipe is built. The first small in-place recipe of a format enables the builtin for it."""
-    mr = tiles_of(target, TILES)[0][0]
-    if shape.dtype in _contexts or not _ours(plan, target):
+    """Called whenever a recipe is built. The first small recipe of a format enables the builtin for it."""
+    mr, vectors = tiles_of(target, TILES)[0]
+    if shape.dtype in _contexts or not _ours(shape, plan, target):
         return
-    driver = host.driver(target, "in_place", shape.dtype, mr, plan.nr)
-    tables = [host.microkernels(target, shape.dtype, mr, plan.nr, a) for a in ("rows", "columns")]
+    nr = vectors * target.lanes(shape.itemsize)
+    driver = host.driver(target, "in_place", shape.dtype, mr, nr)
+    tables = [host.microkernels(target, shape.dtype, mr, nr, a) for a in ("rows", "columns")]
     far = target.cores > FEW_CORES
-    (part,) = parts(shape, plan, target)
+    part = _of_all(shape.dtype, target)
     code = load(f"tilewright.kernels.cpu.{part.emitter}", target, *part.args)
-    kernels = f"{shape.dtype}_{mr}x{plan.nr}"
+    kernels = f"{shape.dtype}_{mr}x{nr}"
     values = (driver, code.address(f"panels_{kernels}"), *(table.address for table in tables), pool().address,
               pool().parts_address, *(small_elements(shape.dtype, target, a) for a in ("rows", "columns")),
-              FAR_ABOVE[shape.itemsize] if far else PARALLEL_ABOVE, GRAIN, WAKE_ONE, WAKE_ABOVE)
+              FAR_ABOVE[shape.itemsize] if far else PARALLEL_ABOVE, GRAIN, WAKE_ONE, WAKE_ABOVE,
+              *(host.address(x.emitter, target, *x.args) for x in _of_vectors(shape.dtype, target)))
     assert len(values) == len(SMALL)
     _contexts[shape.dtype] = code.address(f"small_{kernels}"), array("q", values), tables
     publish()
@@ -57,10 +67,23 @@ def offer(shape: Shape, plan: CpuPlan, target: CpuTarget) -> None:
 
 def parts(shape: Shape, plan: CpuPlan, target: CpuTarget) -> tuple[Part, ...]:
     """The function by which the builtin runs products like this one, if it does."""
-    mr, vectors = tiles_of(target, TILES)[0]
-    if shape.dtype not in BUILTIN or not _ours(plan, target):
+    if shape.dtype not in BUILTIN or not _ours(shape, plan, target):
         return ()
-    return (Part("in_place:emit_small", (shape.dtype, mr, vectors, PANEL_DEPTH)),)
+    mr, vectors = tiles_of(target, TILES)[0]
+    driver = Part("in_place:emit_in_place", (shape.dtype, mr, vectors))
+    return _of_all(shape.dtype, target), driver, *_of_vectors(shape.dtype, target)
+
+
+def _of_all(dtype: str, target: CpuTarget) -> Part:
+    mr, vectors = tiles_of(target, TILES)[0]
+    return Part("in_place:emit_small", (dtype, mr, vectors, PANEL_DEPTH))
+
+
+def _of_vectors(dtype: str, target: CpuTarget) -> tuple[Part, ...]:
+    """The drivers of products with a vector, as jobs.SMALL names them."""
+    rows, depth = dict(tiles_of(target, DOT_ROWS))[1], dict(tiles_of(target, STREAM_DEPTH))[1]
+    return (Part("skinny:emit_dots", (dtype, rows, 1)), Part("skinny:emit_row_dots", (dtype, 1, 1)),
+            Part("skinny:emit_stream", (dtype, 1, depth)))
 
 
 def publish() -> None:
@@ -88,12 +111,14 @@ def runs(problem: Gemm, shape: Shape, plan: CpuPlan, target: CpuTarget) -> bool:
     """Whether the builtin multiplies this problem, which has this shape, by this plan, with no Python between the call
     and the kernel."""
     return (problem.a == problem.b == problem.out == shape.dtype in BUILTIN and stays_in_cache(shape, target)
-            and _ours(plan, target))
+            and _ours(shape, plan, target))
 
 
-def _ours(plan: CpuPlan, target: CpuTarget) -> bool:
+def _ours(shape: Shape, plan: CpuPlan, target: CpuTarget) -> bool:
     """Whether the builtin does what this plan says, but for the split over threads."""
-    return plan.algorithm == "in_place" and not plan.kc and plan.mr == tiles_of(target, TILES)[0][0] and not plan.swap
+    if (plan.algorithm, plan.swap) != small_way(shape):
+        return False
+    return plan.algorithm != "in_place" or (not plan.kc and plan.mr == tiles_of(target, TILES)[0][0])
 
 
 def _largest(target: CpuTarget) -> int:
@@ -103,5 +128,5 @@ def _largest(target: CpuTarget) -> int:
         return s.dtype in BUILTIN and stays_in_cache(s, target)
 
     others = (s.m * s.n * s.k - 1 for s, plan in choice.plans(target, wanted).items()
-              if not _ours(plan, target))
+              if not _ours(s, plan, target))
     return min(others, default=16 * small_elements("f32", target) ** 2)
