@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import tilewright as tw
 from tilewright import targets
 from tilewright.compiler import gate
 from tilewright.compiler.artefact import load
@@ -98,6 +99,21 @@ def test_a_record_of_a_gpu_is_complete(name):
     assert dataclasses.replace(t, model="another", sources=(), missing=()) == t
     with pytest.raises(RuntimeError, match=f"{name} code cannot run on this machine: it lacks an NVIDIA GPU"):
         t.require_runnable()
+
+
+@pytest.mark.parametrize(
+    ("name", "chip", "tflops_f32", "tflops_f64", "tflops_bf16"),
+    # as data sheets give them; of bf16 on a B200 by mma.sync, an assumption, where tcgen05 has 2,250
+    [("rtx5090", "sm_120", 104.8, 1.64, 209.5), ("b200", "sm_100", 75, 37.5, 600.1)])
+def test_chips_that_run_the_code_of_an_older_one(name, chip, tflops_f32, tflops_f64, tflops_bf16):
+    t = targets.target(name)
+    assert t is targets.target(chip.upper())
+    assert (t.name, t.chip, t.code_key) == ("sm_89", chip, targets.target("sm_89").code_key)
+    found = [rate / 1e12 for rate in (t.flops("f32"), t.flops("f64"), t.matrix_rates["bf16"] * t.sms * t.clock)]
+    assert found == pytest.approx([tflops_f32, tflops_f64, tflops_bf16], rel=1e-2)
+    assert 2 * t.matrix_f64 * t.sms * t.clock / 1e12 == pytest.approx(37.5 if name == "b200" else 3.27, rel=1e-2)
+    words = str(tw.explain(tw.Gemm(256, 256, 256, "bf16"), target=name))
+    assert f"{chip} runs code for sm_89" in words
 
 
 @pytest.mark.parametrize(

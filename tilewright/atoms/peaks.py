@@ -56,6 +56,7 @@ _TURING = _PAPERS + "en-zz/Solutions/design-visualization/technologies/turing-ar
 _AMPERE = _PAPERS + "en-zz/Solutions/data-center/nvidia-ampere-architecture-whitepaper.pdf"
 _GA102 = _PAPERS + "en-zz/Solutions/geforce/ampere/pdf/NVIDIA-ampere-GA102-GPU-Architecture-Whitepaper-V1.pdf"
 _ADA = _PAPERS + "Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf"
+_BLACKWELL = "https://www.nvidia.com/en-us/data-center/hgx/"
 _HOPPER = "https://resources.nvidia.com/en-us-tensor-core/gtc22-whitepaper-hopper"
 # Dense multiply-adds of all tensor cores of a multiprocessor in a clock, with sums in f32 (f64 in f64, i8 in i32); a
 # lower clock for them, but for f64, where NVIDIA reckons with one (Hopper); and the source of both.
@@ -66,11 +67,17 @@ TENSOR: dict[str, tuple[dict[str, int], float | None, str]] = {
     "sm_89": ({"tf32": 128, "f16": 256, "bf16": 256, "e4m3fn": 512, "e5m2": 512, "i8": 1024}, None, _ADA),
     "sm_90a": ({"f64": 128, "tf32": 1024, "f16": 2048, "bf16": 2048, "e4m3fn": 4096, "e5m2": 4096, "i8": 4096}, 1.83e9,
                _HOPPER),
+    "sm_100": ({"f64": 64, "tf32": 2048, "f16": 4096, "bf16": 4096, "e4m3fn": 8192, "e5m2": 8192, "i8": 8192}, 1.86e9,
+               _BLACKWELL),
 }
 
 
+def _tensor(target: GpuTarget) -> tuple[dict[str, int], float | None, str]:
+    return TENSOR.get(target.chip) or TENSOR[target.name]
+
+
 def _nvidia(target: GpuTarget) -> list[Peak]:
-    rates, slower, _ = TENSOR[target.name]
+    rates, slower, _ = _tensor(target)
     cores = {"f64": target.fma_f64, "f32": target.fma_f32}
     found = []
     for format in dict.fromkeys(["f64", "f32", *rates]):
@@ -83,4 +90,4 @@ def _nvidia(target: GpuTarget) -> list[Peak]:
 
 def source(target: AmdTarget | GpuTarget) -> str:
     """Where the rates come from."""
-    return TENSOR[target.name][2] if isinstance(target, GpuTarget) else target.source("instructions")
+    return _tensor(target)[2] if isinstance(target, GpuTarget) else target.source("instructions")

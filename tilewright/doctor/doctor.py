@@ -81,8 +81,8 @@ def nvidia() -> dict[str, Any]:
 
 
 def _gpu(t: GpuTarget) -> dict[str, Any]:
-    return {"name": t.name, "model": t.model, "sms": t.sms, "clock_hz": t.clock, "l2": t.l2, "bandwidth": t.bandwidth,
-            "shared_per_cta": t.smem_cta, "runnable": t.runnable}
+    return {"name": t.name, "chip": t.chip, "model": t.model, "sms": t.sms, "clock_hz": t.clock, "l2": t.l2,
+            "bandwidth": t.bandwidth, "shared_per_cta": t.smem_cta, "runnable": t.runnable}
 
 
 def amd() -> dict[str, Any]:
@@ -223,8 +223,9 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
 def _gpu_lines(found: dict[str, Any]) -> Iterator[str]:
     yield from _devices_lines("GPUs", found, [
         (d["model"], d.get("why_not") or (
-            f"{d['name']}, {d['sms']} multiprocessors at up to {d['clock_hz']/1e9:.2f} GHz, {size(d['memory'])} at "
-            f"{d['bandwidth']/1e9:.0f} GB/s, L2 {size(d['l2'])}")) for d in found["devices"]])
+            f"{d['name']}{' code on '*bool(d['chip'])}{d['chip']}, {d['sms']} multiprocessors at up to "
+            f"{d['clock_hz']/1e9:.2f} GHz, {size(d['memory'])} at {d['bandwidth']/1e9:.0f} GB/s, L2 {size(d['l2'])}"))
+        for d in found["devices"]])
     yield _row("", ", ".join(t["name"] for t in found["targets"]), "targets")
     yield _row("", found["ptxas"] or "not installed: pip install nvidia-cuda-nvcc shows registers and spills", "ptxas")
 

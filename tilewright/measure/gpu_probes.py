@@ -67,7 +67,7 @@ def data_sheet(on: Any) -> dict[str, float]:
     if isinstance(on, AmdTarget):
         return {"f32": 2 * on.fma_f32 * on.cus * on.clock, "f64": 2 * on.fma_f64 * on.cus * on.clock}
     units = on.sms * on.clock
-    rates = {"mma f64": 4 * on.fma_f64 * ("mma.f64" in on.instructions)}
+    rates = {"mma f64": 2 * on.matrix_f64 * ("mma.f64" in on.instructions)}
     rates |= {f"mma {name}": rate for name, rate in on.matrix_rates.items()}
     rates |= {f"wgmma {name}": rate for name, rate in on.wgmma_rates.items()}
     found = {name: rate * units for name, rate in rates.items() if rate}

@@ -103,7 +103,7 @@ def _product(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
     if matrix:
         rate = _matrix_rate(shape, plan, target, min(resident, ceil(tiles*plan.split_k / target.sms)))
     elif plan.algorithm == "dmma":
-        rate = target.fma_f64 * 2 * MATRIX.get((plan.warp_m, plan.warp_n), MATRIX_OTHER)    # which double it
+        rate = target.matrix_f64 * MATRIX.get((plan.warp_m, plan.warp_n), MATRIX_OTHER)    # which double it
         rate /= 1 + DMMA_MEETING*rate / (plan.cta_m*plan.cta_n*plan.cta_k)
         if resident == 1:
             rate *= MATRIX_ALONE

@@ -17,7 +17,7 @@ SHARED_CLOCK = 128      # bytes per clock of shared memory, without conflicts
 # Bytes per clock and multiprocessor, from L2; by copies of 16 bytes that pass L1 by.
 L2, WIDE_L2 = (x / 132 / 1.98e9 for x in (5.5e12, 8e12))
 TMA_L2 = 13.6e12 / 132 / 1.98e9                 # bytes per clock and multiprocessor that bulk copies bring from L2
-F16_SUMS = {"sm_86": 2, "sm_89": 2}             # of the rate: GeForce chips add f32 up at half of it
+F16_SUMS = {"sm_86": 2, "sm_89": 2, "sm_100": 1}        # of the rate: GeForce chips add f32 up at half of it
 
 
 def once(shape: GpuShape, target: GpuTarget) -> float:
@@ -30,7 +30,8 @@ def once(shape: GpuShape, target: GpuTarget) -> float:
 def operations(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> float:
     """Operations per clock of a multiprocessor by matrix instructions of 8- and 16-bit formats, or of tf32."""
     rates = target.wgmma_rates if plan.algorithm == "wgmma" else target.matrix_rates
-    return min(rates[x] for x in (shape.a, shape.b)) * (F16_SUMS.get(target.name, 1) if plan.terms == "f16" else 1)
+    sums = F16_SUMS.get(target.chip, F16_SUMS.get(target.name, 1)) if plan.terms == "f16" else 1
+    return min(rates[x] for x in (shape.a, shape.b)) * sums
 
 
 def peak(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> float:
@@ -40,7 +41,7 @@ def peak(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> float:
         return operations(shape, plan, target) * target.sms * target.clock / plan.products
     if shape.a in ("c64", "c128"):              # four multiply-adds of real numbers
         return (target.fma_f32 if shape.a == "c64" else target.fma_f64) * target.sms * target.clock / 2
-    fma = target.fma_f32 if shape.itemsize == 4 else target.fma_f64 * (1 + (plan.algorithm == "dmma"))
+    fma = target.fma_f32 if shape.itemsize == 4 else target.matrix_f64 if plan.algorithm == "dmma" else target.fma_f64
     return 2 * fma * target.sms * target.clock
 
 

@@ -155,7 +155,7 @@ def _matrix_rate(function: Function, chip: Any) -> float:
     rates = chip.wgmma_rates if "wgmma" in names[0] else chip.matrix_rates
     fits = [rate for format, rate in rates.items() if f"{format.removesuffix('fn')}" in names[0].replace("s8", "i8")]
     if ".f64" in names[0] and not fits:
-        return 4.0 * float(chip.fma_f64)
+        return 2.0 * float(chip.matrix_f64)
     return max(fits or rates.values(), default=0.0)
 
 

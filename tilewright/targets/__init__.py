@@ -36,7 +36,8 @@ def target(name: Target | str) -> Any: ...
 def target(name: Target | str) -> Any:
     """The record of an instruction set: "x86-avx512", "x86-avx2" or "neon" (aliases such as "avx2", "aarch64"), or of a
     GPU's architecture: "sm_75", "sm_80", "sm_86", "sm_89", "sm_90a" (aliases such as "h200"), "gfx942", "gfx950"; or of
-    a chip, such as "mi325x", "h100" or "zen4".
+    a chip, such as "mi325x", "h100", "rtx5090", "b200" or "zen4". NVIDIA's chips after Hopper ("sm_100", "sm_120") have
+    the record of sm_89, whose code they run, with numbers of their own.
 
     An instruction set's has the caches and the cores of this machine where that is of the same family, else those of a
     well-known chip and one core, as a CPU by the name of its chip has; a GPU's has the numbers of a well-known chip.
@@ -56,9 +57,10 @@ def target(name: Target | str) -> Any:
 
 def known() -> str:
     """All names of targets, for a message."""
-    others = {name: [alias for alias, to in nvidia.ALIASES.items() if to == name] for name in nvidia.TARGETS}
+    others = {name: [alias for alias, to in nvidia.ALIASES.items() if to == name] for name in (
+        *nvidia.TARGETS, *nvidia.CHIPS)}
     listed = [*((row.name, row.aliases) for row in cpu.ISAS), *((name, ()) for name in cpu.CHIPS), *others.items(),
-              *((name, ()) for name in (*nvidia.CHIPS, *amd.TARGETS, *amd.CHIPS))]
+              *((name, ()) for name in (*amd.TARGETS, *amd.CHIPS))]
     return "; ".join(f"{name} (or {', '.join(aliases)})" if aliases else name for name, aliases in listed)
 
 

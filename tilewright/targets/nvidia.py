@@ -41,6 +41,8 @@ class GpuTarget(Chip):
     #                                                             that every driver since 12.9 reads
     arithmetic: tuple[str, ...] = field(default=("f32", "f64", "f16", "bf16"), kw_only=True)
     missing: tuple[str, ...] = field(default=("an NVIDIA GPU of this architecture",), compare=False, kw_only=True)
+    chip: str = field(default="", kw_only=True)     # the chip's own architecture, if `name` is an older one, whose code
+    #                                                 it runs
 
     @property
     def cpu(self) -> str: return self.name
@@ -54,7 +56,21 @@ class GpuTarget(Chip):
     def matrix_rates(self) -> dict[str, int]:
         """Operations per clock of a multiprocessor by matrix instructions of whole warps (mma.sync), for each format of
         8 or 16 bits that A and B may have, and for tf32, which is f32 rounded to 19 bits."""
-        return MATRIX_RATES.get(self.name, {})
+        return MATRIX_RATES.get(self.chip) or MATRIX_RATES.get(self.name, {})
+
+    @property
+    def matrix_f64(self) -> int:
+        """f64 multiply-adds per clock of a multiprocessor by matrix instructions: twice as many as without, but on a
+        B200."""
+        return self.fma_f64 * (1 if self.chip == "sm_100" else 2)
+
+    @property
+    def older_code(self) -> str:
+        """What a chip that runs the code of an older architecture does without: a sentence, or ""."""
+        if not self.chip:
+            return ""
+        lacks = LACKING.get(self.chip[:-1])
+        return f"{self.chip} runs code for {self.name}" + (f", and multiplies by mma.sync: {lacks}" if lacks else "")
 
     @property
     def wgmma_rates(self) -> dict[str, int]:
@@ -108,14 +124,21 @@ TARGETS: dict[str, GpuTarget] = {t.name: t for t in (
               1.98e9, 50*MIB, 4800e9, model="NVIDIA H200",
               sources=_chip("https://www.nvidia.com/en-us/data-center/h200/")),
 )}
+# What code for sm_89 does without on newer chips, by their generation.
+LACKING = {
+    "sm_10": "tcgen05, which multiplies bf16 at up to 8192 operations per clock of a multiprocessor, is not used",
+    "sm_12": "instructions for block-scaled fp8, fp6 and fp4 are not used",
+}
 # Sums are f32, or i32. Of sm_75 to sm_89 by the peaks of their data sheets (GeForce chips add f32 up at half the rate);
 # of Hopper, where mma.sync is slower than wgmma, as an H200 issues it: 595, 305 and 1,220 TFLOP/s at 1.98 GHz. An 8-bit
-# float is converted there and takes as long as f16.
+# float is converted there and takes as long as f16. Of sm_100, whose rates of mma.sync are not published, those of
+# sm_80, and of 8-bit floats that of f16: nothing of it has been measured.
 MATRIX_RATES: dict[str, dict[str, int]] = {
     "sm_75": {"f16": 1024, "i8": 2048, "u8": 2048},
     "sm_80": {"f16": 2048, "bf16": 2048, "i8": 4096, "u8": 4096, "tf32": 1024},
     "sm_86": {"f16": 512, "bf16": 512, "i8": 2048, "u8": 2048, "tf32": 256},
     "sm_89": {"f16": 512, "bf16": 512, "i8": 2048, "u8": 2048, "e4m3fn": 1024, "e5m2": 1024, "tf32": 256},
+    "sm_100": {"f16": 2048, "bf16": 2048, "i8": 4096, "u8": 4096, "e4m3fn": 2048, "e5m2": 2048, "tf32": 1024},
     "sm_90a": {"f16": 2276, "bf16": 2276, "i8": 4668, "u8": 4668, "e4m3fn": 2276, "e5m2": 2276, "tf32": 1167},
 }
 # As an H200 issues it: bf16 862, tf32 452, e4m3 1,674 and s8 1,942 TFLOP/s at 1.98 GHz (2026-11-21); what its power
@@ -126,12 +149,21 @@ WGMMA_RATES: dict[str, dict[str, int]] = {
 # Chips whose numbers are not those of the architecture's record above.
 CHIPS: dict[str, GpuTarget] = {
     "h100": replace(TARGETS["sm_90a"], bandwidth=3350e9, model="NVIDIA H100",
-                    sources=_chip("https://www.nvidia.com/en-us/data-center/h100/"))}
+                    sources=_chip("https://www.nvidia.com/en-us/data-center/h100/")),
+    "rtx5090": replace(TARGETS["sm_89"], sms=170, clock=2.407e9, l2=96*MIB, bandwidth=1792e9, chip="sm_120",
+                       model="NVIDIA GeForce RTX 5090",
+                       sources=_chip("https://images.nvidia.com/aem-dam/Solutions/geforce/blackwell/"
+                                     "nvidia-rtx-blackwell-gpu-architecture.pdf")),
+    # 75 TFLOP/s of f32 and 37 of f64, by matrix instructions, too; of bf16 2,250 dense, by tcgen05
+    "b200": replace(TARGETS["sm_89"], smem_sm=228*KIB, smem_cta=227*KIB, threads_sm=2048, ctas_sm=32, fma_f64=64,
+                    sms=148, clock=1.98e9, l2=126*MIB, bandwidth=7700e9, chip="sm_100", model="NVIDIA B200",
+                    sources=_chip("https://www.nvidia.com/en-us/data-center/hgx/"))}
+NEWER = {(10, 0): CHIPS["b200"], (12, 0): CHIPS["rtx5090"]}        # by compute capability
 ALIASES = {"sm_90": "sm_90a", "hopper": "sm_90a", "h200": "sm_90a", "ada": "sm_89", "a100": "sm_80",
-           "ampere": "sm_80", "turing": "sm_75", "t4": "sm_75"}
+           "ampere": "sm_80", "turing": "sm_75", "t4": "sm_75", "sm_100": "b200", "sm_120": "rtx5090"}
 
 
 def find(name: str) -> GpuTarget | None:
     """The record of this architecture or chip, or None if it is not one of NVIDIA's."""
-    lower = name.lower()
-    return CHIPS.get(lower) or TARGETS.get(ALIASES.get(lower, lower))
+    name = ALIASES.get(name.lower(), name.lower())
+    return CHIPS.get(name) or TARGETS.get(name)

@@ -71,12 +71,13 @@ def test_the_record_of_a_device(fake):
     assert target.code_key == TARGET.code_key
 
 
-@pytest.mark.parametrize(("capability", "name"), [((7, 5), "sm_75"), ((8, 0), "sm_80"), ((8, 7), "sm_86"),
-                                                  ((10, 0), "sm_89"), ((12, 0), "sm_89")])
-def test_an_unknown_architecture_runs_what_an_older_one_does(fake, capability, name):
+@pytest.mark.parametrize(("capability", "name", "chip", "fma_f64"), [
+    ((7, 5), "sm_75", "", 2), ((8, 0), "sm_80", "", 32), ((8, 7), "sm_86", "sm_87", 2),
+    ((10, 0), "sm_89", "sm_100", 64), ((12, 0), "sm_89", "sm_120", 2), ((12, 1), "sm_89", "sm_121", 2)])
+def test_an_unknown_architecture_runs_what_an_older_one_does(fake, capability, name, chip, fma_f64):
     fake.attributes["COMPUTE_CAPABILITY_MAJOR"], fake.attributes["COMPUTE_CAPABILITY_MINOR"] = capability
     here = module.device(0)
-    assert here.target.name == name
+    assert (here.target.name, here.target.chip, here.target.fma_f64) == (name, chip, fma_f64)
     assert here.runs(tw.target("sm_75"))
     assert not here.runs(TARGET)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal, overload
 
 from tilewright import targets
@@ -136,9 +137,10 @@ class Device(driver.Device):
 
         An architecture that has no record is taken for the newest one whose code it can run.
         """
-        known = max(filter(self.runs, nvidia.TARGETS.values()), key=lambda t: t.capability, default=None)
+        major, minor = self.capability
+        known = nvidia.NEWER.get(self.capability) or max(
+            filter(self.runs, nvidia.TARGETS.values()), key=lambda t: t.capability, default=None)
         if known is None:
-            major, minor = self.capability
             raise Unavailable(f"{self.name} has compute capability {major}.{minor}; tilewright needs 7.5")
         here: dict[str, Any] = {
             "sms": self.attribute("MULTIPROCESSOR_COUNT"),
@@ -152,6 +154,7 @@ class Device(driver.Device):
             "threads_sm": self.attribute("MAX_THREADS_PER_MULTIPROCESSOR"),
             "ctas_sm": self.attribute("MAX_BLOCKS_PER_MULTIPROCESSOR"),
         }
+        known = known if known.capability == self.capability else replace(known, chip=f"sm_{major}{minor}")
         found: GpuTarget = self.recorded(known, here, "driver: cuDeviceGetAttribute", version())
         return found
 
