@@ -744,7 +744,7 @@ def test_the_environment_counts_threads_and_narrows_the_isa(monkeypatch: pytest.
     assert native["TILEWRIGHT_CACHE_DIR"] == "inherited"
     assert (avx2["OPENBLAS_CORETYPE"], avx2["MKL_ENABLE_INSTRUCTIONS"]) == ("Haswell", "AVX2")
     assert avx2["TILEWRIGHT_TARGET"] == "x86-avx2"
-    with pytest.raises(ValueError, match="isa must be one of native, avx2, got 'sse'"):
+    with pytest.raises(ValueError, match="target must be native or avx2, got 'sse'"):
         session.environment(1, "sse")
 
 

@@ -825,8 +825,8 @@ def test_the_commands(pretend, monkeypatch, tmp_path):
         (("--dtype", "f8", "3", "4", "5"), "f8"),
         (("3", "4", "5", "--threads", "none"), "--threads takes a positive whole number"),
         (("sing",), "No such command 'sing'"),
-        (("import", "/no/such/file"), "No such file"),
-        (("/no/such/file.jsonl",), "No such file"),
+        (("import", "/no/such/file"), "no such file"),
+        (("/no/such/file.jsonl",), "no such file"),
         (("shapes", "/no/file", "--threads", "2", "--target", "sm_75"), "--threads is for CPUs, and sm_75 is a GPU"),
     ],
 )
@@ -1137,8 +1137,7 @@ def test_an_interrupted_run_says_how_to_go_on(pretend, monkeypatch, tmp_path):
     monkeypatch.setattr(many, "tune", tune)
     said = CliRunner().invoke(cli.app, ["tune", str(file)])
     assert said.exit_code == 130
-    assert ("interrupted; kept are the results of 1 of 2 problems, and the same command goes on with the other 1"
-            in said.stderr)
+    assert "interrupted; saved 1 of 2 results. Run the same command again for the other 1" in said.stderr
     monkeypatch.setattr(many, "tune", lambda problem, *_, **__: measured.append(str(problem)) or result)
     assert CliRunner().invoke(cli.app, ["tune", str(file)]).exit_code == 0
     assert measured == ["gemm_f32_nn_9x9x9", "gemm_f32_nn_8x8x8"]
