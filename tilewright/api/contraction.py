@@ -63,10 +63,9 @@ def einsum(
                 memory; "C" and "F" as in NumPy; "A" "F" if all operands are Fortran-contiguous, else "C"
     deterministic  True: the same bits for any number of threads, and after tilewright.tune; see
                 docs/reproducibility.md.
-    batch_invariant  True: all of that, and an element of the product of two operands depends neither on the sizes of
-                axes that the first one has and the second has not, or that both have and the result too, nor on the
-                first one's strides. Of more operands optimize= must say the order; labels of one operand alone must
-                not be summed over.
+    batch_invariant  True: all of that, and an element of the product of two operands does not depend on the sizes
+                of free or batch axes of the first operand, nor on its strides. Of more operands optimize= must say the
+                order; labels of one operand alone must not be summed over.
     threads     the most threads that this call may use; by default tilewright.get_num_threads()
     numpys      numpy.einsum's other keywords (dtype, casting) at their defaults
 

@@ -100,8 +100,8 @@ def matmul(
                 whose error bound is no worse than the native product's. Without AMX or such matrix instructions, and
                 where it would not pay, all are the native product. Errors, and what happens to numbers below 2^-100,
                 are in docs/formats.md. None, the default, never splits or rounds floating-point numbers.
-    scale_a, scale_b  a number by which all of the operand is multiplied; or floats, one for each row of a or column of
-                b, of the operand's shape, as it is given, with 1 in place of k; or, on CPUs for operands of
+    scale_a, scale_b  a number by which all of the operand is multiplied; or floats that scale each row of a or column
+                of b: the operand's shape with k replaced by 1; or, on CPUs for operands of
                 e4m3fn, e5m2, e2m3, e3m2 or e2m1, on GPUs of e4m3fn, e5m2 or torch's float4_e2m1fn_x2, the
                 scales of blocks of 32 along k: float8_e8m0fnu, or uint8 as its patterns, of that shape with
                 ceil(k / 32) in place of k. The result of integers is f32 then, of sums

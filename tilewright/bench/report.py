@@ -234,7 +234,8 @@ def warnings(report: Report) -> list[str]:
         for session in report.sessions if is_busy(session) and not on_gpu(report)
     ]
     if said:
-        said.append("Rates are too low, no mean is stated, and where rounds were disturbed no ratio.")
+        said.append("The machine was busy: absolute rates are too low, no mean is stated, and disturbed sizes have no "
+                    "ratio.")
     return said
 
 

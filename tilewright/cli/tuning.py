@@ -156,8 +156,8 @@ def shapes(
     def so_far() -> str:
         rest = count - kept - failed
         cannot = f", {failed} cannot be measured" * bool(failed)
-        more = f", and the same command goes on with the other {rest}" * bool(rest)
-        return f"kept are the results of {kept} of {plural(count, 'problem')}{cannot}{more}"
+        more = f". Run the same command again for the other {rest}" * bool(rest)
+        return f"saved {kept} of {plural(count, 'result')}{cannot}{more}"
 
     with errors(so_far), Progress(console, f"{plural(count, 'problem')} to measure", count) as bar:
         for step in many.run(wanted, chip, time_limit, candidates=candidates, vendor=vendor):
@@ -177,7 +177,7 @@ def shapes(
         if json != output.STDOUT:
             typer.echo(output.hanging(f"{task.problem}: left out, since {task.reason}", 4))
     if json != output.STDOUT and kept < count:
-        typer.echo(output.fill(f"{so_far()}."))
+        typer.echo(output.fill(f"{so_far()}.".capitalize()))
     if json is not None:
         output.write_json(records + [{"problem": str(x.problem), "left_out": x.reason} for x in left_out], json)
 

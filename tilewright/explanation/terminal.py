@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from tilewright.measure.probes import OUT_OF_DATE, exceeded
-from tilewright.text import plural, size
+from tilewright.text import size
 
 if TYPE_CHECKING:
     from tilewright.explanation.record import Alternative, Explanation, Level, Time
@@ -63,8 +63,8 @@ def instead(found: Explanation) -> Iterator[str]:
     for each in found.alternatives:
         yield f"{each.plan!s:<{width}}  {each.slower:+7.1%}  {why(each)}".rstrip()
     if found.alternatives:
-        yield (f"predicted time relative to the plan's, and the largest cause: of "
-               f"{plural(found.considered, 'alternative')} the best, and the best of other kinds")
+        yield ("alternatives, the best and the best of other kinds: predicted time against the chosen plan, and the "
+               f"main reason ({found.considered} considered)")
     yield from (f"{count:,} cannot run: {sentence}" for sentence, count in found.refused.items())
 
 

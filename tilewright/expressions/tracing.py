@@ -75,8 +75,8 @@ class Symbol:
         return refuse(f"** {exponent}", "a power is a whole number from 1 to 64, or 0.5")
 
     def __bool__(self) -> bool:
-        refuse("if, while, and, or, not, in or a < b < c", "a choice is tw.where(condition, x, y), and, or, not are "
-               "&, |, ~: the function is called once, before there are numbers")
+        refuse("if, while, and, or, not, in or a < b < c", "the function is traced once, with symbols; write "
+               "tw.where(condition, x, y), &, |, ~")
 
     def __float__(self) -> float: refuse("float()", _ONCE)
     def __int__(self) -> int: refuse("int()", _ONCE)
@@ -108,7 +108,7 @@ class Symbol:
         return refuse(f"np.{function.__name__}", _ALLOWED)
 
 
-_ONCE = "the function is called once, before there are numbers, and must work on single elements"
+_ONCE = "the function is traced once, with symbols, and must work on single elements"
 _FUNCTIONS = "abs, clamp, erf, exp, gelu, log, maximum, minimum, popcount, relu, sigmoid, silu, sqrt, tanh, where"
 _ALLOWED = f"it has + - * / ** & | ^ ~ << >>, comparisons, and tilewright's {_FUNCTIONS}"
 _UFUNCS = {operation.numpy: name for name, operation in OPERATIONS.items() if isinstance(operation.numpy, np.ufunc)} | {
