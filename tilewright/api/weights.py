@@ -16,6 +16,7 @@ from tilewright.api import dispatch, fused
 from tilewright.formats.quantized import Quantized
 from tilewright.formats.scaled import Scaled
 from tilewright.formats.table import get
+from tilewright.kernels.cpu import jobs
 from tilewright.plans import lowering
 from tilewright.plans import prologues as prologues_of_plans
 from tilewright.plans.cpu import CpuPlan, Strides
@@ -193,17 +194,13 @@ def _of(b: Any, a: Array, trans: str, threads: int) -> Ready | None:
     return Ready(recipe, engine.Beside(), table, swapped, (*a.shape[:-1], n), dtype, w.factor, kernel)
 
 
-def _tiles(m: int, k: int) -> int:
-    return -(-k // 32) * -(-m // 16) * 256
-
-
 # Kernels whose plan is that they are taken: emitter, arguments, and words for rows of x as each thread rearranges them,
 # for m rows by weights of this format, and how they are decoded.
 FIXED: dict[str, Callable[[int, int, str, tuple[Any, ...]], tuple[str, tuple[Any, ...], int]]] = {
     "plain": lambda m, k, source, how: ("weight_pairs:emit_plain_pairs", (m,), 0),
-    "decoded": lambda m, k, source, how: ("decoded_pairs:emit_decoded_pairs", (m, source, how), m*(k//2 + 32)),
-    "tiles": lambda m, k, source, how: ("weight_tiles:emit_tiles", (m, source, how), _tiles(m, k)),
-    "stream": lambda m, k, source, how: ("stream_tiles:emit_stream_tiles", (m,), _tiles(m, k))}
+    "decoded": lambda m, k, source, how: ("decoded_pairs:emit_decoded_pairs", (m, source, how), m*jobs.row_pitch(k)),
+    "tiles": lambda m, k, source, how: ("weight_tiles:emit_tiles", (m, source, how), jobs.tile_words(k, m)),
+    "stream": lambda m, k, source, how: ("stream_tiles:emit_stream_tiles", (m,), jobs.tile_words(k, m))}
 
 
 def _plan(kernel: str, lowered: Any) -> CpuPlan:

@@ -53,7 +53,7 @@ def simulated(m, n, k, name, how=None, alpha=1.0, beta=0.0, parts=2, emit=weight
     elements, numbers, source, prepare, of = operands(name, how or {}, n, k)
     assert weight_blocks.takes(source, tuple(prepare))
     x, memory = RNG.standard_normal((m, k)).astype(BF16), AddressSpace()
-    c, words = RNG.standard_normal((m, n), np.float32), max(weight_tiles.space(k, m), m*(k//2 + 32))
+    c, words = RNG.standard_normal((m, n), np.float32), max(jobs.tile_words(k, m), m*jobs.row_pitch(k))
     before = c.astype(np.float64)
     at = {name: memory.address(array, name) for name, array in (
         ("a", elements), ("b", x.view(np.int16)), ("c", c), ("tiles", np.zeros(parts*words, np.int32)))}
@@ -139,7 +139,7 @@ def test_instructions_of_decoding(source, prepare, per_tile):
 def test_rows_of_the_matrix_are_contiguous(m, n, k, parts, beta):
     """[k, n], of sizes that end within a tile, a pair and a chunk; each part of the matrix is read once."""
     x, w = RNG.standard_normal((m, k)).astype(BF16), RNG.standard_normal((k, n)).astype(BF16)
-    memory, words, layout = AddressSpace(), weight_tiles.space(k, m), (*jobs.STREAM, *jobs.TILES)
+    memory, words, layout = AddressSpace(), jobs.tile_words(k, m), (*jobs.STREAM, *jobs.TILES)
     c = RNG.standard_normal((m, n), np.float32)
     before = c.astype(np.float64)
     at = {name: memory.address(array, name) for name, array in (

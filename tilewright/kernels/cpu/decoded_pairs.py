@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from tilewright.ir import Function, Kernel, Value, f32, i8, i16, i32, i64, ptr, vec
-from tilewright.kernels.cpu.jobs import DOTS, TILES
+from tilewright.kernels.cpu.jobs import DOTS, TILES, row_pitch
 from tilewright.kernels.cpu.out import Out
 from tilewright.kernels.cpu.pool import job_fields, split
 from tilewright.kernels.cpu.prepared import suffix
@@ -20,17 +20,12 @@ HEIGHT, WIDE = 4, 6         # rows of weights, and of x, whose sums are in regis
 LINE = vec(f32, SIDE)
 
 
-def pitch(k: Any) -> Any:
-    """Words from one row of x, rearranged, to the next: not a power of two of lines, which would share sets of L1."""
-    return (k + STEP - 1) // STEP * SIDE + SIDE
-
-
 def emit_decoded_pairs(target: CpuTarget, COLS: int, SOURCE: str, PROLOGUE: tuple[Any, ...]) -> Function:
     """pairs(job, part): as weight_tiles.emit_tiles."""
     k = Kernel(f"decoded_pairs_{COLS}_of_{SOURCE}{suffix(PROLOGUE)}", noalias=False, job=ptr(i8), part=i64)
     job, part = k.args
     g = job_fields(k, job, (*DOTS, *TILES), f32, a=i8, b=i16, tiles=i32)
-    x = (g.tiles + part*g.tiles_step).view(pitch(g.k), 1)
+    x = (g.tiles + part*g.tiles_step).view(row_pitch(g.k), 1)
     _arrange(k, g, x, COLS, SOURCE)
     weights = Blocks(k, target, SOURCE, PROLOGUE, g, HEIGHT)
     sums = k.local("sums", (HEIGHT, COLS, SIDE), f32)

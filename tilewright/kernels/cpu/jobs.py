@@ -177,6 +177,17 @@ def offsets(job: tuple[str, ...]) -> dict[str, int]:
     return {name: 8*index for index, name in enumerate(job)}
 
 
+def row_pitch(k):                   # numbers, or values inside a kernel
+    """Words from one row of bf16 to the next, as decoded_pairs.py rearranges rows: whole steps of 32 elements, and not
+    a power of two of lines, which would share sets of L1."""
+    return (k + 31) // 32 * 16 + 16
+
+
+def tile_words(k: int, rows: int) -> int:
+    """Words that rows of bf16 take as tiles of 16 rows by 32 steps of k."""
+    return -(-k // 32) * -(-rows // 16) * 256
+
+
 def panel_space(kc, width):         # numbers, or values inside a kernel
     """Elements that a packed panel of `width` lines takes."""
     return kc*width + SLACK

@@ -31,11 +31,6 @@ ROWS = 1                    # tiles of weights at once
 LEAST = 64                  # rows of weights
 
 
-def space(k: int, COLS: int) -> int:
-    """Words that x takes as tiles."""
-    return -(-k // STEP) * -(-COLS // SIDE) * SIDE * SIDE
-
-
 def emit_tiles(target: CpuTarget, COLS: int, SOURCE: str, PROLOGUE: tuple[Any, ...]) -> Function:
     """tiles(job, part): a run of rows of C[m, COLS] = alpha * A[m, k] @ B[k, COLS] + beta * C, of which A has the
     weights, at least LEAST rows, and B's columns are rows of bf16; C's columns are contiguous."""

@@ -21,7 +21,7 @@ from tilewright.plans.measured import choice
 from tilewright.plans.model import BUILTIN
 from tilewright.problem import Gemm
 from tilewright.runtime import repeats
-from tilewright.runtime.cpu import amx, pool, small
+from tilewright.runtime.cpu import amx, pool, small, workspace
 from tilewright.runtime.cpu.host import SWAPPED, Host, host
 from tilewright.runtime.cpu.recipe import Prepares, Recipe
 from tilewright.targets import CpuTarget, detect
@@ -311,9 +311,9 @@ def _through_temporary(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: M
     shape = recipe.shape
     rows, cols = c.shape[:-3:-1] if swapped else c.shape[-2:]
     if shape.tiles:                         # their C lies by columns
-        whole = np.empty((*c.shape[:-2], cols, rows), c.dtype).swapaxes(-1, -2)
+        whole = workspace.scratch((*c.shape[:-2], cols, rows), c.dtype).swapaxes(-1, -2)
     else:
-        whole = np.empty((*c.shape[:-2], rows, cols), c.dtype)
+        whole = workspace.scratch((*c.shape[:-2], rows, cols), c.dtype)
     if recipe.onto_temporary is None:
         rsc, csc = (1, shape.m) if shape.tiles else (shape.n, 1)
         recipe.onto_temporary = recipe.onto(recipe.strides._replace(rsc=rsc, csc=csc))

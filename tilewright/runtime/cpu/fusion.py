@@ -22,7 +22,7 @@ from tilewright.expressions.program import REDUCED, REDUCTIONS
 from tilewright.kernels.cpu import jobs
 from tilewright.plans import lowering
 from tilewright.runtime import repeats
-from tilewright.runtime.cpu import engine, packed, preparation
+from tilewright.runtime.cpu import engine, packed, preparation, workspace
 from tilewright.runtime.cpu.engine import Planned, format_of
 from tilewright.runtime.cpu.host import Host, host
 from tilewright.runtime.cpu.recipe import FORK_FLOPS, Recipe
@@ -125,7 +125,7 @@ def _run(of: Sums, main: Matrix | None, way: Way, beside: jobs.Beside, on: Host,
     if way.recipe is None:
         _by_passes(of, main, way, beside.operands, on, make)
         return False
-    c = np.empty((*of.a.shape[:-2], 1, 1), of.dtype) if main is None else main
+    c = workspace.scratch((*of.a.shape[:-2], 1, 1), of.dtype) if main is None else main
     operands, beside = beside.operands, beside.swapped if way.swapped else beside
     if not way.after:
         return engine.run(way.recipe, way.swapped, of.a, of.b, c, 1.0, 0.0, beside)
@@ -208,7 +208,7 @@ def finish_passes(of: Sums, sums: Matrix, main: Matrix | None, way: Way, operand
     """The results of sums, tile by tile: of a C that passes cannot write, because nothing is contiguous along their
     tiles' rows, through another matrix."""
     if main is not None and strides_of(main)[not way.exchanged] != 1:
-        whole = np.empty_like(sums, main.dtype)[..., :main.shape[-1]]
+        whole = workspace.scratch(main.shape, main.dtype)
         finish_passes(of, sums, whole, way, operands, on)
         main[...] = whole
         return

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tilewright.kernels.cpu import jobs
 from tilewright.plans.cpu import steps
 from tilewright.rules.prologues import Prepared
-from tilewright.runtime.cpu import fusion, preparation
+from tilewright.runtime.cpu import fusion, preparation, workspace
 from tilewright.runtime.cpu.engine import format_of
 from tilewright.runtime.cpu.grouped_ways import Grouped, Side, Sizes, Way, Work
 from tilewright.runtime.cpu.host import Host
@@ -56,7 +56,8 @@ class Pieces:
         """The pieces of these groups."""
         if way.then is not None and self.sums is None:
             starts = np.cumsum(self.sizes.m) - self.sizes.m
-            self.sums = Grouped.of(np.empty((int(self.sizes.m.sum()), self.sizes.n), self.work.sums), starts, 0)
+            sums = workspace.scratch((int(self.sizes.m.sum()), self.sizes.n), self.work.sums)
+            self.sums = Grouped.of(sums, starts, 0)
         at = self._cut(way, groups, share)
         if way.recipe is None:
             function, block, packs = self._finishing(way, at, self._tables(way, groups, at), after)

@@ -19,7 +19,7 @@ from tilewright.plans.lowering import Product
 from tilewright.plans.prologues import read_once
 from tilewright.plans.words import TILE_WORDS
 from tilewright.rules.prologues import Prepared
-from tilewright.runtime.cpu import amx, engine, packed, pool, preparation
+from tilewright.runtime.cpu import amx, engine, packed, pool, preparation, workspace
 from tilewright.runtime.cpu.engine import Planned, format_of, strides
 from tilewright.runtime.cpu.host import Host, host
 from tilewright.runtime.cpu.recipe import Prepares, Recipe
@@ -150,7 +150,7 @@ def way_of(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilo
 def beside_c(of: Sums, exchanged: bool) -> Matrix:
     """A matrix for sums that are finished by passes, which read it as they write C."""
     m, n, _ = of.sizes
-    sums = np.empty((*of.a.shape[:-2], *((n, m) if exchanged else (m, n))), of.dtype)
+    sums = workspace.scratch((*of.a.shape[:-2], *((n, m) if exchanged else (m, n))), of.dtype)
     return sums.swapaxes(-1, -2) if exchanged else sums
 
 
@@ -162,7 +162,7 @@ def partials(word: str, result: Result, rows: int, row_panels: int, columns: int
     format, _, along = word.partition(":")
     fields = 1 + (result.how in INDICES)
     size = (rows, -(-columns // wide), fields) if along == "rows" else (row_panels, fields, columns // halves)
-    return np.empty((*lead, *size), formats.FORMATS[format].dtype)
+    return workspace.scratch((*lead, *size), formats.FORMATS[format].dtype)
 
 
 def _planned(of: Sums, product: Product, target: CpuTarget) -> Planned:

@@ -1,8 +1,13 @@
-"""Memory for packed panels, and for the barriers of the threads that pack them: one block per call in flight, kept."""
+"""Memory that kernels write beside C: for packed panels and the barriers of the threads that pack them, one block per
+call in flight, kept; and arrays of one call."""
 from __future__ import annotations
 
 import ctypes
 import mmap
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tilewright.kernels.cpu.jobs import BARRIER_BYTES
 from tilewright.runtime.cpu.pool import MOST
@@ -42,3 +47,8 @@ def take(size: int) -> Workspace:
 def give(workspace: Workspace) -> None:
     if workspace.size <= KEPT:
         _free.append(workspace)
+
+
+def scratch(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """An array that kernels write and that ends with the call, as sums and partial results do."""
+    return np.empty(shape, dtype)
