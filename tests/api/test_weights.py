@@ -75,6 +75,15 @@ def test_one_byte_of_elements(name):
             checked(tw.matmul(x, q, trans_b=trans), x, q.mT if trans else q)
 
 
+@pytest.mark.parametrize("name", ["i8", "mxfp8"])
+def test_alpha_and_plans_with_few_rows(name):
+    x, q = np.ones((3, 64), np.float32), tw.quantize(np.ones((64, 32), np.float32), name, axis=-2)
+    for alpha in 1, 2, 0.5:
+        assert np.array_equal(tw.matmul(x, q, alpha=alpha), np.full((3, 32), 64*alpha)), alpha
+    with pytest.raises(ValueError, match="in_place 1x3 cannot run"):
+        tw.matmul(x, q, plan="in_place 1x3")
+
+
 @pytest.mark.parametrize("by_rows", [True, False])
 @pytest.mark.parametrize("m", [1, 5, 8, 33, 65])
 def test_rows_of_bf16_by_a_large_matrix(m, by_rows):

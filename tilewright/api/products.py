@@ -306,7 +306,8 @@ def _product(library: Library | None, call: Call, asked: Any = None) -> Any:
         return tensors.product(call, partial(_product, None), asked)
     if not call.updates and numpy_products.overridden(call.a, call.b, call.out):
         return numpy_products.by_operands_class(call)
-    if isinstance(call.b, (Scaled, Quantized)) and call._replace(trans_b="n", threads=None).plain:
+    alone = call.plan is None and isinstance(call.alpha, (int, float)) and call.alpha == 1
+    if isinstance(call.b, (Scaled, Quantized)) and alone and call._replace(trans_b="n", threads=None).plain:
         found = of_weights.product(call.a, call.b, call.out, call.trans_b, call.threads)
         if found is not None:
             return found
