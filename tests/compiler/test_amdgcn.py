@@ -189,7 +189,6 @@ def refused(function, chip, match):
 def test_the_gate_says_what_is_missing(chip):
     refused(Kernel("f").function, chip, "one thread of a CPU")
     refused(Kernel("f", threads=64).function, chip, "waves of 32 lanes")
-    refused(Kernel("f", threads=2048, warp=64).function, chip, "workgroups of 2048 threads")
     refused(Kernel("f", threads=1024, warp=64, min_ctas=4).function, chip, "holds 32 waves")
     refused(Kernel("f", threads=64, warp=64, cluster=(2, 1, 1)).function, chip, "no|none")
     refused(Kernel("f", threads=64, warp=64, max_registers=513).function, chip, "64 to 512")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -55,6 +57,50 @@ def test_a_truth_value_is_refused_with_the_line_and_the_remedy(k, what):
     assert name == "test_kernel_mistakes.py"
     with open(__file__) as source:
         assert source.readlines()[int(number) - 1].strip() == text
+
+
+def python_range(k, x, t):
+    for _ in range(t):
+        pass
+
+
+FUNCTIONS = {
+    "np.exp": (lambda k, x, t: np.exp(x), r"np\.exp\(\) cannot take it\. Write k\.exp\(x\)"),
+    "np.maximum": (lambda k, x, t: np.maximum(x, 0), r"Write k\.max\(x, y\)"),
+    "np.power": (lambda k, x, t: np.power(x, 2), r"rite x \* x for x \*\* 2"),
+    "math.exp": (lambda k, x, t: math.exp(x), r"math\.exp\(\) .* Write k\.exp\(x\)"),
+    "float": (lambda k, x, t: float(t), r"float\(\).*k\.cast\(x, f32\)"),
+    "int": (lambda k, x, t: int(x), r"k\.cast\(x, i32\)"),
+    "round": (lambda k, x, t: round(x), r"k\.cast\(x \+ 0\.5, i32\)"),
+    "math.floor": (lambda k, x, t: math.floor(x), r"k\.cast\(x, i32\) rounds floats towards 0"),
+    "range": (python_range, r"with k\.loop\(n\) as i:"),
+    "an index of a list": (lambda k, x, t: [1, 2][t], r"an array: k\.smem"),
+    "**": (lambda k, x, t: x**2, r"rite x \* x for x \*\* 2"),
+    "** with a value": (lambda k, x, t: 2**x, r"k\.exp\(y \* k\.log\(x\)\)"),
+    "f32 + i32": (lambda k, x, t: x + t, r"expected f32, got i32; k\.cast\(x, f32\) converts it"),
+}
+
+
+@pytest.mark.parametrize("what", FUNCTIONS)
+def test_functions_of_python_and_numpy_are_refused_with_the_line_and_the_remedy(k, what):
+    function, remedy = FUNCTIONS[what]
+    x, t = k.args[1][0], k.thread[0]
+    with pytest.raises(TypeError, match=remedy) as error:
+        function(k, x, t)
+    name, number = str(error.value).split(": ", 1)[0].split(":")
+    assert name == "test_kernel_mistakes.py"
+    with open(__file__) as source:
+        assert source.readlines()[int(number) - 1].strip() == str(error.value).splitlines()[-1].strip()
+
+
+def test_numbers_of_numpy_on_the_left_are_operands(k):
+    x, t = k.args[1][0], k.thread[0]
+    assert [(np.float32(2) * x).type, (np.float32(2) - x).type] == [f32, f32]
+    assert [(np.int32(1) + t).type, (np.int32(3) < t).type] == [i32, i1]
+
+
+def test_what_print_shows_of_a_value(k):
+    assert "a f32 that the kernel computes: k.print('x', x) prints it" in str(k.args[1][0])
 
 
 def test_equality_is_recorded():

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tilewright.ir.program import Function
 from tilewright.ir.types import Pointer, TensorMap, Texture, Type, i1, vec
 from tilewright.ir.values import Value
+from tilewright.targets.nvidia import THREADS
 
 Array = NDArray[Any]
 WARPS = (32, 64)            # lanes of a warp on NVIDIA's chips, of a wave on AMD's Matrix Core GPUs
@@ -39,6 +40,9 @@ def cta_shape(name: str, threads: Any) -> tuple[int, int] | None:
         raise ValueError(f"{name}: threads must be a whole number from 1 on, or two of them, (x, y), not {threads!r}"
                          + ("; a third dimension has to be folded into one of the two" if more else ""))
     x, y = (*map(int, extents), 1)[:2]
+    if x * y > THREADS:
+        raise ValueError(f"{name}: a CTA has at most {THREADS} threads on every GPU, and threads={threads!r} are "
+                         f"{x*y}; for more, launch more CTAs: k.block says which of the grid this one is")
     return x, y
 
 

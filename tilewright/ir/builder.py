@@ -115,7 +115,10 @@ class Kernel(Recording):
                 return x
             if x.type == i32 and type == i64:
                 return self.cast(x, i64)
-            raise TypeError(f"expected {type}, got {x.type}")
+            line, kinds = caller(), (type, x.type)
+            casts = all(isinstance(t, Type) for t in kinds) and type.length == x.type.length
+            remedy = f"; k.cast(x, {type}) converts it" if casts else ""
+            raise TypeError(f"{line}: expected {type}, got {x.type}{remedy}\n    {line.text}")
         if isinstance(x, (Tile, Variable)):
             what = "x.get()" if isinstance(x, Variable) else "x[i, j]"
             raise TypeError(f"a variable or tile is registers, not a value: {what} reads one")

@@ -17,6 +17,7 @@ from functools import cache
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from tilewright.ir import mistakes
 from tilewright.ir.ops import core as ops
 from tilewright.ir.program import Array, Line, Read, Register, Write
 from tilewright.ir.types import Pointer, Type, i1, i64
@@ -89,14 +90,21 @@ class Value:
     __radd__, __rmul__, __rand__, __ror__, __rxor__ = __add__, __mul__, __and__, __or__, __xor__
     __hash__ = object.__hash__      # by identity, as dicts of values need it: == records
     __iter__ = None                 # or Python would index a pointer without end
-    __array_ufunc__ = None          # or np.int32(1) + value would be NumPy's, not ours
 
-    def __bool__(self) -> bool:
-        line = caller()
-        raise TypeError(
-            f"{line}: a value of the kernel has no truth value while the kernel is recorded, so it cannot decide if, "
-            "while, and, or, not, in or a < b < c. For a branch write `with k.when(t == 0):`, for a choice "
-            f"k.select(condition, x, y), for and, or, not `&`, `|`, `~`\n    {line.text}")
+    def __array_ufunc__(self, function: Any, method: str, *inputs: Any, **_: Any) -> Any:
+        return mistakes.ufunc(self, function, method, inputs)
+
+    def __bool__(self) -> bool: mistakes.refuse(mistakes.TRUTH)
+    def __pow__(self, other: Any) -> Value: mistakes.refuse(f"** cannot take it. {mistakes.POWER}")
+    def __float__(self) -> float: mistakes.refuse(mistakes.NUMBER)
+    def __int__(self) -> int: mistakes.refuse(mistakes.INTEGER)
+    def __index__(self) -> int: mistakes.refuse(mistakes.INDEX)
+    def __round__(self, digits: Any = None) -> int: mistakes.refuse(mistakes.ROUND)
+    __rpow__, __floor__, __ceil__ = __pow__, __round__, __round__
+
+    def __repr__(self) -> str:
+        """What Python's print shows."""
+        return f"<a {self.type} that the kernel computes: k.print('x', x) prints it when the kernel is simulated>"
 
     def view(self, *strides: Any, layout: Any = None) -> Value:
         """The same address, seen as an array with these strides in elements: `a.view(lda, 1)[i, p]`; or with a layout,

@@ -26,7 +26,6 @@ from tilewright.simulator.pattern import patterns
 from tilewright.simulator.report import Fault, Prints, Report
 from tilewright.simulator.wgmma import Warpgroups
 from tilewright.targets import banks
-from tilewright.targets.nvidia import THREADS
 
 CACHE_LINE, SECTOR = 64, 32                 # bytes that move together on a CPU, on a GPU
 TOGETHER = 2048                             # threads of a GPU that are simulated at once, if the CTAs are smaller
@@ -46,8 +45,6 @@ class Machine:
         self.warp = function.warp if self.gpu else 1
         self.banks, self.fuses = banks.of(target, self.warp), fuses
         self.there = self.shape[0] * self.shape[1]              # threads of a CTA
-        if self.there > THREADS:
-            raise ValueError(f"{function.name} has CTAs of {self.there} threads, and GPUs allow 1 to {THREADS}")
         self.cta = -(-self.there // self.warp) * self.warp      # lanes of its warps; the last one may lack some
         self.report = report or Report(SECTOR if self.gpu else CACHE_LINE)
         self.atomics, self.copies, self.prints = Atomics(self), Copies(self), Prints(self)
