@@ -4,6 +4,8 @@ import copy
 
 import pytest
 
+from tilewright.api import weights
+
 torch = pytest.importorskip("torch", reason="torch is not installed: there are no models to put layers into")
 twt = pytest.importorskip("tilewright.torch")
 
@@ -132,6 +134,39 @@ def test_narrow_layers(name, tmp_path):
         assert not list(layer.parameters())
         small = sum(b.numel() * b.element_size() for b in layer.buffers())
         assert small < linear.weight.numel() * (1.2 if "8" in kind else 0.8) + 200 + (48 * 4 * 8 if options else 0)
+
+
+@pytest.mark.parametrize("kind", [*NARROW, "int8 groups", "int4 zeros"])
+def test_few_rows_take_the_kernels_of_matmul(kind, monkeypatch):
+    """By one row and by 16, with a bias and without: the way that tilewright.matmul keeps for such weights."""
+    kind, options = OPTIONS.get(kind, (kind, {}))
+    kept, product = [], weights.product
+
+    def spied(*given):
+        found = product(*given)
+        kept.append(found is not None)
+        return found
+    monkeypatch.setattr(weights, "product", spied)
+    for bias in (True, False):
+        layer = twt.convert(nn.Linear(64, 32, bias=bias), kind, **options)
+        for rows in (1, 16):
+            kept.clear()
+            layer(torch.randn(rows, 64))
+            assert True in kept
+
+
+@pytest.mark.parametrize("inputs", [1, 15, 16, 33])
+def test_fewer_inputs_than_a_block_or_a_group(inputs):
+    """Or two to a byte and an odd number of them; of 4 bits one input has a byte, as one of 8 bits has."""
+    for kind, options in (("int4", {}), ("int4", {"zero_points": True}), ("mxfp4", {}), ("nvfp4", {}), ("mxfp8", {}),
+                          ("int8", {"group": 20})):
+        linear = nn.Linear(inputs, 33)
+        layer = twt.convert(linear, kind, **options)
+        made = layer.dequantized()
+        assert (made - linear.weight).abs().max() <= 0.25 * linear.weight.abs().max()
+        for rows in (1, 17):
+            x = torch.randn(rows, inputs)
+            assert torch.allclose(layer(x), x @ made.t() + linear.bias, atol=1e-5)
 
 
 def test_states_of_another_kind_are_refused():

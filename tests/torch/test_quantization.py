@@ -82,3 +82,16 @@ def test_quantize_takes_tensors(dtype):
         found, wanted = tw.quantize(x.requires_grad_(), format), tw.quantize(x.detach().float().numpy(), format)
         for y, like in zip(fields(found), fields(wanted)):
             assert np.array_equal(y, like)
+
+
+@pytest.mark.parametrize("rows", [1, 17])
+def test_products_of_tensors_and_weights_can_be_written_to(rows, recwarn):
+    """By kernels for few rows and for more: torch warns of memory that is read-only, once in a process."""
+    torch.set_warn_always(True)
+    x, w = torch.randn(rows, 64), torch.randn(8, 64)
+    for format in ("i8", "mxfp4"):
+        q = tw.quantize(w.numpy(), format)
+        assert tw.matmul(x.numpy(), q, trans_b=True).flags.writeable
+        assert torch.allclose(tw.matmul(x, q, trans_b=True), x @ torch.from_numpy(tw.dequantize(q)).t(), atol=1e-4)
+    torch.set_warn_always(False)
+    assert not [each for each in recwarn if "not writable" in str(each.message)]

@@ -19,7 +19,9 @@ CALLS = {
 NOT_OURS = {
     "out": lambda: torch.mm(A, B, out=torch.empty(5, 3)), "stack": lambda: torch.randn(2, 5, 7) @ B,
     "vector": lambda: A @ B[:, 0], "bool": lambda: A.long() @ B.long(), "sum": lambda: A.sum(),
-    "sparse": lambda: A.to_sparse() @ B,
+    "sparse": lambda: A.to_sparse() @ B, "bias": lambda: F.linear(A, B.t(), torch.ones(1)),
+    "bias of two axes": lambda: F.linear(A, B.t(), torch.ones(5, 1)),
+    "number": lambda: F.linear(A, B.t(), torch.ones(())), "alpha": lambda: torch.addmm(C, A, B, alpha=torch.tensor(2)),
 }
 
 
@@ -58,8 +60,11 @@ def test_what_stays_torchs(name, taken):
         NOT_OURS[name]()
         with torch.autocast("cpu", dtype=torch.bfloat16):
             A @ B
-        with pytest.raises(RuntimeError, match="cannot be multiplied"):  # torch's words
-            A @ A.double()[:2]
+        for call in (lambda: A @ A.double()[:2], lambda: A @ A, lambda: A.mm(A), lambda: torch.addmm(C, A, A)):
+            with pytest.raises(RuntimeError, match=r"cannot be multiplied|same dtype"):  # torch's words
+                call()
+        with pytest.raises(RuntimeError, match=r"expand|match"):
+            torch.addmm(torch.ones(4), A, B)
     assert not taken
 
 

@@ -76,7 +76,7 @@ def product(call: Call) -> Any:
         values = shapes.as_matrices(values, p.vectors)
         if p.beta:
             values = values + p.c.astype(p.sums) * p.sums.type(p.beta)
-    return host.delivered(call, p, np.broadcast_to(values, p.shape))
+    return host.delivered(call, p, values if p.out is None else np.broadcast_to(values, p.shape))
 
 
 def _on_gpu(call: Call, platform: Platform) -> Any:

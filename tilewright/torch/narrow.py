@@ -17,13 +17,14 @@ from tilewright.api import tensors
 from tilewright.formats.quantized import Quantized
 from tilewright.formats.scaled import HALVES, Nibbles, Scaled
 from tilewright.kernels.quantized_rows import emit_quantize_rows
+from tilewright.plans.prologues import MOST
 from tilewright.runtime.run import run
 from tilewright.torch import quantization
 from tilewright.torch.library import define, refuse_gradients
 from tilewright.torch.ops import FP8, empty, matrices, repeated, rows_of
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
-FEW = 16  # rows of activations
+FEW = 16  # rows of activations for which a GPU's kernels multiply sums by the scales themselves
 HERE = "layers of narrow weights are for inference; train a model in f32 or bf16 and convert it after"
 
 
@@ -63,6 +64,9 @@ def _scaled_mm(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Ten
 def _scaled(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, out_dtype: torch.dtype
             ) -> Tensor:
     _check_scaled(a, b, scale_a, scale_b, bias, out_dtype)
+    if not a.is_cuda and b.dtype in FP8 and a.shape[0] <= MOST:     # as few rows of floats by weights of few bits
+        scales = tensors.array(scale_b.t(), "scale_b")
+        return _by_few_rows(a.float(), Scaled(tensors.array(b.t(), "b"), scales), scale_a, bias, out_dtype)
     out = empty(a, a.shape[0], b.shape[1], dtype=out_dtype)
     if a.is_cuda and bias is None:  # kernels of their own
         return tilewright.matmul(a, b, out, scale_a=scale_a, scale_b=scale_b)
@@ -70,6 +74,15 @@ def _scaled(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor
     if bias is None:
         return tilewright.matmul(a, b, out, epilogue=_scale, operands=operands)
     return tilewright.matmul(a, b, out, epilogue=_scale_add, operands=operands | {"bias": bias})
+
+
+def _by_few_rows(x: Tensor, weight: Quantized | Scaled, scale: Tensor | None, bias: Tensor | None, dtype: torch.dtype
+                 ) -> Tensor:
+    """x @ weight.T * scale + bias on a CPU: the product alone has kernels that read the weight once, and its f32 sums
+    are few."""
+    sums = tilewright.matmul(x, weight, empty(x, x.shape[0], weight.shape[0], dtype=torch.float32), trans_b=True)
+    sums = sums if scale is None else sums.mul_(scale)
+    return (sums if bias is None else sums.add_(bias)).to(dtype)
 
 
 def _fake_scaled_mm(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None,
@@ -138,7 +151,7 @@ def as_weight(elements: Tensor, scales: Tensor, zeros: Tensor | None, format: st
         ("elements", elements), ("scales", scales), ("zeros", zeros)))
     if format in formats.BLOCK_FORMATS:
         return Quantized(elements, scales, (elements.shape[0], k), formats.block_format(format), -1, tensor_scale)
-    halves = Nibbles(format, -1, k) if format in HALVES and elements.shape[-1] != k else None
+    halves = Nibbles(format, -1, k) if format in HALVES else None      # also of one input, which has a byte of its own
     return Scaled(elements, scales, zeros, group, halves)
 
 
@@ -179,10 +192,12 @@ def _decoded(x: Tensor, elements: Tensor, scales: Tensor, zeros: Tensor | None, 
     _check_weight(x, elements, bias)
     rows, n = rows_of(x), elements.shape[0]
     weight: Any = as_weight(elements, scales, zeros, format, group, tensor_scale, x.shape[-1])
+    few = rows.shape[0] <= (FEW if x.is_cuda else MOST)
+    if few and not x.is_cuda:
+        return _by_few_rows(rows, weight, None, bias, x.dtype).view(*x.shape[:-1], n)
     operands: dict[str, Any] = {} if bias is None else {"bias": bias}
     epilogue: Any = None if bias is None else _add
     options: dict[str, Any] = {}
-    few = x.is_cuda and rows.shape[0] <= FEW            # kernels that multiply sums by the scales themselves
     if isinstance(weight, Scaled) and weight.plain and not few:  # scales of whole rows of the weight multiply sums
         weight, operands = elements, {"scales": scales.t(), **operands}
         epilogue = _column if bias is None else _column_add

@@ -202,7 +202,7 @@ def dequantize(elements: Tensor, scales: Tensor, zeros: Tensor | None, format: s
     spread = _values(block.scale, on) if block else None
     for rows in _parts(n, k, on):
         x, s = elements[rows], scales[rows]
-        if f.bits == 4 and x.shape[1] != k:
+        if f.bits == 4:
             x = torch.stack((x & 15, x >> 4), -1).flatten(1)
         numbers = _in_groups((x.float() if table is None else table[x.int()])[:, :k], length)
         if zeros is not None:

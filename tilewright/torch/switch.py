@@ -28,25 +28,33 @@ Rule = str | Callable[[str, tuple[Tensor, ...]], bool]
 _faster: dict[tuple[Any, ...], bool] = {}  # by kinds of calls: is ours?
 
 
+# What a call of torch's function is by ours: a name, tensors, a function and options. None where shapes do not fit
+# ours: torch broadcasts, or has words for it.
+
+def _fit(a: Tensor, b: Tensor) -> bool:
+    return a.dim() == b.dim() == 2 and a.shape[1] == b.shape[0]
+
+
 def _mm(a: Tensor, b: Tensor) -> Any:
-    return "mm", (a, b), functions.mm, {}
-
-
-def _matmul(a: Tensor, b: Tensor) -> Any:
-    return _mm(a, b) if a.dim() == b.dim() == 2 else None
+    return ("mm", (a, b), functions.mm, {}) if _fit(a, b) else None
 
 
 def _addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    return "addmm", (c, a, b), functions.addmm, {"beta": beta, "alpha": alpha}
+    numbers = all(isinstance(x, (int, float)) for x in (beta, alpha))       # torch takes tensors, too
+    fits = numbers and _fit(a, b) and c.dim() <= 2 and all(
+        n in (1, whole) for n, whole in zip(c.shape[::-1], (b.shape[1], a.shape[0])))
+    return ("addmm", (c, a, b), functions.addmm, {"beta": beta, "alpha": alpha}) if fits else None
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
     given = (input, weight) if bias is None else (input, weight, bias)
-    return ("linear", given, functions.linear, {}) if input.dim() and weight.dim() == 2 else None
+    taken = (input.dim() and weight.dim() == 2 and input.shape[-1] == weight.shape[1]
+             and (bias is None or bias.shape == weight.shape[:1]))
+    return ("linear", given, functions.linear, {}) if taken else None
 
 
 TAKEN: dict[Any, Callable[..., Any]] = {
-    torch.mm: _mm, Tensor.mm: _mm, torch.matmul: _matmul, Tensor.matmul: _matmul, Tensor.__matmul__: _matmul,
+    torch.mm: _mm, Tensor.mm: _mm, torch.matmul: _mm, Tensor.matmul: _mm, Tensor.__matmul__: _mm,
     torch.addmm: _addmm, Tensor.addmm: _addmm, torch.nn.functional.linear: _linear,
 }
 
