@@ -189,6 +189,13 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
         return passes.launches(self.target, *((kernel._launch(), kernel.shape.k, made)
                                               for kernel, made in self._products))
 
+    def of_blocks(self, shape: GpuShape) -> NvidiaKernel:
+        """The same for block-scaled operands that lie as those of this shape: its passes load as many bytes at once as
+        these are aligned to."""
+        found = type(self)(self.problem, self.target, self.plan, self.when)
+        found.given = self.given._replace(align_a=shape.align_a, align_b=shape.align_b)
+        return found
+
     @cached_property
     def _products(self) -> list[tuple[NvidiaKernel, tuple[Pass, ...]]]:
         """The kernel with its passes, and what multiplies operands that these cannot write, which may be anywhere."""

@@ -86,6 +86,22 @@ def test_transposes_vectors_views_and_stacks(on):
     assert (nothing.host == 0).all()
 
 
+@pytest.mark.parametrize("chip", ["sm_90a", "gfx950"])
+def test_elements_at_any_address(monkeypatch, chip):
+    """1, 2 and 4 bytes past a multiple of 8, by matmul and by a compiled kernel."""
+    on, a, b = machine(monkeypatch, chip), blocked(9, 40), blocked(24, 40, seed=1)
+
+    def moved(q, past):
+        memory = aligned(np.zeros(q.elements.size + past, np.uint8))[past:].reshape(q.elements.shape)
+        memory[...] = q.elements
+        return replace(q, elements=on.array(memory), scales=on.array(aligned(q.scales)))
+    for past in (1, 2, 4):
+        check(on, tw.matmul(moved(a, past), moved(b, 4), trans_b=True), a, b.T)
+    if chip == "sm_90a":
+        kernel = tw.compile(tw.Gemm(9, 24, 40, "mxfp8", out="f32", layout="nt"), chip)
+        check(on, kernel(moved(a, 4), moved(b, 1).T), a, b.T)
+
+
 def test_operands_of_another_kind(on):
     """The block-scaled one is decoded first, to bf16 where nothing is lost, or where it is read."""
     for kind, other, taken in (("bf16", "mxfp6", "bf16"), ("e4m3fn", "mxfp4", "bf16"), ("f32", "mxfp6", "f32"),

@@ -161,7 +161,8 @@ def _placed(run: Run, elements: Array, scales: Array, f: BlockFormat, depth: int
     elements, scales = (x[None] if x.ndim == 1 else x for x in (elements, scales))
     whole = run.engine.platform is HIP                  # kernels read whole blocks, NVIDIA's 8 elements at a time
     length, group = elements.shape[-1], f.block_bytes if whole else f.element.bits
-    if elements.size and (leading(elements) is None or length % group):
+    apart = any(n % DECODED for n in (address(elements), *elements.strides[:-1]))       # AMD's load so many bytes
+    if elements.size and (leading(elements) is None or length % group or (whole and apart)):
         wide = run.temporary((*elements.shape[:-1], -(-length // group) * group), BYTE)
         run.copy(elements, wide[..., :length])
         run.copy(wide[..., length:], wide[..., length:], 0.0)

@@ -287,6 +287,8 @@ class Engine:
             shape = gpu_lowering.by_algorithm(shape, algorithm, on.target)
             plan, _ = choice.chosen(shape, on.target)
         kernel = self.compile(problem, on.target, plan)
+        if of_blocks is not None:
+            kernel = operands.of_block_scaled(kernel, a, b, c)
         operands.check(kernel, (a, b, c))
         more = stacks | operands.of_scales(*scaled) | (epilogues.strides(problem, *fused[1:]) if fused else {})
         more |= transforms.strides(problem, prologues[1]) if prologues else {}

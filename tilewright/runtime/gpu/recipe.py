@@ -226,6 +226,7 @@ class Bound:
             self._block_scales = [each for _, each in scaled.values()]
             for name, (elements, each) in scaled.items():
                 more |= {f"scale_{name}": each.pointer, **operands.of_blocks(name, elements.shadow, each.shadow)}
+            kernel = operands.of_block_scaled(kernel, shadows[0], operands.transposed(shadows[1]), shadows[2])
             leading = [*(operands.leading(x) or 0 for x in shadows[:2]), operands.operand(kernel, "out", shadows[2])]
         else:
             leading = [operands.operand(kernel, name, x) for name, x in zip(("a", "b", "out"), shadows)]
