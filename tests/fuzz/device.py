@@ -81,11 +81,15 @@ def check(name: str, case: Case) -> None:
             kinds()[name].check(on, case | {"data": case["data"] + again})
     except Exception:
         try:
-            on.finish()
+            if not on.simulated:
+                on.finish()
         except Exception:
             traceback.print_exc()
             sys.stderr.flush()
             os._exit(LOST)
+        if on.simulated:                        # what is left in its queues is of the failing call
+            on.patch.undo()
+            machine.cache_clear()
         raise
 
 

@@ -379,9 +379,9 @@ def nibbles(on: Any, x: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None
     """i4 (or u4 with zero points), two to a byte along the last axis of x [..., n, k], however long that is."""
     k, signed = x.shape[-1], zeros is None
     halves = np.pad(x.astype(np.int8) & 15, [*[(0, 0)] * (x.ndim - 1), (0, k % 2)]).astype(np.uint8)
-    parts = [place(on, halves[..., ::2] | halves[..., 1::2] << 4, **how), place(on, scales)]
+    parts = [place(on, halves[..., ::2] | halves[..., 1::2] << 4, **how), place(on, scales, **how)]
     if zeros is not None:
-        parts.append(place(on, zeros))
+        parts.append(place(on, zeros, **how))
     wide = np.repeat(scales, group or k, -1)[..., :k].astype(np.float64)
     below = 0 if zeros is None else np.repeat(zeros, group or k, -1)[..., :k].astype(np.float64)
     q = Scaled(parts[0].there, parts[1].there, parts[2].there if zeros is not None else None, group if (

@@ -52,7 +52,7 @@ def draw_groups(rng: Random, f: Case) -> Case:
 
 
 def offsets(on: Any, case: Case) -> Placed:
-    return place(on, np.array(case["ends"], np.int32 if case["index"] == "i32" else np.int64))
+    return place(on, np.array(case["ends"], np.int32 if case["index"] == "i32" else np.int64), shift=case["data"] % 3)
 
 
 def by_rows(case: Case, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -136,7 +136,7 @@ def weights_of(on: Any, case: Case, *lead: int) -> tuple[Any, np.ndarray, list[P
     how: dict[str, Any] = {} if weight[-3:-1] == "fp" else {
         "group": group, "zero_points": weight in ("u4", "u8"), "nibbles": True if weight in ("i4", "u4") else None}
     q = tw.quantize(x, weight, axis, **how)
-    placed = {name: place(on, y) for name in ("elements", "scales", "zeros")
+    placed = {name: place(on, y, shift=case["in_b"]["shift"]) for name in ("elements", "scales", "zeros")
               if (y := getattr(q, name, None)) is not None}
     wide = np.asarray(q, np.float64)
     return replace(q, **{name: x.there for name, x in placed.items()}), (
@@ -186,7 +186,8 @@ def scaled(on: Any, case: Case) -> None:
     b = put(on, case, "b", case["b"], case["k"], case["n"])
     shapes = {"a": (case["m"], 1), "b": (1, case["n"])}
     rng = np.random.default_rng(case["data"])
-    factors = {x: place(on, rng.choice([0.5, 1, 2, 3], shapes[x]).astype(np.float32)) for x in case["scaled"]}
+    factors = {x: place(on, rng.choice([0.5, 1, 2, 3], shapes[x]).astype(np.float32), **case["in_out"])
+               for x in case["scaled"]}
     got = tw.matmul(a.there, b.there, out_dtype="f32", **{f"scale_{x}": y.there for x, y in factors.items()})
     x, y = (z.numbers * factors[name].numbers if name in factors else z.numbers for name, z in (("a", a), ("b", b)))
     got = ended(on, got, a=a, b=b, **{f"scale_{x}": y for x, y in factors.items()})
@@ -203,7 +204,7 @@ def blocks(on: Any, case: Case) -> None:
     made = [np.random.default_rng(case["data"] + i).standard_normal((case[x], case["k"])).astype(np.float32)
             for i, x in enumerate("mn")]
     quantized = [tw.quantize(x, case[name], -1) for name, x in zip("ab", made)]
-    placed = [[place(on, y) for y in (q.elements, q.scales)] for q in quantized]
+    placed = [[place(on, y, shift=case["in_a"]["shift"]) for y in (q.elements, q.scales)] for q in quantized]
     a, b = (replace(q, elements=x.there, scales=y.there) for q, (x, y) in zip(quantized, placed))
     got = ended(on, tw.matmul(a, b, trans_b=True, out_dtype="f32"),
                 **{f"part{i}": x for i, x in enumerate([y for x in placed for y in x])})
