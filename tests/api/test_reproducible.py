@@ -43,6 +43,46 @@ def test_a_row_depends_on_no_other(kind, n, k, by):
     assert bits(tw.matmul(a[7], b, batch_invariant=True)) == bits(whole[7])
 
 
+@pytest.mark.parametrize("subscripts", ["ij,jk->ik", "ij,jk->ki", "ij,k->ijk", "ij,jk,kl->il"])
+@pytest.mark.parametrize("kind", ["f32", "c64"])
+def test_the_smaller_and_the_larger_operand_of_einsum(kind, subscripts):
+    """Which one it is must not decide the order of the operands, nor one row that there is no product of matrices."""
+    a, b, c = random(kind, 80, 1300), np.asfortranarray(random(kind, 1300, 64)), random(kind, 64, 1300)
+    operands = (b[:9, 0],) if subscripts == "ij,k->ijk" else (b, c)[:subscripts.count(",")]
+    for path in False, ["einsum_path", (0, 1), (0, 1)][:len(operands) + 1]:
+        def product(a, path=path):
+            return tw.einsum(subscripts, a, *operands, optimize=path, batch_invariant=True)
+        whole = product(a)
+        for rows in slice(0, 1), slice(3, 5), slice(10, 80):
+            assert bits(product(a[rows])) == bits(whole[:, rows] if subscripts.endswith("ki") else whole[rows])
+
+
+@pytest.mark.parametrize("kind", ["bf16", "f16", "f32"])
+def test_rows_that_are_not_aligned(kind):
+    """Nor in this machine's order of bytes. Operands at any address are multiplied in their own format."""
+    a, b = random(kind, 80, 330), random(kind, 330, 70)
+    memory = np.frombuffer(bytearray(b"0" + a.tobytes()), np.uint8)[1:].view(a.dtype).reshape(a.shape)
+    others = [memory] + ([] if kind == "bf16" else [a.astype(a.dtype.newbyteorder())])
+    for options in ({}, {"epilogue": lambda acc: acc*2}):
+        whole = tw.matmul(a, b, batch_invariant=True, **options)
+        for x in others:
+            for rows in ROWS:
+                assert bits(tw.matmul(x[rows], b, batch_invariant=True, **options)) == bits(whole[rows])
+    whole = tw.grouped_matmul(a, b[None], [80], batch_invariant=True)
+    assert bits(tw.grouped_matmul(memory[:7], b[None], [7], batch_invariant=True)) == bits(whole[:7])
+
+
+@pytest.mark.parametrize("kind", ["f32", "c64", "bf16"])
+def test_results_by_columns(kind):
+    a, b = random(kind, 130, 1300), random(kind, 1300, 64)
+    for epilogue in (None,) if kind == "c64" else (None, lambda acc: acc + 1):
+        whole = tw.matmul(a, b, batch_invariant=True, epilogue=epilogue)
+        for m in 2, 130:
+            out = np.empty((64, m), whole.dtype).T
+            tw.matmul(a[:m], b, out=out, batch_invariant=True, epilogue=epilogue)
+            assert bits(out) == bits(whole[:m])
+
+
 @pytest.mark.parametrize("shape", [(1, 70, 900), (70, 1, 900), (4, 200, 600), (150, 170, 1100)], ids=str)
 @pytest.mark.parametrize("kind", ["f32", "f64", "bf16"])
 def test_any_number_of_threads(kind, shape):

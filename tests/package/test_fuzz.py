@@ -30,7 +30,8 @@ from tilewright.simulator import product
 
 ROOT = Path(__file__).resolve().parents[2]
 SEED = 1
-SHORT = {"products": 30, "isa": 1, "forks": 1, "caches": 4, "plans": 50, "kernels": 3, "cli": 20, "environments": 40}
+SHORT = {"products": 30, "isa": 1, "forks": 1, "caches": 4, "plans": 50, "kernels": 3, "cli": 20, "environments": 40,
+         "promises": 25}
 
 
 @pytest.mark.parametrize("name", driver.NAMES)
@@ -236,6 +237,16 @@ def test_a_function_that_is_not_looked_at_again_is_found() -> None:
                          ("helper", planting(remembered, "constant", lambda _: True)),
                          ("getattr", planting(remembered, "_STATELESS", dict.fromkeys([id(getattr)])))):
         assert "and not" in found("environments", 1, fault, where=where, **given)
+
+
+def any_order(right: Any, a: Any, b: Any, c: Any, alpha: float, beta: float, options: Any) -> Any:
+    return right(a, b, c, alpha, beta, **options | {"invariant": ""})
+
+
+def test_a_broken_promise_is_found() -> None:
+    given = {"entry": "matmul", "promise": "batch_invariant", "a": "f32", "b": "f32", "m": 65, "n": 64, "k": 1100,
+             "begin": 0, "rows": 1, "epilogue": None, "scales": False, "outs": ["", ""], "vector": False}
+    assert "have other bits" in found("promises", 1, planting(dispatch.cpu(), "gemm", wrapped(any_order)), **given)
 
 
 def test_wrong_children_are_found() -> None:

@@ -269,15 +269,15 @@ def pairwise(work: Work, left: list[Term], path: paths.Path, output: Labels, res
              ) -> Term:
     """All operands, which are taken out of `left`, multiplied along the path; the last product in the dtype `result`,
     at this place if it can be written there."""
+    left[:] = (x._replace(first=at) for at, x in enumerate(left))
     for number, step in enumerate(path):
-        chosen = [left[at] for at in step]
-        for at in sorted(step, reverse=True):
-            left.pop(at)
+        chosen = Term.chosen(left, step, work.invariant)
         while len(chosen) > 1:
             needed = {*output, *(x for term in (*left, *chosen[2:]) for x in term.labels)}
             final = number == len(path) - 1 and len(chosen) == 2
-            chosen = [work.product(chosen[0], chosen[1], needed, result if final else work.between,
-                                   place if final else None, output), *chosen[2:]]
+            made = work.product(chosen[0], chosen[1], needed, result if final else work.between,
+                                place if final else None, output)
+            chosen = [made._replace(first=chosen[0].first), *chosen[2:]]
         left.append(chosen[0])
     return work.summed(left[0], {*output})
 
@@ -320,12 +320,24 @@ class Work:
 
     def multiply(self, a: Term, b: Term, c: Term, found: contraction.Layout) -> None:
         x = found.views(a.array, b.array, c.array)
-        host.contract(x, self.threads, self.invariant, found.exchanged)
+        host.contract(x, self.threads, self.invariant)
 
     def elementwise(self, a: Term, b: Term, kept: Labels, dtype: np.dtype[Any]) -> Term:
         x, y = (contraction.arranged(term, kept) for term in (a, b))
         with np.errstate(all="ignore"):
             if self.between.kind == "b":
                 return Term(np.asarray(x & y), kept)
-            found = x.astype(self.between, copy=False) * y.astype(self.between, copy=False)
+            x, y = x.astype(self.between, copy=False), y.astype(self.between, copy=False)
+            if self.invariant == "rows" and self.between.kind == "c":
+                found = _complex_product(x, y)
+            else:
+                found = x * y
             return Term(np.asarray(found).astype(dtype, copy=False), kept)
+
+
+def _complex_product(x: Array, y: Array) -> Array:
+    """Each part with the same roundings for all elements, which NumPy's vectors and its scalars have not."""
+    found = np.empty(np.broadcast_shapes(x.shape, y.shape), x.dtype)
+    found.real = x.real*y.real - x.imag*y.imag
+    found.imag = x.real*y.imag + x.imag*y.real
+    return found

@@ -111,14 +111,13 @@ def _taken(p: Product, prepared: Mapping[str, Prepared], invariant: str) -> list
     """Operands in dtypes that the engine takes: with a prologue any."""
     m, n, k = p.sizes
     m, n = sizes_of(m, n, invariant)
-    cpu, sizes = dispatch.cpu(), (m, n, k, p.a.dtype == p.b.dtype or bool(prepared))
+    sizes = m, n, k, p.a.dtype == p.b.dtype or bool(prepared)
     a, b = (prepared[role].prologue.text if role in prepared else "" for role in "ab")
     if plans.read_once(a, b, m, n, fusing.name_of(p.sums)):
         return [arguments.converted(x, x.dtype.newbyteorder("=") if role in prepared else p.sums)
                 for role, x in zip("ab", (p.a, p.b))]
     return [arguments.converted(x, x.dtype.newbyteorder("=") if role in prepared else
-                                x.dtype if x.dtype != p.sums and arguments.ready(x, x.dtype)
-                                and cpu.converts(x, p.sums, *sizes) else p.sums) for role, x in zip("ab", (p.a, p.b))]
+                                host.taken_dtype(x, p.sums, *sizes)) for role, x in zip("ab", (p.a, p.b))]
 
 
 def readable(x: Array) -> Array:

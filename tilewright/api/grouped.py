@@ -226,14 +226,14 @@ def _taken(p: Product, of: Axes, a: Array, right: Right, invariant: str) -> tupl
     """Operands in dtypes that the engine takes."""
     if right.packed is not None:
         return host.operand_a_for(right.packed, a, p.sums, "n"), right
-    cpu, k = dispatch.cpu(), of.k
+    k = of.k
     m, n = invariants.sizes(of.m, of.n, invariant)
     if invariant == "rows" and of.along == "k":         # other groups have the rest of the steps
         k = max(k, invariants.MANY)
     decoded, b = right.prepared is not None, right.stand_in
     alike = a.dtype == b.dtype or decoded
-    taken = [x if x.dtype != p.sums and arguments.ready(x, x.dtype) and cpu.converts(x, p.sums, m, n, k, alike)
-             else arguments.converted(x, p.sums) for x in ((a,) if decoded else (a, b))]
+    taken = [arguments.converted(x, host.taken_dtype(x, p.sums, m, n, k, alike))
+             for x in ((a,) if decoded else (a, b))]
     return taken[0], right if decoded else right._replace(stand_in=taken[1])
 
 

@@ -92,12 +92,15 @@ def _formats(engine: Any, call: Call, p: Product) -> tuple[np.dtype[Any], ...]:
         return *(complex_product.wanted(x, p.sums) for x in (p.a, p.b)), p.sums
     m, n, k = p.sizes
     sizes = *invariant.sizes(m, n, call.invariant), k, p.a.dtype == p.b.dtype
-    taken = (
-        x.dtype if x.dtype != p.sums and arguments.ready(x, x.dtype) and cpu.converts(x, p.sums, *sizes) else p.sums
-        for x in (p.a, p.b)
-    )
+    taken = (taken_dtype(x, p.sums, *sizes) for x in (p.a, p.b))
     rounds = not p.beta and call.algorithm is None and p.result != p.sums
     return *taken, p.result if rounds and cpu.finishes(p.sums, p.result, *sizes) else p.sums
+
+
+def taken_dtype(x: Array, sums: np.dtype[Any], m: int, n: int, k: int, alike: bool) -> np.dtype[Any]:
+    """In which dtype this processor's engine takes an operand, wherever it lies: its own, if packing converts it."""
+    own = x.dtype.newbyteorder("=")
+    return own if own != sums and dispatch.cpu().converts(own, sums, m, n, k, alike) else sums
 
 
 def operand_b(call: Call) -> tuple[Packed | None, Array]:
@@ -177,10 +180,10 @@ def _run_by_algorithm(algorithm: str, threads: int | None, invariant: str, a: Ar
 # ---- contractions
 
 
-def contract(x: contraction.Operands, threads: int | None, invariant: str = "", exchanged: bool = False) -> None:
+def contract(x: contraction.Operands, threads: int | None, invariant: str = "") -> None:
     """x.c = sums of products of x.a and x.b; c has the dtype of the result and shares nothing with them. invariant: of
-    plans/invariant.py, by the rows of b if the operands are `exchanged`: then axes that do not merge are copied,
-    since plans by tables, and what can be a batch, depend on all strides."""
+    plans/invariant.py; with "rows" axes that do not merge are copied, since plans by tables, and what can be a batch,
+    depend on all strides."""
     dtype = x.c.dtype
     x, by_tables = as_multiplied(x) if invariant != "rows" else (x, False)
     if by_tables and _by_tables(x, threads, invariant):
@@ -192,13 +195,8 @@ def contract(x: contraction.Operands, threads: int | None, invariant: str = "", 
     if there is not None and plain and all(arguments.ready(y, dtype) for y in (left, right, there)):
         run(partial(dispatch.cpu().gemm, threads=threads), left, right, there)
         return
-    if exchanged and invariant:
-        left, right = right.swapaxes(-1, -2), left.swapaxes(-1, -2)
-        there = None if there is None else there.swapaxes(-1, -2)
     result = product(Call(left, right, there, out_dtype=dtype, threads=threads, deterministic=invariant == "threads",
                           batch_invariant=invariant == "rows"))
-    if there is None and exchanged and invariant:
-        result = result.swapaxes(-1, -2)
     if there is None:
         x.c[...] = result.reshape(x.c.shape)
 
@@ -214,8 +212,9 @@ def as_multiplied(x: contraction.Operands) -> tuple[contraction.Operands, bool]:
 def for_tables(x: contraction.Operands) -> tuple[Array, Array, Array]:
     """a, b and c as they are packed and stored: converted, if packing does not convert them; c in the sums' dtype."""
     sums, _ = arguments.dtypes(x.a, x.b, None, x.c.dtype)
-    a, b = (y if arguments.ready(y, y.dtype) and dispatch.cpu().packs(y.dtype, sums) else arguments.converted(y, sums)
-            for y in (x.a, x.b))
+    own = (y.dtype.newbyteorder("=") for y in (x.a, x.b))
+    a, b = (arguments.converted(y, dtype if dispatch.cpu().packs(dtype, sums) else sums)
+            for y, dtype in zip((x.a, x.b), own))
     return a, b, x.c if x.c.dtype == sums else np.empty(x.c.shape, sums)
 
 

@@ -197,7 +197,7 @@ def _as_matrices(x: Operands, threads: int) -> tuple[Shape, CpuPlan, CpuTarget, 
         axes = y.shape[x.counts[0]:]
         if axes == shape:
             one = y[(0,) * x.counts[0]]
-            taken = y.dtype if name == "C" or engine.converts(y, sums, m, n, k) else sums
+            taken = y.dtype if name == "C" or engine.converts(y.dtype, sums, m, n, k) else sums
             one = one if taken == y.dtype else np.empty(shape, taken)
         else:
             one = np.empty(shape, sums if name != "C" else dtype)

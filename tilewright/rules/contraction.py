@@ -37,6 +37,16 @@ class Term(NamedTuple):
 
     array: Array
     labels: Labels
+    first: int = 0          # the place of the first operand that is in it
+
+    @staticmethod
+    def chosen(left: list[Term], step: Sequence[int], invariant: str) -> list[Term]:
+        """The terms of a path's step, taken out of `left`: where the order of sums may not depend on rows, in the order
+        of the operands, so that the product with the first operand in it is a first operand, too."""
+        found = [left[at] for at in step]
+        for at in sorted(step, reverse=True):
+            left.pop(at)
+        return sorted(found, key=lambda term: term.first) if invariant == "rows" else found
 
 
 def dtypes(arrays: Sequence[Array], out_dtype: Any) -> tuple[np.dtype[Any], np.dtype[Any]]:
@@ -142,7 +152,8 @@ class Layout(NamedTuple):
     and the shape then."""
 
     exchanged: bool
-    elementwise: bool               # no product: no label is summed, and one operand has no others than common ones
+    elementwise: bool               # no product: no label is summed, and one operand has no others than common ones, or
+                                    # `by_second`, so that sizes of 1 do not count
     of_c: Labels
     sizes: tuple[int, ...]          # of c's labels
     orders: tuple[tuple[int, ...], ...]
@@ -161,7 +172,8 @@ _layouts: dict[Any, Layout] = {}
 
 def layout(a: Term, b: Term, kept: Labels, place: Term | None, output: Labels, by_second: bool = False) -> Layout:
     """For operands with these labels, shapes and strides, found once. place: where c is to be written; None: it will be
-    contiguous, with its axes in the order of `of_c`. by_second: b's strides alone decide the order of the steps of k.
+    contiguous, with its axes in the order of `of_c`. by_second: the product's order of sums depends on b alone, which
+    stays the second operand.
     """
     looks = ((x.labels, x.array.shape, x.array.strides, x.array.itemsize) for x in (a, b, place) if x)
     key = kept, output, by_second, *looks
@@ -174,18 +186,17 @@ def layout(a: Term, b: Term, kept: Labels, place: Term | None, output: Labels, b
 
 
 def _layout(a: Term, b: Term, kept: Labels, place: Term | None, output: Labels, by_second: bool) -> Layout:
-    second = b if by_second else None
-    swapped = exchanged(a, b, kept, place, output)
+    swapped = not by_second and exchanged(a, b, kept, place, output)
     if swapped:
         a, b = b, a
-    by = groups(a, b, kept, place, second)
+    by = groups(a, b, kept, place, b if by_second else None)
     of: list[Labels] = [sum(labels, ()) for labels in (by.of_a, by.of_b, by.of_c)]
     size = dict(zip((*a.labels, *b.labels), (*a.array.shape, *b.array.shape)))
     sizes = tuple(size[label] for label in of[2])
     c = place or Term(np.empty(sizes, np.int8), of[2])
     x = merged(arranged(a, of[0]), arranged(b, of[1]), arranged(c, of[2]), by)
     orders = tuple(tuple(term.labels.index(label) for label in labels) for term, labels in zip((a, b, c), of))
-    return Layout(swapped, not by.k and not (by.m and by.n), of[2], sizes, orders,
+    return Layout(swapped, not by.k and (by_second or not (by.m and by.n)), of[2], sizes, orders,
                   (x.a.shape, x.b.shape, x.c.shape), x.counts, by)
 
 

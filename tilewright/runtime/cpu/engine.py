@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tilewright import forks, formats
 from tilewright.kernels.cpu.jobs import NOTHING, Beside, Finish
+from tilewright.plans import invariant as invariants
 from tilewright.plans import lowering
 from tilewright.plans.cpu import CpuPlan, Shape, Strides
 from tilewright.plans.lowering import Lowered, Product
@@ -92,7 +93,7 @@ def gemm_by(algorithm: str, a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0,
                 with np.errstate(all="ignore"):
                     c[...] = np.multiply(c, beta, dtype=np.float64) + product
             return
-    a, b = (x if x.dtype == c.dtype or converts(x, c.dtype, m, n, k) else x.astype(c.dtype) for x in (a, b))
+    a, b = (x if x.dtype == c.dtype or converts(x.dtype, c.dtype, m, n, k) else x.astype(c.dtype) for x in (a, b))
     gemm(a, b, c, alpha, beta, threads=threads, target=target, invariant=invariant)
 
 
@@ -116,9 +117,9 @@ def _rounds(result: np.dtype[Any], sums: np.dtype[Any]) -> bool:
     return lowering.rounds(format_of(result), format_of(sums))
 
 
-def converts(x: Matrix, dtype: np.dtype[Any], m: int, n: int, k: int, alike: bool = True) -> bool:
-    """Whether `gemm` takes x as an operand of an m x n x k product in another dtype as it is, and should."""
-    return lowering.converting_pays(m, n, k, alike) and packs(x.dtype, dtype)
+def converts(source: np.dtype[Any], sums: np.dtype[Any], m: int, n: int, k: int, alike: bool = True) -> bool:
+    """Whether `gemm` takes operands of this dtype for an m x n x k product added up in another, and should."""
+    return lowering.converting_pays(m, n, k, alike) and packs(source, sums)
 
 
 def finishes(sums: np.dtype[Any], result: np.dtype[Any], m: int, n: int, k: int, alike: bool = True) -> bool:
@@ -153,10 +154,10 @@ def strides(x: Matrix) -> tuple[int, int]:
 
 def lowered(a: Matrix, b: Matrix, c: Matrix, threads: int, target: CpuTarget, word: str | None,
             conj: str = "", semiring: str = "", invariant: str = "") -> tuple[Lowered, bool, str]:
-    """What to multiply for these operands; whether that is C^T = B^T @ A^T, because C lies by columns; and which of its
-    operands are conjugated."""
+    """What to multiply for these operands; whether that is C^T = B^T @ A^T, because C lies by columns (not where the
+    bits must be the same wherever it lies); and which of its operands are conjugated."""
     found = product(a, b, c, threads, semiring, invariant)
-    transposed = found.strides.csc != 1 and found.strides.rsc == 1
+    transposed = found.strides.csc != 1 and found.strides.rsc == 1 and invariant not in invariants.ROWS
     if transposed:
         found, conj = found.swapped, conj.translate(SWAPPED)
     return lowering.lower(found, target, word), transposed, conj

@@ -106,7 +106,8 @@ def way_of(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilo
     target = of.target or detect()
     sums = format_of(of.dtype)
     kind = sums if main is None else format_of(main.dtype)
-    by_columns = main is not None and not epilogue.paired and strides_of(main)[1] != 1 and strides_of(main)[0] == 1
+    by_columns = (main is not None and not epilogue.paired and strides_of(main)[1] != 1 and strides_of(main)[0] == 1
+                  and of.invariant not in invariants.ROWS)
     c = (n, 1) if main is None else strides_of(main)
     # stored without an expression
     bare = epilogue.nothing and not of.semiring and (kind == sums or lowering.rounds(kind, sums))

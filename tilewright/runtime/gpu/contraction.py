@@ -65,10 +65,10 @@ def einsum(library: Library, given: Sequence[Any], labels: Any, output: Any, out
 def _products(run: Run, library: Library, arrays: Sequence[Array], terms: Any, path: paths.Path, sums: np.dtype[Any],
               result: Term) -> None:
     sizes = terms.sizes
-    left = [contraction.diagonal(x, of, sizes) for x, of in zip(arrays, terms.inputs)]
+    left = [contraction.diagonal(x, of, sizes)._replace(first=at)
+            for at, (x, of) in enumerate(zip(arrays, terms.inputs))]
     for step in path:
-        chosen = [left[at] for at in step]
-        left = [term for at, term in enumerate(left) if at not in step]
+        chosen = Term.chosen(left, step, run.invariant)
         while len(chosen) > 1:
             a, b, *more = chosen
             needed = {*terms.output, *(x for term in (*left, *more) for x in term.labels)}
@@ -76,10 +76,10 @@ def _products(run: Run, library: Library, arrays: Sequence[Array], terms: Any, p
             final = not left and not more
             c = result if final else Term(run.temporary(tuple(sizes[x] for x in kept), sums), kept)
             _pair(run, library, a, b, kept, c)
-            chosen = [c, *more]
+            chosen = [c._replace(first=a.first), *more]
         left.append(chosen[0])
     (last,) = left
-    if last is not result:                      # one operand, of which there is no product
+    if last.array is not result.array:                      # one operand, of which there is no product
         _refuse_sums(run, last, {*terms.output})
         run.copy(contraction.arranged(last, terms.output), result.array)
 
