@@ -80,11 +80,21 @@ def expected(t, x, at):
 def test_tiles_arrive(t, shape, at):
     """Inside of the tensor, over its edges on either side, and outside."""
     x = np.random.default_rng(0).integers(-100, 100, shape).astype(t.element.numpy)
-    for there in (at, tuple(c - 5 for c in at), tuple(c + b for c, b in zip(at, t.box)), (500,) * len(at)):
+    step = 16 // t.element.bytes
+    for there in (at, (at[0] - step, *(c - 5 for c in at[1:])), tuple(c + b for c, b in zip(at, t.box)),
+                  (512,) * len(at)):
         found, report = load(t, x, there)
         np.testing.assert_array_equal(found, expected(t, x, there))
         assert report.of("s", "store").bytes == t.tile.bytes
     assert report.of("x", "load").bytes == 0
+
+
+@pytest.mark.parametrize("at", [(6, 4), (-1, 4), (13, 4)])
+def test_tiles_begin_at_multiples_of_16_bytes_of_a_row(at):
+    """An H100 stops at others with "illegal instruction"."""
+    t, x = TensorMap(bf16, (64, 8), 128), np.ones((20, 72), ml_dtypes.bfloat16)
+    with pytest.raises(Fault, match=f"the first coordinate of a tile must be a multiple of 16 bytes, not {at[0]} elem"):
+        load(t, x, at)
 
 
 def test_what_is_outside_can_be_nans():

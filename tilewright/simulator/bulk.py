@@ -71,9 +71,8 @@ class Bulk:
         del coordinates[len(coordinates) - policy:]
         mask = coordinates.pop() if multicast else None
         for lane, barrier in self._lanes(gang, node, pointer):
-            tiled, base = self.maps[int(_of(map, lane))]
+            tiled, base, elements, inside = self._box(gang, node, map, coordinates, lane)
             tile = tiled.tile
-            elements, inside = tiled.elements(tuple(int(_of(x, lane)) for x in coordinates))
             _, at, found = self._global(gang, node, "load", base, elements, inside, tile.item, lane)
             rows = np.zeros(inside.shape, found.dtype)
             rows[inside] = found[at // tile.item]
@@ -94,9 +93,8 @@ class Bulk:
     def store(self, gang: Gang, node: Op, smem: Any, map: Any, *more: Any) -> None:
         *coordinates, add = more
         for lane in np.flatnonzero(gang.active()).tolist():
-            tiled, base = self.maps[int(_of(map, lane))]
+            tiled, base, elements, inside = self._box(gang, node, map, coordinates, lane)
             tile = tiled.tile
-            elements, inside = tiled.elements(tuple(int(_of(x, lane)) for x in coordinates))
             source, pieces, data = self._shared(gang, node, int(_of(smem, lane)), tile.bytes, tile.align, tile.swizzle,
                                                 lane)
             values = data.ravel().view(node.operands[1].type.element.numpy).reshape(inside.shape)[inside]
@@ -139,6 +137,17 @@ class Bulk:
         """The active lanes, and the mbarrier of each."""
         barriers = self.machine.mbarriers.each(gang, node, pointer, "copy")
         return sorted((int(lane), address) for address, lanes in barriers for lane in lanes)
+
+    def _box(self, gang: Gang, node: Op, map: Any, coordinates: Any,
+             lane: int) -> tuple[TiledMap, int, Offsets, NDArray[np.bool_]]:
+        """A lane's map, where its tensor begins, and the elements of the box at these coordinates that there are. Where
+        the first coordinate is no multiple of 16 bytes, an H100 stops with "illegal instruction"."""
+        tiled, base = self.maps[int(_of(map, lane))]
+        first, *more = (int(_of(x, lane)) for x in coordinates)
+        if first * tiled.tile.item % PIECE:
+            raise gang.fault("misaligned", node, f"the first coordinate of a tile must be a multiple of {PIECE} bytes, "
+                             f"not {first} elements of {tiled.tile.item}{gang.by(lane)}")
+        return tiled, base, *tiled.elements((first, *more))
 
     def _count(self, gang: Gang, node: Op, bytes: Any, lane: int) -> int:
         count = int(_of(bytes, lane))

@@ -97,6 +97,18 @@ def test_few_rows_of_wider_matrices(on, dtype, m, k, apart, shift, order, ends):
     np.testing.assert_array_equal(out[: ends[-1]], wanted)
 
 
+def test_groups_by_columns_are_not_copied_by_tensor_maps(on):
+    """Whose tiles begin at multiples of 16 bytes, and groups anywhere."""
+    a, b, ends = placed(ints(0, (88, 64), "f2"), 96, order="t"), ints(1, (3, 64, 32), "f2"), [7, 70, 88]
+    given = on.array(a), on.array(b), on.array(aligned(np.int32(ends)))
+    with pytest.raises(ValueError, match="A must begin at a multiple of 16 bytes"):
+        tw.grouped_matmul(*given, out_dtype="f32", plan="wgmma 64x32x64 stages=2 warpgroups=1")
+    found = tw.grouped_matmul(*given, out_dtype="f32")
+    on.finish()
+    of = np.searchsorted(ends, np.arange(88), "right")
+    np.testing.assert_array_equal(found.host, [x @ b[g].astype(float) for x, g in zip(a.astype(float), of)])
+
+
 def test_few_steps_of_k_of_wider_matrices(on):
     """Of as many groups as steps."""
     a, b, ends = placed(ints(0, (20, 3)), 23, order="t"), placed(ints(1, (3, 24)), 29), [1, 1, 3]

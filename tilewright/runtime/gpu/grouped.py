@@ -224,7 +224,7 @@ def _launch(run: Run, of: Axes, a: Array, b: Array, offsets: Array, results: lis
         shape = operands.shape_of(problem, run.on.target, stack_a, stack_b, stacks[0])
         shape = shape._replace(invariant=run.invariant)
         if by_rows and letters[0] == "t":           # groups begin at any element of a column
-            shape = shape._replace(vector_a=1)
+            shape = shape._replace(vector_a=1, align_a=a.itemsize)
         plan = run.plan or compiler.plan_for(shape, run.on.target, of.along)
         if run.plan and (reasons := compiler.violations(plan, shape, run.on.target, of.along)):
             raise ValueError(f"plan {plan} cannot run these groups. {' '.join(reasons)}")
