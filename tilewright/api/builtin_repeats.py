@@ -18,7 +18,7 @@ from tilewright import forks
 from tilewright.api import dispatch
 from tilewright.api.builtin_keys import Called, key_of, lasting, slot_of
 from tilewright.kernels.cpu.abi import KEY, MOST_FIELDS, MOST_KEYWORDS, MOST_OPERANDS, NAMED, RECORD, SLOTS
-from tilewright.runtime.cpu import pool, workspace
+from tilewright.runtime.cpu import pool, symmetric, workspace
 from tilewright.runtime.cpu.layout import address
 
 if TYPE_CHECKING:
@@ -96,9 +96,9 @@ class Repeats:
         special = at["special"] if recipe.shape.tiles else len(work.job)
         sizes = [x.itemsize for x in (*args[:2], result)]
         return [work.function, work.parts, work.threads, work.wake, int(work.team),
-                int(multiplications >= self._release_above), int(spaced), self._space.barriers,
-                recipe.zeroed // 8, len(work.job), at_a, at_b, at["c"], special, *sizes, result.dtype.num,
-                id(result.dtype), result.ndim, *[*result.shape, 0, 0, 0][:3]]
+                int(multiplications >= self._release_above), int(symmetric.may_be(run.a, run.b, run.c)), int(spaced),
+                self._space.barriers, recipe.zeroed // 8, len(work.job), at_a, at_b, at["c"], special, *sizes,
+                result.dtype.num, id(result.dtype), result.ndim, *[*result.shape, 0, 0, 0][:3]]
 
 
 def watching(python: Callable[..., Any], repeats: Repeats, running: Callable[[], int],

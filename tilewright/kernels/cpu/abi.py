@@ -23,6 +23,7 @@ RECORD = (
     "function", "parts", "threads", "wake",  # what to run; parts are 1 for the caller alone
     "team",                                 # 1: the parts meet at barriers
     "long",                                 # 1: release the GIL
+    "symmetric",                            # 1: Python multiplies half of it where a and b are in the same memory
     "spaced",                               # 1: panels are in the one workspace of all records
     "barriers", "zeroed",                   # its barriers, and how many numbers of them begin at 0
     "fields", "at_a", "at_b", "at_c",       # of the job: how many, and where the addresses stand

@@ -141,7 +141,7 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
             if packing:
                 pack_b(s, jr)
             coming = panels.coming(s, jr, j1, j, b_panel, packing)
-            with k.loop(q1, q0) as ir:
+            with k.loop(q1, q0) as ir, k.when((g.lower == 0) | (row(ir + 1)*panels.PAIR > j)):
                 i, h = row(ir), row(ir + 1) - row(ir)
                 place = k.select(aside, tiles + (ir*nc_panels + jr)*k.select(again, MR*WIDE, k.constant(i64, 0)),
                                  panels.c(i, j))

@@ -25,7 +25,9 @@ PACKED = (
     "b_lines", "b_steps",       # which are 0 then; else 0
     "c_tables",                 # of a scattered C, for `finish`: the addresses of those of its rows and columns
     "a_beside", "b_beside",     # of the prologues of A and B: BESIDE for each operand, in the order of recording
+    "lower",                    # 1: tiles that are wholly above the diagonal are left out
 )
+MIRROR = ("n", "c", "ldc", "parts")     # elements of any format
 LINE_FIELDS, STEP_FIELDS = 2, 4     # of an entry of such tables
 MOST_ROWS = 64                  # of a tile: more entries of the table of C's rows, which are prefetched in vain
 OPERAND = ("address", "row", "column", "product")       # strides in elements; of a reduction: of rows and columns of C,

@@ -178,7 +178,7 @@ def emit_repeat(header: int) -> Function:
     leave_when(record == 0)
     r = SimpleNamespace(**{name: k.field(record.as_(i8), at, ptr(i8) if name in ("function", "barriers") else i64)
                            for name, at in offsets(RECORD).items()})
-    leave_when(r.words != words.get())
+    leave_when((r.words != words.get()) | ((r.symmetric != 0) & (a.data == b.data)))
     other = k.variable(i64, 0)
     with k.loop(words.get()) as i:
         other.set(other.get() | (record[i + len(RECORD)] ^ key[i]))

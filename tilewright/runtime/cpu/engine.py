@@ -22,7 +22,7 @@ from tilewright.plans.measured import choice
 from tilewright.plans.model import BUILTIN
 from tilewright.problem import Gemm
 from tilewright.runtime import repeats
-from tilewright.runtime.cpu import amx, pool, small, workspace
+from tilewright.runtime.cpu import amx, pool, small, symmetric, workspace
 from tilewright.runtime.cpu.host import SWAPPED, Host, host
 from tilewright.runtime.cpu.recipe import Prepares, Recipe
 from tilewright.targets import CpuTarget, detect
@@ -66,7 +66,11 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
     found = _recipes.get(key)
     if found is None:
         found = _remember(key, *((a, b, c) if c.ndim == 2 else (a[0], b[0], c[0])))
-    return run(*found, a, b, c, alpha, beta)
+    recipe, swapped = found
+    if m == n and not beta and symmetric.applies(recipe, a, b, c, alpha):
+        symmetric.multiply(recipe, *((b.T, a.T) if swapped else (a, b)), c, alpha)
+        return False
+    return run(recipe, swapped, a, b, c, alpha, beta)
 
 
 def gemm_by(algorithm: str, a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0, *,

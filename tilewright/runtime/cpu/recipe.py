@@ -140,6 +140,7 @@ class Recipe:
         self.scaled_after = several or plan.algorithm == "stream"
         self.call = host.callable(self.function)
         self.address = host.address_of
+        self.half: Recipe | None = None                 # the same for the lower triangle (symmetric.py)
         self.onto_temporary: Recipe | None = None       # the same for a C that `takes_c` allows
         # C as the algorithm can write it; else its caller gives it another
         by_columns = plan.algorithm == "dots" and not plan.by_rows(shape)
