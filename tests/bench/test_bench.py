@@ -968,6 +968,12 @@ def test_a_busy_machine_is_mentioned(measured: Report) -> None:
     assert report.warnings(measured) == []
 
 
+def test_a_peer_that_is_never_there_is_named_once(measured: Report) -> None:
+    measured.sessions.append(Session(2, "native", [], {"blis": "blis is not installed", "mkl": "mkl has one thread"}))
+    assert report.remarks(measured)[:2] == ["blis left out: blis is not installed",
+                                            "2 threads: mkl left out: mkl has one thread"]
+
+
 def shown(found: Report) -> str:
     from rich.console import Console
 

@@ -270,11 +270,13 @@ def gpu_where(report: Report) -> str:
 
 def remarks(report: Report) -> list[str]:
     """What is missing or doubtful: peers left out, wrong results, a busy machine."""
-    said = []
-    gpu = on_gpu(report)
+    gpu, every = on_gpu(report), [session.left_out.items() for session in report.sessions]
+    always = [each for each in every[0] if all(each in left_out for left_out in every)] if every[1:] else []
+    said = [f"{name} left out: {reason}" for name, reason in always]
     for session in report.sessions:
         where = "" if gpu else f"{plural(session.threads, 'thread')}: "
-        said += [f"{where}{name} left out: {reason}" for name, reason in session.left_out.items()]
+        said += [f"{where}{name} left out: {reason}" for name, reason in session.left_out.items()
+                 if (name, reason) not in always]
         late = [note for note in session.notes if note.endswith(" planned")]
         if len(late) > FEW:
             said.append(f"{where}{len(late)} cases were left out, since the time planned was over")

@@ -306,7 +306,8 @@ def asm(
         if names:
             typer.echo("\n".join(found.names))
         else:
-            typer.echo(found.asm if whole else f"{loop.text}\n\n{report}" if loop else f"\n{report}")
+            said = "\n".join(output.hanging(line, 4) for line in report.splitlines())
+            typer.echo(found.asm if whole else f"{loop.text}\n\n{said}" if loop else f"\n{said}")
 
     output.show(lambda: {"target": chip.name, "functions": found.names, "function": loop and loop.function,
                          "loop": loop and loop.text, "counts": loop and loop.counts, "report": report.splitlines(),
