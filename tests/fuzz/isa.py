@@ -1,4 +1,5 @@
-"""The same products by the narrower instruction sets that this machine can run, with fewer extensions than it has.
+"""The same products, and those with much beside them, by the narrower instruction sets that this machine can run, with
+fewer extensions than it has.
 
 A worker takes one set: the case's number decides, so that each case is checked in a child of its own kind. What is
 chosen is put where TILEWRIGHT_TARGET and /proc/cpuinfo are read from, before the first product.
@@ -10,7 +11,7 @@ import os
 from dataclasses import replace
 from random import Random
 
-from tests.fuzz import products
+from tests.fuzz import beside, products
 from tests.fuzz.children import in_child
 from tests.fuzz.driver import Case, Fuzzer
 from tilewright import targets
@@ -41,9 +42,11 @@ def _products(case: Case) -> None:
     cpu.record.cache_clear()
     assert targets.detect().name == case["target"]
     for number in range(EACH):
-        product = products.draw(Random(f"{case['seed']} {number}"))
+        rng = Random(f"{case['seed']} {number}")
+        fuzzer = products if number % 3 else beside
+        product = fuzzer.draw(rng)
         try:
-            products.check(product)
+            fuzzer.check(product)
         except Exception as error:
             raise AssertionError(f"product {number}: {product}") from error
 

@@ -18,20 +18,21 @@ import pytest
 
 import tilewright as tw
 from tests.doubles import planted_fuzzer
-from tests.fuzz import driver
+from tests.fuzz import driver, fences
 from tests.fuzz.memory import Placed
 from tilewright.api import dispatch, products
 from tilewright.cli import npy
 from tilewright.expressions import remembered
 from tilewright.plans.cpu import CpuPlan
 from tilewright.plans.nvidia import NvidiaPlan
-from tilewright.rules import arguments
+from tilewright.rules import arguments, weights
+from tilewright.runtime.cpu import fusion, grouped_pieces, preparation, ways
 from tilewright.simulator import product
 
 ROOT = Path(__file__).resolve().parents[2]
 SEED = 1
-SHORT = {"products": 30, "isa": 1, "forks": 1, "caches": 4, "plans": 50, "kernels": 3, "cli": 20, "environments": 40,
-         "promises": 25}
+SHORT = {"products": 30, "beside": 6, "isa": 1, "forks": 1, "caches": 4, "plans": 50, "kernels": 3, "cli": 20,
+         "environments": 40, "promises": 25}
 
 
 @pytest.mark.parametrize("name", driver.NAMES)
@@ -162,6 +163,61 @@ def test_a_wrong_engine_is_found(fault: Any) -> None:
     more = {"beyond": {"in_out": {"pad": 2}}, "scaled_late": {"alpha": 2}}.get(fault.__name__, {})
     what = found("products", 100, planting(dispatch.cpu(), "gemm", wrapped(fault)), **given, **more)
     assert {"beyond": "surroundings", "operand": "bytes of "}.get(fault.__name__, "elements") in what
+
+
+BESIDE: dict[str, Any] = {
+    "fence": "heap", "threads": 1, "eager": False, "m": 5, "n": 70, "k": 33, "a": "f32", "b": "f32", "epilogue": None,
+    "prologue_a": None, "prologue_b": None, "packed": False, "nibbles": True, "zeros": False, "out": False, "alpha": 1,
+    "out_dtype": None, "sizes": [3, 5], "how": {}, **{f"in_{x}": {"end": True} for x in ("a", "b", "out", "beside")}}
+
+
+def too_few_partials(patch: pytest.MonkeyPatch) -> None:
+    """One for a row, where the kernel leaves one for each tile of a row."""
+    patch.setattr(grouped_pieces, "partials", lambda word, result, rows, panels, columns, wide, *more: ways.partials(
+        word, result, rows, panels, columns, columns, *more))
+
+
+def longer_groups(patch: pytest.MonkeyPatch) -> None:
+    right = preparation.recorded
+
+    def recorded(role: str, prologue: Any) -> Any:
+        found = right(role, prologue)
+        return found and found._replace(READ=tuple(word.replace(":16", ":32") for word in found.READ))
+    patch.setattr(preparation, "recorded", recorded)
+
+
+def by_rows(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(fusion, "strides_of", lambda x: (x.shape[1], 1))
+
+
+def legible(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(weights.Weights, "legible", True)
+
+
+def no_alpha(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(fusion, "with_factors", lambda epilogue, operands, *_: (epilogue, operands))
+
+
+@pytest.mark.parametrize(("plant", "given", "words"), [
+    (too_few_partials, {"call": "groups", "packed": True, "epilogue": "row_sum"}, "bytes beside a block"),
+    (longer_groups, {"call": "weights", "b": "i8", "group": 16, "trans_b": True}, "elements of result"),
+    (by_rows, {"call": "fused", "prologue_b": "twice", "alpha": 2, "m": 3, "out": True,
+               "in_out": {"order": [0, 1], "steps": [1, 2]}}, "out"),
+    (legible, {"call": "weights", "b": "i4", "k": 2, "group": 0, "trans_b": True}, "elements of result"),
+    (no_alpha, {"call": "fused", "epilogue": "relu", "alpha": -3}, "elements of result"),
+], ids=lambda x: getattr(x, "__name__", ""))
+def test_what_is_wrong_beside_a_product_is_found(plant: Any, given: dict[str, Any], words: str) -> None:
+    assert words in found("beside", 3, plant, **BESIDE | given)
+
+
+@pytest.mark.parametrize("at", [-1, 40])
+def test_a_write_beside_a_block_is_found(at: int) -> None:
+    held = fences.Fences("heap")
+    block = held.scratch((10,), np.dtype("f4")).view(np.uint8)
+    held.check()
+    np.lib.stride_tricks.as_strided(block[max(at - 1, 0):], (2,), (1 if at > 0 else -1,))[1] = 7
+    with pytest.raises(AssertionError, match=f"1 bytes beside a block of 40 were written, the first at {at}"):
+        held.check()
 
 
 NARROW = {"call": "matmul", "a": "f32", "b": "f32", "c": None, "beta": 0, "out": None, "out_dtype": "bf16",
