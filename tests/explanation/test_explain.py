@@ -10,6 +10,7 @@ import pytest
 
 import tilewright as tw
 from tests.helpers.ceilings import FAST
+from tilewright.explanation.record import Tile
 from tilewright.measure import probes
 from tilewright.plans import CpuPlan, model
 from tilewright.plans.measured import choice, store
@@ -159,3 +160,20 @@ def test_plans_that_were_not_chosen_are_compared_by_this_machines_ceilings(monke
             assert other.slower == pytest.approx(theirs / ours - 1)
         found.append([other.slower for other in explained.alternatives])
     assert found[0] != found[1]
+
+
+def test_a_tile_that_its_memory_does_not_hold():
+    """Not "L1: 144 KiB of 48 KiB, 300%"."""
+    tile = Tile("rows", {"m": 3, "n": 9000, "k": 4}, 1, "L1", 147_456, 49_152)
+    assert tile.held == "beyond L1: 144 KiB, and it holds 48 KiB"
+    assert dataclasses.replace(tile, bytes=12_288).held == "L1: 12 KiB of 48 KiB, 25%"
+
+
+def test_a_faster_alternative_has_a_reason():
+    """Of a given plan, and of one that was chosen among fewer tiles."""
+    given = tw.explain(tw.Gemm(300, 300, 300), "x86-avx2", CpuPlan.parse("packed 2x8 mc=8 kc=300 nc=8"))
+    assert min(other.slower for other in given.alternatives) < 0
+    assert "a minus sign: predicted to be faster than the plan, which was given" in str(given)
+    alone = dataclasses.replace(given, alternatives=tuple(x for x in given.alternatives if x.slower >= 0))
+    assert "a minus sign" not in str(alone)
+    assert "`tilewright tune` measures these" in str(dataclasses.replace(given, origin="the model's choice"))

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.helpers.command_line import call, refused
@@ -13,6 +14,7 @@ from tilewright import targets
 from tilewright.bench.suites import ladders
 from tilewright.compiler import lld
 from tilewright.ladder.steps import AMD_STEPS, CPU_STEPS, GPU_LADDER, GPU_STEPS, TENSOR_STEPS, ladder
+from tilewright.measure import check
 
 # ---- one table of names
 
@@ -79,6 +81,15 @@ def test_steps_have_code(target: str, step: str, words: str) -> None:
     assert call("asm", "-t", target, "--step", step, "--list").output.strip()
 
 
+def test_a_wrong_product_names_an_element() -> None:
+    right = np.arange(6.0).reshape(2, 3)
+    assert check.difference(right.copy(), right) == ""
+    wrong = right.copy()
+    wrong[1, 2] = np.nan
+    assert check.difference(wrong, right) == ("1 of 6 elements differ, the first is C[1, 2]: it is nan, and 5.0 is "
+                                              "right")
+
+
 # ---- tilewright ladder
 
 
@@ -90,6 +101,7 @@ def test_the_cpu_ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         (line,) = [line for line in done.output.splitlines() if line.startswith(step.title)]
         assert step.idea in line
         assert "exact" in line or not targets.target("x86-avx2").runnable
+    assert "nothing here is timed. `tilewright bench ladder` measures" in " ".join(done.output.split())
     assert [step["name"] for step in json.loads((tmp_path / "steps.json").read_text())["steps"]] == [*CPU_STEPS]
 
 

@@ -29,6 +29,9 @@ MANIFEST = {"symbol", "arguments", "grid"}  # some of what compiler.manifest alw
 # ---- plan
 
 
+EMPTY = "the product is empty: it takes 0 operations, and there is nothing to plan"
+
+
 class _Planner(NamedTuple):
     """What is multiplied for a problem on a target, and its plans."""
 
@@ -68,7 +71,7 @@ def plan(
     reasons = list(given.violations(by.shape, by.target)) if given and problem.flops else []
     found = [given] if given else by.plans(top)
     plans = [{"plan": str(x)} | (by.figures(x) if problem.flops and not reasons else {}) for x in found]
-    origin = "given" if given else by.origin
+    origin = "given" if given else by.origin if problem.flops else EMPTY
     record = {"problem": str(problem), "target": chip.name, "model": chip.model, "origin": origin,
               "violations": reasons, "plans": plans} | by.more
     output.show(lambda: record, lambda: typer.echo(_text(record, by.about)), json)
@@ -124,8 +127,7 @@ def _gpu(problem: Any, chip: Any, threads: int | None, check: str | None) -> _Pl
         return {"seconds": expected.seconds, "flops_per_second": problem.flops / expected.seconds,
                 "workgroups" if amd else "ctas": math.prod(grid), "parts": dict(expected.parts)}
 
-    origin = ("the product is empty: there is nothing to plan" if not problem.flops else
-              measured or "chosen by the model; predicted, not measured")
+    origin = measured or "chosen by the model; predicted, not measured"
     given = None if check is None else (AmdPlan if amd else NvidiaPlan).parse(check)
     return _Planner(shape, chip, given, f" ({chip.model}, {units})", origin, plans, figures,
                     {"basis": basis.source})

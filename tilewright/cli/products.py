@@ -87,9 +87,9 @@ def simulate(
         raise BadInput("give --batch or --step, not both: a step of a ladder is for one product")
     try:
         if step and steps.ladder(chip)[0] == "amd":
-            title, report, note, exact = _amd_step(step, chip, (m, n, k), beta)
+            title, report, note, wrong = _amd_step(step, chip, (m, n, k), beta)
         else:
-            title, report, note, exact = _problem(step, common.sizes(m, n, k), dtype, layout, batch, chip, plan, beta,
+            title, report, note, wrong = _problem(step, common.sizes(m, n, k), dtype, layout, batch, chip, plan, beta,
                                                   anyway)
     except Fault as fault:
         typer.echo(f"tilewright: {fault}", err=True)
@@ -100,20 +100,21 @@ def simulate(
         if note:
             typer.echo(f"{output.fill(note)}\n")
         typer.echo(traffic.text(report, output.width()))
-        if exact:
+        if not wrong:
             typer.echo("the product is exact")
 
-    output.show(lambda: _record(title, chip, note, report, exact), text, json)
-    if not exact:
-        typer.echo("tilewright: the product is wrong", err=True)
+    output.show(lambda: _record(title, chip, note, report, wrong), text, json)
+    if wrong:
+        typer.echo(f"tilewright: the product is wrong: {wrong}", err=True)
         raise typer.Exit(1)
 
 
 def _problem(step: str | None, sizes: tuple[int, int, int], dtype: str | None, layout: str | None, batch: int,
-             chip: Any, plan: str | None, beta: float, anyway: bool) -> tuple[str, Any, str, bool]:
-    """What was simulated, the report, a remark, and whether the product is exact."""
+             chip: Any, plan: str | None, beta: float, anyway: bool) -> tuple[str, Any, str, str]:
+    """What was simulated, the report, a remark, and what is wrong with the product."""
     import tilewright as tw
     from tilewright.ladder import run, steps
+    from tilewright.measure import check
     from tilewright.targets import CpuTarget
 
     if step:
@@ -130,24 +131,26 @@ def _problem(step: str | None, sizes: tuple[int, int, int], dtype: str | None, l
         report, note = run.simulate(step, problem, chip, a, b, c, beta)
     else:
         report, note = tw.simulate(kernel, a, b, c, beta=beta), ""
-    return str(problem), report, note, bool((c == expected).all())
+    return str(problem), report, note, check.difference(c, expected)
 
 
-def _amd_step(step: str, chip: Any, sizes: tuple[int | None, ...], beta: float) -> tuple[str, Any, str, bool]:
+def _amd_step(step: str, chip: Any, sizes: tuple[int | None, ...], beta: float) -> tuple[str, Any, str, str]:
     """The same of a step of AMD's ladder, one matrix instruction, on operands of its own."""
     from tilewright.ladder import run, steps
+    from tilewright.measure import check
 
     atom = steps.step(step, chip).atom(chip.name)
     if any(given not in (None, size) for given, size in zip(sizes, (atom.m, atom.n, atom.k))) or beta:
         raise BadInput(f"step {step} on {chip.name} is one instruction, {atom.name}: C = A B of {atom.m} x {atom.n} x "
                        f"{atom.k}, and nothing else")
     report, operands = run.simulate_amd(step, chip)
-    return f"{step}, {atom.m} x {atom.n} x {atom.k}", report, "", bool((operands.c == operands.expected).all())
+    return f"{step}, {atom.m} x {atom.n} x {atom.k}", report, "", check.difference(
+        operands.c, operands.expected)
 
 
-def _record(title: str, chip: Any, note: str, report: Any, exact: bool) -> dict[str, Any]:
+def _record(title: str, chip: Any, note: str, report: Any, wrong: str) -> dict[str, Any]:
     return {
-        "problem": title, "target": chip.name, "note": note, "exact": exact,
+        "problem": title, "target": chip.name, "note": note, "exact": not wrong,
         "traffic": [
             {"file": site.line.file, "line": site.line.number, "array": site.array, "space": site.space,
              "verb": site.verb, "requests": t.requests, "elements": t.elements, "bytes": t.bytes,

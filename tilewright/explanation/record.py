@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.measure.measure import Spread
 from tilewright.plans.common import Term, total
+from tilewright.text import size
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -37,6 +38,14 @@ class Tile:
         plane = " x ".join(str(extent) for along, extent in self.extents.items() if along not in ("k", "z"))
         deep = next(((along, extent) for along, extent in self.extents.items() if along in ("k", "z")), None)
         return plane + (f", {deep[0]} {deep[1]}" if deep and (deep[0] == "k" or deep[1] > 1) else "")
+
+    @property
+    def held(self) -> str:
+        """Where it is, and what it takes of that memory: "L1: 12 KiB of 48 KiB, 25%"."""
+        if not (self.room and self.bytes > self.room):
+            share = f" of {size(self.room)}, {self.bytes / self.room:.0%}" if self.room else ""
+            return f"{self.place}: {size(self.bytes)}{share}" if self.bytes else self.place
+        return f"beyond {self.place}: {size(self.bytes)}, and it holds {size(self.room)}"
 
     @property
     def plane(self) -> tuple[int, int]:

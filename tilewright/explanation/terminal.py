@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from tilewright.measure.probes import OUT_OF_DATE, exceeded
-from tilewright.text import size
 
 if TYPE_CHECKING:
     from tilewright.explanation.record import Alternative, Explanation, Level, Time
@@ -50,12 +49,15 @@ def drawn(found: Explanation) -> Iterator[str]:
     wide, sizes = max(map(len, names)), max(len(str(tile)) for tile in found.tiles)
     for name, tile in zip(names, found.tiles):
         count = f"{tile.count:,} of them" if tile.count > 1 else ""
-        held = f"{size(tile.bytes)} of {size(tile.room)}, {tile.bytes / tile.room:.0%}" if tile.room else (
-            size(tile.bytes) if tile.bytes else "")
-        yield f"{name:<{wide}}  {tile!s:<{sizes}}  {count:<16}  {tile.place}{': ' * bool(held)}{held}".rstrip()
+        yield f"{name:<{wide}}  {tile!s:<{sizes}}  {count:<16}  {tile.held}".rstrip()
 
 
 # ---- other plans
+
+# Why the plan is not one that is predicted to be faster, by its origin.
+FASTER = {"given": "which was given"}
+CHOSEN = "which was measured, or chosen among fewer tiles; `tilewright tune` measures these"
+
 
 def instead(found: Explanation) -> Iterator[str]:
     """The plans that were not chosen, a line each, and what is wrong with those that cannot run."""
@@ -65,6 +67,8 @@ def instead(found: Explanation) -> Iterator[str]:
     if found.alternatives:
         yield ("alternatives, the best and the best of other kinds: predicted time against the chosen plan, and the "
                f"main reason ({found.considered} considered)")
+        if any(each.slower < 0 for each in found.alternatives):
+            yield f"a minus sign: predicted to be faster than the plan, {FASTER.get(found.origin, CHOSEN)}"
     yield from (f"{count:,} cannot run: {sentence}" for sentence, count in found.refused.items())
 
 

@@ -22,6 +22,7 @@ from tilewright.formats import Complex, Float, Integer
 from tilewright.formats.quantized import Quantized, dequantize
 from tilewright.measure.operands import Array, Operands
 from tilewright.problem import Gemm
+from tilewright.text import plural
 
 FULL_LIMIT = 1 << 27  # m n k up to which a float64 product is cheap enough (512^3)
 RANDOM = 8.0  # eps |A| |B| allowed for random data
@@ -104,6 +105,16 @@ class Probe:
                 by = "" if bits else f": off by {off[at]:.2g}, {allowed[at]:.2g} allowed"
                 return f"row {i + at[0]} of C fails Freivalds' test{by}"
         return None
+
+
+def difference(got: Array, expected: Array) -> str:
+    """Where an exact result differs, as a sentence that names the first element; "" if it is right."""
+    wrong = np.argwhere(~(got == expected))
+    if not len(wrong):
+        return ""
+    at = tuple(map(int, wrong[0]))
+    return (f"{len(wrong)} of {plural(got.size, 'element')} differ, the first is C[{', '.join(map(str, at))}]: it is "
+            f"{got[at].item()!r}, and {expected[at].item()!r} is right")
 
 
 class Reference:
