@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy import matmul
 
 from tilewright import formats
 
@@ -283,7 +284,7 @@ class Gemm:
 def _product(a: formats.Format, b: formats.Format) -> formats.Format:
     """What numpy.matmul gives for them: f32 for the narrow floats of ml_dtypes. What it has no word for is promoted."""
     try:
-        dtype = np.matmul(np.empty((1, 0), a.dtype), np.empty((0, 1), b.dtype)).dtype
+        dtype = matmul(np.empty((1, 0), a.dtype), np.empty((0, 1), b.dtype)).dtype
     except TypeError:
         return formats.promote(a, b)
     return formats.get(dtype)

@@ -204,3 +204,15 @@ def test_tensordot_refuses(axes, text):
     with pytest.raises(ValueError) as found:
         tw.tensordot(np.ones((2, 3)), np.ones((3, 2)), axes)
     assert text in str(found.value)
+
+
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
+def test_subclasses_of_arrays_come_back_as_arrays():
+    """As from np.einsum and np.tensordot; a np.matrix has two axes at most."""
+    x = np.matrix(np.arange(9.0).reshape(3, 3))
+    for subscripts in "ij,jk->ik", "ij,kl->ijl", "ij->ji", "ii->i":
+        operands = (x,) * (subscripts.count(",") + 1)
+        found, expected = tw.einsum(subscripts, *operands), np.einsum(subscripts, *operands)
+        assert type(found) is type(expected) is np.ndarray
+        assert np.array_equal(found, expected)
+    assert type(tw.tensordot(x, x, 1)) is np.ndarray

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from decimal import Decimal
 from fractions import Fraction
@@ -90,3 +92,40 @@ def test_what_numpy_has_no_word_for_is_refused():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert np.isinf(tw.matmul(x * np.finfo(np.longdouble).max, x)).all()
+
+
+@pytest.mark.parametrize("dtype", [np.longdouble, np.clongdouble, object])
+def test_results_can_be_written_to(dtype):
+    x = np.ones((3, 3), dtype)
+    for result in tw.matmul(x, x), tw.matmul(x, x, c=np.ones(3), beta=1), tw.matmul(x, x, alpha=2):
+        result += 1
+
+
+@pytest.mark.parametrize("dtypes", [("q", "q"), ("Q", "Q"), ("q", "l"), ("l", "q"), ("q", "i"), ("l", "l")])
+def test_integers_of_one_size_keep_numpys_type(dtypes):
+    """np.longlong and np.int64 are equal, and two types; calls are repeated for each."""
+    x, y = (np.arange(3).astype(dtype) for dtype in dtypes)
+    for a, b in (x, y), (x[None], y[:, None]):
+        for _ in range(3):
+            assert np.asarray(tw.matmul(a, b)).dtype.num == np.asarray(np.matmul(a, b)).dtype.num
+    for _ in range(3):
+        assert type(tw.einsum("i,i->", x, y)) is type(np.einsum("i,i->", x, y))
+
+
+def test_tilewrights_functions_in_place_of_numpys():
+    """What NumPy multiplies is its own function's, whatever stands in its place."""
+    code = """
+import numpy as np, tilewright as tw
+right = np.matmul, np.einsum, np.tensordot
+x, y = np.ones((2, 3)), np.arange(6, dtype=object).reshape(3, 2)
+np.matmul, np.einsum, np.tensordot = tw.matmul, tw.einsum, tw.tensordot
+tw.matmul(x.astype("i1"), x.T.astype("f2"))
+assert (np.matmul(x, x.T) == 3).all() and (np.matmul(x, y)[0] == [6, 9]).all()
+assert (np.einsum("ij,jk->ik", x, y)[0] == [6, 9]).all() and (np.tensordot(x, x.T, 1) == 3).all()
+class Own:
+    def __array_ufunc__(self, ufunc, method, *inputs, **more): return ufunc is right[0]
+assert np.matmul(Own(), x) is True
+tw.plan(tw.Gemm(5, 6, 7, "i8", "bf16", "f32"), "x86-avx2")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy import einsum as numpys_einsum  # not looked up at each call: users put tilewright's in its place
 from numpy.typing import NDArray
 
 from tilewright import forks
@@ -222,7 +223,7 @@ def _einsum(given: Sequence[Any], labels: Any, output: Any, out: Any, out_dtype:
     left = [contraction.diagonal(x, of, terms.sizes) for x, of in zip(arrays, terms.inputs)]
     if len(left) == 1 and set(left[0].labels) <= set(terms.output) and target is None and result == left[0].array.dtype:
         view = contraction.arranged(left[0], terms.output)      # which NumPy gives, too, whatever the order
-        return arguments.wrap(view if view.ndim else view.copy(), *given)
+        return view if view.ndim else view[()]
     between = result if all(x.dtype.kind == "b" for x in arrays) else sums
     place = _place(target, terms.output) if target is not None and target.dtype == result else None
     paths.check_given(optimize, len(arrays), invariant)
@@ -238,7 +239,7 @@ def _einsum(given: Sequence[Any], labels: Any, output: Any, out: Any, out_dtype:
         found = np.asarray(found, order="F" if fortran else "C")
     if len(arrays) == 1 and np.may_share_memory(found, arrays[0]):
         found = found.copy()
-    return arguments.wrap(found, *given)
+    return found if found.ndim else found[()]
 
 
 def _array(x: Any, name: str) -> Array:
@@ -261,7 +262,7 @@ def _by_numpy(given: Sequence[Any], labels: Any, output: Any, out: Any, order: s
         return [Ellipsis if x == subscripts.DOTS else subscripts.LETTERS.index(x) if isinstance(x, str) else x
                 for x in listed]
     pairs = [part for x, of in zip(given, labels) for part in (x, term(of))]
-    numpys: Any = np.einsum
+    numpys: Any = numpys_einsum
     return numpys(*pairs, *([] if output is None else [term(output)]), out=out, order=order)
 
 

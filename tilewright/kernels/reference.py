@@ -17,7 +17,7 @@ def product(
     """alpha * A @ B + beta * C in float64; beta == 0 never reads C and alpha == 0 never reads A or B, as in BLAS."""
     a64, b64 = np.asarray(a, np.float64), np.asarray(b, np.float64)
     with np.errstate(all="ignore"):  # inf - inf is a result here, not an accident
-        result = alpha * np.matmul(a64, b64) if alpha else np.matmul(np.zeros_like(a64), np.zeros_like(b64))
+        result = alpha * (a64 @ b64) if alpha else np.zeros_like(a64) @ np.zeros_like(b64)
         return result + beta * np.asarray(c, np.float64) if beta else result
 
 
@@ -49,7 +49,7 @@ def error_bound(
     a64, b64 = np.abs(np.asarray(a, np.float64)), np.abs(np.asarray(b, np.float64))
     k = a64.shape[-1]
     info = np.finfo(dtype)
-    size = abs(alpha) * np.matmul(a64, b64)
+    size = abs(alpha) * (a64 @ b64)
     if beta:
         size = size + abs(beta) * np.abs(np.asarray(c, np.float64))
     slack = 2 * (k + 3) * max(1.0, abs(alpha)) * float(info.smallest_subnormal)

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy import matmul  # not looked up at each call: users put tilewright's in its place
 from numpy.typing import NDArray
 
 from tilewright import formats
@@ -134,14 +135,15 @@ def _decide(
     sums = formats.accumulator(*known, result) if exact else formats.accumulator(*known, meeting, result)
     if isinstance(result, formats.Integer) and isinstance(into, formats.Integer) and into.bits <= result.bits:
         result = into if np.can_cast(result.dtype, into.dtype, "same_kind") else result
-    return sums.dtype, result.dtype
+    own = common if wanted is None and common == result.dtype else result.dtype     # np.longlong's, say, beside int64's
+    return own if own == sums.dtype else sums.dtype, own
 
 
 def _common(a: np.dtype[Any], b: np.dtype[Any], *added: Any) -> np.dtype[Any] | None:
     """What np.matmul gives for a and b, and np.add for that and c. It knows no narrow formats but f16, and multiplies
     them in f32 or i8, whose dtype its result then has."""
     try:
-        product = np.matmul(np.empty((1, 0), a), np.empty((0, 1), b)).dtype
+        product = matmul(np.empty((1, 0), a), np.empty((0, 1), b)).dtype
         return np.result_type(product, *added)
     except TypeError:  # no common dtype at all
         return None

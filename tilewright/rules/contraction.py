@@ -57,8 +57,8 @@ def dtypes(arrays: Sequence[Array], out_dtype: Any) -> tuple[np.dtype[Any], np.d
         known = formats.find(common.dtype)
         if known is None:
             raise TypeError(f"operand 0 is {common.dtype}, which tilewright does not multiply")
-        return arguments.dtypes(common, common, None, out_dtype)[0], formats.get(
-            common.dtype if out_dtype is None else out_dtype, "out_dtype").dtype
+        own = common.dtype.newbyteorder("=") if out_dtype is None else formats.get(out_dtype, "out_dtype").dtype
+        return arguments.dtypes(common, common, None, out_dtype)[0], own
     sums, result = arguments.dtypes(empty[0], common, None, out_dtype)
     return (sums, result) if len(empty) == 2 else (arguments.dtypes(common, common, None, result)[0], result)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 import numpy as np
+from numpy import matmul  # not looked up at each call: users put tilewright's in its place
 
 from tilewright import formats
 from tilewright.rules import arguments
@@ -66,7 +67,7 @@ def by_operands_class(call: Call) -> Any:
         value = getattr(call, option)
         if option not in ("out", "deterministic") and value is not default and (default is None or value != default):
             _refuse_option(getattr(call, name), name, option)
-    return np.matmul(call.a, call.b) if call.out is None else np.matmul(call.a, call.b, out=call.out)
+    return matmul(call.a, call.b) if call.out is None else matmul(call.a, call.b, out=call.out)
 
 
 def _refuse_option(x: Any, name: str, option: str) -> NoReturn:
@@ -103,17 +104,17 @@ def product(call: Call, a: Array, b: Array, c: Any, out: Array | None) -> tuple[
     p = decide(call, a, b, c, out, Arithmetic(_dtypes, _factor))
     a, b = (x.conj() if trans == "c" else x for x, trans in ((p.a, call.trans_a), (p.b, call.trans_b)))
     with np.errstate(all="ignore"):
-        found: Array = np.matmul(a, b, dtype=p.sums, casting="unsafe")
+        found: Array = matmul(a, b, dtype=p.sums, casting="unsafe")
         if not _is_one(p.alpha):
             found = np.asarray(np.multiply(found, p.alpha, dtype=p.sums))
         if p.beta:
             found = np.asarray(found + (p.c if _is_one(p.beta) else np.multiply(p.c, p.beta)))
-    return p, np.broadcast_to(found, p.shape)
+    return p, found if found.shape == p.shape else np.array(np.broadcast_to(found, p.shape))
 
 
 def _dtypes(a: Array, b: Array, c: Any, out_dtype: Any, *_: Any) -> tuple[np.dtype[Any], np.dtype[Any]]:
     """The dtype in which NumPy multiplies, and that of the result, as arguments.dtypes has them."""
-    product = np.matmul(np.empty((1, 0), a.dtype), np.empty((0, 1), b.dtype)).dtype
+    product = matmul(np.empty((1, 0), a.dtype), np.empty((0, 1), b.dtype)).dtype
     sums = product if c is None else np.result_type(product, c if isinstance(c, (int, float)) else np.asarray(c))
     if out_dtype is None:
         return sums, sums

@@ -109,7 +109,7 @@ class _Host:
                 key.append(None)
                 at.append(0)
             elif type(x) is NDARRAY and (flags := x.flags.num & BOTH) & ALIGNED:
-                key += x.dtype, x.shape, x.strides, flags
+                key += x.dtype, x.dtype.num, x.shape, x.strides, flags     # int64 and longlong are equal
                 at.append(address(x))
             else:
                 return None
