@@ -63,6 +63,38 @@ def test_other_subscripts_are_not(subscripts):
     assert as_matmul.as_matmul(subscripts) is None
 
 
+@pytest.mark.parametrize("subscripts", ["i,i->", "ij,ij->", "abc,abc->", "ij,j->i", "ji,j->i", "j,ij->i", "j, ji -> i",
+                                        "ij,j->j", "ii,i->i", "i,j->", "ij,ji->", "i,i", "ij,i->"])
+def test_products_with_vectors_and_sums_of_all_products(subscripts):
+    rng = RNG(5)
+    terms = subscripts.replace(" ", "").partition("->")[0].split(",")
+    for dtype in np.float32, np.int32:
+        xs = [rng.integers(-3, 4, [5] * len(term)).astype(dtype) for term in terms]
+        for arrays in (xs, [x.T for x in xs], [x[::-1] for x in xs]):
+            wanted = np.einsum(subscripts, *arrays)
+            for _ in range(2):
+                found = tw.einsum(subscripts, *arrays)
+                assert (type(found), found.dtype, found.shape) == (type(wanted), wanted.dtype, wanted.shape)
+                assert np.array_equal(found, wanted)
+    short = ("j,ij->i", "i,i->", "ij,j->i", "ij,ij->", "ji,j->i", "abc,abc->")
+    assert (as_matmul.with_vector(subscripts) is not None or as_matmul.sums_all(subscripts) > 0) == (
+        subscripts in (*short, "j, ji -> i"))
+
+
+def test_tensordot_of_contiguous_arrays_is_one_matmul(monkeypatch):
+    x, y = (RNG(6).integers(-3, 4, shape).astype(np.float32) for shape in ((2, 3, 4), (3, 4, 5)))
+    long_ways = []
+    monkeypatch.setattr(contraction, "einsum", lambda *args, **more: long_ways.append(args))
+    assert np.array_equal(tw.tensordot(x, y, 2), np.tensordot(x, y, 2))
+    assert np.array_equal(tw.tensordot(x, y.reshape(4, 15), 1), np.tensordot(x, y.reshape(4, 15), 1))
+    assert not long_ways
+    for a, b, axes in (x, x, 3), (x[::-1], y, 2), (x, y.astype(np.float64), 2), (x, y, ([1, 2], [0, 1])), (x, y, 0):
+        tw.tensordot(a, b, axes)
+    assert len(long_ways) == 5
+    with pytest.raises(ValueError, match="axes pairs axis"):
+        tw.tensordot(x, y, 1)
+
+
 def test_implied_results():
     a, b = RNG(0).integers(-3, 4, (2, 5, 5)).astype(np.float32)
     for subscripts in ("ij,jk", "ij,ik", "ji,kj", "zj,ja", " i j , j k -> i k "):

@@ -79,3 +79,14 @@ def test_labels_as_lists(long_ways):
         np.testing.assert_array_equal(tw.einsum(a, [0, 1], b, [1, 2], c, [2, 3], [3, 0]), (a @ b @ c).T)
         np.testing.assert_array_equal(tw.einsum(a, [0, 1], b, [1, 2], c, [2, 3]), a @ b @ c)
         assert len(long_ways) == 3*(again == 0)
+
+
+def test_calls_with_an_order_of_their_own_have_records(long_ways):
+    """Which differ by the order."""
+    xs = [numbers(labels) for labels in ("ij", "jk", "kl")]
+    wanted = np.einsum("ij,jk,kl->il", *xs)
+    for optimize in (["einsum_path", (0, 1), (0, 1)], ["einsum_path", (1, 2), (0, 1)], False, "greedy", True):
+        before = len(long_ways)
+        for _ in range(3):
+            assert np.array_equal(tw.einsum("ij,jk,kl->il", *xs, optimize=optimize), wanted)
+        assert len(long_ways) == before + 1, optimize

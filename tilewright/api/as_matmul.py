@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
@@ -42,10 +43,49 @@ def as_matmul(subscripts: str) -> Matmul | None:
     return Matmul(len(output), exchanged, a[-1] == m, b[-1] == k)
 
 
+@lru_cache(maxsize=1024)
+def with_vector(subscripts: str) -> tuple[bool, bool] | None:
+    """Of a matrix by a vector: whether the vector is named first, and whether the matrix is transposed."""
+    inputs, arrow, output = subscripts.replace(" ", "").partition("->")
+    terms = sorted(inputs.split(","), key=len, reverse=True)
+    if not arrow or [len(x) for x in (*terms, output)] != [2, 1, 1] or {*terms[0]} != {terms[1], output} or (
+            terms[1] == output):
+        return None
+    return inputs.index(",") == 1, terms[0][0] == terms[1]
+
+
+@lru_cache(maxsize=1024)
+def sums_all(subscripts: str) -> int:
+    """How many axes two arrays have whose elements are multiplied one by one and added up; 0 for other subscripts."""
+    inputs, arrow, output = subscripts.replace(" ", "").partition("->")
+    x, _, y = inputs.partition(",")
+    return len(x) if arrow and not output and x == y and x.isalpha() and len({*x}) == len(x) else 0
+
+
+def _by_vectors(subscripts: str, a: Any, b: Any, out: Any) -> Any:
+    """The same of two arrays that are summed over, or of a matrix and a vector."""
+    if out is not None or type(a) is not np.ndarray or type(b) is not np.ndarray or a.dtype is not b.dtype or (
+            a.dtype not in PLAIN or not a.size or not b.size):
+        return None
+    if axes := sums_all(subscripts):
+        if a.ndim != axes or a.shape != b.shape or (axes > 1 and not a.flags.c_contiguous & b.flags.c_contiguous):
+            return None
+        return _matmul()(a, b) if axes == 1 else _matmul()(a.reshape(-1), b.reshape(-1))
+    if (how := with_vector(subscripts)) is None:
+        return None
+    matrix, vector = (b, a) if how[0] else (a, b)
+    if matrix.ndim != 2 or vector.ndim != 1:
+        return None
+    matrix = matrix.T if how[1] else matrix
+    return _matmul()(matrix, vector) if matrix.shape[1] == len(vector) else None
+
+
 def by_matmul(subscripts: str, a: Any, b: Any, out: Any) -> Any:
     """einsum(subscripts, a, b, out=out) by matmul; None if it is none of matrices in f32 or f64, or is no plain one."""
     how = as_matmul(subscripts)
-    if how is None or type(a) is not np.ndarray or type(b) is not np.ndarray or a.dtype is not b.dtype or (
+    if how is None:
+        return _by_vectors(subscripts, a, b, out)
+    if type(a) is not np.ndarray or type(b) is not np.ndarray or a.dtype is not b.dtype or (
             a.dtype not in PLAIN or not a.ndim == b.ndim == how.axes or a.shape[:-2] != b.shape[:-2]):
         return None
     if how.exchanged:
@@ -67,6 +107,17 @@ def by_matmul(subscripts: str, a: Any, b: Any, out: Any) -> Any:
     if type(out) is not np.ndarray or out.dtype is not a.dtype or out.shape != (*a.shape[:-1], b.shape[-1]):
         return None
     return _matmul()(a, b, out)
+
+
+def by_matrices(a: Any, b: Any, axes: Any) -> Any:
+    """tensordot(a, b, axes) of contiguous arrays in f32 or f64, by a number of axes; None for others."""
+    if (type(a) is not np.ndarray or type(b) is not np.ndarray or type(axes) is not int or a.dtype is not b.dtype
+            or a.dtype not in PLAIN or not 0 < axes <= min(a.ndim, b.ndim) or a.ndim + b.ndim == 2*axes
+            or a.shape[-axes:] != b.shape[:axes] or not (a.flags.c_contiguous & b.flags.c_contiguous)
+            or not a.size or not b.size):
+        return None
+    k = math.prod(b.shape[:axes])
+    return _matmul()(a.reshape(-1, k), b.reshape(k, -1)).reshape(*a.shape[:-axes], *b.shape[axes:])
 
 
 @cache

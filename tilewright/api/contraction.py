@@ -82,8 +82,8 @@ def einsum(
             return found
     alike = None
     invariant = checked(deterministic, batch_invariant)
-    if operands and optimize is True and not numpys:
-        alike = asked(operands, out, out_dtype, order, threads, invariant)
+    if operands and not numpys:
+        alike = asked(operands, out, out_dtype, order, threads, invariant, *_known_by(optimize))
     if alike is not None and (found := repeats.again(HOST, *alike, (out,))) is not None:
         return found if found.ndim or out is not None else found[()]
     given, labels, output = subscripts.read(operands)
@@ -126,6 +126,9 @@ def tensordot(
 
     The result has the other axes of a, then those of b. Raises TypeError and ValueError where numpy.tensordot does.
     """
+    if out is out_dtype is threads is None and deterministic is batch_invariant is False:
+        if (found := as_matmul.by_matrices(a, b, axes)) is not None:
+            return found
     x, y = (v if dispatch.library_of_arrays(v) or tensors.present(v) else _array(v, name)
             for v, name in zip((a, b), "ab"))
     of_a, of_b = _axes(axes, len(x.shape), len(y.shape))
@@ -163,6 +166,15 @@ def _axes(axes: Any, *dimensions: int) -> list[list[int]]:
     if len(found[0]) != len(found[1]):
         raise ValueError(f"axes names {len(found[0])} axes of a and {len(found[1])} of b; they must be as many")
     return found
+
+
+def _known_by(optimize: Any) -> tuple[Any, ...]:
+    """What a record of calls with this `optimize` has of it beside the other options: nothing of True."""
+    if optimize is True:
+        return ()
+    if type(optimize) is list or type(optimize) is tuple:
+        return (tuple(tuple(x) if type(x) is tuple or type(x) is list else x for x in optimize),)
+    return type(optimize), optimize
 
 
 def _check_options(order: Any, numpys: dict[str, Any]) -> None:
