@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tilewright.formats.conversion import convert, pack
 from tilewright.formats.records import Float, Format, Integer
-from tilewright.formats.table import get, of
+from tilewright.formats.table import find, get, of
 
 Array = NDArray[Any]
 HOST = 1  # DLPack's kind of device
@@ -104,25 +104,27 @@ class Scaled(Decodable):
 
     elements    an array of integers of at most 16 bits, or of floats of smaller range than f32; with `nibbles` uint8
                 that hold two of i4, u4 or e2m1 each
-    scales      f32, of as many axes: elements' length along an axis, 1 where all along it share a scale, or, along one
-                axis, ceil(length / group)
-    zeros       the zero points, integers of the scales' shape beside integer elements: in the elements' dtype, of 4
-                bits int8 or uint8. None: all are 0
+    scales      f32, f16 or bf16 (the last two become f32), of as many axes: elements' length along an axis, 1 where all
+                along it share a scale, or, along one axis, ceil(length / group)
+    zeros       the zero points, of the scales' shape beside integer elements: integers in the elements' dtype, of 4
+                bits int8 or uint8; or, of NumPy's arrays, f32, f16 or bf16 (which become f32). None: all are 0
     group       how many neighbours share a scale, along the axis on which there are several; 0: there is none
-    nibbles     how elements of 4 bits share bytes; None: each has its own
+    nibbles     of bytes with two elements each, neighbours along an axis, the first in the lower half: their format,
+                "i4", "u4" or "e2m1", of the last axis; or (format, axis, length), the length being that of the array of
+                numbers along the axis. None: each element has a byte, or more, of its own
 
-    TypeError and ValueError for other arrays. Nothing is copied. All may be arrays in a GPU's memory (torch, CuPy,
-    DLPack), whose numbers dequantize refuses.
+    TypeError and ValueError for other arrays. Elements are not copied. All may be arrays in a GPU's memory (torch,
+    CuPy, DLPack), whose numbers dequantize refuses.
     """
 
     elements: Array
     scales: Array
     zeros: Array | None = None
     group: int = 0
-    nibbles: Nibbles | None = None
+    nibbles: Nibbles | Any = None
 
     def __post_init__(self) -> None:
-        arrays = {"elements": self.elements, "scales": self.scales}
+        arrays: dict[str, Any] = {"elements": self.elements, "scales": self.scales}
         if self.zeros is not None:
             arrays["zeros"] = self.zeros
         for name, x in arrays.items():
@@ -130,20 +132,27 @@ class Scaled(Decodable):
                 raise TypeError(f"{name} must be an array, not {type(x).__name__}")
         if len({isinstance(x, np.ndarray) for x in arrays.values()}) > 1:
             raise TypeError(f"{', '.join(arrays)} must all be NumPy arrays or all be in a GPU's memory")
+        object.__setattr__(self, "nibbles", _nibbles(self.nibbles, self.elements))
         if self.nibbles is None:
             scalable(format_of(self.elements, "elements"), "elements")
         else:
             self._check_nibbles(self.nibbles)
+        for name in ("scales", "zeros"):
+            if name in arrays and format_of(arrays[name], name).name in ("f16", "bf16"):
+                object.__setattr__(self, name, _in_f32(arrays[name]))
         if format_of(self.scales, "scales").name != "f32":
-            raise TypeError(f"scales must be float32, not {self.scales.dtype}")
+            raise TypeError(f"scales must be float32, float16 or bfloat16, not {self.scales.dtype}")
         self._check_groups()
         if self.zeros is None:
             return
         if not isinstance(self.format, Integer):
             raise TypeError(f"zeros must be None beside elements of {self.format}: zero points are of integers")
         wanted = self.format.name if self.format.bits >= 8 else "i8" if self.format.signed else "u8"
-        if format_of(self.zeros, "zeros").name != wanted:
-            raise TypeError(f"zeros beside elements of {self.format} must be of {wanted}, not {self.zeros.dtype}")
+        if format_of(self.zeros, "zeros").name not in (wanted, "f32"):
+            raise TypeError(f"zeros beside elements of {self.format} must be of {wanted}, float32, float16 or "
+                            f"bfloat16, not {self.zeros.dtype}")
+        if self.by_floats and not isinstance(self.zeros, np.ndarray):
+            raise TypeError(f"zeros in a GPU's memory must be integers, of {wanted}, not {self.zeros.dtype}")
         if tuple(self.zeros.shape) != tuple(self.scales.shape):
             raise ValueError(f"zeros must have the shape of scales, {tuple(self.scales.shape)}, not "
                              f"{tuple(self.zeros.shape)}")
@@ -184,6 +193,11 @@ class Scaled(Decodable):
         """Along which there are groups, a negative number; None: there are none."""
         shape, scales = self.shape, tuple(self.scales.shape)
         return next((i - len(shape) for i, (n, length) in enumerate(zip(scales, shape)) if n not in (1, length)), None)
+
+    @property
+    def by_floats(self) -> bool:
+        """Whether zero points are floats."""
+        return self.zeros is not None and format_of(self.zeros).name == "f32"
 
     @property
     def plain(self) -> bool:
@@ -267,6 +281,24 @@ class Scaled(Decodable):
 
 
 HALVES = ("i4", "u4", "e2m1")
+
+
+def _nibbles(given: Any, elements: Any) -> Nibbles | None:
+    """What `nibbles` of Scaled says, in full."""
+    if given is None or isinstance(given, Nibbles):
+        return given
+    name, *where = (given,) if isinstance(given, (str, Format)) else given if isinstance(given, tuple) else (None,)
+    f = find(name) if isinstance(name, (str, Format)) else None
+    if f is None or f.name not in HALVES or len(where) not in (0, 2) or not all(isinstance(x, int) for x in where):
+        raise TypeError(f"nibbles must be one of {', '.join(HALVES)}, or (format, axis, length), not {given!r}")
+    axis, length = where or (-1, 2 * elements.shape[-1])
+    return Nibbles(f.name, axis - len(elements.shape) * (axis >= 0), length)
+
+
+def _in_f32(x: Any) -> Any:
+    return x.astype(np.float32) if hasattr(x, "astype") else x.float()  # NumPy's and CuPy's, torch's
+
+
 _PAIRS = (np.arange(256) & 15 | np.arange(256) >> 4 << 8).astype("<u2")  # of a byte: its halves, one to a byte
 
 

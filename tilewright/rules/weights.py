@@ -106,6 +106,8 @@ def few(call: Call, role: str) -> bool:
     if role == "a" or not _rows_of_floats(call) or q.ndim != 2 or min(q.shape) < 2:
         return False
     k = q.shape[scaling.k_axis(2, getattr(call, f"trans_{role}"), role)]
+    if isinstance(q, Scaled) and q.by_floats:   # kernels look numbers up by whole zero points
+        return False
     if k == 0 or other.size > MOST * k:
         return False
     w = of(q, arguments.layout(call.trans_b, "b"), "b")
@@ -186,16 +188,17 @@ def made(w: Weights, role: str, result: str) -> Prologue:
     """The prologue that decodes weights."""
     names = {kind: NAMES[kind].format(role) for kind in w.beside}
     source = w.source.removesuffix(HALVES)
-    e = expression(source, role, "zeros" in names) if names else traced(
+    zero = kind_of(format_of(w.beside["zeros"]).name) if "zeros" in names else ""
+    e = expression(source, role, zero) if names else traced(
         _itself, ((OWN + role, kind_of(source)),), f"prologue_{role}")
     beside = tuple(Beside(name, format_of(w.beside[kind]).name, *_place(w, kind)) for kind, name in names.items())
     return prologue.made(e, beside, w.source, result, f"prologue_{role}")
 
 
-def expression(source: str, role: str, zero: bool) -> Expression:
-    """Of an element, its scale and its zero point."""
+def expression(source: str, role: str, zero: str) -> Expression:
+    """Of an element, its scale and its zero point, which is of this kind ("": there is none)."""
     names = {kind: name.format(role) for kind, name in NAMES.items()}
-    kinds = [(OWN + role, kind_of(source)), (names["scales"], "float"), *[(names["zeros"], "int")]*zero]
+    kinds = [(OWN + role, kind_of(source)), (names["scales"], "float"), *[(names["zeros"], zero)]*bool(zero)]
     return traced(_from_zero if zero else _by_scale, tuple(kinds), f"prologue_{role}", len(kinds))
 
 

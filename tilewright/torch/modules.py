@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tilewright.formats.quantized import Quantized
+from tilewright.formats.scaled import Scaled
 from tilewright.torch import functions, narrow, ops, quantization
 
 VERSION = 1  # of what narrow layers save
@@ -132,6 +134,17 @@ class WeightLinear(_Narrow):
             made = narrow.stored(linear.weight, format, group or usual, zero_points)
         arrays = {name: made.pop(name) for name in ("elements", "scales", "zeros")}
         return cls(linear.in_features, linear.out_features, {"kind": kind, **made}, **arrays, bias=linear.bias)
+
+    @classmethod
+    def from_weight(cls, weight: Quantized | Scaled, bias: Tensor | None = None) -> WeightLinear:
+        """Of a weight that is quantised already, as a checkpoint has it: a tilewright.Scaled or Quantized [outputs,
+        inputs] in the host's memory, with scales along its last axis. docs/torch.md shows how the usual files are read.
+        """
+        made = narrow.taken(weight)
+        if bias is not None and tuple(bias.shape) != weight.shape[:1]:
+            raise ValueError(f"bias must have the shape {weight.shape[:1]}, not {tuple(bias.shape)}")
+        arrays = {name: made.pop(name) for name in ("elements", "scales", "zeros")}
+        return cls(weight.shape[1], weight.shape[0], {"kind": "weight", **made}, **arrays, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[-1] != self.in_features:

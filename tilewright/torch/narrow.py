@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -142,6 +143,37 @@ def stored(weight: Tensor, format: str, group: int | None = None, zero_points: b
     """
     made = quantization.quantize(weight.detach(), format, group, zero_points)
     return made | {"format": format, "group": group or 0}
+
+
+def taken(weight: Quantized | Scaled) -> dict[str, Any]:
+    """A weight [n, k] from elsewhere, in the host's memory, as the arguments of weight_linear: tensors in its memory,
+    or of copies if it lies otherwise. TypeError and ValueError if its scales are not along k, or it is on a GPU."""
+    if not isinstance(weight, (Quantized, Scaled)):
+        raise TypeError(f"weight must be a tilewright.Scaled or Quantized, not {type(weight).__name__}")
+    if not isinstance(weight.elements, np.ndarray):
+        raise TypeError("weight must be in the host's memory: move the layer that is made of it with .to(device)")
+    if weight.ndim != 2 or weight.axis not in (-1, None):
+        raise ValueError(f"weight must be [outputs, inputs] with scales along its last axis, not of the shape "
+                         f"{weight.shape} with scales along axis {weight.axis}: weight.T may be")
+    n, k = weight.shape
+    if isinstance(weight, Quantized):
+        arrays = {"elements": weight.elements, "scales": weight.scales, "zeros": None}
+        more = {"format": weight.format.name, "group": 0, "tensor_scale": weight.tensor_scale}
+    else:
+        name, count = weight.format.name, weight.scales.shape[1]
+        if count == k > 1 and not weight.group:
+            raise ValueError("scales must be one for each output, or for each group of inputs, not for each of "
+                             f"{k} inputs")
+        how, elements = weight.nibbles, weight.elements
+        if name in HALVES and (how is None or how.axis != -1):
+            elements = formats.pack(weight.unpacked())
+        arrays = {"elements": elements, **{part: x if x is None else np.broadcast_to(x, (n, count)) for part, x in (
+            ("scales", weight.scales), ("zeros", weight.zeros))}}
+        more = {"format": name, "group": weight.group if count > 1 else 0, "tensor_scale": 1.0}
+    made = {name: None if x is None else tensors.tensor(np.require(x, requirements="CW")) for name, x in arrays.items()}
+    if any(x is not None and not isinstance(x, Tensor) for x in made.values()):
+        raise TypeError(f"weight must be of a format that torch has, not {weight.format}")
+    return made | more
 
 
 def as_weight(elements: Tensor, scales: Tensor, zeros: Tensor | None, format: str, group: int, tensor_scale: float,

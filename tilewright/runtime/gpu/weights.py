@@ -144,7 +144,7 @@ def _with(call: Call, looks: dict[str, Look], role: str, source: str, kind: str,
           beside: list[tuple[str, Array]], elements: Array, keep: Any) -> Call:
     """The call with a prologue of `elements` of the format `source`, which are multiplied in the format `kind`."""
     names = [NAMES[part].format(role) for part, _ in beside]
-    e = expression(source.removesuffix(HALVES), role, len(beside) > 1)
+    e = expression(source.removesuffix(HALVES), role, "int" if len(beside) > 1 else "")
     read = tuple(Beside(name, format_of(x.dtype), "full", group) for name, (_, x) in zip(names, beside))
     made = prologue.made(e, read, source, kind, f"prologue_{role}")
     looks[role] = Look(elements, keep)
