@@ -52,6 +52,13 @@ def test_two_elements_to_a_byte(on, name, dtype, m, k, n, axis):
     assert len(kernels) == 1, kernels
 
 
+@pytest.mark.parametrize(("name", "m", "dtype"), [("u4", 3, BF16), ("i4", 9, BF16), ("u4", 1, np.float16)])
+def test_zero_points_of_groups_that_are_shorter_than_a_vector(on, name, m, dtype):
+    q = tw.quantize(RNG.standard_normal((24, 96), np.float32) + 1, name, -1, group=16, zero_points=True)
+    kernel, = launched(on, RNG.standard_normal((m, 96), np.float32).astype(dtype), q, trans_b=True)
+    assert "gemv" in kernel
+
+
 @pytest.mark.parametrize(("k", "n", "axis"), [(1, 5, -1), (2, 5, -1), (3, 1, -2), (4, 2, -2)])
 def test_one_byte_of_two_elements(on, k, n, axis):
     """Where neither strides nor lengths say along which axis two share a byte: in kernels, passes, groups, and as a."""

@@ -54,8 +54,9 @@ def floats(k: Kernel, x: Value, FORMAT: str, FP8: bool = False, minus: Sequence[
     n = x.type.length
     if FORMAT.endswith(HALVES):
         whole = x if n % 4 == 0 else k.pack(*[x if n == 1 else x[e % n] for e in range(4)])
-        return [number for word in words(k, whole) for number in (
-            _digits(k, word, FORMAT == "i4x2", minus, held or Held.of(k, FORMAT)) if FORMAT not in UNITS else [
+        return [number for w, word in enumerate(words(k, whole)) for number in (
+            _digits(k, word, FORMAT == "i4x2", minus[8*w:8*w + 8] if len(minus) > 8 else minus,
+                    held or Held.of(k, FORMAT)) if FORMAT not in UNITS else [
                 x if UNSCALED else x*UNITS[FORMAT] for x in _small_floats(k, word)])][:2*n]
     if n % 4 == 0 and FORMAT in ("i8", "u8"):
         return _bytes(k, words(k, x), FORMAT == "i8", minus)
