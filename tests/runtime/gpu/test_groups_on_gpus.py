@@ -109,6 +109,16 @@ def test_groups_by_columns_are_not_copied_by_tensor_maps(on):
     np.testing.assert_array_equal(found.host, [x @ b[g].astype(float) for x, g in zip(a.astype(float), of)])
 
 
+@pytest.mark.parametrize(("m", "n"), [(1, 24), (20, 1), (1, 1)])
+def test_groups_of_k_with_one_row_or_column(on, m, n):
+    """Whose strides do not say along which axis they are contiguous."""
+    a, b = ints(0, (m, 56), BF16), ints(1, (56, n), BF16)
+    found = tw.grouped_matmul(on.array(a), on.array(b), on.array(ENDS), out_dtype="f32")
+    on.finish()
+    a, b = a.astype(float), b.astype(float)
+    np.testing.assert_array_equal(found.host, [a[:, lo:hi] @ b[lo:hi] for lo, hi in zip(STARTS, ENDS)])
+
+
 def test_few_steps_of_k_of_wider_matrices(on):
     """Of as many groups as steps."""
     a, b, ends = placed(ints(0, (20, 3)), 23, order="t"), placed(ints(1, (3, 24)), 29), [1, 1, 3]

@@ -159,8 +159,8 @@ def _multiply(run: Run, of: Axes, p: Any, f: Any, a: Array, b: Array, ends: Arra
     if of.along == "m" and letter(a) == "t" and run.engine.platform is arrays.HIP:
         a = run.copied(a, a.dtype)              # kernels load several rows at once there
     if of.along == "k":                         # groups begin at any step of k: rows of k have whole vectors
-        a = a if letter(a) == "t" else run.copied(a.T, a.dtype).T
-        b = b if letter(b) == "n" else run.copied(b, b.dtype)
+        a = a if leading(a.T) is not None else run.copied(a.T, a.dtype).T
+        b = b if leading(b) is not None else run.copied(b, b.dtype)
     if run.invariant == "rows":                 # plans of one kind for operands wherever they lie
         a, b = (_packed(run, x) for x in (a, b))
     written: list[Array] = []
@@ -218,7 +218,7 @@ def _launch(run: Run, of: Axes, a: Array, b: Array, offsets: Array, results: lis
 
     def made() -> Recipe:
         compiler = forks.imported(COMPILER)
-        letters = letter(a) + letter(b)
+        letters = letter(a) + letter(b) if by_rows else "tn"    # of one row or column, too
         problem = Gemm(m, of.n, k, format_of(a.dtype), format_of(b.dtype), format_of(results[0].dtype), letters, groups,
                        epilogue=epilogue, prologue_b=text)
         shape = operands.shape_of(problem, run.on.target, stack_a, stack_b, stacks[0])
