@@ -29,7 +29,7 @@ from tilewright.cli.command import App
 
 app = App(
     name="tilewright",
-    help="Matrix multiplication written in readable Python, as fast as the chip allows.",
+    help="Matrix multiplication for every number format on CPUs and GPUs, written in readable Python.",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
