@@ -41,6 +41,10 @@ def test_words_choose_groups_and_products() -> None:
     assert {str(c.problem) for c in again} >= {"gemm_f32_nn_257x257x257", "gemm_f32_tn_240x240x240",
                                                "gemm_f32_nn_2048x2048x2", "gemm_f32_nn_1x4096x4096",
                                                "gemm_f32_nn_16x16x16_b1000"}
+    vectors = suite.cases(["vectors"])
+    assert {c.product.a for c in vectors} == {"f32", "f64", "bf16", "i8", "f16", "c64", "i32"}
+    assert {c.problem.k for c in vectors if c.problem.m == c.problem.n == 1} >= {10**i for i in range(1, 8)}
+    assert {c.problem.layout for c in vectors} == {"nn", "nt", "tn", "tt"}
     views = suite.cases(["views", "f64"])
     assert len(views) == 17
     assert all(c.gap == 1 and c.problem.a == "f64" for c in views)

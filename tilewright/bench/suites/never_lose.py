@@ -39,8 +39,18 @@ GROUPS = ("squares", "odd", "rectangles", "skinny", "layouts", "views", "batches
 AGAIN = "again"
 CHANGED = {(n, n, n) for n in (*SQUARES, *ODD, *TRANSPOSED) if n <= 320} | {(2048, 2048, k) for k in (1, 2, 4)}
 
+# "vectors": products with one row or one column, and few of both by a long k; only where it is named, not of the 150
+VECTORS = "vectors"
+LENGTHS = tuple(10**i for i in range(1, 8))
+OF_VECTORS = (*((1, 1, k, 1) for k in LENGTHS),
+              *(shape for n in (10, 30, 100, 300, 1000, 3000) for shape in ((n, 1, n, 1), (1, n, n, 1))),
+              (10, 1, 100_000, 1), (100_000, 1, 10, 1), (1, 10, 100_000, 1), (1, 100_000, 10, 1),
+              *((m, n, k, 1) for m, n in ((2, 2), (1, 8), (8, 1), (4, 4), (3, 5), (8, 8)) for k in (1000, 100_000)),
+              *((m, n, k, 100) for m, n, k in ((1, 1, 100), (64, 1, 64), (1, 64, 64), (1, 1, 10_000))))
+
 PRODUCTS = (*(Product(x, x, x) for x in ("f32", "f64")), Product("bf16", "bf16", "f32"), Product("i8", "i8", "i32"),
             Product("f16", "f16", "f32"), Product("c64", "c64", "c64"))
+WITH_I32 = (*PRODUCTS, Product("i32", "i32", "i32"))      # of vectors
 PLAIN = PRODUCTS[:2]  # with --quick, and what GPUs are compared in
 STRIDE = 41  # of the order in which shapes are timed: whenever time is over, every group has had its share
 
@@ -64,6 +74,13 @@ def _shapes() -> Iterator[Shape]:
     yield from (("batches", m, n, k, "nt", batch, 0) for batch, m, n, k in ATTENTION)
 
 
+def vectors() -> list[Shape]:
+    """Products with vectors in every layout; two vectors, and a row by a matrix, have fewer that differ."""
+    return [(VECTORS, m, n, k, layout, batch, 0) for m, n, k, batch in OF_VECTORS
+            for layout in (("nn",) if m == n == 1 else ("nn", "tn") if n == 1 else ("nn", "nt") if m == 1 else
+                           ("nn", "nt", "tn", "tt"))]
+
+
 def changed(shape: Shape) -> bool:
     """Whether the cell is one of those that "again" names."""
     group, m, n, k, *_ = shape
@@ -75,12 +92,13 @@ def cases(words: Sequence[str] = (), quick: bool = False, device: str = CPU) -> 
 
     Neighbours in the list are of different groups.
     """
-    groups = [word for word in words if word in (*GROUPS, AGAIN)]
-    among = PLAIN if device == GPU else PRODUCTS
+    groups = [word for word in words if word in (*GROUPS, AGAIN, VECTORS)]
+    among = PLAIN if device == GPU else WITH_I32 if groups == [VECTORS] else PRODUCTS
     named = [word for word in words if word not in groups]
-    also = f", or a group of shapes ({', '.join((*GROUPS, AGAIN))})"
+    also = f", or a group of shapes ({', '.join((*GROUPS, AGAIN, VECTORS))})"
     products = chosen(named, among, also) if named or not quick else list(PLAIN[:1])
     every = [shape for shape in shapes() if shape[0] in groups or not groups or (AGAIN in groups and changed(shape))]
+    every += vectors() if VECTORS in groups else []
     step = next(step for step in range(STRIDE, 2 * STRIDE) if math.gcd(step, len(every)) == 1)
     mixed = [every[i * step % len(every)] for i in range(len(every))]
     return [Case(group, p.gemm(m, n, k, layout, batch), algorithm=p.algorithm, gap=gap)
