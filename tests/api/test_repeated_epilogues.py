@@ -98,6 +98,28 @@ def test_a_b_with_contiguous_columns(counted, shape, dtype, with_threads):
             np.testing.assert_allclose(first, wanted, atol=1e-3 if dtype == "f4" else 1e-9)
 
 
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 1100, 300), (3, 9000, 64), (1100, 1, 300), (1100, 2, 300)])
+@pytest.mark.parametrize("trans_b", [False, True])
+def test_few_rows_and_columns(counted, m, n, k, trans_b, with_threads):
+    """Added up beside C and finished in the same job: by one thread, by the last of two, and by both (n = 9000)."""
+    a, b, bias, res = whole(m, k), whole(k, n), whole(n), whole(m, n)
+    right = np.ascontiguousarray(b.T) if trans_b else b
+    for threads in 1, 2:
+        with_threads(threads)
+        for out, beside in (None, res), (np.empty((m, n), np.float32), res), (c := res.copy(), c):
+            for again in range(2):
+                before, beside[...] = counted.calls, res.copy()
+                found = counted.matmul(a, right, out=out, trans_b=trans_b, epilogue=scaled,
+                                       operands={"bias": bias, "res": beside})
+                copied = n == 2 and not trans_b             # b, by Python
+                assert counted.calls == before or again == 0 or copied
+                np.testing.assert_array_equal(found, exact(a, b, bias, res))
+        sums, most, total = counted.matmul(a, right, trans_b=trans_b, threads=threads, epilogue=lambda acc, bias: (
+            acc + bias, tw.row_max(acc), tw.column_sum(acc)), operands={"bias": bias})
+        for found, wanted in (sums, a @ b + bias), (most, (a @ b).max(1)), (total, (a @ b).sum(0)):
+            np.testing.assert_array_equal(found, wanted)
+
+
 def test_functions_made_anew(counted):
     """By a lambda in the call; by one with a closure, whose numbers count by their values."""
     a, b = whole(20, 30), whole(30, 25)

@@ -1,11 +1,14 @@
 """Weight-only products: floating-point activations by weights of few bits with groups of scales."""
 from __future__ import annotations
 
+import sys
+
 import ml_dtypes
 import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.api import weights as of_weights
 from tilewright.compiled import packed_weights
 from tilewright.compiler import llvm
 from tilewright.kernels.cpu.weight_pairs import emit_pairs
@@ -49,6 +52,41 @@ def test_few_rows_read_weights_once(name, how, dtype, m):
         out = np.zeros((m, 70), dtype)
         assert tw.matmul(x, q, out, threads=2, **options) is out
         assert (out == found.astype(dtype)).all()
+
+
+def calls_of(function):
+    """How many Python functions a call of this one calls."""
+    found = []
+    sys.setprofile(lambda frame, event, argument: found.append(frame) if event == "call" else None)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return len(found)
+
+
+@pytest.mark.parametrize(("name", "how", "dtype", "m"), [*CASES, ("bf16", {}, BF16, 1), ("bf16", {}, BF16, 5)])
+def test_few_rows_with_an_epilogue(name, how, dtype, m, monkeypatch):
+    """In the job of the product: its bits, and few more Python functions than a product by itself calls."""
+    monkeypatch.setattr(of_weights, "LARGE", 1)
+    w, x = RNG.standard_normal((259, 70), np.float32), RNG.standard_normal((m, 259)).astype(dtype)
+    bias, res, gates = (RNG.standard_normal(shape, np.float32) for shape in ((70,), (m, 70), (m, 35)))
+    for q, options in ((w.astype(BF16) if name == "bf16" else tw.quantize(w, name, axis=-2, **how), {}),
+                       (w.T.astype(BF16) if name == "bf16" else tw.quantize(w.T, name, axis=-1, **how),
+                        {"trans_b": True})):
+        for threads in 1, 2:
+            def alone(q=q, options=options, threads=threads):
+                return tw.matmul(x, q, threads=threads, **options)
+
+            def fused(out=None, q=q, options=options, threads=threads):
+                return tw.matmul(x, q, out, threads=threads, epilogue=lambda acc, bias, res: acc + bias - res,
+                                 operands={"res": res, "bias": bias}, **options)
+            assert (fused() == alone() + bias - res).all()
+            assert (fused(np.empty((m, 70), np.float32)) == fused()).all()
+            pairs = tw.matmul(x, q, threads=threads, epilogue=lambda acc, g: tw.pairs(acc)[0] * tw.pairs(acc)[1] + g,
+                              operands={"g": gates}, **options)
+            assert np.allclose(pairs, alone()[:, ::2] * alone()[:, 1::2] + gates, rtol=1e-5, atol=1e-4)
+            assert calls_of(fused) - calls_of(alone) <= 20
 
 
 @pytest.mark.parametrize(("name", "how", "k", "group"), [

@@ -172,7 +172,7 @@ def results_of(f: Fused, p: Product, outs: list[Array | None], factors: tuple[Ar
             results.append(np.empty(shape, _computed(p.sums.itemsize == 8, kind)))
             stored.append(None)
             continue
-        kept = dtype if _storable(fusing.format_of(dtype), kind, wide) else _computed(wide, kind)
+        kept = dtype if storable(fusing.format_of(dtype), kind, wide) else _computed(wide, kind)
         out = outs[at]
         by_rows = out is not None and (out.strides[-1] == out.itemsize or not epilogue.paired)
         if (out is not None and by_rows and shapes.writes_in_place(out, *factors, kept)
@@ -190,7 +190,7 @@ def _computed(wide: bool, kind: str) -> np.dtype[Any]:
     return np.dtype({"float": "f8" if wide else "f4", "int": "i8" if wide else "i4", "bool": "?"}[kind])
 
 
-def _storable(f: formats.Format | None, kind: str, wide: bool) -> bool:
+def storable(f: formats.Format | None, kind: str, wide: bool) -> bool:
     """Whether the engine rounds to this format as it stores: once. `wide`: from f64."""
     if f is None:
         return False

@@ -188,10 +188,11 @@ def matmul(
     if (
         (type(b) is Scaled or type(b) is Quantized
          or (type(b) is np.ndarray and b.dtype in of_weights.HALF and b.ndim == 2 and b.size >= of_weights.LARGE))
-        and out_dtype is c is scale_a is scale_b is epilogue is prologue_a is prologue_b is operands is None
-        and algorithm is plan is None and deterministic is batch_invariant is trans_a is False and not numpys
+        and out_dtype is c is scale_a is scale_b is prologue_a is prologue_b is algorithm is plan is None
+        and (epilogue is not None or operands is None)
+        and deterministic is batch_invariant is trans_a is False and not numpys
         and type(alpha) is type(beta) is int and alpha == 1 and beta == 0
-        and (result := of_weights.product(a, b, out, trans_b, threads)) is not None
+        and (result := of_weights.product(a, b, out, trans_b, threads, epilogue, operands)) is not None
     ):
         return result
     tensors_alone = (plain and out is plan is None and type(alpha) is int and alpha == 1

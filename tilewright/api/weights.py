@@ -1,11 +1,12 @@
 """x @ w for few rows of x and weights of few bits, again and again: what the first call of a kind has chosen is kept,
-so that a call costs some ten microseconds beside the product. So are large arrays of bf16 and f16 multiplied, which
-are read once, too.
+so that a call costs some ten microseconds beside the product, with an epilogue, too. So are large arrays of bf16 and
+f16 multiplied, which are read once, too.
 
-Calls with options, more rows or other layouts go the way of prologues (rules/weights.py), to the same kernels.
+Calls with other options, more rows or other layouts go the way of prologues (rules/weights.py), to the same kernels.
 """
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,9 +22,10 @@ from tilewright.plans import lowering
 from tilewright.plans import prologues as prologues_of_plans
 from tilewright.plans.cpu import CpuPlan, Strides
 from tilewright.plans.words import BY_NAME
-from tilewright.rules import arguments, prologues, weights
+from tilewright.rules import arguments, fusing, prologues, weights
 from tilewright.rules.arguments import F32
 from tilewright.rules.call import Call
+from tilewright.runtime import repeats
 from tilewright.runtime.cpu import pool
 
 Array = Any
@@ -50,21 +52,24 @@ class Ready(NamedTuple):
     """What multiplies by some weights, for shapes, strides and formats of x and w."""
 
     recipe: Any             # runtime.cpu.recipe.Recipe
-    beside: Any             # of the job: in which field the address of the table goes
     table: Array            # of what is beside the elements, of which addresses differ from call to call
     swapped: bool
     shape: tuple[int, ...]  # of the result
     result: np.dtype[Any]
     factor: float
     kernel: str             # that takes bf16: "pairs", of rearranged rows, "plain", "tiles" or "stream"; "": f32
+    fused: Any = None       # the table of an epilogue's operands; `result` is stored then
+    order: tuple[int, ...] = ()     # which of those that are given each of them is
+    kept: Any = None        # the epilogue, of whose function a key has the id
 
 
 _ready: dict[Any, Ready | None] = {}
 
 
-def product(a: Any, b: Any, out: Any, trans_b: Any, threads: Any) -> Array | None:
-    """matmul(a, b, out) with no other option, b being a Scaled, a Quantized or an array of 16 bits; None, and nothing
-    done, where it is not one of the calls that are kept."""
+def product(a: Any, b: Any, out: Any, trans_b: Any, threads: Any, epilogue: Any = None, operands: Any = None
+            ) -> Array | None:
+    """matmul(a, b, out) with no other option but an epilogue, b being a Scaled, a Quantized or an array of 16 bits;
+    None, and nothing done, where it is not one of the calls that are kept."""
     if type(a) is not np.ndarray or not a.ndim or a.dtype not in weights.FLOATS or not isinstance(trans_b, (bool, str)):
         return None
     arrays = _arrays(b)
@@ -77,32 +82,45 @@ def product(a: Any, b: Any, out: Any, trans_b: Any, threads: Any) -> Array | Non
         key = (*key, b.zeros is None, b.group, b.nibbles)
     elif type(b) is Quantized:
         key = (*key, b.format.name, b.axis, b.shape, b.tensor_scale)
+    given: list[Array] = []
+    if epilogue is not None:
+        known = repeats.functions((epilogue,), operands)
+        given = [np.asarray(x) if type(x) in (int, float) else x for x in (operands or {}).values()] if known else []
+        if known is None or a.ndim < 2 or not all(type(x) is np.ndarray and x.flags.aligned for x in given):
+            return None
+        if a.ndim > 2 and any(x.ndim > 1 for x in given):
+            return None
+        key = (*key, known, *[word for x in given for word in (x.dtype, x.shape, x.strides)])
     try:
         found = _ready[key]
     except KeyError:
-        found = _make(key, b, a, trans_b, threads)
+        found = _make(key, b, a, trans_b, threads, epilogue, dict(zip(operands or (), given)))
     except TypeError:       # threads that cannot be hashed
         return None
     if found is None:
         return None
-    direct = (out is not None and type(out) is np.ndarray and out.dtype == F32 == found.result
+    stored = F32 if epilogue is None else found.result
+    direct = (out is not None and type(out) is np.ndarray and out.dtype == stored == found.result
               and out.shape == found.shape and out.flags.c_contiguous and out.flags.behaved
-              and not any(np.may_share_memory(out, x) for x in (a, *arrays)))
-    if out is not None and not direct and not (type(out) is np.ndarray and out.shape == found.shape
-                                               and out.flags.behaved and out.dtype in weights.FLOATS):
+              and not any(np.may_share_memory(out, x) for x in (a, *arrays, *given)))
+    cast = (epilogue is None and type(out) is np.ndarray and out.shape == found.shape and out.flags.behaved
+            and out.dtype in weights.FLOATS)
+    if out is not None and not direct and not cast:
         return None
     x = (arranged(a.reshape(-1, a.shape[-1])) if found.kernel == "pairs" else
          np.ascontiguousarray(a, BF16 if found.kernel else F32))
-    c = out if direct else np.empty(found.shape, F32)
+    c = out if direct else np.empty(found.shape, stored)
     recipe, table = found.recipe, found.table.copy()
     for row, beside in zip(table, arrays[1:]):
         row[0] = recipe.address(beside)
     left, right = recipe.address(x), recipe.address(arrays[0])
     if found.swapped:
         left, right = right, left
-    addresses = found.beside._replace(**{found.beside._fields[1 + (not found.swapped)]: table.ctypes.data})
+    words = repeats.filled(found.fused, found.order, [recipe.address(x) for x in given]) if given else None
+    beside_b = recipe.address(table)
+    addresses = jobs.Beside(words.buffer_info()[0] if words else 0, *((beside_b, 0) if found.swapped else (0, beside_b)))
     recipe.run(left, right, recipe.address(c), found.factor, 0.0, addresses)
-    if direct:
+    if direct or epilogue is not None:
         return c
     with np.errstate(all="ignore"):
         c = c if found.result == F32 else arguments.rounded(c, found.result)
@@ -119,14 +137,15 @@ def _arrays(b: Any) -> tuple[Any, ...]:
     return (b.elements, b.scales) if type(b) is Quantized or b.zeros is None else (b.elements, b.scales, b.zeros)
 
 
-def _make(key: Any, b: Any, a: Array, trans_b: Any, threads: Any) -> Ready | None:
+def _make(key: Any, b: Any, a: Array, trans_b: Any, threads: Any, epilogue: Any, operands: Any) -> Ready | None:
     with forks.building:
         engine = forks.imported("tilewright.runtime.cpu.engine")
         if not any(x is _ready for x in engine.chosen):
             engine.chosen.append(_ready)
         if len(_ready) >= MOST:
             _ready.clear()
-        found = _ready[key] = _of(b, a, arguments.layout(trans_b, "b"), arguments.thread_count(threads) or 1)
+        found = _of(b, a, arguments.layout(trans_b, "b"), arguments.thread_count(threads) or 1, epilogue, operands)
+        _ready[key] = found
         return found
 
 
@@ -142,7 +161,7 @@ def arranged(x: Array) -> Array:
     return np.ascontiguousarray(whole.reshape(m, blocks, 16, 2, 4).transpose(0, 1, 4, 2, 3))
 
 
-def _of(b: Any, a: Array, trans: str, threads: int) -> Ready | None:
+def _of(b: Any, a: Array, trans: str, threads: int, epilogue: Any, operands: dict[str, Array]) -> Ready | None:
     one = np.broadcast_to(np.empty((1, a.shape[-1]), a.dtype), (a.size // max(a.shape[-1], 1), a.shape[-1]))
     call = Call(one, b, trans_b=trans, threads=threads)
     engine, preparation = (forks.imported(f"tilewright.runtime.cpu.{x}") for x in ("engine", "preparation"))
@@ -191,7 +210,34 @@ def _of(b: Any, a: Array, trans: str, threads: int) -> Ready | None:
     table = preparation.table(host, "b", of)
     swapped = planned.plan.swap
     _, dtype = arguments.dtypes(one, np.empty(0, get(of.prologue.result).dtype), None, None)
-    return Ready(recipe, engine.Beside(), table, swapped, (*a.shape[:-1], n), dtype, w.factor, kernel)
+    ready = Ready(recipe, table, swapped, (*a.shape[:-1], n), dtype, w.factor, kernel)
+    return ready if epilogue is None else _fused(ready, call, of, threads, epilogue, operands)
+
+
+def _fused(ready: Ready, call: Call, of: Any, threads: int, epilogue: Any, operands: dict[str, Array]) -> Ready | None:
+    """The same with an epilogue, as one job; None for what that does not do: several results, reductions, and results
+    that are rounded or quantized after it."""
+    fusion, ways = (forks.imported(f"tilewright.runtime.cpu.{x}") for x in ("fusion", "ways"))
+    p = fused.decided(call, call.a, call.b, None, {"b": of})
+    f = fusing.fused(call._replace(epilogue=epilogue, operands=operands), p)
+    (dtype, *more), kind = f.dtypes, f.epilogue.expression.kinds[0]
+    wide = f.epilogue.reads_wide
+    if more or dtype is None or f.blocks != (None,) or not fused.storable(fusing.format_of(dtype), kind, wide):
+        return None
+    arrays, host = [fused.readable(x) for x in f.operands], dispatch.cpu().host
+    if any(host.address_of(x) != host.address_of(operands[y.name]) for x, y in zip(arrays, f.epilogue.operands)):
+        return None         # a copy was read
+    c = np.empty(f.shapes[0], dtype)
+    sums = ways.Sums(call.a, call.b, F32, threads, target=ready.recipe.target)
+    finish = ways.finish_of(f.epilogue, [c], arrays, "f32", False)
+    way = ways.at_once(sums, c, ways.Way(finish, False, jobs.TALL, jobs.WIDE * ready.recipe.target.lanes(4),
+                                         ready.recipe, ready.swapped, True), host)
+    if way.after:
+        return None
+    order = tuple(list(operands).index(y.name) for y in f.epilogue.operands)
+    table = array("q", [word for x in arrays for word in fusion.entry(host, x, False)])
+    return ready._replace(recipe=way.recipe, fused=table, order=order, result=dtype, kept=(epilogue, f.epilogue),
+                          shape=(*ready.shape[:-1], c.shape[-1]))
 
 
 # Kernels whose plan is that they are taken: emitter, arguments, and words for rows of x as each thread rearranges them,

@@ -3,6 +3,7 @@
     emit_finish     one tile: after the last block of k, while it is in L1. Where there is an expression (expressions/),
                     it is recorded here, once for all algorithms: the loops that multiply know none
     emit_finishing  all tiles: a pass of its own, for algorithms that add up in memory until they end
+    emit_finished   such a product with its pass, as one job
 
 Operands and results but C are found in a table (jobs.OPERAND) that the job points to; how each lies in memory is a
 parameter of emit_finish (jobs.Finish).
@@ -18,10 +19,10 @@ from tilewright.expressions.program import INDICES, STATE, Expression
 from tilewright.expressions.rounding import shortened
 from tilewright.formats import FORMATS, Bool, Float
 from tilewright.ir import Function, Kernel, Type, Value, f32, f64, i1, i8, i32, i64, ptr, vec
-from tilewright.kernels.cpu.jobs import FINISH, OPERAND, TALL, Finish
+from tilewright.kernels.cpu.jobs import FINISH, FINISHED, OPERAND, TALL, Finish, offsets
 from tilewright.kernels.cpu.microkernel import TYPES
 from tilewright.kernels.cpu.out import Out
-from tilewright.kernels.cpu.pool import job_fields, split
+from tilewright.kernels.cpu.pool import emit_wait, job_fields, split
 from tilewright.kernels.expression import recorded
 from tilewright.kernels.narrow import memory_type, number
 from tilewright.kernels.reduced import both, indices, nothing, part
@@ -261,4 +262,25 @@ def emit_finishing(target: CpuTarget, SUMS: str, NR: int, RESULT: str = "") -> F
         i, j = q*TALL, jr*NR
         k.call(g.finish, sums.at(i, j), g.lds, g.c, g.ldc, i, j, k.min(g.m - i, TALL), k.min(g.n - j, NR), q, jr,
                k.constant(T, 1), g.index, g.operands)
+    return k.function
+
+
+def emit_finished(target: CpuTarget) -> Function:
+    """finished(job, part): the parts of a product, and then those of the pass over its sums, which wait until all of
+    the product is there: parts are claimed in order, so that others are at it then. A pass of one share is made by the
+    thread that was the last to multiply."""
+    k = Kernel("finished", noalias=False, job=ptr(i8), part=i64)
+    job, part = k.args
+    where = offsets(FINISHED)
+    g = SimpleNamespace(**{name: k.field(job, where[name], ptr(i8) if name in ("product", "finishing") else i64)
+                           for name in FINISHED[:-1]})
+    done, then = (job + where["done"]).as_(i64), job + g.at
+    with k.when(part < g.product_parts):
+        k.call(g.product, job + 8*len(FINISHED), part)
+        last = k.atomic_add(done, 1) + 1 == g.product_parts
+        with k.when(last & (g.shares == 1)):
+            k.call(g.finishing, then, k.constant(i64, 0))
+    with k.otherwise():
+        emit_wait(k, lambda: k.atomic_load(done) < g.product_parts)
+        k.call(g.finishing, then, part - g.product_parts)
     return k.function

@@ -64,6 +64,11 @@ TILES = ("tiles", "tiles_step")     # behind these two: where few rows go as til
 OF_PROLOGUE = 2                 # fields at the end of these two that kernels with a prologue read
 SCALE = ("m", "n", "s", "lds", "c", "ldc", "alpha", "beta", "row_parts", "col_parts")
 FINISH = ("m", "n", "sums", "lds", "c", "ldc", "finish", "operands", "index", "row_parts", "col_parts")
+FINISHED = (                    # a product, STREAM or DOTS, with the pass over its sums, FINISH: their jobs follow
+    "product", "product_parts",     # what multiplies, and how many parts that has
+    "finishing", "at", "shares",    # what finishes sums, where its job begins, in bytes, and in how many parts
+    "done",                     # parts of the product, 0 at the start
+)
 BATCH = (                       # of packed products: kernels/cpu/gemm.py
     "driver", "product",        # the five loops, and the job of the first product, for one thread
     "batch", "a_step", "b_step", "c_step",          # in bytes
@@ -87,7 +92,7 @@ SMALL = (                       # the context of kernels/cpu/in_place.py
 )
 PANELS = (*IN_PLACE, "column_step", "driver")       # the job of `panels`: B's columns are so many elements apart
 
-TALL = 8                        # rows of the tiles in which a pass of its own finishes C
+TALL, WIDE = 8, 4               # rows, and vectors of columns, of the tiles in which a pass of its own finishes C
 BARRIER_BYTES = 128
 SHARED = 2                      # blocks of A for each thread of a team that claims, which are packed for all of them
 SLACK = 64                      # elements past a packed panel that packing may write

@@ -38,7 +38,7 @@ def ask(problem: Gemm, planned: Planned, word: str, on: Host) -> Recipe:
     main = ways.main_of(results, epilogue)
     m, n, _ = of.sizes
     recipe = way.recipe or fusion.recipe_of_sums(of, _stand_in((m, n), format_of(of.dtype), "n"), on, Recipe)[0]
-    fusion.functions_of_passes(of, _stand_in((m, n), format_of(of.dtype), "n") if main is None else main, way, on)
+    ways.passes(of, main, way, on)
     return recipe
 
 

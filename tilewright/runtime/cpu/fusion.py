@@ -25,7 +25,7 @@ from tilewright.runtime import repeats
 from tilewright.runtime.cpu import engine, packed, preparation, workspace
 from tilewright.runtime.cpu.engine import Planned, format_of
 from tilewright.runtime.cpu.host import Host, host
-from tilewright.runtime.cpu.recipe import FORK_FLOPS, Recipe
+from tilewright.runtime.cpu.recipe import Recipe
 from tilewright.runtime.cpu.ways import (
     Matrix,
     Prologues,
@@ -34,6 +34,8 @@ from tilewright.runtime.cpu.ways import (
     beside_c,
     main_of,
     partials,
+    passes,
+    shares,
     strides_of,
     sums_of,
     way_for,
@@ -41,8 +43,6 @@ from tilewright.runtime.cpu.ways import (
     with_prologues,
 )
 from tilewright.targets import CpuTarget, detect
-
-WORK = 16               # operations on an element of C, of which a pass has threads share those of a matrix
 
 
 def gemm(a: Matrix, b: Matrix, results: list[Matrix | None], operands: list[Matrix], epilogue: Epilogue,
@@ -87,7 +87,7 @@ def compute(of: Sums, results: list[Matrix | None], operands: list[Matrix], epil
     way = (way_for if on is host else partial(way_of, on=on, make=make))(of, results, operands, epilogue)
     rows, cols = (n, m) if way.exchanged else (m, n)
     kept: list[tuple[str, str, Matrix]] = []
-    table = [_entry(on, x, way.exchanged) for x in operands]
+    table = [entry(on, x, way.exchanged) for x in operands]
     for x, result, word in zip(results, epilogue.expression.results, way.finish.WRITTEN, strict=True):
         if word == "-":
             continue
@@ -95,9 +95,9 @@ def compute(of: Sums, results: list[Matrix | None], operands: list[Matrix], epil
             along = word.partition(":")[2]
             x = partials(word, result, rows, -(-rows // way.tall), cols, way.wide, 1 + epilogue.paired, lead)
             kept.append((result.how, along, x))
-            table.append(_entry(on, x[..., 0] if along == "rows" else x[..., 0, :], False))
+            table.append(entry(on, x[..., 0] if along == "rows" else x[..., 0, :], False))
         else:
-            table.append(_entry(on, x, way.exchanged))
+            table.append(entry(on, x, way.exchanged))
     words = np.array(table, np.int64).reshape(-1, len(jobs.OPERAND))
     tables = [preparation.table(on, role, (prologues or {}).get(role)) for role in "ab"]       # kept as long as it runs
     beside = jobs.Beside(*(on.of_table(x) if x.size else 0 for x in (words, *tables)))
@@ -135,7 +135,7 @@ def _run(of: Sums, main: Matrix | None, way: Way, beside: jobs.Beside, on: Host,
     return False
 
 
-def _entry(on: Host, x: Matrix, exchanged: bool) -> tuple[int, int, int, int]:
+def entry(on: Host, x: Matrix, exchanged: bool) -> tuple[int, int, int, int]:
     """OPERAND: address and strides, as emit_finish meets rows and columns."""
     row, column = (stride // x.itemsize for stride in (x.strides[:-3:-1] if exchanged else x.strides[-2:]))
     return on.address_of(x), row, column, x.strides[0] // x.itemsize if x.ndim == 3 else 0
@@ -149,7 +149,7 @@ def to_repeat(a: Matrix, b: Matrix, results: list[Matrix | None], operands: list
     C. `order`: which address each of the operands has."""
     of = sums_of(a, b, results, operands, epilogue, sums, threads, semiring=semiring)
     way = way_for(of, results, operands, epilogue)
-    table = array("q", [word for x in operands for word in _entry(host, x, way.exchanged)])
+    table = array("q", [word for x in operands for word in entry(host, x, way.exchanged)])
     (c,) = results
     copies = way.recipe is not None and way.recipe.plan.copy
     if way.recipe and c is not None and way.recipe.takes_c and not (way.after or (copies and c.ndim == 3)):
@@ -213,31 +213,22 @@ def finish_passes(of: Sums, sums: Matrix, main: Matrix | None, way: Way, operand
         main[...] = whole
         return
     c = sums if main is None else main
-    function, address = functions_of_passes(of, c, way, on)
+    function, address = passes(of, main, way, on)
     m, n, _ = of.sizes
-    parts = of.threads if m*n*WORK >= FORK_FLOPS else 1
     rows, cols = (n, m) if way.exchanged else (m, n)
-    row_parts = min(parts, -(-rows // jobs.TALL))
+    row_parts, col_parts = shares(rows, cols, of.threads)
     for index, (s, x) in enumerate(zip(sums, c) if sums.ndim == 3 else ((sums, c),)):
         s, x = (s.T, x.T) if way.exchanged else (s, x)
         fields = {"m": rows, "n": cols, "sums": on.address_of(s), "lds": s.strides[0] // s.itemsize,
                   "c": on.address_of(x), "ldc": x.strides[0] // x.itemsize, "finish": address, "operands": operands,
-                  "index": index, "row_parts": row_parts, "col_parts": -(-parts // row_parts)}
+                  "index": index, "row_parts": row_parts, "col_parts": col_parts}
         job = array("q", [fields[name] for name in jobs.FINISH])
-        count = row_parts * fields["col_parts"]
+        count = row_parts * col_parts
         if count > 1:
             on.reserve(min(count, of.threads))
             on.run_parts(function, on.job(job), count, min(count, of.threads), 0)
         else:
             on.callable(function)(on.job(job), 0)
-
-
-def functions_of_passes(of: Sums, c: Matrix, way: Way, on: Host) -> tuple[int, int]:
-    """What finishes all tiles, and one of them."""
-    kind, target = format_of(of.dtype), of.target or detect()
-    out = "" if c.dtype == of.dtype else format_of(c.dtype)
-    return (on.address("finish:emit_finishing", target, kind, way.wide, out),
-            on.address("finish:emit_finish", target, kind, way.wide, out, *way.finish))
 
 
 # ---- factors

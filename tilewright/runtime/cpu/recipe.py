@@ -90,8 +90,8 @@ class Recipe:
     `conj`: which of complex operands are conjugated, "", "a", "b" or "ab"; shape is that of the real product
     (kernels/cpu/packing.py). `prepacked`: "a" or "b" if that operand was packed before
     (runtime/cpu/packed.py): its address is that of its panels. `tables`: of operands whose strides do not count.
-    `finish`: an epilogue, as it is recorded, of an alpha of 1 and a beta of 0; of stream and dots runtime/cpu/fusion.py
-    takes it. `prepare`: prologues of A and B, as they are recorded. ValueError if the plan cannot run.
+    `finish`: an epilogue, as it is recorded, of an alpha of 1 and a beta of 0; of stream and dots `finished` takes it.
+    `prepare`: prologues of A and B, as they are recorded. ValueError if the plan cannot run.
     """
 
     def __init__(self, shape: Shape, strides: Strides, plan: CpuPlan, target: CpuTarget, host: Host = host,
@@ -167,6 +167,28 @@ class Recipe:
             found.tiles, fields = _page(4*tiles) * self.parts, {**fields, "tiles_step": _page(4*tiles) // 4}
         for name, value in fields.items():
             found.template[found.at[name]] = value
+        return found
+
+    def finished(self, finish: jobs.Finish, finishing: int, sums: int, fields: dict[str, int]) -> Recipe:
+        """The same of stream or dots, with the pass `finishing` over its sums, of which there are so many bytes beside
+        C, as one job; `fields`: of jobs.FINISH."""
+        found, first = copy(self), len(jobs.FINISHED)
+        at, shares = first + len(self.template), fields["row_parts"] * fields["col_parts"]
+        found.finish, found.sums, found.space = finish, sums, _page(sums) + self.tiles
+        found.function = self.host.address("finish:emit_finished", self.target)
+        found.call = self.host.callable(found.function)
+        more = {"product": self.function, "product_parts": self.parts, "finishing": finishing, "at": 8*at,
+                "shares": shares}
+        found.template = array("q", [*(more.get(name, 0) for name in jobs.FINISHED), *self.template,
+                                     *(fields.get(name, 0) for name in jobs.FINISH)])
+        then = {name: place for place, name in enumerate(jobs.FINISH, at)}
+        found.at = {name: place + first for name, place in self.at.items()} | {
+            name: then[name] for name in ("c", "operands", "sums")} | {"c_of_product": self.i_c + first,
+                                                                       "index_of_product": self.at["index"] + first,
+                                                                       "index": then["index"]}
+        found.i_a, found.i_b, found.i_c = found.at["a"], found.at["b"], found.at["c"]
+        found.i_alpha, found.i_beta = found.at.get("alpha"), found.at["beta"]
+        found.parts, found.takes_c = self.parts + (shares if shares > 1 else 0), True
         return found
 
     def _bits(self, x: float) -> int:
@@ -271,7 +293,9 @@ class Recipe:
             return self._run_and_scale(a, b, c, alpha, beta)
         job = self.job(a, b, c, alpha, beta, beside)
         if beside is not NOTHING:
-            job[self.at["index"]] = index
+            for name in "index", "index_of_product":
+                if name in self.at:
+                    job[self.at[name]] = index
         return self._run(job)
 
     def at_once(self, alpha: float, beta: float) -> bool:
@@ -308,15 +332,15 @@ class Recipe:
     def _run(self, job: array) -> bool:
         if self.parts > 1:                     # each time: a fork leaves the child without workers
             self.host.reserve(self.parts if self.plan.meets else min(self.parts, self.shape.threads))
-        if self.space:
+        if self.plan.algorithm == "packed":
             self._run_packed(job)
             return self.shape.tiles and job[self.at["special"]] != 0
-        if not self.tiles:
+        if not (self.space or self.tiles):
             self._run_parts(job, self.parts, self.wake)
             return False
-        space = self.host.take(self.tiles)
+        space = self.host.take(self.space or self.tiles)
         try:
-            job[self.at["tiles"]] = space.address
+            self._place(job, space)
             self._run_parts(job, self.parts, self.wake)
         finally:
             self.host.give(space)
@@ -535,6 +559,12 @@ class Recipe:
     def _place(self, job: array, space: Any) -> None:
         """Panels, sums and barriers in this workspace."""
         at = self.at
+        if self.plan.algorithm != "packed":
+            if self.sums:
+                job[at["sums"]] = job[at["c_of_product"]] = space.address
+            if self.tiles:
+                job[at["tiles"]] = space.address + _page(self.sums)
+            return
         job[at["barriers"]] = space.barriers
         job[at["a_space"]] = space.address
         job[at["b_space"]] = space.address + self.a_bytes

@@ -14,6 +14,7 @@ from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.jobs import Finish
 from tilewright.plans import invariant as invariants
 from tilewright.plans import lowering, semirings
+from tilewright.plans.choose import STREAMED
 from tilewright.plans.cpu import Strides
 from tilewright.plans.lowering import Product
 from tilewright.plans.prologues import read_once
@@ -22,11 +23,13 @@ from tilewright.rules.prologues import Prepared
 from tilewright.runtime.cpu import amx, engine, packed, pool, preparation, workspace
 from tilewright.runtime.cpu.engine import Planned, format_of, strides
 from tilewright.runtime.cpu.host import Host, host
-from tilewright.runtime.cpu.recipe import Prepares, Recipe
+from tilewright.runtime.cpu.recipe import FORK_FLOPS, Prepares, Recipe
 from tilewright.targets import CpuTarget, detect
 
 Matrix = NDArray[Any]
 Prologues = Mapping[str, Prepared]
+
+WORK = 16               # operations on an element of C, of which a pass has threads share those of a matrix
 
 _ways: dict[tuple[Any, ...], Way] = {}
 engine.chosen.append(_ways)
@@ -119,8 +122,10 @@ def way_of(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilo
     aside = kind != sums or of.beside or lowering.aside(epilogue.text)
     alike = of.a.dtype == of.b.dtype
     whole = any(of.prologues) or (lowering.converting_pays(rows, columns, k, alike) and sums != "i64")
-    wide = 4 * target.lanes(of.dtype.itemsize)
-    if k and not of.b_packed and read_once(*of.prologues, rows, columns, sums):
+    wide = jobs.WIDE * target.lanes(of.dtype.itemsize)
+    once = read_once(*of.prologues, rows, columns, sums)
+    plain = not (any(of.prologues) or of.semiring or (aside and not of.beside) or bare)
+    if k and not of.b_packed and (once or (plain and min(m, n) <= STREAMED)):
         direct = bare and kind == sums
         alone = product._replace(out=sums, epilogue="", beside=False)
         if not direct:
@@ -130,7 +135,8 @@ def way_of(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilo
         if planned.plan.algorithm in ("stream", "dots"):
             recipe = engine.ready(planned, make=make, host=on, prepare=of.prepare)
             finish = finish_of(epilogue, results, operands, sums, by_columns)
-            return Way(finish, by_columns, jobs.TALL, wide, recipe, planned.plan.swap, not direct)
+            way = Way(finish, by_columns, jobs.TALL, wide, recipe, planned.plan.swap, not direct)
+            return way if direct else at_once(of, main, way, on)
     if k and (whole or not aside or of.b_packed or states):
         prepare = of.prepare
         if by_columns and not of.b_packed:
@@ -146,6 +152,38 @@ def way_of(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilo
             return Way(finish, exchanged, *recipe.tile, recipe, swapped)
     finish = finish_of(epilogue, results, operands, sums, by_columns)
     return Way(finish, by_columns, jobs.TALL, wide)
+
+
+def at_once(of: Sums, main: Matrix | None, way: Way, on: Host) -> Way:
+    """A way by passes after a product that adds up beside C: as one job, if C is written along its rows, or columns, as
+    the passes are, and the product may leave the sums so."""
+    assert way.recipe is not None
+    if not way.recipe.takes_c or (main is not None and strides_of(main)[not way.exchanged] != 1):
+        return way
+    m, n, _ = of.sizes
+    rows, cols = (n, m) if way.exchanged else (m, n)
+    finishing, address = passes(of, main, way, on)
+    ldc = cols if main is None else strides_of(main)[way.exchanged]
+    row_parts, col_parts = shares(rows, cols, of.threads)
+    fields = {"m": rows, "n": cols, "lds": cols, "ldc": ldc, "finish": address, "row_parts": row_parts,
+              "col_parts": col_parts}
+    recipe = way.recipe.finished(way.finish, finishing, rows * cols * of.dtype.itemsize, fields)
+    return way._replace(recipe=recipe, after=False)
+
+
+def passes(of: Sums, main: Matrix | None, way: Way, on: Host) -> tuple[int, int]:
+    """What finishes all tiles, and one of them."""
+    kind, target = format_of(of.dtype), of.target or detect()
+    out = "" if main is None or main.dtype == of.dtype else format_of(main.dtype)
+    return (on.address("finish:emit_finishing", target, kind, way.wide, out),
+            on.address("finish:emit_finish", target, kind, way.wide, out, *way.finish))
+
+
+def shares(rows: int, cols: int, threads: int) -> tuple[int, int]:
+    """In how many parts the rows and the columns of C are finished."""
+    parts = threads if rows * cols * WORK >= FORK_FLOPS else 1
+    row_parts = min(parts, -(-rows // jobs.TALL))
+    return row_parts, -(-parts // row_parts)
 
 
 def beside_c(of: Sums, exchanged: bool) -> Matrix:
