@@ -117,8 +117,8 @@ def product(a: Any, b: Any, out: Any, trans_b: Any, threads: Any, epilogue: Any 
     if found.swapped:
         left, right = right, left
     words = repeats.filled(found.fused, found.order, [recipe.address(x) for x in given]) if given else None
-    beside_b = recipe.address(table)
-    addresses = jobs.Beside(words.buffer_info()[0] if words else 0, *((beside_b, 0) if found.swapped else (0, beside_b)))
+    of_b = recipe.address(table)
+    addresses = jobs.Beside(words.buffer_info()[0] if words else 0, *((of_b, 0) if found.swapped else (0, of_b)))
     recipe.run(left, right, recipe.address(c), found.factor, 0.0, addresses)
     if direct or epilogue is not None:
         return c

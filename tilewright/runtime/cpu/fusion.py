@@ -1,8 +1,9 @@
 """Products with an epilogue: the expression is evaluated on tiles of finished sums, where the plan's loops store them.
 
     packed, in_place    after the last block of k each tile goes through `emit_finish`, while it is in L1
-    stream, dots        they add up in C until the end; a pass of its own finishes the tiles then, on all threads. So it
-                        is where sums are added up beside C and a product is too small for panels, and where k is 0
+    stream, dots        they add up beside C until the end, and the same job finishes the tiles then (`emit_finished`)
+    others              a pass of its own does that, on all threads, after a product that adds up in C or beside it:
+                        products too small for panels whose C has another format than the sums, and where k is 0
 
 Operands and further results are found in a table of addresses and strides. Of a reduction every tile leaves the numbers
 of its rows, or columns, and these are combined in the order of the tiles at the end: 1/16 of C or less, by NumPy. The
