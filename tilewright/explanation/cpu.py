@@ -250,7 +250,7 @@ def _epilogue(shape: Shape, plan: CpuPlan) -> Iterator[str]:
         yield ("of each tile after its last block of k, while it is in L1" + "; sums are added up beside C"
                * bool(shape.out))
     else:
-        yield "in a pass over C when all sums are complete, on the same threads"
+        yield "of all tiles when the sums are complete, in the same job: they are added up beside C"
 
 
 def _blocks(given: Shape, p: CpuPlan, t: CpuTarget) -> Iterator[str]:
