@@ -194,3 +194,13 @@ def test_reproducible_groups_of_integers(m, n, k, how):
     """The planner's first choices for these copy b, which no group's plan may."""
     a, b = (np.arange(np.prod(shape), dtype=np.int32).reshape(shape) for shape in ((m, k), (1, n, k)))
     assert np.array_equal(tw.grouped_matmul(a, b, [m], trans_b=True, **how), a @ b[0].T)
+
+
+def test_indices_of_groups_that_several_threads_share():
+    """Pieces of a group begin at other rows and columns than the group."""
+    rng = np.random.default_rng(4)
+    a, b = rng.standard_normal((90, 290), np.float32), rng.standard_normal((2, 290, 100), np.float32)
+    y, rows, columns = tw.grouped_matmul(a, b, [70, 90], threads=3, epilogue=lambda acc: (
+        acc, tw.row_argmax(acc), tw.column_argmin(acc)))
+    assert np.array_equal(rows, y.argmax(1))
+    assert np.array_equal(columns, [y[:70].argmin(0), y[70:].argmin(0)])

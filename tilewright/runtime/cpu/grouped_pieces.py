@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.expressions.program import INDICES
 from tilewright.kernels.cpu import jobs
 from tilewright.plans.cpu import steps
 from tilewright.rules.prologues import Prepared
@@ -49,7 +50,7 @@ class Pieces:
         self.lists: tuple[list[Any], list[Any]] = [], []        # of pieces and their operations; the second one after
         self.alive: list[Any] = []                              # the first
         self.each = 0                           # bytes of panels of a thread
-        self.kept: list[tuple[int, Array, list[int], list[int], Way]] = []
+        self.kept: list[tuple[int, Array, list[int], list[int], Way, Piece]] = []
         self.sums: Grouped | None = None        # of rows that weights are read once for, until they are finished
 
     def add(self, way: Way, side: Side, groups: list[int], share: int, after: bool = False) -> None:
@@ -128,7 +129,7 @@ class Pieces:
                 firsts.append(end)
                 end += count
             kept = partials(word, result, int(rows.sum()), int(panels.sum()), self.sizes.n, way.wide, self.halves)
-            self.kept.append((number, kept, groups, [*firsts, end], way))
+            self.kept.append((number, kept, groups, [*firsts, end], way, at))
             row, column = kept.strides[0], kept.strides[1 if along == "rows" else 2]
             if along == "rows":
                 of_group = np.zeros(len(self.sizes.m), np.int64)
@@ -236,10 +237,12 @@ class Pieces:
         """Of each reduction, in order: an array for each group."""
         found: dict[int, list[Array]] = {}
         results = self.work.epilogue.expression.results
-        for number, kept, groups, firsts, _ in self.kept:
+        for number, kept, groups, firsts, way, at in self.kept:
             of_group = found.setdefault(number, [np.empty(0)] * len(self.sizes.m))
-            how = results[number].how
-            if results[number].reduced.startswith("row"):
+            how, by_rows = results[number].how, results[number].reduced.startswith("row")
+            if how in INDICES:
+                self._count_from_groups(kept, by_rows, dict(zip(groups, firsts)), way, at)
+            if by_rows:
                 whole = fusion.of_tiles(how, "rows", kept)
                 for g, lo, hi in zip(groups, firsts, firsts[1:]):
                     of_group[g] = whole[lo:hi]
@@ -247,6 +250,15 @@ class Pieces:
                 for g, lo, hi in zip(groups, firsts, firsts[1:]):
                     of_group[g] = fusion.of_tiles(how, "columns", kept[lo:hi])
         return [found[number] for number in sorted(found)]
+
+    def _count_from_groups(self, kept: Array, by_rows: bool, first: dict[int, int], way: Way, at: Piece) -> None:
+        """Indices that kernels counted from the first column, or row, of their piece count from those of the group."""
+        index = (kept[..., 1] if by_rows else kept[:, 1]).view(f"i{kept.itemsize}")
+        for g, i0, i1, j0, j1, panel in zip(*(x.tolist() for x in at)):
+            if by_rows:
+                index[first[g] + i0:first[g] + i1, j0 // way.wide:-(-j1 // way.wide)] += j0 // self.halves
+            else:
+                index[panel:panel + -(-(i1 - i0) // way.tall), j0 // self.halves:j1 // self.halves] += i0
 
 
 def run_pieces(on: Host, target: CpuTarget, pieces: NDArray[np.int64], work: NDArray[np.int64], each: int, team: int,
