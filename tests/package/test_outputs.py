@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 from tilewright import outputs
 from tilewright.cli import app
+from tilewright.compiler import owned
 
 WORDS = "what was computed\n"
 
@@ -142,3 +144,19 @@ def test_damaged_headers_are_one_sentence(tmp_path, header):
         assert status == 2, said
         assert said.startswith("tilewright: ")
         assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("words", [
+    ("emit", 8, 8, 8, "-t", "x86-avx2", "-o", "x.s"), ("asm", 8, 8, 8, "--json", "x"), ("plan", 8, 8, 8, "--json", "x"),
+    ("tune", "export", "x"), ("build", "shapes", "-o", "x"), ("mfma", "list", "--json", "x")], ids=lambda x: x[0])
+def test_a_file_that_cannot_be_written_is_a_sentence_before_the_work(tmp_path, words):
+    *words, name = words
+    status, said = run(*words, tmp_path / "none" / name)
+    assert (status, said) == (2, f"tilewright: {tmp_path / 'none' / name} cannot be written: there is no directory "
+                                 f"{tmp_path / 'none'}\n")
+
+
+def test_a_directory_that_nobody_can_make_is_refused():
+    """In /proc, which has no place for one and says that it is not there."""
+    with pytest.raises(OSError, match="No such file"):
+        owned.make(Path("/proc/nowhere"))
