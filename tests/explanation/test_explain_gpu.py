@@ -178,3 +178,25 @@ def test_bytes_of_dram_are_those_that_were_measured():
         moved = found.level("memory").moved
         assert 0.98 < measured / moved < 1.1, name
         assert f"{moved:,} bytes, predicted between DRAM and an L2 that was empty" in str(found)
+
+
+@pytest.mark.parametrize(("chip", "a", "said", "rate"), [
+    ("mi300x", "bf16", "AMD Instinct MI300X reached 708 TFLOP/s of bf16 at 1,207 MHz, 54% of its ceiling", 708),
+    ("mi325x", "e4m3fnuz", "AMD Instinct MI325X reached 1,519 TFLOP/s of fp8 at 1,464 MHz, 58% of its ceiling", 1519),
+    ("mi355x", "bf16", "AMD Instinct MI325X reached 843 TFLOP/s of bf16 at 1,447 MHz, 64% of its ceiling", 1623),
+    ("mi355x", "mxfp4", "AMD Instinct MI350X reached 3,300 TFLOP/s of e2m1, 36% of its ceiling", 3600),
+])
+def test_what_sustained_clocks_make_of_a_prediction(chip, a, said, rate):
+    """Published rates, with their sources; where there is none for the chip by the share of another one's ceiling."""
+    found = tw.explain(gemm(8192, 8192, 8192, a), tw.target(chip))
+    assert found.flops / found.time.predicted > rate * 1e12
+    assert said in str(found)
+    assert "(https://" in found.time.notes[0]
+    assert f": {rate:,} TFLOP/s" in found.time.notes[1]
+    assert ("with that share of the ceiling here" in found.time.notes[1]) == (chip == "mi355x")
+
+
+def test_what_needs_no_remark_on_clocks():
+    assert not tw.explain(gemm(16, 4096, 4096, "bf16"), tw.target("gfx942")).time.notes         # bound by memory
+    assert not tw.explain(gemm(4096, 4096, 4096, "f64"), tw.target("gfx942")).time.notes        # nothing is published
+    assert not tw.explain(gemm(4096, 4096, 4096, "bf16"), tw.target("sm_90a")).time.notes

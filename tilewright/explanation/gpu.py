@@ -21,6 +21,7 @@ from tilewright.explanation.record import (
     levels_of,
     unmeasured,
 )
+from tilewright.explanation.terminal import duration
 from tilewright.measure import gpu_probes
 from tilewright.measure.gpu_probes import GpuBasis
 from tilewright.plans import common, dram, gpu, gpu_lowering, gpu_shape, passes, small_rules
@@ -29,7 +30,7 @@ from tilewright.plans.common import Cost, Plan
 from tilewright.plans.gpu_shape import GpuShape
 from tilewright.plans.measured import choice
 from tilewright.plans.nvidia import LANES, NvidiaPlan
-from tilewright.targets import AmdTarget, GpuTarget
+from tilewright.targets import AmdTarget, GpuTarget, amd
 from tilewright.text import plural
 
 if TYPE_CHECKING:
@@ -82,7 +83,8 @@ def explain(problem: Gemm, target: GpuTarget | AmdTarget, plan: Plan | None = No
         problem, target, chosen, title, origin, (), 2 * shape.batch * shape.m * shape.n * shape.k,
         _tiles(multiplied, chosen, target),
         _with_dram(levels(cost, by.bandwidths(chosen, target)), cost, multiplied, chosen, target),
-        _time(cost, by.peak(shape, chosen, target), basis), alternatives=alternatives, considered=considered,
+        _time(cost, by.peak(shape, chosen, target), basis, shape, target), alternatives=alternatives,
+        considered=considered,
         refused=dict(list(common.refusals(shape, target, by.candidates(shape, target)).items())[:SHOWN]),
         sections=(said, Section("resources", tuple(words(multiplied, chosen, target))),
                   *((Section("same bits", kept),) if kept else ())),
@@ -138,7 +140,7 @@ def _with_dram(found: tuple[Level, ...], cost: Cost, shape: GpuShape, plan: Any,
                  replace(level, moved=crossing, notes={**level.notes, "moved": DRAM}) for level in found)
 
 
-def _time(cost: Cost, peak: float, basis: GpuBasis) -> Time:
+def _time(cost: Cost, peak: float, basis: GpuBasis, shape: GpuShape, target: Any) -> Time:
     """Parts go on at the same time, but for passes and for what is left of the sum."""
     alone = {"passes", cost.bound}
     rest = cost.seconds - sum(seconds for what, seconds in cost.parts if what in alone)
@@ -146,7 +148,24 @@ def _time(cost: Cost, peak: float, basis: GpuBasis) -> Time:
     parts.sort(key=lambda part: (part.what != cost.bound, part.hidden, -part.seconds))
     source = basis.source if basis.ceilings else f"{MODEL}{basis.model}{UNMEASURED}"
     return Time(cost.seconds, (*parts, Part(REST, max(rest, 0.0))), source, cost.bound, peak,
-                "the instructions of this plan at the highest clock")
+                "the instructions of this plan at the highest clock",
+                notes=tuple(_sustained(cost, peak, shape, target)))
+
+
+def _sustained(cost: Cost, peak: float, shape: GpuShape, target: Any) -> Iterator[str]:
+    """What published rates of large products, at the clocks that chips keep then, make of a prediction beyond them."""
+    if not isinstance(target, AmdTarget) or (known := amd.reached(target, shape.a)) is None:
+        return
+    flops, own = 2 * shape.batch * shape.m * shape.n * shape.k, amd.CHIPS[known.chip].model == target.model
+    rate = known.rate if own else known.share * peak
+    if flops / cost.seconds <= rate:
+        return
+    clock = f" at {known.clock / 1e6:,.0f} MHz" if known.clock else ""
+    yield (f"chips lower their clocks under such products: {amd.CHIPS[known.chip].model} reached "
+           f"{known.rate / 1e12:,.0f} TFLOP/s of {known.format}{clock}, {known.share:.0%} of its ceiling "
+           f"({known.source})")
+    yield (f"{duration(flops / rate)} {'at that rate' if own else 'with that share of the ceiling here'}: "
+           f"{rate / 1e12:,.0f} TFLOP/s")
 
 
 def _alternatives(shape: GpuShape, chosen: Any, target: Any, ours: Cost,

@@ -7,6 +7,7 @@ are and how fast memory is belongs to a chip. `find` takes either name: "gfx942"
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tilewright.targets.base import KIB, MIB, Chip
 
@@ -116,6 +117,44 @@ CHIPS: dict[str, AmdTarget] = {
     "mi350x": _gfx950("AMD Instinct MI350X", "mi350/mi350x", 2.2e9),
     "mi355x": _gfx950("AMD Instinct MI355X", "mi350/mi355x", 2.4e9),
 }
+
+
+class Reached(NamedTuple):
+    """What a library's products of large matrices reached on a chip, as it was published."""
+    chip: str
+    format: str                 # of A and B; "fp8": any of 8 bits
+    rate: float                 # operations per second
+    clock: float                # Hz, the median meanwhile; 0: not published
+    source: str
+
+    @property
+    def share(self) -> float:
+        """Of the rate at the highest clock."""
+        t = CHIPS[self.chip]
+        format = FP8["fp8"][t.name] if self.format == "fp8" else self.format
+        return self.rate / (t.matrix_rates[format] * t.cus * t.clock)
+
+
+# Chips lower their clocks under dense products: hipBLASLt, matrices of 4096 x 4864 x 32896, at 750 and 1000 W.
+_MAF = "https://rocm.blogs.amd.com/software-tools-optimization/measuring-max-achievable-flops-part2/README.html"
+REACHED = (
+    Reached("mi325x", "f16", 794e12, 1.354e9, _MAF),
+    Reached("mi325x", "bf16", 843e12, 1.447e9, _MAF),
+    Reached("mi325x", "fp8", 1519e12, 1.464e9, _MAF),
+    Reached("mi300x", "f16", 654e12, 1.115e9, _MAF),
+    Reached("mi300x", "bf16", 708e12, 1.207e9, _MAF),
+    Reached("mi300x", "fp8", 1273e12, 1.230e9, _MAF),
+    Reached("mi350x", "e2m1", 3300e12, 0.0, "https://github.com/meta-pytorch/MSLK/pull/379"),
+)
+
+
+def reached(target: AmdTarget, format: str) -> Reached | None:
+    """What was published for a format on this chip, else on another one."""
+    format = "fp8" if format in {name for kinds in FP8.values() for name in kinds.values()} else format
+    found = [each for each in REACHED if each.format == format]
+    return next((each for each in found if CHIPS[each.chip].model == target.model), found[0] if found else None)
+
+
 TARGETS = {"gfx942": CHIPS["mi300x"], "gfx950": CHIPS["mi355x"]}
 ALIASES = {"cdna3": "gfx942", "cdna4": "gfx950"}
 
