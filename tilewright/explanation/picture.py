@@ -86,7 +86,12 @@ def _tiles(canvas: Canvas, y: float, tiles: Sequence[Tile]) -> float:
         x = MARGIN + number*(width + GAP)
         _nested(canvas, x, y, outer, inner, SERIES[number % len(SERIES)], SERIES[(number + 1) % len(SERIES)])
         many = f"{inner.count:,} x " if inner.count > 1 else ""
-        held = inner.held
+        held = ""
+        if inner.room and inner.bytes > inner.room:
+            held = inner.held
+        elif inner.place:
+            held = f"in {inner.place}" + (f": {size(inner.bytes)}" if inner.bytes else "")
+            held += f", {inner.bytes / inner.room:.0%}" if inner.room else ""
         below = canvas.paragraph(x, below_all, f"{outer.name}  {outer}", width, SMALL, bold=True)
         for words in (f"{many}{inner.name}  {inner}", held):
             below = canvas.paragraph(x, below, words, width, SMALL, "soft") if words else below
