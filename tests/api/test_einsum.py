@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.api import contraction
+from tilewright.rules import paths
 
 RNG = np.random.default_rng
 
@@ -170,7 +172,10 @@ def test_quantized_operands_are_refused():
 def test_refusals_of_options():
     x = np.ones((2, 2))
     for error, text, options in [
-        (TypeError, "out_dtype= names", {"dtype": float}),
+        (TypeError, "operand 0 is float64, which the rule 'safe' does not cast to dtype='f4'", {"dtype": "f4"}),
+        (TypeError, "to which the rule 'safe' does not cast", {"out": np.zeros((2, 2), "f4"), "casting": "safe"}),
+        (ValueError, "casting must be one of no, equiv", {"casting": "most"}),
+        (ValueError, "the most elements of a product in between", {"optimize": ("greedy", 0)}),
         (TypeError, "unexpected keyword argument 'foo'", {"foo": 1}),
         (ValueError, "order must be one of", {"order": "X"}),
         (ValueError, "result's shape (2, 2)", {"out": x[0].copy()}),
@@ -216,3 +221,60 @@ def test_subclasses_of_arrays_come_back_as_arrays():
         assert type(found) is type(expected) is np.ndarray
         assert np.array_equal(found, expected)
     assert type(tw.tensordot(x, x, 1)) is np.ndarray
+
+
+@pytest.mark.parametrize("order", ["c", "f", "k", None, "a"])
+def test_calls_in_numpys_other_words(order):
+    """Subscripts as bytes and as arrays of integers, orders in lower case, dtype and casting."""
+    x, y = whole(np.random.default_rng(3), (3, 4)), whole(np.random.default_rng(4), (4, 5))
+    for call in (lambda f, **more: f(b"ij,jk->ik", x, y, order=order, **more),
+                 lambda f, **more: f(x, np.array([0, 1]), y, np.array([1, 2]), np.array([0, 2]), order=order, **more)):
+        for more in ({}, {"dtype": "f8"}, {"casting": "safe"}, {"dtype": "i4", "casting": "unsafe"}, {
+                "dtype": "f2", "casting": "same_kind"}):
+            found, expected = call(tw.einsum, **more), call(np.einsum, **more)
+            assert found.dtype == expected.dtype
+            assert np.array_equal(found, expected)
+            assert order in ("k", None) or found.flags.f_contiguous == expected.flags.f_contiguous
+        out = np.empty((3, 5), "i2")
+        assert call(tw.einsum, out=out, casting="unsafe") is out
+        assert np.array_equal(out, call(np.einsum, out=np.empty_like(out), casting="unsafe"))
+
+
+@pytest.mark.parametrize("name", ["greedy", "optimal"])
+def test_the_limit_of_a_path_is_kept(name):
+    """Of the elements of products in between."""
+    xs = [np.ones(shape, np.float32) for shape in ((40, 2), (2, 40), (40, 3), (3, 2))]
+    shapes, expected = [x.shape for x in xs], np.full((40, 2), 2*40*3)
+    labels = ["ij", "jk", "kl", "lm"]
+    for limit, most in (None, 1600), (1600, 1600), (6, 6):
+        path = paths.resolved(labels, "im", shapes, (name, limit))[1]
+        left, sizes = [*map(set, labels)], dict(zip("ijklm", (40, 2, 40, 3, 2)))
+        for step in path[:-1]:
+            rest = set("im").union(*(x for at, x in enumerate(left) if at not in step))
+            made = set().union(*(left[at] for at in step)) & rest
+            left = [x for at, x in enumerate(left) if at not in step] + [made]
+            assert np.prod([sizes[x] for x in made]) <= most
+        assert np.array_equal(tw.einsum("ij,jk,kl,lm->im", *xs, optimize=(name, limit)), expected)
+    with pytest.raises(ValueError, match="no path whose products have at most 3 elements"):
+        tw.einsum("ij,jk,kl,lm->im", *xs, optimize=(name, 3))
+
+
+def test_an_empty_sum_by_tables():
+    for out in np.ones((8, 2)), np.ones((8, 2))[::-1]:
+        assert tw.einsum("a,bcab->cb", np.zeros(0), np.zeros((2, 8, 0, 2)), out=out) is out
+        assert not out.any()
+
+
+def test_a_result_in_c_order_is_written_there(monkeypatch):
+    """As into a given array, not laid out afterwards; calls are repeated."""
+    x, y = whole(np.random.default_rng(5), (4, 5, 6, 3)), whole(np.random.default_rng(6), (4, 7, 8, 2))
+    stores = []
+    product = contraction.Work.product
+    monkeypatch.setattr(contraction.Work, "product", lambda self, *of: stores.append(of[4]) or product(self, *of))
+    for order in "CF":
+        for _ in range(2):
+            found = tw.einsum("dega,dfbc->aebfgc", x, y, order=order)
+            assert found.flags.c_contiguous == (order == "C")
+            assert np.array_equal(found, np.einsum("dega,dfbc->aebfgc", x, y))
+    assert stores
+    assert all(place is not None for place in stores)

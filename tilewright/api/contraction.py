@@ -8,7 +8,7 @@ element.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -30,9 +30,7 @@ from tilewright.runtime.repeats import HOST
 Array = NDArray[Any]
 
 ORDERS = ("K", "C", "F", "A")
-_INSTEAD = {"dtype": "out_dtype= names the format of the result, and sums are in one that holds it and the operands",
-            "casting": "operands of different formats meet in one that holds both"}
-_DEFAULTS: dict[str, tuple[Any, ...]] = {"dtype": (None,), "casting": ("safe", "same_kind")}
+CASTINGS = ("no", "equiv", "safe", "same_kind", "unsafe")
 
 
 def einsum(
@@ -40,11 +38,12 @@ def einsum(
     out: NDArray[Any] | None = None,
     out_dtype: Any = None,
     optimize: Any = True,
-    order: str = "K",
+    order: str | None = "K",
     deterministic: bool = False,
     batch_invariant: bool = False,
     threads: int | None = None,
-    **numpys: Any,
+    dtype: Any = None,
+    casting: Any = None,
 ) -> Any:
     """The sum of products that subscripts name, as numpy.einsum computes it: each pair of operands is one product.
 
@@ -57,18 +56,20 @@ def einsum(
                 NumPy's rule same_kind. It may overlap operands. It is returned.
     out_dtype   a format or dtype instead of NumPy's choice, as in matmul. Products in between are kept in the format of
                 the sums, so that a result is rounded once.
-    optimize    the order of products of three or more operands: True chooses that of the fewest operations, by
+    optimize    the order of products of three or more operands: True chooses that of the fewest operations (an element
+                of a product in between counts as 16) for up to 8 operands, for more by a greedy search, or by
                 opt_einsum where it is installed; "greedy" and "optimal" name a search, False multiplies from the left;
-                or a path, as numpy.einsum_path returns it.
-    order       the layout of a new result: "K" whichever is fastest to write, so that its axes may be permuted in
-                memory; "C" and "F" as in NumPy; "A" "F" if all operands are Fortran-contiguous, else "C"
+                or a path, as numpy.einsum_path returns it. (name, N) allows products in between of at most N elements.
+    order       the layout of a new result: "K", or None, whichever is fastest to write, so that its axes may be
+                permuted in memory; "C" and "F" as in NumPy; "A" "F" if all operands are Fortran-contiguous, else "C"
     deterministic  True: the same bits for any number of threads, and after tilewright.tune; see
                 docs/reproducibility.md.
     batch_invariant  True: all of that, and an element of the product of two operands does not depend on the sizes
                 of free or batch axes of the first operand, nor on its strides. Of more operands optimize= must say the
-                order; labels of one operand alone must not be summed over.
+                order, and this holds for the first of all; labels of one operand alone must not be summed over.
     threads     the most threads that this call may use; by default tilewright.get_num_threads()
-    numpys      numpy.einsum's other keywords (dtype, casting) at their defaults
+    dtype, casting  as in numpy.einsum: operands are converted to dtype, which the result has, by the rule casting
+                ("safe" by default), as the result is to the dtype of `out`. Of NumPy's arrays
 
     Axes that merge into one with one stride are multiplied where they are. With a single operand of which nothing is
     summed, and without `out`, the result is a view of it, as in NumPy. Arrays on a GPU, of one library and on one
@@ -76,19 +77,25 @@ def einsum(
 
     Raises TypeError and ValueError where numpy.einsum does.
     """
-    if optimize is True and not numpys and out_dtype is None and order == "K" and threads is None and (
+    if optimize is True and dtype is casting is out_dtype is None and order == "K" and threads is None and (
             deterministic is batch_invariant is False and len(operands) == 3 and type(operands[0]) is str):
         if (found := as_matmul.by_matmul(*operands, out)) is not None:
             return found
     alike = None
     invariant = checked(deterministic, batch_invariant)
-    if operands and not numpys:
+    if operands and dtype is casting is None:
         alike = asked(operands, out, out_dtype, order, threads, invariant, *_known_by(optimize))
     if alike is not None and (found := repeats.again(HOST, *alike, (out,))) is not None:
         return found if found.ndim or out is not None else found[()]
     given, labels, output = subscripts.read(operands)
-    _check_options(order, numpys)
+    order = _checked_order(order)
     library = dispatch.library_of_arrays(*given, out)
+    if dtype is not None or casting is not None:
+        if library is not None or tensors.present(*given, out):
+            raise TypeError("dtype and casting must be None for arrays of other libraries than NumPy: out_dtype= names "
+                            "the format of the result")
+        return _converted(given, out, dtype, casting, lambda arrays: _einsum(
+            arrays, labels, output, None, out_dtype, optimize, order, threads, invariant))
     if library is not None:
         engine = forks.imported("tilewright.runtime.gpu.contraction")
         return engine.einsum(library, given, labels, output, out, out_dtype, optimize, invariant)
@@ -177,14 +184,11 @@ def _known_by(optimize: Any) -> tuple[Any, ...]:
     return type(optimize), optimize
 
 
-def _check_options(order: Any, numpys: dict[str, Any]) -> None:
-    if order not in ORDERS:
+def _checked_order(order: Any) -> str:
+    found = "K" if order is None else order.upper() if isinstance(order, str) else order
+    if found not in ORDERS:
         raise ValueError(f"order must be one of {', '.join(ORDERS)}, not {order!r}")
-    for name, value in numpys.items():
-        if name not in _INSTEAD:
-            raise TypeError(f"einsum() got an unexpected keyword argument {name!r}")
-        if value not in _DEFAULTS[name]:
-            raise TypeError(f"einsum() takes no {name}= as np.einsum does: {_INSTEAD[name]}")
+    return str(found)
 
 
 def checked(deterministic: Any, batch_invariant: Any) -> str:
@@ -217,7 +221,7 @@ def asked(operands: Sequence[Any], out: Any, *options: Any) -> tuple[repeats.Ask
 # ---- arrays in the host's memory
 
 
-def _einsum(given: Sequence[Any], labels: Any, output: Any, out: Any, out_dtype: Any, optimize: Any, order: str,
+def _einsum(given: Sequence[Any], labels: Any, output: Any, out: Any, out_dtype: Any, optimize: Any, order: Any,
             threads: Any, invariant: str) -> Any:
     target = arguments.output(arguments.single(out, "out"))
     arrays = [_array(x, f"operand {i}") for i, x in enumerate(given)]
@@ -237,21 +241,45 @@ def _einsum(given: Sequence[Any], labels: Any, output: Any, out: Any, out_dtype:
         view = contraction.arranged(left[0], terms.output)      # which NumPy gives, too, whatever the order
         return view if view.ndim else view[()]
     between = result if all(x.dtype.kind == "b" for x in arrays) else sums
-    place = _place(target, terms.output) if target is not None and target.dtype == result else None
+    if order == "A":
+        order = "F" if all(x.flags.f_contiguous for x in arrays) else "C"
+    into = target
+    if target is None and order in ("C", "F") and len(arrays) > 1:  # written there, and not laid out afterwards
+        into = np.empty(shape, result, order)
+    place = _place(into, terms.output) if into is not None and into.dtype == result else None
     paths.check_given(optimize, len(arrays), invariant)
     last = pairwise(Work(between, threads, invariant), left, path, terms.output, result, place)
     found = contraction.arranged(last, terms.output)
-    if target is not None:
-        if not shapes.same(found, target):
-            np.copyto(target, arguments.rounded(found, result).astype(target.dtype, copy=False))
-        return out if not isinstance(out, tuple) else out[0]
-    found = np.asarray(arguments.rounded(found, result))
-    if order != "K":
-        fortran = order == "F" or (order == "A" and all(x.flags.f_contiguous for x in arrays))
-        found = np.asarray(found, order="F" if fortran else "C")
+    if into is not None:
+        if not shapes.same(found, into):
+            np.copyto(into, arguments.rounded(found, result).astype(into.dtype, copy=False))
+        return (out[0] if isinstance(out, tuple) else out) if into is target else into if into.ndim else into[()]
+    found = np.asarray(arguments.rounded(found, result), order=order)
     if len(arrays) == 1 and np.may_share_memory(found, arrays[0]):
         found = found.copy()
     return found if found.ndim else found[()]
+
+
+def _converted(given: Sequence[Any], out: Any, dtype: Any, casting: Any, call: Callable[[list[Array]], Any]) -> Any:
+    """The result of a call with operands in a dtype, converted by a rule of NumPy's, as the result is to out's."""
+    rule: Any = "safe" if casting is None else casting
+    if rule not in CASTINGS:
+        raise ValueError(f"casting must be one of {', '.join(CASTINGS)}, not {casting!r}")
+    arrays = [_array(x, f"operand {i}") for i, x in enumerate(given)]
+    target = arguments.output(arguments.single(out, "out"))
+    for i, x in enumerate(arrays):
+        if dtype is not None and not np.can_cast(x.dtype, dtype, rule):
+            raise TypeError(f"operand {i} is {x.dtype}, which the rule {rule!r} does not cast to dtype={dtype!r}")
+    with np.errstate(all="ignore"):
+        found = call(arrays if dtype is None else [x.astype(dtype, copy=False) for x in arrays])
+    if target is None:
+        return found
+    if target.shape != np.shape(found):
+        raise ValueError(f"out must have the result's shape {np.shape(found)}, but its shape is {target.shape}")
+    if not np.can_cast(found.dtype, target.dtype, rule):
+        raise TypeError(f"out is {target.dtype}, to which the rule {rule!r} does not cast a result in {found.dtype}")
+    np.copyto(target, found, casting=rule)
+    return out[0] if isinstance(out, tuple) else out
 
 
 def _array(x: Any, name: str) -> Array:

@@ -4,7 +4,8 @@ A path is a list of pairs: positions in the list of operands, which leave it, an
 paths of numpy.einsum_path and opt_einsum are such lists, too. The best one is found for up to `MOST_OPTIMAL` operands
 by dynamic programming over subsets (R. Pfeifer, J. Haegeman and F. Verstraete, "Faster identification of optimal
 contraction sequences for tensor networks", Phys. Rev. E 90, 2014); above, in each step the pair is taken whose product
-takes the least memory beyond that of its operands. opt_einsum's searches, if it is installed, take the place of both.
+takes the least memory beyond that of its operands. opt_einsum's searches, if it is installed, take its place, and that
+of "greedy".
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from itertools import combinations
-from math import prod
+from math import inf, prod
 from typing import Any
 
 from tilewright.rules.subscripts import Label, Labels, Terms, resolve
@@ -51,22 +52,25 @@ def chosen(optimize: Any, terms: Terms) -> Path:
     count = len(terms.inputs)
     if isinstance(optimize, (list, tuple)) and not (len(optimize) == 2 and optimize[0] in NAMES):
         return _given(optimize[1:] if optimize and optimize[0] == "einsum_path" else optimize, count)
-    if isinstance(optimize, (list, tuple)):     # ("greedy", memory limit), as in NumPy: the limit is not needed
-        optimize = optimize[0]
+    limit = inf                                 # of elements of a product in between
+    if isinstance(optimize, (list, tuple)):
+        optimize, limit = optimize[0], inf if optimize[1] is None else optimize[1]
+        if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit > 0:
+            raise ValueError(f"optimize must be (name, the most elements of a product in between), not {limit!r}")
     if not (optimize is True or optimize is False or optimize in NAMES):
         raise ValueError(f"optimize must be True, False, 'greedy', 'optimal' or a path, not {optimize!r}")
     if count <= 2 or optimize is False:
         return [(0,)] if count == 1 else [(0, 1), *[(0, at) for at in range(count - 2, 0, -1)]]
     inputs = [frozenset(term) for term in terms.inputs]
     output = frozenset(terms.output)
-    if _has_opt_einsum():
+    if optimize != "greedy" and count <= MOST_OPTIMAL:
+        return optimal(inputs, output, terms.sizes, limit)
+    if _has_opt_einsum() and limit == inf:
         from opt_einsum import paths
 
         search = {True: paths.auto, "greedy": paths.greedy, "optimal": paths.optimal}[optimize]
         return [tuple(step) for step in search(inputs, output, terms.sizes)]
-    if optimize == "optimal" or (optimize is True and count <= MOST_OPTIMAL):
-        return optimal(inputs, output, terms.sizes)
-    return greedy(inputs, output, terms.sizes)
+    return (optimal if optimize == "optimal" else greedy)(inputs, output, terms.sizes, limit)
 
 
 @cache
@@ -93,8 +97,15 @@ def _size(labels: frozenset[Label], sizes: dict[Label, int]) -> int:
     return prod(sizes[label] for label in labels)
 
 
-def optimal(inputs: Sequence[frozenset[Label]], output: frozenset[Label], sizes: dict[Label, int]) -> Path:
-    """The path of the fewest operations; an element of an intermediate result counts as TRAFFIC of them."""
+def _none_within(limit: float) -> ValueError:
+    return ValueError(f"optimize must allow larger products in between: there is no path whose products have at most "
+                      f"{limit:g} elements")
+
+
+def optimal(inputs: Sequence[frozenset[Label]], output: frozenset[Label], sizes: dict[Label, int], limit: float = inf
+            ) -> Path:
+    """The path of the fewest operations; an element of an intermediate result counts as TRAFFIC of them. ValueError if
+    none has intermediate results of at most `limit` elements."""
     count = len(inputs)
     everything = (1 << count) - 1
     kept = {}                                   # subset → labels of its product
@@ -106,14 +117,18 @@ def optimal(inputs: Sequence[frozenset[Label]], output: frozenset[Label], sizes:
     for subset in sorted(kept, key=int.bit_count):
         lowest, part = subset & -subset, (subset - 1) & subset
         found = []
+        if subset != everything and _size(kept[subset], sizes) > limit:
+            continue
         while part:
-            if part & lowest:                   # each split once
+            if part & lowest and part in best and subset ^ part in best:        # each split once
                 rest = subset ^ part
                 work = _size(kept[part] | kept[rest], sizes) + TRAFFIC * _size(kept[subset], sizes)
                 found.append((best[part][0] + best[rest][0] + work, part))
             part = (part - 1) & subset
         if found:
             best[subset] = min(found)
+    if everything not in best:
+        raise _none_within(limit)
     path, order = Path(), [1 << i for i in range(count)]
 
     def take(subset: int) -> None:
@@ -132,17 +147,22 @@ def optimal(inputs: Sequence[frozenset[Label]], output: frozenset[Label], sizes:
     return path
 
 
-def greedy(inputs: Sequence[frozenset[Label]], output: frozenset[Label], sizes: dict[Label, int]) -> Path:
+def greedy(inputs: Sequence[frozenset[Label]], output: frozenset[Label], sizes: dict[Label, int], limit: float = inf
+           ) -> Path:
     """In each step the pair whose product exceeds its operands in size by the least, of these that of the fewest
-    operations; pairs without a common label last."""
+    operations; pairs without a common label last. ValueError if a step has none of at most `limit` elements."""
     terms, path = list(inputs), Path()
     while len(terms) > 1:
         found = []
         for i, j in combinations(range(len(terms)), 2):
             rest = output.union(*(x for at, x in enumerate(terms) if at not in (i, j)))
             together = terms[i] | terms[j]
+            if len(terms) > 2 and _size(together & rest, sizes) > limit:
+                continue
             growth = _size(together & rest, sizes) - _size(terms[i], sizes) - _size(terms[j], sizes)
             found.append((not terms[i] & terms[j], growth, _size(together, sizes), (i, j), together & rest))
+        if not found:
+            raise _none_within(limit)
         *_, pair, kept = min(found, key=lambda x: x[:4])
         terms = [x for at, x in enumerate(terms) if at not in pair] + [kept]
         path.append(pair)

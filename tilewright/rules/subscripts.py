@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 DOTS = "..."
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"  # in this order, which is that of implicit outputs
 FORMS = "einsum('ij,jk->ik', a, b) or einsum(a, [0, 1], b, [1, 2], [0, 2])"
@@ -29,8 +31,9 @@ class Terms(NamedTuple):
 def read(arguments: Sequence[Any]) -> tuple[Sequence[Any], list[list[Label]], list[Label] | None]:
     """The operands of einsum(*arguments), their labels and those of the output, None if they are implied; `...` is a
     label of its own here. TypeError and ValueError for what are no subscripts."""
-    if arguments and isinstance(arguments[0], str):
-        return _text(arguments[0], arguments[1:])
+    if arguments and isinstance(arguments[0], (str, bytes)):
+        text = arguments[0]
+        return _text(text if isinstance(text, str) else text.decode("latin-1"), arguments[1:])
     if len(arguments) < 2:
         raise ValueError(f"einsum needs subscripts and at least one operand, {FORMS}, not {len(arguments)} arguments")
     pairs, rest = len(arguments) // 2, arguments[len(arguments) // 2 * 2 :]
@@ -58,7 +61,8 @@ def _letters(term: str, subscripts: str) -> list[Label]:
 
 
 def _sublist(value: Any, name: str) -> list[Label]:
-    if isinstance(value, str) or not isinstance(value, Sequence):
+    value = value.tolist() if isinstance(value, np.ndarray) and value.ndim == 1 else value
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
         raise TypeError(f"{name} must be a list of integers, or of integers and one Ellipsis, not {value!r}; the forms "
                         f"are {FORMS}")
     found: list[Label] = []

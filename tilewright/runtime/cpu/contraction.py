@@ -51,6 +51,9 @@ def gemm(a: Array, b: Array, c: Array, counts: tuple[int, int, int, int], *, thr
     plans/invariant.py, but not for any number of rows."""
     if c.size == 0:
         return True
+    if b.size == 0:                             # of no steps
+        c[...] = 0
+        return True
     threads = threads or pool.get_num_threads()
     key = (a.shape, b.shape, a.strides, b.strides, c.strides, a.dtype, b.dtype, c.dtype, counts, threads, target,
            invariant)

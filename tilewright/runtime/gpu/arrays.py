@@ -239,9 +239,10 @@ class _Torch(Library):
         if x.layout != torch.strided:
             raise TypeError(f"{name} is a sparse tensor ({x.layout}); it must be dense")
         if x.requires_grad and torch.is_grad_enabled():
-            raise ValueError(f"{name} requires a gradient, and tilewright.matmul has no backward pass: "
-                             f"tilewright.torch.matmul has one; or pass {name}.detach(), or call inside "
-                             "torch.no_grad()")
+            tensor = name if name.isidentifier() else "its tensor"
+            raise ValueError(f"{name} requires a gradient, and tilewright's functions of arrays have no backward pass: "
+                             "for products tilewright.torch.matmul has one, for contractions tilewright.torch.einsum; "
+                             f"or pass {tensor}.detach(), or call inside torch.no_grad()")
         if self.observed() and self.forward_ad.unpack_dual(x).tangent is not None:
             raise ValueError(f"{name} has a tangent, and tilewright.matmul has no forward-mode derivative: "
                              f"tilewright.torch.matmul has one")
