@@ -8,8 +8,10 @@ those of NVFP4, whose scales are not, are held against a bound. Sizes are drawn 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from random import Random
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 
@@ -20,7 +22,7 @@ from tests.fuzz.fences import fenced
 from tests.fuzz.memory import Placed
 from tilewright.formats import BLOCK_FORMATS, FORMATS
 from tilewright.formats.scaled import Nibbles, Scaled
-from tilewright.runtime.cpu import recipe
+from tilewright.runtime.cpu import grouped, recipe, ways
 
 FLOATS = "f32", "f32", "f32", "bf16", "f16", "f64"
 WHOLE = "i8", "u8", "i32", "i16"
@@ -29,6 +31,9 @@ DEEP = (*SIZES, 127, 128, 129, 160, 257, 290)
 GROUPS = 2, 3, 8, 15, 16, 17, 20, 24, 31, 32, 33, 40, 64, 128
 NARROW = "i8", "u8", "i4", "u4", "e2m1", "e4m3fn", "mxfp8", "mxfp4", "nvfp4"
 MOST = 200_000
+PLANS = "packed 6x32 mc=12 kc=16 nc=64", "packed 4x16 mc=4 kc=20 nc=32", "in_place 4x32", "in_place 2x16 kc=8"
+EAGER = ((recipe, "FORK_FLOPS"), (recipe, "WAKE_FLOPS"), (ways, "FORK_FLOPS"), (grouped, "FORK_FLOPS"),
+         (grouped, "LEAST"))
 PLACES = "scalar", "row", "column", "full"
 
 
@@ -88,7 +93,9 @@ def draw(rng: Random) -> Case:
     case["out_dtype"] = rng.choice([None, None, None, "f64", "f32"])
     case["sizes"] = [rng.choice([0, 1, 1, 2, 3, 5, 16, 17, 19]) for _ in range(rng.choice([1, 2, 3, 4]))]
     case["how"] = rng.choice([{}, {}, {}, {"deterministic": True}, {"batch_invariant": True}])
-    case["out"] = rng.random() < 0.5
+    case["out"], case["plan"] = rng.random() < 0.5, None
+    if not case["packed"] and case["call"] in ("fused", "groups") and rng.random() < 0.3:
+        case["plan"] = rng.choice(PLANS)  # of which some are refused
     for name in "a", "b", "out", "beside", "of_a", "of_b":
         case[f"in_{name}"] = memory.draw(rng, 2, broadcast=name not in ("out", "b"))
     return case
@@ -98,14 +105,15 @@ def draw(rng: Random) -> Case:
 
 
 def check(case: Case) -> None:
-    saved = recipe.FORK_FLOPS, recipe.WAKE_FLOPS
-    if case["eager"]:  # threads for the smallest of products
-        recipe.FORK_FLOPS = recipe.WAKE_FLOPS = 0
-    try:
-        with fenced(case["fence"]):
+    with ExitStack() as stack:
+        for where, name in EAGER if case["eager"] else ():  # threads, and pieces, for the smallest of products
+            stack.enter_context(mock.patch.object(where, name, 0 if name != "LEAST" else 1))
+        stack.enter_context(fenced(case["fence"]))
+        try:
             _Call(case).check()
-    finally:
-        recipe.FORK_FLOPS, recipe.WAKE_FLOPS = saved
+        except ValueError as error:
+            if case["plan"] is None or not any(word in str(error) for word in ("cannot run", "plan must", "plan ")):
+                raise
 
 
 class _Call:
@@ -138,6 +146,8 @@ class _Call:
             a_dtype = {} if isinstance(b, np.ndarray) else {"a": FORMATS[case["a"]].dtype}
             b, trans = tw.pack(b, **a_dtype, **how), False
         self.options |= {"trans_b": True} if trans else {}
+        if case["plan"]:
+            self.options["plan"] = case["plan"]
         if case["alpha"] != 1:
             self.options["alpha"] = case["alpha"]
         own = case["packed"] or (grouped and case["epilogue"]) or case["epilogue"] == "argmax"
@@ -294,9 +304,9 @@ class _Call:
         return x if isinstance(x, tuple) else (x,)
 
 
-PLAIN: Case = {"again": False, "eager": False, "threads": 1, "packed": False, "how": {}, "alpha": 1, "out": False,
-               "out_dtype": None, "epilogue": None, "prologue_a": None, "prologue_b": None, "zeros": False,
-               "nibbles": False, "trans_b": False, "in_a": {"end": True}, "in_b": {"end": True},
+PLAIN: Case = {"plan": None, "again": False, "eager": False, "threads": 1, "packed": False, "how": {}, "alpha": 1,
+               "out": False, "out_dtype": None, "epilogue": None, "prologue_a": None, "prologue_b": None,
+               "zeros": False, "nibbles": False, "trans_b": False, "in_a": {"end": True}, "in_b": {"end": True},
                "in_out": {"end": True}, "in_beside": {"end": True}, "in_of_a": {"end": True},
                "in_of_b": {"end": True}, "place": "scalar", "beside": "f32", "scale": "f32", "m": 1, "n": 1, "k": 1}
 FUZZER = Fuzzer("beside", draw, check, PLAIN, share=3)

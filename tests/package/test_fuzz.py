@@ -167,8 +167,9 @@ def test_a_wrong_engine_is_found(fault: Any) -> None:
 
 BESIDE: dict[str, Any] = {
     "fence": "heap", "threads": 1, "eager": False, "m": 5, "n": 70, "k": 33, "a": "f32", "b": "f32", "epilogue": None,
-    "prologue_a": None, "prologue_b": None, "packed": False, "nibbles": True, "zeros": False, "out": False, "alpha": 1,
-    "out_dtype": None, "sizes": [3, 5], "how": {}, **{f"in_{x}": {"end": True} for x in ("a", "b", "out", "beside")}}
+    "prologue_a": None, "prologue_b": None, "plan": None, "packed": False, "nibbles": True, "zeros": False,
+    "out": False, "alpha": 1, "out_dtype": None, "sizes": [3, 5], "how": {},
+    **{f"in_{x}": {"end": True} for x in ("a", "b", "out", "beside")}}
 
 
 def too_few_partials(patch: pytest.MonkeyPatch) -> None:
