@@ -274,14 +274,15 @@ def skinny_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
     if shape.m in (depths := dict(tiles_of(target, STREAM_DEPTH))):
         for threads in {1, shape.threads}:
             yield CpuPlan("stream", shape.m, depths[shape.m], jc_ways=threads)
-    if shape.n in (heights := dict(tiles_of(target, DOT_ROWS))):
+    by_rows = CpuPlan("dots", shape.m, shape.n)
+    few = by_rows.by_rows(shape) and (shape.n > 1 or shape.a != "rows")
+    if few:
+        yield by_rows
+    if shape.n in (heights := dict(tiles_of(target, DOT_ROWS))) and not few:        # a copy of B has no record
         rows = ceil(shape.m / ceil(shape.m / heights[shape.n]))
         for threads in {1, shape.threads}:
             yield CpuPlan("dots", rows, shape.n, ic_ways=min(threads, shape.m),
                           copy=shape.b != "columns" and not shape.prologues)
-    by_rows = CpuPlan("dots", shape.m, shape.n)
-    if by_rows.by_rows(shape) and (shape.n > 1 or shape.a != "rows"):
-        yield by_rows
 
 
 def packed_plans(shape: Shape, target: CpuTarget, mr: int, nr: int,

@@ -11,7 +11,7 @@ from math import ceil, exp, factorial, gcd
 
 from tilewright.plans import epilogues, prologues, semirings
 from tilewright.plans.common import Cost, Term, total
-from tilewright.plans.cpu import ITEMSIZE, PARTS, SHORT, CpuPlan, Shape
+from tilewright.plans.cpu import ITEMSIZE, MOST_ROW_DOTS, PARTS, SHORT, CpuPlan, Shape
 from tilewright.plans.words import BY_NAME, GROUP, SIDE, SPLITTING, TILE_RATE, TILE_WORDS
 from tilewright.targets.cpu import CpuTarget
 
@@ -73,6 +73,7 @@ SMALL_SHARE, SMALL_BYTES = 0.57, 600_000     # of L2, and at most so much, for o
 # 200, 1.2 with 240; tn 128 0.88, 160 1.12, 240 1.38; f64 nn 160 0.99, tn 96 0.80, 128 1.17.
 SMALL_L1 = {"rows": 4.5, "columns": 2.9}
 BUILTIN = ("f32", "f64")            # formats of the products that the emitted builtin runs without Python
+LONG = 64               # steps of k of few rows and columns, above which the builtin leaves them to a record
 PANEL_DEPTH = 256       # steps of k: the builtin packs a panel of a small B with contiguous columns on the stack
 # Multiplications in parts from which all threads that sleep are woken, and one of them: that costs the caller
 # microseconds. On 16 vCPUs of a Xeon 100^3, which woke none, ran at the speed of one thread for ever.
@@ -139,11 +140,18 @@ def stays_in_cache(shape: Shape, target: CpuTarget) -> bool:
     """Whether the emitted builtin runs a product without Python: it is small, and readable in place but for panels of
     B, which the builtin packs."""
     m, n, k = shape.m, shape.n, shape.k
-    if shape.semiring:
+    if shape.semiring or few_by_long(shape):
         return False
     along = shape.b == "columns" and (k <= PANEL_DEPTH or m == 1) and shape.dtype in BUILTIN
     return ((shape.b == "rows" or along) and shape.a != "any" and not shape.converts and not shape.scattered
             and max(m * k, k * n, m * n) <= small_elements(shape.dtype, target, shape.a))
+
+
+def few_by_long(shape: Shape) -> bool:
+    """Whether a vector is multiplied by a matrix of so few contiguous columns, or rows, that `stream` would wait for
+    its sums, and each of these is long: `dots` by rows takes it."""
+    along = shape.b == "rows" if shape.m == 1 else shape.n == 1 and shape.a == "columns"
+    return along and 1 < max(shape.m, shape.n) <= MOST_ROW_DOTS and shape.k >= LONG
 
 
 def small_way(shape: Shape) -> tuple[str, bool]:
@@ -363,7 +371,8 @@ def _read_once(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceiling
         waits = max(2 * CHAINS / (m * ceil(n / plan.threads / lanes)), 1.0)
         near, extra = {"L1": (a, b, c_passes), "L2": once}, c_passes.bytes // target.vector_bytes
     elif plan.by_rows(shape):               # a load for a row of B and for each number of A; two are one multiply-add
-        vectors = k * ceil((m * ceil(n / lanes) + m + ceil(n / lanes)) / 2)
+        row = ceil(n / lanes)
+        vectors = k * max(m * row, ceil((m + row) / 2))
         near, extra = {"L1": once, "L2": once}, CALL
     else:
         steps = ceil(m / plan.mr)

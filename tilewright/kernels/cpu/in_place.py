@@ -22,6 +22,8 @@ from tilewright.kernels.cpu.jobs import DOTS, IN_PLACE, MOST_COPIED, OF_PROLOGUE
 from tilewright.kernels.cpu.microkernel import TYPES
 from tilewright.kernels.cpu.packing import emit_pack
 from tilewright.kernels.cpu.pool import LIMIT, job_fields, split
+from tilewright.plans.cpu import MOST_ROW_DOTS
+from tilewright.plans.model import LONG
 from tilewright.targets.cpu import CpuTarget
 
 SPLITS = 4              # parts for each thread, at most: a delayed thread does fewer
@@ -161,6 +163,7 @@ def _with_vector(k: Kernel, T: Type, s: SimpleNamespace, decline_when: Callable[
     x, row, along = k.select(column, a, b), k.select(column, rsa, csb), k.select(column, csa, rsb)
     y, step, c_step = k.select(column, b, a), k.select(column, rsb, csa), k.select(column, rsc, one)
     by_rows, both = (along == 1) | (kk == 1), length == 1
+    decline_when((row == 1) & (along != 1) & (both == 0) & (length <= MOST_ROW_DOTS) & (kk >= LONG))
     apart = (c_step != 1) & (both == 0)
     decline_when((by_rows == 0) & (both == 0) & ((row != 1) | (apart & (length > MOST_COPIED))))
     team = _team(k, s, volume, decline_when)

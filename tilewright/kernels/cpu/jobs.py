@@ -48,7 +48,7 @@ IN_PLACE = (
 )
 STREAM = ("n", "k", "a", "rsa", "csa", "b", "ldb", "c", "ldc", "beta", "parts", "b_beside", "index")  # beta is 0 or 1
 DOTS = ("m", "k", "a", "lda", "b", "ldb", "c", "rsc", "csc", "alpha", "beta", "parts", "a_beside", "index")
-ROW_DOTS = (*DOTS[:-2], "csa")      # lda, csa: A's strides; csc is 1
+ROW_DOTS = (*DOTS[:-2], "csa")      # lda, csa: A's strides
 EACH = (                        # of a batch, by a driver for one product, whose job stands behind these fields
     "driver", "batch", "batch_parts", "within",     # parts of each product
     "a_step", "b_step", "c_step",                   # in bytes

@@ -206,7 +206,8 @@ def emit_row_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int) -> Functi
     k = Kernel(f"row_dots_{dtype}_{ROWS}x{COLS}", noalias=False, job=ptr(i8), part=i64)
     job, part = k.args
     g = job_fields(k, job, ROW_DOTS, T)
-    a, b, out = g.a.view(g.lda, g.csa), g.b.view(g.ldb, 1), Out(k, g.c.view(g.rsc, 1), g.alpha, g.beta)
+    a, b, out = g.a.view(g.lda, g.csa), g.b.view(g.ldb, 1), Out(k, g.c.view(g.rsc, g.csc), g.alpha, g.beta)
+    line = k.local("line", (NV*V,), T)
     LAST = COLS - (NV - 1)*V
     masks = [k.lanes_below(k.constant(i64, LAST), V) if v == NV - 1 and LAST < V else None for v in range(NV)]
 
@@ -226,11 +227,13 @@ def emit_row_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int) -> Functi
         with k.loop(g.k, together) as p:
             multiply(p, 0)
 
-        def put(r: int, v: int, x: Value, read_c: bool) -> None:
-            out.at(i + r, v*V).put(x, read_c, masks[v])
+        def put(r: int, read_c: bool) -> None:
+            with k.loop(k.constant(i64, COLS)) as j:
+                out.at(i + r, j).put(out.scaled(line[j]), read_c)
         for r in range(ROWS):
             for v in range(NV):
-                out.cases_of_beta(partial(put, r, v, out.scaled(in_tree([acc[r, v] for acc in sums]))))
+                k.store(line + v*V, in_tree([acc[r, v] for acc in sums]), T.bytes)
+            out.cases_of_beta(partial(put, r))
 
     in_blocks(k, split(g.m, g.parts, part), ROWS, rows_at)
     return k.function

@@ -143,8 +143,7 @@ class Recipe:
         self.half: Recipe | None = None                 # the same for the lower triangle (symmetric.py)
         self.onto_temporary: Recipe | None = None       # the same for a C that `takes_c` allows
         # C as the algorithm can write it; else its caller gives it another
-        by_columns = plan.algorithm == "dots" and not plan.by_rows(shape)
-        self.takes_c = (strides.rsc if shape.tiles else strides.csc) == 1 or by_columns
+        self.takes_c = (strides.rsc if shape.tiles else strides.csc) == 1 or plan.algorithm == "dots"
 
     @property
     def tile(self) -> tuple[int, int]:
