@@ -101,5 +101,5 @@ def test_what_has_no_tangent_is_refused():
                      lambda x: tw.grouped_matmul(x, STACKS[1].float(), [1, 4])):
             for _ in range(3):
                 call(x)
-            with pytest.raises(ValueError, match="has a tangent, and tilewright"):
+            with pytest.raises(ValueError, match="has a tangent, and tilewright's functions"):
                 call(forward_ad.make_dual(x, t))

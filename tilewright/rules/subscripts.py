@@ -80,7 +80,8 @@ def _sublist(value: Any, name: str) -> list[Label]:
 def resolve(labels: Sequence[Sequence[Label]], output: Sequence[Label] | None,
             shapes: Sequence[tuple[int, ...]]) -> Terms:
     """Labels for operands of these shapes. ValueError where they do not fit."""
-    inputs, sizes = [], dict[Label, int]()
+    inputs = []
+    sizes: dict[Label, int] = {}            # not dict[...](), which torch.compile does not trace
     for number, (term, shape) in enumerate(zip(labels, shapes)):
         found = _without_dots(term, shape, number)
         for axis, (label, size) in enumerate(zip(found, shape)):

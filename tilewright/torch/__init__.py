@@ -19,6 +19,7 @@ except ImportError as error:
     raise ImportError(f"tilewright.torch needs torch: {text.install('torch')}, or pip install torch") from error
 
 from tilewright.torch import batching as _batching  # noqa: F401
+from tilewright.torch.contraction import einsum as einsum
 from tilewright.torch.functions import addmm as addmm
 from tilewright.torch.functions import bmm as bmm
 from tilewright.torch.functions import linear as linear
@@ -33,5 +34,5 @@ from tilewright.torch.modules import WeightLinear as WeightLinear
 from tilewright.torch.modules import convert as convert
 from tilewright.torch.switch import enable as enable
 
-__all__ = ["Fp8Linear", "Linear", "WeightLinear", "addmm", "bmm", "convert", "enable", "grouped_mm", "linear", "matmul",
-           "mm", "quantize_rows", "scaled_mm"]
+__all__ = ["Fp8Linear", "Linear", "WeightLinear", "addmm", "bmm", "convert", "einsum", "enable", "grouped_mm", "linear",
+           "matmul", "mm", "quantize_rows", "scaled_mm"]

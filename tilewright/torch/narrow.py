@@ -170,7 +170,8 @@ def taken(weight: Quantized | Scaled) -> dict[str, Any]:
         arrays = {"elements": elements, **{part: x if x is None else np.broadcast_to(x, (n, count)) for part, x in (
             ("scales", weight.scales), ("zeros", weight.zeros))}}
         more = {"format": name, "group": weight.group if count > 1 else 0, "tensor_scale": 1.0}
-    made = {name: None if x is None else tensors.tensor(np.require(x, requirements="CW")) for name, x in arrays.items()}
+    made = {name: None if x is None else tensors.tensor(np.require(x, requirements=["C", "W"]))
+            for name, x in arrays.items()}
     if any(x is not None and not isinstance(x, Tensor) for x in made.values()):
         raise TypeError(f"weight must be of a format that torch has, not {weight.format}")
     return made | more

@@ -244,8 +244,8 @@ class _Torch(Library):
                              "for products tilewright.torch.matmul has one, for contractions tilewright.torch.einsum; "
                              f"or pass {tensor}.detach(), or call inside torch.no_grad()")
         if self.observed() and self.forward_ad.unpack_dual(x).tangent is not None:
-            raise ValueError(f"{name} has a tangent, and tilewright.matmul has no forward-mode derivative: "
-                             f"tilewright.torch.matmul has one")
+            raise ValueError(f"{name} has a tangent, and tilewright's functions of arrays have no forward-mode "
+                             "derivative: those of tilewright.torch have one")
         dtype = dtype_of(x.dtype, name)
         # Views of a conjugate: memory holds the values of x, or of its imaginary part, with the other sign.
         for view, made in ((x.is_neg(), "negated"), (dtype.kind == "c" and x.is_conj(), "conjugated")):
