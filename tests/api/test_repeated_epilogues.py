@@ -120,6 +120,18 @@ def test_few_rows_and_columns(counted, m, n, k, trans_b, with_threads):
             np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.parametrize("shapes", [
+    ((3, 1, 300), (3, 300, 1100)), ((5, 2, 300), (300, 1100)), ((2, 1100, 300), (300, 1)), ((20, 30), (30, 1))])
+def test_stacks_of_few_rows_and_copied_columns(counted, shapes):
+    a, b = (whole(*shape) for shape in shapes)
+    for right in b, np.repeat(b, 2, -1)[..., ::2], np.ascontiguousarray(b.swapaxes(-1, -2)).swapaxes(-1, -2):
+        bias = whole(right.shape[-1])
+        for _ in range(3):
+            np.testing.assert_array_equal(counted.matmul(a, right, epilogue=relu), np.maximum(a @ b, 0))
+            np.testing.assert_array_equal(counted.matmul(a, right, epilogue=lambda acc, bias: acc + bias,
+                                                         operands={"bias": bias}), a @ b + bias)
+
+
 def test_functions_made_anew(counted):
     """By a lambda in the call; by one with a closure, whose numbers count by their values."""
     a, b = whole(20, 30), whole(30, 25)

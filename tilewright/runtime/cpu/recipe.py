@@ -183,8 +183,9 @@ class Recipe:
         then = {name: place for place, name in enumerate(jobs.FINISH, at)}
         found.at = {name: place + first for name, place in self.at.items()} | {
             name: then[name] for name in ("c", "operands", "sums")} | {"c_of_product": self.i_c + first,
-                                                                       "index_of_product": self.at["index"] + first,
                                                                        "index": then["index"]}
+        if "index" in self.at:
+            found.at["index_of_product"] = self.at["index"] + first
         found.i_a, found.i_b, found.i_c = found.at["a"], found.at["b"], found.at["c"]
         found.i_alpha, found.i_beta = found.at.get("alpha"), found.at["beta"]
         found.parts, found.takes_c = self.parts + (shares if shares > 1 else 0), True
@@ -363,7 +364,7 @@ class Recipe:
             if work.parts > 1:
                 self.host.reserve(shape.threads)
             self._run_work(work)
-        elif at_once and algorithm in ("dots", "stream") and beside is NOTHING and not self.tiles:
+        elif at_once and algorithm in ("dots", "stream") and beside is NOTHING and not (self.tiles or self.space):
             self._run_work(self._of_each(batch, steps, self.job(a, b, c, alpha, beta)))
         elif at_once and algorithm == "packed" and (team := self._whole_products(batch, flops)):
             self._batch_packed(batch, steps, self.job(a, b, c, alpha, beta, beside), team)
@@ -440,7 +441,7 @@ class Recipe:
             return small
         job = self.job(0, 0, 0, 1.0, 0.0)
         if batch and self.plan.algorithm in ("dots", "stream"):
-            return None if self.tiles else self._of_each(batch, steps, job)
+            return None if self.tiles or self.space else self._of_each(batch, steps, job)
         if batch:
             return self._of_batch(batch, steps, job) if self.plan.algorithm == "in_place" else None
         if self.space:
@@ -468,7 +469,7 @@ class Recipe:
         """What `run` has done with a copy of a B of one column, `step` elements apart, as one piece of work with a copy
         on the stack, for alpha = 1 and beta = 0 and addresses left open; None if there is no such code."""
         shape, job = self.shape, self.job(0, 0, 0, 1.0, 0.0)
-        if self.plan.algorithm != "dots" or shape.n != 1 or shape.k > jobs.MOST_COPIED or shape.converts:
+        if self.plan.algorithm != "dots" or shape.n != 1 or shape.k > jobs.MOST_COPIED or shape.converts or self.space:
             return None
         fields = {"driver": self.function, "steps": shape.k, "step": step, "fields": len(job), "at_b": self.at["b"]}
         whole = array("q", [fields[name] for name in jobs.COPIED])
