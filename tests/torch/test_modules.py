@@ -1,6 +1,7 @@
 """Layers and whole models: training steps beside torch's, narrow weights beside what they stand for, saved states."""
 
 import copy
+import warnings
 
 import pytest
 
@@ -196,6 +197,29 @@ def test_what_convert_replaces():
     assert type(twt.convert(net, "fp8")["head"]) is twt.Fp8Linear
     with pytest.raises(ValueError, match="model has activation='relu', which int8 layers lack"):
         twt.convert(twt.Linear(8, 8, activation="relu"), "int8")
+
+
+def test_what_convert_leaves_is_named():
+    """Of other libraries, and of torch attention; not what `skip` names, embeddings, convolutions, norms and biases."""
+    class Conv1D(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(4, 6))
+
+    class Experts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate_up = nn.Parameter(torch.randn(2, 4, 6))
+    net = nn.ModuleDict({"c": Conv1D(), "experts": Experts(), "a": nn.Linear(8, 8), "e": nn.Embedding(3, 4),
+                         "v": nn.Conv2d(2, 2, 3), "n": nn.LayerNorm(4)})
+    with pytest.warns(UserWarning, match=r"stay as they are: c \(Conv1D\), experts \(Experts\)$"):
+        twt.convert(net, "int8")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        twt.convert(net, skip=("c", "experts"))
+        twt.convert(model())
+    with pytest.warns(UserWarning, match=r"self_attn \(MultiheadAttention\), .*and 2 others"):
+        twt.convert(nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2), 5))
 
 
 def test_a_model_with_narrow_weights():

@@ -9,6 +9,7 @@ The last two are for inference. Their weights are buffers, which state_dict save
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from typing import Any
@@ -29,6 +30,7 @@ WEIGHTS: dict[str, tuple[str, int | None]] = {
     "nvfp4": ("nvfp4", None),
 }
 KINDS = ("float", "fp8", *WEIGHTS)
+LISTED = 8  # names of modules in a warning
 
 
 class Linear(nn.Linear):
@@ -173,7 +175,9 @@ def convert(model: nn.Module, kind: str = "float", *, skip: Skip = (), **options
     options     group= and zero_points= of WeightLinear, activation= of Linear
 
     Other subclasses of torch.nn.Linear stay, as the output projection of torch.nn.MultiheadAttention, whose weights are
-    read by others. A layer that is in several places stays one.
+    read by others. A layer that is in several places stays one. A UserWarning names the modules that have matrices and
+    stay though no name in `skip` says so: those of other libraries (Conv1D of GPT-2, experts with weights of three
+    axes), and of torch attention and recurrent layers; not embeddings and convolutions.
     """
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
@@ -203,4 +207,17 @@ def convert(model: nn.Module, kind: str = "float", *, skip: Skip = (), **options
                 return made[module]
             parent, _, child = name.rpartition(".")
             setattr(model.get_submodule(parent), child, made[module])
+    left = [f"{name or 'model'} ({type(module).__name__})" for name, module in model.named_modules()
+            if _has_matrices(module) and not (patterns and stays(name, module))]
+    if left:
+        shown = ", ".join(left[:LISTED]) + f" and {len(left) - LISTED} others" * (len(left) > LISTED)
+        warnings.warn(f"convert replaces torch.nn.Linear; these modules have matrices and stay as they are: {shown}",
+                      stacklevel=2)
     return model
+
+
+def _has_matrices(module: nn.Module) -> bool:
+    """Of its own, of which products may be made: not an embedding, a convolution or a layer of tilewright."""
+    others = Linear, _Narrow, nn.Embedding, nn.EmbeddingBag, nn.modules.conv._ConvNd
+    return not isinstance(module, others) and any(
+        p.dim() > 1 and p.is_floating_point() for p in module.parameters(recurse=False))
