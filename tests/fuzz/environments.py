@@ -50,7 +50,7 @@ READS: dict[str, tuple[str, Callable[[dict[str, Any]], Change]]] = {
 MAKES = ("closure", "default", "keyword", "code", "callable", "method", "partial", "wrapped", "imports", "from")
 WHERE = (*READS, *MAKES)
 ENTRIES = ("matmul", "out", "batch", "row", "gemm", "grouped_matmul", "contract", "reduce", "prologue_a", "prologue_b",
-           "weights", "tensors")
+           "weights", "quantized", "tensors")
 
 
 def draw(rng: Random) -> Case:
@@ -216,6 +216,11 @@ def call(entry: str, function: Any, s: float, rng: np.random.Generator) -> tuple
     if entry == "weights":
         stored = rng.integers(-3, 4, (10, 8)).astype(np.int8)
         return tw.matmul(a, stored, trans_b=True, prologue_b=function), a @ stored.T.astype(np.float32)*s
+    if entry == "quantized":
+        stored = whole(rng, 10, 8)
+        stored[:, 0] = 127                          # so that scales are 1
+        q = tw.quantize(stored, "i8", axis=-1)
+        return tw.matmul(a, q, trans_b=True, epilogue=function), a @ stored.T*s
     if entry == "tensors":
         if find_spec("torch"):
             torch = import_module("torch")
