@@ -274,3 +274,17 @@ def test_two_real_operands_have_a_real_product(dtype):
     got = tw.matmul(a, b, alpha=2, beta=-3, c=c)
     np.testing.assert_array_equal(got.real, 2 * (a @ b) - 3 * c.real)
     np.testing.assert_array_equal(got.imag, -3 * c.imag)
+
+
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+def test_long_dot_products_are_exact(dtype):
+    """Of whole numbers, by views of both vectors, contiguous and not, conjugated and not."""
+    k = 9001
+    x, y = ((RNG.integers(-3, 4, 2*k) + 1j*RNG.integers(-3, 4, 2*k)).astype(dtype) for _ in range(2))
+    for a, b in (x[:k], y[:k]), (x[::2], y[:k]), (x[:k], y[::-2]):
+        found = tw.matmul(a, b)
+        assert (type(found), found) == (dtype, a @ b)
+        row, column = a[None], b[:, None]
+        for trans, other in ("c", a.conj()), ("t", a):
+            assert tw.matmul(row.T, column, trans_a=trans)[0, 0] == other @ b
+        assert tw.matmul(row, column.T, trans_b="c")[0, 0] == a @ b.conj()

@@ -115,7 +115,8 @@ def _stacked(run: Callable[..., bool], a: Array, b: Array, out: Array, conj: str
     """out = alpha * a @ b by the real product [ar; ai] @ [br bi]."""
     m, n = out.shape[-2:]
     four = np.empty((*out.shape[:-2], 2 * m, 2 * n), part(out.dtype))
-    run(np.concatenate((a.real, a.imag), axis=-2), _reals(b), four)
+    one = a.ndim == 2 and m == 1 and a.strides[-1] == a.itemsize    # a row: its parts are columns of a matrix, as it is
+    run(_reals(a).reshape(-1, 2).T if one else np.concatenate((a.real, a.imag), axis=-2), _reals(b), four)
     top, bottom = four[..., :m, :], four[..., m:, :]
     (ar_br, ar_bi), (ai_br, ai_bi) = ((half[..., ::2], half[..., 1::2]) for half in (top, bottom))
     sign_a, sign_b = (-1 if x in conj else 1 for x in "ab")
