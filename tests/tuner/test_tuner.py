@@ -132,7 +132,7 @@ def test_candidates_are_legal_and_differ(name, threads, sizes):
 
 
 def test_candidates_are_no_repetitions_of_the_same_idea():
-    found = search.promising(Shape("f32", 2000, 2000, 2000, "rows", "rows", 2), tw.target("x86-avx512"), 12)
+    found = search.promising(Shape("f32", 2000, 2000, 2000, "rows", "rows", 2), tw.target("zen4"), 12)
     for trait in (lambda p: (p.mr, p.nr), lambda p: p.kc, lambda p: p.mc // p.mr, lambda p: (p.jc_ways, p.ic_ways)):
         assert len(set(map(trait, found))) >= 2
 
@@ -352,7 +352,8 @@ def test_the_time_is_over(pretend):
 def test_events_are_passed_on(pretend):
     heard = []
     pretend(OTHER, listen=heard.append)
-    assert heard[0] == {"event": "trying", "name": REFERENCE}
+    tried = [x for x in heard if x["event"] != "compiled"]         # as many as are not in the cache yet
+    assert tried[0] == {"event": "trying", "name": REFERENCE}
     assert heard[-1] == {"event": "done"}
 
 
