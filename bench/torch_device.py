@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -58,6 +59,9 @@ def operators() -> dict[str, tuple[Callable[..., Tensor], list[Tensor], Callable
         found[f"mm {name}"] = twt.mm, [a, b], torch.mm, tolerance
         a, b = rand(3, 70, 64, dtype=dtype), rand(3, 64, 48, dtype=dtype)
         found[f"bmm {name}"] = twt.bmm, [a, b], torch.bmm, tolerance
+        a, b = rand(20, 30, 64, dtype=dtype), rand(40, 64, 30, dtype=dtype)
+        found[f"einsum {name}"] = (partial(twt.einsum, "abk,ckb->ac"), [a, b], partial(torch.einsum, "abk,ckb->ac"),
+                                   tolerance)
         given = [rand(5, 60, 512, dtype=dtype), rand(256, 512, dtype=dtype), rand(256, dtype=dtype)]
         for activation in ("none", "gelu", "silu", "relu"):
             function = twt.functions.ops.ACTIVATIONS[activation]
@@ -149,6 +153,33 @@ def check_training() -> str:
     return ""
 
 
+def check_tangents() -> str:
+    """Forward-mode derivatives beside torch's of the same functions in float64."""
+    x, w, t = (torch.randn(n, 48, device="cuda") for n in (20, 30, 20))
+    for name, ours, exact in (
+            ("mm", lambda x: twt.mm(x, w.t()), lambda x: x @ w.t().double()),
+            ("linear", lambda x: twt.linear(x, w, activation="gelu"), lambda x: F.gelu(x @ w.t().double())),
+            ("einsum", lambda x: twt.einsum("ik,jk->ij", x, w), lambda x: x @ w.t().double())):
+        wanted = torch.func.jvp(exact, (x.double(),), (t.double(),))[1]
+        if wrong := near(torch.func.jvp(ours, (x,), (t,))[1], wanted, 1e-5):
+            return f"the tangent of {name}: {wrong}"
+    return ""
+
+
+def check_checkpoints() -> str:
+    """Layers of weights that were quantised elsewhere, moved to the GPU, down to one input and one block."""
+    layers = {16: twt.WeightLinear.from_linear(nn.Linear(16, 40, bias=False, device="cuda"), "mxfp4")}
+    for inputs, format, group in (96, "i4", 32), (64, "i8", None), (32, "mxfp4", None), (1, "i4", None):
+        weight = np.random.default_rng(0).standard_normal((40, inputs), np.float32)
+        quantised = tw.quantize(weight, format, **({"group": group} if group else {}))
+        layers[inputs] = twt.WeightLinear.from_weight(quantised).to("cuda")
+    for inputs, layer in layers.items():
+        x = torch.randn(3, inputs, device="cuda")
+        if wrong := near(layer(x), x.double() @ layer.dequantized().double().cuda().t(), 1e-5):
+            return f"a layer of {inputs} inputs: {wrong}"
+    return ""
+
+
 def host(on: TorchDevice) -> dict[str, list[float]]:
     a, w, c = (torch.randn(n, 64, device="cuda", dtype=BF16) for n in (64, 64, 1))
     narrow = twt.convert(nn.Linear(1024, 512, device="cuda", dtype=BF16, bias=False), "int4")
@@ -195,7 +226,8 @@ def main() -> int:
             failed |= bool(found["failed"])
         print({side: found["took"][side] for side in ("built", "torch")}, flush=True)
     if "check" in options.jobs:
-        report.extra["checks"] = checks = {"training": check_training(), "quantization": check_quantization()}
+        report.extra["checks"] = checks = {"training": check_training(), "quantization": check_quantization(),
+                                                   "tangents": check_tangents(), "checkpoints": check_checkpoints()}
         print(*(f"{name}: {wrong or 'right'}" for name, wrong in checks.items()), sep="\n", flush=True)
         for name, how in operators().items():
             if not any(fnmatch(name, pattern) for pattern in options.only):
