@@ -27,7 +27,7 @@ def read(path: str | os.PathLike[str], most: int = -1) -> bytes:
 
 
 def text(path: str | os.PathLike[str]) -> str:
-    """The same as text in UTF-8; ValueError for other bytes."""
+    """A file's text in UTF-8; ValueError for other bytes."""
     try:
         return read(path).decode()
     except UnicodeDecodeError as error:
@@ -35,7 +35,7 @@ def text(path: str | os.PathLike[str]) -> str:
 
 
 def sentence(error: OSError, about: str) -> OSError:
-    """The same error with words instead of "[Errno 2]" and a name in quotes."""
+    """An OSError with a sentence instead of "[Errno 2]" and a name in quotes."""
     worded = type(error)(f"{about}: {(error.strerror or str(error)).lower()}")
     worded.errno = error.errno
     return worded

@@ -45,7 +45,7 @@ def as_matmul(subscripts: str) -> Matmul | None:
 
 @lru_cache(maxsize=1024)
 def with_vector(subscripts: str) -> tuple[bool, bool] | None:
-    """Of a matrix by a vector: whether the vector is named first, and whether the matrix is transposed."""
+    """For a matrix by a vector: is the vector named first, and is the matrix transposed? None for other subscripts."""
     inputs, arrow, output = subscripts.replace(" ", "").partition("->")
     terms = sorted(inputs.split(","), key=len, reverse=True)
     if not arrow or [len(x) for x in (*terms, output)] != [2, 1, 1] or {*terms[0]} != {terms[1], output} or (
@@ -63,7 +63,7 @@ def sums_all(subscripts: str) -> int:
 
 
 def _by_vectors(subscripts: str, a: Any, b: Any, out: Any) -> Any:
-    """The same of two arrays that are summed over, or of a matrix and a vector."""
+    """The sum of all products of two arrays, or a matrix by a vector, by matmul's builtin; None if this is neither."""
     if out is not None or type(a) is not np.ndarray or type(b) is not np.ndarray or a.dtype is not b.dtype or (
             a.dtype not in PLAIN or not a.size or not b.size):
         return None

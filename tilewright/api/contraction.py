@@ -176,7 +176,7 @@ def _axes(axes: Any, *dimensions: int) -> list[list[int]]:
 
 
 def _known_by(optimize: Any) -> tuple[Any, ...]:
-    """What a record of calls with this `optimize` has of it beside the other options: nothing of True."""
+    """The part of a record's key that depends on `optimize`: nothing for True."""
     if optimize is True:
         return ()
     if type(optimize) is list or type(optimize) is tuple:

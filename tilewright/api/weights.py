@@ -215,8 +215,8 @@ def _of(b: Any, a: Array, trans: str, threads: int, epilogue: Any, operands: dic
 
 
 def _fused(ready: Ready, call: Call, of: Any, threads: int, epilogue: Any, operands: dict[str, Array]) -> Ready | None:
-    """The same with an epilogue, as one job; None for what that does not do: several results, reductions, and results
-    that are rounded or quantized after it."""
+    """`ready` with an epilogue, as one job; None for several results, reductions, and results that are rounded or
+    quantized after the job."""
     fusion, ways = (forks.imported(f"tilewright.runtime.cpu.{x}") for x in ("fusion", "ways"))
     p = fused.decided(call, call.a, call.b, None, {"b": of})
     f = fusing.fused(call._replace(epilogue=epilogue, operands=operands), p)

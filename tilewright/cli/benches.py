@@ -35,7 +35,7 @@ def _allow(context: typer.Context, given: bool) -> None:
 
 
 def _from_clean_tree(context: typer.Context, path: Path | None) -> Path | None:
-    """Of a file for results: refused where it cannot be written, and in a checkout with changes."""
+    """The path of a result file, refused if it cannot be written or the checkout has changes."""
     output.checked(path)
     if path is not None:
         from tilewright.bench import results

@@ -136,7 +136,7 @@ def problem(m: int, n: int, k: int, dtype: str, layout: str | None, batch: int =
 
 
 def product(dtype: str) -> str:
-    """What --dtype says, formats by their short names: "fp16-fp16-float32" is "f16-f16-f32"."""
+    """The value of --dtype with the short names of formats: "fp16-fp16-float32" becomes "f16-f16-f32"."""
     from tilewright.formats import block_format, find, get
 
     def name(x: str) -> str:

@@ -160,7 +160,7 @@ def amd(
 
 
 def _amd_step(name: str, chip: AmdTarget) -> tuple[list[str], str]:
-    """What a step did, in cells, and what is wrong with its products."""
+    """The cells of a step's row in the table, and a sentence on wrong products, or ""."""
     from tilewright.compiler import lld
     from tilewright.ladder import run, steps
     from tilewright.measure import check

@@ -111,7 +111,7 @@ def simulate(
 
 def _problem(step: str | None, sizes: tuple[int, int, int], dtype: str | None, layout: str | None, batch: int,
              chip: Any, plan: str | None, beta: float, anyway: bool) -> tuple[str, Any, str, str]:
-    """What was simulated, the report, a remark, and what is wrong with the product."""
+    """The kernel that was simulated, its report, a remark, and a sentence on a wrong product, or ""."""
     import tilewright as tw
     from tilewright.ladder import run, steps
     from tilewright.measure import check

@@ -103,8 +103,7 @@ def _check_version(path: Path, index: bundle.Index) -> None:
 
 
 def _check_products(path: Path, content: bundle.Bundle, target: Any) -> None:
-    """That they are problems, and their plans plans for this target. Plans are judged when they are used, for the shape
-    then."""
+    """Refuse a bundle whose problems or plans cannot be read. Whether a plan can run a shape is judged at its use."""
     for product in content.index.products:
         Gemm(**product.problem)
     try:

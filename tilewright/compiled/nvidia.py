@@ -190,8 +190,8 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
                                               for kernel, made in self._products))
 
     def of_blocks(self, shape: GpuShape) -> NvidiaKernel:
-        """The same for block-scaled operands that lie as those of this shape: its passes load as many bytes at once as
-        these are aligned to."""
+        """This kernel for block-scaled operands with the alignment of `shape`, which limits the bytes that its passes
+        load at once."""
         found = type(self)(self.problem, self.target, self.plan, self.when)
         found.given = self.given._replace(align_a=shape.align_a, align_b=shape.align_b)
         return found

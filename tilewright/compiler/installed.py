@@ -13,7 +13,7 @@ NAMES = "site-packages", "dist-packages"
 
 
 def folders() -> list[Path]:
-    """Of distributions, in the order in which Python imports from them."""
+    """The folders of installed distributions, in the order in which Python imports from them."""
     paths = sysconfig.get_paths()
     own = {paths["purelib"], paths["platlib"], *site.getsitepackages()}
     return [Path(each) for each in dict.fromkeys([paths["purelib"], paths["platlib"], *sys.path])

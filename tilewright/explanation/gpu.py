@@ -153,7 +153,7 @@ def _time(cost: Cost, peak: float, basis: GpuBasis, shape: GpuShape, target: Any
 
 
 def _sustained(cost: Cost, peak: float, shape: GpuShape, target: Any) -> Iterator[str]:
-    """What published rates of large products, at the clocks that chips keep then, make of a prediction beyond them."""
+    """Lines for a prediction above the rates that were published for large products, at sustained clocks."""
     if not isinstance(target, AmdTarget) or (known := amd.reached(target, shape.a)) is None:
         return
     flops, own = 2 * shape.batch * shape.m * shape.n * shape.k, amd.CHIPS[known.chip].model == target.model

@@ -165,7 +165,7 @@ class Expression:
 
 
 def parameter(name: str) -> str:
-    """Of a GPU's kernel, for the operand of this name: those of users and those of the compiler never meet."""
+    """The name of a GPU kernel's parameter for an operand: names of users and names of the compiler never meet."""
     return f"own_{name[len(OWN):]}" if name.startswith(OWN) else f"x_{name}"
 
 

@@ -48,7 +48,8 @@ class Beside:
         return cls(name, format, place, int(group or 1))
 
     def parameter(self, role: str) -> str:
-        """Of a GPU's kernel, as the prologue of operand "a" or "b": its address; i_ and k_ before it name distances."""
+        """The name of a GPU kernel's parameter for this operand of the prologue of "a" or "b": its address; with
+        i_ or k_ in front its strides."""
         return f"of_{role}_{parameter(self.name)}"
 
     def extents(self, rows: int, cols: int, by_rows: bool) -> tuple[int, int]:

@@ -284,7 +284,7 @@ HALVES = ("i4", "u4", "e2m1")
 
 
 def _nibbles(given: Any, elements: Any) -> Nibbles | None:
-    """What `nibbles` of Scaled says, in full."""
+    """The Nibbles record for the argument `nibbles` of Scaled."""
     if given is None or isinstance(given, Nibbles):
         return given
     name, *where = (given,) if isinstance(given, (str, Format)) else given if isinstance(given, tuple) else (None,)

@@ -103,7 +103,7 @@ class Value:
     __rpow__, __floor__, __ceil__ = __pow__, __round__, __round__
 
     def __repr__(self) -> str:
-        """What Python's print shows."""
+        """A sentence for Python's print, which has no number to show."""
         return f"<a {self.type} that the kernel computes: k.print('x', x) prints it when the kernel is simulated>"
 
     def view(self, *strides: Any, layout: Any = None) -> Value:

@@ -49,7 +49,7 @@ def shared_out(call: Call, given: Mapping[str, Any]) -> dict[str, dict[str, Any]
 
 
 def _names(function: Any) -> list[str]:
-    """Of the parameters that are operands."""
+    """The names of the parameters that are operands."""
     expression = getattr(function, "expression", function)
     if isinstance(expression, Expression):
         return [name for name, _ in expression.parameters if name not in expression.sums]

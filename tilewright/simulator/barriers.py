@@ -210,7 +210,7 @@ class Mbarriers:
         return self.barriers[address]
 
     def fenced(self, gang: Gang, node: Op, address: int, lane: int) -> PhaseBarrier:
-        """The same for bulk copies, which count their bytes there: a fence must have followed its initialisation."""
+        """The mbarrier at an address on which bulk copies count their bytes: its initialisation must be fenced."""
         found, region = self.at(gang, node, address, lane), self.machine.memory.find(address)
         assert region is not None
         history = self.machine.history(region)
@@ -238,7 +238,7 @@ class Mbarriers:
             yield int(address), lanes[pointer[lanes] == address]
 
     def _released(self, gang: Gang, lanes: NDArray[np.int64]) -> Clock:
-        """What these lanes hand over by an arrival."""
+        """The clock that these lanes hand over by an arrival."""
         which = np.zeros(gang.size, bool)
         which[lanes] = True
         return self.machine.clocks.release(*gang.lanes_of(which))

@@ -95,7 +95,7 @@ class Clocks:
         self._known_in_ctas = None
 
     def none(self) -> Clock:
-        """That of no news."""
+        """The clock of an agent that has seen nothing."""
         return np.zeros((len(self.news), self.columns), np.int32)
 
     def land(self, agents: Agents) -> Clock:

@@ -238,7 +238,7 @@ def _space(report: Report, space: str, fit: int | None) -> str:
 
 
 def _stacked(rows: list[list[str]], fit: int) -> str:
-    """The same with each site on a line of its own above its numbers, where that fits; else ""."""
+    """The table with each site on a line of its own above its numbers, where that fits; else ""."""
     (title, _, _, *headings, _), *sites = rows
     head, *numbers = table([[title, *headings], *(["", *row[3:9]] for row in sites)], range(1, 7)).splitlines()
     said = [" ".join(filter(None, (row[0], row[2], row[1]))) + f": {row[9]}" * bool(row[9]) for row in sites]

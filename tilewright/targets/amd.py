@@ -120,7 +120,7 @@ CHIPS: dict[str, AmdTarget] = {
 
 
 class Reached(NamedTuple):
-    """What a library's products of large matrices reached on a chip, as it was published."""
+    """The published rate of a library's products of large matrices on a chip."""
     chip: str
     format: str                 # of A and B; "fp8": any of 8 bits
     rate: float                 # operations per second
@@ -129,7 +129,7 @@ class Reached(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Of the rate at the highest clock."""
+        """The share of the rate at the highest clock."""
         t = CHIPS[self.chip]
         format = FP8["fp8"][t.name] if self.format == "fp8" else self.format
         return self.rate / (t.matrix_rates[format] * t.cus * t.clock)
@@ -149,7 +149,7 @@ REACHED = (
 
 
 def reached(target: AmdTarget, format: str) -> Reached | None:
-    """What was published for a format on this chip, else on another one."""
+    """The published rate for a format on this chip, else on another one."""
     format = "fp8" if format in {name for kinds in FP8.values() for name in kinds.values()} else format
     found = [each for each in REACHED if each.format == format]
     return next((each for each in found if CHIPS[each.chip].model == target.model), found[0] if found else None)

@@ -66,7 +66,7 @@ class GpuTarget(Chip):
 
     @property
     def older_code(self) -> str:
-        """What a chip that runs the code of an older architecture does without: a sentence, or ""."""
+        """A sentence on the instructions that a chip running an older architecture's code does not use, or ""."""
         if not self.chip:
             return ""
         lacks = LACKING.get(self.chip[:-1])

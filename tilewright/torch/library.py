@@ -110,8 +110,8 @@ def total(*terms: torch.Tensor | None) -> Any:
 
 
 def refuse_gradients(operator: Any, why: str, tangent: Callable[..., Any] | None = None) -> None:
-    """Of an operator without a backward pass: RuntimeError where a gradient would be needed, or a tangent unless there
-    is a function for it."""
+    """Give an operator without a backward pass a RuntimeError where a gradient would be needed, or a tangent unless
+    there is a function for it."""
     name = operator._schema.name
 
     def backward(ctx: Any, *gradients: Any) -> Any:

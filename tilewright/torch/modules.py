@@ -139,8 +139,9 @@ class WeightLinear(_Narrow):
 
     @classmethod
     def from_weight(cls, weight: Quantized | Scaled, bias: Tensor | None = None) -> WeightLinear:
-        """Of a weight that is quantised already, as a checkpoint has it: a tilewright.Scaled or Quantized [outputs,
-        inputs] in the host's memory, with scales along its last axis. docs/torch.md shows how the usual files are read.
+        """A layer of a weight that is quantised already, as a checkpoint has it: a tilewright.Scaled or Quantized
+        [outputs, inputs] in the host's memory, with scales along its last axis. docs/torch.md shows how the usual files
+        are read.
         """
         made = narrow.taken(weight)
         if bias is not None and tuple(bias.shape) != weight.shape[:1]:
@@ -217,7 +218,7 @@ def convert(model: nn.Module, kind: str = "float", *, skip: Skip = (), **options
 
 
 def _has_matrices(module: nn.Module) -> bool:
-    """Of its own, of which products may be made: not an embedding, a convolution or a layer of tilewright."""
+    """Has a module matrices of its own that products may use? No embedding, convolution or layer of tilewright."""
     others = Linear, _Narrow, nn.Embedding, nn.EmbeddingBag, nn.modules.conv._ConvNd
     return not isinstance(module, others) and any(
         p.dim() > 1 and p.is_floating_point() for p in module.parameters(recurse=False))

@@ -252,7 +252,7 @@ weight_linear_operator = define(
 
 
 def _weight_linear_tangent(inputs: Any, tangents: Any, output: Tensor) -> Any:
-    """Of x and of the bias; RuntimeError for those of scales."""
+    """The tangent by those of x and of the bias; RuntimeError for those of scales."""
     of_x, of_elements, of_scales, of_zeros, of_bias, *_ = tangents
     if not of_elements is of_scales is of_zeros is None:
         raise RuntimeError(f"tilewright::weight_linear has no forward-mode derivative by the weight: {HERE}")

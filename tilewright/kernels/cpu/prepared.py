@@ -207,8 +207,8 @@ class Beside:
         return number(k, x, self.FORMAT, T)
 
     def _of_groups(self, i: Value, p: Value, W: int, count: Value | None, T: Type) -> Value:
-        """The same along k: of groups shorter than a vector a number for each element, else those of the first element
-        and of the last one that exists, which are of two groups at most."""
+        """The numbers of groups along k: one for each element where groups are shorter than a vector, else those of the
+        first element and of the last one that exists, which belong to two groups at most."""
         k, G = self.k, self.GROUP
 
         def at(e: Any, there: Value | None) -> Value:

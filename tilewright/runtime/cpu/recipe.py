@@ -169,8 +169,8 @@ class Recipe:
         return found
 
     def finished(self, finish: jobs.Finish, finishing: int, sums: int, fields: dict[str, int]) -> Recipe:
-        """The same of stream or dots, with the pass `finishing` over its sums, of which there are so many bytes beside
-        C, as one job; `fields`: of jobs.FINISH."""
+        """A recipe of stream or dots followed by the pass `finishing` over its sums, as one job. `sums`: bytes of sums
+        beside C; `fields`: of jobs.FINISH."""
         found, first = copy(self), len(jobs.FINISHED)
         at, shares = first + len(self.template), fields["row_parts"] * fields["col_parts"]
         found.finish, found.sums, found.space = finish, sums, _page(sums) + self.tiles
@@ -466,8 +466,8 @@ class Recipe:
         return Work(function, job, parts, min(parts, shape.threads), self.wake, layout=jobs.PANELS)
 
     def by_copy(self, step: int) -> Work | None:
-        """What `run` has done with a copy of a B of one column, `step` elements apart, as one piece of work with a copy
-        on the stack, for alpha = 1 and beta = 0 and addresses left open; None if there is no such code."""
+        """The work of `run` for a B of one column with `step` elements between rows, which it copies to the stack, for
+        alpha = 1 and beta = 0 and addresses left open; None if there is no such code."""
         shape, job = self.shape, self.job(0, 0, 0, 1.0, 0.0)
         if self.plan.algorithm != "dots" or shape.n != 1 or shape.k > jobs.MOST_COPIED or shape.converts or self.space:
             return None

@@ -196,8 +196,8 @@ def _packed(run: Run, x: Array) -> Array:
 
 def _launch(run: Run, of: Axes, a: Array, b: Array, offsets: Array, results: list[Array], epilogue: str,
             read: list[Array], alpha: float, decoding: tuple[str, list[Array]] | None) -> None:
-    """As batches of groups of the average size: of two rows, or steps of k, at the least where there are as many, since
-    a single row's distance to the next one would not count."""
+    """Launch a batch of groups of the average size, which is two rows, or steps of k, at the least where there are as
+    many: the distance from a single row to the next one would not count."""
     groups, by_rows = of.groups, of.along == "m"
     every = of.m if by_rows else a.shape[-1]
     average = max(-(-every // groups), min(every, 2), 1)
