@@ -42,7 +42,8 @@ def counted(engine_is_loaded: None) -> Counted:
 
 
 def random(dtype: Any, *shape: int) -> np.ndarray:
-    return RNG.integers(-4, 5, shape).astype(dtype)
+    x = RNG.integers(-4, 5, shape)
+    return (x + 1j*RNG.integers(-4, 5, shape) if np.dtype(dtype).kind == "c" else x).astype(dtype)
 
 
 BF16 = ml_dtypes.bfloat16
@@ -65,6 +66,10 @@ CALLS: dict[str, tuple[np.ndarray, np.ndarray, dict[str, Any]]] = {
     "i32": (random("i4", 20, 30), random("i4", 30, 25), {"deterministic": True}),
     "batch": (random("f4", 9, 12, 13), random("f4", 9, 13, 14), {}),
     "batch by one": (random("f8", 40, 20, 30), random("f8", 1, 30, 20), {}),
+    "batch, c64": (random("c8", 3, 2, 2), random("c8", 3, 2, 2), {}),
+    "batch, c64 by one, transposed": (random("c8", 7, 17, 13), random("c8", 1, 19, 17),
+                                      {"trans_a": True, "trans_b": True}),
+    "batch, c128": (random("c16", 5, 16, 18)[::-1, ::-1, ::2], random("c16", 5, 9, 23)[..., ::-1], {}),
 }
 
 

@@ -90,15 +90,14 @@ class Repeats:
     def _record(self, run: Run, work: Work, args: tuple[Any, ...], result: Any) -> list[int]:
         recipe = run.recipe
         at = _fields(run, work)
-        spaced = recipe.space > 0 and not work.layout
         at_a, at_b = (at["b"], at["a"]) if run.swapped else (at["a"], at["b"])
         multiplications = result.size * args[0].shape[-1]
         special = at["special"] if recipe.shape.tiles else len(work.job)
         sizes = [x.itemsize for x in (*args[:2], result)]
         return [work.function, work.parts, work.threads, work.wake, int(work.team),
-                int(multiplications >= self._release_above), int(symmetric.may_be(run.a, run.b, run.c)), int(spaced),
-                self._space.barriers, recipe.zeroed // 8, len(work.job), at_a, at_b, at["c"], special, *sizes,
-                result.dtype.num, id(result.dtype), result.ndim, *[*result.shape, 0, 0, 0][:3]]
+                int(multiplications >= self._release_above), int(symmetric.may_be(run.a, run.b, run.c)),
+                int(work.spaced), self._space.barriers, recipe.zeroed // 8, len(work.job), at_a, at_b, at["c"], special,
+                *sizes, result.dtype.num, id(result.dtype), result.ndim, *[*result.shape, 0, 0, 0][:3]]
 
 
 def watching(python: Callable[..., Any], repeats: Repeats, running: Callable[[], int],

@@ -36,7 +36,7 @@ RECORD = (
 )
 ROW = ("which", "size", "row", "column", "product")     # of `operands`, in their order; bytes of a number; jobs.OPERAND
 NAMED = ("space", "name", "value")          # addresses of a dict, a key and its value; 0: there must be no such key
-MOST_FIELDS, MOST_KEYWORDS, MOST_OPERANDS = 40, 6, 4
+MOST_FIELDS, MOST_KEYWORDS, MOST_OPERANDS = 52, 6, 4
 MOST_VALUES = 8             # of a function's closure, and of its defaults
 IS_FLOAT = 1                # a word in place of an object's address
 KEY = 8 + 8 + 2*MOST_KEYWORDS + (3 + 4*MOST_VALUES) + (1 + 9*MOST_OPERANDS) + 9 + 2

@@ -54,7 +54,7 @@ EACH = (                        # of a batch, by a driver for one product, whose
     "a_step", "b_step", "c_step",                   # in bytes
     "fields", "at_a", "at_b", "at_c",               # of the job: how many, and where the addresses stand
 )
-MOST_EACH = 16
+MOST_EACH = len(PACKED)
 COPIED = (                      # B, one column, is copied to the stack, for a driver whose job stands behind these
     "driver", "steps", "step",                      # of k, and elements from one to the next
     "fields", "at_b",

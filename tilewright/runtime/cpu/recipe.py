@@ -80,7 +80,8 @@ class Work(NamedTuple):
     threads: int
     wake: int = 0
     team: bool = False
-    layout: tuple[str, ...] = ()        # of the job, if it is not that of the plan's algorithm, and needs no panels
+    layout: tuple[str, ...] = ()        # of the job, if it is not that of the plan's algorithm
+    spaced: bool = False                # panels are in a workspace
 
 
 class Recipe:
@@ -397,17 +398,30 @@ class Recipe:
             shares, within = min(batch, shape.threads * SHARES) if shape.threads > 1 and flops >= FORK_FLOPS else 1, 1
             if self.parts > 1:
                 job[self.at["parts"]] = 1
+        return self._each(batch, steps, job, shares, within)
+
+    def _each(self, batch: int, steps: tuple[int, int, int], job: array, shares: int = 1, within: int = 1) -> Work:
+        flops = 2*batch*self.shape.m*self.shape.n*self.shape.k
         fields = {"driver": self.function, "batch": batch, "batch_parts": shares, "within": within,
                   **dict(zip(_STEPS, steps)), "fields": len(job),
                   **{f"at_{name}": self.at[name] for name in "abc"}}
         whole = array("q", [fields[name] for name in jobs.EACH])
         whole.extend(job)
-        parts = shares * within
+        parts, threads = shares * within, self.shape.threads
         if parts > 1:
-            self.host.reserve(shape.threads)
+            self.host.reserve(threads)
         function = self.host.address("skinny:emit_each", self.target)
-        return Work(function, whole, parts, min(parts, shape.threads), woken(flops, shape.threads),
-                    layout=(*jobs.EACH, *self.at))
+        return Work(function, whole, parts, min(parts, threads), woken(flops, threads), layout=(*jobs.EACH, *self.at))
+
+    def _each_packed(self, batch: int, steps: tuple[int, int, int], job: array, space: Any) -> Work | None:
+        """One after the other by this thread, as `_batch_packed` does so little work: with panels in `space`."""
+        shape = self.shape
+        shared = shape.threads > 1 and 2*batch*shape.m*shape.n*shape.k >= WAKE_FLOPS
+        if shared or shape.tiles or self.finish or shape.prologues:
+            return None
+        job[self.at["jc_ways"]] = job[self.at["ic_ways"]] = job[self.at["jr_ways"]] = 1
+        self._place(job, space)
+        return self._each(batch, steps, job)._replace(spaced=True)
 
     def _of_small(self, batch: int, steps: tuple[int, int, int]) -> Work | None:
         """The code for products of just this size, with addresses left open, if there is any (kernels/cpu/batches.py):
@@ -442,12 +456,14 @@ class Recipe:
         job = self.job(0, 0, 0, 1.0, 0.0)
         if batch and self.plan.algorithm in ("dots", "stream"):
             return None if self.tiles or self.space else self._of_each(batch, steps, job)
+        if batch and self.plan.algorithm == "packed":
+            return self._each_packed(batch, steps, job, space)
         if batch:
-            return self._of_batch(batch, steps, job) if self.plan.algorithm == "in_place" else None
+            return self._of_batch(batch, steps, job)
         if self.space:
             self._place(job, space)
         threads = min(self.parts, self.shape.threads)
-        return Work(self.function, job, self.parts, threads, self.wake, self.plan.meets)
+        return Work(self.function, job, self.parts, threads, self.wake, self.plan.meets, spaced=self.space > 0)
 
     def by_panels(self, column_step: int) -> Work | None:
         """What `run` has done with a copy of a B with contiguous columns, column_step elements apart, as one piece of
