@@ -1,1 +1,1 @@
-"""The installed packages' own tests with our functions in place of theirs: `python -m tests.suites numpy`."""
+"""The installed packages' own tests with our functions in place of theirs: `python -m tests.suites`."""

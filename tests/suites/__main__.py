@@ -1,7 +1,8 @@
-"""Runs NumPy's own tests of matmul and einsum with our functions in place of its; exit status 1 on a failure that
-`differences.txt` does not list, with the reason, or on one in it that has gone.
+"""Runs other packages' own tests with our functions: NumPy's of matmul and einsum, opt_einsum's, and PyTorch's samples
+of operators that multiply matrices. The exit status is 1 on a failure that `differences.txt` does not list, with the
+reason, or on one in it that has gone.
 
-    python -m tests.suites [numpy]
+    python -m tests.suites [numpy] [opt_einsum] [torch]
 """
 
 from __future__ import annotations
@@ -11,21 +12,34 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 HERE = Path(__file__).parent
-SUITES = {"numpy": ("_core/tests/test_einsum.py", "_core/tests/test_multiarray.py")}
-ABOUT = "einsum or Einsum or matmul or MatMul or dot or vecdot or matvec"
 
 
-def failures(package: str, files: tuple[str, ...]) -> tuple[set[str], str]:
+class Suite(NamedTuple):
+    files: tuple[Path | str, ...]       # in the package's folder
+    options: tuple[str, ...] = ()       # of pytest
+
+
+SUITES = {
+    "numpy": Suite(("_core/tests/test_einsum.py", "_core/tests/test_multiarray.py"),
+                   ("-p", "tests.suites.in_place", "-k",
+                    "einsum or Einsum or matmul or MatMul or dot or vecdot or matvec")),
+    "opt_einsum": Suite(("tests",), ("-p", "tests.suites.in_opt_einsum")),
+    "torch": Suite((HERE / "torch_samples.py",)),
+}
+
+
+def failures(package: str, suite: Suite) -> tuple[set[str], str]:
     """Names of the tests that fail, and pytest's last line."""
     spec = find_spec(package)
     where = Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
     if where is None:
         return {f"{package} is not installed"}, ""
-    given = [str(where / x) for x in files if (where / x).exists()]
-    run = subprocess.run([sys.executable, "-m", "pytest", "-q", "-rfE", "-n0", "-p", "tests.suites.in_place", "-c",
-                          "/dev/null", "--tb=no", "--rootdir", str(where), "-k", ABOUT, *given],
+    given = [str(where / x) for x in suite.files if (where / x).exists()]
+    run = subprocess.run([sys.executable, "-m", "pytest", "-q", "-rfE", "-n0", "-p", "no:cacheprovider", "-c",
+                          "/dev/null", "--tb=no", "--rootdir", str(Path(given[0]).parent), *suite.options, *given],
                          cwd=HERE.parent.parent, capture_output=True, text=True)
     found = re.findall(r"^(?:FAILED|ERROR) \S*?([^/\s]+)(?: - .*)?$", run.stdout, re.M)
     last = run.stdout.strip().rpartition("\n")[2] or run.stderr[-500:]
