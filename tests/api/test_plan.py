@@ -92,7 +92,7 @@ def test_every_format_is_simulated(kinds):
 
 
 def test_algorithms_are_planned():
-    target = tw.target("x86-avx512")
+    target = tw.target("zen4")
     amx = dataclasses.replace(target, extensions=("amx-tile", "amx-bf16"), missing=("amx",))
     problem = tw.Gemm(2048, 2048, 2048)
     assert tw.plan(problem, amx, 1, "bf16_bf16_f32_x3").mr == 32

@@ -142,7 +142,7 @@ def test_the_linker_is_looked_for(monkeypatch, tmp_path):
     with pytest.raises(lld.Missing, match="not a program"):
         lld.find()
     monkeypatch.delenv("TILEWRIGHT_LLD")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("tilewright.compiler.installed.folders", list)
     monkeypatch.setattr("shutil.which", lambda name: None)
     monkeypatch.setenv("ROCM_PATH", str(tmp_path))
     with pytest.raises(lld.Missing, match="pip install ziglang"):

@@ -568,7 +568,8 @@ def test_a_gpu_runs_kernels_and_a_cpu_does_not():
 
 
 def test_what_is_launched():
-    assert "grid has CTAs of 2048 threads, and sm_90a allows 1 to 1024" in refusals(Kernel("grid", threads=(64, 32)))
+    with pytest.raises(ValueError, match="a CTA has at most 1024 threads on every GPU"):
+        Kernel("grid", threads=(64, 32))
     assert "warps of 64 lanes, and sm_90a has warps of 32" in refusals(Kernel("grid", threads=64, warp=64))
     k = Kernel("grid", threads=512, min_ctas=4)
     assert refusals(k) == ""

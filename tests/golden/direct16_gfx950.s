@@ -19,7 +19,7 @@ buffer_load_dwordx4 v2, s[0:3], 0 offen lds
 s_cmp_lt_i32 s8, 1
 s_mov_b32 s5, 2
 v_lshlrev_b32_e32 v4, 2, v0
-s_cbranch_scc1 .LBB0_4
+s_cbranch_scc1 .LBB0_3
 v_xor_b32_e32 v0, 0x104, v4
 v_lshlrev_b32_e32 v5, 2, v0
 v_or_b32_e32 v6, 0x2000, v1
@@ -54,14 +54,14 @@ v_add_f32_e32 v1, v1, v9
 v_add_f32_e32 v2, v2, v10
 v_add_f32_e32 v3, v3, v11
 s_cbranch_scc1 .LBB0_2
-v_lshlrev_b32_e32 v4, 2, v4
-global_store_dwordx4 v4, v[0:3], s[6:7]
-s_endpgm
-.LBB0_4:
+s_branch .LBB0_4
+.LBB0_3:
 v_mov_b32_e32 v3, 0
 v_mov_b32_e32 v2, 0
 v_mov_b32_e32 v1, 0
 v_mov_b32_e32 v0, 0
+.LBB0_4:
 v_lshlrev_b32_e32 v4, 2, v4
+s_waitcnt vmcnt(0)
 global_store_dwordx4 v4, v[0:3], s[6:7]
 s_endpgm

@@ -179,7 +179,7 @@ def test_bench_tiles_refuses_what_it_cannot_do(tmp_path):
     from rich.console import Console
 
     target = targets.detect()
-    with pytest.raises(ValueError, match="there is no directory"):
+    with pytest.raises(FileNotFoundError, match="there is no directory"):
         tiles.run(target, "f32", quick=True, json=tmp_path / "no" / "x.json", console=Console(quiet=True))
     with pytest.raises(ValueError, match="dtype must be one of f32, f64, got 'f16'"):
         tiles.run(target, "f16", quick=True, json=None, console=Console(quiet=True))

@@ -243,6 +243,7 @@ def test_working_sets():
 
 def test_the_report_is_json_and_readable(measured, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setattr(probes, "remembered", lambda: measured)         # another process may have measured since
     found = doctor.report(measured=False)
     assert json.loads(json.dumps(found)) == json.loads(json.dumps(found, default=str))
     assert found["ceilings"]["clock"] == measured.clock
@@ -250,7 +251,7 @@ def test_the_report_is_json_and_readable(measured, monkeypatch):
     for part in ("x86-avx512", "emitted only: this machine lacks", "L1d", "affinity mask", "OMP_NUM_THREADS=3",
                  "llvm", "peer        NumPy", "GFLOP/s", "memory streamed write", "GB/s"):
         assert part in text, part
-    assert max(map(len, text.splitlines())) <= 160
+    assert max(map(len, doctor.text(found, 120).splitlines())) <= 160
     assert doctor.text({**found, "ceilings": None}).endswith("Ceilings: not measured yet.")
 
 

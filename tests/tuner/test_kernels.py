@@ -44,7 +44,8 @@ def blocks(BLOCK, n):
 
 def emit_double(BLOCK=64, warp=32, wrong=""):
     """y = 2 x by CTAs of BLOCK threads; `wrong` plants a fault."""
-    k = Kernel("double", threads=BLOCK, warp=warp, n=i64, x=ptr(f32), y=ptr(f32))
+    registers = 300 if wrong == "registers" else None
+    k = Kernel("double", threads=BLOCK, warp=warp, max_registers=registers, n=i64, x=ptr(f32), y=ptr(f32))
     n, x, y = k.args
     i = k.cast(k.block[0], i64) * BLOCK + k.thread[0]
     if wrong == "bounds":
@@ -188,10 +189,10 @@ def test_every_refusal_has_a_stage_and_a_reason():
     def emit(BLOCK=64, KIND="good", warp=32):
         if KIND == "picky":
             raise ValueError(f"{BLOCK} threads are not to its taste")
-        return emit_double(2048 if KIND == "threads" else BLOCK, warp, KIND)
+        return emit_double(BLOCK, warp, KIND)
 
     kernel = tw.kernel(
-        BLOCK=(32, 64), KIND=("good", "picky", "threads", "checked", "bounds", "race", "result"), grid=blocks,
+        BLOCK=(32, 64), KIND=("good", "picky", "registers", "checked", "bounds", "race", "result"), grid=blocks,
         check=lambda KIND: "checks refuse it" if KIND == "checked" else None, tile=lambda BLOCK: {"n": BLOCK},
         arrays=lambda n: {"x": (n,), "y": (n,)}, reference=lambda x: {"y": 2 * x})(emit)
     found = tuned(kernel, *arguments(), candidates=20)
@@ -199,8 +200,8 @@ def test_every_refusal_has_a_stage_and_a_reason():
     said = {text.split("=")[-1]: why for text, why in found.refused.items()}
     assert said["picky"][0] == "emitter"
     assert "not to its taste" in said["picky"][1]
-    assert said["threads"][0] == "gate"
-    assert "CTAs of 2048 threads" in said["threads"][1]
+    assert said["registers"][0] == "gate"
+    assert "asks for 300 registers a thread" in said["registers"][1]
     assert said["checked"] == ("check", "checks refuse it")
     assert said["bounds"][0] == "simulator"
     assert "out of bounds at test_kernels.py" in said["bounds"][1]

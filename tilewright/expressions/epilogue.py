@@ -7,7 +7,6 @@ that of the problem's C). Problems, plans and caches hold this text.
 """
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import formats
-from tilewright.expressions.program import AXES, OWN, STATE, Expression, Line, Operand, Result, Written, parameter
+from tilewright.expressions.program import ACC, AXES, OWN, STATE, Expression, Line, Operand, Result, Written, parameter
 from tilewright.expressions.tracing import trace
 from tilewright.forks import cached_property
 
@@ -172,8 +171,7 @@ def epilogue(function: Callable[..., Any], acc: str = "float", /, **operands: st
             raise ValueError(f"{name} must be one of {', '.join(PLACES)}, with a number format before it or without, "
                              f"not {words!r}")
         read.append(Read(name, formats.get(kind[0] if kind else "f32", name).name, place))
-    first = next(iter(inspect.signature(function).parameters), "acc") if callable(function) else "acc"
-    expression = trace(function, {first: acc, **{x.name: kind_of(x.format) for x in read}})
+    expression = trace(function, {ACC: acc, **{x.name: kind_of(x.format) for x in read}})
     return Epilogue(expression, tuple(read), (DEFAULT,) * len(expression.results))
 
 

@@ -19,6 +19,7 @@ from tilewright.forks import cached_property
 
 Number = bool | int | float
 OWN = "$"               # begins the name of a parameter that the compiler adds, as no name in Python does
+ACC, ELEMENT = OWN + "acc", OWN + "x"         # the first parameters of an epilogue and of a prologue
 STATE = "state."        # of the leading parameters of an epilogue that takes the fields of a reduction's state: state.0
 # A line's operand: the number of an earlier line, a parameter's name, or a constant in a tuple of its own.
 Operand = int | str | tuple[Number]

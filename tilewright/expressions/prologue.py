@@ -12,7 +12,6 @@ columns), a column (for each of its rows), or one for each element; "/128" after
 """
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +20,7 @@ import numpy as np
 
 from tilewright import formats
 from tilewright.expressions.epilogue import PLACES, kind_of
-from tilewright.expressions.program import Expression, Written, parameter
+from tilewright.expressions.program import ELEMENT, Expression, Written, parameter
 from tilewright.expressions.tracing import trace
 from tilewright.forks import cached_property
 
@@ -149,8 +148,7 @@ def prologue(function: Callable[..., Any], source: Any, result: Any = "f32", /, 
             raise ValueError(f"{name} must be one of {', '.join(PLACES)}, with a number format before it or without, "
                              f"and /128 after it for blocks of 128 steps of k, not {words!r}")
         read.append(Beside(name, formats.get(kind[0] if kind else "f32", name).name, place, int(group or 1)))
-    first = next(iter(inspect.signature(function).parameters), "x") if callable(function) else "x"
-    kinds = {first: kind_of(kept), **{x.name: kind_of(x.format) for x in read}}
+    kinds = {ELEMENT: kind_of(kept), **{x.name: kind_of(x.format) for x in read}}
     return made(trace(function, kinds, "prologue"), tuple(read), kept, formats.get(result, "result").name, "function")
 
 

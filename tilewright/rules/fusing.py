@@ -13,7 +13,7 @@ import numpy as np
 from tilewright import formats
 from tilewright.expressions.epilogue import DEFAULT, Epilogue, Read, kind_of, with_scales
 from tilewright.expressions.operations import KINDS
-from tilewright.expressions.program import OWN, Expression
+from tilewright.expressions.program import ACC, OWN, Expression
 from tilewright.expressions.remembered import traced
 from tilewright.expressions.semiring import finished
 from tilewright.rules import arguments
@@ -150,7 +150,7 @@ def _expression(epilogue: Any, sums: list[str], given: dict[str, Array]) -> Expr
         if found is None:
             raise TypeError(f"operands[{name!r}] is {x.dtype}: it must be of integers or real floating-point numbers")
         kinds.append((name, kind_of(found.name)))
-    first = [(f"{OWN}acc{i or ''}", kind) for i, kind in enumerate(sums)]
+    first = [(f"{ACC}{i or ''}", kind) for i, kind in enumerate(sums)]
     return traced(epilogue, (*first, *kinds), positional=len(first))
 
 
@@ -161,7 +161,7 @@ def unchanged(*sums: Any) -> tuple[Any, ...]:
 
 def bare() -> Epilogue:
     """What leaves floating-point sums as they are."""
-    return made(traced(unchanged, ((f"{OWN}acc", "float"),), positional=1), (), (DEFAULT,))
+    return made(traced(unchanged, ((ACC, "float"),), positional=1), (), (DEFAULT,))
 
 
 def name_of(dtype: np.dtype[Any]) -> str:

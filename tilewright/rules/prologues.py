@@ -14,7 +14,7 @@ from tilewright import formats
 from tilewright.expressions import prologue
 from tilewright.expressions.epilogue import kind_of
 from tilewright.expressions.operations import KINDS
-from tilewright.expressions.program import OWN, Expression
+from tilewright.expressions.program import ELEMENT, Expression
 from tilewright.expressions.prologue import Beside, Prologue
 from tilewright.expressions.remembered import traced
 from tilewright.plans.prologues import HALVES
@@ -75,7 +75,7 @@ def prepared(function: Any, x: Array, role: str, given: Mapping[str, Array]) -> 
         raise TypeError(f"{name} must be a function of an element and operands, or what tilewright.prologue makes, not "
                         f"{arguments.shown(function)}")
     kinds = [(each, kind_of(format_of(y.dtype, f"operands[{each!r}]"))) for each, y in given.items()]
-    return traced(function, ((OWN + role, kind_of(source)), *kinds), name), None
+    return traced(function, ((ELEMENT, kind_of(source)), *kinds), name), None
 
 
 def format_of(dtype: np.dtype[Any], name: str) -> str:

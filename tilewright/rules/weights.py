@@ -15,7 +15,7 @@ import numpy as np
 
 from tilewright.expressions import prologue
 from tilewright.expressions.epilogue import kind_of
-from tilewright.expressions.program import OWN, Expression
+from tilewright.expressions.program import ELEMENT, OWN, Expression
 from tilewright.expressions.prologue import HALVES, Beside, Prologue
 from tilewright.expressions.remembered import traced
 from tilewright.formats.quantized import Quantized
@@ -190,7 +190,7 @@ def made(w: Weights, role: str, result: str) -> Prologue:
     source = w.source.removesuffix(HALVES)
     zero = kind_of(format_of(w.beside["zeros"]).name) if "zeros" in names else ""
     e = expression(source, role, zero) if names else traced(
-        _itself, ((OWN + role, kind_of(source)),), f"prologue_{role}")
+        _itself, ((ELEMENT, kind_of(source)),), f"prologue_{role}")
     beside = tuple(Beside(name, format_of(w.beside[kind]).name, *_place(w, kind)) for kind, name in names.items())
     return prologue.made(e, beside, w.source, result, f"prologue_{role}")
 
@@ -198,7 +198,7 @@ def made(w: Weights, role: str, result: str) -> Prologue:
 def expression(source: str, role: str, zero: str) -> Expression:
     """Of an element, its scale and its zero point, which is of this kind ("": there is none)."""
     names = {kind: name.format(role) for kind, name in NAMES.items()}
-    kinds = [(OWN + role, kind_of(source)), (names["scales"], "float"), *[(names["zeros"], zero)]*bool(zero)]
+    kinds = [(ELEMENT, kind_of(source)), (names["scales"], "float"), *[(names["zeros"], zero)]*bool(zero)]
     return traced(_from_zero if zero else _by_scale, tuple(kinds), f"prologue_{role}", len(kinds))
 
 
