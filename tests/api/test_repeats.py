@@ -66,6 +66,8 @@ CALLS: dict[str, tuple[np.ndarray, np.ndarray, dict[str, Any]]] = {
     "i32": (random("i4", 20, 30), random("i4", 30, 25), {"deterministic": True}),
     "batch": (random("f4", 9, 12, 13), random("f4", 9, 13, 14), {}),
     "batch by one": (random("f8", 40, 20, 30), random("f8", 1, 30, 20), {}),
+    "one row, c64": (random("c8", 1, 301), random("c8", 302, 450)[1:], {}),
+    "one column, c128 by columns": (random("c16", 449, 293)[::-1].T, random("c16", 449, 1), {}),
     "batch, c64": (random("c8", 3, 2, 2), random("c8", 3, 2, 2), {}),
     "batch, c64 by one, transposed": (random("c8", 7, 17, 13), random("c8", 1, 19, 17),
                                       {"trans_a": True, "trans_b": True}),

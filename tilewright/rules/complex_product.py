@@ -23,13 +23,13 @@ Array = NDArray[Any]
 _SWAPPED = str.maketrans("ab", "ba")
 
 
-def by_real_products(run: Callable[..., bool], conj: str = "", packs: bool = True, invariant: str = ""
-                     ) -> Callable[..., bool]:
+def by_real_products(run: Callable[..., bool], conj: str = "", packs: bool = True, invariant: str = "",
+                     row: Callable[..., bool] | None = None) -> Callable[..., bool]:
     """What multiplies complex matrices as `run` does real ones: c = alpha * a @ b + beta * c, alpha and beta real.
 
     c is complex, a or b may be real. conj: the operands that are conjugated, "", "a", "b" or "ab". packs: `run`
     takes complex matrices too, and conj, as this processor's engine does. invariant: of plans/invariant.py, which
-    `run` then takes, too.
+    `run` then takes, too. row: multiplies a complex row, or a column, as one job, and says whether it has.
     """
 
     def product(a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0, whole: bool = False) -> bool:
@@ -44,6 +44,9 @@ def by_real_products(run: Callable[..., bool], conj: str = "", packs: bool = Tru
         if way.name == "packed":  # or empty: nothing to conjugate
             return run(a, b, c, alpha, beta, whole, **({"conj": conj} if conj else {}))
         swap, stack = way.exchange, way.name == "stacked"
+        plain = stack and not (conj or beta) and alpha == 1
+        if plain and row is not None and row(a, b, c, swap):
+            return True
         signs = conj
         if swap:  # C^T = B^T @ A^T
             a, b, c = (x.swapaxes(-1, -2) for x in (b, a, c))

@@ -24,14 +24,15 @@ from tilewright.problem import Gemm
 from tilewright.runtime import repeats
 from tilewright.runtime.cpu import amx, pool, small, symmetric, workspace
 from tilewright.runtime.cpu.host import SWAPPED, Host, host
-from tilewright.runtime.cpu.recipe import Prepares, Recipe
+from tilewright.runtime.cpu.recipe import SHARED, Prepares, Recipe
 from tilewright.targets import CpuTarget, detect
 
 Matrix = NDArray[Any]
 MOST_RECIPES = 1024
 
 _recipes: dict[tuple, tuple[Recipe, bool]] = {}
-chosen: list[dict[Any, Any]] = [_recipes]       # all tables of what follows from plans
+_rows: dict[tuple, Recipe | None] = {}                  # of complex rows; None: by several steps
+chosen: list[dict[Any, Any]] = [_recipes, _rows]       # all tables of what follows from plans
 
 
 def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0, *, threads: int | None = None,
@@ -71,6 +72,40 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
         symmetric.multiply(recipe, *((b.T, a.T) if swapped else (a, b)), c, alpha)
         return False
     return run(recipe, swapped, a, b, c, alpha, beta)
+
+
+def gemm_row(a: Matrix, b: Matrix, c: Matrix, exchange: bool = False, *, threads: int | None = None,
+             invariant: str = "") -> bool:
+    """Whether c = a @ b has been computed, for a complex row a, or with `exchange` a complex column b, as one job: a
+    real product of the parts of the row by the larger operand, of which nothing is copied, and a pass over its sums.
+    It takes a contiguous vector, and a matrix with contiguous lines across k."""
+    x, y, z = (b.T, a.T, c.T) if exchange else (a, b, c)
+    k, n, size = *y.shape, c.itemsize
+    if x.ndim != 2 or x.shape[0] != 1 or not n*k or any(v.strides[-1] != size for v in (x, y)):
+        return False
+    real = np.dtype(f"f{size // 2}")
+    threads = threads or pool.get_num_threads()
+    key = k, n, y.strides[0], z.strides[1], real, threads, invariant
+    if key not in _rows:
+        if len(_rows) >= MOST_RECIPES:
+            _rows.clear()
+        parts = x.view(real).reshape(k, 2).T, y.view(real), np.empty((2, 2*n), real)
+        of_gemm = 2, 2*n, k, *(v.strides for v in parts), real, real, real, threads, *(None,)*3, "", "", invariant
+        recipe, swapped = _recipes.get(of_gemm) or _remember(of_gemm, *parts)
+        several = swapped or recipe.plan.copy or recipe.plan.algorithm == "packed" or not recipe.takes_c
+        _rows[key] = None if several else _with_complex_row(recipe, n, parts[2], z.strides[1])
+    found = _rows[key]
+    if found is not None:
+        run(found, exchange, a, b, c, 1.0, 0.0)
+    return found is not None
+
+
+def _with_complex_row(recipe: Recipe, n: int, sums: Matrix, step: int) -> Recipe:
+    """The real product with the pass that makes n complex numbers of its sums, `step` bytes apart."""
+    finishing = recipe.host.address("finish:emit_complex_row", recipe.target, format_of(sums.dtype))
+    fields = {"m": 1, "n": n, "lds": 2*n, "ldc": step // sums.itemsize, "row_parts": 1,
+              "col_parts": recipe.shape.threads if n >= SHARED else 1}
+    return recipe.finished(None, finishing, sums.nbytes, fields)
 
 
 def gemm_by(algorithm: str, a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0, *,

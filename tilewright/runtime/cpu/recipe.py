@@ -169,9 +169,9 @@ class Recipe:
             found.template[found.at[name]] = value
         return found
 
-    def finished(self, finish: jobs.Finish, finishing: int, sums: int, fields: dict[str, int]) -> Recipe:
-        """A recipe of stream or dots followed by the pass `finishing` over its sums, as one job. `sums`: bytes of sums
-        beside C; `fields`: of jobs.FINISH."""
+    def finished(self, finish: jobs.Finish | None, finishing: int, sums: int, fields: dict[str, int]) -> Recipe:
+        """A recipe of a plan that packs nothing, followed by the pass `finishing` over its sums, as one job. `sums`:
+        bytes of sums beside C; `fields`: of jobs.FINISH."""
         found, first = copy(self), len(jobs.FINISHED)
         at, shares = first + len(self.template), fields["row_parts"] * fields["col_parts"]
         found.finish, found.sums, found.space = finish, sums, _page(sums) + self.tiles
