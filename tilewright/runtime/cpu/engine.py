@@ -79,9 +79,11 @@ def gemm_row(a: Matrix, b: Matrix, c: Matrix, exchange: bool = False, *, threads
     """Whether c = a @ b has been computed, for a complex row a, or with `exchange` a complex column b, as one job: a
     real product of the parts of the row by the larger operand, of which nothing is copied, and a pass over its sums.
     It takes a contiguous vector, and a matrix with contiguous lines across k."""
+    if c.ndim != 2:
+        return False
     x, y, z = (b.T, a.T, c.T) if exchange else (a, b, c)
     k, n, size = *y.shape, c.itemsize
-    if x.ndim != 2 or x.shape[0] != 1 or not n*k or any(v.strides[-1] != size for v in (x, y)):
+    if x.shape[0] != 1 or not n*k or any(v.strides[-1] != size for v in (x, y)):
         return False
     real = np.dtype(f"f{size // 2}")
     threads = threads or pool.get_num_threads()
