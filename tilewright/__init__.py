@@ -143,7 +143,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
     with forks.building:
         value = getattr(import_module(_HOME[name]), name)
-        if name in ("matmul", "gemm", "contract") and os.environ.get("TILEWRIGHT_RECORD"):
+        if name in ("matmul", "gemm", "contract", "grouped_matmul") and os.environ.get("TILEWRIGHT_RECORD"):
             value = import_module("tilewright.api.record").wrapped(name, value)
     globals()[name] = value  # so that this function is not asked again
     return value

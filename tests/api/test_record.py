@@ -49,6 +49,32 @@ def test_processes_append_what_they_called(tmp_path):
         Listed(tw.Gemm(30, 10, 20), 1, here, count=2)]
 
 
+CONTRACTIONS = """
+import numpy as np
+import tilewright as tw
+a, b, c = (np.ones(x, np.float32) for x in ((5, 6, 7), (7, 6, 4), (4, 3)))
+for _ in range(3):
+    tw.einsum("ij,jk->ik", c, c.T)              # as matmul
+    tw.tensordot(a, a, ([0, 1], [0, 1]))        # m and n of one axis, k of two that merge
+    tw.einsum("bij,jk->bik", a.astype("f8"), np.ones((7, 2)), threads=1)
+    tw.einsum("ijk,kjl->il", a, b)              # k of two axes that do not merge
+tw.grouped_matmul(c, np.ones((2, 3, 5), np.float32), np.array([1, 4]))
+"""
+
+
+def test_contractions_of_labels_are_recorded(tmp_path):
+    """Each call, those like an earlier one too; what has no line is said."""
+    path = tmp_path / "shapes.jsonl"
+    environment = {**os.environ, "TILEWRIGHT_RECORD": str(path), "PYTHONPATH": os.pathsep.join(sys.path),
+                   "TILEWRIGHT_NUM_THREADS": "2"}
+    ran = subprocess.run([sys.executable, "-c", CONTRACTIONS], env=environment, cwd=tmp_path, capture_output=True,
+                         text=True, check=True)
+    lines = {(x.problem.m, x.problem.n, x.problem.k, x.problem.a): (x.count, x.threads) for x in shape_list.read(path)}
+    assert lines == {(4, 4, 3, "f32"): (3, 2), (7, 7, 30, "f32"): (3, 2), (30, 2, 7, "f64"): (3, 1)}
+    assert "3 calls of einsum, of two operands each, were not recorded: axes" in ran.stderr
+    assert "1 calls of grouped_matmul were not recorded" in ran.stderr
+
+
 A, B = np.ones((6, 8), np.float32), np.ones((8, 4), np.float32)
 QUANTIZED = (tw.quantize(np.ones((6, 32), np.float32), "mxfp8"),
              tw.quantize(np.ones((32, 4), np.float32), "mxfp8", axis=-2))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilewright.api import builtin
+import tilewright
 from tilewright.rules.arguments import PLAIN
 
 
@@ -122,4 +122,4 @@ def by_matrices(a: Any, b: Any, axes: Any) -> Any:
 
 @cache
 def _matmul() -> Any:
-    return builtin.matmul
+    return tilewright.matmul        # which may be recorded (api/record.py)

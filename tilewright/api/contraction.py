@@ -17,7 +17,7 @@ from numpy import einsum as numpys_einsum  # not looked up at each call: users p
 from numpy.typing import NDArray
 
 from tilewright import forks
-from tilewright.api import as_matmul, dispatch, host, tensors
+from tilewright.api import as_matmul, dispatch, host, tensor_repeats, tensors
 from tilewright.formats.scaled import Decodable
 from tilewright.plans import invariant as invariants
 from tilewright.rules import arguments, contraction, numpy_products, paths, shapes, subscripts
@@ -212,7 +212,7 @@ def asked(operands: Sequence[Any], out: Any, *options: Any) -> tuple[repeats.Ask
         if not all(type(labels) in (list, tuple) and bool not in map(type, labels) for labels in lists):
             return None                     # True is as good a key as 1, and no label
         subscripts, arrays = tuple(map(tuple, lists)), operands[:pairs:2]
-    if len(arrays) < 2:
+    if len(arrays) < 2 or tensor_repeats.recording:
         return None
     found = HOST.asked((*arrays, out), subscripts, options, pool.get_num_threads())
     return None if found is None else (found, arrays)
@@ -362,6 +362,8 @@ class Work:
     def multiply(self, a: Term, b: Term, c: Term, found: contraction.Layout) -> None:
         x = found.views(a.array, b.array, c.array)
         host.contract(x, self.threads, self.invariant)
+        if tensor_repeats.recording:
+            forks.imported("tilewright.api.record").contracted(x, self.threads)
 
     def elementwise(self, a: Term, b: Term, kept: Labels, dtype: np.dtype[Any]) -> Term:
         x, y = (contraction.arranged(term, kept) for term in (a, b))

@@ -3,7 +3,9 @@
 The functions that users call are wrapped: each call is counted, whatever is behind it, so that neither the builtin nor
 its repeated calls hide any. A call costs a few microseconds more. Only calls that succeed count, and only products of
 which a Gemm can say what they are: complex scalars, and operands that are packed or have scales of blocks leave no
-line. Semirings, epilogues and prologues are in a line as texts (recorded.py).
+line. Semirings, epilogues and prologues are in a line as texts (recorded.py). Of einsum and tensordot, whose calls are
+not repeated while they are recorded, products of pairs are counted where they are multiplied. How many pairs of these
+have axes that do not merge, and how many calls were grouped, is said at the end.
 
 A process appends its lines when it exits, in one piece and under a lock, so that many may share a file; one that is
 killed, or leaves by os._exit, appends none.
@@ -14,6 +16,7 @@ import atexit
 import fcntl
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable
 from functools import wraps
 from math import gcd, prod
@@ -27,6 +30,7 @@ from tilewright.formats.quantized import Quantized
 from tilewright.plans import semirings
 from tilewright.problem import Gemm
 from tilewright.rules import arguments
+from tilewright.rules.contraction import Operands
 from tilewright.runtime.cpu import pool
 from tilewright.runtime.cpu.engine import format_of
 from tilewright.runtime.cpu.layout import address
@@ -46,7 +50,8 @@ class Recorder:
         self.path = path.absolute()             # a program may change its directory
         self.counts: dict[Any, int] = {}
         self.listed: dict[Any, Listed | None] = {}
-        os.register_at_fork(after_in_child=self.counts.clear)
+        self.missed = Counter[str]()
+        os.register_at_fork(after_in_child=self._forget)
         atexit.register(self.write)
 
     def recording(self, function: Callable[..., Any], first: int) -> Callable[..., Any]:
@@ -58,11 +63,24 @@ class Recorder:
             options = {name: x for name, x in kwargs.items() if name in OPTIONS and x is not None}
             if function.__name__ == "contract":
                 options["f"] = args[0] if args else kwargs["f"]
-            self._count(a, b, result[0] if isinstance(result, tuple) else result, options)
+            self.count(a, b, result[0] if isinstance(result, tuple) else result, options)
             return result
         return counted
 
-    def _count(self, a: Any, b: Any, result: Any, options: dict[str, Any]) -> None:
+    def missing(self, function: Callable[..., Any], why: str) -> Callable[..., Any]:
+        """The same function, of whose calls no products are known."""
+        @wraps(function)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            result = function(*args, **kwargs)
+            self.missed[f"{function.__name__} were not recorded: {why}"] += 1
+            return result
+        return counted
+
+    def _forget(self) -> None:
+        self.counts.clear()
+        self.missed.clear()
+
+    def count(self, a: Any, b: Any, result: Any, options: dict[str, Any]) -> None:
         try:
             of_functions = recorded.key(options)
             named = tuple((name, _word(x)) for name, x in options.items() if name not in recorded.FUNCTIONS)
@@ -80,6 +98,9 @@ class Recorder:
 
     def write(self) -> None:
         """Append what was counted since the last time."""
+        for what, count in self.missed.items():
+            print(f"tilewright: {count} calls of {what}", file=sys.stderr)
+        self.missed.clear()
         found = [(self.listed[key], count) for key, count in self.counts.items()]
         self.counts.clear()
         lines = merged(Listed(**{**vars(each), "count": count}) for each, count in found if each is not None)
@@ -199,9 +220,22 @@ def recorder() -> Recorder | None:
 
 _made: list[Recorder] = []
 FIRST = {"matmul": 0, "gemm": 1, "contract": 1}        # of the function's arguments, the number of a
+MISSING = {"grouped_matmul": "a line has one product, and none in groups"}
 
 
 def wrapped(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """A public function, recorded if that is wanted."""
     found = recorder()
-    return function if found is None else found.recording(function, FIRST[name])
+    if found is None:
+        return function
+    return found.recording(function, FIRST[name]) if name in FIRST else found.missing(function, MISSING[name])
+
+
+def contracted(x: Operands, threads: int | None) -> None:
+    """Count the product of a pair of einsum's operands, which has been made."""
+    if (found := recorder()) is None:
+        return
+    if x.matrices:
+        found.count(x.a, x.b, x.c, {} if threads is None else {"threads": threads})
+    else:
+        found.missed["einsum, of two operands each, were not recorded: axes of m, n or k do not merge into one"] += 1

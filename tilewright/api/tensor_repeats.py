@@ -20,7 +20,7 @@ from tilewright.runtime.cpu import pool
 from tilewright.runtime.gpu.arrays import TORCH
 
 MOST, OF_SHAPES = 4096, 8       # keys of a table, and calls of one key
-_recording = bool(os.environ.get("TILEWRIGHT_RECORD"))      # of calls, each of which is to be seen
+recording = bool(os.environ.get("TILEWRIGHT_RECORD"))      # of calls, each of which is to be seen
 
 
 class Call(NamedTuple):
@@ -76,7 +76,7 @@ class Table:
 
     def watched(self, function: Callable[..., Any], how: Any, tensors: Sequence[Any]) -> Any:
         """function(), which is remembered if it came down to one record, from these tensors to a new one."""
-        if _recording or not _ready() or TORCH.observed():
+        if recording or not _ready() or TORCH.observed():
             return function()
         with repeats.watching() as ran:
             result = function()
