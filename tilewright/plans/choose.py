@@ -14,7 +14,7 @@ from math import ceil, isqrt
 from typing import Any
 
 from tilewright.plans import common, invariant, prologues, semirings
-from tilewright.plans.cpu import PARTS, SHORT, CpuPlan, Shape
+from tilewright.plans.cpu import PARTS, SHORT, CpuPlan, Shape, one_dot
 from tilewright.plans.model import BUILTIN, CHANNELS, PAGE, Ceilings, cost, small_elements, small_way, stays_in_cache
 from tilewright.plans.words import BYTE_ROWS, BYTES, DOTS_LARGE, DOTS_MOST, GROUP, SIDE, TILE_WORDS
 from tilewright.targets.cpu import CpuTarget
@@ -172,6 +172,8 @@ def converting_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
     if shape.dtype in BYTES and not (shape.invariant or shape.prologues):
         for s, swap in (shape, False), (shape.swapped, True):
             yield from (replace(p, swap=swap) for p in byte_dots(s, target))
+    if one_dot(shape) and shape.invariant not in invariant.ROWS:
+        yield CpuPlan("dots", 1, 1, copy=shape.b != "columns")
     if shape.prologues and shape.dtype == "f32":
         for s, swap in (shape, False), (shape.swapped, True):
             found = skinny_plans if not prologues.weights(s.prologue_b or s.prologue_a) else weight_plans

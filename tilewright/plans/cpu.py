@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 from tilewright.plans import epilogues, prologues, semirings
 from tilewright.plans import invariant as invariants
 from tilewright.plans.common import Plan
-from tilewright.plans.words import BY_NAME, BYTE_ROWS, BYTES, DOTS_MOST, TILE_WORDS
+from tilewright.plans.words import BY_NAME, BYTE_ROWS, BYTES, DOT_FORMATS, DOT_WORDS, DOTS_MOST, TILE_WORDS
 from tilewright.targets.cpu import CpuTarget
 from tilewright.targets.machine import MOST_THREADS
 
@@ -251,7 +251,7 @@ class CpuPlan(Plan):
         operands."""
         rows = shape.b == "rows" or (shape.n == 1 and shape.a != "rows")
         few = max(shape.m, shape.n) <= MOST_ROW_DOTS
-        return self.algorithm == "dots" and rows and few and not (self.copy or shape.prologues)
+        return self.algorithm == "dots" and rows and few and not (self.copy or shape.prologues or shape.converts)
 
     def sums(self, shape: Shape) -> int:
         """Vectors of sums of an element, or of a row of C by rows of B, in `dots`; shape as in `by_rows`."""
@@ -313,6 +313,8 @@ class CpuPlan(Plan):
 
     def _converts(self, shape: Shape) -> bool:
         """Whether a plan without panels converts all that the shape says: the operand that it reads once."""
+        if self.algorithm == "dots" and one_dot(shape):
+            return True
         if self.algorithm == "dots" and shape.dtype in BYTES:
             return not (shape.out or shape.epilogue or shape.prologues or self.copy)
         once = {"stream": "b", "dots": "a"}.get(self.algorithm, "")
@@ -341,6 +343,13 @@ class CpuPlan(Plan):
             yield shape.a != "rows", "dots multiplies rows of A that are contiguous, and A's are not."
             yield shape.n != self.nr, f"dots computes {self.nr} columns, and C has {shape.n}."
             yield self.jc_ways * self.jr_ways > 1, "dots splits rows (ic) alone."
+
+
+def one_dot(shape: Shape) -> bool:
+    """Whether C is one dot product whose elements `dots` widens as it loads them, and rounds as it stores."""
+    formats = {shape.source_a, shape.source_b, shape.out}
+    return (shape.m == shape.n == 1 and shape.dtype in (shape.sums, *DOT_WORDS) and formats <= {"", *DOT_FORMATS}
+            and not (shape.epilogue or shape.prologues or shape.complex or shape.scattered or shape.semiring))
 
 
 def _tile_violations(plan: CpuPlan, shape: Shape, target: CpuTarget) -> Iterator[str]:

@@ -38,9 +38,7 @@ ROUNDED = {"f32": NARROW, "i32": _INTEGERS}
 # 3000 x 3000. m*n*k below which it does so for any k, but is worth the kernels that are compiled for it only where both
 # operands are in one format.
 LEAST_K, MOST_C, SMALL_WORK = 32, 1 << 22, 64**3
-# k from which operands of one dot product are converted before: each number is read once, and packing stores it in a
-# panel of many columns. On a Xeon with 10^6 i8 took 1.1 ms instead of 2.1, bf16 1.4 instead of 7.5.
-LONG, LONG_COMPLEX = 1 << 16, 1 << 13
+LONG_COMPLEX = 1 << 13                  # k from which a complex dot product is a real product of views
 LEAST_TILES = 64                        # rows and columns of C, and k, from which AMX is used
 
 # algorithm= → the format that it splits, and the word that it is multiplied by
@@ -108,8 +106,6 @@ def rounds(out: str, sums: str) -> bool:
 def converting_pays(m: int, n: int, k: int, alike: bool = True) -> bool:
     """Whether converting while packing and storing takes less time than converting before and after. `alike`: operands
     are in one format."""
-    if m == n == 1 and k >= LONG:
-        return False
     return alike if m*n*k < SMALL_WORK else k >= LEAST_K or m*n <= MOST_C
 
 

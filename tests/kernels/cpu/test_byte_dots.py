@@ -64,3 +64,20 @@ def test_instructions():
     code = llvm.assembly(emit_byte_dots(VNNI, 4, 4, "i8", "i8"), VNNI)
     assert code.count("vpdpbusd") == 2 * (4*4 + 4) + 2 * (4 + 1)        # the loop and its end, of 4 rows and of one
     assert not any("zmm" in line and "(%rsp)" in line for line in code.splitlines())
+
+
+@pytest.mark.parametrize("isa", ["x86-avx512", "x86-avx2"])
+@pytest.mark.parametrize("name", ["i8", "u8", "i16", "u16", "f16", "bf16"])
+def test_one_dot_of_narrow_numbers(name, isa):
+    """Read where they are, widened in registers, and rounded as they are stored: whole numbers, modulo the format."""
+    most = 2 if name in ("f16", "bf16") else np.iinfo(name.replace("i", "int").replace("u", "uint")).max
+    for k in 1, 15, 33, 131:
+        problem = tw.Gemm(1, 1, k, a=name, b=name, out=name, layout="nt")
+        kernel = tw.compile(problem, isa)
+        assert kernel.plan.algorithm == "dots"
+        dtype = tw.formats.FORMATS[name].dtype
+        a, b = (RNG.integers(-most - 1 if name[0] == "i" else 0, most + 1, (1, k)).astype(dtype) for _ in range(2))
+        exact = int(a[0].astype(object) @ b[0].astype(object))
+        wanted = np.array([[exact]], object if name[0] in "iu" else np.float64)
+        got = kernel.simulate(a, b.T).result
+        assert got[0, 0] == (wanted.astype(np.int64) if name[0] in "iu" else wanted).astype(dtype)[0, 0], k

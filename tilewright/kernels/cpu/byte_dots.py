@@ -11,23 +11,22 @@ from typing import Any
 
 from tilewright.ir import Function, Kernel, Value, i8, i32, i64, ptr, vec
 from tilewright.kernels.cpu.jobs import DOTS
-from tilewright.kernels.cpu.out import Out
 from tilewright.kernels.cpu.pool import job_fields, split
-from tilewright.kernels.cpu.skinny import column_runs, in_blocks
-from tilewright.kernels.narrow import splat
+from tilewright.kernels.cpu.skinny import column_runs, in_blocks, out_of
+from tilewright.kernels.narrow import memory_type, splat
 from tilewright.plans.words import DOT_COLUMNS
 from tilewright.targets.cpu import CpuTarget
 
 
-def emit_byte_dots(target: CpuTarget, ROWS: int, COLS: int, A: str, B: str) -> Function:
+def emit_byte_dots(target: CpuTarget, ROWS: int, COLS: int, A: str, B: str, RESULT: str = "") -> Function:
     """dots(job, part): as skinny.emit_dots, of i8 and u8 in i32, modulo 2^32. DOT_COLUMNS at most are in registers: for
-    further ones rows of A come from L1 again."""
+    further ones rows of A come from L1 again. RESULT: C's format, if that is not i32."""
     V = target.lanes(4)
     VT, STEP = vec(i32, V), 4*V
-    k = Kernel(f"dots_of_{A}_{B}_{ROWS}x{COLS}", noalias=False, job=ptr(i8), part=i64)
+    k = Kernel(f"dots_of_{A}_{B}_{ROWS}x{COLS}{'_' * bool(RESULT)}{RESULT}", noalias=False, job=ptr(i8), part=i64)
     job, part = k.args
-    g = job_fields(k, job, DOTS, i32, a=i8, b=i8)
-    a, b, out = g.a.view(g.lda, 1), g.b.view(g.ldb, 1), Out(k, g.c.view(g.rsc, g.csc), g.alpha, g.beta)
+    g = job_fields(k, job, DOTS, i32, a=i8, b=i8, **({"c": memory_type(RESULT)} if RESULT else {}))
+    a, b, out = g.a.view(g.lda, 1), g.b.view(g.ldb, 1), out_of(k, g, RESULT)
     lo, hi = split(g.m, g.parts, part)
     whole = g.k // STEP * STEP
     SIGNED = (A, B) == ("i8", "i8")

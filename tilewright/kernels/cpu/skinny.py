@@ -32,7 +32,7 @@ from tilewright.kernels.cpu.microkernel import TYPES
 from tilewright.kernels.cpu.out import Out
 from tilewright.kernels.cpu.pool import job_fields, split
 from tilewright.kernels.cpu.prepared import Prepared, suffix
-from tilewright.kernels.narrow import memory_type
+from tilewright.kernels.narrow import memory_type, widened
 from tilewright.plans.cpu import dot_sums, row_dot_sums
 from tilewright.targets.cpu import CpuTarget
 
@@ -137,11 +137,12 @@ def _prepared(k: Kernel, target: CpuTarget, SOURCE: str, PROLOGUE: tuple[Any, ..
 
 
 def emit_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int, SOURCE: str = "",
-              PROLOGUE: tuple[Any, ...] = ()) -> Function:
+              PROLOGUE: tuple[Any, ...] = (), OTHER: str = "", RESULT: str = "") -> Function:
     """dots(job, part): a run of rows of C[m, COLS] = alpha * A[m, k] @ B[k, COLS] + beta * C, ROWS at a time.
 
     A's rows and B's columns are contiguous (ldb: from one column to the next). SOURCE, PROLOGUE: of A, as emit_stream's
-    of B.
+    of B. Without a prologue SOURCE and OTHER are the formats of A and B, if these are not `dtype`, and are widened as
+    they are loaded; RESULT is C's.
 
     An element has SUMS sums of V lanes, whatever the rows around it are: vector i of k is added to sum i % SUMS, but
     what is left beyond a multiple of SUMS vectors to the first one. At the end sums are added in a tree, then lanes.
@@ -150,11 +151,14 @@ def emit_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int, SOURCE: str =
     T = TYPES[dtype]
     V = target.lanes(T.bytes)
     VT = vec(T, V)
-    k = Kernel(f"dots_{dtype}_{ROWS}x{COLS}{_of(SOURCE, PROLOGUE)}", noalias=False, job=ptr(i8), part=i64)
+    formats = [] if PROLOGUE else [SOURCE, OTHER, RESULT]
+    of_formats = "_".join(["", *(x or dtype for x in formats)]) if any(formats) else _of(SOURCE, PROLOGUE)
+    k = Kernel(f"dots_{dtype}_{ROWS}x{COLS}{of_formats}", noalias=False, job=ptr(i8), part=i64)
     job, part = k.args
-    g = job_fields(k, job, DOTS if PROLOGUE else DOTS[:-OF_PROLOGUE], T, **_source("a", SOURCE))
+    g = job_fields(k, job, DOTS if PROLOGUE else DOTS[:-OF_PROLOGUE], T, **_source("a", SOURCE), **_source("b", OTHER),
+                   **_source("c", RESULT))
     elements = _prepared(k, target, SOURCE, PROLOGUE, g, "a")
-    a, b, out = g.a.view(g.lda, 1), g.b.view(g.ldb, 1), Out(k, g.c.view(g.rsc, g.csc), g.alpha, g.beta)
+    a, b, out = g.a.view(g.lda, 1), g.b.view(g.ldb, 1), out_of(k, g, RESULT)
     columns = [b.at(j, 0) for j in range(COLS)]
     lo, hi = split(g.m, g.parts, part)
     SUMS = 1 if PROLOGUE else dot_sums(COLS)
@@ -164,16 +168,21 @@ def emit_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int, SOURCE: str =
     def put(i: Value, j: int, x: Value, read_c: bool) -> None:
         out.at(i, j).put(x, read_c)
 
+    def load(at: Value, FORMAT: str, mask: Value | None) -> Value:
+        S = memory_type(FORMAT) if FORMAT else T
+        x = k.load(at, vec(S, V), S.bytes, mask)
+        return widened(k, x, FORMAT, T) if FORMAT else x
+
     def rows_at(i: Value, ROWS: int) -> None:
         rows = [a.at(i + r, 0) for r in range(ROWS)]
         sums = [k.tile(ROWS, COLS, VT) for _ in range(SUMS)]
 
         def multiply(p: Value, count: Value | None, SUM: int = 0) -> None:
             mask, acc = None if count is None else k.lanes_below(count, V), sums[SUM]
-            b_reg = [k.load(column + p, VT, T.bytes, mask) for column in columns]
+            b_reg = [load(column + p, OTHER, mask) for column in columns]
             for r in range(ROWS):
                 a_reg = (elements.sums(rows[r] + p, i + r, p, count, T, along=True) if elements else
-                         k.load(rows[r] + p, VT, T.bytes, mask))
+                         load(rows[r] + p, SOURCE, mask))
                 for j in range(COLS):
                     acc[r, j] = k.fma(a_reg, b_reg[j], acc[r, j])
         if SUMS > 1:
@@ -191,6 +200,13 @@ def emit_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int, SOURCE: str =
 
     in_blocks(k, (lo, hi), ROWS, rows_at)
     return k.function
+
+
+def out_of(k: Kernel, g: SimpleNamespace, RESULT: str) -> Out:
+    """C of dot products, in the format RESULT if that is not the one of their sums."""
+    def combined(old: Value, x: Value) -> Value:
+        return k.fma(g.beta, widened(k, old, RESULT, x.type), x)
+    return Out(k, g.c.view(g.rsc, g.csc), g.alpha, g.beta, RESULT, combined if RESULT else None)
 
 
 def emit_row_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int) -> Function:

@@ -14,7 +14,7 @@ from tilewright.formats import FORMATS, Complex
 from tilewright.kernels.cpu import jobs
 from tilewright.plans.cpu import Shape, itemsize
 from tilewright.plans.prologues import decodes
-from tilewright.plans.words import BYTES
+from tilewright.plans.words import BY_NAME, BYTES
 from tilewright.runtime.cpu import workspace
 from tilewright.runtime.cpu.layout import address
 from tilewright.runtime.cpu.pool import pool
@@ -159,16 +159,19 @@ class Host:
 
     def driver(self, target: CpuTarget, algorithm: str, dtype: str, mr: int, nr: int, *sources: str,
                prepacked: str = "", fields: int = 0, prologues: str = "",
-               prepare: jobs.Prepare | None = None, by_rows: bool = False) -> int:
+               prepare: jobs.Prepare | None = None, by_rows: bool = False, result: str = "") -> int:
         """Of the loops around the kernels; `sources` are the formats of A and B, if packing converts any; prepacked:
         which of them was packed before; fields: of a state that is kept (plans/semirings.py); prologues: which of them
         have one; prepare: that of the operand that is read once, whose format `sources` is then; by_rows: of B, which
-        `dots` reads then."""
+        `dots` reads then; result: C's format, of `dots` that converts."""
         if by_rows:
             return self.address("skinny:emit_row_dots", target, dtype, mr, nr)
         if algorithm in ("dots", "stream"):
             if dtype in BYTES:
-                return self.address("byte_dots:emit_byte_dots", target, mr, nr, *sources)
+                return self.address("byte_dots:emit_byte_dots", target, mr, nr, *sources, *((result,) * bool(result)))
+            if any(sources) and not prepare:
+                return self.address("skinny:emit_dots", target, BY_NAME[dtype].sums if dtype in BY_NAME else dtype,
+                                    mr, nr, sources[0], (), sources[1], result)
             module = "weights" if prepare and decodes(*prepare[:2]) else "skinny"
             return self.address(f"{module}:emit_{algorithm}", target, dtype, mr, nr,
                                 *((*sources, tuple(prepare)) if prepare else ()))

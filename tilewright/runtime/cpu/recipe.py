@@ -116,7 +116,8 @@ class Recipe:
             sources = (getattr(shape, f"source_{once}"),)
         self.function = host.driver(target, plan.algorithm, shape.dtype, plan.mr, plan.nr, *sources,
                                     prepacked=prepacked, fields=semirings.state(shape.semiring), prologues=prepared,
-                                    prepare=self.prepare.get(once), by_rows=plan.by_rows(shape))
+                                    prepare=self.prepare.get(once), by_rows=plan.by_rows(shape),
+                                    result=shape.out if plan.algorithm == "dots" else "")
         self.added_in = shape.sums
         self.space = self.sums = self.tiles = 0
         # bytes of barriers with counters, which start at 0

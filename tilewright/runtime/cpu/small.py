@@ -116,7 +116,7 @@ def runs(problem: Gemm, shape: Shape, plan: CpuPlan, target: CpuTarget) -> bool:
 
 def _ours(shape: Shape, plan: CpuPlan, target: CpuTarget) -> bool:
     """Whether the builtin does what this plan says, but for the split over threads."""
-    if (plan.algorithm, plan.swap) != small_way(shape):
+    if shape.converts or (plan.algorithm, plan.swap) != small_way(shape):
         return False
     return plan.algorithm != "in_place" or (not plan.kc and plan.mr == tiles_of(target, TILES)[0][0])
 
