@@ -31,7 +31,7 @@ Matrix = NDArray[Any]
 MOST_RECIPES = 1024
 
 _recipes: dict[tuple, tuple[Recipe, bool]] = {}
-_rows: dict[tuple, Recipe | None] = {}                  # of complex rows; None: by several steps
+_rows: dict[tuple, tuple[Recipe | None]] = {}           # of complex rows; None: by several steps
 chosen: list[dict[Any, Any]] = [_recipes, _rows]       # all tables of what follows from plans
 
 
@@ -88,15 +88,16 @@ def gemm_row(a: Matrix, b: Matrix, c: Matrix, exchange: bool = False, *, threads
     real = np.dtype(f"f{size // 2}")
     threads = threads or pool.get_num_threads()
     key = k, n, y.strides[0], z.strides[1], real, threads, invariant
-    if key not in _rows:
+    entry = _rows.get(key)
+    if entry is None:
         if len(_rows) >= MOST_RECIPES:
             _rows.clear()
         parts = x.view(real).reshape(k, 2).T, y.view(real), np.empty((2, 2*n), real)
         of_gemm = 2, 2*n, k, *(v.strides for v in parts), real, real, real, threads, *(None,)*3, "", "", invariant
         recipe, swapped = _recipes.get(of_gemm) or _remember(of_gemm, *parts)
         several = swapped or recipe.plan.copy or recipe.plan.algorithm == "packed" or not recipe.takes_c
-        _rows[key] = None if several else _with_complex_row(recipe, n, parts[2], z.strides[1])
-    found = _rows[key]
+        entry = _rows[key] = (None if several else _with_complex_row(recipe, n, parts[2], z.strides[1]),)
+    found, = entry
     if found is not None:
         run(found, exchange, a, b, c, 1.0, 0.0)
     return found is not None
