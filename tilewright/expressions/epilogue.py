@@ -1,6 +1,6 @@
 """`Epilogue`: what becomes of the finished sums of a product, as data: an expression, what it reads, what it leaves.
 
-    acc:float bias:float; add acc bias; tanh %0; -> %1 | bias f32 row | f16
+    $acc:float bias:float; add $acc bias; tanh %0; -> %1 | bias f32 row | f16
 
 The expression's text, then each operand with its number format and its place, then the format of each result ("-" for
 that of the problem's C). Problems, plans and caches hold this text.

@@ -1,7 +1,7 @@
 """What an expression of elements allows where their products are added up: factors that whole sums have in common, and
 integers that floats hold exactly.
 
-    b:int s:float; float b; mul %0 s; -> %1         with one s for all elements of a sum: s times the sum of b
+    $x:int s:float; float $x; mul %0 s; -> %1         with one s for all elements of a sum: s times the sum of b
 """
 from __future__ import annotations
 

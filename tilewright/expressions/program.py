@@ -1,6 +1,6 @@
 """`Expression`: a traced function as data, its text, and its evaluation by NumPy.
 
-    acc:float bias:float; add acc bias; tanh %0; mul %1 #0.5; -> %2
+    $acc:float bias:float; add $acc bias; tanh %0; mul %1 #0.5; -> %2
 
 Parameters with their kinds, a line for each operation (%i is the result of line i, # a constant), and the results, some
 of which may be reduced: `row_max %2` is the largest number of each row. Equal functions have equal texts.

@@ -1,7 +1,7 @@
 """`Prologue`: what an operand's elements become on their way to the product, as data: an expression, what it reads, and
 in which format its numbers are multiplied.
 
-    b:int s:float; float b; mul %0 s; -> %1 | s f32 full/128 | i8 bf16
+    $x:int s:float; float $x; mul %0 s; -> %1 | s f32 full/128 | i8 bf16
 
 The expression's text, then each further operand with its number format and its place, then the format of the elements
 and that in which they are multiplied, to which the function's numbers are rounded. Problems, plans and caches hold this
