@@ -372,7 +372,7 @@ def test_compiled_with_other_formats_and_factors():
     assert tw.compile(tw.Gemm(20, 40, 30, epilogue=tw.epilogue(abs)))(x, y, c, alpha=2, beta=3) is c
     close(c, wanted)
     said = str(tw.explain(tw.Gemm(20, 40, 30, epilogue=tw.epilogue(abs))))
-    assert "acc:float; abs acc; -> %0" in said or "x:float; abs x; -> %0" in said
+    assert "$acc:float; abs $acc; -> %0" in said or "x:float; abs x; -> %0" in said
     assert "of each tile after its last block of k, while it is in L1" in said
 
 

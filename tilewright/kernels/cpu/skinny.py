@@ -15,7 +15,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from tilewright.ir import Function, Kernel, Value, i8, i64, ptr, vec
+from tilewright.ir import Function, Kernel, Value, i8, i16, i32, i64, ptr, vec
 from tilewright.kernels.cpu.jobs import (
     COPIED,
     DOTS,
@@ -262,10 +262,11 @@ def in_tree(sums: list[Value]) -> Value:
     return sums[0]
 
 
-def emit_copied(target: CpuTarget, dtype: str) -> Function:
-    """copied(job, part): a driver's part with a column B that is not contiguous (jobs.COPIED)."""
-    T = TYPES[dtype]
-    k = Kernel(f"copied_{dtype}", noalias=False, job=ptr(i8), part=i64)
+def emit_copied(target: CpuTarget, size: int) -> Function:
+    """copied(job, part): a driver's part with a column B, of elements of `size` bytes, that is not contiguous
+    (jobs.COPIED)."""
+    T = {1: i8, 2: i16, 4: i32, 8: i64}[size]
+    k = Kernel(f"copied_{8*size}", noalias=False, job=ptr(i8), part=i64)
     job, part = k.args
     g = SimpleNamespace(**{name: k.field(job, at, ptr(i8) if name == "driver" else i64)
                            for name, at in offsets(COPIED).items()})

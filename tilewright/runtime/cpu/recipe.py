@@ -14,7 +14,7 @@ from tilewright.formats import FORMATS
 from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.jobs import NOTHING
 from tilewright.plans import semirings
-from tilewright.plans.cpu import SHORT, CpuPlan, Shape, Strides, order
+from tilewright.plans.cpu import SHORT, CpuPlan, Shape, Strides, one_dot, order
 from tilewright.plans.model import PANEL_DEPTH, WAKE_ABOVE, WAKE_ONE
 from tilewright.plans.words import TILE_WORDS
 from tilewright.runtime.cpu.host import SWAPPED, Host, host
@@ -486,12 +486,14 @@ class Recipe:
         """The work of `run` for a B of one column with `step` elements between rows, which it copies to the stack, for
         alpha = 1 and beta = 0 and addresses left open; None if there is no such code."""
         shape, job = self.shape, self.job(0, 0, 0, 1.0, 0.0)
-        if self.plan.algorithm != "dots" or shape.n != 1 or shape.k > jobs.MOST_COPIED or shape.converts or self.space:
+        steps, converts = shape.depth or shape.k, shape.converts and not one_dot(shape)
+        if self.plan.algorithm != "dots" or shape.n != 1 or steps > jobs.MOST_COPIED or converts or self.space:
             return None
-        fields = {"driver": self.function, "steps": shape.k, "step": step, "fields": len(job), "at_b": self.at["b"]}
+        size = FORMATS[shape.source_b or shape.sums].itemsize
+        fields = {"driver": self.function, "steps": steps, "step": step, "fields": len(job), "at_b": self.at["b"]}
         whole = array("q", [fields[name] for name in jobs.COPIED])
         whole.extend(job)
-        function = self.host.address("skinny:emit_copied", self.target, shape.dtype)
+        function = self.host.address("skinny:emit_copied", self.target, size)
         return Work(function, whole, self.parts, min(self.parts, shape.threads), self.wake,
                     layout=(*jobs.COPIED, *self.at))
 
