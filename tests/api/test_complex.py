@@ -278,7 +278,7 @@ def test_two_real_operands_have_a_real_product(dtype):
 
 @pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
 def test_long_dot_products_are_exact(dtype):
-    """Of whole numbers, by views of both vectors, contiguous and not, conjugated and not."""
+    """Dot products of whole numbers are exact for vectors of any strides, conjugated and not."""
     k = 9001
     x, y = ((RNG.integers(-3, 4, 2*k) + 1j*RNG.integers(-3, 4, 2*k)).astype(dtype) for _ in range(2))
     for a, b in (x[:k], y[:k]), (x[::2], y[:k]), (x[:k], y[::-2]):

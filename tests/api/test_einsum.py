@@ -213,7 +213,7 @@ def test_tensordot_refuses(axes, text):
 
 @pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 def test_subclasses_of_arrays_come_back_as_arrays():
-    """As from np.einsum and np.tensordot; a np.matrix has two axes at most."""
+    """einsum and tensordot of a np.matrix return plain arrays, as in NumPy."""
     x = np.matrix(np.arange(9.0).reshape(3, 3))
     for subscripts in "ij,jk->ik", "ij,kl->ijl", "ij->ji", "ii->i":
         operands = (x,) * (subscripts.count(",") + 1)
@@ -242,7 +242,7 @@ def test_calls_in_numpys_other_words(order):
 
 @pytest.mark.parametrize("name", ["greedy", "optimal"])
 def test_the_limit_of_a_path_is_kept(name):
-    """Of the elements of products in between."""
+    """The limit of optimize=(name, limit) counts elements of intermediate products."""
     xs = [np.ones(shape, np.float32) for shape in ((40, 2), (2, 40), (40, 3), (3, 2))]
     shapes, expected = [x.shape for x in xs], np.full((40, 2), 2*40*3)
     labels = ["ij", "jk", "kl", "lm"]
@@ -266,7 +266,7 @@ def test_an_empty_sum_by_tables():
 
 
 def test_a_result_in_c_order_is_written_there(monkeypatch):
-    """As into a given array, not laid out afterwards; calls are repeated."""
+    """A result in order C or F is written in that order at once, and its calls are repeated."""
     x, y = whole(np.random.default_rng(5), (4, 5, 6, 3)), whole(np.random.default_rng(6), (4, 7, 8, 2))
     stores = []
     product = contraction.Work.product
