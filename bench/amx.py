@@ -25,7 +25,7 @@ import ml_dtypes
 import numpy as np
 
 import tilewright as tw
-from tilewright.bench import results
+from tilewright.lab.bench import results
 from tilewright.plans.choose import choose
 from tilewright.plans.cpu import CpuPlan, Shape
 from tilewright.plans.words import TILE_WORDS

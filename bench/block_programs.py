@@ -25,12 +25,12 @@ import triton.language as tl
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tilewright import ir
-from tilewright.bench import results
-from tilewright.bench.gpu_device import TorchDevice
 from tilewright.blocks import Program
 from tilewright.ir import f32, i32, ptr
-from tilewright.measure.gpu_rules import GpuRules, GraphTrack, sets
-from tilewright.measure.measure import geomean, interleave, ratios, spread
+from tilewright.lab.bench import results
+from tilewright.lab.bench.gpu_device import TorchDevice
+from tilewright.lab.measure.gpu_rules import GpuRules, GraphTrack, sets
+from tilewright.lab.measure.measure import geomean, interleave, ratios, spread
 from tilewright.runtime.run import run
 
 # ---- the programs here

@@ -52,7 +52,7 @@ Case = dict[str, Any]
 
 def cases() -> list[Case]:
     """Launches, as data: {"step", "sizes"} of the ladder, or {"dtype", "layout", "sizes", "plan"} of a product."""
-    from tilewright.ladder.steps import GPU_STEPS
+    from tilewright.lab.ladder.steps import GPU_STEPS
 
     found: list[Case] = [{"step": step, "sizes": sizes} for step in GPU_STEPS
                          for sizes in ((128, 256, 16), (132, 140, 24))]
@@ -66,7 +66,7 @@ def cases() -> list[Case]:
 
 
 def tensor_cases() -> list[Case]:
-    from tilewright.ladder.steps import TENSOR_STEPS
+    from tilewright.lab.ladder.steps import TENSOR_STEPS
 
     return [{"step": step, "sizes": (256, 256, 256)} for step in TENSOR_STEPS]
 
@@ -95,7 +95,7 @@ def operands(m: int, n: int, k: int, dtype: str) -> tuple[Any, Any]:
 
 def launch() -> None:
     import tilewright as tw
-    from tilewright.ladder import run_nvidia
+    from tilewright.lab.ladder import run_nvidia
     from tilewright.runtime.cuda import module
 
     on, stream = module.device(), module.Stream()
@@ -118,7 +118,7 @@ def launch() -> None:
 
 def launch_tensor() -> None:
     from tilewright import formats
-    from tilewright.ladder import run_nvidia
+    from tilewright.lab.ladder import run_nvidia
     from tilewright.runtime.cuda import module
 
     on, stream, dtype = module.device(), module.Stream(), formats.get("bf16").dtype
@@ -156,7 +156,7 @@ if __name__ == "__main__":
         case "launch":
             launch_tensor() if tensor else launch()
         case "read":
-            from tilewright.bench import results
+            from tilewright.lab.bench import results
 
             results.check_tree(results.ALLOW_DIRTY in sys.argv)
             read(sys.argv[2], sys.argv[3], tensor_cases() if tensor else cases(), metrics)

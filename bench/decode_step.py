@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import tilewright.torch as twt
-from tilewright.bench.gpu_device import TorchDevice
-from tilewright.measure.gpu_rules import GpuRules, GraphTrack
-from tilewright.measure.measure import interleave, ratios, spread
+from tilewright.lab.bench.gpu_device import TorchDevice
+from tilewright.lab.measure.gpu_rules import GpuRules, GraphTrack
+from tilewright.lab.measure.measure import interleave, ratios, spread
 
 Tensor = Any
 WIDTH, BETWEEN, HEADS, KV_HEADS, POSITIONS, VOCABULARY = 4096, 14336, 32, 8, 1024, 32000

@@ -33,10 +33,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import tilewright as tw
 from bench.gpu_costs import host_cost
-from tilewright.bench import results
-from tilewright.bench.gpu_device import TorchDevice
-from tilewright.measure.gpu_rules import GpuRules, GraphTrack, sets
-from tilewright.measure.measure import interleave, ratios, spread
+from tilewright.lab.bench import results
+from tilewright.lab.bench.gpu_device import TorchDevice
+from tilewright.lab.measure.gpu_rules import GpuRules, GraphTrack, sets
+from tilewright.lab.measure.measure import interleave, ratios, spread
 
 Tensor = Any
 Launch = Callable[[], Any]

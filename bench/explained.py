@@ -16,7 +16,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import tilewright as tw
-from tilewright.bench import results
+from tilewright.lab.bench import results
 from tilewright.text import aligned
 
 CASES = {

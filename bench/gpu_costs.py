@@ -22,12 +22,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tilewright.bench import gpu_device, peer, results
-from tilewright.bench.cases import GPU, Product
-from tilewright.bench.peer import Setting
-from tilewright.bench.results import CUBLAS, Report
-from tilewright.bench.suites import shapes
-from tilewright.measure.measure import rotated, spread
+from tilewright.lab.bench import gpu_device, peer, results
+from tilewright.lab.bench.cases import GPU, Product
+from tilewright.lab.bench.peer import Setting
+from tilewright.lab.bench.results import CUBLAS, Report
+from tilewright.lab.bench.suites import shapes
+from tilewright.lab.measure.measure import rotated, spread
 from tilewright.plans.nvidia import NvidiaPlan
 from tilewright.problem import Gemm
 

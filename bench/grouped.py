@@ -25,7 +25,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import tilewright as tw
-from tilewright.bench import results
+from tilewright.lab.bench import results
 
 GPU = [(64, 16384, 4096, 4096), (64, 8192, 7168, 2048), (64, 8192, 2048, 7168), (8, 16384, 4096, 14336),
        (64, 2048, 2048, 2048), (64, 512, 4096, 4096)]              # groups, rows, n, k
@@ -81,9 +81,9 @@ def on_cpu(groups: int, rows: int, n: int, k: int, dtype: str, seconds: float) -
 def on_gpu(groups: int, rows: int, n: int, k: int, seconds: float) -> dict[str, list[float]]:
     import torch
 
-    from tilewright.bench.gpu_device import TorchDevice
-    from tilewright.measure.gpu_rules import GpuRules, GraphTrack, sets
-    from tilewright.measure.measure import interleave
+    from tilewright.lab.bench.gpu_device import TorchDevice
+    from tilewright.lab.measure.gpu_rules import GpuRules, GraphTrack, sets
+    from tilewright.lab.measure.measure import interleave
     on = TorchDevice()
     ends = ragged(groups, rows, np.random.default_rng(groups))
     offsets = torch.tensor(ends, dtype=torch.int32, device="cuda")

@@ -43,7 +43,7 @@ sys.path.insert(0, str(ROOT))
 
 import torch
 
-from tilewright.bench import gpu_device, results
+from tilewright.lab.bench import gpu_device, results
 from tilewright.runtime.cuda import module
 
 # Asking the driver for a parameter that does not exist is how parameters are counted: no error of ours.
@@ -65,7 +65,7 @@ RANDOM_DTYPES = ("f32", "f64", "bf16-bf16-bf16", "bf16-bf16-f32", "f16-f16-f16",
 
 def check_family(dtype: str, layout: str) -> Iterator[str]:
     """A line per product that is wrong, and one that counts them all."""
-    from tilewright.bench.suites.shapes import gemm
+    from tilewright.lab.bench.suites.shapes import gemm
     count = 0
     for (m, n, k), (gap, before), whole, (alpha, beta) in product(AWKWARD, GAPS, (True, False), SCALES):
         problem = gemm(dtype, m, n, k, layout)
@@ -79,7 +79,7 @@ def check_family(dtype: str, layout: str) -> Iterator[str]:
 
 def check_random(count: int, seed: int) -> Iterator[str]:
     """The same of so many random products: formats, sizes, layouts, distances of rows, offsets and factors."""
-    from tilewright.bench.suites.shapes import gemm
+    from tilewright.lab.bench.suites.shapes import gemm
     pick = random.Random(seed)
 
     def size() -> int:
@@ -106,9 +106,9 @@ def checked(problem: Any, gap: int, before: int, alpha: float, beta: float, whol
     """What is wrong with a product of matrices inside of larger ones, `gap` elements between rows and `before` elements
     before the first; "" if it is right, writes to nothing beside C and has the same bits when computed again."""
     import tilewright as tw
-    from tilewright.bench.cases import Product
-    from tilewright.bench.peer import out_dtype
-    from tilewright.measure.operands import Operands
+    from tilewright.lab.bench.cases import Product
+    from tilewright.lab.bench.peer import out_dtype
+    from tilewright.lab.measure.operands import Operands
 
     def stored(kind: str, rows: int, cols: int) -> tuple[Any, Any]:
         """A matrix inside of a larger one, and that one."""
@@ -213,7 +213,7 @@ COSTS = ("overhead", "emission")
 
 def prebuild(names: list[str], dtypes: list[str]) -> str:
     """Compile what the suites need into the kernel cache, with all cores."""
-    from tilewright.bench.suites import shapes
+    from tilewright.lab.bench.suites import shapes
     cases = shapes.gpu_cases([SUITES[name] for name in names], dtypes)
     # Views (gap) have plans of their own, by how they are aligned: they are compiled when they are first multiplied.
     problems = list(dict.fromkeys((case.problem, case.algorithm) for case in cases if not case.gap))
@@ -253,7 +253,7 @@ def tuned(job: str, dtype: str, file: Path | None, out: Path, limit: float) -> t
         cases = [line.removeprefix("case ") for line in lines if line.startswith("case ")]
         plans = [line for line in lines if not line.startswith("case ")]
     else:
-        from tilewright.bench.suites.shapes import gemm
+        from tilewright.lab.bench.suites.shapes import gemm
         from tilewright.plans import gpu, gpu_shape
         layout = "nt" if dtype.startswith("e") else "nn"               # torch's products of fp8 have no other
         cases = [f"{n}x{n}x{n}:{layout}:{dtype}" for n in sizes]

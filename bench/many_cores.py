@@ -19,7 +19,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tilewright.bench import results
+from tilewright.lab.bench import results
 from tilewright.plans import CpuPlan, Shape
 from tilewright.plans.choose import choose
 from tilewright.runtime.cpu import engine

@@ -35,14 +35,14 @@ import torch.nn.functional as F
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import tilewright as tw
-from tilewright.bench import results
-from tilewright.bench.gpu_device import TorchDevice
 from tilewright.expressions.prologue import Prologue
 from tilewright.formats.quantized import Quantized
 from tilewright.formats.scaled import Nibbles, Scaled
 from tilewright.formats.table import BLOCK_FORMATS
-from tilewright.measure.gpu_rules import GpuRules, GraphTrack, sets
-from tilewright.measure.measure import interleave, ratios, spread
+from tilewright.lab.bench import results
+from tilewright.lab.bench.gpu_device import TorchDevice
+from tilewright.lab.measure.gpu_rules import GpuRules, GraphTrack, sets
+from tilewright.lab.measure.measure import interleave, ratios, spread
 from tilewright.plans import gpu, gpu_shape, prologues
 
 Tensor = Any

@@ -25,12 +25,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tilewright.bench import plot, tables
-from tilewright.bench.peer import OURS
-from tilewright.bench.report import gpu_ratios, gpu_where, heading, power_columns, rate_columns
-from tilewright.bench.results import Report, Result, check_shown, load
-from tilewright.bench.tables import FORMATS_CAPTION, REMARK, Column, format_groups, format_lines
-from tilewright.measure.measure import Sample, geomean, ratios, spread
+from tilewright.lab.bench import plot, tables
+from tilewright.lab.bench.peer import OURS
+from tilewright.lab.bench.report import gpu_ratios, gpu_where, heading, power_columns, rate_columns
+from tilewright.lab.bench.results import Report, Result, check_shown, load
+from tilewright.lab.bench.tables import FORMATS_CAPTION, REMARK, Column, format_groups, format_lines
+from tilewright.lab.measure.measure import Sample, geomean, ratios, spread
 from tilewright.text import plural
 
 # At the start of a line: an indented pair is an example, as above.
@@ -135,7 +135,7 @@ def tiles(report: Report, options: dict[str, str]) -> str:
 
 def counts(report: Report, options: dict[str, str]) -> str:
     """What the simulator counted of every GPU step: of=memory or of=multiprocessor."""
-    from tilewright.bench.suites import ladders
+    from tilewright.lab.bench.suites import ladders
 
     columns = {"memory": ladders.MEMORY, "multiprocessor": ladders.MULTIPROCESSOR}.get(options["of"])
     if columns is None:
@@ -164,7 +164,7 @@ def sentence(c: Any) -> str:
 
 def step(report: Report, options: dict[str, str]) -> str:
     """The same of one step, in a sentence or two."""
-    from tilewright.bench.suites import ladders
+    from tilewright.lab.bench.suites import ladders
 
     for found in ladders.counted(report):
         if found.step == options["step"]:
@@ -175,7 +175,7 @@ def step(report: Report, options: dict[str, str]) -> str:
 def tflops(report: Report, options: dict[str, str]) -> str:
     """TFLOP/s of every GPU step beside cuBLAS."""
     del options
-    from tilewright.bench.suites import ladders
+    from tilewright.lab.bench.suites import ladders
 
     head, *rows = ladders.table(report.results)
     device = report.machine.get("gpu") or report.extra["device"]
@@ -310,7 +310,7 @@ def contract(report: Report, options: dict[str, str]) -> str:
 
 
 def _records(kind: str, report: Report, options: dict[str, str]) -> str:
-    study = import_module(f"tilewright.bench.suites.{kind}")
+    study = import_module(f"tilewright.lab.bench.suites.{kind}")
     if options.keys() - {"case", "threads"}:
         raise FigureError(f"unknown option among {', '.join(options)}")
     found = [x for x in report.extra[kind] if all(str(x[key]).replace(" ", "_") == y for key, y in options.items())]

@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import tilewright as tw
-from tilewright.bench import results
+from tilewright.lab.bench import results
 from tilewright.plans import asked, gpu, gpu_lowering
 from tilewright.plans.choose import choose, ranked
 from tilewright.plans.model import Ceilings, cost
@@ -182,7 +182,7 @@ def shapes(on_cpu: bool, everyone: int = 1) -> list[tuple[str, int | None]]:
 
 def space(shape: Any, on: Any, most: int) -> tuple[list[Any], int]:
     """The plans of an exhaustive search, the model's choice first, and how many legal ones the planner knows."""
-    from tilewright.tuner.candidates import neighbours, various
+    from tilewright.lab.tuner.candidates import neighbours, various
     if isinstance(on, CpuTarget):
         model, plans, price = choose(shape, on), ranked(shape, on, tiles=99), cost
         plans = [*plans, *(each for first in plans[:3] for each in neighbours(first, shape, on))]
@@ -196,7 +196,7 @@ def space(shape: Any, on: Any, most: int) -> tuple[list[Any], int]:
 
 def measure(case: Case, most: int) -> dict[str, Any]:
     """What is kept of a case."""
-    from tilewright.measure import probes
+    from tilewright.lab.measure import probes
     began = time.monotonic()
     chip, shape, ceilings = case.on, case.shape, None
     if isinstance(chip, CpuTarget) and (known := probes.basis(chip).ceilings):
@@ -218,7 +218,7 @@ def recorded(chip: Any) -> dict[str, Any]:
 
 def measured(case: Case, plans: list[str], limit: float) -> Any:
     """The run of these plans, the first of which is the model's."""
-    from tilewright.tuner import child, search
+    from tilewright.lab.tuner import child, search
     job = child.Job(case.problem, case.on, case.threads or 1, tuple(plans), limit)
     if isinstance(case.on, CpuTarget):
         return search.measured(job, lambda event: None)
@@ -229,8 +229,8 @@ def measured(case: Case, plans: list[str], limit: float) -> Any:
 
 def found(run: Any, pick: str) -> tuple[dict[str, float], dict[str, float]]:
     """By plan: how many times as fast as the model's choice in the last phase it took part in, and seconds."""
-    from tilewright.measure.measure import spread
-    from tilewright.tuner.child import REFERENCE, against
+    from tilewright.lab.measure.measure import spread
+    from tilewright.lab.tuner.child import REFERENCE, against
     ratios: dict[str, float] = {}
     seconds: dict[str, float] = {}
     for phase in run.phases:
@@ -307,8 +307,8 @@ def _loaded(case: Case, text: str) -> str:
 
 
 def run_all(wanted: list[str], into: Path, seconds: float, tune: int, most: int) -> None:
-    from tilewright.measure import probes
-    from tilewright.tuner.search import provenance
+    from tilewright.lab.measure import probes
+    from tilewright.lab.tuner.search import provenance
     os.environ["TILEWRIGHT_TUNE_DB"] = "off"
     began, origin = time.monotonic(), provenance()
     for number, what in enumerate(wanted):

@@ -30,8 +30,8 @@ def families() -> dict[str, Callable[[], Iterator[str]]]:
 def ladder() -> Iterator[str]:
     """Its steps: in f32, and on tensor cores in bf16 for B^T."""
     from tilewright import formats
-    from tilewright.ladder import run_nvidia
-    from tilewright.ladder.steps import GPU_STEPS, TENSOR_STEPS
+    from tilewright.lab.ladder import run_nvidia
+    from tilewright.lab.ladder.steps import GPU_STEPS, TENSOR_STEPS
 
     for name in (*GPU_STEPS, *TENSOR_STEPS):
         tensor = name in TENSOR_STEPS
@@ -270,7 +270,7 @@ def users() -> Iterator[str]:
     """Kernels as users write them: the tunable steps of the ladder, and a softmax in blocks."""
     from tilewright.blocks import Program
     from tilewright.ir import f32, i32, ptr
-    from tilewright.ladder.tunable import GPU
+    from tilewright.lab.ladder.tunable import GPU
     from tilewright.runtime.run import run
 
     for name, sizes in (("registers", {"V": 4, "BLOCK": 8}), ("shared", {"L": 64, "S": 16, "V": 4}),

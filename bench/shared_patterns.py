@@ -138,7 +138,7 @@ if __name__ == "__main__":
         case "launch":
             launch()
         case "read":
-            from tilewright.bench import results
+            from tilewright.lab.bench import results
 
             results.check_tree(results.ALLOW_DIRTY in sys.argv)
             read(*sys.argv[2:4])

@@ -21,20 +21,20 @@ import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tilewright.bench import session
-from tilewright.bench.cases import AVX2, NATIVE, Case, Job
-from tilewright.bench.results import Report
-from tilewright.bench.suites import shapes as suites
-from tilewright.cli import command, common
-from tilewright.measure import machine
-from tilewright.measure.measure import Rules
+from tilewright.lab.bench import session
+from tilewright.lab.bench.cases import AVX2, NATIVE, Case, Job
+from tilewright.lab.bench.results import Report
+from tilewright.lab.bench.suites import shapes as suites
+from tilewright.lab.cli import command, common
+from tilewright.lab.measure import machine
+from tilewright.lab.measure.measure import Rules
+from tilewright.lab.tuner import search
 from tilewright.plans import shape_of
 from tilewright.plans.choose import choose
 from tilewright.plans.measured import choice, store
 from tilewright.plans.measured.row import Row
 from tilewright.plans.model import cost
 from tilewright.targets import CpuTarget, detect
-from tilewright.tuner import search
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,8 +58,8 @@ def main(
 ) -> None:
     """Tune, compare, and write plans/tables/TARGET.jsonl."""
     with command.errors():
-        from tilewright.bench import results
-        from tilewright.bench.commands import all_threads
+        from tilewright.lab.bench import results
+        from tilewright.lab.bench.commands import all_threads
         results.check_tree()
         chip, console = common.target(target), common.console()
         chip.require_runnable()

@@ -28,7 +28,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import tilewright as tw
-from tilewright.bench import results
+from tilewright.lab.bench import results
 
 LETTERS = {"f4": "s", "f8": "d", "c8": "c", "c16": "z"}
 ROW_MAJOR, NO_TRANS = 101, 111
@@ -69,9 +69,9 @@ def mkl_call(library: ctypes.CDLL, a: Any, b: Any, c: Any) -> Callable[[], Any]:
 def on_gpu(dtype: str, n: int, batch: int, seconds: float) -> dict[str, Any]:
     import torch
 
-    from tilewright.bench.gpu_device import TorchDevice
-    from tilewright.measure.gpu_rules import GpuRules, GraphTrack, sets
-    from tilewright.measure.measure import interleave
+    from tilewright.lab.bench.gpu_device import TorchDevice
+    from tilewright.lab.measure.gpu_rules import GpuRules, GraphTrack, sets
+    from tilewright.lab.measure.measure import interleave
     on = TorchDevice()
     kind, wide = TORCH[dtype]
     size = getattr(torch, kind).itemsize

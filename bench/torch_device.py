@@ -36,9 +36,9 @@ import tilewright.torch as twt
 from bench import decode_step
 from bench.decode_step import BF16, KINDS, captured, near
 from bench.gpu_costs import host_cost
-from tilewright.bench import results
-from tilewright.bench.gpu_device import TorchDevice
-from tilewright.measure.gpu_rules import GpuRules
+from tilewright.lab.bench import results
+from tilewright.lab.bench.gpu_device import TorchDevice
+from tilewright.lab.measure.gpu_rules import GpuRules
 from tilewright.torch.quantization import BLOCKS, dequantize, quantize, rows_in_fp8
 
 Tensor = Any

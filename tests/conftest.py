@@ -27,13 +27,13 @@ settings.load_profile("tilewright")  # pytest --hypothesis-profile=thorough look
 @pytest.fixture(autouse=True)
 def idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test depends on what else runs: without counts of CPU time no measurement is taken for disturbed."""
-    monkeypatch.setattr("tilewright.measure.quiet.STAT", Path("/nowhere"))
+    monkeypatch.setattr("tilewright.lab.measure.quiet.STAT", Path("/nowhere"))
 
 
 @pytest.fixture(autouse=True)
 def a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test depends on whether the checkout has changes, in which no result file is written."""
-    monkeypatch.setattr("tilewright.measure.machine.commit", lambda: "0123456789ab")
+    monkeypatch.setattr("tilewright.lab.measure.machine.commit", lambda: "0123456789ab")
 
 
 @pytest.fixture(autouse=True)

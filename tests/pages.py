@@ -47,7 +47,7 @@ def outputs(page: Path, cuda: bool) -> Iterator[tuple[tuple[int, int], str, str]
 def said_by(command: str) -> str:
     from typer.testing import CliRunner
 
-    from tilewright.cli import app
+    from tilewright.lab.cli import app
 
     output = CliRunner().invoke(app, shlex.split(command)).output
     return "".join(f"{line.rstrip()}\n" for line in output.splitlines())

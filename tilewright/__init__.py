@@ -43,9 +43,6 @@ if TYPE_CHECKING:
     from tilewright.compiled.compile import compile as compile
     from tilewright.compiled.compile import plan as plan
     from tilewright.compiled.packed_weights import PackedWeights as PackedWeights
-    from tilewright.explanation.contraction import einsum_path as einsum_path
-    from tilewright.explanation.explain import explain as explain
-    from tilewright.explanation.record import Explanation as Explanation
     from tilewright.expressions.epilogue import epilogue as epilogue
     from tilewright.expressions.functions import clamp as clamp
     from tilewright.expressions.functions import column_amax as column_amax
@@ -81,6 +78,11 @@ if TYPE_CHECKING:
     from tilewright.formats.quantized import Quantized as Quantized
     from tilewright.formats.quantized import dequantize as dequantize
     from tilewright.formats.scaled import Scaled as Scaled
+    from tilewright.lab.explanation.contraction import einsum_path as einsum_path
+    from tilewright.lab.explanation.explain import explain as explain
+    from tilewright.lab.explanation.record import Explanation as Explanation
+    from tilewright.lab.tuner.ahead import build as build
+    from tilewright.lab.tuner.search import tune as tune
     from tilewright.problem import Gemm as Gemm
     from tilewright.runtime.cpu.packed import Packed as Packed
     from tilewright.runtime.cpu.pool import get_num_threads as get_num_threads
@@ -90,8 +92,6 @@ if TYPE_CHECKING:
     from tilewright.runtime.parametric import kernel as kernel
     from tilewright.simulator.product import simulate as simulate
     from tilewright.targets import target as target
-    from tilewright.tuner.ahead import build as build
-    from tilewright.tuner.search import tune as tune
 
 # Where each public name lives. No module of the package bears the name of a public function, or importing it would
 # hide the function.
@@ -102,15 +102,15 @@ _HOME = {
     "Quantized": "tilewright.formats.quantized",
     "Reduction": "tilewright.expressions.reductions",
     "Scaled": "tilewright.formats.scaled",
-    "build": "tilewright.tuner.ahead",
+    "build": "tilewright.lab.tuner.ahead",
     "compile": "tilewright.compiled.compile",
     "contract": "tilewright.api.semirings",
     "dequantize": "tilewright.formats.quantized",
     "detect": "tilewright.runtime.cuda.driver",
     "einsum": "tilewright.api.contraction",
-    "einsum_path": "tilewright.explanation.contraction",
-    "Explanation": "tilewright.explanation.record",
-    "explain": "tilewright.explanation.explain",
+    "einsum_path": "tilewright.lab.explanation.contraction",
+    "Explanation": "tilewright.lab.explanation.record",
+    "explain": "tilewright.lab.explanation.explain",
     "epilogue": "tilewright.expressions.epilogue",
     "gemm": "tilewright.api.products",
     "grouped_matmul": "tilewright.api.grouped",
@@ -128,7 +128,7 @@ _HOME = {
     "target": "tilewright.targets",
     "tensordot": "tilewright.api.contraction",
     "threads": "tilewright.runtime.cpu.pool",
-    "tune": "tilewright.tuner.search",
+    "tune": "tilewright.lab.tuner.search",
     **dict.fromkeys((
         "clamp", "column_amax", "column_argmax", "column_argmin", "column_max", "column_min", "column_sum",
         "erf", "exp", "gelu", "log", "maximum", "minimum", "pairs", "popcount", "relu", "row_amax",

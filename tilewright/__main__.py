@@ -1,5 +1,5 @@
 """`python -m tilewright` is the command `tilewright`."""
 
-from tilewright.cli import app
+from tilewright.lab.cli import app
 
 app(prog_name="tilewright")

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from tilewright import targets
 from tilewright.atoms import describe, peaks
 from tilewright.atoms.amd import CATALOGUE, find, of
-from tilewright.cli import app, layouts
+from tilewright.lab.cli import app, layouts
 
 
 def said(*arguments: str) -> str:

@@ -12,7 +12,7 @@ from tilewright.compiler import cache, sources
 
 X86, NVIDIA, AMD, LADDER = EMITTERS = (
     "tilewright.kernels.cpu.gemm", "tilewright.kernels.nvidia.simt_gemm", "tilewright.kernels.amd.scaled_mfma_gemm",
-    "tilewright.ladder.cpu4_blocked")
+    "tilewright.lab.ladder.cpu4_blocked")
 EVERYBODY = {X86, NVIDIA, AMD, LADDER}
 # a source of each kind, and whose addresses it is in
 EDITS = {
@@ -22,11 +22,12 @@ EDITS = {
     "compiler/llvm.py": EVERYBODY, "compiler/artefact.py": EVERYBODY, "compiler/gate.py": EVERYBODY,
     "targets/cpu.py": EVERYBODY, "forks.py": EVERYBODY,
     "plans/words.py": {X86}, "atoms/mfma.py": {AMD}, "formats/records.py": {X86, AMD},
-    "ladder/cpu4_blocked.py": {LADDER},
+    "lab/ladder/cpu4_blocked.py": {LADDER},
     # nobody's
-    "ladder/cpu5_micro.py": set(), "ladder/gpu08_buffered.py": set(), "kernels/cpu/entry.py": set(),
-    "kernels/nvidia/gemv.py": set(), "cli/kernels.py": set(), "tuner/search.py": set(), "simulator/machine.py": set(),
-    "runtime/cpu/engine.py": set(), "inspect/resources.py": set(), "api/products.py": set(), "__init__.py": set(),
+    "lab/ladder/cpu5_micro.py": set(), "lab/ladder/gpu08_buffered.py": set(), "kernels/cpu/entry.py": set(),
+    "kernels/nvidia/gemv.py": set(), "lab/cli/kernels.py": set(), "lab/tuner/search.py": set(),
+    "simulator/machine.py": set(), "runtime/cpu/engine.py": set(), "inspect/resources.py": set(),
+    "api/products.py": set(), "__init__.py": set(),
 }
 
 
@@ -59,7 +60,7 @@ def test_an_edit_of_each_kind_of_source(package):
             file.write("# another constant\n")
         after = digests()
         changed = {emitter for emitter in EMITTERS if after[emitter] != before[emitter]}
-        exactly = not whose or name.startswith(("kernels/", "ladder/"))  # others' imports of data may grow
+        exactly = not whose or name.startswith(("kernels/", "lab/ladder/"))  # others' imports of data may grow
         assert changed == whose if exactly else changed >= whose, name
         before = after
     os.rename(package / "kernels/cpu/pool.py", package / "kernels/cpu/pond.py")
@@ -70,7 +71,7 @@ def test_a_vendors_kernels_are_in_no_others_address():
     for emitter, others in ((X86, ("nvidia", "amd")), (NVIDIA, ("cpu", "amd")), (AMD, ("cpu", "nvidia"))):
         found = sources.files(emitter)
         assert emitter in found
-        for other in ("ladder", "cli", "runtime", "simulator", "tuner", *(f"kernels.{each}" for each in others)):
+        for other in ("lab", "runtime", "simulator", *(f"kernels.{each}" for each in others)):
             assert not [name for name in found if f"{name}.".startswith(f"tilewright.{other}.")]
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import queue
 from typing import Any
 
-from tilewright.measure.process import Child
+from tilewright.lab.measure.process import Child
 
 
 class Lines(queue.Queue):

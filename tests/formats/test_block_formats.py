@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 
 import tilewright as tw
 from tilewright import formats
-from tilewright.cli import app
 from tilewright.formats import BLOCK_FORMATS, Quantized, block_format, dequantize, quantize
+from tilewright.lab.cli import app
 
 ALL = [f for f in BLOCK_FORMATS.values() if f.mx]
 GFLOAT = {

@@ -22,10 +22,10 @@ from gfloat import Domain, FormatInfo, RoundMode, decode_ndarray, round_ndarray
 from typer.testing import CliRunner
 
 from tilewright import Gemm, formats, matmul
-from tilewright.cli import app
 from tilewright.formats import FORMATS, Bool, Complex, Float, Integer, convert, explain, overview, pack, promote, unpack
 from tilewright.formats.conversion import packed_bytes
 from tilewright.formats.table import holds
+from tilewright.lab.cli import app
 
 SMALL = [f for f in FORMATS.values() if f.bits <= 16]
 FLOATS = [f for f in FORMATS.values() if isinstance(f, Float)]

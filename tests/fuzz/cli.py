@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from tests.fuzz.driver import Case, Fuzzer
 from tests.fuzz.plans import SEEDS, mutated
 from tilewright import formats, targets
-from tilewright.cli import app
+from tilewright.lab.cli import app
 
 SIZES = ("0", "1", "2", "3", "8", "17", "33", "64", "100", "-5", "x", "1e3", "", "99999999999999999999", "3.5", "0x10")
 DTYPES = (*formats.FORMATS, *formats.BLOCK_FORMATS, "float32", "f4", "", "fp8", "x")

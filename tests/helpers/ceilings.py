@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.measure.probes import Measured
+from tilewright.lab.measure.probes import Measured
 
 FAST = Measured(
     model="a test", date="2026-01-01T00:00:00+00:00", quick=True, threads=2, clock=3e9, call=1e-7,

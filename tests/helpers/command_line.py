@@ -9,7 +9,7 @@ from typing import Any
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from tilewright.cli import app
+from tilewright.lab.cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
 runner = CliRunner()

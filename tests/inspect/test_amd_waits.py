@@ -12,12 +12,12 @@ import pytest
 import tilewright as tw
 from tests.oracles import amd_waits
 from tests.oracles.amd_waits import Memory
-from tilewright.doctor.amd_kernels import KERNELS
 from tilewright.formats import FORMATS
 from tilewright.inspect.resources import amd_body
 from tilewright.ir import Kernel, f32, i32, ptr
 from tilewright.kernels.amd import pipeline
 from tilewright.kernels.gpu.copy import emit_copy, grid
+from tilewright.lab.doctor.amd_kernels import KERNELS
 
 # chip, formats, layout, k, plan (None: the planner's)
 FAMILIES = [

@@ -26,9 +26,9 @@ from tilewright.kernels.cpu.microkernel import emit_microkernel
 from tilewright.kernels.cpu.packing import emit_pack
 from tilewright.kernels.cpu.skinny import emit_dots
 from tilewright.kernels.gpu.copy import emit_copy
-from tilewright.ladder.amd2_f16 import emit_f16
-from tilewright.ladder.gpu01_naive import emit_naive
-from tilewright.ladder.gpu04_shared import emit_shared
+from tilewright.lab.ladder.amd2_f16 import emit_f16
+from tilewright.lab.ladder.gpu01_naive import emit_naive
+from tilewright.lab.ladder.gpu04_shared import emit_shared
 from tilewright.targets import target
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"

@@ -21,8 +21,8 @@ from tests.doubles import planted_fuzzer
 from tests.fuzz import driver, fences
 from tests.fuzz.memory import Placed
 from tilewright.api import dispatch, products
-from tilewright.cli import npy
 from tilewright.expressions import remembered
+from tilewright.lab.cli import npy
 from tilewright.plans.cpu import CpuPlan
 from tilewright.plans.nvidia import NvidiaPlan
 from tilewright.rules import arguments, weights

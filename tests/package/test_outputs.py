@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tilewright import outputs
-from tilewright.cli import app
 from tilewright.compiler import owned
+from tilewright.lab.cli import app
 
 WORDS = "what was computed\n"
 

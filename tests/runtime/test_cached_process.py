@@ -50,7 +50,7 @@ ENGINES = {"cpu": ("tilewright.runtime.cpu.engine", "tilewright.runtime.cpu.reci
            "nvidia": ("tilewright.runtime.cuda", "tilewright.plans.nvidia", "tilewright.compiled.nvidia"),
            "amd": ("tilewright.runtime.hip", "tilewright.plans.amd", "tilewright.compiled.amd")}
 COMPILER = ("llvmlite", "tilewright.compiler.llvm", "tilewright.compiler.gate", "tilewright.ir", "tilewright.inspect",
-            "tilewright.simulator", "tilewright.ladder", "tilewright.explanation", "tilewright.tuner", "tilewright.cli")
+            "tilewright.simulator", "tilewright.lab")
 CONTRACT = ("tilewright.kernels", "tilewright.kernels.cpu",
             "tilewright.kernels.cpu.jobs", "tilewright.kernels.cpu.abi")  # no emitter
 PUBLIC, FUNCTION = "from tilewright import matmul", "from tilewright.api.products import matmul"

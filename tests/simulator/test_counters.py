@@ -74,7 +74,7 @@ def test_pairs_matter():
 def test_ladder(row):
     """Steps whose loads and stores the assembler left as they were recorded: everything is equal. It merges single
     loads of "shared" and "coalesced", and hardware counts texture loads and cp.async by other counters."""
-    from tests.ladder.test_gpu_ladder import run
+    from tests.lab.ladder.test_gpu_ladder import run
 
     report = run(row["step"], *row["sizes"])
     found = counted(report)
@@ -105,8 +105,8 @@ def test_products(layout, sizes, plan):
 def test_ladder_on_tensor_cores(row):
     """Instructions, sectors and passes are equal. What hardware does not count there as shared memory's are operands of
     wgmma and copies; L2 delivers what a cluster shares to each of its CTAs."""
-    from tests.ladder.test_tensor_ladder import run
-    from tilewright.ladder.steps import TENSOR_STEPS
+    from tests.lab.ladder.test_tensor_ladder import run
+    from tilewright.lab.ladder.steps import TENSOR_STEPS
 
     report = run(row["step"], *row["sizes"])
     found, kinds, step = counted(report), report.instructions, TENSOR_STEPS[row["step"]]

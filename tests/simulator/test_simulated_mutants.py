@@ -12,7 +12,7 @@ from tests.simulator.test_simulated_pipelines import SIZE, TILES, pipeline
 from tests.simulator.test_simulated_tma import multicast
 from tilewright import simulator
 from tilewright.ir import Kernel, f32, ptr
-from tilewright.ladder.gpu04_shared import emit_shared
+from tilewright.lab.ladder.gpu04_shared import emit_shared
 from tilewright.simulator import Fault
 
 

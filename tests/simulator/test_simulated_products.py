@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 import tilewright as tw
 from tests.simulator.test_simulated_gemm import CTA, sgemm
 from tilewright import simulator
-from tilewright.cli import app
 from tilewright.compiler import ptxas
 from tilewright.compiler.ptxas import Usage
 from tilewright.ir import Kernel, Texture, f32, i32, i64, ptr
-from tilewright.ladder.steps import GPU_STEPS
+from tilewright.lab.cli import app
+from tilewright.lab.ladder.steps import GPU_STEPS
 from tilewright.simulator import Fault
 from tilewright.simulator.occupancy import occupancy
 

@@ -13,8 +13,8 @@ from tests.doubles.fake_hip import ENUMS, SIGNATURES, hipError_t, install
 from tests.helpers import code_object
 from tilewright.compiler import amd
 from tilewright.ir import Kernel, f32, f64, i32, i64, ptr
-from tilewright.measure.gpu_rules import Events, GpuRules
-from tilewright.measure.measure import interleave
+from tilewright.lab.measure.gpu_rules import Events, GpuRules
+from tilewright.lab.measure.measure import interleave
 from tilewright.runtime.hip import driver
 from tilewright.runtime.hip import module as hip
 

@@ -1,0 +1,197 @@
+"""The suite never-lose: its shapes, what is shown of its cells, a short run; and a peer that is one file."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import tilewright as tw
+from tilewright.lab.bench import commands, contest, peer, report, results, session
+from tilewright.lab.bench.cases import GPU, Case, Job
+from tilewright.lab.bench.peer import OURS, Setting
+from tilewright.lab.bench.results import Report, Result, Row
+from tilewright.lab.bench.suites import never_lose as suite
+from tilewright.lab.measure.measure import Rules, Sample
+
+ROOT = Path(__file__).resolve().parents[3]
+SHORT = Rules(turn_s=1e-6, warm_s=0.0, min_rounds=2, max_rounds=2, budget_s=0.0)
+
+
+def test_there_are_150_shapes_of_every_group() -> None:
+    found = suite.shapes()
+    assert len(found) == len(set(found)) == 150
+    assert list(dict.fromkeys(shape[0] for shape in found)) == list(suite.GROUPS)
+    assert {shape[4] for shape in found} == {"nn", "nt", "tn", "tt"}
+    assert {shape[1:4] for shape in found} >= {(m, 4096, 4096) for m in (64, 96, 128, 200)}
+
+
+def test_words_choose_groups_and_products() -> None:
+    assert len(suite.cases()) == 150 * len(suite.PRODUCTS)
+    assert len(suite.cases(device=GPU)) == 300
+    assert {c.product.key for c in suite.cases(quick=True)} == {"f32-f32-f32"}
+    for group in suite.GROUPS:
+        assert {c.suite for c in suite.cases([group])} == {group}
+        assert len({c.label for c in suite.cases([group, "f32"])}) == sum(s[0] == group for s in suite.shapes())
+    again = suite.cases(["again", "f32"], device=GPU)
+    assert {c.suite for c in again} == {"squares", "odd", "skinny", "layouts", "views", "batches"}
+    assert {str(c.problem) for c in again} >= {"gemm_f32_nn_257x257x257", "gemm_f32_tn_240x240x240",
+                                               "gemm_f32_nn_2048x2048x2", "gemm_f32_nn_1x4096x4096",
+                                               "gemm_f32_nn_16x16x16_b1000"}
+    vectors = suite.cases(["vectors"])
+    assert {c.product.a for c in vectors} == {"f32", "f64", "bf16", "i8", "f16", "c64", "i32"}
+    assert {c.problem.k for c in vectors if c.problem.m == c.problem.n == 1} >= {10**i for i in range(1, 8)}
+    assert {c.problem.layout for c in vectors} == {"nn", "nt", "tn", "tt"}
+    views = suite.cases(["views", "f64"])
+    assert len(views) == 17
+    assert all(c.gap == 1 and c.problem.a == "f64" for c in views)
+    assert {c.product.out for c in suite.cases(["i8-i8-i32"])} == {"i32"}
+    with pytest.raises(ValueError, match=r"no product of 'i8' is timed; name a format \(f32, f64\), .* \(squares,"):
+        suite.cases(["i8"], device=GPU)
+
+
+def test_a_run_that_stops_early_has_cells_of_every_group() -> None:
+    every = suite.cases(quick=True)
+    assert sorted(c.label + c.suite for c in every) == sorted({c.label + c.suite for c in every})
+    assert {c.suite for c in every[:30]} == set(suite.GROUPS)
+
+
+def cell(n: int, ratio: float, threads: int = 1, dtype: str = "f32") -> Result:
+    case = Case("squares", tw.Gemm(n, n, n, dtype))
+    bound = {"what": "memory", "model_s": 0.5e-3, "plan": "a plan"}
+    rows = (Row(OURS, Sample((1e-3,), 1), bound=bound), Row("numpy", Sample((ratio * 1e-3,), 1)),
+            Row("mkl", Sample((5e-3,), 1)), Row("torch", error="left out: it multiplies one matrix at a time"))
+    return Result(case, threads, "native", rows)
+
+
+def test_cells_below_one_are_listed_with_their_bound_worst_first(tmp_path: Path) -> None:
+    found = Report.start("never-lose")
+    found.results += [cell(n, ratio) for n, ratio in ((64, 0.9), (128, 1.2), (256, 0.5), (512, 1.0))]
+    found.results.append(cell(64, 0.8, threads=2, dtype="f64"))
+    results.save(found, tmp_path / "r.json")
+    found = results.load(tmp_path / "r.json")
+    assert suite.lost(found.results) == [
+        ["squares: f32 nn 256", "1", "0.500", "numpy", "33.6", "memory", "50%"],
+        ["squares: f64 nn 64", "2", "0.800", "numpy", "0.524", "memory", "50%"],
+        ["squares: f32 nn 64", "1", "0.900", "numpy", "0.524", "memory", "50%"],
+    ]
+    assert suite.means(found.results)[1] == ["f32", "1", "4", "0.857", "0.50", "2", "2"]
+    console = Console(width=200, record=True, file=io.StringIO())
+    report.show(found, console)
+    text = console.export_text()
+    assert "the worst 3" in text
+    assert commands.status(found) == 0  # losing is no failure
+    found.results = [cell(64, 1.5)]
+    report.show(found, console)
+    assert "No cell is below 1.00." in console.export_text()
+
+
+@pytest.mark.parametrize("name", ["views", "batches"])
+def test_cells_of_views_and_batches_are_right_and_say_their_bound(name: str) -> None:
+    cases = sorted(suite.cases([name, "f32"]), key=lambda c: c.problem.flops)[:3]
+    job = Job(1, "native", cases, SHORT, call_s=0.5, bounds=True)
+    bench = contest.Bench(job, peer.find(Setting(), ["numpy"])[0])
+    for case in cases:
+        result = bench.run(case)
+        assert [(row.name, row.error) for row in result.rows] == [(OURS, None), ("numpy", None)]
+        row = result.row(OURS)
+        assert row is not None
+        assert row.bound is not None
+        assert row.bound["model_s"] > 0
+
+
+def test_a_cell_without_a_model_has_no_bound() -> None:
+    assert suite.bound(Case("", tw.Gemm(64, 64, 64, "e2m1")), tw.target("sm_90a")) is None
+    for target, dtype in (("sm_90a", "f32"), ("x86-avx2", "f64"), ("x86-avx2", "i8"), ("x86-avx512", "bf16")):
+        found = suite.bound(Case("", tw.Gemm(512, 512, 512, dtype)), tw.target(target), 2)
+        assert found is not None
+        assert set(found) == {"what", "model_s", "plan"}
+
+
+# ---- a peer is one file
+
+
+PEER = """
+import numpy as np
+from tilewright.lab.bench.cases import REAL
+from tilewright.lab.bench.peer import Library, Peer, Way
+
+def load(setting):
+    return Peer("einsum", np.__version__, "numpy.einsum", ways)
+
+def ways(product):
+    if product.formats in REAL or product.key == "i64-i64-i64":
+        yield Way("einsum", "numpy.einsum", lambda o: ((lambda: np.einsum("ij,jk->ik", o.a, o.b, out=o.c)), ()))
+
+PEER = Library("einsum", load, steered_by=("EINSUM_",))
+"""
+
+
+@pytest.fixture
+def dropped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A file einsum.py beside the peers that there are."""
+    import tilewright.lab.bench.peers as package
+
+    (tmp_path / "einsum.py").write_text(PEER)
+    monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
+    peer.libraries.cache_clear()
+    yield
+    peer.libraries.cache_clear()
+
+
+@pytest.mark.usefixtures("dropped")
+def test_a_file_in_the_folder_is_a_peer_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "einsum" in peer.names()
+    assert peer.required(["einsum"]) == ["einsum"]
+    monkeypatch.setenv("EINSUM_SLOW", "1")
+    assert "EINSUM_SLOW" not in session.environment(1, "native")
+
+    def process(job: Job, heard: Any) -> None:
+        session.work(job, lambda event, **details: heard({"event": event, **details}))
+
+    monkeypatch.setattr(session, "_process", process)
+    monkeypatch.setattr(commands, "measured_peaks", lambda *_: {})
+    monkeypatch.setattr(commands.shapes, "SQUARE", (8, 16))
+    monkeypatch.setattr(commands.Rules, "choose", lambda *_: SHORT)
+    quiet: Any = Console(quiet=True)
+    path = tmp_path / "r.json"
+    options = {"peers": ["einsum"], "quick": True, "json": path}
+    assert commands.bench(commands.Options(**options), quiet) == 0  # type: ignore[arg-type]
+    assert [r.fastest_peer() for r in results.load(path).results] == ["einsum", "einsum"]
+    chosen = commands.Options(only=["i64", "f64-f64-f64", "i8-i8-i8"], sizes=[16], **options)  # type: ignore[arg-type]
+    assert commands.formats(chosen, quiet) == 0
+    found = {r.case.product.key: r.fastest_peer() for r in results.load(path).results}
+    assert found == {"f64-f64-f64": "einsum", "i64-i64-i64": "einsum", "i8-i8-i8": None}
+
+
+# ---- results that documents quote
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "bench" / "results").glob("*.json")), ids=lambda path: path.stem)
+def test_committed_results_are_read_shown_and_drawn(path: Path, tmp_path: Path) -> None:
+    import json
+
+    from tilewright.lab.bench import plot
+
+    data = json.loads(path.read_text())
+    if not isinstance(data, dict) or "schema" not in data:
+        pytest.skip("not a result of tilewright bench")
+    found = results.load(path)
+    assert Report.from_json(json.loads(json.dumps(found.to_json()))) == found
+    if found.kind == "tiles" or (not found.results and found.kind not in report.TABLES):
+        assert any(found.extra.values())
+        return  # which has a table of its own
+    console = Console(width=200, record=True, file=io.StringIO())
+    report.show(found, console)
+    assert len(console.export_text()) > 500
+    pytest.importorskip("matplotlib")
+    tensor = "h200_bf16", "h200_f16", "h200_fp8", "h200_int8", "h200_bf16_skinny", "h200_tf32", "contractions_xeon"
+    if path.stem in ("zen4_skinny", "zen5_skinny", "zen5_more", *tensor):  # which have no suite of squares alone
+        with pytest.raises(ValueError, match="nothing to plot"):
+            plot.draw(found, tmp_path / "p.svg")
+        return
+    plot.draw(found, tmp_path / "p.svg")
+    assert (tmp_path / "p.svg").stat().st_size > 10_000

@@ -1,0 +1,155 @@
+"""The record of an explanation: the same fields everywhere, as docs/explain.md says, and drawn without overlaps."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import tilewright as tw
+from bench import explained as bench
+from tilewright.lab.cli import app
+from tilewright.lab.explanation import canvas, picture
+from tilewright.lab.explanation.record import Alternative, Part, Tile, cause
+from tilewright.lab.explanation.terminal import rate, why
+from tilewright.lab.measure.measure import Spread
+from tilewright.plans.common import Cost
+from tilewright.plans.measured import store
+from tilewright.text import size
+
+ROOT = Path(__file__).resolve().parents[3]
+CASES = {
+    "cpu": (tw.Gemm(300, 200, 100), "x86-avx2"),
+    "nvidia": (tw.Gemm(4096, 4096, 4096, "bf16"), "sm_90a"),
+    "few rows": (tw.Gemm(1, 4096, 4096), "sm_90a"),
+    "amd": (tw.Gemm(4096, 4096, 4096, "mxfp4"), "gfx950"),
+    "an epilogue": (tw.Gemm(30, 50, 70, epilogue=tw.epilogue(abs)), "sm_80"),
+    "a batch": (tw.Gemm(3, 7, 200, "f64", batch=9), "sm_80"),
+    "dots": (tw.Gemm(4096, 2, 4096, "f64"), "x86-avx512"),
+    "stream": (tw.Gemm(2, 4096, 4096, "f32"), "x86-avx512"),
+    "words": (tw.Gemm(100, 100, 100, "i8", out="i32"), "x86-avx512"),
+    "complex": (tw.Gemm(50, 60, 70, "c64"), "x86-avx2"),
+    "empty": (tw.Gemm(5, 5, 0), "sm_90a"),
+}
+
+
+@pytest.fixture(autouse=True)
+def no_results(monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_TUNE_DB", store.OFF)
+
+
+def documented() -> dict[str, set[str]]:
+    """Fields of the record, and of those that are records themselves their fields, as the page has them."""
+    table = (ROOT / "docs/explain.md").read_text().split("## The record")[1]
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.MULTILINE)
+    return {name: set(re.findall(r"`(\w+)`", words)) for name, words in rows}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_record_is_what_the_page_says_and_comes_back(case):
+    problem, target = CASES[case]
+    found = tw.explain(problem, target)
+    record = json.loads(json.dumps(found.record(), allow_nan=False))
+    fields = documented()
+    assert list(record) == list(fields)
+    for each in record["levels"]:
+        assert each.keys() | {"what", "bytes", "times", "why"} == fields["levels"]
+    for name in ("tiles", "alternatives"):
+        assert all(each.keys() <= fields[name] for each in record[name])
+    if record["time"]:
+        assert record["time"].keys() | {"what", "seconds", "hidden"} == fields["time"]
+        shown = sum(part["seconds"] for part in record["time"]["parts"] if not part["hidden"])
+        assert shown == pytest.approx(record["time"]["predicted"])
+        assert record["time"]["limit"] in {part["what"] for part in record["time"]["parts"]}
+    back = tw.Explanation.of_record(record)
+    assert back.record() == record
+    assert (str(back), back.svg(), back.html()) == (str(found), found.svg(), found.html())
+    with pytest.raises(ValueError, match="an explanation has schema 1, and this has 7"):
+        tw.Explanation.of_record({**record, "schema": 7})
+    check_picture(found)
+
+
+def check_picture(found):
+    """It is well-formed, its texts lie in it and not on each other, and have the figures."""
+    drawn = picture.draw(found)
+    assert list(canvas.overlaps(drawn.boxes)) == []
+    assert [box for box in drawn.boxes if box.left < 0 or box.right > drawn.width] == []
+    tree = ElementTree.fromstring(found.svg())
+    texts = [node.text for node in tree.iter("{http://www.w3.org/2000/svg}text")]
+    assert float(tree.get("height")) >= max(box.bottom for box in drawn.boxes)
+    assert " ".join(texts).startswith(found.title[:40])
+    for level in found.levels:
+        assert size(level.predicted) in texts
+    for tile in found.tiles[:-1]:
+        assert f"{tile.name}  {tile}" in texts
+    assert "<script" not in found.html()
+    assert found._repr_html_() in found.html()
+
+
+def test_bars_and_points_have_the_figures():
+    """Predicted, simulated and measured bytes of a level to one scale; a full point at the measured rate."""
+    found = tw.explain(*CASES["nvidia"])
+    levels = tuple(replace(each, simulated=each.predicted // 2, measured=each.predicted // 4) for each in found.levels)
+    time = replace(found.time, measured=Spread(3e-4, 2.9e-4, 3.1e-4))
+    found = replace(found, levels=levels, time=time)
+    bars = {source: [float(x) for x in re.findall(rf'width="([\d.]+)" height="9.5" fill="{colour}"', found.svg())]
+            for source, colour in picture.SOURCES.items()}
+    for predicted, simulated, measured in zip(*bars.values(), strict=True):
+        assert (simulated, measured) == (pytest.approx(predicted / 2, abs=0.1), pytest.approx(predicted / 4, abs=0.1))
+    assert len(bars["measured"]) == 3
+    circles = re.findall(r'cy="([\d.]+)"', found.svg())
+    assert len(circles) == 6                            # predicted and measured on each level's intensity
+    assert float(circles[0]) < float(circles[1])        # the measured rate is lower
+    assert list(canvas.overlaps(picture.draw(found).boxes)) == []
+    assert f"measured 300 us, {3e-4 / time.predicted:.2f} of the prediction" in found.svg()
+
+
+def test_the_pictures_of_the_pages_are_those_of_the_result_file():
+    assert (ROOT / "docs/explain.svg").read_text() == bench.picture(ROOT / "bench/results/explain_h200.json")
+
+
+def test_tiles_hold_the_next():
+    """As many as are needed to cover the one around them."""
+    for case in ("cpu", "nvidia", "amd"):
+        tiles = tw.explain(*CASES[case]).tiles
+        for outer, inner in pairwise(tiles):
+            rows, columns = (-(-x // y) for x, y in zip(outer.plane, inner.plane))
+            assert all(x >= y for x, y in zip(outer.plane, inner.plane))
+            assert inner.count % (rows * columns) == 0, (outer, inner)  # several where they share k, or take turns
+
+
+def test_the_cause_of_a_longer_time():
+    one = Cost(10.0, (("a", 6.0), ("b", 4.0)))
+    assert cause(one, Cost(13.0, (("a", 8.0), ("b", 5.0)))) == ("a", 2.0)
+    assert cause(one, Cost(9.0, (("a", 6.0), ("b", 3.0)))) == ("b", -1.0)
+    assert cause(one, one) == ("", None)
+    assert cause(one, Cost(12.0, (("c", 12.0),))) == ("c", None)
+    # of parts that overlap the longest counts: b grew, and a is what shows
+    assert cause(one, Cost(12.0, (("a", 7.5), ("b", 7.0))), overlapping=True) == ("a", 1.5)
+    assert cause(one, Cost(12.0, (("a", 6.0), ("b", 5.9))), overlapping=True)[1] == 2.0
+    assert why(Alternative("x", 0.1, "a", 2e-6)) == "a, 2 us longer"
+    assert why(Alternative("x", -0.1, "a", -2e-6)) == "a, 2 us less"
+    assert (rate(5e11, 5e13), rate(5e13), rate(5e9)) == ("500.0 GFLOP/s", "50.0 TFLOP/s", "5.0 GFLOP/s")
+    assert str(Tile("x", {"m": 2, "n": 3, "k": 4})) == "2 x 3, k 4"
+    assert Part("x", 1.0).hidden is False
+
+
+def test_files_on_the_command_line(tmp_path):
+    def cli(*words):
+        return CliRunner().invoke(app, ["explain", *map(str, words)])
+
+    svg, html, json_ = (tmp_path / name for name in ("x.svg", "x.html", "x.json"))
+    done = cli(64, 64, 64, "-t", "sm_75", "--svg", svg, "--html", html, "--json", json_)
+    assert done.exit_code == 0, done.output
+    found = tw.explain(tw.Gemm(64, 64, 64), "sm_75")
+    assert (svg.read_text(), html.read_text()) == (found.svg(), found.html())
+    assert json.loads(json_.read_text()) == json.loads(json.dumps(found.record()))
+    assert cli(8, 8, 8, "--svg", tmp_path / "no" / "x.svg").exit_code == 2
+    assert "give M, N and K" in cli(8).output
+    assert "--step is counted in the simulator" in cli("--step", "shared", "-t", "sm_86", "--simulate").output

@@ -1,0 +1,103 @@
+"""Sums and rows of arrays beside NumPy: code of `kernels.elementwise`, called as users call it, on one thread and more.
+
+Each case has so many sets of arrays that they do not stay in the last cache where one set would not; bytes count once
+for each array, as they are in memory. Results are checked before anything is timed.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+import tilewright as tw
+from tilewright.ir import Function, Kernel, f32, i64, ptr
+from tilewright.kernels.elementwise import each, each_row, fold, once
+from tilewright.lab.bench.suites.timed import Found, Made, compared, median_us, timed
+from tilewright.lab.measure import machine, probes
+from tilewright.lab.measure.measure import Call, spread
+
+CAPTION = "time of a call; median ratio (quartiles)"
+SIZES = (10**4, 10**5, 10**6, 10**7)
+COLS = 1000                     # of the matrix whose rows are added up
+COLD = 1 << 28                  # bytes of all sets of arrays together, where one set is beyond this share of it
+SHARE = 16
+
+
+def emit_add(threads: int | None = None, warp: int = 32) -> Function:
+    """z = x + y"""
+    k = Kernel("add", threads=threads, warp=warp, n=i64, x=ptr(f32), y=ptr(f32), z=ptr(f32))
+    n, x, y, z = k.args
+    with each(k, n) as i:
+        z[i] = x[i] + y[i]
+    return k.function
+
+
+def emit_sums(threads: int | None = None, warp: int = 32) -> Function:
+    """The sum of each row of x."""
+    k = Kernel("sums", threads=threads, warp=warp, rows=i64, cols=i64, x=ptr(f32), sums=ptr(f32))
+    rows, cols, x, sums = k.args
+    x = x.view(cols, 1)
+    with each_row(k, rows) as row:
+        total = fold(k, cols, lambda a, b: a + b, 0.0, lambda j: x[row, j])
+        with once(k):
+            sums[row] = total
+    return k.function
+
+
+def table(found: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Head and rows, of records."""
+    rows: list[tuple[str, ...]] = []
+    for x in found:
+        rate = x["bytes"] / spread(x["seconds"]["tilewright"]).median
+        rows.append((x["case"], f"{x['n']:,}", str(x["threads"]), median_us(x, "tilewright"), median_us(x, "numpy"),
+                     compared(x, "tilewright", "numpy"), f"{rate / 1e9:.1f}",
+                     f"{rate / x['memory']:.2f}" if x["memory"] else ""))
+    return ("case", "elements", "threads", "us", "numpy us", "x numpy", "GB/s", "of memory's"), rows
+
+
+def _arrays(*sizes: int) -> list[list[np.ndarray]]:
+    """Sets of random arrays: several, where one alone would not stay in a cache."""
+    once_bytes = 4 * sum(sizes)
+    sets = 1 if once_bytes * SHARE < COLD else max(2, COLD // once_bytes)
+    rng = np.random.default_rng(1)
+    return [[rng.random(n, np.float32) for n in sizes] for _ in range(sets)]
+
+
+def _add(n: int, call: Callable[..., Any]) -> tuple[int, dict[str, list[Call]]]:
+    sets = _arrays(n, n, n)
+    return 12 * n, {"tilewright": [(call, (n, x, y, z)) for x, y, z in sets],
+                    "numpy": [(np.add, (x, y, z)) for x, y, z in sets]}
+
+
+def _sums(n: int, call: Callable[..., Any]) -> tuple[int, dict[str, list[Call]]]:
+    rows = n // COLS
+    sets = [(x.reshape(rows, COLS), sums) for x, sums in _arrays(rows * COLS, rows)]
+    return 4 * rows * COLS, {"tilewright": [(call, (rows, COLS, x, sums)) for x, sums in sets],
+                             "numpy": [(np.sum, (x, 1, None, sums)) for x, sums in sets]}
+
+
+CASES = {"z = x + y": (emit_add, _add, 2e-7), "sums of rows": (emit_sums, _sums, 1e-5)}
+
+
+def run(sizes: Iterable[int] = SIZES, threads: Iterable[int] = (1,), quick: bool = False,
+        step: Callable[[str], None] = lambda what: None) -> Iterator[Found]:
+    """Each case as it is measured; `step` is called before it."""
+    last_level, peaks = machine.last_level_bytes(), probes.ceilings()
+
+    def make(case: str, n: int, threads: int) -> Made:
+        emit, calls, tolerance = CASES[case]
+        moved, made = calls(n, tw.kernel(emit))
+        results = {name: _result(one) for name, one in made.items()}
+        if not np.allclose(results["tilewright"], results["numpy"], rtol=tolerance):
+            raise RuntimeError(f"{case} of {n} elements differs from NumPy's")
+        return Made(made, moved, None if moved < last_level else peaks.peak_bandwidth("memory", threads, "read"))
+    return timed(make, CASES, sizes, threads, quick, step)
+
+
+def _result(calls: list[Call]) -> np.ndarray:
+    """The last argument of a call, which it writes."""
+    for function, args in calls:
+        args[-1].fill(np.nan)
+        function(*args)
+    return calls[0][1][-1].copy()

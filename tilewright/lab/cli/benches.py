@@ -1,0 +1,295 @@
+"""tilewright bench and its studies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from tilewright.lab.cli import common, output
+from tilewright.lab.cli.command import App, BadInput, Group
+
+
+class _Group(Group):
+    kept = "no result was kept"
+
+
+app = App(cls=_Group, invoke_without_command=True)
+
+
+def _list(*names: str, help: str, default: Any) -> Any:
+    return typer.Option(*names, help=help, metavar="LIST", show_default=default)
+
+
+Threads = Annotated[list[str] | None, _list("--threads", help="Thread counts, such as 1,4,all.", default="1,all")]
+Dtypes = Annotated[list[str] | None, _list("--dtype", "-d", help="f32, f64 or both.", default=False)]
+Peers = Annotated[list[str] | None, _list(
+    "--peers", help="Libraries to compare with: numpy, openblas, mkl, blis, torch, or another file of "
+    "tilewright/lab/bench/peers; none: tilewright alone.", default="all found")]
+_ALLOWED = "tilewright.allow_dirty"  # in the context of all commands
+
+
+def _allow(context: typer.Context, given: bool) -> None:
+    context.meta[_ALLOWED] = given or context.meta.get(_ALLOWED, False)
+
+
+def _from_clean_tree(context: typer.Context, path: Path | None) -> Path | None:
+    """The path of a result file, refused if it cannot be written or the checkout has changes."""
+    output.checked(path)
+    if path is not None:
+        from tilewright.lab.bench import results
+
+        results.check_tree(context.meta.get(_ALLOWED, False))
+    return path
+
+
+Json = Annotated[
+    Path | None,
+    typer.Option("--json", metavar="[FILE]", help="Write every sample, with machine and versions, to FILE; to standard "
+                 "output, with the tables on standard error, if FILE is - or left out.", show_default=False,
+                 callback=_from_clean_tree),
+]
+Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Write a plot, such as out.png (needs "
+                                           "matplotlib).", show_default=False, callback=output.checked)]
+AllowDirty = Annotated[bool, typer.Option(
+    "--allow-dirty", is_eager=True, callback=_allow, help="Let --json, of a study too, write in a checkout with "
+    "changes; the file is marked, and no page shows it.")]
+Limit = Annotated[str, typer.Option("--target", "-t", metavar="NAME", help="native, or avx2 to limit every library to "
+                                    "AVX2.")]
+
+
+@app.callback()
+def bench(
+    context: typer.Context,
+    quick: Annotated[bool, typer.Option("--quick", help="The main sizes in f32, in under a minute.")] = False,
+    suite: Annotated[list[str] | None, _list("--suite", "-s", help="square, awkward, layouts, skinny, overhead, cold, "
+                                             "contractions, article.", default="the first five")] = None,
+    dtype: Dtypes = None,
+    threads: Threads = None,
+    peers: Peers = None,
+    target: Limit = "native",
+    json: Json = None,
+    allow_dirty: AllowDirty = False,
+    plot: Plot = None,
+) -> None:
+    """Compare with NumPy, OpenBLAS, MKL, BLIS and torch, whichever are installed.
+
+    tilewright and its peers take turns on the same random matrices; the figure quoted is the median of the ratios of
+    the rounds.  The full run takes a quarter of an hour or more, --quick less than a minute.  docs/benchmarking.md has
+    the rules.  Only the files that --json and --plot name are written.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    _run("bench", suite=suite, dtype=dtype, threads=threads, peers=peers, isa=target, quick=quick, json=json, plot=plot)
+
+
+@app.command()
+def ladder(
+    quick: Annotated[bool, typer.Option("--quick", help="Six sizes up to 2000 instead of 200 to 10000.")] = False,
+    sizes: Annotated[list[str] | None, _list("--sizes", help="Sizes, such as 256,1024.", default="200 to 10000")
+                     ] = None,
+    device: Annotated[
+        str, typer.Option(help="cpu; simulate counts what the GPU steps do, without a GPU; cuda times them.")
+    ] = "cpu",
+    dtype: Dtypes = None,
+    threads: Threads = None,
+    peers: Annotated[list[str] | None, _list("--peers", help="Libraries to compare with, as above; none: the steps "
+                                             "alone.", default="numpy,openblas")] = None,
+    target: Limit = "native",
+    json: Json = None,
+    plot: Plot = None,
+) -> None:
+    """Time the teaching steps of ladder beside NumPy and OpenBLAS: the gain of each step.
+
+    The steps without blocking are left out at sizes where one call would take more than two seconds.  All fifty sizes
+    up to 10000 take hours.  With --device cuda the steps are those of the GPU ladder, beside cuBLAS: --dtype f32, or
+    bf16 for those on tensor cores.
+    """
+    if device not in ("cpu", "simulate", "cuda"):
+        raise BadInput(f"--device must be cpu, simulate or cuda, got {device!r}")
+    options: dict[str, Any] = {"dtype": dtype, "threads": threads if device == "cpu" else ["1"], "sizes": sizes,
+                               "peers": peers, "isa": target, "quick": quick, "json": json, "plot": plot}
+    if device == "simulate":
+        _run("simulate", {"n": common.numbers(sizes, ["256"], "--sizes")[0], "target_name": "sm_90a"}, **options)
+    _run("ladder" if device == "cpu" else "gpu_ladder", **options)
+
+
+@app.command()
+def formats(
+    quick: Annotated[bool, typer.Option("--quick", help="n = 1024 alone, fewer rounds.")] = False,
+    only: Annotated[list[str] | None, _list("--only", "-o", help="Formats (bf16,i8), algorithms (bf16_bf16_f32_x6) or "
+                                            "products (u8-i8-i32).", default="all")] = None,
+    sizes: Annotated[list[str] | None, _list("--sizes", help="Sizes, such as 256,1024.", default="512,1024,2048,4096")
+                     ] = None,
+    threads: Threads = None,
+    peers: Peers = None,
+    target: Limit = "native",
+    json: Json = None,
+    plot: Plot = None,
+) -> None:
+    """Every number format beside NumPy, MKL, OpenBLAS, oneDNN and torch: rate, ratios and error.
+
+    All peers multiply the same random numbers of the format into the same format of result, are checked, and take
+    turns.  A format that this version or machine lacks is a row with the reason.  docs/benchmarking.md has the rules.
+    """
+    _run("formats", only=only, sizes=sizes, threads=threads, peers=peers, isa=target, quick=quick, json=json, plot=plot)
+
+
+@app.command()
+def gpu(
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes and rounds.")] = False,
+    suite: Annotated[list[str] | None, _list("--suite", "-s", help="sweep (the article's sizes), square, odd, skinny, "
+                                             "f64; of formats of tensor cores tensor, tensor_odd, tensor_skinny; "
+                                             "terms, tf32: f32 by algorithms of theirs; scaled: fp8 with "
+                                             "scales of rows; mx: block-scaled formats.", default="sweep")] = None,
+    sizes: Annotated[list[str] | None, _list("--sizes", help="Sizes of sweep, square and f64, such as 1024,4096.",
+                                             default="1024 to 12800 step 128")] = None,
+    dtype: Annotated[list[str] | None, _list(
+        "--dtype", "-d", help="f32, f64, or formats of A, B and the result that torch multiplies too: bf16-bf16-bf16, "
+        "f16-f16-f16, i8-i8-i32, e4m3fn-e4m3fn-bf16.", default="f32; of tensor these four")] = None,
+    peers: Annotated[list[str] | None, _list("--peers", help="cuBLAS, triton.", default="all found")] = None,
+    plan: Annotated[
+        list[str] | None, typer.Option("--plan", help="A plan to time too, as `tilewright plan` writes it; repeatable.")
+    ] = None,
+    case: Annotated[
+        list[str] | None, typer.Option("--case", help="A product MxNxK, MxNxK:LAYOUT or MxNxK:LAYOUT:FORMATS to time; "
+                                         "repeatable.")
+    ] = None,
+    flush: Annotated[
+        bool, typer.Option("--flush", help="In the sweep, empty the L2 cache before every launch, and time each alone.")
+    ] = False,
+    device: Annotated[int, typer.Option(min=0, help="The CUDA device's number.")] = 0,
+    json: Json = None,
+    plot: Plot = None,
+) -> None:
+    """Compare with cuBLAS and Triton on an NVIDIA GPU: TFLOP/s, power, clocks and energy.
+
+    cuBLAS is called through torch, which must be installed, in full f32.  Clocks are reported, never set.  The sweep
+    takes about ten minutes on a fast GPU, --quick one; docs/benchmarking.md has the rules.
+    """
+    _run("gpu", suite=suite, dtype=dtype, threads=["1"], sizes=sizes, peers=peers, plans=plan or [], cases=case or [],
+         quick=quick, flush=flush, device=device, json=json, plot=plot)
+
+
+@app.command(name="never-lose")
+def never_lose(
+    device: Annotated[str, typer.Option(help="cpu, or cuda for an NVIDIA GPU.")] = "cpu",
+    only: Annotated[list[str] | None, _list(
+        "--only", "-o", help="Groups of shapes (squares, odd, rectangles, skinny, layouts, views, batches, or "
+        "again: what changed on GPUs since it was measured), and formats or products, such as f32 and i8-i8-i32.",
+        default="all; on a GPU f32 and f64")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="f32 unless --only names formats, fewer rounds.")] = False,
+    minutes: Annotated[
+        float | None, typer.Option(min=0.1, help="Stop after that many minutes, which the groups of shapes share.",
+                                   show_default="no limit")
+    ] = None,
+    threads: Threads = None,
+    peers: Peers = None,
+    target: Limit = "native",
+    number: Annotated[int, typer.Option(min=0, help="The CUDA device's number.")] = 0,
+    json: Json = None,
+) -> None:
+    """Find the products in which a peer is faster: 150 shapes by formats and thread counts.
+
+    Prints the geometric mean of the ratios to the fastest peer, the worst ten, and every product below 1 with what
+    bounds its plan by the cost model. On a GPU the peer is cuBLAS unless --peers names another. The full run takes
+    hours; --quick --minutes 10 takes a sample.
+    """
+    if device not in ("cpu", "cuda"):
+        raise BadInput(f"--device must be cpu or cuda, got {device!r}")
+    cpu = device == "cpu"
+    _run("never_lose", {"device": "cpu" if cpu else "gpu", "minutes": minutes}, only=only, peers=peers, isa=target,
+         threads=threads if cpu else ["1"], quick=quick, device=number, json=json)
+
+
+@app.command()
+def tiles(
+    dtype: Annotated[str, typer.Option("--dtype", "-d", help="f32 or f64.")] = "f32",
+    target: common.TargetName = "native",
+    quick: Annotated[bool, typer.Option("--quick", help="Only the tiles the article names and the best ones.")] = False,
+    json: Json = None,
+) -> None:
+    """Measure every legal register tile: registers used, FMAs per load, rate."""
+    from tilewright.lab.bench.suites import tiles as study
+    from tilewright.targets import CpuTarget
+
+    chip, console = common.target(target, CpuTarget), common.console(json == output.STDOUT)
+    raise typer.Exit(study.run(chip, common.product(dtype), quick=quick, json=json, console=console) or 0)
+
+
+@app.command()
+def startup(
+    rounds: Annotated[int, typer.Option(min=1, help="Processes of each kind.")] = 7,
+    json: Json = None,
+) -> None:
+    """Time whole processes: import, the first result with an empty kernel cache, and with a warm one."""
+    from tilewright.lab.bench import commands
+
+    raise typer.Exit(commands.startup(rounds, json, common.console(json == output.STDOUT)))
+
+
+@app.command()
+def elementwise(
+    quick: Annotated[bool, typer.Option("--quick", help="Two sizes, fewer rounds.")] = False,
+    sizes: Annotated[list[str] | None, _list("--sizes", help="Elements, such as 10000,1000000.",
+                                             default="10000 to 10000000")] = None,
+    threads: Threads = None,
+    json: Json = None,
+) -> None:
+    """Time z = x + y and sums of rows in f32, written with `each` and `fold`, beside NumPy.
+
+    Figures above the size of the last cache are also stated as a share of the memory's measured bandwidth.
+    """
+    _run("records", {"kind": "elementwise"}, threads=threads, sizes=sizes, quick=quick, json=json)
+
+
+@app.command()
+def weights(
+    quick: Annotated[bool, typer.Option("--quick", help="k = 4096, fewer rounds.")] = False,
+    sizes: Annotated[list[str] | None, _list("--sizes", help="k, such as 4096.", default="4096 and 8192")] = None,
+    threads: Threads = None,
+    json: Json = None,
+) -> None:
+    """Time few rows by weights of few bits that are larger than the last cache, beside bf16, f32, NumPy and torch."""
+    _run("records", {"kind": "weights"}, threads=threads, sizes=sizes, quick=quick, json=json)
+
+
+@app.command()
+def epilogues(
+    quick: Annotated[bool, typer.Option("--quick", help="Three sizes, fewer rounds.")] = False,
+    sizes: Annotated[list[str] | None, _list("--sizes", help="m = n = k, such as 256,1024.",
+                                             default="64 to 4096")] = None,
+    threads: Threads = None,
+    json: Json = None,
+) -> None:
+    """Time products of f32 with relu, and with a bias and gelu, beside the product alone and beside torch."""
+    _run("records", {"kind": "epilogues"}, threads=threads, sizes=sizes, quick=quick, json=json)
+
+
+@app.command()
+def contract(
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds.")] = False,
+    sizes: Annotated[list[str] | None, _list("--sizes", help="Points, such as 512,2048: of squared distances twice, of "
+                                             "some cases half as many.", default="2048")] = None,
+    threads: Threads = None,
+    json: Json = None,
+) -> None:
+    """Time products with their own arithmetic (tilewright.contract) beside scipy, numba, torch and KeOps."""
+    _run("records", {"kind": "contract"}, threads=threads, sizes=sizes, quick=quick, json=json)
+
+
+def _run(study: str, extra: dict[str, Any] | None = None, *, json: Path | None,
+         suite: list[str] | None = None, dtype: list[str] | None = None, threads: list[str] | None = None,
+         sizes: list[str] | None = None, only: list[str] | None = None, peers: list[str] | None = None,
+         **more: Any) -> NoReturn:
+    """A study of bench.commands with these options, and with what it takes beside them."""
+    from tilewright.lab.bench import commands
+
+    options = commands.Options(
+        suites=common.listed(suite), dtypes=[*map(common.product, common.listed(dtype))], only=common.listed(only),
+        threads=common.numbers(threads, ["1", "all"], "--threads", {"all": commands.all_threads()}),
+        sizes=common.numbers(sizes, [], "--sizes"), peers=common.listed(peers) or None, json=json, **more,
+    )
+    console = common.console(json == output.STDOUT)
+    raise typer.Exit(getattr(commands, study)(options=options, console=console, **(extra or {})))

@@ -1,0 +1,73 @@
+"""tilewright formats: the number formats, one of them, or one number of it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from tilewright.lab.cli import common, output
+from tilewright.lab.cli.command import BadInput
+
+LEGEND = (
+    "normal and subnormal: the smallest of them. S: either sign. ≠0: every mantissa but 0.",
+    "A number is (-1)^sign * 2^(exponent - bias) * 1.mantissa,",
+    "and where the exponent field is 0, zero and subnormals, (-1)^sign * 2^(1 - bias) * 0.mantissa;",
+    "e8m0 is 2^(exponent - 127) throughout.",
+    "matmul takes them all; it adds up narrow floats in f32 and narrow integers in i32.",
+)
+
+
+def formats(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="A format, such as e4m3fn, f16, int8 or mxfp4.",
+                       show_default="all, as a table", **common.completed(common.format_names)),
+    ] = None,
+    pattern: Annotated[
+        str | None,
+        typer.Argument(metavar="PATTERN", help="The bits of one number in this format: 0xc5, 0b11000101 or 197.",
+                       show_default="the format itself"),
+    ] = None,
+    json: output.Json = None,
+) -> None:
+    """Print the table of number formats, one format in detail, or the steps from a bit pattern to its value.
+
+    tilewright formats e4m3fnuz 0xc5 shows sign, exponent and mantissa, the formula with these numbers, and its value.
+    In the table S stands for either sign.
+    """
+    from tilewright.formats import block_format, explain, find, get, overview
+
+    if name is None:
+        output.show(lambda: [dict(zip(overview.HEADINGS, row)) for row in overview.rows()], _table, json)
+        return
+    blocks = block_format(name.lower(), "NAME") if name.lower().startswith(("mx", "nv")) else None
+    if blocks is not None and pattern is not None:
+        raise ValueError(f"PATTERN must be left out: numbers of {name} share their scales")
+    found: Any = blocks or get(find(name.lower()) or name, "NAME")  # E4M3FN is how it is written in prose
+    if pattern is None:
+        lines = overview.details(found) if blocks is None else overview.block_details(blocks)
+        output.show(lambda: {"format": found.name, "lines": lines},
+                    lambda: typer.echo(f"{found.name}\n{output.listed(lines)}"), json)
+    else:
+        bits = found.check(_number(pattern), "PATTERN")
+        output.show(lambda: {"format": found.name, "pattern": bits, "value": found.decode(bits),
+                             "steps": str(explain(found, bits)).splitlines()},
+                    lambda: typer.echo(explain(found, bits)), json)
+
+
+def _table() -> None:
+    from tilewright.formats import overview
+
+    right = [overview.HEADINGS.index(heading) for heading in ("bits", "bias")]
+    typer.echo(output.table([overview.HEADINGS, *overview.rows()], right))
+    for sentence in LEGEND:
+        typer.echo(output.fill(sentence))
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text, 0)
+    except ValueError:
+        allowed = "a whole number: hexadecimal (0xc5), binary (0b11000101) or decimal (197)"
+        raise BadInput(f"PATTERN must be {allowed}, not {text!r}") from None

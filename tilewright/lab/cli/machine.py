@@ -1,0 +1,143 @@
+"""tilewright doctor and tilewright cache: what there is."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tilewright import outputs
+from tilewright.lab.cli import output
+from tilewright.lab.cli.command import App, BadInput, errors
+from tilewright.text import plural
+
+SELFTEST = Path("tilewright-selftest.json")
+cache_app = App(help="Show or remove the compiled kernels on disk.", no_args_is_help=True)
+
+
+def doctor(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Measure for one second instead of ten. With --selftest: axpy, the ladder, "
+                           "and one product of each format.")
+    ] = False,
+    measure: Annotated[
+        bool, typer.Option("--measure/--no-measure", help="Measure now, or show what was measured before. With "
+                           "--selftest: time each kernel, or only verify it.")
+    ] = True,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Forget the ceilings measured before, instead of keeping the larger of old "
+                           "and new.")
+    ] = False,
+    selftest: Annotated[bool, typer.Option("--selftest", help="Try all kernels for AMD's GPUs instead.")] = False,
+    file: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="The file for the selftest's JSON.",
+                                  show_default=str(SELFTEST))
+    ] = None,
+    json: output.Json = None,
+) -> None:
+    """Print this machine's instruction sets, caches, threads, GPUs, peers and measured ceilings.
+
+    With --selftest: compile, link, run, verify and time every kernel for AMD's GPUs, and write the results as JSON, to
+    be attached to an issue. Without such a GPU they are simulated, which takes about two minutes. The file is complete
+    JSON at any time: after Ctrl-C it has the kernels tried so far, and names the others as missing. Status 1 if a
+    kernel is wrong or fails.
+    """
+    refused = {
+        "--forget or --selftest, not both: the selftest measures no ceilings": forget and selftest,
+        "--quick or --no-measure, not both: one measures, the other does not": quick and not (measure or selftest),
+        "--forget or --no-measure, not both: what is forgotten is measured again": forget and not measure,
+    }
+    if wrong := [sentence for sentence, given in refused.items() if given]:
+        raise BadInput(f"give {wrong[0]}")
+    if selftest:
+        _selftest(file or SELFTEST, quick, measure, json)
+        return
+    if file is not None:
+        raise BadInput("--output is the selftest's file; --json FILE writes this report")
+    from tilewright.lab.doctor import doctor
+
+    with _Line() as line:
+
+        def progress(what: str) -> None:
+            if line.terminal:
+                line.show(f"measuring {what} ...")
+
+        found = doctor.report(quick, measure, forget, progress)
+    output.show(lambda: found, lambda: typer.echo(doctor.text(found, output.width())), json)
+
+
+def _selftest(path: Path, quick: bool, measure: bool, json: Path | None) -> None:
+    from tilewright.lab.doctor import selftest
+
+    if json not in (None, output.STDOUT):
+        raise BadInput(f"with --selftest the file is named by --output; --json - prints it, not {json}")
+    outputs.check(path)
+    found: dict[str, Any] = {}
+    quiet = json == output.STDOUT  # then only the record goes to standard output
+
+    def kept() -> str:
+        if not found:
+            return "nothing was written"
+        return f"{plural(len(found['kernels']), 'kernel')} of {len(found['kernels'] + found['missing'])} are in {path}"
+
+    def keep(so_far: dict[str, Any]) -> None:
+        output.write_json(so_far, path)
+        found.update(so_far)
+
+    with errors(kept), _Line() as line:
+
+        def say(text: str) -> None:
+            line.clear()
+            typer.echo(text, err=quiet)
+
+        result = selftest.report(
+            lambda kernel: say(selftest.line(kernel)), say, chosen=selftest.quick() if quick else None, timed=measure,
+            keep=keep, watch=lambda progress: line.show(str(progress)),
+        )
+        say(f"{selftest.summary(result)} All of it is in {path}.")
+    if quiet:
+        output.write_json(result, output.STDOUT)
+    if not all(kernel["right"] for kernel in result["kernels"]):
+        raise typer.Exit(1)
+
+
+class _Line:
+    """One line of progress on standard error: written over on a terminal, a line each time elsewhere."""
+
+    def __enter__(self) -> _Line:
+        self.terminal = sys.stderr.isatty()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        if self.terminal:
+            typer.echo("\r\033[K", nl=False, err=True)
+
+    def show(self, text: str) -> None:
+        self.clear()
+        typer.echo(text, nl=not self.terminal, err=True)
+
+
+@cache_app.command("info")
+def cache_info(json: output.Json = None) -> None:
+    """Print the cache's directory, how many kernels it holds, and its size."""
+    from tilewright.compiler import cache
+    from tilewright.text import size
+
+    info = cache.info()
+    shown = info | {"bytes": size(info["bytes"]) if isinstance(info["bytes"], int) else info["bytes"]}
+    rows = [(name, str(value)) for name, value in shown.items() if value != ""]  # nothing is refused
+    output.show(lambda: info, lambda: typer.echo(output.listed(rows)), json)
+
+
+@cache_app.command("clear")
+def cache_clear() -> None:
+    """Remove every compiled kernel; they are built again when they are needed."""
+    from tilewright.compiler import cache
+
+    count = cache.clear()
+    typer.echo(f"{plural(count, 'kernel')} removed")

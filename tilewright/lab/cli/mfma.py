@@ -1,0 +1,185 @@
+"""tilewright mfma, tilewright peak: the matrix instructions of AMD's chips, and what chips could do at most."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tilewright.lab.cli import common, output
+from tilewright.lab.cli.command import BadInput
+from tilewright.text import aligned
+
+if TYPE_CHECKING:
+    from tilewright.atoms.fragment import Fragment
+    from tilewright.atoms.mfma import Mfma
+
+
+def instruction_names() -> list[str]:
+    from tilewright.atoms.amd import CATALOGUE
+
+    return ["list", *dict.fromkeys(atom.name for atom in CATALOGUE)]
+
+
+def mfma(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="list, or an instruction: as in assembly (v_mfma_f32_32x32x2_f32), in LLVM "
+                       "IR (llvm.amdgcn.mfma.f32.32x32x2f32) or in C (__builtin_amdgcn_mfma_f32_32x32x2f32).",
+                       **common.completed(instruction_names)),
+    ] = "list",
+    target: Annotated[
+        str | None,
+        typer.Option("--target", "-t", help="Only the instructions of this chip or architecture.",
+                     show_default="all", metavar="NAME",
+                     **common.completed(common.target_names)),
+    ] = None,
+    a: Annotated[
+        str | None, typer.Option("--a", metavar="FORMAT", help="Format of A, for instructions that take several: e2m1.")
+    ] = None,
+    b: Annotated[str | None, typer.Option("--b", metavar="FORMAT", help="Format of B.", show_default="A's")] = None,
+    matrix: Annotated[
+        str | None, typer.Option("--matrix", "-m", metavar="LETTER", help="Tables of this matrix: A, B, C or D.")
+    ] = None,
+    element: Annotated[
+        str | None, typer.Option("--element", "-e", metavar="I,J", help="Only the lane and register of one element: "
+                                 "row,column or row,column,block.")
+    ] = None,
+    lane: Annotated[int | None, typer.Option("--lane", "-l", metavar="N", help="Only the elements of this lane.")
+                    ] = None,
+    tables: Annotated[bool, typer.Option("--tables/--no-tables", help="Print the tables of layouts.")] = True,
+    svg: Annotated[
+        Path | None, typer.Option("--svg", metavar="FILE", help="Draw the layouts into this file.", show_default=False,
+                           callback=output.checked)
+    ] = None,
+    png: Annotated[
+        Path | None, typer.Option("--png", metavar="FILE", help="The same as PNG, which needs matplotlib.",
+                                  show_default=False, callback=output.checked)
+    ] = None,
+    mark: Annotated[
+        str, typer.Option("--mark", metavar="LIST", help="Lanes to colour in the drawing, such as 0,5.",
+                          show_default="0")
+    ] = "",
+    json: output.Json = None,
+) -> None:
+    """List the matrix instructions of AMD's CDNA chips, or show one: its shape, cycles and register layout.
+
+    C has the layout of D. A position is lane:register[bits]; registers are counted from the operand's first.
+    """
+    from tilewright.targets import AmdTarget
+
+    arch = None if target is None else common.target(target, AmdTarget).name
+    if name == "list":
+        rows = _list(arch)
+        legend = (f"{len(rows) - 1} instructions; the last two columns are cycles of a Matrix Core. "
+                  "tilewright mfma NAME shows one.")
+        output.show(lambda: [dict(zip(rows[0], row)) for row in rows[1:]],
+                    lambda: typer.echo(f"{output.table(rows)}\n{output.fill(legend)}"), json)
+        return
+    from tilewright.atoms import describe
+    from tilewright.atoms.amd import find
+    from tilewright.lab.cli import layouts
+
+    atom = find(name, arch, a, b or a)
+    chosen = describe.operands(atom)
+    if matrix is not None:
+        every = {**chosen, "C": atom.c}
+        if matrix.upper() not in every:
+            raise BadInput(f"--matrix must be A, B, C or D, got {matrix!r}")
+        chosen = {matrix.upper(): every[matrix.upper()]}
+    lanes = common.listed([mark]) if mark else [str(lane) for lane in layouts.marked(atom)]
+    if not all(lane.isdecimal() and int(lane) < 64 for lane in lanes):
+        raise BadInput(f"--mark takes lanes from 0 to 63 (several with commas), got {mark!r}")
+    for path, draw in ((svg, layouts.svg), (png, layouts.png)):
+        if path is not None:
+            draw(layouts.picture(atom, [int(lane) for lane in lanes]), path)
+    if json is not None:
+        output.write_json({"name": atom.name} | dict(describe.details(atom)) | {"where": {
+            n: [{"block": block, "row": row, "column": column, "lane": at[0], "element": at[1]}
+                for (block, row, column), at in x.where.items()] for n, x in chosen.items()}}, json)
+        if json == output.STDOUT:
+            return
+    if element is not None:
+        numbers = element.split(",")
+        if len(numbers) not in (2, 3) or not all(x.strip().isdecimal() for x in numbers):
+            raise BadInput(f"--element must be row,column or row,column,block, got {element!r}")
+        row, column, block = (*map(int, numbers), 0)[:3]
+        for n, x in chosen.items():
+            if matrix is not None or (block, row, column) in x.where:
+                typer.echo(f"{n}[{row}][{column}]  {describe.located(x, block, row, column)}")
+        if matrix is None and not any((block, row, column) in x.where for x in chosen.values()):
+            raise BadInput(f"no matrix of {atom.name} has an element {element}")
+    elif lane is not None:
+        for n, x in chosen.items():
+            typer.echo("\n".join(describe.holding(n, x, lane)))
+    else:
+        _show(atom, chosen, tables)
+
+
+def _list(arch: str | None) -> list[list[str]]:
+    from tilewright.atoms.amd import CATALOGUE
+    from tilewright.targets.amd import MANUALS
+
+    rows = [["instruction", "m x n x k", "blocks", "A, B", "C, D", "registers", *MANUALS]]
+    for atom in CATALOGUE:
+        if arch in (None, *atom.cycles):
+            kinds = atom.a_format if atom.a_format == atom.b_format else f"{atom.a_format} {atom.b_format}"
+            rows.append([atom.name, f"{atom.m}x{atom.n}x{atom.k}", str(atom.blocks), kinds, atom.c_format,
+                         "+".join(str(x.registers) for x in (atom.a, atom.b, atom.c)),
+                         *(str(atom.cycles.get(each, "-")) for each in MANUALS)])
+    return rows
+
+
+def _show(atom: Mfma, chosen: dict[str, Fragment], tables: bool) -> None:
+    from tilewright.atoms import describe
+
+    typer.echo(atom.name)
+    typer.echo(output.listed(describe.details(atom)))
+    for n, x in chosen.items() if tables else ():
+        for block in range(x.blocks):
+            row, column = describe.ROLES[n]
+            typer.echo(f"\n{n}[{row}][{column}]{f'.B{block}' * (x.blocks > 1)}, {x.format}: lane:register")
+            typer.echo(aligned(describe.by_element(x, block)))
+        typer.echo(f"\nregisters of {n}, {x.type} in each lane")
+        typer.echo(aligned(describe.by_register(n, x)))
+
+
+def peak(
+    chip: Annotated[
+        str, typer.Argument(metavar="CHIP", help="A chip or architecture: mi325x, mi355x, h100, h200, gfx942.",
+                            **common.completed(common.target_names))
+    ],
+    json: output.Json = None,
+) -> None:
+    """Print the theoretical peaks of a GPU's matrix instructions, by number format, with their derivation."""
+    from tilewright import targets
+    from tilewright.atoms import peaks
+    from tilewright.atoms.amd import find
+
+    found = targets.target(chip)
+    if isinstance(found, targets.CpuTarget):
+        raise BadInput(f"{found.name} is a CPU's; what this machine reaches is measured: tilewright doctor")
+    rows, amd = peaks.peaks(found), isinstance(found, targets.AmdTarget)
+    units = f"{found.cus} compute units, {found.matrix_cores} Matrix Cores" if amd else f"{found.sms} SMs"
+    clock, rates = found.source("clock").removeprefix("default: "), peaks.source(found)
+
+    def text() -> None:
+        typer.echo(f"{found.model} ({found.name}): {units}, {found.clock / 1e6:.0f} MHz")
+        base = next(x.flops for x in rows if x.format == "f32")
+        typer.echo(output.table([
+            ["A, B", "instruction", "cycles" if amd else "multiply-adds/clock", "peak", "over f32"],
+            *([x.format, x.instruction, str(x.cycles if amd else x.work), f"{x.flops / 1e12:.1f} T"
+               f"{'OP/s' if x.format.startswith('i') else 'FLOP/s'}", f"{x.flops / base:.2g}x"] for x in rows),
+        ]))
+        x = next((x for x in rows if x.format == "f16"), rows[0])
+        atom = find(x.instruction) if amd else None
+        work = f"2*{atom.m}*{atom.n}*{atom.k}" if atom else f"2*{x.work}"
+        many, cycles = ("Matrix Cores", f" / {x.cycles} cycles") if amd else ("SMs", "")
+        typer.echo(f"{x.format}: {work} * {x.units} {many} * {x.clock / 1e6:.0f} MHz{cycles} = {x.flops / 1e12:.1f} "
+                   "TFLOP/s")
+        typer.echo(f"rates: {rates}\nclock: {clock}")
+
+    output.show(lambda: {"model": found.model, "target": found.name, "units": units, "clock_hz": found.clock,
+                         "peaks": [{"format": x.format, "instruction": x.instruction, "flops_per_second": x.flops}
+                                   for x in rows], "rates_source": rates, "clock_source": clock}, text, json)

@@ -1,0 +1,179 @@
+"""tilewright run: the product of two .npy files; tilewright simulate: the kernels of a problem on NumPy, checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tilewright.lab.cli import common, output
+from tilewright.lab.cli.command import BadInput
+from tilewright.lab.cli.output import checked
+
+MOST = {"cpu": 2e8, "gpu": 2e9}  # multiply-adds: a few minutes
+
+
+def run(
+    a: Annotated[
+        Path, typer.Argument(metavar="A", help="The first matrix, a .npy file of numbers.", show_default=False)
+    ],
+    b: Annotated[Path, typer.Argument(metavar="B", help="The second matrix.", show_default=False)],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The .npy file to write A @ B to.",
+                           show_default=False, callback=checked)
+    ],
+    threads: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="How many threads to use.", show_default="all")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare the result with exact or wider arithmetic before writing it.")
+    ] = False,
+    format_a: Annotated[
+        str | None, typer.Option("--a", metavar="FORMAT", help="The number format of A's raw bytes, for formats that "
+                                 ".npy has no name for: bf16, e4m3fn, i4, ...", show_default="as in the file",
+                                 **common.completed(common.format_names))
+    ] = None,
+    format_b: Annotated[
+        str | None, typer.Option("--b", metavar="FORMAT", help="The same for B.", show_default="as in the file",
+                                 **common.completed(common.format_names))
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite-input", help="Let --output replace A or B.")
+    ] = False,
+) -> None:
+    """Multiply two .npy files, in any number format that matmul takes.
+
+    The inputs are memory-mapped, so they may be as large as memory allows; vectors, stacks of matrices and the format
+    of the result follow numpy.matmul. The output appears only when it is complete.
+    """
+    from tilewright.lab.cli import npy
+
+    if not overwrite and any(output.exists() and x.exists() and output.samefile(x) for x in (a, b)):
+        raise BadInput(f"{output} is an input, which would be overwritten: choose another --output, or give "
+                       "--overwrite-input")
+    typer.echo(npy.multiply(a, b, output, threads=threads, check=check, named=(format_a, format_b)))
+
+
+def simulate(
+    m: common.SomeM = None, n: common.SomeN = None, k: common.SomeK = None,
+    dtype: common.SomeDtype = None, layout: common.Layout = None, target: common.TargetName = "native",
+    batch: common.Batch = 1,
+    plan: common.Plan = None,
+    step: common.Step = None,
+    beta: Annotated[
+        float, typer.Option(metavar="X", help="Compute A B + X C; C is filled with whole numbers first.")
+    ] = 0.0,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Simulate a large problem too, which takes long.")] = False,
+    json: output.Json = None,
+) -> None:
+    """Run the kernels of a problem in the simulator, which needs no GPU, on whole numbers.
+
+    Prints what each line of the kernels moved and what that cost (sectors, cache lines, passes over the banks), the
+    instructions, and for a GPU the occupancy. With --step it is a kernel of the target's ladder; M, N and K may be left
+    out for those of AMD's, whose sizes are those of one matrix instruction.
+
+    A mistake in a kernel, such as a race or an access outside an array, is reported with its line, and a wrong product
+    too, both with exit status 1.
+    """
+    from tilewright.lab.ladder import steps
+    from tilewright.simulator import Fault
+    from tilewright.simulator import report as traffic
+
+    chip = common.target(target)
+    if step and plan:
+        raise BadInput("give --plan or --step, not both: a step of a ladder has no plan")
+    if step and batch != 1:
+        raise BadInput("give --batch or --step, not both: a step of a ladder is for one product")
+    try:
+        if step and steps.ladder(chip)[0] == "amd":
+            title, report, note, wrong = _amd_step(step, chip, (m, n, k), beta)
+        else:
+            title, report, note, wrong = _problem(step, common.sizes(m, n, k), dtype, layout, batch, chip, plan, beta,
+                                                  anyway)
+    except Fault as fault:
+        typer.echo(f"tilewright: {fault}", err=True)
+        raise typer.Exit(1) from None
+
+    def text() -> None:
+        typer.echo(f"{title} on {chip.name}\n")
+        if note:
+            typer.echo(f"{output.fill(note)}\n")
+        typer.echo(traffic.text(report, output.width()))
+        if not wrong:
+            typer.echo("the product is exact")
+
+    output.show(lambda: _record(title, chip, note, report, wrong), text, json)
+    if wrong:
+        typer.echo(f"tilewright: the product is wrong: {wrong}", err=True)
+        raise typer.Exit(1)
+
+
+def _problem(step: str | None, sizes: tuple[int, int, int], dtype: str | None, layout: str | None, batch: int,
+             chip: Any, plan: str | None, beta: float, anyway: bool) -> tuple[str, Any, str, str]:
+    """The kernel that was simulated, its report, a remark, and a sentence on a wrong product, or ""."""
+    import tilewright as tw
+    from tilewright.lab.ladder import run, steps
+    from tilewright.lab.measure import check
+    from tilewright.targets import CpuTarget
+
+    if step:
+        found = steps.step(step, chip)
+        dtype, layout = dtype or found.formats[0], layout or found.layout
+    (m, n, k), problem = sizes, common.problem(*sizes, dtype or "f32", layout, batch)
+    most = MOST["cpu" if isinstance(chip, CpuTarget) else "gpu"]
+    if batch * m * n * k > most and not anyway:
+        raise BadInput(f"{m} x {n} x {k} are {batch * m * n * k:.1e} multiply-adds, and the simulator does some "
+                       f"millions a second: at most {most:.0e}, or more with --anyway")
+    kernel = None if step else tw.compile(problem, chip, plan)
+    a, b, c, expected = _matrices(problem, beta)
+    if step:
+        report, note = run.simulate(step, problem, chip, a, b, c, beta)
+    else:
+        report, note = tw.simulate(kernel, a, b, c, beta=beta), ""
+    return str(problem), report, note, check.difference(c, expected)
+
+
+def _amd_step(step: str, chip: Any, sizes: tuple[int | None, ...], beta: float) -> tuple[str, Any, str, str]:
+    """The same of a step of AMD's ladder, one matrix instruction, on operands of its own."""
+    from tilewright.lab.ladder import run, steps
+    from tilewright.lab.measure import check
+
+    atom = steps.step(step, chip).atom(chip.name)
+    if any(given not in (None, size) for given, size in zip(sizes, (atom.m, atom.n, atom.k))) or beta:
+        raise BadInput(f"step {step} on {chip.name} is one instruction, {atom.name}: C = A B of {atom.m} x {atom.n} x "
+                       f"{atom.k}, and nothing else")
+    report, operands = run.simulate_amd(step, chip)
+    return f"{step}, {atom.m} x {atom.n} x {atom.k}", report, "", check.difference(
+        operands.c, operands.expected)
+
+
+def _record(title: str, chip: Any, note: str, report: Any, wrong: str) -> dict[str, Any]:
+    return {
+        "problem": title, "target": chip.name, "note": note, "exact": not wrong,
+        "traffic": [
+            {"file": site.line.file, "line": site.line.number, "array": site.array, "space": site.space,
+             "verb": site.verb, "requests": t.requests, "elements": t.elements, "bytes": t.bytes,
+             "distinct": t.distinct, "moved": t.moved, "ideal": t.ideal}
+            for site, t in sorted(report.traffic.items()) if t.requests
+        ],
+        "instructions": dict(report.instructions), "flops": report.flops,
+        "occupancy": None if report.occupancy is None else str(report.occupancy),
+    }
+
+
+def _matrices(problem: Any, beta: float) -> tuple[Any, Any, Any, Any]:
+    """Whole numbers so small that every order of summation gives the same: A, B, C before, and C afterwards."""
+    import numpy as np
+
+    import tilewright as tw
+    from tilewright import formats
+
+    draw, many = np.random.default_rng(0), (problem.batch,) * (problem.batch != 1)
+    a, b = (draw.integers(-4, 5, (*many, *shape)) for shape in (problem.shape_a, problem.shape_b))
+    a, b = (x.swapaxes(-1, -2) if letter == "t" else x for x, letter in zip((a, b), problem.layout))
+    c = draw.integers(-4, 5, problem.shapes["out"])
+    out = formats.FORMATS[problem.out].dtype
+    given = (tw.quantize(x.astype("f4"), name, axis) if problem.blocks else x.astype(formats.FORMATS[name].dtype)
+             for x, name, axis in ((a, problem.a, -1), (b, problem.b, -2)))
+    return *given, c.astype(out), (a @ b + beta * c).astype(out)

@@ -1,0 +1,300 @@
+"""`tilewright.explain` for CPUs: the plan, its blocks in the caches, bytes by level, and the time by cause.
+
+Everything is counted by plans/model.py; here it is put into words. The rates of this machine's memories and of its
+multiply-adds are those that were measured (measure/probes.py), or the model's defaults.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tilewright.compiled.cpu import CpuKernel
+from tilewright.lab.explanation import reproducible
+from tilewright.lab.explanation.gpu import ORIGINS, SHOWN
+from tilewright.lab.explanation.record import (
+    Alternative,
+    Explanation,
+    Part,
+    Section,
+    Tile,
+    Time,
+    cause,
+    levels_of,
+    unmeasured,
+)
+from tilewright.lab.measure import probes
+from tilewright.lab.measure.probes import DTYPES
+from tilewright.plans.choose import ranked
+from tilewright.plans.common import Cost
+from tilewright.plans.cpu import COMPLEX, CpuPlan, Shape, registers
+from tilewright.plans.lowering import taken_operands
+from tilewright.plans.measured import choice
+from tilewright.plans.words import BY_NAME, TILE_WORDS
+from tilewright.runtime.cpu import engine
+from tilewright.targets import CpuTarget
+from tilewright.targets.machine import MOST_THREADS
+from tilewright.text import plural
+
+if TYPE_CHECKING:
+    from tilewright.lab.measure.measure import Sample
+    from tilewright.lab.measure.probes import Basis
+    from tilewright.problem import Gemm
+
+AMX = 8 * 1024          # bytes of a thread's tile registers
+
+
+def explain(problem: Gemm, chip: CpuTarget, plan: CpuPlan | None = None, threads: int | None = None,
+            algorithm: str | None = None, *, simulate: bool = False, measure: bool = False) -> Explanation:
+    """As tilewright.explain says, for a CPU."""
+    found = engine.plan_problem(problem, chip, threads or (min(plan.threads, MOST_THREADS) if plan else None),
+                                algorithm)
+    shape, reached = found.shape, found.target
+    title = _title(problem, chip, shape)
+    if not problem.flops:
+        empty, chosen = "the product is empty: nothing is multiplied", plan or found.plan
+        return Explanation(problem, chip, chosen, title, empty, shape=shape,
+                           sections=(Section("plan", (str(chosen), empty)),))
+    if plan is None:
+        plan = found.plan
+        origin = ORIGINS.get(found.origin,
+                             "the model's choice; `tilewright tune` measures whether there is a better one")
+        origin += ", or in the tables that come with tilewright" * (found.origin == choice.MEASURED)
+    else:
+        origin = "given"
+    words = [Section("plan", (str(plan), origin, *_plan(plan)))]
+    if formats := tuple(_formats(problem, shape)):
+        words.append(Section("formats", formats))
+    if violations := tuple(plan.violations(shape, reached)):
+        return Explanation(problem, chip, plan, title, origin, violations, shape=shape,
+                           sections=(*words, Section("cannot run", violations)))
+    basis = probes.basis(chip, measure)
+    cost = basis.cost(shape, plan, chip)
+    words += [Section(f"prologue {role.upper()}", tuple(_prologue(problem, shape, role))) for role in problem.prologues]
+    if shape.epilogue:
+        words.append(Section("epilogue", tuple(_epilogue(shape, plan))))
+    words += [Section("blocks", tuple(_blocks(shape, plan, chip))),
+              Section("arithmetic", tuple(_arithmetic(shape, plan, chip, cost)))]
+    if not (shape.semiring or algorithm):
+        def invariant(asked: str) -> tuple[CpuPlan, float]:
+            other = engine.plan_problem(problem, chip, shape.threads, invariant=asked)
+            return other.plan, basis.cost(other.shape, other.plan, chip).seconds
+        words.append(Section("same bits", tuple(reproducible.sentences(plan, cost.seconds, invariant))))
+    considered, alternatives = _alternatives(shape, plan, chip, basis)
+    known = basis.ceilings
+    rates = {level: known.peak_bandwidth(level, plan.threads) if known else None for level in cost.traffic}
+    explained = Explanation(
+        problem, chip, plan, title, origin, (), shape.flops, _tiles(shape, plan, chip),
+        levels_of(cost, rates), _time(shape, plan, chip, cost, basis), alternatives=alternatives,
+        considered=considered, sections=tuple(words), shape=shape, cost=cost, basis=basis)
+    if simulate:
+        from tilewright.lab.explanation.simulated import on_cpu
+        explained = on_cpu(explained, found._replace(plan=plan))
+    if measure:
+        kernel = CpuKernel(replace(problem, batch=1), chip, found._replace(plan=plan))
+        explained = unmeasured(explained) or _measured(explained, kernel)
+    return explained
+
+
+def _title(problem: Gemm, target: CpuTarget, shape: Shape) -> str:
+    batch = f", each of {problem.batch} products" if problem.batch != 1 else ""
+    return f"{problem} on {target.name} ({target.model}), {plural(shape.threads, 'thread')}{batch}"
+
+
+def _time(shape: Shape, plan: CpuPlan, target: CpuTarget, cost: Cost, basis: Basis) -> Time:
+    """Parts add up."""
+    peak = None
+    if basis.ceilings is not None and shape.dtype in DTYPES:
+        peak = basis.ceilings.peak_flops(shape.dtype, plan.threads, target.name)
+    threads = "one thread" if plan.threads == 1 else f"{plan.threads} threads"
+    parts = tuple(Part(what, seconds) for what, seconds in cost.parts)
+    return Time(cost.seconds, parts, basis.source, cost.bound, peak,
+                f"what {threads} reached with nothing but multiply-adds" if peak else "")
+
+
+def _alternatives(shape: Shape, plan: CpuPlan, target: CpuTarget,
+                  basis: Basis) -> tuple[int, tuple[Alternative, ...]]:
+    """How many other plans there are, and a few of them: the best, and the best of each other kind."""
+    from tilewright.lab.tuner.candidates import various
+    others = [other for other in ranked(shape, target, tiles=3) if other != plan]
+    kinds = {(other.algorithm, other.swap): other for other in reversed(others) if other.algorithm != plan.algorithm}
+    shown = dict.fromkeys(list(kinds.values())[:SHOWN // 2])
+    for other in various(others):
+        if len(shown) < SHOWN:
+            shown[other] = None
+    ours = basis.cost(shape, plan, target)
+    found = []
+    for other in shown:
+        theirs = basis.cost(shape, other, target)
+        found.append(Alternative(other, theirs.seconds / ours.seconds - 1, *cause(ours, theirs)))
+    return len(others), tuple(sorted(found, key=lambda each: each.slower))
+
+
+# ---- measured
+
+def _measured(found: Explanation, kernel: CpuKernel) -> Explanation:
+    """With seconds of the kernel, by the rules of docs/benchmarking.md, once its result has been compared with
+    float64, and with bytes by the counters that there are."""
+    from tilewright.lab.measure import check, counters, operands, quiet
+    from tilewright.lab.measure.measure import Rules, interleave
+    from tilewright.lab.measure.quiet import Watch
+    o = operands.make(kernel.problem)
+    kernel(o.a, o.b, o.c)
+    if wrong := next((said for one in o.compared.values() if (said := check.Reference(one).wrong(one.c))), ""):
+        raise RuntimeError(f"{kernel} computes a wrong result: {wrong}")
+    rules = replace(Rules.choose(kernel.plan.threads), budget_s=1.0)
+    call: Any = (kernel, (o.a, o.b, o.c))
+    watch = Watch()
+    sample: Sample = interleave({"kernel": [call]}, rules, settle=quiet.settle, disturbed=watch.disturbed)["kernel"]
+    bytes, notes = counters.count(lambda: kernel(o.a, o.b, o.c), sample.spread.median, kernel.target.line)
+    levels = tuple(replace(level, measured=bytes.get(level.name), notes={
+        **level.notes, "measured": notes.get(level.name, counters.NOTHING)}) for level in found.levels)
+    assert found.time is not None
+    time = replace(found.time, measured=sample.spread, disturbed=sample.disturbed)
+    return replace(found, levels=levels, time=time)
+
+
+# ---- tiles
+
+def _tiles(shape: Shape, p: CpuPlan, t: CpuTarget) -> tuple[Tile, ...]:
+    """As the loops of the plan go through them; with `swap` of C^T."""
+    s, size = shape.swapped if p.swap else shape, shape.itemsize
+    m, n, k = s.m, s.n, s.k
+    whole = Tile("C^T" if p.swap else "C", {"m": m, "n": n, "k": k}, 1, "memory", (m*k + k*n + m*n) * size)
+    if p.algorithm == "stream":
+        return whole, Tile("rows", {"m": p.mr, "n": n, "k": min(p.nr, k)}, -(-m // p.mr), "L1", p.mr*n*size, t.l1d)
+    if p.algorithm == "dots":
+        lanes = t.lanes(size)
+        return whole, Tile("dot products", {"m": p.mr, "n": min(p.nr, n), "k": lanes}, -(-m // p.mr), "registers",
+                           p.mr * p.nr * t.vector_bytes, t.registers * t.vector_bytes)
+    kc = min(p.kc or k, k)
+    outer: tuple[Tile, ...] = ()
+    rows = m
+    if p.algorithm == "packed":
+        mc, nc = min(p.mc, m), min(p.nc, n)
+        far, room = ("L3", t.l3) if t.l3 else ("L2", t.l2)
+        outer = (Tile("block of B", {"m": m, "n": nc, "k": kc}, -(-n // nc) * -(-k // kc), far, kc*nc*size, room),
+                 Tile("block of A", {"m": mc, "n": nc, "k": kc}, -(-m // mc), "L2", mc*kc*size, t.l2))
+        rows, columns = mc, nc
+    else:
+        columns = n
+    nr, mr = min(p.nr, columns), min(p.mr, rows)
+    panel = Tile("panel of B", {"m": rows, "n": nr, "k": kc}, -(-columns // p.nr), "L1", kc*p.nr*size, t.l1d)
+    have = AMX if s.tiles else t.registers * t.vector_bytes
+    used = AMX // 2 if s.tiles else registers(p, t.lanes(size)) * t.vector_bytes
+    return whole, *outer, panel, Tile("tile", {"m": mr, "n": nr, "k": 1}, -(-rows // p.mr),
+                                      "tile registers" if s.tiles else "registers", used, have)
+
+
+# ---- words
+
+def _plan(plan: CpuPlan) -> Iterator[str]:
+    if plan.swap:
+        yield "swap: C^T = B^T @ A^T is computed, so below A and B, and rows and columns, are exchanged"
+    if plan.copy:
+        yield f"copy: B is copied first, so that its {plan.reads_b} are contiguous"
+
+
+def _formats(p: Gemm, shape: Shape) -> Iterator[str]:
+    """What is multiplied, where it is not the operands as they are."""
+    if shape.tiles:
+        word = TILE_WORDS[shape.dtype]
+        terms = f", each element as {plural(word.terms, 'term')}" if word.terms > 1 else ""
+        yield (f"{shape.dtype}: AMX multiplies tiles of words that hold {plural(word.steps, 'step')} of k of "
+               f"{word.dot}{terms}; sums in {shape.sums}")
+    elif shape.words:
+        yield (f"{shape.dtype}: 32-bit words hold {BY_NAME[shape.dtype].steps} steps of k; below, k is {shape.k} "
+               f"words of {shape.depth} elements; sums in {shape.sums}")
+    elif shape.complex:
+        yield (f"complex: one real product of {shape.dtype}, of twice as many columns and steps of k; panels of B "
+               "hold each number as two rows of two")
+    elif p.sums in COMPLEX:
+        yield (f"complex: a real product of {shape.dtype}, {shape.m} x {shape.n} x {shape.k}, of operands that are "
+               "rewritten before")
+    elif shape.dtype != p.a or shape.dtype != p.b:
+        yield f"multiplied and added up in {shape.dtype}"
+    taken = taken_operands(p)
+    for name, format, comes, packed in (("A", p.a, taken.a, shape.source_a), ("B", p.b, taken.b, shape.source_b)):
+        if not shape.complex and comes != format and not (p.blocks and comes == "bf16"):
+            yield f"{name} is converted from {format} to {comes} before"
+        elif p.blocks and comes == "bf16":
+            yield f"{name} is decoded from {format} to bf16 before; to f32 if a number is below 2^-126"
+        elif packed and packed != shape.dtype and not shape.complex:
+            yield f"packing reads {format} of {name}"
+    if shape.out:
+        yield f"sums are rounded to {shape.out} as they are stored"
+    elif p.out != p.sums:
+        yield f"the result is rounded from {p.sums} to {p.out} afterwards"
+
+
+def _prologue(problem: Gemm, shape: Shape, role: str) -> Iterator[str]:
+    """What packing makes of an operand's elements."""
+    expression, read, formats = getattr(problem, f"prologue_{role}").split(" | ")
+    source, result = formats.split()
+    yield expression
+    if read:
+        yield f"operands {read}"
+    multiplied = f", and packed as {shape.dtype}" if result != shape.dtype else ""
+    yield f"packing reads {source} and rounds to {result}{multiplied}"
+
+
+def _epilogue(shape: Shape, plan: CpuPlan) -> Iterator[str]:
+    """What becomes of the sums, and where."""
+    expression, read, results = shape.epilogue.split(" | ")
+    yield expression
+    if read:
+        yield f"operands {read}"
+    if len(results.split()) > 1:
+        yield f"results {results}: - is the format of C"
+    if plan.algorithm in ("packed", "in_place"):
+        yield ("of each tile after its last block of k, while it is in L1" + "; sums are added up beside C"
+               * bool(shape.out))
+    else:
+        yield "of all tiles when the sums are complete, in the same job: they are added up beside C"
+
+
+def _blocks(given: Shape, p: CpuPlan, t: CpuTarget) -> Iterator[str]:
+    shape, s = given.swapped if p.swap else given, given.itemsize
+    lanes = t.lanes(s)
+    need = registers(p, lanes)
+    if p.algorithm in ("packed", "in_place"):
+        v = p.nr // lanes
+        if shape.tiles:
+            yield f"tile {p.mr}x{p.nr}: four accumulators of 16x16, in tile registers"
+        else:
+            yield (f"tile {p.mr}x{p.nr}: {p.mr} rows of {v} vectors; {p.mr}*{v} + {v} + 1 = {need} of "
+                   f"{t.registers} registers; {p.mr*v} multiply-adds for {v} + {p.mr} loads")
+        kc = min(p.kc or shape.k, shape.k)
+        yield _fills(f"panel of B, kc x nr = {kc} x {p.nr} x {s} bytes", kc*p.nr*s, t, "l1d")
+        if p.algorithm == "packed":
+            mc, nc = min(p.mc, shape.m), min(p.nc, shape.n)
+            yield _fills(f"block of A, mc x kc = {mc} x {kc} x {s} bytes", mc*kc*s, t, "l2")
+            yield _fills(f"block of B, kc x nc = {kc} x {nc} x {s} bytes", kc*nc*s, t, "l3" if t.l3 else "l2")
+    elif p.algorithm == "stream":
+        yield f"{p.mr} rows of C stay in L1 while B is streamed, {p.nr} rows of B at a time"
+    else:
+        yield f"{p.mr} rows of A by {p.nr} columns of B at a time: {p.mr}*{p.nr} vectors of sums along k"
+    if p.threads > 1:
+        loops = (p.jc_ways, "columns (jc)"), (p.ic_ways, "rows (ic)"), (p.jr_ways, "panels of columns (jr)")
+        yield f"{p.threads} threads: " + " x ".join(f"{ways} runs of {what}" for ways, what in loops if ways > 1)
+    elif given.threads > 1:
+        yield "one thread: waking further threads would take longer than they save"
+
+
+def _arithmetic(given: Shape, plan: CpuPlan, target: CpuTarget, cost: Cost) -> Iterator[str]:
+    shape = given.swapped if plan.swap else given
+    m, n, k, lanes = shape.m, shape.n, shape.k, target.lanes(shape.itemsize)
+    yield f"2 x {m} x {n} x {shape.depth or k} = {shape.flops:,} operations"
+    if shape.tiles:
+        return
+    long, along = (k, "k") if plan.algorithm == "dots" else (n, "n")
+    sizes = " x ".join(str(x) for x, name in ((m, "m"), (n, "n"), (k, "k")) if name != along)
+    yield (f"{sizes} x ceil({long} / {lanes} lanes) = {cost.vectors:,} vector multiply-adds, "
+           f"{m*n*k / (cost.vectors*lanes):.1%} of their lanes in use")
+
+
+def _fills(what: str, size: int, target: CpuTarget, level: str) -> str:
+    from tilewright.text import size as text
+    have, name = getattr(target, level), level[:2].upper()
+    share = f"{size / have:.0%} of" if size < 2*have else f"{size / have:.0f} times"
+    return f"{what} = {text(size)}, {share} {name} ({text(have)})"

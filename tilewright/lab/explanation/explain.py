@@ -1,0 +1,81 @@
+"""`tilewright.explain`: why a problem runs by this plan, or what a kernel does, with the arithmetic.
+
+    print(tw.explain(tw.Gemm(1000, 600, 800)))
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright.lab.explanation.record import Explanation
+from tilewright.plans import asked
+from tilewright.problem import Gemm
+from tilewright.targets import CpuTarget, coerce
+
+
+def explain(what: Any, *args: Any, target: Any = None, plan: Any = None, measure: bool = False, simulate: bool = False,
+            threads: int | None = None, algorithm: str | None = None, grid: int | Sequence[int] | None = None
+            ) -> Explanation:
+    """The plan of a problem, or what a kernel does, on `target` (default: this machine): tiles within tiles, bytes by
+    level of memory, roofline, the time by cause, what limits it, and the next best plans. The result is data: print it,
+    or see its `svg()`, `html()` and `record()`; a notebook shows pictures.
+
+    explain(problem[, target[, plan]])      a Gemm, by the plan that tilewright.matmul runs for contiguous operands
+    explain(kernel)                         what tilewright.compile made, by its plan
+    explain(function, *args, target=)       a recorded kernel, also a block program, an emitter of tilewright.kernel or
+                                            one with parameters, on the arguments of a call: counted in the simulator,
+                                            on copies. One with parameters is compared with its other configurations
+
+    target      a CPU or a GPU, or its name. Of a kernel for a GPU's CTAs it must be given unless its arrays are there
+    plan        one to explain, or its text, instead of the one that tilewright.matmul would use
+    simulate    of a problem: also simulate a small product by this plan, a few tiles, and count what it moves
+    measure     also run it, and say how fast it is; of a problem also read hardware counters where there are any: on
+                CPUs by Linux's perf_event_open, on NVIDIA's GPUs by ncu if it is installed. RuntimeError where this
+                machine cannot run the target
+    threads     of a CPU, how many the plan may use; by default as many as matmul would
+    algorithm   that of tilewright.matmul, in place of a plan
+    grid        of a recorded kernel for a GPU: as in tilewright.simulate
+
+    Predicted rates of CPUs rest on the ceilings that `tilewright doctor` measured, or on the model's defaults; the text
+    says on which. With `measure`, the machine is measured too if it was not. TypeError or ValueError for anything else,
+    and for options that do not go with what is explained.
+    """
+    if hasattr(what, "problem") and hasattr(what, "plan"):              # a CompiledGemm
+        _only(what, grid=grid, plan=plan, algorithm=algorithm, target=target, arguments=args or None)
+        what, args, target, plan = what.problem, (), what.target, what.plan
+    if isinstance(what, Gemm):
+        if len(args) > 2:
+            raise TypeError(f"explain(problem, target, plan) takes two arguments after the problem, not {len(args)}")
+        target, plan = (*args, *(target, plan)[len(args):])
+        _only(what, grid=grid)
+        return _of_problem(what, target, plan, measure, simulate, threads, algorithm)
+    from tilewright.lab.explanation import kernel
+    if not kernel.is_one(what):
+        asked.problem(what)
+    _only(what, plan=plan, algorithm=algorithm, threads=threads, simulate=simulate or None)
+    return kernel.explain(what, args, target, grid, measure)
+
+
+def _only(what: Any, **options: Any) -> None:
+    """TypeError for an option that says nothing about this."""
+    for name, value in options.items():
+        if value is not None:
+            raise TypeError(f"{name} says nothing about {getattr(what, 'name', what)!s}: it is for "
+                            + ("kernels" if name == "grid" else "problems") + ", and must be left out here")
+
+
+def _of_problem(problem: Gemm, target: Any, plan: Any, measure: bool, simulate: bool, threads: int | None,
+                algorithm: str | None) -> Explanation:
+    chip = coerce(target)
+    plan = asked.plan(plan, chip)
+    asked.algorithm(algorithm, plan, chip)
+    if isinstance(chip, CpuTarget):
+        from tilewright.lab.explanation import cpu
+        if measure:
+            chip.require_runnable()
+        return cpu.explain(problem, chip, plan, threads, algorithm, simulate=simulate, measure=measure)
+    from tilewright.lab.explanation import gpu
+    if measure:
+        from tilewright.runtime.gpu.engine import first_device
+        first_device(chip)                  # RuntimeError unless there is one
+    return gpu.explain(problem, chip, plan, algorithm, simulate=simulate, measure=measure)

@@ -1,0 +1,318 @@
+"""`tilewright.tune`: which plans to try, a child process that measures them, and what is remembered of it.
+
+A plan that hangs or crashes takes its process with it and nothing else: what was measured until then counts, and if
+it was still being tried the rest is measured in another process.
+"""
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tilewright.compiled.compile import compile
+from tilewright.compiled.cpu import CpuKernel
+from tilewright.lab.measure import measure, quiet
+from tilewright.lab.measure.process import Child
+from tilewright.lab.tuner.candidates import CPU_CANDIDATES, GPU_CANDIDATES, promising
+from tilewright.lab.tuner.child import NOISE, REFERENCE, Job, Phase, against, winner
+from tilewright.lab.tuner.compiling import compile_all
+from tilewright.plans import asked, gpu, gpu_lowering
+from tilewright.plans.choose import choose
+from tilewright.plans.measured import choice, store
+from tilewright.plans.measured.row import Row
+from tilewright.runtime.cpu import engine
+from tilewright.runtime.gpu.engine import first_device
+from tilewright.runtime.parametric import Parametric
+from tilewright.targets import CpuTarget, Target, coerce, names
+from tilewright.text import plural
+
+if TYPE_CHECKING:
+    from tilewright.compiled.base import CompiledGemm
+    from tilewright.compiler.artefact import Asked
+    from tilewright.problem import Gemm
+
+Listener = Callable[[dict[str, Any]], object]
+SLOWEST = 5e9                   # operations per second: a call that is slower still is taken for one that hangs
+CHILD = "tilewright.lab.tuner.child"
+THREADS = "TILEWRIGHT_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"      # ours, and those of NumPy's BLAS
+PATIENCE_S = 15.0               # for a process to start, to compile, and for a machine that is busy
+CPU_S, GPU_S = 20.0, 10.0       # to tune one shape
+COMPILING = 0.5                 # of the time, at most, for one kernel before the measurement
+GPU_PATIENCE_S = 60.0           # of a GPU's, whose driver takes seconds to start, and compiles once more
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run found. `rows` are what is stored, unless it was disturbed: every plan that was timed, the fastest
+    first."""
+    problem: Gemm
+    target: str
+    threads: int                                    # 1 on a GPU
+    model: str                                      # the plan that the cost model had chosen
+    rows: tuple[Row, ...]
+    failed: dict[str, str] = field(default_factory=dict)        # plan → why it was not timed
+    notes: tuple[str, ...] = ()
+    disturbed: bool = False                         # by other processes: then nothing of it is stored
+    certain: bool = True                            # that more time would choose no other of these plans
+
+    @property
+    def best(self) -> Row:
+        """The plan that matmul uses from now on: the one that beat the model's, or the model's."""
+        return next(row for row in self.rows if row.role == ("best" if self.improved else "model"))
+
+    @property
+    def improved(self) -> bool:
+        return any(row.role == "best" for row in self.rows)
+
+    @property
+    def verdict(self) -> str:
+        if self.disturbed:
+            return (f"Other processes disturbed this: nothing is stored, and {self._call} stays as it was. Repeat on "
+                    "an idle machine.")
+        doubt = "" if self.certain else (f" That is not certain within {100 * NOISE} %: the noise was larger, or the "
+                                         "time was over.")
+        if not self.improved:
+            return (f"Nothing beats the model's choice by more than the noise: {self._call} stays with {self.model}."
+                    f"{doubt}")
+        r = self.best
+        return (f"{self._call} uses {r.plan} from now on: {r.ratio:.2f} ({r.ratio_q1:.2f} to {r.ratio_q3:.2f}) times "
+                f"as fast.{doubt}")
+
+    @property
+    def _call(self) -> str:
+        return "contract" if self.problem.semiring else "matmul"
+
+    @property
+    def title(self) -> str:
+        on_cpu = self.target in names("cpu")
+        return f"{self.problem} on {self.target}" + f", {plural(self.threads, 'thread')}"*on_cpu
+
+    def __str__(self) -> str:
+        width = max(len(row.plan) for row in self.rows)
+        lines = [self.title]
+        for r in self.rows:
+            lines.append(f"{r.role:<5}  {r.plan:<{width}}  {r.seconds*1e3:9.4g} ms  {r.gflops:8.1f} GFLOP/s  "
+                         f"{r.ratio:.3f}x ({r.ratio_q1:.3f} to {r.ratio_q3:.3f}), {r.rounds} rounds")
+        lines += [f"out    {plan:<{width}}  {why}" for plan, why in self.failed.items()]
+        return "\n".join([*lines, *self.notes, self.verdict])
+
+
+def tune(problem: Any, *args: Any, target: Target | str | None = None, threads: int | None = None,
+         time_limit: float | None = None, candidates: int | None = None, vendor: bool | None = None,
+         listen: Listener | None = None) -> Any:
+    """Measure the plans for a problem, a Gemm, that the model ranks best; tilewright.matmul uses the fastest from then
+    on. Its semiring, epilogue and prologues are measured with it, by contract or matmul on CPUs; on GPUs with the
+    prologues that kernels evaluate, and behind the passes of others. Or find the configuration of a kernel
+    (tilewright.kernel) for these arguments of a call:
+
+        tilewright.tune(problem, target)
+        tilewright.tune(kernel, *args, target=target)
+
+    Every configuration of a kernel is recorded, compiled and counted in the simulator; the `candidates` with the least
+    predicted time are verified there (races, bounds, results), and timed where the target is this machine's. What is
+    found is used by the next call of the kernel with such sizes. Its `args` are those of a call; arrays may be NumPy's
+    for a GPU's target too, and are copied. The answer is a tuner.tuned.Tuned: print it, or take `.best`. Without the
+    device it ranks, and says so.
+
+    target       a CPU that this machine is, or its name; by default the one that tilewright.detect() gives. Or a GPU's:
+                 the first device of that architecture is measured, and what is found holds for its model and driver
+    threads      how many threads the products use; by default tilewright.get_num_threads(). None on a GPU
+    time_limit   seconds, by default 20 on a CPU and 10 on a GPU. Measuring stops then, and the results so far count; it
+                 stops before if it is certain within half a percent which plan wins
+    candidates   how many plans are tried, beside the one in use: by default 12, and 32 on a GPU
+    vendor       whether what wins is also compared with another library: NumPy's BLAS, by default, and on a GPU torch,
+                 whose import takes seconds, only if it is true. The rows say which, and its time over ours
+    listen       called with every event of the measurement (tuner/child.py lists them), for a progress bar
+
+    A plan replaces the one in use only if it is faster by more than the noise. The results go to `store.path()`, with
+    the machine, date and versions; print the Result to see them. RuntimeError if the target cannot run here or nothing
+    could be measured.
+    """
+    if isinstance(problem, Parametric):
+        from tilewright.lab.tuner import kernels
+        if threads is not None:
+            raise ValueError(f"threads is for products, and {problem.name} is a kernel: it must be None, not {threads}")
+        return kernels.tune(problem, args, target, time_limit=time_limit, candidates=candidates or CPU_CANDIDATES,
+                            listen=listen)
+    asked.problem(problem)
+    if len(args) > (target is None):
+        raise TypeError(f"tune of a problem takes its target and no other arguments, not {len(args)} of them")
+    chip = coerce(args[0] if args else target)
+    if isinstance(chip, CpuTarget):
+        chip.require_runnable()
+        if problem.batch != 1:
+            raise ValueError(f"problem is a batch of {problem.batch}, whose products run by the plan of one on CPUs: "
+                             "tune the same problem with batch=1")
+    elif threads is not None:
+        raise ValueError(f"threads is for CPUs, and {chip.name} is a GPU: it must be None, not {threads}")
+    if not problem.flops:
+        raise ValueError(f"{problem} is an empty product: there is nothing to tune")
+    if problem.scales:
+        raise ValueError(f"tune measures products without scales, and {problem} has scales={problem.scales!r}")
+    on_cpu = isinstance(chip, CpuTarget)
+    time_limit = (CPU_S if on_cpu else GPU_S) if time_limit is None else time_limit
+    candidates = (CPU_CANDIDATES if on_cpu else GPU_CANDIDATES) if candidates is None else candidates
+    if not time_limit > 0:
+        raise ValueError(f"time_limit must be a positive number of seconds, not {time_limit}")
+    shape: Any
+    model: Any
+    kernel: Callable[[Any], CompiledGemm]
+    if isinstance(chip, CpuTarget):
+        now = engine.plan_problem(problem, chip, threads)
+        shape, reached, threads, forget = now.shape, now.target, now.shape.threads, engine.forget
+        model, kernel = choose(shape, reached), lambda plan: CpuKernel(problem, chip, now._replace(plan=plan))
+    else:
+        gpus, on = first_device(chip)
+        chip = reached = on.target
+        if problem.prologues:
+            problem = gpu_lowering.lower(problem, chip)     # what passes leave; kernels evaluate other prologues
+        shape, threads, forget = gpu_lowering.multiplied_shape(problem, chip), 1, gpus.forget
+        model, kernel = gpu.choose(shape, chip), lambda plan: compile(problem, chip, plan)
+    store.check_writable()
+    in_use, known = choice.chosen(shape, reached)
+    plans = dict.fromkeys((model, in_use if known else model, *promising(shape, reached, candidates)))
+    tell, began = listen or (lambda event: None), time.monotonic()
+    _compile(kernel, plans, time_limit, tell)
+    left = time_limit - (time.monotonic() - began)
+    vendor = on_cpu if vendor is None else vendor
+    run = measured(Job(problem, chip, threads, tuple(map(str, plans)), left, vendor), tell)
+    result = _result(problem, chip, shape, threads, str(model), run)
+    if not result.disturbed:
+        store.save(result.rows)
+        forget()
+    return result
+
+
+def _compile(kernel: Callable[[Any], CompiledGemm], plans: Iterable[Any], time_limit: float, tell: Listener) -> None:
+    """Those that are not in the cache, in several processes; what fails here fails again when it is tried, and is told
+    then."""
+    asked: list[Asked] = []
+    for plan in plans:
+        with suppress(ValueError, NotImplementedError):
+            asked += kernel(plan).asked
+    compile_all(asked, listen=lambda done, of: tell({"event": "compiled", "done": done, "of": of}),
+                patience=COMPILING * time_limit)
+
+
+# ---- the measuring process
+
+@dataclass
+class Run:
+    phases: list[Phase] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    disturbed: bool = False
+    certain: bool = True
+    clock: float | None = None
+    vendor: str | None = None
+    vendor_ratio: float | None = None
+    trying: str = ""                                # the plan that is being run for the first time
+    finished: bool = False
+
+    def heard(self, event: dict[str, Any]) -> None:
+        """Take down what the measuring process says."""
+        match event["event"]:
+            case "trying":
+                self.trying = event["name"]
+            case "out":
+                self.failed[event["name"]] = event["reason"]
+            case "phase":
+                self.trying = ""
+                self.phases.append(Phase(tuple(event["names"])))
+            case "turn":
+                self.phases[-1].seconds[event["name"]].append(event["seconds"])
+            case "disturbed":
+                self.disturbed = True
+            case "vendor":
+                self.vendor, self.vendor_ratio = event["name"], event["ratio"]
+            case "clock":
+                self.clock = event["hz"]
+            case "done":
+                self.finished, self.certain = True, event.get("certain", True)
+
+
+def measured(job: Any, listen: Listener) -> Run:
+    """Children, until one has finished, or the time is over. Each that ends while it tries a plan is followed by one
+    that does without this plan."""
+    run, deadline = Run(), time.monotonic() + job.time_limit
+    patience = PATIENCE_S if isinstance(job.target, CpuTarget) else GPU_PATIENCE_S
+    patience += 2 * job.flops / SLOWEST
+    plans, left = job.plans, job.time_limit
+    while True:
+        trying, why = _listen(dataclasses.replace(job, plans=plans, time_limit=left), run, deadline, patience, listen)
+        if why is None:
+            break
+        if trying in plans and not run.phases:
+            run.failed.setdefault(trying, why)
+            plans, left = tuple(p for p in plans if p != trying), deadline - time.monotonic()
+            if plans and left > 0:
+                continue
+        run.notes.append(f"The measuring process ended early: {why}.")
+        break
+    run.phases = [phase for phase in run.phases if phase.rounds]
+    if not run.phases:
+        reasons = "; ".join([*(f"{name}: {reason}" for name, reason in run.failed.items()), *run.notes])
+        raise RuntimeError(f"nothing could be measured for {job}: {reasons or 'the time limit was reached'}")
+    return run
+
+
+def _listen(job: Any, run: Run, deadline: float, patience: float, listen: Listener) -> tuple[str, str | None]:
+    """Start a child and take down what it says: (what it was trying last, why it did not finish or None)."""
+    environment, pin = {**os.environ, "TILEWRIGHT_TUNE_DB": store.OFF}, []
+    if isinstance(job.target, CpuTarget):
+        environment |= dict.fromkeys(THREADS, str(job.threads)) | {"TILEWRIGHT_TARGET": job.target.name}
+        pin = quiet.fastest_cpus(1) if job.threads == 1 and hasattr(os, "sched_setaffinity") else []
+    run.trying = ""
+    with Child(CHILD, job, cpus=pin, environment=environment) as child:
+        try:
+            for event in child.events(patience, deadline + patience):
+                listen(event)
+                run.heard(event)
+            why = "" if run.finished else child.why(PATIENCE_S)     # it closed its output: it is about to end
+        except TimeoutError as late:
+            why = str(late)
+    return run.trying, None if run.finished else why
+
+
+# ---- what is remembered
+
+def _result(problem: Gemm, target: Any, shape: Any, threads: int, model: str, run: Run) -> Result:
+    """A row for each plan from the last phase it took part in, and which of them is best."""
+    last = run.phases[-1].complete()
+    best = None if run.disturbed else winner(last, model)
+    roles = {model: "model"} | ({best: "best"} if best else {})
+    origin, chip, on_cpu = provenance(), choice.chip(target), isinstance(target, CpuTarget)
+    l1d, l2, l3 = (target.l1d, target.l2, target.l3) if on_cpu else (0, target.l2, 0)
+    key: tuple[str, int, int, int, str, str, int] = shape.key
+    rows = {}
+    for phase in run.phases:
+        seconds = phase.complete()
+        found = against(REFERENCE, seconds)
+        for plan, turns in seconds.items():
+            if plan != REFERENCE:
+                s, ratio = measure.spread(turns), found[plan]
+                rows[plan] = Row(target.name, chip, l1d, l2, l3, *key, plan, roles.get(plan, ""), *s, *ratio,
+                                 len(turns), **origin, clock=run.clock)
+                if plan == (best or model):
+                    rows[plan] = dataclasses.replace(rows[plan], vendor=run.vendor, vendor_ratio=run.vendor_ratio)
+    in_order: Sequence[Row] = sorted(rows.values(), key=lambda row: (row.role != "best", -row.ratio))
+    if model not in rows:
+        raise RuntimeError(f"the model's plan {model} was not measured: "
+                           + run.failed.get(model, "the time limit was reached"))
+    return Result(problem, target.name, threads, model, tuple(in_order), run.failed, tuple(run.notes), run.disturbed,
+                  run.certain)
+
+
+def provenance() -> dict[str, Any]:
+    """The fields of a row that say where and when it was measured, for here and now."""
+    import llvmlite
+
+    import tilewright
+    from tilewright.lab.measure import machine
+    found = machine.describe()
+    return {"date": machine.now(), "machine": f"{found['cpu']}, {found['cpus_allowed']} CPUs, {found['system']}",
+            "tilewright": tilewright.__version__, "llvmlite": llvmlite.__version__, "commit": machine.commit()}
