@@ -14,7 +14,7 @@ from math import ceil, isqrt
 from typing import Any
 
 from tilewright.plans import common, invariant, prologues, semirings
-from tilewright.plans.cpu import PARTS, SHORT, CpuPlan, Shape, one_dot
+from tilewright.plans.cpu import PARTS, SHORT, CpuPlan, Shape, widens
 from tilewright.plans.model import BUILTIN, CHANNELS, PAGE, Ceilings, cost, small_elements, small_way, stays_in_cache
 from tilewright.plans.words import BYTE_ROWS, BYTES, DOTS_LARGE, DOTS_MOST, GROUP, SIDE, TILE_WORDS
 from tilewright.targets.cpu import CpuTarget
@@ -172,8 +172,10 @@ def converting_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
     if shape.dtype in BYTES and not (shape.invariant or shape.prologues):
         for s, swap in (shape, False), (shape.swapped, True):
             yield from (replace(p, swap=swap) for p in byte_dots(s, target))
-    if one_dot(shape) and shape.invariant not in invariant.ROWS:
-        yield CpuPlan("dots", 1, 1, copy=shape.b != "columns")
+    if widens(shape) and shape.invariant not in invariant.ROWS:
+        for s, swap in (shape, False), (shape.swapped, True):
+            yield from (replace(p, swap=swap) for p in dot_plans(s, target)
+                        if p.widens(s) and (s.n == 1 or not p.copy))            # a copy of a column has a record
     if shape.prologues and shape.dtype == "f32":
         for s, swap in (shape, False), (shape.swapped, True):
             found = skinny_plans if not prologues.weights(s.prologue_b or s.prologue_a) else weight_plans
@@ -276,11 +278,16 @@ def skinny_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
     if shape.m in (depths := dict(tiles_of(target, STREAM_DEPTH))):
         for threads in {1, shape.threads}:
             yield CpuPlan("stream", shape.m, depths[shape.m], jc_ways=threads)
+    yield from dot_plans(shape, target)
+
+
+def dot_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
+    """Dot products for few columns, and for few rows and columns by rows of B."""
     by_rows = CpuPlan("dots", shape.m, shape.n)
     few = by_rows.by_rows(shape) and (shape.n > 1 or shape.a != "rows")
     if few:
         yield by_rows
-    if shape.n in (heights := dict(tiles_of(target, DOT_ROWS))) and not few:        # a copy of B has no record
+    if shape.n in (heights := dict(tiles_of(target, DOT_ROWS))) and not few:
         rows = ceil(shape.m / ceil(shape.m / heights[shape.n]))
         for threads in {1, shape.threads}:
             yield CpuPlan("dots", rows, shape.n, ic_ways=min(threads, shape.m),

@@ -4,7 +4,7 @@
     in_place   no packing (kernels/cpu/in_place.py): kc steps of k at a time over all of C
     stream     `mr` rows (kernels/cpu/skinny.py), `nr` rows of B at a time
     dots       at most `nr` columns, each element a dot product along k (kernels/cpu/skinny.py), B's columns contiguous;
-               with few rows, too, B's rows may be contiguous in their place
+               with few rows, too, B's rows may be contiguous in their place; narrow numbers are widened on the way
 
 `swap` computes C^T = B^T @ A^T, for which the operands change places: the roles of m and n, of rows and columns, too.
 """
@@ -251,7 +251,14 @@ class CpuPlan(Plan):
         operands."""
         rows = shape.b == "rows" or (shape.n == 1 and shape.a != "rows")
         few = max(shape.m, shape.n) <= MOST_ROW_DOTS
-        return self.algorithm == "dots" and rows and few and not (self.copy or shape.prologues or shape.converts)
+        converts = shape.converts and not widens(shape)
+        return self.algorithm == "dots" and rows and few and not (self.copy or shape.prologues or converts)
+
+    def widens(self, shape: Shape) -> bool:
+        """Whether `dots` widens narrow numbers one by one as it loads them; shape as in `by_rows`. Words of bytes have
+        an instruction for rows of A."""
+        own = shape.dtype not in BYTES or shape.m == shape.n == 1 or self.by_rows(shape)
+        return self.algorithm == "dots" and shape.converts and own and widens(shape)
 
     def sums(self, shape: Shape) -> int:
         """Vectors of sums of an element, or of a row of C by rows of B, in `dots`; shape as in `by_rows`."""
@@ -313,7 +320,7 @@ class CpuPlan(Plan):
 
     def _converts(self, shape: Shape) -> bool:
         """Whether a plan without panels converts all that the shape says: the operand that it reads once."""
-        if self.algorithm == "dots" and one_dot(shape):
+        if self.widens(shape):
             return True
         if self.algorithm == "dots" and shape.dtype in BYTES:
             return not (shape.out or shape.epilogue or shape.prologues or self.copy)
@@ -345,10 +352,10 @@ class CpuPlan(Plan):
             yield self.jc_ways * self.jr_ways > 1, "dots splits rows (ic) alone."
 
 
-def one_dot(shape: Shape) -> bool:
-    """Whether C is one dot product whose elements `dots` widens as it loads them, and rounds as it stores."""
+def widens(shape: Shape) -> bool:
+    """Whether `dots` widens the elements of these formats as it loads them, and rounds as it stores."""
     formats = {shape.source_a, shape.source_b, shape.out}
-    return (shape.m == shape.n == 1 and shape.dtype in (shape.sums, *DOT_WORDS) and formats <= {"", *DOT_FORMATS}
+    return (shape.dtype in (shape.sums, *DOT_WORDS) and formats <= {"", *DOT_FORMATS}
             and not (shape.epilogue or shape.prologues or shape.complex or shape.scattered or shape.semiring))
 
 
@@ -360,7 +367,7 @@ def _tile_violations(plan: CpuPlan, shape: Shape, target: CpuTarget) -> Iterator
     elif shape.tiles:
         if (plan.algorithm, mr, nr) != ("packed", 32, 32):
             yield f"AMX multiplies packed panels in tiles of 32x32, not {plan.algorithm} {mr}x{nr}."
-    elif plan.algorithm == "dots" and shape.dtype in BYTES:
+    elif plan.algorithm == "dots" and shape.dtype in BYTES and not plan.by_rows(shape):
         if mr > BYTE_ROWS.get(have, 1) or nr > DOTS_MOST:
             yield (f"dot products of bytes are computed for {BYTE_ROWS.get(have, 1)} x {DOTS_MOST} at a time, not for "
                    f"{mr} x {nr}.")

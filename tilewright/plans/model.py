@@ -65,6 +65,7 @@ TRANSPOSING_WORDS = 16      # vector instructions for each vector of words of A 
 LINE = 5e-9                 # seconds for each line of a row of B that is packed, and as much to reach the row
 FAR, REREAD = 1024, 0.5     # rows of B, each in another page, above which as much of them is fetched again
 TRANSPOSING = 4             # vector instructions for each vector of an operand that is transposed on its way
+WIDENING = 3                # instructions for each number, or vector, of a narrow format that dot products load
 COPYING = 12                # the same where B is copied before the product: on a Zen 3 that and a product in place took
 #                             as long as packing both operands at 90 x 90 x 90, layout nt
 SMALL_SHARE, SMALL_BYTES = 0.57, 600_000     # of L2, and at most so much, for one operand: reading in place is fastest
@@ -360,6 +361,9 @@ def _crowds(rows: int, pitch: int, target: CpuTarget) -> bool:
 def _read_once(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> Cost:
     """stream and dots, which read each operand once from beyond L2."""
     m, n, k, s = shape.m, shape.n, shape.k, shape.itemsize
+    widening = plan.widens(shape)
+    if widening:                                                            # numbers, of a word each of its own
+        k = shape.depth or k
     of_a, of_b = (prologues.bytes_of(x) if x else s for x in (shape.source_a, shape.source_b))   # which it converts
     lanes, sizes = target.lanes(s), (int(m*k*of_a), int(k*n*of_b), m*n*s)
     waits = 1.0
@@ -372,7 +376,7 @@ def _read_once(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceiling
         near, extra = {"L1": (a, b, c_passes), "L2": once}, c_passes.bytes // target.vector_bytes
     elif plan.by_rows(shape):               # a load for a row of B and for each number of A; two are one multiply-add
         row = ceil(n / lanes)
-        vectors = k * max(m * row, ceil((m + row) / 2))
+        vectors = k * max(m * row, ceil((m + row) * (WIDENING if widening else 1) / 2))
         near, extra = {"L1": once, "L2": once}, CALL
     else:
         steps = ceil(m / plan.mr)

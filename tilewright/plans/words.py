@@ -57,7 +57,7 @@ BYTES = "i8x4", "u8x4"
 BYTE_ROWS = {32: 4, 16: 2}
 DOT_COLUMNS = {32: 4, 16: 3}
 # kernels/cpu/skinny.py: what its dot products take the places of, and formats that they widen and round
-DOT_WORDS, DOT_FORMATS = (*BYTES, "i16x2", "bf16x2"), ("i8", "u8", "i16", "u16", "f16", "bf16")
+DOT_WORDS, DOT_FORMATS = (*BYTES, "i16x2", "bf16x2"), ("i8", "u8", "i16", "u16", *NARROW)
 DOTS_MOST, DOTS_LARGE = 64, 1 << 20     # columns of C, and bytes of A, from which packing it costs more than reading it
 
 

@@ -81,3 +81,28 @@ def test_one_dot_of_narrow_numbers(name, isa):
         wanted = np.array([[exact]], object if name[0] in "iu" else np.float64)
         got = kernel.simulate(a, b.T).result
         assert got[0, 0] == (wanted.astype(np.int64) if name[0] in "iu" else wanted).astype(dtype)[0, 0], k
+
+
+@pytest.mark.parametrize("isa", ["x86-avx512", "x86-avx2"])
+@pytest.mark.parametrize(("name", "m", "n", "k", "layout"), [
+    ("bf16", 9, 1, 33, "nn"), ("bf16", 3, 5, 17, "nn"), ("f16", 2, 2, 95, "tn"), ("f16", 2, 3, 40, "nt"),
+    ("i16", 8, 1, 31, "nn"), ("u8", 1, 8, 9, "nn"), ("i8", 2, 2, 70, "tn"), ("e4m3fn", 1, 2, 33, "nn"),
+    ("e5m2", 1, 1, 33, "nn")])
+def test_few_columns_and_few_rows_of_narrow_numbers(name, m, n, k, layout, isa):
+    """Read where they are by rows of A, or by rows of B, and widened in registers: nothing is packed."""
+    whole = name[0] in "iu"
+    kernel = tw.compile(tw.Gemm(m, n, k, a=name, b=name, out="i32" if whole else "f32", layout=layout), isa)
+    assert kernel.plan.algorithm == "dots"
+    dtype = tw.formats.FORMATS[name].dtype
+    a, b = (RNG.integers(0 if name[0] == "u" else -3, 4, shape).astype(dtype) for shape in ((m, k), (k, n)))
+    a = np.asfortranarray(a) if layout[0] == "t" else a
+    b = np.asfortranarray(b) if layout[1] == "t" else b
+    assert (kernel.simulate(a, b).result == a.astype(np.float64) @ b.astype(np.float64)).all()
+
+
+@pytest.mark.parametrize("result", ["bf16", "f16"])
+def test_one_dot_that_is_only_rounded(result):
+    """Of operands in the format of the sums."""
+    a, b = np.arange(40, dtype=np.float32), np.ones((40, 1), np.float32)
+    assert float(tw.matmul(a[None], b, out_dtype=result)[0, 0]) == 780
+    assert (tw.matmul(np.stack([a, 2*a]), b, out_dtype=result).astype(np.float64) == [[780], [1560]]).all()

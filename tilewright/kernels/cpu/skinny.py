@@ -15,7 +15,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from tilewright.ir import Function, Kernel, Value, i8, i16, i32, i64, ptr, vec
+from tilewright.ir import Function, Kernel, Type, Value, i8, i16, i32, i64, ptr, vec
 from tilewright.kernels.cpu.jobs import (
     COPIED,
     DOTS,
@@ -122,6 +122,18 @@ def _of(SOURCE: str, PROLOGUE: tuple[Any, ...]) -> str:
     return f"_from_{SOURCE}{suffix(PROLOGUE)}" if PROLOGUE else ""
 
 
+def _between(dtype: str, *formats: str) -> str:
+    """Of the name of a kernel whose operands and result have formats of their own."""
+    return "_".join(["", *(x or dtype for x in formats)]) if any(formats) else ""
+
+
+def _loaded(k: Kernel, at: Value, FORMAT: str, T: Type, V: int, mask: Value | None) -> Value:
+    """V numbers as numbers of T, widened if FORMAT names another."""
+    S = memory_type(FORMAT) if FORMAT else T
+    x = k.load(at, vec(S, V) if V > 1 else S, S.bytes, mask)
+    return widened(k, x, FORMAT, T) if FORMAT else x
+
+
 def _source(role: str, SOURCE: str) -> dict[str, Any]:
     return {role: memory_type(SOURCE)} if SOURCE else {}
 
@@ -151,8 +163,7 @@ def emit_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int, SOURCE: str =
     T = TYPES[dtype]
     V = target.lanes(T.bytes)
     VT = vec(T, V)
-    formats = [] if PROLOGUE else [SOURCE, OTHER, RESULT]
-    of_formats = "_".join(["", *(x or dtype for x in formats)]) if any(formats) else _of(SOURCE, PROLOGUE)
+    of_formats = _of(SOURCE, PROLOGUE) if PROLOGUE else _between(dtype, SOURCE, OTHER, RESULT)
     k = Kernel(f"dots_{dtype}_{ROWS}x{COLS}{of_formats}", noalias=False, job=ptr(i8), part=i64)
     job, part = k.args
     g = job_fields(k, job, DOTS if PROLOGUE else DOTS[:-OF_PROLOGUE], T, **_source("a", SOURCE), **_source("b", OTHER),
@@ -168,21 +179,16 @@ def emit_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int, SOURCE: str =
     def put(i: Value, j: int, x: Value, read_c: bool) -> None:
         out.at(i, j).put(x, read_c)
 
-    def load(at: Value, FORMAT: str, mask: Value | None) -> Value:
-        S = memory_type(FORMAT) if FORMAT else T
-        x = k.load(at, vec(S, V), S.bytes, mask)
-        return widened(k, x, FORMAT, T) if FORMAT else x
-
     def rows_at(i: Value, ROWS: int) -> None:
         rows = [a.at(i + r, 0) for r in range(ROWS)]
         sums = [k.tile(ROWS, COLS, VT) for _ in range(SUMS)]
 
         def multiply(p: Value, count: Value | None, SUM: int = 0) -> None:
             mask, acc = None if count is None else k.lanes_below(count, V), sums[SUM]
-            b_reg = [load(column + p, OTHER, mask) for column in columns]
+            b_reg = [_loaded(k, column + p, OTHER, T, V, mask) for column in columns]
             for r in range(ROWS):
                 a_reg = (elements.sums(rows[r] + p, i + r, p, count, T, along=True) if elements else
-                         load(rows[r] + p, SOURCE, mask))
+                         _loaded(k, rows[r] + p, SOURCE, T, V, mask))
                 for j in range(COLS):
                     acc[r, j] = k.fma(a_reg, b_reg[j], acc[r, j])
         if SUMS > 1:
@@ -209,9 +215,11 @@ def out_of(k: Kernel, g: SimpleNamespace, RESULT: str) -> Out:
     return Out(k, g.c.view(g.rsc, g.csc), g.alpha, g.beta, RESULT, combined if RESULT else None)
 
 
-def emit_row_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int) -> Function:
+def emit_row_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int, SOURCE: str = "", OTHER: str = "",
+                  RESULT: str = "") -> Function:
     """row_dots(job, part): C[m, COLS] = alpha * A[m, k] @ B[k, COLS] + beta * C, ROWS at a time, where B's rows are
-    contiguous (ldb: from one to the next), and A's strides any: a step of k is a column of A by a row of B.
+    contiguous (ldb: from one to the next), and A's strides any: a step of k is a column of A by a row of B. SOURCE,
+    OTHER, RESULT: the formats of A, B and C, as emit_dots'.
 
     A row of C has row_dot_sums sums: step i of k is added to sum i % SUMS, but what is left beyond a multiple of SUMS
     steps to the first one. At the end sums are added in a tree. It is as emit_dots' for the same reason.
@@ -219,10 +227,11 @@ def emit_row_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int) -> Functi
     T = TYPES[dtype]
     V = min(1 << (COLS - 1).bit_length(), target.lanes(T.bytes))
     VT, NV, SUMS = vec(T, V) if V > 1 else T, -(-COLS // V), row_dot_sums(ROWS)
-    k = Kernel(f"row_dots_{dtype}_{ROWS}x{COLS}", noalias=False, job=ptr(i8), part=i64)
+    k = Kernel(f"row_dots_{dtype}_{ROWS}x{COLS}{_between(dtype, SOURCE, OTHER, RESULT)}", noalias=False, job=ptr(i8),
+               part=i64)
     job, part = k.args
-    g = job_fields(k, job, ROW_DOTS, T)
-    a, b, out = g.a.view(g.lda, g.csa), g.b.view(g.ldb, 1), Out(k, g.c.view(g.rsc, g.csc), g.alpha, g.beta)
+    g = job_fields(k, job, ROW_DOTS, T, **_source("a", SOURCE), **_source("b", OTHER), **_source("c", RESULT))
+    a, b, out = g.a.view(g.lda, g.csa), g.b.view(g.ldb, 1), out_of(k, g, RESULT)
     line = k.local("line", (NV*V,), T)
     LAST = COLS - (NV - 1)*V
     masks = [k.lanes_below(k.constant(i64, LAST), V) if v == NV - 1 and LAST < V else None for v in range(NV)]
@@ -231,9 +240,10 @@ def emit_row_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int) -> Functi
         sums = [k.tile(ROWS, NV, VT) for _ in range(SUMS)]
 
         def multiply(p: Value, SUM: int) -> None:
-            row = [k.load(b.at(p, v*V), VT, T.bytes, mask) for v, mask in enumerate(masks)]
+            row = [_loaded(k, b.at(p, v*V), OTHER, T, V, mask) for v, mask in enumerate(masks)]
             for r in range(ROWS):
-                number = k.broadcast(a[i + r, p], V) if V > 1 else a[i + r, p]
+                number = widened(k, a[i + r, p], SOURCE, T) if SOURCE else a[i + r, p]
+                number = k.broadcast(number, V) if V > 1 else number
                 for v in range(NV):
                     sums[SUM][r, v] = k.fma(number, row[v], sums[SUM][r, v])
         together = g.k // SUMS * SUMS

@@ -164,14 +164,15 @@ class Host:
         which of them was packed before; fields: of a state that is kept (plans/semirings.py); prologues: which of them
         have one; prepare: that of the operand that is read once, whose format `sources` is then; by_rows: of B, which
         `dots` reads then; result: C's format, of `dots` that converts."""
+        formats = (*(sources or ("", "")), result) if (any(sources) or result) and not prepare else ()
+        sums = BY_NAME[dtype].sums if dtype in BY_NAME else dtype
         if by_rows:
-            return self.address("skinny:emit_row_dots", target, dtype, mr, nr)
+            return self.address("skinny:emit_row_dots", target, sums, mr, nr, *formats)
         if algorithm in ("dots", "stream"):
             if dtype in BYTES:
                 return self.address("byte_dots:emit_byte_dots", target, mr, nr, *sources, *((result,) * bool(result)))
-            if any(sources) and not prepare:
-                return self.address("skinny:emit_dots", target, BY_NAME[dtype].sums if dtype in BY_NAME else dtype,
-                                    mr, nr, sources[0], (), sources[1], result)
+            if formats:
+                return self.address("skinny:emit_dots", target, sums, mr, nr, formats[0], (), *formats[1:])
             module = "weights" if prepare and decodes(*prepare[:2]) else "skinny"
             return self.address(f"{module}:emit_{algorithm}", target, dtype, mr, nr,
                                 *((*sources, tuple(prepare)) if prepare else ()))

@@ -14,7 +14,7 @@ from tilewright.formats import FORMATS
 from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.jobs import NOTHING
 from tilewright.plans import semirings
-from tilewright.plans.cpu import SHORT, CpuPlan, Shape, Strides, one_dot, order
+from tilewright.plans.cpu import SHORT, CpuPlan, Shape, Strides, order, widens
 from tilewright.plans.model import PANEL_DEPTH, WAKE_ABOVE, WAKE_ONE
 from tilewright.plans.words import TILE_WORDS
 from tilewright.runtime.cpu.host import SWAPPED, Host, host
@@ -486,7 +486,7 @@ class Recipe:
         """The work of `run` for a B of one column with `step` elements between rows, which it copies to the stack, for
         alpha = 1 and beta = 0 and addresses left open; None if there is no such code."""
         shape, job = self.shape, self.job(0, 0, 0, 1.0, 0.0)
-        steps, converts = shape.depth or shape.k, shape.converts and not one_dot(shape)
+        steps, converts = shape.depth or shape.k, shape.converts and not widens(shape)
         if self.plan.algorithm != "dots" or shape.n != 1 or steps > jobs.MOST_COPIED or converts or self.space:
             return None
         size = FORMATS[shape.source_b or shape.sums].itemsize
