@@ -228,12 +228,8 @@ def _groups(case: Case) -> None:
     options: dict[str, Any] = {case["promise"]: True}
     if case["epilogue"] in ("sum", "max"):
         options["epilogue"] = EPILOGUES[case["epilogue"]]
-    try:
-        want = tw.grouped_matmul(placed(a, case["in_a"]), b, offsets, threads=case["threads"][0], **options)
-    except (TypeError, ValueError):
-        return
-    if case["promise"] == "deterministic":
-        same(tw.grouped_matmul(placed(a, case["in_a"]), b, offsets, threads=case["threads"][1], **options), want)
+    want = _all_groups(case, placed(a, case["in_a"]), b, offsets, options)
+    if want is None:
         return
     wants = want if isinstance(want, tuple) else (want,)
     for group, (begin, end) in enumerate(zip([0, *offsets], offsets)):
@@ -252,6 +248,19 @@ def _groups(case: Case) -> None:
                  tuple(x[part] for x in wants) if len(wants) > 1 else wants[0][part])
 
 
+def _all_groups(case: Case, a: np.ndarray, b: np.ndarray, offsets: list[int], options: dict[str, Any]) -> Any:
+    """The product of all groups, whose parts are to have the same bits; None where it is refused, and where the promise
+    is that of the same product by other threads, which is checked here."""
+    try:
+        want = tw.grouped_matmul(a, b, offsets, threads=case["threads"][0], **options)
+    except (TypeError, ValueError):
+        return None
+    if case["promise"] == "deterministic":
+        same(tw.grouped_matmul(a, b, offsets, threads=case["threads"][1], **options), want)
+        return None
+    return want
+
+
 def _groups_of_k(case: Case) -> None:
     """Groups of steps of k: some rows of a, and the group alone."""
     m, n = case["m"], case["n"]
@@ -260,12 +269,8 @@ def _groups_of_k(case: Case) -> None:
     b = numbers(case["b"], (k, n), "normal", case["data"] + 1)
     offsets = sorted(Random(case["data"]).choices(range(k + 1), k=2)) + [k]
     options: dict[str, Any] = {case["promise"]: True}
-    try:
-        want = tw.grouped_matmul(placed(a, case["in_a"]), b, offsets, threads=case["threads"][0], **options)
-    except (TypeError, ValueError):
-        return
-    if case["promise"] == "deterministic":
-        same(tw.grouped_matmul(placed(a, case["in_a"]), b, offsets, threads=case["threads"][1], **options), want)
+    want = _all_groups(case, placed(a, case["in_a"]), b, offsets, options)
+    if want is None:
         return
     part = slice(case["begin"], min(case["begin"] + case["rows"], m))
     same(tw.grouped_matmul(placed(a[part], case["in_part"]), b, offsets, threads=case["threads"][1], **options),

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 import tilewright as tw
+from tests.helpers.command_line import call
 from tilewright.lab.bench import commands, contest, peer, report, results, session
 from tilewright.lab.bench.cases import GPU, Case, Job
 from tilewright.lab.bench.peer import OURS, Setting
@@ -51,6 +52,11 @@ def test_words_choose_groups_and_products() -> None:
     assert {c.product.out for c in suite.cases(["i8-i8-i32"])} == {"i32"}
     with pytest.raises(ValueError, match=r"no product of 'i8' is timed; name a format \(f32, f64\), .* \(squares,"):
         suite.cases(["i8"], device=GPU)
+
+
+def test_the_help_names_every_group() -> None:
+    groups = call("bench", "never-lose", "--help").output.split("Groups of")[1].split("and formats")[0]
+    assert [group for group in (*suite.GROUPS, suite.VECTORS, suite.AGAIN) if group not in groups] == []
 
 
 def test_a_run_that_stops_early_has_cells_of_every_group() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from itertools import pairwise
@@ -70,6 +71,37 @@ def test_a_plan_is_printed_on_one_line_and_can_be_checked(target: str, columns: 
         number, _, plan = line.partition("  ")
         assert number in "12"
         assert call("plan", 1000, 600, 800, "-t", target, "--check", plan).exit_code == 0
+
+
+@pytest.mark.parametrize("target", ["x86-avx512", "h200", "gfx942"])
+def test_explanations_fit_and_no_cell_begins_at_the_end_of_a_line(target: str) -> None:
+    """Whatever is wrapped stands behind two blanks, or under the cell that it belongs to."""
+    printed = at(80, "explain", 512, 512, 512, "-t", target).splitlines()
+    wrapped = 0
+    for line in runner.invoke(app, ["explain", "512", "512", "512", "-t", target]).output.splitlines():
+        first, *more = [printed.pop(0)]
+        while " ".join([first, *more]).split() != line.split():
+            more.append(printed.pop(0))
+        cells = {match.start() for match in re.finditer(r"(?<=  )\S", line)}
+        allowed = {24} if "%  " in line else cells if max(cells, default=0) > 12 else {14}
+        assert {len(each) - len(each.lstrip()) for each in more} <= allowed, line
+        assert max(map(len, more), default=0) <= 80
+        wrapped += len(more)
+    assert wrapped > 9
+    assert not printed
+
+
+def test_a_line_of_cells_is_wrapped_within_its_last_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    for line, wanted in {
+        "blocks      " + "word " * 12 + "end": ["blocks      " + " ".join(["word"] * 9),
+                                                " " * 14 + "word word word end"],
+        "time        predicted  " + "word " * 10 + "end": ["time        predicted  " + " ".join(["word"] * 7),
+                                                        " " * 23 + "word word word end"],
+        "tiles       C    512 x 512, k 512     3 of them   L2: 1 MiB of 2 MiB, 48%": [
+            "tiles       C    512 x 512, k 512     3 of them", " " * 17 + "L2: 1 MiB of 2 MiB, 48%"],
+    }.items():
+        assert output.columns(line, 12).splitlines() == wanted
 
 
 def tuned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:

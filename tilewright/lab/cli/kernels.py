@@ -217,10 +217,12 @@ def explain(
 def _print(found: Any) -> None:
     """An explanation, in lines that fit; a plan stays whole, so that it can be copied, and what is said of it comes
     below if there is no room beside it."""
+    from tilewright.lab.explanation.terminal import HEADING
+
     plans = [str(found.plan), *(str(each.plan) for each in found.alternatives)]
     for line, heading in found.lines():
         if not any(plan in line for plan in plans):
-            typer.secho(output.hanging(line, 24 if line.startswith(" " * 12) else 12), bold=heading)
+            typer.secho(output.columns(line, HEADING), bold=heading)
             continue
         beside, _, cause = line.partition("%  ")
         most = output.width()
@@ -228,7 +230,7 @@ def _print(found: Any) -> None:
             typer.secho(line, bold=heading)
         else:
             typer.secho(f"{beside}%", bold=heading)
-            typer.echo(output.hanging(f"{'':<24}{cause}", 24))
+            typer.echo(output.hanging(f"{'':<{2 * HEADING}}{cause}", 2 * HEADING))
 
 
 # ---- emit, asm
