@@ -1,5 +1,5 @@
-"""A report as a picture: rates against sizes, one line per peer; a GPU's power and clocks too; number formats at one
-size; the steps of the GPU ladder."""
+"""A report as a picture: rates against sizes, one line per peer; a GPU's power and clocks too; of other shapes our
+ratio to the fastest peer; number formats at one size; the steps of the GPU ladder."""
 
 from __future__ import annotations
 
@@ -12,9 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.lab.bench.peer import OURS
-from tilewright.lab.bench.report import on_gpu, warnings
+from tilewright.lab.bench.report import FASTEST, on_gpu, ratio_to, warnings
 from tilewright.lab.bench.results import BESIDE, NUMPY, Report, Result
-from tilewright.lab.bench.tables import format_groups, groups, names, peak_of, setting, state, times, title
+from tilewright.lab.bench.tables import (
+    Group,
+    best_ratio,
+    format_groups,
+    groups,
+    names,
+    peak_of,
+    setting,
+    state,
+    times,
+    title,
+)
+from tilewright.lab.measure.measure import Spread
 from tilewright.text import install
 
 MISSING = f"plots need matplotlib: {install('plot')}"
@@ -37,8 +49,9 @@ def available() -> bool:
 
 
 def draw(report: Report, path: Path, n: int | None = None) -> None:
-    """Write a plot of the report to `path`, whose suffix chooses the format: of its suites of squares, or of number
-    formats at the size n (of those measured the largest).  ValueError if there is nothing to plot, or no matplotlib."""
+    """Write a plot of the report to `path`, whose suffix chooses the format: of its suites of squares; where it has
+    none, or is of never-lose, of the ratios in all cells; of number formats at the size n (of those measured the
+    largest).  ValueError if there is nothing to plot, or no matplotlib."""
     if not available():
         raise ValueError(MISSING)
     import matplotlib
@@ -55,7 +68,8 @@ def draw(report: Report, path: Path, n: int | None = None) -> None:
     elif report.kind == "ladder simulated":
         figure = _simulated(report)
     else:
-        figure = _against_size(report)
+        squares = [(group, found) for group, found in groups(report.results) if _drawable(found)]
+        figure = _against_size(report, squares) if squares and report.kind != "never-lose" else _ratios(report)
         named = "" if on_gpu(report) else _where(report)
     # What a PNG says of itself: what is shown, and of which results. Nothing in it changes from run to run.
     said = {"Title": named, "Source": digest(report), "Software": None} if named and path.suffix == ".png" else None
@@ -93,13 +107,10 @@ def _legend(figure: Any, axes: Iterable[Any], ncols: int, first: Callable[[str],
 GPU_ROWS = (("power, W", "watts"), ("SM clock, MHz", "sm_mhz"))
 
 
-def _against_size(report: Report) -> Any:
+def _against_size(report: Report, suites: list[tuple[Group, list[Result]]]) -> Any:
     import matplotlib.pyplot as plt
 
     gpu = on_gpu(report)
-    suites = [(group, results) for group, results in groups(report.results) if _drawable(results)]
-    if not suites:
-        raise ValueError("nothing to plot: no suite with two or more square sizes was measured")
     more = [row for row in GPU_ROWS if any(_states(results, name, row[1]) for _, results in suites
                                            for name in names(results))]
     figure, axes = plt.subplots(1 + len(more), len(suites), figsize=(6.8 * len(suites), 4.4 + 2.6 * len(more)),
@@ -163,6 +174,57 @@ def _rates(axis: Any, results: list[Result], peak: float | None, colours: dict[s
 def _states(results: list[Result], name: str, what: str) -> list[tuple[int, float]]:
     """(n, a figure of the GPU's state) where it is known."""
     return [(r.case.problem.n, float(value)) for r in results if (value := state(r, name, what)) is not None]
+
+
+# ---- cells of any shape: our ratio to the fastest peer against the work, a panel for each format, threads and ISA
+
+COLUMNS = 4  # of panels, at most
+SHAPES = {(True, True): "m = n = 1", (False, True): "n = 1", (True, False): "m = 1", (False, False): "m, n > 1"}
+
+
+def _ratios(report: Report) -> Any:
+    """A point for each cell, with the quartiles of its rounds; points above 1 are those where tilewright is faster."""
+    import matplotlib.pyplot as plt
+
+    gpu, several = on_gpu(report), len({r.case.suite for r in report.results}) > 1
+    panels: dict[str, dict[str, list[tuple[float, Spread]]]] = {}
+    for (suite, label, threads, isa), results in groups(report.results):
+        panel = panels.setdefault(label if gpu else f"{label}, {setting(threads, isa)}", {})
+        for r in results:
+            best = ratio_to(r, FASTEST) if gpu else found[1] if (found := best_ratio(r)) else None
+            if best:
+                shape = SHAPES[r.case.problem.m == 1, r.case.problem.n == 1]
+                panel.setdefault(suite if several else shape, []).append((r.operations(), best))
+    panels = {label: series for label, series in panels.items() if series}
+    if sum(len(points) for series in panels.values() for points in series.values()) < 2:
+        raise ValueError("nothing to plot: no two cells with a peer were measured")
+    rows = math.ceil(len(panels) / COLUMNS)
+    columns = math.ceil(len(panels) / rows)
+    figure, axes = plt.subplots(rows, columns, figsize=(1 + 4.2 * columns, 1.2 + 3 * rows), squeeze=False, sharex=True,
+                                sharey=True, layout="constrained")
+    names = dict.fromkeys(name for series in panels.values() for name in series)
+    colours = dict(zip(names, (*dict.fromkeys(COLOURS.values()), *CYCLE)))
+    for axis, (label, series) in zip(axes.flat, panels.items()):
+        axis.axhline(1, color="black", linewidth=1)
+        for name, points in series.items():
+            work, spreads = zip(*points)
+            middle = [s.median for s in spreads]
+            error = [[s.median - s.q1 for s in spreads], [s.q3 - s.median for s in spreads]]
+            axis.errorbar(work, middle, error, fmt="o", markersize=3, elinewidth=0.8, color=colours[name], label=name)
+        axis.set_xscale("log")
+        axis.set_yscale("log", base=2)
+        axis.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+        axis.minorticks_off()
+        axis.tick_params(labelbottom=True)
+        axis.set_xlabel("operations of a product", fontsize=8)
+        axis.set_title(label, fontsize=9)
+        axis.grid(alpha=0.3)
+    for axis in axes.flat[len(panels):]:
+        axis.remove()
+    _legend(figure, axes.flat[:len(panels)], 8)
+    figure.supylabel("the fastest peer's time over ours", fontsize=9)
+    figure.suptitle(_where(report) + _busy(report), fontsize=9)
+    return figure
 
 
 # ---- number formats at one size: a point for each peer's rate, a line for each product, a panel per thread count, and

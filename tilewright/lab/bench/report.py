@@ -197,7 +197,8 @@ def gpu_peak(report: Report, r: Result) -> float | None:
     return rate * gpu.get("sms", found.sms) * 1e6 * (gpu.get("max_sm_mhz") or found.clock / 1e6) or None
 
 
-def _ratio(r: Result, name: str) -> Spread | None:
+def ratio_to(r: Result, name: str) -> Spread | None:
+    """Result.ratio, also to the fastest of the peers on a GPU."""
     if name == FASTEST:
         name = next((peer for peer in r.peers() if is_peer(peer, GPU)), "")
     return r.ratio(name)
@@ -205,7 +206,7 @@ def _ratio(r: Result, name: str) -> Spread | None:
 
 def gpu_ratios(results: list[Result], name: str = CUBLAS) -> tuple[str, str] | None:
     """Geometric mean and least of our ratios to a peer, or to the fastest of each case."""
-    found = [ratio.median for r in results if (ratio := _ratio(r, name))]
+    found = [ratio.median for r in results if (ratio := ratio_to(r, name))]
     return (f"{geomean(found):.3f}", f"{min(found):.3f}") if found else None
 
 
