@@ -5,6 +5,7 @@ Arrays end exactly where the kernel's operand ends, so that one element too far 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -310,6 +311,24 @@ def test_dot_products(dtype, m, k, beta):
     assert report.of("a").elements == m * k
     assert report.of("b").elements == (m // ROWS + m % ROWS) * COLS * k
     assert report.instructions["fma"] == m * COLS * (-(-k // V) + (beta != 0))
+
+
+@pytest.mark.parametrize("beta", [0.0, 2.0])
+def test_dot_products_by_blocks_of_k(beta):
+    """Sums of several tiles of rows wait for the next block: the bits are those of one row by itself."""
+    ROWS, COLS, T, m = 2, 4, TYPES["f64"], 5
+    small = replace(target(HERE[0]), l1d=4096)
+    V, DEPTH = small.lanes(8), 4096 * 2 // 3 // (4*8)
+    k = 2 * (DEPTH // V * V) + V + 3
+    driver = emit_dots(small, "f64", ROWS, COLS)
+    a, b, c = random((m, k), "f64", 1), random((COLS, k), "f64", 2), random((m, COLS), "f64", 3)
+    whole = {"a": "a", "lda": k, "b": "b", "ldb": k, "c": "c", "rsc": COLS, "csc": 1, "alpha": 0.5, "beta": beta}
+    _, after = both(driver, job_of(jobs.DOTS, T, m=m, k=k, parts=1, **whole), 0, arrays={"a": a, "b": b, "c": c})
+    np.testing.assert_allclose(after["c"], 0.5 * (a @ b.T) + beta * c, rtol=1e-12, atol=1e-12)
+    for i in range(m):
+        one = {"a": a[i:i + 1].copy(), "b": b, "c": c[i:i + 1].copy()}
+        _, alone = both(driver, job_of(jobs.DOTS, T, m=1, k=k, parts=1, **whole), 0, arrays=one)
+        np.testing.assert_array_equal(alone["c"][0], after["c"][i])
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
