@@ -215,6 +215,17 @@ def test_skinny_problems_are_not_packed():
     assert plan(tw.Gemm(2000, 2000, 2000), AVX2).algorithm == "packed"
 
 
+@pytest.mark.parametrize(("dtype", "layout", "m", "n", "k", "wanted"), [
+    ("i32", "nn", 2, 2, 1000, "dots 2x2"),              # the builtin takes no integers: nothing else is in cache for it
+    ("i32", "tn", 2, 2, 1000, "dots 2x2"),
+    ("f64", "tt", 8, 8, 1000, "dots 8x8 swap"),         # C^T by another plan needs a temporary
+    ("f64", "tn", 300, 1, 300, "stream 1x4 swap"),      # 720 KB of a 2 MB L2 are there from one call to the next
+])
+def test_few_rows_and_columns_are_read_in_place(dtype, layout, m, n, k, wanted):
+    problem = tw.Gemm(m, n, k, a=dtype, b=dtype, out=dtype, layout=layout)
+    assert str(plan(problem, "sapphirerapids", threads=1)) == wanted
+
+
 def test_a_large_c_of_a_short_product_is_written_along_its_rows():
     """Rows a power of two apart share a set of L1, which has room for 12 of them."""
     machine = dataclasses.replace(AVX512, l1d=48 << 10, l1d_ways=12, l2=1 << 20, l3=32 << 20)

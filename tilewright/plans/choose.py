@@ -15,7 +15,7 @@ from typing import Any
 
 from tilewright.plans import common, invariant, prologues, semirings
 from tilewright.plans.cpu import PARTS, SHORT, CpuPlan, Shape, widens
-from tilewright.plans.model import BUILTIN, CHANNELS, PAGE, Ceilings, cost, small_elements, small_way, stays_in_cache
+from tilewright.plans.model import CHANNELS, PAGE, Ceilings, cost, small_elements, small_way, stays_in_cache
 from tilewright.plans.words import BYTE_ROWS, BYTES, DOTS_LARGE, DOTS_MOST, GROUP, SIDE, TILE_WORDS
 from tilewright.targets.cpu import CpuTarget
 
@@ -51,7 +51,7 @@ STREAM_DEPTH: dict[int, tuple] = {
     32: ((1, 4), (2, 4), (3, 4), (4, 4)), 29: ((1, 4), (2, 4), (3, 4), (4, 4)), 16: ((1, 8), (2, 4), (3, 4), (4, 2))}
 # (columns of C, rows at a time) for kernels/cpu/skinny.py: as many as leave registers for all sums (plans/cpu.dot_sums)
 DOT_ROWS: dict[int, tuple] = {
-    32: ((1, 8), (2, 8), (3, 6), (4, 6), (5, 4), (6, 3), (7, 3), (8, 2)),
+    32: ((1, 10), (2, 8), (3, 6), (4, 6), (5, 4), (6, 3), (7, 3), (8, 2)),
     29: ((1, 8), (2, 8), (3, 6), (4, 5), (5, 4), (6, 3), (7, 2), (8, 2)),
     16: ((1, 6), (2, 5), (3, 4), (4, 2), (5, 1), (6, 1), (7, 1))}
 
@@ -85,8 +85,7 @@ def choose(shape: Shape, target: CpuTarget, like: CpuPlan | None = None) -> CpuP
         mr, vectors = tiles_of(target, TILES)[0]
         return CpuPlan("in_place", mr, vectors * target.lanes(shape.itemsize))
     found = ranked(shape, target, like=like)
-    if (like is None and shape.dtype in BUILTIN and not shape.invariant
-            and stays_in_cache(shape, target)):         # the builtin, which asks no planner
+    if like is None and not shape.invariant and stays_in_cache(shape, target):      # the builtin, which asks no planner
         return next(p for p in found if (p.algorithm, p.swap) == small_way(shape))
     return found[0]
 

@@ -44,6 +44,8 @@ WAIT = 5e-6                 # seconds that a barrier costs per thread that other
 # written: the line goes from core to core. Columns split over 8 threads of a Xeon took 18 us more than rows for 640 x
 # 256 with k = 27 (1280 such lines for a thread), and 27 us for 1468 x 380 (2936 lines).
 SHARED_LINE = 10e-9
+TEMPORARY = 10e-6           # seconds to have C^T in a matrix of its own, beside those of its bytes: such calls have no
+#                             record, and go through Python
 CHANNELS = 5                # threads from which on memory gives no more, and hides behind nothing: 4096^3 in f64 with 6
 #                             and with 3 blocks of k had 0.83 and 0.88 of MKL on 16 vCPUs of a Xeon, 0.92 and 0.99 on 32
 TEAMS = 16e-6               # seconds for each thread where more than two of them share panels of B: 16 and 32 threads
@@ -102,6 +104,8 @@ def cost(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings | No
     found = count(shape, plan, target, ceilings)
     parts = *found.parts, ("copying B", transposing * _transposing(copied, shape, target, ceilings))
     parts = *parts, ("lines of C that threads share", SHARED_LINE * _shared_lines(shape, plan))
+    if plan.swap and plan.algorithm != "dots" and min(shape.m, shape.n) > 1:
+        parts = *parts, ("C^T in a temporary", TEMPORARY + 2 * shape.m*shape.n*shape.itemsize / ceilings.l2)
     if shape.words and plan.algorithm == "packed":
         parts = *parts, ("packing of words", packing_words(shape, plan, target, ceilings))
     if shape.prologues:
@@ -141,9 +145,9 @@ def stays_in_cache(shape: Shape, target: CpuTarget) -> bool:
     """Whether the emitted builtin runs a product without Python: it is small, and readable in place but for panels of
     B, which the builtin packs."""
     m, n, k = shape.m, shape.n, shape.k
-    if shape.semiring or few_by_long(shape):
+    if shape.dtype not in BUILTIN or shape.semiring or few_by_long(shape):
         return False
-    along = shape.b == "columns" and (k <= PANEL_DEPTH or m == 1) and shape.dtype in BUILTIN
+    along = shape.b == "columns" and (k <= PANEL_DEPTH or m == 1)
     return ((shape.b == "rows" or along) and shape.a != "any" and not shape.converts and not shape.scattered
             and max(m * k, k * n, m * n) <= small_elements(shape.dtype, target, shape.a))
 
@@ -254,6 +258,12 @@ def _crowded(size: int, target: CpuTarget) -> float:
     return _overfull(size, ROOM * target.l2, target.l2_ways)
 
 
+def _beyond(size: int, plan: CpuPlan, target: CpuTarget) -> float:
+    """The part of operands of so many bytes that is not in the threads' L2 from one call to the next."""
+    l2 = target.l2 * plan.threads
+    return _overfull(size, l2, target.l2_ways) if size <= l2 else 1.0
+
+
 def _overfull(size: float, cache: float, ways: int) -> float:
     """The part of so many bytes in lines that lie anywhere, as pages of memory do: of a set of the cache that has got
     more lines than ways, every line is lost."""
@@ -324,8 +334,7 @@ def _in_place(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings
     chains = min(m, plan.mr) * min(ceil(n / lanes), plan.nr // lanes)
     tiles = row_panels * col_panels * k_blocks
     work = (vectors * max(CHAINS / chains, 1.0) + CALL * tiles) * busiest / ceilings.vectors
-    resident = a + b + c <= target.l2 * threads                             # all of it, from one call to the next
-    beyond = _overfull(a + b + c, target.l2 * threads, target.l2_ways) if resident else 1.0
+    resident, beyond = a + b + c <= target.l2 * threads, _beyond(a + b + c, plan, target)
     waiting = busiest * (beyond * total(traffic["L3"]) / ceilings.l3
                          + (0 if fits else total(traffic["memory"]) / ceilings.memory))
     strided = PAGES * work if b > target.l2 * 0.3 and n*s >= PAGE else 0.0    # a column of panels is a page per row
@@ -385,7 +394,9 @@ def _read_once(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceiling
         near, extra = {"L1": (a, b_per_step, c), "L2": (a, b_per_step)}, CALL * steps
     work = (vectors * waits + extra) / plan.threads / ceilings.vectors
     fits = sum(sizes) <= target.l3 // 2
+    beyond = _beyond(sum(sizes), plan, target)
     waiting = total(once) / (ceilings.l3 if fits else ceilings.memory) / plan.threads
+    waiting = beyond * waiting + (1 - beyond) * total(once) / ceilings.l2 / plan.threads
     if plan.jc_ways > 1:        # a thread's part of a row ends where another one's begins: short ones are reached late
         waiting += RUN * (k if n // plan.jc_ways * s < PAGE else ceil(k / plan.nr))
     return _cost(vectors, {**near, "L3": once, "memory": once},
