@@ -65,6 +65,33 @@ def test_packed(isa, dtype, shape):
                 np.testing.assert_array_equal(out, product)
 
 
+@pytest.mark.parametrize("isa", ["x86-avx2", "x86-avx512"])
+@pytest.mark.parametrize("dtype", COMPLEX)
+def test_rows_and_columns_are_read_where_they_are(isa, dtype):
+    """Of any strides, conjugated or not, by one thread and by three, with the same bits, and so in a batch."""
+    target = tw.target(isa)
+    if target.missing:
+        pytest.skip(f"this CPU lacks {', '.join(target.missing)}")
+    for m, n, k in ((1, 1, 133), (1, 9, 40), (71, 1, 17), (1, 2100, 18)):
+        a, b, c = whole(dtype, m, k), whole(dtype, k, n), whole(dtype, m, n)
+        outs = itertools.cycle((c.copy(), np.repeat(np.repeat(c, 2, 0), 2, 1)[::2, ::2]))
+        pairs = itertools.product(views(a), views(b))
+        for (x, y), out, conj, alpha in zip(pairs, outs, itertools.cycle(CONJ[::-1]), itertools.cycle((1.0, 2.0, 1.0))):
+            product = (a.conj() if "a" in conj else a) @ (b.conj() if "b" in conj else b)
+            for beta in (0.0, 1.0, -3.0):
+                out[...] = c if beta else np.nan
+                engine.gemm(x, y, out, alpha, beta, target=target, threads=3, conj=conj)
+                np.testing.assert_array_equal(out, alpha * product + (beta * c if beta else 0))
+        a, b = (RNG.standard_normal((2, *s, 2)).astype(a.real.dtype).view(dtype)[..., 0] for s in (a.shape, b.shape))
+        found = [np.empty((2, m, n), dtype) for _ in range(3)]
+        for threads, each in zip((1, 3), found):
+            engine.gemm(a, b, each, target=target, threads=threads)
+        for i in range(2):
+            engine.gemm(a[i], b[i], found[2][i], target=target, threads=1)
+        np.testing.assert_array_equal(found[0], found[1])
+        np.testing.assert_array_equal(found[0], found[2])
+
+
 @pytest.mark.parametrize("text", [
     "packed 14x32 mc=28 kc=12 nc=32", "packed 14x32 mc=14 kc=8 nc=96 ways=2x1x1",
     "packed 9x48 mc=18 kc=260 nc=48 ways=1x2x1", "packed 14x32 mc=14 kc=64 nc=64 ways=1x4x1",
@@ -193,7 +220,7 @@ def test_out_that_overlaps(n):
     np.testing.assert_array_equal(wide, a @ b)
 
 
-@pytest.mark.parametrize("shape", [(100, 90, 700), (8, 400, 400), (400, 8, 400)], ids=str)
+@pytest.mark.parametrize("shape", [(100, 90, 700), (8, 400, 400), (400, 8, 400), (1, 300, 400), (300, 1, 400)], ids=str)
 @pytest.mark.parametrize("dtype", COMPLEX)
 def test_error_bound(dtype, shape):
     """Of 2k products each part is the sum: 2k * unit roundoff times the sum of their sizes."""

@@ -64,11 +64,7 @@ def product(call: Call) -> Any:
         gemm = forks.imported("tilewright.runtime.cpu.packed").gemm
         multiply = partial(run, partial(gemm, packed=packed, threads=call.threads), wider=False)
     elif p.sums.kind == "c":
-        own = engine is dispatch.cpu()
-        row = None
-        if own and call.plan is None:
-            row = partial(engine.gemm_row, threads=call.threads, invariant=call.invariant)
-        multiply = complex_product.by_real_products(multiply, conj, own, call.invariant, row)
+        multiply = complex_product.by_real_products(multiply, conj, engine is dispatch.cpu(), call.invariant)
     elif call.algorithm is not None and p.sums == F32:
         multiply = partial(_run_by_algorithm, call.algorithm, call.threads, call.invariant)
     if isinstance(p.alpha, complex) or isinstance(p.beta, complex):

@@ -54,6 +54,8 @@ DOT_ROWS: dict[int, tuple] = {
     32: ((1, 10), (2, 8), (3, 6), (4, 6), (5, 4), (6, 3), (7, 3), (8, 2)),
     29: ((1, 8), (2, 8), (3, 6), (4, 5), (5, 4), (6, 3), (7, 2), (8, 2)),
     16: ((1, 6), (2, 5), (3, 4), (4, 2), (5, 1), (6, 1), (7, 1))}
+# (columns at a time of dots, vectors at a time of stream) for kernels/cpu/complex_rows.py
+COMPLEX_ROW: dict[int, tuple] = {32: (4, 4), 29: (4, 4), 16: (2, 4)}
 
 # For kernels/cpu/weights.py: rows of B at a time; (columns of C, rows of A at a time)
 WEIGHT_DEPTH = 8
@@ -80,14 +82,14 @@ def tiles_of(target: CpuTarget, table: dict[int, Any]) -> Any:
 @lru_cache(maxsize=4096)
 def choose(shape: Shape, target: CpuTarget, like: CpuPlan | None = None) -> CpuPlan:
     """The legal candidate with the least predicted time, but of what the emitted builtin multiplies the one that it
-    takes; `like` as in `candidates`."""
+    takes, and of rows of complex numbers one that packs nothing; `like` as in `candidates`."""
     if shape.m == 0 or shape.n == 0 or shape.k == 0:
         mr, vectors = tiles_of(target, TILES)[0]
         return CpuPlan("in_place", mr, vectors * target.lanes(shape.itemsize))
     found = ranked(shape, target, like=like)
     if like is None and not shape.invariant and stays_in_cache(shape, target):      # the builtin, which asks no planner
         return next(p for p in found if (p.algorithm, p.swap) == small_way(shape))
-    return found[0]
+    return next(p for p in found if like is not None or not shape.complex_row or p.complex_row(shape))
 
 
 def ranked(shape: Shape, target: CpuTarget, ceilings: Ceilings | None = None, tiles: int = 1,
@@ -214,12 +216,25 @@ def semiring_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
 def complex_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
     """For the real product of complex operands: packed, and A's block in half of L2. On a Zen 5, c64 took 0.97 of the
     time with 9x48, mc = 198 and kc = 512 that it took with 162 and 1024 at n = 1024."""
+    if shape.complex_row:
+        yield from complex_row_plans(shape, target)
     few = shape.m <= MOST_ROWS * 3 or shape.k <= 2 * SHORT
     tiles = {*packed_tiles(target)[:1], *((mr, vectors) for mr, vectors, _ in tiles_of(target, FEW_ROWS)[-1:] if few)}
     lanes = target.lanes(shape.itemsize)
     for mr, vectors in sorted(tiles):
         yield from (p for p in packed_plans(shape, target, mr, vectors * lanes)
                     if p.kc <= DEEPEST_COMPLEX and p.mc*p.kc*shape.itemsize <= target.l2 // 2 and p.jr_ways == 1)
+
+
+def complex_row_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
+    """For a row of complex numbers: by rows of B if these are contiguous, else by columns."""
+    dots, together = tiles_of(target, COMPLEX_ROW)
+    numbers = shape.n // 2
+    by_rows = shape.b == "rows" and numbers > 1
+    columns = 1 << min(numbers, dots).bit_length() - 1
+    for threads in {1, shape.threads}:
+        most = ceil(shape.n / (together * target.lanes(shape.itemsize))) if by_rows else ceil(numbers / columns)
+        yield CpuPlan("stream" if by_rows else "dots", 1, together if by_rows else columns, jc_ways=min(threads, most))
 
 
 def prepacked_plans(shape: Shape, target: CpuTarget, like: CpuPlan) -> Iterator[CpuPlan]:

@@ -6,6 +6,9 @@
     dots       at most `nr` columns, each element a dot product along k (kernels/cpu/skinny.py), B's columns contiguous;
                with few rows, too, B's rows may be contiguous in their place; narrow numbers are widened on the way
 
+Of complex operands and one row of C (kernels/cpu/complex_rows.py) `stream` reads `nr` vectors of rows of B at a time,
+and `dots` `nr` columns, which need not be contiguous.
+
 `swap` computes C^T = B^T @ A^T, for which the operands change places: the roles of m and n, of rows and columns, too.
 """
 from __future__ import annotations
@@ -68,6 +71,11 @@ def row_dot_sums(rows: int) -> int:
     """How many sums a row of C has in `dots` where B's rows are contiguous, a power of two: so that eight additions
     are under way."""
     return 1 << max(8 // rows, 1).bit_length() - 1
+
+
+def complex_dot_sums(columns: int) -> int:
+    """The same of complex numbers, pairs of vectors, for `nr` columns at a time."""
+    return 4 if columns == 1 else 2
 
 
 COMPLEX = {"c64": "f32", "c128": "f64"}         # and the format of their parts
@@ -179,6 +187,12 @@ class Shape(NamedTuple):
         return self.source_a in COMPLEX
 
     @property
+    def complex_row(self) -> bool:
+        """Whether C is one row of complex numbers, whose operands are read where they are."""
+        return (self.complex and self.m == 1 and self.invariant not in invariants.ROWS
+                and not (self.out or self.epilogue or self.prologues or self.semiring or self.scattered))
+
+    @property
     def prologues(self) -> str:
         """Which operands have one: "", "a", "b" or "ab"."""
         return "a"*bool(self.prologue_a) + "b"*bool(self.prologue_b)
@@ -262,7 +276,13 @@ class CpuPlan(Plan):
 
     def sums(self, shape: Shape) -> int:
         """Vectors of sums of an element, or of a row of C by rows of B, in `dots`; shape as in `by_rows`."""
+        if self.complex_row(shape):
+            return complex_dot_sums(self.nr)
         return 1 if shape.prologues else row_dot_sums(self.mr) if self.by_rows(shape) else dot_sums(self.nr)
+
+    def complex_row(self, shape: Shape) -> bool:
+        """Whether a row of complex numbers is computed from operands where they are."""
+        return self.algorithm in ("stream", "dots") and shape.complex
 
     @property
     def reads_b(self) -> Order:
@@ -320,6 +340,8 @@ class CpuPlan(Plan):
 
     def _converts(self, shape: Shape) -> bool:
         """Whether a plan without panels converts all that the shape says: the operand that it reads once."""
+        if self.complex_row(shape):
+            return shape.complex_row
         if self.widens(shape):
             return True
         if self.algorithm == "dots" and shape.dtype in BYTES:
@@ -338,11 +360,15 @@ class CpuPlan(Plan):
             yield shape.b == "any", "in_place reads rows of B, and nothing in B is contiguous."
             yield shape.a == "any", "in_place reads A by rows or by columns, and neither is contiguous."
             yield self.jr_ways > 1, f"in_place splits rows (ic) and columns (jc), not jr: jr_ways is {self.jr_ways}."
-        if self.algorithm == "stream":
-            yield shape.b != "rows", "stream reads rows of B that are contiguous, and B's are not."
+        if self.complex_row(shape):
+            yield self.algorithm == "stream" and shape.b != "rows", _STREAMED
+            yield self.mr != 1, f"{self.algorithm} of complex numbers computes one row, not {self.mr}."
+            yield self.ic_ways * self.jr_ways > 1, f"{self.algorithm} of complex numbers splits columns (jc) alone."
+        elif self.algorithm == "stream":
+            yield shape.b != "rows", _STREAMED
             yield shape.m != self.mr, f"stream has registers for {self.mr} rows, and C has {shape.m}."
             yield self.ic_ways * self.jr_ways > 1, "stream splits columns (jc) alone."
-        if self.algorithm == "dots" and self.by_rows(shape):
+        elif self.algorithm == "dots" and self.by_rows(shape):
             yield shape.n != self.nr, f"dots computes {self.nr} columns, and C has {shape.n}."
             yield self.threads > 1, "dots by rows of B are for one thread."
         elif self.algorithm == "dots":
@@ -350,6 +376,9 @@ class CpuPlan(Plan):
             yield shape.a != "rows", "dots multiplies rows of A that are contiguous, and A's are not."
             yield shape.n != self.nr, f"dots computes {self.nr} columns, and C has {shape.n}."
             yield self.jc_ways * self.jr_ways > 1, "dots splits rows (ic) alone."
+
+
+_STREAMED = "stream reads rows of B that are contiguous, and B's are not."
 
 
 def widens(shape: Shape) -> bool:
@@ -367,6 +396,14 @@ def _tile_violations(plan: CpuPlan, shape: Shape, target: CpuTarget) -> Iterator
     elif shape.tiles:
         if (plan.algorithm, mr, nr) != ("packed", 32, 32):
             yield f"AMX multiplies packed panels in tiles of 32x32, not {plan.algorithm} {mr}x{nr}."
+    elif plan.complex_row(shape):
+        sums = plan.sums(shape) if plan.algorithm == "dots" else 1
+        need = 2*nr*sums + 3
+        if nr & (nr - 1):
+            yield f"nr = {nr} is not a power of two, which {plan.algorithm} of complex numbers takes at a time."
+        if need > have:
+            yield (f"{nr} complex sums need 2*{nr}{f'*{sums}'*(sums > 1)} + 3 = {need} registers, {target.name} has "
+                   f"{have}.")
     elif plan.algorithm == "dots" and shape.dtype in BYTES and not plan.by_rows(shape):
         if mr > BYTE_ROWS.get(have, 1) or nr > DOTS_MOST:
             yield (f"dot products of bytes are computed for {BYTE_ROWS.get(have, 1)} x {DOTS_MOST} at a time, not for "

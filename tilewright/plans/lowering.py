@@ -4,7 +4,8 @@
     formats that packing converts           CONVERTED; those that sums are rounded to as they are stored: ROUNDED
     several steps of k in a word            word: by the tables of plans/words.py and what the target has, AMX included
     elements as the sum of several terms    algorithm_word: what `algorithm=` asks for, where it pays
-    complex numbers                         complex_way: one real product, whose panels or operands hold both parts
+    complex numbers                         complex_way: one real product, whose panels or operands hold both parts;
+                                            exchanges: with one row or column, in place
 
     lower(product, target)              the product of operands as they come to the engine
     lower_problem(problem, target)      the one that tilewright.matmul makes of a Gemm's contiguous operands
@@ -38,7 +39,6 @@ ROUNDED = {"f32": NARROW, "i32": _INTEGERS}
 # 3000 x 3000. m*n*k below which it does so for any k, but is worth the kernels that are compiled for it only where both
 # operands are in one format.
 LEAST_K, MOST_C, SMALL_WORK = 32, 1 << 22, 64**3
-LONG_COMPLEX = 1 << 13                  # k from which a complex dot product is a real product of views
 LEAST_TILES = 64                        # rows and columns of C, and k, from which AMX is used
 
 # algorithm= → the format that it splits, and the word that it is multiplied by
@@ -203,10 +203,21 @@ def lower(product: Product, target: CpuTarget, word_name: str | None = None) -> 
 
 # ---- complex products
 
+def exchanges(p: Product) -> bool:
+    """Whether the engine computes C^T = B^T @ A^T: because C lies by columns (not where the bits must be the same
+    wherever it lies), or, of complex operands, is one, which then may lie in any way."""
+    if p.invariant in invariants.ROWS:
+        return False
+    if p.a == p.b == p.out and p.out in COMPLEX and 1 in (p.m, p.n) and not (p.epilogue or p.semiring):
+        return p.m > 1
+    return p.strides.csc != 1 and p.strides.rsc == 1
+
+
 class Way(NamedTuple):
     """How a product with complex operands becomes a real one.
 
-        packed      the engine packs both complex operands, B as two rows and two columns of reals for each number
+        packed      the engine takes both complex operands: it packs them, B as two rows and two columns of reals for
+                    each number, or with one row or column of C reads them where they are
         expanded    [cr ci] = [ar ai] @ [br bi; -bi br], with B rewritten before
         stacked     [ar br, ar bi; ai br, ai bi] = [ar; ai] @ [br bi], with A rewritten before
         beside      [cr ci] = a @ [br bi], for a real A
@@ -226,15 +237,13 @@ def complex_way(m: int, n: int, k: int, a_complex: bool, b_complex: bool, a: Ord
     """
     if not (a_complex or b_complex):
         return Way("real")
-    if not m * n * k:
+    if not m * n * k or (packs and a_complex and b_complex and (1 in (m, n) or invariant == "rows")):
         return Way("packed")
     if a_complex != b_complex:
         return Way("beside", exchange=a_complex)
     if not packs:
         return Way("expanded")
-    if m == n == 1 and k >= LONG_COMPLEX and invariant != "rows":       # views of both, of which nothing is copied
-        return Way("stacked")
-    if min(m, n) > FEW or k * max(m, n) < LARGE or invariant == "rows":
+    if min(m, n) > FEW or k * max(m, n) < LARGE:
         return Way("packed")
     if n > m:
         return Way("stacked" if b == "rows" else "expanded", b != "rows")
@@ -245,7 +254,7 @@ def as_real(product: Product, way: Way) -> Product:
     """The real product of this way, whose rewritten operands have contiguous rows. A packed one stays as it is: `lower`
     takes it."""
     if way.name == "packed":
-        return product
+        return product.swapped if exchanges(product) else product
     p = product.swapped if way.exchange else product
     part, st, m, n, k = COMPLEX[p.out], p.strides, p.m, p.n, p.k
     if way.name == "real":
@@ -255,7 +264,7 @@ def as_real(product: Product, way: Way) -> Product:
         return (2*row if col == 1 else 2*cols), 1
     a, b, c = parts(st.rsa, st.csa, k), parts(st.rsb, st.csb, n), parts(st.rsc, st.csc, n)
     if way.name == "stacked":
-        m, a, c = 2*m, (1, 2) if m == 1 and st.csa == 1 else (k, 1), (2*n, 1)
+        m, a, c = 2*m, (k, 1), (2*n, 1)
     elif way.name == "expanded":
         k, b = 2*k, (2*n, 1)
     else:

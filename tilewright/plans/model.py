@@ -374,10 +374,14 @@ def _read_once(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceiling
     if widening:                                                            # numbers, of a word each of its own
         k = shape.depth or k
     of_a, of_b = (prologues.bytes_of(x) if x else s for x in (shape.source_a, shape.source_b))   # which it converts
+    of_a, of_b = (s, s / 2) if plan.complex_row(shape) else (of_a, of_b)    # n and k count parts: B has each once
     lanes, sizes = target.lanes(s), (int(m*k*of_a), int(k*n*of_b), m*n*s)
     waits = 1.0
     once = a, b, c = tuple(Term(name, size, 1, _ONCE) for name, size in zip("ABC", sizes))
-    if plan.algorithm == "stream":
+    if plan.complex_row(shape):
+        vectors = k * ceil(n / lanes)
+        near, extra = {"L1": once, "L2": once}, CALL
+    elif plan.algorithm == "stream":
         vectors = m * ceil(n / lanes) * k
         c_passes = Term("C", c.size, 2*ceil(k / plan.nr), f"read and written every {plan.nr} rows of B")
         # a sum is stored and loaded again between groups of rows of B, and waits for that

@@ -1,9 +1,10 @@
 """Products with complex matrices, as one real product each.
 
-Two complex operands go to the engine, which expands B while it packs (kernels/cpu/packing.py). Where one of
-them is large and the other has few rows or columns, packing would cost too much: the large one is read in place if
-its rows or its columns are contiguous, as a real matrix with the parts of each number side by side, and the small one
-is rewritten to suit. plans/lowering.py has the ways and decides among them (`complex_way`).
+Two complex operands go to the engine, which expands B while it packs (kernels/cpu/packing.py), or reads both where they
+are (kernels/cpu/complex_rows.py). Where one of them is large and the other has few rows or columns, packing would cost
+too much: the large one is read in place if its rows or its columns are contiguous, as a real matrix with the parts of
+each number side by side, and the small one is rewritten to suit. plans/lowering.py has the ways and decides among them
+(`complex_way`).
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ Array = NDArray[Any]
 _SWAPPED = str.maketrans("ab", "ba")
 
 
-def by_real_products(run: Callable[..., bool], conj: str = "", packs: bool = True, invariant: str = "",
-                     row: Callable[..., bool] | None = None) -> Callable[..., bool]:
+def by_real_products(run: Callable[..., bool], conj: str = "", packs: bool = True, invariant: str = ""
+                     ) -> Callable[..., bool]:
     """What multiplies complex matrices as `run` does real ones: c = alpha * a @ b + beta * c, alpha and beta real.
 
     c is complex, a or b may be real. conj: the operands that are conjugated, "", "a", "b" or "ab". packs: `run`
     takes complex matrices too, and conj, as this processor's engine does. invariant: of plans/invariant.py, which
-    `run` then takes, too. row: multiplies a complex row, or a column, as one job, and says whether it has.
+    `run` then takes, too.
     """
 
     def product(a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0, whole: bool = False) -> bool:
@@ -41,12 +42,9 @@ def by_real_products(run: Callable[..., bool], conj: str = "", packs: bool = Tru
             run(a, b, sums, alpha)
             _written(c, sums, sums.dtype.type(0), beta)
             return True
-        if way.name == "packed":  # or empty: nothing to conjugate
+        if way.name == "packed":
             return run(a, b, c, alpha, beta, whole, **({"conj": conj} if conj else {}))
         swap, stack = way.exchange, way.name == "stacked"
-        plain = stack and not (conj or beta) and alpha == 1
-        if plain and row is not None and row(a, b, c, swap):
-            return True
         signs = conj
         if swap:  # C^T = B^T @ A^T
             a, b, c = (x.swapaxes(-1, -2) for x in (b, a, c))
@@ -118,8 +116,7 @@ def _stacked(run: Callable[..., bool], a: Array, b: Array, out: Array, conj: str
     """out = alpha * a @ b by the real product [ar; ai] @ [br bi]."""
     m, n = out.shape[-2:]
     four = np.empty((*out.shape[:-2], 2 * m, 2 * n), part(out.dtype))
-    one = a.ndim == 2 and m == 1 and a.strides[-1] == a.itemsize    # a row: its parts are columns of a matrix, as it is
-    run(_reals(a).reshape(-1, 2).T if one else np.concatenate((a.real, a.imag), axis=-2), _reals(b), four)
+    run(np.concatenate((a.real, a.imag), axis=-2), _reals(b), four)
     top, bottom = four[..., :m, :], four[..., m:, :]
     (ar_br, ar_bi), (ai_br, ai_bi) = ((half[..., ::2], half[..., 1::2]) for half in (top, bottom))
     sign_a, sign_b = (-1 if x in conj else 1 for x in "ab")

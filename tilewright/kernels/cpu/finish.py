@@ -4,7 +4,6 @@
                     it is recorded here, once for all algorithms: the loops that multiply know none
     emit_finishing  all tiles: a pass of its own, for algorithms that add up in memory until they end
     emit_finished   such a product with its pass, as one job
-    emit_complex_row    a pass of another kind: a row of complex numbers from sums of products of their parts
 
 Operands and results but C are found in a table (jobs.OPERAND) that the job points to; how each lies in memory is a
 parameter of emit_finish (jobs.Finish).
@@ -284,20 +283,4 @@ def emit_finished(target: CpuTarget) -> Function:
     with k.otherwise():
         emit_wait(k, lambda: k.atomic_load(done) < g.product_parts)
         k.call(g.finishing, then, part - g.product_parts)
-    return k.function
-
-
-def emit_complex_row(target: CpuTarget, SUMS: str) -> Function:
-    """complex_row(job, part): a share of the n numbers of a complex row C from the sums [ar; ai] @ [br bi], a matrix of
-    two rows in which both parts of a number of B are next to each other. Numbers of C are ldc elements apart."""
-    T = TYPES[SUMS]
-    k = Kernel(f"complex_row_{SUMS}", noalias=False, job=ptr(i8), part=i64)
-    job, part = k.args
-    g = job_fields(k, job, FINISH, T, c=T)
-    sums, c = g.sums.view(g.lds, 1), g.c.view(g.ldc, 1)
-    lo, hi = split(g.n, g.col_parts, part)
-    with k.loop(hi, lo) as j:
-        real, imaginary = j*2, j*2 + 1
-        k.store(c.at(j, 0), sums[0, real] - sums[1, imaginary])
-        k.store(c.at(j, 1), sums[0, imaginary] + sums[1, real])
     return k.function

@@ -49,6 +49,8 @@ IN_PLACE = (
 STREAM = ("n", "k", "a", "rsa", "csa", "b", "ldb", "c", "ldc", "beta", "parts", "b_beside", "index")  # beta is 0 or 1
 DOTS = ("m", "k", "a", "lda", "b", "ldb", "c", "rsc", "csc", "alpha", "beta", "parts", "a_beside", "index")
 ROW_DOTS = (*DOTS[:-2], "csa")      # lda, csa: A's strides
+COMPLEX_ROW = ("n", "k", "a", "csa", "b", "rsb", "csb", "c", "csc", "alpha", "beta", "parts",    # strides in reals
+               "sign_a", "sign_b")              # -1.0 if that operand is conjugated, else 1.0
 EACH = (                        # of a batch, by a driver for one product, whose job stands behind these fields
     "driver", "batch", "batch_parts", "within",     # parts of each product
     "a_step", "b_step", "c_step",                   # in bytes

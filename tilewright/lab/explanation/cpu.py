@@ -205,6 +205,9 @@ def _formats(p: Gemm, shape: Shape) -> Iterator[str]:
     elif shape.words:
         yield (f"{shape.dtype}: 32-bit words hold {BY_NAME[shape.dtype].steps} steps of k; below, k is {shape.k} "
                f"words of {shape.depth} elements; sums in {shape.sums}")
+    elif shape.complex_row:
+        yield (f"complex: one row of reals of {shape.dtype}, twice as many columns and steps of k; operands are read "
+               "where they are")
     elif shape.complex:
         yield (f"complex: one real product of {shape.dtype}, of twice as many columns and steps of k; panels of B "
                "hold each number as two rows of two")

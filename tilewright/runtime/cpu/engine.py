@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from tilewright import forks, formats
 from tilewright.kernels.cpu.jobs import NOTHING, Beside, Finish
-from tilewright.plans import invariant as invariants
 from tilewright.plans import lowering
 from tilewright.plans.cpu import CpuPlan, Shape, Strides
 from tilewright.plans.lowering import Lowered, Product
@@ -24,15 +23,14 @@ from tilewright.problem import Gemm
 from tilewright.runtime import repeats
 from tilewright.runtime.cpu import amx, pool, small, symmetric, workspace
 from tilewright.runtime.cpu.host import SWAPPED, Host, host
-from tilewright.runtime.cpu.recipe import SHARED, Prepares, Recipe
+from tilewright.runtime.cpu.recipe import Prepares, Recipe
 from tilewright.targets import CpuTarget, detect
 
 Matrix = NDArray[Any]
 MOST_RECIPES = 1024
 
 _recipes: dict[tuple, tuple[Recipe, bool]] = {}
-_rows: dict[tuple, tuple[Recipe | None]] = {}           # of complex rows; None: by several steps
-chosen: list[dict[Any, Any]] = [_recipes, _rows]       # all tables of what follows from plans
+chosen: list[dict[Any, Any]] = [_recipes]               # all tables of what follows from plans
 
 
 def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0, *, threads: int | None = None,
@@ -41,7 +39,7 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
     """a [m, k], b [k, n], c [m, n] of one dtype, float32, float64, int32, int64, complex64 or complex128, with strides
     that are multiples of its size; a and b may be narrower where `converts` says so, and c where `finishes` does, with
     beta = 0. Integers are multiplied modulo 2^bits; alpha and beta are whole then. conj: which of complex operands are
-    conjugated, "", "a", "b" or "ab"; a plan for these is a packed one, without `swap`, for the real m x 2n x 2k.
+    conjugated, "", "a", "b" or "ab"; a plan for these has no `swap`, and is one for the real m x 2n x 2k.
 
     All may have a leading axis, with any stride, of a and b also 0: each product has the bits that it has alone.
 
@@ -72,43 +70,6 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
         symmetric.multiply(recipe, *((b.T, a.T) if swapped else (a, b)), c, alpha)
         return False
     return run(recipe, swapped, a, b, c, alpha, beta)
-
-
-def gemm_row(a: Matrix, b: Matrix, c: Matrix, exchange: bool = False, *, threads: int | None = None,
-             invariant: str = "") -> bool:
-    """Whether c = a @ b has been computed, for a complex row a, or with `exchange` a complex column b, as one job: a
-    real product of the parts of the row by the larger operand, of which nothing is copied, and a pass over its sums.
-    It takes a contiguous vector, and a matrix with contiguous lines across k."""
-    if c.ndim != 2:
-        return False
-    x, y, z = (b.T, a.T, c.T) if exchange else (a, b, c)
-    k, n, size = *y.shape, c.itemsize
-    if x.shape[0] != 1 or not n*k or any(v.strides[-1] != size for v in (x, y)):
-        return False
-    real = np.dtype(f"f{size // 2}")
-    threads = threads or pool.get_num_threads()
-    key = k, n, y.strides[0], z.strides[1], real, threads, invariant
-    entry = _rows.get(key)
-    if entry is None:
-        if len(_rows) >= MOST_RECIPES:
-            _rows.clear()
-        parts = x.view(real).reshape(k, 2).T, y.view(real), np.empty((2, 2*n), real)
-        of_gemm = 2, 2*n, k, *(v.strides for v in parts), real, real, real, threads, *(None,)*3, "", "", invariant
-        recipe, swapped = _recipes.get(of_gemm) or _remember(of_gemm, *parts)
-        several = swapped or recipe.plan.copy or recipe.plan.algorithm == "packed" or not recipe.takes_c
-        entry = _rows[key] = (None if several else _with_complex_row(recipe, n, parts[2], z.strides[1]),)
-    found, = entry
-    if found is not None:
-        run(found, exchange, a, b, c, 1.0, 0.0)
-    return found is not None
-
-
-def _with_complex_row(recipe: Recipe, n: int, sums: Matrix, step: int) -> Recipe:
-    """The real product with the pass that makes n complex numbers of its sums, `step` bytes apart."""
-    finishing = recipe.host.address("finish:emit_complex_row", recipe.target, format_of(sums.dtype))
-    fields = {"m": 1, "n": n, "lds": 2*n, "ldc": step // sums.itemsize, "row_parts": 1,
-              "col_parts": recipe.shape.threads if n >= SHARED else 1}
-    return recipe.finished(None, finishing, sums.nbytes, fields)
 
 
 def gemm_by(algorithm: str, a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0, *,
@@ -196,10 +157,10 @@ def strides(x: Matrix) -> tuple[int, int]:
 
 def lowered(a: Matrix, b: Matrix, c: Matrix, threads: int, target: CpuTarget, word: str | None,
             conj: str = "", semiring: str = "", invariant: str = "") -> tuple[Lowered, bool, str]:
-    """What to multiply for these operands; whether that is C^T = B^T @ A^T, because C lies by columns (not where the
-    bits must be the same wherever it lies); and which of its operands are conjugated."""
+    """What to multiply for these operands; whether that is C^T = B^T @ A^T; and which of its operands are conjugated.
+    """
     found = product(a, b, c, threads, semiring, invariant)
-    transposed = found.strides.csc != 1 and found.strides.rsc == 1 and invariant not in invariants.ROWS
+    transposed = lowering.exchanges(found)
     if transposed:
         found, conj = found.swapped, conj.translate(SWAPPED)
     return lowering.lower(found, target, word), transposed, conj

@@ -159,11 +159,15 @@ class Host:
 
     def driver(self, target: CpuTarget, algorithm: str, dtype: str, mr: int, nr: int, *sources: str,
                prepacked: str = "", fields: int = 0, prologues: str = "",
-               prepare: jobs.Prepare | None = None, by_rows: bool = False, result: str = "") -> int:
+               prepare: jobs.Prepare | None = None, by_rows: bool = False, result: str = "",
+               complex_row: tuple[str, ...] | None = None) -> int:
         """Of the loops around the kernels; `sources` are the formats of A and B, if packing converts any; prepacked:
         which of them was packed before; fields: of a state that is kept (plans/semirings.py); prologues: which of them
         have one; prepare: that of the operand that is read once, whose format `sources` is then; by_rows: of B, which
-        `dots` reads then; result: C's format, of `dots` that converts."""
+        `dots` reads then; result: C's format, of `dots` that converts; complex_row: what emitters of complex_rows.py
+        take after `nr`."""
+        if complex_row is not None:
+            return self.address(f"complex_rows:emit_complex_{algorithm}", target, dtype, nr, *complex_row)
         formats = (*(sources or ("", "")), result) if (any(sources) or result) and not prepare else ()
         sums = BY_NAME[dtype].sums if dtype in BY_NAME else dtype
         if by_rows:

@@ -114,10 +114,12 @@ class Recipe:
         once = {"stream": "b", "dots": "a"}.get(plan.algorithm, "") if prepared else ""     # with a prologue
         if once:
             sources = (getattr(shape, f"source_{once}"),)
+        row = plan.complex_row(shape)
         self.function = host.driver(target, plan.algorithm, shape.dtype, plan.mr, plan.nr, *sources,
                                     prepacked=prepacked, fields=semirings.state(shape.semiring), prologues=prepared,
                                     prepare=self.prepare.get(once), by_rows=plan.by_rows(shape),
-                                    result=shape.out if plan.algorithm == "dots" else "")
+                                    result=shape.out if plan.algorithm == "dots" else "",
+                                    complex_row=self._complex_kernel() if row else None)
         self.added_in = shape.sums
         self.space = self.sums = self.tiles = 0
         # bytes of barriers with counters, which start at 0
@@ -126,11 +128,12 @@ class Recipe:
         self.passes = len(TILE_WORDS[shape.dtype].passes) if shape.tiles else 1
         self.parts = plan.threads
         self.wake = woken(2*shape.m*shape.n*shape.k, shape.threads)
-        fields = {"packed": self._packed, "in_place": self._in_place, "stream": self._stream,
-                  "dots": self._dots}[plan.algorithm]()
+        fields = self._complex_row() if row else {"packed": self._packed, "in_place": self._in_place,
+                                                  "stream": self._stream, "dots": self._dots}[plan.algorithm]()
         layout = {"packed": jobs.PACKED, "in_place": jobs.IN_PLACE, "dots": jobs.DOTS,
                   "stream": jobs.STREAM}[plan.algorithm]
         layout = jobs.ROW_DOTS if plan.by_rows(shape) else layout
+        layout = jobs.COMPLEX_ROW if row else layout
         self.template = array("q", [fields.pop(name, 0) for name in layout])
         assert not fields, fields
         self.at = {name: index for index, name in enumerate(layout)}
@@ -139,13 +142,13 @@ class Recipe:
         if self.i_alpha is not None:
             self.template[self.i_alpha] = self._bits(1.0)
         several = self.passes > 1 and not shape.out and self.added_in in ("f32", "f64")    # of integers it is the same
-        self.scaled_after = several or plan.algorithm == "stream"
+        self.scaled_after = several or (plan.algorithm == "stream" and not row)
         self.call = host.callable(self.function)
         self.address = host.address_of
         self.half: Recipe | None = None                 # the same for the lower triangle (symmetric.py)
         self.onto_temporary: Recipe | None = None       # the same for a C that `takes_c` allows
         # C as the algorithm can write it; else its caller gives it another
-        self.takes_c = (strides.rsc if shape.tiles else strides.csc) == 1 or plan.algorithm == "dots"
+        self.takes_c = (strides.rsc if shape.tiles else strides.csc) == 1 or plan.algorithm == "dots" or row
 
     @property
     def tile(self) -> tuple[int, int]:
@@ -275,6 +278,18 @@ class Recipe:
                 # with k short C is most of the traffic, and wants to be written along its rows
                 "rows_outside": int(shape.k <= SHORT or shape.m * plan.nr >= shape.n * plan.mr),
                 "table": kernels.address, "finish": self._finish()}
+
+    def _complex_kernel(self) -> tuple[str, ...]:
+        """What the emitters of kernels/cpu/complex_rows.py take after `nr`."""
+        steps = (self.strides.csa, self.strides.rsb) if self.plan.algorithm == "dots" else ()
+        return tuple("along" if step == 2 else "any" for step in steps)
+
+    def _complex_row(self) -> dict[str, int]:
+        shape, st = self.shape, self.strides
+        sign_a, sign_b = (self._bits(-1.0 if role in self.conj else 1.0) for role in "ab")
+        return {"n": shape.n // 2, "k": shape.k // 2, "csa": st.csa, "rsb": st.rsb, "csb": st.csb,
+                "csc": 2 if st.csc == 1 else st.csc, "parts": self.parts, "sign_a": sign_a,
+                "sign_b": sign_b}
 
     def _dots(self) -> dict[str, int]:
         shape, st = self.shape, self.strides
@@ -433,7 +448,8 @@ class Recipe:
         if not (batch >= SEVERAL and max(m, n, k) <= SMALL and shape.dtype in ("f32", "f64")
                 and (shape.complex or not shape.converts) and not (self.conj or self.finish or shape.semiring)
                 and not (self.prepacked or any(self.tables) or shape.prologues or shape.out)
-                and self.passes == 1 and self.plan.algorithm != "dots" and (by_rows or by_columns)
+                and self.passes == 1 and self.plan.algorithm != "dots" and not self.plan.complex_row(shape)
+                and (by_rows or by_columns)
                 and (st.rsb, st.csb) == (n*two, two) and (st.rsc, st.csc) == (n*two, 1)):
             return None
         function = self.host.address("batches:emit_batches", self.target, shape.dtype, m, n, k, by_rows,
