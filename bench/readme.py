@@ -11,6 +11,8 @@ A marker that ends in `pending` is left alone until there is such a file.
     python bench/readme.py            # rewrite README.md and docs/*.md of this checkout
     python bench/readme.py --check    # only say what is out of date (a test does the same)
     python bench/readme.py plot RESULT.json PICTURE.png [N]     # draw a committed result, of formats at size N
+    python bench/readme.py commit RESULT.json                   # write into it which commit has the sources that it was
+                                                                # measured with: of a file from a copy of a checkout
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tilewright.lab.bench import plot, tables
 from tilewright.lab.bench.peer import OURS
 from tilewright.lab.bench.report import gpu_ratios, gpu_where, heading, power_columns, rate_columns
-from tilewright.lab.bench.results import Report, Result, check_shown, load
+from tilewright.lab.bench.results import Report, Result, check_shown, load, name_commit
 from tilewright.lab.bench.tables import FORMATS_CAPTION, REMARK, Column, format_groups, format_lines
 from tilewright.lab.measure.measure import Sample, geomean, ratios, spread
 from tilewright.text import plural
@@ -367,6 +369,9 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == ["plot"]:
         source, picture, *n = arguments[1:]
         plot.draw(shown(Path(source)), Path(picture), n=int(n[0]) if n else None)
+        return 0
+    if arguments[:1] == ["commit"]:
+        print(f"{arguments[1]} is of commit {name_commit(Path(arguments[1]))}")
         return 0
     stale = outdated(root)
     for path, text in stale.items():

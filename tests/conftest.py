@@ -34,6 +34,7 @@ def idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test depends on whether the checkout has changes, in which no result file is written."""
     monkeypatch.setattr("tilewright.lab.measure.machine.commit", lambda: "0123456789ab")
+    monkeypatch.setattr("tilewright.lab.measure.machine.sources", lambda: "0" * 64)
 
 
 @pytest.fixture(autouse=True)

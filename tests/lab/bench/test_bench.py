@@ -841,22 +841,78 @@ def test_every_script_that_writes_results_asks_for_a_clean_checkout() -> None:
             assert re.search(r"results\.(options|check_tree)\(", text), path.name
 
 
-def test_the_commit_is_dirty_where_what_is_measured_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def git(root: Path, *words: str) -> str:
+    named = ["-c", "user.name=x", "-c", "user.email=x@x"]
+    return subprocess.run(["git", "-C", str(root), *named, *words], check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout with one commit, from which tilewright seems to run."""
     monkeypatch.undo()
-    here = tmp_path / "tilewright" / "lab" / "measure" / "machine.py"
-    (tmp_path / "bench" / "results").mkdir(parents=True)
+    root = tmp_path / "checkout"
+    here = root / "tilewright" / "lab" / "measure" / "machine.py"
+    (root / "bench" / "results").mkdir(parents=True)
     here.parent.mkdir(parents=True)
     here.write_text("")
+    (root / "bench" / "results" / "old.json").write_text("{}")
     monkeypatch.setattr(machine, "__file__", str(here))
-    git = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@x"]
     for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "x"]):
-        subprocess.run([*git, *words], check=True)
+        git(root, *words)
+    return root
+
+
+def test_the_commit_is_dirty_where_what_is_measured_changed(checkout: Path) -> None:
     assert re.fullmatch("[0-9a-f]{12}", machine.commit() or "")
-    (tmp_path / "bench" / "results" / "r.json").write_text("{}")
-    (tmp_path / "notes.md").write_text("")
+    (checkout / "bench" / "results" / "r.json").write_text("{}")
+    (checkout / "notes.md").write_text("")
     assert re.fullmatch("[0-9a-f]{12}", machine.commit() or "")
-    (tmp_path / "tilewright" / "new.py").write_text("")
+    (checkout / "tilewright" / "new.py").write_text("")
     assert re.fullmatch("[0-9a-f]{12}-dirty", machine.commit() or "")
+
+
+def test_results_of_a_copy_at_another_commit_are_of_the_commit_with_their_sources(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy, home = tmp_path / "copy", checkout / "bench" / "results" / "r.json"
+    git(tmp_path, "clone", "-q", str(checkout), str(copy))
+    old = machine.sources()
+    assert old == machine.sources("HEAD")
+    for root in (checkout, copy):  # the copy gets the files of a later commit, not the commit
+        (root / "tilewright" / "new.py").write_text("x = 1\n")
+        (root / "tilewright" / "lab" / "measure" / "machine.py").write_text("y = 2\n")
+        (root / "notes.md").write_text(str(root))
+    git(checkout, "add", ".")
+    git(checkout, "commit", "-q", "-m", "y")
+    commit = machine.commit()
+    (checkout / "notes.md").write_text("later")
+    git(checkout, "commit", "-q", "-a", "-m", "z")
+    with monkeypatch.context() as patched:
+        patched.setattr(machine, "__file__", str(copy / "tilewright" / "lab" / "measure" / "machine.py"))
+        found = Report.start("startup")
+        results.save(found, home)
+    assert (found.commit or "").endswith("-dirty")
+    assert found.sources == machine.sources() == machine.sources("HEAD") != old
+    with pytest.raises(readme.FigureError, match=r"let `python bench/readme.py commit FILE` find the one"):
+        readme.shown(home)
+    assert readme.main(["commit", str(home)]) == 0
+    assert readme.shown(home).commit == commit
+    results.save(replace(found, sources="1" * 64), home)
+    with pytest.raises(ValueError, match="no commit up to HEAD has the sources 111111111111"):
+        results.name_commit(home)
+    home.write_text("{}")
+    with pytest.raises(ValueError, match="does not say with which sources"):
+        results.name_commit(home)
+
+
+def test_committed_results_have_the_sources_of_their_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    if machine.commit() is None or git(ROOT, "rev-parse", "--is-shallow-repository").strip() == "true":
+        pytest.skip("no checkout with its history")
+    for path in (ROOT / "bench" / "results").glob("*.json"):
+        record = json.loads(path.read_text())
+        if isinstance(record, dict) and record.get("sources"):
+            assert machine.sources(record["commit"]) == record["sources"], path.name
 
 
 @pytest.fixture

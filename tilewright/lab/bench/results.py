@@ -1,6 +1,6 @@
 """What a bench run found, as JSON: enough to draw every table and plot again, and to judge whether to believe them.
 
-    {"schema": 2, "kind": "bench", "created": ..., "tilewright": ..., "commit": ..., "machine": {...},
+    {"schema": 2, "kind": "bench", "created": ..., "tilewright": ..., "commit": ..., "sources": ..., "machine": {...},
      "sessions": [{"threads", "isa", "peers": [{"name", "version", "how"}], "left_out": {name: reason},
                    "load_before", "load_after", "stolen", "others", "notes"}],
      "results": [{"suite", "m", "n", "k", "dtype", "b"?, "out"?, "batch"?, "algorithm"?, "layout", "gap"?, "cold",
@@ -167,6 +167,7 @@ class Report:
     sessions: list[Session] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)  # what only one kind of study has
+    sources: str | None = None  # machine.sources
 
     @property
     def interrupted(self) -> bool:
@@ -179,7 +180,8 @@ class Report:
         from tilewright import __version__
         from tilewright.lab.measure import machine
 
-        return cls(kind, machine.now(), __version__, machine.commit(), machine.describe(), options)
+        return cls(kind, machine.now(), __version__, machine.commit(), machine.describe(), options,
+                   sources=machine.sources())
 
     def to_json(self) -> dict[str, Any]:
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -203,7 +205,8 @@ def check_tree(allow_dirty: bool = False) -> None:
     if not allow_dirty and (commit := machine.commit() or "").endswith(machine.DIRTY):
         raise ValueError(f"no result file is written from a checkout with changes ({commit}), since its figures belong "
                          f"to no commit: commit the changes, or give {ALLOW_DIRTY} (tilewright bench {ALLOW_DIRTY} "
-                         "...), which marks the file, so that no page shows it")
+                         "...), which marks the file, so that no page shows it before `python bench/readme.py commit "
+                         "FILE` finds the commit that has these sources")
 
 
 def check_shown(report: Report) -> None:
@@ -213,7 +216,24 @@ def check_shown(report: Report) -> None:
 
     if (report.commit or "").endswith(machine.DIRTY) and report.created[:10] > RULE:
         raise ValueError(f"these results are of a checkout with changes ({report.commit}, {report.created[:10]}): "
-                         "measure them from a commit")
+                         "measure them from a commit, or let `python bench/readme.py commit FILE` find the one whose "
+                         "sources these were")
+
+
+def name_commit(path: Path) -> str:
+    """The commit whose sources a result file was measured with, which is written into it in place of that of the
+    checkout, which had changes: a copy of a working tree on another machine is seldom at its own commit. ValueError
+    where no commit up to HEAD has these sources."""
+    from tilewright.lab.measure import machine
+
+    record = json.loads(path.read_text())
+    digest = record.get("sources")
+    found = machine.commit_of(digest) if digest else None
+    if found is None:
+        raise ValueError(f"{path}: " + (f"no commit up to HEAD has the sources {digest[:12]}" if digest else
+                                        "it does not say with which sources it was measured"))
+    outputs.write(path, json.dumps(record | {"commit": found}, indent=1) + "\n")
+    return found
 
 
 def options(parser: argparse.ArgumentParser, file: str) -> argparse.Namespace:
@@ -229,10 +249,11 @@ def options(parser: argparse.ArgumentParser, file: str) -> argparse.Namespace:
 
 
 def write(record: dict[str, Any], path: Path) -> None:
-    """Write what a script of bench/ has measured as JSON, with the commit."""
+    """Write what a script of bench/ has measured as JSON, with the commit and the sources."""
     from tilewright.lab.measure import machine
 
-    outputs.write(path, json.dumps(record | {"commit": machine.commit()}, indent=1) + "\n")
+    made = {"commit": machine.commit(), "sources": machine.sources()}
+    outputs.write(path, json.dumps(record | made, indent=1) + "\n")
 
 
 def save(report: Report, path: Path) -> None:

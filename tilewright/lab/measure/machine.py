@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -20,7 +21,8 @@ TELLING = (
     *("avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_bf16", "avx512_vnni", "avx512_fp16"),
     *("amx_tile", "amx_bf16", "amx_int8", "asimd", "sve", "sve2", "bf16", "i8mm"),
 )
-MEASURED = ("tilewright", "bench", "pyproject.toml", ":(exclude)bench/results")  # of the checkout
+RESULTS = "bench/results"
+MEASURED = ("tilewright", "bench", "pyproject.toml", f":(exclude){RESULTS}")  # of the checkout
 DIRTY = "-dirty"
 PACKAGES = ("numpy", "llvmlite", "scipy-openblas64", "mkl", "blis", "torch")
 
@@ -98,19 +100,47 @@ def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
+def _git(*words: str, given: str | None = None) -> str:
+    """What git says in the checkout that tilewright runs from. OSError or SubprocessError where there is none."""
+    root = Path(__file__).resolve().parents[3]
+    if not (root / ".git").exists():
+        raise FileNotFoundError(f"{root} is no checkout")
+    return subprocess.run(["git", "-C", str(root), *words], input=given, capture_output=True, text=True, timeout=10,
+                          check=True).stdout.strip()
+
+
 def commit() -> str | None:
     """The commit of the checkout tilewright runs from, "-dirty" if the package or the scripts that measure have
     changes; None outside a checkout."""
-    root = Path(__file__).resolve().parents[3]
-    if not (root / ".git").exists():
-        return None
-
-    def git(*words: str) -> str:
-        return subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, timeout=10,
-                              check=True).stdout.strip()
-
     try:
-        changed = git("status", "--porcelain", "--", *MEASURED)
-        return f"{git('rev-parse', '--short=12', 'HEAD')}{DIRTY * bool(changed)}"
+        changed = _git("status", "--porcelain", "--", *MEASURED)
+        return f"{_git('rev-parse', '--short=12', 'HEAD')}{DIRTY * bool(changed)}"
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+def sources(commit: str = "") -> str | None:
+    """A digest of the package and the scripts that measure, names and content, as they are in the checkout or in a
+    commit; None outside a checkout. A copy of a checkout may be at another commit, and still have the sources of one.
+    """
+    try:
+        if commit:
+            entries = [line.split("\t") for line in _git("ls-tree", "-r", commit, "--", *MEASURED[:-1]).splitlines()]
+            blobs = {path: entry.split()[2] for entry, path in entries if not path.startswith(f"{RESULTS}/")}
+        else:
+            listed = _git("ls-files", "--cached", "--others", "--exclude-standard", "--full-name", "--", *MEASURED)
+            gone = _git("ls-files", "--deleted", "--", *MEASURED)
+            paths = sorted({*listed.splitlines()} - {*gone.splitlines()})
+            blobs = dict(zip(paths, _git("hash-object", "--stdin-paths", given="\n".join(paths)).splitlines()))
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return hashlib.sha256("".join(f"{path} {blobs[path]}\n" for path in sorted(blobs)).encode()).hexdigest()
+
+
+def commit_of(digest: str) -> str | None:
+    """The latest commit up to HEAD that has these sources; None if there is none, and outside a checkout."""
+    try:
+        commits = _git("rev-list", "--abbrev-commit", "--abbrev=12", "HEAD", "--", *MEASURED).splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return next((commit for commit in commits if sources(commit) == digest), None)
