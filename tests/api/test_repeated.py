@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from itertools import permutations
 
 import numpy as np
@@ -84,15 +85,27 @@ def test_products_with_vectors_and_sums_of_all_products(subscripts):
 def test_tensordot_of_contiguous_arrays_is_one_matmul(monkeypatch):
     x, y = (RNG(6).integers(-3, 4, shape).astype(np.float32) for shape in ((2, 3, 4), (3, 4, 5)))
     long_ways = []
-    monkeypatch.setattr(contraction, "einsum", lambda *args, **more: long_ways.append(args))
-    assert np.array_equal(tw.tensordot(x, y, 2), np.tensordot(x, y, 2))
-    assert np.array_equal(tw.tensordot(x, y.reshape(4, 15), 1), np.tensordot(x, y.reshape(4, 15), 1))
-    assert not long_ways
-    for a, b, axes in (x, x, 3), (x[::-1], y, 2), (x, y.astype(np.float64), 2), (x, y, ([1, 2], [0, 1])), (x, y, 0):
-        tw.tensordot(a, b, axes)
-    assert len(long_ways) == 5
-    with pytest.raises(ValueError, match="axes pairs axis"):
-        tw.tensordot(x, y, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(contraction, "einsum", lambda *args, **more: long_ways.append(args))
+        for a, b, axes in ((x, y, 2), (x, y.reshape(4, 15), 1), (x, y, ([1, 2], [0, 1])), (x, y, [(2, 1), (-2, -3)]),
+                           (x, y, (2, 1)), (y, y, ([2], [2])), (x, x, ([1, 0], [1, 0])), (y, x, ([0, 1], [1, 2])),
+                           (y[0], y, (0, 1)), (y[0], y[0], (1, -1))):
+            found, wanted = tw.tensordot(a, b, axes), np.tensordot(a, b, axes)
+            np.testing.assert_array_equal(found, wanted, strict=True)
+        assert not long_ways
+        for a, b, axes in (x, x, 3), (x[::-1], y, 2), (x, y.astype(np.float64), 2), (x, y, 0), (x, y, ([True], [True])):
+            with contextlib.suppress(ValueError):
+                tw.tensordot(a, b, axes)
+        assert len(long_ways) == 4
+    for axes in 1, ([2, 1], [0, 1]), ([0, 0], [0, 0]), ([3], [0]), ([1, 2], [0]), ([1.0], [0]), ([0, 1, 2, 2], [0] * 4):
+        for _ in range(2):
+            with pytest.raises(ValueError, match="axes "):
+                tw.tensordot(x, y, axes)
+    large = [RNG(7).integers(-3, 4, shape).astype(np.float32) for shape in ((40, 3, 200), (3, 200, 2))]
+    assert np.array_equal(tw.tensordot(*large, ([2, 1], [1, 0])), np.tensordot(*large, ([2, 1], [1, 0])))
+    z = large[0].transpose(1, 0, 2).copy(), large[1]
+    for _ in range(2):
+        assert np.array_equal(tw.tensordot(*z, ([0, 2], [0, 1])), np.tensordot(*z, ([0, 2], [0, 1])))
 
 
 def test_implied_results():
@@ -147,5 +160,5 @@ def test_lists_threads_and_new_plans():
         tw.einsum(x, [False, True, 2], y, [0, 1, 3], [2, 3])
     engine.forget()
     assert not repeats.records
-    assert np.array_equal(tw.tensordot(x, y, ([0, 1], [0, 1])), expected)
+    assert np.array_equal(tw.tensordot(x, y, ([0, 1], [0, 1]), threads=1), expected)
     assert len(repeats.records) == 1

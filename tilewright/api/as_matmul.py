@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from functools import cache, lru_cache
+from string import ascii_letters
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import tilewright
 from tilewright.rules.arguments import PLAIN
+
+COPIED = 1 << 13         # numbers of a tensor up to which tensordot by a copy is faster than by einsum
 
 
 class Matmul(NamedTuple):
@@ -110,14 +113,81 @@ def by_matmul(subscripts: str, a: Any, b: Any, out: Any) -> Any:
 
 
 def by_matrices(a: Any, b: Any, axes: Any) -> Any:
-    """tensordot(a, b, axes) of contiguous arrays in f32 or f64, by a number of axes; None for others."""
-    if (type(a) is not np.ndarray or type(b) is not np.ndarray or type(axes) is not int or a.dtype is not b.dtype
-            or a.dtype not in PLAIN or not 0 < axes <= min(a.ndim, b.ndim) or a.ndim + b.ndim == 2*axes
-            or a.shape[-axes:] != b.shape[:axes] or not (a.flags.c_contiguous & b.flags.c_contiguous)
-            or not a.size or not b.size):
+    """tensordot(a, b, axes) of contiguous arrays in f32 or f64; None for others, and for large ones whose
+    summed axes are not all at an end."""
+    if (type(a) is not np.ndarray or type(b) is not np.ndarray or a.dtype is not b.dtype or a.dtype not in PLAIN
+            or (summed := summed_axes(axes)) is None or (split := split_axes(summed, a.ndim, b.ndim)) is None
+            or not (a.flags.c_contiguous & b.flags.c_contiguous) or not a.size or not b.size):
         return None
-    k = math.prod(b.shape[:axes])
-    return _matmul()(a.reshape(-1, k), b.reshape(k, -1)).reshape(*a.shape[:-axes], *b.shape[axes:])
+    (of_a, rows, first_a), (of_b, columns, first_b) = split
+    shape_a, shape_b = a.shape, b.shape
+    depths = [shape_a[i] for i in of_a]
+    if depths != [shape_b[i] for i in of_b]:
+        return None
+    k = math.prod(depths)
+    x, y = _matrix(a, of_a, rows, first_a, k), _matrix(b, of_b, columns, first_b, k)
+    if x is None or y is None:
+        return None
+    return _matmul()(x, y.T).reshape([*[shape_a[i] for i in rows], *[shape_b[i] for i in columns]])
+
+
+def _matrix(x: Any, summed: list[int], free: list[int], first: bool | None, k: int) -> Any:
+    """[free axes, summed axes], of a small array as a copy if it has to be; None for a large one."""
+    if first is None:
+        return x.transpose(free + summed).reshape(-1, k) if x.size <= COPIED else None
+    return x.reshape(k, -1).T if first else x.reshape(-1, k)
+
+
+def summed_axes(axes: Any) -> Any:
+    """The axes of tensordot as something that caches take: a number, or two of numbers or tuples of them. None for
+    numbers of other types than int, of which equal ones are not alike."""
+    if type(axes) is int:
+        return axes
+    if (type(axes) is not tuple and type(axes) is not list) or len(axes) != 2:
+        return None
+    a, b = axes
+    a, b = tuple(a) if type(a) is list else a, tuple(b) if type(b) is list else b
+    if type(a) is type(b) is int:
+        return a, b
+    for x in a, b:
+        if type(x) is not tuple:
+            return None
+        for axis in x:
+            if type(axis) is not int:
+                return None
+    return a, b
+
+
+@lru_cache(maxsize=1024)
+def split_axes(axes: Any, *dimensions: int) -> list[tuple[list[int], list[int], bool | None]] | None:
+    """Of tensordot's a and b the axes that are summed over, in one order, the others, and whether those that are summed
+    are the first; None: neither the first nor the last, in order. None for what is no product of matrices, or an error.
+    `axes`: as `summed_axes` has them."""
+    if type(axes) is int:
+        axes = (*range(-axes, 0),), (*range(axes),)
+    each = [[axis + dimension*(axis < 0) for axis in (x if type(x) is tuple else (x,))]
+            for x, dimension in zip(axes, dimensions)]
+    count = len(each[0])
+    if len(each[1]) != count or not 0 < count < sum(dimensions) - count:
+        return None
+    for part, dimension in zip(each, dimensions):
+        if len({*part} & {*range(dimension)}) < count:
+            return None
+    at = sorted(range(count), key=each[0].__getitem__)          # b's may be in order then, too
+    found = []
+    for part, dimension in zip(each, dimensions):
+        part = [part[i] for i in at]
+        first = True if part == [*range(count)] else False if part == [*range(dimension - count, dimension)] else None
+        found.append((part, [i for i in range(dimension) if i not in part], first))
+    return found
+
+
+@lru_cache(maxsize=1024)
+def subscripts_of(of_a: tuple[int, ...], of_b: tuple[int, ...], *dimensions: int) -> str:
+    """Of tensordot over these axes, from 0."""
+    a = ascii_letters[:dimensions[0]]
+    b = "".join(a[of_a[of_b.index(j)]] if j in of_b else ascii_letters[dimensions[0] + j] for j in range(dimensions[1]))
+    return f"{a},{b}->" + "".join(x for x in a + b if (x in a) != (x in b))
 
 
 @cache

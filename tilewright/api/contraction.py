@@ -9,7 +9,7 @@ element.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from tilewright.runtime.repeats import HOST
 
 Array = NDArray[Any]
 
+MOST_LETTERS = 52        # labels of einsum's texts
 ORDERS = ("K", "C", "F", "A")
 CASTINGS = ("no", "equiv", "safe", "same_kind", "unsafe")
 
@@ -124,7 +125,7 @@ def tensordot(
     batch_invariant: bool = False,
     threads: int | None = None,
 ) -> Any:
-    """The sum of products over axes of a and b, as numpy.tensordot computes it, without a copy of either.
+    """The sum of products over axes of a and b, as numpy.tensordot computes it, without a copy of a large one.
 
     a, b        arrays of any shapes, strides and formats that matmul takes
     axes        a number N: the last N axes of a with the first N of b; or (axes of a, axes of b), each an integer or a
@@ -136,18 +137,25 @@ def tensordot(
     if out is out_dtype is threads is None and deterministic is batch_invariant is False:
         if (found := as_matmul.by_matrices(a, b, axes)) is not None:
             return found
-    x, y = (v if dispatch.library_of_arrays(v) or tensors.present(v) else _array(v, name)
-            for v, name in zip((a, b), "ab"))
-    of_a, of_b = _axes(axes, len(x.shape), len(y.shape))
+    x, y = a, b
+    if not type(a) is type(b) is np.ndarray:
+        x, y = (v if dispatch.library_of_arrays(v) or tensors.present(v) else _array(v, name)
+                for v, name in zip((a, b), "ab"))
+    summed = as_matmul.summed_axes(axes)
+    find = _axes if summed is None else _known_axes
+    of_a, of_b = find(axes if summed is None else summed, len(x.shape), len(y.shape))
     for i, j in zip(of_a, of_b):
         if x.shape[i] != y.shape[j]:
             raise ValueError(f"axes pairs axis {i} of a, of size {x.shape[i]}, with axis {j} of b, of size "
                              f"{y.shape[j]}; they must be equal")
+    how: dict[str, Any] = {"out": out, "out_dtype": out_dtype, "deterministic": deterministic,
+                           "batch_invariant": batch_invariant, "threads": threads}
+    if len(x.shape) + len(y.shape) <= MOST_LETTERS:
+        return einsum(as_matmul.subscripts_of(tuple(of_a), tuple(of_b), len(x.shape), len(y.shape)), a, b, **how)
     labels_a = list(range(len(x.shape)))
     labels_b = [of_a[of_b.index(j)] if j in of_b else len(labels_a) + j for j in range(len(y.shape))]
     output = [x for x in labels_a if x not in of_a] + [x for x in labels_b if x >= len(labels_a)]
-    return einsum(a, labels_a, b, labels_b, output, out=out, out_dtype=out_dtype, deterministic=deterministic,
-                  batch_invariant=batch_invariant, threads=threads)
+    return einsum(a, labels_a, b, labels_b, output, **how)
 
 
 def _axes(axes: Any, *dimensions: int) -> list[list[int]]:
@@ -173,6 +181,9 @@ def _axes(axes: Any, *dimensions: int) -> list[list[int]]:
     if len(found[0]) != len(found[1]):
         raise ValueError(f"axes names {len(found[0])} axes of a and {len(found[1])} of b; they must be as many")
     return found
+
+
+_known_axes = lru_cache(maxsize=1024)(_axes)       # of what as_matmul.summed_axes makes
 
 
 def _known_by(optimize: Any) -> tuple[Any, ...]:
