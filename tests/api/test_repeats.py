@@ -53,6 +53,8 @@ CALLS: dict[str, tuple[np.ndarray, np.ndarray, dict[str, Any]]] = {
     "f32, transposed": (random("f4", 30, 20), random("f4", 30, 25), {"trans_a": True}),
     "f32, b by rows": (random("f4", 20, 30), random("f4", 100, 30), {"trans_b": True}),
     "f64, both": (random("f8", 30, 20), random("f8", 70, 30), {"trans_a": True, "trans_b": True}),
+    "f64, few by long": (random("f8", 1000, 8), random("f8", 8, 1000), {"trans_a": True, "trans_b": True}),
+    "bf16, few": (random(BF16, 9, 300), random(BF16, 300, 1), {}),
     "f32, fastest": (random("f4", 20, 30), random("f4", 30, 25), {"algorithm": "fastest"}),
     "one row": (random("f4", 1, 300), random("f4", 300, 310), {}),
     "one column": (random("f4", 300, 310), random("f4", 310, 1), {}),
@@ -133,6 +135,17 @@ def test_vectors(counted: Counted, dtype: Any) -> None:
             out[...] = 0
             assert counted.matmul(a, b, out) is out
             np.testing.assert_array_equal(out, wanted)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", BF16, "i1"], ids=lambda dtype: np.dtype(dtype).name)
+def test_long_vectors_with_gaps(counted: Counted, dtype: Any) -> None:
+    """More elements than the stack has room for."""
+    k = 4100
+    x, y, rows = random(dtype, 2*k)[::-2], random(dtype, k), random(dtype, 10, k)
+    for a, b in (x, y), (y, x), (x, x), (rows, x), (x, rows.T):
+        assert [counted.python_calls(a, b) for _ in range(3)] == [1, 0, 0]
+        found = counted.matmul(a, b)
+        np.testing.assert_array_equal(found, (a.astype("i8") @ b.astype("i8")).astype(found.dtype))
 
 
 def calls_of_size(n: int) -> list[tuple[tuple[np.ndarray, ...], dict[str, Any]]]:

@@ -172,6 +172,6 @@ def _work(run: Run, space: Any) -> Work | None:
     else:                                                   # of which only a copy with contiguous rows is known
         across, along = run.given.strides[::-1] if run.given.ndim == 2 else (0, 0)
         size = run.b.itemsize
-        found = (run.recipe.by_copy(along // size) if run.given.ndim == 2 and run.given.shape[1] == 1 else
+        found = (run.recipe.by_copy(along // size, space) if run.given.ndim == 2 and run.given.shape[1] == 1 else
                  run.recipe.by_panels(across // size) if along == size else None)
     return found

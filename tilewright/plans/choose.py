@@ -14,7 +14,7 @@ from math import ceil, isqrt
 from typing import Any
 
 from tilewright.plans import common, invariant, prologues, semirings
-from tilewright.plans.cpu import PARTS, SHORT, CpuPlan, Shape, widens
+from tilewright.plans.cpu import MOST_COPIED, PARTS, SHORT, CpuPlan, Shape, widens
 from tilewright.plans.model import CHANNELS, PAGE, Ceilings, cost, small_elements, small_way, stays_in_cache
 from tilewright.plans.words import BYTE_ROWS, BYTES, DOTS_LARGE, DOTS_MOST, GROUP, SIDE, TILE_WORDS
 from tilewright.targets.cpu import CpuTarget
@@ -162,6 +162,12 @@ def converting_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
     Threads have rows or columns of their own: two that share a block of A wait for each other before and after each,
     for which two threads of a Zen 5 took 1.06 to 1.08 of the time for f16.
     """
+    if widens(shape) and shape.invariant not in invariant.ROWS:
+        for s, swap in (shape, False), (shape.swapped, True):
+            yield from (replace(p, swap=swap) for p in dot_plans(s, target)
+                        if p.widens(s) and (s.n == 1 or not p.copy))            # a copy of a column has a record
+        if shape.m == shape.n == 1:
+            return
     lanes = target.lanes(shape.itemsize)
     tiles = {*packed_tiles(target)[:1], *((mr, vectors) for mr, vectors, _ in tiles_of(target, FEW_ROWS)[-1:])}
     if shape.words:
@@ -173,10 +179,6 @@ def converting_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
     if shape.dtype in BYTES and not (shape.invariant or shape.prologues):
         for s, swap in (shape, False), (shape.swapped, True):
             yield from (replace(p, swap=swap) for p in byte_dots(s, target))
-    if widens(shape) and shape.invariant not in invariant.ROWS:
-        for s, swap in (shape, False), (shape.swapped, True):
-            yield from (replace(p, swap=swap) for p in dot_plans(s, target)
-                        if p.widens(s) and (s.n == 1 or not p.copy))            # a copy of a column has a record
     if shape.prologues and shape.dtype == "f32":
         for s, swap in (shape, False), (shape.swapped, True):
             found = skinny_plans if not prologues.weights(s.prologue_b or s.prologue_a) else weight_plans
@@ -298,7 +300,8 @@ def skinny_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
 def dot_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
     """Dot products for few columns, and for few rows and columns by rows of B."""
     by_rows = CpuPlan("dots", shape.m, shape.n)
-    few = by_rows.by_rows(shape) and (shape.n > 1 or shape.a != "rows")
+    few = by_rows.by_rows(shape) and (shape.n > 1 or shape.a != "rows" or
+                                      (shape.m == 1 and (shape.depth or shape.k) > MOST_COPIED))
     if few:
         yield by_rows
     if shape.n in (heights := dict(tiles_of(target, DOT_ROWS))) and not few:

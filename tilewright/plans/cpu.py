@@ -26,6 +26,7 @@ from tilewright.targets.cpu import CpuTarget
 from tilewright.targets.machine import MOST_THREADS
 
 MOST_BLOCK = {"A": 64 << 20, "B": 1 << 30}      # bytes of a block: far beyond any L2, and any L3
+MOST_COPIED = 4096      # elements of a vector with gaps that dots copy to the stack
 MOST_ROW_DOTS = 8       # rows and columns of C of dots by rows of B
 SHORT = 32              # k up to which neither operand is read often enough to be worth packing
 MOST_LINES = (1 << 31) - 1      # rows, columns or steps of k in a block

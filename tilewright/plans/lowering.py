@@ -179,9 +179,12 @@ def lower(product: Product, target: CpuTarget, word_name: str | None = None) -> 
         sums, n, k = COMPLEX[sums], 2*n, 2*k
         doubled = Strides(*(2*stride for stride in strides))
         strides = doubled._replace(csc=doubled.csc if strides.csc != 1 else 1)
-    shape = Shape(sums, m, n, k, order(p.strides.rsa, p.strides.csa), order(p.strides.rsb, p.strides.csb), p.threads,
-                  *sources, out, epilogue=p.epilogue, semiring=p.semiring, prologue_a=p.prologue_a,
-                  prologue_b=p.prologue_b, invariant=p.invariant)
+    of_b = order(p.strides.rsb, p.strides.csb)
+    if m == n == 1 and p.strides.rsb == 1:                  # B is a column without gaps
+        of_b = "columns"
+    shape = Shape(sums, m, n, k, order(p.strides.rsa, p.strides.csa), of_b, p.threads, *sources, out,
+                  epilogue=p.epilogue, semiring=p.semiring, prologue_a=p.prologue_a, prologue_b=p.prologue_b,
+                  invariant=p.invariant)
     if p.semiring and sums == "i32" and sources == ("i8", "i8") and semirings.in_bytes(p.semiring, k):
         return Lowered(shape._replace(dtype="bytes", k=steps("bytes", k), depth=k), strides, target)
     if p.semiring:

@@ -67,7 +67,7 @@ TRANSPOSING_WORDS = 16      # vector instructions for each vector of words of A 
 LINE = 5e-9                 # seconds for each line of a row of B that is packed, and as much to reach the row
 FAR, REREAD = 1024, 0.5     # rows of B, each in another page, above which as much of them is fetched again
 TRANSPOSING = 4             # vector instructions for each vector of an operand that is transposed on its way
-WIDENING = 3                # instructions for each number, or vector, of a narrow format that dot products load
+WIDENING = 2                # instructions for each number, or vector, of a narrow format that dot products load
 COPYING = 12                # the same where B is copied before the product: on a Zen 3 that and a product in place took
 #                             as long as packing both operands at 90 x 90 x 90, layout nt
 SMALL_SHARE, SMALL_BYTES = 0.57, 600_000     # of L2, and at most so much, for one operand: reading in place is fastest

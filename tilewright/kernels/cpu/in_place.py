@@ -18,11 +18,11 @@ from types import SimpleNamespace
 
 from tilewright.ir import Function, Kernel, Type, Value, i8, i64, ptr
 from tilewright.ir.values import Variable
-from tilewright.kernels.cpu.jobs import DOTS, IN_PLACE, MOST_COPIED, OF_PROLOGUE, PANELS, ROW_DOTS, SLACK, SMALL, STREAM
+from tilewright.kernels.cpu.jobs import DOTS, IN_PLACE, OF_PROLOGUE, PANELS, ROW_DOTS, SLACK, SMALL, STREAM
 from tilewright.kernels.cpu.microkernel import TYPES
 from tilewright.kernels.cpu.packing import emit_pack
 from tilewright.kernels.cpu.pool import LIMIT, job_fields, split
-from tilewright.plans.cpu import MOST_ROW_DOTS
+from tilewright.plans.cpu import MOST_COPIED, MOST_ROW_DOTS
 from tilewright.plans.model import LONG
 from tilewright.targets.cpu import CpuTarget
 

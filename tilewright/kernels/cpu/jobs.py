@@ -57,11 +57,11 @@ EACH = (                        # of a batch, by a driver for one product, whose
     "fields", "at_a", "at_b", "at_c",               # of the job: how many, and where the addresses stand
 )
 MOST_EACH = len(PACKED)
-COPIED = (                      # B, one column, is copied to the stack, for a driver whose job stands behind these
+COPIED = (                      # B, one column, is copied, for a driver whose job stands behind these
     "driver", "steps", "step",                      # of k, and elements from one to the next
+    "copies",                                       # of each part, `steps` apart; 0: on its stack, MOST_COPIED at most
     "fields", "at_b",
 )
-MOST_COPIED = 4096              # elements
 TILES = ("tiles", "tiles_step")     # behind these two: where few rows go as tiles, and words from part to part
 OF_PROLOGUE = 2                 # fields at the end of these two that kernels with a prologue read
 SCALE = ("m", "n", "s", "lds", "c", "ldc", "alpha", "beta", "row_parts", "col_parts")

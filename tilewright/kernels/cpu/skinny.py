@@ -20,7 +20,6 @@ from tilewright.kernels.cpu.jobs import (
     COPIED,
     DOTS,
     EACH,
-    MOST_COPIED,
     MOST_EACH,
     OF_PROLOGUE,
     ROW_DOTS,
@@ -33,7 +32,7 @@ from tilewright.kernels.cpu.out import Out
 from tilewright.kernels.cpu.pool import job_fields, split
 from tilewright.kernels.cpu.prepared import Prepared, suffix
 from tilewright.kernels.narrow import memory_type, widened
-from tilewright.plans.cpu import dot_sums, row_dot_sums
+from tilewright.plans.cpu import MOST_COPIED, dot_sums, row_dot_sums
 from tilewright.targets.cpu import CpuTarget
 
 COLUMNS = 16 << 10           # bytes of a row of C that stay in L1 while all of B's rows pass
@@ -312,16 +311,22 @@ def emit_copied(target: CpuTarget, size: int) -> Function:
     T = {1: i8, 2: i16, 4: i32, 8: i64}[size]
     k = Kernel(f"copied_{8*size}", noalias=False, job=ptr(i8), part=i64)
     job, part = k.args
-    g = SimpleNamespace(**{name: k.field(job, at, ptr(i8) if name == "driver" else i64)
-                           for name, at in offsets(COPIED).items()})
+    types = {"driver": ptr(i8), "copies": ptr(T)}
+    g = SimpleNamespace(**{name: k.field(job, at, types.get(name, i64)) for name, at in offsets(COPIED).items()})
     own, given = k.local("own", (MOST_EACH,), i64), job.as_(i64) + len(COPIED)
-    vector = k.local("vector", (MOST_COPIED,), T)
+    vector = k.variable(ptr(T), k.local("vector", (MOST_COPIED,), T))
+    with k.when(k.address(g.copies) != 0):
+        vector.set(g.copies + part*g.steps)
     with k.loop(g.fields) as i:
         k.store(own + i, given[i])
     column = k.load((given + g.at_b).as_(ptr(T)))
-    with k.loop(g.steps) as i:
-        k.store(vector + i, k.load(column + i*g.step))
-    k.store(own + g.at_b, k.address(vector))
+    together = g.steps // 4 * 4
+    with k.loop(together, step=4) as i:
+        for x in [(i + u, k.load(column + (i + u)*g.step)) for u in range(4)]:
+            k.store(vector.get() + x[0], x[1])
+    with k.loop(g.steps, together) as i:
+        k.store(vector.get() + i, k.load(column + i*g.step))
+    k.store(own + g.at_b, k.address(vector.get()))
     k.call(g.driver, own.as_(i8), part)
     return k.function
 

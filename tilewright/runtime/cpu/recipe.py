@@ -14,7 +14,7 @@ from tilewright.formats import FORMATS
 from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.jobs import NOTHING
 from tilewright.plans import semirings
-from tilewright.plans.cpu import SHORT, CpuPlan, Shape, Strides, order, widens
+from tilewright.plans.cpu import MOST_COPIED, SHORT, CpuPlan, Shape, Strides, order, widens
 from tilewright.plans.model import PANEL_DEPTH, WAKE_ABOVE, WAKE_ONE
 from tilewright.plans.words import TILE_WORDS
 from tilewright.runtime.cpu.host import SWAPPED, Host, host
@@ -498,20 +498,22 @@ class Recipe:
         parts = row_parts * panels
         return Work(function, job, parts, min(parts, shape.threads), self.wake, layout=jobs.PANELS)
 
-    def by_copy(self, step: int) -> Work | None:
-        """The work of `run` for a B of one column with `step` elements between rows, which it copies to the stack, for
-        alpha = 1 and beta = 0 and addresses left open; None if there is no such code."""
+    def by_copy(self, step: int, space: Any) -> Work | None:
+        """The work of `run` for a B of one column with `step` elements between rows, which it copies to the stack, or a
+        long one to `space`, for alpha = 1 and beta = 0 and addresses left open; None if there is no such code."""
         shape, job = self.shape, self.job(0, 0, 0, 1.0, 0.0)
         steps, converts = shape.depth or shape.k, shape.converts and not widens(shape)
-        if self.plan.algorithm != "dots" or shape.n != 1 or steps > jobs.MOST_COPIED or converts or self.space:
+        size, spaced = FORMATS[shape.source_b or shape.sums].itemsize, steps > MOST_COPIED
+        fits = not spaced or self.parts * steps * size <= space.size
+        if self.plan.algorithm != "dots" or shape.n != 1 or not fits or converts or self.space:
             return None
-        size = FORMATS[shape.source_b or shape.sums].itemsize
-        fields = {"driver": self.function, "steps": steps, "step": step, "fields": len(job), "at_b": self.at["b"]}
+        fields = {"driver": self.function, "steps": steps, "step": step, "fields": len(job), "at_b": self.at["b"],
+                  "copies": space.address if spaced else 0}
         whole = array("q", [fields[name] for name in jobs.COPIED])
         whole.extend(job)
         function = self.host.address("skinny:emit_copied", self.target, size)
         return Work(function, whole, self.parts, min(self.parts, shape.threads), self.wake,
-                    layout=(*jobs.COPIED, *self.at))
+                    layout=(*jobs.COPIED, *self.at), spaced=spaced)
 
     def _whole_products(self, batch: int, flops: int) -> int:
         """How many threads may each do whole packed products; 0 if the threads had better share every product, because
