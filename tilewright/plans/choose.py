@@ -54,8 +54,8 @@ DOT_ROWS: dict[int, tuple] = {
     32: ((1, 10), (2, 8), (3, 6), (4, 6), (5, 4), (6, 3), (7, 3), (8, 2)),
     29: ((1, 8), (2, 8), (3, 6), (4, 5), (5, 4), (6, 3), (7, 2), (8, 2)),
     16: ((1, 6), (2, 5), (3, 4), (4, 2), (5, 1), (6, 1), (7, 1))}
-# (columns at a time of dots, vectors at a time of stream) for kernels/cpu/complex_rows.py
-COMPLEX_ROW: dict[int, tuple] = {32: (4, 4), 29: (4, 4), 16: (2, 4)}
+# For kernels/cpu/complex_rows.py: the most columns of dots, columns at a time of more, vectors at a time of stream
+COMPLEX_ROW: dict[int, tuple] = {32: (12, 8, 4), 29: (12, 8, 4), 16: (6, 4, 4)}
 
 # For kernels/cpu/weights.py: rows of B at a time; (columns of C, rows of A at a time)
 WEIGHT_DEPTH = 8
@@ -230,13 +230,16 @@ def complex_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
 
 def complex_row_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
     """For a row of complex numbers: by rows of B if these are contiguous, else by columns."""
-    dots, together = tiles_of(target, COMPLEX_ROW)
+    most, many, together = tiles_of(target, COMPLEX_ROW)
     numbers = shape.n // 2
     by_rows = shape.b == "rows" and numbers > 1
-    columns = 1 << min(numbers, dots).bit_length() - 1
+    columns = numbers if numbers <= most else many
     for threads in {1, shape.threads}:
-        most = ceil(shape.n / (together * target.lanes(shape.itemsize))) if by_rows else ceil(numbers / columns)
-        yield CpuPlan("stream" if by_rows else "dots", 1, together if by_rows else columns, jc_ways=min(threads, most))
+        if by_rows:
+            yield CpuPlan("stream", 1, together,
+                          jc_ways=min(threads, ceil(shape.n / (together * target.lanes(shape.itemsize)))))
+        else:
+            yield CpuPlan("dots", 1, columns, jc_ways=min(threads, ceil(numbers / columns)))
 
 
 def prepacked_plans(shape: Shape, target: CpuTarget, like: CpuPlan) -> Iterator[CpuPlan]:

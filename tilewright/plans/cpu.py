@@ -76,7 +76,7 @@ def row_dot_sums(rows: int) -> int:
 
 def complex_dot_sums(columns: int) -> int:
     """The same of complex numbers, pairs of vectors, for `nr` columns at a time."""
-    return 4 if columns == 1 else 2
+    return 4 if columns == 1 else 1
 
 
 COMPLEX = {"c64": "f32", "c128": "f64"}         # and the format of their parts
@@ -400,8 +400,6 @@ def _tile_violations(plan: CpuPlan, shape: Shape, target: CpuTarget) -> Iterator
     elif plan.complex_row(shape):
         sums = plan.sums(shape) if plan.algorithm == "dots" else 1
         need = 2*nr*sums + 3
-        if nr & (nr - 1):
-            yield f"nr = {nr} is not a power of two, which {plan.algorithm} of complex numbers takes at a time."
         if need > have:
             yield (f"{nr} complex sums need 2*{nr}{f'*{sums}'*(sums > 1)} + 3 = {need} registers, {target.name} has "
                    f"{have}.")

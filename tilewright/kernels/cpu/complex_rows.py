@@ -16,11 +16,13 @@ from tilewright.kernels.cpu.jobs import COMPLEX_ROW, offsets
 from tilewright.kernels.cpu.microkernel import TYPES
 from tilewright.kernels.cpu.out import Out, Place
 from tilewright.kernels.cpu.pool import job_fields, split
-from tilewright.kernels.cpu.skinny import COLUMNS, in_blocks, in_tree
+from tilewright.kernels.cpu.skinny import COLUMNS, in_tree
 from tilewright.plans.cpu import complex_dot_sums
 from tilewright.targets.cpu import CpuTarget
 
-DEPTH = 8           # rows of B that pass before sums leave their registers, if a row takes more of these than there are
+# Rows of B that pass before sums leave their registers, if a row takes more of these than there are. On a Xeon with
+# AVX-512 1000 x 1000 of c64 ran at 0.88, 0.92 and 0.96 of OpenBLAS with 4, 8 and 16, at 0.93 with 32.
+DEPTH = 16
 
 
 def signs(k: Kernel, job: Value, type: Type) -> list[Value]:
@@ -68,6 +70,8 @@ def emit_complex_stream(target: CpuTarget, dtype: str, TOGETHER: int) -> Functio
 
         def multiply(p: Value, SUM: int) -> None:
             re, im = (k.broadcast(a[p, half], V) for half in range(2))
+            for v in range(COUNT if mask is None else 0):       # the next block
+                k.prefetch(b.at(p, j + (TOGETHER + v)*V))
             for v in range(COUNT):
                 row = k.load(b.at(p, j + v*V), VT, T.bytes, masks[v])
                 real[SUM][0, v] = k.fma(re, row, real[SUM][0, v])
@@ -186,13 +190,19 @@ def emit_complex_dots(target: CpuTarget, dtype: str, COLS: int, A: str, B: str) 
                 out.at(j + c, 0).put(out.scaled(x), read_c)
         out.cases_of_beta(put)
 
-    in_blocks(k, split(g.n, g.parts, part), COLS, columns_at)
+    lo, hi = split(g.n, g.parts, part)
+    for SIZE in sorted({COLS, min(COLS, 4), 1}, reverse=True):
+        full = lo + (hi - lo) // SIZE * SIZE
+        with k.loop(full, lo, SIZE) as j:
+            columns_at(j, SIZE)
+        lo = full
     return k.function
 
 
 def added_up(k: Kernel, sums: list[Value]) -> list[Value]:
-    """Record: of each of a power of two of vectors the sum of its numbers, by halves: that of a vector is added up in
-    the same order, whatever others there are."""
+    """Record: of each vector the sum of its numbers, by halves, in the same order whatever other vectors there are."""
+    if (most := 1 << len(sums).bit_length() - 1) < len(sums):
+        return added_up(k, sums[:most]) + added_up(k, sums[most:])
     found, EACH, LANES = sums, 1, sums[0].type.length       # vectors, and in each the numbers and the lanes of one
     while LANES > 2:
         LANES //= 2
