@@ -110,6 +110,40 @@ def test_blocks_and_ways(text, columns):
     np.testing.assert_array_equal(c, a @ b.conj())
 
 
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("shape", [(2, 2, 1000), (3, 5, 131), (8, 60, 70)], ids=str)
+def test_few_rows_or_columns_are_read_in_place_and_repeated(monkeypatch, layout, shape):
+    """Nothing is packed or rewritten before, and a call like an earlier one runs no Python."""
+    m, n, k = shape
+    a, b = (x if letter == "n" else np.asfortranarray(x) for x, letter in zip(
+        (whole(np.complex64, m, k), whole(np.complex64, k, n)), layout))
+    out = np.empty((m, n), np.complex64)
+    lowered, *_ = engine.lowered(a, b, out, 1, tw.detect(), None)
+    assert engine.planned(lowered).plan.algorithm == "in_place"
+    for _ in range(2):
+        tw.matmul(a, b, out=out)
+    out[...] = np.nan
+    monkeypatch.setattr(engine, "run", None)
+    tw.matmul(a, b, out=out)
+    np.testing.assert_array_equal(out, a @ b)
+
+
+@pytest.mark.parametrize("isa", ["x86-avx2", "x86-avx512"])
+def test_few_rows_or_columns_in_stacks_and_by_threads(isa):
+    """An element has the same bits alone, in a stack, and by any number of threads; rows of C may lie anywhere."""
+    target = tw.target(isa)
+    if target.missing:
+        pytest.skip(f"this CPU lacks {', '.join(target.missing)}")
+    for m, n, k in (3, 200, 65), (60, 7, 64):
+        a, b = (RNG.standard_normal((*s, 2)).view(np.complex128)[..., 0] for s in ((3, m, k), (3, k, n)))
+        c, one = np.empty((3, m, n), np.complex128), np.empty((m, 2 * n), np.complex128)[:, ::2]
+        engine.gemm(a, b, c, target=target, threads=1, conj="b")
+        assert np.abs(c - a @ b.conj()).max() < k * 1e-14
+        for i, threads in enumerate((1, 2, 3)):
+            engine.gemm(a[i], b[i], one, target=target, threads=threads, conj="b")
+            np.testing.assert_array_equal(c[i], one)
+
+
 def test_stacks_have_the_bits_of_their_products():
     a, b = (RNG.standard_normal((*s, 2)).view(np.complex128)[..., 0] for s in ((5, 40, 70), (5, 70, 50)))
     c = np.empty((5, 40, 50), np.complex128)
@@ -258,21 +292,23 @@ def test_nan_and_inf_as_blas_has_them(n):
 
 
 def test_a_plan_is_one_for_the_real_product():
-    """Of two large operands: m x 2n x 2k, packed. Of few rows, [ar; ai] @ [br bi], which may be multiplied in place."""
+    """m x 2n x 2k, packed, or in place, of which complex operands have a kernel of their own, without blocks of k."""
     nr = tw.detect().lanes(4)
     packed, in_place = f"packed 4x{nr} mc=16 kc=64 nc={2 * nr}", f"in_place 4x{nr}"
     a, b = whole(np.complex64, 40, 50), whole(np.complex64, 60, 50)
     np.testing.assert_array_equal(tw.matmul(a, b, plan=packed, trans_b="c"), a @ b.T.conj())
-    with pytest.raises(ValueError, match=r"in_place .* cannot run a 40x120x100 product of f32 packed from c64 by c64, "
-                                         r"with A by rows and B by columns: .* only packed plans convert"):
-        tw.matmul(a, b, plan=in_place, trans_b="t")
+    np.testing.assert_array_equal(tw.matmul(a, b, plan=in_place, trans_b="c"), a @ b.T.conj())
+    for text in (f"{in_place} kc=8", "stream 4x4"):
+        with pytest.raises(ValueError, match=r"cannot run a 40x120x100 product of f32 packed from c64 by c64, "
+                                             r"with A by rows and B by columns: .* only packed plans convert"):
+            tw.matmul(a, b, plan=text, trans_b="t")
     for name in ("swap", "copy"):
         with pytest.raises(ValueError, match="a plan for them has neither swap nor copy"):
             tw.matmul(a, b.T, plan=f"{packed} {name}")
         with pytest.raises(ValueError, match="a plan for them has neither swap nor copy"):
             tw.pack(b.T, plan=f"{packed} {name}")
     a, b = whole(np.complex64, 3, 400), whole(np.complex64, 400, 500)
-    for text in (packed, in_place, f"{packed} swap"):
+    for text in (packed, in_place):
         np.testing.assert_array_equal(tw.matmul(a, b, plan=text), a @ b)
 
 

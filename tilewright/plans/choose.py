@@ -14,7 +14,7 @@ from math import ceil, isqrt
 from typing import Any
 
 from tilewright.plans import common, invariant, prologues, semirings
-from tilewright.plans.cpu import MOST_COPIED, PARTS, SHORT, CpuPlan, Shape, widens
+from tilewright.plans.cpu import MOST_COPIED, PARTS, SHORT, CpuPlan, Shape, few_complex, widens
 from tilewright.plans.model import CHANNELS, PAGE, Ceilings, cost, small_elements, small_way, stays_in_cache
 from tilewright.plans.words import BYTE_ROWS, BYTES, DOTS_LARGE, DOTS_MOST, GROUP, SIDE, TILE_WORDS
 from tilewright.targets.cpu import CpuTarget
@@ -49,6 +49,9 @@ MOST_COLUMNS = 128
 # (rows of C, rows of B at a time) for kernels/cpu/skinny.py. On a Zen 5, 8 rows of B at a time read 30 GB/s, 4 read 34.
 STREAM_DEPTH: dict[int, tuple] = {
     32: ((1, 4), (2, 4), (3, 4), (4, 4)), 29: ((1, 4), (2, 4), (3, 4), (4, 4)), 16: ((1, 8), (2, 4), (3, 4), (4, 2))}
+# (mr, vectors) for kernels/cpu/complex_in_place.py, which has two sums for each row and vector: by most vectors of C's
+# rows first.
+COMPLEX_TILES: dict[int, tuple] = {32: ((4, 3), (7, 2), (8, 1)), 29: ((4, 3), (6, 2), (8, 1)), 16: ((3, 2), (6, 1))}
 # (columns of C, rows at a time) for kernels/cpu/skinny.py: as many as leave registers for all sums (plans/cpu.dot_sums)
 DOT_ROWS: dict[int, tuple] = {
     32: ((1, 10), (2, 8), (3, 6), (4, 6), (5, 4), (6, 3), (7, 3), (8, 2)),
@@ -89,7 +92,9 @@ def choose(shape: Shape, target: CpuTarget, like: CpuPlan | None = None) -> CpuP
     found = ranked(shape, target, like=like)
     if like is None and not shape.invariant and stays_in_cache(shape, target):      # the builtin, which asks no planner
         return next(p for p in found if (p.algorithm, p.swap) == small_way(shape))
-    return next(p for p in found if like is not None or not shape.complex_row or p.complex_row(shape))
+    if like is None and shape.complex:                  # packing is no better where another plan reads them in place
+        return next((p for p in found if p.complex_row(shape) or p.complex_in_place(shape)), found[0])
+    return found[0]
 
 
 def ranked(shape: Shape, target: CpuTarget, ceilings: Ceilings | None = None, tiles: int = 1,
@@ -223,6 +228,8 @@ def complex_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
     few = shape.m <= MOST_ROWS * 3 or shape.k <= 2 * SHORT
     tiles = {*packed_tiles(target)[:1], *((mr, vectors) for mr, vectors, _ in tiles_of(target, FEW_ROWS)[-1:] if few)}
     lanes = target.lanes(shape.itemsize)
+    if few_complex(shape.m, shape.n // 2, shape.k // 2):
+        yield from complex_in_place_plans(shape, target)
     for mr, vectors in sorted(tiles):
         yield from (p for p in packed_plans(shape, target, mr, vectors * lanes)
                     if p.kc <= DEEPEST_COMPLEX and p.mc*p.kc*shape.itemsize <= target.l2 // 2 and p.jr_ways == 1)
@@ -240,6 +247,21 @@ def complex_row_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
                           jc_ways=min(threads, ceil(shape.n / (together * target.lanes(shape.itemsize)))))
         else:
             yield CpuPlan("dots", 1, columns, jc_ways=min(threads, ceil(numbers / columns)))
+
+
+def complex_in_place_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
+    """For few rows or columns: panels of C as wide as there are registers, in equal parts, as are groups of rows.
+    Threads have columns of their own, or rows where these are more."""
+    lanes = target.lanes(shape.itemsize)
+    across = ceil(shape.n / lanes)
+    most = tiles_of(target, COMPLEX_TILES)
+    vectors = ceil(across / ceil(across / most[0][1]))
+    mr = ceil(shape.m / ceil(shape.m / next(rows for rows, wide in most if wide == vectors)))
+    nr = vectors * lanes if across > 1 else 1 << (shape.n - 1).bit_length()
+    for threads in {1, shape.threads}:
+        rows, columns = min(threads, ceil(shape.m / mr)), min(threads, ceil(shape.n / nr))
+        wide = columns >= rows
+        yield CpuPlan("in_place", mr, nr, jc_ways=columns if wide else 1, ic_ways=1 if wide else rows)
 
 
 def prepacked_plans(shape: Shape, target: CpuTarget, like: CpuPlan) -> Iterator[CpuPlan]:

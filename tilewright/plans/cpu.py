@@ -1,7 +1,8 @@
 """CPU plans: the blocking of a GEMM on x86 and its relatives, and when one is legal.
 
     packed     the five loops (kernels/cpu/gemm.py): B in blocks of kc x nc for L3, A in blocks of mc x kc for L2
-    in_place   no packing (kernels/cpu/in_place.py): kc steps of k at a time over all of C
+    in_place   no packing (kernels/cpu/in_place.py): kc steps of k at a time over all of C; of complex operands with few
+               rows or columns of C, in any layout (kernels/cpu/complex_in_place.py)
     stream     `mr` rows (kernels/cpu/skinny.py), `nr` rows of B at a time
     dots       at most `nr` columns, each element a dot product along k (kernels/cpu/skinny.py), B's columns contiguous;
                with few rows, too, B's rows may be contiguous in their place; narrow numbers are widened on the way
@@ -30,6 +31,8 @@ MOST_COPIED = 4096      # elements of a vector with gaps that dots copy to the s
 MOST_ROW_DOTS = 8       # rows and columns of C of dots by rows of B
 SHORT = 32              # k up to which neither operand is read often enough to be worth packing
 MOST_LINES = (1 << 31) - 1      # rows, columns or steps of k in a block
+COMPLEX_DEPTH = 64      # steps of k in a block of `in_place` for complex operands: one of B, and one of few rows, in L1
+MOST_COMPLEX = 32       # rows or columns of C up to which complex operands are read in place
 PARTS = 16              # of B's columns, in which threads that claim multiply each of the last blocks of A
 # What is contiguous in an operand; "scattered": its rows or columns have no one stride, and it is packed by tables
 Order = Literal["rows", "columns", "any", "scattered"]
@@ -77,6 +80,18 @@ def row_dot_sums(rows: int) -> int:
 def complex_dot_sums(columns: int) -> int:
     """The same of complex numbers, pairs of vectors, for `nr` columns at a time."""
     return 4 if columns == 1 else 1
+
+
+def complex_sums(mr: int, nr: int, lanes: int) -> int:
+    """How many sums an element's parts have in `in_place` for complex operands, a power of two: so that eight additions
+    are under way."""
+    return 1 << max(8 // (2 * mr * -(-nr // lanes)), 1).bit_length() - 1
+
+
+def few_complex(m: int, n: int, k: int) -> bool:
+    """Whether complex matrices with so few rows or columns of C are multiplied in place. Of small ones, which batches
+    have code of their own for, sums are those of packed plans."""
+    return 1 < min(m, n) <= MOST_COMPLEX and max(m, n, k) > MOST_COMPLEX
 
 
 COMPLEX = {"c64": "f32", "c128": "f64"}         # and the format of their parts
@@ -285,6 +300,10 @@ class CpuPlan(Plan):
         """Whether a row of complex numbers is computed from operands where they are."""
         return self.algorithm in ("stream", "dots") and shape.complex
 
+    def complex_in_place(self, shape: Shape) -> bool:
+        """Whether complex matrices are multiplied where they are."""
+        return self.algorithm == "in_place" and shape.complex
+
     @property
     def reads_b(self) -> Order:
         """What must be contiguous in B where it is read in place."""
@@ -343,6 +362,8 @@ class CpuPlan(Plan):
         """Whether a plan without panels converts all that the shape says: the operand that it reads once."""
         if self.complex_row(shape):
             return shape.complex_row
+        if self.complex_in_place(shape):
+            return not (shape.out or shape.epilogue or shape.prologues or shape.scattered or self.kc)
         if self.widens(shape):
             return True
         if self.algorithm == "dots" and shape.dtype in BYTES:
@@ -356,11 +377,12 @@ class CpuPlan(Plan):
     def _placed(self, shape: Shape) -> Iterator[tuple[bool, str]]:
         """What operands that are read in place must be like, and how work is split: (whether that is violated, why)."""
         if self.algorithm == "in_place":
+            yield self.jr_ways > 1, f"in_place splits rows (ic) and columns (jc), not jr: jr_ways is {self.jr_ways}."
+        if self.algorithm == "in_place" and not shape.complex:
             yield shape.b == "columns", ("in_place reads rows of B in place, and B's columns are contiguous, not "
                                          "its rows.")
             yield shape.b == "any", "in_place reads rows of B, and nothing in B is contiguous."
             yield shape.a == "any", "in_place reads A by rows or by columns, and neither is contiguous."
-            yield self.jr_ways > 1, f"in_place splits rows (ic) and columns (jc), not jr: jr_ways is {self.jr_ways}."
         if self.complex_row(shape):
             yield self.algorithm == "stream" and shape.b != "rows", _STREAMED
             yield self.mr != 1, f"{self.algorithm} of complex numbers computes one row, not {self.mr}."
@@ -422,6 +444,13 @@ def _tile_violations(plan: CpuPlan, shape: Shape, target: CpuTarget) -> Iterator
         if need > have:
             tile = f"{mr}*{vectors}" + f"*{sums}"*(sums > 1)
             yield f"{mr}x{nr} dot products need {tile} + {vectors} + 1 = {need} registers, {target.name} has {have}."
+    elif plan.complex_in_place(shape):
+        vectors = -(-nr // lanes)
+        need = (2*mr*complex_sums(mr, nr, lanes) + 1)*vectors + 1
+        if nr % lanes and (nr > lanes or nr & (nr - 1) or nr < 2):
+            yield f"nr = {nr} is neither a power of two nor a multiple of the {lanes} lanes of a {target.name} vector."
+        elif need > have:
+            yield f"{mr}x{nr} of complex numbers needs {need} registers, {target.name} has {have}."
     elif nr % lanes:
         yield f"nr = {nr} is not a multiple of the {lanes} {shape.dtype} lanes of a {target.name} vector."
     else:

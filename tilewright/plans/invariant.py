@@ -46,11 +46,14 @@ def order_of_sums(plan: CpuPlan, shape: Shape) -> tuple[object, ...]:
     """Plans for products of one k and one format of operands that have the same give an element the same bits.
 
     The five loops and `in_place` add up the products of a block of k one by one and then these sums; `stream` and
-    `dots` have orders of their own. Reductions of an epilogue add up what the columns, or rows, of a tile have.
+    `dots` have orders of their own, and `in_place` of complex operands. Reductions of an epilogue add up what the
+    columns, or rows, of a tile have.
     """
     if plan.algorithm == "dots":
         shape = shape.swapped if plan.swap else shape
         return (plan.algorithm, plan.sums(shape), plan.by_rows(shape))
+    if plan.complex_in_place(shape):
+        return (plan.algorithm, plan.mr, plan.nr)
     if plan.algorithm == "stream":
         return (plan.algorithm,)
     tile = (plan.mr, plan.nr, plan.swap) if shape.epilogue and _reduces(shape.epilogue) else ()

@@ -5,7 +5,7 @@
     several steps of k in a word            word: by the tables of plans/words.py and what the target has, AMX included
     elements as the sum of several terms    algorithm_word: what `algorithm=` asks for, where it pays
     complex numbers                         complex_way: one real product, whose panels or operands hold both parts;
-                                            exchanges: with one row or column, in place
+                                            exchanges: with few rows or columns, in place
 
     lower(product, target)              the product of operands as they come to the engine
     lower_problem(problem, target)      the one that tilewright.matmul makes of a Gemm's contiguous operands
@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 from tilewright.formats.table import NARROW
 from tilewright.plans import epilogues, prologues, semirings
 from tilewright.plans import invariant as invariants
-from tilewright.plans.cpu import COMPLEX, Order, Shape, Strides, order, steps
+from tilewright.plans.cpu import COMPLEX, Shape, Strides, few_complex, order, steps
 from tilewright.plans.words import SURE, TILE_WORDS, WORDS, Word, faster, native_words, pays
 from tilewright.problem import Gemm
 from tilewright.targets import coerce
@@ -46,10 +46,6 @@ ALGORITHMS = {"bf16_bf16_f32_x3": ("f32", "amx_bf16_x3"), "bf16_bf16_f32_x6": ("
               "bf16_bf16_f32_x9": ("f32", "amx_bf16_x9"), "bf16_bf16_f32_x4": ("f16", "amx_f16")}
 FASTEST = "fastest"
 NO_WORSE = {"f32": "amx_bf16_x6", "f16": "amx_f16"}         # than the native product's error bound
-
-# On a Zen 5: 8 rows by 1024 x 1024 took 0.8 of the time of packing, 8 by 256 x 256 1.1, 48 by 1024 x 1024 1.1.
-FEW = 32                # rows or columns of C up to which a complex operand of `LARGE` numbers or more is not packed
-LARGE = 1 << 17
 
 
 class Product(NamedTuple):
@@ -208,49 +204,41 @@ def lower(product: Product, target: CpuTarget, word_name: str | None = None) -> 
 
 def exchanges(p: Product) -> bool:
     """Whether the engine computes C^T = B^T @ A^T: because C lies by columns (not where the bits must be the same
-    wherever it lies), or, of complex operands, is one, which then may lie in any way."""
+    wherever it lies), or, of complex operands that are read in place, because that is a row, or rows of B^T are
+    contiguous, or rows of A^T. Then C may lie in any way."""
     if p.invariant in invariants.ROWS:
         return False
-    if p.a == p.b == p.out and p.out in COMPLEX and 1 in (p.m, p.n) and not (p.epilogue or p.semiring):
-        return p.m > 1
-    return p.strides.csc != 1 and p.strides.rsc == 1
+    st = p.strides
+    if p.a == p.b == p.out and p.out in COMPLEX and not (p.epilogue or p.semiring):
+        if 1 in (p.m, p.n):
+            return p.m > 1
+        if few_complex(p.m, p.n, p.k):
+            a, b = order(st.rsa, st.csa), order(st.rsb, st.csb)
+            return b == "columns" if p.m < p.n else a == "columns" and (p.m > p.n or b != "rows")
+    return st.csc != 1 and st.rsc == 1
 
 
 class Way(NamedTuple):
     """How a product with complex operands becomes a real one.
 
         packed      the engine takes both complex operands: it packs them, B as two rows and two columns of reals for
-                    each number, or with one row or column of C reads them where they are
-        expanded    [cr ci] = [ar ai] @ [br bi; -bi br], with B rewritten before
-        stacked     [ar br, ar bi; ai br, ai bi] = [ar; ai] @ [br bi], with A rewritten before
+                    each number, or with few rows or columns of C reads them where they are
+        expanded    [cr ci] = [ar ai] @ [br bi; -bi br], with B rewritten before, for engines that do neither
         beside      [cr ci] = a @ [br bi], for a real A
         real        of real operands, for a C that is complex
     """
-    name: Literal["packed", "expanded", "stacked", "beside", "real"]
+    name: Literal["packed", "expanded", "beside", "real"]
     exchange: bool = False          # C^T = B^T @ A^T is computed
 
 
-def complex_way(m: int, n: int, k: int, a_complex: bool, b_complex: bool, a: Order, b: Order,
-                packs: bool = True, invariant: str = "") -> Way:
-    """The way that copies the larger operand only if neither its rows nor its columns are contiguous.
-
-    a, b        what is contiguous in the operands
-    packs       whether the engine packs complex operands
-    invariant   of plans/invariant.py: with "rows" neither m nor what is contiguous counts
-    """
+def complex_way(empty: bool, a_complex: bool, b_complex: bool, packs: bool = True) -> Way:
+    """The way for operands of which one may be real. empty: there is nothing to multiply; packs: whether the engine
+    takes two complex operands."""
     if not (a_complex or b_complex):
         return Way("real")
-    if not m * n * k or (packs and a_complex and b_complex and (1 in (m, n) or invariant == "rows")):
+    if empty or (packs and a_complex and b_complex):
         return Way("packed")
-    if a_complex != b_complex:
-        return Way("beside", exchange=a_complex)
-    if not packs:
-        return Way("expanded")
-    if min(m, n) > FEW or k * max(m, n) < LARGE:
-        return Way("packed")
-    if n > m:
-        return Way("stacked" if b == "rows" else "expanded", b != "rows")
-    return Way("stacked", True) if a == "columns" else Way("expanded")
+    return Way("expanded") if a_complex and b_complex else Way("beside", exchange=a_complex)
 
 
 def as_real(product: Product, way: Way) -> Product:
@@ -266,9 +254,7 @@ def as_real(product: Product, way: Way) -> Product:
     def parts(row: int, col: int, cols: int) -> tuple[int, int]:
         return (2*row if col == 1 else 2*cols), 1
     a, b, c = parts(st.rsa, st.csa, k), parts(st.rsb, st.csb, n), parts(st.rsc, st.csc, n)
-    if way.name == "stacked":
-        m, a, c = 2*m, (k, 1), (2*n, 1)
-    elif way.name == "expanded":
+    if way.name == "expanded":
         k, b = 2*k, (2*n, 1)
     else:
         a = st.rsa, st.csa
@@ -320,10 +306,7 @@ def of_problem(problem: Gemm, threads: int = 1, invariant: str = "") -> Product:
     p = taken_operands(problem, threads, invariant)
     if p.sums not in COMPLEX:
         return p
-    st = p.strides
-    way = complex_way(*invariants.sizes(p.m, p.n, invariant), p.k, p.a == p.out, p.b == p.out,
-                      order(st.rsa, st.csa), order(st.rsb, st.csb), invariant=invariant)
-    return as_real(p, way)
+    return as_real(p, complex_way(not p.m * p.n * p.k, p.a == p.out, p.b == p.out))
 
 
 def contiguous(rows: int, cols: int, letter: str) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from math import ceil, exp, factorial, gcd
 
 from tilewright.plans import epilogues, prologues, semirings
 from tilewright.plans.common import Cost, Term, total
-from tilewright.plans.cpu import ITEMSIZE, MOST_ROW_DOTS, PARTS, SHORT, CpuPlan, Shape
+from tilewright.plans.cpu import COMPLEX_DEPTH, ITEMSIZE, MOST_ROW_DOTS, PARTS, SHORT, CpuPlan, Shape
 from tilewright.plans.words import BY_NAME, GROUP, SIDE, SPLITTING, TILE_RATE, TILE_WORDS
 from tilewright.targets.cpu import CpuTarget
 
@@ -101,6 +101,7 @@ def cost(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings | No
         return _cost(found.vectors, found.traffic,
                      (*found.parts, ("the epilogue", _epilogue(shape, plan, target, ceilings))))
     count = {"packed": _packed, "in_place": _in_place, "stream": _read_once, "dots": _read_once}[plan.algorithm]
+    count = _read_once if plan.complex_in_place(shape) else count
     found = count(shape, plan, target, ceilings)
     parts = *found.parts, ("copying B", transposing * _transposing(copied, shape, target, ceilings))
     parts = *parts, ("lines of C that threads share", SHARED_LINE * _shared_lines(shape, plan))
@@ -387,6 +388,10 @@ def _read_once(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceiling
         # a sum is stored and loaded again between groups of rows of B, and waits for that
         waits = max(2 * CHAINS / (m * ceil(n / plan.threads / lanes)), 1.0)
         near, extra = {"L1": (a, b, c_passes), "L2": once}, c_passes.bytes // target.vector_bytes
+    elif plan.complex_in_place(shape):
+        vectors = m * ceil(n / lanes) * k
+        near, extra = {"L1": (a, b, c), "L2": once}, CALL * ceil(m / plan.mr) * ceil(n / plan.nr) * ceil(
+            k / (2*COMPLEX_DEPTH))
     elif plan.by_rows(shape):               # a load for a row of B and for each number of A; two are one multiply-add
         row = ceil(n / lanes)
         vectors = k * max(m * row, ceil((m + row) * (WIDENING if widening else 1) / 2))

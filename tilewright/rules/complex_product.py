@@ -1,10 +1,9 @@
 """Products with complex matrices, as one real product each.
 
-Two complex operands go to the engine, which expands B while it packs (kernels/cpu/packing.py), or reads both where they
-are (kernels/cpu/complex_rows.py). Where one of them is large and the other has few rows or columns, packing would cost
-too much: the large one is read in place if its rows or its columns are contiguous, as a real matrix with the parts of
-each number side by side, and the small one is rewritten to suit. plans/lowering.py has the ways and decides among them
-(`complex_way`).
+Two complex operands go to this processor's engine as they are, which expands B while it packs (kernels/cpu/packing.py)
+or reads both where they are (kernels/cpu/complex_rows.py, complex_in_place.py); for another engine B is expanded here.
+Of a real and a complex operand the complex one is read as a real matrix with the parts of each number side by side.
+plans/lowering.py has the ways and decides among them (`complex_way`).
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.plans.cpu import Order
-from tilewright.plans.invariant import SWAPPED, sizes
+from tilewright.plans.invariant import SWAPPED
 from tilewright.plans.lowering import complex_way
 
 Array = NDArray[Any]
@@ -34,9 +32,7 @@ def by_real_products(run: Callable[..., bool], conj: str = "", packs: bool = Tru
     """
 
     def product(a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0, whole: bool = False) -> bool:
-        m, k, n = *a.shape[-2:], b.shape[-1]
-        way = complex_way(*sizes(m, n, invariant), k, a.dtype == c.dtype, b.dtype == c.dtype, _order(a), _order(b),
-                          packs, invariant)
+        way = complex_way(not (c.size and a.shape[-1]), a.dtype == c.dtype, b.dtype == c.dtype, packs)
         if way.name == "real":  # for a C that is complex
             sums = np.empty(c.shape, part(c.dtype))
             run(a, b, sums, alpha)
@@ -44,23 +40,19 @@ def by_real_products(run: Callable[..., bool], conj: str = "", packs: bool = Tru
             return True
         if way.name == "packed":
             return run(a, b, c, alpha, beta, whole, **({"conj": conj} if conj else {}))
-        swap, stack = way.exchange, way.name == "stacked"
-        signs = conj
+        swap, signs = way.exchange, conj
         if swap:  # C^T = B^T @ A^T
             a, b, c = (x.swapaxes(-1, -2) for x in (b, a, c))
             signs = conj.translate(_SWAPPED)
-        out = c if _by_rows(c) and not stack else np.empty(c.shape, c.dtype)
+        out = c if _by_rows(c) else np.empty(c.shape, c.dtype)
         with np.errstate(all="ignore"):
-            if stack:
-                _stacked(run, a, b, out, signs, alpha)
+            if a.dtype == c.dtype:
+                x, y = _reals(a), _expanded(b, signs)
             else:
-                if a.dtype == c.dtype:
-                    x, y = _reals(a), _expanded(b, signs)
-                else:
-                    x, y = a, _reals(b.conj() if "b" in signs else b)
-                more = {"invariant": SWAPPED[invariant] if swap else invariant} if invariant else {}
-                if not run(x, y, _reals(out), alpha, beta if out is c else 0.0, whole and out is c, **more):
-                    return False
+                x, y = a, _reals(b.conj() if "b" in signs else b)
+            more = {"invariant": SWAPPED[invariant] if swap else invariant} if invariant else {}
+            if not run(x, y, _reals(out), alpha, beta if out is c else 0.0, whole and out is c, **more):
+                return False
             if out is not c:
                 _written(c, out.real, out.imag, beta)
         return True
@@ -106,25 +98,6 @@ def _wider(dtype: np.dtype[Any]) -> np.dtype[Any]:
 def wanted(x: Array, dtype: np.dtype[Any]) -> np.dtype[Any]:
     """What x is converted to for a product in a complex dtype: real numbers stay real."""
     return dtype if x.dtype.kind == "c" else part(dtype)
-
-
-def _order(x: Array) -> Order:
-    return "rows" if _by_rows(x) else "columns" if _by_rows(x.swapaxes(-1, -2)) else "any"
-
-
-def _stacked(run: Callable[..., bool], a: Array, b: Array, out: Array, conj: str, alpha: float) -> None:
-    """out = alpha * a @ b by the real product [ar; ai] @ [br bi]."""
-    m, n = out.shape[-2:]
-    four = np.empty((*out.shape[:-2], 2 * m, 2 * n), part(out.dtype))
-    run(np.concatenate((a.real, a.imag), axis=-2), _reals(b), four)
-    top, bottom = four[..., :m, :], four[..., m:, :]
-    (ar_br, ar_bi), (ai_br, ai_bi) = ((half[..., ::2], half[..., 1::2]) for half in (top, bottom))
-    sign_a, sign_b = (-1 if x in conj else 1 for x in "ab")
-    out.real = ar_br - sign_a * sign_b * ai_bi
-    out.imag = sign_b * ar_bi + sign_a * ai_br
-    if alpha != 1:  # the sums, of which each product gave a part
-        parts = out.view(part(out.dtype))
-        parts *= parts.dtype.type(alpha)
 
 
 def _expanded(b: Array, conj: str) -> Array:

@@ -46,6 +46,8 @@ IN_PLACE = (
     "finish", "operands", "index",
     "first",                    # of C's columns for `finish`, which is the first of these
 )
+COMPLEX_IN_PLACE = ("m", "n", "k", "a", "rsa", "csa", "b", "rsb", "csb", "c", "rsc", "csc", "alpha", "beta",
+                    "sign_a", "sign_b", "row_parts", "col_parts")       # sizes in numbers, strides in reals
 STREAM = ("n", "k", "a", "rsa", "csa", "b", "ldb", "c", "ldc", "beta", "parts", "b_beside", "index")  # beta is 0 or 1
 DOTS = ("m", "k", "a", "lda", "b", "ldb", "c", "rsc", "csc", "alpha", "beta", "parts", "a_beside", "index")
 ROW_DOTS = (*DOTS[:-2], "csa")      # lda, csa: A's strides

@@ -184,7 +184,7 @@ def _fits(plan: CpuPlan, planned: Planned, bare: bool) -> bool:
     writes just as many rows as it has registers for, and a group may have fewer than the size that it is rounded to."""
     if plan.copy or plan.swap != planned.shape.tiles or (plan.algorithm == "stream" and planned.shape.m > STREAMED):
         return False
-    if plan.complex_row(planned.shape):
+    if plan.complex_row(planned.shape) or plan.complex_in_place(planned.shape):
         return False
     return plan.algorithm in ("packed", "in_place") or (
         bare and not planned.shape.prologues and plan.algorithm in ("stream", "dots"))

@@ -28,6 +28,7 @@ SHARES = 4                      # of a batch for each thread to claim: a delayed
 IDLE = 0.1                      # of the threads' time, up to which a batch is dealt out in whole products
 SMALL, SEVERAL = 32, 64         # rows, columns and steps of k of products that have code of their own in batches of
                                 # so many
+MOST_CHUNK = 48         # rows of complex products in place that have sums on the stack
 SHARED = 1 << 15        # elements of C that are scaled by one thread
 Prepares = tuple[jobs.Prepare | None, jobs.Prepare | None]
 
@@ -114,12 +115,13 @@ class Recipe:
         once = {"stream": "b", "dots": "a"}.get(plan.algorithm, "") if prepared else ""     # with a prologue
         if once:
             sources = (getattr(shape, f"source_{once}"),)
-        row = plan.complex_row(shape)
+        row, few = plan.complex_row(shape), plan.complex_in_place(shape)
         self.function = host.driver(target, plan.algorithm, shape.dtype, plan.mr, plan.nr, *sources,
                                     prepacked=prepacked, fields=semirings.state(shape.semiring), prologues=prepared,
                                     prepare=self.prepare.get(once), by_rows=plan.by_rows(shape),
                                     result=shape.out if plan.algorithm == "dots" else "",
-                                    complex_row=self._complex_kernel() if row else None)
+                                    complex_row=self._complex_row_kernel() if row else None,
+                                    complex_in_place=self._complex_kernel() if few else ())
         self.added_in = shape.sums
         self.space = self.sums = self.tiles = 0
         # bytes of barriers with counters, which start at 0
@@ -128,12 +130,15 @@ class Recipe:
         self.passes = len(TILE_WORDS[shape.dtype].passes) if shape.tiles else 1
         self.parts = plan.threads
         self.wake = woken(2*shape.m*shape.n*shape.k, shape.threads)
-        fields = self._complex_row() if row else {"packed": self._packed, "in_place": self._in_place,
-                                                  "stream": self._stream, "dots": self._dots}[plan.algorithm]()
+        # by drivers that take one product, and need no space: a batch goes through `emit_each`
+        self.alone = plan.algorithm in ("dots", "stream") or few
+        fields = self._complex_row() if row else self._complex() if few else {
+            "packed": self._packed, "in_place": self._in_place, "stream": self._stream,
+            "dots": self._dots}[plan.algorithm]()
         layout = {"packed": jobs.PACKED, "in_place": jobs.IN_PLACE, "dots": jobs.DOTS,
                   "stream": jobs.STREAM}[plan.algorithm]
         layout = jobs.ROW_DOTS if plan.by_rows(shape) else layout
-        layout = jobs.COMPLEX_ROW if row else layout
+        layout = jobs.COMPLEX_ROW if row else jobs.COMPLEX_IN_PLACE if few else layout
         self.template = array("q", [fields.pop(name, 0) for name in layout])
         assert not fields, fields
         self.at = {name: index for index, name in enumerate(layout)}
@@ -148,7 +153,7 @@ class Recipe:
         self.half: Recipe | None = None                 # the same for the lower triangle (symmetric.py)
         self.onto_temporary: Recipe | None = None       # the same for a C that `takes_c` allows
         # C as the algorithm can write it; else its caller gives it another
-        self.takes_c = (strides.rsc if shape.tiles else strides.csc) == 1 or plan.algorithm == "dots" or row
+        self.takes_c = (strides.rsc if shape.tiles else strides.csc) == 1 or plan.algorithm == "dots" or row or few
 
     @property
     def tile(self) -> tuple[int, int]:
@@ -279,7 +284,7 @@ class Recipe:
                 "rows_outside": int(shape.k <= SHORT or shape.m * plan.nr >= shape.n * plan.mr),
                 "table": kernels.address, "finish": self._finish()}
 
-    def _complex_kernel(self) -> tuple[str, ...]:
+    def _complex_row_kernel(self) -> tuple[str, ...]:
         """What the emitters of kernels/cpu/complex_rows.py take after `nr`."""
         steps = (self.strides.csa, self.strides.rsb) if self.plan.algorithm == "dots" else ()
         return tuple("along" if step == 2 else "any" for step in steps)
@@ -290,6 +295,21 @@ class Recipe:
         return {"n": shape.n // 2, "k": shape.k // 2, "csa": st.csa, "rsb": st.rsb, "csb": st.csb,
                 "csc": 2 if st.csc == 1 else st.csc, "parts": self.parts, "sign_a": sign_a,
                 "sign_b": sign_b}
+
+    def _complex_kernel(self) -> tuple[Any, ...]:
+        """What emit_complex_in_place takes after the tile."""
+        shape, plan = self.shape, self.plan
+        edge, groups = shape.n % plan.nr > 0, min(-(-shape.m // plan.mr), max(MOST_CHUNK // plan.mr, 1))
+        panels = ("several, edge" if edge else "several") if shape.n > plan.nr else "edge" if edge else "one"
+        return groups, shape.a, shape.b, panels
+
+    def _complex(self) -> dict[str, int]:
+        shape, st = self.shape, self.strides
+        csc = 2 if st.csc == 1 else st.csc
+        signs = {f"sign_{x}": -1 if x in self.conj else 1 for x in "ab"}
+        return {"m": shape.m, "n": shape.n // 2, "k": shape.k // 2, "rsa": st.rsa, "csa": st.csa, "rsb": st.rsb,
+                "csb": st.csb, "rsc": st.rsc, "csc": csc, "row_parts": self.plan.ic_ways,
+                "col_parts": self.plan.jc_ways, **signs}
 
     def _dots(self) -> dict[str, int]:
         shape, st = self.shape, self.strides
@@ -376,12 +396,12 @@ class Recipe:
             if small.parts > 1:
                 self.host.reserve(shape.threads)
             self._run_work(small)
-        elif at_once and algorithm == "in_place":
+        elif at_once and algorithm == "in_place" and not self.alone:
             work = self._of_batch(batch, steps, self.job(a, b, c, alpha, beta, beside))
             if work.parts > 1:
                 self.host.reserve(shape.threads)
             self._run_work(work)
-        elif at_once and algorithm in ("dots", "stream") and beside is NOTHING and not (self.tiles or self.space):
+        elif at_once and self.alone and beside is NOTHING and not (self.tiles or self.space):
             self._run_work(self._of_each(batch, steps, self.job(a, b, c, alpha, beta)))
         elif at_once and algorithm == "packed" and (team := self._whole_products(batch, flops)):
             self._batch_packed(batch, steps, self.job(a, b, c, alpha, beta, beside), team)
@@ -412,8 +432,8 @@ class Recipe:
         within, shares = self.parts, 1
         if batch >= shape.threads or within == 1:
             shares, within = min(batch, shape.threads * SHARES) if shape.threads > 1 and flops >= FORK_FLOPS else 1, 1
-            if self.parts > 1:
-                job[self.at["parts"]] = 1
+            for name in self.at.keys() & {"parts", "row_parts", "col_parts"}:
+                job[self.at[name]] = 1
         return self._each(batch, steps, job, shares, within)
 
     def _each(self, batch: int, steps: tuple[int, int, int], job: array, shares: int = 1, within: int = 1) -> Work:
@@ -448,7 +468,7 @@ class Recipe:
         if not (batch >= SEVERAL and max(m, n, k) <= SMALL and shape.dtype in ("f32", "f64")
                 and (shape.complex or not shape.converts) and not (self.conj or self.finish or shape.semiring)
                 and not (self.prepacked or any(self.tables) or shape.prologues or shape.out)
-                and self.passes == 1 and self.plan.algorithm != "dots" and not self.plan.complex_row(shape)
+                and self.passes == 1 and (not self.alone or (self.plan.algorithm == "stream" and not shape.complex))
                 and (by_rows or by_columns)
                 and (st.rsb, st.csb) == (n*two, two) and (st.rsc, st.csc) == (n*two, 1)):
             return None
@@ -471,7 +491,7 @@ class Recipe:
         if batch and (small := self._of_small(batch, steps)):
             return small
         job = self.job(0, 0, 0, 1.0, 0.0)
-        if batch and self.plan.algorithm in ("dots", "stream"):
+        if batch and self.alone:
             return None if self.tiles or self.space else self._of_each(batch, steps, job)
         if batch and self.plan.algorithm == "packed":
             return self._each_packed(batch, steps, job, space)
