@@ -185,6 +185,8 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        if self.sources is None:  # of before there were digests: what a picture says of its results stays true
+            del plain["sources"]
         sessions, results = [asdict(s) for s in self.sessions], [r.to_json() for r in self.results]
         return {"schema": SCHEMA, **plain, "sessions": sessions, "results": results}
 
