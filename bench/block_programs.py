@@ -1,36 +1,33 @@
 """Block programs beside the same programs in Triton, on one NVIDIA GPU: softmax, layer norm and matrix product.
 
-    python bench/block_programs.py [--quick] [--out FILE] [softmax] [layer_norm] [matmul]
+    python bench/block_programs.py [--quick] [--out FILE]
 
 Both are written here, line by line alike, and each side runs its own fastest configuration, found by a short contest of
-its own. That 16 divides an extent is known to Triton from the call, and here from `k.multiple_of`. What is quoted is
-then one interleaved run of the two, in CUDA graphs over operands that rotate through more than the L2 cache. Every
-configuration is checked against torch in float64 before it is timed.
+its own. That 16 divides an extent is known to Triton from the call, and here from `k.multiple_of`. Every configuration
+is checked against torch in float64 before it is timed.
 """
 from __future__ import annotations
 
-import argparse
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 import torch
 import triton
 import triton.language as tl
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
+from bench import study
 from tilewright import ir
 from tilewright.blocks import Program
 from tilewright.ir import f32, i32, ptr
-from tilewright.lab.bench import results
 from tilewright.lab.bench.gpu_device import TorchDevice
-from tilewright.lab.measure.gpu_rules import GpuRules, GraphTrack, sets
-from tilewright.lab.measure.measure import geomean, interleave, ratios, spread
+from tilewright.lab.measure.gpu_rules import GpuRules, sets
 from tilewright.runtime.run import run
 
 # ---- the programs here
@@ -162,7 +159,7 @@ def triton_matmul(a_ptr, b_ptr, c_ptr, M, N, K, BLOCK_M: tl.constexpr, BLOCK_N: 
 
 # ---- cases
 
-Launch = Callable[[], Any]
+Configuration = tuple[int, ...]         # (elements of a block, warps), or (tile, step of k, warps, stages)
 TYPES = {"f32": (ir.f32, torch.float32), "f16": (ir.f16, torch.float16), "bf16": (ir.bf16, torch.bfloat16)}
 ROWS = [("f32", 8192, 1024), ("f32", 8192, 4096), ("f32", 4096, 8192), ("f32", 8192, 1000), ("f16", 8192, 1024),
         ("f16", 8192, 4096), ("f16", 4096, 8192)]
@@ -172,8 +169,7 @@ TILES = ((128, 256, 64, 8, 3), (128, 256, 64, 8, 4), (128, 128, 64, 8, 4), (128,
 WIDE = ((64, 64, 16, 4, 2), (128, 64, 16, 4, 2), (128, 128, 16, 8, 2))        # of f32, without tensor cores
 
 
-def configurations(program: str, dtype: str, cols: int) -> list[tuple[int, ...]]:
-    """Of both sides: (elements of a block, warps), or (tile, step of k, warps, stages)."""
+def configurations(program: str, dtype: str, cols: int) -> list[Configuration]:
     if program == "matmul":
         return list(WIDE if dtype == "f32" else TILES)
     whole = triton.next_power_of_2(cols)
@@ -181,118 +177,61 @@ def configurations(program: str, dtype: str, cols: int) -> list[tuple[int, ...]]
     return [(block, warps) for block in blocks for warps in (2, 4, 8, 16) if block // warps // 32 <= 64]
 
 
-class Case:
-    """One program on operands of one size: launches of both sides, and what they must compute."""
+def launch(side: str, program: str, x: list[Any], c: Configuration, element: Any, target: Any) -> Any:
+    """The result of a program on one set of operands, of which it is the last."""
+    a, *others, y = x
+    rows, cols = a.shape
+    args = ((a, *others, y, rows, cols, cols) if program == "matmul" else (y, a, cols) if program == "softmax" else
+            (y, a, *others, cols, 1e-5))
+    grid = (triton.cdiv(rows, c[0]) * triton.cdiv(cols, c[1]) if program == "matmul" else rows,)
+    if side == study.OURS:
+        run(globals()[program](element, target, math.gcd(cols, 16), *c), *args, grid=grid)
+    elif program == "matmul":
+        triton_matmul[grid](*args, *c[:3], 8, num_warps=c[3], num_stages=c[4])
+    else:
+        globals()[f"triton_{program}"][grid](*args, c[0], num_warps=c[1])
+    return y
 
-    def __init__(self, on: TorchDevice, program: str, dtype: str, rows: int, cols: int) -> None:
-        self.on, self.program, self.rows, self.cols = on, program, rows, cols
-        self.element, self.dtype = TYPES[dtype]
-        self.target = on.on.target
-        size = rows * cols * self.dtype.itemsize
-        count = sets(size * (3 if program == "matmul" else 2), self.target.l2)
-        shapes = [(rows, cols), (cols, cols)] if program == "matmul" else [(rows, cols), (cols,), (cols,)]
-        self.sets = [[torch.randn(shape, device=on.name).to(self.dtype) for shape in shapes]
-                     + [torch.empty((rows, cols), device=on.name, dtype=self.dtype)] for _ in range(count)]
 
-    def ours(self, configuration: tuple[int, ...]) -> Iterator[Launch]:
-        function = globals()[self.program](self.element, self.target, math.gcd(self.cols, 16), *configuration)
-        for x, *others, y in self.sets:
-            if self.program == "matmul":
-                grid = triton.cdiv(self.rows, configuration[0]) * triton.cdiv(self.cols, configuration[1])
-                yield partial(run, function, x, *others, y, self.rows, self.cols, self.cols, grid=(grid,))
-            elif self.program == "softmax":
-                yield partial(run, function, y, x, self.cols, grid=(self.rows,))
-            else:
-                yield partial(run, function, y, x, *others, self.cols, 1e-5, grid=(self.rows,))
+def reference(program: str, x: list[Any]) -> Any:
+    a, *others = (each.double() for each in x[:-1])
+    if program == "layer_norm":
+        return torch.nn.functional.layer_norm(a, a.shape[1:], *others, 1e-5)
+    return torch.softmax(a, 1) if program == "softmax" else a @ others[0]
 
-    def triton(self, configuration: tuple[int, ...]) -> Iterator[Launch]:
-        for x, *others, y in self.sets:
-            if self.program == "matmul":
-                m, n, k, warps, stages = configuration
-                grid = triton.cdiv(self.rows, m) * triton.cdiv(self.cols, n)
-                yield partial(triton_matmul[(grid,)], x, *others, y, self.rows, self.cols, self.cols, m, n, k, 8,
-                              num_warps=warps, num_stages=stages)
-            else:
-                block, warps = configuration
-                args = (y, x, self.cols) if self.program == "softmax" else (y, x, *others, self.cols, 1e-5)
-                yield partial(globals()[f"triton_{self.program}"][(self.rows,)], *args, block, num_warps=warps)
 
-    def wrong(self, launches: list[Launch]) -> str:
-        """Why what they write is not right; "" if it is."""
-        for *_, y in self.sets:
-            y.fill_(float("nan"))
-        for launch in launches:
-            launch()
-        self.on.wait()
-        x, *others, y = self.sets[0]
-        wide = [each.double() for each in (x, *others)]
-        if self.program == "softmax":
-            wanted = torch.softmax(wide[0], 1)
-        elif self.program == "layer_norm":
-            wanted = torch.nn.functional.layer_norm(wide[0], (self.cols,), *wide[1:], 1e-5)
-        else:
-            wanted = wide[0] @ wide[1]
-        eps = torch.finfo(self.dtype).eps
+def case(on: TorchDevice, program: str, dtype: str, rows: int, cols: int) -> study.Case:
+    (element, kind), target = TYPES[dtype], on.on.target
+    shapes = [(rows, cols), (cols, cols)] if program == "matmul" else [(rows, cols), (cols,), (cols,)]
+    every = [[*(torch.randn(shape, device=on.name).to(kind) for shape in shapes),
+              torch.empty((rows, cols), device=on.name, dtype=kind)]
+             for _ in range(sets(rows * cols * kind.itemsize * (3 if program == "matmul" else 2), target.l2))]
+    wanted = reference(program, every[0])
+    limit = 16 * torch.finfo(kind).eps + (2e-5 if program == "matmul" else 0)
+
+    def wrong(side: str, y: Any) -> str:
         error = ((y.double() - wanted).abs() / (wanted.abs() + wanted.std())).max().item()
-        unwritten = any(bool(each[-1].isnan().any()) for each in self.sets)
-        limit = 16 * eps + (2e-5 if self.program == "matmul" else 0)
-        return "not written everywhere" if unwritten else f"error {error:.1e}" if not error < limit else ""
+        y.fill_(float("nan"))
+        return f"error {error:.1e}" if not error < limit else ""
 
-    def best(self, side: str, rules: GpuRules, allowed: list[tuple[int, ...]]) -> tuple[tuple[int, ...], list[Launch]]:
-        """The fastest of the configurations that run and are right, and its launches."""
-        made: dict[tuple[int, ...], list[Launch]] = {}
-        for configuration in allowed:
-            try:
-                launches = list(getattr(self, side)(configuration))
-                said = self.wrong(launches)
-            except Exception as error:          # a configuration that does not compile, or has too much shared memory
-                said = f"{type(error).__name__}: {str(error).splitlines()[0][:100]}"
-            if said:
-                print(f"    {side} {configuration}: {said}", flush=True)
-            else:
-                made[configuration] = launches
-        found = interleave({str(c): [(x, ()) for x in launches] for c, launches in made.items()}, rules,
-                           track=self.track)
-        fastest = min(made, key=lambda c: found[str(c)].spread.median)
-        return fastest, made[fastest]
-
-    def track(self, calls: Any) -> GraphTrack:
-        return GraphTrack(self.on, [partial(function, *args) for function, args in calls])
+    sides, chosen = {}, {}
+    for side in (study.OURS, "triton"):
+        launches = {str(c): [partial(launch, side, program, x, c, element, target) for x in every]
+                    for c in configurations(program, dtype, cols)}
+        short = study.row(study.Case({}, launches, wrong), GpuRules(max_rounds=3, budget_s=0.6), on)
+        print(*(f"    {side} {c}: {why}" for c, why in short["failed"].items()), sep="\n", end="", flush=True)
+        fastest = min(short["seconds"], key=lambda c: sorted(short["seconds"][c])[len(short["seconds"][c]) // 2])
+        sides[side], chosen[side] = launches[fastest], fastest
+    return study.Case({"program": program, "dtype": dtype, "rows": rows, "cols": cols, "configurations": chosen}, sides,
+                      wrong)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("programs", nargs="*", default=list(CASES))
-    parser.add_argument("--quick", action="store_true", help="fewer rounds")
-    parser.add_argument("--out", type=Path, default=Path("block_programs.json"))
-    options = results.options(parser, "out")
-    on = TorchDevice()
-    report = results.Report.start("block programs")
-    report.machine["gpu"] = on.describe()
-    report.extra["programs"] = found = []
-    search, rules = GpuRules(max_rounds=3, budget_s=0.6), GpuRules(max_rounds=7 if options.quick else 15, budget_s=3.0)
-    for program in options.programs:
-        for dtype, rows, cols in CASES[program]:
-            case = Case(on, program, dtype, rows, cols)
-            allowed = configurations(program, dtype, cols)
-            sides = {name: case.best(side, search, allowed) for name, side in (("tilewright", "ours"),
-                                                                              ("triton", "triton"))}
-            samples = interleave({name: [(x, ()) for x in launches] for name, (_, launches) in sides.items()}, rules,
-                                 track=case.track)
-            found.append({"program": program, "dtype": dtype, "rows": rows, "cols": cols,
-                          "configurations": {name: list(c) for name, (c, _) in sides.items()},
-                          "seconds": {name: list(sample.seconds) for name, sample in samples.items()}})
-            ratio = spread(ratios(samples["triton"].seconds, samples["tilewright"].seconds))
-            print(f"{program:10} {dtype:4} {rows} x {cols}: {ratio.median:.3f} ({ratio.q1:.3f} to {ratio.q3:.3f}) of "
-                  f"Triton, {samples['tilewright'].spread.median * 1e6:.1f} us, "
-                  f"{ {name: c for name, (c, _) in sides.items()} }", flush=True)
-            results.save(report, options.out)
-            del case, sides
-            torch.cuda.empty_cache()
-    each = [spread(ratios(x["seconds"]["triton"], x["seconds"]["tilewright"])).median for x in found]
-    print(f"geometric mean {geomean(each):.3f}, least {min(each):.3f}")
-    return 0
+def cases(on: TorchDevice) -> Iterator[study.Case]:
+    for program, each in CASES.items():
+        for dtype, rows, cols in each:
+            yield case(on, program, dtype, rows, cols)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    options, device = study.parsed(__doc__ or "", "block_programs.json"), TorchDevice()
+    sys.exit(study.main("programs", cases(device), options, device))

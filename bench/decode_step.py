@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import copy
 import statistics
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import tilewright.torch as twt
+from bench import study
 from tilewright.lab.bench.gpu_device import TorchDevice
 from tilewright.lab.measure.gpu_rules import GpuRules, GraphTrack
 from tilewright.lab.measure.measure import interleave, ratios, spread
@@ -99,23 +98,6 @@ def captured(f: Callable[..., Tensor], *given: Tensor) -> tuple[torch.cuda.CUDAG
     return graph, result
 
 
-def near(found: Tensor, wanted: Tensor, tolerance: float) -> str:
-    error = ((found.double() - wanted.double()).norm() / wanted.double().norm()).item()
-    return "" if error <= tolerance else f"error {error:.1e}, at most {tolerance:.0e} allowed"
-
-
-class Clock:
-    """Seconds since it was asked last."""
-
-    def __init__(self) -> None:
-        self.last = time.perf_counter()
-
-    def __call__(self) -> float:
-        torch.cuda.synchronize()
-        before, self.last = self.last, time.perf_counter()
-        return round(self.last - before, 2)
-
-
 def kernels_of(net: nn.Module, tokens: Tensor) -> dict[str, list[float]]:
     """By name, of a step's kernels: how many, and their microseconds altogether."""
     torch.cuda.synchronize()
@@ -135,12 +117,11 @@ def decode(on: TorchDevice, layers: int, batch: int, rules: GpuRules, kinds: tup
            compiled: bool = False) -> Iterator[dict[str, Any]]:
     """The report so far, after each kind. `compiled`: all but the products by torch.compile, in both models."""
     torch.manual_seed(0)
-    clock = Clock()
     with torch.device("cuda"), torch.no_grad():
         base = Model(layers, batch).to(BF16).eval().requires_grad_(False)
         tokens = torch.randint(0, VOCABULARY, (batch,))
     report: dict[str, Any] = {"layers": layers, "batch": batch, "compiled": compiled, "failed": {}, "seconds": {},
-                              "took": {"built": clock()}, "kernels": {}}
+                              "kernels": {}}
 
     def graph_of(net: nn.Module) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         if compiled:
@@ -150,45 +131,35 @@ def decode(on: TorchDevice, layers: int, batch: int, rules: GpuRules, kinds: tup
         graph.replay()
         return graph, result
 
-    def track(calls: Any) -> GraphTrack:
-        """The decode step is a graph already, and reads more weights than the L2 cache holds."""
-        found = GraphTrack(on, [partial(function, *args) for function, args in calls])
-        found.device = Replays(on)
-        return found
+    def checked(kind: str, net: nn.Module) -> tuple[torch.cuda.CUDAGraph, str]:
+        """The step's graph, and what is wrong with its logits."""
+        if kind != "torch":
+            twt.convert(net, kind)
+        found = net(tokens)
+        like = wanted if kind in ("torch", "float") else dequantized(copy.deepcopy(net))(tokens)
+        wrong = study.near(found, like, 0.1 if kind == "fp8" else 0.03)
+        graph, result = graph_of(net)
+        report["kernels"][kind] = kernels_of(net, tokens)
+        return graph, wrong or study.near(result, found, 1e-2 if not compiled else 0.03)
 
     with torch.no_grad():
         wanted = base(tokens)
         theirs = copy.deepcopy(base) if compiled else base
         plain, _ = graph_of(theirs)
         report["kernels"]["torch"] = kernels_of(theirs, tokens)
-        report["took"]["torch"] = clock()
         for kind in kinds:
-            took = report["took"][kind] = {}
-            wrong = ""
             try:
-                net = copy.deepcopy(base)
-                clock()
-                if kind != "torch":
-                    twt.convert(net, kind)
-                took["converted"] = clock()
-                found = net(tokens)
-                took["first call"] = clock()
-                like = wanted if kind in ("torch", "float") else dequantized(copy.deepcopy(net))(tokens)
-                wrong = near(found, like, 0.1 if kind == "fp8" else 0.03)
-                took["compared"] = clock()
-                graph, result = graph_of(net)
-                took["captured"] = clock()
-                report["kernels"][kind] = kernels_of(net, tokens)
-                wrong = wrong or near(result, found, 1e-2 if not compiled else 0.03)
+                graph, wrong = checked(kind, copy.deepcopy(base))
             except Exception as error:
-                wrong = f"{type(error).__name__}: {str(error).splitlines()[0][:160]}"
+                wrong = study.failure(error)
             if wrong:
                 report["failed"][kind] = wrong
             else:
-                timed = interleave({"torch": [(plain.replay, ())], kind: [(graph.replay, ())]}, rules, track=track)
+                # a step is a graph already, and reads more weights than the L2 cache holds: replays follow each other
+                timed = interleave({"torch": [(plain.replay, ())], kind: [(graph.replay, ())]}, rules,
+                                   track=lambda calls: GraphTrack(Replays(on), [call for call, _ in calls]))
                 report["seconds"][kind] = {name: list(sample.seconds) for name, sample in timed.items()}
-                took["timed"] = clock()
-            net = graph = result = None     # the next model has their memory
+            graph = None                        # the next model has its memory
             torch.cuda.empty_cache()
             yield report
 
@@ -201,8 +172,7 @@ def described(report: dict[str, Any], kind: str) -> str:
     ours, theirs = (statistics.median(seconds[side])*1e6 for side in (kind, "torch"))
     target = f" (target {TARGET[kind]})" if kind in TARGET else ""
     ratio = spread(ratios(seconds["torch"], seconds[kind])).median
-    return (f"decode: {kind:6} {ours:8.1f} us, {ratio:.2f} of torch's bf16 with {theirs:8.1f}{target}; "
-            f"{report['took'][kind]}")
+    return f"decode: {kind:6} {ours:8.1f} us, {ratio:.2f} of torch's bf16 with {theirs:8.1f}{target}"
 
 
 class Replays:
@@ -212,7 +182,4 @@ class Replays:
         self.mark, self.seconds, self.flush = on.mark, on.seconds, on.flush
 
     def graph(self, launches: Any) -> Callable[[], None]:
-        def run() -> None:
-            for launch in launches:
-                launch()
-        return run
+        return lambda: [launch() for launch in launches] and None

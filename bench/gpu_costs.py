@@ -1,6 +1,6 @@
 """What a GPU kernel costs beside its run: the call from Python, and emitting it.
 
-    python bench/gpu_costs.py overhead emission [--device 0] [--json FILE]
+    python bench/gpu_costs.py overhead emission [--out FILE]
 
 overhead   microseconds until a call comes back: bound kernels, tilewright.matmul, torch.mm, Triton
 emission   seconds per kernel: recording it, LLVM to PTX, and the driver's assembler
@@ -10,53 +10,30 @@ FILE is a result of kind "gpu" with both in "extra", for the figure `gpu_costs` 
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from bench import study
 from tilewright.lab.bench import gpu_device, peer, results
 from tilewright.lab.bench.cases import GPU, Product
 from tilewright.lab.bench.peer import Setting
 from tilewright.lab.bench.results import CUBLAS, Report
 from tilewright.lab.bench.suites import shapes
-from tilewright.lab.measure.measure import rotated, spread
+from tilewright.lab.measure.measure import spread
 from tilewright.plans.nvidia import NvidiaPlan
 from tilewright.problem import Gemm
 
 SMALL = 64  # n of the product whose calls are timed: the kernel takes less than the call
 ONE = "simt 64x64x32 warp=32x32 thread=8x4 stages=3 vector=4"
 BOUND = {"bound kernel": ONE, "bound kernel with workspace": f"{ONE} split_k=2"}  # which each call has to find
-
-
-def host_cost(
-    calls: Mapping[str, Callable[[], Any]], wait: Callable[[], Any], rounds: int = 15, burst: int = 200,
-    clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, list[float]]:
-    """Seconds that a call takes to come back, in bursts that fit into the device's queue, in turns.
-
-    `wait` lets the device finish before the next burst, untimed: a full queue would time the kernel.
-    """
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for number in range(rounds):
-        for name in rotated(list(calls), number):
-            call, count = calls[name], range(burst)
-            for _ in range(burst // 10):
-                call()
-            wait()
-            start = clock()
-            for _ in count:
-                call()
-            seconds[name].append((clock() - start) / burst)
-            wait()
-    return seconds
 
 
 def overhead(on: gpu_device.TorchDevice, n: int = SMALL) -> dict[str, list[float]]:
@@ -82,7 +59,7 @@ def overhead(on: gpu_device.TorchDevice, n: int = SMALL) -> dict[str, list[float
             calls["torch.mm" if each.name == CUBLAS else each.name] = partial(fn, *arguments)
     for call in calls.values():
         call()
-    return host_cost(calls, on.wait)
+    return study.host_cost(calls, on.wait)
 
 
 def emission(
@@ -137,13 +114,10 @@ def lines(report: Report) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("studies", nargs="*", default=["overhead", "emission"], help="overhead, emission")
-    parser.add_argument("--device", type=int, default=0, help="the CUDA device's number")
-    parser.add_argument("--json", type=Path)
-    asked = results.options(parser, "json")
+    asked = study.parsed(__doc__ or "", "costs.json",
+                         lambda p: p.add_argument("studies", nargs="*", default=["overhead", "emission"]))
     os.environ["CUDA_CACHE_DISABLE"] = "1"  # emission times the driver's assembler, not the driver's cache
-    on = gpu_device.TorchDevice(asked.device)
+    on = gpu_device.TorchDevice()
     report = Report.start("gpu", studies=asked.studies)
     report.machine["gpu"] = on.describe()
     if "overhead" in asked.studies:
@@ -152,8 +126,7 @@ def main() -> None:
         problems = [case.problem for case in shapes.gpu_cases(["square", "odd", "skinny", "f64"])]
         report.extra["emission"] = emission(problems, on.on.target, _loaded)
     print("\n".join(lines(report)))
-    if asked.json:
-        results.save(report, asked.json)
+    results.save(report, asked.out)
 
 
 if __name__ == "__main__":

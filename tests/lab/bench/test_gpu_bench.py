@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from bench import gpu_costs, readme
+from bench import gpu_costs, readme, study
 from tilewright import targets
 from tilewright.lab.bench import commands, contest, gpu_device, peer, plot, report, results, session
 from tilewright.lab.bench.cases import GPU, Case, Job
@@ -194,7 +194,7 @@ def test_what_a_call_costs_the_host_is_timed_in_bursts_and_the_device_is_waited_
         now += 1.0
         waits += 1
 
-    found = gpu_costs.host_cost({"x": call, "y": call}, wait, rounds=2, burst=50, clock=lambda: now)
+    found = study.host_cost({"x": call, "y": call}, wait, rounds=2, burst=50, clock=lambda: now)
     assert found["x"] == pytest.approx([2e-6, 2e-6])
     assert waits == 2 * 2 * 2
 
@@ -892,17 +892,6 @@ def test_costs_are_told_in_words(measured: Report) -> None:
 def test_cases_of_one_s_own() -> None:
     one, two = shapes.named(["64x4096x512", "5x6x7:tn"], "f64")
     assert (one.problem, two.problem) == (Gemm(64, 4096, 512, "f64"), Gemm(5, 6, 7, "f64", layout="tn"))
-
-
-def test_variants_know_their_grid_and_workspace() -> None:
-    from bench import variants
-
-    plain, split = variants.variants(variants.SIMT, "nt", {"CTA_M": 64}, {"SPLIT_K": 4})
-    assert (plain.label, dict(plain.options)) == ("CTA_M=64", {"LAYOUT": "nt", "CTA_M": 64})
-    assert plain.grid(65, 129, 7) == (2 * 2, 1, 1)
-    assert plain.workspace(65, 129, 7) == (0, 0)
-    assert split.grid(129, 128, 7) == (2, 1, 4)
-    assert split.workspace(129, 128, 7) == (2 * 128 * 128 * 4, 2)
 
 
 def test_regret_leaves_out_what_is_no_plan_any_more(

@@ -1,0 +1,165 @@
+"""What the studies of this folder share: sides that are checked, then take turns, and a result file.
+
+A study is a script with `cases`, a generator, which `main` runs. Each case has its sides: of each one launch for each
+set of operands that rotate, more of them than the L2 cache holds. On a GPU they are recorded in CUDA graphs
+(`measure.gpu_rules`); on a CPU turns begin when other threads sleep, and disturbed rounds are repeated
+(`measure.quiet`).
+"""
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tilewright.lab.bench import results
+from tilewright.lab.bench.gpu_device import TorchDevice
+from tilewright.lab.measure.gpu_rules import GpuRules, GraphTrack
+from tilewright.lab.measure.measure import Rules, interleave, ratios, rotated, spread
+from tilewright.lab.measure.quiet import Watch, settle
+
+Launch = Callable[[], Any]
+OURS = "tilewright"
+
+
+@dataclass
+class Case:
+    """`about` stands in its row of the result file; `wrong(side, result)` says why the result of the first launch is
+    not right, "" if it is; `bytes` and `flops` of a launch are for the printed rate."""
+    about: dict[str, Any]
+    sides: dict[str, list[Launch]]
+    wrong: Callable[[str, Any], str] = lambda side, result: ""
+    bytes: float = 0.0
+    flops: float = 0.0
+
+
+def failure(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0][:160]}"
+
+
+def near(found: Any, wanted: Any, tolerance: float) -> str:
+    """Why `found` is not right; "" if the norm of its error is within `tolerance` of that of `wanted`, of tensors or
+    arrays."""
+    found, wanted = (x.double() if hasattr(x, "double") else x.astype("f8") for x in (found, wanted))
+    error = float(((found - wanted)**2).sum() / (wanted**2).sum()) ** 0.5
+    return "" if error <= tolerance else f"error {error:.1e}, at most {tolerance:.0e} allowed"
+
+
+def gpu_rules(quick: bool) -> GpuRules:
+    return GpuRules(max_rounds=7 if quick else 15, budget_s=1.5 if quick else 3.0)
+
+
+def seconds(sides: Mapping[str, list[Launch]], rules: Rules, on: TorchDevice | None) -> dict[str, list[float]]:
+    """One interleaved run of these: of each, seconds for a launch, a figure for each round."""
+    calls: dict[str, Any] = {side: [(launch, ()) for launch in launches] for side, launches in sides.items()}
+    if on is None:
+        samples = interleave(calls, rules, settle=settle, disturbed=Watch().disturbed)
+    else:
+        samples = interleave(calls, rules, track=lambda calls: GraphTrack(on, [launch for launch, _ in calls]))
+    return {side: list(sample.seconds) for side, sample in samples.items()}
+
+
+def row(case: Case, rules: Rules, on: TorchDevice | None) -> dict[str, Any]:
+    """What is known of a case, with the sides that failed and why, and the seconds of the others."""
+    failed: dict[str, str] = {}
+    for side, launches in case.sides.items():
+        try:
+            if why := case.wrong(side, launches[0]()):
+                failed[side] = why
+            for launch in launches[1:]:         # before they are recorded into a graph
+                launch()
+        except Exception as error:              # a function that torch cannot compile, say
+            failed[side] = failure(error)
+    if on is not None:
+        on.wait()
+    right = {side: launches for side, launches in case.sides.items() if side not in failed}
+    return case.about | {"failed": failed, "seconds": seconds(right, rules, on)}
+
+
+def described(found: dict[str, Any], case: Case) -> str:
+    label = " ".join(str(x) for key, x in case.about.items() if key != "plan")
+    if OURS not in found["seconds"]:
+        return f"{label}: {found['failed']}"
+    ours = found["seconds"][OURS]
+    median = statistics.median(ours)
+    rates = "".join(f", {value / median / 1e9:.1f} G{unit}/s"
+                    for value, unit in ((case.bytes, "B"), (case.flops, "FLOP")) if value)
+    others = "".join(f", {side} {spread(ratios(times, ours)).median:.3f}" for side, times in found["seconds"].items()
+                     if side != OURS)
+    plan = case.about.get("plan", "")
+    return f"{label}: {median*1e6:.1f} us{rates}; times of it{others} {found['failed'] or ''} {plan}"
+
+
+def host_cost(calls: Mapping[str, Launch], wait: Launch, rounds: int = 15, burst: int = 200,
+              clock: Callable[[], float] = time.perf_counter) -> dict[str, list[float]]:
+    """Seconds that a call takes to come back, in bursts that fit into the device's queue, in turns.
+
+    `wait` lets the device finish before the next burst, untimed: a full queue would time the kernel.
+    """
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    for number in range(rounds):
+        for name in rotated(list(calls), number):
+            call, count = calls[name], range(burst)
+            for _ in range(burst // 10):
+                call()
+            wait()
+            start = clock()
+            for _ in count:
+                call()
+            found[name].append((clock() - start) / burst)
+            wait()
+    return found
+
+
+def parsed(doc: str, file: str, *more: Callable[[argparse.ArgumentParser], Any]) -> argparse.Namespace:
+    """The options of a study: --quick, --out, by default `file`, and `more`."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer rounds")
+    parser.add_argument("--out", type=Path, default=Path(file))
+    for add in more:
+        add(parser)
+    return results.options(parser, "out")
+
+
+def device(options: argparse.Namespace) -> TorchDevice | None:
+    """The GPU, or None and the number of threads set if the study is of the CPU."""
+    if getattr(options, "cpu", True):
+        import tilewright as tw
+        tw.set_num_threads(options.threads)
+        return None
+    return TorchDevice()
+
+
+def main(kind: str, cases: Iterable[Case], options: argparse.Namespace, on: TorchDevice | None,
+         host: tuple[str, Mapping[str, Launch]] | None = None) -> int:
+    """Times all cases, and what calls cost the host; the result file is written after each."""
+    report = results.Report.start(kind)
+    rules = gpu_rules(options.quick) if on else Rules.choose(options.threads, options.quick)
+    if on is not None:
+        report.machine["gpu"] = on.describe()
+    if host and on is not None:
+        report.extra[host[0]] = host_cost(host[1], on.wait)
+        for name, times in report.extra[host[0]].items():
+            print(f"host: {name:20} {statistics.median(times)*1e6:6.2f} us", flush=True)
+    report.extra[kind] = rows = []
+    for case in cases:
+        rows.append(row(case, rules, on))
+        print(described(rows[-1], case), flush=True)
+        results.save(report, options.out)
+        case.sides.clear()                      # the next one has their memory
+        if on is not None:
+            on.torch.cuda.empty_cache()
+    results.save(report, options.out)
+    return int(any(x["failed"].get(OURS) for x in rows))
+
+
+def partials(function: Callable[..., Any], every: Iterable[tuple[Any, ...]], **options: Any) -> list[Launch]:
+    """A launch of `function` for each set of operands."""
+    return [partial(function, *x, **options) for x in every]
