@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -47,9 +49,9 @@ def test_the_same_bits_for_other_arrays(a, b, out, dtype, long_ways):
     for epilogue in activated, made:
         for again in range(3):
             x, y, res, bias = random(*a, dtype=dtype), random(*b, dtype=dtype), random(*shape), random(shape[-1])
-            # a number is an operand that is copied, with which no call is remembered
+            # NumPy's numbers are copied, and no call with one is remembered
             wanted = tw.matmul(x, y, epilogue=lambda acc, bias, res, f: tw.gelu(acc + bias) * f + res,
-                               operands={"bias": bias, "res": res, "f": FACTOR})
+                               operands={"bias": bias, "res": res, "f": np.float64(FACTOR)})
             c = None if out == "new" else np.empty(shape, wanted.dtype)
             c = np.empty(shape[::-1], wanted.dtype).T if out == "columns" else c
             del long_ways[:]
@@ -59,6 +61,37 @@ def test_the_same_bits_for_other_arrays(a, b, out, dtype, long_ways):
             assert found.dtype == wanted.dtype
             np.testing.assert_array_equal(found, wanted)
             assert len(long_ways) == (again == 0)
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 70, 40), (9, 10, 8), (200, 300, 260), (300, 1, 70)])
+@pytest.mark.parametrize("outs", [False, True])
+def test_several_results_reductions_and_numbers(m, n, k, outs, long_ways):
+    def function(acc, bias, more, by):
+        return acc*by + bias, tw.row_max(acc), tw.where(acc > 1, acc, more), tw.column_sum(acc)
+    for again in range(3):
+        a, b, bias = (np.round(4*random(*shape)) for shape in ((m, k), (k, n), (n,)))
+        c = tuple(np.empty((m, n), np.float32) if i == 2 else None for i in range(4)) if outs else None
+        del long_ways[:]
+        found = tw.matmul(a, b, c, epilogue=function, operands={"by": 2.0 + again, "bias": bias, "more": 3 - again})
+        assert len(long_ways) == (again == 0)
+        assert c is None or found[2] is c[2]
+        acc = a @ b
+        for x, y in zip(found, (acc*(2 + again) + bias, acc.max(1), np.where(acc > 1, acc, 3 - again), acc.sum(0)),
+                        strict=True):
+            np.testing.assert_array_equal(x, y.astype(np.float32), strict=True)
+    one = np.empty((m, n), np.float32)
+    for _ in range(2):
+        found = tw.matmul(a, b, one, epilogue=lambda acc: (acc, -acc))      # of the first result
+        assert found[0] is one
+        np.testing.assert_array_equal(found, [acc, -acc])
+    both = np.empty((m, n + 1), np.float32)
+    for first, second in ((one, np.empty_like(one)), (both[:, :n], both[:, 1:])):
+        with contextlib.suppress(ValueError):
+            found = tw.matmul(a, b, (first, second), epilogue=lambda acc: (acc, -acc))
+            np.testing.assert_array_equal(found[1], -acc)
+    for _ in range(2):
+        _, rows = tw.matmul(a[:, :0], b[:0], epilogue=lambda acc: (acc, tw.row_sum(acc)))
+        np.testing.assert_array_equal(rows, np.zeros(m, np.float32))
 
 
 def test_what_differs_is_another_call(long_ways):

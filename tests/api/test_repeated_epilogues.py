@@ -250,7 +250,7 @@ def test_one_array_as_two_operands(counted):
 
 
 def test_a_float_as_an_operand(counted):
-    """Its value is no part of the key; other kinds of numbers, and two of them, go to Python."""
+    """Its value is no part of the key; other kinds of numbers go to Python. Several floats are told by their names."""
     a, b, res = whole(20, 30), whole(30, 25), whole(20, 25)
 
     def function(acc, by, res):
@@ -265,9 +265,13 @@ def test_a_float_as_an_operand(counted):
     for by in 2, True, np.float32(3), np.float64(2), np.array(2.0):
         np.testing.assert_array_equal(
             counted.matmul(a, b, epilogue=function, operands={"by": by, "res": res}), (a @ b)*np.float32(by) + res)
-    for p, q in (2.0, 3.0), (3.0, 2.0), (3.0, 2.0):
-        found = counted.matmul(a, b, epilogue=lambda acc, p, q: acc*p + q, operands={"p": p, "q": q})
-        np.testing.assert_array_equal(found, (a @ b)*p + q)
+    for rows in 20, 1:
+        for known, (p, q) in enumerate(((2.0, 3.0), (3.0, 2.0), (3.0, 3.0))):
+            calls = counted.calls
+            found = counted.matmul(a[:rows], b, epilogue=lambda acc, p, q, x, y: acc*p + q + x - y,
+                                   operands={"y": res[0], "q": q, "x": res[0], "p": p})
+            np.testing.assert_array_equal(found, (a[:rows] @ b)*p + q)
+            assert (counted.calls == calls) == (known > 0)
 
 
 def test_what_is_not_one_run(counted):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,8 +61,9 @@ class Repeats:
         named = {name: value for name, value in kwargs.items() if name != "out"}
         if not _repeatable(args, out, named, result, run):
             return
-        operands = tuple((kwargs.get("operands") or {}).values())
-        rows, called = _rows(operands, run, result), Called.of(kwargs.get("epilogue"))
+        given = kwargs.get("operands") or {}
+        operands = tuple(given.values())
+        rows, called = _rows(given, run, result), Called.of(kwargs.get("epilogue"))
         if rows is None or called is None:
             return
         key = key_of(args[0], args[1], out, kwargs, called, pool.get_num_threads())
@@ -135,28 +136,26 @@ def _repeatable(args: tuple[Any, ...], out: Any, named: dict[str, Any], result: 
     return run.alpha == 1 and run.beta == 0 and all(map(lasting, values))
 
 
-def _rows(operands: Sequence[Any], run: Run, result: Any) -> list[int] | None:
-    """A ROW for each operand of the epilogue that the run read; None if these are not the caller's own arrays, and one
-    float at most, or if the run was not all of its epilogue. One of them may be the result."""
-    if run.table is None or len(run.table) != len(operands) or len(operands) > MOST_OPERANDS:
+def _rows(given: dict[str, Any], run: Run, result: Any) -> list[int] | None:
+    """A ROW for each operand of the epilogue that the run read; None if these are not the caller's own arrays, and
+    floats, or if the run was not all of its epilogue. One of them may be the result."""
+    names, operands = [*given], [*given.values()]
+    if run.table is None or len(run.table) != len(operands) or len(operands) > MOST_OPERANDS or (
+            {*run.names} != {*names}):
         return None
-    floats = [i for i, x in enumerate(operands) if type(x) is float]
-    arrays = {i: x for i, x in enumerate(operands) if type(x) is not float}
-    if any(type(x) is not np.ndarray or x.ndim > 3 or not x.flags.aligned or not lasting(x.dtype)
-           for x in arrays.values()):
+    arrays = [x for x in operands if type(x) is not float]
+    if any(type(x) is not np.ndarray or x.ndim > 3 or not x.flags.aligned or not lasting(x.dtype) for x in arrays):
         return None
-    places = {address(x): i for i, x in arrays.items()}
-    if len(places) < len(arrays) or len(floats) > 1:
-        return None                                         # which is which cannot be seen
-    same = arrays.get(places.get(address(run.c), -1))
-    if same is not None and (same.shape, same.strides, same.dtype) != (result.shape, result.strides, result.dtype):
-        return None
-    rows: list[int] = []
-    for at, *strides in run.table:
-        which = places[at] if at in places else floats.pop() if floats else None
-        if which is None:
+    for x in arrays:
+        if address(x) == address(run.c) and (x.shape, x.strides, x.dtype) != (
+                result.shape, result.strides, result.dtype):
             return None
-        rows += which, 8 if which not in arrays else arrays[which].itemsize, *strides
+    rows: list[int] = []
+    for name, (at, *strides) in zip(run.names, run.table):
+        x = given[name]
+        if type(x) is not float and address(x) != at:       # a copy was read
+            return None
+        rows += names.index(name), 8 if type(x) is float else x.itemsize, *strides
     return rows
 
 

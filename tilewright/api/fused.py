@@ -80,8 +80,8 @@ def product(call: Call, like: repeats.Asked | None = None) -> Any:
             found = fusion.gemm(pa, pb, arrays, more, epilogue, p.sums, prologues=now, **how)
             for x, y in zip(reduced, found, strict=True):
                 x[...] = y.reshape(x.shape)
-            if like and len(results) == 1 and epilogue is f.epilogue and _at_once(f, results, outs, arrays):
-                _remember(like, call, pa, pb, arrays, more, epilogue, p.sums)
+            if like and pa.size and pb.size and epilogue is f.epilogue and _at_once(call, f, results, outs, arrays):
+                _remember(like, call, pa, pb, results, arrays, more, epilogue, p.sums)
     return delivered(call, f, results, outs)
 
 
@@ -201,30 +201,32 @@ def storable(f: formats.Format | None, kind: str, wide: bool) -> bool:
     return f.name in ("f32", "f64", "bool") and (f.name != "bool" or kind == "bool")
 
 
-def _at_once(f: Fused, results: list[Array], outs: list[Array | None], stored: list[Array | None]) -> bool:
-    """Whether the engine has stored all of the only result where, and as, it is returned."""
-    (x,), (out,), (one,) = results, outs, stored
-    whole = one is not None and one.shape == x.shape
-    return whole and f.blocks == (None,) and (x.dtype == f.dtypes[0] if out is None else x is out)
+def _at_once(call: Call, f: Fused, results: list[Array], outs: list[Array | None], stored: list[Array | None]) -> bool:
+    """Whether the engine has stored all results where, and as, they are returned; reductions are new arrays."""
+    if len(results) > 1 and call.out is not None and not isinstance(call.out, tuple):
+        return False
+    return all(block is None and (out is None if dtype is None else (one is not None and one.shape == x.shape and (
+        x.dtype == dtype if out is None else x is out)))
+        for block, dtype, x, out, one in zip(f.blocks, f.dtypes, results, outs, stored))
 
 
-def _remember(like: repeats.Asked, call: Call, a: Array, b: Array, results: list[Array | None], operands: list[Array],
-              epilogue: Epilogue, sums: np.dtype[Any]) -> None:
+def _remember(like: repeats.Asked, call: Call, a: Array, b: Array, results: list[Array], stored: list[Array | None],
+              operands: list[Array], epilogue: Epilogue, sums: np.dtype[Any]) -> None:
     """A call that came down to these arrays, if they are its own."""
     given, names = call.operands or {}, [x.name for x in epilogue.operands]
-    (c,) = results
     own = all((x.shape, x.strides, x.dtype) == (y.shape, y.strides, y.dtype) for x, y in ((a, call.a), (b, call.b)))
-    if c is None or not own or call.algorithm is not None or len(given) != len(names) or any(
-            np.may_share_memory(c, x) for x in operands) or any(
+    if not own or call.algorithm is not None or len(given) != len(names) or any(
+            np.may_share_memory(c, x) for c in results for x in operands) or any(
             address(x) != at for x, at in zip((a, b), like[1])):
         return
     order = [2 + list(given).index(name) for name in names]
-    if any(address(x) != like[1][i] for x, i in zip(operands, order)):
+    if any(address(x) != like[1][i] and type(given[name]) not in (int, float)
+           for x, i, name in zip(operands, order, names)):
         return
     fusion = forks.imported("tilewright.runtime.cpu.fusion")
-    repeats.remember(like, fusion.to_repeat(a, b, results, operands, epilogue, sums, call.threads, order,
+    repeats.remember(like, fusion.to_repeat(a, b, results, stored, operands, epilogue, sums, call.threads, order,
                                             call.semiring.text if call.semiring else ""),
-                     (a, b, *given.values()), (c,), kept=call.epilogue)
+                     (a, b, *map(repeats.array_of, given.values())), results, kept=call.epilogue)
 
 
 def delivered(call: Call, f: Fused, results: list[Array], outs: list[Array | None]) -> Any:

@@ -143,13 +143,18 @@ def functions(given: Iterable[Any], operands: Any) -> Any:
     return (*known, *(operands or ()))
 
 
+def array_of(x: Any) -> Any:
+    """A number of Python's as the array that rules make of it; anything else as it is."""
+    return np.asarray(x) if type(x) is float or type(x) is int else x
+
+
 def asked_on_host(library: Any, a: Any, b: Any, outs: Sequence[Any], out_dtype: Any, trans_a: Any, trans_b: Any,
                   threads: Any, epilogue: Any, operands: Any) -> tuple[Asked | None, tuple[Any, ...]]:
     """What a product of these arguments of matmul is known by, and the arrays that it reads."""
     known_by = functions((epilogue,), operands)
     if known_by is None or (operands and epilogue is None):
         return None, ()
-    arrays = (a, b, *operands.values()) if operands else (a, b)
+    arrays = (a, b, *map(array_of, operands.values())) if operands else (a, b)
     threads = pool.get_num_threads() if threads is None else threads
     return library.asked((*arrays, *outs), known_by, out_dtype, trans_a, trans_b, type(threads), threads), arrays
 

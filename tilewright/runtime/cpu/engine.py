@@ -260,6 +260,7 @@ class Run(NamedTuple):
     given: Matrix | None = None         # what b is a copy of, by a plan with `copy`
     # of its epilogue's operands (jobs.OPERAND); None: it has more beside it, or more than this run makes the results
     table: tuple[tuple[int, ...], ...] | None = ()
+    names: tuple[str, ...] = ()         # of these operands
 
     @property
     def batch(self) -> int:

@@ -79,16 +79,24 @@ def compute(of: Sums, results: list[Matrix | None], operands: list[Matrix], epil
             make: type[Recipe] = Recipe, prologues: Prologues | None = None) -> list[Matrix] | None:
     """What `gemm` says; None, and results that mean nothing, if an element has no such terms as the word stands for."""
     m, n, _ = of.sizes
-    main = main_of(results, epilogue)
     lead = of.a.shape[:-2]
     if not (m and n and all(lead)):                     # as NumPy reduces nothing
         nothing = np.empty((*lead, m, n // (1 + epilogue.paired)), of.dtype)
         return [REDUCED[x.reduced][1](nothing, axis=REDUCED[x.reduced][0]) for x in epilogue.expression.results
                 if x.reduced]
     way = (way_for if on is host else partial(way_of, on=on, make=make))(of, results, operands, epilogue)
-    rows, cols = (n, m) if way.exchanged else (m, n)
-    kept: list[tuple[str, str, Matrix]] = []
     table = [entry(on, x, way.exchanged) for x in operands]
+    return _by_way(of, way, results, table, epilogue, on, make, prologues)
+
+
+def _by_way(of: Sums, way: Way, results: list[Matrix | None], entries: Sequence[tuple[int, ...]],
+            epilogue: Epilogue, on: Host = host, make: type[Recipe] = Recipe,
+            prologues: Prologues | None = None) -> list[Matrix] | None:
+    """`compute` for operands with these entries."""
+    m, n, _ = of.sizes
+    rows, cols = (n, m) if way.exchanged else (m, n)
+    lead, main, table = of.a.shape[:-2], main_of(results, epilogue), [*entries]
+    kept: list[tuple[str, str, Matrix]] = []
     for x, result, word in zip(results, epilogue.expression.results, way.finish.WRITTEN, strict=True):
         if word == "-":
             continue
@@ -105,8 +113,9 @@ def compute(of: Sums, results: list[Matrix | None], operands: list[Matrix], epil
     if _run(of, main, way, beside, on, make):
         return None
     runs = engine.watch.runs
-    if runs is not None and way.recipe and not way.after and len(table) == len(operands) and not prologues:
-        runs[-1] = runs[-1]._replace(table=tuple(table))        # it was all
+    if runs is not None and way.recipe and not way.after and len(table) == len(entries) and not prologues:
+        names = tuple(x.name for x in epilogue.operands)
+        runs[-1] = runs[-1]._replace(table=tuple(table), names=names)           # it was all
     return [of_tiles(*each) for each in kept]
 
 
@@ -144,23 +153,27 @@ def entry(on: Host, x: Matrix, exchanged: bool) -> tuple[int, int, int, int]:
 
 # ---- again, for other arrays of the same formats, sizes and strides
 
-def to_repeat(a: Matrix, b: Matrix, results: list[Matrix | None], operands: list[Matrix], epilogue: Epilogue,
-              sums: np.dtype[Any], threads: int | None, order: list[int], semiring: str = "") -> repeats.Run:
-    """What does again what `gemm` has done for these, without a plan or an algorithm of the caller's, for one result:
-    C. `order`: which address each of the operands has."""
-    of = sums_of(a, b, results, operands, epilogue, sums, threads, semiring=semiring)
-    way = way_for(of, results, operands, epilogue)
+def to_repeat(a: Matrix, b: Matrix, results: list[Matrix], stored: list[Matrix | None], operands: list[Matrix],
+              epilogue: Epilogue, sums: np.dtype[Any], threads: int | None, order: list[int], semiring: str = ""
+              ) -> repeats.Run:
+    """What does again what `gemm` has done for these, without a plan or an algorithm of the caller's. `stored`: what
+    `gemm` takes for the results, None for reductions. `order`: which address each of the operands has."""
+    of = sums_of(a, b, stored, operands, epilogue, sums, threads, semiring=semiring)
+    way = way_for(of, stored, operands, epilogue)
+    if len(stored) > 1 or stored[0] is None:
+        strides = [entry(host, x, way.exchanged)[1:] for x in operands]
+        return _several(of, way, results, stored, strides, epilogue, order)
     table = array("q", [word for x in operands for word in entry(host, x, way.exchanged)])
     (c,) = results
     copies = way.recipe is not None and way.recipe.plan.copy
-    if way.recipe and c is not None and way.recipe.takes_c and not (way.after or (copies and c.ndim == 3)):
+    if way.recipe and way.recipe.takes_c and not (way.after or (copies and c.ndim == 3)):
         x, y = (b.swapaxes(-1, -2), a.swapaxes(-1, -2)) if way.swapped else (a, b)
         places = (1, 0, 2 + len(order)) if way.swapped else (0, 1, 2 + len(order))
         steps = (x.strides[0], y.strides[0], c.strides[0]) if c.ndim == 3 else ()
         return repeats.by_recipe(way.recipe, places, c.shape[0] if steps else 0, steps, table, order,
                                  repeats.View.of(y) if copies else None)
     none, last = np.empty((0, 0), sums), 2 + len(order)
-    alone, views = of._replace(a=none, b=none), [repeats.View.of(x) for x in (a, b, c) if x is not None]
+    alone, views = of._replace(a=none, b=none), [repeats.View.of(x) for x in (a, b, c)]
 
     def run(at: list[int], arrays: Sequence[Any], results: Sequence[Any], alpha: float, stream: int
             ) -> bool:
@@ -169,6 +182,26 @@ def to_repeat(a: Matrix, b: Matrix, results: list[Matrix | None], operands: list
         own = type(results[0]) is np.ndarray
         a, b, c = (*arrays[:2], *results) if own else (x.at(at[i]) for x, i in zip(views, (0, 1, last)))
         return _run(alone._replace(a=a, b=b), c, way, beside, host, Recipe)
+    return run
+
+
+def _several(of: Sums, way: Way, results: list[Matrix], stored: list[Matrix | None], strides: Sequence[tuple[int, ...]],
+             epilogue: Epilogue, order: list[int]) -> repeats.Run:
+    """What `to_repeat` returns for several results, and for reductions. `strides`: of operands, as `entry` has them."""
+    reduced, first = [x is None for x in stored], 2 + len(order)
+    views = [repeats.View.of(x) for x in (of.a, of.b, *results)]
+    none = np.empty((0, 0), of.dtype)
+    alone = of._replace(a=none, b=none)
+
+    def run(at: list[int], arrays: Sequence[Any], results: Sequence[Any], alpha: float, stream: int) -> bool:
+        a, b, *outs = (*arrays[:2], *results) if type(results[0]) is np.ndarray else (
+            x.at(at[i]) for x, i in zip(views, (0, 1, *range(first, len(at)))))
+        table = [(at[i], *steps) for i, steps in zip(order, strides)]
+        found = _by_way(alone._replace(a=a, b=b), way, [None if skip else x for x, skip in zip(outs, reduced)], table,
+                        epilogue)
+        for x, y in zip((x for x, skip in zip(outs, reduced) if skip), found or ()):
+            x[...] = y
+        return found is None
     return run
 
 
