@@ -1,8 +1,8 @@
 """Products on CPUs: formats, shapes, strides, scalars, results, threads and plans at random, between guard pages.
 
 Operands and results lie beside pages that cannot be touched, with canaries between their elements. A result is held
-against integers modulo 2^64 or long double (expected.py); `matmul(a, b, out=o)` must be what `o[...] = matmul(a, b)`
-is, so that the dtype of a result is NumPy's, and o's only afterwards.
+against integers modulo 2^64 or long double (tests/oracles/product.py); `matmul(a, b, out=o)` must be what
+`o[...] = matmul(a, b)` is, so that the dtype of a result is NumPy's, and o's only afterwards.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
-from tests.fuzz import expected, memory
+from tests.fuzz import memory
 from tests.fuzz.driver import Case, Fuzzer
-from tests.fuzz.expected import Product
 from tests.fuzz.memory import Placed
 from tests.fuzz.values import KINDS, numbers
+from tests.oracles import product as oracle
+from tests.oracles.product import Product
 from tilewright import formats
 from tilewright.formats import FORMATS, Complex, Float
 from tilewright.runtime.cpu import recipe
@@ -58,7 +59,7 @@ def draw(rng: Random) -> Case:
         case["beta"] = rng.choice([1, 0, -1, 2] + ([] if whole else [0.25, -1.5]))
         if rng.random() < 0.1:
             case["beta"] = rng.choice(["inf", "nan", "1e39", "1e20", "-1e-30"])
-    if all(f is None or expected.is_whole(FORMATS[f].dtype) for f in (a, b, case["c"], case["out_dtype"])):
+    if all(f is None or oracle.is_whole(FORMATS[f].dtype) for f in (a, b, case["c"], case["out_dtype"])):
         large = [3, 2**31, -(2**31), 2**32 + 5, 2**63, 2**64 - 1, -(3**50), True]
         case["alpha"], case["beta"] = (x if isinstance(x, int) else rng.choice(large)
                                        for x in (case["alpha"], case["beta"]))

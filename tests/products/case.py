@@ -1,0 +1,64 @@
+"""What a row of the table of products says. Arrays are texts (arrays.py), functions names (functions.py).
+
+A row says what is multiplied and what must come of it, nothing of how: ways.py has the ways to a result, devices.py
+where they run, test_products.py brings rows, ways and devices together.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from tests.products.arrays import read
+
+
+class Case(NamedTuple):
+    """A call of one public function.
+
+    on      the devices of a short run
+    ways    ways of a short run beside a first and a later call
+    """
+
+    name: str
+    a: str
+    b: str
+    call: str = "matmul"                    # grouped_matmul, contract, einsum, gemm
+    out: tuple[str | None, ...] = ()        # arrays for the results
+    results: tuple[str, ...] = ()           # formats of the results, NumPy's or f32 if it does not say
+    c: str | None = None
+    beside: dict[str, str] = {}             # noqa: RUF012    # operands of functions by name, scale_a, scale_b
+    epilogue: str = ""
+    prologue_a: str = ""
+    prologue_b: str = ""
+    term: str = ""
+    reduce: str = "sum"
+    subscripts: str = ""
+    ends: tuple[int, ...] = ()
+    options: dict[str, Any] = {}            # noqa: RUF012    # further keywords, as they are
+    values: str = "whole"
+    on: tuple[str, ...] = ("cpu",)
+    ways: tuple[str, ...] = ()
+    within: float = 0.0                     # of |A| |B|, for numbers that are not exact
+    plans: tuple[str, ...] = ()             # by which each of them, in turn
+
+    @property
+    def trans(self) -> str:
+        """Which operands are transposed by the call."""
+        return "".join(x for x in "ab" if self.options.get(f"trans_{x}"))
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """m, n and k of a product of matrices."""
+        a, b = read(self.a).shape, read(self.b).shape
+        m, k = a[-2:][::-1] if "a" in self.trans else (1, *a)[-2:]
+        return m, (b[-2] if "b" in self.trans else b[-1] if len(b) > 1 else 1), k
+
+
+CPU = ("cpu",)
+GPU = ("cpu", "sm_90a")
+GPUS = ("cpu", "sm_90a", "sm_80", "gfx942")
+
+
+def case(name: str, a: str, b: str, epilogue: str = "", **given: Any) -> Case:
+    """A row. What is no field of `Case` is an operand of a function, or the scales of one."""
+    fields = {x: given.pop(x) for x in Case._fields if x in given}
+    return Case(name, a, b, epilogue=epilogue, beside=given, **fields)

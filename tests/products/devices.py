@@ -1,0 +1,109 @@
+"""DEVICES: where product cases run. CPUs by each instruction set that this machine has, GPUs on the fakes of their
+drivers, whose kernels the simulator runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from tests.helpers.gpus import machine
+from tilewright import targets
+from tilewright.runtime.cpu import engine
+from tilewright.targets import cpu
+
+
+class Device(NamedTuple):
+    """A CPU's instruction set, or a GPU."""
+
+    target: str = ""                    # "": the widest that this machine has
+    extensions: tuple[str, ...] | None = None       # without any but these; None: with all that the CPU has
+
+    @property
+    def gpu(self) -> bool:
+        return self.target.startswith(("sm_", "gfx"))
+
+
+DEVICES = {
+    "cpu": Device(), "avx2": Device("x86-avx2"), "avx512": Device("x86-avx512", ()),
+    "amx": Device("x86-avx512", ("amx-tile", "amx-bf16", "amx-int8")),
+    **{name: Device(name) for name in ("sm_90a", "sm_86", "sm_80", "sm_75", "gfx942", "gfx950")},
+}
+
+
+class Memory:
+    """The host's memory, with the methods of a fake GPU's."""
+
+    gpu = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def array(self, x: np.ndarray) -> Any:
+        return x
+
+    def finish(self) -> None:
+        """Nothing is under way."""
+
+    def back(self, x: Any) -> np.ndarray:
+        return np.asarray(x)
+
+
+class FakeMemory(Memory):
+    """A fake GPU's."""
+
+    gpu = True
+
+    def __init__(self, name: str, patch: pytest.MonkeyPatch) -> None:
+        super().__init__(name)
+        self.fake = machine(patch, DEVICES[name].target)
+
+    def array(self, x: np.ndarray) -> Any:
+        return self.fake.array(x)
+
+    def finish(self) -> None:
+        self.fake.finish()
+
+    def back(self, x: Any) -> np.ndarray:
+        return x if isinstance(x, np.ndarray) else x.host
+
+
+@contextmanager
+def running(name: str) -> Iterator[Memory]:
+    """The device's memory; calls on arrays there run on it. Skips the test where this machine lacks the CPU."""
+    device = DEVICES[name]
+    with pytest.MonkeyPatch.context() as patch:
+        if device.gpu:
+            yield FakeMemory(name, patch)
+        elif not device.target:
+            yield Memory(name)
+        else:
+            yield from _forced(device, name, patch)
+
+
+def _forced(device: Device, name: str, patch: pytest.MonkeyPatch) -> Iterator[Memory]:
+    target = targets.target(device.target)
+    missing = [*target.missing, *(x for x in device.extensions or () if x not in target.extensions)]
+    if missing:
+        pytest.skip(f"this CPU lacks {', '.join(missing)}")
+    patch.setitem(os.environ, "TILEWRIGHT_TARGET", device.target)
+    if device.extensions is not None:
+        patch.setattr(cpu, "ISAS", tuple(replace(row, extensions=device.extensions) if row.name == device.target
+                                         else row for row in cpu.ISAS))
+    try:
+        _forget()
+        yield Memory(name)
+    finally:
+        patch.undo()
+        _forget()
+
+
+def _forget() -> None:
+    targets.detect.cache_clear()
+    cpu.record.cache_clear()
+    engine.forget()

@@ -1,0 +1,75 @@
+"""Every product case on its devices by its ways, against one oracle.
+
+A short run takes the devices that a row names, and a first and a later call. `--all-ways` takes every way on every
+device. How later calls are kept is a table of its own, kept.json: `--update-golden` writes it anew (with -n0).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.products.case import Case
+from tests.products.cases import epilogues
+from tests.products.devices import running
+from tests.products.ways import WAYS, Call, kept
+from tilewright.api.products import matmul
+
+FEATURES = {"epilogue": epilogues.CASES}
+KEPT = Path(__file__).parent / "kept.json"
+SEEN: dict[str, str] = {}       # how later calls of "row, device" went
+
+
+def read_kept() -> dict[str, str]:
+    """By "row, device"; what is not there is kept by nothing, and goes by the rules."""
+    table = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    return {name: how for how, names in table.items() for name in names}
+
+
+READ = read_kept()
+
+
+def cells() -> Iterator[Any]:
+    for feature, cases in FEATURES.items():
+        for case in cases:
+            for device in case.on:
+                yield pytest.param(case, device, id=f"{feature}: {case.name}, {device}")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def table(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The first call of a process is kept by nothing."""
+    matmul(np.ones((3, 3), np.float32), np.ones((3, 3), np.float32))
+    yield
+    if request.config.getoption("--update-golden"):
+        found = {name: how for name, how in (read_kept() | SEEN).items() if how != "rules"}
+        KEPT.write_text(json.dumps({how: sorted(x for x in found if found[x] == how) for how in ("emitted", "table")},
+                                   indent=1, ensure_ascii=False) + "\n")
+
+
+@pytest.mark.parametrize(("case", "device"), [*cells()])
+def test_product(case: Case, device: str, request: pytest.FixtureRequest) -> None:
+    with running(device) as memory:
+        for plan in case.plans or ("",):
+            call = Call(case, 7, plan)
+            for name in ("first",) if plan and memory.gpu else ("first", "again"):
+                try:
+                    results = WAYS[name](call, memory)
+                    if name != "again":
+                        call.check(results)
+                except Exception as error:
+                    raise AssertionError(f"{case.name} on {device} by {name}" + f", {plan}" * bool(plan)) from error
+            if not plan:
+                is_kept(f"{case.name}, {device}", call.python, request.config.getoption("--update-golden"))
+
+
+def is_kept(name: str, python: int, update: bool) -> None:
+    """Are later calls kept as the table says?"""
+    SEEN[name], wanted = kept(python), READ.get(name, "rules")
+    assert update or SEEN[name] == wanted, (f"a later call took {python} Python functions of the package: kept by "
+                                            f"{SEEN[name]}, where {KEPT.name} says {wanted}")

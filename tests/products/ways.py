@@ -1,0 +1,203 @@
+"""WAYS to the result of a product case: functions of (call, memory) that give the results as arrays of NumPy's."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tilewright as tw
+from tests.oracles.product import Problem, expected
+from tests.products.arrays import make, placed, read, stored
+from tests.products.case import Case
+from tests.products.devices import Memory
+from tests.products.functions import EPILOGUES, PROLOGUES, REDUCE, REDUCTIONS, TERMS
+from tilewright import formats
+from tilewright.formats import FORMATS
+
+PACKAGE = str(Path(tw.__file__).parent)
+TABLE = 150     # Python functions of the package, at most, that a call by a record takes; by the rules it is over 200
+
+
+def kept(python: int) -> str:
+    """How a later call went, by the Python functions that it took: in emitted code alone, by a record in Python, or as
+    the first one."""
+    return "emitted" if not python else "table" if python <= TABLE else "rules"
+
+
+class Call:
+    """A case's arrays, of a seed: as they are given, and what they must give."""
+
+    def __init__(self, case: Case, seed: int, plan: str = "") -> None:
+        self.case, self.seed, self.plan = case, seed, plan
+        self.held: list[Any] = []           # arrays that stay where they are
+        self.around: list[tuple[np.ndarray, np.ndarray, bytes]] = []
+        self.python = 0                     # Python functions of the package that a later call took
+        k_axis = {"a": -2 if "a" in case.trans else -1, "b": -1 if "b" in case.trans else -2}
+        texts = {"a": case.a, "b": case.b, **case.beside} | ({"c": case.c} if case.c else {})
+        self.made = {name: make(text, case.values, seed + i, k_axis.get(name, -1))
+                     for i, (name, text) in enumerate(texts.items())}
+        self.results = expected(self._problem(), self._numbers())
+
+    def _problem(self) -> Problem:
+        case = self.case
+        epilogue, of_a, of_b, term = (table.get(name) for table, name in (
+            (EPILOGUES, case.epilogue), (PROLOGUES, case.prologue_a), (PROLOGUES, case.prologue_b), (TERMS, case.term)))
+        return Problem(
+            self.sums, case.values != "normal", case.options.get("alpha", 1), case.options.get("beta", 0),
+            case.subscripts, term and term.numpy, REDUCE[case.reduce], case.ends,
+            frozenset(x for x, y in case.beside.items() if "groups" in read(y).words),
+            *(x and x.numpy for x in (of_a, of_b, epilogue)), epilogue.magnified if epilogue else 1.0,
+            sum(x.own for x in (epilogue, term) if x), case.within)
+
+    @property
+    def sums(self) -> np.dtype:
+        """The format in which products of this case are added up, as docs/formats.md says."""
+        a, b = (FORMATS[read(x).format].dtype if read(x).format in FORMATS and not read(x).scaled else np.dtype("f4")
+                for x in (self.case.a, self.case.b))
+        if self.case.prologue_a or self.case.prologue_b:
+            return np.dtype(np.float64 if np.float64 in (a, b) else np.float32)
+        return formats.accumulator(a, b).dtype
+
+    def _numbers(self) -> dict[str, np.ndarray]:
+        found = {name: made.numbers for name, made in self.made.items()}
+        for role in self.case.trans:
+            turned = found[role].swapaxes(-1, -2)
+            found[role] = turned.conj() if self.case.options[f"trans_{role}"] == "c" else turned
+        return found
+
+    # ---- what a public function takes
+
+    def arrays(self, memory: Memory) -> dict[str, Any]:
+        """There, by name."""
+        return {name: placed(made.array, memory.array) for name, made in self.made.items()}
+
+    def outs(self, memory: Memory) -> list[Any]:
+        """Arrays for results."""
+        arrays = [None if text is None else stored(_sevens(text), read(text).layout) for text in self.case.out]
+        self.around = [(x, x.copy(), bytes(_memory(x))) for x in arrays if x is not None]
+        return [None if x is None else memory.array(x) for x in arrays]
+
+    def untouched(self) -> None:
+        """AssertionError if anything around the results' elements was written to. Call it last: elements are lost."""
+        for array, before, memory in self.around:
+            array[...] = before
+            assert bytes(_memory(array)) == memory, "memory around out was written to"
+
+    def keywords(self, given: dict[str, Any]) -> dict[str, Any]:
+        case = self.case
+        options = dict(case.options)
+        if self.plan:
+            options["plan"] = self.plan
+        options |= {name: given[name] for name in ("scale_a", "scale_b", "c") if name in given}
+        operands = {name: given[name] for name in case.beside if name not in ("scale_a", "scale_b")}
+        if operands:
+            options["operands"] = operands
+        for name, table in (("epilogue", EPILOGUES), ("prologue_a", PROLOGUES), ("prologue_b", PROLOGUES)):
+            if getattr(case, name):
+                options[name] = table[getattr(case, name)].traced
+        return options
+
+    def run(self, given: dict[str, Any], outs: list[Any]) -> Any:
+        """The call; `given` by `arrays`, `outs` by `outs`."""
+        case, options = self.case, self.keywords(given)
+        a, b = given["a"], given["b"]
+        into = {"out": outs[0] if len(outs) == 1 else tuple(outs)} if outs else {}
+        if case.call == "grouped_matmul":
+            return tw.grouped_matmul(a, b, given["ends"], **into, **options)
+        if case.call == "contract":
+            reduce = REDUCTIONS.get(case.reduce, case.reduce)
+            return tw.contract(TERMS[case.term].traced, a, b, reduce=reduce, **into, **options)
+        if case.call == "einsum":
+            return tw.einsum(case.subscripts, a, b, **into, **options)
+        if case.call == "gemm":
+            alpha, beta, c = (options.pop(x) for x in ("alpha", "beta", "c"))
+            return tw.gemm(alpha, a, b, beta, c, **options)
+        if case.call == "packed":
+            return tw.matmul(a, self._packed(b), **into, **{x: y for x, y in options.items() if x != "trans_b"})
+        return tw.matmul(a, b, **into, **options)
+
+    def _packed(self, b: Any) -> Any:
+        left = read(self.case.a)
+        how = {"trans_b": True} if "b" in self.case.trans else {}
+        return tw.pack(b, a=None if left.scaled else FORMATS[left.format].dtype, **how)
+
+    def check(self, results: list[np.ndarray]) -> None:
+        """AssertionError unless these are the results."""
+        assert len(results) == len(self.results), f"{len(results)} results, and should be {len(self.results)}"
+        for i, (x, want) in enumerate(zip(results, self.results)):
+            name = (*self.case.results, *[""] * 9)[i]
+            assert not name or x.dtype == FORMATS[name].dtype, f"result {i} is of {x.dtype}, not {name}"
+            try:
+                want.check(np.asarray(x, x.dtype.newbyteorder("=")))
+            except AssertionError as error:
+                raise AssertionError(f"result {i}: {error}") from None
+
+
+def _memory(x: np.ndarray) -> np.ndarray:
+    """All of the buffer that the array lies in, as bytes."""
+    while isinstance(x.base, np.ndarray):
+        x = x.base
+    return x.view(np.uint8) if x.flags.c_contiguous else x
+
+
+def _sevens(text: str) -> np.ndarray:
+    spec = read(text)
+    return np.full(spec.shape, 7).astype(FORMATS[spec.format].dtype)
+
+
+def several(results: Any) -> list[Any]:
+    return [*results] if isinstance(results, tuple) else [results]
+
+
+# ---- the ways
+
+
+def first(call: Call, memory: Memory) -> list[np.ndarray]:
+    """By the public function: as if there had been no call before, or as an earlier one was."""
+    given, outs = call.arrays(memory), call.outs(memory)
+    if call.case.ends:
+        given["ends"] = memory.array(np.array(call.case.ends, np.int32))
+    results = call.run(given, outs)
+    memory.finish()
+    for x, y in zip(several(results), outs):
+        assert y is None or x is y, "it is not out that is returned"
+    call.held += [given, outs]              # so that later arrays have other addresses
+    found = [np.array(memory.back(x)) for x in several(results)]
+    call.untouched()
+    return found
+
+
+def python_calls(function: Callable[[], Any]) -> tuple[Any, int]:
+    """What the function returns, and how many Python functions of the package it entered."""
+    count = 0
+
+    def profile(frame: Any, event: str, _: Any) -> None:
+        nonlocal count
+        count += event == "call" and frame.f_code.co_filename.startswith(PACKAGE)
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        result = function()
+    finally:
+        sys.setprofile(before)
+    return result, count
+
+
+def again(call: Call, memory: Memory) -> list[np.ndarray]:
+    """A later call like the first, of other arrays at other addresses; `call.python` counts its Python functions."""
+    other = Call(call.case, call.seed + 100, call.plan)
+    given, outs = other.arrays(memory), other.outs(memory)
+    if call.case.ends:
+        given["ends"] = memory.array(np.array(call.case.ends, np.int32))
+    results, call.python = python_calls(lambda: other.run(given, outs))
+    memory.finish()
+    other.check([memory.back(x) for x in several(results)])
+    other.untouched()
+    return []
+
+
+WAYS = {"first": first, "again": again}
