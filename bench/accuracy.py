@@ -23,8 +23,7 @@ os.environ.setdefault("MKL_THREADING_LAYER", "SEQUENTIAL")
 import numpy as np
 
 import tilewright as tw
-from bench import study
-from tilewright.lab.bench import results
+from tilewright.lab.bench import results, study
 
 ROWS = 64  # of C that are compared
 PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9, 100)

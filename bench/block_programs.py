@@ -22,10 +22,10 @@ import torch
 import triton
 import triton.language as tl
 
-from bench import study
 from tilewright import ir
 from tilewright.blocks import Program
 from tilewright.ir import f32, i32, ptr
+from tilewright.lab.bench import study
 from tilewright.lab.bench.gpu_device import TorchDevice
 from tilewright.lab.measure.gpu_rules import GpuRules, sets
 from tilewright.runtime.run import run

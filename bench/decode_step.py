@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import tilewright.torch as twt
-from bench import study
+from tilewright.lab.bench import study
 from tilewright.lab.bench.gpu_device import TorchDevice
 from tilewright.lab.measure.gpu_rules import GpuRules, GraphTrack
 from tilewright.lab.measure.measure import interleave, ratios, spread

@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 
 import tilewright as tw
-from bench import study
+from tilewright.lab.bench import study
 from tilewright.lab.bench.gpu_device import TorchDevice
 from tilewright.lab.measure.gpu_rules import sets
 

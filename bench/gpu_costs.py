@@ -21,8 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench import study
-from tilewright.lab.bench import gpu_device, peer, results
+from tilewright.lab.bench import gpu_device, peer, results, study
 from tilewright.lab.bench.cases import GPU, Product
 from tilewright.lab.bench.peer import Setting
 from tilewright.lab.bench.results import CUBLAS, Report

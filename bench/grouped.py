@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 
 import tilewright as tw
-from bench import study
+from tilewright.lab.bench import study
 from tilewright.lab.measure.gpu_rules import sets
 
 GPU = [(64, 16384, 4096, 4096), (64, 8192, 7168, 2048), (64, 8192, 2048, 7168), (8, 16384, 4096, 14336),

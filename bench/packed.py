@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 
 import tilewright as tw
-from bench import study
 from tilewright import formats
+from tilewright.lab.bench import study
 
 
 def cases(options: Any) -> Iterator[study.Case]:

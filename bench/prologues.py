@@ -28,10 +28,10 @@ import torch
 import torch.nn.functional as F
 
 import tilewright as tw
-from bench import study
 from tilewright.formats.quantized import Quantized
 from tilewright.formats.scaled import Nibbles, Scaled
 from tilewright.formats.table import BLOCK_FORMATS
+from tilewright.lab.bench import study
 from tilewright.lab.bench.gpu_device import TorchDevice
 from tilewright.lab.measure.gpu_rules import sets
 from tilewright.plans import gpu, gpu_shape

@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 
 import tilewright as tw
-from bench import study
 from tilewright.expressions.semiring import semiring
+from tilewright.lab.bench import study
 from tilewright.lab.bench.gpu_device import TorchDevice
 from tilewright.lab.measure.gpu_rules import sets
 from tilewright.plans import semirings

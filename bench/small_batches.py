@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 
 import tilewright as tw
-from bench import study
+from tilewright.lab.bench import study
 from tilewright.lab.measure.gpu_rules import sets
 
 LETTERS = {"f4": "s", "f8": "d", "c8": "c", "c16": "z"}

@@ -25,10 +25,9 @@ from torch import nn
 
 import tilewright as tw
 import tilewright.torch as twt
-from bench import decode_step, study
+from bench import decode_step
 from bench.decode_step import BF16, KINDS
-from bench.study import host_cost
-from tilewright.lab.bench import results
+from tilewright.lab.bench import results, study
 from tilewright.lab.bench.gpu_device import TorchDevice
 
 
@@ -40,7 +39,7 @@ def host(on: TorchDevice) -> dict[str, list[float]]:
     row = torch.randn(1, 1024, device="cuda", dtype=BF16)
     t, out = w.t(), torch.empty(64, 64, device="cuda", dtype=BF16)
     with torch.no_grad():
-        return host_cost({
+        return study.host_cost({
             "torch.mm": partial(torch.mm, a, t), "tw.matmul": partial(tw.matmul, a, t),
             "tw.matmul with out": partial(tw.matmul, a, t, out), "mm": partial(twt.mm, a, t),
             "F.linear": partial(F.linear, a, w, c[0]), "linear": partial(twt.linear, a, w, c[0]),

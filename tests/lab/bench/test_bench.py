@@ -20,7 +20,7 @@ import pytest
 from bench import readme
 from tests.helpers.command_line import call, refused
 from tilewright import outputs
-from tilewright.lab.bench import commands, contest, peer, plot, report, results, session, tables
+from tilewright.lab.bench import commands, contest, peer, plot, report, results, session, study, tables
 from tilewright.lab.bench.cases import Case, Job, Product
 from tilewright.lab.bench.contest import Bench
 from tilewright.lab.bench.peer import Setting
@@ -1195,7 +1195,7 @@ def test_elementwise_code_is_timed_beside_numpy(tmp_path: Path, monkeypatch: pyt
         1, {name: [(lambda z, name=name: z.fill(len(name)), (np.ones(1),))] for name in ("tilewright", "numpy")}))
     monkeypatch.setitem(elementwise.CASES, "z = x + y", (elementwise.emit_add, elementwise._add, 1e-7))
     with pytest.raises(RuntimeError, match="z = x \\+ y of 3000 elements differs from NumPy's"):
-        list(elementwise.run([3000]))
+        list(study.records(elementwise, [3000]))
 
 
 def test_products_with_their_own_arithmetic_are_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1217,7 +1217,7 @@ def test_products_with_their_own_arithmetic_are_timed(tmp_path: Path, monkeypatc
     assert all(set(x["seconds"]) == {"tilewright", contract.ALONE} for x in found)
     monkeypatch.setattr(contract.tw, "contract", lambda *_, out=None, **__: np.zeros(24) if out is None else out)
     with pytest.raises(RuntimeError, match="squared distances of 12 by tilewright is wrong"):
-        list(contract.run([12]))
+        list(study.records(contract, [12]))
 
 
 def test_epilogues_are_timed_beside_the_product_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1236,4 +1236,4 @@ def test_epilogues_are_timed_beside_the_product_alone(tmp_path: Path, monkeypatc
     assert all(set(x["seconds"]) == {"tilewright", epilogues.ALONE} for x in found)
     monkeypatch.setitem(epilogues.CASES, "relu", lambda acc: epilogues.tw.relu(acc) + 0.1 * isinstance(acc, np.ndarray))
     with pytest.raises(RuntimeError, match="relu of 40 by tilewright is wrong"):
-        list(epilogues.run([40]))
+        list(study.records(epilogues, [40]))

@@ -16,9 +16,9 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from bench import gpu_costs, readme, study
+from bench import gpu_costs, readme
 from tilewright import targets
-from tilewright.lab.bench import commands, contest, gpu_device, peer, plot, report, results, session
+from tilewright.lab.bench import commands, contest, gpu_device, peer, plot, report, results, session, study
 from tilewright.lab.bench.cases import GPU, Case, Job
 from tilewright.lab.bench.peer import OURS, Setting
 from tilewright.lab.bench.results import Report, Result, Row, Session

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilewright import outputs
-from tilewright.lab.bench import peer, results, session, tables
+from tilewright.lab.bench import peer, results, session, study, tables
 from tilewright.lab.bench import plot as plots
 from tilewright.lab.bench import report as reports
 from tilewright.lab.bench.cases import AVX2, CPU, GPU, NATIVE, Job
@@ -261,16 +261,16 @@ def startup(rounds: int, json: Path | None, console: Console) -> int:
 def records(kind: str, options: Options, console: Console) -> int:
     """Elementwise code beside NumPy, epilogues beside torch, or products with their own arithmetic beside scipy, numba,
     torch and KeOps: the suite of this name, which has its own table."""
-    study = import_module(f"tilewright.lab.bench.suites.{kind}")
+    suite = import_module(f"tilewright.lab.bench.suites.{kind}")
     check_outputs(options)
-    sizes = options.sizes or (study.SIZES[::2] if options.quick else study.SIZES)
+    sizes = options.sizes or (suite.SIZES[::2] if options.quick else suite.SIZES)
     report, found = Report.start(kind, **options.recorded()), []
-    with Progress(console, "starting", len(sizes) * len(options.threads) * len(study.CASES)) as bar:
-        for each in study.run(sizes, options.threads, options.quick, bar.update):
+    with Progress(console, "starting", len(sizes) * len(options.threads) * len(suite.CASES)) as bar:
+        for each in study.records(suite, sizes, options.threads, options.quick, bar.update):
             bar.advance()
-            found.append(each.to_json())
-    head, rows = study.table(found)
-    console.print(tables.shown(kind, study.CAPTION, head, rows, left=head[:1]))
+            found.append(each)
+    head, rows = suite.table(found)
+    console.print(tables.shown(kind, suite.CAPTION, head, rows, left=head[:1]))
     report.extra[kind] = found
     if options.json:
         results.save(report, options.json)

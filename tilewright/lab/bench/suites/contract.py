@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +21,8 @@ import numpy as np
 
 import tilewright as tw
 from tilewright.expressions.semiring import semiring
-from tilewright.lab.bench.suites.timed import ALONE, Found, Made, checked, compared, timed
+from tilewright.lab.bench import study
+from tilewright.lab.bench.study import ALONE, checked, compared
 from tilewright.lab.measure.measure import Call, spread
 
 CAPTION = "10^9 terms a second; rates as multiples, of the same rounds: median (quartiles)"
@@ -180,10 +181,6 @@ def _by_torch(p: float, power: int, a: Any, b: Any) -> Any:
     return found**power if power > 1 else found
 
 
-def run(sizes: Iterable[int] = SIZES, threads: Iterable[int] = (1,), quick: bool = False,
-        step: Callable[[str], None] = lambda what: None) -> Iterator[Found]:
-    """Each case as it is measured; `step` is called before it. RuntimeError for a wrong result."""
-    def make(name: str, n: int, threads: int) -> Made:
-        m, k = _shape(name, n)
-        return Made(checked(f"{name} of {n}", *_calls(name, n, threads), 1e-4), 4 * (m * m + 2 * m * k))
-    return timed(make, CASES, sizes, threads, quick, step)
+def make(name: str, n: int, threads: int) -> study.Case:
+    m, k = _shape(name, n)
+    return study.Case({}, checked(f"{name} of {n}", *_calls(name, n, threads), 1e-4), bytes=4 * (m * m + 2 * m * k))

@@ -5,7 +5,7 @@ for each array, as they are in memory. Results are checked before anything is ti
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 import tilewright as tw
 from tilewright.ir import Function, Kernel, f32, i64, ptr
 from tilewright.kernels.elementwise import each, each_row, fold, once
-from tilewright.lab.bench.suites.timed import Found, Made, compared, median_us, timed
+from tilewright.lab.bench.study import Case, compared, median_us
 from tilewright.lab.measure import machine, probes
 from tilewright.lab.measure.measure import Call, spread
 
@@ -80,19 +80,15 @@ def _sums(n: int, call: Callable[..., Any]) -> tuple[int, dict[str, list[Call]]]
 CASES = {"z = x + y": (emit_add, _add, 2e-7), "sums of rows": (emit_sums, _sums, 1e-5)}
 
 
-def run(sizes: Iterable[int] = SIZES, threads: Iterable[int] = (1,), quick: bool = False,
-        step: Callable[[str], None] = lambda what: None) -> Iterator[Found]:
-    """Each case as it is measured; `step` is called before it."""
-    last_level, peaks = machine.last_level_bytes(), probes.ceilings()
-
-    def make(case: str, n: int, threads: int) -> Made:
-        emit, calls, tolerance = CASES[case]
-        moved, made = calls(n, tw.kernel(emit))
-        results = {name: _result(one) for name, one in made.items()}
-        if not np.allclose(results["tilewright"], results["numpy"], rtol=tolerance):
-            raise RuntimeError(f"{case} of {n} elements differs from NumPy's")
-        return Made(made, moved, None if moved < last_level else peaks.peak_bandwidth("memory", threads, "read"))
-    return timed(make, CASES, sizes, threads, quick, step)
+def make(case: str, n: int, threads: int) -> Case:
+    emit, calls, tolerance = CASES[case]
+    moved, made = calls(n, tw.kernel(emit))
+    results = {name: _result(one) for name, one in made.items()}
+    if not np.allclose(results["tilewright"], results["numpy"], rtol=tolerance):
+        raise RuntimeError(f"{case} of {n} elements differs from NumPy's")
+    cold = moved >= machine.last_level_bytes()
+    memory = probes.ceilings().peak_bandwidth("memory", threads, "read") if cold else None
+    return Case({"memory": memory}, made, bytes=moved)
 
 
 def _result(calls: list[Call]) -> np.ndarray:

@@ -8,14 +8,14 @@ write to `out`; torch's functions make new arrays. Results are checked against f
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 import tilewright as tw
-from tilewright.lab.bench.suites.timed import ALONE, Found, Made, checked, compared, median_us, timed
+from tilewright.lab.bench.study import ALONE, Case, checked, compared, median_us
 from tilewright.lab.measure.measure import Call
 
 CAPTION = "median time of a call; times in the same rounds, median (quartiles)"
@@ -78,9 +78,5 @@ def _calls(case: str, n: int, threads: int) -> tuple[dict[str, Call], np.ndarray
     return found, exact
 
 
-def run(sizes: Iterable[int] = SIZES, threads: Iterable[int] = (1,), quick: bool = False,
-        step: Callable[[str], None] = lambda what: None) -> Iterator[Found]:
-    """Each case as it is measured; `step` is called before it. RuntimeError for a wrong result."""
-    def make(case: str, n: int, threads: int) -> Made:
-        return Made(checked(f"{case} of {n}", *_calls(case, n, threads), 1e-3), 12 * n * n)
-    return timed(make, CASES, sizes, threads, quick, step)
+def make(case: str, n: int, threads: int) -> Case:
+    return Case({}, checked(f"{case} of {n}", *_calls(case, n, threads), 1e-3), bytes=12 * n * n)

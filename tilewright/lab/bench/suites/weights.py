@@ -8,14 +8,13 @@ float64 products of the numbers that the weights stand for before anything is ti
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 import tilewright as tw
-from tilewright.lab.bench.suites.timed import Found, Made, compared, median_us, timed
+from tilewright.lab.bench.study import Case, compared, median_us
 from tilewright.lab.measure.measure import Call
 
 CAPTION = "median time of a call; times in the same rounds, median (quartiles)"
@@ -68,9 +67,5 @@ def _calls(case: str, k: int) -> dict[str, list[Call]]:
     return {name: [call] for name, call in found.items()}
 
 
-def run(sizes: Iterable[int] = SIZES, threads: Iterable[int] = (1,), quick: bool = False,
-        step: Callable[[str], None] = lambda what: None) -> Iterator[Found]:
-    """Each case as it is measured; `step` is called before it. RuntimeError for a wrong result."""
-    def make(case: str, k: int, threads: int) -> Made:
-        return Made(_calls(case, k), 2 * k * COLUMNS.get(k, 2 * k))
-    return timed(make, CASES, sizes, threads, quick, step)
+def make(case: str, k: int, threads: int) -> Case:
+    return Case({}, _calls(case, k), bytes=2 * k * COLUMNS.get(k, 2 * k))

@@ -1,32 +1,34 @@
-"""What the studies of this folder share: sides that are checked, then take turns, and a result file.
+"""One runner for what is timed in this process: sides that are checked, take turns, and are rows of a result file.
 
-A study is a script with `cases`, a generator, which `main` runs. Each case has its sides: of each one launch for each
-set of operands that rotate, more of them than the L2 cache holds. On a GPU they are recorded in CUDA graphs
-(`measure.gpu_rules`); on a CPU turns begin when other threads sleep, and disturbed rounds are repeated
-(`measure.quiet`).
+Studies are suites of this package with a table of their own (`records`), and scripts of bench/ (`main`). Each case has
+its sides, of each a call for each set of operands that take turns, more of them than a cache holds where that matters.
+On a GPU they are recorded in CUDA graphs (`measure.gpu_rules`); on a CPU turns begin when other threads sleep, and
+disturbed rounds are repeated (`measure.quiet`).
 """
 from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import numpy as np
 
+import tilewright as tw
 from tilewright.lab.bench import results
 from tilewright.lab.bench.gpu_device import TorchDevice
+from tilewright.lab.bench.tables import quoted
 from tilewright.lab.measure.gpu_rules import GpuRules, GraphTrack
-from tilewright.lab.measure.measure import Rules, interleave, ratios, rotated, spread
+from tilewright.lab.measure.measure import Call, Rules, interleave, ratios, rotated, spread
 from tilewright.lab.measure.quiet import Watch, settle
 
 Launch = Callable[[], Any]
 OURS = "tilewright"
+ALONE = "product alone"         # a side that computes something else: it is not checked
 
 
 @dataclass
@@ -34,7 +36,7 @@ class Case:
     """`about` stands in its row of the result file; `wrong(side, result)` says why the result of the first launch is
     not right, "" if it is; `bytes` and `flops` of a launch are for the printed rate."""
     about: dict[str, Any]
-    sides: dict[str, list[Launch]]
+    sides: dict[str, list[Any]]         # of each launches, or calls: functions and their arguments
     wrong: Callable[[str, Any], str] = lambda side, result: ""
     bytes: float = 0.0
     flops: float = 0.0
@@ -56,15 +58,58 @@ def gpu_rules(quick: bool) -> GpuRules:
     return GpuRules(max_rounds=7 if quick else 15, budget_s=1.5 if quick else 3.0)
 
 
-def seconds(sides: Mapping[str, list[Launch]], rules: Rules, on: TorchDevice | None) -> dict[str, list[float]]:
+def seconds(sides: Mapping[str, Sequence[Any]], rules: Rules, on: TorchDevice | None = None) -> dict[str, list[float]]:
     """One interleaved run of these: of each, seconds for a launch, a figure for each round."""
-    calls: dict[str, Any] = {side: [(launch, ()) for launch in launches] for side, launches in sides.items()}
+    calls: dict[str, list[Call]] = {
+        side: [(x, ()) if callable(x) else x for x in launches] for side, launches in sides.items()}
     if on is None:
         samples = interleave(calls, rules, settle=settle, disturbed=Watch().disturbed)
     else:
         samples = interleave(calls, rules, track=lambda calls: GraphTrack(on, [launch for launch, _ in calls]))
     return {side: list(sample.seconds) for side, sample in samples.items()}
 
+
+# ---- suites
+
+def records(suite: Any, sizes: Iterable[int], threads: Iterable[int] = (1,), quick: bool = False,
+            step: Callable[[str], None] = lambda what: None) -> Iterator[dict[str, Any]]:
+    """The record of each of the suite's CASES as it is measured; `step` is called before it. `suite.make(case, n,
+    threads)` checks results, too: RuntimeError for a wrong one."""
+    before = tw.get_num_threads()
+    try:
+        for count in threads:
+            tw.set_num_threads(count)
+            for name in suite.CASES:
+                for n in sizes:
+                    step(f"{name}, {n:,}, {count} threads")
+                    case = suite.make(name, n, count)
+                    yield {"case": name, "n": n, "threads": count, "bytes": case.bytes, "memory": None, **case.about,
+                           "seconds": seconds(case.sides, Rules.choose(count, quick))}
+    finally:
+        tw.set_num_threads(before)
+
+
+def checked(what: str, calls: Mapping[str, Call], exact: np.ndarray, tolerance: float) -> dict[str, list[Any]]:
+    """The calls, as they are timed, once the first rows of their results are these. RuntimeError for a wrong one."""
+    for name, (call, args) in calls.items():
+        rows = np.asarray(call(*args))[:len(exact)]
+        if name != ALONE and not np.allclose(rows, exact, rtol=tolerance, atol=tolerance):
+            raise RuntimeError(f"{what} by {name} is wrong")
+    return {name: [call] for name, call in calls.items()}
+
+
+def median_us(x: Mapping[str, Any], name: str) -> str:
+    """Of a record, "" if this was not measured."""
+    return f"{spread(x['seconds'][name]).median * 1e6:.1f}" if name in x["seconds"] else ""
+
+
+def compared(x: Mapping[str, Any], name: str, other: str) -> str:
+    """How many times as long `other` takes in the same rounds; "" if it was not measured."""
+    found = x["seconds"]
+    return quoted(spread(ratios(found[other], found[name]))) if other in found else ""
+
+
+# ---- scripts
 
 def row(case: Case, rules: Rules, on: TorchDevice | None) -> dict[str, Any]:
     """What is known of a case, with the sides that failed and why, and the seconds of the others."""
@@ -131,7 +176,6 @@ def parsed(doc: str, file: str, *more: Callable[[argparse.ArgumentParser], Any])
 def device(options: argparse.Namespace) -> TorchDevice | None:
     """The GPU, or None and the number of threads set if the study is of the CPU."""
     if getattr(options, "cpu", True):
-        import tilewright as tw
         tw.set_num_threads(options.threads)
         return None
     return TorchDevice()
