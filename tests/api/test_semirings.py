@@ -1,4 +1,4 @@
-"""contract: products with their own arithmetic, against NumPy in float64 and Python's integers."""
+"""contract: what is particular to products with their own arithmetic. Values are in tests/products."""
 import numpy as np
 import pytest
 
@@ -36,21 +36,6 @@ def reference(f, reduce, a, b):
     return semiring(f, reduce, "int" if a.dtype.kind in "iu" else "float").evaluate(a, b)
 
 
-@pytest.mark.parametrize("dtype", ["f4", "i1"])
-@pytest.mark.parametrize("name", ARITHMETIC)
-def test_small_integers_are_exact(name, dtype):
-    """k in several blocks, edges of tiles, A and B by rows and by columns, C by columns."""
-    f, reduce = ARITHMETIC[name]
-    a, b = numbers(dtype, 13, 1100), numbers(dtype, 1100, 37)
-    wanted = reference(f, reduce, a, b)
-    found = tw.contract(f, a, b, reduce=reduce)
-    assert found.dtype == (bool if reduce == "any" else np.int32 if dtype == "i1" else np.float32)
-    np.testing.assert_array_equal(found, wanted)
-    out = np.empty((37, 13), found.dtype).T
-    assert tw.contract(f, np.asfortranarray(a), np.asfortranarray(b), reduce=reduce, out=out, threads=2) is out
-    np.testing.assert_array_equal(out, wanted)
-
-
 OR = tw.Reduction((0,), lambda s, t, p: (s[0] | t,), lambda x, y: (x[0] | y[0],))
 AND = tw.Reduction((-1,), lambda s, t, p: (s[0] & t,), lambda x, y: (x[0] & y[0],))
 BYTES = {       # what a step beyond k, of 0 and 0, would change has whole words only
@@ -67,11 +52,9 @@ def test_terms_of_bytes_are_computed_in_bytes(name):
     for m, n, k in ((1, 1, 1), (19, 70, 1028), (9, 33, 61)):
         shape = lower(Product(m, n, k, "i8", "i8", "i32", Strides(k, 1, n, 1, n, 1), semiring=text), target).shape
         assert (shape.dtype == "bytes") == (any_k or k % 4 == 0)
-        a, b = RNG.integers(-128, 128, (m, k)).astype(np.int8), RNG.integers(-128, 128, (k, n)).astype(np.int8)
-        wanted = reference(f, reduce, a, b)
-        np.testing.assert_array_equal(tw.contract(f, a, b, reduce=reduce), wanted > 0 if reduce == "any" else wanted)
+    a, b = RNG.integers(-128, 128, (m, k)).astype(np.int8), RNG.integers(-128, 128, (k, n)).astype(np.int8)
     kernel = tw.compile(tw.Gemm(m, n, k, "i8", out="i32", semiring=text))
-    np.testing.assert_array_equal(kernel.simulate(a, b).result, wanted)
+    np.testing.assert_array_equal(kernel.simulate(a, b).result, semiring(f, reduce, "int").evaluate(a, b))
 
 
 def test_terms_that_leave_bytes():
@@ -79,46 +62,6 @@ def test_terms_that_leave_bytes():
                       (lambda x, y: x & y, "sum"), (lambda x, y: x & y, "argmin"),
                       (lambda x, y: tw.popcount(x & y), "any")):
         assert not semirings.in_bytes(semiring(f, reduce, "int").text, 64)
-
-
-@pytest.mark.parametrize("dtype", ["f8", "f2", "i8", "u1"])
-def test_formats(dtype):
-    f, reduce = ARITHMETIC["squares"]
-    a, b = numbers(dtype, 5, 40) if dtype != "u1" else numbers("i1", 5, 40).astype("u1"), numbers(dtype, 40, 9)
-    found = tw.contract(f, a, b, reduce=reduce)
-    assert found.dtype == {"f8": np.float64, "f2": np.float32, "i8": np.int64, "u1": np.int32}[dtype]
-    np.testing.assert_array_equal(found, reference(f, reduce, a, b))
-
-
-def test_bits():
-    """Of binary networks: how many signs differ, 32 of them in a number."""
-    a, b = (RNG.integers(-2**31, 2**31, shape, np.int32) for shape in ((6, 33), (33, 10)))
-
-    def differ(x, y):
-        return tw.popcount(x ^ y)
-    wanted = [[sum(bin((int(x) ^ int(y)) & 0xFFFFFFFF).count("1") for x, y in zip(row, column)) for column in b.T]
-              for row in a]
-    np.testing.assert_array_equal(tw.contract(differ, a, b), wanted)
-    np.testing.assert_array_equal(reference(differ, "sum", a, b), wanted)
-
-
-def test_batches_vectors_and_epilogues():
-    f, reduce = ARITHMETIC["squares"]
-    a, b = numbers("f4", 3, 6, 20), numbers("f4", 20, 7)
-    wanted = reference(f, reduce, a, b)
-    np.testing.assert_array_equal(tw.contract(f, a, b), wanted)
-    np.testing.assert_array_equal(tw.contract(f, a[0, 0], b), wanted[0, 0])
-    np.testing.assert_allclose(tw.contract(f, a, b, epilogue=lambda acc: tw.sqrt(acc)), np.sqrt(wanted), rtol=1e-6)
-    nearest = tw.contract(f, a[0], b, epilogue=lambda acc: tw.row_min(acc))
-    np.testing.assert_array_equal(nearest, wanted[0].min(-1))
-
-
-def test_elementary_functions():
-    a, b = RNG.normal(size=(9, 30)).astype("f4"), RNG.normal(size=(30, 11)).astype("f4")
-
-    def kernel(x, y):
-        return tw.exp(-0.5 * (x - y)**2)
-    np.testing.assert_allclose(tw.contract(kernel, a, b), reference(kernel, "sum", a, b), rtol=1e-5)
 
 
 def test_nans_are_left_out_of_min_and_max():
@@ -130,24 +73,6 @@ def test_nans_are_left_out_of_min_and_max():
 
 def product(x, y):
     return x * y
-
-
-@pytest.mark.parametrize("dtype", ["f4", "i1"])
-def test_indices(dtype):
-    """Many equal terms, so that the first of them has to be found in each block of k and across blocks."""
-    a, b = numbers(dtype, 13, 1100), numbers(dtype, 1100, 37)
-    terms = a[:, None].astype(int) * b.T[None]
-    lowest, first = tw.contract(product, a, b, reduce="min_argmin", threads=2)
-    assert (lowest.dtype, first.dtype) == (np.int32 if dtype == "i1" else np.float32, np.int32)
-    np.testing.assert_array_equal(lowest, terms.min(-1))
-    np.testing.assert_array_equal(first, terms.argmin(-1))
-    np.testing.assert_array_equal(tw.contract(product, a[0], b, reduce="argmin"), terms[0].argmin(-1))
-    wide = tw.contract(product, a, b, reduce="argmin", out_dtype="i64")
-    assert wide.dtype == np.int64
-    np.testing.assert_array_equal(wide, first)
-    out = np.empty((37, 13), np.int64).T
-    assert tw.contract(product, np.asfortranarray(a), np.asfortranarray(b), reduce="argmax", out=out) is out
-    np.testing.assert_array_equal(out, terms.argmax(-1))
 
 
 def test_indices_of_nans_and_infinities():
@@ -297,33 +222,6 @@ def long_ways(monkeypatch):
     tw.matmul(np.ones((3, 3), np.float32), np.ones((3, 3), np.float32))
     repeats.forget()
     return calls
-
-
-@pytest.mark.parametrize("case", [
-    {}, {"reduce": "argmin"}, {"f": lambda x, y: x > y, "reduce": "any"}, {"out": True}, {"batch": 3}, {"dtype": "i1"},
-    {"epilogue": lambda acc, bias: acc + bias, "operands": 5}, {"rows": 0, "columns": 0}])
-def test_calls_like_an_earlier_one(case, long_ways):
-    """The same numbers for other arrays, without rules and plans; scalars stay scalars."""
-    case = {"f": far, "rows": 20, "columns": 5, "dtype": "f4", "batch": 0, **case}
-    f, rows, columns, dtype, batch = (case.pop(x) for x in ("f", "rows", "columns", "dtype", "batch"))
-    for again in range(3):
-        rng = np.random.default_rng(again)
-        a, b, bias = (rng.integers(-4, 5, (*(x for x in shape if x),)).astype(dtype)
-                      for shape in ((batch, rows, 30), (batch, 30, columns), (5,)))
-        options = dict(case)
-        if "operands" in case:
-            options["operands"] = {"bias": bias}
-        if "out" in case:
-            options["out"] = np.empty((20, 5), np.float32)
-        del long_ways[:]
-        found = tw.contract(f, a, b, **options)
-        assert len(long_ways) == (again == 0)
-        with tw.threads(2 if tw.get_num_threads() == 1 else 1):     # another call
-            options.pop("out", None)
-            right = tw.contract(f, a, b, **options)
-        assert (type(found), found.dtype, found.shape) == (type(right), right.dtype, right.shape)
-        np.testing.assert_array_equal(found, right)
-        assert "out" not in case or found is not right
 
 
 def test_what_makes_another_call(long_ways, monkeypatch):

@@ -131,6 +131,13 @@ EPILOGUES = {
     "of groups": Function(
         lambda acc, bias, s, row, full: ((y := (acc + bias) * s * row + full), tw.row_sum(y), tw.column_max(y), acc),
         lambda acc, bias, s, row, full: ((y := (acc + bias) * s * row + full), y.sum(-1), most(y, -2), acc)),
+    "rows times bias": both(lambda acc, row, bias: acc * row + bias),
+    "above and below": both(lambda acc: (acc + 1, acc - 1)),
+    "all of groups": Function(
+        lambda acc, bias: (tw.row_sum(y := acc + bias), y, tw.column_max(y), tw.row_argmax(y)),
+        lambda acc, bias: ((y := acc + bias).sum(-1), y, most(y, -2), y.argmax(-1))),
+    "row and column": Function(lambda acc: (tw.row_sum(acc), tw.column_max(acc)),
+                               lambda acc: (acc.sum(-1), acc.max(-2))),
     "row sums of groups": Function(lambda acc, bias: (acc + bias, tw.row_sum(acc)),
                                    lambda acc, bias: (acc + bias, acc.sum(-1))),
     "dequantized": both(lambda acc, zero, s: (acc - zero) * s, 4),
@@ -176,6 +183,8 @@ TERMS = {
     "product": both(lambda x, y: x * y),
     "some": both(lambda x, y: (x > 1) & (y > 1)),
     "uneven": both(lambda x, y: x - 2*y - 60),              # and not the same of exchanged factors
+    "sphere": both(lambda x, y: x*x + y*y),                 # of steps beyond k that are 0 the least
+    "hollow": both(lambda x, y: -x*x - y*y),                # and the largest
     "never 0": both(lambda x, y: (x - y)**2 + 1),           # no padding is neutral
     "both": both(lambda x, y: (x > 2) & (y > -3)),
     "least": Function(lambda x, y: tw.minimum(x, y), np.minimum),
@@ -202,7 +211,7 @@ REDUCE: dict[str, Callable[[np.ndarray], Any]] = {
     "sum": lambda t: t.sum(-2),
     "max": lambda t: t.max(-2),
     "min": lambda t: t.min(-2),
-    "any": lambda t: (t != 0).any(-2),
+    "any": lambda t: (t > 0).any(-2),
     "argmin": lambda t: t.argmin(-2),
     "argmax": lambda t: t.argmax(-2),
     "min_argmin": lambda t: (t.min(-2), t.argmin(-2)),

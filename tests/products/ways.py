@@ -166,9 +166,15 @@ def first(call: Call, memory: Memory) -> list[np.ndarray]:
     for x, y in zip(several(results), outs):
         assert y is None or x is y, "it is not out that is returned"
     call.held += [given, outs]              # so that later arrays have other addresses
-    found = [np.array(memory.back(x)) for x in several(results)]
+    found = [np.array(_returned(x, memory)) for x in several(results)]
     call.untouched()
     return found
+
+
+def _returned(x: Any, memory: Memory) -> np.ndarray:
+    """A result; on a CPU one without axes is a scalar of NumPy's."""
+    assert memory.gpu or not isinstance(x, np.ndarray) or x.ndim, "an array without axes instead of a scalar"
+    return memory.back(x)
 
 
 def python_calls(function: Callable[[], Any]) -> tuple[Any, int]:
@@ -195,7 +201,7 @@ def again(call: Call, memory: Memory) -> list[np.ndarray]:
         given["ends"] = memory.array(np.array(call.case.ends, np.int32))
     results, call.python = python_calls(lambda: other.run(given, outs))
     memory.finish()
-    other.check([memory.back(x) for x in several(results)])
+    other.check([_returned(x, memory) for x in several(results)])
     other.untouched()
     return []
 

@@ -1,4 +1,4 @@
-"""Products with their own arithmetic on GPUs: kernels simulated, and contract on the fake driver, exact on integers."""
+"""What is particular to products with their own arithmetic on GPUs. Values are in tests/products."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from tilewright.plans import semirings
 
 ARITHMETIC = {
     "squares": (lambda x, y: (x - y)**2, "sum"),
-    # of positive numbers: the term of 0 and 0 would be the result
-    "sizes": (lambda x, y: abs(x - 20*y), "min"),
     "paths": (lambda x, y: x + y + 40, "min"),
     "uneven": (lambda x, y: x - 9*y, "max"),            # and not the same of exchanged factors
     "some": (lambda x, y: (x > 4) & (y > 4), "any"),
@@ -37,40 +35,12 @@ def made(name, dtype):
 
 
 SMALL = "simt 64x64x16 warp=32x32 thread=8x4 stages=3"
-REGISTERS = "simt 64x64x8 warp=32x32 thread=8x4 stages=2 copy=registers"
 
 
-@pytest.mark.parametrize("name", ARITHMETIC)
-def test_kernels(name):
-    """Steps beyond k, in copies of single elements and of vectors, transposed and not; parts of k, slices, tails,
-    batches; of f32 and integers."""
-    for format, sizes, layout, target, plan, batch in [
-            ("f32", (65, 33, 19), "nt", "sm_90a", None, 1), ("f32", (40, 36, 20), "tn", "sm_75", None, 2),
-            ("f32", (36, 68, 36), "tn", "sm_80", f"{SMALL} vector=4 split_k=2", 1),
-            ("f32", (30, 40, 36), "nt", "sm_80", "simt 32x32x32 warp=32x32 thread=8x4 stages=3 vector=4 "
-                                                 "as_stored slices=4", 1),
-            ("i32", (67, 33, 17), "nt", "sm_86", f"{REGISTERS} vector=1 tail", 1),
-            ("f64", (1, 7, 9), "nn", "sm_90a", None, 1), ("i64", (9, 2, 1), "nn", "sm_80", None, 1)]:
-        dtype = FORMATS[format].dtype
-        a, b = (7 + numbers(dtype, *(batch,) * (batch > 1), *shape, seed=seed) for seed, shape in enumerate(
-            (sizes[::2], sizes[:0:-1])))
-        semiring = made(name, dtype)
-        problem = tw.Gemm(*sizes, format, layout=layout, batch=batch, semiring=semiring)
-        a, b = (x if letter == "n" else np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2)
-                for x, letter in zip((a, b), layout))
-        kernel = tw.compile(problem, target, plan)
-        np.testing.assert_array_equal(kernel.simulate(a, b).result, semiring.evaluate(a, b), err_msg=str(problem))
-        with pytest.raises(ValueError, match="alpha must be 1 and beta 0 in a semiring, not 2"):
-            kernel.simulate(a, b, alpha=2.0)
-
-
-def test_integers_wrap_and_bits_are_counted():
-    a, b = (np.random.default_rng(2).integers(-2**31, 2**31, shape, np.int32) for shape in ((9, 13), (13, 6)))
-    for f in (lambda x, y: x*y - (x << 3), lambda x, y: tw.popcount(x ^ y)):
-        semiring = tw.semiring(f, "sum", "int")
-        found = tw.compile(tw.Gemm(9, 6, 13, "i32", semiring=semiring), "sm_80").simulate(a, b).result
-        with np.errstate(over="ignore"):
-            np.testing.assert_array_equal(found, semiring.evaluate(a, b))
+def test_factors_are_refused():
+    kernel = tw.compile(tw.Gemm(8, 8, 8, semiring=made("squares", "f4")), "sm_80")
+    with pytest.raises(ValueError, match="alpha must be 1 and beta 0 in a semiring, not 2"):
+        kernel.simulate(*(np.zeros((8, 8), np.float32) for _ in "ab"), alpha=2.0)
 
 
 def test_neutral_factors():
@@ -126,27 +96,12 @@ def assembled(problem, target):
     return tw.compile(problem, target).resources
 
 
-@pytest.mark.parametrize(("format", "plan"), [
-    ("f32", f"{SMALL} vector=1 split_k=2"), ("i32", "simt 32x32x32 warp=32x32 thread=8x4 stages=3 vector=1 slices=4")])
-def test_states_of_parts_and_slices(format, plan):
-    """The index of the first of equal terms, which are in another part of k, in the order of k."""
-    a, b = (numbers(FORMATS[format].dtype, *shape, seed=seed) for seed, shape in enumerate(((41, 53), (53, 34))))
-    for reduce in ("argmin", "max_argmax"):
-        semiring = tw.semiring(lambda x, y: x*y, reduce, "float" if format == "f32" else "int")
-        taken = trace(lambda *x: x if len(x) > 1 else x[0],
-                      {f"x{i}": kind for i, kind in enumerate(semiring.fold.result.kinds)}, positional=2)
-        made = Epilogue(finished(semiring.fold, taken), (), ("-", "i32")[:len(taken.results)])
-        problem = tw.Gemm(41, 34, 53, format, out="i32" if reduce == "argmin" else format, semiring=semiring,
-                          epilogue=made)
-        outs = [np.zeros((41, 34), np.int32)] * (reduce == "max_argmax")
-        found = tw.compile(problem, "sm_80", plan).simulate(a, b, **({"outs": outs} if outs else {})).result
-        wanted = semiring.evaluate(a, b)
-        for x, y in zip((found, *outs), wanted if outs else (wanted,)):
-            np.testing.assert_array_equal(x, y)
+def test_states_need_an_epilogue_of_their_fields():
+    semiring = tw.semiring(lambda x, y: x*y, "max_argmax")
     with pytest.raises(ValueError, match="epilogue must take the 2 fields of the reduction's state"):
-        tw.Gemm(8, 8, 8, format, semiring=semiring, epilogue=tw.epilogue(lambda acc: acc, semiring.kind))
+        tw.Gemm(8, 8, 8, semiring=semiring, epilogue=tw.epilogue(lambda acc: acc, semiring.kind))
     with pytest.raises(ValueError, match="a state of 2 fields needs an epilogue of them"):
-        tw.compile(tw.Gemm(8, 8, 8, format, semiring=semiring), "sm_80")
+        tw.compile(tw.Gemm(8, 8, 8, semiring=semiring), "sm_80")
 
 
 # ---- contract on fake drivers
@@ -156,76 +111,19 @@ def on(monkeypatch):
     return machine(monkeypatch, "sm_90a")
 
 
-def same_as_on_a_cpu(on, f, a, b, **options):
-    wanted = tw.contract(f, a, b, **options)
-    found = tw.contract(f, *map(on.array, (a, b)), **options)
-    on.finish()
-    assert (found.host.dtype, found.host.shape) == (np.asarray(wanted).dtype, np.shape(wanted))
-    np.testing.assert_array_equal(found.host, wanted)
-
-
-@pytest.mark.parametrize("dtype", ["f8", "f2", "i1", "i8", "?"])
-def test_contract_takes_arrays_of_all_formats(on, dtype):
-    f, reduce = ARITHMETIC["some" if dtype in "f2 i8" else "uneven"]
-    same_as_on_a_cpu(on, f, numbers(dtype, 13, 22), numbers(dtype, 22, 9, seed=1), reduce=reduce)
-
-
-def test_contract_takes_views_batches_vectors_and_any_out(on):
-    f, reduce = ARITHMETIC["uneven"]
-    a, b = numbers("f4", 3, 2, 5, 18), numbers("f4", 18, 7, seed=1)
-    same_as_on_a_cpu(on, f, a, b, reduce=reduce)
-    same_as_on_a_cpu(on, f, a[0, :, ::2, ::-3], b[::3], reduce=reduce)
-    same_as_on_a_cpu(on, f, a[0, 0, 0], b, reduce=reduce)
-    same_as_on_a_cpu(on, f, a[0, 0], b, reduce=reduce, out_dtype="f16")
-    same_as_on_a_cpu(on, f, a[..., :0], b[:0])
-    same_as_on_a_cpu(on, *ARITHMETIC["some"][:1], a[..., :0], b[:0], reduce="any")
-    same_as_on_a_cpu(on, f, a, b, reduce=reduce, epilogue=lambda acc: (acc > 40) & (acc < 48))
-    wanted = tw.contract(f, a[0, 0], b, reduce=reduce)
-    for out in (np.zeros((7, 5), np.float32).T, np.zeros((5, 7)), np.zeros((5, 14), np.float16)[:, ::2]):
-        there = on.array(out)
-        assert tw.contract(f, on.array(a[0, 0]), on.array(b), reduce=reduce, out=there) is there
-        on.finish()
-        np.testing.assert_array_equal(there.host, wanted)
-    there = on.array(np.zeros((5, 7), np.float32))
-    tw.contract(ARITHMETIC["some"][0], on.array(a[0, 0]), on.array(b), reduce="any", out=there)
-    on.finish()
-    np.testing.assert_array_equal(there.host != 0, tw.contract(ARITHMETIC["some"][0], a[0, 0], b, reduce="any"))
-
-
-def test_contract_by_states(on):
+def test_contract_by_a_reduction_of_ones_own(on):
     a, b = numbers("f4", 2, 9, 30), numbers("f4", 30, 7, seed=1)
     moments = tw.Reduction((0.0, 0.0), lambda s, t, p: (s[0] + t, s[1] + t*p), lambda x, y: (x[0] + y[0], x[1] + y[1]),
                            lambda s: (s[0] + s[1], s[1]))
-    for reduce, x, y, options in (
-            ("argmin", a, b, {}), ("argmin", a[0, 0], b[:, 0], {}), ("argmin", a.astype("f8"), b, {}),
-            ("argmax", a[0].astype("i4"), b.astype("i2"), {}), ("argmax", a[0], b, {"epilogue": lambda at: at*2 + 1})):
-        same_as_on_a_cpu(on, lambda x, y: (x - y)*(x - 2), x, y, reduce=reduce, **options)
-    for reduce in ("min_argmin", moments):
-        found = tw.contract(lambda x, y: x*y, on.array(a), on.array(b), reduce=reduce)
-        on.finish()
-        for x, y in zip(found, tw.contract(lambda x, y: x*y, a, b, reduce=reduce), strict=True):
-            assert x.host.dtype == y.dtype
-            np.testing.assert_array_equal(x.host, y)
-    found = tw.contract(lambda x, y: x*0.125 + y, on.array(a), on.array(b[:, 0]), reduce="logsumexp")
+    found = tw.contract(lambda x, y: x*y, on.array(a), on.array(b), reduce=moments)
     on.finish()
-    wanted = np.logaddexp.reduce(a.astype("f8")*0.125 + b[:, 0], -1)
-    np.testing.assert_allclose(found.host, wanted, rtol=1e-6)
+    terms = a[..., None].astype(float) * b
+    indexed = (terms * np.arange(30)[:, None]).sum(-2)
+    for x, y in zip(found, (terms.sum(-2) + indexed, indexed), strict=True):
+        assert x.host.dtype == np.float32
+        np.testing.assert_array_equal(x.host, y)
     with pytest.raises(ValueError, match="the logsumexp of no values on a GPU: k must be 1 or more"):
         tw.contract(lambda x, y: x, on.array(a[..., :0]), on.array(b[:0]), reduce="logsumexp")
-
-
-@pytest.mark.parametrize("dtype", ["f8", "i8"])
-def test_nearest_neighbours(on, dtype):
-    """In one pass over the squared distances, and which are nearest to others."""
-    a, b = numbers(dtype, 9, 8), numbers(dtype, 8, 7, seed=1)
-
-    def nearest(acc):
-        return tw.row_argmin(acc), tw.row_min(acc), tw.column_argmin(tw.where(acc > 40, 1, 0))
-    found = tw.contract(lambda x, y: (x - y)**2, on.array(a), on.array(b), epilogue=nearest)
-    on.finish()
-    for x, y in zip(found, tw.contract(lambda x, y: (x - y)**2, a, b, epilogue=nearest), strict=True):
-        assert x.host.dtype == y.dtype
-        np.testing.assert_array_equal(x.host, y)
 
 
 def test_arrays_in_the_hosts_memory_by_a_plan_for_a_gpu(on):
