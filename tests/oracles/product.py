@@ -319,7 +319,8 @@ def _of_groups(problem: Problem, arrays: Mapping[str, Array]) -> list[Expected]:
         if rows and (value[0].ndim == 2 or value[0].shape == (problem.ends[0],) != (b.shape[-1],)):
             none = np.zeros((len(a) - low, *value[0].shape[1:]), value[0].dtype)
             whole = np.concatenate([*value, none])
-            errors = np.concatenate([np.broadcast_to(x, y.shape) for x, y in zip(error, value)] + [none])
+            errors = [np.broadcast_to(x, y.shape) for x, y in zip(error, value)]
+            errors = np.concatenate([*errors, np.zeros(none.shape)])
         else:
             whole, errors = np.stack(value), np.stack([np.broadcast_to(x, y.shape) for x, y in zip(error, value)])
         results.append(Expected(whole, errors, problem.sums))

@@ -131,7 +131,6 @@ EPILOGUES = {
     "of groups": Function(
         lambda acc, bias, s, row, full: ((y := (acc + bias) * s * row + full), tw.row_sum(y), tw.column_max(y), acc),
         lambda acc, bias, s, row, full: ((y := (acc + bias) * s * row + full), y.sum(-1), most(y, -2), acc)),
-    "rows times bias": both(lambda acc, row, bias: acc * row + bias),
     "above and below": both(lambda acc: (acc + 1, acc - 1)),
     "all of groups": Function(
         lambda acc, bias: (tw.row_sum(y := acc + bias), y, tw.column_max(y), tw.row_argmax(y)),

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 from tests.products.case import Case
-from tests.products.cases import contractions, epilogues
+from tests.products.cases import contractions, epilogues, groups
 from tests.products.devices import running
 from tests.products.ways import WAYS, Call, kept
 from tilewright.api.products import matmul
 
-FEATURES = {"epilogue": epilogues.CASES, "contract": contractions.CASES}
+FEATURES = {"epilogue": epilogues.CASES, "contract": contractions.CASES, "groups": groups.CASES}
 KEPT = Path(__file__).parent / "kept.json"
 HOW = ["emitted", "table", "rules"]     # the best first
 SEEN: dict[str, str] = {}       # how later calls of "row, device" went
