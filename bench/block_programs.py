@@ -223,7 +223,7 @@ def case(on: TorchDevice, program: str, dtype: str, rows: int, cols: int) -> stu
         fastest = min(short["seconds"], key=lambda c: sorted(short["seconds"][c])[len(short["seconds"][c]) // 2])
         sides[side], chosen[side] = launches[fastest], fastest
     return study.Case({"program": program, "dtype": dtype, "rows": rows, "cols": cols, "configurations": chosen}, sides,
-                      wrong)
+                      wrong, {"program": program, "every": every})
 
 
 def cases(on: TorchDevice) -> Iterator[study.Case]:

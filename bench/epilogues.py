@@ -90,7 +90,8 @@ def case(on: TorchDevice, name: str, size: tuple[int, int, int]) -> study.Case:
                                                                    on.on.target))},
         {"tilewright": [partial(ours, a, b) for a, b, _ in given], "product": study.partials(tw.matmul, given),
          "cublas": [partial(torch.mm, a, b, out=c) for a, b, c in given], "eager": study.partials(by_torch, every),
-         "compiled": study.partials(torch.compile(by_torch, dynamic=False), every)}, wrong)
+         "compiled": study.partials(torch.compile(by_torch, dynamic=False), every)},
+        wrong, {"function": name, "every": every, "operands": operands})
 
 
 def host(on: TorchDevice, n: int = 256) -> dict[str, Callable[[], Any]]:

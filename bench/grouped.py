@@ -60,7 +60,8 @@ def on_cpu(case: tuple[int, int, int, int], dtype: str) -> study.Case:
         {"case": case, "dtype": dtype},
         {"tilewright": study.partials(tw.grouped_matmul, [(a, b, ends, out)]),
          name: study.partials(looped(multiply, ends), [theirs])},
-        lambda side, found: study.near(found.float().numpy() if side == "torch.mm" else found, wanted, 2.0**-7))
+        lambda side, found: study.near(found.float().numpy() if side == "torch.mm" else found, wanted, 2.0**-7),
+        {"every": [(a, b)], "ends": ends})
 
 
 def on_gpu(on: Any, case: tuple[int, int, int, int]) -> study.Case:
@@ -87,7 +88,7 @@ def on_gpu(on: Any, case: tuple[int, int, int, int]) -> study.Case:
     plan = plan_for(shape, target, "m")
     expected = gpu.planner(target).cost(shape, plan, target).seconds * ragged(plan, shape.m)
     return study.Case({"case": case, "dtype": "bf16", "plan": str(plan), "expected": expected}, sides,
-                      lambda side, found: study.near(found, wanted, 2.0**-7))
+                      lambda side, found: study.near(found, wanted, 2.0**-7), {"every": every, "ends": offsets})
 
 
 def cases(on: Any) -> Iterator[study.Case]:

@@ -32,7 +32,8 @@ def cases(options: Any) -> Iterator[study.Case]:
             sides = {name: [lambda a=a, right=right, c=c: tw.matmul(a, right, c, out_dtype=c.dtype)]
                      for name, right in ((study.OURS, packed), ("unpacked", b))}
             yield study.Case({"format": f, "rows": m, "word": packed.word, "bytes": packed.nbytes / b.nbytes}, sides,
-                             lambda side, found, wanted=wanted: study.near(found, wanted, 2.0**-7), flops=2*m*n*n)
+                             lambda side, found, wanted=wanted: study.near(found, wanted, 2.0**-7),
+                             {"a": a, "b": b}, flops=2*m*n*n)
 
 
 def arguments(parser: ArgumentParser) -> None:

@@ -108,7 +108,8 @@ def by_weights(on: TorchDevice, kind: str, m: int, plans: list[str]) -> study.Ca
         error = ((found[:, :CHECKED].double() - a.double() @ b).abs() / (a.double().abs() @ b.abs())).max().item()
         return f"error {error:.1e}" if not error < 2.0**-7 else ""
     about = {"weights": kind, "size": [m, N, K], "bytes": first[2], **predicted(kind, m, on.on.target)}
-    return study.Case(about, sides, wrong, bytes=first[2])
+    given = {"weights": kind, "a": a, "every": [w for w, _, _ in every]}
+    return study.Case(about, sides, wrong, given, bytes=first[2])
 
 
 def activation(on: TorchDevice, n: int = 4096) -> study.Case:
@@ -122,7 +123,8 @@ def activation(on: TorchDevice, n: int = 4096) -> study.Case:
         {"weights": "silu", "size": [n]*3, "plan": str(tw.plan(problem, on.on.target))},
         {"tilewright": study.partials(partial(ours, prologue_a=tw.silu), every), "bf16": study.partials(ours, every),
          "eager": study.partials(lambda a, b: F.silu(a) @ b.T, every)},
-        lambda side, found: "" if side == "bf16" else study.near(found[:64], wanted, 2.0**-6))
+        lambda side, found: "" if side == "bf16" else study.near(found[:64], wanted, 2.0**-6),
+        {"weights": "silu", "a": None, "every": every})
 
 
 def cases(on: TorchDevice, rows: list[int], plans: list[str]) -> Iterator[study.Case]:

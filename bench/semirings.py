@@ -100,7 +100,8 @@ def case(on: TorchDevice, name: str, x: Arithmetic, m: int, n: int, k: int) -> s
     bound = m*n*k * semirings.clocks(made.text, format, target) / target.sms / target.clock
     # that of a state depends on its epilogue, which contract makes
     plan = "" if made.state else tw.plan(tw.Gemm(m, n, k, format, layout="nt", semiring=made), target)
-    return study.Case({"case": name, "m": m, "n": n, "k": k, "bound": bound, "plan": str(plan)}, sides, wrong)
+    return study.Case({"case": name, "m": m, "n": n, "k": k, "bound": bound, "plan": str(plan)}, sides, wrong,
+                      {"arithmetic": x, "every": every})
 
 
 def cases(on: TorchDevice) -> Iterator[study.Case]:

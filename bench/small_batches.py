@@ -71,7 +71,7 @@ def on_cpu(dtype: str, n: int, library: ctypes.CDLL | None) -> study.Case:
     wanted = a.astype("c16") @ b.astype("c16")
     return study.Case({"dtype": dtype, "n": n, "batch": batch}, sides,
                       lambda side, found: "" if np.allclose(found, wanted, rtol=1e-3, atol=1e-3) else "wrong",
-                      flops=2*four*batch*n**3)
+                      {"every": [(a, b)]}, flops=2*four*batch*n**3)
 
 
 def on_gpu(on: Any, dtype: str, n: int, batch: int) -> study.Case:
@@ -91,7 +91,8 @@ def on_gpu(on: Any, dtype: str, n: int, batch: int) -> study.Case:
         {"dtype": dtype, "n": n, "batch": batch, "bytes": total, "plan": plan},
         {"tilewright": study.partials(tw.matmul, every),
          "torch.bmm": study.partials(lambda a, b, c: torch.bmm(a, b, out=c), every)},
-        lambda side, found: "" if float((found[:20_000] - exact).abs().max()) < most else "wrong", bytes=total)
+        lambda side, found: "" if float((found[:20_000] - exact).abs().max()) < most else "wrong",
+        {"every": every}, bytes=total)
 
 
 def cases(options: Any, on: Any) -> Iterator[study.Case]:
@@ -114,4 +115,4 @@ def arguments(parser: ArgumentParser) -> None:
 if __name__ == "__main__":
     options = study.parsed(__doc__ or "", "small_batches.json", arguments)
     on = study.device(options)
-    sys.exit(study.main("small batches", cases(options, on), options, on))
+    sys.exit(study.main("small_batches", cases(options, on), options, on))

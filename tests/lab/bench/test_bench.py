@@ -1191,10 +1191,8 @@ def test_elementwise_code_is_timed_beside_numpy(tmp_path: Path, monkeypatch: pyt
     assert [(x["case"], x["n"], x["threads"], x["bytes"]) for x in found] == [
         ("z = x + y", 3000, 2, 36000), ("sums of rows", 3000, 2, 12000)]
     assert all(set(x["seconds"]) == {"tilewright", "numpy"} for x in found)
-    monkeypatch.setattr(elementwise, "_add", lambda n, call: (
-        1, {name: [(lambda z, name=name: z.fill(len(name)), (np.ones(1),))] for name in ("tilewright", "numpy")}))
-    monkeypatch.setitem(elementwise.CASES, "z = x + y", (elementwise.emit_add, elementwise._add, 1e-7))
-    with pytest.raises(RuntimeError, match="z = x \\+ y of 3000 elements differs from NumPy's"):
+    monkeypatch.setattr(elementwise.tw, "kernel", lambda emit: lambda *args: args[-1].fill(7))
+    with pytest.raises(RuntimeError, match="z = x \\+ y of 3000 by tilewright: its result is wrong"):
         list(study.records(elementwise, [3000]))
 
 
@@ -1206,7 +1204,7 @@ def test_products_with_their_own_arithmetic_are_timed(tmp_path: Path, monkeypatc
     names = ["squared distances", "the same, 32 in an i32", "nearest neighbours, k = 16"]
     monkeypatch.setattr(Rules, "choose", lambda *_: Rules(1e-4, 0, 0.1, 2, 2, 0))
     monkeypatch.setattr(contract, "CASES", {name: contract.CASES[name] for name in names})
-    monkeypatch.setattr(contract, "PEERS", ())
+    monkeypatch.setattr(peer, "libraries", tuple)
     options = commands.Options(threads=[1], sizes=[12], json=tmp_path / "r.json")
     said = io.StringIO()
     assert commands.records("contract", options, Console(file=said, width=120)) == 0
@@ -1216,7 +1214,7 @@ def test_products_with_their_own_arithmetic_are_timed(tmp_path: Path, monkeypatc
     assert [(x["case"], x["n"], x["threads"]) for x in found] == [(name, 12, 1) for name in names]
     assert all(set(x["seconds"]) == {"tilewright", contract.ALONE} for x in found)
     monkeypatch.setattr(contract.tw, "contract", lambda *_, out=None, **__: np.zeros(24) if out is None else out)
-    with pytest.raises(RuntimeError, match="squared distances of 12 by tilewright is wrong"):
+    with pytest.raises(RuntimeError, match="squared distances of 12 by tilewright: its result is wrong"):
         list(study.records(contract, [12]))
 
 
@@ -1226,7 +1224,7 @@ def test_epilogues_are_timed_beside_the_product_alone(tmp_path: Path, monkeypatc
     from tilewright.lab.bench.suites import epilogues
 
     monkeypatch.setattr(Rules, "choose", lambda *_: Rules(1e-4, 0, 0.1, 2, 2, 0))
-    monkeypatch.setattr(epilogues, "_by_torch", lambda case, threads: None)
+    monkeypatch.setattr(peer, "libraries", tuple)
     options = commands.Options(threads=[1], sizes=[40], json=tmp_path / "r.json")
     said = io.StringIO()
     assert commands.records("epilogues", options, Console(file=said, width=120)) == 0
@@ -1235,5 +1233,5 @@ def test_epilogues_are_timed_beside_the_product_alone(tmp_path: Path, monkeypatc
     assert [(x["case"], x["n"], x["threads"]) for x in found] == [("relu", 40, 1), ("bias + gelu", 40, 1)]
     assert all(set(x["seconds"]) == {"tilewright", epilogues.ALONE} for x in found)
     monkeypatch.setitem(epilogues.CASES, "relu", lambda acc: epilogues.tw.relu(acc) + 0.1 * isinstance(acc, np.ndarray))
-    with pytest.raises(RuntimeError, match="relu of 40 by tilewright is wrong"):
+    with pytest.raises(RuntimeError, match="relu of 40 by tilewright: its result is wrong"):
         list(study.records(epilogues, [40]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from rich.console import Console
 
 import tilewright as tw
 from tests.helpers.command_line import call
-from tilewright.lab.bench import commands, contest, peer, plot, report, results, session
+from tilewright.lab.bench import commands, contest, peer, plot, report, results, session, study
 from tilewright.lab.bench.cases import GPU, Case, Job
 from tilewright.lab.bench.peer import OURS, Setting
 from tilewright.lab.bench.results import Report, Result, Row
@@ -150,7 +151,11 @@ def ways(product):
     if product.formats in REAL or product.key == "i64-i64-i64":
         yield Way("einsum", "numpy.einsum", lambda o: ((lambda: np.einsum("ij,jk->ik", o.a, o.b, out=o.c)), ()))
 
-PEER = Library("einsum", load, steered_by=("EINSUM_",))
+def beside(**given):
+    return {"einsum": [(np.zeros, (1,))]}
+
+STUDIES = "contract elementwise epilogues grouped packed prologues programs semirings small_batches weights".split()
+PEER = Library("einsum", load, steered_by=("EINSUM_",), studies=dict.fromkeys(STUDIES, beside))
 """
 
 
@@ -189,6 +194,22 @@ def test_a_file_in_the_folder_is_a_peer_everywhere(tmp_path: Path, monkeypatch: 
     assert commands.formats(chosen, quiet) == 0
     found = {r.case.product.key: r.fastest_peer() for r in results.load(path).results}
     assert found == {"f64-f64-f64": "einsum", "i64-i64-i64": "einsum", "i8-i8-i8": None}
+
+
+@pytest.mark.usefixtures("dropped")
+def test_the_same_file_is_a_peer_of_every_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the suites with tables of their own, and of the scripts of bench/."""
+    def kinds() -> set[str]:
+        return {match for path in (ROOT / "bench").glob("*.py")
+                for match in re.findall(r'study\.main\("([^"]+)"', path.read_text())}
+
+    mine = next(library for library in peer.libraries() if library.name == "einsum")
+    assert kinds() | {"contract", "elementwise", "epilogues", "weights"} == set(mine.studies)
+    with monkeypatch.context() as alone:
+        alone.setattr(peer, "libraries", lambda: (mine,))
+        for kind in mine.studies:
+            found = study.row(study.Case({}, {"tilewright": [lambda: 1]}), SHORT, None, kind)
+            assert set(found["seconds"]) == {"tilewright", "einsum"}
 
 
 # ---- results that documents quote

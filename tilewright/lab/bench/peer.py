@@ -2,8 +2,9 @@
 
 A file of peers/ defines `PEER`, a `Library`: its name, how it is found and loaded, and what steers it.  `load` gives a
 `Peer`, ready for a thread count, with its version; `Peer.ways` gives the ways in which it computes a product of
-formats: how operands are handed over, what one timed call is, whether B is packed beforehand.  Files that begin with an
-underscore are what several peers share.  A new peer is one such file: nothing else lists their names.
+formats: how operands are handed over, what one timed call is, whether B is packed beforehand.  `studies` has its calls
+for cases of studies (study.py).  Files that begin with an underscore are what several peers share.  A new peer is one
+such file: nothing else lists their names.
 
 NumPy and torch are called as their users call them.  OpenBLAS, MKL and BLIS are C libraries: they are called through
 a compiled wrapper with all arguments ready (peers/cblas.py), gemv where m or n is 1, so that neither ctypes nor any
@@ -85,7 +86,7 @@ class Library:
     """What a file of peers/ says: where the library may be found, and what steers it."""
 
     name: str
-    load: Callable[[Setting], Peer]  # where it is installed; Unavailable if it cannot be used
+    load: Callable[[Setting], Peer] | None = None  # for products: Unavailable if it cannot be used
     wheel: str | None = None  # what to install
     is_here: Callable[[], bool] | None = None  # cheaper than to load it; default: whether the wheel's module is there
     device: str = CPU
@@ -94,6 +95,8 @@ class Library:
     threads: str | None = None  # X of the environment variable X_NUM_THREADS
     steered_by: tuple[str, ...] = ()  # beginnings of environment variables that a measuring process does not inherit
     avx2: Mapping[str, str] = field(default_factory=dict)  # environment that holds it to AVX2
+    # by study: its calls, by the names of sides, from what a case of that study gives to peers (study.Case.given)
+    studies: Mapping[str, Callable[..., Mapping[str, list[Call]]]] = field(default_factory=dict)
 
     @property
     def missing(self) -> bool:
@@ -114,8 +117,8 @@ def libraries() -> tuple[Library, ...]:
 
 
 def names(device: str = CPU) -> list[str]:
-    """The names of the peers, without tilewright."""
-    return [library.name for library in libraries() if library.device == device]
+    """The names of the peers of products, without tilewright."""
+    return [library.name for library in libraries() if library.device == device and library.load]
 
 
 def is_peer(row: str, device: str = CPU) -> bool:
@@ -130,7 +133,7 @@ def find(
     check_names(wanted or (), device)
     found, left_out = [ours(setting)], {}
     for library in libraries():
-        if library.device == device and (wanted is None or library.name in wanted):
+        if library.load and library.device == device and (wanted is None or library.name in wanted):
             try:
                 if library.missing:
                     raise Unavailable(f"{library.wheel} is not installed")

@@ -11,7 +11,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
-from tilewright.lab.bench import results
+from tilewright.lab.bench import peer, results
+from tilewright.lab.bench.cases import CPU, GPU
 from tilewright.lab.bench.gpu_device import TorchDevice
 from tilewright.lab.bench.tables import quoted
 from tilewright.lab.measure.gpu_rules import GpuRules, GraphTrack
@@ -33,13 +34,38 @@ ALONE = "product alone"         # a side that computes something else: it is not
 
 @dataclass
 class Case:
-    """`about` stands in its row of the result file; `wrong(side, result)` says why the result of the first launch is
-    not right, "" if it is; `bytes` and `flops` of a launch are for the printed rate."""
+    """What takes turns: by side a call for each set of operands, or a launch, which is a function without arguments.
+
+    about       stands in its row of the result file
+    wrong       (side, result of its first call) -> why that is not right; "" if it is
+    given       what `Library.studies` of the peers make their sides of, by name
+    bytes       of a call, as flops: for the rate that is shown
+    """
     about: dict[str, Any]
-    sides: dict[str, list[Any]]         # of each launches, or calls: functions and their arguments
+    sides: dict[str, list[Any]]
     wrong: Callable[[str, Any], str] = lambda side, result: ""
+    given: dict[str, Any] = field(default_factory=dict)
     bytes: float = 0.0
     flops: float = 0.0
+
+
+def with_peers(kind: str, case: Case, device: str) -> dict[str, list[Any]]:
+    """The case's own sides, and those of all peers on this device that have the study."""
+    found = dict(case.sides)
+    for library in peer.libraries():
+        if library.device == device and kind in library.studies and not library.missing:
+            found |= library.studies[kind](**case.given)
+    return found
+
+
+def close_to(exact: np.ndarray, tolerance: float, rows: Any = slice(None)) -> Callable[[str, Any], str]:
+    """`wrong` of a case whose results begin with `exact`, or have it in these places."""
+    def wrong(side: str, result: Any) -> str:
+        found = np.asarray(result)[rows]
+        found = found[:len(exact)]
+        right = side == ALONE or np.allclose(found, exact, rtol=tolerance, atol=tolerance)
+        return "" if right else "its result is wrong"
+    return wrong
 
 
 def failure(error: Exception) -> str:
@@ -73,8 +99,8 @@ def seconds(sides: Mapping[str, Sequence[Any]], rules: Rules, on: TorchDevice | 
 
 def records(suite: Any, sizes: Iterable[int], threads: Iterable[int] = (1,), quick: bool = False,
             step: Callable[[str], None] = lambda what: None) -> Iterator[dict[str, Any]]:
-    """The record of each of the suite's CASES as it is measured; `step` is called before it. `suite.make(case, n,
-    threads)` checks results, too: RuntimeError for a wrong one."""
+    """The record of each of the suite's CASES, which `suite.make(case, n, threads)` makes, as it is measured; `step` is
+    called before it. RuntimeError for a wrong result."""
     before = tw.get_num_threads()
     try:
         for count in threads:
@@ -83,19 +109,14 @@ def records(suite: Any, sizes: Iterable[int], threads: Iterable[int] = (1,), qui
                 for n in sizes:
                     step(f"{name}, {n:,}, {count} threads")
                     case = suite.make(name, n, count)
+                    sides = with_peers(suite.__name__.rpartition(".")[2], case, CPU)
+                    for side, ((call, args), *_) in sides.items():
+                        if why := case.wrong(side, call(*args)):
+                            raise RuntimeError(f"{name} of {n} by {side}: {why}")
                     yield {"case": name, "n": n, "threads": count, "bytes": case.bytes, "memory": None, **case.about,
-                           "seconds": seconds(case.sides, Rules.choose(count, quick))}
+                           "seconds": seconds(sides, Rules.choose(count, quick))}
     finally:
         tw.set_num_threads(before)
-
-
-def checked(what: str, calls: Mapping[str, Call], exact: np.ndarray, tolerance: float) -> dict[str, list[Any]]:
-    """The calls, as they are timed, once the first rows of their results are these. RuntimeError for a wrong one."""
-    for name, (call, args) in calls.items():
-        rows = np.asarray(call(*args))[:len(exact)]
-        if name != ALONE and not np.allclose(rows, exact, rtol=tolerance, atol=tolerance):
-            raise RuntimeError(f"{what} by {name} is wrong")
-    return {name: [call] for name, call in calls.items()}
 
 
 def median_us(x: Mapping[str, Any], name: str) -> str:
@@ -111,20 +132,20 @@ def compared(x: Mapping[str, Any], name: str, other: str) -> str:
 
 # ---- scripts
 
-def row(case: Case, rules: Rules, on: TorchDevice | None) -> dict[str, Any]:
+def row(case: Case, rules: Rules, on: TorchDevice | None, kind: str = "") -> dict[str, Any]:
     """What is known of a case, with the sides that failed and why, and the seconds of the others."""
     failed: dict[str, str] = {}
-    for side, launches in case.sides.items():
+    sides = with_peers(kind, case, GPU if on else CPU)
+    for side, launches in sides.items():
         try:
-            if why := case.wrong(side, launches[0]()):
+            results = [launch() if callable(launch) else launch[0](*launch[1]) for launch in launches]
+            if why := case.wrong(side, results[0]):
                 failed[side] = why
-            for launch in launches[1:]:         # before they are recorded into a graph
-                launch()
         except Exception as error:              # a function that torch cannot compile, say
             failed[side] = failure(error)
     if on is not None:
         on.wait()
-    right = {side: launches for side, launches in case.sides.items() if side not in failed}
+    right = {side: launches for side, launches in sides.items() if side not in failed}
     return case.about | {"failed": failed, "seconds": seconds(right, rules, on)}
 
 
@@ -194,7 +215,7 @@ def main(kind: str, cases: Iterable[Case], options: argparse.Namespace, on: Torc
             print(f"host: {name:20} {statistics.median(times)*1e6:6.2f} us", flush=True)
     report.extra[kind] = rows = []
     for case in cases:
-        rows.append(row(case, rules, on))
+        rows.append(row(case, rules, on, kind))
         print(described(rows[-1], case), flush=True)
         results.save(report, options.out)
         case.sides.clear()                      # the next one has their memory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 import numpy as np
@@ -15,7 +15,7 @@ from tilewright.lab.bench.cases import Product
 from tilewright.lab.bench.peer import Library, Peer, Setting, Way
 from tilewright.lab.bench.peers import cblas
 from tilewright.lab.measure.measure import Call
-from tilewright.lab.measure.operands import Operands
+from tilewright.lab.measure.operands import Array, Operands
 
 
 def load(setting: Setting) -> Peer:
@@ -82,4 +82,15 @@ def _through_floats(o: Operands) -> Call:
     return call, ()
 
 
-PEER = Library("numpy", load, order=0, threads="NUMEXPR", steered_by=("NPY_",))
+def elementwise(case: str, arrays: list[list[Array]]) -> Mapping[str, list[Call]]:
+    if case == "z = x + y":
+        return {"numpy": [(np.add, (x, y, z)) for x, y, z in arrays]}
+    return {"numpy": [(np.sum, (x, 1, None, sums)) for x, sums in arrays]}
+
+
+def weights(x: Array, w: Array, by_rows: bool) -> Mapping[str, list[Call]]:
+    return {"numpy f32": [(np.matmul, (x.astype(np.float32), w.T if by_rows else w))]}
+
+
+PEER = Library("numpy", load, order=0, studies={"elementwise": elementwise, "weights": weights},
+               threads="NUMEXPR", steered_by=("NPY_",))

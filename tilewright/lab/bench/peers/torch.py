@@ -5,12 +5,14 @@ cuBLAS, as torch calls it on a GPU in full f32: the reference that every ratio t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+import tilewright as tw
 from tilewright import formats
 from tilewright.lab.bench import gpu_scales
 from tilewright.lab.bench.cases import GPU, Product
@@ -92,7 +94,48 @@ def _array(dtype: np.dtype[Any], tensor: Any) -> Array:
     return np.asarray(tensor.view(t.int16 if dtype.itemsize == 2 else t.int32).numpy().view(dtype))
 
 
-PEER = Library("torch", load, "torch", order=30, steered_by=("ONEDNN_", "DNNL_", "ATEN_"),
+# ---- studies
+
+def epilogues(case: str, a: Array, b: Array, operands: Mapping[str, Array], threads: int) -> Mapping[str, list[Call]]:
+    """As its users call it, and the same through torch.compile where that works, which needs a C++ compiler."""
+    import torch as t
+
+    t.set_num_threads(threads)
+    gelu = t.nn.functional.gelu
+    eager: Any = (lambda a, b: t.relu(t.mm(a, b))) if case == "relu" else (lambda a, b, c: gelu(t.addmm(c, a, b)))
+    tensors, compiled = tuple(t.from_numpy(x) for x in (a, b, *operands.values())), t.compile(eager)
+    found: dict[str, list[Call]] = {"torch": [(eager, tensors)]}
+    with suppress(Exception):               # whatever it lacks, it is left out
+        compiled(*tensors)
+        found["torch.compile"] = [(compiled, tensors)]
+    return found
+
+
+def weights(x: Array, w: Array, by_rows: bool) -> Mapping[str, list[Call]]:
+    import torch as t
+
+    t.set_num_threads(tw.get_num_threads())
+    return {"torch bf16": [(t.nn.functional.linear, (_tensor(x), _tensor((w if by_rows else w.T).astype(x.dtype))))]}
+
+
+def contract(case: Any, a: Array, b: Array, threads: int, **_: Any) -> Mapping[str, list[Call]]:
+    """torch.cdist without its way by a matrix product, whose error is larger."""
+    import torch as t
+
+    if not case.cdist:
+        return {}
+    t.set_num_threads(threads)
+    power = 2 if case.reduce == "sum" and case.cdist[1] == 2 else 1
+
+    def call(x: Any, y: Any) -> Any:
+        found = t.cdist(x, y, p=case.cdist[1], compute_mode="donot_use_mm_for_euclid_dist")
+        return found**power if power > 1 else found
+    return {"torch": [(call, (t.from_numpy(a), t.from_numpy(b)))]}
+
+
+PEER = Library("torch", load, "torch", order=30, studies={"epilogues": epilogues, "weights": weights,
+                                                          "contract": contract},
+               steered_by=("ONEDNN_", "DNNL_", "ATEN_"),
                avx2={"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"})
 
 

@@ -7,16 +7,13 @@ write to `out`; torch's functions make new arrays. Results are checked against f
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 import tilewright as tw
-from tilewright.lab.bench.study import ALONE, Case, checked, compared, median_us
-from tilewright.lab.measure.measure import Call
+from tilewright.lab.bench.study import ALONE, Case, close_to, compared, median_us
 
 CAPTION = "median time of a call; times in the same rounds, median (quartiles)"
 SIZES = (64, 256, 1024, 2048, 4096)
@@ -41,42 +38,13 @@ def table(found: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str,
     return ("case", "m = n = k", "threads", "us", "of the product's time", "x torch", "x torch.compile"), rows
 
 
-def _by_torch(case: str, threads: int) -> Callable[..., Any] | None:
-    """The same of torch's tensors; None where torch is not installed."""
-    if importlib.util.find_spec("torch") is None:
-        return None
-    import torch
-    torch.set_num_threads(threads)
-    if case == "relu":
-        return lambda a, b: torch.relu(torch.mm(a, b))
-    return lambda a, b, bias: torch.nn.functional.gelu(torch.addmm(bias, a, b))
-
-
-def _calls(case: str, n: int, threads: int) -> tuple[dict[str, Call], np.ndarray]:
-    """By name, ready to be timed, and the exact result."""
+def make(case: str, n: int, threads: int) -> Case:
     rng = np.random.default_rng(n)
     a, b = (rng.standard_normal((n, n), np.float32) for _ in range(2))
     operands = {} if case == "relu" else {"bias": rng.standard_normal(n, np.float32)}
     function: Any = CASES[case]
     outs = [np.empty((n, n), np.float32) for _ in range(2)]
-    exact = function(a.astype(np.float64) @ b, **operands)
-    found: dict[str, Call] = {
-        "tilewright": (partial(tw.matmul, epilogue=function, operands=operands or None), (a, b, outs[0])),
-        ALONE: (tw.matmul, (a, b, outs[1])),
-    }
-    if (eager := _by_torch(case, threads)) is not None:
-        import torch
-        tensors = tuple(torch.from_numpy(x) for x in (a, b, *operands.values()))
-        found["torch"] = eager, tensors
-        compiled: Any = torch.compile(eager)
-        try:
-            compiled(*tensors)
-        except Exception:
-            pass                # whatever it lacks, it is left out
-        else:
-            found["torch.compile"] = compiled, tensors
-    return found, exact
-
-
-def make(case: str, n: int, threads: int) -> Case:
-    return Case({}, checked(f"{case} of {n}", *_calls(case, n, threads), 1e-3), bytes=12 * n * n)
+    ours = partial(tw.matmul, epilogue=function, operands=operands or None)
+    return Case({}, {"tilewright": [(ours, (a, b, outs[0]))], ALONE: [(tw.matmul, (a, b, outs[1]))]},
+                close_to(function(a.astype(np.float64) @ b, **operands), 1e-3),
+                {"case": case, "a": a, "b": b, "operands": operands, "threads": threads}, bytes=12 * n * n)
