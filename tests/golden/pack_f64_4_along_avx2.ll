@@ -81,31 +81,47 @@ loop:
   %".20" = icmp slt i64 %"next", %"mul.4"
   br i1 %".20", label %"loop", label %"done"
 done:
-  %".22" = icmp slt i64 %"mul.4", %"kc"
-  br i1 %".22", label %"loop.1", label %"done.1"
+  %"lt.6" = icmp slt i64 %"valid", %"width"
+  br i1 %"lt.6", label %"then", label %"end"
+then:
+  %".23" = icmp slt i64 %"mul.4", %"kc"
+  br i1 %".23", label %"loop.1", label %"done.1"
+end:
+  %".29" = icmp slt i64 %"mul.4", %"kc"
+  br i1 %".29", label %"loop.2", label %"done.2"
 loop.1:
-  %"index.1" = phi  i64 [%"mul.4", %"done"], [%"next.2", %"done.2"]
-  %".24" = icmp slt i64 0, %"valid"
-  br i1 %".24", label %"loop.2", label %"done.2"
+  %"index.1" = phi  i64 [%"mul.4", %"then"], [%"next.1", %"loop.1"]
+  %"mul.10" = mul i64 %"index.1", %"width"
+  %"at.16" = getelementptr double, ptr %"dst", i64 %"mul.10"
+  store <4 x double> <double              0x0, double              0x0, double              0x0, double              0x0>, ptr %"at.16", align 8
+  %"next.1" = add nsw i64 %"index.1", 1
+  %".26" = icmp slt i64 %"next.1", %"kc"
+  br i1 %".26", label %"loop.1", label %"done.1"
 done.1:
-  ret void
+  br label %"end"
 loop.2:
-  %"index.2" = phi  i64 [0, %"loop.1"], [%"next.1", %"loop.2"]
-  %"mul.10" = mul i64 %"index.2", %"step_i"
-  %"at.16" = getelementptr double, ptr %"source", i64 %"mul.10"
-  %"at.17" = getelementptr double, ptr %"at.16", i64 %"index.1"
-  %"load.4" = load double, ptr %"at.17", align 8
-  %"mul.11" = mul i64 %"index.1", %"width"
-  %"at.18" = getelementptr double, ptr %"dst", i64 %"mul.11"
-  %"at.19" = getelementptr double, ptr %"at.18", i64 %"index.2"
-  store double %"load.4", ptr %"at.19", align 8
-  %"next.1" = add nsw i64 %"index.2", 1
-  %".27" = icmp slt i64 %"next.1", %"valid"
-  br i1 %".27", label %"loop.2", label %"done.2"
+  %"index.2" = phi  i64 [%"mul.4", %"end"], [%"next.3", %"done.3"]
+  %".31" = icmp slt i64 0, %"valid"
+  br i1 %".31", label %"loop.3", label %"done.3"
 done.2:
-  %"next.2" = add nsw i64 %"index.1", 1
-  %".29" = icmp slt i64 %"next.2", %"kc"
-  br i1 %".29", label %"loop.1", label %"done.1"
+  ret void
+loop.3:
+  %"index.3" = phi  i64 [0, %"loop.2"], [%"next.2", %"loop.3"]
+  %"mul.11" = mul i64 %"index.3", %"step_i"
+  %"at.17" = getelementptr double, ptr %"source", i64 %"mul.11"
+  %"at.18" = getelementptr double, ptr %"at.17", i64 %"index.2"
+  %"load.4" = load double, ptr %"at.18", align 8
+  %"mul.12" = mul i64 %"index.2", %"width"
+  %"at.19" = getelementptr double, ptr %"dst", i64 %"mul.12"
+  %"at.20" = getelementptr double, ptr %"at.19", i64 %"index.3"
+  store double %"load.4", ptr %"at.20", align 8
+  %"next.2" = add nsw i64 %"index.3", 1
+  %".34" = icmp slt i64 %"next.2", %"valid"
+  br i1 %".34", label %"loop.3", label %"done.3"
+done.3:
+  %"next.3" = add nsw i64 %"index.2", 1
+  %".36" = icmp slt i64 %"next.3", %"kc"
+  br i1 %".36", label %"loop.2", label %"done.2"
 }
 
 declare void @"llvm.prefetch.p0"(ptr %".1", i32 %".2", i32 %".3", i32 %".4")

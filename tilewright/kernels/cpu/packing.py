@@ -98,6 +98,7 @@ def emit_pack_words(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, SOURCE
     _pack(k, target, WIDTH, KIND, g, source, dst, whole, WORD, across=across, along=along, column=column,
           one=lambda at, p, i: combined([k.load(at(i, p*WORD + step)) for step in range(WORD)]))
     with k.when(whole < kc):                            # the word that is not full, and whole words of nothing
+        clear(k, dst, whole, kc, g.valid, width, V, GROUPS)
         with k.loop(kc, whole) as p, k.loop(g.valid) as i:
             word = k.variable(T, 0)
             for step in range(WORD - 1):
@@ -154,6 +155,7 @@ def emit_pack_complex(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, ROLE
                 k.store(dst.at(p*2 + step, (g + index)*V), pair[step], T.bytes)
 
     def number_by_number(start: Value | int) -> None:
+        clear(k, dst, start*2, kc, valid, width, V, GROUPS)
         with k.loop(steps, start) as p:
             if ROLE == "a":
                 with k.loop(valid) as i:
@@ -237,8 +239,19 @@ def _pack(k: Kernel, target: CpuTarget, WIDTH: int, KIND: str, g: SimpleNamespac
                 square = [along(line, p, V) for line in starts[group*V:(group + 1)*V]]
                 for q, x in enumerate(transpose(k, square)):
                     k.store(dst.at(p + q, group*V), column(x), T.bytes)
+    clear(k, dst, done, count, g.valid, g.width, V, GROUPS)
     with k.loop(count, done) as p, k.loop(g.valid) as i:
         dst[p, i] = one(source.at, p, i)
+
+
+def clear(k: Kernel, dst: Value, first: Value | int, end: Value, valid: Value, width: Value, V: int, GROUPS: int
+          ) -> None:
+    """Zeros in rows `first` to `end` of a panel that has fewer lines than its width: kernels multiply all of it, and
+    where old numbers are so small that they are denormal each product of one takes a hundred clocks."""
+    T = dst.type.element
+    with k.when(valid < width), k.loop(end, first) as p:
+        for group in range(GROUPS):     # what is written past a row is written over by the next one
+            k.store(dst.at(p, group*V), k.constant(vec(T, V), 0), T.bytes)
 
 
 def ahead(k: Kernel, p: Value, length: Value, panel: Value, S: Type) -> Value:
