@@ -244,7 +244,7 @@ def tuned(case: Case, row: dict[str, Any]) -> dict[str, Any]:
     """What `tilewright tune` finds, and after how many seconds; and it beside the best and the model's choice."""
     kept = os.environ["TILEWRIGHT_TUNE_DB"]
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["TILEWRIGHT_TUNE_DB"] = f"{folder}/tuning.sqlite"
+        os.environ["TILEWRIGHT_TUNE_DB"] = f"{folder}/tuning.jsonl"
         began = time.monotonic()
         try:
             result = tw.tune(case.problem, case.on, threads=case.threads, vendor=False)

@@ -234,13 +234,13 @@ def test_info_and_clear(own_directory):
     assert cache.info() == {"directory": str(own_directory), "entries": 0, "bytes": 0, "refused": ""}
     for name in "xyz":
         cache.fetch(name, lambda: CONTENT)
-    (own_directory / "tuning.sqlite").write_text("not a kernel")
+    (own_directory / "tuning.jsonl").write_text("not a kernel")
     (own_directory / f"{owned.WRITING}1").write_text("somebody is writing")
     assert cache.info() == {"directory": str(own_directory), "entries": 3, "bytes": 3 * len(entry()),
                             "refused": ""}
     assert cache.clear() == 3
     assert cache.info()["entries"] == 0
-    assert sorted(path.name for path in own_directory.iterdir()) == [f"{owned.WRITING}1", "tuning.sqlite"]
+    assert sorted(path.name for path in own_directory.iterdir()) == [f"{owned.WRITING}1", "tuning.jsonl"]
 
 
 def test_where_it_is(monkeypatch, tmp_path):

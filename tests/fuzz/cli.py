@@ -82,7 +82,7 @@ def check(case: Case) -> None:
             if kind:
                 write(Path(folder, name), kind, Random(f"{case['data']} {name}"))
         os.chdir(folder)
-        os.environ["TILEWRIGHT_TUNE_DB"] = str(Path(folder, "tuning.sqlite"))
+        os.environ["TILEWRIGHT_TUNE_DB"] = str(Path(folder, "tuning.jsonl"))
         try:
             result = CliRunner().invoke(app, case["words"])
         finally:

@@ -35,7 +35,7 @@ N = 100
 
 @pytest.fixture(autouse=True)
 def own_store(tmp_path, monkeypatch):
-    monkeypatch.setenv("TILEWRIGHT_TUNE_DB", str(tmp_path / "tuning.sqlite"))
+    monkeypatch.setenv("TILEWRIGHT_TUNE_DB", str(tmp_path / "tuning.jsonl"))
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
 
 

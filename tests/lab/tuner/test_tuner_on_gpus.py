@@ -27,7 +27,7 @@ PROBLEM = tw.Gemm(20, 24, 16)
 
 @pytest.fixture(autouse=True)
 def own_store(tmp_path, monkeypatch):
-    monkeypatch.setenv("TILEWRIGHT_TUNE_DB", str(tmp_path / "tuning.sqlite"))
+    monkeypatch.setenv("TILEWRIGHT_TUNE_DB", str(tmp_path / "tuning.jsonl"))
 
 
 @pytest.fixture

@@ -1,9 +1,9 @@
 """Which plan a product takes: the one that was measured to be the fastest, by the user or in the tables that come with
 tilewright, or that for a shape nearby, else the model's choice.
 
-`best(shape, target)` is on the way of a user's first product of each kind. It imports sqlite3 only if there is a file
-(store.py), reads that once, and again when it has changed; a fault in it costs a warning and never a product. What a
-row holds for is in its columns: the target, the chip (`chip`), and the problem (`key` of a CPU's or a GPU's shape). The
+`best(shape, target)` is on the way of a user's first product of each kind. It reads the file of results (store.py), if
+there is one, once, and again when it has changed; a fault in it costs a warning and never a product. What a row holds
+for is in its fields: the target, the chip (`chip`), and the problem (`key` of a CPU's or a GPU's shape). The
 plans of a bundle in use (compiler/bundle.py) come before all of these.
 
 plans/tables/ has a file of JSON lines for each target (bench/ship_tables.py makes them). A row whose role is "best"
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from tilewright.plans.measured.row import Row
 
 TABLES = Path(__file__).parents[1] / "tables"
-GLANCE_S = 0.1                  # how long a product waits for a process that writes
-MOST_STEPS = 50_000_000         # of SQLite's machine, about a second, that reading may take: a view might never end
 Key = tuple[Any, ...]           # of a shape
 # (target's name, chip) → problem → the plan to use and how many times as fast it was; "" where nothing beat the model's
 Measured = tuple[str, float]
@@ -209,17 +207,15 @@ def _plans(file: Path) -> Plans:
 def _load(file: Path) -> Plans:
     plans: Plans = {}
     try:
-        with store.opened(file, write=False, patience=GLANCE_S) as db:
-            steps = iter(range(MOST_STEPS // 1_000_000))
-            db.set_progress_handler(lambda: next(steps, None) is None, 1_000_000)
-            columns = store.columns((*store.PROBLEM, "plan", "role", "ratio"))
-            for row in db.execute(f"SELECT {columns} FROM plans WHERE role != '' ORDER BY role DESC"):
-                target, model, kind, m, n, k, a, b, threads, plan, role, ratio = row
-                if not all(isinstance(x, str) for x in (target, model, kind, a, b, plan, role)) or \
-                        not all(isinstance(x, int) and x > 0 for x in (m, n, k, threads)) or not ratio > 0:
-                    raise ValueError(f"it has an invalid row: {row}")
-                found = (plan, ratio) if role == "best" else ("", 1.0)
-                plans.setdefault((target, model), {})[kind, m, n, k, a, b, threads] = found
+        rows = [row for row in store.read(file)[store.PLANS].values() if row["role"] != ""]
+        for row in sorted(rows, key=lambda row: str(row["role"]), reverse=True):        # what is best comes last
+            target, model, kind, m, n, k, a, b, threads, plan, role, ratio = (
+                row[name] for name in (*store.PROBLEM, "plan", "role", "ratio"))
+            if not all(isinstance(x, str) for x in (target, model, kind, a, b, plan, role)) or \
+                    not all(isinstance(x, int) and x > 0 for x in (m, n, k, threads)) or not ratio > 0:
+                raise ValueError(f"it has an invalid row: {row}")
+            found = (plan, ratio) if role == "best" else ("", 1.0)
+            plans.setdefault((target, model), {})[kind, m, n, k, a, b, threads] = found
     except Exception as error:              # a product must not fail because of it
         store.warn_once(file, f"tilewright cannot read its tuning results in {file} ({error}) and goes on without "
                               "them. `tilewright tune clear` removes them; TILEWRIGHT_TUNE_DB names another file.")

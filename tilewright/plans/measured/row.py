@@ -152,7 +152,7 @@ def check_fields(cls: Any, found: dict[str, Any]) -> None:
             raise ValueError(f"{name} must be a line of text, not {value!r}")
 
 
-MOST = (1 << 63) - 1            # that SQLite keeps
+MOST = (1 << 63) - 1            # of 64 bits
 LATER = ("clock",)
 ROLES = "best", "model", ""
 ORDERS = ("rows", "columns", "any")

@@ -97,7 +97,7 @@ def _array(dtype: np.dtype[Any], tensor: Any) -> Array:
 # ---- studies
 
 def epilogues(case: str, a: Array, b: Array, operands: Mapping[str, Array], threads: int) -> Mapping[str, list[Call]]:
-    """As its users call it, and the same through torch.compile where that works, which needs a C++ compiler."""
+    """Eager calls, and the same through torch.compile where that works, which needs a C++ compiler."""
     import torch as t
 
     t.set_num_threads(threads)
