@@ -65,6 +65,7 @@ def earlier_modules() -> Iterator[None]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all-ways", action="store_true", help="product cases on every device and by compiled kernels")
     parser.addoption("--update-golden", action="store_true", help="write the files of tests/golden anew")
 
 

@@ -14,8 +14,7 @@ from tests.products.arrays import read
 class Case(NamedTuple):
     """A call of one public function.
 
-    on      the devices of a short run
-    ways    ways of a short run beside a first and a later call
+    on      the devices of a short run; of a full run those of `everywhere`, too
     """
 
     name: str
@@ -36,9 +35,13 @@ class Case(NamedTuple):
     options: dict[str, Any] = {}            # noqa: RUF012    # further keywords, as they are
     values: str = "whole"
     on: tuple[str, ...] = ("cpu",)
-    ways: tuple[str, ...] = ()
     within: float = 0.0                     # of |A| |B|, for numbers that are not exact
     plans: tuple[str, ...] = ()             # by which each of them, in turn
+
+    @property
+    def everywhere(self) -> tuple[str, ...]:
+        """The devices of a full run; plans are one instruction set's."""
+        return self.on + (("torch", "avx2", "avx512", "amx") if "cpu" in self.on and not self.plans else ())
 
     @property
     def trans(self) -> str:

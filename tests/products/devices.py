@@ -14,6 +14,7 @@ import pytest
 
 from tests.helpers.gpus import machine
 from tilewright import targets
+from tilewright.formats import FORMATS
 from tilewright.runtime.cpu import engine
 from tilewright.targets import cpu
 
@@ -30,7 +31,7 @@ class Device(NamedTuple):
 
 
 DEVICES = {
-    "cpu": Device(), "avx2": Device("x86-avx2"), "avx512": Device("x86-avx512", ()),
+    "cpu": Device(), "torch": Device(), "avx2": Device("x86-avx2"), "avx512": Device("x86-avx512", ()),
     "amx": Device("x86-avx512", ("amx-tile", "amx-bf16", "amx-int8")),
     **{name: Device(name) for name in ("sm_90a", "sm_86", "sm_80", "sm_75", "gfx942", "gfx950")},
 }
@@ -73,12 +74,44 @@ class FakeMemory(Memory):
         return x if isinstance(x, np.ndarray) else x.host
 
 
+class TorchMemory(Memory):
+    """The host's memory, whose arrays are torch's."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.torch = pytest.importorskip("torch", reason="torch is not installed: there are no tensors to multiply")
+
+    def array(self, x: np.ndarray) -> Any:
+        """x as a tensor that shares its memory. Skips the test for strides and formats that torch has not."""
+        if x.dtype.name not in NUMPY and not hasattr(self.torch, x.dtype.name):
+            pytest.skip(f"torch has no {x.dtype.name}")
+        if any(s < 0 or s % x.itemsize for s in x.strides) or not (x.dtype.isnative and x.flags.aligned):
+            pytest.skip("torch has no such strides")
+        raw = x if x.dtype.name in NUMPY else x.view(f"i{x.itemsize}")
+        tensor = self.torch.from_numpy(raw)
+        return tensor if raw is x else tensor.view(getattr(self.torch, x.dtype.name))
+
+    def back(self, x: Any) -> np.ndarray:
+        if not isinstance(x, self.torch.Tensor):
+            return np.asarray(x)
+        name = str(x.dtype).removeprefix("torch.")
+        if name in NUMPY:
+            return x.numpy()
+        kind = next(f.dtype for f in FORMATS.values() if f.numpy_name == name)
+        return x.view(getattr(self.torch, f"int{8 * kind.itemsize}")).numpy().view(kind)
+
+
+NUMPY = {"float32", "float64", "float16", "int8", "int16", "int32", "int64", "uint8", "bool", "complex64", "complex128"}
+
+
 @contextmanager
 def running(name: str) -> Iterator[Memory]:
     """The device's memory; calls on arrays there run on it. Skips the test where this machine lacks the CPU."""
     device = DEVICES[name]
     with pytest.MonkeyPatch.context() as patch:
-        if device.gpu:
+        if name == "torch":
+            yield TorchMemory(name)
+        elif device.gpu:
             yield FakeMemory(name, patch)
         elif not device.target:
             yield Memory(name)

@@ -10,15 +10,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.products.case import Case
 from tests.products.cases import contractions, epilogues, groups
+from tests.products.compiled import ways
 from tests.products.devices import running
-from tests.products.ways import WAYS, Call, kept
+from tests.products.ways import Call, again, first, kept, several
 from tilewright.api.products import matmul
 
 FEATURES = {"epilogue": epilogues.CASES, "contract": contractions.CASES, "groups": groups.CASES}
@@ -36,11 +36,13 @@ def read_kept() -> dict[str, str]:
 READ = read_kept()
 
 
-def cells() -> Iterator[Any]:
-    for feature, cases in FEATURES.items():
-        for case in cases:
-            for device in case.on:
-                yield pytest.param(case, device, id=f"{feature}: {case.name}, {device}")
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "device" in metafunc.fixturenames:
+        every = metafunc.config.getoption("--all-ways")
+        metafunc.parametrize(("case", "device"), [
+            pytest.param(case, device, id=f"{feature}: {case.name}, {device}")
+            for feature, cases in FEATURES.items() for case in cases
+            for device in (case.everywhere if every else case.on)])
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -54,19 +56,23 @@ def table(request: pytest.FixtureRequest) -> Iterator[None]:
                                    indent=1, ensure_ascii=False) + "\n")
 
 
-@pytest.mark.parametrize(("case", "device"), [*cells()])
 def test_product(case: Case, device: str, request: pytest.FixtureRequest) -> None:
     with running(device) as memory:
         for plan in case.plans or ("",):
             call = Call(case, 7, plan)
-            for name in ("first",) if plan and memory.gpu else ("first", "again"):
-                try:
-                    results = WAYS[name](call, memory)
-                    if name != "again":
-                        call.check(results)
-                except Exception as error:
-                    raise AssertionError(f"{case.name} on {device} by {name}" + f", {plan}" * bool(plan)) from error
-            if not plan:
+            way = "first"
+            try:
+                results = first(call, memory)
+                call.check(results)
+                way = "again"
+                if not (plan and memory.gpu):
+                    again(call, memory)
+                if request.config.getoption("--all-ways"):
+                    for way, found in ways(call, memory, results):      # noqa: B007    # named if it fails
+                        call.check([memory.back(x) for x in several(found)])
+            except Exception as error:
+                raise AssertionError(f"{case.name} on {device} by {way}" + f", {plan}" * bool(plan)) from error
+            if not plan and device in case.on:
                 is_kept(f"{case.name}, {device}", call.python, request.config.getoption("--update-golden"))
 
 

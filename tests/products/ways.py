@@ -1,4 +1,4 @@
-"""WAYS to the result of a product case: functions of (call, memory) that give the results as arrays of NumPy's."""
+"""The ways to the results of a product case by the public functions: a first call, and a later one of other arrays."""
 
 from __future__ import annotations
 
@@ -204,6 +204,3 @@ def again(call: Call, memory: Memory) -> list[np.ndarray]:
     other.check([_returned(x, memory) for x in several(results)])
     other.untouched()
     return []
-
-
-WAYS = {"first": first, "again": again}
