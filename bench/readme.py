@@ -21,6 +21,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -296,22 +297,8 @@ def formats(report: Report, options: dict[str, str]) -> str:
     return f"{markdown(head, body, left=(head[0], REMARK))}\n{FORMATS_CAPTION}.\n"
 
 
-def elementwise(report: Report, options: dict[str, str]) -> str:
-    """Code by `each` beside NumPy; case= and threads= choose rows."""
-    return _records("elementwise", report, options)
-
-
-def epilogues(report: Report, options: dict[str, str]) -> str:
-    """Products with an epilogue beside the product alone and torch; case= and threads= choose rows."""
-    return _records("epilogues", report, options)
-
-
-def contract(report: Report, options: dict[str, str]) -> str:
-    """Products with their own arithmetic beside their peers; case= and threads= choose rows."""
-    return _records("contract", report, options)
-
-
-def _records(kind: str, report: Report, options: dict[str, str]) -> str:
+def records(kind: str, report: Report, options: dict[str, str]) -> str:
+    """The table of a suite of this name; case= and threads= choose rows."""
     study = import_module(f"tilewright.lab.bench.suites.{kind}")
     if options.keys() - {"case", "threads"}:
         raise FigureError(f"unknown option among {', '.join(options)}")
@@ -322,11 +309,12 @@ def _records(kind: str, report: Report, options: dict[str, str]) -> str:
     return markdown(head, rows, left=head[:1])
 
 
-_KINDS = (rates, summary, peers, machine, startup, tiles, counts, step, tflops, formats, elementwise, epilogues,
-          contract)
+_KINDS = (rates, summary, peers, machine, startup, tiles, counts, step, tflops, formats)
 _GPU_KINDS = (gpu_rates, gpu_power, gpu_summary, gpu_machine, gpu_costs, programs, gpu_epilogues,
               gpu_semirings)
-FIGURES: dict[str, Callable[[Report, dict[str, str]], str]] = {f.__name__: f for f in _KINDS + _GPU_KINDS}
+FIGURES: dict[str, Callable[[Report, dict[str, str]], str]] = {
+    **{f.__name__: f for f in _KINDS + _GPU_KINDS},
+    **{kind: partial(records, kind) for kind in ("elementwise", "epilogues", "contract")}}
 
 
 def shown(path: Path) -> Report:

@@ -133,7 +133,7 @@ def _peers() -> dict[str, str | None]:
     except (KeyError, TypeError):
         found["NumPy"] = np.__version__
     for library in peer.libraries():
-        if library.device == peer.CPU and library.wheel:
+        if library.device == peer.CPU and library.load and library.wheel:
             found[library.name] = installed(library.wheel).get(library.wheel)
     return found
 

@@ -147,7 +147,6 @@ def load_cublas(setting: Setting) -> Peer:
     version = f"of torch {torch.__version__}"
     for own in versions("nvidia-cublas", "nvidia-cublas-cu12").values():
         version = f"{own} ({version})"
-
     one = torch.ones((), device=setting.on.name)
 
     def mm(o: Operands) -> Call:
