@@ -86,8 +86,8 @@ def einsum(
     invariant = checked(deterministic, batch_invariant)
     if operands and dtype is casting is None:
         alike = asked(operands, out, out_dtype, order, threads, invariant, *_known_by(optimize))
-    if alike is not None and (found := repeats.again(HOST, *alike, (out,))) is not None:
-        return found if found.ndim or out is not None else found[()]
+    if alike is not None and (found := repeats.again(*alike, (out,))) is not None:
+        return found if alike[0] is not HOST or found.ndim or out is not None else found[()]
     given, labels, output = subscripts.read(operands)
     order = _checked_order(order)
     library = dispatch.library_of_arrays(*given, out)
@@ -99,7 +99,7 @@ def einsum(
             arrays, labels, output, None, out_dtype, optimize, order, threads, invariant))
     if library is not None:
         engine = forks.imported("tilewright.runtime.gpu.contraction")
-        return engine.einsum(library, given, labels, output, out, out_dtype, optimize, invariant)
+        return engine.einsum(library, given, labels, output, out, out_dtype, optimize, invariant, alike and alike[1])
     if tensors.present(*given, out):
         return tensors.through(einsum, operands, out, out_dtype=out_dtype, optimize=optimize, order=order,
                                deterministic=deterministic, batch_invariant=batch_invariant, threads=threads)
@@ -107,10 +107,11 @@ def einsum(
     if alike is None:
         return call()
     result, runs = dispatch.watched_runs(call)
-    if len(alike[1]) == 2:
-        repeats.remember_run(*alike, out, result, runs[0] if len(runs) == 1 else None)
+    _, known_by, arrays = alike
+    if len(arrays) == 2:
+        repeats.remember_run(known_by, arrays, out, result, runs[0] if len(runs) == 1 else None)
     else:
-        repeats.remember_runs(*alike, out, result, runs)
+        repeats.remember_runs(known_by, arrays, out, result, runs)
     return result
 
 
@@ -211,9 +212,9 @@ def checked(deterministic: Any, batch_invariant: Any) -> str:
 
 # ---- calls like earlier ones
 
-def asked(operands: Sequence[Any], out: Any, *options: Any) -> tuple[repeats.Asked, Sequence[Any]] | None:
-    """What the call may be remembered as, and its arrays; None for calls that are not remembered, among them those of
-    other than NumPy's own arrays, and of one."""
+def asked(operands: Sequence[Any], out: Any, *options: Any) -> tuple[Any, repeats.Asked, Sequence[Any]] | None:
+    """The library of the call's arrays, what the call may be remembered as, and its arrays; None for calls that are not
+    remembered, among them those of one array, and of tensors in the host's memory."""
     subscripts: Any
     if type(operands[0]) is str:
         subscripts, arrays = operands[0], operands[1:]
@@ -225,8 +226,11 @@ def asked(operands: Sequence[Any], out: Any, *options: Any) -> tuple[repeats.Ask
         subscripts, arrays = tuple(map(tuple, lists)), operands[:pairs:2]
     if len(arrays) < 2 or tensor_repeats.recording:
         return None
-    found = HOST.asked((*arrays, out), subscripts, options, pool.get_num_threads())
-    return None if found is None else (found, arrays)
+    where: Any = HOST
+    found = where.asked((*arrays, out), subscripts, options, pool.get_num_threads())
+    if found is None and (where := dispatch.library_of_arrays(*arrays, out)) is not None:
+        found = where.asked((*arrays, out), subscripts, options)
+    return None if found is None else (where, found, arrays)
 
 
 # ---- arrays in the host's memory

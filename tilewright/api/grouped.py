@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tilewright import forks
 from tilewright.api import dispatch, fused, grouped_weights, host, tensors
+from tilewright.compiled.packed_weights import PackedWeights
 from tilewright.expressions.epilogue import Epilogue
 from tilewright.plans import invariant as invariants
 from tilewright.rules import arguments, fusing, grouping, numpy_products, shapes
@@ -16,6 +17,8 @@ from tilewright.rules.arguments import Array
 from tilewright.rules.call import Call, Product, decide
 from tilewright.rules.grouped_weights import Right
 from tilewright.rules.grouping import Axes
+from tilewright.rules.signature import signature
+from tilewright.runtime import repeats
 
 
 def grouped_matmul(
@@ -71,12 +74,23 @@ def grouped_matmul(
 
     Raises TypeError and ValueError where matmul does, and for offsets that descend or exceed the axis.
     """
-    asked = None
+    asked: Any = None
     if out_dtype is epilogue is operands is plan is None and type(alpha) is int and alpha == 1:
         asked = _key(a, b, out, trans_a, trans_b, deterministic, batch_invariant, threads)
         if asked is not None and (found := _again(asked, a, b, offsets, out)) is not None:
             return found
     library = dispatch.library_of_arrays(a, b, offsets)
+    if library is not None and threads is None and type(deterministic) is type(batch_invariant) is bool:
+        known_by, outs = repeats.functions((epilogue,), operands), out if type(out) is tuple else (out,)
+        weights = b.weights if type(b) is PackedWeights else b
+        if known_by is not None:
+            named, described = signature(a, weights, operands)
+            arrays = *named.values(), offsets
+            asked = library.asked((*arrays, *outs), "groups", known_by, out_dtype, type(alpha), alpha, trans_a, trans_b,
+                                  type(b) is PackedWeights, deterministic, batch_invariant, plan,
+                                  *described)
+            if asked is not None and (found := repeats.again(library, asked, arrays, outs)) is not None:
+                return found
     if library is None and tensors.present(a, b, out):
         return tensors.through(grouped_matmul, (a, b, offsets), out, out_dtype=out_dtype, alpha=alpha, trans_a=trans_a,
                                trans_b=trans_b, epilogue=epilogue, operands=operands, deterministic=deterministic,
@@ -87,7 +101,7 @@ def grouped_matmul(
     arguments.check_batch_invariant(call.batch_invariant, call.plan, None)
     call = grouped_weights.unwrapped(call)
     if library is not None:
-        return forks.imported("tilewright.runtime.gpu.grouped").product(library.platform.engine, call, offsets)
+        return forks.imported("tilewright.runtime.gpu.grouped").product(library.platform.engine, call, offsets, asked)
     if call.plan is not None and dispatch.platform_of(call.plan):
         arguments.refuse(f"{dispatch.where(call.plan)} for arrays in the host's memory", plan=call.plan)
     return product(call, offsets, asked)

@@ -22,13 +22,13 @@ from tilewright.formats.scaled import Scaled
 from tilewright.rules import arguments, numpy_products, weights
 from tilewright.rules.arguments import F32, F64
 from tilewright.rules.call import Call
+from tilewright.rules.signature import DECODED, signature
 from tilewright.runtime import repeats
 
 if TYPE_CHECKING:
     from tilewright.runtime.cpu.packed import Packed
     from tilewright.runtime.gpu.arrays import Library
 
-DECODED = Scaled, Quantized
 _of_tensors = tensor_repeats.Table()
 
 
@@ -208,21 +208,22 @@ def matmul(
     where: Any = library or repeats.HOST
     asked, arrays, outs = None, (a, b), out if type(out) is tuple else (out,)
     number = type(alpha) is int or type(alpha) is float
-    if plain and library is not None:
-        if number and alpha and abs(alpha) < 2.0**31:
-            asked = library.asked((a, b, *outs), plan)
+    if library is not None:
+        if threads is None and number and alpha and abs(alpha) < 2.0**31:
+            if plain and type(a) not in DECODED and type(b) not in DECODED:
+                asked = library.asked((a, b, *outs), plan)
+            elif (type(beta) is int or type(beta) is float) and type(deterministic) is type(batch_invariant) is bool:
+                known_by = repeats.functions((epilogue, prologue_a, prologue_b), operands)
+                if known_by is not None:
+                    named, described = signature(a, b, operands, scale_a, scale_b, c)
+                    arrays = (*named.values(),)
+                    asked = library.asked((*arrays, *outs), known_by, out_dtype, trans_a, trans_b, algorithm, plan,
+                                          beta, deterministic, batch_invariant, *described)
     elif (
         c is scale_a is scale_b is None and deterministic is batch_invariant is False and number
         and (type(beta) is int or type(beta) is float) and not beta
     ):
-        if library is not None:
-            if threads is None and alpha and abs(alpha) < 2.0**31:
-                of_b, beside, how = weights.parts(b, operands) if type(b) in DECODED else (b, operands, ())
-                known_by = repeats.functions((epilogue, prologue_a, prologue_b), beside)
-                if known_by is not None:
-                    arrays = (a, of_b, *beside.values()) if beside else arrays
-                    asked = library.asked((*arrays, *outs), known_by, out_dtype, trans_a, trans_b, algorithm, plan, how)
-        elif type(alpha) is int and alpha == 1 and prologue_a is prologue_b is plan is algorithm is None:
+        if type(alpha) is int and alpha == 1 and prologue_a is prologue_b is plan is algorithm is None:
             where = tensors.HOST if type(a) in tensors.known else where
             if epilogue is not None or where is tensors.HOST:
                 asked, arrays = repeats.asked_on_host(where, a, b, outs, out_dtype, trans_a, trans_b, threads, epilogue,

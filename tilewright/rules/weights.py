@@ -136,18 +136,6 @@ def _narrow(dtype: Any) -> bool:
     return f is not None and f.bits <= 32 and not integral(f)
 
 
-def parts(b: Any, operands: Any) -> tuple[Any, Any, tuple[Any, ...]]:
-    """What a call with this right operand, a Scaled or a Quantized, is known by: its elements, operands with those
-    beside them, and the rest."""
-    if not (operands is None or type(operands) is dict):
-        return b, operands, ()                          # which is refused
-    if isinstance(b, Quantized):
-        return b.elements, {**(operands or {}), NAMES["scales"].format("b"): b.scales}, (
-            b.format.name, b.shape, b.axis, b.tensor_scale)
-    beside = {NAMES[kind].format("b"): x for kind, x in (("scales", b.scales), ("zeros", b.zeros)) if x is not None}
-    return b.elements, {**(operands or {}), **beside}, (b.group, b.nibbles)
-
-
 def without(call: Call) -> Call:
     """The same product with prologues of elements in place of operands with scales. TypeError and ValueError for what
     cannot be combined."""

@@ -122,8 +122,11 @@ def test_calls_like_earlier_ones_are_repeated(monkeypatch):
     factor = 3.0
     assert call()
     assert not call()
+    strided = {"res": on.array(random(33, 72)[:, ::2])}                         # its copy is a step of the program
+    assert call(**strided)
+    assert not call(**strided)
     for other in ({"epilogue": lambda acc, bias, res: f(acc, bias, res)},       # traced in every call
-                  {"res": on.array(random(33, 72)[:, ::2])}, {"bias": random(36)}):     # copied in every call
+                  {"bias": random(36)}):                                        # copied there in every call
         assert call(**other)
         assert call(**other)
 

@@ -77,8 +77,9 @@ class Block(memory.Block):
 
     library, frees = library, "MemFreeAsync"
 
-    def allocated(self, size: int) -> Any:
-        return call("cuMemAllocFromPoolAsync", size, _pool(self.device.index), self.stream)
+    @classmethod
+    def allocate(cls, on: Any, size: int, stream: int) -> int:
+        return int(call("cuMemAllocFromPoolAsync", size, _pool(on.index), stream))
 
 
 @cache

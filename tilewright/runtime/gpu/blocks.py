@@ -185,23 +185,24 @@ def quantized(run: Run, library: Library, x: Array, f: BlockFormat) -> Quantized
 def largest(run: Run, x: Array, f: BlockFormat) -> Array:
     """The largest finite size of each block [rows, blocks] of such an array."""
     found = run.temporary((math.prod(x.shape[:-1]), f.blocks(x.shape[-1])), F32)
-    _launch(run, x, f, LARGEST, {}, {"largest": address(found)})
+    _launch(run, x, f, LARGEST, {}, {"largest": found})
     return found
 
 
 def quantized_nv(run: Run, library: Library, x: Array, f: BlockFormat, by_block: Array, whole: float) -> Quantized:
     """The same in nvfp4, by the largest sizes of blocks and the scale of all."""
     elements, scales, to = _new(run, library, x, f)
-    _launch(run, x, f, QUANTIZE_NV, {}, {"whole": whole, "largest": address(by_block), **to})
+    _launch(run, x, f, QUANTIZE_NV, {}, {"whole": whole, "largest": by_block, **to})
     return Quantized(elements, scales, x.shape, f, tensor_scale=whole)
 
 
-def _new(run: Run, library: Library, x: Array, f: BlockFormat) -> tuple[Any, Any, dict[str, int]]:
-    """Elements and scales, and their addresses."""
+def _new(run: Run, library: Library, x: Array, f: BlockFormat) -> tuple[Any, Any, dict[str, Array]]:
+    """Elements and scales, and their shadows by name."""
     blocks = f.blocks(x.shape[-1])
     found = [library.empty((*x.shape[:-1], n), BYTE, run.on.index, run.stream)
              for n in (blocks * f.block_bytes, blocks)]
-    to = [address(library.look(y, "the result", run.stream, write=True).shadow) for y in found]
+    run.not_repeated()          # whose results are no arrays
+    to = [library.look(y, "the result", run.stream, write=True).shadow for y in found]
     return *found, dict(zip(("elements", "scales"), to))
 
 
@@ -216,9 +217,8 @@ def _launch(run: Run, x: Array, f: BlockFormat, emitter: str, options: dict[str,
 
     function = run.engine.copy_kernels.get((run.on.index, emitter, f.name, VECTOR), loaded)
     rows = math.prod(x.shape[:-1])
-    args = {"rows": rows, "columns": x.shape[-1], "source": address(x), **args}
-    run.driver.Prepared(function, (-(-rows * f.blocks(x.shape[-1]) // function.threads[0]),), args)(run.stream)
-    run.steps.append(None)
+    args = {"rows": rows, "columns": x.shape[-1], "source": x, **args}
+    run.launch(function, (-(-rows * f.blocks(x.shape[-1]) // function.threads[0]),), args)
 
 
 def _is_pairs(x: Any) -> bool:
@@ -245,12 +245,10 @@ def decoded(run: Run, name: str, x: Blocked, other: np.dtype[Any] | Blocked) -> 
         return function
 
     function = run.engine.copy_kernels.get((run.on.index, *options.values()), loaded)
-    run.steps.append(None)
     for i in np.ndindex(x.elements.shape[:-2]) if target.size else ():
         elements, scales, to = x.elements[i], x.scales[i], target[i]
         ld_scale, k_scale = scales.strides
-        args = {"tiles": of.ctas, "rows": rows, "depth": x.depth, "a": address(elements), "lda": elements.strides[0],
-                "scale_a": address(scales), "ld_scale_a": ld_scale, "k_scale_a": k_scale, "target": address(to),
-                "ld": of.ld}
-        run.driver.Prepared(function, (of.ctas,), args)(run.stream)
+        args = {"tiles": of.ctas, "rows": rows, "depth": x.depth, "a": elements, "lda": elements.strides[0],
+                "scale_a": scales, "ld_scale_a": ld_scale, "k_scale_a": k_scale, "target": to, "ld": of.ld}
+        run.launch(function, (of.ctas,), args)
     return x.as_multiplied(name, target[..., : x.depth])[0]

@@ -50,12 +50,11 @@ def _turned(run: Run, source: Array, target: Array, factor: complex, conjugated:
     batch, rows, columns = source.shape
     grid = emitted.grid(batch, rows, columns)
     args = {"batch": batch, "depth": grid[2], "rows": rows, "columns": columns, "real": factor.real,
-            "imaginary": factor.imag, "sign": -1.0 if conjugated else 1.0, "source": address(source), "sss": sss,
-            "rss": rss, "css": css, "target": address(target), "sst": sst, "rst": rst,
+            "imaginary": factor.imag, "sign": -1.0 if conjugated else 1.0, "source": source, "sss": sss,
+            "rss": rss, "css": css, "target": target, "sst": sst, "rst": rst,
             "cst": 2*cst if expanded else cst}
     function = run.engine.complex_kernel(run.on, format_of(source.dtype), expanded)
-    run.driver.Prepared(function, grid, args)(run.stream)
-    run.steps.append(None)
+    run.launch(function, grid, args)
 
 
 def conjugate(run: Run, x: Array) -> Array:

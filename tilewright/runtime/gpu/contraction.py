@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tilewright.rules import arguments, contraction, paths
 from tilewright.rules.call import Call, decide
 from tilewright.rules.contraction import Groups, Term
+from tilewright.runtime import repeats
 from tilewright.runtime.gpu import operands
 from tilewright.runtime.gpu.arrays import Library
 from tilewright.runtime.gpu.engine import multiplied
@@ -26,8 +27,9 @@ Array = NDArray[Any]
 
 
 def einsum(library: Library, given: Sequence[Any], labels: Any, output: Any, out: Any, out_dtype: Any, optimize: Any,
-           invariant: str = "") -> Any:
-    """As tilewright.einsum, whose arguments are checked here. The result is in C order, of the operands' library."""
+           invariant: str = "", asked: repeats.Asked | None = None) -> Any:
+    """As tilewright.einsum, whose arguments are checked here. The result is in C order, of the operands' library.
+    `asked`: what the call is known by."""
     out = arguments.single(out, "out")
     named = {f"operand {i}": x for i, x in enumerate(given)}
     library, like = operands.library_of_all(**named, out=out) or library, given[0]
@@ -40,6 +42,8 @@ def einsum(library: Library, given: Sequence[Any], labels: Any, output: Any, out
     shape = tuple(terms.sizes[label] for label in terms.output)
     paths.check_given(optimize, len(arrays), invariant)
     run = library.platform.engine.run(device, stream, None, invariant=invariant)
+    if asked is not None:
+        run.record(asked, 1, {name: look.shadow for name, look in zip(named, looks)})
     try:
         if out is None:
             new = library.empty(shape, result, device, stream)
@@ -57,6 +61,7 @@ def einsum(library: Library, given: Sequence[Any], labels: Any, output: Any, out
                 run.copy(found, there.shadow)
         if library.waits:
             run.synchronize()
+        run.remember([there.shadow])
     finally:
         run.free()
     return out if new is None else library.result(new, like)

@@ -21,6 +21,7 @@ from tilewright.plans.measured import choice
 from tilewright.problem import Gemm
 from tilewright.rules import arguments, scaling, shapes
 from tilewright.rules.call import KERNELS, Call, Product, decide
+from tilewright.rules.signature import signature
 from tilewright.runtime import repeats
 from tilewright.runtime.gpu import arrays, blocks, complex_products, epilogues, operands, scales, transforms, weights
 from tilewright.runtime.gpu import fused as fused_products
@@ -29,7 +30,7 @@ from tilewright.runtime.gpu.blocks import Blocked
 from tilewright.runtime.gpu.driver import Kept
 from tilewright.runtime.gpu.launch import Function
 from tilewright.runtime.gpu.operands import format_of, leading, letter
-from tilewright.runtime.gpu.product import Fused, Prologues, Run, repeated
+from tilewright.runtime.gpu.product import Fused, Prologues, Run
 from tilewright.runtime.gpu.recipe import Bound, Recipe
 from tilewright.targets import GpuTarget
 
@@ -97,8 +98,10 @@ class Engine:
                  for name, x in named.items() if x is not None}
         arguments.check_batch_invariant(call.batch_invariant, call.plan, call.algorithm)
         run = self.run(device, stream, call.plan, call.algorithm, call.invariant)
+        if asked is not None:
+            given, _ = signature(call.a, call.b, call.operands, call.scale_a, call.scale_b, call.c)
+            run.record(asked, call.alpha, {name: looks[name].shadow if name in looks else None for name in given})
         try:
-            factor = blocks.factor(call.a, call.b)
             call, blocked = blocks.taken(run, call, looks)
             if len(blocked) == 1:
                 call = weights.of_blocks(run, call, looks, blocked)
@@ -109,7 +112,7 @@ class Engine:
             if call.semiring is not None:
                 a, b = (x.view(np.int8) if x.dtype == bool else x for x in (a, b))
             if call.fused:
-                results = fused_products.product(run, library, call, looks, a, b, None if blocked else asked, factor)
+                results = fused_products.product(run, library, call, looks, a, b)
                 if library.waits:
                     run.synchronize()
                 return results
@@ -119,13 +122,10 @@ class Engine:
             product = decide(call, a, b, c, out, scaling.SCALED if factors or len(blocked) == 2 else KERNELS)
             if call.algorithm is not None:
                 arguments.check_algorithm(call.algorithm, a.dtype, b.dtype, product.sums, call.plan, run.on.target)
-            new = multiplied(run, library, product, call.out_name, *factors, blocked=pair)
+            new, target = multiplied(run, library, product, call.out_name, *factors, blocked=pair)
             if library.waits:
                 run.synchronize()
-            if asked is not None and not blocked and len(run.steps) == 1 and run.steps[0]:
-                recipe, order, *matrices = run.steps[0]
-                repeats.remember(asked, repeated(self, device, recipe, order), matrices[:2], matrices[2:], device,
-                                 shape=product.user_shape)
+            run.remember([target], any_alpha=product.sums.kind != "c")
         finally:
             run.free()
         return call.out if new is None else library.result(new, named["a"])
@@ -355,21 +355,23 @@ def _direct(p: Product) -> bool:
 
 
 def multiplied(run: Run, library: Library, p: Product, out_name: str, *factors: Array,
-               blocked: tuple[Blocked, Blocked] | None = None) -> Any:
+               blocked: tuple[Blocked, Blocked] | None = None) -> tuple[Any, Array]:
     """The product of shadows, times these scales of rows and columns, or of what two of them stand for. The new array,
-    if there is no out."""
+    if there is no out; and the result's shadow."""
     pair: Sequence[Array] = scaling.broadcast(factors, p.shape[:-2], *p.sizes) if factors else ()
     of_blocks = blocks.Formats(blocked[0].format.name, blocked[1].format.name, p.sizes[2]) if blocked else None
     taken_a, taken_b, stored = run.engine.formats_for(p, run.on, True, scaling.kind_of(pair, p.shape[-1]),
                                                       of_blocks and of_blocks[:2])
-    new, target = None, p.out
+    new, target, result = None, p.out, p.out
     if target is None:
         new = library.empty(p.user_shape, p.result, run.on.index, run.stream)
-        target = shapes.as_matrices(library.look(new, "the result", run.stream, write=True).shadow, p.vectors)
+        result = library.look(new, "the result", run.stream, write=True).shadow
+        target = shapes.as_matrices(result, p.vectors)
     elif any(n > 1 and s == 0 for n, s in zip(target.shape, target.strides)):
         raise ValueError(f"{out_name} has elements that share memory: its strides are {target.strides} bytes")
+    assert result is not None
     if 0 in p.shape:
-        return new
+        return new, result
     if blocked:
         of_a, of_b = (x.as_multiplied(name, x.elements, x.scales) for name, x in zip("ab", blocked))
         a, b, *pair = p.broadcast(of_a[0], of_b[0], of_a[1], of_b[1])
@@ -390,7 +392,7 @@ def multiplied(run: Run, library: Library, p: Product, out_name: str, *factors: 
     run.multiply(a, b, product, p.alpha, p.beta, *pair, of_blocks=of_blocks, semiring=p.semiring)
     if product is not target:
         run.copy(product if direct else run.typed(product, p.result), target)
-    return new
+    return new, result
 
 
 NVIDIA = Engine(CUDA, "tilewright.compiled.nvidia")

@@ -9,7 +9,7 @@ kernel stores all numbers, as they are computed, and a second one combines those
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +25,8 @@ from tilewright.plans.epilogues import kinds as computed
 from tilewright.rules import arguments, fusing, shapes
 from tilewright.rules import prologues as prologue_rules
 from tilewright.rules.call import Call, Product
-from tilewright.runtime import repeats
 from tilewright.runtime.gpu import arrays, blocks, epilogues, prologues, scales
 from tilewright.runtime.gpu.operands import address, format_of, letter
-from tilewright.runtime.gpu.product import repeated
 
 if TYPE_CHECKING:
     from tilewright.rules.prologues import Prepared
@@ -48,10 +46,9 @@ def named(call: Call) -> dict[str, Any]:
         f"{call.out_name}[{i}]": x for i, x in enumerate(call.out if isinstance(call.out, tuple) else ())}
 
 
-def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a: Array, b: Array,
-            alike: repeats.Asked | None = None, factor: float = 1.0) -> Any:
-    """The results of the call, an array of the library or a tuple of them. a and b are as they are multiplied. `alike`:
-    what the call may be remembered as; `factor`: what its operands have made of its alpha."""
+def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a: Array, b: Array) -> Any:
+    """The results of the call, an array of the library or a tuple of them. a and b are as they are multiplied."""
+    functions = call.epilogue, call.prologue_a, call.prologue_b
     c = looks["c"].shadow if "c" in looks else call.c
     asked = call.out_dtype if isinstance(call.out_dtype, tuple) else (call.out_dtype,)
     wide = "f64" if any(x is not None and formats.find(x) is formats.get("f64") for x in asked) else None
@@ -94,17 +91,14 @@ def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a:
             continue
         results.append(x)
         targets.append(checked(looks[name].shadow, name, shape, dtype))
-    beside = list[tuple[str, Array]]()
     if all(x.size for x in targets):
         inside = prologues.inside(run, p, before)
         x, y = (prologues.prepared(run, one, role, before[role], host) if role in before and role not in inside else one
                 for role, one in zip("ab", (p.a, p.b)))
         p = p._replace(a=x, b=y)
-        beside = _compute(run, p, f, targets, host, {role: before[role] for role in inside})
-    numbers = sum(type(x) is float for x in (call.operands or {}).values())
-    if alike is not None and len(run.steps) == 1 and run.steps[0] and len(run.blocks) == numbers:   # nothing was copied
-        _remember(alike, run, call, f, (p.a, p.b), targets, beside, factor)
+        _compute(run, p, f, targets, host, {role: before[role] for role in inside})
     results = [quantized(run, library, x, block) if block else y for x, y, block in zip(targets, results, f.blocks)]
+    run.remember(targets, functions, any_alpha=not factors)
     delivered = tuple(library.result(x, call.a) if y is None and block is None else x for x, y, block in zip(
         results, given_outs, f.blocks))
     return delivered if len(delivered) > 1 else delivered[0]
@@ -125,19 +119,6 @@ def quantized(run: Run, library: Library, x: Array, f: formats.BlockFormat) -> A
 def of_reduced(p: Product, kind: str) -> np.dtype[Any]:
     """Of a reduction of this kind."""
     return np.dtype(f"{kind[0]}{max(p.sums.itemsize, 4)}")
-
-
-def _remember(alike: repeats.Asked, run: Run, call: Call, f: fusing.Fused, matrices: Sequence[Array],
-              results: Sequence[Array], beside: Sequence[tuple[str, Array]], factor: float) -> None:
-    """`beside`: what the kernel's prologues read, by the names of operands."""
-    read, names = {x.name: y for x, y in zip(f.epilogue.operands, f.operands)}, list(call.operands or ())
-    operands, first, (recipe,) = dict(beside) | read, 2 + len(names), run.steps[0]
-    order = (0, 1, first, *(2 + names.index(x) for x in read), *range(first + 1, first + len(results)),
-             *(2 + names.index(x) for x, _ in beside))
-    numbers = [(i, operands[x].dtype) for i, x in enumerate(names, 2) if type(call.operands[x]) is float]
-    repeats.remember(alike, repeated(run.engine, run.on.index, recipe, order, numbers, factor),
-                     (*matrices, *(operands[x] for x in names)), results, run.on.index,
-                     (call.epilogue, call.prologue_a, call.prologue_b))
 
 
 def checked(out: Array, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -161,9 +142,8 @@ def check_results(f: fusing.Fused, on_cuda: bool) -> None:
 
 
 def _compute(run: Run, p: Product, f: fusing.Fused, targets: list[Array], host: frozenset[str],
-             before: Mapping[str, Prepared]) -> list[tuple[str, Array]]:
-    """Into arrays of the results' shapes, anywhere. What prologues read that the kernel evaluates, those of the
-    operands that have one in `before`, by name."""
+             before: Mapping[str, Prepared]) -> None:
+    """Into arrays of the results' shapes, anywhere. `before`: the prologues that the kernel evaluates, by operand."""
     epilogue, arrays_of = _with_c(run, p, f, host)
     reduced = [x.reduced for x in epilogue.expression.results]
     plain = tuple(replace(x, reduced="") for x in epilogue.expression.results)
@@ -205,7 +185,6 @@ def _compute(run: Run, p: Product, f: fusing.Fused, targets: list[Array], host: 
             x = reduced_by(run, x, how, target.shape)
         if x is not stored(target) and address(x) != address(target):
             run.copy(x, stored(target))
-    return beside
 
 
 def reduced_by(run: Run, x: Array, how: str, shape: tuple[int, ...], offsets: Array | None = None) -> Array:
@@ -214,11 +193,11 @@ def reduced_by(run: Run, x: Array, how: str, shape: tuple[int, ...], offsets: Ar
     found = run.temporary(shape, np.dtype(f"i{x.itemsize}") if combined in INDICES else x.dtype)
     rows, columns = x.shape[-2:]
     function = run.engine.reduce_kernel(run.on, format_of(x.dtype), combined, along, offsets is not None)
-    args = {"rows": rows, "columns": columns, "source": address(x), "target": address(found)}
+    args: dict[str, Any] = {"rows": rows, "columns": columns, "source": x, "target": found}
     batch = math.prod(x.shape[:-2])
     if offsets is not None:
-        args["offsets"], batch = address(offsets), len(offsets)
-    run.driver.Prepared(function, (rows if along == "row" else -(-columns // 32), batch), args)(run.stream)
+        args["offsets"], batch = offsets, len(offsets)
+    run.launch(function, (rows if along == "row" else -(-columns // 32), batch), args)
     return found
 
 
@@ -251,7 +230,7 @@ def readable(run: Run, epilogue: Epilogue, given: list[Array], host: frozenset[s
         own = x[tuple(slice(None) if stride else slice(0, 1) for stride in x.strides)]
         if read[i].name in host:
             own = run.uploaded(np.ascontiguousarray(own)) if own.size > 1 else run.number(
-                own.reshape(()), own.dtype).reshape(own.shape)
+                own.reshape(()), own.dtype, read[i].name).reshape(own.shape)
         if format_of(own.dtype) not in READ:
             wide = np.dtype(np.float32 if isinstance(formats.get(own.dtype), formats.Float) else np.int32)
             own = run.copied(own, wide)
@@ -299,6 +278,5 @@ def _multiply(run: Run, a: Array, b: Array, alpha: Any, epilogue: Epilogue, read
     others = [x for i, x in enumerate(outs) if i != epilogue.main]
     fused = epilogue.text, tuple(read), tuple(others)
     recipe = run.recipe(a, b, c, fused=fused, semiring=semiring, prologues=before)
-    beside = recipe.beside((), [address(x) for x in (*read, *others, *(before[1] if before else ()))])
-    recipe.run(address(a), address(b), address(c), alpha, 0.0, run.stream, *beside)
-    run.steps.append((recipe,))
+    beside = recipe.beside((), (*read, *others, *(before[1] if before else ())))
+    run.by_recipe(recipe, (a, b, c, *beside), alpha, 0.0)

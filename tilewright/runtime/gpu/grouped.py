@@ -24,6 +24,8 @@ from tilewright.rules import grouped_weights as rules
 from tilewright.rules.arguments import Array
 from tilewright.rules.call import Call, decide
 from tilewright.rules.grouping import Axes
+from tilewright.rules.signature import signature
+from tilewright.runtime import repeats
 from tilewright.runtime.gpu import arrays, epilogues, grouped_weights, operands, transforms
 from tilewright.runtime.gpu import fused as fused_products
 from tilewright.runtime.gpu.operands import address, format_of, leading, letter
@@ -37,8 +39,9 @@ INDEX = np.dtype(np.int32)
 COMPILER = "tilewright.compiled.grouped"        # a process whose recipes are there needs none
 
 
-def product(engine: Any, call: Call, offsets: Any) -> Any:
-    """The result of the call, an array of the operands' library, or a tuple of them."""
+def product(engine: Any, call: Call, offsets: Any, asked: repeats.Asked | None = None) -> Any:
+    """The result of the call, an array of the operands' library, or a tuple of them. `asked`: what the call is known
+    by; the offsets are the last of its arrays but results."""
     outs = call.out if isinstance(call.out, tuple) else (call.out,)
     named = {"a": call.a, **grouped_weights.arrays(call.b), "offsets": offsets, **fused_products.named(call),
              **({} if isinstance(call.out, tuple) else {"out": call.out})}
@@ -51,6 +54,9 @@ def product(engine: Any, call: Call, offsets: Any) -> Any:
     stream = library.stream(call.a, device)
     looks = {name: library.look(x, name, stream, name.startswith("out")) for name, x in named.items() if x is not None}
     run = engine.run(device, stream, call.plan, invariant=call.invariant)
+    if asked is not None:
+        names = *signature(call.a, call.b, call.operands)[0], "offsets"
+        run.record(asked, call.alpha, {name: looks[name].shadow if name in looks else None for name in names})
     try:
         results, given = _compute(run, library, call, looks, outs)
         if library.waits:
@@ -123,6 +129,7 @@ def _compute(run: Run, library: Any, call: Call, looks: Mapping[str, Any], outs:
             run.copy(run.zeros(x.shape, x.dtype), x)
     results = [fused_products.quantized(run, library, x, block) if block else y for x, y, block in zip(
         targets, results, f.blocks)]
+    run.remember(targets, call.epilogue)
     return results, [y if block is None else x for x, y, block in zip(results, outs, f.blocks)]
 
 
@@ -238,7 +245,4 @@ def _launch(run: Run, of: Axes, a: Array, b: Array, offsets: Array, results: lis
                 **{f"stride_{name}": x.strides[0] // x.itemsize for name, x in zip(transforms.pointers(problem), of_b)}}
         return Recipe(run.driver, kernel, run.on, *(leading(x) or 0 for x in by), **more)
     recipe = run.engine.recipes.get(key, made)
-    addresses = [address(x) for x in (*read, *results[1:], *of_b, offsets)]
-    recipe.run(address(a), address(b), address(results[0]), alpha, 0.0, run.stream,
-               *recipe.beside((), addresses))
-    run.steps.append(None)
+    run.by_recipe(recipe, (a, b, results[0], *recipe.beside((), (*read, *results[1:], *of_b, offsets))), alpha, 0.0)

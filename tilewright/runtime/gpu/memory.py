@@ -153,10 +153,20 @@ class Block(Memory):
         super().__init__(on, size)
 
     def allocated(self, size: int) -> Any:
-        return self.library.do(self.allocates, size, self.stream)
+        return self.allocate(self.device, size, self.stream)
 
     def release(self, handle: int) -> None:
-        self.library.do(self.frees, handle, self.stream)
+        self.deallocate(handle, self.stream)
+
+    @classmethod
+    def allocate(cls, on: Device, size: int, stream: int) -> int:
+        """The address of so many bytes, for work on the stream. The device must be current."""
+        return int(cls.library.do(cls.allocates, size, stream))
+
+    @classmethod
+    def deallocate(cls, pointer: int, stream: int) -> None:
+        """Give back what `allocate` gave, in the order of the stream. The device must be current."""
+        cls.library.do(cls.frees, pointer, stream)
 
     def __del__(self) -> None:
         if "handle" in self.__dict__ and self._maker is self.library.loaded:

@@ -8,7 +8,7 @@ into a graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from tilewright.runtime import repeats
 from tilewright.runtime.gpu import complex_products, dlpack, operands
 from tilewright.runtime.gpu.arrays import HIP, shadow
 from tilewright.runtime.gpu.operands import address, format_of, leading, letter, transposed
+from tilewright.runtime.gpu.program import Buffers, Recorder, write_number
 from tilewright.runtime.gpu.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -44,7 +45,53 @@ class Run:
         self.engine, self.driver, self.invariant = engine, engine.driver, invariant
         self.on, self.stream, self.plan, self.algorithm = on, stream, plan, algorithm
         self.blocks: list[Any] = []
-        self.steps: list[Any] = []  # of products what a call like this needs (`repeated`); None of copies
+        self.temporaries: list[Array] = []
+        self.recorder: Recorder | None = None       # of a call that later ones may repeat
+
+    # ---- calls of one kind
+
+    def record(self, asked: repeats.Asked, alpha: Any, arrays: Mapping[str, Array | None]) -> None:
+        """From here on note what the call gives to the stream. `asked`: what it is known by; shadows of its arrays in
+        the order of the addresses there, None for numbers."""
+        self.recorder, self._asked, self._call = Recorder(), asked, (alpha, arrays)
+
+    def remember(self, results: Sequence[Array], functions: Any = None, any_alpha: bool = True) -> None:
+        """What was recorded becomes the program of calls of this kind. `results`: shadows; `functions`: of the call's;
+        any_alpha: whether alpha is a factor of the products alone."""
+        if self.recorder is None:
+            return
+        self.recorder.any_alpha &= any_alpha
+        alpha, arrays = self._call
+        if any(x is not None and shapes.overlap(x, y) for x in arrays.values() for y in results):
+            return                      # what was copied for that reason others need not copy
+        program = self.recorder.program(self.driver, self.on, Buffers(alpha, arrays, results, self.temporaries))
+        if program is not None:
+            number = np.zeros(())
+            repeats.remember(self._asked, program.run, [number if x is None else x for x in arrays.values()], results,
+                             self.on.index, functions)
+
+    # ---- what is given to the stream
+
+    def launch(self, function: Any, grid: Sequence[int], arguments: Mapping[str, Any]) -> None:
+        """A kernel. Arrays among its arguments are shadows, of which it takes the address."""
+        arrays = {name: x for name, x in arguments.items() if isinstance(x, np.ndarray)}
+        values = {**arguments, **{name: address(x) for name, x in arrays.items()}}
+        prepared = self.driver.Prepared(function, grid, values)
+        prepared(self.stream)
+        if self.recorder is not None:
+            self.recorder.kernel(prepared, arrays)
+
+    def by_recipe(self, recipe: Recipe, arrays: Sequence[Any], alpha: complex, beta: complex) -> None:
+        """A product of A, B, C, and whatever else the recipe takes: shadows, or the address 0 in place of one."""
+        a, b, c, *more = [x if type(x) is int else address(x) for x in arrays]
+        recipe.run(a, b, c, alpha, beta, self.stream, *more)
+        if self.recorder is not None:
+            self.recorder.product(recipe, arrays, alpha, beta)
+
+    def not_repeated(self) -> None:
+        """Of a call that does what its program would not."""
+        if self.recorder is not None:
+            self.recorder.whole = False
 
     def synchronize(self) -> None:
         self.driver.synchronize(self.on, self.stream)
@@ -60,20 +107,22 @@ class Run:
     def temporary(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
         self.blocks.append(self.driver.Block(self.on, size, self.stream))
-        return shadow(self.blocks[-1].pointer, shape, dlpack.contiguous(shape, dtype.itemsize), dtype)
+        there = shadow(self.blocks[-1].pointer, shape, dlpack.contiguous(shape, dtype.itemsize), dtype)
+        self.temporaries.append(there)
+        return there
 
-    def number(self, x: Array, dtype: np.dtype[Any]) -> Array:
-        """A number in device memory. It travels in the command, so that a graph that is recorded keeps it."""
+    def number(self, x: Array, dtype: np.dtype[Any], name: str | None = None) -> Array:
+        """A number in device memory. It travels in the command, so that a graph that is recorded keeps it. `name`: of
+        the call's operand that it is."""
         there = self.temporary((), dtype)
-        with np.errstate(all="ignore"):
-            whole = x.astype(dtype).reshape(1).view(np.uint8)
-        for i, word in enumerate(np.resize(whole, max(whole.size, 4)).view(np.uint32)):
-            with self.on.current():
-                self.driver.fill(address(there) + 4 * i, int(word), 4, self.stream)
+        write_number(self.driver, self.on, address(there), x, dtype, self.stream)
+        if self.recorder is not None:
+            self.recorder.number(there, x, name)
         return there
 
     def uploaded(self, x: Array) -> Array:
         """A copy of the host's array, by rows or by columns as it is there; what a stack shares is copied once."""
+        self.not_repeated()
         one = x[tuple(slice(1) if not stride and n > 1 else slice(None) for n, stride in zip(x.shape[:-2], x.strides))]
         there = operands.uploaded(self.driver, self.on, one, by_columns=letter(one[(0,) * (one.ndim - 2)]) == "t")
         self.blocks.append(there.keep)
@@ -82,6 +131,7 @@ class Run:
     def download(self, source: Array, target: Array) -> None:
         """Fill a C-contiguous array of the host's with a temporary, or what was uploaded, once the stream gets here;
         waits for that."""
+        self.not_repeated()
         self.synchronize()
         next(block for block in self.blocks if block.pointer == address(source)).download(target)
 
@@ -121,7 +171,6 @@ class Run:
         self.copy(*parts)
 
     def _copy(self, source: Array, target: Array, scale: complex) -> None:
-        self.steps.append(None)
         if abs(target.strides[0]) < abs(target.strides[1]):  # lanes go along the smaller stride
             source, target = source.T, target.T
         function = self.engine.copy_kernel(self.on, format_of(source.dtype), format_of(target.dtype))
@@ -129,8 +178,8 @@ class Run:
         (rss, css), (rst, cst) = ([s // x.itemsize for s in x.strides] for x in (source, target))
         whole = any(p.name == "scale" and p.type.startswith("i") for p in function.parameters)
         args = {"rows": rows, "columns": columns, "scale": int(scale.real) if whole else scale,
-                "source": address(source), "rss": rss, "css": css, "target": address(target), "rst": rst, "cst": cst}
-        self.driver.Prepared(function, (-(-columns // x), min(-(-rows // y), 65535)), args)(self.stream)
+                "source": source, "rss": rss, "css": css, "target": target, "rst": rst, "cst": cst}
+        self.launch(function, (-(-columns // x), min(-(-rows // y), 65535)), args)
 
     # ---- products
 
@@ -186,7 +235,6 @@ class Run:
             scales = tuple(map(transposed, reversed(scales)))
             of_blocks = of_blocks and of_blocks._replace(a=of_blocks.b, b=of_blocks.a)
         a, b = (x if letter(x) else self.copied(x, x.dtype) for x in (a, b))
-        at_a, at_b, at_c = map(address, (a, b, c))
         if c.dtype.kind == "c":
             found = self._small(a, b, c, transposed_c)
             if found is None:
@@ -195,10 +243,7 @@ class Run:
             recipe = found
         else:
             recipe = self.recipe(a, b, c, *scales, of_blocks=of_blocks, semiring=semiring, exchanged=transposed_c)
-        recipe.run(at_a, at_b, at_c, alpha, beta, self.stream, *map(address, scales))
-        if transposed_c:
-            a, b, c = transposed(b), transposed(a), transposed(c)
-        self.steps.append((recipe, (1, 0, 2) if transposed_c else (0, 1, 2), a, b, c))
+        self.by_recipe(recipe, (a, b, c, *scales), alpha, beta)
 
     def _small(self, a: Array, b: Array, c: Array, exchanged: bool) -> Recipe | None:
         """For a batch of complex matrices, if there is a kernel for such."""
@@ -237,27 +282,3 @@ class Run:
 def _shared(*scales: Array, n: int) -> bool:
     """Do columns of B share scales of blocks? Then they do not become rows of A."""
     return bool(scales) and scales[1].shape[-1] != n
-
-
-def repeated(engine: Engine, device: int, recipe: Recipe, order: Sequence[int],
-             numbers: Sequence[tuple[int, np.dtype[Any]]] = (), factor: float = 1.0) -> repeats.Run:
-    """What runs the recipe again: `order` has the places of the addresses that it takes, A's, B's, C's and those of an
-    epilogue; `numbers` those of operands that are numbers, which are written to the GPU's memory in every call;
-    `factor` is one of alpha."""
-    a, b, c, *beside = order
-
-    if not beside:
-        return lambda at, arrays, results, alpha, stream: recipe.run(at[a], at[b], at[c], alpha*factor, 0.0, stream)
-
-    def run(at: list[int], arrays: Sequence[Any], results: Any, alpha: float, stream: int) -> None:
-        recipe.run(at[a], at[b], at[c], alpha*factor, 0.0, stream, 0, 0, *[at[i] for i in beside])
-
-    def with_numbers(at: list[int], arrays: Sequence[Any], results: Any, alpha: float, stream: int) -> None:
-        call = engine.run(device, stream, None)
-        try:
-            for i, dtype in numbers:
-                at[i] = address(call.number(np.asarray(arrays[i]), dtype))
-            run(at, arrays, results, alpha, stream)
-        finally:
-            call.free()
-    return with_numbers if numbers else run

@@ -75,7 +75,7 @@ def placed(run: Run, before: Mapping[str, Prepared], taken: Mapping[str, np.dtyp
             own = x[(*(0,) * (x.ndim - 2), *(slice(None) if stride else slice(0, 1) for stride in x.strides[-2:]))]
             if read.name in host:
                 own = run.uploaded(np.ascontiguousarray(own)) if own.size > 1 else run.number(
-                    own.reshape(()), own.dtype).reshape(own.shape)
+                    own.reshape(()), own.dtype, read.name).reshape(own.shape)
             if not transforms.ready(own, role, along_k):
                 own = run.copied(own, own.dtype)
             found.append((read.name, own))
@@ -94,7 +94,7 @@ def prepared(run: Run, x: Array, role: str, prologue: Prepared, host: frozenset[
         own = y[tuple(slice(None) if stride else slice(0, 1) for stride in y.strides)]
         if each.name in host:
             own = run.uploaded(np.ascontiguousarray(own)) if own.size > 1 else run.number(
-                own.reshape(()), own.dtype).reshape(own.shape)
+                own.reshape(()), own.dtype, each.name).reshape(own.shape)
         if format_of(own.dtype) not in READ:
             raise TypeError(f"operands[{each.name!r}] is {y.dtype}: on GPUs it must be of "
                             f"{', '.join(sorted(READ))}")
@@ -114,7 +114,6 @@ def prepared(run: Run, x: Array, role: str, prologue: Prepared, host: frozenset[
 def _matrix(run: Run, x: Array, axis: int, prologue: Any, arrays: list[Array], target: Array) -> None:
     if 0 in x.shape:
         return
-    run.steps.append(None)
     if prologue.source.endswith(HALVES):                        # lanes go along two numbers of a byte,
         by_columns = letter(x) == "t"
     else:                                                       # or the smaller stride
@@ -123,22 +122,22 @@ def _matrix(run: Run, x: Array, axis: int, prologue: Any, arrays: list[Array], t
         x, target, arrays, axis = x.T, target.T, [y.T for y in arrays], -3 - axis
     rows, columns = x.shape
     vector = _vector(x, target, columns)
-    read, values = [], dict[str, int]()
+    read, values = [], dict[str, Any]()
     for at, (each, y) in enumerate(zip(prologue.beside, arrays, strict=True)):
         row, column = (0 if extent == 1 else stride // y.itemsize for extent, stride in zip(y.shape, y.strides))
         most = min(vector, WIDEST // y.itemsize) * y.itemsize
         side = column == 1 and vector > 1 and not (address(y) % most or row * y.itemsize % most)
         read.append(f"{format_of(y.dtype)}:{'0' if not row else 'n'}{'0' if not column else 'v' if side else 'n'}:"
                     f"{each.group}")
-        values |= {f"x{at}": address(y), f"rows_x{at}": row, f"columns_x{at}": column}
+        values |= {f"x{at}": y, f"rows_x{at}": row, f"columns_x{at}": column}
     steps = "columns" if axis == -1 else "rows"
     function = run.engine.prepare_kernel(run.on, prologue.source, prologue.expression.text, tuple(read),
                                          prologue.result, steps, vector)
     (rss, css), (rst, cst) = ([s // m.itemsize for s in m.strides] for m in (x, target))
-    values |= {"rows": rows, "columns": columns, "source": address(x), "rss": rss, "css": css,
-               "target": address(target), "rst": rst, "cst": cst}
+    values |= {"rows": rows, "columns": columns, "source": x, "rss": rss, "css": css, "target": target,
+               "rst": rst, "cst": cst}
     wide, tall = function.threads
-    run.driver.Prepared(function, (-(-columns // (wide * vector)), min(-(-rows // tall), 65535)), values)(run.stream)
+    run.launch(function, (-(-columns // (wide * vector)), min(-(-rows // tall), 65535)), values)
 
 
 def _vector(x: Array, target: Array, columns: int) -> int:

@@ -139,8 +139,9 @@ class Recipe:
         if self.needs_workspace:
             self.workspaces.prepare(self.device)
 
-    def beside(self, scales: Sequence[int], fused: Sequence[int]) -> tuple[int, ...]:
-        """The further addresses of `run`: of scales, if there are any, and of what the epilogue reads and leaves."""
+    def beside(self, scales: Sequence[Any], fused: Sequence[Any]) -> tuple[Any, ...]:
+        """The further addresses of `run`, or arrays in their place: of scales, if there are any, and of what the
+        epilogue reads and leaves."""
         return (*(scales or (0,) * self.scales), *fused) if fused else tuple(scales)
 
     def fixed(self, a: int, b: int, c: int, alpha: float, beta: float, *scales: int) -> Callable[[int], None] | None:

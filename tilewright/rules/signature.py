@@ -1,0 +1,49 @@
+"""The arrays of a product's call by the names that messages give them, and what else describes its operands.
+
+Both together are what a call is known by (runtime/repeats.py): the key has the description of each array, and the
+program that later calls run takes their addresses in this order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.formats.quantized import Quantized
+from tilewright.formats.scaled import Scaled
+
+NUMBERS = bool, int, float
+DECODED = Scaled, Quantized
+
+
+def signature(a: Any, b: Any, operands: dict[str, Any] | None = None, scale_a: Any = None, scale_b: Any = None,
+              c: Any = None) -> tuple[dict[str, Any], list[Any]]:
+    """Arrays by name, those of operands in few bits one by one; of `operands` they may be numbers. And whatever else of
+    the arguments makes a difference: how an operand is stored, and scales and c that are numbers."""
+    arrays, described = dict[str, Any](), list[Any]()
+    for name, x in (("a", a), ("b", b)):
+        if type(x) in DECODED:
+            arrays[name], arrays[f"{name}.scales"] = x.elements, x.scales
+            if type(x) is Quantized:
+                described += x.format.name, x.shape, x.axis, x.tensor_scale
+                continue
+            described += x.group, x.nibbles
+            if x.zeros is not None:
+                arrays[f"{name}.zeros"] = x.zeros
+        else:
+            arrays[name] = x
+            described.append(None)
+    if operands:
+        for name, x in operands.items():
+            arrays[operand(name)] = x
+    for name, x in (("scale_a", scale_a), ("scale_b", scale_b), ("c", c)):
+        if x is None or type(x) in NUMBERS:
+            described += type(x), x
+        else:
+            arrays[name] = x
+            described.append(name)
+    return arrays, described
+
+
+def operand(name: str) -> str:
+    """The name in messages of an array that functions read."""
+    return f"operands[{name!r}]"
