@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tilewright import formats, targets
-from tilewright.atoms.amd import CATALOGUE, F8F6F4, find, mfma, of, scaled
+from tilewright.atoms.amd import CATALOGUE, F8F6F4, find, mfma, mfma_instructions, scaled
 from tilewright.compiler import amd
 from tilewright.compiler.llvm import text
 from tilewright.formats import get, pack
@@ -33,18 +33,18 @@ LAYOUTS = [*{(x.m, x.k, x.blocks, x.a.bits, x.b.bits, x.c.bits): x for x in CATA
 
 
 def test_each_architecture_has_the_instructions_of_its_manual():
-    count = {arch: len({atom.name for atom in of(arch)}) for arch in ARCHS}
+    count = {arch: len({atom.name for atom in mfma_instructions(arch)}) for arch in ARCHS}
     assert count == {"gfx942": 32, "gfx950": 40}        # of the same name are the pairs of formats
-    assert len(of("gfx950")) == 36 + 4 * 25
-    assert {atom.name for atom in of("gfx942")} - {atom.name for atom in of("gfx950")} == {
+    assert len(mfma_instructions("gfx950")) == 36 + 4 * 25
+    assert {x.name for x in mfma_instructions("gfx942")} - {x.name for x in mfma_instructions("gfx950")} == {
         "v_mfma_f32_16x16x8_xf32", "v_mfma_f32_32x32x4_xf32"}
-    pairs = {(x.a_format, x.b_format) for x in of("gfx950") if x.scaled and x.k == 128}
+    pairs = {(x.a_format, x.b_format) for x in mfma_instructions("gfx950") if x.scaled and x.k == 128}
     assert pairs == {(a, b) for a in F8F6F4 for b in F8F6F4}
 
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_a_target_has_what_its_instructions_need(arch):
-    assert all(targets.target(arch).has(atom.needs) for atom in of(arch))
+    assert all(targets.target(arch).has(atom.needs) for atom in mfma_instructions(arch))
     assert not any(targets.target(arch).has(atom.needs) for atom in CATALOGUE if arch not in atom.cycles)
 
 
@@ -116,7 +116,7 @@ def wait_states(atom, arch):
 def test_cycles_are_those_that_llvm_waits_for(arch):
     """It knows the passes of every instruction: a wait is so many and 2 or 3, of f64 as it is written there, and one
     more on gfx950. Source: GCNHazardRecognizer.cpp."""
-    for atom in of(arch):
+    for atom in mfma_instructions(arch):
         passes = atom.cycles[arch] // 4
         if atom.a.format == "f64":
             expected = passes + 3 if atom.m == 16 else 9
@@ -182,7 +182,7 @@ def test_layouts_are_what_the_calculator_prints(name, a, b, d):
 
 
 def test_all_single_instructions_of_cdna3_were_compared():
-    assert {name for name, *_ in CALCULATOR} == {x.name for x in of("gfx942") if "bf8" not in x.name}
+    assert {name for name, *_ in CALCULATOR} == {x.name for x in mfma_instructions("gfx942") if "bf8" not in x.name}
 
 
 def test_layouts_are_those_of_the_kernels_of_amds_article():
@@ -361,11 +361,11 @@ COMPILE = """
 import sys
 from tilewright.compiler.llvm import assembly
 from tilewright.ir import Kernel, i32, ptr
-from tilewright.atoms.amd import of
+from tilewright.atoms.amd import mfma_instructions
 from tilewright.targets import target
 
 kernels = []
-for at, atom in enumerate(of(sys.argv[1])):
+for at, atom in enumerate(mfma_instructions(sys.argv[1])):
     if atom.scaled:
         atom = atom.bytes(at % 4, 3 - at % 4)
     k = Kernel(f"atom_{at}", threads=64, warp=64, a=ptr(atom.a.type.scalar), b=ptr(atom.b.type.scalar),
@@ -393,8 +393,8 @@ def selected(arch):
 def test_llvm_selects_every_instruction(arch):
     """In a child process, because LLVM ends the process where it cannot."""
     found = selected(arch)
-    assert len(found) == len(of(arch))
-    for at, atom in enumerate(of(arch)):
+    assert len(found) == len(mfma_instructions(arch))
+    for at, atom in enumerate(mfma_instructions(arch)):
         assembly = found[at]
         assert assembly.split()[0] == atom.name
         d, a, b, *_ = re.findall(r"[av](?:\[(\d+):(\d+)\]|\d+)", assembly)

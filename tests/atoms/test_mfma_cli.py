@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from tilewright import targets
 from tilewright.atoms import describe, peaks
-from tilewright.atoms.amd import CATALOGUE, find, of
+from tilewright.atoms.amd import CATALOGUE, find, mfma_instructions
 from tilewright.lab.cli import app, layouts
 
 
@@ -86,7 +86,7 @@ def test_the_list_has_all_of_them() -> None:
     assert lines == said("mfma", "list").splitlines()
     assert sum(line.startswith("v_mfma_") for line in lines) == len(CATALOGUE)
     of_one = said("mfma", "list", "-t", "mi300a").splitlines()
-    assert sum(line.startswith("v_mfma_") for line in of_one) == len(of("gfx942"))
+    assert sum(line.startswith("v_mfma_") for line in of_one) == len(mfma_instructions("gfx942"))
     (row,) = (line for line in lines if line.startswith("v_mfma_f64_16x16x4_f64"))
     assert row.split() == ["v_mfma_f64_16x16x4_f64", "16x16x4", "1", "f64", "f64", "2+2+8", "32", "64"]
 

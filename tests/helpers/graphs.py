@@ -35,6 +35,6 @@ def capture(stream: module.Stream) -> Iterator[Graph]:
             raise
         recorded = call("cuStreamEndCapture", stream.handle)
         try:
-            graph.made(stream.device, lambda: call("cuGraphInstantiate", recorded, 0))
+            graph.create(stream.device, lambda: call("cuGraphInstantiate", recorded, 0))
         finally:
             call("cuGraphDestroy", recorded)

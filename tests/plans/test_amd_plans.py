@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.atoms.amd import of
+from tilewright.atoms.amd import mfma_instructions
 from tilewright.compiled import amd as compiled_amd
 from tilewright.inspect import amd_cycles
 from tilewright.kernels.amd.mfma_gemm import instruction
@@ -133,7 +133,7 @@ def test_formats_that_no_conversion_makes_products_of(kinds):
 @pytest.mark.parametrize("chip", CHIPS)
 def test_rates_are_those_of_the_instructions(chip):
     best: dict[str, float] = {}
-    for atom in of(chip):
+    for atom in mfma_instructions(chip):
         if atom.blocks == 1 and atom.a_format == atom.b_format:
             rate = 2 * atom.m * atom.n * atom.k / atom.cycles[chip] * 4
             best[atom.a_format] = max(best.get(atom.a_format, 0), rate)

@@ -99,7 +99,7 @@ def test_tiles_begin_at_multiples_of_16_bytes_of_a_row(at):
 
 def test_what_is_outside_can_be_nans():
     t, x = TensorMap(bf16, (16, 2)), np.ones((3, 24), ml_dtypes.bfloat16)
-    found, _ = load(t, Mapped(TiledMap.of(t.tile, x, nan=True), x), (16, 2))
+    found, _ = load(t, Mapped(TiledMap.from_array(t.tile, x, nan=True), x), (16, 2))
     np.testing.assert_array_equal(np.isnan(found.view(x.dtype).astype(float)).reshape(2, 16),
                                   [[False] * 8 + [True] * 8, [True] * 16])
 
@@ -439,12 +439,12 @@ def test_maps_by_the_driver(monkeypatch):
     code = artefact.compiled(loaded(t, (4, 3, 1)), target("sm_90a"))
     function = cuda.Module(code.image).function(code.manifest)
     assert [(p.offset, p.size) for p in function.parameters] == [(48, 128), (176, 8), (184, 4), (188, 4), (192, 4)]
-    made = cuda.tensor_map(TiledMap.of(t.tile, x, l2=256), fake.array(x))
+    made = cuda.tensor_map(TiledMap.from_array(t.tile, x, l2=256), fake.array(x))
     cuda.Prepared(function, (1,), (made, fake.array(y), 4, 3, 1))()
     cuda.synchronize(cuda.device(), 0)
     np.testing.assert_array_equal(y.view(np.uint8), expected(t, x, (4, 3, 1)))
     with pytest.raises(ValueError, match="begins at a multiple of 16 bytes"):
-        cuda.tensor_map(TiledMap.of(t.tile, x), fake.array(x) + 8)
+        cuda.tensor_map(TiledMap.from_array(t.tile, x), fake.array(x) + 8)
 
 
 def test_maps_of_arrays_on_a_gpu(monkeypatch):

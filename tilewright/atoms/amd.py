@@ -14,7 +14,7 @@ from tilewright.atoms.mfma import LANES, SCALE, Mfma, eights_of_a, fours_of_c, o
 from tilewright.ir.types import Type, bf16, f16, f32, f64, i32, i64, vec
 from tilewright.targets.amd import F8F6F4, F8F6F4_SHAPES, FP8, FP8_SHAPES, MANUALS, MFMA
 
-__all__ = ["CATALOGUE", "F8F6F4", "SCALE", "Fragment", "Mfma", "find", "mfma", "of", "scaled"]
+__all__ = ["CATALOGUE", "F8F6F4", "SCALE", "Fragment", "Mfma", "find", "mfma", "mfma_instructions", "scaled"]
 
 
 def _input(format: str, m: int, k: int, blocks: int, of_b: bool) -> Fragment:
@@ -90,7 +90,7 @@ def _f8f6f4_input(format: str, m: int, k: int, words: int, of_b: bool) -> Fragme
 CATALOGUE: tuple[Mfma, ...] = (*_plain(), *_eights(), *_f8f6f4())
 
 
-def of(arch: str) -> list[Mfma]:
+def mfma_instructions(arch: str) -> list[Mfma]:
     """Those that this architecture has: "gfx942" or "gfx950"."""
     return [atom for atom in CATALOGUE if arch in atom.cycles]
 
@@ -140,7 +140,7 @@ def scaled(arch: str, m: int, k: int, a: str, b: str | None = None) -> Mfma:
 
 
 def _only(arch: str, m: int, k: int, a: str, b: str, blocks: int, with_scales: bool) -> Mfma:
-    alike = [atom for atom in of(arch) if (atom.a_format, atom.b_format, atom.scaled) == (a, b, with_scales)]
+    alike = [x for x in mfma_instructions(arch) if (x.a_format, x.b_format, x.scaled) == (a, b, with_scales)]
     for atom in alike:
         if (atom.m, atom.k, atom.blocks) == (m, k, blocks):
             return atom

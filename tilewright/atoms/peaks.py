@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.atoms.amd import Mfma, of
+from tilewright.atoms.amd import Mfma, mfma_instructions
 from tilewright.targets.amd import AmdTarget
 from tilewright.targets.nvidia import GpuTarget
 
@@ -37,14 +37,14 @@ def peaks(target: AmdTarget | GpuTarget) -> list[Peak]:
 def fastest(target: AmdTarget, format: str) -> Mfma:
     """The instruction without scales that multiplies most of this format per cycle; of equals the one with the larger
     tile, which reads less for it. ValueError if there is none."""
-    alike = [x for x in of(target.name) if x.a_format == x.b_format == format and not x.scaled]
+    alike = [x for x in mfma_instructions(target.name) if x.a_format == x.b_format == format and not x.scaled]
     if not alike:
         raise ValueError(f"{target.name} has no matrix instruction for {format}")
     return max(alike, key=lambda x: (x.flops / x.cycles[target.name], -x.blocks, x.m))
 
 
 def _amd(target: AmdTarget) -> list[Peak]:
-    formats = dict.fromkeys(x.a_format for x in of(target.name) if x.a_format == x.b_format)
+    formats = dict.fromkeys(x.a_format for x in mfma_instructions(target.name) if x.a_format == x.b_format)
     found = [(format, fastest(target, format)) for format in formats]
     return [Peak(format, x.name, x.flops // 2, target.matrix_cores, target.clock, x.cycles[target.name])
             for format, x in found]

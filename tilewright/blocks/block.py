@@ -166,7 +166,7 @@ class Block:
             found = p.held(content)
             return [found[content.layout.number(layout, r)] for r in range(layout.count)]
         if isinstance(content, tuple):
-            return [all_of(p, layout, [x.at(p, layout, r) for x in content]) for r in range(layout.count)]
+            return [all_of(p, layout, [x.evaluate(p, layout, r) for x in content]) for r in range(layout.count)]
         assert isinstance(content, Formula), "a block of pointers has no registers"
         return [content.value(p, layout, r, self.type) for r in range(layout.count)]
 
@@ -202,7 +202,7 @@ def elementwise(p: Program, shape: Shape, f: Callable[..., Value], blocks: list[
     if p.ahead and any(isinstance(x.content, Registers) for x in blocks):
         return p.nothing(shape, type, layout)
     laid = [x.laid(layout) for x in blocks]
-    return p.made(shape, type, layout, lambda: (
+    return p.new_block(shape, type, layout, lambda: (
         _alike(p.ir, [*xs], f) for xs in zip(*(x.values(layout) for x in laid))))
 
 
@@ -248,14 +248,14 @@ def cast(x: Block, type: Type) -> Block:
         x = cast(x, f32)
     x = x.laid(layout)
 
-    def made() -> list[Value]:
+    def registers() -> list[Value]:
         values = x.values(layout)
         if str(type) == "bf16":
             return _rounded(p, values)
         if str(x.type) == "bf16":
             return [k.cast(widened(k, v, "bf16", f32), vec(type, v.type.length)) for v in values]
         return [k.cast(v, vec(type, v.type.length)) for v in values]
-    return p.made(x.shape, type, layout, made)
+    return p.new_block(x.shape, type, layout, registers)
 
 
 def _rounded(p: Program, values: list[Value]) -> list[Value]:
@@ -283,7 +283,7 @@ def _made(what: str, formula: Formula, *operands: Any) -> Block:
 def _shifted(x: Any, rank: int) -> Formula:
     """The formula of an operand, its dimensions counted as those of the result."""
     if isinstance(x, int):
-        return Formula.of(x)
+        return Formula.constant(x)
     more = rank - len(x.shape)
     found: Formula = x.content
     return found.moved(lambda dim: dim + more) if more else found
@@ -318,7 +318,7 @@ def _add(x: Block, y: Any) -> Block:
 
 def _subtract(x: Block, y: Any) -> Block:
     if pair := _pair(x, y):
-        return _made("-", pair[0].plus(pair[1].scaled(Formula.of(-1))), x, y)
+        return _made("-", pair[0].plus(pair[1].scaled(Formula.constant(-1))), x, y)
     if isinstance(x.content, Addresses):
         return x + -x.program.block(y)
     return apply(x.program, "-", operator.sub, x, y)

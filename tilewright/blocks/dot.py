@@ -136,7 +136,7 @@ class OuterProducts:
         for r, x in enumerate(acc):
             sums[0, r] = x
         bases = [operand.at + self.p.coordinate(layout, dim) for dim, operand in enumerate((a, b))]
-        pieces = [sorted({layout.at(r, dim) & -4 for r in range(layout.count)}) for dim in range(2)]
+        pieces = [sorted({layout.register_offset(r, dim) & -4 for r in range(layout.count)}) for dim in range(2)]
         with k.loop(self.depth, step=self.UNROLLED, unroll=False) as first:
             for step in range(self.UNROLLED):
                 found = []
@@ -144,6 +144,6 @@ class OuterProducts:
                     at = base + (first + step)*operand.row
                     found.append({piece: k.load(at + piece, vec(f32, 4)) for piece in places})
                 for r in range(layout.count):
-                    i, j = layout.at(r, 0), layout.at(r, 1)
+                    i, j = layout.register_offset(r, 0), layout.register_offset(r, 1)
                     sums[0, r] = k.fma(found[0][i & -4][i & 3], found[1][j & -4][j & 3], sums[0, r])
         return [sums[0, r] for r in range(layout.count)]

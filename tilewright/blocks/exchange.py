@@ -85,11 +85,12 @@ def _pieces(p: Program, layout: Layout, strides: dict[int, int], E: Any) -> list
 
 
 def _place(p: Program, layout: Layout, strides: dict[int, int], register: int, lane: int = 0) -> Any:
-    found: Any = sum((layout.at(register, dim) + layout.lane(lane, dim))*stride for dim, stride in strides.items())
+    found: Any = sum((layout.register_offset(register, dim) + layout.lane(lane, dim))*stride
+                     for dim, stride in strides.items())
     for dim, stride in strides.items():
         thread = p.coordinate(layout, dim)
         if isinstance(thread, Value):
-            found = p.kept((layout.threads, dim, stride), thread.__mul__, stride) + found
+            found = p.memoized((layout.threads, dim, stride), thread.__mul__, stride) + found
     return found
 
 
@@ -131,7 +132,7 @@ def reduced(block: Block, axis: int, f: Callable[[Value, Value], Value]) -> Regi
     own = Layout(left, lanes if any(lanes) or not p.vector else (),
                  tuple(parts.get(at, place) for at, place in enumerate(whole.warps)), p.vector)
 
-    def made() -> list[Value]:
+    def registers() -> list[Value]:
         values = _within_threads(whole, p.held(content), axis, f)
         if p.vector and lanes != whole.lanes:
             return [_across_vector(p, x, f) for x in values]
@@ -139,7 +140,7 @@ def reduced(block: Block, axis: int, f: Callable[[Value, Value], Value]) -> Regi
             if place and place[0] == axis:
                 values = [f(x, p.ir.lane_xor(x, 1 << bit)) for x in values]
         return values
-    found = p.registers(own, T, made)
+    found = p.registers(own, T, registers)
     if not parts:
         return found
     warps = tuple(None if at in parts else place for at, place in enumerate(whole.warps))

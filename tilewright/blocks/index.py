@@ -32,17 +32,17 @@ class Term:
     multiple: int = 0                                   # that divides the stride
     curve: Callable[[Any], Any] | None = None
 
-    def of(self, x: Any) -> Any:
+    def apply(self, x: Any) -> Any:
         return self.curve(x) if self.curve else times(x, self.stride)
 
     def scaled(self, by: Number, multiple: int) -> Term:
         if self.curve:
-            return Term(curve=lambda x: times(self.of(x), by))
+            return Term(curve=lambda x: times(self.apply(x), by))
         return Term(times(self.stride, by), self.multiple * multiple)
 
     def plus(self, other: Term) -> Term:
         if self.curve or other.curve:
-            return Term(curve=lambda x: plus(self.of(x), other.of(x)))
+            return Term(curve=lambda x: plus(self.apply(x), other.apply(x)))
         return Term(plus(self.stride, other.stride), gcd(self.multiple, other.multiple))
 
 
@@ -56,7 +56,7 @@ def times(x: Number, y: Number) -> Number:
     return y * x if isinstance(x, int) else x * y
 
 
-def _after(f: Callable[[Any], Any], scalar: Number, term: Term, x: Any) -> Any: return f(plus(scalar, term.of(x)))
+def _after(f: Callable[[Any], Any], scalar: Number, term: Term, x: Any) -> Any: return f(plus(scalar, term.apply(x)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ class Formula:
     terms: dict[int, Term]
 
     @staticmethod
-    def of(x: int) -> Formula: return Formula(x, abs(x), {})
+    def constant(x: int) -> Formula: return Formula(x, abs(x), {})
 
     def plus(self, other: Formula) -> Formula:
         terms = dict(self.terms)
@@ -92,20 +92,20 @@ class Formula:
 
     # ---- of one register
 
-    def at(self, p: Program, layout: Layout, register: int, lane: int = 0) -> Number:
+    def evaluate(self, p: Program, layout: Layout, register: int, lane: int = 0) -> Number:
         """The number in a register; of a CPU's vector in this lane of it. What the shared part and rows or columns add
         is computed once."""
         found = self.scalar
         for dim, term in self.terms.items():
-            thread, offset = p.coordinate(layout, dim), layout.at(register, dim) + layout.lane(lane, dim)
+            thread, offset = p.coordinate(layout, dim), layout.register_offset(register, dim) + layout.lane(lane, dim)
             if term.curve:
-                found = plus(found, p.kept(
-                    (term, dim, layout.threads, offset), term.of, plus(offset, thread)))
+                found = plus(found, p.memoized(
+                    (term, dim, layout.threads, offset), term.apply, plus(offset, thread)))
                 continue
             if isinstance(thread, Value):
-                found = plus(found, p.kept((term, dim, layout.threads), times, thread, term.stride))
+                found = plus(found, p.memoized((term, dim, layout.threads), times, thread, term.stride))
             if offset:
-                found = plus(found, p.kept((term, offset), times, offset, term.stride))
+                found = plus(found, p.memoized((term, offset), times, offset, term.stride))
         return found
 
     def value(self, p: Program, layout: Layout, register: int, type: Type) -> Value:
@@ -115,8 +115,8 @@ class Formula:
         def number(x: Number) -> Value:
             return k.constant(type, x) if isinstance(x, int) else k.cast(x, type)
         if not layout.vector or not any(layout.across(dim) for dim in dims):
-            return number(self.at(p, layout, register))
-        return k.pack(*(number(self.at(p, layout, register, lane)) for lane in range(layout.length)))
+            return number(self.evaluate(p, layout, register))
+        return k.pack(*(number(self.evaluate(p, layout, register, lane)) for lane in range(layout.length)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,20 +135,20 @@ class Comparison:
     @property
     def dims(self) -> set[int]: return {*self.x.terms, *self.y.terms}
 
-    def at(self, p: Program, layout: Layout, register: int) -> Value | Lanes:
+    def evaluate(self, p: Program, layout: Layout, register: int) -> Value | Lanes:
         """Of a register; on a CPU of all its lanes, if they differ."""
-        offsets = tuple((dim, layout.at(register, dim)) for dim in sorted(self.dims))
-        return p.kept((self, layout.threads, offsets), self._at, p, layout, register)
+        offsets = tuple((dim, layout.register_offset(register, dim)) for dim in sorted(self.dims))
+        return p.memoized((self, layout.threads, offsets), self._evaluate, p, layout, register)
 
-    def _at(self, p: Program, layout: Layout, register: int) -> Value | Lanes:
+    def _evaluate(self, p: Program, layout: Layout, register: int) -> Value | Lanes:
         k, across = p.ir, [dim for dim in self.dims if layout.across(dim)]
         if not layout.vector or not across:
-            return self._compared(p, self.x.at(p, layout, register), self.y.at(p, layout, register))
+            return self._compared(p, self.x.evaluate(p, layout, register), self.y.evaluate(p, layout, register))
         along, = across
         if self.operator == "<" and along not in self.y.terms and self._steps(along):
-            left = plus(self.y.at(p, layout, register), times(-1, self.x.at(p, layout, register)))
+            left = plus(self.y.evaluate(p, layout, register), times(-1, self.x.evaluate(p, layout, register)))
             return Lanes(p.number(left))
-        return k.pack(*(self._compared(p, self.x.at(p, layout, register, lane), self.y.at(p, layout, register, lane))
+        return k.pack(*(self._compared(p, *(x.evaluate(p, layout, register, lane) for x in (self.x, self.y)))
                         for lane in range(layout.length)))
 
     def _steps(self, dim: int) -> bool:

@@ -40,7 +40,7 @@ class Layout:
     def threads(self) -> tuple[Bit | None, ...]:
         return self.lanes + self.warps
 
-    def at(self, register: int, dim: int) -> int:
+    def register_offset(self, register: int, dim: int) -> int:
         """The part of a coordinate that a register's number decides."""
         return sum((register >> n & 1) << bit for n, (d, bit) in enumerate(self.registers) if d == dim)
 
@@ -52,7 +52,8 @@ class Layout:
 
     def number(self, other: Layout, register: int) -> int:
         """The register with the coordinates of a register of another layout."""
-        return sum((other.at(register, dim) >> bit & 1) << n for n, (dim, bit) in enumerate(self.registers))
+        return sum((other.register_offset(register, dim) >> bit & 1) << n
+                   for n, (dim, bit) in enumerate(self.registers))
 
     def runs(self, dim: int) -> Iterator[tuple[int, int, int]]:
         """Of the thread's number, on a CPU of the warp's: (first bit, how many bits, first bit of the coordinate) of

@@ -143,7 +143,7 @@ class Carried:
         if self.dense:
             values: Any = () if ahead else tuple(x.get() for x in self.registers)
             if self.flies and not ahead:
-                values = self.flight = InFlight.of(self.p.ir, values)
+                values = self.flight = InFlight.from_values(self.p.ir, values)
                 self.p.in_flight.append(values)
             block.content = self.stack or Registers(self.layout, values)
             return

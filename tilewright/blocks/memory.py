@@ -72,8 +72,8 @@ class Access:
 
     def address(self, layout: Layout, r: int, lane: int = 0) -> Value:
         # The shared part first: the rest is the same in all rounds of a loop
-        shared = self.p.kept((self.base.id, self.offset), self.base.__add__, self.offset.scalar)
-        return shared + replace(self.offset, scalar=0).at(self.p, layout, r, lane)
+        shared = self.p.memoized((self.base.id, self.offset), self.base.__add__, self.offset.scalar)
+        return shared + replace(self.offset, scalar=0).evaluate(self.p, layout, r, lane)
 
     def length(self, layout: Layout) -> int:
         """Registers that one access moves in this layout."""
@@ -108,7 +108,7 @@ def load(pointers: Any, mask: Any = None, other: Any = None) -> Block:
             else:
                 x = k.load(access.address(layout, r), vec(T, step), mask=condition)
                 yield from [x] if step == 1 else [x[e] for e in range(step)]
-    block = p.made(access.shape, access.T, layout, loaded, number)
+    block = p.new_block(access.shape, access.T, layout, loaded, number)
     if access.mask is None or other is None or (isinstance(other, (int, float)) and other == 0):
         return block
     wide, = promoted(p, "other=", block)

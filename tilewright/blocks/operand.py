@@ -61,7 +61,8 @@ class Operand:
     def places(self, layout: Layout, step: int) -> Iterator[tuple[int, Value]]:
         """Where each run of so many registers is."""
         row, column = (_value(self.p, layout, dim) for dim in (1 - self.inner, self.inner))
-        apart = [(layout.at(r, 1 - self.inner), layout.at(r, self.inner)) for r in range(0, layout.count, step)]
+        apart = [(layout.register_offset(r, 1 - self.inner), layout.register_offset(r, self.inner))
+                 for r in range(0, layout.count, step)]
         if self.how == "wgmma":             # a column of a later panel is one of later rows
             row, column = row + column // self.row * self.rows, column % self.row
             apart = [(i + j // self.row * self.rows, j % self.row) for i, j in apart]

@@ -67,7 +67,7 @@ class Program(Recording):
     def _argument(self, t: Any, value: Value) -> Block:
         content: Any
         if isinstance(t, Pointer):
-            content = Addresses(value, Formula.of(0), self.align)
+            content = Addresses(value, Formula.constant(0), self.align)
         elif t in (i32, i64):
             content = self.formula(value)
         else:
@@ -144,7 +144,7 @@ class Program(Recording):
         if isinstance(x, Block):
             return cast(x, type)
         if type in (i32, i64):
-            return Block(self, (), type, Formula.of(x))
+            return Block(self, (), type, Formula.constant(x))
         held = memory.held_as(type)
         if held != type:
             return cast(self.constant(x, f32), type)

@@ -42,7 +42,7 @@ class Recording:
 
     # ---- registers
 
-    def made(self, shape: Shape, type: Any, layout: Layout, make: Callable[[], Iterable[Value]],
+    def new_block(self, shape: Shape, type: Any, layout: Layout, make: Callable[[], Iterable[Value]],
              load: int | None = None) -> Block:
         """A block of the registers that `make` records; a whole number becomes a formula."""
         found: Any = self.registers(layout, type, make, load)
@@ -110,7 +110,7 @@ class Recording:
         if self.ahead:
             return self.nothing(x.shape, x.type, layout)
         laid = x.laid(layout)
-        return self.made(x.shape, x.type, layout, lambda: laid.values(layout))
+        return self.new_block(x.shape, x.type, layout, lambda: laid.values(layout))
 
     # ---- what the parts of this package ask for
 
@@ -149,7 +149,7 @@ class Recording:
         """What this thread's number adds to a coordinate: an i32, or 0."""
         if not any(layout.runs(dim)):
             return 0
-        return self.kept(("coordinate", layout.threads, dim), self._coordinate, layout, dim)
+        return self.memoized(("coordinate", layout.threads, dim), self._coordinate, layout, dim)
 
     def _coordinate(self, layout: Layout, dim: int) -> Value:
         t, found = self.turn if self.vector else self.ir.thread[0], None
@@ -164,10 +164,10 @@ class Recording:
     def owner(self, layout: Layout) -> Value | None:
         """Whether this thread is the first of those that hold the same elements; None: there is only one."""
         idle = sum(1 << at for at in layout.idle)
-        return None if self.vector or not idle else self.kept(
+        return None if self.vector or not idle else self.memoized(
             ("owner", idle), lambda: (self.ir.thread[0] & idle) == 0)
 
-    def kept(self, key: Hashable, make: Callable[..., Any], *operands: Any) -> Any:
+    def memoized(self, key: Hashable, make: Callable[..., Any], *operands: Any) -> Any:
         """What has been made of these operands for this key and can be used here, or is made now."""
         key = key, None if self.turn is None else self.turn.id
         found = self._kept.get(key)

@@ -99,7 +99,7 @@ class InFlight(Sequence[Value]):
         self.read = False                           # by something else than a product
 
     @classmethod
-    def of(cls, k: Kernel, values: Sequence[Value]) -> InFlight:
+    def from_values(cls, k: Kernel, values: Sequence[Value]) -> InFlight:
         """Registers of a loop."""
         tile = k.tile(1, len(values), values[0].type, zero=False)
         for e, x in enumerate(values):

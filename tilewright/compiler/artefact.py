@@ -105,10 +105,10 @@ class Asked(NamedTuple):
 def compiled(functions: Function | list[Function], target: GpuTarget | AmdTarget) -> Code:
     """The code of recorded kernels."""
     listed = functions if isinstance(functions, list) else [functions]
-    return _unpacked(kept(listed, target, lambda: _packed(listed, target)))
+    return _unpacked(cached_code(listed, target, lambda: _packed(listed, target)))
 
 
-def kept(functions: list[Function], target: Any, build: Callable[[], bytes], by: str = sources.COMPILER,
+def cached_code(functions: list[Function], target: Any, build: Callable[[], bytes], by: str = sources.COMPILER,
          *asked: Any) -> bytes:
     """What `build` makes of recorded functions, out of the cache on disk if it is there: named by what they record, by
     the sources of the module that makes it, and by what else it depends on. It must not depend on Python lines."""

@@ -80,7 +80,7 @@ def text(functions: Function | Iterable[Function], target: Target, *, lines: boo
     functions = _listed(functions)
     from tilewright.compiler import gate
     gate.check(functions, target)
-    return str(lower(functions, dialects.of(target.triple), lines, width(target)))
+    return str(lower(functions, dialects.for_triple(target.triple), lines, width(target)))
 
 
 def optimise(functions: Function | Iterable[Function], target: Target, jit: bool = False, *,

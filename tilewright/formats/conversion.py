@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tilewright.formats.records import Complex, Float, Format, Integer
-from tilewright.formats.table import get, of
+from tilewright.formats.table import array_format, get
 
 Array = NDArray[Any]
 Bytes = NDArray[np.uint8]
@@ -39,7 +39,7 @@ def convert(x: ArrayLike, fmt: object, *, saturate: bool) -> Array:
     """
     target = get(fmt, "fmt")
     array = np.asarray(x)
-    source = of(array)
+    source = array_format(array)
     if isinstance(target, Complex):
         result = np.zeros(array.shape, target.dtype)
         part = source.part if isinstance(source, Complex) else source
@@ -147,7 +147,7 @@ def packed_bytes(fmt: Format, count: int) -> int:
 def pack(x: ArrayLike) -> Bytes:
     """An array [..., n] of any format's dtype as uint8 [..., packed_bytes(n)]: nothing is converted, see `convert`."""
     array = np.asarray(x)
-    fmt = of(array)
+    fmt = array_format(array)
     if array.ndim == 0:
         raise ValueError("x must have at least 1 axis, along which to pack")
     count = array.shape[-1]

@@ -21,7 +21,7 @@ from tilewright.formats.conversion import convert, to_odd
 from tilewright.formats.quantized import Quantized, blocked_axis, in_blocks, packed
 from tilewright.formats.records import Complex, Float, Integer
 from tilewright.formats.scaled import HALVES, scalable, scale, two_to_a_byte
-from tilewright.formats.table import BLOCK_FORMATS, BlockFormat, advice, block_format, find, of
+from tilewright.formats.table import BLOCK_FORMATS, BlockFormat, advice, array_format, block_format, find
 
 Array = NDArray[Any]
 BlockName = Literal["mxfp8", "mxfp8_e5m2", "mxfp6", "mxfp6_e3m2", "mxfp4", "nvfp4"]
@@ -68,7 +68,7 @@ def quantize(x: ArrayLike, format: object, axis: int | None = -1, *, group: int 
     plain = find(format)
     f = None if plain is not None else _block_format(format)
     array = _array(x)
-    source = of(array)
+    source = array_format(array)
     if isinstance(source, Complex):
         raise TypeError(f"x is {source}; quantize x.real and x.imag, each by itself")
     if axis is None and f is not None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tilewright.formats.conversion import convert, pack, unpack
 from tilewright.formats.records import Float
 from tilewright.formats.scaled import Decodable, Scaled, basic, in_groups, on_gpu
-from tilewright.formats.table import BLOCK_FORMATS, FORMATS, BlockFormat, block_format, get, of
+from tilewright.formats.table import BLOCK_FORMATS, FORMATS, BlockFormat, array_format, block_format, get
 
 Array = NDArray[Any]
 
@@ -82,7 +82,7 @@ class Quantized(Decodable):
                     float8_e4m3fn beside e2m1 is nvfp4, with ceil(length / 16).
         tensor_scale  a scale for all numbers, of nvfp4 only.
         """
-        found = of(elements, "elements")
+        found = array_format(elements, "elements")
         fitting = [f for f in BLOCK_FORMATS.values() if f.element == found]
         if not fitting:
             known = ", ".join(dict.fromkeys(str(f.element) for f in BLOCK_FORMATS.values()))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tilewright.formats.conversion import convert, pack
 from tilewright.formats.records import Float, Format, Integer
-from tilewright.formats.table import find, get, of
+from tilewright.formats.table import array_format, find, get
 
 Array = NDArray[Any]
 HOST = 1  # DLPack's kind of device
@@ -332,7 +332,9 @@ def on_gpu(x: Any) -> bool:
 
 def format_of(x: Any, argument: str = "x") -> Format:
     """The format of an array's elements: of NumPy's, or of one in a GPU's memory."""
-    return of(x, argument) if isinstance(x, np.ndarray) else get(str(x.dtype).removeprefix("torch."), argument)
+    if isinstance(x, np.ndarray):
+        return array_format(x, argument)
+    return get(str(x.dtype).removeprefix("torch."), argument)
 
 
 def scalable(f: Format | None, argument: str) -> Integer | Float:

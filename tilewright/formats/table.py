@@ -140,7 +140,7 @@ def get(what: object, argument: str = "format", among: Collection[str] = FORMATS
     return found
 
 
-def of(array: np.ndarray[Any, Any], argument: str = "x") -> Format:
+def array_format(array: np.ndarray[Any, Any], argument: str = "x") -> Format:
     """The format of an array's elements, or a TypeError."""
     found = find(array.dtype)
     if found is None:

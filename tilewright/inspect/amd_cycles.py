@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tilewright.atoms.amd import of
+from tilewright.atoms.amd import mfma_instructions
 from tilewright.compiler import amd
 from tilewright.inspect.resources import Loop, amd_loop
 from tilewright.targets import banks
@@ -153,7 +153,7 @@ def step(line: str, target: AmdTarget) -> Step:
 def _matrix(line: str, arch: str) -> int:
     name = line.split()[0].removesuffix("_e64")
     codes = tuple(int(found[1]) if (found := re.search(rf"{which}:(\d)", line)) else 0 for which in ("cbsz", "blgp"))
-    known = [atom for atom in of(arch) if atom.name == name and atom.numbers in (None, codes)]
+    known = [atom for atom in mfma_instructions(arch) if atom.name == name and atom.numbers in (None, codes)]
     if not known:
         formats = f" for formats {codes}" if "f8f6f4" in name else ""
         raise ValueError(f"{arch} has no matrix instruction {name}{formats}")
@@ -166,7 +166,7 @@ def _lds(line: str, name: str, target: AmdTarget) -> Step:
         return Step(line, "lds", 2 * PORT * TURN, 4)
     verb, pair, bits = found.groups()
     bytes, load = int(bits) // 8, verb == "read"
-    split = banks.of(target.name, LANES).split(bytes, load)
+    split = banks.for_target(target.name, LANES).split(bytes, load)
     each = max(target.simds * split.phases, PORT * TURN * (1 if load else 1 + -(-bytes // 4)))
     return Step(line, "lds", each * (2 if pair else 1), bytes)
 
@@ -179,7 +179,7 @@ def _memory(line: str, name: str, target: AmdTarget) -> Step:
         return Step(line, "global", target.simds * LANES * 4 // L1, 4)
     dword, many, part = found.groups()
     bytes = 4 * int(many or 1) if dword else {"byte": 1, "short": 2}[part]
-    split = banks.of(target.name, LANES).split(bytes, load=False)
+    split = banks.for_target(target.name, LANES).split(bytes, load=False)
     stored = target.simds * split.phases if re.search(r" lds$", line) else 0
     return Step(line, "global", target.simds * -(-LANES * bytes // L1), bytes, stored)
 

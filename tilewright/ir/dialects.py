@@ -163,6 +163,6 @@ AMDGCN = Amdgcn("amdgcn-amd-amdhsa", ("nounwind", "convergent"), ("alwaysinline"
                 flags=(("amdhsa_code_object_version", 500),))
 
 
-def of(triple: str) -> Dialect:
+def for_triple(triple: str) -> Dialect:
     """The dialect of an LLVM triple, by its architecture."""
     return {d.family: d for d in (X86, AARCH64, NVPTX, AMDGCN)}[triple.partition("-")[0]]

@@ -309,7 +309,7 @@ def written(function: Function) -> dict[str, Line]:
     nodes = list(function.walk())
     found: dict[str, Line] = {}
 
-    def of(*values: Any) -> frozenset[str]:
+    def origins(*values: Any) -> frozenset[str]:
         return frozenset().union(*(origin.get(getattr(x, "id", x), frozenset()) for x in values))
 
     def flow(to: Any, names: frozenset[str]) -> bool:
@@ -331,21 +331,21 @@ def written(function: Function) -> dict[str, Line]:
                 case Op(operation, operands, results):
                     for x in results if operation.role != "effect" else ():     # those have it from memory
                         if getattr(x.type, "bits", 64) > 1:
-                            again |= flow(x.id, of(*operands))
+                            again |= flow(x.id, origins(*operands))
                     if operation.writes:
-                        write(of(operands[0]), node.line)
+                        write(origins(operands[0]), node.line)
                 case Read(result, register):
-                    again |= flow(result.id, of(register))
+                    again |= flow(result.id, origins(register))
                 case Write(register, value):
-                    again |= flow(register, of(value))
+                    again |= flow(register, origins(value))
                 case Store(pointer):
-                    write(of(pointer), node.line)
+                    write(origins(pointer), node.line)
                 case Call(callee, operands, result):
                     if result is not None:
-                        again |= flow(result.id, of(*operands))
+                        again |= flow(result.id, origins(*operands))
                     inner = written(callee) if isinstance(callee, Function) else None
                     params = callee.params if isinstance(callee, Function) else [("", None)] * len(operands)
                     for (name, _), x in zip(params, operands):
                         if inner is None or name in inner:
-                            write(of(x), node.line)
+                            write(origins(x), node.line)
     return found

@@ -22,7 +22,7 @@ def suffix(SEMIRING: str) -> str:
     return f"_{read(SEMIRING).digest}" if SEMIRING else ""
 
 
-def kept(SEMIRING: str) -> int:
+def state_fields(SEMIRING: str) -> int:
     """Fields of a state that is kept until an epilogue makes results of it (program.STATE); 0: what is added up is one
     number, the result."""
     return read(SEMIRING).state if SEMIRING else 0
@@ -42,7 +42,7 @@ class Arithmetic:
     semiring: Semiring | None = None
 
     @classmethod
-    def of(cls, k: Kernel, T: Type, SEMIRING: str) -> Arithmetic:
+    def from_text(cls, k: Kernel, T: Type, SEMIRING: str) -> Arithmetic:
         return cls(k, T, read(SEMIRING) if SEMIRING else None)
 
     @property
@@ -110,7 +110,7 @@ def neutral(SEMIRING: str, T: Type) -> tuple[float, float] | None:
     cannot be evaluated. Steps are computed as kernels compute them: a term that does not change the value that results
     begin with changes none."""
     k = Kernel("step", left=T, right=T)
-    arithmetic = Arithmetic.of(k, T, SEMIRING)
+    arithmetic = Arithmetic.from_text(k, T, SEMIRING)
     if read(SEMIRING).reduce not in ("sum", "min", "max", "any"):
         return None
     left, right = k.args
@@ -128,7 +128,7 @@ def neutral(SEMIRING: str, T: Type) -> tuple[float, float] | None:
 
 def _computed(k: Kernel, wanted: Value, known: dict[int, np.ndarray]) -> np.ndarray:
     """A value of a kernel without loads and branches, of those that are known, by their ids."""
-    def of(x: Value) -> np.ndarray:
+    def evaluated(x: Value) -> np.ndarray:
         return known[x.id] if x.constant is None else np.full((x.type.length, 1), x.constant, x.type.numpy) if (
             x.type.length > 1) else x.type.numpy.type(x.constant)
     with np.errstate(all="ignore"):
@@ -136,5 +136,5 @@ def _computed(k: Kernel, wanted: Value, known: dict[int, np.ndarray]) -> np.ndar
             assert isinstance(node, Op)
             assert node.operation.numpy is not None
             result, = node.results
-            known[result.id] = node.operation.numpy(result.type, *map(of, node.operands))
-    return of(wanted)
+            known[result.id] = node.operation.numpy(result.type, *map(evaluated, node.operands))
+    return evaluated(wanted)

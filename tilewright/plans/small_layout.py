@@ -102,7 +102,7 @@ class Stored:
 def operands(BYTES: int, LAYOUT: str, sizes: tuple[int, int, int], thread: tuple[int, int], copied: tuple[int, ...],
              lanes: Lanes) -> tuple[Stored, Stored]:
     """A and B of products of these sizes, m, n and k, of which a lane has `thread` rows and columns."""
-    (M, N, K), of = sizes, of_targets.of(None, lanes.WARP)
+    (M, N, K), of = sizes, of_targets.for_target(None, lanes.WARP)
     return (stored(*((M, K) if LAYOUT[0] == "n" else (K, M)), BYTES, LAYOUT[0] == "n", thread[0], copied[0], lanes,
                    True, of),
             stored(*((K, N) if LAYOUT[1] == "n" else (N, K)), BYTES, LAYOUT[1] == "t", thread[1], copied[1], lanes,

@@ -75,7 +75,7 @@ def _on_gpu(function: Function, args: Sequence[Any], grid: tuple[int, int, int] 
             stream = library.stream(x, device.index)
         looks.append(library.look(x, name, stream, name in written(function)))  # which keep what they look at
         if isinstance(value.type, TensorMap):
-            described = TiledMap.of(value.type.tile, looks[-1].shadow)
+            described = TiledMap.from_array(value.type.tile, looks[-1].shadow)
             given.append(platform.driver.tensor_map(described, looks[-1].pointer))
             key = None
             continue

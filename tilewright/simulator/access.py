@@ -332,7 +332,7 @@ class Access:
         found = self.counters.get(region.name)
         if found is None:
             site = Site(self.line, region.name, "cluster" if self.remote else region.space, self.verb)
-            found = self.counters[region.name] = self.machine.report.at(site)
+            found = self.counters[region.name] = self.machine.report.traffic_at(site)
         return found
 
     # ---- faults: blame the first thread and element that is wrong

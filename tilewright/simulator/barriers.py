@@ -203,7 +203,7 @@ class Mbarriers:
 
     # ---- what they consist of
 
-    def at(self, gang: Gang, node: Op, address: int, lane: int) -> PhaseBarrier:
+    def barrier(self, gang: Gang, node: Op, address: int, lane: int) -> PhaseBarrier:
         """The mbarrier of another CTA, too."""
         if address not in self.barriers:
             raise gang.fault("uninitialised", node, f"{self._name(address)} is no mbarrier yet{gang.by(lane)}")
@@ -211,7 +211,7 @@ class Mbarriers:
 
     def fenced(self, gang: Gang, node: Op, address: int, lane: int) -> PhaseBarrier:
         """The mbarrier at an address on which bulk copies count their bytes: its initialisation must be fenced."""
-        found, region = self.at(gang, node, address, lane), self.machine.memory.find(address)
+        found, region = self.barrier(gang, node, address, lane), self.machine.memory.find(address)
         assert region is not None
         history = self.machine.history(region)
         if history is not None:

@@ -55,7 +55,7 @@ class Bulk:
 
     def argument(self, param: str, t: TensorMap, x: Any) -> int:
         """What a parameter holds: the number of the map of an array."""
-        mapped = Mapped(TiledMap.of(t.tile, x), x) if isinstance(x, np.ndarray) else x
+        mapped = Mapped(TiledMap.from_array(t.tile, x), x) if isinstance(x, np.ndarray) else x
         if not isinstance(mapped, Mapped) or mapped.map.tile != t.tile:
             raise TypeError(f"{param} is a {t}: it must be an array, or a Mapped one with such tiles, not {x!r}")
         tensor = mapped.tensor

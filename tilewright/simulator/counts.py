@@ -40,10 +40,10 @@ def run(function: Function, args: Any, grid: Any, target: str) -> Counts:
     """One simulated launch: instructions by kind, of warps (threads of a CPU) and with neighbouring accesses joined;
     `PASSES` over the banks of shared memory, sectors (lines of a CPU) `LOADED` and `STORED`, and `WAITS`, how often
     warps come to a block with loads of global memory. simulator.Fault where the kernel does wrong."""
-    return of(Machine(function, AddressSpace(), {}, None, target, fuses=True).run_grid(args, grid))
+    return from_report(Machine(function, AddressSpace(), {}, None, target, fuses=True).run_grid(args, grid))
 
 
-def of(report: Report) -> Counts:
+def from_report(report: Report) -> Counts:
     """What `run` says of a launch that a machine with `fuses` ran."""
     found = report.instructions
     found[PASSES] = report.of(space="shared").moved
@@ -60,9 +60,9 @@ def of(report: Report) -> Counts:
     return found
 
 
-def scaled(of: Callable[[Mapping[str, int]], Counts], sizes: Mapping[str, int], tiles: Mapping[str, int],
+def scaled(counts: Callable[[Mapping[str, int]], Counts], sizes: Mapping[str, int], tiles: Mapping[str, int],
            ctas: Callable[[Mapping[str, int]], int]) -> Counts:
-    """Counts of a launch with these sizes, from `of(small sizes)`.
+    """Counts of a launch with these sizes, from `counts(small sizes)`.
 
     Counts of a CTA are extrapolated along each size from one and two tiles, and multiplied by `ctas(sizes)`. A size
     that decides how many CTAs there are is taken in whole tiles, as if all CTAs had whole ones, and stays at one tile
@@ -75,7 +75,7 @@ def scaled(of: Callable[[Mapping[str, int]], Counts], sizes: Mapping[str, int], 
     least |= {name: first(sizes[name], tiles[name]) for name in larger if name not in grid}
 
     def of_cta(at: Mapping[str, int]) -> Mapping[str, float]:
-        return {kind: n / ctas(at) for kind, n in of(at).items()}
+        return {kind: n / ctas(at) for kind, n in counts(at).items()}
 
     def does_more(name: str) -> bool:
         one, two = of_cta(least), of_cta({**least, name: MORE*tiles[name]})

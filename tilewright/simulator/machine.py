@@ -43,7 +43,7 @@ class Machine:
         self.gpu = function.threads is not None
         self.shape = function.threads or (1, 1)
         self.warp = function.warp if self.gpu else 1
-        self.banks, self.fuses = banks.of(target, self.warp), fuses
+        self.banks, self.fuses = banks.for_target(target, self.warp), fuses
         self.there = self.shape[0] * self.shape[1]              # threads of a CTA
         self.cta = -(-self.there // self.warp) * self.warp      # lanes of its warps; the last one may lack some
         self.report = report or Report(SECTOR if self.gpu else CACHE_LINE)

@@ -48,7 +48,7 @@ def occupancy(function: Function, target: GpuTarget, usage: Usage) -> Occupancy:
                      usage.spills)
 
 
-def of(kernel: Any) -> Occupancy | amd.Usage | None:
+def compiled_occupancy(kernel: Any) -> Occupancy | amd.Usage | None:
     """The same, of a compiled kernel with code. None where there is no ptxas, which counts the registers."""
     try:
         used = kernel.resources

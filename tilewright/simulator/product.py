@@ -266,7 +266,7 @@ class Launches:
         if [(x.dtype, x.shape) for x in outs] != [(kind, p.shapes["out"]) for kind in epilogues.formats_of(p)]:
             raise ValueError(f"outs must be arrays for the further results of {p}, of its shape {p.shapes['out']}")
         if kernel.launches:
-            self.report.compiled = partial(occupancy.of, kernel)
+            self.report.compiled = partial(occupancy.compiled_occupancy, kernel)
 
     def run(self, a: Array | Quantized, b: Array | Quantized, c: Array) -> None:
         """Matrices or stacks. Elements of c that no launch writes are a fault, and reading them first if beta is 0."""

@@ -126,7 +126,7 @@ class Report:
         # What finds out the occupancy: it compiles the kernel, which takes longer than a small simulation.
         self.compiled: Callable[[], Occupancy | Usage | None] = lambda: None
 
-    def at(self, site: Site) -> Traffic:
+    def traffic_at(self, site: Site) -> Traffic:
         if site not in self.traffic:
             self.traffic[site] = Traffic(self.granule)
         return self.traffic[site]

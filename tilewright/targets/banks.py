@@ -77,6 +77,6 @@ def _split(banks: Banks, bytes: int, load: bool) -> Split:
 NVIDIA, GFX942, GFX950 = Banks(32, pairs=True), Banks(64), Banks(64, wide=True)
 
 
-def of(name: str | None, lanes: int) -> Banks:
+def for_target(name: str | None, lanes: int) -> Banks:
     """Those of a target, or of any chip with waves of so many lanes."""
     return GFX950 if name == "gfx950" else GFX942 if lanes == 64 else NVIDIA

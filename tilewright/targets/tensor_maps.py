@@ -101,7 +101,7 @@ class TiledMap:
     nan: bool = False
 
     @classmethod
-    def of(cls, tile: Tile, x: Any, **more: Any) -> TiledMap:
+    def from_array(cls, tile: Tile, x: Any, **more: Any) -> TiledMap:
         """Of an array, whose last dimension is contiguous and the map's first."""
         if x.ndim != len(tile.box) or x.itemsize != tile.item or x.strides[-1] != x.itemsize:
             raise ValueError(f"a {tile} is of an array of {len(tile.box)} dimensions and {tile.item} bytes an element "
@@ -163,6 +163,6 @@ class TiledMap:
 @dataclass(frozen=True)
 class Mapped:
     """An array (or what the simulator's memory has at an address) with a map of it, as an argument of a simulated
-    kernel; an array alone is mapped by `TiledMap.of`."""
+    kernel; an array alone is mapped by `TiledMap.from_array`."""
     map: TiledMap
     tensor: Any

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from tests.helpers import code_object
 from tilewright import simulator, targets
-from tilewright.atoms.amd import of
+from tilewright.atoms.amd import mfma_instructions
 from tilewright.compiled.compile import compiled as compiled_function
 from tilewright.compiler import gate, lld
 from tilewright.lab.cli import app
@@ -85,7 +85,8 @@ def test_the_steps_are_those_of_the_article():
 @pytest.mark.parametrize("name", AMD_STEPS)
 def test_a_step_is_for_the_chips_that_have_its_instruction(name):
     step = AMD_STEPS[name]
-    have = [arch for arch in targets.names("amd") if step.atom(step.targets[-1]).name in {x.name for x in of(arch)}]
+    have = [arch for arch in targets.names("amd")
+            if step.atom(step.targets[-1]).name in {x.name for x in mfma_instructions(arch)}]
     assert list(step.targets) == have
     for arch in set(targets.names("amd")) - set(have):
         with pytest.raises(ValueError, match=f"{arch} has no matrix instruction"):

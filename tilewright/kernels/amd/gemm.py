@@ -94,7 +94,7 @@ class WorkgroupGemm:
         acc = k.tile(self.t.WARP_M // ATOM.m, self.t.WARP_N // ATOM.m, ATOM.c.type)
         products = WaveProducts(k, ATOM, acc, a, b, self.t.CTA_K // ATOM.k, scales)
         main_loop(k, streams, smem, work.tiles, work.short, products)
-        out = Out.of(k, self.g, self.OUT, self.VECTOR_C, ALIGNED=False, SCALED=self.SCALED,
+        out = Out.from_arguments(k, self.g, self.OUT, self.VECTOR_C, ALIGNED=False, SCALED=self.SCALED,
                      EPILOGUE=self.EPILOGUE)
         finish(k, [acc], work.parts, Holders(work.t, work.t, self.THREADS),
                lambda: out.store(partial(runs, acc, work, ATOM, out)))

@@ -89,7 +89,7 @@ def emit_amx(target: CpuTarget, dtype: str) -> Function:
                 x = k.load(left + (i*SIDE + j), vec(T, W), W*T.bytes)
                 x = k.cast(x, vec(C, W)) & 0xFFFFFFFF if word.wider else x
                 sums = x << word.shifts[number] if number else x
-                into.at(i, j).put(into.scaled(sums), read, mask)
+                into.place(i, j).put(into.scaled(sums), read, mask)
 
     def store(to: Value, ld: Value | int) -> None:
         for t in range(4):

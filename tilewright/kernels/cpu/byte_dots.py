@@ -57,7 +57,7 @@ def emit_byte_dots(target: CpuTarget, ROWS: int, COLS: int, A: str, B: str, RESU
                 total = k.sum(acc[r, c]) if less is None else k.sum(acc[r, c]) - less
 
                 def put(x: Value, at: tuple[Any, Any], read_c: bool) -> None:
-                    out.at(*at).put(x, read_c)
+                    out.place(*at).put(x, read_c)
                 out.cases_of_beta(partial(put, out.scaled(total), (i + r, j + c)))
 
     in_blocks(k, (lo, hi), ROWS, column_runs(k, COLS, DOT_COLUMNS[32 if target.registers >= 32 else 16], columns_at))

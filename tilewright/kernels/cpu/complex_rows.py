@@ -106,7 +106,7 @@ def emit_complex_stream(target: CpuTarget, dtype: str, TOGETHER: int) -> Functio
             with k.when(whole < end):
                 vectors(whole, k.lanes_below(end - whole, V))
         with k.otherwise(), k.loop(end, begin, 2) as j:
-            out.at(j // 2, 0).put(out.scaled(k.load(sums + (j - begin), vec(T, 2), T.bytes)), read_c)
+            out.place(j // 2, 0).put(out.scaled(k.load(sums + (j - begin), vec(T, 2), T.bytes)), read_c)
 
     with k.loop(hi, lo, RUN) as begin:
         end = k.min(hi, begin + RUN)
@@ -187,7 +187,7 @@ def emit_complex_dots(target: CpuTarget, dtype: str, COLS: int, A: str, B: str) 
 
         def put(read_c: bool) -> None:
             for c, x in enumerate(numbers):
-                out.at(j + c, 0).put(out.scaled(x), read_c)
+                out.place(j + c, 0).put(out.scaled(x), read_c)
         out.cases_of_beta(put)
 
     lo, hi = split(g.n, g.parts, part)

@@ -65,7 +65,7 @@ def emit_decoded_pairs(target: CpuTarget, COLS: int, SOURCE: str, PROLOGUE: tupl
                 total = k.sum(k.load(sums.at(r, j, 0), LINE))
                 if weights.scale is not None and not weights.grouped:
                     total = total * weights.scale.one(i + r, 0, f32)
-                out.at(i + r, j).put(out.scaled(total), read_c)
+                out.place(i + r, j).put(out.scaled(total), read_c)
 
     with k.loop(hi, lo) as strip:
         first = strip*HEIGHT

@@ -53,7 +53,7 @@ def emit_finish(target: CpuTarget, SUMS: str, NR: int, RESULT: str = "", EXPRESS
         with k.loop(g.rows) as r:
             for v, mask in enumerate(masks):
                 sums = k.load(tile.at(r, v*V), vec(T, V), T.bytes, mask)
-                out.at(g.i + r, g.j + v*V).put(out.scaled(sums), mask=mask)
+                out.place(g.i + r, g.j + v*V).put(out.scaled(sums), mask=mask)
     with k.when(g.cols == NR):
         store([None] * (NR // V))
     with k.otherwise():
@@ -73,9 +73,9 @@ class _Epilogue:
         # of the fields of a state, whose rows follow each other in a row of the tile
         kinds = [kind for name, kind in self.expression.parameters if name.startswith(STATE)]
         self.fields = [numbers(T)[kind] for kind in kinds] or [T]
-        self.read = [_Place.of(k, g, word, at) for at, word in enumerate(finish.READ)]
+        self.read = [_Place.from_table(k, g, word, at) for at, word in enumerate(finish.READ)]
         more = [word for word in finish.WRITTEN if word != "-"]
-        places = iter([_Place.of(k, g, word, at + len(self.read)) for at, word in enumerate(more)])
+        places = iter([_Place.from_table(k, g, word, at + len(self.read)) for at, word in enumerate(more)])
         self.written = [None if word == "-" else next(places) for word in finish.WRITTEN]       # None: C
         formats = (RESULT or SUMS if x is None else x.FORMAT for x in self.written)
         self.short = shortened(self.expression, tuple(formats))
@@ -113,7 +113,7 @@ class _Epilogue:
                 results = self._results(loaded, i, first + v*W, W, mask)
                 for at, (x, place) in enumerate(zip(results, self.written)):
                     if place is None:
-                        self.out.at(i, first + v*W).put(self._stored(x, self.out.RESULT), mask=mask)
+                        self.out.place(i, first + v*W).put(self._stored(x, self.out.RESULT), mask=mask)
                     elif at in down:
                         now = tuple(variable.get() for variable in down[at][v])
                         for variable, y in zip(down[at][v], self._both(at, now, self._masked(at, x, i, mask))):
@@ -126,11 +126,11 @@ class _Epilogue:
                 total = xs[0]
                 for more in xs[1:]:
                     total = self._both(at, total, more)
-                self._put(at, self._place(at).at(i, g.col_panel), reduce(k, partial(self._both, at), total), None)
+                self._put(at, self._place(at).address(i, g.col_panel), reduce(k, partial(self._both, at), total), None)
         for at, variables in down.items():
             for v, (of_vector, mask) in enumerate(zip(variables, masks)):
                 found = tuple(variable.get() for variable in of_vector)
-                self._put(at, self._place(at).at(g.row_panel, first + v*W), found, mask)
+                self._put(at, self._place(at).address(g.row_panel, first + v*W), found, mask)
 
     def _place(self, at: int) -> _Place:
         """Of a result that is not C."""
@@ -214,22 +214,22 @@ class _Place:
         self.T = data.type.element
 
     @classmethod
-    def of(cls, k: Kernel, g: SimpleNamespace, word: str, at: int) -> _Place:
+    def from_table(cls, k: Kernel, g: SimpleNamespace, word: str, at: int) -> _Place:
         FORMAT, _, HOW = word.partition(":")
         fields = {name: k.load(g.operands + (at*len(OPERAND) + x)) for x, name in enumerate(OPERAND)}
         data = k.load(g.operands + at*len(OPERAND), ptr(memory_type(FORMAT), strided=True))
         return cls(k, FORMAT, HOW, data + g.index*fields["product"], fields["row"], fields["column"])
 
-    def at(self, i: Value, j: Value) -> Value:
+    def address(self, i: Value, j: Value) -> Value:
         return self.data.view(self.row, 1 if self.HOW in ("vector", "columns") else self.column).at(i, j)
 
     def load(self, i: Value, j: Value, W: int, mask: Value | None, T: Type) -> Value:
         """The numbers of C[i, j ...], W of them or one for all."""
         k = self.k
         if self.HOW == "vector":
-            x = k.load(self.at(i, j), vec(self.T, W), self.T.bytes, mask)
+            x = k.load(self.address(i, j), vec(self.T, W), self.T.bytes, mask)
         elif self.HOW == "any":
-            x = k.pack(*(k.load(self.at(i, j + e), self.T, self.T.bytes, None if mask is None else mask[e])
+            x = k.pack(*(k.load(self.address(i, j + e), self.T, self.T.bytes, None if mask is None else mask[e])
                          for e in range(W)))
         else:
             at = self.data if self.HOW == "scalar" else self.data + i*self.row
@@ -242,11 +242,11 @@ class _Place:
         k = self.k
         out = Out(k, self.data.view(self.row, 1), k.constant(i64, 1), RESULT=self.FORMAT)
         if self.HOW == "vector":
-            out.at(i, j).put(x, mask=mask)
+            out.place(i, j).put(x, mask=mask)
             return
         x = out.rounded(x)
         for e in range(x.type.length):
-            k.store(self.at(i, j + e), x[e], self.T.bytes, None if mask is None else mask[e])
+            k.store(self.address(i, j + e), x[e], self.T.bytes, None if mask is None else mask[e])
 
 
 def emit_finishing(target: CpuTarget, SUMS: str, NR: int, RESULT: str = "") -> Function:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tilewright.ir import Function, Kernel, Tile, Value, f32, f64, i8, i32, i64, ptr, vec
 from tilewright.kernels.cpu.out import Out
-from tilewright.kernels.semiring import Arithmetic, kept, numbers, suffix
+from tilewright.kernels.semiring import Arithmetic, numbers, state_fields, suffix
 from tilewright.plans.words import WORDS
 from tilewright.targets.cpu import CpuTarget
 
@@ -36,7 +36,7 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
     Of "bytes" terms and states are of 8 bits, four of each column, which become one of C in the end.
 
     SEMIRING    what stands for multiplication and addition; alpha is 1 then, and a beta of 1 combines with C. If its
-                state is kept (semiring.kept), c is a tile of states, each of whose rows has the row of one field
+                state is kept (semiring.state_fields), c is a tile of states, of which a row has the row of one field
                 after the other, of whole vectors; `before` are the steps of k before a and b
 
     B   "packed": b[p*NR + j], aligned; "rows": b[p*ldb + j]; "masked": the same, and columns past `cols` are not read
@@ -48,7 +48,7 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
     E = i32 if words else T                 # what panels consist of
     V = lanes or target.lanes(T.bytes)      # narrower vectors for a narrow edge
     NR, VT, VE = NV * V, vec(T, V), vec(E, V)
-    FIELDS = kept(SEMIRING)
+    FIELDS = state_fields(SEMIRING)
     more: dict[str, Any] = {"before": i64} if FIELDS else {}
     k = Kernel(f"microkernel_{dtype}_{MR}x{NR}_{A}_{B}{suffix(SEMIRING)}", kc=i64, a=ptr(E, strided=True), lda=i64,
                b=ptr(E, strided=True), ldb=i64, c=ptr(T, strided=True), ldc=i64, cols=i64, alpha=T, beta=T,
@@ -60,9 +60,9 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
     mask = [k.lanes_below(cols - j*V, V) for j in range(NV)]
     align = VT.bytes if B == "packed" else T.bytes
 
-    arithmetic = whole = Arithmetic.of(k, T, SEMIRING)
+    arithmetic = whole = Arithmetic.from_text(k, T, SEMIRING)
     if dtype == "bytes":
-        arithmetic = Arithmetic.of(k, i8, SEMIRING)
+        arithmetic = Arithmetic.from_text(k, i8, SEMIRING)
     PER = 4 if dtype == "bytes" else 1       # states in a lane of C, each of other steps of k
     multiply = {"i8x4": k.quads, "u8x4": lambda x, y, z: k.quads(y, x, z), "i16x2": k.pairs,
                 "bf16x2": k.bf16_pairs}.get(dtype)
@@ -140,7 +140,7 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
     def update(masks: list[Value] | list[None], read_c: bool) -> None:
         for i in range(MR):
             for j in range(NV):
-                out.at(i, j*V).put(acc[i, j], read_c, masks[j])
+                out.place(i, j*V).put(acc[i, j], read_c, masks[j])
 
     with k.when(cols == NR):
         out.cases_of_beta(lambda read_c: update([None] * NV, read_c))

@@ -51,7 +51,7 @@ class Out:
         with k.otherwise():
             each(True)
 
-    def at(self, i: Value | int, j: Value | int) -> Place:
+    def place(self, i: Value | int, j: Value | int) -> Place:
         """Row i, from column j on."""
         return Place(self, self.c.at(i, j))
 

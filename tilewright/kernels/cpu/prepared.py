@@ -201,7 +201,7 @@ class Beside:
         if G > 1 and along:
             return self._of_groups(i, p, W, count, T)
         moving, apart = (self.STEP, "step") if along else (self.LINE, "line")
-        at = self._at(i, p)
+        at = self._address(i, p)
         x = k.load(at, self.T, self.T.bytes) if moving == "0" else _load(
             k, at, W, 1 if moving == "1" else self.apart[apart], mask)
         return number(k, x, self.FORMAT, T)
@@ -211,29 +211,29 @@ class Beside:
         first element and of the last one that exists, which belong to two groups at most."""
         k, G = self.k, self.GROUP
 
-        def at(e: Any, there: Value | None) -> Value:
-            return number(k, k.load(self._at(i, p + e), self.T, self.T.bytes, there), self.FORMAT, T)
+        def element(e: Any, there: Value | None) -> Value:
+            return number(k, k.load(self._address(i, p + e), self.T, self.T.bytes, there), self.FORMAT, T)
         if G < W:
-            return k.pack(*(at(e, None if count is None else count > e) for e in range(W)))
+            return k.pack(*(element(e, None if count is None else count > e) for e in range(W)))
         some = None if count is None else count > 0
         last = W - 1 if count is None else k.max(k.min(count, W), 1) - 1
-        first, second = (k.broadcast(at(e, some), W) for e in (0, last))
+        first, second = (k.broadcast(element(e, some), W) for e in (0, last))
         return k.select(k.lanes_below(k.constant(i64, G) - p % G, W), first, second)
 
     def one(self, i: Value, p: Any, T: Type) -> Value:
         """The number for line i and step p."""
-        return number(self.k, self.k.load(self.at(i, p), self.T, self.T.bytes), self.FORMAT, T)
+        return number(self.k, self.k.load(self.address(i, p), self.T, self.T.bytes), self.FORMAT, T)
 
     def whole(self, i: Value, p: Any) -> Value:
         """The same, an integer of 8 bits, as an index."""
-        x = self.k.cast(self.k.load(self.at(i, p), self.T, self.T.bytes), i64)
+        x = self.k.cast(self.k.load(self.address(i, p), self.T, self.T.bytes), i64)
         return x & 255 if self.FORMAT.startswith("u") else x
 
-    def at(self, i: Value, p: Any) -> Value:
+    def address(self, i: Value, p: Any) -> Value:
         """Its address."""
-        return self._at(i, p if isinstance(p, Value) else self.k.constant(i64, p))
+        return self._address(i, p if isinstance(p, Value) else self.k.constant(i64, p))
 
-    def _at(self, i: Value, p: Value) -> Value:
+    def _address(self, i: Value, p: Value) -> Value:
         at, block = self.data, p // self.GROUP if self.GROUP > 1 else p
         for index, how, name in ((i, self.LINE, "line"), (block, self.STEP, "step")):
             if how != "0":

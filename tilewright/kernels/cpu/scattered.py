@@ -179,7 +179,7 @@ def emit_scatter(target: CpuTarget, NR: int, RESULT: str, KIND: str, PIECES: int
 
     def one_by_one() -> None:
         with k.loop(rows) as r, k.loop(cols) as q:
-            out.at(of_rows[r, 0], of_columns[q, 0]).put(out.scaled(k.load(tile.at(r, q))))
+            out.place(of_rows[r, 0], of_columns[q, 0]).put(out.scaled(k.load(tile.at(r, q))))
 
     if not groups:
         one_by_one()
@@ -197,7 +197,7 @@ def emit_scatter(target: CpuTarget, NR: int, RESULT: str, KIND: str, PIECES: int
             for number, g in enumerate(groups):
                 sums = out.scaled(k.load(tile.at(r, number*V), vec(T, V)))
                 for start, mask in zip(g.starts, g.masks) if several else ((g.starts[0], None),):
-                    out.at(row, start).put(sums, mask=mask)
+                    out.place(row, start).put(sums, mask=mask)
 
     with k.when(whole):
         store(False)

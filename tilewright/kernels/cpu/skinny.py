@@ -183,7 +183,7 @@ def emit_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int, SOURCE: str =
     kept = k.local("kept", (MOST_KEPT*COLS*V,), T) if BLOCKED else None
 
     def put(i: Value, j: int, x: Value, read_c: bool) -> None:
-        out.at(i, j).put(x, read_c)
+        out.place(i, j).put(x, read_c)
 
     def rows_at(i: Value, ROWS: int, begin: Value | int = 0, whole: Value = whole, end: Value = g.k,
                 last: Value | None = None) -> None:
@@ -288,7 +288,7 @@ def emit_row_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int, SOURCE: s
 
         def put(r: int, read_c: bool) -> None:
             with k.loop(k.constant(i64, COLS)) as j:
-                out.at(i + r, j).put(out.scaled(line[j]), read_c)
+                out.place(i + r, j).put(out.scaled(line[j]), read_c)
         for r in range(ROWS):
             for v in range(NV):
                 k.store(line + v*V, in_tree([acc[r, v] for acc in sums]), T.bytes)
@@ -390,7 +390,7 @@ def emit_scale(target: CpuTarget, dtype: str) -> Function:
     def rows(read_c: bool) -> None:
         def vector(i: Value, j: Value, mask: Value | None) -> None:
             sums = k.load(s.at(i, j), vec(T, V), T.bytes, mask)
-            out.at(i, j).put(out.scaled(sums), read_c, mask)
+            out.place(i, j).put(out.scaled(sums), read_c, mask)
 
         with k.loop(i_hi, i_lo) as i:
             with k.loop(whole, j_lo, V) as j:

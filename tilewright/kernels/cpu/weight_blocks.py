@@ -89,7 +89,7 @@ class Blocks:
         assert x is not None
         there = k.lanes_below(k.ceil_div(self.g.k - p, STEP), SCALES)
         with k.loop(k.constant(i64, self.HEIGHT)) as r:
-            bits = k.cast(k.load(x.at(i + r, p), vec(x.T, SCALES), 1, there), WORDS) & splat(k, i32, 255, SCALES)
+            bits = k.cast(k.load(x.address(i + r, p), vec(x.T, SCALES), 1, there), WORDS) & splat(k, i32, 255, SCALES)
             number = k.max(bits << 23, splat(k, i32, 1 << 22, SCALES))                      # 2^-127, of 0
             number = k.select(bits == splat(k, i32, 255, SCALES), splat(k, i32, 511 << 22, SCALES), number)
             k.store(self.scales.at(r, 0), k.bits_as(number, vec(f32, SCALES)))

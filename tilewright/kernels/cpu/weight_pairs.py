@@ -63,7 +63,7 @@ def emit_pairs(target: CpuTarget, ROWS: int, COLS: int, SOURCE: str, PROLOGUE: t
         if x.STEP == "0" or x.GROUP % BLOCK == 0:
             return k.broadcast(x.one(i, p, f32), V)
         COUNT = BLOCK // x.GROUP
-        at = x.at(i, p)
+        at = x.address(i, p)
         there = None if count is None else k.lanes_below(k.ceil_div(count, x.GROUP), COUNT)
         few = k.load(at, vec(x.T, COUNT), x.T.bytes, there)
         if x.FORMAT == "e8m0":
@@ -115,7 +115,7 @@ def emit_pairs(target: CpuTarget, ROWS: int, COLS: int, SOURCE: str, PROLOGUE: t
                     total = total * w.scale.one(i + r, 0, f32)
 
                 def put(x: Value, at: tuple[Any, int], read_c: bool) -> None:
-                    out.at(*at).put(x, read_c)
+                    out.place(*at).put(x, read_c)
                 out.cases_of_beta(partial(put, out.scaled(total), (i + r, j)))
     all_rows(k, (lo, hi), ROWS, COLS, WIDE, rows_at)
     return k.function
@@ -152,7 +152,7 @@ def emit_plain_pairs(target: CpuTarget, COLS: int) -> Function:
         for r in range(ROWS):
             for c in range(COLS):
                 def put(x: Value, at: tuple[Any, Any], read_c: bool) -> None:
-                    out.at(*at).put(x, read_c)
+                    out.place(*at).put(x, read_c)
                 out.cases_of_beta(partial(put, out.scaled(k.sum(acc[r, c])), (i + r, j + c)))
 
     in_blocks(k, (lo, hi), PLAIN_ROWS, column_runs(k, COLS, WIDE, columns_at))

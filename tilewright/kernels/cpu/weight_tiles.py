@@ -114,7 +114,7 @@ def emit_tiles(target: CpuTarget, COLS: int, SOURCE: str, PROLOGUE: tuple[Any, .
             rows = i + r*SIDE
             new = k.pack(*(rows + e >= first for e in range(SIDE)))
             for j, line in enumerate(transpose(k, lines)[:COLS - t*SIDE]):
-                out.at(rows, t*SIDE + j).put(out.scaled(line), read_c, new)
+                out.place(rows, t*SIDE + j).put(out.scaled(line), read_c, new)
 
     with k.loop(hi, lo) as strip:
         first = strip*HEIGHT

@@ -164,7 +164,7 @@ def emit_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int, SOURCE: str, 
                     total = total * w.scale.one(i + r, 0, f32)
 
                 def put(x: Value, at: tuple[Any, int], read_c: bool) -> None:
-                    out.at(*at).put(x, read_c)
+                    out.place(*at).put(x, read_c)
                 out.cases_of_beta(partial(put, out.scaled(total), (i + r, j)))
     all_rows(k, (lo, hi), ROWS, COLS, WIDE, rows_at)
     return k.function

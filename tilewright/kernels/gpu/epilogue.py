@@ -53,13 +53,13 @@ class Out:
     PAIRS: bool = False
 
     @classmethod
-    def of(cls, k: Kernel, g: SimpleNamespace, FORMAT: str, VECTOR: int = 1, *, ALIGNED: bool = True,
+    def from_arguments(cls, k: Kernel, g: SimpleNamespace, FORMAT: str, VECTOR: int = 1, *, ALIGNED: bool = True,
            SCALED: bool = False, PAIRS: bool = False, EPILOGUE: str = "", SUMS: Type | None = None) -> Out:
         """That of a kernel with the arguments g, by name; of a batch that of the workgroup's matrix. SCALED: scales are
         among the arguments, and multiply sums. SUMS: the type of the sums, if it is not that of alpha."""
         c = g.c if g.matrix is None else g.c + k.cast(g.matrix, i64)*g.stride_c
-        scales = Scales.of(k, g) if SCALED else None
-        fused = Fused.of(k, g, EPILOGUE, FORMAT, VECTOR, SUMS or g.alpha.type, PAIRS)
+        scales = Scales.from_arguments(k, g) if SCALED else None
+        fused = Fused.from_arguments(k, g, EPILOGUE, FORMAT, VECTOR, SUMS or g.alpha.type, PAIRS)
         return cls(k, g.m, g.n, g.alpha, g.beta, c, g.ldc, FORMAT, VECTOR, ALIGNED, scales, fused, PAIRS)
 
     def store(self, runs: Callable[[], Iterable[Run]]) -> None:

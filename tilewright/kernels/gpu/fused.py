@@ -112,8 +112,8 @@ class Fused:
     others: dict[int, tuple[Value, Value, str]]
 
     @classmethod
-    def of(cls, k: Kernel, g: SimpleNamespace, EPILOGUE: str, OUT: str, VECTOR: int, SUMS: Type, ROUND_PAIR: bool
-           ) -> Fused | None:
+    def from_arguments(cls, k: Kernel, g: SimpleNamespace, EPILOGUE: str, OUT: str, VECTOR: int, SUMS: Type,
+                       ROUND_PAIR: bool) -> Fused | None:
         """That of a kernel with the arguments g, by name; of a batch that of the workgroup's matrix. ValueError for
         results that kernels do not leave."""
         if not EPILOGUE:

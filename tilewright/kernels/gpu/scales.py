@@ -51,7 +51,7 @@ class Scales:
     k_columns: Value | None = None
 
     @classmethod
-    def of(cls, k: Kernel, g: SimpleNamespace, SHARED: int = 1) -> Scales:
+    def from_arguments(cls, k: Kernel, g: SimpleNamespace, SHARED: int = 1) -> Scales:
         """Those of a kernel with the arguments g, by name; of a batch those of the workgroup's matrix."""
         a, b = (getattr(g, name) if g.matrix is None else
                 getattr(g, name) + k.cast(g.matrix, i64)*getattr(g, f"stride_{name}") for name in POINTERS)

@@ -100,7 +100,7 @@ class Transform:
     unit: float                 # by which numbers are to be multiplied last, with the factors
 
     @classmethod
-    def of(cls, k: Kernel, g: SimpleNamespace, ROLE: str, PROLOGUE: str, *, ALONG_K: bool, RUN: int = 0,
+    def from_arguments(cls, k: Kernel, g: SimpleNamespace, ROLE: str, PROLOGUE: str, *, ALONG_K: bool, RUN: int = 0,
            ARCH: str = "sm_75", PAIRED: bool = False) -> Transform | None:
         """That of a kernel with the arguments g, by name. RUN: steps of k, a divisor of groups' sizes that have common
         factors, whose sums the kernel multiplies by `factors`; 0: it does not. ARCH: the target whose conversions
@@ -120,7 +120,7 @@ class Transform:
             inner, zero = found
         return cls(k, g, ROLE, prologue, ALONG_K, inner, factor, whole, "fp8" in TARGETS[ARCH].instructions,
                    "bf16" in TARGETS[ARCH].instructions, zero, common,
-                   Held.of(k, prologue.source, PAIRS.get(prologue.result, f32), g.m) if prologue.source in DIGITS
+                   Held.constants(k, prologue.source, PAIRS.get(prologue.result, f32), g.m) if prologue.source in DIGITS
                    else None,
                    1.0 if factor is None or inner.lines or PAIRED else UNITS.get(prologue.source, 1.0))
 
@@ -139,7 +139,7 @@ class Transform:
         """Of a number as it is multiplied, in memory."""
         return memory_type(self.prologue.result)
 
-    def kept(self, COUNT: int) -> dict[str, tuple[Type, int]]:
+    def operand_vectors(self, COUNT: int) -> dict[str, tuple[Type, int]]:
         """Of what `beside` reads for the numbers of a vector of COUNT elements: of which type how many there are."""
         names, by = self.names, (K_PLACES if self.ALONG_K else I_PLACES)[self.ROLE]
         return {x.name: (memory_type(x.format), COUNT if x.place in by and (not self.ALONG_K or x.group % COUNT) else 1)

@@ -36,13 +36,13 @@ class Held(NamedTuple):
     pair: Value                 # 2^7 or 2^10, twice; with the highest bit of signed digits, which it turns
 
     @classmethod
-    def of(cls, k: Kernel, FORMAT: str, T: Type = bf16, size: Value | None = None) -> Held:
+    def constants(cls, k: Kernel, FORMAT: str, T: Type = bf16, size: Value | None = None) -> Held:
         """`size`: any size, which is not negative, as one of the kernel's parameters."""
-        def kept(bits: int) -> Value:
+        def constant(bits: int) -> Value:
             return k.constant(i32, bits) if size is None else (size >> 31) + bits
         biases = (-(2.0**23 * 16.0**-t + 8*(FORMAT == "i4x2")) for t in range(PLACES))
-        return cls(kept(EXPONENT), [k.bits_as(kept(pattern(x)), f32) for x in biases],
-                   kept((0x43004300 if T == bf16 else 0x64006400) + 0x00080008*(FORMAT == "i4x2")))
+        return cls(constant(EXPONENT), [k.bits_as(constant(pattern(x)), f32) for x in biases],
+                   constant((0x43004300 if T == bf16 else 0x64006400) + 0x00080008*(FORMAT == "i4x2")))
 
 
 def floats(k: Kernel, x: Value, FORMAT: str, FP8: bool = False, minus: Sequence[Value] = (),
@@ -56,7 +56,7 @@ def floats(k: Kernel, x: Value, FORMAT: str, FP8: bool = False, minus: Sequence[
         whole = x if n % 4 == 0 else k.pack(*[x if n == 1 else x[e % n] for e in range(4)])
         return [number for w, word in enumerate(words(k, whole)) for number in (
             _digits(k, word, FORMAT == "i4x2", minus[8*w:8*w + 8] if len(minus) > 8 else minus,
-                    held or Held.of(k, FORMAT)) if FORMAT not in UNITS else [
+                    held or Held.constants(k, FORMAT)) if FORMAT not in UNITS else [
                 x if UNSCALED else x*UNITS[FORMAT] for x in _small_floats(k, word)])][:2*n]
     if n % 4 == 0 and FORMAT in ("i8", "u8"):
         return _bytes(k, words(k, x), FORMAT == "i8", minus)
@@ -124,7 +124,7 @@ def pairs(k: Kernel, x: Value, FORMAT: str, T: Type, minus: Sequence[Value] = ()
     `times`: those that e2m1 are multiplied by; the products have to be numbers of T."""
     BF16, found = T == bf16, list[Value]()
     one = k.constant(i32, 0x3F803F80 if BF16 else 0x3C003C00)
-    exponent = (held or Held.of(k, FORMAT, T)).pair
+    exponent = (held or Held.constants(k, FORMAT, T)).pair
     for w, word in enumerate(words(k, x)):
         both = k.broadcast(word, 2)
         upper = k.broadcast(k.opaque((both >> 8)[0]), 2) if FORMAT == "e2m1x2" and BF16 else both

@@ -102,7 +102,7 @@ def emit_gemv(DTYPE: str = "f32", B: str = "", LAYOUT: str = "nn", COLUMN: bool 
     x_along_k = LAYOUT[1] == "t" if COLUMN else LAYOUT[0] == "n"
     t, zero = k.thread[0], k.constant(i32, 0)
     RUN = 4*VECTOR if matrices else VECTOR if along_k else UNROLL          # of k, with common factors
-    before = Transform.of(k, g, ROLE, PROLOGUE, ALONG_K=along_k, RUN=RUN, ARCH=ARCH, PAIRED=matrices)
+    before = Transform.from_arguments(k, g, ROLE, PROLOGUE, ALONG_K=along_k, RUN=RUN, ARCH=ARCH, PAIRED=matrices)
     PIECE = RUN if matrices or before else VECTOR
     share = k.ceil_div(g.k, SPLIT_K*PIECE)*PIECE                        # steps of k, for this CTA
 
@@ -118,7 +118,7 @@ def emit_gemv(DTYPE: str = "f32", B: str = "", LAYOUT: str = "nn", COLUMN: bool 
         """Sum number i*WIDTH + j is element j of the CTA's of vector i: threads next to each other store elements next
         to each other."""
         HOLDERS = COUNT*WIDTH if COUNT*WIDTH <= THREADS else gcd(COUNT*WIDTH, THREADS)
-        out = Out.of(k, g, OUT or DTYPE, SCALED=SCALED, EPILOGUE=EPILOGUE)
+        out = Out.from_arguments(k, g, OUT or DTYPE, SCALED=SCALED, EPILOGUE=EPILOGUE)
         acc = k.tile(1, COUNT*WIDTH // HOLDERS, T)
         with k.when(t < HOLDERS):
             for e in range(acc.cols):

@@ -94,7 +94,7 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
     def operand(gmem: Value, ld: Value, along_k: bool, EXTENT: int, VECTOR: int, of_b: bool) -> SmemOperand:
         T = B_TYPE if of_b else A_TYPE
         role, prologue = ("b", PROLOGUE_B) if of_b else ("a", PROLOGUE_A)
-        before = Transform.of(k, g, role, prologue, ALONG_K=along_k, ARCH=ARCH)
+        before = Transform.from_arguments(k, g, role, prologue, ALONG_K=along_k, ARCH=ARCH)
         return SmemOperand(k, T, gmem, ld, along_k=along_k, transposed=False, EXTENT=EXTENT, CTA_K=CTA_K, VECTOR=VECTOR,
                            THREADS=THREADS, ASYNC=ASYNC, BEFORE=before, **arranged(T.bits, along_k, of_b, PAD))
 
@@ -124,12 +124,12 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
                 READ=ASYNC and A != "tf32" and WARP_M*WARP_N >= READS)
     products = (TermProducts(k, ring, (rows, columns), work, SPLIT, ARCH) if SPLIT else
                 WarpProducts(k, ring, (rows, columns), work, (A, B, SUMS), ARCH,
-                             Scales.of(k, g, BLOCKS) if BLOCKS else None))
+                             Scales.from_arguments(k, g, BLOCKS) if BLOCKS else None))
     ring.run(products)
     staging = Staging(smem.as_(SCALAR) + work.t // 32*STAGING, work.lane // 4,
                       lambda r: rows.partition(work.i1, r*4), columns.partition(k.constant(i32, 0), work.lane),
                       WARP_N, STAGE_PAD) if STAGED else None
-    out = Out.of(k, g, OUT, VECTOR_C, SCALED=SCALED, PAIRS="bf16" in TARGETS[ARCH].instructions,
+    out = Out.from_arguments(k, g, OUT, VECTOR_C, SCALED=SCALED, PAIRS="bf16" in TARGETS[ARCH].instructions,
                  EPILOGUE=EPILOGUE)
     result.store(k, work, out, products.result, result.holders(work, THREADS), staging)
     return k.function

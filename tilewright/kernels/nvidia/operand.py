@@ -121,7 +121,7 @@ class SmemOperand:
         if self.before:
             self.first_i, self.limit, self.p = first + self.thread_i, limit, k.variable(i32, k_first)
             self.beside = {name: k.tile(len(self.passes), count, type, zero=False)
-                           for name, (type, count) in self.before.kept(self.UNIT).items()}
+                           for name, (type, count) in self.before.operand_vectors(self.UNIT).items()}
 
     def _in_tile(self, each: Pass) -> tuple[int, int]:
         """How many rows and columns of the tile in shared memory it is after the thread's own."""

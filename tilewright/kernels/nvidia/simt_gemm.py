@@ -101,13 +101,13 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     columns = partition(work.j1, lane_n, LANES_N, THREAD_N, wide_n)
 
     def operand(gmem: Value, ld: Value, along_k: bool, EXTENT: int, ROLE: str, PROLOGUE: str) -> SmemOperand:
-        before = Transform.of(k, g, ROLE, PROLOGUE, ALONG_K=along_k, ARCH=ARCH)
+        before = Transform.from_arguments(k, g, ROLE, PROLOGUE, ALONG_K=along_k, ARCH=ARCH)
         return SmemOperand(k, T, gmem, ld, along_k=along_k, transposed=TRANSPOSE, EXTENT=EXTENT, CTA_K=CTA_K,
                            VECTOR=VECTOR, THREADS=THREADS, ASYNC=ASYNC, BEFORE=before)
     a = operand(g.a, g.lda, LAYOUT[0] == "n", CTA_M, "a", PROLOGUE_A)
     b = operand(g.b, g.ldb, LAYOUT[1] == "t", CTA_N, "b", PROLOGUE_B)
     # single elements of C, which a lane has in vectors, go through shared memory to lie side by side
-    arithmetic = semiring.Arithmetic.of(k, T, SEMIRING)
+    arithmetic = semiring.Arithmetic.from_text(k, T, SEMIRING)
     FIELDS = len(arithmetic.types)
     STAGED = ((VECTOR_C or VECTOR) == 1 and SLICES == 1 and not split.divided and WARP_N % 32 == 0
               and arithmetic.types == (T,))
@@ -131,7 +131,7 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     holders = result.holders(work, 32*WARPS)
     if SLICES > 1:
         result.add_slices(k, accs, smem, work, SLICES, holders, arithmetic)
-    out = Out.of(k, g, OUT or DTYPE, VECTOR_C or VECTOR, SCALED=SCALED, EPILOGUE=EPILOGUE, SUMS=T)
+    out = Out.from_arguments(k, g, OUT or DTYPE, VECTOR_C or VECTOR, SCALED=SCALED, EPILOGUE=EPILOGUE, SUMS=T)
     result.store(k, work, out, Result(accs[0], rows, columns, accs[1:]), holders, staging, arithmetic)
     return k.function
 

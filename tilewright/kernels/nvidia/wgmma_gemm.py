@@ -219,7 +219,8 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                 ahead: Ahead | None = None
                 if BLOCKS:
                     i0, j0, g.matrix = tiles.place(unit.tile)
-                    factors = partial(products.factors, Scales.of(k, g, BLOCKS), unit.first*CTA_K, t % 128, (i0, j0))
+                    factors = partial(products.factors, Scales.from_arguments(k, g, BLOCKS), unit.first*CTA_K, t % 128,
+                                      (i0, j0))
                     ahead = Ahead(k, factors) if BLOCKS > 1 and not SWAP else None      # others take too many registers
                 with k.loop(unit.steps, step=PROMOTE // CTA_K, unroll=False) as step:
                     early = ahead.next(k.min(step + PROMOTE // CTA_K, unit.steps - 1)*CTA_K) if ahead else None
@@ -239,7 +240,7 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                 i0, j0 = (i0 + share, j0) if SWAP else (i0, j0 + share)
 
             def write(i0: Value = i0, j0: Value = j0) -> None:
-                out = Out.of(k, g, OUT, VECTOR_C, SCALED=SCALED, PAIRS=True, EPILOGUE=EPILOGUE)
+                out = Out.from_arguments(k, g, OUT, VECTOR_C, SCALED=SCALED, PAIRS=True, EPILOGUE=EPILOGUE)
                 if c_smem is None:
                     out.store(lambda: products.runs(t % 128, i0, j0, VECTOR_C))
                 else:

@@ -75,7 +75,7 @@ def explain(what: Any, args: Sequence[Any], target: Any, grid: Any, measure: boo
     report = machine.run_grid(given, extents if gridded else None)
     memory = sum(report.of(site, verb, "global").distinct for site, verb in dict.fromkeys(
         (site.array, site.verb) for site in report.traffic if site.space == "global"))
-    ran = Ran(counts.of(report), memory, "the whole launch in the simulator")
+    ran = Ran(counts.from_report(report), memory, "the whole launch in the simulator")
     sizes = trials.extents(extents) if gridded else (1,)
     found = _explained(function.name, function, chip, sizes, ran)
     if not measure:

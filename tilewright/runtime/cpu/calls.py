@@ -147,7 +147,7 @@ def _placed(function: Function, target: Any, functions: Callable[[], list[Functi
     def build() -> bytes:
         from tilewright.compiler import llvm
         return llvm.object_code(functions(), target)
-    return loader.load(artefact.kept([function], target, build, by, *asked), target)
+    return loader.load(artefact.cached_code([function], target, build, by, *asked), target)
 
 
 def _dtypes(element: Type) -> list[Any]:

@@ -139,7 +139,7 @@ class LinearTexture(Owned):
         what.res.linear.format = word.CU_AD_FORMAT_FLOAT if element == "f32" else word.CU_AD_FORMAT_SIGNED_INT32
         what.res.linear.numChannels = CHANNELS
         what.res.linear.sizeInBytes = size
-        self.made(on, lambda: int(call("cuTexObjectCreate", what, how, None)))
+        self.create(on, lambda: int(call("cuTexObjectCreate", what, how, None)))
 
 
 def tensor_map(described: TiledMap, address: int) -> bytes:
@@ -159,18 +159,19 @@ class TensorMaps:
         described.check()
         driver, tile, rank = api(), described.tile, len(described.dims)
 
-        def of(enumeration: str, name: str) -> int:
+        def enumerator(enumeration: str, name: str) -> int:
             return int(getattr(getattr(driver, enumeration), f"CU_TENSOR_MAP_{name}"))
         swizzle, l2 = (f"{bytes}B" if bytes else "NONE" for bytes in (tile.swizzle, described.l2))
         filled = "NAN_REQUEST_ZERO_FMA" if described.nan else "NONE"
         longs, words = ctypes.c_uint64 * rank, ctypes.c_uint32 * rank
         self.described, self.device, self.found = described, on or device(), dict[int, bytes]()
-        self.before = of("CUtensorMapDataType", f"DATA_TYPE_{ELEMENTS[tile.element][0]}"), rank
+        self.before = enumerator("CUtensorMapDataType", f"DATA_TYPE_{ELEMENTS[tile.element][0]}"), rank
         self.arrays = (longs(*described.dims), longs(*described.strides), words(*tile.box),
                        words(*tile.steps or (1,) * rank))
-        self.after = (of("CUtensorMapInterleave", "INTERLEAVE_NONE"), of("CUtensorMapSwizzle", f"SWIZZLE_{swizzle}"),
-                      of("CUtensorMapL2promotion", f"L2_PROMOTION_{'L2_' * bool(described.l2)}{l2}"),
-                      of("CUtensorMapFloatOOBfill", f"FLOAT_OOB_FILL_{filled}"))
+        self.after = (enumerator("CUtensorMapInterleave", "INTERLEAVE_NONE"),
+                      enumerator("CUtensorMapSwizzle", f"SWIZZLE_{swizzle}"),
+                      enumerator("CUtensorMapL2promotion", f"L2_PROMOTION_{'L2_' * bool(described.l2)}{l2}"),
+                      enumerator("CUtensorMapFloatOOBfill", f"FLOAT_OOB_FILL_{filled}"))
         pointer, number = ctypes.c_void_p, ctypes.c_uint
         self._encode = entry("cuTensorMapEncodeTiled", pointer, number, number, *[pointer] * 5, *[number] * 4)
 

@@ -203,7 +203,7 @@ class Owned:
     device: Any
     handle: Any
 
-    def made(self, on: Device | None, make: Callable[[], Any]) -> Any:
+    def create(self, on: Device | None, make: Callable[[], Any]) -> Any:
         """The handle that make() gives while the device is current."""
         self.device = on or self.library.device()
         with self.device.current(), self.library.unrecorded():

@@ -82,7 +82,7 @@ class Module(Owned):
     frees = "ModuleUnload"
 
     def __init__(self, code: bytes, on: Any = None) -> None:
-        self.made(on, lambda: self.loaded(code))
+        self.create(on, lambda: self.loaded(code))
         self._functions: WeakValueDictionary[str, Any] = WeakValueDictionary()  # which hold the module
 
     def loaded(self, code: bytes) -> Any:

@@ -51,7 +51,7 @@ class Stream(Owned):
     frees = "StreamDestroy"
 
     def __init__(self, on: Device | None = None) -> None:
-        self.made(on, lambda: int(self.library.do("StreamCreate" + self.library.with_flags, NON_BLOCKING)))
+        self.create(on, lambda: int(self.library.do("StreamCreate" + self.library.with_flags, NON_BLOCKING)))
 
     def __cuda_stream__(self) -> tuple[int, int]:
         return 0, self.handle
@@ -68,7 +68,7 @@ class Event(Owned):
 
     def __init__(self, on: Device | None = None, *, timing: bool = True) -> None:
         flags = 0 if timing else NO_TIMING
-        self.made(on, lambda: self.library.do("EventCreate" + self.library.with_flags, flags))
+        self.create(on, lambda: self.library.do("EventCreate" + self.library.with_flags, flags))
 
     def _do(self, function: str, *args: Any) -> Any:
         with self.device.current():
@@ -104,7 +104,7 @@ class Memory(Owned):
 
     def __init__(self, on: Device, size: int) -> None:
         self.device, self.size = on, size
-        self.pointer = self.made(on, lambda: int(self.allocated(size))) if size else 0
+        self.pointer = self.create(on, lambda: int(self.allocated(size))) if size else 0
 
     def allocated(self, size: int) -> Any:
         return self.library.do(self.allocates, size)
