@@ -65,7 +65,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 class Progress:
-    """Of a command that prints its results to `console`: `total` steps, if it is an int, or seconds.
+    """The progress of a command that prints its results to `console`: `total` steps, if it is an int, or seconds.
 
     A bar where standard error is a terminal, else a line for every step, on standard error too: standard output is for
     results, so that `tilewright bench | tee file` keeps the tables and still shows what goes on.

@@ -324,7 +324,7 @@ def _block_format(x: object) -> Any:
 
 
 def _bits(name: str) -> Any:
-    """Of an element, scales included."""
+    """Bits of an element, scales included."""
     return (formats.BLOCK_FORMATS.get(name) or formats.FORMATS[name]).bits
 
 

@@ -38,7 +38,7 @@ def aligned(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
 
 
 def table(rows: Sequence[Sequence[str]], right: Sequence[int] = (), fit: int | None = None) -> str:
-    """As `aligned`, in as many parts below each other as a width of `fit` needs, each led by the first column."""
+    """An aligned table, in as many parts below each other as a width of `fit` needs, each led by the first column."""
     if fit is None:
         return aligned(rows, right)
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]

@@ -26,7 +26,7 @@ def _input(format: str, m: int, k: int, blocks: int, of_b: bool) -> Fragment:
 
 
 def _lane_type(format: str, elements: int) -> Type:
-    """Of all that a lane holds. Bytes, and less, are words: i32, i64, or vectors of i32."""
+    """The type of a lane's elements: of formats of 8 bits and less words, which are i32, i64 or vectors of i32."""
     scalar = {"f64": f64, "f32": f32, "xf32": f32, "f16": f16, "bf16": bf16}.get(format)
     if scalar:
         return vec(scalar, elements)
@@ -91,7 +91,7 @@ CATALOGUE: tuple[Mfma, ...] = (*_plain(), *_eights(), *_f8f6f4())
 
 
 def mfma_instructions(arch: str) -> list[Mfma]:
-    """Those that this architecture has: "gfx942" or "gfx950"."""
+    """The instructions that an architecture has: "gfx942" or "gfx950"."""
     return [atom for atom in CATALOGUE if arch in atom.cycles]
 
 
@@ -135,7 +135,7 @@ def mfma(arch: str, m: int, k: int, a: str, b: str | None = None, blocks: int = 
 
 @cache
 def scaled(arch: str, m: int, k: int, a: str, b: str | None = None) -> Mfma:
-    """The same with scales."""
+    """The instruction with block scales for these formats in m x m tiles of k steps."""
     return _only(arch, m, k, a, b or a, 1, True)
 
 

@@ -175,18 +175,18 @@ class Wgmma:
 
     @property
     def name(self) -> str:
-        """As PTX spells it."""
+        """The instruction's name in PTX."""
         d, a, b = (SPELLED.get(format, format) for format in (self.d, self.a, self.b))
         return f"wgmma.mma_async.sync.aligned.m{M}n{self.n}k{self.k if self.a in BITS else '?'}.{d}.{a}.{b}"
 
     @cached_property
     def sums(self) -> Fragment:
-        """Of D, the 16 rows of a warp."""
+        """The fragment of D: the 16 rows of a warp."""
         return fragment(self.d, "c", ROWS_WARP, self.n)
 
     @cached_property
     def rows_of_a(self) -> Fragment:
-        """Of A, the 16 rows of a warp, where A is in registers."""
+        """The fragment of A where A is in registers: the 16 rows of a warp."""
         return fragment(self.a, "a", ROWS_WARP, self.k)
 
     @property
@@ -196,13 +196,13 @@ class Wgmma:
 
     @property
     def registers(self) -> int:
-        """Of D in each lane."""
+        """How many registers D takes in each lane."""
         return self.sums.type.length
 
     @cached_property
     def operation(self) -> Operation:
-        """Of the registers of D, of A (its four registers, or where it begins in shared memory), where B begins, and
-        whether to add to D (an i1)."""
+        """The operation on D's registers, A (its four registers, or where it begins in shared memory), where B begins,
+        and whether to add to D (an i1)."""
         flops = 2*M*self.n*self.k // (WARPS * LANES) if self.d != "i32" else 0
         return Operation(self.name, self._llvm, by_machine("wgmma", "issue", self), "wgmma", "effect", needs="wgmma",
                          flops=flops)

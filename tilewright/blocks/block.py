@@ -41,14 +41,14 @@ class Stack:
 
 @dataclass(frozen=True, eq=False)
 class Addresses:
-    """Of one array: elements beyond its first."""
+    """Addresses in one array: elements beyond its first."""
     base: Value
     offset: Formula
     align: int                      # bytes that divide the address of the first
 
 
 class Block:
-    """Of `shape`, powers of two; a number is a block of shape ()."""
+    """A tile of numbers of `shape`, powers of two; a number is a block of shape ()."""
 
     __array_ufunc__ = None          # or NumPy's numbers would take a block apart
     __hash__ = object.__hash__
@@ -97,7 +97,7 @@ class Block:
     def __ne__(self, other: Any) -> Block: return _compare("!=", self, other)   # type: ignore[override]
 
     def to(self, type: Type) -> Block:
-        """The same numbers in another type: rounded to nearest, whole numbers of floats towards 0."""
+        """Convert to another type: round to nearest, floats to integers towards 0."""
         return cast(self, type)
 
     def __getitem__(self, key: Any) -> Block:
@@ -178,7 +178,7 @@ def _alike(k: Any, xs: list[Value], f: Callable[..., Value]) -> Value:
 
 
 def shape_of(what: str, *blocks: Block) -> Shape:
-    """That NumPy would broadcast them to."""
+    """The shape to which NumPy would broadcast the blocks."""
     rank = max(len(x.shape) for x in blocks)
     padded = [(1,) * (rank - len(x.shape)) + x.shape for x in blocks]
     for extents in zip(*padded):
@@ -207,7 +207,8 @@ def elementwise(p: Program, shape: Shape, f: Callable[..., Value], blocks: list[
 
 
 def common_layout(p: Program, shape: Shape, blocks: list[Block], type: Any) -> Layout:
-    """That of the first operand which covers all dimensions that any of them covers; else one made for the shape."""
+    """The layout of the first operand which covers all dimensions that any of them covers; else one made for the
+    shape."""
     dims = set().union(*(x.dims for x in blocks))
     for x in blocks:
         if isinstance(x.content, Registers) and x.dims == dims and p.fits(x.content.layout, type):
@@ -218,7 +219,7 @@ def common_layout(p: Program, shape: Shape, blocks: list[Block], type: Any) -> L
 # ---- types
 
 def promoted(p: Program, what: str, *operands: Any) -> list[Block]:
-    """As blocks of one type: floats before whole numbers, then the wider one; none of less than 32 bits."""
+    """The operands as blocks of one type: floats before integers, then the wider type; at least 32 bits."""
     given = [x.type for x in operands if isinstance(x, Block)]
     for t in given:
         if isinstance(t, Pointer):

@@ -77,7 +77,7 @@ def _checked(p: Program, a: Any, b: Any, acc: Any, precision: str) -> tuple[int,
 
 
 class Vectors:
-    """Of a CPU. C is on the stack while it is added to."""
+    """Products by a CPU's vectors. C is on the stack while it is added to."""
     ROWS = 4
     along_k, wide, pad, how = (True, False), True, 0, "padded"
 
@@ -111,7 +111,7 @@ class Vectors:
 
 
 class OuterProducts:
-    """Of f32 on CUDA cores: a thread has pieces of 4 by 4 elements of C, lanes 4 by 8 of these, then warps."""
+    """Products of f32 on CUDA cores: a thread has pieces of 4 by 4 elements of C, lanes 4 by 8 of these, then warps."""
     along_k, wide, pad, how = (False, False), False, 4, "padded"
     UNROLLED = 8                # steps of k
 
@@ -121,7 +121,7 @@ class OuterProducts:
         near = [columns.pop(0), columns.pop(0), rows.pop(0), rows.pop(0)]
 
         def share(count: int, by: int) -> tuple[Any, ...]:
-            """Of columns `by` bits first, as far as there are any."""
+            """Take `count` bits, `by` bits of columns first, as far as there are any."""
             found: list[Any] = []
             while len(found) < count:
                 left = columns if columns and (len(found) < by or not rows) else rows

@@ -109,7 +109,7 @@ class Formula:
         return found
 
     def value(self, p: Program, layout: Layout, register: int, type: Type) -> Value:
-        """The same as a value, or as a vector of all lanes."""
+        """The number in a register as a value, on a CPU as a vector of all lanes."""
         k, dims = p.ir, self.terms
 
         def number(x: Number) -> Value:
@@ -121,7 +121,7 @@ class Formula:
 
 @dataclass(frozen=True, eq=False)
 class Lanes:
-    """Of a CPU's vector those before this one."""
+    """A mask of the lanes of a CPU's vector before `end`."""
     end: Value
 
 
@@ -136,7 +136,7 @@ class Comparison:
     def dims(self) -> set[int]: return {*self.x.terms, *self.y.terms}
 
     def evaluate(self, p: Program, layout: Layout, register: int) -> Value | Lanes:
-        """Of a register; on a CPU of all its lanes, if they differ."""
+        """The condition in a register; on a CPU for all its lanes, if they differ."""
         offsets = tuple((dim, layout.register_offset(register, dim)) for dim in sorted(self.dims))
         return p.memoized((self, layout.threads, offsets), self._evaluate, p, layout, register)
 

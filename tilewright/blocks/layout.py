@@ -56,8 +56,8 @@ class Layout:
                    for n, (dim, bit) in enumerate(self.registers))
 
     def runs(self, dim: int) -> Iterator[tuple[int, int, int]]:
-        """Of the thread's number, on a CPU of the warp's: (first bit, how many bits, first bit of the coordinate) of
-        each run of neighbours."""
+        """The runs of bits of the thread's number, on a CPU of the warp's: (first bit, how many bits, first bit of the
+        coordinate) of each run of neighbours."""
         found: list[list[int]] = []
         for at, place in enumerate(self.warps if self.vector else self.threads):
             if place is None or place[0] != dim:
@@ -78,7 +78,7 @@ class Layout:
         return [at for at, place in enumerate(self.threads) if place is None]
 
     def only(self, dims: Iterable[int]) -> Layout:
-        """Of a block that is the same along all other dimensions."""
+        """The layout of a block that is constant along all other dimensions."""
         kept = set(dims)
 
         def part(places: tuple[Bit | None, ...]) -> tuple[Bit | None, ...]:

@@ -51,7 +51,7 @@ class Loads:
         self.rings: dict[int, Value] = {}
 
     def number(self, access: Any, layout: Layout, other: Any) -> int:
-        """Of a load that is recorded now."""
+        """The number of a load that is recorded now."""
         self.next += 1
         self.known &= bool(access.shape) or access.T.is_float
         plain = isinstance(other, (int, float, type(None))) and not other
@@ -66,7 +66,7 @@ class Loads:
             self.others.add(content.load)
 
     def product(self, a: Block, b: Block, along_k: tuple[bool, bool], how: str) -> None:
-        """Of two blocks whose numbers are as they were loaded."""
+        """Note a product of two blocks whose numbers are as they were loaded."""
         for of_b, x in enumerate((a, b)):
             use, number = (x, of_b == 1, along_k[of_b], how), x.content.load
             if number is not None and self.operands.setdefault(number, use)[1:] != use[1:]:
@@ -123,7 +123,8 @@ class Carried:
             self.registers = [p.ir.variable(x.type) for x in self.initial]
 
     def _values(self, block: Block) -> list[Value]:
-        """Of a dense block, to be put into registers; on a CPU they are put on the stack, if there are many."""
+        """The values of a dense block for the loop's registers; on a CPU, if there are many, they are put on the
+        stack."""
         p, laid = self.p, block.laid(self.layout)
         if self.stack is None:
             return [*p.wide(self.layout, laid.values(self.layout))]

@@ -127,7 +127,7 @@ def _copy(access: Access, layout: Layout, operand: Operand) -> None:
 
 
 def _vector(access: Access, layout: Layout, r: int, mask: Value | None, T: Any) -> Value:
-    """Of a CPU: a vector, or its elements one by one where they are no neighbours."""
+    """Load a CPU's vector, or its elements one by one where they are no neighbours."""
     k, near = access.p.ir, access.contiguous is not None and layout.across(access.contiguous)
     if near:
         if mask is not None and mask.type.length == 1:

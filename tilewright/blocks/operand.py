@@ -43,7 +43,7 @@ class Operand:
         self.at: Value
 
     def write(self, block: Block) -> None:
-        """Of threads that hold the same elements each writes them."""
+        """Write a block to this operand's memory. All threads that hold an element write it."""
         k, p, layout = self.p.ir, self.p, block.content.layout
         if p.vector:
             written(p, block.content, self.at, {1 - self.inner: self.row, self.inner: 1}, self.T)

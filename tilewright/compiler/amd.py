@@ -67,7 +67,7 @@ def code_object(functions: Function | Iterable[Function], target: AmdTarget, *, 
 
 
 def usage(function: Function, target: AmdTarget, text: str | None = None) -> Usage:
-    """Of one kernel, as its assembly says; `text` if that is at hand already."""
+    """The resources of one kernel, read from its assembly; `text` if that is at hand already."""
     text = assembly(function, target) if text is None else text
     found, name = _metadata(text, function.name), function.name
 

@@ -50,7 +50,7 @@ class Code:
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """Of the only kernel."""
+        """The manifest of the only kernel."""
         (only,) = self.manifests
         return only
 
@@ -166,7 +166,7 @@ def _loaded(code: bytes, target: CpuTarget) -> Loaded:
 
 
 def _packed(functions: Any, target: Any) -> bytes:
-    """As it is kept on disk."""
+    """The compiled code of functions, packed as the cache on disk has it."""
     from tilewright.compiler import llvm
     if isinstance(target, CpuTarget):
         return llvm.object_code(functions, target)

@@ -58,7 +58,7 @@ class GpuGate:
     # ---- the walk
 
     def kernel(self, function: Function) -> Iterator[str]:
-        """Of a function that is launched: what it may ask of a workgroup, and be given."""
+        """Faults of a launched function: in what it asks of a workgroup, and in its parameters."""
         name, target = function.name, self.target
         if function.threads is None:
             yield f"{name} is written for one thread of a CPU, and {target.name} is a GPU: it runs {self.group}"
@@ -85,7 +85,7 @@ class GpuGate:
             yield f"{name} has {size} bytes of parameters, and {target.name} takes {self.parameters}"
 
     def body(self, function: Function, inner: bool) -> Iterator[str]:
-        """Of any function: what it does. `inner`: it is called by others."""
+        """Faults in what a function does. `inner`: it is called by others."""
         local = 0
         for array in function.arrays:
             if array.space == "local":
@@ -176,7 +176,7 @@ class NvidiaGate(GpuGate):
                    f"{LEAST_REGISTERS} to {most}")
 
     def _registers(self, function: Function) -> Iterator[str]:
-        """Of warpgroups that take more or fewer than they were launched with, by role."""
+        """Faults of warpgroups that take more or fewer registers than they were launched with, by role."""
         launched, (x, y) = function.registers(self.target.registers_sm, self.target.registers_thread), \
             function.threads or (1, 1)
         wanted = {role.name: (role.warps * function.warp, int(node.operation.name.split()[-1]))

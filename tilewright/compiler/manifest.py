@@ -43,7 +43,7 @@ class Entry(NamedTuple):
 
 def manifest(function: Function, target: Target, grid: Sequence[int | str] | None = None,
              offsets: Mapping[str, int] | None = None, **more: Any) -> dict[str, Any]:
-    """Of a recorded kernel.
+    """The manifest of a recorded kernel: how to launch it.
 
     `grid`: workgroups along x, y and z, numbers or Python expressions of the arguments' names, such as
     "(n + 255) // 256"; None: the caller chooses it. `arguments` lie at these bytes of a block of `argument_bytes`, by
@@ -74,14 +74,14 @@ def manifest(function: Function, target: Target, grid: Sequence[int | str] | Non
 
 
 def entry(of: Mapping[str, Any]) -> Entry:
-    """The same as a record."""
+    """A manifest as a record."""
     x, y = of["shape"][:2]
     parameters = tuple(Parameter(p["name"], p["type"], p["offset"], p["size"], _tile(p)) for p in of["arguments"])
     return Entry(of["symbol"], (x, y), of["shared"], of["dynamic_shared"], parameters)
 
 
 def _tile(row: Mapping[str, Any]) -> Tile | None:
-    """Of a parameter that is a tensor map; JSON has lists for tuples."""
+    """The tile of a parameter that is a tensor map; JSON has lists for tuples."""
     if "tile" not in row:
         return None
     tile = row["tile"]

@@ -56,7 +56,7 @@ def find() -> Path:
 
 @cache
 def version() -> str:
-    """As the assembler states it: 13.5.37. Missing if there is none."""
+    """The version that the assembler states: 13.5.37. Missing if there is none."""
     said = subprocess.run([find(), "--version"], capture_output=True, text=True).stdout
     found = re.search(r"V([\d.]+)", said)
     return found[1] if found else "of an unknown version"

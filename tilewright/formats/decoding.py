@@ -53,5 +53,5 @@ def _exponent(power: float) -> int:
 
 
 def _upper_half(x: Array) -> Array:
-    """Of f32: a bf16, whose lower half is zero."""
+    """The upper halves of f32 numbers: bf16 patterns. The lower halves are zero."""
     return (x.view(np.uint32) >> np.uint32(16)).astype(np.uint16)

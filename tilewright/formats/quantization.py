@@ -156,13 +156,14 @@ def _by_powers_of_two(x: Array, amax: Array, f: BlockFormat) -> tuple[Array, NDA
 
 
 def scale_of_all(largest: float, f: BlockFormat) -> float:
-    """Of numbers the largest finite one of which has this size, in nvfp4."""
+    """The nvfp4 tensor scale of numbers whose largest finite magnitude is `largest`."""
     limits, most = np.finfo(np.float32), largest / f.element.largest
     return float(np.float32(np.clip(most / f.scale.largest, limits.tiny, limits.max))) if most else 1.0
 
 
 def _by_numbers(x: Array, amax: Array, f: BlockFormat) -> tuple[Array, NDArray[np.uint8], float]:
-    """The same in f64, with scales that are not powers of two; a block whose scale rounds to zero becomes zeros."""
+    """x divided by its blocks' scales, these scales, which are no powers of two, and the tensor scale, in f64. A block
+    whose scale rounds to zero becomes zeros."""
     tensor_scale = scale_of_all(float(np.max(amax, initial=0)), f)
     scales = convert(amax.astype(np.float64) / f.element.largest / tensor_scale, f.scale, saturate=True)
     divisor = scales.astype(np.float64)[..., None] * tensor_scale

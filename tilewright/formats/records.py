@@ -124,7 +124,7 @@ class Float(Format):
 
     @property
     def largest_pattern(self) -> int:
-        """That of the largest finite number: the one before the first inf or nan."""
+        """The pattern of the largest finite number: the one before the first inf or nan."""
         return min([self._sign, *self.infs, *(run.start for run in self.nans)]) - 1
 
     @property
@@ -137,7 +137,8 @@ class Float(Format):
 
     @property
     def least_exponent(self) -> int:
-        """Of a normal number. Field 0 means subnormals, with the exponent of field 1, where there are any."""
+        """The least exponent of a normal number. Field 0 means subnormals, with the exponent of field 1, where there
+        are any."""
         return (1 if self.signed else 0) - self.bias
 
     @property
@@ -269,7 +270,7 @@ class Complex(Format):
 
     @property
     def largest(self) -> float:
-        """Of either part; so are the other limits."""
+        """The largest finite real or imaginary part. Other limits are those of a part, too."""
         return self.part.largest
 
     @property

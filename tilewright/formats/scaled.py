@@ -177,7 +177,7 @@ class Scaled(Decodable):
 
     @property
     def shape(self) -> tuple[int, ...]:  # type: ignore[override]
-        """Of the numbers."""
+        """The shape of the numbers."""
         shape = list(self.elements.shape)
         if self.nibbles:
             shape[self.nibbles.axis] = self.nibbles.length
@@ -185,7 +185,7 @@ class Scaled(Decodable):
 
     @property
     def format(self) -> Any:
-        """Of the elements."""
+        """The format of the elements."""
         return get(self.nibbles.format) if self.nibbles else format_of(self.elements)
 
     @property
@@ -395,5 +395,5 @@ def in_groups(along: Array, length: int) -> Array:
 
 
 def two_to_a_byte(q: Scaled) -> Scaled:
-    """The same with elements of 4 bits two to a byte, along the last axis."""
+    """These numbers with elements of 4 bits two to a byte, along the last axis."""
     return replace(q, elements=pack(q.elements), nibbles=Nibbles(q.format.name, -1, q.shape[-1]))

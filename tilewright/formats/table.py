@@ -132,7 +132,7 @@ def _dtype_of_code(text: str) -> np.dtype[Any] | None:
 
 
 def get(what: object, argument: str = "format", among: Collection[str] = FORMATS) -> Format:
-    """As `find`, but an unknown format is a ValueError that names the argument and what it may be."""
+    """The format with this name or dtype. ValueError, which names the argument and the choices, if it is unknown."""
     found = find(what, among)
     if found is None:
         shown = repr(str(what) if isinstance(what, Format) else what)

@@ -74,7 +74,7 @@ class Cycles:
 
     @property
     def share(self) -> float:
-        """Of the Matrix Core's time that it is busy."""
+        """The share of the time that the Matrix Core is busy."""
         return self.waves * self.units["matrix"] / self.round
 
     @property
@@ -90,7 +90,8 @@ class Cycles:
 
 
 def count(function: Function, target: AmdTarget, text: str | None = None, waves: int | None = None) -> Cycles:
-    """Of the main loop of a kernel. `waves` on a SIMD: as many as fit, unless given. ValueError without a loop."""
+    """Cycles of the main loop of a kernel. `waves` on a SIMD: as many as fit, unless given. ValueError without a
+    loop."""
     text = amd.assembly(function, target) if text is None else text
     waves = amd.usage(function, target, text).waves if waves is None else waves
     return cycles([step(line, target) for line in amd_loop(text, function.name)], waves)
@@ -103,7 +104,7 @@ def loop(text: str, function: str, target: AmdTarget) -> Loop:
 
 
 def cycles(steps: Sequence[Step], waves: int = 1) -> Cycles:
-    """The same of instructions that are at hand."""
+    """Cycles of a loop of these instructions."""
     units = Counter({"matrix": 0})
     for each in steps:
         units[each.unit] += each.cycles

@@ -34,7 +34,7 @@ class HotLoop:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The same by what a reader calls it."""
+        """The counts by names for readers."""
         return {"vector FMAs": self.fma, "vector loads": self.loads, "element loads": self.elements,
                 "stores": self.stores, "vector registers": self.registers, "spills": self.spills}
 

@@ -159,13 +159,13 @@ class Kernel(Recording):
         return self.cast(self._op(ops.FROM_BF16, single, x), type)
 
     def bits_as(self, x: Value, type: Type) -> Value:
-        """The same bits as a number of another type of as many bits, such as an i32 as an f32."""
+        """Reinterpret x's bits as another type of as many bits, such as an i32 as an f32."""
         if (x.type.bits, x.type.length) != (type.bits, type.length):
             raise TypeError(f"bits_as keeps the number of bits and of elements, and {x.type} and {type} differ in them")
         return self._op(ops.BITCAST, type, x)
 
     def reinterpret(self, x: Value, type: Type) -> Value:
-        """The same bits as numbers, more or fewer of them, of another type: four i32 as eight f16."""
+        """Reinterpret x's bits as a vector of another type and length: four i32 as eight f16."""
         if x.type == type:
             return x
         if x.type.bits * x.type.length != type.bits * type.length or 1 in (x.type.bits, type.bits):

@@ -18,7 +18,7 @@ from tilewright.ir.values import Value
 
 
 def digest(function: Function) -> str:
-    """Of a function and those that it calls."""
+    """The digest of a function and of the functions that it calls."""
     found = hashlib.sha256()
     numbers: dict[Any, int] = {}
     for text in _texts(function, numbers):

@@ -279,7 +279,7 @@ def _root_of_half(F: _Format) -> int:
 
 
 def _tanh(k: Any, x: Value) -> Value:
-    """Of |x|: a polynomial near 0, elsewhere 1 - 2 / (e^2|x| + 1)."""
+    """tanh(|x|): a polynomial near 0, elsewhere 1 - 2 / (e^2|x| + 1)."""
     F, t = _format(x.type), x.type
     size, y = k.abs(x), x * x
     small = k.fma(size*y, _polynomial(k, F.tanh, y), size)
@@ -295,7 +295,7 @@ def _erf(k: Any, x: Value) -> Value:
 
 
 def _erf_of_size(k: Any, size: Value) -> Value:
-    """Of numbers >= 0: a polynomial near 0, elsewhere 1 - y^4 (f64: 1 - e^-y), y another one."""
+    """erf of numbers >= 0: a polynomial near 0, elsewhere 1 - y^4 (f64: 1 - e^-y), y another one."""
     F, t = _format(size.type), size.type
     small = k.fma(size, _polynomial(k, F.erf, size*size), size)
     y = _polynomial(k, F.erfc, k.min(F.erf_end, size))

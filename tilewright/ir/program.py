@@ -145,7 +145,7 @@ class Fold:
 
 @dataclass(eq=False, slots=True)
 class Rounds:
-    """Of a loop whose rounds may run in any order, and at once."""
+    """How a loop runs whose rounds are independent of each other."""
     vectors: bool                   # some at a time, by vector instructions: ir.vectors
     threads: bool = False           # divided over the threads of a CPU, or the CTAs of a GPU
     cta: int = 1                    # that a CTA has at a time, before
@@ -252,7 +252,7 @@ class Function:
         return x * y * z
 
     def registers(self, file: int = 65536, most: int = 255) -> int:
-        """Of a thread when the kernel begins, on a multiprocessor with a file of so many: as many eights as fit."""
+        """Registers of a thread when the kernel begins: as many eights as fit in a multiprocessor's `file`."""
         x, y = self.threads or (1, 1)
         return self.max_registers or min(file // (x * y * self.min_ctas), most) // 8 * 8
 

@@ -273,7 +273,7 @@ class OnCpu(Vectorised):
                 if isinstance(node, Store) and self.consecutive(pointer)]
 
     def begin_aligned(self, w: Widened, end: Value) -> Value:
-        """Of long loops the first rounds, one by one, up to where vectors of the first array that is stored do not
+        """Run the first rounds of a long loop one by one, up to where vectors of the first array that is stored do not
         cross cache lines; the round after them."""
         t, loop = self.loop.index.type, self.loop
         place = self.hoisted(w, self.stores[0][0], loop.start) if self.stores else None
@@ -310,7 +310,7 @@ class OnGpu(Vectorised):
     """16 bytes at a time, where arrays are aligned; then one element at a time."""
 
     def write(self, out: list) -> None:
-        """As OnCpu's."""
+        """Write the loop to `out` with rounds divided over the threads of CTAs."""
         loop, w = self.loop, begin(self.k, out, self.loop)
         t = loop.index.type
         found = [(node, pointer, element) for node, pointer, element in self.accesses()

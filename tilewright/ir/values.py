@@ -107,14 +107,14 @@ class Value:
         return f"<a {self.type} that the kernel computes: k.print('x', x) prints it when the kernel is simulated>"
 
     def view(self, *strides: Any, layout: Any = None) -> Value:
-        """The same address, seen as an array with these strides in elements: `a.view(lda, 1)[i, p]`; or with a layout,
+        """View this address as an array with these strides in elements: `a.view(lda, 1)[i, p]`; or with a layout,
         a function from an index to the element it is kept in: `a.view(layout=lambda i, p: i*64 + (p ^ i % 8 * 8))`."""
         if strides and layout is not None:
             raise TypeError("a view has strides or a layout, not both")
         return Value(self.k, self.type, self.constant, self.array, layout or strides, self.id)
 
     def as_(self, element: Type) -> Value:
-        """The same address, seen as elements of another type."""
+        """View this address as elements of another type."""
         return Value(self.k, Pointer(element, self.type.space), self.constant, self.array, (1,), self.id)
 
     def at(self, *index: Any) -> Value:

@@ -26,15 +26,15 @@ Bounds = Callable[[Widened, Value], tuple[Value, Value]]
 
 @dataclass(frozen=True)
 class Width:
-    """Of a CPU's vectors. `masked`: elements of any size can be accessed under a mask, else those of 4 and 8 bytes.
-    `cache`: bytes of the last level of cache; 0: nothing is known of it."""
+    """The width of a CPU's vectors. `masked`: elements of any size can be accessed under a mask, else those of 4 and 8
+    bytes. `cache`: bytes of the last level of cache; 0: nothing is known of it."""
     bytes: int = 32
     masked: bool = False
     cache: int = 0
 
 
 def width(target: Any) -> Width:
-    """Of a target's vectors; a GPU has none."""
+    """The width of a target's vectors. A GPU has none and gets the default."""
     return Width(target.vector_bytes, target.masked, target.l3) if hasattr(target, "vector_bytes") else Width()
 
 
@@ -42,7 +42,7 @@ DEFAULT = Width()
 
 
 def vectorised(function: Function, width: Width = DEFAULT) -> Function:
-    """The same function in vector code; itself, if it has no independent loops."""
+    """The function in vector code; the function itself if it has no independent loops."""
     return _vectorised(function, width) if function.independent else function
 
 

@@ -128,7 +128,7 @@ def fold(k: Kernel, n: Any, combine: Combine, identity: Any, of: Callable[[Value
 # ---- who has which rounds
 
 def _thread(k: Kernel) -> Value:
-    """Of the CTA, counted along x first."""
+    """The thread's number in its CTA, counted along x first."""
     across, down = k.cta_shape
     return k.thread[0] + k.thread[1] * across if down > 1 else k.thread[0]
 

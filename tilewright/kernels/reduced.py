@@ -17,7 +17,7 @@ COMBINED = {"sum": (0.0, "add"), "max": (float("-inf"), "max"), "min": (float("i
 
 
 def nothing(k: Kernel, how: str, type: Type) -> Part:
-    """Of numbers of this type: what changes nothing."""
+    """The neutral element of a reduction of numbers of this type."""
     start, most = COMBINED[how][0], (1 << type.scalar.bits - 1) - 1
     if not type.is_float and start:
         start = -most - 1 if start < 0 else most
@@ -26,12 +26,12 @@ def nothing(k: Kernel, how: str, type: Type) -> Part:
 
 
 def indices(type: Type) -> Type:
-    """Of numbers of this type."""
+    """The type of indices of numbers of this type."""
     return vec(numbers(type.scalar)["int"], type.length)
 
 
 def part(k: Kernel, how: str, x: Value, index: Value) -> Part:
-    """Of x alone, which is at this index: `indices` of it, or an integer that is the same for all."""
+    """The reduction of x alone, which is at this index: `indices` of it, or an integer that is the same for all."""
     if how not in INDICES:
         return (k.abs(x) if how == "amax" else x,)
     if index.type.length < x.type.length:

@@ -63,7 +63,7 @@ def _part(k: Kernel, x: Value, start: int, length: int) -> Value:
 
 
 def _lanes(k: Kernel, both: Callable[..., Any], xs: tuple[Value, ...], lanes: int) -> tuple[Value, ...]:
-    """Of `lanes` lanes side by side, a power of two."""
+    """Reduce the numbers of `lanes` lanes side by side, a power of two."""
     while lanes > 1:
         lanes //= 2
         xs = both(xs, tuple(k.lane_xor(x, lanes) for x in xs))

@@ -18,7 +18,7 @@ State = tuple[Value, ...]       # a value for each field
 
 
 def suffix(SEMIRING: str) -> str:
-    """Of the name of a kernel with this one."""
+    """The suffix of the name of a kernel with this semiring."""
     return f"_{read(SEMIRING).digest}" if SEMIRING else ""
 
 
@@ -35,8 +35,8 @@ def numbers(T: Type) -> dict[str, Type]:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Of sums of the type T, a number's; `semiring` None is multiplication and addition. The state of an element is a
-    tuple of values, one for each field: of multiplication and addition it is the sum."""
+    """The arithmetic of sums of the type T, a number's; `semiring` None is multiplication and addition. The state of an
+    element is a tuple of values, one for each field: of multiplication and addition it is the sum."""
     k: Kernel
     T: Type
     semiring: Semiring | None = None
@@ -47,7 +47,7 @@ class Arithmetic:
 
     @property
     def types(self) -> tuple[Type, ...]:
-        """Of the fields, a number's."""
+        """The types of a state's fields, those of a number."""
         return tuple(numbers(self.T)[kind] for kind in self.semiring.fold.fields) if self.semiring else (self.T,)
 
     @property
@@ -57,7 +57,7 @@ class Arithmetic:
 
     @property
     def INT(self) -> Type:
-        """Of indices."""
+        """The type of indices."""
         return numbers(self.T)["int"]
 
     @property

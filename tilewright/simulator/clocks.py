@@ -116,7 +116,7 @@ class Clocks:
         return 2*self.agents + 1 + cta * self.warpgroups + warp // WARPS
 
     def from_before(self, clock: Clock) -> Clock:
-        """The same news, given by those who ran before, who are now one."""
+        """News from the clock of all threads that ran before, which count as one agent."""
         news = self.none()
         news[:, self.agents] = clock.any(1)
         return news

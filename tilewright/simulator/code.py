@@ -290,7 +290,7 @@ def _operation(code: Code, node: Op) -> Step | None:
 
 
 def index_arithmetic(meaning: Callable) -> Callable:
-    """Of i32, in i64, where it fits."""
+    """Arithmetic on i32 indices, computed in i64 where the result fits."""
     def checked(t: Any, x: Any, y: Any) -> Any:
         if x.ndim == y.ndim == 0:               # Python's numbers are faster
             whole = meaning(int(x), int(y))
@@ -374,7 +374,7 @@ _STEPS: dict[type, Callable[[Code, Any], Step | None]] = {
 # ---- counting
 
 def kind_of(node: Any) -> str:
-    """Of instruction, as reports count it; nothing for what costs nothing."""
+    """The kind of an instruction, as reports count it; "" for an instruction that costs nothing."""
     if isinstance(node, Op):
         kind = node.operation.kind
         return "float" if kind == "integer" and any(x.type.is_float for x in node.operands + node.results) else kind

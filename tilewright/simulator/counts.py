@@ -95,12 +95,12 @@ def scaled(counts: Callable[[Mapping[str, int]], Counts], sizes: Mapping[str, in
 
 
 def first(size: int, tile: int) -> int:
-    """Of a size, one tile and what is beyond whole ones."""
+    """The smallest size to simulate for `size`: one tile and the remainder beyond whole tiles."""
     return min(LEAST*tile + size % tile, size)
 
 
 class Round(NamedTuple):
-    """Of a loop over tiles, and of all loops inside it: bytes that `one` round touches, and `two` that follow each
+    """A loop over tiles with all loops inside it: bytes that `one` round touches, and `two` that follow each
     other. There are `rounds` of it in all."""
     rounds: int
     one: float

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def fused(accesses: Sequence[Access]) -> Counter[str]:
-    """Of these accesses of one basic block, which have just been made: how many less there are in compiled code, by
+    """How many fewer accesses compiled code makes than these ones of one basic block, which have just run: by
     kind, for each warp that runs it, and how many less "passes" over the banks."""
     alike: dict[Any, dict[int, tuple[Access, Part]]] = defaultdict(dict)
     fewer: Counter[str] = Counter()

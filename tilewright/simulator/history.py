@@ -33,7 +33,8 @@ class Race(NamedTuple):
 
 
 class History:
-    """Of one region: which thread wrote each unit of it last, which thread of each agent read it last, and when.
+    """The last accesses of one region: which thread wrote each unit last, which thread of each agent read it last, and
+    when.
 
     A unit is as many bytes as the smallest element seen so far. Time 0 is never. Thread numbers
     from `threads` on are no threads of now: `threads` itself is one that ran before, beyond it are copies in flight.
@@ -224,7 +225,7 @@ class History:
         self.lender[units] = int(threads[-1]) << LINE_BITS | self._number(line)
 
     def give_back(self, thread: int, units: Pairs, time: int) -> None:
-        """That read is over, and counts as one by the thread at this time."""
+        """Note that a lent read is over: it counts as a read by the thread at this time."""
         self.lent[units] -= 1
         if self.noted is None:
             row = thread // self.clocks.warp % self.rows

@@ -152,7 +152,7 @@ class Machine:
         return self.report
 
     def _wake(self, waiting: list[Gang]) -> list[Gang]:
-        """Those that wait no longer become ready, joined where they stand together; the others."""
+        """Make the gangs ready that wait no longer, joined where they stand together; returns the others."""
         together, self.parted = defaultdict(list), []
         for gang in waiting:
             assert gang.waiting is not None
@@ -240,7 +240,7 @@ class Machine:
         return blocks[0] if len(blocks) == 1 else blocks[threads // self.cta]
 
     def _coordinates(self, cta: int) -> Coordinates:
-        """Of one of the CTAs that run now, or that did: cluster after cluster, and in each along x first."""
+        """The grid coordinates of a CTA that runs now, or did: cluster after cluster, and in each along x first."""
         cluster, rank = divmod(int(self.first + cta), self.clusters.size)
         x, y, z = (i * ctas for i, ctas in zip(_unfold(cluster, *(
             extent // ctas for extent, ctas in zip(self.grid, self.function.cluster))), self.function.cluster))
@@ -248,7 +248,7 @@ class Machine:
         return x + dx, y + dy, z + dz
 
     def block(self, cta: int) -> tuple[int, ...]:
-        """The same for messages: two coordinates will do if the grid has no more."""
+        """A CTA's coordinates for messages: two if the grid has two dimensions."""
         return self._coordinates(cta)[:3 if self.grid[2] > 1 else 2]
 
     def place(self, array: Array, threads: NDArray[np.int64]) -> tuple[Region, Any]:

@@ -37,7 +37,7 @@ class Occupancy:
 
 
 def occupancy(function: Function, target: GpuTarget, usage: Usage) -> Occupancy:
-    """Of a kernel that uses these resources."""
+    """The occupancy of a kernel that uses these resources."""
     assert function.threads is not None
     threads, shared = function.threads[0] * function.threads[1], function.shared_bytes
     alone = {"threads": target.occupancy(threads, 1, 0), "registers": target.occupancy(threads, usage.registers, 0),
@@ -49,7 +49,7 @@ def occupancy(function: Function, target: GpuTarget, usage: Usage) -> Occupancy:
 
 
 def compiled_occupancy(kernel: Any) -> Occupancy | amd.Usage | None:
-    """The same, of a compiled kernel with code. None where there is no ptxas, which counts the registers."""
+    """The occupancy of a compiled kernel with code. None where there is no ptxas, which counts the registers."""
     try:
         used = kernel.resources
     except ptxas.Missing:
@@ -58,7 +58,8 @@ def compiled_occupancy(kernel: Any) -> Occupancy | amd.Usage | None:
 
 
 def assembled(function: Function, target: GpuTarget | AmdTarget) -> Occupancy | amd.Usage | None:
-    """The same, of a recorded kernel, which is compiled to learn it. None where there is no ptxas; LLVM knows AMD's."""
+    """The occupancy of a recorded kernel, which is compiled to learn it. None where there is no ptxas; LLVM knows
+    AMD's."""
     if isinstance(target, AmdTarget):
         return amd.usage(function, target)
     try:

@@ -215,7 +215,7 @@ class CpuProduct:
         return self.host.report or Report(64)
 
     def run(self, a: Any, b: Any, c: Array) -> None:
-        """As `kernel(a, b, c)` computes it."""
+        """Simulate `kernel(a, b, c)`."""
         for name, x in (("a", a), ("b", b), ("out", c)):
             if isinstance(x, np.ndarray) and x.size:
                 self.host.memory.address(x, name)

@@ -119,7 +119,7 @@ def write(gang: Gang, node: Op, region: Region, offsets: Offsets, data: NDArray[
 
 
 def count(how: Access, region: Region, offsets: Offsets, bytes: int, requests: int) -> None:
-    """Of shared memory."""
+    """Count an access to shared memory by the asynchronous proxy."""
     traffic = how.traffic(region)
     traffic.requests += requests
     traffic.elements += bytes // how.item

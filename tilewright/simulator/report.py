@@ -133,7 +133,7 @@ class Report:
 
     @cached_property
     def occupancy(self) -> Occupancy | Usage | None:
-        """Of the kernel, where its target and resources are known."""
+        """The kernel's occupancy; None where its target or its resources are not known."""
         return self.compiled()
 
     @property
@@ -192,7 +192,8 @@ class Prints:
             print(f"{node.line}: {label}{self.machine.by(thread)}:", *found)
 
     def _value(self, t: Any, x: Any, lane: int) -> Any:
-        """Of one thread: a number, a list of a vector's elements, the element that a pointer points to."""
+        """An operand of one thread: a number, a list of a vector's elements, or the element that a pointer points
+        to."""
         x = np.asarray(x)
         mine = x[..., lane if x.shape[-1] > 1 else 0] if x.ndim else x
         if not isinstance(t, Pointer):

@@ -56,7 +56,7 @@ class Timeline(Machine):
         return f"{region.name}[{offset // 8}]" + (f" of CTA {cta}" if cta else "")
 
     def note(self, gang: Gang, words: Callable[..., str], node: Any, operands: Sequence[Any]) -> None:
-        """Of the active lanes of the CTA's warps that have a column."""
+        """Add an event for each of the CTA's warps that has a column and an active lane."""
         for warp in self.columns.keys() & set(gang.acting().tolist()):
             lane = int(np.flatnonzero((gang.threads // self.warp == warp) & gang.active())[0])
             text = words(node, *(x if np.ndim(x) == 0 else x[..., lane] for x in operands))

@@ -231,7 +231,7 @@ class Warpgroups:
                              f"written{gang.by(int(np.argmin(fenced)) * LANES)}")
 
     def _uniform(self, gang: Gang, node: Op, x: Any, what: str) -> NDArray[Any]:
-        """Of each warp, of which all lanes must have the same."""
+        """The value of each warp, which must be the same in all of its lanes."""
         lanes = np.broadcast_to(x, gang.size).reshape(-1, LANES)
         if (lanes != lanes[:, :1]).any():
             raise gang.fault("divergent", node, f"lanes of a warp differ in {what}")

@@ -72,7 +72,7 @@ class AmdTarget(Chip):
         return instruction in self.instructions
 
     def flops(self, dtype: str = "f32") -> float:
-        """Of multiply-adds on the vector units, per second."""
+        """Floating-point operations per second of multiply-adds on the vector units."""
         return 2 * (self.fma_f32 if dtype == "f32" else self.fma_f64) * self.cus * self.clock
 
     def occupancy(self, threads: int, registers: int, lds: int) -> int:

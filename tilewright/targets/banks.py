@@ -40,7 +40,7 @@ def _even(lanes: int, phases: int, banks: int = 32) -> Split:
 
 
 def _fours(turns: tuple[int, ...], banks: int) -> Split:
-    """Of 64 lanes, by the turns of the eight groups of four in each half."""
+    """The split of 64 lanes into phases, by the turns of the eight groups of four in each half."""
     phases = max(turns) + 1
     return Split(tuple(lane // 32 * phases + turns[lane % 32 // 4] for lane in range(64)), 2 * phases, banks)
 
@@ -78,5 +78,5 @@ NVIDIA, GFX942, GFX950 = Banks(32, pairs=True), Banks(64), Banks(64, wide=True)
 
 
 def for_target(name: str | None, lanes: int) -> Banks:
-    """Those of a target, or of any chip with waves of so many lanes."""
+    """The banks of a target, or of any chip with waves of so many lanes."""
     return GFX950 if name == "gfx950" else GFX942 if lanes == 64 else NVIDIA

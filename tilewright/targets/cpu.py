@@ -145,7 +145,7 @@ class CpuTarget(Chip):
 
     @property
     def extended(self) -> CpuTarget:
-        """The same, for code that uses the extensions."""
+        """This target for code that uses the extensions."""
         features = ",".join([*filter(None, [self.features]), *(f"+{name}" for name in self.extensions)])
         return replace(self, features=features)
 

@@ -74,11 +74,11 @@ class GpuTarget(Chip):
 
     @property
     def wgmma_rates(self) -> dict[str, int]:
-        """The same by those of warpgroups (wgmma), where there are any."""
+        """Rates of the instructions of warpgroups (wgmma) by format, where there are any."""
         return WGMMA_RATES.get(self.name, {})
 
     def flops(self, dtype: str = "f32") -> float:
-        """Of multiply-adds on the CUDA cores, per second."""
+        """Floating-point operations per second of multiply-adds on the CUDA cores."""
         return 2 * (self.fma_f32 if dtype == "f32" else self.fma_f64) * self.sms * self.clock
 
     def occupancy(self, threads: int, registers: int, shared: int) -> int:

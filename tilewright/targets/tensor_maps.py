@@ -77,7 +77,7 @@ class Tile:
 
     @property
     def align(self) -> int:
-        """Of a tile in shared memory: where a swizzle repeats, or what every copy needs."""
+        """The alignment of a tile in shared memory, in bytes: where a swizzle repeats, or what every copy needs."""
         return 8 * self.swizzle if self.swizzle else TILE_ALIGN
 
     def __str__(self) -> str:
@@ -102,7 +102,7 @@ class TiledMap:
 
     @classmethod
     def from_array(cls, tile: Tile, x: Any, **more: Any) -> TiledMap:
-        """Of an array, whose last dimension is contiguous and the map's first."""
+        """The map of an array, whose last dimension is contiguous and the map's first."""
         if x.ndim != len(tile.box) or x.itemsize != tile.item or x.strides[-1] != x.itemsize:
             raise ValueError(f"a {tile} is of an array of {len(tile.box)} dimensions and {tile.item} bytes an element "
                              f"whose last dimension is contiguous, not of shape {x.shape}, {x.dtype} and strides of "
@@ -112,9 +112,9 @@ class TiledMap:
     @classmethod
     def of_matrices(cls, tile: Tile, rows: int, columns: int, ld: int, batch: int = 1, stride: int = 0,
                     planes: int = 0, plane: int = 0) -> TiledMap:
-        """Of matrices with contiguous rows, `ld` elements from row to row; each may have `planes`, `plane` elements
-        from one to the next, which are the third dimension then. A tile with one more dimension has a number of a
-        matrix as the last one, `stride` elements from each to the next, 0 if there is but one. A distance at which
+        """The map of matrices with contiguous rows, `ld` elements from row to row; each may have `planes`, `plane`
+        elements from one to the next, which are the third dimension then. A tile with one more dimension has a number
+        of a matrix as the last one, `stride` elements from each to the next, 0 if there is but one. A distance at which
         nothing follows is one that a device takes."""
         apart = ld*tile.item if rows > 1 else -(-columns*tile.item // PIECE) * PIECE
         dims: tuple[int, ...] = (columns, rows)
@@ -148,8 +148,8 @@ class TiledMap:
             raise ValueError(f"{self.tile}: {'; '.join(why)}")
 
     def elements(self, at: tuple[int, ...]) -> tuple[Any, Any]:
-        """Of the tile at these coordinates, rows of the contiguous dimension: where its elements are, in bytes from
-        the tensor on, and which of them the tensor has."""
+        """The elements of the tile at these coordinates, rows of the contiguous dimension: where they are, in bytes
+        from the tensor on, and which of them the tensor has."""
         extents, steps = self.tile.extents, self.tile.steps or (1,) * len(at)
         offsets, inside = np.zeros(1, np.int64), np.ones(1, bool)
         for d in range(1, len(at)):         # the last dimension ends up outermost

@@ -43,7 +43,7 @@ FP8 = torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float
 
 
 def result_dtype(**named: Tensor) -> torch.dtype:
-    """Of the product of these operands. TypeError unless they have one dtype, which is multiplied."""
+    """The dtype of the product of these operands. TypeError unless they have one dtype, which is multiplied."""
     (first, x), *others = named.items()
     for name, other in others:
         if other.dtype != x.dtype:
@@ -249,7 +249,7 @@ def _save_linear(ctx: Any, inputs: Any, output: Tensor) -> None:
 
 
 def _linear_backward(ctx: Any, g: Tensor) -> Any:
-    """Of silu and gelu the sums are computed again: what they were is not kept, unlike by linear_sums."""
+    """Gradients of a linear layer. For silu and gelu the sums are computed again; linear_sums keeps them."""
     x, weight, other = ctx.saved_tensors
     if ctx.activation == "relu":
         g = torch.ops.aten.threshold_backward(g, other, 0)

@@ -44,7 +44,7 @@ def quantize(weight: Tensor, format: str, group: int | None = None, zero_points:
 
 
 def _parts(n: int, k: int, on: torch.device) -> Iterator[slice]:
-    """Of n rows, some after the others."""
+    """Slices of n rows of k elements, of a size for one pass each."""
     step = max(1, (ON_GPU if on.type != "cpu" else AT_ONCE * torch.get_num_threads()) // max(1, k))
     return (slice(start, start + step) for start in range(0, n, step))
 
@@ -75,14 +75,14 @@ def _over(x: Tensor, number: float) -> Tensor:
 
 
 def rows_in_fp8(x: Tensor) -> tuple[Tensor, Tensor]:
-    """As functions.quantize_rows."""
+    """Quantize each row to e4m3: elements [..., k] and a scale [..., 1] in f32 for each row."""
     wide = x.float()
     scale = _over(wide.abs().amax(-1, keepdim=True), 448.0).clamp_min(LEAST)
     return (wide / scale).clamp(-448.0, 448.0).to(torch.float8_e4m3fn), scale
 
 
 def weight_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The same of a weight, some rows at a time."""
+    """Quantize each row of a weight [n, k] to e4m3, some rows at a time."""
     (n, k), on = weight.shape, weight.device
     elements, scales = torch.empty(n, k, dtype=torch.float8_e4m3fn, device=on), torch.empty(n, 1, device=on)
     for rows in _parts(n, k, on):

@@ -79,8 +79,8 @@ def _waves(gang: Any) -> NDArray[np.int64]:
 
 @cache
 def _lds_load(bytes: int) -> Operation:
-    """Of (smem, gmem, base, size): each lane's `gmem` lies within the `size` bytes from `base` on, the same for all, or
-    zeros arrive."""
+    """Takes (smem, gmem, base, size): each lane's `gmem` lies within the `size` bytes from `base` on, the same for all,
+    or zeros arrive."""
     return Operation(f"lds_load{bytes}", lambda low, t, *xs: _lds_load_llvm(low, bytes, *xs),
                      lambda gang, node, *xs: _lds_load_meaning(gang, node, bytes, *xs),
                      KIND, "effect", needs="amd" if bytes == 4 else "lds.direct.wide")
@@ -169,7 +169,7 @@ def _load_transposed_meaning(gang: Any, node: Any, smem: Any) -> Any:
 
 @cache
 def _load_transposed(bits: int) -> Operation:
-    """Of (smem)."""
+    """Takes (smem)."""
     name, spelled = _SPELLED[bits]
 
     def spelling(low: Any, t: Any, smem: Any) -> Any:

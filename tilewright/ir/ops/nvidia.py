@@ -166,7 +166,7 @@ ROUND_TF32 = Operation("round_tf32", lambda low, t, x: low.call("llvm.nvvm.f2tf3
 
 
 def _tf32_even(x: Any) -> Any:
-    """The same with halves to even."""
+    """Round f32 to tf32, halves to even."""
     bits = np.asarray(x).view(np.uint32)
     return np.where(np.isnan(x), 0x7FFFFFFF, (bits + np.uint32(0x0FFF) + (bits >> 13 & 1)) & np.uint32(0xFFFFE000)
                     ).astype(np.uint32)
@@ -310,7 +310,7 @@ def cluster_rank(k: Kernel) -> Value:
 
 
 def of_cta(k: Kernel, smem: Value, rank: Any) -> Value:
-    """The same place in the shared memory of the cluster's CTA `rank` (an i32): a pointer to "cluster" memory."""
+    """Map smem to the shared memory of the cluster's CTA `rank` (an i32): a pointer to "cluster" memory."""
     in_cluster(k, "of_cta()")
     if not isinstance(smem.type, Pointer) or smem.type.space != "shared":
         raise TypeError(f"of_cta() takes a place in this CTA's shared memory, not a {smem.type}")

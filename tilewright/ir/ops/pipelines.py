@@ -61,7 +61,7 @@ def linear_thread(k: Kernel) -> Value:
 
 
 def _threads(k: Kernel) -> int:
-    """Of a CTA."""
+    """How many threads a CTA has."""
     return k.cta_shape[0] * k.cta_shape[1]
 
 
@@ -100,7 +100,7 @@ def whole_cta(k: Kernel, what: str) -> None:
 
 @cache
 def _role_barrier(number: int, first: int, warps: int, warp: int) -> Operation:
-    """Of the CTA's hardware barriers, of which 0 is that of all its threads."""
+    """A barrier of some warps by the CTA's hardware barrier `number`; 0 is that of all its threads."""
     return Operation("role_barrier", calls("llvm.nvvm.barrier.cta.sync.aligned.count", number, warps * warp),
                      lambda gang, node: gang.role_barrier(node, first, warps), "barrier", "blocking", needs="nvidia")
 

@@ -53,7 +53,7 @@ def _coordinates(rank: int, first: int) -> str:
 
 @cache
 def _load(rank: int, multicast: bool, policy: bool) -> Operation:
-    """Of where to, the map, the mbarrier, coordinates, a mask of the cluster's CTAs, and a policy of L2."""
+    """Takes a destination, the map, the mbarrier, coordinates, a mask of the cluster's CTAs, and an L2 policy."""
     name = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
     name += ".multicast::cluster" * multicast + ".L2::cache_hint" * policy
     more = "".join(f", ${3 + rank + e}" for e in range(multicast + policy))
@@ -62,7 +62,7 @@ def _load(rank: int, multicast: bool, policy: bool) -> Operation:
 
 @cache
 def _store(rank: int, add: bool) -> Operation:
-    """Of where from, the map, coordinates."""
+    """Takes a source, the map and coordinates."""
     name = f"cp.async.bulk.tensor.{rank}d.global.shared::cta"
     name = f"{name.replace('cp.', 'cp.reduce.')}.add" if add else name
     name += ".tile.bulk_group"

@@ -81,12 +81,12 @@ def quads(k: Kernel, a: Value, b: Value, c: Value) -> Value:
 
 
 def pairs(k: Kernel, a: Value, b: Value, c: Value) -> Value:
-    """The same of vectors of i32 that each hold two i16."""
+    """Add dot products of pairs of i16 to c: a and b are vectors of i32 that each hold two i16."""
     return _words(k, PAIRS, i32, a, b, c)
 
 
 def bf16_pairs(k: Kernel, a: Value, b: Value, c: Value) -> Value:
-    """The same of vectors of i32 that each hold two bf16; c is of f32. ir/ops/x86.py says how it rounds."""
+    """Add dot products of pairs of bf16 to c, of f32: a and b are vectors of i32. ir/ops/x86.py says how it rounds."""
     return _words(k, BF16_PAIRS, f32, a, b, c)
 
 

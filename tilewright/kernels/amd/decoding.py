@@ -219,7 +219,7 @@ def _as_f16(k: Kernel, pair: Value, FORMAT: str) -> Value:
 
 
 def _both(half: int) -> int:
-    """The same in both halves of an i32."""
+    """A number of 16 bits in both halves of an i32."""
     word = half << 16 | half
     return word - (1 << 32) if word >> 31 else word
 

@@ -43,7 +43,7 @@ class Tiling:
 
     @property
     def threads(self) -> int:
-        """Of a workgroup. ValueError for tiles that LDS is not read in (lds_tile)."""
+        """Threads of a workgroup. ValueError for tiles that LDS is not read in (lds_tile)."""
         m, n = self.WARP_M, self.WARP_N
         if any(side < 32 or side & (side - 1) for side in (m, n)) or self.CTA_M % m or self.CTA_N % n:
             raise ValueError(f"a wave's tile must have 32, 64, 128 ... rows and columns and divide {self.CTA_M} x "
@@ -129,7 +129,7 @@ class WaveProducts:
         return found
 
     def shifted(self, words: Operands) -> Operands:
-        """The same words, so that instructions find each lane's scales in the same bytes."""
+        """Words of scales shifted so that instructions find each lane's scales in the same bytes."""
         return [self.scales[0].shifted(word) for word in words]
 
     def read(self, at: Value, group: int) -> Operands:
@@ -138,7 +138,7 @@ class WaveProducts:
             [x for read in self.words(at) for x in read()])
 
     def scale(self, step: int) -> tuple[int, int]:
-        """Of the words of a tile's row, and of the bytes of it, that which has a lane's scale for this instruction."""
+        """The word of a tile's row, and the byte of it, that has a lane's scale for this instruction."""
         return divmod(step * (LANES // self.ATOM.m), WORD)
 
     def instructions(self, operands: Operands, group: int, part: int) -> list[Callable[[], None]]:

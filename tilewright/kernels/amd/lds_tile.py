@@ -150,14 +150,14 @@ class UpperBytes:
         return smem + ((block*self.EXTENT + swizzled_row(row, block))*UPPER.bytes + self.offset)
 
     def lane_addresses(self, first: Value, lane: Value, ROWS: int, GROUPS: int) -> None:
-        """As LdsTile.lane_addresses."""
+        """Compute where each lane reads its first elements, as LdsTile.lane_addresses does."""
         self.ROWS, self.GROUPS = ROWS, GROUPS
         group, row = lane // ROWS, lane % ROWS
         self.starts = [(group*self.EXTENT + first + swizzled_row(row + tile*ROWS, group))*UPPER.bytes + self.offset
                        for tile in range(32 // ROWS)]
 
     def read(self, smem: Value, tile: int, step: int) -> Value:
-        """Of the block that the lane's group multiplies in this instruction."""
+        """The upper bytes of the block that the lane's group multiplies in this instruction."""
         start = self.starts[tile % len(self.starts)]
         far = (step*self.GROUPS*self.EXTENT + tile // len(self.starts) * 32) * UPPER.bytes
         return self.k.load((smem + (start + far)).as_(i32), UPPER)

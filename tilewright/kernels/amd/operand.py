@@ -157,7 +157,7 @@ class LdsOperand(LdsTile, Buffered, Direct):
             register.set(k.load(at.as_(TYPE.scalar), TYPE, align=self.E))
 
     def load_first_tile(self, steps: Value) -> None:
-        """The same of the first tile, of which only so many steps are there: zeros stand for the others."""
+        """Load the first tile, of which only so many steps are there: zeros stand for the others."""
         k = self.k
         last = k.max(steps - 1, 0)
         with first_threads(self.k, self.t, self.ACTIVE, self.THREADS):
@@ -215,7 +215,7 @@ class LdsOperand(LdsTile, Buffered, Direct):
                 k.store(at.as_(column.type.scalar), column)
 
     def _copies(self, first: Value, limit: Value) -> list[Copy]:
-        """Those of a tile straight into LDS, where the lanes of a wave fill places in a row: each lane reads the piece
+        """Copies of a tile straight into LDS, where the lanes of a wave fill places in a row: each lane reads the piece
         that belongs to its place; upper bytes of 6-bit elements by the word."""
         k, t = self.k, self.t
 

@@ -43,7 +43,7 @@ LATENCY = 128                               # cycles of products behind a group'
 
 
 class Products(Protocol):
-    """Of a tile, in GROUPS, each of which is multiplied in so many PARTS; as a whole, or one by one."""
+    """The products of a tile, in GROUPS, each of which is multiplied in so many PARTS; as a whole, or one by one."""
     GROUPS: int
     PARTS: int
     CYCLES: int                                                     # of an instruction
@@ -117,7 +117,7 @@ def direct(k: Kernel, streams: Sequence[Direct], smem: Value, tiles: Value, shor
     held = [x for x in streams if not x.SIZE]                   # by registers
 
     def copies(at: Value) -> tuple[list[Do], list[Do]]:
-        """Those to be started at once, and later."""
+        """Copies to be started at once, and later."""
         found = [copy for x, place in _stage_addresses(streams, at) if x.SIZE for copy in x.start(place)]
         half = (len(found) + 1) // 2 if HALVES else len(found)
         return found[:half], found[half:]

@@ -96,7 +96,8 @@ class Scales:
 
 
 class ScaleTile(Direct):
-    """Of EXTENT rows of a workgroup's tile, for waves of WARP rows, in instructions of MFMA rows; CTA_K steps of k.
+    """Scales of EXTENT rows of a workgroup's tile, for waves of WARP rows, in instructions of MFMA rows; CTA_K steps of
+    k.
 
     LDS keeps the words that a lane needs side by side, those of all the rows that it hands scales over for, so that it
     reads them at once. As copies land lane after lane, each thread copies the word that belongs to its place. Rows of

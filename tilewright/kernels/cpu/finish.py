@@ -133,7 +133,7 @@ class _Epilogue:
                 self._put(at, self._place(at).address(g.row_panel, first + v*W), found, mask)
 
     def _place(self, at: int) -> _Place:
-        """Of a result that is not C."""
+        """The place of the result with this number, which is not C."""
         place = self.written[at]
         assert place is not None
         return place

@@ -117,8 +117,8 @@ def emit_panels(target: CpuTarget, dtype: str, MR: int, NV: int, DEPTH: int) -> 
 
 def _parts(k: Kernel, m_panels: Value, n_panels: Value, by_panels: Value, most: Value, threads: Value
            ) -> tuple[Value, Value]:
-    """Of rows and of columns of C, at most about `most` in all: those with which the busiest of the threads has the
-    fewest tiles. By panels, columns have as many parts as panels."""
+    """How many parts rows and columns of C are divided into, at most about `most` in all, so that the busiest thread
+    has the fewest tiles. By panels, columns have as many parts as panels."""
     rows, columns, least = k.variable(i64, 1), k.variable(i64, 1), k.variable(i64, (1 << 62))
     tried = k.variable(i64, k.select(by_panels, n_panels, 1))
     with k.while_(lambda: tried.get() <= n_panels):

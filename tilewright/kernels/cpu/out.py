@@ -39,7 +39,7 @@ class Out:
         return sums * self._spread(self.alpha, sums)
 
     def rounded(self, x: Value) -> Value:
-        """As it is stored."""
+        """x in the format in which C is stored."""
         return narrowed(self.k, x, self.RESULT) if self.RESULT and memory_type(self.RESULT) != x.type.scalar else x
 
     def cases_of_beta(self, each: Callable[[bool], None]) -> None:

@@ -77,7 +77,8 @@ class Panels:
                                (g.a.view(g.rsa, g.csa).at(i, self.source(p)), g.rsa, g.csa))
 
     def b_at(self, p: Value, j: Value) -> tuple[Value, Value, Value]:
-        """The same of B's columns from j on."""
+        """Arguments of the packing of B's columns from j on, from row p of their panel on: address, step_j, step_p; or
+        tables."""
         g = self.g
         return self._scattered(g.b_lines, g.b_steps, j, p, g.b,
                                (self.b(self.source(p), self.column(j)), g.csb, g.rsb))
@@ -136,7 +137,7 @@ class Panels:
         """and after its last one."""
 
     def begin_block(self, s: SimpleNamespace) -> None:
-        """Of B."""
+        """Prepare the loop over a block of B."""
         # rows of the next panel of B that are asked for while one panel of A is multiplied
         s.ahead_rows = self.k.max(s.kc // PACE - (self.MR + LEAD), 0)
 

@@ -87,7 +87,7 @@ def emit_pack_prepared(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, SOU
 
 
 def suffix(PROLOGUE: tuple[Any, ...]) -> str:
-    """Of the name of a kernel with this one, the fields of a jobs.Prepare."""
+    """The suffix of the name of a kernel with this prologue, the fields of a jobs.Prepare."""
     return f"_{crc32(repr(PROLOGUE).encode()):08x}" if PROLOGUE else ""
 
 
@@ -154,7 +154,7 @@ class Prepared:
             each(count)
 
     def sums(self, at: Value, i: Value, p: Value, count: Value | None, T: Type, along: bool = False) -> Value:
-        """The same as numbers of the type that is multiplied."""
+        """The prologue's results in the type T that is multiplied."""
         return widened(self.k, self.load(at, i, p, count, along=along), self.FORMAT, T)
 
     def load(self, at: Value, i: Value, p: Value, count: Value | None, apart: Any = 1, along: bool = False) -> Value:
@@ -225,7 +225,7 @@ class Beside:
         return number(self.k, self.k.load(self.address(i, p), self.T, self.T.bytes), self.FORMAT, T)
 
     def whole(self, i: Value, p: Any) -> Value:
-        """The same, an integer of 8 bits, as an index."""
+        """The operand's number, an integer of 8 bits, as an index."""
         x = self.k.cast(self.k.load(self.address(i, p), self.T, self.T.bytes), i64)
         return x & 255 if self.FORMAT.startswith("u") else x
 

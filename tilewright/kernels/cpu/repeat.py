@@ -108,7 +108,7 @@ def emit_repeat(header: int) -> Function:
     at, lows, highs, numbers = (k.local(x, (MOST_OPERANDS,), i64) for x in ("at", "lows", "highs", "numbers"))
 
     def add_operands(operands: Value) -> None:
-        """Of a dict of arrays and floats, which are read as doubles where they are."""
+        """Add the arrays and floats of a dict. Floats are read as doubles in place."""
         count = k.call_external("PyDict_Size", i64, operands)
         leave_when(count > MOST_OPERANDS)
         add(count)

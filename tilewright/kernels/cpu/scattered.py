@@ -144,8 +144,8 @@ def emit_pack_scattered(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, PI
 
 
 def _pieces(k: Kernel, lines: Value, valid: Value, first: int, V: int, PIECES: int) -> SimpleNamespace:
-    """Of a vector of lines from `first` on: for each run of them where its first lane would be, which lanes are its own
-    and which are those before it; and whether there is but one run."""
+    """The runs of a vector of lines from `first` on: for each one where its first lane would be, which lanes are its
+    own and which are those before it; and whether there is but one run."""
     starts, masks, before = [], [], []
     at, single = k.constant(i64, first), None
     for _ in range(PIECES):

@@ -118,12 +118,12 @@ def emit_stream(target: CpuTarget, dtype: str, ROWS: int, DEPTH: int, SOURCE: st
 
 
 def _of(SOURCE: str, PROLOGUE: tuple[Any, ...]) -> str:
-    """Of the name of a kernel."""
+    """The suffix of the name of a kernel with a prologue."""
     return f"_from_{SOURCE}{suffix(PROLOGUE)}" if PROLOGUE else ""
 
 
 def _between(dtype: str, *formats: str) -> str:
-    """Of the name of a kernel whose operands and result have formats of their own."""
+    """The suffix of the name of a kernel whose operands and result have other formats than dtype."""
     return "_".join(["", *(x or dtype for x in formats)]) if any(formats) else ""
 
 

@@ -43,7 +43,7 @@ def in_table(source: str, word: str) -> bool:
 
 
 def order(SOURCE: str) -> list[int]:
-    """Of the elements of a step in a row of a tile."""
+    """The order of the elements of a step in a row of a tile."""
     if SOURCE.endswith(HALVES):
         return [4*(e % 8) + e // 8 for e in range(STEP)]
     return [e // 2 + e % 2 * SIDE for e in range(STEP)] if SOURCE == "i8" else list(range(STEP))
@@ -84,7 +84,7 @@ class Blocks:
             k.store(self.tables.at(zero, 0), k.pack(*(k.constant(i32, y - (y >> 31 << 32)) for y in words)), 4)
 
     def _read_scales(self, i: Value, p: Value) -> None:
-        """Of all rows, SCALES each, from step p of k on."""
+        """Read the scales of all rows, SCALES each, from step p of k on."""
         k, x = self.k, self.table_scale
         assert x is not None
         there = k.lanes_below(k.ceil_div(self.g.k - p, STEP), SCALES)
@@ -95,7 +95,7 @@ class Blocks:
             k.store(self.scales.at(r, 0), k.bits_as(number, vec(f32, SCALES)))
 
     def buffer(self, block: Value) -> Value:
-        """Of the pieces of a block: [step][row][word]."""
+        """The buffer for the pieces of a block: [step][row][word]."""
         return self.pieces.at(block & 1, 0, 0, 0).view(self.HEIGHT*SIDE, SIDE, 1)
 
     def decode(self, i: Value, block: Value, p: Value | None = None, count: Value | None = None) -> None:

@@ -54,8 +54,8 @@ class Out:
 
     @classmethod
     def from_arguments(cls, k: Kernel, g: SimpleNamespace, FORMAT: str, VECTOR: int = 1, *, ALIGNED: bool = True,
-           SCALED: bool = False, PAIRS: bool = False, EPILOGUE: str = "", SUMS: Type | None = None) -> Out:
-        """That of a kernel with the arguments g, by name; of a batch that of the workgroup's matrix. SCALED: scales are
+                       SCALED: bool = False, PAIRS: bool = False, EPILOGUE: str = "", SUMS: Type | None = None) -> Out:
+        """C of a kernel with the arguments g, by name; of a batch the C of the workgroup's matrix. SCALED: scales are
         among the arguments, and multiply sums. SUMS: the type of the sums, if it is not that of alpha."""
         c = g.c if g.matrix is None else g.c + k.cast(g.matrix, i64)*g.stride_c
         scales = Scales.from_arguments(k, g) if SCALED else None
@@ -93,7 +93,7 @@ class Out:
         return self.fused.COUNT if self.fused else 1
 
     def column(self, column: Value) -> Value:
-        """Of C, for what is computed from sums in this column on."""
+        """The column of C that is computed from the sums from this column on."""
         return self.fused.column(column) if self.fused else column
 
     def scaled(self, sums: list[Value], row: Value, column: Value, by: tuple[Value, list[Value]] | None = None
@@ -132,5 +132,5 @@ class Out:
         return self.fused.results(values, row, column, inside, loaded) if self.fused else values
 
     def rounded(self, values: list[Value]) -> Value:
-        """As they are stored: a number, or a vector of them."""
+        """Numbers in the format in which they are stored: a number, or a vector of them."""
         return rounded(self.k, values, self.FORMAT, self.PAIRS)

@@ -30,7 +30,7 @@ PAIRS = {"f16": f16, "bf16": bf16}          # formats of C that `Kernel.round_pa
 
 
 def parameters(EPILOGUE: str, BATCH: bool = False) -> dict[str, Any]:
-    """Of a kernel with this epilogue, or "" for none."""
+    """Parameters of a kernel with this epilogue, or "" for none."""
     found: dict[str, Any] = {}
     if not EPILOGUE:
         return found
@@ -46,17 +46,17 @@ def parameters(EPILOGUE: str, BATCH: bool = False) -> dict[str, Any]:
 
 
 def pointers(EPILOGUE: str) -> tuple[str, ...]:
-    """Those that nothing else in the kernel reaches."""
+    """Pointers of an epilogue, which nothing else in the kernel reaches."""
     return tuple(x.parameter for x in Epilogue.read(EPILOGUE).operands) if EPILOGUE else ()
 
 
 def suffix(EPILOGUE: str) -> str:
-    """Of the name of a kernel with this epilogue."""
+    """The suffix of the name of a kernel with this epilogue."""
     return f"_{Epilogue.read(EPILOGUE).digest}" if EPILOGUE else ""
 
 
 def sums(EPILOGUE: str) -> int:
-    """Of neighbouring columns, of which one number of C is made."""
+    """How many sums of neighbouring columns make one number of C."""
     return 1 + (bool(EPILOGUE) and Epilogue.read(EPILOGUE).paired)
 
 
@@ -114,7 +114,7 @@ class Fused:
     @classmethod
     def from_arguments(cls, k: Kernel, g: SimpleNamespace, EPILOGUE: str, OUT: str, VECTOR: int, SUMS: Type,
                        ROUND_PAIR: bool) -> Fused | None:
-        """That of a kernel with the arguments g, by name; of a batch that of the workgroup's matrix. ValueError for
+        """The epilogue of a kernel with the arguments g, by name; of a batch for the workgroup's matrix. ValueError for
         results that kernels do not leave."""
         if not EPILOGUE:
             return None
@@ -138,7 +138,7 @@ class Fused:
 
     @property
     def expression(self) -> Expression:
-        """As short as the formats of its results allow."""
+        """The epilogue's expression, as short as the formats of its results allow."""
         formats = {i: x[2] for i, x in self.others.items()}
         count = range(len(self.epilogue.results))
         return shortened(self.epilogue.expression, tuple(formats.get(i, self.OUT) for i in count))
@@ -149,7 +149,7 @@ class Fused:
         return len(self.epilogue.expression.sums)
 
     def column(self, column: Value) -> Value:
-        """Of the result that is computed from the sums in this column on."""
+        """The column of the result that is computed from the sums from this column on."""
         return column // 2 if self.epilogue.paired else column
 
     def loaded(self, row: Value, column: Value, WIDTH: int, memo: dict[Any, list[Value]] | None = None) -> Loaded:
@@ -181,7 +181,7 @@ class Fused:
 
     def results(self, values: list[Value], row: Value, column: Value, inside: Value | None,
                 loaded: Loaded | None = None) -> list[Value]:
-        """Of numbers next to each other in a row, the first of them in this column: what C gets. Further results are
+        """What C gets for numbers next to each other in a row, the first of them in this column. Further results are
         stored, where they are `inside`. `loaded`: the operands, if they have been read."""
         k, expression = self.k, self.expression
         WIDTH = len(values) // self.COUNT

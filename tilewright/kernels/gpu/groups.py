@@ -16,7 +16,7 @@ GROUPED = "", "m", "k"      # what offsets divide: nothing, rows of A, or steps 
 
 
 def begin(k: Kernel, g: SimpleNamespace, group: Value) -> Value:
-    """Of a group: its first row, or step of k."""
+    """The first row, or step of k, of a group."""
     return k.select(group > 0, k.load(g.offsets + k.max(group - 1, 0)), 0)
 
 

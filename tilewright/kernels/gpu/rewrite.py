@@ -86,8 +86,8 @@ def tiles(rows: int, ld: int) -> int:
 
 
 def tile_of(k: Kernel, rows: Value, ld: Value, BATCH: bool, index: Value) -> tuple[Value | None, Value, Value]:
-    """Of the tile of this number the matrix of a batch, and where it begins in that. Tiles that follow each other go
-    along k."""
+    """The place of the tile of this number: the matrix of a batch, and where it begins in that. Tiles that follow each
+    other go along k."""
     across = k.ceil_div(k.cast(ld, i32), SIDE)
     matrix = None
     if BATCH:

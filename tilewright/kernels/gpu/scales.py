@@ -22,8 +22,8 @@ POINTERS = "scale_a", "scale_b"     # which nothing writes to while the kernel r
 
 
 def parameters(T: Type, BATCH: bool = False, BLOCKS: int = 0) -> dict[str, Any]:
-    """Of scales of type T. BATCH: from those of one product to those of the next stride_scale_a, stride_scale_b.
-    BLOCKS: of blocks of k, and how many columns of B share one; 0: of all of k."""
+    """Parameters for scales of type T. BATCH: from those of one product to those of the next stride_scale_a,
+    stride_scale_b. BLOCKS: of blocks of k, and how many columns of B share one; 0: of all of k."""
     found: dict[str, Any] = {}
     for name in POINTERS:
         found |= {name: ptr(T, strided=True), f"ld_{name}": i64}
@@ -34,7 +34,7 @@ def parameters(T: Type, BATCH: bool = False, BLOCKS: int = 0) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Scales:
-    """Of an m x n product. Beyond its edges, where nothing is stored, the last scale is read.
+    """The scales of an m x n product. Beyond its edges, where nothing is stored, the last scale is read.
 
     SHARED      columns that have the same scale
     k_rows      from those of a block of k to the next one's, and k_columns
@@ -52,20 +52,20 @@ class Scales:
 
     @classmethod
     def from_arguments(cls, k: Kernel, g: SimpleNamespace, SHARED: int = 1) -> Scales:
-        """Those of a kernel with the arguments g, by name; of a batch those of the workgroup's matrix."""
+        """Scales of a kernel with the arguments g, by name; of a batch those of the workgroup's matrix."""
         a, b = (getattr(g, name) if g.matrix is None else
                 getattr(g, name) + k.cast(g.matrix, i64)*getattr(g, f"stride_{name}") for name in POINTERS)
         blocks = (getattr(g, f"k_{name}", None) for name in POINTERS)
         return cls(k, a, g.ld_scale_a, g.m, b, g.ld_scale_b, g.n, SHARED, *blocks)
 
     def block(self, step: Value) -> Scales:
-        """Those of the block that has this step of k."""
+        """Scales of the block that has this step of k."""
         number = self.k.cast(step // BLOCK, i64)
         return replace(self, rows=self.rows + number*self.k_rows, columns=self.columns + number*self.k_columns)
 
     @property
     def T(self) -> Type:
-        """Of scales, and of sums that are scaled."""
+        """The type of scales, and of sums that are scaled."""
         found: Type = self.rows.type.element
         return found
 
@@ -80,5 +80,5 @@ class Scales:
         return self.times(sums, self.row(row), [self.column(column + e) for e in range(len(sums))])
 
     def times(self, sums: list[Value], by_row: Value, by_columns: list[Value]) -> list[Value]:
-        """The same with scales that have been read."""
+        """Sums multiplied by scales that have been read."""
         return [self.k.cast(x, self.T)*by_row*by_column for x, by_column in zip(sums, by_columns)]

@@ -159,7 +159,7 @@ class _Small:
     # ---- products
 
     def _rounds(self, smem: tuple[Value, Value], c: Value, valid: Value) -> None:
-        """Of TOGETHER matrices each, or of parts of one."""
+        """Multiply in rounds of TOGETHER matrices each, or of parts of one matrix."""
         k, lanes, ROUNDS = self.k, self.lanes, self.G // self.lanes.TOGETHER
         own = self.lane % lanes.EACH if lanes.PARTS == 1 else self.lane
         matrix = k.min(self.lane // lanes.EACH, lanes.TOGETHER - 1) if lanes.PARTS == 1 else k.constant(own.type, 0)

@@ -102,9 +102,9 @@ def finish(k: Kernel, accs: Sequence[Tile], parts: Parts, holders: Holders, writ
 
 
 def finish_by_warp(k: Kernel, accs: Sequence[Tile], parts: Parts, lane: Value, write: Callable[[], None]) -> None:
-    """The same by a warp, whose lanes have the same places of C in all workgroups; a tile has a counter for each of its
-    warps, which orders what its lanes do before and after. Of a tile with one part the accumulators are written as they
-    are."""
+    """Combine the parts of a tile by warps, whose lanes have the same places of C in all workgroups; a tile has a
+    counter for each of its warps, which orders what its lanes do before and after. Of a tile with one part the
+    accumulators are written as they are."""
     whole = k.variable(i32, 1)
     with k.when(parts.parts > 1):
         sums, before = _Sums(k, accs, parts, lane, k.warp, PACKED=True), k.variable(i32, 0)
@@ -209,7 +209,7 @@ class _Sums:
                     acc[ij], = self.arithmetic.combined((acc[ij],), (other,))
 
     def _combine(self) -> None:
-        """The same of states, whose fields are accumulators one tile after the other."""
+        """Combine states, whose fields are accumulators one tile after the other."""
         k, arithmetic = self.k, self.arithmetic
         types, count = arithmetic.types, len(self.groups) // len(arithmetic.types)
         states = [[self.groups[field*count + e][0] for field in range(len(types))] for e in range(count)]

@@ -44,7 +44,7 @@ Loaded = dict[str, list[Value]]     # of each operand a number for each element 
 
 
 def parameters(ROLE: str, PROLOGUE: str, ALONG_K: bool) -> dict[str, Any]:
-    """Of a kernel with this prologue of operand "a" or "b", or "" for none."""
+    """Parameters of a kernel with this prologue of operand "a" or "b", or "" for none."""
     found: dict[str, Any] = {}
     for x in Prologue.read(PROLOGUE).beside if PROLOGUE else ():
         name = x.parameter(ROLE)
@@ -55,12 +55,12 @@ def parameters(ROLE: str, PROLOGUE: str, ALONG_K: bool) -> dict[str, Any]:
 
 
 def pointers(ROLE: str, PROLOGUE: str) -> tuple[str, ...]:
-    """Those that nothing else in the kernel reaches."""
+    """Pointers of a prologue, which nothing else in the kernel reaches."""
     return tuple(x.parameter(ROLE) for x in Prologue.read(PROLOGUE).beside) if PROLOGUE else ()
 
 
 def memory(PROLOGUE: str, T: Type) -> Type:
-    """Of elements of an operand, which are T without a prologue."""
+    """The type of an operand's elements in memory, which is T without a prologue."""
     return memory_type(Prologue.read(PROLOGUE).element) if PROLOGUE else T
 
 
@@ -70,7 +70,7 @@ def together(PROLOGUE: str) -> int:
 
 
 def suffix(*PROLOGUES: str) -> str:
-    """Of the name of a kernel with these prologues."""
+    """The suffix of the name of a kernel with these prologues."""
     return "".join(f"_of_{role}_{Prologue.read(text).digest}" for role, text in zip("ab", PROLOGUES) if text)
 
 
@@ -101,10 +101,10 @@ class Transform:
 
     @classmethod
     def from_arguments(cls, k: Kernel, g: SimpleNamespace, ROLE: str, PROLOGUE: str, *, ALONG_K: bool, RUN: int = 0,
-           ARCH: str = "sm_75", PAIRED: bool = False) -> Transform | None:
-        """That of a kernel with the arguments g, by name. RUN: steps of k, a divisor of groups' sizes that have common
-        factors, whose sums the kernel multiplies by `factors`; 0: it does not. ARCH: the target whose conversions
-        it takes. PAIRED: `words` are taken where they can be made."""
+                       ARCH: str = "sm_75", PAIRED: bool = False) -> Transform | None:
+        """The prologue of a kernel with the arguments g, by name. RUN: steps of k, a divisor of groups' sizes that have
+        common factors, whose sums the kernel multiplies by `factors`; 0: it does not. ARCH: the target whose
+        conversions it takes. PAIRED: `words` are taken where they can be made."""
         if not PROLOGUE:
             return None
         prologue = Prologue.read(PROLOGUE)
@@ -126,7 +126,7 @@ class Transform:
 
     @property
     def S(self) -> Type:
-        """Of an element in memory, or of two."""
+        """The type of an element in memory, or of two."""
         return memory(self.prologue.text, f32)
 
     @property
@@ -136,11 +136,11 @@ class Transform:
 
     @property
     def T(self) -> Type:
-        """Of a number as it is multiplied, in memory."""
+        """The type in memory of a number as it is multiplied."""
         return memory_type(self.prologue.result)
 
     def operand_vectors(self, COUNT: int) -> dict[str, tuple[Type, int]]:
-        """Of what `beside` reads for the numbers of a vector of COUNT elements: of which type how many there are."""
+        """Type and count of the numbers that `beside` reads for a vector of COUNT elements, by operand."""
         names, by = self.names, (K_PLACES if self.ALONG_K else I_PLACES)[self.ROLE]
         return {x.name: (memory_type(x.format), COUNT if x.place in by and (not self.ALONG_K or x.group % COUNT) else 1)
                 for x in self.prologue.beside if x.name in names}
@@ -150,7 +150,7 @@ class Transform:
         return self._loaded(self.names - self.common, i, p, COUNT)
 
     def of_run(self, i: Value, p: Value, COUNT: int) -> Loaded:
-        """The same of a run of k that begins at step p."""
+        """What is read for a run of k that begins at step p: operands that all its elements share."""
         names = self.names | (needed(self.factor) if self.factor else set())
         return self._loaded(names & self.common, i, p, COUNT)
 
@@ -185,7 +185,7 @@ class Transform:
 
     @property
     def names(self) -> set[str]:
-        """Of what is read beside elements."""
+        """Names of the operands that are read beside elements."""
         return needed(self.inner) | ({self.zero} if self.zero else set())
 
     def _load(self, x: Beside, i: Value, p: Value, COUNT: int) -> list[Value]:
@@ -203,7 +203,7 @@ class Transform:
         return at
 
     def _load_from(self, x: Beside, at: Value, p: Value, COUNT: int) -> list[Value]:
-        """Of a vector whose first number is there."""
+        """Load an operand's numbers for a vector whose first number is at `at`."""
         k, by_i = self.k, x.place in I_PLACES[self.ROLE]
         if x.place in K_PLACES[self.ROLE] and self.ALONG_K and x.group % COUNT:     # it has steps of several groups
             each, apart = x.group if COUNT % x.group == 0 else 1, getattr(self.g, f"k_{x.parameter(self.ROLE)}")
@@ -217,8 +217,8 @@ class Transform:
         return [part[e] for part in parts for e in range(most)] if most > 1 else parts
 
     def numbers(self, raw: Value, beside: Loaded) -> list[Value]:
-        """Those of a vector of elements as they are stored, as floats in f32: not rounded, without the factors.
-        `beside`: of the vector, and of its run."""
+        """Results of the prologue for a vector of elements as they are stored, in f32: not rounded, without the
+        factors. `beside`: of the vector, and of its run."""
         first = self.prologue.expression.parameters[0][0]
         beside = {name: x for name, x in beside.items() if name in self.names}
         given, rest = self._given(first, raw, beside), {name: x for name, x in beside.items() if name != self.zero}
@@ -305,10 +305,10 @@ class Transform:
         return pairs(k, raw, self.prologue.source, T, minus, times, self.held)
 
     def rounded(self, xs: list[Value]) -> Value:
-        """As they are multiplied, a vector of memory's type."""
+        """Numbers rounded to the format that is multiplied, a vector of memory's type."""
         return rounded(self.k, xs, self.prologue.result, self.PAIR)
 
     def pairs(self, xs: list[Value]) -> list[Value]:
-        """The same as words of two."""
+        """Numbers rounded to the format that is multiplied, as words of two."""
         T = PAIRS[self.prologue.result]
         return [self.k.round_pair(self.k.pack(*xs[e:e + 2]), T) for e in range(0, len(xs), 2)]

@@ -77,7 +77,7 @@ def _floats(k: Kernel, x: Value, FORMAT: str, FP8: bool) -> list[Value]:
 
 
 def numbers(k: Kernel, x: Value, FORMAT: str, T: Type) -> list[Value]:
-    """Those of a vector as it is in memory, in any type."""
+    """Numbers of a vector as it is in memory, in any type T."""
     n = x.type.length
     wide = x if n > 1 else k.pack(x, x)                                 # elements of vectors are bits, not indices
     most = min(wide.type.length, MOST)

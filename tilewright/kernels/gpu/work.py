@@ -60,7 +60,7 @@ def arguments(k: Kernel, WHEN: str = "") -> SimpleNamespace:
 
 
 def in_matrix(k: Kernel, g: SimpleNamespace, tile: Value, tiles: Callable[[], Value]) -> Value:
-    """Of tile `tile` of a batch whose matrices have so many tiles, the number in its matrix. From here on g.a and g.b
+    """The number in its matrix of tile `tile` of a batch whose matrices have so many tiles. From here on g.a and g.b
     are that matrix's operands; Out.from_arguments finds C, after the main loop, which needs the registers."""
     if g.batch is None:
         return tile

@@ -149,7 +149,7 @@ def tensor_map(described: TiledMap, address: int) -> bytes:
 
 
 class TensorMaps:
-    """The same of memory at one address after the other: calling it with an address gives the map. The last ones are
+    """Tensor maps of memory at one address after the other: calling it with an address gives the map. The last ones are
     kept, since the driver takes a microsecond for each."""
 
     MOST = 256
