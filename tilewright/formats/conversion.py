@@ -106,11 +106,11 @@ def to_odd(x: Array) -> Array:
 
 def _to_integer(x: Array, source: Format, target: Integer, saturate: bool) -> Array:
     if not isinstance(source, Float):
-        whole = x.astype(np.uint64 if source.name == "u64" else np.int64)
+        integers = x.astype(np.uint64 if source.name == "u64" else np.int64)
         if saturate:
-            limits = np.iinfo(whole.dtype)
-            whole = np.clip(whole, max(target.smallest, int(limits.min)), min(target.largest, int(limits.max)))
-        return np.asarray(whole.astype(target.dtype))
+            limits = np.iinfo(integers.dtype)
+            integers = np.clip(integers, max(target.smallest, int(limits.min)), min(target.largest, int(limits.max)))
+        return np.asarray(integers.astype(target.dtype))
     rounded = np.rint(x.astype(np.float64))
     _refuse(np.isnan(rounded), "nan", target)
     if not saturate:

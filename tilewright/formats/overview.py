@@ -239,9 +239,9 @@ def _limits(f: Float) -> list[tuple[str, str]]:
     """The limits with their patterns."""
     top = min([2 ** (f.exponent + f.mantissa), *f.infs, *(run.start for run in f.nans)]) - 1
     normal = 2**f.mantissa if f.signed else 0
-    found = [("largest", top), ("smallest normal", normal)] + [("smallest subnormal", 1)] * (normal > 1)
+    limits = [("largest", top), ("smallest normal", normal)] + [("smallest subnormal", 1)] * (normal > 1)
     return [(what, f"{number(f.decode(pattern))} = {_exact(f.decode(pattern))}, {spelled(f, pattern)}")
-            for what, pattern in found]
+            for what, pattern in limits]
 
 
 def _exact(value: float) -> str:

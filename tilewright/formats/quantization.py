@@ -81,9 +81,9 @@ def quantize(x: ArrayLike, format: object, axis: int | None = -1, *, group: int 
         _check(scalable(plain, "format"), along, group, zero_points, nibbles)
     wide = to_odd(array) if source.name in ("i64", "u64") else array.astype(_wide(source.bits, source.name))
     if f is None or along is None:
-        found = scale(wide, scalable(plain, "format"), along, group or 0, zero_points)
-        halves = found.format.name in HALVES and (nibbles or (nibbles is None and bool(group)))
-        return two_to_a_byte(found) if halves else found
+        quantized = scale(wide, scalable(plain, "format"), along, group or 0, zero_points)
+        halves = quantized.format.name in HALVES and (nibbles or (nibbles is None and bool(group)))
+        return two_to_a_byte(quantized) if halves else quantized
     elements, scales, tensor_scale = _quantized(in_blocks(np.moveaxis(wide, along, -1), f), f)
     return Quantized(packed(elements), scales, array.shape, f, along, tensor_scale)
 

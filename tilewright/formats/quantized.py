@@ -82,20 +82,20 @@ class Quantized(Decodable):
                     float8_e4m3fn beside e2m1 is nvfp4, with ceil(length / 16).
         tensor_scale  a scale for all numbers, of nvfp4 only.
         """
-        found = array_format(elements, "elements")
-        fitting = [f for f in BLOCK_FORMATS.values() if f.element == found]
+        element = array_format(elements, "elements")
+        fitting = [f for f in BLOCK_FORMATS.values() if f.element == element]
         if not fitting:
             known = ", ".join(dict.fromkeys(str(f.element) for f in BLOCK_FORMATS.values()))
-            raise TypeError(f"elements must be of one of {known}, not {found}")
+            raise TypeError(f"elements must be of one of {known}, not {element}")
         f = next((f for f in fitting if scales.dtype == f.scale.dtype or (f.mx and scales.dtype == np.uint8)), None)
         if f is None:
             known = " or ".join(f.scale.numpy_name for f in fitting)
-            raise TypeError(f"scales of {found} must be of {known}, or uint8 as patterns of e8m0, not {scales.dtype}")
+            raise TypeError(f"scales of {element} must be of {known}, or uint8 as patterns of e8m0, not {scales.dtype}")
         axis = blocked_axis(axis, elements.ndim)
         wanted = list(elements.shape)
         wanted[axis] = f.blocks(elements.shape[axis])
         if scales.shape != tuple(wanted):
-            raise ValueError(f"scales for {found} {elements.shape}, one for each {f.block} along axis {axis}, must "
+            raise ValueError(f"scales for {element} {elements.shape}, one for each {f.block} along axis {axis}, must "
                              f"have the shape {tuple(wanted)}, not {scales.shape}")
         blocks = in_blocks(np.moveaxis(elements, axis, -1), f)
         patterns = np.ascontiguousarray(np.moveaxis(scales, axis, -1)).view(np.uint8)
@@ -217,20 +217,20 @@ def scaled(q: Quantized, wide: np.dtype[Any], kept: Any = None) -> Array:
     elements, scales = q.elements.reshape(rows, q.elements.shape[-1]), q.scales.reshape(rows, q.scales.shape[-1])
     width = scales.shape[-1] * f.block
     step = max(1, AT_ONCE // max(1, width))
-    whole = np.empty((rows if kept is None else min(step, rows), width), wide)
+    scaled_rows = np.empty((rows if kept is None else min(step, rows), width), wide)
     parts = []
     with np.errstate(all="ignore"):
         for i in range(0, rows, step):
             some = scales[i : i + step]
-            values = whole[i : i + step] if kept is None else whole[: len(some)]
+            values = scaled_rows[i : i + step] if kept is None else scaled_rows[: len(some)]
             _look_up(elements[i : i + step], f.element, values)
             by_blocks = values.reshape(*some.shape, f.block)
             by_blocks *= values_of(f.scale, wide, 1).take(some)[..., None]
             if kept is not None:
                 parts.append(kept(values[:, : q.length]))
         if kept is not None:
-            whole = np.concatenate(parts) if parts else kept(whole)
-    return np.moveaxis(whole[:, : q.length].reshape(*q.others, q.length), -1, q.axis)
+            scaled_rows = np.concatenate(parts) if parts else kept(scaled_rows)
+    return np.moveaxis(scaled_rows[:, : q.length].reshape(*q.others, q.length), -1, q.axis)
 
 
 def _look_up(rows: NDArray[np.uint8], fmt: Float, to: Array) -> None:

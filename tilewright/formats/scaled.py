@@ -232,14 +232,14 @@ class Scaled(Decodable):
         """By integers and slices, with the scales that belong to what is left; along an axis with groups by slices of
         whole ones, along one with two elements to a byte by slices of whole bytes. Nothing is copied."""
         keys, how = basic(key, self.ndim), self.nibbles
-        found: dict[str, list[Any]] = {"elements": [], "scales": []}
+        parts: dict[str, list[Any]] = {"elements": [], "scales": []}
         for at, (each, length, count) in enumerate(zip(keys, self.shape, self.scales.shape)):
             axis = at - self.ndim
             unit = self.group if axis == self.axis else 1
-            found["scales"].append(_whole(each, length, unit, axis) if count != 1 else
+            parts["scales"].append(_whole(each, length, unit, axis) if count != 1 else
                                    0 if not isinstance(each, slice) else slice(None))
-            found["elements"].append(_whole(each, length, 2, axis) if how and axis == how.axis else each)
-        keys_of = {name: tuple(found["elements" if name == "elements" else "scales"]) for name in self._arrays}
+            parts["elements"].append(_whole(each, length, 2, axis) if how and axis == how.axis else each)
+        keys_of = {name: tuple(parts["elements" if name == "elements" else "scales"]) for name in self._arrays}
         arrays: Any = {name: None if x is None else np.asarray(x[keys_of[name]]) for name, x in self._arrays.items()}
         if how:
             behind = sum(isinstance(each, slice) for each in keys[how.axis + self.ndim + 1:])

@@ -97,8 +97,8 @@ def find(what: object, among: Collection[str] = FORMATS) -> Format | None:
     `among` are the names of those that are wanted, such as MULTIPLIED. NumPy's one-letter codes are not accepted: its
     "f16" and "i8" count bytes where ours count bits.
     """
-    found = _find(what)
-    return found if found is not None and found.name in among else None
+    format = _find(what)
+    return format if format is not None and format.name in among else None
 
 
 def _find(what: object) -> Format | None:
@@ -133,20 +133,20 @@ def _dtype_of_code(text: str) -> np.dtype[Any] | None:
 
 def get(what: object, argument: str = "format", among: Collection[str] = FORMATS) -> Format:
     """The format with this name or dtype. ValueError, which names the argument and the choices, if it is unknown."""
-    found = find(what, among)
-    if found is None:
+    format = find(what, among)
+    if format is None:
         shown = repr(str(what) if isinstance(what, Format) else what)
         raise ValueError(f"{argument} must be one of {', '.join(among)}, not {shown}{advice(what, among)}")
-    return found
+    return format
 
 
 def array_format(array: np.ndarray[Any, Any], argument: str = "x") -> Format:
     """The format of an array's elements, or a TypeError."""
-    found = find(array.dtype)
-    if found is None:
+    format = find(array.dtype)
+    if format is None:
         known = ", ".join(FORMATS)
         raise TypeError(f"{argument} must hold one of {known}, but its dtype is {array.dtype}{advice(array.dtype)}")
-    return found
+    return format
 
 
 def advice(what: object, among: Collection[str] = FORMATS) -> str:
@@ -244,10 +244,10 @@ def block_format(what: object, argument: str = "format") -> BlockFormat:
     """The block format called `what`, or `what` itself; ValueError for anything else."""
     if isinstance(what, BlockFormat):
         return what
-    found = BLOCK_FORMATS.get(_ALSO.get(what, what)) if isinstance(what, str) else None
-    if found is None:
+    block = BLOCK_FORMATS.get(_ALSO.get(what, what)) if isinstance(what, str) else None
+    if block is None:
         raise ValueError(f"{argument} must be one of {', '.join((*BLOCK_FORMATS, *_ALSO))}, not {what!r}")
-    return found
+    return block
 
 
 # ---- where formats meet
@@ -264,14 +264,14 @@ def promote(*formats: object) -> Format:
 
     if not formats:
         raise ValueError("promote needs at least 1 format")
-    found = [get(each) for each in formats]
-    dtypes = [f.dtype for f in found]
+    operands = [get(name) for name in formats]
+    dtypes = [f.dtype for f in operands]
     try:
         for pair in combinations(dtypes, 2):  # of three, NumPy refuses some in one order and not in another
             np.result_type(*pair)
         return get(np.result_type(*dtypes))
     except TypeError:
-        return narrowest(*found)
+        return narrowest(*operands)
 
 
 def accumulator(*formats: object) -> Format:
@@ -295,8 +295,8 @@ def integral(*formats: object) -> bool:
 
 def rank(format: object) -> int:
     """NumPy's kinds in order, bool, integer, float, complex: what is of one may be cast to the same or a later one."""
-    found = get(format)
-    return next(i for i, kind in enumerate((Bool, Integer, Float, Complex)) if isinstance(found, kind))
+    known = get(format)
+    return next(i for i, kind in enumerate((Bool, Integer, Float, Complex)) if isinstance(known, kind))
 
 
 def narrowest(*formats: Format) -> Format:
@@ -304,10 +304,10 @@ def narrowest(*formats: Format) -> Format:
 
     Integers meet in integers, though a small float would often do.
     """
-    whole = all(isinstance(each, Integer) for each in formats)
-    eligible = [f for f in FORMATS.values() if isinstance(f, Integer) or not whole]
-    holding = [f for f in eligible if all(holds(f, each) for each in formats)]
-    widest = "c128" if any(isinstance(each, Complex) for each in formats) else "f64"
+    integral = all(isinstance(format, Integer) for format in formats)
+    eligible = [f for f in FORMATS.values() if isinstance(f, Integer) or not integral]
+    holding = [f for f in eligible if all(holds(f, format) for format in formats)]
+    widest = "c128" if any(isinstance(format, Complex) for format in formats) else "f64"
     return min(holding, key=lambda f: f.bits, default=FORMATS[widest])
 
 

@@ -74,10 +74,10 @@ def parameter(name: str, t: Any) -> Any:
 # ---- what is recorded
 
 def shape(name: str, extents: Any) -> tuple[int, ...]:
-    found = (extents,) if isinstance(extents, int) else extents
-    if not isinstance(found, Sequence) or not found or not all(map(is_count, found)):
-        raise TypeError(f"the shape of {name} must be Python's whole numbers from 1 on, not {found!r}")
-    return tuple(found)
+    extents_here = (extents,) if isinstance(extents, int) else extents
+    if not isinstance(extents_here, Sequence) or not extents_here or not all(map(is_count, extents_here)):
+        raise TypeError(f"the shape of {name} must be Python's whole numbers from 1 on, not {extents_here!r}")
+    return tuple(extents_here)
 
 
 def constant(t: Any, x: Any) -> Any:
@@ -175,12 +175,12 @@ def number(name: str, t: Type, x: Any) -> Any:
         if math.isfinite(x) and not np.isfinite(y):
             raise OverflowError(f"{name} is of type {t}, which cannot hold {x!r}")
         return y
-    whole = int(x) if isinstance(x, Integral) else int(float(x)) if float(x).is_integer() else None
+    integer = int(x) if isinstance(x, Integral) else int(float(x)) if float(x).is_integer() else None
     low, high = (0, 2) if t.bits == 1 else (-1 << t.bits - 1, 1 << t.bits - 1)
-    if whole is None or not low <= whole < high:
-        raise (TypeError if whole is None else OverflowError)(
+    if integer is None or not low <= integer < high:
+        raise (TypeError if integer is None else OverflowError)(
             f"{name} is of type {t}: it must be a whole number from {low} to {high - 1}, not {x!r}")
-    return t.numpy.type(whole)
+    return t.numpy.type(integer)
 
 
 def array(name: str, t: Pointer, x: Array) -> None:

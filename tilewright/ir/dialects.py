@@ -75,15 +75,15 @@ class Nvptx(Dialect):
 
     def launched(self, low: Any, function: Any) -> list[str]:
         x, y = function.threads
-        found = [f'"nvvm.reqntid"="{x},{y},1"']
+        attributes = [f'"nvvm.reqntid"="{x},{y},1"']
         if function.max_registers is None:
-            found.append(f'"nvvm.minctasm"="{function.min_ctas}"')
+            attributes.append(f'"nvvm.minctasm"="{function.min_ctas}"')
         else:
-            found.append(f'"nvvm.maxnreg"="{function.max_registers}"')
+            attributes.append(f'"nvvm.maxnreg"="{function.max_registers}"')
         if function.ctas_cluster > 1:       # part of the code, so that a launch need not know
             x, y, z = function.cluster
-            found.append(f'"nvvm.cluster_dim"="{x},{y},{z}"')
-        return found
+            attributes.append(f'"nvvm.cluster_dim"="{x},{y},{z}"')
+        return attributes
 
     def builtin(self, low: Any, name: str, t: Any) -> Any:
         register = name.replace("thread", "tid").replace("block", "ctaid").replace("grid", "nctaid")
@@ -113,11 +113,11 @@ class Amdgcn(Dialect):
     def launched(self, low: Any, function: Any) -> list[str]:
         x, y = function.threads
         low.fn.set_metadata("reqd_work_group_size", low.module.add_metadata([low.i32(n) for n in (x, y, 1)]))
-        found = [f'"amdgpu-flat-work-group-size"="{x*y},{x*y}"', '"uniform-work-group-size"="true"']
+        attributes = [f'"amdgpu-flat-work-group-size"="{x*y},{x*y}"', '"uniform-work-group-size"="true"']
         waves = -(-function.min_ctas * -(-x*y // function.warp) // SIMDS)
         if function.max_registers is not None:      # a SIMD's registers are divided evenly among as many waves as fit
             waves = -(-REGISTERS // function.max_registers)
-        return [*found, f'"amdgpu-waves-per-eu"="{waves}"']
+        return [*attributes, f'"amdgpu-waves-per-eu"="{waves}"']
 
     def builtin(self, low: Any, name: str, t: Any) -> Any:
         what, axis = name.split(".")

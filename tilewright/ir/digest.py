@@ -19,11 +19,11 @@ from tilewright.ir.values import Value
 
 def digest(function: Function) -> str:
     """The digest of a function and of the functions that it calls."""
-    found = hashlib.sha256()
+    sha = hashlib.sha256()
     numbers: dict[Any, int] = {}
     for text in _texts(function, numbers):
-        found.update(text.encode() + b"\0")
-    return found.hexdigest()
+        sha.update(text.encode() + b"\0")
+    return sha.hexdigest()
 
 
 def _texts(x: Any, numbers: dict[Any, int]) -> Any:
@@ -38,8 +38,8 @@ def _texts(x: Any, numbers: dict[Any, int]) -> Any:
         pass
     elif isinstance(x, (list, tuple)):
         yield f"[{len(x)}"
-        for each in x:
-            yield from _texts(each, numbers)
+        for item in x:
+            yield from _texts(item, numbers)
     elif isinstance(x, dict):
         yield f"{{{len(x)}"
         for key, value in x.items():
@@ -74,8 +74,8 @@ def _spelling(x: Any) -> Iterator[str]:
         yield from _spelling([x.func, x.args, x.keywords])
     elif isinstance(x, (list, tuple)):
         yield f"[{len(x)}"
-        for each in x:
-            yield from _spelling(each)
+        for item in x:
+            yield from _spelling(item)
     elif isinstance(x, dict):
         yield from _spelling([*x.items()])
     elif isinstance(x, (str, bytes, int, float)) or x is None:

@@ -250,12 +250,12 @@ def _log(k: Any, x: Value) -> Value:
     """x = m 2^e, m from sqrt(1/2) to sqrt(2); f = m - 1, s = f / (2 + f), log m = f - f^2/2 + s (f^2/2 + ...), which
     is fdlibm's way; e log 2 + f is summed without an error."""
     F, t = _format(x.type), x.type
-    whole = vec(F.whole, t.length)
+    integers = vec(F.whole, t.length)
     shift = F.mantissa + 1
     subnormal = x < 2.0 ** (1 - F.bias)
     scaled = k.select(subnormal, x * 2.0**shift, x)
     half = _root_of_half(F)
-    bits = (k.bits_as(scaled, whole) & (1 << F.whole.bits - 1) - 1) - half
+    bits = (k.bits_as(scaled, integers) & (1 << F.whole.bits - 1) - 1) - half
     m = k.bits_as((bits & (1 << F.mantissa) - 1) + half, t)
     e = k.bits_as((bits >> F.mantissa) + F.round_bits, t) - F.round
     e = k.select(subnormal, e - shift, e)
@@ -322,8 +322,8 @@ def _sigmoid(k: Any, x: Value) -> Value:
     F, t = _format(x.type), x.type
     end, one = 87.3 if F is F32 else 708.0, k.constant(t, 1.0)      # e^y is a reciprocal's normal number
     p, n = _reduced_exp(k, k.min(end, k.max(-x, -end)), F.bias)          # in this order a NaN stays
-    found = k._op(ops.RECIPROCAL, t, k.fma(p, _power(k, n, t), one), one)
-    return k.select(x < -end, k.constant(t, 0.0), found)
+    sigmoid = k._op(ops.RECIPROCAL, t, k.fma(p, _power(k, n, t), one), one)
+    return k.select(x < -end, k.constant(t, 0.0), sigmoid)
 
 
 def _gelu_tanh(k: Any, x: Value) -> Value:
@@ -339,6 +339,6 @@ def _gelu_tanh(k: Any, x: Value) -> Value:
 
 def _signed(k: Any, size: Value, x: Value) -> Value:
     """With the sign of x, which 0 has, too."""
-    whole = vec(_format(x.type).whole, x.type.length)
-    sign = k.bits_as(x, whole) & -1 << whole.scalar.bits - 1
-    return k.bits_as(k.bits_as(size, whole) | sign, x.type)
+    integers = vec(_format(x.type).whole, x.type.length)
+    sign = k.bits_as(x, integers) & -1 << integers.scalar.bits - 1
+    return k.bits_as(k.bits_as(size, integers) | sign, x.type)

@@ -297,11 +297,11 @@ class _Lowering:
         b.cbranch(self[node.mask], then, end)
         b.position_at_end(then)
         t = self.type(node.result.type)
-        found = b.load(self[node.pointer], typ=t, align=node.align, name="load")
+        loaded = b.load(self[node.pointer], typ=t, align=node.align, name="load")
         b.branch(end)
         b.position_at_end(end)
         value = b.phi(t, "load")
-        value.add_incoming(found, then)
+        value.add_incoming(loaded, then)
         value.add_incoming(ll.Constant(t, None), before)
         return value
 

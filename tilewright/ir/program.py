@@ -286,15 +286,15 @@ class Function:
 
     def callees(self) -> list[Function]:
         """The recorded functions that this one calls, directly or not, innermost first."""
-        found: dict[Function, None] = {}
+        reached: dict[Function, None] = {}
 
         def visit(function: Function) -> None:
             for node in function.walk():
-                if isinstance(node, Call) and isinstance(node.callee, Function) and node.callee not in found:
+                if isinstance(node, Call) and isinstance(node.callee, Function) and node.callee not in reached:
                     visit(node.callee)
-                    found[node.callee] = None
+                    reached[node.callee] = None
         visit(self)
-        return list(found)
+        return list(reached)
 
 
 @cache
@@ -307,7 +307,7 @@ def written(function: Function) -> dict[str, Line]:
     origin: dict[Any, frozenset[str]] = {
         value.id: frozenset([name]) for name, value in function.params if isinstance(value.type, Pointer)}
     nodes = list(function.walk())
-    found: dict[str, Line] = {}
+    lines: dict[str, Line] = {}
 
     def origins(*values: Any) -> frozenset[str]:
         return frozenset().union(*(origin.get(getattr(x, "id", x), frozenset()) for x in values))
@@ -321,7 +321,7 @@ def written(function: Function) -> dict[str, Line]:
 
     def write(names: frozenset[str], line: Line) -> None:
         for name in names:
-            found.setdefault(name, line)
+            lines.setdefault(name, line)
 
     again = True
     while again:                                # registers carry pointers from one round of a loop to the next
@@ -348,4 +348,4 @@ def written(function: Function) -> dict[str, Line]:
                     for (name, _), x in zip(params, operands):
                         if inner is None or name in inner:
                             write(origins(x), node.line)
-    return found
+    return lines

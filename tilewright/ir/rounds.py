@@ -25,9 +25,9 @@ UNROLLED = ((16, 4), (48, 2))   # nodes of a body, up to which so many vectors a
 
 def begin(k: Any, nodes: list, loop: Loop) -> Widened:
     """To record operations outside the body."""
-    found = Widened(k, 1, nodes)
-    found.line = loop.line
-    return found
+    widened = Widened(k, 1, nodes)
+    widened.line = loop.line
+    return widened
 
 
 class Vectorised:
@@ -128,9 +128,9 @@ class Vectorised:
         """Each of w's sums holds what changes nothing."""
         for fold in self.folds:
             for register, identity in zip(fold.registers, fold.identities):
-                found = w.register(register)
-                for each in found if isinstance(found, list) else [found]:
-                    w.nodes.append(Write(each, w.constant(each.type, identity), w.line))
+                registers = w.register(register)
+                for register_lane in registers if isinstance(registers, list) else [registers]:
+                    w.nodes.append(Write(register_lane, w.constant(register_lane.type, identity), w.line))
 
     def combined(self, w: Widened, fold: Fold, x: list[Value], y: list[Value]) -> list[Value]:
         """One step of the fold, of numbers or of vectors."""
@@ -228,13 +228,13 @@ class OnCpu(Vectorised):
             w.nodes = out
         for fold in self.folds:
             vectors = [[self.read(w, copy.registers[register]) for register in fold.registers] for copy in copies]
-            found = self.tree(w, fold, vectors)
+            total = self.tree(w, fold, vectors)
             length = V
             while length > 1:
                 length //= 2
-                halves = [[self.part(w, x, start, length) for x in found] for start in (0, length)]
-                found = self.combined(w, fold, *halves)
-            self.into_registers(w, fold, found)
+                halves = [[self.part(w, x, start, length) for x in total] for start in (0, length)]
+                total = self.combined(w, fold, *halves)
+            self.into_registers(w, fold, total)
         if not masked:
             w.nodes.append(replace(loop, start=first, stop=end))
 
@@ -313,14 +313,14 @@ class OnGpu(Vectorised):
         """Write the loop to `out` with rounds divided over the threads of CTAs."""
         loop, w = self.loop, begin(self.k, out, self.loop)
         t = loop.index.type
-        found = [(node, pointer, element) for node, pointer, element in self.accesses()
+        accesses = [(node, pointer, element) for node, pointer, element in self.accesses()
                  if element.length == 1 and self.consecutive(pointer) and node.mask is None]
-        outside = [each for each in found if each[1].type.space == "global"]
-        V = self.V = GPU_BYTES // max((element.bytes for *_, element in outside or found), default=GPU_BYTES)
+        outside = [access for access in accesses if access[1].type.space == "global"]
+        V = self.V = GPU_BYTES // max((element.bytes for *_, element in outside or accesses), default=GPU_BYTES)
         if V < 2:
             raise Scalar(loop.line, "no access is of consecutive elements of at most 8 bytes")
         zero, bits, aligned = w.constant(t, 0), None, set()
-        for _, pointer, element in found:
+        for _, pointer, element in accesses:
             place = self.hoisted(w, pointer, zero)
             if place is None:
                 continue

@@ -100,20 +100,20 @@ class _Rewriting:
         self.function = replace(function, body=body, independent=False, scalar=tuple(self.why))
 
     def body(self, nodes: list) -> list:
-        found: list = []
+        widened: list = []
         for node in nodes:
             match node:
                 case Loop() if node.rounds is not None:
-                    self.rounds(node, found)
+                    self.rounds(node, widened)
                 case Loop():
-                    found.append(replace(node, body=self.body(node.body)))
+                    widened.append(replace(node, body=self.body(node.body)))
                 case While():
-                    found.append(replace(node, head=self.body(node.head), body=self.body(node.body)))
+                    widened.append(replace(node, head=self.body(node.head), body=self.body(node.body)))
                 case If():
-                    found.append(replace(node, then=self.body(node.then), otherwise=self.body(node.otherwise)))
+                    widened.append(replace(node, then=self.body(node.then), otherwise=self.body(node.otherwise)))
                 case _:
-                    found.append(node)
-        return found
+                    widened.append(node)
+        return widened
 
     def rounds(self, loop: Loop, out: list) -> None:
         assert loop.rounds is not None
@@ -127,9 +127,9 @@ class _Rewriting:
         nodes: list = []
         try:
             gpu = self.original.threads is not None
-            found = (OnGpu if gpu else OnCpu)(self.k, self.original, self.width, scalar, loop.rounds.folds, loop.stop)
-            found.write(nodes)
-            loop.rounds.elements = found.V
+            emitter = (OnGpu if gpu else OnCpu)(self.k, self.original, self.width, scalar, loop.rounds.folds, loop.stop)
+            emitter.write(nodes)
+            loop.rounds.elements = emitter.V
         except Scalar as reason:
             self.why.append(str(reason))
             nodes = [scalar]

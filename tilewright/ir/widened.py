@@ -96,9 +96,9 @@ class Widened:
         return self.env.get(x.id) or Uniform(x)
 
     def uniform(self, x: Value, what: str) -> Value:
-        found = self.shape(x)
-        if isinstance(found, Uniform):
-            return found.value
+        shape = self.shape(x)
+        if isinstance(shape, Uniform):
+            return shape.value
         raise Scalar(self.line, f"{what} differs from round to round")
 
     # ---- what a CPU and a GPU write differently
@@ -146,23 +146,23 @@ class Widened:
                 case Loop():
                     self.loop(node)
                 case If(condition):
-                    found = self.shape(condition)
-                    if isinstance(found, Uniform):
+                    shape = self.shape(condition)
+                    if isinstance(shape, Uniform):
                         then, otherwise = self.inside(node.then), self.inside(node.otherwise)
-                        self.nodes.append(If(found.value, then, otherwise, node.line))
+                        self.nodes.append(If(shape.value, then, otherwise, node.line))
                     else:
-                        self.branch(node, found)
+                        self.branch(node, shape)
                 case _:
                     raise Scalar(node.line, f"a {type(node).__name__.lower()} stays one for each round")
 
     def inside(self, nodes: list) -> list:
         """The body of a branch or a loop; what it alone has written is not written after it."""
         outer, written = self.nodes, set(self.written)
-        found: list = []
-        self.nodes = found
+        recorded: list = []
+        self.nodes = recorded
         self.body(nodes)
         self.nodes, self.written = outer, written
-        return found
+        return recorded
 
     def loop(self, node: Loop) -> None:
         what = "how often a loop is repeated"

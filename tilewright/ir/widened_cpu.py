@@ -19,10 +19,10 @@ class Vectors(Widened):
         self.most = most
 
     def wide(self, t: Type) -> Type:
-        found = vec(t, self.V)
-        if t.bits > 1 and found.bytes > self.most:
+        vector = vec(t, self.V)
+        if t.bits > 1 and vector.bytes > self.most:
             raise TooWide(t)
-        return found
+        return vector
 
     def vector(self, x: Shape) -> Value:
         if isinstance(x, Varying):
@@ -76,19 +76,19 @@ class Vectors(Widened):
         return self.registers[register]
 
     def read(self, register: Register) -> Shape:
-        found = self.register(register)
-        result = Value(self.k, found.type)
-        self.nodes.append(Read(result, found, self.line))
+        wide_register = self.register(register)
+        result = Value(self.k, wide_register.type)
+        self.nodes.append(Read(result, wide_register, self.line))
         return Varying(result)
 
     def write(self, register: Register, x: Shape) -> None:
-        found, value = self.register(register), self.vector(x)
-        if self.mask is not None and found in self.written:
-            old = Value(self.k, found.type)
-            self.nodes.append(Read(old, found, self.line))
-            value = self.op(ops.SELECT, found.type, self.mask, value, old)
-        self.written.add(found)
-        self.nodes.append(Write(found, value, self.line))
+        wide_register, value = self.register(register), self.vector(x)
+        if self.mask is not None and wide_register in self.written:
+            old = Value(self.k, wide_register.type)
+            self.nodes.append(Read(old, wide_register, self.line))
+            value = self.op(ops.SELECT, wide_register.type, self.mask, value, old)
+        self.written.add(wide_register)
+        self.nodes.append(Write(wide_register, value, self.line))
 
     # ---- memory, and branches
 

@@ -27,14 +27,14 @@ class Lanes(Widened):
 
     def read(self, register: Register) -> Shape:
         results = []
-        for each in self.register(register):
-            results.append(Value(self.k, each.type))
-            self.nodes.append(Read(results[-1], each, self.line))
+        for lane_register in self.register(register):
+            results.append(Value(self.k, lane_register.type))
+            self.nodes.append(Read(results[-1], lane_register, self.line))
         return Varying(results)
 
     def write(self, register: Register, x: Shape) -> None:
-        for each, value in zip(self.register(register), self.lanes(x)):
-            self.nodes.append(Write(each, value, self.line))
+        for lane_register, value in zip(self.register(register), self.lanes(x)):
+            self.nodes.append(Write(lane_register, value, self.line))
 
     def pieces(self, t: Type) -> Iterator[tuple[int, Type]]:
         """The first element, and the type, of each access of at most GPU_BYTES."""
@@ -43,12 +43,12 @@ class Lanes(Widened):
 
     def load(self, node: Load, pointer: Shape) -> Shape:
         if isinstance(pointer, Linear) and node.pointer.id in self.aligned:
-            found: list[Value] = []
+            lanes: list[Value] = []
             for e, t in self.pieces(node.result.type):
                 result = Value(self.k, t)
                 self.nodes.append(Load(result, self.moved(pointer.first, e), t.bytes, None, node.line))
-                found += [self.op(ops.extract(part), t.scalar, result) for part in range(t.length)]
-            return Varying(found)
+                lanes += [self.op(ops.extract(part), t.scalar, result) for part in range(t.length)]
+            return Varying(lanes)
         return Varying([self.one(node, p) for p in self.lanes(pointer)])
 
     def store(self, node: Store, pointer: Shape, value: Shape) -> None:

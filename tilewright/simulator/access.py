@@ -114,10 +114,10 @@ class Access:
         -1."""
         if mask.ndim == 0:
             return self.length if mask else 0
-        elements, whole = int(np.count_nonzero(mask)), len(mask) == self.length
+        elements, contiguous = int(np.count_nonzero(mask)), len(mask) == self.length
         if elements in (0, len(mask)):
             return self.length if elements else 0
-        return elements if whole and np.count_nonzero(mask[:elements]) == elements else -1
+        return elements if contiguous and np.count_nonzero(mask[:elements]) == elements else -1
 
     def locate(self, gang: Gang, address: int, elements: int) -> tuple[Region, int]:
         """Where an access to so many elements goes that is in bounds, aligned, and now counted."""
@@ -224,22 +224,22 @@ class Access:
             address = np.where(lanes, address, address[lane])
         else:
             lane = 0
-        found = self.last = self.look_up(gang, address, on, lane)
-        if found is not None:
-            yield found
+        part = self.last = self.look_up(gang, address, on, lane)
+        if part is not None:
+            yield part
             return
         everywhere = np.broadcast_to(True if on is None else on, (self.length, gang.size))
         lanes = everywhere.any(0)
         for index in np.unique(address[lanes] >> SPAN_BITS):
             here = everywhere & (address >> SPAN_BITS == index)
             lane = int(here.any(0).argmax())
-            found = self.look_up(gang, np.where(here.any(0), address, address[lane]), here, lane)
-            if found is None:
+            part = self.look_up(gang, np.where(here.any(0), address, address[lane]), here, lane)
+            if part is None:
                 region = self.memory.find(int(index) << SPAN_BITS)
                 if region is None:
                     self.nowhere(gang, int(address[lane]), lane)
                 self.outside(gang, region, address, here)
-            yield found
+            yield part
 
     def look_up(self, gang: Gang, address: NDArray[np.int64], on: Lanes, lane: int) -> Part | None:
         """The pattern of these addresses, the first of them that of `lane`; None if not all lie inside one array."""
@@ -329,11 +329,11 @@ class Access:
         part.pattern.write(part.region, self.dtype, part.address - part.region.base, value)
 
     def traffic(self, region: Region) -> Traffic:
-        found = self.counters.get(region.name)
-        if found is None:
+        counter = self.counters.get(region.name)
+        if counter is None:
             site = Site(self.line, region.name, "cluster" if self.remote else region.space, self.verb)
-            found = self.counters[region.name] = self.machine.report.traffic_at(site)
-        return found
+            counter = self.counters[region.name] = self.machine.report.traffic_at(site)
+        return counter
 
     # ---- faults: blame the first thread and element that is wrong
 

@@ -211,15 +211,15 @@ class Mbarriers:
 
     def fenced(self, gang: Gang, node: Op, address: int, lane: int) -> PhaseBarrier:
         """The mbarrier at an address on which bulk copies count their bytes: its initialisation must be fenced."""
-        found, region = self.barrier(gang, node, address, lane), self.machine.memory.find(address)
+        barrier, region = self.barrier(gang, node, address, lane), self.machine.memory.find(address)
         assert region is not None
         history = self.machine.history(region)
         if history is not None:
             units = history.parts(np.array([address - region.base]), i64.bytes).ravel()
             if race := history.unproxied(gang.threads[[lane]] // self.machine.warp, units):
-                raise gang.fault("race", node, f"{found.name} counts what a bulk copy{gang.by(lane)} brings, and no "
+                raise gang.fault("race", node, f"{barrier.name} counts what a bulk copy{gang.by(lane)} brings, and no "
                                  f"fence.mbarrier_init follows its initialisation at {race.line}")
-        return found
+        return barrier
 
     def each(self, gang: Gang, node: Op, pointer: Any, verb: str) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """(address, lanes) of each mbarrier that active lanes point to; it is theirs to use."""

@@ -73,9 +73,9 @@ class Bulk:
         for lane, barrier in self._lanes(gang, node, pointer):
             tiled, base, elements, inside = self._box(gang, node, map, coordinates, lane)
             tile = tiled.tile
-            _, at, found = self._global(gang, node, "load", base, elements, inside, tile.item, lane)
-            rows = np.zeros(inside.shape, found.dtype)
-            rows[inside] = found[at // tile.item]
+            _, at, data = self._global(gang, node, "load", base, elements, inside, tile.item, lane)
+            rows = np.zeros(inside.shape, data.dtype)
+            rows[inside] = data[at // tile.item]
             if tile.element == "tf32":
                 rows = tf32(rows.view(np.float32)).view(rows.dtype)
             if tiled.nan:
@@ -87,8 +87,8 @@ class Bulk:
         for lane, barrier in self._lanes(gang, node, pointer):
             address, count = int(_of(gmem, lane)), self._count(gang, node, bytes, lane)
             inside = np.ones((1, count), bool)
-            _, at, found = self._global(gang, node, "load", address, np.arange(count)[None], inside, 1, lane)
-            self._arrive(gang, node, lane, int(_of(smem, lane)), found[at], BULK_ALIGN, 0, barrier)
+            _, at, data = self._global(gang, node, "load", address, np.arange(count)[None], inside, 1, lane)
+            self._arrive(gang, node, lane, int(_of(smem, lane)), data[at], BULK_ALIGN, 0, barrier)
 
     def store(self, gang: Gang, node: Op, smem: Any, map: Any, *more: Any) -> None:
         *coordinates, add = more

@@ -60,12 +60,12 @@ class Clocks:
         """Which of the accesses of these threads, at these times, are not known by `rows`, a function of columns that
         gives a row of news for each."""
         agents, lanes = np.divmod(threads, self.warp)
-        found = times > rows(agents)
-        if some(found) and self.led.any():
+        unseen = times > rows(agents)
+        if some(unseen) and self.led.any():
             now = agents < self.agents
             agents = np.where(now, agents, 0)
-            found = found & ~(now & self.led[agents, lanes] & (times <= rows(self.alone + agents)))
-        return found
+            unseen = unseen & ~(now & self.led[agents, lanes] & (times <= rows(self.alone + agents)))
+        return unseen
 
     def acquire(self, agents: Agents, clock: Clock) -> None:
         self.news[:, agents] = np.maximum(self.news[:, agents], clock[:, None])

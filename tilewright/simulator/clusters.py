@@ -70,13 +70,13 @@ class Clusters:
             lane = int(wrong.argmax())
             raise gang.fault("cluster", node,
                              f"there is no CTA {rank[lane]} in a cluster of {self.size}{gang.by(lane)}")
-        found, away = pointer.copy(), rank.astype(np.int64) - gang.threads // self.machine.cta % self.size
+        mapped, away = pointer.copy(), rank.astype(np.int64) - gang.threads // self.machine.cta % self.size
         for index in np.unique(pointer[on] >> SPAN_BITS):
             region = self.machine.memory.find(int(index) << SPAN_BITS)
             assert region is not None
             assert region.pitch is not None
-            found += np.where(pointer >> SPAN_BITS == index, away * region.pitch, 0)
-        return found
+            mapped += np.where(pointer >> SPAN_BITS == index, away * region.pitch, 0)
+        return mapped
 
     # ---- what is checked
 

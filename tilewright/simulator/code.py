@@ -65,19 +65,19 @@ class Code:
 
     def slot(self, x: Any) -> int:
         """Where a value is kept."""
-        found = self.slots.get(x.id)
-        if found is None:
-            found = self.slots[x.id] = len(self.initial)
+        index = self.slots.get(x.id)
+        if index is None:
+            index = self.slots[x.id] = len(self.initial)
             self.initial.append(None if x.constant is None else _constant(x.type, x.constant))
-        return found
+        return index
 
     def register(self, x: Register) -> int:
         """Where a register is kept."""
-        found = self.slots.get(x)
-        if found is None:
-            found = self.slots[x] = len(self.initial)
+        index = self.slots.get(x)
+        if index is None:
+            index = self.slots[x] = len(self.initial)
             self.initial.append(None)
-        return found
+        return index
 
     def prepare(self, gang: Gang, operands: list[Any]) -> tuple[list[Any], list[Region]]:
         """Slots and local arrays of a new call."""
@@ -228,8 +228,8 @@ def _operation(code: Code, node: Op) -> Step | None:
             if len(ds) == 1:
                 env[ds[0]] = y
             else:
-                for d, each in zip(ds, y or (), strict=True):
-                    env[d] = each
+                for d, result in zip(ds, y or (), strict=True):
+                    env[d] = result
         return effect
     if role == "group":
         def group(gang: Gang, env: list) -> None:
@@ -293,10 +293,10 @@ def index_arithmetic(meaning: Callable) -> Callable:
     """Arithmetic on i32 indices, computed in i64 where the result fits."""
     def checked(t: Any, x: Any, y: Any) -> Any:
         if x.ndim == y.ndim == 0:               # Python's numbers are faster
-            whole = meaning(int(x), int(y))
-            if not -1 << 31 <= whole < 1 << 31:
-                raise ArithmeticError(f"{whole} does not fit into an i32")
-            return np.int32(whole)
+            exact_int = meaning(int(x), int(y))
+            if not -1 << 31 <= exact_int < 1 << 31:
+                raise ArithmeticError(f"{exact_int} does not fit into an i32")
+            return np.int32(exact_int)
         exact = meaning(x.astype(np.int64), y)
         rounded = exact.astype(np.int32)
         wrong = rounded != exact
@@ -335,8 +335,8 @@ def _in_groups(code: Code, node: Op, gang: Gang, xs: list) -> list:
     on = None if gang.mask is None else np.flatnonzero(gang.mask)
     threads = gang.threads if on is None else gang.threads[on]
     groups = threads.reshape(-1, scope) if threads.size % scope == 0 else threads[:0, None]
-    whole = len(groups) > 0 and (groups == groups[:, :1] + np.arange(scope)).all()
-    if not whole or (groups[:, 0] % code.machine.cta % scope).any():
+    complete = len(groups) > 0 and (groups == groups[:, :1] + np.arange(scope)).all()
+    if not complete or (groups[:, 0] % code.machine.cta % scope).any():
         raise Fault("divergent", node.line, code.name, f"{operation.name} needs {scope} threads side by side"
                     + gang.by(int(np.argmin(gang.active()))))
     assert operation.numpy is not None
@@ -349,9 +349,9 @@ def _in_groups(code: Code, node: Op, gang: Gang, xs: list) -> list:
 
 def _spread(y: Any, on: Any, threads: int) -> Any:
     """The results of active threads among those of all, which for the others mean nothing."""
-    whole = np.zeros((*y.shape[:-1], threads), y.dtype)
-    whole[..., on] = y
-    return whole
+    result = np.zeros((*y.shape[:-1], threads), y.dtype)
+    result[..., on] = y
+    return result
 
 
 def _active_only(code: Code, node: Op, meaning: Callable, gang: Gang, xs: list, why: str) -> Any:
@@ -390,5 +390,5 @@ _FLOPS = {"fma": 2, "add": 1, "sub": 1, "mul": 1, "divide": 1, "sqrt": 1}
 def _flops(node: Any) -> int:
     if not isinstance(node, Op):
         return 0
-    each = _FLOPS.get(node.operation.name, 0)
-    return each * node.results[0].type.length if each and node.results[0].type.is_float else node.operation.flops
+    flops = _FLOPS.get(node.operation.name, 0)
+    return flops * node.results[0].type.length if flops and node.results[0].type.is_float else node.operation.flops

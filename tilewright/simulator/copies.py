@@ -65,8 +65,8 @@ class Copies:
             self.flights.append(Flight(
                 node.line, region, offsets, to.taken(pattern, values, gang.size).ravel(), threads, self.closed[threads],
                 source, to.taken(pattern, origins, gang.size).ravel()))
-            history, each, units = self._units(region, offsets, threads, to.item)
-            history.depart(each, units, node.line)
+            history, unit_threads, units = self._units(region, offsets, threads, to.item)
+            history.depart(unit_threads, units, node.line)
 
     def commit(self, gang: Gang, node: Op) -> None:
         self.closed[gang.threads[gang.active()]] += 1

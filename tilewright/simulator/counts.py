@@ -45,19 +45,19 @@ def run(function: Function, args: Any, grid: Any, target: str) -> Counts:
 
 def from_report(report: Report) -> Counts:
     """What `run` says of a launch that a machine with `fuses` ran."""
-    found = report.instructions
-    found[PASSES] = report.of(space="shared").moved
-    found[LOADED] = report.of(space="global", verb="load").moved
-    found[STORED] = report.of(space="global", verb="store").moved
+    instructions = report.instructions
+    instructions[PASSES] = report.of(space="shared").moved
+    instructions[LOADED] = report.of(space="global", verb="load").moved
+    instructions[STORED] = report.of(space="global", verb="store").moved
     for block in report.blocks:
-        found[WAITS] += block.runs * (block.kinds["load"] > 0)
+        instructions[WAITS] += block.runs * (block.kinds["load"] > 0)
         for kind, less in block.fused.items():
-            found[kind] -= less * block.runs
+            instructions[kind] -= less * block.runs
     for space, words in BYTES.items():
-        found[words] = report.of(space=space).bytes
-    found[FOOTPRINT] = report.of(space="global").distinct
-    found["flops"] = report.flops
-    return found
+        instructions[words] = report.of(space=space).bytes
+    instructions[FOOTPRINT] = report.of(space="global").distinct
+    instructions["flops"] = report.flops
+    return instructions
 
 
 def scaled(counts: Callable[[Mapping[str, int]], Counts], sizes: Mapping[str, int], tiles: Mapping[str, int],
@@ -89,9 +89,9 @@ def scaled(counts: Callable[[Mapping[str, int]], Counts], sizes: Mapping[str, in
             beyond = (sizes[name] - least[name]) / tiles[name]
             at[name] += up * tiles[name]
             weight *= beyond if up else 1 - beyond
-        for kind, each in of_cta(at).items():
-            total[kind] += weight * each                    # type: ignore[assignment]
-    return Counter({kind: each * ctas(sizes) for kind, each in total.items()})
+        for kind, count in of_cta(at).items():
+            total[kind] += weight * count                    # type: ignore[assignment]
+    return Counter({kind: count * ctas(sizes) for kind, count in total.items()})
 
 
 def first(size: int, tile: int) -> int:
@@ -111,16 +111,16 @@ def nest(of: Callable[[Mapping[str, int]], Counts], sizes: Mapping[str, int], ti
          ctas: Callable[[Mapping[str, int]], int]) -> tuple[Round, ...]:
     """What rounds of nested loops over tiles touch, from the same runs as `scaled`: first the whole launch, then a
     round of the outermost loop, which is over the first size, and so on inwards."""
-    found, names = [], list(sizes)
+    nested, names = [], list(sizes)
     for depth in range(len(names) + 1):
         outer = names[:depth]
         at = {name: first(size, tiles[name]) if name in outer else size for name, size in sizes.items()}
         again = dict(at)
         if outer:
             again[outer[-1]] = min(at[outer[-1]] + tiles[outer[-1]], sizes[outer[-1]])
-        one, two = (scaled(of, each, tiles, ctas)[FOOTPRINT] for each in (at, again))
-        found.append(Round(prod(-(-sizes[name] // tiles[name]) for name in outer), one, two))
-    return tuple(found)
+        one, two = (scaled(of, small, tiles, ctas)[FOOTPRINT] for small in (at, again))
+        nested.append(Round(prod(-(-sizes[name] // tiles[name]) for name in outer), one, two))
+    return tuple(nested)
 
 
 def overhead(function: Function, loop: str) -> float:
@@ -129,7 +129,7 @@ def overhead(function: Function, loop: str) -> float:
     loops = [node for node in function.walk() if isinstance(node, Loop)]
     if not loops or not loop:
         return 1.0
-    kinds: list[Counter[str]] = [Counter(kind_of(node) for node in function.walk(each.body)) for each in loops]
+    kinds: list[Counter[str]] = [Counter(kind_of(node) for node in function.walk(inner.body)) for inner in loops]
     recorded = max(kinds, key=lambda each: (each["fma"], each.total()))
     lines = loop.splitlines()
     multiplied, others = (sum(map(bool, map(FMA.match, lines))), sum(not NOT_OTHERS.match(line) for line in lines))

@@ -27,10 +27,10 @@ def fused(accesses: Sequence[Access]) -> Counter[str]:
         if part is None or access.length > 1 or access.remote or part.region.space != "shared" \
                 or part.pattern.here is not None:
             continue
-        found = alike[access.reads, access.item, part.region.base, part.pattern.offsets.tobytes()]
-        if part.address in found:                   # the same once more: the compiler keeps what it has read
+        neighbours = alike[access.reads, access.item, part.region.base, part.pattern.offsets.tobytes()]
+        if part.address in neighbours:                   # the same once more: the compiler keeps what it has read
             _less(fewer, access, part, 1, part.pattern.moved)
-        found[part.address] = access, part
+        neighbours[part.address] = access, part
     for there in alike.values():
         for width in (16, 8):
             _join(there, width, fewer)
@@ -51,7 +51,7 @@ def _join(there: dict[int, tuple[Access, Part]], width: int, fewer: Counter[str]
         wide = Pattern(access.item, len(own), relative, None, pattern.lowest, part.region, address, machine.warp,
                        machine.report.granule, machine.banks, width, access.reads)
         parts = [there.pop(other)[1] for other in own]
-        _less(fewer, access, part, len(own) - 1, sum(each.pattern.moved for each in parts) - wide.moved)
+        _less(fewer, access, part, len(own) - 1, sum(piece.pattern.moved for piece in parts) - wide.moved)
 
 
 def _less(fewer: Counter[str], access: Access, part: Part, instructions: int, passes: int) -> None:

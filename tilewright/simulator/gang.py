@@ -175,16 +175,16 @@ class Gang:
                 return xs[0]
             lead = np.broadcast_shapes(*(np.shape(x)[:-1] for x in xs))
             return np.concatenate([np.broadcast_to(x, (*lead, n)) for x, n in zip(xs, sizes)], axis=-1)
-        whole = Gang(gangs[0].machine, np.concatenate([gang.threads for gang in gangs]))
+        joined = Gang(gangs[0].machine, np.concatenate([gang.threads for gang in gangs]))
         for frames in zip(*(gang.frames for gang in gangs)):
             first = frames[0]
             env = [together(xs) for xs in zip(*(frame.env for frame in frames))]
             regions = [region for frame in frames for region in frame.locals]
             frame = Frame(first.code, env, None, first.returned, regions)
             frame.pc, frame.masks = first.pc, [None] * len(first.masks)
-            whole.frames.append(frame)
-        whole.frame = whole.frames[-1]
-        return whole
+            joined.frames.append(frame)
+        joined.frame = joined.frames[-1]
+        return joined
 
     # ---- calls
 
@@ -219,11 +219,11 @@ class Gang:
 
     def access(self, node: Op, verb: str, t: Any, align: int, atomic: bool = False, remote: bool = False) -> Access:
         """How this operation loads or stores values of this type."""
-        found = self.machine.accesses.get((node, verb, t, remote))
-        if found is None:
-            found = Access(self.machine, self.frame.code.name, node.line, verb, t, align, atomic, remote)
-            self.machine.accesses[node, verb, t, remote] = found
-        return found
+        known = self.machine.accesses.get((node, verb, t, remote))
+        if known is None:
+            known = Access(self.machine, self.frame.code.name, node.line, verb, t, align, atomic, remote)
+            self.machine.accesses[node, verb, t, remote] = known
+        return known
 
     def fault(self, kind: str, node: Op, message: str) -> Fault:
         """The exception that says what this operation does wrong, to be raised."""

@@ -65,8 +65,8 @@ class Machine:
 
     def exist(self, threads: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of these lanes are threads: the last warp of a CTA has fewer where its threads are not whole warps."""
-        found: NDArray[np.bool_] = threads % self.cta < self.there
-        return found
+        exists: NDArray[np.bool_] = threads % self.cta < self.there
+        return exists
 
     # ---- runs
 
@@ -189,12 +189,12 @@ class Machine:
         if self.alone or region.space == "local" or (region.space == "shared") > self.gpu:
             return None
         histories = self._of_device if self.gpu and region.space == "global" else self._histories
-        found = histories.get(region)
-        if found is None:
+        known = histories.get(region)
+        if known is None:
             of_device = histories is self._of_device
             rows = clocks.agents if of_device else clocks.per_cta * self.clusters.size
-            found = histories[region] = History(clocks, region.data.size, rows, of_device)
-        return found
+            known = histories[region] = History(clocks, region.data.size, rows, of_device)
+        return known
 
     # ---- what the code of a call finds in its slots
 

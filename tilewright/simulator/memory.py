@@ -53,11 +53,11 @@ class Region:
 
     def view(self, dtype: np.dtype[Any], phase: int) -> NDArray[Any]:
         """[n] elements of this type, the first `phase` bytes after the base."""
-        found = self._views.get((dtype, phase))
-        if found is None:
-            whole = (self.data.size - phase) // dtype.itemsize * dtype.itemsize
-            found = self._views[dtype, phase] = self.data[phase:phase + whole].view(dtype)
-        return found
+        typed = self._views.get((dtype, phase))
+        if typed is None:
+            length = (self.data.size - phase) // dtype.itemsize * dtype.itemsize
+            typed = self._views[dtype, phase] = self.data[phase:phase + length].view(dtype)
+        return typed
 
     def holds(self, offset: Any, size: int) -> Any:
         """Are these `size` bytes inside one copy?"""

@@ -110,10 +110,10 @@ class Pattern:
 
     def pairs(self, unit: int, phase: int, load: bool) -> Pairs:
         """Who touches which units of so many bytes, if the lowest element begins `phase` bytes after such a unit."""
-        found = self._pairs.get((unit, phase))
-        if found is None:
-            found = self._pairs[unit, phase] = self._touched(unit, phase, load)
-        return found
+        touched = self._pairs.get((unit, phase))
+        if touched is None:
+            touched = self._pairs[unit, phase] = self._touched(unit, phase, load)
+        return touched
 
     def _touched(self, unit: int, phase: int, load: bool) -> Pairs:
         lanes = self.lanes()
@@ -175,8 +175,8 @@ class Pattern:
         span = 2 * self.warp // phases
         for other in (threads ^ 1, threads ^ 2):
             same = (where == where[:, other]) | ~self.on | ~self.on[:, other]
-            whole = same.reshape(len(where), -1, span).all(2)
-            together |= np.repeat(whole, span, axis=1)
+            alike = same.reshape(len(where), -1, span).all(2)
+            together |= np.repeat(alike, span, axis=1)
         return together
 
 

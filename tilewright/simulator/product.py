@@ -89,8 +89,8 @@ def simulate_kernel(kernel: Any, a: Any, b: Any, out: Array | None = None, alpha
         return _simulate_launches(kernel, a, b, out, alpha, beta, given, operands_of, outs)
     product = CpuProduct(kernel, alpha, beta)
     if p.fused:
-        found = product.fused(a, b, out, operands_of, outs)
-        product.report.result = found
+        results = product.fused(a, b, out, operands_of, outs)
+        product.report.result = results
         return product.report
     for matrices in zip(a, b, out) if p.batch != 1 else ((a, b, out),):
         product.run(*matrices)
@@ -135,9 +135,9 @@ class SimulatedHost(Host):
         part = Part(emitter, args)
         if part not in self.recorded:
             self.recorded[part] = part.record(target)
-        found = self.memory.address(self.recorded[part])
-        self.functions[found] = self.recorded[part]
-        return found
+        recorded = self.memory.address(self.recorded[part])
+        self.functions[recorded] = self.recorded[part]
+        return recorded
 
     def of_table(self, table: Array) -> int:
         return self.memory.address(table, "table")
@@ -288,9 +288,9 @@ class Launches:
         for name, x, letter in zip("ab", (a, b), p.layout):
             if isinstance(x, Quantized):
                 values["k"] = x.scales.shape[-1] * x.format.block           # of whole blocks
-                elements, each = _bytes(x.elements), _bytes(x.scales)
-                arrays |= {name: elements, f"scale_{name}": each}
-                values |= {f"ld{name}": elements.shape[-1], **operands.of_blocks(name, elements, each)}
+                elements, scale_bytes = _bytes(x.elements), _bytes(x.scales)
+                arrays |= {name: elements, f"scale_{name}": scale_bytes}
+                values |= {f"ld{name}": elements.shape[-1], **operands.of_blocks(name, elements, scale_bytes)}
             else:
                 rows, values[f"ld{name}"] = _rows(x.swapaxes(-1, -2) if letter == "t" else x)
                 values[f"stride_{name}"] = rows.strides[0] // rows.itemsize

@@ -71,12 +71,12 @@ def read(gang: Gang, node: Op, region: Region, offsets: Offsets, lanes: Any, swi
             how.fault("uninitialised", gang, region, int(offsets[int(missing.argmax())]), first,
                       "it has not been written")
     if region.swizzles is not None:
-        found = region.swizzles[offsets // PIECE]
-        other = (found >= 0) & (found != swizzle)
+        written_swizzles = region.swizzles[offsets // PIECE]
+        other = (written_swizzles >= 0) & (written_swizzles != swizzle)
         if other.any():
             at = int(other.argmax())
             how.fault("swizzle", gang, region, int(offsets[at]), first, "it came by a map with a swizzle of "
-                      f"{found[at]} bytes, and is read with one of {swizzle}")
+                      f"{written_swizzles[at]} bytes, and is read with one of {swizzle}")
     history = machine.history(region)
     assert history is not None
     units = history.parts(offsets, PIECE).ravel()

@@ -83,13 +83,13 @@ class Traffic:
 
     def touch(self, name: str, size: int) -> NDArray[np.bool_]:
         """The map of an array's touched bytes, to be marked."""
-        found = self.touched.get(name)
-        if found is None or found.size < size:
+        touched = self.touched.get(name)
+        if touched is None or touched.size < size:
             grown = np.zeros(size, bool)
-            if found is not None:
-                grown[:found.size] = found
-            found = self.touched[name] = grown
-        return found
+            if touched is not None:
+                grown[:touched.size] = touched
+            touched = self.touched[name] = grown
+        return touched
 
     def __iadd__(self, other: Traffic) -> Traffic:
         for counter in ("requests", "elements", "bytes", "moved", "ideal"):
@@ -187,9 +187,9 @@ class Prints:
                     print(f"{node.line}: {label}: more than {most} lines; most= shows more of them, when= chooses")
                 return
             thread = int(gang.threads[lane])
-            found = tuple(self._value(operand.type, x, int(lane)) for operand, x in zip(operands, values))
-            self.machine.report.printed.append(Printed(node.line, label, *self.machine.place_of(thread), found))
-            print(f"{node.line}: {label}{self.machine.by(thread)}:", *found)
+            shown = tuple(self._value(operand.type, x, int(lane)) for operand, x in zip(operands, values))
+            self.machine.report.printed.append(Printed(node.line, label, *self.machine.place_of(thread), shown))
+            print(f"{node.line}: {label}{self.machine.by(thread)}:", *shown)
 
     def _value(self, t: Any, x: Any, lane: int) -> Any:
         """An operand of one thread: a number, a list of a vector's elements, or the element that a pointer points
@@ -210,7 +210,7 @@ class Prints:
 def text(report: Report, fit: int | None = None) -> str:
     """Tables of traffic by memory space, then instructions, flops and occupancy; all no wider than `fit` where that
     is possible."""
-    parts = [found for space in ("global", "shared", "cluster", "local") if (found := _space(report, space, fit))]
+    parts = [section for space in ("global", "shared", "cluster", "local") if (section := _space(report, space, fit))]
     kinds = ", ".join(f"{n:,} {kind}" for kind, n in report.instructions.most_common())
     summary = [f"instructions: {kinds or 'none'}", f"flops: {report.flops:,}"]
     if report.occupancy is not None:
@@ -234,8 +234,8 @@ def _space(report: Report, space: str, fit: int | None) -> str:
     for verb in dict.fromkeys(site.verb for site, _ in sites):
         if sum(site.verb == verb for site, _ in sites) > 1:
             rows.append(["total", "", verb, *_counts(report.of(verb=verb, space=space), banks), ""])
-    whole = table(rows, range(3, 9), fit)
-    return _stacked(rows, fit) or whole if fit is not None and "\n\n" in whole else whole
+    rendered = table(rows, range(3, 9), fit)
+    return _stacked(rows, fit) or rendered if fit is not None and "\n\n" in rendered else rendered
 
 
 def _stacked(rows: list[list[str]], fit: int) -> str:

@@ -94,6 +94,6 @@ def timeline(function: Function, *args: Any, grid: Grid = None) -> Timeline:
     a column for each role of the first CTA, or for each warpgroup of it; "-" where it still waits.
 
     Noted are waits for mbarriers and arrivals at them, copies by tensor maps, and groups of `k.wgmma`."""
-    found = Timeline(function, AddressSpace())
-    found.run_grid(args, grid)
-    return found
+    machine = Timeline(function, AddressSpace())
+    machine.run_grid(args, grid)
+    return machine

@@ -46,9 +46,9 @@ def _pieces(layout: SharedMatrix, rows: range) -> NDArray[np.int64]:
 
 def _flying(x: Any, group: NDArray[np.int64]) -> NDArray[Any]:
     """A register that must not be accessed before a wait. `group`: of each thread."""
-    found = np.empty((*x.shape[:-1], len(group)), [("value", x.dtype), ("group", np.int64)])
-    found["value"], found["group"] = x, group
-    return found
+    tagged = np.empty((*x.shape[:-1], len(group)), [("value", x.dtype), ("group", np.int64)])
+    tagged["value"], tagged["group"] = x, group
+    return tagged
 
 
 class RegisterWait:
@@ -138,8 +138,8 @@ class Warpgroups:
             self.over[warpgroup] = max(self.over[warpgroup], int(self.closed[agents].max()) - pending)
             self.fenced[agents] = False
         over = np.repeat(self.closed[gang.warps] - pending, LANES)
-        found = [x["value"] if in_flight(x) and not (x["group"] >= over).any() else x for x in registers]
-        return found if len(found) > 1 else found[0] if found else None
+        values = [x["value"] if in_flight(x) and not (x["group"] >= over).any() else x for x in registers]
+        return values if len(values) > 1 else values[0] if values else None
 
     def issue(self, gang: Gang, node: Op, *operands: Any) -> Any:
         """D of a product, in flight."""
@@ -156,10 +156,10 @@ class Warpgroups:
         b = self._uniform(gang, node, b, "where B begins")
         a_place = None if atom.a_layout is None else self._uniform(gang, node, a[0], "where A begins")
         a_rows = self._matrices(a, atom.rows_of_a, gang.size) if atom.a_layout is None else None
-        whole: dict[int, Any] = {}          # B, by where it begins
+        tiles: dict[int, Any] = {}          # B, by where it begins
         for w in range(len(warps)):
-            if int(b[w]) not in whole:
-                whole[int(b[w])] = self._read(gang, node, np.flatnonzero(b == b[w]), int(b[w]), atom.b_layout, atom.b,
+            if int(b[w]) not in tiles:
+                tiles[int(b[w])] = self._read(gang, node, np.flatnonzero(b == b[w]), int(b[w]), atom.b_layout, atom.b,
                                               range(atom.n), WARPS)
             if a_rows is not None:
                 rows = a_rows[w]
@@ -169,14 +169,14 @@ class Warpgroups:
                 mine = warps[w] % self.machine.clocks.per_cta % WARPS * ROWS_WARP
                 rows = self._read(gang, node, np.array([w]), int(a_place[w]), atom.a_layout, atom.a,
                                   range(mine, mine + ROWS_WARP), 1)
-            d[w] = atom.product(rows, whole[int(b[w])], c[w] if with_c[w] else 0.0)
+            d[w] = atom.product(rows, tiles[int(b[w])], c[w] if with_c[w] else 0.0)
         if atom.a_layout is None:           # A's registers, too, are not to be touched
             for x, operand in zip(a, node.operands[count:]):
                 gang.frame.env[gang.frame.code.slot(operand)] = _flying(x["value"] if in_flight(x) else x, groups)
         with np.errstate(all="ignore"):
             values = atom.sums.lanes(d[:, None]).reshape(count, gang.size)
-        found = list(_flying(values, groups))
-        return found if count > 1 else found[0]
+        tagged = list(_flying(values, groups))
+        return tagged if count > 1 else tagged[0]
 
     def end(self) -> None:
         """All have ended: nothing may be in flight, and the warps of a warpgroup have executed the same."""
@@ -243,8 +243,8 @@ class Warpgroups:
         plain = [x["value"] if in_flight(x) else x for x in registers]
         held = np.stack([x if x.shape == (threads,) else np.broadcast_to(x, threads) for x in plain])
         held = held.reshape(len(plain), -1, LANES)
-        found: NDArray[Any] = fragment.matrix(held if len(plain) > 1 else held[0])[:, 0]
-        return found
+        matrices: NDArray[Any] = fragment.matrix(held if len(plain) > 1 else held[0])[:, 0]
+        return matrices
 
     def _read(self, gang: Gang, node: Op, warps: NDArray[np.int64], address: int, layout: SharedMatrix, format: str,
               rows: range, shares: int) -> NDArray[Any]:

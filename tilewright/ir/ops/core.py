@@ -52,10 +52,10 @@ def by_family(general: Callable | None = None, **spellings: Callable) -> Callabl
     """A spelling for each family of chips, by the architecture in LLVM's triple, and `general` for all others; without
     that the operation needs something that they lack, so that the gate refuses it there."""
     def spelling(low: Any, t: Any, *operands: Any) -> Any:
-        found = spellings.get(low.dialect.family, general)
-        if found is None:
+        chosen = spellings.get(low.dialect.family, general)
+        if chosen is None:
             raise NotImplementedError(f"{low.dialect.triple} has no spelling of this operation, only {[*spellings]}")
-        return found(low, t, *operands)
+        return chosen(low, t, *operands)
     return spelling
 
 

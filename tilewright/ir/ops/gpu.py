@@ -243,8 +243,8 @@ def _exp2_nvidia(low: Any, t: Any, x: Any) -> Any:
 
 def _exp2(t: Any, x: Any) -> Any:
     with np.errstate(all="ignore"):
-        found = np.exp2(np.asarray(x, np.float64)).astype(np.float32)
-    return np.where(np.abs(found) < np.finfo(np.float32).tiny, np.float32(0), found)[()]
+        power = np.exp2(np.asarray(x, np.float64)).astype(np.float32)
+    return np.where(np.abs(power) < np.finfo(np.float32).tiny, np.float32(0), power)[()]
 
 
 EXP2 = Operation("exp2_approximate", by_family(

@@ -40,8 +40,8 @@ def tied(low: Any, text: str, t: Type, registers: Any, more: Any = (), memory: b
     letters = ["=" + low.dialect.letter(low, x) for x in xs] + [str(e) for e in range(len(xs))]
     constraints = letters + [low.dialect.letter(low, x) for x in more] + ["~{memory}"] * memory
     result = low.struct([t] * len(xs)) if xs else low.nothing()
-    found = low.asm(text, result, ",".join(constraints), *xs, *more, effects=True, together=True)
-    return [low.b.extract_value(found, e) for e in range(len(xs))]
+    results = low.asm(text, result, ",".join(constraints), *xs, *more, effects=True, together=True)
+    return [low.b.extract_value(results, e) for e in range(len(xs))]
 
 
 # ---- the async proxy: tensor cores and bulk copies, as they see memory
@@ -94,8 +94,8 @@ def registers(k: Kernel, count: int, more: bool) -> None:
 def _in_place(text: str) -> Any:
     """The spelling of an instruction that registers are passed through."""
     def spelling(low: Any, t: Any, *registers: Any) -> Any:
-        found = tied(low, text, t or i32, registers, memory=True)
-        return found[0] if len(found) == 1 else found
+        results = tied(low, text, t or i32, registers, memory=True)
+        return results[0] if len(results) == 1 else results
     return spelling
 
 
@@ -177,8 +177,8 @@ def _pass(k: Kernel, operation: Operation, acc: tuple[Tile, ...]) -> None:
     if len({tile.type for tile in acc}) > 1:
         raise TypeError(f"sums that are passed together have one type, not {', '.join(str(x.type) for x in acc)}")
     registers = [(tile, ij) for tile in acc for ij in tile.registers]
-    found = k._group(operation, [tile.type for tile, _ in registers], *(tile[ij] for tile, ij in registers))
-    for (tile, ij), x in zip(registers, found):
+    passed = k._group(operation, [tile.type for tile, _ in registers], *(tile[ij] for tile, ij in registers))
+    for (tile, ij), x in zip(registers, passed):
         tile[ij] = x
 
 

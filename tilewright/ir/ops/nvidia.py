@@ -98,8 +98,8 @@ def _ldmatrix_meaning(gang: Any, node: Any, smem: Any, count: int, transposed: b
                            (4, gang.size))
     words = np.ascontiguousarray(rows.T).reshape(-1, 4, 8, 4)               # [warps, matrices, rows, words]
     words = _transposed(words) if transposed else words
-    found = [words[:, matrix].reshape(gang.size) for matrix in range(count)]
-    return found if count > 1 else found[0]
+    matrices = [words[:, matrix].reshape(gang.size) for matrix in range(count)]
+    return matrices if count > 1 else matrices[0]
 
 
 def _stmatrix_meaning(gang: Any, node: Any, smem: Any, values: tuple[Any, ...], transposed: bool) -> None:
@@ -120,8 +120,8 @@ def _matrices(verb: str, count: int, transposed: bool) -> str:
 def _ldmatrix(count: int, transposed: bool) -> Operation:
     def spelling(low: Any, t: Any, smem: Any) -> Any:
         result = low.type(i32) if count == 1 else low.struct([i32]*count)
-        found = low.call(_matrices("ldmatrix", count, transposed), result, smem, name="matrices")
-        return found if count == 1 else [low.b.extract_value(found, e) for e in range(count)]
+        matrices = low.call(_matrices("ldmatrix", count, transposed), result, smem, name="matrices")
+        return matrices if count == 1 else [low.b.extract_value(matrices, e) for e in range(count)]
     return Operation(f"ldmatrix{count}{'_transposed'*transposed}", spelling,
                      lambda gang, node, smem: _ldmatrix_meaning(gang, node, smem, count, transposed), "ldmatrix",
                      "effect", needs="ldmatrix")
@@ -214,8 +214,8 @@ def round_pair(k: Kernel, x: Value, type: Type) -> Value:
 
 def _fma_pair(t: Type) -> Any:
     def meaning(_: Any, *words: Any) -> Any:
-        found = silent_multiply_add(vec(t, 2), *(reinterpreted(vec(t, 2), np.asarray(x)) for x in words))
-        return reinterpreted(i32, found)
+        sums = silent_multiply_add(vec(t, 2), *(reinterpreted(vec(t, 2), np.asarray(x)) for x in words))
+        return reinterpreted(i32, sums)
     return meaning
 
 
@@ -226,7 +226,7 @@ FMA_PAIR = {t: Operation(f"fma_pair_{t}", lambda low, _, *xs, t=t: low.asm(
 
 def fma_pair(k: Kernel, x: Value, y: Value, z: Value, type: Type) -> Value:
     """x*y + z of two f16 or bf16 in an i32 each, rounded once (fma.rn.bf16x2)."""
-    if any(each.type != i32 for each in (x, y, z)) or type not in FMA_PAIR:
+    if any(operand.type != i32 for operand in (x, y, z)) or type not in FMA_PAIR:
         raise TypeError(f"fma_pair takes three i32 with two f16 or bf16 each, not {x.type}, {y.type}, {z.type} and "
                         f"{type}")
     return k._op(FMA_PAIR[type], i32, x, y, z)
@@ -247,8 +247,8 @@ def _fp8(format: str, half: int) -> Any:
     def meaning(_: Any, x: Any) -> Any:
         bytes = np.ascontiguousarray(np.atleast_1d(x).astype(np.int64).astype(np.uint32)).view(np.uint8).reshape(-1, 4)
         pair = np.ascontiguousarray(bytes[:, 2*half:2*half + 2]).view(T).astype(np.float16)
-        found = np.where(np.isnan(pair), np.uint16(0x7FFF), pair.view(np.uint16)).astype(np.uint32)
-        words = (found[:, 0] | found[:, 1] << 16).view(np.int32)
+        patterns = np.where(np.isnan(pair), np.uint16(0x7FFF), pair.view(np.uint16)).astype(np.uint32)
+        words = (patterns[:, 0] | patterns[:, 1] << 16).view(np.int32)
         return words if words.size > 1 else words[0]
     return meaning
 
@@ -315,8 +315,8 @@ def of_cta(k: Kernel, smem: Value, rank: Any) -> Value:
     if not isinstance(smem.type, Pointer) or smem.type.space != "shared":
         raise TypeError(f"of_cta() takes a place in this CTA's shared memory, not a {smem.type}")
     there = Pointer(smem.type.element, "cluster")
-    found = k._op(OF_CTA, there, smem, k._value(rank, i32))
-    return Value(k, there, array=smem.array, strides=smem.strides, id=found.id)
+    pointer = k._op(OF_CTA, there, smem, k._value(rank, i32))
+    return Value(k, there, array=smem.array, strides=smem.strides, id=pointer.id)
 
 
 def in_cluster(k: Kernel, what: str) -> None:

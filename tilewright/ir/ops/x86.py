@@ -118,8 +118,8 @@ LOOKUPS = {t: Operation("lookup", lambda low, t, *xs, name=name: low.call(f"llvm
 def lookup(k: Kernel, table: Value, index: Value) -> Value:
     """table[index mod its length] for each index: a table of 8 or 16 f32 or i32, or of 32 i16, and as many integers of
     as many bits."""
-    whole = {32: i32, 16: i16}.get(table.type.scalar.bits)
-    if table.type not in LOOKUPS or whole is None or index.type != vec(whole, table.type.length):
+    integer_type = {32: i32, 16: i16}.get(table.type.scalar.bits)
+    if table.type not in LOOKUPS or integer_type is None or index.type != vec(integer_type, table.type.length):
         raise TypeError("a table of 8 or 16 f32 or i32, or of 32 i16, is looked up at as many integers of as many "
                         f"bits, not {table.type} at {index.type}")
     return k._op(LOOKUPS[table.type], table.type, table, index)
@@ -158,8 +158,8 @@ def _tile_operation(name: str, intrinsic: str, meaning: Any, *numbers: int, need
 def _configure(gang: Any, node: Any, tiles: Any, pointer: Any) -> None:
     config = gang.access(node, "load", vec(i8, 64), 1).load(gang, pointer).ravel().view(np.uint8)
     sizes, rows = config[16:48].view(np.uint16), config[48:64]
-    whole = config[0] == 1 and (sizes[:COUNT] == ROW_BYTES).all() and (rows[:COUNT] == ROWS).all()
-    if not whole or config[1:16].any() or sizes[COUNT:].any() or rows[COUNT:].any():
+    supported = config[0] == 1 and (sizes[:COUNT] == ROW_BYTES).all() and (rows[:COUNT] == ROWS).all()
+    if not supported or config[1:16].any() or sizes[COUNT:].any() or rows[COUNT:].any():
         raise gang.fault("tiles", node, "a configuration of tiles other than eight of 16 rows of 64 bytes" + gang.by(0))
     gang.machine.tiles[int(gang.threads[0])] = [np.zeros((ROWS, ROW_BYTES // 4), np.int32) for _ in range(COUNT)]
 
@@ -199,8 +199,8 @@ def dot_bf16(x: NDArray[np.float32], y: NDArray[np.float32], c: NDArray[np.float
     halves_of_y = _flushed(y).reshape(steps // 2, 2, columns).transpose(1, 0, 2)[:, :, None]    # [half, word, 1, col.]
     sums = np.zeros((2, rows, columns), np.float32)
     with np.errstate(all="ignore"):
-        for word in range(steps // 2):
-            sums = _flushed(silent_multiply_add(f32, halves_of_x[:, word], halves_of_y[:, word], sums))
+        for pair in range(steps // 2):
+            sums = _flushed(silent_multiply_add(f32, halves_of_x[:, pair], halves_of_y[:, pair], sums))
         return _flushed(_flushed(c) + _flushed(sums[0] + sums[1]))
 
 

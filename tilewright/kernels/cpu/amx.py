@@ -170,7 +170,7 @@ def emit_pack_tiles(target: CpuTarget, dtype: str, KIND: str, SOURCE: str, ROLE:
             store(g, half, [across(start + step*(STEPS*p) + half*GROUP, step, lines[half]) for p in range(GROUP)], "b")
 
     groups = kc // word.rows
-    whole = k.constant(i64, 0) if KIND == "any" or prepared else k.min(groups, left // DEPTH)
+    full_groups = k.constant(i64, 0) if KIND == "any" or prepared else k.min(groups, left // DEPTH)
     if prepared:
         block = prepared.local(KIND, SIDE, DEPTH)
         with k.loop(groups) as g:
@@ -186,17 +186,17 @@ def emit_pack_tiles(target: CpuTarget, dtype: str, KIND: str, SOURCE: str, ROLE:
         return k.function
     if KIND == "along":
         starts = [source + k.min(valid - 1, i)*step_i for i in range(SIDE)]
-        with k.loop(whole) as g:
+        with k.loop(full_groups) as g:
             for start in starts:
                 k.prefetch(start + g*DEPTH + packing.AHEAD // S.bytes, locality=2)
             for half in range(2):
                 store(g, half, [along(start + g*DEPTH) for start in starts[half*GROUP:(half + 1)*GROUP]], "a")
     elif KIND == "across":
-        with k.loop(whole) as g:
+        with k.loop(full_groups) as g:
             pack_across(g, source + g*DEPTH*step_p, step_p, [valid - half*GROUP for half in range(2)])
     # the group that is not whole, and lines that nothing in memory is contiguous along or across: element by element
     gathered = k.local("gathered", (DEPTH, SIDE), S)
-    with k.loop(groups, whole) as g:
+    with k.loop(groups, full_groups) as g:
         with k.loop(k.constant(i64, DEPTH)) as p, k.loop(k.constant(i64, SIDE)) as i:
             gathered[p, i] = k.load(source + (k.min(i, valid - 1)*step_i + (g*DEPTH + p)*step_p), S, S.bytes,
                                     g*DEPTH + p < left)
@@ -219,12 +219,12 @@ class _Terms:
         if self.word.dot == "bf16":
             low, high = map(self.split, parts[0])
             return [(x >> 16) & 0xFFFF | y for x, y in zip(low, high)]
-        found = []
+        packed = []
         for term in range(self.word.terms):
             part, byte = divmod(term, 4)
             a, b, c, d = ((x >> 8*byte if byte else x) & 0xFF for x in parts[part])
-            found.append(a | b << 8 | (c << 16 | d << 24))
-        return found
+            packed.append(a | b << 8 | (c << 16 | d << 24))
+        return packed
 
     def split(self, bits: Value) -> list[Value]:
         """The bits of an f32 → those of its terms, whose lower halves are 0; the first is the largest."""

@@ -30,15 +30,15 @@ class Chunk(NamedTuple):
 
 def chunks(reals: int, lanes: int) -> list[Chunk]:
     """A row as vectors: whole ones, and the narrowest that holds the rest."""
-    whole, rest = reals // lanes * lanes, reals % lanes
-    found = [Chunk(at, lanes, lanes) for at in range(0, whole, lanes)]
-    return found + [Chunk(whole, max(1 << (rest - 1).bit_length(), 2), rest)] * bool(rest)
+    full, rest = reals // lanes * lanes, reals % lanes
+    pieces = [Chunk(at, lanes, lanes) for at in range(0, full, lanes)]
+    return pieces + [Chunk(full, max(1 << (rest - 1).bit_length(), 2), rest)] * bool(rest)
 
 
 def tiles(m: int, row: list[Chunk], registers: int, complex: bool) -> list[tuple[range, list[Chunk]]]:
     """Rows and vectors of C that are in registers together, with those of B: vectors of one width, or LLVM keeps A's
     elements in registers for both, and spills."""
-    most, found = 3 if len(row) == 3 and not complex else 2, list[tuple[range, list[Chunk]]]()
+    most, blocks = 3 if len(row) == 3 and not complex else 2, list[tuple[range, list[Chunk]]]()
     for _, alike in groupby(row, lambda x: x.lanes):
         vectors = list(alike)
         for first in range(0, len(vectors), most):
@@ -46,8 +46,8 @@ def tiles(m: int, row: list[Chunk], registers: int, complex: bool) -> list[tuple
             masked = group[-1].reals < group[-1].lanes          # AVX2 has masks in vectors
             free = registers - len(group)*(2 if complex else 1) - (3 if complex else 2) - masked
             count = -(-m // max(free // len(group), 1))
-            found += [(range(m*i // count, m*(i + 1) // count), group) for i in range(count)]
-    return found
+            blocks += [(range(m*i // count, m*(i + 1) // count), group) for i in range(count)]
+    return blocks
 
 
 def emit_batches(target: CpuTarget, dtype: str, M: int, N: int, K: int, BY_ROWS: bool, COMPLEX: bool = False
@@ -66,8 +66,8 @@ def emit_batches(target: CpuTarget, dtype: str, M: int, N: int, K: int, BY_ROWS:
     masks = {c.reals: k.lanes_below(k.constant(i64, c.reals), c.lanes) for c in row if c.reals < c.lanes}
 
     def product(a: Value, b: Value, c: Value, next_a: Value, next_b: Value) -> None:
-        found = tiles(M, row, target.tile_registers, COMPLEX)
-        for number, (rows, group) in enumerate(found):
+        blocks = tiles(M, row, target.tile_registers, COMPLEX)
+        for number, (rows, group) in enumerate(blocks):
             acc = [[k.variable(vec(T, x.lanes), k.constant(vec(T, x.lanes), 0.0)) for x in group] for _ in rows]
             if len(rows)*len(group) <= UNROLLED*target.tile_registers and K <= STEPS:
                 for q in range(K):
@@ -76,7 +76,7 @@ def emit_batches(target: CpuTarget, dtype: str, M: int, N: int, K: int, BY_ROWS:
                 with k.loop(K) as p:
                     if number == 0:
                         coming(next_b + p*(N*PAIR), N)
-                    if number == len(found) - 1:
+                    if number == len(blocks) - 1:
                         coming(next_a + p*(M*PAIR), M)
                     step(acc, a, b, rows, group, p)
             for i, of_row in zip(rows, acc):

@@ -28,7 +28,7 @@ def emit_byte_dots(target: CpuTarget, ROWS: int, COLS: int, A: str, B: str, RESU
     g = job_fields(k, job, DOTS, i32, a=i8, b=i8, **({"c": memory_type(RESULT)} if RESULT else {}))
     a, b, out = g.a.view(g.lda, 1), g.b.view(g.ldb, 1), out_of(k, g, RESULT)
     lo, hi = split(g.m, g.parts, part)
-    whole = g.k // STEP * STEP
+    full_k = g.k // STEP * STEP
     SIGNED = (A, B) == ("i8", "i8")
 
     def columns_at(i: Value, j: Value, ROWS: int, COLS: int, ahead: bool) -> None:
@@ -45,12 +45,12 @@ def emit_byte_dots(target: CpuTarget, ROWS: int, COLS: int, A: str, B: str, RESU
                 row = words(a.at(i + r, p))
                 if SIGNED:
                     sums[r, 0] = k.quads(splat(k, i32, 0x01010101, V), row, sums[r, 0])
-                for c, each in enumerate(x):
-                    acc[r, c] = k.quads(row, each, acc[r, c]) if A == "u8" else k.quads(each, row, acc[r, c])
-        with k.loop(whole, step=STEP) as p:
+                for c, column in enumerate(x):
+                    acc[r, c] = k.quads(row, column, acc[r, c]) if A == "u8" else k.quads(column, row, acc[r, c])
+        with k.loop(full_k, step=STEP) as p:
             add(p, None)
-        with k.when(whole < g.k):
-            add(whole, k.lanes_below(g.k - whole, STEP))
+        with k.when(full_k < g.k):
+            add(full_k, k.lanes_below(g.k - full_k, STEP))
         for r in range(ROWS):
             less = k.sum(sums[r, 0]) * 128 if SIGNED else None
             for c in range(COLS):

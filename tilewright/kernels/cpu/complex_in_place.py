@@ -183,11 +183,11 @@ def emit_complex_in_place(target: CpuTarget, dtype: str, MR: int, NR: int, GROUP
 
             def total(half: int, v: int) -> Value:
                 return in_tree([k.load(at + ((s*2 + half)*NV + v)*V, VT, T.bytes) for s in range(SUMS)])
-            found = []
+            values = []
             for v in range(NV):
                 x, y = total(0, v), total(1, v)
-                found.append(out.scaled(k.fma(k.shuffle(y, y, [e ^ 1 for e in range(V)]), of_i, x*of_r)))
-            return found
+                values.append(out.scaled(k.fma(k.shuffle(y, y, [e ^ 1 for e in range(V)]), of_i, x*of_r)))
+            return values
 
         def by_rows(read_c: bool) -> None:
             with k.loop(last, first) as i:

@@ -83,16 +83,16 @@ def emit_complex_stream(target: CpuTarget, dtype: str, TOGETHER: int) -> Functio
         if SUMS > 1:
             with k.loop(last, together) as p:
                 multiply(p, 0)
-        found = []
+        rows = []
         for v in range(COUNT):
             x, y = (in_tree([tile[0, v] for tile in tiles]) for tiles in (real, imaginary))
-            found.append(k.fma(exchanged(k, y), of_imaginary, x * of_real))
+            rows.append(k.fma(exchanged(k, y), of_imaginary, x * of_real))
         to = sums + (j - begin)
         with k.when(first == 0):
-            for v, x in enumerate(found):
+            for v, x in enumerate(rows):
                 k.store(to + v*V, x, T.bytes)
         with k.otherwise():
-            for v, x in enumerate(found):
+            for v, x in enumerate(rows):
                 k.store(to + v*V, k.load(to + v*V, VT, T.bytes) + x, T.bytes)
 
     def finish(begin: Value, end: Value, read_c: bool) -> None:
@@ -100,26 +100,26 @@ def emit_complex_stream(target: CpuTarget, dtype: str, TOGETHER: int) -> Functio
             x = out.scaled(k.load(sums + (j - begin), VT, T.bytes))
             Place(out, g.c + j).put(x, read_c, mask)
         with k.when(g.csc == 2):
-            whole = begin + (end - begin) // V * V
-            with k.loop(whole, begin, V) as j:
+            full_end = begin + (end - begin) // V * V
+            with k.loop(full_end, begin, V) as j:
                 vectors(j)
-            with k.when(whole < end):
-                vectors(whole, k.lanes_below(end - whole, V))
+            with k.when(full_end < end):
+                vectors(full_end, k.lanes_below(end - full_end, V))
         with k.otherwise(), k.loop(end, begin, 2) as j:
             out.place(j // 2, 0).put(out.scaled(k.load(sums + (j - begin), vec(T, 2), T.bytes)), read_c)
 
     with k.loop(hi, lo, RUN) as begin:
         end = k.min(hi, begin + RUN)
-        whole = begin + (end - begin) // BLOCK * BLOCK
-        rest = end - whole
+        full_end = begin + (end - begin) // BLOCK * BLOCK
+        rest = end - full_end
         with k.loop(groups) as group:
             first = group*deep
             last = k.min(g.k, first + deep)
-            with k.loop(whole, begin, BLOCK) as j:
+            with k.loop(full_end, begin, BLOCK) as j:
                 add(begin, j, first, last, TOGETHER, None)
             for COUNT in range(1, TOGETHER + 1):
                 with k.when((rest > (COUNT - 1)*V) & (rest <= COUNT*V)):
-                    add(begin, whole, first, last, COUNT, k.lanes_below(rest - (COUNT - 1)*V, V))
+                    add(begin, full_end, first, last, COUNT, k.lanes_below(rest - (COUNT - 1)*V, V))
         out.cases_of_beta(partial(finish, begin, end))
     return k.function
 
@@ -142,7 +142,7 @@ def emit_complex_dots(target: CpuTarget, dtype: str, COLS: int, A: str, B: str) 
     out = Out(k, g.c.view(g.csc, 1), g.alpha, g.beta)
     sign_a, sign_b = signs(k, job, T)
     of_even, of_odd = in_turns(k, V, k.constant(T, 1.0), sign_a), in_turns(k, V, -sign_a*sign_b, sign_b)
-    whole, together = g.k // HALF * HALF, g.k // (SUMS*HALF) * (SUMS*HALF)
+    full_k, together = g.k // HALF * HALF, g.k // (SUMS*HALF) * (SUMS*HALF)
     number, nothing = vec(T, 2), k.constant(vec(T, 2), 0.0)
 
     def loaded(x: Value, j: Value | int, p: Value, ORDER: str, mask: Value | None, ONE: bool) -> Value:
@@ -151,10 +151,10 @@ def emit_complex_dots(target: CpuTarget, dtype: str, COLS: int, A: str, B: str) 
             return k.shuffle(k.load(x.at(p, j), number, T.bytes), nothing, [0, 1, *[2] * (V - 2)])
         if ORDER == "along":
             return k.load(x.at(p, j), VT, T.bytes, mask)
-        found = [k.load(x.at(p + e if e else p, j), number, T.bytes) for e in range(HALF)]
-        while len(found) > 1:
-            found = [k.shuffle(x, y, range(2*x.type.length)) for x, y in zip(found[::2], found[1::2])]
-        return found[0]
+        parts = [k.load(x.at(p + e if e else p, j), number, T.bytes) for e in range(HALF)]
+        while len(parts) > 1:
+            parts = [k.shuffle(x, y, range(2*x.type.length)) for x, y in zip(parts[::2], parts[1::2])]
+        return parts[0]
 
     def columns_at(j: Value, COLS: int) -> None:
         straight, crossed = ([k.tile(1, COLS, VT) for _ in range(SUMS)] for _ in range(2))
@@ -170,13 +170,13 @@ def emit_complex_dots(target: CpuTarget, dtype: str, COLS: int, A: str, B: str) 
             with k.loop(together, step=SUMS*HALF) as p:
                 for SUM in range(SUMS):
                     multiply(p + SUM*HALF if SUM else p, SUM)
-        with k.loop(whole, together if SUMS > 1 else 0, HALF) as p:
+        with k.loop(full_k, together if SUMS > 1 else 0, HALF) as p:
             multiply(p)
         if MASKED:
-            with k.when(whole < g.k):
-                multiply(whole, mask=k.lanes_below((g.k - whole) * 2, V))
+            with k.when(full_k < g.k):
+                multiply(full_k, mask=k.lanes_below((g.k - full_k) * 2, V))
         else:
-            with k.loop(g.k, whole) as p:
+            with k.loop(g.k, full_k) as p:
                 multiply(p, ONE=True)
         sums = []
         for c in range(COLS):
@@ -203,16 +203,16 @@ def added_up(k: Kernel, sums: list[Value]) -> list[Value]:
     """Record: of each vector the sum of its numbers, by halves, in the same order whatever other vectors there are."""
     if (most := 1 << len(sums).bit_length() - 1) < len(sums):
         return added_up(k, sums[:most]) + added_up(k, sums[most:])
-    found, EACH, LANES = sums, 1, sums[0].type.length       # vectors, and in each the numbers and the lanes of one
+    vectors, EACH, LANES = sums, 1, sums[0].type.length       # vectors, and in each the numbers and the lanes of one
     while LANES > 2:
         LANES //= 2
         low, high = ([one*2*LANES + half*LANES + e for one in range(EACH) for e in range(LANES)] for half in range(2))
-        if len(found) == 1:
-            x = found[0]
-            found = [k.shuffle(x, x, low) + k.shuffle(x, x, high)]
+        if len(vectors) == 1:
+            x = vectors[0]
+            vectors = [k.shuffle(x, x, low) + k.shuffle(x, x, high)]
         else:
-            W = found[0].type.length
-            found = [k.shuffle(x, y, [*low, *(e + W for e in low)]) + k.shuffle(x, y, [*high, *(e + W for e in high)])
-                     for x, y in zip(found[::2], found[1::2])]
+            W = vectors[0].type.length
+            vectors = [k.shuffle(x, y, [*low, *(e + W for e in low)]) + k.shuffle(x, y, [*high, *(e + W for e in high)])
+                     for x, y in zip(vectors[::2], vectors[1::2])]
             EACH *= 2
-    return [k.shuffle(x, x, [2*e, 2*e + 1]) for x in found for e in range(EACH)]
+    return [k.shuffle(x, x, [2*e, 2*e + 1]) for x in vectors for e in range(EACH)]

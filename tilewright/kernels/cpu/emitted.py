@@ -185,7 +185,7 @@ def _converted(k: Kernel, context: Value, o: Value, e: int, t: Any, writes: bool
 def emit_calls(function: Function, width: Width, header: int) -> list[Function]:
     """All of them, and the function itself."""
     range_, rounds = emit_range(function, width), emit_rounds(function, width)
-    whole = Kernel(function.name, **{name: value.type for name, value in function.params})
-    whole.call(range_, *whole.args, 0, 1)
+    wrapper = Kernel(function.name, **{name: value.type for name, value in function.params})
+    wrapper.call(range_, *wrapper.args, 0, 1)
     entry = emit_entry(function, range_, rounds, header)
-    return [whole.function, emit_part(function, range_), rounds, entry]
+    return [wrapper.function, emit_part(function, range_), rounds, entry]

@@ -81,8 +81,8 @@ class _Epilogue:
         self.short = shortened(self.expression, tuple(formats))
         wide = T in (f64, i64)
         self.FLOAT = f64 if wide or finish.WIDE else f32
-        whole = {x.FORMAT for x in self.read} & {"i64", "u64", "u32"}
-        self.INT = i64 if wide or whole else i32
+        integer_formats = {x.FORMAT for x in self.read} & {"i64", "u64", "u32"}
+        self.INT = i64 if wide or integer_formats else i32
         types: list[Type] = [x.T for x in (*self.read, *self.written) if x is not None]
         types += [memory_type(RESULT)] if RESULT else []
         self.V = target.lanes(max(x.bytes for x in (T, self.FLOAT, self.INT, *types)))      # all fit a register
@@ -129,8 +129,8 @@ class _Epilogue:
                 self._put(at, self._place(at).address(i, g.col_panel), reduce(k, partial(self._both, at), total), None)
         for at, variables in down.items():
             for v, (of_vector, mask) in enumerate(zip(variables, masks)):
-                found = tuple(variable.get() for variable in of_vector)
-                self._put(at, self._place(at).address(g.row_panel, first + v*W), found, mask)
+                reduced_row = tuple(variable.get() for variable in of_vector)
+                self._put(at, self._place(at).address(g.row_panel, first + v*W), reduced_row, mask)
 
     def _place(self, at: int) -> _Place:
         """The place of the result with this number, which is not C."""
@@ -186,13 +186,13 @@ class _Epilogue:
         k, how, along = self.k, self._how(at), self._place(at).HOW
         x = self._stored(x, self._place(at).FORMAT)
         if how in INDICES and along == "rows":
-            whole = indices(x.type)
-            steps = k.pack(*(k.constant(whole.scalar, e) for e in range(whole.length)))
-            index = k.broadcast(k.cast(index, whole.scalar), whole.length) + steps
-        found = part(k, how, x, index)
+            index_type = indices(x.type)
+            steps = k.pack(*(k.constant(index_type.scalar, e) for e in range(index_type.length)))
+            index = k.broadcast(k.cast(index, index_type.scalar), index_type.length) + steps
+        candidate = part(k, how, x, index)
         if mask is None:
-            return found
-        return tuple(k.select(mask, y, z) for y, z in zip(found, nothing(k, how, x.type)))
+            return candidate
+        return tuple(k.select(mask, y, z) for y, z in zip(candidate, nothing(k, how, x.type)))
 
     def _both(self, at: int, x: tuple[Value, ...], y: tuple[Value, ...]) -> tuple[Value, ...]:
         return both(self.k, self._how(at), x, y)

@@ -185,13 +185,13 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
         of A."""
         m_blocks = k.ceil_div(m_panels, g.mc_panels)
         late = k.min(m_blocks, SHARED*g.ic_ways)                            # blocks of A that are packed with B
-        whole = m_blocks - late
+        full = m_blocks - late
         group = k.max(nc_panels // (team*GROUPS), 1)                        # of panels of B
         groups = k.constant(i64, 0) if PREPACKED == "b" else k.ceil_div(nc_panels, group)
         width = k.ceil_div(nc_panels, k.min(k.ceil_div(PIECES*team, late), PARTS))
         parts = k.ceil_div(nc_panels, width)
         packs, tails = groups if PREPACKED == "a" else groups + late, late*parts
-        each = whole + packs + tails
+        pieces = full + packs + tails
         k_blocks = k.ceil_div(g.k, kc_max)
         blocks = k_blocks * k.ceil_div(j_hi - j_lo, nc_panels)              # of B
         counters = (team_barrier + BARRIER_BYTES // 2).as_(i64)
@@ -213,7 +213,7 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
         def pack(number: Value, i: Value) -> None:
             s, last = block_of(number), i - groups
             until(packed, number*packs)                                     # so that the count says which are
-            until(multiplied, (number - 1)*whole)                           # the block before the last had this place
+            until(multiplied, (number - 1)*full)                           # the block before the last had this place
             until(finished, (number - 1)*tails)
             if PREPACKED != "b":                                            # its rows are in as many pages
                 deep = k.select(g.b_lines != 0, s.kc, PAGES // ROWS * ROWS) if panels.DIVISIBLE else s.kc
@@ -221,15 +221,15 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
                     pack_b(s, jr, p, k.min(deep, s.kc - p))
             if PREPACKED != "a":
                 with k.when(last >= 0):
-                    pack_a(s, *rows_of(whole + last), shared=False, space=s.shared + last*of_a)
+                    pack_a(s, *rows_of(full + last), shared=False, space=s.shared + last*of_a)
             k.atomic_add(packed, 1)
 
         def tile(number: Value, i: Value) -> None:
-            s, alone = block_of(number), i < whole
-            j = k.max(i - whole - packs, 0)
+            s, alone = block_of(number), i < full
+            j = k.max(i - full - packs, 0)
             until(packed, (number + 1)*packs)
-            until(k.select(alone, multiplied, finished), number*k.select(alone, whole, tails))      # C is up to date
-            q0, q1 = rows_of(k.select(alone, i, whole + j // parts))
+            until(k.select(alone, multiplied, finished), number*k.select(alone, full, tails))      # C is up to date
+            q0, q1 = rows_of(k.select(alone, i, full + j // parts))
             if PREPACKED != "a":
                 with k.when(alone):
                     pack_a(s, q0, q1, shared=False)
@@ -239,14 +239,14 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
             k.atomic_add(k.select(alone, multiplied, finished), 1)
 
         piece = k.variable(i64, k.atomic_add(claims, 1))
-        with k.while_(lambda: piece.get() < packs + blocks*each):
+        with k.while_(lambda: piece.get() < packs + blocks*pieces):
             first, later = piece.get() < packs, k.max(piece.get() - packs, 0)
-            number, i = later // each, later % each
-            packing = first | ((i >= whole) & (i < whole + packs))
+            number, i = later // pieces, later % pieces
+            packing = first | ((i >= full) & (i < full + packs))
             with k.when(packing):
                 to = k.select(first, k.constant(i64, 0), number + 1)
                 with k.when(to < blocks):
-                    pack(to, k.select(first, piece.get(), i - whole))
+                    pack(to, k.select(first, piece.get(), i - full))
             with k.otherwise():
                 tile(number, i)
             piece.set(k.atomic_add(claims, 1))

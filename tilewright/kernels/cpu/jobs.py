@@ -168,19 +168,19 @@ def microkernels(m: int, n: int, mr: int, nr: int, lanes: int, a: str) -> list[M
     edge = n % nr
     last = -(-edge // lanes)
     half = a != "packed" and vectors > 1 and 0 < edge <= lanes // 2
-    found = []
+    kernels = []
     for height in sorted({m // panels, -(-m // panels)}, reverse=True):
-        whole, rest = (height - 1)*vectors + vectors - 1, (height - 1)*vectors + last - 1
+        full, rest = (height - 1)*vectors + vectors - 1, (height - 1)*vectors + last - 1
         if a == "packed":
-            wanted = {whole: vectors} if n >= nr else {}
+            wanted = {full: vectors} if n >= nr else {}
             wanted |= {rest: last} if edge else {}
-            found += [Microkernel(index, height, v, lanes, "packed") for index, v in wanted.items()]
+            kernels += [Microkernel(index, height, v, lanes, "packed") for index, v in wanted.items()]
             continue
         if n >= nr:
-            found.append(Microkernel(2*whole, height, vectors, lanes, "rows"))
+            kernels.append(Microkernel(2*full, height, vectors, lanes, "rows"))
         if edge:
-            found.append(Microkernel(2*rest + (not half), height, last, lanes // 2 if half else lanes, "masked"))
-    return found
+            kernels.append(Microkernel(2*rest + (not half), height, last, lanes // 2 if half else lanes, "masked"))
+    return kernels
 
 
 def offsets(job: tuple[str, ...]) -> dict[str, int]:

@@ -60,7 +60,7 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
     mask = [k.lanes_below(cols - j*V, V) for j in range(NV)]
     align = VT.bytes if B == "packed" else T.bytes
 
-    arithmetic = whole = Arithmetic.from_text(k, T, SEMIRING)
+    arithmetic = full_arithmetic = Arithmetic.from_text(k, T, SEMIRING)
     if dtype == "bytes":
         arithmetic = Arithmetic.from_text(k, i8, SEMIRING)
     PER = 4 if dtype == "bytes" else 1       # states in a lane of C, each of other steps of k
@@ -127,7 +127,7 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
         _put_states(k, c, ldc // FIELDS, beta, state, arithmetic)
         return k.function
 
-    out = Out(k, c, alpha, beta, combined=(lambda x, y: whole.combined((x,), (y,))[0]) if SEMIRING else None)
+    out = Out(k, c, alpha, beta, combined=(lambda x, y: full_arithmetic.combined((x,), (y,))[0]) if SEMIRING else None)
     if PER > 1:
         acc = k.tile(MR, NV, vec(T, V), zero=False)
         for ij in acc.registers:
@@ -162,13 +162,13 @@ def _put_states(k: Kernel, c: Value, width: Value, beta: Value, state: tuple[Til
     """States into the tile at c, `width` elements from field to field; combined with those there where beta is 1."""
     def put(old: bool) -> None:
         for i, j in state[0].registers:
-            found = tuple(tile[i, j] for tile in state)
-            V = found[0].type.length
+            values = tuple(tile[i, j] for tile in state)
+            V = values[0].type.length
             places = [c.at(i, f*width + j*V).as_(t) for f, t in enumerate(arithmetic.types)]
             if old:
-                found = arithmetic.combined(tuple(k.load(place, x.type, x.type.scalar.bytes)
-                                                  for place, x in zip(places, found)), found)
-            for place, x in zip(places, found):
+                values = arithmetic.combined(tuple(k.load(place, x.type, x.type.scalar.bytes)
+                                                  for place, x in zip(places, values)), values)
+            for place, x in zip(places, values):
                 k.store(place, x, x.type.scalar.bytes)
     with k.when(beta == 0):
         put(False)

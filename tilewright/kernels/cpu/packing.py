@@ -67,7 +67,7 @@ def emit_pack_words(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, SOURCE
     g = SimpleNamespace(**dict(k.function.params))
     kc, width, left, start = g.kc, g.width, g.left, g.dst
     source, dst = g.source.view(g.step_i, g.step_p), (start + width if ROLE != "a" else start).view(width, 1)
-    whole = k.min(kc, left // WORD)
+    full_words = k.min(kc, left // WORD)
     flipped = (dtype, ROLE, SOURCE) == ("i8x4", "a", "i8")
     STORED = T if S.bytes * WORD == T.bytes else i16    # a word where it comes from
 
@@ -95,11 +95,11 @@ def emit_pack_words(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, SOURCE
         """Words after the transpose: as they were loaded, or made of two bytes that were loaded as 16 bits."""
         return finished(x) if STORED is T else combined([(x << 24) >> 24, x >> 8])
 
-    _pack(k, target, WIDTH, KIND, g, source, dst, whole, WORD, across=across, along=along, column=column,
+    _pack(k, target, WIDTH, KIND, g, source, dst, full_words, WORD, across=across, along=along, column=column,
           one=lambda at, p, i: combined([k.load(at(i, p*WORD + step)) for step in range(WORD)]))
-    with k.when(whole < kc):                            # the word that is not full, and whole words of nothing
-        clear(k, dst, whole, kc, g.valid, width, V, GROUPS)
-        with k.loop(kc, whole) as p, k.loop(g.valid) as i:
+    with k.when(full_words < kc):                            # the word that is not full, and whole words of nothing
+        clear(k, dst, full_words, kc, g.valid, width, V, GROUPS)
+        with k.loop(kc, full_words) as p, k.loop(g.valid) as i:
             word = k.variable(T, 0)
             for step in range(WORD - 1):
                 with k.when(p*WORD + step < left):
@@ -175,11 +175,11 @@ def emit_pack_complex(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, ROLE
         each = 2*V if ROLE == "a" else V                        # of them that become a group
         masks = {start: k.lanes_below(reals - start, V) for start in range(0, GROUPS * each, V)}
         with k.loop(steps) as p:
-            found = []
+            vectors = []
             for g in range(GROUPS):
                 read = [k.load(row.at(start, p), VT, T.bytes, masks[start]) for start in range(g*each, (g + 1)*each, V)]
-                found.append(rows_of_a(*read) if ROLE == "a" else rows_of_b(*read))
-            store(p, found, 0)
+                vectors.append(rows_of_a(*read) if ROLE == "a" else rows_of_b(*read))
+            store(p, vectors, 0)
     elif KIND == "along":
         assert ROLE == "b", "rows of A that are contiguous are packed as reals"
         last, lines = valid // 2 - 1, source.view(step_i, 2)

@@ -31,9 +31,9 @@ def panels_of(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
     state that micro-kernels keep in tiles (semiring.state_fields); PROLOGUES: which operands packing changes."""
     kind = (TilePanels if dtype in TILE_WORDS else WordPanels if dtype in PACKED_WORDS else
             ComplexPanels if A.startswith("c") else Panels)
-    found = kind(target, dtype, MR, NV, A, B)
-    found.FIELDS, found.PROLOGUES = FIELDS, PROLOGUES
-    return found
+    panels = kind(target, dtype, MR, NV, A, B)
+    panels.FIELDS, panels.PROLOGUES = FIELDS, PROLOGUES
+    return panels
 
 
 class Panels:

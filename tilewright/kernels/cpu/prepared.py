@@ -165,8 +165,8 @@ class Prepared:
         first, *names = kinds
         x = _load(k, at, n, apart, mask)
         inputs = {first: number(k, x, self.SOURCE, self.types[kinds[first]])}
-        for name, each in zip(names, self.read, strict=True):
-            inputs[name] = each.load(self.line + i, self.step + p, n, count, along, self.types[kinds[name]])
+        for name, operand in zip(names, self.read, strict=True):
+            inputs[name] = operand.load(self.line + i, self.step + p, n, count, along, self.types[kinds[name]])
         y, = recorded(k, self.expression, inputs, self.FLOAT, self.INT)
         y = y if y.type.length == n else k.broadcast(y, n)
         y = y if mask is None else k.select(mask, y, k.constant(y.type, 0))

@@ -62,9 +62,9 @@ def emit_pack_scattered(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, PI
 
     if KIND == "across":
         groups = [_pieces(k, lines, valid, g*V, V, PIECES) for g in range(GROUPS)]
-        whole = groups[0].single
+        contiguous = groups[0].single
         for g in groups[1:]:
-            whole = whole & g.single
+            contiguous = contiguous & g.single
 
         def rows(several: bool) -> None:
             with k.loop(kc) as p:
@@ -80,7 +80,7 @@ def emit_pack_scattered(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, PI
         if PIECES == 1:
             rows(False)
         else:
-            with k.when(whole):
+            with k.when(contiguous):
                 rows(False)
             with k.otherwise():
                 rows(True)
@@ -184,9 +184,9 @@ def emit_scatter(target: CpuTarget, NR: int, RESULT: str, KIND: str, PIECES: int
     if not groups:
         one_by_one()
         return k.function
-    whole = cols == NR
+    full = cols == NR
     for g in groups:
-        whole = whole & g.single
+        full = full & g.single
 
     def store(several: bool) -> None:
         with k.loop(rows) as r:
@@ -199,7 +199,7 @@ def emit_scatter(target: CpuTarget, NR: int, RESULT: str, KIND: str, PIECES: int
                 for start, mask in zip(g.starts, g.masks) if several else ((g.starts[0], None),):
                     out.place(row, start).put(sums, mask=mask)
 
-    with k.when(whole):
+    with k.when(full):
         store(False)
     with k.otherwise():
         if KIND == "squares":

@@ -177,7 +177,7 @@ def emit_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int, SOURCE: str =
     lo, hi = split(g.m, g.parts, part)
     SUMS = 1 if PROLOGUE else dot_sums(COLS)
     BLOCKED = COLS >= FEWEST_KEPT and not PROLOGUE
-    whole = g.k // V * V
+    full_end = g.k // V * V
     together = g.k // (SUMS*V) * (SUMS*V)
     DEPTH = target.l1d * 2 // 3 // (COLS * T.bytes) // V * V
     kept = k.local("kept", (MOST_KEPT*COLS*V,), T) if BLOCKED else None
@@ -185,7 +185,7 @@ def emit_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int, SOURCE: str =
     def put(i: Value, j: int, x: Value, read_c: bool) -> None:
         out.place(i, j).put(x, read_c)
 
-    def rows_at(i: Value, ROWS: int, begin: Value | int = 0, whole: Value = whole, end: Value = g.k,
+    def rows_at(i: Value, ROWS: int, begin: Value | int = 0, whole: Value = full_end, end: Value = g.k,
                 last: Value | None = None) -> None:
         """Steps begin ... end of k, whole vectors up to `whole`; `last`, of blocks: whether sums are complete then."""
         rows = [a.at(i + r, 0) for r in range(ROWS)]
@@ -234,8 +234,8 @@ def emit_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int, SOURCE: str =
             k.store(kept + place*V, k.constant(VT, 0))
         with k.loop(g.k, step=DEPTH) as begin:
             end = k.min(begin + DEPTH, g.k)
-            whole = begin + (end - begin) // V * V
-            in_blocks(k, (lo, hi), ROWS, partial(rows_at, begin=begin, whole=whole, end=end, last=end == g.k))
+            full_end = begin + (end - begin) // V * V
+            in_blocks(k, (lo, hi), ROWS, partial(rows_at, begin=begin, whole=full_end, end=end, last=end == g.k))
     with k.otherwise():
         in_blocks(k, (lo, hi), ROWS, rows_at)
     return k.function
@@ -385,7 +385,7 @@ def emit_scale(target: CpuTarget, dtype: str) -> Function:
     i_lo, i_hi = split(g.m, g.row_parts, part // g.col_parts)
     j_lo, j_hi = (x*V for x in split(k.ceil_div(g.n, V), g.col_parts, part % g.col_parts))
     j_hi = k.min(j_hi, g.n)
-    whole = j_lo + (j_hi - j_lo) // V * V
+    full_end = j_lo + (j_hi - j_lo) // V * V
 
     def rows(read_c: bool) -> None:
         def vector(i: Value, j: Value, mask: Value | None) -> None:
@@ -393,9 +393,9 @@ def emit_scale(target: CpuTarget, dtype: str) -> Function:
             out.place(i, j).put(out.scaled(sums), read_c, mask)
 
         with k.loop(i_hi, i_lo) as i:
-            with k.loop(whole, j_lo, V) as j:
+            with k.loop(full_end, j_lo, V) as j:
                 vector(i, j, None)
-            with k.when(whole < j_hi):
-                vector(i, whole, k.lanes_below(j_hi - whole, V))
+            with k.when(full_end < j_hi):
+                vector(i, full_end, k.lanes_below(j_hi - full_end, V))
     out.cases_of_beta(rows)
     return k.function

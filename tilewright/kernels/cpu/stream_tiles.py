@@ -73,11 +73,11 @@ def emit_stream_tiles(target: CpuTarget, ROWS: int) -> Function:
                 tiles.store(tile, place, SIDE)
 
     def add(p: Value, j: Value, width: Value, STEPS: int, rows: Value | None) -> None:
-        blocks, whole = k.ceil_div(width, COLUMNS), k.constant(i64, 0) if rows is not None else width // COLUMNS
+        blocks, full_blocks = k.ceil_div(width, COLUMNS), k.constant(i64, 0) if rows is not None else width // COLUMNS
         with k.loop(blocks + 1) as block:
-            with k.when(block < whole):
+            with k.when(block < full_blocks):
                 interleave(p, j + block*COLUMNS, block, STEPS, None)
-            with k.when((block >= whole) & (block < blocks)):
+            with k.when((block >= full_blocks) & (block < blocks)):
                 interleave(p, j + block*COLUMNS, block, STEPS, k.constant(i64, STEPS*STEP) if rows is None else rows)
             with k.when(block > 0):
                 multiply(p, block - 1, STEPS)

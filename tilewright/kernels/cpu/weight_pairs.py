@@ -56,7 +56,7 @@ def emit_pairs(target: CpuTarget, ROWS: int, COLS: int, SOURCE: str, PROLOGUE: t
         upper = [pattern(x - (zero + least if w.zero else 0)) >> 16 & 0xFFFF for x in numbers]
         words = [(upper[2*e % 16] | upper[2*e % 16 + 1] << 16) for e in range(V)]
         k.store(tables.at(zero, 0), k.pack(*(k.constant(i32, x - (x >> 31 << 32)) for x in words)), 4)
-    whole = g.k // BLOCK * BLOCK
+    full_k = g.k // BLOCK * BLOCK
 
     def scale_of(x: Beside, i: Value, p: Value | int, count: Value | None) -> Value:
         """For each lane."""
@@ -104,10 +104,10 @@ def emit_pairs(target: CpuTarget, ROWS: int, COLS: int, SOURCE: str, PROLOGUE: t
                 for c, y in enumerate(sums):
                     acc[r, c] = y if scale is None else k.fma(y, scale, acc[r, c])
 
-        with k.loop(whole, step=BLOCK) as p:
+        with k.loop(full_k, step=BLOCK) as p:
             add(p)
-        with k.when(whole < g.k):
-            add(whole, g.k - whole)
+        with k.when(full_k < g.k):
+            add(full_k, g.k - full_k)
         for r in range(ROWS):
             for c, j in enumerate(columns):
                 total = k.sum(acc[r, c])
@@ -130,7 +130,7 @@ def emit_plain_pairs(target: CpuTarget, COLS: int) -> Function:
     g = job_fields(k, job, DOTS, f32, a=i16, b=i16)
     a, b, out = g.a.view(g.lda, 1), g.b.view(g.ldb, 1), Out(k, g.c.view(g.rsc, g.csc), g.alpha, g.beta)
     lo, hi = split(g.m, g.parts, part)
-    whole = g.k // STEP * STEP
+    full_k = g.k // STEP * STEP
 
     def columns_at(i: Value, j: Value, ROWS: int, COLS: int, ahead: bool) -> None:
         acc = k.tile(ROWS, COLS, VT)
@@ -143,12 +143,12 @@ def emit_plain_pairs(target: CpuTarget, COLS: int) -> Function:
                 if mask is None and ahead:
                     k.prefetch(a.at(i + (ROWS + r), p), locality=2)         # of the rows that come next
                 weights = words(a.at(i + r, p))
-                for c, each in enumerate(x):
-                    acc[r, c] = k.bf16_pairs(weights, each, acc[r, c])
-        with k.loop(whole, step=STEP) as p:
+                for c, column in enumerate(x):
+                    acc[r, c] = k.bf16_pairs(weights, column, acc[r, c])
+        with k.loop(full_k, step=STEP) as p:
             add(p, None)
-        with k.when(whole < g.k):
-            add(whole, k.lanes_below(g.k - whole, STEP))
+        with k.when(full_k < g.k):
+            add(full_k, k.lanes_below(g.k - full_k, STEP))
         for r in range(ROWS):
             for c in range(COLS):
                 def put(x: Value, at: tuple[Any, Any], read_c: bool) -> None:

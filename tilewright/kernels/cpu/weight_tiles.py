@@ -49,7 +49,7 @@ def emit_tiles(target: CpuTarget, COLS: int, SOURCE: str, PROLOGUE: tuple[Any, .
     total = k.local("total", (len(C), SIDE, SIDE), f32) if weights.grouped else sums.view(SIDE*SIDE, SIDE, 1)
     lo, hi = split(k.ceil_div(g.m, HEIGHT), g.parts, part)
     a, out = g.a.view(g.lda, 1), Out(k, g.c.view(1, g.csc), g.alpha, g.beta)
-    whole = g.k // DEEP
+    full_blocks = g.k // DEEP
 
     def clear() -> None:
         for tile in range(len(C)):
@@ -94,10 +94,10 @@ def emit_tiles(target: CpuTarget, COLS: int, SOURCE: str, PROLOGUE: tuple[Any, .
     def blocks(i: Value) -> None:
         """A block is decoded before the one before it is multiplied, and the sums of the one before that are scaled
         then: tiles cannot be loaded from lines that are still on their way to L1, nor vectors from tiles."""
-        with k.loop(k.select(whole > 0, whole + (1 + weights.grouped), k.constant(i64, 0))) as block:
-            with k.when(block < whole):
+        with k.loop(k.select(full_blocks > 0, full_blocks + (1 + weights.grouped), k.constant(i64, 0))) as block:
+            with k.when(block < full_blocks):
                 weights.decode(i, block)
-            with k.when((block > 0) & (block <= whole)):
+            with k.when((block > 0) & (block <= full_blocks)):
                 multiply(block - 1)
             if weights.grouped:
                 with k.when(block > 1):
@@ -125,18 +125,18 @@ def emit_tiles(target: CpuTarget, COLS: int, SOURCE: str, PROLOGUE: tuple[Any, .
                 for e in range(SIDE):
                     k.store(total.at(tile, e, 0), splat(k, f32, 0.0, SIDE))
         if PLAIN:
-            with k.loop(whole) as block:
+            with k.loop(full_blocks) as block:
                 for s in range(DEEP // STEP):
                     add(block*DEEP, s, [(a.at(i + r*SIDE, block*DEEP + s*STEP), g.lda) for r in range(ROWS)])
         else:
             blocks(i)
-        with k.loop(g.k, whole*DEEP, STEP) as p:
-            weights.decode(i, whole, p, k.min(g.k - p, STEP))
-            multiply(whole, 1, p)
-        with k.when((whole*DEEP < g.k) | (not weights.grouped)):
-            store(whole if weights.grouped else k.constant(i64, 0))
+        with k.loop(g.k, full_blocks*DEEP, STEP) as p:
+            weights.decode(i, full_blocks, p, k.min(g.k - p, STEP))
+            multiply(full_blocks, 1, p)
+        with k.when((full_blocks*DEEP < g.k) | (not weights.grouped)):
+            store(full_blocks if weights.grouped else k.constant(i64, 0))
             if weights.grouped:
-                scaled(i, whole)
+                scaled(i, full_blocks)
         out.cases_of_beta(lambda read_c: finish(i, first, read_c))
     tiles.release()
     return k.function

@@ -97,8 +97,8 @@ class Weights:
 
     def across(self, x: Beside, line: Value, p: Value, count: Value | None) -> Value:
         """V numbers of lines from this one on, of which so many exist, at step p."""
-        found = x.load(line, p, self.V, count, False, f32)
-        return found if found.type.length == self.V else self.k.broadcast(found, self.V)
+        loaded = x.load(line, p, self.V, count, False, f32)
+        return loaded if loaded.type.length == self.V else self.k.broadcast(loaded, self.V)
 
     def ordered(self, x: Value) -> Value:
         """V numbers for V elements, in the elements' order."""
@@ -121,7 +121,7 @@ def emit_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int, SOURCE: str, 
     a, b, out = g.a.view(g.lda, 1), g.b.view(g.ldb, 1), Out(k, g.c.view(g.rsc, g.csc), g.alpha, g.beta)
     lo, hi = split(g.m, g.parts, part)
     CHUNK = max(x for x in range(V, DEEPEST*V + 1, V) if w.group % x == 0)
-    whole = g.k // CHUNK * CHUNK
+    full_k = g.k // CHUNK * CHUNK
 
     def beside(x: Beside | None, i: Value, p: Value | int, ROWS: int) -> list[Value | None]:
         """For each row the number that all of a chunk share."""
@@ -147,15 +147,15 @@ def emit_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int, SOURCE: str, 
                 for r, row in enumerate(rows):
                     weights, zero = w.values(row + w.byte(q), count), zeros[r]
                     weights = weights if zero is None else weights - zero
-                    for c, each in enumerate(x):
-                        sums[r, c] = k.fma(weights, each, sums[r, c]) if (r, c) in sums else weights * each
+                    for c, column in enumerate(x):
+                        sums[r, c] = k.fma(weights, column, sums[r, c]) if (r, c) in sums else weights * column
             for (r, c), total in sums.items():
                 scale = scales[r]
                 acc[r, c] = k.fma(total, scale, acc[r, c]) if grouped and scale is not None else total
 
-        with k.loop(whole, step=CHUNK) as p:
+        with k.loop(full_k, step=CHUNK) as p:
             add(p, CHUNK // V)
-        with k.loop(g.k, whole, V) as p:
+        with k.loop(g.k, full_k, V) as p:
             add(p, 1, k.min(g.k - p, V))
         for r in range(ROWS):
             for c, j in enumerate(columns):
@@ -228,13 +228,13 @@ def emit_stream(target: CpuTarget, dtype: str, ROWS: int, DEPTH: int, SOURCE: st
                 before, x = k.load(c.at(i, jv), VT, 4, mask), w.natural(x)
                 k.store(c.at(i, jv), before + x if scale is None else k.fma(x, scale, before), 4, mask)
 
-        whole = j + (end - j) // UNIT * UNIT
-        with k.loop(whole, j, UNIT) as jv:
+        full_end = j + (end - j) // UNIT * UNIT
+        with k.loop(full_end, j, UNIT) as jv:
             for d in range(DEPTH):
                 k.prefetch(b.at(p + d + DEPTH, w.byte(jv)), locality=2)
             for v in range(TOGETHER):
                 columns(jv + v*V if v else jv, None)
-        with k.loop(end, whole, V) as jv:
+        with k.loop(end, full_end, V) as jv:
             columns(jv, k.min(end - jv, V))
 
     with k.loop(hi, lo, WIDTH) as j:

@@ -61,7 +61,7 @@ def emit_decode(OPERAND: str = "a", BLOCKS: str = "mxfp8", ALIGN: int = 8, WIDE:
             scales = scales + number*g[f"stride_scale_{OPERAND}"]
             target = target + number*k.cast(rows, i64)*ld
         p, y = p0 + k.thread[0] % ACROSS * TOGETHER, i0 + k.thread[0] // ACROSS
-        found = []
+        vectors = []
         for step in range(0, SIDE, THREADS // ACROSS):
             i = y + step
             row = k.cast(i, i64)
@@ -69,16 +69,16 @@ def emit_decode(OPERAND: str = "a", BLOCKS: str = "mxfp8", ALIGN: int = 8, WIDE:
             units = [k.load(at + u, vec(i8, UNIT), align=UNIT, mask=(i < rows) & (p + u*8 // BITS < depth))
                      for u in range(0, SIZE, UNIT)]
             where = row*g[f"ld_scale_{OPERAND}"] + k.cast(p // f.block, i64)*g[f"k_scale_{OPERAND}"]
-            found.append((i, units, k.load(scales + where, mask=(i < rows) & (p < depth))))
+            vectors.append((i, units, k.load(scales + where, mask=(i < rows) & (p < depth))))
         k.warp_barrier()                                                # all loads before the first store
-        for i, units, pattern in found:
+        for i, units, pattern in vectors:
             to, there = target + k.cast(i, i64)*ld + k.cast(p, i64), (i < rows) & (k.cast(p, i64) < ld)
             scale = k.broadcast(widened(k, pattern, f.scale.name, f32), FOUR)
-            each = [unit[e] if UNIT > 1 else unit for unit in units for e in range(UNIT)]
+            factors = [unit[e] if UNIT > 1 else unit for unit in units for e in range(UNIT)]
             fours = []
             for e in range(0, TOGETHER, FOUR):
                 inside = k.lanes_below(k.cast(depth - p - e, i64), FOUR)
-                numbers = _numbers(k, each[e*BITS // 8:(e + FOUR)*BITS // 8], f.element)*scale
+                numbers = _numbers(k, factors[e*BITS // 8:(e + FOUR)*BITS // 8], f.element)*scale
                 fours.append(k.select(inside, numbers, splat(k, f32, 0, FOUR)))
             if WIDE:
                 for e, four in enumerate(fours):

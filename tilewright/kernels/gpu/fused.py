@@ -31,18 +31,18 @@ PAIRS = {"f16": f16, "bf16": bf16}          # formats of C that `Kernel.round_pa
 
 def parameters(EPILOGUE: str, BATCH: bool = False) -> dict[str, Any]:
     """Parameters of a kernel with this epilogue, or "" for none."""
-    found: dict[str, Any] = {}
+    types: dict[str, Any] = {}
     if not EPILOGUE:
-        return found
+        return types
     epilogue = Epilogue.read(EPILOGUE)
     for x in epilogue.operands:
-        found[x.parameter] = ptr(memory_type(x.format), strided=True)
-        found |= {f"ld_{x.parameter}": i64} if x.place in ("column", "full") else {}
-        found |= {f"stride_{x.parameter}": i64} if BATCH else {}
+        types[x.parameter] = ptr(memory_type(x.format), strided=True)
+        types |= {f"ld_{x.parameter}": i64} if x.place in ("column", "full") else {}
+        types |= {f"stride_{x.parameter}": i64} if BATCH else {}
     for number in others(epilogue):
-        found |= {f"c{number}": ptr(memory_type(epilogue.results[number]), strided=True), f"ldc{number}": i64}
-        found |= {f"stride_c{number}": i64} if BATCH else {}
-    return found
+        types |= {f"c{number}": ptr(memory_type(epilogue.results[number]), strided=True), f"ldc{number}": i64}
+        types |= {f"stride_c{number}": i64} if BATCH else {}
+    return types
 
 
 def pointers(EPILOGUE: str) -> tuple[str, ...]:
@@ -190,14 +190,15 @@ class Fused:
         loaded = self.loaded(row, column, len(values)) if loaded is None else loaded
         inputs |= {x.name: self._wide(x, loaded[x.name]) for x in self.epilogue.operands}
         if all(kind == "float" for _, kind in expression.parameters):
-            found = zip(*(recorded(k, expression, {name: x[e % len(x)] for name, x in inputs.items()}, self.FLOAT)
+            columns = zip(*(recorded(k, expression, {name: x[e % len(x)] for name, x in inputs.items()}, self.FLOAT)
                           for e in range(WIDTH)))
-            numbers = [list(each) for each in found]
+            numbers = [list(column_values) for column_values in columns]
         else:                               # integers that are data: elements of vectors are bits, not indices
             LANES = max(WIDTH, 2)
             wide = {name: k.pack(*(x[e % len(x)] for e in range(LANES))) for name, x in inputs.items()}
             wide = {name: x if x.type.scalar.is_float else k.cast(x, vec(self.INT, LANES)) for name, x in wide.items()}
-            numbers = [[each[e] for e in range(WIDTH)] for each in recorded(k, expression, wide, self.FLOAT, self.INT)]
+            numbers = [[result[e] for e in range(WIDTH)]
+                       for result in recorded(k, expression, wide, self.FLOAT, self.INT)]
         for i, (pointer, ld, FORMAT) in self.others.items():
             at = pointer + k.cast(row, i64)*ld + self.column(column)
             k.store(at, rounded(k, self._ready(numbers[i], FORMAT), FORMAT, self.ROUND_PAIR), mask=inside)

@@ -78,8 +78,8 @@ def emit_prepare(SOURCE: str = "i8", EXPRESSION: str = "", READ: tuple[str, ...]
                 inputs = {first: number_of(elements, e, ELEMENT, kinds[first])}
                 inputs |= {name: number_of(values, e, word[0], kinds[name])
                            for name, values, word in zip(names, read, words)}
-                found, = recorded(k, expression, inputs, FLOAT)
-                kept += [found[lane] if found.type.length > 1 else found for lane in range(min(LANES, VECTOR))]
+                prepared, = recorded(k, expression, inputs, FLOAT)
+                kept += [prepared[lane] if prepared.type.length > 1 else prepared for lane in range(min(LANES, VECTOR))]
             place = target + (i*rst + (j if VECTOR > 1 else j*cst))
             k.store(place, rounded(k, kept, RESULT, PAIRS))
     return k.function
@@ -87,12 +87,12 @@ def emit_prepare(SOURCE: str = "i8", EXPRESSION: str = "", READ: tuple[str, ...]
 
 def _of_bytes(k: Kernel, at: Value, j: Value, count: int) -> list[Value]:
     """Numbers j ... of two to a byte, each in the lower half of one."""
-    found = list[Value]()
+    elements = list[Value]()
     for x in _side_by_side(k, at, max(count // 2, 1)):
         pair = k.cast(k.pack(x, x), vec(i32, 2))                    # elements of vectors are bits, not indices
         upper = k.cast(pair >> 4, vec(i8, 2))[0]
-        found += [x, upper] if count > 1 else [k.select(j % 2 == 0, x, upper)]
-    return found
+        elements += [x, upper] if count > 1 else [k.select(j % 2 == 0, x, upper)]
+    return elements
 
 
 def _side_by_side(k: Kernel, at: Value, count: int) -> list[Value]:

@@ -38,9 +38,9 @@ def emit_quantize(BLOCKS: str = "mxfp8", VECTOR: int = 1, WARP: int = 32) -> Fun
         if VECTOR == FOUR:
             return k.load(at + e, vec(f32, FOUR), mask=inside & (first + e < columns))
         return k.pack(*(k.load(at + (e + d), mask=inside & (first + (e + d) < columns)) for d in range(FOUR)))
-    found = [numbers(e) for e in range(0, f.block, FOUR)]
+    fours = [numbers(e) for e in range(0, f.block, FOUR)]
     most, lost = splat(k, i32, 0, FOUR), splat(k, i32, 0, FOUR)         # of bits: sizes compare as whole numbers
-    for x in found:
+    for x in fours:
         size = k.bits_as(x, lanes) & 0x7FFFFFFF
         most = k.select(size < INFINITY, k.max(most, size), most)
         lost = k.max(lost, size)
@@ -49,7 +49,7 @@ def emit_quantize(BLOCKS: str = "mxfp8", VECTOR: int = 1, WARP: int = 32) -> Fun
     factor = k.broadcast(k.bits_as((F32_BIAS - exponent) << MANTISSA, f32), FOUR)
     strange = worst >= INFINITY
     words = [k.constant(i32, 0) for _ in range(f.block*BITS // WORD)]
-    for number, x in enumerate(found):
+    for number, x in enumerate(fours):
         finite = (k.bits_as(x, lanes) & 0x7FFFFFFF) < INFINITY
         scaled = k.min(k.max(k.select(finite, x*factor, splat(k, f32, 0, FOUR)), -f.element.largest), f.element.largest)
         patterns = nearest(k, k.select(finite, scaled, x) if STRANGE else scaled, f.element) & (1 << BITS) - 1

@@ -47,8 +47,8 @@ def emit_largest(VECTOR: int = 1, WARP: int = 32) -> Function:
     x, most = Blocks(k, rows, columns, source, VECTOR), splat(k, i32, 0, FOUR)          # sizes compare as whole numbers
     for size in x.sizes:
         most = k.select(size < INFINITY, k.max(most, size), most)
-    found = k.max(k.max(most[0], most[1]), k.max(most[2], most[3]))
-    k.store(largest + x.index, k.bits_as(found, f32), mask=x.inside)
+    four_most = k.max(k.max(most[0], most[1]), k.max(most[2], most[3]))
+    k.store(largest + x.index, k.bits_as(four_most, f32), mask=x.inside)
     return k.function
 
 
@@ -57,25 +57,25 @@ def emit_quantize_nv(VECTOR: int = 1, WARP: int = 32) -> Function:
     the scale of all, `largest` what emit_largest leaves. Otherwise as emit_largest."""
     k = Kernel(f"quantize_nvfp4_{VECTOR}", threads=THREADS, warp=WARP, rows=i64, columns=i64, whole=f64,
                source=ptr(f32), largest=ptr(f32), elements=ptr(i32), scales=ptr(i8))
-    rows, columns, whole, source, largest, elements, scales = k.args
+    rows, columns, tensor_scale, source, largest, elements, scales = k.args
     x = Blocks(k, rows, columns, source, VECTOR)
     worst = splat(k, i32, 0, FOUR)
     for size in x.sizes:
         worst = k.max(worst, size)
     lost = k.max(k.max(worst[0], worst[1]), k.max(worst[2], worst[3])) >= INFINITY      # the scale says it
-    wanted = k.cast(k.load(largest + x.index, mask=x.inside), f64) / NV.element.largest / whole
+    wanted = k.cast(k.load(largest + x.index, mask=x.inside), f64) / NV.element.largest / tensor_scale
     scale = k.min(_to_odd(k, wanted), NV.scale.largest)
     pattern = nearest(k, k.pack(scale, scale), NV.scale)                # elements of vectors are bits, not indices
     of_scale = k.cast(number(k, k.cast(pattern, vec(i8, 2)), NV.scale.name, f32)[0], f64)
-    divisor = of_scale*whole
+    divisor = of_scale*tensor_scale
     words = [k.constant(i32, 0), k.constant(i32, 0)]
     for place, (four, size) in enumerate(zip(x.numbers, x.sizes)):
         signs = (k.bits_as(four, vec(i32, FOUR)) >> 28) & 8
         for e in range(FOUR):
             quotient = k.cast(k.bits_as(size[e], f32), f64) / divisor
-            found = k.select(divisor > 0.0, _element(k, quotient), k.constant(i32, 0)) | signs[e]
+            element = k.select(divisor > 0.0, _element(k, quotient), k.constant(i32, 0)) | signs[e]
             word, nibble = divmod(place*FOUR + e, 8)
-            words[word] = words[word] | found << 4*nibble
+            words[word] = words[word] | element << 4*nibble
     words = [k.select(lost, k.constant(i32, 0), word) for word in words]
     nan = k.constant(i32, NV.scale.nans[0].start)
     k.store(elements + x.index*2, k.pack(*words), mask=x.inside)
@@ -92,8 +92,8 @@ def _to_odd(k: Kernel, x: Value) -> Value:
 
 def _element(k: Kernel, size: Value) -> Value:
     """The pattern of the e2m1 nearest to this size; of two the even one, of what is larger than all the largest."""
-    found = k.constant(i32, 0)
+    bits = k.constant(i32, 0)
     for pattern, (low, high) in enumerate(pairwise(SIZES)):
         middle = (low + high) / 2
-        found = found + k.select(size > middle if pattern % 2 == 0 else size >= middle, k.constant(i32, 1), 0)
-    return found
+        bits = bits + k.select(size > middle if pattern % 2 == 0 else size >= middle, k.constant(i32, 1), 0)
+    return bits

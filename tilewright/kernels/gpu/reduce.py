@@ -56,9 +56,9 @@ def emit_reduce(FORMAT: str = "f32", HOW: str = "sum", ALONG: str = "row", WARP:
     if ALONG == "row":
         with k.loop(columns, start=k.cast(t, i64), step=COLUMNS*GROUPS) as j:
             take(source[i*columns + j], j)
-        found = reduce(k, combined, now(), "cta")
+        state = reduce(k, combined, now(), "cta")
         with k.when(t == 0):
-            target[z*rows + i] = found[-1]
+            target[z*rows + i] = state[-1]
         return k.function
     lane, group = t % COLUMNS, t // COLUMNS
     column = i*COLUMNS + lane
@@ -70,9 +70,9 @@ def emit_reduce(FORMAT: str = "f32", HOW: str = "sum", ALONG: str = "row", WARP:
         array[group, lane] = x
     k.barrier()
     with k.when((group == 0) & (column < columns)):
-        found = tuple(array[0, lane] for array in parts)
+        state = tuple(array[0, lane] for array in parts)
         for other in range(1, GROUPS):
-            found = combined(found, tuple(array[other, lane] for array in parts))
-        target[z*columns + column] = k.select(rows > 0, found[-1], k.constant(found[-1].type, 0)) if GROUPED else (
-            found[-1])
+            state = combined(state, tuple(array[other, lane] for array in parts))
+        target[z*columns + column] = k.select(rows > 0, state[-1], k.constant(state[-1].type, 0)) if GROUPED else (
+            state[-1])
     return k.function

@@ -53,13 +53,13 @@ def emit_rewrite(OPERAND: str = "a", FORMAT: str = "bf16", SPLIT: str = "", ALON
     x, y = k.thread[0] % SIDE, k.thread[0] // SIDE
     i, p = (i0 + y, p0 + x) if ALONG_K else (i0 + x, p0 + y)
     at = source.view(apart, 1).at(*((i, p) if ALONG_K else (p, i)))
-    found = []
+    lines = []
     for step in range(0, SIDE, THREADS // SIDE):
         inside = (i + step < rows) & (p < depth) if ALONG_K else (i < rows) & (p + step < depth)
-        found.append(k.load(at, mask=inside))
+        lines.append(k.load(at, mask=inside))
         at = at + apart*(THREADS // SIDE)
     k.warp_barrier()                                                    # all loads before the first store
-    for step, value in enumerate(found):
+    for step, value in enumerate(lines):
         step = step * (THREADS // SIDE)
         k.store(smem.at(y + step, x) if ALONG_K else smem.at(x, y + step), value)
     k.barrier()
@@ -109,10 +109,10 @@ def _written(k: Kernel, at: Value, S: Type, UNIT: int, SPLIT: str, largest: Vari
         bits = k.bits_as(k.pack(*words[first:first + FOUR]), vec(i32, FOUR))
         for e in range(FOUR):
             largest.set(k.max(largest.get(), bits[e] & 0x7FFFFFFF))
-        for found, x in zip(terms, terms_of(k, bits, how.mantissa, how.count)):
-            found.append(k.bits_as(x, vec(f32, FOUR)) if how.format == "tf32"
+        for term, x in zip(terms, terms_of(k, bits, how.mantissa, how.count)):
+            term.append(k.bits_as(x, vec(f32, FOUR)) if how.format == "tf32"
                          else k.cast(x >> 16, vec(memory_type("bf16"), FOUR)))
-    return [_joined(k, found) for found in terms]
+    return [_joined(k, term) for term in terms]
 
 
 def _joined(k: Kernel, parts: list[Value]) -> Value:

@@ -24,12 +24,12 @@ POINTERS = "scale_a", "scale_b"     # which nothing writes to while the kernel r
 def parameters(T: Type, BATCH: bool = False, BLOCKS: int = 0) -> dict[str, Any]:
     """Parameters for scales of type T. BATCH: from those of one product to those of the next stride_scale_a,
     stride_scale_b. BLOCKS: of blocks of k, and how many columns of B share one; 0: of all of k."""
-    found: dict[str, Any] = {}
+    types: dict[str, Any] = {}
     for name in POINTERS:
-        found |= {name: ptr(T, strided=True), f"ld_{name}": i64}
-        found |= {f"k_{name}": i64} if BLOCKS else {}
-        found |= {f"stride_{name}": i64} if BATCH else {}
-    return found
+        types |= {name: ptr(T, strided=True), f"ld_{name}": i64}
+        types |= {f"k_{name}": i64} if BLOCKS else {}
+        types |= {f"stride_{name}": i64} if BATCH else {}
+    return types
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class Scales:
     @property
     def T(self) -> Type:
         """The type of scales, and of sums that are scaled."""
-        found: Type = self.rows.type.element
-        return found
+        element: Type = self.rows.type.element
+        return element
 
     def row(self, i: Value) -> Value:
         return self.k.load(self.rows + self.k.cast(self.k.min(i, self.m - 1), i64)*self.ld_rows)

@@ -152,9 +152,9 @@ class _Small:
 
     def _after(self, x: Stored, FIRST: int, EACH: int) -> int | None:
         """How many elements behind piece p piece p + FIRST goes, for each lane's p; None: that differs."""
-        found = {self._place(x, p + FIRST, EACH) - self._place(x, p, EACH)
+        distances = {self._place(x, p + FIRST, EACH) - self._place(x, p, EACH)
                  for p in range(self.lanes.COUNT) if p + FIRST < self.G*x.SIZE // EACH}
-        return found.pop() if len(found) == 1 else None
+        return distances.pop() if len(distances) == 1 else None
 
     # ---- products
 
@@ -190,8 +190,8 @@ class _Small:
         places = [self._places(x, base + have*(x.MATRIX*PAIR), u)
                   for x, base, u in zip((self.a, self.b), smem, (down, across))]
         STEPS = max(x.WIDTH if x.ALONG_K else 1 for x in (self.a, self.b))
-        each = STEPS * (self.a.COUNT + self.b.COUNT) * self.a.BYTES // 4
-        TURN = min(max(LOADED // each, 1)*STEPS, self.K // STEPS * STEPS)
+        registers = STEPS * (self.a.COUNT + self.b.COUNT) * self.a.BYTES // 4
+        TURN = min(max(LOADED // registers, 1)*STEPS, self.K // STEPS * STEPS)
         WHOLE = self.K // TURN * TURN if TURN else 0
         with k.loop(WHOLE, step=TURN, unroll=False) if WHOLE > TURN else nullcontext() as p:
             for e in range(0, TURN, STEPS):
@@ -207,11 +207,11 @@ class _Small:
             return
         c = c + k.cast(number, i64)*self.g.stride_c*PAIR
         here = _all(real if lanes.IDLE else None, number < valid)
-        found = [(c + (k.cast(row, i64)*self.g.ldc + column)*PAIR, numbers, _all(here, *inside))
+        stores = [(c + (k.cast(row, i64)*self.g.ldc + column)*PAIR, numbers, _all(here, *inside))
                  for row, column, numbers, inside in runs]
 
         def put(read_c: bool) -> None:
-            for at, numbers, mask in found:
+            for at, numbers, mask in stores:
                 self._put(at, numbers, read_c, mask)
         self._cases(put)
 
@@ -236,20 +236,20 @@ class _Small:
         """Where each of the lane's own rows, or vectors of columns, is."""
         k, PAIR = self.k, self.PAIR
         if x.ALONG_K:
-            first, found = base + k.min(u, x.OUTER - 1)*(x.ROW*PAIR), []
+            first, pointers = base + k.min(u, x.OUTER - 1)*(x.ROW*PAIR), []
             for e in range(x.COUNT):
                 inside = (e + 1)*x.LANES <= x.OUTER
-                found.append(first + e*x.LANES*x.ROW*PAIR if inside
+                pointers.append(first + e*x.LANES*x.ROW*PAIR if inside
                              else base + k.min(u + e*x.LANES, x.OUTER - 1)*(x.ROW*PAIR))
-            return found
-        found = []
+            return pointers
+        pointers = []
         for e in range(0, x.COUNT, x.WIDTH):
             FIRST = e*x.LANES
             at = u*x.WIDTH + FIRST if FIRST else u*x.WIDTH
             if FIRST + x.LANES*x.WIDTH > x.INNER:
                 at = k.select(at < x.INNER, at, 0)
-            found.append(base + at*PAIR)
-        return found
+            pointers.append(base + at*PAIR)
+        return pointers
 
     def _steps(self, acc: Any, places: list[list[Value]], p: Value | None, E: int, STEPS: int) -> None:
         """acc += A[:, p + E ...] @ B[p + E ..., :] of so many steps."""
@@ -267,18 +267,18 @@ class _Small:
     def _loaded(self, x: Stored, places: list[Value], p: Value | None, E: int, STEPS: int
                 ) -> list[list[tuple[Value, ...]]]:
         """[step][number of the lane's]: its parts."""
-        found: list[list[tuple[Value, ...]]] = [[] for _ in range(STEPS)]
+        vectors: list[list[tuple[Value, ...]]] = [[] for _ in range(STEPS)]
         if x.ALONG_K:
             WIDTH = x.WIDTH if STEPS % x.WIDTH == 0 else 1
             for at in places:
                 for e in range(0, STEPS, WIDTH):
                     for d, y in enumerate(self._vector(at, p, 1, E + e, WIDTH)):
-                        found[e + d].append(y)
+                        vectors[e + d].append(y)
         else:
             for e in range(STEPS):
                 for at in places:
-                    found[e] += self._vector(at, p, x.ROW, E + e, x.WIDTH)
-        return found
+                    vectors[e] += self._vector(at, p, x.ROW, E + e, x.WIDTH)
+        return vectors
 
     def _vector(self, at: Value, p: Value | None, APART: int, E: int, WIDTH: int) -> list[tuple[Value, ...]]:
         k, PAIR = self.k, self.PAIR
@@ -299,15 +299,15 @@ class _Small:
 
     def _runs(self, acc: Any, down: Value, across: Value, WIDEST_RUN: int) -> list[Any]:
         """(row, column, numbers, what must hold) of what lies side by side."""
-        PAIR, x, found = self.PAIR, self.b, []
+        PAIR, x, runs = self.PAIR, self.b, []
         WIDTH = 1 if x.ALONG_K else power(x.WIDTH, WIDEST_RUN)
         for i in range(acc.rows):
             row, all_rows = self._own(self.a, down, i)
             for j in range(0, x.COUNT, WIDTH):
                 column, all_columns = self._own(x, across, j)
                 inside = [row < self.M]*(not all_rows) + [column < self.N]*(not all_columns)
-                found.append((row, column, [acc[i, e] for e in range(j*PAIR, (j + WIDTH)*PAIR)], inside))
-        return found
+                runs.append((row, column, [acc[i, e] for e in range(j*PAIR, (j + WIDTH)*PAIR)], inside))
+        return runs
 
     def _cases(self, each: Callable[[bool], Any]) -> None:
         """each(read_c): without C where beta is 0, otherwise with it."""
@@ -367,8 +367,8 @@ def _elements(x: Value) -> list[Value]:
 
 def _all(*conditions: Value | None) -> Value | None:
     """What holds where all of these do; None: always."""
-    found = None
+    both = None
     for x in conditions:
         if x is not None:
-            found = x if found is None else found & x
-    return found
+            both = x if both is None else both & x
+    return both

@@ -45,8 +45,8 @@ class Split:
 
     def parameters(self, SUMS: Type) -> dict[str, Any]:
         """The last parameters of the kernel."""
-        found: dict[str, Any] = {"workspace": ptr(SUMS), "counters": ptr(i32)} if self.divided else {}
-        return found | ({"whole": i32, "parts": i32} if self.TAIL else {})
+        types: dict[str, Any] = {"workspace": ptr(SUMS), "counters": ptr(i32)} if self.divided else {}
+        return types | ({"whole": i32, "parts": i32} if self.TAIL else {})
 
     def parts(self, k: Kernel, g: SimpleNamespace, block: Value, tiles: Callable[[], Value]) -> tuple[Value, Parts]:
         """(tile of C, its parts) of workgroup `block`, of a C of so many tiles. g: the kernel's arguments by name."""
@@ -93,8 +93,8 @@ def finish(k: Kernel, accs: Sequence[Tile], parts: Parts, holders: Holders, writ
         with k.when(parts.parts > 1) if parts.TAIL else nullcontext():
             _sum_parts(k, accs, parts, holders, by_holders, write, arithmetic)
     if parts.TAIL:
-        whole = parts.parts == 1
-        with k.when(whole if holders.holds is None else whole & holders.holds):
+        undivided = parts.parts == 1
+        with k.when(undivided if holders.holds is None else undivided & holders.holds):
             write()
     elif parts.workspace is None:
         with by_holders():
@@ -105,7 +105,7 @@ def finish_by_warp(k: Kernel, accs: Sequence[Tile], parts: Parts, lane: Value, w
     """Combine the parts of a tile by warps, whose lanes have the same places of C in all workgroups; a tile has a
     counter for each of its warps, which orders what its lanes do before and after. Of a tile with one part the
     accumulators are written as they are."""
-    whole = k.variable(i32, 1)
+    complete = k.variable(i32, 1)
     with k.when(parts.parts > 1):
         sums, before = _Sums(k, accs, parts, lane, k.warp, PACKED=True), k.variable(i32, 0)
         sums.leave()
@@ -114,12 +114,12 @@ def finish_by_warp(k: Kernel, accs: Sequence[Tile], parts: Parts, lane: Value, w
             before.set(k.atomic_add(sums.counter, 1, "acq_rel"))
         k.warp_barrier()
         last = k.uniform(k.cast(k.warp_sum(before.get()) == parts.parts - 1, i32))
-        whole.set(last)
+        complete.set(last)
         with k.when(last == 1):
             sums.add_up(two=True)
             with k.when(lane == 0):
                 sums.counter[0] = 0
-    with k.when(whole.get() == 1):
+    with k.when(complete.get() == 1):
         write()
 
 
@@ -201,11 +201,11 @@ class _Sums:
                 acc[ij] = k.select(of_two, acc[ij], zero) if two else zero
         with k.loop(stop, start=first) as part:
             for group, places in self._vectors(part):
-                found = [k.load(at, vec(self.T, self.WIDTH)) for at in places]
-                while len(found) > 1:
-                    found = [k.shuffle(x, y, range(2*x.type.length)) for x, y in zip(found[::2], found[1::2])]
+                sums = [k.load(at, vec(self.T, self.WIDTH)) for at in places]
+                while len(sums) > 1:
+                    sums = [k.shuffle(x, y, range(2*x.type.length)) for x, y in zip(sums[::2], sums[1::2])]
                 for e, (acc, ij) in enumerate(group):
-                    other = found[0] if len(group) == 1 else found[0][e]
+                    other = sums[0] if len(group) == 1 else sums[0][e]
                     acc[ij], = self.arithmetic.combined((acc[ij],), (other,))
 
     def _combine(self) -> None:
@@ -219,8 +219,8 @@ class _Sums:
         with k.loop(self.parts.parts) as part:
             places = [at for _, (at,) in self._vectors(part)]
             for e, state in enumerate(states):
-                found = [k.load(at) for at in places[e::count]]
-                other = tuple(x if x.type == T else k.bits_as(x, T) for x, T in zip(found, types))
+                partial = [k.load(at) for at in places[e::count]]
+                other = tuple(x if x.type == T else k.bits_as(x, T) for x, T in zip(partial, types))
                 both = arithmetic.combined(tuple(acc[ij] for acc, ij in state), other)
                 for (acc, ij), x in zip(state, both):
                     acc[ij] = x

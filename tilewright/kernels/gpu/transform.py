@@ -45,13 +45,13 @@ Loaded = dict[str, list[Value]]     # of each operand a number for each element 
 
 def parameters(ROLE: str, PROLOGUE: str, ALONG_K: bool) -> dict[str, Any]:
     """Parameters of a kernel with this prologue of operand "a" or "b", or "" for none."""
-    found: dict[str, Any] = {}
+    types: dict[str, Any] = {}
     for x in Prologue.read(PROLOGUE).beside if PROLOGUE else ():
         name = x.parameter(ROLE)
-        found[name] = ptr(memory_type(x.format), strided=True)
-        found |= {f"i_{name}": i64} if x.place in I_PLACES[ROLE] and ALONG_K else {}
-        found |= {f"k_{name}": i64} if x.place in K_PLACES[ROLE] else {}
-    return found
+        types[name] = ptr(memory_type(x.format), strided=True)
+        types |= {f"i_{name}": i64} if x.place in I_PLACES[ROLE] and ALONG_K else {}
+        types |= {f"k_{name}": i64} if x.place in K_PLACES[ROLE] else {}
+    return types
 
 
 def pointers(ROLE: str, PROLOGUE: str) -> tuple[str, ...]:
@@ -113,12 +113,12 @@ class Transform:
         inner, factor = factored(prologue.expression, common if RUN else None)
         first = prologue.expression.parameters[0][0]
         formats = {first: prologue.element} | {x.name: x.format for x in prologue.beside}
-        sizes = {name: 1 << f.bits - f.signed for name, each in formats.items()
-                 if isinstance(f := FORMATS[each], Integer)}
-        whole, zero = whole_in_floats(inner, sizes), ""
-        if whole and prologue.source in BIASED and (found := subtracted(inner)) and sizes[found[1]] <= 1 << 16:
+        sizes = {name: 1 << f.bits - f.signed for name, format in formats.items()
+                 if isinstance(f := FORMATS[format], Integer)}
+        integral, zero = whole_in_floats(inner, sizes), ""
+        if integral and prologue.source in BIASED and (found := subtracted(inner)) and sizes[found[1]] <= 1 << 16:
             inner, zero = found
-        return cls(k, g, ROLE, prologue, ALONG_K, inner, factor, whole, "fp8" in TARGETS[ARCH].instructions,
+        return cls(k, g, ROLE, prologue, ALONG_K, inner, factor, integral, "fp8" in TARGETS[ARCH].instructions,
                    "bf16" in TARGETS[ARCH].instructions, zero, common,
                    Held.constants(k, prologue.source, PAIRS.get(prologue.result, f32), g.m) if prologue.source in DIGITS
                    else None,
@@ -175,8 +175,8 @@ class Transform:
                 STEPS = x.group * SECTOR // memory_type(x.format).bytes
                 sectors = k.ceil_div(k.max(p1 - p0, 0), STEPS) if x.place in K_PLACES[self.ROLE] else 1
                 with k.loop(sectors*COUNT, start=t, step=THREADS, unroll=False) as number:
-                    found = k.load(self._at(x, i + number % COUNT, p0 + number // COUNT * STEPS))
-                    bits = k.bits_as(found, i32) if found.type.bits == 32 else k.cast(found, i32)
+                    touched = k.load(self._at(x, i + number % COUNT, p0 + number // COUNT * STEPS))
+                    bits = k.bits_as(touched, i32) if touched.type.bits == 32 else k.cast(touched, i32)
                     kept.set(k.max(kept.get(), bits))
         return kept.get()
 
@@ -206,10 +206,10 @@ class Transform:
         """Load an operand's numbers for a vector whose first number is at `at`."""
         k, by_i = self.k, x.place in I_PLACES[self.ROLE]
         if x.place in K_PLACES[self.ROLE] and self.ALONG_K and x.group % COUNT:     # it has steps of several groups
-            each, apart = x.group if COUNT % x.group == 0 else 1, getattr(self.g, f"k_{x.parameter(self.ROLE)}")
+            group, apart = x.group if COUNT % x.group == 0 else 1, getattr(self.g, f"k_{x.parameter(self.ROLE)}")
             first = p // x.group
-            found = [k.load(at + k.cast((p + e) // x.group - first, i64)*apart) for e in range(0, COUNT, each)]
-            return [y for y in found for _ in range(each)]
+            numbers = [k.load(at + k.cast((p + e) // x.group - first, i64)*apart) for e in range(0, COUNT, group)]
+            return [y for y in numbers for _ in range(group)]
         if not by_i or self.ALONG_K or COUNT == 1:
             return [k.load(at)]
         most = min(COUNT, WIDEST // at.type.element.bytes)
@@ -227,20 +227,20 @@ class Transform:
     def factors(self, beside: Loaded, COUNT: int = 1) -> list[Value]:
         """What the sums of a run are multiplied by: one number, or one for each of COUNT elements across k."""
         assert self.factor is not None
-        found: list[Value] = []
+        all_factors: list[Value] = []
         for e in range(COUNT):
-            each = [self._one(self.factor, at, beside, e) for at in range(len(self.factor.results))]
-            each += [self.k.constant(f32, self.unit)]*(self.unit != 1)
-            while len(each) > 1:
-                each = [each[0]*each[1], *each[2:]]
-            found += each
-        return found
+            factor_values = [self._one(self.factor, at, beside, e) for at in range(len(self.factor.results))]
+            factor_values += [self.k.constant(f32, self.unit)]*(self.unit != 1)
+            while len(factor_values) > 1:
+                factor_values = [factor_values[0]*factor_values[1], *factor_values[2:]]
+            all_factors += factor_values
+        return all_factors
 
     def _one(self, expression: Expression, at: int, beside: Loaded, e: int) -> Value:
         names = needed(expression)
         single = {name: [values[e % len(values)]] for name, values in beside.items() if name in names}
-        found: Value = self._computed(expression, {}, single, 1, at)[0]
-        return found
+        number: Value = self._computed(expression, {}, single, 1, at)[0]
+        return number
 
     def _given(self, name: str, raw: Value, beside: Loaded) -> list[Value]:
         """Elements in the type that the expression computes in."""
@@ -268,9 +268,9 @@ class Transform:
         for first in range(0, COUNT, MOST):         # integers that are data: elements of vectors are bits, not indices
             lanes = range(first, max(min(first + MOST, COUNT), first + 2))
             vectors = {name: k.pack(*(x[e % len(x)] for e in lanes)) for name, x in wide.items()}
-            each = recorded(k, expression, vectors, f32)[at]
-            each = each if each.type.length > 1 else k.broadcast(each, len(lanes))
-            found += [each[e] for e in range(min(MOST, COUNT - first))]
+            vector = recorded(k, expression, vectors, f32)[at]
+            vector = vector if vector.type.length > 1 else k.broadcast(vector, len(lanes))
+            found += [vector[e] for e in range(min(MOST, COUNT - first))]
         return found
 
     @property
@@ -289,8 +289,8 @@ class Transform:
     @property
     def _scale(self) -> Beside | None:
         """What alone is read beside elements, if it is one number."""
-        found = [x for x in self.prologue.beside if x.name in self.names]
-        return found[0] if len(found) == 1 else None
+        operands = [x for x in self.prologue.beside if x.name in self.names]
+        return operands[0] if len(operands) == 1 else None
 
     def words(self, raw: Value, beside: Loaded) -> list[Value]:
         """The numbers of a vector of INTERLEAVED elements, rounded, in words of two: of each eight 0 and 4, 1 and 5, 2

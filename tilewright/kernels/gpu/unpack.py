@@ -53,15 +53,15 @@ def floats(k: Kernel, x: Value, FORMAT: str, FP8: bool = False, minus: Sequence[
     less. `held`: constants in registers, from outside of loops."""
     n = x.type.length
     if FORMAT.endswith(HALVES):
-        whole = x if n % 4 == 0 else k.pack(*[x if n == 1 else x[e % n] for e in range(4)])
-        return [number for w, word in enumerate(words(k, whole)) for number in (
+        padded = x if n % 4 == 0 else k.pack(*[x if n == 1 else x[e % n] for e in range(4)])
+        return [number for w, word in enumerate(words(k, padded)) for number in (
             _digits(k, word, FORMAT == "i4x2", minus[8*w:8*w + 8] if len(minus) > 8 else minus,
                     held or Held.constants(k, FORMAT)) if FORMAT not in UNITS else [
                 x if UNSCALED else x*UNITS[FORMAT] for x in _small_floats(k, word)])][:2*n]
     if n % 4 == 0 and FORMAT in ("i8", "u8"):
         return _bytes(k, words(k, x), FORMAT == "i8", minus)
-    found = _floats(k, x, FORMAT, FP8)
-    return [each - minus[e % len(minus)] for e, each in enumerate(found)] if minus else found
+    decoded = _floats(k, x, FORMAT, FP8)
+    return [y - minus[e % len(minus)] for e, y in enumerate(decoded)] if minus else decoded
 
 
 def _floats(k: Kernel, x: Value, FORMAT: str, FP8: bool) -> list[Value]:
@@ -83,15 +83,15 @@ def numbers(k: Kernel, x: Value, FORMAT: str, T: Type) -> list[Value]:
     most = min(wide.type.length, MOST)
     parts = [wide] if wide.type.length == most else [
         k.shuffle(x, x, range(first, first + most)) for first in range(0, n, most)]
-    found = [number(k, part, FORMAT, T) for part in parts]
-    return [part[e] for part in found for e in range(min(n, most))]
+    values = [number(k, part, FORMAT, T) for part in parts]
+    return [part[e] for part in values for e in range(min(n, most))]
 
 
 def words(k: Kernel, x: Value) -> list[Value]:
     """A vector's bits, 32 at a time."""
     count = x.type.length * x.type.bits // 32
-    found = k.reinterpret(x, vec(i32, count) if count > 1 else i32)
-    return [found[e] for e in range(count)] if count > 1 else [found]
+    packed = k.reinterpret(x, vec(i32, count) if count > 1 else i32)
+    return [packed[e] for e in range(count)] if count > 1 else [packed]
 
 
 def _halves(k: Kernel, word: Value) -> list[Value]:
@@ -104,15 +104,15 @@ def _bytes(k: Kernel, each: list[Value], SIGNED: bool, minus: Sequence[Value]) -
     exponent = k.reinterpret(splat(k, i32, EXPONENT, 2)[0], vec(i8, 4))
     bias = k.constant(f32, -(2.0**23 + 128*SIGNED))
     biases = [bias - x for x in minus] or [bias]                        # exact
-    found = list[Value]()
+    values = list[Value]()
     for word in each:
         if SIGNED:
             word = (k.broadcast(word, 2) ^ splat(k, i32, HIGHEST, 2))[0]
         bytes = k.reinterpret(word, vec(i8, 4))
         for e in range(4):
             biased = k.reinterpret(k.shuffle(bytes, exponent, (e, 4, 5, 7)), f32)
-            found.append(biased + biases[len(found) % len(biases)])
-    return found
+            values.append(biased + biases[len(values) % len(biases)])
+    return values
 
 
 def pairs(k: Kernel, x: Value, FORMAT: str, T: Type, minus: Sequence[Value] = (), times: Sequence[Value] = (),
@@ -122,7 +122,7 @@ def pairs(k: Kernel, x: Value, FORMAT: str, T: Type, minus: Sequence[Value] = ()
     e2m1 2 1/8, with `times` 2 5/8. `minus`: words of two whole numbers of at most 128 that are subtracted, one or
     one for each eight.
     `times`: those that e2m1 are multiplied by; the products have to be numbers of T."""
-    BF16, found = T == bf16, list[Value]()
+    BF16, values = T == bf16, list[Value]()
     one = k.constant(i32, 0x3F803F80 if BF16 else 0x3C003C00)
     exponent = (held or Held.constants(k, FORMAT, T)).pair
     for w, word in enumerate(words(k, x)):
@@ -135,7 +135,7 @@ def pairs(k: Kernel, x: Value, FORMAT: str, T: Type, minus: Sequence[Value] = ()
                 bias = (128 if BF16 else 1024) + 8*(FORMAT == "i4x2")
                 pattern = _pattern(T, -float(bias))
                 number = k.fma_pair(bits[0], one, k.constant(i32, pattern), T)
-                found.append(k.fma_pair(minus[w % len(minus)], k.constant(i32, _pattern(T, -1.0)), number, T)
+                values.append(k.fma_pair(minus[w % len(minus)], k.constant(i32, _pattern(T, -1.0)), number, T)
                              if minus else number)
                 continue
             if BF16:            # a digit times 2^6 and 2^12 is twice in a half, where it needs its bits and its sign
@@ -147,8 +147,8 @@ def pairs(k: Kernel, x: Value, FORMAT: str, T: Type, minus: Sequence[Value] = ()
             unit = k.constant(i32, _pattern(T, 2.0**126 if BF16 else 2.0**14))
             zero = k.constant(i32, _pattern(T, -0.0))
             number = k.fma_pair(bits[0], unit, zero, T)
-            found.append(k.fma_pair(number, times[w % len(times)], zero, T) if times else number)
-    return found
+            values.append(k.fma_pair(number, times[w % len(times)], zero, T) if times else number)
+    return values
 
 
 def _pattern(T: Type, x: float) -> int:
@@ -163,24 +163,24 @@ def _digits(k: Kernel, word: Value, SIGNED: bool, minus: Sequence[Value], held: 
     if SIGNED:                                                          # 8 more, by the highest bit, once for all
         pair = k.broadcast(k.opaque((pair ^ splat(k, i32, -0x77777778, 2))[0]), 2)
     parts = pair, pair >> 4*PLACES
-    found = list[Value]()
+    digits = list[Value]()
     for e in range(8):
         part, t = divmod(e, PLACES)
         bits = (parts[part] & splat(k, i32, 15 << 4*t, 2)) | k.broadcast(held.exponent, 2)
         weight, bias = k.constant(f32, 16.0**-t), held.biases[t]
         bias = bias - minus[e % len(minus)] if minus else bias          # exact
-        found.append(k.fma(k.bits_as(bits[0], f32), weight, bias))
-    return found
+        digits.append(k.fma(k.bits_as(bits[0], f32), weight, bias))
+    return digits
 
 
 def _small_floats(k: Kernel, word: Value) -> list[Value]:
     """The eight e2m1 of a word times 2^-14: e and e + 4 become an f16 at once."""
-    found: dict[int, Value] = {}
+    floats_by_code: dict[int, Value] = {}
     pair = k.broadcast(word, 2)
     for e in range(4):
         high = pair << 4*(3 - e) if e < 3 else pair                     # the sign where that of f16 is
         bits = (high & splat(k, i32, -0x7FFF8000, 2)) | ((high >> 3) & splat(k, i32, 0x0E000E00, 2))
         halves = k.reinterpret(bits[0], vec(f16, 2))
         for half in range(2):
-            found[e + 4*half] = k.cast(halves[half], f32)
-    return [found[e] for e in range(8)]
+            floats_by_code[e + 4*half] = k.cast(halves[half], f32)
+    return [floats_by_code[e] for e in range(8)]

@@ -52,8 +52,8 @@ def arguments(k: Kernel, WHEN: str = "") -> SimpleNamespace:
     WHEN: of two kernels for one product only one does anything, "split" where all numbers could be split into terms,
     so that `special` is 0, and "special" where not."""
     if WHEN:
-        found = k.load(dict(k.function.params)["special"])
-        with k.when(found != 0 if WHEN == "split" else found == 0):
+        special = k.load(dict(k.function.params)["special"])
+        with k.when(special != 0 if WHEN == "split" else special == 0):
             k.ret()
     perhaps = "alpha", "beta", "batch", "matrix", "plane_a", "plane_b", "offsets"
     return SimpleNamespace(**dict.fromkeys(perhaps) | dict(k.function.params))
