@@ -129,20 +129,20 @@ class Gemm:
                 raise ValueError(f"{name} must be {source}, of which prologue_{name} was made, not {format}")
 
     def _check_epilogue(self) -> None:
-        found = _epilogue(self.epilogue)
-        main = found.main
-        if main is not None and found.results[main] not in ("-", self.out):
-            raise ValueError(f"out must be {found.results[main]}, the format of the epilogue's first result, not "
+        epilogue = _epilogue(self.epilogue)
+        main = epilogue.main
+        if main is not None and epilogue.results[main] not in ("-", self.out):
+            raise ValueError(f"out must be {epilogue.results[main]}, the format of the epilogue's first result, not "
                              f"{self.out}")
-        if found.paired and self.n % 2:
+        if epilogue.paired and self.n % 2:
             raise ValueError(f"an epilogue of pairs of columns needs an even number of them, and n is {self.n}")
-        whole = not self.blocks and formats.integral(*self.multiplied) and not self.scales
+        integral = not self.blocks and formats.integral(*self.multiplied) and not self.scales
         if self.semiring and (fields := _semiring(self.semiring).state):
-            if found.state != fields:
+            if epilogue.state != fields:
                 raise ValueError(f"epilogue must take the {fields} fields of the reduction's state, as that of "
-                                 f"tilewright.contract, and takes {found.state or 'a sum'}")
-        elif found.kind != (kind := "int" if whole else "float"):
-            raise ValueError(f"the epilogue of {self.a} by {self.b} has sums of kind {kind}, not {found.kind}")
+                                 f"tilewright.contract, and takes {epilogue.state or 'a sum'}")
+        elif epilogue.kind != (kind := "int" if integral else "float"):
+            raise ValueError(f"the epilogue of {self.a} by {self.b} has sums of kind {kind}, not {epilogue.kind}")
 
     def _check_semiring(self) -> None:
         found = [] if self.blocks else [formats.FORMATS[x] for x in (self.a, self.b)]

@@ -109,14 +109,14 @@ def find(name: str, arch: str | None = None, a: str | None = None, b: str | None
         same = [atom.name for atom in CATALOGUE if called.removeprefix("mfma_") in atom.name]
         raise ValueError(f"there is no dense matrix instruction {name!r}; " + (
             f"there is {', '.join(dict.fromkeys(same))}" if same else "`tilewright mfma list` shows all of them"))
-    found = [atom for atom in named if arch in (None, *atom.cycles) and a in (None, atom.a_format)
+    matching = [atom for atom in named if arch in (None, *atom.cycles) and a in (None, atom.a_format)
              and b in (None, atom.b_format)]
-    if not found:
+    if not matching:
         have = "; ".join(dict.fromkeys(f"{atom.a_format} by {atom.b_format} on {' and '.join(atom.cycles)}"
                                        for atom in named))
         wanted = " ".join(filter(None, [a and f"for A in {a}", b and f"for B in {b}", arch and f"on {arch}"]))
         raise ValueError(f"there is no {name} {wanted}; there is {have}")
-    return found[0]
+    return matching[0]
 
 
 def _bare(name: str) -> str:

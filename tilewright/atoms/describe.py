@@ -111,12 +111,12 @@ def by_element(x: Fragment, block: int) -> list[list[str]]:
     def cell(row: int, column: int) -> str:
         lane, element = x.where[block, row, column]
         return f"{lane}:{register(x, element)}"
-    found: list[list[str]] = []
+    rows: list[list[str]] = []
     for start in range(0, x.columns, WIDE):
         columns = range(start, min(start + WIDE, x.columns))
-        found += [["", *map(str, columns)],
+        rows += [["", *map(str, columns)],
                   *([str(row), *(cell(row, column) for column in columns)] for row in range(x.rows)), []]
-    return found
+    return rows
 
 
 def by_register(name: str, x: Fragment) -> list[list[str]]:
@@ -125,9 +125,9 @@ def by_register(name: str, x: Fragment) -> list[list[str]]:
 
     def cell(lane: int, e: int) -> str:
         return f"[{row[lane, e]}][{column[lane, e]}]" + (f".B{block[lane, e]}" if x.blocks > 1 else "")
-    found: list[list[str]] = []
+    rows: list[list[str]] = []
     for start in range(0, x.elements, WIDE):
         elements = range(start, min(start + WIDE, x.elements))
-        found += [["lane", *(register(x, e) for e in elements)],
+        rows += [["lane", *(register(x, e) for e in elements)],
                   *([str(lane), *(cell(lane, e) for e in elements)] for lane in range(LANES)), []]
-    return found
+    return rows

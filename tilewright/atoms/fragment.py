@@ -62,12 +62,12 @@ class Fragment:
     def where(self) -> dict[tuple[int, int, int], tuple[int, int]]:
         """(block, row, column) → (lane, element): the other way. ValueError unless each element is in one place."""
         block, row, column = (x.ravel().tolist() for x in self.places)
-        found = {place: divmod(at, self.elements) for at, place in enumerate(zip(block, row, column))}
+        places = {place: divmod(at, self.elements) for at, place in enumerate(zip(block, row, column))}
         everything = self.blocks * self.rows * self.columns
-        if len(found) != self.wave * self.elements or len(found) != everything or not all(
-                0 <= b < self.blocks and 0 <= r < self.rows and 0 <= c < self.columns for b, r, c in found):
+        if len(places) != self.wave * self.elements or len(places) != everything or not all(
+                0 <= b < self.blocks and 0 <= r < self.rows and 0 <= c < self.columns for b, r, c in places):
             raise ValueError(f"the layout does not cover {self.blocks} times {self.rows} x {self.columns} once")
-        return found
+        return places
 
     def matrix(self, held: Any) -> Any:
         """The matrices [groups, blocks, rows, columns] of which these are the lanes' registers: [groups, lanes], or
@@ -80,10 +80,10 @@ class Fragment:
             numbers = to_19_bits(numbers)
         elif self.format == "tf32":
             numbers = truncated(numbers)
-        found = np.empty((groups, self.blocks, self.rows, self.columns))
+        result = np.empty((groups, self.blocks, self.rows, self.columns))
         block, row, column = self.places
-        found[:, block, row, column] = numbers
-        return found
+        result[:, block, row, column] = numbers
+        return result
 
     def lanes(self, matrix: Any) -> Any:
         """The registers that hold these matrices."""

@@ -98,8 +98,8 @@ class Atom:
             d = a @ b + c                       # in f64, which holds all products and sums of whole numbers exactly
             if self.c.format == "i32":
                 d = np.clip(d, -2.0**31, 2.0**31 - 1) if self.saturate else d.astype(np.int64)
-            found = self.c.lanes(d[:, None])
-        return [found[r] for r in range(count_c)] if count_c > 1 else [found]
+            registers = self.c.lanes(d[:, None])
+        return [registers[r] for r in range(count_c)] if count_c > 1 else [registers]
 
 
 # ---- layouts, one formula for all shapes and formats: four lanes share a row of A (a column of B), each with as many
@@ -157,8 +157,8 @@ def every() -> Iterator[Atom]:
 def largest(target: GpuTarget, a: str, b: str, sums: str, most: int = 1 << 10) -> Atom:
     """The instruction of a target that multiplies most of these formats at once, with k up to `most`. ValueError if it
     has none."""
-    found = [(m*n*k, (m, n, k)) for inputs, kinds, shapes, needs in TABLE for m, n, k in shapes
+    shapes_by_size = [(m*n*k, (m, n, k)) for inputs, kinds, shapes, needs in TABLE for m, n, k in shapes
              if {a, b} <= {*inputs} and sums in kinds and needs in target.instructions and k <= most]
-    if not found:
+    if not shapes_by_size:
         raise ValueError(f"{target.name} has no mma.sync of {a} by {b} with sums in {sums}")
-    return mma(a, b, sums, *max(found)[1])
+    return mma(a, b, sums, *max(shapes_by_size)[1])

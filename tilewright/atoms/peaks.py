@@ -45,9 +45,9 @@ def fastest(target: AmdTarget, format: str) -> Mfma:
 
 def _amd(target: AmdTarget) -> list[Peak]:
     formats = dict.fromkeys(x.a_format for x in mfma_instructions(target.name) if x.a_format == x.b_format)
-    found = [(format, fastest(target, format)) for format in formats]
+    instructions_by_format = [(format, fastest(target, format)) for format in formats]
     return [Peak(format, x.name, x.flops // 2, target.matrix_cores, target.clock, x.cycles[target.name])
-            for format, x in found]
+            for format, x in instructions_by_format]
 
 
 _PAPERS = "https://images.nvidia.com/aem-dam/"
@@ -79,13 +79,13 @@ def _tensor(target: GpuTarget) -> tuple[dict[str, int], float | None, str]:
 def _nvidia(target: GpuTarget) -> list[Peak]:
     rates, slower, _ = _tensor(target)
     cores = {"f64": target.fma_f64, "f32": target.fma_f32}
-    found = []
+    peaks = []
     for format in dict.fromkeys(["f64", "f32", *rates]):
         tensor = format in rates
         clock = slower if slower is not None and tensor and format != "f64" else target.clock
-        found.append(Peak(format, "tensor cores" if tensor else "CUDA cores", rates.get(format) or cores[format],
+        peaks.append(Peak(format, "tensor cores" if tensor else "CUDA cores", rates.get(format) or cores[format],
                           target.sms, clock, 1))
-    return found
+    return peaks
 
 
 def source(target: AmdTarget | GpuTarget) -> str:

@@ -239,5 +239,5 @@ class Wgmma:
         """a [rows, k] times b [n, k] transposed, plus c [rows, n], all in f64: as exactly as atoms.nvidia says. Sums in
         i32 keep their lowest 32 bits."""
         with np.errstate(all="ignore"):
-            found = (-a if self.negate_a != self.negate_b else a) @ b.T + c
-            return found.astype(np.int64) if self.d == "i32" else found
+            total = (-a if self.negate_a != self.negate_b else a) @ b.T + c
+            return total.astype(np.int64) if self.d == "i32" else total

@@ -114,18 +114,18 @@ class Block:
         return self._moved(tuple(shape), lambda dim: old[dim])
 
     def _moved(self, shape: Shape, to: Callable[[int], int]) -> Block:
-        found = self.content
-        match found:
+        moved = self.content
+        match moved:
             case Registers(layout, values, _, stack):
-                self.program.loads.seen(found)
-                found = Registers(layout.moved(to), values, None, stack and stack.moved(to))
+                self.program.loads.seen(moved)
+                moved = Registers(layout.moved(to), values, None, stack and stack.moved(to))
             case Addresses(base, offset, align):
-                found = Addresses(base, offset.moved(to), align)
+                moved = Addresses(base, offset.moved(to), align)
             case Formula():
-                found = found.moved(to)
+                moved = moved.moved(to)
             case _:
-                found = tuple(Comparison(x.operator, x.x.moved(to), x.y.moved(to)) for x in found)
-        return Block(self.program, shape, self.type, found)
+                moved = tuple(Comparison(x.operator, x.x.moved(to), x.y.moved(to)) for x in moved)
+        return Block(self.program, shape, self.type, moved)
 
     # ---- registers
 
@@ -163,8 +163,8 @@ class Block:
         same for all lanes is a number, not a vector."""
         p, content = self.program, self.content
         if isinstance(content, Registers):
-            found = p.held(content)
-            return [found[content.layout.number(layout, r)] for r in range(layout.count)]
+            registers = p.held(content)
+            return [registers[content.layout.number(layout, r)] for r in range(layout.count)]
         if isinstance(content, tuple):
             return [all_of(p, layout, [x.evaluate(p, layout, r) for x in content]) for r in range(layout.count)]
         assert isinstance(content, Formula), "a block of pointers has no registers"
@@ -225,8 +225,8 @@ def promoted(p: Program, what: str, *operands: Any) -> list[Block]:
         if isinstance(t, Pointer):
             raise TypeError(f"{what} takes numbers, not pointers")
     types = [t if t == i1 or t.bits >= 32 else f32 if t.is_float else i32 for t in given]
-    whole = [t for t in types if not t.is_float]
-    if any(isinstance(x, float) for x in operands) and len(whole) == len(types):
+    integers = [t for t in types if not t.is_float]
+    if any(isinstance(x, float) for x in operands) and len(integers) == len(types):
         types.append(f32)
     widest = max(types, key=lambda t: (t.is_float, t.bits))
     return [cast(x, widest) if isinstance(x, Block) else p.constant(x, widest) for x in operands]
@@ -264,13 +264,13 @@ def _rounded(p: Program, values: list[Value]) -> list[Value]:
     k, narrow = p.ir, memory_type("bf16")
     if values[0].type.length > 1:
         return [narrowed(k, x, "bf16") for x in values]
-    found: list[Value] = []
+    rounded: list[Value] = []
     for at in range(0, len(values), 2):
         pair = k.pack(values[at], values[min(at + 1, len(values) - 1)])
         both = k.reinterpret(k.round_pair(pair, Type("bf", 16)), vec(narrow, 2)) if p.has("bf16") else narrowed(
             k, pair, "bf16")
-        found += [both[0], both[1]]
-    return found[:len(values)]
+        rounded += [both[0], both[1]]
+    return rounded[:len(values)]
 
 
 # ---- arithmetic: of formulas a formula, of all else registers
@@ -286,8 +286,8 @@ def _shifted(x: Any, rank: int) -> Formula:
     if isinstance(x, int):
         return Formula.constant(x)
     more = rank - len(x.shape)
-    found: Formula = x.content
-    return found.moved(lambda dim: dim + more) if more else found
+    formula: Formula = x.content
+    return formula.moved(lambda dim: dim + more) if more else formula
 
 
 def _pair(x: Any, y: Any) -> tuple[Formula, Formula] | None:

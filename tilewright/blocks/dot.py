@@ -90,11 +90,11 @@ class Vectors:
     def multiply(self, a: Operand, b: Operand, acc: Block) -> Registers:
         p, k, n, width, columns = self.p, self.p.ir, self.n, self.width, self.vectors * self.width
         V = vec(self.sums, width)
-        found = p.on_stack(self.layout, self.sums)
-        assert found.stack is not None
-        c = found.stack.at                                              # row by row
+        stacked = p.on_stack(self.layout, self.sums)
+        assert stacked.stack is not None
+        c = stacked.stack.at                                              # row by row
         with p.turns(self.layout):
-            p.put(found, (x if x.type.length == width else k.broadcast(x, width) for x in acc.values(self.layout)))
+            p.put(stacked, (x if x.type.length == width else k.broadcast(x, width) for x in acc.values(self.layout)))
         sums = k.tile(self.ROWS, self.vectors, V, zero=False)
         with k.loop(self.m, step=self.ROWS) as i, k.loop(n, step=columns) as j:
             for row, v in sums.registers:
@@ -107,7 +107,7 @@ class Vectors:
                         sums[row, v] = k.fma(x, by[v], sums[row, v])
             for row, v in sums.registers:
                 k.store(c + ((i + row)*n + j + v*width), sums[row, v], align=self.sums.bytes)
-        return found
+        return stacked
 
 
 class OuterProducts:
@@ -122,11 +122,11 @@ class OuterProducts:
 
         def share(count: int, by: int) -> tuple[Any, ...]:
             """Take `count` bits, `by` bits of columns first, as far as there are any."""
-            found: list[Any] = []
-            while len(found) < count:
-                left = columns if columns and (len(found) < by or not rows) else rows
-                found.append(left.pop(0) if left else None)
-            return tuple(found)
+            bits: list[Any] = []
+            while len(bits) < count:
+                left = columns if columns and (len(bits) < by or not rows) else rows
+                bits.append(left.pop(0) if left else None)
+            return tuple(bits)
         lanes, warps = share(5, 3), share(bits(p.num_warps), bits(p.num_warps) // 2)
         self.layout = Layout((*near, *columns, *rows), lanes, warps)
 
@@ -139,11 +139,11 @@ class OuterProducts:
         pieces = [sorted({layout.register_offset(r, dim) & -4 for r in range(layout.count)}) for dim in range(2)]
         with k.loop(self.depth, step=self.UNROLLED, unroll=False) as first:
             for step in range(self.UNROLLED):
-                found = []
+                products = []
                 for base, operand, places in zip(bases, (a, b), pieces):
                     at = base + (first + step)*operand.row
-                    found.append({piece: k.load(at + piece, vec(f32, 4)) for piece in places})
+                    products.append({piece: k.load(at + piece, vec(f32, 4)) for piece in places})
                 for r in range(layout.count):
                     i, j = layout.register_offset(r, 0), layout.register_offset(r, 1)
-                    sums[0, r] = k.fma(found[0][i & -4][i & 3], found[1][j & -4][j & 3], sums[0, r])
+                    sums[0, r] = k.fma(products[0][i & -4][i & 3], products[1][j & -4][j & 3], sums[0, r])
         return [sums[0, r] for r in range(layout.count)]

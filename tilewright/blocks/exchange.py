@@ -85,13 +85,13 @@ def _pieces(p: Program, layout: Layout, strides: dict[int, int], E: Any) -> list
 
 
 def _place(p: Program, layout: Layout, strides: dict[int, int], register: int, lane: int = 0) -> Any:
-    found: Any = sum((layout.register_offset(register, dim) + layout.lane(lane, dim))*stride
+    offset: Any = sum((layout.register_offset(register, dim) + layout.lane(lane, dim))*stride
                      for dim, stride in strides.items())
     for dim, stride in strides.items():
         thread = p.coordinate(layout, dim)
         if isinstance(thread, Value):
-            found = p.memoized((layout.threads, dim, stride), thread.__mul__, stride) + found
-    return found
+            offset = p.memoized((layout.threads, dim, stride), thread.__mul__, stride) + offset
+    return offset
 
 
 def stored_at(p: Program, room: Value, layout: Layout, strides: dict[int, int], r: int, x: Value,
@@ -124,38 +124,38 @@ def _near(layout: Layout, strides: dict[int, int]) -> bool:
 def reduced(block: Block, axis: int, f: Callable[[Value, Value], Value]) -> Registers:
     """f of all elements along a dimension that the block covers: what is left, that dimension gone from its layout."""
     p, content, T = block.program, block.content, block.type
-    whole = content.layout
-    axis_of = [at for at, place in enumerate(whole.warps) if place and place[0] == axis]
+    before = content.layout
+    axis_of = [at for at, place in enumerate(before.warps) if place and place[0] == axis]
     parts = {at: (axis, bit) for bit, at in enumerate(axis_of)}      # each warp's part, one after the other
-    left = tuple(place for place in whole.registers if place[0] != axis)
-    lanes = tuple(None if place and place[0] == axis else place for place in whole.lanes)
+    left = tuple(place for place in before.registers if place[0] != axis)
+    lanes = tuple(None if place and place[0] == axis else place for place in before.lanes)
     own = Layout(left, lanes if any(lanes) or not p.vector else (),
-                 tuple(parts.get(at, place) for at, place in enumerate(whole.warps)), p.vector)
+                 tuple(parts.get(at, place) for at, place in enumerate(before.warps)), p.vector)
 
     def registers() -> list[Value]:
-        values = _within_threads(whole, p.held(content), axis, f)
-        if p.vector and lanes != whole.lanes:
+        values = _within_threads(before, p.held(content), axis, f)
+        if p.vector and lanes != before.lanes:
             return [_across_vector(p, x, f) for x in values]
-        for bit, place in enumerate(whole.lanes):
+        for bit, place in enumerate(before.lanes):
             if place and place[0] == axis:
                 values = [f(x, p.ir.lane_xor(x, 1 << bit)) for x in values]
         return values
-    found = p.registers(own, T, registers)
+    registers_left = p.registers(own, T, registers)
     if not parts:
-        return found
-    warps = tuple(None if at in parts else place for at, place in enumerate(whole.warps))
+        return registers_left
+    warps = tuple(None if at in parts else place for at, place in enumerate(before.warps))
     wanted = replace(own, registers=(*left, *parts.values()), warps=warps if any(warps) or not p.vector else ())
-    every = exchanged(p, found, wanted, T)
+    every = exchanged(p, registers_left, wanted, T)
     return p.registers(replace(wanted, registers=left), T, lambda: _within_threads(wanted, p.held(every), axis, f))
 
 
 def _within_threads(layout: Layout, values: Sequence[Value], axis: int, f: Any) -> list[Value]:
     """By halves."""
-    places, found = [*layout.registers], [*values]
+    places, reduced = [*layout.registers], [*values]
     while (at := next((n for n, place in enumerate(places) if place[0] == axis), None)) is not None:
-        found = [f(found[r], found[r | 1 << at]) for r in range(len(found)) if not r >> at & 1]
+        reduced = [f(reduced[r], reduced[r | 1 << at]) for r in range(len(reduced)) if not r >> at & 1]
         del places[at]
-    return found
+    return reduced
 
 
 def _across_vector(p: Program, x: Value, f: Any) -> Value:

@@ -95,18 +95,18 @@ class Formula:
     def evaluate(self, p: Program, layout: Layout, register: int, lane: int = 0) -> Number:
         """The number in a register; of a CPU's vector in this lane of it. What the shared part and rows or columns add
         is computed once."""
-        found = self.scalar
+        number = self.scalar
         for dim, term in self.terms.items():
             thread, offset = p.coordinate(layout, dim), layout.register_offset(register, dim) + layout.lane(lane, dim)
             if term.curve:
-                found = plus(found, p.memoized(
+                number = plus(number, p.memoized(
                     (term, dim, layout.threads, offset), term.apply, plus(offset, thread)))
                 continue
             if isinstance(thread, Value):
-                found = plus(found, p.memoized((term, dim, layout.threads), times, thread, term.stride))
+                number = plus(number, p.memoized((term, dim, layout.threads), times, thread, term.stride))
             if offset:
-                found = plus(found, p.memoized((term, offset), times, offset, term.stride))
-        return found
+                number = plus(number, p.memoized((term, offset), times, offset, term.stride))
+        return number
 
     def value(self, p: Program, layout: Layout, register: int, type: Type) -> Value:
         """The number in a register as a value, on a CPU as a vector of all lanes."""
@@ -159,16 +159,16 @@ class Comparison:
         compared = COMPARED[self.operator]
         if isinstance(x, int) and isinstance(y, int):
             return p.ir.constant(i1, compared(x, y))
-        found: Value = compared(p.number(x), p.number(y))
-        return found
+        condition: Value = compared(p.number(x), p.number(y))
+        return condition
 
     def uniform(self, dim: int) -> int:
         """How many neighbours along this dimension, from a multiple of that on, have the same answer."""
         if dim not in self.dims:
             return FAR
         if self.operator == "<" and dim not in self.y.terms and self._steps(dim):
-            found = gcd(self.x.multiple, self.y.multiple, FAR)
-            return found & -found
+            multiple = gcd(self.x.multiple, self.y.multiple, FAR)
+            return multiple & -multiple
         return 1
 
 
@@ -180,12 +180,12 @@ def all_of(p: Program, layout: Layout, conditions: list[Value | Lanes]) -> Value
     for x in others:
         if x.type.length == 1:
             one = x if one is None else one & x
-    found = [x for x in others if x.type.length > 1]
+    vectors = [x for x in others if x.type.length > 1]
     for n, end in enumerate(ends):
-        found.append(k.lanes_below(end if one is None or n else k.select(one, end, 0), layout.length))
+        vectors.append(k.lanes_below(end if one is None or n else k.select(one, end, 0), layout.length))
     if not ends and one is not None:
-        found.append(one if not found else k.broadcast(one, layout.length))
-    every = found[0]
-    for x in found[1:]:
+        vectors.append(one if not vectors else k.broadcast(one, layout.length))
+    every = vectors[0]
+    for x in vectors[1:]:
         every = every & x
     return every

@@ -101,15 +101,15 @@ def blocked(shape: Shape, order: tuple[int, ...], side_by_side: int, lanes: int,
     left = {dim: list(range(bits(shape[dim]))) for dim in order}
 
     def take(count: int, dims: tuple[int, ...] = order) -> list[Bit]:
-        found: list[Bit] = []
+        bits: list[Bit] = []
         for dim in dims:
-            while left[dim] and len(found) < count:
-                found.append((dim, left[dim].pop(0)))
-        return found
+            while left[dim] and len(bits) < count:
+                bits.append((dim, left[dim].pop(0)))
+        return bits
 
     def filled(count: int) -> tuple[Bit | None, ...]:
-        found: list[Bit | None] = [*take(count)]
-        return (*found, *[None] * (count - len(found)))
+        places: list[Bit | None] = [*take(count)]
+        return (*places, *[None] * (count - len(places)))
     if vector:
         across = tuple(take(lanes, order[:1]))
         return Layout(tuple(take(AT_ONCE)), across, tuple(take(64)), True)

@@ -116,8 +116,8 @@ class Carried:
             self.ahead = [p.ir.variable(i64 if wide else i32)]
             self.initial: list[Any] = [old.scalar]
         else:
-            found = after.content
-            self.layout = found.layout if isinstance(found, Registers) else p.blocked(after.shape, after.type)
+            content = after.content
+            self.layout = content.layout if isinstance(content, Registers) else p.blocked(after.shape, after.type)
             self.stack = p.on_stack(self.layout, after.type) if p.vector and self.layout.warps else None
             self.ahead, self.initial = [], self._values(before)
             self.registers = [p.ir.variable(x.type) for x in self.initial]
@@ -150,9 +150,9 @@ class Carried:
             return
         old, scalar = _formula(self.kept), (self.ahead if ahead else self.registers)[0].get()
         assert old is not None
-        found = Formula(scalar, self.multiple, old.terms)
+        formula = Formula(scalar, self.multiple, old.terms)
         of = self.kept_content
-        block.content = Addresses(of.base, found, of.align) if isinstance(of, Addresses) else found
+        block.content = Addresses(of.base, formula, of.align) if isinstance(of, Addresses) else formula
 
     def take(self, block: Block) -> None:
         """At the end of a round."""
@@ -174,8 +174,8 @@ class Carried:
 
 
 def _formula(block: Block) -> Formula | None:
-    found = block.content
-    return found.offset if isinstance(found, Addresses) else found if isinstance(found, Formula) else None
+    content = block.content
+    return content.offset if isinstance(content, Addresses) else content if isinstance(content, Formula) else None
 
 
 def ranged(p: Program, start: Any, stop: Any, step: int, num_stages: int) -> Iterator[Block]:
@@ -299,10 +299,10 @@ def _let_fly(p: Program, frame: Any, carried: dict[str, Carried], index: Callabl
             x.give(own[name])
         given = [x.flight for x in dense.values()]
         yield index(counter)
-        found = {name: x.product(frame.f_locals[name]) for name, x in dense.items()}
+        products = {name: x.product(frame.f_locals[name]) for name, x in dense.items()}
     under_way = [flight for flight in p.in_flight if flight not in given]
     for name, x in dense.items():
-        x.flies = under_way == [found[name]] and not (x.flight.found or x.flight.read)
+        x.flies = under_way == [products[name]] and not (x.flight.found or x.flight.read)
     _dropped(p, arrays, room)
 
 
@@ -315,10 +315,10 @@ def _dropped(p: Program, arrays: dict[Any, Any], room: int) -> None:
 
 
 def _scalar(p: Program, x: Any) -> Formula:
-    found = p.block(x).content
-    if not isinstance(found, Formula) or found.terms:
+    content = p.block(x).content
+    if not isinstance(content, Formula) or content.terms:
         raise TypeError(f"k.range takes whole numbers, not {x!r}")
-    return found
+    return content
 
 
 def _blocks(p: Program, frame: Any) -> list[tuple[str, Block]]:
@@ -327,9 +327,9 @@ def _blocks(p: Program, frame: Any) -> list[tuple[str, Block]]:
 
 def _alive(p: Program, block: Block) -> bool:
     """Can its values be used here?"""
-    found = _formula(block)
+    formula = _formula(block)
     values = block.content.values if isinstance(block.content, Registers) else [
-        z for x in ([found] if found else [y for c in block.content for y in (c.x, c.y)])
+        z for x in ([formula] if formula else [y for c in block.content for y in (c.x, c.y)])
         for z in (x.scalar, *(term.stride for term in x.terms.values())) if isinstance(z, Value)]
     return all(x.id not in p.ir._made or p.ir._made[x.id][0].open for x in values)
 
@@ -337,13 +337,13 @@ def _alive(p: Program, block: Block) -> bool:
 def _apart(p: Program, frame: Any, names: Iterable[str]) -> dict[str, Block]:
     """The blocks of these names, each of which is its own: of a name that the body has bound to another name's block
     (`most = now`) a copy, since the next round, or what follows the loop, gives the two different contents."""
-    found = dict(_blocks(p, frame))
+    blocks = dict(_blocks(p, frame))
     for name in names:
-        block = found[name]
-        if any(x is block for other, x in found.items() if other != name):
-            found[name] = Block(p, block.shape, block.type, block.content)
-            _rebind(frame, name, found[name])
-    return found
+        block = blocks[name]
+        if any(x is block for other, x in blocks.items() if other != name):
+            blocks[name] = Block(p, block.shape, block.type, block.content)
+            _rebind(frame, name, blocks[name])
+    return blocks
 
 
 def _rebind(frame: Any, name: str, block: Block) -> None:

@@ -32,8 +32,8 @@ class Access:
 
     def __init__(self, pointers: Block, mask: Any, what: str) -> None:
         if not isinstance(pointers, Block) or not isinstance(pointers.content, Addresses):
-            found = pointers.type if isinstance(pointers, Block) else repr(pointers)
-            raise TypeError(f"{what} takes pointers, made of a parameter and offsets, not {found}")
+            described = pointers.type if isinstance(pointers, Block) else repr(pointers)
+            raise TypeError(f"{what} takes pointers, made of a parameter and offsets, not {described}")
         p = self.p = pointers.program
         self.mask = None if mask is None else p.block(mask)
         if self.mask is not None and self.mask.type != i1:
@@ -58,14 +58,14 @@ class Access:
         along, bytes = self.contiguous, self.T.bytes
         if along is None:
             return 1
-        found = gcd(FAR, self.offset.multiple, max(self.align // bytes, 1), self.shape[along])
+        count = gcd(FAR, self.offset.multiple, max(self.align // bytes, 1), self.shape[along])
         for dim, term in self.offset.terms.items():
             if dim != along:
-                found = gcd(found, 1 if term.curve else term.multiple)
+                count = gcd(count, 1 if term.curve else term.multiple)
         if self.mask is not None:
-            found = gcd(found, min(x.uniform(along) for x in self.mask.content)
+            count = gcd(count, min(x.uniform(along) for x in self.mask.content)
                         if isinstance(self.mask.content, tuple) else 1)
-        return min(found & -found, WIDEST // bytes)
+        return min(count & -count, WIDEST // bytes)
 
     def layout(self, shape: Any = None) -> Layout:
         return self.p.blocked(self.shape if shape is None else shape, self.T, self.contiguous, self.side_by_side())
@@ -174,9 +174,9 @@ def store(pointers: Any, value: Any, mask: Any = None) -> None:
 
 def _run(layout: Layout, along: int | None) -> int:
     """Neighbours along a dimension that one instruction of a warp moves together."""
-    found = {place[1] for place in (*layout.registers, *layout.lanes) if place and place[0] == along}
+    bits = {place[1] for place in (*layout.registers, *layout.lanes) if place and place[0] == along}
     count = 0
-    while count in found:
+    while count in bits:
         count += 1
     return 1 << count
 

@@ -78,11 +78,11 @@ def stored(p: Program, blocks: tuple[Block, Block], along_k: tuple[bool, bool], 
     contiguous there. `wide`: numbers of 16 bits as f32, of 8 as i32."""
     if wide:
         blocks = tuple(cast(x, i32 if x.type == i8 else f32) for x in blocks)           # type: ignore[assignment]
-    found = [p.loads.stages.get(x.content.load) or Operand(p, x, of_b == 1, along, how, pad)
+    operands = [p.loads.stages.get(x.content.load) or Operand(p, x, of_b == 1, along, how, pad)
              for of_b, (x, along) in enumerate(zip(blocks, along_k))]
-    own = [(x, block) for x, block in zip(found, blocks) if block.content.load not in p.loads.stages]
+    own = [(x, block) for x, block in zip(operands, blocks) if block.content.load not in p.loads.stages]
     if not own:
-        return found
+        return operands
     if p.vector:
         for x, block in [*own]:
             stack = block.content.stack
@@ -102,7 +102,7 @@ def stored(p: Program, blocks: tuple[Block, Block], along_k: tuple[bool, bool], 
     if how == "wgmma":
         p.ir.fence_async()
     p.meet(writing=False)
-    return found
+    return operands
 
 
 def contiguous(layout: Layout) -> int:
@@ -112,5 +112,5 @@ def contiguous(layout: Layout) -> int:
 
 
 def _value(p: Program, layout: Layout, dim: int) -> Value:
-    found = p.coordinate(layout, dim)
-    return found if isinstance(found, Value) else p.ir.constant(i32, found)
+    coordinate = p.coordinate(layout, dim)
+    return coordinate if isinstance(coordinate, Value) else p.ir.constant(i32, coordinate)

@@ -236,11 +236,11 @@ class Program(Recording):
         def to(dim: int) -> int: return dim - (dim > axis)
         if self.ahead:
             return self.nothing(shape, x.type, self.blocked(shape, x.type))
-        found = reduced(x, axis, f) if axis in x.dims else x.content
+        content = reduced(x, axis, f) if axis in x.dims else x.content
         if not shape and x.type in (i32, i64):
             self.loads.known = False
-            return Block(self, shape, x.type, self.formula(found.values[0]))
-        return Block(self, x.shape, x.type, found)._moved(shape, to)
+            return Block(self, shape, x.type, self.formula(content.values[0]))
+        return Block(self, x.shape, x.type, content)._moved(shape, to)
 
 
 def _float(what: str, x: Any) -> Block:

@@ -45,20 +45,20 @@ class Recording:
     def new_block(self, shape: Shape, type: Any, layout: Layout, make: Callable[[], Iterable[Value]],
              load: int | None = None) -> Block:
         """A block of the registers that `make` records; a whole number becomes a formula."""
-        found: Any = self.registers(layout, type, make, load)
+        content: Any = self.registers(layout, type, make, load)
         if not shape and type in (i32, i64):
-            found = self.formula(found.values[0])
-        return Block(self._program, shape, type, found)
+            content = self.formula(content.values[0])
+        return Block(self._program, shape, type, content)
 
     def registers(self, layout: Layout, type: Any, make: Callable[[], Iterable[Value]], load: int | None = None
                   ) -> Registers:
         """What `make` records. On a CPU that is in a loop over warps, if there are several, and kept on the stack."""
         if not (self.vector and layout.warps):
             return Registers(layout, self.wide(layout, make()), load)
-        found = self.on_stack(layout, type)
+        stacked = self.on_stack(layout, type)
         with self.turns(layout):
-            self.put(found, self.wide(layout, make()))
-        return found
+            self.put(stacked, self.wide(layout, make()))
+        return stacked
 
     def wide(self, layout: Layout, values: Iterable[Value]) -> tuple[Value, ...]:
         """On a CPU numbers among vectors are broadcast."""
@@ -152,14 +152,14 @@ class Recording:
         return self.memoized(("coordinate", layout.threads, dim), self._coordinate, layout, dim)
 
     def _coordinate(self, layout: Layout, dim: int) -> Value:
-        t, found = self.turn if self.vector else self.ir.thread[0], None
+        t, coordinate = self.turn if self.vector else self.ir.thread[0], None
         assert t is not None
         for first, count, bit in layout.runs(dim):
             part = (t >> first if first else t) & ((1 << count) - 1)
             part = part << bit if bit else part
-            found = part if found is None else found | part
-        assert found is not None
-        return found
+            coordinate = part if coordinate is None else coordinate | part
+        assert coordinate is not None
+        return coordinate
 
     def owner(self, layout: Layout) -> Value | None:
         """Whether this thread is the first of those that hold the same elements; None: there is only one."""
@@ -170,10 +170,10 @@ class Recording:
     def memoized(self, key: Hashable, make: Callable[..., Any], *operands: Any) -> Any:
         """What has been made of these operands for this key and can be used here, or is made now."""
         key = key, None if self.turn is None else self.turn.id
-        found = self._kept.get(key)
-        if found is None or not (found[0] is None or found[0].open):
-            found = self._kept[key] = self.ir._scope, make(*operands)
-        return found[1]
+        entry = self._kept.get(key)
+        if entry is None or not (entry[0] is None or entry[0].open):
+            entry = self._kept[key] = self.ir._scope, make(*operands)
+        return entry[1]
 
     def room(self, E: Any, size: int) -> Value:
         """Shared memory (of a CPU: the stack) for so many numbers, which the next exchange uses again."""

@@ -158,8 +158,8 @@ class Warpgroups:
             return False
         rows, columns = cls._divided(p, m)
         share, bytes = n >> columns, 1 if formats == "i8" else 2
-        whole = along_k[1] or not columns or share * bytes >= PANEL
-        return (bytes == 2 or all(along_k)) and depth * bytes >= DEPTH and 16 <= share <= 256 and whole and (
+        full_panels = along_k[1] or not columns or share * bytes >= PANEL
+        return (bytes == 2 or all(along_k)) and depth * bytes >= DEPTH and 16 <= share <= 256 and full_panels and (
             m >> rows) * share <= M * 512
 
     def multiply(self, a: Operand, b: Operand, acc: Sequence[Value]) -> InFlight:
@@ -176,9 +176,9 @@ class Warpgroups:
             for i, tile in enumerate(tiles):
                 k.wgmma(atom, tile, self._at(a, self.first[0], i*M, step), self._at(b, self.first[1], 0, step))
         k.wgmma_commit()
-        found = InFlight(k, tiles, before)
-        self.p.in_flight.append(found)
-        return found
+        flight = InFlight(k, tiles, before)
+        self.p.in_flight.append(flight)
+        return flight
 
     @staticmethod
     def _at(x: Operand, first: Value, more: int, step: int) -> Value:
@@ -229,5 +229,5 @@ class Mfma:
     def _fragment(self, x: Operand, at: Value, fragment: Any) -> Value:
         """A lane's elements, which are neighbours along k, as the instruction takes them."""
         k = self.p.ir
-        found = k.load(at, vec(x.T, fragment.elements))
-        return k.reinterpret(found, fragment.type)
+        loaded = k.load(at, vec(x.T, fragment.elements))
+        return k.reinterpret(loaded, fragment.type)

@@ -69,10 +69,10 @@ def code_object(functions: Function | Iterable[Function], target: AmdTarget, *, 
 def usage(function: Function, target: AmdTarget, text: str | None = None) -> Usage:
     """The resources of one kernel, read from its assembly; `text` if that is at hand already."""
     text = assembly(function, target) if text is None else text
-    found, name = _metadata(text, function.name), function.name
+    metadata, name = _metadata(text, function.name), function.name
 
     def number(field: str) -> int:
-        return int(re.search(rf"^ *\.{field}: +(\d+)$", found, re.M)[1])        # type: ignore[index]
+        return int(re.search(rf"^ *\.{field}: +(\d+)$", metadata, re.M)[1])        # type: ignore[index]
     vgprs = int(re.search(rf"^\s*\.set {re.escape(name)}\.num_vgpr, (\d+)$", text, re.M)[1])    # type: ignore[index]
     assert function.threads is not None
     threads = function.threads[0] * function.threads[1]

@@ -57,7 +57,7 @@ class Code:
     @property
     def entries(self) -> dict[str, Entry]:
         """The kernels by name."""
-        return {each["symbol"]: entry(each) for each in self.manifests}
+        return {manifest["symbol"]: entry(manifest) for manifest in self.manifests}
 
     @property
     def entry(self) -> Entry:
@@ -76,8 +76,8 @@ def load(emit: Emitter, target: CpuTarget, *args: Any) -> Loaded:
 def code(emit: Emitter, target: GpuTarget | AmdTarget, *args: Any, **options: Any) -> Code:
     """The kernels that `emit(*args, **options)` records. lld.Missing where AMD's is not in the cache and there is
     no linker."""
-    found: Code = _cached(emit, target, args, options)
-    return found
+    cached: Code = _cached(emit, target, args, options)
+    return cached
 
 
 class Asked(NamedTuple):
@@ -124,13 +124,13 @@ def _cached(emit: Emitter, target: Any, args: tuple[Any, ...], options: dict[str
     """A Loaded or a Code, made once in a process."""
     name = emit if isinstance(emit, str) else f"{emit.__module__}:{emit.__qualname__}"
     key = _key(name, target, args, options)
-    found = _found.get(key)
-    if found is None:
+    code = _found.get(key)
+    if code is None:
         with forks.building:
-            found = _found.get(key)
-            if found is None:
-                found = _found[key] = _ready(emit, name, key, target, args, options)
-    return found
+            code = _found.get(key)
+            if code is None:
+                code = _found[key] = _ready(emit, name, key, target, args, options)
+    return code
 
 
 def _ready(emit: Emitter, name: str, key: tuple[Any, ...], target: Any, args: tuple[Any, ...],
@@ -174,9 +174,9 @@ def _packed(functions: Any, target: Any) -> bytes:
     functions = [functions] if isinstance(functions, Function) else list(functions)
     if isinstance(target, AmdTarget):
         from tilewright.compiler import amd
-        image, manifests = amd.code_object(functions, target), [amd.manifest(each, target) for each in functions]
+        image, manifests = amd.code_object(functions, target), [amd.manifest(f, target) for f in functions]
     else:
-        image, manifests = llvm.assembly(functions, target).encode(), [manifest(each, target) for each in functions]
+        image, manifests = llvm.assembly(functions, target).encode(), [manifest(f, target) for f in functions]
     return json.dumps(manifests).encode() + b"\n" + image
 
 

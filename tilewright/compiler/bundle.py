@@ -89,7 +89,7 @@ def packed(index: Index, codes: Sequence[bytes]) -> bytes:
     for piece, code, short in zip(index.pieces, codes, stored, strict=True):
         pieces.append(asdict(piece) | {"at": at, "stored": len(short), "size": len(code)})
         at += len(short)
-    products = [asdict(each) | {"plans": [chosen._asdict() for chosen in each.plans]} for each in index.products]
+    products = [asdict(x) | {"plans": [chosen._asdict() for chosen in x.plans]} for x in index.products]
     return FILE.content(asdict(index) | {"pieces": pieces, "products": products}, b"".join(stored))
 
 
@@ -105,7 +105,7 @@ class Bundle:
         for piece in self.index.pieces:
             if piece.at + piece.stored > len(self._codes) or piece.machine > piece.size or not piece.size:
                 raise Refused(f"{path} is damaged: the code of {piece.key} is not inside it")
-        self.plans = {each.key: each for product in self.index.products for each in product.plans}
+        self.plans = {chosen.key: chosen for product in self.index.products for chosen in product.plans}
 
     def code(self, key: str) -> tuple[bytes, bytes] | None:
         """What the cache has under this key, and machine code for it, b"" if there is none; None: it is not here."""
@@ -124,16 +124,16 @@ def _index(found: Any) -> Index:
     _check("index", found)
     of = _checked("target", found["target"])
     target = Target(of["name"], of["code"], tuple(of["needs"]), tuple(of["extensions"]))
-    pieces = tuple(Piece(**_checked("piece", each)) for each in found["pieces"])
+    pieces = tuple(Piece(**_checked("piece", row)) for row in found["pieces"])
     products = []
-    for each in found["products"]:
+    for row in found["products"]:
         plans = tuple(Chosen(tuple(chosen["key"]), chosen["plan"], chosen["measured"])
-                      for chosen in (_checked("plan", x) for x in _checked("product", each)["plans"]))
+                      for chosen in (_checked("plan", x) for x in _checked("product", row)["plans"]))
         if not plans:
-            raise ValueError(f"the product {each['name']} has no plan")
+            raise ValueError(f"the product {row['name']} has no plan")
         if odd := [chosen.key for chosen in plans if tuple(map(type, chosen.key)) != KEY]:
             raise ValueError(f"{odd[0]} is no shape's key")
-        products.append(Product(each["name"], each["problem"], each["threads"], plans))
+        products.append(Product(row["name"], row["problem"], row["threads"], plans))
     return Index(found["tilewright"], found["sources"], tuple(found["modules"]), target, found["made"], pieces,
                  tuple(products))
 
@@ -165,18 +165,18 @@ def code(key: tuple[Any, ...]) -> tuple[bytes, bytes] | None:
     if not used:
         return None
     text = repr(key)
-    return next((found for each in used if (found := each.code(text)) is not None), None)
+    return next((piece for bundle in used if (piece := bundle.code(text)) is not None), None)
 
 
 def plan(target: str, key: tuple[Any, ...]) -> Chosen | None:
     """The plan that a bundle in use has for a shape of this key on the target of this name."""
-    return next((each.plans[key] for each in used if each.index.target.name == target and key in each.plans), None)
+    return next((x.plans[key] for x in used if x.index.target.name == target and key in x.plans), None)
 
 
 def plans(target: str) -> dict[tuple[Any, ...], str]:
     """All of them, by the keys of their shapes."""
     found: dict[tuple[Any, ...], str] = {}
-    for each in reversed(used):
-        if each.index.target.name == target:
-            found |= {key: chosen.plan for key, chosen in each.plans.items()}
+    for bundle in reversed(used):
+        if bundle.index.target.name == target:
+            found |= {key: chosen.plan for key, chosen in bundle.plans.items()}
     return found

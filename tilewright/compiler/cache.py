@@ -48,9 +48,9 @@ def versions() -> bytes:
     """Names the releases of tilewright and of llvmlite, which brings LLVM. llvmlite is not imported for it: that would
     take longer than the rest of a look into the cache, and launching a GPU's kernels needs none."""
     from tilewright import __version__
-    found = find_spec("llvmlite")
+    spec = find_spec("llvmlite")
     try:
-        said = Path(found.origin).with_name("_version.py").read_bytes() if found and found.origin else b"none"
+        said = Path(spec.origin).with_name("_version.py").read_bytes() if spec and spec.origin else b"none"
     except OSError:
         import llvmlite
         said = llvmlite.__version__.encode()

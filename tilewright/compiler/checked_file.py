@@ -100,7 +100,7 @@ class Kind:
         index, rest = self.read(path)
         with believed(path):
             check(index, fields | {"arrays": list})
-            return index, {each["name"]: _array(each, rest) for each in index["arrays"]}
+            return index, {row["name"]: _array(row, rest) for row in index["arrays"]}
 
 
 @contextmanager
@@ -147,9 +147,9 @@ def check(found: Any, kinds: dict[str, Any], of: str = "") -> None:
 def _is(value: Any, kind: Any) -> bool:
     outer, parts = get_origin(kind), get_args(kind)
     if outer is list:
-        return type(value) is list and all(_is(each, parts[0]) for each in value)
+        return type(value) is list and all(_is(item, parts[0]) for item in value)
     if outer is dict:                       # JSON's keys are text
-        return type(value) is dict and all(_is(each, parts[1]) for each in value.values())
+        return type(value) is dict and all(_is(item, parts[1]) for item in value.values())
     if type(value) not in (parts or (kind,)):
         return False
     return 0 <= value <= MOST if type(value) is int else type(value) is not float or math.isfinite(value)

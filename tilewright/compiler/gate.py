@@ -25,9 +25,9 @@ MOVED = ("f16", "bf16")                 # formats without arithmetic that LLVM c
 
 def check(functions: Function | Iterable[Function], target: Target) -> None:
     """NotImplementedError with every refusal, if there is one."""
-    found = list(dict.fromkeys(refusals(functions, target)))
-    if found:
-        raise NotImplementedError("\n".join(found))
+    refused = list(dict.fromkeys(refusals(functions, target)))
+    if refused:
+        raise NotImplementedError("\n".join(refused))
 
 
 def refusals(functions: Function | Iterable[Function], target: Target) -> Iterator[str]:
@@ -35,13 +35,13 @@ def refusals(functions: Function | Iterable[Function], target: Target) -> Iterat
     every = [functions] if isinstance(functions, Function) else functions
     if isinstance(target, CpuTarget):
         for function in every:
-            for each in (*function.callees(), function):
-                yield from _on_cpu(vectorised(each, width(target)), target)
+            for callee in (*function.callees(), function):
+                yield from _on_cpu(vectorised(callee, width(target)), target)
         return
     gpu = AmdGate(target) if isinstance(target, AmdTarget) else NvidiaGate(target)
     for function in every:
-        for each in (*function.callees(), function):
-            yield from gpu.body(vectorised(each), inner=each is not function)
+        for callee in (*function.callees(), function):
+            yield from gpu.body(vectorised(callee), inner=callee is not function)
         yield from gpu.kernel(function)
 
 

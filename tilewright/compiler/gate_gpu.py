@@ -185,9 +185,9 @@ class NvidiaGate(GpuGate):
         total = sum(threads * count for threads, count in wanted.values())
         total += (x * y - sum(threads for threads, _ in wanted.values())) * launched
         if wanted and total > x * y * launched:
-            each = ", ".join(f"{name} {threads} x {count}" for name, (threads, count) in wanted.items())
+            listed = ", ".join(f"{name} {threads} x {count}" for name, (threads, count) in wanted.items())
             yield (f"{function.name} is launched with {x*y} threads of {launched} registers, {x*y*launched}, and its "
-                   f"roles take {total}: {each}")
+                   f"roles take {total}: {listed}")
 
     def _cluster(self, function: Function) -> Iterator[str]:
         x, y, z = function.cluster

@@ -16,5 +16,5 @@ def folders() -> list[Path]:
     """The folders of installed distributions, in the order in which Python imports from them."""
     paths = sysconfig.get_paths()
     own = {paths["purelib"], paths["platlib"], *site.getsitepackages()}
-    return [Path(each) for each in dict.fromkeys([paths["purelib"], paths["platlib"], *sys.path])
-            if os.path.isabs(each) and (each in own or Path(each).name in NAMES)]
+    return [Path(path) for path in dict.fromkeys([paths["purelib"], paths["platlib"], *sys.path])
+            if os.path.isabs(path) and (path in own or Path(path).name in NAMES)]

@@ -61,12 +61,12 @@ class Loaded:
 
 def load(code: bytes, target: CpuTarget) -> Loaded:
     """Place an object that was compiled for this machine. ValueError if it has what the loader does not support."""
-    found = _Object(code)
+    loaded = _Object(code)
     if target.triple.startswith("x86_64"):
-        return _placed(found)
+        return _placed(loaded)
     from tilewright.compiler import llvm
     engine = llvm.placed(code, target)
-    return Loaded(engine.get_function_address, found.functions(), engine)
+    return Loaded(engine.get_function_address, loaded.functions(), engine)
 
 
 class _Section(NamedTuple):

@@ -46,8 +46,8 @@ def find() -> Path:
             raise Missing(f"TILEWRIGHT_PTXAS is {named!r}, which is not a program")
         return Path(named)
     for place in installed.folders():
-        if found := sorted(place.glob("nvidia/*/bin/ptxas")):
-            return found[-1]
+        if paths := sorted(place.glob("nvidia/*/bin/ptxas")):
+            return paths[-1]
     found_on_path = shutil.which("ptxas") or shutil.which("ptxas", path="/usr/local/cuda/bin")
     if found_on_path:
         return Path(found_on_path)
@@ -58,8 +58,8 @@ def find() -> Path:
 def version() -> str:
     """The version that the assembler states: 13.5.37. Missing if there is none."""
     said = subprocess.run([find(), "--version"], capture_output=True, text=True).stdout
-    found = re.search(r"V([\d.]+)", said)
-    return found[1] if found else "of an unknown version"
+    match = re.search(r"V([\d.]+)", said)
+    return match[1] if match else "of an unknown version"
 
 
 def assemble(ptx: str, architecture: str, *, options: tuple[str, ...] = ()) -> tuple[bytes, dict[str, Usage]]:
@@ -82,7 +82,7 @@ _USED = re.compile(r"Used (\d+) registers(?:, used (\d+) barriers)?")
 
 def usage(said: str) -> dict[str, Usage]:
     """What `ptxas -v` printed, by kernel."""
-    found: dict[str, Usage] = {}
+    usages: dict[str, Usage] = {}
     name, frame = "", (0, 0, 0)
     for line in said.splitlines():
         if entry := _ENTRY.search(line):
@@ -91,5 +91,5 @@ def usage(said: str) -> dict[str, Usage]:
             frame = tuple(map(int, stack.groups()))         # type: ignore[assignment]
         elif (used := _USED.search(line)) and name:
             shared = re.search(r"(\d+) bytes smem", line)
-            found[name] = Usage(int(used[1]), int(shared[1]) if shared else 0, *frame, int(used[2] or 0))
-    return found
+            usages[name] = Usage(int(used[1]), int(shared[1]) if shared else 0, *frame, int(used[2] or 0))
+    return usages

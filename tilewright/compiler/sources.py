@@ -27,10 +27,10 @@ class Source(NamedTuple):
 @cache
 def digest(*emitters: str) -> str:
     """Names all sources that the code of these emitters' modules depends on: any change to one is another digest."""
-    found = hashlib.sha256()
+    sha = hashlib.sha256()
     for name, path in sorted(files(*emitters).items()):
-        found.update(name.encode() + b"\0" + _read(path).digest)
-    return found.hexdigest()
+        sha.update(name.encode() + b"\0" + _read(path).digest)
+    return sha.hexdigest()
 
 
 def modules(package: str) -> list[str]:
@@ -45,15 +45,15 @@ def files(*emitters: str) -> dict[str, str]:
     `from package import name` means the package only if it has no module of that name: packages on the way to a module
     are not what is used.
     """
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     waiting = [*emitters, COMPILER]
     while waiting:
         name = waiting.pop()
-        path = None if name in found else _path(name)
+        path = None if name in texts else _path(name)
         if path is not None:
-            found[name] = path
+            texts[name] = path
             waiting += _read(path).imports
-    return found
+    return texts
 
 
 @cache
@@ -64,7 +64,7 @@ def _read(path: str) -> Source:
     for module, names, alone in _IMPORT.findall(_CHECKED.sub(b"\n", text) if b"\nif TYPE_CHECKING:" in text else text):
         base = (module or alone).decode()
         inner = _names(names) if names else []
-        modules = [name for each in inner if _path(name := f"{base}.{each}")]
+        modules = [name for part in inner if _path(name := f"{base}.{part}")]
         imports.update(dict.fromkeys(modules))
         if len(modules) < len(inner) or not inner:
             imports[base] = None

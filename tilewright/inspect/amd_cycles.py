@@ -106,14 +106,14 @@ def loop(text: str, function: str, target: AmdTarget) -> Loop:
 def cycles(steps: Sequence[Step], waves: int = 1) -> Cycles:
     """Cycles of a loop of these instructions."""
     units = Counter({"matrix": 0})
-    for each in steps:
-        units[each.unit] += each.cycles
-        units["lds"] += each.stored
+    for step in steps:
+        units[step.unit] += step.cycles
+        units["lds"] += step.stored
     queued = waves * max(units["lds"], units["global"])         # a queue does not grow for ever
     (together, slack_cycles), (unwaited, _) = (_steady(steps, waves, latency) for latency in (LDS_LATENCY, 0))
     together, unwaited = max(together, queued), max(unwaited, queued)
-    narrow = tuple(each.text for each in steps if each.unit in ("lds", "global") and each.bytes < 8)
-    return Cycles(waves, together, unwaited, dict(units), dict(Counter(each.unit for each in steps)), slack_cycles,
+    narrow = tuple(step.text for step in steps if step.unit in ("lds", "global") and step.bytes < 8)
+    return Cycles(waves, together, unwaited, dict(units), dict(Counter(step.unit for step in steps)), slack_cycles,
                   narrow)
 
 
@@ -153,7 +153,7 @@ def step(line: str, target: AmdTarget) -> Step:
 
 def _matrix(line: str, arch: str) -> int:
     name = line.split()[0].removesuffix("_e64")
-    codes = tuple(int(found[1]) if (found := re.search(rf"{which}:(\d)", line)) else 0 for which in ("cbsz", "blgp"))
+    codes = tuple(int(match[1]) if (match := re.search(rf"{which}:(\d)", line)) else 0 for which in ("cbsz", "blgp"))
     known = [atom for atom in mfma_instructions(arch) if atom.name == name and atom.numbers in (None, codes)]
     if not known:
         formats = f" for formats {codes}" if "f8f6f4" in name else ""
@@ -162,23 +162,23 @@ def _matrix(line: str, arch: str) -> int:
 
 
 def _lds(line: str, name: str, target: AmdTarget) -> Step:
-    found = _LDS.match(name)
-    if not found:                                   # swizzles and permutations: 4 bytes each way
+    match = _LDS.match(name)
+    if not match:                                   # swizzles and permutations: 4 bytes each way
         return Step(line, "lds", 2 * PORT * TURN, 4)
-    verb, pair, bits = found.groups()
+    verb, pair, bits = match.groups()
     bytes, load = int(bits) // 8, verb == "read"
     split = banks.for_target(target.name, LANES).split(bytes, load)
-    each = max(target.simds * split.phases, PORT * TURN * (1 if load else 1 + -(-bytes // 4)))
-    return Step(line, "lds", each * (2 if pair else 1), bytes)
+    turn_cycles = max(target.simds * split.phases, PORT * TURN * (1 if load else 1 + -(-bytes // 4)))
+    return Step(line, "lds", turn_cycles * (2 if pair else 1), bytes)
 
 
 def _memory(line: str, name: str, target: AmdTarget) -> Step:
     if name.startswith("scratch_"):
         return Step(line, "global", target.simds * LANES * 4 // L1)
-    found = _GLOBAL.match(name)
-    if not found:
+    match = _GLOBAL.match(name)
+    if not match:
         return Step(line, "global", target.simds * LANES * 4 // L1, 4)
-    dword, many, part = found.groups()
+    dword, many, part = match.groups()
     bytes = 4 * int(many or 1) if dword else {"byte": 1, "short": 2}[part]
     split = banks.for_target(target.name, LANES).split(bytes, load=False)
     stored = target.simds * split.phases if re.search(r" lds$", line) else 0
@@ -225,43 +225,43 @@ class _Simd:
 
     def _when(self, wave: _Wave) -> int:
         """The earliest that it can issue its next instruction."""
-        each = self.steps[wave.at]
-        if each.unit == "wait":
-            waits = wave.lds[:max(len(wave.lds) - each.lgkm, 0)] if each.lgkm is not None else []
+        step = self.steps[wave.at]
+        if step.unit == "wait":
+            waits = wave.lds[:max(len(wave.lds) - step.lgkm, 0)] if step.lgkm is not None else []
             return max([wave.ready, *waits])
-        first = self.free[each.unit]
-        if each.unit == "matrix":
+        first = self.free[step.unit]
+        if step.unit == "matrix":
             first = max(first, self.free["vector"])
         return max(wave.ready, first)
 
     def _issue(self, wave: _Wave) -> None:
-        each, now = self.steps[wave.at], self._when(wave)
-        if each.unit == "barrier":
+        step, now = self.steps[wave.at], self._when(wave)
+        if step.unit == "barrier":
             wave.arrived = now
             return
-        if each.unit == "wait":
-            if each.lgkm is not None:
-                wave.lds = wave.lds[max(len(wave.lds) - each.lgkm, 0):]
-            if each.vm is not None:
-                done = max(len(wave.loads) - each.vm, 0)
+        if step.unit == "wait":
+            if step.lgkm is not None:
+                wave.lds = wave.lds[max(len(wave.lds) - step.lgkm, 0):]
+            if step.vm is not None:
+                done = max(len(wave.loads) - step.vm, 0)
                 for served in wave.loads[:done]:
                     late = max(now - served, 0)
                     self.slack_cycles = late if self.slack_cycles is None else min(self.slack_cycles, late)
                 wave.loads = wave.loads[done:]
-        elif each.unit in ("lds", "global"):
-            self.free[each.unit] = now + TURN
-            self.served[each.unit] = max(now, self.served[each.unit]) + each.cycles
-        elif each.unit != "none":
-            self.free[each.unit] = now + each.cycles
-        if each.stored:
-            self.served["lds"] = max(now, self.served["lds"]) + each.stored
-        if each.unit == "matrix":
+        elif step.unit in ("lds", "global"):
+            self.free[step.unit] = now + TURN
+            self.served[step.unit] = max(now, self.served[step.unit]) + step.cycles
+        elif step.unit != "none":
+            self.free[step.unit] = now + step.cycles
+        if step.stored:
+            self.served["lds"] = max(now, self.served["lds"]) + step.stored
+        if step.unit == "matrix":
             self.free["vector"] = now + TURN
-        if each.unit == "lds":
+        if step.unit == "lds":
             wave.lds.append(self.served["lds"] + self.latency)
-        if each.unit == "global":
+        if step.unit == "global":
             wave.loads.append(self.served["global"])
-        self._next(wave, now + (each.cycles if each.unit in ("none", "vector", "scalar") else TURN))
+        self._next(wave, now + (step.cycles if step.unit in ("none", "vector", "scalar") else TURN))
 
     def _next(self, wave: _Wave, ready: int) -> None:
         wave.ready = ready

@@ -61,15 +61,15 @@ def hot_loop(asm: str, function: str | None = None) -> HotLoop:
     if not loops:
         raise ValueError(f"{function} has no loop")
     innermost = _innermost(loops)
-    each = [dialect.count(lines) for _, lines in blocks]
-    counts = [_total(each[node] for node in nodes) for nodes in innermost]
+    block_counts = [dialect.count(lines) for _, lines in blocks]
+    counts = [_total(block_counts[node] for node in nodes) for nodes in innermost]
     # without FMAs, in packing say, the loop that moves the most vectors
     best = max(range(len(counts)), key=lambda n: (counts[n].fma, counts[n].loads + counts[n].stores))
     everywhere = sorted({node for nodes in loops.values() for node in nodes})
-    in_loops = _total(each[node] for node in everywhere)
+    in_loops = _total(block_counts[node] for node in everywhere)
     hot = counts[best]
     return HotLoop(function, _text(blocks, innermost[best]), hot.fma, hot.loads, hot.elements, hot.stores,
-                   len(hot.registers), hot.stack, in_loops.stack, _total(each).stack)
+                   len(hot.registers), hot.stack, in_loops.stack, _total(block_counts).stack)
 
 
 def ptx_functions(ptx: str) -> list[str]:
@@ -97,10 +97,10 @@ def ptx_loop(ptx: str, function: str | None = None) -> Loop:
         if not loops:
             raise ValueError("no kernel in this PTX has a loop")
         return max(loops, key=lambda loop: loop.counts["FMAs"] + loop.counts["MMAs"])
-    found = re.search(rf"^\.visible \.entry {re.escape(function)}\(.*?^\{{$(.*?)^\}}$", ptx, re.M | re.S)
-    if not found:
+    match = re.search(rf"^\.visible \.entry {re.escape(function)}\(.*?^\{{$(.*?)^\}}$", ptx, re.M | re.S)
+    if not match:
         raise ValueError(f"no kernel {function} in this PTX; there are: {', '.join(ptx_functions(ptx))}")
-    lines = (re.sub(r"\s*//.*", "", line).strip() for line in found[1].splitlines())
+    lines = (re.sub(r"\s*//.*", "", line).strip() for line in match[1].splitlines())
     body = [line for line in lines if line and not line.startswith(".")]
     blocks = _blocks(body, _Ptx())
     every = _loops(_edges(blocks, _Ptx()))
@@ -129,10 +129,10 @@ def _ptx_kind(line: str) -> str:
 def amd_body(text: str, function: str) -> list[str]:
     """The instructions and labels of an AMD GPU's kernel, without comments and directives. ValueError if it is not
     there."""
-    found = re.search(rf"^{re.escape(function)}:(.*?)^\.Lfunc_end", text, re.M | re.S)
-    if not found:
+    match = re.search(rf"^{re.escape(function)}:(.*?)^\.Lfunc_end", text, re.M | re.S)
+    if not match:
         raise ValueError(f"no kernel {function} in this assembly; there are: {', '.join(functions(text))}")
-    lines = (line.split(";")[0].strip() for line in found[1].splitlines())
+    lines = (line.split(";")[0].strip() for line in match[1].splitlines())
     return [line for line in lines if line and (line.endswith(":") or not line.startswith("."))]
 
 
@@ -162,10 +162,10 @@ def _text(blocks: list[tuple[str, list[str]]], nodes: list[int]) -> str:
 
 def _body(asm: str, function: str) -> list[str]:
     """The instructions and labels between `name:` and the end of the function, without comments and directives."""
-    found = re.search(rf"^{re.escape(function)}:(.*?)^\.Lfunc_end", asm, re.M | re.S)
-    if not found:
+    match = re.search(rf"^{re.escape(function)}:(.*?)^\.Lfunc_end", asm, re.M | re.S)
+    if not match:
         raise ValueError(f"no function {function} in this assembly; there are: {', '.join(functions(asm))}")
-    lines = (_COMMENT.sub("", line) if "#" in line or "//" in line else line for line in found[1].splitlines())
+    lines = (_COMMENT.sub("", line) if "#" in line or "//" in line else line for line in match[1].splitlines())
     return [line.strip() for line in lines if line.strip() and not _DIRECTIVE.match(line)]
 
 
@@ -211,11 +211,11 @@ def _loops(successors: list[set[int]]) -> dict[int, set[int]]:
         changed = False
         for n in range(1, count):
             # LLVM removes blocks that nothing reaches, so every block has predecessors
-            found = everyone if predecessors[n] else 0
+            common = everyone if predecessors[n] else 0
             for p in predecessors[n]:
-                found &= dominators[p]
-            if found | 1 << n != dominators[n]:
-                dominators[n], changed = found | 1 << n, True
+                common &= dominators[p]
+            if common | 1 << n != dominators[n]:
+                dominators[n], changed = common | 1 << n, True
     loops: dict[int, set[int]] = {}
     for n in range(count):
         for header in (s for s in successors[n] if dominators[n] >> s & 1):

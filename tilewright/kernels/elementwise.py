@@ -121,8 +121,8 @@ def fold(k: Kernel, n: Any, combine: Combine, identity: Any, of: Callable[[Value
                               for total, x, zero in zip(sums, xs, identities)]
     if k.sharing == "warp" or (gpu and _count(k, "threads") == k.warp):     # else reduce has a barrier
         _meet(k, "warp")
-    found = tuple(total.get() for total in sums)
-    return reduce(k, combine, found[0] if one else found, k.sharing or "vector")
+    totals = tuple(total.get() for total in sums)
+    return reduce(k, combine, totals[0] if one else totals, k.sharing or "vector")
 
 
 # ---- who has which rounds

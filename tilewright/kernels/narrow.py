@@ -133,13 +133,13 @@ def terms_of(k: Kernel, bits: Value, MANTISSA: int, COUNT: int) -> list[Value]:
     """The bits of f32s below `too_large` → those of COUNT terms whose sum they are (plans.words.TERMS): f32s with so
     many bits of a mantissa, whose other bits are 0; the first is the largest."""
     CUT, FLOATS = F32.mantissa - MANTISSA, vec(f32, bits.type.length)
-    found, x = [], k.bits_as(bits, FLOATS)
+    terms, x = [], k.bits_as(bits, FLOATS)
     for _ in range(COUNT):
         bits = k.bits_as(x, bits.type)
         term = (bits + ((bits >> CUT) & 1) + ((1 << CUT - 1) - 1)) & -1 << CUT      # to nearest, even on ties
-        found.append(term)
+        terms.append(term)
         x = x - k.bits_as(term, FLOATS)                                             # exact
-    return found
+    return terms
 
 
 def too_large(MANTISSA: int) -> int:

@@ -35,10 +35,10 @@ def emit_quantize_rows(FORMAT: str = "bf16", RESULT: str = "e4m3fn", THREADS: in
         scale = k.bits_as(largest, f32) / f.largest
         scale = k.select(scale < LEAST, k.constant(f32, LEAST), scale)
         with each(k, cols) as j:
-            found = number(k, x[row, j], FORMAT, f32) / scale
-            found = k.select(found > f.largest, k.constant(f32, f.largest), found)
-            found = k.select(found < -f.largest, k.constant(f32, -f.largest), found)
-            y[row, j] = k.cast(nearest(k, found, f), i8)
+            quotient = number(k, x[row, j], FORMAT, f32) / scale
+            quotient = k.select(quotient > f.largest, k.constant(f32, f.largest), quotient)
+            quotient = k.select(quotient < -f.largest, k.constant(f32, -f.largest), quotient)
+            y[row, j] = k.cast(nearest(k, quotient, f), i8)
         with once(k):
             scales[row] = scale
     return k.function

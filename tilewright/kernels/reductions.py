@@ -88,7 +88,7 @@ def _warps(k: Kernel, both: Callable[..., Any], xs: tuple[Value, ...]) -> tuple[
     k.barrier()
     if warps & (warps - 1) == 0:                    # lane e has warp e's, and exchanges make one of them
         return _lanes(k, both, tuple(array[thread % warps] for array in shared), warps)
-    found = [tuple(array[warp] for array in shared) for warp in range(warps)]
-    while len(found) > 1:
-        found = [both(*found[e:e + 2]) if e + 1 < len(found) else found[e] for e in range(0, len(found), 2)]
-    return found[0]
+    partial = [tuple(array[warp] for array in shared) for warp in range(warps)]
+    while len(partial) > 1:
+        partial = [both(*partial[e:e + 2]) if e + 1 < len(partial) else partial[e] for e in range(0, len(partial), 2)]
+    return partial[0]

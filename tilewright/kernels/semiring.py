@@ -95,8 +95,8 @@ def _recorded(k: Kernel, T: Type, expression: Expression, inputs: dict[str, Valu
     data = all(x.type.length == 1 for x in inputs.values()) and any(not x.type.is_float for x in inputs.values())
     if data:
         inputs = {name: k.pack(x, x) for name, x in inputs.items()}
-    found = recorded(k, expression, inputs, types["float"], types["int"])
-    return tuple(x[0] for x in found) if data else tuple(found)
+    results = recorded(k, expression, inputs, types["float"], types["int"])
+    return tuple(x[0] for x in results) if data else tuple(results)
 
 
 # ---- what is multiplied beyond k
@@ -115,11 +115,11 @@ def neutral(SEMIRING: str, T: Type) -> tuple[float, float] | None:
         return None
     left, right = k.args
     first, = arithmetic.first
-    found, = arithmetic.step(left, right, (k.constant(T, first),))
+    result, = arithmetic.step(left, right, (k.constant(T, first),))
     few = FLOATS if T.is_float else (0, -1, 1, -1 << T.bits - 1, (1 << T.bits - 1) - 1)
     for pair in product(few, few):
         try:
-            if _computed(k, found, dict(zip((x.id for x in k.args), map(T.numpy.type, pair)))) == T.numpy.type(first):
+            if _computed(k, result, dict(zip((x.id for x in k.args), map(T.numpy.type, pair)))) == T.numpy.type(first):
                 return pair
         except ArithmeticError:             # it is undefined for these
             pass

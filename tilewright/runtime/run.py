@@ -110,13 +110,13 @@ class _Launch:
 
     def again(self, stream: int, pointers: Sequence[int]) -> None:
         try:
-            found = self.spare.pop()
+            arguments = self.spare.pop()
         except IndexError:
-            found = self.prepared.arguments()
+            arguments = self.prepared.arguments()
         for word, pointer in zip(self.words, pointers):
-            found.words[word] = pointer
-        self.prepared.attempt(stream, found)
-        self.spare.append(found)
+            arguments.words[word] = pointer
+        self.prepared.attempt(stream, arguments)
+        self.spare.append(arguments)
 
 
 _launches: dict[Any, _Launch] = {}
@@ -128,10 +128,10 @@ def again(function: Function, args: Sequence[Any], grid: Any) -> bool:
     if not _launches:
         return False
     key, library, pointers = _alike(function, args, grid)
-    found = _launches.get(key)
-    if found is None:
+    launch = _launches.get(key)
+    if launch is None:
         return False
-    found.again(library.stream(args[found.first], found.device), pointers)
+    launch.again(library.stream(args[launch.first], launch.device), pointers)
     return True
 
 

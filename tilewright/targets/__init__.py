@@ -78,13 +78,13 @@ def detect() -> CpuTarget:
                              f"CPU targets are: {', '.join(names('cpu'))}")
         return chosen
     here = machine.processor()
-    found = [target(row.name) for row in cpu.ISAS if row.family == here.family]
-    for candidate in found:
+    known = [target(row.name) for row in cpu.ISAS if row.family == here.family]
+    for candidate in known:
         if candidate.runnable:
             return candidate
-    if found:
-        raise RuntimeError(f"tilewright needs at least {found[-1].name}, and this processor ({here.model}) lacks "
-                           f"{', '.join(found[-1].missing)}.")
+    if known:
+        raise RuntimeError(f"tilewright needs at least {known[-1].name}, and this processor ({here.model}) lacks "
+                           f"{', '.join(known[-1].missing)}.")
     raise RuntimeError(f"tilewright has no instruction set for {here.family} processors; it has: "
                        f"{', '.join(names('cpu'))}.")
 
@@ -96,12 +96,12 @@ def coerce(what: Target | str | None, kind: Any = Target) -> Any:
 
     TypeError and ValueError as from `target`; ValueError for a record of another kind.
     """
-    found = detect() if what is None else target(what)
-    if not isinstance(found, kind):
+    chip = detect() if what is None else target(what)
+    if not isinstance(chip, kind):
         families: dict[type, tuple[str, list[Any]]] = {
             CpuTarget: ("a CPU", names("cpu")), GpuTarget: ("an NVIDIA GPU", names("gpu")),
             AmdTarget: ("an AMD GPU", names("amd"))}
         wanted = [family for record, family in families.items() if issubclass(record, kind)]
-        raise ValueError(f"target must be {' or '.join(name for name, _ in wanted)}, and {found.name} is "
-                         f"{families[type(found)][0]}; there are: {', '.join(x for _, some in wanted for x in some)}")
-    return found
+        raise ValueError(f"target must be {' or '.join(name for name, _ in wanted)}, and {chip.name} is "
+                         f"{families[type(chip)][0]}; there are: {', '.join(x for _, some in wanted for x in some)}")
+    return chip

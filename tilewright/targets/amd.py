@@ -151,8 +151,8 @@ REACHED = (
 def reached(target: AmdTarget, format: str) -> Reached | None:
     """The published rate for a format on this chip, else on another one."""
     format = "fp8" if format in {name for kinds in FP8.values() for name in kinds.values()} else format
-    found = [each for each in REACHED if each.format == format]
-    return next((each for each in found if CHIPS[each.chip].model == target.model), found[0] if found else None)
+    rows = [row for row in REACHED if row.format == format]
+    return next((row for row in rows if CHIPS[row.chip].model == target.model), rows[0] if rows else None)
 
 
 TARGETS = {"gfx942": CHIPS["mi300x"], "gfx950": CHIPS["mi355x"]}

@@ -72,15 +72,15 @@ class Cache:
 
 def caches(cpu: int, default: dict[str, Cache]) -> dict[str, Cache]:
     """"l1d", "l2" and "l3" as this CPU sees them: from sysfs, else from glibc, which asks cpuid, else the default."""
-    found = _caches_from_sysfs(cpu)
+    levels = _caches_from_sysfs(cpu)
     for level, (size, ways) in _caches_from_glibc().items():
-        if level not in found and size > 0:
-            found[level] = Cache(size, max(ways, 1), 1, 64, "cpuid, through glibc's sysconf")
-    return {**{level: default[level] for level in ("l1d", "l2")}, **found}     # every chip of these families has both
+        if level not in levels and size > 0:
+            levels[level] = Cache(size, max(ways, 1), 1, 64, "cpuid, through glibc's sysconf")
+    return {**{level: default[level] for level in ("l1d", "l2")}, **levels}     # every chip of these families has both
 
 
 def _caches_from_sysfs(cpu: int) -> dict[str, Cache]:
-    found: dict[str, Cache] = {}
+    levels: dict[str, Cache] = {}
     for index in range(10):
         folder = f"{CPUS}/cpu{cpu}/cache/index{index}/"
         kind = _read(folder + "type")
@@ -92,8 +92,8 @@ def _caches_from_sysfs(cpu: int) -> dict[str, Cache]:
             # some kernels leave one of these out or empty; that must not lose the cache
             ways, line = (_bytes(_read(folder + name)) for name in ("ways_of_associativity", "coherency_line_size"))
             shared = len(cpu_list(_read(folder + "shared_cpu_list")))
-            found[level] = Cache(size, ways or 8, shared or 1, line or 64, f"sysfs {folder[:-1]}")
-    return found
+            levels[level] = Cache(size, ways or 8, shared or 1, line or 64, f"sysfs {folder[:-1]}")
+    return levels
 
 
 def _caches_from_glibc() -> dict[str, tuple[int, int]]:

@@ -29,8 +29,8 @@ def _mm(info: Any, dims: Dims, a: Tensor, b: Tensor) -> tuple[Tensor, int]:
 
 def _bmm(info: Any, dims: Dims, a: Tensor, b: Tensor) -> tuple[Tensor, int]:
     a, b = (_first(x, dim, info.batch_size) for x, dim in zip((a, b), dims))
-    found = bmm_operator(a.flatten(0, 1), b.flatten(0, 1))
-    return found.view(*a.shape[:2], *found.shape[1:]), 0
+    product = bmm_operator(a.flatten(0, 1), b.flatten(0, 1))
+    return product.view(*a.shape[:2], *product.shape[1:]), 0
 
 
 def _linear(info: Any, dims: Dims, x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str = "none"
@@ -40,10 +40,10 @@ def _linear(info: Any, dims: Dims, x: Tensor, weight: Tensor, bias: Tensor | Non
     if dims[1] is None and of_bias is None:
         return linear_operator(x, weight, bias, activation), 0
     rows = x[:, None] if x.dim() == 2 else x.flatten(1, -2)
-    found = bmm_operator(rows, _first(weight, dims[1], info.batch_size).mT)
+    result = bmm_operator(rows, _first(weight, dims[1], info.batch_size).mT)
     if bias is not None:                                # after rounding, unlike that of one product
-        found = found + (bias if of_bias is None else bias.movedim(of_bias, 0)[:, None])
-    return ACTIVATIONS[activation](found).view(*x.shape[:-1], found.shape[-1]), 0
+        result = result + (bias if of_bias is None else bias.movedim(of_bias, 0)[:, None])
+    return ACTIVATIONS[activation](result).view(*x.shape[:-1], result.shape[-1]), 0
 
 
 def _linear_sums(info: Any, dims: Dims, x: Tensor, weight: Tensor, bias: Tensor | None, activation: str

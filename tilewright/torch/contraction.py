@@ -33,8 +33,8 @@ def einsum(*operands: Any, optimize: Any = True) -> Tensor:
     if len(given) == 1 and isinstance(given[0], (list, tuple)):
         given = given[0]
     terms = subscripts.resolve(labels, output, [tuple(x.shape) for x in given])
-    whole = {label for label, size in terms.sizes.items() if size != 1}
-    held = [_plain(x, term, whole) for x, term in zip(given, terms.inputs)]
+    sized = {label for label, size in terms.sizes.items() if size != 1}
+    held = [_plain(x, term, sized) for x, term in zip(given, terms.inputs)]
     sizes = dict.fromkeys(terms.sizes, 64) if torch.compiler.is_compiling() else terms.sizes
     for i, j in [(0, 1)] if len(held) == 2 else _path(optimize, terms.inputs, terms.output, tuple(sizes.items())):
         pair = held[i], held[j]

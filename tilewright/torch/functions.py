@@ -75,8 +75,8 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     if b.dim() == 1:
         return matmul(a, b[:, None]).squeeze(-1)
     if b.dim() == 2:
-        found = mm(ops.rows_of(a), b)
-        return found if a.dim() == 2 else found.view(*a.shape[:-1], b.shape[-1])
+        product = mm(ops.rows_of(a), b)
+        return product if a.dim() == 2 else product.view(*a.shape[:-1], b.shape[-1])
     lead = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     count = math.prod(lead)
     x, y = (t.expand(*lead, *t.shape[-2:]).reshape(count, *t.shape[-2:]) for t in (a, b))
@@ -104,5 +104,5 @@ def weight_linear(x: Tensor, elements: Tensor, scales: Tensor, zeros: Tensor | N
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     """x [m, k] in e4m3fn, and the f32 scales [m, 1] by which rows were divided: each row's largest size becomes 448.
     x is f32, bf16 or f16. On a GPU it is one kernel. It has no backward pass."""
-    found: tuple[Tensor, Tensor] = narrow.quantize_rows_operator(x)
-    return found
+    quantized: tuple[Tensor, Tensor] = narrow.quantize_rows_operator(x)
+    return quantized

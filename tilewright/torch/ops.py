@@ -228,8 +228,8 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: s
 
 def _activated(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
     dtype = _check_linear(x, weight, bias, activation)
-    found = multiply_add(rows_of(x), weight.t(), bias, dtype, activation)
-    return found if x.dim() == 2 else found.view(*x.shape[:-1], weight.shape[0])
+    result = multiply_add(rows_of(x), weight.t(), bias, dtype, activation)
+    return result if x.dim() == 2 else result.view(*x.shape[:-1], weight.shape[0])
 
 
 def _fake_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str = "none") -> Tensor:
@@ -263,12 +263,12 @@ def _before(activation: str, g: Tensor, z: Tensor, again: bool | None = None) ->
     `again`: whether it may be differentiated again, as torch's own of silu cannot be; by default if grad mode is on."""
     if activation == "silu" and (torch.is_grad_enabled() if again is None else again):
         s = torch.sigmoid(z)
-        found: Tensor = g * s * (1 + z * (1 - s))
+        gradient: Tensor = g * s * (1 + z * (1 - s))
     elif activation == "silu":
-        found = torch.ops.aten.silu_backward(g, z)
+        gradient = torch.ops.aten.silu_backward(g, z)
     else:
-        found = torch.ops.aten.gelu_backward(g, z, approximate="tanh" if activation == "gelu_tanh" else "none")
-    return found
+        gradient = torch.ops.aten.gelu_backward(g, z, approximate="tanh" if activation == "gelu_tanh" else "none")
+    return gradient
 
 
 def _of_factors(ctx: Any, g: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor | None, ...]:
@@ -284,16 +284,16 @@ def _sums_tangent(inputs: Any, tangents: Any, shape: Any) -> Tensor:
     if of_x is of_weight is None:
         alone: Tensor = of_bias.expand(shape)
         return alone
-    found: Tensor = linear_operator(*((of_x, weight) if of_weight is None else (x, of_weight)), of_bias)
-    return found if of_x is None or of_weight is None else found + linear_operator(of_x, weight)
+    tangent: Tensor = linear_operator(*((of_x, weight) if of_weight is None else (x, of_weight)), of_bias)
+    return tangent if of_x is None or of_weight is None else tangent + linear_operator(of_x, weight)
 
 
 def _linear_tangent(inputs: Any, tangents: Any, output: Tensor) -> Tensor:
     x, weight, bias, activation = inputs
     of_sums = _sums_tangent(inputs, tangents, output.shape)
     if activation == "relu":
-        found: Tensor = torch.ops.aten.threshold_backward(of_sums, output, 0)
-        return found
+        tangent: Tensor = torch.ops.aten.threshold_backward(of_sums, output, 0)
+        return tangent
     return of_sums if activation == "none" else _before(activation, of_sums, linear_operator(x, weight, bias), True)
 
 

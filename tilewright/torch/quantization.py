@@ -33,9 +33,9 @@ def quantize(weight: Tensor, format: str, group: int | None = None, zero_points:
     over the host."""
     here = format in BLOCKS or format in (BYTES if group is None else INTEGERS)
     if here and weight.dtype in FLOATS and weight.numel():
-        found = _of_blocks(weight, format) if format in BLOCKS else _of_integers(weight, format, group, zero_points)
-        if found is not None:
-            return found
+        parts = _of_blocks(weight, format) if format in BLOCKS else _of_integers(weight, format, group, zero_points)
+        if parts is not None:
+            return parts
     options: Any = {} if format in formats.BLOCK_FORMATS else {"group": group, "zero_points": zero_points}
     q: Any = tilewright.quantize(weight.detach().cpu(), format, -1, **options)
     made = {name: getattr(q, name, None) for name in ("elements", "scales", "zeros")}
@@ -215,5 +215,5 @@ def dequantize(elements: Tensor, scales: Tensor, zeros: Tensor | None, format: s
 
 def _values(f: Any, device: torch.device) -> Tensor:
     """What a format's patterns mean, in f32."""
-    found: Any = [f.decode(pattern) for pattern in range(2**f.bits)]
-    return torch.tensor(found, dtype=torch.float32, device=device)
+    values: Any = [f.decode(pattern) for pattern in range(2**f.bits)]
+    return torch.tensor(values, dtype=torch.float32, device=device)

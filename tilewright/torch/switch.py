@@ -70,12 +70,12 @@ class _Switch(TorchFunctionMode):
         if read is None:
             return function(*args, **kwargs)
         try:
-            found = read(*args, **kwargs)
+            result = read(*args, **kwargs)
         except (TypeError, AttributeError):  # out=, a dtype, or what torch has words for
-            found = None
-        if found is None or not _ready(found[1]):
+            result = None
+        if result is None or not _ready(result[1]):
             return function(*args, **kwargs)
-        name, tensors, ours, options = found
+        name, tensors, ours, options = result
         if self.rule == "always":
             take = True
         elif callable(self.rule):
@@ -113,13 +113,13 @@ def _measured(name: str, tensors: tuple[Tensor, ...], theirs: Callable[[], Any],
     layouts = tuple(x.stride(-1) == 1 for x in tensors)
     key = (name, len(tensors), a.dtype, rows.bit_length(), tuple(b.shape), layouts, pool.get_num_threads(),
            torch.get_num_threads())
-    found = _faster.get(key)
-    if found is None:
+    faster = _faster.get(key)
+    if faster is None:
         if len(_faster) >= MOST:
             _faster.clear()
         with torch.no_grad():
-            found = _faster[key] = _time(theirs, ours)
-    return found
+            faster = _faster[key] = _time(theirs, ours)
+    return faster
 
 
 def _time(theirs: Callable[[], Any], ours: Callable[[], Any]) -> bool:

@@ -325,11 +325,11 @@ def _mix(k: Kernel, products: WaveProducts, stretch: Stretch, portions: Sequence
     count = products.TILES_M*products.TILES_N*len(stretch[1])
     reads = (products.TILES_M + products.TILES_N)*READS
     instructions = sum(x.INSTRUCTIONS for x, _ in portions)
-    if count <= FIRST or (beside := -(-instructions // (count - FIRST))) > ROOM:
+    if count <= FIRST or (spacing := -(-instructions // (count - FIRST))) > ROOM:
         return
     for e in range(count):
         k.sched_group("mfma", 1)
-        if here := ADDRESSES if e < FIRST else beside:
+        if here := ADDRESSES if e < FIRST else spacing:
             k.sched_group("valu", here)
         if e < reads:
             k.sched_group("lds read", 1)

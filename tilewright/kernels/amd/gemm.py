@@ -122,11 +122,11 @@ class WaveProducts:
 
     def words(self, at: Value) -> list[Read]:
         """Scales of a tile, for all its groups: those of A's tiles, then of B's."""
-        found, offset = [], self.a.SIZE + self.b.SIZE
+        reads, offset = [], self.a.SIZE + self.b.SIZE
         for x in self.scales:
-            found += x.reads(at + offset)
+            reads += x.reads(at + offset)
             offset += x.SIZE
-        return found
+        return reads
 
     def shifted(self, words: Operands) -> Operands:
         """Words of scales shifted so that instructions find each lane's scales in the same bytes."""

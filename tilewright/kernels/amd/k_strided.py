@@ -38,11 +38,11 @@ def swizzle(step: Any, PIECES: int, STEPS: int) -> Any:
     """By what the pieces of a row are XORed, of numbers and of values: by those bits of its step in which the rows of a
     half wave differ, the lowest in the highest place. Rows that share a line lie apart by themselves. Which half of the
     line it is counts in the lowest place too: sixteen lanes have the same banks in both halves."""
-    found = step // max(LINE // PIECES // 2, 1) % 2 * (8 // STEPS)
+    swizzled = step // max(LINE // PIECES // 2, 1) % 2 * (8 // STEPS)
     for place, bit in zip((8, 4, 2, 1), (*range(STEPS.bit_length() - 1), STEPS.bit_length())):
         if place < PIECES:
-            found = found ^ step // (1 << bit) % 2 * place
-    return found
+            swizzled = swizzled ^ step // (1 << bit) % 2 * place
+    return swizzled
 
 
 class KStridedOperand(Direct):

@@ -36,10 +36,10 @@ def swizzle(row: Any, PIECES: int, K_STRIDED: bool) -> Any:
     Bits of a row above the fourth, of K_STRIDED tiles above the sixth, do not count: a lane's address for rows further
     on is a constant away.
     """
-    found = row % 4 // max(LINE // PIECES, 1)
+    swizzled = row % 4 // max(LINE // PIECES, 1)
     for bit, twist in enumerate((_TWIST_K_STRIDED if K_STRIDED else _TWIST)[min(PIECES, 16)], 2):
-        found = found ^ row // (1 << bit) % 2 * twist
-    return found
+        swizzled = swizzled ^ row // (1 << bit) % 2 * twist
+    return swizzled
 
 
 def swizzled_piece(piece: Any, PIECES: int) -> Any:

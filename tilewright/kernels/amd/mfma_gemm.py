@@ -29,11 +29,11 @@ TYPES = {"f64": f64, "f32": f32, "xf32": f32, "f16": f16, "bf16": bf16, "i32": i
 def instruction(ARCH: str, MFMA: int, A: str, B: str, CTA_K: int) -> Mfma:
     """The instruction that multiplies most elements of these formats at once, in tiles of MFMA x MFMA, of CTA_K steps
     at most; its A is B^T."""
-    found = [atom for atom in amd.mfma_instructions(ARCH) if atom.blocks == 1 and atom.m == MFMA and not atom.scaled
+    fitting = [atom for atom in amd.mfma_instructions(ARCH) if atom.blocks == 1 and atom.m == MFMA and not atom.scaled
              and (atom.a_format, atom.b_format) == (B, A) and min(atom.a.bits, atom.b.bits) >= 8 and atom.k <= CTA_K]
-    if not found:
+    if not fitting:
         raise ValueError(f"{ARCH} has no matrix instruction for {A} by {B} in tiles of {MFMA} x {MFMA}")
-    return max(found, key=lambda atom: atom.k)
+    return max(fitting, key=lambda atom: atom.k)
 
 
 def emit_mfma_gemm(*, ARCH: str, A: str = "f16", B: str | None = None, OUT: str | None = None, LAYOUT: str = "nt",

@@ -64,7 +64,7 @@ class LdsOperand(LdsTile, Buffered, Direct):
         self.T = _BITS[self.E]
         self.ld = k.cast(ld, i64) * self.E
         copies = [EXTENT*self.PIECES] + ([EXTENT*self.PIECES*UPPER_WORDS] if self.upper else [])
-        self.direct = along_k and not any(each % THREADS for each in copies)     # whether it can go straight into LDS
+        self.direct = along_k and not any(count % THREADS for count in copies)     # whether it can go straight into LDS
         self._share_along() if along_k else self._share_across(VECTOR)
 
     def _share_along(self) -> None:
@@ -144,8 +144,8 @@ class LdsOperand(LdsTile, Buffered, Direct):
         again."""
         base = self.address.get()
         loads: list[list[Do]] = [
-            [partial(self._load, base, each, step, register) for step, register in enumerate(registers)]
-            for each, registers in zip(self.passes, self.carried, strict=True)]
+            [partial(self._load, base, part, step, register) for step, register in enumerate(registers)]
+            for part, registers in zip(self.passes, self.carried, strict=True)]
         steps = partial(self.k.select, more, self.k.constant(i32, self.CTA_K), 0)
         return [*loads, [lambda: self._advance(steps())]]
 
@@ -162,13 +162,13 @@ class LdsOperand(LdsTile, Buffered, Direct):
         last = k.max(steps - 1, 0)
         with first_threads(self.k, self.t, self.ACTIVE, self.THREADS):
             base = self.address.get()
-            for each, registers in zip(self.passes, self.carried, strict=True):
-                at = base + self.offsets[each.source]
+            for part, registers in zip(self.passes, self.carried, strict=True):
+                at = base + self.offsets[part.source]
                 if self.along_k:
-                    registers[0].set(self._some_elements(at, each, steps))
+                    registers[0].set(self._some_elements(at, part, steps))
                     continue
                 for step, register in enumerate(registers):
-                    p = self.thread_p + (each.offset + step)
+                    p = self.thread_p + (part.offset + step)
                     here = at + k.cast(k.min(p, last) - self.thread_p, i64)*self.ld
                     TYPE = register.tile.type
                     x = k.load(here.as_(TYPE.scalar), TYPE, align=self.E)
@@ -197,21 +197,21 @@ class LdsOperand(LdsTile, Buffered, Direct):
                 for number in range(len(self.passes))]
 
     def _store_to_lds(self, smem: Value, number: int) -> None:
-        k, each, whole = self.k, self.passes[number], self.carried[number][0].get()
+        k, part, piece = self.k, self.passes[number], self.carried[number][0].get()
         with first_threads(self.k, self.t, self.ACTIVE, self.THREADS):
-            at = self.lds_address(smem, self.thread_i + each.row, self.thread_byte + each.byte).as_(i32)
+            at = self.lds_address(smem, self.thread_i + part.row, self.thread_byte + part.byte).as_(i32)
             if self.upper:                                      # the halves may lie apart
-                upper = self.lds_address(smem, self.thread_i + each.row, self.thread_byte + (each.byte + 8)).as_(i32)
-                k.store(at, k.shuffle(whole, whole, range(2)))
-                k.store(upper, k.shuffle(whole, whole, range(2, 4)))
+                upper = self.lds_address(smem, self.thread_i + part.row, self.thread_byte + (part.byte + 8)).as_(i32)
+                k.store(at, k.shuffle(piece, piece, range(2)))
+                k.store(upper, k.shuffle(piece, piece, range(2, 4)))
             else:
-                k.store(at, whole)
+                k.store(at, piece)
 
     def _store_transposed(self, smem: Value, number: int, first: int) -> None:
-        k, each, rows = self.k, self.passes[number], [x.get() for x in self.carried[number]]
+        k, part, rows = self.k, self.passes[number], [x.get() for x in self.carried[number]]
         with first_threads(self.k, self.t, self.ACTIVE, self.THREADS):
-            for i, column in enumerate(transposed(k, rows, self.T, first), each.row + first):
-                at = self.lds_address(smem, self.thread_i + i, self.thread_byte + each.byte)
+            for i, column in enumerate(transposed(k, rows, self.T, first), part.row + first):
+                at = self.lds_address(smem, self.thread_i + i, self.thread_byte + part.byte)
                 k.store(at.as_(column.type.scalar), column)
 
     def _copies(self, first: Value, limit: Value) -> list[Copy]:
@@ -221,18 +221,18 @@ class LdsOperand(LdsTile, Buffered, Direct):
 
         def source(row: Value, byte: Value) -> Value:
             return k.cast(k.min(first + row, limit - 1) - first, i64)*self.ld + k.cast(byte, i64)
-        found = []
+        copies = []
         for done in range(0, self.EXTENT*self.PIECES, self.THREADS):
             row, place = t // self.PIECES + done // self.PIECES, t % self.PIECES
             piece = swizzled_piece(place ^ self.swizzled(row), self.PIECES)
-            found.append(Copy(source(row, piece*self.CHUNK), done*PIECE, PIECE))
+            copies.append(Copy(source(row, piece*self.CHUNK), done*PIECE, PIECE))
         for done in range(0, self.EXTENT*self.PIECES*UPPER_WORDS if self.upper else 0, self.THREADS):
             place = t // UPPER_WORDS + done // UPPER_WORDS
             block = place // self.EXTENT
             byte = block*CHUNK + (LOWER + t % UPPER_WORDS * 4)
             row = swizzled_row(place % self.EXTENT, block)
-            found.append(Copy(source(row, byte), self.EXTENT*self.LDS_ROW + done*4, 4))
-        return found
+            copies.append(Copy(source(row, byte), self.EXTENT*self.LDS_ROW + done*4, 4))
+        return copies
 
     def start(self, smem: Value) -> list[Do]:
         """Start to copy the tile at the running address straight to LDS at `smem`: what is to be done, in this order.
@@ -242,7 +242,7 @@ class LdsOperand(LdsTile, Buffered, Direct):
         def copy(each: Copy) -> Do:
             return lambda: k.lds_load(smem + (wave*(LANES*each.bytes) + each.place), base + each.source, each.bytes,
                                       base=base)
-        return [copy(each) for each in self.copies]
+        return [copy(piece) for piece in self.copies]
 
     def advance(self, more: Value) -> None:
         """To the next tile, if there are more."""

@@ -118,9 +118,9 @@ def direct(k: Kernel, streams: Sequence[Direct], smem: Value, tiles: Value, shor
 
     def copies(at: Value) -> tuple[list[Do], list[Do]]:
         """Copies to be started at once, and later."""
-        found = [copy for x, place in _stage_addresses(streams, at) if x.SIZE for copy in x.start(place)]
-        half = (len(found) + 1) // 2 if HALVES else len(found)
-        return found[:half], found[half:]
+        started = [copy for x, place in _stage_addresses(streams, at) if x.SIZE for copy in x.start(place)]
+        half = (len(started) + 1) // 2 if HALVES else len(started)
+        return started[:half], started[half:]
 
     def advance(tile: Value | int) -> None:
         """All copies of a tile have been started."""
@@ -225,8 +225,8 @@ def _last_tile(k: Kernel, products: Products, ahead: Ahead, at: Value) -> None:
 
 
 def _do(list_of: Iterable[Do]) -> None:
-    for each in list_of:
-        each()
+    for action in list_of:
+        action()
 
 
 def _into(operands: Operands, read: Read) -> Callable[[], None]:
@@ -254,17 +254,17 @@ def _weave(k: Kernel, instructions: Sequence[Do], others: Sequence[Do] = (), aft
     """Others follow each instruction, spread evenly over all but `after` of them, and `late` ones those. LLVM moves
     across them only what computes in other units."""
     among = max(len(instructions) - after, 1)
-    for some, beside in ((instructions[:among], others), (instructions[among:], late)):
+    for some, filling in ((instructions[:among], others), (instructions[among:], late)):
         done = 0
         for number, instruction in enumerate(some, 1):
             instruction()
             k.sched_fence(*MOVING)
-            until = -(-len(beside)*number // len(some))
-            for other in beside[done:until]:
+            until = -(-len(filling)*number // len(some))
+            for other in filling[done:until]:
                 other()
                 k.sched_fence(*MOVING)
             done = until
-        _do(beside[done:])                  # all of them if there are no instructions
+        _do(filling[done:])                  # all of them if there are no instructions
 
 
 def _load_first_tile(k: Kernel, streams: Sequence[Stream], smem: Value, short: Value) -> None:
@@ -278,9 +278,9 @@ def _load_first_tile(k: Kernel, streams: Sequence[Stream], smem: Value, short: V
 
 def _stage_addresses(streams: Sequence[AnyStream], smem: Value) -> list[tuple[AnyStream, Value]]:
     """Where each of them has its part of a stage."""
-    found: list[tuple[AnyStream, Value]] = []
+    addresses: list[tuple[AnyStream, Value]] = []
     offset = 0
     for x in streams:
-        found.append((x, smem + offset))
+        addresses.append((x, smem + offset))
         offset += x.SIZE
-    return found
+    return addresses

@@ -170,17 +170,17 @@ class ScaleTile(Direct):
 
         def read(number: int) -> list[Value]:
             at = (smem + (self.lane_start + number*WORD)).as_(i32)
-            found = k.load(at, vec(i32, SIZE)) if SIZE > 1 else k.load(at)
-            return [found[e] for e in range(SIZE)] if SIZE > 1 else [found]
+            loaded = k.load(at, vec(i32, SIZE)) if SIZE > 1 else k.load(at)
+            return [loaded[e] for e in range(SIZE)] if SIZE > 1 else [loaded]
         return [lambda number=number: read(number) for number in range(0, self.LANE, SIZE)]  # type: ignore[misc]
 
 
 def load_word(k: Kernel, row: Value, first: Value, there: Value) -> Value:
     """A word of scales from `first` on, of a row of which so many are there; ONE stands for the others."""
     last = k.max(there - 1, 0)
-    found = k.constant(i32, 0)
+    packed = k.constant(i32, 0)
     for e in range(WORD):
         block = first + e
         byte = k.cast(k.load(row + k.cast(k.min(block, last), i64)), i32) & 255
-        found = found | (k.select(block < there, byte, k.constant(i32, ONE)) << 8*e)
-    return found
+        packed = packed | (k.select(block < there, byte, k.constant(i32, ONE)) << 8*e)
+    return packed

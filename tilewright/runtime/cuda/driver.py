@@ -78,13 +78,13 @@ class _Cuda(driver.Library):
         That takes a third of a microsecond, where cuda-bindings makes objects of everything for several. The
         interpreter's lock is released meanwhile: a launch waits when the device's queue is full.
         """
-        found = self.entries.get(name)
-        if found is None:
+        function = self.entries.get(name)
+        if function is None:
             address, _ = self.call("cuGetProcAddress", name.encode(), VERSION, LEGACY_STREAM)
             if not address:
                 raise Unavailable(f"the NVIDIA driver has no {name}: CUDA 12.0 or newer is needed")
-            found = self.entries[name] = ctypes.CFUNCTYPE(ctypes.c_int, *types)(int(address))
-        return found
+            function = self.entries[name] = ctypes.CFUNCTYPE(ctypes.c_int, *types)(int(address))
+        return function
 
     def attribute(self, name: str) -> Any:
         return getattr(self.api().CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
@@ -155,8 +155,8 @@ class Device(driver.Device):
             "ctas_sm": self.attribute("MAX_BLOCKS_PER_MULTIPROCESSOR"),
         }
         known = known if known.capability == self.capability else replace(known, chip=f"sm_{major}{minor}")
-        found: GpuTarget = self.recorded(known, here, "driver: cuDeviceGetAttribute", version())
-        return found
+        chip: GpuTarget = self.recorded(known, here, "driver: cuDeviceGetAttribute", version())
+        return chip
 
     def runs(self, target: GpuTarget) -> bool:
         """Can this device run code for that target? Of a name that ends in a letter, on one architecture only."""

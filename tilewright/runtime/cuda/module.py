@@ -101,10 +101,10 @@ def _pool(index: int) -> Any:
 def _zeroed(on: Device, size: int) -> Memory:
     """Memory full of zeros, also for a stream that is recording."""
     with on.current(), library.unrecorded():
-        found, stream = Memory(on, size), Stream(on)
-        fill(found.pointer, 0, size, stream.handle)
+        memory, stream = Memory(on, size), Stream(on)
+        fill(memory.pointer, 0, size, stream.handle)
         stream.synchronize()
-    return found
+    return memory
 
 
 os.register_at_fork(after_in_child=_pool.cache_clear)
@@ -176,8 +176,8 @@ class TensorMaps:
         self._encode = entry("cuTensorMapEncodeTiled", pointer, number, number, *[pointer] * 5, *[number] * 4)
 
     def __call__(self, address: int) -> bytes:
-        found = self.found.get(address)
-        if found is None:
+        map_bytes = self.found.get(address)
+        if map_bytes is None:
             self.described.check(address)
             room = ctypes.create_string_buffer(BYTES + ALIGN)
             at = -(-ctypes.addressof(room) // ALIGN) * ALIGN
@@ -189,8 +189,8 @@ class TensorMaps:
                     raise error(status, "cuTensorMapEncodeTiled", "", repr(self.described))
             if len(self.found) >= self.MOST:
                 self.found = {}
-            found = self.found[address] = ctypes.string_at(at, BYTES)
-        return found
+            map_bytes = self.found[address] = ctypes.string_at(at, BYTES)
+        return map_bytes
 
 
 # ---- code
@@ -200,17 +200,17 @@ class CudaFunction(launches.Function):
     library = library
 
     def check(self) -> None:
-        driver, found = api(), []  # type: Any, list[tuple[int, int]]
+        driver, infos = api(), []  # type: Any, list[tuple[int, int]]
         while True:
-            status, offset, size = driver.cuFuncGetParamInfo(self.handle, len(found))
+            status, offset, size = driver.cuFuncGetParamInfo(self.handle, len(infos))
             if status:
                 break
-            found.append((int(offset), int(size)))
+            infos.append((int(offset), int(size)))
         if status != driver.CUresult.CUDA_ERROR_INVALID_VALUE:  # there is no such parameter
             raise error(status, "cuFuncGetParamInfo", self.name)
-        if found != [(p.offset, p.size) for p in self.parameters]:
+        if infos != [(p.offset, p.size) for p in self.parameters]:
             raise ValueError(f"{self.name}: the manifest has parameters at {self.parameters}, and the code has "
-                             f"(offset, size) = {found}; they do not belong together")
+                             f"(offset, size) = {infos}; they do not belong together")
         if self.dynamic:  # above 48 KiB a kernel has to ask for it
             which = library.attribute("MAX_DYNAMIC_SHARED_SIZE_BYTES")
             call("cuFuncSetAttribute", self.handle, which, self.dynamic, kernel=self.name)
@@ -331,9 +331,9 @@ class Prepared(launches.Prepared):
 
     def _configure(self, stream: Any) -> tuple[int, Config]:
         config = Config(self.grid, (*self.function.threads, 1), self.function.dynamic, handle_of(stream))
-        found = ctypes.addressof(config), config
+        entry = ctypes.addressof(config), config
         if type(stream) is int:  # an object would be kept
             if len(self._configs) >= MOST_STREAMS:
                 self._configs = {}
-            self._configs[stream] = found
-        return found
+            self._configs[stream] = entry
+        return entry
