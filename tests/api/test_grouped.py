@@ -49,8 +49,9 @@ def test_calls_like_an_earlier_one(monkeypatch, dtype, threads):
     """Take neither rules nor plans, have the bits of calls that do, and the same errors."""
     a, b = (RNG.standard_normal(shape).astype(dtype) for shape in ((300, 70), (4, 70, 20)))
     out, how = np.empty((300, 20), np.float64 if dtype == "f8" else np.float32), {"threads": threads}
-    tw.grouped_matmul(a, b, [1, 2, 3, 4], out, **how)
-    tw.grouped_matmul(a, b, [1, 2, 3, 4], **how)
+    for ends in ([1, 2, 3, 4], np.int32([1, 2, 3, 4])):
+        tw.grouped_matmul(a, b, ends, out, **how)
+        tw.grouped_matmul(a, b, ends, **how)
     for ends in ([0, 9, 200, 300], np.int32([7, 7, 8, 290]), [0, 0, 0, 0], np.array([3, 3, 4, 300])):
         wanted = tw.grouped_matmul(a, b, ends, np.asfortranarray(out), **how)       # which is not remembered
         with monkeypatch.context() as patched:

@@ -8,7 +8,7 @@ import pytest
 
 import tilewright as tw
 from tests.helpers.arrays import small_integers
-from tilewright.runtime.cpu import grouped, grouped_pieces
+from tilewright.runtime.cpu import grouped
 
 SIZES = [2, 0, 2, 19]
 ENDS = np.cumsum(SIZES)
@@ -51,10 +51,10 @@ def test_weights_are_those_of_matmul(kind, trans):
 def test_pieces_of_columns(monkeypatch):
     """More pieces than groups: columns are divided where two elements share a byte, in both directions."""
     counts = []
-    run = grouped_pieces.run_pieces
+    run = grouped.Program._claimed
     monkeypatch.setattr(grouped, "LEAST", 1 << 10)
-    monkeypatch.setattr(grouped_pieces, "run_pieces", lambda on, target, pieces, *of: counts.append(len(pieces)) or run(
-        on, target, pieces, *of))
+    monkeypatch.setattr(grouped.Program, "_claimed", lambda program, pieces, count, *of: counts.append(count) or run(
+        program, pieces, count, *of))
     for trans in (True, False):
         q = weights("i4", 330, 64, trans)
         a = small_integers(2, (ENDS[-1], 64), np.float32)

@@ -26,7 +26,7 @@ from tilewright.lab.cli import npy
 from tilewright.plans.cpu import CpuPlan
 from tilewright.plans.nvidia import NvidiaPlan
 from tilewright.rules import arguments, weights
-from tilewright.runtime.cpu import fusion, grouped_pieces, preparation, ways
+from tilewright.runtime.cpu import fusion, grouped_jobs, preparation, ways
 from tilewright.simulator import product
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -174,7 +174,7 @@ BESIDE: dict[str, Any] = {
 
 def too_few_partials(patch: pytest.MonkeyPatch) -> None:
     """One for a row, where the kernel leaves one for each tile of a row."""
-    patch.setattr(grouped_pieces, "partials", lambda word, result, rows, panels, columns, wide, *more: ways.partials(
+    patch.setattr(grouped_jobs, "partials", lambda word, result, rows, panels, columns, wide, *more: ways.partials(
         word, result, rows, panels, columns, columns, *more))
 
 

@@ -1,6 +1,7 @@
 """grouped_matmul: products of groups of unequal size in one piece of work."""
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,16 @@ from tilewright.rules import arguments, fusing, grouping, numpy_products, shapes
 from tilewright.rules import grouped_weights as rules
 from tilewright.rules.arguments import Array
 from tilewright.rules.call import Call, Product, decide
+from tilewright.rules.fusing import Fused
 from tilewright.rules.grouped_weights import Right
 from tilewright.rules.grouping import Axes
 from tilewright.rules.signature import signature
 from tilewright.runtime import repeats
+from tilewright.runtime.cpu import pool
+from tilewright.runtime.cpu.layout import addresses
+
+PACKED = "tilewright.runtime.cpu.packed"
+NUMBERS = int, float, list      # of Python, which are arrays to the host
 
 
 def grouped_matmul(
@@ -74,23 +81,27 @@ def grouped_matmul(
 
     Raises TypeError and ValueError where matmul does, and for offsets that descend or exceed the axis.
     """
-    asked: Any = None
-    if out_dtype is epilogue is operands is plan is None and type(alpha) is int and alpha == 1:
-        asked = _key(a, b, out, trans_a, trans_b, deterministic, batch_invariant, threads)
-        if asked is not None and (found := _again(asked, a, b, offsets, out)) is not None:
-            return found
-    library = dispatch.library_of_arrays(a, b, offsets)
-    if library is not None and threads is None and type(deterministic) is type(batch_invariant) is bool:
-        known_by, outs = repeats.functions((epilogue,), operands), out if type(out) is tuple else (out,)
-        weights = b.weights if type(b) is PackedWeights else b
+    library = None if type(a) is np.ndarray else dispatch.library_of_arrays(a, b, offsets)
+    asked: repeats.Asked | None = None
+    number = type(alpha) is int or type(alpha) is float
+    if type(deterministic) is type(batch_invariant) is bool and (number if library is None else threads is None):
+        where: Any = library or repeats.HOST
+        known_by = () if epilogue is operands is None else repeats.functions((epilogue,), operands)
         if known_by is not None:
-            named, described = signature(a, weights, operands)
-            arrays = *named.values(), offsets
-            asked = library.asked((*arrays, *outs), "groups", known_by, out_dtype, type(alpha), alpha, trans_a, trans_b,
-                                  type(b) is PackedWeights, deterministic, batch_invariant, plan,
-                                  *described)
-            if asked is not None and (found := repeats.again(library, asked, arrays, outs)) is not None:
-                return found
+            named, described = signature(a, b.weights if type(b) is PackedWeights else b, operands)
+            arrays, outs = [*named.values(), offsets], out if type(out) is tuple else (out,)
+            if library is None:
+                packed: Any = b if type(b).__module__ == PACKED else None
+                arrays = [np.asarray(x) if type(x) in NUMBERS else x for x in arrays]
+                arrays[1] = arrays[1] if packed is None else packed._stand_in
+                described += (type(trans_a), type(trans_b), type(threads), packed,
+                              pool.get_num_threads() if threads is None else threads)
+            asked = where.asked((*arrays, *outs), "groups", known_by, out_dtype, type(alpha), alpha, trans_a, trans_b,
+                                type(b) is PackedWeights, deterministic, batch_invariant, plan, *described)
+            if asked is not None and (result := repeats.again(where, asked, arrays, outs)) is not None:
+                return result
+    if type(a) is np.ndarray:
+        library = dispatch.library_of_arrays(b, offsets)
     if library is None and tensors.present(a, b, out):
         return tensors.through(grouped_matmul, (a, b, offsets), out, out_dtype=out_dtype, alpha=alpha, trans_a=trans_a,
                                trans_b=trans_b, epilogue=epilogue, operands=operands, deterministic=deterministic,
@@ -107,80 +118,25 @@ def grouped_matmul(
     return product(call, offsets, asked)
 
 
-# ---- calls like earlier ones
-
-MOST = 256                                      # kinds of calls that are kept
-_repeated: dict[tuple[Any, ...], tuple[Any, Axes, np.dtype[Any]]] = {}
-
-
-def _key(a: Any, b: Any, out: Any, *options: Any) -> tuple[Any, ...] | None:
-    """What such calls of NumPy's plain arrays, of groups of rows, have in common; None for others."""
-    if not (type(a) is type(b) is np.ndarray and (out is None or type(out) is np.ndarray)
-            and b.ndim == 3 and a.ndim == 2 and a.flags.aligned and b.flags.aligned):
-        return None
-    at = None if out is None else (out.dtype, out.shape, out.strides, out.flags.behaved)
-    try:
-        hash(options)
-    except TypeError:
-        return None
-    return (a.dtype, a.shape, a.strides, b.dtype, b.shape, b.strides, at, options, tuple(map(type, options)))
-
-
-def _again(asked: tuple[Any, ...], a: Any, b: Any, offsets: Any, out: Any) -> Any:
-    """The result of a call like an earlier one; None, and nothing done, if there was none."""
-    found = _repeated.get(asked)
-    if found is None:
-        return None
-    made, of, dtype = found
-    ends = np.asarray(offsets)
-    if type(ends) is not np.ndarray or ends.shape != (of.groups,) or ends.dtype.kind not in "iu":
-        return None
-    if out is not None and (np.may_share_memory(out, a) or np.may_share_memory(out, b)):
-        return None
-    ends = grouping.checked(ends, of)
-    rows = ends.copy()
-    rows[1:] -= ends[:-1]
-    c = np.empty((of.m, of.n), dtype) if out is None else out
-    if not made.run(a, b, c, ends - rows, rows):
-        return None
-    c[ends[-1]:] = 0
-    return c
-
-
-def _remember(asked: tuple[Any, ...], call: Call, of: Axes, side: Any, c: Array, epilogue: Epilogue,
-              sums: np.dtype[Any]) -> None:
-    engine = forks.imported("tilewright.runtime.cpu.grouped")
-    kept = forks.imported("tilewright.runtime.cpu.engine").chosen
-    made = engine.repeated(side, c, epilogue, sums, of.k, threads=call.threads, invariant=call.invariant)
-    if made is None:
-        return
-    with forks.building:
-        if not any(x is _repeated for x in kept):
-            kept.append(_repeated)
-        if len(_repeated) >= MOST:
-            _repeated.clear()
-        _repeated[asked] = made, of, c.dtype
-
-
-# ---- any call
-
-def product(call: Call, offsets: Any, asked: tuple[Any, ...] | None = None) -> Any:
-    """Of arrays in the host's memory. `asked`: what the call may be remembered as."""
-    a = arguments.transposed(grouping.operand(call.a, "a"), call.trans_a, "a")
+def product(call: Call, offsets: Any, asked: repeats.Asked | None = None) -> Any:
+    """The result of arrays in the host's memory. `asked`: what the call may be remembered as."""
+    given_a = grouping.operand(call.a, "a")
+    a = arguments.transposed(given_a, call.trans_a, "a")
     right = rules.right(call, a)
     if right is not None:
         right = grouped_weights.readable(right)
+        own = grouped_weights.arrays(right)
     else:
-        b = arguments.transposed(grouping.operand(call.b, "b"), call.trans_b, "b")
+        own = [grouping.operand(call.b, "b")]
+        b = arguments.transposed(own[0], call.trans_b, "b")
         a, b = (x.conj() if trans == "c" and x.dtype.kind == "c" else x
                 for x, trans in ((a, call.trans_a), (b, call.trans_b)))
         right = Right(b)
     b = right.stand_in
     if numpy_products.takes(a, b, None, call.out_dtype):
-        raise TypeError(f"a and b must be of integer or floating-point formats, not {a.dtype} and {b.dtype}")
+        raise TypeError(f"a and b must be of integers or floating-point formats, not {a.dtype} and {b.dtype}")
     ends = arguments.operand(offsets, "offsets")
     of = grouping.axes(a, b, ends)
-    ends = grouping.checked(ends, of)
     given = fusing.given_of(call.operands)
     per_group = grouping.per_group(given, of)
     alone = rules.scaled_alpha(call)._replace(operands=grouping.stand_ins(given, per_group) or None)
@@ -199,7 +155,6 @@ def product(call: Call, offsets: Any, asked: tuple[Any, ...] | None = None) -> A
                                     for shape, result in zip(f.shapes, f.epilogue.expression.results)))
     outs = fused.outs_of(call, f)
     f = f._replace(dtypes=tuple(map(fused.kept, f.dtypes, outs)))
-    sizes = _sizes(of, ends, bool(p.sizes[2]))
     numbers, right = _taken(p, of, a, right, call.invariant)
     columns = p.shape[-1] // 2 if f.epilogue.paired else p.shape[-1]
     read = [fused.readable(np.broadcast_to(per_group[of_one.name], (of.groups, 1, columns))
@@ -207,33 +162,102 @@ def product(call: Call, offsets: Any, asked: tuple[Any, ...] | None = None) -> A
             for of_one, x in zip(f.epilogue.operands, f.operands)]
     fusion = forks.imported("tilewright.runtime.cpu.fusion")
     epilogue, read = fusion.with_factors(f.epilogue, read, p.sums, p.alpha, 0, None, p.shape)
-    results, stored = fused.results_of(f, p, outs, (numbers, right.stand_in), read, [])
+    results, stored = fused.results_of(f, p, outs, (numbers, right.stand_in), [], read)
     main = epilogue.main
     if main is not None and columns > 1 and results[main].strides[-1] != results[main].itemsize:
         results[main] = stored[main] = np.empty(results[main].shape, results[main].dtype)
-    starts = ends - np.diff(ends, prepend=0)
+    if not (of.groups and of.m and of.n):
+        grouping.checked(ends, *of.divided)
+        for x in results:
+            x[...] = 0
+        return fused.delivered(call, f, results, outs)
+
+    arrays = [given_a, *own, *given.values(), ends]
+    at = addresses([*arrays, *results])
     once = bool(prepared) and p.sizes[2] > 0 and grouped_weights.few(call, right, a)
-    if of.along == "m" and of.groups and of.m and of.n:
-        sides = grouped_weights.sides(right, a, numbers, starts, sizes[0], once, call.batch_invariant)
-    else:
-        sides = None
-    _multiply(call, of, ends, sizes, numbers, right.stand_in, sides, results, stored, read, epilogue, p.sums)
-    delivered = fused.delivered(call, f, results, outs)
-    direct = numbers is a and right.stand_in is b and delivered is results[0]
-    if asked is not None and sides and sides[1] is None and direct:
-        _remember(asked, call, of, sides[0], results[0], epilogue, p.sums)
-    return delivered
+    *sides, made = grouped_weights.sides(right, a, numbers, of, once, p.sums, call.batch_invariant)
+    sides.append(_sources(call, right, a, numbers, sides, made, at, len(own), list(given), list(zip(
+        [x.name for x in epilogue.operands], read))))
+    program = _program(call, of, p, tuple(sides), stored, read, epilogue, right.packed)
+    program.run(at, arrays, results)
+    result = fused.delivered(call, f, results, outs)
+    if asked is not None:
+        _remember(asked, program, call, given, f, arrays, at, results, result)
+    return result
 
 
-def _sizes(of: Axes, ends: NDArray[np.int64], reads: bool = True) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows and steps of k of each group; none of k where no element is read."""
-    lengths = np.diff(ends, prepend=0)
-    m, k = np.full(of.groups, of.m), np.full(of.groups, of.k)
-    if of.along == "m":
-        m = lengths
-    else:
-        k = lengths
-    return m, k if reads else k * 0
+def _sources(call: Call, right: Right, a: Array, numbers: Array, sides: list[Any], made: Any, at: list[int],
+             own: int, given: list[str], read: list[tuple[str, Array]]) -> Any:
+    """How a program reads the call's arrays, which lie at these addresses: a, so many of b, and the given operands."""
+    def source(x: Array, number: int) -> int | Array:
+        """Which of the call's arrays this one is; itself, if it is none."""
+        return number if addresses([x])[0] == at[number] else x
+
+    def own_a(x: Array) -> bool:
+        return type(source(x, 0)) is int
+    _, few, by_groups = sides
+    floats, flip = a if few is None else np.ascontiguousarray(a, few.a.dtype), call.trans_a != "n"
+    return _engine().Sources(
+        None if own_a(numbers) else partial(_converted, numbers.dtype, flip),
+        None if own_a(floats) else partial(_contiguous, floats.dtype, flip),
+        None if made or type(source(right.stand_in, 1)) is int else partial(
+            _converted, right.stand_in.dtype, call.trans_b != "n"),
+        made, by_groups is not None and by_groups[1] is None,
+        tuple(source(x, 2 + i) for i, x in enumerate(right.prepared.arrays)) if right.prepared else (),
+        tuple(source(x, 1 + own + given.index(name)) if name in given else x for name, x in read))
+
+
+def _engine() -> Any:
+    return forks.imported("tilewright.runtime.cpu.grouped")
+
+
+def _converted(dtype: np.dtype[Any], flip: bool, x: Array) -> Array:
+    return arguments.converted(x.swapaxes(-1, -2) if flip else x, dtype)
+
+
+def _contiguous(dtype: np.dtype[Any], flip: bool, x: Array) -> Array:
+    return np.ascontiguousarray(x.swapaxes(-1, -2) if flip else x, dtype)
+
+
+def _remember(asked: repeats.Asked, program: Any, call: Call, given: dict[str, Array], f: Fused,
+              arrays: list[Array], at: list[int], results: list[Array], result: Any) -> None:
+    """A call whose arrays are all the caller's own."""
+    delivered = result if isinstance(result, tuple) else (result,)
+    numbers = [type(x) is int or type(x) is float for x in (call.operands or {}).values()]
+    own, count = [False] * (len(arrays) - 1 - len(numbers)) + numbers + [True], len(arrays)
+    read = [x for x, of_one in zip(program.sources.operands, f.epilogue.operands) if of_one.name in given]
+    if (len(asked[1]) < count or any(x != y and not free for x, y, free in zip(asked[1], at, own))
+            or any(type(x) is not int for x in (*program.sources.beside, *read))
+            or any(x is not None for x in f.blocks) or any(type(x) is not np.ndarray for x in delivered)):
+        return
+    run: repeats.Run = program.run
+    if any(x is not y for x, y in zip(results, delivered)):
+        computed = [None if x is y else (x.shape, x.dtype) for x, y in zip(results, delivered)]
+        dtypes = f.dtypes
+
+        def run(at: list[int], arrays: Any, results: Any, alpha: float, stream: int) -> None:
+            into = [x if made is None else np.empty(*made) for x, made in zip(results, computed)]
+            program.run([*at[:count], *addresses(into)], arrays, into)
+            for x, y, dtype in zip(results, into, dtypes):
+                if x is not y and dtype is not None:
+                    np.copyto(x, arguments.rounded(y, dtype).astype(x.dtype, copy=False))
+    repeats.remember(asked, run, arrays, delivered, kept=call.epilogue)
+
+
+def _program(call: Call, of: Axes, p: Product, sides: tuple[Any, ...], stored: list[Array | None],
+             read: list[Array], epilogue: Epilogue, packed: Any = None) -> Any:
+    """The runtime.cpu.grouped.Program of such arrays. Operands that have as many axes as b's groups are per group."""
+    ways = forks.imported("tilewright.runtime.cpu.grouped_ways")
+
+    def place(x: Array) -> Any:
+        by_group = x.ndim == 3
+        return ways.place_of(x, "group" if by_group else "rows", epilogue.paired,
+                             0 if by_group and of.along == "m" else None)
+    work = ways.Work(
+        of.along, of.m, of.n, of.k if p.sizes[2] else 0, of.divided, [None if x is None else place(x) for x in stored],
+        [place(x) for x in read], epilogue, p.sums, packed.target if packed else ways.target(),
+        call.threads or pool.get_num_threads(), call.plan, call.invariant, two=1 + (p.sums.kind == "c"))
+    return _engine().Program(work, *sides)
 
 
 def _taken(p: Product, of: Axes, a: Array, right: Right, invariant: str) -> tuple[Array, Right]:
@@ -251,59 +275,21 @@ def _taken(p: Product, of: Axes, a: Array, right: Right, invariant: str) -> tupl
     return taken[0], right if decoded else right._replace(stand_in=taken[1])
 
 
-def _multiply(call: Call, of: Axes, ends: NDArray[np.int64], sizes: tuple[NDArray[np.int64], NDArray[np.int64]],
-              a: Array, b: Array, sides: Any, results: list[Array], stored: list[Array | None], read: list[Array],
-              epilogue: Epilogue, sums: np.dtype[Any]) -> None:
-    """Into the results. Operands that have as many axes as b's groups are per group."""
-    if not (of.groups and of.m and of.n):
-        for x in results:
-            x[...] = 0
-        return
-    engine, ways = (forks.imported(f"tilewright.runtime.cpu.{x}") for x in ("grouped", "grouped_ways"))
-    starts, number = np.diff(ends, prepend=0), np.arange(of.groups)
-    starts = ends - starts
-
-    def grouped(x: Array) -> Any:
-        if x.ndim == 3 and x.shape[1] == 1 and of.along == "m":         # per group
-            return ways.Grouped(x, number * x.strides[0], 0, x.strides[2])
-        return ways.Grouped.of(x, number if x.ndim == 3 else starts, 0)
-
-    by_rows = of.along == "m"
-    side, few = sides or (ways.Side(ways.Grouped.of(a, starts, 0 if by_rows else 1),
-                                    grouped(b) if by_rows else ways.Grouped.of(b, starts, 0)), None)
-    found = engine.gemm(side, [x if x is None else grouped(x) for x in stored], [grouped(x) for x in read], epilogue,
-                        ways.Sizes(of.along, sizes[0], of.n, sizes[1]), sums, few=few, threads=call.threads,
-                        plan=call.plan, invariant=call.invariant)
-    last = int(ends[-1])
-    expression = epilogue.expression
-    reductions = iter(found)
-    for x, y, result in zip(results, stored, expression.results):
-        columns = result.reduced.startswith("column")
-        if by_rows and not columns:
-            x[last:] = 0
-        if y is not None:
-            continue
-        for g, part in enumerate(next(reductions)):
-            if by_rows and not columns:
-                x[starts[g]:ends[g]] = part
-            else:
-                x[g] = part if sizes[0][g] else 0
-
-
-def _complex(call: Call, p: Product, of: Axes, ends: NDArray[np.int64], a: Array, b: Array) -> Any:
+def _complex(call: Call, p: Product, of: Axes, ends: Array, a: Array, b: Array) -> Any:
     """Complex products, which have no epilogue."""
     if call.epilogue is not None:
         raise TypeError(f"epilogue must be None for complex products, whose sums here are {p.sums}")
-    m, k = _sizes(of, ends, bool(p.sizes[2]))
     a, b = (arguments.converted(x, p.sums) for x in (a, b))
     direct = (p.out is not None and p.alpha == 1 and shapes.writes_in_place(p.out, a, b, p.sums) and p.result == p.sums
               and p.out.strides[-1] == p.out.itemsize)
     found = p.out if p.out is not None and direct else np.empty(p.shape, p.sums)
-    if of.along == "k":
-        found[k == 0] = 0
-    elif not k.any():
+    if of.groups and of.m and of.n:
+        sides = grouped_weights.sides(Right(b), a, a, of, False, p.sums, False)[:3]
+        _program(call, of, p, sides, [found], [], fusing.bare()).run(
+            addresses([a, b, ends, found]), [a, b, ends], [found])
+    else:
+        grouping.checked(ends, *of.divided)
         found[...] = 0
-    _multiply(call, of, ends, (m * (k > 0), k), a, b, None, [found], [found], [], fusing.bare(), p.sums)
     if p.alpha != 1:
         with np.errstate(all="ignore"):
             found *= p.alpha

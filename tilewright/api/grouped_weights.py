@@ -6,24 +6,23 @@ of these groups alone.
 """
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright import forks
 from tilewright.api import fused
 from tilewright.compiled.packed_weights import PackedWeights
 from tilewright.expressions.prologue import HALVES
 from tilewright.formats.quantized import Quantized
-from tilewright.formats.scaled import Scaled
-from tilewright.plans.prologues import MOST
-from tilewright.rules import weights
+from tilewright.formats.scaled import Scaled, apart
+from tilewright.rules import shapes, weights
 from tilewright.rules.arguments import F32, Array
 from tilewright.rules.call import Call
 from tilewright.rules.grouped_weights import Right, prepared
 from tilewright.rules.grouped_weights import numbers as numbers_of
+from tilewright.rules.grouping import Axes
 from tilewright.rules.prologues import Prepared
 
 
@@ -46,46 +45,50 @@ def readable(of: Right) -> Right:
 
 
 def few(call: Call, of: Right, a: Array) -> bool:
-    """Whether groups of up to MOST rows may read their weights once."""
+    """Whether groups of few rows may read their weights once."""
     one = np.broadcast_to(a[:1], (1, a.shape[1])) if len(a) else a
     return of.w is not None and len(of.q) > 0 and weights.few(call._replace(a=one, b=of.q[0]), "b")
 
 
-def sides(of: Right, a: Array, numbers: Array, starts: NDArray[np.int64], rows: NDArray[np.int64], reads_once: bool,
-          alone: bool) -> tuple[Any, Any]:
-    """The operands of groups of many rows, and of few; None where there is no such group. `numbers`: a as it is
-    multiplied where b is packed. `alone`: whether no group may depend on another one."""
-    ways = forks.imported("tilewright.runtime.cpu.grouped_ways")
-    groups = np.arange(len(rows))
-    if of.packed is not None:
-        return ways.Side(ways.Grouped.of(numbers, starts, 0), ways.Grouped.of(of.stand_in, groups, 0),
-                         packed=of.packed), None
-    once, some = (rows <= MOST) & reads_once, None
-    if once.any():
-        b = ways.Grouped.of(of.stand_in, groups, 0)
-        some = ways.Side(ways.Grouped.of(np.ascontiguousarray(a, F32), starts, 0),
-                         b._replace(halves=of.w is not None and of.w.halves == -1), of.prepared, True)
-    left = ways.Grouped.of(numbers, starts, 0)
+def arrays(of: Right) -> list[Array]:
+    """Those by which b is known, in the order of rules.signature."""
     if of.w is None:
-        return ways.Side(left, ways.Grouped.of(of.stand_in, groups, 0)), some
-    if isinstance(of.q, Scaled) and of.q.nibbles is None:
-        return ways.Side(left, ways.Grouped.of(of.stand_in, groups, 0), of.prepared), some
-    others = np.flatnonzero(~once & (rows > 0))
-    places = np.zeros(len(rows), np.int64)
-    places[others] = np.arange(len(others))
-    x, prepared = _spread(of, others, a, alone)
-    return ways.Side(left, ways.Grouped.of(x, places, 0), prepared), some
+        return [of.stand_in]
+    zeros = getattr(of.q, "zeros", None)
+    return [of.q.elements, of.q.scales] + ([] if zeros is None else [zeros])
 
 
-def _spread(of: Right, which: NDArray[np.int64], a: Array, alone: bool) -> tuple[Array, Prepared | None]:
-    """Matrices of these groups with a byte or more for an element; and what decodes them, with the numbers beside the
-    elements of all groups."""
+def sides(of: Right, a: Array, numbers: Array, axes: Axes, reads_once: bool, sums: np.dtype[Any], alone: bool
+          ) -> tuple[Any, ...]:
+    """The operands of groups of many rows, and of few, None where there are none; for runtime.cpu.grouped.Program, and
+    what makes b's matrices of some groups, from elements and scales, if each call has to. `numbers`: a as it is
+    multiplied by numbers. `alone`: whether no group may depend on another one."""
+    ways = forks.imported("tilewright.runtime.cpu.grouped_ways")
+    by_rows, few = axes.along == "m", None
+    left = ways.place_of(numbers, "rows" if by_rows else "columns")
     q, w = of.q, of.w
-    assert w is not None
-    elements, scales = q.elements[which], q.scales[which] if len(q.scales) == len(q.elements) else q.scales
+    if w is None:
+        b = ways.place_of(of.stand_in, "group" if by_rows else "rows")
+        return ways.Side(left, b, packed=of.packed), None, None, None
+    b = ways.place_of(of.stand_in, "group", w.halves == -1)
+    if reads_once and of.prepared and ways.reads_once(of.prepared, axes.n, sums):
+        few = ways.Side(ways.place_of(np.ascontiguousarray(a, F32), "rows"), b, shadows(of.prepared), True)
+    if isinstance(q, Scaled) and q.nibbles is None:
+        return ways.Side(left, b, shadows(of.prepared)), few, None, None
     if isinstance(q, Quantized):
-        x = numbers_of(replace(q, elements=elements, scales=scales, shape=(len(which), *q.shape[1:])), alone)
-        return x if of.trans == "n" else x.swapaxes(-1, -2), None
-    x = Scaled(elements, scales, None, q.group, q.nibbles).unpacked()
-    plain = of._replace(prepared=prepared(w._replace(source=w.source.removesuffix(HALVES), elements=of.stand_in), a))
-    return x if of.trans == "n" else x.swapaxes(-1, -2), readable(plain).prepared
+        return None, few, (left, None), partial(_decoded, q.shape[1:], q.format, q.axis, alone, of.trans)
+    elements = of._replace(prepared=prepared(w._replace(source=w.source.removesuffix(HALVES), elements=of.stand_in), a))
+    return None, few, (left, shadows(readable(elements).prepared)), partial(
+        apart, q.nibbles, q.format.dtype, q.nibbles.axis if of.trans == "n" else -3 - q.nibbles.axis)
+
+
+def shadows(x: Prepared | None) -> Prepared | None:
+    """With arrays of which only dtypes, shapes and strides mean anything, and which take no memory."""
+    return x and x._replace(arrays=tuple(shapes.strided(np.empty(1, y.dtype), y.shape, y.strides) for y in x.arrays))
+
+
+def _decoded(shape: tuple[int, ...], format: Any, axis: int, alone: bool, trans: str, elements: Array, scales: Array
+             ) -> Array:
+    """Matrices of some groups as numbers."""
+    x = numbers_of(Quantized(elements, scales, (len(elements), *shape), format, axis), alone)
+    return x if trans == "n" else x.swapaxes(-1, -2)

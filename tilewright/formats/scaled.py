@@ -252,12 +252,7 @@ class Scaled(Decodable):
         if not isinstance(self.elements, np.ndarray):
             raise TypeError(f"the elements of this {self.format} array are in a GPU's memory, a "
                             f"{type(self.elements).__name__}: its numbers can be had where they are NumPy's")
-        how = self.nibbles
-        if how is None:
-            return self.elements
-        along = np.moveaxis(self.elements, how.axis, -1)
-        pairs = np.ascontiguousarray(_PAIRS.take(along, mode="clip")).view(np.uint8)[..., : how.length]
-        return np.moveaxis(pairs.view(self.format.dtype), -1, how.axis)
+        return self.elements if (x := self.nibbles) is None else apart(x, self.format.dtype, x.axis, self.elements)
 
     def decoded(self, dtype: np.dtype[Any]) -> Array:
         numbers = self.unpacked().astype(dtype)
@@ -297,6 +292,12 @@ def _nibbles(given: Any, elements: Any) -> Nibbles | None:
 
 def _in_f32(x: Any) -> Any:
     return x.astype(np.float32) if hasattr(x, "astype") else x.float()  # NumPy's and CuPy's, torch's
+
+
+def apart(how: Nibbles, dtype: np.dtype[Any], axis: int, elements: Array) -> Array:
+    """Elements that share bytes, one to a byte of the format's dtype. axis: where the one that shares them is then."""
+    pairs = np.ascontiguousarray(_PAIRS.take(np.moveaxis(elements, how.axis, -1), mode="clip")).view(np.uint8)
+    return np.moveaxis(pairs[..., : how.length].view(dtype), -1, axis)
 
 
 _PAIRS = (np.arange(256) & 15 | np.arange(256) >> 4 << 8).astype("<u2")  # of a byte: its halves, one to a byte

@@ -19,7 +19,7 @@ Array = NDArray[Any]
 
 
 class Axes(NamedTuple):
-    """Of a grouped product: `along` is "m" or "k", the axis that offsets divide, of which there are `total`."""
+    """Sizes of a grouped product. `along` is "m" or "k", the axis that offsets divide."""
     along: str
     groups: int
     m: int                      # M where rows are divided
@@ -27,8 +27,9 @@ class Axes(NamedTuple):
     k: int                      # K where steps of k are
 
     @property
-    def total(self) -> int:
-        return self.m if self.along == "m" else self.k
+    def divided(self) -> tuple[str, int]:
+        """What the axis is called, and its extent."""
+        return ("a's rows", self.m) if self.along == "m" else ("the steps of k", self.k)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -61,7 +62,7 @@ def axes(a: Array, b: Array, offsets: Array) -> Axes:
     return Axes("m" if b.ndim == 3 else "k", groups, a.shape[0], b.shape[-1], a.shape[1])
 
 
-def checked(offsets: Array, of: Axes) -> NDArray[np.int64]:
+def checked(offsets: Array, axis: str, extent: int) -> NDArray[np.int64]:
     """The ends of all groups. ValueError if they are not ascending within the axis."""
     ends = offsets.astype(np.int64)
     before = np.concatenate(([0], ends[:-1]))
@@ -70,10 +71,8 @@ def checked(offsets: Array, of: Axes) -> NDArray[np.int64]:
         g = int(wrong[0])
         what = f"offsets[{g - 1}] = {before[g]}" if g else "0"
         raise ValueError(f"offsets must not descend, but offsets[{g}] = {ends[g]} is less than {what}")
-    if ends.size and ends[-1] > of.total:
-        axis = "a's rows" if of.along == "m" else "the steps of k"
-        raise ValueError(f"offsets must not exceed {axis}, of which there are {of.total}, but offsets[-1] is "
-                         f"{ends[-1]}")
+    if ends.size and ends[-1] > extent:
+        raise ValueError(f"offsets must not exceed {axis}, of which there are {extent}, but offsets[-1] is {ends[-1]}")
     return ends
 
 

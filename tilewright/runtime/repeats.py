@@ -27,7 +27,7 @@ from tilewright.expressions.prologue import Prologue
 from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.jobs import NOTHING
 from tilewright.runtime.cpu import pool
-from tilewright.runtime.cpu.layout import address
+from tilewright.runtime.cpu.layout import address, addresses
 
 if TYPE_CHECKING:
     from tilewright.runtime.cpu.engine import Run as EngineRun
@@ -103,16 +103,19 @@ class _Host:
         """What a call is known by that takes these arrays, its results last (None: one that is to be made). None for a
         call that is not remembered: of other than plain arrays of this library."""
         key: list[Any] = [self, options]
-        at: list[int] = []
-        for x in arrays:
+        given, absent = list[Array](), list[int]()
+        for i, x in enumerate(arrays):
             if x is None:
                 key.append(None)
-                at.append(0)
+                absent.append(i)
             elif type(x) is NDARRAY and (flags := x.flags.num & BOTH) & ALIGNED:
                 key += x.dtype, x.dtype.num, x.shape, x.strides, flags     # int64 and longlong are equal
-                at.append(address(x))
+                given.append(x)
             else:
                 return None
+        at = addresses(given)
+        for i in absent:
+            at.insert(i, 0)
         return tuple(key), at
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...] | None, stream: int) -> Any:
@@ -122,8 +125,7 @@ class _Host:
         """What `empty` makes arrays like x of."""
         return shape, x.dtype, None if x.flags.c_contiguous else x.strides
 
-    def pointer(self, x: Any) -> int:
-        return address(x)
+    pointer = staticmethod(address)
 
 
 HOST = _Host()

@@ -12,7 +12,7 @@ import tilewright as tw
 from tilewright.expressions.epilogue import epilogue
 from tilewright.plans.cpu import CpuPlan
 from tilewright.runtime.cpu import grouped
-from tilewright.runtime.cpu.grouped_ways import Grouped, Side, Sizes
+from tilewright.runtime.cpu.grouped_ways import Side, Work, place_of
 from tilewright.simulator.memory import AddressSpace
 from tilewright.simulator.product import SimulatedHost, SimulatedRecipe
 
@@ -31,22 +31,24 @@ def function(acc, bias):
     (AVX512, np.float32, CpuPlan.parse("packed 4x32 mc=8 kc=8 nc=32"), [9, 0, 14, 1], 40, 17),
 ], ids=["amx", "packed"])
 def test_epilogues_of_groups(chip, dtype, plan, sizes, n, k):
-    groups, ends = np.arange(len(sizes)), np.cumsum(sizes)
+    ends = np.cumsum(sizes)
     starts = ends - sizes
     a, b = RNG.standard_normal((ends[-1], k)).astype(dtype), RNG.standard_normal((len(sizes), k, n)).astype(dtype)
     bias, out = RNG.standard_normal((len(sizes), 1, n)).astype(np.float32), np.empty((ends[-1], n), np.float32)
+    sums, largest = np.empty(ends[-1], np.float32), np.empty((len(sizes), n), np.float32)
     host = SimulatedHost(AddressSpace())
-    for x in (a, b, bias, out):
-        host.memory.address(x)
-    sums, largest = grouped.gemm(
-        Side(Grouped.of(a, starts, 0), Grouped.of(b, groups, 0)), [Grouped.of(out, starts, 0), None, None],
-        [Grouped(bias, groups * bias.strides[0], 0, 4)], epilogue(function, bias="row"),
-        Sizes("m", np.array(sizes), n, np.full(len(sizes), k)), np.dtype(np.float32), threads=3, plan=plan,
-        target=chip, on=host, make=SimulatedRecipe)
+    at = [host.memory.address(x) for x in (a, b, bias, out)]
+    rows = int(ends[-1])
+    work = Work("m", rows, n, k, ("a's rows", rows), [place_of(out, "rows"), None, None],
+                [place_of(bias, "group", row=0)],
+                epilogue(function, bias="row"), np.dtype(np.float32), chip, 3, plan, on=host, make=SimulatedRecipe)
+    program = grouped.Program(work, Side(place_of(a, "rows"), place_of(b, "group")),
+                              sources=grouped.Sources(operands=(2,)))
+    program.run([*at[:3], 0, *at[3:], 0, 0], [a, b, bias, ends], [out, sums, largest])
     assert any(part.emitter.startswith("amx") for part in host.recorded) == (chip is AMX)
     for g, size in enumerate(sizes):
         wanted = a[starts[g]:ends[g]].astype(float) @ b[g].astype(float) + bias[g]
         np.testing.assert_allclose(out[starts[g]:ends[g]], wanted, rtol=1e-4, atol=1e-4)
-        np.testing.assert_allclose(sums[g], wanted.sum(1), rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(sums[starts[g]:ends[g]], wanted.sum(1), rtol=1e-4, atol=1e-4)
         if size:
             np.testing.assert_allclose(largest[g], wanted.max(0), rtol=1e-4, atol=1e-4)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright import forks
 from tilewright.expressions.epilogue import Epilogue
 from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.jobs import Finish
@@ -19,79 +20,90 @@ from tilewright.plans.cpu import COMPLEX, CpuPlan, Strides
 from tilewright.plans.lowering import Product
 from tilewright.rules import shapes
 from tilewright.rules.prologues import Prepared
-from tilewright.runtime.cpu import engine, preparation, ways
+from tilewright.runtime.cpu import amx, engine, preparation, ways
 from tilewright.runtime.cpu.engine import Planned, format_of
-from tilewright.runtime.cpu.host import Host
+from tilewright.runtime.cpu.host import Host, host
 from tilewright.runtime.cpu.packed import Packed
 from tilewright.runtime.cpu.recipe import Recipe
-from tilewright.targets import CpuTarget
+from tilewright.targets import CpuTarget, detect
 
 Array = NDArray[Any]
 COLUMNS_AT_ONCE = 64        # of C, at multiples of which the rows of weights are divided among pieces
 
+_ways: dict[tuple[Any, ...], Way] = {}
+engine.chosen.append(_ways)
 
-class Grouped(NamedTuple):
-    """An array, and where in it each group begins: so many bytes after the array."""
-    array: Array
-    starts: NDArray[np.int64]
-    row: int                    # strides in bytes
+
+class Coordinates(NamedTuple):
+    """Of a piece of a group's product: the group, its first row of a, or step of k, in the whole array, the piece's row
+    and column in the product, half its column, and the group's place among those whose matrices are made in a call. Or
+    how many bytes further an address is for each of these."""
+    group: int = 0
+    start: int = 0
+    row: int = 0
+    column: int = 0
+    half: int = 0
+    place: int = 0
+
+
+COORDINATES = Coordinates._fields
+
+
+class Place(NamedTuple):
+    """How the elements of an array lie: strides of rows and columns in bytes, and how addresses depend on a piece."""
+    dtype: np.dtype[Any]
+    row: int
     column: int
-    halves: bool = False        # whether two elements along its rows share a byte
-
-    @classmethod
-    def of(cls, x: Array, starts: NDArray[np.int64], axis: int) -> Grouped:
-        """Groups begin at these places along an axis."""
-        row, column = x.strides[-2:]
-        return cls(x, starts * x.strides[axis], row, column)
-
-    def at(self, on: Host, group: Any, i: Any, j: Any) -> Any:
-        """Addresses of elements of groups."""
-        return on.address_of(self.array) + self.starts[group] + i*self.row + (j // 2 if self.halves else j)*self.column
-
-    def words(self, on: Host, group: Any, i: Any, j: Any) -> list[Any]:
-        """Of jobs.OPERAND: addresses, and strides in elements."""
-        size = self.array.itemsize
-        return [self.at(on, group, i, j), self.row // size, self.column // size]
+    steps: Coordinates
 
 
-class Sizes(NamedTuple):
-    """Of the products of all groups, of which `along`, "m" or "k", differs."""
-    along: str
-    m: NDArray[np.int64]
-    n: int
-    k: NDArray[np.int64]
+def place_of(x: Array, by: str, halves: bool = False, row: int | None = None) -> Place:
+    """How an array lies. by: along which axis groups follow each other: "group", "place", "rows" or "columns". halves:
+    whether two columns of sums have one address. row: instead of the stride of rows."""
+    own, column = x.strides[-2:]
+    row = own if row is None else row
+    along = {"start": row if by == "rows" else column} if by in ("rows", "columns") else {by: x.strides[0]}
+    return Place(x.dtype, row, column, Coordinates(row=row, **{"half" if halves else "column": column}, **along))
 
 
 class Side(NamedTuple):
-    """What is multiplied. `prologue`: of b, its arrays [groups, rows, columns]. `once`: up to prologues.MOST rows of a,
-    which are f32, read b once. `packed`: b is its stand-in."""
-    a: Grouped
-    b: Grouped
+    """What is multiplied. `prologue`: of b, its arrays [groups, rows, columns], of which dtypes and strides count.
+    `once`: up to prologues.MOST rows of a, which are f32, read b once. `packed`: b is its stand-in."""
+    a: Place
+    b: Place
     prologue: Prepared | None = None
     once: bool = False
     packed: Packed | None = None
 
     @property
     def key(self) -> tuple[Any, ...]:
-        beside = [(x.strides, x.dtype) for x in self.prologue.arrays] if self.prologue else []
-        return (*[(x.row, x.column, x.array.dtype) for x in (self.a, self.b)], self.once, self.packed,
+        beside = [(x.shape[1:], x.strides, x.dtype) for x in self.prologue.arrays] if self.prologue else []
+        return (self.a[:3], self.b[:3], self.once, self.packed,
                 self.prologue.prologue.text if self.prologue else "", *beside)
 
 
 class Work(NamedTuple):
-    """All groups' products, apart from their sizes."""
-    results: list[Grouped | None]
-    operands: list[Grouped]
-    epilogue: Epilogue
+    """All groups' products, apart from what is multiplied and from the sizes along the axis that is divided, "m" or
+    "k"."""
+    along: str
+    m: int                      # rows of a
     n: int
+    k: int                      # steps of k; 0: no element is read
+    divided: tuple[str, int]    # what the axis that is divided is called, and its extent
+    results: list[Place | None]         # None: a reduction
+    operands: list[Place]
+    epilogue: Epilogue
     sums: np.dtype[Any]
     target: CpuTarget
-    on: Host
-    make: type[Recipe]
+    threads: int
+    plan: CpuPlan | None = None
     invariant: str = ""
+    on: Host = host
+    make: type[Recipe] = Recipe
+    two: int = 1                # reals of an element
 
     @property
-    def main(self) -> Grouped | None:
+    def main(self) -> Place | None:
         return None if self.epilogue.main is None else self.results[self.epilogue.main]
 
     @property
@@ -101,16 +113,37 @@ class Work(NamedTuple):
 
 
 class Way(NamedTuple):
-    """How groups of one rounded size are multiplied; without a recipe, of sums that are there: a tile at a time.
-    `then`: what finishes the sums that this one leaves."""
+    """How groups of one rounded size are multiplied; without a recipe, of sums that are there: a tile at a time."""
     planned: Planned | None
     finish: Finish
     recipe: Recipe | None
     tall: int                   # rows and columns of C in the tiles that are finished
     wide: int
     cut: int                    # columns of C, at multiples of which its pieces begin
-    then: Way | None = None
-    once: bool = False          # whether b is read once, of so many rows
+    cuts: tuple[bool, bool, bool] = (False, False, False)       # how pieces are cut: grouped_jobs.parts
+
+
+def target() -> CpuTarget:
+    """This processor."""
+    return amx.permitted(detect())
+
+
+def way_for(work: Work, side: Side | None, size: int) -> Way:
+    """The way of groups of one rounded size; of none the pass over sums."""
+    m = size if work.along == "m" and size else work.m
+    k = 0 if side is None else work.k if work.along == "m" else size
+    key = (m if side else m == 1, work.n, k, side and side.key, work.sums, work.epilogue.text, work.plan, work.target,
+           work.invariant, *[None if x is None else x[:3] for x in (*work.results, *work.operands)])
+    keep = work.on is host and (side is None or side.packed is None)
+    way = _ways.get(key) if keep else None
+    if way is None:
+        with forks.building:
+            way = _way(work, side, m, k)
+            if keep:
+                if len(_ways) >= engine.MOST_RECIPES:
+                    _ways.clear()
+                _ways[key] = way
+    return way
 
 
 def rounded_up(size: int) -> int:
@@ -121,27 +154,26 @@ def rounded_up(size: int) -> int:
     return power * 3 // 4 if size <= power * 3 // 4 else power
 
 
-def way_of(work: Work, side: Side, m: int, k: int, plan: CpuPlan | None) -> Way:
+def _way(work: Work, side: Side | None, m: int, k: int) -> Way:
     """The way for groups of up to so many rows and steps of k; of as many rows where they read b once."""
-    a, b, main, epilogue, n = side.a, side.b, work.main, work.epilogue, work.n
+    main, epilogue, n, plan = work.main, work.epilogue, work.n, work.plan
     sums = format_of(work.sums)
-    kind = sums if main is None else format_of(main.array.dtype)
-
+    kind = sums if main is None else format_of(main.dtype)
     columns = n // work.halves
     finish = ways.finish_of(epilogue, [x and _like(x, m, columns) for x in work.results],
                             [_like(x, m, columns) for x in work.operands], sums, False)
     wide = 4 * work.target.lanes(work.sums.itemsize)
-    finishing = Way(None, finish, None, jobs.TALL, wide, wide)
-    if not k:
-        return finishing
+    if side is None:
+        return Way(None, finish, None, jobs.TALL, wide, wide)
+    a, b = side.a, side.b
     bare = epilogue.nothing and (kind == sums or sums in COMPLEX or lowering.rounds(kind, sums))
     c = (n, 1) if main is None else engine.strides(_like(main, m, n // work.halves))
     prologue = side.prologue.prologue.text if side.prologue else ""
     strides = Strides(*engine.strides(_like(a, m, k)), *engine.strides(_like(b, k, n)), *c)
-    product = Product(m, n, k, format_of(a.array.dtype), format_of(b.array.dtype), kind, strides, 1,
+    product = Product(m, n, k, format_of(a.dtype), format_of(b.dtype), kind, strides, 1,
                       "" if bare else epilogue.text, sums, prologue_b=prologue, invariant=work.invariant)
     if side.once:
-        return _reading_once(work, side, product, finishing)
+        return _reading_once(work, side, product)
     if side.packed is not None:
         planned = side.packed.planned(product)
     else:
@@ -160,11 +192,13 @@ def way_of(work: Work, side: Side, m: int, k: int, plan: CpuPlan | None) -> Way:
         cut = 4 * work.target.lanes(shape.itemsize)
     elif chosen.algorithm == "dots" or side.packed is not None:         # panels of all columns lie together
         cut = n
-    return Way(planned, finish, recipe, tall, wide, cut)
+    by_panels = chosen.algorithm in ("packed", "in_place")
+    return Way(planned, finish, recipe, tall, wide, cut, (
+        chosen.algorithm != "stream", chosen.algorithm != "dots", by_panels and not shape.tiles))
 
 
-def _like(x: Grouped, rows: int, columns: int) -> Array:
-    return shapes.strided(x.array, (rows, columns), (x.row, x.column))
+def _like(x: Place, rows: int, columns: int) -> Array:
+    return shapes.strided(np.empty(1, x.dtype), (rows, columns), (x.row, x.column))
 
 
 def _planned(lowered: lowering.Lowered, bare: bool) -> Planned:
@@ -192,17 +226,23 @@ def _fits(plan: CpuPlan, planned: Planned, bare: bool) -> bool:
 
 # ---- weights that few rows read once
 
-def reads_once(m: int, prologue: str, n: int, sums: str) -> bool:
-    """Whether kernels for weights take so many rows of floats."""
-    return m > 0 and prologues.read_once("", prologue, m, n, sums) == "b" and prologues.weights(prologue)
+def reads_once(prologue: Prepared, n: int, sums: np.dtype[Any]) -> bool:
+    """Whether kernels for weights take few rows of floats: up to prologues.MOST."""
+    text = prologue.prologue.text
+    return prologues.read_once("", text, 1, n, format_of(sums)) == "b" and prologues.weights(text)
 
 
-def _reading_once(work: Work, side: Side, product: Product, finishing: Way) -> Way:
+def leaves_sums(work: Work) -> bool:
+    """Whether such kernels leave sums beside C."""
+    main = work.main
+    return not work.epilogue.nothing or main is None or main.dtype != work.sums
+
+
+def _reading_once(work: Work, side: Side, product: Product) -> Way:
     """Sums in f32, in C if that is all there is to do."""
-    sums, main = format_of(work.sums), work.main
-    direct = work.epilogue.nothing and main is not None and product.out == sums
+    sums = format_of(work.sums)
     alone = product._replace(out=sums, epilogue="")
-    if not direct:
+    if leaves_sums(work):
         alone = alone._replace(strides=product.strides._replace(rsc=product.n, csc=1))
     lowered = lowering.lower(alone, work.target)
     shape, target = lowered.shape, lowered.target
@@ -212,4 +252,4 @@ def _reading_once(work: Work, side: Side, product: Product, finishing: Way) -> W
     recipe = engine.ready(planned, make=work.make, host=work.on, prepare=(None, preparation.recorded(
         "b", side.prologue)))
     return Way(planned, Finish("", (), ("-",)), recipe, product.m, COLUMNS_AT_ONCE, COLUMNS_AT_ONCE,
-               None if direct else finishing, True)
+               (False, True, False))

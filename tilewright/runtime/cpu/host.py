@@ -89,12 +89,8 @@ class Host:
 
     # ---- memory and threads
 
-    def take(self, size: int) -> Any:
-        """A workspace of so many bytes, and the barriers of a team; to be given back."""
-        return workspace.take(size)
-
-    def give(self, space: Any) -> None:
-        workspace.give(space)
+    take: Callable[[int], Any] = staticmethod(workspace.take)       # a workspace of so many bytes, with barriers
+    give: Callable[[Any], None] = staticmethod(workspace.give)
 
     def job(self, fields: array) -> Any:
         """What functions take as their job."""
