@@ -98,7 +98,7 @@ def grouped_matmul(
                               pool.get_num_threads() if threads is None else threads)
             asked = where.asked((*arrays, *outs), "groups", known_by, out_dtype, type(alpha), alpha, trans_a, trans_b,
                                 type(b) is PackedWeights, deterministic, batch_invariant, plan, *described)
-            if asked is not None and (result := repeats.again(where, asked, arrays, outs)) is not None:
+            if asked is not None and (result := repeats.again(where, asked, arrays, outs, alpha)) is not None:
                 return result
     if type(a) is np.ndarray:
         library = dispatch.library_of_arrays(b, offsets)

@@ -68,6 +68,8 @@ CALLS = {
                   None),
     "groups": (lambda rng: ((ints(rng, 14, 32, dtype=BF16), ints(rng, 4, 32, 16, dtype=BF16), ENDS), {}),
                tw.grouped_matmul, 1),
+    "groups and alpha": (lambda rng: ((ints(rng, 14, 32), ints(rng, 4, 32, 16), ENDS), {"alpha": 2}),
+                         tw.grouped_matmul, 1),
     "groups with a bias": (lambda rng: ((ints(rng, 14, 32), ints(rng, 4, 32, 16), ENDS),
                                         {"epilogue": add, "operands": {"bias": ints(rng, 4, 16)}}),
                            tw.grouped_matmul, 1),
