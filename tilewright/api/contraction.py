@@ -2,8 +2,7 @@
 
 `rules/subscripts.py` reads the call, `rules/paths.py` chooses the order of pairs, `rules/contraction.py` makes matrices
 of labelled axes; what remains for arrays in the host's memory is here. Labels that one operand alone has, and not the
-result, are summed before the product; without a common label that is summed, operands are multiplied element by
-element.
+result, are summed before the product; without a common label that is summed, operands are multiplied by elements.
 """
 
 from __future__ import annotations

@@ -201,10 +201,8 @@ def matmul(
         return found
     if numpys:
         numpy_products.check_keywords(numpys)
-    if type(a) is type(b) is np.ndarray and out is c is None:
-        library = None
-    else:
-        library = dispatch.library_of_arrays(a, b, out[0] if isinstance(out, tuple) and out else out, c)
+    library = None if type(a) is type(b) is np.ndarray and out is c is None else dispatch.library_of_arrays(
+        a, b, out[0] if isinstance(out, tuple) and out else out, c)
     where: Any = library or repeats.HOST
     asked, arrays, outs = None, (a, b), out if type(out) is tuple else (out,)
     number = type(alpha) is int or type(alpha) is float
@@ -222,12 +220,12 @@ def matmul(
     elif (
         c is scale_a is scale_b is None and deterministic is batch_invariant is False and number
         and (type(beta) is int or type(beta) is float) and not beta
+        and type(alpha) is int and alpha == 1 and prologue_a is prologue_b is plan is algorithm is None
     ):
-        if type(alpha) is int and alpha == 1 and prologue_a is prologue_b is plan is algorithm is None:
-            where = tensors.HOST if type(a) in tensors.known else where
-            if epilogue is not None or where is tensors.HOST:
-                asked, arrays = repeats.asked_on_host(where, a, b, outs, out_dtype, trans_a, trans_b, threads, epilogue,
-                                                      operands)
+        where = tensors.HOST if type(a) in tensors.known else where
+        if epilogue is not None or where is tensors.HOST:
+            asked, arrays = repeats.asked_on_host(where, a, b, outs, out_dtype, trans_a, trans_b, threads, epilogue,
+                                                  operands)
     if asked is not None:
         if tensors_alone:
             found = _of_tensors.watched(lambda: repeats.again(where, asked, arrays, outs), "matmul", (a, b))

@@ -67,8 +67,7 @@ def emit_pack_words(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, SOURCE
     g = SimpleNamespace(**dict(k.function.params))
     kc, width, left, start = g.kc, g.width, g.left, g.dst
     source, dst = g.source.view(g.step_i, g.step_p), (start + width if ROLE != "a" else start).view(width, 1)
-    full_words = k.min(kc, left // WORD)
-    flipped = (dtype, ROLE, SOURCE) == ("i8x4", "a", "i8")
+    full_words, flipped = k.min(kc, left // WORD), (dtype, ROLE, SOURCE) == ("i8x4", "a", "i8")
     STORED = T if S.bytes * WORD == T.bytes else i16    # a word where it comes from
 
     def finished(word: Value) -> Value:

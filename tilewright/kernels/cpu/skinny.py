@@ -1,5 +1,4 @@
-"""Products with few rows or few columns of C: the long operand is read once, in its own order in memory, without
-packing.
+"""Products with few rows or few columns of C: the long operand is read once, in its own order, without packing.
 
     emit_stream     few rows: rows of B pass by, several at once
     emit_dots       few columns: dot products along k, several at once, so that A is read once
