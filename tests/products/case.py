@@ -6,6 +6,7 @@ where they run, test_products.py brings rows, ways and devices together.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from tests.products.arrays import read
@@ -15,6 +16,7 @@ class Case(NamedTuple):
     """A call of one public function.
 
     on      the devices of a short run; of a full run those of `everywhere`, too
+    short   False: only a full run has the row
     """
 
     name: str
@@ -37,11 +39,22 @@ class Case(NamedTuple):
     on: tuple[str, ...] = ("cpu",)
     within: float = 0.0                     # of |A| |B|, for numbers that are not exact
     plans: tuple[str, ...] = ()             # by which each of them, in turn
+    short: bool = True
 
     @property
     def everywhere(self) -> tuple[str, ...]:
         """The devices of a full run; plans are one instruction set's."""
         return self.on + (("torch", "avx2", "avx512", "amx") if "cpu" in self.on and not self.plans else ())
+
+    @property
+    def words(self) -> set[str]:
+        """Names of what may go wrong: functions, plans, keywords, formats, axes and layouts."""
+        arrays = {"a": self.a, "b": self.b, "c": self.c, **self.beside}
+        arrays |= {f"out {i}": text for i, text in enumerate(self.out)}
+        specs = {name: read(text) for name, text in arrays.items() if text}
+        return {self.call, self.values, self.epilogue, self.prologue_a, self.prologue_b, self.term, self.reduce,
+                *self.plans, *(f"{name}={x}" for name, x in self.options.items()), *specs,
+                *(f"{name} {word}" for name, x in specs.items() for word in (x.format, x.layout, x.ndim, *x.words))}
 
     @property
     def trans(self) -> str:
@@ -65,3 +78,8 @@ def case(name: str, a: str, b: str, epilogue: str = "", **given: Any) -> Case:
     """A row. What is no field of `Case` is an operand of a function, or the scales of one."""
     fields = {x: given.pop(x) for x in Case._fields if x in given}
     return Case(name, a, b, epilogue=epilogue, beside=given, **fields)
+
+
+def some(step: int, rows: Iterable[Case]) -> list[Case]:
+    """Rows of a grid, of which a short run has each `step`th: combinations in turn instead of all."""
+    return [row._replace(short=not i % step) for i, row in enumerate(rows)]

@@ -1,8 +1,10 @@
 """Every product case on its devices by its ways, against one oracle.
 
-A short run takes the devices that a row names, and a first and a later call. `--all-ways` takes every way on every
-device. How later calls are kept at least is a table of its own, kept.json: `--update-golden` writes it anew (with -n0),
-so that what is gained stays.
+A short run takes a first and a later call on one of the devices that a row names, of all in turn, and on those whose
+kind (CPU, NVIDIA, AMD) has not had a word of the row. `--all-ways` takes every way on every device.
+
+How later calls are kept at least is a table of its own, kept.json: `--update-golden` writes it anew (with -n0), so that
+what is gained stays.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import pytest
 from tests.products.case import Case
 from tests.products.cases import contractions, epilogues, groups
 from tests.products.compiled import ways
-from tests.products.devices import running
+from tests.products.devices import DEVICES, running
 from tests.products.ways import Call, again, first, kept, several
 from tilewright.api.products import matmul
 
@@ -36,13 +38,38 @@ def read_kept() -> dict[str, str]:
 READ = read_kept()
 
 
+ROWS = [(feature, case) for feature, cases in FEATURES.items() for case in cases]
+
+
+def words(feature: str, case: Case, device: str) -> set[tuple[str, str, str]]:
+    """Those of a row on a kind of device, of which all share a compiler and a driver."""
+    return {(feature, device[:2] if DEVICES[device].gpu else "cpu", word) for word in case.words}
+
+
+def short() -> Iterator[tuple[str, Case, str]]:
+    """The rows of a short run, each on one of its devices, in turn, and on those whose kind has not had its words."""
+    seen: set[tuple[str, str, str]] = set()
+    for turn, (feature, case) in enumerate(row for row in ROWS if row[1].short):
+        first = turn % len(case.on)
+        for i, device in enumerate(case.on[first:] + case.on[:first]):
+            if i == 0 or not words(feature, case, device) <= seen:
+                seen |= words(feature, case, device)
+                yield feature, case, device
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "device" in metafunc.fixturenames:
-        every = metafunc.config.getoption("--all-ways")
+        full = metafunc.config.getoption("--all-ways")
         metafunc.parametrize(("case", "device"), [
             pytest.param(case, device, id=f"{feature}: {case.name}, {device}")
-            for feature, cases in FEATURES.items() for case in cases
-            for device in (case.everywhere if every else case.on)])
+            for feature, case, device in ([(*row, device) for row in ROWS for device in row[1].everywhere] if full
+                                          else short())])
+
+
+def test_a_short_run_has_every_word_on_every_kind_of_device() -> None:
+    """No function, plan, keyword, format, layout or number of axes is left to full runs."""
+    wanted = {x for feature, case in ROWS for device in case.on for x in words(feature, case, device)}
+    assert wanted == {x for row in short() for x in words(*row)}
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.products.case import CPU, Case, case
+from tests.products.case import CPU, Case, case, some
 
 ARITHMETIC = (("squares", "sum"), ("distance", "max"), ("paths", "min"), ("product", "max"), ("some", "any"),
               ("product", "sum"), ("uneven", "max"))
@@ -23,14 +23,14 @@ CASES = [
     *(contract(x, *how, f"{x} 13x{1100 if how[1] != 'any' else 20}", f"{x} {1100 if how[1] != 'any' else 20}x37",
                results=("bool" if how[1] == "any" else "i32" if x == "i8" else x,))
       for x in ("f32", "i8") for how in ARITHMETIC),
-    *(contract(f"{x} by columns", *how, f"{x} 13x1100 columns", f"{x} 1100x37 columns", options={"threads": 2},
+    *some(3, (contract(f"{x} by columns", *how, f"{x} 13x1100 columns", f"{x} 1100x37 columns", options={"threads": 2},
                out=(f"{'i32' if x == 'i8' else x} 13x37 columns",))
-      for x in ("f32", "i8") for how in ARITHMETIC if how[1] != "any"),
+      for x in ("f32", "i8") for how in ARITHMETIC if how[1] != "any")),
     # terms of bytes, of every pattern; steps beyond k change nothing
-    *(contract(f"bytes, {m}x{n}x{k}", *how, f"i8 {m}x{k}", f"i8 {k}x{n}", values="patterns")
+    *some(2, (contract(f"bytes, {m}x{n}x{k}", *how, f"i8 {m}x{k}", f"i8 {k}x{n}", values="patterns")
       for how in (("and", "any"), ("both", "any"), ("but not", "or"), ("or", "and"), ("least", "min"),
                   ("chosen", "max"))
-      for m, n, k in ((1, 1, 1), (19, 70, 1028), (9, 33, 61))),
+      for m, n, k in ((1, 1, 1), (19, 70, 1028), (9, 33, 61)))),
     *(contract(f"{a} by {b}", "squares", "sum", f"{a} 5x40", f"{b} 40x9", results=(out,))
       for a, b, out in (("f64", "f64", "f64"), ("f16", "f16", "f32"), ("i64", "i64", "i64"), ("u8", "u8", "i32"))),
     contract("signs", "differing bits", "sum", "i32 6x33", "i32 33x10", values="patterns"),
@@ -63,7 +63,8 @@ CASES = [
     contract("nothing", "product", "sum", "f32 2x0", "f32 0x3"),
     contract("no rows", "paths", "sum", "f32 0x3", "f32 3x4"),
     # on GPUs: steps beyond k, in copies of single elements and of vectors; parts of k, slices, tails, batches
-    *(contract(f"{target} by {plan or 'any plan'}, {a}", term, reduce, a, b, on=(target,), plans=(plan,) * bool(plan))
+    *some(3, (contract(f"{target} by {plan or 'any plan'}, {a}", term, reduce, a, b, on=(target,),
+                       plans=(plan,) * bool(plan))
       for a, b, target, plan in (
           ("f32 65x19", "f32 19x33 columns", "sm_90a", ""),
           ("f32 2x40x20 columns", "f32 2x20x36", "sm_75", ""),
@@ -73,7 +74,7 @@ CASES = [
           ("i32 67x17", "i32 17x33 columns", "sm_86", "simt 64x64x8 warp=32x32 thread=8x4 stages=2 copy=registers "
                                                      "vector=1 tail"),
           ("f64 1x9", "f64 9x7", "sm_90a", ""), ("i64 9x1", "i64 1x2", "sm_80", ""))
-      for term, reduce in (STATES if plan else MORE)),
+      for term, reduce in (STATES if plan else MORE))),
     *(contract(f"on a GPU, patterns of i32, {term}", term, "sum", "i32 9x13", "i32 13x6", on=("sm_80",),
                values="patterns") for term in ("wrapping", "differing bits")),
     *(contract(f"parts of k, {reduce} of {x}", "product", reduce, f"{x} 41x53", f"{x} 53x34", on=("sm_80",),
