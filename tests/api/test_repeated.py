@@ -130,7 +130,8 @@ def test_what_a_record_may_not_be_used_for():
     options = None, "K", None, ""
     for where, used in ((inside, False), (out, True)):
         asked = contraction.asked((forms, x, y), where, *options)
-        assert (repeats.again(repeats.HOST, *asked, (where,)) is not None) == used
+        assert asked is not None
+        assert (repeats.again(*asked, (where,)) is not None) == used
     expected = exact(forms, x, y)
     assert np.array_equal(tw.einsum(forms, x, y, out=inside), expected)
     out.flags.writeable = False

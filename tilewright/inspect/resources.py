@@ -63,8 +63,9 @@ def hot_loop(asm: str, function: str | None = None) -> HotLoop:
     innermost = _innermost(loops)
     block_counts = [dialect.count(lines) for _, lines in blocks]
     counts = [_total(block_counts[node] for node in nodes) for nodes in innermost]
-    # without FMAs, in packing say, the loop that moves the most vectors
-    best = max(range(len(counts)), key=lambda n: (counts[n].fma, counts[n].loads + counts[n].stores))
+    # without FMAs, in packing say, the loop that moves the most vectors: one that stores zeros moves none
+    best = max(range(len(counts)), key=lambda n: (
+        counts[n].fma, counts[n].loads + counts[n].elements > 0, counts[n].loads + counts[n].stores))
     everywhere = sorted({node for nodes in loops.values() for node in nodes})
     in_loops = _total(block_counts[node] for node in everywhere)
     hot = counts[best]
