@@ -410,10 +410,11 @@ def test_another_layout_is_noticed(monkeypatch: pytest.MonkeyPatch, name: str) -
 @pytest.mark.parametrize("known", [True, False])
 def test_addresses(monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
     monkeypatch.setattr(layout, "agrees", lambda: known)
-    address = layout._reader()
+    address, addresses = layout._readers()
     whole = np.arange(60.0).reshape(3, 4, 5)
     for x in (whole, whole[1:, ::-1, ::2], whole.T, whole[::-1], np.broadcast_to(whole[2, 1:2], (4, 5)), np.empty(0)):
         assert address(x) == x.ctypes.data == x.__array_interface__["data"][0]
+        assert addresses([x, whole]) == [address(x), address(whole)]
 
 
 def test_no_table_of_functions(monkeypatch: pytest.MonkeyPatch) -> None:

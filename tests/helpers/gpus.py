@@ -10,12 +10,14 @@ import pytest
 from tests.doubles import fake_arrays, fake_cuda
 from tests.runtime.gpu.test_hip_kernels import started
 from tilewright.compiler import lld
-from tilewright.runtime.gpu import engine
+from tilewright.runtime.gpu import arrays, engine
 from tilewright.targets import target
 
 
 def machine(monkeypatch: pytest.MonkeyPatch, name: str) -> SimpleNamespace:
     """`array` makes an array in its memory, `finish` waits for it, `machine.launches` is what has run."""
+    for attribute, value in (("tensors", set()), ("made", {}), ("strided", None), ("parts", ())):
+        monkeypatch.setattr(arrays.TORCH, attribute, value)         # another test may have met the real torch
     if name.startswith("sm_"):
         fake = fake_cuda.install(monkeypatch)
         major, minor = target(name).capability

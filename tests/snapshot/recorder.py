@@ -132,7 +132,13 @@ def spelled(x: Any, otherwise: Any = digest._spelling) -> Any:
     yield from spelled([*consts, *(cell.cell_contents for cell in x.__closure__ or ()), *(x.__defaults__ or ())])
 
 
-digest._spelling = spelled
+def recorded_digests(functions: Any) -> list[str]:
+    """Digests by that spelling, which is the snapshot's alone."""
+    before, digest._spelling = digest._spelling, spelled
+    try:
+        return [digest.digest(function) for function in functions]
+    finally:
+        digest._spelling = before
 
 
 def recorded(emit: str, target: Any, args: tuple[Any, ...], options: dict[str, Any]) -> list[Any]:
@@ -154,7 +160,7 @@ def code(emit: str, target: Any, args: tuple[Any, ...], options: dict[str, Any],
     """A digest of what is recorded, or was before, once for equal requests of equal targets."""
     key = request(emit, target, args, options), f"{target}"
     if key not in DIGESTS:
-        DIGESTS[key] = short(*map(digest.digest, functions or recorded(emit, target, args, options)), digits=8)
+        DIGESTS[key] = short(*recorded_digests(functions or recorded(emit, target, args, options)), digits=8)
     return DIGESTS[key]
 
 
