@@ -18,6 +18,7 @@ from tilewright import forks
 from tilewright.api import dispatch
 from tilewright.api.builtin_keys import Called, key_of, lasting, slot_of
 from tilewright.kernels.cpu.abi import KEY, MOST_FIELDS, MOST_KEYWORDS, MOST_OPERANDS, NAMED, RECORD, SLOTS
+from tilewright.runtime import repeats as records
 from tilewright.runtime.cpu import pool, symmetric, workspace
 from tilewright.runtime.cpu.layout import address
 
@@ -106,16 +107,32 @@ def watching(python: Callable[..., Any], repeats: Repeats, running: Callable[[],
     """The Python function, which remembers calls; a function, since the builtin may call nothing else in Python 3.10.
     """
     def matmul(*args: Any, **kwargs: Any) -> Any:
-        if "epilogue" in kwargs:                            # runtime/repeats.py has a record from the first call on
-            dispatch.cpu()
         made = {name: sys.intern(x) for name, x in kwargs.items() if type(x) is str and sys.intern(x) is not x}
         if made:                                            # names that were read or composed: keys have the usual ones
             return builtin()(*args, **kwargs | made)
-        result, run = dispatch.watched(lambda: python(*args, **kwargs))
+        result, run = _watched(lambda: python(*args, **kwargs))
         if run is not None:
             repeats.remember(args, kwargs, result, run, running)
         return result
     return matmul
+
+
+def _watched(call: Callable[[], Any]) -> tuple[Any, Run | None]:
+    """The result of a call, and the engine's Run if it came down to one, or to a record that does; None inside of
+    another call that is watched."""
+    watch = dispatch.cpu().watch
+    if watch.runs is not None:
+        return call(), None
+    runs: list[Run] = []
+    watch.runs = runs
+    try:
+        with records.watching() as ran:
+            result = call()
+    finally:
+        watch.runs = None
+    if not runs and len(ran) == 1 and ran[0][0].product is not None:
+        runs = [ran[0][0].product(ran[0][1])]
+    return result, runs[0] if len(runs) == 1 else None
 
 
 def _repeatable(args: tuple[Any, ...], out: Any, named: dict[str, Any], result: Any, run: Run) -> bool:

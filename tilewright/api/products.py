@@ -6,6 +6,7 @@ an earlier one. Every other call becomes one `Call` (rules/call.py), checked onc
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,9 @@ from tilewright.formats.scaled import Scaled
 from tilewright.rules import arguments, numpy_products, weights
 from tilewright.rules.arguments import F32, F64
 from tilewright.rules.call import Call
-from tilewright.rules.signature import DECODED, signature
+from tilewright.rules.signature import DECODED, operand, signature, stored
 from tilewright.runtime import repeats
+from tilewright.runtime.cpu import program
 
 if TYPE_CHECKING:
     from tilewright.runtime.cpu.packed import Packed
@@ -201,10 +203,13 @@ def matmul(
         return found
     if numpys:
         numpy_products.check_keywords(numpys)
-    library = None if type(a) is type(b) is np.ndarray and out is c is None else dispatch.library_of_arrays(
+    on_host = type(a) is type(b) is np.ndarray and {type(out), type(c)} <= {np.ndarray, type(None)}
+    library = None if on_host else dispatch.library_of_arrays(
         a, b, out[0] if isinstance(out, tuple) and out else out, c)
     where: Any = library or repeats.HOST
-    asked, arrays, outs = None, (a, b), out if type(out) is tuple else (out,)
+    asked: Any = None
+    arrays: Sequence[Any] = a, b
+    outs = out if type(out) is tuple else (out,)
     number = type(alpha) is int or type(alpha) is float
     if library is not None:
         if threads is None and number and alpha and abs(alpha) < 2.0**31:
@@ -217,22 +222,18 @@ def matmul(
                     arrays = (*named.values(),)
                     asked = library.asked((*arrays, *outs), known_by, out_dtype, trans_a, trans_b, algorithm, plan,
                                           beta, deterministic, batch_invariant, *described)
-    elif (
-        c is scale_a is scale_b is None and deterministic is batch_invariant is False and number
-        and (type(beta) is int or type(beta) is float) and not beta
-        and type(alpha) is int and alpha == 1 and prologue_a is prologue_b is plan is algorithm is None
-    ):
+    else:
         where = tensors.HOST if type(a) in tensors.known else where
-        if epilogue is not None or where is tensors.HOST:
-            asked, arrays = repeats.asked_on_host(where, a, b, outs, out_dtype, trans_a, trans_b, threads, epilogue,
-                                                  operands)
+        asked, arrays = repeats.asked_on_host(
+            where, a, b, outs, out_dtype, trans_a, trans_b, threads, epilogue, operands, c, scale_a, scale_b,
+            prologue_a, prologue_b, algorithm, plan, alpha, beta, deterministic, batch_invariant)
     if asked is not None:
         if tensors_alone:
             found = _of_tensors.watched(lambda: repeats.again(where, asked, arrays, outs), "matmul", (a, b))
         else:
             found = repeats.again(where, asked, arrays, outs, alpha)
         if found is not None:
-            return found
+            return found[()] if out is None and type(found) is np.ndarray and not found.ndim else found
     return _product(library, Call.checked(
         a, b, out, out_dtype=out_dtype, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, scale_a=scale_a,
         scale_b=scale_b, epilogue=epilogue, prologue_a=prologue_a, prologue_b=prologue_b, operands=operands,
@@ -299,13 +300,30 @@ def _by_packed_weights(a: Any, b: PackedWeights, out: Any, trans_b: Any, **optio
 
 def _product(library: Library | None, call: Call, asked: Any = None) -> Any:
     """What the call asks for. `library` is that of operands on a GPU; None: they are in the host's memory. `asked`:
-    what a product with an epilogue may be remembered as."""
+    what it may be remembered as."""
     if library is not None:
         return library.platform.engine.matmul(call, asked)
     if tensors.present(call.a, call.b, *(call.out if isinstance(call.out, tuple) else (call.out,)), call.c):
         return tensors.product(call, partial(_product, None), asked)
     if not call.updates and numpy_products.overridden(call.a, call.b, call.out):
         return numpy_products.by_operands_class(call)
+    if not program.repeatable(asked):
+        return _on_host(call)
+    named, _ = signature(call.a, call.b, call.operands, call.scale_a, call.scale_b, call.c)
+
+    def compute(arrays: Mapping[str, Any], outs: Sequence[Any]) -> Any:
+        given = {name: stored(getattr(call, name), arrays, name) for name in ("a", "b", "c", "scale_a", "scale_b")
+                 if name in arrays}
+        operands = call.operands and {name: arrays[operand(name)] for name in call.operands}
+        out = tuple(outs) if type(call.out) is tuple else outs[0]
+        return _on_host(call._replace(out=out, operands=operands, **given))
+    outs = call.out if type(call.out) is tuple else (call.out,)
+    return program.recorded(asked, {name: repeats.array_of(x) for name, x in named.items()}, outs, compute,
+                            (call.epilogue, call.prologue_a, call.prologue_b))
+
+
+def _on_host(call: Call) -> Any:
+    """The product of arrays in the host's memory."""
     alone = call.plan is None and isinstance(call.alpha, (int, float)) and call.alpha == 1
     if isinstance(call.b, (Scaled, Quantized)) and alone and call._replace(trans_b="n", threads=None).plain:
         found = of_weights.product(call.a, call.b, call.out, call.trans_b, call.threads)
@@ -313,10 +331,10 @@ def _product(library: Library | None, call: Call, asked: Any = None) -> Any:
             return found
     if weights.present(call):
         matrices, axis = weights.by_matrices(call)
-        found = fused.product(weights.without(matrices), asked)
+        found = fused.product(weights.without(matrices))
         return found if axis is None else found.squeeze(axis) if call.out is None else call.out
     if call.fused:
-        return fused.product(call, asked)
+        return fused.product(call)
     if scaled.present(call):
         return scaled.product(call)
     return host.product(call)

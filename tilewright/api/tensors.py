@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.api import dispatch
 from tilewright.formats.scaled import Decodable
 from tilewright.rules.call import Call
 from tilewright.runtime import repeats
@@ -70,12 +69,7 @@ def product(call: Call, multiply: Callable[..., Any], asked: repeats.Asked | Non
     if call.updates:
         given["c"] = seen
     arrays = call._replace(out=seen, **given)
-    if asked is None or call.fused:
-        found = multiply(arrays, asked)
-    else:
-        found, run = dispatch.watched(lambda: multiply(arrays))
-        repeats.remember_run(asked, (arrays.a, arrays.b), arrays.out, found, run)
-    return as_given(found)
+    return as_given(multiply(arrays, asked))
 
 
 def through(function: Callable[..., Any], given: Sequence[Any], out: Any = None, **options: Any) -> Any:

@@ -6,6 +6,8 @@ program that later calls run takes their addresses in this order.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from tilewright.formats.quantized import Quantized
@@ -42,6 +44,14 @@ def signature(a: Any, b: Any, operands: dict[str, Any] | None = None, scale_a: A
             arrays[name] = x
             described.append(name)
     return arrays, described
+
+
+def stored(x: Any, arrays: Mapping[str, Any], name: str) -> Any:
+    """An argument of that name with these arrays instead of its own, by the names that `signature` gives."""
+    if type(x) not in DECODED:
+        return arrays[name]
+    parts = {"elements": arrays[name], "scales": arrays[f"{name}.scales"]}
+    return replace(x, **parts, **({"zeros": arrays[f"{name}.zeros"]} if f"{name}.zeros" in arrays else {}))
 
 
 def operand(name: str) -> str:

@@ -5,8 +5,9 @@ A call looks up a `Recipe` by shape, strides and thread count; the first call of
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from tilewright.plans.measured import choice
 from tilewright.plans.model import BUILTIN
 from tilewright.problem import Gemm
 from tilewright.runtime import repeats
-from tilewright.runtime.cpu import amx, pool, small, symmetric, workspace
+from tilewright.runtime.cpu import amx, pool, program, small, symmetric
 from tilewright.runtime.cpu.host import SWAPPED, Host, host
 from tilewright.runtime.cpu.recipe import Prepares, Recipe
 from tilewright.targets import CpuTarget, detect
@@ -57,7 +58,7 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
     if c.size == 0:
         return False
     if k == 0 or alpha == 0:
-        scale(c, beta)
+        program.do(partial(scale, beta=beta), c)
         return False
     threads = threads or pool.get_num_threads()
     key = (m, n, k, a.strides[-2:], b.strides[-2:], c.strides[-2:], a.dtype, b.dtype, c.dtype, threads, plan, target,
@@ -67,6 +68,7 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
         found = _remember(key, *((a, b, c) if c.ndim == 2 else (a[0], b[0], c[0])))
     recipe, swapped = found
     if m == n and not beta and symmetric.applies(recipe, a, b, c, alpha):
+        program.not_repeated()                          # nor of other arrays, of which A and B may differ
         symmetric.multiply(recipe, *((b.T, a.T) if swapped else (a, b)), c, alpha)
         return False
     return run(recipe, swapped, a, b, c, alpha, beta)
@@ -90,14 +92,19 @@ def gemm_by(algorithm: str, a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0,
     if alpha and c.size and k:
         word = lowering.algorithm_word(algorithm, format_of(a.dtype), format_of(b.dtype), m, n, k,
                                        1 if invariant else threads or pool.get_num_threads(), target)
-        product = np.empty_like(c) if beta else c
+        product = program.empty(c.shape, c.dtype) if beta else c
         if word and not gemm(a, b, product, alpha, threads=threads, target=target, word=word, invariant=invariant):
             if beta:
-                with np.errstate(all="ignore"):
-                    c[...] = np.multiply(c, beta, dtype=np.float64) + product
+                program.do(partial(_add, beta), c, product)
             return
-    a, b = (x if x.dtype == c.dtype or converts(x.dtype, c.dtype, m, n, k) else x.astype(c.dtype) for x in (a, b))
+    a, b = (x if x.dtype == c.dtype or converts(x.dtype, c.dtype, m, n, k) else
+            program.copied(x.astype(c.dtype), x) for x in (a, b))
     gemm(a, b, c, alpha, beta, threads=threads, target=target, invariant=invariant)
+
+
+def _add(beta: float, c: Matrix, product: Matrix) -> None:
+    with np.errstate(all="ignore"):
+        c[...] = np.multiply(c, beta, dtype=np.float64) + product
 
 
 # ---- formats
@@ -289,16 +296,34 @@ def run(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: f
     given = y if recipe.plan.copy else None
     if given is not None:
         y = copied(given, recipe.plan)
-    if watch.runs is not None:
+    if watch.runs is not None or program.preparing.recorder is not None:
         if given is not None and recipe.address(given) == recipe.address(y):
             given = None                        # contiguous already: nothing was copied
-        watch.runs.append(Run(recipe, swapped, x, y, c, alpha, beta, c.ndim == 3, given,
-                              () if beside is NOTHING else None))
+        noted(Run(recipe, swapped, x, y, c, alpha, beta, c.ndim == 3, given, () if beside is NOTHING else None))
     if c.ndim == 2:
-        return recipe.run(recipe.address(x), recipe.address(y), recipe.address(c), alpha, beta, beside)
+        special = recipe.run(recipe.address(x), recipe.address(y), recipe.address(c), alpha, beta, beside)
+        if special:
+            program.not_repeated()
+        return special
     steps = x.strides[0], y.strides[0], c.strides[0]
     recipe.run_batch(c.shape[0], steps, recipe.address(x), recipe.address(y), recipe.address(c), alpha, beta, beside)
     return False
+
+
+def noted(run: Run) -> None:
+    """Tell who wants to know, and a call that is prepared, of a recipe's run."""
+    if watch.runs is not None:
+        watch.runs.append(run)
+    if run.table is not None and program.preparing.recorder is not None:
+        read, copies = (run.a, run.b if run.given is None else run.given, run.c), run.given is not None
+        views, batch, steps = [*map(repeats.View.of, read)], run.batch, run.steps
+        of, (recipe, swapped, *_), factors = (views[1] if copies else None), run, (run.alpha, run.beta)
+
+        def again(at: Sequence[int]) -> Run:
+            a, b, c = (view.at(place) for view, place in zip(views, at))
+            return Run(recipe, swapped, a, b, c, *factors, batch > 0, b if copies else None)
+        program.preparing.recorder.step(
+            lambda order: repeats.by_recipe(recipe, order, batch, steps, None, (), of, *factors), read, again)
 
 
 def copied(y: Matrix, plan: CpuPlan) -> Matrix:
@@ -316,14 +341,15 @@ def _through_temporary(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: M
     shape = recipe.shape
     rows, cols = c.shape[:-3:-1] if swapped else c.shape[-2:]
     if shape.tiles:                         # their C lies by columns
-        whole = workspace.scratch((*c.shape[:-2], cols, rows), c.dtype).swapaxes(-1, -2)
+        whole = program.empty((*c.shape[:-2], cols, rows), c.dtype).swapaxes(-1, -2)
     else:
-        whole = workspace.scratch((*c.shape[:-2], rows, cols), c.dtype)
+        whole = program.empty((*c.shape[:-2], rows, cols), c.dtype)
     if recipe.onto_temporary is None:
         rsc, csc = (1, shape.m) if shape.tiles else (shape.n, 1)
         recipe.onto_temporary = recipe.onto(recipe.strides._replace(rsc=rsc, csc=csc))
+    c = c.swapaxes(-1, -2) if swapped else c
     if beta:
-        whole[...] = c.swapaxes(-1, -2) if swapped else c
+        program.do(program.cast, whole, c)
     special = run(recipe.onto_temporary, swapped, a, b, whole, alpha, beta, beside)
-    c[...] = whole.swapaxes(-1, -2) if swapped else whole
+    program.do(program.cast, c, whole)
     return special

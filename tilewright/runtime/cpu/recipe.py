@@ -483,14 +483,15 @@ class Recipe:
         return Work(function, job, parts, min(parts, shape.threads), woken(flops, shape.threads),
                     layout=jobs.IN_PLACE)
 
-    def repeatable(self, batch: int, steps: tuple[int, int, int], space: Any = None) -> Work | None:
-        """What `run`, or `run_batch` of so many, has done for alpha = 1 and beta = 0, with addresses left open and
-        panels in `space`; None if that was more than one piece of work, or there is too little space."""
-        if not self.at_once(1.0, 0.0) or self.space > (space.size if space else 0):
+    def repeatable(self, batch: int, steps: tuple[int, int, int], space: Any = None, alpha: float = 1.0,
+                   beta: float = 0.0) -> Work | None:
+        """What `run`, or `run_batch` of so many, has done, with addresses left open and panels in `space`; None if that
+        was more than one piece of work, or there is too little space."""
+        if not self.at_once(alpha, beta) or self.space > (space.size if space else 0):
             return None
-        if batch and (small := self._of_small(batch, steps)):
+        if batch and alpha == 1 and beta == 0 and (small := self._of_small(batch, steps)):
             return small
-        job = self.job(0, 0, 0, 1.0, 0.0)
+        job = self.job(0, 0, 0, alpha, beta)
         if batch and self.alone:
             return None if self.tiles or self.space else self._of_each(batch, steps, job)
         if batch and self.plan.algorithm == "packed":

@@ -25,8 +25,9 @@ from tilewright.runtime import repeats
 from tilewright.runtime.gpu import complex_products, dlpack, operands
 from tilewright.runtime.gpu.arrays import HIP, shadow
 from tilewright.runtime.gpu.operands import address, format_of, leading, letter, transposed
-from tilewright.runtime.gpu.program import Buffers, Recorder, write_number
+from tilewright.runtime.gpu.program import Recorder, write_number
 from tilewright.runtime.gpu.recipe import Recipe
+from tilewright.runtime.program import Buffers
 
 if TYPE_CHECKING:
     from tilewright.runtime.gpu.blocks import Formats

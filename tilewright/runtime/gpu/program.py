@@ -15,14 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.rules.signature import operand
+from tilewright.runtime.program import Buffers, Place
 
 if TYPE_CHECKING:
     from tilewright.runtime.gpu.recipe import Recipe
 
 Array = NDArray[Any]
-Place = tuple[int, int]             # a buffer's number, and bytes from its address
 ALIGNMENT = 256                     # of temporaries in a program's block, as drivers align blocks
-NOWHERE: Place = (-1, 0)            # the address 0 of a parameter that a kernel does not use
 
 
 class Kernel:
@@ -156,43 +155,6 @@ class Recorder:
             return Program(driver, device, steps, call.sizes, call.alpha)
         steps = [step._replace(alpha=None) if isinstance(step, Product) else step for step in steps]
         return Program(driver, device, steps, call.sizes)
-
-
-class Buffers:
-    """Of a call: its arrays and results, in the order of their addresses, then its temporaries."""
-
-    def __init__(self, alpha: Any, arrays: Mapping[str, Array | None], results: Sequence[Array],
-                 temporaries: Sequence[Array]) -> None:
-        """alpha: the call's. Shadows of arrays by name, None for numbers."""
-        self.alpha, self.names = alpha, {name: i for i, name in enumerate(arrays)}
-        self.sizes = [x.nbytes for x in temporaries]
-        whole = [*arrays.values(), *results, *temporaries]
-        self.roots = {id(_root(x)): (i, _address(x)) for i, x in enumerate(whole) if x is not None}
-        self.keep = whole
-
-    def place(self, x: Any) -> Place:
-        """Of an array, or the address 0. LookupError if it is in no buffer."""
-        if type(x) is int:
-            if x:
-                raise LookupError(x)
-            return NOWHERE
-        buffer, at = self.roots[id(_root(x))]
-        return buffer, _address(x) - at
-
-
-def _root(x: Any) -> Any:
-    """What a view's memory was first described by."""
-    while True:
-        inner = getattr(x, "base", None)
-        if inner is None:
-            inner = getattr(x, "keep", None)
-            if not isinstance(inner, np.ndarray):
-                return x
-        x = inner
-
-
-def _address(x: Array) -> int:
-    return int(x.__array_interface__["data"][0])
 
 
 def _kernel(driver: Any, device: Any, call: Buffers, prepared: Any, arrays: Mapping[str, Array]) -> Kernel:
