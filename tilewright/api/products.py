@@ -19,6 +19,7 @@ from tilewright.compiled.packed_weights import PackedWeights
 from tilewright.compiled.packed_weights import pieces as packed_pieces
 from tilewright.formats.quantized import Quantized
 from tilewright.formats.scaled import Scaled
+from tilewright.plans import few_rows
 from tilewright.rules import arguments, numpy_products, weights
 from tilewright.rules.arguments import F32, F64
 from tilewright.rules.call import Call
@@ -187,7 +188,7 @@ def matmul(
             plan=plan)
     if (
         (type(b) is Scaled or type(b) is Quantized
-         or (type(b) is np.ndarray and b.dtype in of_weights.HALF and b.ndim == 2 and b.size >= of_weights.LARGE))
+         or (type(b) is np.ndarray and b.dtype in of_weights.HALF and b.ndim == 2 and b.size >= few_rows.LARGE))
         and out_dtype is c is scale_a is scale_b is prologue_a is prologue_b is algorithm is plan is None
         and (epilogue is not None or operands is None)
         and deterministic is batch_invariant is trans_a is False and not numpys

@@ -166,7 +166,7 @@ def to_repeat(a: Matrix, b: Matrix, results: list[Matrix], stored: list[Matrix |
     table = array("q", [word for x in operands for word in entry(host, x, way.exchanged)])
     (c,) = results
     copies = way.recipe is not None and way.recipe.plan.copy
-    if way.recipe and way.recipe.takes_c and not (way.after or (copies and c.ndim == 3)):
+    if way.recipe and way.recipe.takes_c and not (way.recipe.rows or way.after or (copies and c.ndim == 3)):
         x, y = (b.swapaxes(-1, -2), a.swapaxes(-1, -2)) if way.swapped else (a, b)
         places = (1, 0, 2 + len(order)) if way.swapped else (0, 1, 2 + len(order))
         steps = (x.strides[0], y.strides[0], c.strides[0]) if c.ndim == 3 else ()

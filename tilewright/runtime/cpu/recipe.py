@@ -13,10 +13,11 @@ import numpy as np
 from tilewright.formats import FORMATS
 from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.jobs import NOTHING
-from tilewright.plans import semirings
+from tilewright.plans import few_rows, semirings
 from tilewright.plans.cpu import MOST_COPIED, SHORT, CpuPlan, Shape, Strides, order, widens
 from tilewright.plans.model import PANEL_DEPTH, WAKE_ABOVE, WAKE_ONE
 from tilewright.plans.words import TILE_WORDS
+from tilewright.runtime.cpu import rows
 from tilewright.runtime.cpu.host import SWAPPED, Host, host
 from tilewright.runtime.cpu.tables import Scattered, ScatteredC
 from tilewright.targets.cpu import CpuTarget
@@ -101,6 +102,11 @@ class Recipe:
                  finish: jobs.Finish | None = None, prepare: Prepares = (None, None)) -> None:
         if problems := plan.violations(shape, target):
             raise ValueError(f"plan {plan} cannot run {shape}: " + " ".join(problems))
+        self.rows, extended = few_rows.rows(plan, shape), target if shape.depth else target.extended
+        if self.rows:
+            if plan.word and prepare[1] is None:
+                prepare = None, rows.plain(shape)
+            shape, strides = few_rows.as_read(shape, strides, plan)
         if plan.swap:
             shape, strides, plan = shape.swapped, strides.swapped, replace(plan, swap=False)
             prepacked, prepare = prepacked.translate(SWAPPED), (prepare[1], prepare[0])
@@ -116,19 +122,27 @@ class Recipe:
         if once:
             sources = (getattr(shape, f"source_{once}"),)
         row, few = plan.complex_row(shape), plan.complex_in_place(shape)
-        self.function = host.driver(target, plan.algorithm, shape.dtype, plan.mr, plan.nr, *sources,
-                                    prepacked=prepacked, fields=semirings.state(shape.semiring), prologues=prepared,
-                                    prepare=self.prepare.get(once), by_rows=plan.by_rows(shape),
-                                    result=shape.out if plan.algorithm == "dots" else "",
-                                    complex_row=self._complex_row_kernel() if row else None,
-                                    complex_in_place=self._complex_kernel() if few else ())
+        words = 0                           # for rows that each thread rearranges
+        if plan.word:
+            how = self.prepare["b" if plan.algorithm == "stream" else "a"]
+            assert how is not None
+            emitter, args, words = rows.kernel(plan, shape, how)
+            self.function = host.address(emitter, target if plan.word == "f32" else extended, *args)
+        else:
+            self.function = host.driver(target, plan.algorithm, shape.dtype, plan.mr, plan.nr, *sources,
+                                        prepacked=prepacked, fields=semirings.state(shape.semiring), prologues=prepared,
+                                        prepare=self.prepare.get(once), by_rows=plan.by_rows(shape),
+                                        result=shape.out if plan.algorithm == "dots" else "",
+                                        complex_row=self._complex_row_kernel() if row else None,
+                                        complex_in_place=self._complex_kernel() if few else ())
         self.added_in = shape.sums
-        self.space = self.sums = self.tiles = 0
+        self.space = self.sums = 0
         # bytes of barriers with counters, which start at 0
         self.zeroed = plan.jc_ways * jobs.BARRIER_BYTES if plan.claims else 0
         # of k, after which the sums are in C: with several, C is scaled when all are there
         self.passes = len(TILE_WORDS[shape.dtype].passes) if shape.tiles else 1
         self.parts = plan.threads
+        self.tiles = _page(4*words) * self.parts
         self.wake = woken(2*shape.m*shape.n*shape.k, shape.threads)
         # by drivers that take one product, and need no space: a batch goes through `emit_each`
         self.alone = plan.algorithm in ("dots", "stream") or few
@@ -139,6 +153,8 @@ class Recipe:
                   "stream": jobs.STREAM}[plan.algorithm]
         layout = jobs.ROW_DOTS if plan.by_rows(shape) else layout
         layout = jobs.COMPLEX_ROW if row else jobs.COMPLEX_IN_PLACE if few else layout
+        if words:
+            layout, fields = (*layout, *jobs.TILES), fields | {"tiles_step": _page(4*words) // 4}
         self.template = array("q", [fields.pop(name, 0) for name in layout])
         assert not fields, fields
         self.at = {name: index for index, name in enumerate(layout)}
@@ -165,15 +181,10 @@ class Recipe:
         return type(self)(self.shape, strides, self.plan, self.target, self.host, self.conj, self.prepacked,
                           self.tables, self.finish, (self.prepare["a"], self.prepare["b"]))
 
-    def instead(self, function: int, tiles: int = 0, **fields: int) -> Recipe:
-        """The same with another function for its job, and these fields of that; `tiles`: words for each part, which
-        jobs.TILES say where they are."""
+    def instead(self, function: int, **fields: int) -> Recipe:
+        """This recipe with another function for its job, and these fields of that."""
         found = copy(self)
         found.function, found.call, found.template = function, self.host.callable(function), self.template[:]
-        if tiles:
-            found.at = self.at | {name: index for index, name in enumerate(jobs.TILES, len(self.template))}
-            found.template.extend([0] * len(jobs.TILES))
-            found.tiles, fields = _page(4*tiles) * self.parts, {**fields, "tiles_step": _page(4*tiles) // 4}
         for name, value in fields.items():
             found.template[found.at[name]] = value
         return found
@@ -313,7 +324,8 @@ class Recipe:
 
     def _dots(self) -> dict[str, int]:
         shape, st = self.shape, self.strides
-        found = {"m": shape.m, "k": shape.depth or shape.k, "lda": st.rsa, "ldb": st.csb, "rsc": st.rsc, "csc": st.csc,
+        pitch = rows.pitch(shape.k) if self.plan.word and self.plan.copy else st.csb
+        found = {"m": shape.m, "k": shape.depth or shape.k, "lda": st.rsa, "ldb": pitch, "rsc": st.rsc, "csc": st.csc,
                  "parts": self.parts}
         return found | {"ldb": st.rsb, "csa": st.csa} if self.plan.by_rows(shape) else found
 
@@ -486,7 +498,8 @@ class Recipe:
     def repeatable(self, batch: int, steps: tuple[int, int, int], space: Any = None) -> Work | None:
         """What `run`, or `run_batch` of so many, has done for alpha = 1 and beta = 0, with addresses left open and
         panels in `space`; None if that was more than one piece of work, or there is too little space."""
-        if not self.at_once(1.0, 0.0) or self.space > (space.size if space else 0):
+        need = self.space or self.tiles
+        if not self.at_once(1.0, 0.0) or need > (space.size if space else 0):
             return None
         if batch and (small := self._of_small(batch, steps)):
             return small
@@ -497,10 +510,10 @@ class Recipe:
             return self._each_packed(batch, steps, job, space)
         if batch:
             return self._of_batch(batch, steps, job)
-        if self.space:
+        if need:
             self._place(job, space)
         threads = min(self.parts, self.shape.threads)
-        return Work(self.function, job, self.parts, threads, self.wake, self.plan.meets, spaced=self.space > 0)
+        return Work(self.function, job, self.parts, threads, self.wake, self.plan.meets, spaced=need > 0)
 
     def by_panels(self, column_step: int) -> Work | None:
         """What `run` has done with a copy of a B with contiguous columns, column_step elements apart, as one piece of

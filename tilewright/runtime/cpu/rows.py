@@ -1,0 +1,64 @@
+"""Few rows of floats by a large matrix that is read once: the kernels of plans/few_rows.py, and rows as they read them.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.expressions.program import ELEMENT
+from tilewright.formats import FORMATS
+from tilewright.kernels.cpu import jobs
+from tilewright.plans.cpu import CpuPlan, Shape
+from tilewright.plans.few_rows import BLOCK
+from tilewright.rules import prologues
+
+Matrix = NDArray[Any]
+
+
+def plain(shape: Shape) -> jobs.Prepare:
+    """How a matrix of bf16 or f16 is decoded: its elements are the numbers."""
+    sources = {"a": shape.source_a or "f32", "b": shape.source_b}
+    return jobs.Prepare(f"{ELEMENT}:float; -> {ELEMENT}", (), prologues.multiplied(sources, {"b": "float"})["b"])
+
+
+def kernel(plan: CpuPlan, shape: Shape, prepare: jobs.Prepare) -> tuple[str, tuple[Any, ...], int]:
+    """The emitter, its arguments, and words for rows that each thread rearranges, of a shape in the plan's roles."""
+    word, k, how = plan.word, shape.k, tuple(prepare)
+    if plan.algorithm == "stream":
+        if word == "f32":
+            return "weights:emit_stream", ("f32", plan.mr, plan.nr, shape.source_b, how), 0
+        return "stream_tiles:emit_stream_tiles", (plan.mr,), jobs.tile_words(k, plan.mr)
+    m, source = plan.nr, shape.source_a
+    if word == "f32":
+        return "weights:emit_dots", ("f32", plan.mr, m, source, how), 0
+    if word == "amx_bf16":
+        return "weight_tiles:emit_tiles", (m, source, how), jobs.tile_words(k, m)
+    if source == "bf16":
+        return "weight_pairs:emit_plain_pairs", (m,), 0
+    if plan.copy:
+        return "weight_pairs:emit_pairs", (plan.mr, m, source, how), 0
+    return "decoded_pairs:emit_decoded_pairs", (m, source, how), m*jobs.row_pitch(k)
+
+
+def pitch(k: int) -> int:
+    """Words from one of the rows that `arranged` makes to the next."""
+    return -(-k // BLOCK) * BLOCK // 2
+
+
+def arranged(x: Matrix) -> Matrix:
+    """Rows of bf16 as kernels/cpu/weight_pairs.py reads them: [m, blocks, shift, lane, half], with zeros beyond k."""
+    m, k = x.shape
+    blocks = -(-k // BLOCK)
+    if k % BLOCK:
+        padded = np.zeros((m, blocks * BLOCK), np.uint16)
+        padded[:, :k] = x.view(np.uint16)
+    else:
+        padded = np.ascontiguousarray(x).view(np.uint16)
+    return np.ascontiguousarray(padded.reshape(m, blocks, 16, 2, 4).transpose(0, 1, 4, 2, 3))
+
+
+def contiguous(x: Matrix, format: str) -> Matrix:
+    """Rows in this format; the array itself if it has them."""
+    return np.ascontiguousarray(x, FORMATS[format].dtype)
