@@ -107,7 +107,7 @@ def candidates(shape: Shape, target: CpuTarget, tiles: int = 1, like: CpuPlan | 
     like        the plan for which B's panels were packed before: then what panels depend on is as there
     """
     def free(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
-        yield from few_rows.plans(shape, target)
+        yield from few_row_plans(shape, target)
         if shape.tiles:
             yield from tile_plans(shape, target)
         elif shape.complex:
@@ -196,6 +196,19 @@ def weight_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
         if shape.n <= prologues.MOST and shape.prologue_a:
             rows = next(rows for n, rows in tiles_of(target, few_rows.HEIGHTS) if shape.n <= n)
             yield CpuPlan("dots", min(rows, shape.m), shape.n, ic_ways=min(threads, shape.m))
+
+
+def few_row_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
+    """Plans for few rows by a large matrix, by the fastest instruction, if there is one."""
+    word, copy = few_rows.instruction(shape, target)
+    by_registers = word == "f32" or copy
+    for threads in () if not word else {1, shape.threads} if by_registers else {shape.threads}:
+        if shape.b == "rows":
+            yield CpuPlan("stream", shape.m, few_rows.DEPTH if by_registers else 1, jc_ways=threads, word=word)
+        else:
+            rows = next(rows for n, rows in tiles_of(target, few_rows.HEIGHTS) if shape.m <= n) if by_registers else 1
+            ways = min(threads, shape.n) if by_registers else threads
+            yield CpuPlan("dots", min(rows, shape.n), shape.m, ic_ways=ways, swap=True, copy=copy, word=word)
 
 
 def byte_dots(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:

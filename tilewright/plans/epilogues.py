@@ -9,6 +9,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from tilewright.plans.gpu_formats import RESULTS
+
 if TYPE_CHECKING:
     from tilewright.expressions.epilogue import Epilogue
     from tilewright.plans.gpu_shape import GpuShape
@@ -70,7 +72,6 @@ def stored(text: str, out: str) -> str:
 
 def violations(shape: GpuShape, algorithm: str, vector_c: int, swap: bool = False) -> Iterator[str]:
     """Why a plan cannot have the shape's epilogue."""
-    from tilewright.plans.gpu_shape import RESULTS
     epilogue = read(shape.epilogue)
     if epilogue.main is None or any(map(epilogue.axis, range(len(epilogue.results)))):
         yield "kernels for GPUs leave no reductions of rows or columns as results of an epilogue."

@@ -139,24 +139,6 @@ def decodes(plan: CpuPlan, source: str, beside: list[Aside]) -> bool:
     return plan.word in ("", "f32") or (in_registers if plan.copy else in_blocks)(source, beside)
 
 
-def plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
-    """Plans for the fastest instruction, if there is one."""
-    from tilewright.plans.cpu import CpuPlan
-    word, copy = instruction(shape, target)
-    if not word:
-        return
-    by_registers = word == "f32" or copy
-    if shape.b == "rows":
-        for threads in {1, shape.threads} if by_registers else {shape.threads}:
-            yield CpuPlan("stream", shape.m, DEPTH if by_registers else 1, jc_ways=threads, word=word)
-        return
-    heights = HEIGHTS[target.tile_registers]
-    rows = next((rows for n, rows in heights if shape.m <= n), 1) if by_registers else 1
-    for threads in {1, shape.threads} if by_registers else {shape.threads}:
-        ways = min(threads, shape.n) if by_registers else threads
-        yield CpuPlan("dots", min(rows, shape.n), shape.m, ic_ways=ways, swap=True, copy=copy, word=word)
-
-
 def violations(plan: CpuPlan, shape: Shape, target: CpuTarget) -> Iterator[str]:
     """Why a plan with a word cannot run this shape, whose operands are in their own roles."""
     source, word = matrix(shape), plan.word

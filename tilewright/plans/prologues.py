@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tilewright.formats import FORMATS
 from tilewright.plans.epilogues import SLOTS
+from tilewright.plans.gpu_formats import READ
 
 if TYPE_CHECKING:
     from tilewright.expressions.program import Expression
@@ -141,7 +142,6 @@ def bytes_moved(shape: GpuShape) -> int:
 
 def violations(shape: GpuShape) -> Iterator[str]:
     """Why kernels of no algorithm evaluate the shape's prologues."""
-    from tilewright.plans.gpu_lowering import READ
     for role in shape.prologues:
         prologue = read(shape.prologue_of(role))
         beside = (x.format for x in prologue.beside if (x.place, x.format) != ("scalar", "f64"))

@@ -114,27 +114,8 @@ class Recipe:
         self.shape, self.strides, self.plan, self.target, self.host = shape, strides, plan, target, host
         self.conj, self.prepacked, self.tables, self.finish = conj, prepacked, tables or Tables(), finish
         self.prepare = dict(zip("ab", prepare))
-        prepared = "".join(role for role, x in self.prepare.items() if x)
-        sources: tuple[str, ...] = ()
-        if shape.source_a or shape.source_b or prepacked:
-            sources = shape.source_a, shape.source_b
-        once = {"stream": "b", "dots": "a"}.get(plan.algorithm, "") if prepared else ""     # with a prologue
-        if once:
-            sources = (getattr(shape, f"source_{once}"),)
         row, few = plan.complex_row(shape), plan.complex_in_place(shape)
-        words = 0                           # for rows that each thread rearranges
-        if plan.word:
-            how = self.prepare["b" if plan.algorithm == "stream" else "a"]
-            assert how is not None
-            emitter, args, words = rows.kernel(plan, shape, how)
-            self.function = host.address(emitter, target if plan.word == "f32" else extended, *args)
-        else:
-            self.function = host.driver(target, plan.algorithm, shape.dtype, plan.mr, plan.nr, *sources,
-                                        prepacked=prepacked, fields=semirings.state(shape.semiring), prologues=prepared,
-                                        prepare=self.prepare.get(once), by_rows=plan.by_rows(shape),
-                                        result=shape.out if plan.algorithm == "dots" else "",
-                                        complex_row=self._complex_row_kernel() if row else None,
-                                        complex_in_place=self._complex_kernel() if few else ())
+        self.function, words = self._driver(extended)
         self.added_in = shape.sums
         self.space = self.sums = 0
         # bytes of barriers with counters, which start at 0
@@ -170,6 +151,30 @@ class Recipe:
         self.onto_temporary: Recipe | None = None       # the same for a C that `takes_c` allows
         # C as the algorithm can write it; else its caller gives it another
         self.takes_c = (strides.rsc if shape.tiles else strides.csc) == 1 or plan.algorithm == "dots" or row or few
+
+    def _driver(self, extended: CpuTarget) -> tuple[int, int]:
+        """Address of the loops around the kernels, and words for rows that each thread rearranges. `extended`: the
+        target, for code that uses its extensions."""
+        shape, plan, target = self.shape, self.plan, self.target
+        if plan.word:
+            how = self.prepare["b" if plan.algorithm == "stream" else "a"]
+            assert how is not None
+            emitter, args, words = rows.kernel(plan, shape, how)
+            return self.host.address(emitter, target if plan.word == "f32" else extended, *args), words
+        prepared = "".join(role for role, x in self.prepare.items() if x)
+        sources: tuple[str, ...] = ()
+        if shape.source_a or shape.source_b or self.prepacked:
+            sources = shape.source_a, shape.source_b
+        once = {"stream": "b", "dots": "a"}.get(plan.algorithm, "") if prepared else ""     # with a prologue
+        if once:
+            sources = (getattr(shape, f"source_{once}"),)
+        function = self.host.driver(target, plan.algorithm, shape.dtype, plan.mr, plan.nr, *sources,
+                                    prepacked=self.prepacked, fields=semirings.state(shape.semiring),
+                                    prologues=prepared, prepare=self.prepare.get(once), by_rows=plan.by_rows(shape),
+                                    result=shape.out if plan.algorithm == "dots" else "",
+                                    complex_row=self._complex_row_kernel() if plan.complex_row(shape) else None,
+                                    complex_in_place=self._complex_kernel() if plan.complex_in_place(shape) else ())
+        return function, 0
 
     @property
     def tile(self) -> tuple[int, int]:
