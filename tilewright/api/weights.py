@@ -111,7 +111,7 @@ def product(a: Any, b: Any, out: Any, trans_b: Any, threads: Any, epilogue: Any 
 
 
 def _arrays(b: Any) -> tuple[Any, ...]:
-    """Of elements, and of what is beside them in the order of prologues."""
+    """The arrays of elements, and what is beside them in the order of prologues."""
     if type(b) is np.ndarray:
         return (b,)
     return (b.elements, b.scales) if type(b) is Quantized or b.zeros is None else (b.elements, b.scales, b.zeros)

@@ -35,7 +35,7 @@ Prepares = tuple[jobs.Prepare | None, jobs.Prepare | None]
 
 
 class Blocks(NamedTuple):
-    """Of a packed plan: panels of A and of B in a block, its rows of k, and the elements that a panel takes."""
+    """A packed plan's panels of A and of B in a block, its rows of k, and the elements that a panel takes."""
     mc_panels: int
     nc_panels: int
     kc: int
