@@ -88,7 +88,7 @@ def product(a: Any, b: Any, out: Any, trans_b: Any, threads: Any, epilogue: Any 
             and out.dtype in weights.FLOATS)
     if out is not None and not direct and not cast:
         return None
-    x = rows_of(found.recipe, a)
+    x = dispatch.cpu().rows.read(found.recipe, a.reshape(-1, a.shape[-1]))
     c = out if direct else np.empty(found.shape, stored)
     recipe, table = found.recipe, found.table.copy()
     for row, beside in zip(table, arrays[1:]):
@@ -127,13 +127,6 @@ def _make(key: Any, b: Any, a: Array, trans_b: Any, threads: Any, epilogue: Any,
         found = _of(b, a, arguments.layout(trans_b, "b"), arguments.thread_count(threads) or 1, epilogue, operands)
         _ready[key] = found
         return found
-
-
-def rows_of(recipe: Any, a: Array) -> Array:
-    """The rows of a as a recipe reads them."""
-    of_rows = forks.imported("tilewright.runtime.cpu.rows")
-    x: Array = of_rows.contiguous(a.reshape(-1, a.shape[-1]), recipe.rows or "f32")
-    return of_rows.arranged(x) if recipe.plan.word and recipe.plan.copy else x
 
 
 def _of(b: Any, a: Array, trans: str, threads: int, epilogue: Any, operands: dict[str, Array]) -> Ready | None:

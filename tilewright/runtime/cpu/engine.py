@@ -297,10 +297,9 @@ def run(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: f
         return _rounded(recipe, swapped, a, b, c, alpha, beta, beside)
     x, y = (b.swapaxes(-1, -2), a.swapaxes(-1, -2)) if swapped else (a, b)
     if recipe.rows and recipe.plan.algorithm == "stream":
-        x = rows.contiguous(x, recipe.rows)
+        x = rows.read(recipe, x)
     elif recipe.rows:
-        y = rows.contiguous(y.swapaxes(-1, -2), recipe.rows)
-        y = rows.arranged(y) if recipe.plan.copy else y.swapaxes(-1, -2)
+        y = rows.read(recipe, y.swapaxes(-1, -2)).swapaxes(-1, -2)
     given = y if recipe.plan.copy and not recipe.rows else None
     if given is not None:
         y = copied(given, recipe.plan)

@@ -329,7 +329,7 @@ class Recipe:
 
     def _dots(self) -> dict[str, int]:
         shape, st = self.shape, self.strides
-        pitch = rows.pitch(shape.k) if self.plan.word and self.plan.copy else st.csb
+        pitch = -(-shape.k // few_rows.BLOCK) * (few_rows.BLOCK // 2) if self.plan.word and self.plan.copy else st.csb
         found = {"m": shape.m, "k": shape.depth or shape.k, "lda": st.rsa, "ldb": pitch, "rsc": st.rsc, "csc": st.csc,
                  "parts": self.parts}
         return found | {"ldb": st.rsb, "csa": st.csa} if self.plan.by_rows(shape) else found

@@ -42,23 +42,17 @@ def kernel(plan: CpuPlan, shape: Shape, prepare: jobs.Prepare) -> tuple[str, tup
     return "decoded_pairs:emit_decoded_pairs", (m, source, how), m*jobs.row_pitch(k)
 
 
-def pitch(k: int) -> int:
-    """Words from one of the rows that `arranged` makes to the next."""
-    return -(-k // BLOCK) * BLOCK // 2
-
-
 def arranged(x: Matrix) -> Matrix:
-    """Rows of bf16 as kernels/cpu/weight_pairs.py reads them: [m, blocks, shift, lane, half], with zeros beyond k."""
+    """Contiguous rows of bf16 as kernels/cpu/weight_pairs.py reads them: [m, blocks, shift, lane, half], 0 after k."""
     m, k = x.shape
     blocks = -(-k // BLOCK)
+    padded = np.zeros((m, blocks * BLOCK), np.uint16) if k % BLOCK else x.view(np.uint16)
     if k % BLOCK:
-        padded = np.zeros((m, blocks * BLOCK), np.uint16)
         padded[:, :k] = x.view(np.uint16)
-    else:
-        padded = np.ascontiguousarray(x).view(np.uint16)
     return np.ascontiguousarray(padded.reshape(m, blocks, 16, 2, 4).transpose(0, 1, 4, 2, 3))
 
 
-def contiguous(x: Matrix, format: str) -> Matrix:
-    """Rows in this format; the array itself if it has them."""
-    return np.ascontiguousarray(x, FORMATS[format].dtype)
+def read(recipe: Any, x: Matrix) -> Matrix:
+    """Rows as a recipe reads them; the array itself if they are so."""
+    x = np.ascontiguousarray(x, FORMATS[recipe.rows or "f32"].dtype)
+    return arranged(x) if recipe.plan.word and recipe.plan.copy else x
