@@ -58,15 +58,15 @@ class Layout:
     def runs(self, dim: int) -> Iterator[tuple[int, int, int]]:
         """The runs of bits of the thread's number, on a CPU of the warp's: (first bit, how many bits, first bit of the
         coordinate) of each run of neighbours."""
-        found: list[list[int]] = []
+        merged: list[list[int]] = []
         for at, place in enumerate(self.warps if self.vector else self.threads):
             if place is None or place[0] != dim:
                 continue
-            if found and found[-1][0] + found[-1][1] == at and found[-1][2] + found[-1][1] == place[1]:
-                found[-1][1] += 1
+            if merged and merged[-1][0] + merged[-1][1] == at and merged[-1][2] + merged[-1][1] == place[1]:
+                merged[-1][1] += 1
             else:
-                found.append([at, 1, place[1]])
-        yield from ((first, count, bit) for first, count, bit in found)
+                merged.append([at, 1, place[1]])
+        yield from ((first, count, bit) for first, count, bit in merged)
 
     def across(self, dim: int) -> bool:
         """Do lanes differ in this coordinate?"""

@@ -66,9 +66,9 @@ class Operand:
         if self.how == "wgmma":             # a column of a later panel is one of later rows
             row, column = row + column // self.row * self.rows, column % self.row
             apart = [(i + j // self.row * self.rows, j % self.row) for i, j in apart]
-        found = self.swizzle.places(self.p.ir, row, column, apart)
+        swizzled = self.swizzle.places(self.p.ir, row, column, apart)
         for r, at in zip(range(0, layout.count, step), apart):
-            value, constant = found[at]
+            value, constant = swizzled[at]
             yield r, self.at + value + constant
 
 

@@ -175,8 +175,8 @@ def plan(target: str, key: tuple[Any, ...]) -> Chosen | None:
 
 def plans(target: str) -> dict[tuple[Any, ...], str]:
     """All of them, by the keys of their shapes."""
-    found: dict[tuple[Any, ...], str] = {}
+    plan_by_key: dict[tuple[Any, ...], str] = {}
     for bundle in reversed(used):
         if bundle.index.target.name == target:
-            found |= {key: chosen.plan for key, chosen in bundle.plans.items()}
-    return found
+            plan_by_key |= {key: chosen.plan for key, chosen in bundle.plans.items()}
+    return plan_by_key

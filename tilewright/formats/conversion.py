@@ -161,8 +161,8 @@ def pack(x: ArrayLike) -> Bytes:
     word: Any = groups[..., 0].astype(wide)
     for i in range(1, elements):
         word |= groups[..., i].astype(wide, copy=False) << wide(fmt.bits * i)
-    whole = np.stack([(word >> wide(8 * i)).astype(np.uint8) for i in range(size)], axis=-1)
-    return _joined(whole)[..., : packed_bytes(fmt, count)]
+    bytes_of_words = np.stack([(word >> wide(8 * i)).astype(np.uint8) for i in range(size)], axis=-1)
+    return _joined(bytes_of_words)[..., : packed_bytes(fmt, count)]
 
 
 def unpack(packed: ArrayLike, fmt: object, count: int | None = None) -> Array:

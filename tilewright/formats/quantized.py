@@ -162,7 +162,7 @@ class Quantized(Decodable):
         first, end = start // block, self.format.blocks(stop)
         elements = self.elements[(*others, slice(first * self.format.block_bytes, end * self.format.block_bytes))]
         scales = self.scales[(*others, slice(first, end))]
-        behind = sum(isinstance(each, slice) for each in keys[at + 1 :])
+        behind = sum(isinstance(item, slice) for item in keys[at + 1 :])
         shape = list(scales.shape[:-1])
         shape.insert(len(shape) - behind, stop - start)
         return self._with(elements, scales, tuple(shape), -1 - behind)

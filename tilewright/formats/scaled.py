@@ -74,14 +74,14 @@ class Decodable:
 def basic(key: Any, ndim: int) -> tuple[int | slice, ...]:
     """An index as an integer or a slice for each of so many axes; TypeError for other kinds."""
     keys = key if isinstance(key, tuple) else (key,)
-    for each in keys:
-        if not isinstance(each, (int, np.integer, slice, EllipsisType)) or isinstance(each, (bool, np.bool_)):
-            raise TypeError(f"arrays with scales are indexed by integers and slices, not by {each!r}; np.asarray gives "
+    for item in keys:
+        if not isinstance(item, (int, np.integer, slice, EllipsisType)) or isinstance(item, (bool, np.bool_)):
+            raise TypeError(f"arrays with scales are indexed by integers and slices, not by {item!r}; np.asarray gives "
                             "their numbers")
-    dots = sum(each is Ellipsis for each in keys)
+    dots = sum(item is Ellipsis for item in keys)
     if dots > 1 or len(keys) - dots > ndim:
         raise IndexError(f"{len(keys) - dots} indices for an array of {ndim} axes")
-    at = next((i for i, each in enumerate(keys) if each is Ellipsis), len(keys))
+    at = next((i for i, item in enumerate(keys) if item is Ellipsis), len(keys))
     missing = (slice(None),) * (ndim - len(keys) + dots)
     return (*keys[:at], *missing, *keys[at + dots :])
 
@@ -233,16 +233,16 @@ class Scaled(Decodable):
         whole ones, along one with two elements to a byte by slices of whole bytes. Nothing is copied."""
         keys, how = basic(key, self.ndim), self.nibbles
         parts: dict[str, list[Any]] = {"elements": [], "scales": []}
-        for at, (each, length, count) in enumerate(zip(keys, self.shape, self.scales.shape)):
+        for at, (item, length, count) in enumerate(zip(keys, self.shape, self.scales.shape)):
             axis = at - self.ndim
             unit = self.group if axis == self.axis else 1
-            parts["scales"].append(_whole(each, length, unit, axis) if count != 1 else
-                                   0 if not isinstance(each, slice) else slice(None))
-            parts["elements"].append(_whole(each, length, 2, axis) if how and axis == how.axis else each)
+            parts["scales"].append(_whole(item, length, unit, axis) if count != 1 else
+                                   0 if not isinstance(item, slice) else slice(None))
+            parts["elements"].append(_whole(item, length, 2, axis) if how and axis == how.axis else item)
         keys_of = {name: tuple(parts["elements" if name == "elements" else "scales"]) for name in self._arrays}
         arrays: Any = {name: None if x is None else np.asarray(x[keys_of[name]]) for name, x in self._arrays.items()}
         if how:
-            behind = sum(isinstance(each, slice) for each in keys[how.axis + self.ndim + 1:])
+            behind = sum(isinstance(item, slice) for item in keys[how.axis + self.ndim + 1:])
             along: Any = keys[how.axis]
             how = Nibbles(how.format, -1 - behind, len(range(*along.indices(how.length))))
         return replace(self, **arrays, nibbles=how)

@@ -47,13 +47,13 @@ def functions(asm: str) -> list[str]:
 def hot_loop(asm: str, function: str | None = None) -> HotLoop:
     """The hot loop of a function, or of the whole text. ValueError where there is no loop."""
     if function is None:
-        found = []
+        candidates = []
         for name in functions(asm):
             with suppress(ValueError):          # no loop in this one
-                found.append(hot_loop(asm, name))
-        if not found:
+                candidates.append(hot_loop(asm, name))
+        if not candidates:
             raise ValueError("no function in this assembly has a loop")
-        return max(found, key=lambda loop: loop.fma)
+        return max(candidates, key=lambda loop: loop.fma)
     body = _body(asm, function)
     dialect = _X86(body) if re.search(r"%[a-z]", "\n".join(body)) else _AArch64(body)
     blocks = _blocks(body, dialect)

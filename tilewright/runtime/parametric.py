@@ -132,8 +132,8 @@ class Parametric:
     @property
     def configurations(self) -> list[dict[str, Any]]:
         """Every one, the defaults first."""
-        found = [dict(zip(self.parameters, values)) for values in product(*self.parameters.values())]
-        return sorted(found, key=lambda each: each != self.defaults)
+        every = [dict(zip(self.parameters, values)) for values in product(*self.parameters.values())]
+        return sorted(every, key=lambda each: each != self.defaults)
 
     @cached_property
     def defaults(self) -> dict[str, Any]:
@@ -168,12 +168,12 @@ class Parametric:
         if key not in self._recorded:
             own = of_chip(chip)
             try:
-                found = self.emit(**{name: own[name] for name in self._own if name in own}, **chosen)
+                emitted = self.emit(**{name: own[name] for name in self._own if name in own}, **chosen)
             except (ValueError, NotImplementedError) as error:
                 raise Refused(str(error)) from error
-            if not isinstance(found, Function):
-                raise TypeError(f"{self.name} must return the recorded kernel, k.function, not {found!r}")
-            self._recorded[key] = found, digest(found)
+            if not isinstance(emitted, Function):
+                raise TypeError(f"{self.name} must return the recorded kernel, k.function, not {emitted!r}")
+            self._recorded[key] = emitted, digest(emitted)
         return self._recorded[key]
 
     def ask(self, option: str, **names: Any) -> Any:
@@ -202,24 +202,24 @@ class Parametric:
         """What `check` and `shared` say against a configuration."""
         names = {"target": target, **configuration, **named}
         said = self.ask("check", **names)
-        found = [said] if isinstance(said, str) else list(said) if said not in (None, True, False) else []
+        sentences = [said] if isinstance(said, str) else list(said) if said not in (None, True, False) else []
         if said is False:
-            found.append("check refuses it")
+            sentences.append("check refuses it")
         needed, most = self.ask("shared", **names), getattr(target, "smem_cta", getattr(target, "lds", None))
         if needed is not None and most is not None and needed > most:
-            found.append(f"{needed} bytes of shared memory, and {target.name} gives a CTA {most}")
-        return found
+            sentences.append(f"{needed} bytes of shared memory, and {target.name} gives a CTA {most}")
+        return sentences
 
     def sizes(self, configuration: Values, named: Values, target: Target) -> dict[str, int]:
         """Extents of one tile, by the names of the arguments that are sizes. ValueError for what is no argument."""
-        found = self.ask("tile", target=target, **configuration, **named) or {}
-        for name, extent in found.items():
+        tile_sizes = self.ask("tile", target=target, **configuration, **named) or {}
+        for name, extent in tile_sizes.items():
             if name not in named or not isinstance(named[name], Integral):
                 raise ValueError(f"{self.name}: tile names {name}, which is no whole number among the arguments "
                                  f"{', '.join(named)}")
             if not isinstance(extent, Integral) or extent < 1:
                 raise ValueError(f"{self.name}: the tile of {name} must be a whole number from 1 on, not {extent!r}")
-        return {name: int(extent) for name, extent in found.items()}
+        return {name: int(extent) for name, extent in tile_sizes.items()}
 
     # ---- what was found
 
@@ -253,8 +253,8 @@ class Parametric:
 
         def tiles(text: str) -> dict[str, int] | None:
             try:
-                each = self.parse(text)
-                return None if self.wrong(chip, each, named) else self.sizes(each, named, chip)
+                configuration = self.parse(text)
+                return None if self.wrong(chip, configuration, named) else self.sizes(configuration, named, chip)
             except ValueError:                      # of another version of the kernel
                 return None
         if key not in self._chosen:
@@ -273,9 +273,9 @@ class Parametric:
 
     def recorded(self, chip: Any) -> Function:
         """The first configuration that can be recorded for a chip: all have the same arguments. Refused if none can."""
-        for each in self.configurations:
+        for configuration in self.configurations:
             try:
-                return self.function(chip, **each)
+                return self.function(chip, **configuration)
             except Refused as error:
                 why = error
         raise Refused(f"no configuration of {self.name} can be recorded for {chip.name}: {why}")
@@ -286,10 +286,10 @@ class Parametric:
         if now > self._until or len(self._calls) >= MOST_CALLS:
             self.forget()
             self._until = now + FRESH_S
-        found = self._calls.get(key)
-        if found is None:
-            found = self._calls[key] = self._call(args)
-        function, grid = found
+        call = self._calls.get(key)
+        if call is None:
+            call = self._calls[key] = self._call(args)
+        function, grid = call
         return run.run(function, *args, grid=grid)
 
     def forget(self) -> None:
@@ -331,11 +331,11 @@ def spelled(configuration: Values) -> str:
 
 
 def _values(kernel: str, name: str, values: Any) -> tuple[Any, ...]:
-    found = tuple(values) if isinstance(values, (tuple, list, range)) else ()
-    if not found or any(" " in str(x) for x in found) or len({str(x) for x in found}) < len(found):
+    listed = tuple(values) if isinstance(values, (tuple, list, range)) else ()
+    if not listed or any(" " in str(x) for x in listed) or len({str(x) for x in listed}) < len(listed):
         raise ValueError(f"{kernel}: {name} must have a tuple of different values without spaces, such as (32, 64, "
                          f"128), not {values!r}")
-    return found
+    return listed
 
 
 def _among(kernel: str, name: str, text: str, values: tuple[Any, ...]) -> Any:

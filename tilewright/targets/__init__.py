@@ -50,8 +50,8 @@ def target(name: Target | str) -> Any:
         raise TypeError(f"target must be a name, such as 'x86-avx2', 'sm_90a' or 'gfx950', or a record, as "
                         f"tilewright.target and tilewright.detect give it, not {type(name).__name__} {name!r}")
     for maker in (cpu, nvidia, amd):
-        if found := maker.find(name):
-            return found
+        if chip := maker.find(name):
+            return chip
     raise ValueError(f"there is no target {name!r}; there are: {known()}")
 
 

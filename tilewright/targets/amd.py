@@ -218,13 +218,13 @@ DECODING = {"e4m3fn": 73, "e5m2": 41, "e2m3": 67, "e3m2": 67, "e2m1": 59}
 
 def _matrix_rates(arch: str) -> dict[str, int]:
     """Operations per clock of a compute unit, by the format of A and B: by the fastest instruction for it."""
-    found = [(format, m*m*k*blocks, dict(zip(MANUALS, cycles))[arch]) for _, m, k, blocks, format, *cycles in MFMA]
-    found += [(formats[arch], m*m*k, cycles) for formats in FP8.values() for m, k, cycles in FP8_SHAPES]
+    entries = [(format, m*m*k*blocks, dict(zip(MANUALS, cycles))[arch]) for _, m, k, blocks, format, *cycles in MFMA]
+    entries += [(formats[arch], m*m*k, cycles) for formats in FP8.values() for m, k, cycles in FP8_SHAPES]
     if arch == "gfx950":
-        found += [(format, m*m*k, cycles * (1 + (words == 8)))
+        entries += [(format, m*m*k, cycles * (1 + (words == 8)))
                   for format, (_, words) in F8F6F4.items() for m, k, cycles in F8F6F4_SHAPES]
     rates: dict[str, int] = {}
-    for format, work, cycles in found:
+    for format, work, cycles in entries:
         if cycles:
             rates[format] = max(rates.get(format, 0), 2*work*SIMDS // cycles)
     return rates

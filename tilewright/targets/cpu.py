@@ -203,9 +203,9 @@ def record(row: Isa) -> CpuTarget:
         levels = row.caches
         numbers = {"cores": 1, "missing": (f"an {row.family} processor",)}
         sources.append(("cores", "default: one"))
-    for level, found in levels.items():
-        numbers |= {level: found.size, f"{level}_ways": found.ways, f"{level}_cpus": found.cpus}
-        sources.append((level, found.source))                   # the last one of a name counts
+    for level, level_cache in levels.items():
+        numbers |= {level: level_cache.size, f"{level}_ways": level_cache.ways, f"{level}_cpus": level_cache.cpus}
+        sources.append((level, level_cache.source))                   # the last one of a name counts
     numbers.pop("l1d_cpus")
     return CpuTarget(row.name, row.cpu, row.vector_bytes, row.registers, row.masked, triple=row.triple,
                      features=row.features, spare_registers=row.spare_registers, model=here.model,

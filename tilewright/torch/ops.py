@@ -150,7 +150,7 @@ def _check_addmm(c: Tensor, a: Tensor, b: Tensor) -> tuple[torch.dtype, tuple[in
     dtype = result_dtype(a=a, b=b, c=c)
     matrices(2, a=a, b=b)
     shape = a.shape[0], b.shape[1]
-    if c.dim() > 2 or any(n not in (1, whole) for n, whole in zip(c.shape[::-1], shape[::-1])):
+    if c.dim() > 2 or any(n not in (1, size) for n, size in zip(c.shape[::-1], shape[::-1])):
         raise ValueError(f"c {tuple(c.shape)} must broadcast to the product's shape {tuple(shape)}")
     return dtype, shape
 

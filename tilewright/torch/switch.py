@@ -42,7 +42,7 @@ def _mm(a: Tensor, b: Tensor) -> Any:
 def _addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
     numbers = all(isinstance(x, (int, float)) for x in (beta, alpha))       # torch takes tensors, too
     fits = numbers and _fit(a, b) and c.dim() <= 2 and all(
-        n in (1, whole) for n, whole in zip(c.shape[::-1], (b.shape[1], a.shape[0])))
+        n in (1, size) for n, size in zip(c.shape[::-1], (b.shape[1], a.shape[0])))
     return ("addmm", (c, a, b), functions.addmm, {"beta": beta, "alpha": alpha}) if fits else None
 
 

@@ -116,8 +116,8 @@ class Transform:
         sizes = {name: 1 << f.bits - f.signed for name, format in formats.items()
                  if isinstance(f := FORMATS[format], Integer)}
         integral, zero = whole_in_floats(inner, sizes), ""
-        if integral and prologue.source in BIASED and (found := subtracted(inner)) and sizes[found[1]] <= 1 << 16:
-            inner, zero = found
+        if integral and prologue.source in BIASED and (offset := subtracted(inner)) and sizes[offset[1]] <= 1 << 16:
+            inner, zero = offset
         return cls(k, g, ROLE, prologue, ALONG_K, inner, factor, integral, "fp8" in TARGETS[ARCH].instructions,
                    "bf16" in TARGETS[ARCH].instructions, zero, common,
                    Held.constants(k, prologue.source, PAIRS.get(prologue.result, f32), g.m) if prologue.source in DIGITS
@@ -264,14 +264,14 @@ class Transform:
                     for e in range(COUNT)]
         wide = given | {name: [y for x in values for y in numbers(k, x, formats[name], TYPES[kinds[name]])]
                         for name, values in beside.items()}
-        found = list[Value]()
+        elements = list[Value]()
         for first in range(0, COUNT, MOST):         # integers that are data: elements of vectors are bits, not indices
             lanes = range(first, max(min(first + MOST, COUNT), first + 2))
             vectors = {name: k.pack(*(x[e % len(x)] for e in lanes)) for name, x in wide.items()}
             vector = recorded(k, expression, vectors, f32)[at]
             vector = vector if vector.type.length > 1 else k.broadcast(vector, len(lanes))
-            found += [vector[e] for e in range(min(MOST, COUNT - first))]
-        return found
+            elements += [vector[e] for e in range(min(MOST, COUNT - first))]
+        return elements
 
     @property
     def INTERLEAVED(self) -> bool:

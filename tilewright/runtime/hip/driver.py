@@ -79,9 +79,9 @@ def properties(index: int) -> Any:
     hip = api()
     if "(prop" not in (hip.hipGetDeviceProperties.__doc__ or "").partition("\n")[0]:
         return call("hipGetDeviceProperties", index)
-    found = hip.hipDeviceProp_t()
-    call("hipGetDeviceProperties", found, index)
-    return found
+    record = hip.hipDeviceProp_t()
+    call("hipGetDeviceProperties", record, index)
+    return record
 
 
 class Device(driver.Device):
