@@ -93,7 +93,7 @@ def _selftest(path: Path, quick: bool, measure: bool, json: Path | None) -> None
             typer.echo(text, err=quiet)
 
         result = selftest.report(
-            lambda kernel: say(selftest.line(kernel)), say, chosen=selftest.quick() if quick else None, timed=measure,
+            lambda kernel: say(selftest.line(kernel)), say, quick=quick, timed=measure,
             keep=keep, watch=lambda progress: line.show(str(progress)),
         )
         say(f"{selftest.summary(result)} All of it is in {path}.")

@@ -1,55 +1,49 @@
 """`tilewright doctor --selftest`: all kernels for AMD's GPUs on this machine, as one JSON file for an issue.
 
-With a GPU they are compiled, linked, run, compared with float64 and timed against torch, whose products are those of
-hipBLASLt. Elsewhere they are compiled, linked if there is a linker, and simulated; every record says which it was.
+With a GPU they are compiled, linked, run, compared with float64 and timed beside torch. Elsewhere they are compiled,
+linked if there is a linker, and simulated; every record says which it was. Kernels are tried in a child process: a
+fault on a GPU, like an operation that LLVM cannot select, ends the process it happens in, and another tries the rest.
 
-What has been found so far is handed on after every kernel, with the names of those that are missing, so that a file of
-it is whole whenever the command is stopped.
+What was found so far is handed on after every kernel, with the names of those that are missing, so that a file of it is
+complete whenever the command is stopped.
 """
-
 from __future__ import annotations
 
 import platform
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
+from tilewright.compiler import lld
 from tilewright.lab.doctor import doctor
-from tilewright.lab.doctor.amd_kernels import KERNELS
-from tilewright.lab.doctor.selftest_steps import failed
+from tilewright.lab.doctor.amd_kernels import KERNELS, Entry, Product
+from tilewright.lab.measure.gpu_rules import GpuRules
 from tilewright.lab.measure.machine import now
-from tilewright.lab.measure.process import Child
+from tilewright.lab.measure.measure import Call, interleave
+from tilewright.lab.measure.process import Child, Emit, serve
+from tilewright.lab.tuner.on_gpu import OnDevice
+from tilewright.runtime.hip import module
+from tilewright.targets import target
 from tilewright.text import plural
 
-PATIENCE_S = 600.0  # for one kernel: its simulation may take a minute
+PATIENCE_S = 600.0              # for one kernel: its simulation may take a minute
 Listener = Callable[[dict[str, Any]], object]
-SECONDS = 1.0  # that a kernel takes on an idle machine, in the mean of all 107: compiled and simulated, on a Xeon
+SECONDS = 1.0                   # that a kernel takes on an idle machine, in the mean of all, compiled and simulated
+RULES = GpuRules(turn_s=0.01, min_rounds=9, max_rounds=9)
 
 
 def _silent(_: object) -> None: ...
 
 
-def quick() -> list[int]:
-    """The numbers in KERNELS of those that `--quick` tries: axpy, reciprocals, the ladder, and of products those of two
-    operands of one format in layout nt, without a split of k and with the usual result."""
-    found = []
-    for number, kernel in enumerate(KERNELS):
-        first = kernel.name.split("_")[0]
-        a, b, *_ = (*kernel.formats, "", "")
-        plain = {f"mfma_gemm_{a}_nt", f"scaled_mfma_gemm_{a}_{b}", f"emulated_mx_gemm_{a}_{b}"}
-        if first in ("axpy", "reciprocal", "amd") or (kernel.name in plain and a == b):
-            found.append(number)
-    return found
-
-
 @dataclass
 class Progress:
     """How far a report is: what `watch` gets whenever a kernel is about to be tried."""
-
-    of: int  # kernels in all
+    of: int                     # kernels in all
     done: int = 0
-    name: str = ""  # of the kernel that is tried
+    name: str = ""              # of the kernel that is tried
     began: float = field(default_factory=time.monotonic)
 
     @property
@@ -68,14 +62,14 @@ def clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
 
 
-def report(listen: Listener = _silent, say: Callable[[str], object] = _silent,
-           patience: float = PATIENCE_S, chosen: Sequence[int] | None = None, timed: bool = True,
-           keep: Listener = _silent, watch: Callable[[Progress], object] = _silent) -> dict[str, Any]:
-    """Try every kernel, or those with the numbers `chosen`. `say` gets lines about the machine, then `listen` the
-    record of each kernel when it is there, `keep` the report so far at the start and after each, and `watch` the
-    progress. Nothing is raised for what fails. Without `timed`, hardware is not timed.
+def report(listen: Listener = _silent, say: Callable[[str], object] = _silent, patience: float = PATIENCE_S,
+           quick: bool = False, timed: bool = True, keep: Listener = _silent,
+           watch: Callable[[Progress], object] = _silent) -> dict[str, Any]:
+    """Try every kernel, or the few of `quick`. `say` gets lines about the machine, then `listen` the record of each
+    kernel when it is there, `keep` the report so far at the start and after each, and `watch` the progress. Nothing is
+    raised for what fails. Without `timed`, hardware is not timed.
     """
-    left = list(range(len(KERNELS)) if chosen is None else chosen)
+    left = [number for number, kernel in enumerate(KERNELS) if kernel.quick or not quick]
     found: dict[str, Any] = {
         "date": now(),
         "versions": doctor.versions("hip-python", "torch", "ziglang")
@@ -90,29 +84,25 @@ def report(listen: Listener = _silent, say: Callable[[str], object] = _silent,
         say(about)
     say(f"{plural(len(left), 'kernel')}: {clock(progress.left)} minutes on an idle machine, more on a busy one")
     keep(found)
-
-    def add(number: int, record: dict[str, Any]) -> None:
-        left.remove(number)
-        progress.done += 1
-        found["kernels"].append(record)
-        found["missing"] = [_title(each) for each in left]
-        keep(found)
-        listen(record)
-
     while left:
-        trying, why = -1, ""
+        trying, why = left[0], ""
         for event in _events(left, patience, timed):
             if event["event"] == "trying":
                 trying = event["kernel"]
                 progress.name = _title(trying)
                 watch(progress)
-            elif event["event"] == "ended":
-                why = event["why"]
-            else:
-                add(event["kernel"], event["found"])
-        if left:  # the process ended in the middle of one, or before the first
-            ended = trying if trying in left else left[0]
-            add(ended, failed(KERNELS[ended], f"its process ended: {why}"))
+                continue
+            if event["event"] == "ended":
+                if not left:
+                    continue
+                why = f"its process ended: {event['why']}"      # in the middle of one, or before the first
+            record = failed(KERNELS[trying], why) if why else event["found"]
+            left.remove(trying)
+            progress.done += 1
+            found["kernels"].append(record)
+            found["missing"] = [_title(number) for number in left]
+            keep(found)
+            listen(record)
     return found
 
 
@@ -122,7 +112,7 @@ def _title(number: int) -> str:
 
 def _events(numbers: Sequence[int], patience: float, timed: bool = True) -> Iterator[dict[str, Any]]:
     """What a process says about these kernels, as it comes, and at last why it ended."""
-    with Child("tilewright.lab.doctor.selftest_steps", (list(numbers), timed)) as child:
+    with Child(__name__, (list(numbers), timed)) as child:
         try:
             yield from child.events(patience)
             why = child.why(patience)
@@ -131,8 +121,84 @@ def _events(numbers: Sequence[int], patience: float, timed: bool = True) -> Iter
     yield {"event": "ended", "why": why}
 
 
-# ---- text
+# ---- the process
 
+def main() -> None:
+    serve(lambda job, emit: run(job[0], emit, job[1]))
+
+
+def run(numbers: Sequence[int], emit: Emit, timed: bool = True) -> None:
+    """Examine these kernels, each on the first GPU of its architecture, or without one. Events:
+
+        {"event": "trying", "kernel"}       about to begin with the kernel of this number
+        {"event": "found", "found"}         what came of it: `examine`, or {"failed": why}
+    """
+    gpus = {here.arch: here for here in reversed([
+        module.device(index) for index in range(module.count() if module.available() else 0)])}
+    for number in numbers:
+        kernel = KERNELS[number]
+        emit("trying", kernel=number)
+        try:
+            found = examine(kernel if timed else replace(kernel, large=None), gpus.get(kernel.target))
+        except Exception as error:
+            found = failed(kernel, f"{type(error).__name__}: {error}") | {"traceback": traceback.format_exc()}
+        emit("found", found=found)
+
+
+def failed(kernel: Entry, why: str) -> dict[str, Any]:
+    """The record of a kernel that did not come to its end."""
+    return {"name": kernel.name, "target": kernel.target, "right": False, "failed": why}
+
+
+def examine(entry: Entry, on: module.Device | None) -> dict[str, Any]:
+    """Everything that can be done here to this kernel. `on`: a GPU that can run it, or None.
+
+    "right" says whether each result was within its bound, and is what counts; an exception is the caller's.
+    """
+    chip, linker = on.target if on else target(entry.target), True
+    try:
+        lld.find()
+    except lld.Missing:
+        linker = False
+    hardware = on is not None and linker
+    found: dict[str, Any] = {"name": entry.name, "target": entry.target, "cases": [],
+                             "ran": "on hardware" if hardware else "simulated, not run on hardware"}
+    for case in (*entry.small, *([entry.large] if entry.large and hardware else [])):
+        began = time.perf_counter()
+        kernel: Any = case.kernel(chip)
+        said = {"case": str(case), "plan": str(getattr(kernel, "plan", "")), "uses": kernel.manifest["uses"],
+                "linked_bytes": len(kernel.binary) if linker else None}
+        said["compile_seconds"] = time.perf_counter() - began
+        if hardware:
+            by, name = case.placed(kernel)
+            calls, wrong = by.tried(name), by.wrong()
+            if case is entry.large and not wrong:
+                found["time"] = _timed(case, by, calls)
+        else:
+            wrong = case.simulated(kernel)
+        found["cases"].append(said | {"right": not wrong, "wrong": wrong or ""})
+    return found | {"right": all(case["right"] for case in found["cases"])}
+
+
+def _timed(case: Product, by: OnDevice, calls: Sequence[Call]) -> dict[str, Any]:
+    """Turns of at least 10 ms, one after the other on one stream, and torch's beside them where it has the product."""
+    sample = interleave({"ours": calls}, RULES, track=by.track)["ours"]
+    seconds = sample.spread.median
+    found = {"case": str(case), "seconds": seconds, "seconds_of_turns": list(sample.seconds),
+             "operations_per_second": case.problem.flops / seconds,
+             "bytes_per_second": case.problem.min_bytes / seconds}
+
+    def hear(event: str, **details: Any) -> None:
+        if event == "vendor":
+            found.update(torch=details["name"], torch_over_ours=details["ratio"])
+    try:
+        by.compare(SimpleNamespace(vendor=True), calls, hear)   # type: ignore[arg-type]
+    except Exception as error:          # torch is not for ROCm, or has no such product
+        found["torch"] = f"{type(error).__name__}: {error}".partition("\n")[0]
+    return found
+
+
+# ---- text
 
 def heading(found: dict[str, Any]) -> Iterator[str]:
     for gpu in found["devices"]:
@@ -147,25 +213,22 @@ def line(kernel: dict[str, Any]) -> str:
     name = f"{kernel['name']:<40} {kernel['target']}"
     if "failed" in kernel:
         return f"{name}  FAILED: {kernel['failed']}"
-    cases, code = kernel["cases"], kernel["code"]
-    wrong = [case for case in cases if not case["right"]]
-    exact = sum(case["exact"] for case in cases)
-    all_of_them = plural(len(cases), "case")
-    said = f"WRONG in {len(wrong)} of {all_of_them}" if wrong else f"{all_of_them} right, {exact} exact"
-    spilled = max(each["compiled"]["vgpr_spills"] for each in code)
+    cases = kernel["cases"]
+    wrong = [f"{case['case']}: {case['wrong']}" for case in cases if not case["right"]]
+    said = f"WRONG in {len(wrong)} of {plural(len(cases), 'case')}: {wrong[0]}" if wrong else \
+        f"{plural(len(cases), 'case')} right"
+    spilled = max(case["uses"]["vgpr_spills"] for case in cases)
     spills = f" and {spilled} SPILLED" if spilled else ""
-    linked = "linked" if all("bytes" in each["linked"] for each in code) else "not linked"
-    registers = code[-1]["compiled"]["registers"]
-    first = f"{name}  {kernel['ran']}: {said}; {registers} registers{spills}, {linked}"
+    linked = "linked" if all(case["linked_bytes"] for case in cases) else "not linked"
+    first = f"{name}  {kernel['ran']}: {said}; {cases[-1]['uses']['registers']} registers{spills}, {linked}"
     return f"{first}\n{'':<40} {_time(kernel['time'])}" if "time" in kernel else first
 
 
 def _time(found: dict[str, Any]) -> str:
-    shape = "x".join(map(str, found["shape"]))
     rates = f"{found['operations_per_second'] / 1e12:.1f} TFLOP/s, {found['bytes_per_second'] / 1e12:.2f} TB/s"
-    torch = f", {found['torch_over_ours']:.2f} x torch" if "torch_over_ours" in found else ""
-    why_not = f"; torch: {found['torch']}" if "torch" in found else ""
-    return f"{found['seconds'] * 1e6:.1f} us at {shape}: {rates}{torch}{why_not}"
+    torch = f", {found['torch_over_ours']:.2f} x {found['torch']}" if "torch_over_ours" in found else \
+        f"; torch: {found['torch']}" if "torch" in found else ""
+    return f"{found['seconds'] * 1e6:.1f} us for {found['case']}: {rates}{torch}"
 
 
 def summary(found: dict[str, Any]) -> str:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
 Data = Literal["integers", "random"]
+DATA: tuple[Data, ...] = ("integers", "random")
 Array = NDArray[Any]
 FALLBACK = "stored"  # for the step "texture": the GPU step before it, which takes every matrix
 

@@ -31,8 +31,9 @@ COLUMNS = 1024  # likewise, of B in long double
 ROWS, SLOW_ROWS = 64, 8  # compared element by element; the second where the reference has no BLAS
 # u |A| |B| allowed for the sums of random data: that of 8-bit patterns is larger, whose exponents are all alike
 ALL_EXPONENTS = 32.0
-# Three products of bf16 terms leave out the second terms times each other, and the third ones: of |a| |b| at most this.
-LEFT_OUT = {"bf16_bf16_f32_x3": 3 * 2.0**-16}
+# What algorithms leave out, of |a| |b| at most: three products of bf16 terms the second terms times each other, and the
+# third ones; xf32 the last 13 bits of either operand.
+LEFT_OUT = {"bf16_bf16_f32_x3": 3 * 2.0**-16, "xf32": 2 * 2.0**-10}
 
 
 def wrong(a: Array, b: Array, c: Array, *, random: bool = True) -> str | None:
