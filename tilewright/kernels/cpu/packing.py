@@ -30,7 +30,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from tilewright.ir import Function, Kernel, Type, Value, f32, i16, i32, i64, ptr, vec
-from tilewright.kernels.cpu.microkernel import PACKED_WORDS, TYPES
+from tilewright.kernels.cpu.accumulators import PACKED_WORDS
+from tilewright.kernels.cpu.microkernel import TYPES
 from tilewright.kernels.narrow import memory_type, splat, widened
 from tilewright.targets.cpu import CpuTarget
 

@@ -15,9 +15,10 @@ from typing import Any
 
 from tilewright.ir import Kernel, Value, i8, i64, ptr
 from tilewright.ir.ops.x86 import TileRegisters
+from tilewright.kernels.cpu.accumulators import PACKED_WORDS
 from tilewright.kernels.cpu.amx import AHEAD
 from tilewright.kernels.cpu.jobs import LINE_FIELDS, PACKED, STEP_FIELDS, panel_space
-from tilewright.kernels.cpu.microkernel import LEAD, PACE, PACKED_WORDS, TYPES
+from tilewright.kernels.cpu.microkernel import LEAD, PACE, TYPES
 from tilewright.kernels.narrow import memory_type
 from tilewright.plans.words import TILE_WORDS
 from tilewright.targets.cpu import CpuTarget

@@ -20,8 +20,9 @@ from zlib import crc32
 from tilewright.expressions.program import Expression
 from tilewright.ir import Function, Kernel, Type, Value, f32, f64, i1, i32, i64, ptr, vec
 from tilewright.kernels.cpu import packing
+from tilewright.kernels.cpu.accumulators import PACKED_WORDS
 from tilewright.kernels.cpu.jobs import BESIDE, Prepare
-from tilewright.kernels.cpu.microkernel import PACKED_WORDS, TYPES
+from tilewright.kernels.cpu.microkernel import TYPES
 from tilewright.kernels.expression import recorded
 from tilewright.kernels.narrow import memory_type, narrowed, number, widened
 from tilewright.targets.cpu import CpuTarget
