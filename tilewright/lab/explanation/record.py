@@ -1,6 +1,6 @@
 """`Explanation`: what `tilewright.explain` finds, the same data for every target and for kernels of any kind.
 
-cpu.py, gpu.py and kernel.py make it; terminal.py, picture.py and page.py show it. All that is shown is in the record,
+cpu.py, gpu.py and kernel.py make it; terminal.py and picture.py show it. All that is shown is in the record,
 so that an explanation that was read back from JSON is drawn like the one that was written.
 """
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What `tilewright.explain` found. `print` shows it as text, a notebook as pictures and tables.
+    """What `tilewright.explain` found. `print` shows it as text, a notebook as a picture too.
 
     title, plan, origin, violations     what is explained; sentences that say why it cannot run, if it cannot
     tiles, levels, time, alternatives   tiles within tiles; bytes by level of memory; seconds by cause; other plans
@@ -209,17 +209,17 @@ class Explanation:
         return Text("\n").join(Text(line, "bold" if heading else "") for line, heading in self.lines())
 
     def svg(self) -> str:
-        """A picture: nested tiles, roofline, bytes by level, the time by cause. Readable on light and dark pages."""
+        """A picture: nested tiles, roofline, bytes by level, the time by cause. RuntimeError without matplotlib."""
         from tilewright.lab.explanation.picture import svg
         return svg(self)
 
     def html(self) -> str:
-        """A page: the picture, tables and the text."""
-        from tilewright.lab.explanation.page import html
+        """A page: the picture, where matplotlib is installed, and the text."""
+        from tilewright.lab.explanation.picture import html
         return html(self)
 
     def _repr_html_(self) -> str:
-        from tilewright.lab.explanation.page import body
+        from tilewright.lab.explanation.picture import body
         return body(self)
 
 
