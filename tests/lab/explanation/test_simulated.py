@@ -9,10 +9,9 @@ import pytest
 
 import tilewright as tw
 from tests.doubles import fake_cuda
-from tilewright.lab.explanation import launched, measured
-from tilewright.lab.measure import counters, ncu
-from tilewright.lab.measure.gpu_rules import GpuRules
-from tilewright.lab.tuner import on_gpu
+from tilewright.lab.explanation import measured
+from tilewright.lab.measure import counters, gpu_rules, ncu
+from tilewright.lab.tuner import child, on_gpu, search
 from tilewright.plans.measured import store
 
 
@@ -157,14 +156,15 @@ def test_what_ncu_writes():
 
 
 def test_a_launch_is_timed_and_counted(monkeypatch):
-    """The child process runs in this one, on a fake GPU; a fake ncu writes a given log."""
+    """Child processes run in this one, on a fake GPU; a fake ncu writes a given log."""
     fake = fake_cuda.install(monkeypatch)
     fake.attributes["L2_CACHE_SIZE"] = 1 << 10
+    fake.takes = lambda function: 200.0
     commands = []
 
     class InThisProcess:
-        def __init__(self, module, job, *, under=()):
-            assert module == measured.MODULE
+        def __init__(self, module, job, *, under=(), cpus=(), environment=None):
+            self.work = {measured.__name__: measured._launch, search.CHILD: tuned}[module]
             self.job, self.under = job, under
 
         def __enter__(self):
@@ -175,21 +175,28 @@ def test_a_launch_is_timed_and_counted(monkeypatch):
 
         def events(self, patience, latest):
             said = []
-            monkeypatch.setattr(launched.signal, "alarm", lambda seconds: None)
-            launched.run(self.job, lambda event, **more: said.append({"event": event, **more}))
+            monkeypatch.setattr(measured.signal, "alarm", lambda seconds: None)
+            self.work(self.job, lambda event, **more: said.append({"event": event, **more}))
             if self.under:
                 commands.append(self.under)
                 open(self.under[-1], "w").write(log())
             return said
 
+        def why(self, patience):
+            return ""
+
+    def tuned(job, emit):
+        child.run(job, emit, lambda: fake.clock / 1e3)
+
     monkeypatch.setattr(measured, "Child", InThisProcess)
-    monkeypatch.setattr(GpuRules, "quick", lambda: GpuRules(0.0, 0.0, min_rounds=1, max_rounds=1))
+    monkeypatch.setattr(search, "Child", InThisProcess)
+    monkeypatch.setattr(gpu_rules, "MOST_SETS", 2)
     monkeypatch.setattr(ncu, "find", lambda: "/opt/ncu")
     monkeypatch.setattr(ncu, "BULK", {})
     monkeypatch.setattr(on_gpu, "Busy", lambda on, driver: None)    # which a simulator would take minutes for
     problem, target = tw.Gemm(2, 3, 4), tw.detect("nvidia")
     found = tw.explain(problem, target, measure=True)
-    assert found.time.measured.median > 0
+    assert found.time.measured.median == pytest.approx(0.2)
     assert [level.measured for level in found.levels] == [352, 1030]
     assert "nothing here has been measured" not in str(found)
     assert "sectors that reached L2" in str(found)
@@ -200,12 +207,9 @@ def test_a_launch_is_timed_and_counted(monkeypatch):
         raise ncu.Missing("ncu (NVIDIA Nsight Compute) is not installed")
 
     monkeypatch.setattr(ncu, "find", missing)
-    monkeypatch.setattr(measured, "_run", lambda job: ([1e-6], ""))
     found = tw.explain(problem, target, measure=True)
-    assert (found.time.measured.median, found.level("memory").measured) == (1e-6, None)
+    assert (found.time.measured.median, found.level("memory").measured) == (pytest.approx(0.2), None)
     assert found.level("memory").notes["measured"] == "not counted: ncu (NVIDIA Nsight Compute) is not installed"
-    monkeypatch.undo()
-    monkeypatch.setattr(measured, "Child", InThisProcess)
-    monkeypatch.setattr(launched, "run", lambda job, emit: emit("wrong", reason="c[0, 0] is 7"))
-    with pytest.raises(RuntimeError, match=r"p computes a wrong result for gemm_f32_nn_2x3x4: c\[0, 0\] is 7"):
-        measured._run(launched.Launched(problem, target, "p", 1, False))
+    monkeypatch.setattr(on_gpu.OnGpu, "wrong", lambda by: "c[0, 0] is 7")
+    with pytest.raises(RuntimeError, match=r"nothing could be measured for .*2x3x4: .*wrong result: c\[0, 0\] is 7"):
+        tw.explain(problem, target, measure=True)

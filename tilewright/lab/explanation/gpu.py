@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.lab.explanation import reproducible
 from tilewright.lab.explanation.record import (
+    UNMEASURED,
     Alternative,
     Explanation,
     Level,
@@ -41,7 +42,7 @@ SHOWN = 4               # plans that are shown beside the one that runs; kinds o
 ORIGINS = {choice.MEASURED: "measured to be the fastest (tilewright tune show)",
            choice.NEARBY: "measured to be the fastest for a shape nearby (tilewright tune show)",
            choice.PACKED: choice.PACKED}
-MODEL, UNMEASURED = "the model, with rates of ", "; nothing here has been measured"
+MODEL = "the model, with rates of "
 DRAM = "predicted between DRAM and an L2 that was empty, by what L2 keeps"
 REST = "launch, and work that does not overlap with the bound above"
 
@@ -93,7 +94,8 @@ def explain(problem: Gemm, target: GpuTarget | AmdTarget, plan: Plan | None = No
         from tilewright.lab.explanation.simulated import on_gpu
         explained = on_gpu(explained)
     if measure:
-        explained = unmeasured(explained) or _measured(explained)
+        from tilewright.lab.explanation import measured
+        explained = unmeasured(explained) or measured.product(explained)
     return explained
 
 
@@ -185,20 +187,6 @@ def _alternatives(shape: GpuShape, chosen: Any, target: Any, ours: Cost,
         theirs = basis.cost(shape, other, target)
         found.append(Alternative(other, theirs.seconds / ours.seconds - 1, *cause(ours, theirs, overlapping=True)))
     return len(others), tuple(sorted(found, key=lambda each: each.slower))
-
-
-def _measured(found: Explanation) -> Explanation:
-    from tilewright.lab.explanation.measured import measure
-    by = measure(found.problem, found.target, found.plan)
-    time, said = found.time, by.notes.get("bytes", "")
-    assert time is not None
-    basis = time.basis.removesuffix(UNMEASURED)
-    notes = (f"not measured: {by.notes['']}",) if "" in by.notes else ()
-    counted = tuple(replace(level, measured=by.bytes.get(level.name), notes={
-        **level.notes, "measured": by.notes.get(level.name) or f"not counted{': ' * bool(said)}{said}"})
-        for level in found.levels)
-    return replace(found, levels=counted, time=replace(time, measured=by.seconds, basis=basis,
-                                                       notes=notes))
 
 
 # ---- tiles, and what a plan takes of a compute unit

@@ -15,6 +15,7 @@ import numpy as np
 
 from tilewright.ir import arguments, vectors
 from tilewright.ir.program import Function, written
+from tilewright.lab.explanation import measured
 from tilewright.lab.explanation.gpu import REST, SHOWN
 from tilewright.lab.explanation.record import Alternative, Explanation, Level, Part, Section, Tile, Time, cause
 from tilewright.lab.tuner import kernels
@@ -80,7 +81,7 @@ def explain(what: Any, args: Sequence[Any], target: Any, grid: Any, measure: boo
     found = _explained(function.name, function, chip, sizes, ran)
     if not measure:
         return found
-    return _timed(found, function, {name: x for (name, _), x in zip(function.params, args)}, sizes)
+    return measured.kernel(found, function, {name: x for (name, _), x in zip(function.params, args)}, sizes)
 
 
 def _check_here(chip: Any, measure: bool) -> None:
@@ -89,11 +90,6 @@ def _check_here(chip: Any, measure: bool) -> None:
         chip.require_runnable()
     elif measure:
         first_device(chip)
-
-
-def _timed(found: Explanation, function: Function, named: Mapping[str, Any], grid: tuple[int, ...]) -> Explanation:
-    from tilewright.lab.explanation.timed import timed
-    return timed(found, function, named, grid)
 
 
 def _chip(what: Any, args: Sequence[Any], target: Any) -> Any:
@@ -141,14 +137,14 @@ def _parametric(kernel: Parametric, args: Sequence[Any], chip: Any, grid: Any, m
     sizes = kernel.sizes(configuration, named, chip)
     how = "small launches in the simulator, of one and two tiles" if sizes else "the whole launch in the simulator"
     ran = Ran(own.counts, trials.launch_bytes(function, named), how, own.nest)
-    measured = store.best(kernel.name, kernel.source(chip), chip, kernel.problem_class(named, chip))
-    origin = ("measured to be the fastest (tilewright.tune)" if measured == chosen else
+    known = store.best(kernel.name, kernel.source(chip), chip, kernel.problem_class(named, chip))
+    origin = ("measured to be the fastest (tilewright.tune)" if known == chosen else
               "the emitter's defaults" if configuration == kernel.defaults else
               "measured for sizes nearby (tilewright.tune)")
     found = _explained(kernel.name, function, chip, own.grid, ran, ours, plan=chosen, origin=origin,
                        tiles=_of_sizes(named, sizes), alternatives=others, considered=len(costs),
                        refused=dict(refused.most_common(SHOWN)))
-    return _timed(found, function, named, own.grid) if measure else found
+    return measured.kernel(found, function, named, own.grid) if measure else found
 
 
 def _of_sizes(named: Mapping[str, Any], sizes: Mapping[str, int]) -> tuple[Tile, ...]:

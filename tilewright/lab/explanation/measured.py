@@ -1,77 +1,111 @@
-"""A plan's time and its bytes on a GPU, in processes of their own: explanation/launched.py, and ncu around it."""
+"""How long what is explained takes, by the process that measures for the tuner (tuner/child.py), and what a plan moves
+on an NVIDIA GPU, in a process under ncu."""
 from __future__ import annotations
 
+import signal
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tilewright.lab.explanation.launched import Launched
+from tilewright.compiled.compile import compiled
+from tilewright.compiler import llvm
+from tilewright.ir.program import Function, written
+from tilewright.lab.explanation.record import UNMEASURED, Explanation
 from tilewright.lab.measure import ncu
-from tilewright.lab.measure.measure import Spread, spread
-from tilewright.lab.measure.process import Child
-from tilewright.targets import AmdTarget
+from tilewright.lab.measure.measure import spread
+from tilewright.lab.measure.process import Child, Emit, serve
+from tilewright.lab.tuner import kernels
+from tilewright.lab.tuner import trial as trials
+from tilewright.lab.tuner.child import REFERENCE, Job
+from tilewright.lab.tuner.launches import KernelJob
+from tilewright.lab.tuner.on_gpu import OnGpu
+from tilewright.lab.tuner.search import measured
+from tilewright.runtime.gpu.engine import first_device
+from tilewright.targets import AmdTarget, CpuTarget
 
-if TYPE_CHECKING:
-    from tilewright.problem import Gemm
-
-MODULE = "tilewright.lab.explanation.launched"
-PATIENCE_S = 60                 # for a process to start, compile, launch and compare
-NCU_S = 90                      # the same under ncu, which starts slowly and launches several times
-
-
-@dataclass(frozen=True)
-class OnGpu:
-    """What was measured. `notes`: by level what was counted, or why nothing was; of the time under ""."""
-    seconds: Spread | None = None
-    bytes: Mapping[str, int] = field(default_factory=dict)
-    notes: Mapping[str, str] = field(default_factory=dict)
+SECONDS = 3.0           # for all rounds
+NCU_S = 90              # for a process to start, compile and launch under ncu, which launches several times
+ONLY = "kernel"         # the configuration's name
+UNCOUNTED = "hardware counters are read on CPUs and NVIDIA's GPUs only"
 
 
-def measure(problem: Gemm, target: Any, plan: Any) -> OnGpu:
-    """Time a plan on the first device of a target's architecture, and count bytes where there are counters.
+def kernel(explained: Explanation, function: Function, named: Mapping[str, Any], grid: tuple[int, ...]) -> Explanation:
+    """With seconds of calls of a user's kernel with copies of these arguments, by name. RuntimeError if this machine
+    cannot run it. NotImplementedError for what the measuring process does not call."""
+    chip = explained.target
+    if function.programs:
+        raise NotImplementedError(f"{function.name} is a block program, which on CPUs is not timed")
+    if isinstance(chip, CpuTarget):
+        chip.require_runnable()
+        code: Any = llvm.object_code(function, chip)
+    else:
+        chip = first_device(chip)[1].target
+        code = trials._code(compiled(function, chip))
+    return _timed(explained, KernelJob(
+        function.name, chip, (ONLY,), SECONDS, ONLY, {ONLY: code}, {ONLY: grid},
+        kernels.given_to_child(named, function), tuple(x for x in written(function) if x in named), None,
+        {ONLY: function.name}, explained.flops), REFERENCE)
+
+
+def product(explained: Explanation) -> Explanation:
+    """With seconds of a plan on the first device of a GPU's architecture, and bytes where there are counters.
     RuntimeError if there is no such device, or if the product is wrong."""
-    from tilewright.runtime.gpu.engine import first_device
-    here = first_device(target)[1].target
-    seconds, why = _run(Launched(problem, here, str(plan), PATIENCE_S, True))
-    notes = {} if seconds else {"": why}
-    if isinstance(target, AmdTarget):
-        return OnGpu(spread(seconds) if seconds else None, {}, notes | {
-            "bytes": "hardware counters are read on CPUs and NVIDIA's GPUs only"})
-    counted, reason = _counted(Launched(problem, here, str(plan), NCU_S, False))
-    said = {level: what for level, (what, _) in ncu.of(here).items() if level in counted}
-    return OnGpu(spread(seconds) if seconds else None, counted, notes | said | ({"bytes": reason} if reason else {}))
+    here, plan = first_device(explained.target)[1].target, str(explained.plan)
+    job = Job(explained.problem, here, 1, (plan,), SECONDS)
+    bytes_, why = ({}, UNCOUNTED) if isinstance(here, AmdTarget) else _counted(job)
+    levels = []
+    for level in explained.levels:
+        note = ncu.of(here)[level.name][0] if level.name in bytes_ else f"not counted{': ' * bool(why)}{why}"
+        levels.append(replace(level, measured=bytes_.get(level.name), notes={**level.notes, "measured": note}))
+    return _timed(replace(explained, levels=tuple(levels)), job, plan)
 
 
-def _counted(job: Launched) -> tuple[dict[str, int], str]:
-    counters = ncu.of(job.target)
+def _timed(explained: Explanation, job: Any, name: str) -> Explanation:
+    run = measured(job, lambda event: None)
+    seconds = [turn for phase in run.phases for turn in phase.seconds.get(name, ())]
+    if not seconds:
+        raise RuntimeError(f"{job} was not measured: {'; '.join([*run.failed.values(), *run.notes])}")
+    assert explained.time is not None
+    return replace(explained, time=replace(explained.time, measured=spread(seconds), disturbed=run.disturbed,
+                                           basis=explained.time.basis.removesuffix(UNMEASURED)))
+
+
+# ---- under ncu
+
+class _Once(OnGpu):
+    """One set of operands: a profiler replays a launch, and keeps the memory it writes."""
+
+    def sets_of(self, size: int) -> int:
+        return 1
+
+
+def _counted(job: Job) -> tuple[dict[str, int], str]:
+    """(bytes by level, why there are none)."""
+    counters, why = ncu.of(job.target), ""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "ncu.csv")
-        why = ""
         try:
-            _, why = _run(job, ncu.command(log, counters))
-            found, _ = ncu.read(log.read_text() if log.exists() else "", counters)
-            return found, ""
+            with Child(__name__, job, under=ncu.command(log, counters)) as child:
+                try:
+                    launched = [*child.events(NCU_S, time.monotonic() + NCU_S)]
+                    why = "" if launched else child.why(NCU_S)
+                except TimeoutError as late:
+                    why = str(late)
+            return ncu.read(log.read_text() if log.exists() else "", counters)[0], ""
         except ncu.Missing as missing:
-            return {}, f"{missing}{'; ' * bool(why)}{why}"
+            return {}, str(missing) + f"; the measuring process ended early: {why}" * bool(why)
 
 
-def _run(job: Launched, under: Sequence[str] = ()) -> tuple[list[float], str]:
-    """(seconds of each round, why there are none). RuntimeError if the product is wrong."""
-    seconds, done = [], False
-    with Child(MODULE, job, under=under) as child:
-        try:
-            for event in child.events(job.seconds, time.monotonic() + job.seconds):
-                match event["event"]:
-                    case "wrong":
-                        raise RuntimeError(f"{job.plan} computes a wrong result for {job.problem}: {event['reason']}")
-                    case "seconds":
-                        seconds = event["seconds"]
-                    case "launched":
-                        done = True
-            why = "" if done else child.why(job.seconds)
-        except TimeoutError as late:
-            why = str(late)
-    return seconds, f"the measuring process ended early: {why}" * bool(why)
+def _launch(job: Job, emit: Emit) -> None:
+    with suppress(AttributeError):              # there are no alarms on Windows
+        signal.alarm(NCU_S)
+    _Once(job.problem, job.target).tried(job.plans[0])
+    emit("launched")
+
+
+def main() -> None:
+    serve(_launch)

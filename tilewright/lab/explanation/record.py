@@ -225,6 +225,7 @@ class Explanation:
 
 MADE_FROM = ("shape", "cost", "basis")
 BESIDE = "launch and what does not overlap"
+UNMEASURED = "; nothing here has been measured"
 
 
 def _plain(value: Any) -> Any:
