@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from tilewright.ir import Function, Kernel, Type, Value, i8, i64, ptr, vec
+from tilewright.ir import Function, Kernel, Type, Value, vec
 from tilewright.kernels.cpu.jobs import COMPLEX_ROW, offsets
 from tilewright.kernels.cpu.microkernel import TYPES
 from tilewright.kernels.cpu.out import Out, Place
-from tilewright.kernels.cpu.pool import job_fields, split
+from tilewright.kernels.cpu.pool import job_kernel, split
 from tilewright.kernels.cpu.skinny import COLUMNS, in_tree
 from tilewright.plans.cpu import complex_dot_sums
 from tilewright.targets.cpu import CpuTarget
@@ -50,15 +50,13 @@ def emit_complex_stream(target: CpuTarget, dtype: str, TOGETHER: int) -> Functio
     T = TYPES[dtype]
     V = target.lanes(T.bytes)
     VT, BLOCK, RUN = vec(T, V), TOGETHER * V, COLUMNS // T.bytes
-    k = Kernel(f"complex_stream_{dtype}_{TOGETHER}", noalias=False, job=ptr(i8), part=i64)
-    job, part = k.args
-    g = job_fields(k, job, COMPLEX_ROW, T)
+    k, g, part = job_kernel(f"complex_stream_{dtype}_{TOGETHER}", COMPLEX_ROW, T)
     reals = g.n * 2
     a, b, out = g.a.view(g.csa, 1), g.b.view(g.rsb, 1), Out(k, g.c.view(g.csc, 1), g.alpha, g.beta)
     sums = k.local("sums", (RUN,), T)
     lo, hi = (x*BLOCK for x in split(k.ceil_div(reals, BLOCK), g.parts, part))
     hi = k.min(hi, reals)
-    sign_a, sign_b = signs(k, job, T)
+    sign_a, sign_b = signs(k, k.args[0], T)
     of_real, of_imaginary = in_turns(k, V, k.constant(T, 1.0), sign_b), in_turns(k, V, -sign_a*sign_b, sign_a)
     deep = k.select(reals <= BLOCK, g.k, k.min(g.k, DEPTH))
     groups = k.ceil_div(g.k, deep)
@@ -134,13 +132,11 @@ def emit_complex_dots(target: CpuTarget, dtype: str, COLS: int, A: str, B: str) 
     T = TYPES[dtype]
     V = target.lanes(T.bytes)
     VT, HALF, SUMS = vec(T, V), V // 2, complex_dot_sums(COLS)
-    k = Kernel(f"complex_dots_{dtype}_{COLS}_{A}_{B}", noalias=False, job=ptr(i8), part=i64)
-    job, part = k.args
-    g = job_fields(k, job, COMPLEX_ROW, T)
+    k, g, part = job_kernel(f"complex_dots_{dtype}_{COLS}_{A}_{B}", COMPLEX_ROW, T)
     MASKED = A == B == "along"
     a, b = g.a.view(2 if A == "along" else g.csa, 1), g.b.view(2 if B == "along" else g.rsb, g.csb)
     out = Out(k, g.c.view(g.csc, 1), g.alpha, g.beta)
-    sign_a, sign_b = signs(k, job, T)
+    sign_a, sign_b = signs(k, k.args[0], T)
     of_even, of_odd = in_turns(k, V, k.constant(T, 1.0), sign_a), in_turns(k, V, -sign_a*sign_b, sign_b)
     full_k, together = g.k // HALF * HALF, g.k // (SUMS*HALF) * (SUMS*HALF)
     number, nothing = vec(T, 2), k.constant(vec(T, 2), 0.0)

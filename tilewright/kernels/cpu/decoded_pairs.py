@@ -8,10 +8,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from tilewright.ir import Function, Kernel, Value, f32, i8, i16, i32, i64, ptr, vec
+from tilewright.ir import Function, Kernel, Value, f32, i8, i16, i32, i64, vec
 from tilewright.kernels.cpu.jobs import DOTS, TILES, row_pitch
 from tilewright.kernels.cpu.out import Out
-from tilewright.kernels.cpu.pool import job_fields, split
+from tilewright.kernels.cpu.pool import job_kernel, split
 from tilewright.kernels.cpu.prepared import suffix
 from tilewright.kernels.cpu.weight_blocks import DEEP, HALVES_OF_WORDS, SIDE, STEP, WORDS, Blocks, order
 from tilewright.targets.cpu import CpuTarget
@@ -22,9 +22,8 @@ LINE = vec(f32, SIDE)
 
 def emit_decoded_pairs(target: CpuTarget, COLS: int, SOURCE: str, PROLOGUE: tuple[Any, ...]) -> Function:
     """pairs(job, part): as weight_tiles.emit_tiles."""
-    k = Kernel(f"decoded_pairs_{COLS}_of_{SOURCE}{suffix(PROLOGUE)}", noalias=False, job=ptr(i8), part=i64)
-    job, part = k.args
-    g = job_fields(k, job, (*DOTS, *TILES), f32, a=i8, b=i16, tiles=i32)
+    k, g, part = job_kernel(f"decoded_pairs_{COLS}_of_{SOURCE}{suffix(PROLOGUE)}", (*DOTS, *TILES), f32, a=i8, b=i16,
+                            tiles=i32)
     x = (g.tiles + part*g.tiles_step).view(row_pitch(g.k), 1)
     _arrange(k, g, x, COLS, SOURCE)
     weights = Blocks(k, target, SOURCE, PROLOGUE, g, HEIGHT)

@@ -31,7 +31,7 @@ from types import SimpleNamespace
 from tilewright.ir import Function, Kernel, Value, i8, i64, ptr
 from tilewright.kernels.cpu.jobs import BARRIER_BYTES, BATCH, PACKED, SHARED, offsets
 from tilewright.kernels.cpu.panels import Panels, panels_of
-from tilewright.kernels.cpu.pool import emit_barrier, emit_wait, job_fields, split
+from tilewright.kernels.cpu.pool import emit_barrier, emit_wait, job_fields, job_kernel, split
 from tilewright.plans.cpu import PARTS
 from tilewright.targets.cpu import CpuTarget
 
@@ -307,9 +307,8 @@ def emit_prepack(target: CpuTarget, dtype: str, MR: int, NV: int, SOURCE: str, R
     """
     panels = panels_of(target, dtype, MR, NV, SOURCE, SOURCE)
     V, NR = panels.V, panels.NR
-    k = Kernel(f"prepack_{dtype}_{MR}x{NR}_{SOURCE or dtype}_{ROLE}", noalias=False, job=ptr(i8), part=i64)
-    job, part = k.args
-    g = job_fields(k, job, PACKED, panels.T, panels.C, a=panels.of_a, b=panels.of_b, c=panels.C)
+    k, g, part = job_kernel(f"prepack_{dtype}_{MR}x{NR}_{SOURCE or dtype}_{ROLE}", PACKED, panels.T, C=panels.C,
+                            a=panels.of_a, b=panels.of_b, c=panels.C)
     panels.write(k, g)
     count = k.ceil_div(g.m, MR) if ROLE == "a" else k.ceil_div(g.n, NR)
     space, to = (panels.a_space, g.a_space) if ROLE == "a" else (panels.b_space, g.b_space)

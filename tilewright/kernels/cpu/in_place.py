@@ -21,7 +21,7 @@ from tilewright.ir.values import Variable
 from tilewright.kernels.cpu.jobs import DOTS, IN_PLACE, OF_PROLOGUE, PANELS, ROW_DOTS, SLACK, SMALL, STREAM
 from tilewright.kernels.cpu.microkernel import TYPES
 from tilewright.kernels.cpu.packing import emit_pack
-from tilewright.kernels.cpu.pool import LIMIT, job_fields, split
+from tilewright.kernels.cpu.pool import LIMIT, job_kernel, split
 from tilewright.plans.cpu import MOST_COPIED, MOST_ROW_DOTS
 from tilewright.plans.model import LONG
 from tilewright.targets.cpu import CpuTarget
@@ -35,9 +35,7 @@ def emit_in_place(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function:
     T = TYPES[dtype]
     V = target.lanes(T.bytes)
     NR = NV * V
-    k = Kernel(f"in_place_{dtype}_{MR}x{NR}", noalias=False, job=ptr(i8), part=i64)
-    job, part = k.args
-    g = job_fields(k, job, IN_PLACE, T)
+    k, g, part = job_kernel(f"in_place_{dtype}_{MR}x{NR}", IN_PLACE, T)
     a_row, a_col = k.select(g.by_rows != 0, g.lda, 1), k.select(g.by_rows != 0, 1, g.lda)
 
     m_panels, n_panels = k.ceil_div(g.m, MR), k.ceil_div(g.n, NR)
@@ -97,17 +95,15 @@ def emit_panels(target: CpuTarget, dtype: str, MR: int, NV: int, DEPTH: int) -> 
     i % row_parts is in place, for panel i // row_parts of B, which is packed on the stack."""
     T = TYPES[dtype]
     NR = NV * target.lanes(T.bytes)
-    k = Kernel(f"panels_{dtype}_{MR}x{NR}", noalias=False, job=ptr(i8), part=i64)
-    job, part = k.args
-    g = job_fields(k, job, PANELS, T)
-    driver = k.field(job, 8*PANELS.index("driver"), ptr(i8))
+    k, g, part = job_kernel(f"panels_{dtype}_{MR}x{NR}", PANELS, T)
+    driver = k.field(k.args[0], 8*PANELS.index("driver"), ptr(i8))
     own, panel = k.local("own", (len(IN_PLACE),), i64), k.local("panel", (DEPTH*NR + SLACK,), T)
     j = part // g.row_parts * NR
     cols = k.min(g.n - j, NR)
     k.call(emit_pack(target, dtype, NR, "along"), g.k, k.constant(i64, NR), cols, g.b + j*g.column_step,
            g.column_step, k.constant(i64, 1), panel)
     with k.loop(k.constant(i64, len(IN_PLACE))) as i:
-        k.store(own + i, job.as_(i64)[i])
+        k.store(own + i, k.args[0].as_(i64)[i])
     for name, value in (("n", cols), ("b", panel), ("ldb", k.constant(i64, NR)), ("c", g.c + j), ("first", j),
                         ("col_parts", k.constant(i64, 1))):
         k.store(own + IN_PLACE.index(name), value)

@@ -1,9 +1,9 @@
 """The upper triangle of a square matrix from the lower one."""
 from __future__ import annotations
 
-from tilewright.ir import Function, Kernel, i8, i32, i64, ptr, vec
+from tilewright.ir import Function, i32, i64, vec
 from tilewright.kernels.cpu.jobs import MIRROR
-from tilewright.kernels.cpu.pool import job_fields, split
+from tilewright.kernels.cpu.pool import job_kernel, split
 from tilewright.targets.cpu import CpuTarget
 
 TYPES = {4: i32, 8: i64}
@@ -16,9 +16,7 @@ def emit_mirror(target: CpuTarget, BYTES: int) -> Function:
     T = TYPES[min(BYTES, 8)]
     PAIR = BYTES // T.bytes
     VT = vec(T, PAIR) if PAIR > 1 else T
-    k = Kernel(f"mirror_{8*BYTES}", noalias=False, job=ptr(i8), part=i64)
-    job, part = k.args
-    g = job_fields(k, job, MIRROR, T)
+    k, g, part = job_kernel(f"mirror_{8*BYTES}", MIRROR, T)
     c = g.c.view(g.ldc*PAIR, PAIR)
     lo, hi = (x*WIDE for x in split(k.ceil_div(g.n, WIDE), g.parts, part))
     with k.loop(k.min(hi, g.n), lo, WIDE) as i0, k.loop(g.n, i0, HIGH) as j0:

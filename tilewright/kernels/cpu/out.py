@@ -51,6 +51,10 @@ class Out:
         with k.otherwise():
             each(True)
 
+    def put(self, x: Value, i: Value, j: Value | int) -> None:
+        """x, which is scaled, and beta * C into row i, from column j on."""
+        self.cases_of_beta(lambda read_c: self.place(i, j).put(x, read_c))
+
     def place(self, i: Value | int, j: Value | int) -> Place:
         """Row i, from column j on."""
         return Place(self, self.c.at(i, j))

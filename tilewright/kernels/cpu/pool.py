@@ -279,6 +279,12 @@ def job_fields(k: Kernel, job: Value, fields: tuple[str, ...], T: Type, C: Type 
     return SimpleNamespace(**{name: k.field(job, where[name], types.get(name, i64)) for name in fields})
 
 
+def job_kernel(name: str, job: tuple[str, ...], T: Type, **others: Type) -> tuple[Kernel, SimpleNamespace, Value]:
+    """A kernel name(job, part), the fields of its job as `job_fields` makes them, and the part."""
+    k = Kernel(name, noalias=False, job=ptr(i8), part=i64)
+    return k, job_fields(k, k.args[0], job, T, **others), k.args[1]
+
+
 def split(total: Value, ways: Value, rank: Value) -> tuple[Value, Value]:
     """The share [lo, hi) of `rank` when `total` things are dealt out in `ways` nearly equal runs."""
     return total*rank // ways, total*(rank + 1) // ways

@@ -28,7 +28,7 @@ from tilewright.kernels.cpu.jobs import (
 )
 from tilewright.kernels.cpu.microkernel import TYPES
 from tilewright.kernels.cpu.out import Out
-from tilewright.kernels.cpu.pool import job_fields, split
+from tilewright.kernels.cpu.pool import job_kernel, split
 from tilewright.kernels.cpu.prepared import Prepared, suffix
 from tilewright.kernels.narrow import memory_type, widened
 from tilewright.plans.cpu import MOST_COPIED, dot_sums, row_dot_sums
@@ -59,9 +59,8 @@ def emit_stream(target: CpuTarget, dtype: str, ROWS: int, DEPTH: int, SOURCE: st
     PREFETCH = ROWS > 1
     RUN, TOGETHER = (COLUMNS, 1) if PREFETCH else (ONE_ROW, target.line // target.vector_bytes)
     VT = vec(T, V)
-    k = Kernel(f"stream_{dtype}_{ROWS}x{DEPTH}{_of(SOURCE, PROLOGUE)}", noalias=False, job=ptr(i8), part=i64)
-    job, part = k.args
-    g = job_fields(k, job, STREAM if PROLOGUE else STREAM[:-OF_PROLOGUE], T, **_source("b", SOURCE))
+    k, g, part = job_kernel(f"stream_{dtype}_{ROWS}x{DEPTH}{_of(SOURCE, PROLOGUE)}",
+                            STREAM if PROLOGUE else STREAM[:-OF_PROLOGUE], T, **_source("b", SOURCE))
     elements = _prepared(k, target, SOURCE, PROLOGUE, g, "b")
     a, b, c = g.a.view(g.rsa, g.csa), g.b.view(g.ldb, 1), g.c.view(g.ldc, 1)
     lo, hi = (x*V for x in split(k.ceil_div(g.n, V), g.parts, part))
@@ -166,10 +165,8 @@ def emit_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int, SOURCE: str =
     V = target.lanes(T.bytes)
     VT = vec(T, V)
     of_formats = _of(SOURCE, PROLOGUE) if PROLOGUE else _between(dtype, SOURCE, OTHER, RESULT)
-    k = Kernel(f"dots_{dtype}_{ROWS}x{COLS}{of_formats}", noalias=False, job=ptr(i8), part=i64)
-    job, part = k.args
-    g = job_fields(k, job, DOTS if PROLOGUE else DOTS[:-OF_PROLOGUE], T, **_source("a", SOURCE), **_source("b", OTHER),
-                   **_source("c", RESULT))
+    k, g, part = job_kernel(f"dots_{dtype}_{ROWS}x{COLS}{of_formats}", DOTS if PROLOGUE else DOTS[:-OF_PROLOGUE], T,
+                            **_source("a", SOURCE), **_source("b", OTHER), **_source("c", RESULT))
     elements = _prepared(k, target, SOURCE, PROLOGUE, g, "a")
     a, b, out = g.a.view(g.lda, 1), g.b.view(g.ldb, 1), out_of(k, g, RESULT)
     columns = [b.at(j, 0) for j in range(COLS)]
@@ -180,9 +177,6 @@ def emit_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int, SOURCE: str =
     together = g.k // (SUMS*V) * (SUMS*V)
     DEPTH = target.l1d * 2 // 3 // (COLS * T.bytes) // V * V
     kept = k.local("kept", (MOST_KEPT*COLS*V,), T) if BLOCKED else None
-
-    def put(i: Value, j: int, x: Value, read_c: bool) -> None:
-        out.place(i, j).put(x, read_c)
 
     def rows_at(i: Value, ROWS: int, begin: Value | int = 0, whole: Value = full_end, end: Value = g.k,
                 last: Value | None = None) -> None:
@@ -207,8 +201,8 @@ def emit_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int, SOURCE: str =
         def finish() -> None:
             for r in range(ROWS):
                 for j in range(COLS):
-                    total = k.sum(in_tree([acc[r, j] for acc in sums]))
-                    out.cases_of_beta(partial(put, i + r, j, out.scaled(total)))
+                    total, row = k.sum(in_tree([acc[r, j] for acc in sums])), i + r
+                    out.put(out.scaled(total), row, j)
         if SUMS > 1:
             with k.loop(together, step=SUMS*V) as p:
                 for SUM in range(SUMS):
@@ -259,10 +253,8 @@ def emit_row_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int, SOURCE: s
     T = TYPES[dtype]
     V = min(1 << (COLS - 1).bit_length(), target.lanes(T.bytes))
     VT, NV, SUMS = vec(T, V) if V > 1 else T, -(-COLS // V), row_dot_sums(ROWS)
-    k = Kernel(f"row_dots_{dtype}_{ROWS}x{COLS}{_between(dtype, SOURCE, OTHER, RESULT)}", noalias=False, job=ptr(i8),
-               part=i64)
-    job, part = k.args
-    g = job_fields(k, job, ROW_DOTS, T, **_source("a", SOURCE), **_source("b", OTHER), **_source("c", RESULT))
+    k, g, part = job_kernel(f"row_dots_{dtype}_{ROWS}x{COLS}{_between(dtype, SOURCE, OTHER, RESULT)}", ROW_DOTS, T,
+                            **_source("a", SOURCE), **_source("b", OTHER), **_source("c", RESULT))
     a, b, out = g.a.view(g.lda, g.csa), g.b.view(g.ldb, 1), out_of(k, g, RESULT)
     line = k.local("line", (NV*V,), T)
     LAST = COLS - (NV - 1)*V
@@ -377,9 +369,7 @@ def emit_scale(target: CpuTarget, dtype: str) -> Function:
     """scale(job, part): a block of C[m, n] = alpha * S + beta * C. beta = 0 never reads C; S may be C itself then."""
     T = TYPES[dtype]
     V = target.lanes(T.bytes)
-    k = Kernel(f"scale_{dtype}", noalias=False, job=ptr(i8), part=i64)
-    job, part = k.args
-    g = job_fields(k, job, SCALE, T, s=T)
+    k, g, part = job_kernel(f"scale_{dtype}", SCALE, T, s=T)
     s, out = g.s.view(g.lds, 1), Out(k, g.c.view(g.ldc, 1), g.alpha, g.beta)
     i_lo, i_hi = split(g.m, g.row_parts, part // g.col_parts)
     j_lo, j_hi = (x*V for x in split(k.ceil_div(g.n, V), g.col_parts, part % g.col_parts))

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.ir import Function, Kernel, Value, f32, i8, i16, i32, i64, ptr, vec
+from tilewright.ir import Function, Kernel, Value, f32, i16, i32, i64, vec
 from tilewright.ir.ops.x86 import TileRegisters
 from tilewright.kernels.cpu.jobs import STREAM, TILES
-from tilewright.kernels.cpu.pool import job_fields, split
+from tilewright.kernels.cpu.pool import job_kernel, split
 from tilewright.kernels.cpu.weight_blocks import HALVES_OF_WORDS, SIDE, STEP, WORDS
 from tilewright.targets.cpu import CpuTarget
 
@@ -23,9 +23,7 @@ CHUNK = 1536            # columns of sums, of 16 rows
 def emit_stream_tiles(target: CpuTarget, ROWS: int) -> Function:
     """stream(job, part): a run of columns of C[ROWS, n] = A[ROWS, k] @ B[k, n] + beta * C, beta being 0 or 1; rows of
     A, of B and of C are contiguous."""
-    k = Kernel(f"stream_tiles_{ROWS}", noalias=False, job=ptr(i8), part=i64)
-    job, part = k.args
-    g = job_fields(k, job, (*STREAM, *TILES), f32, a=i16, b=i16, tiles=i32)
+    k, g, part = job_kernel(f"stream_tiles_{ROWS}", (*STREAM, *TILES), f32, a=i16, b=i16, tiles=i32)
     x, ACROSS = g.tiles + part*g.tiles_step, -(-ROWS // SIDE)
     WIDTH = CHUNK // ACROSS // COLUMNS * COLUMNS
     b, c = g.b.view(g.ldb, 1), g.c.view(g.ldc, 1)

@@ -49,6 +49,26 @@ def order(SOURCE: str) -> list[int]:
     return [e // 2 + e % 2 * SIDE for e in range(STEP)] if SOURCE == "i8" else list(range(STEP))
 
 
+class Tables:
+    """For each zero point a table of 32 bf16, of which the lower 16 are the upper 16: what weights of 4 bits, less the
+    zero point, are."""
+
+    def __init__(self, k: Kernel, weights: Weights) -> None:
+        self.k, self.zero = k, weights.zero
+        numbers = [float(FORMATS[weights.SOURCE].decode(e).real) for e in range(16)]
+        self.least = int(min(numbers)) if self.zero else 0
+        self.tables = k.local("tables", (16 if self.zero else 1, SIDE), i32)
+        for zero in range(16 if self.zero else 1):
+            upper = [pattern(x - (zero + self.least if self.zero else 0)) >> 16 & 0xFFFF for x in numbers]
+            words = [upper[2*e % 16] | upper[2*e % 16 + 1] << 16 for e in range(SIDE)]
+            k.store(self.tables.at(zero, 0), k.pack(*(k.constant(i32, x - (x >> 31 << 32)) for x in words)), 4)
+
+    def of_row(self, i: Value, p: Value | int) -> Value:
+        """The table for row i of weights at step p of k."""
+        at = self.tables.at(self.zero.whole(i, p) - self.least, 0) if self.zero else self.tables.at(0, 0)
+        return self.k.reinterpret(self.k.load(at, WORDS, 4), HALVES_OF_WORDS)
+
+
 class Blocks:
     """Decodes blocks of HEIGHT rows and DEEP steps into a buffer in L1, of which there are two."""
 
@@ -62,26 +82,16 @@ class Blocks:
         self.table_scale: Beside | None = of.scale if inside else None
         self.grouped = self.scale is not None and self.scale.STEP != "0"
         self.GROUP = self.scale.GROUP if self.scale is not None else 0
+        self.tables: Tables | None = None
         self.pieces = k.local("pieces", (2, DEEP // STEP, HEIGHT, SIDE), i32)
         if self.table_scale is not None:
             self.scales = k.local("scales", (HEIGHT, SCALES), f32)
             numbers = [float(FORMATS["e2m1"].decode(e).real) for e in range(16)]
             self.table = k.pack(*(k.constant(f32, y) for y in numbers))
         elif self.halves:
-            self._prepare_tables()
+            self.tables = Tables(k, of)
         if self.halves:
             self.shifts = k.pack(*(k.constant(i16, e // 8 * 4) for e in range(STEP)))
-
-    def _prepare_tables(self) -> None:
-        """For each zero point a table of 32 bf16, of which the lower 16 are the upper 16."""
-        k, source = self.k, self.SOURCE.removesuffix(HALVES)
-        numbers = [float(FORMATS[source].decode(e).real) for e in range(16)]
-        self.least = int(min(numbers)) if self.zero else 0
-        self.tables = k.local("tables", (16 if self.zero else 1, SIDE), i32)
-        for zero in range(16 if self.zero else 1):
-            upper = [pattern(y - (zero + self.least if self.zero else 0)) >> 16 & 0xFFFF for y in numbers]
-            words = [upper[2*e % 16] | upper[2*e % 16 + 1] << 16 for e in range(SIDE)]
-            k.store(self.tables.at(zero, 0), k.pack(*(k.constant(i32, y - (y >> 31 << 32)) for y in words)), 4)
 
     def _read_scales(self, i: Value, p: Value) -> None:
         """Read the scales of all rows, SCALES each, from step p of k on."""
@@ -106,7 +116,7 @@ class Blocks:
             with k.when((first & (SCALES*STEP - 1)) == 0):
                 self._read_scales(i, first)
         for r in range(self.HEIGHT):
-            table = self._table(i + r, first)
+            table = self.tables.of_row(i + r, first) if self.tables is not None else None
             for s in range(DEEP // STEP if p is None else 1):
                 at = self.a.at(i + r, self.place(first + s*STEP))
                 if self.table_scale is not None:
@@ -117,12 +127,6 @@ class Blocks:
 
     def place(self, p: Value) -> Value:
         return p >> 1 if self.halves else p
-
-    def _table(self, i: Value, p: Value) -> Value | None:
-        if not self.halves or self.table_scale is not None:
-            return None
-        at = self.tables.at(self.zero.whole(i, p) - self.least, 0) if self.zero else self.tables.at(0, 0)
-        return self.k.reinterpret(self.k.load(at, WORDS, 4), HALVES_OF_WORDS)
 
     def _piece(self, at: Value, table: Value | None, count: Value | None) -> Value:
         """32 weights as bf16; beyond `count` any finite numbers, but of bf16 and i8 zeros."""

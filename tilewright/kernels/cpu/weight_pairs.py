@@ -11,18 +11,17 @@ As in all products by these instructions numbers and sums below 2^-126 are 0 (ir
 """
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
-from tilewright.formats import FORMATS
-from tilewright.ir import Function, Kernel, Value, f32, i8, i16, i32, i64, ptr, vec
+from tilewright.ir import Function, Value, f32, i8, i16, i32, vec
+from tilewright.kernels.cpu.byte_dots import word_dots
 from tilewright.kernels.cpu.jobs import DOTS
 from tilewright.kernels.cpu.out import Out
-from tilewright.kernels.cpu.pool import job_fields, split
+from tilewright.kernels.cpu.pool import job_kernel, split
 from tilewright.kernels.cpu.prepared import Beside, suffix
-from tilewright.kernels.cpu.skinny import column_runs, in_blocks
+from tilewright.kernels.cpu.weight_blocks import Tables
 from tilewright.kernels.cpu.weights import AT_ONCE, Weights, all_rows
-from tilewright.kernels.narrow import number, pattern, splat
+from tilewright.kernels.narrow import number, splat
 from tilewright.targets.cpu import CpuTarget
 
 BLOCK = 128                 # elements in a vector
@@ -43,19 +42,11 @@ def takes(prepare: tuple[Any, ...]) -> bool:
 def emit_pairs(target: CpuTarget, ROWS: int, COLS: int, SOURCE: str, PROLOGUE: tuple[Any, ...]) -> Function:
     """pairs(job, part): as weights.emit_dots, of B's columns as api.weights.arranged makes them of rows of x."""
     WIDE, VT, WORDS = AT_ONCE[32], vec(f32, V), vec(i32, V)
-    k = Kernel(f"pairs_{ROWS}x{COLS}_of_{SOURCE}{suffix(PROLOGUE)}", noalias=False, job=ptr(i8), part=i64)
-    job, part = k.args
-    g = job_fields(k, job, DOTS, f32, a=i8, b=i32)
+    k, g, part = job_kernel(f"pairs_{ROWS}x{COLS}_of_{SOURCE}{suffix(PROLOGUE)}", DOTS, f32, a=i8, b=i32)
     w = Weights(k, target, SOURCE, PROLOGUE, g.a_beside, g.index)
     a, b, out = g.a.view(g.lda, 1), g.b.view(g.ldb, 1), Out(k, g.c.view(g.rsc, g.csc), g.alpha, g.beta)
     lo, hi = split(g.m, g.parts, part)
-    numbers = [float(FORMATS[w.SOURCE].decode(e).real) for e in range(16)]
-    least = int(min(numbers)) if w.zero else 0
-    tables = k.local("tables", (16 if w.zero else 1, V), i32)
-    for zero in range(16 if w.zero else 1):
-        upper = [pattern(x - (zero + least if w.zero else 0)) >> 16 & 0xFFFF for x in numbers]
-        words = [(upper[2*e % 16] | upper[2*e % 16 + 1] << 16) for e in range(V)]
-        k.store(tables.at(zero, 0), k.pack(*(k.constant(i32, x - (x >> 31 << 32)) for x in words)), 4)
+    tables = Tables(k, w)
     full_k = g.k // BLOCK * BLOCK
 
     def scale_of(x: Beside, i: Value, p: Value | int, count: Value | None) -> Value:
@@ -75,15 +66,11 @@ def emit_pairs(target: CpuTarget, ROWS: int, COLS: int, SOURCE: str, PROLOGUE: t
             few = number(k, few, x.FORMAT, f32)
         return k.shuffle(few, few, [e * COUNT // V for e in range(V)])
 
-    def table_of(i: Value, p: Value | int) -> Value:
-        at = tables.at(w.zero.whole(i, p) - least, 0) if w.zero else tables.at(0, 0)
-        return k.reinterpret(k.load(at, WORDS, 4), vec(i16, 2*V))
-
     def rows_at(i: Value, ROWS: int, columns: range) -> None:
         acc, rows = k.tile(ROWS, len(columns), VT), [a.at(i + r, 0) for r in range(ROWS)]
         at_end = w.scale is None or w.scale.STEP == "0"
         alone = w.zero is None or w.zero.STEP == "0"
-        fixed = [table_of(i + r, 0) for r in range(ROWS if w.zero else 1)] if alone else []
+        fixed = [tables.of_row(i + r, 0) for r in range(ROWS if w.zero else 1)] if alone else []
 
         def add(p: Value, count: Value | None = None) -> None:
             x = [[k.load(b.at(j, (p >> 1) + s*V), WORDS, 4) for s in range(4)] for j in columns]
@@ -94,7 +81,7 @@ def emit_pairs(target: CpuTarget, ROWS: int, COLS: int, SOURCE: str, PROLOGUE: t
                 else:
                     bytes_there = k.lanes_below((count + 1) >> 1, 4*V)
                     word = k.reinterpret(k.load(row + (p >> 1), vec(i8, 4*V), 1, bytes_there), vec(i16, 2*V))
-                table = fixed[r % len(fixed)] if fixed else table_of(i + r, p)
+                table = fixed[r % len(fixed)] if fixed else tables.of_row(i + r, p)
                 sums = [acc[r, c] if at_end else k.constant(VT, 0.0) for c in range(len(columns))]
                 for s, shift in enumerate(SHIFTS):
                     index = word >> splat(k, i16, shift, 2*V) if shift else word
@@ -113,10 +100,7 @@ def emit_pairs(target: CpuTarget, ROWS: int, COLS: int, SOURCE: str, PROLOGUE: t
                 total = k.sum(acc[r, c])
                 if at_end and w.scale is not None:
                     total = total * w.scale.one(i + r, 0, f32)
-
-                def put(x: Value, at: tuple[Any, int], read_c: bool) -> None:
-                    out.place(*at).put(x, read_c)
-                out.cases_of_beta(partial(put, out.scaled(total), (i + r, j)))
+                out.put(out.scaled(total), i + r, j)
     all_rows(k, (lo, hi), ROWS, COLS, WIDE, rows_at)
     return k.function
 
@@ -124,36 +108,7 @@ def emit_pairs(target: CpuTarget, ROWS: int, COLS: int, SOURCE: str, PROLOGUE: t
 def emit_plain_pairs(target: CpuTarget, COLS: int) -> Function:
     """pairs(job, part): as skinny.emit_dots, of rows of A and columns of B that are bf16, PLAIN_ROWS and up to WIDE
     columns at a time: for further columns rows of A come from L1 again."""
-    VT, WORDS, STEP = vec(f32, V), vec(i32, V), 2*V
-    k = Kernel(f"plain_pairs_{PLAIN_ROWS}x{COLS}", noalias=False, job=ptr(i8), part=i64)
-    job, part = k.args
-    g = job_fields(k, job, DOTS, f32, a=i16, b=i16)
-    a, b, out = g.a.view(g.lda, 1), g.b.view(g.ldb, 1), Out(k, g.c.view(g.rsc, g.csc), g.alpha, g.beta)
-    lo, hi = split(g.m, g.parts, part)
-    full_k = g.k // STEP * STEP
-
-    def columns_at(i: Value, j: Value, ROWS: int, COLS: int, ahead: bool) -> None:
-        acc = k.tile(ROWS, COLS, VT)
-
-        def add(p: Value, mask: Value | None) -> None:
-            def words(at: Value) -> Value:
-                return k.reinterpret(k.load(at, vec(i16, STEP), 2, mask), WORDS)
-            x = [words(b.at(j + c, p)) for c in range(COLS)]
-            for r in range(ROWS):
-                if mask is None and ahead:
-                    k.prefetch(a.at(i + (ROWS + r), p), locality=2)         # of the rows that come next
-                weights = words(a.at(i + r, p))
-                for c, column in enumerate(x):
-                    acc[r, c] = k.bf16_pairs(weights, column, acc[r, c])
-        with k.loop(full_k, step=STEP) as p:
-            add(p, None)
-        with k.when(full_k < g.k):
-            add(full_k, k.lanes_below(g.k - full_k, STEP))
-        for r in range(ROWS):
-            for c in range(COLS):
-                def put(x: Value, at: tuple[Any, Any], read_c: bool) -> None:
-                    out.place(*at).put(x, read_c)
-                out.cases_of_beta(partial(put, out.scaled(k.sum(acc[r, c])), (i + r, j + c)))
-
-    in_blocks(k, (lo, hi), PLAIN_ROWS, column_runs(k, COLS, WIDE, columns_at))
+    k, g, part = job_kernel(f"plain_pairs_{PLAIN_ROWS}x{COLS}", DOTS, f32, a=i16, b=i16)
+    out = Out(k, g.c.view(g.rsc, g.csc), g.alpha, g.beta)
+    word_dots(k, g, part, out, vec(f32, V), (PLAIN_ROWS, COLS, WIDE), k.bf16_pairs)
     return k.function

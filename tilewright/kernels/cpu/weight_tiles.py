@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.ir import Function, Kernel, Value, f32, i8, i16, i32, i64, ptr, vec
+from tilewright.ir import Function, Kernel, Value, f32, i8, i16, i32, i64, vec
 from tilewright.ir.ops.x86 import TileRegisters
 from tilewright.kernels.cpu.jobs import DOTS, TILES
 from tilewright.kernels.cpu.out import Out
 from tilewright.kernels.cpu.packing import transpose
-from tilewright.kernels.cpu.pool import job_fields, split
+from tilewright.kernels.cpu.pool import job_kernel, split
 from tilewright.kernels.cpu.prepared import suffix
 from tilewright.kernels.cpu.weight_blocks import DEEP, HALVES_OF_WORDS, SIDE, STEP, WORDS, Blocks, order
 from tilewright.kernels.narrow import splat
@@ -34,10 +34,9 @@ LEAST = 64                  # rows of weights
 def emit_tiles(target: CpuTarget, COLS: int, SOURCE: str, PROLOGUE: tuple[Any, ...]) -> Function:
     """tiles(job, part): a run of rows of C[m, COLS] = alpha * A[m, k] @ B[k, COLS] + beta * C, of which A has the
     weights, at least LEAST rows, and B's columns are rows of bf16; C's columns are contiguous."""
-    k = Kernel(f"tiles_{COLS}_of_{SOURCE}{suffix(PROLOGUE)}", noalias=False, job=ptr(i8), part=i64)
-    job, part = k.args
     PLAIN, ACROSS = SOURCE == "bf16", -(-COLS // SIDE)
-    g = job_fields(k, job, (*DOTS, *TILES), f32, a=i16 if PLAIN else i8, b=i16, tiles=i32)
+    k, g, part = job_kernel(f"tiles_{COLS}_of_{SOURCE}{suffix(PROLOGUE)}", (*DOTS, *TILES), f32, a=i16 if PLAIN else i8,
+                            b=i16, tiles=i32)
     x = g.tiles + part*g.tiles_step
     _pack(k, g, x, COLS, SOURCE)
     weights, HEIGHT = Blocks(k, target, SOURCE, PROLOGUE, g, ROWS*SIDE), ROWS*SIDE

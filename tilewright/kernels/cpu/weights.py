@@ -19,17 +19,16 @@ without that, at 10 with 1 KB ahead (the best of single runs), and at 20 to 23 s
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from math import gcd
 from types import SimpleNamespace
 from typing import Any
 
 from tilewright.expressions.program import Expression
 from tilewright.formats import FORMATS
-from tilewright.ir import Function, Kernel, Value, f32, i8, i32, i64, ptr, vec
+from tilewright.ir import Function, Kernel, Value, f32, i8, i32, i64, vec
 from tilewright.kernels.cpu.jobs import DOTS, STREAM, Prepare
 from tilewright.kernels.cpu.out import Out
-from tilewright.kernels.cpu.pool import job_fields, split
+from tilewright.kernels.cpu.pool import job_kernel, split
 from tilewright.kernels.cpu.prepared import Beside, suffix
 from tilewright.kernels.narrow import memory_type, splat, widened
 from tilewright.plans.prologues import HALVES, form_of
@@ -114,9 +113,8 @@ def emit_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int, SOURCE: str, 
     A has the weights; by columns of C that registers hold, for each of which A's rows are read again from L1."""
     V, WIDE = target.lanes(4), AT_ONCE[32 if target.registers >= 32 else 16]
     VT = vec(f32, V)
-    k = Kernel(f"dots_{dtype}_{ROWS}x{COLS}_of_{SOURCE}{suffix(PROLOGUE)}", noalias=False, job=ptr(i8), part=i64)
-    job, part = k.args
-    g = job_fields(k, job, DOTS, f32, a=memory_type(SOURCE.removesuffix(HALVES)))
+    k, g, part = job_kernel(f"dots_{dtype}_{ROWS}x{COLS}_of_{SOURCE}{suffix(PROLOGUE)}", DOTS, f32,
+                            a=memory_type(SOURCE.removesuffix(HALVES)))
     w = Weights(k, target, SOURCE, PROLOGUE, g.a_beside, g.index)
     a, b, out = g.a.view(g.lda, 1), g.b.view(g.ldb, 1), Out(k, g.c.view(g.rsc, g.csc), g.alpha, g.beta)
     lo, hi = split(g.m, g.parts, part)
@@ -162,10 +160,7 @@ def emit_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int, SOURCE: str, 
                 total = k.sum(acc[r, c])
                 if w.scale is not None and fixed[0]:
                     total = total * w.scale.one(i + r, 0, f32)
-
-                def put(x: Value, at: tuple[Any, int], read_c: bool) -> None:
-                    out.place(*at).put(x, read_c)
-                out.cases_of_beta(partial(put, out.scaled(total), (i + r, j)))
+                out.put(out.scaled(total), i + r, j)
     all_rows(k, (lo, hi), ROWS, COLS, WIDE, rows_at)
     return k.function
 
@@ -192,10 +187,8 @@ def emit_stream(target: CpuTarget, dtype: str, ROWS: int, DEPTH: int, SOURCE: st
     rows of B's weights at a time, whole cache lines of them, and the next ones prefetched into L2."""
     V = target.lanes(4)
     VT = vec(f32, V)
-    k = Kernel(f"stream_{dtype}_{ROWS}x{DEPTH}_of_{SOURCE}{suffix(PROLOGUE)}", noalias=False, job=ptr(i8), part=i64)
-    job, part = k.args
     S = memory_type(SOURCE.removesuffix(HALVES))
-    g = job_fields(k, job, STREAM, f32, b=S)
+    k, g, part = job_kernel(f"stream_{dtype}_{ROWS}x{DEPTH}_of_{SOURCE}{suffix(PROLOGUE)}", STREAM, f32, b=S)
     w = Weights(k, target, SOURCE, PROLOGUE, g.b_beside, g.index)
     a, b, c = g.a.view(g.rsa, g.csa), g.b.view(g.ldb, 1), g.c.view(g.ldc, 1)
     TOGETHER = max(target.line // (V * S.bytes // (1 + w.halves)), 1)
