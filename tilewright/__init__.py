@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from tilewright.compiled.compile import compile as compile
     from tilewright.compiled.compile import plan as plan
     from tilewright.compiled.packed_weights import PackedWeights as PackedWeights
-    from tilewright.expressions.epilogue import epilogue as epilogue
+    from tilewright.expressions.function import epilogue as epilogue
+    from tilewright.expressions.function import prologue as prologue
     from tilewright.expressions.functions import clamp as clamp
     from tilewright.expressions.functions import column_amax as column_amax
     from tilewright.expressions.functions import column_argmax as column_argmax
@@ -71,7 +72,6 @@ if TYPE_CHECKING:
     from tilewright.expressions.functions import sqrt as sqrt
     from tilewright.expressions.functions import tanh as tanh
     from tilewright.expressions.functions import where as where
-    from tilewright.expressions.prologue import prologue as prologue
     from tilewright.expressions.reductions import Reduction as Reduction
     from tilewright.expressions.semiring import semiring as semiring
     from tilewright.formats.quantization import quantize as quantize
@@ -111,7 +111,7 @@ _HOME = {
     "einsum_path": "tilewright.lab.explanation.contraction",
     "Explanation": "tilewright.lab.explanation.record",
     "explain": "tilewright.lab.explanation.explain",
-    "epilogue": "tilewright.expressions.epilogue",
+    "epilogue": "tilewright.expressions.function",
     "gemm": "tilewright.api.products",
     "grouped_matmul": "tilewright.api.grouped",
     "get_num_threads": "tilewright.runtime.cpu.pool",
@@ -119,7 +119,7 @@ _HOME = {
     "load": "tilewright.compiled.bundles",
     "matmul": "tilewright.api.builtin",
     "pack": "tilewright.api.packed",
-    "prologue": "tilewright.expressions.prologue",
+    "prologue": "tilewright.expressions.function",
     "plan": "tilewright.compiled.compile",
     "quantize": "tilewright.formats.quantization",
     "semiring": "tilewright.expressions.semiring",

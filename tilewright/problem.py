@@ -9,6 +9,7 @@ import numpy as np
 from numpy import matmul
 
 from tilewright import formats
+from tilewright.expressions import texts
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 # What sums are multiplied by, on GPUs: nothing, scales of the rows of A and columns of B, or such scales of blocks
@@ -89,7 +90,7 @@ class Gemm:
             every = (*formats.FORMATS, *formats.BLOCK_FORMATS)
             format_a = formats.get(a, "a", every)
             format_b = formats.get(b, "b", every) if b is not None else format_a
-            if out is None and epilogue and (main := (read := _epilogue(str(epilogue))).main) is not None:
+            if out is None and epilogue and (main := (read := texts.epilogue(str(epilogue))).main) is not None:
                 out = None if read.results[main] == "-" else read.results[main]
             taken = [formats.FORMATS[_multiplied(format.name, str(text))]
                      for format, text in ((format_a, prologue_a), (format_b, prologue_b))]
@@ -125,11 +126,11 @@ class Gemm:
                              + f" with scales={self.scales!r}"*bool(self.scales))
         for name in "ab":
             text, format = getattr(self, f"prologue_{name}"), getattr(self, name)
-            if text and (source := _prologue(text).element) != format:
+            if text and (source := texts.prologue(text).element) != format:
                 raise ValueError(f"{name} must be {source}, of which prologue_{name} was made, not {format}")
 
     def _check_epilogue(self) -> None:
-        epilogue = _epilogue(self.epilogue)
+        epilogue = texts.epilogue(self.epilogue)
         main = epilogue.main
         if main is not None and epilogue.results[main] not in ("-", self.out):
             raise ValueError(f"out must be {epilogue.results[main]}, the format of the epilogue's first result, not "
@@ -137,7 +138,7 @@ class Gemm:
         if epilogue.paired and self.n % 2:
             raise ValueError(f"an epilogue of pairs of columns needs an even number of them, and n is {self.n}")
         integral = not self.blocks and formats.integral(*self.multiplied) and not self.scales
-        if self.semiring and (fields := _semiring(self.semiring).state):
+        if self.semiring and (fields := texts.semiring(self.semiring).state):
             if epilogue.state != fields:
                 raise ValueError(f"epilogue must take the {fields} fields of the reduction's state, as that of "
                                  f"tilewright.contract, and takes {epilogue.state or 'a sum'}")
@@ -151,8 +152,8 @@ class Gemm:
             raise ValueError("a semiring is for operands of real formats without scales and prologues, not for "
                              f"{self.a} by {self.b}{more}")
         kind = "int" if formats.integral(self.a, self.b) else "float"
-        if (found := _semiring(self.semiring).kind) != kind:
-            raise ValueError(f"the semiring of {self.a} by {self.b} has numbers of kind {kind}, not {found}")
+        if (given := texts.semiring(self.semiring).kind) != kind:
+            raise ValueError(f"the semiring of {self.a} by {self.b} has numbers of kind {kind}, not {given}")
 
     def check_factors(self, alpha: complex, beta: complex) -> None:
         """ValueError for an alpha and a beta that a product of this kind does not have."""
@@ -238,9 +239,9 @@ class Gemm:
         has beside them."""
         columns = self.shapes["out"][-1]
         bits = self.m * self.k * _bits(self.a) + self.k * self.n * _bits(self.b) + self.m * columns * _bits(self.out)
-        more = _epilogue(self.epilogue).bytes(self.m, self.n) if self.epilogue else 0
-        more += _prologue(self.prologue_a).bytes(self.m, self.k, True) if self.prologue_a else 0
-        more += _prologue(self.prologue_b).bytes(self.k, self.n, False) if self.prologue_b else 0
+        more = texts.epilogue(self.epilogue).bytes(self.m, self.n) if self.epilogue else 0
+        more += texts.prologue(self.prologue_a).bytes_read(self.m, self.k, True) if self.prologue_a else 0
+        more += texts.prologue(self.prologue_b).bytes_read(self.k, self.n, False) if self.prologue_b else 0
         return self.batch * int(bits) // 8 + self.batch * more
 
     @property
@@ -252,7 +253,7 @@ class Gemm:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of a, b and out as they are multiplied, by these names; a batch of several has an axis first."""
         batch = (self.batch,) if self.batch != 1 else ()
-        n = self.n // (1 + _epilogue(self.epilogue).paired if self.epilogue else 1)
+        n = self.n // (1 + texts.epilogue(self.epilogue).paired if self.epilogue else 1)
         return {"a": (*batch, self.m, self.k), "b": (*batch, self.k, self.n), "out": (*batch, self.m, n)}
 
     @property
@@ -271,10 +272,10 @@ class Gemm:
         name = self.a if len(set(kinds)) == 1 else "-".join(kinds)
         many = f"_b{self.batch}" if self.batch != 1 else ""
         scales = f"_scaled_{self.scales}" if self.scales else ""
-        epilogue = f"_epilogue_{_epilogue(self.epilogue).digest}" if self.epilogue else ""
-        prologues = "".join(f"_prologue_{name}_{_prologue(getattr(self, f'prologue_{name}')).digest}"
+        epilogue = f"_epilogue_{texts.epilogue(self.epilogue).digest}" if self.epilogue else ""
+        prologues = "".join(f"_prologue_{name}_{texts.prologue(getattr(self, f'prologue_{name}')).digest}"
                             for name in self.prologues)
-        semiring = f"_semiring_{_semiring(self.semiring).digest}" if self.semiring else ""
+        semiring = f"_semiring_{texts.semiring(self.semiring).digest}" if self.semiring else ""
         return f"gemm_{name}_{self.layout}_{self.m}x{self.n}x{self.k}{many}{scales}{epilogue}{prologues}{semiring}"
 
     def __str__(self) -> str:
@@ -290,24 +291,9 @@ def _product(a: formats.Format, b: formats.Format) -> formats.Format:
     return formats.get(dtype)
 
 
-def _epilogue(text: str) -> Any:
-    from tilewright.expressions.epilogue import Epilogue  # of which most processes have none
-    return Epilogue.read(text)
-
-
-def _prologue(text: str) -> Any:
-    from tilewright.expressions.prologue import Prologue  # likewise
-    return Prologue.read(text)
-
-
 def _multiplied(format: str, prologue: str) -> str:
     """The format in which elements of this one are multiplied."""
-    return _prologue(prologue).result if prologue else format
-
-
-def _semiring(text: str) -> Any:
-    from tilewright.expressions.semiring import read  # of which most processes have none
-    return read(text)
+    return texts.prologue(prologue).result if prologue else format
 
 
 def _combined_in(a: formats.Format, b: formats.Format) -> str:

@@ -3,12 +3,12 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.expressions.epilogue import Epilogue, Read
+from tilewright.expressions.function import Aux, Epilogue
 from tilewright.expressions.functions import pairs
 from tilewright.expressions.tracing import trace
 
 KINDS = {"acc": "float", "bias": "float", "res": "float"}
-INPUTS = Read("bias", "bf16", "row"), Read("res", "f32", "full")
+INPUTS = Aux("bias", "bf16", "row"), Aux("res", "f32", "full")
 
 
 def test_an_epilogue_is_its_text_and_gives_what_its_function_does():

@@ -9,7 +9,7 @@ import pytest
 import tilewright as tw
 from tests.helpers.readings import same_bits
 from tilewright import simulator
-from tilewright.expressions.epilogue import epilogue
+from tilewright.expressions.function import epilogue
 from tilewright.expressions.operations import OPERATIONS
 from tilewright.expressions.rounding import shortened
 from tilewright.ir import Kernel, elementary_rounded, f32, i64, ptr, vec

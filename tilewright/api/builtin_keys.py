@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilewright.expressions import remembered
-from tilewright.expressions.epilogue import Epilogue
+from tilewright.expressions.function import Epilogue
 from tilewright.kernels.cpu.abi import FACTOR, IS_FLOAT, MOST_VALUES, SHIFT, SLOTS
 from tilewright.runtime.cpu.layout import address
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from tilewright import forks, formats
 from tilewright.api import dispatch, host, scaled
-from tilewright.expressions.epilogue import Epilogue
+from tilewright.expressions.function import Epilogue
 from tilewright.expressions.semiring import Semiring
 from tilewright.formats.table import NARROW
 from tilewright.plans import prologues as plans
@@ -213,7 +213,7 @@ def _at_once(call: Call, f: Fused, results: list[Array], outs: list[Array | None
 def _remember(like: repeats.Asked, call: Call, a: Array, b: Array, results: list[Array], stored: list[Array | None],
               operands: list[Array], epilogue: Epilogue, sums: np.dtype[Any]) -> None:
     """A call that came down to these arrays, if they are its own."""
-    given, names = call.operands or {}, [x.name for x in epilogue.operands]
+    given, names = call.operands or {}, [x.name for x in epilogue.reads]
     own = all((x.shape, x.strides, x.dtype) == (y.shape, y.strides, y.dtype) for x, y in ((a, call.a), (b, call.b)))
     if not own or call.algorithm is not None or len(given) != len(names) or any(
             np.may_share_memory(c, x) for c in results for x in operands) or any(

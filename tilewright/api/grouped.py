@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from tilewright import forks
 from tilewright.api import dispatch, fused, grouped_weights, host, tensors
 from tilewright.compiled.packed_weights import PackedWeights
-from tilewright.expressions.epilogue import Epilogue
+from tilewright.expressions.function import Epilogue
 from tilewright.plans import invariant as invariants
 from tilewright.rules import arguments, fusing, grouping, numpy_products, shapes
 from tilewright.rules import grouped_weights as rules
@@ -159,7 +159,7 @@ def product(call: Call, offsets: Any, asked: repeats.Asked | None = None) -> Any
     columns = p.shape[-1] // 2 if f.epilogue.paired else p.shape[-1]
     read = [fused.readable(np.broadcast_to(per_group[of_one.name], (of.groups, 1, columns))
                            if of_one.name in per_group else x)
-            for of_one, x in zip(f.epilogue.operands, f.operands)]
+            for of_one, x in zip(f.epilogue.reads, f.operands)]
     fusion = forks.imported("tilewright.runtime.cpu.fusion")
     epilogue, read = fusion.with_factors(f.epilogue, read, p.sums, p.alpha, 0, None, p.shape)
     results, stored = fused.results_of(f, p, outs, (numbers, right.stand_in), [], read)
@@ -177,7 +177,7 @@ def product(call: Call, offsets: Any, asked: repeats.Asked | None = None) -> Any
     once = bool(prepared) and p.sizes[2] > 0 and grouped_weights.few(call, right, a)
     *sides, made = grouped_weights.sides(right, a, numbers, of, once, p.sums, call.batch_invariant)
     sides.append(_sources(call, right, a, numbers, sides, made, at, len(own), list(given), list(zip(
-        [x.name for x in epilogue.operands], read))))
+        [x.name for x in epilogue.reads], read))))
     program = _program(call, of, p, tuple(sides), stored, read, epilogue, right.packed)
     program.run(at, arrays, results)
     result = fused.delivered(call, f, results, outs)
@@ -225,7 +225,7 @@ def _remember(asked: repeats.Asked, program: Any, call: Call, given: dict[str, A
     delivered = result if isinstance(result, tuple) else (result,)
     numbers = [type(x) is int or type(x) is float for x in (call.operands or {}).values()]
     own, count = [False] * (len(arrays) - 1 - len(numbers)) + numbers + [True], len(arrays)
-    read = [x for x, of_one in zip(program.sources.operands, f.epilogue.operands) if of_one.name in given]
+    read = [x for x, of_one in zip(program.sources.operands, f.epilogue.reads) if of_one.name in given]
     if (len(asked[1]) < count or any(x != y and not free for x, y, free in zip(asked[1], at, own))
             or any(type(x) is not int for x in (*program.sources.beside, *read))
             or any(x is not None for x in f.blocks) or any(type(x) is not np.ndarray for x in delivered)):

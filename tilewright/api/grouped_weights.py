@@ -14,7 +14,7 @@ import numpy as np
 from tilewright import forks
 from tilewright.api import fused
 from tilewright.compiled.packed_weights import PackedWeights
-from tilewright.expressions.prologue import HALVES
+from tilewright.expressions import HALVES
 from tilewright.formats.quantized import Quantized
 from tilewright.formats.scaled import Scaled, apart
 from tilewright.rules import shapes, weights

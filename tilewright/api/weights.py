@@ -225,7 +225,7 @@ def _fused(ready: Ready, call: Call, of: Any, threads: int, epilogue: Any, opera
     if more or dtype is None or f.blocks != (None,) or not fused.storable(fusing.format_of(dtype), kind, wide):
         return None
     arrays, host = [fused.readable(x) for x in f.operands], dispatch.cpu().host
-    if any(host.address_of(x) != host.address_of(operands[y.name]) for x, y in zip(arrays, f.epilogue.operands)):
+    if any(host.address_of(x) != host.address_of(operands[y.name]) for x, y in zip(arrays, f.epilogue.reads)):
         return None         # a copy was read
     c = np.empty(f.shapes[0], dtype)
     sums = ways.Sums(call.a, call.b, F32, threads, target=ready.recipe.target)
@@ -234,7 +234,7 @@ def _fused(ready: Ready, call: Call, of: Any, threads: int, epilogue: Any, opera
                                          ready.recipe, ready.swapped, True), host)
     if way.after:
         return None
-    order = tuple(list(operands).index(y.name) for y in f.epilogue.operands)
+    order = tuple(list(operands).index(y.name) for y in f.epilogue.reads)
     table = array("q", [word for x in arrays for word in fusion.entry(host, x, False)])
     return ready._replace(recipe=way.recipe, fused=table, order=order, result=dtype, kept=(epilogue, f.epilogue),
                           shape=(*ready.shape[:-1], c.shape[-1]))

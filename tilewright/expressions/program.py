@@ -174,6 +174,9 @@ class Written:
     """What has a text that says all of it: an epilogue, a prologue, a semiring."""
     text: Any
 
+    def __str__(self) -> str:
+        return self.text
+
     @property
     def digest(self) -> str:
         """Of the text, for names."""

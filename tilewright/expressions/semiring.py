@@ -11,14 +11,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from tilewright.expressions.program import STATE, Expression, Number, Written
+from tilewright.expressions.program import Expression, Number, Written
 from tilewright.expressions.reductions import Fold, Reduction, named, traced
-from tilewright.expressions.tracing import Symbol, cast, reduced, retraced, trace
+from tilewright.expressions.tracing import Symbol, cast, retraced, trace
 from tilewright.forks import cached_property
 
 
@@ -31,9 +30,6 @@ class Semiring(Written):
     @cached_property
     def text(self) -> str:
         return f"{self.reduce} | {self.expression.text}"
-
-    def __str__(self) -> str:
-        return self.text
 
     @classmethod
     def read(cls, text: str) -> Semiring:
@@ -101,29 +97,6 @@ class Semiring(Written):
         terms = np.broadcast_to(term, np.broadcast_shapes(a.shape, b.shape))
         found = self.fold.evaluate(terms)
         return found if self.kind == "float" or isinstance(found, tuple) else found.astype(whole)
-
-
-@lru_cache(maxsize=256)
-def read(text: str) -> Semiring:
-    """The semiring with this text."""
-    return Semiring.read(text)
-
-
-@lru_cache(maxsize=256)
-def finished(fold: Fold, epilogue: Expression) -> Expression:
-    """An epilogue of the results of a reduction as one of the fields of its state."""
-    if epilogue.paired:
-        raise TypeError("epilogue takes pairs of columns, which a reduction with a state of its own does not have")
-    names = [name for name, _ in epilogue.parameters]
-    count = len(fold.result.results)
-
-    def whole(*state: Any, **operands: Any) -> Any:
-        results = retraced(fold.result, {f"{STATE}{i}": x for i, x in enumerate(state)})
-        found = retraced(epilogue, operands | dict(zip(names, results)))
-        return tuple(reduced(x, result.reduced) if result.reduced else x
-                     for x, result in zip(found, epilogue.results))
-    return trace(whole, dict((*fold.result.parameters, *epilogue.parameters[count:])),
-                 positional=len(fold.result.parameters))
 
 
 def semiring(function: Callable[..., Any], reduce: str | Reduction = "sum", kind: str = "float") -> Semiring:

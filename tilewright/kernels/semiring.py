@@ -7,9 +7,10 @@ from itertools import product
 
 import numpy as np
 
+from tilewright.expressions import texts
 from tilewright.expressions.program import Expression, Number
 from tilewright.expressions.reductions import Fold, named
-from tilewright.expressions.semiring import Semiring, read
+from tilewright.expressions.semiring import Semiring
 from tilewright.ir import Kernel, Type, Value, f32, f64, i8, i32, i64
 from tilewright.ir.program import Op
 from tilewright.kernels.expression import recorded
@@ -19,13 +20,13 @@ State = tuple[Value, ...]       # a value for each field
 
 def suffix(SEMIRING: str) -> str:
     """The suffix of the name of a kernel with this semiring."""
-    return f"_{read(SEMIRING).digest}" if SEMIRING else ""
+    return f"_{texts.semiring(SEMIRING).digest}" if SEMIRING else ""
 
 
 def state_fields(SEMIRING: str) -> int:
     """Fields of a state that is kept until an epilogue makes results of it (program.STATE); 0: what is added up is one
     number, the result."""
-    return read(SEMIRING).state if SEMIRING else 0
+    return texts.semiring(SEMIRING).state if SEMIRING else 0
 
 
 def numbers(T: Type) -> dict[str, Type]:
@@ -43,7 +44,7 @@ class Arithmetic:
 
     @classmethod
     def from_text(cls, k: Kernel, T: Type, SEMIRING: str) -> Arithmetic:
-        return cls(k, T, read(SEMIRING) if SEMIRING else None)
+        return cls(k, T, texts.semiring(SEMIRING) if SEMIRING else None)
 
     @property
     def types(self) -> tuple[Type, ...]:
@@ -111,7 +112,7 @@ def neutral(SEMIRING: str, T: Type) -> tuple[float, float] | None:
     begin with changes none."""
     k = Kernel("step", left=T, right=T)
     arithmetic = Arithmetic.from_text(k, T, SEMIRING)
-    if read(SEMIRING).reduce not in ("sum", "min", "max", "any"):
+    if texts.semiring(SEMIRING).reduce not in ("sum", "min", "max", "any"):
         return None
     left, right = k.args
     first, = arithmetic.first

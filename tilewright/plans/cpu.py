@@ -159,7 +159,7 @@ class Shape(NamedTuple):
         kind = f"{self.dtype}{sources}{'>' * bool(self.out)}{self.out}"
         if self.semiring or self.prologue_a or self.prologue_b:
             kind += f" semiring={semirings.read(self.semiring).digest}" if self.semiring else ""
-            kind += "".join(f" {name}={prologues.read(text).kept_by}" for name, text in (
+            kind += "".join(f" {name}={prologues.read(text).cache_key}" for name, text in (
                 ("prologue_a", self.prologue_a), ("prologue_b", self.prologue_b)) if text)
         return kind, self.m, self.n, self.depth or self.k, self.a, self.b, self.threads
 

@@ -1,4 +1,4 @@
-"""What an epilogue (expressions/epilogue.py) asks of a plan for a GPU: formats of results, refusals, and its cost.
+"""What an epilogue (expressions/function.py) asks of a plan for a GPU: formats of results, refusals, and its cost.
 
 Kernels evaluate it where they store C (kernels/gpu/fused.py), so that any plan takes most of them.
 """
@@ -9,8 +9,10 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from tilewright.expressions import DEFAULT
+from tilewright.expressions.texts import epilogue as read
+
 if TYPE_CHECKING:
-    from tilewright.expressions.epilogue import Epilogue
     from tilewright.plans.gpu_shape import GpuShape
     from tilewright.problem import Gemm
 
@@ -18,15 +20,6 @@ if TYPE_CHECKING:
 SLOTS = {"exp": 18, "log": 30, "tanh": 32, "erf": 26, "gelu": 18, "gelu_tanh": 24, "sigmoid": 24, "div": 10,
          "sqrt": 10, "min": 3, "max": 3}
 READ = 3                # instructions for an element of an operand: a part of a load, of its address, its conversion
-
-
-DEFAULT = "-"           # of a result: in the format of C
-
-
-@lru_cache(maxsize=256)
-def read(text: str) -> Epilogue:
-    from tilewright.expressions.epilogue import Epilogue  # of which most processes have none
-    return Epilogue.read(text)
 
 
 def sums_of_result(text: str) -> int:
@@ -63,7 +56,7 @@ def lowered(problem: Gemm, out: str) -> str:
 
 
 def stored(text: str, out: str) -> str:
-    """As a kernel is given it: with the format of each result."""
+    """A kernel's argument: the epilogue with the format of each result."""
     found = read(text)
     return replace(found, results=tuple(out if x == DEFAULT else x for x in found.results)).text
 
@@ -90,13 +83,13 @@ def slots(text: str) -> float:
         return 0.0
     epilogue = read(text)
     every = sum(SLOTS.get(line.operation, 1) for line in epilogue.expression.lines)
-    every += READ * sum(x.place in ("row", "full") for x in epilogue.operands)
+    every += READ * sum(x.by_column for x in epilogue.reads)
     return every / (1 + epilogue.paired)
 
 
 def registers(text: str) -> int:
     """Of a thread beside sums, where C goes through shared memory: operands of two blocks."""
-    return 16 * sum(x.place in ("row", "full") for x in read(text).operands) if text else 0
+    return 16 * sum(x.by_column for x in read(text).reads) if text else 0
 
 
 def bytes_moved(shape: GpuShape) -> int:

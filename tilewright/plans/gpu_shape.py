@@ -114,10 +114,10 @@ class GpuShape(NamedTuple):
             mx = all(BLOCK_FORMATS[name].mx for name in self.scaled.split())
             kind += " scaled" if mx else f" scaled={self.scaled.replace(' ', '-')}"
         if self.epilogue and not epilogues.read(self.epilogue).nothing:
-            kind += f" epilogue={epilogues.read(self.epilogue).kept_by}"
+            kind += f" epilogue={epilogues.read(self.epilogue).cache_key}"
         kind += f" semiring={semirings.read(self.semiring).digest}" if self.semiring else ""
         for role in self.prologues:
-            kind += f" prologue_{role}={prologues.read(self.prologue_of(role)).kept_by}"
+            kind += f" prologue_{role}={prologues.read(self.prologue_of(role)).cache_key}"
         kind += f" scales={self.scales}"*bool(self.scales) + f" {self.terms}"*(self.terms != "")
         kind += f" batch={self.batch}"*(self.batch != 1)
         a, b = ("rows" if letter == "n" else "columns" for letter in self.layout)

@@ -58,11 +58,11 @@ class Product(NamedTuple):
     out: str
     strides: Strides
     threads: int = 1
-    epilogue: str = ""          # what becomes of the sums: expressions.epilogue.Epilogue's text
+    epilogue: str = ""          # what becomes of the sums: expressions.function.Epilogue's text
     added_in: str = ""          # the format of the sums, if C's does not say it
     beside: bool = False        # whether the epilogue reads C, so that sums are not added up there
     semiring: str = ""          # what stands for multiplication and addition: expressions.semiring.Semiring's text
-    prologue_a: str = ""        # what packing makes of elements of A: expressions.prologue.Prologue's text
+    prologue_a: str = ""        # what packing makes of elements of A: expressions.function.Prologue's text
     prologue_b: str = ""
     invariant: str = ""         # what must not change an element's bits: plans/invariant.py
 

@@ -1,4 +1,4 @@
-"""What prologues (expressions/prologue.py) ask of a plan: the formats that are multiplied, and their cost."""
+"""What prologues (expressions/function.py) ask of a plan: the formats that are multiplied, and their cost."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -6,19 +6,14 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tilewright.expressions import HALVES
+from tilewright.expressions.texts import prologue as read
 from tilewright.formats import FORMATS
 from tilewright.plans.epilogues import SLOTS
 
 if TYPE_CHECKING:
     from tilewright.expressions.program import Expression
-    from tilewright.expressions.prologue import Prologue
     from tilewright.plans.gpu_shape import GpuShape
-
-
-@lru_cache(maxsize=256)
-def read(text: str) -> Prologue:
-    from tilewright.expressions.prologue import Prologue  # of which most processes have none
-    return Prologue.read(text)
 
 
 def bytes_of(source: str) -> float:
@@ -36,7 +31,6 @@ def multiplied(format: str, text: str) -> str:
     return read(text).result if text else format
 
 
-HALVES = "x2"           # of expressions.prologue, of which most processes have none
 STEPS = 16              # of k, of multiples of which a scale may be that is read with weights
 
 
@@ -75,7 +69,7 @@ def weights(text: str) -> bool:
     if not text or not _by_vectors(text) or read(text).source == "bool":
         return False
     return form_of(read(text).expression) is not None and all(
-        x.place == "scalar" or (x.group % STEPS == 0 if x.group > 1 else x.place != "full") for x in read(text).beside)
+        x.place == "scalar" or (x.group % STEPS == 0 if x.group > 1 else x.place != "full") for x in read(text).reads)
 
 
 def decodes(expression: str, beside: tuple[str, ...]) -> bool:
@@ -103,7 +97,7 @@ def read_once(a: str, b: str, m: int, n: int, sums: str) -> str:
 def _by_vectors(text: str) -> bool:
     """Whether vectors of f32 hold everything that the function computes with."""
     prologue = read(text)
-    beside = (x.format for x in prologue.beside if (x.place, x.format) != ("scalar", "f64"))
+    beside = (x.format for x in prologue.reads if (x.place, x.format) != ("scalar", "f64"))
     return prologue.result in ("f32", "bf16", "f16") and all(
         format in ("f32", "i32") or FORMATS[format].bits <= 16
         for format in (prologue.source.removesuffix(HALVES), *beside))
@@ -130,13 +124,13 @@ def stored(format: str, text: str) -> str:
 def into(text: str, format: str) -> str:
     """The prologue of an operand that is multiplied in this format, which has all numbers of its own."""
     found = read(text)
-    return text if found.result == format or found.kind == "int" else replace(found, result=format).text
+    return text if found.result == format or found.kind == "int" else replace(found, results=(format,)).text
 
 
 def bytes_moved(shape: GpuShape) -> int:
     """What is read beside elements, once."""
-    found = read(shape.prologue_a).bytes(shape.m, shape.k, True) if shape.prologue_a else 0
-    return found + (read(shape.prologue_b).bytes(shape.k, shape.n, False) if shape.prologue_b else 0)
+    found = read(shape.prologue_a).bytes_read(shape.m, shape.k, True) if shape.prologue_a else 0
+    return found + (read(shape.prologue_b).bytes_read(shape.k, shape.n, False) if shape.prologue_b else 0)
 
 
 def violations(shape: GpuShape) -> Iterator[str]:
@@ -144,7 +138,7 @@ def violations(shape: GpuShape) -> Iterator[str]:
     from tilewright.plans.gpu_lowering import READ
     for role in shape.prologues:
         prologue = read(shape.prologue_of(role))
-        beside = (x.format for x in prologue.beside if (x.place, x.format) != ("scalar", "f64"))
+        beside = (x.format for x in prologue.reads if (x.place, x.format) != ("scalar", "f64"))
         formats = prologue.element, *beside
         if prologue.result not in IN_KERNEL or prologue.kind == "int":
             yield f"kernels evaluate prologues that give {', '.join(IN_KERNEL)}, not {prologue.result}."
@@ -176,7 +170,7 @@ def instructions(text: str, run: int = 0) -> float:
     its rounding."""
     from tilewright.expressions.factors import factored, subtracted
     prologue = read(text)
-    common = frozenset(x.name for x in prologue.beside if x.group % run == 0) if run else None
+    common = frozenset(x.name for x in prologue.reads if x.group % run == 0) if run else None
     inner, _ = factored(prologue.expression, common)
     if prologue.source in ("i8", "u8", "i4x2", "u4x2") and (found := subtracted(inner)):        # a part of decoding
         inner, _ = found

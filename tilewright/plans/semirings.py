@@ -5,20 +5,15 @@ from functools import lru_cache
 from math import ceil
 from typing import TYPE_CHECKING
 
+from tilewright.expressions.texts import semiring as read
 from tilewright.plans import epilogues
 
 if TYPE_CHECKING:
-    from tilewright.expressions.semiring import Semiring
     from tilewright.targets.nvidia import GpuTarget
 
 # Registers for terms, beside the operands: of most at most TERM, of those that count bits without an instruction for it
 # COUNTING; elementary functions have CONSTANTS and, since LLVM mixes the terms of a tile, LIVE for each of them.
 TERM, COUNTING, CONSTANTS, LIVE = 3, 5, 8, 5
-
-
-def read(text: str) -> Semiring:
-    from tilewright.expressions import semiring  # of which most processes have none
-    return semiring.read(text)
 
 
 @lru_cache(maxsize=256)
@@ -36,7 +31,8 @@ def state(text: str) -> int:
 @lru_cache(maxsize=256)
 def finished(text: str) -> str:
     """What makes the results of a state, as the text of an epilogue."""
-    from tilewright.expressions.epilogue import DEFAULT, Epilogue
+    from tilewright.expressions import DEFAULT
+    from tilewright.expressions.function import Epilogue
     result = read(text).fold.result
     return Epilogue(result, (), (DEFAULT,) * len(result.results)).text
 

@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilewright import formats
-from tilewright.expressions.epilogue import DEFAULT, Epilogue, Read, kind_of, with_scales
+from tilewright.expressions import DEFAULT
+from tilewright.expressions.composed import finished, with_scales
+from tilewright.expressions.function import Aux, Epilogue, kind_of
 from tilewright.expressions.operations import KINDS
 from tilewright.expressions.program import ACC, OWN, Expression
 from tilewright.expressions.remembered import traced
-from tilewright.expressions.semiring import finished
 from tilewright.rules import arguments
 from tilewright.rules.arguments import Array
 from tilewright.rules.call import Call, Product
@@ -28,7 +29,7 @@ class Fused(NamedTuple):
     """The epilogue of a product.
 
     operands    broadcast to [..., m, n] of the results ([..., m, n/2] of pairs), with strides of 0 where they have
-                fewer elements; in the order of epilogue.operands
+                fewer elements; in the order of epilogue.reads
     dtypes      of the results; of reductions None: that in which they are computed
     shapes      of the results
     blocks      the block-scaled formats of those that are quantized then, along their last axis; None of others
@@ -46,7 +47,7 @@ def format_of(dtype: np.dtype[Any]) -> formats.Format | None:
     return None if dtype.kind == "c" else formats.find(dtype)
 
 
-def made(expression: Expression, operands: tuple[Read, ...], results: tuple[str, ...]) -> Epilogue:
+def made(expression: Expression, operands: tuple[Aux, ...], results: tuple[str, ...]) -> Epilogue:
     """The same object for the same expression, so that its text is written once."""
     key = id(expression), operands, results
     found = _made.get(key)
@@ -98,7 +99,7 @@ def fused(call: Call, p: Product, scales: Mapping[str, Array] | None = None) -> 
         except ValueError:
             raise ValueError(f"operands[{name!r}] must broadcast to the result's shape {shape}, but its shape is "
                              f"{x.shape}") from None
-        read.append(Read(name, found.name, _place(x)))
+        read.append(Aux(name, found.name, _place(x)))
         arrays.append(whole)
     dtypes, blocks = _dtypes(call, p, expression)
     names = tuple(DEFAULT if x is None else name_of(x) for x in dtypes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tilewright.expressions.prologue import HALVES
+from tilewright.expressions import HALVES
 from tilewright.formats.decoding import BF16, decoded, exact_in_bf16
 from tilewright.formats.quantized import Quantized
 from tilewright.formats.scaled import Decodable

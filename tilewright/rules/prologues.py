@@ -11,13 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilewright import formats
-from tilewright.expressions import prologue
-from tilewright.expressions.epilogue import kind_of
+from tilewright.expressions import HALVES
+from tilewright.expressions.function import Aux, Prologue, checked_prologue, kind_of
 from tilewright.expressions.operations import KINDS
 from tilewright.expressions.program import ELEMENT, Expression
-from tilewright.expressions.prologue import Beside, Prologue
 from tilewright.expressions.remembered import traced
-from tilewright.plans.prologues import HALVES
 from tilewright.rules import arguments
 from tilewright.rules.arguments import Array
 from tilewright.rules.call import KERNELS, Call, Product, decide
@@ -66,7 +64,7 @@ def prepared(function: Any, x: Array, role: str, given: Mapping[str, Array]) -> 
     if isinstance(function, Prologue):
         if function.source.removesuffix(HALVES) != source:
             raise TypeError(f"{name} was made for elements of {function.source}, and {role} is {x.dtype}")
-        names = [each.name for each in function.beside]
+        names = [each.name for each in function.reads]
         if set(names) != set(given):
             raise TypeError(f"operands must have the names of {name} ({', '.join(names)}), and has "
                             f"({', '.join(given)})")
@@ -113,19 +111,19 @@ def all_of(call: Call, a: Array, b: Array, given: Mapping[str, dict[str, Array]]
         x, name = arrays[role], f"prologue_{role}"
         if x.ndim < 2:
             raise ValueError(f"{role} must have two axes or more with {name}, and its shape is {x.shape}")
-        groups = {each.name: each.group for each in ready.beside} if ready else {}
+        groups = {each.name: each.group for each in ready.reads} if ready else {}
         read = [_beside(each, kind, given[name][each], x, role, groups.get(each, 1))
                 for each, kind in expression.parameters[1:]]
         beside = tuple(each for each, _ in read)
         result = ready.result if ready else formats_of[role]
         source = ready.source if ready else sources[role]
-        made[role] = Prepared(prologue.made(expression, beside, source, result, name),
+        made[role] = Prepared(checked_prologue(expression, beside, source, result, name),
                               tuple(array for _, array in read))
     return made
 
 
 def decided(call: Call, a: Array, b: Array, c: Any, wide: str | None, prepared: dict[str, Prepared]) -> Product:
-    """As rules.call.decide, by the formats in which operands with a prologue are multiplied; integers by themselves are
+    """`rules.call.decide` by the formats in which operands with a prologue are multiplied; integers by themselves are
     added up as such, in the format `wide` if that is one of integers, whatever out_dtype says, others in f64 if `wide`
     says so. Of a product without k prologues are taken out of `prepared`."""
     stand_ins = [np.empty(0, formats.FORMATS[prepared[role].prologue.result].dtype) if role in prepared else x
@@ -149,7 +147,7 @@ def _narrow(x: Array) -> Array:
     return x.astype(np.int32) if whole else x
 
 
-def _beside(name: str, kind: str, x: Array, of: Array, role: str, group: int) -> tuple[Beside, Array]:
+def _beside(name: str, kind: str, x: Array, of: Array, role: str, group: int) -> tuple[Aux, Array]:
     """An operand of a prologue beside the operand `of`, and its array broadcast to that. `group`: steps of k that share
     a number, the argument of tilewright.prologue: the last of them may be fewer."""
     label = f"operands[{name!r}]"
@@ -171,4 +169,4 @@ def _beside(name: str, kind: str, x: Array, of: Array, role: str, group: int) ->
                          f"of several equal blocks of k = {k} steps, but its shape is {x.shape}") from None
     rows, columns = (whole.shape[at] > 1 and whole.strides[at] != 0 for at in (-2, -1))
     place = "full" if rows and columns else "row" if columns else "column" if rows else "scalar"
-    return Beside(name, format, place, group), whole
+    return Aux(name, format, place, group), whole

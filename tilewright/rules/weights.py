@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilewright.expressions import prologue
-from tilewright.expressions.epilogue import kind_of
+from tilewright.expressions import HALVES
+from tilewright.expressions.function import Aux, Prologue, checked_prologue, kind_of
 from tilewright.expressions.program import ELEMENT, OWN, Expression
-from tilewright.expressions.prologue import HALVES, Beside, Prologue
 from tilewright.expressions.remembered import traced
 from tilewright.formats.quantized import Quantized
 from tilewright.formats.scaled import Decodable, Scaled, format_of
@@ -179,8 +178,8 @@ def made(w: Weights, role: str, result: str) -> Prologue:
     zero = kind_of(format_of(w.beside["zeros"]).name) if "zeros" in names else ""
     e = expression(source, role, zero) if names else traced(
         _itself, ((ELEMENT, kind_of(source)),), f"prologue_{role}")
-    beside = tuple(Beside(name, format_of(w.beside[kind]).name, *_place(w, kind)) for kind, name in names.items())
-    return prologue.made(e, beside, w.source, result, f"prologue_{role}")
+    beside = tuple(Aux(name, format_of(w.beside[kind]).name, *_place(w, kind)) for kind, name in names.items())
+    return checked_prologue(e, beside, w.source, result, f"prologue_{role}")
 
 
 def expression(source: str, role: str, zero: str) -> Expression:

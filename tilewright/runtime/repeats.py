@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from tilewright import forks
 from tilewright.expressions import remembered
-from tilewright.expressions.epilogue import Epilogue
-from tilewright.expressions.prologue import Prologue
+from tilewright.expressions.function import Epilogue, Prologue
 from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.jobs import NOTHING
 from tilewright.runtime.cpu import pool

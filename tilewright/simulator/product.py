@@ -260,7 +260,7 @@ class Launches:
         self.scales = dict(zip(given, (x.shadow for x in placed)))
         epilogue, arrays = epilogues.of_problem(p := kernel.problem), epilogues.named(kernel.problem, operands_of)
         self.operands = [epilogues.placed(read, np.asarray(x), p.shapes["out"])
-                         for read, x in zip(epilogue.operands if epilogue else (), arrays)]
+                         for read, x in zip(epilogue.reads if epilogue else (), arrays)]
         self.beside = transforms.of_kernel(p, operands_of)
         self.outs = list(outs)
         if [(x.dtype, x.shape) for x in outs] != [(kind, p.shapes["out"]) for kind in epilogues.formats_of(p)]:

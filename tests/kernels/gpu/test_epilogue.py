@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.expressions.epilogue import Epilogue, Read
+from tilewright.expressions.function import Aux, Epilogue
 from tilewright.expressions.tracing import trace
 from tilewright.kernels.amd.emulated_mx_gemm import emit_emulated_mx_gemm
 from tilewright.kernels.amd.mfma_gemm import emit_mfma_gemm
@@ -25,7 +25,7 @@ WAVES = {"CTA_M": 64, "CTA_N": 64, "WARP_M": 32, "WARP_N": 32}
 def fused(format="f32"):
     """2 x + 1000 i + j of what a kernel would store at (i, j): the text, and its arguments for an m x n product."""
     expression = trace(lambda acc, i, j: acc*2 + i + j, {"acc": "float", "i": "float", "j": "float"})
-    return Epilogue(expression, (Read("i", format, "column"), Read("j", format, "row")), ("-",)).text
+    return Epilogue(expression, (Aux("i", format, "column"), Aux("j", format, "row")), ("-",)).text
 
 
 def given(m, n, T=np.float32):

@@ -14,7 +14,7 @@ from tilewright import simulator
 from tilewright.atoms.fragment import ROUNDED, tf32, truncated
 from tilewright.atoms.wgmma import Wgmma
 from tilewright.compiler.manifest import manifest
-from tilewright.expressions.epilogue import Epilogue, Read
+from tilewright.expressions.function import Aux, Epilogue
 from tilewright.expressions.tracing import trace
 from tilewright.formats import get
 from tilewright.ir import Kernel
@@ -364,7 +364,7 @@ def test_random_numbers():
 def test_c_is_stored_through_the_epilogue(copied):
     """An epilogue, which must see each element's row and column: here it replaces what would be stored."""
     expression = trace(lambda acc, i, j: i + j, {"acc": "float", "i": "float", "j": "float"})
-    text = Epilogue(expression, (Read("i", "f32", "column"), Read("j", "f32", "row")), ("-",)).text
+    text = Epilogue(expression, (Aux("i", "f32", "column"), Aux("j", "f32", "row")), ("-",)).text
     a, b = (np.zeros((rows, 64), get("bf16").dtype) for rows in (140, 72))
     c = np.full((140, 72), np.nan, np.float32)
     rows, columns = 1000*np.arange(140, dtype="f4"), np.arange(72, dtype="f4")

@@ -10,7 +10,7 @@ import pytest
 
 import tilewright as tw
 from tests.helpers.drivers import HERE
-from tilewright.expressions.epilogue import epilogue
+from tilewright.expressions.function import epilogue
 from tilewright.plans import epilogues
 from tilewright.plans.cpu import CpuPlan
 from tilewright.plans.lowering import shape_of

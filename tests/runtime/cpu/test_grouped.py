@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.expressions.epilogue import epilogue
+from tilewright.expressions.function import epilogue
 from tilewright.plans.cpu import CpuPlan
 from tilewright.runtime.cpu import grouped
 from tilewright.runtime.cpu.grouped_ways import Side, Work, place_of

@@ -7,7 +7,7 @@ import pytest
 
 import tilewright as tw
 from tests.helpers.gpus import machine
-from tilewright.expressions.epilogue import Epilogue, Read
+from tilewright.expressions.function import Aux, Epilogue
 from tilewright.expressions.functions import pairs
 from tilewright.expressions.tracing import trace
 from tilewright.formats import FORMATS
@@ -15,7 +15,7 @@ from tilewright.formats import FORMATS
 
 def made(function, *reads, results=("-",), acc="float"):
     """The text of an epilogue; reads: "bias bf16 row"."""
-    operands = [Read(*x.split()) for x in reads]
+    operands = [Aux(*x.split()) for x in reads]
     kinds = {x.name: "int" if x.format.startswith(("i", "u")) else "float" for x in operands}
     return Epilogue(trace(function, {"acc": acc, **kinds}), tuple(operands), results).text
 

@@ -8,8 +8,8 @@ import pytest
 import tilewright as tw
 from tests.helpers.gpus import machine
 from tilewright.compiler import ptxas
-from tilewright.expressions.epilogue import Epilogue
-from tilewright.expressions.semiring import finished
+from tilewright.expressions.composed import finished
+from tilewright.expressions.function import Epilogue
 from tilewright.expressions.tracing import trace
 from tilewright.formats import FORMATS
 from tilewright.ir import f32, i32

@@ -54,7 +54,7 @@ class Tiling:
 class WorkgroupGemm:
     """One kernel. A and B have elements TA and TB in memory; OUT is the format of C, of
     which VECTOR_C elements are stored at once: n is a multiple of that. BATCH: of many matrices, see work.parameters.
-    EPILOGUE: the text of an expressions.epilogue.Epilogue (gpu/fused.py). GROUPED: see gpu/groups.py; with BATCH.
+    EPILOGUE: the text of an expressions.function.Epilogue (gpu/fused.py). GROUPED: see gpu/groups.py; with BATCH.
     SCALES: the type of scales, which multiply sums if it is one of numbers; i8, of e8m0, for those of instructions.
 
     The kernel's name is NAME, the tiles and `mode`.

@@ -44,7 +44,7 @@ def emit_mfma_gemm(*, ARCH: str, A: str = "f16", B: str | None = None, OUT: str 
     VECTOR, VECTOR_C: elements that are moved at once, of an operand that is contiguous along m or n, whose m or n is a
     multiple of it, and of C, whose n is. STAGES: tiles in LDS, if they come there straight (DIRECT). BATCH: of many
     matrices, see work.parameters. SCALED: scales multiply sums (gpu/scales.py); they, alpha and beta are f64 for f64,
-    else f32. EPILOGUE: the text of an expressions.epilogue.Epilogue (gpu/fused.py). GROUPED: what offsets divide, "m"
+    else f32. EPILOGUE: the text of an expressions.function.Epilogue (gpu/fused.py). GROUPED: what offsets divide, "m"
     (then k is contiguous in A) or "k": see gpu/groups.py; with BATCH and SPLIT_K 1.
     """
     B, t = B or A, Tiling(**tiling)

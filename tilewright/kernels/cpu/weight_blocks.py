@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilewright.expressions import HALVES
 from tilewright.formats import FORMATS
 from tilewright.ir import Kernel, Value, f32, i8, i16, i32, i64, vec
 from tilewright.kernels.cpu.jobs import Prepare
 from tilewright.kernels.cpu.prepared import Beside
 from tilewright.kernels.cpu.weights import Weights
 from tilewright.kernels.narrow import pattern, splat
-from tilewright.plans.prologues import HALVES
 from tilewright.targets.cpu import CpuTarget
 
 SIDE, STEP = 16, 32         # words of k, and elements, that are multiplied at once

@@ -23,6 +23,7 @@ from math import gcd
 from types import SimpleNamespace
 from typing import Any
 
+from tilewright.expressions import HALVES
 from tilewright.expressions.program import Expression
 from tilewright.formats import FORMATS
 from tilewright.ir import Function, Kernel, Value, f32, i8, i32, i64, vec
@@ -31,7 +32,7 @@ from tilewright.kernels.cpu.out import Out
 from tilewright.kernels.cpu.pool import job_kernel, split
 from tilewright.kernels.cpu.prepared import Beside, suffix
 from tilewright.kernels.narrow import memory_type, splat, widened
-from tilewright.plans.prologues import HALVES, form_of
+from tilewright.plans.prologues import form_of
 from tilewright.targets.cpu import CpuTarget
 
 RUN = 32 << 10              # bytes of C's rows that stay in L1 and L2 while all of B's rows pass

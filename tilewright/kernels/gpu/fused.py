@@ -1,4 +1,4 @@
-"""The epilogue of a kernel (expressions/epilogue.py): its operands and further results in global memory, and the
+"""The epilogue of a kernel (expressions/function.py): its operands and further results in global memory, and the
 expression between them, of numbers that are next to each other in a row of C.
 
 A kernel with one has further parameters (`parameters`), of which all strides are in elements:
@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from tilewright.expressions.epilogue import Epilogue, Read
+from tilewright.expressions import texts
+from tilewright.expressions.function import Aux, Epilogue
 from tilewright.expressions.program import Expression
 from tilewright.expressions.rounding import shortened
 from tilewright.formats import FORMATS, Float
@@ -34,11 +35,11 @@ def parameters(EPILOGUE: str, BATCH: bool = False) -> dict[str, Any]:
     types: dict[str, Any] = {}
     if not EPILOGUE:
         return types
-    epilogue = Epilogue.read(EPILOGUE)
-    for x in epilogue.operands:
-        types[x.parameter] = ptr(memory_type(x.format), strided=True)
-        types |= {f"ld_{x.parameter}": i64} if x.place in ("column", "full") else {}
-        types |= {f"stride_{x.parameter}": i64} if BATCH else {}
+    epilogue = texts.epilogue(EPILOGUE)
+    for x in epilogue.reads:
+        types[x.parameter()] = ptr(memory_type(x.format), strided=True)
+        types |= {f"ld_{x.parameter()}": i64} if x.by_row else {}
+        types |= {f"stride_{x.parameter()}": i64} if BATCH else {}
     for number in others(epilogue):
         types |= {f"c{number}": ptr(memory_type(epilogue.results[number]), strided=True), f"ldc{number}": i64}
         types |= {f"stride_c{number}": i64} if BATCH else {}
@@ -47,17 +48,17 @@ def parameters(EPILOGUE: str, BATCH: bool = False) -> dict[str, Any]:
 
 def pointers(EPILOGUE: str) -> tuple[str, ...]:
     """Pointers of an epilogue, which nothing else in the kernel reaches."""
-    return tuple(x.parameter for x in Epilogue.read(EPILOGUE).operands) if EPILOGUE else ()
+    return tuple(x.parameter() for x in texts.epilogue(EPILOGUE).reads) if EPILOGUE else ()
 
 
 def suffix(EPILOGUE: str) -> str:
     """The suffix of the name of a kernel with this epilogue."""
-    return f"_{Epilogue.read(EPILOGUE).digest}" if EPILOGUE else ""
+    return f"_{texts.epilogue(EPILOGUE).digest}" if EPILOGUE else ""
 
 
 def sums(EPILOGUE: str) -> int:
     """How many sums of neighbouring columns make one number of C."""
-    return 1 + (bool(EPILOGUE) and Epilogue.read(EPILOGUE).paired)
+    return 1 + (bool(EPILOGUE) and texts.epilogue(EPILOGUE).paired)
 
 
 def others(epilogue: Epilogue) -> list[int]:
@@ -67,7 +68,7 @@ def others(epilogue: Epilogue) -> list[int]:
 
 def beside(g: SimpleNamespace, EPILOGUE: str) -> list[tuple[Value, Value]]:
     """Where further results of a kernel with the arguments g begin, and their leading dimensions."""
-    return [(getattr(g, f"c{i}"), getattr(g, f"ldc{i}")) for i in others(Epilogue.read(EPILOGUE))] if EPILOGUE else []
+    return [(getattr(g, f"c{i}"), getattr(g, f"ldc{i}")) for i in others(texts.epilogue(EPILOGUE))] if EPILOGUE else []
 
 
 def rounded(k: Kernel, values: list[Value], FORMAT: str, ROUND_PAIR: bool = False) -> Value:
@@ -118,7 +119,7 @@ class Fused:
         results that kernels do not leave."""
         if not EPILOGUE:
             return None
-        epilogue = Epilogue.read(EPILOGUE)
+        epilogue = texts.epilogue(EPILOGUE)
         if epilogue.main is None or any(map(epilogue.axis, range(len(epilogue.results)))):
             raise ValueError(f"kernels for GPUs leave no reductions of rows or columns: {EPILOGUE}")
         count = 1 + epilogue.paired
@@ -128,7 +129,7 @@ class Fused:
         def place(name: str) -> Value:
             x = getattr(g, name)
             return x if g.matrix is None else x + k.cast(g.matrix, i64)*getattr(g, f"stride_{name}")
-        operands = {x.name: (place(x.parameter), getattr(g, f"ld_{x.parameter}", None)) for x in epilogue.operands}
+        operands = {x.name: (place(x.parameter()), getattr(g, f"ld_{x.parameter()}", None)) for x in epilogue.reads}
         stored = {i: (place(f"c{i}"), getattr(g, f"ldc{i}"), epilogue.results[i]) for i in others(epilogue)}
         rows = g.m if getattr(g, "offsets", None) is None else k.max(g.m, 1)        # which end at 0 in an empty group
         return cls(k, epilogue, rows, g.n // 2 if count == 2 else g.n, OUT, VECTOR // count,
@@ -156,14 +157,14 @@ class Fused:
         """The operands of results in this row, of WIDTH sums from this column on. `memo`: what has been loaded of rows
         and columns that are the same values."""
         memo = {} if memo is None else memo
-        for x in self.epilogue.operands:
-            key = x.name, id(row)*(x.place in ("column", "full")), id(column)*(x.place in ("row", "full"))
+        for x in self.epilogue.reads:
+            key = x.name, id(row)*x.by_row, id(column)*x.by_column
             if key not in memo:
                 memo[key] = self._load(x, row, self.column(column), WIDTH // self.COUNT)
             memo[x.name] = memo[key]
-        return {x.name: memo[x.name] for x in self.epilogue.operands}
+        return {x.name: memo[x.name] for x in self.epilogue.reads}
 
-    def _load(self, x: Read, row: Value, column: Value, WIDTH: int) -> list[Value]:
+    def _load(self, x: Aux, row: Value, column: Value, WIDTH: int) -> list[Value]:
         k, (pointer, ld), STEP = self.k, self.operands[x.name], min(self.VECTOR, WIDTH)
         if ld is not None:
             pointer = pointer + k.cast(k.min(row, self.m - 1), i64)*ld
@@ -172,7 +173,7 @@ class Fused:
         places = [k.min(column + first if first else column, self.n - STEP) for first in range(0, WIDTH, STEP)]
         return [k.load(pointer + at, vec(pointer.type.element, STEP)) for at in places]
 
-    def _wide(self, x: Read, vectors: list[Value]) -> list[Value]:
+    def _wide(self, x: Aux, vectors: list[Value]) -> list[Value]:
         T, numbers = self.INT if self.epilogue.kinds[x.name] == "int" else self.FLOAT, list[Value]()
         for vector in vectors:
             wide = vector if memory_type(x.format) == T else widened(self.k, vector, x.format, T)
@@ -188,7 +189,7 @@ class Fused:
         values = [k.cast(x, self.FLOAT) if x.type.is_float else x for x in values]
         inputs = {name: values[e::self.COUNT] for e, name in enumerate(expression.sums)}
         loaded = self.loaded(row, column, len(values)) if loaded is None else loaded
-        inputs |= {x.name: self._wide(x, loaded[x.name]) for x in self.epilogue.operands}
+        inputs |= {x.name: self._wide(x, loaded[x.name]) for x in self.epilogue.reads}
         if all(kind == "float" for _, kind in expression.parameters):
             columns = zip(*(recorded(k, expression, {name: x[e % len(x)] for name, x in inputs.items()}, self.FLOAT)
                           for e in range(WIDTH)))

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 from zlib import crc32
 
+from tilewright.expressions import HALVES
 from tilewright.expressions.program import Expression
-from tilewright.expressions.prologue import HALVES
 from tilewright.ir import Function, Kernel, Value, f32, f64, i1, i8, i32, i64, ptr, vec
 from tilewright.kernels.expression import recorded
 from tilewright.kernels.gpu.copy import COLUMNS, ROWS

@@ -1,4 +1,4 @@
-"""The prologue of an operand inside a kernel (expressions/prologue.py): what a thread has loaded of the operand, as it
+"""The prologue of an operand inside a kernel (expressions/function.py): what a thread has loaded of the operand, as it
 is stored, becomes the numbers that are multiplied, in registers.
 
 A kernel with one has further parameters (`parameters`), of which all strides are in elements. Of an operand a or b:
@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from tilewright.expressions import HALVES, texts
 from tilewright.expressions.factors import factored, subtracted, whole_in_floats
 from tilewright.expressions.factors import parameters as needed
+from tilewright.expressions.function import Aux, Prologue
 from tilewright.expressions.program import Expression
-from tilewright.expressions.prologue import HALVES, Beside, Prologue
 from tilewright.formats import FORMATS, Integer
 from tilewright.ir import Kernel, Type, Value, f32, i32, i64, ptr, vec
 from tilewright.kernels.expression import recorded
@@ -46,7 +47,7 @@ Loaded = dict[str, list[Value]]     # of each operand a number for each element 
 def parameters(ROLE: str, PROLOGUE: str, ALONG_K: bool) -> dict[str, Any]:
     """Parameters of a kernel with this prologue of operand "a" or "b", or "" for none."""
     types: dict[str, Any] = {}
-    for x in Prologue.read(PROLOGUE).beside if PROLOGUE else ():
+    for x in texts.prologue(PROLOGUE).reads if PROLOGUE else ():
         name = x.parameter(ROLE)
         types[name] = ptr(memory_type(x.format), strided=True)
         types |= {f"i_{name}": i64} if x.place in I_PLACES[ROLE] and ALONG_K else {}
@@ -56,22 +57,22 @@ def parameters(ROLE: str, PROLOGUE: str, ALONG_K: bool) -> dict[str, Any]:
 
 def pointers(ROLE: str, PROLOGUE: str) -> tuple[str, ...]:
     """Pointers of a prologue, which nothing else in the kernel reaches."""
-    return tuple(x.parameter(ROLE) for x in Prologue.read(PROLOGUE).beside) if PROLOGUE else ()
+    return tuple(x.parameter(ROLE) for x in texts.prologue(PROLOGUE).reads) if PROLOGUE else ()
 
 
 def memory(PROLOGUE: str, T: Type) -> Type:
     """The type of an operand's elements in memory, which is T without a prologue."""
-    return memory_type(Prologue.read(PROLOGUE).element) if PROLOGUE else T
+    return memory_type(texts.prologue(PROLOGUE).element) if PROLOGUE else T
 
 
 def together(PROLOGUE: str) -> int:
     """Elements of an operand in one of those."""
-    return 2 if PROLOGUE and Prologue.read(PROLOGUE).source.endswith(HALVES) else 1
+    return 2 if PROLOGUE and texts.prologue(PROLOGUE).source.endswith(HALVES) else 1
 
 
 def suffix(*PROLOGUES: str) -> str:
     """The suffix of the name of a kernel with these prologues."""
-    return "".join(f"_of_{role}_{Prologue.read(text).digest}" for role, text in zip("ab", PROLOGUES) if text)
+    return "".join(f"_of_{role}_{texts.prologue(text).digest}" for role, text in zip("ab", PROLOGUES) if text)
 
 
 @dataclass(frozen=True)
@@ -107,12 +108,12 @@ class Transform:
         conversions it takes. PAIRED: `words` are taken where they can be made."""
         if not PROLOGUE:
             return None
-        prologue = Prologue.read(PROLOGUE)
-        common = frozenset(x.name for x in prologue.beside if RUN and (
+        prologue = texts.prologue(PROLOGUE)
+        common = frozenset(x.name for x in prologue.reads if RUN and (
             x.place not in K_PLACES[ROLE] or x.group % RUN == 0))
         inner, factor = factored(prologue.expression, common if RUN else None)
         first = prologue.expression.parameters[0][0]
-        formats = {first: prologue.element} | {x.name: x.format for x in prologue.beside}
+        formats = {first: prologue.element} | {x.name: x.format for x in prologue.reads}
         sizes = {name: 1 << f.bits - f.signed for name, format in formats.items()
                  if isinstance(f := FORMATS[format], Integer)}
         integral, zero = whole_in_floats(inner, sizes), ""
@@ -143,7 +144,7 @@ class Transform:
         """Type and count of the numbers that `beside` reads for a vector of COUNT elements, by operand."""
         names, by = self.names, (K_PLACES if self.ALONG_K else I_PLACES)[self.ROLE]
         return {x.name: (memory_type(x.format), COUNT if x.place in by and (not self.ALONG_K or x.group % COUNT) else 1)
-                for x in self.prologue.beside if x.name in names}
+                for x in self.prologue.reads if x.name in names}
 
     def beside(self, i: Value, p: Value, COUNT: int) -> Loaded:
         """What is read beside a vector of COUNT elements, the first of which is element i at step p of k, alone."""
@@ -158,7 +159,7 @@ class Transform:
         """`beside` and `of_run` of vectors along k of every so manieth element from i on: by one pointer that goes on,
         where one for each would take registers."""
         names = self.names | (needed(self.factor) if self.factor else set())
-        every = [x for x in self.prologue.beside if x.name in names]
+        every = [x for x in self.prologue.reads if x.name in names]
         at = {x.name: self._at(x, i, p) for x in every}
         while True:
             yield {x.name: self._load_from(x, at[x.name], p, COUNT) for x in every}
@@ -170,7 +171,7 @@ class Transform:
         """All threads load what is read beside COUNT elements from i on and steps p0 to p1 of k, one number of each
         sector where they lie side by side along k: L1 has them then. The largest, for something to depend on."""
         k, names, kept = self.k, self.names | (needed(self.factor) if self.factor else set()), self.k.variable(i32, 0)
-        for x in self.prologue.beside:
+        for x in self.prologue.reads:
             if x.name in names and x.place in I_PLACES[self.ROLE]:
                 STEPS = x.group * SECTOR // memory_type(x.format).bytes
                 sectors = k.ceil_div(k.max(p1 - p0, 0), STEPS) if x.place in K_PLACES[self.ROLE] else 1
@@ -181,17 +182,17 @@ class Transform:
         return kept.get()
 
     def _loaded(self, names: set[str] | frozenset[str], i: Value, p: Value, COUNT: int) -> Loaded:
-        return {x.name: self._load(x, i, p, COUNT) for x in self.prologue.beside if x.name in names}
+        return {x.name: self._load(x, i, p, COUNT) for x in self.prologue.reads if x.name in names}
 
     @property
     def names(self) -> set[str]:
         """Names of the operands that are read beside elements."""
         return needed(self.inner) | ({self.zero} if self.zero else set())
 
-    def _load(self, x: Beside, i: Value, p: Value, COUNT: int) -> list[Value]:
+    def _load(self, x: Aux, i: Value, p: Value, COUNT: int) -> list[Value]:
         return self._load_from(x, self._at(x, i, p), p, COUNT)
 
-    def _at(self, x: Beside, i: Value, p: Value) -> Value:
+    def _at(self, x: Aux, i: Value, p: Value) -> Value:
         """Where the number is for element i and step p of k."""
         k, name = self.k, x.parameter(self.ROLE)
         at = getattr(self.g, name)
@@ -202,7 +203,7 @@ class Transform:
             at = at + k.cast(p // x.group if x.group > 1 else p, i64)*getattr(self.g, f"k_{name}")
         return at
 
-    def _load_from(self, x: Beside, at: Value, p: Value, COUNT: int) -> list[Value]:
+    def _load_from(self, x: Aux, at: Value, p: Value, COUNT: int) -> list[Value]:
         """Load an operand's numbers for a vector whose first number is at `at`."""
         k, by_i = self.k, x.place in I_PLACES[self.ROLE]
         if x.place in K_PLACES[self.ROLE] and self.ALONG_K and x.group % COUNT:     # it has steps of several groups
@@ -253,10 +254,10 @@ class Transform:
 
     def _wide(self, name: str, x: Value) -> Value:
         """A number of what is read, in f32."""
-        return floats(self.k, x, next(y.format for y in self.prologue.beside if y.name == name))[0]
+        return floats(self.k, x, next(y.format for y in self.prologue.reads if y.name == name))[0]
 
     def _computed(self, expression: Expression, given: Loaded, beside: Loaded, COUNT: int, at: int = 0) -> list[Value]:
-        k, kinds, formats = self.k, dict(expression.parameters), {x.name: x.format for x in self.prologue.beside}
+        k, kinds, formats = self.k, dict(expression.parameters), {x.name: x.format for x in self.prologue.reads}
         if self.WHOLE:
             for name, values in beside.items():
                 given = given | {name: [self._wide(name, x) for x in values]}
@@ -287,9 +288,9 @@ class Transform:
                 and first in lines[0].operands and scale.format in EXACT and scale.group % EIGHT == 0)
 
     @property
-    def _scale(self) -> Beside | None:
+    def _scale(self) -> Aux | None:
         """What alone is read beside elements, if it is one number."""
-        operands = [x for x in self.prologue.beside if x.name in self.names]
+        operands = [x for x in self.prologue.reads if x.name in self.names]
         return operands[0] if len(operands) == 1 else None
 
     def words(self, raw: Value, beside: Loaded) -> list[Value]:

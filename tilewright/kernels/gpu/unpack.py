@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tilewright.expressions.prologue import HALVES
+from tilewright.expressions import HALVES
 from tilewright.ir import Kernel, Type, Value, bf16, f16, f32, i8, i32, vec
 from tilewright.kernels.narrow import number, pattern, splat
 

@@ -55,8 +55,8 @@ def emit_gemv(DTYPE: str = "f32", B: str = "", LAYOUT: str = "nn", COLUMN: bool 
     SCALED      scales multiply sums: see gpu/scales.py
     WHEN        see work.arguments
     BESIDE      of COUNT vectors without k contiguous, so many elements of a step of k in one load, a divisor; or 0
-    EPILOGUE    the text of an expressions.epilogue.Epilogue, not of pairs: see gpu/fused.py
-    PROLOGUE    the text of an expressions.prologue.Prologue, of the matrix: DTYPE is its result, and VECTOR elements of
+    EPILOGUE    the text of an expressions.function.Epilogue, not of pairs: see gpu/fused.py
+    PROLOGUE    the text of an expressions.function.Prologue, of the matrix: DTYPE is its result, and VECTOR elements of
                 its source are loaded at once
     ARCH        the target whose conversions it takes
     STAGES      of matrix instructions, spans of a warp in flight by cp.async, of EXTENT elements of each row of C, of

@@ -61,8 +61,8 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
     SPLIT       a key of plans.words.TERMS: A and B, in its format and layout "nt", are the terms of f32 operands,
                 plane_a and plane_b elements from one to the next (kernels/gpu/rewrite.py), C is their product
     WHEN        see work.arguments
-    EPILOGUE    the text of an expressions.epilogue.Epilogue: see gpu/fused.py
-    PROLOGUE_A  the text of an expressions.prologue.Prologue, whose result is A, for copies through registers: see
+    EPILOGUE    the text of an expressions.function.Epilogue: see gpu/fused.py
+    PROLOGUE_A  the text of an expressions.function.Prologue, whose result is A, for copies through registers: see
                 gpu/transform.py. PROLOGUE_B: of B
     GROUPED     what offsets divide, "m" or "k" (then LAYOUT is "tn"): see gpu/groups.py; with BATCH, SPLIT_K 1
     """

@@ -58,10 +58,10 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     OUT         format of C, to which sums are rounded; "": DTYPE
     SCALED      scales multiply sums: see gpu/scales.py
     WHEN        see work.arguments
-    EPILOGUE    the text of an expressions.epilogue.Epilogue: see gpu/fused.py
+    EPILOGUE    the text of an expressions.function.Epilogue: see gpu/fused.py
     SEMIRING    the text of an expressions.semiring.Semiring: what stands for multiplication and addition, of integers
                 too. There are no alpha and beta then
-    PROLOGUE_A  the text of an expressions.prologue.Prologue, whose result is DTYPE, for copies through registers: see
+    PROLOGUE_A  the text of an expressions.function.Prologue, whose result is DTYPE, for copies through registers: see
                 gpu/transform.py. PROLOGUE_B: of B. ARCH: the target whose conversions they take
     GROUPED     what offsets divide, "m" or "k" (then LAYOUT is "tn"): see gpu/groups.py; with BATCH, SPLIT_K 1
     """

@@ -113,7 +113,7 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                 warpgroup has all rows and a multiple of 64 columns of C. Not with COPIED; VECTOR_C is 1, or with tf32
                 and B's k strided up to 4
     WHEN        see work.arguments
-    EPILOGUE    the text of an expressions.epilogue.Epilogue: see gpu/fused.py
+    EPILOGUE    the text of an expressions.function.Epilogue: see gpu/fused.py
     GROUPED     "m": offsets divide the rows of A (gpu/groups.py); with BATCH, not with COPIED, DIVIDED and BLOCKS
 
     ValueError for tiles that the instructions cannot move or multiply.

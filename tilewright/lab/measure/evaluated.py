@@ -45,7 +45,7 @@ class Reference:
             return x
         found = prologues.read(text)
         chosen: Any = (self.rows, slice(None)) if role == "a" else (slice(None), self.columns)
-        beside = {each.name: _part(self.given.named[each.name], *chosen) for each in found.beside}
+        beside = {each.name: _part(self.given.named[each.name], *chosen) for each in found.reads}
         with np.errstate(all="ignore"):
             return np.asarray(found.evaluate(x, beside, -1 if role == "a" else -2)).astype(
                 formats.FORMATS[found.result].dtype)
@@ -73,7 +73,7 @@ class Reference:
             columns = self.columns[::2] // 2
         else:
             columns = self.columns
-        beside = {each.name: _part(self.given.named[each.name], self.rows, columns) for each in found.operands}
+        beside = {each.name: _part(self.given.named[each.name], self.rows, columns) for each in found.reads}
         self.columns = columns
         return found.evaluate(sums, beside)[found.main]
 

@@ -124,12 +124,11 @@ def _named(problem: Gemm, draw: np.random.Generator) -> dict[str, Array]:
     for role, (rows, cols) in (("a", (p.m, p.k)), ("b", (p.k, p.n))):
         if text := getattr(p, f"prologue_{role}"):
             found |= {x.name: numbers(formats.get(x.format), x.extents(rows, cols, role == "a"), draw)
-                      for x in prologues.read(text).beside}
+                      for x in prologues.read(text).reads}
     if p.epilogue:
         m, n = p.shapes["out"][-2:]
-        extents = {"scalar": (1, 1), "row": (1, n), "column": (m, 1), "full": (m, n)}
-        found |= {x.name: numbers(formats.get(x.format), extents[x.place], draw)
-                  for x in epilogues.read(p.epilogue).operands}
+        found |= {x.name: numbers(formats.get(x.format), x.extents(m, n), draw)
+                  for x in epilogues.read(p.epilogue).reads}
     return found
 
 

@@ -87,9 +87,9 @@ class OnGpu(OnDevice):
         epilogue = epilogues.of_problem(p)
         if epilogue is None:
             return [], []
-        arrays = [o.named[each.name] for each in epilogue.operands]
+        arrays = [o.named[each.name] for each in epilogue.reads]
         read = [epilogues.placed(each, self._uploaded(x), p.shapes["out"])
-                for each, x in zip(epilogue.operands, arrays)]
+                for each, x in zip(epilogue.reads, arrays)]
         memories = [self.driver.Memory(self.on, -(-x.nbytes // 4) * 4) for x in o.outs]
         self.looks += memories
         return read, [shadow(memory.pointer, x.shape, x.strides, x.dtype) for memory, x in zip(memories, o.outs)]

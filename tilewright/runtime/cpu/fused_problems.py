@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import formats
-from tilewright.expressions.epilogue import DEFAULT, Epilogue, Read
+from tilewright.expressions import DEFAULT, texts
+from tilewright.expressions.function import Aux, Epilogue
 from tilewright.expressions.program import Expression, Result
-from tilewright.expressions.prologue import Beside, Prologue
 from tilewright.plans import epilogues, lowering
 from tilewright.problem import Gemm
 from tilewright.rules.prologues import AXIS, Prepared
@@ -47,9 +47,9 @@ def by_problem(problem: Gemm, planned: Planned, word: str, a: Matrix, b: Matrix,
     """The results of a compiled problem's epilogue, the first that is no reduction in `out`: one, or a tuple."""
     of, made, stand_ins, epilogue, prologues = _of_problem(problem, planned, word, a, b)
     like = [*stand_ins, *(x for each in prologues.values() for x in each.arrays)]
-    read: list[Read | Beside] = [*epilogue.operands, *(x for each in prologues.values() for x in each.prologue.beside)]
+    read: list[Aux] = [*epilogue.reads, *(x for each in prologues.values() for x in each.prologue.reads)]
     arrays = iter(_named(read, operands, like))
-    given = [next(arrays) for _ in epilogue.operands]
+    given = [next(arrays) for _ in epilogue.reads]
     prologues = {role: x._replace(arrays=tuple(next(arrays) for _ in x.arrays)) for role, x in prologues.items()}
     further = iter([*outs, *(None for _ in made)])
     shapes, kept, results = epilogue.shapes(*out.shape[:-2], *of.sizes[:2]), list[Any](), list[Matrix | None]()
@@ -98,18 +98,17 @@ def _of_problem(problem: Gemm, planned: Planned, word: str, a: Matrix, b: Matrix
             name = "f64" if taken.sums == "i64" else "f32"
         results.append(_stand_in(shape, name, "n"))
     m, n = problem.m, problem.n // (1 + epilogue.paired)
-    extents = {"scalar": (1, 1), "row": (1, n), "column": (m, 1), "full": (m, n)}
-    operands = [np.broadcast_to(_stand_in(extents[x.place], x.format, "n"), (m, n)) for x in epilogue.operands]
+    operands = [np.broadcast_to(_stand_in(x.extents(m, n), x.format, "n"), (m, n)) for x in epilogue.reads]
     before, sizes = dict[str, Prepared](), {"a": (m, problem.k), "b": (problem.k, problem.n)}
     for role in problem.prologues:
-        prologue = Prologue.read(getattr(problem, f"prologue_{role}"))
+        prologue = texts.prologue(getattr(problem, f"prologue_{role}"))
         before[role] = Prepared(prologue, tuple(
             _broadcast(_stand_in(x.extents(*sizes[role], role == "a"), x.format, "n"), x, sizes[role], role)
-            for x in prologue.beside))
+            for x in prologue.reads))
     return ways.with_prologues(of, before), results, operands, epilogue, before
 
 
-def _broadcast(x: Matrix, to: Beside, sizes: tuple[int, int], role: str) -> Matrix:
+def _broadcast(x: Matrix, to: Aux, sizes: tuple[int, int], role: str) -> Matrix:
     """To the operand's sizes, along k one number for each block."""
     shape = list(sizes)
     if to.group > 1 and x.shape[AXIS[role]] > 1:
@@ -126,7 +125,7 @@ def _stand_in(shape: tuple[int, ...], format: str, letter: str) -> Matrix:
     return found if letter == "n" else found.T
 
 
-def _named(read: Sequence[Read | Beside], operands: Mapping[str, Any] | None, like: list[Matrix]) -> list[Matrix]:
+def _named(read: Sequence[Aux], operands: Mapping[str, Any] | None, like: list[Matrix]) -> list[Matrix]:
     """A compiled problem's operands in the order in which its functions read them. TypeError and ValueError for others
     than it is for."""
     given = dict(operands or {})

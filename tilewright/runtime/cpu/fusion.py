@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.expressions.epilogue import ADDED, ALPHA, BETA, Epilogue, Read, with_scalars
+from tilewright.expressions.composed import ADDED, ALPHA, BETA, with_scalars
+from tilewright.expressions.function import Aux, Epilogue
 from tilewright.expressions.program import REDUCED, REDUCTIONS
 from tilewright.kernels.cpu import jobs
 from tilewright.plans import lowering
@@ -114,7 +115,7 @@ def _by_way(of: Sums, way: Way, results: list[Matrix | None], entries: Sequence[
         return None
     runs = engine.watch.runs
     if runs is not None and way.recipe and not way.after and len(table) == len(entries) and not prologues:
-        names = tuple(x.name for x in epilogue.operands)
+        names = tuple(x.name for x in epilogue.reads)
         runs[-1] = runs[-1]._replace(table=tuple(table), names=names)           # it was all
     return [of_tiles(*each) for each in kept]
 
@@ -280,15 +281,15 @@ def with_factors(epilogue: Epilogue, operands: list[Matrix], sums: np.dtype[Any]
         if len(_extended) >= engine.MOST_RECIPES:
             _extended.clear()
         _extended[key] = with_scalars(epilogue.expression, *key[1:]), epilogue.expression   # kept: so is its id
-    read, found = list(epilogue.operands), list(operands)
+    read, found = list(epilogue.reads), list(operands)
     columns = shape[-1] // 2 if epilogue.paired else shape[-1]
     for name, number in ((ALPHA, alpha if key[1] else None), (BETA, beta if beta else None)):
         if number is not None:
-            read.append(Read(name, format_of(sums), "scalar"))
+            read.append(Aux(name, format_of(sums), "scalar"))
             found.append(np.broadcast_to(np.array(number, sums), (*shape[:-1], columns)))
     if beta:
         c = np.broadcast_to(c, shape)
         parts = [(f"{ADDED}0", c[..., 0::2]), (f"{ADDED}1", c[..., 1::2])] if epilogue.paired else [(ADDED, c)]
-        read += [Read(name, format_of(part.dtype), "full") for name, part in parts]
+        read += [Aux(name, format_of(part.dtype), "full") for name, part in parts]
         found += [part for _, part in parts]
     return Epilogue(_extended[key][0], tuple(read), epilogue.results), found

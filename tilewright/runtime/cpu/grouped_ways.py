@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import forks
-from tilewright.expressions.epilogue import Epilogue
+from tilewright.expressions.function import Epilogue
 from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.jobs import Finish
 from tilewright.plans import choose, lowering, prologues

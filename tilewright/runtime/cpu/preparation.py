@@ -26,7 +26,7 @@ def recorded(role: str, prologue: Prepared | None) -> jobs.Prepare | None:
     if prologue is None:
         return None
     read = []
-    for each, x in zip(prologue.prologue.beside, prologue.arrays, strict=True):
+    for each, x in zip(prologue.prologue.reads, prologue.arrays, strict=True):
         line, step = ("0" if stride == 0 else "1" if stride == 1 else "n" for stride in _apart(role, x))
         read.append(f"{format_of(x.dtype)}:{line}{step}:{each.group if step != '0' else 1}")
     return jobs.Prepare(prologue.prologue.expression.text, tuple(read), prologue.prologue.result)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import forks, formats
-from tilewright.expressions.epilogue import Epilogue
+from tilewright.expressions.function import Epilogue
 from tilewright.expressions.program import INDICES, Result
 from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.jobs import Finish

@@ -18,7 +18,7 @@ from tilewright.runtime.gpu import transforms
 from tilewright.runtime.gpu.operands import address, format_of
 
 if TYPE_CHECKING:
-    from tilewright.expressions.epilogue import Epilogue, Read
+    from tilewright.expressions.function import Aux, Epilogue
     from tilewright.problem import Gemm
 
 Array = NDArray[Any]
@@ -38,7 +38,7 @@ def pointers(problem: Gemm) -> list[str]:
     epilogue = of_problem(problem)
     if epilogue is None:
         return []
-    return [*(x.parameter for x in epilogue.operands), *(f"c{i}" for i in others(epilogue))]
+    return [*(x.parameter() for x in epilogue.reads), *(f"c{i}" for i in others(epilogue))]
 
 
 def formats_of(problem: Gemm) -> list[np.dtype[Any]]:
@@ -53,11 +53,11 @@ def strides(problem: Gemm, operands: Sequence[Array], results: Sequence[Array]) 
     epilogue, found = of_problem(problem), dict[str, int]()
     if epilogue is None:
         return found
-    for x, array in zip(epilogue.operands, operands):
+    for x, array in zip(epilogue.reads, operands):
         row = array.strides[-2] // array.itemsize if array.shape[-2] > 1 else 0
-        found[f"ld_{x.parameter}"] = row
+        found[f"ld_{x.parameter()}"] = row
         if array.ndim > 2:
-            found[f"stride_{x.parameter}"] = array.strides[0] // array.itemsize
+            found[f"stride_{x.parameter()}"] = array.strides[0] // array.itemsize
     for i, array in zip(others(epilogue), results):
         found[f"ldc{i}"] = array.strides[-2] // array.itemsize if array.shape[-2] > 1 else array.shape[-1]
         if array.ndim > 2:
@@ -78,7 +78,7 @@ def ready(x: Array, place: str) -> bool:
     return gpu_shape.vector_of(bits, extent, address(x), *apart) == gpu_shape.vector_of(bits, extent, 0)
 
 
-def placed(read: Read, x: Array, shape: tuple[int, ...]) -> Array:
+def placed(read: Aux, x: Array, shape: tuple[int, ...]) -> Array:
     """A compiled kernel's operand, broadcast to its first result. TypeError and ValueError for one of another format or
     place."""
     if format_of(x.dtype) != read.format:
@@ -101,7 +101,7 @@ def named(problem: Gemm, operands: Mapping[str, Any] | None) -> list[Any]:
     """A compiled kernel's operands in the order of its epilogue. TypeError if they, and those of prologues, are not all
     there."""
     epilogue, given = of_problem(problem), dict(operands or {})
-    names = [] if epilogue is None else [x.name for x in epilogue.operands]
+    names = [] if epilogue is None else [x.name for x in epilogue.reads]
     every = dict.fromkeys((*names, *(x.name for _, x in transforms.beside(problem))))
     if set(every) != set(given):
         raise TypeError(f"operands must be given for {', '.join(every) or 'no names'}, as the functions of {problem} "

@@ -17,7 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import formats
-from tilewright.expressions.epilogue import ADDED, BETA, DEFAULT, Epilogue, Read, with_scalars
+from tilewright.expressions import DEFAULT
+from tilewright.expressions.composed import ADDED, BETA, with_scalars
+from tilewright.expressions.function import Aux, Epilogue
 from tilewright.expressions.program import INDICES
 from tilewright.formats.quantization import scale_of_all
 from tilewright.plans import gpu_lowering, gpu_shape, semirings
@@ -210,22 +212,22 @@ def _with_c(run: Run, p: Product, f: fusing.Fused, host: frozenset[str]) -> tupl
     """The epilogue with beta and c as operands, and all operands in the GPU's memory, as kernels read them. `host`: the
     names of those that are NumPy's."""
     epilogue, found = f.epilogue, list(f.operands)
-    read = list(epilogue.operands)
+    read = list(epilogue.reads)
     if p.beta:
         expression = with_scalars(epilogue.expression, False, True)
         kind, c = formats.get(p.sums).name, p.c if p.c.ndim else np.broadcast_to(run.number(p.c, p.sums), p.shape)
         c = np.broadcast_to(c, p.shape)
         halves = ((f"{ADDED}0", c[..., 0::2]), (f"{ADDED}1", c[..., 1::2])) if epilogue.paired else ((ADDED, c),)
-        read += [Read(BETA, kind, "scalar"), *(Read(name, format_of(x.dtype), "full") for name, x in halves)]
+        read += [Aux(BETA, kind, "scalar"), *(Aux(name, format_of(x.dtype), "full") for name, x in halves)]
         found += [np.broadcast_to(run.number(np.array(p.beta), p.sums), halves[0][1].shape), *(x for _, x in halves)]
         epilogue = replace(epilogue, expression=expression)
-    return readable(run, replace(epilogue, operands=tuple(read)), found, host)
+    return readable(run, replace(epilogue, reads=tuple(read)), found, host)
 
 
 def readable(run: Run, epilogue: Epilogue, given: list[Array], host: frozenset[str]) -> tuple[Epilogue, list[Array]]:
     """The epilogue and its operands, which are broadcast, as kernels read them: in the GPU's memory, in formats and
     places that they take."""
-    read, found = list(epilogue.operands), list(given)
+    read, found = list(epilogue.reads), list(given)
     for i, x in enumerate(found):
         own = x[tuple(slice(None) if stride else slice(0, 1) for stride in x.strides)]
         if read[i].name in host:
@@ -238,7 +240,7 @@ def readable(run: Run, epilogue: Epilogue, given: list[Array], host: frozenset[s
         elif not epilogues.ready(np.broadcast_to(own, x.shape), read[i].place):
             own = run.copied(own, own.dtype)
         found[i] = np.broadcast_to(own, x.shape)
-    return replace(epilogue, operands=tuple(read)), found
+    return replace(epilogue, reads=tuple(read)), found
 
 
 def final(epilogue: Epilogue, results: list[str]) -> Epilogue:

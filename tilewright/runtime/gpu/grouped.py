@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright import forks, formats
-from tilewright.expressions.epilogue import DEFAULT
+from tilewright.expressions import DEFAULT
 from tilewright.formats.scaled import Decodable
 from tilewright.plans import gpu_lowering, gpu_shape
 from tilewright.plans import prologues as of_plans
@@ -151,7 +151,7 @@ def _multiply(run: Run, of: Axes, p: Any, f: Any, a: Array, b: Array, ends: Arra
     whole = (rows, columns) if of.along == "m" else (of.groups, rows, columns)
     if not bare:
         read = []
-        for one, x in zip(epilogue.operands, f.operands):
+        for one, x in zip(epilogue.reads, f.operands):
             read.append(np.broadcast_to(per_group[one.name], (of.groups, 1, columns)) if one.name in per_group else x)
         epilogue, read = fused_products.readable(run, epilogue, read, host)
     names = gpu_lowering.taken(run.on.target, given, format_of(p.sums), True, "", "" if bare else fused_products.final(

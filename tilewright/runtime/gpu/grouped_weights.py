@@ -94,7 +94,7 @@ def _across(run: Run, x: Array, prologue: Prepared) -> Array | None:
     """As the rows of one matrix [groups * k, n], of whole groups of steps of k; what all of k shares is a group."""
     groups, k, n = x.shape
     whole, beside = [shapes.merged(x, 0, 2)], []
-    for each, y in zip(prologue.prologue.beside, prologue.arrays, strict=True):
+    for each, y in zip(prologue.prologue.reads, prologue.arrays, strict=True):
         shared = y.strides[1] == 0 or y.shape[1] == 1
         group = k if shared else each.group
         if k % group:
@@ -104,6 +104,6 @@ def _across(run: Run, x: Array, prologue: Prepared) -> Array | None:
     folded = [y for y in whole if y is not None]
     if len(folded) < len(whole):
         return None
-    made = replace(prologue.prologue, beside=tuple(beside))
+    made = replace(prologue.prologue, reads=tuple(beside))
     found = prologues.prepared(run, folded[0], "b", Prepared(made, tuple(folded[1:])), frozenset())
     return found.reshape(groups, k, n)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import formats
-from tilewright.expressions.prologue import HALVES
+from tilewright.expressions import HALVES
 from tilewright.plans import asked, gpu, gpu_lowering, gpu_shape
 from tilewright.plans import prologues as of_plans
 from tilewright.plans.gpu_lowering import READ
@@ -71,7 +71,7 @@ def placed(run: Run, before: Mapping[str, Prepared], taken: Mapping[str, np.dtyp
     for role, each in before.items():
         texts[f"prologue_{role}"] = of_plans.into(each.prologue.text, format_of(taken[role]))
         along_k = letter({"a": a, "b": b}[role]) == ("n" if role == "a" else "t")
-        for read, x in zip(each.prologue.beside, each.arrays, strict=True):
+        for read, x in zip(each.prologue.reads, each.arrays, strict=True):
             own = x[(*(0,) * (x.ndim - 2), *(slice(None) if stride else slice(0, 1) for stride in x.strides[-2:]))]
             if read.name in host:
                 own = run.uploaded(np.ascontiguousarray(own)) if own.size > 1 else run.number(
@@ -90,7 +90,7 @@ def prepared(run: Run, x: Array, role: str, prologue: Prepared, host: frozenset[
     if found.kind == "int":
         raise TypeError(f"prologue_{role} gives integers, which GPUs do not multiply in {found.result}: float products "
                         "of them are exact up to 2^24")
-    for each, y in zip(found.beside, prologue.arrays, strict=True):
+    for each, y in zip(found.reads, prologue.arrays, strict=True):
         own = y[tuple(slice(None) if stride else slice(0, 1) for stride in y.strides)]
         if each.name in host:
             own = run.uploaded(np.ascontiguousarray(own)) if own.size > 1 else run.number(
@@ -123,7 +123,7 @@ def _matrix(run: Run, x: Array, axis: int, prologue: Any, arrays: list[Array], t
     rows, columns = x.shape
     vector = _vector(x, target, columns)
     read, values = [], dict[str, Any]()
-    for at, (each, y) in enumerate(zip(prologue.beside, arrays, strict=True)):
+    for at, (each, y) in enumerate(zip(prologue.reads, arrays, strict=True)):
         row, column = (0 if extent == 1 else stride // y.itemsize for extent, stride in zip(y.shape, y.strides))
         most = min(vector, WIDEST // y.itemsize) * y.itemsize
         side = column == 1 and vector > 1 and not (address(y) % most or row * y.itemsize % most)

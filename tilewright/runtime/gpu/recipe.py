@@ -257,9 +257,9 @@ class Bound:
             return [], []
         self._operands_of = [operands.uploaded(self._engine.driver, self._on, x, by_columns=False)
                              if isinstance(x, np.ndarray) else library.look(x, read.name, stream)
-                             for read, x in zip(epilogue.operands, arrays)]
+                             for read, x in zip(epilogue.reads, arrays)]
         read = [epilogues.placed(each, look.shadow, p.shapes["out"])
-                for each, look in zip(epilogue.operands, self._operands_of)]
+                for each, look in zip(epilogue.reads, self._operands_of)]
         kinds = epilogues.formats_of(p)
         outs = outs or [None] * len(kinds)
         if len(outs) != len(kinds):

@@ -17,17 +17,17 @@ from tilewright.plans import gpu_shape, prologues
 from tilewright.runtime.gpu.operands import address, format_of
 
 if TYPE_CHECKING:
-    from tilewright.expressions.prologue import Beside
+    from tilewright.expressions.function import Aux
     from tilewright.problem import Gemm
 
 Array = NDArray[Any]
 I_AXIS = {"a": 0, "b": 1}                   # of rows of A, and columns of B
 
 
-def beside(problem: Gemm) -> Iterator[tuple[str, Beside]]:
+def beside(problem: Gemm) -> Iterator[tuple[str, Aux]]:
     """(operand, what its prologue reads), in the order of arrays and of addresses."""
     for role in problem.prologues:
-        for each in prologues.read(getattr(problem, f"prologue_{role}")).beside:
+        for each in prologues.read(getattr(problem, f"prologue_{role}")).reads:
             yield role, each
 
 

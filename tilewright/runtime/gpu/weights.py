@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.expressions import prologue
-from tilewright.expressions.prologue import HALVES, Beside
+from tilewright.expressions import HALVES
+from tilewright.expressions.function import Aux, checked_prologue
 from tilewright.formats.scaled import Decodable, Scaled
 from tilewright.plans import gpu, gpu_lowering, gpu_shape
 from tilewright.plans.gpu_shape import WIDEST
@@ -145,8 +145,8 @@ def _with(call: Call, looks: dict[str, Look], role: str, source: str, kind: str,
     """The call with a prologue of `elements` of the format `source`, which are multiplied in the format `kind`."""
     names = [NAMES[part].format(role) for part, _ in beside]
     e = expression(source.removesuffix(HALVES), role, "int" if len(beside) > 1 else "")
-    read = tuple(Beside(name, format_of(x.dtype), "full", group) for name, (_, x) in zip(names, beside))
-    made = prologue.made(e, read, source, kind, f"prologue_{role}")
+    read = tuple(Aux(name, format_of(x.dtype), "full", group) for name, (_, x) in zip(names, beside))
+    made = checked_prologue(e, read, source, kind, f"prologue_{role}")
     looks[role] = Look(elements, keep)
     for name, (_, x) in zip(names, beside):
         looks[f"operands[{name!r}]"] = Look(x, keep)

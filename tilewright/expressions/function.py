@@ -1,0 +1,303 @@
+"""`Function`: a traced expression with the arrays that it reads and the formats of its numbers, as data. An `Epilogue`
+is one of finished sums, a `Prologue` one of an operand's elements.
+
+    $acc:float bias:float; add $acc bias; tanh %0; -> %1 | bias f32 row | f16
+    $x:int s:float; float $x; mul %0 s; -> %1 | s f32 full/128 | i8 bf16
+
+The expression's text; then each array with its number format and its place; then the format of the elements, of a
+prologue, and that of each result ("-" for the format of the problem's C). Problems, plans and caches hold this text.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from tilewright import formats
+from tilewright.expressions import DEFAULT, HALVES
+from tilewright.expressions.program import ACC, AXES, ELEMENT, STATE, Expression, Result, Written, parameter
+from tilewright.expressions.tracing import trace
+from tilewright.forks import cached_property
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+# Which elements of an array an element of the matrix meets: its only one, that of its column, of its row, or of its
+# place. The matrix is C [m, n] of an epilogue, A [m, k] or B [k, n] of a prologue.
+PLACES = ("scalar", "row", "column", "full")
+# In which formats a prologue's numbers are multiplied, by their kind.
+MULTIPLIED = {"float": ("f32", "bf16", "f16", "f64"), "int": ("i32", "i64")}
+
+
+@dataclass(frozen=True)
+class Aux:
+    """An array, or a number, that a function reads beside the elements of its matrix."""
+    name: str
+    format: str
+    place: str                  # of PLACES
+    group: int = 1              # steps of k that share a number, of a prologue
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.format} {self.place}" + f"/{self.group}"*(self.group > 1)
+
+    @classmethod
+    def read(cls, text: str) -> Aux:
+        name, format, where = text.split()
+        place, _, group = where.partition("/")
+        return cls(name, format, place, int(group or 1))
+
+    def parameter(self, role: str = "") -> str:
+        """The name of a GPU kernel's parameter, its address. Its strides are named ld_ and stride_ and this, and of
+        the prologue of the operand `role`, "a" or "b", i_ and k_ and this."""
+        return f"of_{role}_"*bool(role) + parameter(self.name)
+
+    def extents(self, rows: int, cols: int, by_rows: bool = True) -> tuple[int, int]:
+        """Its shape beside a matrix of so many rows and columns; `by_rows`: k is along the rows, as in A."""
+        rows, cols = (rows, -(-cols // self.group)) if by_rows else (-(-rows // self.group), cols)
+        return rows if self.by_row else 1, cols if self.by_column else 1
+
+    @property
+    def by_row(self) -> bool:
+        """Whether it has a number for each row."""
+        return self.place in ("column", "full")
+
+    @property
+    def by_column(self) -> bool:
+        """Whether it has a number for each column."""
+        return self.place in ("row", "full")
+
+
+@dataclass(frozen=True)
+class Function(Written):
+    """`expression` of one or more numbers of a matrix, its first parameters, and of `reads`, the others, in this order.
+    `results` are the formats of its results, `source` that of the elements it takes, if it says so."""
+    expression: Expression
+    reads: tuple[Aux, ...]
+    results: tuple[str, ...]
+    source: str = ""
+    WHAT: ClassVar[str] = "a function"
+
+    @cached_property
+    def text(self) -> str:
+        last = " ".join((*[self.source] * bool(self.source), *self.results))
+        return " | ".join((self.expression.text, ", ".join(map(str, self.reads)), last))
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """The function with this text. ValueError for any other text."""
+        try:
+            first, reads, last = text.split(" | ")
+            expression, words = Expression.read(first), last.split()
+            count = len(expression.results)
+            found = cls(expression, tuple(Aux.read(part) for part in reads.split(", ") if part), tuple(words[-count:]),
+                        *words[:-count])
+            if (found.text == text and len(found.results) == count and found.names == [x.name for x in found.reads]
+                    and all(x.place in PLACES and x.format in formats.FORMATS for x in found.reads) and found._valid):
+                return found
+        except (ValueError, TypeError):
+            pass
+        raise ValueError(f"{text!r} is not the text of {cls.WHAT}")
+
+    @property
+    def _valid(self) -> bool:
+        """Whether formats and places are such as this kind of function has."""
+        return True
+
+    @property
+    def names(self) -> list[str]:
+        """Of the parameters that are arrays."""
+        return [name for name, _ in self.expression.parameters[len(self.expression.sums):]]
+
+    @property
+    def cache_key(self) -> str:
+        """The digest of the text, whatever the name of the first parameter is: by what tuning results are kept."""
+        named = self.expression.paired or self.expression.sums[0].startswith(STATE)
+        return self.digest if named else replace(self, expression=self.expression.unnamed).digest
+
+    def bytes_read(self, rows: int, cols: int, by_rows: bool = True) -> int:
+        """What is read beside the elements of a matrix."""
+        return sum(prod(x.extents(rows, cols, by_rows)) * formats.FORMATS[x.format].bits for x in self.reads) // 8
+
+
+class Epilogue(Function):
+    """What becomes of the finished sums of a product."""
+    WHAT = "an epilogue"
+
+    @property
+    def _valid(self) -> bool:
+        return not self.source and all(x.group == 1 for x in self.reads)
+
+    @cached_property
+    def nothing(self) -> bool:
+        """Whether C are the sums as they are."""
+        name, _ = self.expression.parameters[0]
+        return len(self.expression.parameters) == 1 and self.expression.results == (Result(name),)
+
+    @cached_property
+    def kinds(self) -> dict[str, str]:
+        """Of the expression's parameters, by name."""
+        return dict(self.expression.parameters)
+
+    @property
+    def kind(self) -> str:
+        """Of the sums: "float" or "int"."""
+        return self.expression.parameters[0][1]
+
+    @cached_property
+    def paired(self) -> bool:
+        """Whether two neighbouring columns of the product become one of the results."""
+        return self.expression.paired
+
+    @cached_property
+    def reads_wide(self) -> bool:
+        """Whether operands need 64 bits: arrays do. A number by itself, as those of Python, is rounded to what sums
+        are computed in."""
+        return any(x.place != "scalar" and formats.FORMATS[x.format].bits == 64 for x in self.reads)
+
+    @cached_property
+    def state(self) -> int:
+        """Fields of a state, of a reduction in a semiring, that the expression takes; 0: it takes sums."""
+        return sum(name.startswith(STATE) for name, _ in self.expression.parameters)
+
+    @cached_property
+    def main(self) -> int | None:
+        """Which result is C: the first that is not a row's or a column's; None if all are."""
+        return next((i for i, x in enumerate(self.expression.results) if not x.reduced), None)
+
+    def axis(self, number: int) -> int:
+        """Along which this result is reduced, -1 or -2; 0: along none."""
+        return AXES.get(self.expression.results[number].reduced.partition("_")[0], 0)
+
+    def shapes(self, *shape: int) -> tuple[tuple[int, ...], ...]:
+        """Of the results of a product of shape [..., m, n]; a reduced one lacks the axis along which it is reduced."""
+        *batch, m, n = shape
+        n //= 1 + self.paired
+        return tuple({0: (*batch, m, n), -1: (*batch, m), -2: (*batch, n)}[self.axis(i)]
+                     for i in range(len(self.results)))
+
+    def evaluate(self, product: Any, operands: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The results of a product [..., m, n] and operands that broadcast to them, by NumPy in float64."""
+        shape = product[..., ::1 + self.paired].shape
+        first = self.expression.sums[0].removesuffix(".even")
+        given = {x.name: np.broadcast_to(operands[x.name], shape) for x in self.reads}
+        found = self.expression.evaluate({first: product, **given})
+        return tuple(np.broadcast_to(x, wanted) for x, wanted in zip(found, self.shapes(*product.shape)))
+
+    def bytes(self, m: int, n: int) -> int:
+        """What is read and written beside C for an m x n product."""
+        n //= 1 + self.paired
+        more = [formats.FORMATS[kind].bits * m * n
+                for i, (kind, x) in enumerate(zip(self.results, self.expression.results))
+                if i != self.main and not x.reduced and kind != DEFAULT]
+        return self.bytes_read(m, n) + sum(more) // 8
+
+
+class Prologue(Function):
+    """What an operand's elements become on their way to the product: numbers that are rounded to `result`."""
+    WHAT = "a prologue"
+
+    @property
+    def _valid(self) -> bool:
+        return (len(self.expression.results) == len(self.expression.sums) == 1 and self.element in formats.FORMATS
+                and self.result in MULTIPLIED.get(self.kind, ()))
+
+    @property
+    def result(self) -> str:
+        """The format in which its numbers are multiplied."""
+        return self.results[0]
+
+    @property
+    def element(self) -> str:
+        """The format of an element by itself."""
+        return self.source.removesuffix(HALVES)
+
+    @property
+    def kind(self) -> str:
+        """Of its numbers: "float" or "int"."""
+        return self.expression.kinds[0]
+
+    def evaluate(self, x: Any, operands: Mapping[str, Any], axis: int) -> Any:
+        """Its numbers for elements x by NumPy in float64, not rounded; `axis` is that of k, -1 of A and -2 of B."""
+        given = {}
+        for each in self.reads:
+            y = np.asarray(operands[each.name])
+            given[each.name] = np.take(y, np.arange(x.shape[axis]) // each.group, axis) if each.group > 1 else y
+        found, = self.expression.evaluate({self.expression.parameters[0][0]: x, **given})
+        return np.broadcast_to(found, x.shape)
+
+
+def kind_of(format: str) -> str:
+    """The kind of an expression's number that a format's numbers are: "float", "int" or "bool"."""
+    if format == "bool":
+        return "bool"
+    return "int" if isinstance(formats.FORMATS[format], formats.Integer) else "float"
+
+
+def epilogue(function: Callable[..., Any], acc: str = "float", /, **operands: str) -> Epilogue:
+    """A function as an epilogue of matmul, gemm and Gemm, called once, here, instead of in every call.
+
+    function    as matmul's epilogue=: its first parameter is alpha * sums + beta * C, the others are operands by name
+    acc         the kind of the sums: "float", or "int" where integers are multiplied
+    operands    for each of the others where its elements are, with a format before that ("f32" if there is none):
+                bias="row", scale="bf16 column", residual="f16 full", factor="scalar". matmul and gemm take these from
+                the arrays that they are given.
+
+    TypeError for operands that the function does not have, or has not been given, and for what it may not do
+    (TracingError, with the line). ValueError for places and formats that there are not.
+    """
+    if acc not in ("float", "int"):
+        raise ValueError(f'acc must be "float" or "int", not {acc!r}')
+    reads = _declared(operands, "")
+    expression = trace(function, {ACC: acc, **{x.name: kind_of(x.format) for x in reads}})
+    return Epilogue(expression, reads, (DEFAULT,) * len(expression.results))
+
+
+def prologue(function: Callable[..., Any], source: Any, result: Any = "f32", /, **operands: str) -> Prologue:
+    """A function as a prologue of matmul, gemm and Gemm, called once, here, instead of in every call.
+
+    function    as matmul's prologue_a=: its first parameter is an element of the operand, the others are operands by
+                name
+    source      the number format of the operand
+    result      that in which its numbers are multiplied, and to which they are rounded: "f32", "bf16", "f16" or "f64";
+                of a function that gives integers "i32" or "i64"
+    operands    for each of the others where its numbers are, beside A [m, k] or B [k, n], with a format before that
+                ("f32" if there is none): scale="column", s="f32 full/128" (for blocks of 128 steps of k),
+                zero="i8 row", factor="scalar"
+
+    TypeError for operands that the function does not have, or has not been given, for what it may not do (TracingError,
+    with the line) and may not return. ValueError for places and formats that there are not.
+    """
+    element = formats.get(source, "source").name
+    reads = _declared(operands, "and /128 after it for blocks of 128 steps of k, ")
+    kinds = {ELEMENT: kind_of(element), **{x.name: kind_of(x.format) for x in reads}}
+    return checked_prologue(trace(function, kinds, "prologue"), reads, element, formats.get(result, "result").name,
+                            "function")
+
+
+def _declared(operands: Mapping[str, str], groups: str) -> tuple[Aux, ...]:
+    """Arrays as users write them, "bf16 row" by name; `groups`: what an error says of groups of k, "" where none are
+    allowed."""
+    reads = []
+    for name, words in operands.items():
+        *kind, where = words.split() if isinstance(words, str) and words else ("",)
+        place, slash, group = where.partition("/")
+        if place not in PLACES or len(kind) > 1 or (slash and not (groups and group.isdigit() and int(group) > 1)):
+            raise ValueError(f"{name} must be one of {', '.join(PLACES)}, with a number format before it or without, "
+                             f"{groups}not {words!r}")
+        reads.append(Aux(name, formats.get(kind[0] if kind else "f32", name).name, place, int(group or 1)))
+    return tuple(reads)
+
+
+def checked_prologue(expression: Expression, reads: tuple[Aux, ...], source: str, result: str, name: str) -> Prologue:
+    """TypeError for an expression that is none of a prologue."""
+    kind = expression.kinds[0]
+    if len(expression.results) != 1 or expression.results[0].reduced or expression.paired or kind == "bool":
+        raise TypeError(f"{name} must return one number for each element, which is neither a comparison nor a "
+                        "reduction, and take no pairs")
+    if result not in MULTIPLIED[kind]:
+        raise TypeError(f"{name} gives numbers that are {kind}, which are multiplied in {', '.join(MULTIPLIED[kind])}, "
+                        f"not in {result}")
+    return Prologue(expression, reads, (result,), source)
