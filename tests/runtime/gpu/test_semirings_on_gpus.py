@@ -13,7 +13,7 @@ from tilewright.expressions.function import Epilogue
 from tilewright.expressions.tracing import trace
 from tilewright.formats import FORMATS
 from tilewright.ir import f32, i32
-from tilewright.kernels.semiring import neutral
+from tilewright.kernels.expression import neutral
 from tilewright.plans import semirings
 
 ARITHMETIC = {

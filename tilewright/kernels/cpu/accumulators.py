@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from tilewright.ir import Kernel, Tile, Type, Value, i8, i32, vec
 from tilewright.kernels.cpu.out import Out
-from tilewright.kernels.semiring import Arithmetic, numbers, state_fields
+from tilewright.kernels.expression import Arithmetic, numbers, state_fields
 from tilewright.plans.words import WORDS
 
 PACKED_WORDS = {word.name: word.steps for word in WORDS}    # panels of which hold so many steps of k in 32 bits

@@ -23,11 +23,9 @@ from tilewright.kernels.cpu.jobs import FINISH, FINISHED, OPERAND, TALL, Finish,
 from tilewright.kernels.cpu.microkernel import TYPES
 from tilewright.kernels.cpu.out import Out
 from tilewright.kernels.cpu.pool import emit_wait, job_fields, split
-from tilewright.kernels.expression import recorded
+from tilewright.kernels.expression import both, indices, nothing, numbers, part, recorded
 from tilewright.kernels.narrow import memory_type, number
-from tilewright.kernels.reduced import both, indices, nothing, part
 from tilewright.kernels.reductions import reduce
-from tilewright.kernels.semiring import numbers
 from tilewright.targets.cpu import CpuTarget
 
 

@@ -50,7 +50,7 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
                 complex ones C, k and n are those of the real product that packing.py makes of it, and strides lead
                 from one complex number to the next.
     PREPACKED   "a" or "b": the job's field of that name is where the operand's panels are.
-    FIELDS      of a state that micro-kernels keep (semiring.state_fields): sums are aside then, tiles of so many fields
+    FIELDS      of a state that micro-kernels keep (state_fields): sums are aside then, tiles of so many fields
     PROLOGUES   "a", "b" or "ab": packing of these takes, too, where it is in the operand (prepared.WHERE).
     """
     panels = panels_of(target, dtype, MR, NV, A, B, FIELDS, PROLOGUES)

@@ -10,7 +10,7 @@ from typing import Any
 
 from tilewright.ir import Function, Kernel, Value, f32, f64, i8, i32, i64, ptr, vec
 from tilewright.kernels.cpu.accumulators import PACKED_WORDS, accumulators
-from tilewright.kernels.semiring import state_fields, suffix
+from tilewright.kernels.expression import semiring_suffix, state_fields
 from tilewright.plans.words import WORDS
 from tilewright.targets.cpu import CpuTarget
 
@@ -35,7 +35,7 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
     Of "bytes" terms and states are of 8 bits, four of each column, which become one of C in the end.
 
     SEMIRING    what stands for multiplication and addition; alpha is 1 then, and a beta of 1 combines with C. If its
-                state is kept (semiring.state_fields), c is a tile of states, of which a row has the row of one field
+                state is kept (state_fields), c is a tile of states, of which a row has the row of one field
                 after the other, of whole vectors; `before` are the steps of k before a and b
 
     B   "packed": b[p*NR + j], aligned; "rows": b[p*ldb + j]; "masked": the same, and columns past `cols` are not read
@@ -48,8 +48,9 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
     V = lanes or target.lanes(T.bytes)          # narrower vectors for a narrow edge
     NR, align = NV * V, (V if B == "packed" else 1) * T.bytes
     more: dict[str, Any] = {"before": i64} if state_fields(SEMIRING) else {}
-    k = Kernel(f"microkernel_{dtype}_{MR}x{NR}_{A}_{B}{suffix(SEMIRING)}", kc=i64, a=ptr(E, strided=True), lda=i64,
-               b=ptr(E, strided=True), ldb=i64, c=ptr(T, strided=True), ldc=i64, cols=i64, alpha=T, beta=T,
+    name = f"microkernel_{dtype}_{MR}x{NR}_{A}_{B}{semiring_suffix(SEMIRING)}"
+    k = Kernel(name, kc=i64, a=ptr(E, strided=True), lda=i64, b=ptr(E, strided=True), ldb=i64,
+               c=ptr(T, strided=True), ldc=i64, cols=i64, alpha=T, beta=T,
                ahead=ptr(i8 if A == "packed" else T), ahead_step=i64, **more)
     kc, a, lda, b, ldb, c, ldc, cols, alpha, beta, ahead, ahead_step, *before = k.args
     c = c.view(ldc, 1)

@@ -29,7 +29,7 @@ CALLS = 8               # of the tiles' micro-kernel, in which it asks for a who
 def panels_of(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: str = "", FIELDS: int = 0,
               PROLOGUES: str = "") -> Panels:
     """The panels of a compute format; A, B are the formats of the operands, if they are others; FIELDS, those of a
-    state that micro-kernels keep in tiles (semiring.state_fields); PROLOGUES: which operands packing changes."""
+    state that micro-kernels keep in tiles (state_fields); PROLOGUES: which operands packing changes."""
     kind = (TilePanels if dtype in TILE_WORDS else WordPanels if dtype in PACKED_WORDS else
             ComplexPanels if A.startswith("c") else Panels)
     panels = kind(target, dtype, MR, NV, A, B)

@@ -10,9 +10,9 @@ from typing import Any
 
 from tilewright.expressions.program import INDICES
 from tilewright.ir import Function, Kernel, Value, i32, i64, ptr
+from tilewright.kernels.expression import Part, both, indices, nothing, part
 from tilewright.kernels.gpu import groups
 from tilewright.kernels.narrow import memory_type
-from tilewright.kernels.reduced import Part, both, indices, nothing, part
 from tilewright.kernels.reductions import reduce
 
 COLUMNS, GROUPS = 32, 16        # of a workgroup

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tilewright.ir import Kernel, Tile, Type, Value, i32, i64, ptr, vec
-from tilewright.kernels.semiring import Arithmetic
+from tilewright.kernels.expression import Arithmetic
 
 WIDEST = 16             # bytes that a thread moves at once
 

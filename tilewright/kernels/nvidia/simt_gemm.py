@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from tilewright.ir import Function, Kernel, Tile, Value, f32, f64, i32, i64
-from tilewright.kernels import semiring
+from tilewright.kernels.expression import Arithmetic, neutral, semiring_suffix
 from tilewright.kernels.gpu import fused, groups, transform
 from tilewright.kernels.gpu.epilogue import Out
 from tilewright.kernels.gpu.scales import POINTERS
@@ -73,7 +73,7 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
             f"{'' if TRANSPOSE else '_along'}{'_early' if EARLY else ''}{'_batch' if BATCH else ''}"
             f"{f'_c{VECTOR_C}' if VECTOR_C else ''}{f'_{OUT}' if OUT else ''}{'_scaled' if SCALED else ''}"
             f"{f'_when_{WHEN}' if WHEN else ''}{f'_groups_{GROUPED}' if GROUPED else ''}"
-            f"{fused.suffix(EPILOGUE)}{semiring.suffix(SEMIRING)}{transform.suffix(PROLOGUE_A, PROLOGUE_B)}")
+            f"{fused.suffix(EPILOGUE)}{semiring_suffix(SEMIRING)}{transform.suffix(PROLOGUE_A, PROLOGUE_B)}")
     staged = 0 if ASYNC else (CTA_M + CTA_N)*CTA_K // THREADS          # elements of a thread, to shared memory
     fragments = sum(own * (1 if TRANSPOSE or not along_k else V) for own, along_k in (
         (THREAD_M, LAYOUT[0] == "n"), (THREAD_N, LAYOUT[1] == "t")))
@@ -107,7 +107,7 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     a = operand(g.a, g.lda, LAYOUT[0] == "n", CTA_M, "a", PROLOGUE_A)
     b = operand(g.b, g.ldb, LAYOUT[1] == "t", CTA_N, "b", PROLOGUE_B)
     # single elements of C, which a lane has in vectors, go through shared memory to lie side by side
-    arithmetic = semiring.Arithmetic.from_text(k, T, SEMIRING)
+    arithmetic = Arithmetic.from_text(k, T, SEMIRING)
     FIELDS = len(arithmetic.types)
     STAGED = ((VECTOR_C or VECTOR) == 1 and SLICES == 1 and not split.divided and WARP_N % 32 == 0
               and arithmetic.types == (T,))
@@ -117,7 +117,7 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     a.begin(work.t, work.i0, g.m, work.k_first)
     b.begin(work.t, work.j0, g.n, work.k_first)
 
-    pad = semiring.neutral(SEMIRING, T) if SEMIRING else (0, 0)
+    pad = neutral(SEMIRING, T) if SEMIRING else (0, 0)
     ring = Ring(k, (a, b), smem, work.tiles, work.short, STAGES=STAGES, ASYNC=ASYNC, EARLY=EARLY, PAD=pad or (0, 0))
     accs = [k.tile(THREAD_M, THREAD_N, type, zero=not SEMIRING) for type in arithmetic.types]
     products = OuterProducts(k, ring, (a, b), (rows, columns), accs, work, CTA_K, CTA_K // SLICES, ORDER, arithmetic,
@@ -146,7 +146,7 @@ class OuterProducts:
 
     def __init__(self, k: Kernel, ring: Ring, operands: Sequence[SmemOperand], own: Sequence[Partition],
                  accs: Sequence[Tile], work: Work, CTA_K: int, STEPS: int, ORDER: str,
-                 arithmetic: semiring.Arithmetic, GUARDED: bool, UNROLLED: int) -> None:
+                 arithmetic: Arithmetic, GUARDED: bool, UNROLLED: int) -> None:
         self.k, self.ring, self.operands, self.own, self.accs = k, ring, operands, own, accs
         self.work, self.slice, self.CTA_K, self.STEPS = work, work.slice, CTA_K, STEPS
         self.arithmetic, self.GUARDED, self.UNROLLED = arithmetic, GUARDED, UNROLLED
