@@ -23,6 +23,7 @@ from tilewright.lab import cli
 from tilewright.lab.measure import measure
 from tilewright.lab.tuner import child, many, on_cpu, search
 from tilewright.lab.tuner.child import REFERENCE, Phase
+from tilewright.lab.tuner.space import CpuSpace
 from tilewright.plans import CpuPlan, Shape, shape_of
 from tilewright.plans.choose import choose
 from tilewright.plans.measured import choice, store
@@ -332,7 +333,7 @@ def test_a_candidate_that_hangs_or_crashes_later(pretend, plan, why):
 
 
 def test_all_fail(pretend, monkeypatch):
-    monkeypatch.setattr(search, "choose", lambda shape, target: CRASHES)
+    monkeypatch.setattr(CpuSpace, "model", CRASHES)
     with pytest.raises(RuntimeError, match=r"nothing could be measured for gemm_f32_nn_70x80x90: .*SIGABRT"):
         pretend(HANGS)
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json as notation
 import math
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
@@ -32,19 +31,6 @@ MANIFEST = {"symbol", "arguments", "grid"}  # some of what compiler.manifest alw
 EMPTY = "the product is empty: it takes 0 operations, and there is nothing to plan"
 
 
-class _Planner(NamedTuple):
-    """What is multiplied for a problem on a target, and its plans."""
-
-    shape: Any
-    target: Any
-    given: Any  # the plan to check, or None
-    about: str  # of the target
-    origin: str  # of the plan that matmul would use
-    plans: Callable[[int], list[Any]]  # that one, or so many, the best by the model first; none of an empty product
-    figures: Callable[[Any], dict[str, Any]]  # what the model predicts of a legal plan
-    more: dict[str, Any]  # for the record
-
-
 def plan(
     m: common.M, n: common.N, k: common.K,
     dtype: common.Dtype = "f32", layout: common.Layout = None, target: common.TargetName = "native",
@@ -63,74 +49,39 @@ def plan(
 
     A plan that cannot run is refused with the reasons, one sentence each, and exit status 1.
     """
-    from tilewright.targets import CpuTarget
+    from tilewright.lab.tuner.space import space
+    from tilewright.plans import asked
+    from tilewright.targets import AmdTarget, CpuTarget
 
     problem, chip = common.problem(m, n, k, dtype, layout, batch), common.target(target)
-    by = (_cpu if isinstance(chip, CpuTarget) else _gpu)(problem, chip, threads, check)
-    given = by.given
-    reasons = list(given.violations(by.shape, by.target)) if given and problem.flops else []
-    found = [given] if given else by.plans(top)
-    plans = [{"plan": str(x)} | (by.figures(x) if problem.flops and not reasons else {}) for x in found]
-    origin = "given" if given else by.origin if problem.flops else EMPTY
-    record = {"problem": str(problem), "target": chip.name, "model": chip.model, "origin": origin,
-              "violations": reasons, "plans": plans} | by.more
-    output.show(lambda: record, lambda: typer.echo(_text(record, by.about)), json)
+    given = None if check is None else asked.plan(check, chip)
+    on_cpu, amd = isinstance(chip, CpuTarget), isinstance(chip, AmdTarget)
+    if not on_cpu and threads not in (None, 1):
+        raise BadInput(f"--threads is for CPUs, and {chip.name} is a GPU")
+    there = space(problem, chip, threads or (given.threads if given and on_cpu else None))
+    basis = there.basis()
+    reasons = list(given.violations(there.shape, there.target)) if given and problem.flops else []
+    chosen = [given] if given else [there.in_use] if problem.flops or on_cpu else []
+    if problem.flops and top > 1 and not given:
+        chosen = there.ranked(tiles=2)[:top]
+
+    def figures(plan: Any) -> dict[str, Any]:
+        expected = basis.cost(there.shape, plan, chip)
+        of_gpu = {} if on_cpu else {"workgroups" if amd else "ctas": math.prod(plan.grid(there.shape, chip)),
+                                    "parts": dict(expected.parts)}
+        return {"seconds": expected.seconds, "flops_per_second": problem.flops / expected.seconds, **(
+            {"bytes": dict(expected.bytes_by_level)} if on_cpu else of_gpu)}
+
+    plans = [{"plan": str(x)} | (figures(x) if problem.flops and not reasons else {}) for x in chosen]
+    model = "chosen by the model of the caches" if on_cpu else "chosen by the model; predicted, not measured"
+    record = {"problem": str(problem), "target": chip.name, "model": chip.model, "violations": reasons, "plans": plans,
+              "origin": "given" if given else (there.origin or model) if problem.flops else EMPTY,
+              **({"threads": there.threads} if on_cpu else {}), "basis": basis.source}
+    units = f"{chip.cus} compute units" if amd else "" if on_cpu else f"{chip.sms} multiprocessors"
+    about = f", {plural(there.threads, 'thread')}" if on_cpu else f" ({chip.model}, {units})"
+    output.show(lambda: record, lambda: typer.echo(_text(record, about)), json)
     if reasons:
         raise typer.Exit(1)
-
-
-def _cpu(problem: Any, chip: Any, threads: int | None, check: str | None) -> _Planner:
-    from tilewright.lab.measure import probes
-    from tilewright.plans.choose import ranked
-    from tilewright.plans.cpu import CpuPlan
-    from tilewright.runtime.cpu import engine
-
-    given = None if check is None else CpuPlan.parse(check)
-    threads = threads or (given.threads if given else engine.default_threads(chip))
-    basis, now = probes.basis(chip), engine.plan_problem(problem, chip, threads)
-
-    def plans(top: int) -> list[Any]:
-        return [now.plan] if top == 1 or not problem.flops else ranked(now.shape, now.target, tiles=2)[:top]
-
-    def figures(plan: Any) -> dict[str, Any]:
-        expected = basis.cost(now.shape, plan, chip)
-        return {"seconds": expected.seconds, "flops_per_second": problem.flops / expected.seconds,
-                "bytes": dict(expected.bytes_by_level)}
-
-    origin = now.origin or "chosen by the model of the caches"
-    more = {"threads": threads, "basis": basis.source}
-    return _Planner(now.shape, now.target, given, f", {plural(threads, 'thread')}", origin, plans, figures, more)
-
-
-def _gpu(problem: Any, chip: Any, threads: int | None, check: str | None) -> _Planner:
-    from tilewright.lab.measure import gpu_probes
-    from tilewright.plans import gpu, gpu_lowering
-    from tilewright.plans.amd import AmdPlan
-    from tilewright.plans.measured import choice
-    from tilewright.plans.nvidia import NvidiaPlan
-    from tilewright.targets import AmdTarget
-
-    if threads not in (None, 1):
-        raise BadInput(f"--threads is for CPUs, and {chip.name} is a GPU")
-    amd, shape = isinstance(chip, AmdTarget), gpu_lowering.multiplied_shape(problem, chip)
-    units = f"{chip.cus} compute units" if amd else f"{chip.sms} multiprocessors"
-
-    now, measured = choice.chosen(shape, chip) if check is None else (None, "")
-    basis = gpu_probes.basis(chip)
-
-    def plans(top: int) -> list[Any]:
-        return ([now] if top == 1 else gpu.ranked(shape, chip)[:top]) if problem.flops else []
-
-    def figures(plan: Any) -> dict[str, Any]:
-        expected = basis.cost(shape, plan, chip)
-        grid = plan.grid(shape, chip)
-        return {"seconds": expected.seconds, "flops_per_second": problem.flops / expected.seconds,
-                "workgroups" if amd else "ctas": math.prod(grid), "parts": dict(expected.parts)}
-
-    origin = measured or "chosen by the model; predicted, not measured"
-    given = None if check is None else (AmdPlan if amd else NvidiaPlan).parse(check)
-    return _Planner(shape, chip, given, f" ({chip.model}, {units})", origin, plans, figures,
-                    {"basis": basis.source})
 
 
 def _text(record: dict[str, Any], about: str) -> str:
@@ -144,10 +95,8 @@ def _text(record: dict[str, Any], about: str) -> str:
         cells = [_cells(row) for row in plans]
         rows = [["plan", *cells[0]], *([str(number), *row.values()] for number, row in enumerate(cells, 1))]
         rows = rows if many else [row[1:] for row in rows]
-        source = f"by {record['basis']}" if "basis" in record else "nothing is measured"
-        separator = ", " if "basis" in record else "; "
         lines += ["", output.table(rows, right=range(len(rows[0]))),
-                  output.fill(f"as the model predicts them{separator}{source}")]
+                  output.fill(f"as the model predicts them, by {record['basis']}")]
     return "\n".join(lines)
 
 

@@ -10,22 +10,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tilewright.compiled.cpu import CpuKernel
-from tilewright.lab.explanation import reproducible
 from tilewright.lab.explanation.gpu import ORIGINS, SHOWN
 from tilewright.lab.explanation.record import (
-    Alternative,
     Explanation,
+    Level,
     Part,
     Section,
     Tile,
     Time,
-    cause,
     levels_of,
-    unmeasured,
 )
-from tilewright.lab.measure import probes
 from tilewright.lab.measure.probes import DTYPES
-from tilewright.plans.choose import ranked
+from tilewright.lab.tuner import candidates
 from tilewright.plans.common import Cost
 from tilewright.plans.cpu import COMPLEX, CpuPlan, Shape, registers
 from tilewright.plans.lowering import taken_operands
@@ -33,111 +29,101 @@ from tilewright.plans.measured import choice
 from tilewright.plans.words import BY_NAME, TILE_WORDS
 from tilewright.runtime.cpu import engine
 from tilewright.targets import CpuTarget
-from tilewright.targets.machine import MOST_THREADS
 from tilewright.text import plural
 
 if TYPE_CHECKING:
     from tilewright.lab.measure.measure import Sample
     from tilewright.lab.measure.probes import Basis
+    from tilewright.lab.tuner.space import Space
     from tilewright.problem import Gemm
 
 AMX = 8 * 1024          # bytes of a thread's tile registers
+OVERLAPPING = False     # the parts of a time
 
 
-def explain(problem: Gemm, chip: CpuTarget, plan: CpuPlan | None = None, threads: int | None = None,
-            algorithm: str | None = None, *, simulate: bool = False, measure: bool = False) -> Explanation:
-    """As tilewright.explain says, for a CPU."""
-    found = engine.plan_problem(problem, chip, threads or (min(plan.threads, MOST_THREADS) if plan else None),
-                                algorithm)
-    shape, reached = found.shape, found.target
-    title = _title(problem, chip, shape)
-    if not problem.flops:
-        empty, chosen = "the product is empty: nothing is multiplied", plan or found.plan
-        return Explanation(problem, chip, chosen, title, empty, shape=shape,
-                           sections=(Section("plan", (str(chosen), empty)),))
-    if plan is None:
-        plan = found.plan
-        origin = ORIGINS.get(found.origin,
-                             "the model's choice; `tilewright tune` measures whether there is a better one")
-        origin += ", or in the tables that come with tilewright" * (found.origin == choice.MEASURED)
-    else:
-        origin = "given"
-    words = [Section("plan", (str(plan), origin, *_plan(plan)))]
-    if formats := tuple(_formats(problem, shape)):
-        words.append(Section("formats", formats))
-    if violations := tuple(plan.violations(shape, reached)):
-        return Explanation(problem, chip, plan, title, origin, violations, shape=shape,
-                           sections=(*words, Section("cannot run", violations)))
-    basis = probes.basis(chip, measure)
-    cost = basis.cost(shape, plan, chip)
-    words += [Section(f"prologue {role.upper()}", tuple(_prologue(problem, shape, role))) for role in problem.prologues]
-    if shape.epilogue:
-        words.append(Section("epilogue", tuple(_epilogue(shape, plan))))
-    words += [Section("blocks", tuple(_blocks(shape, plan, chip))),
-              Section("arithmetic", tuple(_arithmetic(shape, plan, chip, cost)))]
-    if not (shape.semiring or algorithm):
-        def invariant(asked: str) -> tuple[CpuPlan, float]:
-            other = engine.plan_problem(problem, chip, shape.threads, invariant=asked)
-            return other.plan, basis.cost(other.shape, other.plan, chip).seconds
-        words.append(Section("same bits", tuple(reproducible.sentences(plan, cost.seconds, invariant))))
-    considered, alternatives = _alternatives(shape, plan, chip, basis)
+def check_here(chip: CpuTarget) -> None:
+    chip.require_runnable()
+
+
+def title(there: Space) -> str:
+    p, t = there.problem, there.chip
+    batch = f", each of {p.batch} products" if p.batch != 1 else ""
+    return f"{p} on {t.name} ({t.model}), {plural(there.threads, 'thread')}{batch}"
+
+
+def origin(there: Space) -> str:
+    words = ORIGINS.get(there.origin, "the model's choice; `tilewright tune` measures whether there is a better one")
+    return words + ", or in the tables that come with tilewright" * (there.origin == choice.MEASURED)
+
+
+def operations(shape: Shape) -> int:
+    return shape.flops
+
+
+def opening(there: Space, plan: CpuPlan, origin: str) -> tuple[Section, ...]:
+    formats = tuple(_formats(there.problem, there.shape))
+    return (Section("plan", (str(plan), origin, *_plan(plan))), *((Section("formats", formats),) if formats else ()))
+
+
+def sections(there: Space, plan: CpuPlan, cost: Cost) -> tuple[Section, ...]:
+    p, shape, chip = there.problem, there.shape, there.chip
+    return (*(Section(f"prologue {role.upper()}", tuple(_prologue(p, shape, role))) for role in p.prologues),
+            *((Section("epilogue", tuple(_epilogue(shape, plan))),) if shape.epilogue else ()),
+            Section("blocks", tuple(_blocks(shape, plan, chip))),
+            Section("arithmetic", tuple(_arithmetic(shape, plan, chip, cost))))
+
+
+def can_be_invariant(shape: Shape) -> bool:
+    return not shape.semiring
+
+
+def invariant(there: Space, option: str, basis: Basis) -> tuple[CpuPlan, float]:
+    """The plan of a product with the same bits, and its seconds."""
+    other = engine.plan_problem(there.problem, there.chip, there.threads, invariant=option)
+    return other.plan, basis.cost(other.shape, other.plan, there.chip).seconds
+
+
+def levels(there: Space, plan: CpuPlan, cost: Cost, basis: Basis) -> tuple[Level, ...]:
     known = basis.ceilings
-    rates = {level: known.peak_bandwidth(level, plan.threads) if known else None for level in cost.traffic}
-    explained = Explanation(
-        problem, chip, plan, title, origin, (), shape.flops, _tiles(shape, plan, chip),
-        levels_of(cost, rates), _time(shape, plan, chip, cost, basis), alternatives=alternatives,
-        considered=considered, sections=tuple(words), shape=shape, cost=cost, basis=basis)
-    if simulate:
-        from tilewright.lab.explanation.simulated import on_cpu
-        explained = on_cpu(explained, found._replace(plan=plan))
-    if measure:
-        kernel = CpuKernel(replace(problem, batch=1), chip, found._replace(plan=plan))
-        explained = unmeasured(explained) or _measured(explained, kernel)
-    return explained
+    return levels_of(cost, {level: known.peak_bandwidth(level, plan.threads) if known else None
+                            for level in cost.traffic})
 
 
-def _title(problem: Gemm, target: CpuTarget, shape: Shape) -> str:
-    batch = f", each of {problem.batch} products" if problem.batch != 1 else ""
-    return f"{problem} on {target.name} ({target.model}), {plural(shape.threads, 'thread')}{batch}"
-
-
-def _time(shape: Shape, plan: CpuPlan, target: CpuTarget, cost: Cost, basis: Basis) -> Time:
-    """Parts add up."""
+def time(there: Space, plan: CpuPlan, cost: Cost, basis: Basis) -> Time:
+    """Its parts add up."""
     peak = None
-    if basis.ceilings is not None and shape.dtype in DTYPES:
-        peak = basis.ceilings.peak_flops(shape.dtype, plan.threads, target.name)
+    if basis.ceilings is not None and there.shape.dtype in DTYPES:
+        peak = basis.ceilings.peak_flops(there.shape.dtype, plan.threads, there.chip.name)
     threads = "one thread" if plan.threads == 1 else f"{plan.threads} threads"
     parts = tuple(Part(what, seconds) for what, seconds in cost.parts)
     return Time(cost.seconds, parts, basis.source, cost.bound, peak,
                 f"what {threads} reached with nothing but multiply-adds" if peak else "")
 
 
-def _alternatives(shape: Shape, plan: CpuPlan, target: CpuTarget,
-                  basis: Basis) -> tuple[int, tuple[Alternative, ...]]:
-    """How many other plans there are, and a few of them: the best, and the best of each other kind."""
-    from tilewright.lab.tuner.candidates import various
-    others = [other for other in ranked(shape, target, tiles=3) if other != plan]
-    kinds = {(other.algorithm, other.swap): other for other in reversed(others) if other.algorithm != plan.algorithm}
-    shown = dict.fromkeys(list(kinds.values())[:SHOWN // 2])
-    for other in various(others):
-        if len(shown) < SHOWN:
-            shown[other] = None
-    ours = basis.cost(shape, plan, target)
-    found = []
-    for other in shown:
-        theirs = basis.cost(shape, other, target)
-        found.append(Alternative(other, theirs.seconds / ours.seconds - 1, *cause(ours, theirs)))
-    return len(others), tuple(sorted(found, key=lambda each: each.slower))
+def various(chosen: CpuPlan, others: list[CpuPlan]) -> list[CpuPlan]:
+    """Plans to show beside the chosen one: the best of each other kind, and the best."""
+    kinds = {(other.algorithm, other.swap): other for other in reversed(others) if other.algorithm != chosen.algorithm}
+    return list(dict.fromkeys([*list(kinds.values())[:SHOWN // 2], *candidates.various(others)]))[:SHOWN]
+
+
+def refused(there: Space) -> dict[str, int]:
+    return {}
+
+
+def simulated(explained: Explanation, there: Any) -> Explanation:
+    from tilewright.lab.explanation.simulated import on_cpu
+    return on_cpu(explained, there.planned._replace(plan=explained.plan))
 
 
 # ---- measured
 
-def _measured(found: Explanation, kernel: CpuKernel) -> Explanation:
+def measured(found: Explanation, there: Any) -> Explanation:
     """With seconds of the kernel, by the rules of docs/benchmarking.md, once its result has been compared with
     float64, and with bytes by the counters that there are."""
     from tilewright.lab.measure import check, counters, operands, quiet
     from tilewright.lab.measure.measure import Rules, interleave
     from tilewright.lab.measure.quiet import Watch
+    kernel = CpuKernel(replace(there.problem, batch=1), there.chip, there.planned._replace(plan=found.plan))
     o = operands.make(kernel.problem)
     kernel(o.a, o.b, o.c)
     if wrong := next((said for one in o.compared.values() if (said := check.Reference(one).wrong(one.c))), ""):
@@ -156,8 +142,9 @@ def _measured(found: Explanation, kernel: CpuKernel) -> Explanation:
 
 # ---- tiles
 
-def _tiles(shape: Shape, p: CpuPlan, t: CpuTarget) -> tuple[Tile, ...]:
+def tiles(there: Space, p: CpuPlan) -> tuple[Tile, ...]:
     """As the loops of the plan go through them; with `swap` of C^T."""
+    shape, t = there.shape, there.chip
     s, size = shape.swapped if p.swap else shape, shape.itemsize
     m, n, k = s.m, s.n, s.k
     whole = Tile("C^T" if p.swap else "C", {"m": m, "n": n, "k": k}, 1, "memory", (m*k + k*n + m*n) * size)

@@ -4,13 +4,19 @@
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tilewright.lab.explanation.record import Explanation
+from tilewright.lab.explanation.record import Alternative, Explanation, Section, cause, unmeasured
+from tilewright.lab.tuner.space import Space, space
 from tilewright.plans import asked
+from tilewright.plans.common import Cost
+from tilewright.plans.invariant import OPTIONS
 from tilewright.problem import Gemm
 from tilewright.targets import CpuTarget, coerce
+from tilewright.targets.machine import MOST_THREADS
+
+EMPTY = "the product is empty: nothing is multiplied"
 
 
 def explain(what: Any, *args: Any, target: Any = None, plan: Any = None, measure: bool = False, simulate: bool = False,
@@ -66,16 +72,60 @@ def _only(what: Any, **options: Any) -> None:
 
 def _of_problem(problem: Gemm, target: Any, plan: Any, measure: bool, simulate: bool, threads: int | None,
                 algorithm: str | None) -> Explanation:
+    from tilewright.lab.explanation import cpu, gpu
     chip = coerce(target)
     plan = asked.plan(plan, chip)
     asked.algorithm(algorithm, plan, chip)
-    if isinstance(chip, CpuTarget):
-        from tilewright.lab.explanation import cpu
-        if measure:
-            chip.require_runnable()
-        return cpu.explain(problem, chip, plan, threads, algorithm, simulate=simulate, measure=measure)
-    from tilewright.lab.explanation import gpu
+    words: Any = cpu if isinstance(chip, CpuTarget) else gpu
     if measure:
-        from tilewright.runtime.gpu.engine import first_device
-        first_device(chip)                  # RuntimeError unless there is one
-    return gpu.explain(problem, chip, plan, algorithm, simulate=simulate, measure=measure)
+        words.check_here(chip)              # RuntimeError before anything is explained
+    if words is cpu and plan:
+        threads = threads or min(plan.threads, MOST_THREADS)
+    there = space(problem, chip, threads, algorithm)
+    shape, chosen, title = there.shape, plan or there.in_use, words.title(there)
+    if not problem.flops:
+        return Explanation(problem, chip, chosen, title, EMPTY, shape=shape,
+                           sections=(Section("plan", (str(chosen), EMPTY)),))
+    origin = "given" if plan else words.origin(there)
+    sections = words.opening(there, chosen, origin)
+    if violations := tuple(chosen.violations(shape, there.target)):
+        return Explanation(problem, chip, chosen, title, origin, violations, shape=shape,
+                           sections=(*sections, Section("cannot run", violations)))
+    basis = there.basis(measure)
+    cost = basis.cost(shape, chosen, chip)
+    sections = *sections, *words.sections(there, chosen, cost)
+    if not algorithm and (invariant := tuple(_invariant(there, chosen, cost, basis, words))):
+        sections = *sections, Section("same bits", invariant)
+    considered, alternatives = _alternatives(there, chosen, cost, basis, words)
+    explained = Explanation(
+        problem, chip, chosen, title, origin, (), words.operations(shape), words.tiles(there, chosen),
+        words.levels(there, chosen, cost, basis), words.time(there, chosen, cost, basis), alternatives=alternatives,
+        considered=considered, refused=words.refused(there), sections=sections, shape=shape, cost=cost,
+        basis=basis if words is cpu else None)
+    if simulate:
+        explained = words.simulated(explained, there)
+    if measure:
+        explained = unmeasured(explained) or words.measured(explained, there)
+    return explained
+
+
+def _invariant(there: Space, chosen: Any, cost: Cost, basis: Any, words: Any) -> Iterator[str]:
+    """What a product with the same bits for any number of threads, or of rows, costs: for each option of matmul the
+    plan, and its time beside the chosen one's."""
+    for option, invariant in OPTIONS.items() if words.can_be_invariant(there.shape) else ():
+        plan, seconds = words.invariant(there, invariant, basis)
+        slower = seconds / cost.seconds - 1
+        said = f"{100 * abs(slower):.1f} % {'slower' if slower > 0 else 'faster'} by the model"
+        yield f"{option}=True: " + ("the same plan" if plan == chosen else f"{plan}, {said}")
+
+
+def _alternatives(there: Space, chosen: Any, ours: Cost, basis: Any, words: Any
+                  ) -> tuple[int, tuple[Alternative, ...]]:
+    """How many other plans there are, and a few of them: the best, and the best of other kinds."""
+    others = [other for other in there.ranked() if other != chosen]
+    shown = []
+    for other in words.various(chosen, others):
+        theirs = basis.cost(there.shape, other, there.chip)
+        shown.append(Alternative(other, theirs.seconds / ours.seconds - 1,
+                                 *cause(ours, theirs, overlapping=words.OVERLAPPING)))
+    return len(others), tuple(sorted(shown, key=lambda each: each.slower))

@@ -8,26 +8,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tilewright.lab.explanation import reproducible
 from tilewright.lab.explanation.record import (
     UNMEASURED,
-    Alternative,
     Explanation,
     Level,
     Part,
     Section,
     Tile,
     Time,
-    cause,
     levels_of,
-    unmeasured,
 )
 from tilewright.lab.explanation.terminal import duration
-from tilewright.lab.measure import gpu_probes
-from tilewright.lab.measure.gpu_probes import GpuBasis
-from tilewright.plans import common, dram, gpu, gpu_lowering, gpu_shape, passes, small_rules
+from tilewright.plans import common, dram, gpu, gpu_shape, passes, small_rules
 from tilewright.plans.amd import AmdPlan
-from tilewright.plans.common import Cost, Plan
+from tilewright.plans.common import Cost
 from tilewright.plans.gpu_shape import GpuShape
 from tilewright.plans.measured import choice
 from tilewright.plans.nvidia import LANES, NvidiaPlan
@@ -35,6 +29,8 @@ from tilewright.targets import AmdTarget, GpuTarget, amd
 from tilewright.text import plural
 
 if TYPE_CHECKING:
+    from tilewright.lab.measure.gpu_probes import GpuBasis
+    from tilewright.lab.tuner.space import Space
     from tilewright.problem import Gemm
 
 SHOWN = 4               # plans that are shown beside the one that runs; kinds of reasons for those that cannot
@@ -43,66 +39,81 @@ ORIGINS = {choice.MEASURED: "measured to be the fastest (tilewright tune show)",
            choice.NEARBY: "measured to be the fastest for a shape nearby (tilewright tune show)",
            choice.PACKED: choice.PACKED}
 MODEL = "the model, with rates of "
+OVERLAPPING = True      # the parts of a time
 DRAM = "predicted between DRAM and an L2 that was empty, by what L2 keeps"
 REST = "launch, and work that does not overlap with the bound above"
 
 
-def explain(problem: Gemm, target: GpuTarget | AmdTarget, plan: Plan | None = None, algorithm: str | None = None, *,
-            simulate: bool = False, measure: bool = False) -> Explanation:
-    """As tilewright.explain says, for a GPU."""
-    shape = gpu_lowering.multiplied_shape(problem, target, algorithm)
-    title = _title(problem, target)
-    chosen: Any
-    if not (shape.m and shape.n and shape.k and shape.batch):
-        empty = "the product is empty: nothing is multiplied"
-        chosen = plan or gpu.choose(shape, target)
-        return Explanation(problem, target, chosen, title, empty, shape=shape,
-                           sections=(Section("plan", (str(chosen), empty)),))
-    chosen, found_by = (plan, "") if plan else choice.chosen(shape, target)
-    origin = "given" if plan else ORIGINS.get(found_by, "the model's choice")
-    older = (target.older_code,) if isinstance(target, GpuTarget) and target.chip else ()
-    said = Section("plan", (str(chosen), origin, *older, *_converted(problem, shape, chosen)))
-    if found := tuple(chosen.violations(shape, target)):
-        return Explanation(problem, target, chosen, title, origin, found, shape=shape,
-                           sections=(said, Section("cannot run", found)))
-    basis = gpu_probes.basis(target)
-    cost = basis.cost(shape, chosen, target)
-    words: Any = _nvidia_words if isinstance(target, GpuTarget) else _amd_words
-    multiplied = chosen.after_passes(shape)
-    considered, alternatives = _alternatives(shape, chosen, target, cost, basis)
-    by = gpu.planner(target)
-
-    def invariant(asked: str) -> tuple[Any, float]:
-        bare, seconds = shape, 0.0                      # such products have passes for their prologues
-        for role in shape.prologues:
-            bare, seconds = passes.prepared(bare, role), seconds + by.pass_seconds(shape, role, target)
-        other = gpu.choose(bare._replace(invariant=asked), target)
-        return other, seconds + basis.cost(bare, other, target).seconds
-    kept = () if algorithm or shape.a in small_rules.COMPLEX else tuple(
-        reproducible.sentences(chosen, cost.seconds, invariant))
-    explained = Explanation(
-        problem, target, chosen, title, origin, (), 2 * shape.batch * shape.m * shape.n * shape.k,
-        _tiles(multiplied, chosen, target),
-        _with_dram(levels(cost, by.bandwidths(chosen, target)), cost, multiplied, chosen, target),
-        _time(cost, by.peak(shape, chosen, target), basis, shape, target), alternatives=alternatives,
-        considered=considered,
-        refused=dict(list(common.refusals(shape, target, by.candidates(shape, target)).items())[:SHOWN]),
-        sections=(said, Section("resources", tuple(words(multiplied, chosen, target))),
-                  *((Section("same bits", kept),) if kept else ())),
-        shape=shape, cost=cost)
-    if simulate:
-        from tilewright.lab.explanation.simulated import on_gpu
-        explained = on_gpu(explained)
-    if measure:
-        from tilewright.lab.explanation import measured
-        explained = unmeasured(explained) or measured.product(explained)
-    return explained
+def check_here(chip: Any) -> None:
+    from tilewright.runtime.gpu.engine import first_device
+    first_device(chip)
 
 
-def _title(problem: Gemm, t: Any) -> str:
+def title(there: Space) -> str:
+    p, t = there.problem, there.chip
     units = f"{t.cus} compute units" if isinstance(t, AmdTarget) else f"{t.sms} multiprocessors"
-    each = f", {problem.batch} products in one launch"*(problem.batch != 1)
-    return f"{problem} on {t.name} ({t.model}, {units}){each}"
+    each = f", {p.batch} products in one launch"*(p.batch != 1)
+    return f"{p} on {t.name} ({t.model}, {units}){each}"
+
+
+def origin(there: Space) -> str:
+    return ORIGINS.get(there.origin, "the model's choice")
+
+
+def operations(shape: GpuShape) -> int:
+    return 2 * shape.batch * shape.m * shape.n * shape.k
+
+
+def opening(there: Space, plan: Any, origin: str) -> tuple[Section, ...]:
+    t = there.chip
+    older = (t.older_code,) if isinstance(t, GpuTarget) and t.chip else ()
+    return Section("plan", (str(plan), origin, *older, *_converted(there.problem, there.shape, plan))),
+
+
+def sections(there: Space, plan: Any, cost: Cost) -> tuple[Section, ...]:
+    words: Any = _nvidia_words if isinstance(there.chip, GpuTarget) else _amd_words
+    return Section("resources", tuple(words(plan.after_passes(there.shape), plan, there.chip))),
+
+
+def can_be_invariant(shape: GpuShape) -> bool:
+    return shape.a not in small_rules.COMPLEX
+
+
+def invariant(there: Space, option: str, basis: GpuBasis) -> tuple[Any, float]:
+    """The plan of a product with the same bits, and its seconds. Such products have passes for their prologues."""
+    bare, seconds, t = there.shape, 0.0, there.chip
+    for role in there.shape.prologues:
+        bare, seconds = passes.prepared(bare, role), seconds + gpu.planner(t).pass_seconds(there.shape, role, t)
+    other = gpu.choose(bare._replace(invariant=option), t)
+    return other, seconds + basis.cost(bare, other, t).seconds
+
+
+def various(chosen: Any, others: list[Any]) -> list[Any]:
+    """Plans to show beside the chosen one: the best of other tiles, and of every other algorithm the best."""
+    tiles: dict[tuple[int, int], Any] = {}
+    kinds: dict[str, Any] = {}
+    for other in others:
+        if (other.cta_m, other.cta_n) != (chosen.cta_m, chosen.cta_n):
+            tiles.setdefault((other.cta_m, other.cta_n), other)
+        if other.algorithm != chosen.algorithm:
+            kinds.setdefault(other.algorithm, other)
+    return list(dict.fromkeys([*list(tiles.values())[:SHOWN], *kinds.values()]))
+
+
+def refused(there: Space) -> dict[str, int]:
+    shape, t = there.shape, there.chip
+    every = common.refusals(shape, t, gpu.planner(t).candidates(shape, t))
+    return dict(list(every.items())[:SHOWN])
+
+
+def simulated(explained: Explanation, there: Space) -> Explanation:
+    from tilewright.lab.explanation.simulated import on_gpu
+    return on_gpu(explained)
+
+
+def measured(explained: Explanation, there: Space) -> Explanation:
+    from tilewright.lab.explanation import measured
+    return measured.product(explained)
 
 
 def _converted(p: Gemm, s: GpuShape, plan: Any) -> Iterator[str]:
@@ -121,37 +132,40 @@ def _converted(p: Gemm, s: GpuShape, plan: Any) -> Iterator[str]:
     yield from map(str, plan.passes(s))
 
 
-def levels(cost: Cost, rates: dict[str, float]) -> tuple[Level, ...]:
+def levels(there: Space, plan: Any, cost: Cost, basis: GpuBasis) -> tuple[Level, ...]:
+    """Bytes by level, on NVIDIA's GPUs with what crosses DRAM's interface, as far as L2 does not keep it."""
+    target = there.chip
+    by_level = asked_for(cost, gpu.planner(target).bandwidths(plan, target))
+    if not isinstance(target, GpuTarget):
+        return by_level
+    crossing = dram.bytes_of(plan.after_passes(there.shape), plan, target, cost.traffic["memory"])
+    return tuple(level if level.name != "memory" else
+                 replace(level, moved=crossing, notes={**level.notes, "moved": DRAM}) for level in by_level)
+
+
+def asked_for(cost: Cost, rates: dict[str, float]) -> tuple[Level, ...]:
     """Bytes by level. What goes to memory goes through L2, too: A and B are among its terms already."""
-    found = []
+    by_level = []
     for level in levels_of(cost, rates):
         if level.name == "L2":
             through = tuple(term for term in cost.traffic["memory"] if term.what not in ("A", "B"))
             more = sum(term.bytes for term in through)
             level = replace(level, terms=(*level.terms, *through), predicted=(level.predicted or 0) + more)
-        found.append(level)
-    return tuple(found)
+        by_level.append(level)
+    return tuple(by_level)
 
 
-def _with_dram(found: tuple[Level, ...], cost: Cost, shape: GpuShape, plan: Any, target: Any) -> tuple[Level, ...]:
-    """With what crosses DRAM's interface, as far as L2 does not keep it: of NVIDIA's GPUs."""
-    if not isinstance(target, GpuTarget):
-        return found
-    crossing = dram.bytes_of(shape, plan, target, cost.traffic["memory"])
-    return tuple(level if level.name != "memory" else
-                 replace(level, moved=crossing, notes={**level.notes, "moved": DRAM}) for level in found)
-
-
-def _time(cost: Cost, peak: float, basis: GpuBasis, shape: GpuShape, target: Any) -> Time:
+def time(there: Space, plan: Any, cost: Cost, basis: GpuBasis) -> Time:
     """Parts go on at the same time, but for passes and for what is left of the sum."""
-    alone = {"passes", cost.bound}
+    alone, target = {"passes", cost.bound}, there.chip
+    peak = gpu.planner(target).peak(there.shape, plan, target)
     rest = cost.seconds - sum(seconds for what, seconds in cost.parts if what in alone)
     parts = [Part(what, seconds, what not in alone) for what, seconds in cost.parts]
     parts.sort(key=lambda part: (part.what != cost.bound, part.hidden, -part.seconds))
     source = basis.source if basis.ceilings else f"{MODEL}{basis.model}{UNMEASURED}"
     return Time(cost.seconds, (*parts, Part(REST, max(rest, 0.0))), source, cost.bound, peak,
                 "the instructions of this plan at the highest clock",
-                notes=tuple(_sustained(cost, peak, shape, target)))
+                notes=tuple(_sustained(cost, peak, there.shape, target)))
 
 
 def _sustained(cost: Cost, peak: float, shape: GpuShape, target: Any) -> Iterator[str]:
@@ -170,28 +184,10 @@ def _sustained(cost: Cost, peak: float, shape: GpuShape, target: Any) -> Iterato
            f"{rate / 1e12:,.0f} TFLOP/s")
 
 
-def _alternatives(shape: GpuShape, chosen: Any, target: Any, ours: Cost,
-                  basis: GpuBasis) -> tuple[int, tuple[Alternative, ...]]:
-    """How many other plans there are; the best of other tiles, and of every other algorithm the best."""
-    others = [other for other in gpu.ranked(shape, target) if other != chosen]
-    tiles: dict[tuple[int, int], Any] = {}
-    kinds: dict[str, Any] = {}
-    for other in others:
-        if (other.cta_m, other.cta_n) != (chosen.cta_m, chosen.cta_n):
-            tiles.setdefault((other.cta_m, other.cta_n), other)
-        if other.algorithm != chosen.algorithm:
-            kinds.setdefault(other.algorithm, other)
-    shown = dict.fromkeys([*list(tiles.values())[:SHOWN], *kinds.values()])
-    found = []
-    for other in shown:
-        theirs = basis.cost(shape, other, target)
-        found.append(Alternative(other, theirs.seconds / ours.seconds - 1, *cause(ours, theirs, overlapping=True)))
-    return len(others), tuple(sorted(found, key=lambda each: each.slower))
-
-
 # ---- tiles, and what a plan takes of a compute unit
 
-def _tiles(s: GpuShape, p: Any, t: Any) -> tuple[Tile, ...]:
+def tiles(there: Space, p: Any) -> tuple[Tile, ...]:
+    s, t = p.after_passes(there.shape), there.chip
     bits_a, bits_b = s.bits
     whole = Tile("C", {"m": s.m, "n": s.n, "k": s.k}, s.batch, "memory",
                  s.batch * ((s.m*bits_a + s.n*bits_b) * s.k + s.m*s.n*gpu_shape.bits_of(s.out)) // 8)

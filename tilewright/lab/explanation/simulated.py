@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tilewright.lab.explanation.gpu import levels
+from tilewright.lab.explanation.gpu import asked_for
 from tilewright.lab.explanation.record import Explanation, Level
 from tilewright.plans import gpu, gpu_lowering, gpu_shape, small_rules
 from tilewright.plans.common import total
@@ -50,7 +50,7 @@ def on_gpu(found: Explanation) -> Explanation:
     shape = gpu_lowering.multiplied_shape(small, target)._replace(terms=found.shape.terms)
     if reasons := plan.violations(shape, target):
         return _without(found, f"the plan cannot run {small}: {reasons[0]}")
-    predicted = {level.name: level for level in levels(gpu.cost(shape, plan, target), {})}
+    predicted = {level.name: level for level in asked_for(gpu.cost(shape, plan, target), {})}
     o = operands.make(small)
     kernel: Any = compile(small, target, plan)
     try:

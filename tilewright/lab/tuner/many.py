@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.lab.tuner.search import CPU_S, GPU_S, Result, tune
-from tilewright.plans import gpu_lowering
+from tilewright.lab.tuner.space import space
 from tilewright.plans.measured import choice
 from tilewright.problem import Gemm
 from tilewright.runtime.cpu import engine
@@ -55,10 +55,8 @@ def _tuned(problem: Gemm, here: Any, threads: int | None) -> bool:
     if not problem.flops:
         return False
     try:
-        if isinstance(here, CpuTarget):
-            planned = engine.plan_problem(problem, here, threads)
-            return choice.tuned(planned.shape, planned.target)
-        return choice.tuned(gpu_lowering.multiplied_shape(problem, here), here)
+        there = space(problem, here, threads)
+        return choice.tuned(there.shape, there.target)
     except (ValueError, TypeError):             # tune says why
         return False
 

@@ -13,15 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tilewright.compiled.compile import compile
-from tilewright.compiled.cpu import CpuKernel
 from tilewright.lab.measure import measure, quiet
 from tilewright.lab.measure.process import Child
 from tilewright.lab.tuner.candidates import CPU_CANDIDATES, GPU_CANDIDATES, promising
 from tilewright.lab.tuner.child import NOISE, REFERENCE, Job, Phase, against, winner
 from tilewright.lab.tuner.compiling import compile_all
-from tilewright.plans import asked, gpu, gpu_lowering
-from tilewright.plans.choose import choose
+from tilewright.lab.tuner.space import space
+from tilewright.plans import asked, gpu_lowering
 from tilewright.plans.measured import choice, store
 from tilewright.plans.measured.row import Row
 from tilewright.runtime.cpu import engine
@@ -158,29 +156,23 @@ def tune(problem: Any, *args: Any, target: Target | str | None = None, threads: 
     candidates = (CPU_CANDIDATES if on_cpu else GPU_CANDIDATES) if candidates is None else candidates
     if not time_limit > 0:
         raise ValueError(f"time_limit must be a positive number of seconds, not {time_limit}")
-    shape: Any
-    model: Any
-    kernel: Callable[[Any], CompiledGemm]
-    if isinstance(chip, CpuTarget):
-        now = engine.plan_problem(problem, chip, threads)
-        shape, reached, threads, forget = now.shape, now.target, now.shape.threads, engine.forget
-        model, kernel = choose(shape, reached), lambda plan: CpuKernel(problem, chip, now._replace(plan=plan))
-    else:
+    forget: Callable[[], object] = engine.forget
+    if not isinstance(chip, CpuTarget):
         gpus, on = first_device(chip)
-        chip = reached = on.target
+        chip, forget = on.target, gpus.forget
         if problem.prologues:
             problem = gpu_lowering.lower(problem, chip)     # what passes leave; kernels evaluate other prologues
-        shape, threads, forget = gpu_lowering.multiplied_shape(problem, chip), 1, gpus.forget
-        model, kernel = gpu.choose(shape, chip), lambda plan: compile(problem, chip, plan)
+    there = space(problem, chip, threads)
     store.check_writable()
-    in_use, known = choice.chosen(shape, reached)
-    plans = dict.fromkeys((model, in_use if known else model, *promising(shape, reached, candidates)))
+    model = there.model
+    plans = dict.fromkeys((model, there.in_use if there.origin else model,
+                           *promising(there.shape, there.target, candidates)))
     tell, began = listen or (lambda event: None), time.monotonic()
-    _compile(kernel, plans, time_limit, tell)
+    _compile(there.kernel, plans, time_limit, tell)
     left = time_limit - (time.monotonic() - began)
     vendor = on_cpu if vendor is None else vendor
-    run = measured(Job(problem, chip, threads, tuple(map(str, plans)), left, vendor), tell)
-    result = _result(problem, chip, shape, threads, str(model), run)
+    run = measured(Job(problem, chip, there.threads, tuple(map(str, plans)), left, vendor), tell)
+    result = _result(problem, chip, there.shape, there.threads, str(model), run)
     if not result.disturbed:
         store.save(result.rows)
         forget()
