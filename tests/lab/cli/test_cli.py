@@ -208,7 +208,7 @@ def broken(kind: str, path: Path) -> None:
 
 
 BROKEN = {
-    "missing": "does not exist",
+    "missing": "cannot be read: no such file or directory",
     "directory": "is a directory",
     "empty": "is empty",
     "text": "this is not a .npy file",
@@ -257,12 +257,13 @@ def test_an_output_that_cannot_be_written_is_one_line(files: Path) -> None:
     assert "no directory" in refused("run", files / "a.npy", files / "b.npy", "-o", files / "x" / "c.npy")
 
 
-def test_a_full_disk_is_an_error_before_anything_is_computed(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_no_file(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    assert "No space left on device" in refused("run", files / "a.npy", files / "b.npy", "-o", files / "c.npy")
+    monkeypatch.setattr(np, "save", full)
+    said = refused("run", files / "a.npy", files / "b.npy", "-o", files / "c.npy")
+    assert "cannot be written: no space left on device" in said
     assert temporaries(files) == []
     assert not (files / "c.npy").exists()
 
@@ -288,7 +289,7 @@ def test_an_interrupted_run_leaves_no_file(files: Path, monkeypatch: pytest.Monk
 
 def test_a_traceback_can_be_had(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_TRACEBACK", "1")
-    assert isinstance(call("run", "nowhere.npy", files / "b.npy", "-o", files / "c.npy").exception, command.BadInput)
+    assert isinstance(call("run", "nowhere.npy", files / "b.npy", "-o", files / "c.npy").exception, FileNotFoundError)
 
 
 # ---- options

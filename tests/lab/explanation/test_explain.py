@@ -62,9 +62,9 @@ def test_the_arithmetic_adds_up():
     assert "2 x 100 x 200 x 300 = 12,000,000 operations" in text
     assert "100 x 300 x ceil(200 / 8 lanes) = 750,000 vector multiply-adds, 100.0% of their lanes in use" in text
     assert "tile 6x16: 6 rows of 2 vectors; 6*2 + 2 + 1 = 15 of 16 registers; 12 multiply-adds for 2 + 6 loads" in text
-    assert "panel of B, kc x nr = 100 x 16 x 4 bytes = 6.25 KiB" in text
-    assert "block of A, mc x kc = 60 x 100 x 4 bytes = 23.44 KiB" in text
-    assert "block of B, kc x nc = 100 x 160 x 4 bytes = 62.5 KiB" in text
+    assert re.search(r"panel of B +60 x 16, k 100 .* L1: 6.25 KiB", text)
+    assert re.search(r"block of A +60 x 160, k 100 .* L2: 23.44 KiB", text)
+    assert re.search(r"block of B +100 x 160, k 100 .* L3: 62.5 KiB", text)
     assert "120 us  12,000,000 operations at 100.0 GFLOP/s, what one thread reached" in text
 
 
@@ -93,7 +93,7 @@ def test_violations_of_a_given_plan():
 @pytest.mark.parametrize(
     ("plan", "problem", "words"),
     [
-        ("in_place 6x16 kc=64", tw.Gemm(50, 64, 128), ["panel of B, kc x nr = 64 x 16", f"A{25_600:>25,} x 4 "]),
+        ("in_place 6x16 kc=64", tw.Gemm(50, 64, 128), ["50 x 16, k 64", f"A{25_600:>25,} x 4 "]),
         ("dots 2x1 copy", tw.Gemm(64, 1, 128), ["2 rows of A by 1 columns of B", "64 x 1 x ceil(128 / 8 lanes)"]),
         ("dots 2x1 swap copy", tw.Gemm(1, 64, 128, layout="nt"), ["swap: C^T = B^T @ A^T", "copy: B is copied first"]),
         ("stream 2x4 ways=2x1x1", tw.Gemm(2, 640, 128), ["2 rows of C stay in L1", "2 runs of columns (jc)"]),

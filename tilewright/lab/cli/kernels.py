@@ -74,9 +74,10 @@ def plan(
 
     plans = [{"plan": str(x)} | (figures(x) if problem.flops and not reasons else {}) for x in chosen]
     model = "chosen by the model of the caches" if on_cpu else "chosen by the model; predicted, not measured"
-    record = {"problem": str(problem), "target": chip.name, "model": chip.model, "violations": reasons, "plans": plans,
+    record = {"problem": str(problem), "target": chip.name, "model": chip.model,
               "origin": "given" if given else (there.origin or model) if problem.flops else EMPTY,
-              **({"threads": there.threads} if on_cpu else {}), "basis": basis.source}
+              "violations": reasons, "plans": plans, **({"threads": there.threads} if on_cpu else {}),
+              "basis": basis.source}
     units = f"{chip.cus} compute units" if amd else "" if on_cpu else f"{chip.sms} multiprocessors"
     about = f", {plural(there.threads, 'thread')}" if on_cpu else f" ({chip.model}, {units})"
     output.show(lambda: record, lambda: typer.echo(_text(record, about)), json)

@@ -1,41 +1,30 @@
-"""Multiply .npy files: memory-mapped, so that no copy of an input is made, and written whole or not at all."""
+"""Multiply .npy files: inputs are mapped into memory, without a copy; the result is written whole or not at all."""
 
 from __future__ import annotations
 
-import os
-import stat
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tilewright import formats, outputs
+from tilewright import formats, inputs, outputs
 from tilewright.lab.cli.command import BadInput
+from tilewright.lab.measure import check as checks
 from tilewright.problem import Gemm
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def open_matrix(path: Path, format: str | None = None) -> Array:
-    """The array in a .npy file, mapped read-only; BadInput says what is wrong with the file.
+    """The array in a .npy file, mapped read-only; the error says what is wrong with the file.
 
     `format` is that of elements which the file has as raw bytes, since NumPy's files know none of ml_dtypes' formats.
     """
-    if path.is_dir():
-        raise BadInput(f"{path} is a directory, not a .npy file")
-    if path.exists() and not path.is_file():
-        raise BadInput(f"{path} must be a regular file, which can be mapped into memory")
+    if not inputs.read(path, 1):
+        raise BadInput(f"{path} is empty")
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError:
-        raise BadInput(f"{path} does not exist") from None
-    except PermissionError:
-        raise BadInput(f"{path} cannot be read: permission denied") from None
-    except EOFError:
-        raise BadInput(f"{path} is empty") from None
     except Exception as error:  # of damaged files anything at all: tokenize.TokenError, BadZipFile, TypeError
         raise BadInput(f"{path}: {_reason(error)}") from None
     if not isinstance(array, np.ndarray):
@@ -63,14 +52,6 @@ def _of_format(array: Array, path: Path, format: str | None) -> Array:
     if dtype.itemsize != array.dtype.itemsize:
         raise BadInput(f"{path} holds elements of {array.dtype.itemsize} bytes, and {format} has {dtype.itemsize}")
     return array.view(dtype)
-
-
-def result_dtype(a: Array, b: Array) -> np.dtype[Any]:
-    """Of a @ b, as matmul gives it."""
-    first, second = (formats.find(x.dtype) for x in (a, b))
-    if first is None or second is None:  # long double, which is NumPy's own
-        return np.result_type(a, b)
-    return formats.FORMATS[Gemm(1, 1, 1, first, second).out].dtype
 
 
 def _reason(error: Exception) -> str:
@@ -108,83 +89,45 @@ def multiply(first: Path, second: Path, output: Path, *, threads: int | None = N
     import tilewright as tw
 
     a, b = open_matrix(first, named[0]), open_matrix(second, named[1])
-    shape = product_shape(a, b, (first, second))
-    dtype = result_dtype(a, b)
+    shape, kinds = product_shape(a, b, (first, second)), [formats.find(x.dtype) for x in (a, b)]
+    dtype = np.result_type(a, b)  # of long doubles, which are NumPy's own
+    if kinds[0] is not None and kinds[1] is not None:
+        dtype = formats.FORMATS[Gemm(1, 1, 1, kinds[0], kinds[1]).out].dtype
     if dtype.isbuiltin == 2:
         raise BadInput(f"the result is {dtype}, which a .npy file cannot name; convert {first} or {second} first")
-    outputs.check(output)
-    with _replacing(output, shape, dtype) as c:
-        start = time.perf_counter()
+    with outputs.replacing(output) as file:
+        c, start = np.empty(shape, dtype), time.perf_counter()
         tw.matmul(a, b, c, threads=threads)
         seconds = time.perf_counter() - start
         verdict = f"; agrees with {_check(a, b, c)}" if check else ""
+        try:
+            np.save(file, c)
+        except OSError as error:
+            raise inputs.sentence(error, f"{output} cannot be written") from None
     flops = 2 * a.shape[-1] * int(np.prod(shape, dtype=object))
     rate = f", {flops / seconds / 1e9:.1f} GFLOP/s" if seconds and flops else ""
     return f"{output}: {' x '.join(map(str, shape)) or 'a number'} {dtype.name}, {seconds:.3f} s{rate}{verdict}"
 
 
-@contextmanager
-def _replacing(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Iterator[Array]:
-    """A writeable array, which is in the file at `path` when the block succeeds: mapped where there can be a map."""
-    header = np.lib.format.header_data_from_array_1_0(np.empty((0,), dtype)) | {"shape": shape}
-    size = int(np.prod(shape, dtype=object)) * dtype.itemsize
-    try:
-        with outputs.replacing(path) as file:
-            if not size or not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                whole = np.empty(shape, dtype)
-                yield whole
-                np.lib.format.write_array_header_1_0(file, header)
-                file.write(whole.tobytes())
-                return
-            np.lib.format.write_array_header_1_0(file, header)
-            offset = file.tell()
-            file.flush()
-            # Reserved, since writing to a mapped hole of a full disk kills the process with SIGBUS.
-            os.posix_fallocate(file.fileno(), offset, size)
-            mapped = np.memmap(file, dtype, "r+", offset, shape)
-            yield mapped.view(np.ndarray)
-            mapped.flush()
-    except OSError as error:
-        if error.strerror is None:  # a sentence already
-            raise
-        raise BadInput(f"{path} cannot be written: {error.strerror}") from None
-
-
 def _check(a: Array, b: Array, c: Array) -> str:
     """Every matrix of the product against wider arithmetic, whose name is returned; BadInput if one is wrong."""
-    name, wrong = _reference(c.dtype)
+    known = formats.find(c.dtype) is not None
+    name = {"f": "float64", "c": "complex128", "b": "NumPy"}.get(c.dtype.kind, "exact integers") if known else \
+        c.dtype.name  # of long doubles, and their complex numbers
     rows, columns = a if a.ndim > 1 else a[None, :], b if b.ndim > 1 else b[:, None]
     batch = np.broadcast_shapes(rows.shape[:-2], columns.shape[:-2])
+    rows, columns = (np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (rows, columns))
     result = c.reshape(*batch, rows.shape[-2], columns.shape[-1])
     for index in np.ndindex(*batch):
-        found = wrong(
-            np.broadcast_to(rows, (*batch, *rows.shape[-2:]))[index],
-            np.broadcast_to(columns, (*batch, *columns.shape[-2:]))[index],
-            result[index],
-        )
-        if found:
+        if wrong := _wrong(rows[index], columns[index], result[index], known):
             where = f"matrix {index} of the result: " if batch else ""
-            raise BadInput(f"the check against {name} failed, and nothing was written: {where}{found}")
+            raise BadInput(f"the check against {name} failed, and nothing was written: {where}{wrong}")
     return name
 
 
-def _reference(dtype: np.dtype[Any]) -> tuple[str, Callable[[Array, Array, Array], str | None]]:
-    """What a result of this dtype is compared with, and how: a sentence, or None if it is right."""
-    from tilewright.lab.measure import check
-
-    if dtype.kind == "b":
-        return "NumPy", _wrong_booleans
-    if formats.find(dtype) is not None:
-        name = {"f": "float64", "c": "complex128"}.get(dtype.kind, "exact integers")
-        return name, lambda a, b, c: check.wrong(a, b, c, random=False)
-
-    def wrong(a: Array, b: Array, c: Array) -> str | None:
-        factor = 4 * (a.shape[1] + 3) * float(np.finfo(dtype).eps)
-        return check.Probe(a, b, wide=dtype).missed(c, factor) if c.size else None
-
-    return dtype.name, wrong  # long doubles, and their complex numbers
-
-
-def _wrong_booleans(a: Array, b: Array, c: Array) -> str | None:
-    wrong = np.argwhere(c != ((a.astype("f4") @ b.astype("f4")) > 0))
-    return f"C{wrong[0].tolist()} is {c[tuple(wrong[0])]}" if len(wrong) else None
+def _wrong(a: Array, b: Array, c: Array, known: bool) -> str | None:
+    if c.dtype.kind == "b":
+        return checks.difference(c, (a.astype("f4") @ b.astype("f4")) > 0)
+    if known:
+        return checks.wrong(a, b, c, random=False)
+    return checks.Probe(a, b, wide=c.dtype).missed(c, 4 * (a.shape[1] + 3) * float(np.finfo(c.dtype).eps))

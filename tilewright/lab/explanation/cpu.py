@@ -244,8 +244,8 @@ def _epilogue(shape: Shape, plan: CpuPlan) -> Iterator[str]:
 
 
 def _blocks(given: Shape, p: CpuPlan, t: CpuTarget) -> Iterator[str]:
-    shape, s = given.swapped if p.swap else given, given.itemsize
-    lanes = t.lanes(s)
+    """What the tiles do not show: registers, and how threads share the loops."""
+    shape, lanes = given.swapped if p.swap else given, t.lanes(given.itemsize)
     need = registers(p, lanes)
     if p.algorithm in ("packed", "in_place"):
         v = p.nr // lanes
@@ -254,12 +254,6 @@ def _blocks(given: Shape, p: CpuPlan, t: CpuTarget) -> Iterator[str]:
         else:
             yield (f"tile {p.mr}x{p.nr}: {p.mr} rows of {v} vectors; {p.mr}*{v} + {v} + 1 = {need} of "
                    f"{t.registers} registers; {p.mr*v} multiply-adds for {v} + {p.mr} loads")
-        kc = min(p.kc or shape.k, shape.k)
-        yield _fills(f"panel of B, kc x nr = {kc} x {p.nr} x {s} bytes", kc*p.nr*s, t, "l1d")
-        if p.algorithm == "packed":
-            mc, nc = min(p.mc, shape.m), min(p.nc, shape.n)
-            yield _fills(f"block of A, mc x kc = {mc} x {kc} x {s} bytes", mc*kc*s, t, "l2")
-            yield _fills(f"block of B, kc x nc = {kc} x {nc} x {s} bytes", kc*nc*s, t, "l3" if t.l3 else "l2")
     elif p.algorithm == "stream":
         yield f"{p.mr} rows of C stay in L1 while B is streamed, {p.nr} rows of B at a time"
     else:
@@ -281,10 +275,3 @@ def _arithmetic(given: Shape, plan: CpuPlan, target: CpuTarget, cost: Cost) -> I
     sizes = " x ".join(str(x) for x, name in ((m, "m"), (n, "n"), (k, "k")) if name != along)
     yield (f"{sizes} x ceil({long} / {lanes} lanes) = {cost.vectors:,} vector multiply-adds, "
            f"{m*n*k / (cost.vectors*lanes):.1%} of their lanes in use")
-
-
-def _fills(what: str, size: int, target: CpuTarget, level: str) -> str:
-    from tilewright.text import size as text
-    have, name = getattr(target, level), level[:2].upper()
-    share = f"{size / have:.0%} of" if size < 2*have else f"{size / have:.0f} times"
-    return f"{what} = {text(size)}, {share} {name} ({text(have)})"

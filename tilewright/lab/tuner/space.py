@@ -93,7 +93,7 @@ class GpuSpace(Space):
 
 
 def space(problem: Gemm, chip: Any, threads: int | None = None, algorithm: str | None = None) -> Space:
-    """That of a problem; `threads` of a CPU."""
+    """The space of a problem; `threads` of a CPU."""
     if isinstance(chip, CpuTarget):
         return CpuSpace(problem, chip, threads, algorithm)
     return GpuSpace(problem, chip, algorithm)
