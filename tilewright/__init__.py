@@ -89,7 +89,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.cpu.pool import set_num_threads as set_num_threads
     from tilewright.runtime.cpu.pool import threads as threads
     from tilewright.runtime.cuda.driver import detect as detect
-    from tilewright.runtime.parametric import kernel as kernel
+    from tilewright.runtime.emitted import kernel as kernel
     from tilewright.simulator.product import simulate as simulate
     from tilewright.targets import target as target
 
@@ -115,7 +115,7 @@ _HOME = {
     "gemm": "tilewright.api.products",
     "grouped_matmul": "tilewright.api.grouped",
     "get_num_threads": "tilewright.runtime.cpu.pool",
-    "kernel": "tilewright.runtime.parametric",
+    "kernel": "tilewright.runtime.emitted",
     "load": "tilewright.compiled.bundles",
     "matmul": "tilewright.api.builtin",
     "pack": "tilewright.api.packed",

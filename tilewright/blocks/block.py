@@ -6,37 +6,19 @@ that is broadcast stays a row. Numbers of 16 and 8 bits are computed with in f32
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tilewright.blocks.exchange import converted
 from tilewright.blocks.index import COMPARED, Comparison, Formula, all_of
-from tilewright.blocks.layout import Layout, Shape
+from tilewright.blocks.layout import Layout, Registers, Shape
 from tilewright.ir import Value, f32, i1, i32, i64
 from tilewright.ir.types import Pointer, Type, vec
 from tilewright.kernels.narrow import memory_type, narrowed, widened
 
 if TYPE_CHECKING:
     from tilewright.blocks.program import Program
-
-
-@dataclass(frozen=True, eq=False)
-class Registers:
-    """What a thread holds of a block; numbers of bf16 are i16. `load`: by which load of a loop (`loops.Loads`)."""
-    layout: Layout
-    values: Sequence[Value] = ()
-    load: int | None = None
-    stack: Stack | None = None          # of a CPU, where there are several warps: where all registers are
-
-
-@dataclass(frozen=True, eq=False)
-class Stack:
-    """Where elements are, by how far apart they are along each dimension."""
-    at: Value
-    strides: dict[int, int]
-
-    def moved(self, to: Callable[[int], int]) -> Stack:
-        return Stack(self.at, {to(dim): stride for dim, stride in self.strides.items()})
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +133,6 @@ class Block:
 
     def laid(self, layout: Layout) -> Block:
         """With registers, if it has any, as this layout has them along the block's dimensions."""
-        from tilewright.blocks.exchange import converted
         if not isinstance(self.content, Registers):
             return self
         self.program.loads.seen(self.content)

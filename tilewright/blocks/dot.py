@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tilewright.blocks import tensor
-from tilewright.blocks.block import Block, Registers
-from tilewright.blocks.layout import Layout, bits
+from tilewright.blocks.block import Block
+from tilewright.blocks.layout import Layout, Registers, bits
 from tilewright.blocks.operand import Operand, contiguous, stored
 from tilewright.ir import Value, f32, i32, vec
 

@@ -8,11 +8,11 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tilewright.blocks.block import Block, Registers
-from tilewright.blocks.layout import Layout
+from tilewright.blocks.layout import Layout, Registers
 from tilewright.ir import Value, i1, i8, i16, vec
 
 if TYPE_CHECKING:
+    from tilewright.blocks.block import Block
     from tilewright.blocks.program import Program
 
 WIDEST = 16                     # bytes that a thread of a GPU moves at once
@@ -26,10 +26,12 @@ def converted(block: Block, layout: Layout) -> Registers:
         return content
     if (own.lanes, own.warps) == (layout.lanes, layout.warps) and not content.stack:
         return Registers(layout, tuple(content.values[own.number(layout, r)] for r in range(layout.count)))
-    return exchanged(p, content, layout, memory_type(block.type))
+    return exchanged(p, content, layout, held_as(block.type))
 
 
-def memory_type(type: Any) -> Any: return i16 if str(type) == "bf16" else type
+def held_as(type: Any) -> Any:
+    """The type of a number's bits in memory and in registers."""
+    return i16 if str(type) == "bf16" else type
 
 
 def exchanged(p: Program, content: Registers, layout: Layout, T: Any) -> Registers:

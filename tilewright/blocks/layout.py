@@ -7,8 +7,12 @@ same elements.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tilewright.ir import Value
 
 Bit = tuple[int, int]               # dimension, and which bit of the coordinate
 Shape = tuple[int, ...]
@@ -116,3 +120,22 @@ def blocked(shape: Shape, order: tuple[int, ...], side_by_side: int, lanes: int,
     near = take(bits(side_by_side), order[:1])
     threads = filled(lanes), filled(warps)
     return Layout((*near, *take(64)), *threads)
+
+
+@dataclass(frozen=True, eq=False)
+class Registers:
+    """What a thread holds of a block; numbers of bf16 are i16. `load`: by which load of a loop (`loops.Loads`)."""
+    layout: Layout
+    values: Sequence[Value] = ()
+    load: int | None = None
+    stack: Stack | None = None          # of a CPU, where there are several warps: where all registers are
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """Where elements are, by how far apart they are along each dimension."""
+    at: Value
+    strides: dict[int, int]
+
+    def moved(self, to: Callable[[int], int]) -> Stack:
+        return Stack(self.at, {to(dim): stride for dim, stride in self.strides.items()})

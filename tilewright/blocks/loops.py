@@ -24,9 +24,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
-from tilewright.blocks.block import Addresses, Block, Registers
+from tilewright.blocks.block import Addresses, Block
 from tilewright.blocks.index import FAR, Formula
-from tilewright.blocks.layout import Layout
+from tilewright.blocks.layout import Layout, Registers
 from tilewright.blocks.operand import ALIGN, Operand
 from tilewright.blocks.tensor import InFlight
 from tilewright.ir import Value, i32, i64

@@ -9,22 +9,17 @@ from dataclasses import replace
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
-from tilewright.blocks.block import Addresses, Block, Registers, _alike, cast, elementwise, promoted, shape_of
+from tilewright.blocks.block import Addresses, Block, _alike, cast, elementwise, promoted, shape_of
+from tilewright.blocks.exchange import held_as
 from tilewright.blocks.index import FAR
-from tilewright.blocks.layout import Layout
+from tilewright.blocks.layout import Layout, Registers
 from tilewright.blocks.operand import Operand
 from tilewright.ir import Value, i1, i32, vec
-from tilewright.kernels.narrow import memory_type
 
 if TYPE_CHECKING:
     from tilewright.blocks.program import Program
 
 WIDEST, SECTOR = 16, 32         # bytes that a thread moves at once, and that move together
-
-
-def held_as(T: Any) -> Any:
-    """The type of a number's bits in memory and in registers."""
-    return memory_type("bf16") if str(T) == "bf16" else T
 
 
 class Access:

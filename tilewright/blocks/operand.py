@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tilewright.blocks.block import Block, cast
-from tilewright.blocks.exchange import written
+from tilewright.blocks.exchange import held_as, written
 from tilewright.blocks.layout import Layout
 from tilewright.ir import Value, f32, i8, i32
 from tilewright.kernels.nvidia.matrices import arranged
@@ -26,7 +26,6 @@ class Operand:
     instruction's descriptor calls the swizzle."""
 
     def __init__(self, p: Program, block: Block, of_b: bool, inner_k: bool, how: str, pad: int = 0) -> None:
-        from tilewright.blocks.memory import held_as
         self.p, self.of_b, self.inner_k, self.T = p, of_b, inner_k, held_as(block.type)
         self.inner = int(inner_k) if not of_b else int(not inner_k)             # the dimension that is contiguous
         self.CTA_K = block.shape[0 if of_b else 1]

@@ -10,11 +10,11 @@ from typing import Any
 
 from tilewright import targets
 from tilewright.blocks import loops, memory
-from tilewright.blocks.block import Addresses, Block, Registers, apply, cast, promoted, shape_of
+from tilewright.blocks.block import Addresses, Block, apply, cast, promoted, shape_of
 from tilewright.blocks.dot import dot
-from tilewright.blocks.exchange import reduced
+from tilewright.blocks.exchange import held_as, reduced
 from tilewright.blocks.index import Formula, Term
-from tilewright.blocks.layout import Shape
+from tilewright.blocks.layout import Registers, Shape
 from tilewright.blocks.recording import Recording
 from tilewright.ir import Function, Kernel, Value, f32, i1, i32, i64
 from tilewright.ir.program import Array
@@ -61,7 +61,7 @@ class Program(Recording):
     @staticmethod
     def _type_in_memory(t: Any) -> Any:
         if isinstance(t, Pointer):
-            return Pointer(memory.held_as(t.element), t.space, t.strided)
+            return Pointer(held_as(t.element), t.space, t.strided)
         return t
 
     def _argument(self, t: Any, value: Value) -> Block:
@@ -145,7 +145,7 @@ class Program(Recording):
             return cast(x, type)
         if type in (i32, i64):
             return Block(self, (), type, Formula.constant(x))
-        held = memory.held_as(type)
+        held = held_as(type)
         if held != type:
             return cast(self.constant(x, f32), type)
         return Block(self, (), type, Registers(self.blocked((), type), (self.ir.constant(held, x),)))

@@ -6,11 +6,11 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
-from tilewright.blocks import loops, memory
-from tilewright.blocks.block import Block, Registers, Stack
-from tilewright.blocks.exchange import loaded_from, stored_at
+from tilewright.blocks import loops
+from tilewright.blocks.block import Block
+from tilewright.blocks.exchange import held_as, loaded_from, stored_at
 from tilewright.blocks.index import Formula, Number
-from tilewright.blocks.layout import Layout, Shape, blocked
+from tilewright.blocks.layout import Layout, Registers, Shape, Stack, blocked
 from tilewright.blocks.tensor import InFlight
 from tilewright.ir import Kernel, Value, i1, i8, i32, i64, vec
 from tilewright.ir.types import Type
@@ -72,7 +72,7 @@ class Recording:
         strides, size = {}, 1
         for dim in reversed(dims):
             strides[dim], size = size, size << 1 + max(bit for d, bit in places if d == dim)
-        element = i8 if type == i1 else memory.held_as(type)
+        element = i8 if type == i1 else held_as(type)
         at = self.ir.local(f"block{len(self.ir.function.arrays)}", size, element)
         return Registers(layout, (), None, Stack(at, strides))
 

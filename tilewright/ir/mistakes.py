@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from tilewright.ir.program import caller
+
 if TYPE_CHECKING:
     from tilewright.ir.values import Value
 
@@ -35,7 +37,6 @@ REFLECTED = {"add": "__radd__", "subtract": "__rsub__", "multiply": "__rmul__", 
 
 
 def refuse(why: str) -> NoReturn:
-    from tilewright.ir.values import caller
     line = caller()
     raise TypeError(f"{line}: a value of the kernel is not known while the kernel is recorded, so {why}\n    "
                     f"{line.text}")

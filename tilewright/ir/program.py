@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tilewright.ir.ops.core import Operation
 from tilewright.ir.types import Pointer, Type
 
+_HERE = os.path.dirname(__file__)
+_INSIDE = _HERE, os.path.join(os.path.dirname(_HERE), "blocks")    # what records on behalf of others
 DECLARED_SHARED = 48 << 10      # bytes of shared memory that PTX may declare
 
 
@@ -28,6 +31,20 @@ class Line(NamedTuple):
 
     def __str__(self) -> str:
         return f"{os.path.basename(self.file)}:{self.number}"
+
+
+def caller() -> Line:
+    """The line of the kernel that is being written: the innermost frame outside this package."""
+    frame = sys._getframe(2)
+    while _passed(frame.f_code.co_filename):
+        assert frame.f_back is not None
+        frame = frame.f_back
+    return Line(frame.f_code.co_filename, frame.f_lineno)
+
+
+@cache
+def _passed(file: str) -> bool:
+    return file.startswith(_INSIDE) or file.endswith("contextlib.py")
 
 
 @dataclass(frozen=True)

@@ -8,41 +8,22 @@ did not enter the block have no such value. So the line that uses it is refused 
 from __future__ import annotations
 
 import itertools
-import os
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tilewright.ir import mistakes
 from tilewright.ir.ops import core as ops
-from tilewright.ir.program import Array, Line, Read, Register, Write
+from tilewright.ir.program import Array, Line, Read, Register, Write, caller
 from tilewright.ir.types import Pointer, Type, i1, i64
 
 if TYPE_CHECKING:
     from tilewright.ir.builder import Kernel
     from tilewright.ir.program import Function, Node
 
-_HERE = os.path.dirname(__file__)
-_INSIDE = _HERE, os.path.join(os.path.dirname(_HERE), "blocks")    # what records on behalf of others
 _ids = itertools.count()
-
-
-def caller() -> Line:
-    """The line of the kernel that is being written: the innermost frame outside this package."""
-    frame = sys._getframe(2)
-    while _passed(frame.f_code.co_filename):
-        assert frame.f_back is not None
-        frame = frame.f_back
-    return Line(frame.f_code.co_filename, frame.f_lineno)
-
-
-@cache
-def _passed(file: str) -> bool:
-    return file.startswith(_INSIDE) or file.endswith("contextlib.py")
 
 
 class Value:

@@ -10,7 +10,50 @@ from tilewright import targets
 from tilewright.ir import Function, arguments
 from tilewright.runtime import run
 from tilewright.runtime.cpu import calls
-from tilewright.runtime.parametric import THREADS, of_chip
+from tilewright.runtime.parametric import THREADS, Parametric, of_chip
+
+
+def kernel(emit: Callable[..., Any] | None = None, /, **given: Any) -> Any:
+    """A decorator for an emitter, a function that records a kernel and returns it (`return k.function`).
+
+    `tw.kernel(emit)`, or `@tw.kernel` without parameters, is a function to call with arrays: `add = tw.kernel(emit)`,
+    `add(n, x, y, z)`. With NumPy's arrays it runs on this machine's CPU, a kernel of `each` on as many threads as
+    `tilewright.get_num_threads()` says where that pays; with arrays in a GPU's memory (torch, CuPy, DLPack,
+    __cuda_array_interface__) there, on their library's stream. The emitter's parameter `threads` is None for a CPU, and
+    on a GPU the threads of a CTA, 256 or what `tw.kernel(emit, threads=128)` says; `warp` is the lanes of its warps;
+    others need defaults. `grid=` of a call is the number of CTAs; unless given, one, and of a kernel of `each` so many
+    that each thread, or row, has a round. TypeError, ValueError or OverflowError for arguments that do not fit the
+    kernel's parameters.
+
+    With parameters, UPPER keywords are those of the emitter that may vary, each with the values it may have. The
+    emitter may also have `threads` and `warp`, as above, and `target`, which gets the chip's record. The other keywords
+    describe launches, as functions whose arguments are taken by name from the parameters, the arguments of the call (by
+    the names that the recorded kernel gives them; of an array only shape, dtype and device may count) and `target`:
+
+    grid        CTAs along x, y and z, as simulator.run takes them; nothing for a function of a CPU
+    check       a sentence that says what is wrong with a configuration, or several, or None
+    shared      bytes of shared memory, where they are to be known before the kernel is recorded
+    tile        sizes, which are arguments of the call, and the extent of one tile of each: {"m": L, "n": L, "k": S}.
+                Counts for large sizes follow from simulated launches of one and two tiles; without `tile` what is
+                simulated is the whole call
+    arrays      the other arguments of a call with small sizes: shapes of arrays, and numbers. Without it they are those
+                of the call
+    reference   what a call must compute: arrays by the names of arguments. Without it, results of all configurations
+                are compared with the first's
+    tolerance   the largest error of a result, as a share of the reference's largest number; by default 1000 units of
+                the format's last place, for integers 0
+
+    The decorated emitter is a Parametric. TypeError or ValueError for keywords that the emitter does not have, and
+    parameters without values.
+    """
+    def decorate(emit: Callable[..., Any]) -> Parametric:
+        return Parametric(emit, given)
+    if emit is None:
+        return decorate
+    if more := [word for word in given if word != "threads"]:
+        raise TypeError(f"tilewright.kernel(emit) takes threads=, not {', '.join(more)}: an emitter with parameters is "
+                        f"decorated by @tilewright.kernel({more[0]}=...)")
+    return Emitted(emit, **given)
 
 
 class Emitted:

@@ -32,9 +32,9 @@ import numpy as np
 
 from tilewright.ir.ops import tma
 from tilewright.ir.ops.core import Operation, by_machine, calls
-from tilewright.ir.program import If
+from tilewright.ir.program import If, caller
 from tilewright.ir.types import Type, i32, i64, vec
-from tilewright.ir.values import Value, caller
+from tilewright.ir.values import Value
 
 if TYPE_CHECKING:
     from tilewright.ir.builder import Kernel

@@ -14,7 +14,8 @@ from tilewright.lab.ladder.cpu2_registers import emit_registers
 from tilewright.lab.ladder.gpu03_registers import emit_registers as emit_gpu_registers
 from tilewright.lab.ladder.gpu04_shared import emit_shared
 from tilewright.lab.ladder.gpu05_coalesced import emit_coalesced
-from tilewright.runtime.parametric import Parametric, kernel
+from tilewright.runtime.emitted import kernel
+from tilewright.runtime.parametric import Parametric
 from tilewright.targets import CpuTarget, Target
 
 UNROLLED = 4096         # multiply-adds of a thread between barriers: more take LLVM many seconds
