@@ -368,12 +368,9 @@ def test_the_file_is_complete_after_every_kernel(canned, monkeypatch, tmp_path):
 def test_progress_is_told(canned, tmp_path):
     done = doctored("-o", tmp_path / "out.json")
     assert "3 kernels: 0:03 minutes on an idle machine" in done.stdout
-    assert "kernel 1 of 3, axpy_f32 gfx942: 0:00 so far, 0:03 left" in done.stderr
-    assert "kernel 3 of 3, axpy_f32 gfx942: " in done.stderr
+    assert "1 of 3  axpy_f32 gfx942, 0:03 left" in done.stderr
+    assert "3 of 3  axpy_f32 gfx942, " in done.stderr
     assert json.loads((tmp_path / "out.json").read_text())["missing"] == []
-    progress = selftest.Progress(10, 4, "x")
-    progress.began -= 80.0
-    assert progress.left == pytest.approx(120, rel=0.01)
 
 
 def test_options_mean_something_with_the_selftest_or_are_refused(canned, tmp_path):

@@ -320,7 +320,7 @@ def test_a_candidate_that_hangs_or_crashes_when_tried(pretend, plan, why):
     assert result.best.plan == str(OTHER)
     assert list(result.failed) == [str(plan)]
     assert why in result.failed[str(plan)]
-    assert f"out    {plan}" in str(result)
+    assert f"left out: {plan}" in str(result)
 
 
 @pytest.mark.parametrize(("plan", "why"), [(HANGS_LATER, "it sent no result for 15 s"), (CRASHES_LATER, "SIGABRT")])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from tilewright import outputs
-from tilewright.lab.cli import output
+from tilewright.lab.cli import common, output
 from tilewright.lab.cli.command import App, BadInput, errors
 from tilewright.text import plural
 
@@ -58,13 +57,8 @@ def doctor(
         raise BadInput("--output is the selftest's file; --json FILE writes this report")
     from tilewright.lab.doctor import doctor
 
-    with _Line() as line:
-
-        def progress(what: str) -> None:
-            if line.terminal:
-                line.show(f"measuring {what} ...")
-
-        found = doctor.report(quick, measure, forget, progress)
+    with outputs.Progress(common.console(json == output.STDOUT), "measuring", 1.0) as bar:
+        found = doctor.report(quick, measure, forget, lambda what: bar.update(f"measuring {what} ..."))
     output.show(lambda: found, lambda: typer.echo(doctor.text(found, output.width())), json)
 
 
@@ -86,40 +80,20 @@ def _selftest(path: Path, quick: bool, measure: bool, json: Path | None) -> None
         output.write_json(so_far, path)
         found.update(so_far)
 
-    with errors(kept), _Line() as line:
+    count = len(selftest.numbers(quick))
+    with errors(kept), outputs.Progress(common.console(quiet), plural(count, "kernel"), count) as bar:
 
-        def say(text: str) -> None:
-            line.clear()
-            typer.echo(text, err=quiet)
+        def listen(kernel: dict[str, Any]) -> None:
+            bar.advance()
+            typer.echo(selftest.line(kernel), err=quiet)
 
-        result = selftest.report(
-            lambda kernel: say(selftest.line(kernel)), say, quick=quick, timed=measure,
-            keep=keep, watch=lambda progress: line.show(str(progress)),
-        )
-        say(f"{selftest.summary(result)} All of it is in {path}.")
+        result = selftest.report(listen, lambda text: typer.echo(text, err=quiet), quick=quick, timed=measure,
+                                 keep=keep, watch=bar.update)
+    typer.echo(f"{selftest.summary(result)} All of it is in {path}.", err=quiet)
     if quiet:
         output.write_json(result, output.STDOUT)
     if not all(kernel["right"] for kernel in result["kernels"]):
         raise typer.Exit(1)
-
-
-class _Line:
-    """One line of progress on standard error: written over on a terminal, a line each time elsewhere."""
-
-    def __enter__(self) -> _Line:
-        self.terminal = sys.stderr.isatty()
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        if self.terminal:
-            typer.echo("\r\033[K", nl=False, err=True)
-
-    def show(self, text: str) -> None:
-        self.clear()
-        typer.echo(text, nl=not self.terminal, err=True)
 
 
 @cache_app.command("info")

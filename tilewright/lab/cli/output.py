@@ -100,25 +100,14 @@ def hanging(line: str, indent: int) -> str:
                          break_on_hyphens=False)
 
 
-BESIDE = 28  # columns that words need; where fewer are left beside a cell they come below it
+BESIDE = 28  # columns that words need below a cell
 
 
 def columns(line: str, first: int) -> str:
-    """A line of cells, two blanks or more apart, wrapped to the terminal's width. The last cell goes on where it began:
-    below the line where there is little room beside the others. A sentence behind the heading alone, which has the
-    columns before `first`, goes on two blanks to the right of its begin."""
-    most = width()
-    if most is None or len(line) <= most:
-        return line
-    begins = [cell.start() for cell in re.finditer(r"(?<=  )\S", line) if cell.start() >= first]
-    last = begins[-1] if begins else first
-    if last == first:
-        return hanging(line, first + text.GAP)
-    if most - last >= BESIDE or line[:last].isspace():
-        return hanging(line, last)
-    room = min(len(line) - last, BESIDE)
-    below = max((at for at in begins[:-1] if most - at >= room), default=first)
-    return f"{line[:last].rstrip()}\n{hanging(' ' * below + line[last:], below)}"
+    """A line of cells, two blanks or more apart, wrapped to the terminal's width: below the last cell, or where there
+    is little room, and where there is but one cell, two blanks to the right of `first`."""
+    most, last = width(), max((cell.start() for cell in re.finditer(r"(?<=  )\S", line)), default=0)
+    return hanging(line, last if last > first and most is not None and most - last >= BESIDE else first + text.GAP)
 
 
 def fill(sentence: str) -> str:

@@ -109,7 +109,7 @@ def measure(
                                  listen=_listener(bar, limit, count and plural(count, "thread")))
             found.append(result)
             if json != output.STDOUT:
-                _print(result)
+                typer.echo(result.text(output.width()))
         if json is not None:
             output.write_json([_record(x) for x in found], json)
     return None
@@ -207,22 +207,6 @@ def _step(step: str, sizes: tuple[int | None, ...], target: str, time_limit: flo
     output.show(result.record, lambda: typer.echo(str(result)), json)
 
 
-def _print(result: Result) -> None:
-    """Plans on lines of their own, to be copied; below them their times."""
-    typer.echo(result.title)
-    for number, r in enumerate(result.rows, 1):
-        typer.echo(f"{number:>2}  {r.plan}{f'  ({r.role})' * bool(r.role)}{'  *' * (r is result.best)}")
-    typer.echo()
-    rows = [[str(number), *_figures(r)] for number, r in enumerate(result.rows, 1)]
-    typer.echo(output.table([["plan", *FIGURES], *rows], right=range(len(FIGURES) + 1)))
-    typer.echo(output.fill("times matmul: matmul's time over the plan's in the same round, above 1 the plan is faster; "
-                           "median and quartiles. *: the best"))
-    for plan, why in result.failed.items():
-        typer.echo(f"left out: {plan}: {why}")
-    for line in (*result.notes, result.verdict):
-        typer.echo(output.fill(line))
-
-
 def _listener(bar: Progress, time_limit: float, by: str | None) -> Callable[[dict[str, Any]], None]:
     """Shows in the bar how much of the time is over, and what is being done in it. `by`: so many threads, on a CPU."""
     with_ = f"{by}: " if by else ""
@@ -239,14 +223,6 @@ def _listener(bar: Progress, time_limit: float, by: str | None) -> Callable[[dic
         bar.update(what, round(min(time.monotonic() - began, time_limit), 1))
 
     return hear
-
-
-FIGURES = ("ms", "GFLOP/s", "times matmul", "rounds")
-
-
-def _figures(r: Row) -> tuple[str, ...]:
-    return (f"{r.seconds * 1e3:.4g}", f"{r.gflops:.1f}", f"{r.ratio:.3f} ({r.ratio_q1:.3f} to {r.ratio_q3:.3f})",
-            str(r.rounds))
 
 
 @app.command()
@@ -281,6 +257,8 @@ def _kernels(rows: list[Any]) -> str:
 
 
 def _shown(rows: list[Row], path: Path | None) -> str:
+    from tilewright.lab.tuner.search import FIGURES, figures
+
     if not rows:
         return f"nothing has been tuned yet ({path or 'switched off by TILEWRIGHT_TUNE_DB'})"
     cells = [["", "target", "problem", "threads", "plan", "", *FIGURES, "beside", "GHz", "date", "tilewright",
@@ -289,7 +267,7 @@ def _shown(rows: list[Row], path: Path | None) -> str:
         layout = "".join("n" if order == "rows" else "t" for order in (r.a, r.b))
         version = f"{r.tilewright} {(r.commit or '')[:7]}".strip()
         cells.append([str(number), r.target, f"{r.dtype} {layout} {r.m}x{r.n}x{r.k}", str(r.threads), r.plan, r.role,
-                      *_figures(r), f"{r.vendor_ratio:.2f} of {r.vendor}" if r.vendor_ratio else "",
+                      *figures(r), f"{r.vendor_ratio:.2f} of {r.vendor}" if r.vendor_ratio else "",
                       f"{r.clock / 1e9:.2f}" if r.clock else "", r.date[:10], version, r.model])
     return f"{path}\n\n{output.table(cells, right=(0, 3, 6, 7, 8, 9, 11))}"
 

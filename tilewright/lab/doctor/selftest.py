@@ -13,7 +13,7 @@ import platform
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,25 +38,6 @@ RULES = GpuRules(turn_s=0.01, min_rounds=9, max_rounds=9)
 def _silent(_: object) -> None: ...
 
 
-@dataclass
-class Progress:
-    """How far a report is: what `watch` gets whenever a kernel is about to be tried."""
-    of: int                     # kernels in all
-    done: int = 0
-    name: str = ""              # of the kernel that is tried
-    began: float = field(default_factory=time.monotonic)
-
-    @property
-    def left(self) -> float:
-        """Seconds until the end, if the rest takes as long as what is done; at first by SECONDS."""
-        elapsed = time.monotonic() - self.began
-        return (self.of - self.done) * (elapsed / self.done if self.done else SECONDS)
-
-    def __str__(self) -> str:
-        elapsed = time.monotonic() - self.began
-        return f"kernel {self.done + 1} of {self.of}, {self.name}: {clock(elapsed)} so far, {clock(self.left)} left"
-
-
 def clock(seconds: float) -> str:
     """125 → 2:05"""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
@@ -64,12 +45,13 @@ def clock(seconds: float) -> str:
 
 def report(listen: Listener = _silent, say: Callable[[str], object] = _silent, patience: float = PATIENCE_S,
            quick: bool = False, timed: bool = True, keep: Listener = _silent,
-           watch: Callable[[Progress], object] = _silent) -> dict[str, Any]:
+           watch: Callable[[str], object] = _silent) -> dict[str, Any]:
     """Try every kernel, or the few of `quick`. `say` gets lines about the machine, then `listen` the record of each
-    kernel when it is there, `keep` the report so far at the start and after each, and `watch` the progress. Nothing is
-    raised for what fails. Without `timed`, hardware is not timed.
+    kernel when it is there, `keep` the report so far at the start and after each, and `watch` what is tried next.
+    Nothing is raised for what fails. Without `timed`, hardware is not timed.
     """
-    left = [number for number, kernel in enumerate(KERNELS) if kernel.quick or not quick]
+    left, began = numbers(quick), time.monotonic()
+    of = len(left)
     found: dict[str, Any] = {
         "date": now(),
         "versions": doctor.versions("hip-python", "torch", "ziglang")
@@ -79,18 +61,22 @@ def report(listen: Listener = _silent, say: Callable[[str], object] = _silent, p
         "missing": [_title(number) for number in left],
         "kernels": [],
     }
-    progress = Progress(len(left))
+
+    def remaining() -> str:
+        """Minutes until the end, if the rest takes as long as what is done; at first by SECONDS."""
+        done = of - len(left)
+        return clock(len(left) * ((time.monotonic() - began) / done if done else SECONDS))
+
     for about in heading(found):
         say(about)
-    say(f"{plural(len(left), 'kernel')}: {clock(progress.left)} minutes on an idle machine, more on a busy one")
+    say(f"{plural(len(left), 'kernel')}: {remaining()} minutes on an idle machine, more on a busy one")
     keep(found)
     while left:
         trying, why = left[0], ""
         for event in _events(left, patience, timed):
             if event["event"] == "trying":
                 trying = event["kernel"]
-                progress.name = _title(trying)
-                watch(progress)
+                watch(f"{_title(trying)}, {remaining()} left")
                 continue
             if event["event"] == "ended":
                 if not left:
@@ -98,7 +84,6 @@ def report(listen: Listener = _silent, say: Callable[[str], object] = _silent, p
                 why = f"its process ended: {event['why']}"      # in the middle of one, or before the first
             record = failed(KERNELS[trying], why) if why else event["found"]
             left.remove(trying)
-            progress.done += 1
             found["kernels"].append(record)
             found["missing"] = [_title(number) for number in left]
             keep(found)
@@ -106,13 +91,18 @@ def report(listen: Listener = _silent, say: Callable[[str], object] = _silent, p
     return found
 
 
+def numbers(quick: bool) -> list[int]:
+    """Places in KERNELS of all kernels, or of the few of `quick`."""
+    return [number for number, kernel in enumerate(KERNELS) if kernel.quick or not quick]
+
+
 def _title(number: int) -> str:
     return f"{KERNELS[number].name} {KERNELS[number].target}"
 
 
-def _events(numbers: Sequence[int], patience: float, timed: bool = True) -> Iterator[dict[str, Any]]:
+def _events(wanted: Sequence[int], patience: float, timed: bool = True) -> Iterator[dict[str, Any]]:
     """What a process says about these kernels, as it comes, and at last why it ended."""
-    with Child(__name__, (list(numbers), timed)) as child:
+    with Child(__name__, (list(wanted), timed)) as child:
         try:
             yield from child.events(patience)
             why = child.why(patience)
@@ -127,7 +117,7 @@ def main() -> None:
     serve(lambda job, emit: run(job[0], emit, job[1]))
 
 
-def run(numbers: Sequence[int], emit: Emit, timed: bool = True) -> None:
+def run(wanted: Sequence[int], emit: Emit, timed: bool = True) -> None:
     """Examine these kernels, each on the first GPU of its architecture, or without one. Events:
 
         {"event": "trying", "kernel"}       about to begin with the kernel of this number
@@ -135,7 +125,7 @@ def run(numbers: Sequence[int], emit: Emit, timed: bool = True) -> None:
     """
     gpus = {here.arch: here for here in reversed([
         module.device(index) for index in range(module.count() if module.available() else 0)])}
-    for number in numbers:
+    for number in wanted:
         kernel = KERNELS[number]
         emit("trying", kernel=number)
         try:

@@ -203,20 +203,16 @@ def _timed(task: Task, result: Tuned, finalists: list[str], in_use: str, codes: 
                     tuple(name for name in written(function) if name in task.named), kernel.tolerance,
                     {text: each.name for text, each in functions.items()}, flops)
     run = measured(job, listen)
-    origin, rows = provenance(), {}
-    source = kernel.source(chip)
+    origin, source = provenance(), kernel.source(chip)
     costs = {each.configuration: each.cost.seconds for each in result.contenders}
     phases = [phase.complete() for phase in run.phases]
     last = {text: found.median for text, found in against(REFERENCE, phases[-1]).items() if text != REFERENCE}
-    best, regret = max(last, key=last.__getitem__), {}
-    for seconds in phases:                      # in the last one that it took part in
-        beside = against(best, seconds)
-        for text, ratios in against(REFERENCE, seconds).items():
-            if text != REFERENCE:
-                rows[text], regret[text] = (seconds[text], ratios), 1 / beside[text].median - 1
+    best = max(last, key=last.__getitem__)
+    regret = {text: 1 / ratios.median - 1 for seconds in phases for text, ratios in against(best, seconds).items()}
     kept = {text: KernelRow(chip.name, choice.chip(chip), kernel.name, source, result.problem, text,
                             "best" if text == best else "model" if text == finalists[0] else "", costs[text],
-                            *spread(turns), *ratios, len(turns), **origin) for text, (turns, ratios) in rows.items()}
+                            *spread(turns), *ratios, len(turns), **origin)
+            for text, (turns, ratios) in run.turns().items()}
     if not run.disturbed:
         store.save(kept.values(), store.KERNELS)
         kernel.forget()

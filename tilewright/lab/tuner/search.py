@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from tilewright.lab.measure import measure, quiet
@@ -26,7 +27,7 @@ from tilewright.runtime.cpu import engine
 from tilewright.runtime.gpu.engine import first_device
 from tilewright.runtime.parametric import Parametric
 from tilewright.targets import CpuTarget, Target, coerce, names
-from tilewright.text import plural
+from tilewright.text import plural, table
 
 if TYPE_CHECKING:
     from tilewright.compiled.base import CompiledGemm
@@ -90,13 +91,28 @@ class Result:
         return f"{self.problem} on {self.target}" + f", {plural(self.threads, 'thread')}"*on_cpu
 
     def __str__(self) -> str:
-        width = max(len(row.plan) for row in self.rows)
-        lines = [self.title]
-        for r in self.rows:
-            lines.append(f"{r.role:<5}  {r.plan:<{width}}  {r.seconds*1e3:9.4g} ms  {r.gflops:8.1f} GFLOP/s  "
-                         f"{r.ratio:.3f}x ({r.ratio_q1:.3f} to {r.ratio_q3:.3f}), {r.rounds} rounds")
-        lines += [f"out    {plan:<{width}}  {why}" for plan, why in self.failed.items()]
-        return "\n".join([*lines, *self.notes, self.verdict])
+        return self.text()
+
+    def text(self, fit: int | None = None) -> str:
+        """Plans on lines of their own, to be copied; below them their times, and words in lines of this width."""
+        lines = [self.title, *(f"{number:>2}  {r.plan}{f'  ({r.role})' * bool(r.role)}{'  *' * (r is self.best)}"
+                               for number, r in enumerate(self.rows, 1))]
+        cells = [["plan", *FIGURES], *([str(number), *figures(r)] for number, r in enumerate(self.rows, 1))]
+        out = [f"left out: {plan}: {why}" for plan, why in self.failed.items()]
+        words = [wrap(line, fit) if fit else [line] for line in (LEGEND, *self.notes, self.verdict)]
+        return "\n".join([*lines, "", table(cells, range(len(FIGURES) + 1), fit), *words[0], *out,
+                          *(line for each in words[1:] for line in each)])
+
+
+FIGURES = "ms", "GFLOP/s", "times matmul", "rounds"
+LEGEND = ("times matmul: matmul's time over the plan's in the same round, above 1 the plan is faster; median and "
+          "quartiles. *: the best")
+
+
+def figures(r: Row) -> tuple[str, ...]:
+    """A row's cells under FIGURES."""
+    return (f"{r.seconds * 1e3:.4g}", f"{r.gflops:.1f}", f"{r.ratio:.3f} ({r.ratio_q1:.3f} to {r.ratio_q3:.3f})",
+            str(r.rounds))
 
 
 def tune(problem: Any, *args: Any, target: Target | str | None = None, threads: int | None = None,
@@ -226,6 +242,17 @@ class Run:
             case "done":
                 self.finished, self.certain = True, event.get("certain", True)
 
+    def turns(self) -> dict[str, tuple[Sequence[float], measure.Spread]]:
+        """Seconds of each contender but the reference, and the reference's over them within a round, from the last
+        phase that it took part in."""
+        last: dict[str, tuple[Sequence[float], measure.Spread]] = {}
+        for phase in self.phases:
+            seconds = phase.complete()
+            for name, ratios in against(REFERENCE, seconds).items():
+                if name != REFERENCE:
+                    last[name] = seconds[name], ratios
+        return last
+
 
 def measured(job: Any, listen: Listener) -> Run:
     """Children, until one has finished, or the time is over. Each that ends while it tries a plan is followed by one
@@ -281,16 +308,11 @@ def _result(problem: Gemm, target: Any, shape: Any, threads: int, model: str, ru
     l1d, l2, l3 = (target.l1d, target.l2, target.l3) if on_cpu else (0, target.l2, 0)
     key: tuple[str, int, int, int, str, str, int] = shape.key
     rows = {}
-    for phase in run.phases:
-        seconds = phase.complete()
-        found = against(REFERENCE, seconds)
-        for plan, turns in seconds.items():
-            if plan != REFERENCE:
-                s, ratio = measure.spread(turns), found[plan]
-                rows[plan] = Row(target.name, chip, l1d, l2, l3, *key, plan, roles.get(plan, ""), *s, *ratio,
-                                 len(turns), **origin, clock=run.clock)
-                if plan == (best or model):
-                    rows[plan] = dataclasses.replace(rows[plan], vendor=run.vendor, vendor_ratio=run.vendor_ratio)
+    for plan, (turns, ratio) in run.turns().items():
+        rows[plan] = Row(target.name, chip, l1d, l2, l3, *key, plan, roles.get(plan, ""), *measure.spread(turns),
+                         *ratio, len(turns), **origin, clock=run.clock)
+        if plan == (best or model):
+            rows[plan] = dataclasses.replace(rows[plan], vendor=run.vendor, vendor_ratio=run.vendor_ratio)
     in_order: Sequence[Row] = sorted(rows.values(), key=lambda row: (row.role != "best", -row.ratio))
     if model not in rows:
         raise RuntimeError(f"the model's plan {model} was not measured: "
