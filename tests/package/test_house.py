@@ -52,10 +52,10 @@ MOST = {
     "functions called kept": 3,
     "functions called found": 0,
     "docstrings that begin with Of": 163,
-    "docstrings that begin with The same": 47,
+    "docstrings that begin with The same": 46,
     "docstrings that begin with That": 10,
     "docstrings that begin with Those": 18,
-    "docstrings that begin with As": 45,
+    "docstrings that begin with As": 43,
     "import cycles": 7,
     "modules in import cycles": 26,
     "lines of the longest function": 213,
@@ -63,7 +63,7 @@ MOST = {
     "functions over 60 lines": 44,
     "files over 400 lines": 6,
     "lines of the library": 64000,
-    "lines of the lab": 19500,
+    "lines of the lab": 18400,
 }
 
 FIELDS = ("epilogue", "prologue", "semiring", "invariant", "scales", "groups", "batch", "weights")
