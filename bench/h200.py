@@ -73,7 +73,7 @@ def sanitized() -> Iterator[Job]:
 
 
 def jobs(asked: argparse.Namespace) -> Iterator[Job]:
-    """What runs one after the other, as a command each."""
+    """(Name, command) of every job that was asked for, in the order in which they run."""
     python, out = sys.executable, asked.out
     dirty = [results.ALLOW_DIRTY] if asked.allow_dirty else []
     bench = [python, "-m", "tilewright", "bench", *dirty]

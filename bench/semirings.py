@@ -90,10 +90,11 @@ def case(on: TorchDevice, name: str, x: Arithmetic, m: int, n: int, k: int) -> s
     sides |= {peer: study.partials(f, every) for peer, f in x.peers.items() if k < 4096}
     wanted = ours(*every[0])
 
-    def wrong(side: str, found: Any) -> str:
-        told = "" if side in ("tilewright", "matmul") else study.near(found, wanted, 0.0)
-        if told:                # torch's own are no reference: how far they are is told
-            print(f"    {side}: {told.partition(',')[0]} beside ours", flush=True)
+    def wrong(side: str, result: Any) -> str:
+        """Nothing: torch's functions are no reference. How far their results are from ours is printed."""
+        error = "" if side in ("tilewright", "matmul") else study.near(result, wanted, 0.0)
+        if error:
+            print(f"    {side}: {error.partition(',')[0]} beside ours", flush=True)
         return ""
     format = FORMATS[x.dtype]
     made = semiring(x.f, x.reduce, "float" if x.dtype.is_floating_point else "int")

@@ -1,5 +1,10 @@
-"""The simulator's counts beside hardware counters that Nsight Compute read on an H100 (bench/counters.py,
-bench/shared_patterns.py)."""
+"""The simulator's counts beside hardware counters that Nsight Compute read on an H100: of launches (bench/counters.py)
+and of single accesses of shared memory by one warp.
+
+bench/results/shared_patterns_h100.json has a row per pattern of addresses, [bytes, wavefronts of the load, of the
+store, words]: of each lane the first word of 4 bytes that it accesses, -1 of an inactive one. Patterns are broadcasts
+by the bits of a lane's number, strides, groups and pairs in random order, and random words.
+"""
 
 from __future__ import annotations
 

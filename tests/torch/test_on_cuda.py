@@ -19,6 +19,7 @@ import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
 import tilewright.torch as twt  # noqa: E402
+from bench.decode_step import captured  # noqa: E402
 from tilewright.torch.quantization import BLOCKS, dequantize, quantize, rows_in_fp8  # noqa: E402
 
 BF16, FLOATS = torch.bfloat16, (torch.bfloat16, torch.float16, torch.float32)
@@ -27,20 +28,6 @@ BF16, FLOATS = torch.bfloat16, (torch.bfloat16, torch.float16, torch.float32)
 def error(found, wanted):
     """The norm of the error, beside that of all."""
     return ((found.double() - wanted.double()).norm() / wanted.double().norm()).item()
-
-
-def captured(f, *given):
-    """The graph of a call, and its result."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):      # plans, kernels and workspaces are made before the capture
-            f(*given)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = f(*given)
-    return graph, result
 
 
 def rand(*shape, dtype=BF16):

@@ -190,11 +190,11 @@ def _compared(results: list[Result]) -> list[str]:
 def gpu_peak(report: Report, r: Result) -> float | None:
     """Operations per second that the chip's matrix instructions alone reach at its highest clock on these operands; of
     f32 and f64 None."""
-    gpu, found = report.machine.get("gpu", {}), nvidia.find(r.isa)
-    if found is None or r.case.algorithm or r.case.problem.a != r.case.problem.b:
+    gpu, target = report.machine.get("gpu", {}), nvidia.find(r.isa)
+    if target is None or r.case.algorithm or r.case.problem.a != r.case.problem.b:
         return None
-    rate = max(rates.get(r.case.problem.a, 0) for rates in (found.matrix_rates, found.wgmma_rates))
-    return rate * gpu.get("sms", found.sms) * 1e6 * (gpu.get("max_sm_mhz") or found.clock / 1e6) or None
+    rate = max(rates.get(r.case.problem.a, 0) for rates in (target.matrix_rates, target.wgmma_rates))
+    return rate * gpu.get("sms", target.sms) * 1e6 * (gpu.get("max_sm_mhz") or target.clock / 1e6) or None
 
 
 def ratio_to(r: Result, name: str) -> Spread | None:
@@ -206,8 +206,8 @@ def ratio_to(r: Result, name: str) -> Spread | None:
 
 def gpu_ratios(results: list[Result], name: str = CUBLAS) -> tuple[str, str] | None:
     """Geometric mean and least of our ratios to a peer, or to the fastest of each case."""
-    found = [ratio.median for r in results if (ratio := ratio_to(r, name))]
-    return (f"{geomean(found):.3f}", f"{min(found):.3f}") if found else None
+    medians = [ratio.median for r in results if (ratio := ratio_to(r, name))]
+    return (f"{geomean(medians):.3f}", f"{min(medians):.3f}") if medians else None
 
 
 # ---- what stands around them

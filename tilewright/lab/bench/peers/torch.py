@@ -128,8 +128,8 @@ def contract(case: Any, a: Array, b: Array, threads: int, **_: Any) -> Mapping[s
     power = 2 if case.reduce == "sum" and case.cdist[1] == 2 else 1
 
     def call(x: Any, y: Any) -> Any:
-        found = t.cdist(x, y, p=case.cdist[1], compute_mode="donot_use_mm_for_euclid_dist")
-        return found**power if power > 1 else found
+        distances = t.cdist(x, y, p=case.cdist[1], compute_mode="donot_use_mm_for_euclid_dist")
+        return distances**power if power > 1 else distances
     return {"torch": [(call, (t.from_numpy(a), t.from_numpy(b)))]}
 
 
