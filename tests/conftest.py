@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from math import gcd
 from pathlib import Path
 
 import pytest
@@ -64,8 +65,45 @@ def earlier_modules() -> Iterator[None]:
     gc.freeze()
 
 
+def _sample(cases: list[pytest.Function], share: int | None) -> list[pytest.Function]:
+    """One in `share` cases; without one, so many that each value of each parameter is among them. They are spread over
+    the grid of parameters, and the same in every run."""
+    step = max(1, round(0.618 * len(cases)))
+    while gcd(step, len(cases)) > 1:
+        step += 1
+    spread = [cases[i * step % len(cases)] for i in range(len(cases))]
+    if share:
+        return spread[:-(-len(cases) // share)]
+    seen: set[tuple[str, str]] = set()
+    taken = []
+    for case in spread:
+        values = {(name, repr(x)) for name, x in case.callspec.params.items()}
+        if not values <= seen:
+            seen |= values
+            taken.append(case)
+    return taken
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests marked as sampled take a part of their parameters' combinations, but for --all-ways and where they are
+    asked for by their ids."""
+    if config.getoption("--all-ways") or any("::" in x for x in config.args):
+        return
+    grids: dict[tuple[str, str], list[pytest.Function]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec") and item.get_closest_marker("sampled"):
+            grids.setdefault((str(item.path), item.originalname), []).append(item)
+    left: set[pytest.Item] = set()
+    for cases in grids.values():
+        left.update({*cases} - {*_sample(cases, *(cases[0].get_closest_marker("sampled").args or (None,)))})
+    items[:] = [item for item in items if item not in left]
+    config.hook.pytest_deselected(items=[*left])
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--all-ways", action="store_true", help="product cases on every device and by compiled kernels")
+    parser.addoption("--all-ways", action="store_true", help="product cases on every device and by compiled "
+                     "kernels; every combination of the parameters of sampled tests")
     parser.addoption("--update-golden", action="store_true", help="write the files of tests/golden anew")
 
 

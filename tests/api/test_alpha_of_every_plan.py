@@ -12,6 +12,8 @@ import pytest
 import tilewright as tw
 from tests.helpers.every_plan import PLANS, kernel_of
 
+pytestmark = pytest.mark.sampled
+
 DTYPES = {"f32": np.float32, "f64": np.float64}
 MORE = [
     ("nn", 5, 70, 19, "in_place 3x{2v} kc=5 ways=2x2x1"), ("nn", 1, 5000, 9, "stream 1x4 ways=2x1x1"),

@@ -153,6 +153,7 @@ def test_beta_zero_never_reads_c_and_alpha_zero_never_reads_a_or_b(trash):
     assert np.array_equal(gemm(0, a, b, 2, c), 2 * np.full((5, 3), 4.0))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", [(2, 2, 2), (3, 1, 2), (1, 3, 2), (4, 3, 1), (17, 3, 5)], ids=str)
 def test_every_way_to_lie_with_every_other(shape):
     """So small that strides of one way of lying are those of another: an engine must not take one for the other."""

@@ -16,6 +16,8 @@ from tilewright.plans.cpu import CpuPlan
 from tilewright.runtime import run
 from tilewright.runtime.cpu import engine
 
+pytestmark = pytest.mark.sampled
+
 RNG = np.random.default_rng(9)
 COMPLEX = [np.complex64, np.complex128]
 CONJ = ["", "a", "b", "ab"]
@@ -68,7 +70,7 @@ def test_packed(isa, dtype, shape):
 @pytest.mark.parametrize("isa", ["x86-avx2", "x86-avx512"])
 @pytest.mark.parametrize("dtype", COMPLEX)
 def test_rows_and_columns_are_read_where_they_are(isa, dtype):
-    """Of any strides, conjugated or not, by one thread and by three, with the same bits, and so in a batch."""
+    """Operands of any strides, conjugated or not, have the same bits by one thread and by three, and in a batch."""
     target = tw.target(isa)
     if target.missing:
         pytest.skip(f"this CPU lacks {', '.join(target.missing)}")
@@ -113,7 +115,7 @@ def test_blocks_and_ways(text, columns):
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("shape", [(2, 2, 1000), (3, 5, 131), (8, 60, 70)], ids=str)
 def test_few_rows_or_columns_are_read_in_place_and_repeated(monkeypatch, layout, shape):
-    """Nothing is packed or rewritten before, and a call like an earlier one runs no Python."""
+    """Operands are neither packed nor rewritten before, and a call like an earlier one runs no Python."""
     m, n, k = shape
     a, b = (x if letter == "n" else np.asfortranarray(x) for x, letter in zip(
         (whole(np.complex64, m, k), whole(np.complex64, k, n)), layout))

@@ -66,6 +66,7 @@ def test_random_subscripts_give_the_exact_result(operands):
         assert np.array_equal(out, expected), (subscripts, shapes)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["f8", "f2", "i1", "u1", "i4", "i8", "c8", "c16", "?", ml_dtypes.bfloat16,
                                    ml_dtypes.float8_e4m3fn, ml_dtypes.int4])
 def test_every_kind_of_number(dtype):

@@ -18,6 +18,8 @@ from tilewright.plans.lowering import word
 from tilewright.runtime import run
 from tilewright.runtime.cpu import engine
 
+pytestmark = pytest.mark.sampled
+
 RNG = np.random.default_rng(4)
 INTEGERS = [f for f in FORMATS.values() if isinstance(f, Integer)]
 FLOATS = [f for f in FORMATS.values() if not isinstance(f, (Integer, Bool, Complex))]
@@ -81,6 +83,7 @@ def test_integers_with_floats(f, g):
         np.testing.assert_array_equal(c, x.astype(np.float64) @ y.astype(np.float64))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("f", INTEGERS, ids=str)
 def test_integers_in_every_layout_and_stride(f):
     a, b = numbers(f, 40, 37), numbers(f, 37, 50)
@@ -173,6 +176,7 @@ def test_what_is_refused():
 # ---- converted while it is packed
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("f", "g", "into", "isa"), [
     (f, g, into, isa) for f, g, into in (
         ("f16", "f16", "f32"), ("bf16", "bf16", "f32"), ("bf16", "f32", "f32"), ("f32", "f16", "f32"),

@@ -13,6 +13,8 @@ from tests.snapshot.calls import entered
 from tilewright.api import grouped as api
 from tilewright.runtime import repeats
 
+pytestmark = pytest.mark.sampled
+
 M, N, K, G = 60, 70, 96, 4
 ENDS = [np.array(x) for x in ([3, 3, 23, 57], [0, 30, 34, 60], [1, 2, 3, 4], [60, 60, 60, 60], [0, 0, 0, 0])]
 MOST = 20               # Python functions of the package that a repeated call enters

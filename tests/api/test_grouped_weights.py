@@ -31,6 +31,7 @@ def exact(a, q, trans):
     return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("kind", "trans"), [("i8", False), ("i4", True), ("i4", False), ("u4", True),
                                              ("e4m3fn", False), ("mxfp4", True), ("nvfp4", False), ("mxfp6", True)])
 def test_weights_are_those_of_matmul(kind, trans):

@@ -41,6 +41,7 @@ def may_hold(out: Format, result: Format) -> bool:
     return ranks[0] >= ranks[1] and np.can_cast(result.dtype, out.dtype, "same_kind")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("f", FORMATS.values(), ids=str)
 def test_out_receives_what_an_assignment_gives(f):
     every = list(FORMATS.values())
@@ -69,6 +70,7 @@ def test_large_products_that_packing_converts(f, out):
         np.testing.assert_array_equal(tw.matmul(a, b, c), product.astype(c.dtype))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("f", WHOLE, ids=str)
 def test_integers_are_exact_modulo_the_bits_of_any_integer_result(f):
     """By out_dtype, and in gemm by C, signed and unsigned formats of 64 bits among them."""

@@ -64,6 +64,7 @@ def unpacked(a, b, packed, dtype) -> np.ndarray:
     return c.astype(dtype)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("f", "g"), FORMAT_PAIRS)
 @pytest.mark.parametrize("chip", CHIPS, ids=named)
 def test_the_bits_are_those_of_products_that_pack(chip, f, g):
@@ -215,6 +216,7 @@ def test_what_is_refused(call, error, words):
 # ---- threads, in the simulator, which finds races
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("swap", [False, True])
 @pytest.mark.parametrize("ways", [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 3, 1), (1, 1, 2), (2, 2, 2)])
 def test_teams_without_races(ways, swap):

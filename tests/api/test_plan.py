@@ -12,6 +12,8 @@ from tilewright import formats
 from tilewright.plans.measured import choice
 from tilewright.runtime.cpu import engine
 
+pytestmark = pytest.mark.sampled
+
 RNG = np.random.default_rng(3)
 FORMATS = [("f32", "f32", "f32"), ("f64", "f64", "f64"), ("i8", "i8", "i32"), ("u8", "i8", "i8"), ("i16", "i16", "i32"),
            ("i32", "i32", "i32"), ("i64", "u64", "i64"), ("bf16", "bf16", "f32"), ("bf16", "f16", "bf16"),

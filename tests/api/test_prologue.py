@@ -10,6 +10,8 @@ import tilewright as tw
 from tilewright.expressions.tracing import TracingError
 from tilewright.plans.cpu import CpuPlan
 
+pytestmark = pytest.mark.sampled
+
 RNG = np.random.default_rng(17)
 SIZES = [(1, 1, 1), (1, 40, 48), (33, 65, 129), (130, 66, 600), (3, 2, 0), (0, 4, 3)]
 BF16 = ml_dtypes.bfloat16
@@ -65,6 +67,7 @@ def dequantised(b, s, z):
     return (b - z) * s
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("m", "n", "k"), SIZES, ids=str)
 def test_sizes_and_groups(m, n, k):
     a, b = random(m, k), int8(k, n)
@@ -73,6 +76,7 @@ def test_sizes_and_groups(m, n, k):
                                                   "z": random(k, 1)})
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("layouts", "name"), [("nn", "f32"), ("tt", "f32"), ("nt", "bf16"), ("ss", "bf16")])
 def test_layouts(layouts, name):
     """Of the operands, of what is beside them, and of C."""
@@ -93,6 +97,7 @@ def test_layouts(layouts, name):
     assert check(a, b, None, dequantised, {"s": random(n), "z": 1.5}, dtype, out=out, alpha=2) is out
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("of_a", "of_b"), [("bf16", "i4"), ("f16", "u8"), ("e4m3fn", "e4m3fn"),
                                             ("f64", "i16"), ("u32", "i64")])
 def test_formats(of_a, of_b):

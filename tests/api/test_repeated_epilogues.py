@@ -250,7 +250,7 @@ def test_one_array_as_two_operands(counted):
 
 
 def test_a_float_as_an_operand(counted):
-    """Its value is no part of the key; other kinds of numbers go to Python. Several floats are told by their names."""
+    """A float's value is no part of the key; other kinds of numbers go to Python. Several are told by name."""
     a, b, res = whole(20, 30), whole(30, 25), whole(20, 25)
 
     def function(acc, by, res):

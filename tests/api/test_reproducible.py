@@ -10,6 +10,8 @@ from tilewright.plans import gpu, gpu_shape, invariant, shape_of
 from tilewright.plans.choose import choose
 from tilewright.plans.measured import choice
 
+pytestmark = pytest.mark.sampled
+
 KINDS = {"f32": np.float32, "f64": np.float64, "bf16": ml_dtypes.bfloat16, "f16": np.float16, "c64": np.complex64,
          "e4m3fn": ml_dtypes.float8_e4m3fn}
 ROWS = slice(0, 1), slice(3, 5), slice(60, 30, -7), slice(10, 80)

@@ -57,6 +57,7 @@ def test_beyond_the_range_of_f32(shape):
     assert np.isinf(tw.matmul(half.astype(np.float64), half, alpha=10**400)).all()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
 @pytest.mark.parametrize("shape", [(3, 4, 5), (65, 40, 33), (2, 300, 500), (4, 0, 3)], ids=str)
 def test_complex_alpha_and_beta(dtype, shape):

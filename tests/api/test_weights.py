@@ -41,6 +41,7 @@ CASES = [("i8", {"group": 64}, F32, 1), ("i8", {}, BF16, 1), ("u4", {"group": 12
          ("mxfp4", {}, BF16, 1), ("nvfp4", {}, F32, 1), ("i8", {"group": 128}, BF16, 5), ("mxfp4", {}, BF16, 16)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "how", "dtype", "m"), CASES)
 def test_few_rows_read_weights_once(name, how, dtype, m):
     """By rows and by columns, of k and n that end within a vector, a group and a byte. Nothing is rounded to bf16."""
@@ -89,6 +90,7 @@ def test_few_rows_with_an_epilogue(name, how, dtype, m, monkeypatch):
             assert calls_of(fused) - calls_of(alone) <= 20
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "how", "k", "group"), [
     ("i8", {}, 31, 20), ("u4", {"zero_points": True}, 31, 24), ("i8", {}, 290, 24), ("i4", {}, 33, 17)])
 def test_groups_that_end_inside_a_partial_vector(name, how, k, group):
@@ -122,6 +124,7 @@ def test_alpha_and_plans_with_few_rows(name):
         tw.matmul(x, q, plan="in_place 1x3")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("by_rows", [True, False])
 @pytest.mark.parametrize("m", [1, 5, 8, 33, 65])
 def test_rows_of_bf16_by_a_large_matrix(m, by_rows):

@@ -214,6 +214,7 @@ def test_the_gate_says_what_is_missing(chip):
     refused(k.function, chip, "2048 bits")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("chip", CHIPS)
 def test_llvm_takes_what_the_gate_lets_through(chip):
     """Every operation on every type. In a child process: LLVM ends the process on what it cannot select."""

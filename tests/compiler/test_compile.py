@@ -214,6 +214,7 @@ FORMATS = [("f16", "f16", "f32"), ("bf16", "e4m3fn", "bf16"), ("i8", "u8", "i32"
            ("f32", "c64", "c64"), ("c128", "c64", "c128"), ("f32", "f32", "c64")]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("formats", FORMATS, ids="-".join)
 def test_a_kernel_multiplies_what_matmul_multiplies(formats):
     """To the last bit, where packing converts operands and where they are converted before, with alpha and beta."""

@@ -35,6 +35,7 @@ def known(kernel, attribute):
         pytest.skip(str(missing))
 
 
+@pytest.mark.sampled(2)
 def test_what_can_be_read(kernel):
     name = kernel.target.name
     assert isinstance(kernel, CompiledGemm)

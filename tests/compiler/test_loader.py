@@ -82,6 +82,7 @@ def test_each_relocation_is_tested():
 AVX512 = replace(tw.target("x86-avx512"), extensions=("amx-tile", "amx-bf16", "amx-int8")).extended
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", [tw.target("zen3"), AVX512], ids=lambda target: target.name)
 @pytest.mark.parametrize("problem", [tw.Gemm(70, 80, 90, "bf16"), tw.Gemm(70, 80, 90, "c64"),
                                      tw.Gemm(600, 600, 600, "i8", out="i32"), tw.Gemm(2, 600, 600, "f16")], ids=str)

@@ -97,6 +97,7 @@ def test_registers_are_limited(arch):
 # ---- memory
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize(("T", "length", "suffix"), [
     (f32, 1, "b32"), (f32, 2, "v2.b32"), (f32, 4, "v4.b32"), (f64, 1, "b64"), (f64, 2, "v2.b64"), (i32, 4, "v4.b32"),
@@ -527,6 +528,7 @@ def test_lines_of_several_kernels_in_one_module():
 # ---- the gate
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("arch", ARCHS)
 def test_llvm_and_ptxas_take_what_the_gate_lets_through(arch):
     """Every operation on every type. In a child process: LLVM ends the process on what it cannot select. Of sm_86 and

@@ -21,6 +21,8 @@ from tilewright.plans.choose import DOT_ROWS, FEW_COLUMNS, FEW_ROWS, PACKED, STR
 from tilewright.plans.cpu import dot_sums
 from tilewright.targets import names, target
 
+pytestmark = pytest.mark.sampled
+
 # how A and B may lie: what runtime.code compiles
 MODES = (("packed", "packed"), ("rows", "rows"), ("columns", "rows"), ("rows", "masked"), ("columns", "masked"))
 
@@ -65,6 +67,7 @@ CHIPS = [replace(target(name), extensions=extensions) for name, extensions in (
     ("x86-avx512", ()), ("x86-avx512", ("avx512vnni", "avx512bf16")), ("x86-avx2", ()), ("x86-avx2", ("avxvnni",)))]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("t", CHIPS, ids=lambda t: " ".join([t.name, *t.extensions]))
 def test_words_are_multiplied_by_the_instruction_that_is_meant_for_them(t):
     """In every tile that a plan of theirs may have; vpmaddwd has to keep its product in a register."""
@@ -109,6 +112,7 @@ def test_the_tiles_that_plans_use_are_among_them(name):
 DOTS = [(name, *tile) for name in names("cpu") for tile in tiles_of(target(name), DOT_ROWS)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "columns", "rows"), DOTS)
 def test_dot_products(name, columns, rows):
     t = target(name)

@@ -161,6 +161,7 @@ def test_the_page_has_the_plans_that_are_chosen():
         assert written == " ".join(words), (chip, a)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("chip", CHIPS)
 @pytest.mark.parametrize("size", [(1, 1, 32), (4096, 4096, 4096), (64, 8192, 8192), (999, 1001, 1024)])
 def test_the_planner_chooses_what_can_run(chip, size):
@@ -173,6 +174,7 @@ def test_the_planner_chooses_what_can_run(chip, size):
             assert amd.cost(amd.shape_of(problem), plan, target(chip)).seconds > 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("chip", "a"), [*((chip, a) for chip in CHIPS for a in PLAIN[chip]),
                                          *(("gfx950", a) for a in MX)])
 def test_machine_code_of_the_choice_for_4096(chip, a):
@@ -187,6 +189,7 @@ def test_machine_code_of_the_choice_for_4096(chip, a):
     assert [line for line in found.narrow if a not in MX or "load_dword " not in line] == []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layout", ["tn", "nn"])
 @pytest.mark.parametrize("a", ["e4m3fnuz", "f16"])
 def test_elements_that_are_loaded_one_by_one_leave_enough_registers(a, layout):
@@ -229,6 +232,7 @@ def launched(kernel, m, n, k):
     return given["c"], 3 * (a @ b)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layout", ["nn", "tn"])
 @pytest.mark.parametrize(("chip", "plan"), [("gfx942", "vector=8"), ("gfx942", "vector=2 vector_c=2 split_k=2"),
                                             ("gfx950", "copy=lds")])
@@ -241,6 +245,7 @@ def test_a_manifest_is_enough_to_launch_other_sizes(chip, plan, layout):
         launched(kernel, 72, 81, 40)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("a", [*PLAIN["gfx950"], *MX])
 @pytest.mark.parametrize("chip", CHIPS)
 def test_what_a_manifest_requires_is_so_of_its_own_problem(chip, a):

@@ -18,6 +18,8 @@ from tilewright.plans import gpu_shape
 from tilewright.plans.amd import AmdPlan
 from tilewright.plans.nvidia import F32, SMALL, NvidiaPlan, candidates, choose, cost, ranked, shape_of
 
+pytestmark = pytest.mark.sampled
+
 H200, A100, T4, RTX3090 = (tw.target(name) for name in ("sm_90a", "sm_80", "sm_75", "sm_86"))
 TARGETS = [H200, A100, RTX3090, T4]
 SHAPES = [
@@ -188,6 +190,7 @@ def test_chosen_where_an_h200_has_been_asked(problem, chosen):
     assert str(tw.plan(problem, H200)) == chosen
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("text", "kinds", "layout", "m", "n", "k"), [
     ("gemv 1x16x8 stages=2 copy=registers vector=8", ("bf16", "bf16", "f32"), "nt", 1, 45, 264),
     ("gemv 4x32x8 stages=2 copy=registers vector=8 split_k=3", ("bf16", "bf16", "bf16"), "nn", 3, 40, 300),
@@ -286,6 +289,7 @@ def test_products_by_the_plan_that_is_chosen(layout, dtype, target):
         np.testing.assert_array_equal(report.result, a @ b)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("index", range(len(F32)))
 def test_every_tile_of_the_planner_multiplies(index):
     """Not only those that small problems choose; whole, with parts of k, or with a tail, in turn."""
@@ -299,6 +303,7 @@ def test_every_tile_of_the_planner_multiplies(index):
     np.testing.assert_array_equal(c_new, 2 * a @ b - c)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize(("size", "target"), [(4096, H200), (4096, A100), (4095, H200)], ids=named)

@@ -25,6 +25,7 @@ KINDS = [("f16", "f16", "f16"), ("bf16", "bf16", "f32"), ("i8", "i8", "i32"), ("
 SIZES = [1, 2, 3, 7, 8, 16, 17, 31, 64, 65, 100, 128, 257, 1000, 2039, 4096, 14336]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 @pytest.mark.parametrize("kinds", KINDS, ids="-".join)
 def test_there_always_is_a_plan(target, kinds):
@@ -135,6 +136,7 @@ def test_products_by_given_plans(name, text, kinds, layout):
     np.testing.assert_array_equal(found.result.astype(float), wanted.astype(float))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "kinds", "size", "layout"), [
     ("sm_90a", ("bf16", "bf16", "bf16"), 4096, "nn"), ("sm_80", ("i8", "i8", "i32"), 4096, "tn"),
     ("sm_90a", ("bf16", "bf16", "f32"), 4095, "nt"), ("sm_75", ("f16", "f16", "f16"), 4096, "tt")])
@@ -151,6 +153,7 @@ def test_plans_that_are_chosen_do_not_spill(name, kinds, size, layout):
     assert held >= min(kernel.plan.resident(kernel.shape, target), 2)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "kinds", "size", "layout"), [
     ("sm_90a", ("bf16", "bf16", "f32"), 4096, "nn"), ("sm_90a", ("bf16", "bf16", "f32"), 4095, "nt"),

@@ -327,6 +327,7 @@ def test_bytes_of_dot_products_and_streams_by_hand():
     assert times["memory"] == {"A": 1, "B": 1, "C": 1}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "text", ["packed 4x16 mc=8 kc=12 nc=32", "packed 4x16 mc=20 kc=32 nc=48 ways=1x2x1", "in_place 4x16 kc=12",
              "in_place 5x16 ways=3x1x1", "packed 4x16 mc=8 kc=12 nc=16 swap"]

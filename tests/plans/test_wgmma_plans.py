@@ -203,6 +203,7 @@ def test_the_bytes_are_those_of_the_simulator():
     assert report.of("c", "store").bytes == memory["C"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("kinds", "layout", "pingpong"), [
     (("bf16", "bf16", "f32"), "nn", False), (("e4m3fn", "e4m3fn", "f32"), "nt", False), (("bf16",) * 3, "nt", True)])
 def test_no_large_candidate_spills(kinds, layout, pingpong):

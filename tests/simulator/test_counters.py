@@ -106,6 +106,7 @@ def test_products(layout, sizes, plan):
     compare(report, row, ("ffma", *GLOBAL))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("row", TENSOR, ids=lambda r: r["step"])
 def test_ladder_on_tensor_cores(row):
     """Instructions, sectors and passes are equal. What hardware does not count there as shared memory's are operands of

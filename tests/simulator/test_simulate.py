@@ -23,6 +23,7 @@ def matrices(problem, seed=0):
     return a, b, rng.standard_normal((*batch, problem.m, problem.n)).astype(dtype)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("alpha", "beta"), [(1.0, 0.0), (-0.5, 0.75)])
 @pytest.mark.parametrize("case", PLANS, ids=lambda case: f"{case[0]}-{case[4]}")
 def test_the_same_bits_as_the_machine(case, alpha, beta):

@@ -43,6 +43,7 @@ def operands(problem):
     return given(a, problem.a, -1), given(b, problem.b, -2), c
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("more", ["", " split_k=2"])
 @pytest.mark.parametrize(("chip", "a", "layout"), [
     ("gfx942", "f16", "nn"), ("gfx950", "f16", "tt"), ("gfx942", "i8", "nt"),

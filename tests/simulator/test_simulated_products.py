@@ -217,6 +217,7 @@ def cli(*words):
     return CliRunner().invoke(app, ["simulate", *map(str, words)])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("step", list(GPU_STEPS))
 def test_steps_of_the_ladder(step):
     done = cli(36, 44, 20, "--target", "sm_90a", "--step", step, "--beta", 2)

@@ -138,6 +138,7 @@ def product(ways, mc_panels=2, nc_panels=3):
                   ways=ways)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("blocks", [(1, 1), (2, 3)], ids=str)
 @pytest.mark.parametrize("ways", WAYS, ids=str)
 def test_the_five_loops_share_their_work_without_a_race(ways, blocks):

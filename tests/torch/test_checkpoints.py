@@ -99,6 +99,7 @@ def nvfp4():
     return q, numbers * scales.astype(np.float32).repeat(16, 1) * np.float32(0.5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("read", [gguf_q4_0, gguf_q4_1, gguf_q8_0, gptq, awq, awq_as_it_lies, compressed_tensors, mxfp4,
                                   nvfp4], ids=lambda f: f.__name__)
 def test_layers_of_checkpoints(read):

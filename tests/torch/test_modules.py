@@ -105,6 +105,7 @@ NARROW = {"fp8": ({}, 0.08), "int8": ({}, 0.02), "int4": ({}, 0.25), "mxfp4": ({
 OPTIONS = {"int8 groups": ("int8", {"group": 32}), "int4 zeros": ("int4", {"group": 32, "zero_points": True})}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [*NARROW, *OPTIONS])
 def test_narrow_layers(name, tmp_path):
     """They compute what their weights say, near the layer that they stand for, and load what they have saved."""
@@ -137,6 +138,7 @@ def test_narrow_layers(name, tmp_path):
         assert small < linear.weight.numel() * (1.2 if "8" in kind else 0.8) + 200 + (48 * 4 * 8 if options else 0)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [*NARROW, "int8 groups", "int4 zeros"])
 def test_few_rows_take_the_kernels_of_matmul(kind, monkeypatch):
     """By one row and by 16, with a bias and without: the way that tilewright.matmul keeps for such weights."""

@@ -7,9 +7,12 @@ from tilewright.inspect import amd_cycles
 from tilewright.inspect.resources import amd_loop
 from tilewright.kernels.amd.mfma_gemm import emit_mfma_gemm
 
+pytestmark = pytest.mark.sampled
+
 LEEWAY = 0.02           # for another version of LLVM
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("chip", "format", "share"), [("gfx942", "f32", 0.993), ("gfx942", "e4m3fnuz", 0.954),
                                                        ("gfx950", "f16", 0.990), ("gfx950", "e4m3fn", 0.990),
                                                        ("gfx950", "f64", 0.990)])
@@ -44,6 +47,7 @@ def test_operands_that_reads_of_lds_turn_keep_it_as_busy(format, layout):
     assert found.slack_cycles >= 800
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("format", ["mxfp4", "mxfp6", "mxfp6_e3m2", "mxfp8", "mxfp8_e5m2"])
 def test_block_scaled_formats_keep_it_busy_for_nine_tenths_of_its_time(format):
     """On chips that multiply them. What is copied straight to LDS has a good part of a round to arrive; of all that,
@@ -88,6 +92,7 @@ def test_the_barrier_comes_before_the_last_products():
     assert sum(line.startswith("ds_read") for line in after) >= 6
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("format", ["mxfp8", "mxfp8_e5m2", "mxfp6", "mxfp6_e3m2", "mxfp4"])
 def test_formats_that_are_decoded_beside_the_products(format):
     """On chips without instructions for them. Loads that a wave waits for are those of the tile before, so that they

@@ -24,6 +24,8 @@ from tilewright.simulator import Fault
 from tilewright.targets import target
 from tilewright.targets.amd import DECODING
 
+pytestmark = pytest.mark.sampled
+
 MX = {f.element.name: f for name, f in BLOCK_FORMATS.items() if name.startswith("mx")}
 SMALL = {"CTA_M": 64, "CTA_N": 64, "WARP_M": 32, "WARP_N": 32}  # half of the threads decode
 WHOLE = SMALL | {"WARP_M": 64}  # all of them do: beside products
@@ -321,6 +323,7 @@ def test_what_leaves_the_range_of_bf16():
 # ---- assembly
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("fa", "fb", "options"),
     [(f, f, {}) for f in MX]

@@ -15,6 +15,8 @@ from tilewright.kernels.amd import k_strided
 from tilewright.kernels.amd.mfma_gemm import emit_mfma_gemm
 from tilewright.simulator import Fault
 
+pytestmark = pytest.mark.sampled
+
 FORMATS = ["f16", "bf16", "i8", "e4m3fn", "e5m2"]
 LAYOUTS = ["nn", "tn", "tt"]
 

@@ -17,6 +17,8 @@ from tilewright.kernels.amd.scaled_mfma_gemm import emit_scaled_mfma_gemm
 from tilewright.simulator import Fault
 from tilewright.targets import target
 
+pytestmark = pytest.mark.sampled
+
 EIGHT = {"gfx942": ("e4m3fnuz", "e5m2fnuz"), "gfx950": ("e4m3fn", "e5m2")}
 FORMATS = [
     *(("gfx942", f, f) for f in ("f64", "f32", "f16", "bf16", "i8", "xf32")),

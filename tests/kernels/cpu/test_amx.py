@@ -18,6 +18,8 @@ from tilewright.runtime.cpu.packed import Prepacking
 from tilewright.simulator.memory import AddressSpace
 from tilewright.simulator.product import SimulatedHost, SimulatedRecipe
 
+pytestmark = pytest.mark.sampled
+
 AMX = replace(tw.target("x86-avx512"), extensions=("amx-tile", "amx-bf16", "amx-int8")).extended
 DTYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32, "e5m2": ml_dtypes.float8_e5m2,
           "e4m3fn": ml_dtypes.float8_e4m3fn, "e4m3fnuz": ml_dtypes.float8_e4m3fnuz, "i8": np.int8, "u8": np.uint8,
@@ -235,6 +237,7 @@ def test_fastest_asks_for_the_threads_of_the_call(monkeypatch, threads, word):
     assert asked == [word, word]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("algorithm", ["bf16_bf16_f32_x3", "bf16_bf16_f32_x6", "bf16_bf16_f32_x9", "fastest"])
 def test_algorithms_through_matmul(algorithm):
     """With AMX the emulated product, without it the native one."""

@@ -23,6 +23,7 @@ def numbers(name, *shape):
     return RNG.integers(info.min, info.max, shape, DTYPES[name], endpoint=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("a", "b"), [("i8", "i8"), ("u8", "i8"), ("i8", "u8")])
 @pytest.mark.parametrize("m", [1, 6, 64])
 def test_values(a, b, m):
@@ -102,7 +103,7 @@ def test_few_columns_and_few_rows_of_narrow_numbers(name, m, n, k, layout, isa):
 
 @pytest.mark.parametrize("result", ["bf16", "f16"])
 def test_one_dot_that_is_only_rounded(result):
-    """Of operands in the format of the sums."""
+    """Operands have the format of the sums; the result alone is rounded."""
     a, b = np.arange(40, dtype=np.float32), np.ones((40, 1), np.float32)
     assert float(tw.matmul(a[None], b, out_dtype=result)[0, 0]) == 780
     assert (tw.matmul(np.stack([a, 2*a]), b, out_dtype=result).astype(np.float64) == [[780], [1560]]).all()

@@ -17,6 +17,8 @@ from tilewright.runtime.cpu import engine
 from tilewright.runtime.cpu.recipe import Recipe
 from tilewright.targets import names, target
 
+pytestmark = pytest.mark.sampled
+
 FLOATS = ["f16", "bf16", "e5m2", "e4m3fn", "e4m3fnuz", "e5m2fnuz"]
 WHOLE = ["i8", "u8", "i16", "u16"]
 SUMS = dict.fromkeys(FLOATS, "f32") | dict.fromkeys(WHOLE, "i32")

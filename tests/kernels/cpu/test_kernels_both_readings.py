@@ -23,6 +23,8 @@ from tilewright.kernels.cpu.packing import emit_pack
 from tilewright.kernels.cpu.skinny import emit_dots, emit_row_dots
 from tilewright.targets import names, target
 
+pytestmark = pytest.mark.sampled
+
 TILES = {"x86-avx512": (14, 2), "x86-avx2": (6, 2), "neon": (8, 3)}
 MODES = [("packed", "packed"), ("rows", "rows"), ("columns", "masked")]
 

@@ -78,6 +78,7 @@ PAIRS = [(5, 9, 70, "bf16", {}), (13, 10, 165, "bf16", {}), (4, 10, 300, "i8", F
          (7, 6, 1037, "i4", {"group": 256}), (9, 6, 640, "mxfp4", {}), (6, 4, 203, "e2m1", FOUR)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("m", "n", "k", "name", "how"), CASES)
 def test_values(m, n, k, name, how):
     """n and k that end within a tile, a step and a group; two threads, of which the last strip overlaps another's."""

@@ -25,6 +25,8 @@ from tilewright.plans.lowering import word
 from tilewright.plans.words import BY_NAME
 from tilewright.runtime.cpu import engine
 
+pytestmark = pytest.mark.sampled
+
 RNG = np.random.default_rng(44)
 CHIPS = [
     replace(chip, extensions=extensions, model="")  # on Intel's cores f32 is faster than pairs of bf16, and chosen
@@ -188,6 +190,7 @@ def multiply_add(x: float, y: float, z: float) -> float:
     return float(nearest) if abs(nearest) < Fraction(2) ** 128 else float(np.copysign(np.inf, float(exact)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("chip", [chip for chip in CHIPS if chip.has("avx512bf16")][:1], ids=named)
 def test_the_chip_multiplies_pairs_of_bf16_as_the_simulator_says(chip, kind):
@@ -261,6 +264,7 @@ def bits_of(x: np.ndarray, f: str, name: str) -> np.ndarray:
 SOURCES_OF = sorted({(name, f) for name, row in VECTORS.items() for f in (*row.a, *row.b)})
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "f"), SOURCES_OF)
 @pytest.mark.parametrize("kind", ["across", "along", "any"])
 def test_packing_of_words(name, f, kind):
@@ -344,6 +348,7 @@ def product(chip, a, b, sums, **how) -> tuple[np.ndarray, set[str]]:
     return c, {recipe[0].shape.dtype for recipe in engine._recipes.values()}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("f", ["i8", "u8", "i16"])
 @pytest.mark.parametrize("g", ["i8", "u8", "i16"])
 @pytest.mark.parametrize("chip", WITH_AND_WITHOUT_QUADS, ids=named)
@@ -363,6 +368,7 @@ def test_products_of_integers(chip, f, g):
     np.testing.assert_array_equal(c, -2 * wanted + np.int32(15))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("f", BY_NAME["bf16x2"].a)
 @pytest.mark.parametrize("g", BY_NAME["bf16x2"].b)
 @pytest.mark.parametrize("chip", WITH_AND_WITHOUT_BF16, ids=named)
@@ -379,6 +385,7 @@ def test_products_of_bf16_and_fp8(chip, f, g):
     np.testing.assert_array_equal(c, -2 * found + 15)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("chip", CHIPS, ids=named)
 def test_the_bound_of_bf16(chip):
     """k * 2^-24 of the sum of the products' sizes, also where they cancel; NaN and inf go where they must."""
@@ -395,6 +402,7 @@ def test_the_bound_of_bf16(chip):
     assert np.isfinite(np.delete(found, [3, 5, 7], 0)).all()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("chip", CHIPS, ids=named)
 def test_subnormal_numbers_are_flushed_where_the_documentation_says(chip):
     """By pairs of bf16 and there alone: subnormal operands, whatever they are multiplied by, and subnormal sums."""

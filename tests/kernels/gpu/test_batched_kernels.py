@@ -39,6 +39,7 @@ KERNELS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("chip", "name", "m", "n", "k", "layout", "plan"), KERNELS)
 def test_values(chip, name, m, n, k, layout, plan):
     """Of three matrices, with one B for all, and beta: no race, nothing left unwritten, counters 0 again."""
@@ -58,6 +59,7 @@ def test_values(chip, name, m, n, k, layout, plan):
     np.testing.assert_array_equal(found, (2*exact - old.astype(np.float64)).astype(old.dtype))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("chip", "name", "m", "n", "k", "layout", "plan"), [x for x in KERNELS if x[0] == "sm_90a"])
 def test_resources(chip, name, m, n, k, layout, plan):
     """No spills, and a few registers more than without a batch: the number of the matrix, and its C."""

@@ -37,6 +37,7 @@ def wanted(product, c, beta, alpha):
     return 2 * (alpha*product + (beta*c if beta else 0)) + 1000*i + j
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("beta", [0.0, 3.0])
 @pytest.mark.parametrize(("emit", "options", "m", "n"), [
     (emit_simt_gemm, SIMT | {"VECTOR": 4}, 65, 68),

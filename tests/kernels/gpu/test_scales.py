@@ -14,6 +14,8 @@ from tilewright.kernels.nvidia.simt_gemm import emit_simt_gemm
 from tilewright.kernels.nvidia.wgmma_gemm import emit_wgmma_gemm
 from tilewright.targets import target
 
+pytestmark = pytest.mark.sampled
+
 SIMT = {"CTA_M": 64, "CTA_N": 64, "CTA_K": 8, "WARP_M": 32, "WARP_N": 32, "THREAD_M": 8, "THREAD_N": 4, "LAYOUT": "nt"}
 MMA = {"CTA_M": 64, "CTA_N": 64, "CTA_K": 32, "WARP_M": 32, "WARP_N": 32, "LAYOUT": "nt"}
 BYTES = MMA | {"ARCH": "sm_90a", "CTA_K": 64, "VECTOR_A": 16, "VECTOR_B": 16}
@@ -71,6 +73,7 @@ def launched(emit, options, m, n, k, alpha=1.0, beta=0.0, batch=0, scales=None, 
     return c, wanted
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("emit", "options", "m", "n"), [
     (emit_simt_gemm, SIMT | {"VECTOR": 4}, 65, 68),
     (emit_simt_gemm, SIMT | {"VECTOR": 1, "OUT": "bf16"}, 65, 67),                  # through shared memory

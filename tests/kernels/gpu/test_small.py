@@ -93,6 +93,7 @@ def test_strides(kind, batch, options):
         assert not wide[:, :, 8:].any()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("n", "kind"), [(4, "f32"), (4, "c128"), (8, "f64"), (16, "f32"), (16, "c64"), (32, "f32"),
                                          (32, "c128")])
 def test_memory_is_moved_once(n, kind):

@@ -16,6 +16,8 @@ from tilewright.kernels.nvidia.simt_gemm import emit_simt_gemm, serpentine
 from tilewright.plans.gemv_rules import WARPS as GEMV_WARPS
 from tilewright.targets import target
 
+pytestmark = pytest.mark.sampled
+
 SMALL = {"CTA_M": 64, "CTA_N": 64, "CTA_K": 8, "WARP_M": 32, "WARP_N": 32, "THREAD_M": 8, "THREAD_N": 4}
 REGISTERS = {"ASYNC": False, "STAGES": 2}
 LAYOUTS = ["nn", "nt", "tn", "tt"]
@@ -81,6 +83,7 @@ def test_awkward_sizes(size):
     multiply(*size, alpha=2.0, beta=1.0, LAYOUT="tt", **REGISTERS)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "tile",
     [

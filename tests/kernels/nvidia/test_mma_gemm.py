@@ -14,6 +14,8 @@ from tilewright.inspect.resources import ptx_loop
 from tilewright.kernels.nvidia.mma_gemm import emit_mma_gemm
 from tilewright.targets import target
 
+pytestmark = pytest.mark.sampled
+
 RNG = np.random.default_rng(15)
 SIZES = {"f64": 8, "tf32": 4, "f16": 2, "bf16": 2}
 SUM_TYPES = {"i32": np.int32, "f64": np.float64}
@@ -183,6 +185,7 @@ RESOURCES = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("arch", "options", "mmas", "reads"), RESOURCES)
 def test_resources(arch, options, mmas, reads):
     """No spills in the tiles that are chosen for large products; of a tile's loop little but products and reads."""

@@ -12,6 +12,8 @@ from tilewright.atoms import nvidia
 from tilewright.compiler import ptxas
 from tilewright.plans.words import TERMS
 
+pytestmark = pytest.mark.sampled
+
 SMALL = {"bf16": "mma 32x32x32 warp=16x16 stages=3 vector=8 vector_c=1",
          "tf32": "mma 32x32x16 warp=16x16 stages=3 vector=4 vector_c=1"}
 WARPGROUP = {"bf16": "wgmma 64x64x32 stages=2 warpgroups=1 promote=64",
@@ -93,6 +95,7 @@ def test_what_tensor_cores_cut_off_does_not_show(monkeypatch, kind):
     assert errors(c, kind, 512)[0] < errors(chain, kind, 512)[0]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("m", "n", "k", "layout", "batch", "terms", "plan"), [
     (2, 3, 1, "nn", 1, "bf16_x6", ""), (67, 33, 101, "tt", 2, "bf16_x9", ""), (33, 70, 40, "nt", 1, "tf32_x3", ""),
     (65, 34, 200, "tn", 1, "bf16_x6", f"{SMALL['bf16']} split_k=3"),

@@ -25,6 +25,8 @@ from tilewright.kernels.nvidia.wgmma_tiles import Tiles
 from tilewright.simulator import Fault
 from tilewright.targets import target
 
+pytestmark = pytest.mark.sampled
+
 SMALL = {"CTA_M": 128, "CTA_N": 64, "CTA_K": 64, "STAGES": 2}
 
 
@@ -121,6 +123,7 @@ def test_formats(formats, options):
 STRIDED = {"A": "tf32", "CTA_K": 32, "COPIED": False, "k": 104}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("options", [
     {"LAYOUT": "nn", "SWAP": True, "CTA_N": 128, "CTA_M": 64, "WARPGROUPS": 1, "VECTOR_C": 4, "n": 152, "STAGES": 3},
     {"LAYOUT": "nn", "SWAP": True, "CTA_N": 256, "CTA_M": 32, "n": 150, "alpha": 2, "beta": -1},
@@ -133,12 +136,14 @@ def test_tf32_with_rows_contiguous(options):
     assert not report.of("b_smem" if options.get("SWAP") else "a_smem", "load", "shared").conflicts
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (128, 64, 64), (129, 65, 65), (257, 67, 333)])
 def test_sizes(m, n, k):
     run(m, n, k, CLUSTER_M=2)
     run(m, n, k, STAGES=3, clusters=1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("options", [
     {"CLUSTER_N": 2}, {"CLUSTER_M": 2, "CLUSTER_N": 2, "clusters": 1, "LAYOUT": "tn"},
     {"WARPGROUPS": 1, "GROUP_M": 1}, {"CTA_M": 64, "WARPGROUPS": 1, "clusters": 3}, {"CTA_K": 128, "CTA_N": 72},
@@ -180,6 +185,7 @@ def test_promoted_sums_keep_their_bits(monkeypatch):
     assert errors[128] < 4 < errors[0]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("terms", "format", "largest", "bound", "options"), [
     ((3, 3, 6), "bf16", (511, 511), 2.0**-22, {"CTA_K": 32, "PROMOTE": 64, "CLUSTER_M": 2, "STAGES": 3}),
     ((3, 3, 9), "bf16", (511, 511), None, {"LAYOUT": "tn", "PROMOTE": 128, "batch": (2,)}),
@@ -208,6 +214,7 @@ def test_terms(terms, format, largest, bound, options):
         assert (abs(c[..., :n] - exact) <= (0 if whole else bound * magnitude)).all()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("options", [
     {"CLUSTER_M": 2}, {"CLUSTER_N": 2, "LAYOUT": "tn", "k": 1, "clusters": 1}, {"m": 1, "n": 1, "STAGES": 3, "k": 64},
     {"CTA_M": 128, "STAGES": 3, "clusters": 1, "m": 300, "beta": 1}, {"WARPGROUPS": 3, "clusters": 1, "COPIED": False},
@@ -408,6 +415,7 @@ def clean(**options):
     return text
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("options", [
     {"A": "e4m3fn", "B": "e5m2", "CTA_N": 192, "CTA_K": 128, "PROMOTE": 128},
     {"A": "f16", "B": "f16", "SUMS": "f16", "OUT": "f16", "CTA_M": 256, "STAGES": 3},

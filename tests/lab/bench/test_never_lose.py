@@ -215,6 +215,7 @@ def test_the_same_file_is_a_peer_of_every_study(monkeypatch: pytest.MonkeyPatch)
 # ---- results that documents quote
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("path", sorted((ROOT / "bench" / "results").glob("*.json")), ids=lambda path: path.stem)
 def test_committed_results_are_read_shown_and_drawn(path: Path, tmp_path: Path) -> None:
     data = json.loads(path.read_text())

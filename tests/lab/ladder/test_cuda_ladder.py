@@ -22,6 +22,7 @@ def operands(m, n, k):
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("step", ["naive", "registers", "stored", "async", "dispatch"])
 def test_a_launch_computes_the_product(fake, step):
     m, n, k = 130, 9, 7

@@ -24,6 +24,8 @@ from tilewright.lab.ladder.steps import DISPATCH, GPU_STEPS, TENSOR_STEPS
 from tilewright.lab.measure import measure
 from tilewright.problem import Gemm
 
+pytestmark = pytest.mark.sampled
+
 ONE_CTA = (128, 256, 16)  # sizes that are multiples of every step's tile
 
 
@@ -99,6 +101,7 @@ def test_v3_reads_global_memory_for_l_and_shared_memory_for_v(name, n, L, S, V):
     assert report.of("c", "store").elements == n**2
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", GPU_STEPS)
 def test_every_step_moves_what_it_says(name):
     m, n, k = ONE_CTA
@@ -117,6 +120,7 @@ def test_every_step_moves_what_it_says(name):
 AWKWARD = [(1, 1, 1), (3, 5, 2), (17, 130, 0), (129, 131, 9), (127, 2, 17), (2, 257, 8)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [name for name, step in GPU_STEPS.items() if not step.textures])
 def test_awkward_shapes_are_exact(name):
     """With rows apart, alpha and beta; the simulator faults for whatever is touched outside."""

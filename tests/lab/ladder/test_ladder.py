@@ -39,6 +39,7 @@ def awkward_sizes(target, dtype):
             (31, 2 * NR + 3, 131), (MC + 1, 3, 2), (3, 5, 2 * KC + 1), (MR + 2, NR - 2, KC)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("step", CPU_STEPS)
 def test_awkward_sizes(step, dtype, target):
@@ -94,6 +95,7 @@ def test_any_team_gives_the_same_bits(threads, target):
         np.testing.assert_array_equal(together, alone)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ISAS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("step", CPU_STEPS)

@@ -22,6 +22,8 @@ from tilewright.lab.ladder.steps import TENSOR_STEPS
 from tilewright.lab.measure import measure
 from tilewright.problem import Gemm
 
+pytestmark = pytest.mark.sampled
+
 BF16 = get("bf16").dtype
 SMS = 2  # of the simulated device, so that CTAs which stay take several tiles of C
 
@@ -49,6 +51,7 @@ def run(name, m, n, k, alpha=1.0, beta=0.0, gap=0, function=None):
     return report
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", TENSOR_STEPS)
 def test_every_shape_is_exact(name):
     """Less than one stage of k; then edges in all directions, more of k than the ring has stages, rows apart."""
@@ -62,6 +65,7 @@ def square(name):
     return run(name, 256, 256, 128)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", TENSOR_STEPS)
 def test_what_a_step_moves(name):
     """Loads by the tile of C, in whole sectors, and not one pass over the banks too many."""
@@ -83,6 +87,7 @@ def test_what_each_idea_saves():
     assert loads["tma"] * 3 == loads["roles"] * 4 == loads["multicast"] * 6
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", TENSOR_STEPS)
 def test_no_step_spills(name):
     """Nor are there waits that the assembler adds to products (C7510 and others)."""

@@ -15,6 +15,8 @@ from tilewright.simulator.memory import AddressSpace
 from tilewright.simulator.product import SimulatedHost, SimulatedRecipe
 from tilewright.targets import names, target
 
+pytestmark = pytest.mark.sampled
+
 SIZES = {"a": 19, "b": 3, "c": 17, "d": 2, "e": 18, "f": 20, "g": 4}
 # what is multiplied, and how A and B are packed and C is stored where vectors have 8 elements; "": not by tables
 CASES = {

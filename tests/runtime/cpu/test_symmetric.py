@@ -25,6 +25,7 @@ def halves(monkeypatch):
     return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_values_and_symmetry(halves, shape, dtype):

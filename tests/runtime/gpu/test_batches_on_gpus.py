@@ -14,6 +14,8 @@ from tests.helpers.gpus import machine
 from tests.runtime.gpu.test_plans_of_operands import aligned, compiled
 from tilewright.runtime.gpu import engine
 
+pytestmark = pytest.mark.sampled
+
 
 @pytest.fixture(params=["sm_90a", "gfx942", "gfx950"])
 def on(request, monkeypatch):

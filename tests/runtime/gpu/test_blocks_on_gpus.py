@@ -13,6 +13,8 @@ from tests.helpers.gpus import machine
 from tests.runtime.gpu.test_plans_of_operands import aligned, compiled
 from tilewright import formats
 
+pytestmark = pytest.mark.sampled
+
 NAMES = list(formats.BLOCK_FORMATS)
 E8M0 = formats.get("e8m0").dtype
 
@@ -53,6 +55,7 @@ def check(on, got, a, b, alpha=1.0):
     assert (abs(found.astype(np.float64) - wanted) <= bound).all()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("of_a", "of_b"), [*zip(NAMES, NAMES[1:] + NAMES[:1])])
 def test_every_format(on, of_a, of_b):
     a, b = blocked(13, 70, kind=of_a), blocked(70, 16, kind=of_b, axis=-2, seed=1)
@@ -197,6 +200,7 @@ def test_what_is_refused(monkeypatch, on):
             call()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("target", "of_a", "of_b", "taken"), [
     ("gfx950", "mxfp8_e5m2", "mxfp4", "mxfp4"), ("gfx950", "mxfp6", "nvfp4", "bf16"),
     ("gfx942", "mxfp4", "mxfp6", "mxfp6"), ("gfx942", "mxfp8", "mxfp4", "f32")])

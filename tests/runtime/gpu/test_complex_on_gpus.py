@@ -43,6 +43,7 @@ SHAPES = {"matrices": ((17, 9), (9, 21), 2), "small": ((5, 7, 6), (5, 6, 3), 1),
           "one B": ((3, 4, 8, 4), (1, 4, 4, 5), 3), "one A": ((4, 4), (9, 4, 4), 1), "vector": ((9,), (9, 4), 2)}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_products(on, shape):
     of_a, of_b, launches = SHAPES[shape]
@@ -58,6 +59,7 @@ def test_products(on, shape):
         assert len(on.machine.launches) == launches
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("batch", [(), (4,)])
 @pytest.mark.parametrize("lie", [columns, gaps, backwards])
 def test_gemm_of_any_layout(on, lie, batch):

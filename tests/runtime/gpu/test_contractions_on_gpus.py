@@ -39,6 +39,7 @@ def arrays(subscripts, dtype=np.float32):
     return [aligned(small_integers(i, [SIZES[x] for x in term], dtype)) for i, term in enumerate(terms)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("subscripts", CASES)
 def test_products_are_made_there(on, subscripts):
     xs = arrays(subscripts)

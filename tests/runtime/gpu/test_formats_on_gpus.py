@@ -12,6 +12,8 @@ from tests.runtime.gpu.test_plans_of_operands import aligned, compiled
 from tilewright import formats
 from tilewright.plans import gpu, gpu_lowering, gpu_shape
 
+pytestmark = pytest.mark.sampled
+
 
 def dtype_of(name):
     return formats.get(name).dtype
@@ -44,6 +46,7 @@ MULTIPLIED = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "a", "b", "multiplied"), MULTIPLIED)
 def test_every_format(monkeypatch, name, a, b, multiplied):
     """The dtype is that of matmul on the host. What no kernel takes is multiplied as the narrowest format that holds

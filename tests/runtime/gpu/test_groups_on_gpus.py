@@ -15,6 +15,8 @@ from tests.runtime.gpu.test_plans_of_operands import aligned
 from tilewright.compiled import grouped
 from tilewright.plans import gpu
 
+pytestmark = pytest.mark.sampled
+
 SIZES = [20, 0, 33, 1]
 ENDS = np.cumsum(SIZES).astype(np.int32)
 STARTS = ENDS - SIZES
@@ -44,6 +46,7 @@ PLANS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("plan", PLANS)
 def test_groups_of_rows_are_one_launch(on, plan):
     """With operands of each group, of rows and of columns; what is after the last offset is 0, whatever was there."""
@@ -73,6 +76,7 @@ def placed(x, apart, shift=0, order="n"):
 BF16 = ml_dtypes.bfloat16
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("dtype", "m", "k", "apart", "shift", "order", "ends"), [
     ("f4", 5, 30, 38, 0, "n", [0, 0, 3, 5, 5]), ("f4", 3, 27, 30, 1, "n", [1, 2, 2]),
     (BF16, 2, 1, 17, 0, "n", [0, 1, 2]), (BF16, 5, 31, 32, 1, "n", [1, 2, 2, 2, 4]),
@@ -161,6 +165,7 @@ def test_rows_of_einsum_have_the_same_bits(on):
         np.testing.assert_array_equal(found.host, whole.host[at])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("kind", "trans", "inside"), [
     ("i8", False, True), ("i4", True, True), ("u4", False, True), ("nvfp4", False, True), ("i8", False, False),
     ("mxfp4", True, False)])

@@ -175,6 +175,7 @@ def test_parts_of_k_have_a_workspace_for_each_stream(fake):
     assert fake.names().count("hipMallocAsync") == fake.names().count("hipFreeAsync") == 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("formats_of", [("mxfp4", "mxfp8"), ("mxfp6", "mxfp6")])
 @pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
 def test_quantized_operands(monkeypatch, arch, formats_of):

@@ -23,6 +23,8 @@ from tilewright.plans.amd import AmdPlan
 from tilewright.runtime.gpu import arrays, engine
 from tilewright.runtime.hip import module
 
+pytestmark = pytest.mark.sampled
+
 
 def exact(a, b):
     return a.astype(np.float64) @ b.astype(np.float64)

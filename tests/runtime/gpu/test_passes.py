@@ -11,6 +11,8 @@ from tests.helpers.gpus import machine
 from tests.helpers.graphs import capture
 from tilewright.runtime.cuda import module
 
+pytestmark = pytest.mark.sampled
+
 TERMS = "mma 32x32x32 warp=16x16 stages=3 vector=8 vector_c=1 terms=bf16_x6"
 COPIED = "mma 32x32x{} warp=16x16 stages=3 vector={} vector_c=1 copied={}"
 

@@ -54,6 +54,7 @@ def operands(m, n, k, dtype, layout):
         yield aligned(x).T if letter == "t" else aligned(x)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_matmul_runs_the_plan_that_plan_gives_on_nvidia(cuda, monkeypatch, dtype, layout):
@@ -73,6 +74,7 @@ AMD = [(chip, name) for chip in ("gfx942", "gfx950") for name in tw.target(chip)
        if name not in ("xf32", "e2m1", "e2m3", "e3m2")]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("chip", "name"), AMD)
 def test_matmul_runs_the_plan_that_plan_gives_on_amd(monkeypatch, chip, name):
     machine = started(monkeypatch, chip)

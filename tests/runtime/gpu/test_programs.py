@@ -12,6 +12,8 @@ import pytest
 import tilewright as tw
 from tests.helpers.gpus import machine
 
+pytestmark = pytest.mark.sampled
+
 BF16 = ml_dtypes.bfloat16
 FP8 = ml_dtypes.float8_e4m3fn
 ENDS = np.array([3, 3, 10, 12], np.int32)

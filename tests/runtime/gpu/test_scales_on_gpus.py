@@ -10,6 +10,8 @@ from tests.helpers.gpus import machine
 from tests.runtime.gpu.test_plans_of_operands import aligned, compiled
 from tilewright import formats
 
+pytestmark = pytest.mark.sampled
+
 
 def dtype_of(name):
     return formats.get(name).dtype
@@ -163,6 +165,7 @@ def test_what_is_refused(hopper):
         tw.Gemm(1, 1, 1, "i8", out="i32", scales="rows")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "a"), [("sm_90a", "i8"), ("sm_80", "e4m3fn"), ("gfx942", "i8"), ("gfx950", "f64")])
 def test_compiled_kernels(monkeypatch, name, a):
     """Called with arrays of either memory, bound, simulated; converted where the GPU has no instructions for them."""

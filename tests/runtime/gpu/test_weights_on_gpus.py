@@ -11,6 +11,8 @@ import pytest
 import tilewright as tw
 from tests.helpers.gpus import machine
 
+pytestmark = pytest.mark.sampled
+
 RNG = np.random.default_rng(23)
 BF16 = ml_dtypes.bfloat16
 ROUNDING = {"float32": 2.0**-23, "bfloat16": 2.0**-8, "float16": 2.0**-10}
@@ -41,6 +43,7 @@ def launched(on, x, q, **options):
     return [each[0] for each in on.machine.launches[before:]]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "dtype", "m", "k", "n", "axis"), [
     ("i4", BF16, 9, 288, 24, -1), ("u4", np.float32, 2, 64, 32, -2), ("i4", BF16, 20, 64, 32, -2),
     ("e2m1", BF16, 3, 70, 10, -1), ("e2m1", np.float32, 1, 96, 8, -1)], ids=str)
@@ -59,6 +62,7 @@ def test_zero_points_of_groups_that_are_shorter_than_a_vector(on, name, m, dtype
     assert "gemv" in kernel
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("k", "n", "axis"), [(1, 5, -1), (2, 5, -1), (3, 1, -2), (4, 2, -2)])
 def test_one_byte_of_two_elements(on, k, n, axis):
     """Where neither strides nor lengths say along which axis two share a byte: in kernels, passes, groups, and as a."""
@@ -74,6 +78,7 @@ def test_one_byte_of_two_elements(on, k, n, axis):
         np.testing.assert_allclose(found.host, each, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "dtype", "m", "axis"), [
     ("i8", BF16, 1, -1), ("u8", np.float32, 2, -2), ("i8", np.float16, 16, -1), ("i8", BF16, 20, None)], ids=str)
 def test_scales_of_whole_columns(on, name, dtype, m, axis):
@@ -94,6 +99,7 @@ def test_scales_of_whole_columns(on, name, dtype, m, axis):
         tw.matmul(on.array(x), there(on, wrong), trans_b=axis != -2)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "m", "k", "n", "group", "plan"), [
     ("i4", 3, 1152, 40, 128, "gemv 8x16x4 stages=1 vector=32"),         # a piece beside whole spans, CTAs that overlap
     ("i4", 9, 1056, 32, 32, "gemv 16x32x2 stages=2 vector=32"),         # several groups in a piece
