@@ -15,7 +15,7 @@ from tests.helpers.command_line import refused
 from tilewright.compiled import bundles, packed_weights
 from tilewright.compiler import bundle
 from tilewright.plans.measured import choice
-from tilewright.runtime.cpu import panel_file
+from tilewright.runtime.cpu import packed
 
 ODD = (None, True, -1, 1 << 70, 0.5, float("nan"), "", "odd\0", [], [[]], [None], {}, {"a": []})
 
@@ -41,7 +41,7 @@ def _blocks(path):
 
 def _panels(path):
     tw.pack(np.ones((64, 40), "f4")).save(path)
-    return panel_file.FILE
+    return packed.FILE
 
 
 def _spoilt(x):
@@ -85,7 +85,7 @@ def test_an_odd_index_is_a_value_error_with_the_files_name(write, tmp_path, monk
 def test_what_is_no_regular_file_is_refused_at_once(make, words, tmp_path):
     path = tmp_path / "file"
     make(path)
-    for read in (tw.load, lambda path: tw.build(path, tmp_path / "out"), panel_file.load, packed_weights.load):
+    for read in (tw.load, lambda path: tw.build(path, tmp_path / "out"), packed.load, packed_weights.load):
         with pytest.raises(ValueError, match=words):
             read(path)
     for command in (("tune", "import", path), ("tune", "shapes", path), ("build", path, "-o", tmp_path / "out"),

@@ -81,7 +81,7 @@ def load(path: str | os.PathLike[str]) -> Any:
     if kind == packed_weights.FILE.name:
         return packed_weights.load(place)
     if kind == PANELS:
-        return forks.imported("tilewright.runtime.cpu.panel_file").load(place)
+        return forks.imported("tilewright.runtime.cpu.packed").load(place)
     with forks.building:
         content = bundle.Bundle(place)
         _check_version(place, content.index)

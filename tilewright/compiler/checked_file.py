@@ -27,7 +27,7 @@ from tilewright import inputs, outputs, targets
 from tilewright.formats.table import get
 
 BEFORE = b"tilewright "
-PANELS = "panels"                           # the kind of runtime/cpu/panel_file.py, which a GPU's process never imports
+PANELS = "panels"                           # the kind of runtime/cpu/packed.py, which a GPU's process never imports
 HEAD = struct.Struct("<Q32sQ")              # the file's size, the digest of what follows it, the index's size
 ALIGNED = 64
 OF_ARRAYS = {"name": str, "dtype": str, "shape": list[int], "at": int}

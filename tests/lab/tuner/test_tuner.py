@@ -988,7 +988,7 @@ def test_slower_halves_drop_out(monkeypatch):
 
     class Pretended(child.Contenders):
         shares = 0.3, 0.65
-        rules = child.Rules(turn_s=0.001, warm_s=0)
+        rules = on_cpu.Rules(turn_s=0.001, warm_s=0)
 
         def __init__(self, job):
             pass

@@ -1,4 +1,4 @@
-"""Files of packed operands (runtime/cpu/panel_file.py): products have the same bits, and other files are refused."""
+"""Files of packed operands (runtime/cpu/packed.py): products have the same bits, and other files are refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.runtime.cpu import panel_file
+from tilewright.runtime.cpu.packed import FIELDS, FILE
 
 RNG = np.random.default_rng(5)
 BF16 = ml_dtypes.bfloat16
@@ -52,7 +52,7 @@ def test_files_that_are_refused(tmp_path):
     good = path.read_bytes()
     magic = b"tilewright panels 1\n"
     assert good.startswith(magic)
-    index, arrays = panel_file.FILE.load(path, panel_file.FIELDS)
+    index, arrays = FILE.load(path, FIELDS)
     for words, content in {"is truncated": good[:-1], "damaged: its checksum": good[:-70] + b"x" + good[-69:],
                            "is a file of packed panels of version 2, and this tilewright reads version 1: pack":
                            good.replace(magic, magic.replace(b"1", b"2")),
@@ -65,7 +65,7 @@ def test_files_that_are_refused(tmp_path):
                           ({"word": "f31"}, "panels of f31"), ({"dtype": "f31"}, "damaged"),
                           ({"takes": []}, "damaged"), ({"asked": 1}, "asked must be bool")):
         del index["arrays"]
-        panel_file.FILE.save(path, index | change, arrays)
+        FILE.save(path, index | change, arrays)
         with pytest.raises(ValueError, match=words):
             tw.load(path)
         index["arrays"] = []
@@ -76,7 +76,7 @@ def test_files_that_are_refused(tmp_path):
     ((np.arange(35*40) % 251 - 125).astype(np.int8).reshape(35, 40), "packed 4x16 mc=4 nc=16 kc=16",
      "0db09989dacf7878")])
 def test_panels_of_this_version(b, plan, digest):
-    """Where panels are packed otherwise than when these digests were taken, panel_file's version has to rise."""
+    """Where panels are packed otherwise than when these digests were taken, the version of packed.FILE has to rise."""
     packed = tw.pack(b, plan=plan, target="zen3")
-    assert panel_file.FILE.version == 1
+    assert FILE.version == 1
     assert hashlib.sha256(packed._panels[:packed.nbytes].tobytes()).hexdigest()[:16] == digest

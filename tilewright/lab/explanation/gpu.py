@@ -16,7 +16,7 @@ from tilewright.lab.explanation.record import (
     Section,
     Tile,
     Time,
-    levels_of,
+    asked_for,
 )
 from tilewright.lab.explanation.terminal import duration
 from tilewright.plans import common, dram, gpu, gpu_shape, passes, small_rules
@@ -141,18 +141,6 @@ def levels(there: Space, plan: Any, cost: Cost, basis: GpuBasis) -> tuple[Level,
     crossing = dram.bytes_of(plan.after_passes(there.shape), plan, target, cost.traffic["memory"])
     return tuple(level if level.name != "memory" else
                  replace(level, moved=crossing, notes={**level.notes, "moved": DRAM}) for level in by_level)
-
-
-def asked_for(cost: Cost, rates: dict[str, float]) -> tuple[Level, ...]:
-    """Bytes by level. What goes to memory goes through L2, too: A and B are among its terms already."""
-    by_level = []
-    for level in levels_of(cost, rates):
-        if level.name == "L2":
-            through = tuple(term for term in cost.traffic["memory"] if term.what not in ("A", "B"))
-            more = sum(term.bytes for term in through)
-            level = replace(level, terms=(*level.terms, *through), predicted=(level.predicted or 0) + more)
-        by_level.append(level)
-    return tuple(by_level)
 
 
 def time(there: Space, plan: Any, cost: Cost, basis: GpuBasis) -> Time:

@@ -252,6 +252,18 @@ def levels_of(cost: Cost, rates: Mapping[str, float | None]) -> tuple[Level, ...
     return tuple(Level(name, terms, total(terms), rate=rates.get(name)) for name, terms in cost.traffic.items())
 
 
+def asked_for(cost: Cost, rates: Mapping[str, float | None]) -> tuple[Level, ...]:
+    """Bytes by level. What goes to memory goes through L2, too: A and B are among its terms already."""
+    by_level = []
+    for level in levels_of(cost, rates):
+        if level.name == "L2":
+            through = tuple(term for term in cost.traffic["memory"] if term.what not in ("A", "B"))
+            more = sum(term.bytes for term in through)
+            level = replace(level, terms=(*level.terms, *through), predicted=(level.predicted or 0) + more)
+        by_level.append(level)
+    return tuple(by_level)
+
+
 def cause(ours: Cost, theirs: Cost, overlapping: bool = False) -> tuple[str, float | None]:
     """Why another plan takes longer: the part that grows most, and by how many seconds; why one is faster: the part
     that shrinks most. Of parts that overlap only the longest shows. Where that is no part of ours, plans are not

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tilewright.lab.explanation.gpu import asked_for
-from tilewright.lab.explanation.record import Explanation, Level
+from tilewright.lab.explanation.record import Explanation, Level, asked_for
 from tilewright.plans import gpu, gpu_lowering, gpu_shape, small_rules
 from tilewright.plans.common import total
 from tilewright.simulator.report import Fault, Report, Traffic

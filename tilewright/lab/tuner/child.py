@@ -22,19 +22,18 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 from typing import Any
 
 from tilewright.lab.measure import measure
-from tilewright.lab.measure.measure import Rules, Spread, ratios, spread
+from tilewright.lab.measure.measure import Spread, ratios, spread
 from tilewright.lab.measure.process import Emit, serve
-from tilewright.problem import Gemm
+from tilewright.lab.tuner.contenders import REFERENCE, Contenders, Job
 from tilewright.runtime.gpu.driver import LibraryError
 from tilewright.targets import CpuTarget
 
-REFERENCE = "in use"            # a contender: what runs without what is being measured
 FINALISTS = 3                   # beside matmul and the model's plan
 HEAT, SHORTER = 3, 0.25         # rounds of a phase before the last, and the length of their turns beside the last's
 SURE = 5                        # rounds after which the last phase may end
@@ -43,23 +42,6 @@ HOPELESS = 0.93                 # a ratio to the best below which more rounds wo
 MARGIN = 1.01                   # a win of less than 1 % is not worth another plan
 
 Seconds = Mapping[str, Sequence[float]]
-
-
-@dataclass(frozen=True)
-class Job:
-    problem: Gemm
-    target: Any                 # a CPU's record, or a GPU's
-    threads: int                # 1 for a GPU
-    plans: tuple[str, ...]      # the model's first
-    time_limit: float
-    vendor: bool = False        # compare what wins with another library
-
-    def __str__(self) -> str:
-        return str(self.problem)
-
-    @property
-    def flops(self) -> int:
-        return self.problem.flops
 
 
 def run(job: Any, emit: Emit, clock: measure.Clock = time.perf_counter) -> None:
@@ -127,34 +109,6 @@ def _compare(job: Any, by: Contenders, emit: Emit, clock: measure.Clock, began: 
 
 # ---- the plans of a job as calls that take turns
 
-class Contenders:
-    """Operands, and the calls of plans with them; REFERENCE is the name of matmul's own choice."""
-    shares: tuple[float, float]     # of the time limit, after which no more plans are tried, and the final begins
-    rules: Rules
-    track: Callable[[Sequence[measure.Call]], measure.Track] | None = None      # as for measure.interleave
-
-    def tried(self, name: str) -> Sequence[measure.Call]:
-        """A plan's calls, one for each set of operands, of which the first has been made."""
-        raise NotImplementedError
-
-    def wrong(self) -> str | None:
-        """What is wrong with the result of that call: a sentence, or None."""
-        raise NotImplementedError
-
-    def compare(self, job: Job, calls: Sequence[measure.Call], emit: Emit) -> None:
-        """The clock, and what another library does with these operands, beside these calls of the plan that won."""
-
-    def settle(self) -> None:
-        """Before every turn."""
-
-    def watch(self) -> Callable[[], bool]:
-        """Whether others disturbed what ran since it was asked last."""
-        return lambda: False
-
-    def restore(self) -> None:
-        """Undo what `tried` and turns changed in this process: no plan of a contender stays in use."""
-
-
 def _contenders(job: Any) -> Contenders:
     if not isinstance(job, Job):
         from tilewright.lab.tuner.launches import contenders
@@ -164,16 +118,6 @@ def _contenders(job: Any) -> Contenders:
         return OnCpu(job)
     from tilewright.lab.tuner.on_gpu import OnGpu
     return OnGpu(job.problem, job.target)
-
-
-def beside(by: Contenders, calls: Sequence[measure.Call], name: str, theirs: Sequence[measure.Call],
-           emit: Emit) -> None:
-    """Let another library of this name take turns with the plan that won."""
-    for call, args in theirs:
-        call(*args)
-    found = measure.interleave({"ours": calls, name: theirs}, dataclasses.replace(by.rules, min_rounds=3, max_rounds=5),
-                               settle=by.settle, track=by.track)
-    emit("vendor", name=name, ratio=spread(ratios(found[name].seconds, found["ours"].seconds)).median)
 
 
 # ---- who wins

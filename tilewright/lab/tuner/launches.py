@@ -15,7 +15,7 @@ from tilewright.compiler import loader
 from tilewright.lab.measure import measure, quiet
 from tilewright.lab.measure.measure import Rules
 from tilewright.lab.measure.quiet import Watch
-from tilewright.lab.tuner.child import REFERENCE, Contenders
+from tilewright.lab.tuner.contenders import REFERENCE, Contenders
 from tilewright.lab.tuner.on_gpu import OnDevice
 from tilewright.lab.tuner.trial import differs
 from tilewright.targets import CpuTarget

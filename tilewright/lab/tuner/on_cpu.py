@@ -18,7 +18,7 @@ from tilewright.compiled.cpu import CpuKernel
 from tilewright.lab.measure import check, evaluated, measure, operands, quiet, timing
 from tilewright.lab.measure.measure import Rules
 from tilewright.lab.measure.quiet import Watch
-from tilewright.lab.tuner.child import REFERENCE, Contenders, Job, beside
+from tilewright.lab.tuner.contenders import REFERENCE, Contenders, Job, beside
 from tilewright.plans import epilogues, prologues, semirings
 from tilewright.plans.cpu import CpuPlan
 from tilewright.plans.measured import choice

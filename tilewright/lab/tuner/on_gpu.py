@@ -16,7 +16,7 @@ from tilewright.formats.quantized import Quantized
 from tilewright.lab.measure import check, evaluated, gpu_state, measure, operands
 from tilewright.lab.measure.gpu_probes import Busy
 from tilewright.lab.measure.gpu_rules import Events, GpuRules, sets
-from tilewright.lab.tuner.child import REFERENCE, Contenders, Job, beside
+from tilewright.lab.tuner.contenders import REFERENCE, Contenders, Job, beside
 from tilewright.plans import asked, gpu_lowering
 from tilewright.runtime.gpu import blocks, epilogues, transforms
 from tilewright.runtime.gpu.arrays import Look, shadow

@@ -12,28 +12,37 @@ import mmap
 import os
 from array import array
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright import __version__
+from tilewright.compiler.checked_file import PANELS, Kind, Refused, believed, made_for
+from tilewright.formats.table import get
 from tilewright.kernels.cpu import jobs
-from tilewright.plans import lowering
+from tilewright.plans import asked, lowering
 from tilewright.plans.choose import choose, ranked
 from tilewright.plans.cpu import CpuPlan, Shape, Strides, block_depth
 from tilewright.plans.words import BY_NAME, TILE_WORDS
-from tilewright.runtime.cpu import amx, engine, panel_file
+from tilewright.runtime.cpu import amx, engine
 from tilewright.runtime.cpu.host import DRIVER, SWAPPED, Host, host, stored
 from tilewright.runtime.cpu.layout import address
 from tilewright.runtime.cpu.pool import get_num_threads, pool
 from tilewright.runtime.cpu.recipe import Recipe, blocks, packing
 from tilewright.runtime.cpu.workspace import HUGE
-from tilewright.targets import CpuTarget, detect
+from tilewright.targets import CpuTarget, coerce, detect
+from tilewright.text import plural
 
 Matrix = NDArray[Any]
 PAGE = 4096
 WAKE_BYTES = 1 << 20            # of panels, for which waking other threads pays
 SHARES = 4                      # of the panels for each thread to claim
+# its version rises when the same plan packs otherwise
+FILE = Kind(PANELS, 1, "file of packed panels", "Packed.save", "pack and save them again")
+FIELDS = {"tilewright": str, "target": str, "shape": list[int], "dtype": str, "a": str, "sums": str, "word": str,
+          "plan": str, "asked": bool, "takes": list[str], "factor": float}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -99,7 +108,12 @@ class Packed:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a file that tilewright.load reads on processors for whose target it was packed. OSError if it cannot be
         written."""
-        panel_file.save(self, path)
+        index = {"tilewright": __version__, "target": self.target.name, "shape": list(self.shape),
+                 "word": self.word, "plan": str(self.plan), "asked": self._asked, "factor": float(self._factor)}
+        index |= {name: get(getattr(self, name)).name for name in ("dtype", "a", "sums")}
+        index |= {"takes": [get(x).name for x in self._takes]}
+        scales = {} if self._scales is None else {"scales": np.ascontiguousarray(self._scales)}
+        FILE.save(path, index, {"panels": self._panels} | scales)
 
 
 def prepare(b: Matrix, a: np.dtype[Any], takes: np.dtype[Any], sums: np.dtype[Any], *, dtype: np.dtype[Any], rows: int,
@@ -164,6 +178,28 @@ def held(layout: Layout, shape: tuple[int, ...], dtype: np.dtype[Any], a: np.dty
     steps = [layout.each * math.prod(stack[axis + 1:]) for axis in range(len(stack))]
     stand_in = np.ndarray(shape, dtype, panels, 0, (*steps, n * dtype.itemsize, dtype.itemsize))
     return Packed(shape, dtype, a, sums, layout.word, plan, target, asked, takes, panels, stand_in, {})
+
+
+def load(path: Path) -> Packed:
+    """What `save` has written, on this machine. OSError; Refused for files that cannot be used here."""
+    index, arrays = FILE.load(path, FIELDS)
+    made_for(path, index["target"])
+    target = amx.permitted(coerce(index["target"], CpuTarget))
+    with believed(path):
+        dtype, a, sums = (get(index[name]).dtype for name in ("dtype", "a", "sums"))
+        left, right = (get(name).dtype for name in index["takes"])
+        takes = left, right
+        shape, plan = tuple(index["shape"]), asked.plan(index["plan"], target)
+        lay = layout(shape, takes, sums, plan, target, index["word"])
+        panels, scales = arrays["panels"], arrays.get("scales")
+        if panels.shape != (lay.bytes,):
+            raise ValueError(f"it has {plural(panels.size, 'byte')} of panels, and this plan packs {lay.bytes:,}")
+    if lay.word != index["word"]:
+        raise Refused(f"{path} has panels of {index['word']}, and {target.name} multiplies {lay.word} here: "
+                      f"{FILE.again}")
+    found = held(lay, shape, dtype, a, sums, plan, target, index["asked"], takes)
+    found._panels[:] = panels
+    return replace(found, _factor=index["factor"], _scales=None if scales is None else scales.copy())
 
 
 def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0, *, packed: Packed,
