@@ -124,7 +124,7 @@ def test_an_input_that_is_a_pipe_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe.npy")
     status, said = run("run", a, tmp_path / "pipe.npy", "-o", tmp_path / "c.npy")
     assert status == 2
-    assert "must be a regular file" in " ".join(said.split())
+    assert "is a FIFO, not a regular file" in " ".join(said.split())
 
 
 @pytest.mark.parametrize(
