@@ -28,7 +28,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tilewright.lab.bench import plot, tables
+from tilewright.lab.bench import plot, study, tables
 from tilewright.lab.bench.peer import OURS
 from tilewright.lab.bench.report import gpu_ratios, gpu_where, heading, power_columns, rate_columns
 from tilewright.lab.bench.results import Report, Result, check_shown, load, name_commit
@@ -299,13 +299,13 @@ def formats(report: Report, options: dict[str, str]) -> str:
 
 def records(kind: str, report: Report, options: dict[str, str]) -> str:
     """The table of a suite of this name; case= and threads= choose rows."""
-    study = import_module(f"tilewright.lab.bench.suites.{kind}")
+    suite = import_module(f"tilewright.lab.bench.suites.{kind}")
     if options.keys() - {"case", "threads"}:
         raise FigureError(f"unknown option among {', '.join(options)}")
     found = [x for x in report.extra[kind] if all(str(x[key]).replace(" ", "_") == y for key, y in options.items())]
     if not found:
         raise FigureError(f"no result has {options}")
-    head, rows = study.table(found)
+    head, rows = study.table(suite, found)
     return markdown(head, rows, left=head[:1])
 
 

@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -1176,62 +1177,36 @@ def test_options_are_recorded_without_the_files_they_name() -> None:
     assert json.dumps(said)
 
 
-def test_elementwise_code_is_timed_beside_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("kind", "names", "n", "threads", "other", "said"), [
+    ("elementwise", ("z = x + y", "sums of rows"), 3000, 2, "numpy", ("sums of rows", "3,000")),
+    ("contract", ("squared distances", "the same, 32 in an i32", "nearest neighbours, k = 16"), 12, 1, study.ALONE,
+     ("24x24x128", "12x12x16")),
+    ("epilogues", ("relu", "bias + gelu"), 40, 1, study.ALONE, ("bias + gelu",)),
+])
+def test_a_study_is_timed_shown_and_written_and_wrong_results_are_refused(
+    kind: str, names: tuple[str, ...], n: int, threads: int, other: str, said: tuple[str, ...], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from rich.console import Console
 
-    from tilewright.lab.bench.suites import elementwise
-
+    suite = import_module(f"tilewright.lab.bench.suites.{kind}")
     monkeypatch.setattr(Rules, "choose", lambda *_: Rules(1e-4, 0, 0.1, 2, 2, 0))
     monkeypatch.setattr(probes, "ceilings", lambda: SimpleNamespace(peak_bandwidth=lambda *_: 1e10))
-    options = commands.Options(threads=[2], sizes=[3000], json=tmp_path / "r.json")
-    said = io.StringIO()
-    assert commands.records("elementwise", options, Console(file=said, width=120)) == 0
-    assert "sums of rows" in said.getvalue()
-    found = results.load(tmp_path / "r.json").extra["elementwise"]
-    assert [(x["case"], x["n"], x["threads"], x["bytes"]) for x in found] == [
-        ("z = x + y", 3000, 2, 36000), ("sums of rows", 3000, 2, 12000)]
-    assert all(set(x["seconds"]) == {"tilewright", "numpy"} for x in found)
-    monkeypatch.setattr(elementwise.tw, "kernel", lambda emit: lambda *args: args[-1].fill(7))
-    with pytest.raises(RuntimeError, match="z = x \\+ y of 3000 by tilewright: its result is wrong"):
-        list(study.records(elementwise, [3000]))
-
-
-def test_products_with_their_own_arithmetic_are_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rich.console import Console
-
-    from tilewright.lab.bench.suites import contract
-
-    names = ["squared distances", "the same, 32 in an i32", "nearest neighbours, k = 16"]
-    monkeypatch.setattr(Rules, "choose", lambda *_: Rules(1e-4, 0, 0.1, 2, 2, 0))
-    monkeypatch.setattr(contract, "CASES", {name: contract.CASES[name] for name in names})
-    monkeypatch.setattr(peer, "libraries", tuple)
-    options = commands.Options(threads=[1], sizes=[12], json=tmp_path / "r.json")
-    said = io.StringIO()
-    assert commands.records("contract", options, Console(file=said, width=120)) == 0
-    assert "24x24x128" in said.getvalue()
-    assert "12x12x16" in said.getvalue()
-    found = results.load(tmp_path / "r.json").extra["contract"]
-    assert [(x["case"], x["n"], x["threads"]) for x in found] == [(name, 12, 1) for name in names]
-    assert all(set(x["seconds"]) == {"tilewright", contract.ALONE} for x in found)
-    monkeypatch.setattr(contract.tw, "contract", lambda *_, out=None, **__: np.zeros(24) if out is None else out)
-    with pytest.raises(RuntimeError, match="squared distances of 12 by tilewright: its result is wrong"):
-        list(study.records(contract, [12]))
-
-
-def test_epilogues_are_timed_beside_the_product_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rich.console import Console
-
-    from tilewright.lab.bench.suites import epilogues
-
-    monkeypatch.setattr(Rules, "choose", lambda *_: Rules(1e-4, 0, 0.1, 2, 2, 0))
-    monkeypatch.setattr(peer, "libraries", tuple)
-    options = commands.Options(threads=[1], sizes=[40], json=tmp_path / "r.json")
-    said = io.StringIO()
-    assert commands.records("epilogues", options, Console(file=said, width=120)) == 0
-    assert "bias + gelu" in said.getvalue()
-    found = results.load(tmp_path / "r.json").extra["epilogues"]
-    assert [(x["case"], x["n"], x["threads"]) for x in found] == [("relu", 40, 1), ("bias + gelu", 40, 1)]
-    assert all(set(x["seconds"]) == {"tilewright", epilogues.ALONE} for x in found)
-    monkeypatch.setitem(epilogues.CASES, "relu", lambda acc: epilogues.tw.relu(acc) + 0.1 * isinstance(acc, np.ndarray))
-    with pytest.raises(RuntimeError, match="relu of 40 by tilewright: its result is wrong"):
-        list(study.records(epilogues, [40]))
+    monkeypatch.setattr(suite, "CASES", {name: suite.CASES[name] for name in names})
+    numpy_alone = [library for library in peer.libraries() if library.name == "numpy"] if other == "numpy" else []
+    monkeypatch.setattr(peer, "libraries", lambda: numpy_alone)
+    options, text = commands.Options(threads=[threads], sizes=[n], json=tmp_path / "r.json"), io.StringIO()
+    assert commands.records(kind, options, Console(file=text, width=120)) == 0
+    assert all(words in text.getvalue() for words in said)
+    found = results.load(tmp_path / "r.json").extra[kind]
+    assert [(x["case"], x["n"], x["threads"]) for x in found] == [(name, n, threads) for name in names]
+    assert all(set(x["seconds"]) == {"tilewright", other} for x in found)
+    if kind == "elementwise":
+        assert [x["bytes"] for x in found] == [36000, 12000]
+        monkeypatch.setattr(suite.tw, "kernel", lambda emit: lambda *args: args[-1].fill(7))
+    elif kind == "contract":
+        monkeypatch.setattr(suite.tw, "contract", lambda *_, out=None, **__: np.zeros(24) if out is None else out)
+    else:
+        monkeypatch.setitem(suite.CASES, "relu", lambda acc: suite.tw.relu(acc) + 0.1 * isinstance(acc, np.ndarray))
+    with pytest.raises(RuntimeError, match=re.escape(f"{names[0]} of {n} by tilewright: its result is wrong")):
+        list(study.records(suite, [n]))

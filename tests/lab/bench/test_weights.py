@@ -14,7 +14,7 @@ def test_contenders_are_right_and_in_the_table(monkeypatch):
     for record in study.records(weights, [256]):
         formats = {*weights.FORMATS} - ({"mxfp4"} if "[k, n]" in record["case"] else set())
         assert {"bf16", "f32", "numpy f32", *formats} <= set(record["seconds"])
-        head, (row,) = weights.table([record])
+        head, (row,) = study.table(weights, [record])
         assert len(head) == len(row)
         assert row[4].startswith("1.00")
     monkeypatch.setattr(weights.tw, "matmul", lambda a, b, **_: np.zeros((1, 512), np.float32))

@@ -269,7 +269,7 @@ def records(kind: str, options: Options, console: Console) -> int:
         for each in study.records(suite, sizes, options.threads, options.quick, bar.update):
             bar.advance()
             found.append(each)
-    head, rows = suite.table(found)
+    head, rows = study.table(suite, found)
     console.print(tables.shown(kind, suite.CAPTION, head, rows, left=head[:1]))
     report.extra[kind] = found
     if options.json:

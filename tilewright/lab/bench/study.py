@@ -28,6 +28,8 @@ from tilewright.lab.measure.measure import Call, Rules, interleave, ratios, rota
 from tilewright.lab.measure.quiet import Watch, settle
 
 Launch = Callable[[], Any]
+Record = Mapping[str, Any]
+Column = tuple[str, Callable[[Record], str]]            # heading, and the cell of a record
 OURS = "tilewright"
 ALONE = "product alone"         # a side that computes something else: it is not checked
 
@@ -119,15 +121,32 @@ def records(suite: Any, sizes: Iterable[int], threads: Iterable[int] = (1,), qui
         tw.set_num_threads(before)
 
 
-def median_us(x: Mapping[str, Any], name: str) -> str:
-    """Of a record, "" if this was not measured."""
-    return f"{spread(x['seconds'][name]).median * 1e6:.1f}" if name in x["seconds"] else ""
+def table(suite: Any, found: Iterable[Record]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Head and rows of the suite's COLUMNS, of records."""
+    return tuple(head for head, _ in suite.COLUMNS), [tuple(cell(x) for _, cell in suite.COLUMNS) for x in found]
 
 
-def compared(x: Mapping[str, Any], name: str, other: str) -> str:
-    """How many times as long `other` takes in the same rounds; "" if it was not measured."""
-    found = x["seconds"]
-    return quoted(spread(ratios(found[other], found[name]))) if other in found else ""
+def setting(heading: str, size: Callable[[Record], str] = lambda x: str(x["n"])) -> tuple[Column, ...]:
+    """The columns that say which case it is, with this heading of its size."""
+    return ("case", lambda x: x["case"]), (heading, size), ("threads", lambda x: str(x["threads"]))
+
+
+def median(x: Record, name: str = OURS) -> float:
+    """Seconds of a call."""
+    return spread(x["seconds"][name]).median
+
+
+def microseconds(heading: str, name: str = OURS) -> Column:
+    """The median time of a call; "" if it was not measured."""
+    return heading, lambda x: f"{median(x, name) * 1e6:.1f}" if name in x["seconds"] else ""
+
+
+def compared(heading: str, other: str, name: str = OURS) -> Column:
+    """How many times as long `other` takes as `name` in the same rounds; "" if either was not measured."""
+    def cell(x: Record) -> str:
+        times = x["seconds"]
+        return quoted(spread(ratios(times[other], times[name]))) if {name, other} <= times.keys() else ""
+    return heading, cell
 
 
 # ---- scripts

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,7 @@ import numpy as np
 import tilewright as tw
 from tilewright.expressions.semiring import semiring
 from tilewright.lab.bench import study
-from tilewright.lab.bench.study import ALONE, compared
-from tilewright.lab.measure.measure import spread
+from tilewright.lab.bench.study import ALONE
 
 CAPTION = "10^9 terms a second; rates as multiples, of the same rounds: median (quartiles)"
 SIZES = (2048,)
@@ -72,21 +72,15 @@ CASES = {
 }
 
 
-def table(found: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Head and rows, of records."""
-    rows = []
-    for x in found:
-        m, k = _shape(x["case"], x["n"])
-        rate = m * m * k / spread(x["seconds"]["tilewright"]).median / 1e9
-        rows.append((x["case"], f"{m}x{m}x{k}", str(x["threads"]), f"{rate:.3g}", compared(x, "tilewright", ALONE),
-                     *(compared(x, "tilewright", name) for name in PEERS)))
-    return ("case", "m x n x k", "threads", "terms/ns", "x product", *(f"x {name}" for name in PEERS)), rows
-
-
-def _shape(case: str, n: int) -> tuple[int, int]:
-    """m = n, and k."""
+def _shape(case: str, n: int) -> tuple[int, int, int]:
+    """m, n = m, and k."""
     m = max(int(CASES[case].scale * n), 1)
-    return m, CASES[case].k or m
+    return m, m, CASES[case].k or m
+
+
+COLUMNS = (*study.setting("m x n x k", lambda x: "x".join(map(str, _shape(x["case"], x["n"])))),
+           ("terms/ns", lambda x: f"{prod(_shape(x['case'], x['n'])) / study.median(x) / 1e9:.3g}"),
+           study.compared("x product", ALONE), *(study.compared(f"x {name}", name) for name in PEERS))
 
 
 def _operands(case: Case, m: int, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -102,7 +96,7 @@ def _operands(case: Case, m: int, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 def make(name: str, n: int, threads: int) -> study.Case:
     """Checked are some rows of the result."""
-    case, (m, k) = CASES[name], _shape(name, n)
+    case, (m, _, k) = CASES[name], _shape(name, n)
     a, b = _operands(case, m, k)
     bt = np.ascontiguousarray(b.T)
     made = semiring(case.f, case.reduce, "int" if a.dtype.kind == "i" else "float")

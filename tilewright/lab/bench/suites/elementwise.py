@@ -12,9 +12,8 @@ import numpy as np
 import tilewright as tw
 from tilewright.ir import Function, Kernel, f32, i64, ptr
 from tilewright.kernels.elementwise import each, each_row, fold, once
-from tilewright.lab.bench.study import Case, compared, median_us
+from tilewright.lab.bench.study import Case, compared, median, microseconds, setting
 from tilewright.lab.measure import machine, probes
-from tilewright.lab.measure.measure import spread
 
 CAPTION = "time of a call; median ratio (quartiles)"
 SIZES = (10**4, 10**5, 10**6, 10**7)
@@ -44,15 +43,9 @@ def emit_sums(threads: int | None = None, warp: int = 32) -> Function:
     return k.function
 
 
-def table(found: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Head and rows, of records."""
-    rows: list[tuple[str, ...]] = []
-    for x in found:
-        rate = x["bytes"] / spread(x["seconds"]["tilewright"]).median
-        rows.append((x["case"], f"{x['n']:,}", str(x["threads"]), median_us(x, "tilewright"), median_us(x, "numpy"),
-                     compared(x, "tilewright", "numpy"), f"{rate / 1e9:.1f}",
-                     f"{rate / x['memory']:.2f}" if x["memory"] else ""))
-    return ("case", "elements", "threads", "us", "numpy us", "x numpy", "GB/s", "of memory's"), rows
+COLUMNS = (*setting("elements", lambda x: f"{x['n']:,}"), microseconds("us"), microseconds("numpy us", "numpy"),
+           compared("x numpy", "numpy"), ("GB/s", lambda x: f"{x['bytes'] / median(x) / 1e9:.1f}"),
+           ("of memory's", lambda x: f"{x['bytes'] / median(x) / x['memory']:.2f}" if x["memory"] else ""))
 
 
 def _arrays(*sizes: int) -> list[list[np.ndarray]]:

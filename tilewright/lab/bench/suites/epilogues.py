@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
-from tilewright.lab.bench.study import ALONE, Case, close_to, compared, median_us
+from tilewright.lab.bench.study import ALONE, OURS, Case, close_to, compared, microseconds, setting
 
 CAPTION = "median time of a call; times in the same rounds, median (quartiles)"
 SIZES = (64, 256, 1024, 2048, 4096)
@@ -28,14 +28,8 @@ def _gelu(acc: Any, bias: Any) -> Any:
 
 
 CASES = {"relu": _relu, "bias + gelu": _gelu}
-
-
-def table(found: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Head and rows, of records."""
-    rows: list[tuple[str, ...]] = [
-        (x["case"], str(x["n"]), str(x["threads"]), median_us(x, "tilewright"), compared(x, ALONE, "tilewright"),
-         compared(x, "tilewright", "torch"), compared(x, "tilewright", "torch.compile")) for x in found]
-    return ("case", "m = n = k", "threads", "us", "of the product's time", "x torch", "x torch.compile"), rows
+COLUMNS = (*setting("m = n = k"), microseconds("us"), compared("of the product's time", OURS, ALONE),
+           compared("x torch", "torch"), compared("x torch.compile", "torch.compile"))
 
 
 def make(case: str, n: int, threads: int) -> Case:

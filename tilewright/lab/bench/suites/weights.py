@@ -13,33 +13,25 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
-from tilewright.lab.bench.study import Case, compared, median_us
+from tilewright.lab.bench.study import Case, compared, microseconds, setting
 
 CAPTION = "median time of a call; times in the same rounds, median (quartiles)"
 SIZES = (4096, 8192)                    # k; n is that of an up-projection
-COLUMNS = {4096: 11008, 8192: 28672}
+WIDTHS = {4096: 11008, 8192: 28672}
 CASES = ("1 row, [n, k]", "1 row, [k, n]", "4 rows, [n, k]", "16 rows, [n, k]")
 FORMATS: dict[str, dict[str, Any]] = {
     "i8": {"group": 128}, "i4": {"group": 128}, "u4": {"group": 128, "zero_points": True}, "mxfp4": {}}
 OTHERS = ("f32", "numpy f32", "torch bf16")
 CHECKED = 256                   # columns
-
-
-def table(found: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Head and rows, of records: how many times as long others took as each format."""
-    rows: list[tuple[str, ...]] = []
-    for x in found:
-        ours = [compared(x, name, "bf16") if name in x["seconds"] else "" for name in FORMATS]
-        rows.append((x["case"], str(x["n"]), str(x["threads"]), median_us(x, "bf16"), *ours,
-                     *(compared(x, "bf16", name) for name in OTHERS)))
-    return ("case", "k", "threads", "us of bf16", *(f"{name}, x bf16" for name in FORMATS),
-            *(f"bf16, x {name}" for name in OTHERS)), rows
+COLUMNS = (*setting("k"), microseconds("us of bf16", "bf16"),
+           *(compared(f"{name}, x bf16", "bf16", name) for name in FORMATS),
+           *(compared(f"bf16, x {name}", name, "bf16") for name in OTHERS))
 
 
 def make(case: str, k: int, threads: int) -> Case:
     import ml_dtypes
     m, by_rows = int(case.split()[0]), case.endswith("[n, k]")
-    rng, n = np.random.default_rng(k), COLUMNS.get(k, 2 * k)
+    rng, n = np.random.default_rng(k), WIDTHS.get(k, 2 * k)
     w = rng.standard_normal((n, k) if by_rows else (k, n), np.float32)
     x = rng.standard_normal((m, k), np.float32).astype(ml_dtypes.bfloat16)
     wide, narrow = x.astype(np.float32), w.astype(ml_dtypes.bfloat16)
