@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy import matmul
 
 from tilewright import formats
 from tilewright.expressions import texts
+
+if TYPE_CHECKING:
+    from tilewright.expressions.function import Aux
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 # What sums are multiplied by, on GPUs: nothing, scales of the rows of A and columns of B, or such scales of blocks
@@ -222,6 +225,15 @@ class Gemm:
     def fused(self) -> bool:
         """Has it an epilogue or a prologue?"""
         return bool(self.epilogue or self.prologues)
+
+    @property
+    def auxiliary(self) -> tuple[Aux, ...]:
+        """The arrays beside A, B and C of a GPU's kernel, in the order of its addresses."""
+        block = formats.BLOCK_FORMATS.get(self.a)
+        scales = block.scale.name if block else "f64" if self.sums == "f64" else "f32"
+        group = block.block if block else 1 if self.scales == "rows" else 128
+        scales *= bool(block or self.scales)
+        return texts.auxiliary(self.epilogue, self.prologue_a, self.prologue_b, scales, group)
 
     @property
     def blocks(self) -> bool:

@@ -489,7 +489,7 @@ def install(monkeypatch: pytest.MonkeyPatch, devices: int = 1) -> FakeDriver:
     monkeypatch.setattr(driver.library, "loaded", None)
     monkeypatch.setattr(driver.library, "entries", {})
     for kept in (module.device, module.Module.kept, module.workspaces, engine.NVIDIA.recipes,
-                 engine.NVIDIA.copy_kernels):
+                 engine.NVIDIA.passes):
         monkeypatch.setattr(kept, "found", {})
     monkeypatch.setattr(module.workspaces, "zeros", {})
     monkeypatch.setattr(run, "_launches", {})

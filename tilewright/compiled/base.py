@@ -289,7 +289,7 @@ class GpuKernel(CompiledGemm, GpuCode):
 
     @property
     def asked(self) -> tuple[artefact.Asked, ...]:
-        from tilewright.runtime.gpu.engine import COPY
+        from tilewright.runtime.gpu.product import COPY
         p, by = self.problem, self.lowered
         changed = ((p.a, by.a), (p.b, by.b), (by.out, p.out))
         copies = dict.fromkeys((source, to) for source, to in changed if source != to)

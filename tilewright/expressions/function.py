@@ -34,11 +34,19 @@ MULTIPLIED = {"float": ("f32", "bf16", "f16", "f64"), "int": ("i32", "i64")}
 
 @dataclass(frozen=True)
 class Aux:
-    """An array, or a number, that a function reads beside the elements of its matrix."""
+    """An array, or a number, beside the elements of a matrix: what a function reads, or a kernel beside A, B and C.
+
+    A GPU's kernel takes its address as `parameter`, and how many elements lie between its numbers by this name after
+    "ld_", from one row of A or C, or column of B, to the next; "k_", from one group of steps of k to the next; and
+    "stride_", from one matrix of a batch to the next.
+    """
     name: str
     format: str
     place: str                  # of PLACES
-    group: int = 1              # steps of k that share a number, of a prologue
+    group: int = 1              # steps of k that share a number, beside A or B
+    role: str = ""              # beside which matrix a kernel has it: "a", "b" or "c"
+    parameter: str = ""
+    written: bool = False       # a result
 
     def __str__(self) -> str:
         return f"{self.name} {self.format} {self.place}" + f"/{self.group}"*(self.group > 1)
@@ -48,11 +56,6 @@ class Aux:
         name, format, where = text.split()
         place, _, group = where.partition("/")
         return cls(name, format, place, int(group or 1))
-
-    def parameter(self, role: str = "") -> str:
-        """The name of a GPU kernel's parameter, its address. Its strides are named ld_ and stride_ and this, and of
-        the prologue of the operand `role`, "a" or "b", i_ and k_ and this."""
-        return f"of_{role}_"*bool(role) + parameter(self.name)
 
     def extents(self, rows: int, cols: int, by_rows: bool = True) -> tuple[int, int]:
         """Its shape beside a matrix of so many rows and columns; `by_rows`: k is along the rows, as in A."""
@@ -68,6 +71,24 @@ class Aux:
     def by_column(self) -> bool:
         """Whether it has a number for each column."""
         return self.place in ("row", "full")
+
+    @property
+    def across_k(self) -> bool:
+        """Whether there is a number for each row of A or C, or column of B."""
+        return self.by_column if self.role == "b" else self.by_row
+
+    @property
+    def along_k(self) -> bool:
+        """Whether there is a number for each step of k, or group of steps."""
+        return self.role in ("a", "b") and (self.by_row if self.role == "b" else self.by_column)
+
+    def strides(self, x: Any) -> dict[str, int]:
+        """The distances between the numbers of an array [..., rows, columns], by the names of parameters; 0 along an
+        axis of 1, which has one number for all."""
+        rows, columns = (x.strides[axis] // x.itemsize if x.shape[axis] > 1 else 0 for axis in (-2, -1))
+        strides = {"c": {"ld": rows}, "a": {"ld": rows, "k": columns}, "b": {"ld": columns, "k": rows}}[self.role]
+        strides |= {"stride": x.strides[0] // x.itemsize} if x.ndim > 2 else {}
+        return {f"{kind}_{self.parameter}": apart for kind, apart in strides.items()}
 
 
 @dataclass(frozen=True)
@@ -110,6 +131,11 @@ class Function(Written):
     def names(self) -> list[str]:
         """Of the parameters that are arrays."""
         return [name for name, _ in self.expression.parameters[len(self.expression.sums):]]
+
+    def arrays(self, role: str) -> tuple[Aux, ...]:
+        """What it reads, as a kernel takes it, of this operand's prologue, or "c": of an epilogue."""
+        prefix = "" if role == "c" else f"of_{role}_"
+        return tuple(replace(x, role=role, parameter=prefix + parameter(x.name)) for x in self.reads)
 
     @property
     def cache_key(self) -> str:
@@ -166,6 +192,11 @@ class Epilogue(Function):
     def main(self) -> int | None:
         """Which result is C: the first that is not a row's or a column's; None if all are."""
         return next((i for i, x in enumerate(self.expression.results) if not x.reduced), None)
+
+    @property
+    def others(self) -> list[int]:
+        """Results that are stored beside C, in order."""
+        return [i for i in range(len(self.results)) if i != self.main and not self.axis(i)]
 
     def axis(self, number: int) -> int:
         """Along which this result is reduced, -1 or -2; 0: along none."""

@@ -24,7 +24,7 @@ from tilewright.kernels.cpu.jobs import BARRIER_BYTES, NOTHING, Beside
 from tilewright.runtime.cpu import engine, fusion
 from tilewright.runtime.cpu.host import Host, Part
 from tilewright.runtime.cpu.recipe import Recipe
-from tilewright.runtime.gpu import blocks, epilogues, operands, scales, transforms
+from tilewright.runtime.gpu import auxiliary, blocks, scales
 from tilewright.runtime.gpu.arrays import Look
 from tilewright.runtime.gpu.operands import MAPPED, maps
 from tilewright.simulator import occupancy
@@ -248,8 +248,8 @@ class CpuProduct:
 class Launches:
     """`run(a, b, c)` by a compiled GPU kernel: its `problem`, `launches`, `target` and `resources` are used.
 
-    m n k alpha a lda b ldb beta c ldc are those of C = alpha A @ B + beta C; of block-scaled operands there are scale_a
-    and scale_b, and what `operands.of_blocks` gives. `workspace` and `counters` are for CTAs that add up parts of sums.
+    m n k alpha a lda b ldb beta c ldc are those of C = alpha A @ B + beta C; beside them there are
+    the arrays of `problem.auxiliary`. `workspace` and `counters` are for CTAs that add up parts of sums.
     """
 
     def __init__(self, kernel: Any, alpha: float, beta: float, given: Mapping[str, Any],
@@ -257,14 +257,8 @@ class Launches:
         self.kernel, self.alpha, self.beta = kernel, alpha, beta
         self.memory, self.report = AddressSpace(), Report(SECTOR)
         placed = scales.placed(kernel.problem, given, lambda x, name: Look(x, None), lambda x: Look(x, None))
-        self.scales = dict(zip(given, (x.shadow for x in placed)))
-        epilogue, arrays = epilogues.of_problem(p := kernel.problem), epilogues.named(kernel.problem, operands_of)
-        self.operands = [epilogues.placed(read, np.asarray(x), p.shapes["out"])
-                         for read, x in zip(epilogue.reads if epilogue else (), arrays)]
-        self.beside = transforms.of_kernel(p, operands_of)
-        self.outs = list(outs)
-        if [(x.dtype, x.shape) for x in outs] != [(kind, p.shapes["out"]) for kind in epilogues.formats_of(p)]:
-            raise ValueError(f"outs must be arrays for the further results of {p}, of its shape {p.shapes['out']}")
+        self.scales = [x.shadow for x in placed]
+        self.operands_of, self.outs = operands_of, list(outs)
         if kernel.launches:
             self.report.compiled = partial(occupancy.compiled_occupancy, kernel)
 
@@ -274,29 +268,29 @@ class Launches:
             c[...] = c * c.dtype.type(self.beta) if self.beta else 0
             return
         p, (target, ldc) = self.kernel.problem, _rows(c)
-        fused = dict(zip(epilogues.pointers(p), (*self.operands, *self.outs)))
-        beside = dict(zip(transforms.pointers(p), self.beside))
         alpha = self.alpha * factor if (factor := blocks.factor(a, b)) != 1 else self.alpha
         values = {"m": p.m, "n": p.n, "k": p.k, "alpha": alpha, "beta": self.beta, "ldc": ldc,
                   "batch": p.batch, "stride_c": target.strides[0] // c.itemsize,
-                  "columns_c": c.shape[-1], **epilogues.strides(p, self.operands, self.outs),
-                  **transforms.strides(p, self.beside)}
+                  "columns_c": c.shape[-1]}
         if c.dtype.kind == "c":
             values |= {"alpha": alpha.real, "alpha_imaginary": alpha.imag, "beta": self.beta.real,
                        "beta_imaginary": self.beta.imag}
+        scale_arrays = list(self.scales)
         arrays: dict[str, Any] = {"c": target if self.beta else uninitialised(target)}
         for name, x, letter in zip("ab", (a, b), p.layout):
             if isinstance(x, Quantized):
                 values["k"] = x.scales.shape[-1] * x.format.block           # of whole blocks
-                elements, scale_bytes = _bytes(x.elements), _bytes(x.scales)
-                arrays |= {name: elements, f"scale_{name}": scale_bytes}
-                values |= {f"ld{name}": elements.shape[-1], **operands.of_blocks(name, elements, scale_bytes)}
+                arrays[name], by_rows = _bytes(x.elements), _bytes(x.scales)
+                values |= {f"ld{name}": arrays[name].shape[-1], f"stride_{name}": arrays[name].strides[0]}
+                scale_arrays.append(by_rows if name == "a" else by_rows.swapaxes(-1, -2))
             else:
                 rows, values[f"ld{name}"] = _rows(x.swapaxes(-1, -2) if letter == "t" else x)
                 values[f"stride_{name}"] = rows.strides[0] // rows.itemsize
                 arrays[name] = rows.view(np.int8) if rows.itemsize == 1 else rows
-        values |= operands.of_scales(*self.scales.values())
-        arrays |= beside | self.scales | {name: uninitialised(x) if name[0] == "c" else x for name, x in fused.items()}
+        beside = auxiliary.of_kernel(p, scale_arrays, self.operands_of, self.outs, np.asarray)
+        values |= auxiliary.strides(p, beside)
+        results = {x.parameter: y for x, y in zip(p.auxiliary, beside) if x.written}
+        arrays |= {x.parameter: uninitialised(y) if x.written else y for x, y in zip(p.auxiliary, beside)}
         if workspace := max(launch.workspace for launch in self.kernel.launches):
             arrays["workspace"] = uninitialised(np.zeros(workspace, np.uint8))
         if counters := max(launch.counters for launch in self.kernel.launches):
@@ -325,9 +319,8 @@ class Launches:
             machine.run_grid(args, launch.grid)
         if not self.beta:
             self._check_written(at["c"], target)
-        for name in fused:
-            if name[0] == "c":
-                self._check_written(at[name], fused[name])
+        for name, result in results.items():
+            self._check_written(at[name], result)
         if "counters" in arrays and arrays["counters"].any():
             raise self._fault("counters", "the counters are not 0 again, as the next call expects")
         if target is not c:

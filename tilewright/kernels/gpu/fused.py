@@ -1,14 +1,14 @@
 """The epilogue of a kernel (expressions/function.py): its operands and further results in global memory, and the
 expression between them, of numbers that are next to each other in a row of C.
 
-A kernel with one has further parameters (`parameters`), of which all strides are in elements:
+A kernel with one has further parameters (gpu/auxiliary.py):
 
     x_NAME      an operand, own_NAME one that the compiler adds: a number; contiguous numbers, one for each column; for
-                each row, ld_x_NAME apart; or rows of contiguous numbers for each element, ld_x_NAME apart
-    cI, ldcI    result number I, by rows, if it is not C
+                each row; or rows of contiguous numbers for each element
+    cI          result number I, by rows, if it is not C
 
-Of a batch there are stride_x_NAME and stride_cI, too, from one matrix to the next, 0 where all have the same. Addresses
-and strides are multiples of as many elements as are stored at once, or else copied before (runtime/gpu/epilogues.py).
+Addresses and strides are multiples of as many elements as are stored at once, or else copied before
+(runtime/gpu/auxiliary.py).
 """
 from __future__ import annotations
 
@@ -22,33 +22,13 @@ from tilewright.expressions.function import Aux, Epilogue
 from tilewright.expressions.program import Expression
 from tilewright.expressions.rounding import shortened
 from tilewright.formats import FORMATS, Float
-from tilewright.ir import Kernel, Type, Value, bf16, f16, f32, f64, i32, i64, ptr, vec
+from tilewright.ir import Kernel, Type, Value, bf16, f16, f32, f64, i32, i64, vec
 from tilewright.kernels.expression import recorded
+from tilewright.kernels.gpu.auxiliary import begin
 from tilewright.kernels.narrow import memory_type, narrowed, widened
 
 WIDEST = 16             # bytes of a thread's vectors
 PAIRS = {"f16": f16, "bf16": bf16}          # formats of C that `Kernel.round_pair` makes
-
-
-def parameters(EPILOGUE: str, BATCH: bool = False) -> dict[str, Any]:
-    """Parameters of a kernel with this epilogue, or "" for none."""
-    types: dict[str, Any] = {}
-    if not EPILOGUE:
-        return types
-    epilogue = texts.epilogue(EPILOGUE)
-    for x in epilogue.reads:
-        types[x.parameter()] = ptr(memory_type(x.format), strided=True)
-        types |= {f"ld_{x.parameter()}": i64} if x.by_row else {}
-        types |= {f"stride_{x.parameter()}": i64} if BATCH else {}
-    for number in others(epilogue):
-        types |= {f"c{number}": ptr(memory_type(epilogue.results[number]), strided=True), f"ldc{number}": i64}
-        types |= {f"stride_c{number}": i64} if BATCH else {}
-    return types
-
-
-def pointers(EPILOGUE: str) -> tuple[str, ...]:
-    """Pointers of an epilogue, which nothing else in the kernel reaches."""
-    return tuple(x.parameter() for x in texts.epilogue(EPILOGUE).reads) if EPILOGUE else ()
 
 
 def suffix(EPILOGUE: str) -> str:
@@ -61,14 +41,9 @@ def sums(EPILOGUE: str) -> int:
     return 1 + (bool(EPILOGUE) and texts.epilogue(EPILOGUE).paired)
 
 
-def others(epilogue: Epilogue) -> list[int]:
-    """The results that are stored beside C."""
-    return [i for i in range(len(epilogue.results)) if i != epilogue.main and not epilogue.axis(i)]
-
-
 def beside(g: SimpleNamespace, EPILOGUE: str) -> list[tuple[Value, Value]]:
     """Where further results of a kernel with the arguments g begin, and their leading dimensions."""
-    return [(getattr(g, f"c{i}"), getattr(g, f"ldc{i}")) for i in others(texts.epilogue(EPILOGUE))] if EPILOGUE else []
+    return [(getattr(g, x.parameter), getattr(g, f"ld_{x.parameter}")) for x in texts.auxiliary(EPILOGUE) if x.written]
 
 
 def rounded(k: Kernel, values: list[Value], FORMAT: str, ROUND_PAIR: bool = False) -> Value:
@@ -126,11 +101,9 @@ class Fused:
         if VECTOR % count:
             raise ValueError(f"pairs of columns need a VECTOR_C of 2 or more, not {VECTOR}")
 
-        def place(name: str) -> Value:
-            x = getattr(g, name)
-            return x if g.matrix is None else x + k.cast(g.matrix, i64)*getattr(g, f"stride_{name}")
-        operands = {x.name: (place(x.parameter()), getattr(g, f"ld_{x.parameter()}", None)) for x in epilogue.reads}
-        stored = {i: (place(f"c{i}"), getattr(g, f"ldc{i}"), epilogue.results[i]) for i in others(epilogue)}
+        operands = {x.name: (begin(k, g, x.parameter), getattr(g, f"ld_{x.parameter}", None))
+                    for x in epilogue.arrays("c")}
+        stored = {i: (begin(k, g, f"c{i}"), getattr(g, f"ld_c{i}"), epilogue.results[i]) for i in epilogue.others}
         rows = g.m if getattr(g, "offsets", None) is None else k.max(g.m, 1)        # which end at 0 in an empty group
         return cls(k, epilogue, rows, g.n // 2 if count == 2 else g.n, OUT, VECTOR // count,
                    f64 if SUMS in (f64, i64) or epilogue.reads_wide else f32,

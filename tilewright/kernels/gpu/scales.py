@@ -1,7 +1,6 @@
 """Scales of rows of A and columns of B in global memory, for all of k or blocks of it, and the sums that they multiply.
 
-A kernel with them has further parameters (`parameters`), of which all strides are in elements, and 0 where the same
-scale holds for all:
+A kernel with them has further parameters (gpu/auxiliary.py), of which strides are 0 where the same scale holds for all:
 
     scale_a[i*ld_scale_a]       of row i of A
     scale_b[j*ld_scale_b]       of column j of B
@@ -13,23 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any
 
-from tilewright.ir import Kernel, Type, Value, i64, ptr
-
-BLOCK = 128                         # of k, and of columns that share a scale
-POINTERS = "scale_a", "scale_b"     # which nothing writes to while the kernel runs
-
-
-def parameters(T: Type, BATCH: bool = False, BLOCKS: int = 0) -> dict[str, Any]:
-    """Parameters for scales of type T. BATCH: from those of one product to those of the next stride_scale_a,
-    stride_scale_b. BLOCKS: of blocks of k, and how many columns of B share one; 0: of all of k."""
-    types: dict[str, Any] = {}
-    for name in POINTERS:
-        types |= {name: ptr(T, strided=True), f"ld_{name}": i64}
-        types |= {f"k_{name}": i64} if BLOCKS else {}
-        types |= {f"stride_{name}": i64} if BATCH else {}
-    return types
+from tilewright.ir import Kernel, Type, Value, i64
+from tilewright.kernels.gpu.auxiliary import BLOCK, SCALES, begin
 
 
 @dataclass(frozen=True)
@@ -53,9 +38,8 @@ class Scales:
     @classmethod
     def from_arguments(cls, k: Kernel, g: SimpleNamespace, SHARED: int = 1) -> Scales:
         """Scales of a kernel with the arguments g, by name; of a batch those of the workgroup's matrix."""
-        a, b = (getattr(g, name) if g.matrix is None else
-                getattr(g, name) + k.cast(g.matrix, i64)*getattr(g, f"stride_{name}") for name in POINTERS)
-        blocks = (getattr(g, f"k_{name}", None) for name in POINTERS)
+        a, b = (begin(k, g, name) for name in SCALES)
+        blocks = (getattr(g, f"k_{name}", None) for name in SCALES)
         return cls(k, a, g.ld_scale_a, g.m, b, g.ld_scale_b, g.n, SHARED, *blocks)
 
     def block(self, step: Value) -> Scales:

@@ -1,13 +1,9 @@
 """The prologue of an operand inside a kernel (expressions/function.py): what a thread has loaded of the operand, as it
 is stored, becomes the numbers that are multiplied, in registers.
 
-A kernel with one has further parameters (`parameters`), of which all strides are in elements. Of an operand a or b:
-
-    of_b_NAME       what the prologue reads beside the elements
-    i_of_b_NAME     from one row of A, or column of B, to the next, if there is a number for each; not where the operand
-                    is contiguous along these: then these numbers are, too, and aligned as far as a vector of the
-                    operand's elements needs it
-    k_of_b_NAME     from one group of steps of k to the next, if there are several
+A kernel with one has further parameters (gpu/auxiliary.py), of_a_NAME or of_b_NAME for what the prologue reads beside
+the elements. Where the operand is contiguous along rows of A, or columns of B, numbers for each of these are, too, and
+aligned as far as a vector of the operand's elements needs it.
 
 Elements come as vectors along k, or across it. A factor that all elements of a *run* of k have in common (scales of
 groups) is taken out (expressions/factors.py): the kernel multiplies the sum of a run by it.
@@ -15,9 +11,8 @@ groups) is taken out (expressions/factors.py): the kernel multiplies the sum of 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any
 
 from tilewright.expressions import HALVES, texts
 from tilewright.expressions.factors import factored, subtracted, whole_in_floats
@@ -25,7 +20,7 @@ from tilewright.expressions.factors import parameters as needed
 from tilewright.expressions.function import Aux, Prologue
 from tilewright.expressions.program import Expression
 from tilewright.formats import FORMATS, Integer
-from tilewright.ir import Kernel, Type, Value, f32, i32, i64, ptr, vec
+from tilewright.ir import Kernel, Type, Value, f32, i32, i64, vec
 from tilewright.kernels.expression import recorded
 from tilewright.kernels.gpu.fused import PAIRS, rounded
 from tilewright.kernels.gpu.unpack import MOST, UNITS, Held, floats, numbers, pairs
@@ -38,26 +33,8 @@ EXACT, EIGHT = ("e8m0", "e4m3fn"), 8        # formats of scales whose products w
 DIGITS = "i4x2", "u4x2"
 BIASED = "i8", "u8", "i4x2", "u4x2"         # formats from whose numbers others are subtracted at no cost
 TYPES = {"float": f32, "int": i32}
-I_PLACES = {"a": ("column", "full"), "b": ("row", "full")}          # with a number for each row of A, column of B
-K_PLACES = {"a": ("row", "full"), "b": ("column", "full")}          # and for each step of k, or group of such
 
 Loaded = dict[str, list[Value]]     # of each operand a number for each element of a vector, or one for all
-
-
-def parameters(ROLE: str, PROLOGUE: str, ALONG_K: bool) -> dict[str, Any]:
-    """Parameters of a kernel with this prologue of operand "a" or "b", or "" for none."""
-    types: dict[str, Any] = {}
-    for x in texts.prologue(PROLOGUE).reads if PROLOGUE else ():
-        name = x.parameter(ROLE)
-        types[name] = ptr(memory_type(x.format), strided=True)
-        types |= {f"i_{name}": i64} if x.place in I_PLACES[ROLE] and ALONG_K else {}
-        types |= {f"k_{name}": i64} if x.place in K_PLACES[ROLE] else {}
-    return types
-
-
-def pointers(ROLE: str, PROLOGUE: str) -> tuple[str, ...]:
-    """Pointers of a prologue, which nothing else in the kernel reaches."""
-    return tuple(x.parameter(ROLE) for x in texts.prologue(PROLOGUE).reads) if PROLOGUE else ()
 
 
 def memory(PROLOGUE: str, T: Type) -> Type:
@@ -109,8 +86,8 @@ class Transform:
         if not PROLOGUE:
             return None
         prologue = texts.prologue(PROLOGUE)
-        common = frozenset(x.name for x in prologue.reads if RUN and (
-            x.place not in K_PLACES[ROLE] or x.group % RUN == 0))
+        prologue = replace(prologue, reads=prologue.arrays(ROLE))
+        common = frozenset(x.name for x in prologue.reads if RUN and (not x.along_k or x.group % RUN == 0))
         inner, factor = factored(prologue.expression, common if RUN else None)
         first = prologue.expression.parameters[0][0]
         formats = {first: prologue.element} | {x.name: x.format for x in prologue.reads}
@@ -142,8 +119,9 @@ class Transform:
 
     def operand_vectors(self, COUNT: int) -> dict[str, tuple[Type, int]]:
         """Type and count of the numbers that `beside` reads for a vector of COUNT elements, by operand."""
-        names, by = self.names, (K_PLACES if self.ALONG_K else I_PLACES)[self.ROLE]
-        return {x.name: (memory_type(x.format), COUNT if x.place in by and (not self.ALONG_K or x.group % COUNT) else 1)
+        names = self.names
+        own = {x.name: x.along_k and x.group % COUNT > 0 if self.ALONG_K else x.across_k for x in self.prologue.reads}
+        return {x.name: (memory_type(x.format), COUNT if own[x.name] else 1)
                 for x in self.prologue.reads if x.name in names}
 
     def beside(self, i: Value, p: Value, COUNT: int) -> Loaded:
@@ -164,17 +142,17 @@ class Transform:
         while True:
             yield {x.name: self._load_from(x, at[x.name], p, COUNT) for x in every}
             for x in every:
-                if x.place in I_PLACES[self.ROLE]:
-                    at[x.name] = at[x.name] + getattr(self.g, f"i_{x.parameter(self.ROLE)}")*EVERY
+                if x.across_k:
+                    at[x.name] = at[x.name] + getattr(self.g, f"ld_{x.parameter}")*EVERY
 
     def touch(self, t: Value, THREADS: int, i: Value, COUNT: int, p0: Value, p1: Value) -> Value:
         """All threads load what is read beside COUNT elements from i on and steps p0 to p1 of k, one number of each
         sector where they lie side by side along k: L1 has them then. The largest, for something to depend on."""
         k, names, kept = self.k, self.names | (needed(self.factor) if self.factor else set()), self.k.variable(i32, 0)
         for x in self.prologue.reads:
-            if x.name in names and x.place in I_PLACES[self.ROLE]:
+            if x.name in names and x.across_k:
                 STEPS = x.group * SECTOR // memory_type(x.format).bytes
-                sectors = k.ceil_div(k.max(p1 - p0, 0), STEPS) if x.place in K_PLACES[self.ROLE] else 1
+                sectors = k.ceil_div(k.max(p1 - p0, 0), STEPS) if x.along_k else 1
                 with k.loop(sectors*COUNT, start=t, step=THREADS, unroll=False) as number:
                     touched = k.load(self._at(x, i + number % COUNT, p0 + number // COUNT * STEPS))
                     bits = k.bits_as(touched, i32) if touched.type.bits == 32 else k.cast(touched, i32)
@@ -194,20 +172,20 @@ class Transform:
 
     def _at(self, x: Aux, i: Value, p: Value) -> Value:
         """Where the number is for element i and step p of k."""
-        k, name = self.k, x.parameter(self.ROLE)
+        k, name = self.k, x.parameter
         at = getattr(self.g, name)
-        if x.place in I_PLACES[self.ROLE]:
+        if x.across_k:
             i = k.cast(i, i64)
-            at = at + (i*getattr(self.g, f"i_{name}") if self.ALONG_K else i)
-        if x.place in K_PLACES[self.ROLE]:
+            at = at + (i*getattr(self.g, f"ld_{name}") if self.ALONG_K else i)
+        if x.along_k:
             at = at + k.cast(p // x.group if x.group > 1 else p, i64)*getattr(self.g, f"k_{name}")
         return at
 
     def _load_from(self, x: Aux, at: Value, p: Value, COUNT: int) -> list[Value]:
         """Load an operand's numbers for a vector whose first number is at `at`."""
-        k, by_i = self.k, x.place in I_PLACES[self.ROLE]
-        if x.place in K_PLACES[self.ROLE] and self.ALONG_K and x.group % COUNT:     # it has steps of several groups
-            group, apart = x.group if COUNT % x.group == 0 else 1, getattr(self.g, f"k_{x.parameter(self.ROLE)}")
+        k, by_i = self.k, x.across_k
+        if x.along_k and self.ALONG_K and x.group % COUNT:     # it has steps of several groups
+            group, apart = x.group if COUNT % x.group == 0 else 1, getattr(self.g, f"k_{x.parameter}")
             first = p // x.group
             numbers = [k.load(at + k.cast((p + e) // x.group - first, i64)*apart) for e in range(0, COUNT, group)]
             return [y for y in numbers for _ in range(group)]

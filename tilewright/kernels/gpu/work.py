@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from tilewright.expressions import texts
 from tilewright.ir import Kernel, Type, Value, i32, i64, ptr
-from tilewright.kernels.gpu import fused, groups, transform
-from tilewright.kernels.gpu.scales import parameters as scales_of
+from tilewright.kernels.gpu import auxiliary, groups
 from tilewright.kernels.gpu.split_k import Parts, Split
 
 
@@ -29,21 +29,18 @@ def parameters(SUMS: Type, A: Type, B: Type, C: Type, split: Split, SCALES: Type
     plane_a and plane_b elements. WHEN: see `arguments`. EPILOGUE: see fused.py. LINEAR: there are alpha and beta.
     PROLOGUES: of A and of B, which have this LAYOUT: see transform.py. GROUPED: see groups.py; with BATCH: of
     "m" there is stride_of_b_NAME, too, from the numbers beside a group's B to the next one's."""
-    scales = scales_of(SCALES, BATCH, BLOCKS) if SCALES else {}
+    scales = auxiliary.parameters(auxiliary.scales(SCALES, BLOCKS), BATCH)
     apart = {"batch": i32, "stride_a": i64, "stride_b": i64, "stride_c": i64} if BATCH else {}
     planes: dict[str, Any] = {"plane_a": i64, "plane_b": i64} if SPLIT else {}
     special: dict[str, Any] = {"special": ptr(i32)} if WHEN else {}
-    before: dict[str, Any] = {}
-    for role, text, along_k in zip("ab", PROLOGUES, (LAYOUT[:1] == "n", LAYOUT[1:] == "t")):
-        before |= transform.parameters(role, text, along_k)
-    if GROUPED == "m":
-        before |= {f"stride_{name}": i64 for name in transform.pointers("b", PROLOGUES[1])}
+    contiguous = "a"*(LAYOUT[:1] == "t") + "b"*(LAYOUT[1:] == "n")
+    before = auxiliary.parameters(texts.auxiliary("", *PROLOGUES), GROUPED == "m", contiguous)
     factor = SCALES if SCALES and SCALES.is_float else SUMS
     offsets: dict[str, Any] = {"offsets": ptr(i32)} if GROUPED else {}
     alpha, beta = ({name: factor} if LINEAR else {} for name in ("alpha", "beta"))
     return {"m": i32, "n": i32, "k": i32, **alpha, "a": ptr(A), "lda": i64, "b": ptr(B), "ldb": i64, **scales,
             **beta, "c": ptr(C), "ldc": i64, **apart, **offsets, **planes, **special,
-            **fused.parameters(EPILOGUE, BATCH), **before, **split.parameters(SUMS)}
+            **auxiliary.parameters(texts.auxiliary(EPILOGUE), BATCH), **before, **split.parameters(SUMS)}
 
 
 def arguments(k: Kernel, WHEN: str = "") -> SimpleNamespace:

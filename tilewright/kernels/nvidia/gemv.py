@@ -18,9 +18,9 @@ from math import gcd
 
 from tilewright.ir import Function, Kernel, Value, f32, i32, i64
 from tilewright.kernels.gpu import transform
+from tilewright.kernels.gpu.auxiliary import pointers
 from tilewright.kernels.gpu.epilogue import Out
-from tilewright.kernels.gpu.fused import pointers, suffix
-from tilewright.kernels.gpu.scales import POINTERS
+from tilewright.kernels.gpu.fused import suffix
 from tilewright.kernels.gpu.split_k import Holders, Split, finish
 from tilewright.kernels.gpu.transform import Transform
 from tilewright.kernels.gpu.work import arguments, in_matrix, of_batch, parameters
@@ -88,7 +88,7 @@ def emit_gemv(DTYPE: str = "f32", B: str = "", LAYOUT: str = "nn", COLUMN: bool 
                max_registers=REGISTERS or (
                    min(256*FOR_TWO // THREADS, 255) if STAGES and COUNT > VECTORS else
                    FOR_TWO if STAGES or (PROLOGUE and THREADS <= 256 and COUNT in (1, VECTORS)) else None),
-               noalias=(POINTERS + pointers(EPILOGUE) + transform.pointers(ROLE, PROLOGUE)*(not STAGES)
+               noalias=(pointers(EPILOGUE, *PROLOGUES*(not STAGES))
                         if split.divided or STAGES else True),      # what copies read beside stays where it is read
                **parameters(T, A_TYPE, B_TYPE, memory_type(OUT or DTYPE), split, FACTOR, BATCH, WHEN=WHEN,
                             EPILOGUE=EPILOGUE, PROLOGUES=PROLOGUES, LAYOUT=LAYOUT))

@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from tilewright.atoms.nvidia import largest
 from tilewright.ir import Function, Kernel, Tile, Value, f16, f32, f64, i32, vec
 from tilewright.kernels.gpu import groups, transform
+from tilewright.kernels.gpu.auxiliary import BLOCK, pointers
 from tilewright.kernels.gpu.epilogue import Out
-from tilewright.kernels.gpu.fused import pointers, suffix
-from tilewright.kernels.gpu.scales import BLOCK, POINTERS, Scales
+from tilewright.kernels.gpu.fused import suffix
+from tilewright.kernels.gpu.scales import Scales
 from tilewright.kernels.gpu.split_k import Split
 from tilewright.kernels.gpu.transform import Transform
 from tilewright.kernels.gpu.work import Work, arguments, parameters, share
@@ -79,8 +80,7 @@ def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: st
                f"{f'_groups_{GROUPED}' if GROUPED else ''}{suffix(EPILOGUE)}"
                f"{transform.suffix(PROLOGUE_A, PROLOGUE_B)}",
                threads=THREADS, min_ctas=MIN_CTAS, noalias=(
-                   POINTERS + pointers(EPILOGUE) + transform.pointers("a", PROLOGUE_A)
-                   + transform.pointers("b", PROLOGUE_B)) if split.divided else True,
+                   pointers(EPILOGUE, PROLOGUE_A, PROLOGUE_B) if split.divided else True),
                **parameters(SCALAR, transform.memory(PROLOGUE_A, A_TYPE), transform.memory(PROLOGUE_B, B_TYPE),
                             memory_type(OUT), split, FACTOR if SCALED or BLOCKS else None,
                             BATCH, BLOCKS, SPLIT, WHEN, EPILOGUE, PROLOGUES=(PROLOGUE_A, PROLOGUE_B), LAYOUT=LAYOUT,

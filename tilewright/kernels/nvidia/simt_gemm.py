@@ -14,8 +14,8 @@ from typing import Any
 from tilewright.ir import Function, Kernel, Tile, Value, f32, f64, i32, i64
 from tilewright.kernels.expression import Arithmetic, neutral, semiring_suffix
 from tilewright.kernels.gpu import fused, groups, transform
+from tilewright.kernels.gpu.auxiliary import pointers
 from tilewright.kernels.gpu.epilogue import Out
-from tilewright.kernels.gpu.scales import POINTERS
 from tilewright.kernels.gpu.split_k import Split
 from tilewright.kernels.gpu.transform import Transform
 from tilewright.kernels.gpu.work import Work, arguments, parameters, share
@@ -82,8 +82,7 @@ def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA
     if SEMIRING:                            # as many terms on their way as cost no CTA of a multiprocessor
         limit = min(FILE // (THREADS * max(FILE // (THREADS*limit), 1)) // 8 * 8, MOST_REGISTERS)
     k = Kernel(name, threads=THREADS, max_registers=REGISTERS or limit,
-               noalias=(POINTERS + fused.pointers(EPILOGUE) + transform.pointers("a", PROLOGUE_A)
-                        + transform.pointers("b", PROLOGUE_B)) if split.divided else True,
+               noalias=pointers(EPILOGUE, PROLOGUE_A, PROLOGUE_B) if split.divided else True,
                **parameters(T, transform.memory(PROLOGUE_A, T), transform.memory(PROLOGUE_B, T),
                             memory_type(OUT or DTYPE), split, T if SCALED else None, BATCH, WHEN=WHEN,
                             EPILOGUE=EPILOGUE, LINEAR=not SEMIRING, PROLOGUES=(PROLOGUE_A, PROLOGUE_B), LAYOUT=LAYOUT,

@@ -43,8 +43,10 @@ from functools import partial
 from typing import Any
 
 from tilewright.atoms.wgmma import M, Wgmma
+from tilewright.expressions import texts
 from tilewright.ir import Function, Kernel, Value, f32, i8, i32, i64, ptr
-from tilewright.kernels.gpu import fused, groups, scales
+from tilewright.kernels.gpu import auxiliary, fused, groups
+from tilewright.kernels.gpu.auxiliary import BLOCK
 from tilewright.kernels.gpu.epilogue import Out
 from tilewright.kernels.gpu.scales import Scales
 from tilewright.kernels.gpu.split_k import finish_by_warp
@@ -140,8 +142,8 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     if SWAP and not STRIDED and (COPIED or VECTOR_C > 1):
         raise ValueError(f"SWAP stores single elements: COPIED must be False and VECTOR_C 1, not {COPIED} and "
                          f"{VECTOR_C}")
-    if BLOCKS not in (0, 1, scales.BLOCK) or (BLOCKS and (PROMOTE != scales.BLOCK or SCALED or SUMS == "f16")):
-        raise ValueError(f"BLOCKS must be 0, 1 or {scales.BLOCK}, and with it PROMOTE {scales.BLOCK}, SCALED False and "
+    if BLOCKS not in (0, 1, BLOCK) or (BLOCKS and (PROMOTE != BLOCK or SCALED or SUMS == "f16")):
+        raise ValueError(f"BLOCKS must be 0, 1 or {BLOCK}, and with it PROMOTE {BLOCK}, SCALED False and "
                          f"SUMS f32 or i32; it is {BLOCKS} for {PROMOTE}, {SCALED} and {SUMS}")
     if PROMOTE < 0 or PROMOTE % CTA_K or (PROMOTE and SUMS != "f32" and not BLOCKS):
         raise ValueError(f"PROMOTE must be 0 or, for sums in f32, a multiple of CTA_K = {CTA_K}, not {PROMOTE} for "
@@ -170,9 +172,9 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
     more: dict[str, Any] = {"c_map": Copied.map_type(C_TYPE, ROW_C, BATCH)} if COPIED else {}
     more |= {"batch": i32, "stride_a": i64, "stride_b": i64, "stride_c": i64} if BATCH else {}
     more |= {"offsets": ptr(i32)} if GROUPED else {}
-    more |= scales.parameters(f32, BATCH, BLOCKS) if SCALED or BLOCKS else {}
+    more |= auxiliary.parameters(auxiliary.scales(f32 if SCALED or BLOCKS else None, BLOCKS), BATCH)
     more |= {"special": ptr(i32)} if WHEN else {}
-    more |= fused.parameters(EPILOGUE, BATCH)
+    more |= auxiliary.parameters(texts.auxiliary(EPILOGUE), BATCH)
     SUMMED = f32 if PROMOTE or SUMS == "f16" else SCALAR
     more |= {"workspace": ptr(SUMMED), "counters": ptr(i32), **DIVISION} if DIVIDED else {}
     FACTOR = f32 if SCALED or BLOCKS else SCALAR
@@ -186,7 +188,7 @@ def emit_wgmma_gemm(A: str = "bf16", B: str = "bf16", OUT: str = "bf16", SUMS: s
                f"_c{CLUSTER_M}x{CLUSTER_N}{f'x{CLUSTER_K}'*(CLUSTER_K > 1)}_v{VECTOR_C}"
                f"{''.join(f'_{name}' for name, there in asked.items() if there)}{fused.suffix(EPILOGUE)}",
                threads=128*(WARPGROUPS + 1), cluster=(CTAS, 1, 1),
-               noalias=scales.POINTERS + fused.pointers(EPILOGUE) if COPIED or DIVIDED else True,
+               noalias=auxiliary.pointers(EPILOGUE) if COPIED or DIVIDED else True,
                m=i32, n=i32, k=i32, alpha=FACTOR, a=a.map, b=b.map, beta=FACTOR, c=ptr(C_TYPE), ldc=i64, **more)
     g, t = arguments(k, WHEN), k.thread[0]
     if GROUPED:

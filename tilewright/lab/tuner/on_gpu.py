@@ -18,7 +18,7 @@ from tilewright.lab.measure.gpu_probes import Busy
 from tilewright.lab.measure.gpu_rules import Events, GpuRules, sets
 from tilewright.lab.tuner.contenders import REFERENCE, Contenders, Job, beside
 from tilewright.plans import asked, gpu_lowering
-from tilewright.runtime.gpu import blocks, epilogues, transforms
+from tilewright.runtime.gpu import auxiliary, blocks
 from tilewright.runtime.gpu.arrays import Look, shadow
 from tilewright.runtime.gpu.engine import NVIDIA, first_device
 from tilewright.runtime.gpu.operands import address, uploaded
@@ -64,7 +64,7 @@ class OnGpu(OnDevice):
         self.references: list[Any] = ([(o.c, evaluated.Reference(o))] if p.fused or p.semiring else
                                       [(one.c, check.Reference(one)) for one in o.compared.values()])
         self.looks: list[Any] = []                              # hold the memory of what is beside
-        self.beside, self.before = self._beside(), self._before()       # all sets of operands share it
+        self.beside = self._beside()                            # all sets of operands share it
         self.sets = [self._placed() for _ in range(self.sets_of(o.problem.min_bytes))]
         self.scales: list[Bound] = []                           # hold the memory of scales
 
@@ -81,50 +81,39 @@ class OnGpu(OnDevice):
         self.looks.append(uploaded(self.driver, self.on, x, by_columns=False))
         return self.looks[-1].shadow
 
-    def _beside(self) -> tuple[list[Any], list[Any]]:
-        """Operands of an epilogue, and its further results, as the recipe takes them."""
+    def _beside(self) -> list[Any]:
+        """The arrays beside A, B and C of a problem with an epilogue or prologues."""
         p, o = self.o.problem, self.o
-        epilogue = epilogues.of_problem(p)
-        if epilogue is None:
-            return [], []
-        arrays = [o.named[each.name] for each in epilogue.reads]
-        read = [epilogues.placed(each, self._uploaded(x), p.shapes["out"])
-                for each, x in zip(epilogue.reads, arrays)]
+        if not p.fused:
+            return []
         memories = [self.driver.Memory(self.on, -(-x.nbytes // 4) * 4) for x in o.outs]
         self.looks += memories
-        return read, [shadow(memory.pointer, x.shape, x.strides, x.dtype) for memory, x in zip(memories, o.outs)]
+        outs = [shadow(memory.pointer, x.shape, x.strides, x.dtype) for memory, x in zip(memories, o.outs)]
+        operands_of = {x.name: o.named[x.name] for x in p.auxiliary if not x.written}
+        return auxiliary.of_kernel(p, (), operands_of, outs, self._uploaded)
 
-    def _before(self) -> tuple[dict[str, str], list[Any]] | None:
-        """Prologues that the kernel evaluates, and what they read."""
-        p = self.o.problem
-        if not p.prologues:
-            return None
-        given = {each.name: self.o.named[each.name] for _, each in transforms.beside(p)}
-        return ({f"prologue_{role}": getattr(p, f"prologue_{role}") for role in p.prologues},
-                transforms.of_kernel(p, given, self._uploaded))
-
-    def _recipe(self, name: str) -> Recipe:
-        """As the engine makes it for these operands; by the planner's choice for a name that is no plan."""
+    def _recipe(self, name: str) -> tuple[Recipe, list[int]]:
+        """As the engine makes it for these operands, and the addresses beside theirs; by the planner's choice for a
+        name that is no plan."""
         plan = None if name == REFERENCE else asked.plan(name, self.on.target)
         if not self.o.problem.blocks:
             a, b, c = (look.shadow for look in self.sets[0])
-            text, (read, outs) = self.o.problem.epilogue, self.beside
-            return self.engine.recipe(self.on, a, b, c, plan, semiring=self.o.problem.semiring,
-                                      fused=(text, tuple(read), tuple(outs)) if text else None, prologues=self.before)
+            p = self.o.problem
+            functions = {name: text for name in ("epilogue", "prologue_a", "prologue_b") if (text := getattr(p, name))}
+            recipe = self.engine.recipe(self.on, a, b, c, plan, self.beside, functions, semiring=p.semiring)
+            return recipe, [address(x) for x in self.beside]
         kernel = self.engine.compile(self.o.problem, self.on.target, plan)
         own = self.engine.platform.own
         bound = Bound(self.engine, kernel, own, self.on.index, self.o.a, self.o.b, None, (1.0, 0.0))
         self.scales.append(bound)
         assert bound.recipe is not None
-        return bound.recipe
+        return bound.recipe, bound.beside
 
     def tried(self, name: str) -> list[measure.Call]:
-        recipe, stream = self._recipe(name), self.stream.handle
+        (recipe, beside), stream = self._recipe(name), self.stream.handle
         with self.on.current():
             self.driver.fill(self.c.pointer, POISON, self.c.size, stream)
         alpha = blocks.factor(self.o.a, self.o.b)
-        read = self.before[1] if self.before else []
-        beside = recipe.beside((), [address(x) for each in (*self.beside, read) for x in each])
         calls = [(recipe.run, (a.pointer, b.pointer, c.pointer, alpha, 0.0, stream, *beside))
                  for a, b, c in self.sets]
         run, args = calls[0]

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from tilewright import forks, formats
 from tilewright.forks import cached_property
 from tilewright.runtime.gpu import dlpack
+from tilewright.runtime.gpu.dlpack import DeviceArray
 
 LEGACY = 1  # CUDA's default stream, by the name that DLPack and __cuda_array_interface__ give it
 
@@ -373,45 +374,3 @@ class _Own(_Interface):
 TORCH, CUPY, DLPACK, INTERFACE, OWN = _Torch(CUDA), _CuPy(CUDA), _DLPack(CUDA), _Interface(CUDA), _Own(CUDA)
 TORCH_HIP, DLPACK_HIP = _Torch(HIP), _DLPack(HIP)
 CUDA.own, HIP.own = OWN, DLPACK_HIP
-
-
-class DeviceArray:
-    """An array in C order in a GPU's memory of ours: a result for a library that cannot be given one of its own.
-
-    It has DLPack, on CUDA devices __cuda_array_interface__ too, and no arithmetic: `torch.from_dlpack(x)`. The memory
-    goes with the last who refers to it. `stream`: that of the work which fills it; None is the default stream.
-    """
-
-    def __init__(self, platform: Platform, on: Any, shape: tuple[int, ...], dtype: Any,
-                 stream: int | None = None) -> None:
-        self.platform, self.shape, self.dtype = platform, shape, np.dtype(dtype)
-        self.stream = stream or platform.default_stream
-        self.memory = platform.driver.Memory(on, self.dtype.itemsize * int(np.prod(shape, dtype=np.int64)))
-
-    def __repr__(self) -> str:
-        where = f"{self.platform.name} {self.memory.device.index}"
-        return f"<DeviceArray of shape {self.shape}, {self.dtype}, on {where}>"
-
-    @property
-    def pointer(self) -> int:
-        return int(self.memory.pointer)
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        if self.platform is not CUDA:
-            raise AttributeError(f"an array on an {self.platform.name} has no __cuda_array_interface__")
-        return {"data": (self.pointer, False), "shape": self.shape, "strides": None, "typestr": self.dtype.str,
-                "version": 3, "stream": self.stream}
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self.platform.kinds[0], self.memory.device.index
-
-    def __dlpack__(self, *, stream: int | None = None, max_version: Any = None, dl_device: Any = None,
-                   copy: bool | None = None) -> Any:
-        """A capsule; what the taker gives to its stream from now on comes after what fills the array."""
-        if copy or dl_device not in (None, self.__dlpack_device__()):
-            raise BufferError("a DeviceArray is handed over where it is, without a copy")
-        taker, device = stream or self.platform.default_stream, self.memory.device
-        if stream != -1 and taker != self.stream:
-            self.platform.driver.Event(device, timing=False).record(self.stream).before(taker)
-        return dlpack.make(self.pointer, self.shape, self.dtype, device.index, self.memory, self.platform.kinds[0])

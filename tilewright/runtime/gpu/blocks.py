@@ -17,14 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import formats
-from tilewright.compiler import artefact
 from tilewright.formats.quantized import Quantized
 from tilewright.formats.table import BLOCK_FORMATS, FORMATS, BlockFormat, holds
 from tilewright.plans.passes import DECODED, Pass, lacking
 from tilewright.rules import arguments, scaling
 from tilewright.rules.arguments import F32
 from tilewright.runtime.gpu.arrays import HIP, Library, Look, library_of
-from tilewright.runtime.gpu.launch import Function
 from tilewright.runtime.gpu.operands import address, format_of, leading
 
 if TYPE_CHECKING:
@@ -210,12 +208,7 @@ def _launch(run: Run, x: Array, f: BlockFormat, emitter: str, options: dict[str,
     """A kernel that has a thread for each block."""
     VECTOR = 4 if x.shape[-1] % 4 == 0 else 1
 
-    def loaded() -> Function:
-        code = artefact.code(emitter, run.on.target, VECTOR=VECTOR, WARP=run.on.target.warp, **options)
-        function: Function = run.driver.load(code.image, run.on, code.machine).function(code.manifest)
-        return function
-
-    function = run.engine.copy_kernels.get((run.on.index, emitter, f.name, VECTOR), loaded)
+    function = run.kernel(emitter, VECTOR=VECTOR, **options)
     rows = math.prod(x.shape[:-1])
     args = {"rows": rows, "columns": x.shape[-1], "source": x, **args}
     run.launch(function, (-(-rows * f.blocks(x.shape[-1]) // function.threads[0]),), args)
@@ -236,15 +229,7 @@ def decoded(run: Run, name: str, x: Blocked, other: np.dtype[Any] | Blocked) -> 
         align //= 2
     of = Pass("a", x.format.element.name, "", True, rows, x.depth, 1, x.format.name, align, wide)
     target = run.temporary((*x.elements.shape[:-1], of.ld), dtype)
-    options = {"OPERAND": "a", "BLOCKS": of.blocks, "ALIGN": align, "WIDE": wide, "WARP": run.on.target.warp}
-
-    def loaded() -> Function:
-        code = artefact.code(DECODE, run.on.target, **options)
-        module = run.driver.load(code.image, run.on, code.machine)
-        function: Function = module.function(code.manifest)
-        return function
-
-    function = run.engine.copy_kernels.get((run.on.index, *options.values()), loaded)
+    function = run.kernel(DECODE, OPERAND="a", BLOCKS=of.blocks, ALIGN=align, WIDE=wide)
     for i in np.ndindex(x.elements.shape[:-2]) if target.size else ():
         elements, scales, to = x.elements[i], x.scales[i], target[i]
         ld_scale, k_scale = scales.strides

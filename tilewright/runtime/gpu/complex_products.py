@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.gpu.product import Run
 
 Array = NDArray[Any]
+COMPLEX = "tilewright.kernels.gpu.complex:emit_complex"
 
 
 def reals(x: Array) -> Array:
@@ -53,7 +54,7 @@ def _turned(run: Run, source: Array, target: Array, factor: complex, conjugated:
             "imaginary": factor.imag, "sign": -1.0 if conjugated else 1.0, "source": source, "sss": sss,
             "rss": rss, "css": css, "target": target, "sst": sst, "rst": rst,
             "cst": 2*cst if expanded else cst}
-    function = run.engine.complex_kernel(run.on, format_of(source.dtype), expanded)
+    function = run.kernel(COMPLEX, FORMAT=format_of(source.dtype), EXPANDED=expanded)
     run.launch(function, grid, args)
 
 

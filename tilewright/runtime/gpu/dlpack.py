@@ -1,4 +1,5 @@
-"""DLPack, the protocol by which array libraries hand each other memory: reading a capsule, and making one.
+"""DLPack, the protocol by which array libraries hand each other memory: capsules, read and made, and `DeviceArray`, an
+array of ours that has it.
 
 https://dmlc.github.io/dlpack/latest/python_spec.html. A capsule holds the address of a C structure, and the
 consumer that takes it over calls the structure's deleter when done. Here a capsule that is read stays the producer's:
@@ -9,9 +10,12 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p, py_object
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from tilewright.runtime.gpu.arrays import Platform
 
 CUDA, CUDA_MANAGED = 2, 13  # kinds of device: memory that a CUDA device can use as its own
 HIP = 10  # and an AMD GPU's: kDLROCM
@@ -140,3 +144,45 @@ def _destructor(capsule: int) -> None:
     """Called when a capsule goes; one that was not taken is still named dltensor."""
     if _is_valid_at(capsule, b"dltensor"):
         _given.pop(_pointer_at(capsule, b"dltensor"), None)
+
+
+class DeviceArray:
+    """An array in C order in a GPU's memory of ours: a result for a library that cannot be given one of its own.
+
+    It has DLPack, on CUDA devices __cuda_array_interface__ too, and no arithmetic: `torch.from_dlpack(x)`. The memory
+    goes with the last who refers to it. `stream`: that of the work which fills it; None is the default stream.
+    """
+
+    def __init__(self, platform: Platform, on: Any, shape: tuple[int, ...], dtype: Any,
+                 stream: int | None = None) -> None:
+        self.platform, self.shape, self.dtype = platform, shape, np.dtype(dtype)
+        self.stream = stream or platform.default_stream
+        self.memory = platform.driver.Memory(on, self.dtype.itemsize * int(np.prod(shape, dtype=np.int64)))
+
+    def __repr__(self) -> str:
+        where = f"{self.platform.name} {self.memory.device.index}"
+        return f"<DeviceArray of shape {self.shape}, {self.dtype}, on {where}>"
+
+    @property
+    def pointer(self) -> int:
+        return int(self.memory.pointer)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        if CUDA not in self.platform.kinds:
+            raise AttributeError(f"an array on an {self.platform.name} has no __cuda_array_interface__")
+        return {"data": (self.pointer, False), "shape": self.shape, "strides": None, "typestr": self.dtype.str,
+                "version": 3, "stream": self.stream}
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.platform.kinds[0], self.memory.device.index
+
+    def __dlpack__(self, *, stream: int | None = None, max_version: Any = None, dl_device: Any = None,
+                   copy: bool | None = None) -> Any:
+        """A capsule; what the taker gives to its stream from now on comes after what fills the array."""
+        if copy or dl_device not in (None, self.__dlpack_device__()):
+            raise BufferError("a DeviceArray is handed over where it is, without a copy")
+        taker, device = stream or self.platform.default_stream, self.memory.device
+        if stream != -1 and taker != self.stream:
+            self.platform.driver.Event(device, timing=False).record(self.stream).before(taker)
+        return make(self.pointer, self.shape, self.dtype, device.index, self.memory, self.platform.kinds[0])

@@ -23,23 +23,20 @@ from tilewright.rules import arguments, scaling, shapes
 from tilewright.rules.call import KERNELS, Call, Product, decide
 from tilewright.rules.signature import signature
 from tilewright.runtime import repeats
-from tilewright.runtime.gpu import arrays, blocks, complex_products, epilogues, operands, scales, transforms, weights
+from tilewright.runtime.gpu import arrays, auxiliary, blocks, complex_products, operands, scales, weights
 from tilewright.runtime.gpu import fused as fused_products
-from tilewright.runtime.gpu.arrays import CUDA, HIP, DeviceArray, Library, Platform, kind
+from tilewright.runtime.gpu.arrays import CUDA, HIP, Library, Platform, kind
 from tilewright.runtime.gpu.blocks import Blocked
+from tilewright.runtime.gpu.dlpack import DeviceArray
 from tilewright.runtime.gpu.driver import Kept
 from tilewright.runtime.gpu.launch import Function
 from tilewright.runtime.gpu.operands import format_of, leading, letter
-from tilewright.runtime.gpu.product import Fused, Prologues, Run
+from tilewright.runtime.gpu.product import Run
 from tilewright.runtime.gpu.recipe import Bound, Recipe
 from tilewright.targets import GpuTarget
 
 Array = NDArray[Any]
-MOST_RECIPES, MOST_COPIES = 1024, 1024
-REDUCE = "tilewright.kernels.gpu.reduce:emit_reduce"
-PREPARE = "tilewright.kernels.gpu.prepare:emit_prepare"
-COPY = "tilewright.kernels.gpu.copy:emit_copy"
-COMPLEX = "tilewright.kernels.gpu.complex:emit_complex"
+MOST_RECIPES, MOST_PASSES = 1024, 1024
 
 
 class Engine:
@@ -49,7 +46,7 @@ class Engine:
         """`compiler`: the module whose `compile` makes kernels; a process whose recipes are there needs none."""
         self.platform, self.compiler = platform, compiler
         self.recipes: Kept[Recipe] = Kept(MOST_RECIPES)
-        self.copy_kernels: Kept[Function] = Kept(MOST_COPIES)
+        self.passes: Kept[Function] = Kept(MOST_PASSES)
 
     @property
     def driver(self) -> Any:
@@ -264,23 +261,22 @@ class Engine:
         if allowed and out is not None and not out.flags.writeable:
             raise ValueError("out is read-only; it must be an array that can be written to")
 
-    # ---- recipes and kernels that copy
+    # ---- recipes and other kernels
 
-    def recipe(self, on: Any, a: Array, b: Array, c: Array, plan: Any, *scaled: Array,
-               algorithm: str | None = None, of_blocks: blocks.Formats | None = None,
-               fused: Fused | None = None, semiring: str = "", invariant: str = "",
-               prologues: Prologues | None = None) -> Recipe:
-        """For c = alpha * a @ b + beta * c with operands like these, c by rows: matrices, or stacks of them. `scaled`:
-        by these scales, as rules.scaling.broadcast gives them. `of_blocks`: a, b and scales are bytes of these.
-        `fused`: an epilogue, its operands, and results beside c. `semiring`: see problem.Gemm. `prologues`: of A and B,
-        and what they read."""
+    def recipe(self, on: Any, a: Array, b: Array, c: Array, plan: Any, beside: Sequence[Array] = (),
+               functions: Mapping[str, str] | None = None, algorithm: str | None = None,
+               of_blocks: blocks.Formats | None = None, semiring: str = "", invariant: str = "") -> Recipe:
+        """For c = alpha * a @ b + beta * c with operands like these, c by rows: matrices, or stacks of them. `beside`:
+        the arrays of `Gemm.auxiliary`, as of `functions`, the problem's epilogue and prologues by name, or, without
+        any, scales as rules.scaling.broadcast gives them. `of_blocks`: a, b and scales are bytes of these. `semiring`:
+        see problem.Gemm."""
         (m, k), n, letters, stacks = a.shape[-2:], b.shape[-1], letter(a) + letter(b), operands.of_batch(a, b, c)
-        kinds, scales_are = (format_of(a.dtype), format_of(b.dtype)), scaling.kind_of(scaled, n)
+        kinds, scales_are = (format_of(a.dtype), format_of(b.dtype)), "" if functions else scaling.kind_of(beside, n)
         if of_blocks is not None:
             letters, scales_are = "nt", ""
             kinds, k = (of_blocks.a, of_blocks.b), of_blocks.k
         problem = Gemm(m, n, k, *kinds, format_of(c.dtype), letters, stacks.get("batch", 1), scales_are,
-                       fused[0] if fused else "", semiring=semiring, **(prologues[0] if prologues else {}))
+                       semiring=semiring, **(functions or {}))
         rows = (x if by == "n" else operands.transposed(x) for x, by in zip((a, b, c), letters + "n"))
         if plan is None:
             shape = operands.shape_of(problem, on.target, a, b, c)._replace(invariant=invariant)
@@ -290,57 +286,22 @@ class Engine:
         if of_blocks is not None:
             kernel = operands.of_block_scaled(kernel, a, b, c)
         operands.check(kernel, (a, b, c))
-        more = stacks | operands.of_scales(*scaled) | (epilogues.strides(problem, *fused[1:]) if fused else {})
-        more |= transforms.strides(problem, prologues[1]) if prologues else {}
+        more = stacks | auxiliary.strides(problem, beside)
         return Recipe(self.driver, kernel, on, *(leading(x) or 0 for x in rows), **more)
 
     def compile(self, problem: Gemm, target: Any, plan: Any) -> Any:
         """The kernel of this plan, as tilewright.compile gives it."""
         return forks.imported(self.compiler).compile(problem, target, plan)
 
-    def copy_kernel(self, on: Any, source: str, target: str) -> Function:
-        """What copies a matrix from one format to another."""
+    def kernel(self, on: Any, emitter: str, **options: Any) -> Function:
+        """The kernel that an emitter records with these options, for a device."""
 
         def loaded() -> Function:
-            code = artefact.code(COPY, on.target, SOURCE=source, TARGET=target, WARP=on.target.warp)
+            code = artefact.code(emitter, on.target, **options, WARP=on.target.warp)
             function: Function = self.driver.load(code.image, on, code.machine).function(code.manifest)
             return function
 
-        return self.copy_kernels.get((on.index, source, target), loaded)
-
-    def complex_kernel(self, on: Any, format: str, expanded: bool) -> Function:
-        """What multiplies complex matrices by a factor."""
-
-        def loaded() -> Function:
-            code = artefact.code(COMPLEX, on.target, FORMAT=format, EXPANDED=expanded, WARP=on.target.warp)
-            function: Function = self.driver.load(code.image, on, code.machine).function(code.manifest)
-            return function
-
-        return self.copy_kernels.get((on.index, format, expanded), loaded)
-
-    def prepare_kernel(self, on: Any, source: str, expression: str, read: tuple[str, ...], result: str, steps: str,
-                       vector: int) -> Function:
-        """What evaluates a prologue of matrices that lie so."""
-
-        def loaded() -> Function:
-            code = artefact.code(PREPARE, on.target, SOURCE=source, EXPRESSION=expression, READ=read, RESULT=result,
-                                 STEPS=steps, VECTOR=vector, PAIRS="bf16" in on.target.instructions,
-                                 WARP=on.target.warp)
-            function: Function = self.driver.load(code.image, on, code.machine).function(code.manifest)
-            return function
-
-        return self.copy_kernels.get((on.index, source, expression, read, result, steps, vector), loaded)
-
-    def reduce_kernel(self, on: Any, format: str, how: str, along: str, grouped: bool = False) -> Function:
-        """What reduces rows or columns of matrices, or the columns of groups of rows."""
-
-        def loaded() -> Function:
-            code = artefact.code(REDUCE, on.target, FORMAT=format, HOW=how, ALONG=along, WARP=on.target.warp,
-                                 **({"GROUPED": True} if grouped else {}))
-            function: Function = self.driver.load(code.image, on).function(code.manifest)
-            return function
-
-        return self.copy_kernels.get((on.index, format, how, along, grouped), loaded)
+        return self.passes.get((on.index, emitter, *options.items()), loaded)
 
 
 def _factors(kernel: Any, *given: Any) -> tuple[Any, ...]:

@@ -7,29 +7,26 @@ its own is a batch with a stride. Nothing waits, so that offsets cannot be check
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright import forks, formats
-from tilewright.expressions import DEFAULT
+from tilewright import forks
 from tilewright.formats.scaled import Decodable
-from tilewright.plans import gpu_lowering, gpu_shape
 from tilewright.plans import prologues as of_plans
-from tilewright.plans.epilogues import kinds as computed
 from tilewright.problem import Gemm
-from tilewright.rules import arguments, fusing, grouping, prologues, shapes
+from tilewright.rules import arguments, fusing, grouping, prologues
 from tilewright.rules import grouped_weights as rules
 from tilewright.rules.arguments import Array
 from tilewright.rules.call import Call, decide
 from tilewright.rules.grouping import Axes
 from tilewright.rules.signature import signature
 from tilewright.runtime import repeats
-from tilewright.runtime.gpu import arrays, epilogues, grouped_weights, operands, transforms
+from tilewright.runtime.gpu import arrays, auxiliary, grouped_weights, operands
 from tilewright.runtime.gpu import fused as fused_products
 from tilewright.runtime.gpu.operands import address, format_of, leading, letter
 from tilewright.runtime.gpu.recipe import Recipe
+from tilewright.runtime.gpu.results import Results, stored_as, unreduced
 
 if TYPE_CHECKING:
     from tilewright.runtime.gpu.product import Run
@@ -58,16 +55,15 @@ def product(engine: Any, call: Call, offsets: Any, asked: repeats.Asked | None =
         names = *signature(call.a, call.b, call.operands)[0], "offsets"
         run.record(asked, call.alpha, {name: looks[name].shadow if name in looks else None for name in names})
     try:
-        results, given = _compute(run, library, call, looks, outs)
+        results = _compute(run, library, call, looks, outs)
         if library.waits:
             run.synchronize()
+        return results
     finally:
         run.free()
-    found = tuple(library.result(x, call.a) if y is None else y for x, y in zip(results, given))
-    return found if len(found) > 1 else found[0]
 
 
-def _compute(run: Run, library: Any, call: Call, looks: Mapping[str, Any], outs: tuple[Any, ...]) -> tuple[Any, ...]:
+def _compute(run: Run, library: Any, call: Call, looks: Mapping[str, Any], outs: tuple[Any, ...]) -> Any:
     a = arguments.transposed(looks["a"].shadow, call.trans_a, "a")
     right = None
     if isinstance(call.b, Decodable):
@@ -97,66 +93,32 @@ def _compute(run: Run, library: Any, call: Call, looks: Mapping[str, Any], outs:
     if not p.sizes[2]:
         a, b = a[..., :0], b[..., :0, :]
     f = fusing.fused(alone, p)
-    fused_products.check_results(f, run.engine.platform is arrays.CUDA)
     reduced = [x.reduced for x in f.epilogue.expression.results]
     if of.along == "m":
         f = f._replace(shapes=tuple((of.groups, shape[-1]) if how.startswith("column") else shape
                                     for shape, how in zip(f.shapes, reduced)))
     outs = outs + (None,) * (len(f.shapes) - len(outs))
-    if len(outs) != len(f.shapes):
-        raise ValueError(f"out must have an array or None for each of the epilogue's {len(f.shapes)} results, not "
-                         f"{len(outs)} of them")
-    results, targets = list[Any](), list[Array]()
-    dtypes = [fused_products.of_reduced(p, kind) if x is None else x for x, kind in zip(
-        f.dtypes, f.epilogue.expression.kinds)]
-    for i, (out, shape, dtype, block) in enumerate(zip(outs, f.shapes, dtypes, f.blocks)):
-        name = f"out[{i}]" if isinstance(call.out, tuple) else "out"
-        if block is not None:
-            if out is not None:
-                raise ValueError(f"{name} must be None for a result in {block.name}, which is a new Quantized")
-            results.append(None)
-            targets.append(run.temporary(shape, arguments.F32))
-            continue
-        results.append(library.empty(shape, dtype, run.on.index, run.stream) if out is None else out)
-        if out is None:
-            targets.append(library.look(results[-1], "the result", run.stream, write=True).shadow)
-        else:
-            targets.append(fused_products.checked(looks[name].shadow, name, shape, dtype))
+    results = Results(run, library, call, looks, p, f, outs)
     if of.groups and of.m and of.n:
-        _multiply(run, of, p, f, a, b, ends, targets, per_group, host, decoding)
+        _multiply(run, of, p, f, a, b, ends, results, per_group, host, decoding)
     else:
-        for x in targets:
+        for x in results.targets:
             run.copy(run.zeros(x.shape, x.dtype), x)
-    results = [fused_products.quantized(run, library, x, block) if block else y for x, y, block in zip(
-        targets, results, f.blocks)]
-    run.remember(targets, call.epilogue)
-    return results, [y if block is None else x for x, y, block in zip(results, outs, f.blocks)]
+    return results.delivered(call.epilogue)
 
 
-def _multiply(run: Run, of: Axes, p: Any, f: Any, a: Array, b: Array, ends: Array, targets: list[Array],
+def _multiply(run: Run, of: Axes, p: Any, f: Any, a: Array, b: Array, ends: Array, results: Results,
               per_group: Mapping[str, Array], host: frozenset[str], decoding: tuple[str, list[Array]] | None) -> None:
-    """Into arrays of the results' shapes, anywhere. Of reductions the kernel leaves all numbers. decoding: the text of
-    b's prologue, if the kernel evaluates it, and what that reads."""
-    bare, epilogue, main = f.epilogue.nothing, f.epilogue, 0
-    reduced = [x.reduced for x in epilogue.expression.results]
-    plain = tuple(replace(x, reduced="") for x in epilogue.expression.results)
-    epilogue = replace(epilogue, expression=replace(epilogue.expression, results=plain))
-    stored = [fused_products.stored(x) for x in targets]
-    of_kinds = computed(format_of(p.sums), epilogue.state)
-    wide = [gpu_shape.RESULTS[of_kinds[kind == "float"]][0] for kind in epilogue.expression.kinds]
-    kinds = [name if how else format_of(x.dtype) for x, name, how in zip(stored, wide, reduced)]
-    given = {"a": format_of(a.dtype), "b": of_plans.multiplied(format_of(b.dtype), decoding[0] if decoding else ""),
-             "result": kinds[main]}
+    """Fill the results. decoding: the text of b's prologue, if the kernel evaluates it, and what that reads."""
+    bare, epilogue, read = f.epilogue.nothing, unreduced(f.epilogue), list[Array]()
     rows, columns = of.m, of.n // (1 + epilogue.paired)
     whole = (rows, columns) if of.along == "m" else (of.groups, rows, columns)
     if not bare:
-        read = []
-        for one, x in zip(epilogue.reads, f.operands):
-            read.append(np.broadcast_to(per_group[one.name], (of.groups, 1, columns)) if one.name in per_group else x)
+        read = [np.broadcast_to(per_group[one.name], (of.groups, 1, columns)) if one.name in per_group else x
+                for one, x in zip(epilogue.reads, f.operands)]
         epilogue, read = fused_products.readable(run, epilogue, read, host)
-    names = gpu_lowering.taken(run.on.target, given, format_of(p.sums), True, "", "" if bare else fused_products.final(
-        epilogue, [DEFAULT if i == main else kind for i, kind in enumerate(kinds)]).text)
-    taken_a, taken_b, kept = (formats.FORMATS[x].dtype for x in names)
+    of_b = of_plans.multiplied(format_of(b.dtype), decoding[0] if decoding else "")
+    taken_a, taken_b, first = results.kernel_formats(None if bare else epilogue, format_of(a.dtype), of_b, p)
     a, b = run.typed(a, taken_a), b if decoding else run.typed(b, taken_b)
     if not of.k or not a.shape[-1]:             # nothing to add up: a product of zeros
         zeros = (of.m, 1) if of.along == "m" else (of.m, max(of.k, 1)), ((of.groups, 1, of.n) if of.along == "m" else
@@ -170,25 +132,12 @@ def _multiply(run: Run, of: Axes, p: Any, f: Any, a: Array, b: Array, ends: Arra
         b = b if leading(b) is not None else run.copied(b, b.dtype)
     if run.invariant == "rows":                 # plans of one kind for operands wherever they lie
         a, b = (_packed(run, x) for x in (a, b))
-    written: list[Array] = []
-    for i, x in enumerate(stored):
-        wanted = kept if i == main else formats.FORMATS[kinds[i]].dtype
-        alike = x.dtype == wanted and not reduced[i]
-        free = alike and leading(x) is not None and (bare or epilogues.ready(x, "full")) and not any(
-            shapes.overlap(x, y) for y in (a, b, *(read if not bare else ()), *written))
-        written.append(x if free else run.temporary(whole, wanted))
+    written = results.written(first, whole, (a, b, *read), vectors=not bare)
     offsets = ends if ends.dtype == INDEX and leading(ends[None]) is not None and (
         ends.shape[0] < 2 or ends.strides[0] == INDEX.itemsize) else run.copied(ends, INDEX)
-    text = "" if bare else fused_products.final(
-        epilogue, [DEFAULT if i == main else format_of(x.dtype) for i, x in enumerate(written)]).text
-    _launch(run, of, a, b, offsets, [written[main], *(x for i, x in enumerate(written) if i != main)], text,
-            [] if bare else read, p.alpha, decoding)
-    for x, target, how in zip(written, stored, reduced):
-        if how:
-            by_groups = offsets if of.along == "m" and how.startswith("column") else None
-            x = fused_products.reduced_by(run, x, how, target.shape, by_groups)
-        if x is not target:
-            run.copy(x, target)
+    text = "" if bare else stored_as(epilogue, written).text
+    _launch(run, of, a, b, offsets, written, text, read, p.alpha, decoding)
+    results.fill(written, offsets if of.along == "m" else None)
 
 
 def _packed(run: Run, x: Array) -> Array:
@@ -240,9 +189,7 @@ def _launch(run: Run, of: Axes, a: Array, b: Array, offsets: Array, results: lis
                                                                              letters + "n")]
         more = {**operands.of_batch(stack_a, stack_b, stacks[0]), "batch": groups,
                 **({"m": of.m} if by_rows else {"k": a.shape[-1]}),
-                **(epilogues.strides(problem, beside, stacks[1:]) if epilogue else {}),
-                **transforms.strides(problem, [x[0] for x in of_b]),
-                **{f"stride_{name}": x.strides[0] // x.itemsize for name, x in zip(transforms.pointers(problem), of_b)}}
+                **auxiliary.strides(problem, [*beside, *stacks[1:], *of_b])}
         return Recipe(run.driver, kernel, run.on, *(leading(x) or 0 for x in by), **more)
     recipe = run.engine.recipes.get(key, made)
-    run.by_recipe(recipe, (a, b, results[0], *recipe.beside((), (*read, *results[1:], *of_b, offsets))), alpha, 0.0)
+    run.by_recipe(recipe, (a, b, results[0], *read, *results[1:], *of_b, offsets), alpha, 0.0)

@@ -19,7 +19,7 @@ from tilewright.plans import prologues as of_plans
 from tilewright.rules import shapes
 from tilewright.rules.grouping import Axes
 from tilewright.rules.prologues import Prepared
-from tilewright.runtime.gpu import prologues, transforms, weights
+from tilewright.runtime.gpu import auxiliary, prologues, weights
 from tilewright.runtime.gpu.operands import address, format_of, letter
 from tilewright.targets.nvidia import GpuTarget
 
@@ -69,7 +69,8 @@ def inside(run: Run, of: Axes, a: Array, x: Array, prologue: Prepared, sums: str
     by_k = letters[1] == "t"
     beside = [y[(slice(None), *(slice(None) if stride else slice(0, 1) for stride in y.strides[1:]))]
               for y in prologue.arrays]
-    if not all(transforms.ready(y[0], "b", by_k) and (by_k or not y.strides[0] % WIDEST) for y in beside):
+    if not all(auxiliary.readable(y[0], "b", not by_k and read.by_column) and (by_k or not y.strides[0] % WIDEST)
+               for read, y in zip(prologue.prologue.reads, beside)):
         return None
     m, n = max(-(-of.m // of.groups), 1), of.n
     rows = x if letters[1] == "n" else x.swapaxes(1, 2)

@@ -101,26 +101,6 @@ def maps(tiles: Mapping[str, Tile], layout: str, values: Mapping[str, int]) -> d
     }
 
 
-def of_scales(*scales: Array) -> dict[str, int]:
-    """Of scales [..., m, blocks] of A's rows and [..., blocks, n] of B's columns, or stacks of such: what a kernel
-    takes beside their addresses, by the names of kernels/gpu/scales.py."""
-    found = {}
-    for name, x, axis, k in zip("ab", scales, (-2, -1), (-1, -2)):
-        found[f"ld_scale_{name}"] = x.strides[axis] // x.itemsize if x.shape[axis] > 1 else 0
-        found[f"k_scale_{name}"] = x.strides[k] // x.itemsize if x.shape[k] > 1 else 0
-        if x.ndim > 2:
-            found[f"stride_scale_{name}"] = x.strides[0] // x.itemsize
-    return found
-
-
-def of_blocks(name: str, elements: Array, scales: Array) -> dict[str, int]:
-    """Of a block-scaled operand's elements [..., rows, bytes] and scales [..., rows, blocks], as bytes: what a kernel
-    takes beside addresses and leading dimensions, by the names of kernels/gpu/decode.py."""
-    *stack, row, block = scales.strides
-    found = {f"ld_scale_{name}": row, f"k_scale_{name}": block}
-    return found | {f"stride_{name}": elements.strides[0], f"stride_scale_{name}": stack[0]} if stack else found
-
-
 def shape_of(problem: Gemm, target: Any, a: Array, b: Array, c: Array) -> gpu_shape.GpuShape:
     """What a plan for these operands is chosen by: their sizes, formats, addresses and strides."""
     rows = (x if letter == "n" else transposed(x) for x, letter in zip((a, b, c), problem.layout + "n"))

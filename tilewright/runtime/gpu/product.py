@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.gpu.engine import Engine
 
 Array = NDArray[Any]
-Fused = tuple[str, tuple[Array, ...], tuple[Array, ...]]    # an epilogue, its operands, results beside C
-Prologues = tuple[dict[str, str], list[Array]]  # prologue_a and prologue_b, which kernels evaluate; what they read
+COPY = "tilewright.kernels.gpu.copy:emit_copy"
 
 
 class Run:
@@ -71,6 +70,10 @@ class Run:
                              self.on.index, functions)
 
     # ---- what is given to the stream
+
+    def kernel(self, emitter: str, **options: Any) -> Any:
+        """See Engine.kernel."""
+        return self.engine.kernel(self.on, emitter, **options)
 
     def launch(self, function: Any, grid: Sequence[int], arguments: Mapping[str, Any]) -> None:
         """A kernel. Arrays among its arguments are shadows, of which it takes the address."""
@@ -173,7 +176,7 @@ class Run:
     def _copy(self, source: Array, target: Array, scale: complex) -> None:
         if abs(target.strides[0]) < abs(target.strides[1]):  # lanes go along the smaller stride
             source, target = source.T, target.T
-        function = self.engine.copy_kernel(self.on, format_of(source.dtype), format_of(target.dtype))
+        function = self.kernel(COPY, SOURCE=format_of(source.dtype), TARGET=format_of(target.dtype))
         (rows, columns), (x, y) = target.shape, function.threads
         (rss, css), (rst, cst) = ([s // x.itemsize for s in x.strides] for x in (source, target))
         whole = any(p.name == "scale" and p.type.startswith("i") for p in function.parameters)
@@ -242,7 +245,7 @@ class Run:
                 return
             recipe = found
         else:
-            recipe = self.recipe(a, b, c, *scales, of_blocks=of_blocks, semiring=semiring, exchanged=transposed_c)
+            recipe = self.recipe(a, b, c, scales, of_blocks=of_blocks, semiring=semiring, exchanged=transposed_c)
         self.by_recipe(recipe, (a, b, c, *scales), alpha, beta)
 
     def _small(self, a: Array, b: Array, c: Array, exchanged: bool) -> Recipe | None:
@@ -262,21 +265,16 @@ class Run:
         self.copy(found, found, 0.0)
         return found
 
-    def recipe(self, a: Array, b: Array, c: Array, *scales: Array, of_blocks: Formats | None = None,
-               fused: Fused | None = None, semiring: str = "", exchanged: bool = False,
-               prologues: Prologues | None = None) -> Recipe:
-        """`exchanged`: C^T = B^T A^T is computed."""
+    def recipe(self, a: Array, b: Array, c: Array, beside: Sequence[Array] = (),
+               functions: Mapping[str, str] | None = None, of_blocks: Formats | None = None, semiring: str = "",
+               exchanged: bool = False) -> Recipe:
+        """See Engine.recipe. `exchanged`: C^T = B^T A^T is computed."""
         invariant = SWAPPED[self.invariant] if exchanged else self.invariant
         key = (self.on.index, *a.shape, b.shape[-1], a.dtype, b.dtype, c.dtype, a.strides, b.strides, c.strides,
                tuple(address(x) % WIDEST for x in (a, b, c)), self.plan, self.algorithm, invariant, of_blocks,
-               semiring, *(x.strides for x in scales))
-        if fused:
-            key += fused[0], *((x.strides, address(x) % WIDEST) for arrays in fused[1:] for x in arrays)
-        if prologues:
-            key += *prologues[0].items(), *((x.shape, x.strides, address(x) % WIDEST) for x in prologues[1])
+               semiring, *(functions or {}).items(), *((x.shape, x.strides, address(x) % WIDEST) for x in beside))
         return self.engine.recipes.get(key, lambda: self.engine.recipe(
-            self.on, a, b, c, self.plan, *scales, algorithm=self.algorithm, of_blocks=of_blocks, fused=fused,
-            semiring=semiring, invariant=invariant, prologues=prologues))
+            self.on, a, b, c, self.plan, beside, functions, self.algorithm, of_blocks, semiring, invariant))
 
 
 def _shared(*scales: Array, n: int) -> bool:

@@ -17,7 +17,7 @@ from tilewright.plans import prologues as of_plans
 from tilewright.plans.gpu_lowering import READ
 from tilewright.rules import arguments
 from tilewright.rules.prologues import AXIS, Prepared
-from tilewright.runtime.gpu import transforms
+from tilewright.runtime.gpu import auxiliary
 from tilewright.runtime.gpu.operands import address, format_of, letter
 from tilewright.targets.nvidia import GpuTarget
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 WIDEST = 16
+PREPARE = "tilewright.kernels.gpu.prepare:emit_prepare"
 
 
 def inside(run: Run, p: Product, before: Mapping[str, Prepared]) -> str:
@@ -64,22 +65,18 @@ def inside(run: Run, p: Product, before: Mapping[str, Prepared]) -> str:
 
 
 def placed(run: Run, before: Mapping[str, Prepared], taken: Mapping[str, np.dtype[Any]], a: Array, b: Array,
-           host: frozenset[str]) -> tuple[dict[str, str], list[tuple[str, Array]]]:
+           host: frozenset[str]) -> tuple[dict[str, str], list[Array]]:
     """Of prologues that a kernel evaluates, which multiplies in the formats `taken`: their texts by prologue_a and
-    prologue_b, and what they read as kernels take it, with names. `host`: the names of arrays that are NumPy's."""
-    texts, found = dict[str, str](), []
-    for role, each in before.items():
+    prologue_b, and what they read as kernels take it. `host`: the names of arrays that are NumPy's."""
+    texts, beside = dict[str, str](), list[Array]()
+    for role, each in sorted(before.items()):
         texts[f"prologue_{role}"] = of_plans.into(each.prologue.text, format_of(taken[role]))
         along_k = letter({"a": a, "b": b}[role]) == ("n" if role == "a" else "t")
-        for read, x in zip(each.prologue.reads, each.arrays, strict=True):
-            own = x[(*(0,) * (x.ndim - 2), *(slice(None) if stride else slice(0, 1) for stride in x.strides[-2:]))]
-            if read.name in host:
-                own = run.uploaded(np.ascontiguousarray(own)) if own.size > 1 else run.number(
-                    own.reshape(()), own.dtype, read.name).reshape(own.shape)
-            if not transforms.ready(own, role, along_k):
-                own = run.copied(own, own.dtype)
-            found.append((read.name, own))
-    return texts, found
+        for read, x in zip(each.prologue.arrays(role), each.arrays, strict=True):
+            own = auxiliary.on_device(run, x[(0,) * (x.ndim - 2)], read.name, host)
+            ready = auxiliary.readable(own, role, read.across_k and not along_k)
+            beside.append(own if ready else run.copied(own, own.dtype))
+    return texts, beside
 
 
 def prepared(run: Run, x: Array, role: str, prologue: Prepared, host: frozenset[str]) -> Array:
@@ -91,10 +88,7 @@ def prepared(run: Run, x: Array, role: str, prologue: Prepared, host: frozenset[
         raise TypeError(f"prologue_{role} gives integers, which GPUs do not multiply in {found.result}: float products "
                         "of them are exact up to 2^24")
     for each, y in zip(found.reads, prologue.arrays, strict=True):
-        own = y[tuple(slice(None) if stride else slice(0, 1) for stride in y.strides)]
-        if each.name in host:
-            own = run.uploaded(np.ascontiguousarray(own)) if own.size > 1 else run.number(
-                own.reshape(()), own.dtype, each.name).reshape(own.shape)
+        own = auxiliary.on_device(run, y, each.name, host)
         if format_of(own.dtype) not in READ:
             raise TypeError(f"operands[{each.name!r}] is {y.dtype}: on GPUs it must be of "
                             f"{', '.join(sorted(READ))}")
@@ -131,8 +125,9 @@ def _matrix(run: Run, x: Array, axis: int, prologue: Any, arrays: list[Array], t
                     f"{each.group}")
         values |= {f"x{at}": y, f"rows_x{at}": row, f"columns_x{at}": column}
     steps = "columns" if axis == -1 else "rows"
-    function = run.engine.prepare_kernel(run.on, prologue.source, prologue.expression.text, tuple(read),
-                                         prologue.result, steps, vector)
+    function = run.kernel(PREPARE, SOURCE=prologue.source, EXPRESSION=prologue.expression.text, READ=tuple(read),
+                          RESULT=prologue.result, STEPS=steps, VECTOR=vector,
+                          PAIRS="bf16" in run.on.target.instructions)
     (rss, css), (rst, cst) = ([s // m.itemsize for s in m.strides] for m in (x, target))
     values |= {"rows": rows, "columns": columns, "source": x, "rss": rss, "css": css, "target": target,
                "rst": rst, "cst": cst}

@@ -6,14 +6,14 @@ the bytes of `workspace` and of `counters`, which are zero before and after, and
 name. Several launches follow each other on the stream and share a workspace; each has a `kernel` with its code, and
 says which parameters are `at` which byte of the workspace. A kernel takes which of these parameters it likes, by name:
 m, n, k, the operands a, b, c with lda, ldb, ldc, of a batch also stride_a, stride_b, stride_c, the factors alpha and
-beta, workspace and counters, scale_a and scale_b with their strides, what epilogues.pointers says with its strides, and
-`more`. a and b may be tensor maps, and c_map is one of C. To a parameter of any other name nothing is given silently:
-it is a TypeError.
+beta, workspace and counters, `problem.auxiliary` with its strides, and `more`. a and b may be tensor maps, and c_map is
+one of C. To a parameter of any other name nothing is given silently: it is a TypeError.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -22,19 +22,18 @@ import numpy as np
 from tilewright.formats import FORMATS
 from tilewright.formats.quantized import Quantized
 from tilewright.formats.table import BLOCK_FORMATS
-from tilewright.runtime.gpu import blocks, epilogues, operands, scales, transforms
+from tilewright.runtime.gpu import auxiliary, blocks, operands, scales
 from tilewright.runtime.gpu.arrays import Library, Look
 from tilewright.runtime.gpu.launch import Arguments
 from tilewright.runtime.gpu.memory import handle_of
-from tilewright.runtime.gpu.scales import SIDES
 from tilewright.targets.tensor_maps import BYTES as MAP_BYTES
 
 if TYPE_CHECKING:
     from tilewright.problem import Gemm
     from tilewright.runtime.gpu.engine import Engine
 
-GIVEN_LATER = dict.fromkeys(("a", "b", "c", "alpha", "beta", "workspace", "counters", "scale_a", "scale_b",
-                             "target", "special", "offsets", "alpha_imaginary", "beta_imaginary"), 0)
+GIVEN_LATER = dict.fromkeys(("a", "b", "c", "alpha", "beta", "workspace", "counters", "target", "special",
+                             "alpha_imaginary", "beta_imaginary"), 0)
 IMAGINARY = "alpha_imaginary", "beta_imaginary"
 
 
@@ -45,11 +44,11 @@ class Step:
     code        with the launch's kernel alone
     layout      of the operands that it multiplies
     values      of parameters, by name
-    scales      the names of those whose addresses are given with the operands'
+    beside      parameters whose addresses are given after those of A, B and C
     """
 
     def __init__(self, driver: Any, code: Any, launch: Any, on: Any, layout: str, values: dict[str, Any],
-                 scales: Sequence[str]) -> None:
+                 beside: Sequence[str]) -> None:
         values = {**values, **dict(launch.more)}
         function = driver.load(code.image, on, code.machine).function(code.manifest)
         named = {p.name: p for p in function.parameters}
@@ -60,7 +59,7 @@ class Step:
         self.device = function.device
         self.spare: list[Arguments] = []
         # where in a block addresses are, in words, and in bytes maps, with what makes them and of which operand
-        self.pointers = [(named[x].offset // 8, i) for i, x in enumerate((*"abc", *scales))
+        self.pointers = [(named[x].offset // 8, i) for i, x in enumerate((*"abc", *beside))
                          if x in named and x not in maps]
         self.maps = [(named[x].offset, driver.TensorMaps(described, function.device), "abc".index(operands.MAPPED[x]))
                      for x, described in maps.items()]
@@ -117,21 +116,19 @@ class Step:
 
 class Recipe:
     """`run(a, b, c, alpha, beta, stream)` with the addresses of operands of these leading dimensions, in elements, or
-    in bytes if they are packed, and of scales, and what an epilogue has beside C (`beside`), if their strides are among
-    `more`: the values of further parameters, by name. The kernel's product is not empty.
+    in bytes if they are packed, then of `problem.auxiliary` and the kernel's own pointers. `more`: the values of
+    further parameters, by name. The kernel's product is not empty.
     """
 
     def __init__(self, driver: Any, kernel: Any, on: Any, lda: int, ldb: int, ldc: int, **more: Any) -> None:
         p, launches = kernel.problem, kernel.launches
-        self.scales = sum(x not in more for x in SIDES)
-        values = {**GIVEN_LATER, **dict.fromkeys((*epilogues.pointers(p), *transforms.pointers(p)), 0),
+        pointers = [*(x.parameter for x in p.auxiliary), *getattr(kernel, "pointers", ())]
+        values = {**GIVEN_LATER, **dict.fromkeys(pointers, 0),
                   "columns_c": p.shapes["out"][-1],
                   "m": p.m, "n": p.n, "k": getattr(kernel, "given", p).k, "lda": lda, "ldb": ldb, "ldc": ldc, **more}
         codes = [kernel.loadable] if len(launches) == 1 else [launch.kernel.loadable for launch in launches]
         layout = getattr(kernel, "shape", p).layout
-        scales = [*(x for x in SIDES if x not in more), *epilogues.pointers(p), *transforms.pointers(p),
-                  *getattr(kernel, "pointers", ())]
-        self.steps = [Step(driver, code, launch, on, layout, values, scales) for code, launch in zip(codes, launches)]
+        self.steps = [Step(driver, code, launch, on, layout, values, pointers) for code, launch in zip(codes, launches)]
         self.only = self.steps[0] if len(launches) == 1 else None
         self.device, self.workspaces, self.fill = self.steps[0].device, driver.workspaces, driver.fill
         self.bytes, self.zero = (launches[0].workspace, launches[0].counters), launches[0].zero
@@ -139,24 +136,19 @@ class Recipe:
         if self.needs_workspace:
             self.workspaces.prepare(self.device)
 
-    def beside(self, scales: Sequence[Any], fused: Sequence[Any]) -> tuple[Any, ...]:
-        """The further addresses of `run`, or arrays in their place: of scales, if there are any, and of what the
-        epilogue reads and leaves."""
-        return (*(scales or (0,) * self.scales), *fused) if fused else tuple(scales)
-
-    def fixed(self, a: int, b: int, c: int, alpha: float, beta: float, *scales: int) -> Callable[[int], None] | None:
+    def fixed(self, a: int, b: int, c: int, alpha: float, beta: float, *beside: int) -> Callable[[int], None] | None:
         """The launch with these operands, of which nothing but the stream changes; None if it needs a workspace."""
         if self.only is None or self.needs_workspace:
             return None
-        launch: Callable[[int], None] = self.only.prepared.holding(self.only.filled((a, b, c, *scales), alpha, beta))
+        launch: Callable[[int], None] = self.only.prepared.holding(self.only.filled((a, b, c, *beside), alpha, beta))
         return launch
 
-    def run(self, a: int, b: int, c: int, alpha: complex, beta: complex, stream: int, *scales: int) -> None:
+    def run(self, a: int, b: int, c: int, alpha: complex, beta: complex, stream: int, *beside: int) -> None:
         step = self.only
         if step is None:
-            self._run_all((a, b, c, *scales), alpha, beta, stream)
+            self._run_all((a, b, c, *beside), alpha, beta, stream)
             return
-        arguments = step.filled((a, b, c, *scales), alpha, beta)
+        arguments = step.filled((a, b, c, *beside), alpha, beta)
         if self.needs_workspace:
             step.prepared.inside(self._with_workspace, stream, arguments)
         else:
@@ -205,28 +197,25 @@ class Bound:
         self._engine, self._library, self._on, self._kernel = engine, library, on, kernel
         self._scalars, self._fixed, self._new = (scalars[0] * blocks.factor(a, b), scalars[1]), None, out is None
         self.outs: list[Any] = []  # further results of an epilogue
+        self.beside: list[int] = []  # addresses of arrays beside A, B and C
         self.recipe: Recipe | None = None  # of an empty product, and where a call converts
         like = next(x for x in (out, *blocks.in_memory(a, b).values(), a) if x is not None)
         stream = engine.platform.default_stream if isinstance(like, Quantized) else library.stream(like, device)
         self.out = library.empty(p.shapes["out"], FORMATS[p.out].dtype, device, stream) if out is None else out
         scaled = {name: blocks.placed(x, name, lambda x, name: library.look(x, name, stream),
-                                      lambda x: operands.uploaded(driver, on, x, by_columns=False))
+                                      self._upload)
                   for name, x in (("a", a), ("b", b)) if isinstance(x, Quantized)}
         looks = [scaled[name][0] if name in scaled else self._look(p, name, x, stream)
                  for name, x in (("a", a), ("b", b), ("out", self.out))]
         self._looks, shadows = looks, [x.shadow for x in looks]
-        self._placed = scales.placed(p, factors or {}, lambda x, name: library.look(x, name, stream),
-                                     lambda x: operands.uploaded(driver, on, x, by_columns=False))
+        self._placed = [each._replace(shadow=each.shadow if name == "a" else operands.transposed(each.shadow))
+                        for name, (_, each) in scaled.items()] or scales.placed(
+                            p, factors or {}, lambda x, name: library.look(x, name, stream), self._upload)
         self._factors = [x.shadow for x in self._placed]
-        more: dict[str, int] = operands.of_batch(*shadows)
-        fused = self._fused(p, library, device, stream, operands_of, outs)
-        more |= epilogues.strides(p, *fused)
-        beside = self._beside_operands(p, library, stream, operands_of)
-        more |= transforms.strides(p, beside)
+        self._looks_beside: list[Look] = []
+        results = self._results(p, library, device, stream, outs)
+        beside = auxiliary.of_kernel(p, self._factors, operands_of, results, partial(self._beside_look, stream))
         if p.a in BLOCK_FORMATS:
-            self._block_scales = [each for _, each in scaled.values()]
-            for name, (elements, each) in scaled.items():
-                more |= {f"scale_{name}": each.pointer, **operands.of_blocks(name, elements.shadow, each.shadow)}
             kernel = operands.of_block_scaled(kernel, shadows[0], operands.transposed(shadows[1]), shadows[2])
             leading = [*(operands.leading(x) or 0 for x in shadows[:2]), operands.operand(kernel, "out", shadows[2])]
         else:
@@ -241,48 +230,29 @@ class Bound:
                 raise ValueError(f"a compiled kernel with an epilogue or a prologue needs operands in formats of its "
                                  f"code, and k of at least 1, and this is {p}; tilewright.matmul converts them")
             return
-        more |= operands.of_scales(*self._factors)
+        more = operands.of_batch(*shadows) | auxiliary.strides(p, beside)
         self.recipe = Recipe(driver, kernel, on, *leading, **more)
         at_a, at_b, at_c = (x.pointer for x in looks)
         self._arguments = at_a, at_b, at_c, *self._scalars
-        at_fused = [operands.address(x) for each in (*fused, beside) for x in each]
-        self._beside = self.recipe.beside([operands.address(x) for x in self._factors], at_fused)
-        self._fixed = self.recipe.fixed(*self._arguments, *self._beside)
+        self.beside = [operands.address(x) for x in beside]
+        self._fixed = self.recipe.fixed(*self._arguments, *self.beside)
 
-    def _fused(self, p: Gemm, library: Library, device: int, stream: int, given: Mapping[str, Any] | None,
-               outs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Shadows of the epilogue's operands and further results."""
-        epilogue, arrays = epilogues.of_problem(p), epilogues.named(p, given)
-        if epilogue is None:
-            return [], []
-        self._operands_of = [operands.uploaded(self._engine.driver, self._on, x, by_columns=False)
-                             if isinstance(x, np.ndarray) else library.look(x, read.name, stream)
-                             for read, x in zip(epilogue.reads, arrays)]
-        read = [epilogues.placed(each, look.shadow, p.shapes["out"])
-                for each, look in zip(epilogue.reads, self._operands_of)]
-        kinds = epilogues.formats_of(p)
-        outs = outs or [None] * len(kinds)
-        if len(outs) != len(kinds):
-            raise ValueError(f"outs must be arrays for the {len(kinds)} further results of {p}, not {len(outs)}")
+    def _results(self, p: Gemm, library: Library, device: int, stream: int, outs: Sequence[Any]) -> list[Any]:
+        """Shadows of further results, and new arrays for those that are not given."""
+        outs = outs or [None for x in p.auxiliary if x.written]
         self.outs = [library.empty(p.shapes["out"], kind, device, stream) if x is None else x
-                     for x, kind in zip(outs, kinds)]
+                     for x, kind in zip(outs, auxiliary.result_dtypes(p, len(outs)))]
         self._looks_of_outs = [library.look(x, "outs", stream, True) for x in self.outs]
-        for look, kind in zip(self._looks_of_outs, kinds):
-            x = look.shadow
-            if x.dtype != kind or x.shape != p.shapes["out"] or not epilogues.ready(x, "full"):
-                raise ValueError(f"outs must be {kind} of shape {p.shapes['out']}, with contiguous rows, not {x.dtype} "
-                                 f"of shape {x.shape} with strides of {x.strides} bytes")
-        return read, [x.shadow for x in self._looks_of_outs]
+        return [x.shadow for x in self._looks_of_outs]
 
-    def _beside_operands(self, p: Gemm, library: Library, stream: int, given: Mapping[str, Any] | None) -> list[Any]:
-        """Shadows of what prologues read."""
-        self._looks_beside: list[Look] = []
+    def _beside_look(self, stream: int, x: Any) -> Any:
+        """The shadow of what an epilogue or a prologue reads."""
+        self._looks_beside.append(self._upload(x) if isinstance(x, np.ndarray) else
+                                  self._library.look(x, "operands", stream))
+        return self._looks_beside[-1].shadow
 
-        def look(x: Any) -> Any:
-            self._looks_beside.append(operands.uploaded(self._engine.driver, self._on, x, by_columns=False)
-                                      if isinstance(x, np.ndarray) else library.look(x, "operands", stream))
-            return self._looks_beside[-1].shadow
-        return transforms.of_kernel(p, given, look)
+    def _upload(self, x: Any) -> Look:
+        return operands.uploaded(self._engine.driver, self._on, x, by_columns=False)
 
     def _look(self, p: Gemm, name: str, x: Any, stream: int) -> Look:
         """An operand as it is multiplied."""
@@ -297,7 +267,7 @@ class Bound:
             self._fixed(handle)
             return self.out
         if self.recipe is not None:
-            self.recipe.run(*self._arguments, handle, *self._beside)
+            self.recipe.run(*self._arguments, handle, *self.beside)
         elif self._kernel.launches:
             self._convert_and_multiply(handle)
         else:  # nothing to add up

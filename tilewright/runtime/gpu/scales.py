@@ -16,6 +16,7 @@ from tilewright import formats
 from tilewright.rules import arguments, scaling, shapes
 from tilewright.rules.arguments import F32, F64
 from tilewright.runtime.gpu.arrays import library_of
+from tilewright.runtime.gpu.auxiliary import SCALES
 from tilewright.runtime.gpu.operands import format_of
 
 if TYPE_CHECKING:
@@ -25,12 +26,11 @@ if TYPE_CHECKING:
     from tilewright.runtime.gpu.product import Run
 
 Array = NDArray[Any]
-SIDES = "scale_a", "scale_b"
 
 
 def given(call: Call) -> dict[str, Any]:
     """Those of the caller's scales that are not None, by name."""
-    return {name: x for name, x in zip(SIDES, (call.scale_a, call.scale_b)) if x is not None}
+    return {name: x for name, x in zip(SCALES, (call.scale_a, call.scale_b)) if x is not None}
 
 
 def of_call(run: Run, call: Call, looks: Mapping[str, Look], a: Array, b: Array) -> tuple[Call, tuple[Array, ...]]:
@@ -50,7 +50,7 @@ def of_call(run: Run, call: Call, looks: Mapping[str, Look], a: Array, b: Array)
     call, one = call._replace(scale_a=None, scale_b=None), np.ones((1, 1), F32)
     if not found:
         return call, ()
-    return call, tuple(found[name] if name in looks else _sent(run, found.get(name, one)) for name in SIDES)
+    return call, tuple(found[name] if name in looks else _sent(run, found.get(name, one)) for name in SCALES)
 
 
 def _by_sums(run: Run, scale: Array, x: Array, trans: str, name: str) -> Array:
@@ -76,7 +76,7 @@ def of_kernel(problem: Gemm, scale_a: Any, scale_b: Any) -> dict[str, Any]:
     if not problem.scales:
         arguments.refuse(f"by a kernel for {problem}, which has no scales", scale_a=scale_a, scale_b=scale_b)
         return {}
-    return {name: 1.0 if x is None else x for name, x in zip(SIDES, (scale_a, scale_b))}
+    return {name: 1.0 if x is None else x for name, x in zip(SCALES, (scale_a, scale_b))}
 
 
 def placed(problem: Gemm, given: Mapping[str, Any], look: Callable[[Any, str], Look], upload: Callable[[Array], Look]

@@ -1,0 +1,106 @@
+"""Arrays beside A, B and C in a GPU's memory, as kernels take them (expressions/function.Aux): scales, further results,
+and what epilogues and prologues read.
+
+They are shadows, broadcast to the rows and columns of the matrix beside which they are. What a kernel loads as vectors
+must be contiguous along them and as aligned as they can be; anything else is copied before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright import formats
+from tilewright.expressions import DEFAULT
+from tilewright.plans import gpu_shape
+from tilewright.runtime.gpu.operands import address, format_of
+
+if TYPE_CHECKING:
+    from tilewright.expressions.function import Aux
+    from tilewright.problem import Gemm
+    from tilewright.runtime.gpu.product import Run
+
+Array = NDArray[Any]
+SCALES = "scale_a", "scale_b"
+
+
+def strides(problem: Gemm, arrays: Sequence[Array]) -> dict[str, int]:
+    """What a kernel takes beside the addresses of these arrays, which are in the order of `problem.auxiliary`."""
+    return {name: apart for x, array in zip(problem.auxiliary, arrays, strict=True)
+            for name, apart in x.strides(array).items()}
+
+
+def readable(x: Array, role: str, vectors: bool) -> bool:
+    """Whether a kernel can read, or write, an array beside A, B or C, the `role`, where it is. `vectors`: along rows of
+    A, or columns of B or C, it has a number for each, which are read several at a time."""
+    axis = -2 if role == "a" else -1
+    vectors = vectors and x.shape[axis] > 1
+    apart = [stride for i, (stride, extent) in enumerate(zip(x.strides, x.shape), -x.ndim)
+             if extent > 1 and not (vectors and i == axis)]
+    if any(n % x.itemsize for n in (address(x), *apart)):
+        return False
+    bits, extent = 8*x.itemsize, x.shape[axis]
+    return not vectors or (x.strides[axis] == x.itemsize and gpu_shape.vector_of(bits, extent, address(x), *apart)
+                           == gpu_shape.vector_of(bits, extent, 0))
+
+
+def own(x: Array) -> Array:
+    """What an array that is broadcast has of its own: an axis of 1 where one number holds for all."""
+    return x[tuple(slice(None) if stride else slice(0, 1) for stride in x.strides)]
+
+
+def on_device(run: Run, x: Array, name: str, host: Collection[str]) -> Array:
+    """What an operand that is broadcast has of its own, in the GPU's memory. `host`: names of those that are NumPy's.
+    """
+    x = own(x)
+    if name not in host:
+        return x
+    return run.uploaded(np.ascontiguousarray(x)) if x.size > 1 else run.number(
+        x.reshape(()), x.dtype, name).reshape(x.shape)
+
+
+def of_kernel(problem: Gemm, scales: Sequence[Array], operands: Mapping[str, Any] | None, outs: Sequence[Array],
+              look: Callable[[Any], Array]) -> list[Array]:
+    """A compiled kernel's arrays in the order of `problem.auxiliary`: scales as they are, operands by name, of which
+    `look` makes shadows, and further results. TypeError and ValueError for those that the kernel does not take."""
+    given, left, results = dict(operands or {}), iter(scales), iter(outs)
+    names = dict.fromkeys(x.name for x in problem.auxiliary if not x.written and x.parameter not in SCALES)
+    if set(names) != set(given):
+        raise TypeError(f"operands must be given for {', '.join(names) or 'no names'}, as the functions of {problem} "
+                        f"have them, not for {', '.join(given) or 'none'}")
+    for x, kind in zip(outs, result_dtypes(problem, len(outs))):
+        if x.dtype != kind or x.shape != problem.shapes["out"] or not readable(x, "c", True):
+            raise ValueError(f"outs must be {kind} of shape {problem.shapes['out']}, with contiguous rows, not "
+                             f"{x.dtype} of shape {x.shape} with strides of {x.strides} bytes")
+    return [next(left) if x.parameter in SCALES else next(results) if x.written else
+            _operand(problem, x, look(given[x.name])) for x in problem.auxiliary]
+
+
+def result_dtypes(problem: Gemm, count: int) -> list[np.dtype[Any]]:
+    """The dtypes of further results. ValueError if there are not so many."""
+    kinds = [x.format for x in problem.auxiliary if x.written]
+    if len(kinds) != count:
+        raise ValueError(f"outs must be arrays for the {len(kinds)} further results of {problem}, not {count}")
+    return [formats.FORMATS[problem.out if kind == DEFAULT else kind].dtype for kind in kinds]
+
+
+def _operand(problem: Gemm, aux: Aux, x: Array) -> Array:
+    name, function = f"operands[{aux.name!r}]", "the epilogue" if aux.role == "c" else f"prologue_{aux.role}"
+    if format_of(x.dtype) != aux.format:
+        raise TypeError(f"{name} must be {aux.format}, as {function} says, not {x.dtype}")
+    *lead, m, n = problem.shapes["out"]
+    rows, columns = {"a": (m, problem.k), "b": (problem.k, problem.n), "c": (m, n)}[aux.role]
+    shape = *lead, *aux.extents(rows, columns, aux.role != "b")
+    try:
+        placed = np.broadcast_to(own(x), shape)
+    except ValueError:
+        raise ValueError(f"{name} must broadcast to {shape}, as {function} says, and has {x.shape}") from None
+    across = aux.role == "c" or problem.layout["ab".index(aux.role)] == ("t" if aux.role == "a" else "n")
+    if not readable(placed, aux.role, across and (aux.by_row if aux.role == "a" else aux.by_column)):
+        along = "rows" if aux.role == "c" else f"the same axis as {aux.role}"
+        raise ValueError(f"{name} must be contiguous along {along}, with an address and distances of rows as for "
+                         f"vectors of it; its strides are {x.strides} bytes: tilewright.matmul copies it")
+    return placed

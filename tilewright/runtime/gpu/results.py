@@ -1,0 +1,176 @@
+"""Results of products with an epilogue in a GPU's memory: what the kernel writes, and the caller's arrays.
+
+Of a reduction the kernel stores all numbers, as they are computed, and a second one combines those of each row or
+column (kernels/gpu/reduce.py). What a kernel does not write as it is wanted goes by way of a temporary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright import formats
+from tilewright.expressions import DEFAULT
+from tilewright.expressions.function import Epilogue
+from tilewright.expressions.program import INDICES
+from tilewright.formats.quantization import scale_of_all
+from tilewright.plans import gpu_lowering, gpu_shape
+from tilewright.plans.epilogues import kinds as computed
+from tilewright.rules import arguments, fusing, shapes
+from tilewright.rules.call import Call, Product
+from tilewright.runtime.gpu import arrays, auxiliary, blocks
+from tilewright.runtime.gpu.operands import address, format_of, leading
+
+if TYPE_CHECKING:
+    from tilewright.runtime.gpu.arrays import Library
+    from tilewright.runtime.gpu.product import Run
+
+Array = NDArray[Any]
+REDUCE = "tilewright.kernels.gpu.reduce:emit_reduce"
+
+
+class Results:
+    """The results of a call.
+
+    targets     shadows of what is to be filled
+    stored      these, or bytes in place of truth values
+    reduced     of each how rows or columns are combined, "" where they are not
+    """
+
+    def __init__(self, run: Run, library: Library, call: Call, looks: Mapping[str, Any], p: Product, f: fusing.Fused,
+                 outs: Sequence[Any]) -> None:
+        """`outs`: the caller's arrays, or None for new ones. TypeError or ValueError for those that GPUs do not give.
+        """
+        expression = f.epilogue.expression
+        self.run, self.library, self.call, self.f, self.outs = run, library, call, f, outs
+        self.reduced = [x.reduced for x in expression.results]
+        self.formats = computed(format_of(p.sums), f.epilogue.state)        # of integers, and of floats
+        self.kinds = unreduced(f.epilogue).expression.kinds                 # of the numbers that are reduced
+        self.targets: list[Array] = []
+        self.arrays: list[Any] = []
+        for how, block, shape in zip(self.reduced, f.blocks, f.shapes):
+            if block is not None and run.engine.platform is not arrays.CUDA:
+                raise TypeError(f"out_dtype is {block.name}: epilogues give block-scaled results on NVIDIA's GPUs "
+                                "alone")
+            if how and 0 in f.shapes[0] and 0 not in shape:
+                raise ValueError(f"epilogue returns {how} of a product of shape {f.shapes[0]}, which has no elements")
+        if len(outs) != len(f.shapes):
+            raise ValueError(f"{call.out_name} must have an array or None for each of the epilogue's {len(f.shapes)} "
+                             f"results, not {len(outs)} of them")
+        for i, (x, shape, dtype, block) in enumerate(zip(outs, f.shapes, f.dtypes, f.blocks)):
+            name = f"{call.out_name}[{i}]" if isinstance(call.out, tuple) else call.out_name
+            if dtype is None:
+                dtype = np.dtype(f"{expression.kinds[i][0]}{max(p.sums.itemsize, 4)}")
+            if block is not None and x is not None:
+                raise ValueError(f"{name} must be None for a result in {block.name}, which is a new Quantized")
+            if block is not None:
+                self.arrays.append(None)
+                self.targets.append(run.temporary(shape, arguments.F32))
+            elif x is None:
+                self.arrays.append(library.empty(shape, dtype, run.on.index, run.stream))
+                self.targets.append(library.look(self.arrays[-1], "the result", run.stream, write=True).shadow)
+            else:
+                self.arrays.append(x)
+                self.targets.append(_checked(looks[name].shadow, name, shape, dtype))
+        self.stored = [x.view(np.int8) if x.dtype == bool else x for x in self.targets]
+
+    def delivered(self, functions: Any, any_alpha: bool = True) -> Any:
+        """What the caller gets, one array or a tuple, once all targets are filled. See Run.remember."""
+        made = [quantized(self.run, self.library, x, block) if block else y
+                for x, y, block in zip(self.targets, self.arrays, self.f.blocks)]
+        self.run.remember(self.targets, functions, any_alpha)
+        results = tuple(self.library.result(x, self.call.a) if y is None and block is None else x
+                        for x, y, block in zip(made, self.outs, self.f.blocks))
+        return results if len(results) > 1 else results[0]
+
+    def kernel_formats(self, epilogue: Epilogue | None, a: str, b: str, p: Product) -> list[np.dtype[Any]]:
+        """The dtypes in which a kernel with the epilogue takes operands of these formats, and stores the first result.
+        """
+        given = {"a": a, "b": b, "result": self.wide(0) if self.reduced[0] else format_of(self.stored[0].dtype)}
+        text = replace(epilogue, results=(DEFAULT, *epilogue.results[1:])).text if epilogue else ""
+        names = gpu_lowering.taken(self.run.on.target, given, format_of(p.sums), True, "", text, p.semiring)
+        return [formats.FORMATS[name].dtype for name in names]
+
+    def wide(self, number: int) -> str:
+        """The format in which a result is computed."""
+        return self._formats(number)[0]
+
+    def _formats(self, number: int) -> tuple[str, ...]:
+        """The formats in which kernels store a result."""
+        return gpu_shape.RESULTS[self.formats[self.kinds[number] == "float"]]
+
+    def written(self, first: np.dtype[Any], shape: tuple[int, ...], read: Sequence[Array], vectors: bool = True
+                ) -> list[Array]:
+        """What a kernel writes, matrices or stacks of this shape by rows: the targets themselves, or temporaries, the
+        first of them in this dtype. `read`: what the kernel reads, which it must not overwrite. `vectors`: kernels
+        store several numbers at once."""
+        outs = list[Array]()
+        for i, (x, how) in enumerate(zip(self.stored, self.reduced)):
+            own = format_of(x.dtype) in self._formats(i) and not how
+            wanted = first if i == 0 else x.dtype if own else formats.FORMATS[self.wide(i)].dtype
+            free = (not how and x.dtype == wanted and leading(x) is not None and auxiliary.readable(x, "c", vectors)
+                    and not any(shapes.overlap(x, y) for y in (*read, *outs)))
+            outs.append(x if free else self.run.temporary(shape, wanted))
+        return outs
+
+    def fill(self, written: Sequence[Array], offsets: Array | None = None) -> None:
+        """From what the kernel has written, by reductions and copies. offsets: columns are reduced by groups of rows.
+        """
+        for x, target, how in zip(written, self.stored, self.reduced):
+            if how:
+                by_groups = offsets if how.startswith("column") else None
+                x = reduced(self.run, x, how, target.shape, by_groups)
+            if x is not target and address(x) != address(target):
+                self.run.copy(x, target)
+
+
+def unreduced(epilogue: Epilogue) -> Epilogue:
+    """The epilogue that gives all numbers of what is reduced."""
+    results = tuple(replace(x, reduced="") for x in epilogue.expression.results)
+    return replace(epilogue, expression=replace(epilogue.expression, results=results))
+
+
+def stored_as(epilogue: Epilogue, written: Sequence[Array]) -> Epilogue:
+    """The epilogue of a kernel that leaves these arrays."""
+    return replace(epilogue, results=(DEFAULT, *(format_of(x.dtype) for x in written[1:])))
+
+
+def _checked(out: Array, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    if out.shape != shape:
+        raise ValueError(f"{name} must have the result's shape {shape}, but its shape is {out.shape}")
+    if any(n > 1 and s == 0 for n, s in zip(out.shape, out.strides)):
+        raise ValueError(f"{name} has elements that share memory: its strides are {out.strides} bytes")
+    arguments.check_cast(dtype, out.dtype, name)
+    return out
+
+
+def quantized(run: Run, library: Library, x: Array, f: formats.BlockFormat) -> Any:
+    """A contiguous array of f32 along its rows. The scale that nvfp4 has for all numbers is the host's, which waits
+    for it."""
+    if f.mx or not x.size:
+        return blocks.quantized(run, library, x, f)
+    by_block = blocks.largest(run, x, f)
+    of_rows = reduced(run, by_block, "row_max", by_block.shape[:1])
+    largest = np.empty((), np.float32)
+    run.download(reduced(run, of_rows[None], "row_max", (1,)), largest)
+    return blocks.quantized_nv(run, library, x, f, by_block, scale_of_all(float(largest), f))
+
+
+def reduced(run: Run, x: Array, how: str, shape: tuple[int, ...], offsets: Array | None = None) -> Array:
+    """Rows or columns of contiguous matrices, in a new array. offsets: the columns are those of groups of rows."""
+    along, _, combined = how.partition("_")
+    target = run.temporary(shape, np.dtype(f"i{x.itemsize}") if combined in INDICES else x.dtype)
+    rows, columns = x.shape[-2:]
+    function = run.kernel(REDUCE, FORMAT=format_of(x.dtype), HOW=combined, ALONG=along,
+                          **{} if offsets is None else {"GROUPED": True})
+    args: dict[str, Any] = {"rows": rows, "columns": columns, "source": x, "target": target}
+    batch = math.prod(x.shape[:-2])
+    if offsets is not None:
+        args["offsets"], batch = offsets, len(offsets)
+    run.launch(function, (rows if along == "row" else -(-columns // 32), batch), args)
+    return target
