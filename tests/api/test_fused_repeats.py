@@ -29,9 +29,9 @@ def long_ways(monkeypatch):
     """The calls that were checked and planned as if they were the first."""
     calls = []
 
-    def product(call, like=None):
+    def product(call):
         calls.append(call)
-        return original(call, like)
+        return original(call)
     original = fused.product
     monkeypatch.setattr(fused, "product", product)
     return calls

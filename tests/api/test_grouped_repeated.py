@@ -12,6 +12,7 @@ import tilewright as tw
 from tests.snapshot.calls import entered
 from tilewright.api import grouped as api
 from tilewright.runtime import repeats
+from tilewright.runtime.cpu import grouped_jobs
 
 pytestmark = pytest.mark.sampled
 
@@ -146,3 +147,18 @@ def test_results_over_operands():
     tw.grouped_matmul(a, b, ends, np.empty_like(own))
     tw.grouped_matmul(own, b, ends, own)
     assert np.array_equal(own, wanted)
+
+
+def test_memory_depends_on_the_sizes_that_were_met(monkeypatch):
+    """Not on the rows of a; and it is bounded."""
+    monkeypatch.setattr(grouped_jobs, "MOST_SIZES", 8)
+    rng = np.random.default_rng(5)
+    a, b = np.zeros((1_000_000, 24), np.float32), rng.integers(-3, 4, (3, 24, 16)).astype(np.float32)
+    out = np.zeros((len(a), 16), np.float32)
+    for n in range(12):
+        m = 3*n + 1
+        a[:m] = rng.integers(-3, 4, (m, 24))
+        tw.grouped_matmul(a, b, np.array([n, m, m]), out=out)
+        np.testing.assert_array_equal(out[:m], np.concatenate((a[:n] @ b[0], a[n:m] @ b[1])))
+    jobs, = [*repeats.records.values()][-1].run.__self__.many.values()
+    assert sum(x.nbytes for x in (*jobs.sizes, *jobs.templates[:3])) < 10_000

@@ -106,6 +106,7 @@ def found(name: str, cases: int, plant: Callable[[pytest.MonkeyPatch], None], **
         with pytest.MonkeyPatch.context() as patch:
             plant(patch)
             what = driver.failure(fuzzer, case)
+        dispatch.cpu().forget()                     # records of the fault
         if what is not None:
             assert driver.failure(fuzzer, case) is None
             return what

@@ -1,8 +1,8 @@
 """Calls like earlier ones, which the builtin makes without Python: what may be repeated, and the records of it.
 
-The Python function that the builtin calls watches the engine. A call that came down to one run of a recipe, from the
-caller's own arrays to the array that it returns, gets a record: kernels/cpu/repeat.py says what is in one, and which
-calls are like it (builtin_keys.py). So what is repeated is what has run, with the same plan and the same bits.
+A call whose program is one run of a recipe, from the caller's own arrays to the array that it returns, gets a record:
+kernels/cpu/repeat.py says what is in one, and which calls are like it (builtin_keys.py). So what is repeated is what
+has run, with the same plan and the same bits.
 """
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright import forks
-from tilewright.api import dispatch
 from tilewright.api.builtin_keys import Called, key_of, lasting, slot_of
 from tilewright.kernels.cpu.abi import KEY, MOST_FIELDS, MOST_KEYWORDS, MOST_OPERANDS, NAMED, RECORD, SLOTS
+from tilewright.runtime import repeats as records
 from tilewright.runtime.cpu import pool, symmetric, workspace
 from tilewright.runtime.cpu.layout import address
 
@@ -106,14 +106,13 @@ def watching(python: Callable[..., Any], repeats: Repeats, running: Callable[[],
     """The Python function, which remembers calls; a function, since the builtin may call nothing else in Python 3.10.
     """
     def matmul(*args: Any, **kwargs: Any) -> Any:
-        if "epilogue" in kwargs:                            # runtime/repeats.py has a record from the first call on
-            dispatch.cpu()
         made = {name: sys.intern(x) for name, x in kwargs.items() if type(x) is str and sys.intern(x) is not x}
         if made:                                            # names that were read or composed: keys have the usual ones
             return builtin()(*args, **kwargs | made)
-        result, run = dispatch.watched(lambda: python(*args, **kwargs))
-        if run is not None:
-            repeats.remember(args, kwargs, result, run, running)
+        with records.watching() as ran:
+            result = python(*args, **kwargs)
+        if len(ran) == 1 and ran[0][0].product is not None:
+            repeats.remember(args, kwargs, result, ran[0][0].product(ran[0][1]), running)
         return result
     return matmul
 
@@ -138,9 +137,9 @@ def _repeatable(args: tuple[Any, ...], out: Any, named: dict[str, Any], result: 
 
 def _rows(given: dict[str, Any], run: Run, result: Any) -> list[int] | None:
     """A ROW for each operand of the epilogue that the run read; None if these are not the caller's own arrays, and
-    floats, or if the run was not all of its epilogue. One of them may be the result."""
+    floats. One of them may be the result."""
     names, operands = [*given], [*given.values()]
-    if run.table is None or len(run.table) != len(operands) or len(operands) > MOST_OPERANDS or (
+    if len(run.table) != len(operands) or len(operands) > MOST_OPERANDS or (
             {*run.names} != {*names}):
         return None
     arrays = [x for x in operands if type(x) is not float]

@@ -7,7 +7,7 @@ result, are summed before the product; without a common label that is summed, op
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from tilewright.rules import arguments, contraction, numpy_products, paths, shap
 from tilewright.rules.contraction import Term
 from tilewright.rules.subscripts import Labels
 from tilewright.runtime import repeats
-from tilewright.runtime.cpu import pool
+from tilewright.runtime.cpu import pool, program
 from tilewright.runtime.repeats import HOST
 
 Array = NDArray[Any]
@@ -102,16 +102,11 @@ def einsum(
     if tensors.present(*given, out):
         return tensors.through(einsum, operands, out, out_dtype=out_dtype, optimize=optimize, order=order,
                                deterministic=deterministic, batch_invariant=batch_invariant, threads=threads)
-    call = partial(_einsum, given, labels, output, out, out_dtype, optimize, order, threads, invariant)
-    if alike is None:
-        return call()
-    result, runs = dispatch.watched_runs(call)
-    _, known_by, arrays = alike
-    if len(arrays) == 2:
-        repeats.remember_run(known_by, arrays, out, result, runs[0] if len(runs) == 1 else None)
-    else:
-        repeats.remember_runs(known_by, arrays, out, result, runs)
-    return result
+
+    def compute(arrays: Mapping[str, Any], outs: Sequence[Any]) -> Any:
+        return _einsum([*arrays.values()], labels, output, outs[0], out_dtype, optimize, order, threads, invariant)
+    shown = {f"operand {i}": x for i, x in enumerate(given)}
+    return program.recorded(alike and alike[1], shown, (out,), compute)
 
 
 def tensordot(
@@ -245,6 +240,7 @@ def _einsum(given: Sequence[Any], labels: Any, output: Any, out: Any, out_dtype:
     if target is not None and target.shape != shape:
         raise ValueError(f"out must have the result's shape {shape}, but its shape is {target.shape}")
     if numpy_products.takes(*arrays):
+        program.not_repeated()
         return _by_numpy(given, labels, output, out, order)
     sums, result = contraction.dtypes(arrays, out_dtype)
     if target is not None:
@@ -259,19 +255,20 @@ def _einsum(given: Sequence[Any], labels: Any, output: Any, out: Any, out_dtype:
         order = "F" if all(x.flags.f_contiguous for x in arrays) else "C"
     into = target
     if target is None and order in ("C", "F") and len(arrays) > 1:  # written there, and not laid out afterwards
-        into = np.empty(shape, result, order)
+        into = program.empty(shape, result, order)
     place = _place(into, terms.output) if into is not None and into.dtype == result else None
     paths.check_given(optimize, len(arrays), invariant)
     last = pairwise(Work(between, threads, invariant), left, path, terms.output, result, place)
     found = contraction.arranged(last, terms.output)
     if into is not None:
         if not shapes.same(found, into):
-            np.copyto(into, arguments.rounded(found, result).astype(into.dtype, copy=False))
-        return (out[0] if isinstance(out, tuple) else out) if into is target else into if into.ndim else into[()]
-    found = np.asarray(arguments.rounded(found, result), order=order)
+            program.do(host.store, into, program.rounded(found, result))
+        return (out[0] if isinstance(out, tuple) else out) if into is target else program.scalar(into)[()]
+    found = program.rounded(found, result)
+    found = program.copied(np.asarray(found, order=order), found)
     if len(arrays) == 1 and np.may_share_memory(found, arrays[0]):
         found = found.copy()
-    return found if found.ndim else found[()]
+    return program.scalar(found)[()]
 
 
 def _converted(given: Sequence[Any], out: Any, dtype: Any, casting: Any, call: Callable[[list[Array]], Any]) -> Any:
@@ -354,8 +351,8 @@ class Work:
         kept = tuple(label for label in term.labels if label in needed)
         with np.errstate(all="ignore"):
             if self.between.kind == "b":
-                return Term(np.asarray(np.any(term.array, axis=axes)), kept)
-            return Term(np.asarray(np.sum(term.array, axis=axes, dtype=self.between)), kept)
+                return Term(program.computed(partial(np.any, axis=axes), term.array), kept)
+            return Term(program.computed(partial(np.sum, axis=axes, dtype=self.between), term.array), kept)
 
     def product(self, a: Term, b: Term, needed: set[Any], dtype: np.dtype[Any], place: Term | None,
                 output: Labels) -> Term:
@@ -368,7 +365,7 @@ class Work:
         found = contraction.layout(a, b, kept, place, output, self.invariant == "rows")
         if found.elementwise:
             return self.elementwise(a, b, kept, dtype)
-        c = place or Term(np.empty(found.sizes, dtype), found.of_c)
+        c = place or Term(program.empty(found.sizes, dtype), found.of_c)
         left, right = (b, a) if found.exchanged else (a, b)
         self.multiply(left, right, c, found)
         return c
@@ -380,16 +377,15 @@ class Work:
             forks.imported("tilewright.api.record").contracted(x, self.threads)
 
     def elementwise(self, a: Term, b: Term, kept: Labels, dtype: np.dtype[Any]) -> Term:
-        x, y = (contraction.arranged(term, kept) for term in (a, b))
-        with np.errstate(all="ignore"):
-            if self.between.kind == "b":
-                return Term(np.asarray(x & y), kept)
-            x, y = x.astype(self.between, copy=False), y.astype(self.between, copy=False)
-            if self.invariant == "rows" and self.between.kind == "c":
-                found = _complex_product(x, y)
-            else:
-                found = x * y
-            return Term(np.asarray(found).astype(dtype, copy=False), kept)
+        between, by_parts = self.between, self.invariant == "rows" and self.between.kind == "c"
+
+        def multiplied(x: Array, y: Array) -> Array:
+            with np.errstate(all="ignore"):
+                if between.kind == "b":
+                    return np.asarray(x & y)
+                x, y = x.astype(between, copy=False), y.astype(between, copy=False)
+                return np.asarray(_complex_product(x, y) if by_parts else x * y).astype(dtype, copy=False)
+        return Term(program.computed(multiplied, *(contraction.arranged(term, kept) for term in (a, b))), kept)
 
 
 def _complex_product(x: Array, y: Array) -> Array:

@@ -4,7 +4,6 @@ compiler.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from tilewright import forks
@@ -22,26 +21,6 @@ def cpu() -> Any:
     if _cpu is None:
         _cpu = forks.imported("tilewright.runtime.cpu.engine")
     return _cpu
-
-
-def watched(call: Callable[[], Any]) -> tuple[Any, Any]:
-    """The result of a call, and the engine's Run if it came down to one; None if not, or if this cannot be seen: in the
-    first product of a process, and inside of another call that is watched."""
-    result, runs = watched_runs(call)
-    return result, runs[0] if len(runs) == 1 else None
-
-
-def watched_runs(call: Callable[[], Any]) -> tuple[Any, list[Any]]:
-    """The same, and all of its Runs, in their order."""
-    if _cpu is None or _cpu.watch.runs is not None:
-        return call(), []
-    runs: list[Any] = []
-    _cpu.watch.runs = runs
-    try:
-        result = call()
-    finally:
-        _cpu.watch.runs = None
-    return result, runs
 
 
 def library_of_arrays(*arrays: Any) -> Library | None:

@@ -25,13 +25,11 @@ from tilewright.rules.arguments import Array
 from tilewright.rules.call import Call, Product
 from tilewright.rules.fusing import Fused
 from tilewright.rules.prologues import Prepared
-from tilewright.runtime import repeats
-from tilewright.runtime.cpu.layout import address
+from tilewright.runtime.cpu import program
 
 
-def product(call: Call, like: repeats.Asked | None = None) -> Any:
-    """The results of a product with an epilogue or prologues on this processor: an array, or a tuple of them. `like`:
-    what the call may be remembered as."""
+def product(call: Call) -> Any:
+    """The results of a product with an epilogue or prologues on this processor: an array, or a tuple of them."""
     if call.plan is not None and dispatch.platform_of(call.plan):
         arguments.refuse(f"{dispatch.where(call.plan)} for arrays in the host's memory", epilogue=call.epilogue,
                          prologue_a=call.prologue_a, prologue_b=call.prologue_b)
@@ -40,6 +38,8 @@ def product(call: Call, like: repeats.Asked | None = None) -> Any:
         call, found = scaled.without_scales(call)
         if found:
             call, scales = fusing.beside_scales(call, dict(zip(fusing.SCALES, found)))
+            if fusing.SCALES[2] in scales:
+                program.constant(scales[fusing.SCALES[2]])
     a = arguments.transposed(arguments.operand(call.a, "a"), call.trans_a, "a")
     packed, b = host.operand_b(call)
     c = arguments.addend(call.c)
@@ -65,6 +65,8 @@ def product(call: Call, like: repeats.Asked | None = None) -> Any:
     a, b = p.broadcast(a, b)
     before = {role: x._replace(arrays=tuple(map(readable, p.broadcast(*x.arrays)))) for role, x in prepared.items()}
     fusion = forks.imported("tilewright.runtime.cpu.fusion")
+    if p.beta and not isinstance(c, np.ndarray):
+        program.constant(p.c)
     added = readable(np.broadcast_to(p.c, p.shape)) if p.beta else None
     epilogue, operands = fusion.with_factors(f.epilogue, [readable(x) for x in f.operands], p.sums, p.alpha, p.beta,
                                              added, p.shape)
@@ -77,11 +79,7 @@ def product(call: Call, like: repeats.Asked | None = None) -> Any:
     elif any(x.size for x in results):
         for part in _parts(a, b, stored, operands, results, epilogue, before):
             pa, pb, arrays, more, reduced, now = part
-            found = fusion.gemm(pa, pb, arrays, more, epilogue, p.sums, prologues=now, **how)
-            for x, y in zip(reduced, found, strict=True):
-                x[...] = y.reshape(x.shape)
-            if like and pa.size and pb.size and epilogue is f.epilogue and _at_once(call, f, results, outs, arrays):
-                _remember(like, call, pa, pb, results, arrays, more, epilogue, p.sums)
+            fusion.gemm(pa, pb, arrays, reduced, more, epilogue, p.sums, prologues=now, **how)
     return delivered(call, f, results, outs)
 
 
@@ -100,6 +98,7 @@ def decided(call: Call, a: Array, b: Array, c: Any, prepared: dict[str, Prepared
 
 def _of_no_terms(semiring: Semiring, f: Fused, p: Product, results: list[Array]) -> None:
     """Results of the state before the first term."""
+    program.not_repeated()
     expression = f.epilogue.expression
     state = [np.full(p.shape, x) for x in semiring.first(8 * p.sums.itemsize)]
     names = [name for name, _ in expression.parameters]
@@ -114,10 +113,10 @@ def _taken(p: Product, prepared: Mapping[str, Prepared], invariant: str) -> list
     sizes = m, n, k, p.a.dtype == p.b.dtype or bool(prepared)
     a, b = (prepared[role].prologue.text if role in prepared else "" for role in "ab")
     if plans.read_once(a, b, m, n, fusing.name_of(p.sums)):
-        return [arguments.converted(x, x.dtype.newbyteorder("=") if role in prepared else p.sums)
+        return [program.converted(x, x.dtype.newbyteorder("=") if role in prepared else p.sums)
                 for role, x in zip("ab", (p.a, p.b))]
-    return [arguments.converted(x, x.dtype.newbyteorder("=") if role in prepared else
-                                host.taken_dtype(x, p.sums, *sizes)) for role, x in zip("ab", (p.a, p.b))]
+    return [program.converted(x, x.dtype.newbyteorder("=") if role in prepared else
+                              host.taken_dtype(x, p.sums, *sizes)) for role, x in zip("ab", (p.a, p.b))]
 
 
 def readable(x: Array) -> Array:
@@ -125,7 +124,7 @@ def readable(x: Array) -> Array:
     axes = [slice(None) if stride and extent > 1 else slice(0, 1) for stride, extent in zip(x.strides, x.shape)]
     own = x[tuple(axes)]
     if not own.dtype.isnative or not arguments.ready(own, own.dtype) or (own.ndim and own.size == own.shape[-1]):
-        own = np.ascontiguousarray(own, own.dtype.newbyteorder("="))
+        own = program.copied(np.ascontiguousarray(own, own.dtype.newbyteorder("=")), own)
     return np.broadcast_to(own, x.shape)
 
 
@@ -169,7 +168,7 @@ def results_of(f: Fused, p: Product, outs: list[Array | None], factors: tuple[Ar
     epilogue, wide = f.epilogue, p.sums.itemsize == 8 or f.epilogue.reads_wide
     for at, (shape, dtype, kind) in enumerate(zip(f.shapes, f.dtypes, epilogue.expression.kinds)):
         if dtype is None:
-            results.append(np.empty(shape, _computed(p.sums.itemsize == 8, kind)))
+            results.append(program.empty(shape, _computed(p.sums.itemsize == 8, kind)))
             stored.append(None)
             continue
         kept = dtype if storable(fusing.format_of(dtype), kind, wide) else _computed(wide, kind)
@@ -180,7 +179,7 @@ def results_of(f: Fused, p: Product, outs: list[Array | None], factors: tuple[Ar
                 and not any(shapes.overlap(out, x) and not shapes.same(out, x) for x in operands)):
             results.append(out)
         else:
-            results.append(np.empty(shape, kept))
+            results.append(program.empty(shape, kept))
         stored.append(results[-1])
     return results, stored
 
@@ -201,46 +200,18 @@ def storable(f: formats.Format | None, kind: str, wide: bool) -> bool:
     return f.name in ("f32", "f64", "bool") and (f.name != "bool" or kind == "bool")
 
 
-def _at_once(call: Call, f: Fused, results: list[Array], outs: list[Array | None], stored: list[Array | None]) -> bool:
-    """Whether the engine has stored all results where, and as, they are returned; reductions are new arrays."""
-    if len(results) > 1 and call.out is not None and not isinstance(call.out, tuple):
-        return False
-    return all(block is None and (out is None if dtype is None else (one is not None and one.shape == x.shape and (
-        x.dtype == dtype if out is None else x is out)))
-        for block, dtype, x, out, one in zip(f.blocks, f.dtypes, results, outs, stored))
-
-
-def _remember(like: repeats.Asked, call: Call, a: Array, b: Array, results: list[Array], stored: list[Array | None],
-              operands: list[Array], epilogue: Epilogue, sums: np.dtype[Any]) -> None:
-    """A call that came down to these arrays, if they are its own."""
-    given, names = call.operands or {}, [x.name for x in epilogue.reads]
-    own = all((x.shape, x.strides, x.dtype) == (y.shape, y.strides, y.dtype) for x, y in ((a, call.a), (b, call.b)))
-    if not own or call.algorithm is not None or len(given) != len(names) or any(
-            np.may_share_memory(c, x) for c in results for x in operands) or any(
-            address(x) != at for x, at in zip((a, b), like[1])):
-        return
-    order = [2 + list(given).index(name) for name in names]
-    if any(address(x) != like[1][i] and type(given[name]) not in (int, float)
-           for x, i, name in zip(operands, order, names)):
-        return
-    fusion = forks.imported("tilewright.runtime.cpu.fusion")
-    repeats.remember(like, fusion.to_repeat(a, b, results, stored, operands, epilogue, sums, call.threads, order,
-                                            call.semiring.text if call.semiring else ""),
-                     (a, b, *map(repeats.array_of, given.values())), results, kept=call.epilogue)
-
-
 def delivered(call: Call, f: Fused, results: list[Array], outs: list[Array | None]) -> Any:
     found: list[Any] = []
     for x, out, dtype, block in zip(results, outs, f.dtypes, f.blocks):
         if block is not None:
             found.append(formats.quantize(x, block))
             continue
-        last = x if dtype is None else arguments.rounded(x, dtype)
+        last = x if dtype is None else program.rounded(x, dtype)
         if out is None:
             found.append(arguments.wrap(last, call.a, call.b))
             continue
         if x is not out:
-            np.copyto(out, last.astype(out.dtype, copy=False))
+            program.do(host.store, out, last)
         found.append(out)
     if len(found) > 1:
         return tuple(found)

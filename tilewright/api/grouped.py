@@ -83,7 +83,7 @@ def grouped_matmul(
     """
     library = None if type(a) is np.ndarray else dispatch.library_of_arrays(a, b, offsets)
     asked: repeats.Asked | None = None
-    number = type(alpha) is int or type(alpha) is float
+    number = type(alpha) in (int, float) and alpha == alpha
     if type(deterministic) is type(batch_invariant) is bool and (number if library is None else threads is None):
         where: Any = library or repeats.HOST
         known_by = () if epilogue is operands is None else repeats.functions((epilogue,), operands)

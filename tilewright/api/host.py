@@ -22,6 +22,7 @@ from tilewright.plans.cpu import SHORT
 from tilewright.rules import arguments, complex_product, contraction, numpy_products, shapes
 from tilewright.rules.arguments import F32, PLAIN
 from tilewright.rules.call import Call, Product, decide
+from tilewright.runtime.cpu import program
 
 if TYPE_CHECKING:
     from tilewright.runtime.cpu.packed import Packed
@@ -36,6 +37,7 @@ def product(call: Call) -> Any:
     packed, b = operand_b(call)
     c = arguments.addend(call.c)
     if packed is None and numpy_products.takes(a, b, c, call.out_dtype):
+        program.not_repeated()
         return delivered(call, *numpy_products.product(call, a, b, c, out))
     p = decide(call, a, b, c, out)
     if p.out is not None and p.result == p.sums == F32 and p.out.dtype.kind == "V" and p.out.dtype.isnative:
@@ -53,8 +55,11 @@ def product(call: Call) -> Any:
         if p.sums.kind == "c":  # of real operands there is nothing to conjugate
             conj = "".join(name for name, x, trans in (("a", a, call.trans_a), ("b", b, call.trans_b))
                            if trans == "c" == x.dtype.kind)
-        a, b = (arguments.converted(x, dtype) for x, dtype in zip((p.a, p.b), taken))
+        a, b = (program.converted(x, dtype) for x, dtype in zip((p.a, p.b), taken))
     a, b = p.broadcast(a, b)
+    complexes = isinstance(p.alpha, complex) or isinstance(p.beta, complex)
+    if engine is not dispatch.cpu() or complexes or (p.sums.kind == "c" and not a.dtype == b.dtype == p.sums):
+        program.not_repeated()
 
     more = {"semiring": call.semiring.text} if call.semiring else {}
     if call.invariant:
@@ -67,17 +72,17 @@ def product(call: Call) -> Any:
         multiply = complex_product.by_real_products(multiply, conj, engine is dispatch.cpu(), call.invariant)
     elif call.algorithm is not None and p.sums == F32:
         multiply = partial(_run_by_algorithm, call.algorithm, call.threads, call.invariant)
-    if isinstance(p.alpha, complex) or isinstance(p.beta, complex):
+    if complexes:
         multiply = complex_product.by_complex_scalars(multiply)
 
     if p.out is not None:
         in_place = stored == p.result and shapes.writes_in_place(p.out, a, b, stored)
         if in_place and (not p.beta or shapes.same(p.out, p.c)) and multiply(a, b, p.out, p.alpha, p.beta, whole=True):
             return call.out
-    found = np.empty(p.shape, stored)
+    found = program.empty(p.shape, stored)
     if p.beta:
-        with np.errstate(all="ignore"):
-            np.copyto(found, p.c, casting="unsafe")  # whose dtype has been heeded
+        c = p.c if isinstance(call.c, np.ndarray) else program.constant(p.c)
+        program.do(program.cast, found, c)  # whose dtype has been heeded
     multiply(a, b, found, p.alpha, p.beta)
     return delivered(call, p, found)
 
@@ -134,12 +139,17 @@ def operand_a_for(b: Packed, a: Array, sums: np.dtype[Any], trans_a: str) -> Arr
 
 def delivered(call: Call, p: Product, found: Array) -> Any:
     """The product in the format of the result, and then in out, if there is one, in its dtype."""
-    last = arguments.rounded(found, p.result)
+    last = program.rounded(found, p.result)
     if p.out is None:
-        return arguments.wrap(last.reshape(p.user_shape), call.a, call.b)
-    # Sums are rounded to the result's format in silence; a cast to another may raise (np.errstate), before the copy.
-    np.copyto(p.out, last.astype(p.out.dtype, copy=False))
+        return arguments.wrap(program.scalar(last.reshape(p.user_shape)), call.a, call.b)
+    program.do(store, p.out, last)
     return call.out
+
+
+def store(out: Array, x: Array) -> None:
+    """Sums are rounded to the result's format in silence; a cast to another may raise (np.errstate), before the copy.
+    """
+    np.copyto(out, x.astype(out.dtype, copy=False))
 
 
 def run(gemm: Callable[..., Any], a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0,
@@ -189,7 +199,7 @@ def contract(x: contraction.Operands, threads: int | None, invariant: str = "") 
     if by_tables and _by_tables(x, threads, invariant):
         return
     batch, (m, n, k) = x.c.shape[: x.counts[0]], x.sizes
-    left, right = x.a.reshape((*batch, m, k)), x.b.reshape((*batch, k, n))          # copies, where axes do not merge
+    left, right = (program.copied(y.reshape((*batch, *sizes)), y) for y, sizes in ((x.a, (m, k)), (x.b, (k, n))))
     there = x.c if x.matrices else x.c.reshape((*batch, m, n)) if x.c.flags.c_contiguous else None
     plain = not invariant and dtype in PLAIN
     if there is not None and plain and all(arguments.ready(y, dtype) for y in (left, right, there)):
@@ -198,7 +208,7 @@ def contract(x: contraction.Operands, threads: int | None, invariant: str = "") 
     result = product(Call(left, right, there, out_dtype=dtype, threads=threads, deterministic=invariant == "threads",
                           batch_invariant=invariant == "rows"))
     if there is None:
-        x.c[...] = result.reshape(x.c.shape)
+        program.do(program.cast, x.c, result)
 
 
 def as_multiplied(x: contraction.Operands) -> tuple[contraction.Operands, bool]:
@@ -213,9 +223,9 @@ def for_tables(x: contraction.Operands) -> tuple[Array, Array, Array]:
     """a, b and c as they are packed and stored: converted, if packing does not convert them; c in the sums' dtype."""
     sums, _ = arguments.dtypes(x.a, x.b, None, x.c.dtype)
     own = (y.dtype.newbyteorder("=") for y in (x.a, x.b))
-    a, b = (arguments.converted(y, dtype if dispatch.cpu().packs(dtype, sums) else sums)
+    a, b = (program.converted(y, dtype if dispatch.cpu().packs(dtype, sums) else sums)
             for y, dtype in zip((x.a, x.b), own))
-    return a, b, x.c if x.c.dtype == sums else np.empty(x.c.shape, sums)
+    return a, b, x.c if x.c.dtype == sums else program.empty(x.c.shape, sums)
 
 
 def _by_tables(x: contraction.Operands, threads: int | None, invariant: str) -> bool:
@@ -231,5 +241,5 @@ def _by_tables(x: contraction.Operands, threads: int | None, invariant: str) -> 
                            invariant=invariant):
             return False
     if c is not x.c:
-        x.c[...] = arguments.rounded(c, x.c.dtype)
+        program.do(program.cast, x.c, c)
     return True

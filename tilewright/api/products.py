@@ -1,11 +1,13 @@
 """matmul and gemm: NumPy's and BLAS's semantics in front of the engines.
 
-matmul has a short way for the common call: plain matrices or stacks of them, nothing to convert; on GPUs a product like
-an earlier one. Every other call becomes one `Call` (rules/call.py), checked once, for the engine of its operands.
+A call like an earlier one is that one's program (runtime/repeats.py). Every other becomes one `Call` (rules/call.py),
+checked once, for the engine of its operands.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +20,12 @@ from tilewright.api import weights as of_weights
 from tilewright.compiled.packed_weights import PackedWeights
 from tilewright.compiled.packed_weights import pieces as packed_pieces
 from tilewright.formats.quantized import Quantized
-from tilewright.formats.scaled import Scaled
+from tilewright.formats.scaled import Scaled, apart
 from tilewright.rules import arguments, numpy_products, weights
-from tilewright.rules.arguments import F32, F64
 from tilewright.rules.call import Call
-from tilewright.rules.signature import DECODED, signature
+from tilewright.rules.signature import DECODED, operand, signature, stored
 from tilewright.runtime import repeats
+from tilewright.runtime.cpu import program
 
 if TYPE_CHECKING:
     from tilewright.runtime.cpu.packed import Packed
@@ -148,91 +150,52 @@ def matmul(
         and (type(beta) is int or type(beta) is float)
         and not (beta or trans_a or trans_b or numpys)
     )
-    if (
-        plain
-        and type(a) is np.ndarray
-        and type(b) is np.ndarray
-        and 2 <= a.ndim == b.ndim
-        and (dtype := a.dtype) is b.dtype
-        and (dtype is F32 or dtype is F64)
-        and plan is None
-        and type(alpha) is int
-        and alpha == 1
-        and (a_shape := a.shape)[-1] == (b_shape := b.shape)[-2]
-        and a_shape[:-2] == b_shape[:-2]
-        and a.flags.aligned
-        and b.flags.aligned
-    ):
-        shape = (*a_shape[:-1], b_shape[-1])
-        if out is None:
-            out = np.empty(shape, dtype)
-            host.run(dispatch.cpu().gemm, a, b, out)
-            return out
-        if (
-            type(out) is np.ndarray
-            and out.dtype is dtype
-            and out.shape == shape
-            and (flags := out.flags).forc
-            and flags.behaved
-            and not np.may_share_memory(out, a)
-            and not np.may_share_memory(out, b)
-            and host.run(dispatch.cpu().gemm, a, b, out, whole=True)
-        ):
-            return out
     if type(b) is PackedWeights:
         return _by_packed_weights(
             a, b, out, trans_b, out_dtype=out_dtype, alpha=alpha, beta=beta, c=c, trans_a=trans_a, scale_a=scale_a,
             scale_b=scale_b, epilogue=epilogue, prologue_a=prologue_a, prologue_b=prologue_b, operands=operands,
             algorithm=algorithm, deterministic=deterministic, batch_invariant=batch_invariant, threads=threads,
             plan=plan)
-    if (
-        (type(b) is Scaled or type(b) is Quantized
-         or (type(b) is np.ndarray and b.dtype in of_weights.HALF and b.ndim == 2 and b.size >= of_weights.LARGE))
-        and out_dtype is c is scale_a is scale_b is prologue_a is prologue_b is algorithm is plan is None
-        and (epilogue is not None or operands is None)
-        and deterministic is batch_invariant is trans_a is False and not numpys
-        and type(alpha) is type(beta) is int and alpha == 1 and beta == 0
-        and (result := of_weights.product(a, b, out, trans_b, threads, epilogue, operands)) is not None
-    ):
-        return result
     tensors_alone = (plain and out is plan is None and type(alpha) is int and alpha == 1
                      and type(a) in tensors.known and type(b) in tensors.known)
     if tensors_alone and (found := _of_tensors.again("matmul", (a, b))) is not None:
         return found
     if numpys:
         numpy_products.check_keywords(numpys)
-    library = None if type(a) is type(b) is np.ndarray and out is c is None else dispatch.library_of_arrays(
+    left: Any = a
+    right: Any = b
+    left, right = left.elements if type(a) in DECODED else a, right.elements if type(b) in DECODED else b
+    on_host = type(left) is type(right) is np.ndarray and {type(out), type(c)} <= {np.ndarray, type(None)}
+    library = None if on_host else dispatch.library_of_arrays(
         a, b, out[0] if isinstance(out, tuple) and out else out, c)
     where: Any = library or repeats.HOST
-    asked, arrays, outs = None, (a, b), out if type(out) is tuple else (out,)
+    asked: Any = None
+    arrays: Sequence[Any] = a, b
+    outs = out if type(out) is tuple else (out,)
     number = type(alpha) is int or type(alpha) is float
     if library is not None:
         if threads is None and number and alpha and abs(alpha) < 2.0**31:
             if plain and type(a) not in DECODED and type(b) not in DECODED:
                 asked = library.asked((a, b, *outs), plan)
-            elif (type(beta) is int or type(beta) is float) and type(deterministic) is type(batch_invariant) is bool:
+            elif type(beta) in (int, float) and beta == beta and type(deterministic) is type(batch_invariant) is bool:
                 known_by = repeats.functions((epilogue, prologue_a, prologue_b), operands)
                 if known_by is not None:
                     named, described = signature(a, b, operands, scale_a, scale_b, c)
                     arrays = (*named.values(),)
                     asked = library.asked((*arrays, *outs), known_by, out_dtype, trans_a, trans_b, algorithm, plan,
                                           beta, deterministic, batch_invariant, *described)
-    elif (
-        c is scale_a is scale_b is None and deterministic is batch_invariant is False and number
-        and (type(beta) is int or type(beta) is float) and not beta
-        and type(alpha) is int and alpha == 1 and prologue_a is prologue_b is plan is algorithm is None
-    ):
+    else:
         where = tensors.HOST if type(a) in tensors.known else where
-        if epilogue is not None or where is tensors.HOST:
-            asked, arrays = repeats.asked_on_host(where, a, b, outs, out_dtype, trans_a, trans_b, threads, epilogue,
-                                                  operands)
+        asked, arrays = repeats.asked_on_host(
+            where, a, b, outs, out_dtype, trans_a, trans_b, threads, epilogue, operands, c, scale_a, scale_b,
+            prologue_a, prologue_b, algorithm, plan, alpha, beta, deterministic, batch_invariant)
     if asked is not None:
         if tensors_alone:
             found = _of_tensors.watched(lambda: repeats.again(where, asked, arrays, outs), "matmul", (a, b))
         else:
             found = repeats.again(where, asked, arrays, outs, alpha)
         if found is not None:
-            return found
+            return found[()] if out is None and type(found) is np.ndarray and not found.ndim else found
     return _product(library, Call.checked(
         a, b, out, out_dtype=out_dtype, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, scale_a=scale_a,
         scale_b=scale_b, epilogue=epilogue, prologue_a=prologue_a, prologue_b=prologue_b, operands=operands,
@@ -299,24 +262,47 @@ def _by_packed_weights(a: Any, b: PackedWeights, out: Any, trans_b: Any, **optio
 
 def _product(library: Library | None, call: Call, asked: Any = None) -> Any:
     """What the call asks for. `library` is that of operands on a GPU; None: they are in the host's memory. `asked`:
-    what a product with an epilogue may be remembered as."""
+    what it may be remembered as."""
     if library is not None:
         return library.platform.engine.matmul(call, asked)
     if tensors.present(call.a, call.b, *(call.out if isinstance(call.out, tuple) else (call.out,)), call.c):
         return tensors.product(call, partial(_product, None), asked)
     if not call.updates and numpy_products.overridden(call.a, call.b, call.out):
         return numpy_products.by_operands_class(call)
-    alone = call.plan is None and isinstance(call.alpha, (int, float)) and call.alpha == 1
-    if isinstance(call.b, (Scaled, Quantized)) and alone and call._replace(trans_b="n", threads=None).plain:
-        found = of_weights.product(call.a, call.b, call.out, call.trans_b, call.threads)
-        if found is not None:
-            return found
+    if not program.repeatable(asked):
+        return _on_host(call)
+    named, _ = signature(call.a, call.b, call.operands, call.scale_a, call.scale_b, call.c)
+
+    def compute(arrays: Mapping[str, Any], outs: Sequence[Any]) -> Any:
+        given = {name: stored(getattr(call, name), arrays, name) for name in ("a", "b", "c", "scale_a", "scale_b")
+                 if name in arrays}
+        operands = call.operands and {name: arrays[operand(name)] for name in call.operands}
+        out = tuple(outs) if type(call.out) is tuple else outs[0]
+        return _on_host(call._replace(out=out, operands=operands, **given))
+    outs = call.out if type(call.out) is tuple else (call.out,)
+    return program.recorded(asked, {name: repeats.array_of(x) for name, x in named.items()}, outs, compute,
+                            (call.epilogue, call.prologue_a, call.prologue_b))
+
+
+def _on_host(call: Call) -> Any:
+    """The product of arrays in the host's memory."""
+    alone = call.plan is None and type(call.alpha) is type(call.beta) is int and call.alpha == 1 and call.beta == 0
+    if of_weights.taken(call.b) and alone and call._replace(trans_b="n", threads=None, epilogue=None).plain:
+        few = of_weights.product(call.a, call.b, call.out, call.trans_b, call.threads, call.epilogue, call.operands)
+        if few is not None:
+            return few
     if weights.present(call):
         matrices, axis = weights.by_matrices(call)
-        found = fused.product(weights.without(matrices), asked)
+        for role in "ab":
+            x = getattr(matrices, role)
+            if type(x) is Scaled and x.nibbles is not None and not weights.few(matrices, role):
+                elements = program.computed(partial(apart, x.nibbles, x.format.dtype, x.nibbles.axis), x.elements)
+                now: Any = {role: replace(x, elements=elements, nibbles=None)}
+                matrices = matrices._replace(**now)
+        found = fused.product(weights.without(matrices))
         return found if axis is None else found.squeeze(axis) if call.out is None else call.out
     if call.fused:
-        return fused.product(call, asked)
+        return fused.product(call)
     if scaled.present(call):
         return scaled.product(call)
     return host.product(call)

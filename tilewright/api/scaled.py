@@ -21,6 +21,7 @@ With a plan for a GPU, its kernels take two block-scaled matrices as they are st
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +35,7 @@ from tilewright.plans import lowering
 from tilewright.rules import arguments, scaling, shapes
 from tilewright.rules.arguments import F32, Array
 from tilewright.rules.call import Call, decide
+from tilewright.runtime.cpu import program
 from tilewright.runtime.gpu.arrays import HIP, Platform
 
 
@@ -64,19 +66,32 @@ def product(call: Call) -> Any:
     _, b = host.operand_b(call)
     p = decide(call, a, b, arguments.addend(call.c), out, scaling.SCALED)
     elements = call._replace(out=None, out_dtype=scaling.sums_of(a, b), alpha=1, beta=0, c=None, updates=False)
-    values = np.asarray(host.product(elements)).astype(p.sums)
-    with np.errstate(all="ignore"):
-        if not arguments.factor(call.alpha, "alpha", p.sums):
-            values[...] = 0
-        else:
-            for scale in scales:
-                np.multiply(values, scale.astype(p.sums, copy=False), out=values)
-            if p.alpha != 1:
-                values *= p.sums.type(p.alpha)
-        values = shapes.as_matrices(values, p.vectors)
-        if p.beta:
-            values = values + p.c.astype(p.sums) * p.sums.type(p.beta)
+    sums = np.asarray(host.product(elements))
+    values = program.empty(sums.shape, p.sums)
+    zero = not arguments.factor(call.alpha, "alpha", p.sums)
+    program.do(partial(_scale, 0 if zero else p.alpha), values, sums, *() if zero else scales)
+    values = shapes.as_matrices(values, p.vectors)
+    if p.beta:
+        c = p.c if isinstance(call.c, np.ndarray) else program.constant(p.c)
+        added = program.empty(np.broadcast_shapes(values.shape, c.shape), p.sums)
+        program.do(partial(_add, p.beta), added, values, c)
+        values = added
     return host.delivered(call, p, values if p.out is None else np.broadcast_to(values, p.shape))
+
+
+def _scale(alpha: float, values: Array, sums: Array, *scales: Array) -> None:
+    """alpha * sums * scales; 0 whatever they are if alpha is 0."""
+    with np.errstate(all="ignore"):
+        np.copyto(values, sums if alpha else 0, casting="unsafe")
+        for scale in scales:
+            np.multiply(values, scale.astype(values.dtype, copy=False), out=values)
+        if alpha not in (0, 1):
+            values *= values.dtype.type(alpha)
+
+
+def _add(beta: float, to: Array, values: Array, c: Array) -> None:
+    with np.errstate(all="ignore"):
+        np.add(values, c.astype(to.dtype) * to.dtype.type(beta), out=to)
 
 
 def _on_gpu(call: Call, platform: Platform) -> Any:
@@ -128,6 +143,8 @@ def without_scales(call: Call) -> tuple[Call, tuple[Array, ...]]:
                 narrow, plan = False, None  # which is one for products of bf16
         else:  # panels that are multiplied with bf16
             narrow = getattr(b, "a", None) == BF16 and exact_in_bf16(a)
+    if isinstance(a, Quantized) or isinstance(b, Quantized):    # how they are decoded depends on their numbers
+        program.not_repeated()
     scales = []
     for side, other, missing in ((side_a, b, -1), (side_b, a, -2)):
         if side.scales is not None:
@@ -153,9 +170,11 @@ def operand(x: Any, scale: Any, trans: Any, name: str) -> _Operand:
     x, scales = arguments.operand(x, name), np.asarray(scale)
     found = formats.find(x.dtype)
     if scales.ndim == 0:
+        if isinstance(scale, np.ndarray):       # whose number becomes one of alpha
+            program.not_repeated()
         if isinstance(found, formats.Float):
             return _Operand(x, arguments.real(scale, f"scale_{name}"))
-        return _Operand(x, None, np.asarray(arguments.real(scale, f"scale_{name}")))
+        return _Operand(x, None, program.constant(np.asarray(arguments.real(scale, f"scale_{name}"))))
     if scales.dtype in scaling.SCALE_DTYPES:
         return _Operand(x, None, scaling.by_sums(scales, x, trans, name))
     axis = scaling.k_axis(x.ndim, trans, name)

@@ -1,7 +1,8 @@
 """Products with their own arithmetic: C[i, j] = reduce over p of f(A[i, p], B[p, j])."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ from tilewright.expressions.semiring import Semiring, semiring
 from tilewright.rules import arguments, fusing
 from tilewright.rules.arguments import Array
 from tilewright.rules.call import Call
+from tilewright.rules.signature import operand
 from tilewright.runtime import repeats
-from tilewright.runtime.cpu import pool
+from tilewright.runtime.cpu import pool, program
 
 
 def above_zero(acc: Any) -> Any:
@@ -51,18 +53,22 @@ def contract(f: Callable[..., Any] | Semiring, a: Any, b: Any, *, reduce: str | 
     """
     if over != "k":
         raise ValueError(f'over must be "k", not {over!r}')
-    library, known_by, asked = dispatch.library_of_arrays(a, b, out), None, None
-    if library is None and tensors.present(a, b, *(out if isinstance(out, tuple) else (out,))):
+    on_host = type(a) is type(b) is np.ndarray and (out is None or type(out) is np.ndarray)
+    library, known_by, asked = None if on_host else dispatch.library_of_arrays(a, b, out), None, None
+    if library is None and not on_host and tensors.present(a, b, *(out if isinstance(out, tuple) else (out,))):
         return tensors.through(contract, (f, a, b), out, reduce=reduce, out_dtype=out_dtype, epilogue=epilogue,
                                operands=operands, deterministic=deterministic, batch_invariant=batch_invariant,
                                threads=threads, plan=plan)
-    if (threads is None if library else plan is None) and deterministic is batch_invariant is False:
+    flags = deterministic, batch_invariant
+    if (threads is None and flags == (False, False)) if library else plan is None and {*map(type, flags)} == {bool}:
         known_by = _known_by(f, reduce)
     named = None if known_by is None else repeats.functions((epilogue or fusing.unchanged,), operands)
     if named is not None:
         where: Any = library or repeats.HOST
         arrays, outs = (a, b, *(operands or {}).values()), out if type(out) is tuple else (out,)
-        team = None if library else (type(threads), threads or pool.get_num_threads())
+        if library is None and operands:
+            arrays = (*map(repeats.array_of, arrays),)
+        team = None if library else (type(threads), threads or pool.get_num_threads(), flags)
         asked = where.asked((*arrays, *outs), named, epilogue is None, out_dtype, plan, known_by, team)
         if asked is not None and (found := repeats.again(where, asked, arrays, outs)) is not None:
             return found[()] if library is out is None and type(found) is np.ndarray and not found.ndim else found
@@ -81,35 +87,47 @@ def contract(f: Callable[..., Any] | Semiring, a: Any, b: Any, *, reduce: str | 
     empty = x.shape[-1] == 0
     if empty and made.reduce in SELECTING:
         raise ValueError(f"the {made.reduce} of no values: k must be 1 or more")
-    how = {"operands": operands, "threads": threads, "plan": plan, "semiring": made, "deterministic": deterministic,
-           "batch_invariant": batch_invariant}
-    if library is not None:
-        if empty and (made.state or any(made.first(32))):
-            raise ValueError(f"the {made.reduce} of no values on a GPU: k must be 1 or more")
-        whole: Any = fusing.unchanged if made.state else None
-        if made.reduce == "any" and out_dtype is None and (
-                out is None or engine.shadows(library, out=out)[0].dtype == bool):
-            whole = above_zero
-        if epilogue is None and whole is not None:
-            return _by_epilogue(engine, whole, a, b, (x.ndim, y.ndim), out, asked, out_dtype=out_dtype, **how)
-        return engine.matmul(Call.checked(a, b, out, out_dtype=out_dtype, epilogue=epilogue, **how), asked)
-    a, b = x, y
+    how = {"threads": threads, "plan": plan, "semiring": made, "deterministic": deterministic,
+           "batch_invariant": batch_invariant, "out_dtype": out_dtype}
+    if library is None and asked is None:
+        return _on_host(x, y, out, operands, epilogue, sums, **how)
+    if library is None:
+        def compute(given: Mapping[str, Any], outs: Sequence[Any]) -> Any:
+            more = operands and dict(zip(operands, [*given.values()][2:]))
+            return _on_host(given["a"], given["b"], tuple(outs) if type(out) is tuple else outs[0], more, epilogue,
+                            sums, **how)
+        shown = dict(zip(("a", "b", *map(operand, operands or ())), arrays))
+        return program.recorded(asked, shown, outs, compute, epilogue)
+    how["operands"] = operands
+    if empty and (made.state or any(made.first(32))):
+        raise ValueError(f"the {made.reduce} of no values on a GPU: k must be 1 or more")
+    whole: Any = fusing.unchanged if made.state else None
+    if made.reduce == "any" and out_dtype is None and (
+            out is None or engine.shadows(library, out=out)[0].dtype == bool):
+        whole = above_zero
+    if epilogue is None and whole is not None:
+        return _by_epilogue(engine, whole, a, b, (x.ndim, y.ndim), out, asked, **how)
+    return engine.matmul(Call.checked(a, b, out, epilogue=epilogue, **how), asked)
+
+
+def _on_host(a: Array, b: Array, out: Any, operands: Any, epilogue: Any, sums: np.dtype[Any], *, out_dtype: Any,
+             **how: Any) -> Any:
+    """The results for arrays in the host's memory. `sums`: the dtype in which f computes."""
+    made: Semiring = how["semiring"]
+    how["operands"] = operands
     if epilogue is not None:
-        return fused.product(Call.checked(a, b, out, out_dtype=out_dtype, epilogue=epilogue, **how), asked)
+        return fused.product(Call.checked(a, b, out, out_dtype=out_dtype, epilogue=epilogue, **how))
     own, into = out_dtype is None, arguments.output(out, "out")
     if own and made.reduce == "any" and (into is None or into.dtype == bool):
-        return _with_epilogue(above_zero, a, b, out, asked, out_dtype=out_dtype, **how)
-    if made.state or (empty and any(made.first(32))):
-        return _with_epilogue(fusing.unchanged, a, b, out, asked, out_dtype=out_dtype, **how)
+        return _with_epilogue(above_zero, a, b, out, out_dtype=out_dtype, **how)
+    if made.state or (not a.shape[-1] and any(made.first(32))):
+        return _with_epilogue(fusing.unchanged, a, b, out, out_dtype=out_dtype, **how)
     cast = own and into is not None and into.dtype != sums
     call = Call.checked(a, b, None if cast else out, out_dtype=sums if own else out_dtype, **how)
-    result, run = dispatch.watched(lambda: host.product(call))
+    result = host.product(call)
     if cast:
-        np.copyto(out, result, casting="same_kind")
-        return out
-    if asked is not None:
-        repeats.remember_run(asked, (a, b), out, result, run)
-    return result
+        program.do(partial(np.copyto, casting="same_kind"), out, np.asarray(result))
+    return out if cast else result
 
 
 def _known_by(f: Any, reduce: Any) -> tuple[Any, ...] | None:
@@ -144,7 +162,7 @@ def _by_epilogue(engine: Any, epilogue: Any, a: Any, b: Any, axes: tuple[int, in
     return tuple(results) if isinstance(found, tuple) else results[0]
 
 
-def _with_epilogue(epilogue: Any, a: Array, b: Array, out: Any, asked: Any, **how: Any) -> Any:
+def _with_epilogue(epilogue: Any, a: Array, b: Array, out: Any, **how: Any) -> Any:
     """The results of an epilogue that is not the caller's, of matrices or vectors."""
     if how["operands"] is not None:
         raise ValueError("operands must be None without an epilogue")
@@ -152,9 +170,8 @@ def _with_epilogue(epilogue: Any, a: Array, b: Array, out: Any, asked: Any, **ho
     a, b = (a[None] if a.ndim == 1 else a), (b[:, None] if b.ndim == 1 else b)
     outs = out if isinstance(out, tuple) else (out,)
     whole = tuple(None if x is None else np.expand_dims(x, lost) for x in (arguments.output(x, "out") for x in outs))
-    found = fused.product(Call.checked(a, b, whole if isinstance(out, tuple) else whole[0],
-                                       epilogue=epilogue, **how), None if lost else asked)
+    found = fused.product(Call.checked(a, b, whole if isinstance(out, tuple) else whole[0], epilogue=epilogue, **how))
     several = isinstance(found, tuple)
-    results = [np.squeeze(x, lost)[()] if lost else x for x in (found if several else (found,))]
+    results = [program.scalar(np.squeeze(x, lost))[()] if lost else x for x in (found if several else (found,))]
     results = [x if given is None else given for x, given in zip(results, outs + (None,) * len(results))]
     return tuple(results) if several else results[0]

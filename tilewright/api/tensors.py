@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.api import dispatch
 from tilewright.formats.scaled import Decodable
 from tilewright.rules.call import Call
 from tilewright.runtime import repeats
@@ -70,12 +70,7 @@ def product(call: Call, multiply: Callable[..., Any], asked: repeats.Asked | Non
     if call.updates:
         given["c"] = seen
     arrays = call._replace(out=seen, **given)
-    if asked is None or call.fused:
-        found = multiply(arrays, asked)
-    else:
-        found, run = dispatch.watched(lambda: multiply(arrays))
-        repeats.remember_run(asked, (arrays.a, arrays.b), arrays.out, found, run)
-    return as_given(found)
+    return as_given(multiply(arrays, asked))
 
 
 def through(function: Callable[..., Any], given: Sequence[Any], out: Any = None, **options: Any) -> Any:
@@ -114,12 +109,10 @@ class _Host:
         found = TORCH.asked(arrays, *options)
         return None if found is None else ((self, *found[0]), found[1])
 
-    def empty(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, stream: int) -> Any:
-        return (_empty or _allocator())(shape, strides, dtype)
-
-    def to_make(self, shape: tuple[int, ...], x: Array, device: None) -> tuple[Any, ...] | None:
+    def maker(self, shape: tuple[int, ...], x: Array, device: None) -> Callable[[], Any] | None:
         dtype = _torchs(x.dtype)
-        return None if dtype is None else (shape, tuple(s // x.itemsize for s in x.strides), dtype)
+        return None if dtype is None else partial(
+            _allocator(), shape, tuple(s // x.itemsize for s in x.strides), dtype)
 
 
 HOST = _Host()
@@ -132,13 +125,8 @@ def again(a: Any, b: Any, out_dtype: Any, epilogue: Any = None, operands: dict[s
     return None if asked is None else repeats.again(HOST, asked, arrays, (None,))
 
 
-_empty: Any = None
-
-
-def _allocator() -> Any:
+def _allocator() -> Callable[..., Any]:
     """torch.empty_strided(shape, strides, dtype), in a third of its time where torch has what its compiler uses."""
-    global _empty
     torch = sys.modules["torch"]
     quick = getattr(getattr(getattr(torch._C, "_dynamo", None), "guards", None), "_empty_strided_cpu", None)
-    _empty = quick or (lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype, device="cpu"))
-    return _empty
+    return quick or (lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype, device="cpu"))

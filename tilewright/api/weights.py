@@ -1,6 +1,5 @@
-"""x @ w for few rows of x and weights of few bits, again and again: what the first call of a kind has chosen is kept,
-so that a call costs some ten microseconds beside the product, with an epilogue, too. So are large arrays of bf16 and
-f16 multiplied, which are read once, too.
+"""x @ w for few rows of x and weights of few bits, which are read once, as large arrays of bf16 and f16 are; with an
+epilogue, too.
 
 Calls with other options, more rows or other layouts go the way of prologues (rules/weights.py), to the same kernels.
 """
@@ -8,6 +7,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from functools import partial
+from types import NoneType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,18 +16,17 @@ import numpy as np
 from tilewright import forks
 from tilewright.api import dispatch, fused
 from tilewright.formats.quantized import Quantized
-from tilewright.formats.scaled import Scaled
 from tilewright.formats.table import get
 from tilewright.kernels.cpu import jobs
 from tilewright.plans import lowering
 from tilewright.plans import prologues as prologues_of_plans
 from tilewright.plans.cpu import CpuPlan, Strides
 from tilewright.plans.words import BY_NAME
-from tilewright.rules import arguments, fusing, prologues, weights
+from tilewright.rules import arguments, fusing, prologues, signature, weights
 from tilewright.rules.arguments import F32
 from tilewright.rules.call import Call
 from tilewright.runtime import repeats
-from tilewright.runtime.cpu import pool
+from tilewright.runtime.cpu import pool, program
 
 Array = Any
 BF16 = get("bf16").dtype
@@ -45,7 +45,6 @@ IN_TILES = 3
 LARGE = 1 << 20             # numbers of such
 HALF = tuple(get(name).dtype for name in ("bf16", "f16"))
 PAIRED = 128                # weights in a block of kernels/cpu/weight_pairs.py
-MOST = 1024                 # kinds of calls that are kept
 
 
 class Ready(NamedTuple):
@@ -60,74 +59,70 @@ class Ready(NamedTuple):
     kernel: str             # that takes bf16: "pairs", of rearranged rows, "plain", "tiles" or "stream"; "": f32
     fused: Any = None       # the table of an epilogue's operands; `result` is stored then
     order: tuple[int, ...] = ()     # which of those that are given each of them is
-    kept: Any = None        # the epilogue, of whose function a key has the id
 
 
-_ready: dict[Any, Ready | None] = {}
-
-
-def product(a: Any, b: Any, out: Any, trans_b: Any, threads: Any, epilogue: Any = None, operands: Any = None
+def product(a: Any, b: Any, out: Any, trans_b: str, threads: int | None, epilogue: Any = None, operands: Any = None
             ) -> Array | None:
     """matmul(a, b, out) with no other option but an epilogue, b being a Scaled, a Quantized or an array of 16 bits;
-    None, and nothing done, where it is not one of the calls that are kept."""
-    if type(a) is not np.ndarray or not a.ndim or a.dtype not in weights.FLOATS or not isinstance(trans_b, (bool, str)):
+    None, and nothing done, where no kernel for few rows computes it."""
+    beside = _arrays(b)
+    given = {name: np.asarray(x) for name, x in (operands or {}).items()} if type(operands) in (dict, NoneType) else {}
+    if (type(a) is not np.ndarray or not a.ndim or a.dtype not in weights.FLOATS or len(given) < len(operands or ())
+            or not all(type(x) is np.ndarray and x.flags.aligned for x in (*beside, *given.values()))):
         return None
-    arrays = _arrays(b)
-    if not all(type(x) is np.ndarray and x.flags.aligned for x in arrays):
+    if epilogue is not None and (a.ndim < 2 or (a.ndim > 2 and any(x.ndim > 1 for x in given.values()))):
         return None
-    threads = pool.get_num_threads() if threads is None else threads
-    key: tuple[Any, ...] = (a.shape, a.dtype, trans_b, threads, type(b),
-                            *[word for x in arrays for word in (x.dtype, x.shape, x.strides)])
-    if type(b) is Scaled:
-        key = (*key, b.zeros is None, b.group, b.nibbles)
-    elif type(b) is Quantized:
-        key = (*key, b.format.name, b.axis, b.shape, b.tensor_scale)
-    given: list[Array] = []
-    if epilogue is not None:
-        known = repeats.functions((epilogue,), operands)
-        given = [np.asarray(x) if type(x) in (int, float) else x for x in (operands or {}).values()] if known else []
-        if known is None or a.ndim < 2 or not all(type(x) is np.ndarray and x.flags.aligned for x in given):
-            return None
-        if a.ndim > 2 and any(x.ndim > 1 for x in given):
-            return None
-        key = (*key, known, *[word for x in given for word in (x.dtype, x.shape, x.strides)])
-    try:
-        found = _ready[key]
-    except KeyError:
-        found = _make(key, b, a, trans_b, threads, epilogue, dict(zip(operands or (), given)))
-    except TypeError:       # threads that cannot be hashed
+    with forks.building:
+        ready = _of(b, a, trans_b, threads or pool.get_num_threads(), epilogue, given)
+    if ready is None:
         return None
-    if found is None:
-        return None
-    stored = F32 if epilogue is None else found.result
-    direct = (out is not None and type(out) is np.ndarray and out.dtype == stored == found.result
-              and out.shape == found.shape and out.flags.c_contiguous and out.flags.behaved
-              and not any(np.may_share_memory(out, x) for x in (a, *arrays, *given)))
-    cast = (epilogue is None and type(out) is np.ndarray and out.shape == found.shape and out.flags.behaved
+    stored = F32 if epilogue is None else ready.result
+    direct = (out is not None and type(out) is np.ndarray and out.dtype == stored == ready.result
+              and out.shape == ready.shape and out.flags.c_contiguous and out.flags.behaved
+              and not any(np.may_share_memory(out, x) for x in (a, *beside, *given.values())))
+    cast = (epilogue is None and type(out) is np.ndarray and out.shape == ready.shape and out.flags.behaved
             and out.dtype in weights.FLOATS)
     if out is not None and not direct and not cast:
         return None
-    x = (arranged(a.reshape(-1, a.shape[-1])) if found.kernel == "pairs" else
-         np.ascontiguousarray(a, BF16 if found.kernel else F32))
-    c = out if direct else np.empty(found.shape, stored)
-    recipe, table = found.recipe, found.table.copy()
-    for row, beside in zip(table, arrays[1:]):
-        row[0] = recipe.address(beside)
-    left, right = recipe.address(x), recipe.address(arrays[0])
-    if found.swapped:
-        left, right = right, left
-    words = repeats.filled(found.fused, found.order, [recipe.address(x) for x in given]) if given else None
-    of_b = recipe.address(table)
-    addresses = jobs.Beside(words.buffer_info()[0] if words else 0, *((of_b, 0) if found.swapped else (0, of_b)))
-    recipe.run(left, right, recipe.address(c), found.factor, 0.0, addresses)
+    c = out if direct else program.empty(ready.shape, stored)
+    kind = BF16 if ready.kernel else F32
+    view = None if ready.kernel != "pairs" and a.dtype == kind and a.flags.c_contiguous else repeats.View.of(a)
+    program.take(partial(_step, ready, view, len(beside)), (a, *beside, *given.values(), c))
     if direct or epilogue is not None:
         return c
-    with np.errstate(all="ignore"):
-        c = c if found.result == F32 else arguments.rounded(c, found.result)
-        if out is None:
-            return c
-        np.copyto(out, c, casting="same_kind")
+    c = program.rounded(c, ready.result)
+    if out is None:
+        return c
+    program.do(program.cast, out, c)
     return out
+
+
+def taken(b: Any) -> bool:
+    """Whether this is a right operand for `product`."""
+    large = type(b) is np.ndarray and b.dtype in HALF and b.ndim == 2 and b.size >= LARGE
+    return large or type(b) in signature.DECODED
+
+
+def _step(ready: Ready, view: repeats.View | None, count: int, numbers: tuple[int, ...]) -> repeats.Run:
+    """`numbers`: of the addresses of a, `count` arrays of b, operands, the result; `view`: of a, if it is copied."""
+    recipe, swapped, c = ready.recipe, ready.swapped, numbers[-1]
+    (of_a, of_b), scales, order = numbers[:2], numbers[2:1 + count], [*numbers[1 + count:-1]]
+    rows = [order[i] for i in ready.order]
+
+    def run(at: list[int], arrays: Any, results: Any, alpha: float, stream: int) -> None:
+        left, right, table = at[of_a], at[of_b], ready.table.copy()
+        if view is not None:
+            a = view.at(left)
+            x = (arranged(a.reshape(-1, a.shape[-1])) if ready.kernel == "pairs" else
+                 np.ascontiguousarray(a, BF16 if ready.kernel else F32))
+            left = recipe.address(x)
+        for row, i in zip(table, scales):
+            row[0] = at[i]
+        words = repeats.filled(ready.fused, rows, at) if rows else None
+        by_b, (left, right) = recipe.address(table), (right, left) if swapped else (left, right)
+        recipe.run(left, right, at[c], ready.factor, 0.0, jobs.Beside(
+            words.buffer_info()[0] if words else 0, *((by_b, 0) if swapped else (0, by_b))))
+    return run
 
 
 def _arrays(b: Any) -> tuple[Any, ...]:
@@ -135,18 +130,6 @@ def _arrays(b: Any) -> tuple[Any, ...]:
     if type(b) is np.ndarray:
         return (b,)
     return (b.elements, b.scales) if type(b) is Quantized or b.zeros is None else (b.elements, b.scales, b.zeros)
-
-
-def _make(key: Any, b: Any, a: Array, trans_b: Any, threads: Any, epilogue: Any, operands: Any) -> Ready | None:
-    with forks.building:
-        engine = forks.imported("tilewright.runtime.cpu.engine")
-        if not any(x is _ready for x in engine.chosen):
-            engine.chosen.append(_ready)
-        if len(_ready) >= MOST:
-            _ready.clear()
-        found = _of(b, a, arguments.layout(trans_b, "b"), arguments.thread_count(threads) or 1, epilogue, operands)
-        _ready[key] = found
-        return found
 
 
 def arranged(x: Array) -> Array:
@@ -236,7 +219,7 @@ def _fused(ready: Ready, call: Call, of: Any, threads: int, epilogue: Any, opera
         return None
     order = tuple(list(operands).index(y.name) for y in f.epilogue.reads)
     table = array("q", [word for x in arrays for word in fusion.entry(host, x, False)])
-    return ready._replace(recipe=way.recipe, fused=table, order=order, result=dtype, kept=(epilogue, f.epilogue),
+    return ready._replace(recipe=way.recipe, fused=table, order=order, result=dtype,
                           shape=(*ready.shape[:-1], c.shape[-1]))
 
 

@@ -6,6 +6,8 @@ program that later calls run takes their addresses in this order.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from tilewright.formats.quantized import Quantized
@@ -24,7 +26,7 @@ def signature(a: Any, b: Any, operands: dict[str, Any] | None = None, scale_a: A
         if type(x) in DECODED:
             arrays[name], arrays[f"{name}.scales"] = x.elements, x.scales
             if type(x) is Quantized:
-                described += x.format.name, x.shape, x.axis, x.tensor_scale
+                described += x.format.name, x.shape, x.axis, repr(x.tensor_scale)
                 continue
             described += x.group, x.nibbles
             if x.zeros is not None:
@@ -37,11 +39,19 @@ def signature(a: Any, b: Any, operands: dict[str, Any] | None = None, scale_a: A
             arrays[operand(name)] = x
     for name, x in (("scale_a", scale_a), ("scale_b", scale_b), ("c", c)):
         if x is None or type(x) in NUMBERS:
-            described += type(x), x
+            described += type(x), repr(x)          # by which 0.0 is not -0.0, and nan is itself
         else:
             arrays[name] = x
             described.append(name)
     return arrays, described
+
+
+def stored(x: Any, arrays: Mapping[str, Any], name: str) -> Any:
+    """An argument of that name with these arrays instead of its own, by the names that `signature` gives."""
+    if type(x) not in DECODED:
+        return arrays[name]
+    parts = {"elements": arrays[name], "scales": arrays[f"{name}.scales"]}
+    return replace(x, **parts, **({"zeros": arrays[f"{name}.zeros"]} if f"{name}.zeros" in arrays else {}))
 
 
 def operand(name: str) -> str:

@@ -15,21 +15,19 @@ import ctypes
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright import forks
 from tilewright.expressions import remembered
 from tilewright.expressions.function import Epilogue, Prologue
 from tilewright.kernels.cpu import jobs
-from tilewright.kernels.cpu.jobs import NOTHING
+from tilewright.rules.signature import DECODED, signature
 from tilewright.runtime.cpu import pool
 from tilewright.runtime.cpu.layout import address, addresses
-
-if TYPE_CHECKING:
-    from tilewright.runtime.cpu.engine import Run as EngineRun
+from tilewright.runtime.program import Run
 
 Array = NDArray[Any]
 
@@ -38,15 +36,16 @@ ALIGNED, BOTH = 0x100, 0x500            # NumPy's flags: ALIGNED, and WRITEABLE 
 NDARRAY = np.ndarray
 
 Asked = tuple[tuple[Any, ...], list[int]]           # a key; and the addresses of arrays, then of results
-Run = Callable[[list[int], Sequence[Any], Sequence[Any], float, int], Any]     # see Record
 
 
 class Record(NamedTuple):
     run: Run                                # (addresses, arrays, results, alpha, stream) → true if these mean nothing
-    results: tuple[tuple[Any, ...], ...]    # what `library.empty` takes, but for the stream
+    results: tuple[Callable[..., Any], ...]     # what makes them; on a device it takes a stream
     spans: tuple[tuple[int, int], ...]      # the bytes that each array reaches over, from its address on
     device: int | None                      # None: the host
     kept: Any                               # what the key has ids of
+    product: Callable[[list[int]], Any] | None      # of the addresses the engine's Run, if the call came down to one
+    shared: tuple[tuple[int, int], ...]     # which array is which result, in the same memory
 
 
 # By keys; emptied when plans are chosen anew, and with them what is made of records.
@@ -117,12 +116,11 @@ class _Host:
             at.insert(i, 0)
         return tuple(key), at
 
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...] | None, stream: int) -> Any:
-        return np.empty(shape, dtype) if strides is None else np.ndarray(shape, dtype, None, 0, strides)
-
-    def to_make(self, shape: tuple[int, ...], x: Array, device: None) -> tuple[Any, ...]:
-        """What `empty` makes arrays like x of."""
-        return shape, x.dtype, None if x.flags.c_contiguous else x.strides
+    def maker(self, shape: tuple[int, ...], x: Array, device: None) -> Callable[[], Array]:
+        """Makes arrays of this shape like x."""
+        array: Any = np.ndarray
+        return partial(np.empty, shape, x.dtype) if x.flags.c_contiguous else partial(
+            array, shape, x.dtype, None, 0, x.strides)
 
     pointer = staticmethod(address)
 
@@ -150,14 +148,37 @@ def array_of(x: Any) -> Any:
 
 
 def asked_on_host(library: Any, a: Any, b: Any, outs: Sequence[Any], out_dtype: Any, trans_a: Any, trans_b: Any,
-                  threads: Any, epilogue: Any, operands: Any) -> tuple[Asked | None, tuple[Any, ...]]:
+                  threads: Any, epilogue: Any, operands: Any, c: Any = None, scale_a: Any = None, scale_b: Any = None,
+                  prologue_a: Any = None, prologue_b: Any = None, algorithm: Any = None, plan: Any = None,
+                  alpha: Any = 1, beta: Any = 0, deterministic: Any = False, batch_invariant: Any = False
+                  ) -> tuple[Asked | None, Sequence[Any]]:
     """What a product of these arguments of matmul is known by, and the arrays that it reads."""
-    known_by = functions((epilogue,), operands)
-    if known_by is None or (operands and epilogue is None):
+    if not (operands is None or type(operands) is dict):
         return None, ()
-    arrays = (a, b, *map(array_of, operands.values())) if operands else (a, b)
+    read: Any = (a, b, *operands.values()) if operands else (a, b)
+    given: tuple[Any, ...] = (epilogue,)
+    more: tuple[Any, ...] = ()
+    if not (c is scale_a is scale_b is prologue_a is prologue_b is plan is algorithm is None
+            and deterministic is batch_invariant is False and type(alpha) is int and alpha == 1
+            and type(beta) is int and beta == 0 and type(a) not in DECODED and type(b) not in DECODED):
+        factors = type(alpha), alpha, type(beta), beta
+        if not {*factors[::2]} <= {int, float} or alpha != alpha or beta != beta or (
+                not type(deterministic) is type(batch_invariant) is bool):
+            return None, ()
+        by_name, described = signature(a, b, operands, scale_a, scale_b, c)
+        read, given = by_name.values(), (epilogue, prologue_a, prologue_b)
+        more = algorithm, plan, *factors, deterministic, batch_invariant, *described
+    alone = operands is epilogue is prologue_a is prologue_b is None
+    known_by = given if alone else functions(given, operands)
+    if known_by is None:
+        return None, ()
+    arrays = [np.asarray(x) if type(x) is float or type(x) is int else x for x in read] if operands else [*read]
     threads = pool.get_num_threads() if threads is None else threads
-    return library.asked((*arrays, *outs), known_by, out_dtype, trans_a, trans_b, type(threads), threads), arrays
+    asked: Asked | None = library.asked((*arrays, *outs), known_by, out_dtype, trans_a, trans_b, type(threads), threads,
+                                        *more)
+    if asked is not None and outs[0] is not None and (shared := _shared(asked[1], len(arrays))):
+        asked = (*asked[0], shared), asked[1]
+    return asked, arrays
 
 
 def again(library: Any, like: Asked, arrays: Sequence[Any], results: Sequence[Any], alpha: Any = 1) -> Any:
@@ -169,10 +190,10 @@ def again(library: Any, like: Asked, arrays: Sequence[Any], results: Sequence[An
         return None
     if found is None:
         return None
-    run, made, spans, device, _ = found
+    run, made, spans, device, _, _, shared = found
     stream = 0 if device is None else library.stream(arrays[0], device)
     if len(made) == 1 and results[0] is None:       # as below, but in less time
-        x = library.empty(*made[0], stream)
+        x = made[0]() if device is None else made[0](stream)
         at[-1] = place = library.pointer(x)
         if place & library.alignment or run(at, arrays, (x,), alpha, stream):
             return None
@@ -185,11 +206,11 @@ def again(library: Any, like: Asked, arrays: Sequence[Any], results: Sequence[An
         at += [0] * (len(made) - 1)
     for new, x in zip(made, results):
         if x is None:
-            x = library.empty(*new, stream)
+            x = new() if device is None else new(stream)
             at[i] = place = library.pointer(x)
             if place & library.alignment:
                 return None
-        elif _overlaps(at, spans, i):
+        elif _overlaps(at, spans, i, shared):
             return None
         outs.append(x)
         i += 1
@@ -201,114 +222,19 @@ def again(library: Any, like: Asked, arrays: Sequence[Any], results: Sequence[An
 
 
 def remember(like: Asked, run: Run, arrays: Sequence[Array], results: Sequence[Array], device: int | None = None,
-             kept: Any = None, shape: tuple[int, ...] | None = None) -> None:
+             kept: Any = None, shape: tuple[int, ...] | None = None, product: Any = None) -> None:
     """What a call came to. `arrays` and `results`: these, or their shadows; `shape`: of the only result, if it is
     another than the shadow's."""
     if len(records) >= MOST:
         records.clear()
     library = like[0][0]
-    made = tuple(library.to_make(shape or x.shape, x, device) for x in results)
+    made = tuple(library.maker(shape or x.shape, x, device) for x in results)
     if None in made:                    # in a format that the library lacks
         return
-    records[like[0]] = Record(run, made, tuple(map(_span, (*arrays, *results))), device, kept)
+    spans, shared = tuple(map(_span, (*arrays, *results))), _shared([*map(address, (*arrays, *results))], len(arrays))
+    records[like[0]] = Record(run, made, spans, device, kept, product, shared)
     if watch.ran is not None:
         watch.ran.append((records[like[0]], [address(x) for x in (*arrays, *results)]))
-
-
-def remember_run(like: Asked, arrays: Sequence[Array], out: Array | None, result: Any, run: EngineRun | None) -> None:
-    """A call of the CPU's engine that came down to one run, if it was from these two arrays to the result."""
-    if run is None or run.alpha != 1 or run.beta != 0 or address(arrays[0]) == address(arrays[1]):
-        return
-    ran_b = run.b if run.given is None else run.given
-    first = int(address(run.a) == address(arrays[1]))
-    a, b = arrays[::-1] if first else arrays
-    if (address(run.a), address(ran_b)) != (address(a), address(b)) or (run.a.itemsize, ran_b.itemsize) != (
-            a.itemsize, b.itemsize):
-        return
-    if isinstance(result, np.generic):
-        if run.c.size != 1 or run.c.dtype != result.dtype:
-            return
-    elif (result is not out if out is not None else not _dense(result)) or address(result) != address(run.c) or (
-            result.dtype != run.c.dtype):
-        return
-    copied = None if run.given is None else View.of(run.given)
-    again = by_recipe(run.recipe, (first, 1 - first, 2), run.batch, run.steps, copied=copied)
-    remember(like, again, arrays, (np.asarray(result),))
-
-
-def remember_runs(like: Asked, arrays: Sequence[Array], out: Array | None, result: Any, runs: Sequence[EngineRun]
-                  ) -> None:
-    """A call of several runs, if each read these arrays or what earlier ones wrote, and the last wrote the result. All
-    memory that they took is kept by `runs`, so that an address is one array's."""
-    if len(runs) < 2 or type(result) is not np.ndarray or any(x.alpha != 1 or x.beta != 0 for x in runs):
-        return
-    last = runs[-1]
-    if address(last.c) != address(result) or last.c.dtype != result.dtype or (
-            result is not out if out is not None else not _dense(result)):
-        return
-    known = {address(x): i for i, x in enumerate(arrays)}
-    if len(known) < len(arrays) or not known.keys().isdisjoint(address(x.c) for x in runs):
-        return                                          # which is which cannot be seen
-    sources, steps = [*arrays, result], list[Run]()     # then what is between
-    for x in runs:
-        read = x.a, x.b if x.given is None else x.given
-        at = [known.get(address(y), -1) for y in read]
-        if any(i < 0 or y.dtype != sources[i].dtype or not _within(_span(y), _span(sources[i]))
-               for i, y in zip(at, read)):
-            return
-        here = len(arrays) if x is last else len(sources)
-        copied = None if x.given is None else View.of(x.given)
-        steps.append(by_recipe(x.recipe, (at[0], at[1], here), x.batch, x.steps, copied=copied))
-        if x is not last:
-            sources.append(x.c)
-            known[address(x.c)] = here
-    memory = [(high - low, low) for low, high in map(_span, sources[len(arrays) + 1:])]
-
-    def again(at: list[int], arrays: Any, results: Any, alpha: float, stream: int) -> Any:
-        taken = [np.empty(size, np.uint8) for size, _ in memory]
-        places = [*at, *(address(x) - low for x, (_, low) in zip(taken, memory))]
-        return any(step(places, arrays, results, alpha, stream) for step in steps)
-    remember(like, again, arrays, (result,))
-
-
-def by_recipe(recipe: Any, order: tuple[int, int, int], batch: int, steps: tuple[int, ...], table: Any = None,
-              rows: Sequence[int] = (), copied: View | None = None) -> Run:
-    """Run a recipe for CPUs. `order`: which addresses are those of its A, B and C; `batch` products, if not 0, so many
-    bytes from one to the next; `table`: of the operands of an epilogue (jobs.OPERAND), whose addresses are `rows`;
-    `copied`: B, where the plan copies it."""
-    a, b, c = order
-    work = recipe.repeatable(batch, steps)
-
-    def copy_of_b(place: int) -> Array:
-        assert copied is not None
-        found: Array = forks.imported("tilewright.runtime.cpu.engine").copied(copied.at(place), recipe.plan)
-        return found
-    if work is None or work.parts > 1 or work.layout or (copied and batch):     # memory or threads have to be asked for
-        def run(at: list[int], arrays: Any, results: Any, alpha: float, stream: int) -> Any:
-            words = filled(table, rows, at) if table else None
-            beside = NOTHING if words is None else jobs.Beside(words.buffer_info()[0])
-            at_b = at[b]
-            if copied is not None:
-                copy = copy_of_b(at_b)
-                at_b = address(copy)
-            if batch:
-                return recipe.run_batch(batch, steps, at[a], at_b, at[c], 1.0, 0.0, beside)
-            return recipe.run(at[a], at_b, at[c], 1.0, 0.0, beside)
-        return run
-    template, call, i_a, i_b, i_c = work.job, recipe.call, recipe.i_a, recipe.i_b, recipe.i_c
-    operands = recipe.at["operands"] if table else 0
-
-    def at_once(at: list[int], arrays: Any, results: Any, alpha: float, stream: int) -> None:
-        job = template[:]
-        job[i_a], job[i_b], job[i_c] = at[a], at[b], at[c]
-        if copied is not None:
-            copy = copy_of_b(at[b])
-            job[i_b] = address(copy)
-        if table:
-            words = filled(table, rows, at)
-            job[operands] = words.buffer_info()[0]
-        call(job.buffer_info()[0], 0)
-    return at_once
 
 
 def filled(table: Any, rows: Sequence[int], at: list[int]) -> Any:
@@ -324,11 +250,16 @@ def forget() -> None:
         table.clear()
 
 
-def _overlaps(at: list[int], spans: Sequence[tuple[int, int]], which: int) -> bool:
-    """Whether this one may have memory of any other."""
+def _shared(at: list[int], count: int) -> tuple[tuple[int, int], ...]:
+    """(array, result) of those that begin in the same place. `count`: of arrays."""
+    return tuple((i, j) for j in range(count, len(at)) for i in range(count) if at[i] == at[j] != 0)
+
+
+def _overlaps(at: list[int], spans: Sequence[tuple[int, int]], which: int, shared: tuple[tuple[int, int], ...]) -> bool:
+    """Whether this one may have memory of any other than those that it is."""
     low, high = at[which] + spans[which][0], at[which] + spans[which][1]
     for i, (begin, end) in enumerate(spans):
-        if low < at[i] + end and at[i] + begin < high and i != which:
+        if low < at[i] + end and at[i] + begin < high and i != which and (i, which) not in shared:
             return True
     return False
 
@@ -338,11 +269,7 @@ def _span(x: Array) -> tuple[int, int]:
     return sum(min(r, 0) for r in reach), sum(max(r, 0) for r in reach) + x.itemsize
 
 
-def _within(part: tuple[int, int], whole: tuple[int, int]) -> bool:
-    return whole[0] <= part[0] and part[1] <= whole[1]
-
-
-def _dense(x: Array) -> bool:
+def dense(x: Array) -> bool:
     """Whether a new array of this shape and these strides has room for its elements, and no more."""
     return not x.size or sorted(x.strides[at] for at in range(x.ndim) if x.shape[at] > 1) == sorted(
         stride for stride, extent in zip(_packed(x), x.shape) if extent > 1)

@@ -189,8 +189,10 @@ class SimulatedRecipe(Recipe):
                 region.name = name
         return super().run(a, b, c, alpha, beta, beside, index)
 
-    def _run_packed(self, job: array) -> None:
+    def run_job(self, job: array) -> bool:
         plan = self.plan
+        if plan.algorithm != "packed":
+            return super().run_job(job)
         for field, name, size in (("a_space", "packed A", self.a_blocks * self.a_block),
                                   ("b_space", "packed B", self.b_blocks * self.b_block),
                                   ("sums", "sums", plan.jc_ways * self.sums),
@@ -201,6 +203,7 @@ class SimulatedRecipe(Recipe):
             self.host.run_team(self.function, struct, plan.threads)
         else:
             self.call(struct, 0)
+        return self.special is not None and job[self.special] != 0
 
 
 class CpuProduct:

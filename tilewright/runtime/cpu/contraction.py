@@ -5,6 +5,7 @@ What has one stride in each operand is the engine's; the rest is packed and stor
 """
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from tilewright.plans import lowering
 from tilewright.plans.choose import choose
 from tilewright.plans.cpu import Order, Strides, block_depth
 from tilewright.plans.lowering import Lowered
-from tilewright.runtime.cpu import amx, engine, pool
+from tilewright.runtime.cpu import amx, engine, pool, program
 from tilewright.runtime.cpu.recipe import Recipe, Tables, blocks
 from tilewright.runtime.cpu.tables import Axes, offsets, scattered, scattered_c, single_stride, square_side, tiled
 from tilewright.targets import CpuTarget, detect
@@ -52,7 +53,7 @@ def gemm(a: Array, b: Array, c: Array, counts: tuple[int, int, int, int], *, thr
     if c.size == 0:
         return True
     if b.size == 0:                             # of no steps
-        c[...] = 0
+        program.do(partial(engine.scale, beta=0), c)
         return True
     threads = threads or pool.get_num_threads()
     key = (a.shape, b.shape, a.strides, b.strides, c.strides, a.dtype, b.dtype, c.dtype, counts, threads, target,
@@ -67,10 +68,10 @@ def gemm(a: Array, b: Array, c: Array, counts: tuple[int, int, int, int], *, thr
             _recipes.clear()
         _recipes[key] = recipe
     at_a, at_b, at_c = (recipe.address(x) for x in (a, b, c))
-    if engine.watch.runs is not None:
-        engine.watch.runs.append(engine.Run(recipe, False, a, b, c, 1.0, 0.0, bool(counts[0])))
-    if counts[0]:
-        recipe.run_batch(c.shape[0], (a.strides[0], b.strides[0], c.strides[0]), at_a, at_b, at_c, 1.0, 0.0)
+    steps = (a.strides[0], b.strides[0], c.strides[0]) if counts[0] else ()
+    engine.note(recipe, False, a, b, c, 1.0, 0.0, steps)
+    if steps:
+        recipe.run_batch(c.shape[0], steps, at_a, at_b, at_c, 1.0, 0.0)
     else:
         recipe.run(at_a, at_b, at_c, 1.0, 0.0)
     return True

@@ -4,9 +4,10 @@ A call looks up a `Recipe` by shape, strides and thread count; the first call of
 """
 from __future__ import annotations
 
-import threading
+from array import array
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,8 +22,9 @@ from tilewright.plans.measured import choice
 from tilewright.plans.model import BUILTIN
 from tilewright.problem import Gemm
 from tilewright.runtime import repeats
-from tilewright.runtime.cpu import amx, pool, small, symmetric, workspace
+from tilewright.runtime.cpu import amx, pool, program, small, symmetric
 from tilewright.runtime.cpu.host import SWAPPED, Host, host
+from tilewright.runtime.cpu.layout import address
 from tilewright.runtime.cpu.recipe import Prepares, Recipe
 from tilewright.targets import CpuTarget, detect
 
@@ -57,7 +59,7 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
     if c.size == 0:
         return False
     if k == 0 or alpha == 0:
-        scale(c, beta)
+        program.do(partial(scale, beta=beta), c)
         return False
     threads = threads or pool.get_num_threads()
     key = (m, n, k, a.strides[-2:], b.strides[-2:], c.strides[-2:], a.dtype, b.dtype, c.dtype, threads, plan, target,
@@ -66,8 +68,9 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
     if found is None:
         found = _remember(key, *((a, b, c) if c.ndim == 2 else (a[0], b[0], c[0])))
     recipe, swapped = found
-    if m == n and not beta and symmetric.applies(recipe, a, b, c, alpha):
-        symmetric.multiply(recipe, *((b.T, a.T) if swapped else (a, b)), c, alpha)
+    if m == n and not beta and address(a) == address(b) and symmetric.applies(recipe, a, b, c, alpha):
+        note(recipe, swapped, *((b.T, a.T) if swapped else (a, b)), c, alpha, beta)
+        symmetric.multiply(recipe, address(a), address(c), alpha)
         return False
     return run(recipe, swapped, a, b, c, alpha, beta)
 
@@ -90,14 +93,19 @@ def gemm_by(algorithm: str, a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0,
     if alpha and c.size and k:
         word = lowering.algorithm_word(algorithm, format_of(a.dtype), format_of(b.dtype), m, n, k,
                                        1 if invariant else threads or pool.get_num_threads(), target)
-        product = np.empty_like(c) if beta else c
+        product = program.empty(c.shape, c.dtype) if beta else c
         if word and not gemm(a, b, product, alpha, threads=threads, target=target, word=word, invariant=invariant):
             if beta:
-                with np.errstate(all="ignore"):
-                    c[...] = np.multiply(c, beta, dtype=np.float64) + product
+                program.do(partial(_add, beta), c, product)
             return
-    a, b = (x if x.dtype == c.dtype or converts(x.dtype, c.dtype, m, n, k) else x.astype(c.dtype) for x in (a, b))
+    a, b = (x if x.dtype == c.dtype or converts(x.dtype, c.dtype, m, n, k) else
+            program.copied(x.astype(c.dtype), x) for x in (a, b))
     gemm(a, b, c, alpha, beta, threads=threads, target=target, invariant=invariant)
+
+
+def _add(beta: float, c: Matrix, product: Matrix) -> None:
+    with np.errstate(all="ignore"):
+        c[...] = np.multiply(c, beta, dtype=np.float64) + product
 
 
 # ---- formats
@@ -248,7 +256,7 @@ def forget() -> None:
 # ---- running
 
 class Run(NamedTuple):
-    """What a call of `run` has a recipe do: operands as it reads them."""
+    """One run of a recipe that a call came down to: operands as it reads them."""
     recipe: Recipe
     swapped: bool               # whether a is the product's B^T
     a: Matrix
@@ -258,9 +266,8 @@ class Run(NamedTuple):
     beta: float
     batched: bool = False
     given: Matrix | None = None         # what b is a copy of, by a plan with `copy`
-    # of its epilogue's operands (jobs.OPERAND); None: it has more beside it, or more than this run makes the results
-    table: tuple[tuple[int, ...], ...] | None = ()
-    names: tuple[str, ...] = ()         # of these operands
+    table: tuple[tuple[int, ...], ...] = ()     # of its epilogue's operands (jobs.OPERAND)
+    names: tuple[str, ...] = ()                 # of these
 
     @property
     def batch(self) -> int:
@@ -273,32 +280,53 @@ class Run(NamedTuple):
         return (self.a.strides[0], self.b.strides[0], self.c.strides[0]) if self.batched else (0, 0, 0)
 
 
-class _Watch(threading.local):
-    runs: list[Run] | None = None       # what this thread runs, if somebody wants to know (api/dispatch.py)
-
-
-watch = _Watch()
-
-
 def run(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: float, beta: float,
         beside: Beside = NOTHING) -> bool:
     """One product, or a batch of them along a leading axis; what Recipe.run says."""
     if not recipe.takes_c:
         return _through_temporary(recipe, swapped, a, b, c, alpha, beta, beside)
     x, y = (b.swapaxes(-1, -2), a.swapaxes(-1, -2)) if swapped else (a, b)
-    given = y if recipe.plan.copy else None
-    if given is not None:
-        y = copied(given, recipe.plan)
-    if watch.runs is not None:
-        if given is not None and recipe.address(given) == recipe.address(y):
-            given = None                        # contiguous already: nothing was copied
-        watch.runs.append(Run(recipe, swapped, x, y, c, alpha, beta, c.ndim == 3, given,
-                              () if beside is NOTHING else None))
-    if c.ndim == 2:
-        return recipe.run(recipe.address(x), recipe.address(y), recipe.address(c), alpha, beta, beside)
-    steps = x.strides[0], y.strides[0], c.strides[0]
-    recipe.run_batch(c.shape[0], steps, recipe.address(x), recipe.address(y), recipe.address(c), alpha, beta, beside)
+    given, y = y, copied(y, recipe.plan) if recipe.plan.copy else y
+    steps = steps_of(x, y, c)
+    note(recipe, swapped, x, given, c, alpha, beta, steps)
+    at = recipe.address(x), recipe.address(y), recipe.address(c)
+    if not steps:
+        special = recipe.run(*at, alpha, beta, beside)
+        if special:
+            program.not_repeated()
+        return special
+    recipe.run_batch(c.shape[0], steps, *at, alpha, beta, beside)
     return False
+
+
+def steps_of(a: Matrix, b: Matrix, c: Matrix) -> tuple[int, ...]:
+    """Bytes from one product of a batch to the next; none, if there is no leading axis."""
+    return (a.strides[0], b.strides[0], c.strides[0]) if c.ndim == 3 else ()
+
+
+def note(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: float, beta: float,
+         steps: tuple[int, ...] = (), operands: Sequence[Matrix] = (), rows: Sequence[tuple[int, ...]] = (),
+         names: tuple[str, ...] = ()) -> None:
+    """Take a run of a recipe, with operands as it reads them or, of B, copies them, as a step of the call. `rows`: of
+    the epilogue's operands jobs.OPERAND without addresses."""
+    recorder = program.preparing.recorder
+    if recorder is None:
+        return
+    views, batch = [*map(repeats.View.of, (a, b, c))], len(c) if steps else 0
+    one = b[0] if b.ndim == 3 and not b.strides[0] else b
+    copies = recipe.plan.copy and not (one if recipe.plan.reads_b == "rows" else one.swapaxes(-1, -2)
+                                       ).flags.c_contiguous
+    mirrored = not (beta or batch) and symmetric.applies(recipe, a, b, c, alpha)
+    table = array("q", [word for row in rows for word in (0, *row)])
+
+    def again(at: Sequence[int]) -> Run:
+        a, b, c = (view.at(place) for view, place in zip(views, at))
+        now = tuple((place, *row) for place, row in zip(at[3:], rows))
+        return Run(recipe, swapped, a, b, c, alpha, beta, batch > 0, b if copies else None, now, names)
+    recorder.product = again
+    recorder.step(lambda order: program.by_recipe(
+        recipe, order[:3], batch, steps, table, order[3:], views[1] if copies else None, alpha, beta, mirrored),
+        (a, b, c, *operands))
 
 
 def copied(y: Matrix, plan: CpuPlan) -> Matrix:
@@ -316,14 +344,15 @@ def _through_temporary(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: M
     shape = recipe.shape
     rows, cols = c.shape[:-3:-1] if swapped else c.shape[-2:]
     if shape.tiles:                         # their C lies by columns
-        whole = workspace.scratch((*c.shape[:-2], cols, rows), c.dtype).swapaxes(-1, -2)
+        whole = program.empty((*c.shape[:-2], cols, rows), c.dtype).swapaxes(-1, -2)
     else:
-        whole = workspace.scratch((*c.shape[:-2], rows, cols), c.dtype)
+        whole = program.empty((*c.shape[:-2], rows, cols), c.dtype)
     if recipe.onto_temporary is None:
         rsc, csc = (1, shape.m) if shape.tiles else (shape.n, 1)
         recipe.onto_temporary = recipe.onto(recipe.strides._replace(rsc=rsc, csc=csc))
+    c = c.swapaxes(-1, -2) if swapped else c
     if beta:
-        whole[...] = c.swapaxes(-1, -2) if swapped else c
+        program.do(program.cast, whole, c)
     special = run(recipe.onto_temporary, swapped, a, b, whole, alpha, beta, beside)
-    c[...] = whole.swapaxes(-1, -2) if swapped else whole
+    program.do(program.cast, c, whole)
     return special

@@ -14,6 +14,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from tilewright.expressions.program import REDUCED, REDUCTIONS
 from tilewright.kernels.cpu import jobs
 from tilewright.plans import lowering
 from tilewright.runtime import repeats
-from tilewright.runtime.cpu import engine, packed, preparation, workspace
+from tilewright.runtime.cpu import engine, packed, preparation, program, workspace
 from tilewright.runtime.cpu.engine import Planned, format_of
 from tilewright.runtime.cpu.host import Host, host
 from tilewright.runtime.cpu.recipe import Recipe
@@ -44,17 +45,19 @@ from tilewright.runtime.cpu.ways import (
     way_of,
     with_prologues,
 )
+from tilewright.runtime.program import Make, Run
 from tilewright.targets import CpuTarget, detect
 
 
-def gemm(a: Matrix, b: Matrix, results: list[Matrix | None], operands: list[Matrix], epilogue: Epilogue,
-         sums: np.dtype[Any], *, threads: int | None = None, plan: Any = None, target: CpuTarget | None = None,
-         algorithm: str | None = None, b_packed: packed.Packed | None = None, semiring: str = "",
-         prologues: Prologues | None = None, invariant: str = "") -> list[Matrix]:
-    """The results of the epilogue, those given as matrices in these, and reductions as new arrays [m] or [n].
+def gemm(a: Matrix, b: Matrix, results: list[Matrix | None], reduced: Sequence[Matrix], operands: list[Matrix],
+         epilogue: Epilogue, sums: np.dtype[Any], *, threads: int | None = None, plan: Any = None,
+         target: CpuTarget | None = None, algorithm: str | None = None, b_packed: packed.Packed | None = None,
+         semiring: str = "", prologues: Prologues | None = None, invariant: str = "") -> None:
+    """The results of the epilogue.
 
     results     [m, n] ([m, n/2] of pairs) for each result that is no reduction, None for those that are. They share
                 nothing with a and b, nor with operands that are not read at the same elements only
+    reduced     [m] or [n] for each reduction
     operands    broadcast to that, with strides of 0 where they have but one number
     prologues   by role, "a" or "b": what packing makes of elements, and arrays beside them that are broadcast to [m, k]
                 or [k, n], along k with one number for each of their blocks
@@ -69,11 +72,24 @@ def gemm(a: Matrix, b: Matrix, results: list[Matrix | None], operands: list[Matr
         assert of.target is not None
         of = of._replace(word=lowering.algorithm_word(algorithm, format_of(a.dtype), format_of(b.dtype), *of.sizes,
                                                       1 if invariant else of.threads, of.target))
-    found = compute(of, results, operands, epilogue, prologues=prologues)
-    if found is None:                           # an element is none of those that the algorithm's words hold
-        found = compute(of._replace(word=""), results, operands, epilogue, prologues=prologues)
-    assert found is not None
-    return found
+    recorder, program.preparing.recorder = program.preparing.recorder, None         # it is one step
+    try:
+        found = compute(of, results, operands, epilogue, prologues=prologues)
+        special = found is None                 # an element is none of those that the algorithm's words hold
+        if found is None:
+            found = compute(of._replace(word=""), results, operands, epilogue, prologues=prologues)
+    finally:
+        program.preparing.recorder = recorder
+    _store(reduced, found)
+    if special or not (a.size and b.size):
+        program.not_repeated()
+    elif recorder is not None:
+        _note(recorder, of, results, reduced, operands, epilogue, prologues or {})
+
+
+def _store(reduced: Sequence[Matrix], numbers: list[Matrix] | None) -> None:
+    for x, y in zip(reduced, numbers or (), strict=True):
+        x[...] = y.reshape(x.shape)
 
 
 def compute(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilogue: Epilogue, on: Host = host,
@@ -113,10 +129,6 @@ def _by_way(of: Sums, way: Way, results: list[Matrix | None], entries: Sequence[
     beside = jobs.Beside(*(on.of_table(x) if x.size else 0 for x in (words, *tables)))
     if _run(of, main, way, beside, on, make):
         return None
-    runs = engine.watch.runs
-    if runs is not None and way.recipe and not way.after and len(table) == len(entries) and not prologues:
-        names = tuple(x.name for x in epilogue.reads)
-        runs[-1] = runs[-1]._replace(table=tuple(table), names=names)           # it was all
     return [of_tiles(*each) for each in kept]
 
 
@@ -154,56 +166,49 @@ def entry(on: Host, x: Matrix, exchanged: bool) -> tuple[int, int, int, int]:
 
 # ---- again, for other arrays of the same formats, sizes and strides
 
-def to_repeat(a: Matrix, b: Matrix, results: list[Matrix], stored: list[Matrix | None], operands: list[Matrix],
-              epilogue: Epilogue, sums: np.dtype[Any], threads: int | None, order: list[int], semiring: str = ""
-              ) -> repeats.Run:
-    """What does again what `gemm` has done for these, without a plan or an algorithm of the caller's. `stored`: what
-    `gemm` takes for the results, None for reductions. `order`: which address each of the operands has."""
-    of = sums_of(a, b, stored, operands, epilogue, sums, threads, semiring=semiring)
-    way = way_for(of, stored, operands, epilogue)
-    if len(stored) > 1 or stored[0] is None:
-        strides = [entry(host, x, way.exchanged)[1:] for x in operands]
-        return _several(of, way, results, stored, strides, epilogue, order)
-    table = array("q", [word for x in operands for word in entry(host, x, way.exchanged)])
-    (c,) = results
-    copies = way.recipe is not None and way.recipe.plan.copy
-    if way.recipe and way.recipe.takes_c and not (way.after or (copies and c.ndim == 3)):
-        x, y = (b.swapaxes(-1, -2), a.swapaxes(-1, -2)) if way.swapped else (a, b)
-        places = (1, 0, 2 + len(order)) if way.swapped else (0, 1, 2 + len(order))
-        steps = (x.strides[0], y.strides[0], c.strides[0]) if c.ndim == 3 else ()
-        return repeats.by_recipe(way.recipe, places, c.shape[0] if steps else 0, steps, table, order,
-                                 repeats.View.of(y) if copies else None)
-    none, last = np.empty((0, 0), sums), 2 + len(order)
-    alone, views = of._replace(a=none, b=none), [repeats.View.of(x) for x in (a, b, c)]
-
-    def run(at: list[int], arrays: Sequence[Any], results: Sequence[Any], alpha: float, stream: int
-            ) -> bool:
-        words = repeats.filled(table, order, at)
-        beside = jobs.Beside(words.buffer_info()[0] if words else 0)
-        own = type(results[0]) is np.ndarray
-        a, b, c = (*arrays[:2], *results) if own else (x.at(at[i]) for x, i in zip(views, (0, 1, last)))
-        return _run(alone._replace(a=a, b=b), c, way, beside, host, Recipe)
-    return run
+def _note(recorder: program.Recorder, of: Sums, results: list[Matrix | None], reduced: Sequence[Matrix],
+          operands: list[Matrix], epilogue: Epilogue, prologues: Prologues) -> None:
+    """Take all that `gemm` has done as one step of the call."""
+    way, stored = way_for(of, results, operands, epilogue), [x for x in results if x is not None]
+    recipe, arrays = way.recipe, [*stored, *reduced, *(y for x in prologues.values() for y in x.arrays)]
+    alone = recipe is not None and recipe.takes_c and not (way.after or prologues or len(results) > 1 or reduced)
+    if recipe is not None and alone and not (recipe.plan.copy and of.a.ndim == 3):
+        x, y = (of.b.swapaxes(-1, -2), of.a.swapaxes(-1, -2)) if way.swapped else (of.a, of.b)
+        engine.note(recipe, way.swapped, x, y, stored[0], 1.0, 0.0, engine.steps_of(x, y, stored[0]), operands,
+                    [entry(host, z, way.exchanged)[1:] for z in operands], tuple(z.name for z in epilogue.reads))
+        return
+    make = _by_views(of, way, results, reduced, arrays, operands, epilogue, prologues)
+    recorder.step(make, (of.a, of.b, *operands, *arrays))
 
 
-def _several(of: Sums, way: Way, results: list[Matrix], stored: list[Matrix | None], strides: Sequence[tuple[int, ...]],
-             epilogue: Epilogue, order: list[int]) -> repeats.Run:
-    """What `to_repeat` returns for several results, and for reductions. `strides`: of operands, as `entry` has them."""
-    reduced, first = [x is None for x in stored], 2 + len(order)
-    views = [repeats.View.of(x) for x in (of.a, of.b, *results)]
-    none = np.empty((0, 0), of.dtype)
-    alone = of._replace(a=none, b=none)
+def _by_views(of: Sums, way: Way, results: list[Matrix | None], reduced: Sequence[Matrix], arrays: Sequence[Matrix],
+              operands: list[Matrix], epilogue: Epilogue, prologues: Prologues) -> Make:
+    """By all of the way. `arrays`: results, reductions, and what prologues read."""
+    none, count, numbers = np.empty((0, 0), of.dtype), 2 + len(operands), len(reduced)
+    alone = of._replace(a=none, b=none)                 # which keeps no memory
+    written = [x is not None for x in results]
+    before = {role: (x._replace(arrays=()), len(x.arrays)) for role, x in prologues.items()}
+    strides = [entry(host, x, way.exchanged)[1:] for x in operands]
+    views = [*map(repeats.View.of, (of.a, of.b, *arrays))]
 
-    def run(at: list[int], arrays: Sequence[Any], results: Sequence[Any], alpha: float, stream: int) -> bool:
-        a, b, *outs = (*arrays[:2], *results) if type(results[0]) is np.ndarray else (
-            x.at(at[i]) for x, i in zip(views, (0, 1, *range(first, len(at)))))
-        table = [(at[i], *steps) for i, steps in zip(order, strides)]
-        found = _by_way(alone._replace(a=a, b=b), way, [None if skip else x for x, skip in zip(outs, reduced)], table,
-                        epilogue)
-        for x, y in zip((x for x, skip in zip(outs, reduced) if skip), found or ()):
-            x[...] = y
-        return found is None
-    return run
+    def make(order: tuple[int, ...]) -> Run:
+        places = [(i, x.shape, x.dtype, x.memory.from_address, x.first, x.strides)
+                  for i, x in zip((*order[:2], *order[count:]), views)]
+
+        def run(at: list[int], arrays: Any, outs: Any, alpha: float, stream: int) -> bool:
+            a, b, *others = [np.ndarray(shape, dtype, memory(at[i] - first), first, steps)
+                             for i, shape, dtype, memory, first, steps in places]
+            left = iter(others)
+            stored = [next(left) if x else None for x in written]
+            into = [*islice(left, numbers)]
+            now = {role: x._replace(arrays=(*islice(left, n),)) for role, (x, n) in before.items()}
+            table = [(at[i], *steps) for i, steps in zip(order[2:count], strides)]
+            found = _by_way(alone._replace(a=a, b=b), way, stored, table, epilogue, prologues=now)
+            if found is not None:
+                _store(into, found)
+            return found is None
+        return run
+    return make
 
 
 # ---- passes
@@ -226,8 +231,6 @@ def _by_passes(of: Sums, main: Matrix | None, way: Way, operands: int, on: Host,
     elif engine.gemm(of.a, of.b, sums, word=of.word, **how):        # an element has no such terms
         engine.gemm(of.a, of.b, sums, word="", **how)
     finish_passes(of, sums, main, way, operands, on)
-    if engine.watch.runs:
-        engine.watch.runs[-1] = engine.watch.runs[-1]._replace(table=None)
 
 
 def recipe_of_sums(of: Sums, sums: Matrix, on: Host, make: type[Recipe]) -> tuple[Recipe, bool]:
@@ -286,7 +289,7 @@ def with_factors(epilogue: Epilogue, operands: list[Matrix], sums: np.dtype[Any]
     for name, number in ((ALPHA, alpha if key[1] else None), (BETA, beta if beta else None)):
         if number is not None:
             read.append(Aux(name, format_of(sums), "scalar"))
-            found.append(np.broadcast_to(np.array(number, sums), (*shape[:-1], columns)))
+            found.append(np.broadcast_to(program.constant(np.array(number, sums)), (*shape[:-1], columns)))
     if beta:
         c = np.broadcast_to(c, shape)
         parts = [(f"{ADDED}0", c[..., 0::2]), (f"{ADDED}1", c[..., 1::2])] if epilogue.paired else [(ADDED, c)]

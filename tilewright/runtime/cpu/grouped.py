@@ -149,17 +149,20 @@ class Program:
         drawn, words, each = [], 0, 0
         for jobs, groups, bases in (*parts, *last):
             sizes, number = lengths[groups] * (jobs.side is not None), np.arange(len(groups))
-            if not jobs.index[sizes].all():
-                jobs.learn(sizes)
-            templates, which = jobs.templates, jobs.index[sizes] - 1
+            known = jobs.sizes
+            place = known.sizes.searchsorted(sizes)
+            if (known.sizes.take(place, mode="clip") != sizes).any():
+                known = jobs.learn(sizes)
+                place = known.sizes.searchsorted(sizes)
+            templates, which, depth = jobs.templates, known.which[place], known.depth[place]
             at = np.zeros((5, len(groups)), np.int64)           # i0, i1, j0, j1, and the panel of rows
             at[1], at[3] = m[groups], work.n
             if team > 1 and jobs.side is not None and (wanted := -(-flops[groups] // share)).max() > 1:
                 number, *at = jobs.cut(templates, which, sizes, wanted)
-                groups, which, sizes = groups[number], which[number], sizes[number]
+                groups, which, depth = groups[number], which[number], depth[number]
             i0, i1, j0, j1, _ = at
             coordinates = np.stack((np.ones_like(i0), groups, starts[groups], i0, j0, j0 // 2, number))
-            extents = i1 - i0, (j1 - j0) * two, jobs.depth[sizes], k[groups] * two
+            extents = i1 - i0, (j1 - j0) * two, depth, k[groups] * two
             drawn.append((jobs, templates, which, at, groups, coordinates, extents, bases))
             each = max(each, jobs.each)
             words += len(which) * (len(PIECE) + templates.rows.shape[1] + jobs.table)

@@ -28,6 +28,7 @@ Numbers = NDArray[np.int64]
 FIELDS = "a", "b", "c", "m", "n", "operands", "b_beside", "k", "kc", "depth"       # of a job, that calls fill in
 SWAPPED = "b", "a", "c", "n", "m", "operands", "a_beside", "k", "kc", "depth"      # by a plan with swap
 FINISHED = "sums", "", "c", "m", "n", "operands", *[""] * 4                        # of jobs.FINISH
+MOST_SIZES = 4096       # of groups, of which a product of groups knows the templates
 ALONE = "jc_ways", "ic_ways", "jr_ways", "row_parts", "col_parts", "parts"
 
 
@@ -37,6 +38,16 @@ class Templates(NamedTuple):
     at: Numbers                         # where a template has FIELDS
     what: Numbers                       # of PIECE: the function, and whether it needs panels
     ways: tuple[Way, ...] = ()
+
+
+class Sizes(NamedTuple):
+    """Sizes of groups that were met, in order, with their templates and steps of k of their jobs; one object, too."""
+    sizes: Numbers
+    which: Numbers
+    depth: Numbers
+
+
+NO_SIZES = Sizes(*(np.array([-1]) for _ in Sizes._fields))
 
 
 class Partials(NamedTuple):
@@ -74,8 +85,7 @@ class Jobs:
             (len(work.operands) + entry, number) for entry, number in enumerate(
                 i for i in range(len(work.results)) if i != work.epilogue.main) if work.results[number] is None]
         self.each = 0                                           # bytes of panels of a thread
-        self.index = np.zeros(work.divided[1] + 1, np.int16)         # of a size's template, from 1 on; 0: not known yet
-        self.depth = np.zeros(work.divided[1] + 1, np.int64)         # steps of k of a job
+        self.sizes = NO_SIZES
         self.numbers: dict[int, int] = {}                       # templates by rounded sizes
         self.templates = Templates(np.empty((0, 1), np.int64), np.empty((0, len(FIELDS)), np.int64),
                                    np.empty((0, 2), np.int64))
@@ -83,14 +93,19 @@ class Jobs:
 
     # ---- templates
 
-    def learn(self, sizes: Numbers) -> None:
+    def learn(self, sizes: Numbers) -> Sizes:
         """Have templates for groups of these sizes."""
         with forks.building:
-            for size in np.unique(sizes[self.index[sizes] == 0]).tolist():
-                self._learn(size)
+            known = self.sizes if len(self.sizes.sizes) < MOST_SIZES else NO_SIZES
+            new = np.setdiff1d(sizes, known.sizes)
+            rows = np.array([(size, *self._learn(size)) for size in new.tolist()], np.int64).reshape(-1, 3)
+            table = np.concatenate((np.stack(known, 1), rows))
+            self.sizes = Sizes(*table[table[:, 0].argsort()].T.copy())
+            return self.sizes
 
-    def _learn(self, size: int) -> None:
-        work, side = self.work, self.side
+    def _learn(self, size: int) -> tuple[int, int]:
+        """The template of groups of this size, and steps of k of its job."""
+        work, side, depth = self.work, self.side, 0
         rounded = 0 if side is None else size if side.once else rounded_up(size)
         number = self.numbers.get(rounded)
         if number is None:
@@ -102,8 +117,8 @@ class Jobs:
             m, n = (size if work.along == "m" else work.m), work.n * work.two
             if way.recipe.plan.algorithm in ("packed", "in_place"):
                 way.recipe.kernels.need(*((n, m) if way.planned.plan.swap else (m, n)))
-            self.depth[size] = steps(way.recipe.shape.dtype, (work.k if work.along == "m" else size) * work.two)
-        self.index[size] = number + 1
+            depth = steps(way.recipe.shape.dtype, (work.k if work.along == "m" else size) * work.two)
+        return number, depth
 
     def _add(self, way: Way) -> None:
         recipe, packs = way.recipe, False

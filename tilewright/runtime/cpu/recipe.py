@@ -4,6 +4,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from array import array
+from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from tilewright.plans.model import PANEL_DEPTH, WAKE_ABOVE, WAKE_ONE
 from tilewright.plans.words import TILE_WORDS
 from tilewright.runtime.cpu.host import SWAPPED, Host, host
 from tilewright.runtime.cpu.tables import Scattered, ScatteredC
+from tilewright.runtime.cpu.workspace import BARRIERS
 from tilewright.targets.cpu import CpuTarget
 
 FORK_FLOPS = 300_000            # work worth sharing with threads that are awake,
@@ -150,6 +152,8 @@ class Recipe:
         self.scaled_after = several or (plan.algorithm == "stream" and not row)
         self.call = host.callable(self.function)
         self.address = host.address_of
+        self.special = self.at["special"] if shape.tiles else None      # the field that says that C means nothing
+        self.places = self._places()
         self.half: Recipe | None = None                 # the same for the lower triangle (symmetric.py)
         self.onto_temporary: Recipe | None = None       # the same for a C that `takes_c` allows
         # C as the algorithm can write it; else its caller gives it another
@@ -174,6 +178,7 @@ class Recipe:
             found.at = self.at | {name: index for index, name in enumerate(jobs.TILES, len(self.template))}
             found.template.extend([0] * len(jobs.TILES))
             found.tiles, fields = _page(4*tiles) * self.parts, {**fields, "tiles_step": _page(4*tiles) // 4}
+            found.space, found.places = found.tiles, found._places()
         for name, value in fields.items():
             found.template[found.at[name]] = value
         return found
@@ -199,6 +204,7 @@ class Recipe:
         found.i_a, found.i_b, found.i_c = found.at["a"], found.at["b"], found.at["c"]
         found.i_alpha, found.i_beta = found.at.get("alpha"), found.at["beta"]
         found.parts, found.takes_c = self.parts + (shares if shares > 1 else 0), True
+        found.places = found._places()
         return found
 
     def _bits(self, x: float) -> int:
@@ -327,63 +333,81 @@ class Recipe:
         """Whether C means nothing, because an element has no such terms as the shape's dtype stands for. `beside`:
         where operands of the epilogue and of prologues are, of which those of product `index` are taken."""
         if self.scaled_after and not self.at_once(alpha, beta):
-            return self._run_and_scale(a, b, c, alpha, beta)
+            return self.then_scaled(alpha, beta)(a, b, c)
         job = self.job(a, b, c, alpha, beta, beside)
         if beside is not NOTHING:
             for name in "index", "index_of_product":
                 if name in self.at:
                     job[self.at[name]] = index
-        return self._run(job)
+        return self.run_job(job)
 
     def at_once(self, alpha: float, beta: float) -> bool:
         """Whether the driver by itself multiplies whole sums by alpha."""
         ones = alpha == 1.0 and (beta in (0, 1) or self.plan.algorithm != "stream")
         return ones or not self.scaled_after
 
-    def _run_and_scale(self, a: int, b: int, c: int, alpha: float, beta: float) -> bool:
-        """The sums into C, or beside it if it will be read, and then C = alpha * sums + beta * C."""
-        size, ldc = FORMATS[self.added_in].itemsize, self.template[self.at["ldc"]]
+    def then_scaled(self, alpha: float, beta: float) -> Callable[[int, int, int], bool]:
+        """`run` for operands at any addresses: the sums into C, or beside it if it will be read, and then
+        C = alpha * sums + beta * C."""
+        host, size, ldc = self.host, FORMATS[self.added_in].itemsize, self.template[self.at["ldc"]]
         m, n = (self.shape.n, self.shape.m) if self.shape.tiles else (self.shape.m, self.shape.n)   # AMX writes columns
-        space = self.host.take(m * n * size) if beta else None
+        product = self.job(0, 0, 0, 1.0, 0.0)
+        ld = product[self.at["ldc"]] = n if beta else ldc
+        parts = self.parts if m * n > SHARED else 1
+        row_parts = min(parts, m)
+        fields = {"m": m, "n": n, "lds": ld, "ldc": ldc, "alpha": self._bits(alpha), "beta": self._bits(beta),
+                  "row_parts": row_parts, "col_parts": parts // row_parts}
+        scaling = array("q", [fields.get(name, 0) for name in jobs.SCALE])
+        function = host.address("skinny:emit_scale", self.target, self.added_in)
+        call, i_sums, i_c = host.callable(function), jobs.SCALE.index("s"), jobs.SCALE.index("c")
+
+        def run(a: int, b: int, c: int) -> bool:
+            space = host.take(m * n * size) if beta else None
+            try:
+                job, then, sums = product[:], scaling[:], c if space is None else space.address
+                job[self.i_a], job[self.i_b], job[self.i_c], then[i_sums], then[i_c] = a, b, sums, sums, c
+                special = self.run_job(job)
+                address = host.job(then)
+                if parts > 1:
+                    host.run_parts(function, address, parts, min(parts, self.shape.threads), False)
+                else:
+                    call(address, 0)
+                return special
+            finally:
+                if space is not None:
+                    host.give(space)
+        return run
+
+    def run_job(self, job: array) -> bool:
+        """What `run` says, by a job that has all addresses but those of panels, sums and barriers."""
+        host, parts = self.host, self.parts
+        threads = min(parts, self.shape.threads)
+        if parts > 1:                          # each time: a fork leaves the child without workers
+            host.reserve(parts if self.plan.meets else threads)
+        space = host.take(self.space) if self.space else None
         try:
-            sums, ld = (c, ldc) if space is None else (space.address, n)
-            job = self.job(a, b, sums, 1.0, 0.0)
-            job[self.at["ldc"]] = ld
-            special = self._run(job)
-            parts = self.parts if m * n > SHARED else 1
-            row_parts = min(parts, m)
-            fields = {"m": m, "n": n, "s": sums, "lds": ld, "c": c, "ldc": ldc, "alpha": self._bits(alpha),
-                      "beta": self._bits(beta), "row_parts": row_parts, "col_parts": parts // row_parts}
-            job = array("q", [fields[name] for name in jobs.SCALE])
-            function = self.host.address("skinny:emit_scale", self.target, self.added_in)
-            address = self.host.job(job)
-            if parts > 1:
-                self.host.run_parts(function, address, parts, min(parts, self.shape.threads), False)
-            else:
-                self.host.callable(function)(address, 0)
-            return special
+            packed = self.plan.algorithm == "packed"
+            address = host.job(job) if packed else None
+            if space is not None:
+                for field, offset in self.places:
+                    job[field] = space.address + offset
+                if packed:
+                    ctypes.memset(space.address - BARRIERS, 0, self.zeroed)
+            address = address if packed else host.job(job)
+            if parts == 1:
+                self.call(address, 0)
+            elif not self.plan.meets:
+                host.run_parts(self.function, address, parts, threads, self.wake)
+            elif not host.run_team(self.function, address, parts):
+                # The pool is taken: this thread alone, in the same blocks of k, so with the same bits.
+                job[self.at["jc_ways"]] = job[self.at["ic_ways"]] = job[self.at["jr_ways"]] = 1
+                self.call(address, 0)
+            return self.special is not None and job[self.special] != 0
         finally:
             if space is not None:
-                self.host.give(space)
+                host.give(space)
 
-    def _run(self, job: array) -> bool:
-        if self.parts > 1:                     # each time: a fork leaves the child without workers
-            self.host.reserve(self.parts if self.plan.meets else min(self.parts, self.shape.threads))
-        if self.plan.algorithm == "packed":
-            self._run_packed(job)
-            return self.shape.tiles and job[self.at["special"]] != 0
-        if not (self.space or self.tiles):
-            self._run_parts(job, self.parts, self.wake)
-            return False
-        space = self.host.take(self.space or self.tiles)
-        try:
-            self._place(job, space)
-            self._run_parts(job, self.parts, self.wake)
-        finally:
-            self.host.give(space)
-        return False
-
-    def run_batch(self, batch: int, steps: tuple[int, int, int], a: int, b: int, c: int, alpha: float,
+    def run_batch(self, batch: int, steps: tuple[int, ...], a: int, b: int, c: int, alpha: float,
                   beta: float, beside: jobs.Beside = NOTHING) -> None:
         """`batch` products, the operands of each so many bytes after those of the one before. Every one gets the bits
         that `run` would give it."""
@@ -401,7 +425,7 @@ class Recipe:
             if work.parts > 1:
                 self.host.reserve(shape.threads)
             self._run_work(work)
-        elif at_once and self.alone and beside is NOTHING and not (self.tiles or self.space):
+        elif at_once and self.alone and beside is NOTHING and not self.space:
             self._run_work(self._of_each(batch, steps, self.job(a, b, c, alpha, beta)))
         elif at_once and algorithm == "packed" and (team := self._whole_products(batch, flops)):
             self._batch_packed(batch, steps, self.job(a, b, c, alpha, beta, beside), team)
@@ -409,7 +433,7 @@ class Recipe:
             for i in range(batch):
                 self.run(a + i*steps[0], b + i*steps[1], c + i*steps[2], alpha, beta, beside, i)
 
-    def _of_batch(self, batch: int, steps: tuple[int, int, int], job: array) -> Work:
+    def _of_batch(self, batch: int, steps: tuple[int, ...], job: array) -> Work:
         """In place. The job becomes that of the batch."""
         shape, at = self.shape, self.at
         flops = 2*batch*shape.m*shape.n*shape.k
@@ -425,7 +449,7 @@ class Recipe:
             parts *= shares
         return Work(self.function, job, parts, min(parts, shape.threads), woken(flops, shape.threads))
 
-    def _of_each(self, batch: int, steps: tuple[int, int, int], job: array) -> Work:
+    def _of_each(self, batch: int, steps: tuple[int, ...], job: array) -> Work:
         """One after the other by a driver that takes one; whole ones for each thread, if there are enough."""
         shape = self.shape
         flops = 2*batch*shape.m*shape.n*shape.k
@@ -436,7 +460,7 @@ class Recipe:
                 job[self.at[name]] = 1
         return self._each(batch, steps, job, shares, within)
 
-    def _each(self, batch: int, steps: tuple[int, int, int], job: array, shares: int = 1, within: int = 1) -> Work:
+    def _each(self, batch: int, steps: tuple[int, ...], job: array, shares: int = 1, within: int = 1) -> Work:
         flops = 2*batch*self.shape.m*self.shape.n*self.shape.k
         fields = {"driver": self.function, "batch": batch, "batch_parts": shares, "within": within,
                   **dict(zip(_STEPS, steps)), "fields": len(job),
@@ -449,7 +473,7 @@ class Recipe:
         function = self.host.address("skinny:emit_each", self.target)
         return Work(function, whole, parts, min(parts, threads), woken(flops, threads), layout=(*jobs.EACH, *self.at))
 
-    def _each_packed(self, batch: int, steps: tuple[int, int, int], job: array, space: Any) -> Work | None:
+    def _each_packed(self, batch: int, steps: tuple[int, ...], job: array, space: Any) -> Work | None:
         """One after the other by this thread, as `_batch_packed` does so little work: with panels in `space`."""
         shape = self.shape
         shared = shape.threads > 1 and 2*batch*shape.m*shape.n*shape.k >= WAKE_FLOPS
@@ -459,7 +483,7 @@ class Recipe:
         self._place(job, space)
         return self._each(batch, steps, job)._replace(spaced=True)
 
-    def _of_small(self, batch: int, steps: tuple[int, int, int]) -> Work | None:
+    def _of_small(self, batch: int, steps: tuple[int, ...]) -> Work | None:
         """The code for products of just this size, with addresses left open, if there is any (kernels/cpu/batches.py):
         for many small ones without gaps, which this plan adds up in the same order."""
         shape, st, two = self.shape, self.strides, 2 if self.shape.complex else 1
@@ -483,16 +507,17 @@ class Recipe:
         return Work(function, job, parts, min(parts, shape.threads), woken(flops, shape.threads),
                     layout=jobs.IN_PLACE)
 
-    def repeatable(self, batch: int, steps: tuple[int, int, int], space: Any = None) -> Work | None:
-        """What `run`, or `run_batch` of so many, has done for alpha = 1 and beta = 0, with addresses left open and
-        panels in `space`; None if that was more than one piece of work, or there is too little space."""
-        if not self.at_once(1.0, 0.0) or self.space > (space.size if space else 0):
+    def repeatable(self, batch: int, steps: tuple[int, ...], space: Any = None, alpha: float = 1.0,
+                   beta: float = 0.0) -> Work | None:
+        """What `run`, or `run_batch` of so many, has done, with addresses left open and panels in `space`; None if that
+        was more than one piece of work, or there is too little space."""
+        if not self.at_once(alpha, beta) or self.space > (space.size if space else 0):
             return None
-        if batch and (small := self._of_small(batch, steps)):
+        if batch and alpha == 1 and beta == 0 and (small := self._of_small(batch, steps)):
             return small
-        job = self.job(0, 0, 0, 1.0, 0.0)
+        job = self.job(0, 0, 0, alpha, beta)
         if batch and self.alone:
-            return None if self.tiles or self.space else self._of_each(batch, steps, job)
+            return None if self.space else self._of_each(batch, steps, job)
         if batch and self.plan.algorithm == "packed":
             return self._each_packed(batch, steps, job, space)
         if batch:
@@ -551,7 +576,7 @@ class Recipe:
         sums_at = b_at + _page(self.b_block)
         return sums_at + _page(self.sums), b_at, sums_at
 
-    def _batch_packed(self, batch: int, steps: tuple[int, int, int], job: array, team: int) -> None:
+    def _batch_packed(self, batch: int, steps: tuple[int, ...], job: array, team: int) -> None:
         at, (each, b_at, sums_at) = self.at, self.of_one_thread()
         space = self.host.take(team * each)
         try:
@@ -585,9 +610,6 @@ class Recipe:
                     job[self.at[name]] = address
         return job
 
-    def _run_parts(self, job: array, parts: int, wake: int) -> None:
-        self._run_work(Work(self.function, job, parts, min(parts, self.shape.threads), wake))
-
     def _run_work(self, work: Work) -> None:
         address = self.host.job(work.job)
         if work.parts == 1:
@@ -595,37 +617,18 @@ class Recipe:
         else:
             self.host.run_parts(work.function, address, work.parts, work.threads, work.wake)
 
-    def _run_packed(self, job: array) -> None:
-        space = self.host.take(self.space)
-        try:
-            at, address = self.at, self.host.job(job)
-            ctypes.memset(space.barriers, 0, self.zeroed)
-            self._place(job, space)
-            if self.parts > 1 and not self.plan.meets:
-                self.host.run_parts(self.function, address, self.parts, min(self.parts, self.shape.threads), self.wake)
-                return
-            if self.parts > 1:
-                if self.host.run_team(self.function, address, self.parts):
-                    return
-                # The pool is taken: this thread alone, in the same blocks of k, so with the same bits.
-                job[at["jc_ways"]] = job[at["ic_ways"]] = job[at["jr_ways"]] = 1
-            self.call(address, 0)
-        finally:
-            self.host.give(space)
+    def _places(self) -> tuple[tuple[int, int], ...]:
+        """Fields of the job that say where panels, sums and barriers are, in bytes from a workspace's address."""
+        if self.plan.algorithm == "packed":
+            places = {"barriers": -BARRIERS, "a_space": 0, "b_space": self.a_bytes, "sums": self.a_bytes + self.b_bytes}
+        else:
+            places = {"sums": 0, "c_of_product": 0} if self.sums else {}
+            places |= {"tiles": _page(self.sums)} if self.tiles else {}
+        return tuple((self.at[name], offset) for name, offset in places.items())
 
     def _place(self, job: array, space: Any) -> None:
-        """Panels, sums and barriers in this workspace."""
-        at = self.at
-        if self.plan.algorithm != "packed":
-            if self.sums:
-                job[at["sums"]] = job[at["c_of_product"]] = space.address
-            if self.tiles:
-                job[at["tiles"]] = space.address + _page(self.sums)
-            return
-        job[at["barriers"]] = space.barriers
-        job[at["a_space"]] = space.address
-        job[at["b_space"]] = space.address + self.a_bytes
-        job[at["sums"]] = space.address + self.a_bytes + self.b_bytes
+        for field, offset in self.places:
+            job[field] = space.address + offset
 
 
 _STEPS = "a_step", "b_step", "c_step"

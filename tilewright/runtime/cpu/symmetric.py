@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from tilewright.formats import FORMATS
 from tilewright.kernels.cpu import jobs
-from tilewright.runtime.cpu.layout import address
 
 if TYPE_CHECKING:
     from tilewright.runtime.cpu.recipe import Recipe
@@ -31,22 +30,22 @@ def may_be(a: Matrix, b: Matrix, c: Matrix) -> bool:
 
 
 def applies(recipe: Recipe, a: Matrix, b: Matrix, c: Matrix, alpha: float) -> bool:
-    """Whether this is A @ A^T, and its recipe one that can leave tiles out."""
+    """Whether this is A @ A^T, if A and B are in the same memory, and its recipe one that can leave tiles out."""
     shape = recipe.shape
-    return (may_be(a, b, c) and address(a) == address(b) and recipe.plan.algorithm == "packed" and recipe.takes_c
+    return (may_be(a, b, c) and recipe.plan.algorithm == "packed" and recipe.takes_c
             and shape.dtype in ("f32", "f64") and not (recipe.conj or recipe.finish or recipe.prepacked)
             and not (shape.out or shape.semiring or shape.prologues) and recipe.at_once(alpha, 0.0)
             and (not shape.converts if not shape.complex else not shape.invariant))
 
 
-def multiply(recipe: Recipe, x: Matrix, y: Matrix, c: Matrix, alpha: float) -> None:
-    """C = alpha * x @ y, for operands in the recipe's roles, of which `applies` is true."""
+def multiply(recipe: Recipe, a: int, c: int, alpha: float) -> None:
+    """C = alpha * A @ A^T, for addresses of operands of which `applies` is true."""
     if recipe.half is None:
         recipe.half = recipe.instead(recipe.function, lower=1)
-    recipe.half.run(address(x), address(y), address(c), alpha, 0.0)
+    recipe.half.run(a, a, c, alpha, 0.0)
     shape, host, pair = recipe.shape, recipe.host, 2 if recipe.shape.complex else 1
     parts = min(4 * shape.threads, shape.m) if shape.threads > 1 else 1
-    fields = {"n": shape.m, "c": address(c), "ldc": recipe.strides.rsc // pair, "parts": parts}
+    fields = {"n": shape.m, "c": c, "ldc": recipe.strides.rsc // pair, "parts": parts}
     job = array("q", [fields[name] for name in jobs.MIRROR])
     function = host.address("mirror:emit_mirror", recipe.target, FORMATS[recipe.added_in].itemsize * pair)
     if parts > 1:

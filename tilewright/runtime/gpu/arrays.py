@@ -14,7 +14,8 @@ Nothing here imports a library: a caller with a torch tensor has imported torch.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
@@ -167,9 +168,9 @@ class Library:
         key.append(bits)
         return tuple(key), at
 
-    def to_make(self, shape: tuple[int, ...], x: NDArray[Any], device: int) -> tuple[Any, ...]:
-        """What `empty` takes for arrays like x, but for the stream."""
-        return shape, x.dtype, device
+    def maker(self, shape: tuple[int, ...], x: NDArray[Any], device: int) -> Callable[[int], Any]:
+        """Makes arrays of this shape like x, on a stream."""
+        return partial(self.empty, shape, x.dtype, device)
 
     def pointer(self, x: Any) -> int:
         """The address of a plain array's first element."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,12 +22,14 @@ from tilewright.plans.gpu_shape import MOST_BATCH, WIDEST
 from tilewright.plans.invariant import SWAPPED
 from tilewright.plans.small_rules import MOST as MOST_SMALL
 from tilewright.rules import arguments, shapes
+from tilewright.rules.signature import operand
 from tilewright.runtime import repeats
 from tilewright.runtime.gpu import complex_products, dlpack, operands
 from tilewright.runtime.gpu.arrays import HIP, shadow
 from tilewright.runtime.gpu.operands import address, format_of, leading, letter, transposed
-from tilewright.runtime.gpu.program import Buffers, Recorder, write_number
+from tilewright.runtime.gpu.program import Kernel, Number, Product, program, write_number
 from tilewright.runtime.gpu.recipe import Recipe
+from tilewright.runtime.program import Buffers, Recorder
 
 if TYPE_CHECKING:
     from tilewright.runtime.gpu.blocks import Formats
@@ -44,7 +47,6 @@ class Run:
         self.engine, self.driver, self.invariant = engine, engine.driver, invariant
         self.on, self.stream, self.plan, self.algorithm = on, stream, plan, algorithm
         self.blocks: list[Any] = []
-        self.temporaries: list[Array] = []
         self.recorder: Recorder | None = None       # of a call that later ones may repeat
 
     # ---- calls of one kind
@@ -59,14 +61,14 @@ class Run:
         any_alpha: whether alpha is a factor of the products alone."""
         if self.recorder is None:
             return
-        self.recorder.any_alpha &= any_alpha
         alpha, arrays = self._call
         if any(x is not None and shapes.overlap(x, y) for x in arrays.values() for y in results):
             return                      # what was copied for that reason others need not copy
-        program = self.recorder.program(self.driver, self.on, Buffers(alpha, arrays, results, self.temporaries))
-        if program is not None:
-            number = np.zeros(())
-            repeats.remember(self._asked, program.run, [number if x is None else x for x in arrays.values()], results,
+        buffers = Buffers([*arrays.values(), *results], self.recorder.temporaries)
+        steps = self.recorder.steps(buffers)
+        if steps is not None:
+            run, number = program(self.driver, self.on, steps, buffers, alpha, any_alpha).run, np.zeros(())
+            repeats.remember(self._asked, run, [number if x is None else x for x in arrays.values()], results,
                              self.on.index, functions)
 
     # ---- what is given to the stream
@@ -82,14 +84,15 @@ class Run:
         prepared = self.driver.Prepared(function, grid, values)
         prepared(self.stream)
         if self.recorder is not None:
-            self.recorder.kernel(prepared, arrays)
+            words = {p.name: p.offset // 8 for p in prepared.function.parameters}
+            self.recorder.step(partial(Kernel, prepared, [words[name] for name in arrays]), [*arrays.values()])
 
     def by_recipe(self, recipe: Recipe, arrays: Sequence[Any], alpha: complex, beta: complex) -> None:
         """A product of A, B, C, and whatever else the recipe takes: shadows, or the address 0 in place of one."""
         a, b, c, *more = [x if type(x) is int else address(x) for x in arrays]
         recipe.run(a, b, c, alpha, beta, self.stream, *more)
         if self.recorder is not None:
-            self.recorder.product(recipe, arrays, alpha, beta)
+            self.recorder.step(partial(Product, recipe, alpha, beta), arrays)
 
     def not_repeated(self) -> None:
         """Of a call that does what its program would not."""
@@ -111,7 +114,8 @@ class Run:
         size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
         self.blocks.append(self.driver.Block(self.on, size, self.stream))
         there = shadow(self.blocks[-1].pointer, shape, dlpack.contiguous(shape, dtype.itemsize), dtype)
-        self.temporaries.append(there)
+        if self.recorder is not None:
+            self.recorder.temporaries.append(there)
         return there
 
     def number(self, x: Array, dtype: np.dtype[Any], name: str | None = None) -> Array:
@@ -120,7 +124,8 @@ class Run:
         there = self.temporary((), dtype)
         write_number(self.driver, self.on, address(there), x, dtype, self.stream)
         if self.recorder is not None:
-            self.recorder.number(there, x, name)
+            which = None if name is None else [*self._call[1]].index(operand(name))
+            self.recorder.step(partial(Number, self.driver, self.on, dtype, which, x), (there,))
         return there
 
     def uploaded(self, x: Array) -> Array:

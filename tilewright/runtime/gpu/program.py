@@ -1,61 +1,56 @@
 """A call on a GPU, prepared: kernels over numbered buffers, which later calls of the same kind give to a stream again.
 
-While a call runs for the first time, `Recorder` notes every kernel that it gives to its stream, with the arrays among
-its arguments. Each of them is a view of one of the call's buffers: its arrays, then its results, then its temporaries,
-in this order. `Program.run` does the same with other buffers: it allocates the temporaries as one block of the stream's
-memory, fills in addresses, and launches.
+`Program.run` allocates the temporaries as one block of the stream's memory, fills in addresses, and launches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.rules.signature import operand
+from tilewright.runtime.program import Buffers
 
 if TYPE_CHECKING:
     from tilewright.runtime.gpu.recipe import Recipe
 
 Array = NDArray[Any]
-Place = tuple[int, int]             # a buffer's number, and bytes from its address
 ALIGNMENT = 256                     # of temporaries in a program's block, as drivers align blocks
-NOWHERE: Place = (-1, 0)            # the address 0 of a parameter that a kernel does not use
 
 
 class Kernel:
-    """A launch of a kernel of which only addresses differ from call to call. `places`: (word of the block of arguments,
-    buffer, offset in bytes)."""
+    """A launch of a kernel of which only addresses differ from call to call. `words`: of the block of arguments, where
+    the addresses with these numbers are."""
 
-    def __init__(self, prepared: Any, places: Sequence[tuple[int, int, int]]) -> None:
-        self.prepared, self.places = prepared, tuple(places)
+    def __init__(self, prepared: Any, words: Sequence[int], numbers: Sequence[int]) -> None:
+        self.prepared, self.places = prepared, tuple(zip(words, numbers))
         self.spare = [prepared.arguments()]             # blocks of arguments that no call is using
 
-    def __call__(self, addresses: list[int], arrays: Sequence[Any], alpha: float, stream: int) -> None:
+    def __call__(self, at: list[int], arrays: Sequence[Any], results: Any, alpha: float, stream: int) -> None:
         try:
             arguments = self.spare.pop()
         except IndexError:
             arguments = self.prepared.arguments()
         words = arguments.words
-        for word, buffer, offset in self.places:
-            words[word] = addresses[buffer] + offset
+        for word, number in self.places:
+            words[word] = at[number]
         self.prepared.attempt(stream, arguments)
         self.spare.append(arguments)
 
 
 class Product(NamedTuple):
-    """A product by a recipe. `places`: of A, B, C, then of scales and whatever else the recipe takes addresses of;
+    """A product by a recipe. `numbers`: of the addresses of A, B, C, then of scales and whatever else the recipe takes;
     `alpha`: None for that of the call, which may be another one in every call."""
 
     recipe: Recipe
-    places: tuple[Place, ...]
     alpha: Any
     beta: Any
+    numbers: tuple[int, ...]
 
-    def __call__(self, addresses: list[int], arrays: Sequence[Any], alpha: float, stream: int) -> None:
-        a, b, c, *more = [addresses[buffer] + offset if buffer >= 0 else 0 for buffer, offset in self.places]
+    def __call__(self, at: list[int], arrays: Sequence[Any], results: Any, alpha: float, stream: int) -> None:
+        a, b, c, *more = [at[number] for number in self.numbers]
         self.recipe.run(a, b, c, alpha if self.alpha is None else self.alpha, self.beta, stream, *more)
 
 
@@ -65,14 +60,14 @@ class Number(NamedTuple):
 
     driver: Any
     device: Any
-    buffer: int
     dtype: np.dtype[Any]
     array: int | None
     value: Any
+    numbers: tuple[int]
 
-    def __call__(self, addresses: list[int], arrays: Sequence[Any], alpha: float, stream: int) -> None:
+    def __call__(self, at: list[int], arrays: Sequence[Any], results: Any, alpha: float, stream: int) -> None:
         value = self.value if self.array is None else np.asarray(arrays[self.array])
-        write_number(self.driver, self.device, addresses[self.buffer], value, self.dtype, stream)
+        write_number(self.driver, self.device, at[self.numbers[0]], value, self.dtype, stream)
 
 
 def write_number(driver: Any, device: Any, at: int, value: Array, dtype: np.dtype[Any], stream: int) -> None:
@@ -86,126 +81,44 @@ def write_number(driver: Any, device: Any, at: int, value: Array, dtype: np.dtyp
 
 
 class Program:
-    """Steps over the buffers of a call; `run` is a record's: see runtime/repeats.py.
+    """Steps over the buffers of a call; `run` is that of a record (runtime/repeats.py). `alpha`: the one that they are
+    for; None: any."""
 
-    temporaries     the offsets of the call's temporaries in one block of `size` bytes
-    alpha           the only alpha that the steps are for; None: any
-    """
-
-    def __init__(self, driver: Any, device: Any, steps: Sequence[Any], sizes: Sequence[int], alpha: Any = None) -> None:
+    def __init__(self, driver: Any, device: Any, steps: Sequence[Any], buffers: Buffers, alpha: Any = None) -> None:
         self.driver, self.device, self.steps, self.alpha = driver, device, tuple(steps), alpha
-        self.temporaries, self.size = [], 0
-        for size in sizes:
-            self.temporaries.append(self.size)
-            self.size += -(-size // ALIGNMENT) * ALIGNMENT
+        self.temporaries, self.size = buffers.places(ALIGNMENT)
+        self.inside = [*buffers.inside]
 
-    def run(self, addresses: list[int], arrays: Sequence[Any], results: Sequence[Any], alpha: float, stream: int
-            ) -> bool:
-        """Give the steps to the stream. True, and nothing done, if they are for another alpha. `addresses`: of arrays,
-        then of results."""
+    def run(self, at: list[int], arrays: Sequence[Any], results: Sequence[Any], alpha: float, stream: int) -> bool:
+        """Give the steps to the stream. True, and nothing done, if they are for another alpha. `at`: addresses of
+        arrays, then of results."""
         if self.alpha is not None and alpha != self.alpha:
             return True
         if not self.temporaries:
+            at = [*at]
+            for buffer, offset in self.inside:
+                at.append(offset if buffer < 0 else at[buffer] + offset)
             for step in self.steps:
-                step(addresses, arrays, alpha, stream)
+                step(at, arrays, results, alpha, stream)
             return False
         block = self.driver.Block
         with self.device.current():
             memory = block.allocate(self.device, self.size, stream) if self.size else 0
             try:
-                every = [*addresses, *[memory + offset for offset in self.temporaries]]
+                at = [*at, *[memory + offset for offset in self.temporaries]]
+                for buffer, offset in self.inside:
+                    at.append(offset if buffer < 0 else at[buffer] + offset)
                 for step in self.steps:
-                    step(every, arrays, alpha, stream)
+                    step(at, arrays, results, alpha, stream)
             finally:
                 if memory:
                     block.deallocate(memory, stream)
         return False
 
 
-class Recorder:
-    """What a call gives to its stream, noted with the arrays, of which views say whose memory they are. `whole`:
-    whether all of it was, so that it can be given again; `any_alpha`: whether alpha is a factor of products alone."""
-
-    def __init__(self) -> None:
-        self.noted: list[tuple[Any, ...]] = []
-        self.whole, self.any_alpha = True, True
-
-    def kernel(self, prepared: Any, arrays: Mapping[str, Array]) -> None:
-        """A launch, and the arrays among its arguments by name."""
-        self.noted.append((_kernel, prepared, arrays))
-
-    def product(self, recipe: Recipe, arrays: Sequence[Any], alpha: Any, beta: Any) -> None:
-        """A product by a recipe of these arrays, or addresses that are 0."""
-        self.noted.append((_product, recipe, arrays, alpha, beta))
-
-    def number(self, to: Array, value: Array, name: str | None) -> None:
-        """A number that is written to a temporary; `name`: of the operand that it is, None for one that is the
-        same in all calls of this kind."""
-        self.noted.append((_number, to, value, name))
-
-    def program(self, driver: Any, device: Any, call: Buffers) -> Program | None:
-        """The program of the call, or None if it cannot be given again."""
-        if not self.whole:
-            return None
-        try:
-            steps = [make(driver, device, call, *noted) for make, *noted in self.noted]
-        except LookupError:                     # memory that is in none of the call's buffers
-            return None
-        products = [step for step in steps if isinstance(step, Product)]
-        if not self.any_alpha or any(step.alpha != call.alpha for step in products):
-            return Program(driver, device, steps, call.sizes, call.alpha)
-        steps = [step._replace(alpha=None) if isinstance(step, Product) else step for step in steps]
-        return Program(driver, device, steps, call.sizes)
-
-
-class Buffers:
-    """Of a call: its arrays and results, in the order of their addresses, then its temporaries."""
-
-    def __init__(self, alpha: Any, arrays: Mapping[str, Array | None], results: Sequence[Array],
-                 temporaries: Sequence[Array]) -> None:
-        """alpha: the call's. Shadows of arrays by name, None for numbers."""
-        self.alpha, self.names = alpha, {name: i for i, name in enumerate(arrays)}
-        self.sizes = [x.nbytes for x in temporaries]
-        whole = [*arrays.values(), *results, *temporaries]
-        self.roots = {id(_root(x)): (i, _address(x)) for i, x in enumerate(whole) if x is not None}
-        self.keep = whole
-
-    def place(self, x: Any) -> Place:
-        """Of an array, or the address 0. LookupError if it is in no buffer."""
-        if type(x) is int:
-            if x:
-                raise LookupError(x)
-            return NOWHERE
-        buffer, at = self.roots[id(_root(x))]
-        return buffer, _address(x) - at
-
-
-def _root(x: Any) -> Any:
-    """What a view's memory was first described by."""
-    while True:
-        inner = getattr(x, "base", None)
-        if inner is None:
-            inner = getattr(x, "keep", None)
-            if not isinstance(inner, np.ndarray):
-                return x
-        x = inner
-
-
-def _address(x: Array) -> int:
-    return int(x.__array_interface__["data"][0])
-
-
-def _kernel(driver: Any, device: Any, call: Buffers, prepared: Any, arrays: Mapping[str, Array]) -> Kernel:
-    at = {p.name: p.offset // 8 for p in prepared.function.parameters}
-    return Kernel(prepared, [(at[name], *call.place(x)) for name, x in arrays.items()])
-
-
-def _product(driver: Any, device: Any, call: Buffers, recipe: Recipe, arrays: Sequence[Any], alpha: Any, beta: Any
-             ) -> Product:
-    return Product(recipe, tuple(call.place(x) for x in arrays), alpha, beta)
-
-
-def _number(driver: Any, device: Any, call: Buffers, to: Array, value: Array, name: str | None) -> Number:
-    buffer, _ = call.place(to)
-    array = None if name is None else call.names[operand(name)]
-    return Number(driver, device, buffer, to.dtype, array, value)
+def program(driver: Any, device: Any, steps: Sequence[Any], buffers: Buffers, alpha: Any, any_alpha: bool) -> Program:
+    """The steps of a call with this alpha; any_alpha: whether it is a factor of products alone."""
+    if not any_alpha or any(step.alpha != alpha for step in steps if isinstance(step, Product)):
+        return Program(driver, device, steps, buffers, alpha)
+    steps = [step._replace(alpha=None) if isinstance(step, Product) else step for step in steps]
+    return Program(driver, device, steps, buffers)
