@@ -315,7 +315,7 @@ class GpuKernel(CompiledGemm, GpuCode):
     @property
     def _tile_bytes(self) -> int:
         """Of a workgroup's sums."""
-        rows, columns = self.plan.extent
+        rows, columns = self.plan.cta_m, self.plan.cta_n
         return int(rows * columns * self.shape.itemsize) * semirings.fields(self.shape.semiring)
 
     def __call__(self, a: Any, b: Any, out: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0, scale_a: Any = None,

@@ -44,7 +44,7 @@ class Grouped:
             high, wide = p.cta_m*p.cluster_m, p.cta_n*p.cluster_n
             clusters = min((self.rows // high + groups) * -(-s.n // wide), max(self.target.sms // p.ctas, 1))
             return Launch(self, (clusters * p.ctas, 1, 1))
-        high, wide = p.extent
+        high, wide = p.cta_m, p.cta_n
         return Launch(self, ((self.rows // high + groups) * -(-s.n // wide), 1, 1))
 
 
@@ -124,7 +124,7 @@ def _best(shape: GpuShape, target: Any, along: str, plans: Iterable[Any]) -> Any
 def ragged(plan: Any, rows: int) -> float:
     """How many times as many tiles groups have whose sizes vary around so many rows: half of the last one is empty, but
     there is one."""
-    high = plan.cta_m*plan.cluster_m if plan.algorithm == "wgmma" else plan.extent[0]
+    high = plan.cta_m * (plan.cluster_m if plan.algorithm == "wgmma" else 1)
     return max(rows / high + 0.5, 1) / -(-rows // high)
 
 

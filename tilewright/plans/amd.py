@@ -2,10 +2,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Literal
 
+from tilewright.forks import cached_property
 from tilewright.formats.table import BLOCK_FORMATS
 from tilewright.plans import epilogues, gpu_lowering, gpu_shape
 from tilewright.plans.amd_model import LANES, PIECE, bandwidths, cost, peak, traffic
@@ -90,7 +91,7 @@ class AmdPlan(GpuPlan):
     def order_of_sums(self) -> tuple[object, ...]:
         return () if self.split_k > 1 else (self.algorithm, self.mfma)
 
-    @property
+    @cached_property
     def threads(self) -> int:
         return LANES * (self.cta_m // self.warp_m) * (self.cta_n // self.warp_n)
 
@@ -116,21 +117,21 @@ class AmdPlan(GpuPlan):
         Two rounds of operands, or one and a half where products and the reads of the next ones take turns.
         """
         words = 2 if shape.a == "f64" else 1
-        a, b = self.rows(shape)
         direct = self.copy == "lds"
         staged = 0
         if not direct:                          # of bytes that are loaded one by one a register holds two
-            single = [self.vector == bits // 8 == 1 and not along_k for bits, along_k in zip(
-                shape.bits, (shape.layout[0] == "n", shape.layout[1] == "t"), strict=True)]
-            staged = sum(row*rows*(1 + alone) // self.threads // 4 for row, rows, alone in zip(
-                (a, b), (self.cta_m, self.cta_n), single, strict=True))
+            a, b = self.rows(shape)
+            for row, rows, bits, along_k in ((a, self.cta_m, shape.bits[0], shape.layout[0] == "n"),
+                                             (b, self.cta_n, shape.bits[1], shape.layout[1] == "t")):
+                single = self.vector == bits // 8 == 1 and not along_k
+                staged += row*rows*(1 + single) // self.threads // 4
         # words that a lane has of a group's operand; words of tails, copied one by one
         ocp = self.algorithm == "mfma" and {shape.a, shape.b} <= {"e4m3fn", "e5m2"}
         wide = ocp or self.algorithm == "scaled"                        # f8f6f4: those of 32 elements
-        each = [bits if wide else 4 for bits in shape.bits]
-        parts = (self.warp_m*each[0] + self.warp_n*each[1]) // self.mfma
+        words_a, words_b = shape.bits if wide else (4, 4)
+        parts = (self.warp_m*words_a + self.warp_n*words_b) // self.mfma
         tails = sum(rows * self.cta_k // (BLOCK//2) // self.threads
-                    for rows, bits in zip((self.cta_m, self.cta_n), shape.bits) if bits == 6 and direct)
+                    for rows, bits in zip((self.cta_m, self.cta_n), shape.bits) if bits == 6) if direct else 0
         scales = 0
         if self.algorithm == "scaled" and direct:                       # this tile's and the next one's
             tiles = (self.warp_m + self.warp_n) // self.mfma
@@ -316,4 +317,4 @@ def candidates(shape: GpuShape, target: AmdTarget) -> Iterator[AmdPlan]:
                         continue                                # their accumulators would be spilled
                     if algorithm == "bf16_emulated" and min(cta_m, cta_n)*cta_k < PIECE*plan.threads:
                         continue                                # only part of the waves would decode
-                    yield from (replace(plan, split_k=split) for split in SPLITS)
+                    yield from [plan.varied(split_k=split) for split in SPLITS]

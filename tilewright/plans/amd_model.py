@@ -8,9 +8,9 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING
 
-from tilewright import formats
 from tilewright.plans.common import Cost, Term
 from tilewright.plans.gpu import memory_traffic
+from tilewright.plans.gpu_shape import bits_of
 from tilewright.targets.amd import DECODING
 
 if TYPE_CHECKING:
@@ -38,16 +38,17 @@ def cost(shape: GpuShape, plan: AmdPlan, target: AmdTarget) -> Cost:
     # workgroups that share a compute unit take turns; in the last round there may be fewer than fit
     full, over = divmod(tiles, target.cus * resident)
     turns = full*resident + ceil(over / target.cus)
-    each = {"matrix": _matrix(shape, p, target, resident), "LDS": _lds(shape, p, target),
-            "L1": brought(shape, p) / L1_CLOCK, "decoding": _decoding(shape, p)}
+    moved, decoding = brought(shape, p), _decoding(shape, p)
+    each = {"matrix": _matrix(shape, p, target, resident, decoding), "LDS": _lds(shape, p, target),
+            "L1": moved / L1_CLOCK, "decoding": decoding}
     bounds = {name: turns * steps * clocks / target.clock for name, clocks in each.items() if clocks}
     # of a workgroup alone on its compute unit, which has so many tiles of k on their way
     arrival = each["L1"] / target.clock
     latency = 2e-6 + steps * max((1.5e-7 + arrival) / (p.stages - 1), arrival)
-    out = formats.FORMATS[shape.out].bits / 8
+    out = bits_of(shape.out) / 8
     least = shape.batch * ((shape.m*shape.bits[0] + shape.n*shape.bits[1]) * shape.k / 8 + shape.m*shape.n*out)
     parts = p.split_k * shape.batch * shape.m * shape.n * 4 * 2 if p.split_k > 1 else 0
-    bounds |= {"L2": tiles * steps * brought(shape, p) / (L2_CLOCK * target.xcds * target.clock),
+    bounds |= {"L2": tiles * steps * moved / (L2_CLOCK * target.xcds * target.clock),
                "memory": (least + parts) / target.bandwidth, "latency": latency}
     # parts are written, and added up by the last workgroup, when products are done
     adding = parts / target.bandwidth + p.split_k * p.cta_m * p.cta_n * 4 / ADDING if p.split_k > 1 else 0.0
@@ -57,21 +58,23 @@ def cost(shape: GpuShape, plan: AmdPlan, target: AmdTarget) -> Cost:
 
 # ---- clocks of a compute unit for one tile of k of a workgroup, if `resident` of them fill one another's gaps
 
-def _matrix(shape: GpuShape, p: AmdPlan, target: AmdTarget, resident: int) -> float:
+def _matrix(shape: GpuShape, p: AmdPlan, target: AmdTarget, resident: int, decoding: float) -> float:
     rate = operations(shape, p, target)
     busy = 2 * p.cta_m * p.cta_n * p.cta_k / rate
     own = 2 * p.warp_m * p.warp_n * p.cta_k / (rate / target.simds)     # of a wave on its SIMD
     groups = max(min(p.rows(shape)) * p.mfma // (PIECE * LANES), 1)
     alone = groups * max(own / groups, GROUP) + MEETING
-    gap = GAP + _transposing(shape, p) + _decoding(shape, p) / 2            # of which half fits beside products
+    gap = GAP + _transposing(shape, p)
     if resident * p.threads > LANES * target.simds:                     # other waves have products to go on with
-        gap = (GAP + _transposing(shape, p)) * min(256 * groups / own, 1)
+        gap *= min(256 * groups / own, 1)
+    else:
+        gap += decoding / 2                                             # of which half fits beside products
     return max(busy + gap, alone / resident)
 
 
 def _transposing(shape: GpuShape, p: AmdPlan) -> float:
     """Operands that are transposed in registers: an instruction for a word, of bytes two."""
-    if p.copy == "lds":
+    if p.copy == "lds" or shape.layout == "nt":
         return 0.0
     sides = zip((p.cta_m, p.cta_n), shape.bits, (shape.layout[0] == "t", shape.layout[1] == "n"), strict=True)
     return sum(p.cta_k * rows * bits / 32 * (1 + (bits == 8)) / LANES for rows, bits, transposed in sides if transposed)
@@ -100,7 +103,7 @@ def operations(shape: GpuShape, p: AmdPlan, target: AmdTarget) -> float:
     rates = target.matrix_rates
     if p.algorithm in ("bf16_emulated", "xf32"):
         return rates[p.algorithm[:4]]
-    return min(rates[shape.a], rates[shape.b])
+    return min(rates.get(shape.a, 1), rates.get(shape.b, 1))            # 1: of plans that rules refuse
 
 
 def peak(shape: GpuShape, p: AmdPlan, target: AmdTarget) -> float:

@@ -124,7 +124,7 @@ def candidates(shape: Shape, target: CpuTarget, tiles: int = 1, like: CpuPlan | 
     if like is not None:
         yield from prepacked_plans(shape, target, like)
     elif shape.invariant:
-        yield from invariant.plans(shape, target, free, lambda *of: cost(*of).seconds)
+        yield from invariant.plans(shape, target, free, cost)
     else:
         yield from free(shape, target)
 

@@ -1,7 +1,7 @@
 """What plans for all targets have in common: a text that is read back, what a plan costs, and the choice of a plan.
 
-The choice is candidates → legal → cost → min: `ranked` and `best` take the candidates of a planner and its predicted
-seconds. A candidate is legal if `violations` has no sentence about it; what was refused is counted by reason.
+The choice is candidates → cost → the first legal one: `ranked` and `best` take the candidates of a planner and what it
+predicts. A candidate is legal if `violations` has no sentence about it; what was refused is counted by reason.
 """
 from __future__ import annotations
 
@@ -85,6 +85,13 @@ class Plan:
         """A sentence for each of these fields that exceeds its limit."""
         return [f"{name} is {value}, and must not be more than {limit}."
                 for name, limit in most.items() if (value := getattr(self, name)) > limit]
+
+    def varied(self: P, **fields: Any) -> P:
+        """This plan with other values of fields, on which nothing depends that a plan computes once: `replace` for the
+        many candidates of one tile."""
+        plan = object.__new__(type(self))
+        plan.__dict__.update(self.__dict__, **fields)
+        return plan
 
     # ---- a target's own
 
@@ -198,9 +205,15 @@ def ranked(shape: Any, target: Any, candidates: Iterable[P], seconds: Callable[[
     return sorted(legal(shape, target, candidates), key=seconds)
 
 
-def best(shape: Any, target: Any, candidates: Iterable[P], seconds: Callable[[P], float]) -> P:
-    """The legal candidate with the least predicted time. NoPlan if there is none."""
-    return min(legal(shape, target, candidates), key=seconds)
+def best(shape: Any, target: Any, candidates: Iterable[P], cost: Callable[[Any, P, Any], Cost]) -> P:
+    """The legal candidate with the least predicted time, of equal ones the first. NoPlan if there is none. The rules
+    are asked in the order of times, which a planner predicts of illegal candidates, too."""
+    plans = [*candidates]
+    times = [cost(shape, plan, target).seconds for plan in plans]
+    for number in sorted(range(len(plans)), key=times.__getitem__):
+        if not plans[number].violations(shape, target):
+            return plans[number]
+    return legal(shape, target, plans)[0]
 
 
 SHOWN = 4               # kinds of reasons in a sentence

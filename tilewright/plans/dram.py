@@ -36,7 +36,7 @@ def _operands(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget, once: int) -
     """Of A and B."""
     if once <= target.l2 or plan.algorithm in ("gemv", "small"):
         return once
-    s, (rows, columns) = shape, plan.extent
+    s, (rows, columns) = shape, (plan.cta_m, plan.cta_n)
     rows, columns = rows * plan.cluster_m, columns * plan.cluster_n
     at_once: Any = target.sms * max(plan.resident(shape, target), 1)
     together = max(at_once // (plan.cluster_m * plan.cluster_n), 1)

@@ -26,7 +26,7 @@ MOST = {"split_k": 256, "group_m": 1 << 16}
 
 class GpuPlan(common.Plan):
     """What plans for GPUs of all makers have."""
-    cta_m: int
+    cta_m: int      # rows and columns of C that a workgroup computes
     cta_n: int
 
     @property
@@ -43,15 +43,9 @@ class GpuPlan(common.Plan):
         """What the kernel multiplies, once that is done."""
         return shape
 
-    @property
-    def extent(self) -> tuple[int, int]:
-        """Rows and columns of C that a workgroup computes."""
-        return self.cta_m, self.cta_n
-
     def tiles(self, m: int, n: int, batch: int = 1) -> int:
         """Of C, or all of a batch."""
-        rows, columns = self.extent
-        return ceil(m / rows) * ceil(n / columns) * batch
+        return ceil(m / self.cta_m) * ceil(n / self.cta_n) * batch
 
 
 # ---- what a plan costs
@@ -108,7 +102,7 @@ def ranked(shape: GpuShape, target: Any) -> list[Any]:
 def choose(shape: GpuShape, target: Any) -> Any:
     """The plan that the model expects to be fastest."""
     by, shape = planner(target), shape.least
-    return common.best(shape, target, _candidates(shape, target), lambda p: by.cost(shape, p, target).seconds)
+    return common.best(shape, target, _candidates(shape, target), by.cost)
 
 
 def _candidates(shape: GpuShape, target: Any) -> Iterator[Any]:
@@ -126,4 +120,4 @@ def for_many_rows(shape: GpuShape, target: Any) -> Any:
     many = contiguous(s.a, s.b, s.out, m, n, s.k, layout, None, 1, s.scaled, s.scales, s.epilogue, s.semiring)
     many = many._replace(terms=s.terms, invariant=s.invariant)
     whole = (plan for plan in by.candidates(many, target) if plan.order_of_sums)
-    return common.best(many, target, whole, lambda p: by.cost(many, p, target).seconds)
+    return common.best(many, target, whole, by.cost)

@@ -11,6 +11,7 @@ from math import gcd
 from typing import NamedTuple
 
 from tilewright import formats
+from tilewright.forks import cached_property
 from tilewright.formats.table import BLOCK_FORMATS
 from tilewright.plans import epilogues, prologues, semirings
 from tilewright.plans.words import TERMS
@@ -37,7 +38,7 @@ MOST_BATCH = 1 << 20    # products of a launch: kernels count tiles in 32 bits
 Place = tuple[int, ...]         # a matrix's address, bytes from row to row, and in a batch from matrix to matrix
 
 
-class GpuShape(NamedTuple):
+class _Fields(NamedTuple):
     """What the choice of a plan depends on. Formats are those of elements as they are multiplied.
 
     layout      "n" or "t" for A and for B: rows or columns are contiguous. C has contiguous rows
@@ -85,6 +86,10 @@ class GpuShape(NamedTuple):
     prologue_a: str = ""
     prologue_b: str = ""
 
+
+class GpuShape(_Fields):
+    """A product for which a plan is chosen; what follows from its fields is computed once."""
+
     def __str__(self) -> str:
         """For people: a 4096x4096x4096 product of f16 by f16 into f32, layout nt."""
         return (f"a {self.m}x{self.n}x{self.k} product of {self.a} by {self.b} into {self.out}, layout {self.layout}"
@@ -123,7 +128,7 @@ class GpuShape(NamedTuple):
         a, b = ("rows" if letter == "n" else "columns" for letter in self.layout)
         return kind, self.m, self.n, self.k, a, b, 1
 
-    @property
+    @cached_property
     def least(self) -> GpuShape:
         """The same, or where it is empty a problem that is not: nothing will run, but there is a plan."""
         return self._replace(m=self.m or 1, n=self.n or 1, k=self.k or BLOCK, batch=self.batch or 1)
@@ -133,22 +138,22 @@ class GpuShape(NamedTuple):
         """The same in matrices whose rows are padded, so that they are 16 bytes apart."""
         return self._replace(align_a=WIDEST, align_b=WIDEST, align_c=WIDEST)
 
-    @property
+    @cached_property
     def sums(self) -> str:
         """The format in which products are added up."""
         return SUMS.get(self.a, "f32")
 
-    @property
+    @cached_property
     def results(self) -> tuple[str, ...]:
         """The formats in which kernels store sums."""
         return results(epilogues.kind(self.epilogue, self.sums), self.scales)
 
-    @property
+    @cached_property
     def itemsize(self) -> int:
         """Bytes of a sum."""
         return bits_of(self.sums) // 8
 
-    @property
+    @cached_property
     def prologues(self) -> str:
         """Which operands have a prologue: "", "a", "b" or "ab"."""
         return "a"*bool(self.prologue_a) + "b"*bool(self.prologue_b)
@@ -157,7 +162,7 @@ class GpuShape(NamedTuple):
         """That of operand "a" or "b"."""
         return self.prologue_a if role == "a" else self.prologue_b
 
-    @property
+    @cached_property
     def bits(self) -> tuple[int, int]:
         """Of an element of A and of B in memory, with all its terms."""
         if self.prologue_a or self.prologue_b:
@@ -165,11 +170,18 @@ class GpuShape(NamedTuple):
                     bits_of(prologues.stored(self.b, self.prologue_b)))
         return self.tile_bits
 
-    @property
+    @cached_property
     def tile_bits(self) -> tuple[int, int]:
         """The same as they are multiplied, in tiles."""
         count = TERMS[self.terms].count if self.terms and self.a == TERMS[self.terms].format else 1
         return count*bits_of(self.a), count*bits_of(self.b)
+
+    @cached_property
+    def bytes(self) -> int:
+        """Bytes of A, B and C, and of what an epilogue and prologues read and write, each once."""
+        (a, b), c, m, n, k = self.bits, bits_of(self.out), self.m, self.n, self.k
+        moved = self.batch * (m*k*a + k*n*b + m*n*c) // 8
+        return moved + epilogues.bytes_moved(self) + prologues.bytes_moved(self)
 
     @property
     def vector(self) -> int:

@@ -22,6 +22,7 @@ from tilewright.plans import epilogues
 from tilewright.plans.common import best
 
 if TYPE_CHECKING:
+    from tilewright.plans.common import Cost
     from tilewright.plans.cpu import CpuPlan, Shape
     from tilewright.plans.gpu_shape import GpuShape
     from tilewright.targets.cpu import CpuTarget
@@ -67,9 +68,9 @@ def _reduces(epilogue: str) -> bool:
 
 def plans(shape: Shape, target: CpuTarget,
           candidates: Callable[[Shape, CpuTarget], Iterator[CpuPlan]],
-          seconds: Callable[[Shape, CpuPlan, CpuTarget], float]) -> Iterator[CpuPlan]:
+          cost: Callable[[Shape, CpuPlan, CpuTarget], Cost]) -> Iterator[CpuPlan]:
     """The candidates that have the order of sums that the shape asks for."""
-    wanted = _first(shape, target, candidates, seconds)
+    wanted = _first(shape, target, candidates, cost)
     order, depth = order_of_sums(wanted, shape), wanted.depth(shape)
     yield replace(wanted, jc_ways=1, ic_ways=1, jr_ways=1)
     for plan in candidates(shape, target):
@@ -80,7 +81,7 @@ def plans(shape: Shape, target: CpuTarget,
 
 
 def _first(shape: Shape, target: CpuTarget, candidates: Callable[[Shape, CpuTarget], Iterator[CpuPlan]],
-           seconds: Callable[[Shape, CpuPlan, CpuTarget], float]) -> CpuPlan:
+           cost: Callable[[Shape, CpuPlan, CpuTarget], Cost]) -> CpuPlan:
     """The plan whose order of sums counts: of one thread; for many rows a packed one, which any operands can have."""
     any_rows = shape.invariant != "threads"
     m, n = sizes(shape.m, shape.n, shape.invariant)
@@ -88,7 +89,7 @@ def _first(shape: Shape, target: CpuTarget, candidates: Callable[[Shape, CpuTarg
     if any_rows and not shape.scattered:
         alone = alone._replace(a="rows", b="rows")
     found = (plan for plan in candidates(alone, target) if plan.algorithm == "packed" or not any_rows)
-    return best(alone, target, found, lambda plan: seconds(alone, plan, target))
+    return best(alone, target, found, cost)
 
 
 def gpu_plans(shape: GpuShape, target: Any, candidates: Iterable[Any], for_many_rows: Callable[[GpuShape, Any], Any]

@@ -2,9 +2,10 @@
 (plans/nvidia_plan.py, plans/nvidia_model.py)."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 from math import ceil, lcm
 from typing import TYPE_CHECKING, Any
 
@@ -194,15 +195,20 @@ MOST_SWAPPED = 64
 
 def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
     """Plans worth a look, legal or not."""
+    return chain.from_iterable(_kinds(shape, target))
+
+
+def _kinds(shape: GpuShape, target: GpuTarget) -> Iterator[Iterable[NvidiaPlan]]:
+    """Candidates of each kind of kernel."""
     if shape.scaled:
         after = passes.after(shape, "none", "")
-        yield from (replace(plan, decoded="bf16") for plan in candidates(after, target))
+        yield (plan.varied(decoded="bf16") for plan in candidates(after, target))
         return
     if shape.semiring:
-        yield from _cuda_cores(shape, target)
+        yield _cuda_cores(shape, target)
         return
     if small_rules.fits(shape) or shape.a in small_rules.COMPLEX:
-        yield from small_rules.candidates(shape, target)
+        yield small_rules.candidates(shape, target)
     if shape.a in small_rules.COMPLEX:
         return
     declared = {"terms": shape.terms} if shape.terms else {}
@@ -210,31 +216,31 @@ def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
     if shape.terms:
         after = passes.after(shape, "none", shape.terms)
         if after.a in target.wgmma_rates:
-            yield from _warpgroups(after, target, **declared)
+            yield _warpgroups(after, target, **declared)
         if after.a in target.matrix_rates:
-            yield from _matrix(after, target, **declared)
+            yield _matrix(after, target, **declared)
         return
     if shape.prologues:
-        yield from _vectors(shape, target)
+        yield _vectors(shape, target)
         if shape.a in target.matrix_rates:
-            yield from _matrix(shape, target)
+            yield _matrix(shape, target)
         else:
-            yield from _cuda_cores(shape, target)
+            yield _cuda_cores(shape, target)
         return
     any_rows = shape.invariant in ANY_ROWS
     if shape.a in target.wgmma_rates and (shape.m > FEW_ROWS or any_rows):
-        yield from _as_is_or_copied(_warpgroups, _mapped, shape, target, **declared)
+        yield _as_is_or_copied(_warpgroups, _mapped, shape, target, **declared)
     if shape.a in target.wgmma_rates and shape.m <= MOST_SWAPPED and _mapped(shape):
-        yield from _swapped(shape, target, **declared)
+        yield _swapped(shape, target, **declared)
     if not declared:
-        yield from _vectors(shape, target)
+        yield _vectors(shape, target)
     if shape.a in target.matrix_rates:
-        yield from _as_is_or_copied(_matrix, _whole_vectors, shape, target, **declared)
+        yield _as_is_or_copied(_matrix, _whole_vectors, shape, target, **declared)
         if not _whole_vectors(shape):
-            yield from _matrix(shape, target, **declared)
+            yield _matrix(shape, target, **declared)
         return
     if 1 not in (shape.m, shape.n) or any_rows or epilogues.sums_of_result(shape.epilogue) > 1:     # gemv has no pairs
-        yield from _cuda_cores(shape, target)
+        yield _cuda_cores(shape, target)
 
 
 def _cuda_cores(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
@@ -255,21 +261,23 @@ def _cuda_cores(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
             tile = replace(tile, prefetch_first=True)    # many loads: 2039 by single elements gained 28 % on an H200
         if ("cp.async" not in target.instructions or shape.prologues) and tile.copy == "async":
             tile = replace(tile, copy="registers", stages=2)
+        tile.resident(shape, target)                # of all that follow
         # Copies of single elements need more pointers and would spill; slices are slower with a tail.
         if tile.vector > 1 and tile.slices == 1 and shape.k >= LEAST_TAIL:
-            yield replace(tile, tail=True)          # first: its kernel is 2 % faster even where nothing is left over
-        yield from (replace(tile, split_k=split) for split in SPLITS)
+            yield tile.varied(tail=True)            # first: its kernel is 2 % faster even where nothing is left over
+        yield from [tile.varied(split_k=split) for split in SPLITS]
 
 
 def _as_is_or_copied(plans: Callable[..., Iterator[NvidiaPlan]], fits: Callable[[GpuShape], bool], shape: GpuShape,
                      target: GpuTarget, **declared: Any) -> Iterator[NvidiaPlan]:
     """Plans for a shape that fits a kernel, or that does once passes have copied operands."""
     if fits(shape):
-        yield from plans(shape, target, **declared)
-    elif ((min(shape.m, shape.n, shape.k) >= LEAST_COPIED or shape.invariant in ANY_ROWS)
-          and (found := passes.copies(shape, fits))):
+        return plans(shape, target, **declared)
+    if ((min(shape.m, shape.n, shape.k) >= LEAST_COPIED or shape.invariant in ANY_ROWS)
+            and (found := passes.copies(shape, fits))):
         copied, after = found
-        yield from plans(after, target, copied=copied, **declared)
+        return plans(after, target, copied=copied, **declared)
+    return iter(())
 
 
 def _mapped(shape: GpuShape) -> bool:
@@ -309,8 +317,8 @@ def _matrix(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator[Nvi
             most = MOST_WAVES * target.sms / plan.tiles(shape.m, shape.n, shape.batch)
             for found in held.values():
                 if min(a, b) > 1 and (c > 1 or warp_m*warp_n < 64*64):          # as above: others would spill
-                    yield replace(found, tail=True)
-                yield from (replace(found, split_k=split) for split in SPLITS if split == 1 or split <= most)
+                    yield found.varied(tail=True)
+                yield from [found.varied(split_k=split) for split in SPLITS if split == 1 or split <= most]
 
 
 def _warpgroups(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator[NvidiaPlan]:
@@ -410,7 +418,8 @@ def _vectors(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
             plan = NvidiaPlan("gemv", m, n, warps, stages=2, copy="registers", vector=vector,
                               vector_b=gemv_rules.beside(shape, count))
             splits = SPLITS if (count, width, warps) == kind[0] else (1,)
-            yield from (replace(plan, split_k=split) for split in splits if split == 1 or split*GEMV_WARPS <= shape.k)
+            plan.resident(shape, target)            # of all that follow
+            yield from [plan.varied(split_k=split) for split in splits if split == 1 or split*GEMV_WARPS <= shape.k]
 
 
 def _across(shape: GpuShape, target: GpuTarget, vector: int) -> Iterator[tuple[int, int]]:

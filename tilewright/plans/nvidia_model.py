@@ -10,7 +10,7 @@ from tilewright.plans.common import Cost, Term, overlapped
 from tilewright.plans.gemv_rules import LANES
 from tilewright.plans.gpu import memory_traffic
 from tilewright.plans.gpu_shape import WIDEST, bits_of
-from tilewright.plans.nvidia_rates import ARRIVAL, L2, SCHEDULERS, SHARED_CLOCK, WIDE_L2, once, operations
+from tilewright.plans.nvidia_rates import ARRIVAL, DRAM, L2, SCHEDULERS, SHARED_CLOCK, WIDE_L2, operations
 
 if TYPE_CHECKING:
     from tilewright.plans.gpu_shape import GpuShape
@@ -79,8 +79,9 @@ def exchanges(warp_n: int, vector: int) -> bool:
 
 def cost(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
     """The predicted cost of a legal plan."""
-    found = _product(plan.after_passes(shape), plan, target)
-    made = plan.passes(shape)
+    if plan.copied == plan.terms == plan.decoded == "none":
+        return _product(shape, plan, target)
+    found, made = _product(plan.after_passes(shape), plan, target), plan.passes(shape)
     if not made:
         return found
     seconds = sum(PASS + (each.read + each.size) / (PASS_RATE*target.bandwidth) for each in made)
@@ -97,11 +98,12 @@ def _product(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
         return small_model.cost(shape, plan, target)
     m, n, k, s = shape.m, shape.n, shape.k, shape.itemsize
     tiles, resident = plan.tiles(m, n, shape.batch), max(plan.resident(shape, target), 1)
-    slots = target.sms * resident
+    slots, together = target.sms * resident, min(resident, ceil(tiles*plan.split_k / target.sms))
+    area, own = plan.cta_m*plan.cta_n, plan.threads // LANES
     rate: float
     matrix = plan.algorithm == "mma"
     if matrix:
-        rate = _matrix_rate(shape, plan, target, min(resident, ceil(tiles*plan.split_k / target.sms)))
+        rate = _matrix_rate(shape, plan, target, together)
     elif plan.algorithm == "dmma":
         rate = target.matrix_f64 * MATRIX.get((plan.warp_m, plan.warp_n), MATRIX_OTHER)    # which double it
         rate /= 1 + DMMA_MEETING*rate / (plan.cta_m*plan.cta_n*plan.cta_k)
@@ -122,59 +124,55 @@ def _product(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
             rate *= AS_STORED
         if shape.semiring:
             rate = 1 / (1/rate - 1/fma + semirings.clocks(shape.semiring, shape.sums, target))
-    warps = plan.threads // LANES * min(resident, ceil(tiles*plan.split_k / target.sms))
-    if not matrix:
-        rate *= _busy(plan, warps)
+    warps = own * together
+    busy = 1.0 if matrix else _busy(plan, warps)
+    rate *= busy
     if plan.algorithm == "simt":
-        own = plan.thread_m * plan.thread_n
+        sums = plan.thread_m * plan.thread_n
         rate *= min(1.0, 0.7 + 0.3 * plan.cta_k / plan.slices / LEAST_STEPS)
-        rate = min(rate, warps * LANES * own / max(own, SHARED_LATENCY))
-    depth, parts = ceil(k / plan.cta_k), plan.tail_split(shape, target)[1] if plan.tail else plan.split_k
-
-    def alone(tiles_of_k: int) -> float:
-        """Clocks of a tile of C, or a part of it, that has the multiprocessor."""
-        steps = min(tiles_of_k*plan.cta_k, k) + FIRST[plan.algorithm]*plan.cta_k
-        return plan.extent[0]*plan.extent[1] * steps / rate
-    whole, shorter = 0, alone(ceil(depth / parts)) / alone(depth)      # each part has its own first tile of k
+        rate = min(rate, warps * LANES * sums / max(sums, SHARED_LATENCY))
+    depth, (whole, parts) = ceil(k / plan.cta_k), plan.tail_split(shape, target) if plan.tail else (0, plan.split_k)
+    # clocks of a tile of C, and of a part of it, that has the multiprocessor; each part has its own first tile of k
+    alone, part = [area * (min(steps*plan.cta_k, k) + FIRST[plan.algorithm]*plan.cta_k) / rate
+                   for steps in (depth, ceil(depth / parts))]
+    shorter = part / alone
     if plan.tail:
-        whole = plan.tail_split(shape, target)[0]
         rounds = whole/slots + ceil((tiles - whole)*parts / slots)*shorter
     else:
         full, rest = divmod(tiles*parts, slots)
         last = ceil(rest / target.sms)                          # CTAs share multiprocessors as evenly as can be,
-        slower = 1.0 if matrix or not last else _busy(plan, warps) / _busy(plan, plan.threads // LANES * last)
+        slower = 1.0 if matrix or not last else busy / _busy(plan, own*last)
         rounds = full + min(last / resident * slower, 1.0)      # and the last are slower if they are fewer
         if full and rest and plan.slices == 1:
             rounds = full + 1
         rounds *= shorter
     ctas = whole + (tiles - whole)*parts
-    stored = plan.extent[0]*plan.extent[1] / (LANES*SCHEDULERS) * STORING[plan.algorithm] / min(plan.vectors[2], LANE_C)
-    work = (rounds * resident * alone(depth) + ceil(ctas / target.sms) * stored) / target.clock
+    stored = area / (LANES*SCHEDULERS) * STORING[plan.algorithm] / min(plan.vectors[2], LANE_C)
+    work = (rounds * resident * alone + ceil(ctas / target.sms) * stored) / target.clock
     turns = rounds if plan.tail else ceil(ctas / slots) * ceil(depth / parts) / depth
     if plan.algorithm == "simt":                    # a CTA that nothing fills in for waits at barriers and for copies
         started = (plan.cta_m + plan.cta_n) * plan.cta_k / plan.threads / plan.vector * (plan.copy == "async")
-        own = plan.threads // LANES
-        step = plan.extent[0]*plan.extent[1]*plan.cta_k / rate * _busy(plan, warps) / _busy(plan, own)
+        step = area*plan.cta_k / rate * busy / _busy(plan, own)
         step += MEETING_ALONE*max(1 - own/8, 0.0) + STARTED*started
         work = max(work, turns * depth * max(step, ARRIVING / max(plan.stages - 1, 1)) / target.clock)
     if plan.algorithm == "dmma":
         work = max(work, turns * k / plan.cta_k * DMMA_ARRIVAL / (plan.stages - 1))
         if plan.tail and tiles < slots:                         # all tiles are divided
             work *= ALL_DIVIDED
-    (bits_a, bits_b), (rows, columns) = shape.bits, plan.extent
-    moved = tiles * (rows*bits_a + columns*bits_b) * k // 8
+    bits_a, bits_b = shape.bits
+    moved = tiles * (plan.cta_m*bits_a + plan.cta_n*bits_b) * k // 8
     wide = not matrix and plan.copy == "async" and plan.vector*s == WIDEST
     through_l2 = moved / min(tiles*plan.split_k, target.sms) / (WIDE_L2 if wide else L2) / target.clock
-    least = once(shape, target)
-    tile = plan.extent[0]*plan.extent[1] * s * semirings.fields(shape.semiring)
+    least = shape.bytes / (DRAM*target.bandwidth)
+    tile = area * s * semirings.fields(shape.semiring)
     split = SPLIT_MMA if matrix else SPLIT
     adding = min(ADDING_WARP * (plan.threads // LANES // plan.slices), ADDING)
     added = split + parts * tile / adding if parts > 1 else 0.0
     if plan.tail and parts > 1:
-        added = max(added, split + PART*parts * resident*alone(depth) / target.clock)
+        added = max(added, split + PART*parts * resident*alone / target.clock)
     if plan.split_k > 1:                                        # before the last ones, on all multiprocessors at once
         added += 2 * plan.split_k * tiles*tile / (L2 * target.sms * target.clock)
-    finishing = epilogues.slots(shape.epilogue) * plan.extent[0]*plan.extent[1] * rounds*resident
+    finishing = epilogues.slots(shape.epilogue) * area * rounds*resident
     added += finishing / (LANES*SCHEDULERS*target.clock)
     return overlapped(START[plan.algorithm] + added + SLICE*(plan.slices - 1),
                       {"multiply-adds": work, "from L2": through_l2, "memory": least}, rounds)
@@ -226,7 +224,7 @@ def _copies(shape: GpuShape, plan: NvidiaPlan) -> float:
         elements = extent * plan.cta_k / plan.threads
         alone = along_k and not (plan.as_stored and plan.vector > 1)
         slots += elements * (transposed if alone else side_by_side)
-    return slots + _preparing(shape, plan) / plan.threads
+    return slots + _preparing(shape, plan) / plan.threads if shape.prologues else slots
 
 
 def traffic(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> dict[str, tuple[Term, ...]]:
@@ -248,7 +246,7 @@ def _traffic(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> dict[str, 
     tiles, steps = p.tiles(s.m, s.n, s.batch), ceil(s.k / p.cta_k)
     whole, divided = p.tail_split(s, target) if p.tail else (0, p.split_k)
     over = (tiles - whole)*(divided > 1)                                # tiles that are added up from parts
-    tile = p.extent[0]*p.extent[1] * size
+    tile = p.cta_m*p.cta_n * size
     found = memory_traffic(s, divided, tiles*tile) if not p.tail or divided == 1 else (
         *memory_traffic(s, 1, 0), Term("parts", over*tile, 2*divided,
                                            f"{divided} of {over} tiles, written, and read by the last"))

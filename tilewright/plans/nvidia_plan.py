@@ -16,11 +16,11 @@ wgmma stay, as many as run at once, and take tile after tile; both words are abo
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Literal
 
+from tilewright.forks import cached_property
 from tilewright.plans import epilogues, gemv_rules, gpu, gpu_shape, nvidia_rules, passes, semirings, small_rules
 from tilewright.plans.gemv_rules import LANES
 from tilewright.plans.gpu import GpuPlan
@@ -112,7 +112,7 @@ class NvidiaPlan(GpuPlan):
         word, _, rest = text.partition(" ")
         return super().parse(f"mma {rest} terms=tf32" if word == "tf32" else text)
 
-    @property
+    @cached_property
     def split(self) -> str:
         """The key of words.TERMS by which passes split both operands, or nothing."""
         return self.terms if "_" in self.terms else ""
@@ -122,12 +122,12 @@ class NvidiaPlan(GpuPlan):
         """Sums in a register, of f16; those of parts of a tile are added up in f32."""
         return 2 if self.terms == "f16" and not self.divided else 1
 
-    @property
+    @cached_property
     def products(self) -> int:
         """Of terms, for one product of two numbers."""
         return len(TERMS[self.split].pairs) if self.split else 1
 
-    @property
+    @cached_property
     def threads(self) -> int:
         """Of a CTA."""
         if self.algorithm == "gemv":
@@ -138,14 +138,14 @@ class NvidiaPlan(GpuPlan):
             return LANES * small_rules.warps(self)
         return LANES * (self.cta_m // self.warp_m) * (self.cta_n // self.warp_n) * self.slices
 
-    @property
+    @cached_property
     def parts(self) -> int:
         """Of wgmma: of the columns of a tile, promoted one after the other, if the sums would be too many registers."""
         if self.algorithm != "wgmma" or not self.promote or self.warpgroups != PARTED or self.swap:
             return 1
         return 1 if 2*self.cta_m*self.cta_n // (GROUP*PARTED) + BESIDE <= GROUP_REGISTERS[PARTED] else 2
 
-    @property
+    @cached_property
     def vectors(self) -> tuple[int, int, int]:
         """Elements of A and B that are copied at once, and of C that are stored."""
         return self.vector, self.vector_b or self.vector, self.vector_c or self.vector
@@ -165,7 +165,7 @@ class NvidiaPlan(GpuPlan):
         if self.algorithm == "mma":            # sums of terms once more, and those that scales of blocks multiply
             sums = self.warp_m*self.warp_n // LANES // self.packed
             sums *= 1 + (bool(self.split) or shape.scales in SCALE_BLOCKS)
-            return sums + (self.warp_m + self.warp_n)//2 + sum(self._copying(shape)) + 32
+            return sums + (self.warp_m + self.warp_n)//2 + self._copying(shape) + 32
         if self.algorithm == "dmma":
             return words * (self.warp_m*self.warp_n//LANES + 2*(self.warp_m//8 + self.warp_n//8)) + 40
         if self.algorithm == "gemv":
@@ -175,21 +175,23 @@ class NvidiaPlan(GpuPlan):
         if self.registers:
             return self.registers
         staged = (self.cta_m + self.cta_n)*self.cta_k // self.threads if self.copy == "registers" else 0
-        fragments = sum(own * (WIDEST // shape.itemsize if self.as_stored and along_k else 1) for own, along_k in (
-            (self.thread_m, shape.layout[0] == "n"), (self.thread_n, shape.layout[1] == "t")))
+        wide = WIDEST // shape.itemsize if self.as_stored else 1
+        fragments = (self.thread_m * (wide if shape.layout[0] == "n" else 1)
+                     + self.thread_n * (wide if shape.layout[1] == "t" else 1))
         sums = self.thread_m*self.thread_n * semirings.fields(shape.semiring)
         return words * (sums + 2*fragments + staged + semirings.in_flight(shape.semiring)) + 32
 
-    def _copying(self, shape: GpuShape) -> Iterator[int]:
+    def _copying(self, shape: GpuShape) -> int:
         """Registers of a thread for copies of A and of B (kernels/nvidia/operand.py): two for each pointer, of which
         there is one for each row along k or for all, and what is on its way, no more than one copy in a register."""
-        by_k = shape.layout[0] == "n", shape.layout[1] == "t"
+        by_k, count = (shape.layout[0] == "n", shape.layout[1] == "t"), 0
         for extent, bits, vector, along_k in zip((self.cta_m, self.cta_n), shape.bits, self.vectors, by_k):
             together = self.threads // min(max(self.cta_k // vector, 1), self.threads)      # rows
             rows = ceil(extent / together) if along_k else 1
-            yield 2 * (rows if rows <= MOST_POINTERS else 2)
+            count += 2 * (rows if rows <= MOST_POINTERS else 2)
             if self.copy == "registers":
-                yield ceil(extent*self.cta_k / vector / self.threads) * ceil(vector*bits / 32)
+                count += ceil(extent*self.cta_k / vector / self.threads) * ceil(vector*bits / 32)
+        return count
 
     def shared(self, shape: GpuShape) -> int:
         """Bytes of a CTA's shared memory, rows padded."""
@@ -218,7 +220,12 @@ class NvidiaPlan(GpuPlan):
         """CTAs that a multiprocessor holds. Of wgmma one, for which stages have all of the shared memory."""
         if self.algorithm == "wgmma":
             return 1
-        return target.occupancy(self.threads, min(self.estimate(shape), target.registers_thread), self.shared(shape))
+        known_shape, known_target, ctas = self.__dict__.get("_resident", (None, None, 0))      # from a plan `varied`
+        if shape is not known_shape or target is not known_target or self.terms == "f16":      # whose registers vary
+            registers = min(self.estimate(shape), target.registers_thread)
+            ctas = target.occupancy(self.threads, registers, self.shared(shape))
+            self.__dict__["_resident"] = shape, target, ctas
+        return ctas
 
     def tail_split(self, shape: GpuShape, target: GpuTarget) -> tuple[int, int]:
         """With `tail`: (tiles that stay whole, parts of each of the others; of wgmma the most)."""
@@ -231,7 +238,8 @@ class NvidiaPlan(GpuPlan):
         over = tiles - whole
         if not over:
             return tiles, 1
-        parts = min(range(1, MOST_PARTS + 1), key=lambda s: ceil(over*s / slots)/s + PART*s)
+        times = [ceil(over*s / slots)/s + PART*s for s in range(1, MOST_PARTS + 1)]
+        parts = times.index(min(times)) + 1
         return (tiles, 1) if parts == 1 else (whole, parts)
 
     def clusters(self, shape: GpuShape, target: GpuTarget) -> tuple[int, int]:
@@ -242,7 +250,7 @@ class NvidiaPlan(GpuPlan):
         most = target.sms // of * used // self.ctas
         return tiles, max(most, 1) if self.divided else min(tiles, max(most, 1))
 
-    @property
+    @cached_property
     def ctas(self) -> int:
         """Of a cluster."""
         return self.cluster_m*self.cluster_n*self.cluster_k

@@ -3,14 +3,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tilewright.plans import epilogues, prologues
-from tilewright.plans.gpu_shape import bits_of
-
 if TYPE_CHECKING:
     from tilewright.plans.gpu_shape import GpuShape
     from tilewright.plans.nvidia_plan import NvidiaPlan
     from tilewright.targets.nvidia import GpuTarget
 
+DRAM = 0.85             # of the memory's bandwidth, that kernels reach
 ARRIVAL = 1160          # clocks of a copy from memory to shared memory
 SCHEDULERS = 4          # of a multiprocessor: each issues an instruction of a warp in a clock, and has a tensor core
 SHARED_CLOCK = 128      # bytes per clock of shared memory, without conflicts
@@ -20,18 +18,11 @@ TMA_L2 = 13.6e12 / 132 / 1.98e9                 # bytes per clock and multiproce
 F16_SUMS = {"sm_86": 2, "sm_89": 2, "sm_100": 1}        # of the rate: GeForce chips add f32 up at half of it
 
 
-def once(shape: GpuShape, target: GpuTarget) -> float:
-    """Seconds in which the memory gives and takes each element once."""
-    (a, b), c, (m, n, k) = shape.bits, bits_of(shape.out), (shape.m, shape.n, shape.k)
-    beside = epilogues.bytes_moved(shape) + prologues.bytes_moved(shape)
-    return (shape.batch * (m*k*a + k*n*b + m*n*c) // 8 + beside) / (0.85*target.bandwidth)
-
-
 def operations(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> float:
     """Operations per clock of a multiprocessor by matrix instructions of 8- and 16-bit formats, or of tf32."""
     rates = target.wgmma_rates if plan.algorithm == "wgmma" else target.matrix_rates
     sums = F16_SUMS.get(target.chip, F16_SUMS.get(target.name, 1)) if plan.terms == "f16" else 1
-    return min(rates[x] for x in (shape.a, shape.b)) * sums
+    return min(rates.get(shape.a, 1), rates.get(shape.b, 1)) * sums           # 1: of plans that rules refuse
 
 
 def peak(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> float:

@@ -96,6 +96,8 @@ def passes(shape: GpuShape, copied: str, terms: str) -> tuple[Pass, ...]:
     s, of = shape, "ab" if terms else copied.replace("none", "")
     if s.scaled:
         return _decoding(s)
+    if not of:
+        return ()
     every = Pass("a", s.a, terms, s.layout[0] == "n", s.m, s.k, s.batch), Pass(
         "b", s.b, terms, s.layout[1] == "t", s.n, s.k, s.batch)
     return tuple(each for each in every if each.operand in of)

@@ -37,6 +37,7 @@ def finished(text: str) -> str:
     return Epilogue(result, (), (DEFAULT,) * len(result.results)).text
 
 
+@lru_cache(maxsize=256)
 def fields(text: str) -> int:
     """Registers of a vector of a tile."""
     return len(read(text).fold.fields) if text else 1
@@ -119,6 +120,7 @@ def clocks(text: str, sums: str, target: GpuTarget) -> float:
     return max((multiplied + others) / LANES, multiplied / fma, (others - slow) / ALU, slow / SLOW[1])
 
 
+@lru_cache(maxsize=256)
 def in_flight(text: str) -> int:
     """Registers of 32 bits for terms on their way, beside sums and factors."""
     return 0 if not text else TERMS if instructions(text) <= SHORT else LONG_TERMS

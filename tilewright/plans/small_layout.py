@@ -3,11 +3,12 @@ counting the passes of shared memory that its loads take, by the rule of targets
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, gcd
+from operator import itemgetter
 
+from tilewright.forks import cached_property
 from tilewright.targets import banks as of_targets
 from tilewright.targets.banks import WORD, Banks
 
@@ -37,11 +38,11 @@ class Lanes:
     ACROSS: int
     WARP: int = 32
 
-    @property
+    @cached_property
     def EACH(self) -> int:
         return self.DOWN * self.ACROSS
 
-    @property
+    @cached_property
     def TOGETHER(self) -> int:
         return max(self.COUNT // self.EACH, 1)
 
@@ -54,11 +55,11 @@ class Lanes:
         """Whether there are lanes beyond."""
         return self.EACH * self.TOGETHER % self.COUNT > 0
 
-    def places(self) -> Iterator[tuple[int, int, int]]:
+    @cached_property
+    def places(self) -> list[tuple[int, int, int]]:
         """(matrix, down, across) of every lane of the first warp, in the first part."""
-        for lane in range(self.WARP):
-            matrix, own = divmod(lane, self.EACH)
-            yield min(matrix, self.TOGETHER - 1), own // self.ACROSS, own % self.ACROSS
+        last, each, across = self.TOGETHER - 1, self.EACH, self.ACROSS
+        return [(min(lane // each, last), lane % each // across, lane % each % across) for lane in range(self.WARP)]
 
 
 @dataclass(frozen=True)
@@ -83,11 +84,12 @@ class Stored:
     MATRIX: int
     COPIED: int
 
-    def first(self, u: int) -> int:
-        """Where lane u begins to read."""
+    @property
+    def starts(self) -> list[int]:
+        """Where each lane begins to read."""
         if self.ALONG_K:
-            return min(u, self.OUTER - 1) * self.ROW
-        return u*self.WIDTH if u*self.WIDTH < self.INNER else 0
+            return [min(lane, self.OUTER - 1) * self.ROW for lane in range(self.LANES)]
+        return [lane*self.WIDTH if lane*self.WIDTH < self.INNER else 0 for lane in range(self.LANES)]
 
     @property
     def SIZE(self) -> int:
@@ -111,8 +113,9 @@ def operands(BYTES: int, LAYOUT: str, sizes: tuple[int, int, int], thread: tuple
 
 def passes(x: Stored, lanes: Lanes, down: bool, banks: Banks) -> int:
     """Of shared memory for one load of all lanes of a warp, beyond the fewest."""
-    at = [matrix*x.MATRIX + x.first(i if down else j) for matrix, i, j in lanes.places()]
-    return _passes([e*x.BYTES for e in at], x.WIDTH*x.BYTES, True, banks)
+    starts = x.starts
+    at = [(matrix*x.MATRIX + starts[i if down else j]) * x.BYTES for matrix, i, j in lanes.places]
+    return _passes(at, x.WIDTH*x.BYTES, True, banks)
 
 
 def tile_passes(a: Stored, b: Stored, sizes: tuple[int, int], lanes: Lanes, banks: Banks) -> float:
@@ -133,7 +136,7 @@ def _of_c(a: Stored, b: Stored, sizes: tuple[int, int], lanes: Lanes) -> tuple[l
     """Where in C, without gaps, each lane of a warp stores first, in bytes; how many numbers at once."""
     M, N = sizes
     found = []
-    for matrix, i, j in lanes.places():
+    for matrix, i, j in lanes.places:
         row, column = i if a.ALONG_K else i*a.WIDTH, j if b.ALONG_K else j*b.WIDTH
         found.append((matrix*M*N + row*N + column) * b.BYTES)
     return found, 1 if b.ALONG_K else b.WIDTH
@@ -146,7 +149,8 @@ def _passes(at: list[int], size: int, load: bool, banks: Banks) -> int:
     for phase, first in zip(split.phase, at):
         for word in range(first // WORD, first // WORD + max(size // WORD, 1)):
             words[phase].setdefault(word % split.banks, set()).add(word)
-    return sum(max(map(len, phase.values()), default=0) for phase in words) - split.phases
+    most = [len(max(phase.values(), key=len, default=())) for phase in words]
+    return sum(most) - split.phases
 
 
 @lru_cache(maxsize=1024)
@@ -165,4 +169,4 @@ def stored(OUTER: int, INNER: int, BYTES: int, ALONG_K: bool, COUNT: int, COPIED
             each = Stored(OUTER, INNER, BYTES, ALONG_K, LANES, COUNT, WIDTH, ROW, OUTER*ROW + matrix*unit,
                           COPIED if padded else 0)
             found.append((passes(each, lanes, down, banks), each.MATRIX, each))
-    return min(found, key=lambda x: x[:2])[2]
+    return min(found, key=itemgetter(0, 1))[2]

@@ -9,7 +9,7 @@ from tilewright.plans.common import Cost, Term
 from tilewright.plans.gemv_rules import LANES
 from tilewright.plans.gpu import memory_traffic
 from tilewright.plans.gpu_shape import bits_of
-from tilewright.plans.nvidia_rates import ARRIVAL, SCHEDULERS, SHARED_CLOCK, TMA_L2, once, operations
+from tilewright.plans.nvidia_rates import ARRIVAL, DRAM, SCHEDULERS, SHARED_CLOCK, TMA_L2, operations
 
 if TYPE_CHECKING:
     from tilewright.plans.gpu_shape import GpuShape
@@ -81,10 +81,10 @@ def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
         adding += (fragments + max(parts)) * 4*p.cta_m*p.cta_n / ADDING_CLOCK + DIVIDING*target.clock
     work = (work + adding + ARRIVAL) / target.clock
     through_l2 = tiles*ctas * steps * brought / min(clusters*ctas, target.sms) / TMA_L2 / target.clock
-    last = (d.over if parts else clusters)*ctas * p.cta_m*p.cta_n * bits_of(shape.out) / 8 / (0.85*target.bandwidth)
-    least = memory = once(shape, target)
+    last = (d.over if parts else clusters)*ctas * p.cta_m*p.cta_n * bits_of(shape.out) / 8 / (DRAM*target.bandwidth)
+    least = memory = shape.bytes / (DRAM*target.bandwidth)
     if shape.batch * shape.k * (shape.m*bits_a + shape.n*bits_b) // 8 > target.l2:  # nothing stays for the next round
-        memory = max(memory, ceil(rounds) * round_bytes(shape, p, target, p.group_m) / (0.85*target.bandwidth))
+        memory = max(memory, ceil(rounds) * round_bytes(shape, p, target, p.group_m) / (DRAM*target.bandwidth))
     if shape.m <= min(p.cta_m, FEW_ROWS):           # B is read once, and slowed down by what takes as long
         found = (("multiply-adds", work), ("from L2", through_l2), ("memory", least))
         seconds = sum(each**3 for _, each in found) ** (1/3)

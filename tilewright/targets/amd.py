@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tilewright.forks import cached_property
 from tilewright.targets.base import KIB, MIB, Chip
 
 _AMD = "https://www.amd.com/content/dam/amd/en/documents/instinct-tech-docs/"
@@ -62,7 +63,7 @@ class AmdTarget(Chip):
     @property
     def matrix_cores(self) -> int: return self.cus * self.simds
 
-    @property
+    @cached_property
     def matrix_rates(self) -> dict[str, int]:
         """Operations per clock of a compute unit by matrix instructions, for each format that A and B may have."""
         return MATRIX_RATES[self.name]

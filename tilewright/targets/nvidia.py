@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from tilewright.forks import cached_property
 from tilewright.targets.base import KIB, MIB, Chip
 
 _GUIDE = "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#features-and-technical-specifications"
@@ -52,7 +53,7 @@ class GpuTarget(Chip):
         """What machine code depends on: equal keys may share compiled kernels."""
         return f"{self.triple} {self.name} {self.features}"
 
-    @property
+    @cached_property
     def matrix_rates(self) -> dict[str, int]:
         """Operations per clock of a multiprocessor by matrix instructions of whole warps (mma.sync), for each format of
         8 or 16 bits that A and B may have, and for tf32, which is f32 rounded to 19 bits."""
@@ -72,7 +73,7 @@ class GpuTarget(Chip):
         lacks = LACKING.get(self.chip[:-1])
         return f"{self.chip} runs code for {self.name}" + (f", and multiplies by mma.sync: {lacks}" if lacks else "")
 
-    @property
+    @cached_property
     def wgmma_rates(self) -> dict[str, int]:
         """Rates of the instructions of warpgroups (wgmma) by format, where there are any."""
         return WGMMA_RATES.get(self.name, {})

@@ -190,7 +190,7 @@ def _amd_tiles(s: GpuShape, p: AmdPlan, t: AmdTarget) -> Iterator[Tile]:
 
 
 def _nvidia_tiles(s: GpuShape, p: NvidiaPlan, t: GpuTarget) -> Iterator[Tile]:
-    (rows, columns), shared, count = p.extent, p.shared(s), p.tiles(s.m, s.n)
+    rows, columns, shared, count = p.cta_m, p.cta_n, p.shared(s), p.tiles(s.m, s.n)
     registers = 4*p.estimate(s), 4*t.registers_thread
     if p.algorithm == "small":
         of, warps = small_rules.lanes(p, s), small_rules.warps(p)
@@ -237,7 +237,7 @@ def _amd_words(s: GpuShape, p: AmdPlan, t: AmdTarget) -> Iterator[str]:
 
 def _nvidia_words(s: GpuShape, p: NvidiaPlan, t: GpuTarget) -> Iterator[str]:
     warps, shared, whole = p.threads // LANES, p.shared(s), p.tiles(s.m, s.n, s.batch)
-    rows, columns = p.extent
+    rows, columns = p.cta_m, p.cta_n
     if p.algorithm == "small":
         of = small_rules.lanes(p, s)
         at_once = f"{plural(of.TOGETHER, 'product')} at once" + f", in {of.PARTS} parts"*(of.PARTS > 1)

@@ -63,7 +63,7 @@ def _few_tiles(p: Gemm, shape: gpu_shape.GpuShape, plan: Any) -> Gemm:
     """A problem of whole tiles of the plan, as small as it is the same in kind."""
     if getattr(plan, "algorithm", "") == "small":
         return replace(p, batch=min(p.batch, 2*small_rules.warps(plan)*plan.matrices))
-    rows, columns = plan.extent
+    rows, columns = plan.cta_m, plan.cta_n
     if getattr(plan, "algorithm", "") == "wgmma":
         rows, columns = rows * plan.cluster_m, columns * plan.cluster_n
     parts = plan.split_k * getattr(plan, "cluster_k", 1) * getattr(plan, "slices", 1)
