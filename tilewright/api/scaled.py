@@ -110,7 +110,7 @@ def _on_gpu(call: Call, platform: Platform) -> Any:
     a, b = (np.broadcast_to(F32.type(0), x.shape) for x in (call.a, call.b))
     out = arguments.output(call.out, call.out_name)
     p = decide(call, a, b, arguments.addend(call.c), out, scaling.SCALED)
-    from tilewright.plans.gpu_shape import RESULTS
+    from tilewright.plans.gpu_formats import RESULTS
 
     engine = platform.engine
     stored = formats.get(p.result).name in RESULTS["f32"]

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Literal
 
 from tilewright.forks import cached_property
 from tilewright.formats.table import BLOCK_FORMATS
-from tilewright.plans import epilogues, gpu_lowering, gpu_shape
+from tilewright.plans import epilogues, gpu_shape
 from tilewright.plans.amd_model import LANES, PIECE, bandwidths, cost, peak, traffic
 from tilewright.plans.gpu import MOST, GpuPlan, choose, ranked
-from tilewright.plans.gpu_lowering import FP8
+from tilewright.plans.gpu_formats import FP8, WRITTEN
 from tilewright.plans.gpu_shape import BLOCK, REACH, GpuShape, Place
 from tilewright.problem import SCALE_BLOCKS
 from tilewright.targets.amd import AmdTarget
@@ -34,7 +34,7 @@ UNREAD = {"semiring": "semiring (tilewright.contract runs on CPUs and on NVIDIA'
 
 def multiplied(target: AmdTarget) -> tuple[str, ...]:
     """The formats of plain arrays that matrix instructions of a target multiply, without rounding them."""
-    return tuple(f for f in target.matrix_rates if f in gpu_lowering.WRITTEN)
+    return tuple(f for f in target.matrix_rates if f in WRITTEN)
 
 
 def shape_of(problem: Gemm, at: Sequence[Place] | None = None) -> GpuShape:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.expressions import DEFAULT
 from tilewright.expressions.texts import epilogue as read
+from tilewright.plans.gpu_formats import RESULTS
 
 if TYPE_CHECKING:
     from tilewright.plans.gpu_shape import GpuShape
@@ -63,7 +64,6 @@ def stored(text: str, out: str) -> str:
 
 def violations(shape: GpuShape, algorithm: str, vector_c: int, swap: bool = False) -> Iterator[str]:
     """Why a plan cannot have the shape's epilogue."""
-    from tilewright.plans.gpu_shape import RESULTS
     epilogue = read(shape.epilogue)
     if epilogue.main is None or any(map(epilogue.axis, range(len(epilogue.results)))):
         yield "kernels for GPUs leave no reductions of rows or columns as results of an epilogue."

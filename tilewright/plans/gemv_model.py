@@ -75,7 +75,7 @@ def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
     waiting = read / min(ctas, target.sms) / flying * LATENCY
     through_l2 = (read + tiles*vectors*shape.k * of_vectors // 8) / ((2 - bool(shape.prologues))*L2*target.bandwidth)
     parts = [("loads", waiting), ("from L2", through_l2), ("memory", memory)]
-    if shape.prologues:
+    if ("a" if few else "b") in shape.prologues:
         issued = shape.batch * size * shape.k * instructions(shape, p) / (LANES*SCHEDULERS*target.sms*target.clock)
         parts.append(("instructions", issued / ISSUED))
     if shape.batch > 1:

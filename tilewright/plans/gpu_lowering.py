@@ -15,6 +15,7 @@ from tilewright.formats.table import BLOCK_FORMATS, holds
 from tilewright.plans import epilogues, prologues
 from tilewright.plans.common import NoPlan
 from tilewright.plans.gpu import choose, planner
+from tilewright.plans.gpu_formats import FP8, READ, WRITTEN
 from tilewright.plans.gpu_shape import SUMS, GpuShape, bits_of, results, shape
 from tilewright.plans.lowering import FASTEST
 from tilewright.plans.words import TERMS
@@ -22,12 +23,8 @@ from tilewright.problem import SCALE_BLOCKS, Gemm
 from tilewright.targets.nvidia import GpuTarget
 
 COMBINED = "f32", "f64", "i32", "i64"       # formats in which NVIDIA's kernels combine the terms of a semiring
-FP8 = frozenset(("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"))
 TOGETHER = FP8, frozenset(("i8", "u8"))         # formats of which one instruction multiplies any two that a chip has
-# What kernels/gpu/copy.py converts: formats of arrays in a GPU's memory that results, and operands, may have.
-WRITTEN = frozenset(("f64", "f32", "f16", "bf16", "i8", "i32", "i16", "u16", "u8")) | FP8
 COMPLEX = "c64", "c128"     # multiplied as real ones: runtime/gpu/complex_products.py
-READ = WRITTEN | {"i4", "u4", "i2", "u2", "e2m1", "e2m3", "e3m2", "e8m0"}
 
 # algorithm= of tilewright.matmul → the terms by which f32 are multiplied then, or the format in which sums of f16 are
 # kept; what "fastest" takes, whose error is no larger than that of native f32, and how much faster it must be expected

@@ -14,6 +14,7 @@ from tilewright import formats
 from tilewright.forks import cached_property
 from tilewright.formats.table import BLOCK_FORMATS
 from tilewright.plans import epilogues, prologues, semirings
+from tilewright.plans.gpu_formats import RESULTS
 from tilewright.plans.words import TERMS
 from tilewright.problem import Gemm
 
@@ -25,14 +26,6 @@ MAPPED = 1 << 40        # distances in a tensor map are less
 MOST_ROWS = 1024        # of an operand in a tile, of any plan
 # The format in which products of a format are added up, if it is not f32.
 SUMS = {"f64": "f64", "i8": "i32", "u8": "i32", "i32": "i32", "i64": "i64", "c64": "c64", "c128": "c128"}
-# What sums are stored as: the nearest float, an integer's lowest bits.
-RESULTS = {
-    "f64": ("f64",),
-    "f32": ("f32", "f16", "bf16", "e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"),
-    "i32": ("i32", "i16", "u16", "i8", "u8"),
-    "i64": ("i64", "i32", "i16", "u16", "i8", "u8"),
-    "c64": ("c64",), "c128": ("c128",),
-}
 MOST_BATCH = 1 << 20    # products of a launch: kernels count tiles in 32 bits
 
 Place = tuple[int, ...]         # a matrix's address, bytes from row to row, and in a batch from matrix to matrix

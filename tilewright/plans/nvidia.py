@@ -6,17 +6,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
-from math import ceil, lcm
 from typing import TYPE_CHECKING, Any
 
-from tilewright.plans import epilogues, gemv_rules, gpu_shape, passes, semirings, small_rules
+from tilewright.plans import epilogues, gpu_shape, nvidia_few, passes, semirings, small_rules
 from tilewright.plans.common import NoPlan
 from tilewright.plans.gemv_rules import LANES
-from tilewright.plans.gemv_rules import WARPS as GEMV_WARPS
 from tilewright.plans.gpu import choose, ranked
-from tilewright.plans.gpu_lowering import FP8
+from tilewright.plans.gpu_formats import FP8
 from tilewright.plans.gpu_shape import WIDEST, GpuShape, Place, bits_of
 from tilewright.plans.invariant import ROWS as ANY_ROWS
+from tilewright.plans.nvidia_few import SPLITS, whole_vectors
 from tilewright.plans.nvidia_model import PASS, PASS_RATE, cost, traffic
 from tilewright.plans.nvidia_plan import NvidiaPlan, rounded
 from tilewright.plans.nvidia_rates import bandwidths, peak
@@ -143,7 +142,6 @@ F64 = (
 )
 LEAST_TAIL = 128        # steps of k: with fewer, kernels without a tail take 3/4 of the time on an H200
 PREPARED_SUMS = 64      # of a thread, where operands with a prologue pass through its registers
-SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 32)
 
 
 # Of matrix instructions: (CTA's tile, warp's tile), the largest first; bytes of a tile's row along k.
@@ -178,16 +176,6 @@ FEW_ROWS = 32           # for which wgmma is offered with swap alone: copies of 
 PROMOTED = 128          # steps of k of fp8, of whose sums wgmma keeps about 14 bits: errors would else grow with k
 
 
-# Of gemv: lanes that have different elements of C, threads of a CTA, CTAs of a multiprocessor; elements of C of a row
-# and warps of a CTA by matrix instructions.
-ACROSS, ACROSS_THREADS, ACROSS_CTAS = (32, 8, 16, 4), (256, 512, 1024), (1, 2, 3, 4)
-BY_MATRICES = (16, 8), (16, 16)
-WIDE_BY_MATRICES = ((32, 8),)           # besides with a prologue: vectors are read half as often
-# The same by copies in flight: (elements, warps, stages), of weights that were measured to gain by them.
-BY_COPIES, BY_COPIES_WIDE = ((32, 4, 2),), ((112, 4, 1),)
-MOST_VECTORS = 16
-PREPARED_VECTOR = 8     # elements of several vectors' sums in a lane, where runs of k have sums of their own
-
 # Of wgmma with swap, for few rows: (columns of C, warpgroups), bytes of k, the most stages.
 SWAPPED = ((64, 1), 256, 11), ((64, 1), 128, 12), ((128, 2), 128, 6), ((128, 2), 128, 9)
 MOST_SWAPPED = 64
@@ -208,7 +196,7 @@ def _kinds(shape: GpuShape, target: GpuTarget) -> Iterator[Iterable[NvidiaPlan]]
         yield _cuda_cores(shape, target)
         return
     if small_rules.fits(shape) or shape.a in small_rules.COMPLEX:
-        yield small_rules.candidates(shape, target)
+        yield nvidia_few.small_batches(shape, target)
     if shape.a in small_rules.COMPLEX:
         return
     declared = {"terms": shape.terms} if shape.terms else {}
@@ -221,7 +209,7 @@ def _kinds(shape: GpuShape, target: GpuTarget) -> Iterator[Iterable[NvidiaPlan]]
             yield _matrix(after, target, **declared)
         return
     if shape.prologues:
-        yield _vectors(shape, target)
+        yield nvidia_few.few_rows(shape, target)
         if shape.a in target.matrix_rates:
             yield _matrix(shape, target)
         else:
@@ -233,10 +221,10 @@ def _kinds(shape: GpuShape, target: GpuTarget) -> Iterator[Iterable[NvidiaPlan]]
     if shape.a in target.wgmma_rates and shape.m <= MOST_SWAPPED and _mapped(shape):
         yield _swapped(shape, target, **declared)
     if not declared:
-        yield _vectors(shape, target)
+        yield nvidia_few.few_rows(shape, target)
     if shape.a in target.matrix_rates:
-        yield _as_is_or_copied(_matrix, _whole_vectors, shape, target, **declared)
-        if not _whole_vectors(shape):
+        yield _as_is_or_copied(_matrix, whole_vectors, shape, target, **declared)
+        if not whole_vectors(shape):
             yield _matrix(shape, target, **declared)
         return
     if 1 not in (shape.m, shape.n) or any_rows or epilogues.sums_of_result(shape.epilogue) > 1:     # gemv has no pairs
@@ -284,10 +272,6 @@ def _mapped(shape: GpuShape) -> bool:
     """Tensor maps can describe both operands, as wgmma needs them."""
     layouts = ("nt", "nn", "tt") if shape.a == "tf32" else ("nt",)
     return min(shape.align_a, shape.align_b) == WIDEST and (max(shape.bits) == 16 or shape.layout in layouts)
-
-
-def _whole_vectors(shape: GpuShape) -> bool:
-    return all(vector*bits == 8*WIDEST for vector, bits in zip((shape.vector_a, shape.vector_b), shape.bits))
 
 
 def _matrix(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator[NvidiaPlan]:
@@ -389,45 +373,3 @@ def _swapped(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator[Nv
                 along = replace(plan, cta_m=-(-shape.m // rows)*rows, cluster_k=cluster_k)
                 if cta_n == GROUP_ROWS and len({*along.clusters(shape, target)}) == 1:      # all run at once
                     yield _that_fits(along, FEWEST_STAGES, shape, target)
-
-
-def _vectors(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
-    """Plans for a few rows or columns of C, by the elements of each that a CTA has, and its warps; the first of each
-    kind also with parts of k."""
-    vectors, vector, kinds = min(shape.m, shape.n), gemv_rules.vector(shape), []
-    count = 1 << (vectors - 1).bit_length()
-    if shape.prologues and not gemv_rules.along_k(shape):
-        vector = min(vector, PREPARED_VECTOR * (1 + (count == 1)))
-    tiles = [*_across(shape, target, vector)]
-    if gemv_rules.along_k(shape):       # several rows of a warp share what is done with the vector
-        tiles = [(own*count*GEMV_WARPS, GEMV_WARPS) for own in ((1, 2, 4) if shape.prologues and count == 1 else (1,))]
-    if shape.a in gemv_rules.BY_CORES and vectors <= (1 if bits_of(shape.a) == 16 else 4):
-        kinds.append([(count, *tile) for tile in tiles])
-    if shape.a in target.matrix_rates and vectors <= MOST_VECTORS and _whole_vectors(shape) and shape.layout == "nt":
-        wide = WIDE_BY_MATRICES if shape.prologues else ()
-        by_matrices = max(count, gemv_rules.MATRIX)
-        kinds.append([(by_matrices, *tile) for tile in (*BY_MATRICES, *wide)])
-        if shape.prologues and "cp.async" in target.instructions:
-            few = BY_COPIES if gemv_rules.stored_bits(shape) < 8 else ()
-            for width, warps, stages in few if by_matrices == gemv_rules.MATRIX else BY_COPIES_WIDE:
-                m, n = (width, by_matrices) if gemv_rules.few_columns(shape) else (by_matrices, width)
-                yield NvidiaPlan("gemv", m, n, warps, stages=stages, vector=vector)
-    for kind in kinds:
-        for count, width, warps in kind:
-            m, n = (width, count) if gemv_rules.few_columns(shape) else (count, width)
-            plan = NvidiaPlan("gemv", m, n, warps, stages=2, copy="registers", vector=vector,
-                              vector_b=gemv_rules.beside(shape, count))
-            splits = SPLITS if (count, width, warps) == kind[0] else (1,)
-            plan.resident(shape, target)            # of all that follow
-            yield from [plan.varied(split_k=split) for split in splits if split == 1 or split*GEMV_WARPS <= shape.k]
-
-
-def _across(shape: GpuShape, target: GpuTarget, vector: int) -> Iterator[tuple[int, int]]:
-    """(Elements of C of a row, warps) of a CTA of gemv, where the matrix has not k contiguous: with lanes side by side
-    that are as many as give each multiprocessor so many CTAs, too."""
-    lanes = ceil(max(shape.m, shape.n) / vector) * shape.batch
-    even = {2 * ceil(lanes / (2*target.sms*each)) for each in ACROSS_CTAS}
-    for side in dict.fromkeys((*ACROSS, *sorted(even))):
-        unit = lcm(LANES, side*vector)
-        if side <= LANES:
-            yield from ((side*vector, most // unit * unit // LANES) for most in ACROSS_THREADS if unit <= most)

@@ -10,6 +10,7 @@ from tilewright.expressions import HALVES
 from tilewright.expressions.texts import prologue as read
 from tilewright.formats import FORMATS
 from tilewright.plans.epilogues import SLOTS
+from tilewright.plans.gpu_formats import READ
 
 if TYPE_CHECKING:
     from tilewright.expressions.program import Expression
@@ -135,7 +136,6 @@ def bytes_moved(shape: GpuShape) -> int:
 
 def violations(shape: GpuShape) -> Iterator[str]:
     """Why kernels of no algorithm evaluate the shape's prologues."""
-    from tilewright.plans.gpu_lowering import READ
     for role in shape.prologues:
         prologue = read(shape.prologue_of(role))
         beside = (x.format for x in prologue.reads if (x.place, x.format) != ("scalar", "f64"))

@@ -1,5 +1,5 @@
-"""What a plan by small (kernels/gpu/small.py) may be: batches of products of a size that is in the code; what it takes
-of a multiprocessor, and which plans are worth a look.
+"""What a plan by small (kernels/gpu/small.py) may be: batches of products of a size that is in the code; and what it
+takes of a multiprocessor.
 
 A plan's text has the size, the rows and columns of C of a thread, the matrices of a team and, if that is not one warp,
 its warps: small 32x32x32 thread=4x4 stages=1 matrices=1 team=2.
@@ -7,8 +7,6 @@ its warps: small 32x32x32 thread=4x4 stages=1 matrices=1 team=2.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from itertools import product
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -24,18 +22,15 @@ FORMATS = {"f32": 1, "f64": 2, "c64": 2, "c128": 4}     # words of a number
 COMPLEX = "c64", "c128"
 MOST = 64               # rows, columns and steps of k
 WARP, WARPS = 32, 4     # lanes; warps of a CTA, if each has matrices of its own
-MOST_SUMS = 64          # words of a thread's sums
 MOST_LOADED = 128       # that a plan may have
 LOADED, AROUND = 96, 36  # words that a thread loads before it multiplies them, at most; its indices and addresses
 SECTOR = 32             # bytes
 TEAMS = 1, 2, 4         # warps that may share a product
-BYTES = 1536, 4096      # of the A and B of a team, about
-TILES, LATER = 8, 4     # that are offered, and as many of the smaller ones that follow: each fourth
 
 
 def fits(shape: GpuShape) -> bool:
     """Whether there are such plans."""
-    return not list(_of_shape(shape))
+    return not list(of_shape(shape))
 
 
 def warps(p: NvidiaPlan) -> int:
@@ -79,7 +74,7 @@ def whole_sectors(p: NvidiaPlan, shape: GpuShape) -> bool:
     return run % SECTOR == 0 and shape.n*shape.itemsize % SECTOR == 0
 
 
-def _of_shape(shape: GpuShape) -> Iterator[str]:
+def of_shape(shape: GpuShape) -> Iterator[str]:
     """Why no plan by small can run a shape."""
     if not shape.a == shape.b == shape.out or shape.a not in FORMATS:
         yield (f"small multiplies two operands of one format into the same, {', '.join(FORMATS)}, not {shape.a} by "
@@ -95,7 +90,7 @@ def _of_shape(shape: GpuShape) -> Iterator[str]:
 
 def violations(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
     """Why a plan of this algorithm cannot run a shape: sentences, none if it can."""
-    if wrong := [*_of_shape(shape), *p.below_one("thread_m", "thread_n", "matrices", "vector", "team")]:
+    if wrong := [*of_shape(shape), *p.below_one("thread_m", "thread_n", "matrices", "vector", "team")]:
         yield from wrong
         return
     size, of = shape.itemsize, lanes(p, shape)
@@ -120,36 +115,3 @@ def violations(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[st
         yield f"the matrices take {found} bytes of shared memory, and {target.name} gives a CTA {target.smem_cta}."
     if (sums := p.thread_m*p.thread_n*size // 4) > MOST_LOADED:
         yield f"a thread's sums would be {sums} registers, and may be {MOST_LOADED}."
-
-
-def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
-    """Plans worth a look: by the tiles of threads that load the least."""
-    from tilewright.plans.nvidia_plan import NvidiaPlan
-    s, words = shape, FORMATS.get(shape.a, 1)
-    a, b, c = (1 << (x.bit_length() - 1) for x in (s.vector_a, s.vector_b, s.vector_c))
-    tiles = _tiles(s.m, s.n, words)
-    for team, (thread_m, thread_n) in product(TEAMS, [*tiles[:TILES], *tiles[TILES::LATER][:TILES]]):
-        of = Lanes(WARP*team, ceil(s.m / thread_m), ceil(s.n / thread_n))
-        if team > 1 and of.EACH <= WARP:
-            continue
-        each = of.TOGETHER * (s.m + s.n) * s.k * 4*words
-        for matrices in sorted({of.TOGETHER * max(round(size / each), 1) for size in BYTES}):
-            plan = NvidiaPlan("small", s.m, s.n, s.k, thread_m=thread_m, thread_n=thread_n, stages=1,
-                              copy="async" if "cp.async" in target.instructions else "registers", vector=a,
-                              vector_b=b if b != a else 0, vector_c=c if c != a else 0, matrices=matrices, team=team)
-            yield plan
-            if not list(_of_shape(s)) and not whole_sectors(plan, s):
-                yield replace(plan, store="smem")
-
-
-def _tiles(m: int, n: int, words: int) -> list[tuple[int, int]]:
-    """Rows and columns of a thread, those that load the least first."""
-    found = []
-    for down, across in product(range(1, 33), repeat=2):
-        thread_m, thread_n = ceil(m / down), ceil(n / across)
-        if (ceil(m / thread_m), ceil(n / thread_n)) != (down, across) or thread_m*thread_n*words > MOST_SUMS:
-            continue
-        of = Lanes(WARP, down, across)
-        used = m*n / (thread_m*thread_n * WARP*of.PARTS / of.TOGETHER)              # of what lanes have
-        found.append(((1/thread_m + 1/thread_n) / used, thread_m, thread_n))
-    return [(thread_m, thread_n) for _, thread_m, thread_n in sorted(found)]

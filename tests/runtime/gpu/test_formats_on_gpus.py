@@ -10,7 +10,7 @@ from tests.helpers.arrays import small_integers
 from tests.helpers.gpus import machine
 from tests.runtime.gpu.test_plans_of_operands import aligned, compiled
 from tilewright import formats
-from tilewright.plans import gpu, gpu_lowering, gpu_shape
+from tilewright.plans import gpu, gpu_formats, gpu_lowering, gpu_shape
 
 pytestmark = pytest.mark.sampled
 
@@ -197,7 +197,7 @@ def test_conversions_hold_every_number(name):
                 assert sums in ("i32", "i64")
 
 
-@pytest.mark.parametrize("source", sorted(gpu_lowering.READ - gpu_lowering.WRITTEN))
+@pytest.mark.parametrize("source", sorted(gpu_formats.READ - gpu_formats.WRITTEN))
 def test_copies_of_narrow_formats(source):
     """Every pattern, in f32."""
     from tilewright.kernels.gpu.copy import emit_copy, grid

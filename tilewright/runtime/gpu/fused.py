@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from tilewright import formats
 from tilewright.expressions.composed import ADDED, BETA, with_scalars
 from tilewright.expressions.function import Aux, Epilogue
-from tilewright.plans import gpu_lowering, gpu_shape, semirings
+from tilewright.plans import gpu_shape, semirings
+from tilewright.plans.gpu_formats import WRITTEN
 from tilewright.rules import arguments, fusing, shapes
 from tilewright.rules import prologues as prologue_rules
 from tilewright.rules.call import Call, Product
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 # What kernels read as operands; other integers are converted before.
-READ = gpu_lowering.WRITTEN
+READ = WRITTEN
 
 
 def named(call: Call) -> dict[str, Any]:

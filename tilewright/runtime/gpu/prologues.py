@@ -14,7 +14,7 @@ from tilewright import formats
 from tilewright.expressions import HALVES
 from tilewright.plans import asked, gpu, gpu_lowering, gpu_shape
 from tilewright.plans import prologues as of_plans
-from tilewright.plans.gpu_lowering import READ
+from tilewright.plans.gpu_formats import READ
 from tilewright.rules import arguments
 from tilewright.rules.prologues import AXIS, Prepared
 from tilewright.runtime.gpu import auxiliary

@@ -19,8 +19,9 @@ from tilewright.expressions import DEFAULT
 from tilewright.expressions.function import Epilogue
 from tilewright.expressions.program import INDICES
 from tilewright.formats.quantization import scale_of_all
-from tilewright.plans import gpu_lowering, gpu_shape
+from tilewright.plans import gpu_lowering
 from tilewright.plans.epilogues import kinds as computed
+from tilewright.plans.gpu_formats import RESULTS
 from tilewright.rules import arguments, fusing, shapes
 from tilewright.rules.call import Call, Product
 from tilewright.runtime.gpu import arrays, auxiliary, blocks
@@ -102,7 +103,7 @@ class Results:
 
     def _formats(self, number: int) -> tuple[str, ...]:
         """The formats in which kernels store a result."""
-        return gpu_shape.RESULTS[self.formats[self.kinds[number] == "float"]]
+        return RESULTS[self.formats[self.kinds[number] == "float"]]
 
     def written(self, first: np.dtype[Any], shape: tuple[int, ...], read: Sequence[Array], vectors: bool = True
                 ) -> list[Array]:
