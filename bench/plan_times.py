@@ -1,7 +1,7 @@
 """How long plans of NVIDIA's kernels take on shapes drawn at random: the data that cost models are fitted to.
 
     python bench/plan_times.py choose FORMAT... --into JOBS.json [--chip h200] [--count 96] [--seed 1] [--kernels 240]
-    python bench/plan_times.py measure JOBS.json --into TIMES.jsonl [--seconds S]
+    python bench/plan_times.py measure JOBS.json --into TIMES.jsonl [--seconds S] [--allow-dirty]
 
 choose    which plans of which shapes, without a GPU. Shapes: m log-uniform in 64 ... 16384, n and k in 256 ... 16384,
           rounded down to a multiple of 8 (half), 64 or 128 (a quarter each); layouts nn, nt (half), tn; 1e9 to 4e12
@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import tilewright as tw
+from tilewright.lab.bench import results
 from tilewright.plans import asked, gpu, gpu_lowering
 from tilewright.targets import target
 
@@ -251,7 +252,7 @@ def main() -> None:
     parser.add_argument("--kernels", type=int, default=240)
     parser.add_argument("--most", type=float, default=MOST, help="operations of a product")
     parser.add_argument("--seconds", type=float, default=500.0)
-    x = parser.parse_args()
+    x = results.options(parser, "into")
     os.environ["TILEWRIGHT_TUNE_DB"] = "off"
     if x.what == "choose":
         jobs = choose(x.words, target(x.chip), x.count, x.seed, x.kernels, x.most)
