@@ -105,23 +105,31 @@ def taken(b: Any) -> bool:
 
 def _step(ready: Ready, view: repeats.View | None, count: int, numbers: tuple[int, ...]) -> repeats.Run:
     """`numbers`: of the addresses of a, `count` arrays of b, operands, the result; `view`: of a, if it is copied."""
-    recipe, swapped, c = ready.recipe, ready.swapped, numbers[-1]
+    recipe, c = ready.recipe, numbers[-1]
     (of_a, of_b), scales, order = numbers[:2], numbers[2:1 + count], [*numbers[1 + count:-1]]
     rows = [order[i] for i in ready.order]
+    table = array("q", ready.table.tobytes())
+    template = recipe.job(0, 0, 0, ready.factor, 0.0)
+    i_left, i_right = (recipe.i_b, recipe.i_a) if ready.swapped else (recipe.i_a, recipe.i_b)
+    i_table, i_fused = (recipe.at.get(name, 0) for name in ("a_beside" if ready.swapped else "b_beside", "operands"))
 
     def run(at: list[int], arrays: Any, results: Any, alpha: float, stream: int) -> None:
-        left, right, table = at[of_a], at[of_b], ready.table.copy()
+        job, left = template[:], at[of_a]
         if view is not None:
             a = view.at(left)
             x = (arranged(a.reshape(-1, a.shape[-1])) if ready.kernel == "pairs" else
                  np.ascontiguousarray(a, BF16 if ready.kernel else F32))
             left = recipe.address(x)
-        for row, i in zip(table, scales):
-            row[0] = at[i]
-        words = repeats.filled(ready.fused, rows, at) if rows else None
-        by_b, (left, right) = recipe.address(table), (right, left) if swapped else (left, right)
-        recipe.run(left, right, at[c], ready.factor, 0.0, jobs.Beside(
-            words.buffer_info()[0] if words else 0, *((by_b, 0) if swapped else (0, by_b))))
+        if rows:
+            words = repeats.filled(ready.fused, rows, at)
+            job[i_fused] = words.buffer_info()[0]
+        if scales:
+            words_of_b = table[:]
+            for row, i in enumerate(scales):
+                words_of_b[row * len(jobs.BESIDE)] = at[i]
+            job[i_table] = words_of_b.buffer_info()[0]
+        job[i_left], job[i_right], job[recipe.i_c] = left, at[of_b], at[c]
+        recipe.run_job(job)
     return run
 
 

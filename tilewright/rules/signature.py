@@ -38,7 +38,9 @@ def signature(a: Any, b: Any, operands: dict[str, Any] | None = None, scale_a: A
         for name, x in operands.items():
             arrays[operand(name)] = x
     for name, x in (("scale_a", scale_a), ("scale_b", scale_b), ("c", c)):
-        if x is None or type(x) in NUMBERS:
+        if x is None:
+            described.append(None)
+        elif type(x) in NUMBERS:
             described += type(x), repr(x)          # by which 0.0 is not -0.0, and nan is itself
         else:
             arrays[name] = x
