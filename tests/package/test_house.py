@@ -62,7 +62,7 @@ MOST = {
     "lines of the body of matmul": 58,
     "functions over 60 lines": 41,
     "files over 400 lines": 3,
-    "lines of the library": 63800,
+    "lines of the library": 63600,
     "lines of the lab": 18800,
 }
 
