@@ -39,7 +39,8 @@ sizes = st.one_of(st.integers(1, 40), st.integers(1, 5000), st.sampled_from([64,
 orders = st.sampled_from(["rows", "columns", "any"])
 shapes = st.builds(Shape, st.sampled_from(["f32", "f64"]), sizes, sizes, sizes, orders, orders,
                    st.sampled_from([1, 1, 2, 3, 4, 6, 8, 16]), epilogue=st.just(""), semiring=st.just(""),
-                   prologue_a=st.just(""), prologue_b=st.just(""))
+                   prologue_a=st.just(""), prologue_b=st.just(""),
+                   source_a=st.sampled_from(["", "bf16", "f16"]), source_b=st.sampled_from(["", "bf16", "f16"]))
 
 
 # ---- a plan as text
