@@ -62,8 +62,8 @@ MOST = {
     "lines of the body of matmul": 58,
     "functions over 60 lines": 41,
     "files over 400 lines": 3,
-    "lines of the library": 64000,
-    "lines of the lab": 18400,
+    "lines of the library": 63800,
+    "lines of the lab": 18800,
 }
 
 FIELDS = ("epilogue", "prologue", "semiring", "invariant", "scales", "groups", "batch", "weights")

@@ -10,8 +10,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.ir import Kernel, f32, i32, ptr
-from tilewright.lab.tuner import kernels, trial
-from tilewright.plans import bound
+from tilewright.lab.tuner import bound, kernels, trial
 from tilewright.runtime.parametric import spelled
 from tilewright.simulator import counts
 from tilewright.targets import target

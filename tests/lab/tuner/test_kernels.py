@@ -20,10 +20,9 @@ from tilewright.kernels.elementwise import each
 from tilewright.lab import cli
 from tilewright.lab.ladder import tunable
 from tilewright.lab.ladder.gpu04_shared import emit_shared
-from tilewright.lab.tuner import kernels, trial
+from tilewright.lab.tuner import bound, kernels, trial
 from tilewright.lab.tuner.child import REFERENCE, Phase
 from tilewright.lab.tuner.search import Run
-from tilewright.plans import bound
 from tilewright.plans.measured import store
 from tilewright.runtime.parametric import Parametric
 from tilewright.simulator import counts

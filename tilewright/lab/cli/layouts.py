@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
 from tilewright import outputs
-from tilewright.atoms.describe import located, operands
+from tilewright.lab.cli.describe import located, operands
 from tilewright.text import install
 
 if TYPE_CHECKING:

@@ -77,9 +77,8 @@ def mfma(
         output.show(lambda: [dict(zip(rows[0], row)) for row in rows[1:]],
                     lambda: typer.echo(f"{output.table(rows)}\n{output.fill(legend)}"), json)
         return
-    from tilewright.atoms import describe
     from tilewright.atoms.amd import find
-    from tilewright.lab.cli import layouts
+    from tilewright.lab.cli import describe, layouts
 
     atom = find(name, arch, a, b or a)
     chosen = describe.operands(atom)
@@ -132,7 +131,7 @@ def _list(arch: str | None) -> list[list[str]]:
 
 
 def _show(atom: Mfma, chosen: dict[str, Fragment], tables: bool) -> None:
-    from tilewright.atoms import describe
+    from tilewright.lab.cli import describe
 
     typer.echo(atom.name)
     typer.echo(output.listed(describe.details(atom)))
@@ -154,8 +153,8 @@ def peak(
 ) -> None:
     """Print the theoretical peaks of a GPU's matrix instructions, by number format, with their derivation."""
     from tilewright import targets
-    from tilewright.atoms import peaks
     from tilewright.atoms.amd import find
+    from tilewright.lab.cli import peaks
 
     found = targets.target(chip)
     if isinstance(found, targets.CpuTarget):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tilewright.lab.explanation import dram
 from tilewright.lab.explanation.record import (
     UNMEASURED,
     Explanation,
@@ -19,7 +20,7 @@ from tilewright.lab.explanation.record import (
     asked_for,
 )
 from tilewright.lab.explanation.terminal import duration
-from tilewright.plans import common, dram, gpu, gpu_shape, passes, small_rules
+from tilewright.plans import common, gpu, gpu_shape, passes, small_rules
 from tilewright.plans.amd import AmdPlan
 from tilewright.plans.common import Cost
 from tilewright.plans.gpu_shape import GpuShape

@@ -1,7 +1,7 @@
 """`tilewright.explain` for kernels of a user's own: what the simulator counts, what the assembler gives, the bound.
 
 A recorded function runs whole in the simulator, on copies of what it writes. A kernel with parameters is counted as the
-tuner counts it, by small launches, and compared with its other configurations (tuner/trial.py, plans/bound.py).
+tuner counts it, by small launches, and compared with its other configurations (tuner/trial.py, tuner/bound.py).
 """
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tilewright.lab.explanation.gpu import REST, SHOWN
 from tilewright.lab.explanation.record import Alternative, Explanation, Level, Part, Section, Tile, Time, cause
 from tilewright.lab.tuner import kernels
 from tilewright.lab.tuner import trial as trials
+from tilewright.lab.tuner.bound import SECTOR, Launch, from_beyond
 from tilewright.plans import amd_model
-from tilewright.plans.bound import SECTOR, Launch, from_beyond
 from tilewright.plans.common import Cost
 from tilewright.plans.measured import kernels as store
 from tilewright.plans.nvidia_rates import SHARED_CLOCK, WIDE_L2
@@ -37,7 +37,7 @@ from tilewright.text import plural
 
 BANKS, BANK = 32, 4             # of shared memory, and bytes of each
 ALL = 64                        # configurations that are compared; of more the emitter's defaults and the first
-COUNTED = "by the simulator's counts and the bound of plans/bound.py: the least time that they allow"
+COUNTED = "by the simulator's counts and the bound of tuner/bound.py: the least time that they allow"
 
 
 @dataclass(frozen=True)

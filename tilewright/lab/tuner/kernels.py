@@ -1,7 +1,7 @@
 """`tilewright.tune` of a user's kernel: every configuration → legal → counted → ranked → verified → timed → stored.
 
     trial.py        what is known of a configuration without the chip, in a pool of processes
-    plans/bound.py  the least time that its counts allow, by which configurations are ranked
+    tuner/bound.py  the least time that its counts allow, by which configurations are ranked
     launches.py     the first in rank as calls that take turns, in the child process that measures plans too
     plans/measured/kernels.py   what is kept of it, and what the next call of the kernel uses
 """
@@ -25,12 +25,12 @@ from tilewright.ir.types import Pointer
 from tilewright.lab.measure import gpu_probes, probes
 from tilewright.lab.measure.measure import spread
 from tilewright.lab.tuner import trial as trials
+from tilewright.lab.tuner.bound import Launch, bound
 from tilewright.lab.tuner.child import REFERENCE, against
 from tilewright.lab.tuner.launches import CTYPES, KernelJob
 from tilewright.lab.tuner.search import Listener, measured, provenance
 from tilewright.lab.tuner.trial import Task, Trial
 from tilewright.lab.tuner.tuned import Contender, Tuned
-from tilewright.plans.bound import Launch, bound
 from tilewright.plans.common import Cost
 from tilewright.plans.measured import choice, store
 from tilewright.plans.measured.kernels import KernelRow

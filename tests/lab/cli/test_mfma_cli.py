@@ -11,9 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tilewright import targets
-from tilewright.atoms import describe, peaks
 from tilewright.atoms.amd import CATALOGUE, find, mfma_instructions
-from tilewright.lab.cli import app, layouts
+from tilewright.lab.cli import app, describe, layouts, peaks
 
 
 def said(*arguments: str) -> str:
