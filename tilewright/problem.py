@@ -227,15 +227,6 @@ class Gemm:
         return bool(self.epilogue or self.prologues)
 
     @property
-    def auxiliary(self) -> tuple[Aux, ...]:
-        """The arrays beside A, B and C of a GPU's kernel, in the order of its addresses."""
-        block = formats.BLOCK_FORMATS.get(self.a)
-        scales = block.scale.name if block else "f64" if self.sums == "f64" else "f32"
-        group = block.block if block else 1 if self.scales == "rows" else 128
-        scales *= bool(block or self.scales)
-        return texts.auxiliary(self.epilogue, self.prologue_a, self.prologue_b, scales, group)
-
-    @property
     def blocks(self) -> bool:
         """Whether the operands are block-scaled."""
         return self.a in formats.BLOCK_FORMATS
@@ -292,6 +283,15 @@ class Gemm:
 
     def __str__(self) -> str:
         return self.key()
+
+
+def kernel_arrays(p: Gemm) -> tuple[Aux, ...]:
+    """The arrays beside A, B and C of a GPU's kernel for this product, in the order of its addresses."""
+    block = formats.BLOCK_FORMATS.get(p.a)
+    scales = block.scale.name if block else "f64" if p.sums == "f64" else "f32"
+    group = block.block if block else 1 if p.scales == "rows" else 128
+    scales *= bool(block or p.scales)
+    return texts.auxiliary(p.epilogue, p.prologue_a, p.prologue_b, scales, group)
 
 
 def _product(a: formats.Format, b: formats.Format) -> formats.Format:

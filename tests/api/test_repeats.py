@@ -25,6 +25,7 @@ from tilewright.api.builtin_keys import Called, key_of, slot_of
 from tilewright.api.products import matmul as by_python
 from tilewright.kernels.cpu import abi
 from tilewright.plans import lowering
+from tilewright.runtime import repeats as programs
 from tilewright.runtime.cpu import pool, workspace
 from tilewright.targets import target
 
@@ -38,6 +39,7 @@ def engine_is_loaded() -> None:
 
 @pytest.fixture
 def counted(engine_is_loaded: None) -> Counted:
+    programs.forget()       # programs, and keys of calls that have none, of tests before
     return Counted()
 
 

@@ -21,6 +21,7 @@ from tilewright.formats.quantized import check_operand
 from tilewright.ir.program import Function
 from tilewright.ir.types import TensorMap, Texture
 from tilewright.kernels.cpu.jobs import BARRIER_BYTES, NOTHING, Beside
+from tilewright.problem import kernel_arrays
 from tilewright.runtime.cpu import engine, fusion
 from tilewright.runtime.cpu.host import Host, Part
 from tilewright.runtime.cpu.recipe import Recipe
@@ -252,7 +253,7 @@ class Launches:
     """`run(a, b, c)` by a compiled GPU kernel: its `problem`, `launches`, `target` and `resources` are used.
 
     m n k alpha a lda b ldb beta c ldc are those of C = alpha A @ B + beta C; beside them there are
-    the arrays of `problem.auxiliary`. `workspace` and `counters` are for CTAs that add up parts of sums.
+    the arrays of `kernel_arrays`. `workspace` and `counters` are for CTAs that add up parts of sums.
     """
 
     def __init__(self, kernel: Any, alpha: float, beta: float, given: Mapping[str, Any],
@@ -292,8 +293,8 @@ class Launches:
                 arrays[name] = rows.view(np.int8) if rows.itemsize == 1 else rows
         beside = auxiliary.of_kernel(p, scale_arrays, self.operands_of, self.outs, np.asarray)
         values |= auxiliary.strides(p, beside)
-        results = {x.parameter: y for x, y in zip(p.auxiliary, beside) if x.written}
-        arrays |= {x.parameter: uninitialised(y) if x.written else y for x, y in zip(p.auxiliary, beside)}
+        results = {x.parameter: y for x, y in zip(kernel_arrays(p), beside) if x.written}
+        arrays |= {x.parameter: uninitialised(y) if x.written else y for x, y in zip(kernel_arrays(p), beside)}
         if workspace := max(launch.workspace for launch in self.kernel.launches):
             arrays["workspace"] = uninitialised(np.zeros(workspace, np.uint8))
         if counters := max(launch.counters for launch in self.kernel.launches):

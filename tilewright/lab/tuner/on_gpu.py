@@ -18,6 +18,7 @@ from tilewright.lab.measure.gpu_probes import Busy
 from tilewright.lab.measure.gpu_rules import Events, GpuRules, sets
 from tilewright.lab.tuner.contenders import REFERENCE, Contenders, Job, beside
 from tilewright.plans import asked, gpu_lowering
+from tilewright.problem import kernel_arrays
 from tilewright.runtime.gpu import auxiliary, blocks
 from tilewright.runtime.gpu.arrays import Look, shadow
 from tilewright.runtime.gpu.engine import NVIDIA, first_device
@@ -89,7 +90,7 @@ class OnGpu(OnDevice):
         memories = [self.driver.Memory(self.on, -(-x.nbytes // 4) * 4) for x in o.outs]
         self.looks += memories
         outs = [shadow(memory.pointer, x.shape, x.strides, x.dtype) for memory, x in zip(memories, o.outs)]
-        operands_of = {x.name: o.named[x.name] for x in p.auxiliary if not x.written}
+        operands_of = {x.name: o.named[x.name] for x in kernel_arrays(p) if not x.written}
         return auxiliary.of_kernel(p, (), operands_of, outs, self._uploaded)
 
     def _recipe(self, name: str) -> tuple[Recipe, list[int]]:

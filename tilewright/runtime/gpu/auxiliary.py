@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tilewright import formats
 from tilewright.expressions import DEFAULT
 from tilewright.plans import gpu_shape
+from tilewright.problem import kernel_arrays
 from tilewright.runtime.gpu.operands import address, format_of
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ SCALES = "scale_a", "scale_b"
 
 
 def strides(problem: Gemm, arrays: Sequence[Array]) -> dict[str, int]:
-    """What a kernel takes beside the addresses of these arrays, which are in the order of `problem.auxiliary`."""
-    return {name: apart for x, array in zip(problem.auxiliary, arrays, strict=True)
+    """What a kernel takes beside the addresses of these arrays, which are in the order of `kernel_arrays`."""
+    return {name: apart for x, array in zip(kernel_arrays(problem), arrays, strict=True)
             for name, apart in x.strides(array).items()}
 
 
@@ -64,10 +65,10 @@ def on_device(run: Run, x: Array, name: str, host: Collection[str]) -> Array:
 
 def of_kernel(problem: Gemm, scales: Sequence[Array], operands: Mapping[str, Any] | None, outs: Sequence[Array],
               look: Callable[[Any], Array]) -> list[Array]:
-    """A compiled kernel's arrays in the order of `problem.auxiliary`: scales as they are, operands by name, of which
+    """A compiled kernel's arrays in the order of `kernel_arrays`: scales as they are, operands by name, of which
     `look` makes shadows, and further results. TypeError and ValueError for those that the kernel does not take."""
     given, left, results = dict(operands or {}), iter(scales), iter(outs)
-    names = dict.fromkeys(x.name for x in problem.auxiliary if not x.written and x.parameter not in SCALES)
+    names = dict.fromkeys(x.name for x in kernel_arrays(problem) if not x.written and x.parameter not in SCALES)
     if set(names) != set(given):
         raise TypeError(f"operands must be given for {', '.join(names) or 'no names'}, as the functions of {problem} "
                         f"have them, not for {', '.join(given) or 'none'}")
@@ -76,12 +77,12 @@ def of_kernel(problem: Gemm, scales: Sequence[Array], operands: Mapping[str, Any
             raise ValueError(f"outs must be {kind} of shape {problem.shapes['out']}, with contiguous rows, not "
                              f"{x.dtype} of shape {x.shape} with strides of {x.strides} bytes")
     return [next(left) if x.parameter in SCALES else next(results) if x.written else
-            _operand(problem, x, look(given[x.name])) for x in problem.auxiliary]
+            _operand(problem, x, look(given[x.name])) for x in kernel_arrays(problem)]
 
 
 def result_dtypes(problem: Gemm, count: int) -> list[np.dtype[Any]]:
     """The dtypes of further results. ValueError if there are not so many."""
-    kinds = [x.format for x in problem.auxiliary if x.written]
+    kinds = [x.format for x in kernel_arrays(problem) if x.written]
     if len(kinds) != count:
         raise ValueError(f"outs must be arrays for the {len(kinds)} further results of {problem}, not {count}")
     return [formats.FORMATS[problem.out if kind == DEFAULT else kind].dtype for kind in kinds]

@@ -267,7 +267,7 @@ class Engine:
                functions: Mapping[str, str] | None = None, algorithm: str | None = None,
                of_blocks: blocks.Formats | None = None, semiring: str = "", invariant: str = "") -> Recipe:
         """For c = alpha * a @ b + beta * c with operands like these, c by rows: matrices, or stacks of them. `beside`:
-        the arrays of `Gemm.auxiliary`, as of `functions`, the problem's epilogue and prologues by name, or, without
+        the arrays of `kernel_arrays`, as of `functions`, the problem's epilogue and prologues by name, or, without
         any, scales as rules.scaling.broadcast gives them. `of_blocks`: a, b and scales are bytes of these. `semiring`:
         see problem.Gemm."""
         (m, k), n, letters, stacks = a.shape[-2:], b.shape[-1], letter(a) + letter(b), operands.of_batch(a, b, c)

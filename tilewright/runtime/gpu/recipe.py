@@ -6,7 +6,7 @@ the bytes of `workspace` and of `counters`, which are zero before and after, and
 name. Several launches follow each other on the stream and share a workspace; each has a `kernel` with its code, and
 says which parameters are `at` which byte of the workspace. A kernel takes which of these parameters it likes, by name:
 m, n, k, the operands a, b, c with lda, ldb, ldc, of a batch also stride_a, stride_b, stride_c, the factors alpha and
-beta, workspace and counters, `problem.auxiliary` with its strides, and `more`. a and b may be tensor maps, and c_map is
+beta, workspace and counters, `kernel_arrays` with its strides, and `more`. a and b may be tensor maps, and c_map is
 one of C. To a parameter of any other name nothing is given silently: it is a TypeError.
 """
 
@@ -22,6 +22,7 @@ import numpy as np
 from tilewright.formats import FORMATS
 from tilewright.formats.quantized import Quantized
 from tilewright.formats.table import BLOCK_FORMATS
+from tilewright.problem import kernel_arrays
 from tilewright.runtime.gpu import auxiliary, blocks, operands, scales
 from tilewright.runtime.gpu.arrays import Library, Look
 from tilewright.runtime.gpu.launch import Arguments
@@ -116,13 +117,13 @@ class Step:
 
 class Recipe:
     """`run(a, b, c, alpha, beta, stream)` with the addresses of operands of these leading dimensions, in elements, or
-    in bytes if they are packed, then of `problem.auxiliary` and the kernel's own pointers. `more`: the values of
+    in bytes if they are packed, then of `kernel_arrays` and the kernel's own pointers. `more`: the values of
     further parameters, by name. The kernel's product is not empty.
     """
 
     def __init__(self, driver: Any, kernel: Any, on: Any, lda: int, ldb: int, ldc: int, **more: Any) -> None:
         p, launches = kernel.problem, kernel.launches
-        pointers = [*(x.parameter for x in p.auxiliary), *getattr(kernel, "pointers", ())]
+        pointers = [*(x.parameter for x in kernel_arrays(p)), *getattr(kernel, "pointers", ())]
         values = {**GIVEN_LATER, **dict.fromkeys(pointers, 0),
                   "columns_c": p.shapes["out"][-1],
                   "m": p.m, "n": p.n, "k": getattr(kernel, "given", p).k, "lda": lda, "ldb": ldb, "ldc": ldc, **more}
@@ -239,7 +240,7 @@ class Bound:
 
     def _results(self, p: Gemm, library: Library, device: int, stream: int, outs: Sequence[Any]) -> list[Any]:
         """Shadows of further results, and new arrays for those that are not given."""
-        outs = outs or [None for x in p.auxiliary if x.written]
+        outs = outs or [None for x in kernel_arrays(p) if x.written]
         self.outs = [library.empty(p.shapes["out"], kind, device, stream) if x is None else x
                      for x, kind in zip(outs, auxiliary.result_dtypes(p, len(outs)))]
         self._looks_of_outs = [library.look(x, "outs", stream, True) for x in self.outs]

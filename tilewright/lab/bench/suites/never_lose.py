@@ -147,7 +147,7 @@ def bound(case: Case, target: Any, threads: int = 1) -> dict[str, Any] | None:
     """{"what": the largest part of the model's cost of the plan that tilewright runs, "model_s": its seconds, "plan"};
     None where there is no model of this product."""
     import tilewright as tw
-    from tilewright.plans import model, nvidia
+    from tilewright.plans import gpu_lowering, model, nvidia
     from tilewright.runtime.cpu import engine
     from tilewright.targets import CpuTarget
 
@@ -158,7 +158,7 @@ def bound(case: Case, target: Any, threads: int = 1) -> dict[str, Any] | None:
             cost: Any = model.cost(found.shape, plan, found.target)
         else:
             plan = tw.plan(case.problem, target)
-            cost = nvidia.cost(nvidia.shape_of(case.problem), plan, target)
+            cost = nvidia.cost(gpu_lowering.multiplied_shape(case.problem, target, None), plan, target)
     except (TypeError, ValueError, NotImplementedError, KeyError):
         return None
     what = max(cost.parts, key=lambda part: part[1])[0]
