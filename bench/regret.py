@@ -5,7 +5,7 @@
                                                         every promising plan of 60 mixed shapes, appended to FILE
 
 Held against: for each case the planner's first choice among the measured plans, beside the best of them; 1.0 is no
-regret. What to look at when a constant of plans/model.py or plans/nvidia_model.py changes: no such machine is needed.
+regret. What to look at when a constant of plans/model.py or plans/nvidia/ changes: no such machine is needed.
 -v lists every plan. By default bench/results/h200_plans.json and regret_*.jsonl. Measured plans of a kind that is given
 up (the text of one is no plan any more) are left out, and counted in the end.
 

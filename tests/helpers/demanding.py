@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tilewright.plans.gpu_shape import shape_of
-from tilewright.plans.nvidia_plan import NvidiaPlan
+from tilewright.plans.nvidia import NvidiaPlan
 from tilewright.problem import Gemm
 from tilewright.targets.nvidia import GpuTarget
 

@@ -16,7 +16,8 @@ from tilewright.compiler import ptxas
 from tilewright.inspect.resources import ptx_loop
 from tilewright.plans import gpu_shape
 from tilewright.plans.amd import AmdPlan
-from tilewright.plans.nvidia import F32, SMALL, NvidiaPlan, candidates, choose, cost, ranked, shape_of
+from tilewright.plans.nvidia import NvidiaPlan, candidates, choose, cost, ranked, shape_of
+from tilewright.plans.nvidia.simt import F32, SMALL
 
 H200, A100, T4, RTX3090 = (tw.target(name) for name in ("sm_90a", "sm_80", "sm_75", "sm_86"))
 TARGETS = [H200, A100, RTX3090, T4]

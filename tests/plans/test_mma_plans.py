@@ -15,8 +15,7 @@ from tests.helpers.demanding import demanding
 from tilewright import formats
 from tilewright.compiler import ptxas
 from tilewright.plans import gpu_lowering, gpu_shape
-from tilewright.plans.nvidia import candidates, choose, cost, peak
-from tilewright.plans.nvidia_plan import NvidiaPlan
+from tilewright.plans.nvidia import NvidiaPlan, candidates, choose, cost, peak
 
 TARGETS = [tw.target(name) for name in ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a")]
 H200, A100, T4 = (tw.target(name) for name in ("sm_90a", "sm_80", "sm_75"))

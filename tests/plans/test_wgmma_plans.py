@@ -13,8 +13,7 @@ from tilewright import formats
 from tilewright.compiler import ptxas
 from tilewright.kernels.nvidia.wgmma_gemm import emit_wgmma_gemm
 from tilewright.plans import gpu_shape
-from tilewright.plans.nvidia import candidates, choose, cost, peak
-from tilewright.plans.nvidia_plan import NvidiaPlan
+from tilewright.plans.nvidia import NvidiaPlan, candidates, choose, cost, peak
 
 H200 = tw.target("sm_90a")
 PLAN = NvidiaPlan.parse("wgmma 128x256x64 stages=4 warpgroups=2 cluster=2x1 vector_c=2 store=tma")

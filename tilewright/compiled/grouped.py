@@ -14,7 +14,7 @@ from tilewright.plans.gpu_shape import GpuShape
 from tilewright.plans.gpu_shape import shape as contiguous
 from tilewright.plans.invariant import MANY
 from tilewright.plans.measured import choice
-from tilewright.plans.nvidia_plan import NvidiaPlan
+from tilewright.plans.nvidia import NvidiaPlan
 from tilewright.problem import Gemm
 from tilewright.targets import GpuTarget
 

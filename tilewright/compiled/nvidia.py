@@ -7,11 +7,13 @@ from tilewright.compiled import passes
 from tilewright.compiled.base import EMPTY, GpuCode, GpuKernel, Launch, planned
 from tilewright.compiler import ptxas
 from tilewright.forks import cached_property
-from tilewright.plans import epilogues, gemv_rules, small_rules
+from tilewright.plans import epilogues
 from tilewright.plans.measured import choice
-from tilewright.plans.nvidia_plan import DMMA_PAD, NvidiaPlan
+from tilewright.plans.nvidia import NvidiaPlan, gemv, small
+from tilewright.plans.nvidia.division import division
+from tilewright.plans.nvidia.mma import DMMA_PAD
+from tilewright.plans.nvidia.wgmma import WARPS, parts
 from tilewright.plans.passes import in_f32
-from tilewright.plans.wgmma_rules import WARPS
 from tilewright.plans.words import TERMS
 from tilewright.problem import SCALE_BLOCKS, Gemm
 from tilewright.runtime.gpu import operands
@@ -142,11 +144,11 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
         more |= {"OUT": s.out} if s.out != s.a else {}
         more |= {"SEMIRING": s.semiring} if s.semiring else {}
         if p.algorithm == "gemv":
-            count, width = gemv_rules.tile(p, s)
+            count, width = gemv.tile(p, s)
             more |= {"B": s.b} if s.b != s.a else {}
             more |= {"PROLOGUE": s.prologue_of(s.prologues), "ARCH": self.target.name} if s.prologues else {}
-            return {"DTYPE": s.a, "LAYOUT": s.layout, "COLUMN": gemv_rules.few_columns(s), "VECTOR": p.vector,
-                    "COUNT": count, "EXTENT": width, "SPLIT_K": p.split_k, "WARPS": p.cta_k, "UNROLL": gemv_rules.LOADS,
+            return {"DTYPE": s.a, "LAYOUT": s.layout, "COLUMN": gemv.few_columns(s), "VECTOR": p.vector,
+                    "COUNT": count, "EXTENT": width, "SPLIT_K": p.split_k, "WARPS": p.cta_k, "UNROLL": gemv.LOADS,
                     "BESIDE": p.vector_b, **more, **({"STAGES": p.stages} if p.copy == "async" else {}),
                     **({"REGISTERS": p.registers} if p.registers else {})}
         more |= {"VECTOR_C": p.vector_c} if p.vector_c else {}
@@ -159,7 +161,7 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
         p, s = self.plan, self.shape
         vector_a, vector_b, vector_c = p.vectors
         return {"DTYPE": s.a, "LAYOUT": s.layout, "M": s.m, "N": s.n, "K": s.k, "THREAD_M": p.thread_m,
-                "THREAD_N": p.thread_n, "MATRICES": p.matrices, "WARPS": small_rules.warps(p),
+                "THREAD_N": p.thread_n, "MATRICES": p.matrices, "WARPS": small.warps(p),
                 "SHARED": p.team > 1, "VECTOR_A": vector_a, "VECTOR_B": vector_b, "VECTOR_C": vector_c,
                 "STAGED": p.store == "smem", "ASYNC": p.copy == "async"}
 
@@ -230,7 +232,7 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
         return {**terms, "A": s.a, "B": s.b, "OUT": s.out, "SUMS": self._sums, "LAYOUT": s.layout, "CTA_M": p.cta_m,
                 "CTA_N": p.cta_n, "CTA_K": p.cta_k, "STAGES": p.stages, "WARPGROUPS": p.warpgroups,
                 "CLUSTER_M": p.cluster_m, "CLUSTER_N": p.cluster_n, "CLUSTER_K": p.cluster_k, "GROUP_M": p.group_m,
-                "VECTOR_C": p.vectors[2], "COPIED": p.store == "tma", "PROMOTE": p.promote, "PARTS": p.parts,
+                "VECTOR_C": p.vectors[2], "COPIED": p.store == "tma", "PROMOTE": p.promote, "PARTS": parts(p),
                 "PINGPONG": p.pingpong, "SWAP": p.swap, "DIVIDED": p.divided}
 
     def _launch(self) -> Launch:
@@ -249,7 +251,7 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
         p, s = self.plan, self.shape
         if not p.divided:
             return Launch(self, p.grid(s, self.target))
-        found, ctas = p.division(s, self.target), p.ctas
+        found, ctas = division(p, s, self.target), p.ctas
         warps = WARPS * (1 if p.pingpong else p.warpgroups)
         return Launch(self, p.grid(s, self.target), max(found.over + found.shares, 1)*ctas*self._tile_bytes,
                       4*max(found.over, 1)*ctas*warps,

@@ -30,7 +30,7 @@ class _Family(NamedTuple):
 
 
 _FAMILIES = (_Family(CpuTarget, "tilewright.plans.cpu", "CpuPlan", ("packed", "in_place", "stream", "dots")),
-             _Family(GpuTarget, "tilewright.plans.nvidia_plan", "NvidiaPlan",
+             _Family(GpuTarget, "tilewright.plans.nvidia", "NvidiaPlan",
                      ("simt", "dmma", "mma", "tf32", "wgmma", "gemv", "small")),
              _Family(AmdTarget, "tilewright.plans.amd", "AmdPlan", ("mfma", "xf32", "scaled", "bf16_emulated")))
 

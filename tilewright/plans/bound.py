@@ -1,7 +1,7 @@
 """What any kernel takes at least: counts of a launch against the ceilings of a chip.
 
 The counts come from the simulator (simulator/counts.py) and the assembler; the ceilings are the planners': targets/,
-and the rates that were measured for our own products (nvidia_model, amd_model, model). What a compute unit does for a
+and the rates that were measured for our own products (nvidia/, amd_model, model). What a compute unit does for a
 CTA overlaps, so that the longest part counts and a tenth of the others; a CTA that is alone there also waits for its
 loads, which other CTAs would fill.
 
@@ -18,9 +18,10 @@ from itertools import pairwise
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from tilewright.plans import amd_model, nvidia_rates
+from tilewright.plans import amd_model
 from tilewright.plans.common import Cost, overlapped
 from tilewright.plans.model import ROOM, Ceilings
+from tilewright.plans.nvidia.rates import ARRIVAL, L2, SCHEDULERS, SHARED_CLOCK
 from tilewright.targets import AmdTarget, CpuTarget
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ CHAIN = 8               # multiply-adds that a CPU's core has under way: two uni
 FILLS = 6
 MEETING, START = 88, 3e-6       # clocks of a barrier of one of NVIDIA's, seconds of a launch
 PEAK = "operations at the chip's peak"
-MEMORY = 0.85           # of the bandwidth on the data sheet, as nvidia_model takes it
+MEMORY = 0.85           # of the bandwidth on the data sheet, as nvidia/rates.py takes it
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def _unit(t: Any, double: bool) -> Unit:
     if isinstance(t, AmdTarget):            # a SIMD of 16 lanes takes four clocks for an instruction of a wave
         l2 = min(amd_model.L1_CLOCK, amd_model.L2_CLOCK * t.xcds / t.cus)
         return Unit(1.0, min(rate, 1.0), t.lds_clock, l2, 700, amd_model.MEETING, 8, amd_model.START)
-    return Unit(nvidia_rates.SCHEDULERS, rate, nvidia_rates.SHARED_CLOCK, nvidia_rates.L2, nvidia_rates.ARRIVAL / 2,
+    return Unit(SCHEDULERS, rate, SHARED_CLOCK, L2, ARRIVAL / 2,
                 MEETING, FILLS, START)
 
 

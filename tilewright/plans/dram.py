@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tilewright.plans.common import Term
     from tilewright.plans.gpu_shape import GpuShape
-    from tilewright.plans.nvidia_plan import NvidiaPlan
+    from tilewright.plans.nvidia import NvidiaPlan
     from tilewright.targets.nvidia import GpuTarget
 
 KEPT = 0.8              # of L2, for what was written last

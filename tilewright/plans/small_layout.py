@@ -11,6 +11,7 @@ from math import ceil, gcd
 from tilewright.targets import banks as of_targets
 from tilewright.targets.banks import WORD, Banks
 
+MOST = 64           # rows, columns and steps of k of such a matrix
 WIDEST = 16         # bytes that a lane moves at once
 SECTOR = 32         # and that global memory moves together
 PADS = 2, 9         # vectors after a row, or after a matrix, fewer than so many

@@ -142,7 +142,7 @@ MATRIX_RATES: dict[str, dict[str, int]] = {
     "sm_90a": {"f16": 2276, "bf16": 2276, "i8": 4668, "u8": 4668, "e4m3fn": 2276, "e5m2": 2276, "tf32": 1167},
 }
 # As an H200 issues it: bf16 862, tf32 452, e4m3 1,674 and s8 1,942 TFLOP/s at 1.98 GHz (2026-11-21); what its power
-# allows for longer is in plans/wgmma_model.py.
+# allows for longer is in plans/nvidia/wgmma.py.
 WGMMA_RATES: dict[str, dict[str, int]] = {
     "sm_90a": {"f16": 3298, "bf16": 3298, "i8": 7430, "u8": 7430, "e4m3fn": 6405, "e5m2": 6405, "tf32": 1729},
 }

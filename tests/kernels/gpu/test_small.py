@@ -11,8 +11,8 @@ from tests.helpers.arrays import small_integers
 from tilewright import simulator
 from tilewright.compiler import llvm, ptxas
 from tilewright.kernels.gpu.small import PARTS, emit_small
-from tilewright.plans import gpu, small_model, small_rules
-from tilewright.plans.nvidia_plan import NvidiaPlan
+from tilewright.plans import gpu
+from tilewright.plans.nvidia import NvidiaPlan, small
 from tilewright.plans.small_layout import passes
 from tilewright.targets.banks import NVIDIA
 
@@ -100,7 +100,7 @@ def test_memory_is_moved_once(n, kind):
     problem = tw.Gemm(n, n, n, kind, batch=100_000)
     plan = gpu.choose(shape_of(problem), SM_90A)
     assert plan.algorithm == "small"
-    batch = 2 * small_rules.warps(plan) // plan.team * plan.matrices
+    batch = 2 * small.warps(plan) // plan.team * plan.matrices
     kernel = tw.compile(tw.Gemm(n, n, n, kind, batch=batch), SM_90A, plan)
     a, b = numbers(0, kind, batch, n, n), numbers(1, kind, batch, n, n)
     report = kernel.simulate(a, b)
@@ -108,10 +108,10 @@ def test_memory_is_moved_once(n, kind):
         traffic = report.of(name, space="global")
         assert traffic.bytes == a.nbytes
         assert traffic.moved*32 == a.nbytes, name
-    lanes, rows = small_rules.lanes(plan, shape_of(problem)), (True, False)
-    for x, down in zip(small_rules.operands(plan, shape_of(problem)), rows):
+    lanes, rows = small.lanes(plan, shape_of(problem)), (True, False)
+    for x, down in zip(small.operands(plan, shape_of(problem)), rows):
         assert passes(x, lanes, down, NVIDIA) == 0
-    loads = small_model.loads(shape_of(problem), plan) * batch // lanes.TOGETHER * lanes.PARTS * plan.team
+    loads = small.loads(shape_of(problem), plan) * batch // lanes.TOGETHER * lanes.PARTS * plan.team
     assert report.of("matrices", "load", space="shared").moved <= loads
     try:
         used = kernel.resources

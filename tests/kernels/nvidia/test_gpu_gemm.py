@@ -13,7 +13,7 @@ from tilewright.ir import Kernel, i32
 from tilewright.kernels.nvidia.gemv import emit_gemv
 from tilewright.kernels.nvidia.result import lane_grid
 from tilewright.kernels.nvidia.simt_gemm import emit_simt_gemm, serpentine
-from tilewright.plans.gemv_rules import WARPS as GEMV_WARPS
+from tilewright.plans.nvidia.gemv import WARPS as GEMV_WARPS
 from tilewright.targets import target
 
 SMALL = {"CTA_M": 64, "CTA_N": 64, "CTA_K": 8, "WARP_M": 32, "WARP_N": 32, "THREAD_M": 8, "THREAD_N": 4}

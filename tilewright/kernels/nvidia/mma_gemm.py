@@ -24,7 +24,7 @@ from tilewright.kernels.nvidia.matrices import Blocks, arranged
 from tilewright.kernels.nvidia.operand import SmemOperand
 from tilewright.kernels.nvidia.result import Result, Staging
 from tilewright.kernels.nvidia.ring import Fragments, Ring
-from tilewright.plans.nvidia_model import LANES_M, exchanges
+from tilewright.plans.nvidia.mma import LANES_M, exchanges
 from tilewright.plans.words import TERMS
 from tilewright.targets.nvidia import TARGETS
 

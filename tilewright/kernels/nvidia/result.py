@@ -19,7 +19,7 @@ from tilewright.kernels.gpu.split_k import Holders, finish
 from tilewright.kernels.gpu.work import Work
 from tilewright.kernels.semiring import Arithmetic
 from tilewright.plans.epilogues import slots
-from tilewright.plans.nvidia_model import EXCHANGED
+from tilewright.plans.nvidia.mma import EXCHANGED
 
 LANES = 32
 MOST_UNROLLED = 1500        # instructions of an epilogue, which 32 KB hold with a main loop: else `Copied` has a loop

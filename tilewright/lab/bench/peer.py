@@ -211,7 +211,7 @@ def out_dtype(product: Product) -> dict[str, Any]:
 def planned(text: str) -> Peer:
     """tilewright on a GPU by the plan that is written so."""
     import tilewright as tw
-    from tilewright.plans.nvidia_plan import NvidiaPlan
+    from tilewright.plans.nvidia import NvidiaPlan
 
     plan = NvidiaPlan.parse(text)
 

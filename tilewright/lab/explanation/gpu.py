@@ -25,12 +25,12 @@ from tilewright.lab.explanation.record import (
 from tilewright.lab.explanation.terminal import duration
 from tilewright.lab.measure import gpu_probes
 from tilewright.lab.measure.gpu_probes import GpuBasis
-from tilewright.plans import common, dram, gpu, gpu_lowering, gpu_shape, passes, small_rules
+from tilewright.plans import common, dram, gpu, gpu_lowering, gpu_shape, passes
 from tilewright.plans.amd import AmdPlan
 from tilewright.plans.common import Cost, Plan
 from tilewright.plans.gpu_shape import GpuShape
 from tilewright.plans.measured import choice
-from tilewright.plans.nvidia import LANES, NvidiaPlan
+from tilewright.plans.nvidia import LANES, NvidiaPlan, small
 from tilewright.targets import AmdTarget, GpuTarget, amd
 from tilewright.text import plural
 
@@ -78,7 +78,7 @@ def explain(problem: Gemm, target: GpuTarget | AmdTarget, plan: Plan | None = No
             bare, seconds = passes.prepared(bare, role), seconds + by.pass_seconds(shape, role, target)
         other = gpu.choose(bare._replace(invariant=asked), target)
         return other, seconds + basis.cost(bare, other, target).seconds
-    kept = () if algorithm or shape.a in small_rules.COMPLEX else tuple(
+    kept = () if algorithm or shape.a in small.COMPLEX else tuple(
         reproducible.sentences(chosen, cost.seconds, invariant))
     explained = Explanation(
         problem, target, chosen, title, origin, (), 2 * shape.batch * shape.m * shape.n * shape.k,
@@ -209,7 +209,7 @@ def _nvidia_tiles(s: GpuShape, p: NvidiaPlan, t: GpuTarget) -> Iterator[Tile]:
     (rows, columns), shared, count = p.extent, p.shared(s), p.tiles(s.m, s.n)
     registers = 4*p.estimate(s), 4*t.registers_thread
     if p.algorithm == "small":
-        of, warps = small_rules.lanes(p, s), small_rules.warps(p)
+        of, warps = small.lanes(p, s), small.warps(p)
         each = {"m": s.m, "n": s.n, "k": s.k}
         yield Tile("CTA", each, warps // p.team * p.matrices, "shared memory", shared, t.smem_cta)
         yield Tile("warp" if p.team == 1 else "warps", each, of.TOGETHER, "registers", of.COUNT*registers[0],
@@ -255,7 +255,7 @@ def _nvidia_words(s: GpuShape, p: NvidiaPlan, t: GpuTarget) -> Iterator[str]:
     warps, shared, whole = p.threads // LANES, p.shared(s), p.tiles(s.m, s.n, s.batch)
     rows, columns = p.extent
     if p.algorithm == "small":
-        of = small_rules.lanes(p, s)
+        of = small.lanes(p, s)
         at_once = f"{plural(of.TOGETHER, 'product')} at once" + f", in {of.PARTS} parts"*(of.PARTS > 1)
         yield (f"CTA of {plural(warps, 'warp')}, {'each' if p.team == 1 else 'together'} with "
                f"{plural(p.matrices, 'product')}, {at_once}: {p.thread_m}x{p.thread_n} elements of C a thread")

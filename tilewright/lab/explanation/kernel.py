@@ -24,7 +24,7 @@ from tilewright.plans import amd_model
 from tilewright.plans.bound import SECTOR, Launch, from_beyond
 from tilewright.plans.common import Cost
 from tilewright.plans.measured import kernels as store
-from tilewright.plans.nvidia_rates import SHARED_CLOCK, WIDE_L2
+from tilewright.plans.nvidia.rates import SHARED_CLOCK, WIDE_L2
 from tilewright.runtime.emitted import Emitted
 from tilewright.runtime.gpu.engine import first_device
 from tilewright.runtime.parametric import Parametric, device_of, spelled

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.lab.explanation.gpu import levels
 from tilewright.lab.explanation.record import Explanation, Level
-from tilewright.plans import gpu, gpu_lowering, gpu_shape, small_rules
+from tilewright.plans import gpu, gpu_lowering, gpu_shape
 from tilewright.plans.common import total
+from tilewright.plans.nvidia.small import warps as small_warps
 from tilewright.simulator.report import Fault, Report, Traffic
 from tilewright.targets import AmdTarget
 
@@ -63,7 +64,7 @@ def on_gpu(found: Explanation) -> Explanation:
 def _few_tiles(p: Gemm, shape: gpu_shape.GpuShape, plan: Any) -> Gemm:
     """A problem of whole tiles of the plan, as small as it is the same in kind."""
     if getattr(plan, "algorithm", "") == "small":
-        return replace(p, batch=min(p.batch, 2*small_rules.warps(plan)*plan.matrices))
+        return replace(p, batch=min(p.batch, 2*small_warps(plan)*plan.matrices))
     rows, columns = plan.extent
     if getattr(plan, "algorithm", "") == "wgmma":
         rows, columns = rows * plan.cluster_m, columns * plan.cluster_n

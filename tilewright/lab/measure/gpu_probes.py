@@ -1,6 +1,6 @@
 """The ceilings of a GPU, measured by emitted probes and remembered: what predictions for it rest on.
 
-The models' constants (plans/nvidia_model.py) were fitted on one chip, by the rates of its data sheet. `REACHED` is what
+The models' constants (plans/nvidia/) were fitted on one chip, by the rates of its data sheet. `REACHED` is what
 the probes reach of these rates there; another chip's are carried over by what they reach on it: a slower clock under
 load, a lower power limit, slower memory. Without a measurement the data sheet counts.
 """

@@ -19,7 +19,7 @@ from tilewright.plans import semirings
 from tilewright.plans.common import NoPlan
 from tilewright.plans.gpu_shape import MOST_BATCH, WIDEST
 from tilewright.plans.invariant import SWAPPED
-from tilewright.plans.small_rules import MOST as MOST_SMALL
+from tilewright.plans.small_layout import MOST as MOST_SMALL
 from tilewright.rules import arguments, shapes
 from tilewright.runtime import repeats
 from tilewright.runtime.gpu import complex_products, dlpack, operands

@@ -1,5 +1,6 @@
-"""What a plan by small (kernels/gpu/small.py) may be: batches of products of a size that is in the code; what it takes
-of a multiprocessor, and which plans are worth a look.
+"""small (kernels/gpu/small.py): batches of products of a size that is in the code. The batch crosses the memory's
+interface once, unless loads from shared memory or multiply-adds take longer, or too few teams are there to hide what
+one waits for.
 
 A plan's text has the size, the rows and columns of C of a thread, the matrices of a team and, if that is not one warp,
 its warps: small 32x32x32 thread=4x4 stages=1 matrices=1 team=2.
@@ -10,19 +11,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tilewright.plans import small_layout
+from tilewright.plans.common import Cost, Term
 from tilewright.plans.gpu_shape import WIDEST, GpuShape
-from tilewright.plans.small_layout import Lanes, Stored, whole
-from tilewright.targets.nvidia import GpuTarget
+from tilewright.plans.nvidia.family import Family
+from tilewright.plans.nvidia.plan import NvidiaPlan
+from tilewright.plans.small_layout import MOST, Lanes, Stored, beyond_whole, passes, tile_passes, whole
+from tilewright.targets.banks import NVIDIA
 
 if TYPE_CHECKING:
-    from tilewright.plans.nvidia_plan import NvidiaPlan
+    from tilewright.targets.nvidia import GpuTarget
 
 FORMATS = {"f32": 1, "f64": 2, "c64": 2, "c128": 4}     # words of a number
 COMPLEX = "c64", "c128"
-MOST = 64               # rows, columns and steps of k
 WARP, WARPS = 32, 4     # lanes; warps of a CTA, if each has matrices of its own
 MOST_SUMS = 64          # words of a thread's sums
 MOST_LOADED = 128       # that a plan may have
@@ -32,6 +35,17 @@ TEAMS = 1, 2, 4         # warps that may share a product
 BYTES = 1536, 4096      # of the A and B of a team, about
 TILES, LATER = 8, 4     # that are offered, and as many of the smaller ones that follow: each fourth
 
+# Of an H200, 2026-11-23: 394 plans for 44 sizes (bench/results/h200_small_batches.json has those that are chosen).
+START = 2.7e-6          # seconds of a launch: the first loads, the last sums
+READING = 0.885         # of the memory's bandwidth
+ISSUED = 0.75           # of the multiply-adds that a multiprocessor could issue
+ARRIVAL = 3000          # clocks until a group's operands are there
+WAITING = 3.0           # clocks of a warp alone for each instruction that multiplies
+PARTLY = 0.5            # of the memory's bandwidth, in which sectors of C are written that are not whole
+POWER = 5               # the higher, the less what takes equally long slows each other down
+
+
+# ---- what a plan is
 
 def fits(shape: GpuShape) -> bool:
     """Whether there are such plans."""
@@ -53,14 +67,14 @@ def operands(p: NvidiaPlan, shape: GpuShape) -> tuple[Stored, Stored]:
                                  p.vectors[:2], lanes(p, shape))
 
 
-def shared(p: NvidiaPlan, shape: GpuShape) -> int:
+def _shared(p: NvidiaPlan, shape: GpuShape) -> int:
     """Bytes of a CTA."""
     (a, b), size = operands(p, shape), shape.itemsize
     tile = whole(lanes(p, shape).TOGETHER * shape.m*shape.n, size) if p.store == "smem" else 0
     return warps(p) // p.team * (a.area(p.matrices) + b.area(p.matrices) + tile) * size
 
 
-def registers(p: NvidiaPlan, shape: GpuShape) -> int:
+def _registers(p: NvidiaPlan, shape: GpuShape) -> int:
     """Of a thread, about: sums, and most of what is loaded before it is multiplied; indices and addresses."""
     words = FORMATS[shape.a]
     loaded = min((p.thread_m + p.thread_n) * words * max(WIDEST // (4*words), 1), LOADED)
@@ -93,7 +107,7 @@ def _of_shape(shape: GpuShape) -> Iterator[str]:
         yield f"small has no {' and no '.join(wrong)}."
 
 
-def violations(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
+def _violations(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
     """Why a plan of this algorithm cannot run a shape: sentences, none if it can."""
     if wrong := [*_of_shape(shape), *p.below_one("thread_m", "thread_n", "matrices", "vector", "team")]:
         yield from wrong
@@ -116,15 +130,14 @@ def violations(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[st
         yield f"small has no {' and no '.join(other)}."
     if p.store == "tma":
         yield "store must be lanes or smem for small, not tma."
-    if (found := shared(p, shape)) > target.smem_cta:
+    if (found := _shared(p, shape)) > target.smem_cta:
         yield f"the matrices take {found} bytes of shared memory, and {target.name} gives a CTA {target.smem_cta}."
     if (sums := p.thread_m*p.thread_n*size // 4) > MOST_LOADED:
         yield f"a thread's sums would be {sums} registers, and may be {MOST_LOADED}."
 
 
-def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
+def _candidates(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
     """Plans worth a look: by the tiles of threads that load the least."""
-    from tilewright.plans.nvidia_plan import NvidiaPlan
     s, words = shape, FORMATS.get(shape.a, 1)
     a, b, c = (1 << (x.bit_length() - 1) for x in (s.vector_a, s.vector_b, s.vector_c))
     tiles = _tiles(s.m, s.n, words)
@@ -153,3 +166,97 @@ def _tiles(m: int, n: int, words: int) -> list[tuple[int, int]]:
         used = m*n / (thread_m*thread_n * WARP*of.PARTS / of.TOGETHER)              # of what lanes have
         found.append(((1/thread_m + 1/thread_n) / used, thread_m, thread_n))
     return [(thread_m, thread_n) for _, thread_m, thread_n in sorted(found)]
+
+
+# ---- what one costs
+
+def _cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
+    s, of = shape, lanes(p, shape)
+    wide = 2 if s.a in ("f64", "c128") else 1
+    bytes = s.batch * (s.m*s.k + s.k*s.n + s.m*s.n) * s.itemsize
+    teams = warps(p) // p.team
+    groups, rounds = ceil(s.batch / p.matrices), p.matrices // of.TOGETHER * of.PARTS
+    fmas = p.thread_m * p.thread_n * s.k * (4 if s.a in COMPLEX else 1)         # of a lane in a round
+    shared = loads(s, p) + (stores(s, p) if p.store == "smem" else 0.0)                   # clocks of a warp in one
+    everywhere = target.sms * target.clock
+    fma = (target.fma_f32 if wide == 1 else target.fma_f64) / of.WARP                       # of warps in a clock
+    multiplying = WAITING * rounds * wide * fmas                                            # clocks of a team alone
+    at_once = max(p.resident(s, target), 1) * teams
+    parts: tuple[tuple[str, float], ...] = (
+        ("memory", bytes / (READING*target.bandwidth)),
+        ("shared memory", groups * rounds * p.team * shared / everywhere),
+        ("multiply-adds", groups * rounds * p.team * fmas / (ISSUED*fma*everywhere)),
+        ("waiting", max(groups / at_once / target.sms * (ARRIVAL + multiplying), multiplying) / target.clock))
+    partly = 0.0 if p.store == "smem" else s.batch * s.m*s.n*s.itemsize / (PARTLY*target.bandwidth) * beyond_whole(
+        *operands(p, s), (s.m, s.n), of)
+    parts = (*parts, ("partial sectors", partly)) if partly else parts
+    together = sum(x**POWER for what, x in parts if what != "partial sectors") ** (1/POWER)
+    return Cost(START + together + partly, parts, rounds=groups / (at_once*target.sms))
+
+
+def loads(s: GpuShape, p: NvidiaPlan) -> float:
+    """Clocks of shared memory for all that a warp loads in a round."""
+    of = lanes(p, s)
+
+    def clocks(x: Stored, down: bool) -> float:
+        each = NVIDIA.split(x.WIDTH*x.BYTES, True).phases + passes(x, of, down, NVIDIA)
+        return each * x.COUNT * s.k / x.WIDTH
+    a, b = operands(p, s)
+    return clocks(a, True) + clocks(b, False)
+
+
+def stores(s: GpuShape, p: NvidiaPlan) -> float:
+    """The same for C on its way."""
+    a, b = operands(p, s)
+    return 2.0 * a.COUNT * b.COUNT * tile_passes(a, b, (s.m, s.n), lanes(p, s), NVIDIA)
+
+
+def loaded(shape: GpuShape, p: NvidiaPlan) -> int:
+    """Bytes that all lanes load of a product's operands, those that several lanes share as often."""
+    return lanes(p, shape).EACH * (p.thread_m + p.thread_n) * shape.k * shape.itemsize
+
+
+def _traffic(shape: GpuShape, p: NvidiaPlan) -> dict[str, tuple[Term, ...]]:
+    s, each = shape, shape.itemsize
+    sizes = ("A", s.m*s.k*each), ("B", s.k*s.n*each)
+    once = tuple(Term(x, size, s.batch, "once") for x, size in sizes)
+    c = Term("C", s.m*s.n*each, s.batch, "written")
+    staged = (Term("C exchanged", s.m*s.n*each, 2*s.batch, "written and read"),) if p.store == "smem" else ()
+    return {"shared": (*(Term(f"{x} written", size, s.batch, "once") for x, size in sizes),
+                       Term("A and B read", loaded(s, p), s.batch, "by the threads that share a product"), *staged),
+            "L2": once, "memory": (*once, c)}
+
+
+class Small(Family):
+    name = "small"
+    tiled = False
+
+    def candidates(self, shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator[NvidiaPlan]:
+        if not shape.semiring and (fits(shape) or shape.a in COMPLEX):
+            yield from _candidates(shape, target)
+
+    def violations(self, p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
+        return _violations(p, shape, target)
+
+    def threads(self, p: NvidiaPlan) -> int:
+        return WARP * warps(p)
+
+    def registers(self, p: NvidiaPlan, shape: GpuShape) -> int:
+        return _registers(p, shape)
+
+    def shared(self, p: NvidiaPlan, shape: GpuShape) -> int:
+        return _shared(p, shape)
+
+    def grid(self, p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> tuple[int, int, int]:
+        return ctas(p, shape), 1, 1
+
+    def cost(self, shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
+        return _cost(shape, p, target)
+
+    def traffic(self, shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> dict[str, tuple[Term, ...]]:
+        return _traffic(shape, p)
+
+    def peak(self, shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> float:
+        if shape.a in COMPLEX:                      # four multiply-adds of real numbers
+            return (target.fma_f32 if shape.a == "c64" else target.fma_f64) * target.sms * target.clock / 2
+        return super().peak(shape, p, target)

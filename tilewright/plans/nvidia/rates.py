@@ -8,7 +8,7 @@ from tilewright.plans.gpu_shape import bits_of
 
 if TYPE_CHECKING:
     from tilewright.plans.gpu_shape import GpuShape
-    from tilewright.plans.nvidia_plan import NvidiaPlan
+    from tilewright.plans.nvidia.plan import NvidiaPlan
     from tilewright.targets.nvidia import GpuTarget
 
 ARRIVAL = 1160          # clocks of a copy from memory to shared memory
@@ -29,24 +29,6 @@ def once(shape: GpuShape, target: GpuTarget) -> float:
 
 def operations(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> float:
     """Operations per clock of a multiprocessor by matrix instructions of 8- and 16-bit formats, or of tf32."""
-    rates = target.wgmma_rates if plan.algorithm == "wgmma" else target.matrix_rates
+    rates = plan.family.rates(target)
     sums = F16_SUMS.get(target.chip, F16_SUMS.get(target.name, 1)) if plan.terms == "f16" else 1
     return min(rates[x] for x in (shape.a, shape.b)) * sums
-
-
-def peak(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> float:
-    """Operations per second of all multiprocessors, with the instructions of this plan."""
-    shape = plan.after_passes(shape)
-    if plan.algorithm in ("mma", "wgmma"):
-        return operations(shape, plan, target) * target.sms * target.clock / plan.products
-    if shape.a in ("c64", "c128"):              # four multiply-adds of real numbers
-        return (target.fma_f32 if shape.a == "c64" else target.fma_f64) * target.sms * target.clock / 2
-    fma = target.fma_f32 if shape.itemsize == 4 else target.matrix_f64 if plan.algorithm == "dmma" else target.fma_f64
-    return 2 * fma * target.sms * target.clock
-
-
-def bandwidths(plan: NvidiaPlan, target: GpuTarget) -> dict[str, float]:
-    """Bytes per second that the levels of `traffic` give all multiprocessors at most, by the copies of this plan."""
-    each = target.sms * target.clock
-    l2 = TMA_L2 if plan.algorithm == "wgmma" else WIDE_L2
-    return {"shared": SHARED_CLOCK * each, "L2": l2 * each, "memory": target.bandwidth}
