@@ -42,7 +42,7 @@ class Division(NamedTuple):
         return ceil(self.over*self.apart / self.share)
 
     def parts(self) -> list[int]:
-        """Of each tile that is divided."""
+        """Parts of each tile that is divided."""
         begins = range(0, self.over*self.apart, self.apart)
         return [(at + self.steps - 1) // self.share - at // self.share + 1 for at in begins]
 
@@ -76,7 +76,7 @@ def division(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Division:
 
 
 def round_bytes(shape: GpuShape, p: NvidiaPlan, target: GpuTarget, group_m: int) -> int:
-    """Of A and B: what CTAs that run at once read of them, if clusters' tiles are taken in groups of so many rows."""
+    """Bytes of A and B that CTAs which run at once read, if clusters' tiles are taken in groups of so many rows."""
     rows, columns, together = p.cta_m*p.cluster_m, p.cta_n*p.cluster_n, clusters(p, shape, target)[1]
     tiles_m, tiles_n = ceil(shape.m / rows), ceil(shape.n / columns)
     wide = min(ceil(together / min(group_m, tiles_m)), tiles_n)

@@ -63,7 +63,7 @@ class Family:
         raise NotImplementedError
 
     def formats(self, p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> tuple[str, ...]:
-        """Those that it multiplies."""
+        """Formats that it multiplies."""
         raise NotImplementedError
 
     def wrong_formats(self, p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> str:
@@ -83,11 +83,11 @@ class Family:
     # ---- what a plan takes
 
     def threads(self, p: NvidiaPlan) -> int:
-        """Of a CTA."""
+        """Threads of a CTA."""
         return LANES * (p.cta_m // p.warp_m) * (p.cta_n // p.warp_n) * p.slices
 
     def registers(self, p: NvidiaPlan, shape: GpuShape) -> int:
-        """Of a thread, about."""
+        """Registers of a thread, about."""
         raise NotImplementedError
 
     def shared(self, p: NvidiaPlan, shape: GpuShape) -> int:
@@ -127,7 +127,7 @@ class Family:
         raise NotImplementedError
 
     def rates(self, target: GpuTarget) -> Mapping[str, float]:
-        """Of the target's matrix instructions that it uses: operations per clock of a multiprocessor, by format."""
+        """Rates of the matrix instructions that it uses: operations per clock of a multiprocessor, by format."""
         return target.matrix_rates
 
     def peak(self, shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> float:

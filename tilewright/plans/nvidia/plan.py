@@ -114,7 +114,7 @@ class NvidiaPlan(GpuPlan):
 
     @property
     def threads(self) -> int:
-        """Of a CTA."""
+        """Threads of a CTA."""
         return self.family.threads(self)
 
     @property
@@ -148,7 +148,7 @@ class NvidiaPlan(GpuPlan):
 
     @property
     def ctas(self) -> int:
-        """Of a cluster."""
+        """CTAs of a cluster."""
         return self.cluster_m*self.cluster_n*self.cluster_k
 
     @property

@@ -132,5 +132,5 @@ def _formats(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> str:
 
 
 def _names(does: str) -> str:
-    """Of the families that have this property."""
+    """Names of the families that have this property."""
     return ", ".join(sorted(name for name, family in FAMILIES.items() if getattr(family, does)))
