@@ -277,8 +277,7 @@ class Gemv(Family):
         if not (declared or shape.semiring):
             yield from _vectors(shape, target)
 
-    def violations(self, p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
-        return _violations(p, shape, target)
+    violations = staticmethod(_violations)
 
     def formats(self, p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> tuple[str, ...]:
         return BY_CORES if min(p.cta_m, p.cta_n) < MATRIX else (*target.matrix_rates,)
@@ -289,14 +288,9 @@ class Gemv(Family):
     def threads(self, p: NvidiaPlan) -> int:
         return LANES * p.cta_k
 
-    def registers(self, p: NvidiaPlan, shape: GpuShape) -> int:
-        return _registers(p, shape)
-
-    def shared(self, p: NvidiaPlan, shape: GpuShape) -> int:
-        return _shared(p, shape)
-
-    def cost(self, shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
-        return _cost(shape, p, target)
+    registers = staticmethod(_registers)
+    shared = staticmethod(_shared)
+    cost = staticmethod(_cost)
 
     def traffic(self, shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> dict[str, tuple[Term, ...]]:
         vectors, (terms, _) = vectors_read(shape, p, p.tiles(shape.m, shape.n, shape.batch)), memory(shape, p, target)

@@ -235,23 +235,18 @@ class Small(Family):
         if not shape.semiring and (fits(shape) or shape.a in COMPLEX):
             yield from _candidates(shape, target)
 
-    def violations(self, p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
-        return _violations(p, shape, target)
+    violations = staticmethod(_violations)
 
     def threads(self, p: NvidiaPlan) -> int:
         return WARP * warps(p)
 
-    def registers(self, p: NvidiaPlan, shape: GpuShape) -> int:
-        return _registers(p, shape)
-
-    def shared(self, p: NvidiaPlan, shape: GpuShape) -> int:
-        return _shared(p, shape)
+    registers = staticmethod(_registers)
+    shared = staticmethod(_shared)
 
     def grid(self, p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> tuple[int, int, int]:
         return ctas(p, shape), 1, 1
 
-    def cost(self, shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
-        return _cost(shape, p, target)
+    cost = staticmethod(_cost)
 
     def traffic(self, shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> dict[str, tuple[Term, ...]]:
         return _traffic(shape, p)

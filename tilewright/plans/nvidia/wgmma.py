@@ -340,8 +340,7 @@ class Wgmma(Family):
             if shape.m <= MOST_SWAPPED and _mapped(shape):
                 yield from _swapped(shape, target, **declared)
 
-    def violations(self, p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
-        return _violations(p, shape, target)
+    violations = staticmethod(_violations)
 
     def formats(self, p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> tuple[str, ...]:
         return (*target.wgmma_rates,)
@@ -385,11 +384,8 @@ class Wgmma(Family):
     def grid(self, p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> tuple[int, int, int]:
         return division(p, shape, target).clusters * p.ctas, 1, 1
 
-    def cost(self, shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
-        return _cost(shape, p, target)
-
-    def traffic(self, shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> dict[str, tuple[Term, ...]]:
-        return _traffic(shape, p, target)
+    cost = staticmethod(_cost)
+    traffic = staticmethod(_traffic)
 
     def rates(self, target: GpuTarget) -> Mapping[str, float]:
         return target.wgmma_rates
