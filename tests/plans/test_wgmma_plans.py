@@ -14,6 +14,7 @@ from tilewright.compiler import ptxas
 from tilewright.kernels.nvidia.wgmma_gemm import emit_wgmma_gemm
 from tilewright.plans import gpu_shape
 from tilewright.plans.nvidia import NvidiaPlan, candidates, choose, cost, peak
+from tilewright.plans.nvidia.division import division
 
 H200 = tw.target("sm_90a")
 PLAN = NvidiaPlan.parse("wgmma 128x256x64 stages=4 warpgroups=2 cluster=2x1 vector_c=2 store=tma")
@@ -143,7 +144,7 @@ def test_how_clusters_share_tiles(words, size, expected):
     and from tile to tile, parts of each, clusters that are launched."""
     (tiles, whole, over), share, apart, parts, clusters = expected
     plan = NvidiaPlan.parse(f"wgmma 128x256x64 stages=4 warpgroups=2 {words}")
-    found = plan.division(shape_of(size[0], size[1], 4096, "bf16"), H200)
+    found = division(plan, shape_of(size[0], size[1], 4096, "bf16"), H200)
     assert (found.tiles, found.whole, found.over, found.share, found.apart) == (tiles, whole, over, share, apart)
     assert sorted(found.parts()) == parts
     assert found.clusters == clusters
@@ -154,7 +155,7 @@ def test_shares_are_of_whole_blocks_of_scales():
     shape = gpu_shape.shape("bf16", "bf16", "bf16", 128, 4224, 4160, "nt", scales="128x128")
     for words in ("tail", "split_k=2", "split_k=3"):
         plan = NvidiaPlan.parse(f"wgmma 128x64x64 stages=4 warpgroups=2 promote=128 {words}")
-        found = plan.division(shape, H200)
+        found = division(plan, shape, H200)
         assert (found.steps, found.share % 2, found.apart % 2) == (65, 0, 0)
 
 
