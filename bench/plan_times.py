@@ -238,7 +238,7 @@ def measure(jobs: list[dict[str, Any]], into: Path, seconds: float) -> None:
               f"{row['vendor']}, best {best}, first {next(iter(row['plans'].values()), 0)}, at "
               f"{time.monotonic() - began:.0f} s", flush=True)
     print(taken, "times,", f"{time.monotonic() - began:.0f} s", chip, flush=True)
-    os._exit(0)         # without waiting for kernels that nobody asks for any more
+    os._exit(0)         # the pool would else compile kernels of shapes that are not measured any more
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """matmul and gemm: NumPy's and BLAS's semantics in front of the engines.
 
-A call like an earlier one is that one's program (runtime/repeats.py). Every other becomes one `Call` (rules/call.py),
+A call that was prepared before runs its program (runtime/repeats.py). Every other becomes one `Call` (rules/call.py),
 checked once, for the engine of its operands.
 """
 

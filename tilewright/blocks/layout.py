@@ -124,7 +124,7 @@ def blocked(shape: Shape, order: tuple[int, ...], side_by_side: int, lanes: int,
 
 @dataclass(frozen=True, eq=False)
 class Registers:
-    """What a thread holds of a block; numbers of bf16 are i16. `load`: by which load of a loop (`loops.Loads`)."""
+    """A thread's registers of a block; numbers of bf16 are i16. `load`: by which load of a loop (`loops.Loads`)."""
     layout: Layout
     values: Sequence[Value] = ()
     load: int | None = None
