@@ -166,7 +166,8 @@ def overlapped(alone: float, parts: Mapping[str, float], rounds: float | None = 
 
 
 def total(terms: Iterable[Term]) -> int:
-    return sum(term.bytes for term in terms)
+    sizes = [size * times for _, size, times, _ in terms]
+    return sum(sizes)
 
 
 # ---- the choice

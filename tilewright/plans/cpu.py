@@ -36,17 +36,8 @@ MOST_COMPLEX = 32       # rows or columns of C up to which complex operands are 
 PARTS = 16              # of B's columns, in which threads that claim multiply each of the last blocks of A
 # What is contiguous in an operand; "scattered": its rows or columns have no one stride, and it is packed by tables
 Order = Literal["rows", "columns", "any", "scattered"]
-ITEMSIZE = {"f32": 4, "f64": 8, "i32": 4, "i64": 8, **dict.fromkeys(BY_NAME, 4)}
-
-
-def itemsize(dtype: str) -> int:
-    """Bytes of what panels consist of: elements, or words for AMX."""
-    return 4 if dtype.startswith("amx") else ITEMSIZE[dtype]
-
-
-def is_dtype(name: str) -> bool:
-    """Whether panels may consist of it."""
-    return name in ITEMSIZE or name in TILE_WORDS
+# Bytes of what panels may consist of: elements, or words
+ITEMSIZE = {"f32": 4, "f64": 8, "i32": 4, "i64": 8, **dict.fromkeys((*BY_NAME, *TILE_WORDS), 4)}
 
 
 def steps(dtype: str, k: int) -> int:
@@ -168,7 +159,7 @@ class Shape(NamedTuple):
         """The shape with this key. ValueError for formats that are not known here, and for functions, of which a key
         has digests alone."""
         found = _KIND.fullmatch(kind)
-        if found is None or not is_dtype(found["dtype"]):
+        if found is None or found["dtype"] not in ITEMSIZE:
             raise ValueError(f"no formats that are multiplied: {kind!r}")
         dtype, source_a, source_b, out = (x or "" for x in found.groups())
         depth = k if dtype in TILE_WORDS or dtype in BY_NAME else 0
@@ -186,7 +177,7 @@ class Shape(NamedTuple):
 
     @property
     def itemsize(self) -> int:
-        return itemsize(self.dtype)
+        return ITEMSIZE[self.dtype]
 
     @property
     def tiles(self) -> bool:
@@ -342,7 +333,7 @@ class CpuPlan(Plan):
             found.append("pairs of columns that an epilogue takes are columns of C, and swap computes C^T.")
         if self.algorithm == "packed":
             found += _packed_violations(self)
-            if any(x.endswith(prologues.HALVES) for x in (shape.source_a, shape.source_b)):
+            if shape.source_a.endswith(prologues.HALVES) or shape.source_b.endswith(prologues.HALVES):
                 found.append("two elements to a byte are read where they are, by stream and dots: packing takes one.")
         elif shape.converts and not self._converts(shape):
             found.append(f"{self.algorithm} reads operands and writes C in the format of the sums, {shape.sums}: only "

@@ -31,7 +31,8 @@ class Ceilings:
 def _cost(vectors: int, traffic: Mapping[str, tuple[Term, ...]], parts: tuple[tuple[str, float], ...]) -> Cost:
     """Totals over all threads, but `parts`, the seconds of the slowest one by cause. Traffic by level. L1:
     what micro-kernels load and store. L2, L3: what crosses from there to the level before. memory: both ways."""
-    return Cost(sum(seconds for _, seconds in parts), parts, traffic, vectors=vectors)
+    seconds = [x for _, x in parts]         # a list, as below: a generator is entered for each
+    return Cost(sum(seconds), parts, traffic, vectors=vectors)
 
 
 CALL = 60                   # vectors' worth of time that a micro-kernel call costs beside its multiply-adds
@@ -88,9 +89,11 @@ def cost(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings | No
     ceilings = ceilings or Ceilings()
     if plan.swap:
         shape = shape.swapped
-    copied, transposing = 0, 1.0 if stays_in_cache(shape, target) else COPYING / TRANSPOSING
+    copying = 0.0
     if plan.copy:
+        each = 1.0 if stays_in_cache(shape, target) else COPYING / TRANSPOSING
         shape, copied = shape._replace(b=plan.reads_b), shape.k * shape.n * (shape.n > 1)   # one column: contiguous
+        copying = each * _transposing(copied, shape, target, ceilings)
     if shape.tiles:
         found = _tiles(shape, plan, target, ceilings)
         if shape.prologues:
@@ -103,8 +106,8 @@ def cost(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings | No
     count = {"packed": _packed, "in_place": _in_place, "stream": _read_once, "dots": _read_once}[plan.algorithm]
     count = _read_once if plan.complex_in_place(shape) else count
     found = count(shape, plan, target, ceilings)
-    parts = *found.parts, ("copying B", transposing * _transposing(copied, shape, target, ceilings))
-    parts = *parts, ("lines of C that threads share", SHARED_LINE * _shared_lines(shape, plan))
+    parts = (*found.parts, ("copying B", copying),
+             ("lines of C that threads share", SHARED_LINE * _shared_lines(shape, plan)))
     if plan.swap and plan.algorithm != "dots" and min(shape.m, shape.n) > 1:
         parts = *parts, ("C^T in a temporary", TEMPORARY + 2 * shape.m*shape.n*shape.itemsize / ceilings.l2)
     if shape.words and plan.algorithm == "packed":
@@ -251,7 +254,8 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
 
 
 def _start(plan: CpuPlan) -> float:
-    return (START + START_EACH * plan.threads) * (plan.threads > 1) * (MEETING if plan.meets else 1)
+    threads = plan.threads
+    return (START + START_EACH * threads) * (MEETING if plan.meets else 1) if threads > 1 else 0.0
 
 
 def _crowded(size: int, target: CpuTarget) -> float:
@@ -269,7 +273,8 @@ def _overfull(size: float, cache: float, ways: int) -> float:
     """The part of so many bytes in lines that lie anywhere, as pages of memory do: of a set of the cache that has got
     more lines than ways, every line is lost."""
     mean = ways * size / cache
-    return max(0.0, 1.0 - sum(exp(-mean) * mean**lines / factorial(lines) for lines in range(ways)))
+    kept = [exp(-mean) * mean**lines / factorial(lines) for lines in range(ways)]
+    return max(0.0, 1.0 - sum(kept))
 
 
 def _tiles(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> Cost:

@@ -267,8 +267,10 @@ def _overlaps(at: list[int], spans: Sequence[tuple[int, int]], which: int, share
 
 
 def _span(x: Array) -> tuple[int, int]:
-    reach = [(n - 1) * stride for n, stride in zip(x.shape, x.strides)]
-    return sum(min(r, 0) for r in reach), sum(max(r, 0) for r in reach) + x.itemsize
+    low, high = 0, x.itemsize
+    for n, stride in zip(x.shape, x.strides):
+        low, high = low + min((n - 1) * stride, 0), high + max((n - 1) * stride, 0)
+    return low, high
 
 
 def dense(x: Array) -> bool:

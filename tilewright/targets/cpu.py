@@ -153,7 +153,7 @@ class CpuTarget(Chip):
         """Whether kernels for this chip may use it: it is one of its extensions, or every chip of the ISA has it."""
         return instruction in self.extensions or instruction in NEEDS.get(self.name, ())
 
-    @property
+    @cached_property
     def tile_registers(self) -> int:
         """Vector registers that a register tile may take: accumulators, a row of B, an element of A."""
         return self.registers - self.spare_registers

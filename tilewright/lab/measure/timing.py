@@ -20,7 +20,7 @@ import numpy as np
 
 from tilewright.compiler.artefact import load
 from tilewright.kernels.cpu import probes
-from tilewright.plans.cpu import itemsize
+from tilewright.plans.cpu import ITEMSIZE
 from tilewright.targets.cpu import CpuTarget
 
 PAGE = 4096
@@ -110,8 +110,8 @@ def fma(target: CpuTarget, dtype: str) -> Probe:
     """Work: floating-point operations, two to a multiply-add."""
     function = load(probes.emit_fma_probe, target, dtype).function(
         "fma_probe", None, ctypes.c_int64, ctypes.c_void_p)
-    count, lanes = probes.chains(target), target.lanes(itemsize(dtype))
-    raw = np.random.default_rng(0).standard_normal((target.registers + 1) * lanes).astype(f"f{itemsize(dtype)}")
+    count, lanes = probes.chains(target), target.lanes(ITEMSIZE[dtype])
+    raw = np.random.default_rng(0).standard_normal((target.registers + 1) * lanes).astype(f"f{ITEMSIZE[dtype]}")
     x = raw[-raw.ctypes.data % target.vector_bytes // raw.itemsize:]
     return lambda rounds: function(rounds, x.ctypes.data), 2.0 * count * lanes
 

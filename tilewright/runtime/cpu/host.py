@@ -12,7 +12,7 @@ import numpy as np
 from tilewright.compiler.artefact import load
 from tilewright.formats import FORMATS, Complex
 from tilewright.kernels.cpu import jobs
-from tilewright.plans.cpu import Shape, itemsize
+from tilewright.plans.cpu import ITEMSIZE, Shape
 from tilewright.plans.prologues import decodes
 from tilewright.plans.words import BY_NAME, BYTES
 from tilewright.runtime.cpu import workspace
@@ -57,7 +57,7 @@ class Microkernels:
     def __init__(self, host: Host, target: CpuTarget, dtype: str, mr: int, nr: int, a: str, semiring: str = ""
                  ) -> None:
         self.host, self.target, self.dtype, self.a, self.semiring = host, target, dtype, a, semiring
-        self.mr, self.nr, self.lanes = mr, nr, target.lanes(itemsize(dtype))
+        self.mr, self.nr, self.lanes = mr, nr, target.lanes(ITEMSIZE[dtype])
         self.table = np.zeros(mr * (nr // self.lanes) * (1 if a == "packed" else 2), np.int64)
         self.address = host.of_table(self.table)
 
@@ -178,7 +178,7 @@ class Host:
             module = "weights" if prepare and decodes(*prepare[:2]) else "skinny"
             return self.address(f"{module}:emit_{algorithm}", target, dtype, mr, nr,
                                 *((*sources, tuple(prepare)) if prepare else ()))
-        vectors = nr // target.lanes(itemsize(dtype))
+        vectors = nr // target.lanes(ITEMSIZE[dtype])
         if algorithm == "packed":
             sources = tuple(map(stored, sources))
             more: tuple[Any, ...] = (prepacked,) * bool(prepacked)
