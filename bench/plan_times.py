@@ -8,9 +8,9 @@ choose    which plans of which shapes, without a GPU. Shapes: m log-uniform in 6
           operations. Plans: all those of the planner that it expects within 3 times its choice's time and whose kernel
           is one of so many for each format and layout: a kernel serves every shape, and is compiled once.
 measure   one line for each shape: {"format", "layout", "m", "n", "k", "vendor": [us, us], "plans": {plan: us}}, where
-          "vendor" is cuBLAS (by torch) before and after. A time is the least of three replays of a CUDA graph, whose
+          "vendor" is cuBLAS (by torch) before and after. A time is the least of three turns of a CUDA graph, whose
           launches take turns on operands that are larger together than the L2 cache; results are compared with
-          cuBLAS's, and a plan that differs or fails has its reason under "failed".
+          float64, and a plan that is wrong or fails has its reason under "failed".
 """
 from __future__ import annotations
 
@@ -20,15 +20,19 @@ import os
 import random
 import sys
 import time
-from concurrent.futures import Future, ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import tilewright as tw
-from tilewright.lab.bench import results
+from bench.regret import Ahead, Case, compiled
+from tilewright.lab.bench import gpu_device, results
+from tilewright.lab.bench.cases import Product
+from tilewright.lab.bench.peer import Setting
+from tilewright.lab.bench.peers.torch import load_cublas
+from tilewright.lab.measure.gpu_rules import GpuRules, GraphTrack, sets
 from tilewright.plans import asked, gpu, gpu_lowering
 from tilewright.targets import target
 
@@ -36,9 +40,7 @@ FACTOR = 3.0                            # of the time of the planner's choice: p
 LAYOUTS = ("nn", "nt", "nt", "tn")
 OUT = {"e4m3fn": "bf16", "i8": "i32"}   # of formats whose results are in another, of which cuBLAS has layout nt alone
 LEAST, MOST = 1e9, 4e12                 # operations of a product
-TORCH = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64", "i8": "int8", "i32": "int32",
-         "e4m3fn": "float8_e4m3fn"}
-REPLAYS, LAUNCHES, BURST = 3, 32, 200e-6
+RULES, TURNS, MOST_SETS = GpuRules(turn_s=200e-6), 3, 16
 
 
 def problem_of(job: dict[str, Any]) -> tw.Gemm:
@@ -73,7 +75,7 @@ def choose(formats: list[str], chip: Any, count: int, seed: int, kernels: int, m
             near = [plan for plan in plans if price(shape, plan, chip).seconds <= FACTOR * least]
             job["plans"], known = [], budget[layout]
             for place, plan in enumerate(near):
-                key = tuple(each.address for each in compiled(problem, chip, plan).asked)
+                key = tuple(each.address for each in tw.compile(problem, chip, plan).asked)
                 # the planner's first ones are taken in any case, so that its own choices are measured
                 if key in known or place < 6 or (len(known) < kernels and (place < 40 or pick.random() < 0.3)):
                     known.add(key)
@@ -84,161 +86,55 @@ def choose(formats: list[str], chip: Any, count: int, seed: int, kernels: int, m
     return jobs
 
 
-def compiled(problem: tw.Gemm, chip: Any, plan: Any) -> Any:
-    return tw.compile(problem, chip, plan)
-
-
-# ---- kernels ahead, on all cores
-
-def _loaded(job: dict[str, Any], text: str) -> str:
-    """The reason why a kernel cannot be loaded; "" once it is in the kernel cache and in the driver's."""
-    from tilewright.runtime.gpu import engine as engines
-    try:
-        engine, on = engines.first_device(tw.detect("nvidia"))
-        kernel = compiled(problem_of(job), on.target, asked.plan(text, on.target))
-        for each in kernel.asked:
-            each.content()
-        codes = [kernel.loadable] if len(kernel.launches) == 1 else [x.kernel.loadable for x in kernel.launches]
-        for code in codes:
-            engine.driver.load(code.image, on, code.machine)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"[:200]
-    return ""
-
-
-def ahead(jobs: list[dict[str, Any]], chip: Any) -> list[list[Future[str]]]:
-    """For each job what has to be done before it, a kernel by one process."""
-    pool = ProcessPoolExecutor(max(len(os.sched_getaffinity(0)) - 1, 1))
-    seen: dict[tuple[str, ...], Future[str]] = {}
-    waiting = []
-    for job in jobs:
-        problem, own = problem_of(job), []
-        for text in job["plans"]:
-            key = tuple(each.address for each in compiled(problem, chip, asked.plan(text, chip)).asked)
-            if key not in seen:
-                seen[key] = pool.submit(_loaded, job, text)
-            own.append(seen[key])
-        waiting.append(own)
-    print(len(seen), "kernels", flush=True)
-    return waiting
-
-
 # ---- times
 
-class Pool:
-    """Random operands of one format on the device, of which those of every shape are views."""
-
-    def __init__(self, torch: Any, format: str, elements: int) -> None:
-        self.torch, self.format = torch, format
-        dtype = getattr(torch, TORCH[format])
-        if format in ("i8", "i32"):
-            self.memory = torch.randint(-8, 8, (elements,), dtype=dtype, device="cuda")
-        elif format == "e4m3fn":
-            self.memory = torch.empty(elements, dtype=dtype, device="cuda")
-            for start in range(0, elements, 1 << 26):
-                part = self.memory[start:start + (1 << 26)]
-                part.copy_(torch.randn(part.shape, device="cuda").to(dtype))
-        else:
-            self.memory = torch.empty(elements, dtype=dtype, device="cuda").normal_()
-
-    def view(self, number: int, rows: int, columns: int, letter: str) -> Any:
-        """The matrix of this number among those that follow each other, stored as a letter of a layout says."""
-        size = -(-rows * columns // 256) * 256
-        half = self.memory.numel() // 2                     # A's are in the first half, B's in the second
-        start = number // 2 * size % max(half - size + 1, 1) // 256 * 256 + number % 2 * half
-        flat = self.memory[start:start + rows * columns]
-        return flat.view(rows, columns) if letter == "n" else flat.view(columns, rows).T
-
-
-def launches_of(torch: Any, calls: list[Any]) -> float:
-    """Microseconds of one of these calls, which take turns."""
-    for call in calls[:2]:
-        call()
-    torch.cuda.synchronize()
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    calls[0]()
-    end.record()
-    torch.cuda.synchronize()
-    once = max(start.elapsed_time(end) / 1e3, 1e-6)
-    many = min(max(int(BURST / once) + 1, 2), LAUNCHES)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for i in range(many):
-            calls[i % len(calls)]()
-    graph.replay()
-    best = float("inf")
-    for _ in range(REPLAYS):
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        best = min(best, start.elapsed_time(end) * 1e3 / many)
-    return round(best, 3)
-
-
-def vendor_call(torch: Any, format: str, a: Any, b: Any, c: Any) -> Any:
-    if format == "e4m3fn":
-        one = torch.ones((), device="cuda")
-        return lambda: torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16, use_fast_accum=True)
-    if format == "i8":
-        return lambda: torch._int_mm(a, b)
-    return lambda: torch.mm(a, b, out=c)
+def microseconds(on: gpu_device.TorchDevice, launches: list[Any]) -> float:
+    """Of one of these launches, which take turns: the least of some turns."""
+    track = GraphTrack(on, launches)
+    track.calibrate(RULES)
+    return round(1e6 * min(track.turn() for _ in range(TURNS)), 3)
 
 
 def measure(jobs: list[dict[str, Any]], into: Path, seconds: float) -> None:
-    import torch
-    torch.backends.cuda.matmul.allow_tf32 = False
-    began = time.monotonic()
-    chip = tw.detect("nvidia")
-    waiting = ahead(jobs, chip)
-    pools: dict[str, Pool] = {}
-    taken = 0
-    for job, needed in zip(jobs, waiting):
-        while time.monotonic() - began < seconds and not all(each.done() for each in needed):
+    began, taken, on = time.monotonic(), 0, gpu_device.TorchDevice()
+    chip, vendor = on.on.target, load_cublas(Setting(on=on))
+    cases = [Case("", problem_of(job), chip) for job in jobs]
+    ahead = Ahead((case, [asked.plan(text, chip) for text in job["plans"]]) for case, job in zip(cases, jobs))
+    for job, case in zip(jobs, cases):
+        p, needed = case.problem, ahead.waiting[case]
+        while time.monotonic() - began < seconds and not all(each.done() for each in needed.values()):
             time.sleep(0.05)
         if time.monotonic() - began > seconds:
             break
-        format, (m, n, k) = job["format"], (job["m"], job["n"], job["k"])
-        out = OUT.get(format, format)
-        if format not in pools:
-            pools = {format: Pool(torch, format, 3 << 28), f"out {out}": Pool(torch, out, 3 << 28)}
-        ins, outs = pools[format], pools[f"out {out}"]
-        sets = min(max(2, -(-2 * chip.l2 // (problem_of(job).min_bytes or 1))), 16)
-        operands = [(ins.view(2*i, m, k, job["layout"][0]), ins.view(2*i + 1, k, n, job["layout"][1]),
-                     outs.view(2*i, m, n, "n")) for i in range(sets)]
-        calls = [vendor_call(torch, format, *x) for x in operands]
+        operands = [gpu_device.make(on, p) for _ in range(min(sets(p.min_bytes, chip.l2), MOST_SETS))]
+        *_, way = vendor.ways(Product(p.a, p.b, p.out))         # of fp8 with the sums of the tensor cores
+        calls = [partial(call, *args) for call, args in map(way.bind, operands)]
         row: dict[str, Any] = {name: job[name] for name in ("format", "layout", "m", "n", "k")}
-        row["vendor"], row["plans"], row["failed"] = [launches_of(torch, calls)], {}, {}
-        c = operands[0][2]
-        right = calls[0]().float().clone() if format not in ("f64", "i8") else calls[0]().clone()
-        size = float(right.abs().max())
-        for text, future in zip(job["plans"], needed):
+        row["vendor"], row["plans"], row["failed"] = [microseconds(on, calls)], {}, {}
+        right = gpu_device.reference(operands[0], gpu_device.FAST_SUMS * (job["format"] in OUT))
+        for text, loaded in needed.items():
             try:
-                if said := future.result():
+                if said := loaded.result():
                     raise RuntimeError(said)
-                kernel = compiled(problem_of(job), chip, asked.plan(text, chip))
-                bound = [kernel.bind(*x) for x in operands]
-                c.zero_()
+                bound = [compiled(case, asked.plan(text, chip)).bind(o.a, o.b, o.c) for o in operands]
+                gpu_device.poison(operands[0].c)
                 bound[0]()
-                off = float((c.to(right.dtype) - right).abs().max())
-                if not off <= size * (0.03 if format not in ("f32", "f64", "i8") else 1e-4):
-                    raise RuntimeError(f"off by {off} of {size}")
-                row["plans"][text] = launches_of(torch, bound)
+                if said := gpu_device.wrong(operands[0].c, *right):
+                    raise RuntimeError(said)
+                row["plans"][text] = microseconds(on, bound)
                 taken += 1
             except Exception as error:
                 row["failed"][text] = f"{type(error).__name__}: {error}"[:200]
                 if "CUDA error" in str(error):
                     raise
-        row["vendor"].append(launches_of(torch, calls))
+        row["vendor"].append(microseconds(on, calls))
         with into.open("a") as file:
             file.write(json.dumps(row) + "\n")
         best = min(row["plans"].values(), default=0.0)
-        print(f"{format} {job['layout']} {m}x{n}x{k}: {len(row['plans'])} plans, {len(row['failed'])} failed, cuBLAS "
-              f"{row['vendor']}, best {best}, first {next(iter(row['plans'].values()), 0)}, at "
-              f"{time.monotonic() - began:.0f} s", flush=True)
+        print(f"{p}: {len(row['plans'])} plans, {len(row['failed'])} failed, cuBLAS {row['vendor']}, best {best}, "
+              f"first {next(iter(row['plans'].values()), 0)}, at {time.monotonic() - began:.0f} s", flush=True)
     print(taken, "times,", f"{time.monotonic() - began:.0f} s", chip, flush=True)
-    os._exit(0)         # the pool would else compile kernels of shapes that are not measured any more
+    ahead.close()
 
 
 def main() -> None:

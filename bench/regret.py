@@ -261,23 +261,27 @@ def tuned(case: Case, row: dict[str, Any]) -> dict[str, Any]:
 # ---- kernels ahead, on all cores
 
 class Ahead:
-    """What cases need is put into the kernel cache by other processes, case by case, and on NVIDIA's GPUs what the
-    driver makes of it into its own cache."""
+    """What plans need is put into the kernel cache by other processes, case by case, and on NVIDIA's GPUs what the
+    driver makes of it into its own cache. `waiting`: of each case by plan what went wrong, or ""."""
 
-    def __init__(self, cases: list[Case], most: int) -> None:
+    def __init__(self, cases: Iterable[tuple[Case, Iterable[Any]]]) -> None:
         self.pool = ProcessPoolExecutor(max(len(os.sched_getaffinity(0)) - 1, 1))
-        self.waiting: dict[Case, list[Future[str]]] = {}
-        seen: set[tuple[str, ...]] = set()
-        for case in cases:
-            wanted = {tuple(each.address for each in compiled(case, plan).asked): str(plan)
-                      for plan in space(case.shape, case.on, most)[0]}
-            self.waiting[case] = [self.pool.submit(_loaded, case, plan) for key, plan in wanted.items()
-                                  if key not in seen]
-            seen |= wanted.keys()
+        self.waiting: dict[Case, dict[str, Future[str]]] = {}
+        seen: dict[tuple[str, ...], Future[str]] = {}
+        for case, plans in cases:
+            own = self.waiting[case] = {}
+            for plan in plans:
+                key = tuple(each.address for each in compiled(case, plan).asked)
+                if key not in seen:
+                    seen[key] = self.pool.submit(_loaded, case, str(plan))
+                own[str(plan)] = seen[key]
 
     def wait(self, case: Case) -> list[str]:
         """Until everything of a case is there: what went wrong."""
-        return [said for each in self.waiting[case] if (said := each.result())]
+        return [said for each in self.waiting[case].values() if (said := each.result())]
+
+    def close(self) -> None:
+        self.pool.shutdown(wait=False, cancel_futures=True)
 
 
 def compiled(case: Case, plan: Any) -> Any:
@@ -323,7 +327,7 @@ def run_all(wanted: list[str], into: Path, seconds: float, tune: int, most: int)
         every = [(f"{x}:{formats}", threads) for x, threads in shapes(on_cpu, len(os.sched_getaffinity(0)))]
         left = [Case(case, problem_of(case), chip, threads) for case, threads in every if (case, threads) not in done]
         print(f"{what}: {len(left)} of {len(every)} left", flush=True)
-        ahead = Ahead(left, most)
+        ahead = Ahead((case, space(case.shape, case.on, most)[0]) for case in left)
         for each in left if on_cpu else ():             # whose processors would be busy
             print(*ahead.wait(each), sep="\n", end="")
         print(f"after {time.monotonic() - began:.0f} s", flush=True)
@@ -340,7 +344,7 @@ def run_all(wanted: list[str], into: Path, seconds: float, tune: int, most: int)
             print(f"{row['case']:30} {row['threads'] or '':2} {1 / row['ratios'][best]:.3f}  {row['tried']} of "
                   f"{row['offered']} of {row['legal']}, {row['took']} s, at {time.monotonic() - began:.0f} s; "
                   f"{row['pick']} | {best}; {row.get('tuned', '')}", flush=True)
-        ahead.pool.shutdown(wait=False, cancel_futures=True)
+        ahead.close()
 
 
 def main() -> None:
