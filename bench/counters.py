@@ -12,7 +12,6 @@ few more counters (counters_tensor_h200.json). `read` writes one row per launch:
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 from pathlib import Path
@@ -21,6 +20,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
+
+from tilewright.lab.bench import results
+from tilewright.lab.measure import ncu
 
 # our name → Nsight Compute's, each summed over the chip
 METRICS = {
@@ -93,51 +95,35 @@ def operands(m: int, n: int, k: int, dtype: str) -> tuple[Any, Any]:
     return rng.integers(-3, 4, (m, k)).astype(kind), rng.integers(-3, 4, (k, n)).astype(kind)
 
 
-def launch() -> None:
+def launch(found: list[Case]) -> None:
     import tilewright as tw
-    from tilewright.lab.ladder import run_nvidia
+    from tilewright import formats
+    from tilewright.lab.ladder import run_nvidia, steps
     from tilewright.runtime.cuda import module
 
     on, stream = module.device(), module.Stream()
-    for case in cases():
+    for case in found:
         m, n, k = case["sizes"]
         a, b = operands(m, n, k, case.get("dtype", "f32"))
         if "step" in case:
-            c = np.full((m, n), np.nan, a.dtype)
-            blocks = [module.Memory.upload(on, x) for x in (a, b, c)]
-            run_nvidia.prepare(case["step"], m, n, k, blocks[0].pointer, k, blocks[1].pointer, n, blocks[2].pointer, n)(
-                stream.handle)
+            tensor = case["step"] in steps.TENSOR_STEPS             # which multiply bf16, by B^T
+            dtype = formats.get("bf16").dtype if tensor else a.dtype
+            c = np.zeros((m, n), dtype)
+            given = a.astype(dtype), np.ascontiguousarray(b.T if tensor else b).astype(dtype), c
+            blocks = [module.Memory.upload(on, x) for x in given]
+            where = [at for x, block in zip(given, blocks) for at in (block.pointer, x.shape[1])]
+            run_nvidia.prepare(case["step"], m, n, k, *where)(stream.handle)
             stream.synchronize()
             blocks[2].download(c)
         else:
             problem = tw.Gemm(m, n, k, case["dtype"], layout=case["layout"])
             kernel: Any = tw.compile(problem, module.target(), plan_of(case, problem, module.target()))
             c = kernel(*(np.asfortranarray(x) if letter == "t" else x for x, letter in zip((a, b), case["layout"])))
-        assert np.array_equal(c, a.astype("d") @ b), case
-
-
-def launch_tensor() -> None:
-    from tilewright import formats
-    from tilewright.lab.ladder import run_nvidia
-    from tilewright.runtime.cuda import module
-
-    on, stream, dtype = module.device(), module.Stream(), formats.get("bf16").dtype
-    for case in tensor_cases():
-        m, n, k = case["sizes"]
-        a, b = (np.ascontiguousarray(x).astype(dtype) for x in operands(m, n, k, "f32"))
-        c, b = np.zeros((m, n), dtype), np.ascontiguousarray(b.T)
-        blocks = [module.Memory.upload(on, x) for x in (a, b, c)]
-        run_nvidia.prepare(case["step"], m, n, k, blocks[0].pointer, k, blocks[1].pointer, k, blocks[2].pointer, n)(
-            stream.handle)
-        stream.synchronize()
-        blocks[2].download(c)
-        assert np.array_equal(c, (a.astype("d") @ b.T.astype("d")).astype(dtype)), case
+        assert np.array_equal(c, (a.astype("d") @ b).astype(c.dtype)), case
 
 
 def read(source: str, target: str, found: list[Case], metrics: dict[str, str]) -> None:
-    with open(source) as file:
-        lines = [line for line in file if line.startswith('"')]
-    rows = [row for row in csv.DictReader(lines) if row["ID"]]
+    rows = ncu.rows(Path(source).read_text())
     if len(rows) != len(found):
         raise SystemExit(f"{len(rows)} launches in {source}, {len(found)} cases: {[r['Kernel Name'] for r in rows]}")
     out = [case | {"kernel": row["Kernel Name"]}
@@ -149,14 +135,12 @@ def read(source: str, target: str, found: list[Case], metrics: dict[str, str]) -
 
 if __name__ == "__main__":
     tensor = sys.argv[-1] == "tensor"
-    metrics = TENSOR_METRICS if tensor else METRICS
+    counted, metrics = (tensor_cases(), TENSOR_METRICS) if tensor else (cases(), METRICS)
     match sys.argv[1]:
         case "metrics":
             print(",".join(metrics.values()))
         case "launch":
-            launch_tensor() if tensor else launch()
+            launch(counted)
         case "read":
-            from tilewright.lab.bench import results
-
             results.check_tree(results.ALLOW_DIRTY in sys.argv)
-            read(sys.argv[2], sys.argv[3], tensor_cases() if tensor else cases(), metrics)
+            read(sys.argv[2], sys.argv[3], counted, metrics)

@@ -155,7 +155,7 @@ def ways(product):
 def beside(**given):
     return {"einsum": [(np.zeros, (1,))]}
 
-STUDIES = "contract elementwise epilogues grouped prologues programs semirings small_batches weights".split()
+STUDIES = "contract decode elementwise epilogues grouped prologues programs semirings small_batches weights".split()
 PEER = Library("einsum", load, steered_by=("EINSUM_",), studies=dict.fromkeys(STUDIES, beside))
 """
 

@@ -169,7 +169,7 @@ def row(case: Case, rules: Rules, on: TorchDevice | None, kind: str = "") -> dic
 
 
 def described(found: dict[str, Any], case: Case) -> str:
-    label = " ".join(str(x) for key, x in case.about.items() if key != "plan")
+    label = " ".join(str(x) for key, x in case.about.items() if key not in ("plan", "kernels"))
     if OURS not in found["seconds"]:
         return f"{label}: {found['failed']}"
     ours = found["seconds"][OURS]

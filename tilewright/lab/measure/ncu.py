@@ -7,7 +7,7 @@ from __future__ import annotations
 import csv
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,21 +61,23 @@ def read(text: str, counters: Counters) -> tuple[dict[str, int], list[str]]:
     """(bytes by level, names of the kernels that were counted) of such a file. Missing if it has no counters."""
     if PERMISSION in text:
         raise Missing("the driver lets only administrators read performance counters (ERR_NVGPUCTRPERM)")
-    rows = [row for row in csv.DictReader(_table(text.splitlines())) if row.get("ID")]
-    if not rows:
+    counted = rows(text)
+    if not counted:
         errors = [line.removeprefix("==ERROR== ") for line in text.splitlines() if line.startswith("==ERROR==")]
         raise Missing(f"ncu has counted no kernel{': ' * bool(errors)}{' '.join(errors[:2])}")
     found = {}
     for level, (_, these) in counters.items():
-        values = [(size, _number(row.get(name))) for name, size in these for row in rows]
+        values = [(size, _number(row.get(name))) for name, size in these for row in counted]
         known = [size * number for size, number in values if number is not None]
         if len(known) == len(values):
             found[level] = round(sum(known))
-    return found, [row["Kernel Name"] for row in rows]
+    return found, [row["Kernel Name"] for row in counted]
 
 
-def _table(lines: Iterable[str]) -> list[str]:
-    return [line for line in lines if line.startswith('"')]
+def rows(text: str) -> list[dict[str, str]]:
+    """The counters of each launch, by name, of such a file."""
+    table = [line for line in text.splitlines() if line.startswith('"')]
+    return [row for row in csv.DictReader(table) if row.get("ID")]
 
 
 def _number(text: str | None) -> float | None:
