@@ -11,13 +11,14 @@ import ctypes
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+import tilewright as tw
 from tilewright.lab.bench.cases import Product
 from tilewright.lab.bench.peer import Library, Peer, Setting, Way
 from tilewright.lab.bench.peers import cblas
@@ -56,15 +57,20 @@ FUNCTIONS = {
 }
 
 
-def load(setting: Setting) -> Peer:
+def opened(threads: int) -> ctypes.CDLL:
     """One thread takes the sequential layer, which has the cheapest call; several take Intel's OpenMP when it is there
     and TBB otherwise.  The layer must be chosen before the library is loaded."""
     places = _places()
     openmp = any(any(place.glob("libiomp5.so")) for place in [*places, *cblas.files_of("intel-openmp")])
-    layer = "SEQUENTIAL" if setting.threads == 1 else "INTEL" if openmp else "TBB"
+    layer = "SEQUENTIAL" if threads == 1 else "INTEL" if openmp else "TBB"
     os.environ.setdefault("MKL_THREADING_LAYER", layer)
     library = cblas.shared_library(file for place in places for file in place.glob("libmkl_rt.so*"))
-    library.MKL_Set_Num_Threads(setting.threads)
+    library.MKL_Set_Num_Threads(threads)
+    return library
+
+
+def load(setting: Setting) -> Peer:
+    library = opened(setting.threads)
     text = ctypes.create_string_buffer(200)
     library.MKL_Get_Version_String(text, 200)
     number = re.search(r"Version ([\d.]+)", text.value.decode(errors="replace"))
@@ -142,6 +148,24 @@ def _packed(library: ctypes.CDLL, function: Function, o: Operands) -> Array:
     return packed
 
 
+def small_batches(every: list[tuple[Array, Array]]) -> Mapping[str, list[Call]]:
+    """cblas_?gemm_batch_strided(order, transa, transb, m, n, k, alpha, a, lda, stride, b, ldb, stride, beta, c, ldc,
+    stride, batch), where alpha and beta of complex numbers are pointers."""
+    library, calls = opened(tw.get_num_threads()), []
+    for a, b in every:
+        (batch, m, k), n = a.shape, b.shape[2]
+        c, scalars = np.empty((batch, m, n), a.dtype), np.array([1, 0], a.dtype)
+        letter, number = {"f4": "sf", "f8": "dd", "c8": "cp", "c16": "zp"}[a.dtype.str[1:]]
+        one, zero = scalars.ctypes.data + np.arange(2) * scalars.itemsize if number == "p" else (1.0, 0.0)
+        values = (ROW_MAJOR, NO_TRANS, NO_TRANS, m, n, k, one, a.ctypes.data, k, m * k, b.ctypes.data, n, k * n, zero,
+                  c.ctypes.data, n, m * n, batch)
+        call = cblas.bind(library[f"cblas_{letter}gemm_batch_strided"], f"iiiiii{number}piipii{number}piii", values,
+                          keep=(a, b, scalars))
+        calls.append((lambda c, call=call: call() or c, (c,)))
+    return {"mkl": calls}
+
+
 # After torch, which would call this MKL instead of its own: MKL makes its functions global.
 PEER = Library("mkl", load, "mkl", lambda: bool(_places()), compiled=True, order=40, threads="MKL",
+               studies={"small_batches": small_batches},
                steered_by=("MKL_",), avx2={"MKL_ENABLE_INSTRUCTIONS": "AVX2"})
