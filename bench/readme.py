@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tilewright.lab.bench import plot, study, tables
 from tilewright.lab.bench.peer import OURS
-from tilewright.lab.bench.report import gpu_ratios, gpu_where, heading, power_columns, rate_columns
+from tilewright.lab.bench.report import gpu_ratios, gpu_where, heading, on_gpu, power_columns, rate_columns
 from tilewright.lab.bench.results import Report, Result, check_shown, load, name_commit
 from tilewright.lab.bench.tables import FORMATS_CAPTION, REMARK, Column, format_groups, format_lines
 from tilewright.lab.measure.measure import Sample, geomean, ratios, spread
@@ -105,15 +105,17 @@ def peers(report: Report, options: dict[str, str]) -> str:
 
 
 def machine(report: Report, options: dict[str, str]) -> str:
-    """Where and when, in a paragraph."""
+    """Where and when, in a paragraph; of a GPU with its software and clocks."""
     del options
-    where = heading(report)[1]
     commit = f", commit {report.commit}" if report.commit else ""
+    when = f"tilewright {report.tilewright}{commit}, {report.created[:10]}"
+    if on_gpu(report):
+        return f"{gpu_where(report)}. {when}. Clocks: {report.extra.get('clocks', 'unknown')}.\n"
     everybody = [c for session in report.sessions for c in session.peers if c["name"] != OURS]
     # the ladder's steps are no libraries and have no version
     versions = "; ".join(dict.fromkeys(f"{c['name']} {c['version']}" for c in everybody if c["version"]))
     against = f"; against {versions}" if versions else ""
-    return f"{where}. tilewright {report.tilewright}{commit}, {report.created[:10]}{against}.\n"
+    return f"{heading(report)[1]}. {when}{against}.\n"
 
 
 def startup(report: Report, options: dict[str, str]) -> str:
@@ -185,16 +187,10 @@ def tflops(report: Report, options: dict[str, str]) -> str:
     return f"{device['name']}, {report.created[:10]}.\n\n{markdown(head, rows)}"
 
 
-def gpu_rates(report: Report, options: dict[str, str]) -> str:
-    """TFLOP/s of one suite on a GPU, and our ratios to cuBLAS and Triton."""
+def gpu_table(columns: Callable[[list[Result]], Iterable[Column]], report: Report, options: dict[str, str]) -> str:
+    """One suite on a GPU in these columns: rates and ratios, or power, clocks, temperature and joules per multiply."""
     results = _chosen(report, options)
-    return of_columns(rate_columns(results), results)
-
-
-def gpu_power(report: Report, options: dict[str, str]) -> str:
-    """Power, clocks, temperature and joules per multiply of one suite, ours / cuBLAS's."""
-    results = _chosen(report, options)
-    return of_columns(power_columns(results), results)
+    return of_columns(columns(results), results)
 
 
 def gpu_summary(report: Report, options: dict[str, str]) -> str:
@@ -206,26 +202,22 @@ def gpu_summary(report: Report, options: dict[str, str]) -> str:
     return markdown(["suite", "m x n x k", "x cuBLAS, geometric mean", "least"], rows)
 
 
-def gpu_machine(report: Report, options: dict[str, str]) -> str:
-    """Which GPU, with what software and clocks, and when."""
-    del options
-    commit = f", commit {report.commit}" if report.commit else ""
-    clocks = report.extra.get("clocks", "unknown")
-    where = gpu_where(report)
-    return f"{where}. tilewright {report.tilewright}{commit}, {report.created[:10]}. Clocks: {clocks}.\n"
+def micros(table: dict[str, list[float]], head: str, digits: int = 2, quartiles: bool = True) -> str:
+    """Microseconds per call."""
+    rows = []
+    for name, seconds in table.items():
+        median, q1, q3 = (f"{1e6 * x:.{digits}f}" for x in spread(seconds))
+        rows.append([name, f"{median} ({q1} to {q3})" if quartiles else median])
+    return markdown([head, "µs"], rows, left=() if quartiles else [head])
 
 
 def gpu_costs(report: Report, options: dict[str, str]) -> str:
     """of=overhead: microseconds per call; of=emission: seconds per kernel."""
     if options["of"] == "overhead":
-        spreads = {name: spread(seconds) for name, seconds in report.extra["overhead"].items()}
-        rows = [[name, f"{s.median * 1e6:.2f} ({s.q1 * 1e6:.2f} to {s.q3 * 1e6:.2f})"] for name, s in spreads.items()]
-        return markdown(["a call from Python", "µs"], rows)
+        return micros(report.extra["overhead"], "a call from Python")
     if options["of"] == "emission":
-        rows = []
-        for name, t in report.extra["emission"].items():
-            load_s = f"{t['load_s']:.3f}" if "load_s" in t else "-"
-            rows.append([f"`{name}`", f"{t['record_s']:.3f}", f"{t['llvm_s']:.3f}", load_s])
+        rows = [[f"`{name}`", *(f"{t[x]:.3f}" if x in t else "-" for x in ("record_s", "llvm_s", "load_s"))]
+                for name, t in report.extra["emission"].items()]
         return markdown(["kernel", "recording, s", "LLVM, s", "driver's assembler, s"], rows)
     raise FigureError(f"of={options['of']}: it is overhead or emission")
 
@@ -248,9 +240,7 @@ def programs(report: Report, options: dict[str, str]) -> str:
 def gpu_epilogues(report: Report, options: dict[str, str]) -> str:
     """of=products: products with an epilogue on a GPU, beside others' times; of=host: microseconds per call."""
     if options["of"] == "host":
-        rows = [[name, f"{spread(seconds).median * 1e6:.1f}"] for name, seconds in report.extra["host"].items()]
-        head = "a call from Python, 256 x 256 x 256"
-        return markdown([head, "µs"], rows, left=[head])
+        return micros(report.extra["host"], "a call from Python, 256 x 256 x 256", digits=1, quartiles=False)
     if options["of"] != "products":
         raise FigureError(f"of={options['of']}: it is products or host")
     rows = []
@@ -310,10 +300,11 @@ def records(kind: str, report: Report, options: dict[str, str]) -> str:
 
 
 _KINDS = (rates, summary, peers, machine, startup, tiles, counts, step, tflops, formats)
-_GPU_KINDS = (gpu_rates, gpu_power, gpu_summary, gpu_machine, gpu_costs, programs, gpu_epilogues,
-              gpu_semirings)
+_GPU_KINDS = (gpu_summary, gpu_costs, programs, gpu_epilogues, gpu_semirings)
 FIGURES: dict[str, Callable[[Report, dict[str, str]], str]] = {
     **{f.__name__: f for f in _KINDS + _GPU_KINDS},
+    "gpu_machine": machine, "gpu_rates": partial(gpu_table, rate_columns),
+    "gpu_power": partial(gpu_table, power_columns),
     **{kind: partial(records, kind) for kind in ("elementwise", "epilogues", "contract")}}
 
 
