@@ -155,8 +155,9 @@ def small_batches(every: list[tuple[Array, Array]]) -> Mapping[str, list[Call]]:
     for a, b in every:
         (batch, m, k), n = a.shape, b.shape[2]
         c, scalars = np.empty((batch, m, n), a.dtype), np.array([1, 0], a.dtype)
-        letter, number = {"f4": "sf", "f8": "dd", "c8": "cp", "c16": "zp"}[a.dtype.str[1:]]
-        one, zero = scalars.ctypes.data + np.arange(2) * scalars.itemsize if number == "p" else (1.0, 0.0)
+        letter, number = {"f4": ("s", "f"), "f8": ("d", "d"), "c8": ("c", "p"), "c16": ("z", "p")}[a.dtype.str[1:]]
+        at = scalars.ctypes.data
+        one, zero = (at, at + scalars.itemsize) if number == "p" else (1.0, 0.0)
         values = (ROW_MAJOR, NO_TRANS, NO_TRANS, m, n, k, one, a.ctypes.data, k, m * k, b.ctypes.data, n, k * n, zero,
                   c.ctypes.data, n, m * n, batch)
         call = cblas.bind(library[f"cblas_{letter}gemm_batch_strided"], f"iiiiii{number}piipii{number}piii", values,
