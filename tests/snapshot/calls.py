@@ -10,6 +10,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from tests.snapshot import recorder
 from tests.snapshot.arrays import Arrays
 from tests.snapshot.problems import offsets
 from tilewright.api.products import matmul
+from tilewright.runtime.gpu import engine
 
 FILE = Path(__file__).parent / "calls.json"
 PACKAGE = str(Path(tw.__file__).parent) + "/"
+DOUBLES = str(FILE.parents[1] / "doubles") + "/"
 INLINED = "<listcomp>", "<dictcomp>", "<setcomp>"       # which are no functions from Python 3.12 on
 SLACK = {"first": 1.02, "again": 1.0}                   # by which a count may exceed the committed one
 CPU, GPU = "zen4", "sm_90a"
@@ -112,12 +115,16 @@ WALKS: dict[str, tuple[str, Walk]] = {
 
 
 def entered(call: Callable[[], Any]) -> Counter[str]:
-    """The package's functions that a call enters, as "file:function", and how often; the fake driver's memory is the
-    simulator's."""
+    """The package's functions that a call enters, as "file:function", and how often; without those that a fake driver
+    or a fake array enters."""
     found: Counter[Any] = Counter()
+    fakes = 0
 
     def count(frame: Any, event: str, argument: Any) -> None:
-        if event == "call":
+        nonlocal fakes
+        if event in ("call", "return") and frame.f_code.co_filename.startswith(DOUBLES):
+            fakes += 1 if event == "call" else -1
+        elif event == "call" and not fakes:
             found[frame.f_code] += 1
     sys.setprofile(count)
     try:
@@ -127,7 +134,7 @@ def entered(call: Callable[[], Any]) -> Counter[str]:
     names: Counter[str] = Counter()
     for code, count in found.items():
         file = code.co_filename.removeprefix(PACKAGE)
-        if file != code.co_filename and not file.startswith("simulator/") and code.co_name not in INLINED:
+        if file != code.co_filename and code.co_name not in INLINED:
             names[f"{file}:{code.co_name}"] += count
     return names
 
@@ -139,10 +146,11 @@ def counted(target: str, walk: Walk, first: bool = True) -> dict[str, Counter[st
         if target in recorder.CPUS:
             tw.set_num_threads(1)
         call = walk(arrays)
-        found = {"first": entered(call)} if first else {}
-        for _ in range(1 if first else 2):
-            call()
-        return found | {"again": entered(call)}
+        with engine.NVIDIA.driver.device().current() if target == GPU else nullcontext():     # as torch has it
+            found = {"first": entered(call)} if first else {}
+            for _ in range(1 if first else 2):
+                call()
+            return found | {"again": entered(call)}
     return recorder.in_child(work)
 
 

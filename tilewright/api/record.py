@@ -121,7 +121,7 @@ def _look(x: Any) -> Any:
     if type(x) is Quantized:
         return x.format.name, x.shape, library_of(x.elements)
     library = library_of(x)
-    plain = (TORCH if library is None else library).plain(x)
+    plain = (TORCH if library is None else library).plain((x,))[0]
     return (type(x), np.shape(x)) if plain is None else (plain[0], plain[1] & (ALIGNED - 1))
 
 

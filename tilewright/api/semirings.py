@@ -76,7 +76,7 @@ def contract(f: Callable[..., Any] | Semiring, a: Any, b: Any, *, reduce: str | 
         x, y = arguments.operand(a, "a"), arguments.operand(b, "b")
     else:
         engine = library.platform.engine
-        x, y = engine.shadows(library, a=a, b=b)
+        x, y = (look.shadow for look in engine.begin({"a": a, "b": b}, {})[1].values())
     sums = arguments.combined_in(x, y)
     kind = "float" if sums.kind == "f" else "int"
     fold = traced(reduce, kind).text if isinstance(reduce, Reduction) else reduce
@@ -103,7 +103,7 @@ def contract(f: Callable[..., Any] | Semiring, a: Any, b: Any, *, reduce: str | 
         raise ValueError(f"the {made.reduce} of no values on a GPU: k must be 1 or more")
     whole: Any = fusing.unchanged if made.state else None
     if made.reduce == "any" and out_dtype is None and (
-            out is None or engine.shadows(library, out=out)[0].dtype == bool):
+            out is None or engine.begin({}, {"out": out})[1]["out"].shadow.dtype == bool):
         whole = above_zero
     if epilogue is None and whole is not None:
         return _by_epilogue(engine, whole, a, b, (x.ndim, y.ndim), out, asked, **how)

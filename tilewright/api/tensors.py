@@ -8,7 +8,7 @@ one result, takes addresses alone: no array is made for it, and torch allocates 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -105,7 +105,7 @@ class _Host:
     alignment = 15
     pointer = staticmethod(TORCH.pointer)
 
-    def asked(self, arrays: Iterable[Any], *options: Any) -> repeats.Asked | None:
+    def asked(self, arrays: Collection[Any], *options: Any) -> repeats.Asked | None:
         found = TORCH.asked(arrays, *options)
         return None if found is None else ((self, *found[0]), found[1])
 

@@ -17,7 +17,7 @@ NUMBERS = bool, int, float
 DECODED = Scaled, Quantized
 
 
-def signature(a: Any, b: Any, operands: dict[str, Any] | None = None, scale_a: Any = None, scale_b: Any = None,
+def signature(a: Any, b: Any, operands: Mapping[str, Any] | None = None, scale_a: Any = None, scale_b: Any = None,
               c: Any = None) -> tuple[dict[str, Any], list[Any]]:
     """Arrays by name, those of operands in few bits one by one; of `operands` they may be numbers. And whatever else of
     the arguments makes a difference: how an operand is stored, and scales and c that are numbers."""
@@ -36,7 +36,7 @@ def signature(a: Any, b: Any, operands: dict[str, Any] | None = None, scale_a: A
             described.append(None)
     if operands:
         for name, x in operands.items():
-            arrays[operand(name)] = x
+            arrays[f"operands[{name!r}]"] = x          # as `operand` has it, whose call would take as long
     for name, x in (("scale_a", scale_a), ("scale_b", scale_b), ("c", c)):
         if x is None:
             described.append(None)

@@ -147,7 +147,7 @@ def _alike(function: Function, args: Sequence[Any], grid: Any) -> tuple[Any, Any
         if library is None:
             from tilewright.runtime.gpu import arrays
             library = arrays.library_of(x)
-        plain = library.plain(x) if library is not None else None
+        plain = library.plain((x,))[0] if library is not None else None
         if plain is None or plain[1] % function.align:
             return None, library, pointers
         what.append(plain[0])

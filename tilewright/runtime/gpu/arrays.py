@@ -14,7 +14,7 @@ Nothing here imports a library: a caller with a torch tensor has imported torch.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
@@ -138,30 +138,25 @@ class Library:
         """x, ready to be used on this stream; TypeError or ValueError, with `name`, if it cannot be."""
         raise NotImplementedError
 
-    def plain(self, x: Any) -> tuple[tuple[Any, ...], int] | None:
-        """Of an array of the library that `look` would take as it is: dtype, shape, strides and device, in the
-        library's own terms and whatever is cheapest to compare; and the address of its first element. None if that
-        takes a look, or x is another's."""
-        return None
+    def plain(self, arrays: Collection[Any]) -> list[tuple[tuple[Any, ...], int] | None]:
+        """Of each array of the library that `look` would take as it is: dtype, shape, strides and device, in the
+        library's own terms and whatever is cheapest to compare; and the address of its first element. None where that
+        takes a look, or it is another's."""
+        return [None] * len(arrays)
 
-    def asked(self, arrays: Iterable[Any], *options: Any) -> tuple[tuple[Any, ...], list[int]] | None:
+    def asked(self, arrays: Collection[Any], *options: Any) -> tuple[tuple[Any, ...], list[int]] | None:
         """As that of runtime.repeats.HOST; Python's numbers may be among the arrays."""
-        plain, bits = self.plain, 0
         key: list[Any] = [self, options]
         at: list[int] = []
-        for x in arrays:
-            if x is None:
-                key.append(None)
-                at.append(0)
-                continue
-            found = plain(x)
-            if found is not None:
-                described, place = found
+        bits = 0
+        for x, plain in zip(arrays, self.plain(arrays)):
+            if plain is not None:
+                described, place = plain
                 key.append(described)
                 at.append(place)
                 bits = bits << 4 | place & 15
-            elif type(x) is float:
-                key.append(float)
+            elif x is None or type(x) is float:
+                key.append(type(x))
                 at.append(0)
             else:
                 return None
@@ -230,7 +225,7 @@ class _Torch(Library):
             self.forward_ad = getattr(getattr(torch, "autograd", None), "forward_ad", none)
         return bool(self.modes()) or self.forward_ad._current_level >= 0
 
-    def asked(self, arrays: Iterable[Any], *options: Any) -> tuple[tuple[Any, ...], list[int]] | None:
+    def asked(self, arrays: Collection[Any], *options: Any) -> tuple[tuple[Any, ...], list[int]] | None:
         return None if "torch" not in sys.modules or self.observed() else super().asked(arrays, *options)
 
     def look(self, x: Any, name: str, stream: int, write: bool = False) -> Look:
@@ -258,15 +253,18 @@ class _Torch(Library):
         strides = tuple(s * dtype.itemsize for s in x.stride())
         return Look(shadow(x.data_ptr(), tuple(x.shape), strides, dtype, x), x)
 
-    def plain(self, x: Any) -> tuple[tuple[Any, ...], int] | None:
-        if type(x) in self.tensors or (self.knows(x) is not None and type(x) in self.tensors):
-            dtype = x.dtype
-            # Only a part of a complex tensor can be negated; only strided ones have strides and an address.
-            lazy = x.is_neg() if dtype in self.parts else getattr(dtype, "is_complex", False) and x.is_conj()
-            if x.layout is self.strided and not (lazy or (
-                    x.requires_grad and sys.modules["torch"].is_grad_enabled())):
-                return (dtype, x.shape, x.stride(), x.device), x.data_ptr()
-        return None
+    def plain(self, arrays: Collection[Any]) -> list[tuple[tuple[Any, ...], int] | None]:
+        described: list[tuple[tuple[Any, ...], int] | None] = []
+        for x in arrays:
+            described.append(None)
+            if x is not None and (type(x) in self.tensors or (self.knows(x) is not None and type(x) in self.tensors)):
+                dtype = x.dtype
+                # Only a part of a complex tensor can be negated; only strided ones have strides and an address.
+                lazy = x.is_neg() if dtype in self.parts else getattr(dtype, "is_complex", False) and x.is_conj()
+                if x.layout is self.strided and not (lazy or (
+                        x.requires_grad and sys.modules["torch"].is_grad_enabled())):
+                    described[-1] = (dtype, x.shape, x.stride(), x.device), x.data_ptr()
+        return described
 
     def pointer(self, x: Any) -> int:
         return int(x.data_ptr())
@@ -293,8 +291,9 @@ class _CuPy(Library):
         dtype = dtype_of(x.dtype, name)
         return Look(shadow(int(x.data.ptr), x.shape, x.strides, dtype), x)
 
-    def plain(self, x: Any) -> tuple[tuple[Any, ...], int] | None:
-        return ((x.dtype, x.shape, x.strides, x.device.id), int(x.data.ptr)) if self.knows(x) else None
+    def plain(self, arrays: Collection[Any]) -> list[tuple[tuple[Any, ...], int] | None]:
+        return [((x.dtype, x.shape, x.strides, x.device.id), int(x.data.ptr)) if self.knows(x) else None
+                for x in arrays]
 
     def pointer(self, x: Any) -> int:
         return int(x.data.ptr)

@@ -22,7 +22,8 @@ from tilewright.formats.table import BLOCK_FORMATS, FORMATS, BlockFormat, holds
 from tilewright.plans.passes import DECODED, Pass, lacking
 from tilewright.rules import arguments, scaling
 from tilewright.rules.arguments import F32
-from tilewright.runtime.gpu.arrays import HIP, Library, Look, library_of
+from tilewright.rules.signature import signature
+from tilewright.runtime.gpu.arrays import HIP, Look, library_of
 from tilewright.runtime.gpu.operands import address, format_of, leading
 
 if TYPE_CHECKING:
@@ -65,17 +66,14 @@ class Blocked(NamedTuple):
         return self.as_multiplied(name, np.broadcast_to(F32.type(0), (*self.elements.shape[:-1], self.depth)))[0]
 
 
-def arrays(name: str, x: Any) -> dict[str, Any]:
-    """The arrays of an operand by name: itself, or what a Quantized is made of; of PAIRS the bytes."""
-    if isinstance(x, Quantized):
-        return {name: x.elements, f"{name}.scales": x.scales}
-    return {name: x.view(sys.modules["torch"].uint8) if _is_pairs(x) else x}
+def as_bytes(x: Any) -> Any:
+    """An operand; the bytes of one of PAIRS."""
+    return x.view(sys.modules["torch"].uint8) if _is_pairs(x) else x
 
 
-def in_memory(*operands: Any) -> dict[str, Any]:
-    """The arrays of Quantized operands that are in a GPU's memory."""
-    return {key: array for name, x in zip("ab", operands) if isinstance(x, Quantized)
-            for key, array in arrays(name, x).items() if library_of(array) is not None}
+def in_memory(a: Any, b: Any) -> dict[str, Any]:
+    """The arrays of operands that are in a GPU's memory, by the names of messages."""
+    return {name: x for name, x in signature(a, b)[0].items() if library_of(x) is not None}
 
 
 def factor(*operands: Any) -> float:
@@ -87,7 +85,8 @@ def placed(q: Quantized, name: str, look: Callable[[Any, str], Look], upload: Ca
            ) -> tuple[Look, Look]:
     """Elements and scales in a GPU's memory: by `look` what is there, else copied. ValueError for elements of which a
     kernel cannot take the strides."""
-    elements, scales = (look(x, key) if library_of(x) is not None else upload(x) for key, x in arrays(name, q).items())
+    elements, scales = (look(x, key) if library_of(x) is not None else upload(x)
+                        for key, x in ((name, q.elements), (f"{name}.scales", q.scales)))
     if elements.shadow.size and leading(elements.shadow) is None:
         raise ValueError(f"the elements of {name} must have contiguous rows, but their strides are "
                          f"{elements.shadow.strides} bytes")
@@ -172,9 +171,9 @@ def _placed(run: Run, elements: Array, scales: Array, f: BlockFormat, depth: int
     return Blocked(elements, scales, f, depth, factor)
 
 
-def quantized(run: Run, library: Library, x: Array, f: BlockFormat) -> Quantized:
+def quantized(run: Run, x: Array, f: BlockFormat) -> Quantized:
     """Of a contiguous array of f32 [..., columns], along its rows: as formats.quantize has it, but for nvfp4."""
-    elements, scales, to = _new(run, library, x, f)
+    elements, scales, to = _new(run, x, f)
     if x.size:
         _launch(run, x, f, QUANTIZE, {"BLOCKS": f.name}, to)
     return Quantized(elements, scales, x.shape, f)
@@ -187,21 +186,19 @@ def largest(run: Run, x: Array, f: BlockFormat) -> Array:
     return found
 
 
-def quantized_nv(run: Run, library: Library, x: Array, f: BlockFormat, by_block: Array, whole: float) -> Quantized:
+def quantized_nv(run: Run, x: Array, f: BlockFormat, by_block: Array, whole: float) -> Quantized:
     """The same in nvfp4, by the largest sizes of blocks and the scale of all."""
-    elements, scales, to = _new(run, library, x, f)
+    elements, scales, to = _new(run, x, f)
     _launch(run, x, f, QUANTIZE_NV, {}, {"whole": whole, "largest": by_block, **to})
     return Quantized(elements, scales, x.shape, f, tensor_scale=whole)
 
 
-def _new(run: Run, library: Library, x: Array, f: BlockFormat) -> tuple[Any, Any, dict[str, Array]]:
+def _new(run: Run, x: Array, f: BlockFormat) -> tuple[Any, Any, dict[str, Array]]:
     """Elements and scales, and their shadows by name."""
-    blocks = f.blocks(x.shape[-1])
-    found = [library.empty((*x.shape[:-1], n), BYTE, run.on.index, run.stream)
-             for n in (blocks * f.block_bytes, blocks)]
     run.not_repeated()          # whose results are no arrays
-    to = [library.look(y, "the result", run.stream, write=True).shadow for y in found]
-    return *found, dict(zip(("elements", "scales"), to))
+    blocks = f.blocks(x.shape[-1])
+    (elements, there), (scales, beside) = (run.result((*x.shape[:-1], n), BYTE) for n in (blocks*f.block_bytes, blocks))
+    return elements, scales, {"elements": there, "scales": beside}
 
 
 def _launch(run: Run, x: Array, f: BlockFormat, emitter: str, options: dict[str, Any], args: dict[str, Any]) -> None:

@@ -18,7 +18,6 @@ from tilewright.rules import arguments, contraction, paths
 from tilewright.rules.call import Call, decide
 from tilewright.rules.contraction import Groups, Term
 from tilewright.runtime import repeats
-from tilewright.runtime.gpu import operands
 from tilewright.runtime.gpu.arrays import Library
 from tilewright.runtime.gpu.engine import multiplied
 from tilewright.runtime.gpu.product import Run
@@ -32,42 +31,37 @@ def einsum(library: Library, given: Sequence[Any], labels: Any, output: Any, out
     `asked`: what the call is known by."""
     out = arguments.single(out, "out")
     named = {f"operand {i}": x for i, x in enumerate(given)}
-    library, like = operands.library_of_all(**named, out=out) or library, given[0]
-    device = operands.same_device(library, **named, out=out)
-    stream = library.stream(like if out is None else out, device)
-    looks = [library.look(x, name, stream) for name, x in named.items()]
-    arrays = [arguments.operand(look.shadow, name, least=0) for look, name in zip(looks, named)]
+    run, looks = library.platform.engine.begin(named, {"out": out}, asked, invariant=invariant)
+    with run:
+        arrays = [arguments.operand(looks[name].shadow, name, least=0) for name in named]
+        new, result = _einsum(run, arrays, labels, output, looks["out"].shadow if "out" in looks else None, out_dtype,
+                              optimize)
+        run.remember([result])
+    return out if new is None else run.library.result(new, given[0])
+
+
+def _einsum(run: Run, arrays: Sequence[Array], labels: Any, output: Any, out: Array | None, out_dtype: Any,
+            optimize: Any) -> tuple[Any, Array]:
+    """The new array, if there is no out; and the result's shadow."""
     terms, path = paths.resolved(labels, output, [x.shape for x in arrays], optimize)
     sums, result = contraction.dtypes(arrays, out_dtype)
     shape = tuple(terms.sizes[label] for label in terms.output)
-    paths.check_given(optimize, len(arrays), invariant)
-    run = library.platform.engine.run(device, stream, None, invariant=invariant)
-    if asked is not None:
-        run.record(asked, 1, {name: look.shadow for name, look in zip(named, looks)})
-    try:
-        if out is None:
-            new = library.empty(shape, result, device, stream)
-            there = library.look(new, "the result", stream, write=True)
-        else:
-            new, there = None, library.look(out, "out", stream, write=True)
-            if there.shadow.shape != shape:
-                raise ValueError(f"out must have the result's shape {shape}, but its shape is {there.shadow.shape}")
-            arguments.check_cast(result, there.shadow.dtype, "out")
-        if 0 not in shape:
-            direct = there.shadow.dtype == result
-            found = there.shadow if direct else run.temporary(shape, result)
-            _products(run, library, arrays, terms, path, sums, Term(found, terms.output))
-            if not direct:
-                run.copy(found, there.shadow)
-        if library.waits:
-            run.synchronize()
-        run.remember([there.shadow])
-    finally:
-        run.free()
-    return out if new is None else library.result(new, like)
+    paths.check_given(optimize, len(arrays), run.invariant)
+    new = None
+    if out is None:
+        new, out = run.result(shape, result)
+    elif out.shape != shape:
+        raise ValueError(f"out must have the result's shape {shape}, but its shape is {out.shape}")
+    arguments.check_cast(result, out.dtype, "out")
+    if 0 not in shape:
+        product = out if out.dtype == result else run.temporary(shape, result)
+        _products(run, arrays, terms, path, sums, Term(product, terms.output))
+        if product is not out:
+            run.copy(product, out)
+    return new, out
 
 
-def _products(run: Run, library: Library, arrays: Sequence[Array], terms: Any, path: paths.Path, sums: np.dtype[Any],
+def _products(run: Run, arrays: Sequence[Array], terms: Any, path: paths.Path, sums: np.dtype[Any],
               result: Term) -> None:
     sizes = terms.sizes
     left = [contraction.diagonal(x, of, sizes)._replace(first=at)
@@ -80,7 +74,7 @@ def _products(run: Run, library: Library, arrays: Sequence[Array], terms: Any, p
             kept = tuple(dict.fromkeys(x for x in (*a.labels, *b.labels) if x in needed))
             final = not left and not more
             c = result if final else Term(run.temporary(tuple(sizes[x] for x in kept), sums), kept)
-            _pair(run, library, a, b, kept, c)
+            _pair(run, a, b, kept, c)
             chosen = [c._replace(first=a.first), *more]
         left.append(chosen[0])
     (last,) = left
@@ -96,7 +90,7 @@ def _refuse_sums(run: Run, x: Term, needed: set[Any]) -> None:
                              f"{run.engine.platform.name}s sum over it before einsum")
 
 
-def _pair(run: Run, library: Library, a: Term, b: Term, kept: tuple[Any, ...], c: Term) -> None:
+def _pair(run: Run, a: Term, b: Term, kept: tuple[Any, ...], c: Term) -> None:
     for x, other in ((a, b), (b, a)):
         _refuse_sums(run, x, {*kept, *other.labels})
     index = tuple(0 if size == 1 and label not in kept else slice(None) for label, size in zip(c.labels, c.array.shape))
@@ -113,7 +107,7 @@ def _pair(run: Run, library: Library, a: Term, b: Term, kept: tuple[Any, ...], c
     dtype = there.dtype
     if exchanged and run.invariant:                 # the rows of C^T
         left, right, there = right.swapaxes(-1, -2), left.swapaxes(-1, -2), there.swapaxes(-1, -2)
-    multiplied(run, library, decide(Call(left, right, there, out_dtype=dtype), left, right, None, there), "out")
+    multiplied(run, decide(Call(left, right, there, out_dtype=dtype), left, right, None, there), "out")
 
 
 def _with_k(run: Run, x: Array, of: tuple[Any, ...], groups: Groups) -> Array:

@@ -25,7 +25,7 @@ from tilewright.rules.signature import signature
 from tilewright.runtime import repeats
 from tilewright.runtime.gpu import arrays, auxiliary, blocks, complex_products, operands, scales, weights
 from tilewright.runtime.gpu import fused as fused_products
-from tilewright.runtime.gpu.arrays import CUDA, HIP, Library, Platform, kind
+from tilewright.runtime.gpu.arrays import CUDA, HIP, Library, Look, Platform, kind
 from tilewright.runtime.gpu.blocks import Blocked
 from tilewright.runtime.gpu.dlpack import DeviceArray
 from tilewright.runtime.gpu.driver import Kept
@@ -37,6 +37,7 @@ from tilewright.targets import GpuTarget
 
 Array = NDArray[Any]
 MOST_RECIPES, MOST_PASSES = 1024, 1024
+MAY_BE_NUMPYS = "operands[", "scale_"     # names of arrays that may be in the host's memory beside those on a GPU
 
 
 class Engine:
@@ -53,8 +54,9 @@ class Engine:
         """The binding, imported when it is first needed."""
         return self.platform.driver
 
-    def run(self, device: int, stream: int, plan: Any, algorithm: str | None = None, invariant: str = "") -> Run:
-        return Run(self, self.driver.device(device), stream, plan, algorithm, invariant)
+    def run(self, library: Library, device: int, stream: int, plan: Any, algorithm: str | None = None,
+            invariant: str = "") -> Run:
+        return Run(self, library, self.driver.device(device), stream, plan, algorithm, invariant)
 
     def forget(self) -> None:
         """Choose plans anew."""
@@ -63,13 +65,26 @@ class Engine:
 
     # ---- arrays in the GPUs' memory
 
-    def shadows(self, library: Library, **named: Any) -> list[Any]:
-        """Of arrays by their names in messages, some of which may be None."""
-        given = {name: x for name, x in named.items() if x is not None}
-        operands.library_of_all(**given)
-        stream = library.stream(next(iter(given.values())), operands.same_device(library, **given))
-        looks = {name: library.look(x, name, stream, name == "out") for name, x in given.items()}
-        return [looks[name].shadow if name in looks else None for name in named]
+    def begin(self, named: Mapping[str, Any], outs: Mapping[str, Any], asked: repeats.Asked | None = None,
+              alpha: Any = 1, **how: Any) -> tuple[Run, dict[str, Look]]:
+        """A call on the stream that is the caller's at the moment, and looks at its arrays by the names of messages.
+
+        named   what the call reads: of scales and of operands of functions those in the host's memory have no look
+        outs    what it writes, None for new arrays
+        asked   what calls like this may be known by
+        how     of the run: plan, algorithm, invariant
+        """
+        given = {name: x for name, x in {**named, **outs}.items() if x is not None and (
+            not name.startswith(MAY_BE_NUMPYS) or arrays.library_of(x) is not None)}
+        library = operands.library_of_all(**given)
+        assert library is not None
+        device = operands.same_device(library, **given)
+        stream = library.stream(next((x for x in outs.values() if x is not None), next(iter(given.values()))), device)
+        looks = {name: library.look(x, name, stream, name in outs) for name, x in given.items()}
+        run = self.run(library, device, stream, **{"plan": None, **how})
+        if asked is not None:
+            run.record(asked, alpha, {name: looks[name].shadow if name in looks else None for name in named})
+        return run, looks
 
     def matmul(self, call: Call, asked: repeats.Asked | None = None) -> Any:
         """The call's product, for arrays of one library on one device: the shapes, dtypes and errors of matmul.
@@ -79,26 +94,13 @@ class Engine:
         """
         arguments.refuse(f"on {self.platform.name}s",
                          algorithm=call.algorithm if self.platform is HIP else None)
-        is_number = isinstance(call.c, (bool, int, float, np.number))
-        named = {**blocks.arrays("a", call.a), **blocks.arrays("b", call.b), **weights.arrays(call),
-                 "c": None if is_number else call.c,
-                 **({} if isinstance(call.out, tuple) else {call.out_name: call.out})}
-        if call.fused:
-            named |= fused_products.named(call)
-        named |= {name: x for name, x in scales.given(call).items() if arrays.library_of(x) is not None}
-        library = operands.library_of_all(**named)
-        assert library is not None
-        device = operands.same_device(library, **named)
-        first = next((x for name, x in named.items() if name.startswith(call.out_name) and x is not None), named["a"])
-        stream = library.stream(first, device)
-        looks = {name: library.look(x, name, stream, name.partition("[")[0] == call.out_name)
-                 for name, x in named.items() if x is not None}
+        c = None if isinstance(call.c, np.number) else call.c
+        beside = call.operands if isinstance(call.operands, Mapping) else None
+        named, _ = signature(blocks.as_bytes(call.a), blocks.as_bytes(call.b), beside, call.scale_a, call.scale_b, c)
         arguments.check_batch_invariant(call.batch_invariant, call.plan, call.algorithm)
-        run = self.run(device, stream, call.plan, call.algorithm, call.invariant)
-        if asked is not None:
-            given, _ = signature(call.a, call.b, call.operands, call.scale_a, call.scale_b, call.c)
-            run.record(asked, call.alpha, {name: looks[name].shadow if name in looks else None for name in given})
-        try:
+        run, looks = self.begin(named, fused_products.outs_of(call), asked, call.alpha, plan=call.plan,
+                                algorithm=call.algorithm, invariant=call.invariant)
+        with run:
             call, blocked = blocks.taken(run, call, looks)
             if len(blocked) == 1:
                 call = weights.of_blocks(run, call, looks, blocked)
@@ -109,23 +111,16 @@ class Engine:
             if call.semiring is not None:
                 a, b = (x.view(np.int8) if x.dtype == bool else x for x in (a, b))
             if call.fused:
-                results = fused_products.product(run, library, call, looks, a, b)
-                if library.waits:
-                    run.synchronize()
-                return results
+                return fused_products.product(run, call, looks, a, b)
             out = looks[call.out_name].shadow if call.out is not None else None
             c = looks["c"].shadow if "c" in looks else call.c
             call, factors = scales.of_call(run, call, looks, a, b)
             product = decide(call, a, b, c, out, scaling.SCALED if factors or len(blocked) == 2 else KERNELS)
             if call.algorithm is not None:
                 arguments.check_algorithm(call.algorithm, a.dtype, b.dtype, product.sums, call.plan, run.on.target)
-            new, target = multiplied(run, library, product, call.out_name, *factors, blocked=pair)
-            if library.waits:
-                run.synchronize()
+            new, target = multiplied(run, product, call.out_name, *factors, blocked=pair)
             run.remember([target], any_alpha=product.sums.kind != "c")
-        finally:
-            run.free()
-        return call.out if new is None else library.result(new, named["a"])
+        return call.out if new is None else run.library.result(new, named["a"])
 
     def _operands(self, run: Run, call: Call, looks: dict[str, Any], blocked: dict[str, Blocked], pair: bool
                   ) -> Iterator[Array]:
@@ -166,14 +161,11 @@ class Engine:
         if a.shape[-1] == 0 or alpha == 0:
             c[...] = c * c.dtype.type(beta) if beta else 0
             return
-        run = self.run(0, self.platform.default_stream, plan)
-        try:
+        with self.run(self.platform.own, 0, self.platform.default_stream, plan) as run:
             on_device = run.uploaded(c) if beta else run.temporary(c.shape, c.dtype)
             run.multiply(run.uploaded(a), run.uploaded(b), on_device, alpha, beta, semiring=semiring)
             product = np.empty(c.shape, c.dtype)
             run.download(on_device, product)
-        finally:
-            run.free()
         c[...] = product
 
     def multiply_scaled(self, a: Quantized, b: Quantized, c: Array, alpha: float, beta: float, plan: Any) -> None:
@@ -315,7 +307,7 @@ def _direct(p: Product) -> bool:
     return p.out is None or p.result in (p.out.dtype, p.sums)
 
 
-def multiplied(run: Run, library: Library, p: Product, out_name: str, *factors: Array,
+def multiplied(run: Run, p: Product, out_name: str, *factors: Array,
                blocked: tuple[Blocked, Blocked] | None = None) -> tuple[Any, Array]:
     """The product of shadows, times these scales of rows and columns, or of what two of them stand for. The new array,
     if there is no out; and the result's shadow."""
@@ -325,8 +317,7 @@ def multiplied(run: Run, library: Library, p: Product, out_name: str, *factors: 
                                                       of_blocks and of_blocks[:2])
     new, target, result = None, p.out, p.out
     if target is None:
-        new = library.empty(p.user_shape, p.result, run.on.index, run.stream)
-        result = library.look(new, "the result", run.stream, write=True).shadow
+        new, result = run.result(p.user_shape, p.result)
         target = shapes.as_matrices(result, p.vectors)
     elif any(n > 1 and s == 0 for n, s in zip(target.shape, target.strides)):
         raise ValueError(f"{out_name} has elements that share memory: its strides are {target.strides} bytes")

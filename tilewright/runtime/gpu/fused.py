@@ -22,13 +22,13 @@ from tilewright.plans.gpu_formats import WRITTEN
 from tilewright.rules import arguments, fusing, shapes
 from tilewright.rules import prologues as prologue_rules
 from tilewright.rules.call import Call, Product
-from tilewright.runtime.gpu import arrays, auxiliary, prologues, scales
+from tilewright.rules.signature import operand
+from tilewright.runtime.gpu import auxiliary, prologues, scales
 from tilewright.runtime.gpu.operands import format_of, letter
 from tilewright.runtime.gpu.results import Results, stored_as, unreduced
 
 if TYPE_CHECKING:
     from tilewright.rules.prologues import Prepared
-    from tilewright.runtime.gpu.arrays import Library
     from tilewright.runtime.gpu.product import Run
 
 Array = NDArray[Any]
@@ -36,23 +36,28 @@ Array = NDArray[Any]
 READ = WRITTEN
 
 
-def named(call: Call) -> dict[str, Any]:
-    """Arrays that may be on a GPU, by the names of messages."""
-    found = {f"operands[{name!r}]": x for name, x in (call.operands or {}).items()} if isinstance(
-        call.operands, Mapping) else {}
-    return {name: x for name, x in found.items() if arrays.library_of(x) is not None} | {
-        f"{call.out_name}[{i}]": x for i, x in enumerate(call.out if isinstance(call.out, tuple) else ())}
+def outs_of(call: Call) -> dict[str, Any]:
+    """Arrays for the call's results by the names of messages, None for new ones."""
+    return ({f"{call.out_name}[{i}]": x for i, x in enumerate(call.out)} if isinstance(call.out, tuple) else
+            {call.out_name: call.out})
 
 
-def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a: Array, b: Array) -> Any:
+def given_of(call: Call, looks: Mapping[str, Any]) -> tuple[Any, frozenset[str]]:
+    """The operands of the call's functions, of those on the GPU the shadows; and the names of those that are NumPy's.
+    """
+    if not isinstance(call.operands, Mapping):
+        return call.operands, frozenset()
+    given = {name: looks[operand(name)].shadow if operand(name) in looks else x for name, x in call.operands.items()}
+    return given, frozenset(name for name in given if operand(name) not in looks)
+
+
+def product(run: Run, call: Call, looks: Mapping[str, Any], a: Array, b: Array) -> Any:
     """The results of the call, an array of the library or a tuple of them. a and b are as they are multiplied."""
     functions = call.epilogue, call.prologue_a, call.prologue_b
     c = looks["c"].shadow if "c" in looks else call.c
     asked = call.out_dtype if isinstance(call.out_dtype, tuple) else (call.out_dtype,)
     wide = "f64" if any(x is not None and formats.find(x) is formats.get("f64") for x in asked) else None
-    given = {name: looks[f"operands[{name!r}]"].shadow if f"operands[{name!r}]" in looks else x
-             for name, x in (call.operands or {}).items()} if isinstance(call.operands, Mapping) else call.operands
-    host = frozenset(x for x in given or () if f"operands[{x!r}]" not in looks)
+    given, host = given_of(call, looks)
     shares = prologue_rules.shared_out(call, fusing.given_of(given))
     before = prologue_rules.all_of(call, a, b, shares)
     call, factors = scales.of_call(run, call, looks, a, b)
@@ -68,8 +73,7 @@ def product(run: Run, library: Library, call: Call, looks: Mapping[str, Any], a:
     f = fusing.fused(call._replace(operands=shares.get("epilogue")), p, of_sums)
     if call.algorithm is not None:
         arguments.check_algorithm(call.algorithm, a.dtype, b.dtype, p.sums, call.plan, run.on.target)
-    given_outs = call.out if isinstance(call.out, tuple) else (call.out,) + (None,) * (len(f.shapes) - 1)
-    results = Results(run, library, call, looks, p, f, given_outs)
+    results = Results(run, call, looks, p, f)
     if all(x.size for x in results.targets):
         inside = prologues.inside(run, p, before)
         x, y = (prologues.prepared(run, one, role, before[role], host) if role in before and role not in inside else one

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright import forks
+from tilewright.formats.quantized import Quantized
 from tilewright.formats.scaled import Decodable
 from tilewright.plans import prologues as of_plans
 from tilewright.problem import Gemm
@@ -39,31 +40,19 @@ COMPILER = "tilewright.compiled.grouped"        # a process whose recipes are th
 def product(engine: Any, call: Call, offsets: Any, asked: repeats.Asked | None = None) -> Any:
     """The result of the call, an array of the operands' library, or a tuple of them. `asked`: what the call is known
     by; the offsets are the last of its arrays but results."""
-    outs = call.out if isinstance(call.out, tuple) else (call.out,)
-    named = {"a": call.a, **grouped_weights.arrays(call.b), "offsets": offsets, **fused_products.named(call),
-             **({} if isinstance(call.out, tuple) else {"out": call.out})}
-    library = operands.library_of_all(**{name: x for name, x in named.items() if arrays.library_of(x) is not None})
-    assert library is not None
-    for name in ("a", *(x for x in named if x.partition(".")[0] == "b"), "offsets"):
-        if arrays.library_of(named[name]) is None:
-            raise TypeError(f"{name} must be on the GPU, as the others are, not {arrays.kind(named[name])}")
-    device = operands.same_device(library, **{name: x for name, x in named.items() if x is not None})
-    stream = library.stream(call.a, device)
-    looks = {name: library.look(x, name, stream, name.startswith("out")) for name, x in named.items() if x is not None}
-    run = engine.run(device, stream, call.plan, invariant=call.invariant)
-    if asked is not None:
-        names = *signature(call.a, call.b, call.operands)[0], "offsets"
-        run.record(asked, call.alpha, {name: looks[name].shadow if name in looks else None for name in names})
-    try:
-        results = _compute(run, library, call, looks, outs)
-        if library.waits:
-            run.synchronize()
-        return results
-    finally:
-        run.free()
+    if isinstance(call.b, Quantized) and call.b.format.element.bits == 6:
+        raise TypeError(f"b is {call.b.format}: on GPUs elements of 6 bits are not multiplied in groups; dequantize it")
+    named = {**signature(call.a, call.b, call.operands)[0], "offsets": offsets}
+    for name, x in named.items():
+        if not name.startswith("operands") and arrays.library_of(x) is None:
+            raise TypeError(f"{name} must be on the GPU, as the others are, not {arrays.kind(x)}")
+    run, looks = engine.begin(named, fused_products.outs_of(call), asked, call.alpha, plan=call.plan,
+                              invariant=call.invariant)
+    with run:
+        return _compute(run, call, looks)
 
 
-def _compute(run: Run, library: Any, call: Call, looks: Mapping[str, Any], outs: tuple[Any, ...]) -> Any:
+def _compute(run: Run, call: Call, looks: Mapping[str, Any]) -> Any:
     a = arguments.transposed(looks["a"].shadow, call.trans_a, "a")
     right = None
     if isinstance(call.b, Decodable):
@@ -72,10 +61,8 @@ def _compute(run: Run, library: Any, call: Call, looks: Mapping[str, Any], outs:
     b = right.stand_in if right else arguments.transposed(looks["b"].shadow, call.trans_b, "b")
     ends = looks["offsets"].shadow
     of = grouping.axes(a, b, ends)
-    given = {name: looks[f"operands[{name!r}]"].shadow if f"operands[{name!r}]" in looks else x
-             for name, x in (call.operands or {}).items()}
-    host = frozenset(x for x in given if f"operands[{x!r}]" not in looks)
-    given = fusing.given_of(given or None)
+    given, host = fused_products.given_of(call, looks)
+    given = fusing.given_of(given)
     per_group = grouping.per_group(given, of)
     alone = call._replace(out=None, operands=grouping.stand_ins(given, per_group) or None)
     x, y = of.as_product(a, b)
@@ -97,8 +84,7 @@ def _compute(run: Run, library: Any, call: Call, looks: Mapping[str, Any], outs:
     if of.along == "m":
         f = f._replace(shapes=tuple((of.groups, shape[-1]) if how.startswith("column") else shape
                                     for shape, how in zip(f.shapes, reduced)))
-    outs = outs + (None,) * (len(f.shapes) - len(outs))
-    results = Results(run, library, call, looks, p, f, outs)
+    results = Results(run, call, looks, p, f)
     if of.groups and of.m and of.n:
         _multiply(run, of, p, f, a, b, ends, results, per_group, host, decoding)
     else:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from tilewright import forks
-from tilewright.formats.quantized import Quantized
-from tilewright.formats.scaled import Decodable, Scaled
+from tilewright.formats.scaled import Scaled
 from tilewright.plans import gpu_lowering, gpu_shape
 from tilewright.plans import prologues as of_plans
 from tilewright.rules import shapes
@@ -29,16 +28,6 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 WIDEST = 16             # bytes of an access
 PARTS = "elements", "scales", "zeros"
-
-
-def arrays(b: Any) -> dict[str, Any]:
-    """Of the operand, by the names of messages."""
-    if not isinstance(b, Decodable):
-        return {"b": b}
-    if isinstance(b, Quantized) and b.format.element.bits == 6:
-        raise TypeError(f"b is {b.format}: on GPUs elements of 6 bits are not multiplied in groups; dequantize it")
-    return {"b" if part == "elements" else f"b.{part}": x for part in PARTS
-            if (x := getattr(b, part, None)) is not None}
 
 
 def of_shadows(run: Run, b: Any, looks: Any) -> Any:

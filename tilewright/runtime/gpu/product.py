@@ -25,7 +25,7 @@ from tilewright.rules import arguments, shapes
 from tilewright.rules.signature import operand
 from tilewright.runtime import repeats
 from tilewright.runtime.gpu import complex_products, dlpack, operands
-from tilewright.runtime.gpu.arrays import HIP, shadow
+from tilewright.runtime.gpu.arrays import HIP, Library, shadow
 from tilewright.runtime.gpu.operands import address, format_of, leading, letter, transposed
 from tilewright.runtime.gpu.program import Kernel, Number, Product, program, write_number
 from tilewright.runtime.gpu.recipe import Recipe
@@ -42,12 +42,23 @@ COPY = "tilewright.kernels.gpu.copy:emit_copy"
 class Run:
     """What one call does on one stream: products, copies, and temporaries that go when it ends."""
 
-    def __init__(self, engine: Engine, on: Any, stream: int, plan: Any, algorithm: str | None = None,
+    def __init__(self, engine: Engine, library: Library, on: Any, stream: int, plan: Any, algorithm: str | None = None,
                  invariant: str = "") -> None:
-        self.engine, self.driver, self.invariant = engine, engine.driver, invariant
+        self.engine, self.library, self.driver, self.invariant = engine, library, engine.driver, invariant
         self.on, self.stream, self.plan, self.algorithm = on, stream, plan, algorithm
         self.blocks: list[Any] = []
         self.recorder: Recorder | None = None       # of a call that later ones may repeat
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, error: object, *_: object) -> None:
+        """Temporaries go. The host waits if the caller has no stream that could."""
+        try:
+            if error is None and self.library.waits:
+                self.synchronize()
+        finally:
+            self.free()
 
     # ---- calls of one kind
 
@@ -108,7 +119,12 @@ class Run:
             for block in self.blocks:
                 stack.callback(block.free)
 
-    # ---- temporaries
+    # ---- new arrays, and temporaries
+
+    def result(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Any, Array]:
+        """A new array of the caller's library, and its shadow."""
+        new = self.library.empty(shape, dtype, self.on.index, self.stream)
+        return new, self.library.look(new, "the result", self.stream, write=True).shadow
 
     def temporary(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))

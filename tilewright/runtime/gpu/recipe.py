@@ -90,7 +90,8 @@ class Step:
         for at, i in self.pointers:
             words[at] = addresses[i]
         for at, maps, i in self.maps:
-            arguments.view[at : at + MAP_BYTES] = maps(addresses[i])
+            address = addresses[i]
+            arguments.view[at : at + MAP_BYTES] = maps.found.get(address) or maps(address)
         if self.scalars:
             scalars = arguments.scalars
             for at, x in zip(self.imaginary, (alpha, beta)):
@@ -273,11 +274,12 @@ class Bound:
             self._convert_and_multiply(handle)
         else:  # nothing to add up
             c = self._looks[-1].shadow
-            self._engine.run(self._on.index, handle, None).copy(c, c, self._scalars[1])
+            self._engine.run(self._library, self._on.index, handle, None).copy(c, c, self._scalars[1])
         return self.out
 
     def _convert_and_multiply(self, stream: int) -> None:
-        run, p = self._engine.run(self._on.index, stream, self._kernel.plan), self._kernel.lowered
+        run = self._engine.run(self._library, self._on.index, stream, self._kernel.plan)
+        p = self._kernel.lowered
         a, b, c = (x.shadow for x in self._looks)
         try:
             run.product(a, b, c, *self._scalars, (FORMATS[x].dtype for x in (p.a, p.b, p.out)), *self._factors)

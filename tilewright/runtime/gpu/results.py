@@ -28,7 +28,6 @@ from tilewright.runtime.gpu import arrays, auxiliary, blocks
 from tilewright.runtime.gpu.operands import address, format_of, leading
 
 if TYPE_CHECKING:
-    from tilewright.runtime.gpu.arrays import Library
     from tilewright.runtime.gpu.product import Run
 
 Array = NDArray[Any]
@@ -43,12 +42,12 @@ class Results:
     reduced     of each how rows or columns are combined, "" where they are not
     """
 
-    def __init__(self, run: Run, library: Library, call: Call, looks: Mapping[str, Any], p: Product, f: fusing.Fused,
-                 outs: Sequence[Any]) -> None:
-        """`outs`: the caller's arrays, or None for new ones. TypeError or ValueError for those that GPUs do not give.
+    def __init__(self, run: Run, call: Call, looks: Mapping[str, Any], p: Product, f: fusing.Fused) -> None:
+        """TypeError or ValueError for arrays of the caller's that are not filled, and results that GPUs do not give.
         """
         expression = f.epilogue.expression
-        self.run, self.library, self.call, self.f, self.outs = run, library, call, f, outs
+        outs = call.out if isinstance(call.out, tuple) else (call.out,) + (None,) * (len(f.shapes) - 1)
+        self.run, self.call, self.f, self.outs = run, call, f, outs
         self.reduced = [x.reduced for x in expression.results]
         self.formats = computed(format_of(p.sums), f.epilogue.state)        # of integers, and of floats
         self.kinds = unreduced(f.epilogue).expression.kinds                 # of the numbers that are reduced
@@ -73,8 +72,9 @@ class Results:
                 self.arrays.append(None)
                 self.targets.append(run.temporary(shape, arguments.F32))
             elif x is None:
-                self.arrays.append(library.empty(shape, dtype, run.on.index, run.stream))
-                self.targets.append(library.look(self.arrays[-1], "the result", run.stream, write=True).shadow)
+                new, there = run.result(shape, dtype)
+                self.arrays.append(new)
+                self.targets.append(there)
             else:
                 self.arrays.append(x)
                 self.targets.append(_checked(looks[name].shadow, name, shape, dtype))
@@ -82,10 +82,10 @@ class Results:
 
     def delivered(self, functions: Any, any_alpha: bool = True) -> Any:
         """What the caller gets, one array or a tuple, once all targets are filled. See Run.remember."""
-        made = [quantized(self.run, self.library, x, block) if block else y
+        made = [quantized(self.run, x, block) if block else y
                 for x, y, block in zip(self.targets, self.arrays, self.f.blocks)]
         self.run.remember(self.targets, functions, any_alpha)
-        results = tuple(self.library.result(x, self.call.a) if y is None and block is None else x
+        results = tuple(self.run.library.result(x, self.call.a) if y is None and block is None else x
                         for x, y, block in zip(made, self.outs, self.f.blocks))
         return results if len(results) > 1 else results[0]
 
@@ -150,16 +150,16 @@ def _checked(out: Array, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]
     return out
 
 
-def quantized(run: Run, library: Library, x: Array, f: formats.BlockFormat) -> Any:
+def quantized(run: Run, x: Array, f: formats.BlockFormat) -> Any:
     """A contiguous array of f32 along its rows. The scale that nvfp4 has for all numbers is the host's, which waits
     for it."""
     if f.mx or not x.size:
-        return blocks.quantized(run, library, x, f)
+        return blocks.quantized(run, x, f)
     by_block = blocks.largest(run, x, f)
     of_rows = reduced(run, by_block, "row_max", by_block.shape[:1])
     largest = np.empty((), np.float32)
     run.download(reduced(run, of_rows[None], "row_max", (1,)), largest)
-    return blocks.quantized_nv(run, library, x, f, by_block, scale_of_all(float(largest), f))
+    return blocks.quantized_nv(run, x, f, by_block, scale_of_all(float(largest), f))
 
 
 def reduced(run: Run, x: Array, how: str, shape: tuple[int, ...], offsets: Array | None = None) -> Array:

@@ -38,13 +38,6 @@ def present(call: Call) -> bool:
     return any(isinstance(x, Scaled) for x in (call.a, call.b))
 
 
-def arrays(call: Call) -> dict[str, Any]:
-    """Those of a call's Scaled operands, by the names of messages."""
-    return {name if part == "elements" else f"{name}.{part}": x
-            for name in "ab" if isinstance(q := getattr(call, name), Scaled)
-            for part in PARTS if (x := getattr(q, part)) is not None}
-
-
 def of_scaled(run: Run, call: Call, looks: dict[str, Look]) -> Call:
     """The call with prologues in place of Scaled operands, whose elements and numbers beside them `looks` then has.
     TypeError and ValueError for what cannot be combined."""
