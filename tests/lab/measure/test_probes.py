@@ -152,7 +152,7 @@ def test_they_are_remembered_and_measured_again_when_the_file_is_damaged(measure
         raise AssertionError("measured again")
 
     measured = clean(measured)
-    probes._remember(probes._path(), measured)
+    probes.remember(probes._path(), measured)
     with monkeypatch.context() as patch:
         patch.setattr(probes, "measure", fail)
         assert probes.ceilings() == measured
@@ -168,7 +168,7 @@ def test_they_are_remembered_and_measured_again_when_the_file_is_damaged(measure
             assert probes.remembered() is None
         path.unlink()
         assert probes.remembered() is None
-    probes._remember(path, measured)
+    probes.remember(path, measured)
     assert probes.remembered() == measured
 
 

@@ -6,16 +6,14 @@ load, a lower power limit, slower memory. Without a measurement the data sheet c
 """
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from tilewright.compiler import artefact
+from tilewright.lab.measure import probes
 from tilewright.lab.measure.machine import now
 from tilewright.plans import gpu
 from tilewright.plans.common import Cost
@@ -80,19 +78,19 @@ def measure(on: Any, engine: Any, quick: bool = False,
             progress: Callable[[str], None] = lambda what: None) -> GpuMeasured:
     """Run every probe on a device of an engine's, ten seconds in all; `quick`: two, in which the power may not settle.
     """
-    probes, flops = Probes(on, engine, QUICK if quick else 1.0), {}
+    device, flops = Probes(on, engine, QUICK if quick else 1.0), {}
     for name in data_sheet(on.target):
         if name.split()[-1] not in ("u8", "e5m2", "f16"):               # as fast as others
             progress(f"{name} on {on.target.model}")
-            flops[name] = probes.rate(*probes.arithmetic(name))
+            flops[name] = device.rate(*device.arithmetic(name))
     flops |= {name.replace("bf16", "f16"): rate for name, rate in flops.items() if name.endswith("bf16")}
     flops |= {name.replace("i8", "u8"): rate for name, rate in flops.items() if name.endswith("i8")}
     flops |= {name.replace("e4m3fn", "e5m2"): rate for name, rate in flops.items() if name.endswith("e4m3fn")}
     bandwidth = {}
     for level in LEVELS:
         progress(f"{level} of {on.target.model}")
-        bandwidth[level] = probes.rate(*probes.reading(level))
-    return GpuMeasured(on.target.name, on.target.model, on.target.driver, now(), flops, bandwidth, probes.launch())
+        bandwidth[level] = device.rate(*device.reading(level))
+    return GpuMeasured(on.target.name, on.target.model, on.target.driver, now(), flops, bandwidth, device.launch())
 
 
 class Busy:
@@ -100,13 +98,13 @@ class Busy:
     slower than kernels gives them to a stream meanwhile."""
 
     def __init__(self, on: Any, driver: Any) -> None:
-        from tilewright.kernels.gpu import probes
-        emitter, self.driver, self.prepared = f"{probes.__name__}:emit_fma_probe", driver, dict[int, Any]()
+        from tilewright.kernels.gpu import probes as emitted
+        emitter, self.driver, self.prepared = f"{emitted.__name__}:emit_fma_probe", driver, dict[int, Any]()
         code = artefact.code(emitter, on.target, DTYPE="f32", WARP=on.target.warp)
         self.function = driver.load(code.image, on).function(code.manifest)
-        self.x = driver.Memory.upload(on, _numbers("f32", 2*(probes.THREADS + probes.FACTORS)))
+        self.x = driver.Memory.upload(on, _numbers("f32", 2*(emitted.THREADS + emitted.FACTORS)))
         # two multiply-adds of a warp in a clock, of as many as the slowest chips have
-        clocks = probes.CHAINS * probes.THREADS / on.target.fma_f32
+        clocks = emitted.CHAINS * emitted.THREADS / on.target.fma_f32
         self.round = clocks / on.target.clock
 
     def __call__(self, stream: int, seconds: float) -> None:
@@ -146,11 +144,11 @@ class Probes:
 
     def arithmetic(self, name: str) -> tuple[Callable[[int], Any], float]:
         """Launches of so many rounds, and the operations of a round."""
-        from tilewright.kernels.gpu import probes
+        from tilewright.kernels.gpu import probes as emitted
         if " " not in name:
-            x, grid = self.upload(_numbers(name, probes.THREADS + probes.FACTORS)), 8 * self.units
-            y = self.room(8 * grid * probes.THREADS)
-            work = 2.0 * grid * probes.THREADS * probes.CHAINS
+            x, grid = self.upload(_numbers(name, emitted.THREADS + emitted.FACTORS)), 8 * self.units
+            y = self.room(8 * grid * emitted.THREADS)
+            work = 2.0 * grid * emitted.THREADS * emitted.CHAINS
             return lambda rounds: self.prepared("emit_fma_probe", {"DTYPE": name, "WARP": self.warp}, grid, rounds,
                                                 x, y), work
         from tilewright.kernels.nvidia import probes as matrix
@@ -166,13 +164,13 @@ class Probes:
 
     def reading(self, level: str) -> tuple[Callable[[int], Any], float]:
         """The same of bytes."""
-        from tilewright.kernels.gpu import probes
+        from tilewright.kernels.gpu import probes as emitted
         grid, l2 = 8 * self.units, self.on.target.l2
         size = l2 // LEVELS[level] if level == "l2" else l2 * LEVELS[level]
-        pieces = max(size // (16 * probes.LOADS * probes.THREADS * grid), 1)
-        size = pieces * 16 * probes.LOADS * probes.THREADS * grid
+        pieces = max(size // (16 * emitted.LOADS * emitted.THREADS * grid), 1)
+        size = pieces * 16 * emitted.LOADS * emitted.THREADS * grid
         x = self.upload(np.random.default_rng(0).integers(0, 1 << 30, size // 4, np.int32))
-        y = self.room(4 * grid * probes.THREADS)
+        y = self.room(4 * grid * emitted.THREADS)
         return lambda rounds: self.prepared("emit_read_probe", {"WARP": self.warp}, grid, rounds, pieces, grid, x,
                                             y), float(size)
 
@@ -223,40 +221,28 @@ def _numbers(format: str, count: int) -> Any:
 # ---- remembered
 
 def _path(on: Any) -> Any:
-    from tilewright.compiler import cache
-    kind = repr((on.name, on.model))
-    return cache.directory() / f"ceilings-{hashlib.sha256(kind.encode()).hexdigest()[:16]}.json"
+    return probes.file_of(on.name, on.model)
 
 
 def remembered(on: Any) -> GpuMeasured | None:
     """What was measured before on a GPU of this model."""
-    path = _path(on)
-    try:
-        return _parse(path, path.stat().st_mtime_ns)
-    except OSError:
-        return None
+    found: GpuMeasured | None = probes.recalled(_path(on), _read)
+    return found
 
 
-@lru_cache(maxsize=8)
-def _parse(path: Any, stamp: int) -> GpuMeasured | None:
-    """None for a file that is damaged, of an older version or not this user's own: it is measured again."""
-    from tilewright.compiler import owned
-    try:
-        found = GpuMeasured(**json.loads(owned.read(path)))
-        rates = [*found.flops.values(), *found.bandwidth.values(), found.launch]
-        return found if found.flops["f32"] and found.bandwidth["memory"] and min(rates) > 0 else None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return None
+def _read(fields: dict[str, Any]) -> GpuMeasured | None:
+    found = GpuMeasured(**fields)
+    rates = [*found.flops.values(), *found.bandwidth.values(), found.launch]
+    return found if found.flops["f32"] and found.bandwidth["memory"] and min(rates) > 0 else None
 
 
 def renew(quick: bool = False, progress: Callable[[str], None] = lambda what: None) -> list[GpuMeasured]:
     """Measure every model of GPU that is here, and remember it in place of what was known."""
-    from tilewright.compiler import cache
     found: dict[tuple[str, str], GpuMeasured] = {}
     for on, engine in devices():
         if (on.target.name, on.target.model) not in found:
             found[on.target.name, on.target.model] = new = measure(on, engine, quick, progress)
-            cache.store(_path(on.target), json.dumps(asdict(new), indent=1).encode())
+            probes.remember(_path(on.target), new)
     return [*found.values()]
 
 

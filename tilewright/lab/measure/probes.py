@@ -154,7 +154,7 @@ def renew(*, quick: bool = False, forget: bool = False, attempts: int = ATTEMPTS
         known = None                                # of another version
     new = measure(quick, progress, attempts)
     kept = known.renewed(new) if known else new
-    _remember(_path(), kept)
+    remember(_path(), kept)
     return kept, new
 
 
@@ -246,40 +246,51 @@ def _runnable() -> list[CpuTarget]:
 
 # ---- remembering
 
-def _path() -> Path:
-    """The file of this kind of machine: a cache directory may be shared by several."""
+def file_of(*kind: object) -> Path:
+    """The file of a kind of machine: a cache directory may be shared by several."""
     from tilewright.compiler import cache
-    t = widest()
-    kind = repr((t.name, t.model, t.l1d, t.l2, t.l3, cpus().count, os.uname().machine))
-    return cache.directory() / f"ceilings-{hashlib.sha256(kind.encode()).hexdigest()[:16]}.json"
+    return cache.directory() / f"ceilings-{hashlib.sha256(repr(kind).encode()).hexdigest()[:16]}.json"
 
 
-def remembered() -> Measured | None:
-    """What was measured before on this kind of machine."""
-    path = _path()
+def recalled(path: Path, read: Callable[[Any], Any]) -> Any:
+    """What `read` makes of the file's JSON; None without one, or where an older version wrote it, it is damaged or not
+    this user's own: then it is measured again."""
     try:
-        return _parse(path, path.stat().st_mtime_ns)
+        return _parsed(path, path.stat().st_mtime_ns, read)
     except OSError:
         return None
 
 
 @lru_cache(maxsize=8)
-def _parse(path: Path, stamp: int) -> Measured | None:
-    """None for a file that an older version wrote, that is damaged or not this user's own: it is measured again."""
+def _parsed(path: Path, stamp: int, read: Callable[[Any], Any]) -> Any:
     from tilewright.compiler import owned
     try:
-        fields = json.loads(owned.read(path))
-        for table in ("flops", "bandwidth"):
-            fields[table] = {row: {key: tuple(map(float, pair)) for key, pair in columns.items()}
-                             for row, columns in fields[table].items()}
-        return Measured(**fields | {"notes": tuple(fields["notes"]), "others": float(fields["others"])})
+        return read(json.loads(owned.read(path)))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
-def _remember(path: Path, measured: Measured) -> None:
+def remember(path: Path, measured: Any) -> None:
     from tilewright.compiler import cache
     cache.store(path, json.dumps(asdict(measured), indent=1).encode())
+
+
+def _path() -> Path:
+    t = widest()
+    return file_of(t.name, t.model, t.l1d, t.l2, t.l3, cpus().count, os.uname().machine)
+
+
+def remembered() -> Measured | None:
+    """What was measured before on this kind of machine."""
+    found: Measured | None = recalled(_path(), _read)
+    return found
+
+
+def _read(fields: dict[str, Any]) -> Measured:
+    for table in ("flops", "bandwidth"):
+        fields[table] = {row: {key: tuple(map(float, pair)) for key, pair in columns.items()}
+                         for row, columns in fields[table].items()}
+    return Measured(**fields | {"notes": tuple(fields["notes"]), "others": float(fields["others"])})
 
 
 # ---- predicting: `tilewright plan` and `explain` say the same
