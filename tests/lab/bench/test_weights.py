@@ -9,7 +9,7 @@ from tilewright.lab.bench.suites import weights
 
 
 def test_contenders_are_right_and_in_the_table(monkeypatch):
-    monkeypatch.setattr(study, "seconds", lambda sides, rules: dict.fromkeys(sides, (2.0, 1.0)))
+    monkeypatch.setattr(study, "seconds", lambda sides, *_: dict.fromkeys(sides, (2.0, 1.0)))
     monkeypatch.setattr(weights, "CASES", weights.CASES[:2])
     for record in study.records(weights, [256]):
         formats = {*weights.FORMATS} - ({"mxfp4"} if "[k, n]" in record["case"] else set())

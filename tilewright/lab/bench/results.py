@@ -23,9 +23,10 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from tilewright import outputs
+from tilewright import __version__, outputs
 from tilewright.lab.bench.cases import Case, size
 from tilewright.lab.bench.peer import OURS, libraries
+from tilewright.lab.measure import machine
 from tilewright.lab.measure.measure import Sample, Spread, ratios, spread
 
 SCHEMA = 2
@@ -177,9 +178,6 @@ class Report:
     @classmethod
     def start(cls, kind: str, **options: Any) -> Report:
         """An empty report of here and now."""
-        from tilewright import __version__
-        from tilewright.lab.measure import machine
-
         return cls(kind, machine.now(), __version__, machine.commit(), machine.describe(), options,
                    sources=machine.sources())
 
@@ -202,8 +200,6 @@ class Report:
 def check_tree(allow_dirty: bool = False) -> None:
     """Before results are measured that a file is to keep. ValueError in a checkout with changes: nobody could measure
     them again."""
-    from tilewright.lab.measure import machine
-
     if not allow_dirty and (commit := machine.commit() or "").endswith(machine.DIRTY):
         raise ValueError(f"no result file is written from a checkout with changes ({commit}), since its figures belong "
                          f"to no commit: commit the changes, or give {ALLOW_DIRTY} (tilewright bench {ALLOW_DIRTY} "
@@ -214,8 +210,6 @@ def check_tree(allow_dirty: bool = False) -> None:
 def check_shown(report: Report) -> None:
     """ValueError for results from a checkout with changes, which no page or table shows; those of before the rule are
     left as they are, and say so by their commit."""
-    from tilewright.lab.measure import machine
-
     if (report.commit or "").endswith(machine.DIRTY) and report.created[:10] > RULE:
         raise ValueError(f"these results are of a checkout with changes ({report.commit}, {report.created[:10]}): "
                          "measure them from a commit, or let `python bench/readme.py commit FILE` find the one whose "
@@ -226,8 +220,6 @@ def name_commit(path: Path) -> str:
     """The commit whose sources a result file was measured with, which is written into it in place of that of the
     checkout, which had changes: a copy of a working tree on another machine is seldom at its own commit. ValueError
     where no commit up to HEAD has these sources."""
-    from tilewright.lab.measure import machine
-
     record = json.loads(path.read_text())
     digest = record.get("sources")
     found = machine.commit_of(digest) if digest else None
@@ -252,8 +244,6 @@ def options(parser: argparse.ArgumentParser, file: str) -> argparse.Namespace:
 
 def write(record: dict[str, Any], path: Path) -> None:
     """Write what a script of bench/ has measured as JSON, with the commit and the sources."""
-    from tilewright.lab.measure import machine
-
     made = {"commit": machine.commit(), "sources": machine.sources()}
     outputs.write(path, json.dumps(record | made, indent=1) + "\n")
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -105,18 +106,14 @@ def records(suite: Any, sizes: Iterable[int], threads: Iterable[int] = (1,), qui
     called before it. RuntimeError for a wrong result."""
     before = tw.get_num_threads()
     try:
-        for count in threads:
+        for count, name, n in product(threads, suite.CASES, sizes):
             tw.set_num_threads(count)
-            for name in suite.CASES:
-                for n in sizes:
-                    step(f"{name}, {n:,}, {count} threads")
-                    case = suite.make(name, n, count)
-                    sides = with_peers(suite.__name__.rpartition(".")[2], case, CPU)
-                    for side, ((call, args), *_) in sides.items():
-                        if why := case.wrong(side, call(*args)):
-                            raise RuntimeError(f"{name} of {n} by {side}: {why}")
-                    yield {"case": name, "n": n, "threads": count, "bytes": case.bytes, "memory": None, **case.about,
-                           "seconds": seconds(sides, Rules.choose(count, quick))}
+            step(f"{name}, {n:,}, {count} threads")
+            case = suite.make(name, n, count)
+            found = row(case, Rules.choose(count, quick), None, suite.__name__.rpartition(".")[2])
+            for side, why in found.pop("failed").items():
+                raise RuntimeError(f"{name} of {n} by {side}: {why}")
+            yield {"case": name, "n": n, "threads": count, "bytes": case.bytes, "memory": None, **found}
     finally:
         tw.set_num_threads(before)
 

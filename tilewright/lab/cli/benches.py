@@ -1,7 +1,5 @@
 """tilewright bench and its studies."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -229,54 +227,26 @@ def startup(
     raise typer.Exit(commands.startup(rounds, json, common.console(json == output.STDOUT)))
 
 
-@app.command()
-def elementwise(
-    quick: Annotated[bool, typer.Option("--quick", help="Two sizes, fewer rounds.")] = False,
-    sizes: Annotated[list[str] | None, _list("--sizes", help="Elements, such as 10000,1000000.",
-                                             default="10000 to 10000000")] = None,
-    threads: Threads = None,
-    json: Json = None,
-) -> None:
-    """Time z = x + y and sums of rows in f32, written with `each` and `fold`, beside NumPy.
-
-    Figures above the size of the last cache are also stated as a share of the memory's measured bandwidth.
-    """
-    _run("records", {"kind": "elementwise"}, threads=threads, sizes=sizes, quick=quick, json=json)
+def _records(kind: str, quick_help: str, sizes_help: str, default: str, help: str) -> None:
+    """The command of a suite with a table of its own."""
+    @app.command(kind, help=help)
+    def command(quick: Annotated[bool, typer.Option("--quick", help=quick_help)] = False,
+                sizes: Annotated[list[str] | None, _list("--sizes", help=sizes_help, default=default)] = None,
+                threads: Threads = None, json: Json = None) -> None:
+        _run("records", {"kind": kind}, threads=threads, sizes=sizes, quick=quick, json=json)
 
 
-@app.command()
-def weights(
-    quick: Annotated[bool, typer.Option("--quick", help="k = 4096, fewer rounds.")] = False,
-    sizes: Annotated[list[str] | None, _list("--sizes", help="k, such as 4096.", default="4096 and 8192")] = None,
-    threads: Threads = None,
-    json: Json = None,
-) -> None:
-    """Time few rows by weights of few bits that are larger than the last cache, beside bf16, f32, NumPy and torch."""
-    _run("records", {"kind": "weights"}, threads=threads, sizes=sizes, quick=quick, json=json)
+_records("elementwise", "Two sizes, fewer rounds.", "Elements, such as 10000,1000000.", "10000 to 10000000",
+         """Time z = x + y and sums of rows in f32, written with `each` and `fold`, beside NumPy.
 
-
-@app.command()
-def epilogues(
-    quick: Annotated[bool, typer.Option("--quick", help="Three sizes, fewer rounds.")] = False,
-    sizes: Annotated[list[str] | None, _list("--sizes", help="m = n = k, such as 256,1024.",
-                                             default="64 to 4096")] = None,
-    threads: Threads = None,
-    json: Json = None,
-) -> None:
-    """Time products of f32 with relu, and with a bias and gelu, beside the product alone and beside torch."""
-    _run("records", {"kind": "epilogues"}, threads=threads, sizes=sizes, quick=quick, json=json)
-
-
-@app.command()
-def contract(
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds.")] = False,
-    sizes: Annotated[list[str] | None, _list("--sizes", help="Points, such as 512,2048: of squared distances twice, of "
-                                             "some cases half as many.", default="2048")] = None,
-    threads: Threads = None,
-    json: Json = None,
-) -> None:
-    """Time products with their own arithmetic (tilewright.contract) beside scipy, numba, torch and KeOps."""
-    _run("records", {"kind": "contract"}, threads=threads, sizes=sizes, quick=quick, json=json)
+         Figures above the size of the last cache are also stated as a share of the memory's measured bandwidth.""")
+_records("weights", "k = 4096, fewer rounds.", "k, such as 4096.", "4096 and 8192",
+         "Time few rows by weights of few bits that are larger than the last cache, beside bf16, f32, NumPy and torch.")
+_records("epilogues", "Three sizes, fewer rounds.", "m = n = k, such as 256,1024.", "64 to 4096",
+         "Time products of f32 with relu, and with a bias and gelu, beside the product alone and beside torch.")
+_records("contract", "Fewer rounds.", "Points, such as 512,2048: of squared distances twice, of some cases half as "
+         "many.", "2048",
+         "Time products with their own arithmetic (tilewright.contract) beside scipy, numba, torch and KeOps.")
 
 
 def _run(study: str, extra: dict[str, Any] | None = None, *, json: Path | None,
