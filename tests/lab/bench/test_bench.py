@@ -20,6 +20,7 @@ import pytest
 
 from bench import readme
 from tests.helpers.command_line import call, refused
+from tests.helpers.reports import QUIET, shown
 from tilewright import outputs
 from tilewright.lab.bench import commands, contest, peer, plot, report, results, session, study, tables
 from tilewright.lab.bench.cases import Case, Job, Product
@@ -76,11 +77,20 @@ def test_every_peer_has_one_turn_a_round_and_the_order_rotates() -> None:
     assert clock.order() == ["a", "b", "c", *"abc", *"bca", *"cab", *"abc"]
 
 
-def test_a_turn_lasts_as_long_as_the_rules_ask() -> None:
+@pytest.mark.parametrize(("seconds", "rules", "calls", "rounds", "reps"), [
+    (1e-6, Rules(max_rounds=5), None, 5, 5000),                 # a turn lasts as long as the rules ask
+    # to calibrate 1 call, then 6 to reach 10 ms; each of three rounds: 2 calls to warm up, 5 timed
+    (0.002, Rules(min_rounds=3, max_rounds=3, turn_s=0.01, warm_s=0.004), 1 + 6 + 3 * (2 + 5), 3, 5),
+    (1.0, Rules(min_rounds=3, max_rounds=9, budget_s=0.0), 3, 3, 1),        # the calibration is the first round
+    # 0.05 to calibrate; a round is one call to warm up and one that is timed
+    (0.05, Rules(min_rounds=2, max_rounds=100, budget_s=1.0, turn_s=0.05, warm_s=0.0), 1 + 2 * 9, 9, 1),
+], ids=["turn", "warm-up", "long", "budget"])
+def test_how_many_calls_are_made(seconds: float, rules: Rules, calls: int | None, rounds: int, reps: int) -> None:
     clock = Clock()
-    samples = measure.interleave({"x": [clock.peer("x", 1e-6)]}, Rules(max_rounds=5), clock=clock)
-    assert samples["x"].reps == pytest.approx(5000, rel=0.01)
-    assert samples["x"].spread.median == pytest.approx(1e-6, rel=0.01)
+    sample = measure.interleave({"x": [clock.peer("x", seconds)]}, rules, clock=clock)["x"]
+    assert (len(sample.seconds), sample.spread.median) == (rounds, pytest.approx(seconds, rel=0.01))
+    assert sample.reps == pytest.approx(reps, rel=0.01)
+    assert calls in (None, len(clock.calls))
 
 
 def test_a_slow_first_call_does_not_fool_the_calibration() -> None:
@@ -94,30 +104,6 @@ def test_a_slow_first_call_does_not_fool_the_calibration() -> None:
 
     samples = measure.interleave({"x": [(call, ())]}, Rules(max_rounds=5), clock=clock)
     assert samples["x"].reps == pytest.approx(5000, rel=0.01)
-
-
-def test_warm_up_calls_are_not_timed() -> None:
-    clock = Clock()
-    rules = Rules(min_rounds=3, max_rounds=3, turn_s=0.01, warm_s=0.004)
-    measure.interleave({"x": [clock.peer("x", 0.002)]}, rules, clock=clock)
-    # calibration: 1 call, then 6 to reach 10 ms; each of three rounds: 2 calls to warm up, 5 timed
-    assert len(clock.calls) == 1 + 6 + 3 * (2 + 5)
-
-
-def test_long_calls_need_no_warm_up_and_their_calibration_is_the_first_round() -> None:
-    clock = Clock()
-    calls = {name: [clock.peer(name, 1.0)] for name in "ab"}
-    samples = measure.interleave(calls, Rules(min_rounds=3, max_rounds=9, budget_s=0.0), clock=clock)
-    assert [len(s.seconds) for s in samples.values()] == [3, 3]
-    assert len(clock.calls) == 6
-
-
-def test_rounds_stop_when_the_budget_is_spent() -> None:
-    clock = Clock()
-    rules = Rules(min_rounds=2, max_rounds=100, budget_s=1.0, turn_s=0.05, warm_s=0.0)
-    samples = measure.interleave({"x": [clock.peer("x", 0.05)]}, rules, clock=clock)
-    # 0.05 to calibrate; a round is one call to warm up and one that is timed
-    assert len(samples["x"].seconds) == 9
 
 
 def test_rounds_that_others_disturbed_are_repeated_and_left_out() -> None:
@@ -236,30 +222,20 @@ def test_quick_rules_only_look_for_less_long() -> None:
 # ---- quiet
 
 
-def test_settle_waits_for_the_last_running_thread_and_no_longer() -> None:
-    time, seen = [0.0], iter([2, 1, 0, 1, 0, 0, 99])
+@pytest.mark.parametrize(("limit", "running", "waited"), [
+    (0.5, [2, 1, 0, 1, 0, 0], 3 * 0.002 + 2 * 0.0002),         # until the last thread sleeps, and no longer
+    (0.1, [1] * 99, 0.1),                                       # one never sleeps
+    (0.5, [None], 0.25),                                        # without /proc longer than any peer spins
+])
+def test_settle(limit: float, running: list[int | None], waited: float) -> None:
+    time, seen = [0.0], iter([*running, 99])
 
     def sleep(seconds: float) -> None:
         time[0] += seconds
 
-    waited = quiet.settle(running=lambda: next(seen), clock=lambda: time[0], sleep=sleep)
-    assert next(seen) == 99
-    assert waited == pytest.approx(3 * 0.002 + 2 * 0.0002)
-
-
-def test_settle_gives_up_on_a_thread_that_never_sleeps() -> None:
-    time = [0.0]
-
-    def sleep(seconds: float) -> None:
-        time[0] += seconds
-
-    assert quiet.settle(0.1, running=lambda: 1, clock=lambda: time[0], sleep=sleep) == pytest.approx(0.1, abs=0.003)
-
-
-def test_settle_without_proc_sleeps_longer_than_any_peer_spins() -> None:
-    slept: list[float] = []
-    quiet.settle(running=lambda: None, sleep=slept.append)
-    assert slept == [0.25]
+    assert quiet.settle(limit, running=lambda: next(seen), clock=lambda: time[0], sleep=sleep) == pytest.approx(
+        waited, abs=0.003 if limit == 0.1 else 1e-9)
+    assert limit == 0.1 or next(seen) == 99
 
 
 def test_running_threads_reads_states_from_the_right(tmp_path: Path) -> None:
@@ -573,29 +549,6 @@ def test_a_case_gives_a_row_per_peer_and_ratios() -> None:
     assert result.fastest_peer() == "slow"
 
 
-def test_a_wrong_result_is_an_error_row_and_is_not_timed() -> None:
-    clock = Clock()
-    peers = [fake("tilewright", clock, 1e9), fake("liar", clock, 9e9, spoil=True)]
-    result = Bench(job(square(16)), peers, clock=clock).run(square(16)[0])
-    row = result.row("liar")
-    assert row is not None
-    assert row.sample is None
-    assert row.error is not None
-    assert row.error.startswith("wrong result: C[0, 0] is ")
-    assert result.fastest_peer() is None
-
-
-def test_a_peer_that_raises_is_an_error_row() -> None:
-    def bind(o: operands.Operands) -> measure.Call:
-        raise MemoryError("too large")
-
-    clock = Clock()
-    peers = [fake("tilewright", clock, 1e9), peer.single("broken", "1", "", bind)]
-    row = Bench(job(square(16)), peers, clock=clock).run(square(16)[0]).row("broken")
-    assert row is not None
-    assert row.error == "MemoryError: too large"
-
-
 def test_whoever_would_be_too_slow_sits_the_next_size_out() -> None:
     clock = Clock()
     cases = square(16, 64)
@@ -658,23 +611,17 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Job]:
     return found
 
 
-def quiet_console() -> object:
-    from rich.console import Console
-
-    return Console(quiet=True)
-
-
 def test_no_command_writes_a_file_that_was_not_asked_for(asked: list[Job], tmp_path: Path) -> None:
     for quick in (True, False):
-        commands.bench(commands.Options(quick=quick), quiet_console())  # type: ignore[arg-type]
-    commands.ladder(commands.Options(quick=True), quiet_console())  # type: ignore[arg-type]
+        commands.bench(commands.Options(quick=quick), QUIET)
+    commands.ladder(commands.Options(quick=True), QUIET)
     assert list(tmp_path.iterdir()) == []
     assert len(asked) == 3
 
 
 def test_the_ladder_can_be_held_to_avx2(asked: list[Job]) -> None:
     options = commands.Options(isa="avx2", sizes=[200], threads=[1, 2])
-    commands.ladder(options, quiet_console())  # type: ignore[arg-type]
+    commands.ladder(options, QUIET)
     assert [(job.ladder, job.threads, job.isa) for job in asked] == [(True, 1, "avx2"), (True, 2, "avx2")]
 
 
@@ -686,7 +633,7 @@ def test_a_peer_that_is_not_installed_is_refused_at_once(
     for command in (commands.bench, commands.ladder):
         options = commands.Options(peers=["numpy", "mkl", "openblas"])
         with pytest.raises(ValueError, match="mkl and openblas: not installed; pip install mkl scipy-openblas64"):
-            command(options, quiet_console())  # type: ignore[arg-type]
+            command(options, QUIET)
     assert asked == []
     assert peer.required(["torch", "numpy"]) == ["torch", "numpy"]
     assert peer.required(None) is peer.required([]) is None
@@ -985,18 +932,11 @@ def test_ratios_are_medians_of_rounds_not_ratios_of_medians(measured: Report) ->
     assert ratio.median == pytest.approx(1.1)
     assert ratio.q1 == pytest.approx(0.825)  # halfway between the slow round's 0.55 and 1.1
     assert measured.results[0].fastest_peer() == "mkl"
-
-
-def test_calls_are_compared_with_what_python_can_call(measured: Report) -> None:
-    assert measured.results[-1].fastest_peer() == "numpy"
+    assert measured.results[-1].fastest_peer() == "numpy"  # calls are compared with what Python can call
 
 
 def test_tables_show_rates_ratios_and_what_is_wrong(measured: Report) -> None:
-    from rich.console import Console
-
-    console = Console(width=200, record=True, file=io.StringIO())
-    report.show(measured, console)
-    text = console.export_text()
+    text = shown(measured)
     for expected in ("524.3", "1.10 (0.83 to 1.10) mkl", "0.90 (0.67 to 0.90) mkl", "geometric mean", "blis is not",
                      "wrong result: C[0, 0]", "0.98 of 512", "16.00", "ns per call", "mkl 1.0: mkl()"):
         assert expected in text, expected
@@ -1029,14 +969,6 @@ def test_a_peer_that_is_never_there_is_named_once(measured: Report) -> None:
     measured.sessions.append(Session(2, "native", [], {"blis": "blis is not installed", "mkl": "mkl has one thread"}))
     assert report.remarks(measured)[:2] == ["blis left out: blis is not installed",
                                             "2 threads: mkl left out: mkl has one thread"]
-
-
-def shown(found: Report) -> str:
-    from rich.console import Console
-
-    console = Console(width=200, record=True, file=io.StringIO())
-    report.show(found, console)
-    return console.export_text()
 
 
 def test_a_busy_machine_is_the_first_thing_a_report_says_and_it_states_no_mean(measured: Report) -> None:
@@ -1076,27 +1008,12 @@ def test_a_rate_beyond_the_ceiling_says_that_the_ceiling_is_out_of_date(measured
 
 
 def test_a_narrow_terminal_loses_spreads_but_no_figure(measured: Report) -> None:
-    from rich.console import Console
-
     for width in (80, 200):
-        console = Console(width=width, record=True, file=io.StringIO())
-        report.show(measured, console)
-        text = console.export_text()
+        text = shown(measured, width)
         assert "…" not in text
         assert "524.3" in text
         assert "1.10" in text
         assert ("1.10 (0.83 to 1.10) mkl" in text) or width == 80
-
-
-def test_plots_are_pictures(measured: Report, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    path = tmp_path / "p.png"
-    measured.extra["peak_gflops"] = {"f32 1 native": 600.0}
-    plot.draw(measured, path)
-    assert path.read_bytes().startswith(b"\x89PNG")
-    measured.results = measured.results[3:4]          # one cell
-    with pytest.raises(ValueError, match="nothing to plot"):
-        plot.draw(measured, path)
 
 
 def test_without_matplotlib_the_message_says_what_to_install(

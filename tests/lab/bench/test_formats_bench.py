@@ -15,8 +15,9 @@ import pytest
 
 import tilewright as tw
 from bench import readme
+from tests.helpers.reports import shown
 from tilewright import formats
-from tilewright.lab.bench import commands, contest, peer, plot, report, results, session, tables
+from tilewright.lab.bench import commands, contest, peer, plot, results, tables
 from tilewright.lab.bench.cases import Case, Job, Product
 from tilewright.lab.bench.peer import Peer, Setting, Way
 from tilewright.lab.bench.results import BESIDE, Report, Result, Row, Session
@@ -317,8 +318,8 @@ def test_three_formats_end_to_end(tmp_path: Path) -> None:
     options = commands.Options(
         only=["f16-f16-f16", "i8-i8-i32", "c64"], sizes=[64], peers=["numpy"], quick=True, json=path
     )
-    with (tmp_path / "shown").open("w") as shown:
-        assert commands.formats(options, Console(file=shown, width=200)) == 0
+    with (tmp_path / "shown").open("w") as file:
+        assert commands.formats(options, Console(file=file, width=200)) == 0
     report = results.load(path)
     timed = report.results
     assert [t.case.product.key for t in timed] == ["f16-f16-f16", "i8-i8-i32", "c64-c64-c64"]
@@ -326,32 +327,6 @@ def test_three_formats_end_to_end(tmp_path: Path) -> None:
     assert all(t.gflops() and t.gflops("numpy") and t.gflops(BESIDE) for t in timed)
     assert report.sessions[0].notes == []
     assert "i8 → i32" in (tmp_path / "shown").read_text()
-
-
-def test_a_process_that_crashes_is_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from rich.console import Console
-
-    asked: list[list[str]] = []
-
-    def process(job: Job, heard: Any) -> None:
-        asked.append([c.product.key for c in job.cases])
-        for number, c in enumerate(job.cases):
-            heard({"event": "case", "number": number, "label": c.label})
-            if c.product.key == "i8-i8-i8":
-                heard.session.notes.append("the measuring process ended early while timing i8")
-                return
-            heard({"event": "result", "result": canned(c.product.key).to_json()})
-        heard({"event": "done", "load": 0.0, "stolen": 0.0, "others": 0.0})
-
-    monkeypatch.setattr(session, "_process", process)
-    path = tmp_path / "r.json"
-    options = commands.Options(only=["i8-i8-i8", "i8-i8-i32", "f16-f16-f32"], sizes=[64], json=path)
-    assert commands.formats(options, Console(file=(tmp_path / "shown").open("w"))) == 1
-    assert asked == [["f16-f16-f32", "i8-i8-i8", "i8-i8-i32"], ["i8-i8-i32"]]
-    found = results.load(path).results
-    assert [r.case.product.key for r in found] == ["f16-f16-f32", "i8-i8-i8", "i8-i8-i32"]
-    assert [bool(r.gflops()) for r in found] == [True, False, True]
-    assert found[1].rows[0].error == "the process ended: the measuring process ended early while timing i8"
 
 
 # ---- what is shown
@@ -405,12 +380,8 @@ def test_the_table() -> None:
 
 
 def test_the_terminal_and_the_documents_show_it(tmp_path: Path) -> None:
-    from rich.console import Console
-
     measured = report_of(canned("bf16-bf16-f32"), canned("i8-i8-i32"), canned("i8-i8-i32", 2048, 2))
-    with (tmp_path / "shown").open("w") as shown:
-        report.show(measured, Console(file=shown, width=200))
-    text = " ".join((tmp_path / "shown").read_text().split())
+    text = " ".join(shown(measured).split())
     assert "m = n = k = 1024, 1 thread" in text
     assert "m = n = k = 2048, 2 threads" in text
     assert "torch, i8 → i32 nn 2048, 2 threads: wrong result: off by 3" in text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import math
@@ -13,12 +12,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from bench import gpu_costs, readme
+from tests.helpers.reports import shown
 from tilewright import targets
-from tilewright.lab.bench import commands, contest, gpu_device, peer, plot, report, results, session, study
+from tilewright.lab.bench import commands, contest, gpu_device, peer, report, results, session, study
 from tilewright.lab.bench.cases import GPU, Case, Job
 from tilewright.lab.bench.peer import OURS, Setting
 from tilewright.lab.bench.results import Report, Result, Row, Session
@@ -162,15 +161,6 @@ def test_rounds_give_everybody_a_turn_and_rotate() -> None:
     assert all(len(s.seconds) == 3 and s.reps == 1 for s in samples.values())
     assert samples["a"].spread.median == pytest.approx(0.04)
     assert interleave(device, {}, rules) == {}
-
-
-def test_the_budget_ends_the_rounds_but_not_before_the_least() -> None:
-    device = Played()
-    rules = GpuRules(max_rounds=100, min_rounds=3, budget_s=1.0, warm_s=0.0, turn_s=0.05)
-    samples = interleave(device, {"x": device.launch("x", 0.05)}, rules)
-    assert len(samples["x"].seconds) == 8  # 0.15 to calibrate, then 0.05 to warm up and 0.05 timed
-    long = interleave(device, {"x": device.launch("x", 10.0)}, rules)
-    assert len(long["x"].seconds) == 3
 
 
 def test_sustaining_times_the_second_half() -> None:
@@ -633,15 +623,6 @@ def test_an_exception_is_an_error_row_and_a_lost_device_ends_the_case() -> None:
     assert [(row.name, row.error) for row in result.rows] == [("x", "RuntimeError: illegal address")]
 
 
-def test_a_slow_peer_sits_large_cases_out() -> None:
-    device = OnCpu()
-    made = bench(device, fake_peer(device, OURS, 0.2), max_call_s=1.0)
-    assert made.run(SMALL).rows[0].error is None
-    large = Case("square", Gemm(480, 32, 40))
-    (row,) = made.run(large).rows
-    assert row.error == "left out: one call would take about 2 s"
-
-
 # ---- the process
 
 
@@ -738,17 +719,8 @@ def measured() -> Report:
     return found
 
 
-def test_a_report_survives_json(measured: Report, tmp_path: Path) -> None:
-    path = tmp_path / "r.json"
-    results.save(measured, path)
-    assert results.load(path) == measured
-    assert json.loads(path.read_text())["results"][0]["rows"][0]["gpu"]["watts"] == 600
-
-
 def test_tables_show_rates_ratios_and_the_device_s_state(measured: Report) -> None:
-    console = Console(width=200, record=True, file=io.StringIO())
-    report.show(measured, console)
-    text = " ".join(console.export_text().split())  # captions are folded
+    text = " ".join(shown(measured).split())  # captions are folded
     for expected in (
         "NVIDIA H200 (sm_90a, 132 multiprocessors, 60 MiB of L2, power limit 700 W, at most 1980 MHz); driver 580.1",
         "clocks: free", "35.8", "1.100 (1.100 to 1.100)", "0.950", "geometric mean 1.022, least 0.950", "600 / 650",
@@ -765,9 +737,7 @@ def test_narrow_formats_have_units_peaks_and_means_of_their_own(measured: Report
             Row(name, Sample((1e-3 * n / 4096 * time,), 1)) for name, time in (
                 (OURS, 1.0), ("wgmma 64x64x64", 0.5), ("cuBLAS", 1.2), ("cuBLAS fast", 1.1 if n > 4096 else 1.3))))
         for dtype in ("e4m3fn-e4m3fn-bf16", "e4m3fn-e4m3fn-f32", "i8-i8-i32") for n in (4096, 8192)]
-    console = Console(width=300, record=True, file=io.StringIO())
-    report.show(measured, console)
-    text = " ".join(console.export_text().split())
+    text = " ".join(shown(measured, 300).split())
     for expected in (
         "tensor, e4m3fn → bf16", "tensor, e4m3fn → f32", "tensor, i8 → i32", "TFLOP/s; x:", "TOP/s; x:",
         "instructions alone reach 1674", "instructions alone reach 1942", "x cuBLAS fast",
@@ -809,16 +779,6 @@ def test_figures_between_markers(measured: Report, tmp_path: Path) -> None:
     assert readme.fill(text, tmp_path) == text
     with pytest.raises(readme.FigureError, match="of=pie: it is overhead or emission"):
         readme.fill("<!-- figure: gpu_costs r.json of=pie -->\n<!-- /figure -->\n", tmp_path)
-
-
-def test_plots_are_pictures(measured: Report, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    path = tmp_path / "p.png"
-    plot.draw(measured, path)
-    assert path.read_bytes().startswith(b"\x89PNG")
-    measured.results = measured.results[2:]
-    with pytest.raises(ValueError, match="nothing to plot"):
-        plot.draw(measured, path)
 
 
 def test_emission_needs_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

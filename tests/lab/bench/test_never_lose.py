@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from dataclasses import replace
@@ -10,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 import tilewright as tw
 from tests.helpers.command_line import call
+from tests.helpers.reports import QUIET, shown
 from tilewright.lab.bench import commands, contest, peer, plot, report, results, session, study
 from tilewright.lab.bench.cases import GPU, Case, Job
 from tilewright.lab.bench.peer import OURS, Setting
@@ -88,14 +87,10 @@ def test_cells_below_one_are_listed_with_their_bound_worst_first(tmp_path: Path)
         ["squares: f32 nn 64", "1", "0.900", "numpy", "0.524", "memory", "50%"],
     ]
     assert suite.means(found.results)[1] == ["f32", "1", "4", "0.857", "0.50", "2", "2"]
-    console = Console(width=200, record=True, file=io.StringIO())
-    report.show(found, console)
-    text = console.export_text()
-    assert "the worst 3" in text
+    assert "the worst 3" in shown(found)
     assert commands.status(found) == 0  # losing is no failure
     found.results = [cell(64, 1.5)]
-    report.show(found, console)
-    assert "No cell is below 1.00." in console.export_text()
+    assert "No cell is below 1.00." in shown(found)
 
 
 def test_products_with_vectors_are_drawn_as_ratios(tmp_path: Path) -> None:
@@ -186,13 +181,12 @@ def test_a_file_in_the_folder_is_a_peer_everywhere(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(commands, "measured_peaks", lambda *_: {})
     monkeypatch.setattr(commands.shapes, "SQUARE", (8, 16))
     monkeypatch.setattr(commands.Rules, "choose", lambda *_: SHORT)
-    quiet: Any = Console(quiet=True)
     path = tmp_path / "r.json"
     options = {"peers": ["einsum"], "quick": True, "json": path}
-    assert commands.bench(commands.Options(**options), quiet) == 0  # type: ignore[arg-type]
+    assert commands.bench(commands.Options(**options), QUIET) == 0  # type: ignore[arg-type]
     assert [r.fastest_peer() for r in results.load(path).results] == ["einsum", "einsum"]
     chosen = commands.Options(only=["i64", "f64-f64-f64", "i8-i8-i8"], sizes=[16], **options)  # type: ignore[arg-type]
-    assert commands.formats(chosen, quiet) == 0
+    assert commands.formats(chosen, QUIET) == 0
     found = {r.case.product.key: r.fastest_peer() for r in results.load(path).results}
     assert found == {"f64-f64-f64": "einsum", "i64-i64-i64": "einsum", "i8-i8-i8": None}
 
@@ -227,9 +221,7 @@ def test_committed_results_are_read_shown_and_drawn(path: Path, tmp_path: Path) 
     if found.kind == "tiles" or (not found.results and found.kind not in report.TABLES):
         assert any(found.extra.values())
         return  # which has a table of its own
-    console = Console(width=200, record=True, file=io.StringIO())
-    report.show(found, console)
-    assert len(console.export_text()) > 500
+    assert len(shown(found)) > 500
     pytest.importorskip("matplotlib")
     plot.draw(found, tmp_path / "p.svg")
     assert (tmp_path / "p.svg").stat().st_size > 10_000
