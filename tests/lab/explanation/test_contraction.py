@@ -10,7 +10,6 @@ import pytest
 import tilewright as tw
 from tests.helpers.ceilings import FAST
 from tilewright.lab.measure import probes
-from tilewright.plans.measured import store
 from tilewright.runtime.cpu import engine
 
 SIZES = {"a": 19, "b": 3, "c": 17, "d": 2, "e": 16, "f": 16, "g": 4}
@@ -28,7 +27,6 @@ CASES = {
 def no_measuring(monkeypatch):
     monkeypatch.setattr(probes, "ceilings", lambda at=None, **options: FAST)
     monkeypatch.setattr(probes, "remembered", lambda: FAST)
-    monkeypatch.setenv("TILEWRIGHT_TUNE_DB", store.OFF)
 
 
 def arrays(subscripts, dtype=np.float32):

@@ -13,17 +13,16 @@ from tests.helpers.ceilings import FAST
 from tilewright.lab.explanation.record import Tile
 from tilewright.lab.measure import probes
 from tilewright.plans import CpuPlan, model
-from tilewright.plans.measured import choice, store
+from tilewright.plans.measured import choice
 
 AVX2 = tw.target("x86-avx2")
 
 
 @pytest.fixture(autouse=True)
 def no_measuring(monkeypatch):
-    """Ceilings that cost nothing, and no tuning results but a test's own."""
+    """Ceilings that cost nothing."""
     monkeypatch.setattr(probes, "ceilings", lambda at=None, **options: FAST)
     monkeypatch.setattr(probes, "remembered", lambda: FAST)
-    monkeypatch.setenv("TILEWRIGHT_TUNE_DB", store.OFF)
 
 
 def test_the_plan_and_why():

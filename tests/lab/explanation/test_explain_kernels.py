@@ -16,12 +16,6 @@ from tilewright.kernels.elementwise import each
 from tilewright.lab.explanation import measured, picture
 from tilewright.lab.tuner import child
 from tilewright.lab.tuner.search import Run
-from tilewright.plans.measured import store
-
-
-@pytest.fixture(autouse=True)
-def no_results(monkeypatch):
-    monkeypatch.setenv("TILEWRIGHT_TUNE_DB", store.OFF)
 
 
 def emit_axpy(threads=None, warp=32):

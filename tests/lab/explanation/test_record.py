@@ -22,7 +22,6 @@ from tilewright.lab.explanation.record import Alternative, Part, Tile, cause
 from tilewright.lab.explanation.terminal import rate, why
 from tilewright.lab.measure.measure import Spread
 from tilewright.plans.common import Cost
-from tilewright.plans.measured import store
 from tilewright.text import size
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -39,11 +38,6 @@ CASES = {
     "complex": (tw.Gemm(50, 60, 70, "c64"), "x86-avx2"),
     "empty": (tw.Gemm(5, 5, 0), "sm_90a"),
 }
-
-
-@pytest.fixture(autouse=True)
-def no_results(monkeypatch):
-    monkeypatch.setenv("TILEWRIGHT_TUNE_DB", store.OFF)
 
 
 def documented() -> dict[str, set[str]]:

@@ -12,13 +12,6 @@ from tests.doubles import fake_cuda
 from tilewright.lab.explanation import measured
 from tilewright.lab.measure import counters, gpu_rules, ncu
 from tilewright.lab.tuner import child, on_gpu, search
-from tilewright.plans.measured import store
-
-
-@pytest.fixture(autouse=True)
-def no_results(monkeypatch):
-    monkeypatch.setenv("TILEWRIGHT_TUNE_DB", store.OFF)
-
 
 SIMULATED = [
     ("f32", "nn", "sm_90a", (2039, 2039, 2039), "simt 64x64x8 warp=32x32 thread=8x4 stages=2 copy=registers"),

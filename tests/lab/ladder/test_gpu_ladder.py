@@ -73,32 +73,22 @@ def of_one_cta(name):
 # ---- what the lecture counts
 
 
-@pytest.mark.parametrize(("n", "BLOCK"), [(16, 16), (48, 16), (32, 8), (64, 32)])
-def test_v1_loads_two_elements_per_multiply_add(n, BLOCK):
-    assert run("naive", n, n, n, BLOCK=BLOCK).of(space="global", verb="load").elements == 2 * n**3
-
-
-@pytest.mark.parametrize(("n", "V", "BLOCK"), [(32, 2, 16), (64, 4, 16), (64, 4, 8), (128, 8, 16)])
-def test_v15_reads_a_once_for_v_columns(n, V, BLOCK):
-    report = run("tiled", n, n, n, V=V, BLOCK=BLOCK)
-    assert report.of("a", "load").elements == n**3 // V
-    assert report.of("b", "load").elements == n**3
-    assert report.of(space="global", verb="load").elements == n**3 // V + n**3
-
-
-@pytest.mark.parametrize(("n", "V", "BLOCK"), [(32, 2, 16), (64, 4, 16), (64, 4, 8), (128, 8, 16)])
-def test_v2_reads_both_once_for_v(n, V, BLOCK):
-    assert run("registers", n, n, n, V=V, BLOCK=BLOCK).of(space="global", verb="load").elements == 2 * n**3 // V
-
-
-@pytest.mark.parametrize("name", ["shared", "coalesced"])
-@pytest.mark.parametrize(("n", "L", "S", "V"), [(32, 32, 8, 2), (64, 32, 8, 4), (64, 64, 16, 8), (128, 128, 8, 8)])
-def test_v3_reads_global_memory_for_l_and_shared_memory_for_v(name, n, L, S, V):
-    report = run(name, n, n, n, L=L, S=S, V=V)
-    assert report.of(space="global", verb="load").elements == 2 * n**3 // L
-    assert report.of(space="shared", verb="store").elements == 2 * n**3 // L
-    assert report.of(space="shared", verb="load").elements == 2 * n**3 // V
-    assert report.of("c", "store").elements == n**2
+@pytest.mark.parametrize(("name", "n", "sizes", "a", "b"), [
+    *(("naive", n, {"BLOCK": BLOCK}, 1, 1) for n, BLOCK in [(16, 16), (48, 16), (32, 8), (64, 32)]),
+    *((name, n, {"V": V, "BLOCK": BLOCK}, V, V if name == "registers" else 1) for name in ("tiled", "registers")
+      for n, V, BLOCK in [(32, 2, 16), (64, 4, 16), (64, 4, 8), (128, 8, 16)]),
+    *((name, n, {"L": L, "S": S, "V": V}, L, L) for name in ("shared", "coalesced")
+      for n, L, S, V in [(32, 32, 8, 2), (64, 32, 8, 4), (64, 64, 16, 8), (128, 128, 8, 8)]),
+])
+def test_what_a_step_loads(name, n, sizes, a, b):
+    """Each element of A once for `a` columns and of B for `b` rows; of shared memory once for V."""
+    report = run(name, n, n, n, **sizes)
+    assert [report.of(x, "load", "global").elements for x in "ab"] == [n**3 // a, n**3 // b]
+    assert report.of(space="global", verb="load").elements == n**3 // a + n**3 // b
+    if "L" in sizes:
+        assert report.of(space="shared", verb="store").elements == 2 * n**3 // sizes["L"]
+        assert report.of(space="shared", verb="load").elements == 2 * n**3 // sizes["V"]
+        assert report.of("c", "store").elements == n**2
 
 
 @pytest.mark.sampled(2)
@@ -307,14 +297,6 @@ def test_a_pending_figure_waits_for_its_file(tmp_path):
         readme.fill(page.replace(" pending", "").replace("there", "elsewhere"), tmp_path)
 
 
-def test_timing_needs_a_device():
-    if not gpu_device.why_not():
-        pytest.skip("there is a CUDA device")
-    said = CliRunner().invoke(app, ["bench", "ladder", "--device", "cuda"])
-    assert said.exit_code == 2
-    assert "no NVIDIA GPU here" in said.output
-
-
 @pytest.mark.parametrize("name", [*GPU_STEPS, DISPATCH, *TENSOR_STEPS])
 def test_every_step_on_a_device(name):
     """Whole numbers come out exact in every shape, with rows apart, alpha and beta, and nothing is written beside C."""
@@ -347,12 +329,6 @@ def test_every_step_on_a_device(name):
             wanted = alpha * product + (beta * before if beta else 0)
             assert torch.equal(c, wanted.to(dtype)), (m, n, k, alpha, beta)
             assert torch.equal(whole[:, n:], beside), (m, n, k, alpha, beta)
-
-
-def test_the_device_is_one_of_three():
-    said = CliRunner().invoke(app, ["bench", "ladder", "--device", "tpu"])
-    assert said.exit_code == 2
-    assert "--device must be cpu, simulate or cuda, got 'tpu'" in said.output
 
 
 # ---- the choice by size
