@@ -218,11 +218,11 @@ def recorded(chip: Any) -> dict[str, Any]:
 
 def measured(case: Case, plans: list[str], limit: float) -> Any:
     """The run of these plans, the first of which is the model's."""
-    from tilewright.lab.tuner import child, search
+    from tilewright.lab.tuner import child, running
     job = child.Job(case.problem, case.on, case.threads or 1, tuple(plans), limit)
     if isinstance(case.on, CpuTarget):
-        return search.measured(job, lambda event: None)
-    run = search.Run()                      # here: a GPU's driver takes seconds to start
+        return running.measured(job, lambda event: None)
+    run = running.Run()                      # here: a GPU's driver takes seconds to start
     child.run(job, lambda event, **more: run.heard({"event": event, **more}))
     return run
 
@@ -312,7 +312,7 @@ def _loaded(case: Case, text: str) -> str:
 
 def run_all(wanted: list[str], into: Path, seconds: float, tune: int, most: int) -> None:
     from tilewright.lab.measure import probes
-    from tilewright.lab.tuner.search import provenance
+    from tilewright.lab.tuner.running import provenance
     os.environ["TILEWRIGHT_TUNE_DB"] = "off"
     began, origin = time.monotonic(), provenance()
     for number, what in enumerate(wanted):

@@ -240,8 +240,8 @@ def test_a_bad_file_is_one_line(files: Path, kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("shape_a", "shape_b", "words"),
-    [((5, 7), (6, 3), "(7) must be as long as the rows of the second (6)"), ((5, 7), (6,), "must be as long as"),
-     ((2, 5, 7), (3, 7, 2), "the leading axes do not broadcast")],
+    [((5, 7), (6, 3), "a has 7 columns and b has 6 rows"), ((5, 7), (6,), "must agree in k"),
+     ((2, 5, 7), (3, 7, 2), "the leading axes of a and b must broadcast")],
 )
 def test_shapes_that_do_not_fit_are_one_line(files: Path, shape_a: Any, shape_b: Any, words: str) -> None:
     np.save(files / "a.npy", np.ones(shape_a, np.float32))
@@ -269,7 +269,7 @@ def test_a_full_disk_leaves_no_file(files: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_failed_check_writes_nothing(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tilewright, "matmul", lambda a, b, c, threads=None: c.fill(1e6))
+    monkeypatch.setattr(tilewright, "matmul", lambda a, b, threads=None: np.full((len(a), b.shape[1]), 1e6, "f4"))
     message = refused("run", files / "a.npy", files / "b.npy", "-o", files / "c.npy", "--check")
     assert "the check against float64 failed, and nothing was written" in message
     assert not (files / "c.npy").exists()

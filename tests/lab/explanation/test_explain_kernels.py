@@ -15,7 +15,7 @@ from tilewright.ir import Kernel, f32, i32, i64, ptr
 from tilewright.kernels.elementwise import each
 from tilewright.lab.explanation import measured, picture
 from tilewright.lab.tuner import child
-from tilewright.lab.tuner.search import Run
+from tilewright.lab.tuner.running import Run
 
 
 def emit_axpy(threads=None, warp=32):

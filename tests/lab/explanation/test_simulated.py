@@ -11,7 +11,7 @@ import tilewright as tw
 from tests.doubles import fake_cuda
 from tilewright.lab.explanation import measured
 from tilewright.lab.measure import counters, gpu_rules, ncu
-from tilewright.lab.tuner import child, on_gpu, search
+from tilewright.lab.tuner import child, on_gpu, running
 
 SIMULATED = [
     ("f32", "nn", "sm_90a", (2039, 2039, 2039), "simt 64x64x8 warp=32x32 thread=8x4 stages=2 copy=registers"),
@@ -157,7 +157,7 @@ def test_a_launch_is_timed_and_counted(monkeypatch):
 
     class InThisProcess:
         def __init__(self, module, job, *, under=(), cpus=(), environment=None):
-            self.work = {measured.__name__: measured._launch, search.CHILD: tuned}[module]
+            self.work = {measured.__name__: measured._launch, running.CHILD: tuned}[module]
             self.job, self.under = job, under
 
         def __enter__(self):
@@ -182,7 +182,7 @@ def test_a_launch_is_timed_and_counted(monkeypatch):
         child.run(job, emit, lambda: fake.clock / 1e3)
 
     monkeypatch.setattr(measured, "Child", InThisProcess)
-    monkeypatch.setattr(search, "Child", InThisProcess)
+    monkeypatch.setattr(running, "Child", InThisProcess)
     monkeypatch.setattr(gpu_rules, "MOST_SETS", 2)
     monkeypatch.setattr(ncu, "find", lambda: "/opt/ncu")
     monkeypatch.setattr(ncu, "BULK", {})

@@ -22,7 +22,7 @@ from tilewright.lab.ladder import tunable
 from tilewright.lab.ladder.gpu04_shared import emit_shared
 from tilewright.lab.tuner import bound, kernels, trial
 from tilewright.lab.tuner.child import REFERENCE, Phase
-from tilewright.lab.tuner.search import Run
+from tilewright.lab.tuner.running import Run
 from tilewright.plans.measured import store
 from tilewright.runtime.parametric import Parametric
 from tilewright.simulator import counts

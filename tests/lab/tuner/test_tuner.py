@@ -21,7 +21,7 @@ from tests.doubles.impatient import Impatient
 from tilewright import shape_list
 from tilewright.lab import cli
 from tilewright.lab.measure import measure
-from tilewright.lab.tuner import child, many, on_cpu, search
+from tilewright.lab.tuner import child, many, on_cpu, running, search
 from tilewright.lab.tuner.child import REFERENCE, Phase
 from tilewright.lab.tuner.space import CpuSpace
 from tilewright.plans import CpuPlan, Shape, shape_of
@@ -273,7 +273,7 @@ HANGS, CRASHES, HANGS_LATER, CRASHES_LATER = (dataclasses.replace(OTHER, mc=mc) 
 def pretend(monkeypatch):
     """tune(), with these candidates and the pretender for a child."""
     monkeypatch.setattr("tilewright.lab.measure.process.START", PRETENDER)
-    monkeypatch.setattr(search, "Child", Impatient)
+    monkeypatch.setattr(running, "Child", Impatient)
 
     def tune(*candidates, time_limit=20.0, listen=None):
         monkeypatch.setattr(search, "promising", lambda shape, target, count: list(candidates))

@@ -16,7 +16,7 @@ from tests.helpers.arrays import small_integers
 from tilewright.compiler import lld, sources
 from tilewright.lab import cli
 from tilewright.lab.measure import gpu_rules, gpu_state
-from tilewright.lab.tuner import candidates, child, on_gpu, search
+from tilewright.lab.tuner import candidates, child, on_gpu, running, search
 from tilewright.plans import gpu, gpu_lowering, gpu_shape
 from tilewright.plans.measured import choice, store
 from tilewright.plans.measured.row import Row
@@ -44,7 +44,7 @@ def in_this_process(monkeypatch, fake):
         """What the parent meets: an exception ends the process, and a new one finds the GPU as it should be."""
 
         def __init__(self, module, job, *, cpus=(), environment=None):
-            assert (module, list(cpus), environment["TILEWRIGHT_TUNE_DB"]) == (search.CHILD, [], store.OFF)
+            assert (module, list(cpus), environment["TILEWRIGHT_TUNE_DB"]) == (running.CHILD, [], store.OFF)
             self.job, self.last = job, ""
 
         def __enter__(self):
@@ -68,7 +68,7 @@ def in_this_process(monkeypatch, fake):
         def why(self, patience):
             return self.last
 
-    monkeypatch.setattr(search, "Child", InThisProcess)
+    monkeypatch.setattr(running, "Child", InThisProcess)
     monkeypatch.setattr(search, "compile_all", lambda *_, **__: None)    # the fake knows what was recorded here
     monkeypatch.setattr(gpu_rules, "MOST_SETS", 2)
     monkeypatch.setattr(on_gpu, "Busy", lambda on, driver: None)    # which a simulator would take minutes for

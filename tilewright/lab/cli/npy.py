@@ -12,9 +12,9 @@ import numpy as np
 from tilewright import formats, inputs, outputs
 from tilewright.lab.cli.command import BadInput
 from tilewright.lab.measure import check as checks
-from tilewright.problem import Gemm
 
 Array = np.ndarray[Any, np.dtype[Any]]
+NO_FILE, CUT = "this is not a .npy file", "the file is truncated"
 
 
 def open_matrix(path: Path, format: str | None = None) -> Array:
@@ -58,29 +58,11 @@ def _of_format(array: Array, path: Path, format: str | None) -> Array:
 def _reason(error: Exception) -> str:
     """np.load's message in terms of the file."""
     message = " ".join(str(error).split())
-    if "Python objects" in message:
-        return "it holds Python objects, not numbers"
-    if "pickle" in message or "magic" in message:
-        return "this is not a .npy file"
     if not isinstance(error, (ValueError, OSError)):
         return f"the file is damaged ({type(error).__name__}: {message})"
-    if "mmap length" in message or "reading array header" in message or "EOF" in message:
-        return "the file is truncated"
-    return message
-
-
-def product_shape(a: Array, b: Array, names: tuple[Path, Path]) -> tuple[int, ...]:
-    """The shape of a @ b, or BadInput with both shapes and what about them does not fit."""
-    inner = b.shape[-2] if b.ndim > 1 else b.shape[0]
-    where = f"{names[0]} has shape {a.shape} and {names[1]} {b.shape}"
-    if a.shape[-1] != inner:
-        raise BadInput(f"{where}: the last axis of the first ({a.shape[-1]}) must be as long as the rows of the second "
-                       f"({inner})")
-    try:
-        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    except ValueError:
-        raise BadInput(f"{where}: the leading axes do not broadcast") from None
-    return (*batch, *(a.shape[-2:-1]), *(b.shape[-1:] if b.ndim > 1 else ()))
+    known = {"Python objects": "it holds Python objects, not numbers", "pickle": NO_FILE, "magic": NO_FILE,
+             "mmap length": CUT, "reading array header": CUT, "EOF": CUT}
+    return next((said for words, said in known.items() if words in message), message)
 
 
 def multiply(first: Path, second: Path, output: Path, *, threads: int | None = None, check: bool = False,
@@ -90,15 +72,15 @@ def multiply(first: Path, second: Path, output: Path, *, threads: int | None = N
     import tilewright as tw
 
     a, b = open_matrix(first, named[0]), open_matrix(second, named[1])
-    shape, kinds = product_shape(a, b, (first, second)), [formats.find(x.dtype) for x in (a, b)]
-    dtype = np.result_type(a, b)  # of long doubles, which are NumPy's own
-    if kinds[0] is not None and kinds[1] is not None:
-        dtype = formats.FORMATS[Gemm(1, 1, 1, kinds[0], kinds[1]).out].dtype
+    dtype = tw.matmul(np.empty((0, 1), a.dtype), np.empty((1, 0), b.dtype)).dtype
     if dtype.isbuiltin == 2:
         raise BadInput(f"the result is {dtype}, which a .npy file cannot name; convert {first} or {second} first")
     with outputs.replacing(output) as file:
-        c, start = np.empty(shape, dtype), time.perf_counter()
-        tw.matmul(a, b, c, threads=threads)
+        start = time.perf_counter()
+        try:
+            c = tw.matmul(a, b, threads=threads)
+        except ValueError as error:
+            raise BadInput(f"{first} has shape {a.shape} and {second} {b.shape}: {error}") from None
         seconds = time.perf_counter() - start
         verdict = f"; agrees with {_check(a, b, c)}" if check else ""
         try:
@@ -106,9 +88,9 @@ def multiply(first: Path, second: Path, output: Path, *, threads: int | None = N
             np.save(parts, c)
         except OSError as error:
             raise inputs.sentence(error, f"{output} cannot be written") from None
-    flops = 2 * a.shape[-1] * int(np.prod(shape, dtype=object))
+    flops = 2 * a.shape[-1] * c.size
     rate = f", {flops / seconds / 1e9:.1f} GFLOP/s" if seconds and flops else ""
-    return f"{output}: {' x '.join(map(str, shape)) or 'a number'} {dtype.name}, {seconds:.3f} s{rate}{verdict}"
+    return f"{output}: {' x '.join(map(str, c.shape)) or 'a number'} {dtype.name}, {seconds:.3f} s{rate}{verdict}"
 
 
 def _check(a: Array, b: Array, c: Array) -> str:

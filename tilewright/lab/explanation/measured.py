@@ -23,7 +23,7 @@ from tilewright.lab.tuner import trial as trials
 from tilewright.lab.tuner.child import REFERENCE, Job
 from tilewright.lab.tuner.launches import KernelJob
 from tilewright.lab.tuner.on_gpu import OnGpu
-from tilewright.lab.tuner.search import measured
+from tilewright.lab.tuner.running import measured
 from tilewright.runtime.gpu.engine import first_device
 from tilewright.targets import AmdTarget, CpuTarget
 

@@ -28,7 +28,7 @@ from tilewright.lab.tuner import trial as trials
 from tilewright.lab.tuner.bound import Launch, bound
 from tilewright.lab.tuner.child import REFERENCE, against
 from tilewright.lab.tuner.launches import CTYPES, KernelJob
-from tilewright.lab.tuner.search import Listener, measured, provenance
+from tilewright.lab.tuner.running import Listener, measured, provenance
 from tilewright.lab.tuner.trial import Task, Trial
 from tilewright.lab.tuner.tuned import Contender, Tuned
 from tilewright.plans.common import Cost
