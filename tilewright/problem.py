@@ -10,6 +10,7 @@ from numpy import matmul
 
 from tilewright import formats
 from tilewright.expressions import texts
+from tilewright.expressions.numerics import Numerics
 
 if TYPE_CHECKING:
     from tilewright.expressions.function import Aux
@@ -283,6 +284,11 @@ class Gemm:
 
     def __str__(self) -> str:
         return self.key()
+
+
+def numerics(p: Gemm) -> Numerics:
+    """The functions of a problem, as shapes hold them."""
+    return Numerics(p.epilogue, p.prologue_a, p.prologue_b, p.semiring)
 
 
 def kernel_arrays(p: Gemm) -> tuple[Aux, ...]:

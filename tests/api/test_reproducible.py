@@ -122,9 +122,9 @@ def test_block_scaled_and_weights_of_prologues():
 
 def test_measured_plans_do_not_count(monkeypatch):
     shape, here = shape_of(tw.Gemm(200, 200, 200), 2), tw.detect()
-    model = choose(shape._replace(invariant="threads"), here)
+    model = choose(shape.with_numerics(invariant="threads"), here)
     monkeypatch.setattr(choice, "best", lambda *_: pytest.fail("a measured plan was asked for"))
-    assert choice.chosen(shape._replace(invariant="threads"), here) == (model, "")
+    assert choice.chosen(shape.with_numerics(invariant="threads"), here) == (model, "")
 
 
 def test_plans_have_one_order():
@@ -148,7 +148,7 @@ def test_plans_of_gpus_have_one_order(target, format):
             problem = tw.Gemm(rows, columns, k, format, out=out, layout="nt")
             at = (size, k*size, 0), (0, k*size, 0), (0, columns*gpu_shape.bits_of(out) // 8, 0)
             for places in (None, at):
-                shape = gpu_shape.shape_of(problem, places)._replace(invariant=which)
+                shape = gpu_shape.shape_of(problem, places).with_numerics(invariant=which)
                 orders.add(gpu.choose(shape, chip).order_of_sums)
         assert len(orders) == 1
         assert () not in orders

@@ -5,6 +5,7 @@ import pytest
 import tilewright as tw
 from tilewright.api import fused, host
 from tilewright.compiler.llvm import assembly
+from tilewright.expressions.numerics import Numerics
 from tilewright.expressions.semiring import Semiring, semiring
 from tilewright.expressions.tracing import TracingError
 from tilewright.inspect.resources import hot_loop
@@ -12,7 +13,6 @@ from tilewright.kernels.cpu.microkernel import emit_microkernel
 from tilewright.plans import choose, semirings
 from tilewright.plans.cpu import Shape, Strides
 from tilewright.plans.lowering import Product, lower
-from tilewright.plans.semirings import swapped
 from tilewright.runtime import repeats
 from tilewright.runtime.cpu.recipe import Recipe, blocks
 
@@ -50,7 +50,8 @@ def test_terms_of_bytes_are_computed_in_bytes(name):
     f, reduce, any_k = BYTES[name]
     text, target = semiring(f, reduce, "int").text, tw.detect()
     for m, n, k in ((1, 1, 1), (19, 70, 1028), (9, 33, 61)):
-        shape = lower(Product(m, n, k, "i8", "i8", "i32", Strides(k, 1, n, 1, n, 1), semiring=text), target).shape
+        product = Product(m, n, k, "i8", "i8", "i32", Strides(k, 1, n, 1, n, 1), numerics=Numerics(semiring=text))
+        shape = lower(product, target).shape
         assert (shape.dtype == "bytes") == (any_k or k % 4 == 0)
     a, b = RNG.integers(-128, 128, (m, k)).astype(np.int8), RNG.integers(-128, 128, (k, n)).astype(np.int8)
     kernel = tw.compile(tw.Gemm(m, n, k, "i8", out="i32", semiring=text))
@@ -137,7 +138,7 @@ def test_no_values():
 def test_tiles_stay_in_registers(f, reduce, name):
     target, dtype = tw.target(name), "bytes" if reduce == "any" else "f32"
     text = semiring(f, reduce, "int" if dtype == "bytes" else "float").text
-    shape = Shape(dtype, 1024, 1024, 1024, "rows", "rows", 1, semiring=text)
+    shape = Shape(dtype, 1024, 1024, 1024, "rows", "rows", 1, numerics=Numerics(semiring=text))
     plan = choose.choose(shape, target)
     vectors = plan.nr // target.lanes(4)
     assert semirings.registers(text, plan.mr, vectors) <= target.tile_registers or plan.mr * vectors == 1
@@ -148,7 +149,7 @@ def test_tiles_stay_in_registers(f, reduce, name):
 def test_states_have_space_between_blocks_of_k():
     """As many tiles as C has, of all fields."""
     text = semiring(product, "argmin").text
-    shape = Shape("f32", 200, 300, 2000, "rows", "rows", 1, out="i32", semiring=text)
+    shape = Shape("f32", 200, 300, 2000, "rows", "rows", 1, out="i32", numerics=Numerics(semiring=text))
     plan = choose.choose(shape, tw.detect())
     recipe = Recipe(shape, Strides(2000, 1, 300, 1, 300, 1), plan, tw.detect())
     cut = blocks(shape, plan)
@@ -160,7 +161,7 @@ def test_states_have_space_between_blocks_of_k():
 def test_texts():
     made = semiring(lambda x, y: x - 2*y, "max")
     assert Semiring.read(made.text) == made
-    assert Semiring.read(swapped(made.text)).swapped == made
+    assert Semiring.read(Numerics(semiring=made.text).swapped.semiring).swapped == made
     assert made.swapped.step != made.step
     for reduce in MEANS, "argmin":
         made = semiring(product, reduce)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import tilewright as tw
 from tilewright import targets as chips
 from tilewright.compiled.compile import plan
+from tilewright.expressions.numerics import PLAIN
 from tilewright.plans import CpuPlan, Shape, asked, choose, lowering, shape_of
 from tilewright.plans.amd import AmdPlan
 from tilewright.plans.choose import (
@@ -38,8 +39,7 @@ targets = st.sampled_from(TARGETS)
 sizes = st.one_of(st.integers(1, 40), st.integers(1, 5000), st.sampled_from([64, 512, 1024, 4096, 20000]))
 orders = st.sampled_from(["rows", "columns", "any"])
 shapes = st.builds(Shape, st.sampled_from(["f32", "f64"]), sizes, sizes, sizes, orders, orders,
-                   st.sampled_from([1, 1, 2, 3, 4, 6, 8, 16]), epilogue=st.just(""), semiring=st.just(""),
-                   prologue_a=st.just(""), prologue_b=st.just(""))
+                   st.sampled_from([1, 1, 2, 3, 4, 6, 8, 16]), numerics=st.just(PLAIN))
 
 
 # ---- a plan as text

@@ -15,6 +15,7 @@ import numpy as np
 
 from tilewright import forks
 from tilewright.api import dispatch, fused
+from tilewright.expressions.numerics import Numerics
 from tilewright.formats.quantized import Quantized
 from tilewright.formats.table import get
 from tilewright.kernels.cpu import jobs
@@ -178,7 +179,7 @@ def _of(b: Any, a: Array, trans: str, threads: int, epilogue: Any, operands: dic
     # a job does not say how many rows there are: kernels for bf16 take more of them than others do
     made = lowering.Product(min(m, prologues_of_plans.MOST), n, k, "f32",
                             of.prologue.source.removesuffix(weights.HALVES), "f32", Strides(k, 1, rsb, csb, n, 1),
-                            threads, added_in="f32", prologue_b=of.prologue.text)
+                            threads, Numerics(prologue_b=of.prologue.text), "f32")
     prepare = preparation.recorded("b", of)
     lowered = lowering.lower(made, engine.amx.permitted(engine.detect()))
     kernel = by_bf16(lowered, prepare, a.dtype)

@@ -42,7 +42,7 @@ def plan(problem: Gemm, target: Any = None, threads: int | None = None, algorith
         return engine.plan_problem(problem, chip, threads, algorithm, asked_for).plan
     from tilewright.plans import gpu_lowering
     from tilewright.plans.measured import choice
-    shape = gpu_lowering.multiplied_shape(problem, chip, algorithm)._replace(invariant=asked_for)
+    shape = gpu_lowering.multiplied_shape(problem, chip, algorithm).with_numerics(invariant=asked_for)
     return choice.chosen(shape, chip)[0]
 
 

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from tilewright.compiled.base import Launch
+from tilewright.expressions.numerics import Numerics
 from tilewright.plans import gpu, passes
 from tilewright.plans.gpu_shape import GpuShape
 from tilewright.plans.gpu_shape import shape as contiguous
@@ -72,18 +73,19 @@ def plan_for(shape: GpuShape, target: Any, along: str) -> Any:
         shape = side_by_side(shape)
     if not shape.invariant:
         return _best(shape, target, along, (choice.chosen(shape, target)[0], *gpu.ranked(_tiled(shape), target)))
-    free = shape._replace(invariant="")
+    free = shape.with_numerics(invariant="")
     if shape.invariant != "rows":               # no plan for groups depends on threads, and none was measured
         return _best(free, target, along, gpu.ranked(_tiled(free), target))
     k, layout = (MANY, free.layout) if along == "k" else (free.k, "n" + free.layout[1])     # of any number of steps
-    many = contiguous(free.a, free.b, free.out, MANY, free.n, k, layout, None, 1, epilogue=free.epilogue).least
+    many = contiguous(free.a, free.b, free.out, MANY, free.n, k, layout, None, 1,
+                      numerics=Numerics(free.epilogue)).least
     order = _best(many, target, along, _whole(many, target)).order_of_sums
     return _best(free, target, along, (p for p in _whole(free, target) if p.order_of_sums == order))
 
 
 def _whole(shape: GpuShape, target: Any) -> Iterable[Any]:
     """Plans that do not divide k, for any number of rows."""
-    found = gpu.planner(target).candidates(_tiled(shape)._replace(invariant="rows"), target)
+    found = gpu.planner(target).candidates(_tiled(shape).with_numerics(invariant="rows"), target)
     return (p for p in found if p.order_of_sums)
 
 

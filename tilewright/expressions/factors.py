@@ -39,14 +39,14 @@ def only(expression: Expression, *results: Operand) -> Expression:
 
 
 def parameters(expression: Expression) -> set[str]:
-    """Those that its results need."""
+    """The parameters that the expression's results need."""
     return {x for line in expression.lines for x in line.operands if isinstance(x, str)} | {
         x.operand for x in expression.results if isinstance(x.operand, str)}
 
 
 def subtracted(expression: Expression) -> tuple[Expression, str] | None:
-    """Of an expression whose element is used in `element - parameter` alone, both integers: that of the difference in
-    the element's place, and the parameter; else None."""
+    """The expression of the difference, and the parameter, where an expression uses its element in
+    `element - parameter` alone, both integers; else None."""
     first = expression.parameters[0][0]
     uses = [at for at, line in enumerate(expression.lines) if first in line.operands]
     kinds, results = dict(expression.parameters), [x.operand for x in expression.results]

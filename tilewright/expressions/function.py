@@ -129,7 +129,7 @@ class Function(Written):
 
     @property
     def names(self) -> list[str]:
-        """Of the parameters that are arrays."""
+        """Names of the parameters that are arrays."""
         return [name for name, _ in self.expression.parameters[len(self.expression.sums):]]
 
     def arrays(self, role: str) -> tuple[Aux, ...]:
@@ -164,12 +164,12 @@ class Epilogue(Function):
 
     @cached_property
     def kinds(self) -> dict[str, str]:
-        """Of the expression's parameters, by name."""
+        """Kinds of the expression's parameters, by name."""
         return dict(self.expression.parameters)
 
     @property
     def kind(self) -> str:
-        """Of the sums: "float" or "int"."""
+        """The kind of the sums: "float" or "int"."""
         return self.expression.parameters[0][1]
 
     @cached_property
@@ -203,7 +203,7 @@ class Epilogue(Function):
         return AXES.get(self.expression.results[number].reduced.partition("_")[0], 0)
 
     def shapes(self, *shape: int) -> tuple[tuple[int, ...], ...]:
-        """Of the results of a product of shape [..., m, n]; a reduced one lacks the axis along which it is reduced."""
+        """The results' shapes, for a product of shape [..., m, n]; a reduced one lacks its axis."""
         *batch, m, n = shape
         n //= 1 + self.paired
         return tuple({0: (*batch, m, n), -1: (*batch, m), -2: (*batch, n)}[self.axis(i)]
@@ -247,7 +247,7 @@ class Prologue(Function):
 
     @property
     def kind(self) -> str:
-        """Of its numbers: "float" or "int"."""
+        """The kind of its numbers: "float" or "int"."""
         return self.expression.kinds[0]
 
     def evaluate(self, x: Any, operands: Mapping[str, Any], axis: int) -> Any:

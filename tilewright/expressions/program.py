@@ -47,7 +47,7 @@ class Result:
 
     @property
     def how(self) -> str:
-        """Of REDUCTIONS, along whichever axis; "": it is not reduced."""
+        """The name in REDUCTIONS, along whichever axis; "": the result is not reduced."""
         return self.reduced.partition("_")[2]
 
 
@@ -97,7 +97,7 @@ class Expression:
 
     @property
     def unnamed(self) -> Expression:
-        """The same with another name of the first parameter, which is not given by name: "$"."""
+        """The expression with "$" as the name of its first parameter, which is never given by name."""
         own = self.parameters[0][0]
 
         def renamed(x: Operand) -> Operand:
@@ -118,12 +118,12 @@ class Expression:
 
     @cached_property
     def kinds(self) -> list[str]:
-        """Of what kind each result is."""
+        """The kind of each result."""
         return ["int" if x.how in INDICES else kind for x, kind in zip(self.results, self.computed)]
 
     @cached_property
     def computed(self) -> list[str]:
-        """Of what kind each result is before it is reduced."""
+        """The kind of each result before it is reduced."""
         return self.run(self.given, dict(self.parameters), lambda x: type(x).__name__)
 
     @staticmethod
@@ -179,7 +179,7 @@ class Written:
 
     @property
     def digest(self) -> str:
-        """Of the text, for names."""
+        """A digest of the text, for names."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:8]
 
 

@@ -48,7 +48,7 @@ class Reduction:
 
 
 def _of(first: Callable[[str, int], Number], both: Callable[[Any, Any], Any]) -> Reduction:
-    """Of one field, which is the result."""
+    """A reduction whose state is one field, which is the result."""
     return Reduction(lambda kind, bits: (first(kind, bits),), lambda s, t, p: (both(s[0], t),),
                      lambda x, y: (both(x[0], y[0]),))
 

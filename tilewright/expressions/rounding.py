@@ -19,7 +19,7 @@ PASSING = {"mul", "neg", "abs", "where", "div"}
 
 
 def bits(format: str) -> int:
-    """Of a result in this format, its leading one included; WHOLE for what is no float of 16 bits or less."""
+    """Significant bits of a format, its leading one included; WHOLE for what is no float of 16 bits or less."""
     found = FORMATS[format]
     return found.mantissa + 1 if isinstance(found, Float) and found.bits <= 16 else WHOLE
 

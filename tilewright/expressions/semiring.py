@@ -47,7 +47,7 @@ class Semiring(Written):
 
     @property
     def kind(self) -> str:
-        """Of the terms: "float" or "int"."""
+        """The kind of the terms: "float" or "int"."""
         return self.expression.parameters[0][1]
 
     @cached_property
@@ -61,7 +61,7 @@ class Semiring(Written):
 
     @property
     def swapped(self) -> Semiring:
-        """That of C^T = B^T A^T."""
+        """The semiring of C^T = B^T A^T."""
         return Semiring(self.reduce, replace(self.expression, parameters=self.expression.parameters[::-1]))
 
     def first(self, bits: int) -> tuple[Number, ...]:
@@ -70,8 +70,8 @@ class Semiring(Written):
 
     @cached_property
     def step(self) -> Expression:
-        """Of the two factors, whatever their names, `left` and `right`, of the state s0, s1 ... and of the index p: the
-        state with one more term."""
+        """The state with one more term, as an expression of the factors `left` and `right`, whatever their names, of
+        the state s0, s1 ... and of the index p."""
         first, second = (name for name, _ in self.expression.parameters)
         fields = {f"s{i}": kind for i, kind in enumerate(self.fold.fields)}
 
@@ -82,7 +82,7 @@ class Semiring(Written):
 
     @property
     def operations(self) -> int:
-        """Of a term, in multiply-adds."""
+        """The cost of a term, in multiply-adds."""
         return max(self.step.flops, 1)
 
     def evaluate(self, a: Any, b: Any) -> Any:

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from tilewright.expressions.numerics import PLAIN, HasNumerics, Numerics
 from tilewright.plans import epilogues, prologues, semirings
 from tilewright.plans import invariant as invariants
 from tilewright.plans.common import Plan
@@ -107,7 +108,7 @@ def order(row_stride: int, col_stride: int) -> Order:
     return "rows" if col_stride == 1 else "columns" if row_stride == 1 else "any"
 
 
-class Shape(NamedTuple):
+class _Fields(NamedTuple):
     """What the choice of a plan depends on: a product as the loops around the micro-kernel meet it.
 
     plans/lowering.py makes it from operands, or from a problem. Complex operands have become one real product, of twice
@@ -125,11 +126,11 @@ class Shape(NamedTuple):
     out: str = ""       # C's format, if sums are rounded as they are stored; "" for that of the sums
     depth: int = 0      # elements of k, if words are multiplied
     c: Order = "rows"   # or "scattered": stored by tables
-    epilogue: str = ""  # what becomes of finished sums: Epilogue's text
-    semiring: str = ""  # what stands for multiplication and addition: Semiring's text
-    prologue_a: str = ""        # what packing makes of elements of A: Prologue's text
-    prologue_b: str = ""
-    invariant: str = ""         # what must not change an element's bits: plans/invariant.py
+    numerics: Numerics = PLAIN
+
+
+class Shape(HasNumerics, _Fields):
+    """A product for which a plan is chosen."""
 
     def __str__(self) -> str:
         """For people: a 64x128x512 product of f32 packed from c64 by c64."""
@@ -171,9 +172,7 @@ class Shape(NamedTuple):
         exchanged: dict[Order, Order] = {"rows": "columns", "columns": "rows", "any": "any",
                                            "scattered": "scattered"}
         return self._replace(m=self.n, n=self.m, a=exchanged[self.b], b=exchanged[self.a],
-                             source_a=self.source_b, source_b=self.source_a, semiring=semirings.swapped(self.semiring),
-                             prologue_a=self.prologue_b, prologue_b=self.prologue_a,
-                             invariant=invariants.SWAPPED.get(self.invariant, self.invariant))
+                             source_a=self.source_b, source_b=self.source_a, numerics=self.numerics.swapped)
 
     @property
     def itemsize(self) -> int:
@@ -198,11 +197,6 @@ class Shape(NamedTuple):
         """Whether C is one row of complex numbers, whose operands are read where they are."""
         return (self.complex and self.m == 1 and self.invariant not in invariants.ROWS
                 and not (self.out or self.epilogue or self.prologues or self.semiring or self.scattered))
-
-    @property
-    def prologues(self) -> str:
-        """Which operands have one: "", "a", "b" or "ab"."""
-        return "a"*bool(self.prologue_a) + "b"*bool(self.prologue_b)
 
     @property
     def converts(self) -> bool:

@@ -117,7 +117,7 @@ def for_many_rows(shape: GpuShape, target: Any) -> Any:
     by, s = planner(target), shape
     m, n = invariant.sizes(s.m, s.n, s.invariant)
     layout = "n" + s.layout[1] if s.invariant == "rows" else s.layout[0] + "t"      # of a's rows, whatever theirs is
-    many = contiguous(s.a, s.b, s.out, m, n, s.k, layout, None, 1, s.scaled, s.scales, s.epilogue, s.semiring)
-    many = many._replace(terms=s.terms, invariant=s.invariant)
+    many = contiguous(s.a, s.b, s.out, m, n, s.k, layout, None, 1, s.scaled, s.scales,
+                      s.numerics._replace(prologue_a="", prologue_b=""))._replace(terms=s.terms)
     whole = (plan for plan in by.candidates(many, target) if plan.order_of_sums)
     return common.best(many, target, whole, by.cost)

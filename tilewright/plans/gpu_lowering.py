@@ -11,6 +11,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from tilewright import formats
+from tilewright.expressions.numerics import Numerics
 from tilewright.formats.table import BLOCK_FORMATS, holds
 from tilewright.plans import epilogues, prologues
 from tilewright.plans.common import NoPlan
@@ -133,8 +134,8 @@ def in_kernel(p: Gemm, pair: Pair, out: str, texts: Mapping[str, str], target: A
         return p.prologues
     if not isinstance(target, GpuTarget):
         return ""
-    found = shape(*pair, out, p.m, p.n, p.k, p.layout, None, p.batch, epilogue=epilogues.lowered(p, out),
-                  prologue_a=texts["a"], prologue_b=texts["b"])
+    found = shape(*pair, out, p.m, p.n, p.k, p.layout, None, p.batch,
+                  numerics=Numerics(epilogues.lowered(p, out), texts["a"], texts["b"]))
     return str(planner(target).inside(found, target))
 
 

@@ -11,12 +11,13 @@ from math import gcd
 from typing import NamedTuple
 
 from tilewright import formats
+from tilewright.expressions.numerics import PLAIN, HasNumerics, Numerics
 from tilewright.forks import cached_property
 from tilewright.formats.table import BLOCK_FORMATS
 from tilewright.plans import epilogues, prologues, semirings
 from tilewright.plans.gpu_formats import RESULTS
 from tilewright.plans.words import TERMS
-from tilewright.problem import Gemm
+from tilewright.problem import Gemm, numerics
 
 WIDEST = 16             # bytes that a thread moves at once
 LINE = 128              # bytes of a cache line
@@ -46,12 +47,9 @@ class _Fields(NamedTuple):
     scales      what multiplies sums: see problem.SCALES
     terms       a key of words.TERMS: f32 are multiplied as sums of these, which a pass makes of them (passes.py); of
                 one, tf32, kernels make them as they read. Or f16: sums of f16 are f16, too
-    epilogue    see problem.Gemm
-    semiring    what stands for multiplication and addition: see problem.Gemm
-    invariant   what must not change an element's bits: see plans/invariant.py
     crossing    which of "ab" have rows (or columns) that are no multiples of 128 bytes apart: a bulk copy brings two
                 lines for each row of a tile
-    prologue_a  what kernels make of elements of A as they read them: see problem.Gemm. prologue_b: of B
+    numerics    functions, and what must not change an element's bits
     """
     a: str
     b: str
@@ -73,14 +71,10 @@ class _Fields(NamedTuple):
     scales: str = ""
     terms: str = ""
     crossing: str = ""
-    epilogue: str = ""
-    semiring: str = ""
-    invariant: str = ""
-    prologue_a: str = ""
-    prologue_b: str = ""
+    numerics: Numerics = PLAIN
 
 
-class GpuShape(_Fields):
+class GpuShape(HasNumerics, _Fields):
     """A product for which a plan is chosen; what follows from its fields is computed once."""
 
     def __str__(self) -> str:
@@ -100,9 +94,8 @@ class GpuShape(_Fields):
         order of A and of B; no threads."""
         kind = self.a if self.a == self.b == self.out else f"{self.a}-{self.b}-{self.out}"
         usual = shape(*self[:7], batch=self.batch, scaled=self.scaled, scales=self.scales,
-                      epilogue=self.epilogue, semiring=self.semiring, prologue_a=self.prologue_a,
-                      prologue_b=self.prologue_b)
-        if self._replace(terms="", invariant="") != usual:                    # in wider or unaligned matrices
+                      numerics=self.numerics._replace(invariant=""))
+        if self._replace(terms="", numerics=usual.numerics) != usual:     # in wider or unaligned matrices
             kind += f" vector={'x'.join(map(str, self[7:10]))} near={self.near_a}x{self.near_b}"
             bits, aligned = (*self.bits, bits_of(self.out)), (self.align_a, self.align_b, self.align_c)
             if any(8*align != each*size for align, each, size in zip(aligned, self[7:10], bits)):
@@ -147,15 +140,6 @@ class GpuShape(_Fields):
         return bits_of(self.sums) // 8
 
     @cached_property
-    def prologues(self) -> str:
-        """Which operands have a prologue: "", "a", "b" or "ab"."""
-        return "a"*bool(self.prologue_a) + "b"*bool(self.prologue_b)
-
-    def prologue_of(self, role: str) -> str:
-        """That of operand "a" or "b"."""
-        return self.prologue_a if role == "a" else self.prologue_b
-
-    @cached_property
     def bits(self) -> tuple[int, int]:
         """Of an element of A and of B in memory, with all its terms."""
         if self.prologue_a or self.prologue_b:
@@ -189,13 +173,12 @@ def bits_of(format: str) -> int:
 
 
 def shape(a: str, b: str, out: str, m: int, n: int, k: int, layout: str = "nt", at: Sequence[Place] | None = None,
-          batch: int = 1, scaled: str = "", scales: str = "", epilogue: str = "", semiring: str = "",
-          prologue_a: str = "", prologue_b: str = "") -> GpuShape:
+          batch: int = 1, scaled: str = "", scales: str = "", numerics: Numerics = PLAIN) -> GpuShape:
     """The shape of operands that are multiplied in these formats, which lie `at` these places (A, B and C), or are
     contiguous and aligned to 16 bytes. The distance of rows does not count of a matrix that has one row; it is 0 then.
     """
-    stored = prologues.stored(a, prologue_a), prologues.stored(b, prologue_b), out
-    bits, each = tuple(map(bits_of, stored)), epilogues.sums_of_result(epilogue)
+    stored = prologues.stored(a, numerics.prologue_a), prologues.stored(b, numerics.prologue_b), out
+    bits, each = tuple(map(bits_of, stored)), epilogues.sums_of_result(numerics.epilogue)
     inner = k if layout[0] == "n" else m, n if layout[1] == "n" else k, n // each
     outer = m if layout[0] == "n" else k, k if layout[1] == "n" else n, m
     places = at or [(0, x*size // 8 if rows > 1 else 0, x*size*rows // 8 if batch > 1 else 0)
@@ -208,7 +191,7 @@ def shape(a: str, b: str, out: str, m: int, n: int, k: int, layout: str = "nt", 
     crossing = "".join(x for x, rows, (_, apart, *_) in zip("ab", outer, places) if rows > 1 and apart % LINE)
     return GpuShape(a, b, out, m, n, k, layout, vector_a, vector_b, vector_c*each, near_a, near_b,
                     min(batch, MOST_BATCH), scaled, align_a, align_b, align_c, scales, crossing=crossing,
-                    epilogue=epilogue, semiring=semiring, prologue_a=prologue_a, prologue_b=prologue_b)
+                    numerics=numerics)
 
 
 def vector_of(bits: int, extent: int, address: int, *apart: int) -> int:
@@ -232,12 +215,12 @@ def shape_of(problem: Gemm, at: Sequence[Place] | None = None) -> GpuShape:
     p = problem
     if p.a not in BLOCK_FORMATS:
         return shape(*p.multiplied, p.out, p.m, p.n, p.k, p.layout, at, p.batch, scales=p.scales,
-                     epilogue=p.epilogue, semiring=p.semiring, prologue_a=p.prologue_a, prologue_b=p.prologue_b)
+                     numerics=numerics(p))
     if p.layout != "nt":
         raise ValueError(f"{p}: block-scaled operands have k along their rows, which is layout nt, not {p.layout}")
     a, b = (BLOCK_FORMATS[x].element.name for x in (p.a, p.b))
     return shape(a, b, p.out, p.m, p.n, -(-p.k // BLOCK)*BLOCK, p.layout, at, p.batch, scaled=f"{p.a} {p.b}",
-                 epilogue=p.epilogue)
+                 numerics=numerics(p))
 
 
 def results(sums: str, scales: str) -> tuple[str, ...]:

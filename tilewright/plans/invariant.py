@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 OPTIONS = {"deterministic": "threads", "batch_invariant": "rows"}       # of matmul
 MANY = 4096             # rows of the product whose plan has the order of sums of all numbers of rows
 ROWS = "rows", "columns"
-SWAPPED = {"": "", "threads": "threads", "rows": "columns", "columns": "rows"}
 
 
 def asked(deterministic: bool, batch_invariant: bool) -> str:

@@ -15,12 +15,13 @@ from __future__ import annotations
 from math import inf
 from typing import Literal, NamedTuple
 
+from tilewright.expressions.numerics import PLAIN, HasNumerics, Numerics
 from tilewright.formats.table import NARROW
 from tilewright.plans import epilogues, prologues, semirings
 from tilewright.plans import invariant as invariants
 from tilewright.plans.cpu import COMPLEX, Shape, Strides, few_complex, order, steps
 from tilewright.plans.words import SURE, TILE_WORDS, WORDS, Word, faster, native_words, pays
-from tilewright.problem import Gemm
+from tilewright.problem import Gemm, numerics
 from tilewright.targets import coerce
 from tilewright.targets.cpu import CpuTarget
 from tilewright.targets.machine import thread_count
@@ -48,7 +49,7 @@ FASTEST = "fastest"
 NO_WORSE = {"f32": "amx_bf16_x6", "f16": "amx_f16"}         # than the native product's error bound
 
 
-class Product(NamedTuple):
+class _Product(NamedTuple):
     """Operands as they come to the engine: each in a format that packing takes, C in one that can be stored."""
     m: int
     n: int
@@ -58,13 +59,13 @@ class Product(NamedTuple):
     out: str
     strides: Strides
     threads: int = 1
-    epilogue: str = ""          # what becomes of the sums: expressions.function.Epilogue's text
+    numerics: Numerics = PLAIN
     added_in: str = ""          # the format of the sums, if C's does not say it
     beside: bool = False        # whether the epilogue reads C, so that sums are not added up there
-    semiring: str = ""          # what stands for multiplication and addition: expressions.semiring.Semiring's text
-    prologue_a: str = ""        # what packing makes of elements of A: expressions.function.Prologue's text
-    prologue_b: str = ""
-    invariant: str = ""         # what must not change an element's bits: plans/invariant.py
+
+
+class Product(HasNumerics, _Product):
+    """A product from which `lower` makes a shape."""
 
     @property
     def sums(self) -> str:
@@ -75,8 +76,7 @@ class Product(NamedTuple):
     def swapped(self) -> Product:
         """C^T = B^T @ A^T."""
         return self._replace(m=self.n, n=self.m, a=self.b, b=self.a, strides=self.strides.swapped,
-                             semiring=semirings.swapped(self.semiring), prologue_a=self.prologue_b,
-                             prologue_b=self.prologue_a, invariant=invariants.SWAPPED[self.invariant])
+                             numerics=self.numerics.swapped)
 
 
 class Lowered(NamedTuple):
@@ -179,8 +179,7 @@ def lower(product: Product, target: CpuTarget, word_name: str | None = None) -> 
     if m == n == 1 and p.strides.rsb == 1:                  # B is a column without gaps
         of_b = "columns"
     shape = Shape(sums, m, n, k, order(p.strides.rsa, p.strides.csa), of_b, p.threads, *sources, out,
-                  epilogue=p.epilogue, semiring=p.semiring, prologue_a=p.prologue_a, prologue_b=p.prologue_b,
-                  invariant=p.invariant)
+                  numerics=p.numerics)
     if p.semiring and sums == "i32" and sources == ("i8", "i8") and semirings.in_bytes(p.semiring, k):
         return Lowered(shape._replace(dtype="bytes", k=steps("bytes", k), depth=k), strides, target)
     if p.semiring:
@@ -258,7 +257,8 @@ def as_real(product: Product, way: Way) -> Product:
         k, b = 2*k, (2*n, 1)
     else:
         a = st.rsa, st.csa
-    return Product(m, 2*n, k, part, part, part, Strides(*a, *b, *c), p.threads, invariant=p.invariant)
+    return Product(m, 2*n, k, part, part, part, Strides(*a, *b, *c), p.threads,
+                   Numerics(invariant=p.invariant))
 
 
 # ---- problems
@@ -297,8 +297,8 @@ def taken_operands(problem: Gemm, threads: int = 1, invariant: str = "") -> Prod
     strides = Strides(*contiguous(p.m, p.k, layout[0]), *contiguous(p.k, p.n, layout[1]),
                       *contiguous(p.m, p.n, "n"))
     added_in = sums if p.fused or epilogue else ""
-    return Product(p.m, p.n, p.k, a, b, out, strides, threads, epilogue, added_in, prologue_a=p.prologue_a,
-                   prologue_b=p.prologue_b, semiring=p.semiring, invariant=invariant)
+    return Product(p.m, p.n, p.k, a, b, out, strides, threads,
+                   numerics(p)._replace(epilogue=epilogue, invariant=invariant), added_in)
 
 
 def of_problem(problem: Gemm, threads: int = 1, invariant: str = "") -> Product:

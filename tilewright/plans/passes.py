@@ -132,10 +132,10 @@ def prepared(shape: GpuShape, role: str) -> GpuShape:
     numbers contiguous, in the same order (runtime/gpu/prologues.py)."""
     inner = {"a": (shape.k, shape.m), "b": (shape.n, shape.k)}[role][shape.layout["ab".index(role)] == "t"]
     bits = bits_of(getattr(shape, role))
-    new: dict[str, Any] = {f"prologue_{role}": "", f"vector_{role}": vector_of(bits, inner, 0),
+    new: dict[str, Any] = {f"vector_{role}": vector_of(bits, inner, 0),
                            f"align_{role}": gcd(WIDEST, inner*bits // 8), f"near_{role}": MOST_ROWS,
                            "crossing": shape.crossing.replace(role, "") + role*(inner*bits // 8 % LINE > 0)}
-    return shape._replace(**new)
+    return shape.with_numerics(**{f"prologue_{role}": ""})._replace(**new)
 
 
 @lru_cache(maxsize=64)        # candidates differ in little else

@@ -17,12 +17,6 @@ TERM, COUNTING, CONSTANTS, LIVE = 3, 5, 8, 5
 
 
 @lru_cache(maxsize=256)
-def swapped(text: str) -> str:
-    """That of C^T = B^T A^T."""
-    return read(text).swapped.text if text else ""
-
-
-@lru_cache(maxsize=256)
 def state(text: str) -> int:
     """Fields of a state that is kept until an epilogue makes results of it, beside C; 0: there is none."""
     return read(text).state if text else 0

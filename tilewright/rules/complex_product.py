@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.plans.invariant import SWAPPED
+from tilewright.expressions.numerics import SWAPPED
 from tilewright.plans.lowering import complex_way
 
 Array = NDArray[Any]

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import formats
+from tilewright.expressions.numerics import Numerics
 from tilewright.formats import Quantized
 from tilewright.formats.quantized import check_operand
 from tilewright.ir.program import Function
@@ -239,7 +240,7 @@ class CpuProduct:
             return False
         planned = kernel.planned
         lowered, transposed, conj = engine.lowered(a, b, c, planned.shape.threads, planned.target, kernel.word, conj,
-                                                   planned.shape.semiring)
+                                                   Numerics(semiring=planned.shape.semiring))
         recipe = engine.ready(planned._replace(shape=lowered.shape, strides=lowered.strides), conj,
                               make=SimulatedRecipe, host=self.host)
         swapped = transposed != planned.plan.swap

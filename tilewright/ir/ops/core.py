@@ -278,7 +278,7 @@ def shuffle(indices: tuple[int, ...]) -> Operation:
         return low.b.shuffle_vector(x, y, low.constant(indices, 32), "shuffle")
 
     def amd(low: Any, t: Any, x: Any, y: Any) -> Any:
-        """Of four bytes: LLVM 22 takes them apart, and the hardware has one instruction (v_perm_b32)."""
+        """A shuffle of four bytes: LLVM 22 takes them apart, and the hardware has one instruction (v_perm_b32)."""
         if not (x.type.count == len(indices) == 4 and x.type.element == low.integer(8)):
             return general(low, t, x, y)
         word = low.integer(32)

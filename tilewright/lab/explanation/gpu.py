@@ -85,7 +85,7 @@ def invariant(there: Space, option: str, basis: GpuBasis) -> tuple[Any, float]:
     bare, seconds, t = there.shape, 0.0, there.chip
     for role in there.shape.prologues:
         bare, seconds = passes.prepared(bare, role), seconds + gpu.planner(t).pass_seconds(there.shape, role, t)
-    other = gpu.choose(bare._replace(invariant=option), t)
+    other = gpu.choose(bare.with_numerics(invariant=option), t)
     return other, seconds + basis.cost(bare, other, t).seconds
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from tilewright import forks
+from tilewright.expressions.numerics import Numerics
 from tilewright.plans import lowering
 from tilewright.plans.choose import choose
 from tilewright.plans.cpu import Order, Strides, block_depth
@@ -104,12 +105,12 @@ def lowered(a: Array, b: Array, c: Array, splits: list[Split], threads: int, tar
     format_a, format_b, format_c = (engine.format_of(x.dtype) for x in (a, b, c))
     product = lowering.Product(_size(splits[0].rows), _size(splits[1].columns), _size(splits[1].rows), format_a,
                                format_b, format_c, Strides(*(stride for pair in strides for stride in pair)), threads,
-                               invariant=invariant)
+                               Numerics(invariant=invariant))
     shape, st, target = lowering.lower(product, target)
     by_table: Order = "scattered"
     for name, x in zip("abc", splits):
         if x.strides is None or (name == "c" and st.csc != 1):
-            shape = shape._replace(**{name: by_table})      # type: ignore[arg-type]
+            shape = shape._replace(**{name: by_table})
     if not shape.scattered:                         # axes merge in a copy that did not in what was converted
         shape = shape._replace(a=by_table)
     return Lowered(shape, st, target)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import forks, formats
+from tilewright.expressions.numerics import PLAIN, Numerics
 from tilewright.kernels.cpu.jobs import NOTHING, Beside, Finish
 from tilewright.plans import lowering
 from tilewright.plans.cpu import CpuPlan, Shape, Strides
@@ -150,11 +151,11 @@ def scale(c: Matrix, beta: float) -> None:
 
 # ---- what is multiplied, and by which plan
 
-def product(a: Matrix, b: Matrix, c: Matrix, threads: int, semiring: str = "", invariant: str = "") -> Product:
+def product(a: Matrix, b: Matrix, c: Matrix, threads: int, numerics: Numerics = PLAIN) -> Product:
     """Operands as the planner sees them."""
     (m, k), n = a.shape, b.shape[1]
     return Product(m, n, k, format_of(a.dtype), format_of(b.dtype), format_of(c.dtype),
-                   Strides(*strides(a), *strides(b), *strides(c)), threads, semiring=semiring, invariant=invariant)
+                   Strides(*strides(a), *strides(b), *strides(c)), threads, numerics)
 
 
 def strides(x: Matrix) -> tuple[int, int]:
@@ -164,10 +165,10 @@ def strides(x: Matrix) -> tuple[int, int]:
 
 
 def lowered(a: Matrix, b: Matrix, c: Matrix, threads: int, target: CpuTarget, word: str | None,
-            conj: str = "", semiring: str = "", invariant: str = "") -> tuple[Lowered, bool, str]:
+            conj: str = "", numerics: Numerics = PLAIN) -> tuple[Lowered, bool, str]:
     """What to multiply for these operands; whether that is C^T = B^T @ A^T; and which of its operands are conjugated.
     """
-    found = product(a, b, c, threads, semiring, invariant)
+    found = product(a, b, c, threads, numerics)
     transposed = lowering.exchanges(found)
     if transposed:
         found, conj = found.swapped, conj.translate(SWAPPED)
@@ -205,7 +206,8 @@ def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix) -> tuple[Recipe, bool
     *_, threads, plan, target, word, conj, semiring, invariant = key
     with forks.building:
         chip = amx.permitted(target or detect())
-        what, transposed, conj = lowered(a, b, c, threads, chip, word, conj, semiring, invariant)
+        what, transposed, conj = lowered(a, b, c, threads, chip, word, conj,
+                                         Numerics(semiring=semiring, invariant=invariant))
         chosen = Planned(*what, plan) if plan else planned(what)
         recipe = ready(chosen, conj)
         other = transposed or semiring or invariant or chosen.shape.converts

@@ -67,7 +67,7 @@ def gemm(a: Matrix, b: Matrix, results: list[Matrix | None], reduced: Sequence[M
     All may have a leading axis.
     """
     of = sums_of(a, b, results, operands, epilogue, sums, threads, plan, target, b_packed, semiring)
-    of = with_prologues(of, prologues or {})._replace(invariant=invariant)
+    of = with_prologues(of, prologues or {}).with_numerics(invariant=invariant)
     if algorithm is not None:
         assert of.target is not None
         of = of._replace(word=lowering.algorithm_word(algorithm, format_of(a.dtype), format_of(b.dtype), *of.sizes,
@@ -236,8 +236,8 @@ def _by_passes(of: Sums, main: Matrix | None, way: Way, operands: int, on: Host,
 def recipe_of_sums(of: Sums, sums: Matrix, on: Host, make: type[Recipe]) -> tuple[Recipe, bool]:
     """For the sums by themselves; and whether it takes the operands in exchanged roles."""
     chip = of.target or detect()
-    lowered, transposed, _ = engine.lowered(of.a, of.b, sums, of.threads, chip, of.word, semiring=of.semiring,
-                                             invariant=of.invariant)
+    lowered, transposed, _ = engine.lowered(of.a, of.b, sums, of.threads, chip, of.word,
+                                            numerics=of.numerics._replace(prologue_a="", prologue_b=""))
     planned = Planned(*lowered, of.plan) if of.plan else engine.planned(lowered)
     return engine.ready(planned, make=make, host=on), transposed != planned.plan.swap
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tilewright import forks
 from tilewright.expressions.function import Epilogue
+from tilewright.expressions.numerics import Numerics
 from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.jobs import Finish
 from tilewright.plans import choose, lowering, prologues
@@ -171,7 +172,7 @@ def _way(work: Work, side: Side | None, m: int, k: int) -> Way:
     prologue = side.prologue.prologue.text if side.prologue else ""
     strides = Strides(*engine.strides(_like(a, m, k)), *engine.strides(_like(b, k, n)), *c)
     product = Product(m, n, k, format_of(a.dtype), format_of(b.dtype), kind, strides, 1,
-                      "" if bare else epilogue.text, sums, prologue_b=prologue, invariant=work.invariant)
+                      Numerics("" if bare else epilogue.text, prologue_b=prologue, invariant=work.invariant), sums)
     if side.once:
         return _reading_once(work, side, product)
     if side.packed is not None:
@@ -209,7 +210,7 @@ def _planned(lowered: lowering.Lowered, bare: bool) -> Planned:
         return found
     shape, target = lowered.shape, lowered.target
     if shape.invariant == "threads":
-        shape = shape._replace(invariant="")
+        shape = shape.with_numerics(invariant="")
     return Planned(*lowered, next(p for p in choose.ranked(shape, target) if _fits(p, found, bare)))
 
 
@@ -241,7 +242,7 @@ def leaves_sums(work: Work) -> bool:
 def _reading_once(work: Work, side: Side, product: Product) -> Way:
     """Sums in f32, in C if that is all there is to do."""
     sums = format_of(work.sums)
-    alone = product._replace(out=sums, epilogue="")
+    alone = product.with_numerics(epilogue="")._replace(out=sums)
     if leaves_sums(work):
         alone = alone._replace(strides=product.strides._replace(rsc=product.n, csc=1))
     lowered = lowering.lower(alone, work.target)

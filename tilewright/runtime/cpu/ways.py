@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from tilewright import forks, formats
 from tilewright.expressions.function import Epilogue
+from tilewright.expressions.numerics import PLAIN, HasNumerics, Numerics
 from tilewright.expressions.program import INDICES, Result
 from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.jobs import Finish
@@ -47,7 +48,7 @@ class Way(NamedTuple):
     after: bool = False
 
 
-class Sums(NamedTuple):
+class _Sums(NamedTuple):
     """What an epilogue is of: a [m, k], b [k, n] of formats that the engine takes, or both with a leading axis."""
     a: Matrix
     b: Matrix
@@ -58,10 +59,12 @@ class Sums(NamedTuple):
     word: str | None = None
     b_packed: packed.Packed | None = None      # of which b is a view of the stand-in
     beside: bool = False                # whether C is among the operands, so that sums are not added up there
-    semiring: str = ""
-    prologues: tuple[str, str] = ("", "")       # what packing makes of elements of a and b: Prologue's text,
-    prepare: Prepares = (None, None)            # and as it is recorded
-    invariant: str = ""                 # what must not change an element's bits: plans/invariant.py
+    numerics: Numerics = PLAIN          # without the epilogue
+    prepare: Prepares = (None, None)    # the prologues as they are recorded
+
+
+class Sums(HasNumerics, _Sums):
+    """Operands of which an epilogue makes results."""
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -75,13 +78,13 @@ def sums_of(a: Matrix, b: Matrix, results: list[Matrix | None], operands: list[M
     main = main_of(results, epilogue)
     beside = main is not None and any(np.may_share_memory(main, x) for x in operands)
     return Sums(a, b, sums, threads or pool.get_num_threads(), plan, amx.permitted(target or detect()), None, b_packed,
-                beside, semiring)
+                beside, Numerics(semiring=semiring))
 
 
 def with_prologues(of: Sums, prologues: Prologues) -> Sums:
     a, b = (prologues.get(role) for role in "ab")
-    return of._replace(prologues=(a.prologue.text if a else "", b.prologue.text if b else ""),
-                       prepare=(preparation.recorded("a", a), preparation.recorded("b", b)))
+    texts = {f"prologue_{role}": x.prologue.text for role, x in prologues.items()}
+    return of.with_numerics(**texts)._replace(prepare=(preparation.recorded("a", a), preparation.recorded("b", b)))
 
 
 def main_of(results: list[Matrix | None], epilogue: Epilogue) -> Matrix | None:
@@ -116,18 +119,18 @@ def way_of(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilo
     bare = epilogue.nothing and not of.semiring and (kind == sums or lowering.rounds(kind, sums))
     product = Product(m, n, k, format_of(of.a.dtype), format_of(of.b.dtype), kind,
                       Strides(*strides_of(of.a), *strides_of(of.b), *c), of.threads,
-                      "" if bare else epilogue.text, sums, of.beside, of.semiring, *of.prologues, of.invariant)
+                      of.numerics._replace(epilogue="" if bare else epilogue.text), sums, of.beside)
     rows, columns = invariants.sizes(m, n, of.invariant)
     states = semirings.state(of.semiring) > 0           # which only panels' loops keep
     aside = kind != sums or of.beside or lowering.aside(epilogue.text)
     alike = of.a.dtype == of.b.dtype
-    whole = any(of.prologues) or (lowering.converting_pays(rows, columns, k, alike) and sums != "i64")
+    whole = of.prologues != "" or (lowering.converting_pays(rows, columns, k, alike) and sums != "i64")
     wide = jobs.WIDE * target.lanes(of.dtype.itemsize)
-    once = read_once(*of.prologues, rows, columns, sums)
-    plain = not (any(of.prologues) or of.semiring or (aside and not of.beside) or bare)
+    once = read_once(of.prologue_a, of.prologue_b, rows, columns, sums)
+    plain = not (of.prologues or of.semiring or (aside and not of.beside) or bare)
     if k and not of.b_packed and (once or (plain and min(m, n) <= STREAMED)):
         direct = bare and kind == sums
-        alone = product._replace(out=sums, epilogue="", beside=False)
+        alone = product.with_numerics(epilogue="")._replace(out=sums, beside=False)
         if not direct:
             rsc, csc = strides_of(beside_c(of, by_columns))
             alone = alone._replace(strides=product.strides._replace(rsc=rsc, csc=csc))

@@ -271,7 +271,7 @@ class Engine:
                        semiring=semiring, **(functions or {}))
         rows = (x if by == "n" else operands.transposed(x) for x, by in zip((a, b, c), letters + "n"))
         if plan is None:
-            shape = operands.shape_of(problem, on.target, a, b, c)._replace(invariant=invariant)
+            shape = operands.shape_of(problem, on.target, a, b, c).with_numerics(invariant=invariant)
             shape = gpu_lowering.by_algorithm(shape, algorithm, on.target)
             plan, _ = choice.chosen(shape, on.target)
         kernel = self.compile(problem, on.target, plan)

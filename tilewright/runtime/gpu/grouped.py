@@ -164,7 +164,7 @@ def _launch(run: Run, of: Axes, a: Array, b: Array, offsets: Array, results: lis
         problem = Gemm(m, of.n, k, format_of(a.dtype), format_of(b.dtype), format_of(results[0].dtype), letters, groups,
                        epilogue=epilogue, prologue_b=text)
         shape = operands.shape_of(problem, run.on.target, stack_a, stack_b, stacks[0])
-        shape = shape._replace(invariant=run.invariant)
+        shape = shape.with_numerics(invariant=run.invariant)
         if by_rows and letters[0] == "t":           # groups begin at any element of a column
             shape = shape._replace(vector_a=1, align_a=a.itemsize)
         plan = run.plan or compiler.plan_for(shape, run.on.target, of.along)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from tilewright import forks
+from tilewright.expressions.numerics import Numerics
 from tilewright.formats.scaled import Scaled
 from tilewright.plans import gpu_lowering, gpu_shape
 from tilewright.plans import prologues as of_plans
@@ -64,7 +65,8 @@ def inside(run: Run, of: Axes, a: Array, x: Array, prologue: Prepared, sums: str
     m, n = max(-(-of.m // of.groups), 1), of.n
     rows = x if letters[1] == "n" else x.swapaxes(1, 2)
     at = [(address(a), a.strides[0] if of.m > 1 else 0, 0), (address(x), rows.strides[1], x.strides[0]), (0, 4*n, 0)]
-    shape = gpu_shape.shape(*pair, gpu_shape.results(sums, "")[0], m, n, of.k, letters, at, of.groups, prologue_b=text)
+    shape = gpu_shape.shape(*pair, gpu_shape.results(sums, "")[0], m, n, of.k, letters, at, of.groups,
+                            numerics=Numerics(prologue_b=text))
     compiler = forks.imported("tilewright.compiled.grouped")
     return (text, beside) if compiler.decodes_inside(shape, target) else None
 

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.plans import semirings
+from tilewright.expressions.numerics import SWAPPED, Numerics
 from tilewright.plans.common import NoPlan
 from tilewright.plans.gpu_shape import MOST_BATCH, WIDEST
-from tilewright.plans.invariant import SWAPPED
 from tilewright.plans.small_rules import MOST as MOST_SMALL
 from tilewright.rules import arguments, shapes
 from tilewright.rules.signature import operand
@@ -255,7 +254,8 @@ class Run:
             return
         transposed_c = leading(c) is None
         if transposed_c:
-            a, b, c, semiring = transposed(b), transposed(a), transposed(c), semirings.swapped(semiring)
+            a, b, c = transposed(b), transposed(a), transposed(c)
+            semiring = Numerics(semiring=semiring).swapped.semiring
             scales = tuple(map(transposed, reversed(scales)))
             of_blocks = of_blocks and of_blocks._replace(a=of_blocks.b, b=of_blocks.a)
         a, b = (x if letter(x) else self.copied(x, x.dtype) for x in (a, b))

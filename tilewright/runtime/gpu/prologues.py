@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tilewright import formats
 from tilewright.expressions import HALVES
+from tilewright.expressions.numerics import Numerics
 from tilewright.plans import asked, gpu, gpu_lowering, gpu_shape
 from tilewright.plans import prologues as of_plans
 from tilewright.plans.gpu_formats import READ
@@ -53,12 +54,12 @@ def inside(run: Run, p: Product, before: Mapping[str, Prepared]) -> str:
     m, n = math.prod(p.a.shape[:-1]), p.b.shape[-1]
     out = gpu_shape.results(format_of(p.sums), "")[0]
     shape = gpu_shape.shape(*pair, out, m, n, p.a.shape[-1], letters, [*at, (0, n * p.sums.itemsize)],
-                            prologue_a=of_a, prologue_b=of_b)
+                            numerics=Numerics(prologue_a=of_a, prologue_b=of_b))
     if run.plan is None:
         return str(gpu.planner(target).inside(shape, target))
     plan = asked.plan(run.plan, target)
     for roles in dict.fromkeys((shape.prologues, *shape.prologues)):
-        left = shape._replace(prologue_a=of_a*("a" in roles), prologue_b=of_b*("b" in roles))
+        left = shape.with_numerics(prologue_a=of_a*("a" in roles), prologue_b=of_b*("b" in roles))
         if not plan.violations(left.least, target):
             return roles
     return ""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tilewright.expressions import HALVES
 from tilewright.expressions.function import Aux, checked_prologue
+from tilewright.expressions.numerics import Numerics
 from tilewright.formats.scaled import Decodable, Scaled
 from tilewright.plans import gpu, gpu_lowering, gpu_shape
 from tilewright.plans.gpu_shape import WIDEST
@@ -125,7 +126,7 @@ def of_blocks(run: Run, call: Call, looks: dict[str, Look], blocked: dict[str, B
         return call
     at = [(address(other), other.strides[-2] if letters[0] == "n" else other.strides[-1]),
           (address(x.elements), x.elements.strides[0]), (0, 4*rows)]
-    shape = gpu_shape.shape(kind, kind, "f32", m, rows, x.depth, letters, at, prologue_b=text)
+    shape = gpu_shape.shape(kind, kind, "f32", m, rows, x.depth, letters, at, numerics=Numerics(prologue_b=text))
     if not gpu.planner(run.on.target).inside(shape, run.on.target):
         return call
     looks.update(there)
