@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "tilewright"
 
 # Not more than; lines are rounded up.
 MOST = {
-    "records with a field of epilogue": 5,
+    "records with a field of epilogue": 6,
     "records with a field of prologue": 6,
     "records with a field of semiring": 5,
     "records with a field of invariant": 3,
