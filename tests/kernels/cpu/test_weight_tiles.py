@@ -13,6 +13,7 @@ import tilewright as tw
 from tilewright.api import fused
 from tilewright.api.weights import by_bf16
 from tilewright.compiler import llvm
+from tilewright.expressions.numerics import Numerics
 from tilewright.kernels.cpu import jobs, weight_blocks, weight_tiles
 from tilewright.kernels.cpu.decoded_pairs import emit_decoded_pairs
 from tilewright.kernels.cpu.jobs import Prepare
@@ -111,7 +112,7 @@ def test_which_kernel_multiplies_bf16(model, extensions, by_rows, m, kernel):
     w = np.zeros((128, 256), BF16).T if by_rows else np.zeros((256, 128), BF16)
     of = weights.of(w, "n", "b")
     product = lowering.Product(m, 128, 256, "f32", "bf16", "f32", Strides(256, 1, *engine.strides(w), 128, 1), 1,
-                               added_in="f32", prologue_b=weights.made(of, "b", "bf16").text)
+                               numerics=Numerics(prologue_b=weights.made(of, "b", "bf16").text), added_in="f32")
     assert by_bf16(lowering.lower(product, target), PLAIN, np.dtype(BF16)) == kernel
 
 
