@@ -160,7 +160,7 @@ def summed_axes(axes: Any) -> Any:
 
 @lru_cache(maxsize=1024)
 def split_axes(axes: Any, *dimensions: int) -> list[tuple[list[int], list[int], bool | None]] | None:
-    """Of tensordot's a and b the axes that are summed over, in one order, the others, and whether those that are summed
+    """The axes of tensordot's a and b that are summed over, in one order, the others, and whether the summed ones
     are the first; None: neither the first nor the last, in order. None for what is no product of matrices, or an error.
     `axes`: as `summed_axes` has them."""
     if type(axes) is int:
@@ -184,7 +184,7 @@ def split_axes(axes: Any, *dimensions: int) -> list[tuple[list[int], list[int], 
 
 @lru_cache(maxsize=1024)
 def subscripts_of(of_a: tuple[int, ...], of_b: tuple[int, ...], *dimensions: int) -> str:
-    """Of tensordot over these axes, from 0."""
+    """The subscripts, from 0, of a tensordot over these axes."""
     a = ascii_letters[:dimensions[0]]
     b = "".join(a[of_a[of_b.index(j)]] if j in of_b else ascii_letters[dimensions[0] + j] for j in range(dimensions[1]))
     return f"{a},{b}->" + "".join(x for x in a + b if (x in a) != (x in b))

@@ -62,7 +62,7 @@ def lasting(value: Any) -> bool:
 
 
 def key_of(a: Any, b: Any, out: Any, kwargs: Mapping[str, Any], called: Called, threads: int) -> tuple[int, ...]:
-    """As emit_repeat makes it."""
+    """The key of a call, as kernels/cpu/repeat.py makes it."""
     def of(x: Any) -> list[int]:
         if type(x) is float:
             return [IS_FLOAT]

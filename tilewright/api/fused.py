@@ -85,8 +85,8 @@ def product(call: Call) -> Any:
 
 def decided(call: Call, a: Array, b: Array, c: Any, prepared: dict[str, Prepared] | None = None,
             scales: bool = False) -> Product:
-    """As rules.prologues.decided; products are added up in f64 if a result is asked for in it. With `scales` of sums
-    the result is in the format of these, and integers' sums are exact."""
+    """What rules.prologues.decided gives; products are added up in f64 if a result is asked for in it. With `scales` of
+    sums the result is in the format of these, and integers' sums are exact."""
     asked = call.out_dtype if isinstance(call.out_dtype, tuple) else (call.out_dtype,)
     asked = tuple(None if isinstance(x, str) and x in formats.BLOCK_FORMATS else x for x in asked)
     wide = "f64" if any(x is not None and formats.find(x) is formats.FORMATS["f64"] for x in asked) else None

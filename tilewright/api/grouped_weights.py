@@ -51,7 +51,7 @@ def few(call: Call, of: Right, a: Array) -> bool:
 
 
 def arrays(of: Right) -> list[Array]:
-    """Those by which b is known, in the order of rules.signature."""
+    """The arrays by which b is known, in the order of rules.signature."""
     if of.w is None:
         return [of.stand_in]
     zeros = getattr(of.q, "zeros", None)

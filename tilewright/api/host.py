@@ -174,7 +174,7 @@ def run(gemm: Callable[..., Any], a: Array, b: Array, c: Array, alpha: float = 1
 
 def _run_by_algorithm(algorithm: str, threads: int | None, invariant: str, a: Array, b: Array, c: Array,
                       alpha: float = 1.0, beta: float = 0.0, whole: bool = False) -> bool:
-    """The same on this processor by a declared algorithm: one matrix at a time."""
+    """Multiplies on this processor by a declared algorithm: one matrix at a time."""
     if c.size == 0:
         return True
     if c.ndim > 2:

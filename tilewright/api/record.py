@@ -55,7 +55,7 @@ class Recorder:
         atexit.register(self.write)
 
     def recording(self, function: Callable[..., Any], first: int) -> Callable[..., Any]:
-        """The same function, counted; its operands are arguments `first` and the one behind it."""
+        """The function with its calls counted; its operands are arguments `first` and the one behind it."""
         @wraps(function)
         def counted(*args: Any, **kwargs: Any) -> Any:
             result = function(*args, **kwargs)
@@ -68,7 +68,7 @@ class Recorder:
         return counted
 
     def missing(self, function: Callable[..., Any], why: str) -> Callable[..., Any]:
-        """The same function, of whose calls no products are known."""
+        """The function with its calls counted as calls whose products are not known."""
         @wraps(function)
         def counted(*args: Any, **kwargs: Any) -> Any:
             result = function(*args, **kwargs)
@@ -126,7 +126,7 @@ def _look(x: Any) -> Any:
 
 
 def _word(x: Any) -> Any:
-    """Of an option, what may make a difference."""
+    """The part of an option that may make a difference."""
     if isinstance(x, dict):
         return tuple((name, _look(y)) for name, y in x.items())
     return x if isinstance(x, (str, int, float)) else np.shape(x)
@@ -191,7 +191,7 @@ def _array(x: Any, library: Library | None) -> np.ndarray:
 
 
 def _matrix(x: Any, trans: Any, name: str, library: Library | None) -> np.ndarray:
-    """As it is multiplied; what has the shape of a quantized one."""
+    """A matrix as it is multiplied; for a quantized one, an array of its shape."""
     if type(x) is Quantized:
         return np.broadcast_to(np.zeros((), np.float32), x.shape)
     return arguments.transposed(_array(x, library), arguments.layout(trans or False, name), name)
@@ -211,7 +211,7 @@ def _stored(x: np.ndarray) -> tuple[str, str]:
 
 
 def recorder() -> Recorder | None:
-    """That of this process; None unless TILEWRIGHT_RECORD names a file."""
+    """The recorder of this process; None unless TILEWRIGHT_RECORD names a file."""
     path = os.environ.get("TILEWRIGHT_RECORD")
     if path and not _made:
         _made.append(Recorder(Path(path)))

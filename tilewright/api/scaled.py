@@ -125,7 +125,7 @@ def _on_gpu(call: Call, platform: Platform) -> Any:
 
 
 def without_scales(call: Call) -> tuple[Call, tuple[Array, ...]]:
-    """The same product of arrays without scales, and what its sums are multiplied by: scales of blocks are in the
+    """The product of arrays without scales, and what its sums are multiplied by: scales of blocks are in the
     numbers, those of whole operands in alpha, and those of rows and columns are returned."""
     side_a = operand(call.a, call.scale_a, call.trans_a, "a")
     side_b = operand(call.b, call.scale_b, call.trans_b, "b")

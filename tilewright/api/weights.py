@@ -135,7 +135,7 @@ def _step(ready: Ready, view: repeats.View | None, count: int, numbers: tuple[in
 
 
 def _arrays(b: Any) -> tuple[Any, ...]:
-    """Of elements, and of what is beside them in the order of prologues."""
+    """The elements, and the arrays beside them in the order of prologues."""
     if type(b) is np.ndarray:
         return (b,)
     return (b.elements, b.scales) if type(b) is Quantized or b.zeros is None else (b.elements, b.scales, b.zeros)

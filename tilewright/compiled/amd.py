@@ -115,7 +115,7 @@ CODE = AmdCode
 
 
 def compile(problem: Gemm, target: AmdTarget, plan: AmdPlan | str | None = None) -> AmdKernel:
-    """As tilewright.compile says. Operands are taken to be contiguous."""
+    """Compiles as tilewright.compile says. Operands are taken to be contiguous."""
     if problem.blocks and problem.batch != 1:
         raise ValueError(f"kernels of block-scaled formats for {target.name} multiply two matrices, since quantized "
                          f"operands of GPUs have two axes, and {problem} has {problem.batch} products")

@@ -83,7 +83,7 @@ class Compiled:
 
     @property
     def names(self) -> list[str]:
-        """Of the functions."""
+        """Names of the functions."""
         return [function.name for function in self.functions]
 
     @property
@@ -196,7 +196,7 @@ class CompiledGemm(Compiled):
         raise NotImplementedError
 
     def simulate(self, a: Any, b: Any, out: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0) -> Report:
-        """The same on NumPy, with a report of what each line did: see tilewright.simulate."""
+        """Runs the kernel on NumPy, with a report of what each line did: see tilewright.simulate."""
         from tilewright.simulator.product import simulate_kernel
         return simulate_kernel(self, a, b, out, alpha, beta)
 
@@ -253,7 +253,7 @@ class GpuKernel(CompiledGemm, GpuCode):
 
     @cached_property
     def shape(self) -> gpu_shape.GpuShape:
-        """The same as the kernel sees it, after the plan's passes."""
+        """The shape as the kernel sees it, after the plan's passes."""
         found: gpu_shape.GpuShape = self.plan.after_passes(self.given)
         return found
 
@@ -278,7 +278,7 @@ class GpuKernel(CompiledGemm, GpuCode):
 
     @cached_property
     def loadable(self) -> artefact.Code:
-        """The same from the cache, if it is there: then nothing is recorded."""
+        """The code from the cache, if it is there: then nothing is recorded."""
         if self.empty:
             raise ValueError(self._no_code)
         return artefact.code(self.emitter, self.target, **self.options)
@@ -314,29 +314,29 @@ class GpuKernel(CompiledGemm, GpuCode):
 
     @property
     def _tile_bytes(self) -> int:
-        """Of a workgroup's sums."""
+        """Bytes of a workgroup's sums."""
         rows, columns = self.plan.cta_m, self.plan.cta_n
         return int(rows * columns * self.shape.itemsize) * semirings.fields(self.shape.semiring)
 
     def __call__(self, a: Any, b: Any, out: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0, scale_a: Any = None,
                  scale_b: Any = None, operands: Mapping[str, Any] | None = None, outs: Sequence[Any] = ()) -> Any:
-        """As CompiledGemm.__call__. Of a problem with scales, scale_a is [..., m, 1] and scale_b [..., 1, n], or 1 in
-        place of any axis: in the format of scaled sums, on the GPU or NumPy's; or numbers, by default 1. Of a problem
-        with an epilogue, `operands` are arrays by name, in the formats and places that it says, and `outs` arrays for
-        its further results, or None for new ones: those results are a tuple then."""
+        """Multiplies, as CompiledGemm.__call__. For a problem with scales, scale_a is [..., m, 1] and scale_b [..., 1,
+        n], or 1 in place of any axis: in the format of scaled sums, on the GPU or NumPy's; or numbers, by default 1. Of
+        a problem with an epilogue, `operands` are arrays by name, in the formats and places that it says, and `outs`
+        arrays for its further results, or None for new ones: those results are a tuple then."""
         return self._engine.call(self, a, b, out, alpha=alpha, beta=beta, scale_a=scale_a, scale_b=scale_b,
                                  operands_of=operands, outs=outs)
 
     def bind(self, a: Any, b: Any, out: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0, scale_a: Any = None,
              scale_b: Any = None, operands: Mapping[str, Any] | None = None, outs: Sequence[Any] = ()) -> Any:
-        """As CompiledGemm.bind, with scales and what an epilogue has as for a call; `bound.outs` are further results.
-        """
+        """Binds operands, as CompiledGemm.bind, with scales and what an epilogue has as for a call; `bound.outs` are
+        further results."""
         return self._engine.bind(self, a, b, out, alpha=alpha, beta=beta, scale_a=scale_a, scale_b=scale_b,
                                  operands_of=operands, outs=outs)
 
     def simulate(self, a: Any, b: Any, out: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0, scale_a: Any = None,
                  scale_b: Any = None, operands: Mapping[str, Any] | None = None, outs: Sequence[Any] = ()) -> Report:
-        """As CompiledGemm.simulate, with NumPy's arrays as for a call; all `outs` are given."""
+        """Simulates, as CompiledGemm.simulate, with NumPy's arrays as for a call; all `outs` are given."""
         from tilewright.simulator.product import simulate_kernel
         return simulate_kernel(self, a, b, out, alpha, beta, scale_a, scale_b, operands, outs)
 

@@ -118,7 +118,7 @@ class CpuKernel(CompiledGemm, CpuCode):
 
     @cached_property
     def functions(self) -> tuple[Function, ...]:    # type: ignore[override]    # recorded when it is read
-        """The same, recorded."""
+        """The functions, recorded."""
         return tuple(part.record(self.code_target) for part in self.parts)
 
     def loop(self, function: str | None = None) -> HotLoop:
@@ -129,7 +129,7 @@ class CpuKernel(CompiledGemm, CpuCode):
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """Of the loops' function, whose argument is a job (kernels/cpu/jobs.py)."""
+        """The manifest of the loops' function, whose argument is a job (kernels/cpu/jobs.py)."""
         return super().manifest | {"plan": str(self.plan), "problem": str(self.problem)}
 
     @property
@@ -159,9 +159,9 @@ class CpuKernel(CompiledGemm, CpuCode):
 
     def __call__(self, a: Array, b: Array, out: Array | None = None, *, alpha: complex = 1.0, beta: complex = 0.0,
                  operands: Mapping[str, Any] | None = None, outs: Sequence[Array | None] = ()) -> Any:
-        """As CompiledGemm.__call__. Of a problem with an epilogue, `operands` are arrays by name, in the formats and
-        places that it says, and `outs` arrays for its further results, or None for new ones: all results are a tuple
-        then, in their order."""
+        """Multiplies, as CompiledGemm.__call__. For a problem with an epilogue, `operands` are arrays by name, in the
+        formats and places that it says, and `outs` arrays for its further results, or None for new ones: all results
+        are a tuple then, in their order."""
         return self.bind(a, b, out, alpha=alpha, beta=beta, operands=operands, outs=outs)()
 
     def bind(self, a: Array, b: Array, out: Array | None = None, *, alpha: complex = 1.0, beta: complex = 0.0,
@@ -183,8 +183,8 @@ class CpuKernel(CompiledGemm, CpuCode):
 
     def simulate(self, a: Any, b: Any, out: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0,
                  operands: Mapping[str, Any] | None = None, outs: Sequence[Any] = ()) -> Report:
-        """As CompiledGemm.simulate, with what an epilogue has as for a call; of several results `report.result` is a
-        tuple."""
+        """Simulates, as CompiledGemm.simulate, with what an epilogue has as for a call; of several results
+        `report.result` is a tuple."""
         from tilewright.simulator.product import simulate_kernel
         return simulate_kernel(self, a, b, out, alpha, beta, operands_of=operands, outs=outs)
 
@@ -297,7 +297,7 @@ CODE = CpuCode
 
 
 def compile(problem: Gemm, target: CpuTarget, plan: CpuPlan | None = None, algorithm: str | None = None) -> CpuKernel:
-    """As tilewright.compile says. Operands are taken to be contiguous."""
+    """Compiles as tilewright.compile says. Operands are taken to be contiguous."""
     if plan is None:
         return CpuKernel(problem, target, engine.plan_problem(problem, target, algorithm=algorithm))
     lowered = lowering.lower_problem(problem, amx.permitted(target), min(plan.threads, MOST_THREADS))

@@ -60,7 +60,7 @@ class NvidiaCode(GpuCode):
         return self.loadable.manifest | {"grid": None if self.grid is None else [*self.grid, 1, 1][:3]}
 
     def loop(self, function: str | None = None) -> Loop:
-        """As PTX; the assembler may unroll it further."""
+        """The loop in PTX; the assembler may unroll it further."""
         from tilewright.inspect.resources import ptx_loop
         return ptx_loop(self.asm, function)
 
@@ -268,5 +268,5 @@ CODE = NvidiaCode
 
 def compile(problem: Gemm, target: GpuTarget, plan: NvidiaPlan | str | None = None,
             algorithm: str | None = None) -> NvidiaKernel:
-    """As tilewright.compile says. Operands are taken to be contiguous and aligned to 16 bytes."""
+    """Compiles as tilewright.compile says. Operands are taken to be contiguous and aligned to 16 bytes."""
     return NvidiaKernel(problem, target, planned(plan, problem, target, algorithm))

@@ -72,8 +72,8 @@ class PackedWeights:
 
 
 def made(b: Any, trans_b: str, target: Any) -> PackedWeights:
-    """Of a Scaled or a Quantized [k, n], or [n, k] that trans_b transposes, or a stack of them; copies. ValueError for
-    others."""
+    """The packed copy of a Scaled or a Quantized [k, n], or [n, k] that trans_b transposes, or of a stack of them.
+    ValueError for others."""
     if b.ndim not in (2, 3):
         raise ValueError("b must have two axes, or three for groups, to be packed as weights, but its shape is "
                          f"{b.shape}")

@@ -38,7 +38,7 @@ def multiplied(target: AmdTarget) -> tuple[str, ...]:
 
 
 def shape_of(problem: Gemm, at: Sequence[Place] | None = None) -> GpuShape:
-    """As plans.gpu.shape_of. ValueError for scales that no instruction of AMD's takes."""
+    """The shape, as plans.gpu.shape_of. ValueError for scales that no instruction of AMD's takes."""
     p = problem
     if p.a in BLOCK_FORMATS:
         for f in (BLOCK_FORMATS[x] for x in (p.a, p.b)):
@@ -235,7 +235,7 @@ def _violations(p: AmdPlan, shape: GpuShape, target: AmdTarget) -> Iterator[str]
 
 
 def _depth(p: AmdPlan, shape: GpuShape) -> Iterator[str]:
-    """Of cta_k: whole reads of all lanes, whole instructions, rows that swizzle."""
+    """Why a plan's cta_k does not fit: whole reads of all lanes, whole instructions, rows that swizzle."""
     read = PIECE * LANES // p.mfma                      # bytes along k that a wave's lanes read at once
     if p.algorithm == "scaled":
         if p.cta_k not in (4*BLOCK, 8*BLOCK, 16*BLOCK):
@@ -253,7 +253,7 @@ def _depth(p: AmdPlan, shape: GpuShape) -> Iterator[str]:
 
 
 def _direct(p: AmdPlan, shape: GpuShape, target: AmdTarget) -> Iterator[str]:
-    """Of copy=lds: which operands and tiles direct loads need."""
+    """Why a plan cannot have copy=lds: direct loads need certain operands and tiles."""
     if PIECE not in target.direct:
         yield (f"copy=lds loads {PIECE} bytes per lane into LDS, and {target.name} loads at most "
                f"{max(target.direct)}.")

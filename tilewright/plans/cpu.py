@@ -70,7 +70,7 @@ def row_dot_sums(rows: int) -> int:
 
 
 def complex_dot_sums(columns: int) -> int:
-    """The same of complex numbers, pairs of vectors, for `nr` columns at a time."""
+    """Sums of complex dot products, pairs of vectors, for `nr` columns at a time."""
     return 4 if columns == 1 else 1
 
 

@@ -89,15 +89,15 @@ def slots(text: str) -> float:
 
 
 def registers(text: str) -> int:
-    """Of a thread beside sums, where C goes through shared memory: operands of two blocks."""
+    """Registers of a thread beside sums, where C goes through shared memory: operands of two blocks."""
     return 16 * sum(x.by_column for x in read(text).reads) if text else 0
 
 
 def bytes_moved(shape: GpuShape) -> int:
-    """Of operands and further results, each once."""
+    """Bytes of operands and further results, each once."""
     return shape.batch * read(shape.epilogue).bytes(shape.m, shape.n) if shape.epilogue else 0
 
 
 def options(shape: GpuShape) -> dict[str, Any]:
-    """Of an emitter."""
+    """Options of an emitter."""
     return {"EPILOGUE": stored(shape.epilogue, shape.out)} if shape.epilogue else {}

@@ -42,7 +42,7 @@ def vectors_read(shape: GpuShape, p: NvidiaPlan, tiles: int) -> Term:
 
 
 def instructions(shape: GpuShape, p: NvidiaPlan) -> float:
-    """Of a thread for an element of a matrix with a prologue: decoding, multiply-adds and what is around them."""
+    """Instructions of a thread for an element of a matrix with a prologue: decoding, multiply-adds and the rest."""
     few, (count, width) = gemv_rules.few_columns(shape), gemv_rules.tile(p, shape)
     run, text = gemv_rules.run(shape, count, p.vector), shape.prologue_of("a" if few else "b")
     own = prologues.instructions(text, run) + AROUND

@@ -46,7 +46,7 @@ def vector(shape: GpuShape) -> int:
 
 
 def stored_bits(shape: GpuShape) -> int:
-    """Of an element of the matrix in memory."""
+    """Bits of an element of the matrix in memory."""
     return shape.bits[0 if few_columns(shape) else 1]
 
 
@@ -56,8 +56,8 @@ def run(shape: GpuShape, count: int, vector: int) -> int:
 
 
 def beside(shape: GpuShape, count: int) -> int:
-    """Of `count` vectors that have not k contiguous: how many of their elements for a step of k are loaded at once, if
-    there are as many; or 0."""
+    """How many elements for a step of k are loaded at once of `count` vectors whose k is not contiguous, if there are
+    as many; or 0."""
     columns = few_columns(shape)
     vectors, widest = (shape.n, shape.vector_b) if columns else (shape.m, shape.vector_a)
     contiguous = shape.layout[1] == "t" if columns else shape.layout[0] == "n"
@@ -74,7 +74,7 @@ def formats(p: NvidiaPlan, target: GpuTarget) -> tuple[str, ...]:
 
 
 def registers(p: NvidiaPlan, shape: GpuShape) -> int:
-    """Of a thread, about."""
+    """Registers of a thread, about."""
     count, width = tile(p, shape)
     if count < MATRIX:
         return (80 if along_k(shape) else 48) + (16 if not shape.prologues else 32)*count

@@ -44,7 +44,7 @@ class GpuPlan(common.Plan):
         return shape
 
     def tiles(self, m: int, n: int, batch: int = 1) -> int:
-        """Of C, or all of a batch."""
+        """Tiles of C, or of all matrices of a batch."""
         return ceil(m / self.cta_m) * ceil(n / self.cta_n) * batch
 
 
@@ -73,7 +73,7 @@ def memory_traffic(shape: GpuShape, parts: int, size: int) -> tuple[Term, ...]:
 
 
 def scale_bytes(s: GpuShape) -> int:
-    """Of a product: those of blocks of its operands, and those by which sums are multiplied."""
+    """Bytes of a product's scales: of blocks of its operands, and of scales by which sums are multiplied."""
     if s.scaled:
         kinds = [BLOCK_FORMATS[name] for name in s.scaled.split()]
         return sum(rows * ceil(s.k / x.block) * x.scale.bits // 8 for rows, x in zip((s.m, s.n), kinds))
@@ -106,7 +106,8 @@ def choose(shape: GpuShape, target: Any) -> Any:
 
 
 def _candidates(shape: GpuShape, target: Any) -> Iterator[Any]:
-    """Of the planner; where rows may not change an element's bits, those with the order of sums of a plan for many."""
+    """The planner's candidates; where rows may not change an element's bits, those with the order of sums of a plan for
+    many."""
     found: Iterator[Any] = planner(target).candidates(shape, target)
     return invariant.gpu_plans(shape, target, found, for_many_rows) if shape.invariant in invariant.ROWS else found
 

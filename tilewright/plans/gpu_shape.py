@@ -116,12 +116,12 @@ class GpuShape(HasNumerics, _Fields):
 
     @cached_property
     def least(self) -> GpuShape:
-        """The same, or where it is empty a problem that is not: nothing will run, but there is a plan."""
+        """The shape, or, if it is empty, one that is not: nothing will run, but there is a plan."""
         return self._replace(m=self.m or 1, n=self.n or 1, k=self.k or BLOCK, batch=self.batch or 1)
 
     @property
     def padded(self) -> GpuShape:
-        """The same in matrices whose rows are padded, so that they are 16 bytes apart."""
+        """The shape in matrices whose rows are padded to multiples of 16 bytes."""
         return self._replace(align_a=WIDEST, align_b=WIDEST, align_c=WIDEST)
 
     @cached_property
@@ -141,7 +141,7 @@ class GpuShape(HasNumerics, _Fields):
 
     @cached_property
     def bits(self) -> tuple[int, int]:
-        """Of an element of A and of B in memory, with all its terms."""
+        """Bits of an element of A and of B in memory, with all its terms."""
         if self.prologue_a or self.prologue_b:
             return (bits_of(prologues.stored(self.a, self.prologue_a)),
                     bits_of(prologues.stored(self.b, self.prologue_b)))
@@ -149,7 +149,7 @@ class GpuShape(HasNumerics, _Fields):
 
     @cached_property
     def tile_bits(self) -> tuple[int, int]:
-        """The same as they are multiplied, in tiles."""
+        """Bits of an element of A and of B in tiles, as they are multiplied."""
         count = TERMS[self.terms].count if self.terms and self.a == TERMS[self.terms].format else 1
         return count*bits_of(self.a), count*bits_of(self.b)
 
@@ -168,7 +168,7 @@ class GpuShape(HasNumerics, _Fields):
 
 @cache
 def bits_of(format: str) -> int:
-    """Of an element in memory."""
+    """Bits of an element in memory."""
     return 32 if format in ("xf32", "tf32") else formats.FORMATS[format.removesuffix(prologues.HALVES)].bits
 
 
@@ -203,7 +203,7 @@ def vector_of(bits: int, extent: int, address: int, *apart: int) -> int:
 
 
 def _align(row: int, rows: int, address: int, apart: int = 0, matrices: int = 0) -> int:
-    """Of matrices with so many rows of so many bytes. Matrices of a batch may be one and the same."""
+    """The alignment of matrices with so many rows of so many bytes. Matrices of a batch may be one and the same."""
     if (rows > 1 and not row <= apart < MAPPED) or not (matrices == 0 or row <= matrices < MAPPED):
         return 1
     return gcd(WIDEST, address, apart, matrices)

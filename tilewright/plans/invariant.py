@@ -33,7 +33,8 @@ ROWS = "rows", "columns"
 
 
 def asked(deterministic: bool, batch_invariant: bool) -> str:
-    """Of matmul's arguments: what holds for any number of rows holds for any number of threads."""
+    """The reproducibility that matmul's arguments ask for: what holds for any number of rows holds for any of
+    threads."""
     return "rows" if batch_invariant else "threads" if deterministic else ""
 
 

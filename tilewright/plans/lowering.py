@@ -89,8 +89,8 @@ class Lowered(NamedTuple):
 # ---- formats
 
 def packs(source: str, sums: str) -> str:
-    """As which format packing reads operands of this one, for products that are added up in `sums`; "" if it does not
-    convert them."""
+    """The format as which packing reads operands of this one, for products that are added up in `sums`; "" if it does
+    not convert them."""
     return CONVERTED.get(sums, {}).get(source, "")
 
 
@@ -302,7 +302,7 @@ def taken_operands(problem: Gemm, threads: int = 1, invariant: str = "") -> Prod
 
 
 def of_problem(problem: Gemm, threads: int = 1, invariant: str = "") -> Product:
-    """The same, and of complex operands the real product, unless packing makes it."""
+    """The operands of a problem, as `taken_operands`; of complex ones the real product, unless packing makes it."""
     p = taken_operands(problem, threads, invariant)
     if p.sums not in COMPLEX:
         return p

@@ -33,7 +33,8 @@ __all__ = ["LANES", "NvidiaPlan", "bandwidths", "candidates", "choose", "cost", 
 
 
 def shape_of(problem: Gemm, at: Sequence[Place] | None = None) -> GpuShape:
-    """As plans.gpu.shape_of; passes read block-scaled operands up to the last step of k, not whole blocks."""
+    """The shape, as plans.gpu.shape_of; passes read block-scaled operands up to the last step of k, not whole
+    blocks."""
     return gpu_shape.shape_of(problem, at)._replace(k=problem.k)
 
 

@@ -179,7 +179,7 @@ def _product(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
 
 
 def _busy(plan: NvidiaPlan, warps: int) -> float:
-    """Of the rate with 8 warps on a multiprocessor: few wait for their loads."""
+    """The share of the rate that 8 warps on a multiprocessor reach: few wait for their loads."""
     few = FEW_WARPS[plan.copy]
     return min(MOST_WARPS[plan.copy] if plan.algorithm == "simt" else 1.0, few + (1 - few)*warps/8)
 

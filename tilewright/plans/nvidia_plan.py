@@ -108,7 +108,7 @@ class NvidiaPlan(GpuPlan):
 
     @classmethod
     def parse(cls, text: str) -> NvidiaPlan:
-        """As Plan.parse. tf32 was an algorithm in earlier versions."""
+        """Reads a plan, as Plan.parse. tf32 was an algorithm in earlier versions."""
         word, _, rest = text.partition(" ")
         return super().parse(f"mma {rest} terms=tf32" if word == "tf32" else text)
 
@@ -124,12 +124,12 @@ class NvidiaPlan(GpuPlan):
 
     @cached_property
     def products(self) -> int:
-        """Of terms, for one product of two numbers."""
+        """Products of terms for one product of two numbers."""
         return len(TERMS[self.split].pairs) if self.split else 1
 
     @cached_property
     def threads(self) -> int:
-        """Of a CTA."""
+        """Threads of a CTA."""
         if self.algorithm == "gemv":
             return LANES * self.cta_k
         if self.algorithm == "wgmma":
@@ -140,7 +140,7 @@ class NvidiaPlan(GpuPlan):
 
     @cached_property
     def parts(self) -> int:
-        """Of wgmma: of the columns of a tile, promoted one after the other, if the sums would be too many registers."""
+        """Parts of a wgmma tile's columns, promoted one after the other, if the sums would be too many registers."""
         if self.algorithm != "wgmma" or not self.promote or self.warpgroups != PARTED or self.swap:
             return 1
         return 1 if 2*self.cta_m*self.cta_n // (GROUP*PARTED) + BESIDE <= GROUP_REGISTERS[PARTED] else 2
@@ -151,7 +151,7 @@ class NvidiaPlan(GpuPlan):
         return self.vector, self.vector_b or self.vector, self.vector_c or self.vector
 
     def tile_bytes(self, shape: GpuShape) -> int:
-        """Of a tile of A and one of B."""
+        """Bytes of a tile of A and one of B."""
         return self.cta_k * (self.cta_m*shape.tile_bits[0] + self.cta_n*shape.tile_bits[1]) // 8
 
     def estimate(self, shape: GpuShape) -> int:
@@ -243,7 +243,7 @@ class NvidiaPlan(GpuPlan):
         return (tiles, 1) if parts == 1 else (whole, parts)
 
     def clusters(self, shape: GpuShape, target: GpuTarget) -> tuple[int, int]:
-        """Of wgmma: tiles of C as large as those of a cluster's CTAs together, and clusters that run at once."""
+        """Tiles of C as large as those of a wgmma cluster's CTAs together, and clusters that run at once."""
         rows, columns = self.cta_m*self.cluster_m, self.cta_n*self.cluster_n
         tiles = ceil(shape.m / rows) * ceil(shape.n / columns) * shape.batch
         used, of = IN_CLUSTERS if self.ctas > 2 else (1, 1)
@@ -252,7 +252,7 @@ class NvidiaPlan(GpuPlan):
 
     @cached_property
     def ctas(self) -> int:
-        """Of a cluster."""
+        """CTAs of a cluster."""
         return self.cluster_m*self.cluster_n*self.cluster_k
 
     @property
@@ -261,7 +261,7 @@ class NvidiaPlan(GpuPlan):
         return self.tail or self.split_k > 1
 
     def division(self, shape: GpuShape, target: GpuTarget) -> Division:
-        """Of wgmma."""
+        """The division of k by a wgmma plan."""
         return division(self, shape, target)
 
     def grid(self, shape: GpuShape, target: GpuTarget) -> tuple[int, int, int]:

@@ -33,7 +33,7 @@ def multiplied(target: GpuTarget) -> tuple[str, ...]:
 
 
 def violations(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
-    """Of a plan whose passes are over, for a shape that they leave."""
+    """Why a plan whose passes are over cannot multiply the shape that they leave."""
     if p.algorithm == "small":
         yield from small_rules.violations(p, shape, target)
         return
@@ -91,7 +91,7 @@ def violations(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[st
 
 
 def of_passes(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
-    """Of what a plan has done to operands first, and of their terms."""
+    """Why a plan cannot have its passes over operands, or their terms."""
     if bool(shape.scaled) != (p.decoded == "bf16"):
         yield (f"decoded must be {'bf16' if shape.scaled else 'none'} for operands that are "
                f"{'' if shape.scaled else 'not '}block-scaled, not {p.decoded}.")

@@ -74,7 +74,7 @@ class Pass:
 
     @property
     def side_bytes(self) -> int:
-        """That its CTAs have in shared memory, together; what is decoded passes it by."""
+        """Bytes that its CTAs have in shared memory, together; decoded operands do not go through it."""
         return self.batch * self.rows * self.ld * bits_of(self.format) // 8
 
     @property
@@ -92,7 +92,7 @@ class Pass:
 
 
 def passes(shape: GpuShape, copied: str, terms: str) -> tuple[Pass, ...]:
-    """Those of a product with these operands; `copied` and `terms` as in a plan."""
+    """The passes of a product with these operands; `copied` and `terms` as in a plan."""
     s, of = shape, "ab" if terms else copied.replace("none", "")
     if s.scaled:
         return _decoding(s)
@@ -120,7 +120,7 @@ def lacking(format: str) -> int:
 
 
 def in_f32(shape: GpuShape) -> tuple[tuple[Pass, ...], GpuShape] | None:
-    """Of block-scaled operands: the passes and the product for numbers that bf16 lacks; None if it has them all."""
+    """The passes and the product for numbers of block-scaled operands that bf16 lacks; None if it has them all."""
     if not shape.scaled or not any(map(lacking, shape.scaled.split())):
         return None
     made = _decoding(shape, wide=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def bytes_of(source: str) -> float:
-    """That an element takes."""
+    """Bytes of an element."""
     return 0.5 if source.endswith(HALVES) else FORMATS[source].itemsize
 
 
@@ -42,7 +42,7 @@ class Form(NamedTuple):
 
 
 def form_of(expression: Expression) -> Form | None:
-    """Of an expression, if it has this form."""
+    """The form of an expression, None if it has another."""
     (first, _), *others = expression.parameters
     names, lines = {name for name, _ in others}, [(x.operation, x.operands) for x in expression.lines]
     value: Any = first
@@ -74,7 +74,8 @@ def weights(text: str) -> bool:
 
 
 def decodes(expression: str, beside: tuple[str, ...]) -> bool:
-    """The same from the fields of a jobs.Prepare, which include how operands of the prologue lie along k."""
+    """Whether kernels for weights may decode an operand, by the fields of a jobs.Prepare, which include how operands of
+    the prologue lie along k."""
     from tilewright.expressions.program import Expression
     words = [word.split(":") for word in beside]
     return form_of(Expression.read(expression)) is not None and all(
@@ -105,7 +106,7 @@ def _by_vectors(text: str) -> bool:
 
 
 def operations(text: str) -> float:
-    """Of an element, in instructions: its conversion, those of the function, and the rounding."""
+    """Instructions for an element: its conversion, those of the function, and the rounding."""
     if not text:
         return 0.0
     prologue = read(text)
@@ -156,8 +157,8 @@ PAIRED = {"i4x2": 1.3, "u4x2": 1.3, "e2m1x2": 2.6}      # and until two are a wo
 
 
 def paired(text: str) -> float:
-    """Of a thread for an element of 4 bits until it is as matrix instructions take it; 0: it becomes a float before.
-    What may follow is (element - zero) * scale, as of weights."""
+    """Instructions of a thread for an element of 4 bits until it is as matrix instructions take it; 0: it becomes a
+    float before. What may follow is (element - zero) * scale, as of weights."""
     prologue = read(text)
     most = 2 + (prologue.kind == "float")
     plain = prologue.result in ("bf16", "f16") and len(prologue.expression.lines) <= most
@@ -166,8 +167,8 @@ def paired(text: str) -> float:
 
 @lru_cache(maxsize=256)
 def instructions(text: str, run: int = 0) -> float:
-    """Of a thread for an element: its decoding and the function, without factors that `run` steps of k share; without
-    its rounding."""
+    """Instructions of a thread for an element: its decoding and the function, without factors that `run` steps of k
+    share; without its rounding."""
     from tilewright.expressions.factors import factored, subtracted
     prologue = read(text)
     common = frozenset(x.name for x in prologue.reads if x.group % run == 0) if run else None

@@ -64,7 +64,7 @@ def products(text: str) -> str:
 
 
 def registers(text: str, mr: int, vectors: int) -> int:
-    """Of a tile of so many rows and vectors: its states, a row of B, an element of A, and what its terms take."""
+    """Registers of a tile of so many rows and vectors: its states, a row of B, an element of A, and the terms' own."""
     return fields(text)*mr*vectors + vectors + 1 + (_of_terms(text, mr*vectors) if text else 0)
 
 
@@ -82,7 +82,7 @@ def counts_bits(text: str) -> bool:
 
 
 def operations(text: str) -> int:
-    """Of a term, in multiply-adds."""
+    """The cost of a term, in multiply-adds."""
     return read(text).operations if text else 1
 
 
@@ -106,8 +106,8 @@ FMA = "add", "sub", "mul", "fma"
 
 @lru_cache(maxsize=256)
 def clocks(text: str, sums: str, target: GpuTarget) -> float:
-    """Of a multiprocessor for a term, by what its instructions take alone: they are issued one after the other, and
-    floats are added and multiplied by other lanes than those that do the rest."""
+    """Clocks of a multiprocessor for a term, by what its instructions take alone: they are issued one after the other,
+    and floats are added and multiplied by other lanes than those that do the rest."""
     multiplied, others = _instructions(text, sums in ("f64", "i64"))
     fma = target.fma_f64 if sums == "f64" else target.fma_f32
     slow = sum(x.operation == SLOW[0] for x in read(text).step.lines) * (1 + (sums == "i64"))
@@ -121,19 +121,19 @@ def in_flight(text: str) -> int:
 
 
 def most_sums(text: str) -> int:
-    """Of a thread, of which a plan is worth a look: long terms hide what loads of factors cost."""
+    """The most sums of a thread with which a plan is worth a look: long terms hide what loads of factors cost."""
     long = instructions(text) > SHORT
     return min(MOST_SUMS[long], MOST_STATES[long] // fields(text))
 
 
 def instructions(text: str) -> int:
-    """Of a term, of 32 bits."""
+    """Instructions for a term of 32 bits."""
     return ceil(sum(_instructions(text, False)))
 
 
 def _instructions(text: str, wide: bool) -> tuple[float, float]:
-    """Of a term: those that multiply or add floats, and others. What depends on one factor alone is computed once for
-    many terms."""
+    """Instructions for a term: those that multiply or add floats, and others. What depends on one factor alone is
+    computed once for many terms."""
     found, multiplied, others = read(text).step, 0.0, 0.0
 
     def operation(name: str, *operands: tuple[str, frozenset[str]]) -> tuple[str, frozenset[str]]:

@@ -112,7 +112,7 @@ def operands(BYTES: int, LAYOUT: str, sizes: tuple[int, int, int], thread: tuple
 
 
 def passes(x: Stored, lanes: Lanes, down: bool, banks: Banks) -> int:
-    """Of shared memory for one load of all lanes of a warp, beyond the fewest."""
+    """Wavefronts of shared memory for one load of all lanes of a warp, beyond the fewest."""
     starts = x.starts
     at = [(matrix*x.MATRIX + starts[i if down else j]) * x.BYTES for matrix, i, j in lanes.places]
     return _passes(at, x.WIDTH*x.BYTES, True, banks)

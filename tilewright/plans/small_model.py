@@ -61,7 +61,7 @@ def loads(s: GpuShape, p: NvidiaPlan) -> float:
 
 
 def stores(s: GpuShape, p: NvidiaPlan) -> float:
-    """The same for C on its way."""
+    """Wavefronts of shared memory for C on its way."""
     a, b = small_rules.operands(p, s)
     return 2.0 * a.COUNT * b.COUNT * tile_passes(a, b, (s.m, s.n), small_rules.lanes(p, s), NVIDIA)
 

@@ -34,7 +34,7 @@ def fits(shape: GpuShape) -> bool:
 
 
 def warps(p: NvidiaPlan) -> int:
-    """Of a CTA."""
+    """Warps of a CTA."""
     return p.team if p.team > 1 else WARPS
 
 
@@ -56,14 +56,14 @@ def shared(p: NvidiaPlan, shape: GpuShape) -> int:
 
 
 def registers(p: NvidiaPlan, shape: GpuShape) -> int:
-    """Of a thread, about: sums, and most of what is loaded before it is multiplied; indices and addresses."""
+    """Registers of a thread, about: sums, and most of what is loaded before it is multiplied; indices and addresses."""
     words = FORMATS[shape.a]
     loaded = min((p.thread_m + p.thread_n) * words * max(WIDEST // (4*words), 1), LOADED)
     return min(-(-(p.thread_m*p.thread_n*words + loaded // 2 + AROUND) // 8) * 8, 255)
 
 
 def ctas(p: NvidiaPlan, shape: GpuShape) -> int:
-    """Of a launch: a team for each group of matrices."""
+    """CTAs of a launch: a team for each group of matrices."""
     return ceil(shape.batch / (p.matrices * (warps(p) // p.team)))
 
 

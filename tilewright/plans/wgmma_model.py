@@ -44,8 +44,9 @@ STORING = {"tma": 25, "lanes": 50}              # clocks of a warp for an elemen
 
 
 def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
-    """Of wgmma: CTAs that stay take tiles in rounds. Copies of the next tile go on while one is stored, but nothing is
-    multiplied then, unless warpgroups take turns; what the last round stores overlaps with nothing."""
+    """The cost of a wgmma plan: persistent CTAs take tiles in rounds. Copies of the next tile go on while one is
+    stored, but nothing is multiplied then, unless warpgroups take turns; what the last round stores overlaps with
+    nothing."""
     d, ctas = p.division(shape, target), p.ctas
     tiles, clusters, steps = d.tiles, d.clusters, d.steps
     parts = d.parts()
@@ -95,7 +96,7 @@ def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
 
 
 def round_bytes(shape: GpuShape, p: NvidiaPlan, target: GpuTarget, group_m: int) -> int:
-    """Of A and B: what CTAs that run at once read of them, if clusters' tiles are taken in groups of so many rows."""
+    """Bytes of A and B that CTAs that run at once read, if clusters' tiles are taken in groups of so many rows."""
     rows, columns, clusters = p.cta_m*p.cluster_m, p.cta_n*p.cluster_n, p.clusters(shape, target)[1]
     tiles_m, tiles_n = ceil(shape.m / rows), ceil(shape.n / columns)
     wide = min(ceil(clusters / min(group_m, tiles_m)), tiles_n)
@@ -111,8 +112,9 @@ def _read(shape: GpuShape, p: NvidiaPlan) -> tuple[int, int]:
 
 
 def traffic(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> dict[str, tuple[Term, ...]]:
-    """Of wgmma; a tile is brought from L2 once for all CTAs of a cluster that have it, and what is beyond a matrix is
-    not. Sums go through shared memory where a copy stores them, and where CTAs of a cluster exchange them."""
+    """The traffic of a wgmma plan; a tile is brought from L2 once for all CTAs of a cluster that have it, and what is
+    beyond a matrix is not. Sums go through shared memory where a copy stores them, and where CTAs of a cluster exchange
+    them."""
     s, d, ctas = shape, p.division(shape, target), p.cluster_m*p.cluster_n
     tiles, steps, parts = d.tiles*ctas, ceil(s.k / p.cta_k), sum(x for x in d.parts() if x > 1)*ctas
     every = tiles*steps, f"{tiles:,} tiles x {steps:,} steps along k"

@@ -54,14 +54,15 @@ class Division(NamedTuple):
         return ceil(self.over*self.apart / self.share)
 
     def parts(self) -> list[int]:
-        """Of each tile that is divided."""
+        """Parts of each tile that is divided."""
         begins = range(0, self.over*self.apart, self.apart)
         return [(at + self.steps - 1) // self.share - at // self.share + 1 for at in begins]
 
 
 def division(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Division:
-    """Of a plan with `split_k`, equal parts of each tile that is left over after whole rounds, no more than there are
-    clusters; with `tail`, such parts if they occupy most clusters, else shares of equal length; or of tiles alone."""
+    """The division of k: with `split_k`, equal parts of each tile that is left over after whole rounds, no more than
+    there are clusters; with `tail`, such parts if they occupy most clusters, else shares of equal length; or of tiles
+    alone."""
     tiles, most = p.clusters(shape, target)
     steps = ceil(ceil(shape.k / p.cta_k) / p.cluster_k)
     over = tiles % most

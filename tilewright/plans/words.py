@@ -85,7 +85,7 @@ class TileWord:
 
     @property
     def rows(self) -> int:
-        """Of B's panel in one group, which is what k is counted in."""
+        """Rows of B's panel in one group, which is what k is counted in."""
         return GROUP * self.terms
 
     def source_step(self, p: Any) -> Any:   # numbers, or values inside a kernel

@@ -218,7 +218,7 @@ def real(value: Any, name: str) -> float:
 
 
 def _float(x: float) -> float:
-    """As a float, infinite if it is too large."""
+    """x as a float, infinite if it is too large."""
     try:
         return float(x)
     except OverflowError:

@@ -68,8 +68,8 @@ def _written(c: Array, real: Any, imaginary: Any, beta: float) -> None:
 
 
 def by_complex_scalars(run: Callable[..., bool]) -> Callable[..., bool]:
-    """The same as `run`, which multiplies complex matrices, with an alpha or a beta that is not real: they are applied
-    to its sums by NumPy. Unlike a real factor they meet both parts: inf times 1j has a nan in it."""
+    """`run`, which multiplies complex matrices, with an alpha or a beta that is not real: NumPy applies them to its
+    sums. Unlike a real factor they meet both parts: inf times 1j has a nan in it."""
 
     def product(a: Array, b: Array, c: Array, alpha: complex = 1.0, beta: complex = 0.0, whole: bool = False) -> bool:
         sums = np.empty(c.shape, c.dtype)
@@ -86,7 +86,7 @@ def by_complex_scalars(run: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def part(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Of the real and imaginary parts of complex numbers."""
+    """The dtype of the real and imaginary parts of complex numbers."""
     return np.dtype(f"f{dtype.itemsize // 2}")
 
 

@@ -50,7 +50,7 @@ class Term(NamedTuple):
 
 
 def dtypes(arrays: Sequence[Array], out_dtype: Any) -> tuple[np.dtype[Any], np.dtype[Any]]:
-    """Of the sums and of the result: what matmul of the operands, one after the other, has."""
+    """The dtypes of the sums and of the result: those of matmul of the operands, one after the other."""
     empty = [np.empty(0, x.dtype) for x in arrays]
     common = reduce(lambda x, y: np.empty(0, arguments.dtypes(x, y, None, None)[1]), empty)
     if len(empty) == 1:
@@ -233,8 +233,8 @@ class Operands(NamedTuple):
         return a, b, c
 
     def as_batch(self) -> Operands | None:
-        """The same with the outer axis of m, or that of n, as the batch; None if products are not matrices then, have
-        fewer than ROWS rows or columns, or are not read as fast as by tables: a is contiguous along neither axis,
+        """The product with the outer axis of m, or that of n, as the batch; None if products are not matrices then,
+        have fewer than ROWS rows or columns, or are not read as fast as by tables: a is contiguous along neither axis,
         or b not along n."""
         (nb, nm, nn, nk), (a, b, c) = self.counts, self[:3]
         if nb or nk > 1 or (nm, nn) not in ((2, 1), (1, 2)):

@@ -48,7 +48,7 @@ def format_of(dtype: np.dtype[Any]) -> formats.Format | None:
 
 
 def made(expression: Expression, operands: tuple[Aux, ...], results: tuple[str, ...]) -> Epilogue:
-    """The same object for the same expression, so that its text is written once."""
+    """The Epilogue of these parts, one object for equal parts, so that its text is written once."""
     key = id(expression), operands, results
     found = _made.get(key)
     if found is None:
@@ -129,8 +129,8 @@ def given_of(operands: Any) -> dict[str, Array]:
 
 
 def _expression(epilogue: Any, sums: list[str], given: dict[str, Array]) -> Expression:
-    """Of a function, traced once; of what tilewright.epilogue made, its own. `sums`: their kind, or those of the
-    several results of a reduction."""
+    """The expression of a function, traced once, or of what tilewright.epilogue made. `sums`: their kind, or those of
+    the several results of a reduction."""
     if isinstance(epilogue, Epilogue):
         epilogue = epilogue.expression
     if isinstance(epilogue, Expression):
@@ -179,7 +179,7 @@ def _place(x: Array) -> str:
 
 def _dtypes(call: Call, p: Product, expression: Expression
             ) -> tuple[tuple[np.dtype[Any] | None, ...], tuple[formats.BlockFormat | None, ...]]:
-    """Those asked for, else what the product has without an epilogue, if it is of the result's kind."""
+    """The dtypes asked for, else the product's without an epilogue, if it is of the result's kind."""
     asked = call.out_dtype
     plain = sum(not x.reduced for x in expression.results)
     each = asked if isinstance(asked, tuple) else (asked,) * plain
@@ -211,7 +211,7 @@ def _dtypes(call: Call, p: Product, expression: Expression
 
 
 def _default(p: Product, kind: str, products: bool) -> np.dtype[Any]:
-    """That of the product, for results of its kind, if it is one; else that in which a result is computed."""
+    """The product's dtype, for results of its kind, if it is one; else the dtype in which a result is computed."""
     if kind == "bool":
         return np.dtype(bool)
     if kind == "int":

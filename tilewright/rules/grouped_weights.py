@@ -27,7 +27,7 @@ class Right(NamedTuple):
 
 
 def right(call: Call, a: Array) -> Right | None:
-    """Of what is no array; None if b is one."""
+    """The record of a b that is no array; None if b is one."""
     b, trans = call.b, call.trans_b
     if isinstance(b, Decodable):
         if b.ndim != 3:

@@ -33,7 +33,7 @@ class Axes(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the result."""
+        """The shape of the result."""
         return (self.m, self.n) if self.along == "m" else (self.groups, self.m, self.n)
 
     def as_product(self, a: Array, b: Array) -> tuple[Array, Array]:
@@ -44,7 +44,7 @@ class Axes(NamedTuple):
 
 
 def axes(a: Array, b: Array, offsets: Array) -> Axes:
-    """Of operands as they are multiplied. ValueError for shapes that are no grouped product."""
+    """The axes of operands as they are multiplied. ValueError for shapes that are no grouped product."""
     if offsets.ndim != 1:
         raise ValueError(f"offsets must have one axis, with the end of each group, but its shape is {offsets.shape}")
     if offsets.dtype.kind not in "iu":
@@ -77,7 +77,7 @@ def checked(offsets: Array, axis: str, extent: int) -> NDArray[np.int64]:
 
 
 def per_group(operands: Mapping[str, Array], of: Axes) -> dict[str, Array]:
-    """Those operands of an epilogue that have a number, or one for each column, for each group of rows, as [G, 1, n] or
+    """The operands of an epilogue that have a number, or one for each column, for each group of rows, as [G, 1, n] or
     [G, 1, 1]: that is their shape, or they are [G, n] or [G, 1] and broadcast to no result [M, n]."""
     found = {}
     if of.along == "m":

@@ -136,8 +136,8 @@ def _narrow(dtype: Any) -> bool:
 
 
 def without(call: Call) -> Call:
-    """The same product with prologues of elements in place of operands with scales. TypeError and ValueError for what
-    cannot be combined."""
+    """The call with prologues of elements in place of operands with scales. TypeError and ValueError for what cannot be
+    combined."""
     given: dict[str, Any] = dict(call.operands or {})
     functions: dict[str, Weights] = {}
     formats_of = {role: _format(getattr(call, role), role) for role in "ab"}
@@ -183,14 +183,14 @@ def made(w: Weights, role: str, result: str) -> Prologue:
 
 
 def expression(source: str, role: str, zero: str) -> Expression:
-    """Of an element, its scale and its zero point, which is of this kind ("": there is none)."""
+    """The expression of an element, its scale and its zero point, which is of this kind ("": there is none)."""
     names = {kind: name.format(role) for kind, name in NAMES.items()}
     kinds = [(ELEMENT, kind_of(source)), (names["scales"], "float"), *[(names["zeros"], zero)]*bool(zero)]
     return traced(_from_zero if zero else _by_scale, tuple(kinds), f"prologue_{role}", len(kinds))
 
 
 def _place(w: Weights, kind: str) -> tuple[str, int]:
-    """Of what is beside a matrix, and its group."""
+    """The place of an array beside a matrix, and its group."""
     (rows, cols), (m, n) = w.beside[kind].shape[-2:], w.shape[-2:]
     grouped = rows not in (1, m) or cols not in (1, n)
     place = "full" if rows > 1 and cols > 1 else "column" if rows > 1 else "row" if cols > 1 else "scalar"
@@ -210,8 +210,8 @@ def _from_zero(x: Any, s: Any, z: Any) -> Any:
 
 
 def by_matrices(call: Call) -> tuple[Call, int | None]:
-    """The same with a vector beside weights as a matrix of one row or column; and the axis that the result has then
-    and the call's has not. With an epilogue a vector is refused, as ever."""
+    """The call with a vector beside weights as a matrix of one row or column; and the axis that the result has then and
+    the call's has not. With an epilogue a vector is refused, as ever."""
     for role, other, axis in (("a", call.b, -2), ("b", call.a, -1)):
         x = getattr(call, role)
         if call.epilogue is None and isinstance(other, Decodable) and not isinstance(x, Decodable) and np.ndim(x) == 1:

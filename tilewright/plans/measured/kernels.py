@@ -76,12 +76,12 @@ def nearby(kernel: str, source: str, target: Any, sizes: Sizes, tiles: Callable[
 
 
 def sizes_of(problem: str) -> dict[str, int]:
-    """Those in the name of a class, "m=4096 n=4096"."""
+    """The sizes in the name of a class, "m=4096 n=4096"."""
     return {name: int(size) for name, _, size in (word.partition("=") for word in problem.split()) if size}
 
 
 def _distance(there: Sizes, here: Sizes) -> float:
-    """Of the size that differs most, in powers of two; inf for a class of other sizes."""
+    """The difference of the size that differs most, in powers of two; inf for a class of other sizes."""
     if there.keys() != here.keys() or not here or min(here.values()) < 1:
         return inf
     return max(abs(log2(here[name] / there[name])) for name in here)

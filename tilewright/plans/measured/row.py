@@ -92,7 +92,7 @@ class Row(Line):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Of the shape."""
+        """The key of the shape."""
         return tuple(getattr(self, name) for name in KEY)
 
     @property
