@@ -88,7 +88,7 @@ def describe() -> dict[str, Any]:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Versions of the packages that are installed."""
+    """Of those that are installed."""
     found = {}
     for package in packages:
         with suppress(importlib.metadata.PackageNotFoundError):

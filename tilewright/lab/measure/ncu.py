@@ -46,7 +46,7 @@ def find() -> str:
 
 
 def of(target: GpuTarget) -> Counters:
-    """The counters that a chip has."""
+    """Those that a chip has."""
     return {**COUNTERS, **BULK} if "tma" in target.instructions else COUNTERS
 
 

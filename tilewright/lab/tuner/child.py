@@ -173,8 +173,7 @@ def certain(seconds: Seconds, model: str) -> bool:
 
 
 def _interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """The interval of the median, from and to, and half of that: two standard errors, by the quartiles of a normal
-    distribution."""
+    """Of the median, from and to, and half of that: two standard errors, by the quartiles of a normal distribution."""
     median, q1, q3 = spread(values)
     error = 2 * 0.93 * (q3 - q1) / sqrt(len(values))
     return median - error, median + error, error

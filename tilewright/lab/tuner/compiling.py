@@ -63,5 +63,5 @@ def _work(share: list[Asked], emit: Emit) -> None:
 
 
 def main() -> None:
-    """The main function of a compiling process."""
+    """Of a process."""
     serve(_work)

@@ -151,8 +151,7 @@ def _placed(function: Function, target: Any, functions: Callable[[], list[Functi
 
 
 def _dtypes(element: Type) -> list[Any]:
-    """The dtypes of arrays that a pointer to these may be given, as far as the builtin knows them: integers of either
-    sign."""
+    """Of arrays that a pointer to these may be given, as far as the builtin knows them: integers of either sign."""
     exact = element.numpy
     if element.is_float:
         return [exact]

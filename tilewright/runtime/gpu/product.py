@@ -139,7 +139,8 @@ class Run:
         there = self.temporary((), dtype)
         write_number(self.driver, self.on, address(there), x, dtype, self.stream)
         if self.recorder is not None:
-            which = None if name is None else [*self._call[1]].index(operand(name))
+            names = [*self._call[1]]            # a factor of scaled sums is none of them: it is a part of the key
+            which = names.index(operand(name)) if name is not None and operand(name) in names else None
             self.recorder.step(partial(Number, self.driver, self.on, dtype, which, x), (there,))
         return there
 
