@@ -37,32 +37,6 @@ def long_ways(monkeypatch):
     return calls
 
 
-# in place, packed, few rows and few columns in passes, a batch; C by columns; narrow operands and results
-@pytest.mark.parametrize(("a", "b", "out", "dtype"), [
-    ((9, 8), (8, 10), "rows", "f4"), ((200, 400), (400, 300), "new", "f4"), ((2, 500), (500, 64), "rows", "f4"),
-    ((300, 70), (70, 1), "new", "f4"), ((3, 20, 30), (3, 30, 40), "rows", "f4"), ((40, 50), (50, 60), "columns", "f4"),
-    ((130, 64), (64, 70), "rows", "f8"), ((130, 64), (64, 70), "new", "f2"),
-])
-def test_the_same_bits_for_other_arrays(a, b, out, dtype, long_ways):
-    shape = *a[:-1], b[-1]
-    made = tw.epilogue(activated, bias="row", res="full")
-    for epilogue in activated, made:
-        for again in range(3):
-            x, y, res, bias = random(*a, dtype=dtype), random(*b, dtype=dtype), random(*shape), random(shape[-1])
-            # NumPy's numbers are copied, and no call with one is remembered
-            wanted = tw.matmul(x, y, epilogue=lambda acc, bias, res, f: tw.gelu(acc + bias) * f + res,
-                               operands={"bias": bias, "res": res, "f": np.float64(FACTOR)})
-            c = None if out == "new" else np.empty(shape, wanted.dtype)
-            c = np.empty(shape[::-1], wanted.dtype).T if out == "columns" else c
-            del long_ways[:]
-            operands = {"res": res, "bias": bias} if again != 1 else {"res": res.copy(), "bias": bias.copy()}
-            found = tw.matmul(x, y, c, epilogue=epilogue, operands=operands)
-            assert c is None or found is c
-            assert found.dtype == wanted.dtype
-            np.testing.assert_array_equal(found, wanted)
-            assert len(long_ways) == (again == 0)
-
-
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 70, 40), (9, 10, 8), (200, 300, 260), (300, 1, 70)])
 @pytest.mark.parametrize("outs", [False, True])
 def test_several_results_reductions_and_numbers(m, n, k, outs, long_ways):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 import pytest
 
 import tilewright as tw
 from tests.helpers.arrays import small_integers
-from tilewright.api import grouped as api
 
 SIZES = [8, 0, 7, 8, 1]
 ENDS = np.cumsum(SIZES).astype(np.int32)
@@ -42,30 +40,6 @@ def test_a_group_has_the_bits_of_matmul_by_the_same_plan(plan):
     own = [tw.grouped_matmul(a, b, ends, threads=threads) for threads in (1, 2, 5)]
     assert np.array_equal(own[0], own[1])
     assert np.array_equal(own[0], own[2])
-
-
-@pytest.mark.parametrize(("dtype", "threads"), [("f4", 1), ("f8", 2), (ml_dtypes.bfloat16, 2)], ids=str)
-def test_calls_like_an_earlier_one(monkeypatch, dtype, threads):
-    """Take neither rules nor plans, have the bits of calls that do, and the same errors."""
-    a, b = (RNG.standard_normal(shape).astype(dtype) for shape in ((300, 70), (4, 70, 20)))
-    out, how = np.empty((300, 20), np.float64 if dtype == "f8" else np.float32), {"threads": threads}
-    for ends in ([1, 2, 3, 4], np.int32([1, 2, 3, 4])):
-        tw.grouped_matmul(a, b, ends, out, **how)
-        tw.grouped_matmul(a, b, ends, **how)
-    for ends in ([0, 9, 200, 300], np.int32([7, 7, 8, 290]), [0, 0, 0, 0], np.array([3, 3, 4, 300])):
-        wanted = tw.grouped_matmul(a, b, ends, np.asfortranarray(out), **how)       # which is not remembered
-        with monkeypatch.context() as patched:
-            patched.setattr(api, "product", lambda *_: pytest.fail("by the rules"))
-            np.testing.assert_array_equal(tw.grouped_matmul(a, b, ends, **how), wanted)
-            out[...] = np.nan
-            assert tw.grouped_matmul(a, b, ends, out, **how) is out
-            np.testing.assert_array_equal(out, wanted)
-    with pytest.raises(ValueError, match="must not descend"):
-        tw.grouped_matmul(a, b, [3, 2, 5, 6], **how)
-    with pytest.raises(ValueError, match="each of b's 4 groups"):
-        tw.grouped_matmul(a, b, [3, 5], **how)
-    with pytest.raises(TypeError, match="integers"):
-        tw.grouped_matmul(a, b, [0.0, 1.0, 2.0, 3.0], **how)
 
 
 def test_out_may_be_an_operand():

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-import ml_dtypes
 import numpy as np
 import pytest
 
 import tilewright as tw
 from tests.snapshot.calls import entered
-from tilewright.api import grouped as api
 from tilewright.runtime import repeats
 from tilewright.runtime.cpu import grouped_jobs
 
@@ -25,85 +23,8 @@ def relu(acc, bias, gate):
     return tw.relu(acc + bias) * gate
 
 
-def several(acc, bias, gate):
-    y = acc + bias
-    return y, tw.row_sum(y), tw.column_max(y * gate)
-
-
 def floats(rng, *shape, dtype=np.float32):
     return rng.standard_normal(shape).astype(dtype)
-
-
-def quantized(kind, rng, **how):
-    return tw.quantize(floats(rng, G, N, K), kind, axis=-1, **how)
-
-
-def beside(rng):
-    return {"bias": floats(rng, G, 1, N), "gate": floats(rng, M, 1)}
-
-
-KINDS = {
-    "f32": (lambda rng: (floats(rng, M, K), floats(rng, G, K, N)), {}, MOST),
-    "bf16": (lambda rng: (floats(rng, M, K, dtype=ml_dtypes.bfloat16), floats(rng, G, K, N, dtype=ml_dtypes.bfloat16)),
-             {}, MOST),
-    "i8": (lambda rng: tuple(rng.integers(-8, 8, x).astype(np.int8) for x in ((M, K), (G, K, N))), {"out_dtype": "i32"},
-           MOST),
-    "alpha": (lambda rng: (floats(rng, M, K), floats(rng, G, K, N)), {"alpha": 2.5}, MOST + 2),
-    "deterministic": (lambda rng: (floats(rng, M, K), floats(rng, G, K, N)), {"deterministic": True}, MOST),
-    "batch_invariant": (lambda rng: (floats(rng, M, K), floats(rng, G, K, N)), {"batch_invariant": True}, MOST),
-    "other out_dtype": (lambda rng: (floats(rng, M, K), floats(rng, G, K, N)), {"out_dtype": "f64"}, MOST + 6),
-    "epilogue": (lambda rng: (floats(rng, M, K), floats(rng, G, K, N)), {"epilogue": relu}, MOST + 8),
-    "reductions": (lambda rng: (floats(rng, M, K), floats(rng, G, K, N)), {"epilogue": several}, 130),
-    "along k": (lambda rng: (floats(rng, 9, M), floats(rng, M, N)), {}, MOST + 2),
-    "i4": (lambda rng: (floats(rng, M, K), quantized("i4", rng, group=32)), {"trans_b": True}, MOST),
-    "i4 by bf16": (lambda rng: (floats(rng, M, K, dtype=ml_dtypes.bfloat16), quantized("i4", rng, group=32)),
-                   {"trans_b": True}, MOST + 6),
-    "u4": (lambda rng: (floats(rng, M, K), quantized("u4", rng, group=32, zero_points=True)), {"trans_b": True}, MOST),
-    "i4, epilogue": (lambda rng: (floats(rng, M, K), quantized("i4", rng, group=32)),
-                     {"trans_b": True, "epilogue": relu}, MOST + 16),
-    "i8 weights": (lambda rng: (floats(rng, M, K), quantized("i8", rng)), {"trans_b": True}, MOST),
-    "mxfp4": (lambda rng: (floats(rng, M, K), quantized("mxfp4", rng)), {"trans_b": True}, 100),
-    "nvfp4": (lambda rng: (floats(rng, M, K), quantized("nvfp4", rng)), {"trans_b": True}, 100),
-}
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_repeated_call_is_short_and_has_the_bits_of_a_first_one(kind, threads, monkeypatch):
-    make, how, most = KINDS[kind]
-    monkeypatch.setattr("tilewright.runtime.cpu.grouped.FORK_FLOPS", 1 << 20)
-    monkeypatch.setattr("tilewright.runtime.cpu.grouped.LEAST", 1 << 14)
-    how = {**how, "threads": threads}
-    for seed in range(2):
-        rng = np.random.default_rng(seed)
-        a, b = make(rng)
-        if "epilogue" in how:
-            how["operands"] = beside(rng)
-        for ends in ENDS:
-            repeats.forget()
-            wanted = tw.grouped_matmul(a, b, ends, **how)           # by the rules
-            for others in ENDS:                                     # whose program serves
-                tw.grouped_matmul(a, b, others, **how)
-            monkeypatch.setattr(api, "product", lambda *_: pytest.fail("by the rules"))
-            found = tw.grouped_matmul(a, b, ends, **how)
-            out = None
-            if not isinstance(wanted, tuple):
-                out = np.full_like(wanted, 7)
-            results = []
-            call = partial(tw.grouped_matmul, a, b, ends, **how)
-            count = entered(partial(append, results, call))
-            monkeypatch.setattr(api, "product", PRODUCT)
-            if out is not None:
-                assert tw.grouped_matmul(a, b, ends, out, **how) is out
-                assert tw.grouped_matmul(a, b, ends, out, **how) is out
-                assert out.tobytes() == wanted.tobytes()
-            for x in (found, results[0]):
-                for y, z in zip(x, wanted) if isinstance(wanted, tuple) else ((x, wanted),):
-                    assert y.tobytes() == z.tobytes()
-            assert count.total() <= most + 30 * (threads > 1), count
-
-
-PRODUCT = api.product
 
 
 def append(results, call):

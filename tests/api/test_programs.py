@@ -1,9 +1,7 @@
-"""Calls in the host's memory of one kind: the first is prepared, the others take its steps again with other arrays."""
+"""Calls in the host's memory of one kind: what makes them another one. Values are in tests/products."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from threading import Thread
 from typing import Any
 
@@ -19,10 +17,6 @@ from tilewright.runtime import repeats
 from tilewright.runtime.cpu import engine, pool, program
 
 BF16 = ml_dtypes.bfloat16
-PACKAGE = tw.__path__[0]
-MOST = 20       # Python functions of the package that a call with one step enters on the way, and what follows it may:
-STEP = 12       # each more of a step, with what finds memory and threads for it
-Made = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def ints(rng: Any, *shape: int, dtype: Any = "f4") -> np.ndarray:
@@ -36,148 +30,6 @@ def pair(rng: Any, dtype: Any = "f4", other: Any = None, m: int = 9, k: int = 12
 
 def add(acc: Any, bias: Any) -> Any:
     return acc + bias
-
-
-def double(x: Any) -> Any:
-    return 2 * x
-
-
-def reduced(acc: Any) -> Any:
-    return tw.row_sum(acc), tw.column_max(acc), acc
-
-
-def distance(x: Any, y: Any) -> Any:
-    return (x - y)**2
-
-
-# name: arguments of a call from random numbers, the function, and how many steps its program has
-CALLS: dict[str, tuple[Callable[[Any], Made], Callable[..., Any], int]] = {
-    "c and beta": (lambda r: (pair(r), {"c": ints(r, 9, 8), "beta": 0.5, "alpha": 2.0}), matmul, 2),
-    "a number for c": (lambda r: (pair(r), {"c": 3.0, "beta": 0.5}), matmul, 2),
-    "a row for c": (lambda r: (pair(r), {"c": ints(r, 8, dtype="i4"), "beta": 2}), matmul, 2),
-    "alpha": (lambda r: (pair(r), {"alpha": 0.3}), matmul, 1),
-    "alpha of 0": (lambda r: (pair(r), {"alpha": 0}), matmul, 1),
-    "out in f64": (lambda r: (pair(r), {"out": np.empty((9, 8))}), matmul, 2),
-    "integers into i64": (lambda r: (pair(r, "i1"), {"out_dtype": "i64", "alpha": 3}), matmul, 2),
-    "algorithm": (lambda r: (pair(r, m=70, k=90, n=80), {"algorithm": "bf16_bf16_f32_x3", "out": np.empty((70, 80))}),
-                  matmul, 3),
-    "algorithm and beta": (lambda r: (pair(r, m=70, k=90, n=80), {
-        "algorithm": "fastest", "c": ints(r, 70, 80), "beta": 1}), matmul, 4),
-    "mixed": (lambda r: (pair(r, "f4", BF16), {}), matmul, 2),
-    "complex": (lambda r: (pair(r, "c8"), {"alpha": 2, "c": ints(r, 9, 8, dtype="c8"), "beta": 1}), matmul, 2),
-    "conjugated": (lambda r: ((ints(r, 12, 9, dtype="c8"), ints(r, 12, 8, dtype="c8")), {
-        "trans_a": "c", "out": np.empty((9, 8), "c16")}), matmul, 2),
-    "out with gaps": (lambda r: (pair(r), {"out": np.empty((8, 20), "f4").T[::2][:9]}), matmul, 2),
-    "four axes": (lambda r: ((ints(r, 2, 3, 9, 24)[..., ::2], ints(r, 2, 1, 12, 8)), {}), matmul, 3),
-    "vectors": (lambda r: ((ints(r, 12), ints(r, 12)), {"deterministic": True}), matmul, 1),
-    "no rows": (lambda r: ((ints(r, 0, 12), ints(r, 12, 8)), {"deterministic": True}), matmul, 0),
-    "no steps": (lambda r: ((ints(r, 9, 0), ints(r, 0, 8)), {"c": ints(r, 9, 8), "beta": 2}), matmul, 2),
-    "scales": (lambda r: (pair(r, "i1"), {"scale_a": 2.0**ints(r, 9, 1), "scale_b": 2.0**ints(r, 1, 8)}), matmul, 2),
-    "scales and c": (lambda r: (pair(r, "i1"), {"scale_a": 2.0**ints(r, 9, 1), "scale_b": 2.5, "c": ints(r, 8),
-                                                "beta": 0.5, "alpha": 3.0}), matmul, 3),
-    "scales and a bias": (lambda r: (pair(r, "i1"), {"scale_a": 2.0**ints(r, 9, 1), "epilogue": add, "alpha": 2.0,
-                                                     "operands": {"bias": ints(r, 8)}}), matmul, 2),
-    "weights": (lambda r: ((ints(r, 300, 64), tw.quantize(ints(r, 40, 64) + 0.25, "i8", axis=-1)), {"trans_b": True}),
-                matmul, 3),
-    "an epilogue and c": (lambda r: (pair(r), {"epilogue": add, "operands": {"bias": ints(r, 8)}, "alpha": 2.0,
-                                               "beta": 0.5, "c": ints(r, 9, 8)}), matmul, 1),
-    "an epilogue by an algorithm": (lambda r: (pair(r, m=70, k=90, n=80), {
-        "epilogue": add, "operands": {"bias": ints(r, 80)}, "algorithm": "bf16_bf16_f32_x3"}), matmul, 3),
-    "an operand in another order of bytes": (lambda r: (pair(r), {
-        "epilogue": add, "operands": {"bias": ints(r, 8, dtype=">f4")}}), matmul, 2),
-    "a number": (lambda r: (pair(r), {"epilogue": add, "operands": {"bias": float(r.integers(9))}}), matmul, 1),
-    "a prologue": (lambda r: (pair(r), {"prologue_a": double}), matmul, 5),
-    "a prologue and an epilogue": (lambda r: (pair(r), {"prologue_b": double, "epilogue": add,
-                                                        "operands": {"bias": ints(r, 8)}}), matmul, 5),
-    "reductions": (lambda r: (pair(r), {"epilogue": reduced}), matmul, 7),
-    "reductions into out": (lambda r: (pair(r), {
-        "epilogue": reduced, "out": (np.empty(9), None, np.empty((9, 8), BF16))}), matmul, 8),
-    "argmin": (lambda r: ((distance, *pair(r)), {"reduce": "argmin"}), tw.contract, 3),
-    "the smallest and where": (lambda r: ((distance, *pair(r)), {"reduce": "min_argmin"}), tw.contract, 7),
-    "argmax of a vector": (lambda r: ((distance, ints(r, 12), ints(r, 12, 8)), {"reduce": "argmax"}), tw.contract, 3),
-    "contract into f64": (lambda r: ((distance, *pair(r)), {"out": np.empty((9, 8))}), tw.contract, 4),
-    "einsum by tables": (lambda r: (("xkyl,lnk->nxy", ints(r, 13, 14, 8, 9), ints(r, 9, 5, 14)), {}), tw.einsum, 2),
-    "a chain": (lambda r: (("ij,jk,kl->il", ints(r, 5, 6), ints(r, 6, 7), ints(r, 7, 8)), {}), tw.einsum, 2),
-    "a chain into f64": (lambda r: (("ij,jk,kl->il", ints(r, 5, 6), ints(r, 6, 7), ints(r, 7, 8)),
-                                    {"out": np.empty((5, 8))}), tw.einsum, 3),
-    "a sum before": (lambda r: (("ij,jk->i", ints(r, 5, 6), ints(r, 6, 7)), {}), tw.einsum, 2),
-    "element by element": (lambda r: (("ij,ij->ij", ints(r, 5, 6), ints(r, 5, 6)), {}), tw.einsum, 1),
-    "columns first": (lambda r: (("ij,jk->ik", ints(r, 5, 6), ints(r, 6, 7)), {"order": "F"}), tw.einsum, 1),
-}
-# calls that have no record, and why
-COLD: dict[str, tuple[Callable[[Any], Made], Callable[..., Any]]] = {
-    "multiplied by NumPy": (lambda r: (pair(r, "g"), {"out": np.empty((9, 8), "g")}), matmul),
-    "a scale that is read": (lambda r: (pair(r), {"scale_a": np.array(float(r.integers(1, 9)))}), matmul),
-    "complex by real": (lambda r: (pair(r, "c8", "f4"), {"alpha": 2}), matmul),
-    "a complex factor": (lambda r: (pair(r, "c8"), {"alpha": 2j, "c": ints(r, 9, 8, dtype="c8"), "beta": 1j}), matmul),
-    "decoded": (lambda r: ((ints(r, 300, 64), tw.quantize(ints(r, 8, 64), "mxfp8").T), {"alpha": 2.0}), matmul),
-}
-
-
-def entered(call: Callable[..., Any], *args: Any, **options: Any) -> tuple[Any, list[str]]:
-    """The result, and the package's functions that the call entered."""
-    names: list[str] = []
-
-    def profile(frame: Any, event: str, _: Any) -> None:
-        name = frame.f_code.co_name
-        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE) and not name.startswith("<"):
-            names.append(name)
-    sys.setprofile(profile)
-    try:
-        return call(*args, **options), names
-    finally:
-        sys.setprofile(None)
-
-
-def copies(results: Any) -> list[np.ndarray]:
-    return [np.array(x) for x in (results if isinstance(results, tuple) else (results,))]
-
-
-def long_way(function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    before, cold = dict(repeats.records), dict(program.cold)
-    repeats.records.clear()
-    try:
-        return function(*args, **options)
-    finally:
-        repeats.records.clear()
-        repeats.records.update(before)
-        program.cold.clear()
-        program.cold.update(cold)
-
-
-def check(function: Callable[..., Any], make: Callable[[Any], Made], first: int = 0) -> list[str]:
-    """Calls with other arrays have the bits of the long way. The functions that the last one entered."""
-    names: list[str] = []
-    for seed in range(first, first + 3):
-        args, options = make(np.random.default_rng(seed))
-        wanted = long_way(function, args, options)
-        kind, wanted = type(wanted), copies(wanted)
-        result, names = entered(function, *args, **options)
-        assert type(result) is kind
-        if isinstance(out := options.get("out"), np.ndarray):
-            assert result is out
-        for x, y in zip(copies(result), wanted, strict=True):
-            np.testing.assert_array_equal(x, y, strict=True)
-    return names
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_the_steps_of_the_first_call_are_taken_again(name: str) -> None:
-    make, function, steps = CALLS[name]
-    check(function, make)
-    before = len(repeats.records)
-    names = check(function, make, 3)
-    assert len(repeats.records) == before
-    most = MOST + STEP * max(steps - 1, 0)
-    assert len(names) <= most + (STEP if function is not matmul else 0), (len(names), " ".join(names))
-
-
-@pytest.mark.parametrize("name", COLD)
-def test_what_is_not_noted_has_no_record(name: str) -> None:
-    make, function = COLD[name]
-    before = len(repeats.records)
-    check(function, make)
-    assert len(repeats.records) == before
 
 
 def test_an_out_that_overlaps_an_operand() -> None:
@@ -276,23 +128,6 @@ def test_several_threads_at_once() -> None:
     for each in workers:
         each.join()
     assert not wrong
-
-
-@pytest.mark.parametrize("name", ["c and beta", "algorithm", "reductions", "scales"])
-def test_tensors(name: str) -> None:
-    torch = pytest.importorskip("torch")
-
-    def moved(x: Any) -> Any:
-        return torch.from_numpy(x) if isinstance(x, np.ndarray) else x
-    make, function, _ = CALLS[name]
-    names: list[str] = []
-    for seed in range(3):
-        args, options = make(np.random.default_rng(seed))
-        wanted = copies(function(*args, **options))
-        result, names = entered(function, *map(moved, args), **{name: moved(x) for name, x in options.items()})
-        for x, y in zip(result if isinstance(result, tuple) else (result,), wanted, strict=True):
-            np.testing.assert_array_equal(x.numpy(), y)
-    assert "checked" not in names
 
 
 def test_numbers_that_are_equal_are_not_the_same() -> None:

@@ -8,12 +8,10 @@ import pytest
 
 import tilewright as tw
 from tilewright.expressions.tracing import TracingError
-from tilewright.plans.cpu import CpuPlan
 
 pytestmark = pytest.mark.sampled
 
 RNG = np.random.default_rng(17)
-SIZES = [(1, 1, 1), (1, 40, 48), (33, 65, 129), (130, 66, 600), (3, 2, 0), (0, 4, 3)]
 BF16 = ml_dtypes.bfloat16
 
 
@@ -48,87 +46,6 @@ def reference(x, function, operands, axis, result=np.float32):
     return found if result is np.float64 else found.astype(np.float32).astype(result).astype(np.float64)
 
 
-def check(a, b, fa=None, fb=None, operands=None, result=np.float32, within=3e-6, **options):
-    x, y = reference(a, fa, operands, -1, result), reference(b, fb, operands, -2, result)
-    wanted = options.get("alpha", 1) * (x @ y) + options.get("beta", 0) * np.asarray(options.get("c", 0), np.float64)
-    found = tw.matmul(a, b, prologue_a=fa, prologue_b=fb, operands=operands, **options)
-    assert found.shape == wanted.shape
-    if wanted.size:
-        bound = np.abs(x) @ np.abs(y) + 1e-30
-        assert (np.abs(np.asarray(found, np.float64) - wanted) / np.maximum(bound, np.abs(wanted))).max() <= within
-    return found
-
-
-def activated(a, row, col):
-    return tw.silu(a) * row + col               # of 0 it is not 0: panels are filled up with zeros after it
-
-
-def dequantised(b, s, z):
-    return (b - z) * s
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize(("m", "n", "k"), SIZES, ids=str)
-def test_sizes_and_groups(m, n, k):
-    a, b = random(m, k), int8(k, n)
-    check(a, b, activated, dequantised, {"row": random(k), "col": random(m, 1), "s": random(n), "z": 3})
-    check(a, b, lambda a, g: a * g, dequantised, {"g": random(m, blocks(k)), "s": random(blocks(k), n),
-                                                  "z": random(k, 1)})
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize(("layouts", "name"), [("nn", "f32"), ("tt", "f32"), ("nt", "bf16"), ("ss", "bf16")])
-def test_layouts(layouts, name):
-    """Of the operands, of what is beside them, and of C."""
-    m, n, k = 70, 65, 96
-    dtype = tw.formats.get(name).dtype
-
-    def laid(x, letter):
-        strided = np.zeros((2*x.shape[0], 3*x.shape[1]), x.dtype)
-        strided[::2, ::3] = x
-        return {"n": x, "t": np.asfortranarray(x), "s": strided[::2, ::3][::-1, ::-1]}[letter]
-    a, b = laid(random(m, k).astype(dtype), layouts[0]), laid(int8(k, n), layouts[1])
-    for other in layouts[1], "ns"[layouts[1] != "s"]:
-        operands = {"row": random(k)[::-1], "col": random(2*m, 1)[::2], "s": laid(random(4, n), other),
-                    "z": laid(random(k, n).astype(np.float16), other), "full": laid(random(m, k), other)}
-        check(a, b, lambda a, row, col, full: activated(a, row, col)*full, dequantised, operands, dtype,
-              1e-3 if name == "bf16" else 3e-6)      # an f32 within an ulp may become the other neighbour
-    out = np.empty((n, m), np.float32).T
-    assert check(a, b, None, dequantised, {"s": random(n), "z": 1.5}, dtype, out=out, alpha=2) is out
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize(("of_a", "of_b"), [("bf16", "i4"), ("f16", "u8"), ("e4m3fn", "e4m3fn"),
-                                            ("f64", "i16"), ("u32", "i64")])
-def test_formats(of_a, of_b):
-    """Numbers are rounded once to the format in which they are multiplied."""
-    m, n, k = 40, 70, 66
-    a, b = ((RNG.integers(0, 7, shape) if f[0] in "iu" else random(*shape)/4).astype(tw.formats.get(f).dtype)
-            for f, shape in ((of_a, (m, k)), (of_b, (k, n))))
-    floats = {f for f in (of_a, of_b) if f[0] not in "iu"}
-    result = {"bf16": BF16, "f16": np.float16, "f64": np.float64, "e4m3fn": BF16}
-    result = result[floats.pop()] if len(floats) == 1 else np.float32
-    within = 1e-15 if result is np.float64 else 2e-3 if result is np.float16 else 3e-6
-    check(a, b, lambda a, t: tw.relu(a)*t, lambda b, s: b*s, {"s": random(n), "t": random(m, 1)**2 + 0.5}, result,
-          within)
-
-
-@pytest.mark.parametrize("few", [1, 3])
-def test_few_rows_read_the_other_operand_once(few):
-    """stream of rows of B, dots of its columns, and of A's rows, by conversion as they are read."""
-    n, k = 70, 176
-    wide, narrow = random(few, k), int8(k, n)
-    for a in wide, wide.astype(BF16):
-        result = np.float32 if a is wide else BF16
-        for b in narrow, np.asfortranarray(narrow):
-            check(a, b, None, dequantised, {"s": random(22, n), "z": 2.5}, result)      # blocks shorter than vectors
-    check(int8(n, k), wide.T, lambda a, s: a*s, None, {"s": random(n, 1)})
-    a, b = np.broadcast_to(wide, (2, few, k)), int8(2, k, n)
-    found = tw.matmul(a, b, prologue_b=lambda b, s: b*s, epilogue=lambda acc, bias: (acc + bias, tw.row_max(acc)),
-                      operands={"s": random(2, 1, n), "bias": 1.0}, out_dtype="bf16")
-    assert (found[0].dtype, found[0].shape, found[1].shape) == (BF16, (2, few, n), (2, few))
-
-
 def test_plans_for_few_rows():
     made = tw.prologue(lambda b, s: b*s, "i8", "bf16", s="f32 full/128")
     for m, layout, algorithm in (1, "nn", "stream"), (4, "nt", "dots"), (16, "nn", "stream"), (17, "nn", "packed"):
@@ -138,19 +55,6 @@ def test_plans_for_few_rows():
     a, b = random(2, 48).astype(BF16), int8(48, 40)
     report = tw.compile(problem, "x86-avx2", "stream 2x4").simulate(a, b)
     np.testing.assert_allclose(report.result, a.astype(float) @ (0.5*b), 1e-4, 1e-3)
-
-
-@pytest.mark.parametrize("layout", ["nn", "nt"])
-def test_numbers_narrower_than_the_sums(layout):
-    """Vectors of a prologue's numbers are longer than those of the sums."""
-    def lies(x, letter):
-        return x if letter == "n" else np.ascontiguousarray(x.T).T
-    a, b = (RNG.integers(-3, 4, shape) for shape in ((5, 70), (70, 33)))
-    for result, names in ("f64", ("f4", "f4")), ("f64", ("f4", "i1")), (None, ("i4", "i4")):
-        x, y = (lies(z.astype(name), letter) for z, name, letter in zip((a, b), names, layout))
-        how = {} if result is None else {"out_dtype": result}
-        found = tw.matmul(x, y, prologue_a=lambda x: x*2.0, prologue_b=lambda x: x*3.0, **how)
-        assert np.array_equal(found, 6*(a @ b)), names
 
 
 def test_integers_stay_exact():
@@ -163,31 +67,6 @@ def test_integers_stay_exact():
     z = RNG.integers(-9, 9, (9, 41)).astype(np.int8)
     found = tw.matmul(x, b, prologue_b=lambda b, z: 2.0*(b - z), operands={"z": z})
     np.testing.assert_array_equal(found, x @ (2.0*(b.astype(int) - np.repeat(z, 10, 0))))
-
-
-@pytest.mark.parametrize("plan", ["packed 6x16 mc=12 kc=16 nc=32 ways=1x2x1",
-                                  "packed 6x16 mc=6 kc=32 nc=16 ways=1x3x1 swap"])
-def test_plans_threads_and_epilogues(plan):
-    a, b, s, bias = random(50, 96).astype(BF16), int8(96, 70), random(12, 70), random(70)
-    how = {"prologue_a": tw.relu, "prologue_b": lambda b, s: b*s, "operands": {"s": s, "bias": bias},
-           "epilogue": lambda acc, bias: (tw.gelu(acc + bias), tw.row_amax(acc))}
-    found = tw.matmul(a, b, plan=CpuPlan.parse(plan), threads=3, **how)
-    scaled = (b*np.repeat(s, 8, 0)).astype(BF16).astype(float)
-    sums = np.maximum(a.astype(float), 0) @ scaled
-    np.testing.assert_allclose(found[0], tw.gelu(sums + bias), 1e-4, 1e-3*np.abs(sums).max())
-    np.testing.assert_allclose(found[1], np.abs(sums).max(1), 1e-5)
-    res = random(50, 70)
-    check(a, b, None, lambda b, s: b*s, {"s": s}, BF16, plan=CpuPlan.parse(plan), alpha=0.5, beta=3, c=res)
-    once = [tw.matmul(a, b, threads=n, **how)[0] for n in (1, 2)]
-    np.testing.assert_array_equal(*once)
-
-
-@pytest.mark.parametrize(("of_a", "of_b"), [((4,), ()), ((2, 1), (1, 3))])
-def test_leading_axes(of_a, of_b):
-    a, b = random(*of_a, 9, 24), int8(*of_b, 24, 17)
-    for lead_a, lead_b in ((), ()), (of_a, of_b):
-        operands = {"row": random(*lead_a, 1, 24), "col": random(9, 1), "s": random(*lead_b, 3, 17), "z": 2}
-        check(a, b, activated, dequantised, operands)
 
 
 def test_nan_and_gemm():

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import gc
-import types
 import weakref
-from collections.abc import Callable, Iterator
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -16,10 +13,8 @@ import tilewright as tw
 from tests.helpers.counted import Counted
 from tilewright.api.products import matmul as by_python
 from tilewright.runtime import repeats
-from tilewright.runtime.cpu import pool
 
 RNG = np.random.default_rng(11)
-BF16 = ml_dtypes.bfloat16
 FACTOR: Any = 2.0
 
 
@@ -28,13 +23,6 @@ def counted() -> Counted:
     by_python(np.ones((3, 3), np.float32), np.ones((3, 3), np.float32))     # the first of a process is not watched
     repeats.forget()                # of other builtins: what is found in Python has no record here
     return Counted()
-
-
-@pytest.fixture
-def with_threads() -> Iterator[Callable[[int], None]]:
-    before = pool.get_num_threads()
-    yield pool.set_num_threads
-    pool.set_num_threads(before)
 
 
 def whole(*shape: int, dtype: Any = np.float32) -> np.ndarray:
@@ -51,85 +39,6 @@ def scaled(acc, bias, res):
 
 def exact(a, b, bias, res, factor=2.0):
     return (a.astype("f8") @ b.astype("f8") + bias.astype("f8"))*factor - res.astype("f8")
-
-
-# in place, packed, batches; rows, columns, single numbers and matrices beside them; narrow operands and results
-@pytest.mark.parametrize(("a", "b", "bias", "dtype", "threads"), [
-    ((5, 7), (7, 9), (9,), "f4", 1), ((64, 64), (64, 64), (64,), "f4", 2), ((200, 300), (300, 260), (200, 1), "f4", 2),
-    ((90, 60), (60, 80), (), "f8", 1), ((3, 20, 30), (3, 30, 40), (40,), "f4", 2), ((70, 64), (64, 70), (70,), BF16, 1),
-])
-def test_no_python_from_the_second_call_on(counted, a, b, bias, dtype, threads, with_threads):
-    with_threads(threads)
-    shape = *a[:-1], b[-1]
-    for out in None, np.empty(shape, np.float64 if dtype == "f8" else np.float32):
-        made = []
-        for again in range(4):
-            x, y, beside, res = whole(*a, dtype=dtype), whole(*b, dtype=dtype), whole(*bias), whole(*shape)
-            made.append((x, y, beside, res))            # so that each has an address of its own
-            operands = {"bias": beside, "res": res}
-            if again == 3:                              # the same call, of another function object
-                function = types.FunctionType(scaled.__code__, scaled.__globals__)
-            else:
-                function = scaled
-            before = counted.calls
-            found = counted.matmul(x, y, out=out, epilogue=function, operands=operands)
-            assert (counted.calls - before == 0) == (again > 0)
-            assert out is None or found is out
-            np.testing.assert_array_equal(found, exact(x, y, beside, res))
-
-
-@pytest.mark.parametrize(("shape", "dtype"), [
-    ((5, 7, 9), "f4"), ((40, 256, 130), "f4"), ((130, 33, 70), "f8"), ((64, 300, 64), "f4")])
-def test_a_b_with_contiguous_columns(counted, shape, dtype, with_threads):
-    """Of which Python makes a copy: repeated, panels of it are packed, with the same bits; up to 256 rows."""
-    m, n, k = shape[0], shape[2], shape[1]
-    a, b, bias, res = (RNG.standard_normal(x).astype(dtype) for x in ((m, k), (n, k), (n,), (m, n)))
-    operands = {"bias": bias, "res": res}
-    for threads in 1, 2:
-        with_threads(threads)
-        for epilogue in {}, {"epilogue": scaled, "operands": operands}:
-            first = counted.matmul(a, b, trans_b=True, **epilogue)
-            calls = counted.calls
-            for x in a, a.copy():
-                np.testing.assert_array_equal(counted.matmul(x, b, trans_b=True, **epilogue), first)
-            assert (counted.calls == calls) or k > 256
-            sums = a.astype("f8") @ b.T
-            wanted = (sums + bias)*2 - res if epilogue else sums
-            np.testing.assert_allclose(first, wanted, atol=1e-3 if dtype == "f4" else 1e-9)
-
-
-@pytest.mark.parametrize(("m", "n", "k"), [(1, 1100, 300), (3, 9000, 64), (1100, 1, 300), (1100, 2, 300)])
-@pytest.mark.parametrize("trans_b", [False, True])
-def test_few_rows_and_columns(counted, m, n, k, trans_b, with_threads):
-    """Added up beside C and finished in the same job: by one thread, by the last of two, and by both (n = 9000)."""
-    a, b, bias, res = whole(m, k), whole(k, n), whole(n), whole(m, n)
-    right = np.ascontiguousarray(b.T) if trans_b else b
-    for threads in 1, 2:
-        with_threads(threads)
-        for out, beside in (None, res), (np.empty((m, n), np.float32), res), (c := res.copy(), c):
-            for again in range(2):
-                before, beside[...] = counted.calls, res.copy()
-                found = counted.matmul(a, right, out=out, trans_b=trans_b, epilogue=scaled,
-                                       operands={"bias": bias, "res": beside})
-                copied = n == 2 and not trans_b             # b, by Python
-                assert counted.calls == before or again == 0 or copied
-                np.testing.assert_array_equal(found, exact(a, b, bias, res))
-        sums, most, total = counted.matmul(a, right, trans_b=trans_b, threads=threads, epilogue=lambda acc, bias: (
-            acc + bias, tw.row_max(acc), tw.column_sum(acc)), operands={"bias": bias})
-        for found, wanted in (sums, a @ b + bias), (most, (a @ b).max(1)), (total, (a @ b).sum(0)):
-            np.testing.assert_array_equal(found, wanted)
-
-
-@pytest.mark.parametrize("shapes", [
-    ((3, 1, 300), (3, 300, 1100)), ((5, 2, 300), (300, 1100)), ((2, 1100, 300), (300, 1)), ((20, 30), (30, 1))])
-def test_stacks_of_few_rows_and_copied_columns(counted, shapes):
-    a, b = (whole(*shape) for shape in shapes)
-    for right in b, np.repeat(b, 2, -1)[..., ::2], np.ascontiguousarray(b.swapaxes(-1, -2)).swapaxes(-1, -2):
-        bias = whole(right.shape[-1])
-        for _ in range(3):
-            np.testing.assert_array_equal(counted.matmul(a, right, epilogue=relu), np.maximum(a @ b, 0))
-            np.testing.assert_array_equal(counted.matmul(a, right, epilogue=lambda acc, bias: acc + bias,
-                                                         operands={"bias": bias}), a @ b + bias)
 
 
 def test_functions_made_anew(counted):
@@ -274,24 +183,6 @@ def test_a_float_as_an_operand(counted):
             assert (counted.calls == calls) == (known > 0)
 
 
-def test_what_is_not_one_run(counted):
-    """Several results, reductions, numbers for operands, a factor: the results are right each time."""
-    a, b, bias = whole(20, 30), whole(30, 24), whole(24)
-    for _ in range(3):
-        first, second = counted.matmul(a, b, epilogue=lambda acc: (acc, tw.row_max(acc)))
-        np.testing.assert_array_equal(first, a @ b)
-        np.testing.assert_array_equal(second, (a @ b).max(-1))
-        np.testing.assert_array_equal(
-            counted.matmul(a, b, epilogue=lambda acc, s: acc*s, operands={"s": 3.0}), 3*(a @ b))
-        np.testing.assert_array_equal(counted.matmul(a, b, alpha=2, epilogue=lambda acc: acc + 1), 2*(a @ b) + 1)
-        np.testing.assert_array_equal(
-            counted.matmul(a[:1], b[:, :1], epilogue=lambda acc: acc + 1), (a @ b)[:1, :1] + 1)
-        five = dict.fromkeys("pqrst", bias)
-        np.testing.assert_array_equal(
-            counted.matmul(a, b, epilogue=lambda acc, p, q, r, s, t: acc + p, operands=five), a @ b + bias)
-        np.testing.assert_array_equal(counted.matmul(a, b, epilogue=lambda acc: acc > 2), a @ b > 2)
-
-
 def test_functions_that_cannot_be_told(counted):
     """By keyword-only parameters, or what they name: looked at in every call."""
     a, b, table = whole(20, 30), whole(30, 24), {"x": 1.0}
@@ -330,15 +221,3 @@ def test_what_was_forgotten_is_remembered_again(counted):
         for known in range(3):
             assert counted.python_calls(a, b, epilogue=relu) == (known == 0)
         counted.entry.forget()
-
-
-def test_the_pool_shares_it(counted, with_threads):
-    """Packed: with the bits of the call that Python made."""
-    a, b, bias = (RNG.standard_normal(shape, np.float32) for shape in ((400, 500), (500, 300), (300,)))
-    for threads in 1, 2:
-        with_threads(threads)
-        first, *others = (counted.matmul(a, b, epilogue=lambda acc, bias: tw.gelu(acc + bias),
-                                         operands={"bias": bias}) for _ in range(3))
-        for x in others:
-            np.testing.assert_array_equal(x, first)
-    assert counted.calls == 2

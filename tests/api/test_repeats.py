@@ -90,69 +90,6 @@ def test_a_name_that_was_composed(counted):
     np.testing.assert_array_equal(counted.matmul(a, a.T, out_dtype="".join(("f", "32"))), (a.astype("f4") @ a.T))
 
 
-@pytest.mark.parametrize(("case", "threads"), [*((case, 2) for case in CALLS), ("f64, packed", 1), ("batch", 1)])
-def test_the_second_call_needs_no_python(counted: Counted, case: str, threads: int) -> None:
-    a, b, options = CALLS[case]
-    with_threads = pool.get_num_threads()
-    pool.set_num_threads(threads)
-    try:
-        wanted = by_python(a, b, **options)
-        counted.matmul(a, b, **options)
-        for _ in range(3):
-            found = counted.matmul(a, b, **options)
-            assert (type(found), found.dtype, found.shape) == (np.ndarray, wanted.dtype, wanted.shape)
-            np.testing.assert_array_equal(found, wanted)
-        assert counted.calls == 1
-        wide = np.zeros((*wanted.shape[:-2], wanted.shape[-2] + 2, wanted.shape[-1] + 3), wanted.dtype)
-        for out in np.empty_like(wanted), wide[..., 1:-1, 2:-1]:
-            counted.matmul(a, b, out=out, **options)
-            before = counted.calls
-            for arguments, named in ((a, b, out), options), ((a, b), {"out": out, **options}):
-                counted.matmul(*arguments, **named)
-                out[...] = 0
-                assert counted.matmul(*arguments, **named) is out
-                np.testing.assert_array_equal(out, wanted)
-            assert counted.calls == before
-        assert not wide[..., [0, -1], :].any()
-        assert not wide[..., [0, 1, -1]].any()
-    finally:
-        pool.set_num_threads(with_threads)
-
-
-FORMATS = ["f4", "f8", "f2", BF16, "c8", "c16", "i1", "u2", "i4", "i8", np.longlong]
-
-
-@pytest.mark.parametrize("dtype", FORMATS, ids=lambda dtype: np.dtype(dtype).name)
-def test_vectors(counted: Counted, dtype: Any) -> None:
-    """Arrays of one axis, of any strides; a product without axes is a scalar."""
-    x, y, stack = random(dtype, 2*31)[::-2], random(dtype, 31), random(dtype, 2, 37, 31)
-    for a, b in (x, y), (y, x), (stack[0], x), (y, stack[0].T), (y, stack[0, :31]), (stack, y):
-        wanted = by_python(a, b)
-        calls = [counted.python_calls(a, b) for _ in range(3)]
-        assert calls == [1, 0, 0]
-        found = counted.matmul(a, b)
-        assert (type(found), found.dtype, found.shape) == (type(wanted), wanted.dtype, wanted.shape)
-        np.testing.assert_array_equal(found, wanted)
-        assert counted.python_calls(a[:-1] if a.ndim > 1 else a[:0], b if a.ndim > 1 else b[..., :0, :] if b.ndim > 1
-                                    else b[:0]) == 1        # another size
-        for out in np.empty(wanted.shape, wanted.dtype), np.empty((*wanted.shape, 2), wanted.dtype)[..., 0]:
-            counted.matmul(a, b, out)
-            out[...] = 0
-            assert counted.matmul(a, b, out) is out
-            np.testing.assert_array_equal(out, wanted)
-
-
-@pytest.mark.parametrize("dtype", ["f4", "f8", BF16, "i1"], ids=lambda dtype: np.dtype(dtype).name)
-def test_long_vectors_with_gaps(counted: Counted, dtype: Any) -> None:
-    """More elements than the stack has room for."""
-    k = 4100
-    x, y, rows = random(dtype, 2*k)[::-2], random(dtype, k), random(dtype, 10, k)
-    for a, b in (x, y), (y, x), (x, x), (rows, x), (x, rows.T):
-        assert [counted.python_calls(a, b) for _ in range(3)] == [1, 0, 0]
-        found = counted.matmul(a, b)
-        np.testing.assert_array_equal(found, (a.astype("i8") @ b.astype("i8")).astype(found.dtype))
-
-
 def calls_of_size(n: int) -> list[tuple[tuple[np.ndarray, ...], dict[str, Any]]]:
     """No two are alike, but for the first and the third: its operands have the strides of the first's."""
     wide = random("f4", 60, 60)
@@ -208,16 +145,6 @@ PYTHONS: dict[str, tuple[tuple, dict[str, Any]]] = {
     "big-endian": ((A.astype(">f4"), B), {}),
     "four axes": ((A[None, None], B), {}),
 }
-
-
-def test_a_result_by_columns(counted: Counted) -> None:
-    """Of which the transpose is computed, of b^T, and of a^T by panels."""
-    out = np.empty((25, 20), np.float32).T
-    for calls in 1, 1, 1:
-        out[...] = 0
-        assert counted.matmul(A, B, out) is out
-        np.testing.assert_array_equal(out, A @ B)
-        assert counted.calls == calls
 
 
 @pytest.mark.parametrize("case", PYTHONS)

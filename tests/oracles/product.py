@@ -193,6 +193,7 @@ class Problem(NamedTuple):
     alpha: Any = 1
     beta: Any = 0
     subscripts: str = ""                                # of einsum
+    others: int = 0                                     # further operands of it: "operand 2" and so on
     term: Callable[..., Array] | None = None            # of elements of a and b, in place of their product
     reduce: Callable[..., Any] | None = None            # of terms [..., m, k, n] along k, in place of the sum
     ends: tuple[int, ...] = ()                          # of groups of rows of a, or of steps of k where b has two axes
@@ -212,12 +213,15 @@ class Expected(NamedTuple):
     error: Any = 0.0
     sums: np.dtype = np.dtype(np.float64)
 
-    def check(self, got: Array) -> None:
-        """AssertionError unless `got` is this, in the dtype that it has."""
+    def check(self, got: Array, *between: np.dtype) -> None:
+        """AssertionError unless `got` is this, rounded to the dtypes between in turn, and to that which it has."""
         assert got.shape == self.value.shape, f"the shape is {got.shape}, and should be {self.value.shape}"
         got, kind = np.asarray(got), formats.get(got.dtype)
         if isinstance(kind, (Integer, Bool)):
-            _equal(got, self.value != 0 if isinstance(kind, Bool) else _cast(self.value, got.dtype))
+            value = self.value
+            for dtype in between:
+                value = _cast(value, dtype)
+            _equal(got, value != 0 if isinstance(kind, Bool) else _cast(value, got.dtype))
             return
         sums = _real(self.sums) if self.sums.kind in "fc" else np.dtype(np.float64)
         for part in range(1 + (got.dtype.kind == "c")):
@@ -225,7 +229,8 @@ class Expected(NamedTuple):
             value = np.zeros(got.shape) if value is None else value
             with np.errstate(all="ignore"):
                 low, high = (_as_ld(value) + sign*_as_ld(np.asarray(self.error)) for sign in (-1, 1))
-            chain = [*dict.fromkeys((sums, _real(got.dtype)))] if sums.itemsize > 2 else [_real(got.dtype)]
+            chain = [*dict.fromkeys(map(_real, (*between, got.dtype)))]
+            chain = [*dict.fromkeys((sums, *chain))] if sums.itemsize > 2 else chain
             _between(np.asarray(_part(got, part)), low, high, np.zeros(got.shape, bool), chain)
 
 
@@ -234,17 +239,38 @@ def expected(problem: Problem, arrays: Mapping[str, Array]) -> list[Expected]:
     if problem.ends:
         return _of_groups(problem, arrays)
     a, b = (_wide(x, problem) for x in _prepared(problem, arrays))
-    value, size = _sums(problem, a, b)
-    if problem.term is None and not problem.subscripts:
-        for scale in (arrays[name] for name in ("scale_a", "scale_b") if name in arrays):
-            scale = scale[..., 0] if scale.ndim > value.ndim else scale
+    scales = [arrays.get(name) for name in ("scale_a", "scale_b")]
+    if any(x is not None and x.ndim > 1 and (x.shape[k] > 1 or x.shape[-1] not in (1, length))
+           for x, k, length in zip(scales, (-1, -2), (a.shape[-1], b.shape[-1]))):          # of blocks
+        a, b = (x if scale is None else x * _spread(_spread(scale, -1, x.shape[-1]), -2, x.shape[-2])
+                for x, scale in zip((a, b), scales))
+        scales = []
+    value, size = _sums(problem, arrays, a, b)
+    for scale, one in zip(scales, ((..., 0), (..., 0, slice(None)))):
+        if scale is not None:
+            scale = scale[one] if scale.ndim > value.ndim else scale
             value, size = value*scale, size*abs(scale)
     return _finished(problem, arrays, value, size, a.shape[-1] if a.ndim else 1)
 
 
 def _prepared(problem: Problem, arrays: Mapping[str, Array]) -> list[Array]:
-    return [arrays[role] if by is None else np.asarray(_called(by, (arrays[role],), arrays))
-            for role, by in (("a", problem.prologue_a), ("b", problem.prologue_b))]
+    """The operands, of which prologues may have arrays with a number for several steps of k."""
+    prepared = []
+    for role, by, axis in (("a", problem.prologue_a, -1), ("b", problem.prologue_b, -2)):
+        x, k = arrays[role], arrays[role].shape[axis:][0] if arrays[role].ndim >= -axis else 0
+        given = by and {name: y if y.ndim < -axis or y.shape[axis] in (1, k) else y.repeat(k // y.shape[axis], axis)
+                        for name, y in arrays.items() if name in inspect.signature(by).parameters}
+        prepared.append(x if by is None else np.broadcast_to(_called(by, (x,), given), x.shape))
+    return prepared
+
+
+def _spread(scale: Array, axis: int, length: int) -> Array:
+    """A scale for each element along an axis, of blocks of 16 to 128 where there are fewer."""
+    count = scale.shape[axis]
+    if count in (1, length):
+        return scale
+    block = next(x for x in (16, 32, 64, 128) if -(-length // x) == count)
+    return scale.repeat(block, axis).take(range(length), axis)
 
 
 def _called(function: Callable[..., Any], numbers: tuple[Array, ...], arrays: Mapping[str, Array]) -> Any:
@@ -263,11 +289,12 @@ def _wide(x: Array, problem: Problem) -> Array:
     return x.astype(LD if problem.sums.itemsize > 4 and not problem.whole else np.float64)
 
 
-def _sums(problem: Problem, a: Array, b: Array) -> tuple[Any, Any]:
+def _sums(problem: Problem, arrays: Mapping[str, Array], a: Array, b: Array) -> tuple[Any, Any]:
     """The sums of products, and of the products' sizes."""
     with np.errstate(all="ignore"):
         if problem.subscripts:
-            return np.einsum(problem.subscripts, a, b), np.einsum(problem.subscripts, abs(a), abs(b))
+            given = a, b, *(_wide(arrays[f"operand {i}"], problem) for i in range(2, 2 + problem.others))
+            return np.einsum(problem.subscripts, *given), np.einsum(problem.subscripts, *map(abs, given))
         if problem.term is not None:
             assert problem.reduce is not None
             left, right = (a[None] if a.ndim == 1 else a), (b[:, None] if b.ndim == 1 else b)
@@ -286,8 +313,9 @@ def _finished(problem: Problem, arrays: Mapping[str, Array], value: Any, size: A
     if not isinstance(value, tuple):
         value, error = value*problem.alpha, error*abs(problem.alpha)
         if problem.beta:
-            value = value + problem.beta*arrays["c"]
-            error = error + (0.0 if problem.whole else 8*rounding*abs(problem.beta*arrays["c"]))
+            added = problem.beta * (_wide(arrays["c"], problem) if problem.sums.kind in "iub" else arrays["c"])
+            value = value + added
+            error = error + (0.0 if problem.whole else 8*rounding*abs(added))
     if problem.epilogue is not None:
         value = _called(problem.epilogue, value if isinstance(value, tuple) else (value,), arrays)
     several = value if isinstance(value, tuple) else (value,)

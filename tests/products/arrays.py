@@ -2,9 +2,11 @@
 
 A text names the number format and the shape ("f32 -" is a single number); what else it may say:
 
-    columns apart sparse reversed far one unaligned swapped    how the array lies in memory (rows contiguous if nothing)
+    columns apart sparse reversed backwards strided heads turned far one unaligned swapped
+                                how the array lies in memory (rows contiguous if nothing)
     group=32 zeros nibbles      weights of few bits: steps of k that share a scale, zero points, two elements to a byte
     powers                      powers of two, as scales that round nothing
+    number                      one of Python's own
     groups                      an operand with an array for each group of a grouped product
 
 Numbers are small whole ones, so that every sum is exact, unless the case says `values="normal"`; with "whole and nan"
@@ -24,7 +26,8 @@ from tests.helpers.arrays import Storage
 from tilewright.formats import BLOCK_FORMATS, FORMATS, pack
 from tilewright.formats.scaled import Nibbles, Scaled
 
-LAYOUTS = {"columns", "apart", "sparse", "reversed", "far", "one", "unaligned", "swapped"}
+LAYOUTS = {"columns", "apart", "sparse", "reversed", "backwards", "strided", "heads", "turned", "far", "one",
+           "unaligned", "swapped"}
 
 
 class Spec(NamedTuple):
@@ -52,7 +55,7 @@ def read(text: str) -> Spec:
     group = next((int(x.removeprefix("group=")) for x in words if x.startswith("group=")), 0)
     layout = next((x for x in words if x in LAYOUTS), "rows")
     unknown = {x for x in words if not x.startswith("group=")} - LAYOUTS - {"zeros", "nibbles", "powers", "groups",
-                                                                           "weights"}
+                                                                           "weights", "number"}
     assert not unknown, f"{text!r}: {unknown}"
     return Spec(format, shape, layout, group, frozenset(words) - LAYOUTS)
 
@@ -68,7 +71,7 @@ def make(text: str, values: str, seed: int, axis: int = -1) -> Made:
     """`axis`: of scaled arrays, that of k."""
     spec = read(text)
     if spec.scaled:
-        return _scaled(spec, seed, axis)
+        return _scaled(spec, values, seed, axis)
     if "powers" in spec.words:
         x = (2.0 ** np.random.default_rng(seed).integers(-2, 3, spec.shape)).astype(FORMATS[spec.format].dtype)
     else:
@@ -77,6 +80,8 @@ def make(text: str, values: str, seed: int, axis: int = -1) -> Made:
     if values.endswith("and nan") and x.dtype.kind == "f":
         rng = np.random.default_rng(seed)
         x = np.where(rng.random(x.shape) < 0.03, rng.choice(np.array([np.nan, np.inf], x.dtype), x.shape), x)
+    if "number" in spec.words:
+        return Made(x.item(), x.astype(_exact(x.dtype)))
     array = stored(x, spec.layout)
     return Made(array, np.array(array, array.dtype.newbyteorder("=")).astype(_exact(array.dtype)))
 
@@ -99,21 +104,25 @@ def stored(x: np.ndarray, layout: str) -> np.ndarray:
         "rows": Storage(axes, ones), "unaligned": Storage(axes, ones, shift=1), "swapped": Storage(axes, ones, 0, True),
         "columns": Storage((*axes[:-2], *axes[:-3:-1]), ones), "apart": Storage(axes, (*ones[:-1], 2)[-x.ndim:]),
         "sparse": Storage(axes, (*ones[:-2], 2, 3)[-x.ndim:]), "reversed": Storage(axes, (-1,) * x.ndim),
-        "one": Storage(axes, (0, *ones[1:])),
+        "one": Storage(axes, (0, *ones[1:])), "backwards": Storage(axes, (-1, *ones[1:])),
+        "strided": Storage(axes, (2, *ones[1:])),
+        "heads": Storage((*axes[:-3], *axes[-2:-1], *axes[-3:-2], *axes[-1:]), ones),
+        "turned": Storage((*axes[:-3], *axes[-1:], *axes[-3:-2], *axes[-2:-1]), ones),
     }[layout].hold(x)
 
 
-def _scaled(spec: Spec, seed: int, axis: int) -> Made:
+def _scaled(spec: Spec, values: str, seed: int, axis: int) -> Made:
     """Block-scaled numbers that are whole, which quantize must find exactly; or whole elements with powers of two."""
     rng = np.random.default_rng(seed)
+    normal = values == "normal"
     if spec.format in BLOCK_FORMATS:
-        x = rng.integers(-2, 3, spec.shape).astype(np.float32)
+        x = (rng.standard_normal(spec.shape) if normal else rng.integers(-2, 3, spec.shape)).astype(np.float32)
         q = tw.quantize(x, spec.format, axis=axis)
-        return Made(q, x.astype(float) if q.format.mx else tw.dequantize(q, "f64"))
-    elements = numbers(spec.format, spec.shape, "whole", seed)
+        return Made(q, x.astype(float) if q.format.mx and not normal else tw.dequantize(q, "f64"))
+    elements = numbers(spec.format, spec.shape, "wide" if normal and spec.format[0] in "iu" else "whole", seed)
     few, k = list(spec.shape), spec.shape[axis]
     few[axis] = -(-k // spec.group) if spec.group else 1
-    scales = (2.0 ** rng.integers(-1, 2, few)).astype(np.float32)
+    scales = (rng.random(few) + 0.5 if normal else 2.0 ** rng.integers(-1, 2, few)).astype(np.float32)
     wide, at = elements.astype(float), np.arange(k) // (spec.group or k)
     zeros = None
     if "zeros" in spec.words:
@@ -135,8 +144,10 @@ def parts(array: Any) -> dict[str, np.ndarray]:
         name: x for name in names if (x := getattr(array, name, None)) is not None}
 
 
-def placed(array: Any, place: Any) -> Any:
+def placed(array: Any, place: Any, part: Any) -> Any:
     """The array, or the parts of a scaled one, in another memory."""
     if isinstance(array, np.ndarray):
         return place(array)
-    return replace(array, **{name: place(x) for name, x in parts(array).items()})
+    if isinstance(array, (bool, int, float, complex)):
+        return array
+    return replace(array, **{name: part(x) for name, x in parts(array).items()})

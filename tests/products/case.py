@@ -13,7 +13,7 @@ from tests.products.arrays import read
 
 
 class Case(NamedTuple):
-    """A call of one public function.
+    """A call of one public function. Where `out` is given, `results` are the formats that sums have before.
 
     on      the devices of a short run; of a full run those of `everywhere`, too
     short   False: only a full run has the row
@@ -22,7 +22,8 @@ class Case(NamedTuple):
     name: str
     a: str
     b: str
-    call: str = "matmul"                    # grouped_matmul, contract, einsum, gemm
+    call: str = "matmul"                    # grouped_matmul, contract, einsum, tensordot, gemm, packed
+    others: tuple[str, ...] = ()            # further operands of einsum
     out: tuple[str | None, ...] = ()        # arrays for the results
     results: tuple[str, ...] = ()           # formats of the results, NumPy's or f32 if it does not say
     c: str | None = None
@@ -34,11 +35,14 @@ class Case(NamedTuple):
     reduce: str = "sum"
     subscripts: str = ""
     ends: tuple[int, ...] = ()
+    packed: bool = False                    # the stack of a grouped product
     options: dict[str, Any] = {}            # noqa: RUF012    # further keywords, as they are
     values: str = "whole"
     on: tuple[str, ...] = ("cpu",)
     within: float = 0.0                     # of |A| |B|, for numbers that are not exact
     plans: tuple[str, ...] = ()             # by which each of them, in turn
+    launches: int | None = None             # kernels of a first call on GPUs, but copies
+    kernel: str = ""                        # what the name of one of these has in it
     short: bool = True
 
     @property
@@ -51,6 +55,7 @@ class Case(NamedTuple):
         """Names of what may go wrong: functions, plans, keywords, formats, axes and layouts."""
         arrays = {"a": self.a, "b": self.b, "c": self.c, **self.beside}
         arrays |= {f"out {i}": text for i, text in enumerate(self.out)}
+        arrays |= {f"operand {i}": text for i, text in enumerate(self.others, 2)}
         specs = {name: read(text) for name, text in arrays.items() if text}
         return {self.call, self.values, self.epilogue, self.prologue_a, self.prologue_b, self.term, self.reduce,
                 *self.plans, *(f"{name}={x}" for name, x in self.options.items()), *specs,
@@ -78,6 +83,17 @@ def case(name: str, a: str, b: str, epilogue: str = "", **given: Any) -> Case:
     """A row. What is no field of `Case` is an operand of a function, or the scales of one."""
     fields = {x: given.pop(x) for x in Case._fields if x in given}
     return Case(name, a, b, epilogue=epilogue, beside=given, **fields)
+
+
+def row(a: str, b: str, epilogue: str = "", **given: Any) -> Case:
+    """A row whose name is what it says."""
+    said = [x for x in (a, b, *given.get("others", ()), epilogue, given.get("call", "")) if x]
+    for name, x in given.items():
+        if name in ("options", "call", "others", "launches", "kernel", "values", "within", "on", "results"):
+            said += [f"{option} {y}" for option, y in x.items()] if name == "options" else []
+        else:
+            said.append(f"{name.replace('_', ' ')} {', '.join(map(str, x)) if isinstance(x, tuple) else x}")
+    return case("; ".join(said), a, b, epilogue, **given)
 
 
 def some(step: int, rows: Iterable[Case]) -> list[Case]:

@@ -48,11 +48,19 @@ class Memory:
     def array(self, x: np.ndarray) -> Any:
         return x
 
+    def part(self, x: np.ndarray) -> Any:
+        """Of an array of few bits, of which each part may have a dtype that a library lacks."""
+        return self.array(x)
+
     def finish(self) -> None:
         """Nothing is under way."""
 
     def back(self, x: Any) -> np.ndarray:
         return np.asarray(x)
+
+    def launched(self) -> list[str]:
+        """The names of kernels that a GPU ran since this was asked last."""
+        return []
 
 
 class FakeMemory(Memory):
@@ -62,16 +70,24 @@ class FakeMemory(Memory):
 
     def __init__(self, name: str, patch: pytest.MonkeyPatch) -> None:
         super().__init__(name)
-        self.fake = machine(patch, DEVICES[name].target)
+        self.fake, self.seen = machine(patch, DEVICES[name].target), 0
 
     def array(self, x: np.ndarray) -> Any:
         return self.fake.array(x)
+
+    def part(self, x: np.ndarray) -> Any:
+        return self.array(x.view(np.uint8) if x.dtype.kind == "V" and x.itemsize == 1 else x)
 
     def finish(self) -> None:
         self.fake.finish()
 
     def back(self, x: Any) -> np.ndarray:
         return x if isinstance(x, np.ndarray) else x.host
+
+    def launched(self) -> list[str]:
+        launches = self.fake.machine.launches
+        before, self.seen = self.seen, len(launches)
+        return [name for name, *_ in launches[before:]]
 
 
 class TorchMemory(Memory):

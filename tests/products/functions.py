@@ -136,7 +136,7 @@ EPILOGUES = {
         lambda acc, bias: (tw.row_sum(y := acc + bias), y, tw.column_max(y), tw.row_argmax(y)),
         lambda acc, bias: ((y := acc + bias).sum(-1), y, most(y, -2), y.argmax(-1))),
     "row and column": Function(lambda acc: (tw.row_sum(acc), tw.column_max(acc)),
-                               lambda acc: (acc.sum(-1), acc.max(-2))),
+                               lambda acc: (acc.sum(-1), most(acc, -2))),
     "row sums of groups": Function(lambda acc, bias: (acc + bias, tw.row_sum(acc)),
                                    lambda acc, bias: (acc + bias, acc.sum(-1))),
     "dequantized": both(lambda acc, zero, s: (acc - zero) * s, 4),
@@ -173,6 +173,15 @@ PROLOGUES = {
     "scale a": both(lambda x, of_a: x * of_a),
     "scale b": both(lambda x, of_b: x * of_b),
     "centred": both(lambda x, of_a, shift: (x - shift) * of_a),
+    "dequantised": both(lambda x, s, z: (x - z) * s),
+    "scaled": both(lambda x, s: x * s),
+    "scaled again": both(lambda x, g: x * g),
+    "activated": Function(lambda x, row, col: tw.silu(x) * row + col, lambda x, row, col: silu(x) * row + col),
+    "activated by all": Function(lambda x, row, col, full: (tw.silu(x) * row + col) * full,      # of 0 it is not 0
+                                 lambda x, row, col, full: (silu(x) * row + col) * full),
+    "positive": Function(lambda x, t: tw.relu(x) * t, lambda x, t: relu(x) * t),
+    "half": both(lambda x: 0.5 * (x * 3.0)),
+    "size": both(abs),
 }
 
 TERMS = {

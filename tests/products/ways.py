@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,20 @@ from tests.products.case import Case
 from tests.products.devices import Memory
 from tests.products.functions import EPILOGUES, PROLOGUES, REDUCE, REDUCTIONS, TERMS
 from tilewright import formats
+from tilewright.api.products import matmul as by_python
 from tilewright.formats import FORMATS
+from tilewright.runtime import repeats
+from tilewright.runtime.cpu import program
 
 PACKAGE = str(Path(tw.__file__).parent)
-TABLE = 150     # Python functions of the package, at most, that a call by a record takes; by the rules it is over 200
+SHORT, TABLE = 40, 150      # Python functions of the package, at most, that a call by a record takes, of one step and
+#                             of several; by the rules it is over 200
 
 
 def kept(python: int) -> str:
-    """How a later call went, by the Python functions that it took: in emitted code alone, by a record in Python, or as
-    the first one."""
-    return "emitted" if not python else "table" if python <= TABLE else "rules"
+    """How a later call went, by the Python functions that it took: in emitted code alone, by a record of one step or of
+    several in Python, or as the first one."""
+    return "emitted" if not python else "short" if python <= SHORT else "table" if python <= TABLE else "rules"
 
 
 class Call:
@@ -36,8 +41,9 @@ class Call:
         self.held: list[Any] = []           # arrays that stay where they are
         self.around: list[tuple[np.ndarray, np.ndarray, bytes]] = []
         self.python = 0                     # Python functions of the package that a later call took
-        k_axis = {"a": -2 if "a" in case.trans else -1, "b": -1 if "b" in case.trans else -2}
+        k_axis = {"a": -2 if "a" in case.trans else -1, "b": -1 if "b" in case.trans or read(case.b).ndim == 1 else -2}
         texts = {"a": case.a, "b": case.b, **case.beside} | ({"c": case.c} if case.c else {})
+        texts |= {f"operand {i}": text for i, text in enumerate(case.others, 2)}
         self.made = {name: make(text, case.values, seed + i, k_axis.get(name, -1))
                      for i, (name, text) in enumerate(texts.items())}
         self.results = expected(self._problem(), self._numbers())
@@ -48,7 +54,7 @@ class Call:
             (EPILOGUES, case.epilogue), (PROLOGUES, case.prologue_a), (PROLOGUES, case.prologue_b), (TERMS, case.term)))
         return Problem(
             self.sums, case.values != "normal", case.options.get("alpha", 1), case.options.get("beta", 0),
-            case.subscripts, term and term.numpy, REDUCE[case.reduce], case.ends,
+            case.subscripts, len(case.others), term and term.numpy, REDUCE[case.reduce], case.ends,
             frozenset(x for x, y in case.beside.items() if "groups" in read(y).words),
             *(x and x.numpy for x in (of_a, of_b, epilogue)), epilogue.magnified if epilogue else 1.0,
             sum(x.own for x in (epilogue, term) if x), case.within)
@@ -67,13 +73,15 @@ class Call:
         for role in self.case.trans:
             turned = found[role].swapaxes(-1, -2)
             found[role] = turned.conj() if self.case.options[f"trans_{role}"] == "c" else turned
+            if (scale := found.get(f"scale_{role}")) is not None and scale.ndim > 1:
+                found[f"scale_{role}"] = scale.swapaxes(-1, -2)
         return found
 
     # ---- what a public function takes
 
     def arrays(self, memory: Memory) -> dict[str, Any]:
         """There, by name."""
-        return {name: placed(made.array, memory.array) for name, made in self.made.items()}
+        return {name: placed(made.array, memory.array, memory.part) for name, made in self.made.items()}
 
     def outs(self, memory: Memory) -> list[Any]:
         """Arrays for results."""
@@ -101,38 +109,44 @@ class Call:
                 options[name] = table[getattr(case, name)].traced
         return options
 
-    def run(self, given: dict[str, Any], outs: list[Any]) -> Any:
+    def run(self, given: dict[str, Any], outs: list[Any], matmul: Any = tw.matmul) -> Any:
         """The call; `given` by `arrays`, `outs` by `outs`."""
         case, options = self.case, self.keywords(given)
         a, b = given["a"], given["b"]
         into = {"out": outs[0] if len(outs) == 1 else tuple(outs)} if outs else {}
         if case.call == "grouped_matmul":
+            b = tw.pack(b) if case.packed else b
             return tw.grouped_matmul(a, b, given["ends"], **into, **options)
         if case.call == "contract":
             reduce = REDUCTIONS.get(case.reduce, case.reduce)
             return tw.contract(TERMS[case.term].traced, a, b, reduce=reduce, **into, **options)
         if case.call == "einsum":
-            return tw.einsum(case.subscripts, a, b, **into, **options)
+            others = [given[f"operand {i}"] for i in range(2, 2 + len(case.others))]
+            return tw.einsum(case.subscripts, a, b, *others, **into, **options)
+        if case.call == "tensordot":
+            return tw.tensordot(a, b, **into, **options)
         if case.call == "gemm":
             alpha, beta, c = (options.pop(x) for x in ("alpha", "beta", "c"))
             return tw.gemm(alpha, a, b, beta, c, **options)
         if case.call == "packed":
-            return tw.matmul(a, self._packed(b), **into, **{x: y for x, y in options.items() if x != "trans_b"})
-        return tw.matmul(a, b, **into, **options)
+            return matmul(a, self._packed(b), **into, **{x: y for x, y in options.items() if x != "trans_b"})
+        return matmul(a, b, **into, **options)
 
     def _packed(self, b: Any) -> Any:
-        left = read(self.case.a)
-        how = {"trans_b": True} if "b" in self.case.trans else {}
-        return tw.pack(b, a=None if left.scaled else FORMATS[left.format].dtype, **how)
+        left, right = read(self.case.a), read(self.case.b)
+        how = {"trans_b": self.case.options["trans_b"]} if "b" in self.case.trans else {}
+        return tw.pack(b, a=None if left.scaled or right.scaled else FORMATS[left.format].dtype, **how)
 
     def check(self, results: list[np.ndarray]) -> None:
         """AssertionError unless these are the results."""
         assert len(results) == len(self.results), f"{len(results)} results, and should be {len(self.results)}"
         for i, (x, want) in enumerate(zip(results, self.results)):
-            name = (*self.case.results, *[""] * 9)[i]
-            assert not name or x.dtype == FORMATS[name].dtype, f"result {i} is of {x.dtype}, not {name}"
+            name, out = ((*texts, *[None] * 9)[i] for texts in (self.case.results, self.case.out))
+            before = FORMATS[name].dtype if name else None
+            dtype = FORMATS[read(out).format].dtype if out else before
+            assert dtype in (None, x.dtype.newbyteorder("=")), f"result {i} is of {x.dtype}, not {dtype}"
             try:
-                want.check(np.asarray(x, x.dtype.newbyteorder("=")))
+                want.check(np.asarray(x, x.dtype.newbyteorder("=")), *([before] if out and before else []))
             except AssertionError as error:
                 raise AssertionError(f"result {i}: {error}") from None
 
@@ -178,12 +192,20 @@ def _returned(x: Any, memory: Memory) -> np.ndarray:
 
 
 def python_calls(function: Callable[[], Any]) -> tuple[Any, int]:
-    """What the function returns, and how many Python functions of the package it entered."""
-    count = 0
+    """What the function returns, and how many Python functions of the package it entered, but for those that a fake
+    driver calls."""
+    count, doubles = 0, list[Any]()
 
     def profile(frame: Any, event: str, _: Any) -> None:
         nonlocal count
-        count += event == "call" and frame.f_code.co_filename.startswith(PACKAGE)
+        file = frame.f_code.co_filename
+        if "/tests/doubles/" in file:
+            if event == "call":
+                doubles.append(frame)
+            elif event == "return" and doubles and doubles[-1] is frame:
+                doubles.pop()
+        elif event == "call" and not doubles:
+            count += file.startswith(PACKAGE)
     before = sys.getprofile()
     sys.setprofile(profile)
     try:
@@ -193,14 +215,36 @@ def python_calls(function: Callable[[], Any]) -> tuple[Any, int]:
     return result, count
 
 
-def again(call: Call, memory: Memory) -> list[np.ndarray]:
-    """A later call like the first, of other arrays at other addresses; `call.python` counts its Python functions."""
-    other = Call(call.case, call.seed + 100, call.plan)
+@contextmanager
+def forgotten() -> Iterator[None]:
+    """Within, no call is like an earlier one."""
+    tables = repeats.records, program.cold
+    before = [dict(x) for x in tables]
+    for table in tables:
+        table.clear()
+    try:
+        yield
+    finally:
+        for table, x in zip(tables, before):
+            table.clear()
+            table.update(x)
+
+
+def again(call: Call, memory: Memory) -> None:
+    """A later call like the first, of other arrays at other addresses, groups of other sizes; `call.python` counts its
+    Python functions. It has the bits of the long way, which the oracle tells where nothing is rounded."""
+    sizes = np.diff(call.case.ends, prepend=0)[::-1]
+    other = Call(call.case._replace(ends=tuple(map(int, np.cumsum(sizes)))), call.seed + 100, call.plan)
     given, outs = other.arrays(memory), other.outs(memory)
-    if call.case.ends:
-        given["ends"] = memory.array(np.array(call.case.ends, np.int32))
+    if sizes.size:
+        given["ends"] = memory.array(np.array(other.case.ends, np.int32))
     results, call.python = python_calls(lambda: other.run(given, outs))
     memory.finish()
-    other.check([_returned(x, memory) for x in several(results)])
+    found = [np.array(_returned(x, memory)) for x in several(results)]
+    other.check(found)
     other.untouched()
-    return []
+    if call.case.values == "normal" and not memory.gpu:
+        with forgotten():
+            results = other.run(given, outs, by_python)
+        for x, y in zip(several(results), found, strict=True):
+            assert memory.back(x).tobytes() == y.tobytes(), "the bits are others than by the long way"

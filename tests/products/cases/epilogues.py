@@ -31,6 +31,22 @@ CASES = [
     *(square("swiglu", *x, values="normal", options={"alpha": -1, "beta": 2}, c=f"f32 {x[0]}x{x[1]}")
       for x in SIZES if x[1] % 2 == 0),
     *(square("reductions", *x, values="normal") for x in SIZES if x[0]),
+    # repeated: in place, packed, few rows and columns, by one thread and by several
+    *some(7, (case(f"residual of {values} {x} {m}x{n}x{k}, bias {bias}, trans_b {trans}, {threads} threads",
+          f"{x} {m}x{k}",
+                   f"{x} {n}x{k}" if trans else f"{x} {k}x{n}", "residual",
+                         bias=f"{x} {bias.replace('m', str(m)).replace('n', str(n))}",
+                   res=f"{x} {m}x{n}", options={"trans_b": trans, "threads": threads}, values=values)
+              for m, n, k in ((5, 9, 7), (64, 64, 64), (200, 260, 300), (1, 1100, 300), (3, 9000, 64), (1100, 1, 300),
+                              (1100, 2, 300), (130, 70, 33))
+              for x, values, bias in (("f32", "whole", "n"), ("f64", "normal", "mx1"), ("bf16", "whole", "n"),
+                ("f32", "normal", "n"),
+                                      ("f32", "whole", "-"))
+              for trans in (False, True) for threads in (1, 2))),
+    *some(2, (case(f"a bias: f32 {a} by {b}{lie}", f"f32 {a}", f"f32 {b}{lie}", "bias", bias=f"f32 {b.split('x')[-1]}")
+              for a, b in (("3x1x300", "3x300x1100"), ("5x2x300", "300x1100"), ("2x1100x300", "300x1"),
+                ("20x30", "30x1"))
+              for lie in ("", " apart", " columns"))),
     # algorithms
     square("two results", 50, 70, 41, "every plan", plans=PLANS),
     square("two results", 50, 70, 41, "every plan, alpha, beta and c", plans=PLANS, options={"alpha": 3, "beta": -1},
@@ -73,7 +89,8 @@ CASES = [
     case("a result in bf16", "f32 60x40", "f32 40x52", "absolute", out=("bf16 60x52",), values="normal"),
     case("two results given", "f32 60x40", "f32 40x52", "row max", out=("f32 60x52", "f64 60")),
     case("the second result given", "f32 60x40", "f32 40x52", "row max", out=(None, "f32 60")),
-    *(case(f"a {a}, b {b}, out {out}", f"f32 4x4 {a}", f"f32 4x5 {b}", function, out=(f"f32 4x5 {out}",),
+    *(case(f"{function or of_a or of_b} {alpha}: a {a}, b {b}, out {out}", f"f32 4x4 {a}", f"f32 4x5 {b}", function,
+           out=(f"f32 4x5 {out}",),
            prologue_a=of_a, prologue_b=of_b, options={"alpha": alpha})
       for a in ("far", "columns", "one") for b in ("far", "columns") for out in ("far", "columns", "apart", "reversed")
       for function, of_a, of_b, alpha in (("double", "", "", -1), ("", "double", "", -3), ("below", "", "double", 1))),

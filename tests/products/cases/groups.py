@@ -22,6 +22,7 @@ def beside(rows: int, of: int, n: int) -> dict[str, str]:
             "full": f"f32 {rows}x{n}"}
 
 
+NARROW = 2.0**-8        # of |a| |b|: weights that are rounded to bf16
 SIMT = "simt 32x32x16 warp=32x32 thread=8x4 stages=3"
 MMA = "mma 32x32x32 warp=16x32 stages=3 vector=8 vector_c=2"
 
@@ -57,7 +58,52 @@ CASES = [
     groups("weights of i4", "f32 24x32", "i4 5x40x32 group=16 nibbles", options={"trans_b": True}),
     groups("weights of u4", "bf16 24x32", "u4 5x32x40 group=16 zeros"),
     groups("weights of mxfp8", "f32 24x64", "mxfp8 5x64x40"),
+    *(groups(f"{kind} by {x}, trans {trans}, {values}", f"{x} 25x128",
+          f"{kind.split()[0]} {sizes}{kind[len(kind.split()[0]):]}",
+             (2, 2, 4, 23), options={"trans_b": True} if trans else {}, values=values,
+                   within=NARROW * (values == "normal"))
+      for kind in ("i8 weights", "i4 group=32 nibbles", "u4 group=32 zeros nibbles", "e4m3fn group=64", "mxfp4",
+        "nvfp4",
+                   "mxfp6", "mxfp8")
+      for trans, sizes in ((False, "4x128x70"), (True, "4x70x128")) for x in ("f32", "bf16")
+        for values in ("whole", "normal")
+      if (values == "normal") == (x == "f32" and trans)),
+    *(groups(f"{kind} with an epilogue", "f32 23x96", f"{kind.split()[0]} 4x70x96{kind[len(kind.split()[0]):]}",
+             (2, 2, 4, 23), "all of groups", bias="f32 4x70 groups",
+                   options={"trans_b": True, "alpha": 2, "threads": 2})
+      for kind in ("i4 group=32 nibbles", "mxfp4", "i8 weights")),
+    *(groups(f"a packed stack of {x}{f and ', ' + f}", f"{x} 23x70", f"{x} 4x70x90", (2, 2, 4, 23), f, packed=True,
+             options={"threads": 3}) for x in ("f32", "i8", "bf16")
+                   for f in ("", "row and column") if x != "i8" or not f),
+    groups("packed weights of i4", "f32 23x96", "i4 4x96x70 group=32 nibbles", (2, 2, 4, 23), packed=True),
+    groups("packed weights of mxfp4", "f32 23x96", "mxfp4 4x96x70", (2, 2, 4, 23), packed=True),
+    # of many sizes, repeated with others
+    *(groups(f"{m} rows up to {ends} of {x}, {name}", f"{x} {m}x96", f"{x} 4x96x70", ends, f, values=values,
+          options=options, **more)
+      for m, ends in ((60, (3, 3, 23, 57)), (60, (60, 60, 60, 60)), (60, (0, 0, 0, 0)))
+      for x, name, f, values, options, more in (
+        ("f32", "kept", "", "normal", {}, {}), ("bf16", "kept", "", "normal", {}, {}),
+              ("i8", "kept", "", "whole", {"out_dtype": "i32"}, {}),
+        ("f32", "alpha", "", "normal", {"alpha": 2.5}, {}), ("f32", "deterministic", "", "normal",
+              {"deterministic": True}, {}),
+        ("f32", "invariant", "", "normal", {"batch_invariant": True}, {}),
+              ("f32", "into f64", "", "normal", {"out_dtype": "f64"}, {}),
+        ("f32", "an epilogue", "scale and residual", "normal", {}, {"by": "f32 4x1x70 groups", "res": "f32 60x1"}),
+        ("f32", "reductions", "all of groups", "normal", {"threads": 2}, {"bias": "f32 4x70 groups"}))),
+    groups("steps of k, kept", "f32 9x60", "f32 60x70", (3, 3, 23, 57), values="normal"),
     # on GPUs
+    *(groups(f"on GPUs, {name}", a, b, LARGE, f, ("sm_90a", "gfx942"), options=options, launches=launches, **more)
+      for name, a, b, f, options, launches, more in (
+        ("bf16", "bf16 56x32", "bf16 4x32x16", "", {}, 1, {}),
+              ("alpha", "f32 56x32", "f32 4x32x16", "", {"alpha": 2}, 1, {}),
+        ("a bias", "f32 56x32", "f32 4x32x16", "bias", {}, 1, {"bias": "f32 4x16 groups"}),
+        ("steps", "f32 9x54", "f32 54x8", "", {}, None, {}))),
+    *(groups(f"{kind} on a GPU, trans {trans}", "bf16 56x32", f"{kind.split()[0]} {sizes}{kind[len(kind.split()[0]):]}",
+             LARGE, on=HOPPER, options={"trans_b": trans, "out_dtype": "f32"})
+      for kind in ("i8 weights", "i4 group=16 nibbles", "u4 group=16 zeros nibbles", "nvfp4", "mxfp4")
+      for trans, sizes in ((True, "4x24x32"), (False, "4x32x24"))),
+    groups("one byte of two elements", "f32 3x4", "i4 2x2x4 weights nibbles", (1, 3), on=HOPPER,
+          options={"trans_b": True}),
     *(groups(plan, f"{x} 56x48", f"{x} 4x40x48", LARGE, "of groups", HOPPER, plans=(plan,),
              options={"trans_b": True, "alpha": 2, "out_dtype": ("f32", "f32")}, **beside(56, 4, 40))
       for x, plan in (("f32", SIMT), ("bf16", MMA))),

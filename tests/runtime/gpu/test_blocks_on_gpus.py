@@ -15,7 +15,6 @@ from tilewright import formats
 
 pytestmark = pytest.mark.sampled
 
-NAMES = list(formats.BLOCK_FORMATS)
 E8M0 = formats.get("e8m0").dtype
 
 
@@ -55,21 +54,6 @@ def check(on, got, a, b, alpha=1.0):
     assert (abs(found.astype(np.float64) - wanted) <= bound).all()
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize(("of_a", "of_b"), [*zip(NAMES, NAMES[1:] + NAMES[:1])])
-def test_every_format(on, of_a, of_b):
-    a, b = blocked(13, 70, kind=of_a), blocked(70, 16, kind=of_b, axis=-2, seed=1)
-    x, y = there(on, a), there(on, b)
-    check(on, tw.matmul(x, y, alpha=2), a, b, 2)
-    (kernel,) = on.made
-    assert (kernel.problem.a, kernel.problem.b, kernel.plan.decoded) == (of_a, of_b, "bf16")
-    if of_a != "nvfp4":         # one that is simulated as a compiled kernel, too
-        return
-    check(on, tw.matmul(y.T, x.T, out_dtype="bf16"), b.T, a.T)
-    report = tw.simulate(kernel, a, b)
-    assert abs(report.result - tw.dequantize(a, "f64") @ tw.dequantize(b, "f64")).max() < 1e-4
-
-
 def test_transposes_vectors_views_and_stacks(on):
     a, b = blocked(3, 13, 96, kind="mxfp6"), blocked(3, 96, 16, axis=-2, kind="mxfp4", seed=1)
     x, y = there(on, a), there(on, b)
@@ -103,18 +87,6 @@ def test_elements_at_any_address(monkeypatch, chip):
     if chip == "sm_90a":
         kernel = tw.compile(tw.Gemm(9, 24, 40, "mxfp8", out="f32", layout="nt"), chip)
         check(on, kernel(moved(a, 4), moved(b, 1).T), a, b.T)
-
-
-def test_operands_of_another_kind(on):
-    """The block-scaled one is decoded first, to bf16 where nothing is lost, or where it is read."""
-    for kind, other, taken in (("bf16", "mxfp6", "bf16"), ("e4m3fn", "mxfp4", "bf16"), ("f32", "mxfp6", "f32"),
-                               ("bf16", "mxfp8", "e4m3fn")):
-        b = blocked(64, 16, axis=-2, kind=other, seed=1)
-        a = aligned(np.random.default_rng(0).integers(-3, 4, (13, 64)).astype(formats.get(kind).dtype))
-        check(on, tw.matmul(on.array(a), there(on, b)), a, b)
-        assert on.made[-1].problem.b == taken
-    c = aligned(np.ones((64, 5), np.float32))
-    check(on, tw.matmul(there(on, blocked(2, 13, 64)), on.array(c)), blocked(2, 13, 64), c)
 
 
 def test_elements_with_scales_beside_them(on):
@@ -173,50 +145,3 @@ def test_bound_kernels_and_operands_of_the_host(on):
     x, y = blocked(13, 64, kind="nvfp4"), blocked(64, 16, kind="nvfp4", axis=-2)
     for found in (tw.matmul(x, y, plan=kernel.plan, alpha=2), kernel(x, y, alpha=2)):
         assert abs(found - tw.matmul(x, y, alpha=2)).max() < 1e-4
-
-
-def test_what_is_refused(monkeypatch, on):
-    a, b = there(on, blocked(13, 64)), there(on, blocked(64, 16, axis=-2))
-    x, scale = on.array(aligned(blocked(13, 64).unpacked())), on.array(aligned(np.ones((13, 2), np.uint8)))
-    for call, error, message in (
-        (lambda: tw.matmul(a, b, scale_a=2.0), ValueError, "a is a Quantized, which has its own scales"),
-        (lambda: tw.matmul(b, a), ValueError, "the blocks of a must be along k, its axis -1, but"),
-        (lambda: tw.matmul(x, b, scale_a=on.array(np.ones((13, 3), np.uint8))), ValueError,
-         r"scale_a, one for each 32 along axis -1, must have the shape \(13, 2\), not \(13, 3\)"),
-        (lambda: tw.matmul(on.array(aligned(np.ones((13, 64), "f4"))), b, scale_a=scale), TypeError,
-         "scale_a of uint8 on sm_90a is for blocks of e4m3fn, e5m2 or float4_e2m1fn_x2 along k, and a is of float32"),
-        (lambda: tw.matmul(Pairs(np.ones((13, 32), np.uint8)), b), TypeError, "a has dtype float4_e2m1fn_x2, so"),
-        (lambda: tw.matmul(a, blocked(64, 16, axis=-2)), TypeError, "a is .* in a CUDA device's memory, and b is"),
-        (lambda: tw.dequantize(a), TypeError, "are in a GPU's memory, a Tensor"),
-        (lambda: replace(a, scales=np.ones((13, 2), np.uint8)), TypeError, "must both be NumPy arrays or both"),
-        (lambda: tw.plan(tw.Gemm(64, 64, 64, "mxfp4"), "sm_75"), ValueError,
-         "sm_75 has no matrix instructions for bf16, as which block-scaled operands are multiplied"),
-        (lambda: tw.compile(tw.Gemm(64, 64, 64, "mxfp4"), "sm_80", "mma 64x64x64 warp=32x32 stages=2 vector=8"),
-         ValueError, "decoded must be bf16 for operands that are block-scaled, not none"),
-        (lambda: tw.compile(tw.Gemm(64, 64, 64, "bf16"), "sm_80", "mma 64x64x64 warp=32x32 stages=2 decoded=bf16"),
-         ValueError, "decoded must be none for operands that are not block-scaled, not bf16"),
-    ):
-        with pytest.raises(error, match=message):
-            call()
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize(("target", "of_a", "of_b", "taken"), [
-    ("gfx950", "mxfp8_e5m2", "mxfp4", "mxfp4"), ("gfx950", "mxfp6", "nvfp4", "bf16"),
-    ("gfx942", "mxfp4", "mxfp6", "mxfp6"), ("gfx942", "mxfp8", "mxfp4", "f32")])
-def test_on_amd(monkeypatch, target, of_a, of_b, taken):
-    """As they are, or decoded where no kernel takes both without loss; stacks one by one; scales whose rows lie
-    otherwise, beside elements that do not fill a block; and beside an array."""
-    on = machine(monkeypatch, target)
-    made = compiled(monkeypatch, on.engine)
-    a, b = blocked(2, 13, 70, kind=of_a), blocked(70, 16, kind=of_b, axis=-2, seed=1)
-    check(on, tw.matmul(there(on, a), there(on, b), alpha=2), a, b, 2)
-    assert made[-1].problem.b == taken
-    if of_b == "mxfp4":
-        x = aligned(np.random.default_rng(0).integers(-3, 4, (13, 70)).astype(np.float16))
-        check(on, tw.matmul(on.array(x), there(on, b)), x, b)
-    if of_a.startswith("mxfp8"):
-        x, b = aligned(a.unpacked()[0]), blocked(70, 16, kind="mxfp8", axis=-2, seed=2)
-        of_a, of_b = on.array(aligned(a.scales[0].T).T), on.array(aligned(b.scales.T))
-        got = tw.matmul(on.array(x), on.array(aligned(b.unpacked())), scale_a=of_a, scale_b=of_b)
-        check(on, got, a[0], b)

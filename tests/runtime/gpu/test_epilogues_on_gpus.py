@@ -145,21 +145,3 @@ def test_results_in_nvfp4_are_those_of_quantize(monkeypatch, n):
         assert q.tensor_scale == wanted.tensor_scale
         np.testing.assert_array_equal(q.scales.host, wanted.scales)
         np.testing.assert_array_equal(q.elements.host, wanted.elements)
-
-
-def test_block_scaled_results_are_refused_on_amd(monkeypatch):
-    on = machine(monkeypatch, "gfx950")
-    with pytest.raises(TypeError, match="block-scaled results on NVIDIA's GPUs alone"):
-        tw.matmul(on.array(random(8, 16)), on.array(random(16, 8)), epilogue=lambda acc: acc, out_dtype="nvfp4")
-
-
-@pytest.mark.parametrize("target", ["sm_90a", "sm_80", "gfx942"])
-def test_what_is_refused(monkeypatch, target):
-    on = machine(monkeypatch, target)
-    a, b = on.array(random(8, 16)), on.array(random(16, 8))
-    for options, error, message in [
-            ({"epilogue": lambda acc: (acc, tw.row_max(acc > 0))}, TypeError, "row_max of comparisons"),
-            ({"epilogue": lambda acc: acc, "out": (None, None)}, ValueError, "array or None for each of .* 1 results"),
-            ({"epilogue": lambda acc, x: acc + x, "operands": {"x": random(9)}}, ValueError, "must broadcast to")]:
-        with pytest.raises(error, match=message):
-            tw.matmul(a, b, **options)

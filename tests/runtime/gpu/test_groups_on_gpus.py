@@ -114,13 +114,6 @@ def test_few_steps_of_k_of_wider_matrices(on):
     np.testing.assert_array_equal(found.host, [a[:, lo:hi] @ b[lo:hi] for lo, hi in ((0, 1), (1, 1), (1, 3))])
 
 
-def test_offsets_of_64_bits_and_the_planners_choice(on):
-    a, b = ints(4, (54, 32), "f2"), ints(5, (4, 32, 24), "f2")
-    found = tw.grouped_matmul(on.array(a), on.array(b), on.array(ENDS.astype(np.int64)))
-    on.finish()
-    np.testing.assert_array_equal(found.host.astype(float), by_rows(a, b))
-
-
 def test_no_groups(on):
     none = tw.grouped_matmul(on.array(ints(6, (56, 16))), on.array(ints(7, (0, 16, 24))), on.array(ENDS[:0]))
     on.finish()
@@ -186,25 +179,6 @@ def test_weights_of_few_bits(on, monkeypatch, kind, trans, inside):
     assert len(on.machine.launches) == (1 if inside else 2)
 
 
-@pytest.mark.parametrize("chip", ["gfx942", "gfx950"])
-def test_groups_on_amd(monkeypatch, chip):
-    """Rows that are registers' or LDS's copies, an empty group at the end, rows of no group, and steps of k."""
-    on = machine(monkeypatch, chip)
-    ends = np.int32([*ENDS, ENDS[-1]])
-    a, b, bias = ints(0, (56, 48), ml_dtypes.bfloat16), ints(1, (5, 40, 48), ml_dtypes.bfloat16), ints(2, (5, 40))
-    found = tw.grouped_matmul(on.array(a), on.array(b.swapaxes(1, 2)), on.array(ends), out_dtype="f32", alpha=2,
-                              epilogue=lambda acc, bias: acc + bias, operands={"bias": on.array(bias)})
-    on.finish()
-    wanted = 2 * by_rows(a, b.swapaxes(1, 2)) + np.repeat(bias, [*SIZES, 0], 0)
-    np.testing.assert_array_equal(found.host[: ENDS[-1]], wanted)
-    assert (found.host[ENDS[-1] :] == 0).all()
-    assert len(on.machine.launches) == 1
-    x, y = ints(3, (54, 24)).T, ints(4, (54, 40))
-    found = tw.grouped_matmul(on.array(x), on.array(y), on.array(ends))
-    on.finish()
-    np.testing.assert_array_equal(found.host, [x[:, lo:hi] @ y[lo:hi] for lo, hi in zip((0, *ends), ends)])
-
-
 def test_the_main_loop_on_amd_is_that_of_batches():
     target, problem = tw.target("gfx950"), tw.Gemm(256, 4096, 4096, "bf16", "bf16", "bf16", "nt", 64)
     plan = grouped.plan_for(gpu.planner(target).shape_of(problem), target, "m")
@@ -223,17 +197,3 @@ def test_quantized_results(on):
     quantized = tw.quantize(np.concatenate((by_rows(a, b), np.zeros((2, 64)))), "mxfp8")
     np.testing.assert_array_equal(q.elements.host, quantized.elements)
     np.testing.assert_array_equal(q.scales.host, quantized.scales)
-
-
-@pytest.mark.parametrize(("change", "message"), [
-    ({"offsets": ENDS}, "offsets must be on the GPU"),
-    ({"epilogue": lambda acc: acc, "out_dtype": ("f32", "f32")}, "out_dtype"),
-    ({"plan": "simt 32x32x16 warp=32x32 thread=8x4 stages=3 split_k=2"}, "plan must not share tiles of C"),
-    ({"a": "unaligned", "plan": "simt 32x32x16 warp=32x32 thread=8x4 stages=3 vector=4"}, "the operands allow 1"),
-])
-def test_errors(on, change, message):
-    given = {"a": on.array(ints(4, (54, 32))), "b": on.array(ints(5, (4, 32, 24))), "offsets": on.array(ENDS)} | change
-    if given["a"] == "unaligned":
-        given["a"] = on.array(ints(4, (54, 33))[:, 1:])
-    with pytest.raises((TypeError, ValueError), match=message):
-        tw.grouped_matmul(**given)

@@ -97,7 +97,7 @@ def test_in_a_graph(on):
 
 
 def test_algorithm(on):
-    """Small products are native ones, of any algorithm; operands of other formats are refused."""
+    """Small products are native ones, of any algorithm."""
     a, b = integers(33, 50), integers(50, 35, seed=1)
     out = np.zeros((33, 35), np.float32)
     for algorithm in ("fastest", "bf16_bf16_f32_x6", "tf32_tf32_f32_x3"):
@@ -105,13 +105,3 @@ def test_algorithm(on):
         on.finish()
         np.testing.assert_array_equal(out, a @ b)
     assert {name.partition("_")[0] for name, *_ in on.machine.launches} == {"simt"}
-    with pytest.raises(TypeError, match="splits operands of float32"):
-        tw.matmul(on.array(a.astype(np.float16)), on.array(b), algorithm="bf16_bf16_f32_x6")
-    with pytest.raises(ValueError, match="on sm_90a, not 'bf16_bf16_f32_x4'"):
-        tw.matmul(on.array(a), on.array(b), algorithm="bf16_bf16_f32_x4")
-
-
-def test_algorithm_on_amd(monkeypatch):
-    on = machine(monkeypatch, "gfx942")
-    with pytest.raises(ValueError, match="algorithm= is not supported"):
-        tw.matmul(on.array(integers(3, 5)), on.array(integers(5, 4)), algorithm="fastest")
