@@ -63,7 +63,7 @@ def lasting(value: Any) -> bool:
 
 def key_of(a: Any, b: Any, out: Any, kwargs: Mapping[str, Any], called: Called, threads: int) -> tuple[int, ...]:
     """The key of a call, as kernels/cpu/repeat.py makes it."""
-    def of(x: Any) -> list[int]:
+    def words_of(x: Any) -> list[int]:
         if type(x) is float:
             return [IS_FLOAT]
         return [id(x.dtype), x.ndim, *(number for pair in zip(x.shape, x.strides) for number in pair)]
@@ -73,15 +73,15 @@ def key_of(a: Any, b: Any, out: Any, kwargs: Mapping[str, Any], called: Called, 
         if name == "epilogue":
             named += id(name), *called.words
         elif name == "operands" and type(value) is dict:
-            named += id(name), len(value), *(word for x, y in value.items() for word in (id(x), *of(y)))
+            named += id(name), len(value), *(word for x, y in value.items() for word in (id(x), *words_of(y)))
         elif name != "out":
             named += id(name), id(value)
-    whole = [0] if out is None else [1, *of(out)]
+    whole = [0] if out is None else [1, *words_of(out)]
     if operands := kwargs.get("operands"):
         where = None if out is None else address(out)
         same = (type(x) is not float and address(x) == where for x in operands.values())
         whole.append(sum(x << i for i, x in enumerate(same)))
-    return *of(a), *of(b), *named, *whole, threads
+    return *words_of(a), *words_of(b), *named, *whole, threads
 
 
 def slot_of(key: tuple[int, ...]) -> int:

@@ -54,7 +54,7 @@ def product(call: Call) -> Any:
     p = decided(call, a, b, c, prepared, bool(scales))
     f = fusing.fused(call._replace(operands=shares.get("epilogue")), p, scales)
     outs = outs_of(call, f)
-    f = f._replace(dtypes=tuple(map(kept, f.dtypes, outs)))
+    f = f._replace(dtypes=tuple(map(result_dtype, f.dtypes, outs)))
     if call.algorithm is not None:
         arguments.check_algorithm(call.algorithm, a.dtype, b.dtype, p.sums, call.plan)
     arguments.check_batch_invariant(call.batch_invariant, call.plan, call.algorithm)
@@ -154,7 +154,7 @@ def outs_of(call: Call, f: Fused) -> list[Array | None]:
     return found
 
 
-def kept(dtype: np.dtype[Any] | None, out: Array | None) -> np.dtype[Any] | None:
+def result_dtype(dtype: np.dtype[Any] | None, out: Array | None) -> np.dtype[Any] | None:
     """A result of f32 in an `out` of ml_dtypes' formats is rounded as it is stored: a cast would give the same bits."""
     rounded = out is not None and dtype == arguments.F32 and out.dtype.kind == "V" and out.dtype.isnative
     return out.dtype if out is not None and rounded else dtype

@@ -154,7 +154,7 @@ def product(call: Call, offsets: Any, asked: repeats.Asked | None = None) -> Any
         f = f._replace(shapes=tuple((of.groups, shape[-1]) if result.reduced.startswith("column") else shape
                                     for shape, result in zip(f.shapes, f.epilogue.expression.results)))
     outs = fused.outs_of(call, f)
-    f = f._replace(dtypes=tuple(map(fused.kept, f.dtypes, outs)))
+    f = f._replace(dtypes=tuple(map(fused.result_dtype, f.dtypes, outs)))
     numbers, right = _taken(p, of, a, right, call.invariant)
     columns = p.shape[-1] // 2 if f.epilogue.paired else p.shape[-1]
     read = [fused.readable(np.broadcast_to(per_group[of_one.name], (of.groups, 1, columns))

@@ -78,7 +78,7 @@ def pack(
             chip = targets.coerce(target)
             if isinstance(chip, CpuTarget):
                 chip.require_runnable()
-            return packed_weights.made(b, arguments.layout(trans_b, "b"), chip)
+            return packed_weights.pack(b, arguments.layout(trans_b, "b"), chip)
         if isinstance(b, Scaled) and not b.plain:
             raise ValueError("plan and out_dtype must be None for weights with groups, zero points or two elements to "
                              "a byte, which stay as narrow as they are")

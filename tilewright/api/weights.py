@@ -160,12 +160,12 @@ def _of(b: Any, a: Array, trans: str, threads: int, epilogue: Any, operands: dic
     plain = type(b) is np.ndarray
     if not (one.size and one.shape[0] <= MANY and min(b.strides) == b.itemsize if plain else weights.few(call, "b")):
         return None
-    w = weights.of(b, trans, "b")
+    w = weights.weights_of(b, trans, "b")
     if w is None or w.shape[0] != a.shape[-1]:
         return None
     if plain:
         result = prologues.multiplied({"a": prologues.format_of(a.dtype, "a"), "b": w.source}, {"b": "float"})["b"]
-        call = call._replace(b=w.elements, trans_b="n", prologue_b=weights.made(w, "b", result))
+        call = call._replace(b=w.elements, trans_b="n", prologue_b=weights.decoding_of(w, "b", result))
     else:
         call = weights.without(call)
     of = prologues.all_of(call, one, call.b, prologues.shared_out(call, call.operands or {}))["b"]

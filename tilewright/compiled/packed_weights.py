@@ -71,7 +71,7 @@ class PackedWeights:
         FILE.save(path, index, arrays)
 
 
-def made(b: Any, trans_b: str, target: Any) -> PackedWeights:
+def pack(b: Any, trans_b: str, target: Any) -> PackedWeights:
     """The packed copy of a Scaled or a Quantized [k, n], or [n, k] that trans_b transposes, or of a stack of them.
     ValueError for others."""
     if b.ndim not in (2, 3):

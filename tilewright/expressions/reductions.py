@@ -169,7 +169,7 @@ def traced(reduction: Reduction, kind: str, text: str = "") -> Fold:
         raise ValueError(f"identity must be a tuple of one int or float for each field, not {numbers!r}")
     fields = tuple("int" if isinstance(x, int) else "float" for x in numbers)
 
-    def of(name: str, function: Callable[..., Any], parameters: dict[str, str], *groups: int) -> Expression:
+    def part(name: str, function: Callable[..., Any], parameters: dict[str, str], *groups: int) -> Expression:
         """`groups`: how many parameters make each of the function's states; the others follow them."""
         def whole(*xs: Any) -> Any:
             states = [xs[sum(groups[:g]):sum(groups[:g + 1])] for g in range(len(groups))]
@@ -187,10 +187,11 @@ def traced(reduction: Reduction, kind: str, text: str = "") -> Fold:
 
     count = len(fields)
     states = {f"s{i}": x for i, x in enumerate(fields)}
-    step = of("step", reduction.step, states | {"term": kind, "p": "int"}, count)
-    combined = of("combine", reduction.combine, {f"{x}{i}": y for x in "xy" for i, y in enumerate(fields)},
-                  count, count)
-    result = of("result", reduction.result or (lambda s: s[0]), {f"{STATE}{i}": x for i, x in enumerate(fields)}, count)
+    step = part("step", reduction.step, states | {"term": kind, "p": "int"}, count)
+    combined = part("combine", reduction.combine, {f"{x}{i}": y for x in "xy" for i, y in enumerate(fields)},
+                    count, count)
+    result = part("result", reduction.result or (lambda s: s[0]), {f"{STATE}{i}": x for i, x in enumerate(fields)},
+                  count)
     if any(x.reduced for x in result.results):
         raise TypeError("result of a reduction must return numbers, not reductions of rows or columns")
     if not text:

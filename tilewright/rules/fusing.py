@@ -47,7 +47,7 @@ def format_of(dtype: np.dtype[Any]) -> formats.Format | None:
     return None if dtype.kind == "c" else formats.find(dtype)
 
 
-def made(expression: Expression, operands: tuple[Aux, ...], results: tuple[str, ...]) -> Epilogue:
+def epilogue_of(expression: Expression, operands: tuple[Aux, ...], results: tuple[str, ...]) -> Epilogue:
     """The Epilogue of these parts, one object for equal parts, so that its text is written once."""
     key = id(expression), operands, results
     found = _made.get(key)
@@ -105,7 +105,7 @@ def fused(call: Call, p: Product, scales: Mapping[str, Array] | None = None) -> 
     names = tuple(DEFAULT if x is None else name_of(x) for x in dtypes)
     shapes = tuple({"": shape, "row": shape[:-1], "column": (*shape[:-2], shape[-1])}[x.reduced.partition("_")[0]]
                    for x in expression.results)
-    return Fused(made(expression, tuple(read), names), tuple(arrays), dtypes, shapes, blocks)
+    return Fused(epilogue_of(expression, tuple(read), names), tuple(arrays), dtypes, shapes, blocks)
 
 
 def beside_scales(call: Call, scales: Mapping[str, Array]) -> tuple[Call, dict[str, Array]]:
@@ -162,7 +162,7 @@ def unchanged(*sums: Any) -> tuple[Any, ...]:
 
 def bare() -> Epilogue:
     """What leaves floating-point sums as they are."""
-    return made(traced(unchanged, ((ACC, "float"),), positional=1), (), (DEFAULT,))
+    return epilogue_of(traced(unchanged, ((ACC, "float"),), positional=1), (), (DEFAULT,))
 
 
 def name_of(dtype: np.dtype[Any]) -> str:

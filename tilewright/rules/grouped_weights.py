@@ -32,7 +32,7 @@ def right(call: Call, a: Array) -> Right | None:
     if isinstance(b, Decodable):
         if b.ndim != 3:
             raise ValueError(f"b must be [G, k, n] where it has scales, and its shape is {b.shape}")
-        w = weights.of(b, trans, "b")
+        w = weights.weights_of(b, trans, "b")
         if w is None:                               # of 6 bits
             assert isinstance(b, Quantized)
             whole = numbers(b, call.batch_invariant)
@@ -66,5 +66,5 @@ def prepared(w: weights.Weights, a: Array) -> Prepared:
     formats_of = {"a": prologues.format_of(a.dtype, "a"), "b": w.source.removesuffix(HALVES)}
     result = prologues.multiplied(formats_of, {"b": "float"})["b"]
     beside = {weights.NAMES[kind].format("b"): x for kind, x in w.beside.items()}
-    call = Call(a, w.stand_in, prologue_b=weights.made(w, "b", result))
+    call = Call(a, w.stand_in, prologue_b=weights.decoding_of(w, "b", result))
     return prologues.all_of(call, a, w.stand_in, {"prologue_b": beside})["b"]

@@ -58,7 +58,7 @@ class Weights(NamedTuple):
         return np.lib.stride_tricks.as_strided(x, self.shape, x.strides) if self.source.endswith(HALVES) else x
 
 
-def of(q: Any, trans: str, role: str) -> Weights | None:
+def weights_of(q: Any, trans: str, role: str) -> Weights | None:
     """The weights of a Scaled or a Quantized, nothing copied; None for elements of 6 bits. ValueError for groups that
     are not along k."""
     axis = prologues.AXIS[role]
@@ -109,7 +109,7 @@ def few(call: Call, role: str) -> bool:
         return False
     if k == 0 or other.size > MOST * k:
         return False
-    w = of(q, arguments.layout(call.trans_b, "b"), "b")
+    w = weights_of(q, arguments.layout(call.trans_b, "b"), "b")
     return w is not None and w.legible and all(_shared_along_k(*_place(w, kind)) for kind in w.beside)
 
 
@@ -155,7 +155,7 @@ def without(call: Call) -> Call:
             raise ValueError(f"{role} must have two axes or more to be multiplied by way of its scales, and its shape "
                              f"is {q.shape}")
         trans = getattr(call, f"trans_{role}")
-        w = of(q, trans, role)
+        w = weights_of(q, trans, role)
         assert w is not None
         if not once:
             x = q.unpacked()
@@ -166,12 +166,12 @@ def without(call: Call) -> Call:
         given |= {NAMES[kind].format(role): x for kind, x in w.beside.items()}
     results = prologues.multiplied(formats_of, dict.fromkeys(functions, "float"))
     for role, w in functions.items():
-        now: Any = {role: w.stand_in, f"prologue_{role}": made(w, role, results[role]), f"trans_{role}": "n"}
+        now: Any = {role: w.stand_in, f"prologue_{role}": decoding_of(w, role, results[role]), f"trans_{role}": "n"}
         call = call._replace(**now)
     return call._replace(operands=given)
 
 
-def made(w: Weights, role: str, result: str) -> Prologue:
+def decoding_of(w: Weights, role: str, result: str) -> Prologue:
     """The prologue that decodes weights."""
     names = {kind: NAMES[kind].format(role) for kind in w.beside}
     source = w.source.removesuffix(HALVES)

@@ -110,9 +110,9 @@ def test_which_kernel_multiplies_bf16(model, extensions, by_rows, m, kernel):
     """By the instructions that a chip has, and not by pairs where f32 is faster."""
     target = replace(tw.target("x86-avx512"), extensions=extensions, model=model)
     w = np.zeros((128, 256), BF16).T if by_rows else np.zeros((256, 128), BF16)
-    of = weights.of(w, "n", "b")
+    of = weights.weights_of(w, "n", "b")
     product = lowering.Product(m, 128, 256, "f32", "bf16", "f32", Strides(256, 1, *engine.strides(w), 128, 1), 1,
-                               numerics=Numerics(prologue_b=weights.made(of, "b", "bf16").text), added_in="f32")
+                               numerics=Numerics(prologue_b=weights.decoding_of(of, "b", "bf16").text), added_in="f32")
     assert by_bf16(lowering.lower(product, target), PLAIN, np.dtype(BF16)) == kernel
 
 

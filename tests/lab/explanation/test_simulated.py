@@ -137,15 +137,15 @@ def log(shared: str = "3") -> str:
 
 def test_what_ncu_writes():
     chip = tw.target("sm_80")
-    found, kernels = ncu.read(log(), ncu.of(chip))
+    found, kernels = ncu.read(log(), ncu.counters_of(chip))
     assert found == {"memory": 1030, "L2": 11*32, "shared": 3*128}
     assert kernels == ["first", "second"]
-    assert ncu.read(log("n/a"), ncu.of(chip))[0].keys() == {"memory", "L2"}         # a counter that a chip has not
-    assert "shared" not in ncu.read(log(), ncu.of(tw.target("sm_90a")))[0]          # whose bulk copies count, too
+    assert ncu.read(log("n/a"), ncu.counters_of(chip))[0].keys() == {"memory", "L2"}     # a counter that a chip lacks
+    assert "shared" not in ncu.read(log(), ncu.counters_of(tw.target("sm_90a")))[0]     # whose bulk copies count, too
     with pytest.raises(ncu.Missing, match="lets only administrators"):
-        ncu.read("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission", ncu.of(chip))
+        ncu.read("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission", ncu.counters_of(chip))
     with pytest.raises(ncu.Missing, match="ncu has counted no kernel: Failed to find metric"):
-        ncu.read("==ERROR== Failed to find metric x\n", ncu.of(chip))
+        ncu.read("==ERROR== Failed to find metric x\n", ncu.counters_of(chip))
 
 
 def test_a_launch_is_timed_and_counted(monkeypatch):

@@ -102,7 +102,7 @@ def square(emit, L):
 
 def counted(kernel, *args):
     task = trial.Task(kernel, SM, kernel._names(SM, args))
-    made, _ = trial.made(task, spelled(kernel.configurations[0]))
+    made, _ = trial.trial_of(task, spelled(kernel.configurations[0]))
     assert not made.refused
     return task, made
 

@@ -114,7 +114,7 @@ def test_what_a_size_has_beyond_whole_tiles_counts():
     chip, (m, n, k) = target("x86-avx2"), (20, 40, 10)
     kernel, args = tunable.step("registers", chip), tunable.arguments(chip, m, n, k)
     task = trial.Task(kernel, chip, kernel._names(chip, args))
-    made, _ = trial.made(task, "MR=4 NV=2")
+    made, _ = trial.trial_of(task, "MR=4 NV=2")
     whole = counts.run(kernel.function(chip, MR=4, NV=2), list(args), None, chip.name)
     for kind in ("fma", "load", "store", "bytes", "footprint", "flops"):
         assert made.counts[kind] == pytest.approx(whole[kind]), kind
@@ -122,7 +122,7 @@ def test_what_a_size_has_beyond_whole_tiles_counts():
     assert rounds == [1, 5, 5 * 3, 5 * 3 * 3]
     assert made.nest[0].one == 4 * (m*k + k*n + m*n)
     assert made.nest[1].two - made.nest[1].one == 4 * 4 * (k + n)            # four more rows of A and of C
-    assert kernels.priced(task, made).seconds < kernels.priced(task, trial.made(task, "MR=4 NV=3")[0]).seconds
+    assert kernels.priced(task, made).seconds < kernels.priced(task, trial.trial_of(task, "MR=4 NV=3")[0]).seconds
 
 
 def test_what_a_cache_has_to_get_again():

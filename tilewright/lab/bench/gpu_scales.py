@@ -27,7 +27,7 @@ def of_rows(torch: Any, problem: Gemm, device: Any) -> tuple[Tensor, Tensor] | t
 
 def blocked(torch: Any, problem: Gemm, device: Any) -> tuple[Quantized, Quantized]:
     """A and B in block-scaled formats: elements of 8 bits normal, of fewer every one alike; scales near 1."""
-    def made(format: str, rows: int, axis: int) -> Quantized:
+    def quantized(format: str, rows: int, axis: int) -> Quantized:
         f, depth = formats.BLOCK_FORMATS[format], problem.k
         shape = rows, f.blocks(depth) * f.block_bytes
         if f.element.bits == 8:
@@ -37,7 +37,7 @@ def blocked(torch: Any, problem: Gemm, device: Any) -> tuple[Quantized, Quantize
         powers = torch.as_tensor((2.0 ** np.arange(*EXPONENTS)).astype(f.scale.dtype).view("u1"), device=device)
         scales = powers[torch.randint(0, len(powers), (rows, f.blocks(depth)), device=device)]
         return Quantized(elements, scales, (rows, depth) if axis == -1 else (depth, rows), f, axis)
-    return made(problem.a, problem.m, -1), made(problem.b, problem.n, -2)
+    return quantized(problem.a, problem.m, -1), quantized(problem.b, problem.n, -2)
 
 
 def decoded(x: Any, dtype: str) -> Tensor:

@@ -71,7 +71,7 @@ def _selftest(path: Path, quick: bool, measure: bool, json: Path | None) -> None
     found: dict[str, Any] = {}
     quiet = json == output.STDOUT  # then only the record goes to standard output
 
-    def kept() -> str:
+    def what_is_left() -> str:
         if not found:
             return "nothing was written"
         return f"{plural(len(found['kernels']), 'kernel')} of {len(found['kernels'] + found['missing'])} are in {path}"
@@ -81,7 +81,7 @@ def _selftest(path: Path, quick: bool, measure: bool, json: Path | None) -> None
         found.update(so_far)
 
     count = len(selftest.numbers(quick))
-    with errors(kept), outputs.Progress(common.console(quiet), plural(count, "kernel"), count) as bar:
+    with errors(what_is_left), outputs.Progress(common.console(quiet), plural(count, "kernel"), count) as bar:
 
         def listen(kernel: dict[str, Any]) -> None:
             bar.advance()

@@ -88,11 +88,11 @@ def measure(
         raise BadInput("Missing argument: give M, N and K, or --step")
     found: list[Result] = []
 
-    def kept() -> str:
+    def what_is_left() -> str:
         done = ", ".join(plural(each.threads, "thread") for each in found)
         return f"what was measured with {done} is kept" if done else "nothing of this run was kept"
 
-    with errors(kept):
+    with errors(what_is_left):
         import tilewright as tw
         from tilewright.lab.bench.commands import all_threads
         from tilewright.lab.tuner.search import CPU_S, GPU_S

@@ -120,7 +120,7 @@ def _parametric(kernel: Parametric, args: Sequence[Any], chip: Any, grid: Any, m
     task = trials.Task(kernel, chip, named)
     chosen = spelled(kernel._configuration(chip, named))
     texts = list(dict.fromkeys([chosen, *map(spelled, kernel.configurations)]))[:ALL]
-    made = [trial for trial, _ in kernels.every(task, trials.made, texts, None, lambda event: None)]
+    made = [trial for trial, _ in kernels.every(task, trials.trial_of, texts, None, lambda event: None)]
     own = made[0]
     if own.refused:
         why = f"{own.refused[0]}: {own.refused[1]}"

@@ -59,7 +59,7 @@ def product(explained: Explanation) -> Explanation:
     bytes_, why = ({}, UNCOUNTED) if isinstance(here, AmdTarget) else _counted(job)
     levels = []
     for level in explained.levels:
-        note = ncu.of(here)[level.name][0] if level.name in bytes_ else f"not counted{': ' * bool(why)}{why}"
+        note = ncu.counters_of(here)[level.name][0] if level.name in bytes_ else f"not counted{': ' * bool(why)}{why}"
         levels.append(replace(level, measured=bytes_.get(level.name), notes={**level.notes, "measured": note}))
     return _timed(replace(explained, levels=tuple(levels)), job, plan)
 
@@ -85,7 +85,7 @@ class _Once(OnGpu):
 
 def _counted(job: Job) -> tuple[dict[str, int], str]:
     """(bytes by level, why there are none)."""
-    counters, why = ncu.of(job.target), ""
+    counters, why = ncu.counters_of(job.target), ""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "ncu.csv")
         try:

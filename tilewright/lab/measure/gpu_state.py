@@ -63,11 +63,11 @@ def summary(readings: Sequence[Reading], seconds: float | None, source: str | No
     the energy counter where it changed often enough, else from the power readings.
     """
 
-    def of(name: str) -> list[float]:
+    def samples(name: str) -> list[float]:
         return [x for r in readings if (x := getattr(r, name)) is not None]
 
     def median(name: str) -> float | None:
-        values = of(name)
+        values = samples(name)
         return round(statistics.median(values), 1) if values else None
 
     masks = [r.mask for r in readings if r.mask is not None]
@@ -80,11 +80,11 @@ def summary(readings: Sequence[Reading], seconds: float | None, source: str | No
         "readings": len(readings),
         "source": source,
         "sm_mhz": median("sm_mhz"),
-        "sm_mhz_least": min(of("sm_mhz"), default=None),
+        "sm_mhz_least": min(samples("sm_mhz"), default=None),
         "memory_mhz": median("memory_mhz"),
         "watts": watts,
         "watts_from": None if watts is None else "power" if by_counter is None else "energy counter",
-        "celsius": max(of("celsius"), default=None),
+        "celsius": max(samples("celsius"), default=None),
         "held_back": None if not masks else {text: round(share, 3) for text, share in held.items()},
         "joules": joules,
     }

@@ -45,8 +45,8 @@ def find() -> str:
     return found or str(newest[-1])
 
 
-def of(target: GpuTarget) -> Counters:
-    """Those that a chip has."""
+def counters_of(target: GpuTarget) -> Counters:
+    """The counters that a chip has."""
     return {**COUNTERS, **BULK} if "tma" in target.instructions else COUNTERS
 
 

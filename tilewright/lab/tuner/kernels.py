@@ -63,7 +63,7 @@ def tune(kernel: Parametric, args: Sequence[Any], target: Any = None, *, time_li
     refused: dict[str, tuple[str, str]] = {}
     found: list[Contender] = []
     codes: dict[str, Any] = {}
-    for one, code in every(task, trials.made, texts, jobs, listen):
+    for one, code in every(task, trials.trial_of, texts, jobs, listen):
         if one.refused:
             refused[one.configuration] = one.refused
         else:
@@ -133,7 +133,7 @@ def every(task: Task, work: Callable[[Task, str], Any], texts: Sequence[str], jo
     a fork has it."""
     global _task
     count = min(jobs or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1, len(texts))
-    said = {"event": "prepared" if work is trials.made else "verified", "of": len(texts)}
+    said = {"event": "prepared" if work is trials.trial_of else "verified", "of": len(texts)}
     if count <= 1:
         for text in texts:
             yield work(task, text)

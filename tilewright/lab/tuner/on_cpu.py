@@ -73,7 +73,7 @@ class OnCpu(Contenders):
         p, o = job.problem, self.o
         emit("clock", hz=timing.best_rate(partial(timing.clock, job.target), [0], timing.QUICK))
         if job.vendor and not self.functions and p.a == p.b == p.out and p.a in ("f32", "f64", "c64", "c128"):
-            beside(self, calls, f"numpy {np.__version__}", Tried.of(self, (np.matmul, (o.a, o.b, o.c))), emit)
+            beside(self, calls, f"numpy {np.__version__}", Tried.checked(self, (np.matmul, (o.a, o.b, o.c))), emit)
 
     def settle(self) -> None:
         quiet.settle()
@@ -104,7 +104,7 @@ class Tried(list[measure.Call]):
         self.switches = by.by_matmul
 
     @classmethod
-    def of(cls, by: OnCpu, call: measure.Call) -> Tried:
+    def checked(cls, by: OnCpu, call: measure.Call) -> Tried:
         """Another library's."""
         found = cls(by, None)
         found[:], found.switches = [call], False

@@ -66,7 +66,7 @@ class Task:
         return self.kernel.parse(text)
 
 
-def made(task: Task, text: str) -> tuple[Trial, Any]:
+def trial_of(task: Task, text: str) -> tuple[Trial, Any]:
     """A configuration up to its counts, and its code: artefact.Code of a GPU's, bytes of a CPU's; None if refused."""
     configuration = task.configuration(text)
     try:
@@ -101,7 +101,7 @@ def _made(task: Task, text: str, configuration: Mapping[str, Any], function: Fun
     sizes = task.kernel.sizes(configuration, task.named, task.target)
     ran: dict[tuple[int, ...], Any] = {}
 
-    def of(small: Mapping[str, int]) -> Any:
+    def counts_at(small: Mapping[str, int]) -> Any:
         key = tuple(small.values())
         if key not in ran:
             args = counted(task, configuration, function, small)
@@ -114,8 +114,8 @@ def _made(task: Task, text: str, configuration: Mapping[str, Any], function: Fun
 
     whole = {name: task.named[name] for name in sizes}
     try:
-        found = counts.scaled(of, whole, sizes, ctas)
-        nest = counts.nest(of, whole, sizes, ctas) if isinstance(task.target, CpuTarget) else ()
+        found = counts.scaled(counts_at, whole, sizes, ctas)
+        nest = counts.nest(counts_at, whole, sizes, ctas) if isinstance(task.target, CpuTarget) else ()
     except Fault as fault:
         return replace(trial, refused=("simulator", str(fault))), None
     found["integer"] *= counts.overhead(function, loop)         # type: ignore[assignment]

@@ -30,17 +30,17 @@ def agrees() -> bool:
 def _agrees(x: np.ndarray) -> bool:
     """Pointers are followed only when all around them is right: another layout must not end in a bad access. NumPy
     keeps the sizes and the strides of an array in one piece of memory, which tells that these two are pointers."""
-    def at(kind: Any, address: int) -> Any: return kind.from_address(address).value
+    def value(kind: Any, address: int) -> Any: return kind.from_address(address).value
     start, dtype = id(x) + object.__basicsize__, id(x.dtype) + object.__basicsize__
     pointer, number = ctypes.c_void_p, ctypes.c_int
     kind, data, base, descr, dims, strides = (
-        at(pointer, start + offset) or 0 for offset in (-8, DATA, BASE, DESCR, DIMS, STRIDES))
-    found = kind, data, at(number, start + ND), base, descr, at(number, start + FLAGS), strides - dims
+        value(pointer, start + offset) or 0 for offset in (-8, DATA, BASE, DESCR, DIMS, STRIDES))
+    found = kind, data, value(number, start + ND), base, descr, value(number, start + FLAGS), strides - dims
     owner = 0 if x.base is None else id(x.base)
     if found != (id(type(x)), x.__array_interface__["data"][0], x.ndim, owner, id(x.dtype), x.flags.num, 8 * x.ndim):
         return False
-    order = at(ctypes.c_char, dtype + BYTEORDER).decode("latin-1")
-    if (order, at(number, dtype + TYPE_NUM)) != (x.dtype.byteorder, x.dtype.num):
+    order = value(ctypes.c_char, dtype + BYTEORDER).decode("latin-1")
+    if (order, value(number, dtype + TYPE_NUM)) != (x.dtype.byteorder, x.dtype.num):
         return False
     return [tuple((ctypes.c_ssize_t * x.ndim).from_address(p)) for p in (dims, strides)] == [x.shape, x.strides]
 
