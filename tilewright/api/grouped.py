@@ -16,13 +16,11 @@ from tilewright.rules import arguments, fusing, grouping, numpy_products, shapes
 from tilewright.rules import grouped_weights as rules
 from tilewright.rules.arguments import Array
 from tilewright.rules.call import Call, Product, decide
-from tilewright.rules.fusing import Fused
 from tilewright.rules.grouped_weights import Right
 from tilewright.rules.grouping import Axes
-from tilewright.rules.signature import signature
+from tilewright.rules.signature import signature, substituted
 from tilewright.runtime import repeats
-from tilewright.runtime.cpu import pool
-from tilewright.runtime.cpu.layout import addresses
+from tilewright.runtime.cpu import pool, program
 
 PACKED = "tilewright.runtime.cpu.packed"
 NUMBERS = int, float, list      # of Python, which are arrays to the host
@@ -84,18 +82,22 @@ def grouped_matmul(
     library = None if type(a) is np.ndarray else dispatch.library_of_arrays(a, b, offsets)
     asked: repeats.Asked | None = None
     number = type(alpha) in (int, float) and alpha == alpha
+    packed: Any = b if type(b).__module__ == PACKED else None
+    named: dict[str, Any] = {}
+    outs: Any = out if type(out) is tuple else (out,)
     if type(deterministic) is type(batch_invariant) is bool and (number if library is None else threads is None):
         where: Any = library or repeats.HOST
         known_by = () if epilogue is operands is None else repeats.functions((epilogue,), operands)
         if known_by is not None:
             named, described = signature(a, b.weights if type(b) is PackedWeights else b, operands)
-            arrays, outs = [*named.values(), offsets], out if type(out) is tuple else (out,)
+            named["offsets"] = offsets
             if library is None:
-                packed: Any = b if type(b).__module__ == PACKED else None
-                arrays = [np.asarray(x) if type(x) in NUMBERS else x for x in arrays]
-                arrays[1] = arrays[1] if packed is None else packed._stand_in
+                if packed is not None:
+                    del named["b"]
+                named = {name: np.asarray(x) if type(x) in NUMBERS else x for name, x in named.items()}
                 described += (type(trans_a), type(trans_b), type(threads), packed,
                               pool.get_num_threads() if threads is None else threads)
+            arrays = [*named.values()]
             asked = where.asked((*arrays, *outs), "groups", known_by, out_dtype, type(alpha), alpha, trans_a, trans_b,
                                 type(b) is PackedWeights, deterministic, batch_invariant, plan, *described)
             if asked is not None and (result := repeats.again(where, asked, arrays, outs, alpha)) is not None:
@@ -115,24 +117,23 @@ def grouped_matmul(
         return forks.imported("tilewright.runtime.gpu.grouped").product(library.platform.engine, call, offsets, asked)
     if call.plan is not None and dispatch.platform_of(call.plan):
         arguments.refuse(f"{dispatch.where(call.plan)} for arrays in the host's memory", plan=call.plan)
-    return product(call, offsets, asked)
+    return program.recorded(asked, named, outs, lambda arrays, outs: product(
+        substituted(call, arrays, outs), arrays["offsets"]), epilogue) if asked else product(call, offsets)
 
 
-def product(call: Call, offsets: Any, asked: repeats.Asked | None = None) -> Any:
-    """The result of arrays in the host's memory. `asked`: what the call may be remembered as."""
-    given_a = grouping.operand(call.a, "a")
-    a = arguments.transposed(given_a, call.trans_a, "a")
+def product(call: Call, offsets: Any) -> Any:
+    """The result of arrays in the host's memory."""
+    a = arguments.transposed(grouping.operand(call.a, "a"), call.trans_a, "a")
     right = rules.right(call, a)
-    if right is not None:
-        right = grouped_weights.readable(right)
-        own = grouped_weights.arrays(right)
-    else:
-        own = [grouping.operand(call.b, "b")]
-        b = arguments.transposed(own[0], call.trans_b, "b")
-        a, b = (x.conj() if trans == "c" and x.dtype.kind == "c" else x
+    if right is None:
+        b = arguments.transposed(grouping.operand(call.b, "b"), call.trans_b, "b")
+        a, b = (program.computed(np.conj, x) if trans == "c" and x.dtype.kind == "c" else x
                 for x, trans in ((a, call.trans_a), (b, call.trans_b)))
         right = Right(b)
+    right = grouped_weights.readable(right)
     b = right.stand_in
+    if right.packed is not None:
+        program.constant(b)
     if numpy_products.takes(a, b, None, call.out_dtype):
         raise TypeError(f"a and b must be of integers or floating-point formats, not {a.dtype} and {b.dtype}")
     ends = arguments.operand(offsets, "offsets")
@@ -165,99 +166,38 @@ def product(call: Call, offsets: Any, asked: repeats.Asked | None = None) -> Any
     results, stored = fused.results_of(f, p, outs, (numbers, right.stand_in), [], read)
     main = epilogue.main
     if main is not None and columns > 1 and results[main].strides[-1] != results[main].itemsize:
-        results[main] = stored[main] = np.empty(results[main].shape, results[main].dtype)
+        results[main] = stored[main] = program.empty(results[main].shape, results[main].dtype)
     if not (of.groups and of.m and of.n):
         grouping.checked(ends, *of.divided)
         for x in results:
             x[...] = 0
         return fused.delivered(call, f, results, outs)
-
-    arrays = [given_a, *own, *given.values(), ends]
-    at = addresses([*arrays, *results])
     once = bool(prepared) and p.sizes[2] > 0 and grouped_weights.few(call, right, a)
-    *sides, made = grouped_weights.sides(right, a, numbers, of, once, p.sums, call.batch_invariant)
-    sides.append(_sources(call, right, a, numbers, sides, made, at, len(own), list(given), list(zip(
-        [x.name for x in epilogue.reads], read))))
-    program = _program(call, of, p, tuple(sides), stored, read, epilogue, right.packed)
-    program.run(at, arrays, results)
-    result = fused.delivered(call, f, results, outs)
-    if asked is not None:
-        _remember(asked, program, call, given, f, arrays, at, results, result)
-    return result
+    sides, weights = grouped_weights.sides(right, a, numbers, of, once, p.sums, call.batch_invariant)
+    _run(call, of, p, sides, (a, numbers, right, weights), stored, read, epilogue, ends, results)
+    return fused.delivered(call, f, results, outs)
 
 
-def _sources(call: Call, right: Right, a: Array, numbers: Array, sides: list[Any], made: Any, at: list[int],
-             own: int, given: list[str], read: list[tuple[str, Array]]) -> Any:
-    """How a program reads the call's arrays, which lie at these addresses: a, so many of b, and the given operands."""
-    def source(x: Array, number: int) -> int | Array:
-        """Which of the call's arrays this one is; itself, if it is none."""
-        return number if addresses([x])[0] == at[number] else x
-
-    def own_a(x: Array) -> bool:
-        return type(source(x, 0)) is int
-    _, few, by_groups = sides
-    floats, flip = a if few is None else np.ascontiguousarray(a, few.a.dtype), call.trans_a != "n"
-    return _engine().Sources(
-        None if own_a(numbers) else partial(_converted, numbers.dtype, flip),
-        None if own_a(floats) else partial(_contiguous, floats.dtype, flip),
-        None if made or type(source(right.stand_in, 1)) is int else partial(
-            _converted, right.stand_in.dtype, call.trans_b != "n"),
-        made, by_groups is not None and by_groups[1] is None,
-        tuple(source(x, 2 + i) for i, x in enumerate(right.prepared.arrays)) if right.prepared else (),
-        tuple(source(x, 1 + own + given.index(name)) if name in given else x for name, x in read))
-
-
-def _engine() -> Any:
-    return forks.imported("tilewright.runtime.cpu.grouped")
-
-
-def _converted(dtype: np.dtype[Any], flip: bool, x: Array) -> Array:
-    return arguments.converted(x.swapaxes(-1, -2) if flip else x, dtype)
-
-
-def _contiguous(dtype: np.dtype[Any], flip: bool, x: Array) -> Array:
-    return np.ascontiguousarray(x.swapaxes(-1, -2) if flip else x, dtype)
-
-
-def _remember(asked: repeats.Asked, program: Any, call: Call, given: dict[str, Array], f: Fused,
-              arrays: list[Array], at: list[int], results: list[Array], result: Any) -> None:
-    """A call whose arrays are all the caller's own."""
-    delivered = result if isinstance(result, tuple) else (result,)
-    numbers = [type(x) is int or type(x) is float for x in (call.operands or {}).values()]
-    own, count = [False] * (len(arrays) - 1 - len(numbers)) + numbers + [True], len(arrays)
-    read = [x for x, of_one in zip(program.sources.operands, f.epilogue.reads) if of_one.name in given]
-    if (len(asked[1]) < count or any(x != y and not free for x, y, free in zip(asked[1], at, own))
-            or any(type(x) is not int for x in (*program.sources.beside, *read))
-            or any(x is not None for x in f.blocks) or any(type(x) is not np.ndarray for x in delivered)):
-        return
-    run: repeats.Run = program.run
-    if any(x is not y for x, y in zip(results, delivered)):
-        computed = [None if x is y else (x.shape, x.dtype) for x, y in zip(results, delivered)]
-        dtypes = f.dtypes
-
-        def run(at: list[int], arrays: Any, results: Any, alpha: float, stream: int) -> None:
-            into = [x if made is None else np.empty(*made) for x, made in zip(results, computed)]
-            program.run([*at[:count], *addresses(into)], arrays, into)
-            for x, y, dtype in zip(results, into, dtypes):
-                if x is not y and dtype is not None:
-                    np.copyto(x, arguments.rounded(y, dtype).astype(x.dtype, copy=False))
-    repeats.remember(asked, run, arrays, delivered, kept=call.epilogue)
-
-
-def _program(call: Call, of: Axes, p: Product, sides: tuple[Any, ...], stored: list[Array | None],
-             read: list[Array], epilogue: Epilogue, packed: Any = None) -> Any:
-    """The runtime.cpu.grouped.Program of such arrays. Operands that have as many axes as b's groups are per group."""
+def _run(call: Call, of: Axes, p: Product, sides: tuple[Any, ...], given: tuple[Array, Array, Right, list[Array]],
+         stored: list[Array | None], read: list[Array], epilogue: Epilogue, ends: Array, results: list[Array]) -> None:
+    """The runtime.cpu.grouped.Program of such arrays, as a step. Operands that have as many axes as b's groups are per
+    group. `given`: a, a as it is multiplied, b, and weights that are decoded."""
     ways = forks.imported("tilewright.runtime.cpu.grouped_ways")
 
     def place(x: Array) -> Any:
         by_group = x.ndim == 3
         return ways.place_of(x, "group" if by_group else "rows", epilogue.paired,
                              0 if by_group and of.along == "m" else None)
+    a, numbers, right, weights = given
     work = ways.Work(
         of.along, of.m, of.n, of.k if p.sizes[2] else 0, of.divided, [None if x is None else place(x) for x in stored],
-        [place(x) for x in read], epilogue, p.sums, packed.target if packed else ways.target(),
+        [place(x) for x in read], epilogue, p.sums, right.packed.target if right.packed else ways.target(),
         call.threads or pool.get_num_threads(), call.plan, call.invariant, two=1 + (p.sums.kind == "c"))
-    return _engine().Program(work, *sides)
+    groups = forks.imported("tilewright.runtime.cpu.grouped").Program(work, *sides)
+    scales = right.prepared.arrays if right.prepared else ()
+    seen = a, *weights, ends, *results
+    program.take(partial(groups.step, len(scales), [*map(repeats.View.of, seen)]),
+                 (numbers, right.stand_in, *scales, *read, *seen))
 
 
 def _taken(p: Product, of: Axes, a: Array, right: Right, invariant: str) -> tuple[Array, Right]:
@@ -270,7 +210,7 @@ def _taken(p: Product, of: Axes, a: Array, right: Right, invariant: str) -> tupl
         k = max(k, invariants.MANY)
     decoded, b = right.prepared is not None, right.stand_in
     alike = a.dtype == b.dtype or decoded
-    taken = [arguments.converted(x, host.taken_dtype(x, p.sums, m, n, k, alike))
+    taken = [program.converted(x, host.taken_dtype(x, p.sums, m, n, k, alike))
              for x in ((a,) if decoded else (a, b))]
     return taken[0], right if decoded else right._replace(stand_in=taken[1])
 
@@ -279,18 +219,21 @@ def _complex(call: Call, p: Product, of: Axes, ends: Array, a: Array, b: Array) 
     """Complex products, which have no epilogue."""
     if call.epilogue is not None:
         raise TypeError(f"epilogue must be None for complex products, whose sums here are {p.sums}")
-    a, b = (arguments.converted(x, p.sums) for x in (a, b))
+    a, b = (program.converted(x, p.sums) for x in (a, b))
     direct = (p.out is not None and p.alpha == 1 and shapes.writes_in_place(p.out, a, b, p.sums) and p.result == p.sums
               and p.out.strides[-1] == p.out.itemsize)
-    found = p.out if p.out is not None and direct else np.empty(p.shape, p.sums)
+    found = p.out if p.out is not None and direct else program.empty(p.shape, p.sums)
     if of.groups and of.m and of.n:
-        sides = grouped_weights.sides(Right(b), a, a, of, False, p.sums, False)[:3]
-        _program(call, of, p, sides, [found], [], fusing.bare()).run(
-            addresses([a, b, ends, found]), [a, b, ends], [found])
+        sides, _ = grouped_weights.sides(Right(b), a, a, of, False, p.sums, False)
+        _run(call, of, p, sides, (a, a, Right(b), []), [found], [], fusing.bare(), ends, [found])
     else:
         grouping.checked(ends, *of.divided)
         found[...] = 0
     if p.alpha != 1:
-        with np.errstate(all="ignore"):
-            found *= p.alpha
+        program.do(partial(_scale, p.alpha), found)
     return call.out if found is p.out else host.delivered(call, p, found)
+
+
+def _scale(alpha: Any, x: Array) -> None:
+    with np.errstate(all="ignore"):
+        x *= alpha

@@ -50,18 +50,10 @@ def few(call: Call, of: Right, a: Array) -> bool:
     return of.w is not None and len(of.q) > 0 and weights.few(call._replace(a=one, b=of.q[0]), "b")
 
 
-def arrays(of: Right) -> list[Array]:
-    """The arrays by which b is known, in the order of rules.signature."""
-    if of.w is None:
-        return [of.stand_in]
-    zeros = getattr(of.q, "zeros", None)
-    return [of.q.elements, of.q.scales] + ([] if zeros is None else [zeros])
-
-
 def sides(of: Right, a: Array, numbers: Array, axes: Axes, reads_once: bool, sums: np.dtype[Any], alone: bool
-          ) -> tuple[Any, ...]:
-    """The operands of groups of many rows, and of few, None where there are none; for runtime.cpu.grouped.Program, and
-    what makes b's matrices of some groups, from elements and scales, if each call has to. `numbers`: a as it is
+          ) -> tuple[tuple[Any, ...], list[Array]]:
+    """The operands of groups of many rows, and of few, None where there are none, for runtime.cpu.grouped.Program; and
+    the arrays of which it decodes b's matrices of some groups in each call, if it has to. `numbers`: a as it is
     multiplied by numbers. `alone`: whether no group may depend on another one."""
     ways = forks.imported("tilewright.runtime.cpu.grouped_ways")
     by_rows, few = axes.along == "m", None
@@ -69,17 +61,18 @@ def sides(of: Right, a: Array, numbers: Array, axes: Axes, reads_once: bool, sum
     q, w = of.q, of.w
     if w is None:
         b = ways.place_of(of.stand_in, "group" if by_rows else "rows")
-        return ways.Side(left, b, packed=of.packed), None, None, None
+        return (ways.Side(left, b, packed=of.packed),), []
     b = ways.place_of(of.stand_in, "group", w.halves == -1)
     if reads_once and of.prepared and ways.reads_once(of.prepared, axes.n, sums):
         few = ways.Side(ways.place_of(np.ascontiguousarray(a, F32), "rows"), b, shadows(of.prepared), True)
     if isinstance(q, Scaled) and q.nibbles is None:
-        return ways.Side(left, b, shadows(of.prepared)), few, None, None
+        return (ways.Side(left, b, shadows(of.prepared)), few), []
     if isinstance(q, Quantized):
-        return None, few, (left, None), partial(_decoded, q.shape[1:], q.format, q.axis, alone, of.trans)
+        return (None, few, (left, None), partial(_decoded, q.shape[1:], q.format, q.axis, alone, of.trans)), [
+            q.elements, q.scales]
     elements = of._replace(prepared=prepared(w._replace(source=w.source.removesuffix(HALVES), elements=of.stand_in), a))
-    return None, few, (left, shadows(readable(elements).prepared)), partial(
-        apart, q.nibbles, q.format.dtype, q.nibbles.axis if of.trans == "n" else -3 - q.nibbles.axis)
+    return (None, few, (left, shadows(readable(elements).prepared)), partial(
+        apart, q.nibbles, q.format.dtype, q.nibbles.axis if of.trans == "n" else -3 - q.nibbles.axis)), [q.elements]
 
 
 def shadows(x: Prepared | None) -> Prepared | None:

@@ -6,7 +6,7 @@ checked once, for the engine of its operands.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from tilewright.formats.quantized import Quantized
 from tilewright.formats.scaled import Scaled, apart
 from tilewright.rules import arguments, numpy_products, weights
 from tilewright.rules.call import Call
-from tilewright.rules.signature import DECODED, operand, signature, stored
+from tilewright.rules.signature import DECODED, signature, substituted
 from tilewright.runtime import repeats
 from tilewright.runtime.cpu import program
 
@@ -273,14 +273,9 @@ def _product(library: Library | None, call: Call, asked: Any = None) -> Any:
         return _on_host(call)
     named, _ = signature(call.a, call.b, call.operands, call.scale_a, call.scale_b, call.c)
 
-    def compute(arrays: Mapping[str, Any], outs: Sequence[Any]) -> Any:
-        given = {name: stored(getattr(call, name), arrays, name) for name in ("a", "b", "c", "scale_a", "scale_b")
-                 if name in arrays}
-        operands = call.operands and {name: arrays[operand(name)] for name in call.operands}
-        out = tuple(outs) if type(call.out) is tuple else outs[0]
-        return _on_host(call._replace(out=out, operands=operands, **given))
-    outs = call.out if type(call.out) is tuple else (call.out,)
-    return program.recorded(asked, {name: repeats.array_of(x) for name, x in named.items()}, outs, compute,
+    return program.recorded(asked, {name: repeats.array_of(x) for name, x in named.items()},
+                            call.out if type(call.out) is tuple else (call.out,),
+                            lambda arrays, outs: _on_host(substituted(call, arrays, outs)),
                             (call.epilogue, call.prologue_a, call.prologue_b))
 
 

@@ -6,7 +6,7 @@ program that later calls run takes their addresses in this order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from tilewright.formats.scaled import Scaled
 
 NUMBERS = bool, int, float
 DECODED = Scaled, Quantized
+operand = "operands[{!r}]".format       # the name in messages of an array that functions read
 
 
 def signature(a: Any, b: Any, operands: Mapping[str, Any] | None = None, scale_a: Any = None, scale_b: Any = None,
@@ -56,6 +57,9 @@ def stored(x: Any, arrays: Mapping[str, Any], name: str) -> Any:
     return replace(x, **parts, **({"zeros": arrays[f"{name}.zeros"]} if f"{name}.zeros" in arrays else {}))
 
 
-def operand(name: str) -> str:
-    """The name in messages of an array that functions read."""
-    return f"operands[{name!r}]"
+def substituted(call: Any, arrays: Mapping[str, Any], outs: Sequence[Any]) -> Any:
+    """A call with these arrays, by the names that `signature` gives, and results instead of its own."""
+    given = {name: stored(getattr(call, name), arrays, name) for name in ("a", "b", "scale_a", "scale_b", "c")
+             if name in arrays}
+    operands = call.operands and {name: arrays[operand(name)] for name in call.operands}
+    return call._replace(out=tuple(outs) if type(call.out) is tuple else outs[0], operands=operands, **given)

@@ -42,9 +42,8 @@ def test_epilogues_of_groups(chip, dtype, plan, sizes, n, k):
     work = Work("m", rows, n, k, ("a's rows", rows), [place_of(out, "rows"), None, None],
                 [place_of(bias, "group", row=0)],
                 epilogue(function, bias="row"), np.dtype(np.float32), chip, 3, plan, on=host, make=SimulatedRecipe)
-    program = grouped.Program(work, Side(place_of(a, "rows"), place_of(b, "group")),
-                              sources=grouped.Sources(operands=(2,)))
-    program.run([*at[:3], 0, *at[3:], 0, 0], [a, b, bias, ends], [out, sums, largest])
+    program = grouped.Program(work, Side(place_of(a, "rows"), place_of(b, "group")))
+    program.run([at[0], *at[:3]], 0, [at[3], 0, 0], a, (), ends, [out, sums, largest])
     assert any(part.emitter.startswith("amx") for part in host.recorded) == (chip is AMX)
     for g, size in enumerate(sizes):
         wanted = a[starts[g]:ends[g]].astype(float) @ b[g].astype(float) + bias[g]

@@ -192,8 +192,7 @@ def _by_views(of: Sums, way: Way, results: list[Matrix | None], reduced: Sequenc
     views = [*map(repeats.View.of, (of.a, of.b, *arrays))]
 
     def make(order: tuple[int, ...]) -> Run:
-        places = [(i, x.shape, x.dtype, x.memory.from_address, x.first, x.strides)
-                  for i, x in zip((*order[:2], *order[count:]), views)]
+        places = program.places_of(views, (*order[:2], *order[count:]))
 
         def run(at: list[int], arrays: Any, outs: Any, alpha: float, stream: int) -> bool:
             a, b, *others = [np.ndarray(shape, dtype, memory(at[i] - first), first, steps)

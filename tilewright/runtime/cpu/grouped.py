@@ -7,10 +7,8 @@ largest first (grouped_jobs.py, kernels/cpu/pieces.py).
 """
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,45 +16,33 @@ from numpy.typing import NDArray
 from tilewright.kernels.cpu.jobs import PIECE, PIECES
 from tilewright.plans.prologues import MOST
 from tilewright.rules import grouping
+from tilewright.rules.arguments import F32
 from tilewright.rules.prologues import Prepared
 from tilewright.runtime.cpu import workspace
 from tilewright.runtime.cpu.grouped_jobs import Jobs, Partials, reduce
 from tilewright.runtime.cpu.grouped_ways import Coordinates, Place, Side, Work, leaves_sums, place_of
+from tilewright.runtime.cpu.program import places_of
 from tilewright.runtime.cpu.recipe import FORK_FLOPS, SHARES, woken
+from tilewright.runtime.program import Run
+from tilewright.runtime.repeats import View
 
 Array = NDArray[Any]
 Numbers = NDArray[np.int64]
 LEAST = 1 << 20         # operations in a piece, at the least, unless there are so few in a group
 
 
-class Sources(NamedTuple):
-    """How a program reads a call's arrays: a; b, or its elements, scales and zero points; operands; ends of groups.
-
-    left, few, right    make a, a for groups of few rows, and b as they are multiplied of a and b as they are given;
-                        None: they are
-    made                makes the right operands of some groups of their elements and, if `scaled`, scales
-    beside, operands    which of the arrays the prologue and the epilogue read, or arrays of their own
-    """
-    left: Callable[[Array], Array] | None = None
-    few: Callable[[Array], Array] | None = None
-    right: Callable[[Array], Array] | None = None
-    made: Callable[..., Array] | None = None
-    scaled: bool = False
-    beside: tuple[int | Array, ...] = ()
-    operands: tuple[int | Array, ...] = ()
-
-
 class Program:
-    """A product of groups, prepared: a repeats.Run of arrays of these formats, shapes and strides.
+    """A product of groups, prepared, for any offsets and for arrays of these formats, shapes and strides.
 
     few         operands of groups of up to MOST rows, which read b once
-    many        operands of the other groups; None: sources.made makes their right operands
+    many        operands of the other groups; None: `decode` makes their right operands
     made        what goes with these: a, and their prologue
+    decode      of the elements of some groups, and of their scales, if it takes them
     """
 
     def __init__(self, work: Work, many: Side | None, few: Side | None = None,
-                 made: tuple[Place, Prepared | None] | None = None, sources: Sources | None = None) -> None:
-        self.work, self.made, self.sources = work, made, sources or Sources()
+                 made: tuple[Place, Prepared | None] | None = None, decode: Callable[..., Array] | None = None) -> None:
+        self.work, self.made, self.decode = work, made, decode
         row = work.n * work.sums.itemsize
         steps = Coordinates(start=row, row=row, column=work.sums.itemsize)
         sums = Place(work.sums, row, work.sums.itemsize, steps)
@@ -70,31 +56,39 @@ class Program:
         self.function = work.on.address("pieces:emit_pieces", work.target)
         self.call = work.on.callable(self.function)
         self.columns = [x.reduced.startswith("column") for x in work.epilogue.expression.results]
-        self.others = [None if x is None else i for i, x in enumerate(work.results) if i != work.epilogue.main]
+        self.others = [i for i in range(len(work.results)) if i != work.epilogue.main]
 
-    def run(self, at: list[int], arrays: Sequence[Any], results: Sequence[Array], alpha: float = 1, stream: int = 0
-            ) -> None:
-        """Into the results, reductions among them. arrays: as `sources` says; the last one are the ends of groups. at:
-        addresses of arrays and results."""
-        work, sources, count = self.work, self.sources, len(arrays)
-        ends = grouping.checked(arrays[-1], *work.divided)
-        alive: list[Array] = []
+    def step(self, scales: int, views: Sequence[View], numbers: tuple[int, ...]) -> Run:
+        """`run` for the addresses that have these numbers: of a as it is multiplied, b, `scales` of what its prologue
+        reads, and operands of the epilogue; then of the arrays that are looked at: a as it is given, weights to be
+        decoded, ends and results."""
+        count, first = len(numbers) - len(views), len(views) - len(self.work.results)
+        places, order = places_of(views, numbers[count:]), (numbers[count], *numbers[:count])
 
-        def address(make: Callable[..., Array], x: Any) -> int:
-            alive.append(make(x))
-            return work.on.address_of(alive[-1])
-        left = at[0] if sources.left is None else address(sources.left, arrays[0])
-        right = at[1] if sources.right is None else address(sources.right, arrays[1])
-        scales = [at[x] if isinstance(x, int) else work.on.address_of(x) for x in sources.beside]
-        beside = [*[at[x] if isinstance(x, int) else work.on.address_of(x) for x in sources.operands],
-                  *[0 if x is None else at[count + x] for x in self.others]]
-        c = 0 if work.epilogue.main is None else at[count + work.epilogue.main]
+        def run(at: list[int], arrays: Any, results: Any, alpha: float, stream: int) -> None:
+            x = [np.ndarray(shape, dtype, memory(at[i] - first), first, strides)
+                 for i, shape, dtype, memory, first, strides in places]
+            self.run([at[i] for i in order], scales, [at[i] for i, *_ in places[first:]], x[0], x[1:first - 1],
+                     x[first - 1], x[first:])
+        return run
+
+    def run(self, at: Sequence[int], scales: int, outs: Sequence[int], a: Array, weights: Sequence[Array],
+            offsets: Array, results: Sequence[Array]) -> None:
+        """Into the results, which are at `outs`, reductions among them. at: of a as it is given, and the rest."""
+        work = self.work
+        ends = grouping.checked(offsets, *work.divided)
+        own, left, right, *beside = at
+        before = beside[:scales]                # of the prologue
+        beside[:scales] = []
+        beside += [0 if work.results[i] is None else outs[i] for i in self.others]
+        c = 0 if work.epilogue.main is None else outs[work.epilogue.main]
         lengths = ends.copy()
         lengths[1:] -= ends[:-1]
         by_rows = work.along == "m"
         groups, none = np.flatnonzero(lengths), np.flatnonzero(lengths == 0)
         parts: list[tuple[Jobs, Numbers, list[int]]] = []
         last: list[tuple[Jobs, Numbers, list[int]]] = []        # which are run when those are done
+        alive: list[Array] = []
         if not work.k:
             none, groups = groups if by_rows else np.arange(len(ends)), groups[:0]
         elif by_rows:
@@ -104,22 +98,24 @@ class Program:
         elif len(none):
             parts.append((self.nothing, none, [self.zero, 0, c or self.zero, *beside]))
         if self.few is not None and len(some := groups[lengths[groups] <= MOST]):
-            few = at[0] if sources.few is None else address(sources.few, arrays[0])
+            alive.append(np.ascontiguousarray(a, F32))
+            few = own if alive[0] is a else work.on.address_of(alive[0])
             if self.finishing is None:
-                parts.append((self.few, some, [few, at[1], c, *scales, *beside]))
+                parts.append((self.few, some, [few, right, c, *before, *beside]))
             else:
-                sums = address(partial(workspace.scratch, dtype=work.sums), (int(ends[-1]), work.n))
-                parts.append((self.few, some, [few, at[1], sums, *scales]))
+                alive.append(workspace.scratch((int(ends[-1]), work.n), work.sums))
+                sums = work.on.address_of(alive[1])
+                parts.append((self.few, some, [few, right, sums, *before]))
                 last.append((self.finishing, some, [sums, 0, c or self.zero, *beside]))
             groups = groups[lengths[groups] > MOST]
         if len(groups):
             jobs = self.many.get(None)
             if jobs is None:
-                assert sources.made is not None
-                b = sources.made(*[x[groups] if len(x) == len(ends) else x for x in arrays[1:2 + sources.scaled]])
+                assert self.decode is not None
+                b = self.decode(*[x[groups] if len(x) == len(ends) else x for x in weights])
                 alive.append(b)
                 right, jobs = work.on.address_of(b), self.many.get((b.dtype, b.strides)) or self._made(b)
-            parts.append((jobs, groups, [left, right, c, *scales[:len(jobs.prologue)], *beside]))
+            parts.append((jobs, groups, [left, right, c, *before[:len(jobs.prologue)], *beside]))
         if parts:
             self._run(parts, last, results, lengths, ends)
         for x, columns in zip(results, self.columns):
@@ -146,7 +142,7 @@ class Program:
         team = work.threads if total >= FORK_FLOPS else 1
         share = max(total // (team * SHARES), LEAST) if team > 1 else total + 1
         wake = woken(total, work.threads) if team > 1 else 0
-        drawn, words, each = [], 0, 0
+        drawn, words, each = [], len(PIECES), 0
         for jobs, groups, bases in (*parts, *last):
             sizes, number = lengths[groups] * (jobs.side is not None), np.arange(len(groups))
             known = jobs.sizes
@@ -166,7 +162,7 @@ class Program:
             drawn.append((jobs, templates, which, at, groups, coordinates, extents, bases))
             each = max(each, jobs.each)
             words += len(which) * (len(PIECE) + templates.rows.shape[1] + jobs.table)
-        memory, end, kept = np.empty(words, np.int64), 0, list[Partials]()
+        memory, end, kept = np.empty(words, np.int64), len(PIECES), list[Partials]()
         address = work.on.of_table(memory)
         for some in (drawn[:len(parts)], drawn[len(parts):]):
             first, count, done = end, 0, 0
@@ -186,22 +182,24 @@ class Program:
                 end += len(which) * (templates.rows.shape[1] + jobs.table)
             if count:
                 memory[first:first + pieces.size] = pieces[np.argsort(order, kind="stable")].ravel()
-                self._claimed(address + 8*first, count, each, team, wake)
+                self._claimed(memory, address, first, count, each, team, wake)
         for y in kept:
             reduce(y, work, results[y.result], starts, ends)
 
-    def _claimed(self, pieces: int, count: int, each: int, team: int, wake: int) -> None:
-        """All pieces, by so many threads, each with so many bytes of panels."""
+    def _claimed(self, memory: Numbers, address: int, first: int, count: int, each: int, team: int, wake: int) -> None:
+        """All pieces, from the word `first` of memory on, by so many threads, each with so many bytes of panels. The
+        job is at the memory's address."""
         on, team = self.work.on, min(team, count)
         if team > 1:
             team = on.reserve(team)
         space = on.take(team * each)
         try:
-            fields = {"pieces": pieces, "count": count, "space": space.address, "space_step": each, "claimed": 0}
-            job = array("q", [fields[name] for name in PIECES])
+            fields = {"pieces": address + 8*first, "count": count, "space": space.address, "space_step": each,
+                      "claimed": 0}
+            memory[:len(PIECES)] = [fields[name] for name in PIECES]
             if team > 1:
-                on.run_parts(self.function, on.job(job), team, team, wake)
+                on.run_parts(self.function, address, team, team, wake)
             else:
-                self.call(on.job(job), 0)
+                self.call(address, 0)
         finally:
             on.give(space)

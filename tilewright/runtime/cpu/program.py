@@ -267,8 +267,13 @@ def scalar(x: Array) -> Array:
     return x
 
 
+def places_of(views: Sequence[repeats.View], order: Sequence[int]) -> list[tuple[Any, ...]]:
+    """What makes arrays of the addresses that have these numbers, without a function of ours, as steps do."""
+    return [(i, x.shape, x.dtype, x.memory.from_address, x.first, x.strides) for i, x in zip(order, views)]
+
+
 def _by_numpy(function: Callable[..., Any], views: Sequence[repeats.View], order: tuple[int, ...]) -> Run:
-    places = [(i, x.shape, x.dtype, x.memory.from_address, x.first, x.strides) for i, x in zip(order, views)]
+    places = places_of(views, order)
 
     def run(at: list[int], arrays: Any, results: Any, alpha: float, stream: int) -> None:
         function(*[np.ndarray(shape, dtype, memory(at[i] - first), first, strides)
