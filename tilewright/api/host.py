@@ -66,12 +66,11 @@ def product(call: Call) -> Any:
         more["invariant"] = call.invariant
     multiply: Any = partial(run, partial(engine.gemm, threads=call.threads, plan=call.plan, **more))
     if packed is not None:
-        gemm = forks.imported("tilewright.runtime.cpu.packed").gemm
-        multiply = partial(run, partial(gemm, packed=packed, threads=call.threads), wider=False)
+        multiply = partial(run, partial(engine.gemm, packed=packed, threads=call.threads), wider=False)
     elif p.sums.kind == "c":
         multiply = complex_product.by_real_products(multiply, conj, engine is dispatch.cpu(), call.invariant)
     elif call.algorithm is not None and p.sums == F32:
-        multiply = partial(_run_by_algorithm, call.algorithm, call.threads, call.invariant)
+        multiply = partial(run, partial(engine.gemm_by, call.algorithm, threads=call.threads, invariant=call.invariant))
     if complexes:
         multiply = complex_product.by_complex_scalars(multiply)
 
@@ -169,21 +168,6 @@ def run(gemm: Callable[..., Any], a: Array, b: Array, c: Array, alpha: float = 1
     else:
         for part in shapes.pieces(a, b, c):
             gemm(*part, alpha, beta, **more)
-    return True
-
-
-def _run_by_algorithm(algorithm: str, threads: int | None, invariant: str, a: Array, b: Array, c: Array,
-                      alpha: float = 1.0, beta: float = 0.0, whole: bool = False) -> bool:
-    """Multiplies on this processor by a declared algorithm: one matrix at a time."""
-    if c.size == 0:
-        return True
-    if c.ndim > 2:
-        a, b, c = shapes.collapse(a, b, c)
-    if c.ndim > 2 and whole:
-        return False
-    for index in np.ndindex(c.shape[:-2]):
-        dispatch.cpu().gemm_by(algorithm, a[index], b[index], c[index], alpha, beta, threads=threads,
-                               invariant=invariant)
     return True
 
 

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from tilewright import forks
 from tilewright.expressions.numerics import Numerics
 from tilewright.plans import lowering
 from tilewright.plans.choose import choose
@@ -59,15 +58,9 @@ def gemm(a: Array, b: Array, c: Array, counts: tuple[int, int, int, int], *, thr
     threads = threads or pool.get_num_threads()
     key = (a.shape, b.shape, a.strides, b.strides, c.strides, a.dtype, b.dtype, c.dtype, counts, threads, target,
            invariant)
-    recipe = _recipes.get(key)
+    recipe = engine.looked_up(_recipes, key, lambda: planned(a, b, c, counts, threads, target, invariant))
     if recipe is None:
-        with forks.building:
-            recipe = planned(a, b, c, counts, threads, target, invariant)
-        if recipe is None:
-            return False
-        if len(_recipes) >= engine.MOST_RECIPES:
-            _recipes.clear()
-        _recipes[key] = recipe
+        return False
     at_a, at_b, at_c = (recipe.address(x) for x in (a, b, c))
     steps = (a.strides[0], b.strides[0], c.strides[0]) if counts[0] else ()
     engine.note(recipe, False, a, b, c, 1.0, 0.0, steps)

@@ -5,7 +5,7 @@ A call looks up a `Recipe` by shape, strides and thread count; the first call of
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -38,7 +38,7 @@ chosen: list[dict[Any, Any]] = [_recipes]               # all tables of what fol
 
 def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0, *, threads: int | None = None,
          plan: CpuPlan | None = None, target: CpuTarget | None = None, word: str | None = None,
-         conj: str = "", semiring: str = "", invariant: str = "") -> bool:
+         conj: str = "", semiring: str = "", invariant: str = "", packed: Any = None) -> bool:
     """a [m, k], b [k, n], c [m, n] of one dtype, float32, float64, int32, int64, complex64 or complex128, with strides
     that are multiples of its size; a and b may be narrower where `converts` says so, and c where `finishes` does, with
     beta = 0. Integers are multiplied modulo 2^bits; alpha and beta are whole then. conj: which of complex operands are
@@ -55,6 +55,8 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
     word: of plans.words, "" for none; by default the one that suits the target. Where it stands for
     elements by several terms c means nothing if the result is true: some element has no such terms. Of a batch it is
     never true.
+
+    packed: the runtime.cpu.packed.Packed of whose stand-in b is a view; its plan and target are taken.
     """
     (m, n), k = c.shape[-2:], a.shape[-1]
     if c.size == 0:
@@ -63,12 +65,14 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
         program.do(partial(scale, beta=beta), c)
         return False
     threads = threads or pool.get_num_threads()
+    x, y, z = (a, b, c) if c.ndim == 2 else (a[0], b[0], c[0])
+    if packed is not None:
+        recipe = packed.recipe(x, z, threads)
+        return run(recipe, packed.plan.swap, a, b, c, alpha, beta)
     key = (m, n, k, a.strides[-2:], b.strides[-2:], c.strides[-2:], a.dtype, b.dtype, c.dtype, threads, plan, target,
            word, conj, semiring, invariant)
-    found = _recipes.get(key)
-    if found is None:
-        found = _remember(key, *((a, b, c) if c.ndim == 2 else (a[0], b[0], c[0])))
-    recipe, swapped = found
+    recipe, swapped = looked_up(_recipes, key, lambda: _chosen(
+        x, y, z, threads, plan, target, word, conj, semiring, invariant))
     if m == n and not beta and address(a) == address(b) and symmetric.applies(recipe, a, b, c, alpha):
         note(recipe, swapped, *((b.T, a.T) if swapped else (a, b)), c, alpha, beta)
         symmetric.multiply(recipe, address(a), address(c), alpha)
@@ -89,6 +93,10 @@ def gemm_by(algorithm: str, a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0,
     Where AMX is missing, or a product is too small for it to pay, the native product is computed: it is as accurate. So
     it is where an element is infinite, no number, or so large that it is infinite as a bf16: packing notices.
     """
+    if c.ndim == 3:
+        for part in zip(a, b, c):
+            gemm_by(algorithm, *part, alpha, beta, threads=threads, target=target, invariant=invariant)
+        return
     target = amx.permitted(target or detect())
     m, n, k = *c.shape, a.shape[1]
     if alpha and c.size and k:
@@ -201,22 +209,31 @@ def default_threads(target: CpuTarget) -> int:
     return pool.get_num_threads() if target.runnable else target.cores
 
 
-def _remember(key: tuple, a: Matrix, b: Matrix, c: Matrix) -> tuple[Recipe, bool]:
-    """Choose a plan and make its recipe; whether it takes the operands in exchanged roles: as B^T and A^T."""
-    *_, threads, plan, target, word, conj, semiring, invariant = key
-    with forks.building:
-        chip = amx.permitted(target or detect())
-        what, transposed, conj = lowered(a, b, c, threads, chip, word, conj,
-                                         Numerics(semiring=semiring, invariant=invariant))
-        chosen = Planned(*what, plan) if plan else planned(what)
-        recipe = ready(chosen, conj)
-        other = transposed or semiring or invariant or chosen.shape.converts
-        if plan is None and not other and chosen.shape.dtype in BUILTIN and what.target is detect():
-            small.offer(chosen.shape, chosen.plan, what.target)
-        if len(_recipes) >= MOST_RECIPES:
-            _recipes.clear()
-        _recipes[key] = entry = recipe, transposed != chosen.plan.swap
-        return entry
+def looked_up(table: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
+    """What a table has for a key; made, and kept unless it is None, where it has nothing."""
+    found = table.get(key)
+    if found is None:
+        with forks.building:
+            found = make()
+            if len(table) >= MOST_RECIPES:
+                table.clear()
+            if found is not None:
+                table[key] = found
+    return found
+
+
+def _chosen(a: Matrix, b: Matrix, c: Matrix, threads: int, plan: CpuPlan | None, target: CpuTarget | None,
+            word: str | None, conj: str, semiring: str, invariant: str) -> tuple[Recipe, bool]:
+    """The recipe of the plan that is chosen; whether it takes the operands in exchanged roles: as B^T and A^T."""
+    chip = amx.permitted(target or detect())
+    what, transposed, conj = lowered(a, b, c, threads, chip, word, conj,
+                                     Numerics(semiring=semiring, invariant=invariant))
+    chosen = Planned(*what, plan) if plan else planned(what)
+    recipe = ready(chosen, conj)
+    other = transposed or semiring or invariant or chosen.shape.converts
+    if plan is None and not other and chosen.shape.dtype in BUILTIN and what.target is detect():
+        small.offer(chosen.shape, chosen.plan, what.target)
+    return recipe, transposed != chosen.plan.swap
 
 
 def ready(planned: Planned, conj: str = "", prepacked: str = "", make: type[Recipe] = Recipe,

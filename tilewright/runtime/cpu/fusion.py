@@ -221,7 +221,7 @@ def _by_passes(of: Sums, main: Matrix | None, way: Way, operands: int, on: Host,
     how: dict[str, Any] = {"threads": of.threads, "plan": of.plan, "target": of.target, "semiring": of.semiring,
                            "invariant": of.invariant}
     if of.b_packed is not None:
-        packed.gemm(of.a, of.b, sums, packed=of.b_packed, threads=of.threads)
+        engine.gemm(of.a, of.b, sums, packed=of.b_packed, threads=of.threads)
     elif not of.sizes[2]:
         sums[...] = 0
     elif on is not host:

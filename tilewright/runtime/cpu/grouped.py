@@ -7,6 +7,7 @@ largest first (grouped_jobs.py, kernels/cpu/pieces.py).
 """
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -142,7 +143,7 @@ class Program:
         team = work.threads if total >= FORK_FLOPS else 1
         share = max(total // (team * SHARES), LEAST) if team > 1 else total + 1
         wake = woken(total, work.threads) if team > 1 else 0
-        drawn, words, each = [], len(PIECES), 0
+        drawn, words, each = [], 0, 0
         for jobs, groups, bases in (*parts, *last):
             sizes, number = lengths[groups] * (jobs.side is not None), np.arange(len(groups))
             known = jobs.sizes
@@ -162,7 +163,7 @@ class Program:
             drawn.append((jobs, templates, which, at, groups, coordinates, extents, bases))
             each = max(each, jobs.each)
             words += len(which) * (len(PIECE) + templates.rows.shape[1] + jobs.table)
-        memory, end, kept = np.empty(words, np.int64), len(PIECES), list[Partials]()
+        memory, end, kept = np.empty(words, np.int64), 0, list[Partials]()
         address = work.on.of_table(memory)
         for some in (drawn[:len(parts)], drawn[len(parts):]):
             first, count, done = end, 0, 0
@@ -182,24 +183,22 @@ class Program:
                 end += len(which) * (templates.rows.shape[1] + jobs.table)
             if count:
                 memory[first:first + pieces.size] = pieces[np.argsort(order, kind="stable")].ravel()
-                self._claimed(memory, address, first, count, each, team, wake)
+                self._claimed(address + 8*first, count, each, team, wake)
         for y in kept:
             reduce(y, work, results[y.result], starts, ends)
 
-    def _claimed(self, memory: Numbers, address: int, first: int, count: int, each: int, team: int, wake: int) -> None:
-        """All pieces, from the word `first` of memory on, by so many threads, each with so many bytes of panels. The
-        job is at the memory's address."""
+    def _claimed(self, pieces: int, count: int, each: int, team: int, wake: int) -> None:
+        """All pieces, by so many threads, each with so many bytes of panels."""
         on, team = self.work.on, min(team, count)
         if team > 1:
             team = on.reserve(team)
         space = on.take(team * each)
         try:
-            fields = {"pieces": address + 8*first, "count": count, "space": space.address, "space_step": each,
-                      "claimed": 0}
-            memory[:len(PIECES)] = [fields[name] for name in PIECES]
+            fields = {"pieces": pieces, "count": count, "space": space.address, "space_step": each, "claimed": 0}
+            job = array("q", [fields[name] for name in PIECES])
             if team > 1:
-                on.run_parts(self.function, address, team, team, wake)
+                on.run_parts(self.function, on.job(job), team, team, wake)
             else:
-                self.call(address, 0)
+                self.call(on.job(job), 0)
         finally:
             on.give(space)

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright import forks
 from tilewright.expressions.function import Epilogue
 from tilewright.expressions.numerics import Numerics
 from tilewright.kernels.cpu import jobs
@@ -136,14 +135,7 @@ def way_for(work: Work, side: Side | None, size: int) -> Way:
     key = (m if side else m == 1, work.n, k, side and side.key, work.sums, work.epilogue.text, work.plan, work.target,
            work.invariant, *[None if x is None else x[:3] for x in (*work.results, *work.operands)])
     keep = work.on is host and (side is None or side.packed is None)
-    way = _ways.get(key) if keep else None
-    if way is None:
-        with forks.building:
-            way = _way(work, side, m, k)
-            if keep:
-                if len(_ways) >= engine.MOST_RECIPES:
-                    _ways.clear()
-                _ways[key] = way
+    way: Way = engine.looked_up(_ways if keep else {}, key, lambda: _way(work, side, m, k))
     return way
 
 

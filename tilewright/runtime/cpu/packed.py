@@ -80,9 +80,21 @@ class Packed:
     _factor: float = 1.0
     _scales: Matrix | None = None
 
+    def recipe(self, a: Matrix, c: Matrix, threads: int) -> Recipe:
+        """For left operands and results that lie so."""
+        def build() -> Recipe:
+            (k, n), word = self.shape[-2:], self.word if self.word in BY_NAME else ""
+            return engine.ready(self._by_plan(_lowered(
+                (k, n), c.shape[0], threads, engine.strides(a), (n, 1), engine.strides(c), self._takes, self.sums,
+                self.target, word, c.dtype)), prepacked="b")
+        found: Recipe = engine.looked_up(self._recipes, (c.shape[0], a.strides, c.strides, c.dtype, threads), build)
+        return found
+
     def planned(self, product: lowering.Product) -> engine.Planned:
         """The plan of a product with these panels."""
-        lowered = lowering.lower(product, self.target, self.word if self.word in BY_NAME else "")
+        return self._by_plan(lowering.lower(product, self.target, self.word if self.word in BY_NAME else ""))
+
+    def _by_plan(self, lowered: lowering.Lowered) -> engine.Planned:
         return engine.Planned(*lowered, self.plan if self._asked else choose(*lowered[::2], like=self.plan))
 
     @property
@@ -200,34 +212,6 @@ def load(path: Path) -> Packed:
     found = held(lay, shape, dtype, a, sums, plan, target, index["asked"], takes)
     found._panels[:] = panels
     return replace(found, _factor=index["factor"], _scales=None if scales is None else scales.copy())
-
-
-def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0, *, packed: Packed,
-         threads: int | None = None) -> None:
-    """What `engine.gemm` computes; b is a view of packed's stand-in."""
-    if c.size == 0:
-        return
-    if a.shape[-1] == 0 or alpha == 0:
-        engine.scale(c, beta)
-        return
-    threads = threads or get_num_threads()
-    key = c.shape[-2], a.strides[-2:], c.strides[-2:], c.dtype, threads
-    recipe = packed._recipes.get(key)
-    if recipe is None:
-        if len(packed._recipes) >= engine.MOST_RECIPES:
-            packed._recipes.clear()
-        one = (0,) * (c.ndim - 2)
-        recipe = packed._recipes[key] = _recipe(packed, a[one], c[one], threads)
-    engine.run(recipe, packed.plan.swap, a, b, c, alpha, beta)
-
-
-def _recipe(packed: Packed, a: Matrix, c: Matrix, threads: int) -> Recipe:
-    k, n = packed.shape[-2:]
-    word = packed.word if packed.word in BY_NAME else ""
-    lowered = _lowered((k, n), c.shape[0], threads, engine.strides(a), (n, 1), engine.strides(c), packed._takes,
-                       packed.sums, packed.target, word, c.dtype)
-    plan = packed.plan if packed._asked else choose(lowered.shape, lowered.target, like=packed.plan)
-    return engine.ready(engine.Planned(*lowered, plan), prepacked="b")
 
 
 def _lowered(b_shape: tuple[int, ...], m: int, threads: int, a: tuple[int, int], b: tuple[int, int],

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright import forks, formats
+from tilewright import formats
 from tilewright.expressions.function import Epilogue
 from tilewright.expressions.numerics import PLAIN, HasNumerics, Numerics
 from tilewright.expressions.program import INDICES, Result
@@ -95,12 +95,7 @@ def main_of(results: list[Matrix | None], epilogue: Epilogue) -> Matrix | None:
 def way_for(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilogue: Epilogue) -> Way:
     key = (of.sizes, of.a.strides[-2:], of.b.strides[-2:], of.a.dtype, of.b.dtype, *of[2:], epilogue.text,
            *[(x.strides[-2:], x.dtype) for x in (*results, *operands) if x is not None])
-    found = _ways.get(key)
-    if found is None:
-        with forks.building:
-            if len(_ways) >= engine.MOST_RECIPES:
-                _ways.clear()
-            found = _ways[key] = way_of(of, results, operands, epilogue)
+    found: Way = engine.looked_up(_ways, key, lambda: way_of(of, results, operands, epilogue))
     return found
 
 
