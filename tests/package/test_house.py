@@ -59,7 +59,7 @@ MOST = {
     "import cycles": 1,
     "modules in import cycles": 2,
     "lines of the longest function": 213,
-    "lines of the body of matmul": 58,
+    "lines of the body of matmul": 31,
     "functions over 60 lines": 41,
     "files over 400 lines": 3,
     "lines of the library": 63600,

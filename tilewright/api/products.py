@@ -6,7 +6,6 @@ checked once, for the engine of its operands.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -143,21 +142,12 @@ def matmul(
 
     Raises TypeError and ValueError where np.matmul does (its UFuncTypeError is a TypeError).
     """
-    plain = (
-        out_dtype is c is scale_a is scale_b is epilogue is prologue_a is prologue_b is operands is algorithm is None
-        and threads is None
-        and deterministic is batch_invariant is False
-        and (type(beta) is int or type(beta) is float)
-        and not (beta or trans_a or trans_b or numpys)
-    )
     if type(b) is PackedWeights:
-        return _by_packed_weights(
-            a, b, out, trans_b, out_dtype=out_dtype, alpha=alpha, beta=beta, c=c, trans_a=trans_a, scale_a=scale_a,
-            scale_b=scale_b, epilogue=epilogue, prologue_a=prologue_a, prologue_b=prologue_b, operands=operands,
-            algorithm=algorithm, deterministic=deterministic, batch_invariant=batch_invariant, threads=threads,
-            plan=plan)
-    tensors_alone = (plain and out is plan is None and type(alpha) is int and alpha == 1
-                     and type(a) in tensors.known and type(b) in tensors.known)
+        return _by_packed_weights(**locals())           # all arguments
+    tensors_alone = type(a) in tensors.known and type(b) in tensors.known and (
+        out is out_dtype is c is scale_a is scale_b is epilogue is prologue_a is prologue_b is operands is algorithm
+        is plan is threads is None and deterministic is batch_invariant is False and type(alpha) is int and alpha == 1
+        and type(beta) in (int, float) and not (beta or trans_a or trans_b or numpys))
     if tensors_alone and (found := _of_tensors.again("matmul", (a, b))) is not None:
         return found
     if numpys:
@@ -168,32 +158,14 @@ def matmul(
     on_host = type(left) is type(right) is np.ndarray and {type(out), type(c)} <= {np.ndarray, type(None)}
     library = None if on_host else dispatch.library_of_arrays(
         a, b, out[0] if isinstance(out, tuple) and out else out, c)
-    where: Any = library or repeats.HOST
-    asked: Any = None
-    arrays: Sequence[Any] = a, b
+    where: Any = library or (tensors.HOST if type(a) in tensors.known else repeats.HOST)
     outs = out if type(out) is tuple else (out,)
-    number = type(alpha) is int or type(alpha) is float
-    if library is not None:
-        if threads is None and number and alpha and abs(alpha) < 2.0**31:
-            if plain and type(a) not in DECODED and type(b) not in DECODED:
-                asked = library.asked((a, b, *outs), plan)
-            elif type(beta) in (int, float) and beta == beta and type(deterministic) is type(batch_invariant) is bool:
-                known_by = repeats.functions((epilogue, prologue_a, prologue_b), operands)
-                if known_by is not None:
-                    named, described = signature(a, b, operands, scale_a, scale_b, c)
-                    arrays = (*named.values(),)
-                    asked = library.asked((*arrays, *outs), known_by, out_dtype, trans_a, trans_b, algorithm, plan,
-                                          beta, deterministic, batch_invariant, *described)
-    else:
-        where = tensors.HOST if type(a) in tensors.known else where
-        asked, arrays = repeats.asked_on_host(
-            where, a, b, outs, out_dtype, trans_a, trans_b, threads, epilogue, operands, c, scale_a, scale_b,
-            prologue_a, prologue_b, algorithm, plan, alpha, beta, deterministic, batch_invariant)
+    asked, arrays = (repeats.asked_on_host if library is None else repeats.asked_on_device)(
+        where, a, b, outs, out_dtype, trans_a, trans_b, threads, epilogue, operands, c, scale_a, scale_b,
+        prologue_a, prologue_b, algorithm, plan, alpha, beta, deterministic, batch_invariant)
     if asked is not None:
-        if tensors_alone:
-            found = _of_tensors.watched(lambda: repeats.again(where, asked, arrays, outs), "matmul", (a, b))
-        else:
-            found = repeats.again(where, asked, arrays, outs, alpha)
+        found = (_of_tensors.watched(lambda: repeats.again(where, asked, arrays, outs), "matmul", (a, b))
+                 if tensors_alone else repeats.again(where, asked, arrays, outs, alpha))
         if found is not None:
             return found[()] if out is None and type(found) is np.ndarray and not found.ndim else found
     return _product(library, Call.checked(
@@ -229,14 +201,22 @@ def gemm(
     c is an array with the shape of a @ b, or with more leading axes; any strides. The other arguments are those of
     matmul. If c has another dtype than the arithmetic needs, the result is cast to it by NumPy's rule same_kind.
     """
-    return _product(dispatch.library_of_arrays(a, b, c), Call.checked(
+    library, asked = dispatch.library_of_arrays(a, b, c), None
+    if library is None:
+        where: Any = tensors.HOST if type(a) in tensors.known else repeats.HOST
+        asked, arrays = repeats.asked_on_host(
+            where, a, b, (c,), None, trans_a, trans_b, threads, epilogue, operands, c, scale_a, scale_b, prologue_a,
+            prologue_b, algorithm, plan, alpha, beta, deterministic, batch_invariant, True)
+        if asked is not None and repeats.again(where, asked, arrays, (c,)) is not None:
+            return c
+    return _product(library, Call.checked(
         a, b, c, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, scale_a=scale_a, scale_b=scale_b,
         epilogue=epilogue, prologue_a=prologue_a, prologue_b=prologue_b, operands=operands, algorithm=algorithm,
         deterministic=deterministic, batch_invariant=batch_invariant, threads=threads, plan=plan, updates=True,
-    ))
+    ), asked)
 
 
-def _by_packed_weights(a: Any, b: PackedWeights, out: Any, trans_b: Any, **options: Any) -> Any:
+def _by_packed_weights(a: Any, b: PackedWeights, out: Any, trans_b: Any, numpys: dict[str, Any], **options: Any) -> Any:
     """matmul with packed weights: of many rows, a block of columns after the other."""
     if trans_b not in (False, "n"):
         raise ValueError(f"b is packed, and packed operands cannot be transposed: pass trans_b={trans_b!r} to "
@@ -247,7 +227,7 @@ def _by_packed_weights(a: Any, b: PackedWeights, out: Any, trans_b: Any, **optio
     matrices = plain and type(a) is np.ndarray and b.ndim == 2 <= a.ndim
     parts = packed_pieces(b, a.size // max(a.shape[-1], 1)) if matrices else []
     if len(parts) < 2 or a.shape[-1 if options["trans_a"] in (False, "n") else -2] != b.shape[0]:
-        return matmul(a, b.weights, out, trans_b=True, **options)
+        return matmul(a, b.weights, out, trans_b=True, **options, **numpys)
     first = matmul(a, b.weights[parts[0]], trans_b=True, **options)
     found = np.empty((*first.shape[:-1], b.shape[1]), first.dtype)
     found[..., parts[0]] = first

@@ -33,6 +33,7 @@ Array = NDArray[Any]
 MOST = 4096
 ALIGNED, BOTH = 0x100, 0x500            # NumPy's flags: ALIGNED, and WRITEABLE too
 NDARRAY = np.ndarray
+FACTORS = {int, float}                 # types of alpha and beta
 
 Asked = tuple[tuple[Any, ...], list[int]]           # a key; and the addresses of arrays, then of results
 
@@ -152,9 +153,10 @@ def array_of(x: Any) -> Any:
 def asked_on_host(library: Any, a: Any, b: Any, outs: Sequence[Any], out_dtype: Any, trans_a: Any, trans_b: Any,
                   threads: Any, epilogue: Any, operands: Any, c: Any = None, scale_a: Any = None, scale_b: Any = None,
                   prologue_a: Any = None, prologue_b: Any = None, algorithm: Any = None, plan: Any = None,
-                  alpha: Any = 1, beta: Any = 0, deterministic: Any = False, batch_invariant: Any = False
-                  ) -> tuple[Asked | None, Sequence[Any]]:
-    """What a product of these arguments of matmul is known by, and the arrays that it reads."""
+                  alpha: Any = 1, beta: Any = 0, deterministic: Any = False, batch_invariant: Any = False,
+                  updates: bool = False) -> tuple[Asked | None, Sequence[Any]]:
+    """What a product of these arguments of matmul, or with `updates` of gemm, is known by, and the arrays that it
+    reads."""
     if not (operands is None or type(operands) is dict):
         return None, ()
     read: Any = (a, b, *operands.values()) if operands else (a, b)
@@ -164,12 +166,12 @@ def asked_on_host(library: Any, a: Any, b: Any, outs: Sequence[Any], out_dtype: 
             and deterministic is batch_invariant is False and type(alpha) is int and alpha == 1
             and type(beta) is int and beta == 0 and type(a) not in DECODED and type(b) not in DECODED):
         factors = type(alpha), alpha, type(beta), beta
-        if not {*factors[::2]} <= {int, float} or alpha != alpha or beta != beta or (
+        if not {*factors[::2]} <= FACTORS or alpha != alpha or beta != beta or (
                 not type(deterministic) is type(batch_invariant) is bool):
             return None, ()
         by_name, described = signature(a, b, operands, scale_a, scale_b, c)
         read, given = by_name.values(), (epilogue, prologue_a, prologue_b)
-        more = algorithm, plan, *factors, deterministic, batch_invariant, *described
+        more = algorithm, plan, *factors, deterministic, batch_invariant, updates, *described
     alone = operands is epilogue is prologue_a is prologue_b is None
     known_by = given if alone else functions(given, operands)
     if known_by is None:
@@ -181,6 +183,27 @@ def asked_on_host(library: Any, a: Any, b: Any, outs: Sequence[Any], out_dtype: 
     if asked is not None and outs[0] is not None and (shared := _shared(asked[1], len(arrays))):
         asked = (*asked[0], shared), asked[1]
     return asked, arrays
+
+
+def asked_on_device(library: Any, a: Any, b: Any, outs: Sequence[Any], out_dtype: Any, trans_a: Any, trans_b: Any,
+                    threads: Any, epilogue: Any, operands: Any, c: Any, scale_a: Any, scale_b: Any, prologue_a: Any,
+                    prologue_b: Any, algorithm: Any, plan: Any, alpha: Any, beta: Any, deterministic: Any,
+                    batch_invariant: Any) -> tuple[Asked | None, Sequence[Any]]:
+    """The same of arrays on a GPU, whose products take alpha as a number."""
+    if (threads is not None or type(alpha) not in FACTORS or not alpha or abs(alpha) >= 2.0**31
+            or type(beta) not in FACTORS or beta != beta or not type(deterministic) is type(batch_invariant) is bool):
+        return None, ()
+    if (out_dtype is c is scale_a is scale_b is epilogue is prologue_a is prologue_b is operands is algorithm is None
+            and deterministic is batch_invariant is False and not (beta or trans_a or trans_b)
+            and type(a) not in DECODED and type(b) not in DECODED):
+        return library.asked((a, b, *outs), plan), (a, b)
+    known_by = functions((epilogue, prologue_a, prologue_b), operands)
+    if known_by is None:
+        return None, ()
+    named, described = signature(a, b, operands, scale_a, scale_b, c)
+    arrays = (*named.values(),)
+    return library.asked((*arrays, *outs), known_by, out_dtype, trans_a, trans_b, algorithm, plan, beta, deterministic,
+                         batch_invariant, *described), arrays
 
 
 def again(library: Any, like: Asked, arrays: Sequence[Any], results: Sequence[Any], alpha: Any = 1) -> Any:
