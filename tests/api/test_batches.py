@@ -15,10 +15,10 @@ from tests.helpers.fenced import fenced
 from tilewright.compiler import llvm
 from tilewright.kernels.cpu.batches import emit_batches
 from tilewright.plans.cpu import CpuPlan
-from tilewright.runtime.cpu import engine, recipe
+from tilewright.runtime.cpu import batches, engine, recipe
 from tilewright.runtime.cpu.host import host
 from tilewright.runtime.cpu.pool import Pool
-from tilewright.runtime.cpu.recipe import SHARES, Recipe
+from tilewright.runtime.cpu.recipe import SHARES
 from tilewright.targets import detect
 
 LANES = detect().lanes(4)
@@ -92,8 +92,8 @@ def test_each_product_has_the_bits_of_gemm(batch, text, pool, monkeypatch):
 def test_many_small_products_are_one_call_of_emitted_code(monkeypatch):
     calls = []
     engine.forget()  # calls that are repeated
-    run = Recipe._run_work
-    monkeypatch.setattr(Recipe, "_run_work", lambda self, work: (calls.append(work.parts), run(self, work)))
+    run = batches._run_work
+    monkeypatch.setattr(batches, "_run_work", lambda recipe, work: (calls.append(work.parts), run(recipe, work)))
     a, b = (small_integers(seed, (1000, 16, 16), np.float32) for seed in (0, 1))
     for threads, parts in (1, 1), (2, 2 * SHARES):
         for x, y in (a, b), (a.swapaxes(1, 2), b), (a[0], b), (a[::-3], b[:334]):
@@ -109,12 +109,12 @@ def test_many_small_products_are_one_call_of_emitted_code(monkeypatch):
     ("f4", 32, 19, 16), ("f8", 9, 12, 31), ("c8", 4, 4, 4), ("c16", 7, 9, 5)])
 def test_code_for_one_small_size_gives_the_bits_of_each_product(dtype, m, n, k, monkeypatch):
     """A by rows and by columns, on one thread and several, again as a repeated call, and nothing outside is touched."""
-    rng, batch = np.random.default_rng(m), recipe.SEVERAL
+    rng, batch = np.random.default_rng(m), batches.SEVERAL
     a, b = (rng.standard_normal((batch, *shape)).astype(dtype) for shape in ((m, k), (k, n)))
     if dtype[0] == "c":
         a, b = a * (1 + 2j), b * (3 - 1j)
-    own, run = [], Recipe._run_work
-    monkeypatch.setattr(Recipe, "_run_work", lambda self, work: (own.append(bool(work.layout)), run(self, work)))
+    own, run = [], batches._run_work
+    monkeypatch.setattr(batches, "_run_work", lambda recipe, work: (own.append(bool(work.layout)), run(recipe, work)))
     engine.forget()  # calls that are repeated
     wide = a.astype("c16") @ b.astype("c16")
     for x in fenced(a), fenced(a.swapaxes(1, 2)).swapaxes(1, 2):

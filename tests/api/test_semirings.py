@@ -14,7 +14,8 @@ from tilewright.plans import choose, semirings
 from tilewright.plans.cpu import Shape, Strides
 from tilewright.plans.lowering import Product, lower
 from tilewright.runtime import repeats
-from tilewright.runtime.cpu.recipe import Recipe, blocks
+from tilewright.runtime.cpu.panels import blocks
+from tilewright.runtime.cpu.recipe import Recipe
 
 RNG = np.random.default_rng(5)
 ARITHMETIC = {

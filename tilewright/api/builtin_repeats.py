@@ -18,12 +18,12 @@ from tilewright import forks
 from tilewright.api.builtin_keys import Called, key_of, lasting, slot_of
 from tilewright.kernels.cpu.abi import KEY, MOST_FIELDS, MOST_KEYWORDS, MOST_OPERANDS, NAMED, RECORD, SLOTS
 from tilewright.runtime import repeats as records
-from tilewright.runtime.cpu import pool, symmetric, workspace
+from tilewright.runtime.cpu import batches, pool, symmetric, workspace
 from tilewright.runtime.cpu.layout import address
 
 if TYPE_CHECKING:
+    from tilewright.runtime.cpu.batches import Work
     from tilewright.runtime.cpu.engine import Run
-    from tilewright.runtime.cpu.recipe import Work
 
 SPACE = 16 << 20            # bytes for packed panels: products whose call takes longer need no record
 KEYWORDS = {"out_dtype", "trans_a", "trans_b", "algorithm", "deterministic", "batch_invariant",     # beside out
@@ -166,10 +166,11 @@ def _fields(run: Run, work: Work) -> dict[str, int]:
 def _work(run: Run, space: Any) -> Work | None:
     found: Work | None
     if run.given is None:
-        found = run.recipe.repeatable(run.batch, run.steps, space)
+        found = batches.repeatable(run.recipe, run.batch, run.steps, space)
     else:                                                   # of which only a copy with contiguous rows is known
         across, along = run.given.strides[::-1] if run.given.ndim == 2 else (0, 0)
         size = run.b.itemsize
-        found = (run.recipe.by_copy(along // size, space) if run.given.ndim == 2 and run.given.shape[1] == 1 else
-                 run.recipe.by_panels(across // size) if along == size else None)
+        found = (batches.by_copy(run.recipe, along // size, space)
+                 if run.given.ndim == 2 and run.given.shape[1] == 1 else
+                 batches.by_panels(run.recipe, across // size) if along == size else None)
     return found

@@ -201,7 +201,7 @@ def gemm(
     c is an array with the shape of a @ b, or with more leading axes; any strides. The other arguments are those of
     matmul. If c has another dtype than the arithmetic needs, the result is cast to it by NumPy's rule same_kind.
     """
-    library, asked = dispatch.library_of_arrays(a, b, c), None
+    library, asked = None if type(a) is type(b) is np.ndarray else dispatch.library_of_arrays(a, b, c), None
     if library is None:
         where: Any = tensors.HOST if type(a) in tensors.known else repeats.HOST
         asked, arrays = repeats.asked_on_host(

@@ -16,8 +16,9 @@ from tilewright.plans import lowering
 from tilewright.plans.choose import choose
 from tilewright.plans.cpu import Order, Strides, block_depth
 from tilewright.plans.lowering import Lowered
-from tilewright.runtime.cpu import amx, engine, pool, program
-from tilewright.runtime.cpu.recipe import Recipe, Tables, blocks
+from tilewright.runtime.cpu import amx, batches, engine, pool, program
+from tilewright.runtime.cpu.panels import blocks
+from tilewright.runtime.cpu.recipe import Recipe, Tables
 from tilewright.runtime.cpu.tables import Axes, offsets, scattered, scattered_c, single_stride, square_side, tiled
 from tilewright.targets import CpuTarget, detect
 
@@ -65,7 +66,7 @@ def gemm(a: Array, b: Array, c: Array, counts: tuple[int, int, int, int], *, thr
     steps = (a.strides[0], b.strides[0], c.strides[0]) if counts[0] else ()
     engine.note(recipe, False, a, b, c, 1.0, 0.0, steps)
     if steps:
-        recipe.run_batch(c.shape[0], steps, at_a, at_b, at_c, 1.0, 0.0)
+        batches.run(recipe, c.shape[0], steps, at_a, at_b, at_c, 1.0, 0.0)
     else:
         recipe.run(at_a, at_b, at_c, 1.0, 0.0)
     return True

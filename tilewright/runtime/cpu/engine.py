@@ -23,7 +23,7 @@ from tilewright.plans.measured import choice
 from tilewright.plans.model import BUILTIN
 from tilewright.problem import Gemm
 from tilewright.runtime import repeats
-from tilewright.runtime.cpu import amx, pool, program, small, symmetric
+from tilewright.runtime.cpu import amx, batches, pool, program, small, symmetric
 from tilewright.runtime.cpu.host import SWAPPED, Host, host
 from tilewright.runtime.cpu.layout import address
 from tilewright.runtime.cpu.recipe import Prepares, Recipe
@@ -314,7 +314,7 @@ def run(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: f
         if special:
             program.not_repeated()
         return special
-    recipe.run_batch(c.shape[0], steps, *at, alpha, beta, beside)
+    batches.run(recipe, c.shape[0], steps, *at, alpha, beta, beside)
     return False
 
 

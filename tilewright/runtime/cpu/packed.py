@@ -29,8 +29,9 @@ from tilewright.plans.words import BY_NAME, TILE_WORDS
 from tilewright.runtime.cpu import amx, engine
 from tilewright.runtime.cpu.host import DRIVER, SWAPPED, Host, host, stored
 from tilewright.runtime.cpu.layout import address
+from tilewright.runtime.cpu.panels import blocks, packing
 from tilewright.runtime.cpu.pool import get_num_threads, pool
-from tilewright.runtime.cpu.recipe import Recipe, blocks, packing
+from tilewright.runtime.cpu.recipe import Recipe
 from tilewright.runtime.cpu.workspace import HUGE
 from tilewright.targets import CpuTarget, coerce, detect
 from tilewright.text import plural

@@ -18,7 +18,7 @@ from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.jobs import NOTHING
 from tilewright.rules import arguments, shapes
 from tilewright.runtime import program, repeats
-from tilewright.runtime.cpu import symmetric, workspace
+from tilewright.runtime.cpu import batches, symmetric, workspace
 from tilewright.runtime.cpu.layout import address
 from tilewright.runtime.program import Array, Buffers, Run, root
 
@@ -103,7 +103,7 @@ def by_recipe(recipe: Any, order: tuple[int, ...], batch: int, steps: tuple[int,
     many bytes from one to the next; `table`: of the operands of an epilogue (jobs.OPERAND), whose addresses are `rows`;
     `copied`: B, where the plan copies it; `mirrored`: whether it is A^T wherever it is where A is."""
     a, b, c = order
-    work = recipe.repeatable(batch, steps, None, alpha, beta)
+    work = batches.repeatable(recipe, batch, steps, None, alpha, beta)
     alone = work is not None and work.parts == 1 and not (work.layout or (copied and batch))
 
     def copy_of_b(place: int) -> Array:
@@ -120,9 +120,9 @@ def by_recipe(recipe: Any, order: tuple[int, ...], batch: int, steps: tuple[int,
                 return product(at[a], at_b, at[c])
             words = repeats.filled(table, rows, at) if table else None
             beside = NOTHING if words is None else jobs.Beside(words.buffer_info()[0])
-            return recipe.run_batch(batch, steps, at[a], at_b, at[c], alpha, beta, beside)
+            return batches.run(recipe, batch, steps, at[a], at_b, at[c], alpha, beta, beside)
         return run
-    template = work.job if alone else recipe.job(0, 0, 0, alpha, beta)
+    template = work.job if work is not None and alone else recipe.job(0, 0, 0, alpha, beta)
     call, i_a, i_b, i_c = recipe.call, recipe.i_a, recipe.i_b, recipe.i_c
     operands = recipe.at["operands"] if table else 0
 

@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +15,12 @@ from tilewright.formats import FORMATS
 from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.jobs import NOTHING
 from tilewright.plans import semirings
-from tilewright.plans.cpu import MOST_COPIED, SHORT, CpuPlan, Shape, Strides, order, widens
-from tilewright.plans.model import PANEL_DEPTH, WAKE_ABOVE, WAKE_ONE
+from tilewright.plans.cpu import SHORT, CpuPlan, Shape, Strides
+from tilewright.plans.model import WAKE_ABOVE, WAKE_ONE
 from tilewright.plans.words import TILE_WORDS
 from tilewright.runtime.cpu.host import SWAPPED, Host, host
-from tilewright.runtime.cpu.tables import Scattered, ScatteredC
+from tilewright.runtime.cpu.panels import Blocks, blocks, packing
+from tilewright.runtime.cpu.tables import Scattered, Tables
 from tilewright.runtime.cpu.workspace import BARRIERS
 from tilewright.targets.cpu import CpuTarget
 
@@ -27,64 +28,14 @@ FORK_FLOPS = 300_000            # work worth sharing with threads that are awake
 WAKE_FLOPS = 2 * WAKE_ABOVE     # worth waking all of them for: tens of microseconds, or one of them
 WAKE_ONE_FLOPS = 2 * WAKE_ONE
 SHARES = 4                      # of a batch for each thread to claim: a delayed thread does fewer
-IDLE = 0.1                      # of the threads' time, up to which a batch is dealt out in whole products
-SMALL, SEVERAL = 32, 64         # rows, columns and steps of k of products that have code of their own in batches of
-                                # so many
 MOST_CHUNK = 48         # rows of complex products in place that have sums on the stack
 SHARED = 1 << 15        # elements of C that are scaled by one thread
 Prepares = tuple[jobs.Prepare | None, jobs.Prepare | None]
 
 
-class Blocks(NamedTuple):
-    """Of a packed plan: panels of A and of B in a block, its rows of k, and the elements that a panel takes."""
-    mc_panels: int
-    nc_panels: int
-    kc: int
-    space: dict[str, int]
-
-
-def blocks(shape: Shape, plan: CpuPlan) -> Blocks:
-    """The plan's, as far as there is something in them."""
-    rows = TILE_WORDS[shape.dtype].rows if shape.tiles else 4
-    kc = min(-(-plan.kc // rows), -(-shape.k // rows)) * rows
-    panels_m, panels_n = -(-shape.m // plan.mr), -(-shape.n // plan.nr)
-    first = plan.nr if shape.words else 0                                   # the row before a panel of words
-    space = {"a": jobs.panel_space(kc, plan.mr), "b": jobs.panel_space(kc, plan.nr) + first}
-    return Blocks(min(-(-plan.mc // plan.mr), panels_m), min(-(-plan.nc // plan.nr), panels_n), kc, space)
-
-
 def woken(flops: int, threads: int) -> int:
     """How many threads that sleep are woken for so much work that is dealt out in parts."""
     return threads if flops >= WAKE_FLOPS else int(flops >= WAKE_ONE_FLOPS)
-
-
-def packing(role: str, host: Host, target: CpuTarget, shape: Shape, strides: Strides, plan: CpuPlan, conj: str,
-            prepare: jobs.Prepare | None = None) -> int:
-    """Address of the function that packs A, "a", with its rows as lines, or B, "b", with its columns."""
-    pair = 2 if shape.complex else 1                                        # reals from one number to the next
-    across, along = (strides.rsa, strides.csa) if role == "a" else (strides.csb, strides.rsb)
-    kind = _ALONG[order(across // pair, along // pair)]
-    return host.packing(target, shape, plan.mr if role == "a" else plan.nr, kind, role, conj, prepare)
-
-
-class Tables(NamedTuple):
-    """Of operands that have no strides; None for those that have."""
-    a: Scattered | None = None
-    b: Scattered | None = None
-    c: ScatteredC | None = None
-
-
-class Work(NamedTuple):
-    """What a recipe has emitted code do: function(job, part) for each part, as `Host.run_parts` or, of a team,
-    `run_team` does it."""
-    function: int
-    job: array
-    parts: int
-    threads: int
-    wake: int = 0
-    team: bool = False
-    layout: tuple[str, ...] = ()        # of the job, if it is not that of the plan's algorithm
-    spaced: bool = False                # panels are in a workspace
 
 
 class Recipe:
@@ -407,193 +358,11 @@ class Recipe:
             if space is not None:
                 host.give(space)
 
-    def run_batch(self, batch: int, steps: tuple[int, ...], a: int, b: int, c: int, alpha: float,
-                  beta: float, beside: jobs.Beside = NOTHING) -> None:
-        """`batch` products, the operands of each so many bytes after those of the one before. Every one gets the bits
-        that `run` would give it."""
-        shape = self.shape
-        flops = 2*batch*shape.m*shape.n*shape.k
-        at_once, algorithm = self.at_once(alpha, beta), self.plan.algorithm
-        if alpha == 1.0 and beta == 0.0 and beside is NOTHING and (small := self._of_small(batch, steps)):
-            for name, address in zip("abc", (a, b, c)):
-                small.job[jobs.IN_PLACE.index(name)] = address
-            if small.parts > 1:
-                self.host.reserve(shape.threads)
-            self._run_work(small)
-        elif at_once and algorithm == "in_place" and not self.alone:
-            work = self._of_batch(batch, steps, self.job(a, b, c, alpha, beta, beside))
-            if work.parts > 1:
-                self.host.reserve(shape.threads)
-            self._run_work(work)
-        elif at_once and self.alone and beside is NOTHING and not self.space:
-            self._run_work(self._of_each(batch, steps, self.job(a, b, c, alpha, beta)))
-        elif at_once and algorithm == "packed" and (team := self._whole_products(batch, flops)):
-            self._batch_packed(batch, steps, self.job(a, b, c, alpha, beta, beside), team)
-        else:
-            for i in range(batch):
-                self.run(a + i*steps[0], b + i*steps[1], c + i*steps[2], alpha, beta, beside, i)
-
-    def _of_batch(self, batch: int, steps: tuple[int, ...], job: array) -> Work:
-        """In place. The job becomes that of the batch."""
-        shape, at = self.shape, self.at
-        flops = 2*batch*shape.m*shape.n*shape.k
-        job[at["batch"]] = batch
-        for name, step in zip(_STEPS, steps):
-            job[at[name]] = step // shape.itemsize
-        # enough parts for all threads, of as whole products as can be
-        rows = job[at["row_parts"]] = min(self.plan.ic_ways, -(-shape.threads * SHARES // batch))
-        columns = job[at["col_parts"]] = min(self.plan.jc_ways, max(shape.threads * SHARES // batch // rows, 1))
-        parts = rows * columns
-        if shape.threads > 1 and flops >= FORK_FLOPS:
-            job[at["batch_parts"]] = shares = min(batch, shape.threads * SHARES)
-            parts *= shares
-        return Work(self.function, job, parts, min(parts, shape.threads), woken(flops, shape.threads))
-
-    def _of_each(self, batch: int, steps: tuple[int, ...], job: array) -> Work:
-        """One after the other by a driver that takes one; whole ones for each thread, if there are enough."""
-        shape = self.shape
-        flops = 2*batch*shape.m*shape.n*shape.k
-        within, shares = self.parts, 1
-        if batch >= shape.threads or within == 1:
-            shares, within = min(batch, shape.threads * SHARES) if shape.threads > 1 and flops >= FORK_FLOPS else 1, 1
-            for name in self.at.keys() & {"parts", "row_parts", "col_parts"}:
-                job[self.at[name]] = 1
-        return self._each(batch, steps, job, shares, within)
-
-    def _each(self, batch: int, steps: tuple[int, ...], job: array, shares: int = 1, within: int = 1) -> Work:
-        flops = 2*batch*self.shape.m*self.shape.n*self.shape.k
-        fields = {"driver": self.function, "batch": batch, "batch_parts": shares, "within": within,
-                  **dict(zip(_STEPS, steps)), "fields": len(job),
-                  **{f"at_{name}": self.at[name] for name in "abc"}}
-        whole = array("q", [fields[name] for name in jobs.EACH])
-        whole.extend(job)
-        parts, threads = shares * within, self.shape.threads
-        if parts > 1:
-            self.host.reserve(threads)
-        function = self.host.address("skinny:emit_each", self.target)
-        return Work(function, whole, parts, min(parts, threads), woken(flops, threads), layout=(*jobs.EACH, *self.at))
-
-    def _each_packed(self, batch: int, steps: tuple[int, ...], job: array, space: Any) -> Work | None:
-        """One after the other by this thread, as `_batch_packed` does so little work: with panels in `space`."""
-        shape = self.shape
-        shared = shape.threads > 1 and 2*batch*shape.m*shape.n*shape.k >= WAKE_FLOPS
-        if shared or shape.tiles or self.finish or shape.prologues:
-            return None
-        job[self.at["jc_ways"]] = job[self.at["ic_ways"]] = job[self.at["jr_ways"]] = 1
-        self._place(job, space)
-        return self._each(batch, steps, job)._replace(spaced=True)
-
-    def _of_small(self, batch: int, steps: tuple[int, ...]) -> Work | None:
-        """The code for products of just this size, with addresses left open, if there is any (kernels/cpu/batches.py):
-        for many small ones without gaps, which this plan adds up in the same order."""
-        shape, st, two = self.shape, self.strides, 2 if self.shape.complex else 1
-        m, n, k = shape.m, shape.n // two, shape.k // two
-        by_rows, by_columns = (st.rsa, st.csa) == (k*two, two), (st.rsa, st.csa) == (two, m*two)
-        if not (batch >= SEVERAL and max(m, n, k) <= SMALL and shape.dtype in ("f32", "f64")
-                and (shape.complex or not shape.converts) and not (self.conj or self.finish or shape.semiring)
-                and not (self.prepacked or any(self.tables) or shape.prologues or shape.out)
-                and self.passes == 1 and (not self.alone or (self.plan.algorithm == "stream" and not shape.complex))
-                and (by_rows or by_columns)
-                and (st.rsb, st.csb) == (n*two, two) and (st.rsc, st.csc) == (n*two, 1)):
-            return None
-        function = self.host.address("batches:emit_batches", self.target, shape.dtype, m, n, k, by_rows,
-                                     *((True,) * shape.complex))
-        fields = {"batch": batch, "batch_parts": 1, **{x: step // shape.itemsize for x, step in zip(_STEPS, steps)}}
-        flops = 2*batch*shape.m*shape.n*shape.k
-        if shape.threads > 1 and flops >= FORK_FLOPS:
-            fields["batch_parts"] = min(batch, shape.threads * SHARES)
-        parts = fields["batch_parts"]
-        job = array("q", [fields.get(name, 0) for name in jobs.IN_PLACE])
-        return Work(function, job, parts, min(parts, shape.threads), woken(flops, shape.threads),
-                    layout=jobs.IN_PLACE)
-
-    def repeatable(self, batch: int, steps: tuple[int, ...], space: Any = None, alpha: float = 1.0,
-                   beta: float = 0.0) -> Work | None:
-        """What `run`, or `run_batch` of so many, has done, with addresses left open and panels in `space`; None if that
-        was more than one piece of work, or there is too little space."""
-        if not self.at_once(alpha, beta) or self.space > (space.size if space else 0):
-            return None
-        if batch and alpha == 1 and beta == 0 and (small := self._of_small(batch, steps)):
-            return small
-        job = self.job(0, 0, 0, alpha, beta)
-        if batch and self.alone:
-            return None if self.space else self._of_each(batch, steps, job)
-        if batch and self.plan.algorithm == "packed":
-            return self._each_packed(batch, steps, job, space)
-        if batch:
-            return self._of_batch(batch, steps, job)
-        if self.space:
-            self._place(job, space)
-        threads = min(self.parts, self.shape.threads)
-        return Work(self.function, job, self.parts, threads, self.wake, self.plan.meets, spaced=self.space > 0)
-
-    def by_panels(self, column_step: int) -> Work | None:
-        """What `run` has done with a copy of a B with contiguous columns, column_step elements apart, as one piece of
-        work that packs panels of it instead, for alpha = 1 and beta = 0 and addresses left open; None if there is no
-        such code. Numbers are added up in the same order."""
-        shape, plan = self.shape, self.plan
-        if plan.algorithm != "in_place" or plan.reads_b != "rows" or shape.k > PANEL_DEPTH or shape.converts:
-            return None
-        job = self.job(0, 0, 0, 1.0, 0.0)
-        row_parts, panels = job[self.at["row_parts"]], -(-shape.n // plan.nr)
-        job[self.at["col_parts"]] = panels
-        vectors = plan.nr // self.target.lanes(FORMATS[self.added_in].itemsize)
-        function = self.host.address("in_place:emit_panels", self.target, shape.dtype, plan.mr, vectors, PANEL_DEPTH)
-        job.extend({"column_step": column_step, "driver": self.function}[name] for name in jobs.PANELS[len(job):])
-        parts = row_parts * panels
-        return Work(function, job, parts, min(parts, shape.threads), self.wake, layout=jobs.PANELS)
-
-    def by_copy(self, step: int, space: Any) -> Work | None:
-        """The work of `run` for a B of one column with `step` elements between rows, which it copies to the stack, or a
-        long one to `space`, for alpha = 1 and beta = 0 and addresses left open; None if there is no such code."""
-        shape, job = self.shape, self.job(0, 0, 0, 1.0, 0.0)
-        steps, converts = shape.depth or shape.k, shape.converts and not widens(shape)
-        size, spaced = FORMATS[shape.source_b or shape.sums].itemsize, steps > MOST_COPIED
-        fits = not spaced or self.parts * steps * size <= space.size
-        if self.plan.algorithm != "dots" or shape.n != 1 or not fits or converts or self.space:
-            return None
-        fields = {"driver": self.function, "steps": steps, "step": step, "fields": len(job), "at_b": self.at["b"],
-                  "copies": space.address if spaced else 0}
-        whole = array("q", [fields[name] for name in jobs.COPIED])
-        whole.extend(job)
-        function = self.host.address("skinny:emit_copied", self.target, size)
-        return Work(function, whole, self.parts, min(self.parts, shape.threads), self.wake,
-                    layout=(*jobs.COPIED, *self.at), spaced=spaced)
-
-    def _whole_products(self, batch: int, flops: int) -> int:
-        """How many threads may each do whole packed products; 0 if the threads had better share every product, because
-        the last ones would leave too many idle or all their panels of B would not stay in L3."""
-        threads = self.host.reserve(self.shape.threads) if self.shape.threads > 1 and flops >= WAKE_FLOPS else 1
-        rounds = -(-batch // threads)
-        stays = threads * self.b_block <= (self.target.l3 or 4 * self.target.l2) // 2
-        if self.plan.threads > 1 and threads > 1 and (rounds*threads > batch * (1 + IDLE) or not stays):
-            return 0
-        return threads
-
     def of_one_thread(self) -> tuple[int, int, int]:
         """Bytes of panels and sums that a thread by itself needs, and where there B's panels and the sums begin."""
         b_at = _page(self.a_block)
         sums_at = b_at + _page(self.b_block)
         return sums_at + _page(self.sums), b_at, sums_at
-
-    def _batch_packed(self, batch: int, steps: tuple[int, ...], job: array, team: int) -> None:
-        at, (each, b_at, sums_at) = self.at, self.of_one_thread()
-        space = self.host.take(team * each)
-        try:
-            job[at["jc_ways"]] = job[at["ic_ways"]] = job[at["jr_ways"]] = 1
-            job[at["a_space"]], job[at["b_space"]] = space.address, space.address + b_at
-            job[at["sums"]] = space.address + sums_at
-            fields = {"driver": self.function, "product": self.host.job(job), "batch": batch, "space_step": each,
-                      **dict(zip(_STEPS, steps))}
-            whole = array("q", [fields.get(name, 0) for name in jobs.BATCH])
-            function = self.host.address("gemm:emit_batch", self.target)
-            address = self.host.job(whole)
-            if team == 1:
-                self.host.callable(function)(address, 0)
-            else:
-                self.host.run_parts(function, address, team, team, team)
-        finally:
-            self.host.give(space)
 
     def job(self, a: int, b: int, c: int, alpha: float, beta: float, beside: jobs.Beside = NOTHING) -> array:
         """What the driver takes for operands at these addresses; packed plans still need space for their panels."""
@@ -610,13 +379,6 @@ class Recipe:
                     job[self.at[name]] = address
         return job
 
-    def _run_work(self, work: Work) -> None:
-        address = self.host.job(work.job)
-        if work.parts == 1:
-            (self.call if work.function == self.function else self.host.callable(work.function))(address, 0)
-        else:
-            self.host.run_parts(work.function, address, work.parts, work.threads, work.wake)
-
     def _places(self) -> tuple[tuple[int, int], ...]:
         """Fields of the job that say where panels, sums and barriers are, in bytes from a workspace's address."""
         if self.plan.algorithm == "packed":
@@ -629,10 +391,6 @@ class Recipe:
     def _place(self, job: array, space: Any) -> None:
         for field, offset in self.places:
             job[field] = space.address + offset
-
-
-_STEPS = "a_step", "b_step", "c_step"
-_ALONG = {"rows": "along", "columns": "across", "any": "any"}
 
 
 def _page(size: int) -> int:

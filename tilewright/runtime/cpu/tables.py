@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,13 @@ class ScatteredC:
     columns: Offsets
     kind: str
     pieces: int
+
+
+class Tables(NamedTuple):
+    """Of operands that have no strides; None for those that have."""
+    a: Scattered | None = None
+    b: Scattered | None = None
+    c: ScatteredC | None = None
 
 
 def single_stride(axes: Axes) -> int | None:
