@@ -9,7 +9,6 @@ import pytest
 
 import tilewright as tw
 from tests.snapshot.calls import entered
-from tilewright.runtime import repeats
 from tilewright.runtime.cpu import grouped_jobs
 from tilewright.runtime.cpu.grouped import Program
 
