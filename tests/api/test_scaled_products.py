@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.helpers.gpu_kernels import emit_scaled_mfma_gemm
 from tilewright import formats, simulator
 from tilewright.api import scaled
 from tilewright.formats import BLOCK_FORMATS, Quantized, dequantize, quantize
-from tilewright.kernels.amd.scaled_mfma_gemm import emit_scaled_mfma_gemm
 from tilewright.rules.call import Call
 
 ALL = list(BLOCK_FORMATS.values())

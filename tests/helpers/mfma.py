@@ -8,8 +8,8 @@ import ml_dtypes
 import numpy as np
 
 import tilewright as tw
+from tests.helpers.gpu_kernels import emit_mfma_gemm
 from tilewright.ir import i8, i16
-from tilewright.kernels.amd.mfma_gemm import emit_mfma_gemm
 from tilewright.kernels.narrow import memory_type
 from tilewright.targets import target
 

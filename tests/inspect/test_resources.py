@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.helpers.gpu_kernels import emit_wgmma_gemm
 from tilewright.compiler.llvm import assembly
 from tilewright.inspect import resources
 from tilewright.inspect.resources import HotLoop, hot_loop, ptx_functions, ptx_loop
@@ -15,7 +16,6 @@ from tilewright.ir import Kernel, f32, ptr
 from tilewright.kernels.cpu.microkernel import PACE, emit_microkernel, unrolled
 from tilewright.kernels.cpu.packing import emit_pack
 from tilewright.kernels.cpu.skinny import emit_dots, emit_stream
-from tilewright.kernels.nvidia.wgmma_gemm import emit_wgmma_gemm
 from tilewright.lab.ladder.gpu12_async import emit_async
 from tilewright.plans.choose import DOT_ROWS, FEW_COLUMNS, FEW_ROWS, PACKED, STREAM_DEPTH, TILES, tiles_of
 from tilewright.plans.cpu import dot_sums

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.helpers.gpu_kernels import emit_wgmma_gemm
 from tilewright.ir import Kernel, f32, ptr
-from tilewright.kernels.nvidia.wgmma_gemm import emit_wgmma_gemm
 from tilewright.simulator.timeline import timeline
 
 STEPS = 4  # of k, for each tile of C

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tilewright.compiled.base import GpuCode, GpuKernel, planned
 from tilewright.compiler import amd
 from tilewright.forks import cached_property
-from tilewright.plans import epilogues
 from tilewright.plans.amd import AmdPlan
 from tilewright.plans.amd_model import PIECE
 from tilewright.plans.gpu_shape import BLOCK, REACH, GpuShape
@@ -82,22 +81,7 @@ class AmdKernel(GpuKernel, AmdCode):
 
     @property
     def options(self) -> dict[str, Any]:
-        p, s = self.plan, self.shape
-        found: dict[str, Any] = {
-            "ARCH": self.target.name, "A": s.a, "B": s.b, "CTA_M": p.cta_m, "CTA_N": p.cta_n, "CTA_K": p.cta_k,
-            "WARP_M": p.warp_m, "WARP_N": p.warp_n, "MFMA": p.mfma, "STAGES": p.stages, "DIRECT": p.copy == "lds",
-            "VECTOR_C": p.vector_c, "SPLIT_K": p.split_k, "GROUP_M": p.group_m, "XCDS": self.target.xcds}
-        if p.algorithm == "xf32":
-            found |= {"A": "xf32", "B": "xf32"}
-        if p.algorithm == "scaled":
-            found["DIRECT_SCALES"] = p.direct_scales(s)
-        if p.algorithm in ("mfma", "xf32"):
-            found |= {"LAYOUT": s.layout, "VECTOR": p.vector, **({"BATCH": True} if s.batch != 1 else {}),
-                      **({"SCALED": True} if s.scales else {})}
-        if s.out != s.sums:
-            found["OUT"] = s.out
-        found |= epilogues.options(s)
-        return found
+        return {**super().options, "XCDS": self.target.xcds}
 
     @cached_property
     def manifest(self) -> dict[str, Any]:

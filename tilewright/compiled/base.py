@@ -265,7 +265,8 @@ class GpuKernel(CompiledGemm, GpuCode):
     @property
     def options(self) -> dict[str, Any]:
         """What the plan's emitter is called with."""
-        raise NotImplementedError
+        shape, plan = self.plan.emitted(self.shape)
+        return {"shape": shape, "plan": plan, "ARCH": self.target.name}
 
     @cached_property
     def functions(self) -> tuple[Function, ...]:    # type: ignore[override]    # recorded when it is read

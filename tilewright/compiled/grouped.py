@@ -33,7 +33,7 @@ class Grouped:
     @property
     def options(self) -> dict[str, Any]:
         found: dict[str, Any] = super().options     # type: ignore[misc]
-        return found | {"BATCH": True, "GROUPED": self.along}
+        return found | {"shape": found["shape"]._replace(batch=2), "GROUPED": self.along}
 
     def _launch(self: Any) -> Launch:
         """There are at most as many tiles as whole ones in all rows, and one more for each group."""

@@ -7,13 +7,12 @@ from tilewright.compiled import passes
 from tilewright.compiled.base import EMPTY, GpuCode, GpuKernel, Launch, planned
 from tilewright.compiler import ptxas
 from tilewright.forks import cached_property
-from tilewright.plans import epilogues, gemv_rules, small_rules
+from tilewright.plans import epilogues
 from tilewright.plans.measured import choice
-from tilewright.plans.nvidia_plan import DMMA_PAD, NvidiaPlan
+from tilewright.plans.nvidia_plan import NvidiaPlan
 from tilewright.plans.passes import in_f32
 from tilewright.plans.wgmma_rules import WARPS
-from tilewright.plans.words import TERMS
-from tilewright.problem import SCALE_BLOCKS, Gemm
+from tilewright.problem import Gemm
 from tilewright.runtime.gpu import operands
 
 if TYPE_CHECKING:
@@ -123,65 +122,8 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
 
     @property
     def options(self) -> dict[str, Any]:
-        p, s = self.plan, self.shape
-        if p.algorithm == "small":
-            return self._of_small
-        more: dict[str, Any] = {"BATCH": True} if s.batch != 1 else {}
-        more |= epilogues.options(s)
-        if p.algorithm != "gemv":
-            more |= {f"PROLOGUE_{role.upper()}": s.prologue_of(role) for role in s.prologues}
-            more |= {"ARCH": self.target.name} if s.prologues else {}
-        more |= {"SCALED": True} if s.scales == "rows" else {}
-        more |= {"BLOCKS": SCALE_BLOCKS[s.scales]} if s.scales in SCALE_BLOCKS else {}
         when = self.when or "split" * (len(self._products) > 1)
-        more |= {"WHEN": when} if when else {}
-        if p.algorithm == "wgmma":
-            return {**more, **self._of_warpgroups}
-        if p.algorithm not in ("simt", "gemv"):
-            return {**self._tiled, **more, **self._of_matrix}
-        more |= {"OUT": s.out} if s.out != s.a else {}
-        more |= {"SEMIRING": s.semiring} if s.semiring else {}
-        if p.algorithm == "gemv":
-            count, width = gemv_rules.tile(p, s)
-            more |= {"B": s.b} if s.b != s.a else {}
-            more |= {"PROLOGUE": s.prologue_of(s.prologues), "ARCH": self.target.name} if s.prologues else {}
-            return {"DTYPE": s.a, "LAYOUT": s.layout, "COLUMN": gemv_rules.few_columns(s), "VECTOR": p.vector,
-                    "COUNT": count, "EXTENT": width, "SPLIT_K": p.split_k, "WARPS": p.cta_k, "UNROLL": gemv_rules.LOADS,
-                    "BESIDE": p.vector_b, **more, **({"STAGES": p.stages} if p.copy == "async" else {}),
-                    **({"REGISTERS": p.registers} if p.registers else {})}
-        more |= {"VECTOR_C": p.vector_c} if p.vector_c else {}
-        return {**self._tiled, "DTYPE": s.a, "THREAD_M": p.thread_m, "THREAD_N": p.thread_n, "SLICES": p.slices,
-                "ASYNC": p.copy == "async", "VECTOR": p.vector, "ORDER": p.order, "REGISTERS": p.registers,
-                "EARLY": p.prefetch_first, "TRANSPOSE": not p.as_stored, **more}
-
-    @property
-    def _of_small(self) -> dict[str, Any]:
-        p, s = self.plan, self.shape
-        vector_a, vector_b, vector_c = p.vectors
-        return {"DTYPE": s.a, "LAYOUT": s.layout, "M": s.m, "N": s.n, "K": s.k, "THREAD_M": p.thread_m,
-                "THREAD_N": p.thread_n, "MATRICES": p.matrices, "WARPS": small_rules.warps(p),
-                "SHARED": p.team > 1, "VECTOR_A": vector_a, "VECTOR_B": vector_b, "VECTOR_C": vector_c,
-                "STAGED": p.store == "smem", "ASYNC": p.copy == "async"}
-
-    @property
-    def _tiled(self) -> dict[str, Any]:
-        p = self.plan
-        return {"LAYOUT": self.shape.layout, "CTA_M": p.cta_m, "CTA_N": p.cta_n, "CTA_K": p.cta_k, "WARP_M": p.warp_m,
-                "WARP_N": p.warp_n, "STAGES": p.stages, "SPLIT_K": p.split_k, "TAIL": p.tail, "GROUP_M": p.group_m}
-
-    @property
-    def _sums(self) -> str:
-        return "f16" if self.plan.terms == "f16" else self.shape.sums
-
-    @property
-    def _of_matrix(self) -> dict[str, Any]:
-        """Of mma_gemm alone."""
-        p, s = self.plan, self.shape
-        vector_a, vector_b, vector_c = p.vectors
-        found: dict[str, Any] = {
-            "ARCH": self.target.name, "A": s.a, "B": s.b, "OUT": s.out, "SUMS": self._sums, "ASYNC": p.copy == "async",
-            "VECTOR_A": vector_a, "VECTOR_B": vector_b, "VECTOR_C": vector_c}
-        return found | ({"PAD": DMMA_PAD} if p.algorithm == "dmma" else {}) | ({"SPLIT": p.split} if p.split else {})
+        return super().options | ({"WHEN": when} if when else {})
 
     def _launches(self) -> tuple[Launch, ...]:
         if not self.plan.passes(self.given):
@@ -220,18 +162,6 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
     @property
     def chosen(self) -> tuple[tuple[Any, Any], ...]:
         return *super().chosen, *((shape, kernel.plan) for kernel, _, shape in self._stand_ins)
-
-    @property
-    def _of_warpgroups(self) -> dict[str, Any]:
-        """Of wgmma_gemm."""
-        p, s = self.plan, self.shape
-        how = TERMS[p.split] if p.split else None
-        terms = {"TERMS": (how.count, how.count, len(how.pairs))} if how else {}
-        return {**terms, "A": s.a, "B": s.b, "OUT": s.out, "SUMS": self._sums, "LAYOUT": s.layout, "CTA_M": p.cta_m,
-                "CTA_N": p.cta_n, "CTA_K": p.cta_k, "STAGES": p.stages, "WARPGROUPS": p.warpgroups,
-                "CLUSTER_M": p.cluster_m, "CLUSTER_N": p.cluster_n, "CLUSTER_K": p.cluster_k, "GROUP_M": p.group_m,
-                "VECTOR_C": p.vectors[2], "COPIED": p.store == "tma", "PROMOTE": p.promote, "PARTS": p.parts,
-                "PINGPONG": p.pingpong, "SWAP": p.swap, "DIVIDED": p.divided}
 
     def _launch(self) -> Launch:
         p, s = self.plan, self.shape

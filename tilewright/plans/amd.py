@@ -111,6 +111,11 @@ class AmdPlan(GpuPlan):
         """Whether scales, too, come straight into LDS: words of four, as whole rows are then."""
         return self.algorithm == "scaled" and self.copy == "lds" and shape.k % (4*BLOCK) == 0
 
+    def emitted(self, shape: GpuShape) -> tuple[GpuShape, AmdPlan]:
+        """What emitters read of this plan and of the shape: of sizes only whether scales come straight into LDS."""
+        k = BLOCK*(shape.scaled != "" and not self.direct_scales(shape))
+        return gpu_shape.emitted(shape, (0, 0, k)), self
+
     def estimate(self, shape: GpuShape) -> int:
         """Registers of a lane: accumulators, operands, scales, what is on its way to LDS, addresses.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tilewright.expressions import DEFAULT
 from tilewright.expressions.texts import epilogue as read
@@ -96,8 +96,3 @@ def registers(text: str) -> int:
 def bytes_moved(shape: GpuShape) -> int:
     """Bytes of operands and further results, each once."""
     return shape.batch * read(shape.epilogue).bytes(shape.m, shape.n) if shape.epilogue else 0
-
-
-def options(shape: GpuShape) -> dict[str, Any]:
-    """Options of an emitter."""
-    return {"EPILOGUE": stored(shape.epilogue, shape.out)} if shape.epilogue else {}

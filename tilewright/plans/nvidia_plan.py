@@ -16,7 +16,7 @@ wgmma stay, as many as run at once, and take tile after tile; both words are abo
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING, Literal
 
@@ -144,6 +144,29 @@ class NvidiaPlan(GpuPlan):
         if self.algorithm != "wgmma" or not self.promote or self.warpgroups != PARTED or self.swap:
             return 1
         return 1 if 2*self.cta_m*self.cta_n // (GROUP*PARTED) + BESIDE <= GROUP_REGISTERS[PARTED] else 2
+
+    def sums(self, shape: GpuShape) -> str:
+        """The format in which products are added up."""
+        return "f16" if self.terms == "f16" else shape.sums
+
+    @property
+    def turns(self) -> int:
+        """wgmma: warpgroups that take tiles of C in turn."""
+        return self.warpgroups if self.pingpong else 1
+
+    @property
+    def group_rows(self) -> int:
+        """wgmma: rows of instructions, of the CTA's tile, that a warpgroup has."""
+        return (self.cta_n if self.swap else self.cta_m) * self.turns // self.warpgroups
+
+    def emitted(self, shape: GpuShape) -> tuple[GpuShape, NvidiaPlan]:
+        """What emitters read of this plan and of the shape that passes leave: of sizes, but for small, only whether
+        C has fewer columns than rows, for gemv."""
+        sizes = shape[3:6] if self.algorithm == "small" else (int(shape.n < shape.m), 0, 0)
+        plan = replace(self, copied="none", decoded="none", terms="none" if self.terms == "tf32" else self.terms)
+        if self.algorithm == "wgmma":               # for which it is the launch that says how tiles are divided
+            plan = replace(plan, split_k=1, tail=self.divided)
+        return gpu_shape.emitted(shape, sizes), plan
 
     @cached_property
     def vectors(self) -> tuple[int, int, int]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
-from tilewright.plans import gpu_shape
+from tilewright.plans import epilogues, gpu_shape
 from tilewright.plans.gpu_shape import WIDEST, GpuShape
 from tilewright.problem import SCALE_BLOCK, SCALE_BLOCKS
 from tilewright.targets.nvidia import CLUSTER, GpuTarget
@@ -26,6 +26,7 @@ MOST_CTAS, WARPS = CLUSTER, 4                   # CTAs of a cluster, warps of a 
 # is, leave some over. 30 clusters of 4 and 15 of 8 run at once on the 132 of an H200 (cuOccupancyMaxActiveClusters).
 IN_CLUSTERS = 11, 12
 MOST_PARTS = 16         # of a tile, with `tail`
+STRIDED_STEP = 16       # of k, of which tf32 whose rows are contiguous is read at least
 LEAST_SHARE = 4         # steps of k of a cluster
 EVEN = 0.85             # of the clusters that equal parts of tiles must occupy, else shares are of equal length
 
@@ -93,9 +94,9 @@ def of_wgmma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]
     by_threads = strided(p, shape)
     if rows % (unit := GROUP_ROWS * (1 + by_threads) * (1 if p.pingpong else p.warpgroups)):
         yield f"{high} must be a multiple of {unit} where warpgroups is {p.warpgroups}{by}, not {rows}."
-    if by_threads and (p.store != "lanes" or p.vectors[2] > 2 + 2*p.swap):
-        yield (f"tf32 in layout {shape.layout} needs store=lanes and vector_c of at most {2 + 2*p.swap}{by}, not "
-               f"{p.store} and {p.vectors[2]}.")
+    if by_threads and (p.store != "lanes" or p.vectors[2] > 2 + 2*p.swap or p.promote or p.cta_k % STRIDED_STEP):
+        yield (f"tf32 in layout {shape.layout} needs store=lanes, vector_c of at most {2 + 2*p.swap}{by}, promote=0 "
+               f"and cta_k a multiple of {STRIDED_STEP}, not {p.store}, {p.vectors[2]}, {p.promote} and {p.cta_k}.")
     elif p.swap and not by_threads and (p.store, p.vectors[2]) != ("lanes", 1):
         yield f"swap needs store=lanes and vector_c=1, not {p.store} and {p.vectors[2]}."
     elif not by_threads and p.vectors[2] > 2:
@@ -130,9 +131,9 @@ def of_wgmma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]
                    f"elements along its contiguous dimension, and of {REPEAT*share} along the other.")
     if p.store == "tma" and shape.align_c < WIDEST:
         yield f"store=tma needs C and its rows at multiples of {WIDEST} bytes."
-    if p.store == "tma" and p.cta_n*gpu_shape.bits_of(shape.out) // 8 % (NARROWEST_C*p.cluster_k):
-        yield (f"store=tma needs cta_n to be a multiple of {NARROWEST_C*p.cluster_k} bytes of C, and {p.cta_n} "
-               f"{shape.out} are not.")
+    unit = NARROWEST_C * p.cluster_k * epilogues.sums_of_result(shape.epilogue)
+    if p.store == "tma" and p.cta_n*gpu_shape.bits_of(shape.out) // 8 % unit:
+        yield f"store=tma needs cta_n to be a multiple of {unit} bytes of C, and {p.cta_n} {shape.out} are not."
     blocks = shape.scales in SCALE_BLOCKS
     if blocks and p.promote != SCALE_BLOCK:
         yield f"promote must be {SCALE_BLOCK} with scales of {shape.scales}, not {p.promote}."

@@ -2,10 +2,10 @@
 import pytest
 
 import tilewright as tw
+from tests.helpers.gpu_kernels import emit_mfma_gemm
 from tilewright.compiler import amd
 from tilewright.inspect import amd_cycles
 from tilewright.inspect.resources import amd_loop
-from tilewright.kernels.amd.mfma_gemm import emit_mfma_gemm
 
 pytestmark = pytest.mark.sampled
 

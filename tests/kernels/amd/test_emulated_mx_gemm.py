@@ -11,15 +11,14 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.helpers.gpu_kernels import emit_emulated_mx_gemm, emit_scaled_mfma_gemm
 from tilewright import formats
 from tilewright.compiler import amd
 from tilewright.formats import BLOCK_FORMATS, Quantized
 from tilewright.inspect.resources import amd_body, amd_loop
 from tilewright.ir import Kernel, i8, i32, ptr, vec
 from tilewright.kernels.amd.decoding import AT_ONCE, Decoded, decode
-from tilewright.kernels.amd.emulated_mx_gemm import emit_emulated_mx_gemm
 from tilewright.kernels.amd.gemm import WaveProducts
-from tilewright.kernels.amd.scaled_mfma_gemm import emit_scaled_mfma_gemm
 from tilewright.simulator import Fault
 from tilewright.targets import target
 from tilewright.targets.amd import DECODING
@@ -366,12 +365,13 @@ def test_decoding_is_mixed_with_products():
     assert sum(5 <= run <= 6 for run in runs) >= 20
 
 
-def test_what_is_refused():
-    with pytest.raises(ValueError, match="go to LDS through registers"):
-        emit_emulated_mx_gemm(DIRECT=True)
-    with pytest.raises(ValueError, match="two stages"):
-        emit_emulated_mx_gemm(STAGES=3)
-    with pytest.raises(ValueError, match="CTA_K must be 32, 64 or 128, not 48"):
-        emit_emulated_mx_gemm(CTA_K=48)
-    with pytest.raises(ValueError, match="not 96"):
-        emit_emulated_mx_gemm(CTA_K=96)
+@pytest.mark.parametrize(("words", "message"), [
+    ("128x128x64 wave=64x64 mfma=32 copy=lds stages=2", "copies operands as they are, and bf16_emulated decodes them"),
+    ("128x128x64 wave=64x64 mfma=32 copy=registers stages=3", "copies through registers have 2 stages, not 3"),
+    ("128x128x48 wave=64x64 mfma=32 copy=registers stages=2", "cta_k = 48: bf16_emulated decodes 1, 2 or 4 blocks"),
+    ("128x128x64 wave=96x64 mfma=32 copy=registers stages=2", "not a multiple of wave tiles of 96x64"),
+    ("96x128x64 wave=48x64 mfma=16 copy=registers stages=2", r"wave tiles must have 32, 64, 128 \.\.\. rows"),
+])
+def test_what_is_refused(words, message):
+    with pytest.raises(ValueError, match=message):
+        tw.compile(tw.Gemm(256, 256, 256, "mxfp4", layout="nt"), "gfx942", f"bf16_emulated {words}")

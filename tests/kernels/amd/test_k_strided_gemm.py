@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tilewright as tw
+from tests.helpers.gpu_kernels import emit_mfma_gemm
 from tests.helpers.mfma import BANKS, SMALL, bits, exact, product, without_conflicts
 from tilewright.ir import Kernel
 from tilewright.kernels.amd import k_strided
-from tilewright.kernels.amd.mfma_gemm import emit_mfma_gemm
 from tilewright.simulator import Fault
 
 pytestmark = pytest.mark.sampled
@@ -151,8 +152,8 @@ def test_pieces_must_not_straddle_the_edge_of_the_matrix():
 
 
 def test_what_cannot_be_transposed():
-    for options in ({"ARCH": "gfx942", "A": "f16"}, {"ARCH": "gfx950", "A": "f32"}):
-        with pytest.raises(ValueError, match=r"on gfx950 also m or n, for elements of 8 and 16 bits"):
-            emit_mfma_gemm(LAYOUT="nn", DIRECT=True, CTA_K=32, **options, **SMALL)
+    for chip, format in (("gfx942", "f16"), ("gfx950", "f32")):
+        with pytest.raises(ValueError, match=r"on gfx950 also m or n, for 8- and 16-bit elements"):
+            tw.compile(tw.Gemm(256, 256, 256, format), chip, "mfma 64x64x32 wave=32x32 mfma=32 copy=lds stages=2")
     with pytest.raises(ValueError, match="no power of two"):
         emit_mfma_gemm(ARCH="gfx950", A="f16", LAYOUT="tt", DIRECT=True, CTA_K=64, **SMALL | {"CTA_M": 96})

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.helpers.gpu_kernels import emit_mfma_gemm, emit_scaled_mfma_gemm
 from tests.helpers.mfma import SMALL, bits, exact, product, without_conflicts
 from tilewright.formats import BLOCK_FORMATS
 from tilewright.ir import Kernel
 from tilewright.kernels.amd import gemm, lds_tile, operand, scales
-from tilewright.kernels.amd.mfma_gemm import emit_mfma_gemm
-from tilewright.kernels.amd.scaled_mfma_gemm import emit_scaled_mfma_gemm
 from tilewright.simulator import Fault
 from tilewright.targets import target
 
@@ -197,11 +196,6 @@ def test_scales_that_come_straight_into_lds(A, B, options, MFMA):
         assert reads(report).conflicts == 0
 
 
-def test_scales_come_straight_only_with_elements():
-    with pytest.raises(ValueError, match="DIRECT_SCALES needs DIRECT"):
-        emit_scaled_mfma_gemm(DIRECT_SCALES=True)
-
-
 # ---- planted bugs
 
 LONG = (66, 72, 320)
@@ -244,11 +238,6 @@ def test_rows_beyond_the_matrix_are_not_read(monkeypatch):
     monkeypatch.setattr(Kernel, "min", lambda self, x, y: x if "operand.py" in _caller() else minimum(self, x, y))
     with pytest.raises(Fault):
         product(33, 64, 64, ARCH="gfx942", A="f16")
-
-
-def test_tiles_of_waves_that_would_be_read_at_wrong_places_are_refused():
-    with pytest.raises(ValueError, match=r"32, 64, 128 \.\.\. rows and columns and divide 64 x 64, not 48 x 64"):
-        emit_mfma_gemm(ARCH="gfx942", A="f16", CTA_M=64, CTA_N=64, WARP_M=48, WARP_N=64, MFMA=16)
 
 
 def _caller() -> str:

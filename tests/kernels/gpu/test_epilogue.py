@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.helpers.gpu_kernels import (
+    emit_emulated_mx_gemm,
+    emit_gemv,
+    emit_mfma_gemm,
+    emit_mma_gemm,
+    emit_scaled_mfma_gemm,
+    emit_simt_gemm,
+)
 from tilewright.expressions.function import Aux, Epilogue
 from tilewright.expressions.tracing import trace
-from tilewright.kernels.amd.emulated_mx_gemm import emit_emulated_mx_gemm
-from tilewright.kernels.amd.mfma_gemm import emit_mfma_gemm
-from tilewright.kernels.amd.scaled_mfma_gemm import emit_scaled_mfma_gemm
-from tilewright.kernels.nvidia.gemv import emit_gemv
-from tilewright.kernels.nvidia.mma_gemm import emit_mma_gemm
-from tilewright.kernels.nvidia.simt_gemm import emit_simt_gemm
 
 SIMT = {"CTA_M": 64, "CTA_N": 64, "CTA_K": 8, "WARP_M": 32, "WARP_N": 32, "THREAD_M": 8, "THREAD_N": 4}
 MMA = {"CTA_M": 64, "CTA_N": 64, "CTA_K": 8, "WARP_M": 32, "WARP_N": 32, "STAGES": 3}

@@ -5,13 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.helpers.gpu_kernels import emit_gemv, emit_mfma_gemm, emit_mma_gemm, emit_simt_gemm, emit_wgmma_gemm
 from tilewright import formats, simulator
 from tilewright.compiler import llvm, ptxas
-from tilewright.kernels.amd.mfma_gemm import emit_mfma_gemm
-from tilewright.kernels.nvidia.gemv import emit_gemv
-from tilewright.kernels.nvidia.mma_gemm import emit_mma_gemm
-from tilewright.kernels.nvidia.simt_gemm import emit_simt_gemm
-from tilewright.kernels.nvidia.wgmma_gemm import emit_wgmma_gemm
 from tilewright.targets import target
 
 pytestmark = pytest.mark.sampled

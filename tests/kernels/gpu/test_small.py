@@ -8,9 +8,10 @@ import pytest
 
 import tilewright as tw
 from tests.helpers.arrays import small_integers
+from tests.helpers.gpu_kernels import emit_small
 from tilewright import simulator
-from tilewright.compiler import llvm, ptxas
-from tilewright.kernels.gpu.small import PARTS, emit_small
+from tilewright.compiler import ptxas
+from tilewright.kernels.gpu.small import PARTS
 from tilewright.plans import gpu, small_model, small_rules
 from tilewright.plans.nvidia_plan import NvidiaPlan
 from tilewright.plans.small_layout import passes
@@ -120,15 +121,6 @@ def test_memory_is_moved_once(n, kind):
         pytest.skip(str(missing))
     assert used.spills == 0
     assert used.registers <= plan.estimate(kernel.shape) + 24
-
-
-def test_waves_of_64_lanes():
-    """AMD's planner offers no such plans yet; the kernel serves its chips, too."""
-    a, b = numbers(0, "f32", 37, 8, 8), numbers(1, "f32", 37, 8, 8)
-    f, c = emit_small(M=8, N=8, K=8, THREAD_M=2, THREAD_N=4, MATRICES=16, ASYNC=False, WARP=64), np.zeros_like(a)
-    simulator.run(f, 8, 8, 8, 1.0, a, 8, b, 8, 0.0, c, 8, 37, 64, 64, 64, grid=1, target="gfx942")
-    np.testing.assert_array_equal(c, a @ b)
-    assert "ds_read_b128" in llvm.assembly([f], tw.target("gfx942"))
 
 
 def test_the_model_takes_it_for_many_small_products():

@@ -7,12 +7,12 @@ import itertools
 import numpy as np
 import pytest
 
+from tests.helpers.gpu_kernels import emit_gemv, emit_simt_gemm
 from tilewright import simulator
 from tilewright.compiler import llvm, ptxas
 from tilewright.ir import Kernel, i32
-from tilewright.kernels.nvidia.gemv import emit_gemv
 from tilewright.kernels.nvidia.result import lane_grid
-from tilewright.kernels.nvidia.simt_gemm import emit_simt_gemm, serpentine
+from tilewright.kernels.nvidia.simt_gemm import serpentine
 from tilewright.plans.gemv_rules import WARPS as GEMV_WARPS
 from tilewright.targets import target
 

@@ -7,11 +7,11 @@ import re
 import numpy as np
 import pytest
 
+from tests.helpers.gpu_kernels import emit_mma_gemm
 from tilewright import simulator
 from tilewright.compiler import llvm, ptxas
 from tilewright.formats import get
 from tilewright.inspect.resources import ptx_loop
-from tilewright.kernels.nvidia.mma_gemm import emit_mma_gemm
 from tilewright.targets import target
 
 pytestmark = pytest.mark.sampled
@@ -179,7 +179,7 @@ RESOURCES = [
     ("sm_89", FP8 | {"LAYOUT": "nt"}, 64, 16),
     ("sm_90a", {"BATCH": True, "SPLIT_K": 2}, 64, 16),
     ("sm_90a", F64, 32, 16),
-    ("sm_90a", F64 | {"LAYOUT": "nt", "CTA_M": 64, "CTA_K": 16, "MIN_CTAS": 2}, 64, 48),
+    ("sm_90a", F64 | {"LAYOUT": "nt", "CTA_M": 64, "CTA_K": 16}, 64, 48),
     ("sm_90a", F64 | {"LAYOUT": "tt", "SPLIT_K": 2}, 32, 20),
     ("sm_90a", F64 | {"LAYOUT": "tn", "VECTOR_A": 1, "VECTOR_B": 1, "VECTOR_C": 1}, 32, 12),
 ]

@@ -17,36 +17,28 @@ from functools import partial
 
 from tilewright.ir import Function, i8
 from tilewright.kernels.amd.decoding import Decoded, Packed, through_decoding
-from tilewright.kernels.amd.gemm import Tiling, WorkgroupGemm
+from tilewright.kernels.amd.gemm import WorkgroupGemm
 from tilewright.kernels.amd.lds_tile import LANES
 from tilewright.kernels.amd.mfma_gemm import instruction
+from tilewright.kernels.amd.scaled_mfma_gemm import mx_name
+from tilewright.plans.amd import AmdPlan
+from tilewright.plans.gpu_shape import GpuShape
 
 CYCLES = 4                  # of a SIMD, for a vector instruction of 64 lanes
 ROOMY = 128                 # accumulators of a lane that leave as many registers for the rest, with two waves on a SIMD
 
 
-def emit_emulated_mx_gemm(*, ARCH: str = "gfx942", A: str = "e2m1", B: str | None = None, OUT: str = "f32",
-                          STAGES: int = 2, DIRECT: bool = False, VECTOR_C: int = 4, EPILOGUE: str = "",
-                          **tiling: int) -> Function:
-    """Parameters and arguments are those of `scaled_mfma_gemm`: lda and ldb count bytes, a multiple of 8, ld_scale_a
-    and ld_scale_b scales; k counts elements, a multiple of 32. CTA_K steps of k take 2 * CTA_K bytes of LDS a row.
-
-    ValueError for DIRECT, or other than two STAGES: what is decoded goes through registers. CTA_K: 32, 64 or 128, so
-    that blocks are whole and rows of LDS powers of two.
-    """
-    B, t = B or A, Tiling(**tiling)
-    if DIRECT or STAGES != 2:
-        raise ValueError(f"operands that are decoded go to LDS through registers, in two stages: DIRECT must be False "
-                         f"and STAGES 2, not {DIRECT} and {STAGES}")
-    if t.CTA_K not in (32, 64, 128):
-        raise ValueError(f"CTA_K must be 32, 64 or 128, not {t.CTA_K}")
-    ATOM = instruction(ARCH, t.MFMA, "bf16", "bf16", t.CTA_K)
-    name = f"emulated_mx_gemm_{A}" + (f"_{B}" if B != A else "") + (f"_{OUT}" if OUT != "f32" else "")
-    gemm = WorkgroupGemm(name, "", ATOM, t, i8, i8, OUT, VECTOR_C, SCALES=i8, EPILOGUE=EPILOGUE)
+def emit_emulated_mx_gemm(shape: GpuShape, plan: AmdPlan, ARCH: str = "gfx942", XCDS: int = 8) -> Function:
+    """Parameters are those of `scaled_mfma_gemm`: lda and ldb count bytes, a multiple of 8, ld_scale_a and ld_scale_b
+    scales; k counts elements, a multiple of 32. What is decoded goes to LDS through registers, in two stages; cta_k
+    steps of k take 2 * cta_k bytes of LDS a row."""
+    s, p = shape, plan
+    ATOM = instruction(ARCH, p.mfma, "bf16", "bf16", p.cta_k)
+    gemm = WorkgroupGemm(mx_name("emulated_mx_gemm", s), "", ATOM, s, p, (i8, i8), XCDS)
     g = gemm.g
-    a, b = (Decoded(gemm.k, packed, EXTENT=EXTENT, CTA_K=t.CTA_K, THREADS=gemm.THREADS) for packed, EXTENT in (
-        (Packed(A, g.a, g.lda, g.scale_a, g.ld_scale_a), t.CTA_M),
-        (Packed(B, g.b, g.ldb, g.scale_b, g.ld_scale_b), t.CTA_N)))
+    a, b = (Decoded(gemm.k, packed, EXTENT=EXTENT, CTA_K=p.cta_k, THREADS=p.threads) for packed, EXTENT in (
+        (Packed(s.a, g.a, g.lda, g.scale_a, g.ld_scale_a), p.cta_m),
+        (Packed(s.b, g.b, g.ldb, g.scale_b, g.ld_scale_b), p.cta_n)))
     gemm.begin(a, b)
-    room = ATOM.cycles[ARCH] // CYCLES - 1 if t.WARP_M*t.WARP_N // LANES <= ROOMY else 0
+    room = ATOM.cycles[ARCH] // CYCLES - 1 if p.warp_m*p.warp_n // LANES <= ROOMY else 0
     return gemm.multiply(partial(through_decoding, ROOM=room), a, b)

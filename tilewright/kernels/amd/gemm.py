@@ -10,7 +10,6 @@ stored at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,79 +23,49 @@ from tilewright.kernels.gpu.epilogue import Out, Run
 from tilewright.kernels.gpu.fused import suffix
 from tilewright.kernels.gpu.split_k import WIDEST, Holders, Split, finish
 from tilewright.kernels.gpu.work import Work, arguments, parameters, share
-from tilewright.kernels.narrow import memory_type
-
-
-@dataclass(frozen=True)
-class Tiling:
-    """Tiles of C, and how workgroups share the work: gpu/split_k.py and gpu/work.py. MFMA: rows and columns of an
-    instruction's tile; XCDS: dies of the chip."""
-    CTA_M: int = 256
-    CTA_N: int = 256
-    CTA_K: int = 32
-    WARP_M: int = 128
-    WARP_N: int = 64
-    MFMA: int = 32
-    SPLIT_K: int = 1
-    GROUP_M: int = 8
-    XCDS: int = 8
-
-    @property
-    def threads(self) -> int:
-        """Threads of a workgroup. ValueError for tiles that LDS is not read in (lds_tile)."""
-        m, n = self.WARP_M, self.WARP_N
-        if any(side < 32 or side & (side - 1) for side in (m, n)) or self.CTA_M % m or self.CTA_N % n:
-            raise ValueError(f"a wave's tile must have 32, 64, 128 ... rows and columns and divide {self.CTA_M} x "
-                             f"{self.CTA_N}, not {m} x {n}")
-        return self.CTA_M // m * (self.CTA_N // n) * LANES
+from tilewright.plans.amd import AmdPlan
+from tilewright.plans.gpu_shape import GpuShape
 
 
 class WorkgroupGemm:
-    """One kernel. A and B have elements TA and TB in memory; OUT is the format of C, of
-    which VECTOR_C elements are stored at once: n is a multiple of that. BATCH: of many matrices, see work.parameters.
-    EPILOGUE: the text of an expressions.function.Epilogue (gpu/fused.py). GROUPED: see gpu/groups.py; with BATCH.
-    SCALES: the type of scales, which multiply sums if it is one of numbers; i8, of e8m0, for those of instructions.
-
-    The kernel's name is NAME, the tiles and `mode`.
+    """One kernel for a shape, by a plan. A and B have elements of these types in memory. XCDS: dies of the chip.
+    GROUPED: see gpu/groups.py; of a batch. The kernel's name is `name`, the tiles and `mode`.
     """
 
-    def __init__(self, NAME: str, mode: str, ATOM: Mfma, t: Tiling, TA: Type, TB: Type, OUT: str, VECTOR_C: int,
-                 SCALES: Type | None = None, BATCH: bool = False, EPILOGUE: str = "", GROUPED: str = "") -> None:
-        self.ATOM, self.t, self.THREADS, split = ATOM, t, t.threads, Split(t.SPLIT_K)
-        self.OUT, self.VECTOR_C, self.SCALED = OUT, VECTOR_C, SCALES is not None and SCALES.is_float
-        self.EPILOGUE, self.GROUPED = EPILOGUE, GROUPED
-        tiles = f"{t.CTA_M}x{t.CTA_N}x{t.CTA_K}_{t.WARP_M}x{t.WARP_N}"
-        name = (f"{NAME}_{tiles}{mode}{f'_k{t.SPLIT_K}' if t.SPLIT_K > 1 else ''}{'_batch' if BATCH else ''}"
-                f"{'_scaled' if self.SCALED else ''}{f'_groups_{GROUPED}' if GROUPED else ''}{suffix(EPILOGUE)}")
-        self.k = k = Kernel(name, threads=self.THREADS, warp=LANES,
-                            **parameters(ATOM.c.type.scalar, TA, TB, memory_type(OUT), split, SCALES, BATCH,
-                                         EPILOGUE=EPILOGUE, GROUPED=GROUPED))
+    def __init__(self, name: str, mode: str, ATOM: Mfma, shape: GpuShape, plan: AmdPlan, types: tuple[Type, Type],
+                 XCDS: int, GROUPED: str = "") -> None:
+        self.ATOM, self.shape, self.plan, self.GROUPED = ATOM, shape, plan, GROUPED
+        s, p, split = shape, plan, Split(plan.split_k)
+        name = (f"{name}_{p.cta_m}x{p.cta_n}x{p.cta_k}_{p.warp_m}x{p.warp_n}{mode}"
+                f"{f'_k{p.split_k}' if p.split_k > 1 else ''}{'_batch' if s.batch != 1 else ''}"
+                f"{'_scaled' if s.scales else ''}{f'_groups_{GROUPED}' if GROUPED else ''}{suffix(s.epilogue)}")
+        self.k = k = Kernel(name, threads=p.threads, warp=LANES,
+                            **parameters(s, ATOM.c.type.scalar, split, "", GROUPED, types))
         self.g = g = arguments(k)
         if GROUPED == "m":
-            groups.clear(k, g, EPILOGUE, self.THREADS)
-        self.work = share(k, g, split, CTA_M=t.CTA_M, CTA_N=t.CTA_N, CTA_K=t.CTA_K, WARP_M=t.WARP_M, WARP_N=t.WARP_N,
-                          GROUP_M=t.GROUP_M, DIES=t.XCDS, AT_LEAST_ONE=True, GROUPED=GROUPED)
+            groups.clear(k, g, s.epilogue, p.threads)
+        self.work = share(k, g, split, p, DIES=XCDS, AT_LEAST_ONE=True, GROUPED=GROUPED)
 
     def begin(self, a: Any, b: Any) -> None:
         """The operands' running addresses, and where a lane reads them in LDS."""
         work, g = self.work, self.g
         a.begin(work.t, work.i0, self.k.max(g.m, 1) if self.GROUPED == "m" else g.m, work.k_first)     # a row to read
         b.begin(work.t, work.j0, g.n, work.k_first)
-        a.lane_addresses(work.i1, work.lane, self.t.MFMA, self.ATOM.k)
-        b.lane_addresses(work.j1, work.lane, self.t.MFMA, self.ATOM.k)
+        a.lane_addresses(work.i1, work.lane, self.plan.mfma, self.ATOM.k)
+        b.lane_addresses(work.j1, work.lane, self.plan.mfma, self.ATOM.k)
 
     def multiply(self, main_loop: Callable[..., None], a: Any, b: Any, *scales: Scales | ScaleTile, STAGES: int = 2
                  ) -> Function:
         """All of it: by a main loop of pipeline.py or decoding.py, with STAGES tiles of each stream in LDS,
         and from the accumulators to C."""
-        k, work, ATOM, streams = self.k, self.work, self.ATOM, (a, b, *scales)
+        k, work, ATOM, s, p, streams = self.k, self.work, self.ATOM, self.shape, self.plan, (a, b, *scales)
         smem = k.smem("tiles", (STAGES * sum(x.SIZE for x in streams),), i8, align=128)
-        acc = k.tile(self.t.WARP_M // ATOM.m, self.t.WARP_N // ATOM.m, ATOM.c.type)
-        products = WaveProducts(k, ATOM, acc, a, b, self.t.CTA_K // ATOM.k, scales)
+        acc = k.tile(p.warp_m // ATOM.m, p.warp_n // ATOM.m, ATOM.c.type)
+        products = WaveProducts(k, ATOM, acc, a, b, p.cta_k // ATOM.k, scales)
         main_loop(k, streams, smem, work.tiles, work.short, products)
-        out = Out.from_arguments(k, self.g, self.OUT, self.VECTOR_C, ALIGNED=False, SCALED=self.SCALED,
-                     EPILOGUE=self.EPILOGUE)
-        finish(k, [acc], work.parts, Holders(work.t, work.t, self.THREADS),
+        out = Out.from_arguments(k, self.g, s.out, p.vector_c, ALIGNED=False, SCALED=s.scales != "",
+                                 EPILOGUE=s.epilogue)
+        finish(k, [acc], work.parts, Holders(work.t, work.t, p.threads),
                lambda: out.store(partial(runs, acc, work, ATOM, out)))
         return k.function
 

@@ -18,9 +18,11 @@ from tilewright.atoms.mfma import Mfma
 from tilewright.ir import Function, Value, bf16, f16, f32, f64, i8, i32
 from tilewright.ir.ops.amd import TRANSPOSED_BITS
 from tilewright.kernels.amd import pipeline
-from tilewright.kernels.amd.gemm import Tiling, WorkgroupGemm
+from tilewright.kernels.amd.gemm import WorkgroupGemm
 from tilewright.kernels.amd.k_strided import KStridedOperand
 from tilewright.kernels.amd.operand import LdsOperand
+from tilewright.plans.amd import AmdPlan
+from tilewright.plans.gpu_shape import GpuShape
 from tilewright.targets import target
 
 TYPES = {"f64": f64, "f32": f32, "xf32": f32, "f16": f16, "bf16": bf16, "i32": i32}     # of memory; others are bytes
@@ -36,37 +38,26 @@ def instruction(ARCH: str, MFMA: int, A: str, B: str, CTA_K: int) -> Mfma:
     return max(fitting, key=lambda atom: atom.k)
 
 
-def emit_mfma_gemm(*, ARCH: str, A: str = "f16", B: str | None = None, OUT: str | None = None, LAYOUT: str = "nt",
-                   STAGES: int = 2, DIRECT: bool = False, VECTOR: int = 16, VECTOR_C: int = 4, BATCH: bool = False,
-                   SCALED: bool = False, EPILOGUE: str = "", GROUPED: str = "", **tiling: int) -> Function:
-    """LAYOUT: "n" or "t" for A and for B, as BLAS says it: "t" of B has k along its rows. tiling: see gemm.Tiling.
-
-    VECTOR, VECTOR_C: elements that are moved at once, of an operand that is contiguous along m or n, whose m or n is a
-    multiple of it, and of C, whose n is. STAGES: tiles in LDS, if they come there straight (DIRECT). BATCH: of many
-    matrices, see work.parameters. SCALED: scales multiply sums (gpu/scales.py); they, alpha and beta are f64 for f64,
-    else f32. EPILOGUE: the text of an expressions.function.Epilogue (gpu/fused.py). GROUPED: what offsets divide, "m"
-    (then k is contiguous in A) or "k": see gpu/groups.py; with BATCH and SPLIT_K 1.
-    """
-    B, t = B or A, Tiling(**tiling)
-    ATOM = instruction(ARCH, t.MFMA, A, B, t.CTA_K)
-    name = f"mfma_gemm_{A}" + (f"_{B}" if B != A else "") + (f"_{OUT}" if OUT else "") + f"_{LAYOUT}"
-    gemm = WorkgroupGemm(name, f"_s{STAGES}" if DIRECT else "", ATOM, t, TYPES.get(A, i8), TYPES.get(B, i8),
-                         OUT or ATOM.c.format, VECTOR_C, (f64 if A == "f64" else f32) if SCALED else None, BATCH,
-                         EPILOGUE, GROUPED)
-    g, TRANSPOSED = gemm.g, DIRECT and target(ARCH).has("lds.transposed")
+def emit_mfma_gemm(shape: GpuShape, plan: AmdPlan, ARCH: str, XCDS: int = 8, GROUPED: str = "") -> Function:
+    """The kernel for a shape, by a plan of mfma or xf32. The plan's `vector` is of operands that are contiguous along m
+    or n: those sizes are multiples of it. GROUPED: what offsets divide, "m" (then k is contiguous in A) or "k": see
+    gpu/groups.py; of a batch, with split_k = 1."""
+    s, p, (A, B) = shape, plan, ("xf32", "xf32") if plan.algorithm == "xf32" else (shape.a, shape.b)
+    ATOM = instruction(ARCH, p.mfma, A, B, p.cta_k)
+    direct = p.copy == "lds"
+    name = f"mfma_gemm_{A}" + f"_{B}"*(B != A) + f"_{s.out}"*(s.out != s.sums) + f"_{s.layout}"
+    gemm = WorkgroupGemm(name, f"_s{p.stages}" if direct else "", ATOM, s, p, (TYPES.get(A, i8), TYPES.get(B, i8)),
+                         XCDS, GROUPED)
+    g, transposed = gemm.g, direct and target(ARCH).has("lds.transposed")
 
     def operand(gmem: Value, ld: Value, BITS: int, along_k: bool, EXTENT: int) -> LdsOperand | KStridedOperand:
-        common: dict[str, Any] = {"BITS": BITS, "EXTENT": EXTENT, "CTA_K": t.CTA_K, "THREADS": gemm.THREADS}
-        if TRANSPOSED and not along_k and BITS in TRANSPOSED_BITS:
+        common: dict[str, Any] = {"BITS": BITS, "EXTENT": EXTENT, "CTA_K": p.cta_k, "THREADS": p.threads}
+        if transposed and not along_k and BITS in TRANSPOSED_BITS:
             return KStridedOperand(gemm.k, gmem, ld, **common)
-        return LdsOperand(gemm.k, gmem, ld, along_k=along_k, VECTOR=VECTOR, **common)
-    a = operand(g.a, g.lda, ATOM.b.bits, LAYOUT[0] == "n", t.CTA_M)
-    b = operand(g.b, g.ldb, ATOM.a.bits, LAYOUT[1] == "t", t.CTA_N)
-    if DIRECT and not (a.direct and b.direct):
-        raise ValueError(f"DIRECT needs k contiguous (on gfx950 also m or n, for elements of 8 and 16 bits) and 16 "
-                         f"bytes for each of {gemm.THREADS} threads to copy; not so for layout {LAYOUT} of {A} by {B} "
-                         f"in tiles of {t.CTA_M}x{t.CTA_N}x{t.CTA_K}")
+        return LdsOperand(gemm.k, gmem, ld, along_k=along_k, VECTOR=p.vector, **common)
+    a = operand(g.a, g.lda, ATOM.b.bits, s.layout[0] == "n", p.cta_m)
+    b = operand(g.b, g.ldb, ATOM.a.bits, s.layout[1] == "t", p.cta_n)
     gemm.begin(a, b)
-    if DIRECT:
-        return gemm.multiply(partial(pipeline.direct, STAGES=STAGES), a, b, STAGES=STAGES)
+    if direct:
+        return gemm.multiply(partial(pipeline.direct, STAGES=p.stages), a, b, STAGES=p.stages)
     return gemm.multiply(pipeline.through_registers, a, b)

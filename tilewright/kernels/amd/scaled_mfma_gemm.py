@@ -15,52 +15,47 @@ from tilewright.atoms import amd
 from tilewright.atoms.mfma import SCALED
 from tilewright.ir import Function, i8, i64
 from tilewright.kernels.amd import pipeline
-from tilewright.kernels.amd.gemm import Tiling, WorkgroupGemm
+from tilewright.kernels.amd.gemm import WorkgroupGemm
 from tilewright.kernels.amd.operand import LdsOperand
 from tilewright.kernels.amd.scales import Scales, ScaleTile
+from tilewright.plans.amd import AmdPlan
+from tilewright.plans.gpu_shape import GpuShape
 
 K = {32: 64, 16: 128}           # of an instruction whose tile is 32 x 32, 16 x 16
 UNIT = 8                        # bytes: rows are multiples of it, since blocks are
 
 
-def emit_scaled_mfma_gemm(*, ARCH: str = "gfx950", A: str = "e2m1", B: str | None = None, OUT: str = "f32",
-                          CTA_K: int = 128, STAGES: int = 2, DIRECT: bool = False, DIRECT_SCALES: bool = False,
-                          VECTOR_C: int = 4, EPILOGUE: str = "", **tiling: int) -> Function:
-    """lda and ldb count bytes, ld_scale_a and ld_scale_b scales; k counts elements, a multiple of 32.
+def emit_scaled_mfma_gemm(shape: GpuShape, plan: AmdPlan, ARCH: str = "gfx950", XCDS: int = 8) -> Function:
+    """lda and ldb count bytes, ld_scale_a and ld_scale_b scales; k counts elements, a multiple of 32. Where scales come
+    straight into LDS, too, k is a multiple of 128, ld_scale_a and ld_scale_b of 4."""
+    s, p, direct = shape, plan, plan.copy == "lds"
+    ATOM = amd.scaled(ARCH, p.mfma, K[p.mfma], s.b, s.a)
+    mode = f"_s{p.stages}" + "d"*p.direct_scales(s) if direct else ""
+    gemm = WorkgroupGemm(mx_name("scaled_mfma_gemm", s), mode, ATOM, s, p, (i8, i8), XCDS)
+    k, g, work = gemm.k, gemm.g, gemm.work
 
-    DIRECT_SCALES: they come straight into LDS, too; k is a multiple of 128, ld_scale_a and ld_scale_b of 4.
-    VECTOR_C: elements of C that are stored at once: n is a multiple of it. EPILOGUE: as of mfma_gemm. tiling: see
-    gemm.Tiling.
-    """
-    B, t = B or A, Tiling(CTA_K=CTA_K, **tiling)
-    if DIRECT_SCALES and not DIRECT:
-        raise ValueError("DIRECT_SCALES needs DIRECT: scales are copied straight into LDS only if elements are, too")
-    ATOM = amd.scaled(ARCH, t.MFMA, K[t.MFMA], B, A)
-    name = f"scaled_mfma_gemm_{A}" + (f"_{B}" if B != A else "") + (f"_{OUT}" if OUT != "f32" else "")
-    mode = f"_s{STAGES}" + "d"*DIRECT_SCALES if DIRECT else ""
-    gemm = WorkgroupGemm(name, mode, ATOM, t, i8, i8, OUT, VECTOR_C, SCALES=i8, EPILOGUE=EPILOGUE)
-    k, g, work, THREADS = gemm.k, gemm.g, gemm.work, gemm.THREADS
-
-    common: dict[str, Any] = {"along_k": True, "CTA_K": CTA_K, "THREADS": THREADS, "UNIT": UNIT}
-    a = LdsOperand(k, g.a, k.cast(g.lda, i64) // UNIT, BITS=ATOM.b.bits, EXTENT=t.CTA_M, **common)
-    b = LdsOperand(k, g.b, k.cast(g.ldb, i64) // UNIT, BITS=ATOM.a.bits, EXTENT=t.CTA_N, **common)
-    if DIRECT and not (a.direct and b.direct):
-        raise ValueError(f"DIRECT needs every thread to copy 16 bytes; a tile of {t.CTA_M}x{t.CTA_N}x{CTA_K} has fewer "
-                         f"pieces than {THREADS} threads, or no multiple of them")
+    common: dict[str, Any] = {"along_k": True, "CTA_K": p.cta_k, "THREADS": p.threads, "UNIT": UNIT}
+    a = LdsOperand(k, g.a, k.cast(g.lda, i64) // UNIT, BITS=ATOM.b.bits, EXTENT=p.cta_m, **common)
+    b = LdsOperand(k, g.b, k.cast(g.ldb, i64) // UNIT, BITS=ATOM.a.bits, EXTENT=p.cta_n, **common)
     gemm.begin(a, b)
     block = work.k_first // SCALED
     scales: list[Scales | ScaleTile] = []
     for x, ld, first, inner, limit, CTA, WARP in (
-            (g.scale_a, g.ld_scale_a, work.i0, work.i1, g.m, t.CTA_M, t.WARP_M),
-            (g.scale_b, g.ld_scale_b, work.j0, work.j1, g.n, t.CTA_N, t.WARP_N)):
-        if DIRECT_SCALES:
-            tile = ScaleTile(k, x, ld, EXTENT=CTA, WARP=WARP, MFMA=t.MFMA, CTA_K=CTA_K, THREADS=THREADS)
+            (g.scale_a, g.ld_scale_a, work.i0, work.i1, g.m, p.cta_m, p.warp_m),
+            (g.scale_b, g.ld_scale_b, work.j0, work.j1, g.n, p.cta_n, p.warp_n)):
+        if p.direct_scales(s):
+            tile = ScaleTile(k, x, ld, EXTENT=CTA, WARP=WARP, MFMA=p.mfma, CTA_K=p.cta_k, THREADS=p.threads)
             tile.begin(work.t, first, limit, block)
             tile.lane_addresses(inner, work.lane)
             scales.append(tile)
         else:
-            scales.append(Scales(k, x, ld, work.lane, first + inner, limit, block, MFMA=t.MFMA, TILES=WARP // t.MFMA,
-                                 CTA_K=CTA_K, AHEAD=1 if DIRECT else 2))
-    if DIRECT:
-        return gemm.multiply(partial(pipeline.direct, STAGES=STAGES), a, b, *scales, STAGES=STAGES)
+            scales.append(Scales(k, x, ld, work.lane, first + inner, limit, block, MFMA=p.mfma, TILES=WARP // p.mfma,
+                                 CTA_K=p.cta_k, AHEAD=1 if direct else 2))
+    if direct:
+        return gemm.multiply(partial(pipeline.direct, STAGES=p.stages), a, b, *scales, STAGES=p.stages)
     return gemm.multiply(pipeline.through_registers, a, b, *scales)
+
+
+def mx_name(name: str, s: GpuShape) -> str:
+    """The beginning of the name of a kernel of block-scaled operands."""
+    return f"{name}_{s.a}" + f"_{s.b}"*(s.b != s.a) + f"_{s.out}"*(s.out != "f32")

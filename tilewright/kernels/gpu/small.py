@@ -16,41 +16,29 @@ from typing import Any
 from tilewright.ir import Function, Kernel, Type, Value, f32, f64, i64, vec
 from tilewright.kernels.gpu.split_k import Split
 from tilewright.kernels.gpu.work import arguments, parameters
-from tilewright.plans.small_layout import WIDEST, Lanes, Stored, operands, power, whole
+from tilewright.plans import small_rules
+from tilewright.plans.gpu_shape import GpuShape
+from tilewright.plans.nvidia_plan import NvidiaPlan
+from tilewright.plans.small_layout import WIDEST, Lanes, Stored, power, whole
 
 PARTS = {"f32": (f32, 1), "f64": (f64, 1), "c64": (f32, 2), "c128": (f64, 2)}       # of a number: their type, how many
 LOADED = 96         # words that a lane loads in a turn of the loop over k: ptxas loads all of them first
 
 
-def emit_small(DTYPE: str = "f32", LAYOUT: str = "nn", M: int = 4, N: int = 4, K: int = 4, THREAD_M: int = 1,
-               THREAD_N: int = 4, MATRICES: int = 16, WARPS: int = 4, SHARED: bool = False, VECTOR_A: int = 4,
-               VECTOR_B: int = 4, VECTOR_C: int = 4, STAGED: bool = False, ASYNC: bool = True, WARP: int = 32
-               ) -> Function:
-    """
-    LAYOUT      "n" or "t" for A and for B: [m, k] or [k, m], [k, n] or [n, k]. C has contiguous rows
-    THREAD_M    rows and THREAD_N columns of C that a lane has: so many lanes share a matrix as that takes
-    MATRICES    of a group: a multiple of those that a team multiplies at once
-    WARPS       of a CTA: a team each, or all of them one (SHARED)
-    VECTOR_A    elements that may be copied at once: rows of A, their distances and those of matrices are multiples of
-                it, and so is the address. VECTOR_B: of B, VECTOR_C: of C, for stores
-    STAGED      C goes through shared memory
-    ASYNC       copies by cp.async, else through registers
-    WARP        lanes of a warp on the target
-
-    The grid has a team for each group. Numbers of c64 and c128 are two of their parts in memory, in registers and in
-    shared memory; leading dimensions and strides count numbers. There are alpha_imaginary and beta_imaginary then.
-    """
-    R, PAIR = PARTS[DTYPE]
-    lanes = Lanes(WARP*WARPS if SHARED else WARP, -(-M // THREAD_M), -(-N // THREAD_N), WARP)
-    BYTES = R.bytes * PAIR
-    a, b = operands(BYTES, LAYOUT, (M, N, K), (THREAD_M, THREAD_N), (VECTOR_A, VECTOR_B), lanes)
-    name = (f"small_{DTYPE}_{LAYOUT}_{M}x{N}x{K}_t{THREAD_M}x{THREAD_N}_g{MATRICES}_w{WARPS}{'_shared'*SHARED}"
-            f"_v{VECTOR_A}x{VECTOR_B}x{VECTOR_C}{'_staged'*STAGED}{'' if ASYNC else '_regs'}")
-    given = parameters(R, R, R, R, Split(1, False), BATCH=True)
+def emit_small(shape: GpuShape, plan: NvidiaPlan, ARCH: str = "sm_80", WHEN: str = "") -> Function:
+    """The grid has a team for each group. Numbers of c64 and c128 are two of their parts in memory, in registers and in
+    shared memory; leading dimensions and strides count numbers. There are alpha_imaginary and beta_imaginary then."""
+    s, p, (R, PAIR) = shape, plan, PARTS[shape.a]
+    warps, shared, (vector_a, vector_b, vector_c) = small_rules.warps(p), p.team > 1, p.vectors
+    staged, asynchronous = p.store == "smem", p.copy == "async"
+    name = (f"small_{s.a}_{s.layout}_{s.m}x{s.n}x{s.k}_t{p.thread_m}x{p.thread_n}_g{p.matrices}"
+            f"_w{warps}{'_shared'*shared}_v{vector_a}x{vector_b}x{vector_c}{'_staged'*staged}"
+            f"{'' if asynchronous else '_regs'}")
+    given = parameters(s._replace(batch=2), R, Split())
     given |= {"alpha_imaginary": R, "beta_imaginary": R} if PAIR == 2 else {}
-    k = Kernel(name, threads=WARPS*WARP, noalias=False, warp=WARP, **given)
-    return _Small(k, arguments(k), R, PAIR, lanes, a, b, M, N, K, MATRICES, WARPS, SHARED, VECTOR_C, STAGED, ASYNC
-                  ).write()
+    k = Kernel(name, threads=p.threads, noalias=False, **given)
+    return _Small(k, arguments(k), R, PAIR, small_rules.lanes(p, s), *small_rules.operands(p, s), s.m, s.n, s.k,
+                  p.matrices, warps, shared, vector_c, staged, asynchronous).write()
 
 
 @dataclass

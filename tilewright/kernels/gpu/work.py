@@ -12,35 +12,47 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from tilewright.expressions import texts
-from tilewright.ir import Kernel, Type, Value, i32, i64, ptr
+from tilewright.atoms.fragment import ROUNDED
+from tilewright.expressions import HALVES, texts
+from tilewright.ir import Kernel, Type, Value, f32, f64, i8, i32, i64, ptr
 from tilewright.kernels.gpu import auxiliary, groups
 from tilewright.kernels.gpu.split_k import Parts, Split
+from tilewright.kernels.narrow import memory_type
+from tilewright.plans import prologues
+from tilewright.plans.gpu_shape import GpuShape
+from tilewright.problem import SCALE_BLOCKS
 
 
-def parameters(SUMS: Type, A: Type, B: Type, C: Type, split: Split, SCALES: Type | None = None, BATCH: bool = False,
-               BLOCKS: int = 0, SPLIT: str = "", WHEN: str = "", EPILOGUE: str = "", LINEAR: bool = True,
-               PROLOGUES: tuple[str, str] = ("", ""), LAYOUT: str = "", GROUPED: str = "") -> dict[str, Any]:
-    """The parameters of C[m, n] = alpha * A @ B + beta * C, in the order of a launch. SUMS: the type in which products
-    are added up. SCALES: of each operand, see gpu/scales.py, as for BLOCKS; alpha and beta have this type, unless it is
-    one of bits.
-    BATCH: of `batch` such products, from one matrix of each operand to the next stride_a, stride_b and stride_c
-    elements; 0 where all products have the same matrix. SPLIT: operands are terms (rewrite.py), from one to the next
-    plane_a and plane_b elements. WHEN: see `arguments`. EPILOGUE: see fused.py. LINEAR: there are alpha and beta.
-    PROLOGUES: of A and of B, which have this LAYOUT: see transform.py. GROUPED: see groups.py; with BATCH: of
-    "m" there is stride_of_b_NAME, too, from the numbers beside a group's B to the next one's."""
-    scales = auxiliary.parameters(auxiliary.scales(SCALES, BLOCKS), BATCH)
-    apart = {"batch": i32, "stride_a": i64, "stride_b": i64, "stride_c": i64} if BATCH else {}
-    planes: dict[str, Any] = {"plane_a": i64, "plane_b": i64} if SPLIT else {}
+def parameters(s: GpuShape, SUMS: Type, split: Split, WHEN: str = "", GROUPED: str = "",
+               types: tuple[Type, Type] | None = None) -> dict[str, Any]:
+    """The parameters of C[m, n] = alpha * A @ B + beta * C in the order of a launch; there are no alpha and beta with a
+    semiring. SUMS: the type in which products are added up. `types`: of elements of A and of B in memory.
+
+    Of a batch there are `batch` such products, from one matrix of each operand to the next stride_a, stride_b and
+    stride_c elements; 0 where all products have the same matrix. Operands that are terms (rewrite.py) are plane_a and
+    plane_b elements from one to the next. WHEN: see `arguments`. GROUPED: see groups.py; of "m" there is
+    stride_of_b_NAME, too, from the numbers beside a group's B to the next one's."""
+    batch, factor = s.batch != 1, f64 if SUMS == f64 else f32
+    apart = {"batch": i32, "stride_a": i64, "stride_b": i64, "stride_c": i64} if batch else {}
+    planes: dict[str, Any] = {"plane_a": i64, "plane_b": i64} if s.terms else {}
     special: dict[str, Any] = {"special": ptr(i32)} if WHEN else {}
-    contiguous = "a"*(LAYOUT[:1] == "t") + "b"*(LAYOUT[1:] == "n")
-    before = auxiliary.parameters(texts.auxiliary("", *PROLOGUES), GROUPED == "m", contiguous)
-    factor = SCALES if SCALES and SCALES.is_float else SUMS
+    contiguous = "a"*(s.layout[0] == "t") + "b"*(s.layout[1] == "n")
+    before = auxiliary.parameters(texts.auxiliary("", s.prologue_a, s.prologue_b), GROUPED == "m", contiguous)
     offsets: dict[str, Any] = {"offsets": ptr(i32)} if GROUPED else {}
-    alpha, beta = ({name: factor} if LINEAR else {} for name in ("alpha", "beta"))
-    return {"m": i32, "n": i32, "k": i32, **alpha, "a": ptr(A), "lda": i64, "b": ptr(B), "ldb": i64, **scales,
-            **beta, "c": ptr(C), "ldc": i64, **apart, **offsets, **planes, **special,
-            **auxiliary.parameters(texts.auxiliary(EPILOGUE), BATCH), **before, **split.parameters(SUMS)}
+    alpha, beta = ({name: factor if s.scales else SUMS} if not s.semiring else {} for name in ("alpha", "beta"))
+    scales = auxiliary.scales(i8 if s.scaled else factor if s.scales else None, s.scales in SCALE_BLOCKS)
+    a, b = types or operand_types(s)
+    return {"m": i32, "n": i32, "k": i32, **alpha, "a": ptr(a), "lda": i64, "b": ptr(b), "ldb": i64,
+            **auxiliary.parameters(scales, batch), **beta, "c": ptr(memory_type(s.out)), "ldc": i64, **apart, **offsets,
+            **planes, **special, **auxiliary.parameters(texts.auxiliary(s.epilogue), batch), **before,
+            **split.parameters(SUMS)}
+
+
+def operand_types(s: GpuShape) -> tuple[Type, Type]:
+    """The types of elements of A and of B in memory."""
+    stored = (prologues.stored(x, text) for x, text in ((s.a, s.prologue_a), (s.b, s.prologue_b)))
+    a, b = (memory_type(ROUNDED.get(x, x).removesuffix(HALVES)) for x in stored)
+    return a, b
 
 
 def arguments(k: Kernel, WHEN: str = "") -> SimpleNamespace:
@@ -93,17 +105,17 @@ class Work:
     short: Value            # steps of k in the first of them
 
 
-def share(k: Kernel, g: SimpleNamespace, split: Split, *, CTA_M: int, CTA_N: int, CTA_K: int, WARP_M: int, WARP_N: int,
-          GROUP_M: int, SLICES: int = 1, DIES: int = 1, AT_LEAST_ONE: bool = False, GROUPED: str = "") -> Work:
-    """The grid is that of `split`, with as many tiles as C has, or a batch, or with groups of rows as there are places
-    for tiles (groups.slots). GROUP_M, DIES: see grouped and by_die.
+def share(k: Kernel, g: SimpleNamespace, split: Split, p: Any, *, SLICES: int = 1, DIES: int = 1,
+          AT_LEAST_ONE: bool = False, GROUPED: str = "") -> Work:
+    """The grid is that of `split`, with as many tiles of the plan p as C has, or a batch, or with groups of rows as
+    there are places for tiles (groups.slots). DIES: see by_die.
 
     AT_LEAST_ONE: a workgroup for which no steps of k are left multiplies one tile of zeros, else none.
     """
-    t = k.thread[0]
-    warp, WARPS_M, WARPS = t // k.warp, CTA_M // WARP_M, CTA_M // WARP_M * (CTA_N // WARP_N)
+    t, CTA_M, CTA_N = k.thread[0], p.cta_m, p.cta_n
+    warp, WARPS_M, WARPS = t // k.warp, CTA_M // p.warp_m, CTA_M // p.warp_m * (CTA_N // p.warp_n)
     in_slice, slice = (warp % WARPS, warp // WARPS) if SLICES > 1 else (warp, None)
-    lane, i1, j1 = t % k.warp, in_slice % WARPS_M*WARP_M, in_slice // WARPS_M*WARP_N
+    lane, i1, j1 = t % k.warp, in_slice % WARPS_M*p.warp_m, in_slice // WARPS_M*p.warp_n
     by_rows = GROUPED == "m"
     tiles_m, tiles_n = groups.slots(g, CTA_M) if by_rows else k.ceil_div(g.m, CTA_M), k.ceil_div(g.n, CTA_N)
     total = (lambda: tiles_m*tiles_n) if by_rows else (lambda: of_batch(g, tiles_m*tiles_n))
@@ -111,11 +123,11 @@ def share(k: Kernel, g: SimpleNamespace, split: Split, *, CTA_M: int, CTA_N: int
     tile, parts = split.parts(k, g, block, total)
     if not by_rows:
         tile = in_matrix(k, g, tile, lambda: tiles_m*tiles_n)
-    tile_m, tile_n = grouped(k, tile, tiles_m, tiles_n, GROUP_M)
+    tile_m, tile_n = grouped(k, tile, tiles_m, tiles_n, p.group_m)
     i0, j0 = groups.of_slot(k, g, tile_m, CTA_M) if by_rows else tile_m*CTA_M, tile_n*CTA_N
     depth = g.k if not GROUPED else k.select(i0 < g.m, g.k, 0) if by_rows else (
         groups.end(k, g, g.matrix) - groups.begin(k, g, g.matrix))
-    k_first, tiles, short = _steps(k, depth, CTA_K, split, parts, AT_LEAST_ONE)
+    k_first, tiles, short = _steps(k, depth, p.cta_k, split, parts, AT_LEAST_ONE)
     if GROUPED == "k":
         first = groups.begin(k, g, g.matrix) + k_first
         k_first = k.select(depth > 0, first, 0) if AT_LEAST_ONE else first

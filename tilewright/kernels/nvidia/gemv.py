@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from math import gcd
 
-from tilewright.ir import Function, Kernel, Value, f32, i32, i64
+from tilewright.ir import Function, Kernel, Value, i32, i64
 from tilewright.kernels.gpu import transform
 from tilewright.kernels.gpu.auxiliary import pointers
 from tilewright.kernels.gpu.epilogue import Out
@@ -24,74 +24,36 @@ from tilewright.kernels.gpu.fused import suffix
 from tilewright.kernels.gpu.split_k import Holders, Split, finish
 from tilewright.kernels.gpu.transform import Transform
 from tilewright.kernels.gpu.work import arguments, in_matrix, of_batch, parameters
-from tilewright.kernels.narrow import memory_type
-from tilewright.kernels.nvidia.gemv_matrices import ROWS, VECTORS, ByMatrices
-from tilewright.kernels.nvidia.gemv_reading import SUMS, WIDEST, Reading
+from tilewright.kernels.nvidia.gemv_matrices import VECTORS, ByMatrices
+from tilewright.kernels.nvidia.gemv_reading import SUMS, Reading
+from tilewright.plans.gemv_rules import FOR_TWO, LOADS, along_k, few_columns, run, tile
+from tilewright.plans.gpu_shape import GpuShape
+from tilewright.plans.nvidia_plan import NvidiaPlan
 
-FOR_TWO = 128           # registers with which a multiprocessor holds two CTAs of 256 threads
 
+def emit_gemv(shape: GpuShape, plan: NvidiaPlan, ARCH: str = "sm_80", WHEN: str = "") -> Function:
+    """C = alpha * A @ B + beta * C of at most as many rows (or columns) as the plan's tile; parameters as for any GEMM;
+    beta = 0 never reads C. ARCH: the target, whose conversions a prologue takes. WHEN: see work.arguments.
 
-def emit_gemv(DTYPE: str = "f32", B: str = "", LAYOUT: str = "nn", COLUMN: bool = False, VECTOR: int = 4,
-              COUNT: int = 1, EXTENT: int = 0, SPLIT_K: int = 1, BATCH: bool = False, WARPS: int = 8, UNROLL: int = 8,
-              OUT: str = "", SCALED: bool = False, WHEN: str = "", BESIDE: int = 0, EPILOGUE: str = "",
-              PROLOGUE: str = "", ARCH: str = "sm_80", STAGES: int = 0, REGISTERS: int = 0) -> Function:
-    """C = alpha * A @ B + beta * C of at most COUNT rows (or with COLUMN, columns); parameters as for any GEMM;
-    beta = 0 never reads C.
-
-    DTYPE       of A, and of B if `B` is "": f32, f64, f16, bf16; with a COUNT of 8 or more f16, bf16, or any two of i8
-                and u8, or of e4m3fn and e5m2
-    VECTOR      elements of the matrix that a lane loads at once: it is aligned to so many, its leading dimension and
-                its size along the contiguous dimension are multiples of it. If k is contiguous in both operands that is
-                true of the other one, too
-    COUNT       a power of two. From 8 on matrix instructions multiply, for which k is contiguous in both operands, and
-                VECTOR 16 bytes
-    EXTENT      elements of each row of C that a CTA has: WARPS times a power of two where the matrix is contiguous
-                along k, 16 times one for matrix instructions; else VECTOR times at most 32, a divisor of its threads.
-                0: one for each warp, or a vector for each lane of a warp
-    BATCH       of many products: see work.parameters
-    WARPS       of a CTA
-    UNROLL      loads of a lane in flight
-    OUT         format of C, to which sums are rounded; "": DTYPE
-    SCALED      scales multiply sums: see gpu/scales.py
-    WHEN        see work.arguments
-    BESIDE      of COUNT vectors without k contiguous, so many elements of a step of k in one load, a divisor; or 0
-    EPILOGUE    the text of an expressions.function.Epilogue, not of pairs: see gpu/fused.py
-    PROLOGUE    the text of an expressions.function.Prologue, of the matrix: DTYPE is its result, and VECTOR elements of
-                its source are loaded at once
-    ARCH        the target whose conversions it takes
-    STAGES      of matrix instructions, spans of a warp in flight by cp.async, of EXTENT elements of each row of C, of
-                which there are as many; 0: as many loads as UNROLL. EXTENT is any multiple of 16 then
-    REGISTERS   that a thread may have; 0: what has been found to be best
+    With copies by cp.async, of matrix instructions, `stages` spans of a warp are in flight, of the tile's elements of C
+    of each row, of which there are as many; else `LOADS` loads of a lane.
     """
-    T, split, THREADS = SUMS[DTYPE], Split(SPLIT_K), 32*WARPS
-    along_k, matrices = LAYOUT[0] == "n" if COLUMN else LAYOUT[1] == "t", COUNT >= VECTORS
-    UNIT = ROWS if matrices else WARPS if along_k else VECTOR
-    WIDTH = EXTENT or (WARPS if along_k else 32*VECTOR)
-    across = not along_k and not matrices
-    fits = (THREADS % (WIDTH // UNIT) == 0 if across else (WIDTH // UNIT) & (WIDTH // UNIT - 1) == 0) or STAGES
-    if WIDTH % UNIT or not fits or WIDTH > 32*VECTOR*WARPS or COUNT & (COUNT - 1):
-        raise ValueError(f"EXTENT must be {UNIT} times a {f'divisor of {THREADS}' if across else 'power of two'}, and "
-                         f"COUNT a power of two, not {EXTENT} and {COUNT}")
-    A_TYPE, B_TYPE = memory_type(DTYPE), memory_type(B or DTYPE)
-    if PROLOGUE:
-        A_TYPE, B_TYPE = (transform.memory(PROLOGUE, A_TYPE), B_TYPE)[::1 if COLUMN else -1]
-    whole = WIDEST // (A_TYPE if COLUMN else B_TYPE).bytes * transform.together(PROLOGUE)
-    if matrices and (LAYOUT, VECTOR) != ("nt", whole):
-        raise ValueError(f"COUNT = {COUNT} needs LAYOUT nt and VECTOR {whole}, not {LAYOUT} and {VECTOR}")
-    FACTOR = None if not SCALED else f32 if T == i32 else T
-    ROLE, PROLOGUES = ("a", (PROLOGUE, "")) if COLUMN else ("b", ("", PROLOGUE))
-    k = Kernel(f"gemv_{DTYPE}_{B or DTYPE}_{LAYOUT}_{'column' if COLUMN else 'row'}{COUNT}x{WIDTH}_v{VECTOR}_w{WARPS}"
-               f"_k{SPLIT_K}{'_batch' if BATCH else ''}{f'_{OUT}' if OUT else ''}{'_scaled' if SCALED else ''}"
-               f"{f'_when_{WHEN}' if WHEN else ''}{f'_beside{BESIDE}' if BESIDE else ''}{suffix(EPILOGUE)}"
-               f"{transform.suffix(*PROLOGUES)}{f'_async{STAGES}' * (STAGES > 0)}{f'_r{REGISTERS}' * (REGISTERS > 0)}",
-               threads=THREADS,
-               max_registers=REGISTERS or (
-                   min(256*FOR_TWO // THREADS, 255) if STAGES and COUNT > VECTORS else
-                   FOR_TWO if STAGES or (PROLOGUE and THREADS <= 256 and COUNT in (1, VECTORS)) else None),
-               noalias=(pointers(EPILOGUE, *PROLOGUES*(not STAGES))
+    s, p, T, split = shape, plan, SUMS[shape.a], Split(plan.split_k)
+    COLUMN, (COUNT, WIDTH), by_k = few_columns(s), tile(p, s), along_k(s)
+    STAGES, BESIDE, matrices = p.stages if p.copy == "async" else 0, p.vector_b, COUNT >= VECTORS
+    PROLOGUE = s.prologue_of(s.prologues) if s.prologues else ""
+    k = Kernel(f"gemv_{s.a}_{s.b}_{s.layout}_{'column' if COLUMN else 'row'}{COUNT}x{WIDTH}_v{p.vector}_w{p.cta_k}"
+               f"_k{p.split_k}{'_batch' if s.batch != 1 else ''}{f'_{s.out}' if s.out != s.a else ''}"
+               f"{'_scaled' if s.scales else ''}{f'_when_{WHEN}' if WHEN else ''}{f'_beside{BESIDE}' if BESIDE else ''}"
+               f"{suffix(s.epilogue)}{transform.suffix(s.prologue_a, s.prologue_b)}{f'_async{STAGES}' * (STAGES > 0)}"
+               f"{f'_r{p.registers}' * (p.registers > 0)}",
+               threads=p.threads,
+               max_registers=p.registers or (
+                   min(256*FOR_TWO // p.threads, 255) if STAGES and COUNT > VECTORS else
+                   FOR_TWO if STAGES or (PROLOGUE and p.threads <= 256 and COUNT in (1, VECTORS)) else None),
+               noalias=(pointers(s.epilogue, *(s.prologue_a, s.prologue_b)*(not STAGES))
                         if split.divided or STAGES else True),      # what copies read beside stays where it is read
-               **parameters(T, A_TYPE, B_TYPE, memory_type(OUT or DTYPE), split, FACTOR, BATCH, WHEN=WHEN,
-                            EPILOGUE=EPILOGUE, PROLOGUES=PROLOGUES, LAYOUT=LAYOUT))
+               **parameters(s, T, split, WHEN))
     g = arguments(k, WHEN)
     size, count = (g.m, g.n) if COLUMN else (g.n, g.m)
 
@@ -99,12 +61,13 @@ def emit_gemv(DTYPE: str = "f32", B: str = "", LAYOUT: str = "nn", COLUMN: bool 
         return k.ceil_div(size, WIDTH)
     block = in_matrix(k, g, k.block[0], tiles)
     matrix, ld, x, ld_x = (g.a, g.lda, g.b, g.ldb) if COLUMN else (g.b, g.ldb, g.a, g.lda)
-    x_along_k = LAYOUT[1] == "t" if COLUMN else LAYOUT[0] == "n"
+    x_along_k = s.layout[1] == "t" if COLUMN else s.layout[0] == "n"
     t, zero = k.thread[0], k.constant(i32, 0)
-    RUN = 4*VECTOR if matrices else VECTOR if along_k else UNROLL          # of k, with common factors
-    before = Transform.from_arguments(k, g, ROLE, PROLOGUE, ALONG_K=along_k, RUN=RUN, ARCH=ARCH, PAIRED=matrices)
-    PIECE = RUN if matrices or before else VECTOR
-    share = k.ceil_div(g.k, SPLIT_K*PIECE)*PIECE                        # steps of k, for this CTA
+    RUN = run(s, COUNT, p.vector)
+    before = Transform.from_arguments(k, g, "a" if COLUMN else "b", PROLOGUE, ALONG_K=by_k, RUN=RUN, ARCH=ARCH,
+                                      PAIRED=matrices)
+    PIECE = RUN if matrices or before else p.vector
+    share = k.ceil_div(g.k, p.split_k*PIECE)*PIECE                        # steps of k, for this CTA
 
     def vectors() -> list[tuple[Value, Value | int]]:
         """Where each of them, or BESIDE together, begins, and from step to step of k; those beyond C are the last."""
@@ -117,8 +80,8 @@ def emit_gemv(DTYPE: str = "f32", B: str = "", LAYOUT: str = "nn", COLUMN: bool 
     def store(sum_of: Callable[[Value], Value]) -> None:
         """Sum number i*WIDTH + j is element j of the CTA's of vector i: threads next to each other store elements next
         to each other."""
-        HOLDERS = COUNT*WIDTH if COUNT*WIDTH <= THREADS else gcd(COUNT*WIDTH, THREADS)
-        out = Out.from_arguments(k, g, OUT or DTYPE, SCALED=SCALED, EPILOGUE=EPILOGUE)
+        HOLDERS = COUNT*WIDTH if COUNT*WIDTH <= p.threads else gcd(COUNT*WIDTH, p.threads)
+        out = Out.from_arguments(k, g, s.out, SCALED=s.scales == "rows", EPILOGUE=s.epilogue)
         acc = k.tile(1, COUNT*WIDTH // HOLDERS, T)
         with k.when(t < HOLDERS):
             for e in range(acc.cols):
@@ -138,13 +101,13 @@ def emit_gemv(DTYPE: str = "f32", B: str = "", LAYOUT: str = "nn", COLUMN: bool 
 
     p0 = k.block_z*share if split.divided else zero
     first = block*WIDTH if not STAGES else k.min(block*WIDTH, size - WIDTH)         # there are as many rows
-    part = (k, DTYPE, VECTOR, COUNT, WIDTH, WARPS, UNROLL, matrix, ld, size, [] if matrices else vectors(),
+    part = (k, s.a, p.vector, COUNT, WIDTH, p.cta_k, LOADS, matrix, ld, size, [] if matrices else vectors(),
             x_along_k, BESIDE, first, p0, k.min(g.k, p0 + share), g.k, before)
     if matrices:
-        formats = (DTYPE, B or DTYPE) if COLUMN else (B or DTYPE, DTYPE)
+        formats = (s.a, s.b) if COLUMN else (s.b, s.a)
         store(ByMatrices(*part, formats, x, ld_x, count, STAGES,
                          block*WIDTH - first if STAGES else None).sums())
         return k.function
     reading = Reading(*part)
-    store(reading.along() if along_k else reading.across())
+    store(reading.along() if by_k else reading.across())
     return k.function

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tilewright.atoms.fragment import ROUNDED
 from tilewright.atoms.nvidia import largest
 from tilewright.ir import Function, Kernel, Tile, Value, f16, f32, f64, i32, vec
 from tilewright.kernels.gpu import groups, transform
-from tilewright.kernels.gpu.auxiliary import BLOCK, pointers
+from tilewright.kernels.gpu.auxiliary import pointers
 from tilewright.kernels.gpu.epilogue import Out
 from tilewright.kernels.gpu.fused import suffix
 from tilewright.kernels.gpu.scales import Scales
@@ -25,113 +26,88 @@ from tilewright.kernels.nvidia.matrices import Blocks, arranged
 from tilewright.kernels.nvidia.operand import SmemOperand
 from tilewright.kernels.nvidia.result import Result, Staging
 from tilewright.kernels.nvidia.ring import Fragments, Ring
+from tilewright.plans.gpu_shape import GpuShape
 from tilewright.plans.nvidia_model import LANES_M, exchanges
+from tilewright.plans.nvidia_plan import DMMA_PAD, NvidiaPlan
 from tilewright.plans.words import TERMS
+from tilewright.problem import SCALE_BLOCKS
 from tilewright.targets.nvidia import TARGETS
 
 READS = 64 * 32         # of a warp's tile, from which on reads before copies gain; not of tf32, which is rounded first
 
 
-def emit_mma_gemm(ARCH: str = "sm_80", A: str = "bf16", B: str = "bf16", OUT: str = "f32", SUMS: str = "f32",
-                  LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K: int = 32, WARP_M: int = 64,
-                  WARP_N: int = 64, STAGES: int = 3, ASYNC: bool = True, VECTOR_A: int = 8, VECTOR_B: int = 8,
-                  VECTOR_C: int = 1, SPLIT_K: int = 1, TAIL: bool = False, GROUP_M: int = 8, MIN_CTAS: int = 1,
-                  BATCH: bool = False, PAD: int = 4, SCALED: bool = False, BLOCKS: int = 0,
-                  SPLIT: str = "", WHEN: str = "", EPILOGUE: str = "", PROLOGUE_A: str = "", PROLOGUE_B: str = "",
-                  GROUPED: str = "") -> Function:
-    """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C.
+def emit_mma_gemm(shape: GpuShape, plan: NvidiaPlan, ARCH: str = "sm_80", WHEN: str = "", GROUPED: str = ""
+                  ) -> Function:
+    """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C. ARCH: the target, whose instructions are
+    those that multiply most of these formats at once.
 
-    ARCH        the target whose instructions it takes: those that multiply most of these formats at once
-    A, B        f16, bf16, tf32 (f32 in memory, rounded to nearest), f64, i8, u8, e4m3fn, e5m2: of A and B the same
-                one, or any two of i8 and u8, or of e4m3fn and e5m2
-    SUMS        f64 for f64, i32 for i8 and u8, else f32; f16 for f16 and fp8 as well, whose sums become f32 after the
-                last product. alpha and beta are f64, i32 or f32
-    OUT         the format of C: that of the sums, or what kernels/narrow.py rounds them to
-    LAYOUT      "n" or "t" for A and for B: [m, k] or [k, m], [k, n] or [n, k]
-    CTA_K       a multiple of 32 bytes of k; WARP_M and WARP_N are multiples of 16
-    ASYNC       copies by cp.async, else through registers (and STAGES = 2)
-    VECTOR_A    elements per copy, of at most 16 bytes, and with ASYNC of at least 4: A is aligned to so many, and its
-                leading dimension, and its size along the contiguous dimension, are multiples of it; VECTOR_B of B
-    VECTOR_C    elements of C that are stored at once where a lane has as many side by side: 2 or 4
-    SPLIT_K     parts of k, and TAIL: see split_k.Split; `workspace` has CTA_M * CTA_N sums for each part of each tile
-    BATCH       of many matrices: see work.parameters
-    PAD         elements after each row of a tile of f64
-    SCALED      scales multiply sums: see gpu/scales.py; they, alpha and beta are f64 for f64, else f32
-    BLOCKS      scales of blocks of 128 of k multiply the sums of CTA_K steps, a divisor of that, which are then added
-                up in f32 registers of their own: as many columns of B share one, 1 or 128, of which WARP_N is a divisor
-    SPLIT       a key of plans.words.TERMS: A and B, in its format and layout "nt", are the terms of f32 operands,
-                plane_a and plane_b elements from one to the next (kernels/gpu/rewrite.py), C is their product
-    WHEN        see work.arguments
-    EPILOGUE    the text of an expressions.function.Epilogue: see gpu/fused.py
-    PROLOGUE_A  the text of an expressions.function.Prologue, whose result is A, for copies through registers: see
-                gpu/transform.py. PROLOGUE_B: of B
-    GROUPED     what offsets divide, "m" or "k" (then LAYOUT is "tn"): see gpu/groups.py; with BATCH, SPLIT_K 1
+    A and B are f16, bf16, tf32 (f32 in memory, rounded to nearest), f64, i8, u8, e4m3fn or e5m2: the same one, or any
+    two of i8 and u8, or of e4m3fn and e5m2. alpha and beta are f64, i32 or f32, with scales f64 for f64, else f32.
+    Scales of blocks of 128 of k multiply the sums of cta_k steps, which are then added up in f32 registers of their
+    own. Operands that are terms (rewrite.py) have layout "nt", plane_a and plane_b elements from one to the next.
+    `workspace` has a tile of sums for each part of each tile: see split_k.Split. WHEN: see work.arguments. GROUPED:
+    what offsets divide, "m" or "k" (then the layout is "tn"): see gpu/groups.py; of a batch, with split_k = 1.
     """
-    if BLOCKS not in (0, 1, BLOCK) or (BLOCKS and (BLOCK % CTA_K or BLOCK % WARP_N or SCALED or SUMS == "f16")):
-        raise ValueError(f"BLOCKS must be 0, 1 or {BLOCK}, and with it CTA_K and WARP_N divisors of {BLOCK}, SUMS f32 "
-                         f"or i32 and SCALED False; it is {BLOCKS} for {CTA_K}, {WARP_N}, {SUMS} and {SCALED}")
-    THREADS, split = 32 * (CTA_M // WARP_M) * (CTA_N // WARP_N), Split(SPLIT_K, TAIL)
-    SCALAR, FACTOR = {"i32": f32 if BLOCKS else i32, "f64": f64}.get(SUMS, f32), f64 if SUMS == "f64" else f32
-    A_TYPE, B_TYPE = (memory_type("f32" if x == "tf32" else x) for x in (A, B))
-    k = Kernel(f"mma_gemm_{A}_{B}_{OUT}_{SUMS}_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_w{WARP_M}x{WARP_N}_s{STAGES}"
-               f"_v{VECTOR_A}x{VECTOR_B}x{VECTOR_C}_k{'tail' if TAIL else SPLIT_K}{'' if ASYNC else '_regs'}"
-               f"{'_batch' if BATCH else ''}{'_scaled' if SCALED else ''}{f'_blocks{BLOCKS}' if BLOCKS else ''}"
-               f"{f'_{SPLIT}' if SPLIT else ''}{f'_when_{WHEN}' if WHEN else ''}"
-               f"{f'_groups_{GROUPED}' if GROUPED else ''}{suffix(EPILOGUE)}"
-               f"{transform.suffix(PROLOGUE_A, PROLOGUE_B)}",
-               threads=THREADS, min_ctas=MIN_CTAS, noalias=(
-                   pointers(EPILOGUE, PROLOGUE_A, PROLOGUE_B) if split.divided else True),
-               **parameters(SCALAR, transform.memory(PROLOGUE_A, A_TYPE), transform.memory(PROLOGUE_B, B_TYPE),
-                            memory_type(OUT), split, FACTOR if SCALED or BLOCKS else None,
-                            BATCH, BLOCKS, SPLIT, WHEN, EPILOGUE, PROLOGUES=(PROLOGUE_A, PROLOGUE_B), LAYOUT=LAYOUT,
-                            GROUPED=GROUPED))
+    s, p, split, blocks = shape, plan, Split(plan.split_k, plan.tail), SCALE_BLOCKS.get(shape.scales, 0)
+    sums, scaled = p.sums(s), s.scales == "rows"
+    scalar = {"i32": f32 if blocks else i32, "f64": f64}.get(sums, f32)
+    vector_a, vector_b, vector_c = p.vectors
+    asynchronous, along_k = p.copy == "async", (s.layout[0] == "n", s.layout[1] == "t")
+    k = Kernel(f"mma_gemm_{s.a}_{s.b}_{s.out}_{sums}_{s.layout}_{p.cta_m}x{p.cta_n}x{p.cta_k}_w{p.warp_m}x{p.warp_n}"
+               f"_s{p.stages}_v{vector_a}x{vector_b}x{vector_c}_k{'tail' if p.tail else p.split_k}"
+               f"{'' if asynchronous else '_regs'}{'_batch' if s.batch != 1 else ''}{'_scaled' if scaled else ''}"
+               f"{f'_blocks{blocks}' if blocks else ''}{f'_{p.split}' if p.split else ''}"
+               f"{f'_when_{WHEN}' if WHEN else ''}{f'_groups_{GROUPED}' if GROUPED else ''}{suffix(s.epilogue)}"
+               f"{transform.suffix(s.prologue_a, s.prologue_b)}",
+               threads=p.threads, min_ctas=1, noalias=(
+                   pointers(s.epilogue, s.prologue_a, s.prologue_b) if split.divided else True),
+               **parameters(s, scalar, split, WHEN, GROUPED))
     g = arguments(k, WHEN)
     if GROUPED == "m":
-        groups.clear(k, g, EPILOGUE, THREADS)
-    work = share(k, g, split, CTA_M=CTA_M, CTA_N=CTA_N, CTA_K=CTA_K, WARP_M=WARP_M, WARP_N=WARP_N, GROUP_M=GROUP_M,
-                 GROUPED=GROUPED)
+        groups.clear(k, g, s.epilogue, p.threads)
+    work = share(k, g, split, p, GROUPED=GROUPED)
 
-    def operand(gmem: Value, ld: Value, along_k: bool, EXTENT: int, VECTOR: int, of_b: bool) -> SmemOperand:
-        T = B_TYPE if of_b else A_TYPE
-        role, prologue = ("b", PROLOGUE_B) if of_b else ("a", PROLOGUE_A)
-        before = Transform.from_arguments(k, g, role, prologue, ALONG_K=along_k, ARCH=ARCH)
-        return SmemOperand(k, T, gmem, ld, along_k=along_k, transposed=False, EXTENT=EXTENT, CTA_K=CTA_K, VECTOR=VECTOR,
-                           THREADS=THREADS, ASYNC=ASYNC, BEFORE=before, **arranged(T.bits, along_k, of_b, PAD))
+    def operand(role: str, gmem: Value, ld: Value, extent: int, vector: int) -> SmemOperand:
+        by_k, T = along_k[role == "b"], memory_type(ROUNDED.get(s.b, s.b) if role == "b" else ROUNDED.get(s.a, s.a))
+        before = Transform.from_arguments(k, g, role, s.prologue_of(role), ALONG_K=by_k, ARCH=ARCH)
+        return SmemOperand(k, T, gmem, ld, along_k=by_k, transposed=False, EXTENT=extent, CTA_K=p.cta_k, VECTOR=vector,
+                           THREADS=p.threads, ASYNC=asynchronous, BEFORE=before,
+                           **arranged(T.bits, by_k, role == "b", DMMA_PAD))
 
     def terms(x: SmemOperand, plane: Value | None) -> list[SmemOperand]:
         """The operand, which is the last term if it has several, after the others."""
-        return [x] if plane is None else [x.moved(plane*-before) for before in range(LAST, 0, -1)] + [x]
-    LAST = TERMS[SPLIT].count - 1 if SPLIT else 0
-    a_gmem, b_gmem = (g.a + g.plane_a*LAST, g.b + g.plane_b*LAST) if SPLIT else (g.a, g.b)
-    a = operand(a_gmem, g.lda, LAYOUT[0] == "n", CTA_M, VECTOR_A, False)
-    b = operand(b_gmem, g.ldb, LAYOUT[1] == "t", CTA_N, VECTOR_B, True)
-    rounding = {"ROUNDED": bool(SPLIT), "EVEN": "tf32.even" in TARGETS[ARCH].instructions}
-    rows = Blocks(k, a, work.i1, work.lane, WARP_M, of_b=False, **rounding)
-    columns = Blocks(k, b, work.j1, work.lane, WARP_N, of_b=True, **rounding)
+        return [x] if plane is None else [x.moved(plane*-before) for before in range(last, 0, -1)] + [x]
+    last = TERMS[p.split].count - 1 if p.split else 0
+    a_gmem, b_gmem = (g.a + g.plane_a*last, g.b + g.plane_b*last) if p.split else (g.a, g.b)
+    a = operand("a", a_gmem, g.lda, p.cta_m, vector_a)
+    b = operand("b", b_gmem, g.ldb, p.cta_n, vector_b)
+    rounding = {"ROUNDED": bool(p.split), "EVEN": "tf32.even" in TARGETS[ARCH].instructions}
+    rows = Blocks(k, a, work.i1, work.lane, p.warp_m, of_b=False, **rounding)
+    columns = Blocks(k, b, work.j1, work.lane, p.warp_n, of_b=True, **rounding)
     # elements of C, which a lane has in pairs or fours, go through shared memory to lie side by side
-    STAGED = not split.divided and SCALAR.bytes == 4 and exchanges(WARP_N, VECTOR_C)
-    STAGE_PAD = 16 if columns.fours else 8
-    STAGING = Staging.size(LANES_M, WARP_N, STAGE_PAD) if STAGED else 0
-    smem = k.smem("tiles", (max(STAGES*(LAST + 1)*(a.SIZE + b.SIZE), THREADS // 32*STAGING*SCALAR.bytes // a.T.bytes),),
-                  a.T, align=128)
+    staged = not split.divided and scalar.bytes == 4 and exchanges(p.warp_n, vector_c)
+    pad = 16 if columns.fours else 8
+    staging_size = Staging.size(LANES_M, p.warp_n, pad) if staged else 0
+    tiles, exchanged = p.stages*(last + 1)*(a.SIZE + b.SIZE), p.threads // 32*staging_size*scalar.bytes // a.T.bytes
+    smem = k.smem("tiles", (max(tiles, exchanged),), a.T, align=128)
     # the first tile may be short: with blocks it is the last one along k, so that no tile has parts of two blocks
-    ahead = k.max(work.tiles - 1, 0)*CTA_K if BLOCKS else None
+    ahead = k.max(work.tiles - 1, 0)*p.cta_k if blocks else None
     first, then = (work.k_first, None) if ahead is None else (work.k_first + ahead, 0 - ahead)
     a.begin(work.t, work.i0, g.m, first, then)
     b.begin(work.t, work.j0, g.n, first, then)
     streams = *terms(a, g.plane_a), *terms(b, g.plane_b)
-    ring = Ring(k, streams, smem, work.tiles, work.short, STAGES=STAGES, ASYNC=ASYNC,
-                READ=ASYNC and A != "tf32" and WARP_M*WARP_N >= READS)
-    products = (TermProducts(k, ring, (rows, columns), work, SPLIT, ARCH) if SPLIT else
-                WarpProducts(k, ring, (rows, columns), work, (A, B, SUMS), ARCH,
-                             Scales.from_arguments(k, g, BLOCKS) if BLOCKS else None))
+    ring = Ring(k, streams, smem, work.tiles, work.short, STAGES=p.stages, ASYNC=asynchronous,
+                READ=asynchronous and s.a != "tf32" and p.warp_m*p.warp_n >= READS)
+    products = (TermProducts(k, ring, (rows, columns), work, p.split, ARCH) if p.split else
+                WarpProducts(k, ring, (rows, columns), work, (s.a, s.b, sums), ARCH,
+                             Scales.from_arguments(k, g, blocks) if blocks else None))
     ring.run(products)
-    staging = Staging(smem.as_(SCALAR) + work.t // 32*STAGING, work.lane // 4,
+    staging = Staging(smem.as_(scalar) + work.t // 32*staging_size, work.lane // 4,
                       lambda r: rows.partition(work.i1, r*4), columns.partition(k.constant(i32, 0), work.lane),
-                      WARP_N, STAGE_PAD) if STAGED else None
-    out = Out.from_arguments(k, g, OUT, VECTOR_C, SCALED=SCALED, PAIRS="bf16" in TARGETS[ARCH].instructions,
-                 EPILOGUE=EPILOGUE)
-    result.store(k, work, out, products.result, result.holders(work, THREADS), staging)
+                      p.warp_n, pad) if staged else None
+    out = Out.from_arguments(k, g, s.out, vector_c, SCALED=scaled, PAIRS="bf16" in TARGETS[ARCH].instructions,
+                             EPILOGUE=s.epilogue)
+    result.store(k, work, out, products.result, result.holders(work, p.threads), staging)
     return k.function
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from tilewright.ir import Function, Kernel, Tile, Value, f32, f64, i32, i64
+from tilewright.ir import Function, Kernel, Tile, Type, Value, i32
 from tilewright.kernels.expression import Arithmetic, neutral, semiring_suffix
 from tilewright.kernels.gpu import fused, groups, transform
 from tilewright.kernels.gpu.auxiliary import pointers
@@ -25,114 +25,100 @@ from tilewright.kernels.nvidia.operand import WIDEST, SmemOperand
 from tilewright.kernels.nvidia.result import Partition, Result, Staging, lane_grid, partition
 from tilewright.kernels.nvidia.ring import Fragments, Ring
 from tilewright.plans import semirings
+from tilewright.plans.gpu_shape import GpuShape
+from tilewright.plans.nvidia_plan import NvidiaPlan
 
 STEPS_MOST = 1 << 16        # of any tile of k
 MOST_CODE = 2048            # instructions of a main loop; what is more than that misses the instruction cache
 BESIDE = 32             # registers of a thread for prologues
 FILE = 65536                # registers of a multiprocessor
 MOST_REGISTERS = 224        # of a thread, for terms of a semiring: with more ptxas moves so many that some are spilled
-TYPES = {"f32": f32, "f64": f64, "i32": i32, "i64": i64}
 
 
-def emit_simt_gemm(DTYPE: str = "f32", LAYOUT: str = "nn", CTA_M: int = 128, CTA_N: int = 128, CTA_K: int = 16,
-                   WARP_M: int = 32, WARP_N: int = 64, THREAD_M: int = 8, THREAD_N: int = 8, SLICES: int = 1,
-                   STAGES: int = 3, ASYNC: bool = True, TRANSPOSE: bool = True, VECTOR: int = 4, VECTOR_C: int = 0,
-                   SPLIT_K: int = 1, TAIL: bool = False, GROUP_M: int = 8, ORDER: str = "rows", REGISTERS: int = 0,
-                   EARLY: bool = False, BATCH: bool = False, OUT: str = "", SCALED: bool = False,
-                   WHEN: str = "", EPILOGUE: str = "", SEMIRING: str = "", PROLOGUE_A: str = "", PROLOGUE_B: str = "",
-                   ARCH: str = "sm_75", GROUPED: str = "") -> Function:
-    """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C.
-
-    LAYOUT      "n" or "t" for A and for B: [m, k] or [k, m], [k, n] or [n, k]
-    SLICES      groups of warps that share the CTA's tile of C, each with its part of the CTA_K steps of k
-    ASYNC       copies by cp.async, else through registers (and STAGES = 2), EARLY or when ptxas likes: see ring.Ring
-    TRANSPOSE   operands that are contiguous along k are transposed on their way to shared memory
-    VECTOR      elements per copy: matrices are aligned to so many, and their leading dimensions, and their sizes along
-                the contiguous dimension, are multiples of it
-    VECTOR_C    elements of C that are stored at once, 0: VECTOR
-    SPLIT_K     parts of k, and TAIL: see split_k.Split; `workspace` has CTA_M * CTA_N sums for each part of each tile
-    GROUP_M     rows of tiles that are finished before the next ones
-    ORDER       of the FMAs of an outer product: along "rows" or "columns"
-    REGISTERS   that a thread may have, 0: an estimate; with a limit ptxas avoids more bank conflicts
-    BATCH       of many matrices: see work.parameters, and so are strides multiples of VECTOR
-    OUT         format of C, to which sums are rounded; "": DTYPE
-    SCALED      scales multiply sums: see gpu/scales.py
-    WHEN        see work.arguments
-    EPILOGUE    the text of an expressions.function.Epilogue: see gpu/fused.py
-    SEMIRING    the text of an expressions.semiring.Semiring: what stands for multiplication and addition, of integers
-                too. There are no alpha and beta then
-    PROLOGUE_A  the text of an expressions.function.Prologue, whose result is DTYPE, for copies through registers: see
-                gpu/transform.py. PROLOGUE_B: of B. ARCH: the target whose conversions they take
-    GROUPED     what offsets divide, "m" or "k" (then LAYOUT is "tn"): see gpu/groups.py; with BATCH, SPLIT_K 1
+def emit_simt_gemm(shape: GpuShape, plan: NvidiaPlan, ARCH: str = "sm_75", WHEN: str = "", GROUPED: str = ""
+                   ) -> Function:
+    """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C. With a semiring, which stands for
+    multiplication and addition, of integers too, there are no alpha and beta. ARCH: the target, whose conversions
+    prologues take. `workspace` has a tile of sums for each part of each tile: see split_k.Split. WHEN: see
+    work.arguments. GROUPED: what offsets divide, "m" or "k" (then the layout is "tn"): see gpu/groups.py; of a batch,
+    with split_k = 1.
     """
-    T, V, split = TYPES[DTYPE], WIDEST // TYPES[DTYPE].bytes, Split(SPLIT_K, TAIL)
-    LANES_M, LANES_N, WARPS = WARP_M // THREAD_M, WARP_N // THREAD_N, CTA_M // WARP_M * (CTA_N // WARP_N)
-    THREADS = 32 * WARPS * SLICES
-    name = (f"simt_gemm_{DTYPE}_{LAYOUT}_{CTA_M}x{CTA_N}x{CTA_K}_w{WARP_M}x{WARP_N}_t{THREAD_M}x{THREAD_N}_s{STAGES}"
-            f"_v{VECTOR}_k{SLICES}x{'tail' if TAIL else SPLIT_K}_{'async' if ASYNC else 'regs'}"
-            f"{'' if TRANSPOSE else '_along'}{'_early' if EARLY else ''}{'_batch' if BATCH else ''}"
-            f"{f'_c{VECTOR_C}' if VECTOR_C else ''}{f'_{OUT}' if OUT else ''}{'_scaled' if SCALED else ''}"
-            f"{f'_when_{WHEN}' if WHEN else ''}{f'_groups_{GROUPED}' if GROUPED else ''}"
-            f"{fused.suffix(EPILOGUE)}{semiring_suffix(SEMIRING)}{transform.suffix(PROLOGUE_A, PROLOGUE_B)}")
-    staged = 0 if ASYNC else (CTA_M + CTA_N)*CTA_K // THREADS          # elements of a thread, to shared memory
-    fragments = sum(own * (1 if TRANSPOSE or not along_k else V) for own, along_k in (
-        (THREAD_M, LAYOUT[0] == "n"), (THREAD_N, LAYOUT[1] == "t")))
-    limit = registers(THREAD_M*THREAD_N * semirings.fields(SEMIRING), fragments,
-                      staged + semirings.in_flight(SEMIRING) + BESIDE*bool(PROLOGUE_A or PROLOGUE_B), T.bytes)
-    if SEMIRING:                            # as many terms on their way as cost no CTA of a multiprocessor
-        limit = min(FILE // (THREADS * max(FILE // (THREADS*limit), 1)) // 8 * 8, MOST_REGISTERS)
-    k = Kernel(name, threads=THREADS, max_registers=REGISTERS or limit,
-               noalias=pointers(EPILOGUE, PROLOGUE_A, PROLOGUE_B) if split.divided else True,
-               **parameters(T, transform.memory(PROLOGUE_A, T), transform.memory(PROLOGUE_B, T),
-                            memory_type(OUT or DTYPE), split, T if SCALED else None, BATCH, WHEN=WHEN,
-                            EPILOGUE=EPILOGUE, LINEAR=not SEMIRING, PROLOGUES=(PROLOGUE_A, PROLOGUE_B), LAYOUT=LAYOUT,
-                            GROUPED=GROUPED))
+    s, p, T, split = shape, plan, memory_type(shape.a), Split(plan.split_k, plan.tail)
+    vector, transposed, along_k = p.vector, not p.as_stored, (s.layout[0] == "n", s.layout[1] == "t")
+    lanes_m, lanes_n, threads = p.warp_m // p.thread_m, p.warp_n // p.thread_n, p.threads // p.slices
+    limit = _registers(s, p, T)
+    k = Kernel(_name(s, p, WHEN, GROUPED), threads=p.threads, max_registers=p.registers or limit,
+               noalias=pointers(s.epilogue, s.prologue_a, s.prologue_b) if split.divided else True,
+               **parameters(s, T, split, WHEN, GROUPED))
     g = arguments(k, WHEN)
     if GROUPED == "m":
-        groups.clear(k, g, EPILOGUE, THREADS)
-    work = share(k, g, split, CTA_M=CTA_M, CTA_N=CTA_N, CTA_K=CTA_K, WARP_M=WARP_M, WARP_N=WARP_N, GROUP_M=GROUP_M,
-                 SLICES=SLICES, GROUPED=GROUPED)
+        groups.clear(k, g, s.epilogue, p.threads)
+    work = share(k, g, split, p, SLICES=p.slices, GROUPED=GROUPED)
 
     # which rows and columns of the CTA's tile the lane has; of an operand along k, neighbouring lanes read neighbours
-    lane_m, lane_n = lane_grid(work.lane, LANES_M, LANES_N)
-    wide_m, wide_n = V if TRANSPOSE or LAYOUT[0] == "t" else 1, V if TRANSPOSE or LAYOUT[1] == "n" else 1
-    rows = partition(work.i1, lane_m, LANES_M, THREAD_M, wide_m)
-    columns = partition(work.j1, lane_n, LANES_N, THREAD_N, wide_n)
+    lane_m, lane_n = lane_grid(work.lane, lanes_m, lanes_n)
+    wide_m, wide_n = (WIDEST // T.bytes if transposed or not by_k else 1 for by_k in along_k)
+    rows = partition(work.i1, lane_m, lanes_m, p.thread_m, wide_m)
+    columns = partition(work.j1, lane_n, lanes_n, p.thread_n, wide_n)
 
-    def operand(gmem: Value, ld: Value, along_k: bool, EXTENT: int, ROLE: str, PROLOGUE: str) -> SmemOperand:
-        before = Transform.from_arguments(k, g, ROLE, PROLOGUE, ALONG_K=along_k, ARCH=ARCH)
-        return SmemOperand(k, T, gmem, ld, along_k=along_k, transposed=TRANSPOSE, EXTENT=EXTENT, CTA_K=CTA_K,
-                           VECTOR=VECTOR, THREADS=THREADS, ASYNC=ASYNC, BEFORE=before)
-    a = operand(g.a, g.lda, LAYOUT[0] == "n", CTA_M, "a", PROLOGUE_A)
-    b = operand(g.b, g.ldb, LAYOUT[1] == "t", CTA_N, "b", PROLOGUE_B)
+    def operand(role: str, gmem: Value, ld: Value, extent: int) -> SmemOperand:
+        by_k = along_k[role == "b"]
+        before = Transform.from_arguments(k, g, role, s.prologue_of(role), ALONG_K=by_k, ARCH=ARCH)
+        return SmemOperand(k, T, gmem, ld, along_k=by_k, transposed=transposed, EXTENT=extent, CTA_K=p.cta_k,
+                           VECTOR=vector, THREADS=p.threads, ASYNC=p.copy == "async", BEFORE=before)
+    a, b = operand("a", g.a, g.lda, p.cta_m), operand("b", g.b, g.ldb, p.cta_n)
     # single elements of C, which a lane has in vectors, go through shared memory to lie side by side
-    arithmetic = Arithmetic.from_text(k, T, SEMIRING)
-    FIELDS = len(arithmetic.types)
-    STAGED = ((VECTOR_C or VECTOR) == 1 and SLICES == 1 and not split.divided and WARP_N % 32 == 0
+    arithmetic = Arithmetic.from_text(k, T, s.semiring)
+    staged = (p.vectors[2] == 1 and p.slices == 1 and not split.divided and p.warp_n % 32 == 0
               and arithmetic.types == (T,))
-    STAGING = Staging.size(LANES_M, WARP_N) if STAGED else 0
-    smem = k.smem("tiles", (max(STAGES*(a.SIZE + b.SIZE), CTA_M*CTA_N*FIELDS if SLICES > 1 else 0,
-                              WARPS*STAGING),), T, align=128)
+    staging_size = Staging.size(lanes_m, p.warp_n) if staged else 0
+    smem = k.smem("tiles", (max(p.stages*(a.SIZE + b.SIZE),
+                                p.cta_m*p.cta_n*len(arithmetic.types) if p.slices > 1 else 0,
+                                threads // 32 * staging_size),), T, align=128)
     a.begin(work.t, work.i0, g.m, work.k_first)
     b.begin(work.t, work.j0, g.n, work.k_first)
 
-    pad = neutral(SEMIRING, T) if SEMIRING else (0, 0)
-    ring = Ring(k, (a, b), smem, work.tiles, work.short, STAGES=STAGES, ASYNC=ASYNC, EARLY=EARLY, PAD=pad or (0, 0))
-    accs = [k.tile(THREAD_M, THREAD_N, type, zero=not SEMIRING) for type in arithmetic.types]
-    products = OuterProducts(k, ring, (a, b), (rows, columns), accs, work, CTA_K, CTA_K // SLICES, ORDER, arithmetic,
+    pad = neutral(s.semiring, T) if s.semiring else (0, 0)
+    ring = Ring(k, (a, b), smem, work.tiles, work.short, STAGES=p.stages, ASYNC=p.copy == "async",
+                EARLY=p.prefetch_first, PAD=pad or (0, 0))
+    accs = [k.tile(p.thread_m, p.thread_n, type, zero=not s.semiring) for type in arithmetic.types]
+    steps = p.cta_k // p.slices
+    products = OuterProducts(k, ring, (a, b), (rows, columns), accs, work, p.cta_k, steps, p.order, arithmetic,
                              GUARDED=pad is None,
-                             UNROLLED=unrolled(SEMIRING, THREAD_M*THREAD_N, CTA_K // SLICES) if TRANSPOSE else 0)
+                             UNROLLED=unrolled(s.semiring, p.thread_m*p.thread_n, steps) if transposed else 0)
     ring.run(products, products.UNROLLED)
-    staging = Staging(smem + work.t // 32*STAGING, lane_m,
-                      lambda r: partition(work.i1, r, LANES_M, THREAD_M, wide_m),
-                      partition(k.constant(work.lane.type, 0), lane_n, LANES_N, THREAD_N, wide_n),
-                      WARP_N) if STAGED else None
-    holders = result.holders(work, 32*WARPS)
-    if SLICES > 1:
-        result.add_slices(k, accs, smem, work, SLICES, holders, arithmetic)
-    out = Out.from_arguments(k, g, OUT or DTYPE, VECTOR_C or VECTOR, SCALED=SCALED, EPILOGUE=EPILOGUE, SUMS=T)
+    staging = Staging(smem + work.t // 32*staging_size, lane_m,
+                      lambda r: partition(work.i1, r, lanes_m, p.thread_m, wide_m),
+                      partition(k.constant(work.lane.type, 0), lane_n, lanes_n, p.thread_n, wide_n),
+                      p.warp_n) if staged else None
+    holders = result.holders(work, threads)
+    if p.slices > 1:
+        result.add_slices(k, accs, smem, work, p.slices, holders, arithmetic)
+    out = Out.from_arguments(k, g, s.out, p.vectors[2], SCALED=s.scales == "rows", EPILOGUE=s.epilogue, SUMS=T)
     result.store(k, work, out, Result(accs[0], rows, columns, accs[1:]), holders, staging, arithmetic)
     return k.function
+
+
+def _name(s: GpuShape, p: NvidiaPlan, WHEN: str, GROUPED: str) -> str:
+    return (f"simt_gemm_{s.a}_{s.layout}_{p.cta_m}x{p.cta_n}x{p.cta_k}_w{p.warp_m}x{p.warp_n}"
+            f"_t{p.thread_m}x{p.thread_n}_s{p.stages}_v{p.vector}_k{p.slices}x{'tail' if p.tail else p.split_k}"
+            f"_{'async' if p.copy == 'async' else 'regs'}{'_along' if p.as_stored else ''}"
+            f"{'_early' if p.prefetch_first else ''}{'_batch' if s.batch != 1 else ''}"
+            f"{f'_c{p.vector_c}' if p.vector_c else ''}{f'_{s.out}' if s.out != s.a else ''}"
+            f"{'_scaled' if s.scales else ''}{f'_when_{WHEN}' if WHEN else ''}{f'_groups_{GROUPED}' if GROUPED else ''}"
+            f"{fused.suffix(s.epilogue)}{semiring_suffix(s.semiring)}{transform.suffix(s.prologue_a, s.prologue_b)}")
+
+
+def _registers(s: GpuShape, p: NvidiaPlan, T: Type) -> int:
+    """The limit for a thread; with a semiring for as many terms on their way as cost no CTA of a multiprocessor."""
+    staged = 0 if p.copy == "async" else (p.cta_m + p.cta_n)*p.cta_k // p.threads
+    fragments = sum(own * (WIDEST // T.bytes if p.as_stored and by_k else 1) for own, by_k in (
+        (p.thread_m, s.layout[0] == "n"), (p.thread_n, s.layout[1] == "t")))
+    limit = registers(p.thread_m*p.thread_n * semirings.fields(s.semiring), fragments,
+                      staged + semirings.in_flight(s.semiring) + BESIDE*bool(s.prologues), T.bytes)
+    if not s.semiring:
+        return limit
+    return min(FILE // (p.threads * max(FILE // (p.threads*limit), 1)) // 8 * 8, MOST_REGISTERS)
 
 
 class OuterProducts:

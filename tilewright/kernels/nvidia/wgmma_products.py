@@ -22,17 +22,6 @@ Factors = tuple[Pairs, Pairs]           # scales by (64 rows, their upper or low
 PIECE, WARPGROUP = 16, 4        # bytes that a swizzle leaves together; warps
 
 
-def pairs(planes_a: int, planes_b: int, products: int) -> list[tuple[int, int]]:
-    """Planes of A and B that are multiplied with each other: the smallest numbers first. ValueError if there are not so
-    many, or others as small."""
-    found = sorted(product(range(planes_a), range(planes_b)), key=sum)
-    if not 0 < products <= len(found) or (products < len(found) and sum(found[products - 1]) == sum(found[products])):
-        whole = [n for n, pair in enumerate(found, 1) if n == len(found) or sum(pair) < sum(found[n])]
-        raise ValueError(f"TERMS: {planes_a} planes of A and {planes_b} of B have {' or '.join(map(str, whole))} "
-                         f"products, not {products}")
-    return found[:products][::-1]
-
-
 @dataclass(frozen=True)
 class Stages:
     """The ring. A position counts steps of k since the CTA began; it says stage and phase.

@@ -16,6 +16,7 @@ from tilewright.kernels.gpu import groups
 from tilewright.kernels.gpu.split_k import Parts
 from tilewright.kernels.gpu.work import grouped, of_batch
 from tilewright.kernels.narrow import memory_type
+from tilewright.plans.nvidia_plan import NvidiaPlan
 
 SWIZZLES = 128, 64                                          # bytes: rows of the blocks of a tile in shared memory
 ALIGN = ROWS*SWIZZLES[0]                                    # of tiles there
@@ -131,18 +132,17 @@ class Unit:
 class Tiles:
     """Which tiles of C a CTA works on: those of its cluster, each as large as all of its CTAs' together.
 
-    With DIVISION the first `whole` tiles are taken as wholes. The others' steps of k follow each other on a line, a
+    With parts of k the first `whole` tiles are taken as wholes. The others' steps of k follow each other on a line, a
     tile's first one `apart` from that of the tile before, and each cluster has a share of it, `share` steps long: the
     end of one tile and the beginning of the next (stream-K), or with a multiple of `share` from tile to tile a part of
     one (split-K). There must be as many clusters as shares; a share is not longer than a tile, and what `apart` exceeds
     the steps of a tile by not longer than a share.
     """
 
-    def __init__(self, k: Kernel, g: SimpleNamespace, CTA_K: int, CTA_M: int, CTA_N: int, CLUSTER_M: int,
-                 CLUSTER_N: int, CLUSTER_K: int, GROUP_M: int, UNIT: int, DIVIDED: bool) -> None:
-        """UNIT: steps of k that no two CTAs share, with CLUSTER_K."""
-        self.k, self.g, self.GROUP_M, self.CTAS = k, g, GROUP_M, CLUSTER_M*CLUSTER_N*CLUSTER_K
-        self.CTA, self.CLUSTER = (CTA_M, CTA_N), (CLUSTER_M, CLUSTER_N)
+    def __init__(self, k: Kernel, g: SimpleNamespace, p: NvidiaPlan) -> None:
+        self.k, self.g, self.GROUP_M, self.CTAS, self.DIVIDED = k, g, p.group_m, p.ctas, p.divided
+        CLUSTER_M, CLUSTER_N = self.CLUSTER = p.cluster_m, p.cluster_n
+        self.CTA = p.cta_m, p.cta_n
         rank = k.cluster_rank if self.CTAS > 1 else k.constant(i32, 0)
         self.cluster_m, self.cluster_n = rank % CLUSTER_M, rank // CLUSTER_M % CLUSTER_N
         # masks of the CTAs that have the same tile of A, and of B
@@ -150,7 +150,8 @@ class Tiles:
         column = k.constant(i32, (1 << CLUSTER_M) - 1)
         self.same_row = None if CLUSTER_N == 1 else row << self.cluster_m
         self.same_column = None if CLUSTER_M == 1 else column << self.cluster_n*CLUSTER_M
-        self.tiles_m, self.tiles_n = k.ceil_div(g.m, CTA_M*CLUSTER_M), k.ceil_div(g.n, CTA_N*CLUSTER_N)
+        self.tiles_m, self.tiles_n = (
+            k.ceil_div(size, of_cta*ctas) for size, of_cta, ctas in zip((g.m, g.n), self.CTA, self.CLUSTER))
         if g.offsets is None:
             self.count = of_batch(g, self.tiles_m*self.tiles_n)
         else:
@@ -160,15 +161,16 @@ class Tiles:
             self.count = count.get()*self.tiles_n
             # of the tile that a thread has asked for last, which are ascending: its group, and the tiles before that
             self.group, self.before = k.variable(i32, 0), k.variable(i32, 0)
-        self.first, self.steps = k.constant(i32, 0), k.ceil_div(g.k, CTA_K)
-        if CLUSTER_K > 1:                                   # no multicast, so that CTAs may have more steps than others
-            units = k.ceil_div(self.steps, UNIT)
-            self.first = rank*units // CLUSTER_K * UNIT
-            self.steps = k.min((rank + 1)*units // CLUSTER_K * UNIT, self.steps) - self.first
+        self.first, self.steps = k.constant(i32, 0), k.ceil_div(g.k, p.cta_k)
+        if p.cluster_k > 1:                                 # no multicast, so that CTAs may have more steps than others
+            unit = p.promote // p.cta_k or 1                # of steps, which no two CTAs share
+            units = k.ceil_div(self.steps, unit)
+            self.first = rank*units // p.cluster_k * unit
+            self.steps = k.min((rank + 1)*units // p.cluster_k * unit, self.steps) - self.first
         self.rank, self.cluster, self.clusters = rank, k.block[0] // self.CTAS, k.grid[0] // self.CTAS
-        self.whole = self._wholes(g.whole if DIVIDED else self.count)
+        self.whole = self._wholes(g.whole if p.divided else self.count)
         self.units = self.whole
-        if DIVIDED:
+        if p.divided:
             # of this cluster's share: where it begins and ends, in which tile it begins, and where that is
             self.start = self.cluster*g.share
             self.end = k.min(self.start + g.share, (self.count - g.whole)*g.apart)
@@ -176,7 +178,6 @@ class Tiles:
             self.origin = self.tile*g.apart
             last = (k.max(self.end, 1) - 1) // g.apart
             self.units = self.whole + k.select(self.start < self.end, last - self.tile + 1, 0)
-        self.DIVIDED = DIVIDED
 
     def _rows(self, group: Value) -> Value:
         """Of tiles, in this group."""
