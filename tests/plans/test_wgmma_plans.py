@@ -227,3 +227,14 @@ def test_sums_that_the_assembler_has_no_registers_for_are_refused():
     for columns, fits in ((200, True), (208, False)):
         plan = NvidiaPlan.parse(f"wgmma 192x{columns}x64 stages=3 warpgroups=3")
         assert fits != any("assembler" in x for x in plan.violations(shape, H200))
+
+
+@pytest.mark.parametrize("plan", [
+    str(PLAN), "wgmma 64x128x64 stages=4 warpgroups=1 tail", "simt 64x64x8 warp=32x32 thread=8x4 stages=3 vector=4",
+    "mma 64x64x32 warp=32x32 stages=3 vector=8", "gemv 1x8x8 stages=2 copy=registers vector=8"])
+def test_code_is_for_any_sizes(plan):
+    """What emitters are asked for, and the cache is asked by, does not depend on sizes."""
+    format, rows = ("f32" if plan.startswith("simt") else "bf16"), ((1, 1) if plan.startswith("gemv") else (256, 512))
+    first, second = (tw.compile(tw.Gemm(m, n, k, format, layout="nt"), H200, plan).asked
+                     for m, n, k in zip(rows, (256, 1024), (512, 2048)))
+    assert [x.key for x in first] == [x.key for x in second]

@@ -6,12 +6,33 @@ packed into words, and the scale.
 """
 from __future__ import annotations
 
-from tilewright.formats.table import BLOCK_FORMATS
+from tilewright.formats.table import BLOCK_FORMATS, BlockFormat
 from tilewright.ir import Function, Kernel, Value, f32, i8, i32, i64, ptr, vec
 from tilewright.kernels.narrow import nearest, splat
 
 THREADS, FOUR, WORD = 128, 4, 32
 MANTISSA, F32_BIAS, INFINITY = 23, 127, 0x7F800000     # of f32
+
+
+class Blocks:
+    """A thread's block of the source: its index, whether there is one, and its numbers by fours."""
+
+    def __init__(self, k: Kernel, f: BlockFormat, rows: Value, columns: Value, source: Value, VECTOR: int) -> None:
+        blocks = (columns + (f.block - 1)) // f.block
+        self.k, self.index = k, k.cast(k.block[0], i64)*THREADS + k.cast(k.thread[0], i64)
+        self.inside = self.index < rows*blocks
+        row, first = self.index // blocks, self.index % blocks * f.block
+        at = source + row*columns + first
+
+        def four(e: int) -> Value:
+            if VECTOR == FOUR:
+                return k.load(at + e, vec(f32, FOUR), mask=self.inside & (first + e < columns))
+            return k.pack(*(k.load(at + (e + d), mask=self.inside & (first + (e + d) < columns)) for d in range(FOUR)))
+        self.numbers = [four(e) for e in range(0, f.block, FOUR)]
+
+    def sizes(self) -> list[Value]:
+        """The numbers' bits without signs."""
+        return [self.k.bits_as(x, vec(i32, FOUR)) & 0x7FFFFFFF for x in self.numbers]
 
 
 def emit_quantize(BLOCKS: str = "mxfp8", VECTOR: int = 1, WARP: int = 32) -> Function:
@@ -28,20 +49,10 @@ def emit_quantize(BLOCKS: str = "mxfp8", VECTOR: int = 1, WARP: int = 32) -> Fun
     k = Kernel(f"quantize_{BLOCKS}_{VECTOR}", threads=THREADS, warp=WARP, rows=i64, columns=i64, source=ptr(f32),
                elements=ptr(i32), scales=ptr(i8))
     rows, columns, source, elements, scales = k.args
-    blocks = (columns + (f.block - 1)) // f.block
-    index = k.cast(k.block[0], i64)*THREADS + k.cast(k.thread[0], i64)
-    inside = index < rows*blocks
-    row, first = index // blocks, index % blocks * f.block
-    at, lanes = source + row*columns + first, vec(i32, FOUR)
-
-    def numbers(e: int) -> Value:
-        if VECTOR == FOUR:
-            return k.load(at + e, vec(f32, FOUR), mask=inside & (first + e < columns))
-        return k.pack(*(k.load(at + (e + d), mask=inside & (first + (e + d) < columns)) for d in range(FOUR)))
-    fours = [numbers(e) for e in range(0, f.block, FOUR)]
+    x, lanes = Blocks(k, f, rows, columns, source, VECTOR), vec(i32, FOUR)
     most, lost = splat(k, i32, 0, FOUR), splat(k, i32, 0, FOUR)         # of bits: sizes compare as whole numbers
-    for x in fours:
-        size = k.bits_as(x, lanes) & 0x7FFFFFFF
+    for four in x.numbers:
+        size = k.bits_as(four, lanes) & 0x7FFFFFFF
         most = k.select(size < INFINITY, k.max(most, size), most)
         lost = k.max(lost, size)
     largest, worst = (k.max(k.max(x[0], x[1]), k.max(x[2], x[3])) for x in (most, lost))
@@ -49,10 +60,11 @@ def emit_quantize(BLOCKS: str = "mxfp8", VECTOR: int = 1, WARP: int = 32) -> Fun
     factor = k.broadcast(k.bits_as((F32_BIAS - exponent) << MANTISSA, f32), FOUR)
     strange = worst >= INFINITY
     words = [k.constant(i32, 0) for _ in range(f.block*BITS // WORD)]
-    for number, x in enumerate(fours):
-        finite = (k.bits_as(x, lanes) & 0x7FFFFFFF) < INFINITY
-        scaled = k.min(k.max(k.select(finite, x*factor, splat(k, f32, 0, FOUR)), -f.element.largest), f.element.largest)
-        patterns = nearest(k, k.select(finite, scaled, x) if STRANGE else scaled, f.element) & (1 << BITS) - 1
+    for number, four in enumerate(x.numbers):
+        finite = (k.bits_as(four, lanes) & 0x7FFFFFFF) < INFINITY
+        scaled = k.select(finite, four*factor, splat(k, f32, 0, FOUR))
+        scaled = k.min(k.max(scaled, -f.element.largest), f.element.largest)
+        patterns = nearest(k, k.select(finite, scaled, four) if STRANGE else scaled, f.element) & (1 << BITS) - 1
         for e in range(FOUR):
             word, bit = divmod((number*FOUR + e)*BITS, WORD)
             words[word] = words[word] | patterns[e] << bit
@@ -63,6 +75,6 @@ def emit_quantize(BLOCKS: str = "mxfp8", VECTOR: int = 1, WARP: int = 32) -> Fun
         words = [k.select(strange, k.constant(i32, 0), word) for word in words]
         scale = k.select(strange, k.constant(i32, f.scale.nans[0].start), scale)
     for word in range(0, len(words), 2):
-        k.store(elements + index*len(words) + word, k.pack(*words[word:word + 2]), mask=inside)
-    k.store(scales + index, k.cast(scale, i8), mask=inside)
+        k.store(elements + x.index*len(words) + word, k.pack(*words[word:word + 2]), mask=x.inside)
+    k.store(scales + x.index, k.cast(scale, i8), mask=x.inside)
     return k.function

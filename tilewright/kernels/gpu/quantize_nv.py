@@ -10,29 +10,11 @@ from itertools import pairwise
 
 from tilewright.formats.table import BLOCK_FORMATS
 from tilewright.ir import Function, Kernel, Value, f32, f64, i8, i32, i64, ptr, vec
-from tilewright.kernels.gpu.quantize import FOUR, INFINITY, THREADS
+from tilewright.kernels.gpu.quantize import FOUR, INFINITY, THREADS, Blocks
 from tilewright.kernels.narrow import nearest, number, splat
 
 NV = BLOCK_FORMATS["nvfp4"]
 SIZES = [float(NV.element.decode(pattern).real) for pattern in range(8)]        # of e2m1, without signs
-
-
-class Blocks:
-    """A thread's block of the source: its index, whether there is one, and its numbers by fours."""
-
-    def __init__(self, k: Kernel, rows: Value, columns: Value, source: Value, VECTOR: int) -> None:
-        blocks = (columns + (NV.block - 1)) // NV.block
-        self.k, self.index = k, k.cast(k.block[0], i64)*THREADS + k.cast(k.thread[0], i64)
-        self.inside = self.index < rows*blocks
-        row, first = self.index // blocks, self.index % blocks * NV.block
-        at = source + row*columns + first
-
-        def four(e: int) -> Value:
-            if VECTOR == FOUR:
-                return k.load(at + e, vec(f32, FOUR), mask=self.inside & (first + e < columns))
-            return k.pack(*(k.load(at + (e + d), mask=self.inside & (first + (e + d) < columns)) for d in range(FOUR)))
-        self.numbers = [four(e) for e in range(0, NV.block, FOUR)]
-        self.sizes = [k.bits_as(x, vec(i32, FOUR)) & 0x7FFFFFFF for x in self.numbers]
 
 
 def emit_largest(VECTOR: int = 1, WARP: int = 32) -> Function:
@@ -44,8 +26,9 @@ def emit_largest(VECTOR: int = 1, WARP: int = 32) -> Function:
     k = Kernel(f"largest_of_nvfp4_{VECTOR}", threads=THREADS, warp=WARP, rows=i64, columns=i64, source=ptr(f32),
                largest=ptr(f32))
     rows, columns, source, largest = k.args
-    x, most = Blocks(k, rows, columns, source, VECTOR), splat(k, i32, 0, FOUR)          # sizes compare as whole numbers
-    for size in x.sizes:
+    x = Blocks(k, NV, rows, columns, source, VECTOR)
+    sizes, most = x.sizes(), splat(k, i32, 0, FOUR)                     # of bits: sizes compare as whole numbers
+    for size in sizes:
         most = k.select(size < INFINITY, k.max(most, size), most)
     four_most = k.max(k.max(most[0], most[1]), k.max(most[2], most[3]))
     k.store(largest + x.index, k.bits_as(four_most, f32), mask=x.inside)
@@ -58,9 +41,9 @@ def emit_quantize_nv(VECTOR: int = 1, WARP: int = 32) -> Function:
     k = Kernel(f"quantize_nvfp4_{VECTOR}", threads=THREADS, warp=WARP, rows=i64, columns=i64, whole=f64,
                source=ptr(f32), largest=ptr(f32), elements=ptr(i32), scales=ptr(i8))
     rows, columns, tensor_scale, source, largest, elements, scales = k.args
-    x = Blocks(k, rows, columns, source, VECTOR)
-    worst = splat(k, i32, 0, FOUR)
-    for size in x.sizes:
+    x = Blocks(k, NV, rows, columns, source, VECTOR)
+    sizes, worst = x.sizes(), splat(k, i32, 0, FOUR)
+    for size in sizes:
         worst = k.max(worst, size)
     lost = k.max(k.max(worst[0], worst[1]), k.max(worst[2], worst[3])) >= INFINITY      # the scale says it
     wanted = k.cast(k.load(largest + x.index, mask=x.inside), f64) / NV.element.largest / tensor_scale
@@ -69,7 +52,7 @@ def emit_quantize_nv(VECTOR: int = 1, WARP: int = 32) -> Function:
     of_scale = k.cast(number(k, k.cast(pattern, vec(i8, 2)), NV.scale.name, f32)[0], f64)
     divisor = of_scale*tensor_scale
     words = [k.constant(i32, 0), k.constant(i32, 0)]
-    for place, (four, size) in enumerate(zip(x.numbers, x.sizes)):
+    for place, (four, size) in enumerate(zip(x.numbers, sizes)):
         signs = (k.bits_as(four, vec(i32, FOUR)) >> 28) & 8
         for e in range(FOUR):
             quotient = k.cast(k.bits_as(size[e], f32), f64) / divisor

@@ -38,13 +38,6 @@ class SmemTile:
     BATCH: bool
     PLANES: int = 0
 
-    def __post_init__(self) -> None:
-        along, across = self._sides
-        if along % self.ROW or across % (ROWS*self.SHARE):
-            raise ValueError(f"a tile of {self.EXTENT} by {self.CTA_K} of k in {self.FORMAT} must have a multiple of "
-                             f"{self.ROW} elements along its contiguous dimension, not {along}, and of "
-                             f"{ROWS*self.SHARE} for {self.SHARE} CTAs along the other, not {across}")
-
     @property
     def TYPE(self) -> Type:
         """Of its elements in memory."""
