@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
+from tilewright.expressions.numerics import Numerics
 from tilewright.ir import Function
 from tilewright.kernels.amd import emulated_mx_gemm, mfma_gemm, scaled_mfma_gemm
 from tilewright.kernels.gpu import small
@@ -49,7 +50,7 @@ def _emitted(emit: Callable[..., Function], Plan: Any, algorithm: str, sizes: tu
     if parts > 1:                               # whatever the tile is
         plan = plan.varied(parts=parts)
     shape = GpuShape(a, b, out, *sizes, layout, 1, 1, 1, batch=batch, scaled=scaled, scales=scales,
-                     terms=getattr(plan, "split", ""), **more)
+                     terms=getattr(plan, "split", ""), numerics=Numerics(**more))
     return emit(shape, plan, **given)
 
 

@@ -231,7 +231,7 @@ def test_sums_that_the_assembler_has_no_registers_for_are_refused():
 
 @pytest.mark.parametrize("plan", [
     str(PLAN), "wgmma 64x128x64 stages=4 warpgroups=1 tail", "simt 64x64x8 warp=32x32 thread=8x4 stages=3 vector=4",
-    "mma 64x64x32 warp=32x32 stages=3 vector=8", "gemv 1x8x8 stages=2 copy=registers vector=8"])
+    "mma 64x64x32 warp=32x32 stages=3 vector=8 vector_c=4", "gemv 1x8x8 stages=2 copy=registers vector=8"])
 def test_code_is_for_any_sizes(plan):
     """What emitters are asked for, and the cache is asked by, does not depend on sizes."""
     format, rows = ("f32" if plan.startswith("simt") else "bf16"), ((1, 1) if plan.startswith("gemv") else (256, 512))

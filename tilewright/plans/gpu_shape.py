@@ -170,8 +170,7 @@ def emitted(s: GpuShape, sizes: tuple[int, int, int]) -> GpuShape:
     """What emitters read of a shape, with these sizes in place of its own: nothing of where operands lie."""
     epilogue = epilogues.stored(s.epilogue, s.out) if s.epilogue else ""
     return GpuShape(s.a, s.b, s.out, *sizes, s.layout, 1, 1, 1, batch=1 + (s.batch != 1), scaled=s.scaled,
-                    scales=s.scales, terms=s.terms, epilogue=epilogue, semiring=s.semiring, prologue_a=s.prologue_a,
-                    prologue_b=s.prologue_b)
+                    scales=s.scales, terms=s.terms, numerics=s.numerics._replace(epilogue=epilogue, invariant=""))
 
 
 @cache
