@@ -106,7 +106,9 @@ def contract(f: Callable[..., Any] | Semiring, a: Any, b: Any, *, reduce: str | 
             out is None or engine.begin({}, {"out": out})[1]["out"].shadow.dtype == bool):
         whole = above_zero
     if epilogue is None and whole is not None:
-        return _by_epilogue(engine, whole, a, b, (x.ndim, y.ndim), out, asked, **how)
+        axes = x.ndim, y.ndim
+        known = None if 1 in axes else asked
+        return _by_epilogue(lambda call: engine.matmul(call, known), None, whole, a, b, axes, out, **how)
     return engine.matmul(Call.checked(a, b, out, epilogue=epilogue, **how), asked)
 
 
@@ -118,10 +120,10 @@ def _on_host(a: Array, b: Array, out: Any, operands: Any, epilogue: Any, sums: n
     if epilogue is not None:
         return fused.product(Call.checked(a, b, out, out_dtype=out_dtype, epilogue=epilogue, **how))
     own, into = out_dtype is None, arguments.output(out, "out")
-    if own and made.reduce == "any" and (into is None or into.dtype == bool):
-        return _with_epilogue(above_zero, a, b, out, out_dtype=out_dtype, **how)
-    if made.state or (not a.shape[-1] and any(made.first(32))):
-        return _with_epilogue(fusing.unchanged, a, b, out, out_dtype=out_dtype, **how)
+    above = own and made.reduce == "any" and (into is None or into.dtype == bool)
+    if above or made.state or (not a.shape[-1] and any(made.first(32))):
+        return _by_epilogue(fused.product, lambda x: program.scalar(x)[()], above_zero if above else fusing.unchanged,
+                            a, b, (a.ndim, b.ndim), out, out_dtype=out_dtype, **how)
     cast = own and into is not None and into.dtype != sums
     call = Call.checked(a, b, None if cast else out, out_dtype=sums if own else out_dtype, **how)
     result = host.product(call)
@@ -141,13 +143,14 @@ def _known_by(f: Any, reduce: Any) -> tuple[Any, ...] | None:
     return None if None in keys else (reduce, *keys)
 
 
-def _by_epilogue(engine: Any, epilogue: Any, a: Any, b: Any, axes: tuple[int, int], out: Any, asked: Any, **how: Any
-                 ) -> Any:
-    """The results of an epilogue that is not the caller's, of arrays on a GPU, which may be vectors."""
+def _by_epilogue(multiply: Callable[[Call], Any], scalar: Callable[[Any], Any] | None, epilogue: Any, a: Any, b: Any,
+                 axes: tuple[int, int], out: Any, **how: Any) -> Any:
+    """The results of an epilogue that is not the caller's, of matrices or vectors: `axes` of a and of b. `scalar`: what
+    makes numbers of results that have no axes."""
     if how["operands"] is not None:
         raise ValueError("operands must be None without an epilogue")
     if 1 not in axes:
-        return engine.matmul(Call.checked(a, b, out, epilogue=epilogue, **how), asked)
+        return multiply(Call.checked(a, b, out, epilogue=epilogue, **how))
     a, b = a[None] if axes[0] == 1 else a, b[:, None] if axes[1] == 1 else b
 
     def widened(x: Any) -> Any:
@@ -155,23 +158,9 @@ def _by_epilogue(engine: Any, epilogue: Any, a: Any, b: Any, axes: tuple[int, in
         return x if x is None or axes[0] > 1 else x[..., None, :]
     outs = out if isinstance(out, tuple) else (out,)
     whole = tuple(map(widened, outs))
-    found = engine.matmul(Call.checked(a, b, whole if isinstance(out, tuple) else whole[0], epilogue=epilogue, **how))
+    found = multiply(Call.checked(a, b, whole if isinstance(out, tuple) else whole[0], epilogue=epilogue, **how))
     place = Ellipsis, *(0 if count == 1 else slice(None) for count in axes)
     results = [x[place] for x in (found if isinstance(found, tuple) else (found,))]
+    results = [scalar(x) for x in results] if scalar else results
     results = [x if given is None else given for x, given in zip(results, outs + (None,) * len(results))]
     return tuple(results) if isinstance(found, tuple) else results[0]
-
-
-def _with_epilogue(epilogue: Any, a: Array, b: Array, out: Any, **how: Any) -> Any:
-    """The results of an epilogue that is not the caller's, of matrices or vectors."""
-    if how["operands"] is not None:
-        raise ValueError("operands must be None without an epilogue")
-    lost = tuple(axis for axis, x in ((-2, a), (-1, b)) if x.ndim == 1)
-    a, b = (a[None] if a.ndim == 1 else a), (b[:, None] if b.ndim == 1 else b)
-    outs = out if isinstance(out, tuple) else (out,)
-    whole = tuple(None if x is None else np.expand_dims(x, lost) for x in (arguments.output(x, "out") for x in outs))
-    found = fused.product(Call.checked(a, b, whole if isinstance(out, tuple) else whole[0], epilogue=epilogue, **how))
-    several = isinstance(found, tuple)
-    results = [program.scalar(np.squeeze(x, lost))[()] if lost else x for x in (found if several else (found,))]
-    results = [x if given is None else given for x, given in zip(results, outs + (None,) * len(results))]
-    return tuple(results) if several else results[0]

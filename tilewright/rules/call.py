@@ -72,7 +72,7 @@ class Call(NamedTuple):
     @property
     def fused(self) -> bool:
         """Has it an epilogue or a prologue?"""
-        return any(x is not None for x in (self.epilogue, self.prologue_a, self.prologue_b))
+        return not (self.epilogue is self.prologue_a is self.prologue_b is None)
 
     @property
     def invariant(self) -> str:

@@ -79,12 +79,12 @@ def _refuse_option(x: Any, name: str, option: str) -> NoReturn:
 # ---- long doubles and objects
 
 # Long double, its complex numbers, and objects. Not by NumPy's one-letter codes: "G" is float8_e4m3fnuz, too.
-KINDS = (np.longdouble, np.clongdouble, np.object_)
+KINDS = {np.longdouble, np.clongdouble, np.object_}
 
 
 def takes(*operands: Any) -> bool:
     """Is one of these an array (or its dtype, or the type of its elements) that only NumPy multiplies?"""
-    return any(_kind(x) in KINDS for x in operands)
+    return not KINDS.isdisjoint(map(_kind, operands))
 
 
 def _kind(x: Any) -> Any:

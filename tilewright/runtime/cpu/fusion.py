@@ -21,11 +21,12 @@ import numpy as np
 
 from tilewright.expressions.composed import ADDED, ALPHA, BETA, with_scalars
 from tilewright.expressions.function import Aux, Epilogue
+from tilewright.expressions.numerics import Numerics
 from tilewright.expressions.program import REDUCED, REDUCTIONS
 from tilewright.kernels.cpu import jobs
 from tilewright.plans import lowering
 from tilewright.runtime import repeats
-from tilewright.runtime.cpu import engine, packed, preparation, program, workspace
+from tilewright.runtime.cpu import amx, engine, packed, pool, preparation, program, workspace
 from tilewright.runtime.cpu.engine import Planned, format_of
 from tilewright.runtime.cpu.host import Host, host
 from tilewright.runtime.cpu.recipe import Recipe
@@ -40,7 +41,6 @@ from tilewright.runtime.cpu.ways import (
     passes,
     shares,
     strides_of,
-    sums_of,
     way_for,
     way_of,
     with_prologues,
@@ -66,8 +66,11 @@ def gemm(a: Matrix, b: Matrix, results: list[Matrix | None], reduced: Sequence[M
 
     All may have a leading axis.
     """
-    of = sums_of(a, b, results, operands, epilogue, sums, threads, plan, target, b_packed, semiring)
-    of = with_prologues(of, prologues or {}).with_numerics(invariant=invariant)
+    main = main_of(results, epilogue)
+    beside = main is not None and any(np.may_share_memory(main, x) for x in operands)
+    of = with_prologues(Sums(
+        a, b, sums, threads or pool.get_num_threads(), plan, amx.permitted(target or detect()), None, b_packed, beside,
+        Numerics(semiring=semiring, invariant=invariant)), prologues or {})
     if algorithm is not None:
         assert of.target is not None
         of = of._replace(word=lowering.algorithm_word(algorithm, format_of(a.dtype), format_of(b.dtype), *of.sizes,

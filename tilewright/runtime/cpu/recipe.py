@@ -95,7 +95,7 @@ class Recipe:
         self.template = array("q", [fields.pop(name, 0) for name in layout])
         assert not fields, fields
         self.at = {name: index for index, name in enumerate(layout)}
-        self.i_a, self.i_b, self.i_c = (self.at[name] for name in "abc")
+        self.i_a, self.i_b, self.i_c = map(self.at.__getitem__, "abc")
         self.i_alpha, self.i_beta = self.at.get("alpha"), self.at["beta"]
         if self.i_alpha is not None:
             self.template[self.i_alpha] = self._bits(1.0)

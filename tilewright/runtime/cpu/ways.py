@@ -21,7 +21,7 @@ from tilewright.plans.lowering import Product
 from tilewright.plans.prologues import read_once
 from tilewright.plans.words import TILE_WORDS
 from tilewright.rules.prologues import Prepared
-from tilewright.runtime.cpu import amx, engine, packed, pool, preparation, workspace
+from tilewright.runtime.cpu import engine, packed, preparation, workspace
 from tilewright.runtime.cpu.engine import Planned, format_of, strides
 from tilewright.runtime.cpu.host import Host, host
 from tilewright.runtime.cpu.recipe import FORK_FLOPS, Prepares, Recipe
@@ -69,16 +69,6 @@ class Sums(HasNumerics, _Sums):
     @property
     def sizes(self) -> tuple[int, int, int]:
         return self.a.shape[-2], self.b.shape[-1], self.a.shape[-1]
-
-
-def sums_of(a: Matrix, b: Matrix, results: list[Matrix | None], operands: list[Matrix], epilogue: Epilogue,
-            sums: np.dtype[Any], threads: int | None, plan: Any = None, target: CpuTarget | None = None,
-            b_packed: packed.Packed | None = None, semiring: str = "") -> Sums:
-    """Of the arguments of `gemm`."""
-    main = main_of(results, epilogue)
-    beside = main is not None and any(np.may_share_memory(main, x) for x in operands)
-    return Sums(a, b, sums, threads or pool.get_num_threads(), plan, amx.permitted(target or detect()), None, b_packed,
-                beside, Numerics(semiring=semiring))
 
 
 def with_prologues(of: Sums, prologues: Prologues) -> Sums:
