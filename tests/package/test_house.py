@@ -58,10 +58,10 @@ MOST = {
     "docstrings that begin with As": 8,
     "import cycles": 1,
     "modules in import cycles": 2,
-    "lines of the longest function": 213,
+    "lines of the longest function": 182,
     "lines of the body of matmul": 31,
-    "functions over 60 lines": 41,
-    "files over 400 lines": 3,
+    "functions over 60 lines": 39,
+    "files over 400 lines": 2,
     "lines of the library": 63600,
     "lines of the lab": 18800,
 }
