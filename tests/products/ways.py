@@ -27,10 +27,11 @@ SHORT, TABLE = 40, 150      # Python functions of the package, at most, that a c
 #                             of several; by the rules it is over 200
 
 
-def kept(python: int) -> str:
+def kept(python: int, slack: int = 0) -> str:
     """How a later call went, by the Python functions that it took: in emitted code alone, by a record of one step or of
-    several in Python, or as the first one."""
-    return "emitted" if not python else "short" if python <= SHORT else "table" if python <= TABLE else "rules"
+    several in Python, or as the first one. `slack`: how many more may be taken for as many as are allowed."""
+    return "emitted" if not python else "short" if python <= SHORT + slack else "table" if (
+        python <= TABLE + slack) else "rules"
 
 
 class Call:
@@ -135,7 +136,8 @@ class Call:
     def _packed(self, b: Any) -> Any:
         left, right = read(self.case.a), read(self.case.b)
         how = {"trans_b": self.case.options["trans_b"]} if "b" in self.case.trans else {}
-        return tw.pack(b, a=None if left.scaled or right.scaled else FORMATS[left.format].dtype, **how)
+        alone = left.scaled or (right.scaled and right.words != {"weights"})        # decoded, or multiplied as it is
+        return tw.pack(b, a=None if alone else FORMATS[left.format].dtype, **how)
 
     def check(self, results: list[np.ndarray]) -> None:
         """AssertionError unless these are the results."""
