@@ -189,7 +189,7 @@ def asked_on_device(library: Any, a: Any, b: Any, outs: Sequence[Any], out_dtype
                     threads: Any, epilogue: Any, operands: Any, c: Any, scale_a: Any, scale_b: Any, prologue_a: Any,
                     prologue_b: Any, algorithm: Any, plan: Any, alpha: Any, beta: Any, deterministic: Any,
                     batch_invariant: Any) -> tuple[Asked | None, Sequence[Any]]:
-    """The same of arrays on a GPU, whose products take alpha as a number."""
+    """What a product on a GPU is known by, which takes alpha as a number, and the arrays that it reads."""
     if (threads is not None or type(alpha) not in FACTORS or not alpha or abs(alpha) >= 2.0**31
             or type(beta) not in FACTORS or beta != beta or not type(deterministic) is type(batch_invariant) is bool):
         return None, ()

@@ -126,7 +126,7 @@ class Program:
                 x[ends[-1]:] = 0
 
     def _made(self, b: Array) -> Jobs:
-        """Of groups whose right operands are these."""
+        """Jobs of groups whose right operands are these."""
         assert self.made is not None
         jobs = self.many[b.dtype, b.strides] = Jobs(self.work, Side(self.made[0], place_of(b, "place"), self.made[1]))
         return jobs

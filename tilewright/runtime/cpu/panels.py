@@ -13,7 +13,7 @@ _ALONG = {"rows": "along", "columns": "across", "any": "any"}
 
 
 class Blocks(NamedTuple):
-    """Of a packed plan: panels of A and of B in a block, its rows of k, and the elements that a panel takes."""
+    """Blocks of a packed plan: panels of A and of B in one, its rows of k, and the elements that a panel takes."""
     mc_panels: int
     nc_panels: int
     kc: int

@@ -43,7 +43,7 @@ class ScatteredC:
 
 
 class Tables(NamedTuple):
-    """Of operands that have no strides; None for those that have."""
+    """Tables of operands that have no strides; None for those that have."""
     a: Scattered | None = None
     b: Scattered | None = None
     c: ScatteredC | None = None
