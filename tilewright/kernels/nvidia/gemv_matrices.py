@@ -45,12 +45,12 @@ class ByMatrices(Reading):
 
     @property
     def WORDS(self) -> int:
-        """Of a lane's numbers in a piece."""
+        """Words of a lane's numbers in a piece."""
         return self.VECTOR*self.KEPT // 4
 
     @property
     def COLUMNS(self) -> int:
-        """Of instructions that have all vectors."""
+        """Columns of instructions that have all vectors."""
         return self.COUNT // VECTORS
 
     @property
@@ -163,7 +163,7 @@ class ByMatrices(Reading):
         steps = [*product(range(len(passes)), range(BLOCKS))]
 
         def beside(step: int, p: Value, rows: dict[tuple[int, int], Iterator[Loaded]]) -> list[list[Loaded]]:
-            """Of each item of the step, two rows."""
+            """The numbers beside each item of the step, two rows."""
             x, b = steps[step]
             for h in {h for h, _ in passes[x]}:
                 if (x, h) not in rows:
@@ -236,7 +236,7 @@ class ByMatrices(Reading):
 
     @property
     def _place(self) -> Value:
-        """Of a lane in a piece of k."""
+        """The place of a lane in a piece of k."""
         return self.k.thread[0] % 4 * self.VECTOR
 
     def _columns(self) -> list[Value]:
@@ -256,7 +256,7 @@ class ByMatrices(Reading):
         return self.k.load((at + p).as_(i32), vec(i32, 4), mask=mask)
 
     def _loaded_raw(self, slot: Value, part: int = 0, PARTS: int = 1) -> Value:
-        """The same from shared memory, or a part of it."""
+        """A piece's words from shared memory, or one part of them."""
         T, BYTES = self.S if self.before else i32, WIDEST // PARTS
         return self._loaded((slot + part*BYTES).as_(T), BYTES // T.bytes)
 
@@ -305,7 +305,7 @@ class ByMatrices(Reading):
 
 
 def _part(beside: Loaded, part: int, PARTS: int) -> Loaded:
-    """Of numbers beside each element of a vector those of a part of it."""
+    """The numbers beside the elements of one part of a vector."""
     return {name: x if len(x) == 1 else x[part*len(x) // PARTS:(part + 1)*len(x) // PARTS]
             for name, x in beside.items()}
 

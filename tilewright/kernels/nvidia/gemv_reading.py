@@ -43,7 +43,7 @@ class Reading:
 
     @property
     def S(self) -> Type:
-        """Of an element of the matrix in memory."""
+        """Bytes of an element of the matrix in memory."""
         return self.before.S if self.before else memory_type(self.DTYPE)
 
     @property
@@ -160,7 +160,7 @@ class Reading:
         return self._loaded(at, COUNT // (self.before.TOGETHER if self.before else 1), mask)
 
     def _own(self, i: Value) -> Value:
-        """Of the CTA's elements of each product number i, or the last that there is."""
+        """The CTA's element number i of each product, or the last that there is."""
         return self.k.min(self.first + i, self.size - 1)
 
     def _beside(self, i: Value, p: Value, COUNT: int, mask: Value | None) -> Loaded:
@@ -169,7 +169,7 @@ class Reading:
         return x.beside(i, self._inside(p, COUNT, mask), COUNT) if x else {}
 
     def _of_run(self, i: Value, p: Value, COUNT: int, mask: Value | None) -> Loaded:
-        """The same for the run of k that begins at p."""
+        """Vectors' elements of the run of k that begins at p."""
         x = self.before
         return x.of_run(i, self._inside(p, COUNT, mask), COUNT) if x else {}
 
@@ -206,7 +206,7 @@ class Reading:
                 for base, stride in self.vectors]
 
     def _factors(self, loaded: list[list[Value]]) -> list[list[Value]]:
-        """The same by vector, in the type of sums."""
+        """Vectors' elements by vector, in the type of sums."""
         numbers, BESIDE = [[y for each in some for y in self._wide(each)] for some in loaded], self.BESIDE or 1
         return [numbers[v // BESIDE][v % BESIDE::BESIDE] for v in range(self.COUNT)]
 

@@ -81,7 +81,7 @@ class Blocks:
         return [(p + 4*q, i + 8*h) for h in range(1 if self.paired else 2) for q in range(2)]
 
     def read(self, smem: Value, step: int) -> list[list[Value]]:
-        """Of each block the registers as they come; `registers` makes them those of an instruction."""
+        """The registers of each block as they come; `registers` makes them those of an instruction."""
         k, T, found = self.k, self.x.T, []
         for block in range(self.COUNT):
             places = [smem + place + constant for place, constant in (
@@ -96,7 +96,7 @@ class Blocks:
         return found
 
     def registers(self, raw: list[Value]) -> list[Value]:
-        """Those of an instruction."""
+        """The registers that an instruction takes."""
         k = self.k
         if self.BITS == 32:                             # in the order in which they were read
             if self.ROUNDED:
@@ -112,7 +112,7 @@ class Blocks:
     # ---- which elements of C a lane has: rows of index g, columns of the indices 2*t and 2*t + 1
 
     def column(self, h: int, e: int) -> int:
-        """Of the lane's four columns of a block: which one index 2*t + e of half h is."""
+        """Which of the lane's four columns of a block index 2*t + e of half h is."""
         return 2*e + h if self.paired else 2*h + e
 
     def partition(self, first: Value, lane: Value) -> Partition:

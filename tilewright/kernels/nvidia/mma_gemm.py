@@ -127,7 +127,7 @@ class WarpProducts:
         self.sums = k.tile(self.acc.rows, self.acc.cols, f32) if scales else self.acc
 
     def read(self, stage: Value, step: int, before: Fragments | None = None) -> Fragments:
-        """Of A for each block of rows, then of B for each block of columns."""
+        """Fragments of A for each block of rows, then of B for each block of columns."""
         return [raw for x, at in zip(self.blocks, self.ring.places(stage)) for raw in x.read(at, step)]
 
     @contextmanager
@@ -176,7 +176,7 @@ class WarpProducts:
                     self.acc[ij] = x
 
     def _columns(self, j: int, e: int) -> list[int]:
-        """Of acc: those of half e of block j."""
+        """The sums in acc of half e of block j."""
         if self.formats[2] == "f16":
             return [2*j + e]
         return [4*j + self.blocks[1].column(e, d) for d in range(2)]
@@ -201,7 +201,7 @@ class WarpProducts:
 
 
 class TermProducts(WarpProducts):
-    """The same of operands that are terms, in shared memory each term in a tile of its own. A step multiplies one pair
+    """Products of operands that are terms, in shared memory each term in a tile of its own. A step multiplies one pair
     of terms, the smallest products first. Instructions, which cut off what does not fit, add up the products of all
     pairs in 32 bytes of k; that sum is added to those before, rounded to nearest."""
 
@@ -213,8 +213,8 @@ class TermProducts(WarpProducts):
         self.held: dict[tuple[str, int], Fragments] = {}        # fragments of this step of k, by operand and term
 
     def read(self, stage: Value, step: int, before: Fragments | None = None) -> Fragments:
-        """Of a term of A for each block of rows, of one of B for each block of columns; those that a pair before had
-        are still there."""
+        """Fragments of a term of A for each block of rows, of one of B for each block of columns; those that a pair
+        before had are still there."""
         at, pairs = self.ring.places(stage), self.terms.pairs
         along, pair = divmod(step, len(pairs))
         held = self.held if pair else {}

@@ -91,7 +91,7 @@ class SmemOperand:
     # ---- global to shared memory
 
     def moved(self, offset: Value) -> SmemOperand:
-        """The same part of a matrix that begins `offset` elements on, by the same pointers: its tiles are requested
+        """The part of a matrix that begins `offset` elements on, by the same pointers: its tiles are requested
         before those of this one, after `begin`."""
         other = copy(self)
         other.offset = offset

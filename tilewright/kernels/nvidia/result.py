@@ -126,7 +126,7 @@ class Staging:
         return LANES_M * (WARP_N + PAD)
 
     def store(self, out: Out, work: Work, acc: Tile) -> None:
-        """As out.store does, of all elements of the warp."""
+        """Stores all elements of the warp, as out.store does."""
         k, ROW, LANES_M = out.k, self.WARP_N + self.PAD, LANES * acc.cols // self.WARP_N
         VECTOR = min(out.VECTOR, EXCHANGED)
         WIDE = min(LANES*VECTOR, self.WARP_N)                   # of a row, by the lanes at once
@@ -200,7 +200,7 @@ class Copied:
 
     @classmethod
     def row(cls, BYTES: int) -> int:
-        """Of a block of a tile whose rows have so many bytes: the largest that divides them; 0: none does."""
+        """Bytes of a row in a block of a tile whose rows have so many bytes: the most that divide them; 0: none do."""
         return next((swizzle for swizzle in cls.SWIZZLES if BYTES % swizzle == 0), 0)
 
     @classmethod
@@ -269,7 +269,7 @@ class Copied:
     @staticmethod
     def _factors(scales: Scales, rows: list[Value], columns: dict[int, Value]
                  ) -> dict[tuple[int, int], tuple[Value, list[Value]]]:
-        """Of each half of the rows and each pair of columns, each read once."""
+        """Factors of each half of the rows and each pair of columns, each read once."""
         by_row = [scales.row(at) for at in rows]
         by_column = {e: [scales.column(at + x) for x in range(2)] for e, at in columns.items()}
         return {(half, e): (x, pair) for half, x in enumerate(by_row) for e, pair in by_column.items()}

@@ -26,7 +26,7 @@ class Swizzle:
 
     @property
     def PIECES(self) -> int:
-        """That change places with each other."""
+        """Pieces that change places with each other."""
         return gcd(self.ROW // self.PIECE, 8)
 
     def _moved(self, k: Kernel, row: Value) -> Value:

@@ -53,5 +53,5 @@ class Exchange:
         return found
 
     def _vectors(self, tiles: list[Tile], EACH: int) -> Iterator[tuple[Tile, int]]:
-        """Of a share: tiles, and the first register of each vector."""
+        """The vectors of a share: tiles, and the first register of each vector."""
         return ((tile, e) for tile in tiles for e in range(0, EACH, self.VECTOR))

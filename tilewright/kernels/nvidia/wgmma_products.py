@@ -52,7 +52,7 @@ class Stages:
 
 
 class Turns:
-    """Of the warpgroups, of which this is number `mine`, with tiles of C."""
+    """Turns of warpgroups, of which this is number `mine`, with tiles of C."""
 
     def __init__(self, k: Kernel, turn: Mbarriers, mine: Value, WARPGROUPS: int) -> None:
         self.turn, self.mine, self.WARPGROUPS = turn, mine, WARPGROUPS
@@ -77,7 +77,7 @@ class Ahead:
         self.held = [k.variable(f32, x) for x in self._distinct(load(k.constant(i32, 0)))]
 
     def next(self, step: Value) -> Factors:
-        """Those of the block at hand; `step` is in the next one."""
+        """The factors of the present block; `step` is in the next one."""
         found = self.load(step)
         new = self._distinct(found)
         now = {id(x): held.get() for x, held in zip(new, self.held)}
@@ -196,11 +196,11 @@ class Products:
         return len(self.acc), self.ELEMENTS
 
     def row(self, t: Value, i: int, half: int) -> Value:
-        """That of thread t in the upper or lower half of block i."""
+        """The row of thread t in the upper or lower half of block i."""
         return t // 32 * 16 + i*M + self.atom.sums(t % 32, 2*half)[0]
 
     def column(self, t: Value, e: int) -> Value:
-        """That of its element e of a block."""
+        """The column of thread t's element e of a block."""
         part, inside = divmod(e, self.atom.sums.elements)
         return self.atom.sums(t % 32, inside)[1] + part*self.atom.n
 
@@ -246,7 +246,7 @@ class Products:
 
 
 class StridedProducts(Products):
-    """The same of tf32 whose rows are contiguous, not k, which wgmma takes from registers alone. TMA leaves 32 rows of
+    """Products of tf32 whose rows are contiguous, not k, which wgmma takes from registers alone. TMA leaves 32 rows of
     a step of k in 128 bytes, swizzled. A lane reads 16 bytes at once: four rows, which are rows of two blocks, of both
     halves of each, so that a warp has 32 rows side by side. Which four spreads eight lanes over all banks.
 

@@ -40,7 +40,7 @@ class SmemTile:
 
     @property
     def TYPE(self) -> Type:
-        """Of its elements in memory."""
+        """The type of its elements in memory."""
         return memory_type(ROUNDED.get(self.FORMAT, self.FORMAT))
 
     @property
@@ -78,7 +78,7 @@ class SmemTile:
 
     @property
     def map(self) -> TensorMap:
-        """Of the matrix, contiguous dimension first; then planes, then matrices of a batch."""
+        """The tensor map of the matrix, contiguous dimension first; then planes, then matrices of a batch."""
         more = (1,)*(self.PLANES > 0) + (1,)*self.BATCH
         return TensorMap(self.TYPE, (self.ROW, self._sides[1] // self.SHARE, *more), self.SWIZZLE,
                          rounded="tf32" * (self.FORMAT == "tf32"))
@@ -90,8 +90,8 @@ class SmemTile:
             self.SWIZZLE, "mn", stride, self.BLOCK)
 
     def boxes(self, row: Value, step: Value, share: Value) -> Iterator[tuple[Value, tuple[Any, ...]]]:
-        """Of the copies of CTA number `share` of those that share it: where each goes in the stage, in bytes, and its
-        coordinates. `row` and `step`: where the tile begins in m or n, and in k."""
+        """The copies of CTA number `share` of those that share the tile: where each goes in the stage, in bytes, and
+        its coordinates. `row` and `step`: where the tile begins in m or n, and in k."""
         along, across = self._sides
         part = share*(across // self.SHARE)
         x, y = (step, row) if self.along_k else (row, step)
@@ -173,7 +173,7 @@ class Tiles:
             self.units = self.whole + k.select(self.start < self.end, last - self.tile + 1, 0)
 
     def _rows(self, group: Value) -> Value:
-        """Of tiles, in this group."""
+        """Rows of tiles in this group."""
         k, g = self.k, self.g
         return k.ceil_div(groups.end(k, g, group) - groups.begin(k, g, group), self.CTA[0]*self.CLUSTER[0])
 
@@ -190,8 +190,8 @@ class Tiles:
                 number, self.cluster + number*self.clusters, number*self.steps, self.first, self.steps)
 
     def _fragment(self, number: Value) -> tuple[Value, Value, Value]:
-        """Of a unit in the cluster's share: which one it is (< 0: it is a whole tile), of which of the divided tiles,
-        and where that begins."""
+        """A unit's place in the cluster's share: its number (< 0: it is a whole tile), its divided tile, and where that
+        begins."""
         which = number - self.whole
         after = self.k.max(which, 0)
         return which, self.tile + after, self.origin + after*self.g.apart
@@ -207,7 +207,7 @@ class Tiles:
                     k.select(whole, self.steps, steps))
 
     def parts(self, unit: Unit, warp: Value, WARPS: int) -> Parts:
-        """Of the unit's tile, for one of the WARPS that have its sums."""
+        """Parts of the unit's tile for one of the WARPS that have its sums."""
         k, g = self.k, self.g
         which, tile, origin = self._fragment(unit.number)
         head = origin // g.share                            # the cluster with the tile's first steps

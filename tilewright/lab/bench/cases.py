@@ -97,7 +97,7 @@ class Case:
         return " ".join(filter(None, words))
 
     def operations(self, rows: int = 0) -> int:
-        """Of the whole product, or of so many rows of A."""
+        """Operations of the whole product, or of so many rows of A."""
         p = self.problem
         return p.batch * self.product.operations(rows or p.m, p.n, p.k)
 

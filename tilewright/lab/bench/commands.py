@@ -138,7 +138,7 @@ def formats(options: Options, console: Console) -> int:
 
 
 def format_rules(threads: int, quick: bool) -> Rules:
-    """Those of every bench, in less time for each case: there are a hundred and more."""
+    """The rules of every bench, with less time for each case: there are a hundred and more."""
     usual = Rules.choose(threads, quick)
     return usual if quick else replace(usual, min_rounds=3, budget_s=2.0)
 

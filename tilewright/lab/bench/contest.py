@@ -258,7 +258,7 @@ class Cpu:
         return rows
 
     def _seconds(self, way: Way, part: Operands) -> float:
-        """Of one call, after a short one for what it does but once."""
+        """Seconds of one call, after a short one for what a first call does."""
         fn, args = way.bind(part.first(1))
         fn(*args)
         fn, args = way.bind(part)

@@ -106,7 +106,7 @@ class TorchDevice:
 
     @property
     def bus_id(self) -> str:
-        """As NVML knows the device."""
+        """The device's identifier for NVML."""
         domain, bus, number = (self.on.attribute(f"PCI_{part}_ID") for part in ("DOMAIN", "BUS", "DEVICE"))
         return f"{domain:08x}:{bus:02x}:{number:02x}.0"
 

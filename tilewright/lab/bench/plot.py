@@ -80,7 +80,7 @@ def draw(report: Report, path: Path, n: int | None = None) -> None:
 
 
 def digest(report: Report) -> str:
-    """Of everything in a result file."""
+    """A digest of everything in a result file."""
     return hashlib.sha256(json.dumps(report.to_json(), sort_keys=True).encode()).hexdigest()
 
 

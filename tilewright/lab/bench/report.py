@@ -105,7 +105,7 @@ def _show_simulated(report: Report, console: Console) -> None:
 
 
 def _show_cells(report: Report, console: Console) -> None:
-    """Of never-lose: geometric means, the worst ten, and every cell below 1."""
+    """Shows never-lose: geometric means, the worst ten, and every cell below 1."""
     from tilewright.lab.bench.suites.never_lose import LOST, MEANS, lost, means
 
     console.print()

@@ -97,7 +97,7 @@ class Result:
         return any(row.sample.disturbed for row in self.rows if row.sample)
 
     def operations(self, name: str = OURS) -> int:
-        """Of one call: what a rate is of."""
+        """Operations of one call, by which a rate counts."""
         if name == BESIDE and self.case.beside:
             return self.case.beside.flops
         row = self.row(name)

@@ -84,7 +84,7 @@ def with_values(arguments: list[str]) -> list[str]:
 
 
 class _Common:
-    """Of commands and groups."""
+    """Methods of commands and groups."""
 
     def __init__(self, *arguments: Any, help: str | None = None, **options: Any) -> None:
         super().__init__(*arguments, help=wrapped(help), **options)  # type: ignore[call-arg]
@@ -121,7 +121,8 @@ class Group(_Common, TyperGroup):
         return list(super().parse_args(ctx, with_values(args) if self.invoke_without_command else args))
 
     def main(self, *arguments: Any, **options: Any) -> Any:
-        """As typer's. A pipe that is closed early (`| head`) ends the command quietly, with status 141."""
+        """Runs the command, as typer's. A pipe that is closed early (`| head`) ends the command quietly, with status
+        141."""
         try:
             try:
                 return super().main(*arguments, **options)

@@ -112,7 +112,7 @@ def listed(values: list[str] | None, default: list[str] | None = None) -> list[s
 def numbers(
     values: list[str] | None, default: list[str], option: str, words: dict[str, int] | None = None
 ) -> list[int]:
-    """As `listed`, for positive whole numbers; `words` are names for some of them, such as "all"."""
+    """The list that `listed` reads, of positive whole numbers; `words` are names for some of them, such as "all"."""
     found = []
     for item in listed(values, default):
         if words and item in words:
@@ -162,7 +162,7 @@ def target(name: str, kind: Any = None) -> Any:
 
 
 def sizes(m: int | None, n: int | None, k: int | None) -> tuple[int, int, int]:
-    """Those of a problem, where a command can do without."""
+    """The sizes of a problem, for a command that can do without."""
     if m is None or n is None or k is None:
         raise BadInput("give M, N and K: rows of A, columns of B, columns of A")
     return m, n, k

@@ -135,7 +135,7 @@ def _problem(step: str | None, sizes: tuple[int, int, int], dtype: str | None, l
 
 
 def _amd_step(step: str, chip: Any, sizes: tuple[int | None, ...], beta: float) -> tuple[str, Any, str, str]:
-    """The same of a step of AMD's ladder, one matrix instruction, on operands of its own."""
+    """Simulates a step of AMD's ladder, one matrix instruction, on operands of its own."""
     from tilewright.lab.ladder import run, steps
     from tilewright.lab.measure import check
 

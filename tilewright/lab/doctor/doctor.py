@@ -55,7 +55,7 @@ def report(quick: bool = False, measured: bool = True, forget: bool = False,
 
 
 def versions(*more: str) -> dict[str, str]:
-    """Of tilewright and what it runs on, and of those of these packages that are installed."""
+    """Versions of tilewright, what it runs on, and those of these packages that are installed."""
     import llvmlite.binding as llvm
 
     from tilewright import __version__
@@ -148,7 +148,7 @@ def _ceilings(quick: bool, measured: bool, forget: bool, progress: Callable[[str
 
 
 def _gpu_ceilings(quick: bool, measured: bool, progress: Callable[[str], None]) -> list[gpu_probes.GpuMeasured]:
-    """Of every model of GPU that is here, if it is known."""
+    """Ceilings of every model of GPU in this machine, if it is known."""
     if measured:
         return gpu_probes.renew(quick, progress)
     known = {each.model: each for on, _ in gpu_probes.devices() if (each := gpu_probes.remembered(on.target))}

@@ -77,7 +77,7 @@ class Explanation:
             self.steps, 1) for first, line in ((at == 0, line) for at, line in enumerate(step.lines())))])
 
     def record(self) -> dict[str, Any]:
-        """As plain data, for JSON: the numbers, and the text."""
+        """The explanation as plain data, for JSON: the numbers, and the text."""
         return {**asdict(self), "text": str(self).splitlines()}
 
 

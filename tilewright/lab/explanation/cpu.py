@@ -143,7 +143,7 @@ def measured(found: Explanation, there: Any) -> Explanation:
 # ---- tiles
 
 def tiles(there: Space, p: CpuPlan) -> tuple[Tile, ...]:
-    """As the loops of the plan go through them; with `swap` of C^T."""
+    """Tiles as the loops of the plan go through them; with `swap` of C^T."""
     shape, t = there.shape, there.chip
     s, size = shape.swapped if p.swap else shape, shape.itemsize
     m, n, k = s.m, s.n, s.k

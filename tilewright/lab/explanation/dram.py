@@ -24,7 +24,7 @@ KEPT = 0.8              # of L2, for what was written last
 
 
 def bytes_of(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget, memory: Sequence[Term]) -> int:
-    """Of a product whose bytes are these if each is moved once (`Cost.traffic["memory"]`)."""
+    """Bytes of DRAM of a product whose bytes are these if each is moved once (`Cost.traffic["memory"]`)."""
     once = sum(term.bytes for term in memory if term.what in ("A", "B"))
     others = total(memory) - once
     written = sum(term.bytes // term.times if term.what == "parts" else term.bytes for term in memory
@@ -33,7 +33,7 @@ def bytes_of(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget, memory: Seque
 
 
 def _operands(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget, once: int) -> int:
-    """Of A and B."""
+    """Bytes of A and B."""
     if once <= target.l2 or plan.algorithm in ("gemv", "small"):
         return once
     s, (rows, columns) = shape, (plan.cta_m, plan.cta_n)

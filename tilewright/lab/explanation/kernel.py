@@ -54,7 +54,7 @@ def is_one(what: Any) -> bool:
 
 
 def explain(what: Any, args: Sequence[Any], target: Any, grid: Any, measure: bool = False) -> Explanation:
-    """As tilewright.explain says, for a kernel."""
+    """Explains a kernel, as tilewright.explain says."""
     if isinstance(what, Parametric):
         chip = device_of(args) if target is None else coerce(target)
         _check_here(chip, measure)

@@ -160,7 +160,7 @@ class Explanation:
     # ---- as data
 
     def record(self) -> dict[str, Any]:
-        """As plain data, for JSON: see docs/explain.md."""
+        """The explanation as plain data, for JSON: see docs/explain.md."""
         target = self.target
         own = {"schema": SCHEMA, "problem": str(self.problem), "target": getattr(target, "name", target),
                "plan": str(self.plan)}
@@ -248,7 +248,7 @@ def unmeasured(found: Explanation) -> Explanation | None:
 
 
 def levels_of(cost: Cost, rates: Mapping[str, float | None]) -> tuple[Level, ...]:
-    """Of a model's terms; `rates` by level, in bytes per second."""
+    """Levels of a model's terms; `rates` by level, in bytes per second."""
     return tuple(Level(name, terms, total(terms), rate=rates.get(name)) for name, terms in cost.traffic.items())
 
 

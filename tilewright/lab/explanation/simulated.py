@@ -31,7 +31,7 @@ ONLY_L1 = "caches are not simulated: only what kernels load and store is"
 
 @dataclass(frozen=True)
 class Counted:
-    """Of a level: bytes asked for, and in whole sectors or passes."""
+    """Counts of a memory level: bytes asked for, and bytes in whole sectors or wavefronts."""
     asked: int
     moved: int | None = None
 

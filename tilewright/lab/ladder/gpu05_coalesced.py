@@ -11,7 +11,7 @@ from tilewright.lab.ladder.gpu_gemm import begin, outer_product, store
 
 
 def emit_coalesced(L=128, S=8, V=8, warp=32):
-    """As step 4; a thread computes every (L/V)-th row and column of the CTA's L x L."""
+    """Step 5: as step 4, but a thread computes every (L/V)-th row and column of the CTA's L x L."""
     T = L // V
     k, g = begin("gpu5_coalesced", (T, T), warp=warp)
     a_smem, b_smem = k.smem("a_smem", (L, S), f32), k.smem("b_smem", (S, L), f32)

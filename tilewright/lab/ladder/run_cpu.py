@@ -57,7 +57,7 @@ def _plain_call(code: Any, symbol: str) -> Callable[..., None]:
 
 
 def _team_call(code: Any, symbol: str, team: int) -> Callable[..., None]:
-    """The same arguments, in the block of memory that every thread of the team reads, with a barrier at its end."""
+    """The call's arguments, in the block of memory that every thread of the team reads, with a barrier at its end."""
     function, own = code.address(symbol), pool.pool()
     job = np.zeros(64, np.int64)
     barrier = 32                        # 256 bytes on: a pair of cache lines that nothing else is in

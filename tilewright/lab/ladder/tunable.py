@@ -68,12 +68,12 @@ def step(name: str, target: Target) -> Parametric:
 
 
 def size(target: Target) -> int:
-    """Of square matrices that take a few milliseconds."""
+    """The size of square matrices that take a few milliseconds."""
     return 512 if isinstance(target, CpuTarget) else 4096
 
 
 def arguments(target: Target, m: int, n: int, k: int) -> tuple[Any, ...]:
-    """Of a call of any of them, with random matrices: C = A B."""
+    """Arguments of a call of any of the kernels, with random matrices: C = A B."""
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(shape, dtype=np.float32) for shape in ((m, k), (k, n)))
     c = np.zeros((m, n), np.float32)

@@ -67,7 +67,7 @@ def count(call: Callable[[], object], seconds: float, line: int) -> tuple[dict[s
 
 
 def _counted(event: Event, call: Callable[[], object], repeats: int) -> float:
-    """Of one call, by all threads of this process."""
+    """The event's count in one call, by all threads of this process."""
     files = [_open(event, int(thread)) for thread in os.listdir("/proc/self/task")] if Path("/proc/self").exists() \
         else [_open(event, 0)]
     try:

@@ -62,7 +62,7 @@ class Reference:
         return (a.astype(np.int64) @ b.astype(np.int64)).astype(sums.dtype)
 
     def _finished(self, sums: Any) -> Any:
-        """Of a state's several results the first; None for an epilogue that takes a state, or leaves no matrix."""
+        """The first of a state's several results; None for an epilogue that takes a state, or leaves no matrix."""
         p = self.given.problem
         if not p.epilogue:
             return sums[0] if isinstance(sums, tuple) else sums
@@ -99,7 +99,7 @@ class Reference:
                 f"{theirs[i, j].item():.9g}")
 
     def _tolerance(self, out: Float) -> float:
-        """As a share of C's largest number."""
+        """The tolerance, as a share of C's largest number."""
         p = self.given.problem
         sums = formats.FORMATS[p.sums]
         own = ULPS * sums.eps if isinstance(sums, Float) else 0.0

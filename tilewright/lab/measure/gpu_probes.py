@@ -50,7 +50,7 @@ class GpuMeasured:
         return self.rescaled(on, kinds.get(plan.algorithm, shape.sums))
 
     def rescaled(self, on: Any, kind: str) -> Any:
-        """The same for multiply-adds, or matrix instructions, of this name."""
+        """The ceilings for multiply-adds, or matrix instructions, of this name."""
         known = data_sheet(on)
         kind = kind if kind in known and self.flops.get(kind) else "f32"
         clock = self.flops[kind] / known[kind] / REACHED[kind]
@@ -163,7 +163,7 @@ class Probes:
                 2.0 * self.units * matrix.mma_operations(self.on.target, format))
 
     def reading(self, level: str) -> tuple[Callable[[int], Any], float]:
-        """The same of bytes."""
+        """The rate of bytes."""
         from tilewright.kernels.gpu import probes as emitted
         grid, l2 = 8 * self.units, self.on.target.l2
         size = l2 // LEVELS[level] if level == "l2" else l2 * LEVELS[level]
@@ -194,7 +194,7 @@ class Probes:
         return min(self.seconds(launch, 200, before) for _ in range(TURNS)) / 200
 
     def seconds(self, launch: Any, count: int, before: Callable[[], object] = lambda: None) -> float:
-        """Of so many launches in a row."""
+        """Seconds of so many launches in a row."""
         before()
         start = self.stream.event(self.on).record(self.stream)
         for _ in range(count):
@@ -269,7 +269,7 @@ class GpuBasis:
     source: str
 
     def cost(self, shape: Any, plan: Any, target: Any) -> Cost:
-        """As plans.gpu.cost, by these ceilings."""
+        """The cost, as plans.gpu.cost, by these ceilings."""
         if self.ceilings is None:
             return gpu.cost(shape, plan, target)
         found = gpu.cost(shape, plan, self.ceilings.scaled(shape, plan, target))

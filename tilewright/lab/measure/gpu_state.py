@@ -155,7 +155,7 @@ class Watch:
             self.readings.append(read())
 
     def later_half(self) -> list[Reading]:
-        """Those of the second half of the time: clocks and power have settled by then."""
+        """The samples of the second half of the time: clocks and power have settled by then."""
         if not self.readings:
             return []
         middle = (self.readings[0].at + self.readings[-1].at) / 2

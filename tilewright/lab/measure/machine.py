@@ -88,7 +88,7 @@ def describe() -> dict[str, Any]:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Of those that are installed."""
+    """Versions of the packages that are installed."""
     found = {}
     for package in packages:
         with suppress(importlib.metadata.PackageNotFoundError):

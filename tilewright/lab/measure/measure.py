@@ -243,7 +243,7 @@ class _Rounds:
 
     @property
     def seconds(self) -> dict[str, list[float]]:
-        """Of each peer, in the rounds that count."""
+        """Seconds of each peer, in the rounds that count."""
         counting = [*(turns for turns, disturbed in self.judged if not disturbed), *self.block]
         return {name: [turns[name] for turns in counting] for name in (counting[0] if counting else ())}
 

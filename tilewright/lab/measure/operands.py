@@ -72,7 +72,7 @@ class Operands:
         return int(self.a.nbytes + self.b.nbytes + self.c.nbytes)
 
     def first(self, rows: int) -> Operands:
-        """The same product of the first rows of A alone: views."""
+        """The product of the first rows of A alone: views."""
         p = self.problem
         part = Gemm(rows, p.n, p.k, p.a, p.b, p.out, p.layout, p.batch)
         return Operands(part, self.a[..., :rows, :], self.b, self.c[..., :rows, :])
@@ -133,7 +133,7 @@ def _named(problem: Gemm, draw: np.random.Generator) -> dict[str, Array]:
 
 
 def _outs(problem: Gemm) -> tuple[Array, ...]:
-    """Of an epilogue's results those that are matrices beside C."""
+    """The results of an epilogue that are matrices beside C."""
     if not problem.epilogue:
         return ()
     found = epilogues.read(problem.epilogue)

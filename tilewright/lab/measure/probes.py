@@ -74,9 +74,9 @@ class Measured:
         return one + (everyone - one) * min((threads - 1) / (self.threads - 1), 1)
 
     def model_ceilings(self, at: CpuTarget, dtype: str, threads: int = 1) -> Ceilings:
-        """The same, as the cost model wants it: of one core of so many that are busy, multiply-add vectors and bytes
-        per second; of memory what one gets alone, since the model knows how many share it. Vectors of other formats,
-        and of words, are taken to be multiplied as fast as those of f32."""
+        """The ceilings as the cost model wants them: of one core of so many that are busy, multiply-add vectors and
+        bytes per second; of memory what one gets alone, since the model knows how many share it. Vectors of other
+        formats, and of words, are taken to be multiplied as fast as those of f32."""
         default, dtype, threads = Ceilings(), dtype if dtype in DTYPES else "f32", max(threads, 1)
         l2, l3 = (found and found / threads for found in (self.peak_bandwidth(x, threads) for x in ("L2", "L3")))
         flops = self.peak_flops(dtype, threads, at.name) / threads

@@ -92,7 +92,7 @@ def build(shapes: Shapes, path: str | os.PathLike[str], target: Any = None, *,
 
 
 def _counts(threads: Any, chip: Any) -> list[int | None]:
-    """Those that a caller asked for."""
+    """The counts of threads that a caller asked for."""
     if threads is None:
         return []
     if not isinstance(chip, CpuTarget):

@@ -60,8 +60,8 @@ def _in_turn(first: list[Any], then: list[Any]) -> list[Any]:
 
 
 def various(plans: list[Any]) -> list[Any]:
-    """Those that bring an algorithm, tile, block size or split that none before them has: plans that are much alike are
-    about as fast."""
+    """The plans that bring an algorithm, tile, block size or split that none before them has: plans that are much alike
+    are about as fast."""
     found: list[Any] = []
     seen: set[tuple[object, ...]] = set()
     for plan in plans:

@@ -173,7 +173,8 @@ def certain(seconds: Seconds, model: str) -> bool:
 
 
 def _interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Of the median, from and to, and half of that: two standard errors, by the quartiles of a normal distribution."""
+    """The interval of the median, from and to, and half of that: two standard errors, by the quartiles of a normal
+    distribution."""
     median, q1, q3 = spread(values)
     error = 2 * 0.93 * (q3 - q1) / sqrt(len(values))
     return median - error, median + error, error

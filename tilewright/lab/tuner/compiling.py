@@ -63,5 +63,5 @@ def _work(share: list[Asked], emit: Emit) -> None:
 
 
 def main() -> None:
-    """Of a process."""
+    """The main function of a compiling process."""
     serve(_work)

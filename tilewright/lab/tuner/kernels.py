@@ -45,7 +45,7 @@ NONE = "no configuration can run"
 
 def tune(kernel: Parametric, args: Sequence[Any], target: Any = None, *, time_limit: float | None = None,
          candidates: int = 12, jobs: int | None = None, listen: Listener | None = None) -> Tuned:
-    """As tilewright.tune says, for a kernel."""
+    """Tunes a kernel, as tilewright.tune says."""
     listen = listen or (lambda event: None)
     chip = device_of(args) if target is None else targets.coerce(target)
     here, why = _here(chip)

@@ -23,7 +23,7 @@ from tilewright.targets import CpuTarget
 
 @dataclass(frozen=True)
 class KernelJob:
-    """As child.Job: `plans` are configurations, the model's first."""
+    """A child's job, as child.Job: `plans` are configurations, the model's first."""
     kernel: str
     target: Any
     plans: tuple[str, ...]

@@ -94,8 +94,8 @@ class OnGpu(OnDevice):
         return auxiliary.of_kernel(p, (), operands_of, outs, self._uploaded)
 
     def _recipe(self, name: str) -> tuple[Recipe, list[int]]:
-        """As the engine makes it for these operands, and the addresses beside theirs; by the planner's choice for a
-        name that is no plan."""
+        """The recipe, as the engine makes it for these operands, and the addresses beside theirs; by the planner's
+        choice for a name that is no plan."""
         plan = None if name == REFERENCE else asked.plan(name, self.on.target)
         if not self.o.problem.blocks:
             a, b, c = (look.shadow for look in self.sets[0])

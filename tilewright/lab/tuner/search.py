@@ -185,8 +185,8 @@ def tune(problem: Any, *args: Any, target: Target | str | None = None, threads: 
 
 
 def _compile(kernel: Callable[[Any], CompiledGemm], plans: Iterable[Any], time_limit: float, tell: Listener) -> None:
-    """Those that are not in the cache, in several processes; what fails here fails again when it is tried, and is told
-    then."""
+    """Compiles kernels that are not in the cache, in several processes; what fails here fails again when it is tried,
+    and is told then."""
     asked: list[Asked] = []
     for plan in plans:
         with suppress(ValueError, NotImplementedError):

@@ -66,7 +66,7 @@ class Tuned:
                 f"({row.ratio_q1:.2f} to {row.ratio_q3:.2f}) times as fast as before.")
 
     def record(self) -> dict[str, Any]:
-        """As plain data, for JSON."""
+        """The results as plain data, for JSON."""
         return {"kernel": self.kernel, "target": self.target, "problem": self.problem, "best": self.best,
                 "timed": self.timed, "disturbed": self.disturbed, "notes": list(self.notes), "verdict": self.verdict,
                 "contenders": [{

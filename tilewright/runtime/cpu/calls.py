@@ -151,7 +151,8 @@ def _placed(function: Function, target: Any, functions: Callable[[], list[Functi
 
 
 def _dtypes(element: Type) -> list[Any]:
-    """Of arrays that a pointer to these may be given, as far as the builtin knows them: integers of either sign."""
+    """The dtypes of arrays that a pointer to these may be given, as far as the builtin knows them: integers of either
+    sign."""
     exact = element.numpy
     if element.is_float:
         return [exact]

@@ -205,7 +205,7 @@ def plan_problem(problem: Gemm, target: CpuTarget, threads: int | None = None, a
 
 
 def default_threads(target: CpuTarget) -> int:
-    """As many as matmul would use; of a target that does not run here, its cores."""
+    """The number of threads that matmul would use; for a target that does not run here, its cores."""
     return pool.get_num_threads() if target.runnable else target.cores
 
 

@@ -35,9 +35,9 @@ engine.chosen.append(_ways)
 
 
 class Coordinates(NamedTuple):
-    """Of a piece of a group's product: the group, its first row of a, or step of k, in the whole array, the piece's row
-    and column in the product, half its column, and the group's place among those whose matrices are made in a call. Or
-    how many bytes further an address is for each of these."""
+    """The place of a piece of a group's product: the group, its first row of a, or step of k, in the whole array, the
+    piece's row and column in the product, half its column, and the group's place among those whose matrices are made in
+    a call. Or how many bytes further an address is for each of these."""
     group: int = 0
     start: int = 0
     row: int = 0

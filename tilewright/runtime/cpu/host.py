@@ -115,7 +115,7 @@ class Host:
     # ---- kernels
 
     def address(self, emitter: str, target: CpuTarget, *args: Any) -> int:
-        """Of the function that an emitter of tilewright.kernels.cpu records for these arguments."""
+        """The address of the function that an emitter of tilewright.kernels.cpu records for these arguments."""
         return load(f"tilewright.kernels.cpu.{emitter}", target, *args).entry
 
     def of_table(self, table: np.ndarray) -> int:
@@ -130,8 +130,9 @@ class Host:
 
     def packing(self, target: CpuTarget, shape: Shape, width: int, kind: str, role: str, conj: str = "",
                 prepare: jobs.Prepare | None = None) -> int:
-        """Of the function that packs panels of up to `width` rows of A, role "a", or columns of B, "b", that lie in
-        memory as `kind` says; conj: which of complex operands are conjugated; prepare: the operand's prologue."""
+        """The address of the function that packs panels of up to `width` rows of A, role "a", or columns of B, "b",
+        that lie in memory as `kind` says; conj: which of complex operands are conjugated; prepare: the operand's
+        prologue."""
         dtype, source = shape.dtype, shape.source_a if role == "a" else shape.source_b
         emitter, more = "packing:emit_pack", tuple[str, ...]((source,) if source and not shape.complex else ())
         args: tuple[Any, ...] = dtype, width, kind
@@ -149,7 +150,7 @@ class Host:
         return self.address(emitter, target, *args, *more, *((tuple(prepare),) if prepare else ()))
 
     def packing_scattered(self, target: CpuTarget, shape: Shape, width: int, role: str, by: Scattered) -> int:
-        """The same of an operand with tables."""
+        """The address of the function that packs panels of an operand with tables."""
         source = shape.source_a if role == "a" else shape.source_b
         return self.address("scattered:emit_pack_scattered", target, shape.dtype, width, by.kind, by.pieces, source)
 
@@ -157,11 +158,11 @@ class Host:
                prepacked: str = "", fields: int = 0, prologues: str = "",
                prepare: jobs.Prepare | None = None, by_rows: bool = False, result: str = "",
                complex_row: tuple[str, ...] | None = None, complex_in_place: tuple[Any, ...] = ()) -> int:
-        """Of the loops around the kernels; `sources` are the formats of A and B, if packing converts any; prepacked:
-        which of them was packed before; fields: of a state that is kept (plans/semirings.py); prologues: which of them
-        have one; prepare: that of the operand that is read once, whose format `sources` is then; by_rows: of B, which
-        `dots` reads then; result: C's format, of `dots` that converts; complex_row: what emitters of complex_rows.py
-        take after `nr`; complex_in_place: what emit_complex_in_place takes after it."""
+        """The address of the loops around the kernels; `sources` are the formats of A and B, if packing converts any;
+        prepacked: which of them was packed before; fields: of a state that is kept (plans/semirings.py); prologues:
+        which of them have one; prepare: that of the operand that is read once, whose format `sources` is then; by_rows:
+        of B, which `dots` reads then; result: C's format, of `dots` that converts; complex_row: what emitters of
+        complex_rows.py take after `nr`; complex_in_place: what emit_complex_in_place takes after it."""
         if complex_in_place:
             return self.address("complex_in_place:emit_complex_in_place", target, dtype, mr, nr, *complex_in_place)
         if complex_row is not None:

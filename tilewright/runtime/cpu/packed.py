@@ -158,7 +158,8 @@ def prepare(b: Matrix, a: np.dtype[Any], takes: np.dtype[Any], sums: np.dtype[An
 
 
 class Layout(NamedTuple):
-    """Of the panels of a stack of matrices: their word, the bytes of each matrix's, whole pages, and of all."""
+    """The layout of the panels of a stack of matrices: their word, the bytes of each matrix's, whole pages, and of
+    all."""
     word: str
     each: int
     bytes: int
@@ -171,7 +172,8 @@ class Layout(NamedTuple):
 
 def layout(shape: tuple[int, ...], takes: tuple[np.dtype[Any], np.dtype[Any]], sums: np.dtype[Any], plan: CpuPlan,
            target: CpuTarget, word: str) -> Layout:
-    """Of panels that were packed by this plan. ValueError if it packs nothing, or is none of such a product."""
+    """The layout of panels that were packed by this plan. ValueError if it packs nothing, or is none of such a
+    product."""
     k, n = (max(size, 1) for size in shape[-2:])
     lowered = _lowered((k, n), 1024, 1, (k, 1), (n, 1), (n, 1), takes, sums, target, word if word in BY_NAME else None)
     problems = plan.violations(lowered.shape, lowered.target)
@@ -226,7 +228,7 @@ def _lowered(b_shape: tuple[int, ...], m: int, threads: int, a: tuple[int, int],
 
 
 class Extent(NamedTuple):
-    """Of the panels of one matrix: kc, how many there are, and their bytes."""
+    """The extent of the panels of one matrix: kc, how many there are, and their bytes."""
     kc: int
     panels: int
     bytes: int

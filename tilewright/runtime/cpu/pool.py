@@ -67,12 +67,12 @@ def get_num_threads() -> int:
 
 
 def common_threads() -> int:
-    """The same for every thread that calls; 0 if it depends on the thread."""
+    """The number of threads, equal for every thread that calls; 0 if it depends on the thread."""
     return 0 if _local_limits else get_num_threads()
 
 
 def default_threads() -> int:
-    """As many as the user asked for, or as this process may use."""
+    """The number of threads that the user asked for, or that this process may use."""
     for name in VARIABLES:
         text = os.environ.get(name, "").strip()
         if text:

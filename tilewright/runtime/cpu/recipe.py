@@ -116,12 +116,12 @@ class Recipe:
         return (self.plan.nr, self.plan.mr) if self.shape.tiles else (self.plan.mr, self.plan.nr)
 
     def onto(self, strides: Strides) -> Recipe:
-        """The same for other strides of C, in the roles that the plan gives the operands."""
+        """The recipe for other strides of C, in the roles that the plan gives the operands."""
         return type(self)(self.shape, strides, self.plan, self.target, self.host, self.conj, self.prepacked,
                           self.tables, self.finish, (self.prepare["a"], self.prepare["b"]))
 
     def instead(self, function: int, tiles: int = 0, **fields: int) -> Recipe:
-        """The same with another function for its job, and these fields of that; `tiles`: words for each part, which
+        """The recipe with another function for its job, and these fields of that; `tiles`: words for each part, which
         jobs.TILES say where they are."""
         found = copy(self)
         found.function, found.call, found.template = function, self.host.callable(function), self.template[:]
@@ -218,7 +218,7 @@ class Recipe:
         return 2 if own else 0
 
     def _addresses(self) -> dict[str, int]:
-        """Of the tables, in the job."""
+        """Addresses of the tables, in the job."""
         of = self.host.of_table
         found = {f"{name}_{field}": of(getattr(by, field)) for name, by in (("a", self.tables.a), ("b", self.tables.b))
                  if by is not None for field in ("lines", "steps")}

@@ -35,7 +35,7 @@ class Scattered:
 
 @dataclass(frozen=True, eq=False)
 class ScatteredC:
-    """Those of C's rows and columns, and how its rows are stored."""
+    """Tables of C's rows and columns, and how its rows are stored."""
     rows: Offsets
     columns: Offsets
     kind: str
@@ -58,7 +58,7 @@ def single_stride(axes: Axes) -> int | None:
 
 
 def offsets(axes: Axes) -> Offsets:
-    """Of every element of a group from the first one, the last axis fastest."""
+    """Offsets of every element of a group from the first one, the last axis fastest."""
     each = (np.arange(extent, dtype=np.int64) * stride for extent, stride in axes)
     return reduce(lambda x, y: np.add.outer(x, y).ravel(), each, np.zeros(1, np.int64))
 
@@ -85,7 +85,7 @@ def tiled(first: Axes, second: Axes, side: int = 0) -> Offsets | None:
 
 
 def square_side(width: int, lanes: int) -> int:
-    """Of squares, as large as a panel of this width has room for most of one."""
+    """The side of squares, as large as a panel of this width has room for most of one."""
     return next(side for side in (16, 8, 4, 2) if side <= lanes and 3 * side * side <= 4 * width)
 
 

@@ -139,13 +139,13 @@ class Library:
         raise NotImplementedError
 
     def plain(self, arrays: Collection[Any]) -> list[tuple[tuple[Any, ...], int] | None]:
-        """Of each array of the library that `look` would take as it is: dtype, shape, strides and device, in the
+        """What each array of the library is that `look` would take as it is: dtype, shape, strides and device, in the
         library's own terms and whatever is cheapest to compare; and the address of its first element. None where that
         takes a look, or it is another's."""
         return [None] * len(arrays)
 
     def asked(self, arrays: Collection[Any], *options: Any) -> tuple[tuple[Any, ...], list[int]] | None:
-        """As that of runtime.repeats.HOST; Python's numbers may be among the arrays."""
+        """What a call is known by, as of runtime.repeats.HOST; Python's numbers may be among the arrays."""
         key: list[Any] = [self, options]
         at: list[int] = []
         bits = 0

@@ -40,7 +40,7 @@ BYTE = np.dtype(np.uint8)
 
 
 class Formats(NamedTuple):
-    """Of a product: the block-scaled formats of A and B, and k."""
+    """The block-scaled formats of A and B, and k."""
 
     a: str
     b: str
@@ -77,7 +77,8 @@ def in_memory(a: Any, b: Any) -> dict[str, Any]:
 
 
 def factor(*operands: Any) -> float:
-    """Of all numbers of these operands, which is one of alpha: the scales that nvfp4 has for whole arrays."""
+    """The factor of all numbers of these operands, which is one of alpha: the scales that nvfp4 has for whole
+    arrays."""
     return math.prod(x.tensor_scale for x in operands if isinstance(x, Quantized))
 
 
@@ -172,7 +173,7 @@ def _placed(run: Run, elements: Array, scales: Array, f: BlockFormat, depth: int
 
 
 def quantized(run: Run, x: Array, f: BlockFormat) -> Quantized:
-    """Of a contiguous array of f32 [..., columns], along its rows: as formats.quantize has it, but for nvfp4."""
+    """A contiguous array of f32 [..., columns] quantized along its rows, as by formats.quantize, but for nvfp4."""
     elements, scales, to = _new(run, x, f)
     if x.size:
         _launch(run, x, f, QUANTIZE, {"BLOCKS": f.name}, to)
@@ -187,7 +188,7 @@ def largest(run: Run, x: Array, f: BlockFormat) -> Array:
 
 
 def quantized_nv(run: Run, x: Array, f: BlockFormat, by_block: Array, whole: float) -> Quantized:
-    """The same in nvfp4, by the largest sizes of blocks and the scale of all."""
+    """An array quantized in nvfp4, by the largest sizes of blocks and the scale of all."""
     elements, scales, to = _new(run, x, f)
     _launch(run, x, f, QUANTIZE_NV, {}, {"whole": whole, "largest": by_block, **to})
     return Quantized(elements, scales, x.shape, f, tensor_scale=whole)

@@ -27,8 +27,8 @@ Array = NDArray[Any]
 
 def einsum(library: Library, given: Sequence[Any], labels: Any, output: Any, out: Any, out_dtype: Any, optimize: Any,
            invariant: str = "", asked: repeats.Asked | None = None) -> Any:
-    """As tilewright.einsum, whose arguments are checked here. The result is in C order, of the operands' library.
-    `asked`: what the call is known by."""
+    """einsum, as tilewright.einsum, whose arguments are checked here. The result is in C order, of the operands'
+    library. `asked`: what the call is known by."""
     out = arguments.single(out, "out")
     named = {f"operand {i}": x for i, x in enumerate(given)}
     run, looks = library.platform.engine.begin(named, {"out": out}, asked, invariant=invariant)

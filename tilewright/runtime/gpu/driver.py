@@ -89,7 +89,7 @@ class Library:
         return results[0] if len(results) == 1 else results or None
 
     def do(self, function: str, *args: Any, **context: Any) -> Any:
-        """The same for a function that both drivers have, by its name without the prefix."""
+        """Calls a function that both drivers have, by its name without the prefix."""
         return self.call(self.prefix + function, *args, **context)
 
     def error(self, status: int, function: str, kernel: str = "", more: str = "") -> LibraryError:

@@ -157,7 +157,7 @@ class Engine:
 
     def gemm(self, a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0, *, threads: int | None = None,
              plan: Any = None, semiring: str = "") -> None:
-        """As tilewright.runtime.cpu.engine.gemm, for stacks of matrices too."""
+        """c = alpha a b + beta c, as runtime.cpu.engine.gemm, for stacks of matrices too."""
         if a.shape[-1] == 0 or alpha == 0:
             c[...] = c * c.dtype.type(beta) if beta else 0
             return
@@ -187,7 +187,7 @@ class Engine:
     def bind(self, kernel: Any, a: Any, b: Any, out: Any = None, *, alpha: float = 1.0, beta: float = 0.0,
              scale_a: Any = None, scale_b: Any = None, operands_of: Mapping[str, Any] | None = None,
              outs: Sequence[Any] = ()) -> Bound:
-        """As compiled.base.CompiledGemm.bind."""
+        """Binds operands, as compiled.base.CompiledGemm.bind."""
         self._check(kernel, a, b, out, alpha, beta)
         scaled = kernel.problem.a in BLOCK_FORMATS
         factors = scales.of_kernel(kernel.problem, scale_a, scale_b)
@@ -206,7 +206,7 @@ class Engine:
     def call(self, kernel: Any, a: Any, b: Any, out: Any = None, *, alpha: float = 1.0, beta: float = 0.0,
              scale_a: Any = None, scale_b: Any = None, operands_of: Mapping[str, Any] | None = None,
              outs: Sequence[Any] = ()) -> Any:
-        """As compiled.base.CompiledGemm.__call__."""
+        """Multiplies, as compiled.base.CompiledGemm.__call__."""
         p = kernel.problem
         scaled = p.a in BLOCK_FORMATS
         given = blocks.in_memory(a, b) if scaled else {"a": a, "b": b}

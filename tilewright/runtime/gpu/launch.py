@@ -208,7 +208,7 @@ class Prepared:
         self.inside(self.launch, stream, arguments)
 
     def launch(self, stream: int, arguments: Any) -> None:
-        """The same with other arguments, on the stream with this handle. The device must be current."""
+        """Launches with other arguments, on the stream with this handle. The device must be current."""
         raise NotImplementedError
 
     def inside(self, launch: Callable[[int, Any], None], stream: int, arguments: Any) -> None:
@@ -217,7 +217,7 @@ class Prepared:
             launch(stream, arguments)
 
     def holding(self, arguments: Any) -> Any:
-        """The same launch with these arguments."""
+        """The launch with these arguments."""
         other = copy(self)
         other._arguments = arguments
         return other

@@ -80,7 +80,8 @@ def transposed(x: Array) -> Array:
 
 
 def of_batch(*matrices: Array) -> dict[str, int]:
-    """Of stacks A, B and C: what a kernel takes beside leading dimensions, by the names of kernels/gpu/work.py."""
+    """The arguments for stacks A, B and C: what a kernel takes beside leading dimensions, by the names of
+    kernels/gpu/work.py."""
     if matrices[-1].ndim == 2:
         return {}
     return {"batch": len(matrices[-1])} | {f"stride_{name}": x.strides[0] // x.itemsize
@@ -141,7 +142,7 @@ def letter(x: Array) -> str:
 
 
 def address(x: Array) -> int:
-    """Of the first element."""
+    """The address of the first element."""
     return int(x.__array_interface__["data"][0])
 
 

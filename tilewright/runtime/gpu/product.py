@@ -105,7 +105,7 @@ class Run:
             self.recorder.step(partial(Product, recipe, alpha, beta), arrays)
 
     def not_repeated(self) -> None:
-        """Of a call that does what its program would not."""
+        """Notes that the call does what its program would not."""
         if self.recorder is not None:
             self.recorder.whole = False
 

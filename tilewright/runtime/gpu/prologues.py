@@ -67,7 +67,7 @@ def inside(run: Run, p: Product, before: Mapping[str, Prepared]) -> str:
 
 def placed(run: Run, before: Mapping[str, Prepared], taken: Mapping[str, np.dtype[Any]], a: Array, b: Array,
            host: frozenset[str]) -> tuple[dict[str, str], list[Array]]:
-    """Of prologues that a kernel evaluates, which multiplies in the formats `taken`: their texts by prologue_a and
+    """The prologues that a kernel evaluates, which multiplies in the formats `taken`: their texts by prologue_a and
     prologue_b, and what they read as kernels take it. `host`: the names of arrays that are NumPy's."""
     texts, beside = dict[str, str](), list[Array]()
     for role, each in sorted(before.items()):

@@ -29,7 +29,7 @@ Array = NDArray[Any]
 
 
 def given(call: Call) -> dict[str, Any]:
-    """Those of the caller's scales that are not None, by name."""
+    """The caller's scales that are not None, by name."""
     return {name: x for name, x in zip(SCALES, (call.scale_a, call.scale_b)) if x is not None}
 
 

@@ -1,4 +1,4 @@
-"""The same GEMM in Triton, as one would write it there first: a peer that is emitted from Python too.
+"""A GEMM in Triton, as one would write it there first: a peer that is emitted from Python too.
 
 f32 by `tl.dot` in full precision ("ieee": Triton's default for f32 is tf32), one tile of C for each program. f16, bf16,
 fp8 and int8 on tensor cores: persistent programs, one for each multiprocessor, that read and write tiles through tensor
@@ -68,7 +68,7 @@ def persistent(
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP_M: tl.constexpr, SUMS: tl.constexpr,
     A_BY_COLUMNS: tl.constexpr, B_BY_COLUMNS: tl.constexpr,
 ):
-    """The same of tensor maps of A, B and C; of an operand by columns the map is of its transpose."""
+    """A GEMM by tensor maps of A, B and C; of an operand by columns the map is of its transpose."""
     for tile in tl.range(tl.program_id(0), tl.cdiv(m, BM) * tl.cdiv(n, BN), tl.num_programs(0), flatten=True):
         i, j = place(tile, m, n, BM, BN, GROUP_M)
         acc = tl.zeros((BM, BN), SUMS)

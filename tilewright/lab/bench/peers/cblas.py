@@ -91,7 +91,7 @@ def real(gemm: Any, gemv: Any, integer: str, o: Operands) -> Call:
 
 
 def complex_gemm(function: Any, integer: str, o: Operands) -> Call:
-    """As `real`, but alpha and beta are pointers."""
+    """A complex GEMM, as `real`, but alpha and beta are pointers."""
     require_plain(o)
     i = integer
     (m, n, k), scalars = o.sizes, np.array([1, 0], o.c.dtype)

@@ -80,7 +80,7 @@ def _bind_einsum(o: Operands) -> Call:
 
 
 def _bind_packed(o: Operands) -> Call:
-    """As torch's compiler multiplies by the weights of a layer."""
+    """Multiplies by the weights of a layer as torch's compiler does."""
     import torch as t
 
     a, b = _tensor(o.a), _tensor(o.b)

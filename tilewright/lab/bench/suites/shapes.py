@@ -138,7 +138,7 @@ GPU_DTYPES: dict[str, Sequence[str]] = dict.fromkeys(("tensor", "tensor_odd", "t
 
 
 def _tensor(suite: str, dtype: str, sizes: Iterable[tuple[int, int, int]], gap: int = 0) -> list[Case]:
-    """Of 8 bits in the layout that torch's products have, of others in "nn"."""
+    """A product of matrix instructions: of 8 bits in the layout that torch's products have, of others in "nn"."""
     layout = "nt" if formats.FORMATS[dtype.split("-")[0]].bits == 8 else "nn"
     return [Case(suite, gemm(dtype, *size, layout), gap=gap) for size in sizes]
 
