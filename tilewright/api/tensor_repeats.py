@@ -36,78 +36,78 @@ class Call(NamedTuple):
     device: int | None              # None: the host
 
 
-class Table:
-    """Calls of functions of tensors, one product each with a new result."""
+calls: dict[Any, list[Call]] = {}       # of functions of tensors, one product each with a new result
+repeats.derived.append(calls)
 
-    def __init__(self) -> None:
-        self.calls: dict[Any, list[Call]] = {}
-        repeats.derived.append(self.calls)
 
-    def call(self, function: Callable[..., Any], given: Sequence[Any], how: Any, tensors: Sequence[Any]) -> Any:
-        """function(*given), by an earlier call's record if there is one."""
-        found = self.again(how, tensors)
-        if found is not None:
-            return found
-        if _grad_enabled is not None and _grad_enabled() and any(x.requires_grad for x in tensors):
-            return function(*given)
-        return self.watched(lambda: function(*given), how, tensors)
+def call(function: Callable[..., Any], given: Sequence[Any], how: Any, tensors: Sequence[Any]) -> Any:
+    """function(*given), by an earlier call's record if there is one."""
+    found = again(how, tensors)
+    if found is not None:
+        return found
+    if _grad_enabled is not None and _grad_enabled() and any(x.requires_grad for x in tensors):
+        return function(*given)
+    return watched(lambda: function(*given), how, tensors)
 
-    def again(self, how: Any, tensors: Sequence[Any]) -> Any:
-        """What the function makes of these, two or more, by an earlier call's record; None if there is none. `how`: the
-        function, and whatever else it was given."""
-        if not self.calls or TORCH.observed():
-            return None
-        for check, without_grad, bits, order, record, empty, made, device in self.calls.get(
-                (how, tensors[0].shape, tensors[1].shape, pool.get_num_threads()), ()):
-            if check(*tensors) and not (without_grad and _grad_enabled()):
-                places, found = [x.data_ptr() for x in tensors], 0
-                for place in places:
-                    found = found << 4 | place & 15
-                if found == bits:
-                    x = empty(*made)
-                    at = [*[places[i] for i in order], x.data_ptr()]
-                    stream = 0 if device is None else _stream(device)
-                    if at[-1] & 15 or record.run(at, tensors, (x,), 1, stream):
-                        return None
-                    if repeats.watch.ran is not None:
-                        repeats.watch.ran.append((record, at))
-                    return x
+
+def again(how: Any, tensors: Sequence[Any]) -> Any:
+    """What the function makes of these, two or more, by an earlier call's record; None if there is none. `how`: the
+    function, and whatever else it was given."""
+    if not calls or TORCH.observed():
         return None
+    for check, without_grad, bits, order, record, empty, made, device in calls.get(
+            (how, tensors[0].shape, tensors[1].shape, pool.get_num_threads()), ()):
+        if check(*tensors) and not (without_grad and _grad_enabled()):
+            places, found = [x.data_ptr() for x in tensors], 0
+            for place in places:
+                found = found << 4 | place & 15
+            if found == bits:
+                x = empty(*made)
+                at = [*[places[i] for i in order], x.data_ptr()]
+                stream = 0 if device is None else _stream(device)
+                if at[-1] & 15 or record.run(at, tensors, (x,), 1, stream):
+                    return None
+                if repeats.watch.ran is not None:
+                    repeats.watch.ran.append((record, at))
+                return x
+    return None
 
-    def watched(self, function: Callable[..., Any], how: Any, tensors: Sequence[Any]) -> Any:
-        """function(), which is remembered if it came down to one record, from these tensors to a new one."""
-        if recording or not _ready() or TORCH.observed():
-            return function()
-        with repeats.watching() as ran:
-            result = function()
-        if len(ran) == 1:
-            self._remember(how, tensors, result, *ran[0])
-        return result
 
-    def _remember(self, how: Any, tensors: Sequence[Any], result: Any, record: repeats.Record, at: list[int]) -> None:
-        torch = sys.modules["torch"]
-        if not _plain_state(torch) or result.requires_grad or torch.is_autocast_enabled(result.device.type):
-            return
-        places = [x.data_ptr() for x in tensors]
-        if len(set(places)) < len(places) or not set(at[:-1]) <= set(places) or at[-1] != result.data_ptr():
-            return
-        with_grad = any(x.requires_grad for x in tensors)
-        if with_grad and torch.is_grad_enabled():
-            return
-        check = _guards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
-        if not check(*tensors):             # one of them twice
-            return
-        bits = 0
-        for place in places:
-            bits = bits << 4 | place & 15
-        if len(self.calls) >= MOST:
-            self.calls.clear()
-        known = self.calls.setdefault(
-            (how, tensors[0].shape, tensors[1].shape, pool.get_num_threads()), [])
-        del known[OF_SHAPES - 1:]
-        empty, made = _empty(torch, result.device, tuple(result.shape), result.stride(), result.dtype)
-        known.insert(0, Call(check, with_grad, bits, tuple(places.index(x) for x in at[:-1]), record, empty, made,
-                             None if result.device.type == "cpu" else result.device.index))
+def watched(function: Callable[..., Any], how: Any, tensors: Sequence[Any]) -> Any:
+    """function(), which is remembered if it came down to one record, from these tensors to a new one."""
+    if recording or not _ready() or TORCH.observed():
+        return function()
+    with repeats.watching() as ran:
+        result = function()
+    if len(ran) == 1:
+        _remember(how, tensors, result, *ran[0])
+    return result
+
+
+def _remember(how: Any, tensors: Sequence[Any], result: Any, record: repeats.Record, at: list[int]) -> None:
+    torch = sys.modules["torch"]
+    if not _plain_state(torch) or result.requires_grad or torch.is_autocast_enabled(result.device.type):
+        return
+    places = [x.data_ptr() for x in tensors]
+    if len(set(places)) < len(places) or not set(at[:-1]) <= set(places) or at[-1] != result.data_ptr():
+        return
+    with_grad = any(x.requires_grad for x in tensors)
+    if with_grad and torch.is_grad_enabled():
+        return
+    check = _guards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    if not check(*tensors):             # one of them twice
+        return
+    bits = 0
+    for place in places:
+        bits = bits << 4 | place & 15
+    if len(calls) >= MOST:
+        calls.clear()
+    known = calls.setdefault(
+        (how, tensors[0].shape, tensors[1].shape, pool.get_num_threads()), [])
+    del known[OF_SHAPES - 1:]
+    empty, made = _empty(torch, result.device, tuple(result.shape), result.stride(), result.dtype)
+    known.insert(0, Call(check, with_grad, bits, tuple(places.index(x) for x in at[:-1]), record, empty, made,
+                         None if result.device.type == "cpu" else result.device.index))
 
 
 _torch: Any = None              # the module

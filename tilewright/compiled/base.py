@@ -7,7 +7,7 @@ what the code uses. Nothing but calling a kernel needs the chip that it is for.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -195,10 +195,11 @@ class CompiledGemm(Compiled):
         operands are copied there."""
         raise NotImplementedError
 
-    def simulate(self, a: Any, b: Any, out: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0) -> Report:
-        """Runs the kernel on NumPy, with a report of what each line did: see tilewright.simulate."""
+    def simulate(self, a: Any, b: Any, out: Any = None, **options: Any) -> Report:
+        """Runs the kernel on NumPy, with a report of what each line did: see tilewright.simulate. Of a GPU's kernel all
+        `outs` are given; of several results of a CPU's `report.result` is a tuple."""
         from tilewright.simulator.product import simulate_kernel
-        return simulate_kernel(self, a, b, out, alpha, beta)
+        return simulate_kernel(self, a, b, out, **options)
 
 
 class GpuCode(Compiled):
@@ -319,27 +320,17 @@ class GpuKernel(CompiledGemm, GpuCode):
         rows, columns = self.plan.cta_m, self.plan.cta_n
         return int(rows * columns * self.shape.itemsize) * semirings.fields(self.shape.semiring)
 
-    def __call__(self, a: Any, b: Any, out: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0, scale_a: Any = None,
-                 scale_b: Any = None, operands: Mapping[str, Any] | None = None, outs: Sequence[Any] = ()) -> Any:
+    def __call__(self, a: Any, b: Any, out: Any = None, **options: Any) -> Any:
         """Multiplies, as CompiledGemm.__call__. For a problem with scales, scale_a is [..., m, 1] and scale_b [..., 1,
         n], or 1 in place of any axis: in the format of scaled sums, on the GPU or NumPy's; or numbers, by default 1. Of
         a problem with an epilogue, `operands` are arrays by name, in the formats and places that it says, and `outs`
         arrays for its further results, or None for new ones: those results are a tuple then."""
-        return self._engine.call(self, a, b, out, alpha=alpha, beta=beta, scale_a=scale_a, scale_b=scale_b,
-                                 operands_of=operands, outs=outs)
+        return self._engine.call(self, a, b, out, **options)
 
-    def bind(self, a: Any, b: Any, out: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0, scale_a: Any = None,
-             scale_b: Any = None, operands: Mapping[str, Any] | None = None, outs: Sequence[Any] = ()) -> Any:
+    def bind(self, a: Any, b: Any, out: Any = None, **options: Any) -> Any:
         """Binds operands, as CompiledGemm.bind, with scales and what an epilogue has as for a call; `bound.outs` are
         further results."""
-        return self._engine.bind(self, a, b, out, alpha=alpha, beta=beta, scale_a=scale_a, scale_b=scale_b,
-                                 operands_of=operands, outs=outs)
-
-    def simulate(self, a: Any, b: Any, out: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0, scale_a: Any = None,
-                 scale_b: Any = None, operands: Mapping[str, Any] | None = None, outs: Sequence[Any] = ()) -> Report:
-        """Simulates, as CompiledGemm.simulate, with NumPy's arrays as for a call; all `outs` are given."""
-        from tilewright.simulator.product import simulate_kernel
-        return simulate_kernel(self, a, b, out, alpha, beta, scale_a, scale_b, operands, outs)
+        return self._engine.bind(self, a, b, out, **options)
 
     @property
     def _engine(self) -> Any:

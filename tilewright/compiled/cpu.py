@@ -32,7 +32,6 @@ from tilewright.targets.machine import MOST_THREADS
 if TYPE_CHECKING:
     from tilewright.inspect.resources import HotLoop
     from tilewright.ir.program import Function
-    from tilewright.simulator.report import Report
 
 Array = NDArray[Any]
 
@@ -157,12 +156,11 @@ class CpuKernel(CompiledGemm, CpuCode):
 
     # ---- running
 
-    def __call__(self, a: Array, b: Array, out: Array | None = None, *, alpha: complex = 1.0, beta: complex = 0.0,
-                 operands: Mapping[str, Any] | None = None, outs: Sequence[Array | None] = ()) -> Any:
+    def __call__(self, a: Array, b: Array, out: Array | None = None, **options: Any) -> Any:
         """Multiplies, as CompiledGemm.__call__. For a problem with an epilogue, `operands` are arrays by name, in the
         formats and places that it says, and `outs` arrays for its further results, or None for new ones: all results
         are a tuple then, in their order."""
-        return self.bind(a, b, out, alpha=alpha, beta=beta, operands=operands, outs=outs)()
+        return self.bind(a, b, out, **options)()
 
     def bind(self, a: Array, b: Array, out: Array | None = None, *, alpha: complex = 1.0, beta: complex = 0.0,
              operands: Mapping[str, Any] | None = None, outs: Sequence[Array | None] = ()) -> CpuBound:
@@ -180,13 +178,6 @@ class CpuKernel(CompiledGemm, CpuCode):
         else:
             self._check_out(out, a, b)
         return CpuBound(self, a, b, out, alpha, beta, operands, outs)
-
-    def simulate(self, a: Any, b: Any, out: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0,
-                 operands: Mapping[str, Any] | None = None, outs: Sequence[Any] = ()) -> Report:
-        """Simulates, as CompiledGemm.simulate, with what an epilogue has as for a call; of several results
-        `report.result` is a tuple."""
-        from tilewright.simulator.product import simulate_kernel
-        return simulate_kernel(self, a, b, out, alpha, beta, operands_of=operands, outs=outs)
 
     def fuse(self, a: Any, b: Any, out: Array, alpha: Any, beta: Any, operands: Mapping[str, Any] | None,
              outs: Sequence[Array | None], compute: Callable[..., Any] = fusion.compute) -> Any:

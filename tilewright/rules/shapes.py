@@ -9,7 +9,7 @@ stacks more rows of A (or more columns of B) on the same other operand is folded
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -109,19 +109,22 @@ def same(x: Array, y: Array) -> bool:
 # ---- leading axes: operands in as few engine calls as their strides allow
 
 
-def collapse(a: Array, b: Array, c: Array, *scales: Array, wider: bool = True) -> tuple[Array, ...]:
+def collapse(a: Array, b: Array, c: Array, *scales: Array, wider: bool = True, beside: Sequence[Array] = ()
+             ) -> tuple[Array, ...]:
     """Views of the same data with as few leading axes as possible. All have the same leading extents, none 0.
-    Not `wider`: B is packed, and nothing is folded into n.
+    Not `wider`: nothing is folded into n, as where B is packed.
 
     scales      [..., m, 1] of A and [..., 1, n] of B
+    beside      [..., m, any], without scales and not `wider`
     """
+    arrays = (a, b, c, *scales, *beside)
     if c.ndim == 3 and a.strides[0] and b.strides[0]:  # nothing to merge, nothing to fold
-        return a, b, c, *scales
-    arrays = (a, b, c, *scales)
+        return arrays
     m, n = c.shape[-2:]
     axes = merge([(extent, strides) for extent, *strides in zip(c.shape[:-2], *(x.strides[:-2] for x in arrays))
                    if extent != 1])
     of_m, of_n = (0, 2, 3)[: 2 + bool(scales)], (1, 2, 4)[: 2 + bool(scales)]  # arrays that have rows, or columns, of C
+    of_m += tuple(range(3, 3 + len(beside)))
     rows, cols = tuple(arrays[x].strides[-2] for x in of_m), tuple(arrays[x].strides[-1] for x in of_n)
     while axes:
         extent, strides = axes[-1]
@@ -142,7 +145,7 @@ def collapse(a: Array, b: Array, c: Array, *scales: Array, wider: bool = True) -
         (height, width), (row, column) = array.shape[-2:], array.strides[-2:]
         if x in of_m:
             height, row = m, rows[of_m.index(x)]
-        if x in of_n:
+        if wider and x in of_n:
             width, column = n, cols[of_n.index(x)]
         found.append(strided(array, (*extents, height, width), (*(strides[x] for _, strides in axes), row, column)))
     return tuple(found)

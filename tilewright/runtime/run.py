@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from tilewright import targets
+from tilewright import forks, targets
 from tilewright.ir import Function, Pointer, TensorMap, Texture, arguments
 from tilewright.ir.program import written
 from tilewright.ir.vectors import ctas
@@ -94,32 +94,16 @@ def _on_gpu(function: Function, args: Sequence[Any], grid: tuple[int, int, int] 
     if key is not None and places:
         if len(_launches) >= MOST_LAUNCHES:
             _launches.clear()
-        _launches[key] = _Launch(prepared, places, device.index)
+        words = [prepared.function.parameters[place].offset // 8 for place in places]
+        program = forks.imported("tilewright.runtime.gpu.program")
+        _launches[key] = program.Kernel(prepared, words, range(len(words))), places[0]
 
 
 MOST_LAUNCHES = 1024
 
 
-class _Launch:
-    """A launch of plain arrays, which others with arrays alike repeat."""
-
-    def __init__(self, prepared: Any, places: Sequence[int], device: int) -> None:
-        self.prepared, self.device, self.first = prepared, device, places[0]
-        self.words = [prepared.function.parameters[place].offset // 8 for place in places]
-        self.spare: list[Any] = []                  # blocks of arguments, each of which is one call's at a time
-
-    def again(self, stream: int, pointers: Sequence[int]) -> None:
-        try:
-            arguments = self.spare.pop()
-        except IndexError:
-            arguments = self.prepared.arguments()
-        for word, pointer in zip(self.words, pointers):
-            arguments.words[word] = pointer
-        self.prepared.attempt(stream, arguments)
-        self.spare.append(arguments)
-
-
-_launches: dict[Any, _Launch] = {}
+# of plain arrays, which others with arrays alike repeat: the launch, and which argument is the first array
+_launches: dict[Any, tuple[Any, int]] = {}
 atexit.register(lambda: _launches.clear())      # while the driver is there to be given the code back
 
 
@@ -128,10 +112,10 @@ def again(function: Function, args: Sequence[Any], grid: Any) -> bool:
     if not _launches:
         return False
     key, library, pointers = _alike(function, args, grid)
-    launch = _launches.get(key)
+    launch, first = _launches.get(key, (None, 0))
     if launch is None:
         return False
-    launch.again(library.stream(args[launch.first], launch.device), pointers)
+    launch(pointers, (), (), 1, library.stream(args[first], launch.prepared.function.device.index))
     return True
 
 

@@ -75,7 +75,7 @@ def simulate(kernel: Any, *args: Any, out: Array | None = None, alpha: float = 1
 
 
 def simulate_kernel(kernel: Any, a: Any, b: Any, out: Array | None = None, alpha: float = 1.0, beta: float = 0.0,
-                    scale_a: Any = None, scale_b: Any = None, operands_of: Mapping[str, Any] | None = None,
+                    scale_a: Any = None, scale_b: Any = None, operands: Mapping[str, Any] | None = None,
                     outs: Sequence[Any] = ()) -> Report:
     """A product by a compiled kernel: see `simulate`."""
     p = kernel.problem
@@ -88,10 +88,10 @@ def simulate_kernel(kernel: Any, a: Any, b: Any, out: Array | None = None, alpha
     p.check_factors(alpha, beta)
     given = scales.of_kernel(p, scale_a, scale_b)
     if not isinstance(kernel.target, CpuTarget):
-        return _simulate_launches(kernel, a, b, out, alpha, beta, given, operands_of, outs)
+        return _simulate_launches(kernel, a, b, out, alpha, beta, given, operands, outs)
     product = CpuProduct(kernel, alpha, beta)
     if p.fused:
-        results = product.fused(a, b, out, operands_of, outs)
+        results = product.fused(a, b, out, operands, outs)
         product.report.result = results
         return product.report
     for matrices in zip(a, b, out) if p.batch != 1 else ((a, b, out),):
@@ -101,8 +101,8 @@ def simulate_kernel(kernel: Any, a: Any, b: Any, out: Array | None = None, alpha
 
 
 def _simulate_launches(kernel: Any, a: Any, b: Any, out: Array, alpha: float, beta: float,
-                       given: Mapping[str, Any], operands_of: Mapping[str, Any] | None, outs: Sequence[Any]) -> Report:
-    product, c = Launches(kernel.inner, alpha, beta, given, operands_of, outs), out
+                       given: Mapping[str, Any], operands: Mapping[str, Any] | None, outs: Sequence[Any]) -> Report:
+    product, c = Launches(kernel.inner, alpha, beta, given, operands, outs), out
     if kernel.inner is not kernel:
         a, b, c = kernel.converted(a, b, out)
     product.run(a, b, c)
@@ -258,12 +258,12 @@ class Launches:
     """
 
     def __init__(self, kernel: Any, alpha: float, beta: float, given: Mapping[str, Any],
-                 operands_of: Mapping[str, Any] | None = None, outs: Sequence[Any] = ()) -> None:
+                 operands: Mapping[str, Any] | None = None, outs: Sequence[Any] = ()) -> None:
         self.kernel, self.alpha, self.beta = kernel, alpha, beta
         self.memory, self.report = AddressSpace(), Report(SECTOR)
-        placed = scales.placed(kernel.problem, given, lambda x, name: Look(x, None), lambda x: Look(x, None))
+        placed = scales.placed(kernel.problem, given, lambda x, name: Look(x, None))
         self.scales = [x.shadow for x in placed]
-        self.operands_of, self.outs = operands_of, list(outs)
+        self.operands, self.outs = operands, list(outs)
         if kernel.launches:
             self.report.compiled = partial(occupancy.compiled_occupancy, kernel)
 
@@ -292,7 +292,7 @@ class Launches:
                 rows, values[f"ld{name}"] = _rows(x.swapaxes(-1, -2) if letter == "t" else x)
                 values[f"stride_{name}"] = rows.strides[0] // rows.itemsize
                 arrays[name] = rows.view(np.int8) if rows.itemsize == 1 else rows
-        beside = auxiliary.of_kernel(p, scale_arrays, self.operands_of, self.outs, np.asarray)
+        beside = auxiliary.of_kernel(p, scale_arrays, self.operands, self.outs, np.asarray)
         values |= auxiliary.strides(p, beside)
         results = {x.parameter: y for x, y in zip(kernel_arrays(p), beside) if x.written}
         arrays |= {x.parameter: uninitialised(y) if x.written else y for x, y in zip(kernel_arrays(p), beside)}

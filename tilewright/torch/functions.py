@@ -16,10 +16,9 @@ from torch import Tensor
 from torch.autograd import _profiler_enabled
 from torch.compiler import is_compiling
 
-from tilewright.api.tensor_repeats import Table
+from tilewright.api import tensor_repeats
 from tilewright.torch import narrow, ops
 
-_calls = Table()
 _in_modes = torch._C._len_torch_function_stack
 
 
@@ -27,7 +26,7 @@ def _call(operator: Any, given: tuple[Any, ...], tensors: tuple[Tensor, ...], ho
     """operator(*given). `tensors`: those of the arguments; `how`: the operator, and what else is given."""
     if is_compiling() or _in_modes() or _profiler_enabled():
         return operator(*given)
-    return _calls.call(operator, given, how, tensors)
+    return tensor_repeats.call(operator, given, how, tensors)
 
 
 def mm(a: Tensor, b: Tensor) -> Tensor:

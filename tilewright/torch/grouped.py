@@ -13,7 +13,7 @@ from torch import Tensor
 
 import tilewright
 from tilewright.torch.library import define, differentiate, total
-from tilewright.torch.ops import RESULTS, empty, result_dtype, transposed
+from tilewright.torch.ops import RESULTS, empty, result_dtype, save_factors, transposed
 
 
 def grouped_mm(a: Tensor, b: Tensor, offs: Tensor) -> Tensor:
@@ -68,13 +68,9 @@ def _backward(ctx: Any, g: Tensor) -> Any:
     return of_a, _operator(transposed(a), g, offs) if wants_b else None, None
 
 
-def _save(ctx: Any, inputs: Any, output: Any) -> None:
-    ctx.save_for_backward(*inputs)
-
-
 def _tangent(inputs: Any, tangents: Any, output: Tensor) -> Any:
     (a, b, offs), (of_a, of_b, _) = inputs, tangents
     return total(None if of_a is None else _operator(of_a, b, offs), None if of_b is None else _operator(a, of_b, offs))
 
 
-differentiate(_operator, _backward, _save, _tangent)
+differentiate(_operator, _backward, save_factors, _tangent)

@@ -16,20 +16,32 @@ import torch
 from torch._functorch.autograd_function import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
-NAMESPACE = "tilewright"
+from tilewright.api import tensor_repeats
+
+NAMESPACE, KERNEL = "tilewright", "kernel"
 DEVICES = {"CPU": "cpu", "CUDA": "cuda"}  # dispatch keys and devices; torch on ROCm calls its GPUs by CUDA's names
 TAGS = tuple(getattr(torch.Tag, name) for name in ("pt2_compliant_tag", "flexible_layout") if hasattr(torch.Tag, name))
 
 library = torch.library.Library(NAMESPACE, "DEF")
 
 
-def define(schema: str, kernel: Callable[..., Any], fake: Callable[..., Any], *, autocast: bool = False) -> Any:
-    """The operator of this schema, "name(Tensor a, ...) -> Tensor". Any strides are taken. `autocast`: in an autocast
-    region floating-point arguments are brought to the region's dtype first."""
+def define(schema: str, kernel: Callable[..., Any], fake: Callable[..., Any], *, autocast: bool = False,
+           repeated: int = 0) -> Any:
+    """The operator of this schema, "name(Tensor a, ...) -> Tensor". Any strides are taken.
+
+    autocast    in an autocast region floating-point arguments are brought to the region's dtype first
+    repeated    how many of its arguments, the first ones, are tensors, if its kernel is one product, which is repeated
+                for tensors like those of an earlier call
+    """
     name = schema.partition("(")[0]
     library.define(schema, tags=TAGS)
+
+    def again(*given: Any) -> Any:          # in the state in which torch's dispatcher calls kernels
+        tensors = [x for x in given[:repeated] if x is not None]
+        how = KERNEL, name, *given[repeated:], *[x is None for x in given[:repeated]]
+        return tensor_repeats.call(kernel, given, how, tensors)
     for key in DEVICES:
-        library.impl(name, kernel, key)
+        library.impl(name, again if repeated else kernel, key)
     qualified = f"{NAMESPACE}::{name}"
     torch.library.register_fake(qualified, fake, lib=library)
     operator = getattr(getattr(torch.ops, NAMESPACE), name).default

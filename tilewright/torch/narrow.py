@@ -22,7 +22,7 @@ from tilewright.plans.prologues import MOST
 from tilewright.runtime.run import run
 from tilewright.torch import quantization
 from tilewright.torch.library import define, refuse_gradients
-from tilewright.torch.ops import FP8, empty, matrices, repeated, rows_of
+from tilewright.torch.ops import FP8, empty, matrices, rows_of
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 FEW = 16  # rows of activations for which a GPU's kernels multiply sums by the scales themselves
@@ -58,12 +58,6 @@ def _scale_add(acc: Any, scale_a: Any, scale_b: Any, bias: Any) -> Any:
 
 def _scaled_mm(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None,
                out_dtype: torch.dtype = torch.float32) -> Tensor:
-    tensors = (a, b, scale_a, scale_b) if bias is None else (a, b, scale_a, scale_b, bias)
-    return repeated.call(_scaled, (a, b, scale_a, scale_b, bias, out_dtype), (out_dtype, bias is None), tensors)
-
-
-def _scaled(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, out_dtype: torch.dtype
-            ) -> Tensor:
     _check_scaled(a, b, scale_a, scale_b, bias, out_dtype)
     if not a.is_cuda and b.dtype in FP8 and a.shape[0] <= MOST:     # as few rows of floats by weights of few bits
         scales = tensors.array(scale_b.t(), "scale_b")
@@ -94,7 +88,7 @@ def _fake_scaled_mm(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias
 
 scaled_mm_operator = define(
     "scaled_mm(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor? bias=None, "
-    "ScalarType out_dtype=float) -> Tensor", _scaled_mm, _fake_scaled_mm)
+    "ScalarType out_dtype=float) -> Tensor", _scaled_mm, _fake_scaled_mm, repeated=5)
 refuse_gradients(scaled_mm_operator, HERE)
 
 
@@ -215,13 +209,6 @@ def _column_add(acc: Any, scales: Any, bias: Any) -> Any:
 
 def _weight_linear(x: Tensor, elements: Tensor, scales: Tensor, zeros: Tensor | None, bias: Tensor | None, format: str,
                    group: int, tensor_scale: float) -> Tensor:
-    how = "weight", zeros is None, bias is None, format, group, tensor_scale
-    tensors = tuple(t for t in (x, elements, scales, zeros, bias) if t is not None)
-    return repeated.call(_decoded, (x, elements, scales, zeros, bias, *how[3:]), how, tensors)
-
-
-def _decoded(x: Tensor, elements: Tensor, scales: Tensor, zeros: Tensor | None, bias: Tensor | None, format: str,
-             group: int, tensor_scale: float) -> Tensor:
     _check_weight(x, elements, bias)
     rows, n = rows_of(x), elements.shape[0]
     weight: Any = as_weight(elements, scales, zeros, format, group, tensor_scale, x.shape[-1])
@@ -248,7 +235,7 @@ def _fake_weight_linear(x: Tensor, elements: Tensor, scales: Tensor, zeros: Tens
 
 weight_linear_operator = define(
     "weight_linear(Tensor x, Tensor elements, Tensor scales, Tensor? zeros, Tensor? bias, str format, int group, "
-    "float tensor_scale) -> Tensor", _weight_linear, _fake_weight_linear)
+    "float tensor_scale) -> Tensor", _weight_linear, _fake_weight_linear, repeated=5)
 
 
 def _weight_linear_tangent(inputs: Any, tangents: Any, output: Tensor) -> Any:

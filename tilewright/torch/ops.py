@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 import tilewright
-from tilewright.api.tensor_repeats import Table
 from tilewright.expressions.functions import gelu, relu, silu
 from tilewright.torch.library import define, differentiate, total
 
@@ -35,7 +34,6 @@ EPILOGUES: dict[str, tuple[Any, Any]] = {
 RESULTS = {dtype: str(dtype).removeprefix("torch.") for dtype in (
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex128, torch.int8,
     torch.uint8, torch.int16, torch.int32, torch.int64)}
-repeated = Table()     # calls of kernels, in the state in which torch's dispatcher makes them
 FP8 = torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz
 
 
@@ -104,13 +102,10 @@ def transposed(x: Tensor) -> Tensor:
 
 
 def _product(axes: int) -> tuple[Any, Any]:
-    def product(a: Tensor, b: Tensor) -> Tensor:
+    def kernel(a: Tensor, b: Tensor) -> Tensor:
         dtype = result_dtype(a=a, b=b)
         matrices(axes, a=a, b=b)
         return multiply(a, b, dtype)
-
-    def kernel(a: Tensor, b: Tensor) -> Tensor:
-        return repeated.call(product, (a, b), axes, (a, b))
 
     def fake(a: Tensor, b: Tensor) -> Tensor:
         dtype = result_dtype(a=a, b=b)
@@ -119,11 +114,11 @@ def _product(axes: int) -> tuple[Any, Any]:
     return kernel, fake
 
 
-mm_operator = define("mm(Tensor a, Tensor b) -> Tensor", *_product(2), autocast=True)
-bmm_operator = define("bmm(Tensor a, Tensor b) -> Tensor", *_product(3), autocast=True)
+mm_operator = define("mm(Tensor a, Tensor b) -> Tensor", *_product(2), autocast=True, repeated=2)
+bmm_operator = define("bmm(Tensor a, Tensor b) -> Tensor", *_product(3), autocast=True, repeated=2)
 
 
-def _save_factors(ctx: Any, inputs: Any, output: Any) -> None:
+def save_factors(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.save_for_backward(*inputs)
 
 
@@ -136,7 +131,7 @@ def _derivatives(operator: Any) -> Any:
     def tangent(inputs: Any, tangents: Any, output: Tensor) -> Any:
         (a, b), (of_a, of_b) = inputs, tangents
         return total(None if of_a is None else operator(of_a, b), None if of_b is None else operator(a, of_b))
-    return backward, _save_factors, tangent
+    return backward, save_factors, tangent
 
 
 for _operator in (mm_operator, bmm_operator):
@@ -222,11 +217,6 @@ def _check_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: st
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str = "none") -> Tensor:
-    tensors = (x, weight) if bias is None else (x, weight, bias)
-    return repeated.call(_activated, (x, weight, bias, activation), (activation, bias is None), tensors)
-
-
-def _activated(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
     dtype = _check_linear(x, weight, bias, activation)
     result = multiply_add(rows_of(x), weight.t(), bias, dtype, activation)
     return result if x.dim() == 2 else result.view(*x.shape[:-1], weight.shape[0])
@@ -238,7 +228,7 @@ def _fake_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activati
 
 
 linear_operator = define('linear(Tensor x, Tensor weight, Tensor? bias=None, str activation="none") -> Tensor',
-                         _linear, _fake_linear, autocast=True)
+                         _linear, _fake_linear, autocast=True, repeated=3)
 
 
 def _save_linear(ctx: Any, inputs: Any, output: Tensor) -> None:

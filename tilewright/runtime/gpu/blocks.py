@@ -82,12 +82,10 @@ def factor(*operands: Any) -> float:
     return math.prod(x.tensor_scale for x in operands if isinstance(x, Quantized))
 
 
-def placed(q: Quantized, name: str, look: Callable[[Any, str], Look], upload: Callable[[Array], Look]
-           ) -> tuple[Look, Look]:
-    """Elements and scales in a GPU's memory: by `look` what is there, else copied. ValueError for elements of which a
-    kernel cannot take the strides."""
-    elements, scales = (look(x, key) if library_of(x) is not None else upload(x)
-                        for key, x in ((name, q.elements), (f"{name}.scales", q.scales)))
+def placed(q: Quantized, name: str, place: Callable[[Any, str], Look]) -> tuple[Look, Look]:
+    """Elements and scales, of which `place` makes looks. ValueError for elements of which a kernel cannot take the
+    strides."""
+    elements, scales = place(q.elements, name), place(q.scales, f"{name}.scales")
     if elements.shadow.size and leading(elements.shadow) is None:
         raise ValueError(f"the elements of {name} must have contiguous rows, but their strides are "
                          f"{elements.shadow.strides} bytes")

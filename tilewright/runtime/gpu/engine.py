@@ -30,7 +30,7 @@ from tilewright.runtime.gpu.blocks import Blocked
 from tilewright.runtime.gpu.dlpack import DeviceArray
 from tilewright.runtime.gpu.driver import Kept
 from tilewright.runtime.gpu.launch import Function
-from tilewright.runtime.gpu.operands import format_of, leading, letter
+from tilewright.runtime.gpu.operands import format_of, leading, letter, library_of_all, same_device
 from tilewright.runtime.gpu.product import Run
 from tilewright.runtime.gpu.recipe import Bound, Recipe
 from tilewright.targets import GpuTarget
@@ -76,9 +76,9 @@ class Engine:
         """
         given = {name: x for name, x in {**named, **outs}.items() if x is not None and (
             not name.startswith(MAY_BE_NUMPYS) or arrays.library_of(x) is not None)}
-        library = operands.library_of_all(**given)
+        library = library_of_all(**given)
         assert library is not None
-        device = operands.same_device(library, **given)
+        device = same_device(library, **given)
         stream = library.stream(next((x for x in outs.values() if x is not None), next(iter(given.values()))), device)
         looks = {name: library.look(x, name, stream, name in outs) for name, x in given.items()}
         run = self.run(library, device, stream, **{"plan": None, **how})
@@ -185,42 +185,38 @@ class Engine:
         return on
 
     def bind(self, kernel: Any, a: Any, b: Any, out: Any = None, *, alpha: float = 1.0, beta: float = 0.0,
-             scale_a: Any = None, scale_b: Any = None, operands_of: Mapping[str, Any] | None = None,
+             scale_a: Any = None, scale_b: Any = None, operands: Mapping[str, Any] | None = None,
              outs: Sequence[Any] = ()) -> Bound:
         """Binds operands, as compiled.base.CompiledGemm.bind."""
         self._check(kernel, a, b, out, alpha, beta)
         scaled = kernel.problem.a in BLOCK_FORMATS
         factors = scales.of_kernel(kernel.problem, scale_a, scale_b)
         given = blocks.in_memory(a, b) if scaled else {"a": a, "b": b}
-        more = factors | dict(operands_of or {}) | {f"outs[{i}]": x for i, x in enumerate(outs)}
+        more = factors | dict(operands or {}) | {f"outs[{i}]": x for i, x in enumerate(outs)}
         given |= {"out": out} | {name: x for name, x in more.items() if arrays.library_of(x) is not None}
         new = all(x is None for x in given.values())  # an array of ours, on the first GPU
-        library = self.platform.own if new else operands.library_of_all(**given)
+        library = self.platform.own if new else library_of_all(**given)
         if library is None or library.platform is not self.platform:
             first = next(iter(given))
             raise TypeError(f"{first} must be an array in {self.platform.memory}, not {kind(given[first])}")
-        device = 0 if new else operands.same_device(library, **given)
+        device = 0 if new else same_device(library, **given)
         scalars = _factors(kernel, alpha, beta)
-        return Bound(self, kernel, library, device, a, b, out, scalars, factors, operands_of, outs)
+        return Bound(self, kernel, library, device, a, b, out, scalars, factors, operands, outs)
 
     def call(self, kernel: Any, a: Any, b: Any, out: Any = None, *, alpha: float = 1.0, beta: float = 0.0,
-             scale_a: Any = None, scale_b: Any = None, operands_of: Mapping[str, Any] | None = None,
-             outs: Sequence[Any] = ()) -> Any:
-        """Multiplies, as compiled.base.CompiledGemm.__call__."""
+             **options: Any) -> Any:
+        """Multiplies, as compiled.base.CompiledGemm.__call__, with the options of `bind`."""
         p = kernel.problem
-        scaled = p.a in BLOCK_FORMATS
-        given = blocks.in_memory(a, b) if scaled else {"a": a, "b": b}
-        if operands.library_of_all(**given, out=out) is not None:
-            bound = self.bind(kernel, a, b, out, alpha=alpha, beta=beta, scale_a=scale_a, scale_b=scale_b,
-                              operands_of=operands_of, outs=outs)
+        given = blocks.in_memory(a, b) if p.a in BLOCK_FORMATS else {"a": a, "b": b}
+        if library_of_all(**given, out=out) is not None:
+            bound = self.bind(kernel, a, b, out, alpha=alpha, beta=beta, **options)
             bound()
-            found = bound.finished(next((x for x in (*given.values(), out) if x is not None), None))
-            return (found, *bound.outs) if bound.outs else found
+            result = bound.finished(next((x for x in (*given.values(), out) if x is not None), None))
+            return (result, *bound.outs) if bound.outs else result
         self._check(kernel, a, b, out, alpha, beta, allowed=f"a NumPy array or an array in {self.platform.memory}")
         if kernel.inner is not kernel:
-            found = self.call(kernel.inner, *kernel.converted(a, b, out if beta else None), alpha=alpha, beta=beta,
-                              scale_a=scale_a, scale_b=scale_b)
-            return kernel.delivered(found, out)
+            matrices = kernel.converted(a, b, out if beta else None)
+            return kernel.delivered(self.call(kernel.inner, *matrices, alpha=alpha, beta=beta, **options), out)
         product = np.empty(p.shapes["out"], formats.FORMATS[p.out].dtype)
         if beta:
             np.copyto(product, out)
@@ -228,7 +224,7 @@ class Engine:
         if beta:
             there.memory = self.driver.Memory.upload(there.memory.device, product)
         bound = Bound(self, kernel, self.platform.own, 0, a, b, there, _factors(kernel, alpha, beta),
-                      scales.of_kernel(p, scale_a, scale_b), operands_of)
+                      scales.of_kernel(p, options.get("scale_a"), options.get("scale_b")), options.get("operands"))
         bound()
         bound.synchronize()
         there.memory.download(product)

@@ -6,8 +6,7 @@ longest are taken one by one. c, if there is one, is an operand of the expressio
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +16,14 @@ from numpy.typing import NDArray
 from tilewright import formats
 from tilewright.expressions.composed import ADDED, BETA, with_scalars
 from tilewright.expressions.function import Aux, Epilogue
-from tilewright.plans import gpu_shape, semirings
+from tilewright.plans import semirings
 from tilewright.plans.gpu_formats import WRITTEN
 from tilewright.rules import arguments, fusing, shapes
 from tilewright.rules import prologues as prologue_rules
 from tilewright.rules.call import Call, Product
 from tilewright.rules.signature import operand
 from tilewright.runtime.gpu import auxiliary, prologues, scales
-from tilewright.runtime.gpu.operands import format_of, letter
+from tilewright.runtime.gpu.operands import format_of, letter, stacks
 from tilewright.runtime.gpu.results import Results, stored_as, unreduced
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ def _compute(run: Run, p: Product, f: fusing.Fused, results: Results, host: froz
     shape = *p.shape[:-1], p.shape[-1] // (1 + epilogue.paired)
     outs = results.written(first, shape, (a, b, *arrays_of))
     final = stored_as(epilogue, outs)
-    for pa, pb, *rest in _parts(a, b, [*outs, *arrays_of]):
+    for pa, pb, *rest in stacks(shapes.collapse(a, b, outs[0], wider=False, beside=[*outs[1:], *arrays_of])):
         for matrices in zip(pa, pb, *rest) if before and pa.ndim > 2 else ((pa, pb, *rest),):
             mb, rest = matrices[1], list(matrices[2:])
             _multiply(run, matrices[0], mb, p.alpha, final, rest[len(outs):], rest[:len(outs)], semiring,
@@ -139,30 +138,6 @@ def readable(run: Run, epilogue: Epilogue, given: list[Array], host: frozenset[s
             own = run.copied(own, own.dtype)
         found[i] = np.broadcast_to(own, x.shape)
     return replace(epilogue, reads=tuple(read)), found
-
-
-def _parts(a: Array, b: Array, others: list[Array]) -> Iterator[list[Array]]:
-    """Operands with one leading axis at most, in as few products as their strides allow."""
-    lead = a.ndim - 2
-    if not lead:
-        yield [a, b, *others]
-        return
-    if not any(b.strides[:-2]):
-        folded = [x for x in (shapes.merged(x, 0, lead + 1) for x in (a, *others)) if x is not None]
-        if len(folded) == 1 + len(others):
-            yield [folded[0], b[(0,) * lead], *folded[1:]]
-            return
-    merged = [shapes.merged(x, 0, lead) for x in (a, b, *others)]
-    one = [x for x in merged if x is not None]
-    if len(one) == len(merged) and math.prod(a.shape[:-2]) <= gpu_shape.MOST_BATCH:
-        yield [x[0] if len(x) == 1 else x for x in one]
-        return
-    longest = int(np.argmax(a.shape[:-2]))
-    for index in np.ndindex(a.shape[:longest] + a.shape[longest + 1:-2]):
-        at = (*index[:longest], slice(None), *index[longest:])
-        for first in range(0, a.shape[longest], gpu_shape.MOST_BATCH):
-            stacks = [x[at][first:first + gpu_shape.MOST_BATCH] for x in (a, b, *others)]
-            yield [x[0] if len(x) == 1 else x for x in stacks]
 
 
 def _multiply(run: Run, a: Array, b: Array, alpha: Any, epilogue: Epilogue, read: list[Array], outs: list[Array],

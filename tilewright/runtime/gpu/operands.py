@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from tilewright import formats
 from tilewright.formats.quantized import check_operand
 from tilewright.plans import gpu, gpu_shape
 from tilewright.plans.common import Plan
+from tilewright.rules import shapes
 from tilewright.runtime.gpu.arrays import Library, Look, kind, library_of, shadow
 from tilewright.targets.tensor_maps import Tile, TiledMap
 
@@ -133,6 +134,17 @@ def uploaded(driver: Any, on: Any, x: Array, by_columns: bool) -> Look:
     memory = driver.Memory.upload(on, stored)
     there = shadow(memory.pointer, stored.shape, stored.strides, stored.dtype)
     return Look(there.swapaxes(-1, -2) if by_columns else there, memory)
+
+
+def stacks(arrays: Sequence[Array], most: int = gpu_shape.MOST_BATCH) -> Iterator[Sequence[Array]]:
+    """Collapsed operands as matrices, or stacks of at most so many: what a launch takes."""
+    if arrays[0].ndim == 2:
+        yield arrays
+        return
+    for parts in shapes.pieces(*arrays):
+        for first in range(0, len(parts[0]), most):
+            part = [x[first : first + most] for x in parts]
+            yield [x[0] for x in part] if len(part[0]) == 1 else part
 
 
 def letter(x: Array) -> str:

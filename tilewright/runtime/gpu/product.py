@@ -25,7 +25,7 @@ from tilewright.rules.signature import operand
 from tilewright.runtime import repeats
 from tilewright.runtime.gpu import complex_products, dlpack, operands
 from tilewright.runtime.gpu.arrays import HIP, Library, shadow
-from tilewright.runtime.gpu.operands import address, format_of, leading, letter, transposed
+from tilewright.runtime.gpu.operands import address, format_of, leading, letter, stacks, transposed
 from tilewright.runtime.gpu.program import Kernel, Number, Product, program, write_number
 from tilewright.runtime.gpu.recipe import Recipe
 from tilewright.runtime.program import Buffers, Recorder
@@ -228,17 +228,9 @@ class Run:
         of_blocks   a [..., m, bytes] and b [..., bytes, n] have elements of these formats, scales those of their blocks
         semiring    see problem.Gemm; alpha is 1 then, and beta 0
         """
-        arrays: tuple[Array, ...] = (a, b, c, *scales)
-        if c.ndim > 2:
-            arrays = shapes.collapse(*arrays, wider=not _shared(*scales, n=c.shape[-1]))
-        if arrays[2].ndim == 2:
-            self._multiply(alpha, beta, of_blocks, semiring, *arrays)
-            return
         most = 1 if of_blocks and self.engine.platform is HIP else MOST_BATCH       # which multiply two matrices
-        for parts in shapes.pieces(*arrays):
-            for first in range(0, len(parts[0]), most):
-                stacks = (x[first : first + most] for x in parts)
-                self._multiply(alpha, beta, of_blocks, semiring, *(x[0] if len(x) == 1 else x for x in stacks))
+        for part in stacks(shapes.collapse(a, b, c, *scales, wider=not _shared(*scales, n=c.shape[-1])), most):
+            self._multiply(alpha, beta, of_blocks, semiring, *part)
 
     def _multiply(self, alpha: complex, beta: complex, of_blocks: Formats | None, semiring: str, a: Array, b: Array,
                   c: Array, *scales: Array) -> None:

@@ -13,7 +13,6 @@ one of C. To a parameter of any other name nothing is given silently: it is a Ty
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +29,6 @@ from tilewright.runtime.gpu.memory import handle_of
 from tilewright.targets.tensor_maps import BYTES as MAP_BYTES
 
 if TYPE_CHECKING:
-    from tilewright.problem import Gemm
     from tilewright.runtime.gpu.engine import Engine
 
 GIVEN_LATER = dict.fromkeys(("a", "b", "c", "alpha", "beta", "workspace", "counters", "target", "special",
@@ -198,25 +196,30 @@ class Bound:
         p, driver, on = kernel.problem, engine.driver, engine.runnable(kernel, device)
         self._engine, self._library, self._on, self._kernel = engine, library, on, kernel
         self._scalars, self._fixed, self._new = (scalars[0] * blocks.factor(a, b), scalars[1]), None, out is None
-        self.outs: list[Any] = []  # further results of an epilogue
         self.beside: list[int] = []  # addresses of arrays beside A, B and C
         self.recipe: Recipe | None = None  # of an empty product, and where a call converts
         like = next(x for x in (out, *blocks.in_memory(a, b).values(), a) if x is not None)
         stream = engine.platform.default_stream if isinstance(like, Quantized) else library.stream(like, device)
         self.out = library.empty(p.shapes["out"], FORMATS[p.out].dtype, device, stream) if out is None else out
-        scaled = {name: blocks.placed(x, name, lambda x, name: library.look(x, name, stream),
-                                      self._upload)
-                  for name, x in (("a", a), ("b", b)) if isinstance(x, Quantized)}
-        looks = [scaled[name][0] if name in scaled else self._look(p, name, x, stream)
-                 for name, x in (("a", a), ("b", b), ("out", self.out))]
-        self._looks, shadows = looks, [x.shadow for x in looks]
-        self._placed = [each._replace(shadow=each.shadow if name == "a" else operands.transposed(each.shadow))
-                        for name, (_, each) in scaled.items()] or scales.placed(
-                            p, factors or {}, lambda x, name: library.look(x, name, stream), self._upload)
-        self._factors = [x.shadow for x in self._placed]
-        self._looks_beside: list[Look] = []
-        results = self._results(p, library, device, stream, outs)
-        beside = auxiliary.of_kernel(p, self._factors, operands_of, results, partial(self._beside_look, stream))
+        self._kept: list[Look] = []
+
+        def place(x: Any, name: str, by_columns: bool = False) -> Look:
+            if isinstance(x, np.ndarray):
+                self._kept.append(operands.uploaded(driver, on, x, by_columns))
+            else:
+                self._kept.append(library.look(x, name, stream, name in ("out", "outs")))
+            return self._kept[-1]
+        scaled = {name: blocks.placed(x, name, place) for name, x in (("a", a), ("b", b)) if isinstance(x, Quantized)}
+        a, b = (scaled[name][0] if name in scaled else place(x, name, letter == "t")
+                for name, x, letter in zip("ab", (a, b), p.layout))
+        self._shadows = shadows = [x.shadow for x in (a, b, place(self.out, "out"))]
+        self._factors = [x.shadow if name == "a" else operands.transposed(x.shadow) for name, (_, x) in scaled.items()
+                         ] or [x.shadow for x in scales.placed(p, factors or {}, place)]
+        outs = outs or [None for x in kernel_arrays(p) if x.written]
+        self.outs = [library.empty(p.shapes["out"], kind, device, stream) if x is None else x   # of an epilogue
+                     for x, kind in zip(outs, auxiliary.result_dtypes(p, len(outs)))]
+        beside = auxiliary.of_kernel(p, self._factors, operands_of, [place(x, "outs").shadow for x in self.outs],
+                                     lambda x: place(x, "operands").shadow)
         if p.a in BLOCK_FORMATS:
             kernel = operands.of_block_scaled(kernel, shadows[0], operands.transposed(shadows[1]), shadows[2])
             leading = [*(operands.leading(x) or 0 for x in shadows[:2]), operands.operand(kernel, "out", shadows[2])]
@@ -234,33 +237,10 @@ class Bound:
             return
         more = operands.of_batch(*shadows) | auxiliary.strides(p, beside)
         self.recipe = Recipe(driver, kernel, on, *leading, **more)
-        at_a, at_b, at_c = (x.pointer for x in looks)
+        at_a, at_b, at_c = map(operands.address, shadows)
         self._arguments = at_a, at_b, at_c, *self._scalars
         self.beside = [operands.address(x) for x in beside]
         self._fixed = self.recipe.fixed(*self._arguments, *self.beside)
-
-    def _results(self, p: Gemm, library: Library, device: int, stream: int, outs: Sequence[Any]) -> list[Any]:
-        """Shadows of further results, and new arrays for those that are not given."""
-        outs = outs or [None for x in kernel_arrays(p) if x.written]
-        self.outs = [library.empty(p.shapes["out"], kind, device, stream) if x is None else x
-                     for x, kind in zip(outs, auxiliary.result_dtypes(p, len(outs)))]
-        self._looks_of_outs = [library.look(x, "outs", stream, True) for x in self.outs]
-        return [x.shadow for x in self._looks_of_outs]
-
-    def _beside_look(self, stream: int, x: Any) -> Any:
-        """The shadow of what an epilogue or a prologue reads."""
-        self._looks_beside.append(self._upload(x) if isinstance(x, np.ndarray) else
-                                  self._library.look(x, "operands", stream))
-        return self._looks_beside[-1].shadow
-
-    def _upload(self, x: Any) -> Look:
-        return operands.uploaded(self._engine.driver, self._on, x, by_columns=False)
-
-    def _look(self, p: Gemm, name: str, x: Any, stream: int) -> Look:
-        """An operand as it is multiplied."""
-        if isinstance(x, np.ndarray):
-            return operands.uploaded(self._engine.driver, self._on, x, by_columns=p.layout["ab".index(name)] == "t")
-        return self._library.look(x, name, stream, name == "out")
 
     def __call__(self, stream: Any = None) -> Any:
         """Launch, and give `out`; on another stream if one is named."""
@@ -273,15 +253,15 @@ class Bound:
         elif self._kernel.launches:
             self._convert_and_multiply(handle)
         else:  # nothing to add up
-            c = self._looks[-1].shadow
+            c = self._shadows[-1]
             self._engine.run(self._library, self._on.index, handle, None).copy(c, c, self._scalars[1])
         return self.out
 
     def _convert_and_multiply(self, stream: int) -> None:
         run = self._engine.run(self._library, self._on.index, stream, self._kernel.plan)
         p = self._kernel.lowered
-        a, b, c = (x.shadow for x in self._looks)
         try:
+            a, b, c = self._shadows
             run.product(a, b, c, *self._scalars, (FORMATS[x].dtype for x in (p.a, p.b, p.out)), *self._factors)
         finally:
             run.free()

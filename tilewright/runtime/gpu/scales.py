@@ -79,14 +79,13 @@ def of_kernel(problem: Gemm, scale_a: Any, scale_b: Any) -> dict[str, Any]:
     return {name: 1.0 if x is None else x for name, x in zip(SCALES, (scale_a, scale_b))}
 
 
-def placed(problem: Gemm, given: Mapping[str, Any], look: Callable[[Any, str], Look], upload: Callable[[Array], Look]
-           ) -> list[Look]:
-    """What of_kernel gives, in a GPU's memory, as rules.scaling.of_problem has it: by `look` what is there, else
-    copied. TypeError for arrays on the GPU in another format than that of scaled sums."""
+def placed(problem: Gemm, given: Mapping[str, Any], place: Callable[[Any, str], Look]) -> list[Look]:
+    """What of_kernel gives, by looks that `place` makes, as rules.scaling.of_problem has it. TypeError for arrays on a
+    GPU in another format than that of scaled sums."""
     found, wanted = [], F64 if problem.sums == "f64" else F32
     for name, x in given.items():
         axes = len(problem.shapes["a"])
-        there = look(x, name) if library_of(x) is not None else upload(np.array(x, wanted, ndmin=axes))
+        there = place(x if library_of(x) is not None else np.array(x, wanted, ndmin=axes), name)
         if there.shadow.dtype != wanted:
             raise TypeError(f"{name} must have dtype {wanted}, as sums of {problem} have when they are scaled, not "
                             f"{there.shadow.dtype}")
