@@ -26,7 +26,7 @@ from tilewright.problem import kernel_arrays
 from tilewright.runtime.cpu import engine, fusion
 from tilewright.runtime.cpu.host import Host, Part
 from tilewright.runtime.cpu.recipe import Recipe
-from tilewright.runtime.gpu import auxiliary, blocks, scales
+from tilewright.runtime.gpu import auxiliary, blocks
 from tilewright.runtime.gpu.arrays import Look
 from tilewright.runtime.gpu.operands import MAPPED, maps
 from tilewright.simulator import occupancy
@@ -86,7 +86,7 @@ def simulate_kernel(kernel: Any, a: Any, b: Any, out: Array | None = None, alpha
     for name, x in ("a", a), ("b", b), ("out", out):
         check_operand(name, x, getattr(p, name), p.shapes[name])
     p.check_factors(alpha, beta)
-    given = scales.of_kernel(p, scale_a, scale_b)
+    given = auxiliary.scales_of_kernel(p, scale_a, scale_b)
     if not isinstance(kernel.target, CpuTarget):
         return _simulate_launches(kernel, a, b, out, alpha, beta, given, operands, outs)
     product = CpuProduct(kernel, alpha, beta)
@@ -261,7 +261,7 @@ class Launches:
                  operands: Mapping[str, Any] | None = None, outs: Sequence[Any] = ()) -> None:
         self.kernel, self.alpha, self.beta = kernel, alpha, beta
         self.memory, self.report = AddressSpace(), Report(SECTOR)
-        placed = scales.placed(kernel.problem, given, lambda x, name: Look(x, None))
+        placed = auxiliary.scales_placed(kernel.problem, given, lambda x, name: Look(x, None))
         self.scales = [x.shadow for x in placed]
         self.operands, self.outs = operands, list(outs)
         if kernel.launches:

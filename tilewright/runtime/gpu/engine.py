@@ -23,7 +23,7 @@ from tilewright.rules import arguments, scaling, shapes
 from tilewright.rules.call import KERNELS, Call, Product, decide
 from tilewright.rules.signature import signature
 from tilewright.runtime import repeats
-from tilewright.runtime.gpu import arrays, auxiliary, blocks, complex_products, operands, scales, weights
+from tilewright.runtime.gpu import arrays, auxiliary, blocks, complex_products, operands, prologues
 from tilewright.runtime.gpu import fused as fused_products
 from tilewright.runtime.gpu.arrays import CUDA, HIP, Library, Look, Platform, kind
 from tilewright.runtime.gpu.blocks import Blocked
@@ -103,9 +103,9 @@ class Engine:
         with run:
             call, blocked = blocks.taken(run, call, looks)
             if len(blocked) == 1:
-                call = weights.of_blocks(run, call, looks, blocked)
-            elif weights.present(call):
-                call = weights.of_scaled(run, call, looks)
+                call = prologues.of_blocks(run, call, looks, blocked)
+            else:
+                call = prologues.of_scaled(run, call, looks)
             pair = blocks.pair(run, blocked)
             a, b = self._operands(run, call, looks, blocked, pair is not None)
             if call.semiring is not None:
@@ -114,7 +114,7 @@ class Engine:
                 return fused_products.product(run, call, looks, a, b)
             out = looks[call.out_name].shadow if call.out is not None else None
             c = looks["c"].shadow if "c" in looks else call.c
-            call, factors = scales.of_call(run, call, looks, a, b)
+            call, factors = auxiliary.scales_of_call(run, call, looks, a, b)
             product = decide(call, a, b, c, out, scaling.SCALED if factors or len(blocked) == 2 else KERNELS)
             if call.algorithm is not None:
                 arguments.check_algorithm(call.algorithm, a.dtype, b.dtype, product.sums, call.plan, run.on.target)
@@ -190,7 +190,7 @@ class Engine:
         """Binds operands, as compiled.base.CompiledGemm.bind."""
         self._check(kernel, a, b, out, alpha, beta)
         scaled = kernel.problem.a in BLOCK_FORMATS
-        factors = scales.of_kernel(kernel.problem, scale_a, scale_b)
+        factors = auxiliary.scales_of_kernel(kernel.problem, scale_a, scale_b)
         given = blocks.in_memory(a, b) if scaled else {"a": a, "b": b}
         more = factors | dict(operands or {}) | {f"outs[{i}]": x for i, x in enumerate(outs)}
         given |= {"out": out} | {name: x for name, x in more.items() if arrays.library_of(x) is not None}
@@ -223,8 +223,9 @@ class Engine:
         there = DeviceArray(self.platform, self.runnable(kernel, 0), product.shape, product.dtype)
         if beta:
             there.memory = self.driver.Memory.upload(there.memory.device, product)
-        bound = Bound(self, kernel, self.platform.own, 0, a, b, there, _factors(kernel, alpha, beta),
-                      scales.of_kernel(p, options.get("scale_a"), options.get("scale_b")), options.get("operands"))
+        factors = auxiliary.scales_of_kernel(p, options.get("scale_a"), options.get("scale_b"))
+        bound = Bound(self, kernel, self.platform.own, 0, a, b, there, _factors(kernel, alpha, beta), factors,
+                      options.get("operands"))
         bound()
         bound.synchronize()
         there.memory.download(product)
@@ -333,9 +334,9 @@ def multiplied(run: Run, p: Product, out_name: str, *factors: Array,
         if not shapes.same(product, c):
             run.copy(run.copied(c, stored) if shapes.overlap(product, c) else c, product)
     if blocked:
-        pair = [scales.ready(run, x, x.dtype, product) for x in pair]
+        pair = [auxiliary.scales_ready(run, x, x.dtype, product) for x in pair]
     elif pair:
-        found = (scales.ready(run, x, p.sums, product) for x in factors)
+        found = (auxiliary.scales_ready(run, x, p.sums, product) for x in factors)
         pair = scaling.broadcast([*found], p.shape[:-2], *p.sizes)
     run.multiply(a, b, product, p.alpha, p.beta, *pair, of_blocks=of_blocks, semiring=p.semiring)
     if product is not target:

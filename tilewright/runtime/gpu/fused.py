@@ -22,7 +22,7 @@ from tilewright.rules import arguments, fusing, shapes
 from tilewright.rules import prologues as prologue_rules
 from tilewright.rules.call import Call, Product
 from tilewright.rules.signature import operand
-from tilewright.runtime.gpu import auxiliary, prologues, scales
+from tilewright.runtime.gpu import auxiliary, prologues
 from tilewright.runtime.gpu.operands import format_of, letter, stacks
 from tilewright.runtime.gpu.results import Results, stored_as, unreduced
 
@@ -59,7 +59,7 @@ def product(run: Run, call: Call, looks: Mapping[str, Any], a: Array, b: Array) 
     given, host = given_of(call, looks)
     shares = prologue_rules.shared_out(call, fusing.given_of(given))
     before = prologue_rules.all_of(call, a, b, shares)
-    call, factors = scales.of_call(run, call, looks, a, b)
+    call, factors = auxiliary.scales_of_call(run, call, looks, a, b)
     of_sums: dict[str, Array] = {}
     if factors:
         if any(x.shape[axis] > 1 for x, axis in zip(factors, (-1, -2))):

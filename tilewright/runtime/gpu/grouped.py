@@ -3,31 +3,41 @@
 The kernel is that of a batch with offsets (compiled/grouped.py). Rows of A and of C, and what an epilogue has beside
 them, are counted from the beginning of the arrays, so that these are batches with a stride of 0; what each group has of
 its own is a batch with a stride. Nothing waits, so that offsets cannot be checked.
+
+Weights of few bits [groups, k, n] are decoded by the kernel on its copies (`_inside`), or all of them by a pass before
+the launch (kernels/gpu/prepare.py), as one matrix where their groups of k allow it: which groups have rows only the
+device knows.
 """
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tilewright import forks
+from tilewright.expressions.numerics import Numerics
 from tilewright.formats.quantized import Quantized
-from tilewright.formats.scaled import Decodable
+from tilewright.formats.scaled import Decodable, Scaled
+from tilewright.plans import gpu_lowering, gpu_shape
 from tilewright.plans import prologues as of_plans
 from tilewright.problem import Gemm
-from tilewright.rules import arguments, fusing, grouping, prologues
+from tilewright.rules import arguments, fusing, grouping, shapes
 from tilewright.rules import grouped_weights as rules
+from tilewright.rules import prologues as prologue_rules
 from tilewright.rules.arguments import Array
 from tilewright.rules.call import Call, decide
 from tilewright.rules.grouping import Axes
+from tilewright.rules.prologues import Prepared
 from tilewright.rules.signature import signature
 from tilewright.runtime import repeats
-from tilewright.runtime.gpu import arrays, auxiliary, grouped_weights, operands
+from tilewright.runtime.gpu import arrays, auxiliary, operands, prologues
 from tilewright.runtime.gpu import fused as fused_products
 from tilewright.runtime.gpu.operands import address, format_of, leading, letter
 from tilewright.runtime.gpu.recipe import Recipe
 from tilewright.runtime.gpu.results import Results, stored_as, unreduced
+from tilewright.targets.nvidia import GpuTarget
 
 if TYPE_CHECKING:
     from tilewright.runtime.gpu.product import Run
@@ -56,7 +66,7 @@ def _compute(run: Run, call: Call, looks: Mapping[str, Any]) -> Any:
     a = arguments.transposed(looks["a"].shadow, call.trans_a, "a")
     right = None
     if isinstance(call.b, Decodable):
-        right = rules.right(call._replace(b=grouped_weights.of_shadows(run, call.b, looks)), a)
+        right = rules.right(call._replace(b=_of_shadows(run, call.b, looks)), a)
         call = rules.scaled_alpha(call)
     b = right.stand_in if right else arguments.transposed(looks["b"].shadow, call.trans_b, "b")
     ends = looks["offsets"].shadow
@@ -70,13 +80,13 @@ def _compute(run: Run, call: Call, looks: Mapping[str, Any]) -> Any:
     if call.epilogue is None and not prepared:
         p = decide(alone, x, y, None, looks["out"].shadow if "out" in looks else None)
     else:
-        p = prologues.decided(alone, x, y, None, None, prepared)
+        p = prologue_rules.decided(alone, x, y, None, None, prepared)
     if p.sums.kind == "c":
         raise TypeError(f"a and b must be real on GPUs, not {a.dtype} and {b.dtype}")
     decoding = None
     if prepared:
-        decoding = grouped_weights.inside(run, of, a, b, prepared["b"], format_of(p.sums)) if of.groups else None
-        b = b if decoding else grouped_weights.decoded(run, b, prepared["b"])
+        decoding = _inside(run, of, a, b, prepared["b"], format_of(p.sums)) if of.groups else None
+        b = b if decoding else _decoded(run, b, prepared["b"])
     if not p.sizes[2]:
         a, b = a[..., :0], b[..., :0, :]
     f = fusing.fused(alone, p)
@@ -179,3 +189,76 @@ def _launch(run: Run, of: Axes, a: Array, b: Array, offsets: Array, results: lis
         return Recipe(run.driver, kernel, run.on, *(leading(x) or 0 for x in by), **more)
     recipe = run.engine.recipes.get(key, made)
     run.by_recipe(recipe, (a, b, results[0], *read, *results[1:], *of_b, offsets), alpha, 0.0)
+
+
+# ---- weights of few bits
+
+
+def _of_shadows(run: Run, b: Any, looks: Any) -> Any:
+    """The same record with shadows for arrays: rules read dtypes, shapes and strides."""
+    found: Any = {part: looks[name].shadow for part in prologues.PARTS
+                  if (name := "b" if part == "elements" else f"b.{part}") in looks}
+    if isinstance(b, Scaled) and b.nibbles and found["elements"].shape[b.nibbles.axis] == 1:
+        found["elements"] = prologues.spread(run, found["elements"], b.nibbles.axis)
+    return replace(b, **found)
+
+
+def _decoded(run: Run, x: Array, prologue: Prepared) -> Array:
+    """What the prologue makes of x [groups, k, n], contiguous along the axis along which x is."""
+    found = _along_k(run, x, prologue) if letter(x) == "t" else _across(run, x, prologue)
+    return prologues.prepared(run, x, "b", prologue, frozenset()) if found is None else found
+
+
+def _inside(run: Run, of: Axes, a: Array, x: Array, prologue: Prepared, sums: str) -> tuple[str, list[Array]] | None:
+    """The prologue's text for a kernel that decodes x [groups, k, n] on its copies, and what it reads, with an axis of
+    groups; None if a pass before the launch is expected to be faster, or kernels cannot read what there is."""
+    target, letters = run.on.target, letter(a) + letter(x)
+    if not isinstance(target, GpuTarget) or len(letters) < 2 or run.invariant or run.plan or letters[0] == "t":
+        return None
+    pair = gpu_lowering.pair_for(format_of(a.dtype), prologue.prologue.result, sums, target)
+    if pair is None or pair[0] != format_of(a.dtype):
+        return None
+    text = of_plans.into(prologue.prologue.text, pair[1])
+    by_k = letters[1] == "t"
+    beside = [y[(slice(None), *(slice(None) if stride else slice(0, 1) for stride in y.strides[1:]))]
+              for y in prologue.arrays]
+    if not all(auxiliary.readable(y[0], "b", not by_k and read.by_column) and (by_k or not y.strides[0] % WIDEST)
+               for read, y in zip(prologue.prologue.reads, beside)):
+        return None
+    m, n = max(-(-of.m // of.groups), 1), of.n
+    rows = x if letters[1] == "n" else x.swapaxes(1, 2)
+    at = [(address(a), a.strides[0] if of.m > 1 else 0, 0), (address(x), rows.strides[1], x.strides[0]), (0, 4*n, 0)]
+    shape = gpu_shape.shape(*pair, gpu_shape.results(sums, "")[0], m, n, of.k, letters, at, of.groups,
+                            numerics=Numerics(prologue_b=text))
+    compiler = forks.imported(COMPILER)
+    return (text, beside) if compiler.decodes_inside(shape, target) else None
+
+
+def _along_k(run: Run, x: Array, prologue: Prepared) -> Array | None:
+    """As the columns of one matrix [k, groups * n]."""
+    groups, k, n = x.shape
+    folded = [shapes.merged(y.swapaxes(1, 2), 0, 2) for y in (x, *prologue.arrays)]
+    whole = [y.T for y in folded if y is not None]
+    if len(whole) < len(folded):
+        return None
+    found = prologues.prepared(run, whole[0], "b", prologue._replace(arrays=tuple(whole[1:])), frozenset())
+    return found.T.reshape(groups, n, k).swapaxes(1, 2)
+
+
+def _across(run: Run, x: Array, prologue: Prepared) -> Array | None:
+    """As the rows of one matrix [groups * k, n], of whole groups of steps of k; what all of k shares is a group."""
+    groups, k, n = x.shape
+    whole, beside = [shapes.merged(x, 0, 2)], []
+    for each, y in zip(prologue.prologue.reads, prologue.arrays, strict=True):
+        shared = y.strides[1] == 0 or y.shape[1] == 1
+        group = k if shared else each.group
+        if k % group:
+            return None
+        whole.append(shapes.merged(y[:, :1] if shared else y, 0, 2))
+        beside.append(replace(each, group=group))
+    folded = [y for y in whole if y is not None]
+    if len(folded) < len(whole):
+        return None
+    made = replace(prologue.prologue, reads=tuple(beside))
+    found = prologues.prepared(run, folded[0], "b", Prepared(made, tuple(folded[1:])), frozenset())
+    return found.reshape(groups, k, n)

@@ -22,7 +22,7 @@ from tilewright.formats import FORMATS
 from tilewright.formats.quantized import Quantized
 from tilewright.formats.table import BLOCK_FORMATS
 from tilewright.problem import kernel_arrays
-from tilewright.runtime.gpu import auxiliary, blocks, operands, scales
+from tilewright.runtime.gpu import auxiliary, blocks, operands
 from tilewright.runtime.gpu.arrays import Library, Look
 from tilewright.runtime.gpu.launch import Arguments
 from tilewright.runtime.gpu.memory import handle_of
@@ -191,7 +191,7 @@ class Bound:
     def __init__(self, engine: Engine, kernel: Any, library: Library, device: int, a: Any, b: Any, out: Any,
                  scalars: tuple[Any, ...], factors: Mapping[str, Any] | None = None,
                  operands_of: Mapping[str, Any] | None = None, outs: Sequence[Any] = ()) -> None:
-        """`out`: an array of the library on the device, or None for a new one. `factors`: see scales.of_kernel.
+        """`out`: an array of the library on the device, or None for a new one. `factors`: see scales_of_kernel.
         `operands_of` the epilogue, by name, and `outs`: its further results, or None for new arrays."""
         p, driver, on = kernel.problem, engine.driver, engine.runnable(kernel, device)
         self._engine, self._library, self._on, self._kernel = engine, library, on, kernel
@@ -214,7 +214,7 @@ class Bound:
                 for name, x, letter in zip("ab", (a, b), p.layout))
         self._shadows = shadows = [x.shadow for x in (a, b, place(self.out, "out"))]
         self._factors = [x.shadow if name == "a" else operands.transposed(x.shadow) for name, (_, x) in scaled.items()
-                         ] or [x.shadow for x in scales.placed(p, factors or {}, place)]
+                         ] or [x.shadow for x in auxiliary.scales_placed(p, factors or {}, place)]
         outs = outs or [None for x in kernel_arrays(p) if x.written]
         self.outs = [library.empty(p.shapes["out"], kind, device, stream) if x is None else x   # of an epilogue
                      for x, kind in zip(outs, auxiliary.result_dtypes(p, len(outs)))]
