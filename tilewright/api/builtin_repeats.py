@@ -18,7 +18,7 @@ from tilewright import forks
 from tilewright.api.builtin_keys import Called, key_of, lasting, slot_of
 from tilewright.kernels.cpu.abi import KEY, MOST_FIELDS, MOST_KEYWORDS, MOST_OPERANDS, NAMED, RECORD, SLOTS
 from tilewright.runtime import repeats as records
-from tilewright.runtime.cpu import batches, pool, symmetric, workspace
+from tilewright.runtime.cpu import pool, symmetric, workspace
 from tilewright.runtime.cpu.layout import address
 
 if TYPE_CHECKING:
@@ -164,6 +164,7 @@ def _fields(run: Run, work: Work) -> dict[str, int]:
 
 
 def _work(run: Run, space: Any) -> Work | None:
+    from tilewright.runtime.cpu import batches  # which a process that multiplies on a GPU does not load
     found: Work | None
     if run.given is None:
         found = batches.repeatable(run.recipe, run.batch, run.steps, space)

@@ -56,7 +56,7 @@ def emit_mma_probe(FORMAT: str, SHAPE: tuple[int, int, int]) -> Function:
 
 
 def mma_operations(target: GpuTarget, FORMAT: str) -> int:
-    """Of a CTA, in a round."""
+    """Operations of a CTA in a round."""
     return 2 * prod(largest(target, FORMAT)) * BLOCKS**2 * MMA_THREADS // 32
 
 
@@ -91,5 +91,5 @@ def emit_wgmma_probe(FORMAT: str) -> Function:
 
 
 def wgmma_operations(FORMAT: str) -> int:
-    """Of a CTA, in a round."""
+    """Operations of a CTA in a round."""
     return 2 * 3*ROWS * COLUMNS * DEPTH // SmemTile(FORMAT, True, ROWS, DEPTH, 1, False).ITEM

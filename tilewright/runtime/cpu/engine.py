@@ -67,7 +67,7 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
     threads = threads or pool.get_num_threads()
     x, y, z = (a, b, c) if c.ndim == 2 else (a[0], b[0], c[0])
     if packed is not None:
-        recipe = packed.recipe(x, z, threads)
+        recipe = packed._recipe(x, z, threads)
         return run(recipe, packed.plan.swap, a, b, c, alpha, beta)
     key = (m, n, k, a.strides[-2:], b.strides[-2:], c.strides[-2:], a.dtype, b.dtype, c.dtype, threads, plan, target,
            word, conj, semiring, invariant)

@@ -81,7 +81,7 @@ class Packed:
     _factor: float = 1.0
     _scales: Matrix | None = None
 
-    def recipe(self, a: Matrix, c: Matrix, threads: int) -> Recipe:
+    def _recipe(self, a: Matrix, c: Matrix, threads: int) -> Recipe:
         """For left operands and results that lie so."""
         def build() -> Recipe:
             (k, n), word = self.shape[-2:], self.word if self.word in BY_NAME else ""

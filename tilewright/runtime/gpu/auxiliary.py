@@ -119,7 +119,7 @@ def _operand(problem: Gemm, aux: Aux, x: Array) -> Array:
 
 
 def scales_given(call: Call) -> dict[str, Any]:
-    """Those of the caller's scales that are not None, by name."""
+    """The caller's scales that are not None, by name."""
     return {name: x for name, x in zip(SCALES, (call.scale_a, call.scale_b)) if x is not None}
 
 

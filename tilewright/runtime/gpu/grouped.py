@@ -195,7 +195,7 @@ def _launch(run: Run, of: Axes, a: Array, b: Array, offsets: Array, results: lis
 
 
 def _of_shadows(run: Run, b: Any, looks: Any) -> Any:
-    """The same record with shadows for arrays: rules read dtypes, shapes and strides."""
+    """The record with shadows for arrays: rules read dtypes, shapes and strides."""
     found: Any = {part: looks[name].shadow for part in prologues.PARTS
                   if (name := "b" if part == "elements" else f"b.{part}") in looks}
     if isinstance(b, Scaled) and b.nibbles and found["elements"].shape[b.nibbles.axis] == 1:
@@ -235,7 +235,7 @@ def _inside(run: Run, of: Axes, a: Array, x: Array, prologue: Prepared, sums: st
 
 
 def _along_k(run: Run, x: Array, prologue: Prepared) -> Array | None:
-    """As the columns of one matrix [k, groups * n]."""
+    """The matrices as the columns of one [k, groups * n]."""
     groups, k, n = x.shape
     folded = [shapes.merged(y.swapaxes(1, 2), 0, 2) for y in (x, *prologue.arrays)]
     whole = [y.T for y in folded if y is not None]
@@ -246,7 +246,8 @@ def _along_k(run: Run, x: Array, prologue: Prepared) -> Array | None:
 
 
 def _across(run: Run, x: Array, prologue: Prepared) -> Array | None:
-    """As the rows of one matrix [groups * k, n], of whole groups of steps of k; what all of k shares is a group."""
+    """The matrices as the rows of one [groups * k, n], of whole groups of steps of k; what all of k shares is a
+    group."""
     groups, k, n = x.shape
     whole, beside = [shapes.merged(x, 0, 2)], []
     for each, y in zip(prologue.prologue.reads, prologue.arrays, strict=True):

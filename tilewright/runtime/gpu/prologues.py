@@ -224,8 +224,8 @@ def spread(run: Run, elements: Array, axis: int) -> Array:
 
 
 def of_blocks(run: Run, call: Call, looks: dict[str, Look], blocked: dict[str, Blocked]) -> Call:
-    """The same of the one operand in a block-scaled format, if the planner expects that to be faster than decoding it
-    by a pass; else the call as it is."""
+    """The call with the one operand in a block-scaled format read by the kernel, if the planner expects that to be
+    faster than decoding it by a pass; else the call as it is."""
     (role, x), = blocked.items()
     other = looks["b" if role == "a" else "a"].shadow
     kind = format_of(other.dtype)
