@@ -544,7 +544,6 @@ def test_a_case_gives_a_row_per_peer_and_ratios() -> None:
     assert result.gflops("tilewright") == pytest.approx(4, rel=0.01)
     assert result.gflops("slow") == pytest.approx(2, rel=0.01)
     ratio = result.ratio("slow")
-    assert ratio is not None
     assert ratio.median == pytest.approx(2, rel=0.01)
     assert result.fastest_peer() == "slow"
 
@@ -557,7 +556,6 @@ def test_whoever_would_be_too_slow_sits_the_next_size_out() -> None:
     )  # naive: 0.08 s at 16, which makes 5 s at 64
     assert bench.run(cases[0]).sample("naive") is not None
     row = bench.run(cases[1]).row("naive")
-    assert row is not None
     assert row.error == "left out: one call would take about 5 s"
 
 
@@ -587,7 +585,6 @@ def test_tilewright_is_timed_beside_itself() -> None:
     bench = Bench(job([case]), [fake("tilewright", clock, 1e9), fake("numpy", clock, 1e9)], clock=clock)
     result = bench.run(case)
     ratio = result.ratio(BESIDE)
-    assert ratio is not None
     assert ratio.median == pytest.approx(1.0, rel=0.01)  # the same rate, though not the same time
     assert [row.name for row in result.rows] == ["tilewright", "numpy", BESIDE]
     assert result.fastest_peer() == "numpy"
@@ -928,7 +925,6 @@ def test_a_failed_save_leaves_the_old_file(measured: Report, tmp_path: Path, mon
 
 def test_ratios_are_medians_of_rounds_not_ratios_of_medians(measured: Report) -> None:
     ratio = measured.results[0].ratio("mkl")
-    assert ratio is not None
     assert ratio.median == pytest.approx(1.1)
     assert ratio.q1 == pytest.approx(0.825)  # halfway between the slow round's 0.55 and 1.1
     assert measured.results[0].fastest_peer() == "mkl"
