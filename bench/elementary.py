@@ -1,7 +1,8 @@
 """How far exp, log, tanh, erf and gelus of kernels are from the exact ones, and where their coefficients come from.
 
     python bench/elementary.py                  the largest errors: of f32 over all numbers, of f64 over samples
-    python bench/elementary.py --coefficients   minimax polynomials by Remez's algorithm, in 80 decimal digits
+    python bench/elementary.py --coefficients   minimax polynomials by Remez's algorithm, in 80 digits of mpmath, which
+                                                torch brings along
 
 erf and gelu of f32 are compared with those of f64, which tests/ir/test_elementary.py compares with 40 decimal digits.
 
@@ -15,7 +16,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator
-from decimal import Decimal, getcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
+from mpmath import mp
 
 from tilewright.expressions.operations import OPERATIONS
 from tilewright.ir import Function, Kernel, f32, f64, i64, ptr, vec
@@ -32,8 +33,6 @@ from tilewright.runtime.run import run
 
 NAMES = ("exp", "log", "tanh", "erf", "gelu", "gelu_tanh", "sigmoid")
 WITHOUT = ("erf", "gelu")  # a function of NumPy
-TWO_PER_ROOT_OF_PI = Decimal("1.12837916709551257389615890312154517168810125865799771368817144342128493688")
-PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803")
 BLOCK = 1 << 18  # numbers at once: they stay in cache
 SAMPLES = 1 << 24  # of f64, in each range
 RANGES = {"exp": ((-750, 712), (-1, 1), (-746, -708)), "log": ((0.5, 2), (0, 1e6)), "tanh": ((-1, 1), (-20, 20))}
@@ -95,153 +94,117 @@ def some_f64(name: str) -> Iterator[Any]:
 
 # ---- coefficients
 
+Real = Any                      # of mpmath
 
-def remez(f: Callable[[Decimal], Decimal], low: Decimal, high: Decimal, degree: int,
-          weight: Callable[[Decimal], Decimal] = lambda x: Decimal(1)) -> tuple[list[Decimal], Decimal]:
+
+def remez(f: Callable[[Real], Real], low: Real, high: Real, degree: int,
+          weight: Callable[[Real], Real] = lambda x: 1) -> tuple[list[Real], Real]:
     """The polynomial whose largest error against f, times `weight`, is the smallest, and that error."""
-    n = degree + 2
+    n, f = degree + 2, cache(f)
     points = _chebyshev(low, high, n - 1)
     for _ in range(12):
-        rows = [[Decimal(1), *(x**j for j in range(1, degree + 1)), Decimal((-1) ** i) / weight(x)]
-                for i, x in enumerate(points)]
-        *c, _ = _solve(rows, [f(x) for x in points])
-        runs: list[tuple[Decimal, Decimal]] = []  # (error, x): the largest error between two changes of its sign
+        rows = [[*(x**j for j in range(degree + 1)), (-1)**i / weight(x)] for i, x in enumerate(points)]
+        *c, _ = mp.lu_solve(mp.matrix(rows), mp.matrix([f(x) for x in points]))
+        runs: list[tuple[Real, Real]] = []  # (error, x): the largest error between two changes of its sign
         for x in _chebyshev(low, high, 40 * n):
-            error = (_horner(c, x) - f(x)) * weight(x)
+            error = (mp.polyval(c[::-1], x) - f(x)) * weight(x)
             if not runs or (runs[-1][0] > 0) != (error > 0):
                 runs.append((error, x))
             elif abs(error) > abs(runs[-1][0]):
                 runs[-1] = error, x
         sizes = [abs(error) for error, _ in runs]
-        if len(runs) < n or max(sizes) < min(sizes) * Decimal("1.0001"):
+        if len(runs) < n or max(sizes) < min(sizes) * 1.0001:
             break
         first = max(range(len(runs) - n + 1), key=lambda i: min(sizes[i : i + n]))
         points = [x for _, x in runs[first : first + n]]
     return c, max(sizes)
 
 
-def _horner(c: list[Decimal], x: Decimal) -> Decimal:
-    total = Decimal(0)
-    for each in reversed(c):
-        total = total * x + each
-    return total
-
-
-def _chebyshev(low: Decimal, high: Decimal, intervals: int) -> list[Decimal]:
+def _chebyshev(low: Real, high: Real, intervals: int) -> list[Real]:
     """Points that are dense at the ends."""
-    places = (Decimal(float(np.cos(np.pi * i / intervals))) for i in range(intervals + 1))
-    return [(low + high) / 2 - (high - low) / 2 * place for place in places]
+    return [(low + high) / 2 - (high - low) / 2 * float(np.cos(np.pi * i / intervals)) for i in range(intervals + 1)]
 
 
-def _solve(rows: list[list[Decimal]], right: list[Decimal]) -> list[Decimal]:
-    rows = [[*row, y] for row, y in zip(rows, right)]
-    for i in range(len(rows)):
-        pivot = max(range(i, len(rows)), key=lambda r: abs(rows[r][i]))
-        rows[i], rows[pivot] = rows[pivot], rows[i]
-        for r in range(len(rows)):
-            if r != i:
-                factor = rows[r][i] / rows[i][i]
-                rows[r] = [x - factor * y for x, y in zip(rows[r], rows[i])]
-    return [row[-1] / row[i] for i, row in enumerate(rows)]
+def _exp(r: Real) -> Real:
+    return (mp.exp(r) - 1 - r) / (r * r) if abs(r) > 1e-25 else mp.mpf(1) / 2
 
 
-def _exp(r: Decimal) -> Decimal:
-    return (r.exp() - 1 - r) / (r * r) if abs(r) > Decimal("1e-25") else Decimal("0.5")
+def _log(z: Real) -> Real:
+    return (2 * mp.atanh(mp.sqrt(z)) / mp.sqrt(z) - 2) / z if z > 1e-25 else mp.mpf(2) / 3
 
 
-def _log(z: Decimal) -> Decimal:
-    if z < Decimal("1e-25"):
-        return Decimal(2) / 3
-    s = z.sqrt()
-    return (((1 + s) / (1 - s)).ln() / s - 2) / z
+def _tanh(y: Real) -> Real:
+    return (mp.tanh(mp.sqrt(y)) / mp.sqrt(y) - 1) / y if y > 1e-25 else -mp.mpf(1) / 3
 
 
-def _tanh(y: Decimal) -> Decimal:
-    if y < Decimal("1e-25"):
-        return -Decimal(1) / 3
-    x = y.sqrt()
-    e = (2 * x).exp()
-    return ((e - 1) / (e + 1) / x - 1) / y
+def _root(x: Real) -> Real:
+    return mp.sqrt(mp.erfc(x))
 
 
-@cache
-def _erf(x: Decimal) -> Decimal:
-    term, total, n = x, x, 0
-    while abs(term) > abs(total).scaleb(-78):
-        n += 1
-        term *= 2 * x * x / (2 * n + 1)
-        total += term
-    return total * (-x * x).exp() * TWO_PER_ROOT_OF_PI
-
-
-def _root(x: Decimal) -> Decimal:
-    return (1 - _erf(x)).sqrt()
-
-
-def _erf_small(z: Decimal) -> Decimal:
-    return _erf(z.sqrt()) / z.sqrt() - 1 if z > Decimal("1e-40") else TWO_PER_ROOT_OF_PI - 1
+def _erf_small(z: Real) -> Real:
+    return mp.erf(mp.sqrt(z)) / mp.sqrt(z) - 1 if z > 1e-40 else 2 / mp.sqrt(mp.pi) - 1
 
 
 def coefficients() -> None:
-    getcontext().prec = 80
-    little = Decimal("1.0001")  # beyond the range, for how it is rounded
-    r, s = Decimal(2).ln() / 2 * little, (Decimal(2).sqrt() - 1) / (Decimal(2).sqrt() + 1) * little
-
-    def one(x: Decimal) -> Decimal:
-        return Decimal(1)
+    mp.dps = 80
+    little = mp.mpf("1.0001")  # beyond the range, for how it is rounded
+    r, s = mp.log(2) / 2 * little, (mp.sqrt(2) - 1) / (mp.sqrt(2) + 1) * little
 
     # f32's polynomial of exp is short: what counts is its part r^2 of e^r
     for name, f, low, high, degrees, weight in (
-        ("exp", _exp, -r, r, (4, 10), lambda x: x * x + Decimal("0.001")),
-        ("log", _log, Decimal(0), s * s, (3, 6), one),
-        ("tanh", _tanh, Decimal(0), Decimal(str(TANH_SMALL)) ** 2, (4, 10), one),
+        ("exp", _exp, -r, r, (4, 10), lambda x: x * x + mp.mpf("0.001")),
+        ("log", _log, mp.mpf(0), s * s, (3, 6), lambda x: 1),
+        ("tanh", _tanh, mp.mpf(0), mp.mpf(str(TANH_SMALL)) ** 2, (4, 10), lambda x: 1),
     ):
         for T, degree in zip((np.float32, np.float64), degrees):
-            c, error = remez(f, low, high, degree, weight if T is np.float32 else one)
-            print(f"{name} {T.__name__}, error {error:.2e}:", *(float(T(x)).hex() for x in c))
+            told(f"{name} {T.__name__}", T, remez(f, low, high, degree, weight if T is np.float32 else lambda x: 1))
     # Of 1 - erf the error of erf counts, of gelu's polynomial that of gelu, of erf near 0 that of f32's.
     # The constant of f32's 1 - erf, near 1, is rounded before the other coefficients are fitted.
-    first = Decimal(float.fromhex("0x1.017a48p0"))
+    first = mp.mpf(float.fromhex("0x1.017a48p0"))
     for T, F, near, far, f, weight in (
-        (np.float32, F32, 6, 6, lambda x: (_root(x).sqrt() - first) / x,
-         lambda x: 4 * x * _root(x) * _root(x).sqrt() / _erf(x)),
-        (np.float64, F64, 10, 18, lambda x: -(1 - _erf(x)).ln(), lambda x: (1 - _erf(x)) / _erf(x)),
+        (np.float32, F32, 6, 6, lambda x: (mp.sqrt(_root(x)) - first) / x,
+         lambda x: 4 * x * _root(x) * mp.sqrt(_root(x)) / mp.erf(x)),
+        (np.float64, F64, 10, 18, lambda x: -mp.log(mp.erfc(x)), lambda x: mp.erfc(x) / mp.erf(x)),
     ):
-        small, end = Decimal(str(F.erf_small)), Decimal(str(F.erf_end))
-        of_erf = (lambda z: 1 / (1 + _erf_small(z))) if F is F32 else (lambda z: Decimal(1))
-        for name, (c, error) in (("erf", remez(_erf_small, Decimal(0), small * small, near, of_erf)),
-                                 ("erfc", remez(f, small, end, far, weight))):
-            print(f"{name} {T.__name__}, error {error:.2e}:", *(float(T(x)).hex() for x in c))
-    half = Decimal("0.5").sqrt()
-    c, error = remez(lambda t: (_root(t * half) - 1) / t, Decimal("0.01"), Decimal("5.6"), 11,
-                     lambda t: 2 * t * _root(t * half) / (1 + _erf(t * half)))
-    print(f"gelu float32, error {error:.2e}:", *(float(np.float32(x)).hex() for x in c))
+        small, end = mp.mpf(str(F.erf_small)), mp.mpf(str(F.erf_end))
+        of_erf = (lambda z: 1 / (1 + _erf_small(z))) if F is F32 else (lambda z: 1)
+        told(f"erf {T.__name__}", T, remez(_erf_small, mp.mpf(0), small * small, near, of_erf))
+        told(f"erfc {T.__name__}", T, remez(f, small, end, far, weight))
+    half = mp.sqrt(mp.mpf(1) / 2)
+    told("gelu float32", np.float32, remez(
+        lambda t: (_root(t * half) - 1) / t, mp.mpf("0.01"), mp.mpf("5.6"), 11,
+        lambda t: 2 * t * _root(t * half) / (1 + mp.erf(t * half))))
     for name, bits in SHORT:
         short_coefficients(name, bits)
+
+
+def told(name: str, T: Any, fitted: tuple[list[Real], Real]) -> None:
+    c, error = fitted
+    print(f"{name}, error {float(error):.2e}:", *(float(T(float(x))).hex() for x in c))
 
 
 def short_coefficients(name: str, bits: int) -> None:
     """Of gelus that are rounded to so many bits (ir/elementary_rounded.py). What counts is the error of the gelu of x
     and of -x beside the larger of the latter times 2^-(bits + 5) and of 2^-(bits + 11): 1 is allowed. At the end the
     power has to be nothing beside 1."""
-    short, half, slope = SHORT[name, bits], Decimal("0.5").sqrt(), (Decimal(8) / PI).sqrt()
-    power, relative, least = 1 << short.squares, Decimal(2) ** -(bits + 5), Decimal(2) ** -(bits + 11)
+    short, half, slope = SHORT[name, bits], mp.sqrt(mp.mpf(1) / 2), mp.sqrt(8 / mp.pi)
+    power, relative, least = 1 << short.squares, mp.mpf(2) ** -(bits + 5), mp.mpf(2) ** -(bits + 11)
 
     @cache
-    def rest(t: Decimal) -> Decimal:
+    def rest(t: Real) -> Real:
         if name == "gelu":
-            return 1 - _erf(t * half)
-        return 2 / ((slope * (t + Decimal("0.044715") * t**3)).exp() + 1)
+            return mp.erfc(t * half)
+        return 2 / (mp.exp(slope * (t + mp.mpf("0.044715") * t**3)) + 1)
 
-    def root(t: Decimal) -> Decimal:
-        return (rest(t).ln() / power).exp()
+    def root(t: Real) -> Real:
+        return mp.root(rest(t), power)
 
-    def weight(t: Decimal) -> Decimal:
+    def weight(t: Real) -> Real:
         allowed = max(relative * rest(t) / 2, min(least / t, relative / 2)) * 2 / power  # of x, and of the power
         return 1 / min(allowed * root(t) / rest(t), root(t) / (3 * power))
 
-    c, error = remez(root, Decimal("1e-9"), Decimal(short.end), len(short.coefficients) - 1, weight)
-    print(f"{name} for {bits} bits, error {error:.2f}:", *(float(np.float32(x)).hex() for x in c))
+    told(f"{name} for {bits} bits", np.float32, remez(root, mp.mpf("1e-9"), mp.mpf(short.end),
+                                                      len(short.coefficients) - 1, weight))
 
 
 def main() -> None:

@@ -13,9 +13,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -23,7 +24,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tilewright.lab.bench import session
 from tilewright.lab.bench.cases import AVX2, NATIVE, Case, Job
-from tilewright.lab.bench.results import Report
 from tilewright.lab.bench.suites import shapes as suites
 from tilewright.lab.cli import command, common
 from tilewright.lab.measure import machine
@@ -34,12 +34,9 @@ from tilewright.plans.choose import choose
 from tilewright.plans.measured import choice, store
 from tilewright.plans.measured.row import Row
 from tilewright.plans.model import cost
+from tilewright.problem import Gemm
 from tilewright.targets import CpuTarget, detect
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from tilewright.problem import Gemm
+from tilewright.text import plural
 
 QUICK, FULL = ("square",), ("square", "skinny", "layouts", "awkward")
 BUILTIN = 0.9                   # a ratio below: the builtin takes the problem, faster than any plan through Python
@@ -61,43 +58,36 @@ def main(
         from tilewright.lab.bench import results
         from tilewright.lab.bench.commands import all_threads
         results.check_tree()
-        chip, console = common.target(target), common.console()
+        chip = common.target(target)
         chip.require_runnable()
         cases = suites.cases(common.listed(suite, list(QUICK if quick else FULL)), common.listed(dtype, ["f32", "f64"]))
         problems = list(dict.fromkeys(case.problem for case in cases))
         counts = common.numbers(threads, ["1", "all"], "--threads", {"all": all_threads()})
-        rows = tune_all(problems, counts, chip, seconds or (4.0 if quick else 10.0), again, console)
+        rows = tune_all(problems, counts, chip, seconds or (4.0 if quick else 10.0), again)
         if vendor:
-            rows = compare(rows, counts, chip, console)
+            rows = compare(rows, counts, chip)
         file = choice.TABLES / f"{chip.name}.jsonl"
         write(rows, file)
         better = [row for _, row in rows if row.best]
-        console.print(f"{file}: {len(rows)} rows written, {len(better)} of them better than the model's choice",
-                      highlight=False)
+        print(f"{file}: {len(rows)} rows written, {len(better)} of them better than the model's choice")
 
 
-def tune_all(problems: Iterable[Gemm], threads: Iterable[int], target: CpuTarget, seconds: float, again: bool,
-             console: Console) -> list[tuple[Gemm, Row]]:
+def tune_all(problems: Sequence[Gemm], threads: Iterable[int], target: CpuTarget, seconds: float, again: bool = False
+             ) -> list[tuple[Gemm, Row]]:
     """The row of the best plan of each problem, or of the model's where nothing beat it."""
-    from tilewright.outputs import Progress
     known = {} if again else _known(target)
     found = []
-    todo = [(problem, count) for count in threads for problem in problems]
-    with Progress(console, "tuning", len(todo)) as bar:
-        for problem, count in todo:
-            shape = shape_of(problem, count)
-            row = known.get(shape)
-            what = f"{problem}, {count} thread{'s' * (count != 1)}"
-            bar.update(what)
-            if row is None:
-                limit = seconds + CALLS * cost(shape, choose(shape, target), target).seconds
-                result = search.tune(problem, target, threads=count, time_limit=limit, candidates=12, listen=None)
-                row = result.best
-                faster = f"  {row.ratio:.3f} times as fast" if result.improved else ""
-                bar.say(f"{what}: {row.plan}{faster}")
-            if row.role == "best" or row.ratio > BUILTIN:
-                found.append((problem, row))
-            bar.advance()
+    for count, problem in product(threads, problems):
+        shape = shape_of(problem, count)
+        row = known.get(shape)
+        if row is None:
+            limit = seconds + CALLS * cost(shape, choose(shape, target), target).seconds
+            result = search.tune(problem, target, threads=count, time_limit=limit, candidates=12)
+            row = result.best
+            faster = f"  {row.ratio:.3f} times as fast" if result.improved else ""
+            print(f"{problem}, {plural(count, 'thread')}: {row.plan}{faster}", flush=True)
+        if row.role == "best" or row.ratio > BUILTIN:
+            found.append((problem, row))
     return found
 
 
@@ -109,27 +99,17 @@ def _known(target: CpuTarget) -> dict[object, Row]:
     return {row.shape: row for role in ("model", "best") for row in rows if row.role == role}
 
 
-def compare(rows: list[tuple[Gemm, Row]], threads: Iterable[int], target: CpuTarget,
-            console: Console) -> list[tuple[Gemm, Row]]:
+def compare(rows: list[tuple[Gemm, Row]], threads: Iterable[int], target: CpuTarget) -> list[tuple[Gemm, Row]]:
     """The same rows with the fastest other library and its time over ours, from runs by the rules of the benchmark."""
-    from tilewright.outputs import Progress
     isa = NATIVE if target == detect() else AVX2
-    report = Report.start("tables")
-    with Progress(console, "comparing", len(rows)) as bar:
-
-        def hear(event: dict[str, object]) -> None:
-            if event["event"] == "result":
-                bar.advance()
-        for count in threads:
-            cases = [Case("tables", problem) for problem, row in rows if row.threads == count]
-            session.measure(Job(count, isa, cases, Rules.choose(count, quick=True)), report, hear)
-    for note in (note for each in report.sessions for note in each.notes):
-        console.print(note, highlight=False)
+    jobs = [Job(count, isa, [Case("tables", problem) for problem, row in rows if row.threads == count],
+                Rules.choose(count, quick=True)) for count in threads]
+    report = session.run("tables", jobs, lambda job, event: None)
+    print(*(note for each in report.sessions for note in each.notes), sep="\n", end="")
     against: dict[tuple[Gemm, int], tuple[str, float]] = {}
     for result in report.results:
         peer = result.fastest_peer()
-        ratio = result.ratio(peer) if peer else None
-        if peer and ratio:
+        if peer and (ratio := result.ratio(peer)):
             against[result.case.problem, result.threads] = peer, ratio.median
     compared = []
     for problem, row in rows:

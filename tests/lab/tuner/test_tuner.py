@@ -705,8 +705,6 @@ def test_tables_are_aligned_and_read_back(tmp_path):
 
 def test_making_tables(monkeypatch, tmp_path):
     """Tuned once per commit, compared, and put in place of older rows of the same problem and machine."""
-    from rich.console import Console
-
     from tilewright.lab.bench.results import Result
     from tilewright.lab.bench.results import Row as BenchRow
     from tilewright.lab.measure.measure import Sample
@@ -722,24 +720,23 @@ def test_making_tables(monkeypatch, tmp_path):
         store.save(rows)
         return search.Result(problem, target.name, options["threads"], str(model), tuple(rows))
 
-    def measure(job, report, hear):
+    def measure(job, report, listen):
         for case in job.cases:
             samples = {"tilewright": 1.0, "mkl": 1.25, "numpy": 2.0}
             rows = tuple(BenchRow(name, Sample((s,), 1)) for name, s in samples.items())
             report.results.append(Result(case, job.threads, job.isa, rows))
-            hear({"event": "result"})
 
     monkeypatch.setattr(search, "tune", tune)
     monkeypatch.setattr(ship_tables.session, "measure", measure)
     monkeypatch.setattr(ship_tables.machine, "commit", lambda: "c0ffee")
-    problems, console = [tw.Gemm(n, n, n) for n in (64, 128, 256)], Console(quiet=True)
-    rows = ship_tables.tune_all(problems, [1], HERE, 1.0, False, console)
+    problems = [tw.Gemm(n, n, n) for n in (64, 128, 256)]
+    rows = ship_tables.tune_all(problems, [1], HERE, 1.0)
     assert [(r.m, r.best) for _, r in rows] == [(128, True), (256, False)]  # 64 is the builtin's, which has no plan
     assert [p for p, _ in calls] == problems
     assert calls[0][1] < calls[2][1] < 2
-    assert ship_tables.tune_all(problems, [1], HERE, 1.0, False, console) == rows
+    assert ship_tables.tune_all(problems, [1], HERE, 1.0) == rows
     assert len(calls) == 3
-    rows = ship_tables.compare(rows, [1], HERE, console)
+    rows = ship_tables.compare(rows, [1], HERE)
     assert {(r.vendor, r.vendor_ratio) for _, r in rows} == {("mkl", 1.25)}
     file = tmp_path / "tables" / f"{HERE.name}.jsonl"
     ship_tables.write([(problems[1], row(shape=shape_of(problems[1]), seconds=9.0)), (problems[0], row())], file)
