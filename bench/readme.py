@@ -33,7 +33,7 @@ from tilewright.lab.bench.peer import OURS
 from tilewright.lab.bench.report import gpu_ratios, gpu_where, heading, on_gpu, power_columns, rate_columns
 from tilewright.lab.bench.results import Report, Result, check_shown, load, name_commit
 from tilewright.lab.bench.tables import FORMATS_CAPTION, REMARK, Column, format_groups, format_lines
-from tilewright.lab.measure.measure import Sample, geomean, ratios, spread
+from tilewright.lab.measure.measure import geomean, ratios, spread
 from tilewright.text import plural
 
 # At the start of a line: an indented pair is an example, as above.
@@ -80,15 +80,16 @@ def rates(report: Report, options: dict[str, str]) -> str:
     return of_columns(tables.columns(group, results, tables.peak_of(report, group)), results)
 
 
-def summary(report: Report, options: dict[str, str]) -> str:
-    """A line per suite, format and thread count: geometric mean and least of our ratios to the fastest peer."""
+def summary(report: Report, options: dict[str, str], cublas: bool = False) -> str:
+    """A line per suite, format and thread count: geometric mean and least of our ratios to the fastest peer, or to
+    cuBLAS."""
     rows = []
     for group, results in tables.groups(_chosen(report, options)):
         found = [best[1].median for best in map(tables.best_ratio, results) if best]
-        if found:
-            sizes = f"{results[0].case.size} to {results[-1].case.size}"
-            rows.append([tables.title(group), sizes, f"{geomean(found):.2f}", f"{min(found):.2f}"])
-    return markdown(["suite", "m x n x k", "geometric mean", "least"], rows)
+        said = gpu_ratios(results) if cublas else found and (f"{geomean(found):.2f}", f"{min(found):.2f}")
+        if said:
+            rows.append([tables.title(group), f"{results[0].case.size} to {results[-1].case.size}", *said])
+    return markdown(["suite", "m x n x k", f"{'x cuBLAS, ' * cublas}geometric mean", "least"], rows)
 
 
 def peers(report: Report, options: dict[str, str]) -> str:
@@ -121,8 +122,7 @@ def machine(report: Report, options: dict[str, str]) -> str:
 def startup(report: Report, options: dict[str, str]) -> str:
     """Seconds of wall clock per process."""
     del options
-    samples = {name: Sample(tuple(s), 1).spread for name, s in report.extra["startup"].items()}
-    rows = [[name, f"{s.median:.3f} ({s.q1:.3f} to {s.q3:.3f})"] for name, s in samples.items()]
+    rows = [[name, tables.quoted(spread(seconds), 3)] for name, seconds in report.extra["startup"].items()]
     return markdown(["a whole process", "seconds"], rows)
 
 
@@ -191,15 +191,6 @@ def gpu_table(columns: Callable[[list[Result]], Iterable[Column]], report: Repor
     """One suite on a GPU in these columns: rates and ratios, or power, clocks, temperature and joules per multiply."""
     results = _chosen(report, options)
     return of_columns(columns(results), results)
-
-
-def gpu_summary(report: Report, options: dict[str, str]) -> str:
-    """A line per suite and format: geometric mean and least of our ratios to cuBLAS."""
-    rows = []
-    for group, found in tables.groups(_chosen(report, options)):
-        if ratios := gpu_ratios(found):
-            rows.append([tables.title(group), f"{found[0].case.size} to {found[-1].case.size}", *ratios])
-    return markdown(["suite", "m x n x k", "x cuBLAS, geometric mean", "least"], rows)
 
 
 def micros(table: dict[str, list[float]], head: str, digits: int = 2, quartiles: bool = True) -> str:
@@ -299,11 +290,11 @@ def records(kind: str, report: Report, options: dict[str, str]) -> str:
     return markdown(head, rows, left=head[:1])
 
 
-_KINDS = (rates, summary, peers, machine, startup, tiles, counts, step, tflops, formats)
-_GPU_KINDS = (gpu_summary, gpu_costs, programs, gpu_epilogues, gpu_semirings)
+_KINDS = (rates, summary, peers, machine, startup, tiles, counts, step, tflops, formats, gpu_costs, programs,
+          gpu_epilogues, gpu_semirings)
 FIGURES: dict[str, Callable[[Report, dict[str, str]], str]] = {
-    **{f.__name__: f for f in _KINDS + _GPU_KINDS},
-    "gpu_machine": machine, "gpu_rates": partial(gpu_table, rate_columns),
+    **{f.__name__: f for f in _KINDS},
+    "gpu_machine": machine, "gpu_summary": partial(summary, cublas=True), "gpu_rates": partial(gpu_table, rate_columns),
     "gpu_power": partial(gpu_table, power_columns),
     **{kind: partial(records, kind) for kind in ("elementwise", "epilogues", "contract")}}
 

@@ -82,7 +82,7 @@ def test_the_article_s_replays() -> None:
     assert gpu_measure.size(64, 4096, 4096) == pytest.approx(1024)
 
 
-def test_the_mean_of_the_second_half_is_what_counts() -> None:
+def test_the_mean_of_the_second_half_of_calls_in_turn_is_what_counts() -> None:
     device = Played()
     took = iter([9.0, 9.0, 9.0, 1.0, 3.0])  # of five calls the last two count
 
@@ -91,20 +91,11 @@ def test_the_mean_of_the_second_half_is_what_counts() -> None:
 
     sample = gpu_measure.replay(device, [call], 5)
     assert sample == Sample((2.0,), 5)
-    assert 371 - 371 // 2 == 186  # the article's "last 185" of 371
-
-
-def test_replays_take_the_operands_in_turn() -> None:
-    device = Played()
     gpu_measure.replay(device, [device.launch(name, 1.0) for name in "abc"], 7)
-    assert "".join(device.log) == "abcabca"
-
-
-def test_flushing_comes_before_every_replay_and_is_not_timed() -> None:
-    device = Played()
+    assert "".join(device.log) == "abcabca"  # operands take turns
+    device.log.clear()
     sample = gpu_measure.replay(device, [device.launch("x", 0.25)], 4, flush=True)
-    assert device.log == ["flush", "x"] * 4
-    assert sample.seconds == (0.25,)
+    assert (device.log, sample.seconds) == (["flush", "x"] * 4, (0.25,))  # which is not timed
 
 
 # ---- the median protocol
@@ -364,56 +355,51 @@ def test_a_watch_reads_while_the_block_lasts_and_gives_the_later_half() -> None:
 
 # ---- suites
 
+SKINNY = [(m, n, k) for n, k in ((4096, 4096), (14336, 4096), (4096, 14336)) for m in (16, 64, 128, 512)]
+ODD = [n for n in (1000, 1536, 2039, 3000, 4100, 5000) for _ in range(4)]
+TENSOR = ["bf16-bf16-bf16 nn", "f16-f16-f16 nn", "e4m3fn-e4m3fn-bf16 nt", "i8-i8-i32 nt"]
 
-def test_the_issue_s_suites() -> None:
-    sweep = shapes.gpu_cases(["sweep"])
-    assert [c.problem.n for c in sweep] == list(range(1024, 12801, 128))
-    assert len(shapes.gpu_cases(["sweep"], quick=True)) < len(sweep)
-    odd = shapes.gpu_cases(["odd"])
-    assert {c.problem.n for c in odd} == {1000, 1536, 2039, 3000, 4100, 5000}
-    assert len(odd) == 24
-    skinny = {(c.problem.m, c.problem.n, c.problem.k) for c in shapes.gpu_cases(["skinny"])}
-    assert skinny == {(m, n, k) for m in (16, 64, 128, 512) for n, k in ((4096, 4096), (14336, 4096), (4096, 14336))}
-    assert {c.problem.a for c in shapes.gpu_cases(["f64"], ["f32"])} == {"f64"}
+
+@pytest.mark.parametrize(("suite", "dtypes", "formats", "count", "sizes"), [
+    ("sweep", [], ["f32-f32-f32 nn"], 93, range(1024, 12801, 128)),
+    ("odd", [], ["f32-f32-f32 nn", "f32-f32-f32 nt", "f32-f32-f32 tn", "f32-f32-f32 tt"], 24, ODD),
+    ("skinny", [], ["f32-f32-f32 nn"], 12, SKINNY), ("f64", ["f32"], ["f64-f64-f64 nn"], 5, [2048, 3072]),
+    # in formats of their own unless others are asked for; 8 bits in the layout that torch has
+    ("tensor", [], TENSOR, 4 * 18, [512, 1024]), ("tensor", ["i8-i8-i32"], TENSOR[3:], 18, [512, 1024]),
+    ("tensor_odd", ["bf16-bf16-bf16"], TENSOR[:1], 6, [1000, 2039, 3000, 5000, 2048, 4096]),
+    ("tensor_skinny", ["i8-i8-i32"], TENSOR[3:], 10, [(m, 4096, 4096) for m in (1, 8, 16, 32, 64)]),
+    ("terms", ["f16-f16-f16"], ["f32-f32-f32 nn by bf16_bf16_f32_x6", "f32-f32-f32 nn by tf32_tf32_f32_x3"], 6,
+     [2048, 4096, 8192, 2048]),
+    ("tf32", [], ["f32-f32-f32 nn by tf32_tf32_f32", "f32-f32-f32 nt by tf32_tf32_f32"], 14, [512, 512, 1024]),
+    ("scaled", [], ["e4m3fn-e4m3fn-bf16 nt scales of rows"], 18, [512, 1024]),
+    ("mx", [], ["mxfp8-mxfp8-bf16 nt", "mxfp4-mxfp4-bf16 nt", "nvfp4-nvfp4-bf16 nt"], 18, [1024, 2048]),
+])
+def test_suites(suite, dtypes, formats, count, sizes):
+    """Their formats, how many cases they have, and the first sizes; a file keeps what a case has."""
+    found = shapes.gpu_cases([suite], dtypes)
+    said = [f"{c.product.formats} {c.problem.layout}{f' by {c.algorithm}' if c.algorithm else ''}"
+            f"{f' scales of {c.problem.scales}' if c.problem.scales else ''}" for c in found]
+    assert list(dict.fromkeys(said)) == formats
+    assert len(found) == count
+    first = [size if isinstance(size, tuple) else (size, size, size) for size in sizes]
+    assert [(c.problem.m, c.problem.n, c.problem.k) for c in found[:len(first)]] == first
+    assert [c.gap for c in found][-2:] == [1, 1] if suite == "tensor_odd" else not any(c.gap for c in found)
+    assert [Case.from_json(json.loads(json.dumps(case.to_json()))) for case in found] == found
+
+
+def test_what_suites_are_made_of():
+    assert len(shapes.gpu_cases(["sweep"], quick=True)) < 93
     assert [c.problem.n for c in shapes.gpu_cases(["square", "odd"], sizes=[100])][:2] == [100, 1000]
-    with pytest.raises(ValueError, match="unknown suite 'pie' on a GPU; it may be sweep, square, odd, skinny, f64"):
-        shapes.gpu_cases(["pie"])
-    with pytest.raises(ValueError, match="unknown dtype 'f16'"):
-        shapes.gpu_cases(["square"], ["f16"])
-
-
-def test_suites_of_tensor_cores() -> None:
-    """In formats of their own unless others are asked for; 8 bits in the layout that torch has."""
-    tensor = shapes.gpu_cases(["tensor"])
-    assert list(dict.fromkeys(c.product.formats for c in tensor)) == list(shapes.TENSOR_DTYPES)
-    assert {(c.product.a, c.problem.layout) for c in tensor} == {
-        ("bf16", "nn"), ("f16", "nn"), ("e4m3fn", "nt"), ("i8", "nt")}
-    (sizes,) = {tuple((c.problem.m, c.problem.n, c.problem.k) for c in shapes.gpu_cases(["tensor"], [dtype]))
-                for dtype in shapes.TENSOR_DTYPES}
-    assert (len(sizes), sizes[0], sizes[-1]) == (18, (512, 512, 512), (4096, 28672, 8192))
-    odd = shapes.gpu_cases(["tensor_odd"], ["bf16-bf16-bf16"])
-    assert [(c.problem.n, c.gap) for c in odd] == [(1000, 0), (2039, 0), (3000, 0), (5000, 0), (2048, 1), (4096, 1)]
-    assert {c.problem.m for c in shapes.gpu_cases(["tensor_skinny"], ["i8-i8-i32"])} == {1, 8, 16, 32, 64}
-    terms = shapes.gpu_cases(["terms"], ["f16-f16-f16"])
-    assert [(c.problem.a, c.problem.n, c.algorithm) for c in terms][2:4] == [
-        ("f32", 8192, "bf16_bf16_f32_x6"), ("f32", 2048, "tf32_tf32_f32_x3")]
-    tf32 = shapes.gpu_cases(["tf32"])
-    assert {(c.problem.a, c.algorithm) for c in tf32} == {("f32", "tf32_tf32_f32")}
-    assert [(c.problem.m, c.problem.k, c.problem.layout) for c in tf32][-3:] == [
-        (128, 4096, "nt"), (512, 4096, "nn"), (512, 4096, "nt")]
-
-
-def test_suites_of_operands_with_scales() -> None:
-    """fp8 with scales of rows and columns, and block-scaled formats; a file keeps what a case has."""
-    scaled, mx = shapes.gpu_cases(["scaled"]), shapes.gpu_cases(["mx"])
-    assert {(c.problem.a, c.problem.out, c.problem.layout, c.problem.scales) for c in scaled} == {
-        ("e4m3fn", "bf16", "nt", "rows")}
-    assert {(c.problem.a, c.problem.layout) for c in mx} == {("mxfp8", "nt"), ("mxfp4", "nt"), ("nvfp4", "nt")}
-    assert len(scaled) == 18
-    for case in (scaled[0], mx[0]):
-        assert Case.from_json(json.loads(json.dumps(case.to_json()))) == case
-    assert scaled[0].label == "e4m3fn → bf16 nt 512 scales of rows"
-    assert peer.out_dtype(mx[0].product)["out_dtype"].name == "bfloat16"
+    one, two = shapes.named(["64x4096x512", "5x6x7:tn"], "f64")
+    assert (one.problem, two.problem) == (Gemm(64, 4096, 512, "f64"), Gemm(5, 6, 7, "f64", layout="tn"))
+    assert peer.out_dtype(shapes.gpu_cases(["mx"])[0].product)["out_dtype"].name == "bfloat16"
+    for wrong, words in (
+        (lambda: shapes.gpu_cases(["pie"]), "unknown suite 'pie' on a GPU; it may be sweep, square, odd, skinny, f64"),
+        (lambda: shapes.gpu_cases(["square"], ["f16"]), "unknown dtype 'f16'"),
+        (lambda: peer.find(Setting(), ["mkl"], GPU), "unknown peer 'mkl'; on a GPU the peers are cuBLAS, triton"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            wrong()
 
 
 def test_operands_rotate_through_more_than_twice_the_cache() -> None:
@@ -456,7 +442,7 @@ def test_peers_of_fp8_may_add_up_less_exactly_than_ours() -> None:
     size = o.a.float().abs() @ o.b.float().abs()
 
     def said(name: str, off: float) -> bool:
-        wanted, allowed = answers.of(name)
+        wanted, allowed = answers(name)
         return gpu_device.wrong((wanted + off * size).float(), wanted, allowed) is not None
 
     names = (OURS, "wgmma 128x256x128", "cuBLAS", "cuBLAS fast", "triton")
@@ -464,7 +450,7 @@ def test_peers_of_fp8_may_add_up_less_exactly_than_ours() -> None:
     assert all(said(name, 2.0**-10) for name in names)
     plain = replace(case, problem=Gemm(48, 32, 40, "bf16"))
     answers = gpu.reference(plain, gpu.operands(plain)[0])
-    assert answers.of("cuBLAS") is answers.of(OURS)
+    assert answers("cuBLAS") is answers(OURS)
 
 
 def test_ours_with_scales_of_rows_is_compared_with_float64() -> None:
@@ -472,7 +458,7 @@ def test_ours_with_scales_of_rows_is_compared_with_float64() -> None:
     case = Case("scaled", Gemm(48, 32, 96, "e4m3fn", "e4m3fn", "bf16", "nt", scales="rows"))
     gpu = gpu_device.Gpu(job(case), device)  # type: ignore[arg-type]
     (o, *_) = gpu.operands(case)
-    wanted, allowed = gpu.reference(case, o).ours
+    wanted, allowed = gpu.reference(case, o)(OURS)
     found = (o.a.double() * o.scale_a) @ (o.b.double() * o.scale_b)
     assert gpu_device.wrong(found.bfloat16(), wanted, allowed) is None
     assert gpu_device.wrong((found / o.scale_a).bfloat16(), wanted, allowed) is not None
@@ -844,11 +830,6 @@ def test_costs_are_told_in_words(measured: Report) -> None:
     ]
 
 
-def test_cases_of_one_s_own() -> None:
-    one, two = shapes.named(["64x4096x512", "5x6x7:tn"], "f64")
-    assert (one.problem, two.problem) == (Gemm(64, 4096, 512, "f64"), Gemm(5, 6, 7, "f64", layout="tn"))
-
-
 def test_regret_leaves_out_what_is_no_plan_any_more(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -903,8 +884,3 @@ def test_mistakes_are_found_before_a_gpu_is_looked_for(arguments: list[str], sai
     assert done.exit_code == 2
     assert said in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
-
-
-def test_an_unknown_peer_is_refused() -> None:
-    with pytest.raises(ValueError, match="unknown peer 'mkl'; on a GPU the peers are cuBLAS, triton"):
-        peer.find(Setting(), ["mkl"], GPU)

@@ -9,9 +9,10 @@ import pytest
 
 import tilewright as tw
 from tests.doubles import fake_cuda
+from tests.lab.tuner.test_tuner_on_gpus import in_this_process
 from tilewright.lab.explanation import measured
-from tilewright.lab.measure import counters, gpu_rules, ncu
-from tilewright.lab.tuner import child, on_gpu, running
+from tilewright.lab.measure import counters, ncu
+from tilewright.lab.tuner import on_gpu
 
 SIMULATED = [
     ("f32", "nn", "sm_90a", (2039, 2039, 2039), "simt 64x64x8 warp=32x32 thread=8x4 stages=2 copy=registers"),
@@ -150,15 +151,16 @@ def test_what_ncu_writes():
 
 def test_a_launch_is_timed_and_counted(monkeypatch):
     """Child processes run in this one, on a fake GPU; a fake ncu writes a given log."""
-    fake = fake_cuda.install(monkeypatch)
-    fake.attributes["L2_CACHE_SIZE"] = 1 << 10
-    fake.takes = lambda function: 200.0
+    in_this_process(monkeypatch, fake_cuda.install(monkeypatch))
     commands = []
 
-    class InThisProcess:
-        def __init__(self, module, job, *, under=(), cpus=(), environment=None):
-            self.work = {measured.__name__: measured._launch, running.CHILD: tuned}[module]
-            self.job, self.under = job, under
+    class Launched:
+        """A process under ncu."""
+
+        def __init__(self, module, job, *, under):
+            assert module == measured.__name__
+            self.job = job
+            commands.append(under)
 
         def __enter__(self):
             return self
@@ -169,24 +171,13 @@ def test_a_launch_is_timed_and_counted(monkeypatch):
         def events(self, patience, latest):
             said = []
             monkeypatch.setattr(measured.signal, "alarm", lambda seconds: None)
-            self.work(self.job, lambda event, **more: said.append({"event": event, **more}))
-            if self.under:
-                commands.append(self.under)
-                open(self.under[-1], "w").write(log())
+            measured._launch(self.job, said.append)
+            open(commands[0][-1], "w").write(log())
             return said
 
-        def why(self, patience):
-            return ""
-
-    def tuned(job, emit):
-        child.run(job, emit, lambda: fake.clock / 1e3)
-
-    monkeypatch.setattr(measured, "Child", InThisProcess)
-    monkeypatch.setattr(running, "Child", InThisProcess)
-    monkeypatch.setattr(gpu_rules, "MOST_SETS", 2)
+    monkeypatch.setattr(measured, "Child", Launched)
     monkeypatch.setattr(ncu, "find", lambda: "/opt/ncu")
     monkeypatch.setattr(ncu, "BULK", {})
-    monkeypatch.setattr(on_gpu, "Busy", lambda on, driver: None)    # which a simulator would take minutes for
     problem, target = tw.Gemm(2, 3, 4), tw.detect("nvidia")
     found = tw.explain(problem, target, measure=True)
     assert found.time.measured.median == pytest.approx(0.2)

@@ -8,8 +8,7 @@ of |A| |B| more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,6 +26,7 @@ from tilewright.problem import Gemm
 
 Tensor = Any
 Answer = tuple[Tensor, Tensor]  # A B, and how far each element may be off
+Answers = Callable[[str], Answer]  # by the name of a row
 PACKAGES = ("torch", "triton", "cuda-bindings", "nvidia-ml-py", "llvmlite")
 PROMOTED_SUMS = 2.0**-13  # of |A| |B|: what ours of fp8 lose, which Hopper's tensor cores add up over 128 steps of k
 FAST_SUMS = 2.0**-11  # of |A| |B|: what sums of fp8 lose which tensor cores add up over all of k
@@ -206,17 +206,6 @@ def _launches(calls: Sequence[Call]) -> list[Launch]:
 # ---- the device of a job
 
 
-@dataclass(frozen=True)
-class Answers:
-    """What a result is compared with: ours, and those of peers."""
-
-    ours: Answer
-    peers: Answer
-
-    def of(self, name: str) -> Answer:
-        return self.peers if peer.is_peer(name, GPU) else self.ours
-
-
 class Gpu:
     """Device of a job on a GPU."""
 
@@ -244,16 +233,18 @@ class Gpu:
         return [make(self.on, case.problem, gap=case.gap) for _ in range(sets(case.problem.min_bytes, self.target.l2))]
 
     def reference(self, case: Case, first: Operands) -> Answers:
+        """Ours, or what peers may be off by."""
         ours = reference(first, ROUNDED.get(case.algorithm or "", 0.0))
         p = case.problem
         fp8 = not p.blocks and any(not is_whole(x) and formats.FORMATS[x].bits <= 8 for x in (p.a, p.b))
         # block-scaled ones are multiplied as bf16
-        return Answers(ours, reference(first, FAST_SUMS) if fp8 else ours)
+        theirs = reference(first, FAST_SUMS) if fp8 else ours
+        return lambda name: theirs if peer.is_peer(name, GPU) else ours
 
     def checked(self, way: Way, case: Case, sets: list[Operands], reference: Answers) -> Checked:
         try:
             calls = attempt(lambda: [way.bind(o) for o in sets])
-            said = attempt(lambda: self._wrong(_launches(calls), sets, reference.of(way.name)))
+            said = attempt(lambda: self._wrong(_launches(calls), sets, reference(way.name)))
         except Left as reason:
             try:
                 self.on.wait()
@@ -282,7 +273,7 @@ class Gpu:
         samples, states, again = self._article(case, launches) if case.suite in ARTICLE else self._median(launches)
         errors = {}
         for name in samples:
-            if said := self._wrong(again[name], sets, reference.of(name)):
+            if said := self._wrong(again[name], sets, reference(name)):
                 errors[name] = f"wrong result after timing: {said}"
         if OURS in states:
             states[OURS]["plan"] = peer.plan_of(case.problem, self.target, case.algorithm)
