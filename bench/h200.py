@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -36,7 +35,7 @@ from tilewright.lab.bench import results
 
 # Asking the driver for a parameter that does not exist is how parameters are counted: no error of ours.
 SANITIZERS = {"memcheck": ("--report-api-errors", "no"), "racecheck": ()}
-WIDTH, GRACE = "180", 15.0      # of tables; seconds that an interrupted process has to write its results
+WIDTH, GRACE = "180", 15      # of tables; seconds that an interrupted process has to write its results
 SUITES = {"squares": "square", **{name: name for name in (
     "odd", "skinny", "f64", "tensor", "tensor_odd", "tensor_skinny", "terms", "tf32", "scaled", "mx")}}
 Job = tuple[str, list[str]]
@@ -45,18 +44,12 @@ Job = tuple[str, list[str]]
 def child(arguments: list[str], limit: float) -> tuple[int, str]:
     """Exit status and output of a process. At the limit it is interrupted, as by Ctrl-C, upon which `tilewright bench`
     writes what it has measured."""
-    late = ""
-    with subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          env={"COLUMNS": WIDTH, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1" if "--tool" in arguments else "",
-                               **os.environ}) as process:
-        for number, seconds in ((signal.SIGINT, limit), (signal.SIGKILL, GRACE), (signal.SIGKILL, GRACE)):
-            try:
-                said = process.communicate(timeout=seconds)[0]
-                return 124 if late else process.returncode, said.strip() + late
-            except subprocess.TimeoutExpired:
-                late = f"\nstopped after {limit:.0f} s"
-                process.send_signal(number)
-    return 124, late.strip()
+    done = subprocess.run(["timeout", "--signal=INT", f"--kill-after={GRACE}", str(limit), *arguments], cwd=ROOT,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={
+                              "COLUMNS": WIDTH, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1" if "--tool" in arguments else "",
+                              **os.environ})
+    late = f"\nstopped after {limit:.0f} s" * (done.returncode in (124, 137))
+    return done.returncode, done.stdout.strip() + late
 
 
 def sanitized() -> Iterator[Job]:
