@@ -6,7 +6,8 @@ import gc
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import suppress
 from math import gcd
 from pathlib import Path
 
@@ -99,6 +100,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left.update({*cases} - {*_sample(cases, *(cases[0].get_closest_marker("sampled").args or (None,)))})
     items[:] = [item for item in items if item not in left]
     config.hook.pytest_deselected(items=[*left])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """A test ends as skipped where it comes to an assembler, or a linker, that this machine does not have."""
+    from tilewright.compiler import lld, ptxas
+
+    try:
+        return (yield)
+    except (lld.Missing, ptxas.Missing) as missing:
+        tool = ptxas if isinstance(missing, ptxas.Missing) else lld
+        with suppress(tool.Missing):
+            tool.find()
+            raise
+        pytest.skip(str(missing))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -92,10 +92,6 @@ def test_ptx_of_pipelines(copies, arch):
         return
     ptx = llvm.assembly(pipeline(copies=copies), target(arch))
     assert "mbarrier.test_wait.parity" in ptx
-    try:
-        ptxas.find()
-    except ptxas.Missing as missing:
-        pytest.skip(str(missing))
     assert ptxas.assemble(ptx, arch)[1]["pipeline"].spill_stores == 0
 
 
