@@ -7,15 +7,11 @@ from math import ceil
 from random import Random
 from typing import Any
 
-import numpy as np
-
 import tilewright as tw
 from tests.fuzz.driver import Case, Fuzzer
-from tests.fuzz.values import numbers
-from tilewright import formats, targets
-from tilewright.formats import BLOCK_FORMATS, FORMATS
+from tests.helpers.gemms import right
+from tilewright import targets
 from tilewright.plans import gpu, gpu_lowering
-from tilewright.runtime.gpu import operands
 
 SCALED = ["mxfp4", "mxfp6", "mxfp8", "mxfp6_e3m2", "mxfp8_e5m2"]
 AMD = {"gfx942": ["f64", "f32", "f16", "bf16", "i8", "e4m3fnuz", "e5m2fnuz", *SCALED],
@@ -54,7 +50,7 @@ def check(case: Case) -> None:
         plan = ranked[int(case["rank"] * len(ranked))] if ranked else None
     compiled = tw.compile(problem, target, plan)
     if affordable(compiled):
-        multiply(compiled, case["data"], case["alpha"], case["beta"], case["gaps"])
+        right(compiled, *(case[x] for x in ("data", "alpha", "beta", "gaps")))
 
 
 def _work(plan: Any, problem: Any) -> int:
@@ -65,48 +61,6 @@ def _work(plan: Any, problem: Any) -> int:
 
 def affordable(compiled: Any) -> bool:
     return not (p := compiled.problem).m * p.n * p.k or _work(compiled.plan, p) <= 2 * MOST
-
-
-def _runs(compiled: Any, a: Any, b: Any, out: Any) -> bool:
-    """Whether a call would take these operands, whose rows a plan may store by vectors."""
-    if type(a) is not np.ndarray or type(b) is not np.ndarray:
-        return True
-    try:
-        operands.check(getattr(compiled, "inner", compiled), (a, b, out))
-    except ValueError:
-        return False
-    return True
-
-
-def multiply(compiled: Any, data: int, alpha: float = 1, beta: float = 0, gaps: int = 0) -> None:
-    """The product of whole numbers by a compiled kernel; AssertionError, or a Fault, unless it is right."""
-    p = compiled.problem
-    a, x = _operand(p.a, (p.m, p.k), -1, data, p.layout[0] == "t")
-    b, y = _operand(p.b, (p.k, p.n), -2, data + 1, p.layout[1] == "t")
-    dtype = FORMATS[p.out].dtype
-    wide = np.full((p.m, p.n + gaps), 7, dtype)
-    out = wide[:, : p.n]
-    if gaps and not _runs(compiled, a, b, out):
-        wide = out = np.full((p.m, p.n), 7, dtype)
-    out[...] = numbers(p.out, (p.m, p.n), "whole", data + 2)
-    want = alpha * (x @ y) + (beta * out.astype(np.float64) if beta else 0)
-    if formats.FORMATS[p.out].bits <= 16 and dtype.kind in "iu":
-        want = want.astype(np.int64)
-    tw.simulate(compiled, a, b, out, alpha=alpha, beta=beta)
-    with np.errstate(all="ignore"):
-        want = np.broadcast_to(want, out.shape).astype(dtype if dtype.kind in "iu" else np.float32 if p.out != "f64"
-                                                       else np.float64).astype(dtype)
-    assert np.array_equal(out, want), f"{np.count_nonzero(out != want)} of {out.size} elements are wrong"
-    assert (wide[:, p.n :] == dtype.type(7)).all(), "written between the rows of C"
-
-
-def _operand(name: str, shape: tuple[int, int], axis: int, data: int, turned: bool) -> tuple[Any, np.ndarray]:
-    """As the kernel takes it, and as float64."""
-    if name in BLOCK_FORMATS:
-        q = tw.quantize(numbers("f32", shape, "whole", data), name, axis)
-        return q, tw.dequantize(q).astype(np.float64)
-    x = numbers(name, shape, "whole", data)
-    return (np.asfortranarray(x) if turned else x), x.astype(np.float64)
 
 
 PLAIN: Case = {"rank": 0.0, "alpha": 1, "beta": 0, "gaps": 0, "layout": "nt"}

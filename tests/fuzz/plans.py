@@ -16,6 +16,7 @@ from tests.fuzz import kernels, products
 from tests.fuzz.children import in_child
 from tests.fuzz.driver import Case, Fuzzer
 from tests.fuzz.values import numbers
+from tests.helpers.gemms import right
 from tilewright import targets
 from tilewright.plans.amd import AmdPlan
 from tilewright.plans.cpu import CpuPlan
@@ -117,7 +118,7 @@ def check(case: Case) -> None:
         if target.runnable:
             in_child(lambda: _run(compiled, case), 300)
     elif kernels.affordable(compiled):
-        kernels.multiply(compiled, case["data"])
+        right(compiled, case["data"])
 
 
 def _is_a_sentence(error: Exception) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.helpers.gemms import right
 from tilewright.atoms.amd import mfma_instructions
 from tilewright.compiled import amd as compiled_amd
 from tilewright.inspect import amd_cycles
@@ -117,11 +118,7 @@ def test_a_kernel_that_converts_is_simulated():
     kernel = tw.compile(problem, "gfx942")
     assert kernel.manifest == tw.compile(lowered, "gfx942").manifest | {
         "problem": str(problem), "multiplied": str(lowered)}
-    rng = np.random.default_rng(5)
-    a, b, c = (rng.integers(-4, 5, shape) for shape in ((40, 40), (40, 36), (40, 36)))
-    x, y, out = (z.astype(tw.formats.get(name).dtype) for z, name in zip((a, b, c), ("e4m3fn", "f16", "f16")))
-    assert tw.simulate(kernel, x, y, out, alpha=2, beta=-1).result is out
-    np.testing.assert_array_equal(out, 2*(a @ b) - c)
+    right(kernel, alpha=2, beta=-1)
 
 
 @pytest.mark.parametrize("kinds", [("i16", "i16", "i32"), ("c64", "c64", "c64"), ("f32", "f32", "i32")], ids="-".join)
@@ -269,13 +266,7 @@ def test_what_a_manifest_requires_is_so_of_its_own_problem(chip, a):
 @pytest.mark.parametrize("out", ["f16", "bf16"])
 def test_block_scaled_operands_give_narrow_results_too_and_any_k(chip, out):
     """k = 100 is four blocks, the last filled up with zeros. The numbers are whole, so that one rounding is all."""
-    rng = np.random.default_rng(7)
-    a, b = (tw.quantize(rng.integers(-3, 4, shape).astype(np.float32), f, axis=axis)
-            for shape, f, axis in (((40, 100), "mxfp4", -1), ((100, 36), "mxfp8", -2)))
-    kernel = tw.compile(tw.Gemm(40, 36, 100, "mxfp4", "mxfp8", out, layout="nt"), target(chip))
-    wanted = tw.dequantize(a, "f64") @ tw.dequantize(b, "f64")
-    found = tw.simulate(kernel, a, b).result
-    np.testing.assert_array_equal(found.astype(np.float64), wanted.astype(found.dtype).astype(np.float64))
+    right(tw.compile(tw.Gemm(40, 36, 100, "mxfp4", "mxfp8", out, layout="nt"), target(chip)))
 
 
 def test_a_problem_without_a_plan_is_named_in_words():

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.helpers import gemms
 from tests.helpers.gpu_kernels import emit_emulated_mx_gemm, emit_scaled_mfma_gemm
 from tilewright import formats
 from tilewright.compiler import amd
@@ -100,43 +101,21 @@ def test_instructions_of_an_element(f):
 
 
 def quantized(f: str, rows: int, k: int, seed: int) -> Quantized:
-    """Small whole numbers times powers of two, so that sums are exact in any order."""
-    r = np.random.default_rng(seed)
-    blocks = -(-k // 32)
-    x = r.integers(-3, 4, (rows, k)) * 2.0 ** np.repeat(r.integers(-3, 4, (rows, blocks)), 32, axis=1)[:, :k]
-    return tw.quantize(x, MX[f])
+    return gemms.quantized(np.random.default_rng(seed), f, rows, k)
 
 
-def raw(x: Any) -> Any:
-    return np.ascontiguousarray(x).view(np.int8).ravel()
+def product(emit: Any, a: Quantized, b: Quantized, **options: Any) -> gemms.Result:
+    """alpha * a @ b^T + beta * c."""
+    (m, k), (n, _) = a.shape, b.shape
+    return gemms.simulated(emit, m, n, k, given=(a, b), A=a.format.element.name, B=b.format.element.name,
+                           **{"VECTOR_C": min(4, n & -n)} | options)
 
 
-def product(emit: Any, a: Quantized, b: Quantized, alpha=1, beta=0, c: Any = None, **options: Any) -> tuple[Any, Any]:
-    """alpha * a @ b^T + beta * c, and the simulator's report."""
-    (m, _), (n, _) = a.shape, b.shape
-    depth = a.scales.shape[1] * 32
-    f = emit(A=a.format.element.name, B=b.format.element.name, **{"VECTOR_C": min(4, n & -n), **options})
-    c = np.full((m, n), np.nan, np.float32) if c is None else c.copy()
-    args = [m, n, depth, alpha]
-    for x in (a, b):
-        args += [raw(x.elements), x.elements.shape[1]]
-    for x in (a, b):
-        args += [raw(x.scales), x.scales.shape[1]]
-    args += [beta, c.ravel(), n]
-    tiles = -(-m // options["CTA_M"]) * -(-n // options["CTA_N"])
-    parts = options.get("SPLIT_K", 1)
-    if parts > 1:
-        workspace = np.full(parts * tiles * options["CTA_M"] * options["CTA_N"], np.nan, np.float32)
-        counters = np.zeros(tiles, np.int32)
-        args += [workspace, counters]
-    report = tw.simulate(f, *args, grid=(tiles, 1, parts))
-    if parts > 1:
-        assert not counters.any()
-    return c, report
-
-
-def exact(a: Quantized, b: Quantized) -> Any:
-    return tw.dequantize(a, "f64") @ tw.dequantize(b, "f64").T
+def exact(a: Quantized, b: Quantized, **options: Any) -> Any:
+    """The report of a product that is right."""
+    found = product(emit_emulated_mx_gemm, a, b, **options)
+    np.testing.assert_array_equal(found.c, found.wanted)
+    return found.report
 
 
 @pytest.mark.parametrize("fa", MX)
@@ -144,8 +123,7 @@ def exact(a: Quantized, b: Quantized) -> Any:
 def test_every_pair(fa, fb):
     """Edges in all three sizes; no access of LDS takes longer than it must."""
     a, b = quantized(fa, 66, 104, 1), quantized(fb, 70, 104, 2)
-    c, report = product(emit_emulated_mx_gemm, a, b, **WHOLE)
-    np.testing.assert_array_equal(c, exact(a, b))
+    report = exact(a, b, **WHOLE)
     for verb in ("load", "store"):
         assert report.of("tiles", verb).conflicts == 0
     assert report.instructions["mma"] == 2 * 128 * 128 * 128 // (2 * 32 * 32 * 8)
@@ -170,26 +148,19 @@ def test_every_pair(fa, fb):
 )
 @pytest.mark.parametrize(("fa", "fb"), [("e4m3fn", "e2m1"), ("e3m2", "e5m2")])
 def test_shapes(m, n, k, options, fa, fb):
-    a, b = quantized(fa, m, k, 1), quantized(fb, n, k, 2)
-    c0 = np.random.default_rng(3).integers(-3, 4, (m, n)).astype(np.float32)
-    c, report = product(emit_emulated_mx_gemm, a, b, -2, 3, c0, **SMALL | options)
-    np.testing.assert_array_equal(c, -2 * exact(a, b) + 3 * c0)
+    report = exact(quantized(fa, m, k, 1), quantized(fb, n, k, 2), alpha=-2, beta=3, **SMALL | options)
     assert report.of("tiles", "load").conflicts == report.of("tiles", "store").conflicts == 0
 
 
 @pytest.mark.parametrize(("k", "parts"), [(320, 3), (64, 4), (1024, 2)])
 def test_split_k(k, parts):
     """Also more parts than there is work for."""
-    a, b = quantized("e2m3", 66, k, 1), quantized("e2m1", 36, k, 2)
-    c, _ = product(emit_emulated_mx_gemm, a, b, **WHOLE, SPLIT_K=parts)
-    np.testing.assert_array_equal(c, exact(a, b))
+    exact(quantized("e2m3", 66, k, 1), quantized("e2m1", 36, k, 2), **WHOLE, SPLIT_K=parts)
 
 
 def test_the_instructions_of_gfx950_too():
     """32x32x16: it is slower there than instructions with scales, but the same."""
-    a, b = quantized("e4m3fn", 66, 104, 1), quantized("e3m2", 70, 104, 2)
-    c, _ = product(emit_emulated_mx_gemm, a, b, **WHOLE, ARCH="gfx950")
-    np.testing.assert_array_equal(c, exact(a, b))
+    exact(quantized("e4m3fn", 66, 104, 1), quantized("e3m2", 70, 104, 2), **WHOLE, ARCH="gfx950")
 
 
 @pytest.mark.parametrize("options", [SMALL, {"CTA_M": 256, "CTA_N": 256}])
@@ -197,9 +168,8 @@ def test_random_numbers(options):
     """Products are exact, so only sums are rounded: k * 2^-24 of the sum of the products' sizes."""
     r = np.random.default_rng(5)
     a, b = (tw.quantize(r.standard_normal((rows, 250)), f) for rows, f in ((90, "mxfp8"), (75, "mxfp6")))
-    c, _ = product(emit_emulated_mx_gemm, a, b, **options)
-    bound = 256 * 2.0**-24 * (np.abs(tw.dequantize(a, "f64")) @ np.abs(tw.dequantize(b, "f64")).T)
-    assert (np.abs(c - exact(a, b)) <= bound).all()
+    found = product(emit_emulated_mx_gemm, a, b, **options)
+    assert (np.abs(found.c - tw.dequantize(a, "f64") @ tw.dequantize(b, "f64").T) <= 256 * 2.0**-24 * found.size).all()
 
 
 # ---- planted bugs
@@ -207,7 +177,7 @@ def test_random_numbers(options):
 
 def long_product(**options: Any) -> tuple[Any, Any]:
     a, b = quantized("e4m3fn", 66, 320, 1), quantized("e2m1", 70, 320, 2)
-    return product(emit_emulated_mx_gemm, a, b, **options)[0], exact(a, b)
+    return product(emit_emulated_mx_gemm, a, b, **options)[:2]
 
 
 @pytest.mark.parametrize("MFMA", [16, 32])
@@ -251,9 +221,8 @@ def test_a_portion_that_is_not_loaded_again_is_found(monkeypatch):
 
 
 def both(a: Quantized, b: Quantized) -> tuple[Any, Any]:
-    emulated, _ = product(emit_emulated_mx_gemm, a, b, **SMALL)
-    scaled, _ = product(emit_scaled_mfma_gemm, a, b, **SMALL, CTA_K=128)
-    return emulated, scaled
+    return (product(emit_emulated_mx_gemm, a, b, **SMALL).c,
+            product(emit_scaled_mfma_gemm, a, b, **SMALL, CTA_K=128).c)
 
 
 @pytest.mark.parametrize("f", MX)
@@ -271,7 +240,8 @@ def test_every_scale_that_has_room(f):
     emulated, scaled = both(a, a)
     np.testing.assert_array_equal(emulated, scaled)
     with np.errstate(all="ignore"):
-        np.testing.assert_array_equal(emulated, exact(a, a).astype(np.float32))
+        exact = tw.dequantize(a, "f64") @ tw.dequantize(a, "f64").T
+        np.testing.assert_array_equal(emulated, exact.astype(np.float32))
     assert np.isinf(emulated).any()
     assert ((emulated != 0) & (np.abs(emulated) < 2.0**-126)).any()
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.helpers.gemms import right
 from tilewright.compiler import llvm
 from tilewright.kernels.cpu.byte_dots import emit_byte_dots
 from tilewright.plans.choose import ranked
@@ -94,11 +95,7 @@ def test_few_columns_and_few_rows_of_narrow_numbers(name, m, n, k, layout, isa):
     whole = name[0] in "iu"
     kernel = tw.compile(tw.Gemm(m, n, k, a=name, b=name, out="i32" if whole else "f32", layout=layout), isa)
     assert kernel.plan.algorithm == "dots"
-    dtype = tw.formats.FORMATS[name].dtype
-    a, b = (RNG.integers(0 if name[0] == "u" else -3, 4, shape).astype(dtype) for shape in ((m, k), (k, n)))
-    a = np.asfortranarray(a) if layout[0] == "t" else a
-    b = np.asfortranarray(b) if layout[1] == "t" else b
-    assert (kernel.simulate(a, b).result == a.astype(np.float64) @ b.astype(np.float64)).all()
+    right(kernel)
 
 
 @pytest.mark.parametrize("result", ["bf16", "f16"])

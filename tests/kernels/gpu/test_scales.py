@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.helpers.gemms import simulated, whole_numbers
 from tests.helpers.gpu_kernels import emit_gemv, emit_mfma_gemm, emit_mma_gemm, emit_simt_gemm, emit_wgmma_gemm
-from tilewright import formats, simulator
 from tilewright.compiler import llvm, ptxas
 from tilewright.targets import target
 
@@ -30,43 +30,27 @@ def powers(rng, *shape, dtype=np.float32):
     return (2.0 ** rng.integers(-3, 4, shape)).astype(dtype)
 
 
-def launched(emit, options, m, n, k, alpha=1.0, beta=0.0, batch=0, scales=None, blocks=0):
-    """Simulate alpha * ((a @ b.T) * scales) + beta * c: what is in c, and what should be."""
-    rng = np.random.default_rng(m + n + k)
-    A = options.get("DTYPE") or options.get("A", "f32")
-    B, OUT = options.get("B", A), options.get("OUT") or A
-    lead = (batch,) if batch else ()
-    a, b = (rng.integers(0 if x == "u8" else -3, 4, (*lead, rows, k)).astype(formats.get(x).dtype)
-            for x, rows in ((A, m), (B, n)))
-    c = rng.integers(-3, 4, (*lead, m, n)).astype(formats.get(OUT).dtype)
-    wide = np.float64 if A == "f64" else np.float32
-    of_a, of_b = scales or (powers(rng, *lead, m, dtype=wide), powers(rng, *lead, n, dtype=wide))
-    if blocks:
-        wanted = sum(a[:, p:p + 128].astype(np.float64) * of_a[:, p // 128, None]
-                     @ (b[:, p:p + 128].astype(np.float64) * of_b[p // 128].repeat(blocks)[:n, None]).T
-                     for p in range(0, k, 128))
-    else:
-        wanted = a.astype(np.float64) @ b.astype(np.float64).swapaxes(-1, -2) * of_a[..., :, None] * of_b[..., None, :]
-    wanted = (alpha * wanted + (beta * c.astype(np.float64) if beta else 0)).astype(c.dtype)
-    more = ({"BATCH": True} if batch else {}) | ({"BLOCKS": blocks} if blocks else {"SCALED": True})
-    function, parts = emit(**options, **more), options.get("SPLIT_K", 1)
-    tiles = -(-m // 64) * -(-n // 64) if emit is not emit_gemv else -(-n // 8)
+def scaled(emit, options, m, n, k, batch=(), scales=None, **more):
+    """alpha * ((a @ b.T) * scales) + beta * c is right; its numbers."""
+    rng, wide = np.random.default_rng(m + n + k), np.float64 if "f64" in options.values() else np.float32
+    scales = scales or (powers(rng, *batch, m, dtype=wide), powers(rng, *batch, n, dtype=wide))
+    found = simulated(emit, m, n, k, batch=batch, scales=scales, SCALED=True, **options, **more)
+    np.testing.assert_array_equal(found.c, found.wanted)
+    return found.wanted
 
-    def flat(x):
-        return x.view(f"i{x.itemsize}") if x.dtype.kind not in "fi" else x
-    values = {
-        "m": m, "n": n, "k": k, "alpha": alpha, "beta": beta, "a": flat(a), "b": flat(b), "c": flat(c), "lda": k,
-        "ldb": k, "ldc": n, "c_map": flat(c), "scale_a": of_a, "scale_b": of_b, "batch": batch, "stride_a": m*k,
-        "stride_b": n*k, "stride_c": m*n, "ld_scale_a": of_a.strides[-1] // of_a.itemsize,
-        "ld_scale_b": of_b.strides[-1] // of_b.itemsize, "stride_scale_a": m, "stride_scale_b": n,
-        "workspace": np.zeros(parts*tiles*64*64, np.int32 if A in ("i8", "u8") and not blocks else wide),
-        "counters": np.zeros(tiles, np.int32)}
-    if blocks:
-        values |= {"ld_scale_a": of_a.shape[1], "k_scale_a": 1, "ld_scale_b": 1, "k_scale_b": of_b.shape[1]}
-    if emit is emit_wgmma_gemm:
-        values |= {"a": a, "b": b}
-    simulator.run(function, *(values[name] for name, _ in function.params), grid=(tiles * max(batch, 1), 1, parts))
-    return c, wanted
+
+def scaled_by_blocks(emit, options, m, n, k, of_a, of_b, shared):
+    """0.5 * (sum of the products of 128 steps of k, times the scales of A's and of B's blocks) + 2 * c."""
+    rng = np.random.default_rng(k)
+    a, b = (whole_numbers(rng, options.get(x, "f32"), *shape) for x, shape in (("A", (m, k)), ("B", (k, n))))
+    product = sum(a[:, p:p + 128].astype(np.float64) * of_a[:, p // 128, None]
+                  @ (b[p:p + 128].astype(np.float64) * of_b[p // 128].repeat(shared)[:n]) for p in range(0, k, 128))
+    beside = {"scale_a": of_a, "ld_scale_a": of_a.shape[1], "k_scale_a": 1, "scale_b": of_b, "ld_scale_b": 1,
+              "k_scale_b": of_b.shape[1]}
+    plain = a.astype(np.float64) @ b.astype(np.float64)
+    found = simulated(emit, m, n, k, given=(a, b), alpha=0.5, beta=2.0, more=beside, BLOCKS=shared,
+                      finish=lambda x: x + 0.5*(product - plain), scales=(np.ones(m), np.ones(n)), **options)
+    np.testing.assert_array_equal(found.c, found.wanted)
 
 
 @pytest.mark.sampled(2)
@@ -89,8 +73,7 @@ def launched(emit, options, m, n, k, alpha=1.0, beta=0.0, batch=0, scales=None, 
 ], ids=lambda value: getattr(value, "__name__", str(value)))
 def test_scales_of_rows_and_columns(emit, options, m, n):
     for alpha, beta in ((1.0, 0.0), (0.5, 3.0)):
-        c, wanted = launched(emit, options, m, n, 144, alpha, beta)
-        np.testing.assert_array_equal(c.astype(np.float64), wanted.astype(np.float64))
+        scaled(emit, options, m, n, 144, alpha=alpha, beta=beta)
 
 
 BY_BLOCKS = [
@@ -113,25 +96,21 @@ BY_BLOCKS = [
 def test_scales_of_blocks(emit, options, m, n, k, shared):
     """Of 128 of k: for each row of A, and for each column of B or 128 of them."""
     rng, blocks = np.random.default_rng(k), -(-k // 128)
-    scales = powers(rng, m, blocks), powers(rng, blocks, -(-n // shared))
-    c, wanted = launched(emit, options, m, n, k, 0.5, 2.0, scales=scales, blocks=shared)
-    np.testing.assert_array_equal(c.astype(np.float64), wanted.astype(np.float64))
+    scaled_by_blocks(emit, options, m, n, k, powers(rng, m, blocks), powers(rng, blocks, -(-n // shared)), shared)
 
 
 @pytest.mark.parametrize(("emit", "options"), [
     (emit_simt_gemm, SIMT | {"VECTOR": 4}), (emit_mma_gemm, FP8), (emit_wgmma_gemm, WGMMA),
     (emit_mfma_gemm, WAVES | {"ARCH": "gfx942", "A": "i8", "OUT": "f32"})])
 def test_scales_of_a_batch(emit, options):
-    c, wanted = launched(emit, options, 20, 64, 64, batch=3)
-    np.testing.assert_array_equal(c.astype(np.float64), wanted.astype(np.float64))
+    scaled(emit, options, 20, 64, 64, batch=(3,))
 
 
 def test_strides_and_one_scale_for_all():
     """Scales that lie apart, backwards, or are one for all rows: a stride of 0."""
     far = np.asarray(2.0 ** np.arange(-6, 6), np.float32)
     for of_a, of_b in ((far[::2], far[6:0:-1]), (np.broadcast_to(far[9], 6), far[::2]), (far[1::2], far[:1].repeat(6))):
-        c, wanted = launched(emit_mma_gemm, FP8, 6, 6, 48, scales=(of_a, of_b))
-        np.testing.assert_array_equal(c, wanted)
+        scaled(emit_mma_gemm, FP8, 6, 6, 48, scales=(of_a, of_b))
 
 
 def test_the_order_of_the_factors():
@@ -139,18 +118,13 @@ def test_the_order_of_the_factors():
     big, small = np.float32(2.0**100), np.float32(2.0**-100)
     for of_a, of_b, alpha in ((big, small, 1.0), (small, big, 1.0), (small, np.float32(1), 2.0**100)):
         scales = np.broadcast_to(of_a, 5), np.broadcast_to(of_b, 7)
-        c, wanted = launched(emit_mma_gemm, FP8, 5, 7, 16, alpha, scales=scales)
-        np.testing.assert_array_equal(c, wanted)
+        wanted = scaled(emit_mma_gemm, FP8, 5, 7, 16, alpha=alpha, scales=scales)
         assert np.isfinite(wanted).all()
         assert wanted.any()
 
 
 def test_no_spills():
     """Of the largest tiles, whose scales are read once for each row and column."""
-    try:
-        ptxas.find()
-    except ptxas.Missing as missing:
-        pytest.skip(str(missing))
     big = {"CTA_M": 128, "CTA_N": 256, "WARP_M": 64, "WARP_N": 64, "STAGES": 3, "LAYOUT": "nt", "SCALED": True}
     for arch, options in (("sm_80", {"A": "i8", "B": "i8", "SUMS": "i32"}),
                           ("sm_89", {"A": "e4m3fn", "B": "e4m3fn", "VECTOR_C": 4, "TAIL": True, "OUT": "bf16"})):
@@ -162,10 +136,6 @@ def test_no_spills():
 @pytest.mark.parametrize("shared", [1, 128])
 def test_no_spills_with_scales_of_blocks(shared):
     """Of the largest tiles that plans have with them."""
-    try:
-        ptxas.find()
-    except ptxas.Missing as missing:
-        pytest.skip(str(missing))
     fp8, tile = {"A": "e4m3fn", "B": "e4m3fn", "BLOCKS": shared}, {"CTA_M": 128, "CTA_N": 128}
     wide = tile | {"CTA_N": 192 if shared > 1 else 128, "CTA_K": 128, "PROMOTE": 128}
     mma = tile | {"WARP_M": 64, "WARP_N": 32, "CTA_K": 64, "VECTOR_A": 16, "VECTOR_B": 16, "LAYOUT": "nt"}

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 
-import numpy as np
 import pytest
 
+from tests.helpers.gemms import exact
 from tests.helpers.gpu_kernels import emit_mma_gemm
-from tilewright import simulator
 from tilewright.compiler import llvm, ptxas
 from tilewright.formats import get
 from tilewright.inspect.resources import ptx_loop
@@ -16,57 +15,16 @@ from tilewright.targets import target
 
 pytestmark = pytest.mark.sampled
 
-RNG = np.random.default_rng(15)
 SIZES = {"f64": 8, "tf32": 4, "f16": 2, "bf16": 2}
-SUM_TYPES = {"i32": np.int32, "f64": np.float64}
 SMALL = {"CTA_M": 64, "CTA_N": 64, "WARP_M": 32, "WARP_N": 32, "STAGES": 3}
 LAYOUTS = "nn", "nt", "tn", "tt"
 
 
-def dtype_of(format):
-    return np.dtype(np.float32) if format == "tf32" else get(format).dtype
-
-
-def bits(x):
-    """As a kernel's pointer takes it."""
-    return x if x.dtype in (np.float64, np.float32, np.float16, np.int32) else x.view(f"i{x.itemsize}")
-
-
-def run(m, n, k, alpha=1, beta=0, LAYOUT="nn", A="bf16", B=None, OUT=None, SUMS=None, **options):
-    """The report; the product is compared with NumPy's, exactly."""
-    B, size = B or A, SIZES.get(A, 1)
-    SUMS = SUMS or {"i8": "i32", "u8": "i32", "f64": "f64"}.get(A, "f32")
-    OUT = OUT or SUMS
-    options = {**SMALL, "ARCH": "sm_90a", "CTA_K": 64 // size, "VECTOR_A": 16 // size, "VECTOR_B": 16 // size,
-               **options}
-    function = emit_mma_gemm(A=A, B=B, OUT=OUT, SUMS=SUMS, LAYOUT=LAYOUT, **options)
-
-    def matrix(rows, cols, letter, format, even):
-        stored = (rows, cols) if letter == "n" else (cols, rows)
-        dtype = dtype_of(format)
-        x = np.zeros((stored[0], -(-stored[1] // even) * even), dtype)
-        x[:] = RNG.integers(0 if format == "u8" else -3, 4, x.shape).astype(dtype)
-        return x, (x[:, : stored[1]] if letter == "n" else x[:, : stored[1]].T).astype(np.float64)
-
-    (a, a_seen), (b, b_seen) = (matrix(m, k, LAYOUT[0], A, options["VECTOR_A"]),
-                                matrix(k, n, LAYOUT[1], B, options["VECTOR_B"]))
-    c, old = matrix(m, n, "n", OUT, options.get("VECTOR_C", 1))
-    expected = alpha * a_seen @ b_seen + (beta * old if beta else 0)
-    if not beta and SUMS != "i32":
-        c[:] = np.nan
-    tiles, parts = -(-m // options["CTA_M"]) * -(-n // options["CTA_N"]), options.get("SPLIT_K", 1)
-    space, grid, sums = [], (tiles, 1, parts), SUM_TYPES.get(SUMS, np.float32)
-    per_tile = options["CTA_M"] * options["CTA_N"]
-    if options.get("TAIL"):
-        whole, parts = max(tiles - 3, 0), 4
-        space = [np.zeros(parts * (tiles - whole) * per_tile, sums), np.zeros(tiles - whole, np.int32), whole, parts]
-        grid = whole + (tiles - whole) * parts, 1, 1
-    elif parts > 1:
-        space = [np.zeros(parts * tiles * per_tile, sums), np.zeros(tiles, np.int32)]
-    report = simulator.run(function, m, n, k, alpha, bits(a), a.shape[1], bits(b), b.shape[1], beta, bits(c),
-                           c.shape[1], *space, grid=grid)
-    np.testing.assert_array_equal(c[:, :n].astype(np.float64), expected.astype(dtype_of(OUT)).astype(np.float64))
-    return report
+def run(m, n, k, A="bf16", B=None, OUT=None, SUMS=None, LAYOUT="nn", **options):
+    SUMS, size = SUMS or {"i8": "i32", "u8": "i32", "f64": "f64"}.get(A, "f32"), SIZES.get(A, 1)
+    usual = {"ARCH": "sm_90a", "CTA_K": 64 // size, "VECTOR_A": 16 // size, "VECTOR_B": 16 // size}
+    return exact(emit_mma_gemm, m, n, k, A=A, B=B or A, OUT=OUT or SUMS, SUMS=SUMS, LAYOUT=LAYOUT,
+                 **SMALL | usual | options)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -189,10 +147,6 @@ RESOURCES = [
 @pytest.mark.parametrize(("arch", "options", "mmas", "reads"), RESOURCES)
 def test_resources(arch, options, mmas, reads):
     """No spills in the tiles that are chosen for large products; of a tile's loop little but products and reads."""
-    try:
-        ptxas.find()
-    except ptxas.Missing as missing:
-        pytest.skip(str(missing))
     text = llvm.assembly(emit_mma_gemm(ARCH=arch, **options), target(arch))
     _, used = ptxas.assemble(text, arch)
     (usage,) = used.values()

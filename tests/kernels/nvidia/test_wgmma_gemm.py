@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from tests.helpers.assembled import assembled
+from tests.helpers.gemms import bits, simulated
 from tests.helpers.gpu_kernels import emit_wgmma_gemm
 from tilewright import simulator
-from tilewright.atoms.fragment import ROUNDED, tf32, truncated
+from tilewright.atoms.fragment import ROUNDED, truncated
 from tilewright.atoms.wgmma import Wgmma
 from tilewright.compiler.manifest import manifest
 from tilewright.expressions.function import Aux, Epilogue
@@ -28,25 +29,6 @@ from tilewright.targets import target
 pytestmark = pytest.mark.sampled
 
 SMALL = {"CTA_M": 128, "CTA_N": 64, "CTA_K": 64, "STAGES": 2}
-
-
-def bits(x):
-    """As a kernel's pointer takes it."""
-    return x if x.dtype in (np.float32, np.float16, np.int32) else x.view(f"i{x.itemsize}")
-
-
-def operand(rng, rows, columns, letter, format, batch, whole):
-    """(as it is in memory, [..., rows, columns] in float64): rows of memory begin at multiples of 16 bytes."""
-    dtype = get(ROUNDED.get(format, format)).dtype
-    stored = (*batch, rows, columns) if letter == "n" else (*batch, columns, rows)
-    even = 16 // dtype.itemsize
-    x = np.zeros((*stored[:-1], -(-stored[-1] // even) * even), dtype)[..., :stored[-1]]
-    numbers = rng.integers(0 if format == "u8" else -3, 4, stored) if whole else rng.standard_normal(stored)
-    x[:] = numbers.astype(dtype)
-    seen = tf32(np.ascontiguousarray(x)) if format == "tf32" else x
-    return x, (seen if letter == "n" else seen.swapaxes(-1, -2)).astype(np.float64)
-
-
 PINGPONG = {"PINGPONG": True, "CTA_M": 64}
 
 
@@ -60,32 +42,19 @@ def planes(x, count, format):
     return np.pad(np.stack(terms, -3), [(0, n) for n in padded])[..., :x.shape[-1]]
 
 
-def run(m=200, n=150, k=136, A="bf16", B=None, OUT="f32", SUMS="f32", LAYOUT="nt", alpha=1, beta=0, clusters=2,
-        batch=(), whole=True, division=None, **options):
-    """The report; the product is compared with NumPy's, of whole numbers exactly. `division`: what DIVIDED takes."""
-    rng, B, options = np.random.default_rng(m + n + k), B or A, SMALL | options
-    (a, a_seen), (b, b_seen) = (operand(rng, m, k, LAYOUT[0], A, batch, whole),
-                                operand(rng, k, n, LAYOUT[1], B, batch, whole))
-    c = rng.integers(-3, 4, (*batch, m, n + n % 2)).astype(get(OUT).dtype)
-    expected = alpha * a_seen @ b_seen + (beta * c[..., :n].astype(np.float64) if beta else 0)
-    if not beta and OUT != "i32":
-        c[:] = np.nan
-    copied = options.setdefault("COPIED", options["CTA_N"] % 64 == 0)
-    if copied:                                                          # rows begin at multiples of 16 bytes
-        c = np.concatenate([c] + [c[..., :1]] * (-c.shape[-1] % 16), axis=-1)
-    function = emit_wgmma_gemm(A, B, OUT, SUMS, LAYOUT, BATCH=bool(batch), DIVIDED=bool(division), **options)
+def run(m=200, n=150, k=136, A="bf16", B=None, OUT="f32", clusters=2, batch=(), whole=True, division=None, **options):
+    """The report; the product is right, of whole numbers exactly. `division`: what DIVIDED takes."""
+    options = SMALL | options
+    options.setdefault("COPIED", options["CTA_N"] % 64 == 0)
     grid = clusters * math.prod(options.get(f"CLUSTER_{x}", 1) for x in "MNK")
-    strides = [x.strides[0] // x.itemsize for x in (a, b, c)]
-    more = ([bits(c)[..., :n]] if copied else []) + ([batch[0], *strides] if batch else [])
-    shared = workspace(m, n, k, division, batch, function, options) if division else []
-    report = simulator.run(function, m, n, k, alpha, a, b, beta, bits(c), c.shape[-1], *more, *shared, grid=(grid, 1))
-    assert not division or not shared[1].any()                          # counters are as they were
-    found = c[..., :n].astype(np.float64)
-    if whole:
-        np.testing.assert_array_equal(found, expected.astype(get(OUT).dtype).astype(np.float64))
-    else:
-        magnitude = abs(a_seen) @ abs(b_seen)
-        assert (abs(found - expected) <= k * 2.0**-24 * magnitude + get(OUT).eps / 2 * abs(expected)).all()
+
+    def shared(function):
+        places = workspace(m, n, k, division, batch, function, options) if division else []
+        return dict(zip(("workspace", "counters", "whole", "share", "apart"), places))
+    c, wanted, report, size = simulated(emit_wgmma_gemm, m, n, k, A=A, B=B or A, OUT=OUT, batch=batch, whole=whole,
+                                        grid=grid, more=shared, DIVIDED=bool(division), **options)
+    bound = 0 if whole else k * 2.0**-24 * size + get(OUT).eps / 2 * abs(wanted)
+    assert (abs(c - wanted) <= bound).all(), "Arrays are not equal"
     return report
 
 
