@@ -62,7 +62,7 @@ MOST = {
     "lines of the body of matmul": 31,
     "functions over 60 lines": 38,
     "files over 400 lines": 2,
-    "lines of the library": 63050,
+    "lines of the library": 63052,
     "lines of the lab": 18687,
 }
 
