@@ -7,7 +7,7 @@ from tilewright.compiled import passes
 from tilewright.compiled.base import EMPTY, GpuCode, GpuKernel, Launch, planned
 from tilewright.compiler import ptxas
 from tilewright.forks import cached_property
-from tilewright.plans import epilogues
+from tilewright.plans import epilogues, gpu
 from tilewright.plans.measured import choice
 from tilewright.plans.nvidia_plan import NvidiaPlan
 from tilewright.plans.passes import in_f32
@@ -150,6 +150,8 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
 
         def add(problem: Gemm, made: tuple[Pass, ...], shape: GpuShape) -> None:
             plan, _ = choice.chosen(shape, self.target)
+            if plan.algorithm == "small":               # which runs whether numbers are special or not
+                plan = next(x for x in gpu.ranked(shape, self.target) if x.algorithm != "small")
             found.append((NvidiaKernel(problem, self.target, plan, when="special"), made, shape))
         if self.plan.split and not self.when:
             add(p, (), self.given._replace(vector_a=1, vector_b=1, vector_c=narrow, terms=""))

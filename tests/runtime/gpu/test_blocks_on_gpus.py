@@ -145,3 +145,20 @@ def test_bound_kernels_and_operands_of_the_host(on):
     x, y = blocked(13, 64, kind="nvfp4"), blocked(64, 16, kind="nvfp4", axis=-2)
     for found in (tw.matmul(x, y, plan=kernel.plan, alpha=2), kernel(x, y, alpha=2)):
         assert abs(found - tw.matmul(x, y, alpha=2)).max() < 1e-4
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("kind", ["mxfp8", "mxfp4", "nvfp4", "bf16_bf16_f32_x6"])
+def test_batches_of_small_matrices(kind, target):
+    """For numbers that terms or bf16 cannot hold another product runs in their place, and only then."""
+    rng, terms = np.random.default_rng(5), kind.startswith("bf16")
+    matrices = [rng.standard_normal(shape, np.float32) for shape in ((3, 20, 64), (3, 64, 24))]
+    problem = tw.Gemm(20, 24, 64, "f32" if terms else kind, batch=3, layout="nt")
+    kernel = tw.compile(problem, target, algorithm=kind if terms else None)
+    if terms:
+        a, b = matrices[0], np.ascontiguousarray(matrices[1].swapaxes(1, 2)).swapaxes(1, 2)
+        wanted = a.astype(float) @ b
+    else:
+        a, b = (tw.quantize(x, kind, axis=axis) for x, axis in zip(matrices, (-1, -2)))
+        wanted = tw.dequantize(a, "f64") @ tw.dequantize(b, "f64")
+    np.testing.assert_allclose(tw.simulate(kernel, a, b).result, wanted, rtol=1e-5, atol=1e-5)

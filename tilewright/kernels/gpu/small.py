@@ -25,7 +25,7 @@ PARTS = {"f32": (f32, 1), "f64": (f64, 1), "c64": (f32, 2), "c128": (f64, 2)}   
 LOADED = 96         # words that a lane loads in a turn of the loop over k: ptxas loads all of them first
 
 
-def emit_small(shape: GpuShape, plan: NvidiaPlan, ARCH: str = "sm_80", WHEN: str = "") -> Function:
+def emit_small(shape: GpuShape, plan: NvidiaPlan, ARCH: str = "sm_80") -> Function:
     """The grid has a team for each group. Numbers of c64 and c128 are two of their parts in memory, in registers and in
     shared memory; leading dimensions and strides count numbers. There are alpha_imaginary and beta_imaginary then."""
     s, p, (R, PAIR) = shape, plan, PARTS[shape.a]
