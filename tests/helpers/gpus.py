@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import tilewright.api.tensors  # noqa: F401  (which takes TORCH.tensors as it is imported, so not while it is replaced)
 from tests.doubles import fake_arrays, fake_cuda
 from tests.runtime.gpu.test_hip_kernels import started
 from tilewright.compiler import lld

@@ -18,7 +18,7 @@ from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.jobs import NOTHING
 from tilewright.rules import arguments, shapes
 from tilewright.runtime import program, repeats
-from tilewright.runtime.cpu import batches, symmetric, workspace
+from tilewright.runtime.cpu import symmetric, workspace
 from tilewright.runtime.cpu.layout import address
 from tilewright.runtime.program import Array, Buffers, Run, root
 
@@ -103,6 +103,7 @@ def by_recipe(recipe: Any, order: tuple[int, ...], batch: int, steps: tuple[int,
     many bytes from one to the next; `table`: of the operands of an epilogue (jobs.OPERAND), whose addresses are `rows`;
     `copied`: B, where the plan copies it; `mirrored`: whether it is A^T wherever it is where A is."""
     a, b, c = order
+    batches = forks.imported("tilewright.runtime.cpu.batches")     # not loaded by a process of a GPU
     work = batches.repeatable(recipe, batch, steps, None, alpha, beta)
     alone = work is not None and work.parts == 1 and not (work.layout or (copied and batch))
 
