@@ -144,10 +144,11 @@ def _work(emit: Callable[..., Any], known: Mapping[str, Any], m: int, n: int, la
     if known.get("TAIL"):
         whole, parts = max(tiles - 3, 0), 4
         grid = whole + (tiles - whole)*parts, 1, 1
-    values: dict[str, Any] = {"grid": grid, "whole": whole, "parts": parts, "counters": np.zeros(tiles*batch, np.int32)}
+    values: dict[str, Any] = {"grid": grid, "whole": whole, "parts": parts,
+                              "counters": np.zeros((tiles - whole)*batch, np.int32)}
     if "workspace" in types:
         dtype = np.dtype(types["workspace"].element.numpy)
-        values["workspace"] = np.full(parts*tiles*batch*elements, 0 if dtype.kind == "i" else np.nan, dtype)
+        values["workspace"] = np.full(parts*(tiles - whole)*batch*elements, 0 if dtype.kind == "i" else np.nan, dtype)
     return values
 
 
