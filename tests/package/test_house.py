@@ -62,7 +62,7 @@ MOST = {
     "lines of the body of matmul": 31,
     "functions over 60 lines": 38,
     "files over 400 lines": 2,
-    "lines of the library": 63055,
+    "lines of the library": 63080,
     "lines of the lab": 18687,
 }
 
@@ -169,7 +169,7 @@ def counts() -> dict[str, int]:
         "lines of the body of matmul": body_of_matmul(),
         "functions over 60 lines": sum(lines(x) > 60 for x in functions),
         f"files over {LONG_FILE} lines": sum(x > LONG_FILE for x in sizes.values()),
-        "lines of the library": 63055sum(x for path, x in sizes.items() if not in_lab(path)),
+        "lines of the library": sum(x for path, x in sizes.items() if not in_lab(path)),
         "lines of the lab": sum(x for path, x in sizes.items() if in_lab(path)),
     }
 
