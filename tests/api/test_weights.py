@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.api import weights as of_weights
 from tilewright.compiled import packed_weights
 from tilewright.compiler import llvm
 from tilewright.kernels.cpu.weight_pairs import emit_pairs
 from tilewright.kernels.cpu.weights import emit_dots
+from tilewright.plans import few_rows
 
 RNG = np.random.default_rng(18)
 ROUNDING = {np.float32: 2.0**-24, ml_dtypes.bfloat16: 2.0**-8, np.float16: 2.0**-10}    # of weights, and of a result
@@ -69,7 +69,7 @@ def calls_of(function):
 @pytest.mark.parametrize(("name", "how", "dtype", "m"), [*CASES[1::2], ("bf16", {}, BF16, 1), ("bf16", {}, BF16, 5)])
 def test_few_rows_with_an_epilogue(name, how, dtype, m, monkeypatch):
     """In the job of the product: its bits, and few more Python functions than a product by itself calls."""
-    monkeypatch.setattr(of_weights, "LARGE", 1)
+    monkeypatch.setattr(few_rows, "LARGE", 1)
     w, x = RNG.standard_normal((259, 70), np.float32), RNG.standard_normal((m, 259)).astype(dtype)
     bias, res, gates = (RNG.standard_normal(shape, np.float32) for shape in ((70,), (m, 70), (m, 35)))
     for q, options in ((w.astype(BF16) if name == "bf16" else tw.quantize(w, name, axis=-2, **how), {}),

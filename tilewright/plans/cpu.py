@@ -10,6 +10,8 @@
 Of complex operands and one row of C (kernels/cpu/complex_rows.py) `stream` reads `nr` vectors of rows of B at a time,
 and `dots` `nr` columns, which need not be contiguous.
 
+`word` of `stream` and `dots`: how few rows of floats are multiplied by a large matrix (plans/few_rows.py).
+
 `swap` computes C^T = B^T @ A^T, for which the operands change places: the roles of m and n, of rows and columns, too.
 """
 from __future__ import annotations
@@ -20,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from tilewright.expressions.numerics import PLAIN, HasNumerics, Numerics
-from tilewright.plans import epilogues, prologues, semirings
+from tilewright.plans import epilogues, few_rows, prologues, semirings
 from tilewright.plans import invariant as invariants
 from tilewright.plans.common import Plan
 from tilewright.plans.words import BY_NAME, BYTE_ROWS, BYTES, DOT_FORMATS, DOT_WORDS, DOTS_MOST, TILE_WORDS
@@ -239,6 +241,7 @@ class CpuPlan(Plan):
     jr_ways: int = 1
     swap: bool = False
     copy: bool = False      # B, which is small, is first copied into the layout that the algorithm reads
+    word: few_rows.Instruction = ""           # what few rows by a large matrix are multiplied as
 
     @property
     def threads(self) -> int:
@@ -317,6 +320,8 @@ class CpuPlan(Plan):
         if found := self.unknown_words():
             return found
         shape = problem if isinstance(problem, Shape) else shape_of(problem, target=target)
+        if self.word:
+            return [*few_rows.violations(self, shape, target), *self.excess(shape.itemsize)]
         if self.swap:
             shape = shape.swapped
         if self.copy:
@@ -357,6 +362,8 @@ class CpuPlan(Plan):
         other = shape.source_a if once == "b" else shape.source_b
         sizes = invariants.sizes(shape.m, shape.n, shape.invariant)
         read = prologues.read_once(shape.prologue_a, shape.prologue_b, *sizes, shape.dtype)
+        if other == "bf16" and prologues.weights(shape.prologue_a or shape.prologue_b):
+            other = ""                                          # the rows are converted to f32 before
         return bool(once) and read == once and not (other or shape.out or shape.epilogue or self.copy)
 
     def _placed(self, shape: Shape) -> Iterator[tuple[bool, str]]:

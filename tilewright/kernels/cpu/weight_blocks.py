@@ -19,27 +19,13 @@ from tilewright.kernels.cpu.jobs import Prepare
 from tilewright.kernels.cpu.prepared import Beside
 from tilewright.kernels.cpu.weights import Weights
 from tilewright.kernels.narrow import pattern, splat
+from tilewright.plans.few_rows import BLOCK, Aside, in_table
 from tilewright.targets.cpu import CpuTarget
 
 SIDE, STEP = 16, 32         # words of k, and elements, that are multiplied at once
-DEEP = 128                  # steps of k in a block: of weights of 4 bits a cache line
+DEEP = BLOCK                # steps of k in a block: of weights of 4 bits a cache line
 SCALES = 16                 # that are made f32 at once
 WORDS, HALVES_OF_WORDS = vec(i32, SIDE), vec(i16, STEP)
-SOURCES = "bf16", "i8", "i4x2", "u4x2", "e2m1x2"
-
-
-def takes(source: str, prepare: tuple[Any, ...]) -> bool:
-    """Whether weights of this format, with HALVES if two share a byte, are decoded with such scales and zero points: of
-    all of k, of groups of DEEP steps, or of 32 steps and in the table."""
-    words = [word.split(":") for word in prepare[1]]
-    return source in SOURCES and all(how[1] == "0" or int(group) % DEEP == 0 or in_table(source, word)
-                                     for word, (_, how, group) in zip(prepare[1], words))
-
-
-def in_table(source: str, word: str) -> bool:
-    """Whether bf16 holds elements times such scales."""
-    FORMAT, how, group = word.split(":")
-    return source == "e2m1x2" and FORMAT == "e8m0" and how[1] == "1" and int(group) == STEP
 
 
 def order(SOURCE: str) -> list[int]:
@@ -77,7 +63,7 @@ class Blocks:
         self.k, self.SOURCE, self.g, self.HEIGHT = k, SOURCE, g, HEIGHT
         self.a, self.halves = g.a.view(g.lda, 1), SOURCE.endswith(HALVES)
         of = Weights(k, target, SOURCE, PROLOGUE, g.a_beside, g.index)
-        self.zero, inside = of.zero, of.scale is not None and in_table(SOURCE, Prepare(*PROLOGUE).READ[0])
+        self.zero, inside = of.zero, of.scale is not None and in_table(SOURCE, Aside.of_job(Prepare(*PROLOGUE).READ)[0])
         self.scale: Beside | None = None if inside else of.scale
         self.table_scale: Beside | None = of.scale if inside else None
         self.grouped = self.scale is not None and self.scale.STEP != "0"

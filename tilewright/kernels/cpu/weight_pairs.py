@@ -3,7 +3,8 @@
 64 bytes are 128 weights: a shift and VPERMW make 32 bf16 of the lowest bits of its 16-bit words, so that 32 weights
 cost three instructions and a quarter of a load. bf16 holds every i4, u4 and e2m1 exactly, and their differences from
 a zero point, of which each has a table. Word w has elements 4w ... 4w + 3 of a block, so that A's rows come rearranged
-(`api.weights.arranged`): lane j adds up elements 8j ... 8j + 7, and scales of 16 elements or more belong to lanes.
+(runtime/cpu/rows.arranged): lane j adds up elements 8j ... 8j + 7, and scales of 16 elements or more belong to
+lanes.
 
 emit_plain_pairs reads weights that are bf16 themselves: 16 pairs of a row by those of rows of x, as both lie.
 
@@ -22,9 +23,9 @@ from tilewright.kernels.cpu.prepared import Beside, suffix
 from tilewright.kernels.cpu.weight_blocks import Tables
 from tilewright.kernels.cpu.weights import AT_ONCE, Weights, all_rows
 from tilewright.kernels.narrow import number, splat
+from tilewright.plans.few_rows import BLOCK
 from tilewright.targets.cpu import CpuTarget
 
-BLOCK = 128                 # elements in a vector
 SHIFTS = range(0, 16, 4)
 V = 16
 # Of weights that are bf16: rows of these, and of x at most, at once. On a Zen 4 with one thread 5, 8, 16, 32 and 64
@@ -32,15 +33,8 @@ V = 16
 PLAIN_ROWS, WIDE = 4, 6
 
 
-def takes(prepare: tuple[Any, ...]) -> bool:
-    """Whether scales and zero points lie along k as the kernel reads them: alone, or scales side by side."""
-    words = [word.split(":") for word in prepare[1]]
-    return all(how[1] == "0" or int(group) % BLOCK == 0 or (how[1] == "1" and at == 0 and BLOCK % int(group) == 0)
-               for at, (_, how, group) in enumerate(words))
-
-
 def emit_pairs(target: CpuTarget, ROWS: int, COLS: int, SOURCE: str, PROLOGUE: tuple[Any, ...]) -> Function:
-    """pairs(job, part): as weights.emit_dots, of B's columns as api.weights.arranged makes them of rows of x."""
+    """pairs(job, part): as weights.emit_dots, of B's columns as `arranged` makes them of rows of x."""
     WIDE, VT, WORDS = AT_ONCE[32], vec(f32, V), vec(i32, V)
     k, g, part = job_kernel(f"pairs_{ROWS}x{COLS}_of_{SOURCE}{suffix(PROLOGUE)}", DOTS, f32, a=i8, b=i32)
     w = Weights(k, target, SOURCE, PROLOGUE, g.a_beside, g.index)

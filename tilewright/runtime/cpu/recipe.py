@@ -14,10 +14,11 @@ import numpy as np
 from tilewright.formats import FORMATS
 from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.jobs import NOTHING
-from tilewright.plans import semirings
+from tilewright.plans import few_rows, semirings
 from tilewright.plans.cpu import MOST_COPIED, SHORT, CpuPlan, Shape, Strides, order, widens
 from tilewright.plans.model import PANEL_DEPTH, WAKE_ABOVE, WAKE_ONE
 from tilewright.plans.words import TILE_WORDS
+from tilewright.runtime.cpu import rows
 from tilewright.runtime.cpu.host import SWAPPED, Host, host
 from tilewright.runtime.cpu.tables import Scattered, ScatteredC
 from tilewright.runtime.cpu.workspace import BARRIERS
@@ -36,7 +37,7 @@ Prepares = tuple[jobs.Prepare | None, jobs.Prepare | None]
 
 
 class Blocks(NamedTuple):
-    """Of a packed plan: panels of A and of B in a block, its rows of k, and the elements that a panel takes."""
+    """A packed plan's panels of A and of B in a block, its rows of k, and the elements that a panel takes."""
     mc_panels: int
     nc_panels: int
     kc: int
@@ -103,6 +104,11 @@ class Recipe:
                  finish: jobs.Finish | None = None, prepare: Prepares = (None, None)) -> None:
         if problems := plan.violations(shape, target):
             raise ValueError(f"plan {plan} cannot run {shape}: " + " ".join(problems))
+        self.rows, extended = few_rows.rows(plan, shape), target if shape.depth else target.extended
+        if self.rows:
+            if plan.word and prepare[1] is None:
+                prepare = None, rows.plain(shape)
+            shape, strides = few_rows.as_read(shape, strides, plan)
         if plan.swap:
             shape, strides, plan = shape.swapped, strides.swapped, replace(plan, swap=False)
             prepacked, prepare = prepacked.translate(SWAPPED), (prepare[1], prepare[0])
@@ -110,27 +116,15 @@ class Recipe:
         self.shape, self.strides, self.plan, self.target, self.host = shape, strides, plan, target, host
         self.conj, self.prepacked, self.tables, self.finish = conj, prepacked, tables or Tables(), finish
         self.prepare = dict(zip("ab", prepare))
-        prepared = "".join(role for role, x in self.prepare.items() if x)
-        sources: tuple[str, ...] = ()
-        if shape.source_a or shape.source_b or prepacked:
-            sources = shape.source_a, shape.source_b
-        once = {"stream": "b", "dots": "a"}.get(plan.algorithm, "") if prepared else ""     # with a prologue
-        if once:
-            sources = (getattr(shape, f"source_{once}"),)
         row, few = plan.complex_row(shape), plan.complex_in_place(shape)
-        self.function = host.driver(target, plan.algorithm, shape.dtype, plan.mr, plan.nr, *sources,
-                                    prepacked=prepacked, fields=semirings.state(shape.semiring), prologues=prepared,
-                                    prepare=self.prepare.get(once), by_rows=plan.by_rows(shape),
-                                    result=shape.out if plan.algorithm == "dots" else "",
-                                    complex_row=self._complex_row_kernel() if row else None,
-                                    complex_in_place=self._complex_kernel() if few else ())
+        self.function, words = self._driver(extended)
         self.added_in = shape.sums
-        self.space = self.sums = self.tiles = 0
+        self.parts, self.sums = plan.threads, 0
+        self.tiles = self.space = _page(4*words) * self.parts
         # bytes of barriers with counters, which start at 0
         self.zeroed = plan.jc_ways * jobs.BARRIER_BYTES if plan.claims else 0
         # of k, after which the sums are in C: with several, C is scaled when all are there
         self.passes = len(TILE_WORDS[shape.dtype].passes) if shape.tiles else 1
-        self.parts = plan.threads
         self.wake = woken(2*shape.m*shape.n*shape.k, shape.threads)
         # by drivers that take one product, and need no space: a batch goes through `emit_each`
         self.alone = plan.algorithm in ("dots", "stream") or few
@@ -141,6 +135,8 @@ class Recipe:
                   "stream": jobs.STREAM}[plan.algorithm]
         layout = jobs.ROW_DOTS if plan.by_rows(shape) else layout
         layout = jobs.COMPLEX_ROW if row else jobs.COMPLEX_IN_PLACE if few else layout
+        if words:
+            layout, fields = (*layout, *jobs.TILES), fields | {"tiles_step": _page(4*words) // 4}
         self.template = array("q", [fields.pop(name, 0) for name in layout])
         assert not fields, fields
         self.at = {name: index for index, name in enumerate(layout)}
@@ -159,6 +155,30 @@ class Recipe:
         # C as the algorithm can write it; else its caller gives it another
         self.takes_c = (strides.rsc if shape.tiles else strides.csc) == 1 or plan.algorithm == "dots" or row or few
 
+    def _driver(self, extended: CpuTarget) -> tuple[int, int]:
+        """Address of the loops around the kernels, and words for rows that each thread rearranges. `extended`: the
+        target, for code that uses its extensions."""
+        shape, plan, target = self.shape, self.plan, self.target
+        if plan.word:
+            how = self.prepare["b" if plan.algorithm == "stream" else "a"]
+            assert how is not None
+            emitter, args, words = rows.kernel(plan, shape, how)
+            return self.host.address(emitter, target if plan.word == "f32" else extended, *args), words
+        prepared = "".join(role for role, x in self.prepare.items() if x)
+        sources: tuple[str, ...] = ()
+        if shape.source_a or shape.source_b or self.prepacked:
+            sources = shape.source_a, shape.source_b
+        once = {"stream": "b", "dots": "a"}.get(plan.algorithm, "") if prepared else ""     # with a prologue
+        if once:
+            sources = (getattr(shape, f"source_{once}"),)
+        function = self.host.driver(target, plan.algorithm, shape.dtype, plan.mr, plan.nr, *sources,
+                                    prepacked=self.prepacked, fields=semirings.state(shape.semiring),
+                                    prologues=prepared, prepare=self.prepare.get(once), by_rows=plan.by_rows(shape),
+                                    result=shape.out if plan.algorithm == "dots" else "",
+                                    complex_row=self._complex_row_kernel() if plan.complex_row(shape) else None,
+                                    complex_in_place=self._complex_kernel() if plan.complex_in_place(shape) else ())
+        return function, 0
+
     @property
     def tile(self) -> tuple[int, int]:
         """Rows and columns of the tiles that `finish` meets: of AMX they are those of C^T."""
@@ -169,16 +189,10 @@ class Recipe:
         return type(self)(self.shape, strides, self.plan, self.target, self.host, self.conj, self.prepacked,
                           self.tables, self.finish, (self.prepare["a"], self.prepare["b"]))
 
-    def instead(self, function: int, tiles: int = 0, **fields: int) -> Recipe:
-        """The same with another function for its job, and these fields of that; `tiles`: words for each part, which
-        jobs.TILES say where they are."""
+    def instead(self, function: int, **fields: int) -> Recipe:
+        """This recipe with another function for its job, and these fields of that."""
         found = copy(self)
         found.function, found.call, found.template = function, self.host.callable(function), self.template[:]
-        if tiles:
-            found.at = self.at | {name: index for index, name in enumerate(jobs.TILES, len(self.template))}
-            found.template.extend([0] * len(jobs.TILES))
-            found.tiles, fields = _page(4*tiles) * self.parts, {**fields, "tiles_step": _page(4*tiles) // 4}
-            found.space, found.places = found.tiles, found._places()
         for name, value in fields.items():
             found.template[found.at[name]] = value
         return found
@@ -319,7 +333,8 @@ class Recipe:
 
     def _dots(self) -> dict[str, int]:
         shape, st = self.shape, self.strides
-        found = {"m": shape.m, "k": shape.depth or shape.k, "lda": st.rsa, "ldb": st.csb, "rsc": st.rsc, "csc": st.csc,
+        pitch = -(-shape.k // few_rows.BLOCK) * (few_rows.BLOCK // 2) if self.plan.word and self.plan.copy else st.csb
+        found = {"m": shape.m, "k": shape.depth or shape.k, "lda": st.rsa, "ldb": pitch, "rsc": st.rsc, "csc": st.csc,
                  "parts": self.parts}
         return found | {"ldb": st.rsb, "csa": st.csa} if self.plan.by_rows(shape) else found
 
