@@ -21,28 +21,8 @@ from functools import cache
 
 from tilewright.ir import Function, Kernel, Value, i8, i32, i64, ptr
 from tilewright.ir.values import Variable
-from tilewright.kernels.cpu.abi import (
-    ALGORITHM,
-    DATA,
-    DESCR,
-    DIMS,
-    FLAGS,
-    KIND,
-    LARGEST,
-    NATIVE,
-    NATIVE_ROWS,
-    ND,
-    NDARRAY,
-    NEW,
-    OUT,
-    PYTHON,
-    RELEASE_ABOVE,
-    SMALL,
-    STRIDES,
-    VECTORCALL,
-    WATCHING,
-)
-from tilewright.kernels.cpu.repeat import ALIGNED, WARN_ON_WRITE, WRITEABLE, emit_repeat, new_scalar
+from tilewright.kernels.cpu import abi
+from tilewright.kernels.cpu.repeat import ALIGNED, WARN_ON_WRITE, WRITEABLE, emit_repeat, new_array, new_scalar
 from tilewright.targets.cpu import CpuTarget
 
 KIND_MASK = 0xffff_ffff_00ff_0000               # of the word that holds byteorder and type_num
@@ -70,10 +50,11 @@ def _general(header: int) -> Function:
     repeated = k.call(emit_repeat(header), context, args, nargs, kwnames)
     with k.when(repeated != 0):
         k.ret(repeated)
-    vectorcall = k.field(context, VECTORCALL, ptr(i8))
-    with k.when(nargs > 0), k.when(k.field(k.load(args, ptr(i8)), header - 8, i64) == k.field(context, NDARRAY, i64)):
-        k.ret(k.call(vectorcall, k.field(context, WATCHING, ptr(i8)), args, nargs, kwnames, result=ptr(i8)))
-    k.ret(k.call(vectorcall, k.field(context, PYTHON, ptr(i8)), args, nargs, kwnames, result=ptr(i8)))
+    vectorcall = k.field(context, abi.VECTORCALL, ptr(i8))
+    ndarray = k.field(context, abi.NDARRAY, i64)
+    with k.when(nargs > 0), k.when(k.field(k.load(args, ptr(i8)), header - 8, i64) == ndarray):
+        k.ret(k.call(vectorcall, k.field(context, abi.WATCHING, ptr(i8)), args, nargs, kwnames, result=ptr(i8)))
+    k.ret(k.call(vectorcall, k.field(context, abi.PYTHON, ptr(i8)), args, nargs, kwnames, result=ptr(i8)))
     return k.function
 
 
@@ -104,24 +85,24 @@ def _begin(k: Kernel, header: int) -> tuple[Value, Callable[[Value], None], Vari
         refuse_when(named > 2)
         with k.loop(named) as i:
             name = k.address(k.call_external("PyTuple_GetItem", ptr(i8), kwnames, i))
-            with k.when(name == k.field(context, OUT, i64)):          # keyword names are interned
+            with k.when(name == k.field(context, abi.OUT, i64)):          # keyword names are interned
                 refuse_when(out.get() != 0)
                 out.set(k.load(args + (nargs + i), ptr(i8)))
             with k.otherwise():
-                refuse_when(name != k.field(context, ALGORITHM, i64))
-                for row in range(1, NATIVE_ROWS):
-                    with k.when(args[nargs + i] == k.field(context, NATIVE + 24*row, i64)):
+                refuse_when(name != k.field(context, abi.ALGORITHM, i64))
+                for row in range(1, abi.NATIVE_ROWS):
+                    with k.when(args[nargs + i] == k.field(context, abi.NATIVE + 24*row, i64)):
                         native.set(24 * row)
                 refuse_when(native.get() == 0)
-    return context, refuse_when, out, (context + (native.get() + (NATIVE + 8))).as_(i64)
+    return context, refuse_when, out, (context + (native.get() + (abi.NATIVE + 8))).as_(i64)
 
 
 def _shapes(k: Kernel, context: Value, a: Matrix, b: Matrix, most: Value) -> tuple[Value, Value]:
     """(they do not fit or are not for the small kernel, m * n * k)"""
     m, n, p = a.rows, b.cols, a.cols
     volume = m * n * p
-    longest = (m | n | p) >= LONGEST
-    return ((b.rows != p) | longest | (volume <= 0) | (volume > k.min(k.field(context, LARGEST, i64), most)), volume)
+    most = k.min(k.field(context, abi.LARGEST, i64), most)
+    return (b.rows != p) | ((m | n | p) >= LONGEST) | (volume <= 0) | (volume > most), volume
 
 
 def _range(k: Kernel, x: Matrix, itemsize: Value) -> tuple[Value, Value]:
@@ -156,12 +137,12 @@ def _multiply(k: Kernel, context: Value, double: Value, volume: Value, a: Matrix
               c_row_stride: Value) -> Value:
     """Call the small kernel, without the GIL if it takes long; 0 if it declines."""
     size = double + 2
-    small = context + (double * 16 + SMALL)
+    small = context + (double * 16 + abi.SMALL)
     operands = [k.field(small, 8, ptr(i8)), a.rows, b.cols, a.cols,
                 *(x for y in (a, b) for x in (y.data, y.row_stride >> size, y.col_stride >> size)),
                 c_data, c_row_stride >> size]
     gemm, done = k.field(small, 0, ptr(i8)), k.variable(i64, 0)
-    long = volume >= k.field(context, RELEASE_ABOVE, i64)
+    long = volume >= k.field(context, abi.RELEASE_ABOVE, i64)
     with k.when(long):
         state = k.call_external("PyEval_SaveThread", ptr(i8))
         done.set(k.call(gemm, *operands, result=i64))
@@ -175,16 +156,16 @@ def _multiply(k: Kernel, context: Value, double: Value, volume: Value, a: Matrix
 
 def _array(k: Kernel, o: Value, header: int, vector: Value, column: Value | int, itemsize: Value) -> Matrix:
     """The fields of an ndarray known to have two dimensions, or one if it is a `vector`: a column, or a row."""
-    dims, strides = (k.field(o, header + offset, ptr(i64)) for offset in (DIMS, STRIDES))
+    dims, strides = (k.field(o, header + offset, ptr(i64)) for offset in (abi.DIMS, abi.STRIDES))
     one, last = k.constant(i64, 1), k.select(vector, k.constant(i64, 0), 1)
     size, stride = dims[last], strides[last]
     is_row, is_column = vector & (column == 0), vector & (column != 0)
-    return Matrix(k.field(o, header + DATA, i64), k.select(is_row, one, dims[0]), k.select(is_column, one, size),
+    return Matrix(k.field(o, header + abi.DATA, i64), k.select(is_row, one, dims[0]), k.select(is_column, one, size),
                   k.select(is_row, size * itemsize, strides[0]), k.select(is_column, itemsize, stride))
 
 
 def _kind(k: Kernel, o: Value, header: int) -> Value:
-    return k.field(k.field(o, header + DESCR, ptr(i8)), header + KIND, i64) & (KIND_MASK - (1 << 64))
+    return k.field(k.field(o, header + abi.DESCR, ptr(i8)), header + abi.KIND, i64) & (KIND_MASK - (1 << 64))
 
 
 def emit_entry(target: CpuTarget, header: int) -> list[Function]:
@@ -192,7 +173,7 @@ def emit_entry(target: CpuTarget, header: int) -> list[Function]:
     k = Kernel("matmul_entry", module=ptr(i8), args=ptr(i64), nargs=i64, kwnames=ptr(i8), result=ptr(i8), noalias=False)
     _, args, nargs, kwnames = k.args
     context, refuse_when, given, most = _begin(k, header)
-    ndarray = k.field(context, NDARRAY, i64)
+    ndarray = k.field(context, abi.NDARRAY, i64)
     a_object, b_object = (k.load(args + i, ptr(i8)) for i in range(2))
 
     def foreign(o: Value) -> Value: return k.field(o, header - 8, i64) != ndarray
@@ -201,11 +182,11 @@ def emit_entry(target: CpuTarget, header: int) -> list[Function]:
     double = k.cast(kind == NATIVE_F64, i64)
     bad = ((kind != NATIVE_F32) & (kind != NATIVE_F64)) | (_kind(k, b_object, header) != kind)
     for o in (a_object, b_object):
-        axes = k.field(o, header + ND, i32)
-        bad = bad | (axes < 1) | (axes > 2) | ((k.field(o, header + FLAGS, i32) & ALIGNED) == 0)
+        axes = k.field(o, header + abi.ND, i32)
+        bad = bad | (axes < 1) | (axes > 2) | ((k.field(o, header + abi.FLAGS, i32) & ALIGNED) == 0)
     refuse_when(bad)
     itemsize, no, yes = k.constant(i64, 4) << double, k.constant(i64, 0), k.constant(i64, 1)
-    row, column = (k.field(o, header + ND, i32) == 1 for o in (a_object, b_object))
+    row, column = (k.field(o, header + abi.ND, i32) == 1 for o in (a_object, b_object))
     a, b = _array(k, a_object, header, row, no, itemsize), _array(k, b_object, header, column, yes, itemsize)
     axes = 2 - k.select(row, yes, 0) - k.select(column, yes, 0)
     bad, volume = _shapes(k, context, a, b, most[double])
@@ -215,8 +196,8 @@ def emit_entry(target: CpuTarget, header: int) -> list[Function]:
     with k.when(given.get() != 0):
         out = given.get()
         refuse_when(foreign(out) | (axes == 0))
-        flags = k.field(out, header + FLAGS, i32) & (ALIGNED | WRITEABLE | WARN_ON_WRITE - (1 << 32))
-        refuse_when((_kind(k, out, header) != kind) | (k.cast(k.field(out, header + ND, i32), i64) != axes)
+        flags = k.field(out, header + abi.FLAGS, i32) & (ALIGNED | WRITEABLE | WARN_ON_WRITE - (1 << 32))
+        refuse_when((_kind(k, out, header) != kind) | (k.cast(k.field(out, header + abi.ND, i32), i64) != axes)
                     | (flags != ALIGNED | WRITEABLE))
         c = _array(k, out, header, axes == 1, k.select(column, yes, 0), itemsize)
         refuse_when(_unsuitable_out(k, c, a, b, itemsize) | _broken_elements(itemsize, c))
@@ -232,14 +213,11 @@ def emit_entry(target: CpuTarget, header: int) -> list[Function]:
     with k.when((axes > 0) & (given.get() == 0)):
         dims = k.local("dims", (2,), i64)
         dims[0], dims[1] = k.select(row, b.cols, a.rows), b.cols
-        nothing, zero = k.constant(ptr(i8), 0), k.constant(i32, 0)
-        type_number = k.cast(double, i32) + 11
-        new = k.call(k.field(context, NEW, ptr(i8)), ndarray, k.cast(axes, i32), dims, type_number, nothing, nothing,
-                     zero, zero, nothing, result=ptr(i8))
+        new = new_array(k, context, axes, dims, k.cast(double, i32) + 11)
         with k.when(new == 0):
             k.ret(new)                              # MemoryError is set
         result.set(new)
-        c_data.set(k.field(new, header + DATA, i64))
+        c_data.set(k.field(new, header + abi.DATA, i64))
         c_row_stride.set(b.cols * itemsize)
 
     done = _multiply(k, context, double, volume, a, b, c_data.get(), c_row_stride.get())
@@ -248,6 +226,6 @@ def emit_entry(target: CpuTarget, header: int) -> list[Function]:
             k.call_external("Py_DecRef", None, result.get())
         k.ret(k.call(_general(header), context, args, nargs, kwnames))
     with k.when(scalar):
-        result.set(new_scalar(k, context, only, k.field(a_object, header + DESCR, i64)))
+        result.set(new_scalar(k, context, only, k.field(a_object, header + abi.DESCR, i64)))
     k.ret(result.get())
     return [k.function, _decline()]
