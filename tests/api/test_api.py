@@ -14,9 +14,9 @@ from hypothesis.extra.numpy import array_shapes, mutually_broadcastable_shapes
 
 import tilewright
 from tests.helpers.arrays import Storage, small_integers, storages
+from tests.oracles import reference
 from tilewright.api import dispatch, products
 from tilewright.api.products import gemm, matmul
-from tilewright.kernels import reference
 
 F32, F64 = np.float32, np.float64
 # tilewright.matmul is a builtin that takes the common call itself and leaves the others to the Python function

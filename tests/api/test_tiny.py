@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.kernels import reference
+from tests.oracles import reference
 
 SHAPES = [
     (1, 1, 1),

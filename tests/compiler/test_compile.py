@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.kernels import reference
+from tests.oracles import reference
 from tilewright.kernels.cpu.microkernel import PACE, unrolled
 from tilewright.plans import CpuPlan
 from tilewright.runtime.cpu import engine, host

@@ -7,9 +7,9 @@ import pytest
 import tilewright.targets as targets
 from bench import readme
 from tests.helpers.fenced import fenced
+from tests.oracles import reference
 from tilewright.compiler.llvm import assembly
 from tilewright.inspect.resources import hot_loop
-from tilewright.kernels import reference
 from tilewright.lab.bench import results
 from tilewright.lab.bench.peer import Setting
 from tilewright.lab.bench.suites import ladders, tiles
