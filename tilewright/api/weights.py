@@ -67,7 +67,7 @@ def product(a: Any, b: Any, out: Any, trans_b: str, threads: int | None, epilogu
     if out is not None and not direct and not cast:
         return None
     c = out if direct else program.empty(ready.shape, stored)
-    view = None if dispatch.cpu().rows.ready(ready.recipe, a) else repeats.View.of(a)
+    view = None if ready.recipe.reads(a) else repeats.View.of(a)
     program.take(partial(_step, ready, view, len(beside)), (a, *beside, *given.values(), c))
     if direct or epilogue is not None:
         return c
@@ -88,7 +88,7 @@ def _step(ready: Ready, view: repeats.View | None, count: int, numbers: tuple[in
     """`numbers`: of the addresses of a, `count` arrays of b, operands, the result; `view`: of a, if it is copied."""
     recipe, c = ready.recipe, numbers[-1]
     (of_a, of_b), scales, order = numbers[:2], numbers[2:1 + count], [*numbers[1 + count:-1]]
-    rows, read = [order[i] for i in ready.order], dispatch.cpu().rows.reader(recipe)
+    rows = [order[i] for i in ready.order]
     table = array("q", ready.table.tobytes())
     template = recipe.job(0, 0, 0, ready.factor, 0.0)
     i_left, i_right = (recipe.i_b, recipe.i_a) if ready.swapped else (recipe.i_a, recipe.i_b)
@@ -97,8 +97,7 @@ def _step(ready: Ready, view: repeats.View | None, count: int, numbers: tuple[in
     def run(at: list[int], arrays: Any, results: Any, alpha: float, stream: int) -> None:
         job, left = template[:], at[of_a]
         if view is not None:
-            a = view.at(left)
-            x = read(a.reshape(-1, a.shape[-1]))
+            x = np.ascontiguousarray(view.at(left), recipe.rows_dtype)
             left = recipe.address(x)
         if rows:
             words = repeats.filled(ready.fused, rows, at)

@@ -200,15 +200,15 @@ def weight_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
 
 def few_row_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
     """Plans for few rows by a large matrix, by the fastest instruction, if there is one."""
-    word, copy = few_rows.instruction(shape, target)
-    by_registers = word == "f32" or copy
+    word, kc = few_rows.instruction(shape, target)
+    by_registers = word == "f32" or (word == "bf16x2" and not kc and bool(shape.prologue_b))
     for threads in () if not word else {1, shape.threads} if by_registers else {shape.threads}:
         if shape.b == "rows":
             yield CpuPlan("stream", shape.m, few_rows.DEPTH if by_registers else 1, jc_ways=threads, word=word)
         else:
             rows = next(rows for n, rows in tiles_of(target, few_rows.HEIGHTS) if shape.m <= n) if by_registers else 1
             ways = min(threads, shape.n) if by_registers else threads
-            yield CpuPlan("dots", min(rows, shape.n), shape.m, ic_ways=ways, swap=True, copy=copy, word=word)
+            yield CpuPlan("dots", min(rows, shape.n), shape.m, kc=kc, ic_ways=ways, swap=True, word=word)
 
 
 def byte_dots(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:

@@ -2,8 +2,8 @@
 
     word=f32        the matrix is bf16 or f16, and is widened in registers (kernels/cpu/weights.py)
     word=bf16x2     rows of bf16, by the instruction for pairs: of bf16 (weight_pairs.emit_plain_pairs), and of formats
-                    that are decoded to a buffer (decoded_pairs.py) or, with `copy`, in registers, for which the rows
-                    are rearranged first (weight_pairs.emit_pairs)
+                    that are decoded in registers (weight_pairs.emit_pairs) or, kc steps at once, to a buffer
+                    (decoded_pairs.py)
     word=amx_bf16   rows of bf16, by AMX: `dots` by rows of the matrix (weight_tiles.py), `stream` along them
                     (stream_tiles.py)
 
@@ -98,46 +98,41 @@ def in_registers(source: str, beside: list[Aside]) -> bool:
         for at, x in enumerate(beside))
 
 
-def instruction(shape: Shape, target: CpuTarget) -> tuple[Instruction, bool]:
-    """The word that is fastest for few rows of this shape, "": none; and whether the rows are rearranged for it."""
-    source, beside = matrix(shape), asides(shape)
-    if not source or shape.b not in ("rows", "columns"):
-        return "", False
+def instruction(shape: Shape, target: CpuTarget) -> tuple[Instruction, int]:
+    """The word that is fastest for few rows of this shape, "": none; and the steps of k that are decoded at once, 0: in
+    registers."""
+    source, k = matrix(shape), shape.depth or shape.k
+    if not source or shape.b not in ("rows", "columns") or (not shape.prologue_b and shape.n * k < LARGE):
+        return "", 0
+    word, kc = _for_bf16(shape, source, target) if shape.source_a == "bf16" and target.lanes(4) == 16 else ("", 0)
     if shape.prologue_b:
-        return _for_bf16(shape, source, target, beside)
-    if shape.n * (shape.depth or shape.k) < LARGE:
-        return "", False
-    word, _ = _for_bf16(shape, source, target, beside)
+        return word, kc
     most = FEW.get(target.tile_registers, {}).get(shape.b, 4)
-    rows = 2 * shape.m * (shape.depth or shape.k)               # bytes
-    if shape.m > most and (not word or (word == "bf16x2" and rows > target.l2 // 2)):
-        return "", False
-    return word or "f32", False
+    packed = shape.m > most and (not word or (word == "bf16x2" and 2*shape.m*k > target.l2 // 2))
+    return ("", 0) if packed else (word or "f32", 0)
 
 
-def _for_bf16(shape: Shape, source: str, target: CpuTarget, beside: list[Aside]) -> tuple[Instruction, bool]:
-    """The word for rows of bf16."""
-    amx, pairs = (target.has(NEEDS[word]) for word in ("amx_bf16", "bf16x2"))
-    if shape.source_a != "bf16" or target.lanes(4) != 16:
-        return "", False
+def _for_bf16(shape: Shape, source: str, target: CpuTarget) -> tuple[Instruction, int]:
+    """The word for rows of bf16, by the instructions that a chip has."""
+    beside, amx, pairs = asides(shape), *(target.has(NEEDS[word]) for word in ("amx_bf16", "bf16x2"))
     if shape.b != "columns":
-        return "amx_bf16" if source == "bf16" and amx and shape.m >= IN_TILES else "", False
+        return "amx_bf16" if source == "bf16" and amx and shape.m >= IN_TILES else "", 0
     fast = pairs and not target.model.startswith(BY_NAME["bf16x2"].slow)
     decoded = in_blocks(source, beside)
     if decoded and amx and shape.n >= LEAST_TILED and shape.m >= (2 if source == "bf16" else IN_TILES):
-        return "amx_bf16", False
+        return "amx_bf16", 0
     if source == "bf16":
-        return "bf16x2" if fast else "", False
+        return "bf16x2" if fast else "", 0
     if decoded and fast and shape.m >= DECODED.get(source, 5) and shape.n >= 4:
-        return "bf16x2", False
-    if pairs and not fast and shape.m == 1 and source == "i4x2" and len(beside) < 2:
-        return "", False                            # look-ups of f32 are faster
-    return ("bf16x2", True) if pairs and in_registers(source, beside) else ("", False)
+        return "bf16x2", BLOCK
+    faster_in_f32 = not fast and shape.m == 1 and source == "i4x2" and len(beside) < 2          # by look-ups
+    return "bf16x2" if pairs and in_registers(source, beside) and not faster_in_f32 else "", 0
 
 
 def decodes(plan: CpuPlan, source: str, beside: list[Aside]) -> bool:
     """Whether the plan's kernel reads weights with numbers that are stored so beside them."""
-    return plan.word in ("", "f32") or (in_registers if plan.copy else in_blocks)(source, beside)
+    by_registers = plan.word == "bf16x2" and not plan.kc and source != "bf16"
+    return plan.word in ("", "f32") or (in_registers if by_registers else in_blocks)(source, beside)
 
 
 def violations(plan: CpuPlan, shape: Shape, target: CpuTarget) -> Iterator[str]:
@@ -155,28 +150,23 @@ def violations(plan: CpuPlan, shape: Shape, target: CpuTarget) -> Iterator[str]:
         yield f"{plan.algorithm} computes {rows} rows, and C has {shape.m}."
     if ways * plan.jr_ways > 1:
         yield "word= splits the columns of C alone."
+    if plan.copy or plan.kc not in ((0, BLOCK) if word == "bf16x2" and source != "bf16" else (0,)):
+        yield f"kc={BLOCK} decodes weights before word=bf16x2 multiplies them; nothing else is copied."
     if word == "f32":
         if shape.prologue_b:
             yield "word=f32 is for a matrix of bf16 or f16: weights are decoded to f32 without a word."
         if plan.mr * plan.nr > 8 * MANY:
-            yield (f"weights are read for {plan.mr} x {plan.nr} numbers at a time, and must not be for more than "
-                   f"{8*MANY}.")
-    else:
-        yield from _of_bf16(plan, shape, source, target)
-    if plan.copy and not (word == "bf16x2" and in_registers(source, asides(shape))):
-        yield "copy rearranges rows of bf16 for weights with two elements to a byte, by word=bf16x2."
-
-
-def _of_bf16(plan: CpuPlan, shape: Shape, source: str, target: CpuTarget) -> Iterator[str]:
-    if not target.has(NEEDS[plan.word]) or target.lanes(4) != 16:
-        yield f"{target.name} has no instruction for word={plan.word} ({NEEDS[plan.word]})."
+            yield f"weights are read for {plan.mr} x {plan.nr} numbers at a time, and {8*MANY} are the most."
+        return
+    if not target.has(NEEDS[word]) or target.lanes(4) != 16:
+        yield f"{target.name} has no instruction for word={word} ({NEEDS[word]})."
     if shape.source_a != "bf16":
-        yield f"word={plan.word} multiplies rows of bf16, not of {shape.source_a or 'f32'}."
-    if plan.algorithm == "stream" and (plan.word, source) != ("amx_bf16", "bf16"):
-        yield f"stream multiplies bf16 by bf16 with word=amx_bf16, not {source} with word={plan.word}."
-    elif not plan.copy and not in_blocks(source, asides(shape)):
-        yield f"weights of {source} with such scales are not decoded in blocks of {BLOCK} steps of k."
-    elif plan.algorithm == "dots" and plan.word == "amx_bf16" and shape.n < LEAST_TILED:
+        yield f"word={word} multiplies rows of bf16, not of {shape.source_a or 'f32'}."
+    if plan.algorithm == "stream" and (word, source) != ("amx_bf16", "bf16"):
+        yield f"stream multiplies bf16 by bf16 with word=amx_bf16, not {source} with word={word}."
+    elif not decodes(plan, source, asides(shape)):
+        yield f"weights of {source} with such scales are not decoded for word={word} kc={plan.kc}."
+    elif plan.algorithm == "dots" and word == "amx_bf16" and shape.n < LEAST_TILED:
         yield f"tiles compute {LEAST_TILED} columns of C or more, and C has {shape.n}."
 
 

@@ -88,7 +88,7 @@ def cost(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings | No
     """The predicted cost of a legal plan."""
     ceilings = ceilings or Ceilings()
     if plan.word:
-        shape, plan = few_rows.as_read(shape, Strides(0, 0, 0, 0, 0, 0), plan)[0], replace(plan, copy=False)
+        shape, plan = few_rows.as_read(shape, Strides(0, 0, 0, 0, 0, 0), plan)[0], replace(plan, kc=0)
     if plan.swap:
         shape = shape.swapped
     copying = 0.0

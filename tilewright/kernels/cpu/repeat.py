@@ -23,7 +23,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from tilewright.ir import Function, Kernel, Type, Value, i8, i32, i64, ptr
+from tilewright.ir import Function, Kernel, Value, i8, i32, i64, ptr
 from tilewright.kernels.cpu import abi
 from tilewright.kernels.cpu.called import add_function
 from tilewright.kernels.cpu.jobs import OPERAND, offsets
@@ -48,7 +48,7 @@ class _Repeat:
         self.context, self.args, self.nargs, self.kwnames = k.args
         self.ndarray, self.table = self.field(abi.NDARRAY), self.field(abi.TABLE, ptr(i64))
 
-    def field(self, at: int, type: Type = i64) -> Value:
+    def field(self, at: int, type: Any = i64) -> Value:
         """A field of the context."""
         return self.k.field(self.context, at, type)
 

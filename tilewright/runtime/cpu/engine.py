@@ -23,7 +23,7 @@ from tilewright.plans.measured import choice
 from tilewright.plans.model import BUILTIN
 from tilewright.problem import Gemm
 from tilewright.runtime import repeats
-from tilewright.runtime.cpu import amx, pool, program, rows, small, symmetric
+from tilewright.runtime.cpu import amx, pool, program, small, symmetric
 from tilewright.runtime.cpu.host import SWAPPED, Host, host
 from tilewright.runtime.cpu.layout import address
 from tilewright.runtime.cpu.recipe import Prepares, Recipe
@@ -232,7 +232,7 @@ def ready(planned: Planned, conj: str = "", prepacked: str = "", make: type[Reci
     """The recipe of a plan on a host, for as many threads as there can be; `finish`: of an epilogue; `prepare`: of the
     prologues of a and b."""
     shape, strides, target, plan, _ = planned
-    if plan.copy and not plan.word:
+    if plan.copy:
         shape, strides = with_copy(shape, strides, plan)
     return make(shape, strides, team(plan, host), target, host, conj, prepacked, None, finish, prepare)
 
@@ -302,7 +302,7 @@ def run(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: f
         x = _read(recipe, x)
     elif recipe.rows:
         y = _read(recipe, y.swapaxes(-1, -2)).swapaxes(-1, -2)
-    given, y = y, copied(y, recipe.plan) if recipe.plan.copy and not recipe.rows else y
+    given, y = y, copied(y, recipe.plan) if recipe.plan.copy else y
     steps = steps_of(x, y, c)
     note(recipe, swapped, x, given, c, alpha, beta, steps)
     at = recipe.address(x), recipe.address(y), recipe.address(c)
@@ -317,7 +317,7 @@ def run(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: f
 
 def _read(recipe: Recipe, x: Matrix) -> Matrix:
     """Rows as the recipe reads them; what is done for that is a step of the call."""
-    return x if rows.ready(recipe, x) else program.computed(rows.reader(recipe), x)
+    return x if recipe.reads(x) else program.computed(partial(np.ascontiguousarray, dtype=recipe.rows_dtype), x)
 
 
 def _rounded(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: float, beta: float, beside: Beside

@@ -11,14 +11,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tilewright.expressions.program import ELEMENT
 from tilewright.formats import FORMATS
 from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.jobs import NOTHING
 from tilewright.plans import few_rows, semirings
 from tilewright.plans.cpu import MOST_COPIED, SHORT, CpuPlan, Shape, Strides, order, widens
+from tilewright.plans.few_rows import BLOCK
 from tilewright.plans.model import PANEL_DEPTH, WAKE_ABOVE, WAKE_ONE
 from tilewright.plans.words import TILE_WORDS
-from tilewright.runtime.cpu import rows
+from tilewright.rules import prologues
 from tilewright.runtime.cpu.host import SWAPPED, Host, host
 from tilewright.runtime.cpu.tables import Scattered, ScatteredC
 from tilewright.runtime.cpu.workspace import BARRIERS
@@ -57,6 +59,24 @@ def blocks(shape: Shape, plan: CpuPlan) -> Blocks:
 def woken(flops: int, threads: int) -> int:
     """How many threads that sleep are woken for so much work that is dealt out in parts."""
     return threads if flops >= WAKE_FLOPS else int(flops >= WAKE_ONE_FLOPS)
+
+
+def few_row_kernel(plan: CpuPlan, shape: Shape, prepare: jobs.Prepare) -> tuple[str, tuple[Any, ...], int]:
+    """The emitter, its arguments, and words for rows that each thread rearranges, of a shape in the plan's roles."""
+    word, k, m, source, how = plan.word, shape.k, plan.nr, shape.source_a, tuple(prepare)
+    if plan.algorithm == "stream":
+        if word == "f32":
+            return "weights:emit_stream", ("f32", plan.mr, plan.nr, shape.source_b, how), 0
+        return "stream_tiles:emit_stream_tiles", (plan.mr,), jobs.tile_words(k, plan.mr)
+    if word == "f32":
+        return "weights:emit_dots", ("f32", plan.mr, m, source, how), 0
+    if word == "amx_bf16":
+        return "weight_tiles:emit_tiles", (m, source, how), jobs.tile_words(k, m)
+    if source == "bf16":
+        return "weight_pairs:emit_plain_pairs", (m,), 0
+    if plan.kc:
+        return "decoded_pairs:emit_decoded_pairs", (m, source, how), m*jobs.row_pitch(k)
+    return "weight_pairs:emit_pairs", (plan.mr, m, source, how), m*jobs.row_pitch(-(-k // BLOCK) * BLOCK)
 
 
 def packing(role: str, host: Host, target: CpuTarget, shape: Shape, strides: Strides, plan: CpuPlan, conj: str,
@@ -105,9 +125,12 @@ class Recipe:
         if problems := plan.violations(shape, target):
             raise ValueError(f"plan {plan} cannot run {shape}: " + " ".join(problems))
         self.rows, extended = few_rows.rows(plan, shape), target if shape.depth else target.extended
+        self.rows_dtype = FORMATS[self.rows or "f32"].dtype
         if self.rows:
             if plan.word and prepare[1] is None:
-                prepare = None, rows.plain(shape)
+                plain = {"a": shape.source_a or "f32", "b": shape.source_b}        # its elements are the numbers
+                result = prologues.multiplied(plain, {"b": "float"})["b"]
+                prepare = None, jobs.Prepare(f"{ELEMENT}:float; -> {ELEMENT}", (), result)
             shape, strides = few_rows.as_read(shape, strides, plan)
         if plan.swap:
             shape, strides, plan = shape.swapped, strides.swapped, replace(plan, swap=False)
@@ -155,6 +178,10 @@ class Recipe:
         # C as the algorithm can write it; else its caller gives it another
         self.takes_c = (strides.rsc if shape.tiles else strides.csc) == 1 or plan.algorithm == "dots" or row or few
 
+    def reads(self, x: Any) -> bool:
+        """Whether few rows lie as the recipe reads them."""
+        return bool(x.dtype == self.rows_dtype and x.flags.c_contiguous)
+
     def _driver(self, extended: CpuTarget) -> tuple[int, int]:
         """Address of the loops around the kernels, and words for rows that each thread rearranges. `extended`: the
         target, for code that uses its extensions."""
@@ -162,7 +189,7 @@ class Recipe:
         if plan.word:
             how = self.prepare["b" if plan.algorithm == "stream" else "a"]
             assert how is not None
-            emitter, args, words = rows.kernel(plan, shape, how)
+            emitter, args, words = few_row_kernel(plan, shape, how)
             return self.host.address(emitter, target if plan.word == "f32" else extended, *args), words
         prepared = "".join(role for role, x in self.prepare.items() if x)
         sources: tuple[str, ...] = ()
@@ -333,8 +360,7 @@ class Recipe:
 
     def _dots(self) -> dict[str, int]:
         shape, st = self.shape, self.strides
-        pitch = -(-shape.k // few_rows.BLOCK) * (few_rows.BLOCK // 2) if self.plan.word and self.plan.copy else st.csb
-        found = {"m": shape.m, "k": shape.depth or shape.k, "lda": st.rsa, "ldb": pitch, "rsc": st.rsc, "csc": st.csc,
+        found = {"m": shape.m, "k": shape.depth or shape.k, "lda": st.rsa, "ldb": st.csb, "rsc": st.rsc, "csc": st.csc,
                  "parts": self.parts}
         return found | {"ldb": st.rsb, "csa": st.csa} if self.plan.by_rows(shape) else found
 
