@@ -19,7 +19,7 @@ from tilewright.formats.quantized import Quantized
 from tilewright.formats.table import get
 from tilewright.kernels.cpu import jobs
 from tilewright.plans import few_rows, lowering
-from tilewright.plans.cpu import Strides
+from tilewright.plans.cpu_shape import Strides
 from tilewright.rules import arguments, fusing, prologues, signature, weights
 from tilewright.rules.arguments import F32
 from tilewright.rules.call import Call

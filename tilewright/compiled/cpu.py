@@ -18,7 +18,8 @@ from tilewright.forks import cached_property
 from tilewright.formats import decoding
 from tilewright.formats.quantized import check_operand
 from tilewright.plans import few_rows, lowering, semirings
-from tilewright.plans.cpu import CpuPlan, Shape, order
+from tilewright.plans.cpu import CpuPlan
+from tilewright.plans.cpu_shape import Shape, order
 from tilewright.plans.words import TILE_WORDS
 from tilewright.problem import Gemm
 from tilewright.rules import complex_product

@@ -14,7 +14,8 @@ from math import ceil, isqrt
 from typing import Any
 
 from tilewright.plans import common, few_rows, invariant, prologues, semirings
-from tilewright.plans.cpu import MOST_COPIED, PARTS, SHORT, CpuPlan, Shape, few_complex, widens
+from tilewright.plans.cpu import MOST_COPIED, PARTS, SHORT, CpuPlan, widens
+from tilewright.plans.cpu_shape import Shape, few_complex
 from tilewright.plans.model import CHANNELS, PAGE, Ceilings, cost, small_elements, small_way, stays_in_cache
 from tilewright.plans.words import BYTE_ROWS, BYTES, DOTS_LARGE, DOTS_MOST, GROUP, SIDE, TILE_WORDS
 from tilewright.targets.cpu import CpuTarget

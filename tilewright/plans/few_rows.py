@@ -20,7 +20,8 @@ from tilewright.plans import prologues
 from tilewright.plans.words import BY_NAME
 
 if TYPE_CHECKING:
-    from tilewright.plans.cpu import CpuPlan, Shape, Strides
+    from tilewright.plans.cpu import CpuPlan
+    from tilewright.plans.cpu_shape import Shape, Strides
     from tilewright.targets.cpu import CpuTarget
 
 Instruction = Literal["", "f32", "bf16x2", "amx_bf16"]

@@ -19,7 +19,7 @@ from tilewright.expressions.numerics import PLAIN, HasNumerics, Numerics
 from tilewright.formats.table import NARROW
 from tilewright.plans import epilogues, prologues, semirings
 from tilewright.plans import invariant as invariants
-from tilewright.plans.cpu import COMPLEX, Shape, Strides, few_complex, order, steps
+from tilewright.plans.cpu_shape import COMPLEX, Shape, Strides, few_complex, order, steps
 from tilewright.plans.words import SURE, TILE_WORDS, WORDS, Word, faster, native_words, pays
 from tilewright.problem import Gemm, numerics
 from tilewright.targets import coerce

@@ -11,7 +11,8 @@ from math import ceil, exp, factorial, gcd
 
 from tilewright.plans import epilogues, few_rows, prologues, semirings
 from tilewright.plans.common import Cost, Term, total
-from tilewright.plans.cpu import COMPLEX_DEPTH, ITEMSIZE, MOST_ROW_DOTS, PARTS, SHORT, CpuPlan, Shape, Strides
+from tilewright.plans.cpu import COMPLEX_DEPTH, MOST_ROW_DOTS, PARTS, SHORT, CpuPlan
+from tilewright.plans.cpu_shape import ITEMSIZE, Shape, Strides
 from tilewright.plans.words import BY_NAME, GROUP, SIDE, SPLITTING, TILE_RATE, TILE_WORDS
 from tilewright.targets.cpu import CpuTarget
 

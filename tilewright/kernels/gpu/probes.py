@@ -1,6 +1,6 @@
 """Probes of GPUs of all makers: multiply-adds in registers, bytes from memory or L2, an empty launch.
 
-Each is a loop whose only limit is the one that it measures, as kernels/cpu/probes.py; `measure.gpu_probes` times them.
+Each is a loop whose only limit is the one that it measures, as those of CPUs; `measure.gpu_probes` times them.
 Those of NVIDIA's matrix instructions are in kernels/nvidia/probes.py.
 """
 from __future__ import annotations

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from tilewright import forks
 from tilewright.expressions.numerics import Numerics
 from tilewright.plans import lowering
-from tilewright.plans.cpu import Order, Strides, block_depth
+from tilewright.plans.cpu import block_depth
+from tilewright.plans.cpu_shape import Order, Strides
 from tilewright.plans.lowering import Lowered
 from tilewright.plans.measured import choice
 from tilewright.runtime.cpu import amx, engine, pool, program

@@ -17,7 +17,8 @@ from tilewright import forks, formats
 from tilewright.expressions.numerics import PLAIN, Numerics
 from tilewright.kernels.cpu.jobs import NOTHING, Beside, Finish
 from tilewright.plans import choose, few_rows, lowering
-from tilewright.plans.cpu import CpuPlan, Shape, Strides
+from tilewright.plans.cpu import CpuPlan
+from tilewright.plans.cpu_shape import Shape, Strides
 from tilewright.plans.lowering import Lowered, Product
 from tilewright.plans.measured import choice
 from tilewright.plans.model import BUILTIN

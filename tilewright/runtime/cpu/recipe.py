@@ -16,7 +16,8 @@ from tilewright.formats import FORMATS
 from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.jobs import NOTHING
 from tilewright.plans import few_rows, semirings
-from tilewright.plans.cpu import MOST_COPIED, SHORT, CpuPlan, Shape, Strides, order, widens
+from tilewright.plans.cpu import MOST_COPIED, SHORT, CpuPlan, widens
+from tilewright.plans.cpu_shape import Shape, Strides, order
 from tilewright.plans.few_rows import BLOCK
 from tilewright.plans.model import PANEL_DEPTH, WAKE_ABOVE, WAKE_ONE
 from tilewright.plans.words import TILE_WORDS

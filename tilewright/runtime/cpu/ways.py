@@ -16,7 +16,7 @@ from tilewright.kernels.cpu.jobs import Finish
 from tilewright.plans import few_rows, lowering, semirings
 from tilewright.plans import invariant as invariants
 from tilewright.plans.choose import STREAMED
-from tilewright.plans.cpu import Strides
+from tilewright.plans.cpu_shape import Strides
 from tilewright.plans.lowering import Product
 from tilewright.plans.prologues import read_once
 from tilewright.plans.words import TILE_WORDS
