@@ -77,7 +77,6 @@ def violations(shape: GpuShape, algorithm: str, vector_c: int, swap: bool = Fals
 
 
 @lru_cache(maxsize=256)
-@lru_cache(maxsize=256)
 def slots(text: str) -> float:
     """Instructions of a thread for an element of the product."""
     if not text:
