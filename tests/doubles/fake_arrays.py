@@ -7,10 +7,12 @@ import types
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 
+import tilewright.api.tensors  # noqa: F401  (which takes TORCH.tensors as it is imported: not while it is replaced)
 from tests.doubles.fake_cuda import FakeDriver
 from tilewright import formats
-from tilewright.runtime.gpu import dlpack
+from tilewright.runtime.gpu import arrays, dlpack
 
 
 class _Array:
@@ -78,6 +80,15 @@ class Tensor(_Array):
 
     def resolve_neg(self) -> Tensor:
         return Tensor(-self.host)
+
+
+def take_the_place_of_torch(monkeypatch: pytest.MonkeyPatch, module: Any) -> None:
+    """This module is torch, and nothing that tilewright has learnt of the real one counts; both are as before after the
+    test."""
+    # Of a type that it knows tilewright does not ask torch for words again: a fake's would be left for real tensors.
+    for attribute, value in (("tensors", set()), ("made", {}), ("strided", None), ("parts", ())):
+        monkeypatch.setattr(arrays.TORCH, attribute, value)
+    monkeypatch.setitem(sys.modules, "torch", module)
 
 
 def torch(fake: FakeDriver) -> types.ModuleType:

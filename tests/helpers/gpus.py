@@ -7,23 +7,20 @@ from types import SimpleNamespace
 
 import pytest
 
-import tilewright.api.tensors  # noqa: F401  (which takes TORCH.tensors as it is imported, so not while it is replaced)
 from tests.doubles import fake_arrays, fake_cuda
 from tests.runtime.gpu.test_hip_kernels import started
 from tilewright.compiler import lld
-from tilewright.runtime.gpu import arrays, engine
+from tilewright.runtime.gpu import engine
 from tilewright.targets import target
 
 
 def machine(monkeypatch: pytest.MonkeyPatch, name: str) -> SimpleNamespace:
     """`array` makes an array in its memory, `finish` waits for it, `machine.launches` is what has run."""
-    for attribute, value in (("tensors", set()), ("made", {}), ("strided", None), ("parts", ())):
-        monkeypatch.setattr(arrays.TORCH, attribute, value)         # another test may have met the real torch
     if name.startswith("sm_"):
         fake = fake_cuda.install(monkeypatch)
         major, minor = target(name).capability
         fake.attributes |= {"COMPUTE_CAPABILITY_MAJOR": major, "COMPUTE_CAPABILITY_MINOR": minor}
-        monkeypatch.setitem(sys.modules, "torch", fake_arrays.torch(fake))
+        fake_arrays.take_the_place_of_torch(monkeypatch, fake_arrays.torch(fake))
         monkeypatch.setitem(sys.modules, "cupy", fake_arrays.cupy(fake))
         maker = engine.NVIDIA
     else:

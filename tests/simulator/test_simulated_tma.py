@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 
 import ml_dtypes
 import numpy as np
@@ -449,7 +448,7 @@ def test_maps_by_the_driver(monkeypatch):
 
 def test_maps_of_arrays_on_a_gpu(monkeypatch):
     fake = fake_cuda.install(monkeypatch)
-    monkeypatch.setitem(sys.modules, "torch", fake_arrays.torch(fake))
+    fake_arrays.take_the_place_of_torch(monkeypatch, fake_arrays.torch(fake))
     t = TensorMap(f32, (8, 4))
     x = fake_arrays.Tensor(np.arange(96, dtype=np.float32).reshape(6, 16))
     y = fake_arrays.Tensor(np.zeros(128, np.int8))

@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.doubles.fake_arrays import CuPyArray, Exporter, Interface, Tensor, cupy, on_host, torch
+from tests.doubles.fake_arrays import (
+    CuPyArray,
+    Exporter,
+    Interface,
+    Tensor,
+    cupy,
+    on_host,
+    take_the_place_of_torch,
+    torch,
+)
 from tests.doubles.fake_cuda import install
 from tests.helpers.arrays import small_integers
 from tests.helpers.graphs import capture
@@ -27,7 +36,7 @@ from tilewright.runtime.gpu.engine import NVIDIA
 def fake(monkeypatch):
     fake = install(monkeypatch, devices=2)
     monkeypatch.setattr(engine.NVIDIA, "compile", Compiled)
-    monkeypatch.setitem(sys.modules, "torch", torch(fake))
+    take_the_place_of_torch(monkeypatch, torch(fake))
     monkeypatch.setitem(sys.modules, "cupy", cupy(fake))
     Exporter.fake = Interface.fake = fake
     return fake

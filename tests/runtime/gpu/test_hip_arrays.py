@@ -42,7 +42,7 @@ def fake(monkeypatch):
     fake = install(monkeypatch, devices=2)
     torch = fake_arrays.torch(fake)
     torch.version = types.SimpleNamespace(hip="7.2.26015")
-    monkeypatch.setitem(sys.modules, "torch", torch)
+    fake_arrays.take_the_place_of_torch(monkeypatch, torch)
     monkeypatch.setattr(Exporter, "fake", fake, raising=False)
     return fake
 

@@ -39,7 +39,7 @@ def started(monkeypatch, arch):
     fake = install(monkeypatch, arch, devices=2)
     torch = fake_arrays.torch(fake)
     torch.version = types.SimpleNamespace(hip="7.2.26015")
-    monkeypatch.setitem(sys.modules, "torch", torch)
+    fake_arrays.take_the_place_of_torch(monkeypatch, torch)
     monkeypatch.setattr(Exporter, "fake", fake, raising=False)
     return fake
 

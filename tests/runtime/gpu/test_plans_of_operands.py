@@ -9,7 +9,7 @@ import pytest
 
 import tilewright as tw
 from tests.doubles import fake_cuda
-from tests.doubles.fake_arrays import CuPyArray, cupy, torch
+from tests.doubles.fake_arrays import CuPyArray, cupy, take_the_place_of_torch, torch
 from tests.helpers.arrays import small_integers
 from tests.runtime.gpu.test_hip_kernels import Tensor, linker, started  # noqa: F401  (linker is a fixture)
 from tilewright import formats
@@ -22,7 +22,7 @@ SIZES = [(13, 12, 24), (1, 16, 8), (40, 1, 33)]
 @pytest.fixture
 def cuda(monkeypatch):
     fake = fake_cuda.install(monkeypatch)
-    monkeypatch.setitem(sys.modules, "torch", torch(fake))
+    take_the_place_of_torch(monkeypatch, torch(fake))
     monkeypatch.setitem(sys.modules, "cupy", cupy(fake))
     return fake
 
