@@ -97,5 +97,6 @@ def row(a: str, b: str, epilogue: str = "", **given: Any) -> Case:
 
 
 def some(step: int, rows: Iterable[Case]) -> list[Case]:
-    """Rows of a grid, of which a short run has each `step`th: combinations in turn instead of all."""
-    return [row._replace(short=not i % step) for i, row in enumerate(rows)]
+    """Rows of a grid, of which a short run has one of 2 * step + 1: combinations in turn instead of all. The number is
+    odd, so that no option of two values is always the same."""
+    return [row._replace(short=not i % (2*step + 1)) for i, row in enumerate(rows)]
