@@ -84,7 +84,7 @@ def every_f32() -> Iterator[Any]:
 
 
 def some_f64(name: str) -> Iterator[Any]:
-    """Of each range, and of all patterns of bits."""
+    """Errors in each range, and over all patterns of bits."""
     rng = np.random.default_rng(1)
     for _ in range(SAMPLES // BLOCK):
         for low, high in RANGES[name]:
@@ -157,7 +157,7 @@ def coefficients() -> None:
         ("tanh", _tanh, mp.mpf(0), mp.mpf(str(TANH_SMALL)) ** 2, (4, 10), lambda x: 1),
     ):
         for T, degree in zip((np.float32, np.float64), degrees):
-            told(f"{name} {T.__name__}", T, remez(f, low, high, degree, weight if T is np.float32 else lambda x: 1))
+            show_fit(f"{name} {T.__name__}", T, remez(f, low, high, degree, weight if T is np.float32 else lambda x: 1))
     # Of 1 - erf the error of erf counts, of gelu's polynomial that of gelu, of erf near 0 that of f32's.
     # The constant of f32's 1 - erf, near 1, is rounded before the other coefficients are fitted.
     first = mp.mpf(float.fromhex("0x1.017a48p0"))
@@ -168,25 +168,25 @@ def coefficients() -> None:
     ):
         small, end = mp.mpf(str(F.erf_small)), mp.mpf(str(F.erf_end))
         of_erf = (lambda z: 1 / (1 + _erf_small(z))) if F is F32 else (lambda z: 1)
-        told(f"erf {T.__name__}", T, remez(_erf_small, mp.mpf(0), small * small, near, of_erf))
-        told(f"erfc {T.__name__}", T, remez(f, small, end, far, weight))
+        show_fit(f"erf {T.__name__}", T, remez(_erf_small, mp.mpf(0), small * small, near, of_erf))
+        show_fit(f"erfc {T.__name__}", T, remez(f, small, end, far, weight))
     half = mp.sqrt(mp.mpf(1) / 2)
-    told("gelu float32", np.float32, remez(
+    show_fit("gelu float32", np.float32, remez(
         lambda t: (_root(t * half) - 1) / t, mp.mpf("0.01"), mp.mpf("5.6"), 11,
         lambda t: 2 * t * _root(t * half) / (1 + mp.erf(t * half))))
     for name, bits in SHORT:
         short_coefficients(name, bits)
 
 
-def told(name: str, T: Any, fitted: tuple[list[Real], Real]) -> None:
+def show_fit(name: str, T: Any, fitted: tuple[list[Real], Real]) -> None:
     c, error = fitted
     print(f"{name}, error {float(error):.2e}:", *(float(T(float(x))).hex() for x in c))
 
 
 def short_coefficients(name: str, bits: int) -> None:
-    """Of gelus that are rounded to so many bits (ir/elementary_rounded.py). What counts is the error of the gelu of x
-    and of -x beside the larger of the latter times 2^-(bits + 5) and of 2^-(bits + 11): 1 is allowed. At the end the
-    power has to be nothing beside 1."""
+    """Errors of gelus that are rounded to so many bits (ir/elementary_rounded.py). What counts is the error of the gelu
+    of x and of -x beside the larger of the latter times 2^-(bits + 5) and of 2^-(bits + 11): 1 is allowed. At the end
+    the power has to be nothing beside 1."""
     short, half, slope = SHORT[name, bits], mp.sqrt(mp.mpf(1) / 2), mp.sqrt(8 / mp.pi)
     power, relative, least = 1 << short.squares, mp.mpf(2) ** -(bits + 5), mp.mpf(2) ** -(bits + 11)
 
@@ -203,7 +203,7 @@ def short_coefficients(name: str, bits: int) -> None:
         allowed = max(relative * rest(t) / 2, min(least / t, relative / 2)) * 2 / power  # of x, and of the power
         return 1 / min(allowed * root(t) / rest(t), root(t) / (3 * power))
 
-    told(f"{name} for {bits} bits", np.float32, remez(root, mp.mpf("1e-9"), mp.mpf(short.end),
+    show_fit(f"{name} for {bits} bits", np.float32, remez(root, mp.mpf("1e-9"), mp.mpf(short.end),
                                                       len(short.coefficients) - 1, weight))
 
 

@@ -89,7 +89,7 @@ def choose(formats: list[str], chip: Any, count: int, seed: int, kernels: int, m
 # ---- times
 
 def microseconds(on: gpu_device.TorchDevice, launches: list[Any]) -> float:
-    """Of one of these launches, which take turns: the least of some turns."""
+    """Microseconds of one of these launches, which take turns: the least of some turns."""
     track = GraphTrack(on, launches)
     track.calibrate(RULES)
     return round(1e6 * min(track.turn() for _ in range(TURNS)), 3)

@@ -168,7 +168,7 @@ def sentence(c: Any) -> str:
 
 
 def step(report: Report, options: dict[str, str]) -> str:
-    """The same of one step, in a sentence or two."""
+    """The figures of one step, in a sentence or two."""
     from tilewright.lab.bench.suites import ladders
 
     for found in ladders.counted(report):

@@ -102,7 +102,7 @@ def _case(row: dict[str, Any]) -> Case:
 
 
 def readable(texts: Iterable[str], on: Any, shape: Any) -> dict[str, Any]:
-    """Those that are plans of this shape still, parsed."""
+    """The texts that are plans of this shape still, parsed."""
     found = {}
     for text in texts:
         try:
@@ -261,8 +261,8 @@ def tuned(case: Case, row: dict[str, Any]) -> dict[str, Any]:
 # ---- kernels ahead, on all cores
 
 class Ahead:
-    """What plans need is put into the kernel cache by other processes, case by case, and on NVIDIA's GPUs what the
-    driver makes of it into its own cache. `waiting`: of each case by plan what went wrong, or ""."""
+    """Processes that compile kernels of plans ahead, case by case, into the kernel cache, and on NVIDIA's GPUs into the
+    driver's cache, too. `waiting`: of each case by plan what went wrong, or ""."""
 
     def __init__(self, cases: Iterable[tuple[Case, Iterable[Any]]]) -> None:
         self.pool = ProcessPoolExecutor(max(len(os.sched_getaffinity(0)) - 1, 1))

@@ -100,7 +100,7 @@ def _known(target: CpuTarget) -> dict[object, Row]:
 
 
 def compare(rows: list[tuple[Gemm, Row]], threads: Iterable[int], target: CpuTarget) -> list[tuple[Gemm, Row]]:
-    """The same rows with the fastest other library and its time over ours, from runs by the rules of the benchmark."""
+    """Rows with the fastest other library and its time over ours, from runs by the rules of the benchmark."""
     isa = NATIVE if target == detect() else AVX2
     jobs = [Job(count, isa, [Case("tables", problem) for problem, row in rows if row.threads == count],
                 Rules.choose(count, quick=True)) for count in threads]

@@ -106,7 +106,7 @@ class Model(nn.Module):
 
 
 def dequantized(net: nn.Module) -> nn.Module:
-    """The same weights in bf16 in layers of torch's."""
+    """The weights in bf16 in layers of torch's."""
     for name, module in list(net.named_modules()):
         if hasattr(module, "dequantized"):
             plain = nn.Linear(module.in_features, module.out_features, bias=False, device="meta")

@@ -44,7 +44,7 @@ def dtype_of(format: str) -> np.dtype:
 
 
 def bits(x: np.ndarray, t: Any = None) -> np.ndarray:
-    """As a parameter of this type takes it."""
+    """An array as a parameter of this type takes it."""
     return x.view(np.dtype(t.element.numpy)) if isinstance(t, Pointer) else (
         x if x.dtype.isbuiltin == 1 and x.dtype.kind in "fi" else x.view(f"i{x.itemsize}"))
 
@@ -60,7 +60,7 @@ def quantized(rng: np.random.Generator, format: str, rows: int, k: int) -> Any:
 
 
 def stored(x: np.ndarray, letter: str = "n", even: int = 1, pad: int = 0) -> np.ndarray:
-    """As it lies in memory: rows are multiples of `even` elements, and `pad` more."""
+    """A matrix as it lies in memory: rows are multiples of `even` elements, and `pad` more."""
     x = x if letter == "n" else x.swapaxes(-1, -2)
     nobody = 77 if np.issubdtype(x.dtype, np.integer) else np.nan
     wide = np.full((*x.shape[:-1], -(-x.shape[-1] // even)*even + pad), nobody, x.dtype)

@@ -323,7 +323,7 @@ def _finished(problem: Problem, arrays: Mapping[str, Array], value: Any, size: A
 
 
 def _error(problem: Problem, value: Array, error: Any) -> Any:
-    """Of a result: what is left of the sums' error, and the functions' own."""
+    """The bound of a result: what is left of the sums' error, and the functions' own."""
     if problem.epilogue is None and not problem.own:
         return error
     largest = np.max(np.abs(value), initial=1.0, where=np.isfinite(value)) if value.dtype.kind in "fg" else 0.0

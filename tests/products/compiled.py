@@ -56,7 +56,7 @@ def results_kind(a: Spec, b: Spec) -> bool:
 
 
 def place(x: Spec, m: int, n: int) -> str:
-    """Of an operand, as tilewright.epilogue takes it."""
+    """The place of an operand, as tilewright.epilogue takes it."""
     shape = (1, 1, *x.shape)[-2:]
     where = {(False, False): "scalar", (False, True): "row", (True, False): "column", (True, True): "full"}
     return f"{x.format} {where[shape[0] == m != 1, shape[1] != 1]}"

@@ -49,7 +49,7 @@ class Memory:
         return x
 
     def part(self, x: np.ndarray) -> Any:
-        """Of an array of few bits, of which each part may have a dtype that a library lacks."""
+        """A part of an array of few bits, in a dtype that its library has."""
         return self.array(x)
 
     def finish(self) -> None:

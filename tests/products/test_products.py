@@ -44,7 +44,7 @@ ROWS = [(feature, case) for feature, cases in FEATURES.items() for case in cases
 
 
 def words(feature: str, case: Case, device: str) -> set[tuple[str, str, str]]:
-    """Those of a row on a kind of device, of which all share a compiler and a driver."""
+    """The ways of a row on a kind of device, of which all share a compiler and a driver."""
     kind = device[:2] if DEVICES[device].gpu else "torch" if device == "torch" else "cpu"
     return {(feature, kind, word) for word in case.words}
 

@@ -10,7 +10,7 @@ SIZES = dict(zip("abcdefghijklmnxyz", (3, 4, 5, 2, 6, 3, 1, 7, 5, 6, 7, 8, 9, 4,
 
 
 def einsum(subscripts: str, format: str = "f32", on: tuple[str, ...] = CPU, layout: str = "", **more: Any) -> Case:
-    """Of operands in this format, which lie so."""
+    """A row of operands in this format, which lie so."""
     terms, _, result = subscripts.partition("->")
     a, b, *others = (f"{format} {'x'.join(str(SIZES[x]) for x in term)}{layout and ' ' + layout}"
           for term in terms.split(","))

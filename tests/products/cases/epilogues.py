@@ -14,7 +14,7 @@ PLANS = ("packed 6x16 mc=12 kc=16 nc=32", "packed 6x16 mc=12 kc=512 nc=32 ways=1
 
 
 def square(function: str, m: int, n: int, k: int, name: str = "", **more):
-    """Of f32, with what the function takes beside the sums."""
+    """A row of f32, with what the function takes beside the sums."""
     texts = {"bias": f"f32 {n}", "col": f"f32 {m}x1", "res": f"f32 {m}x{n}", "s": "f32 -"}
     beside = {x: text for x, text in texts.items() if x in TAKES.get(function, ())}
     return case(name or f"{function}, {m}x{n}x{k}", f"f32 {m}x{k}", f"f32 {k}x{n}", function, **(beside | more))

@@ -63,7 +63,7 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
 
 
 def shape_of(a: str, b: str, options: dict[str, Any]) -> str:
-    """Of the result."""
+    """The shape of the result."""
     *lead, m, k = a.split()[1].split("x")
     n = b.split()[1].split("x")[-2 if "trans_b" in options else -1]
     return "x".join((*lead, k if "trans_a" in options else m, n))
