@@ -130,7 +130,8 @@ def _run(compiled: Any, case: Case) -> None:
     a, b = (numbers(case["a"], shape, "whole", case["data"] + i) for i, shape in enumerate(((m, k), (k, n))))
     x, y = (np.asfortranarray(z) if letter == "t" else z for z, letter in zip((a, b), case["layout"]))
     assert np.array_equal(compiled(x, y), a @ b), "the product is wrong"
-    assert np.array_equal(tw.matmul(x, y, plan=compiled.plan), a @ b), "matmul's is wrong"
+    if not compiled.plan.violations(compiled.problem, targets.detect()):    # matmul has plans for this processor alone
+        assert np.array_equal(tw.matmul(x, y, plan=compiled.plan), a @ b), "matmul's is wrong"
 
 
 def _absurd(plan: Any) -> bool:
