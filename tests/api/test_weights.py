@@ -8,6 +8,8 @@ import pytest
 import tilewright as tw
 from tilewright.compiled import packed_weights
 from tilewright.compiler import llvm
+from tilewright.formats.conversion import pack
+from tilewright.formats.scaled import Nibbles
 from tilewright.kernels.cpu.weight_pairs import emit_pairs
 from tilewright.kernels.cpu.weights import emit_dots
 
@@ -113,3 +115,14 @@ def test_files_of_packed_weights_that_are_refused(tmp_path):
                                 (lambda: tw.pack(tw.quantize(x, "mxfp4")), ValueError, "blocks of b must be along k")]:
         with pytest.raises(error, match=words):
             wrong()
+
+
+def test_both_operands_of_half_bytes_with_an_odd_row_are_repeated():
+    """What is decoded of such rows is a view with gaps, all of whose memory a repeated call needs, too."""
+    rng = np.random.default_rng(11)
+    for _ in range(3):
+        a, b = (rng.integers(-7, 8, shape).astype(ml_dtypes.int4) for shape in ((100, 7), (7, 3)))
+        scales = [np.exp2(rng.integers(-2, 2, shape)).astype(np.float32) for shape in ((100, 1), (1, 3))]
+        x, y = (tw.Scaled(pack(z), s, None, 8, Nibbles("i4", -1, z.shape[-1])) for z, s in zip((a, b), scales))
+        wanted = (a.astype(float) * scales[0]) @ (b.astype(float) * scales[1])
+        np.testing.assert_array_equal(tw.matmul(x, y), wanted)

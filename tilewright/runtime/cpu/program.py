@@ -218,9 +218,19 @@ def computed(function: Callable[..., Any], *arrays: Array) -> Array:
     """The new array, or number, that function(*arrays) returns, which reads nothing else."""
     found = np.asarray(function(*arrays))
     if preparing.recorder is not None:
-        preparing.recorder.temporaries.append(found)
+        _temporary(found)
         note(partial(_assign, function), found, *arrays)
     return found
+
+
+def _temporary(found: Array) -> None:
+    """An array that NumPy made is a temporary with all of its memory, of which it may be a view with gaps."""
+    memory, recorder = root(found), preparing.recorder
+    assert recorder is not None
+    if isinstance(memory, np.ndarray):
+        recorder.temporaries.append(memory)
+    else:
+        recorder.whole = False
 
 
 def _assign(function: Callable[..., Any], to: Array, *arrays: Array) -> None:
@@ -248,7 +258,7 @@ def cast(to: Array, source: Array) -> None:
 def copied(found: Array, source: Array) -> Array:
     """An array that NumPy made of source, and that may be a copy of it."""
     if preparing.recorder is not None and root(found) is not root(source):
-        preparing.recorder.temporaries.append(found)
+        _temporary(found)
         note(cast, found, source)
     return found
 
