@@ -14,7 +14,7 @@ import tilewright as tw
 from tests.helpers.drivers import packed_before
 from tilewright.formats import FORMATS, Complex, Float
 from tilewright.plans import CpuPlan, Shape, lowering
-from tilewright.plans.cpu import Strides
+from tilewright.plans.cpu_shape import Strides
 from tilewright.plans.words import BY_NAME
 from tilewright.runtime.cpu import engine
 from tilewright.runtime.cpu.packed import Prepacking

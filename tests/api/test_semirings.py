@@ -11,7 +11,7 @@ from tilewright.expressions.tracing import TracingError
 from tilewright.inspect.resources import hot_loop
 from tilewright.kernels.cpu.microkernel import emit_microkernel
 from tilewright.plans import choose, semirings
-from tilewright.plans.cpu import Shape, Strides
+from tilewright.plans.cpu_shape import Shape, Strides
 from tilewright.plans.lowering import Product, lower
 from tilewright.runtime import repeats
 from tilewright.runtime.cpu.panels import blocks

@@ -22,7 +22,7 @@ import numpy as np
 import tilewright as tw
 from tests.fuzz.children import in_child
 from tests.fuzz.driver import Case, Fuzzer
-from tilewright.plans.cpu import Shape
+from tilewright.plans.cpu_shape import Shape
 from tilewright.plans.measured import store
 from tilewright.targets import detect
 

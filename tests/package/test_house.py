@@ -56,14 +56,14 @@ MOST = {
     "docstrings that begin with That": 0,
     "docstrings that begin with Those": 0,
     "docstrings that begin with As": 0,
-    "import cycles": 1,
-    "modules in import cycles": 2,
+    "import cycles": 0,
+    "modules in import cycles": 0,
     "lines of the longest function": 182,
     "lines of the body of matmul": 31,
     "functions over 60 lines": 38,
     "files over 400 lines": 2,
-    "lines of the library": 63080,
-    "lines of the lab": 18687,
+    "lines of the library": 63055,
+    "lines of the lab": 18947,
 }
 
 FIELDS = ("epilogue", "prologue", "semiring", "invariant", "scales", "groups", "batch", "weights")

@@ -6,7 +6,6 @@ Calls with other options, more rows or other layouts go the way of prologues (ru
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
 from functools import partial
 from types import NoneType
 from typing import Any, NamedTuple
@@ -19,10 +18,8 @@ from tilewright.expressions.numerics import Numerics
 from tilewright.formats.quantized import Quantized
 from tilewright.formats.table import get
 from tilewright.kernels.cpu import jobs
-from tilewright.plans import lowering
-from tilewright.plans import prologues as prologues_of_plans
-from tilewright.plans.cpu import CpuPlan, Strides
-from tilewright.plans.words import BY_NAME
+from tilewright.plans import few_rows, lowering
+from tilewright.plans.cpu_shape import Strides
 from tilewright.rules import arguments, fusing, prologues, signature, weights
 from tilewright.rules.arguments import F32
 from tilewright.rules.call import Call
@@ -30,22 +27,7 @@ from tilewright.runtime import repeats
 from tilewright.runtime.cpu import pool, program
 
 Array = Any
-BF16 = get("bf16").dtype
-# Rows for which a large array of 16 bits is read once, by registers, [k, n] and [n, k]: more are packed. On a Zen 4 6
-# and 8 rows took 0.4 and 1.06 of the time of packing on AVX2 [k, n], 0.5 and 0.8 [n, k], 0.35 and 0.45 and 0.85 and 1.2
-# with AVX-512. 4 is what was never slower elsewhere.
-FEW = {16: {"rows": 6, "columns": 8}, 32: {"rows": 8, "columns": 6}}
-MANY = 64                   # the same of bf16, where an instruction multiplies it, [n, k]
-# Rows from which weights of few bits are decoded for all of them at once. On a Zen 4 4 rows by i8 took 0.7 of the time
-# of decoding in registers, by 4 bits 1.1; 8 rows 0.4, 16 0.5.
-DECODED = {"i8": 4}
-# Rows from which tiles multiply what has to be decoded, or interleaved, for them. On a Xeon with one thread one row and
-# four rows by i8, i4, u4 and mxfp4 of 4096 x 11008 took 2.0 to 2.5 and 5.5 to 7.3 ms without tiles, i4 by look-ups of
-# f32 1.9 where by pairs 2.6; with tiles 2.6 to 5, as 16 rows do; and bf16 [k, n] 4.2 and 6.0, with tiles 5.5 to 7.
-IN_TILES = 3
-LARGE = 1 << 20             # numbers of such
 HALF = tuple(get(name).dtype for name in ("bf16", "f16"))
-PAIRED = 128                # weights in a block of kernels/cpu/weight_pairs.py
 
 
 class Ready(NamedTuple):
@@ -57,7 +39,6 @@ class Ready(NamedTuple):
     shape: tuple[int, ...]  # of the result
     result: np.dtype[Any]
     factor: float
-    kernel: str             # that takes bf16: "pairs", of rearranged rows, "plain", "tiles" or "stream"; "": f32
     fused: Any = None       # the table of an epilogue's operands; `result` is stored then
     order: tuple[int, ...] = ()     # which of those that are given each of them is
 
@@ -86,8 +67,7 @@ def product(a: Any, b: Any, out: Any, trans_b: str, threads: int | None, epilogu
     if out is not None and not direct and not cast:
         return None
     c = out if direct else program.empty(ready.shape, stored)
-    kind = BF16 if ready.kernel else F32
-    view = None if ready.kernel != "pairs" and a.dtype == kind and a.flags.c_contiguous else repeats.View.of(a)
+    view = None if ready.recipe.reads(a) else repeats.View.of(a)
     program.take(partial(_step, ready, view, len(beside)), (a, *beside, *given.values(), c))
     if direct or epilogue is not None:
         return c
@@ -100,7 +80,7 @@ def product(a: Any, b: Any, out: Any, trans_b: str, threads: int | None, epilogu
 
 def taken(b: Any) -> bool:
     """Whether this is a right operand for `product`."""
-    large = type(b) is np.ndarray and b.dtype in HALF and b.ndim == 2 and b.size >= LARGE
+    large = type(b) is np.ndarray and b.dtype in HALF and b.ndim == 2 and b.size >= few_rows.LARGE
     return large or type(b) in signature.DECODED
 
 
@@ -117,9 +97,7 @@ def _step(ready: Ready, view: repeats.View | None, count: int, numbers: tuple[in
     def run(at: list[int], arrays: Any, results: Any, alpha: float, stream: int) -> None:
         job, left = template[:], at[of_a]
         if view is not None:
-            a = view.at(left)
-            x = (arranged(a.reshape(-1, a.shape[-1])) if ready.kernel == "pairs" else
-                 np.ascontiguousarray(a, BF16 if ready.kernel else F32))
+            x = np.ascontiguousarray(view.at(left), recipe.rows_dtype)
             left = recipe.address(x)
         if rows:
             words = repeats.filled(ready.fused, rows, at)
@@ -141,24 +119,13 @@ def _arrays(b: Any) -> tuple[Any, ...]:
     return (b.elements, b.scales) if type(b) is Quantized or b.zeros is None else (b.elements, b.scales, b.zeros)
 
 
-def arranged(x: Array) -> Array:
-    """Rows of bf16 as kernels/cpu/weight_pairs.py reads them: [m, blocks, shift, lane, half], with zeros beyond k."""
-    m, k = x.shape
-    blocks = -(-k // PAIRED)
-    if k % PAIRED:
-        whole = np.zeros((m, blocks * PAIRED), np.uint16)
-        whole[:, :k] = x.view(np.uint16)
-    else:
-        whole = np.ascontiguousarray(x).view(np.uint16)
-    return np.ascontiguousarray(whole.reshape(m, blocks, 16, 2, 4).transpose(0, 1, 4, 2, 3))
-
-
 def _of(b: Any, a: Array, trans: str, threads: int, epilogue: Any, operands: dict[str, Array]) -> Ready | None:
     one = np.broadcast_to(np.empty((1, a.shape[-1]), a.dtype), (a.size // max(a.shape[-1], 1), a.shape[-1]))
     call = Call(one, b, trans_b=trans, threads=threads)
     engine, preparation = (forks.imported(f"tilewright.runtime.cpu.{x}") for x in ("engine", "preparation"))
     plain = type(b) is np.ndarray
-    if not (one.size and one.shape[0] <= MANY and min(b.strides) == b.itemsize if plain else weights.few(call, "b")):
+    if not (one.size and one.shape[0] <= few_rows.MANY and min(b.strides) == b.itemsize
+            if plain else weights.few(call, "b")):
         return None
     w = weights.weights_of(b, trans, "b")
     if w is None or w.shape[0] != a.shape[-1]:
@@ -173,37 +140,34 @@ def _of(b: Any, a: Array, trans: str, threads: int, epilogue: Any, operands: dic
     address = dispatch.cpu().host.address_of
     if any(address(x) != address(y) for x, y in zip(of.arrays, _arrays(b)[1:], strict=True)):
         return None         # a copy was read
-    m, (k, n) = one.shape[0], w.shape
-    host = dispatch.cpu().host
-    rsb, csb = engine.strides(call.b)
-    # a job does not say how many rows there are: kernels for bf16 take more of them than others do
-    made = lowering.Product(min(m, prologues_of_plans.MOST), n, k, "f32",
-                            of.prologue.source.removesuffix(weights.HALVES), "f32", Strides(k, 1, rsb, csb, n, 1),
-                            threads, Numerics(prologue_b=of.prologue.text), "f32")
-    prepare = preparation.recorded("b", of)
-    lowered = lowering.lower(made, engine.amx.permitted(engine.detect()))
-    kernel = by_bf16(lowered, prepare, a.dtype)
-    most = FEW.get(lowered.target.tile_registers, {}).get(lowered.shape.b, 4)
-    if plain and m > most and (not kernel or (kernel == "plain" and 2*m*k > lowered.target.l2 // 2)):
-        return None
-    planned = engine.Planned(*lowered, _plan(kernel, lowered)) if kernel in FIXED else engine.planned(lowered)
-    if planned.plan.algorithm not in ("stream", "dots") or (w.factor != 1 and planned.plan.algorithm == "stream"):
+    _, dtype = arguments.dtypes(one, np.empty(0, get(of.prologue.result).dtype), None, None)
+    host, prepare = dispatch.cpu().host, preparation.recorded("b", of)
+    planned = _planned(engine, call.b, one, "" if not plain else engine.format_of(dtype), of.prologue, threads)
+    if not plain:
+        planned = engine.decoding(planned, few_rows.Aside.of_job(prepare.READ))
+    fits = planned.plan.word if plain else planned.plan.algorithm in ("stream", "dots")
+    if not fits or (w.factor != 1 and planned.plan.algorithm == "stream"):
         return None
     recipe = engine.ready(planned, prepare=(None, prepare))
-    source, target = of.prologue.source, planned.target.extended
-    if kernel == "pairs" and planned.plan.algorithm != "dots":
-        kernel = ""
-    elif kernel == "pairs":
-        recipe = recipe.instead(host.address("weight_pairs:emit_pairs", target, recipe.plan.mr, m, source,
-                                             tuple(prepare)), ldb=-(-k // PAIRED) * PAIRED // 2)
-    elif kernel:
-        emitter, args, words = FIXED[kernel](m, k, source, tuple(prepare))
-        recipe = recipe.instead(host.address(emitter, target, *args), tiles=words)
     table = preparation.table(host, "b", of)
     swapped = planned.plan.swap
-    _, dtype = arguments.dtypes(one, np.empty(0, get(of.prologue.result).dtype), None, None)
-    ready = Ready(recipe, table, swapped, (*a.shape[:-1], n), dtype, w.factor, kernel)
+    ready = Ready(recipe, table, swapped, (*a.shape[:-1], w.shape[1]), dtype, w.factor)
     return ready if epilogue is None else _fused(ready, call, of, threads, epilogue, operands)
+
+
+def _planned(engine: Any, b: Array, rows: Array, out: str, prologue: Any, threads: int) -> Any:
+    """The product as it is multiplied: of a matrix of 16 bits, whose results are in the format `out`, or of weights."""
+    (m, k), n, (rsb, csb) = rows.shape, b.shape[1], engine.strides(b)
+    kind, source = engine.format_of(rows.dtype), prologue.source.removesuffix(weights.HALVES)
+    at = Strides(k, 1, rsb, csb, n, 1)
+    if out:
+        sizes = m, n, k, kind == source
+        kind, source = (lowering.taken(x, "f32", *sizes) for x in (kind, source))
+        product = lowering.Product(m, n, k, kind, source, lowering.stored(out, "f32", *sizes), at, threads)
+    else:
+        kind = kind if kind == "bf16" else "f32"
+        product = lowering.Product(m, n, k, kind, source, "f32", at, threads, Numerics(prologue_b=prologue.text), "f32")
+    return engine.planned(lowering.lower(product, engine.amx.permitted(engine.detect())))
 
 
 def _fused(ready: Ready, call: Call, of: Any, threads: int, epilogue: Any, operands: dict[str, Array]) -> Ready | None:
@@ -230,43 +194,3 @@ def _fused(ready: Ready, call: Call, of: Any, threads: int, epilogue: Any, opera
     table = array("q", [word for x in arrays for word in fusion.entry(host, x, False)])
     return ready._replace(recipe=way.recipe, fused=table, order=order, result=dtype,
                           shape=(*ready.shape[:-1], c.shape[-1]))
-
-
-# Kernels whose plan is that they are taken: emitter, arguments, and words for rows of x as each thread rearranges them,
-# for m rows by weights of this format, and how they are decoded.
-FIXED: dict[str, Callable[[int, int, str, tuple[Any, ...]], tuple[str, tuple[Any, ...], int]]] = {
-    "plain": lambda m, k, source, how: ("weight_pairs:emit_plain_pairs", (m,), 0),
-    "decoded": lambda m, k, source, how: ("decoded_pairs:emit_decoded_pairs", (m, source, how), m*jobs.row_pitch(k)),
-    "tiles": lambda m, k, source, how: ("weight_tiles:emit_tiles", (m, source, how), jobs.tile_words(k, m)),
-    "stream": lambda m, k, source, how: ("stream_tiles:emit_stream_tiles", (m,), jobs.tile_words(k, m))}
-
-
-def _plan(kernel: str, lowered: Any) -> CpuPlan:
-    if kernel == "stream":
-        return CpuPlan("stream", lowered.shape.m, 1, jc_ways=lowered.shape.threads)
-    return CpuPlan("dots", 1, lowered.shape.m, ic_ways=lowered.shape.threads, swap=True)
-
-
-def by_bf16(lowered: Any, prepare: Any, dtype: Any) -> str:
-    """Which kernel multiplies bf16 by these weights: with AMX "tiles", [n, k], or "stream", of bf16 [k, n]; [n, k] by
-    the instruction for pairs of bf16 "plain", of bf16, and "pairs" and "decoded", of others, for few rows of x and for
-    more; "": none."""
-    shape, target = lowered.shape, lowered.target.extended
-    if dtype != BF16 or target.lanes(4) != 16:
-        return ""
-    if shape.b != "columns":
-        return "stream" if shape.source_b == "bf16" and target.has("amx-bf16") and shape.m >= IN_TILES else ""
-    source = prologues_of_plans.read(shape.prologue_b).source
-    tiles, pairs, blocks = (forks.imported(f"tilewright.kernels.cpu.weight_{x}") for x in ("tiles", "pairs", "blocks"))
-    taken, paired = blocks.takes(source, tuple(prepare)), target.has("avx512bf16")
-    fast = paired and not target.model.startswith(BY_NAME["bf16x2"].slow)
-    few = shape.m < (2 if source == "bf16" else IN_TILES)
-    if taken and target.has("amx-bf16") and shape.n >= tiles.LEAST and not few:
-        return "tiles"
-    if source == "bf16":
-        return "plain" if fast else ""
-    if taken and fast and shape.m >= DECODED.get(source, 5) and shape.n >= 4:
-        return "decoded"
-    if paired and not fast and shape.m == 1 and source == "i4x2" and len(prepare.READ) < 2:
-        return ""                                   # look-ups of f32 are faster
-    return "pairs" if paired and source.endswith(weights.HALVES) and pairs.takes(tuple(prepare)) else ""

@@ -17,8 +17,9 @@ from tilewright.compiler import artefact
 from tilewright.forks import cached_property
 from tilewright.formats import decoding
 from tilewright.formats.quantized import check_operand
-from tilewright.plans import lowering, semirings
-from tilewright.plans.cpu import CpuPlan, Shape, order
+from tilewright.plans import few_rows, lowering, semirings
+from tilewright.plans.cpu import CpuPlan
+from tilewright.plans.cpu_shape import Shape, order
 from tilewright.plans.words import TILE_WORDS
 from tilewright.problem import Gemm
 from tilewright.rules import complex_product
@@ -108,7 +109,7 @@ class CpuKernel(CompiledGemm, CpuCode):
     def _recorded(self) -> tuple[Recipe, Parts]:
         """The recipe, and what it asked for."""
         shape, strides, target, plan, _ = self.planned
-        if plan.copy:
+        if plan.copy and not plan.word:
             shape, strides = engine.with_copy(shape, strides, plan)
         asked_for = Parts()
         if self.problem.fused:
@@ -290,7 +291,9 @@ CODE = CpuCode
 def compile(problem: Gemm, target: CpuTarget, plan: CpuPlan | None = None, algorithm: str | None = None) -> CpuKernel:
     """Compiles as tilewright.compile says. Operands are taken to be contiguous."""
     if plan is None:
-        return CpuKernel(problem, target, engine.plan_problem(problem, target, algorithm=algorithm))
+        planned = engine.plan_problem(problem, target, algorithm=algorithm)
+        beside = few_rows.asides(planned.shape, by_columns=True)           # as its operands are contiguous
+        return CpuKernel(problem, target, engine.decoding(planned, beside))
     lowered = lowering.lower_problem(problem, amx.permitted(target), min(plan.threads, MOST_THREADS))
     found = CpuKernel(problem, target, Planned(*lowered, plan))
     if reasons := [] if found.empty else plan.violations(lowered.shape, lowered.target):

@@ -13,8 +13,9 @@ from functools import lru_cache
 from math import ceil, isqrt
 from typing import Any
 
-from tilewright.plans import common, invariant, prologues, semirings
-from tilewright.plans.cpu import MOST_COPIED, PARTS, SHORT, CpuPlan, Shape, few_complex, widens
+from tilewright.plans import common, few_rows, invariant, prologues, semirings
+from tilewright.plans.cpu import MOST_COPIED, PARTS, SHORT, CpuPlan, widens
+from tilewright.plans.cpu_shape import Shape, few_complex
 from tilewright.plans.model import CHANNELS, PAGE, Ceilings, cost, small_elements, small_way, stays_in_cache
 from tilewright.plans.words import BYTE_ROWS, BYTES, DOTS_LARGE, DOTS_MOST, GROUP, SIDE, TILE_WORDS
 from tilewright.targets.cpu import CpuTarget
@@ -60,11 +61,6 @@ DOT_ROWS: dict[int, tuple] = {
 # For kernels/cpu/complex_rows.py: the most columns of dots, columns at a time of more, vectors at a time of stream
 COMPLEX_ROW: dict[int, tuple] = {32: (12, 8, 4), 29: (12, 8, 4), 16: (6, 4, 4)}
 
-# For kernels/cpu/weights.py: rows of B at a time; (columns of C, rows of A at a time)
-WEIGHT_DEPTH = 8
-WEIGHT_ROWS: dict[int, tuple] = {32: ((2, 4), (4, 2), (16, 1)), 29: ((2, 4), (4, 2), (16, 1)),
-                                 16: ((1, 4), (2, 2), (16, 1))}
-
 TEAM_WORK = 3_000_000       # operations, below which waking the members of a team takes longer than they save
 SHARE = 0.5             # of L2, for a block of AMX's A; a panel of B, the next one, and C pass by
 STEPS = 2048            # of k in a block of AMX, for bf16 or bytes: C is read and written once per block
@@ -92,6 +88,8 @@ def choose(shape: Shape, target: CpuTarget, like: CpuPlan | None = None) -> CpuP
     found = ranked(shape, target, like=like)
     if like is None and not shape.invariant and stays_in_cache(shape, target):      # the builtin, which asks no planner
         return next(p for p in found if (p.algorithm, p.swap) == small_way(shape))
+    if like is None and few_rows.matrix(shape):
+        return next((p for p in found if p.word), found[0])
     if like is None and shape.complex:                  # packing is no better where another plan reads them in place
         return next((p for p in found if p.complex_row(shape) or p.complex_in_place(shape)), found[0])
     return found[0]
@@ -110,6 +108,7 @@ def candidates(shape: Shape, target: CpuTarget, tiles: int = 1, like: CpuPlan | 
     like        the plan for which B's panels were packed before: then what panels depend on is as there
     """
     def free(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
+        yield from few_row_plans(shape, target)
         if shape.tiles:
             yield from tile_plans(shape, target)
         elif shape.complex:
@@ -194,10 +193,23 @@ def weight_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
     """Weights that are read once, [k, n] or the rows of A."""
     for threads in {1, shape.threads}:
         if shape.m <= prologues.MOST and shape.prologue_b:
-            yield CpuPlan("stream", shape.m, WEIGHT_DEPTH, jc_ways=threads)
+            yield CpuPlan("stream", shape.m, few_rows.DEPTH, jc_ways=threads)
         if shape.n <= prologues.MOST and shape.prologue_a:
-            rows = next(rows for n, rows in tiles_of(target, WEIGHT_ROWS) if shape.n <= n)
+            rows = next(rows for n, rows in tiles_of(target, few_rows.HEIGHTS) if shape.n <= n)
             yield CpuPlan("dots", min(rows, shape.m), shape.n, ic_ways=min(threads, shape.m))
+
+
+def few_row_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
+    """Plans for few rows by a large matrix, by the fastest instruction, if there is one."""
+    word, kc = few_rows.instruction(shape, target)
+    by_registers = word == "f32" or (word == "bf16x2" and not kc and bool(shape.prologue_b))
+    for threads in () if not word else {1, shape.threads} if by_registers else {shape.threads}:
+        if shape.b == "rows":
+            yield CpuPlan("stream", shape.m, few_rows.DEPTH if by_registers else 1, jc_ways=threads, word=word)
+        else:
+            rows = next(rows for n, rows in tiles_of(target, few_rows.HEIGHTS) if shape.m <= n) if by_registers else 1
+            ways = min(threads, shape.n) if by_registers else threads
+            yield CpuPlan("dots", min(rows, shape.n), shape.m, kc=kc, ic_ways=ways, swap=True, word=word)
 
 
 def byte_dots(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:

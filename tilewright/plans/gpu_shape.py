@@ -90,8 +90,8 @@ class GpuShape(HasNumerics, _Fields):
 
     @property
     def key(self) -> tuple[str, int, int, int, str, str, int]:
-        """What tuning results are kept by, as plans.cpu.Shape.key: formats, and what else is not usual; m, n, k; the
-        order of A and of B; no threads."""
+        """What tuning results are kept by, as plans.cpu_shape.Shape.key: formats, and what else is not usual; m, n, k;
+        the order of A and of B; no threads."""
         kind = self.a if self.a == self.b == self.out else f"{self.a}-{self.b}-{self.out}"
         usual = shape(*self[:7], batch=self.batch, scaled=self.scaled, scales=self.scales,
                       numerics=self.numerics._replace(invariant=""))

@@ -23,7 +23,8 @@ from tilewright.plans.common import best
 
 if TYPE_CHECKING:
     from tilewright.plans.common import Cost
-    from tilewright.plans.cpu import CpuPlan, Shape
+    from tilewright.plans.cpu import CpuPlan
+    from tilewright.plans.cpu_shape import Shape
     from tilewright.plans.gpu_shape import GpuShape
     from tilewright.targets.cpu import CpuTarget
 

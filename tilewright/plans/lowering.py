@@ -19,7 +19,7 @@ from tilewright.expressions.numerics import PLAIN, HasNumerics, Numerics
 from tilewright.formats.table import NARROW
 from tilewright.plans import epilogues, prologues, semirings
 from tilewright.plans import invariant as invariants
-from tilewright.plans.cpu import COMPLEX, Shape, Strides, few_complex, order, steps
+from tilewright.plans.cpu_shape import COMPLEX, Shape, Strides, few_complex, order, steps
 from tilewright.plans.words import SURE, TILE_WORDS, WORDS, Word, faster, native_words, pays
 from tilewright.problem import Gemm, numerics
 from tilewright.targets import coerce
@@ -188,6 +188,9 @@ def lower(product: Product, target: CpuTarget, word_name: str | None = None) -> 
         return Lowered(shape, strides, target)
     named = (prologues.multiplied(sources[0] or sums, p.prologue_a),
              prologues.multiplied(sources[1] or sums, p.prologue_b))
+    if word_name is None and shape.prologues and prologues.read_once(
+            p.prologue_a, p.prologue_b, *invariants.sizes(m, n, p.invariant), sums):
+        word_name = ""                                          # plans/few_rows.py has the instructions
     if word_name is None:
         found = word(sums, named, target, min(*invariants.sizes(m, n, p.invariant), k) >= LEAST_TILES)
         word_name = found.name if found else ""
@@ -286,7 +289,8 @@ def taken_operands(problem: Gemm, threads: int = 1, invariant: str = "") -> Prod
         a, b = (f if name in p.prologues else taken(f, sums, *sizes, alike) for name, f in (("a", p.a), ("b", p.b)))
     epilogue = p.epilogue
     if once := prologues.read_once(p.prologue_a, p.prologue_b, rows, columns, sums):     # what follows is done after it
-        a, b, epilogue = a if once == "a" else sums, b if once == "b" else sums, ""
+        other = "bf16" if p.a == "bf16" and prologues.weights(p.prologue_b) else sums
+        a, b, epilogue = a if once == "a" else other, b if once == "b" else sums, ""
     out = sums if sums in COMPLEX or once else stored(p.out, sums, *sizes, bool(p.blocks) or alike)
     if semirings.state(p.semiring):
         epilogue = semirings.finished(p.semiring)

@@ -6,12 +6,13 @@ takes the plan with the least `seconds`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, exp, factorial, gcd
 
-from tilewright.plans import epilogues, prologues, semirings
+from tilewright.plans import epilogues, few_rows, prologues, semirings
 from tilewright.plans.common import Cost, Term, total
-from tilewright.plans.cpu import COMPLEX_DEPTH, ITEMSIZE, MOST_ROW_DOTS, PARTS, SHORT, CpuPlan, Shape
+from tilewright.plans.cpu import COMPLEX_DEPTH, MOST_ROW_DOTS, PARTS, SHORT, CpuPlan
+from tilewright.plans.cpu_shape import ITEMSIZE, Shape, Strides
 from tilewright.plans.words import BY_NAME, GROUP, SIDE, SPLITTING, TILE_RATE, TILE_WORDS
 from tilewright.targets.cpu import CpuTarget
 
@@ -87,6 +88,8 @@ WAKE_ABOVE, WAKE_ONE = 1_500_000, 600_000
 def cost(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings | None = None) -> Cost:
     """The predicted cost of a legal plan."""
     ceilings = ceilings or Ceilings()
+    if plan.word:
+        shape, plan = few_rows.as_read(shape, Strides(0, 0, 0, 0, 0, 0), plan)[0], replace(plan, kc=0)
     if plan.swap:
         shape = shape.swapped
     copying = 0.0

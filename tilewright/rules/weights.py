@@ -20,7 +20,7 @@ from tilewright.expressions.remembered import traced
 from tilewright.formats.quantized import Quantized
 from tilewright.formats.scaled import Decodable, Scaled, format_of
 from tilewright.formats.table import find, get, integral
-from tilewright.plans.cpu import order
+from tilewright.plans.cpu_shape import order
 from tilewright.plans.lowering import strides_of
 from tilewright.plans.prologues import MOST, STEPS
 from tilewright.rules import arguments, prologues, scaling

@@ -11,7 +11,7 @@ import pytest
 import tilewright as tw
 from tests.helpers.drivers import packed_before
 from tilewright.plans.choose import choose
-from tilewright.plans.cpu import Shape, Strides, order
+from tilewright.plans.cpu_shape import Shape, Strides, order
 from tilewright.plans.words import TILE_WORDS, faster, pays
 from tilewright.runtime.cpu import engine
 from tilewright.runtime.cpu.packed import Prepacking

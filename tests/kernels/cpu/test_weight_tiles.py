@@ -11,19 +11,17 @@ import pytest
 
 import tilewright as tw
 from tilewright.api import fused
-from tilewright.api.weights import by_bf16
 from tilewright.compiler import llvm
-from tilewright.expressions.numerics import Numerics
-from tilewright.kernels.cpu import jobs, weight_blocks, weight_tiles
+from tilewright.kernels.cpu import jobs, weight_tiles
 from tilewright.kernels.cpu.decoded_pairs import emit_decoded_pairs
 from tilewright.kernels.cpu.jobs import Prepare
 from tilewright.kernels.cpu.stream_tiles import emit_stream_tiles
 from tilewright.kernels.cpu.weight_pairs import emit_plain_pairs
-from tilewright.plans import lowering
-from tilewright.plans.cpu import Strides
+from tilewright.plans import few_rows, lowering
+from tilewright.plans.choose import choose
 from tilewright.rules import prologues, weights
 from tilewright.rules.call import Call
-from tilewright.runtime.cpu import engine, preparation
+from tilewright.runtime.cpu import preparation
 from tilewright.simulator.machine import Machine
 from tilewright.simulator.memory import AddressSpace
 
@@ -52,7 +50,7 @@ def operands(name, how, n, k):
 def simulated(m, n, k, name, how=None, alpha=1.0, beta=0.0, parts=2, emit=weight_tiles.emit_tiles):
     """C and what it should be, the sizes of its terms, and the traffic."""
     elements, numbers, source, prepare, of = operands(name, how or {}, n, k)
-    assert weight_blocks.takes(source, tuple(prepare))
+    assert few_rows.in_blocks(source, few_rows.Aside.of_job(prepare.READ))
     x, memory = RNG.standard_normal((m, k)).astype(BF16), AddressSpace()
     c, words = RNG.standard_normal((m, n), np.float32), max(jobs.tile_words(k, m), m*jobs.row_pitch(k))
     before = c.astype(np.float64)
@@ -102,18 +100,17 @@ def test_alpha_and_beta(name, emit):
 
 
 @pytest.mark.parametrize(("model", "extensions", "by_rows", "m", "kernel"), [
-    ("", AMX.extensions, True, 2, "tiles"), ("", AMX.extensions, True, 1, ""),
-    ("", AMX.extensions, False, 16, "stream"), ("", AMX.extensions, False, 2, ""), ("", (), True, 4, ""),
-    ("AMD", ("avx512bf16",), True, 16, "plain"), ("Intel", ("avx512bf16",), True, 16, ""),
-    ("AMD", ("avx512bf16",), False, 4, "")])
+    ("", AMX.extensions, True, 2, "amx_bf16"), ("", AMX.extensions, True, 1, "f32"),
+    ("", AMX.extensions, False, 16, "amx_bf16"), ("", AMX.extensions, False, 2, "f32"), ("", (), True, 4, "f32"),
+    ("AMD", ("avx512bf16",), True, 16, "bf16x2"), ("Intel", ("avx512bf16",), True, 16, ""),
+    ("AMD", ("avx512bf16",), False, 4, "f32")])
 def test_which_kernel_multiplies_bf16(model, extensions, by_rows, m, kernel):
-    """By the instructions that a chip has, and not by pairs where f32 is faster."""
+    """By the instructions that a chip has, and not by pairs where f32 is faster; many rows are packed."""
     target = replace(tw.target("x86-avx512"), extensions=extensions, model=model)
-    w = np.zeros((128, 256), BF16).T if by_rows else np.zeros((256, 128), BF16)
-    of = weights.weights_of(w, "n", "b")
-    product = lowering.Product(m, 128, 256, "f32", "bf16", "f32", Strides(256, 1, *engine.strides(w), 128, 1), 1,
-                               numerics=Numerics(prologue_b=weights.decoding_of(of, "b", "bf16").text), added_in="f32")
-    assert by_bf16(lowering.lower(product, target), PLAIN, np.dtype(BF16)) == kernel
+    problem = tw.Gemm(m, 1024, 1024, "bf16", layout="nt" if by_rows else "nn")
+    lowered = lowering.lower_problem(problem, target)
+    assert few_rows.instruction(lowered.shape, lowered.target) == (kernel, False)
+    assert choose(lowered.shape, lowered.target).word == kernel
 
 
 def test_weights_are_read_once():

@@ -15,8 +15,8 @@ import pytest
 from tilewright.compiler.artefact import load
 from tilewright.compiler.llvm import assembly
 from tilewright.inspect.resources import hot_loop
-from tilewright.kernels.cpu import probes as emitted
 from tilewright.lab.doctor import doctor
+from tilewright.lab.measure import probe_kernels as emitted
 from tilewright.lab.measure import probes, quiet, timing
 from tilewright.lab.measure.probes import Measured
 from tilewright.targets import CpuTarget, names, target

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from tilewright.plans.choose import choose
-from tilewright.plans.cpu import CpuPlan, Shape, Strides
+from tilewright.plans.cpu import CpuPlan
+from tilewright.plans.cpu_shape import Shape, Strides
 from tilewright.runtime.cpu import host, small
 from tilewright.runtime.cpu.recipe import Recipe
 from tilewright.targets import detect

@@ -25,7 +25,7 @@ from tests.helpers.emitted import emit_jobs
 from tilewright.compiler.artefact import load
 from tilewright.kernels.cpu import pool as layout
 from tilewright.plans.choose import choose
-from tilewright.plans.cpu import Shape
+from tilewright.plans.cpu_shape import Shape
 from tilewright.runtime.cpu import engine, pool
 from tilewright.runtime.cpu.pool import Pool
 from tilewright.targets import detect, machine

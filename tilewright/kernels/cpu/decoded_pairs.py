@@ -8,12 +8,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from tilewright.ir import Function, Kernel, Value, f32, i8, i16, i32, i64, vec
+from tilewright.ir import Function, Value, f32, i8, i16, i32, i64, vec
 from tilewright.kernels.cpu.jobs import DOTS, TILES, row_pitch
 from tilewright.kernels.cpu.out import Out
 from tilewright.kernels.cpu.pool import job_kernel, split
 from tilewright.kernels.cpu.prepared import suffix
-from tilewright.kernels.cpu.weight_blocks import DEEP, HALVES_OF_WORDS, SIDE, STEP, WORDS, Blocks, order
+from tilewright.kernels.cpu.weight_blocks import DEEP, SIDE, STEP, WORDS, Blocks, order, rearranged
 from tilewright.targets.cpu import CpuTarget
 
 HEIGHT, WIDE = 4, 6         # rows of weights, and of x, whose sums are in registers
@@ -24,8 +24,9 @@ def emit_decoded_pairs(target: CpuTarget, COLS: int, SOURCE: str, PROLOGUE: tupl
     """pairs(job, part): as weight_tiles.emit_tiles."""
     k, g, part = job_kernel(f"decoded_pairs_{COLS}_of_{SOURCE}{suffix(PROLOGUE)}", (*DOTS, *TILES), f32, a=i8, b=i16,
                             tiles=i32)
-    x = (g.tiles + part*g.tiles_step).view(row_pitch(g.k), 1)
-    _arrange(k, g, x, COLS, SOURCE)
+    pitch = row_pitch(g.k)
+    x = rearranged(k, g, part, COLS, pitch, STEP, lambda lines: [k.shuffle(lines[0], lines[0], order(SOURCE))])
+    x = x.view(pitch, 1)
     weights = Blocks(k, target, SOURCE, PROLOGUE, g, HEIGHT)
     sums = k.local("sums", (HEIGHT, COLS, SIDE), f32)
     lo, hi = split(k.ceil_div(g.m, HEIGHT), g.parts, part)
@@ -82,11 +83,3 @@ def emit_decoded_pairs(target: CpuTarget, COLS: int, SOURCE: str, PROLOGUE: tupl
             multiply(i, blocks, p, 1)
         out.cases_of_beta(partial(finish, i, first))
     return k.function
-
-
-def _arrange(k: Kernel, g: Any, x: Value, COLS: int, SOURCE: str) -> None:
-    """Rows of x in the order of decoding, with zeros beyond k."""
-    rows = g.b.view(g.ldb, 1)
-    with k.loop(k.constant(i64, COLS)) as j, k.loop(k.ceil_div(g.k, STEP)) as s:
-        line = k.load(rows.at(j, s*STEP), HALVES_OF_WORDS, 2, k.lanes_below(g.k - s*STEP, STEP))
-        k.store(x.at(j, s*SIDE), k.reinterpret(k.shuffle(line, line, order(SOURCE)), WORDS), 64)

@@ -269,10 +269,8 @@ def emit_finished(target: CpuTarget) -> Function:
     thread that was the last to multiply."""
     k = Kernel("finished", noalias=False, job=ptr(i8), part=i64)
     job, part = k.args
-    where = offsets(FINISHED)
-    g = SimpleNamespace(**{name: k.field(job, where[name], ptr(i8) if name in ("product", "finishing") else i64)
-                           for name in FINISHED[:-1]})
-    done, then = (job + where["done"]).as_(i64), job + g.at
+    g = job_fields(k, job, FINISHED[:-1], i8, product=i8, finishing=i8)
+    done, then = (job + offsets(FINISHED)["done"]).as_(i64), job + g.at
     with k.when(part < g.product_parts):
         k.call(g.product, job + 8*len(FINISHED), part)
         last = k.atomic_add(done, 1) + 1 == g.product_parts

@@ -337,9 +337,7 @@ def emit_batch(target: CpuTarget) -> Function:
     """
     k = Kernel("batch_packed", noalias=False, job=ptr(i8), tid=i64)
     job, tid = k.args
-    pointers = {"driver": ptr(i8), "product": ptr(i64)}
-    g = SimpleNamespace(**{name: k.field(job, at, pointers.get(name, i64)) for name, at in offsets(BATCH).items()
-                           if name != "claimed"})
+    g = job_fields(k, job, BATCH[:-1], i8, driver=i8, product=i64)
     claimed = (job + offsets(BATCH)["claimed"]).as_(i64)
     own = k.local("own", (len(PACKED),), i64)
     at_index = own + PACKED.index("index")

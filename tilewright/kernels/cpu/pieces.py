@@ -4,10 +4,9 @@ Each piece has a job of its own, which one thread does alone. Panels go into mem
 """
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 from tilewright.ir import Function, Kernel, i8, i64, ptr
 from tilewright.kernels.cpu.jobs import PACKED, PIECE, PIECES, offsets
+from tilewright.kernels.cpu.pool import job_fields
 from tilewright.targets.cpu import CpuTarget
 
 
@@ -15,8 +14,7 @@ def emit_pieces(target: CpuTarget) -> Function:
     """pieces(job, tid): what thread `tid` of any team does; one alone does all pieces."""
     k = Kernel("pieces", noalias=False, job=ptr(i8), tid=i64)
     job, tid = k.args
-    g = SimpleNamespace(**{name: k.field(job, at, ptr(i64) if name == "pieces" else i64)
-                           for name, at in offsets(PIECES).items() if name != "claimed"})
+    g = job_fields(k, job, PIECES[:-1], i8, pieces=i64)
     claimed = (job + offsets(PIECES)["claimed"]).as_(i64)
     own = g.space + tid*g.space_step
     index = k.variable(i64, k.atomic_add(claimed, 1, "monotonic"))

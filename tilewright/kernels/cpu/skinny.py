@@ -15,20 +15,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from tilewright.ir import Function, Kernel, Type, Value, i8, i16, i32, i64, ptr, vec
-from tilewright.kernels.cpu.jobs import (
-    COPIED,
-    DOTS,
-    EACH,
-    MOST_EACH,
-    OF_PROLOGUE,
-    ROW_DOTS,
-    SCALE,
-    STREAM,
-    offsets,
-)
+from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.microkernel import TYPES
 from tilewright.kernels.cpu.out import Out
-from tilewright.kernels.cpu.pool import job_kernel, split
+from tilewright.kernels.cpu.pool import job_fields, job_kernel, split
 from tilewright.kernels.cpu.prepared import Prepared, suffix
 from tilewright.kernels.narrow import memory_type, widened
 from tilewright.plans.cpu import MOST_COPIED, dot_sums, row_dot_sums
@@ -60,7 +50,7 @@ def emit_stream(target: CpuTarget, dtype: str, ROWS: int, DEPTH: int, SOURCE: st
     RUN, TOGETHER = (COLUMNS, 1) if PREFETCH else (ONE_ROW, target.line // target.vector_bytes)
     VT = vec(T, V)
     k, g, part = job_kernel(f"stream_{dtype}_{ROWS}x{DEPTH}{_of(SOURCE, PROLOGUE)}",
-                            STREAM if PROLOGUE else STREAM[:-OF_PROLOGUE], T, **_source("b", SOURCE))
+                            jobs.STREAM if PROLOGUE else jobs.STREAM[:-jobs.OF_PROLOGUE], T, **_source("b", SOURCE))
     elements = _prepared(k, target, SOURCE, PROLOGUE, g, "b")
     a, b, c = g.a.view(g.rsa, g.csa), g.b.view(g.ldb, 1), g.c.view(g.ldc, 1)
     lo, hi = (x*V for x in split(k.ceil_div(g.n, V), g.parts, part))
@@ -165,7 +155,8 @@ def emit_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int, SOURCE: str =
     V = target.lanes(T.bytes)
     VT = vec(T, V)
     of_formats = _of(SOURCE, PROLOGUE) if PROLOGUE else _between(dtype, SOURCE, OTHER, RESULT)
-    k, g, part = job_kernel(f"dots_{dtype}_{ROWS}x{COLS}{of_formats}", DOTS if PROLOGUE else DOTS[:-OF_PROLOGUE], T,
+    k, g, part = job_kernel(f"dots_{dtype}_{ROWS}x{COLS}{of_formats}",
+                            jobs.DOTS if PROLOGUE else jobs.DOTS[:-jobs.OF_PROLOGUE], T,
                             **_source("a", SOURCE), **_source("b", OTHER), **_source("c", RESULT))
     elements = _prepared(k, target, SOURCE, PROLOGUE, g, "a")
     a, b, out = g.a.view(g.lda, 1), g.b.view(g.ldb, 1), out_of(k, g, RESULT)
@@ -253,7 +244,7 @@ def emit_row_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int, SOURCE: s
     T = TYPES[dtype]
     V = min(1 << (COLS - 1).bit_length(), target.lanes(T.bytes))
     VT, NV, SUMS = vec(T, V) if V > 1 else T, -(-COLS // V), row_dot_sums(ROWS)
-    k, g, part = job_kernel(f"row_dots_{dtype}_{ROWS}x{COLS}{_between(dtype, SOURCE, OTHER, RESULT)}", ROW_DOTS, T,
+    k, g, part = job_kernel(f"row_dots_{dtype}_{ROWS}x{COLS}{_between(dtype, SOURCE, OTHER, RESULT)}", jobs.ROW_DOTS, T,
                             **_source("a", SOURCE), **_source("b", OTHER), **_source("c", RESULT))
     a, b, out = g.a.view(g.lda, g.csa), g.b.view(g.ldb, 1), out_of(k, g, RESULT)
     line = k.local("line", (NV*V,), T)
@@ -302,9 +293,8 @@ def emit_copied(target: CpuTarget, size: int) -> Function:
     T = {1: i8, 2: i16, 4: i32, 8: i64}[size]
     k = Kernel(f"copied_{8*size}", noalias=False, job=ptr(i8), part=i64)
     job, part = k.args
-    types = {"driver": ptr(i8), "copies": ptr(T)}
-    g = SimpleNamespace(**{name: k.field(job, at, types.get(name, i64)) for name, at in offsets(COPIED).items()})
-    own, given = k.local("own", (MOST_EACH,), i64), job.as_(i64) + len(COPIED)
+    g = job_fields(k, job, jobs.COPIED, T, driver=i8, copies=T)
+    own, given = k.local("own", (jobs.MOST_EACH,), i64), job.as_(i64) + len(jobs.COPIED)
     vector = k.variable(ptr(T), k.local("vector", (MOST_COPIED,), T))
     with k.when(k.address(g.copies) != 0):
         vector.set(g.copies + part*g.steps)
@@ -327,9 +317,8 @@ def emit_each(target: CpuTarget) -> Function:
     where."""
     k = Kernel("each", noalias=False, job=ptr(i8), part=i64)
     job, part = k.args
-    g = SimpleNamespace(**{name: k.field(job, at, ptr(i8) if name == "driver" else i64)
-                           for name, at in offsets(EACH).items()})
-    own, given = k.local("own", (MOST_EACH,), i64), job.as_(i64) + len(EACH)
+    g = job_fields(k, job, jobs.EACH, i8, driver=i8)
+    own, given = k.local("own", (jobs.MOST_EACH,), i64), job.as_(i64) + len(jobs.EACH)
     with k.loop(g.fields) as i:
         k.store(own + i, given[i])
     first, last = split(g.batch, g.batch_parts, part // g.within)
@@ -369,7 +358,7 @@ def emit_scale(target: CpuTarget, dtype: str) -> Function:
     """scale(job, part): a block of C[m, n] = alpha * S + beta * C. beta = 0 never reads C; S may be C itself then."""
     T = TYPES[dtype]
     V = target.lanes(T.bytes)
-    k, g, part = job_kernel(f"scale_{dtype}", SCALE, T, s=T)
+    k, g, part = job_kernel(f"scale_{dtype}", jobs.SCALE, T, s=T)
     s, out = g.s.view(g.lds, 1), Out(k, g.c.view(g.ldc, 1), g.alpha, g.beta)
     i_lo, i_hi = split(g.m, g.row_parts, part // g.col_parts)
     j_lo, j_hi = (x*V for x in split(k.ceil_div(g.n, V), g.col_parts, part % g.col_parts))

@@ -10,6 +10,7 @@ The order of elements within 32 steps of k is that of decoding (`order`), in whi
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tilewright.expressions import HALVES
@@ -19,27 +20,13 @@ from tilewright.kernels.cpu.jobs import Prepare
 from tilewright.kernels.cpu.prepared import Beside
 from tilewright.kernels.cpu.weights import Weights
 from tilewright.kernels.narrow import pattern, splat
+from tilewright.plans.few_rows import BLOCK, Aside, in_table
 from tilewright.targets.cpu import CpuTarget
 
 SIDE, STEP = 16, 32         # words of k, and elements, that are multiplied at once
-DEEP = 128                  # steps of k in a block: of weights of 4 bits a cache line
+DEEP = BLOCK                # steps of k in a block: of weights of 4 bits a cache line
 SCALES = 16                 # that are made f32 at once
 WORDS, HALVES_OF_WORDS = vec(i32, SIDE), vec(i16, STEP)
-SOURCES = "bf16", "i8", "i4x2", "u4x2", "e2m1x2"
-
-
-def takes(source: str, prepare: tuple[Any, ...]) -> bool:
-    """Whether weights of this format, with HALVES if two share a byte, are decoded with such scales and zero points: of
-    all of k, of groups of DEEP steps, or of 32 steps and in the table."""
-    words = [word.split(":") for word in prepare[1]]
-    return source in SOURCES and all(how[1] == "0" or int(group) % DEEP == 0 or in_table(source, word)
-                                     for word, (_, how, group) in zip(prepare[1], words))
-
-
-def in_table(source: str, word: str) -> bool:
-    """Whether bf16 holds elements times such scales."""
-    FORMAT, how, group = word.split(":")
-    return source == "e2m1x2" and FORMAT == "e8m0" and how[1] == "1" and int(group) == STEP
 
 
 def order(SOURCE: str) -> list[int]:
@@ -47,6 +34,28 @@ def order(SOURCE: str) -> list[int]:
     if SOURCE.endswith(HALVES):
         return [4*(e % 8) + e // 8 for e in range(STEP)]
     return [e // 2 + e % 2 * SIDE for e in range(STEP)] if SOURCE == "i8" else list(range(STEP))
+
+
+def rearranged(k: Kernel, g: Any, part: Value, COLS: int, pitch: Value, DEPTH: int,
+               dealt: Callable[[list[Value]], list[Value]]) -> Value:
+    """B's columns, which are rows of bf16, in this thread's tiles: DEPTH elements at a time, whose lines of STEP are
+    `dealt` in another order, with zeros beyond k. `pitch`: words from row to row."""
+    x, rows = g.tiles + part*g.tiles_step, g.b.view(g.ldb, 1)
+    with k.loop(k.constant(i64, COLS)) as j, k.loop(g.k, step=DEPTH) as p:
+        lines = [k.load(rows.at(j, p + e), HALVES_OF_WORDS, 2, k.lanes_below(g.k - (p + e), STEP))
+                 for e in range(0, DEPTH, STEP)]
+        for e, line in enumerate(dealt(lines)):
+            k.store(x.view(pitch, 1).at(j, (p >> 1) + e*SIDE), k.reinterpret(line, WORDS), 64)
+    return x
+
+
+def powers_of_two(k: Kernel, x: Value) -> Value:
+    """Numbers of e8m0 as f32: 2^-127 of 0, and NaN of 255."""
+    length = x.type.length
+    bits = k.cast(x, vec(i32, length)) & splat(k, i32, 255, length)
+    power = k.max(bits << 23, splat(k, i32, 1 << 22, length))
+    power = k.select(bits == splat(k, i32, 255, length), splat(k, i32, 511 << 22, length), power)
+    return k.bits_as(power, vec(f32, length))
 
 
 class Tables:
@@ -77,7 +86,7 @@ class Blocks:
         self.k, self.SOURCE, self.g, self.HEIGHT = k, SOURCE, g, HEIGHT
         self.a, self.halves = g.a.view(g.lda, 1), SOURCE.endswith(HALVES)
         of = Weights(k, target, SOURCE, PROLOGUE, g.a_beside, g.index)
-        self.zero, inside = of.zero, of.scale is not None and in_table(SOURCE, Prepare(*PROLOGUE).READ[0])
+        self.zero, inside = of.zero, of.scale is not None and in_table(SOURCE, Aside.of_job(Prepare(*PROLOGUE).READ)[0])
         self.scale: Beside | None = None if inside else of.scale
         self.table_scale: Beside | None = of.scale if inside else None
         self.grouped = self.scale is not None and self.scale.STEP != "0"
@@ -99,10 +108,8 @@ class Blocks:
         assert x is not None
         there = k.lanes_below(k.ceil_div(self.g.k - p, STEP), SCALES)
         with k.loop(k.constant(i64, self.HEIGHT)) as r:
-            bits = k.cast(k.load(x.address(i + r, p), vec(x.T, SCALES), 1, there), WORDS) & splat(k, i32, 255, SCALES)
-            number = k.max(bits << 23, splat(k, i32, 1 << 22, SCALES))                      # 2^-127, of 0
-            number = k.select(bits == splat(k, i32, 255, SCALES), splat(k, i32, 511 << 22, SCALES), number)
-            k.store(self.scales.at(r, 0), k.bits_as(number, vec(f32, SCALES)))
+            numbers = powers_of_two(k, k.load(x.address(i + r, p), vec(x.T, SCALES), 1, there))
+            k.store(self.scales.at(r, 0), numbers)
 
     def buffer(self, block: Value) -> Value:
         """The buffer for the pieces of a block: [step][row][word]."""

@@ -2,8 +2,8 @@
 
 64 bytes are 128 weights: a shift and VPERMW make 32 bf16 of the lowest bits of its 16-bit words, so that 32 weights
 cost three instructions and a quarter of a load. bf16 holds every i4, u4 and e2m1 exactly, and their differences from
-a zero point, of which each has a table. Word w has elements 4w ... 4w + 3 of a block, so that A's rows come rearranged
-(`api.weights.arranged`): lane j adds up elements 8j ... 8j + 7, and scales of 16 elements or more belong to lanes.
+a zero point, of which each has a table. Word w has elements 4w ... 4w + 3 of a block, so that every thread rearranges
+rows of x once: lane j adds up elements 8j ... 8j + 7, and scales of 16 elements or more belong to lanes.
 
 emit_plain_pairs reads weights that are bf16 themselves: 16 pairs of a row by those of rows of x, as both lie.
 
@@ -11,20 +11,21 @@ As in all products by these instructions numbers and sums below 2^-126 are 0 (ir
 """
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
-from tilewright.ir import Function, Value, f32, i8, i16, i32, vec
-from tilewright.kernels.cpu.byte_dots import word_dots
-from tilewright.kernels.cpu.jobs import DOTS
+from tilewright.ir import Function, Kernel, Value, f32, i8, i16, i32, vec
+from tilewright.kernels.cpu.byte_dots import Dots, Words
+from tilewright.kernels.cpu.jobs import DOTS, TILES, row_pitch
 from tilewright.kernels.cpu.out import Out
-from tilewright.kernels.cpu.pool import job_kernel, split
+from tilewright.kernels.cpu.pool import job_kernel
 from tilewright.kernels.cpu.prepared import Beside, suffix
-from tilewright.kernels.cpu.weight_blocks import Tables
-from tilewright.kernels.cpu.weights import AT_ONCE, Weights, all_rows
+from tilewright.kernels.cpu.weight_blocks import Tables, powers_of_two, rearranged
+from tilewright.kernels.cpu.weights import AT_ONCE, Weights
 from tilewright.kernels.narrow import number, splat
+from tilewright.plans.few_rows import BLOCK
 from tilewright.targets.cpu import CpuTarget
 
-BLOCK = 128                 # elements in a vector
 SHIFTS = range(0, 16, 4)
 V = 16
 # Of weights that are bf16: rows of these, and of x at most, at once. On a Zen 4 with one thread 5, 8, 16, 32 and 64
@@ -32,83 +33,73 @@ V = 16
 PLAIN_ROWS, WIDE = 4, 6
 
 
-def takes(prepare: tuple[Any, ...]) -> bool:
-    """Whether scales and zero points lie along k as the kernel reads them: alone, or scales side by side."""
-    words = [word.split(":") for word in prepare[1]]
-    return all(how[1] == "0" or int(group) % BLOCK == 0 or (how[1] == "1" and at == 0 and BLOCK % int(group) == 0)
-               for at, (_, how, group) in enumerate(words))
+class Pairs(Dots):
+    """Rows of weights of 4 bits, decoded to bf16 by tables, a block at a time."""
+
+    def __init__(self, k: Kernel, g: SimpleNamespace, target: CpuTarget, SOURCE: str, PROLOGUE: tuple[Any, ...]
+                 ) -> None:
+        super().__init__(k, g, Out(k, g.c.view(g.rsc, g.csc), g.alpha, g.beta), vec(f32, V), BLOCK, target.line)
+        self.w = w = Weights(k, target, SOURCE, PROLOGUE, g.a_beside, g.index)
+        self.tables = Tables(k, w)
+        self.at_end = w.scale is None or w.scale.STEP == "0"
+
+    def place(self, p: Value | int) -> Any:
+        return p // 2 if isinstance(p, int) else p >> 1
+
+    def begin(self, s: SimpleNamespace) -> None:
+        alone = self.w.zero is None or self.w.zero.STEP == "0"
+        s.tables = [self.tables.of_row(s.i + r, 0) for r in range(s.ROWS if self.w.zero else 1)] if alone else []
+
+    def add(self, s: SimpleNamespace, p: Value, count: Value | None) -> None:
+        k, WORDS = self.k, vec(i32, V)
+        x = [[k.load(self.b.at(s.j + c, self.place(p) + e*V), WORDS, 4) for e in range(4)] for c in range(s.COLS)]
+        for r, row in enumerate(row + self.place(p) for row in s.rows):
+            if count is None:
+                word = k.load(row.as_(i16), vec(i16, 2*V), 1)
+            else:
+                there = k.lanes_below((count + 1) >> 1, 4*V)
+                word = k.reinterpret(k.load(row, vec(i8, 4*V), 1, there), vec(i16, 2*V))
+            table = s.tables[r % len(s.tables)] if s.tables else self.tables.of_row(s.i + r, p)
+            sums = [s.acc[r, c] if self.at_end else k.constant(self.VT, 0.0) for c in range(s.COLS)]
+            for e, shift in enumerate(SHIFTS):
+                index = word >> splat(k, i16, shift, 2*V) if shift else word
+                weights = k.reinterpret(k.lookup(table, index), WORDS)
+                sums = [k.bf16_pairs(weights, x[c][e], y) for c, y in enumerate(sums)]
+            scale = None if self.at_end or self.w.scale is None else self.scale(self.w.scale, s.i + r, p, count)
+            for c, y in enumerate(sums):
+                s.acc[r, c] = y if scale is None else k.fma(y, scale, s.acc[r, c])
+
+    def scale(self, x: Beside, i: Value, p: Value, count: Value | None) -> Value:
+        """The scale of each lane."""
+        k = self.k
+        if x.GROUP % BLOCK == 0:
+            return k.broadcast(x.one(i, p, f32), V)
+        COUNT = BLOCK // x.GROUP
+        there = None if count is None else k.lanes_below(k.ceil_div(count, x.GROUP), COUNT)
+        few = k.load(x.address(i, p), vec(x.T, COUNT), x.T.bytes, there)
+        few = powers_of_two(k, few) if x.FORMAT == "e8m0" else number(k, few, x.FORMAT, f32)
+        return k.shuffle(few, few, [e * COUNT // V for e in range(V)])
+
+    def total(self, s: SimpleNamespace, r: int, x: Value) -> Value:
+        return x * self.w.scale.one(s.i + r, 0, f32) if self.at_end and self.w.scale is not None else x
 
 
 def emit_pairs(target: CpuTarget, ROWS: int, COLS: int, SOURCE: str, PROLOGUE: tuple[Any, ...]) -> Function:
-    """pairs(job, part): as weights.emit_dots, of B's columns as api.weights.arranged makes them of rows of x."""
-    WIDE, VT, WORDS = AT_ONCE[32], vec(f32, V), vec(i32, V)
-    k, g, part = job_kernel(f"pairs_{ROWS}x{COLS}_of_{SOURCE}{suffix(PROLOGUE)}", DOTS, f32, a=i8, b=i32)
-    w = Weights(k, target, SOURCE, PROLOGUE, g.a_beside, g.index)
-    a, b, out = g.a.view(g.lda, 1), g.b.view(g.ldb, 1), Out(k, g.c.view(g.rsc, g.csc), g.alpha, g.beta)
-    lo, hi = split(g.m, g.parts, part)
-    tables = Tables(k, w)
-    full_k = g.k // BLOCK * BLOCK
+    """pairs(job, part): as weights.emit_dots, of B's columns that are rows of bf16."""
+    k, g, part = job_kernel(f"pairs_{ROWS}x{COLS}_of_{SOURCE}{suffix(PROLOGUE)}", (*DOTS, *TILES), f32, a=i8, b=i16,
+                            tiles=i32)
 
-    def scale_of(x: Beside, i: Value, p: Value | int, count: Value | None) -> Value:
-        """For each lane."""
-        if x.STEP == "0" or x.GROUP % BLOCK == 0:
-            return k.broadcast(x.one(i, p, f32), V)
-        COUNT = BLOCK // x.GROUP
-        at = x.address(i, p)
-        there = None if count is None else k.lanes_below(k.ceil_div(count, x.GROUP), COUNT)
-        few = k.load(at, vec(x.T, COUNT), x.T.bytes, there)
-        if x.FORMAT == "e8m0":
-            bits = (k.cast(few, vec(i32, COUNT)) & splat(k, i32, 255, COUNT)) << 23
-            bits = k.max(bits, splat(k, i32, 1 << 22, COUNT))                   # 2^-127, of 0
-            bits = k.select(bits == splat(k, i32, 255 << 23, COUNT), splat(k, i32, 511 << 22, COUNT), bits)
-            few = k.bits_as(bits, vec(f32, COUNT))
-        else:
-            few = number(k, few, x.FORMAT, f32)
-        return k.shuffle(few, few, [e * COUNT // V for e in range(V)])
-
-    def rows_at(i: Value, ROWS: int, columns: range) -> None:
-        acc, rows = k.tile(ROWS, len(columns), VT), [a.at(i + r, 0) for r in range(ROWS)]
-        at_end = w.scale is None or w.scale.STEP == "0"
-        alone = w.zero is None or w.zero.STEP == "0"
-        fixed = [tables.of_row(i + r, 0) for r in range(ROWS if w.zero else 1)] if alone else []
-
-        def add(p: Value, count: Value | None = None) -> None:
-            x = [[k.load(b.at(j, (p >> 1) + s*V), WORDS, 4) for s in range(4)] for j in columns]
-            for r, row in enumerate(rows):
-                if count is None:
-                    k.prefetch(row + (g.lda*ROWS + (p >> 1)), locality=2)      # of the rows that come next
-                    word = k.load((row + (p >> 1)).as_(i16), vec(i16, 2*V), 1)
-                else:
-                    bytes_there = k.lanes_below((count + 1) >> 1, 4*V)
-                    word = k.reinterpret(k.load(row + (p >> 1), vec(i8, 4*V), 1, bytes_there), vec(i16, 2*V))
-                table = fixed[r % len(fixed)] if fixed else tables.of_row(i + r, p)
-                sums = [acc[r, c] if at_end else k.constant(VT, 0.0) for c in range(len(columns))]
-                for s, shift in enumerate(SHIFTS):
-                    index = word >> splat(k, i16, shift, 2*V) if shift else word
-                    weights = k.reinterpret(k.lookup(table, index), WORDS)
-                    sums = [k.bf16_pairs(weights, x[c][s], y) for c, y in enumerate(sums)]
-                scale = None if at_end or w.scale is None else scale_of(w.scale, i + r, p, count)
-                for c, y in enumerate(sums):
-                    acc[r, c] = y if scale is None else k.fma(y, scale, acc[r, c])
-
-        with k.loop(full_k, step=BLOCK) as p:
-            add(p)
-        with k.when(full_k < g.k):
-            add(full_k, g.k - full_k)
-        for r in range(ROWS):
-            for c, j in enumerate(columns):
-                total = k.sum(acc[r, c])
-                if at_end and w.scale is not None:
-                    total = total * w.scale.one(i + r, 0, f32)
-                out.put(out.scaled(total), i + r, j)
-    all_rows(k, (lo, hi), ROWS, COLS, WIDE, rows_at)
-    return k.function
+    def every_fourth(lines: list[Value]) -> list[Value]:
+        halves = [[k.shuffle(x, y, range(first, 64, 4)) for x, y in (lines[:2], lines[2:])] for first in range(4)]
+        return [k.shuffle(x, y, range(32)) for x, y in halves]
+    pitch = row_pitch(k.ceil_div(g.k, BLOCK) * BLOCK)
+    g.b, g.ldb = rearranged(k, g, part, COLS, pitch, BLOCK, every_fourth), pitch
+    return Pairs(k, g, target, SOURCE, PROLOGUE).emit(part, ROWS, COLS, AT_ONCE[32])
 
 
 def emit_plain_pairs(target: CpuTarget, COLS: int) -> Function:
     """pairs(job, part): as skinny.emit_dots, of rows of A and columns of B that are bf16, PLAIN_ROWS and up to WIDE
-    columns at a time: for further columns rows of A come from L1 again."""
+    columns at a time."""
     k, g, part = job_kernel(f"plain_pairs_{PLAIN_ROWS}x{COLS}", DOTS, f32, a=i16, b=i16)
     out = Out(k, g.c.view(g.rsc, g.csc), g.alpha, g.beta)
-    word_dots(k, g, part, out, vec(f32, V), (PLAIN_ROWS, COLS, WIDE), k.bf16_pairs)
-    return k.function
+    return Words(k, g, out, vec(f32, V), target.line, k.bf16_pairs).emit(part, PLAIN_ROWS, COLS, WIDE)

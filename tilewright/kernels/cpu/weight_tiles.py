@@ -28,12 +28,11 @@ from tilewright.kernels.narrow import splat
 from tilewright.targets.cpu import CpuTarget
 
 ROWS = 1                    # tiles of weights at once
-LEAST = 64                  # rows of weights
 
 
 def emit_tiles(target: CpuTarget, COLS: int, SOURCE: str, PROLOGUE: tuple[Any, ...]) -> Function:
     """tiles(job, part): a run of rows of C[m, COLS] = alpha * A[m, k] @ B[k, COLS] + beta * C, of which A has the
-    weights, at least LEAST rows, and B's columns are rows of bf16; C's columns are contiguous."""
+    weights, few_rows.LEAST_TILED rows or more, and B's columns are rows of bf16; C's columns are contiguous."""
     PLAIN, ACROSS = SOURCE == "bf16", -(-COLS // SIDE)
     k, g, part = job_kernel(f"tiles_{COLS}_of_{SOURCE}{suffix(PROLOGUE)}", (*DOTS, *TILES), f32, a=i16 if PLAIN else i8,
                             b=i16, tiles=i32)

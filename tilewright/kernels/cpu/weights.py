@@ -18,7 +18,6 @@ without that, at 10 with 1 KB ahead (the best of single runs), and at 20 to 23 s
 """
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import gcd
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +26,7 @@ from tilewright.expressions import HALVES
 from tilewright.expressions.program import Expression
 from tilewright.formats import FORMATS
 from tilewright.ir import Function, Kernel, Value, f32, i8, i32, i64, vec
+from tilewright.kernels.cpu.byte_dots import Dots
 from tilewright.kernels.cpu.jobs import DOTS, STREAM, Prepare
 from tilewright.kernels.cpu.out import Out
 from tilewright.kernels.cpu.pool import job_kernel, split
@@ -109,77 +109,57 @@ class Weights:
         return self.k.shuffle(x, x, self.back) if self.order else x
 
 
+class Decoded(Dots):
+    """Rows of weights that are decoded to f32; elements of a chunk, which share a scale, are added up by themselves
+    where scales are of groups."""
+
+    def __init__(self, k: Kernel, g: SimpleNamespace, target: CpuTarget, SOURCE: str, PROLOGUE: tuple[Any, ...]
+                 ) -> None:
+        self.w = w = Weights(k, target, SOURCE, PROLOGUE, g.a_beside, g.index)
+        self.LEFT = V = w.V
+        CHUNK = max(x for x in range(V, DEEPEST*V + 1, V) if w.group % x == 0)
+        self.fixed = [x and x.STEP == "0" for x in (w.scale, w.zero)]
+        super().__init__(k, g, Out(k, g.c.view(g.rsc, g.csc), g.alpha, g.beta), vec(f32, V), CHUNK, target.line)
+
+    def place(self, p: Value | int) -> Any:
+        return self.w.byte(p)
+
+    def beside(self, s: SimpleNamespace, x: Beside, p: Value | int) -> list[Value]:
+        """For each row the number that all of a chunk share."""
+        return [self.k.broadcast(x.one(s.i + r, p, f32), self.w.V) for r in range(s.ROWS)]
+
+    def begin(self, s: SimpleNamespace) -> None:
+        s.start = [self.beside(s, x, 0) if x and fixed else [None]*s.ROWS
+                   for x, fixed in zip((self.w.scale, self.w.zero), self.fixed)]
+
+    def add(self, s: SimpleNamespace, p: Value, count: Value | None) -> None:
+        k, w, V, acc = self.k, self.w, self.w.V, s.acc
+        scales, zeros = (self.beside(s, x, p) if x and not fixed else first
+                         for x, fixed, first in zip((w.scale, w.zero), self.fixed, s.start))
+        grouped = w.scale is not None and not self.fixed[0]
+        sums: dict[tuple[int, int], Value] = {} if grouped else {rc: acc[rc] for rc in acc.registers}
+        mask = None if count is None else k.lanes_below(count, V)
+        for at in range(0, self.STEP if count is None else V, V):
+            q = p + at if at else p
+            x = [w.ordered(k.load(self.b.at(s.j + c, q), self.VT, 4, mask)) for c in range(s.COLS)]
+            for r, zero in enumerate(zeros):
+                weights = w.values(s.rows[r] + w.byte(q), count)
+                weights = weights if zero is None else weights - zero
+                for c, column in enumerate(x):
+                    sums[r, c] = k.fma(weights, column, sums[r, c]) if (r, c) in sums else weights * column
+        for (r, c), total in sums.items():
+            acc[r, c] = k.fma(total, scales[r], acc[r, c]) if grouped else total
+
+    def total(self, s: SimpleNamespace, r: int, x: Value) -> Value:
+        return x * self.w.scale.one(s.i + r, 0, f32) if self.w.scale is not None and self.fixed[0] else x
+
+
 def emit_dots(target: CpuTarget, dtype: str, ROWS: int, COLS: int, SOURCE: str, PROLOGUE: tuple[Any, ...]) -> Function:
     """dots(job, part): a run of rows of C[m, COLS] = alpha * A[m, k] @ B[k, COLS] + beta * C, ROWS at a time, of which
-    A has the weights; by columns of C that registers hold, for each of which A's rows are read again from L1."""
-    V, WIDE = target.lanes(4), AT_ONCE[32 if target.registers >= 32 else 16]
-    VT = vec(f32, V)
+    A has the weights."""
     k, g, part = job_kernel(f"dots_{dtype}_{ROWS}x{COLS}_of_{SOURCE}{suffix(PROLOGUE)}", DOTS, f32,
                             a=memory_type(SOURCE.removesuffix(HALVES)))
-    w = Weights(k, target, SOURCE, PROLOGUE, g.a_beside, g.index)
-    a, b, out = g.a.view(g.lda, 1), g.b.view(g.ldb, 1), Out(k, g.c.view(g.rsc, g.csc), g.alpha, g.beta)
-    lo, hi = split(g.m, g.parts, part)
-    CHUNK = max(x for x in range(V, DEEPEST*V + 1, V) if w.group % x == 0)
-    full_k = g.k // CHUNK * CHUNK
-
-    def beside(x: Beside | None, i: Value, p: Value | int, ROWS: int) -> list[Value | None]:
-        """For each row the number that all of a chunk share."""
-        return [None if x is None else k.broadcast(x.one(i + r, p, f32), V) for r in range(ROWS)]
-
-    def rows_at(i: Value, ROWS: int, columns: range) -> None:
-        acc, rows = k.tile(ROWS, len(columns), VT), [a.at(i + r, 0) for r in range(ROWS)]
-        fixed = [x and x.STEP == "0" for x in (w.scale, w.zero)]
-        start = [beside(x, i, 0, ROWS) if at_once else None for x, at_once in zip((w.scale, w.zero), fixed)]
-
-        def add(p: Value, VECTORS: int, count: Value | None = None) -> None:
-            scales, zeros = (beside(x, i, p, ROWS) if x and not at_once else first or [None]*ROWS
-                             for x, at_once, first in zip((w.scale, w.zero), fixed, start))
-            grouped = w.scale is not None and not fixed[0]
-            sums: dict[tuple[int, int], Value] = {} if grouped else {rc: acc[rc] for rc in acc.registers}
-            mask = None if count is None else k.lanes_below(count, V)
-            for row in rows if count is None else ():
-                for byte in range(0, w.byte(VECTORS*V) * w.T.bytes, target.line):       # of the rows that come next
-                    k.prefetch(row + (g.lda*ROWS + w.byte(p) + byte // w.T.bytes), locality=2)
-            for v in range(VECTORS):
-                q = p + v*V if v else p
-                x = [w.ordered(k.load(b.at(j, q), VT, 4, mask)) for j in columns]
-                for r, row in enumerate(rows):
-                    weights, zero = w.values(row + w.byte(q), count), zeros[r]
-                    weights = weights if zero is None else weights - zero
-                    for c, column in enumerate(x):
-                        sums[r, c] = k.fma(weights, column, sums[r, c]) if (r, c) in sums else weights * column
-            for (r, c), total in sums.items():
-                scale = scales[r]
-                acc[r, c] = k.fma(total, scale, acc[r, c]) if grouped and scale is not None else total
-
-        with k.loop(full_k, step=CHUNK) as p:
-            add(p, CHUNK // V)
-        with k.loop(g.k, full_k, V) as p:
-            add(p, 1, k.min(g.k - p, V))
-        for r in range(ROWS):
-            for c, j in enumerate(columns):
-                total = k.sum(acc[r, c])
-                if w.scale is not None and fixed[0]:
-                    total = total * w.scale.one(i + r, 0, f32)
-                out.put(out.scaled(total), i + r, j)
-    all_rows(k, (lo, hi), ROWS, COLS, WIDE, rows_at)
-    return k.function
-
-
-def all_rows(k: Kernel, rows: tuple[Value, Value], ROWS: int, COLS: int, WIDE: int,
-             rows_at: Callable[[Value, int, range], None]) -> None:
-    """rows_at(i, rows, columns) for ROWS rows at once, the last ones by themselves, and WIDE columns at once."""
-    lo, hi = rows
-    full = lo + (hi - lo) // ROWS * ROWS
-
-    def all_columns(i: Value, ROWS: int) -> None:
-        for first in range(0, COLS, WIDE):
-            rows_at(i, ROWS, range(first, min(first + WIDE, COLS)))
-    with k.loop(full, lo, ROWS) as i:
-        all_columns(i, ROWS)
-    if ROWS > 1:
-        with k.loop(hi, full) as i:
-            all_columns(i, 1)
+    return Decoded(k, g, target, SOURCE, PROLOGUE).emit(part, ROWS, COLS, AT_ONCE[32 if target.registers >= 32 else 16])
 
 
 def emit_stream(target: CpuTarget, dtype: str, ROWS: int, DEPTH: int, SOURCE: str, PROLOGUE: tuple[Any, ...]

@@ -18,7 +18,8 @@ from tilewright.api import host
 from tilewright.lab.explanation.terminal import duration
 from tilewright.lab.measure import probes
 from tilewright.plans.common import total
-from tilewright.plans.cpu import CpuPlan, Shape
+from tilewright.plans.cpu import CpuPlan
+from tilewright.plans.cpu_shape import Shape
 from tilewright.rules import arguments, contraction, paths, subscripts
 from tilewright.rules.contraction import Operands, Term
 from tilewright.runtime.cpu import amx, engine, pool

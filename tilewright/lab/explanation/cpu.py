@@ -23,7 +23,8 @@ from tilewright.lab.explanation.record import (
 from tilewright.lab.measure.probes import DTYPES
 from tilewright.lab.tuner import candidates
 from tilewright.plans.common import Cost
-from tilewright.plans.cpu import COMPLEX, CpuPlan, Shape, registers
+from tilewright.plans.cpu import CpuPlan, registers
+from tilewright.plans.cpu_shape import COMPLEX, Shape
 from tilewright.plans.lowering import taken_operands
 from tilewright.plans.measured import choice
 from tilewright.plans.words import BY_NAME, TILE_WORDS

@@ -10,7 +10,7 @@ from typing import Any
 from tilewright.lab.explanation.record import Alternative, Explanation, Section, cause, unmeasured
 from tilewright.lab.tuner.space import Space, space
 from tilewright.plans import asked
-from tilewright.plans.common import Cost
+from tilewright.plans.common import Cost, NoPlan
 from tilewright.plans.invariant import OPTIONS
 from tilewright.problem import Gemm
 from tilewright.targets import CpuTarget, coerce
@@ -113,7 +113,11 @@ def _invariant(there: Space, chosen: Any, cost: Cost, basis: Any, words: Any) ->
     """What a product with the same bits for any number of threads, or of rows, costs: for each option of matmul the
     plan, and its time beside the chosen one's."""
     for option, invariant in OPTIONS.items() if words.can_be_invariant(there.shape) else ():
-        plan, seconds = words.invariant(there, invariant, basis)
+        try:
+            plan, seconds = words.invariant(there, invariant, basis)
+        except NoPlan:
+            yield f"{option}=True: no plan"
+            continue
         slower = seconds / cost.seconds - 1
         said = f"{100 * abs(slower):.1f} % {'slower' if slower > 0 else 'faster'} by the model"
         yield f"{option}=True: " + ("the same plan" if plan == chosen else f"{plan}, {said}")

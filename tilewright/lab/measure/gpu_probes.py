@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.compiler import artefact
-from tilewright.lab.measure import probes
+from tilewright.lab.measure import gpu_probe_kernels, nvidia_probe_kernels, probes
 from tilewright.lab.measure.machine import now
 from tilewright.plans import gpu
 from tilewright.plans.common import Cost
@@ -98,13 +98,12 @@ class Busy:
     slower than kernels gives them to a stream meanwhile."""
 
     def __init__(self, on: Any, driver: Any) -> None:
-        from tilewright.kernels.gpu import probes as emitted
-        emitter, self.driver, self.prepared = f"{emitted.__name__}:emit_fma_probe", driver, dict[int, Any]()
+        emitter, self.driver, self.prepared = f"{gpu_probe_kernels.__name__}:emit_fma_probe", driver, dict[int, Any]()
         code = artefact.code(emitter, on.target, DTYPE="f32", WARP=on.target.warp)
         self.function = driver.load(code.image, on).function(code.manifest)
-        self.x = driver.Memory.upload(on, _numbers("f32", 2*(emitted.THREADS + emitted.FACTORS)))
+        self.x = driver.Memory.upload(on, _numbers("f32", 2*(gpu_probe_kernels.THREADS + gpu_probe_kernels.FACTORS)))
         # two multiply-adds of a warp in a clock, of as many as the slowest chips have
-        clocks = emitted.CHAINS * emitted.THREADS / on.target.fma_f32
+        clocks = gpu_probe_kernels.CHAINS * gpu_probe_kernels.THREADS / on.target.fma_f32
         self.round = clocks / on.target.clock
 
     def __call__(self, stream: int, seconds: float) -> None:
@@ -124,11 +123,12 @@ class Probes:
         self.stream, self.kept = self.driver.Stream(on), []     # type: ignore[var-annotated]
         self.functions: dict[str, Any] = {}
 
-    def prepared(self, emitter: str, options: dict[str, Any], grid: int, *args: Any) -> Any:
-        """A launch of the probe of this name."""
-        place, key = "nvidia" if "mma" in emitter else "gpu", f"{emitter} {options}"
+    def prepared(self, emitter: Callable[..., Any], options: dict[str, Any], grid: int, *args: Any) -> Any:
+        """A launch of the probe that this function emits."""
+        name = f"{emitter.__module__}:{emitter.__name__}"
+        key = f"{name} {options}"
         if key not in self.functions:
-            code = artefact.code(f"tilewright.kernels.{place}.probes:{emitter}", self.on.target, **options)
+            code = artefact.code(name, self.on.target, **options)
             self.functions[key] = self.driver.load(code.image, self.on).function(code.manifest)
         pointers = [x.pointer if hasattr(x, "pointer") else x for x in args]
         return self.driver.Prepared(self.functions[key], (grid,), pointers)
@@ -144,35 +144,33 @@ class Probes:
 
     def arithmetic(self, name: str) -> tuple[Callable[[int], Any], float]:
         """Launches of so many rounds, and the operations of a round."""
-        from tilewright.kernels.gpu import probes as emitted
         if " " not in name:
-            x, grid = self.upload(_numbers(name, emitted.THREADS + emitted.FACTORS)), 8 * self.units
-            y = self.room(8 * grid * emitted.THREADS)
-            work = 2.0 * grid * emitted.THREADS * emitted.CHAINS
-            return lambda rounds: self.prepared("emit_fma_probe", {"DTYPE": name, "WARP": self.warp}, grid, rounds,
-                                                x, y), work
-        from tilewright.kernels.nvidia import probes as matrix
+            x, grid = self.upload(_numbers(name, gpu_probe_kernels.THREADS + gpu_probe_kernels.FACTORS)), 8 * self.units
+            y = self.room(8 * grid * gpu_probe_kernels.THREADS)
+            work = 2.0 * grid * gpu_probe_kernels.THREADS * gpu_probe_kernels.CHAINS
+            return lambda rounds: self.prepared(gpu_probe_kernels.emit_fma_probe, {"DTYPE": name, "WARP": self.warp},
+                                                grid, rounds, x, y), work
         kind, format = name.split()
-        x = self.upload(_numbers(format, 4*matrix.WORDS // _bytes(format)))
-        y = self.room(8 * 2 * self.units * matrix.WGMMA_THREADS)
+        x = self.upload(_numbers(format, 4*nvidia_probe_kernels.WORDS // _bytes(format)))
+        y = self.room(8 * 2 * self.units * nvidia_probe_kernels.WGMMA_THREADS)
         if kind == "wgmma":
-            return (lambda rounds: self.prepared("emit_wgmma_probe", {"FORMAT": format}, self.units, rounds, x, y),
-                    float(self.units * matrix.wgmma_operations(format)))
-        options = {"FORMAT": format, "SHAPE": matrix.largest(self.on.target, format)}
-        return (lambda rounds: self.prepared("emit_mma_probe", options, 2*self.units, rounds, x, y),
-                2.0 * self.units * matrix.mma_operations(self.on.target, format))
+            return (lambda rounds: self.prepared(nvidia_probe_kernels.emit_wgmma_probe, {"FORMAT": format}, self.units,
+                                                  rounds, x, y),
+                    float(self.units * nvidia_probe_kernels.wgmma_operations(format)))
+        options = {"FORMAT": format, "SHAPE": nvidia_probe_kernels.largest(self.on.target, format)}
+        return (lambda rounds: self.prepared(nvidia_probe_kernels.emit_mma_probe, options, 2*self.units, rounds, x, y),
+                2.0 * self.units * nvidia_probe_kernels.mma_operations(self.on.target, format))
 
     def reading(self, level: str) -> tuple[Callable[[int], Any], float]:
         """The rate of bytes."""
-        from tilewright.kernels.gpu import probes as emitted
         grid, l2 = 8 * self.units, self.on.target.l2
         size = l2 // LEVELS[level] if level == "l2" else l2 * LEVELS[level]
-        pieces = max(size // (16 * emitted.LOADS * emitted.THREADS * grid), 1)
-        size = pieces * 16 * emitted.LOADS * emitted.THREADS * grid
+        pieces = max(size // (16 * gpu_probe_kernels.LOADS * gpu_probe_kernels.THREADS * grid), 1)
+        size = pieces * 16 * gpu_probe_kernels.LOADS * gpu_probe_kernels.THREADS * grid
         x = self.upload(np.random.default_rng(0).integers(0, 1 << 30, size // 4, np.int32))
-        y = self.room(4 * grid * emitted.THREADS)
-        return lambda rounds: self.prepared("emit_read_probe", {"WARP": self.warp}, grid, rounds, pieces, grid, x,
-                                            y), float(size)
+        y = self.room(4 * grid * gpu_probe_kernels.THREADS)
+        return lambda rounds: self.prepared(gpu_probe_kernels.emit_read_probe, {"WARP": self.warp}, grid, rounds,
+                                            pieces, grid, x, y), float(size)
 
     def rate(self, prepare: Callable[[int], Any], work: float) -> float:
         """Work per second: the median of some turns, after a while in which the power settles."""
@@ -185,7 +183,8 @@ class Probes:
         return rounds * work * 4 / float(np.median([self.seconds(launch, 4) for _ in range(TURNS)]))
 
     def launch(self) -> float:
-        launch = self.prepared("emit_empty_probe", {"WARP": self.warp}, 1, self.upload(np.zeros(1, np.int32)))
+        number = self.upload(np.zeros(1, np.int32))
+        launch = self.prepared(gpu_probe_kernels.emit_empty_probe, {"WARP": self.warp}, 1, number)
         busy = Busy(self.on, self.driver)
         self.seconds(launch, 100)
 

@@ -18,7 +18,8 @@ from typing import Any
 from tilewright.lab.measure.machine import memory_bytes, now
 from tilewright.lab.measure.quiet import BUSY, Watch
 from tilewright.plans.common import Cost
-from tilewright.plans.cpu import CpuPlan, Shape
+from tilewright.plans.cpu import CpuPlan
+from tilewright.plans.cpu_shape import Shape
 from tilewright.plans.model import Ceilings, cost
 from tilewright.targets import CpuTarget, detect, names, target
 from tilewright.targets.machine import cpus

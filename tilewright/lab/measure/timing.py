@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.compiler.artefact import load
-from tilewright.kernels.cpu import probes
-from tilewright.plans.cpu import ITEMSIZE
+from tilewright.lab.measure import probe_kernels
+from tilewright.plans.cpu_shape import ITEMSIZE
 from tilewright.targets.cpu import CpuTarget
 
 PAGE = 4096
@@ -108,9 +108,9 @@ def random_memory(size: int) -> np.ndarray:
 
 def fma(target: CpuTarget, dtype: str) -> Probe:
     """Work: floating-point operations, two to a multiply-add."""
-    function = load(probes.emit_fma_probe, target, dtype).function(
+    function = load(probe_kernels.emit_fma_probe, target, dtype).function(
         "fma_probe", None, ctypes.c_int64, ctypes.c_void_p)
-    count, lanes = probes.chains(target), target.lanes(ITEMSIZE[dtype])
+    count, lanes = probe_kernels.chains(target), target.lanes(ITEMSIZE[dtype])
     raw = np.random.default_rng(0).standard_normal((target.registers + 1) * lanes).astype(f"f{ITEMSIZE[dtype]}")
     x = raw[-raw.ctypes.data % target.vector_bytes // raw.itemsize:]
     return lambda rounds: function(rounds, x.ctypes.data), 2.0 * count * lanes
@@ -118,9 +118,9 @@ def fma(target: CpuTarget, dtype: str) -> Probe:
 
 def memory(target: CpuTarget, kind: str, size: int) -> Probe:
     """Work: bytes read and bytes written, each counted once, over `size` bytes of memory."""
-    function = load(probes.emit_memory_probe, target, kind).function(
+    function = load(probe_kernels.emit_memory_probe, target, kind).function(
         f"{kind}_probe", None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
-    step = probes.UNROLL * target.vector_bytes
+    step = probe_kernels.UNROLL * target.vector_bytes
     each = max(size // (2 if kind == "copy" else 1) // step, 1) * step
     x = random_memory(each)
     y = random_memory(each) if kind != "read" else random_memory(PAGE)
@@ -130,7 +130,7 @@ def memory(target: CpuTarget, kind: str, size: int) -> Probe:
 
 def latency(target: CpuTarget, size: int, line: int) -> Probe:
     """Work: loads, each of which waits for the one before: a random cycle through every line of `size` bytes."""
-    function = load(probes.emit_latency_probe, target).function(
+    function = load(probe_kernels.emit_latency_probe, target).function(
         "latency_probe", ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
     lines = max(size // line, 2)
     order = np.random.default_rng(0).permutation(lines) * (line // 8)
@@ -146,14 +146,14 @@ def latency(target: CpuTarget, size: int, line: int) -> Probe:
 
 def clock(target: CpuTarget) -> Probe:
     """Work: cycles, by dependent additions of registers, which take one each."""
-    function = load(probes.emit_clock_probe, target).function(
+    function = load(probe_kernels.emit_clock_probe, target).function(
         "clock_probe", ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
-    return lambda rounds: function(rounds, 3), float(probes.CHAIN)
+    return lambda rounds: function(rounds, 3), float(probe_kernels.CHAIN)
 
 
 def call(target: CpuTarget) -> Probe:
     """Work: calls from Python through ctypes of a function that does nothing."""
-    function = load(probes.emit_call_probe, target).function("call_probe", ctypes.c_int64, ctypes.c_int64)
+    function = load(probe_kernels.emit_call_probe, target).function("call_probe", ctypes.c_int64, ctypes.c_int64)
 
     def many(rounds: int) -> None:
         for _ in repeat(None, rounds):

@@ -7,7 +7,8 @@ from typing import Any
 
 from tilewright.plans import gpu
 from tilewright.plans.choose import choose, ranked
-from tilewright.plans.cpu import CpuPlan, Shape
+from tilewright.plans.cpu import CpuPlan
+from tilewright.plans.cpu_shape import Shape
 from tilewright.plans.model import cost
 from tilewright.targets import CpuTarget
 

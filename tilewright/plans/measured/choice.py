@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.compiler import bundle, sources
 from tilewright.plans import asked
-from tilewright.plans.cpu import CpuPlan, Shape
+from tilewright.plans.cpu import CpuPlan
+from tilewright.plans.cpu_shape import Shape
 from tilewright.plans.measured import store
 from tilewright.targets import CpuTarget, GpuTarget
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright import targets
 from tilewright.plans import asked
-from tilewright.plans.cpu import CpuPlan, Shape
+from tilewright.plans.cpu import CpuPlan
+from tilewright.plans.cpu_shape import Shape
 from tilewright.targets.machine import MOST_THREADS
 
 if TYPE_CHECKING:

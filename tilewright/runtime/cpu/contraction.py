@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from tilewright.expressions.numerics import Numerics
 from tilewright.plans import lowering
-from tilewright.plans.choose import choose
-from tilewright.plans.cpu import Order, Strides, block_depth
+from tilewright.plans.cpu import block_depth
+from tilewright.plans.cpu_shape import Order, Strides
 from tilewright.plans.lowering import Lowered
+from tilewright.plans.measured import choice
 from tilewright.runtime.cpu import amx, batches, engine, pool, program
 from tilewright.runtime.cpu.panels import blocks
 from tilewright.runtime.cpu.recipe import Recipe, Tables
@@ -25,6 +26,7 @@ from tilewright.targets import CpuTarget, detect
 Array = NDArray[Any]
 
 _recipes: dict[tuple, Recipe] = {}
+engine.chosen.append(_recipes)
 
 
 class Split(NamedTuple):
@@ -123,7 +125,7 @@ def recipe(found: Lowered, splits: list[Split], plan: Any = None, make: type[Rec
     for name in "ab":
         if getattr(shape, name) == "scattered":         # so that the loops take no strides for those of memory
             strides = strides._replace(**{f"rs{name}": 0, f"cs{name}": 0})
-    plan = engine.team(plan or choose(shape, target), host)
+    plan = engine.team(plan or choice.chosen(shape, target)[0], host)
     depth = block_depth(shape.k, blocks(shape, plan).kc, 4)
     lanes = target.lanes(shape.itemsize)
     side = 0

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from tilewright import forks, formats
 from tilewright.expressions.numerics import PLAIN, Numerics
 from tilewright.kernels.cpu.jobs import NOTHING, Beside, Finish
-from tilewright.plans import lowering
-from tilewright.plans.cpu import CpuPlan, Shape, Strides
+from tilewright.plans import choose, few_rows, lowering
+from tilewright.plans.cpu import CpuPlan
+from tilewright.plans.cpu_shape import Shape, Strides
 from tilewright.plans.lowering import Lowered, Product
 from tilewright.plans.measured import choice
 from tilewright.plans.model import BUILTIN
@@ -197,6 +198,14 @@ def planned(lowered: Lowered) -> Planned:
     return Planned(*lowered, *choice.chosen(lowered.shape, lowered.target))
 
 
+def decoding(planned: Planned, beside: list[few_rows.Aside]) -> Planned:
+    """The plan, or the next one if its kernel does not decode weights with numbers that are stored so beside them."""
+    shape, target = planned.shape, planned.target
+    if few_rows.decodes(planned.plan, shape.source_b, beside):
+        return planned
+    return planned._replace(plan=next(p for p in choose.ranked(shape, target) if not p.word), origin="")
+
+
 def plan_problem(problem: Gemm, target: CpuTarget, threads: int | None = None, algorithm: str | None = None,
                  invariant: str = "") -> Planned:
     """What tilewright.matmul multiplies for contiguous operands, and by which plan; by default with all threads."""
@@ -304,7 +313,13 @@ def run(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: f
     """One product, or a batch of them along a leading axis; what Recipe.run says."""
     if not recipe.takes_c:
         return _through_temporary(recipe, swapped, a, b, c, alpha, beta, beside)
+    if recipe.rows and c.itemsize != 4:
+        return _rounded(recipe, swapped, a, b, c, alpha, beta, beside)
     x, y = (b.swapaxes(-1, -2), a.swapaxes(-1, -2)) if swapped else (a, b)
+    if recipe.rows and recipe.plan.algorithm == "stream":
+        x = _read(recipe, x)
+    elif recipe.rows:
+        y = _read(recipe, y.swapaxes(-1, -2)).swapaxes(-1, -2)
     given, y = y, copied(y, recipe.plan) if recipe.plan.copy else y
     steps = steps_of(x, y, c)
     note(recipe, swapped, x, given, c, alpha, beta, steps)
@@ -315,6 +330,24 @@ def run(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: f
             program.not_repeated()
         return special
     batches.run(recipe, c.shape[0], steps, *at, alpha, beta, beside)
+    return False
+
+
+def _read(recipe: Recipe, x: Matrix) -> Matrix:
+    """Rows as the recipe reads them; what is done for that is a step of the call."""
+    return x if recipe.reads(x) else program.computed(partial(np.ascontiguousarray, dtype=recipe.rows_dtype), x)
+
+
+def _rounded(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: float, beta: float, beside: Beside
+             ) -> bool:
+    """Round the sums in f32 of a recipe that leaves no others."""
+    by_rows = swapped == (recipe.plan.algorithm == "dots")              # of C, else of C^T
+    sums = program.empty(c.shape if by_rows else c.swapaxes(-1, -2).shape, np.dtype(np.float32))
+    sums = sums if by_rows else sums.swapaxes(-1, -2)
+    if beta:
+        program.do(program.cast, sums, c)
+    run(recipe, swapped, a, b, sums, alpha, beta, beside)
+    program.do(program.cast, c, sums)
     return False
 
 

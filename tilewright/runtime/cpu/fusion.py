@@ -174,7 +174,8 @@ def _note(recorder: program.Recorder, of: Sums, results: list[Matrix | None], re
     """Take all that `gemm` has done as one step of the call."""
     way, stored = way_for(of, results, operands, epilogue), [x for x in results if x is not None]
     recipe, arrays = way.recipe, [*stored, *reduced, *(y for x in prologues.values() for y in x.arrays)]
-    alone = recipe is not None and recipe.takes_c and not (way.after or prologues or len(results) > 1 or reduced)
+    passes = way.after or prologues or len(results) > 1 or reduced
+    alone = recipe is not None and recipe.takes_c and not (recipe.rows or passes)
     if recipe is not None and alone and not (recipe.plan.copy and of.a.ndim == 3):
         x, y = (of.b.swapaxes(-1, -2), of.a.swapaxes(-1, -2)) if way.swapped else (of.a, of.b)
         engine.note(recipe, way.swapped, x, y, stored[0], 1.0, 0.0, engine.steps_of(x, y, stored[0]), operands,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tilewright import forks
 from tilewright.expressions.program import INDICES
 from tilewright.kernels.cpu import jobs
-from tilewright.plans.cpu import steps
+from tilewright.plans.cpu_shape import steps
 from tilewright.runtime.cpu import fusion, preparation
 from tilewright.runtime.cpu.engine import format_of
 from tilewright.runtime.cpu.grouped_ways import COORDINATES, Place, Side, Way, Work, place_of, rounded_up, way_for

@@ -16,7 +16,8 @@ from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.jobs import Finish
 from tilewright.plans import choose, lowering, prologues
 from tilewright.plans.choose import STREAMED
-from tilewright.plans.cpu import COMPLEX, CpuPlan, Strides
+from tilewright.plans.cpu import CpuPlan
+from tilewright.plans.cpu_shape import COMPLEX, Strides
 from tilewright.plans.lowering import Product
 from tilewright.rules import shapes
 from tilewright.rules.prologues import Prepared
@@ -209,7 +210,9 @@ def _planned(lowered: lowering.Lowered, bare: bool) -> Planned:
 def _fits(plan: CpuPlan, planned: Planned, bare: bool) -> bool:
     """Whether the plan's driver does all there is to do for a group: no copy, no temporary, no pass after it. `stream`
     writes just as many rows as it has registers for, and a group may have fewer than the size that it is rounded to."""
-    if plan.copy or plan.swap != planned.shape.tiles or (plan.algorithm == "stream" and planned.shape.m > STREAMED):
+    if plan.copy or plan.word or plan.swap != planned.shape.tiles:
+        return False
+    if plan.algorithm == "stream" and planned.shape.m > STREAMED:
         return False
     if plan.complex_row(planned.shape) or plan.complex_in_place(planned.shape):
         return False

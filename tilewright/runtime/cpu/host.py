@@ -12,7 +12,7 @@ import numpy as np
 from tilewright.compiler.artefact import load
 from tilewright.formats import FORMATS, Complex
 from tilewright.kernels.cpu import jobs
-from tilewright.plans.cpu import ITEMSIZE, Shape
+from tilewright.plans.cpu_shape import ITEMSIZE, Shape
 from tilewright.plans.prologues import decodes
 from tilewright.plans.words import BY_NAME, BYTES
 from tilewright.runtime.cpu import workspace

@@ -24,7 +24,8 @@ from tilewright.formats.table import get
 from tilewright.kernels.cpu import jobs
 from tilewright.plans import asked, lowering
 from tilewright.plans.choose import choose, ranked
-from tilewright.plans.cpu import CpuPlan, Shape, Strides, block_depth
+from tilewright.plans.cpu import CpuPlan, block_depth
+from tilewright.plans.cpu_shape import Shape, Strides
 from tilewright.plans.words import BY_NAME, TILE_WORDS
 from tilewright.runtime.cpu import amx, engine
 from tilewright.runtime.cpu.host import DRIVER, SWAPPED, Host, host, stored

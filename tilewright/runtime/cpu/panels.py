@@ -4,7 +4,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tilewright.kernels.cpu import jobs
-from tilewright.plans.cpu import CpuPlan, Shape, Strides, order
+from tilewright.plans.cpu import CpuPlan
+from tilewright.plans.cpu_shape import Shape, Strides, order
 from tilewright.plans.words import TILE_WORDS
 from tilewright.runtime.cpu.host import Host
 from tilewright.targets.cpu import CpuTarget

@@ -14,12 +14,15 @@ import numpy as np
 from tilewright.formats import FORMATS
 from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.jobs import NOTHING
-from tilewright.plans import semirings
-from tilewright.plans.cpu import SHORT, CpuPlan, Shape, Strides
+from tilewright.plans import few_rows, semirings
+from tilewright.plans.cpu import SHORT, CpuPlan
+from tilewright.plans.cpu_shape import Shape, Strides
 from tilewright.plans.model import WAKE_ABOVE, WAKE_ONE
 from tilewright.plans.words import TILE_WORDS
+from tilewright.runtime.cpu import complex_jobs
 from tilewright.runtime.cpu.host import SWAPPED, Host, host
 from tilewright.runtime.cpu.panels import Blocks, blocks, packing
+from tilewright.runtime.cpu.rows import few_row_kernel, plain_elements
 from tilewright.runtime.cpu.tables import Scattered, Tables
 from tilewright.runtime.cpu.workspace import BARRIERS
 from tilewright.targets.cpu import CpuTarget
@@ -28,7 +31,6 @@ FORK_FLOPS = 300_000            # work worth sharing with threads that are awake
 WAKE_FLOPS = 2 * WAKE_ABOVE     # worth waking all of them for: tens of microseconds, or one of them
 WAKE_ONE_FLOPS = 2 * WAKE_ONE
 SHARES = 4                      # of a batch for each thread to claim: a delayed thread does fewer
-MOST_CHUNK = 48         # rows of complex products in place that have sums on the stack
 SHARED = 1 << 15        # elements of C that are scaled by one thread
 Prepares = tuple[jobs.Prepare | None, jobs.Prepare | None]
 
@@ -54,6 +56,12 @@ class Recipe:
                  finish: jobs.Finish | None = None, prepare: Prepares = (None, None)) -> None:
         if problems := plan.violations(shape, target):
             raise ValueError(f"plan {plan} cannot run {shape}: " + " ".join(problems))
+        self.rows, extended = few_rows.rows(plan, shape), target if shape.depth else target.extended
+        self.rows_dtype = FORMATS[self.rows or "f32"].dtype
+        if self.rows:
+            if plan.word and prepare[1] is None:
+                prepare = None, plain_elements(shape)
+            shape, strides = few_rows.as_read(shape, strides, plan)
         if plan.swap:
             shape, strides, plan = shape.swapped, strides.swapped, replace(plan, swap=False)
             prepacked, prepare = prepacked.translate(SWAPPED), (prepare[1], prepare[0])
@@ -61,44 +69,34 @@ class Recipe:
         self.shape, self.strides, self.plan, self.target, self.host = shape, strides, plan, target, host
         self.conj, self.prepacked, self.tables, self.finish = conj, prepacked, tables or Tables(), finish
         self.prepare = dict(zip("ab", prepare))
-        prepared = "".join(role for role, x in self.prepare.items() if x)
-        sources: tuple[str, ...] = ()
-        if shape.source_a or shape.source_b or prepacked:
-            sources = shape.source_a, shape.source_b
-        once = {"stream": "b", "dots": "a"}.get(plan.algorithm, "") if prepared else ""     # with a prologue
-        if once:
-            sources = (getattr(shape, f"source_{once}"),)
         row, few = plan.complex_row(shape), plan.complex_in_place(shape)
-        self.function = host.driver(target, plan.algorithm, shape.dtype, plan.mr, plan.nr, *sources,
-                                    prepacked=prepacked, fields=semirings.state(shape.semiring), prologues=prepared,
-                                    prepare=self.prepare.get(once), by_rows=plan.by_rows(shape),
-                                    result=shape.out if plan.algorithm == "dots" else "",
-                                    complex_row=self._complex_row_kernel() if row else None,
-                                    complex_in_place=self._complex_kernel() if few else ())
+        self.function, words = self._driver(extended)
         self.added_in = shape.sums
-        self.space = self.sums = self.tiles = 0
+        self.parts, self.sums = plan.threads, 0
+        self.tiles = self.space = _page(4*words) * self.parts
         # bytes of barriers with counters, which start at 0
         self.zeroed = plan.jc_ways * jobs.BARRIER_BYTES if plan.claims else 0
         # of k, after which the sums are in C: with several, C is scaled when all are there
         self.passes = len(TILE_WORDS[shape.dtype].passes) if shape.tiles else 1
-        self.parts = plan.threads
         self.wake = woken(2*shape.m*shape.n*shape.k, shape.threads)
         # by drivers that take one product, and need no space: a batch goes through `emit_each`
         self.alone = plan.algorithm in ("dots", "stream") or few
-        fields = self._complex_row() if row else self._complex() if few else {
+        fields = complex_jobs.row_fields(self) if row else complex_jobs.in_place_fields(self) if few else {
             "packed": self._packed, "in_place": self._in_place, "stream": self._stream,
             "dots": self._dots}[plan.algorithm]()
         layout = {"packed": jobs.PACKED, "in_place": jobs.IN_PLACE, "dots": jobs.DOTS,
                   "stream": jobs.STREAM}[plan.algorithm]
         layout = jobs.ROW_DOTS if plan.by_rows(shape) else layout
         layout = jobs.COMPLEX_ROW if row else jobs.COMPLEX_IN_PLACE if few else layout
+        if words:
+            layout, fields = (*layout, *jobs.TILES), fields | {"tiles_step": _page(4*words) // 4}
         self.template = array("q", [fields.pop(name, 0) for name in layout])
         assert not fields, fields
         self.at = {name: index for index, name in enumerate(layout)}
         self.i_a, self.i_b, self.i_c = map(self.at.__getitem__, "abc")
         self.i_alpha, self.i_beta = self.at.get("alpha"), self.at["beta"]
         if self.i_alpha is not None:
-            self.template[self.i_alpha] = self._bits(1.0)
+            self.template[self.i_alpha] = self.bits(1.0)
         several = self.passes > 1 and not shape.out and self.added_in in ("f32", "f64")    # of integers it is the same
         self.scaled_after = several or (plan.algorithm == "stream" and not row)
         self.call = host.callable(self.function)
@@ -110,6 +108,35 @@ class Recipe:
         # C as the algorithm can write it; else its caller gives it another
         self.takes_c = (strides.rsc if shape.tiles else strides.csc) == 1 or plan.algorithm == "dots" or row or few
 
+    def reads(self, x: Any) -> bool:
+        """Whether few rows lie as the recipe reads them."""
+        return bool(x.dtype == self.rows_dtype and x.flags.c_contiguous)
+
+    def _driver(self, extended: CpuTarget) -> tuple[int, int]:
+        """Address of the loops around the kernels, and words for rows that each thread rearranges. `extended`: the
+        target, for code that uses its extensions."""
+        shape, plan, target = self.shape, self.plan, self.target
+        if plan.word:
+            how = self.prepare["b" if plan.algorithm == "stream" else "a"]
+            assert how is not None
+            emitter, args, words = few_row_kernel(plan, shape, how)
+            return self.host.address(emitter, target if plan.word == "f32" else extended, *args), words
+        prepared = "".join(role for role, x in self.prepare.items() if x)
+        sources: tuple[str, ...] = ()
+        if shape.source_a or shape.source_b or self.prepacked:
+            sources = shape.source_a, shape.source_b
+        once = {"stream": "b", "dots": "a"}.get(plan.algorithm, "") if prepared else ""     # with a prologue
+        if once:
+            sources = (getattr(shape, f"source_{once}"),)
+        function = self.host.driver(target, plan.algorithm, shape.dtype, plan.mr, plan.nr, *sources,
+                                    prepacked=self.prepacked, fields=semirings.state(shape.semiring),
+                                    prologues=prepared, prepare=self.prepare.get(once), by_rows=plan.by_rows(shape),
+                                    result=shape.out if plan.algorithm == "dots" else "",
+                                    complex_row=complex_jobs.row_kernel(self) if plan.complex_row(shape) else None,
+                                    complex_in_place=complex_jobs.in_place_kernel(self)
+                                    if plan.complex_in_place(shape) else ())
+        return function, 0
+
     @property
     def tile(self) -> tuple[int, int]:
         """Rows and columns of the tiles that `finish` meets: of AMX they are those of C^T."""
@@ -120,16 +147,10 @@ class Recipe:
         return type(self)(self.shape, strides, self.plan, self.target, self.host, self.conj, self.prepacked,
                           self.tables, self.finish, (self.prepare["a"], self.prepare["b"]))
 
-    def instead(self, function: int, tiles: int = 0, **fields: int) -> Recipe:
-        """The recipe with another function for its job, and these fields of that; `tiles`: words for each part, which
-        jobs.TILES say where they are."""
+    def instead(self, function: int, **fields: int) -> Recipe:
+        """This recipe with another function for its job, and these fields of that."""
         found = copy(self)
         found.function, found.call, found.template = function, self.host.callable(function), self.template[:]
-        if tiles:
-            found.at = self.at | {name: index for index, name in enumerate(jobs.TILES, len(self.template))}
-            found.template.extend([0] * len(jobs.TILES))
-            found.tiles, fields = _page(4*tiles) * self.parts, {**fields, "tiles_step": _page(4*tiles) // 4}
-            found.space, found.places = found.tiles, found._places()
         for name, value in fields.items():
             found.template[found.at[name]] = value
         return found
@@ -158,7 +179,7 @@ class Recipe:
         found.places = found._places()
         return found
 
-    def _bits(self, x: float) -> int:
+    def bits(self, x: float) -> int:
         """x as the job's field holds it: a number of the sums' type in the low bytes; beyond f32's range it is inf."""
         if self.added_in == "f32":
             return int(struct.unpack("=q", struct.pack("=f4x", ctypes.c_float(x).value))[0])
@@ -241,33 +262,6 @@ class Recipe:
                 "rows_outside": int(shape.k <= SHORT or shape.m * plan.nr >= shape.n * plan.mr),
                 "table": kernels.address, "finish": self._finish()}
 
-    def _complex_row_kernel(self) -> tuple[str, ...]:
-        """What the emitters of kernels/cpu/complex_rows.py take after `nr`."""
-        steps = (self.strides.csa, self.strides.rsb) if self.plan.algorithm == "dots" else ()
-        return tuple("along" if step == 2 else "any" for step in steps)
-
-    def _complex_row(self) -> dict[str, int]:
-        shape, st = self.shape, self.strides
-        sign_a, sign_b = (self._bits(-1.0 if role in self.conj else 1.0) for role in "ab")
-        return {"n": shape.n // 2, "k": shape.k // 2, "csa": st.csa, "rsb": st.rsb, "csb": st.csb,
-                "csc": 2 if st.csc == 1 else st.csc, "parts": self.parts, "sign_a": sign_a,
-                "sign_b": sign_b}
-
-    def _complex_kernel(self) -> tuple[Any, ...]:
-        """What emit_complex_in_place takes after the tile."""
-        shape, plan = self.shape, self.plan
-        edge, groups = shape.n % plan.nr > 0, min(-(-shape.m // plan.mr), max(MOST_CHUNK // plan.mr, 1))
-        panels = ("several, edge" if edge else "several") if shape.n > plan.nr else "edge" if edge else "one"
-        return groups, shape.a, shape.b, panels
-
-    def _complex(self) -> dict[str, int]:
-        shape, st = self.shape, self.strides
-        csc = 2 if st.csc == 1 else st.csc
-        signs = {f"sign_{x}": -1 if x in self.conj else 1 for x in "ab"}
-        return {"m": shape.m, "n": shape.n // 2, "k": shape.k // 2, "rsa": st.rsa, "csa": st.csa, "rsb": st.rsb,
-                "csb": st.csb, "rsc": st.rsc, "csc": csc, "row_parts": self.plan.ic_ways,
-                "col_parts": self.plan.jc_ways, **signs}
-
     def _dots(self) -> dict[str, int]:
         shape, st = self.shape, self.strides
         found = {"m": shape.m, "k": shape.depth or shape.k, "lda": st.rsa, "ldb": st.csb, "rsc": st.rsc, "csc": st.csc,
@@ -306,7 +300,7 @@ class Recipe:
         ld = product[self.at["ldc"]] = n if beta else ldc
         parts = self.parts if m * n > SHARED else 1
         row_parts = min(parts, m)
-        fields = {"m": m, "n": n, "lds": ld, "ldc": ldc, "alpha": self._bits(alpha), "beta": self._bits(beta),
+        fields = {"m": m, "n": n, "lds": ld, "ldc": ldc, "alpha": self.bits(alpha), "beta": self.bits(beta),
                   "row_parts": row_parts, "col_parts": parts // row_parts}
         scaling = array("q", [fields.get(name, 0) for name in jobs.SCALE])
         function = host.address("skinny:emit_scale", self.target, self.added_in)
@@ -370,9 +364,9 @@ class Recipe:
         job[self.i_a], job[self.i_b], job[self.i_c] = a, b, c
         if alpha != 1.0:
             assert self.i_alpha is not None, self.plan
-            job[self.i_alpha] = self._bits(alpha)
+            job[self.i_alpha] = self.bits(alpha)
         if beta != 0.0:
-            job[self.i_beta] = self._bits(beta)
+            job[self.i_beta] = self.bits(beta)
         if beside is not NOTHING:
             for name, address in beside._asdict().items():
                 if address:

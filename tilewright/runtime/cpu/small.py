@@ -9,7 +9,8 @@ from tilewright.compiler.artefact import load
 from tilewright.kernels.cpu.jobs import SMALL
 from tilewright.plans import lowering
 from tilewright.plans.choose import DOT_ROWS, STREAM_DEPTH, TILES, tiles_of
-from tilewright.plans.cpu import CpuPlan, Shape
+from tilewright.plans.cpu import CpuPlan
+from tilewright.plans.cpu_shape import Shape
 from tilewright.plans.measured import choice
 from tilewright.plans.model import (
     BUILTIN,

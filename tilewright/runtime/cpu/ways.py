@@ -13,10 +13,10 @@ from tilewright.expressions.numerics import PLAIN, HasNumerics, Numerics
 from tilewright.expressions.program import INDICES, Result
 from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.jobs import Finish
+from tilewright.plans import few_rows, lowering, semirings
 from tilewright.plans import invariant as invariants
-from tilewright.plans import lowering, semirings
 from tilewright.plans.choose import STREAMED
-from tilewright.plans.cpu import Strides
+from tilewright.plans.cpu_shape import Strides
 from tilewright.plans.lowering import Product
 from tilewright.plans.prologues import read_once
 from tilewright.plans.words import TILE_WORDS
@@ -120,6 +120,8 @@ def way_of(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilo
             rsc, csc = strides_of(beside_c(of, by_columns))
             alone = alone._replace(strides=product.strides._replace(rsc=rsc, csc=csc))
         planned = _planned(of, alone, target)
+        if of.prepare[1] is not None:
+            planned = engine.decoding(planned, few_rows.Aside.of_job(of.prepare[1].READ))
         if planned.plan.algorithm in ("stream", "dots"):
             recipe = engine.ready(planned, make=make, host=on, prepare=of.prepare)
             finish = finish_of(epilogue, results, operands, sums, by_columns)

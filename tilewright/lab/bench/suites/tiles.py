@@ -137,8 +137,8 @@ def study(
 def probe(target: CpuTarget, dtype: str, tile: Tile) -> tuple[Callable[[int], None], float]:
     """(call(rounds), operations per round): a panel of B, and panels of A that fill at most half of L2; checked."""
     from tilewright.compiler.artefact import load
-    from tilewright.kernels.cpu.probes import emit_tile_probe
     from tilewright.lab.measure import timing
+    from tilewright.lab.measure.probe_kernels import emit_tile_probe
 
     number, pointer, form = ctypes.c_int64, ctypes.c_void_p, FORMATS[dtype]
     code = load(emit_tile_probe, target, dtype, tile.mr, tile.vectors)

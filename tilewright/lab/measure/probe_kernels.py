@@ -1,7 +1,4 @@
-"""Probes: what one core can do at most. Multiply-adds in registers, bytes from a level of memory, latencies, the clock.
-
-Each is a loop whose only limit is the one that it measures; `measure.timing` and `bench.suites.tiles` time them.
-"""
+"""Loops whose only limit is what they measure of a core: multiply-adds, bytes from memory, latencies, the clock."""
 from __future__ import annotations
 
 from tilewright.ir import Function, Kernel, i64, ptr, vec
@@ -20,8 +17,7 @@ def chains(target: CpuTarget) -> int:
 
 def emit_fma_probe(target: CpuTarget, dtype: str) -> Function:
     """x[0 ... chains) += two vectors' product, `rounds` times: chains(target) multiply-adds a round, none waits."""
-    T = TYPES[dtype]
-    V, CHAINS = target.lanes(T.bytes), chains(target)
+    T, V, CHAINS = TYPES[dtype], target.lanes(TYPES[dtype].bytes), chains(target)
     k = Kernel("fma_probe", rounds=i64, x=ptr(T))
     rounds, x = k.args
     acc = k.tile(CHAINS, 1, vec(T, V))
@@ -37,10 +33,8 @@ def emit_fma_probe(target: CpuTarget, dtype: str) -> Function:
 
 
 def emit_memory_probe(target: CpuTarget, KIND: str) -> Function:
-    """Go through `vectors` vectors (a multiple of UNROLL) `rounds` times.
-
-    KIND  "read": x; "copy": from x to y; "write": y; "stream": y past the caches, by non-temporal stores
-    """
+    """Go through `vectors` vectors (a multiple of UNROLL) `rounds` times. KIND: "read" x, "copy" from x to y, "write" y
+    or "stream" y past the caches, by non-temporal stores."""
     VT = vec(i64, target.lanes(8))
     V, SUMS = VT.length, UNROLL // 2
     k = Kernel(f"{KIND}_probe", rounds=i64, vectors=i64, x=ptr(i64), y=ptr(i64))
@@ -99,7 +93,6 @@ def emit_tile_probe(target: CpuTarget, dtype: str, MR: int, NV: int) -> Function
     microkernel = emit_microkernel(target, dtype, MR, NV)
     k = Kernel(f"tile_probe_{dtype}_{MR}x{NR}", rounds=i64, panels=i64, kc=i64, a=ptr(T), b1=ptr(T), c=ptr(T))
     rounds, panels, kc, a, b1, c = k.args
-    with k.loop(rounds):
-        with k.loop(panels) as ir:
-            k.call(microkernel, kc, a + ir * kc * MR, MR, b1, NR, c + ir * (MR * NR), NR, NR, 1.0, 1.0, b1, 0)
+    with k.loop(rounds), k.loop(panels) as ir:
+        k.call(microkernel, kc, a + ir * kc * MR, MR, b1, NR, c + ir * (MR * NR), NR, NR, 1.0, 1.0, b1, 0)
     return k.function

@@ -1,7 +1,7 @@
 """Probes of GPUs of all makers: multiply-adds in registers, bytes from memory or L2, an empty launch.
 
-Each is a loop whose only limit is the one that it measures, as kernels/cpu/probes.py; `measure.gpu_probes` times them.
-Those of NVIDIA's matrix instructions are in kernels/nvidia/probes.py.
+Each is a loop whose only limit is the one that it measures, as those of CPUs; `gpu_probes` times them.
+Those of NVIDIA's matrix instructions are in nvidia_probe_kernels.py beside this file.
 """
 from __future__ import annotations
 
