@@ -173,7 +173,6 @@ def others(k: Kernel, p: Any, n: Any) -> dict[str, Callable[[], Any]]:
         found[f"mbarrier{sleep}"] = lambda sleep=sleep: _mbarrier(k).wait(0, 1, sleep=sleep)
     found["arrive"] = lambda: _mbarrier(k).arrive()
     found["expect"] = lambda: _mbarrier(k).arrive(by="role", expect=64)
-    found["arrive_with_copies"] = lambda: _mbarrier(k).arrive_with_copies()
     for rank in range(1, 6):
         found[f"load{rank}"] = lambda rank=rank: _mbarrier(k).load(*_tile(k, rank, n), 1)
         found[f"store{rank}"] = lambda rank=rank: _store(k, rank, n, False)

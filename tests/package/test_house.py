@@ -58,12 +58,12 @@ MOST = {
     "docstrings that begin with As": 0,
     "import cycles": 0,
     "modules in import cycles": 0,
-    "lines of the longest function": 182,
+    "lines of the longest function": 140,
     "lines of the body of matmul": 31,
-    "functions over 60 lines": 38,
-    "files over 400 lines": 2,
-    "lines of the library": 63055,
-    "lines of the lab": 18947,
+    "functions over 60 lines": 36,
+    "files over 400 lines": 0,
+    "lines of the library": 63054,
+    "lines of the lab": 18946,
 }
 
 FIELDS = ("epilogue", "prologue", "semiring", "invariant", "scales", "groups", "batch", "weights")

@@ -62,7 +62,7 @@ def test_how_mbarriers_are_initialised(run, make):
 
 @pytest.mark.parametrize("copies", ["registers", "bulk"])
 def test_a_lane_that_arrives_for_others_must_have_met_them(copies):
-    with pytest.raises(Fault, match=r"race .*store of s\[0\] .*: read at .*py:61 by .*thread \(33, 0\), and nothing"):
+    with pytest.raises(Fault, match=r"race .*store of s\[0\] .*: read at .*py:58 by .*thread \(33, 0\), and nothing"):
         run_pipeline(pipeline(copies=copies, meet=False))
 
 

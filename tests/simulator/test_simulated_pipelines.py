@@ -45,9 +45,6 @@ def pipeline(stages=3, consumers=2, wait_empty=True, wait_full=True, flip=True, 
             if not late:
                 k.cp_async_wait(0)
             full.arrive(stage)
-        elif copies == "heard":
-            k.cp_async(s.at(stage, t), x + tile * SIZE + t, 4)
-            full.arrive_with_copies(stage)
         else:
             full.arrive(stage, by="role", expect=4 * SIZE if not late else 2 * SIZE)
             with k.when(t == 0):
@@ -74,7 +71,7 @@ def run(tiles=TILES, ctas=1, **options):
     return report
 
 
-WAYS = ["registers", "waited", "heard", "bulk"]
+WAYS = ["registers", "waited", "bulk"]
 
 
 @pytest.mark.parametrize("copies", WAYS)

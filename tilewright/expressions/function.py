@@ -137,7 +137,7 @@ class Function(Written):
         prefix = "" if role == "c" else f"of_{role}_"
         return tuple(replace(x, role=role, parameter=prefix + parameter(x.name)) for x in self.reads)
 
-    @property
+    @cached_property
     def cache_key(self) -> str:
         """The digest of the text, whatever the name of the first parameter is: by what tuning results are kept."""
         named = self.expression.paired or self.expression.sums[0].startswith(STATE)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -58,17 +59,18 @@ class Expression:
     lines: tuple[Line, ...]
     results: tuple[Result, ...]
 
-    @property
+    @cached_property
     def text(self) -> str:
-        parameters = " ".join(f"{name}:{kind}" for name, kind in self.parameters)
+        parameters = " ".join([f"{name}:{kind}" for name, kind in self.parameters])
         lines = [" ".join((line.operation, *map(_written, line.operands))) for line in self.lines]
-        results = ", ".join(f"{result.reduced} {_written(result.operand)}".strip() for result in self.results)
+        results = ", ".join([f"{result.reduced} {_written(result.operand)}".strip() for result in self.results])
         return "; ".join((parameters, *lines, f"-> {results}"))
 
     def __str__(self) -> str:
         return self.text
 
     @classmethod
+    @lru_cache(maxsize=1024)
     def read(cls, text: str) -> Expression:
         """The expression with this text. ValueError for any other text."""
         try:
@@ -111,10 +113,11 @@ class Expression:
         names = dict(self.parameters)
         uses = [(x, count) for count, line in enumerate(self.lines) for x in line.operands]
         uses += [(result.operand, len(self.lines)) for result in self.results]
-        earlier = all(x in names if isinstance(x, str) else isinstance(x, tuple) or 0 <= x < count for x, count in uses)
-        return (earlier and bool(self.results) and set(names.values()) <= set(KINDS)
-                and all(line.operation in OPERATIONS or line.operation in CONVERSIONS for line in self.lines)
-                and all(result.reduced in ("", *REDUCED) for result in self.results))
+        unknown = [x for x, _ in uses if isinstance(x, str) and x not in names]
+        later = [x for x, count in uses if isinstance(x, int) and not 0 <= x < count]
+        return (not unknown and not later and bool(self.results) and set(names.values()) <= set(KINDS)
+                and {line.operation for line in self.lines} <= {*OPERATIONS, *CONVERSIONS}
+                and {result.reduced for result in self.results} <= {"", *REDUCED})
 
     @cached_property
     def kinds(self) -> list[str]:

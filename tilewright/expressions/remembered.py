@@ -11,6 +11,7 @@ from __future__ import annotations
 import builtins
 import dis
 import math
+import re
 from collections.abc import Callable, Iterator
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
@@ -31,7 +32,7 @@ NUMBERS = bool, int, float, str, type(None)
 OF_MODULES = "LOAD_ATTR", "LOAD_METHOD"
 BESIDE = "CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "KW_NAMES", "CALL_METHOD"
 # Words in the names of instructions that read or write what no path has.
-UNSEEN = "NAME", "ATTR", "METHOD", "IMPORT", "CLASS", "SUPER", "GLOBAL", "DICT_OR", "LOCALS"
+UNSEEN = re.compile("NAME|ATTR|METHOD|IMPORT|CLASS|SUPER|GLOBAL|DICT_OR|LOCALS")
 _BUILTINS = vars(builtins)
 _OWN = vars(functions), vars(tracing)           # whose functions have no state
 _STATELESS = {id(x): x for x in (
@@ -181,7 +182,7 @@ def paths_of(code: CodeType) -> tuple[Path, ...] | None:
                 if x.opname != "LOAD_DEREF":
                     return None
                 path = "free", x.argval
-            elif any(word in x.opname for word in UNSEEN):
+            elif UNSEEN.search(x.opname):
                 return None
     return tuple(paths)
 

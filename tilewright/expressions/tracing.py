@@ -9,6 +9,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -130,17 +131,17 @@ def refuse(what: str, instead: str) -> NoReturn:
 def apply(name: str, *operands: Any) -> Any:
     """An operation on symbols and numbers; on numbers and arrays alone its value by NumPy."""
     operation = OPERATIONS[name]
-    if not any(isinstance(x, Symbol) for x in operands):
+    if Symbol not in map(type, operands):
         found = operation.numpy(*operands)
         return found[()] if isinstance(found, np.ndarray) and not found.ndim else found     # a number, of numbers
     condition, numbers = (operands[:1], operands[1:]) if name == "where" else ((), operands)
-    numbers = tuple(_symbol(name, x) for x in numbers)
-    kind = max((x.kind for x in numbers), key=KINDS.index)
+    numbers = tuple(map(partial(_symbol, name), numbers))
+    kind = max([x.kind for x in numbers], key=KINDS.index)
     if kind not in operation.takes:
         if KINDS.index(kind) > KINDS.index(operation.takes[-1]):
             refuse(f"{name} of a {kind}", f"it takes {' or '.join(operation.takes)}")
         kind = operation.takes[0]
-    numbers = tuple(_converted(x, kind) for x in numbers)
+    numbers = tuple([_converted(x, kind) for x in numbers])
     for c in condition:
         if not isinstance(c, Symbol):
             return numbers[0] if c else numbers[1]
@@ -215,7 +216,7 @@ def trace(function: Callable[..., Any], parameters: Mapping[str, str], what: str
         raise TypeError(f"{what} takes ({takes}), and is given ({given}): {error}") from None
     returned = function(*first, **by_name)
     results = returned if isinstance(returned, tuple) else (returned,)
-    if not results or not all(isinstance(x, (Symbol, bool, int, float, np.generic)) for x in results):
+    if not results or [x for x in results if not isinstance(x, (Symbol, bool, int, float, np.generic))]:
         raise TypeError(f"{what} must return a number or a tuple of numbers computed from its parameters, not "
                         f"{returned!r}")
     symbols_of_results = [x if isinstance(x, Symbol) else _symbol(what, x) for x in results]
@@ -275,5 +276,5 @@ def _written(parameters: tuple[tuple[str, str], ...], results: list[Symbol]) -> 
 
     for x in results:
         count(x)
-    found = tuple(Result(operand(x), x.reduced) for x in results)
-    return Expression(parameters, tuple(Line(name, tuple(xs)) for name, *xs in lines), found)
+    found = tuple([Result(operand(x), x.reduced) for x in results])
+    return Expression(parameters, tuple([Line(name, tuple(xs)) for name, *xs in lines]), found)

@@ -19,18 +19,10 @@ def some(x: Any) -> bool:
     return bool(x if x.ndim == 0 else np.count_nonzero(x))
 
 
-def fused_multiply_add(t: Any, a: Any, b: Any, c: Any) -> Any:
-    """a*b + c with one rounding, in the type of `t`, on scalars or arrays that broadcast.
-
-    For f32 and narrower types the product is exact in f64, and a sum rounded to odd survives the second rounding.
-    Boldo and Melquiond, "When double rounding is odd", 2005: it needs two bits more than twice the narrow format.
-    """
-    with np.errstate(all="ignore"):
-        return silent_multiply_add(t, a, b, c)
-
-
 def silent_multiply_add(t: Any, a: Any, b: Any, c: Any) -> Any:
-    """A fused multiply-add for callers that have turned NumPy's warnings off, which saves a tenth of the time."""
+    """a*b + c with one rounding, in the type of `t`, on scalars or arrays that broadcast; callers turn NumPy's warnings
+    off, once for many. For f32 and narrower types the product is exact in f64, and a sum rounded to odd survives the
+    second rounding: Boldo and Melquiond, "When double rounding is odd", 2005: two bits more than twice the format."""
     if t.bits == 64:
         return _fma64(a, b, c)
     product = np.multiply(a, b, dtype=np.float64)

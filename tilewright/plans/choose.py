@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
-from math import ceil, isqrt
+from math import ceil
 from typing import Any
 
 from tilewright.plans import common, few_rows, invariant, prologues, semirings
+from tilewright.plans.builtin import small_elements, small_way, stays_in_cache
 from tilewright.plans.cpu import MOST_COPIED, PARTS, SHORT, CpuPlan, widens
 from tilewright.plans.cpu_shape import Shape, few_complex
-from tilewright.plans.model import CHANNELS, PAGE, Ceilings, cost, small_elements, small_way, stays_in_cache
+from tilewright.plans.model import CHANNELS, PAGE, Ceilings, cost
 from tilewright.plans.words import BYTE_ROWS, BYTES, DOTS_LARGE, DOTS_MOST, GROUP, SIDE, TILE_WORDS
 from tilewright.targets.cpu import CpuTarget
 
@@ -227,9 +228,11 @@ def semiring_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
     def fits(mr: int, vectors: int) -> bool:
         return semirings.registers(shape.semiring, mr, vectors) <= target.tile_registers
     for vectors in (2, 3) if fits(2, 2) else (1,):
-        mr = next((mr for mr in range(TALLEST, 1, -1) if fits(mr, vectors)), 1)
-        yield from (p for p in packed_plans(shape, target, mr, vectors * target.lanes(shape.itemsize))
-                    if p.jr_ways == 1)
+        mr = TALLEST
+        while mr > 1 and not fits(mr, vectors):
+            mr -= 1
+        yield from [p for p in packed_plans(shape, target, mr, vectors * target.lanes(shape.itemsize))
+                    if p.jr_ways == 1]
 
 
 def complex_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
@@ -382,18 +385,15 @@ def in_place_plans(shape: Shape, mr: int, nr: int, kc: int) -> Iterator[CpuPlan]
             yield CpuPlan("in_place", mr, nr, kc=kc, jc_ways=jc, ic_ways=ic)
 
 
-def splits(threads: int) -> Iterator[tuple[int, int, int]]:
+def splits(threads: int) -> list[tuple[int, int, int]]:
     """Every (jc, ic, jr) with that many threads, and one thread alone: a small problem is not worth waking others."""
-    yield 1, 1, 1
-    if threads > 1:
-        for jc in _divisors(threads):
-            for ic in _divisors(threads // jc):
-                yield jc, ic, threads // jc // ic
+    if threads == 1:
+        return [(1, 1, 1)]
+    return [(1, 1, 1), *((jc, ic, threads // jc // ic) for jc in _divisors(threads) for ic in _divisors(threads // jc))]
 
 
 def _divisors(n: int) -> list[int]:
-    small = [x for x in range(1, isqrt(n) + 1) if n % x == 0]
-    return sorted({*small, *(n // x for x in small)})
+    return [x for x in range(1, n + 1) if n % x == 0]
 
 
 def _up(x: int, multiple: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
@@ -35,12 +35,12 @@ class Plan:
 
     def __str__(self) -> str:
         """Short, and read back by `parse`."""
-        sizes = "x".join(str(getattr(self, name)) for name in self.SIZES)
+        sizes = "x".join([str(getattr(self, name)) for name in self.SIZES])
         return " ".join((self.algorithm, sizes, *self._words()))
 
     def _words(self) -> Iterator[str]:
         for word, names, default in _layout(self.__class__):
-            values = tuple(getattr(self, name) for name in names)
+            values = tuple([getattr(self, name) for name in names])
             if values == default and word not in self.ALWAYS:
                 continue
             yield word if values[0] is True else f"{word}={'x'.join(map(str, values))}"
@@ -122,8 +122,7 @@ def _layout(cls: Any) -> tuple[tuple[str, tuple[str, ...], tuple[Any, ...]], ...
     own: dict[str, list[Any]] = {}
     for f in fields(cls)[1 + len(cls.SIZES):]:
         own.setdefault(word_of.get(f.name, f.name), []).append(f)
-    return tuple((word, tuple(f.name for f in its), tuple(MISSING if f.default is MISSING else f.default for f in its))
-                 for word, its in own.items())
+    return tuple([(word, tuple([f.name for f in its]), tuple([f.default for f in its])) for word, its in own.items()])
 
 
 # ---- what a plan costs

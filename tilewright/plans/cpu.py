@@ -149,8 +149,8 @@ class CpuPlan(Plan):
             if not least <= (value := getattr(self, name)) <= most:
                 than = f"less than {least}" if value < least else f"more than {most}"
                 found.append(f"{name} is {value}, and must not be {than}.")
-        if self.threads > MOST_THREADS:
-            found.append(f"ways of {self.jc_ways} x {self.ic_ways} x {self.jr_ways} are {self.threads} threads, and a "
+        if (threads := self.threads) > MOST_THREADS:
+            found.append(f"ways of {self.jc_ways} x {self.ic_ways} x {self.jr_ways} are {threads} threads, and a "
                          f"process has at most {MOST_THREADS}.")
         for operand, name, lines in (("A", "mc", self.mc), ("B", "nc", self.nc)):
             if (size := lines * self.kc * itemsize) > MOST_BLOCK[operand]:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import ceil, exp, factorial, gcd
 
 from tilewright.plans import epilogues, few_rows, prologues, semirings
+from tilewright.plans.builtin import stays_in_cache
 from tilewright.plans.common import Cost, Term, total
-from tilewright.plans.cpu import COMPLEX_DEPTH, MOST_ROW_DOTS, PARTS, SHORT, CpuPlan
-from tilewright.plans.cpu_shape import ITEMSIZE, Shape, Strides
+from tilewright.plans.cpu import COMPLEX_DEPTH, PARTS, SHORT, CpuPlan
+from tilewright.plans.cpu_shape import Shape, Strides
 from tilewright.plans.words import BY_NAME, GROUP, SIDE, SPLITTING, TILE_RATE, TILE_WORDS
 from tilewright.targets.cpu import CpuTarget
 
@@ -72,17 +74,6 @@ TRANSPOSING = 4             # vector instructions for each vector of an operand 
 WIDENING = 2                # instructions for each number, or vector, of a narrow format that dot products load
 COPYING = 12                # the same where B is copied before the product: on a Zen 3 that and a product in place took
 #                             as long as packing both operands at 90 x 90 x 90, layout nt
-SMALL_SHARE, SMALL_BYTES = 0.57, 600_000     # of L2, and at most so much, for one operand: reading in place is fastest
-# The same in sizes of L1, where tiles have 16 registers and half of a cache line of B: A by rows, and by columns, of
-# which a panel has only a part of each line. On a Zen 3 packing ran at 0.90 of that speed with f32 nn 160, 1.05 with
-# 200, 1.2 with 240; tn 128 0.88, 160 1.12, 240 1.38; f64 nn 160 0.99, tn 96 0.80, 128 1.17.
-SMALL_L1 = {"rows": 4.5, "columns": 2.9}
-BUILTIN = ("f32", "f64")            # formats of the products that the emitted builtin runs without Python
-LONG = 64               # steps of k of few rows and columns, above which the builtin leaves them to a record
-PANEL_DEPTH = 256       # steps of k: the builtin packs a panel of a small B with contiguous columns on the stack
-# Multiplications in parts from which all threads that sleep are woken, and one of them: that costs the caller
-# microseconds. On 16 vCPUs of a Xeon 100^3, which woke none, ran at the speed of one thread for ever.
-WAKE_ABOVE, WAKE_ONE = 1_500_000, 600_000
 
 
 def cost(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings | None = None) -> Cost:
@@ -96,7 +87,7 @@ def cost(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings | No
     if plan.copy:
         each = 1.0 if stays_in_cache(shape, target) else COPYING / TRANSPOSING
         shape, copied = shape._replace(b=plan.reads_b), shape.k * shape.n * (shape.n > 1)   # one column: contiguous
-        copying = each * _transposing(copied, shape, target, ceilings)
+        copying = each * _transposing(copied, target.lanes(shape.itemsize), ceilings)
     if shape.tiles:
         found = _tiles(shape, plan, target, ceilings)
         if shape.prologues:
@@ -142,55 +133,24 @@ def _prologues(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceiling
 def _epilogue(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> float:
     """Seconds of a vector instruction for each operation on the elements of C, which are in L1, and for what operands
     and further results bring from memory."""
-    epilogue = epilogues.read(shape.epilogue)
-    vectors = shape.m * shape.n * epilogue.expression.flops / target.lanes(shape.itemsize)
-    more = epilogue.bytes(shape.m, shape.n)
+    flops, more = _of_epilogue(shape.epilogue, shape.m, shape.n)
+    vectors = shape.m * shape.n * flops / target.lanes(shape.itemsize)
     return vectors / plan.threads / ceilings.vectors + more / ceilings.memory / min(plan.threads, CHANNELS)
 
 
-def stays_in_cache(shape: Shape, target: CpuTarget) -> bool:
-    """Whether the emitted builtin runs a product without Python: it is small, and readable in place but for panels of
-    B, which the builtin packs."""
-    m, n, k = shape.m, shape.n, shape.k
-    if shape.dtype not in BUILTIN or shape.semiring or few_by_long(shape):
-        return False
-    along = shape.b == "columns" and (k <= PANEL_DEPTH or m == 1)
-    return ((shape.b == "rows" or along) and shape.a != "any" and not shape.converts and not shape.scattered
-            and max(m * k, k * n, m * n) <= small_elements(shape.dtype, target, shape.a))
+@lru_cache(maxsize=256)
+def _of_epilogue(text: str, m: int, n: int) -> tuple[int, int]:
+    """Operations of an epilogue on each element of C, and bytes of its operands and further results."""
+    epilogue = epilogues.read(text)
+    return epilogue.expression.flops, epilogue.bytes(m, n)
 
 
-def few_by_long(shape: Shape) -> bool:
-    """Whether a vector is multiplied by a matrix of so few contiguous columns, or rows, that `stream` would wait for
-    its sums, and each of these is long: `dots` by rows takes it."""
-    along = shape.b == "rows" if shape.m == 1 else shape.n == 1 and shape.a == "columns"
-    return along and 1 < max(shape.m, shape.n) <= MOST_ROW_DOTS and shape.k >= LONG
-
-
-def small_way(shape: Shape) -> tuple[str, bool]:
-    """The algorithm by which the emitted builtin multiplies what stays in cache, and whether operands change places: a
-    matrix by a vector, or a vector by a matrix, is read along its rows, and two vectors are one dot product."""
-    if shape.n == 1:
-        return ("dots", False) if shape.a == "rows" or shape.m == 1 else ("stream", True)
-    if shape.m == 1:
-        return ("stream", False) if shape.b == "rows" else ("dots", True)
-    return "in_place", False
-
-
-def small_elements(dtype: str, target: CpuTarget, a: str = "rows") -> int:
-    """The most elements of A, B or C that are multiplied in place and without choosing; `a`: A's rows or columns are
-    contiguous."""
-    most = min(int(SMALL_SHARE * target.l2), SMALL_BYTES)
-    if target.tile_registers == 16:
-        most = min(most, int(SMALL_L1["columns" if a == "columns" else "rows"] * target.l1d))
-    return most // ITEMSIZE[dtype]
-
-
-def _transposing(elements: int, shape: Shape, target: CpuTarget, ceilings: Ceilings) -> float:
-    return TRANSPOSING * elements / target.lanes(shape.itemsize) / ceilings.vectors
+def _transposing(elements: int, lanes: int, ceilings: Ceilings) -> float:
+    return TRANSPOSING * elements / lanes / ceilings.vectors
 
 
 def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> Cost:
-    m, n, k, s = shape.m, shape.n, shape.k, shape.itemsize
+    m, n, k, s, claims = shape.m, shape.n, shape.k, shape.itemsize, plan.claims
     lanes = target.lanes(s)
     row_panels, col_panels = ceil(m / plan.mr), ceil(n / plan.nr)
     k_blocks = ceil(k / plan.kc)
@@ -198,7 +158,7 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
     share_m, share_n = ceil(row_panels / plan.ic_ways), ceil(col_panels / (plan.jc_ways * plan.jr_ways))
     m_blocks = plan.ic_ways * ceil(share_m * plan.mr / plan.mc)
     rows: float = min(share_m * plan.mr, m)                                        # of the busiest thread
-    if plan.claims:                                                         # it has its share, and the last piece
+    if claims:                                                              # it has its share, and the last piece
         m_blocks = ceil(row_panels * plan.mr / plan.mc)
         pieces = PARTS if min(plan.nc, ceil(n / plan.jc_ways)) > plan.nr else 1     # a panel is not divided
         rows = min(m / plan.ic_ways + plan.mc / pieces, m)
@@ -226,7 +186,7 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
                    Term("C", c, 1 if fits else 2*k_blocks, _ONCE if fits else "read and written in each block of k")),
     }
     threads = plan.threads
-    slowest = 0.0 if threads <= 2 else TEAM * (1 - 1/plan.jc_ways) if plan.claims else UNEVEN
+    slowest = 0.0 if threads <= 2 else TEAM * (1 - 1/plan.jc_ways) if claims else UNEVEN
     busiest = (rows * min(share_n * plan.nr, n)) / (m * n)                  # its share of C
     chains = plan.mr * min(ceil(n / lanes), plan.nr // lanes)               # sums that do not wait for each other
     work = vectors * semirings.operations(shape.semiring) * max(CHAINS / chains, 1.0)
@@ -242,7 +202,7 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
     late = max(RUN - row_of_tile, 0.0) * m * col_panels * k_blocks / threads if c > target.l2 else 0.0
     return _cost(vectors, traffic, (
         ("multiply-adds and calls of micro-kernels", work),
-        ("transposing in packing", _transposing(transposed // s, shape, target, ceilings) / threads),
+        ("transposing in packing", _transposing(transposed // s, lanes, ceilings) / threads),
         ("loads of C that arrive too late", late),
         ("panels of B that leave L1", 2 * _lost(kc * plan.nr * s, target) * b / threads / ceilings.l2),
         ("traffic beyond L2 that prefetching does not hide", waiting - HIDDEN * min(waiting, work)),
@@ -250,7 +210,7 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
         ("a block of A that exceeds L2",
          _crowded((min(plan.mc, m) + 2*plan.nr) * kc * s, target) * total([a_per_panel]) / threads / ceilings.l3),
         ("barriers", WAIT * (threads // plan.jc_ways - 1)
-         * (1 if plan.claims else k_blocks * n_blocks / plan.jc_ways)),
+         * (1 if claims else k_blocks * n_blocks / plan.jc_ways)),
         ("starting threads", _start(plan)),
         ("teams of more than two threads", TEAMS * threads * (threads > 2*plan.jc_ways)),
         ("waiting for the slowest core", slowest * work)))

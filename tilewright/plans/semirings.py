@@ -72,15 +72,16 @@ def registers(text: str, mr: int, vectors: int) -> int:
 def _of_terms(text: str, vectors: int) -> int:
     from tilewright.expressions.program import ELEMENTARY
     operations = [line.operation for line in read(text).step.lines]
-    if any(name in ELEMENTARY for name in operations):
+    if not {*ELEMENTARY}.isdisjoint(operations):
         return CONSTANTS + (LIVE + fields(text) - 1)*vectors
     return COUNTING if counts_bits(text) else min(len(operations), TERM)
 
 
 def counts_bits(text: str) -> bool:
-    return any(line.operation == "popcount" for line in read(text).step.lines)
+    return "popcount" in [line.operation for line in read(text).step.lines]
 
 
+@lru_cache(maxsize=256)
 def operations(text: str) -> int:
     """The cost of a term, in multiply-adds."""
     return read(text).operations if text else 1

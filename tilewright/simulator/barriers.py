@@ -181,11 +181,6 @@ class Mbarriers:
                                  f"to {MOST_BYTES}{gang.by(lanes[0])}")
             self._arrive(gang, node, address, self._released(gang, lanes), len(lanes))
 
-    def arrive_copies(self, gang: Gang, node: Op, pointer: Any) -> None:
-        for address, lanes in self.each(gang, node, pointer, "arrival"):
-            clock = self.machine.copies.hand_over(gang.threads[lanes])
-            self._arrive(gang, node, address, clock, len(lanes))
-
     def come(self, gang: Gang, node: Op, pointer: Any, bytes: int) -> None:
         """Each active thread's store to another CTA brings so many bytes."""
         for address, lanes in self.each(gang, node, pointer, "store"):

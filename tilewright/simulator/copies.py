@@ -19,7 +19,6 @@ from tilewright.simulator.report import Fault
 
 if TYPE_CHECKING:
     from tilewright.ir.program import Line, Op
-    from tilewright.simulator.clocks import Clock
     from tilewright.simulator.gang import Gang
     from tilewright.simulator.machine import Machine
     from tilewright.simulator.pattern import Pattern
@@ -96,21 +95,6 @@ class Copies:
                         f"{flight.region.name} is in flight: no wait says that it is over"
                         f"{self.machine.by(int(flight.threads[0]))}")
 
-    # ---- copies that an mbarrier hears of: it has come as soon as the simulator looks, but only who waits there knows
-
-    def hand_over(self, threads: NDArray[np.int64]) -> Clock:
-        """Whatever these threads have in flight arrives unseen; the clock that tells of it."""
-        clocks = self.machine.clocks
-        left, agents = [], np.unique(threads // clocks.warp)
-        for flight in self.flights:
-            theirs = np.isin(flight.threads, threads)
-            if theirs.any():
-                self._arrive(flight.cut(theirs), seen=False)
-            if not theirs.all():
-                left.append(flight.cut(~theirs))
-        self.flights = left
-        return clocks.land(agents)
-
     # ---- what they consist of
 
     def _read(self, gang: Gang, node: Op, element: Type, gmem: Any, bytes: int, valid: Any,
@@ -139,12 +123,12 @@ class Copies:
         origins = np.where(lanes[::item] < valid, address + lanes[::item] - (source.base if source else 0), -1)
         return values, origins, source
 
-    def _arrive(self, flight: Flight, seen: bool = True) -> None:
+    def _arrive(self, flight: Flight) -> None:
         item = flight.values.itemsize
         bytes = np.ascontiguousarray(flight.values)[:, None].view(np.uint8)
         flight.region.data[flight.offsets[:, None] + np.arange(item)] = bytes
         history, threads, units = self._units(flight.region, flight.offsets, flight.threads, item)
-        history.land(threads, units) if seen else history.land_unseen(threads, units)
+        history.land(threads, units)
 
     def _units(self, region: Region, offsets: NDArray[np.int64], threads: NDArray[np.int64],
                item: int) -> tuple[History, Any, Any]:

@@ -9,9 +9,9 @@ import pytest
 
 from tilewright.api.builtin import Entry
 from tilewright.api.products import matmul as by_python
+from tilewright.plans.builtin import PANEL_DEPTH, stays_in_cache
 from tilewright.plans.choose import choose
 from tilewright.plans.cpu_shape import Shape
-from tilewright.plans.model import PANEL_DEPTH, stays_in_cache
 from tilewright.runtime.cpu import engine, pool, small
 from tilewright.targets import names, target
 

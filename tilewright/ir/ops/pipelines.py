@@ -146,9 +146,6 @@ ARRIVE_REMOTE = _effect("mbarrier.arrive.cluster", tma.spelled(
 # Arrive, and announce so many bytes that copies are to bring in this phase.
 ARRIVE_EXPECT = _effect("mbarrier.arrive.expect_tx", lambda low, t, p, bytes: low.call(
     "llvm.nvvm.mbarrier.arrive.expect.tx.scope.cta.space.cta", low.integer(64), p, bytes), "arrive_expect", "tma")
-# Arrive when all copies (cp.async) that this thread has started before have come.
-ARRIVE_COPIES = _effect("cp.async.mbarrier.arrive", calls("llvm.nvvm.cp.async.mbarrier.arrive.noinc.shared"),
-                        "arrive_copies")
 # The first asks again and again, the second lets the hardware put the warp to sleep for a while.
 TEST_WAIT = _effect("mbarrier.test_wait", _wait("test"), "wait", role="blocking")
 TRY_WAIT = _effect("mbarrier.try_wait", _wait("try"), "wait", "tma", "blocking")
@@ -226,13 +223,6 @@ class Mbarriers:
                 k._effect(ARRIVE, pointer)
             else:
                 k._effect(ARRIVE_EXPECT, pointer, k._value(expect, i32))
-
-    def arrive_with_copies(self, stage: Any = 0) -> None:
-        """Every thread of the role arrives when the copies (cp_async) that it has started before have come. It need not
-        wait for them, and threads that wait for the phase may read what they brought."""
-        pointer = self._at(stage)
-        self._count("thread")
-        self.k._effect(ARRIVE_COPIES, pointer)
 
     def wait(self, stage: Any = 0, parity: Any = 0, sleep: bool = False, cluster: bool = False) -> None:
         """Wait until the phase of this parity is complete: 0 for the first, 1 for the second, 0 for the third ...; at

@@ -37,51 +37,97 @@ def emit_complex_in_place(target: CpuTarget, dtype: str, MR: int, NR: int, GROUP
     A, B    what is contiguous: "rows", "columns" or "any"
     PANELS  "one" panel, which is whole; "edge": one that is not; "several" that are; "several, edge": but the last
     """
-    T = TYPES[dtype]
-    V = min(target.lanes(T.bytes), NR)
-    VT, NV, HALF, SUMS = vec(T, V), NR // V, V // 2, complex_sums(MR, NR, target.lanes(T.bytes))
-    SEVERAL, EDGE = PANELS.startswith("several"), PANELS.endswith("edge")
-    DEPTH = COMPLEX_DEPTH // (2 if SEVERAL else 1)      # rows of B of other panels lie apart: fewer of them at a time
-    COPY = B != "rows" or (SEVERAL and GROUPS > 1)
-    k = Kernel(f"complex_in_place_{dtype}_{MR}x{NR}x{GROUPS}_{A}_{B}_{PANELS.replace(', ', '_')}",
-               noalias=False, job=ptr(i8), part=i64)
-    job, part = k.args
-    g = job_fields(k, job, COMPLEX_IN_PLACE, T)
-    a = g.a.view(2 if A == "columns" else g.rsa, 2 if A == "rows" else g.csa)
-    PER_ROW = 2*NV*SUMS*V
-    PER_PANEL = GROUPS*MR*PER_ROW
-    WIDE = max(RUN // (PER_PANEL*T.bytes), 1) if SEVERAL else 1
-    sums = k.local("sums", (WIDE*PER_PANEL,), T)
-    block = k.local("block", (DEPTH*NR if COPY else V,), T)
-    line = k.local("line", (NR,), T)
-    groups = k.ceil_div(g.m, MR)
-    height, taller = g.m // groups, g.m % groups
-    q_lo, q_hi = split(groups, g.row_parts, part // g.col_parts)
-    j_lo, j_hi = split(k.ceil_div(2*g.n, NR), g.col_parts, part % g.col_parts)
+    return _Emitter(target, dtype, MR, NR, GROUPS, A, B, PANELS).k.function
 
-    def first_row(q: Value) -> Value:
-        return q*height + k.min(q, taller)
 
-    def masks_of(cols: Value) -> list[Value]:
-        return [k.lanes_below(2*cols - v*V, V) for v in range(NV)]
+class _Emitter:
+    """The parts of one function; `k` has it in the end."""
 
-    def multiply(to: Value, i: Value, p0: Value, depth: Value, b: Value, ahead: Value | None, ROWS: int,
+    def __init__(self, target: CpuTarget, dtype: str, MR: int, NR: int, GROUPS: int, A: str, B: str, PANELS: str
+                 ) -> None:
+        self.MR, self.NR, self.A, self.B, self.T = MR, NR, A, B, TYPES[dtype]
+        self.V = V = min(target.lanes(self.T.bytes), NR)
+        self.VT, self.NV, self.SUMS = vec(self.T, V), NR // V, complex_sums(MR, NR, target.lanes(self.T.bytes))
+        self.LINE = target.line // self.T.bytes
+        self.SEVERAL, self.EDGE = PANELS.startswith("several"), PANELS.endswith("edge")
+        self.COPY = B != "rows" or (self.SEVERAL and GROUPS > 1)
+        # rows of B of other panels lie apart: fewer of them at a time
+        self.DEPTH = COMPLEX_DEPTH // (2 if self.SEVERAL else 1)
+        self.PER_ROW = 2*self.NV*self.SUMS*V
+        self.PER_PANEL = GROUPS*MR*self.PER_ROW
+        WIDE = max(RUN // (self.PER_PANEL*self.T.bytes), 1) if self.SEVERAL else 1
+        self.k = k = Kernel(f"complex_in_place_{dtype}_{MR}x{NR}x{GROUPS}_{A}_{B}_{PANELS.replace(', ', '_')}",
+                            noalias=False, job=ptr(i8), part=i64)
+        job, part = k.args
+        self.g = g = job_fields(k, job, COMPLEX_IN_PLACE, self.T)
+        self.a = g.a.view(2 if A == "columns" else g.rsa, 2 if A == "rows" else g.csa)
+        self.sums = k.local("sums", (WIDE*self.PER_PANEL,), self.T)
+        self.block = k.local("block", (self.DEPTH*NR if self.COPY else V,), self.T)
+        self.line = k.local("line", (NR,), self.T)
+        groups = k.ceil_div(g.m, MR)
+        self.height, self.taller = g.m // groups, g.m % groups
+        q_lo, q_hi = split(groups, g.row_parts, part // g.col_parts)
+        self.j_lo, self.j_hi = split(k.ceil_div(2*g.n, NR), g.col_parts, part % g.col_parts)
+        sign_a, sign_b = (k.cast(x, self.T) for x in (g.sign_a, g.sign_b))
+        self.of_r, self.of_i = (k.pack(*(even, odd)*(V // 2)) for even, odd in (
+            (k.constant(self.T, 1.0), sign_b), (k.constant(self.T, 0.0) - sign_a*sign_b, sign_a)))
+        with k.loop(q_hi, q_lo, GROUPS) as q, k.loop(self.j_hi, self.j_lo, WIDE) as jr:
+            self._chunk((q, k.min(q + GROUPS, q_hi)), (jr, k.min(jr + WIDE, self.j_hi)))
+
+    def _chunk(self, rows: tuple[Value, Value], panels: tuple[Value, Value]) -> None:
+        k, g, V = self.k, self.g, self.V
+        with k.loop((panels[1] - panels[0])*(self.PER_PANEL // V)) as x:
+            k.store(self.sums + x*V, k.constant(self.VT, 0.0), self.T.bytes)
+        with k.loop(g.k, step=self.DEPTH) as p0:
+            depth = k.min(g.k - p0, self.DEPTH)
+            with k.loop(panels[1], panels[0]) as jr:
+                self._panel(self.sums + (jr - panels[0])*self.PER_PANEL, rows, p0, depth, jr)
+        with k.loop(panels[1], panels[0]) as jr:
+            self._each_width(jr, lambda cols, masks: self._finish(
+                self.sums + (jr - panels[0])*self.PER_PANEL, self._first_row(rows[0]), self._first_row(rows[1]),
+                jr*(self.NR // 2), cols, masks))
+
+    def _panel(self, to: Value, rows: tuple[Value, Value], p0: Value, depth: Value, jr: Value) -> None:
+        """A block of k of a chunk of rows and a panel, of which `to` are the sums."""
+        k, g, NR = self.k, self.g, self.NR
+
+        def by(b: Value, masks: list[Value] | None) -> None:
+            with k.loop(rows[1], rows[0]) as q:
+                i, h = self._first_row(q), self.height + k.select(q < self.taller, k.constant(i64, 1), 0)
+                at = to + (i - self._first_row(rows[0]))*self.PER_ROW
+                ahead = self._coming(q == rows[0], p0, jr) if self.SEVERAL and self.B == "rows" else None
+                for ROWS in range(max(self.MR - 1, 1), self.MR + 1):
+                    with k.when(h == ROWS):
+                        self._multiply(at, i, p0, depth, b, ahead, ROWS, masks)
+        in_place = (g.b + (p0*g.rsb + jr*NR)).view(g.rsb, 1)
+        if not self.COPY:
+            self._each_width(jr, lambda cols, masks: by(in_place, masks))
+            return
+        if self.B == "rows":
+            self._each_width(jr, lambda cols, masks: self._copied_rows(in_place, depth, masks))
+        else:
+            self._copied(jr*(NR // 2), self._width(jr), p0, depth)
+        by(self.block.view(NR, 1), None)
+
+    def _multiply(self, to: Value, i: Value, p0: Value, depth: Value, b: Value, ahead: Value | None, ROWS: int,
                  masks: list[Value] | None) -> None:
         """The sums at `to` of ROWS rows and a block of k."""
+        k, g, T, V, VT, NV, SUMS = self.k, self.g, self.T, self.V, self.VT, self.NV, self.SUMS
         tiles = [[k.tile(ROWS, NV, VT, zero=False) for _ in range(2)] for _ in range(SUMS)]
         places = [(tile, r, v, to + ((r*SUMS + s)*2 + half)*NV*V + v*V) for s, pair in enumerate(tiles)
                   for half, tile in enumerate(pair) for r in range(ROWS) for v in range(NV)]
         for tile, r, v, place in places:
             tile[r, v] = k.load(place, VT, T.bytes)
-        rows = [k.opaque(a.at(i + r, p0)) for r in range(ROWS)] if A != "columns" else [a.at(i, p0)]
+        rows = [k.opaque(self.a.at(i + r, p0)) for r in range(ROWS)] if self.A != "columns" else [self.a.at(i, p0)]
 
         def step(p: Value, pair: list[Tile]) -> None:
             if ahead is not None:
-                for at in range(0, NR, target.line // T.bytes):
+                for at in range(0, self.NR, self.LINE):
                     k.prefetch(ahead.at(p, at), locality=2)
             vectors = [k.load(b.at(p, v*V), VT, T.bytes, masks[v] if masks else None) for v in range(NV)]
             for r in range(ROWS):
-                number = rows[r] + p*(2 if A == "rows" else g.csa) if A != "columns" else rows[0] + (p*g.csa + 2*r)
+                number = (rows[0] + (p*g.csa + 2*r) if self.A == "columns" else
+                          rows[r] + p*(2 if self.A == "rows" else g.csa))
                 for half, tile in enumerate(pair):
                     x = k.broadcast(k.load(number + half), V)
                     for v in range(NV):
@@ -96,97 +142,52 @@ def emit_complex_in_place(target: CpuTarget, dtype: str, MR: int, NR: int, GROUP
         for tile, r, v, place in places:
             k.store(place, tile[r, v], T.bytes)
 
-    def copied_rows(rows: Value, depth: Value, masks: list[Value] | None) -> None:
-        with k.loop(depth) as p:
-            for v in range(NV):
-                x = k.load(rows.at(p, v*V), VT, T.bytes, masks[v] if masks else None)
-                k.store(block + (p*NR + v*V), x, T.bytes)
+    def _copied_rows(self, rows: Value, depth: Value, masks: list[Value] | None) -> None:
+        with self.k.loop(depth) as p:
+            for v in range(self.NV):
+                x = self.k.load(rows.at(p, v*self.V), self.VT, self.T.bytes, masks[v] if masks else None)
+                self.k.store(self.block + (p*self.NR + v*self.V), x, self.T.bytes)
 
-    def copied(j: Value, cols: Value, p0: Value, depth: Value) -> None:
+    def _copied(self, j: Value, cols: Value, p0: Value, depth: Value) -> None:
         """A block of B, from column j on, as rows of NR reals; columns that there are not repeat the last one."""
-        along = 2 if B == "columns" else g.rsb
+        HALF, k, g, T, NR = self.V // 2, self.k, self.g, self.T, self.NR
+        along = 2 if self.B == "columns" else g.rsb
         first, last, done = g.b + (p0*along + j*g.csb), cols - 1, k.constant(i64, 0)
-        if B == "columns":                                  # squares of numbers are transposed
+        if self.B == "columns":                                  # squares of numbers are transposed
             done = depth // HALF * HALF
             starts = [first + k.min(last, c)*g.csb for c in range(NR // 2)]
             with k.loop(done, step=HALF) as p:
-                for v in range(NV):
+                for v in range(self.NV):
                     lines = [start + p*2 for start in starts[v*HALF:(v + 1)*HALF]]
                     for at in lines:
                         k.prefetch(at + AHEAD // T.bytes)
-                    square = [k.load(at, VT, T.bytes) for at in lines]
+                    square = [k.load(at, self.VT, T.bytes) for at in lines]
                     for q, row in enumerate(transpose(k, square, 2)):
-                        k.store(block + ((p + q)*NR + v*V), row, T.bytes)
+                        k.store(self.block + ((p + q)*NR + v*self.V), row, T.bytes)
         with k.loop(depth, done) as p, k.loop(k.constant(i64, NR // 2)) as c:
             number = k.load(first + (p*along + k.min(last, c)*g.csb), vec(T, 2), T.bytes)
-            k.store(block + (p*NR + 2*c), number, T.bytes)
+            k.store(self.block + (p*NR + 2*c), number, T.bytes)
 
-    def panel(to: Value, rows: tuple[Value, Value], p0: Value, depth: Value, jr: Value) -> None:
-        """A block of k of a chunk of rows and a panel, of which `to` are the sums."""
-        def by(b: Value, masks: list[Value] | None) -> None:
-            with k.loop(rows[1], rows[0]) as q:
-                i, h = first_row(q), height + k.select(q < taller, k.constant(i64, 1), 0)
-                at = to + (i - first_row(rows[0]))*PER_ROW
-                ahead = coming(q == rows[0], p0, jr) if SEVERAL and B == "rows" else None
-                for ROWS in range(max(MR - 1, 1), MR + 1):
-                    with k.when(h == ROWS):
-                        multiply(at, i, p0, depth, b, ahead, ROWS, masks)
-        in_place = (g.b + (p0*g.rsb + jr*NR)).view(g.rsb, 1)
-        if not COPY:
-            each_width(jr, lambda cols, masks: by(in_place, masks))
-            return
-        if B == "rows":
-            each_width(jr, lambda cols, masks: copied_rows(in_place, depth, masks))
-        else:
-            copied(jr*(NR // 2), width(jr), p0, depth)
-        by(block.view(NR, 1), None)
-
-    def coming(first: Value, p0: Value, jr: Value) -> Value:
+    def _coming(self, first: Value, p0: Value, jr: Value) -> Value:
         """The block of B that comes next, which the first group of rows asks for: others ask for one line again."""
-        there = k.select(jr + 1 < j_hi, p0*g.rsb + (jr + 1)*NR, (p0 + DEPTH)*g.rsb + j_lo*NR)
+        k, g, NR = self.k, self.g, self.NR
+        there = k.select(jr + 1 < self.j_hi, p0*g.rsb + (jr + 1)*NR, (p0 + self.DEPTH)*g.rsb + self.j_lo*NR)
         return (g.b + there).view(k.select(first, g.rsb, 0), 1)
 
-    def chunk(rows: tuple[Value, Value], panels: tuple[Value, Value]) -> None:
-        with k.loop((panels[1] - panels[0])*(PER_PANEL // V)) as x:
-            k.store(sums + x*V, k.constant(VT, 0.0), T.bytes)
-        with k.loop(g.k, step=DEPTH) as p0:
-            depth = k.min(g.k - p0, DEPTH)
-            with k.loop(panels[1], panels[0]) as jr:
-                panel(sums + (jr - panels[0])*PER_PANEL, rows, p0, depth, jr)
-        with k.loop(panels[1], panels[0]) as jr:
-            each_width(jr, lambda cols, masks: finish(
-                sums + (jr - panels[0])*PER_PANEL, first_row(rows[0]), first_row(rows[1]), jr*(NR // 2), cols, masks))
-
-    def width(jr: Value) -> Value:
-        """Columns of C in a panel."""
-        return k.min(g.n - jr*(NR // 2), NR // 2)
-
-    def each_width(jr: Value, each: Callable[[Value, list[Value] | None], None]) -> None:
-        """each(cols, masks) for a panel, without masks if it is whole."""
-        cols = width(jr)
-        if SEVERAL or not EDGE:
-            with k.when(cols == NR // 2):
-                each(cols, None)
-        if EDGE:
-            with k.when(cols < NR // 2):
-                each(cols, masks_of(cols))
-
-    sign_a, sign_b = (k.cast(x, T) for x in (g.sign_a, g.sign_b))
-    of_r, of_i = (k.pack(*(even, odd)*HALF) for even, odd in (
-        (k.constant(T, 1.0), sign_b), (k.constant(T, 0.0) - sign_a*sign_b, sign_a)))
-
-    def finish(first_sums: Value, first: Value, last: Value, j: Value, cols: Value, masks: list[Value] | None) -> None:
+    def _finish(self, first_sums: Value, first: Value, last: Value, j: Value, cols: Value,
+                masks: list[Value] | None) -> None:
+        k, g, T, V, NV = self.k, self.g, self.T, self.V, self.NV
         out = Out(k, g.c.view(g.rsc, g.csc), g.alpha, g.beta)
 
         def results(i: Value) -> list[Value]:
-            at = first_sums + (i - first)*PER_ROW
+            at = first_sums + (i - first)*self.PER_ROW
 
             def total(half: int, v: int) -> Value:
-                return in_tree([k.load(at + ((s*2 + half)*NV + v)*V, VT, T.bytes) for s in range(SUMS)])
+                return in_tree([k.load(at + ((s*2 + half)*NV + v)*V, self.VT, T.bytes) for s in range(self.SUMS)])
             values = []
             for v in range(NV):
                 x, y = total(0, v), total(1, v)
-                values.append(out.scaled(k.fma(k.shuffle(y, y, [e ^ 1 for e in range(V)]), of_i, x*of_r)))
+                values.append(out.scaled(k.fma(k.shuffle(y, y, [e ^ 1 for e in range(V)]), self.of_i, x*self.of_r)))
             return values
 
         def by_rows(read_c: bool) -> None:
@@ -197,15 +198,28 @@ def emit_complex_in_place(target: CpuTarget, dtype: str, MR: int, NR: int, GROUP
         def by_numbers(read_c: bool) -> None:
             with k.loop(last, first) as i:
                 for v, x in enumerate(results(i)):
-                    k.store(line + v*V, x, T.bytes)
+                    k.store(self.line + v*V, x, T.bytes)
                 with k.loop(cols) as c:
-                    number = k.load(line + 2*c, vec(T, 2), T.bytes)
+                    number = k.load(self.line + 2*c, vec(T, 2), T.bytes)
                     Place(out, g.c + (i*g.rsc + (j + c)*g.csc)).put(number, read_c)
         with k.when(g.csc == 2):
             out.cases_of_beta(by_rows)
         with k.otherwise():
             out.cases_of_beta(by_numbers)
 
-    with k.loop(q_hi, q_lo, GROUPS) as q, k.loop(j_hi, j_lo, WIDE) as jr:
-        chunk((q, k.min(q + GROUPS, q_hi)), (jr, k.min(jr + WIDE, j_hi)))
-    return k.function
+    def _each_width(self, jr: Value, each: Callable[[Value, list[Value] | None], None]) -> None:
+        """each(cols, masks) for a panel, without masks if it is whole."""
+        k, V, NR, cols = self.k, self.V, self.NR, self._width(jr)
+        if self.SEVERAL or not self.EDGE:
+            with k.when(cols == NR // 2):
+                each(cols, None)
+        if self.EDGE:
+            with k.when(cols < NR // 2):
+                each(cols, [k.lanes_below(2*cols - v*V, V) for v in range(self.NV)])
+
+    def _width(self, jr: Value) -> Value:
+        """Columns of C in a panel."""
+        return self.k.min(self.g.n - jr*(self.NR // 2), self.NR // 2)
+
+    def _first_row(self, q: Value) -> Value:
+        return q*self.height + self.k.min(q, self.taller)

@@ -22,8 +22,8 @@ from tilewright.kernels.cpu.jobs import DOTS, IN_PLACE, OF_PROLOGUE, PANELS, ROW
 from tilewright.kernels.cpu.microkernel import TYPES
 from tilewright.kernels.cpu.packing import emit_pack
 from tilewright.kernels.cpu.pool import LIMIT, job_kernel, split
+from tilewright.plans.builtin import LONG
 from tilewright.plans.cpu import MOST_COPIED, MOST_ROW_DOTS
-from tilewright.plans.model import LONG
 from tilewright.targets.cpu import CpuTarget
 
 SPLITS = 4              # parts for each thread, at most: a delayed thread does fewer
@@ -201,7 +201,7 @@ def emit_small(target: CpuTarget, dtype: str, MR: int, NV: int, DEPTH: int) -> l
     A B with contiguous columns, of at most DEPTH rows, is packed on the stack a panel at a time. Refused are strides
     that in_place cannot read, products too large to stay in cache, and shapes whose micro-kernels have not been
     compiled yet: the Python function then compiles them. Products with one row or column go by `dots` and `stream`
-    (skinny.py), as model.small_way says. And `panels`.
+    (skinny.py), as plans.builtin.small_way says. And `panels`.
     """
     T = TYPES[dtype]
     V = target.lanes(T.bytes)

@@ -4,11 +4,13 @@ from __future__ import annotations
 from array import array
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from tilewright.formats import FORMATS
 from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.jobs import NOTHING
-from tilewright.plans.cpu import MOST_COPIED, widens
-from tilewright.plans.model import PANEL_DEPTH
+from tilewright.plans.builtin import PANEL_DEPTH
+from tilewright.plans.cpu import MOST_COPIED, CpuPlan, widens
 from tilewright.runtime.cpu import recipe as limits
 from tilewright.runtime.cpu.recipe import Recipe, woken
 
@@ -29,6 +31,15 @@ class Work(NamedTuple):
     team: bool = False
     layout: tuple[str, ...] = ()        # of the job, if it is not that of the plan's algorithm
     spaced: bool = False                # panels are in a workspace
+
+
+def copied_b(y: Any, plan: CpuPlan) -> Any:
+    """B with contiguous rows, or columns, as the plan reads it. What a batch shares is copied once."""
+    by_rows = plan.reads_b == "rows"
+    shared = y.ndim == 3 and y.strides[0] == 0
+    one = y[0] if shared else y
+    one = np.ascontiguousarray(one) if by_rows else np.ascontiguousarray(one.swapaxes(-1, -2)).swapaxes(-1, -2)
+    return np.broadcast_to(one, y.shape) if shared else one
 
 
 def run(recipe: Recipe, batch: int, steps: tuple[int, ...], a: int, b: int, c: int, alpha: float,

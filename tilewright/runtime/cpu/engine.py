@@ -17,11 +17,11 @@ from tilewright import forks, formats
 from tilewright.expressions.numerics import PLAIN, Numerics
 from tilewright.kernels.cpu.jobs import NOTHING, Beside, Finish
 from tilewright.plans import choose, few_rows, lowering
+from tilewright.plans.builtin import BUILTIN
 from tilewright.plans.cpu import CpuPlan
 from tilewright.plans.cpu_shape import Shape, Strides
 from tilewright.plans.lowering import Lowered, Product
 from tilewright.plans.measured import choice
-from tilewright.plans.model import BUILTIN
 from tilewright.problem import Gemm
 from tilewright.runtime import repeats
 from tilewright.runtime.cpu import amx, batches, pool, program, small, symmetric
@@ -200,10 +200,9 @@ def planned(lowered: Lowered) -> Planned:
 
 def decoding(planned: Planned, beside: list[few_rows.Aside]) -> Planned:
     """The plan, or the next one if its kernel does not decode weights with numbers that are stored so beside them."""
-    shape, target = planned.shape, planned.target
-    if few_rows.decodes(planned.plan, shape.source_b, beside):
+    if few_rows.decodes(planned.plan, planned.shape.source_b, beside):
         return planned
-    return planned._replace(plan=next(p for p in choose.ranked(shape, target) if not p.word), origin="")
+    return planned._replace(plan=next(p for p in choose.ranked(planned.shape, planned.target) if not p.word), origin="")
 
 
 def plan_problem(problem: Gemm, target: CpuTarget, threads: int | None = None, algorithm: str | None = None,
@@ -214,7 +213,7 @@ def plan_problem(problem: Gemm, target: CpuTarget, threads: int | None = None, a
 
 
 def default_threads(target: CpuTarget) -> int:
-    """The number of threads that matmul would use; for a target that does not run here, its cores."""
+    """The threads that matmul would use; for a target that does not run here, its cores."""
     return pool.get_num_threads() if target.runnable else target.cores
 
 
@@ -320,7 +319,7 @@ def run(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: f
         x = _read(recipe, x)
     elif recipe.rows:
         y = _read(recipe, y.swapaxes(-1, -2)).swapaxes(-1, -2)
-    given, y = y, copied(y, recipe.plan) if recipe.plan.copy else y
+    given, y = y, batches.copied_b(y, recipe.plan) if recipe.plan.copy else y
     steps = steps_of(x, y, c)
     note(recipe, swapped, x, given, c, alpha, beta, steps)
     at = recipe.address(x), recipe.address(y), recipe.address(c)
@@ -341,9 +340,9 @@ def _read(recipe: Recipe, x: Matrix) -> Matrix:
 def _rounded(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: float, beta: float, beside: Beside
              ) -> bool:
     """Round the sums in f32 of a recipe that leaves no others."""
-    by_rows = swapped == (recipe.plan.algorithm == "dots")              # of C, else of C^T
-    sums = program.empty(c.shape if by_rows else c.swapaxes(-1, -2).shape, np.dtype(np.float32))
-    sums = sums if by_rows else sums.swapaxes(-1, -2)
+    across = swapped != (recipe.plan.algorithm == "dots")               # C^T
+    sums = program.empty(c.swapaxes(-1, -2).shape if across else c.shape, np.dtype(np.float32))
+    sums = sums.swapaxes(-1, -2) if across else sums
     if beta:
         program.do(program.cast, sums, c)
     run(recipe, swapped, a, b, sums, alpha, beta, beside)
@@ -379,15 +378,6 @@ def note(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: 
     recorder.step(lambda order: program.by_recipe(
         recipe, order[:3], batch, steps, table, order[3:], views[1] if copies else None, alpha, beta, mirrored),
         (a, b, c, *operands))
-
-
-def copied(y: Matrix, plan: CpuPlan) -> Matrix:
-    """B with contiguous rows, or columns, as the plan reads it. What a batch shares is copied once."""
-    by_rows = plan.reads_b == "rows"
-    shared = y.ndim == 3 and y.strides[0] == 0
-    one = y[0] if shared else y
-    one = np.ascontiguousarray(one) if by_rows else np.ascontiguousarray(one.swapaxes(-1, -2)).swapaxes(-1, -2)
-    return np.broadcast_to(one, y.shape) if shared else one
 
 
 def _through_temporary(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: float,

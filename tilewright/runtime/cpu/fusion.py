@@ -129,7 +129,7 @@ def _by_way(of: Sums, way: Way, results: list[Matrix | None], entries: Sequence[
             table.append(entry(on, x, way.exchanged))
     words = np.array(table, np.int64).reshape(-1, len(jobs.OPERAND))
     tables = [preparation.table(on, role, (prologues or {}).get(role)) for role in "ab"]       # kept as long as it runs
-    beside = jobs.Beside(*(on.of_table(x) if x.size else 0 for x in (words, *tables)))
+    beside = jobs.Beside(*[on.of_table(x) if x.size else 0 for x in (words, *tables)])
     if _run(of, main, way, beside, on, make):
         return None
     return [of_tiles(*each) for each in kept]
@@ -163,7 +163,7 @@ def _run(of: Sums, main: Matrix | None, way: Way, beside: jobs.Beside, on: Host,
 
 def entry(on: Host, x: Matrix, exchanged: bool) -> tuple[int, int, int, int]:
     """OPERAND: address and strides, as emit_finish meets rows and columns."""
-    row, column = (stride // x.itemsize for stride in (x.strides[:-3:-1] if exchanged else x.strides[-2:]))
+    row, column = [stride // x.itemsize for stride in (x.strides[:-3:-1] if exchanged else x.strides[-2:])]
     return on.address_of(x), row, column, x.strides[0] // x.itemsize if x.ndim == 3 else 0
 
 

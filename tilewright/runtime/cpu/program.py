@@ -109,7 +109,7 @@ def by_recipe(recipe: Any, order: tuple[int, ...], batch: int, steps: tuple[int,
 
     def copy_of_b(place: int) -> Array:
         assert copied is not None
-        copy: Array = forks.imported("tilewright.runtime.cpu.engine").copied(copied.at(place), recipe.plan)
+        copy: Array = forks.imported("tilewright.runtime.cpu.batches").copied_b(copied.at(place), recipe.plan)
         return copy
     if (batch and not alone) or not recipe.at_once(alpha, beta):
         product = None if batch else recipe.then_scaled(alpha, beta)

@@ -15,11 +15,11 @@ from tilewright.formats import FORMATS
 from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.jobs import NOTHING
 from tilewright.plans import few_rows, semirings
+from tilewright.plans.builtin import WAKE_ABOVE, WAKE_ONE
 from tilewright.plans.cpu import SHORT, CpuPlan
 from tilewright.plans.cpu_shape import Shape, Strides
-from tilewright.plans.model import WAKE_ABOVE, WAKE_ONE
 from tilewright.plans.words import TILE_WORDS
-from tilewright.runtime.cpu import complex_jobs
+from tilewright.runtime.cpu import without_panels
 from tilewright.runtime.cpu.host import SWAPPED, Host, host
 from tilewright.runtime.cpu.panels import Blocks, blocks, packing
 from tilewright.runtime.cpu.rows import few_row_kernel, plain_elements
@@ -71,8 +71,7 @@ class Recipe:
         self.prepare = dict(zip("ab", prepare))
         row, few = plan.complex_row(shape), plan.complex_in_place(shape)
         self.function, words = self._driver(extended)
-        self.added_in = shape.sums
-        self.parts, self.sums = plan.threads, 0
+        self.added_in, self.parts, self.sums = shape.sums, plan.threads, 0
         self.tiles = self.space = _page(4*words) * self.parts
         # bytes of barriers with counters, which start at 0
         self.zeroed = plan.jc_ways * jobs.BARRIER_BYTES if plan.claims else 0
@@ -81,9 +80,9 @@ class Recipe:
         self.wake = woken(2*shape.m*shape.n*shape.k, shape.threads)
         # by drivers that take one product, and need no space: a batch goes through `emit_each`
         self.alone = plan.algorithm in ("dots", "stream") or few
-        fields = complex_jobs.row_fields(self) if row else complex_jobs.in_place_fields(self) if few else {
-            "packed": self._packed, "in_place": self._in_place, "stream": self._stream,
-            "dots": self._dots}[plan.algorithm]()
+        fields = without_panels.complex_row(self) if row else without_panels.complex_in_place(self) if few else {
+            "packed": Recipe._packed, "in_place": Recipe._in_place, "stream": without_panels.stream,
+            "dots": without_panels.dots}[plan.algorithm](self)
         layout = {"packed": jobs.PACKED, "in_place": jobs.IN_PLACE, "dots": jobs.DOTS,
                   "stream": jobs.STREAM}[plan.algorithm]
         layout = jobs.ROW_DOTS if plan.by_rows(shape) else layout
@@ -132,9 +131,8 @@ class Recipe:
                                     prepacked=self.prepacked, fields=semirings.state(shape.semiring),
                                     prologues=prepared, prepare=self.prepare.get(once), by_rows=plan.by_rows(shape),
                                     result=shape.out if plan.algorithm == "dots" else "",
-                                    complex_row=complex_jobs.row_kernel(self) if plan.complex_row(shape) else None,
-                                    complex_in_place=complex_jobs.in_place_kernel(self)
-                                    if plan.complex_in_place(shape) else ())
+                                    complex_row=without_panels.complex_row_kernel(self),
+                                    complex_in_place=without_panels.complex_in_place_kernel(self))
         return function, 0
 
     @property
@@ -147,13 +145,12 @@ class Recipe:
         return type(self)(self.shape, strides, self.plan, self.target, self.host, self.conj, self.prepacked,
                           self.tables, self.finish, (self.prepare["a"], self.prepare["b"]))
 
-    def instead(self, function: int, **fields: int) -> Recipe:
-        """This recipe with another function for its job, and these fields of that."""
-        found = copy(self)
-        found.function, found.call, found.template = function, self.host.callable(function), self.template[:]
-        for name, value in fields.items():
-            found.template[found.at[name]] = value
-        return found
+    def lower(self) -> Recipe:
+        """The recipe for the lower triangle alone."""
+        lower = copy(self)
+        lower.template = self.template[:]
+        lower.template[self.at["lower"]] = 1
+        return lower
 
     def finished(self, finish: jobs.Finish | None, finishing: int, sums: int, fields: dict[str, int]) -> Recipe:
         """A recipe of a plan that packs nothing, followed by the pass `finishing` over its sums, as one job. `sums`:
@@ -262,17 +259,6 @@ class Recipe:
                 "rows_outside": int(shape.k <= SHORT or shape.m * plan.nr >= shape.n * plan.mr),
                 "table": kernels.address, "finish": self._finish()}
 
-    def _dots(self) -> dict[str, int]:
-        shape, st = self.shape, self.strides
-        found = {"m": shape.m, "k": shape.depth or shape.k, "lda": st.rsa, "ldb": st.csb, "rsc": st.rsc, "csc": st.csc,
-                 "parts": self.parts}
-        return found | {"ldb": st.rsb, "csa": st.csa} if self.plan.by_rows(shape) else found
-
-    def _stream(self) -> dict[str, int]:
-        shape, st = self.shape, self.strides
-        return {"n": shape.n, "k": shape.k, "rsa": st.rsa, "csa": st.csa, "ldb": st.rsb, "ldc": st.rsc,
-                "parts": self.parts}
-
     def run(self, a: int, b: int, c: int, alpha: float, beta: float, beside: jobs.Beside = NOTHING, index: int = 0
             ) -> bool:
         """Whether C means nothing, because an element has no such terms as the shape's dtype stands for. `beside`:
@@ -334,8 +320,7 @@ class Recipe:
             packed = self.plan.algorithm == "packed"
             address = host.job(job) if packed else None
             if space is not None:
-                for field, offset in self.places:
-                    job[field] = space.address + offset
+                self._place(job, space)
                 if packed:
                     ctypes.memset(space.address - BARRIERS, 0, self.zeroed)
             address = address if packed else host.job(job)

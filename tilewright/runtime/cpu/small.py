@@ -8,11 +8,7 @@ from tilewright import forks
 from tilewright.compiler.artefact import load
 from tilewright.kernels.cpu.jobs import SMALL
 from tilewright.plans import lowering
-from tilewright.plans.choose import DOT_ROWS, STREAM_DEPTH, TILES, tiles_of
-from tilewright.plans.cpu import CpuPlan
-from tilewright.plans.cpu_shape import Shape
-from tilewright.plans.measured import choice
-from tilewright.plans.model import (
+from tilewright.plans.builtin import (
     BUILTIN,
     PANEL_DEPTH,
     WAKE_ABOVE,
@@ -21,6 +17,10 @@ from tilewright.plans.model import (
     small_way,
     stays_in_cache,
 )
+from tilewright.plans.choose import DOT_ROWS, STREAM_DEPTH, TILES, tiles_of
+from tilewright.plans.cpu import CpuPlan
+from tilewright.plans.cpu_shape import Shape
+from tilewright.plans.measured import choice
 from tilewright.runtime.cpu import amx
 from tilewright.runtime.cpu.host import Part, host
 from tilewright.runtime.cpu.pool import changed, common_threads, pool

@@ -41,7 +41,7 @@ def applies(recipe: Recipe, a: Matrix, b: Matrix, c: Matrix, alpha: float) -> bo
 def multiply(recipe: Recipe, a: int, c: int, alpha: float) -> None:
     """C = alpha * A @ A^T, for addresses of operands of which `applies` is true."""
     if recipe.half is None:
-        recipe.half = recipe.instead(recipe.function, lower=1)
+        recipe.half = recipe.lower()
     recipe.half.run(a, a, c, alpha, 0.0)
     shape, host, pair = recipe.shape, recipe.host, 2 if recipe.shape.complex else 1
     parts = min(4 * shape.threads, shape.m) if shape.threads > 1 else 1
