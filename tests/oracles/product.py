@@ -73,11 +73,14 @@ class Product:
                 error = np.where(size > 0, error + 4 * (k + 3) * tiny, 0)
                 if self.whole:
                     error = np.where(size < 0.5 / u, 0, error)
+                lost = _lost(a, b) if self.flushed and a.dtype.kind != "c" else LD(0)
+                error = error + np.where(np.isfinite(lost), lost, 0)
                 # The imaginary part of a product of real numbers is 0, whatever alpha is.
                 scaled = alpha and k and not (real and part)
                 ends = [alpha * (total - error), alpha * (total + error)] if scaled else [total, total]
                 # What says nothing: sums that may overflow on their way, block by block of k, and what may be 0 * inf.
                 free = (1.01 * size * (max(1, abs(alpha)) if np.isfinite(alpha) else 1) >= most) & ~np.isnan(total)
+                free |= ~np.isfinite(lost)                      # 0 * inf is nan
                 if scaled and not np.isfinite(alpha):
                     free |= (total - error <= 0) & (total + error >= 0) & (error > 0)
                 added, room = LD(0), LD(0)
@@ -107,6 +110,16 @@ class Product:
             if self.beta:
                 total = total + bits(self.c) * np.uint64(int(self.beta) % 2**64)
         return _cast(total, result)
+
+
+def _lost(a: Array, b: Array) -> Array:
+    """What an instruction may lose that takes operands below 2^-126 for 0; inf where it gives nan for infinity."""
+    a, b = (np.nan_to_num(np.abs(_as_ld(x)), nan=0, posinf=np.inf) for x in (a, b))
+    infinite = [np.isinf(x) for x in (a, b)]
+    a, b = (np.where(x, 0, y) for x, y in zip(infinite, (a, b)))
+    small_a, small_b = (np.where(x < LD(2.0**-126), x, 0) for x in (a, b))
+    met = np.matmul(small_a > 0, infinite[1]) | np.matmul(infinite[0], small_b > 0)
+    return np.where(met, np.inf, np.matmul(small_a, b) + np.matmul(a, small_b))
 
 
 def _cast(x: Array, dtype: np.dtype) -> Array:

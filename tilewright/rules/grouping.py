@@ -65,11 +65,9 @@ def axes(a: Array, b: Array, offsets: Array) -> Axes:
 def checked(offsets: Array, axis: str, extent: int) -> NDArray[np.int64]:
     """The ends of all groups. ValueError if they are not ascending within the axis."""
     ends = offsets.astype(np.int64)
-    before = np.concatenate(([0], ends[:-1]))
-    wrong = np.flatnonzero(ends < before)
-    if wrong.size:
-        g = int(wrong[0])
-        what = f"offsets[{g - 1}] = {before[g]}" if g else "0"
+    if ends.size and (ends[0] < 0 or (ends[1:] < ends[:-1]).any()):
+        g = int(np.flatnonzero(ends[1:] < ends[:-1])[0]) + 1 if ends[0] >= 0 else 0
+        what = f"offsets[{g - 1}] = {ends[g - 1]}" if g else "0"
         raise ValueError(f"offsets must not descend, but offsets[{g}] = {ends[g]} is less than {what}")
     if ends.size and ends[-1] > extent:
         raise ValueError(f"offsets must not exceed {axis}, of which there are {extent}, but offsets[-1] is {ends[-1]}")

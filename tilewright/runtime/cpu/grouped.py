@@ -21,7 +21,7 @@ from tilewright.rules.arguments import F32
 from tilewright.rules.prologues import Prepared
 from tilewright.runtime.cpu import workspace
 from tilewright.runtime.cpu.grouped_jobs import Jobs, Partials, reduce
-from tilewright.runtime.cpu.grouped_ways import Coordinates, Place, Side, Work, leaves_sums, place_of
+from tilewright.runtime.cpu.grouped_ways import COORDINATES, Coordinates, Place, Side, Work, leaves_sums, place_of
 from tilewright.runtime.cpu.program import places_of
 from tilewright.runtime.cpu.recipe import FORK_FLOPS, SHARES, woken
 from tilewright.runtime.program import Run
@@ -86,7 +86,8 @@ class Program:
         lengths = ends.copy()
         lengths[1:] -= ends[:-1]
         by_rows = work.along == "m"
-        groups, none = np.flatnonzero(lengths), np.flatnonzero(lengths == 0)
+        groups, = lengths.nonzero()
+        none = groups[:0] if len(groups) == len(ends) else (lengths == 0).nonzero()[0]
         parts: list[tuple[Jobs, Numbers, list[int]]] = []
         last: list[tuple[Jobs, Numbers, list[int]]] = []        # which are run when those are done
         alive: list[Array] = []
@@ -135,31 +136,32 @@ class Program:
              ) -> None:
         """Jobs of all parts, and of those that come last; threads claim them."""
         work, by_rows, two = self.work, self.work.along == "m", self.work.two
-        starts = ends - lengths
-        k = lengths if not by_rows and work.k else np.full(len(ends), work.k)
-        m = lengths if by_rows else np.full(len(ends), work.m)
-        flops = 2 * work.n * m * k
-        total = int(flops.sum())
+        starts, each_size = ends - lengths, 2 * work.n * (work.k if by_rows else work.m)       # operations
+        total = each_size * int(ends[-1])
         team = work.threads if total >= FORK_FLOPS else 1
         share = max(total // (team * SHARES), LEAST) if team > 1 else total + 1
         wake = woken(total, work.threads) if team > 1 else 0
         drawn, words, each = [], 0, 0
         for jobs, groups, bases in (*parts, *last):
-            sizes, number = lengths[groups] * (jobs.side is not None), np.arange(len(groups))
-            known = jobs.sizes
+            own, at, known = lengths[groups], None, jobs.sizes
+            sizes = own * (jobs.side is not None)
             place = known.sizes.searchsorted(sizes)
-            if (known.sizes.take(place, mode="clip") != sizes).any():
+            if (known.sizes[place] != sizes).any():
                 known = jobs.learn(sizes)
                 place = known.sizes.searchsorted(sizes)
             templates, which, depth = jobs.templates, known.which[place], known.depth[place]
-            at = np.zeros((5, len(groups)), np.int64)           # i0, i1, j0, j1, and the panel of rows
-            at[1], at[3] = m[groups], work.n
-            if team > 1 and jobs.side is not None and (wanted := -(-flops[groups] // share)).max() > 1:
-                number, *at = jobs.cut(templates, which, sizes, wanted)
-                groups, which, depth = groups[number], which[number], depth[number]
-            i0, i1, j0, j1, _ = at
-            coordinates = np.stack((np.ones_like(i0), groups, starts[groups], i0, j0, j0 // 2, number))
-            extents = i1 - i0, (j1 - j0) * two, depth, k[groups] * two
+            if team > 1 and jobs.side is not None and each_size * int(own.max()) > share:
+                number, *at = jobs.cut(templates, which, sizes, -(-own * each_size // share))
+                groups, own, which, depth = groups[number], own[number], which[number], depth[number]
+            coordinates = np.zeros((1 + len(COORDINATES), len(groups)), np.int64)
+            coordinates[0], coordinates[1], coordinates[2] = 1, groups, starts[groups]
+            m, k = (own, work.k) if by_rows else (work.m, own)
+            if at is None:
+                coordinates[6], extents = np.arange(len(groups)), (m, work.n * two, depth, k * two)
+            else:
+                i0, i1, j0, j1, _ = at
+                coordinates[3:] = i0, j0, j0 // 2, number
+                extents = i1 - i0, (j1 - j0) * two, depth, k * two
             drawn.append((jobs, templates, which, at, groups, coordinates, extents, bases))
             each = max(each, jobs.each)
             words += len(which) * (len(PIECE) + templates.rows.shape[1] + jobs.table)
@@ -175,14 +177,20 @@ class Program:
                 own = slice(done, done := done + len(which))
                 reduced: list[Any] = []
                 if jobs.reductions:
-                    partials, reduced = jobs.partials(templates, which, at, groups, m)
+                    rows = lengths if by_rows else np.full(len(ends), work.m)
+                    if at is None:
+                        at = np.zeros((5, len(groups)), np.int64)
+                        at[1], at[3] = rows[groups], work.n
+                    partials, reduced = jobs.partials(templates, which, at, groups, rows)
                     kept += partials
                 jobs.fill(templates, which, coordinates, extents, bases, memory[end:], address + 8*end, pieces[own],
                           reduced)
-                order[own] = -extents[0] * (at[3] - at[2]) * (k[groups] + 1)
+                if count > team > 1:                            # those with the most work first
+                    order[own] = -extents[0] * extents[1] * (extents[3] + 1)
                 end += len(which) * (templates.rows.shape[1] + jobs.table)
             if count:
-                memory[first:first + pieces.size] = pieces[np.argsort(order, kind="stable")].ravel()
+                pieces = pieces[order.argsort(kind="stable")] if count > team > 1 else pieces
+                memory[first:first + pieces.size] = pieces.ravel()
                 self._claimed(address + 8*first, count, each, team, wake)
         for y in kept:
             reduce(y, work, results[y.result], starts, ends)

@@ -47,7 +47,7 @@ class Sizes(NamedTuple):
     depth: Numbers
 
 
-NO_SIZES = Sizes(*(np.array([-1]) for _ in Sizes._fields))
+NO_SIZES = Sizes(*(np.array([np.iinfo(np.int64).max]) for _ in Sizes._fields))       # the last of all sizes
 
 
 class Partials(NamedTuple):
@@ -176,25 +176,24 @@ class Jobs:
         step[:, 0] = bases
         places = step @ coordinates
         block = memory[:count * width].reshape(count, width)
-        np.take(templates.rows, which, 0, block)
-        values = np.empty((count, len(FIELDS)), np.int64)
-        values[:, :3] = places[:3].T
-        rows, columns, depth, k = sizes
-        values[:, 3], values[:, 4], values[:, 7], values[:, 8], values[:, 9] = rows, columns, depth, depth, k
+        templates.rows.take(which, 0, block, "clip")                   # without a copy, which "raise" would make
+        values = np.zeros((len(FIELDS), count), np.int64)
+        values[:3] = places[:3]
+        values[3], values[4], values[7], values[9] = sizes
+        values[8] = values[7]
         number, end, first = np.arange(count), count * width, 3
-        values[:, 5] = values[:, 6] = 0
         for field, words in ((6, self.prologue), (5, self.words)):
             if not len(words):
                 continue
             table = memory[end:end + count * words.size].reshape(count, *words.shape)
             table[:] = words
             table[:, :, 0] = places[first:first + len(words)].T
-            values[:, field] = address + 8 * (end + words.size * number)
+            values[field] = address + 8 * (end + words.size * number)
             end, first = end + table.size, first + len(words)
             for entry, *by in reduced if field == 5 else ():
                 table[:, entry, :3] = np.array(by).T
-        block[number[:, None], templates.at[which]] = values
-        pieces[:, 0], pieces[:, 2] = templates.what[which].T
+        block[number[:, None], templates.at[which]] = values.T
+        pieces[:, ::2] = templates.what[which]
         pieces[:, 1] = address + 8 * width * number
 
     # ---- reductions
