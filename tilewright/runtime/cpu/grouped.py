@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.kernels.cpu.jobs import PIECE, PIECES
+from tilewright.kernels.cpu.jobs import PIECE
 from tilewright.plans.prologues import MOST
 from tilewright.rules import grouping
 from tilewright.rules.arguments import F32
@@ -116,7 +116,10 @@ class Program:
                 assert self.decode is not None
                 b = self.decode(*[x[groups] if len(x) == len(ends) else x for x in weights])
                 alive.append(b)
-                right, jobs = work.on.address_of(b), self.many.get((b.dtype, b.strides)) or self._made(b)
+                right, jobs = work.on.address_of(b), self.many.get(how := (b.dtype, b.strides))
+                if jobs is None:
+                    assert self.made is not None
+                    jobs = self.many[how] = Jobs(work, Side(self.made[0], place_of(b, "place"), self.made[1]))
             parts.append((jobs, groups, [left, right, c, *before[:len(jobs.prologue)], *beside]))
         if parts:
             self._run(parts, last, results, lengths, ends)
@@ -125,12 +128,6 @@ class Program:
                 x[lengths == 0] = 0
             elif by_rows:
                 x[ends[-1]:] = 0
-
-    def _made(self, b: Array) -> Jobs:
-        """Jobs of groups whose right operands are these."""
-        assert self.made is not None
-        jobs = self.many[b.dtype, b.strides] = Jobs(self.work, Side(self.made[0], place_of(b, "place"), self.made[1]))
-        return jobs
 
     def _run(self, parts: list[Any], last: list[Any], results: Sequence[Array], lengths: Numbers, ends: Numbers
              ) -> None:
@@ -156,12 +153,10 @@ class Program:
             coordinates = np.zeros((1 + len(COORDINATES), len(groups)), np.int64)
             coordinates[0], coordinates[1], coordinates[2] = 1, groups, starts[groups]
             m, k = (own, work.k) if by_rows else (work.m, own)
-            if at is None:
-                coordinates[6], extents = np.arange(len(groups)), (m, work.n * two, depth, k * two)
-            else:
+            coordinates[6], extents = np.arange(len(groups)), (m, work.n * two, depth, k * two)
+            if at is not None:
                 i0, i1, j0, j1, _ = at
-                coordinates[3:] = i0, j0, j0 // 2, number
-                extents = i1 - i0, (j1 - j0) * two, depth, k * two
+                coordinates[3:], extents = (i0, j0, j0 // 2, number), (i1 - i0, (j1 - j0) * two, depth, k * two)
             drawn.append((jobs, templates, which, at, groups, coordinates, extents, bases))
             each = max(each, jobs.each)
             words += len(which) * (len(PIECE) + templates.rows.shape[1] + jobs.table)
@@ -189,8 +184,8 @@ class Program:
                     order[own] = -extents[0] * extents[1] * (extents[3] + 1)
                 end += len(which) * (templates.rows.shape[1] + jobs.table)
             if count:
-                pieces = pieces[order.argsort(kind="stable")] if count > team > 1 else pieces
-                memory[first:first + pieces.size] = pieces.ravel()
+                order = order.argsort(kind="stable") if count > team > 1 else np.arange(count)
+                memory[first:first + pieces.size] = pieces[order].ravel()
                 self._claimed(address + 8*first, count, each, team, wake)
         for y in kept:
             reduce(y, work, results[y.result], starts, ends)
@@ -202,8 +197,7 @@ class Program:
             team = on.reserve(team)
         space = on.take(team * each)
         try:
-            fields = {"pieces": pieces, "count": count, "space": space.address, "space_step": each, "claimed": 0}
-            job = array("q", [fields[name] for name in PIECES])
+            job = array("q", (pieces, count, space.address, each, 0))          # jobs.PIECES
             if team > 1:
                 on.run_parts(self.function, on.job(job), team, team, wake)
             else:
