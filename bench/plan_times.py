@@ -3,10 +3,9 @@
     python bench/plan_times.py choose FORMAT... --into JOBS.json [--chip h200] [--count 96] [--seed 1] [--kernels 240]
     python bench/plan_times.py measure JOBS.json --into TIMES.jsonl [--seconds S] [--allow-dirty]
 
-choose    which plans of which shapes, without a GPU. Shapes: m log-uniform in 64 ... 16384, n and k in 256 ... 16384,
-          rounded down to a multiple of 8 (half), 64 or 128 (a quarter each); layouts nn, nt (half), tn; 1e9 to 4e12
-          operations. Plans: all those of the planner that it expects within 3 times its choice's time and whose kernel
-          is one of so many for each format and layout: a kernel serves every shape, and is compiled once.
+choose    which plans of which shapes, without a GPU. Shapes: by the rule of `tilewright bench random`. Plans: all those
+          of the planner that it expects within 3 times its choice's time and whose kernel is one of so many for each
+          format and layout: a kernel serves every shape, and is compiled once.
 measure   one line for each shape: {"format", "layout", "m", "n", "k", "vendor": [us, us], "plans": {plan: us}}, where
           "vendor" is cuBLAS (by torch) before and after. A time is the least of three turns of a CUDA graph, whose
           launches take turns on operands that are larger together than the L2 cache; results are compared with
@@ -32,14 +31,13 @@ from tilewright.lab.bench import gpu_device, results
 from tilewright.lab.bench.cases import Product
 from tilewright.lab.bench.peer import Setting
 from tilewright.lab.bench.peers.torch import load_cublas
+from tilewright.lab.bench.suites import random_shapes
 from tilewright.lab.measure.gpu_rules import GpuRules, GraphTrack, sets
 from tilewright.plans import asked, gpu, gpu_lowering
 from tilewright.targets import target
 
 FACTOR = 3.0                            # of the time of the planner's choice: plans beyond it tell the model little
-LAYOUTS = ("nn", "nt", "nt", "tn")
 OUT = {"e4m3fn": "bf16", "i8": "i32"}   # of formats whose results are in another, of which cuBLAS has layout nt alone
-LEAST, MOST = 1e9, 4e12                 # operations of a product
 RULES, TURNS, MOST_SETS = GpuRules(turn_s=200e-6), 3, 16
 
 
@@ -50,23 +48,14 @@ def problem_of(job: dict[str, Any]) -> tw.Gemm:
 
 # ---- which plans
 
-def drawn(pick: random.Random, most: float, least: int = 8) -> tuple[int, int, int]:
-    """Sizes of a product that has at most so many operations."""
-    while True:
-        unit = pick.choice((least, least, 64, 128))
-        m, n, k = (max(int(low * (16384 / low) ** pick.random()) // unit * unit, unit) for low in (64, 256, 256))
-        if LEAST <= 2 * m * n * k <= most:
-            return m, n, k
-
-
 def choose(formats: list[str], chip: Any, count: int, seed: int, kernels: int, most: float) -> list[dict[str, Any]]:
     jobs = []
     for format in formats:
         pick = random.Random(f"{seed} {format}")
-        budget: dict[str, set[tuple[str, ...]]] = {layout: set() for layout in LAYOUTS}
+        budget: dict[str, set[tuple[str, ...]]] = {layout: set() for layout in random_shapes.GPU_LAYOUTS}
         for _ in range(count):
-            m, n, k = drawn(pick, most, 16 if format in OUT else 8)     # cuBLAS's fp8 and int8 have multiples of 16
-            layout = "nt" if format in OUT else pick.choice(LAYOUTS)
+            m, n, k = random_shapes.sizes(pick, True, 16 if format in OUT else 8, most)     # as cuBLAS takes bytes
+            layout = "nt" if format in OUT else random_shapes.layout(pick, True)
             job = {"format": format, "layout": layout, "m": m, "n": n, "k": k}
             problem = problem_of(job)
             shape = gpu_lowering.multiplied_shape(problem, chip, None)
@@ -146,7 +135,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=96)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kernels", type=int, default=240)
-    parser.add_argument("--most", type=float, default=MOST, help="operations of a product")
+    parser.add_argument("--most", type=float, default=random_shapes.GPU_WORK[1], help="operations of a product")
     parser.add_argument("--seconds", type=float, default=500.0)
     x = results.options(parser, "into")
     os.environ["TILEWRIGHT_TUNE_DB"] = "off"

@@ -16,31 +16,34 @@ if TYPE_CHECKING:
     from tilewright.plans.nvidia_plan import NvidiaPlan
     from tilewright.targets.nvidia import GpuTarget
 
-# By the target's rates of wgmma (an H200, 2026-11-23: bench/results/h200_plans.json; STAYING, DIVIDING, MEETING_CLUSTER
-# and ADDING_CLOCK were fitted to every other case of it and of regret_h200.jsonl).
-STAYING = 1.1e-6        # seconds of a launch that are not its arithmetic
-POWER = 0.82            # of these rates that a chip keeps up for long: bf16 at about 700 of 862 TFLOP/s on an H200
-SAVED = 0.08            # more, for what all CTAs of a cluster get at once, which saves power: of all that they get
-TMA_ARRIVAL = 590       # clocks of a bulk copy, and of one in a cluster more; bytes per clock of a stage's copies
+# By the target's rates of wgmma. Fitted to plans of random shapes in bf16, fp8 and i8 on an H200, of which a fifth was
+# held back (bench/results/h200_plan_times.jsonl.xz, bench/fit_costs.py), but for those with a comment of their own.
+STAYING = 9e-7          # seconds of a launch that are not its arithmetic
+RATE = 1.18             # of these rates, which were measured while power lowered the clock, in short turns
+SUSTAINED = 0.88        # of them that the power of a chip allows in the mean: bf16 760 TFLOP/s on an H200
+SAVED = 0.155           # more, for what all CTAs of a cluster get at once, which saves power: of all that they get
+TOGETHER = 8            # the higher, the less power slows down what takes nearly as long without it
+TMA_ARRIVAL = 385       # clocks of a bulk copy, and of one in a cluster more; bytes per clock of a stage's copies
 CLUSTER_ARRIVAL = 170
-RECEIVED = 64           # bytes per clock that copies bring to a multiprocessor, and where others get the same
-RECEIVED_MULTICAST = 53.5
-TMA_CLOCK = 28
-HELD = 1.4              # stages that are not on their way: one is multiplied, and the next is there when it ends
-POWER_PROMOTED = 0.95   # of the rates where warpgroups promote sums, each time in so many clocks; and in a cluster
-PROMOTING_TOGETHER = 196
+RECEIVED = 56.9         # bytes per clock that copies bring to a multiprocessor, and where others get the same
+RECEIVED_MULTICAST = 54.5
+TMA_CLOCK = 38.5
+HELD = 1.53             # stages that are not on their way: one is multiplied, and the next is there when it ends
+RATE_PROMOTED = 1.31    # of the rates where warpgroups promote sums, each time in so many clocks; and in a cluster
+PROMOTING_TOGETHER = 61
 WAITED = 0.93
-PROMOTING = 100         # clocks until products have ended whose sums a warpgroup alone promotes
-STEP_CLOCKS = 50        # of each step of k beside: waits, and stages given back
-UNHIDDEN = 0.37         # of the memory's time (or the products', if that is less), in which the other stands still
+PROMOTING = 74          # clocks until products have ended whose sums a warpgroup alone promotes
+STEP_CLOCKS = 13.8      # of each step of k beside: waits, and stages given back
+UNHIDDEN = 0.063        # of the memory's time (or the products', if that is less), in which the other stands still
 FEW_ROWS = 64           # of C, up to which nothing takes longer than reading B
 INSTRUCTION_ROWS = 64   # of A that an instruction multiplies; it reads all of the tile of B in shared memory
-MEETING_CLUSTER = 9.8e-7  # seconds that CTAs of a cluster take to meet, at the beginning and at the end
-BETWEEN_TILES = 1700    # clocks in which the last products of a tile end, and the first of the next begin
-DIVIDING = 2.5e-6       # seconds until a CTA knows that it is the last one of a tile
-ADDING_CLOCK = 31       # bytes per clock at which it adds up parts
-EXCHANGING = 4500       # clocks in which CTAs of a cluster give each other their sums
-STORING = {"tma": 25, "lanes": 50}              # clocks of a warp for an element of C of each of its lanes
+MEETING_CLUSTER = 1.1e-6        # seconds that CTAs of a cluster take to meet, at the beginning and at the end
+BETWEEN_TILES = 913     # clocks in which the last products of a tile end, and the first of the next begin
+DIVIDING = 4.3e-6       # seconds until a CTA knows that it is the last one of a tile
+PARTING_CLOCK = 11.4    # bytes per clock at which a CTA writes its part of sums, and at which the last one of a tile
+ADDING_CLOCK = 120      # adds all of them up
+EXCHANGING = 4440       # clocks in which CTAs of a cluster give each other their sums
+STORING = {"tma": 15.2, "lanes": 50}            # clocks of a warp for an element of C of each of its lanes
 
 
 def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
@@ -57,9 +60,11 @@ def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
         ("a", p.cta_m, bits_a), ("b", p.cta_n, bits_b))]
     brought = (lines[0] / p.cluster_n + lines[1] / p.cluster_m) * p.cta_k / 8          # by each CTA
     together = p.promote > 0 and not p.split and p.warpgroups > 1 and not p.pingpong
-    power = (POWER_PROMOTED if together else POWER) * (1 + SAVED * (1 - brought / (sum(lines) * p.cta_k / 8)))
-    power *= WAITED if together and p.ctas > p.cluster_k else 1
-    products = 2 * p.cta_m*p.cta_n*p.cta_k * p.products / (power * operations(shape, p, target))
+    rate = (RATE_PROMOTED if together else RATE) * operations(shape, p, target)
+    rate *= WAITED if together and p.ctas > p.cluster_k else 1
+    products = 2 * p.cta_m*p.cta_n*p.cta_k * p.products / rate
+    sustained = SUSTAINED * (1 + SAVED * (1 - brought / (sum(lines) * p.cta_k / 8))) * operations(shape, p, target)
+    power = 2 * shape.batch*shape.m*shape.n*shape.k * p.products / (sustained * target.sms * target.clock)
     arrival = TMA_ARRIVAL + CLUSTER_ARRIVAL*(ctas > 1) + brought / TMA_CLOCK
     received = (p.cta_m*bits_a + p.cta_n*bits_b) * p.cta_k / 8  # of rows that cross lines only what is asked for
     received /= RECEIVED_MULTICAST if p.ctas > p.cluster_k else RECEIVED
@@ -79,7 +84,7 @@ def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
     if max(parts, default=1) > 1:                   # each part is written, and the last one reads all of them
         fragments = 1 + (d.apart % d.share > 0)     # of a share
         adding = (fragments - rounds % 1)*(BETWEEN_TILES + stored)
-        adding += (fragments + max(parts)) * 4*p.cta_m*p.cta_n / ADDING_CLOCK + DIVIDING*target.clock
+        adding += 4*p.cta_m*p.cta_n * (fragments / PARTING_CLOCK + max(parts) / ADDING_CLOCK) + DIVIDING*target.clock
     work = (work + adding + ARRIVAL) / target.clock
     through_l2 = tiles*ctas * steps * brought / min(clusters*ctas, target.sms) / TMA_L2 / target.clock
     last = (d.over if parts else clusters)*ctas * p.cta_m*p.cta_n * bits_of(shape.out) / 8 / (DRAM*target.bandwidth)
@@ -90,9 +95,10 @@ def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
         found = (("multiply-adds", work), ("from L2", through_l2), ("memory", least))
         seconds = sum(each**3 for _, each in found) ** (1/3)
         return Cost(STAYING + last + seconds + adding / target.clock, found, rounds=rounds)
-    found = (("multiply-adds", work), ("from L2", through_l2), ("memory", memory))
+    found = (("multiply-adds", work), ("power", power), ("from L2", through_l2), ("memory", memory))
     alone = STAYING + last + MEETING_CLUSTER*(ctas > 1) + UNHIDDEN*min(work, least)
-    return Cost(alone + max(seconds for _, seconds in found), found, rounds=rounds)
+    longest = (max(work, through_l2, memory)**TOGETHER + power**TOGETHER) ** (1/TOGETHER)
+    return Cost(alone + longest, found, rounds=rounds)
 
 
 def round_bytes(shape: GpuShape, p: NvidiaPlan, target: GpuTarget, group_m: int) -> int:

@@ -86,7 +86,7 @@ def test_cells_below_one_are_listed_with_their_bound_worst_first(tmp_path: Path)
         ["squares: f64 nn 64", "2", "0.800", "numpy", "0.524", "memory", "50%"],
         ["squares: f32 nn 64", "1", "0.900", "numpy", "0.524", "memory", "50%"],
     ]
-    assert suite.means(found.results)[1] == ["f32", "1", "4", "0.857", "0.50", "2", "2"]
+    assert suite.means(found.results)[1] == ["f32", "1", "4", "0.857", "0.50", "0.50", "2", "2"]
     assert "the worst 3" in shown(found)
     assert commands.status(found) == 0  # losing is no failure
     found.results = [cell(64, 1.5)]

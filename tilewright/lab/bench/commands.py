@@ -14,7 +14,7 @@ from tilewright import outputs
 from tilewright.lab.bench import peer, results, session, study, tables
 from tilewright.lab.bench import plot as plots
 from tilewright.lab.bench import report as reports
-from tilewright.lab.bench.cases import AVX2, CPU, GPU, NATIVE, Job
+from tilewright.lab.bench.cases import AVX2, CPU, GPU, NATIVE, Case, Job
 from tilewright.lab.bench.peer import OURS
 from tilewright.lab.bench.results import ABSENT, CUBLAS, Report, Result
 from tilewright.lab.bench.suites import shapes
@@ -213,8 +213,20 @@ def never_lose(options: Options, device: str, minutes: float | None, console: Co
     """Every cell in which a peer is faster, on the CPU or the GPU; `minutes` bounds the time for all of it."""
     from tilewright.lab.bench.suites import never_lose as suite
 
+    return _cells("never-lose", suite.cases(options.only, options.quick, device), options, device, minutes, console)
+
+
+def random(options: Options, device: str, seed: int, count: int, layers: bool, minutes: float | None, console: Console
+           ) -> int:
+    """Shapes drawn at random, or layers of models, on the CPU or the GPU."""
+    from tilewright.lab.bench.suites import random_shapes as suite
+
+    cases = suite.cases(seed, count, options.only or ["f32"], device, layers)
+    return _cells("random", cases, options, device, minutes, console)
+
+
+def _cells(kind: str, cases: list[Case], options: Options, device: str, minutes: float | None, console: Console) -> int:
     began = time.monotonic()
-    cases = suite.cases(options.only, options.quick, device)
     if device == GPU:
         wanted, counts = _require_gpu(options) or [CUBLAS], [1]
     else:
@@ -230,7 +242,7 @@ def never_lose(options: Options, device: str, minutes: float | None, console: Co
                 deadline_s=None if left is None else left / (len(counts) - number),
             )
 
-    return _run("never-lose", jobs(), len(cases) * len(counts), options, console)
+    return _run(kind, jobs(), len(cases) * len(counts), options, console)
 
 
 def never_lose_rules(device: str, threads: int, quick: bool) -> Rules:
@@ -342,7 +354,7 @@ def _finish(report: Report, options: Options, console: Console) -> int:
 def status(report: Report) -> int:
     """130 after Ctrl-C; 1 if something was wrong or broken. Of number formats and in never-lose a peer's mistake is
     only reported, and what this version does not have is no failure."""
-    rows = [row for r in report.results for row in r.rows if report.kind not in ("formats", "never-lose")
+    rows = [row for r in report.results for row in r.rows if report.kind not in ("formats", *results.CELLS)
             or row.name == OURS]
     failed = any(row.error and not row.error.startswith(("left out", ABSENT)) for row in rows)
     notes = [note for s in report.sessions for note in s.notes]

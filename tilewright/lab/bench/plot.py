@@ -13,7 +13,7 @@ from typing import Any
 
 from tilewright.lab.bench.peer import OURS
 from tilewright.lab.bench.report import FASTEST, on_gpu, ratio_to, warnings
-from tilewright.lab.bench.results import BESIDE, NUMPY, Report, Result
+from tilewright.lab.bench.results import BESIDE, CELLS, NUMPY, Report, Result
 from tilewright.lab.bench.tables import (
     Group,
     best_ratio,
@@ -50,7 +50,7 @@ def available() -> bool:
 
 def draw(report: Report, path: Path, n: int | None = None) -> None:
     """Write a plot of the report to `path`, whose suffix chooses the format: of its suites of squares; where it has
-    none, or is of never-lose, of the ratios in all cells; of number formats at the size n (of those measured the
+    none, or is one of CELLS, of the ratios in all cells; of number formats at the size n (of those measured the
     largest).  ValueError if there is nothing to plot, or no matplotlib."""
     if not available():
         raise ValueError(MISSING)
@@ -69,7 +69,7 @@ def draw(report: Report, path: Path, n: int | None = None) -> None:
         figure = _simulated(report)
     else:
         squares = [(group, found) for group, found in groups(report.results) if _drawable(found)]
-        figure = _against_size(report, squares) if squares and report.kind != "never-lose" else _ratios(report)
+        figure = _against_size(report, squares) if squares and report.kind not in CELLS else _ratios(report)
         named = "" if on_gpu(report) else _where(report)
     # What a PNG says of itself: what is shown, and of which results. Nothing in it changes from run to run.
     said = {"Title": named, "Source": digest(report), "Software": None} if named and path.suffix == ".png" else None

@@ -105,11 +105,11 @@ def _show_simulated(report: Report, console: Console) -> None:
 
 
 def _show_cells(report: Report, console: Console) -> None:
-    """Shows never-lose: geometric means, the worst ten, and every cell below 1."""
+    """Shows never-lose, or random: geometric means, the worst ten, and every cell below 1."""
     from tilewright.lab.bench.suites.never_lose import LOST, MEANS, lost, means
 
     console.print()
-    console.print(shown("never lose: the fastest peer's time over ours", "", MEANS, means(report.results),
+    console.print(shown(f"{report.kind}: the fastest peer's time over ours", "", MEANS, means(report.results),
                         left=MEANS[:1], bold=("geometric mean",)))
     found = lost(report.results)
     if not found:
@@ -122,7 +122,7 @@ def _show_cells(report: Report, console: Console) -> None:
 
 TABLES: dict[str, Callable[[Report, Console], None]] = {
     "formats": _show_formats, "gpu": _show_gpu, "ladder cuda": _show_steps, "ladder simulated": _show_simulated,
-    "never-lose": _show_cells,
+    "never-lose": _show_cells, "random": _show_cells,
 }
 
 

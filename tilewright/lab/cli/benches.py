@@ -202,6 +202,38 @@ def never_lose(
 
 
 @app.command()
+def random(
+    seed: Annotated[int, typer.Option(help="Another seed, other shapes.")] = 0,
+    count: Annotated[int, typer.Option(min=1, help="Shapes of each format.")] = 40,
+    only: Annotated[list[str] | None, _list("--format", "-f", help="f32, f64, bf16, f16, i8, e4m3fn, or products such "
+                                            "as u8-i8-i32 and algorithms such as bf16_bf16_f32_x6.", default="f32")
+                    ] = None,
+    layers: Annotated[bool, typer.Option("--layers", help="Linear layers of 20 published models, m = 1 ... 16384, "
+                                         "instead of random shapes.")] = False,
+    device: Annotated[str, typer.Option(help="cpu, or cuda for an NVIDIA GPU.")] = "cpu",
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds.")] = False,
+    minutes: Annotated[
+        float | None, typer.Option(min=0.1, help="Stop after that many minutes.", show_default="no limit")
+    ] = None,
+    threads: Threads = None,
+    peers: Peers = None,
+    number: Annotated[int, typer.Option(min=0, help="The CUDA device's number.")] = 0,
+    json: Json = None,
+) -> None:
+    """Compare on shapes drawn at random: the speed to expect of shapes that no suite lists.
+
+    Prints for each format the geometric mean of the ratios to the fastest peer, the 5th percentile, the least, and the
+    worst ten with their plan's bound by the cost model. docs/benchmarking.md has the rule by which shapes are drawn.
+    """
+    if device not in ("cpu", "cuda"):
+        raise BadInput(f"--device must be cpu or cuda, got {device!r}")
+    cpu = device == "cpu"
+    _run("random", {"device": "cpu" if cpu else "gpu", "minutes": minutes, "seed": seed, "count": count,
+                    "layers": layers}, only=only, peers=peers, threads=threads if cpu else ["1"], quick=quick,
+         device=number, json=json)
+
+
+@app.command()
 def tiles(
     dtype: Annotated[str, typer.Option("--dtype", "-d", help="f32 or f64.")] = "f32",
     target: common.TargetName = "native",
