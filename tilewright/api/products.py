@@ -142,11 +142,11 @@ def matmul(
     """
     if type(b) is PackedWeights:
         return _by_packed_weights(**locals())           # all arguments
-    tensors_alone = type(a) in tensors.known and type(b) in tensors.known and (
-        out is out_dtype is c is scale_a is scale_b is epilogue is prologue_a is prologue_b is operands is algorithm
+    alone = type(a) in tensors.known and type(b) in tensors.known and (out is None or type(out) in tensors.known) and (
+        out_dtype is c is scale_a is scale_b is epilogue is prologue_a is prologue_b is operands is algorithm
         is plan is threads is None and deterministic is batch_invariant is False and type(alpha) is int and alpha == 1
         and type(beta) in (int, float) and not (beta or trans_a or trans_b or numpys))
-    if tensors_alone and (found := tensor_repeats.again("matmul", (a, b))) is not None:
+    if alone and (found := tensor_repeats.again("matmul", (a, b), out)) is not None:
         return found
     if numpys:
         numpy_products.check_keywords(numpys)
@@ -162,8 +162,8 @@ def matmul(
         where, a, b, outs, out_dtype, trans_a, trans_b, threads, epilogue, operands, c, scale_a, scale_b,
         prologue_a, prologue_b, algorithm, plan, alpha, beta, deterministic, batch_invariant)
     if asked is not None:
-        found = (tensor_repeats.watched(lambda: repeats.again(where, asked, arrays, outs), "matmul", (a, b))
-                 if tensors_alone else repeats.again(where, asked, arrays, outs, alpha))
+        found = (tensor_repeats.watched(lambda: repeats.again(where, asked, arrays, outs), "matmul", (a, b), out)
+                 if alone else repeats.again(where, asked, arrays, outs, alpha))
         if found is not None:
             return found[()] if out is None and type(found) is np.ndarray and not found.ndim else found
     return _product(library, Call.checked(

@@ -31,12 +31,13 @@ class Call(NamedTuple):
     bits: int                       # the last four of each address
     order: tuple[int, ...]          # which tensors the record's addresses are of; the result's is the last
     record: repeats.Record
-    empty: Callable[..., Any]       # makes the result
+    empty: Callable[..., Any]       # makes the result, if none is given
     made: tuple[Any, ...]           # of these
     device: int | None              # None: the host
+    extents: tuple[int, ...]        # bytes from each tensor's address to its end, if the last one is a result
 
 
-calls: dict[Any, list[Call]] = {}       # of functions of tensors, one product each with a new result
+calls: dict[Any, list[Call]] = {}       # of functions of tensors, one product each with one result
 repeats.derived.append(calls)
 
 
@@ -50,22 +51,25 @@ def call(function: Callable[..., Any], given: Sequence[Any], how: Any, tensors: 
     return watched(lambda: function(*given), how, tensors)
 
 
-def again(how: Any, tensors: Sequence[Any]) -> Any:
-    """What the function makes of these, two or more, by an earlier call's record; None if there is none. `how`: the
-    function, and whatever else it was given."""
+def again(how: Any, tensors: Sequence[Any], out: Any = None) -> Any:
+    """What the function makes of these, two or more, by an earlier call's record, in `out` if it is given; None if
+    there is none. `how`: the function, and whatever else it was given."""
     if not calls or TORCH.observed():
         return None
-    for check, without_grad, bits, order, record, empty, made, device in calls.get(
-            (how, tensors[0].shape, tensors[1].shape, pool.get_num_threads()), ()):
-        if check(*tensors) and not (without_grad and _grad_enabled()):
-            places, found = [x.data_ptr() for x in tensors], 0
+    given = tensors if out is None else (*tensors, out)
+    for check, without_grad, bits, order, record, empty, made, device, extents in calls.get(
+            (how, len(given), tensors[0].shape, tensors[1].shape, pool.get_num_threads()), ()):
+        if check(*given) and not (without_grad and _grad_enabled()):
+            places, found = [x.data_ptr() for x in given], 0
             for place in places:
                 found = found << 4 | place & 15
             if found == bits:
-                x = empty(*made)
+                x = empty(*made) if out is None else out
                 at = [*[places[i] for i in order], x.data_ptr()]
                 stream = 0 if device is None else _stream(device)
-                if at[-1] & 15 or record.run(at, tensors, (x,), 1, stream):
+                if _overlaps(places, extents) if extents else at[-1] & 15:
+                    return None
+                if record.run(at, tensors, (x,), 1, stream):
                     return None
                 if repeats.watch.ran is not None:
                     repeats.watch.ran.append((record, at))
@@ -73,29 +77,39 @@ def again(how: Any, tensors: Sequence[Any]) -> Any:
     return None
 
 
-def watched(function: Callable[..., Any], how: Any, tensors: Sequence[Any]) -> Any:
-    """function(), which is remembered if it came down to one record, from these tensors to a new one."""
+def _overlaps(places: Sequence[int], extents: Sequence[int]) -> bool:
+    """Whether the last of these tensors shares bytes with another one."""
+    first, last = places[-1], places[-1] + extents[-1]
+    for place, extent in zip(places[:-1], extents):
+        if place < last and first < place + extent:
+            return True
+    return False
+
+
+def watched(function: Callable[..., Any], how: Any, tensors: Sequence[Any], out: Any = None) -> Any:
+    """function(), which is remembered if it came down to one record, from these tensors to a new one, or to `out`."""
     if recording or not _ready() or TORCH.observed():
         return function()
     with repeats.watching() as ran:
         result = function()
     if len(ran) == 1:
-        _remember(how, tensors, result, *ran[0])
+        _remember(how, tensors, out, result, *ran[0])
     return result
 
 
-def _remember(how: Any, tensors: Sequence[Any], result: Any, record: repeats.Record, at: list[int]) -> None:
+def _remember(how: Any, tensors: Sequence[Any], out: Any, result: Any, record: repeats.Record, at: list[int]) -> None:
     torch = sys.modules["torch"]
     if not _plain_state(torch) or result.requires_grad or torch.is_autocast_enabled(result.device.type):
         return
-    places = [x.data_ptr() for x in tensors]
+    given = tensors if out is None else (*tensors, out)
+    places = [x.data_ptr() for x in given]
     if len(set(places)) < len(places) or not set(at[:-1]) <= set(places) or at[-1] != result.data_ptr():
         return
-    with_grad = any(x.requires_grad for x in tensors)
+    with_grad = any(x.requires_grad for x in given)
     if with_grad and torch.is_grad_enabled():
         return
-    check = _guards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
-    if not check(*tensors):             # one of them twice
+    check = _guards(*given, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    if not check(*given):               # one of them twice
         return
     bits = 0
     for place in places:
@@ -103,11 +117,13 @@ def _remember(how: Any, tensors: Sequence[Any], result: Any, record: repeats.Rec
     if len(calls) >= MOST:
         calls.clear()
     known = calls.setdefault(
-        (how, tensors[0].shape, tensors[1].shape, pool.get_num_threads()), [])
+        (how, len(given), tensors[0].shape, tensors[1].shape, pool.get_num_threads()), [])
     del known[OF_SHAPES - 1:]
     empty, made = _empty(torch, result.device, tuple(result.shape), result.stride(), result.dtype)
+    extents = () if out is None else tuple(
+        x.element_size() * (1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride()))) for x in given)
     known.insert(0, Call(check, with_grad, bits, tuple(places.index(x) for x in at[:-1]), record, empty, made,
-                         None if result.device.type == "cpu" else result.device.index))
+                         None if result.device.type == "cpu" else result.device.index, extents))
 
 
 _torch: Any = None              # the module

@@ -91,6 +91,7 @@ def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
     least = memory = shape.bytes / (DRAM*target.bandwidth)
     if shape.batch * shape.k * (shape.m*bits_a + shape.n*bits_b) // 8 > target.l2:  # nothing stays for the next round
         memory = max(memory, ceil(rounds) * round_bytes(shape, p, target, p.group_m) / (DRAM*target.bandwidth))
+    found: tuple[tuple[str, float], ...]
     if shape.m <= min(p.cta_m, FEW_ROWS):           # B is read once, and slowed down by what takes as long
         found = (("multiply-adds", work), ("from L2", through_l2), ("memory", least))
         seconds = sum(each**3 for _, each in found) ** (1/3)
