@@ -100,7 +100,7 @@ def calls_of_size(n: int) -> list[tuple[tuple[np.ndarray, ...], dict[str, Any]]]
 
 
 def slots(calls: list[tuple[tuple[np.ndarray, ...], dict[str, Any]]]) -> set[int]:
-    without = Called.of(None)
+    without = Called.described(None)
     return {slot_of(key_of(*args[:2], args[2] if len(args) == 3 else None, options, without, pool.get_num_threads()))
             for args, options in calls}
 

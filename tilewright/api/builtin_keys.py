@@ -25,7 +25,7 @@ class Called(NamedTuple):
     kept: Any                           # the objects whose addresses these are
 
     @classmethod
-    def of(cls, x: Any) -> Called | None:
+    def described(cls, x: Any) -> Called | None:
         """None for a function that has to be looked at in every call: one that reads what may change unseen, or values
         of which equal ones are not one object."""
         if x is None or type(x) is Epilogue:

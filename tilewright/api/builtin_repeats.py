@@ -63,7 +63,7 @@ class Repeats:
             return
         given = kwargs.get("operands") or {}
         operands = tuple(given.values())
-        rows, called = _rows(given, run, result), Called.of(kwargs.get("epilogue"))
+        rows, called = _rows(given, run, result), Called.described(kwargs.get("epilogue"))
         if rows is None or called is None:
             return
         key = key_of(args[0], args[1], out, kwargs, called, pool.get_num_threads())

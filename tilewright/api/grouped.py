@@ -196,7 +196,7 @@ def _run(call: Call, of: Axes, p: Product, sides: tuple[Any, ...], given: tuple[
     groups = forks.imported("tilewright.runtime.cpu.grouped").Program(work, *sides)
     scales = right.prepared.arrays if right.prepared else ()
     seen = a, *weights, ends, *results
-    program.take(partial(groups.step, len(scales), [*map(repeats.View.of, seen)]),
+    program.take(partial(groups.step, len(scales), [*map(repeats.View.of_array, seen)]),
                  (numbers, right.stand_in, *scales, *read, *seen))
 
 

@@ -67,7 +67,7 @@ def product(a: Any, b: Any, out: Any, trans_b: str, threads: int | None, epilogu
     if out is not None and not direct and not cast:
         return None
     c = out if direct else program.empty(ready.shape, stored)
-    view = None if ready.recipe.reads(a) else repeats.View.of(a)
+    view = None if ready.recipe.reads(a) else repeats.View.of_array(a)
     program.take(partial(_step, ready, view, len(beside)), (a, *beside, *given.values(), c))
     if direct or epilogue is not None:
         return c
@@ -97,7 +97,7 @@ def _step(ready: Ready, view: repeats.View | None, count: int, numbers: tuple[in
     def run(at: list[int], arrays: Any, results: Any, alpha: float, stream: int) -> None:
         job, left = template[:], at[of_a]
         if view is not None:
-            x = np.ascontiguousarray(view.at(left), recipe.rows_dtype)
+            x = np.ascontiguousarray(view.array(left), recipe.rows_dtype)
             left = recipe.address(x)
         if rows:
             words = repeats.filled(ready.fused, rows, at)

@@ -85,11 +85,11 @@ class View(NamedTuple):
     first: int                  # of these is that of the first element
 
     @classmethod
-    def of(cls, x: Array) -> View:
+    def of_array(cls, x: Array) -> View:
         low, high = _span(x) if x.size else (0, 0)
         return cls(x.shape, x.dtype, x.strides, ctypes.c_char * (high - low), -low)
 
-    def at(self, place: int) -> Array:
+    def array(self, place: int) -> Array:
         """The array whose first element is there, which keeps nothing."""
         return np.ndarray(self.shape, self.dtype, self.memory.from_address(place - self.first), self.first,
                           self.strides)

@@ -110,8 +110,8 @@ class Products:
         self.k.wgmma_fence(*self.acc)
         for number, ((x, y), step) in enumerate(product(self.PAIRS, range(a.CTA_K*a.ITEM // DEPTH))):
             for i, acc in enumerate(self.acc):
-                self.k.wgmma(self.atom, acc, a_smem.at(stage, a.at(self.first + i*M, step, x)),
-                             b_smem.at(stage, b.at(part*self.atom.n, step, y)), not first or number > 0)
+                self.k.wgmma(self.atom, acc, a_smem.at(stage, a.offset(self.first + i*M, step, x)),
+                             b_smem.at(stage, b.offset(part*self.atom.n, step, y)), not first or number > 0)
         self.k.wgmma_commit()
 
     def wait(self, pending: int) -> None:
@@ -283,7 +283,7 @@ class StridedProducts(Products):
             k.wgmma_fence(*self.acc)
             for step, read in zip(steps, fragments):
                 for acc, registers in zip(self.acc, read):
-                    k.wgmma(self.atom, acc, registers, b_smem.at(stage, b.at(0, step)), not first or step > 0)
+                    k.wgmma(self.atom, acc, registers, b_smem.at(stage, b.offset(0, step)), not first or step > 0)
             k.wgmma_commit()
             self.wait(1)
             if not half:

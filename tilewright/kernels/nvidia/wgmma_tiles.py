@@ -100,7 +100,7 @@ class SmemTile:
                 yield (part*self.SWIZZLE + (plane*self.PLANE + block*self.BLOCK),
                        (x + block*self.ROW, y + part) + (plane,)*(self.PLANES > 0))
 
-    def at(self, row: Any, step: int, plane: int = 0) -> Any:
+    def offset(self, row: Any, step: int, plane: int = 0) -> Any:
         """Bytes from the tile's beginning to the operand of an instruction: from this row, a multiple of 64, and the
         `step`th 32 bytes of k."""
         if self.along_k:

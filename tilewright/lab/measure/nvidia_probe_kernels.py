@@ -78,7 +78,7 @@ def emit_wgmma_probe(FORMAT: str) -> Function:
     k.wgmma_fence(acc)
     with k.loop(rounds, unroll=False):
         for step in range(DEPTH // 32):
-            k.wgmma(atom, acc, own + a.at(0, step), smem + (3*a.BYTES + b.at(0, step)))
+            k.wgmma(atom, acc, own + a.offset(0, step), smem + (3*a.BYTES + b.offset(0, step)))
         k.wgmma_commit()
         k.wgmma_wait(0, acc)
         k.wgmma_fence(acc)

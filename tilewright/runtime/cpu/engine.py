@@ -363,7 +363,7 @@ def note(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: 
     recorder = program.preparing.recorder
     if recorder is None:
         return
-    views, batch = [*map(repeats.View.of, (a, b, c))], len(c) if steps else 0
+    views, batch = [*map(repeats.View.of_array, (a, b, c))], len(c) if steps else 0
     one = b[0] if b.ndim == 3 and not b.strides[0] else b
     copies = recipe.plan.copy and not (one if recipe.plan.reads_b == "rows" else one.swapaxes(-1, -2)
                                        ).flags.c_contiguous
@@ -371,7 +371,7 @@ def note(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: 
     table = array("q", [word for row in rows for word in (0, *row)])
 
     def again(at: Sequence[int]) -> Run:
-        a, b, c = (view.at(place) for view, place in zip(views, at))
+        a, b, c = (view.array(place) for view, place in zip(views, at))
         now = tuple((place, *row) for place, row in zip(at[3:], rows))
         return Run(recipe, swapped, a, b, c, alpha, beta, batch > 0, b if copies else None, now, names)
     recorder.product = again

@@ -193,7 +193,7 @@ def _by_views(of: Sums, way: Way, results: list[Matrix | None], reduced: Sequenc
     written = [x is not None for x in results]
     before = {role: (x._replace(arrays=()), len(x.arrays)) for role, x in prologues.items()}
     strides = [entry(host, x, way.exchanged)[1:] for x in operands]
-    views = [*map(repeats.View.of, (of.a, of.b, *arrays))]
+    views = [*map(repeats.View.of_array, (of.a, of.b, *arrays))]
 
     def make(order: tuple[int, ...]) -> Run:
         places = program.places_of(views, (*order[:2], *order[count:]))

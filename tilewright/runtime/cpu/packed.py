@@ -151,8 +151,8 @@ def prepare(b: Matrix, a: np.dtype[Any], takes: np.dtype[Any], sums: np.dtype[An
     if problems:
         raise ValueError(f"plan {chosen} cannot be packed for: " + " ".join(problems))
     prepacking = Prepacking(lowered.shape, lowered.strides, chosen, lowered.target, conj="b" if conj else "")
-    found = held(Layout.of(b.shape, prepacking.extent, lowered.shape.dtype), b.shape, dtype, a, sums, chosen, target,
-                 plan is not None, (takes, b.dtype))
+    found = held(Layout.of_matrix(b.shape, prepacking.extent, lowered.shape.dtype), b.shape, dtype, a, sums, chosen,
+                 target, plan is not None, (takes, b.dtype))
     for index in np.ndindex(b.shape[:-2] if b.size else (0,)):
         prepacking.run(address(b[index]), address(found._stand_in[index]), threads)
     return found
@@ -166,7 +166,7 @@ class Layout(NamedTuple):
     bytes: int
 
     @classmethod
-    def of(cls, shape: tuple[int, ...], extent: Extent, word: str) -> Layout:
+    def of_matrix(cls, shape: tuple[int, ...], extent: Extent, word: str) -> Layout:
         each = -(-extent.bytes // PAGE) * PAGE if math.prod(shape) else 0
         return cls(word, each, each * math.prod(shape[:-2]))
 
@@ -183,7 +183,7 @@ def layout(shape: tuple[int, ...], takes: tuple[np.dtype[Any], np.dtype[Any]], s
     packs, role, by = lowered.shape, "b", plan
     if plan.swap:
         packs, role, by = packs.swapped, role.translate(SWAPPED), replace(plan, swap=False)
-    return Layout.of(shape, Extent.of(packs, by, role), lowered.shape.dtype)
+    return Layout.of_matrix(shape, Extent.of_role(packs, by, role), lowered.shape.dtype)
 
 
 def held(layout: Layout, shape: tuple[int, ...], dtype: np.dtype[Any], a: np.dtype[Any], sums: np.dtype[Any],
@@ -235,7 +235,7 @@ class Extent(NamedTuple):
     bytes: int
 
     @classmethod
-    def of(cls, shape: Shape, plan: CpuPlan, role: str) -> Extent:
+    def of_role(cls, shape: Shape, plan: CpuPlan, role: str) -> Extent:
         """`role`: of the operand that is packed, as the plan calls it when it exchanges operands no more."""
         cut = blocks(shape, plan)
         deepest = block_depth(shape.k, cut.kc, TILE_WORDS[shape.dtype].rows if shape.tiles else 4)
@@ -261,7 +261,7 @@ class Prepacking:
         self.pack = packing(role, host, target, shape, strides, plan, conj)
         self.function = host.address("gemm:emit_prepack", target, shape.dtype, plan.mr,
                                      plan.nr // target.lanes(shape.itemsize), stored(source), role)
-        self.extent = Extent.of(shape, plan, role)
+        self.extent = Extent.of_role(shape, plan, role)
         self.panels, self.bytes = self.extent.panels, self.extent.bytes
 
     def job(self, source: int, to: int, parts: int) -> array[int]:

@@ -109,7 +109,7 @@ def by_recipe(recipe: Any, order: tuple[int, ...], batch: int, steps: tuple[int,
 
     def copy_of_b(place: int) -> Array:
         assert copied is not None
-        copy: Array = forks.imported("tilewright.runtime.cpu.batches").copied_b(copied.at(place), recipe.plan)
+        copy: Array = forks.imported("tilewright.runtime.cpu.batches").copied_b(copied.array(place), recipe.plan)
         return copy
     if (batch and not alone) or not recipe.at_once(alpha, beta):
         product = None if batch else recipe.then_scaled(alpha, beta)
@@ -180,7 +180,7 @@ def recorded(like: repeats.Asked | None, arrays: Mapping[str, Any], outs: Sequen
 
 def _shadow(x: Array) -> Array:
     """An array of these elements, as memory of which no other array is a view."""
-    found = repeats.View.of(x).at(address(x))
+    found = repeats.View.of_array(x).array(address(x))
     found.flags.writeable = x.flags.writeable
     return found
 
@@ -240,7 +240,7 @@ def _assign(function: Callable[..., Any], to: Array, *arrays: Array) -> None:
 def note(function: Callable[..., Any], *arrays: Array) -> None:
     """Take a step: function(*arrays) was done, in this way or in another."""
     if preparing.recorder is not None:
-        preparing.recorder.step(partial(_by_numpy, function, [*map(repeats.View.of, arrays)]), arrays)
+        preparing.recorder.step(partial(_by_numpy, function, [*map(repeats.View.of_array, arrays)]), arrays)
 
 
 def take(make: program.Make, arrays: Sequence[Array]) -> None:

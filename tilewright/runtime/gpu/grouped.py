@@ -168,7 +168,7 @@ def _launch(run: Run, of: Axes, a: Array, b: Array, offsets: Array, results: lis
     looks = ((x.dtype, x.shape, x.strides, address(x) % WIDEST) for x in (stack_a, stack_b, *stacks, *beside, *of_b))
     key = ("groups", run.on.index, of, m, k, *looks, epilogue, run.plan, run.invariant, text)
 
-    def made() -> Recipe:
+    def make() -> Recipe:
         compiler = forks.imported(COMPILER)
         letters = letter(a) + letter(b) if by_rows else "tn"    # of one row or column, too
         problem = Gemm(m, of.n, k, format_of(a.dtype), format_of(b.dtype), format_of(results[0].dtype), letters, groups,
@@ -187,7 +187,7 @@ def _launch(run: Run, of: Axes, a: Array, b: Array, offsets: Array, results: lis
                 **({"m": of.m} if by_rows else {"k": a.shape[-1]}),
                 **auxiliary.strides(problem, [*beside, *stacks[1:], *of_b])}
         return Recipe(run.driver, kernel, run.on, *(leading(x) or 0 for x in by), **more)
-    recipe = run.engine.recipes.get(key, made)
+    recipe = run.engine.recipes.get(key, make)
     run.by_recipe(recipe, (a, b, results[0], *read, *results[1:], *of_b, offsets), alpha, 0.0)
 
 

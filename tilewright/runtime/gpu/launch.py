@@ -173,10 +173,10 @@ class Arguments:
     def __init__(self, block: bytes) -> None:
         self.block = ctypes.create_string_buffer(block, -(-max(len(block), 1) // 8) * 8)
         self.view = memoryview(self.block).cast("B")
-        self.words = self.of(8)
+        self.words = self.numbers(8)
         self.scalars = self.words
 
-    def of(self, size: int) -> Any:
+    def numbers(self, size: int) -> Any:
         """The block as unsigned numbers of so many bytes."""
         return (WORDS[size] * (len(self.block) // size)).from_buffer(self.block)
 

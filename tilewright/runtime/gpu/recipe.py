@@ -83,7 +83,7 @@ class Step:
         except IndexError:
             arguments = self.prepared.arguments()
             if self.scalars:
-                arguments.scalars = arguments.of(self.size)
+                arguments.scalars = arguments.numbers(self.size)
         words = arguments.words
         for at, i in self.pointers:
             words[at] = addresses[i]
