@@ -120,8 +120,8 @@ def _remember(how: Any, tensors: Sequence[Any], out: Any, result: Any, record: r
         (how, len(given), tensors[0].shape, tensors[1].shape, pool.get_num_threads()), [])
     del known[OF_SHAPES - 1:]
     empty, made = _empty(torch, result.device, tuple(result.shape), result.stride(), result.dtype)
-    extents = () if out is None else tuple(
-        x.element_size() * (1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride()))) for x in given)
+    steps = [[(n - 1) * step for n, step in zip(x.shape, x.stride())] for x in given if out is not None]
+    extents = tuple([x.element_size() * (1 + sum(along)) for x, along in zip(given, steps)])
     known.insert(0, Call(check, with_grad, bits, tuple(places.index(x) for x in at[:-1]), record, empty, made,
                          None if result.device.type == "cpu" else result.device.index, extents))
 
