@@ -1,11 +1,11 @@
 """Fits constants of the cost models of NVIDIA's kernels to measured times of plans on random shapes.
 
-    python bench/fit_costs.py TIMES... [--chip h200] [--formats bf16,...] [--minutes 3] [--sets wgmma,mma,dmma,simt]
+    python bench/fit_costs.py TIMES... [--chip h200] [--formats bf16,...] [--minutes 3] [--sets wgmma,mma ...]
 
-TIMES are files that bench/plan_times.py measure wrote (.jsonl, or .jsonl.xz). Constants of plans/wgmma_model.py and
-plans/nvidia_model.py are changed one after the other, by factors that shrink as they stop helping, as long as the loss
-on four fifths of the shapes falls: the time lost by the plans that the model prefers (a soft minimum, so that it has
-slopes), and a part of the error of predicted times. A fifth of the shapes is held back.
+TIMES are files that bench/plan_times.py measure wrote (.jsonl, or .jsonl.xz). Constants of plans/wgmma_model.py,
+plans/nvidia_model.py and plans/gemv_model.py are changed one after the other, by factors that shrink as they stop
+helping, as long as the loss on four fifths of the shapes falls: the time lost by the plans that the model prefers (a
+soft minimum, so that it has slopes), and a part of the error of predicted times. A fifth of the shapes is held back.
 
 Prints for each format, before and after, on both: how fast the model's pick is of the best measured plan, in the mean
 and at least, and the median error of the predicted time of the pick. Then the constants that changed, to be written
@@ -30,13 +30,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ["TILEWRIGHT_TUNE_DB"] = "off"
 
 from bench.plan_times import problem_of
-from tilewright.plans import asked, gpu, gpu_lowering, nvidia_model, nvidia_rates, wgmma_model
+from tilewright.plans import asked, gemv_model, gpu, gpu_lowering, nvidia_model, nvidia_rates, wgmma_model
 from tilewright.targets import target
 
 TEMPERATURE, NEAR, WEIGHT = 0.03, 2.5, 0.15     # of the soft minimum; plans that count; weight of the error of times
 HELD_BACK = 5                                   # one shape of so many
 CONSTANTS: dict[str, tuple[tuple[Any, str], ...]] = {
-    "wgmma": ((wgmma_model, "STAYING RATE SUSTAINED SAVED TMA_ARRIVAL CLUSTER_ARRIVAL RECEIVED RECEIVED_MULTICAST"),
+    "wgmma": ((wgmma_model, "STAYING RATE SAVED TMA_ARRIVAL CLUSTER_ARRIVAL RECEIVED RECEIVED_MULTICAST"),
               (wgmma_model, "TMA_CLOCK HELD STEP_CLOCKS UNHIDDEN MEETING_CLUSTER BETWEEN_TILES DIVIDING PARTING_CLOCK"),
               (wgmma_model, "ADDING_CLOCK EXCHANGING STORING RATE_PROMOTED PROMOTING_TOGETHER WAITED PROMOTING"),
               (nvidia_rates, "TMA_L2")),
@@ -46,6 +46,7 @@ CONSTANTS: dict[str, tuple[tuple[Any, str], ...]] = {
     "simt": ((nvidia_model, "ISSUE ISSUE_ASYNC FEW_WARPS MOST_WARPS AS_STORED SLICE MEETING_ALONE COPY TRANSPOSED"),
              (nvidia_model, "SINGLE TRANSPOSED_ASYNC ARRIVING STARTED ALONE START:simt FIRST:simt STORING:simt SPLIT"),
              (nvidia_model, "PART ADDING_WARP ADDING")),
+    "gemv": ((gemv_model, "START START_MATRIX LATENCY ADDING ADDED"),),
     "shared": ((nvidia_rates, "L2 WIDE_L2 ARRIVAL"),),          # by all kinds
 }
 
@@ -64,7 +65,7 @@ class Constant(NamedTuple):
         old = self.table[self.key]
         self.table[self.key] = value
         if isinstance(self.key, str):
-            for module in (wgmma_model, nvidia_model):
+            for module in (wgmma_model, nvidia_model, gemv_model):
                 if vars(module).get(self.key) is old and self.table is not vars(module):
                     vars(module)[self.key] = value
 

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import forks
-from tilewright.api import builtin_repeats
+from tilewright.api import builtin_repeats, tensor_repeats
 from tilewright.kernels.cpu.abi import (
     ALGORITHM,
     CONTEXT_SIZE,
@@ -34,6 +34,7 @@ from tilewright.kernels.cpu.abi import (
     FLOAT,
     FUNCTION,
     LARGEST,
+    MODES,
     NATIVE,
     NATIVE_ROWS,
     NDARRAY,
@@ -43,6 +44,7 @@ from tilewright.kernels.cpu.abi import (
     OUT,
     POOL,
     PYTHON,
+    READ,
     RELEASE_ABOVE,
     RUN_PARTS,
     RUN_TEAM,
@@ -51,11 +53,14 @@ from tilewright.kernels.cpu.abi import (
     SMALL,
     SPACE_TAKEN,
     TABLE,
+    TENSOR,
+    TRUE,
     VECTORCALL,
     WATCHING,
+    ZERO,
 )
 from tilewright.runtime import repeats
-from tilewright.runtime.cpu import layout
+from tilewright.runtime.cpu import exchange, layout
 
 NDARRAY_INDEX, SCALAR_INDEX, NEW_INDEX = 2, 60, 93     # PyArray_Type, PyArray_Scalar, PyArray_New in NumPy's C table
 
@@ -108,7 +113,8 @@ class Entry:
         self._decline = code.address("matmul_decline")
         for offset, word in ((PYTHON, id(python)), (WATCHING, id(python)), (VECTORCALL, layout.vectorcall()),
                              (NDARRAY, id(np.ndarray)), (FUNCTION, id(FunctionType)), (FLOAT, id(float)),
-                             (DICT, id(dict)), (NONE, id(None)), (NEW, new), (SCALAR, scalar),
+                             (DICT, id(dict)), (NONE, id(None)), (TRUE, id(True)), (ZERO, id(0)),
+                             (NEW, new), (SCALAR, scalar),
                              *((at, id(name)) for at, name in names.items()),
                              (RELEASE_ABOVE, RELEASE_GIL_ABOVE), (NATIVE + 8, EVERY), (NATIVE + 16, EVERY),
                              (SMALL, self._decline), (SMALL + 16, self._decline)):
@@ -148,7 +154,17 @@ class Entry:
                                             lambda: self.matmul)
         _kept.append((function, found))
         self.repeats, self._word(WATCHING).value = found, id(function)
+        tensor_repeats.when_met(self.repeat_tensors)
         os.register_at_fork(after_in_child=self._nothing_runs)
+
+    def repeat_tensors(self, torch: Any) -> None:
+        """Repeat calls with torch's tensors on the CPU, too, if this torch has what that takes."""
+        modes, read = getattr(torch._C, "_len_torch_dispatch_stack", None), exchange.reader(torch)
+        if self.repeats is not None and modes is not None and read:
+            self.repeats.read = read
+            _kept.append((torch.Tensor, modes))
+            for offset, word in ((READ, read), (MODES, id(modes)), (TENSOR, id(torch.Tensor))):
+                self._word(offset).value = word
 
     def _nothing_runs(self) -> None:
         """A forked child lacks the threads that were in repeated calls."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Mapping
-from types import NoneType
+from types import MappingProxyType, NoneType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,12 +61,14 @@ def lasting(value: Any) -> bool:
             or (isinstance(value, np.dtype) and value is np.dtype(value.type)))
 
 
-def key_of(a: Any, b: Any, out: Any, kwargs: Mapping[str, Any], called: Called, threads: int) -> tuple[int, ...]:
-    """The key of a call, as kernels/cpu/repeat.py makes it."""
+def key_of(a: Any, b: Any, out: Any, kwargs: Mapping[str, Any], called: Called, threads: int,
+           types: Mapping[int, int] = MappingProxyType({})) -> tuple[int, ...]:
+    """The key of a call, as kernels/cpu/repeat.py makes it. `types`: words in place of the addresses of dtypes, by the
+    ids of arrays."""
     def words_of(x: Any) -> list[int]:
         if type(x) is float:
             return [IS_FLOAT]
-        return [id(x.dtype), x.ndim, *(number for pair in zip(x.shape, x.strides) for number in pair)]
+        return [types.get(id(x), id(x.dtype)), x.ndim, *(number for pair in zip(x.shape, x.strides) for number in pair)]
 
     named: list[int] = []
     for name, value in kwargs.items():

@@ -9,16 +9,18 @@ from __future__ import annotations
 import ctypes
 import sys
 from array import array
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from tilewright import forks
+from tilewright.api import tensor_repeats, tensors
 from tilewright.api.builtin_keys import Called, key_of, lasting, slot_of
 from tilewright.kernels.cpu.abi import KEY, MOST_FIELDS, MOST_KEYWORDS, MOST_OPERANDS, NAMED, RECORD, SLOTS
 from tilewright.runtime import repeats as records
-from tilewright.runtime.cpu import pool, symmetric, workspace
+from tilewright.runtime.cpu import exchange, pool, symmetric, workspace
 from tilewright.runtime.cpu.layout import address
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.cpu.engine import Run
 
 SPACE = 16 << 20            # bytes for packed panels: products whose call takes longer need no record
+NO_LEVEL = -1               # of torch's forward-mode derivatives, an int that is one object
 KEYWORDS = {"out_dtype", "trans_a", "trans_b", "algorithm", "deterministic", "batch_invariant",     # beside out
             "threads", "epilogue", "operands"}
 
@@ -40,6 +43,7 @@ class Repeats:
         self._replaced: list[Any] = []                      # records that may still be running
         self._space: Any = None
         self._lock = forks.Lock()
+        self.read = 0                                       # torch's function that describes tensors, if it has one
 
     def forget(self) -> None:
         """Plans are chosen anew from now on."""
@@ -57,17 +61,19 @@ class Repeats:
             self._remember(args, kwargs, result, run)
 
     def _remember(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, run: Run) -> None:
+        torchs = _Torchs.described(self.read, args, kwargs, result)
+        args, kwargs, result = torchs.args, torchs.kwargs, torchs.result
         out = args[2] if len(args) == 3 else kwargs.get("out")
         named = {name: value for name, value in kwargs.items() if name != "out"}
-        if not _repeatable(args, out, named, result, run):
+        if not torchs.known or not _repeatable(args, out, named, result, run):
             return
         given = kwargs.get("operands") or {}
         operands = tuple(given.values())
         rows, called = _rows(given, run, result), Called.described(kwargs.get("epilogue"))
         if rows is None or called is None:
             return
-        key = key_of(args[0], args[1], out, kwargs, called, pool.get_num_threads())
-        slot, names = slot_of(key), called.names
+        key = key_of(args[0], args[1], out, kwargs, called, pool.get_num_threads(), torchs.types)
+        slot, names = slot_of(key), (*called.names, *torchs.names)
         if slot in self._records and self._records[slot][:2] == (key, names):
             return                                          # its operands overlap, or the workspace was taken
         if self._space is None:
@@ -76,15 +82,16 @@ class Repeats:
         work = _work(run, self._space)
         if work is None or len(work.job) > MOST_FIELDS:
             return
-        record = [len(key), *self._record(run, work, args, result), len(operands),
-                  _fields(run, work)["operands"] if operands else len(work.job), len(names) // len(NAMED)]
+        at_table = _fields(run, work)["operands"] if operands else len(work.job)
+        record = [len(key), *self._record(run, work, args, result), len(operands), at_table,
+                  len(names) // len(NAMED), *torchs.words]
         assert len(record) == len(RECORD)
         whole = array("q", [*record, *key, *(0 for _ in range(KEY - len(key))), *work.job, *rows, *names])
         if slot in self._records:
             self._replaced.append(self._records[slot])
         dtypes = [getattr(x, "dtype", None) for x in (*args[:2], result, *operands)]
         values = [(name, [*x] if type(x) is dict else x) for name, x in named.items()]
-        kept = dtypes, values, called, run.recipe, self._space
+        kept = dtypes, values, called, run.recipe, self._space, torchs
         self._records[slot] = key, names, whole, kept
         self._slots[slot] = whole.buffer_info()[0]
 
@@ -99,6 +106,44 @@ class Repeats:
                 int(multiplications >= self._release_above), int(symmetric.may_be(run.a, run.b, run.c)),
                 int(work.spaced), self._space.barriers, recipe.zeroed // 8, len(work.job), at_a, at_b, at["c"], special,
                 *sizes, result.dtype.num, id(result.dtype), result.ndim, *[*result.shape, 0, 0, 0][:3]]
+
+
+class _Torchs(NamedTuple):
+    """A call with torch's tensors as one with NumPy's arrays at their addresses, and what its record has besides; any
+    other call as it is."""
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Any
+    known: bool = True                          # it may be known again
+    types: Mapping[int, int] = MappingProxyType({})     # DLPack's words for dtypes, by the ids of arrays
+    words: tuple[int, int, int] = (0, 0, 0)     # the record's check, new and made
+    names: tuple[int, ...] = ()                 # a NAMED: there are no forward-mode derivatives now
+    kept: Any = ()
+
+    @classmethod
+    def described(cls, read: int, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> _Torchs:
+        if not args or not tensors.present(args[0]):
+            return cls(args, kwargs, result)
+        torch, operands = sys.modules["torch"], kwargs.get("operands") or {}
+        out = args[2] if len(args) == 3 else kwargs.get("out")
+        given = [x for x in (*args[:2], *operands.values(), out) if x is not None and type(x) is not float]
+        plain = read and all(type(x) is torch.Tensor and x.device.type == "cpu" and not x.requires_grad
+                             for x in (*given, result))
+        check = tensor_repeats.guard(given, result) if plain else None
+        if check is None:
+            return cls(args, kwargs, result, False)
+        arrays = {id(x): tensors.array(x, "an operand") for x in (*given, result)}
+        said = {id(arrays[id(x)]): exchange.described(read, x) for x in given}
+        if any(x.data_ptr() != address(arrays[id(x)]) for x in given) or None in said.values():     # lazily conjugated
+            return cls(args, kwargs, result, False)
+        new, made = tensor_repeats.empty_like(result)
+        level = vars(torch.autograd.forward_ad), sys.intern("_current_level"), NO_LEVEL
+
+        def array(x: Any) -> Any:
+            return {name: array(y) for name, y in x.items()} if type(x) is dict else arrays.get(id(x), x)
+        return cls(tuple(map(array, args)), array(kwargs), array(result), True,
+                   {at: x.type for at, x in said.items() if x is not None}, (id(check), id(new), id(made)),
+                   tuple(map(id, level)), (check, new, made, level))
 
 
 def watching(python: Callable[..., Any], repeats: Repeats, running: Callable[[], int],

@@ -88,7 +88,7 @@ def _overlaps(places: Sequence[int], extents: Sequence[int]) -> bool:
 
 def watched(function: Callable[..., Any], how: Any, tensors: Sequence[Any], out: Any = None) -> Any:
     """function(), which is remembered if it came down to one record, from these tensors to a new one, or to `out`."""
-    if recording or not _ready() or TORCH.observed():
+    if recording or not ready() or TORCH.observed():
         return function()
     with repeats.watching() as ran:
         result = function()
@@ -98,18 +98,11 @@ def watched(function: Callable[..., Any], how: Any, tensors: Sequence[Any], out:
 
 
 def _remember(how: Any, tensors: Sequence[Any], out: Any, result: Any, record: repeats.Record, at: list[int]) -> None:
-    torch = sys.modules["torch"]
-    if not _plain_state(torch) or result.requires_grad or torch.is_autocast_enabled(result.device.type):
-        return
     given = tensors if out is None else (*tensors, out)
+    check = guard(given, result)
     places = [x.data_ptr() for x in given]
-    if len(set(places)) < len(places) or not set(at[:-1]) <= set(places) or at[-1] != result.data_ptr():
-        return
-    with_grad = any(x.requires_grad for x in given)
-    if with_grad and torch.is_grad_enabled():
-        return
-    check = _guards(*given, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
-    if not check(*given):               # one of them twice
+    if check is None or len(set(places)) < len(places) or not set(at[:-1]) <= set(places) or (
+            at[-1] != result.data_ptr()):
         return
     bits = 0
     for place in places:
@@ -119,11 +112,34 @@ def _remember(how: Any, tensors: Sequence[Any], out: Any, result: Any, record: r
     known = calls.setdefault(
         (how, len(given), tensors[0].shape, tensors[1].shape, pool.get_num_threads()), [])
     del known[OF_SHAPES - 1:]
-    empty, made = _empty(torch, result.device, tuple(result.shape), result.stride(), result.dtype)
+    empty, made = empty_like(result)
     steps = [[(n - 1) * step for n, step in zip(x.shape, x.stride())] for x in given if out is not None]
     extents = tuple([x.element_size() * (1 + sum(along)) for x, along in zip(given, steps)])
-    known.insert(0, Call(check, with_grad, bits, tuple(places.index(x) for x in at[:-1]), record, empty, made,
+    with_grad, order = any(x.requires_grad for x in given), tuple(places.index(x) for x in at[:-1])
+    known.insert(0, Call(check, with_grad, bits, order, record, empty, made,
                          None if result.device.type == "cpu" else result.device.index, extents))
+
+
+def guard(given: Sequence[Any], result: Any) -> Callable[..., bool] | None:
+    """Says of tensors whether they, and this thread, are like these now; None if what they are now can't be known
+    again, or the result asks for gradients."""
+    torch = sys.modules["torch"]
+    autocast, grad = torch.is_autocast_enabled(result.device.type), torch.is_grad_enabled()
+    if not ready() or not _plain_state(torch) or result.requires_grad or autocast or (
+            grad and any(x.requires_grad for x in given)):
+        return None
+    check: Callable[..., bool] = _guards(*given, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    return check if check(*given) else None             # not if one of them is there twice
+
+
+_waiting: list[Callable[[Any], None]] = []
+
+
+def when_met(function: Callable[[Any], None]) -> None:
+    """Call this with torch, once there is one that has guards."""
+    if _guards is not None:
+        function(_torch)
+    _waiting.append(function)
 
 
 _torch: Any = None              # the module
@@ -132,7 +148,7 @@ _grad_enabled: Any = None
 _stream: Any = None
 
 
-def _ready() -> bool:
+def ready() -> bool:
     """Whether torch has what this takes."""
     global _torch, _guards, _grad_enabled, _stream
     torch = sys.modules["torch"]
@@ -143,6 +159,8 @@ def _ready() -> bool:
             lambda device: torch.cuda.current_stream(device).cuda_stream)
         guards = getattr(getattr(inside, "_dynamo", None), "guards", None)
         _torch, _guards = torch, getattr(guards, "TensorGuards", None)
+        for function in _waiting if _guards is not None else ():
+            function(torch)
     return _guards is not None
 
 
@@ -155,9 +173,10 @@ def _plain_state(torch: Any) -> bool:
     return bool(included == usual or included == usual.add(key.ADInplaceOrView))    # the second but in inference mode
 
 
-def _empty(torch: Any, on: Any, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any
-           ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """What makes such tensors, and of what: of the current device in a third of the time, where there is but one."""
+def empty_like(x: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """What makes tensors like this one, and of what: of the current device in a third of the time, where there is but
+    one."""
+    torch, on, (shape, strides, dtype) = sys.modules["torch"], x.device, (tuple(x.shape), x.stride(), x.dtype)
     kind = "cpu" if on.type == "cpu" else "cuda" if torch.cuda.device_count() == 1 else ""
     quick = getattr(torch._C._dynamo.guards, f"_empty_strided_{kind}", None)
     if quick is not None:

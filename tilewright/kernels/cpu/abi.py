@@ -9,10 +9,12 @@ from __future__ import annotations
 # to which m*n*k it is the native product, for f32 and for f64; the first row is for a call without that keyword. TABLE
 # has the addresses of records (0: there is none yet), POOL that of the pool. OUT, ALGORITHM, EPILOGUE and OPERANDS are
 # names of keywords; FUNCTION, FLOAT and DICT Python's types, and NONE its None. NEW and SCALAR are NumPy's functions
-# that make arrays, and scalars.
+# that make arrays, and scalars. TENSOR is torch's type, 0 until tensors are repeated; READ torch's function that
+# describes one, MODES its Python function that says how many modes see operations; TRUE and ZERO are Python's.
 (PYTHON, WATCHING, VECTORCALL, NDARRAY, OUT, NEW, LARGEST, RELEASE_ABOVE, ALGORITHM, TABLE, POOL, RUN_PARTS, RUN_TEAM,
- SPACE_TAKEN, RUNNING, EPILOGUE, OPERANDS, FUNCTION, FLOAT, DICT, NONE, SCALAR) = range(0, 22*8, 8)
-SMALL = 22*8
+ SPACE_TAKEN, RUNNING, EPILOGUE, OPERANDS, FUNCTION, FLOAT, DICT, NONE, SCALAR, TENSOR, READ, MODES, TRUE,
+ ZERO) = range(0, 27*8, 8)
+SMALL = 27*8
 NATIVE, NATIVE_ROWS = SMALL + 32, 6
 CONTEXT_SIZE = NATIVE + 24*NATIVE_ROWS
 
@@ -33,6 +35,8 @@ RECORD = (
                                             # sizes; without axes it is a scalar, unless `out` is given
     "rows", "at_table",                     # operands of an epilogue; the field with their table's address, or `fields`
     "named",                                # names: globals, builtins, attributes of modules
+    "check", "new", "made",                 # of tensors: a function that says whether they are like those of the
+                                            # record, one that makes the result, and its arguments; else 0
 )
 ROW = ("which", "size", "row", "column", "product")     # of `operands`, in their order; bytes of a number; jobs.OPERAND
 NAMED = ("space", "name", "value")          # addresses of a dict, a key and its value; 0: there must be no such key
@@ -46,3 +50,7 @@ FACTOR, SHIFT = 0x2545F4914F6CDD1D, 40      # of the hash: (hash ^ word) * FACTO
 # PyArrayObject, after the object's header; and PyArray_Descr
 DATA, ND, DIMS, STRIDES, BASE, DESCR, FLAGS = 0, 8, 16, 24, 32, 40, 48
 KIND, BYTEORDER, TYPE_NUM = 8, 10, 12           # KIND is one word that holds the two others
+
+# DLTensor of DLPack. The type is one word: its code, and from bit 8 its bits, and from bit 16 its lanes
+DL_DATA, DL_DEVICE, DL_AXES, DL_TYPE, DL_SIZES, DL_STRIDES, DL_OFFSET, DL_SIZE = 0, 8, 16, 20, 24, 32, 40, 48
+ON_CPU = 1

@@ -22,7 +22,15 @@ from functools import cache
 from tilewright.ir import Function, Kernel, Value, i8, i32, i64, ptr
 from tilewright.ir.values import Variable
 from tilewright.kernels.cpu import abi
-from tilewright.kernels.cpu.repeat import ALIGNED, WARN_ON_WRITE, WRITEABLE, emit_repeat, new_array, new_scalar
+from tilewright.kernels.cpu.repeat import (
+    ALIGNED,
+    WARN_ON_WRITE,
+    WRITEABLE,
+    emit_repeat,
+    new_array,
+    new_scalar,
+    read_tensor,
+)
 from tilewright.targets.cpu import CpuTarget
 
 KIND_MASK = 0xffff_ffff_00ff_0000               # of the word that holds byteorder and type_num
@@ -51,10 +59,17 @@ def _general(header: int) -> Function:
     with k.when(repeated != 0):
         k.ret(repeated)
     vectorcall = k.field(context, abi.VECTORCALL, ptr(i8))
-    ndarray = k.field(context, abi.NDARRAY, i64)
-    with k.when(nargs > 0), k.when(k.field(k.load(args, ptr(i8)), header - 8, i64) == ndarray):
-        k.ret(k.call(vectorcall, k.field(context, abi.WATCHING, ptr(i8)), args, nargs, kwnames, result=ptr(i8)))
-    k.ret(k.call(vectorcall, k.field(context, abi.PYTHON, ptr(i8)), args, nargs, kwnames, result=ptr(i8)))
+    said = k.local("said", (abi.DL_SIZE // 8,), i64).as_(i8)
+    function = k.variable(ptr(i8), k.field(context, abi.PYTHON, ptr(i8)))
+    with k.when(nargs > 0):
+        a = k.load(args, ptr(i8))
+        kind = k.field(a, header - 8, i64)
+        with k.when(kind == k.field(context, abi.NDARRAY, i64)):
+            function.set(k.field(context, abi.WATCHING, ptr(i8)))
+        with k.when(kind == k.field(context, abi.TENSOR, i64)), k.when(
+                read_tensor(k, context, a, said) == abi.ON_CPU):
+            function.set(k.field(context, abi.WATCHING, ptr(i8)))
+    k.ret(k.call(vectorcall, function.get(), args, nargs, kwnames, result=ptr(i8)))
     return k.function
 
 

@@ -15,6 +15,9 @@ like it if its key has the same words:
 
 The objects behind these addresses are kept as long as the record, so that no others can be there. A call that matches
 fills in the addresses of its arrays, and goes, if the names that an epilogue looks up have the values that they had.
+Arrays are all NumPy's, or all torch's tensors on the CPU, of which a key has DLPack's word for the dtype. A function of
+the record asks torch whether the tensors and the state of this thread are as they were.
+
 Panels are in one workspace, which one call at a time may use: another one leaves its product to Python, and so does one
 whose `out` overlaps an operand, but for an epilogue's that it is.
 """
@@ -59,6 +62,9 @@ class _Repeat:
     def emit(self) -> Function:
         k = self.k
         self.leave_when((self.table == 0) | (self.nargs < 2) | (self.nargs > 3))
+        self.tensors, self.arrays = k.variable(i64, 0), k.variable(i64, 0)
+        self.met = k.local("met", (3 + abi.MOST_OPERANDS,), i64)          # tensors
+        self.said = k.local("said", (abi.DL_SIZE // 8,), i64).as_(i8)
         self.key, self.words, self.hash = k.local("key", (abi.KEY,), i64), k.variable(i64, 0), k.variable(i64, 0)
         self.a, self.b = (self.add_array(k.load(self.args + i, ptr(i8)), least=1) for i in range(2))
         self.at, self.lows, self.highs, self.numbers = (
@@ -86,22 +92,53 @@ class _Repeat:
 
     def add_array(self, o: Value, least: int = 0) -> SimpleNamespace:
         """Its address, and the first and the last element's."""
-        k, header = self.k, self.header
-        self.leave_when(k.field(o, header - 8, i64) != self.ndarray)
-        axes = k.cast(k.field(o, header + abi.ND, i32), i64)
-        self.leave_when((axes < least) | (axes > 3) | ((k.field(o, header + abi.FLAGS, i32) & ALIGNED) == 0))
-        self.add(k.field(o, header + abi.DESCR, i64))
+        k = self.k
+        names = "data", "type", "axes", "sizes", "strides", "unit"
+        x = SimpleNamespace(**{name: k.variable(i64, 1) for name in names})
+        with k.when(k.field(o, self.header - 8, i64) == self.ndarray):
+            self.read_array(o, x)
+        with k.otherwise():
+            self.read_tensor(o, x)
+        axes = x.axes.get()
+        self.leave_when((axes < least) | (axes > 3))
+        self.add(x.type.get())
         self.add(axes)
-        data = k.field(o, header + abi.DATA, i64)
-        sizes, strides = (k.field(o, header + offset, ptr(i64)) for offset in (abi.DIMS, abi.STRIDES))
+        data = x.data.get()
+        sizes, strides = k.pointer(x.sizes.get(), i64), k.pointer(x.strides.get(), i64)
         low, high, zero = k.variable(i64, data), k.variable(i64, data), k.constant(i64, 0)
         with k.loop(axes) as axis:
-            size, stride = sizes[axis], strides[axis]
+            size, stride = sizes[axis], strides[axis] * x.unit.get()
             self.add(size)
             self.add(stride)
             low.set(low.get() + k.min((size - 1) * stride, zero))
             high.set(high.get() + k.max((size - 1) * stride, zero))
         return SimpleNamespace(data=data, low=low.get(), high=high.get())
+
+    def read_array(self, o: Value, x: SimpleNamespace) -> None:
+        k, header = self.k, self.header
+        self.leave_when((k.field(o, header + abi.FLAGS, i32) & ALIGNED) == 0)
+        self.arrays.set(self.arrays.get() + 1)
+        x.axes.set(k.cast(k.field(o, header + abi.ND, i32), i64))
+        for variable, offset in ((x.data, abi.DATA), (x.type, abi.DESCR), (x.sizes, abi.DIMS),
+                                 (x.strides, abi.STRIDES)):
+            variable.set(k.field(o, header + offset, i64))
+
+    def read_tensor(self, o: Value, x: SimpleNamespace) -> None:
+        """Its strides are in elements."""
+        k = self.k
+        self.leave_when(k.field(o, self.header - 8, i64) != self.field(abi.TENSOR))
+        said = self.said
+        self.leave_when(read_tensor(k, self.context, o, said) != abi.ON_CPU)
+        k.store(self.met + self.tensors.get(), k.address(o))
+        self.tensors.set(self.tensors.get() + 1)
+        kind = k.cast(k.field(said, abi.DL_TYPE, i32), i64)
+        unit = ((kind >> 8 & 255) * (kind >> 16) + 7) >> 3
+        data = k.field(said, abi.DL_DATA, i64) + k.field(said, abi.DL_OFFSET, i64)
+        self.leave_when((data & (unit - 1)) != 0)           # its elements are not aligned
+        for variable, value in (
+                (x.data, data), (x.type, kind), (x.axes, k.cast(k.field(said, abi.DL_AXES, i32), i64)), (x.unit, unit),
+                (x.sizes, k.field(said, abi.DL_SIZES, i64)), (x.strides, k.field(said, abi.DL_STRIDES, i64))):
+            variable.set(value)
 
     def take_out(self, given: Value) -> None:
         with self.k.when(self.k.address(given) != self.field(abi.NONE)):
@@ -158,8 +195,9 @@ class _Repeat:
         with k.when(self.out.get() != 0):
             self.add(k.constant(i64, 1))
             given = self.add_array(self.out.get())
-            flags = k.field(self.out.get(), self.header + abi.FLAGS, i32) & (WRITEABLE | WARN_ON_WRITE - (1 << 32))
-            self.leave_when(flags != WRITEABLE)
+            with k.when(self.tensors.get() == 0):
+                flags = k.field(self.out.get(), self.header + abi.FLAGS, i32) & (WRITEABLE | WARN_ON_WRITE - (1 << 32))
+                self.leave_when(flags != WRITEABLE)
             for variable, value in (self.c_data, given.data), (self.c_low, given.low), (self.c_high, given.high):
                 variable.set(value)
         with k.otherwise():
@@ -177,7 +215,7 @@ class _Repeat:
         k = self.k
         self.record = k.load(self.table + ((self.hash.get() >> abi.SHIFT) & (abi.SLOTS - 1)), ptr(i64))
         self.leave_when(self.record == 0)
-        pointers = dict.fromkeys(("function", "barriers"), ptr(i8))
+        pointers = dict.fromkeys(("function", "barriers", "check", "new", "made"), ptr(i8))
         self.r = r = SimpleNamespace(**{name: k.field(self.record.as_(i8), at, pointers.get(name, i64))
                                         for name, at in offsets(abi.RECORD).items()})
         self.leave_when((r.words != self.words.get()) | ((r.symmetric != 0) & (self.a.data == self.b.data)))
@@ -191,6 +229,33 @@ class _Repeat:
             space, name = (k.load(names + (i*len(abi.NAMED) + word), ptr(i8)) for word in range(2))
             value = k.call_external("PyDict_GetItem", i64, space, name)
             self.leave_when(value != k.load(names + (i*len(abi.NAMED) + 2)))
+        with k.when(self.tensors.get() != 0):
+            self.ask_torch()
+
+    def ask_torch(self) -> None:
+        """Leave if these tensors, or the state of this thread, are not like those of the record."""
+        k, r = self.k, self.r
+        self.leave_when((self.arrays.get() != 0) | (r.check == 0))
+        modes = self.called(self.field(abi.MODES, ptr(i8)), k.call_external("PyTuple_New", ptr(i8), k.constant(i64, 0)))
+        given = k.call_external("PyTuple_New", ptr(i8), self.tensors.get())
+        with k.loop(self.tensors.get()) as i:
+            x = k.load(self.met + i, ptr(i8))
+            k.call_external("Py_IncRef", None, x)
+            k.call_external("PyTuple_SetItem", i32, given, i, x)
+        alike = self.called(r.check, given)
+        self.leave_when((k.address(modes) != self.field(abi.ZERO)) | (k.address(alike) != self.field(abi.TRUE)))
+
+    def called(self, function: Value, arguments: Value) -> Value:
+        """What a function of Python's says, which somebody else keeps: a small number, True or False. The tuple of its
+        arguments is given up. Leave if it raises."""
+        k = self.k
+        result = k.call_external("PyObject_Call", ptr(i8), function, arguments, k.constant(ptr(i8), 0))
+        k.call_external("Py_DecRef", None, arguments)
+        with k.when(result == 0):
+            k.call_external("PyErr_Clear", None)
+            k.ret(k.constant(ptr(i8), 0))
+        k.call_external("Py_DecRef", None, result)
+        return result
 
     def take_result(self) -> None:
         """`out`, if it overlaps no operand, or a new array, or room for one number."""
@@ -207,19 +272,25 @@ class _Repeat:
             self.result.set(self.out.get())
             k.call_external("Py_IncRef", None, self.out.get())
         self.only = k.local("only", (LARGEST_NUMBER // 8,), i64)
-        self.scalar = (self.out.get() == 0) & (r.axes == 0)
+        self.scalar = (self.out.get() == 0) & (r.axes == 0) & (self.tensors.get() == 0)
         with k.when(self.scalar):
             self.c_data.set(k.address(self.only))
-        with k.when((self.out.get() == 0) & (r.axes > 0)):
+        with k.when((self.out.get() == 0) & (self.scalar == 0)):
             sizes = k.local("sizes", (3,), i64)
             for axis in range(3):
                 sizes[axis] = getattr(r, f"dim_{axis}")
-            new = new_array(k, self.context, r.axes, sizes, k.cast(r.type, i32))
-            with k.when(new == 0):
+            with k.when(self.tensors.get() == 0):
+                self.result.set(new_array(k, self.context, r.axes, sizes, k.cast(r.type, i32)))
+            with k.otherwise():
+                self.result.set(k.call_external("PyObject_Call", ptr(i8), r.new, r.made, k.constant(ptr(i8), 0)))
+            with k.when(self.result.get() == 0):
                 k.call_external("PyErr_Clear", None)        # Python tries again, and says so
                 k.ret(k.constant(ptr(i8), 0))
-            self.result.set(new)
-            self.c_data.set(k.field(new, self.header + abi.DATA, i64))
+            with k.when(self.tensors.get() == 0):
+                self.c_data.set(k.field(self.result.get(), self.header + abi.DATA, i64))
+            with k.otherwise():
+                read_tensor(k, self.context, self.result.get(), self.said)
+                self.c_data.set(k.field(self.said, abi.DL_DATA, i64) + k.field(self.said, abi.DL_OFFSET, i64))
 
     def job(self) -> Value:
         """The record's job with the addresses of this call."""
@@ -254,6 +325,17 @@ class _Repeat:
             result.set(new_scalar(k, self.context, self.only, r.descr))
         k.ret(result.get())
         return k.function
+
+
+def read_tensor(k: Kernel, context: Value, o: Value, said: Value) -> Value:
+    """Record: torch describes one of its tensors in `said`, a DLTensor. The kind of its device; -1 if it cannot."""
+    device = k.variable(i32, -1)
+    failed = k.call(k.field(context, abi.READ, ptr(i8)), o, said, result=i32)
+    with k.when(failed != 0):
+        k.call_external("PyErr_Clear", None)
+    with k.otherwise():
+        device.set(k.field(said, abi.DL_DEVICE, i32))
+    return device.get()
 
 
 def new_array(k: Kernel, context: Value, axes: Value, sizes: Value, type: Value) -> Value:
