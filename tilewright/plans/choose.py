@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
-from math import ceil
+from math import ceil, isqrt
 from typing import Any
 
 from tilewright.plans import common, few_rows, invariant, prologues, semirings
@@ -393,7 +393,7 @@ def splits(threads: int) -> list[tuple[int, int, int]]:
 
 
 def _divisors(n: int) -> list[int]:
-    return [x for x in range(1, n + 1) if n % x == 0]
+    return sorted({y for x in range(1, isqrt(n) + 1) if n % x == 0 for y in (x, n // x)})
 
 
 def _up(x: int, multiple: int) -> int:
