@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,9 @@ def run(*command: str) -> int:
 
 
 if __name__ == "__main__":
+    # Some hundred processes are started, each of which would compile the package's Python otherwise, and each worker
+    # the tests'.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # All three run even if one fails: whoever reads the log wants every complaint at once.
     # Two processes take half the time of one; more would need more memory than small machines have. The one that is
     # done first takes tests over from the other.
