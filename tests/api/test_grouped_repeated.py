@@ -19,10 +19,6 @@ ENDS = [np.array(x) for x in ([3, 3, 23, 57], [0, 30, 34, 60], [1, 2, 3, 4], [60
 MOST = 20               # Python functions of the package that a repeated call enters
 
 
-def relu(acc, bias, gate):
-    return tw.relu(acc + bias) * gate
-
-
 def floats(rng, *shape, dtype=np.float32):
     return rng.standard_normal(shape).astype(dtype)
 

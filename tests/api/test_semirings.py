@@ -18,23 +18,10 @@ from tilewright.runtime.cpu.panels import blocks
 from tilewright.runtime.cpu.recipe import Recipe
 
 RNG = np.random.default_rng(5)
-ARITHMETIC = {
-    "squares": (lambda x, y: (x - y)**2, "sum"),
-    "absolute": (lambda x, y: abs(x - y), "max"),
-    "paths": (lambda x, y: x + y + 40, "min"),          # above 0, and the last below: no sum may begin with 0
-    "times": (lambda x, y: x * y, "max"),
-    "some": (lambda x, y: (x > 2) & (y > 2), "any"),
-    "product": (lambda x, y: x * y, "sum"),
-    "uneven": (lambda x, y: x - 2*y - 60, "max"),
-}
 
 
 def numbers(dtype, *shape):
     return RNG.integers(-9, 10, shape).astype(dtype)
-
-
-def reference(f, reduce, a, b):
-    return semiring(f, reduce, "int" if a.dtype.kind in "iu" else "float").evaluate(a, b)
 
 
 OR = tw.Reduction((0,), lambda s, t, p: (s[0] | t,), lambda x, y: (x[0] | y[0],))

@@ -6,13 +6,10 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.helpers.drivers import HERE
 from tests.helpers.every_plan import PLANS, kernel_of
 from tilewright.compiled.compile import compile
 from tilewright.simulator import Fault
 from tilewright.targets import names, target
-
-LANES = target(HERE[0]).lanes(4)
 
 
 def matrices(problem, seed=0):
