@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.helpers.ceilings import FAST
-from tilewright.lab.measure import probes
 from tilewright.runtime.cpu import engine
 
 SIZES = {"a": 19, "b": 3, "c": 17, "d": 2, "e": 16, "f": 16, "g": 4}
@@ -21,12 +19,6 @@ CASES = {
     "ge,acef->gcfa": ("packed and stored by tables of offsets", ("one stride", "in squares of", "in runs of")),
     "aef,cfe->ac": ("packed and stored by tables of offsets", ("along k", "along k", "one stride")),
 }
-
-
-@pytest.fixture(autouse=True)
-def no_measuring(monkeypatch):
-    monkeypatch.setattr(probes, "ceilings", lambda at=None, **options: FAST)
-    monkeypatch.setattr(probes, "remembered", lambda: FAST)
 
 
 def arrays(subscripts, dtype=np.float32):

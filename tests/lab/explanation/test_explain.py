@@ -18,13 +18,6 @@ from tilewright.plans.measured import choice
 AVX2 = tw.target("x86-avx2")
 
 
-@pytest.fixture(autouse=True)
-def no_measuring(monkeypatch):
-    """Ceilings that cost nothing."""
-    monkeypatch.setattr(probes, "ceilings", lambda at=None, **options: FAST)
-    monkeypatch.setattr(probes, "remembered", lambda: FAST)
-
-
 def test_the_plan_and_why():
     problem = tw.Gemm(1000, 600, 800)
     found = tw.explain(problem, threads=2)
