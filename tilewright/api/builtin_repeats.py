@@ -73,25 +73,26 @@ class Repeats:
         if rows is None or called is None:
             return
         key = key_of(args[0], args[1], out, kwargs, called, pool.get_num_threads(), torchs.types)
-        slot, names = slot_of(key), (*called.names, *torchs.names)
+        slot, names = slot_of(key), called.names
         if slot in self._records and self._records[slot][:2] == (key, names):
             return                                          # its operands overlap, or the workspace was taken
         if self._space is None:
             self._space = workspace.take(SPACE)
             self._begin(ctypes.addressof(self._slots), pool.pool())
         work = _work(run, self._space)
-        if work is None or len(work.job) > MOST_FIELDS:
+        if work is None or len(work.job) > MOST_FIELDS or (asked := torchs.guarded()) is None:
             return
+        looked_up = *names, *asked.names
         at_table = _fields(run, work)["operands"] if operands else len(work.job)
         record = [len(key), *self._record(run, work, args, result), len(operands), at_table,
-                  len(names) // len(NAMED), *torchs.words]
+                  len(looked_up) // len(NAMED), *asked.words]
         assert len(record) == len(RECORD)
-        whole = array("q", [*record, *key, *(0 for _ in range(KEY - len(key))), *work.job, *rows, *names])
+        whole = array("q", [*record, *key, *(0 for _ in range(KEY - len(key))), *work.job, *rows, *looked_up])
         if slot in self._records:
             self._replaced.append(self._records[slot])
         dtypes = [getattr(x, "dtype", None) for x in (*args[:2], result, *operands)]
         values = [(name, [*x] if type(x) is dict else x) for name, x in named.items()]
-        kept = dtypes, values, called, run.recipe, self._space, torchs
+        kept = dtypes, values, called, run.recipe, self._space, asked.kept
         self._records[slot] = key, names, whole, kept
         self._slots[slot] = whole.buffer_info()[0]
 
@@ -116,6 +117,7 @@ class _Torchs(NamedTuple):
     result: Any
     known: bool = True                          # it may be known again
     types: Mapping[int, int] = MappingProxyType({})     # DLPack's words for dtypes, by the ids of arrays
+    tensors: tuple[Any, ...] = ()               # the result last
     words: tuple[int, int, int] = (0, 0, 0)     # the record's check, new and made
     names: tuple[int, ...] = ()                 # a NAMED: there are no forward-mode derivatives now
     kept: Any = ()
@@ -129,21 +131,28 @@ class _Torchs(NamedTuple):
         given = [x for x in (*args[:2], *operands.values(), out) if x is not None and type(x) is not float]
         plain = read and all(type(x) is torch.Tensor and x.device.type == "cpu" and not x.requires_grad
                              for x in (*given, result))
-        check = tensor_repeats.guard(given, result) if plain else None
-        if check is None:
+        if not plain:
             return cls(args, kwargs, result, False)
         arrays = {id(x): tensors.array(x, "an operand") for x in (*given, result)}
         said = {id(arrays[id(x)]): exchange.described(read, x) for x in given}
         if any(x.data_ptr() != address(arrays[id(x)]) for x in given) or None in said.values():     # lazily conjugated
             return cls(args, kwargs, result, False)
-        new, made = tensor_repeats.empty_like(result)
-        level = vars(torch.autograd.forward_ad), sys.intern("_current_level"), NO_LEVEL
 
         def array(x: Any) -> Any:
             return {name: array(y) for name, y in x.items()} if type(x) is dict else arrays.get(id(x), x)
         return cls(tuple(map(array, args)), array(kwargs), array(result), True,
-                   {at: x.type for at, x in said.items() if x is not None}, (id(check), id(new), id(made)),
-                   tuple(map(id, level)), (check, new, made, level))
+                   {at: x.type for at, x in said.items() if x is not None}, (*given, result))
+
+    def guarded(self) -> _Torchs | None:
+        """With what a record asks torch; None if what there is now can't be known again."""
+        if not self.tensors:
+            return self
+        *given, result = self.tensors
+        check, (new, made) = tensor_repeats.guard(given, result), tensor_repeats.empty_like(result)
+        level = vars(sys.modules["torch"].autograd.forward_ad), sys.intern("_current_level"), NO_LEVEL
+        return None if check is None else self._replace(
+            tensors=(), words=(id(check), id(new), id(made)), names=tuple(map(id, level)),
+            kept=(check, new, made, level))
 
 
 def watching(python: Callable[..., Any], repeats: Repeats, running: Callable[[], int],

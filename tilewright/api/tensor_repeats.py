@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from tilewright.runtime import repeats
@@ -20,6 +21,7 @@ from tilewright.runtime.cpu import pool
 from tilewright.runtime.gpu.arrays import TORCH
 
 MOST, OF_SHAPES = 4096, 8       # keys of a table, and calls of one key
+WITH_GRAD = attrgetter("requires_grad")
 recording = bool(os.environ.get("TILEWRIGHT_RECORD"))      # of calls, each of which is to be seen
 
 
@@ -100,8 +102,10 @@ def watched(function: Callable[..., Any], how: Any, tensors: Sequence[Any], out:
 def _remember(how: Any, tensors: Sequence[Any], out: Any, result: Any, record: repeats.Record, at: list[int]) -> None:
     given = tensors if out is None else (*tensors, out)
     check = guard(given, result)
+    if check is None:
+        return
     places = [x.data_ptr() for x in given]
-    if check is None or len(set(places)) < len(places) or not set(at[:-1]) <= set(places) or (
+    if len(set(places)) < len(places) or not set(at[:-1]) <= set(places) or (
             at[-1] != result.data_ptr()):
         return
     bits = 0
@@ -113,9 +117,9 @@ def _remember(how: Any, tensors: Sequence[Any], out: Any, result: Any, record: r
         (how, len(given), tensors[0].shape, tensors[1].shape, pool.get_num_threads()), [])
     del known[OF_SHAPES - 1:]
     empty, made = empty_like(result)
-    steps = [[(n - 1) * step for n, step in zip(x.shape, x.stride())] for x in given if out is not None]
+    steps = [] if out is None else [[(n - 1) * step for n, step in zip(x.shape, x.stride())] for x in given]
     extents = tuple([x.element_size() * (1 + sum(along)) for x, along in zip(given, steps)])
-    with_grad, order = any(x.requires_grad for x in given), tuple(places.index(x) for x in at[:-1])
+    with_grad, order = any(map(WITH_GRAD, given)), tuple([places.index(x) for x in at[:-1]])
     known.insert(0, Call(check, with_grad, bits, order, record, empty, made,
                          None if result.device.type == "cpu" else result.device.index, extents))
 
@@ -126,7 +130,7 @@ def guard(given: Sequence[Any], result: Any) -> Callable[..., bool] | None:
     torch = sys.modules["torch"]
     autocast, grad = torch.is_autocast_enabled(result.device.type), torch.is_grad_enabled()
     if not ready() or not _plain_state(torch) or result.requires_grad or autocast or (
-            grad and any(x.requires_grad for x in given)):
+            grad and any(map(WITH_GRAD, given))):
         return None
     check: Callable[..., bool] = _guards(*given, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
     return check if check(*given) else None             # not if one of them is there twice
