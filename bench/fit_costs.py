@@ -5,7 +5,8 @@
 TIMES are files that bench/plan_times.py measure wrote (.jsonl, or .jsonl.xz). Constants of plans/wgmma_model.py,
 plans/nvidia_model.py and plans/gemv_model.py are changed one after the other, by factors that shrink as they stop
 helping, as long as the loss on four fifths of the shapes falls: the time lost by the plans that the model prefers (a
-soft minimum, so that it has slopes), and a part of the error of predicted times. A fifth of the shapes is held back.
+soft minimum, so that it has slopes), a part of the error of predicted times, and a little for each constant by how far
+it is from where it began, so that one of which the times say nothing stays. A fifth of the shapes is held back.
 
 Prints for each format, before and after, on both: how fast the model's pick is of the best measured plan, in the mean
 and at least, and the median error of the predicted time of the pick. Then the constants that changed, to be written
@@ -34,6 +35,7 @@ from tilewright.plans import asked, gemv_model, gpu, gpu_lowering, nvidia_model,
 from tilewright.targets import target
 
 TEMPERATURE, NEAR, WEIGHT = 0.03, 2.5, 0.15     # of the soft minimum; plans that count; weight of the error of times
+PULL = 0.002                                    # of the square of a constant's change, as a logarithm
 HELD_BACK = 5                                   # one shape of so many
 CONSTANTS: dict[str, tuple[tuple[Any, str], ...]] = {
     "wgmma": ((wgmma_model, "STAYING RATE SAVED TMA_ARRIVAL CLUSTER_ARRIVAL RECEIVED RECEIVED_MULTICAST"),
@@ -86,11 +88,11 @@ def constants(names: list[str]) -> list[Constant]:
     for module, words in [x for name in names for x in CONSTANTS[name]]:
         for word in words.split():
             name, _, key = word.partition(":")
-            value = vars(module)[name]
+            value, where = vars(module)[name], module.__name__.rpartition(".")[2]
             if isinstance(value, dict):
-                found += [Constant(f"{name}[{k!r}]", value, k) for k in value if value[k] and key in ("", k)]
+                found += [Constant(f"{where}.{name}[{k!r}]", value, k) for k in value if value[k] and key in ("", k)]
             else:
-                found.append(Constant(name, vars(module), name))
+                found.append(Constant(f"{where}.{name}", vars(module), name))
     return found
 
 
@@ -138,7 +140,11 @@ class Fit:
 
 def descend(fit: Fit, held: Fit, known: list[Constant], minutes: float) -> None:
     """Coordinate descent until no step of 2 % helps, or the time is over."""
-    began, step, loss = time.monotonic(), {x.name: 0.15 for x in known}, fit.loss()
+    first = {x.name: x.get() for x in known}
+
+    def lost() -> float:
+        return fit.loss() + PULL * sum(math.log(x.get() / first[x.name])**2 for x in known)
+    began, step, loss = time.monotonic(), {x.name: 0.15 for x in known}, lost()
     while max(step.values()) > 0.02:
         for x in known:
             if time.monotonic() - began > 60 * minutes:
@@ -148,7 +154,7 @@ def descend(fit: Fit, held: Fit, known: list[Constant], minutes: float) -> None:
             value = x.get()
             for factor in (1 + step[x.name], 1 / (1 + step[x.name])):
                 x.put(value * factor)
-                if (now := fit.loss()) < loss - 1e-5:
+                if (now := lost()) < loss - 1e-5:
                     loss, step[x.name] = now, min(1.3 * step[x.name], 0.6)
                     break
                 x.put(value)

@@ -99,7 +99,7 @@ REASONS = {
     "store=tma needs cta_n to be a multiple of 32 bytes of C": {"cta_n": 8, "out": "bf16", "layout": "nt"},
     "cta_n must be a multiple of 128 where warpgroups is 2 with swap, not 64": {"swap": True, "cta_n": 64},
     "cta_m must be a multiple of 8 for products of bf16 with swap, not 12": {"swap": True, "cta_m": 12},
-    "swap needs store=lanes and vector_c=1, not tma and 2": {"swap": True},
+    "swap needs vector_c=1, not 2": {"swap": True},
     "tf32 in layout tt needs store=lanes, .* promote=0 and cta_k a multiple of 16, not lanes, 2, 64 and 64": {
         "a": "f32", "layout": "tt", "terms": "tf32", "store": "lanes", "promote": 64},
     "swap is for wgmma, not for mma": {"swap": True, "algorithm": "mma", "warp_m": 16, "warp_n": 16},

@@ -15,14 +15,15 @@ if TYPE_CHECKING:
     from tilewright.targets.nvidia import GpuTarget
 
 # Of an H200, 2026-11-23 (bench/results/h200_plans.json).
-START, START_MATRIX = 2.5e-6, 3.2e-6    # seconds of a launch: the first loads, the last sums
+START, START_MATRIX = 1.2e-6, 1.9e-6    # seconds of a launch: the first loads, the last sums; short ones by matrices
+RAMP, LONGEST_RAMP = 0.18, 1.3e-6       # take so much less than those of 2026-11-23 (cores: by analogy)
 READING = 0.96          # of the memory's bandwidth, where lanes side by side read 128 bytes and more
 SCHEDULERS = 4          # of a multiprocessor
 LINE, SHORTEST = 128, 0.6       # and of that the less they read, down to nothing;
 ACROSS = 0.985          # where these are more, but not whole lines,
 UNALIGNED = 0.89        # and where rows are not aligned to the 16 bytes of a load
 UNEVEN = 0.06           # of what multiprocessors have more than they would, were shares equal
-LATENCY = 0.9e-6        # seconds of a load
+LATENCY = 7.83e-7        # seconds of a load
 L2 = 5.5e12 / 4800e9    # of the memory's bandwidth; half of what comes from there is hidden, beside decoding nothing
 # Of a matrix with a prologue: instructions of a thread for an element beside its own (loads, addresses, common
 # factors), as ptxas leaves them in the loop; of those that a multiprocessor could issue, an estimate.
@@ -84,4 +85,5 @@ def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
     start = START_MATRIX if count >= MATRIX else START
     added = ADDING + ADDED*ctas if p.split_k > 1 else 0.0
     seconds = sum(each**3 for _, each in parts) ** (1/3)
+    start += min(RAMP*seconds, LONGEST_RAMP)
     return Cost(start + added + seconds, tuple(parts), rounds=ctas / (target.sms*together))

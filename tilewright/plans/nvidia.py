@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from tilewright.plans import epilogues, gpu_shape, nvidia_few, passes, semirings, small_rules
+from tilewright.plans import epilogues, gpu_shape, nvidia_few, passes, semirings, small_rules, wgmma_candidates
 from tilewright.plans.common import NoPlan
 from tilewright.plans.gemv_rules import LANES
 from tilewright.plans.gpu import choose, ranked
@@ -20,8 +20,6 @@ from tilewright.plans.nvidia_model import PASS, PASS_RATE, cost, traffic
 from tilewright.plans.nvidia_plan import NvidiaPlan, rounded
 from tilewright.plans.nvidia_rates import bandwidths, peak
 from tilewright.plans.nvidia_rules import LEAST_ASYNC, multiplied
-from tilewright.plans.wgmma_model import round_bytes
-from tilewright.plans.wgmma_rules import GROUP_ROWS, NARROWEST, NARROWEST_C, REPEAT, SWIZZLED
 from tilewright.problem import SCALE_BLOCKS
 from tilewright.targets.nvidia import GpuTarget
 
@@ -158,30 +156,6 @@ LEAST_COPIED = 256      # of m, n and k, from which copies of operands are consi
 MOST_WAVES = 4          # CTAs, of those that run at once, that parts of k are worth
 
 
-# Of wgmma: (CTA's tile, warpgroups that multiply), the largest first; tiles of two warpgroups in turns; clusters.
-WARPGROUP = (((128, 256), 2), ((256, 128), 2), ((192, 128), 3), ((128, 192), 2), ((256, 64), 2), ((64, 256), 1),
-             ((128, 128), 2), ((64, 192), 1), ((128, 64), 2), ((64, 128), 1), ((64, 64), 1), ((64, 32), 1))
-OF_FP8 = ((128, 160), 2),        # besides, where sums and promoted sums share the registers
-# Of tf32 whose rows are contiguous: rows of instructions by columns. In turns nothing hides loads of fragments: 0.8.
-OF_STRIDED = ((256, 128), 2), ((128, 128), 1), ((128, 64), 1), ((128, 32), 1)
-OF_F16 = ((256, 256), 2),       # besides, where sums are f16
-DEEP = (64, 64), (64, 32)       # with twice as much of k, which is 8 % faster
-OF_TERMS = ((128, 192), 2), ((128, 160), 2), ((128, 128), 2), ((128, 64), 2), ((64, 128), 1), ((64, 64), 1)
-TURNS = (128, 192), (64, 256), (128, 128), (64, 192), (128, 64), (64, 128)
-CLUSTERS = (2, 1), (1, 2), (1, 1)
-ALONG_K = ((128, 64), 2), ((128, 128), 2)       # tiles that two CTAs of a cluster share by k, where there are few
-MOST_ROUNDS = 4         # of tiles, of whose last one parts of k are worth a look
-GROUPS = 8, 4, 16, 2, 32, 1     # rows of clusters' tiles that are taken together
-FEWEST_STAGES, DEEPEST_STAGES = 3, 8
-FEW_ROWS = 32           # for which wgmma is offered with swap alone: copies of rows beyond m are slow
-PROMOTED = 128          # steps of k of fp8, of whose sums wgmma keeps about 14 bits: errors would else grow with k
-
-
-# Of wgmma with swap, for few rows: (columns of C, warpgroups), bytes of k, the most stages.
-SWAPPED = ((64, 1), 256, 11), ((64, 1), 128, 12), ((128, 2), 128, 6), ((128, 2), 128, 9)
-MOST_SWAPPED = 64
-
-
 def candidates(shape: GpuShape, target: GpuTarget) -> Iterator[NvidiaPlan]:
     """Plans worth a look, legal or not."""
     return chain.from_iterable(_kinds(shape, target))
@@ -205,7 +179,7 @@ def _kinds(shape: GpuShape, target: GpuTarget) -> Iterator[Iterable[NvidiaPlan]]
     if shape.terms:
         after = passes.after(shape, "none", shape.terms)
         if after.a in target.wgmma_rates:
-            yield _warpgroups(after, target, **declared)
+            yield wgmma_candidates.tiles(after, target, **declared)
         if after.a in target.matrix_rates:
             yield _matrix(after, target, **declared)
         return
@@ -217,10 +191,10 @@ def _kinds(shape: GpuShape, target: GpuTarget) -> Iterator[Iterable[NvidiaPlan]]
             yield _cuda_cores(shape, target)
         return
     any_rows = shape.invariant in ANY_ROWS
-    if shape.a in target.wgmma_rates and (shape.m > FEW_ROWS or any_rows):
-        yield _as_is_or_copied(_warpgroups, _mapped, shape, target, **declared)
-    if shape.a in target.wgmma_rates and shape.m <= MOST_SWAPPED and _mapped(shape):
-        yield _swapped(shape, target, **declared)
+    if shape.a in target.wgmma_rates and (shape.m > wgmma_candidates.FEW_ROWS or any_rows):
+        yield _as_is_or_copied(wgmma_candidates.tiles, _mapped, shape, target, **declared)
+    if shape.a in target.wgmma_rates and 1 < shape.m <= wgmma_candidates.MOST_SWAPPED and _mapped(shape):
+        yield wgmma_candidates.few_rows(shape, target, **declared)
     if not declared:
         yield nvidia_few.few_rows(shape, target)
     if shape.a in target.matrix_rates:
@@ -304,73 +278,3 @@ def _matrix(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator[Nvi
                 if min(a, b) > 1 and (c > 1 or warp_m*warp_n < 64*64):          # as above: others would spill
                     yield found.varied(tail=True)
                 yield from [found.varied(split_k=split) for split in SPLITS if split == 1 or split <= most]
-
-
-def _warpgroups(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator[NvidiaPlan]:
-    """Plans by Hopper's warpgroups, with as many stages as fit, for what the `declared` passes have left."""
-    # of terms: instructions cut off less than an addition rounds, if they add up 128 bytes of k
-    promoted = shape.a in FP8 or shape.scales in SCALE_BLOCKS
-    promote = SWIZZLED*8 // bits_of(shape.a) if shape.terms else PROMOTED if promoted else 0
-    row, fewest = (SWIZZLED, FEWEST_STAGES) if not shape.terms else (SWIZZLED // 2, 2)
-    by_threads = shape.a == "tf32" and shape.layout != "nt" and not shape.terms
-    swap = by_threads and shape.layout == "nn"
-    mapped = shape.align_c == WIDEST and not by_threads
-    offered: list[tuple[tuple[int, int], int, bool]] = []
-    if by_threads:
-        offered += ((*x, False) for x in OF_STRIDED)
-    else:
-        tiles = OF_TERMS if shape.terms else (*WARPGROUP, *OF_FP8*promoted, *OF_F16*(declared.get("terms") == "f16"))
-        offered += ((*x, False) for x in tiles)
-        # a warpgroup alone does not hide the additions of promoted sums: 0.6 of the rate
-        offered += ((x, 2, True) for x in TURNS if not promote)
-    for (cta_m, cta_n), warpgroups, pingpong in offered:
-        if swap:
-            cta_m, cta_n = cta_n, cta_m
-        row_c, cta_k = cta_n * bits_of(shape.out) // 8, row * 8 // bits_of(shape.a)
-        if (by_threads and warpgroups == 1) or ((cta_m, cta_n) in DEEP and not shape.terms and not promoted):
-            cta_k *= 2                          # by threads it is 20 % faster: half as many waits for fragments
-        plan = NvidiaPlan("wgmma", cta_m, cta_n, cta_k, stages=DEEPEST_STAGES, warpgroups=warpgroups,
-                          pingpong=pingpong, promote=max(promote, cta_k) if promote else 0,
-                          vector_c=min(shape.vector_c, 4 if swap else 2), swap=swap, **declared,
-                          store="tma" if mapped and row_c % NARROWEST_C == 0 else "lanes")
-        deepest, plan = plan, _that_fits(plan, fewest, shape, target)
-        # one warpgroup that reads fragments waits for other CTAs, too: 0.9
-        for cluster_m, cluster_n in CLUSTERS if not (by_threads and warpgroups == 1) else CLUSTERS[-1:]:
-            if cluster_m == 1 or shape.m > cta_m:               # else a CTA of the cluster has nothing to do
-                if cluster_n == 1 or shape.n > cta_n:
-                    found = replace(plan, cluster_m=cluster_m, cluster_n=cluster_n)
-                    found = replace(found, group_m=min(GROUPS, key=lambda g: round_bytes(shape, found, target, g)))
-                    yield found
-                    divided = replace(found, tail=True)
-                    d = divided.division(shape, target)
-                    if d.tiles < MOST_ROUNDS*d.clusters and max(d.parts(), default=1) > 1 and not by_threads:
-                        yield divided
-        if ((cta_m, cta_n), warpgroups) in ALONG_K and not pingpong and not by_threads:
-            along = _that_fits(replace(deepest, cluster_k=2), fewest, shape, target)
-            if along.clusters(shape, target)[0]*along.cluster_k <= target.sms:
-                yield along
-
-
-def _that_fits(plan: NvidiaPlan, fewest: int, shape: GpuShape, target: GpuTarget) -> NvidiaPlan:
-    """The plan with as many of its stages as fit."""
-    while plan.stages > fewest and plan.shared(shape) > target.smem_cta:
-        plan = replace(plan, stages=plan.stages - 1)
-    return plan
-
-
-def _swapped(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator[NvidiaPlan]:
-    """Plans by Hopper's warpgroups for few rows, which are columns of the instructions. Clusters may share k; split_k
-    and tail cost more than they gain."""
-    unit = 8 if shape.layout[0] == "n" else NARROWEST*8 // bits_of(shape.a)
-    unit = max(unit, 16) if shape.sums == "i32" and shape.m > 32 else unit
-    for (cta_n, warpgroups), row, stages in SWAPPED:
-        cta_k, promoted = row*8 // bits_of(shape.a), shape.a in FP8 or shape.scales in SCALE_BLOCKS
-        if not promoted or cta_k <= PROMOTED:
-            plan = NvidiaPlan("wgmma", -(-shape.m // unit)*unit, cta_n, cta_k, stages=stages, warpgroups=warpgroups,
-                              swap=True, vector_c=1, promote=PROMOTED if promoted else 0, **declared)
-            yield _that_fits(plan, FEWEST_STAGES, shape, target)
-            for cluster_k in (2, 4) if shape.m <= FEW_ROWS else (4,):
-                rows = max(unit, REPEAT*cluster_k)
-                along = replace(plan, cta_m=-(-shape.m // rows)*rows, cluster_k=cluster_k)
-                if cta_n == GROUP_ROWS and len({*along.clusters(shape, target)}) == 1:      # all run at once
-                    yield _that_fits(along, FEWEST_STAGES, shape, target)

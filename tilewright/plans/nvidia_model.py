@@ -50,11 +50,11 @@ MATRIX_OTHER, MATRIX_ALONE = 0.85, 0.91         # and where one CTA has a multip
 # said of simt and mma was fitted to every other case of regret_h200.jsonl and h200_plans.json (2026-11-23); SINGLE, and
 # ISSUE of 4x2 and 4x4, were then chosen by all of them. START of mma: products below 20 us of h200_plan_times.jsonl.xz
 # took 1.4 us less than with 2.7.
-START = {"simt": 2.9e-6, "mma": 1.3e-6, "dmma": 3.0e-6}
-FIRST = {"simt": 0.8, "mma": 0.38, "dmma": 1.0}
-STORING = {"simt": 34, "mma": 70, "dmma": 0}
+START = {"simt": 2.9e-6, "mma": 1.67e-6, "dmma": 3.0e-6}
+FIRST = {"simt": 0.8, "mma": 0.391, "dmma": 1.0}
+STORING = {"simt": 34, "mma": 80.5, "dmma": 0}
 # And to write parts of a tile and learn that all are there.
-SPLIT, SPLIT_MMA = 8.5e-7, 8e-7
+SPLIT, SPLIT_MMA = 8.5e-7, 1.1e-6
 SHARED_LATENCY = 30     # clocks of a load from shared memory: a warp's step of k takes no less
 PASS, PASS_RATE = 2.5e-6, 0.75                  # seconds of a pass (passes.py); of the memory's rate, an estimate
 # Bytes per second at which the last CTA, alone, adds them up: of a warp that holds sums, and of all its warps.
@@ -63,9 +63,9 @@ ADDING_WARP, ADDING = 19e9, 120e9
 # Of kernels/nvidia/mma_gemm.py, by the target's rates of matrix instructions; on an H200 with few rows alone
 # (2026-11-23: bench/results/h200_plans.json).
 STEP = 32               # bytes along k that an instruction multiplies
-CHAIN = 14              # clocks of a step of a warp at the least: its loads from shared memory, and its instructions
-MEETING = 460           # clocks that a CTA loses at the barrier of a tile of k
-COPY_CLOCK = 11.2       # bytes per clock of the copies of a tile of k
+CHAIN = 13.5              # clocks of a step of a warp at the least: its loads from shared memory, and its instructions
+MEETING = 443           # clocks that a CTA loses at the barrier of a tile of k
+COPY_CLOCK = 10.4       # bytes per clock of the copies of a tile of k
 # Of prologues in copies through registers, estimates: instructions of an element beside its own (rounding, a part of
 # its operands' loads), and of their clocks those in which nothing else of the CTA goes on.
 PREPARING, PREPARED_ALONE = 1.5, 0.5

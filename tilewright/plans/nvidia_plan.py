@@ -30,6 +30,8 @@ from tilewright.plans.wgmma_rules import (
     GROUP,
     GROUP_REGISTERS,
     IN_CLUSTERS,
+    NARROWEST_C,
+    REPEAT_C,
     STAGED_C,
     WARPS,
     Division,
@@ -48,6 +50,7 @@ DMMA_PAD = 4            # elements after each row of a tile, by which dmma keeps
 PARTED = 2              # warpgroups whose sums may be promoted in parts: with 3 the parts are too narrow
 BESIDE = 40             # registers of a thread of wgmma beside sums
 MOST_POINTERS = 8       # of a thread to rows of an operand
+MORE_BY_LANES = 24      # registers of lanes that store C themselves, beside two sets of sums and promoted ones
 
 
 @dataclass(frozen=True)
@@ -181,10 +184,8 @@ class NvidiaPlan(GpuPlan):
         """Registers of a thread: accumulators, two fragments, what is on its way to shared memory, addresses."""
         words = shape.itemsize // 4
         if self.algorithm == "wgmma":
-            sums = self.cta_m*self.cta_n // (GROUP * (1 if self.pingpong else self.warpgroups)) // self.packed
-            more = 24*(shape.scales == "1x128" or strided(self, shape))
-            more += 8*(gpu_shape.bits_of(shape.out) == 32 and not self.split) + epilogues.registers(shape.epilogue)
-            return sums + (sums // self.parts if self.promote else 0) + BESIDE + more
+            sums, more = self._sums(shape)
+            return sums * (1 + self.alternates(shape)) + (sums // self.parts if self.promote else 0) + more
         if self.algorithm == "mma":            # sums of terms once more, and those that scales of blocks multiply
             sums = self.warp_m*self.warp_n // LANES // self.packed
             sums *= 1 + (bool(self.split) or shape.scales in SCALE_BLOCKS)
@@ -204,6 +205,21 @@ class NvidiaPlan(GpuPlan):
         sums = self.thread_m*self.thread_n * semirings.fields(shape.semiring)
         return words * (sums + 2*fragments + staged + semirings.in_flight(shape.semiring)) + 32
 
+    def _sums(self, shape: GpuShape) -> tuple[int, int]:
+        """wgmma: registers of a thread for a tile's sums, and for what there is beside them."""
+        sums = self.cta_m*self.cta_n // (GROUP * (1 if self.pingpong else self.warpgroups)) // self.packed
+        more = 24*(shape.scales == "1x128" or strided(self, shape))
+        more += 8*(gpu_shape.bits_of(shape.out) == 32 and not self.split) + epilogues.registers(shape.epilogue)
+        return sums, BESIDE + more
+
+    def alternates(self, shape: GpuShape) -> bool:
+        """wgmma: whether steps of k are added up in two sets of registers in turn, so that one is promoted while the
+        other is written: where no other warpgroup multiplies meanwhile, and registers suffice."""
+        sums, more = self._sums(shape)
+        return (self.promote == self.cta_k and (self.warpgroups == 1 or self.pingpong) and self.parts == 1
+                and shape.scales not in SCALE_BLOCKS
+                and 3*sums + more + MORE_BY_LANES*(self.store == "lanes") <= GROUP_REGISTERS[self.warpgroups])
+
     def _copying(self, shape: GpuShape) -> int:
         """Registers of a thread for copies of A and of B (kernels/nvidia/operand.py): two for each pointer, of which
         there is one for each row along k or for all, and what is on its way, no more than one copy in a register."""
@@ -222,7 +238,8 @@ class NvidiaPlan(GpuPlan):
         if self.algorithm == "mma":
             return self.stages * self.tile_bytes(shape)
         if self.algorithm == "wgmma":               # tiles, two barriers of a stage; buffers for C, a barrier of a turn
-            each = WARPS*STAGED_C*(self.store == "tma") + 8*self.pingpong
+            staged = -(-self.cta_m*NARROWEST_C // REPEAT_C) * REPEAT_C if self.swap else STAGED_C
+            each = WARPS*staged*(self.store == "tma") + 8*self.pingpong
             found = self.stages * (self.tile_bytes(shape) + 16) + self.warpgroups*each
             if self.cluster_k > 1:                  # sums of all CTAs, and two barriers of a warp
                 tiles = self.warpgroups if self.pingpong else 1

@@ -10,6 +10,7 @@ from tilewright.plans.gemv_rules import LANES
 from tilewright.plans.gpu import memory_traffic
 from tilewright.plans.gpu_shape import bits_of
 from tilewright.plans.nvidia_rates import ARRIVAL, DRAM, SCHEDULERS, SHARED_CLOCK, TMA_L2, operations
+from tilewright.plans.wgmma_rules import APART
 
 if TYPE_CHECKING:
     from tilewright.plans.gpu_shape import GpuShape
@@ -18,32 +19,32 @@ if TYPE_CHECKING:
 
 # By the target's rates of wgmma. Fitted to plans of random shapes in bf16, fp8 and i8 on an H200, of which a fifth was
 # held back (bench/results/h200_plan_times.jsonl.xz, bench/fit_costs.py), but for those with a comment of their own.
-STAYING = 9e-7          # seconds of a launch that are not its arithmetic
-RATE = 1.18             # of these rates, which were measured while power lowered the clock, in short turns
+STAYING = 9.22e-7          # seconds of a launch that are not its arithmetic
+RATE = 1.14             # of these rates, which were measured while power lowered the clock, in short turns
 SUSTAINED = 0.88        # of them that the power of a chip allows in the mean: bf16 760 TFLOP/s on an H200
-SAVED = 0.155           # more, for what all CTAs of a cluster get at once, which saves power: of all that they get
+SAVED = 0.178           # more, for what all CTAs of a cluster get at once, which saves power: of all that they get
 TOGETHER = 8            # the higher, the less power slows down what takes nearly as long without it
 TMA_ARRIVAL = 385       # clocks of a bulk copy, and of one in a cluster more; bytes per clock of a stage's copies
 CLUSTER_ARRIVAL = 170
-RECEIVED = 56.9         # bytes per clock that copies bring to a multiprocessor, and where others get the same
-RECEIVED_MULTICAST = 54.5
-TMA_CLOCK = 38.5
-HELD = 1.53             # stages that are not on their way: one is multiplied, and the next is there when it ends
+RECEIVED = 58.6         # bytes per clock that copies bring to a multiprocessor, and where others get the same
+RECEIVED_MULTICAST = 53.6
+TMA_CLOCK = 40.6
+HELD = 1.48             # stages that are not on their way: one is multiplied, and the next is there when it ends
 RATE_PROMOTED = 1.31    # of the rates where warpgroups promote sums, each time in so many clocks; and in a cluster
-PROMOTING_TOGETHER = 61
+PROMOTING_TOGETHER = 71.9
 WAITED = 0.93
-PROMOTING = 74          # clocks until products have ended whose sums a warpgroup alone promotes
-STEP_CLOCKS = 13.8      # of each step of k beside: waits, and stages given back
-UNHIDDEN = 0.063        # of the memory's time (or the products', if that is less), in which the other stands still
+PROMOTING = 69.8          # clocks until products have ended whose sums a warpgroup alone promotes
+STEP_CLOCKS = 14.9      # of each step of k beside: waits, and stages given back
+UNHIDDEN = 0.0598        # of the memory's time (or the products', if that is less), in which the other stands still
 FEW_ROWS = 64           # of C, up to which nothing takes longer than reading B
 INSTRUCTION_ROWS = 64   # of A that an instruction multiplies; it reads all of the tile of B in shared memory
-MEETING_CLUSTER = 1.1e-6        # seconds that CTAs of a cluster take to meet, at the beginning and at the end
-BETWEEN_TILES = 913     # clocks in which the last products of a tile end, and the first of the next begin
-DIVIDING = 4.3e-6       # seconds until a CTA knows that it is the last one of a tile
-PARTING_CLOCK = 11.4    # bytes per clock at which a CTA writes its part of sums, and at which the last one of a tile
-ADDING_CLOCK = 120      # adds all of them up
-EXCHANGING = 4440       # clocks in which CTAs of a cluster give each other their sums
-STORING = {"tma": 15.2, "lanes": 50}            # clocks of a warp for an element of C of each of its lanes
+MEETING_CLUSTER = 1.07e-6        # seconds that CTAs of a cluster take to meet, at the beginning and at the end
+BETWEEN_TILES = 891     # clocks in which the last products of a tile end, and the first of the next begin
+DIVIDING = 4.38e-6       # seconds until a CTA knows that it is the last one of a tile
+PARTING_CLOCK = 8.59    # bytes per clock at which a CTA writes its part of sums, and at which the last one of a tile
+ADDING_CLOCK = 126      # adds all of them up
+EXCHANGING = 3231       # clocks in which CTAs of a cluster give each other their sums
+STORING = {"tma": 11.8, "lanes": 48.4}            # clocks of a warp for an element of C of each of its lanes
 
 
 def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
@@ -69,7 +70,10 @@ def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
     received = (p.cta_m*bits_a + p.cta_n*bits_b) * p.cta_k / 8  # of rows that cross lines only what is asked for
     received /= RECEIVED_MULTICAST if p.ctas > p.cluster_k else RECEIVED
     step = max(products, shared, received, arrival / (p.stages - HELD)) + STEP_CLOCKS
-    if p.promote and (p.warpgroups == 1 or p.pingpong):         # nothing else is multiplied meanwhile
+    if p.alternates(shape):                         # of one step of so many nothing hides it
+        promoted = p.cta_m*p.cta_n / LANES / SCHEDULERS
+        step = max(step, promoted) + (promoted + PROMOTING) / APART
+    elif p.promote and (p.warpgroups == 1 or p.pingpong):       # nothing else is multiplied meanwhile
         step += (p.cta_m*p.cta_n / LANES / SCHEDULERS + PROMOTING) * p.cta_k / p.promote
     elif together:
         step += PROMOTING_TOGETHER * p.parts * p.cta_k / p.promote

@@ -19,6 +19,7 @@ UNUSED = ("copy", "async"), ("vector", 1), ("slices", 1)
 # Of wgmma: rows of an instruction, bytes of a row in shared memory (at least, of C at least, and at most), rows after
 # which its swizzle repeats, extents of a TMA box. C goes through 4096 bytes of each warp. One warpgroup more copies.
 GROUP_ROWS, NARROWEST, NARROWEST_C, SWIZZLED, REPEAT, BOX, STAGED_C, GROUP = 64, 64, 32, 128, 8, 256, 4096, 128
+REPEAT_C = 256          # bytes after which the swizzle of the NARROWEST_C bytes of a row of C repeats, with swap
 GROUP_REGISTERS = {1: 240, 2: 232, 3: 160}      # of a thread that multiplies, by the number of warpgroups
 BESIDE = 26             # registers that NVIDIA's assembler wants beside the sums of one instruction, of equal shares
 MOST_CTAS, WARPS = CLUSTER, 4                   # CTAs of a cluster, warps of a warpgroup
@@ -28,6 +29,7 @@ IN_CLUSTERS = 11, 12
 MOST_PARTS = 16         # of a tile, with `tail`
 STRIDED_STEP = 16       # of k, of which tf32 whose rows are contiguous is read at least
 LEAST_SHARE = 4         # steps of k of a cluster
+APART = 4               # steps of k whose sums overlap with each other's promotion (NvidiaPlan.alternates)
 EVEN = 0.85             # of the clusters that equal parts of tiles must occupy, else shares are of equal length
 
 
@@ -97,8 +99,12 @@ def of_wgmma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]
     if by_threads and (p.store != "lanes" or p.vectors[2] > 2 + 2*p.swap or p.promote or p.cta_k % STRIDED_STEP):
         yield (f"tf32 in layout {shape.layout} needs store=lanes, vector_c of at most {2 + 2*p.swap}{by}, promote=0 "
                f"and cta_k a multiple of {STRIDED_STEP}, not {p.store}, {p.vectors[2]}, {p.promote} and {p.cta_k}.")
-    elif p.swap and not by_threads and (p.store, p.vectors[2]) != ("lanes", 1):
-        yield f"swap needs store=lanes and vector_c=1, not {p.store} and {p.vectors[2]}."
+    elif p.swap and not by_threads and p.vectors[2] != 1:
+        yield f"swap needs vector_c=1, not {p.vectors[2]}."
+    elif p.swap and p.store == "tma" and (gpu_shape.bits_of(shape.out) != 16 or p.cluster_k > 1 or (
+            epilogues.sums_of_result(shape.epilogue) > 1)):
+        yield (f"swap with store=tma is for C of 16 bits, of one sum for each number and with cluster_k=1, not for "
+               f"{shape.out} and {p.cluster_k}.")
     elif not by_threads and p.vectors[2] > 2:
         yield f"vector_c must be 1 or 2 for wgmma, not {p.vectors[2]}."
     if p.pingpong and p.warpgroups < 2:
@@ -119,16 +125,16 @@ def of_wgmma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]
     if gpu_shape.bits_of(shape.a) != 16 and shape.layout != ("nt" if not by_threads else "nn" if p.swap else "tt"):
         also = ", nn with swap or tt" * (shape.a == "tf32")
         yield f"wgmma multiplies {shape.a} with k contiguous in A and B, layout nt{also}, not {shape.layout}{by}."
-    for name, align, extent, bits, along_k, share in (
-            ("A", shape.align_a, p.cta_m, gpu_shape.bits_of(shape.a), shape.layout[0] == "n", p.cluster_n),
-            ("B", shape.align_b, p.cta_n, gpu_shape.bits_of(shape.b), shape.layout[1] == "t", p.cluster_m)):
+    for name, align, extent, bits, along_k in (
+            ("A", shape.align_a, p.cta_m, gpu_shape.bits_of(shape.a), shape.layout[0] == "n"),
+            ("B", shape.align_b, p.cta_n, gpu_shape.bits_of(shape.b), shape.layout[1] == "t")):
         if align < WIDEST:
             yield (f"{name} must begin at a multiple of {WIDEST} bytes, and its rows (or columns) must be such "
                    "multiples apart, so that a tensor map can describe it.")
         along, across = (p.cta_k, extent) if along_k else (extent, p.cta_k)
-        if along*bits // 8 % NARROWEST or across % (REPEAT*share):
+        if along*bits // 8 % NARROWEST or across % REPEAT:
             yield (f"a tile of {name} of {extent} by {p.cta_k} of k must have a multiple of {NARROWEST*8 // bits} "
-                   f"elements along its contiguous dimension, and of {REPEAT*share} along the other.")
+                   f"elements along its contiguous dimension, and of {REPEAT} along the other.")
     if p.store == "tma" and shape.align_c < WIDEST:
         yield f"store=tma needs C and its rows at multiples of {WIDEST} bytes."
     unit = NARROWEST_C * p.cluster_k * epilogues.sums_of_result(shape.epilogue)

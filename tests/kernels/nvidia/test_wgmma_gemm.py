@@ -125,6 +125,52 @@ def test_tiles_clusters_and_warpgroups(options):
     run(200, k=200, **options)
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("options", [
+    {"CTA_M": 64, "WARPGROUPS": 1, "CTA_N": 80, "CLUSTER_M": 4, "COPIED": True, "OUT": "bf16"},
+    {"CTA_M": 40, "CTA_N": 64, "WARPGROUPS": 1, "CLUSTER_N": 4, "SWAP": True, "COPIED": False, "m": 75, "n": 500},
+    {"CTA_M": 64, "CTA_N": 48, **PINGPONG, "CLUSTER_M": 4, "CLUSTER_N": 2, "clusters": 1, "COPIED": True, "m": 300},
+    {"CTA_M": 104, "CTA_N": 128, "CLUSTER_N": 2, "SWAP": True, "COPIED": False, "batch": (2,), "m": 104},
+])
+def test_clusters_that_share_tiles_in_turn(options):
+    """Their parts would not be whole repetitions of the swizzle."""
+    run(**{"m": 200, "k": 333, "STAGES": 3, "LAYOUT": "nt"} | options)
+
+
+ALTERNATING = {"A": "e4m3fn", "CTA_K": 128, "PROMOTE": 128, "CTA_M": 64, "WARPGROUPS": 1, "LAYOUT": "nt", "OUT": "bf16"}
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("k", [1, 128, 400, 512, 640, 1100])
+@pytest.mark.parametrize("options", [{"CTA_N": 80, "COPIED": True}, {"CTA_N": 48, "COPIED": False, "OUT": "f32"}, {
+    "CTA_N": 48, **PINGPONG, "WARPGROUPS": 2}, {"CTA_M": 72, "CTA_N": 64, "SWAP": True, "CLUSTER_N": 2}])
+def test_sums_that_are_promoted_while_others_are_added_up(k, options):
+    run(**ALTERNATING | {"k": k, "whole": False, "STAGES": 3, "m": 140} | options)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("options", [{"CTA_N": 112, "CLUSTER_M": 4}, {"CTA_N": 48, **PINGPONG, "WARPGROUPS": 2}, {
+    "CTA_M": 104, "CTA_N": 64, "SWAP": True, "VECTOR_C": 1, "COPIED": True}])
+def test_the_assembler_waits_for_no_sums_that_are_promoted(options):
+    text = clean(**ALTERNATING | {"B": "e4m3fn", "VECTOR_C": 2, "STAGES": 4} | options)
+    assert text.count("wgmma.wait_group.sync.aligned 1;") == 3
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("options", [
+    {"CTA_M": 40, "CTA_N": 64, "WARPGROUPS": 1, "m": 75}, {"CTA_M": 104, "CTA_N": 128, "alpha": 2, "beta": -1},
+    {"CTA_M": 64, "CTA_N": 128, "WARPGROUPS": 1, "LAYOUT": "tn", "n": 299}, {"CTA_M": 8, "CTA_N": 192, "WARPGROUPS": 3},
+    {"CTA_M": 56, "CTA_N": 64, "PINGPONG": True, "batch": (2,), "clusters": 3, "n": 299},
+    {"A": "e4m3fn", "CTA_K": 128, "PROMOTE": 128, "CTA_M": 72, "CTA_N": 128, "CLUSTER_N": 2, "whole": False},
+    {"A": "f16", "OUT": "f16", "SUMS": "f16", "CTA_M": 24, "CTA_N": 128},
+])
+def test_transposed_copies_of_c(options):
+    """Of products with the operands exchanged: to shared memory without bank conflicts, each element once."""
+    report = run(**{"m": 150, "k": 200, "OUT": "bf16", "LAYOUT": "nt", "SWAP": True, "COPIED": True} | options)
+    stored = report.of("c_smem", "store", "shared")
+    assert stored.moved == stored.ideal
+
+
 @pytest.mark.parametrize("options", [
     {"A": "e4m3fn", "CTA_K": 128, "PROMOTE": 128, "CLUSTER_M": 2, "k": 400}, {"PROMOTE": 128, "k": 333, "STAGES": 3},
     {"A": "e4m3fn", "CTA_K": 128, "PROMOTE": 128, "PARTS": 2, "k": 400},

@@ -245,8 +245,10 @@ class Copied:
         k, T, lane = self.k, out.c.type.element, self.lane
         WIDTH = self.ROW // T.bytes * out.EACH
         buffer = self.smem + number % 2 * (self.SIZE // 2)
+        # The copy before the last had this buffer; the first block's had the last of a tile with an odd number of them.
+        last = COUNT % 2 == 1 and (not isinstance(number, int) or number == 0)
         with k.when(lane == 0):
-            k.bulk_wait(int(COUNT % 2 == 0), read=True)                 # the copy before the last: it had this buffer
+            k.bulk_wait(int(not last), read=True)
         k.warp_barrier()
         start = k.uniform(column) if out.fused else column              # anew: else LLVM keeps all operands' addresses
         rows = [row + (down + half*8) + lane // 4 for half in range(2)]

@@ -39,6 +39,7 @@ With SWAP the instructions compute C^T = B^T A^T: their 64 rows are columns of C
 """
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -55,6 +56,7 @@ from tilewright.kernels.gpu.split_k import finish_by_warp
 from tilewright.kernels.gpu.work import arguments
 from tilewright.kernels.narrow import memory_type
 from tilewright.kernels.nvidia.result import Copied
+from tilewright.kernels.nvidia.transposed_result import TransposedCopy
 from tilewright.kernels.nvidia.wgmma_exchange import Exchange
 from tilewright.kernels.nvidia.wgmma_products import Ahead, Products, Stages, StridedProducts, Turns
 from tilewright.kernels.nvidia.wgmma_tiles import ALIGN, DIVISION, SmemTile, Tiles, Unit
@@ -72,11 +74,12 @@ def emit_wgmma_gemm(shape: GpuShape, plan: NvidiaPlan, ARCH: str = "sm_90a", WHE
     """C[m, n] = alpha * A @ B + beta * C, row-major; beta = 0 never reads C. m, n, k are at least 1.
 
     Parameters: m, n, k, alpha, maps of A and B with the boxes of `SmemTile.map`, beta, c, ldc, with store=tma a map of
-    C (`result.Copied.map_type`), and of a batch also batch, stride_a, stride_b and stride_c, elements from one matrix
-    to the next, or 0 for an A or a B that all products have; the maps have a third dimension then. Addresses of what
-    has a map and its leading dimension are multiples of 16 bytes; the edges of m, n and k are the maps' zeros. Where
-    clusters share tiles by k also workspace, of a tile of sums for each CTA of a cluster, divided tile and share;
-    counters, one for each warp with sums, CTA of a cluster and divided tile; whole, share and apart of `Tiles`.
+    C (`Copied.map_type`, `TransposedCopy.map_type`), and of a batch also batch, stride_a, stride_b and stride_c,
+    elements from one matrix to the next, or 0 for an A or a B that all products have; the maps have a third dimension
+    then. Addresses of what has a map and its leading dimension are multiples of 16 bytes; the edges of m, n and k are
+    the maps' zeros. Where clusters share tiles by k also workspace, of a tile of sums for each CTA of a cluster,
+    divided tile and share; counters, one for each warp with sums, CTA of a cluster and divided tile; whole, share and
+    apart of `Tiles`.
     Grid: any number of whole clusters along x, each of which takes every so many of the tiles.
 
     Operands that are terms (rewrite.py) are several matrices, which are a dimension of their maps behind rows and
@@ -108,7 +111,10 @@ def _kernel(s: GpuShape, p: NvidiaPlan, a: SmemTile, b: SmemTile, WHEN: str, GRO
     shared = f32 if p.promote or sums == "f16" else scalar
     factor = f32 if s.scales else scalar
     c = memory_type(s.out)
-    more: dict[str, Any] = {"c_map": Copied.map_type(c, _row(s, p), batch)} if copied else {}
+    more: dict[str, Any] = {}
+    if copied:
+        more["c_map"] = (TransposedCopy.map_type(c, p.cta_m, batch) if p.swap else
+                         Copied.map_type(c, _row(s, p), batch))
     more |= {"batch": i32, "stride_a": i64, "stride_b": i64, "stride_c": i64} if batch else {}
     more |= {"offsets": ptr(i32)} if GROUPED else {}
     more |= auxiliary.parameters(auxiliary.scales(f32 if s.scales else None, blocks), batch)
@@ -163,7 +169,8 @@ class _Gemm:
             groups.clear(k, g, s.epilogue, p.threads)
         a_smem, b_smem = (k.smem(name, (p.stages, x.BYTES), i8, ALIGN) for name, x in (("a_smem", a), ("b_smem", b)))
         warps = WARPS*p.warpgroups
-        c_smem = k.smem("c_smem", (warps, Copied.SIZE), i8, ALIGN) if p.store == "tma" else None
+        size = TransposedCopy.size(p.cta_m) if p.swap else Copied.SIZE
+        c_smem = k.smem("c_smem", (warps, size), i8, ALIGN) if p.store == "tma" else None
         ring = Stages(k.mbarriers("full", p.stages), k.mbarriers("empty", p.stages), p.stages, p.ctas > p.cluster_k,
                       p.turns)
         turn = k.mbarriers("turn", p.warpgroups) if p.pingpong else None
@@ -188,9 +195,10 @@ class _Gemm:
                             (self.a, "a", self.a_smem, i0, tiles.cluster_n, tiles.same_row),
                             (self.b, "b", self.b_smem, j0, tiles.cluster_m, tiles.same_column)):
                         which = () if matrix is None else (k.select(getattr(g, f"stride_{name}") == 0, 0, matrix),)
-                        for to, place in x.boxes(row, (unit.first + step)*p.cta_k, share):
-                            at = *place, *which
-                            ring.full.load(smem.at(stage, to), getattr(g, name), at, stage, ctas)
+                        with k.when((unit.begin + step) % x.SHARE == share) if x.IN_TURN else nullcontext():
+                            for to, place in x.boxes(row, (unit.first + step)*p.cta_k, share):
+                                at = *place, *which
+                                ring.full.load(smem.at(stage, to), getattr(g, name), at, stage, ctas)
 
 
 class _Math:
@@ -232,12 +240,15 @@ class _Math:
             else:
                 write()
         if gemm.c_smem is not None:
-            Copied(k, _row(gemm.shape, p), gemm.g.c_map, gemm.c_smem, self.t % 32, None).end()
+            self._copied().end()
 
     def _promote(self, unit: Unit) -> None:
         """The sums of a tile, of some steps of k at a time, times their scales if there are any."""
         k, g, p, products, ring = self.k, self.gemm.g, self.plan, self.products, self.gemm.ring
         products.clear()
+        if p.alternates(self.gemm.shape):
+            products.add_up_apart(ring, unit.begin, unit.steps)
+            return
         ahead: Ahead | None = None
         if self.blocks:
             i0, j0, g.matrix = self.gemm.tiles.place(unit.tile)
@@ -269,5 +280,12 @@ class _Math:
         if self.gemm.c_smem is None:
             out.store(lambda: products.runs(t % GROUP, i0, j0, p.vectors[2]))
             return
-        copied = Copied(k, _row(s, p), g.c_map, self.gemm.c_smem.at(self.warp, 0), t % 32, g.matrix)
-        copied.store(out, products, i0 + products.first + self.warp % WARPS * 16, j0, M)
+        first = products.first + self.warp % WARPS * 16
+        self._copied().store(out, products, *((i0, j0 + first) if p.swap else (i0 + first, j0)), M)
+
+    def _copied(self) -> Copied | TransposedCopy:
+        """What brings the warp's part of a tile to C."""
+        p, g, smem = self.plan, self.gemm.g, self.gemm.c_smem
+        assert smem is not None
+        where = g.c_map, smem.at(self.warp, 0), self.t % 32, g.matrix
+        return TransposedCopy(self.k, p.cta_m, *where) if p.swap else Copied(self.k, _row(self.gemm.shape, p), *where)

@@ -15,6 +15,7 @@ from tilewright.ir.ops.pipelines import Mbarriers
 from tilewright.kernels.gpu.epilogue import Run
 from tilewright.kernels.gpu.scales import Scales
 from tilewright.kernels.nvidia.wgmma_tiles import SmemTile
+from tilewright.plans.wgmma_rules import APART
 
 T = TypeVar("T")
 Pairs = dict[tuple[int, int], Value]
@@ -104,12 +105,13 @@ class Products:
         self.PARTS = PARTS or 1
         self.sums = [k.tile(1, atom.registers, f32) for _ in range(len(self.acc)*PARTS)] if PARTS else self.acc
 
-    def multiply(self, stage: Value, first: bool, part: int = 0) -> None:
-        """Start the products of a stage, as a group; the `first` ones replace the sums."""
-        (a, b), (a_smem, b_smem) = self.tiles, self.smem
-        self.k.wgmma_fence(*self.acc)
+    def multiply(self, stage: Value, first: bool, part: int = 0, into: list[Tile] | None = None) -> None:
+        """Start the products of a stage, as a group; the `first` ones replace the sums. `into` other registers than
+        usual: what has been promoted is so before."""
+        (a, b), (a_smem, b_smem), sums = self.tiles, self.smem, into or self.acc
+        self.k.wgmma_fence(*sums, *(self.sums if into else ()))
         for number, ((x, y), step) in enumerate(product(self.PAIRS, range(a.CTA_K*a.ITEM // DEPTH))):
-            for i, acc in enumerate(self.acc):
+            for i, acc in enumerate(sums):
                 self.k.wgmma(self.atom, acc, a_smem.at(stage, a.offset(self.first + i*M, step, x)),
                              b_smem.at(stage, b.offset(part*self.atom.n, step, y)), not first or number > 0)
         self.k.wgmma_commit()
@@ -155,11 +157,33 @@ class Products:
             columns = {(e // 4, e % 2): shared[e // 4 * 8 // WIDTH] for e in range(self.shape[1])}
         return rows, columns
 
-    def promote(self, factors: Factors | None = None, part: int = 0) -> None:
+    def add_up_apart(self, ring: Stages, begin: Value, count: Value) -> None:
+        """The products of `count` positions from `begin` on, in two sets of registers in turn, each of which is
+        promoted while the next position is multiplied into the other. Sums of so many positions are over at the end of
+        a round: NVIDIA's assembler waits for all products before it reads sums that are under way around a loop."""
+        k, both = self.k, (self.acc, [self.k.tile(1, self.atom.registers, self.atom.sum) for _ in self.acc])
+
+        def end(position: Value, which: int, pending: int) -> None:
+            k.wgmma_wait(pending, *both[0], *both[1])
+            ring.give_back(position)
+            self.promote(of=both[which])
+        with k.loop(count // APART, unroll=False) as turn:
+            first = begin + turn*APART
+            for at in range(APART):
+                self.multiply(ring.filled(first + at), True, into=both[at % 2])
+                if at:
+                    end(first + (at - 1), 1 - at % 2, 1)
+            end(first + (APART - 1), (APART - 1) % 2, 0)
+        with k.loop(count % APART, unroll=False) as step:
+            position = begin + (count // APART * APART + step)
+            self.multiply(ring.filled(position), True, into=both[0])
+            end(position, 0, 0)
+
+    def promote(self, factors: Factors | None = None, part: int = 0, of: list[Tile] | None = None) -> None:
         """Add the sums of the instructions, which are over, to the others, times scales."""
         before, both = part*self.atom.sums.elements, dict[tuple[int, int], Value]()
         distinct = len({id(x) for x in factors[1].values()}) if factors else 0
-        for i, (total, acc) in enumerate(zip(self.sums[part::self.PARTS], self.acc)):
+        for i, (total, acc) in enumerate(zip(self.sums[part::self.PARTS], of or self.acc)):
             for at, e in total.registers:
                 x = self.k.cast(acc[at, e], f32)
                 if factors:

@@ -27,7 +27,8 @@ class SmemTile:
     """A tile of A or B in a stage: blocks of 128 (or 64) contiguous bytes by all of the other dimension, swizzled.
 
     EXTENT      of m or n
-    SHARE       CTAs of the cluster that have the same tile: each brings its part of every block
+    SHARE       CTAs of the cluster that have the same tile: each brings its part of every block, or where parts would
+                not be whole repetitions of the swizzle, each in turn brings whole tiles
     PLANES      tiles, one after another, each of a plane of a tensor that has this dimension too; 0: it has none
     """
     FORMAT: str
@@ -63,6 +64,11 @@ class SmemTile:
         return (self.CTA_K, self.EXTENT) if self.along_k else (self.EXTENT, self.CTA_K)
 
     @property
+    def IN_TURN(self) -> bool:
+        """CTAs that share the tile bring whole ones, each that of every so many steps."""
+        return self.SHARE > 1 and self._sides[1] % (ROWS*self.SHARE) > 0
+
+    @property
     def BLOCK(self) -> int:
         """Bytes of a block."""
         return self._sides[1]*self.SWIZZLE
@@ -80,8 +86,8 @@ class SmemTile:
     def map(self) -> TensorMap:
         """The tensor map of the matrix, contiguous dimension first; then planes, then matrices of a batch."""
         more = (1,)*(self.PLANES > 0) + (1,)*self.BATCH
-        return TensorMap(self.TYPE, (self.ROW, self._sides[1] // self.SHARE, *more), self.SWIZZLE,
-                         rounded="tf32" * (self.FORMAT == "tf32"))
+        height = self._sides[1] if self.IN_TURN else self._sides[1] // self.SHARE
+        return TensorMap(self.TYPE, (self.ROW, height, *more), self.SWIZZLE, rounded="tf32" * (self.FORMAT == "tf32"))
 
     @property
     def layout(self) -> SharedMatrix:
@@ -90,10 +96,11 @@ class SmemTile:
             self.SWIZZLE, "mn", stride, self.BLOCK)
 
     def boxes(self, row: Value, step: Value, share: Value) -> Iterator[tuple[Value, tuple[Any, ...]]]:
-        """The copies of CTA number `share` of those that share the tile: where each goes in the stage, in bytes, and
-        its coordinates. `row` and `step`: where the tile begins in m or n, and in k."""
+        """The copies of CTA number `share` of those that share the tile, IN_TURN of each whose turn it is: where each
+        goes in the stage, in bytes, and its coordinates. `row` and `step`: where the tile begins in m or n, and in k.
+        """
         along, across = self._sides
-        part = share*(across // self.SHARE)
+        part = share * (0 if self.IN_TURN else across // self.SHARE)
         x, y = (step, row) if self.along_k else (row, step)
         for plane in range(max(self.PLANES, 1)):
             for block in range(along // self.ROW):
