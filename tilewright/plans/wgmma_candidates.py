@@ -33,8 +33,8 @@ OF_TERMS = ((128, 192), 2), ((128, 160), 2), ((128, 128), 2), ((128, 64), 2), ((
 TURNS = (128, 192), (64, 256), (128, 128), (64, 192), (128, 64), (64, 128)
 CLUSTERS = (2, 1), (1, 2), (1, 1)
 LARGE_CLUSTERS = (4, 1), (1, 4), (2, 4), (4, 2)         # besides, where each CTA has one tile
-ALONG_K = ((128, 64), 2), ((128, 128), 2)       # tiles that two CTAs of a cluster share by k, where there are few
-MOST_OF = 0.7           # of the multiprocessors, which other tiles that clusters share must occupy
+# Tiles that two CTAs of a cluster share by k, where there are few; one warpgroup takes up to 1.5 of the expected time.
+ALONG_K = ((128, 64), 2), ((128, 96), 2), ((128, 128), 2)
 MOST_ROUNDS = 4         # of tiles, of whose last one parts of k are worth a look
 GROUPS = 8, 4, 16, 2, 32, 1     # rows of clusters' tiles that are taken together
 FEWEST_STAGES, DEEPEST_STAGES = 3, 8
@@ -89,11 +89,9 @@ def tiles(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator[Nvidi
                 d = divided.division(shape, target)
                 if d.tiles < MOST_ROUNDS*d.clusters and max(d.parts(), default=1) > 1 and not by_threads:
                     yield divided
-        if not pingpong and not by_threads:
-            along = replace(deepest, cluster_k=2, store="lanes" if swap else deepest.store)
-            along = _that_fits(along, fewest, shape, target)
-            ctas = along.clusters(shape, target)[0]*along.cluster_k
-            if ctas <= target.sms and (((cta_m, cta_n), warpgroups) in ALONG_K or ctas >= MOST_OF*target.sms):
+        if ((cta_m, cta_n), warpgroups) in ALONG_K and not (pingpong or by_threads or swap):
+            along = _that_fits(replace(deepest, cluster_k=2), fewest, shape, target)
+            if along.clusters(shape, target)[0]*along.cluster_k <= target.sms:
                 yield along
 
 
@@ -102,7 +100,8 @@ def _fitted(shape: GpuShape, target: GpuTarget, turns: bool) -> Iterator[Tile]:
     or two tiles."""
     for swap in False, True:
         (rows, columns), operand = ((shape.m, shape.n), 1) if not swap else ((shape.n, shape.m), 0)
-        unit = WIDTHS[swap] if shape.layout[operand] == "tn"[swap] else NARROWEST*8 // bits_of(shape.a)
+        # of contiguous columns (or rows) whole lines, since TMA brings narrower ones at half the rate
+        unit = WIDTHS[swap] if shape.layout[operand] == "tn"[swap] else SWIZZLED*8 // bits_of(shape.a)
         unit = max(unit, 16) if shape.sums == "i32" else unit
         for high, warpgroups in FITTED:
             count = ceil(rows / high)*shape.batch

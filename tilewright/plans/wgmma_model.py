@@ -43,7 +43,7 @@ BETWEEN_TILES = 891     # clocks in which the last products of a tile end, and t
 DIVIDING = 4.38e-6       # seconds until a CTA knows that it is the last one of a tile
 PARTING_CLOCK = 8.59    # bytes per clock at which a CTA writes its part of sums, and at which the last one of a tile
 ADDING_CLOCK = 126      # adds all of them up
-EXCHANGING = 3231       # clocks in which CTAs of a cluster give each other their sums
+EXCHANGING = 4440       # clocks in which CTAs of a cluster give each other their sums
 STORING = {"tma": 11.8, "lanes": 48.4}            # clocks of a warp for an element of C of each of its lanes
 
 
