@@ -211,3 +211,17 @@ def test_references(counted):
         counted.matmul(a, b)
         counted.matmul(a, b, out)
     assert all(abs(sys.getrefcount(x) - y) < 900 for x, y in zip((a, b, out, True, 0), before))
+
+
+def test_a_call_that_cannot_be_recorded(counted):
+    """It is looked at once; a call with other keywords that comes down to the same is recorded all the same."""
+    a, b = torch.randn(24, 40), torch.randn(40, 16)
+    for _ in range(3):
+        assert torch.allclose(counted.matmul(a, b, beta=0), a @ b, atol=1e-4)
+    assert len(counted.entry.repeats.refused) == 1
+    assert repeated(counted, a, b)
+    x = a.clone().requires_grad_()
+    c, d = torch.randn(11, 40), torch.randn(40, 16)
+    with torch.no_grad():
+        counted.matmul(x[:11], d)
+    assert repeated(counted, c, d)

@@ -44,6 +44,7 @@ class Repeats:
         self._space: Any = None
         self._lock = forks.Lock()
         self.read = 0                                       # torch's function that describes tensors, if it has one
+        self.refused: dict[tuple[Any, ...], Any] = {}       # calls of which no record can be made
 
     def forget(self) -> None:
         """Plans are chosen anew from now on."""
@@ -51,37 +52,48 @@ class Repeats:
             ctypes.memset(self._slots, 0, ctypes.sizeof(self._slots))
             self._replaced += self._records.values()
             self._records.clear()
+            self.refused.clear()
 
-    def remember(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, run: Run,
+    def remember(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, call: records.Record, at: list[int],
                  running: Callable[[], int]) -> None:
-        """Record a call that came down to this run, if it can be repeated. `running`: how many records are running."""
+        """Record a call that came down to this one with these addresses, if it can be repeated. `running`: how many
+        records are running."""
+        known_by = id(call), len(args), *kwargs
+        if call.product is None or known_by in self.refused:
+            return
         with self._lock:
             if not running():                               # what is in no slot cannot begin any more
                 self._replaced.clear()
-            self._remember(args, kwargs, result, run)
+            if not self._remember(args, kwargs, result, call.product(at)) and len(self.refused) < SLOTS:
+                self.refused[known_by] = call
 
-    def _remember(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, run: Run) -> None:
+    def _remember(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, run: Run) -> bool:
+        """Whether there is a record, or may be one of another such call: torch's tensors and state change unseen."""
         torchs = _Torchs.described(self.read, args, kwargs, result)
         args, kwargs, result = torchs.args, torchs.kwargs, torchs.result
         out = args[2] if len(args) == 3 else kwargs.get("out")
         named = {name: value for name, value in kwargs.items() if name != "out"}
-        if not torchs.known or not _repeatable(args, out, named, result, run):
-            return
+        if not torchs.known:
+            return True
+        if not _repeatable(args, out, named, result, run):
+            return False
         given = kwargs.get("operands") or {}
         operands = tuple(given.values())
         rows, called = _rows(given, run, result), Called.described(kwargs.get("epilogue"))
         if rows is None or called is None:
-            return
+            return False
         key = key_of(args[0], args[1], out, kwargs, called, pool.get_num_threads(), torchs.types)
         slot, names = slot_of(key), called.names
         if slot in self._records and self._records[slot][:2] == (key, names):
-            return                                          # its operands overlap, or the workspace was taken
+            return True                                     # its operands overlap, or the workspace was taken
         if self._space is None:
             self._space = workspace.take(SPACE)
             self._begin(ctypes.addressof(self._slots), pool.pool())
         work = _work(run, self._space)
-        if work is None or len(work.job) > MOST_FIELDS or (asked := torchs.guarded()) is None:
-            return
+        if work is None or len(work.job) > MOST_FIELDS:
+            return False
+        if (asked := torchs.guarded()) is None:
+            return True
         looked_up = *names, *asked.names
         at_table = _fields(run, work)["operands"] if operands else len(work.job)
         record = [len(key), *self._record(run, work, args, result), len(operands), at_table,
@@ -95,6 +107,7 @@ class Repeats:
         kept = dtypes, values, called, run.recipe, self._space, asked.kept
         self._records[slot] = key, names, whole, kept
         self._slots[slot] = whole.buffer_info()[0]
+        return True
 
     def _record(self, run: Run, work: Work, args: tuple[Any, ...], result: Any) -> list[int]:
         recipe = run.recipe
@@ -165,8 +178,8 @@ def watching(python: Callable[..., Any], repeats: Repeats, running: Callable[[],
             return builtin()(*args, **kwargs | made)
         with records.watching() as ran:
             result = python(*args, **kwargs)
-        if len(ran) == 1 and ran[0][0].product is not None:
-            repeats.remember(args, kwargs, result, ran[0][0].product(ran[0][1]), running)
+        if len(ran) == 1:
+            repeats.remember(args, kwargs, result, *ran[0], running)
         return result
     return matmul
 

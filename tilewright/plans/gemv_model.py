@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tilewright.plans import gemv_rules, prologues
 from tilewright.plans.common import Cost, Term
 from tilewright.plans.gemv_rules import LANES, LOADS, MATRIX
-from tilewright.plans.gpu_shape import WIDEST
+from tilewright.plans.gpu_shape import WIDEST, bits_of
 
 if TYPE_CHECKING:
     from tilewright.plans.gpu_shape import GpuShape
@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from tilewright.targets.nvidia import GpuTarget
 
 # Of an H200, 2026-11-23 (bench/results/h200_plans.json).
-START, START_MATRIX = 1.2e-6, 1.9e-6    # seconds of a launch: the first loads, the last sums; short ones by matrices
-RAMP, LONGEST_RAMP = 0.18, 1.3e-6       # take so much less than those of 2026-11-23 (cores: by analogy)
+# Seconds of a launch, the first loads and the last sums: of f32 and f64; of narrower formats by cores and by matrices,
+# which are this and a part of the rest, at most so much (by matrices short ones were measured, by cores it is assumed).
+START, START_NARROW, START_MATRIX = 2.5e-6, 1.2e-6, 1.9e-6
+RAMP, LONGEST_RAMP = 0.18, 1.3e-6
 READING = 0.96          # of the memory's bandwidth, where lanes side by side read 128 bytes and more
 SCHEDULERS = 4          # of a multiprocessor
 LINE, SHORTEST = 128, 0.6       # and of that the less they read, down to nothing;
@@ -82,8 +84,8 @@ def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
     if shape.batch > 1:
         waves = ctas / (target.sms * max(p.resident(shape, target), 1))
         parts.append(("CTAs", waves * LASTING))
-    start = START_MATRIX if count >= MATRIX else START
+    start = START if bits_of(shape.a) >= 32 else START_NARROW if count < MATRIX else START_MATRIX
     added = ADDING + ADDED*ctas if p.split_k > 1 else 0.0
     seconds = sum(each**3 for _, each in parts) ** (1/3)
-    start += min(RAMP*seconds, LONGEST_RAMP)
+    start += min(RAMP*seconds, LONGEST_RAMP) if bits_of(shape.a) < 32 else 0.0
     return Cost(start + added + seconds, tuple(parts), rounds=ctas / (target.sms*together))
