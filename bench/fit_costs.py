@@ -5,8 +5,8 @@
 TIMES are files that bench/plan_times.py measure wrote (.jsonl, or .jsonl.xz). Constants of plans/wgmma_model.py,
 plans/nvidia_model.py and plans/gemv_model.py are changed one after the other, by factors that shrink as they stop
 helping, as long as the loss on four fifths of the shapes falls: the time lost by the plans that the model prefers (a
-soft minimum, so that it has slopes), a part of the error of predicted times, and a little for each constant by how far
-it is from where it began, so that one of which the times say nothing stays. A fifth of the shapes is held back.
+soft minimum, so that it has slopes), a part of the error of predicted times, and a small penalty for each constant's
+distance from its first value, which keeps constants that the times do not determine. A fifth is held back.
 
 Prints for each format, before and after, on both: how fast the model's pick is of the best measured plan, in the mean
 and at least, and the median error of the predicted time of the pick. Then the constants that changed, to be written
@@ -48,7 +48,7 @@ CONSTANTS: dict[str, tuple[tuple[Any, str], ...]] = {
     "simt": ((nvidia_model, "ISSUE ISSUE_ASYNC FEW_WARPS MOST_WARPS AS_STORED SLICE MEETING_ALONE COPY TRANSPOSED"),
              (nvidia_model, "SINGLE TRANSPOSED_ASYNC ARRIVING STARTED ALONE START:simt FIRST:simt STORING:simt SPLIT"),
              (nvidia_model, "PART ADDING_WARP ADDING")),
-    "gemv": ((gemv_model, "START START_MATRIX LATENCY ADDING ADDED"),),
+    "gemv": ((gemv_model, "START START_NARROW START_MATRIX RAMP LONGEST_RAMP LATENCY ADDING ADDED"),),
     "shared": ((nvidia_rates, "L2 WIDE_L2 ARRIVAL"),),          # by all kinds
 }
 

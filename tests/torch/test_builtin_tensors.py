@@ -6,6 +6,7 @@ import pytest
 
 import tilewright as tw
 from tests.helpers.counted import Counted
+from tilewright.kernels.cpu.abi import RUNNING
 from tilewright.runtime.cpu import engine, exchange
 
 torch = pytest.importorskip("torch", reason="torch is not installed: there are no tensors")
@@ -211,6 +212,7 @@ def test_references(counted):
         counted.matmul(a, b)
         counted.matmul(a, b, out)
     assert all(abs(sys.getrefcount(x) - y) < 900 for x, y in zip((a, b, out, True, 0), before))
+    assert counted.entry._word(RUNNING).value == 0           # else records that were replaced are never given up
 
 
 def test_a_call_that_cannot_be_recorded(counted):

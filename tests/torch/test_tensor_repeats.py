@@ -29,14 +29,14 @@ CALLS = {
 @pytest.fixture
 def repeated(monkeypatch):
     """Calls that were repeated: a list of True."""
-    found, again = [], tensor_repeats.again
+    found, run_recorded = [], tensor_repeats.run_recorded
 
     def spied(how, tensors, out=None):
-        x = again(how, tensors, out)
+        x = run_recorded(how, tensors, out)
         if x is not None and how[0] != KERNEL:          # which torch's dispatcher has called
             found.append(True)
         return x
-    monkeypatch.setattr(tensor_repeats, "again", spied)
+    monkeypatch.setattr(tensor_repeats, "run_recorded", spied)
     engine.forget()
     tw.matmul(torch.randn(9, 8), torch.randn(8, 7))     # the first product of a process is not remembered
     return found
@@ -53,7 +53,7 @@ def test_the_same_bits_for_other_tensors(name, repeated, monkeypatch):
     for i in range(3):
         others = [torch.roll(x, i, -1) for x in tensors]
         with monkeypatch.context() as patch:
-            patch.setattr(tensor_repeats, "again", lambda *_: None)
+            patch.setattr(tensor_repeats, "run_recorded", lambda *_: None)
             wanted = call(*others)
         assert len(repeated) == i
         found = call(*others)

@@ -99,14 +99,14 @@ class Repeats:
         record = [len(key), *self._record(run, work, args, result), len(operands), at_table,
                   len(looked_up) // len(NAMED), *asked.words]
         assert len(record) == len(RECORD)
-        whole = array("q", [*record, *key, *(0 for _ in range(KEY - len(key))), *work.job, *rows, *looked_up])
+        memory = array("q", [*record, *key, *(0 for _ in range(KEY - len(key))), *work.job, *rows, *looked_up])
         if slot in self._records:
             self._replaced.append(self._records[slot])
         dtypes = [getattr(x, "dtype", None) for x in (*args[:2], result, *operands)]
         values = [(name, [*x] if type(x) is dict else x) for name, x in named.items()]
         kept = dtypes, values, called, run.recipe, self._space, asked.kept
-        self._records[slot] = key, names, whole, kept
-        self._slots[slot] = whole.buffer_info()[0]
+        self._records[slot] = key, names, memory, kept
+        self._slots[slot] = memory.buffer_info()[0]
         return True
 
     def _record(self, run: Run, work: Work, args: tuple[Any, ...], result: Any) -> list[int]:
@@ -123,8 +123,8 @@ class Repeats:
 
 
 class _Torchs(NamedTuple):
-    """A call with torch's tensors as one with NumPy's arrays at their addresses, and what its record has besides; any
-    other call as it is."""
+    """A call with torch's tensors as one with NumPy's arrays at their addresses, and the parts of its record that
+    NumPy's calls lack; any other call as it is."""
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     result: Any

@@ -146,8 +146,8 @@ def matmul(
         out_dtype is c is scale_a is scale_b is epilogue is prologue_a is prologue_b is operands is algorithm
         is plan is threads is None and deterministic is batch_invariant is False and type(alpha) is int and alpha == 1
         and type(beta) in (int, float) and not (beta or trans_a or trans_b or numpys))
-    if alone and (found := tensor_repeats.again("matmul", (a, b), out)) is not None:
-        return found
+    if alone and (result := tensor_repeats.run_recorded("matmul", (a, b), out)) is not None:
+        return result
     if numpys:
         numpy_products.check_keywords(numpys)
     left: Any = a
@@ -162,10 +162,10 @@ def matmul(
         where, a, b, outs, out_dtype, trans_a, trans_b, threads, epilogue, operands, c, scale_a, scale_b,
         prologue_a, prologue_b, algorithm, plan, alpha, beta, deterministic, batch_invariant)
     if asked is not None:
-        found = (tensor_repeats.watched(lambda: repeats.again(where, asked, arrays, outs), "matmul", (a, b), out)
-                 if alone else repeats.again(where, asked, arrays, outs, alpha))
-        if found is not None:
-            return found[()] if out is None and type(found) is np.ndarray and not found.ndim else found
+        result = (tensor_repeats.watched(lambda: repeats.again(where, asked, arrays, outs), "matmul", (a, b), out)
+                  if alone else repeats.again(where, asked, arrays, outs, alpha))
+        if result is not None:
+            return result[()] if out is None and type(result) is np.ndarray and not result.ndim else result
     return _product(library, Call.checked(
         a, b, out, out_dtype=out_dtype, alpha=alpha, beta=beta, c=c, trans_a=trans_a, trans_b=trans_b, scale_a=scale_a,
         scale_b=scale_b, epilogue=epilogue, prologue_a=prologue_a, prologue_b=prologue_b, operands=operands,

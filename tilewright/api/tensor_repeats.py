@@ -45,27 +45,27 @@ repeats.derived.append(calls)
 
 def call(function: Callable[..., Any], given: Sequence[Any], how: Any, tensors: Sequence[Any]) -> Any:
     """function(*given), by an earlier call's record if there is one."""
-    found = again(how, tensors)
-    if found is not None:
-        return found
+    result = run_recorded(how, tensors)
+    if result is not None:
+        return result
     if _grad_enabled is not None and _grad_enabled() and any(x.requires_grad for x in tensors):
         return function(*given)
     return watched(lambda: function(*given), how, tensors)
 
 
-def again(how: Any, tensors: Sequence[Any], out: Any = None) -> Any:
-    """What the function makes of these, two or more, by an earlier call's record, in `out` if it is given; None if
-    there is none. `how`: the function, and whatever else it was given."""
+def run_recorded(how: Any, tensors: Sequence[Any], out: Any = None) -> Any:
+    """Run an earlier call's record on these tensors, two or more, into `out` if it is given, and return the result;
+    None if there is no such record. `how`: the function, and whatever else it was given."""
     if not calls or TORCH.observed():
         return None
     given = tensors if out is None else (*tensors, out)
     for check, without_grad, bits, order, record, empty, made, device, extents in calls.get(
             (how, len(given), tensors[0].shape, tensors[1].shape, pool.get_num_threads()), ()):
         if check(*given) and not (without_grad and _grad_enabled()):
-            places, found = [x.data_ptr() for x in given], 0
+            places, last = [x.data_ptr() for x in given], 0
             for place in places:
-                found = found << 4 | place & 15
-            if found == bits:
+                last = last << 4 | place & 15
+            if last == bits:
                 x = empty(*made) if out is None else out
                 at = [*[places[i] for i in order], x.data_ptr()]
                 stream = 0 if device is None else _stream(device)
@@ -125,8 +125,8 @@ def _remember(how: Any, tensors: Sequence[Any], out: Any, result: Any, record: r
 
 
 def guard(given: Sequence[Any], result: Any) -> Callable[..., bool] | None:
-    """Says of tensors whether they, and this thread, are like these now; None if what they are now can't be known
-    again, or the result asks for gradients."""
+    """A function that says of tensors whether they, and this thread's state, are like these now; None if they cannot be
+    known again, or the result asks for gradients."""
     torch = sys.modules["torch"]
     autocast, grad = torch.is_autocast_enabled(result.device.type), torch.is_grad_enabled()
     if not ready() or not _plain_state(torch) or result.requires_grad or autocast or (
@@ -178,8 +178,8 @@ def _plain_state(torch: Any) -> bool:
 
 
 def empty_like(x: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """What makes tensors like this one, and of what: of the current device in a third of the time, where there is but
-    one."""
+    """(a function that makes tensors like this one, its arguments): torch's quick one, which takes a third of the time,
+    for the CPU, or where there is one GPU."""
     torch, on, (shape, strides, dtype) = sys.modules["torch"], x.device, (tuple(x.shape), x.stride(), x.dtype)
     kind = "cpu" if on.type == "cpu" else "cuda" if torch.cuda.device_count() == 1 else ""
     quick = getattr(torch._C._dynamo.guards, f"_empty_strided_{kind}", None)

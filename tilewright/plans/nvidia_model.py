@@ -48,8 +48,8 @@ MATRIX_OTHER, MATRIX_ALONE = 0.85, 0.91         # and where one CTA has a multip
 # Seconds of a launch that are not its arithmetic; tiles of k that pass until the first one has come to a CTA, as each
 # part of a tile's k waits for it; clocks of a warp to store an element of C of each of its lanes, one by one. What is
 # said of simt and mma was fitted to every other case of regret_h200.jsonl and h200_plans.json (2026-11-23); SINGLE, and
-# ISSUE of 4x2 and 4x4, were then chosen by all of them. START of mma: products below 20 us of h200_plan_times.jsonl.xz
-# took 1.4 us less than with 2.7.
+# ISSUE of 4x2 and 4x4, were then chosen by all of them. What is said of mma was fitted again, also to short products
+# (h200_plan_times*.jsonl.xz, 2026-11-29).
 START = {"simt": 2.9e-6, "mma": 1.67e-6, "dmma": 3.0e-6}
 FIRST = {"simt": 0.8, "mma": 0.391, "dmma": 1.0}
 STORING = {"simt": 34, "mma": 80.5, "dmma": 0}

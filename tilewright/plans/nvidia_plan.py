@@ -30,12 +30,10 @@ from tilewright.plans.wgmma_rules import (
     GROUP,
     GROUP_REGISTERS,
     IN_CLUSTERS,
-    NARROWEST_C,
-    REPEAT_C,
-    STAGED_C,
     WARPS,
     Division,
     division,
+    staged,
     strided,
 )
 from tilewright.plans.words import TERMS
@@ -184,8 +182,8 @@ class NvidiaPlan(GpuPlan):
         """Registers of a thread: accumulators, two fragments, what is on its way to shared memory, addresses."""
         words = shape.itemsize // 4
         if self.algorithm == "wgmma":
-            sums, more = self._sums(shape)
-            return sums * (1 + self.alternates(shape)) + (sums // self.parts if self.promote else 0) + more
+            sums, others = self._sums(shape)
+            return sums * (1 + self.alternates(shape)) + (sums // self.parts if self.promote else 0) + others
         if self.algorithm == "mma":            # sums of terms once more, and those that scales of blocks multiply
             sums = self.warp_m*self.warp_n // LANES // self.packed
             sums *= 1 + (bool(self.split) or shape.scales in SCALE_BLOCKS)
@@ -198,27 +196,27 @@ class NvidiaPlan(GpuPlan):
             return small_rules.registers(self, shape)
         if self.registers:
             return self.registers
-        staged = (self.cta_m + self.cta_n)*self.cta_k // self.threads if self.copy == "registers" else 0
+        in_flight = (self.cta_m + self.cta_n)*self.cta_k // self.threads if self.copy == "registers" else 0
         wide = WIDEST // shape.itemsize if self.as_stored else 1
         fragments = (self.thread_m * (wide if shape.layout[0] == "n" else 1)
                      + self.thread_n * (wide if shape.layout[1] == "t" else 1))
         sums = self.thread_m*self.thread_n * semirings.fields(shape.semiring)
-        return words * (sums + 2*fragments + staged + semirings.in_flight(shape.semiring)) + 32
+        return words * (sums + 2*fragments + in_flight + semirings.in_flight(shape.semiring)) + 32
 
     def _sums(self, shape: GpuShape) -> tuple[int, int]:
         """wgmma: registers of a thread for a tile's sums, and for what there is beside them."""
         sums = self.cta_m*self.cta_n // (GROUP * (1 if self.pingpong else self.warpgroups)) // self.packed
-        more = 24*(shape.scales == "1x128" or strided(self, shape))
-        more += 8*(gpu_shape.bits_of(shape.out) == 32 and not self.split) + epilogues.registers(shape.epilogue)
-        return sums, BESIDE + more
+        others = BESIDE + 24*(shape.scales == "1x128" or strided(self, shape))
+        others += 8*(gpu_shape.bits_of(shape.out) == 32 and not self.split) + epilogues.registers(shape.epilogue)
+        return sums, others
 
     def alternates(self, shape: GpuShape) -> bool:
         """wgmma: whether steps of k are added up in two sets of registers in turn, so that one is promoted while the
         other is written: where no other warpgroup multiplies meanwhile, and registers suffice."""
-        sums, more = self._sums(shape)
+        sums, others = self._sums(shape)
         return (self.promote == self.cta_k and (self.warpgroups == 1 or self.pingpong) and self.parts == 1
                 and shape.scales not in SCALE_BLOCKS
-                and 3*sums + more + MORE_BY_LANES*(self.store == "lanes") <= GROUP_REGISTERS[self.warpgroups])
+                and 3*sums + others + MORE_BY_LANES*(self.store == "lanes") <= GROUP_REGISTERS[self.warpgroups])
 
     def _copying(self, shape: GpuShape) -> int:
         """Registers of a thread for copies of A and of B (kernels/nvidia/operand.py): two for each pointer, of which
@@ -238,13 +236,12 @@ class NvidiaPlan(GpuPlan):
         if self.algorithm == "mma":
             return self.stages * self.tile_bytes(shape)
         if self.algorithm == "wgmma":               # tiles, two barriers of a stage; buffers for C, a barrier of a turn
-            staged = -(-self.cta_m*NARROWEST_C // REPEAT_C) * REPEAT_C if self.swap else STAGED_C
-            each = WARPS*staged*(self.store == "tma") + 8*self.pingpong
-            found = self.stages * (self.tile_bytes(shape) + 16) + self.warpgroups*each
+            of_warpgroups = self.warpgroups * (WARPS*staged(self) + 8*self.pingpong)
+            total = self.stages * (self.tile_bytes(shape) + 16) + of_warpgroups
             if self.cluster_k > 1:                  # sums of all CTAs, and two barriers of a warp
                 tiles = self.warpgroups if self.pingpong else 1
-                found += 4*self.cta_m*self.cta_n*tiles + 16*WARPS*self.warpgroups
-            return found
+                total += 4*self.cta_m*self.cta_n*tiles + 16*WARPS*self.warpgroups
+            return total
         if self.algorithm == "gemv":
             return gemv_rules.shared(self, shape)
         if self.algorithm == "small":

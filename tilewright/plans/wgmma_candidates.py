@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +63,7 @@ def tiles(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator[Nvidi
     else:
         tiles = OF_TERMS if shape.terms else (*WARPGROUP, *OF_FP8*promoted, *OF_F16*(declared.get("terms") == "f16"))
         offered += ((*x, warpgroups, False, False) for x, warpgroups in tiles)
-        # a warpgroup alone does not hide the additions of promoted sums: 0.6 of the rate
+        # promoted sums in turns were measured before they alternated: 0.6 of the rate
         offered += ((*x, 2, True, False) for x in TURNS if not promote)
         offered += _fitted(shape, target, not promote)
     for cta_m, cta_n, warpgroups, pingpong, swap in offered:
@@ -82,10 +83,11 @@ def tiles(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator[Nvidi
             clusters += LARGE_CLUSTERS
         for cluster_m, cluster_n in clusters:
             if high > cluster_m - 1 and wide > cluster_n - 1:           # else a CTA of the cluster has nothing to do
-                found = replace(plan, cluster_m=cluster_m, cluster_n=cluster_n)
-                found = replace(found, group_m=min(GROUPS, key=lambda g: round_bytes(shape, found, target, g)))
-                yield found
-                divided = replace(found, tail=True)
+                clustered = replace(plan, cluster_m=cluster_m, cluster_n=cluster_n)
+                bytes_of = partial(round_bytes, shape, clustered, target)
+                clustered = replace(clustered, group_m=min(GROUPS, key=bytes_of))
+                yield clustered
+                divided = replace(clustered, tail=True)
                 d = divided.division(shape, target)
                 if d.tiles < MOST_ROUNDS*d.clusters and max(d.parts(), default=1) > 1 and not by_threads:
                     yield divided
@@ -100,7 +102,7 @@ def _fitted(shape: GpuShape, target: GpuTarget, turns: bool) -> Iterator[Tile]:
     or two tiles."""
     for swap in False, True:
         (rows, columns), operand = ((shape.m, shape.n), 1) if not swap else ((shape.n, shape.m), 0)
-        # of contiguous columns (or rows) whole lines, since TMA brings narrower ones at half the rate
+        # of contiguous columns (or rows) whole lines: half ones took 1.2 to 1.5 of the expected time on an H200
         unit = WIDTHS[swap] if shape.layout[operand] == "tn"[swap] else SWIZZLED*8 // bits_of(shape.a)
         unit = max(unit, 16) if shape.sums == "i32" else unit
         for high, warpgroups in FITTED:

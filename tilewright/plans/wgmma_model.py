@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from tilewright.plans.nvidia_plan import NvidiaPlan
     from tilewright.targets.nvidia import GpuTarget
 
-# By the target's rates of wgmma. Fitted to plans of random shapes in bf16, fp8 and i8 on an H200, of which a fifth was
-# held back (bench/results/h200_plan_times.jsonl.xz, bench/fit_costs.py), but for those with a comment of their own.
-STAYING = 9.22e-7          # seconds of a launch that are not its arithmetic
+# By the target's rates of wgmma. Fitted by bench/fit_costs.py to plans of random shapes in bf16, f16, fp8 and i8 on an
+# H200, of which a fifth was held back (bench/results/h200_plan_times*.jsonl.xz), but for SUSTAINED and those with a
+# comment that says where else they are from.
+STAYING = 9.22e-7       # seconds of a launch that are not its arithmetic
 RATE = 1.14             # of these rates, which were measured while power lowered the clock, in short turns
 SUSTAINED = 0.88        # of them that the power of a chip allows in the mean: bf16 760 TFLOP/s on an H200
 SAVED = 0.178           # more, for what all CTAs of a cluster get at once, which saves power: of all that they get
@@ -33,18 +34,18 @@ HELD = 1.48             # stages that are not on their way: one is multiplied, a
 RATE_PROMOTED = 1.31    # of the rates where warpgroups promote sums, each time in so many clocks; and in a cluster
 PROMOTING_TOGETHER = 71.9
 WAITED = 0.93
-PROMOTING = 69.8          # clocks until products have ended whose sums a warpgroup alone promotes
+PROMOTING = 69.8        # clocks until products have ended whose sums a warpgroup alone promotes
 STEP_CLOCKS = 14.9      # of each step of k beside: waits, and stages given back
-UNHIDDEN = 0.0598        # of the memory's time (or the products', if that is less), in which the other stands still
+UNHIDDEN = 0.0598       # of the memory's time (or the products', if that is less), in which the other stands still
 FEW_ROWS = 64           # of C, up to which nothing takes longer than reading B
 INSTRUCTION_ROWS = 64   # of A that an instruction multiplies; it reads all of the tile of B in shared memory
-MEETING_CLUSTER = 1.07e-6        # seconds that CTAs of a cluster take to meet, at the beginning and at the end
+MEETING_CLUSTER = 1.07e-6  # seconds that CTAs of a cluster take to meet, at the beginning and at the end
 BETWEEN_TILES = 891     # clocks in which the last products of a tile end, and the first of the next begin
-DIVIDING = 4.38e-6       # seconds until a CTA knows that it is the last one of a tile
+DIVIDING = 4.38e-6      # seconds until a CTA knows that it is the last one of a tile
 PARTING_CLOCK = 8.59    # bytes per clock at which a CTA writes its part of sums, and at which the last one of a tile
 ADDING_CLOCK = 126      # adds all of them up
-EXCHANGING = 4440       # clocks in which CTAs of a cluster give each other their sums
-STORING = {"tma": 11.8, "lanes": 48.4}            # clocks of a warp for an element of C of each of its lanes
+EXCHANGING = 4440       # clocks in which CTAs of a cluster give each other their sums; of the first file alone
+STORING = {"tma": 11.8, "lanes": 48.4}  # clocks of a warp for an element of C of each of its lanes
 
 
 def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:

@@ -82,6 +82,13 @@ def division(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Division:
     return found if found.whole else found._replace(clusters=found.shares)
 
 
+def staged(p: NvidiaPlan) -> int:
+    """Bytes of shared memory through which a warp's part of C goes to a tensor map; 0: its lanes store C."""
+    if p.store != "tma":
+        return 0
+    return ceil(p.cta_m*NARROWEST_C / REPEAT_C) * REPEAT_C if p.swap else STAGED_C
+
+
 def strided(p: NvidiaPlan, shape: GpuShape) -> bool:
     """Whether the rows of instructions are contiguous, not k, in tf32, which wgmma takes from registers then."""
     return shape.a == "tf32" and shape.layout[p.swap] != "nt"[p.swap]

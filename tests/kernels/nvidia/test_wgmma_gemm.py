@@ -133,7 +133,7 @@ def test_tiles_clusters_and_warpgroups(options):
     {"CTA_M": 104, "CTA_N": 128, "CLUSTER_N": 2, "SWAP": True, "COPIED": False, "batch": (2,), "m": 104},
 ])
 def test_clusters_that_share_tiles_in_turn(options):
-    """Their parts would not be whole repetitions of the swizzle."""
+    """Tiles whose parts would not be whole repetitions of the swizzle are brought by CTAs in turn."""
     run(**{"m": 200, "k": 333, "STAGES": 3, "LAYOUT": "nt"} | options)
 
 
@@ -165,7 +165,7 @@ def test_the_assembler_waits_for_no_sums_that_are_promoted(options):
     {"A": "f16", "OUT": "f16", "SUMS": "f16", "CTA_M": 24, "CTA_N": 128},
 ])
 def test_transposed_copies_of_c(options):
-    """Of products with the operands exchanged: to shared memory without bank conflicts, each element once."""
+    """C of products with exchanged operands goes to shared memory without bank conflicts, each element once."""
     report = run(**{"m": 150, "k": 200, "OUT": "bf16", "LAYOUT": "nt", "SWAP": True, "COPIED": True} | options)
     stored = report.of("c_smem", "store", "shared")
     assert stored.moved == stored.ideal

@@ -55,7 +55,11 @@ def _general(header: int) -> Function:
     k = Kernel("matmul_general", context=ptr(i8), args=ptr(i64), nargs=i64, kwnames=ptr(i8), result=ptr(i8),
                noalias=False)
     context, args, nargs, kwnames = k.args
+    # A record that is replaced lives on while RUNNING: torch may collect garbage, and other threads run meanwhile.
+    running = (context + abi.RUNNING).as_(i64)
+    k.store(running, k.load(running) + 1)
     repeated = k.call(emit_repeat(header), context, args, nargs, kwnames)
+    k.store(running, k.load(running) - 1)
     with k.when(repeated != 0):
         k.ret(repeated)
     vectorcall = k.field(context, abi.VECTORCALL, ptr(i8))

@@ -246,8 +246,8 @@ class _Repeat:
         self.leave_when((k.address(modes) != self.field(abi.ZERO)) | (k.address(alike) != self.field(abi.TRUE)))
 
     def called(self, function: Value, arguments: Value) -> Value:
-        """What a function of Python's says, which somebody else keeps: a small number, True or False. The tuple of its
-        arguments is given up. Leave if it raises."""
+        """The result of a Python function, which is an object that lives for ever: a small number, True or False. The
+        reference to the tuple of its arguments is given up. Leave if it raises."""
         k = self.k
         result = k.call_external("PyObject_Call", ptr(i8), function, arguments, k.constant(ptr(i8), 0))
         k.call_external("Py_DecRef", None, arguments)

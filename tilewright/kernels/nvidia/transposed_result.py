@@ -12,23 +12,20 @@ from tilewright.atoms.wgmma import swizzled
 from tilewright.ir import Kernel, TensorMap, Type, Value, i32
 from tilewright.kernels.gpu.epilogue import Out
 from tilewright.kernels.nvidia.result import Blocks
+from tilewright.plans.wgmma_rules import NARROWEST_C
 
-COLUMNS, ROW, REPEAT = 16, 32, 256      # of a warp; bytes of them, which are swizzled, and after which that repeats
+COLUMNS, ROW = 16, NARROWEST_C          # of a warp; bytes of them, which are swizzled
 
 
 @dataclass(frozen=True)
 class TransposedCopy:
-    """smem: of the warp, `size(ROWS)` bytes at a multiple of REPEAT; matrix: of a batch."""
+    """smem: of the warp, `wgmma_rules.staged` bytes at a multiple of REPEAT_C; matrix: of a batch."""
     k: Kernel
     ROWS: int               # of the CTA's tile of C
     map: Value
     smem: Value
     lane: Value
     matrix: Value | None
-
-    @staticmethod
-    def size(ROWS: int) -> int:
-        return -(-ROWS*ROW // REPEAT) * REPEAT
 
     @staticmethod
     def map_type(T: Type, ROWS: int, BATCH: bool) -> TensorMap:

@@ -62,7 +62,7 @@ from tilewright.kernels.nvidia.wgmma_products import Ahead, Products, Stages, St
 from tilewright.kernels.nvidia.wgmma_tiles import ALIGN, DIVISION, SmemTile, Tiles, Unit
 from tilewright.plans.gpu_shape import GpuShape
 from tilewright.plans.nvidia_plan import NvidiaPlan
-from tilewright.plans.wgmma_rules import GROUP, WARPS, strided
+from tilewright.plans.wgmma_rules import GROUP, WARPS, staged, strided
 from tilewright.plans.words import TERMS
 from tilewright.problem import SCALE_BLOCKS
 
@@ -169,8 +169,7 @@ class _Gemm:
             groups.clear(k, g, s.epilogue, p.threads)
         a_smem, b_smem = (k.smem(name, (p.stages, x.BYTES), i8, ALIGN) for name, x in (("a_smem", a), ("b_smem", b)))
         warps = WARPS*p.warpgroups
-        size = TransposedCopy.size(p.cta_m) if p.swap else Copied.SIZE
-        c_smem = k.smem("c_smem", (warps, size), i8, ALIGN) if p.store == "tma" else None
+        c_smem = k.smem("c_smem", (warps, staged(p)), i8, ALIGN) if p.store == "tma" else None
         ring = Stages(k.mbarriers("full", p.stages), k.mbarriers("empty", p.stages), p.stages, p.ctas > p.cluster_k,
                       p.turns)
         turn = k.mbarriers("turn", p.warpgroups) if p.pingpong else None
@@ -284,7 +283,7 @@ class _Math:
         self._copied().store(out, products, *((i0, j0 + first) if p.swap else (i0 + first, j0)), M)
 
     def _copied(self) -> Copied | TransposedCopy:
-        """What brings the warp's part of a tile to C."""
+        """The copy of the warp's part of a tile, through shared memory, to C."""
         p, g, smem = self.plan, self.gemm.g, self.gemm.c_smem
         assert smem is not None
         where = g.c_map, smem.at(self.warp, 0), self.t % 32, g.matrix

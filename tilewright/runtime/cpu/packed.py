@@ -151,8 +151,8 @@ def prepare(b: Matrix, a: np.dtype[Any], takes: np.dtype[Any], sums: np.dtype[An
     if problems:
         raise ValueError(f"plan {chosen} cannot be packed for: " + " ".join(problems))
     prepacking = Prepacking(lowered.shape, lowered.strides, chosen, lowered.target, conj="b" if conj else "")
-    found = held(Layout.of_matrix(b.shape, prepacking.extent, lowered.shape.dtype), b.shape, dtype, a, sums, chosen,
-                 target, plan is not None, (takes, b.dtype))
+    panels = Layout.of_matrix(b.shape, prepacking.extent, lowered.shape.dtype)
+    found = allocated(panels, b.shape, dtype, a, sums, chosen, target, plan is not None, (takes, b.dtype))
     for index in np.ndindex(b.shape[:-2] if b.size else (0,)):
         prepacking.run(address(b[index]), address(found._stand_in[index]), threads)
     return found
@@ -186,8 +186,8 @@ def layout(shape: tuple[int, ...], takes: tuple[np.dtype[Any], np.dtype[Any]], s
     return Layout.of_matrix(shape, Extent.of_role(packs, by, role), lowered.shape.dtype)
 
 
-def held(layout: Layout, shape: tuple[int, ...], dtype: np.dtype[Any], a: np.dtype[Any], sums: np.dtype[Any],
-         plan: CpuPlan, target: CpuTarget, asked: bool, takes: tuple[np.dtype[Any], np.dtype[Any]]) -> Packed:
+def allocated(layout: Layout, shape: tuple[int, ...], dtype: np.dtype[Any], a: np.dtype[Any], sums: np.dtype[Any],
+              plan: CpuPlan, target: CpuTarget, asked: bool, takes: tuple[np.dtype[Any], np.dtype[Any]]) -> Packed:
     """Memory for panels that lie so, to be written."""
     panels = _memory(layout.bytes)
     stack, n = shape[:-2], shape[-1]
@@ -213,7 +213,7 @@ def load(path: Path) -> Packed:
     if lay.word != index["word"]:
         raise Refused(f"{path} has panels of {index['word']}, and {target.name} multiplies {lay.word} here: "
                       f"{FILE.again}")
-    found = held(lay, shape, dtype, a, sums, plan, target, index["asked"], takes)
+    found = allocated(lay, shape, dtype, a, sums, plan, target, index["asked"], takes)
     found._panels[:] = panels
     return replace(found, _factor=index["factor"], _scales=None if scales is None else scales.copy())
 
