@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import os
+import pickle
 import shutil
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from math import gcd
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -43,6 +46,32 @@ def a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands print as to a pipe. pytest-xdist sets COLUMNS for its workers, as if they had a terminal."""
     monkeypatch.delenv("COLUMNS", raising=False)
+
+
+def once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of texts and records, which looks up what any process of the run has had from it for the same."""
+    def looked_up(*given: Any, **options: Any) -> Any:
+        key = repr((function.__name__, given, sorted(options.items()), os.environ.get("TILEWRIGHT_PTXAS")))
+        path = Path(CACHE) / f"{hashlib.sha256(key.encode()).hexdigest()}.once"
+        if path.exists():
+            return pickle.loads(path.read_bytes())
+        result = function(*given, **options)
+        written = path.with_suffix(f".{os.getpid()}")
+        written.write_bytes(pickle.dumps(result))
+        written.replace(path)
+        return result
+    return looked_up
+
+
+@pytest.fixture(autouse=True, scope="session")
+def compiled_once() -> Iterator[None]:
+    """LLVM and ptxas are given the same text for the same target once in a run, however many tests ask."""
+    from tilewright.compiler import llvm, ptxas
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in ((llvm, "compiled"), (ptxas, "assemble")):
+            patch.setattr(module, name, once(getattr(module, name)))
+        yield
 
 
 gc.disable()            # while tests are collected, of which none is garbage

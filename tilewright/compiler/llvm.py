@@ -83,15 +83,10 @@ def text(functions: Function | Iterable[Function], target: Target, *, lines: boo
     return str(lower(functions, dialects.for_triple(target.triple), lines, width(target)))
 
 
-def optimise(functions: Function | Iterable[Function], target: Target, jit: bool = False, *,
-             lines: bool = False) -> tuple[Any, Any]:
-    """(module, target machine) after LLVM's -O3 pipeline, or -O1 where all functions are loops around kernels. Loops
-    stay as written: kernels unroll themselves."""
-    functions = _listed(functions)
-    level = 1 if all(function.outer for function in functions) else 3
+def compiled(source: str, target: Target, level: int, jit: bool, kind: str) -> Any:
+    """A module's "assembly" or "object" by LLVM's -O1 or -O3. Loops stay as written: kernels unroll themselves."""
     tm = machine(target, jit, level)
-    with uncollected():
-        module = llvm.parse_assembly(text(functions, target, lines=lines))
+    module = llvm.parse_assembly(source)
     if not isinstance(target, CpuTarget):
         module.data_layout = str(tm.target_data)            # so that the passes know how long addresses are
     module.verify()
@@ -99,7 +94,14 @@ def optimise(functions: Function | Iterable[Function], target: Target, jit: bool
     options.loop_unrolling = options.loop_vectorization = options.slp_vectorization = options.loop_interleaving = False
     passes = llvm.create_pass_builder(tm, options)
     passes.getModulePassManager().run(module, passes)
-    return module, tm
+    return tm.emit_assembly(module) if kind == "assembly" else bytes(tm.emit_object(module))
+
+
+def _code(functions: Function | Iterable[Function], target: Target, lines: bool, jit: bool, kind: str) -> Any:
+    functions = _listed(functions)
+    with uncollected():
+        source = text(functions, target, lines=lines)
+    return compiled(source, target, 1 if all(function.outer for function in functions) else 3, jit, kind)
 
 
 def assembly(functions: Function | Iterable[Function], target: Target, *, lines: bool = False) -> str:
@@ -107,15 +109,13 @@ def assembly(functions: Function | Iterable[Function], target: Target, *, lines:
 
     `lines`: profilers and debuggers can show the Python line that recorded an instruction.
     """
-    module, tm = optimise(functions, target, lines=lines)
-    return tm.emit_assembly(module)
+    return _code(functions, target, lines, False, "assembly")
 
 
 def object_code(functions: Function | Iterable[Function], target: CpuTarget | AmdTarget, *, lines: bool = False,
                 jit: bool | None = None) -> bytes:
     """A relocatable object: for this process's loader (`jit`, by default of a CPU's code), else for a linker."""
-    module, tm = optimise(functions, target, isinstance(target, CpuTarget) if jit is None else jit, lines=lines)
-    return bytes(tm.emit_object(module))
+    return _code(functions, target, lines, isinstance(target, CpuTarget) if jit is None else jit, "object")
 
 
 def placed(code: bytes, target: CpuTarget) -> Any:
