@@ -45,10 +45,13 @@ H200 = {
 
 
 POINTER, NUMBER = ctypes.c_void_p, ctypes.c_uint
-# What cuGetProcAddress gives: the types of arguments, and of the result that goes where the last of them points.
+# What cuGetProcAddress gives: the types of arguments, and of the result that goes where the last of them points, or the
+# first of what allocates.
 ENTRIES: dict[str, tuple[tuple[Any, ...], Any]] = {
     "cuLaunchKernelEx": ((POINTER,) * 4, None),
     "cuCtxGetCurrent": ((POINTER,), ctypes.c_uint64),
+    "cuMemAllocFromPoolAsync": ((POINTER, ctypes.c_size_t, POINTER, POINTER), ctypes.c_uint64),
+    "cuMemFreeAsync": ((POINTER, POINTER), None),
     "cuStreamIsCapturing": ((POINTER, POINTER), ctypes.c_int),
     "cuStreamGetId": ((POINTER, POINTER), ctypes.c_uint64),
     "cuTensorMapEncodeTiled": ((POINTER, NUMBER, NUMBER, *(POINTER,) * 5, *(NUMBER,) * 4), None),
@@ -458,9 +461,10 @@ def _argument(fake: FakeDriver, t: Any, at: int) -> Any:
 def _entry(fake: FakeDriver, name: str) -> Any:
     """A function at an address, for C to call. An exception cannot pass through C: it is printed, and a status."""
     types, result = ENTRIES[name]
+    to = 0 if name.startswith("cuMemAlloc") else len(types) - 1
 
     def called(*args: Any) -> int:
-        given = [x or 0 for x in (args[:-1] if result else args)]  # ctypes has None for a null pointer
+        given = [x or 0 for i, x in enumerate(args) if i != to or not result]  # ctypes has None for a null pointer
         try:
             if name == "cuTensorMapEncodeTiled":
                 return Functions.encoded(fake, *given)
@@ -469,7 +473,7 @@ def _entry(fake: FakeDriver, name: str) -> Any:
             traceback.print_exc()
             return int(real.CUresult.CUDA_ERROR_UNKNOWN)
         if result and not status:
-            result.from_address(args[-1]).value = int(found[0])
+            result.from_address(args[to]).value = int(found[0])
         return int(status)
 
     return ctypes.CFUNCTYPE(ctypes.c_int, *types)(called)

@@ -40,7 +40,7 @@ def test_ordinary_functions_are_not_traced_again(text):
     function = made(text, **space)
     same = types.FunctionType(function.__code__, function.__globals__, None, function.__defaults__,
                               function.__closure__)
-    assert remembered.key(function, ()) == remembered.key(same, ()) is not None
+    assert remembered.keys((function,)) == remembered.keys((same,)) is not None
     a = np.ones((3, 3), np.float32)
     by_python(a, a)                             # the first of a process is not watched
     counted = Counted()
@@ -56,7 +56,7 @@ def test_ordinary_functions_are_not_traced_again(text):
 def test_functions_that_read_what_may_change_unseen(text):
     function = made(text, s=2.0, o=types.SimpleNamespace(s=1.0), cfg=module(s=1.0), d={"s": 1.0}, h=lambda x: x,
                     f=np.frompyfunc(lambda x: SCALE*x, 1, 1), r=np.random.default_rng(0))
-    assert remembered.key(function, ()) is None
+    assert remembered.keys((function,)) is None
 
 
 def assigning() -> Any:
@@ -85,7 +85,7 @@ def test_a_variable_without_a_value_yet():
             return acc*later
         before = remembered.names_of(function)
         later = 2.0
-        return before, remembered.key(function, ())
+        return before, remembered.keys((function,))
     before, after = outer()
     assert before is None
     assert after is not None

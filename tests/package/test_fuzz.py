@@ -291,7 +291,7 @@ def test_an_exception_that_escapes_from_a_command_is_found() -> None:
 def test_a_function_that_is_not_looked_at_again_is_found() -> None:
     """Neither its names, nor the values that it was made with."""
     given = {"entry": "batch", "values": [1.0, 2.0, 3.0, 1.0], "times": 2}
-    for where, fault in (("module", planting(remembered, "_unchanged", lambda *_: True)),
+    for where, fault in (("module", planting(remembered, "is_", lambda *_: True)),
                          ("helper", planting(remembered, "constant", lambda _: True)),
                          ("getattr", planting(remembered, "_STATELESS", dict.fromkeys([id(getattr)])))):
         assert "and not" in found("environments", 1, fault, where=where, **given)

@@ -16,7 +16,7 @@ from numpy import einsum as numpys_einsum  # not looked up at each call: users p
 from numpy.typing import NDArray
 
 from tilewright import forks
-from tilewright.api import as_matmul, dispatch, host, tensor_repeats, tensors
+from tilewright.api import as_matmul, host, tensor_repeats, tensors
 from tilewright.formats.scaled import Decodable
 from tilewright.plans import invariant as invariants
 from tilewright.rules import arguments, contraction, numpy_products, paths, shapes, subscripts
@@ -24,6 +24,7 @@ from tilewright.rules.contraction import Term
 from tilewright.rules.subscripts import Labels
 from tilewright.runtime import repeats
 from tilewright.runtime.cpu import pool, program
+from tilewright.runtime.gpu.arrays import library_of
 from tilewright.runtime.repeats import HOST
 
 Array = NDArray[Any]
@@ -89,7 +90,7 @@ def einsum(
         return found if alike[0] is not HOST or found.ndim or out is not None else found[()]
     given, labels, output = subscripts.read(operands)
     order = _checked_order(order)
-    library = dispatch.library_of_arrays(*given, out)
+    library = library_of(*given, out)
     if dtype is not None or casting is not None:
         if library is not None or tensors.present(*given, out):
             raise TypeError("dtype and casting must be None for arrays of other libraries than NumPy: out_dtype= names "
@@ -134,7 +135,7 @@ def tensordot(
             return found
     x, y = a, b
     if not type(a) is type(b) is np.ndarray:
-        x, y = (v if dispatch.library_of_arrays(v) or tensors.present(v) else _array(v, name)
+        x, y = (v if library_of(v) or tensors.present(v) else _array(v, name)
                 for v, name in zip((a, b), "ab"))
     summed = as_matmul.summed_axes(axes)
     find = _axes if summed is None else _known_axes
@@ -222,7 +223,7 @@ def asked(operands: Sequence[Any], out: Any, *options: Any) -> tuple[Any, repeat
         return None
     where: Any = HOST
     found = where.asked((*arrays, out), subscripts, options, pool.get_num_threads())
-    if found is None and (where := dispatch.library_of_arrays(*arrays, out)) is not None:
+    if found is None and (where := library_of(*arrays, out)) is not None:
         found = where.asked((*arrays, out), subscripts, options)
     return None if found is None else (where, found, arrays)
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright import forks
-from tilewright.formats.quantized import Quantized
 from tilewright.plans import asked
-from tilewright.runtime.gpu.arrays import CUDA, HIP, Library, Platform, library_of
+from tilewright.runtime.gpu.arrays import CUDA, HIP, Platform
 from tilewright.targets import AmdTarget, GpuTarget
 
 _cpu: Any = None
@@ -21,15 +20,6 @@ def cpu() -> Any:
     if _cpu is None:
         _cpu = forks.imported("tilewright.runtime.cpu.engine")
     return _cpu
-
-
-def library_of_arrays(*arrays: Any) -> Library | None:
-    """The library of the first of these that is in a GPU's memory; None if none is."""
-    for x in arrays:  # it is asked at every product, and a generator takes longer than the question
-        library = library_of(x.elements if type(x) is Quantized else x)
-        if library is not None:
-            return library
-    return None
 
 
 def for_plan(plan: Any) -> Any:

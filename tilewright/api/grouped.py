@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from tilewright import forks
 from tilewright.api import dispatch, fused, grouped_weights, host, tensors
 from tilewright.compiled.packed_weights import PackedWeights
+from tilewright.expressions import remembered
 from tilewright.expressions.function import Epilogue
 from tilewright.plans import invariant as invariants
 from tilewright.rules import arguments, fusing, grouping, numpy_products, shapes
@@ -21,6 +22,7 @@ from tilewright.rules.grouping import Axes
 from tilewright.rules.signature import signature, substituted
 from tilewright.runtime import repeats
 from tilewright.runtime.cpu import pool, program
+from tilewright.runtime.gpu.arrays import library_of
 
 PACKED = "tilewright.runtime.cpu.packed"
 NUMBERS = int, float, list      # of Python, which are arrays to the host
@@ -79,7 +81,7 @@ def grouped_matmul(
 
     Raises TypeError and ValueError where matmul does, and for offsets that descend or exceed the axis.
     """
-    library = None if type(a) is np.ndarray else dispatch.library_of_arrays(a, b, offsets)
+    library = None if type(a) is np.ndarray else library_of(a, b, offsets)
     asked: repeats.Asked | None = None
     number = type(alpha) in (int, float) and alpha == alpha
     packed: Any = b if type(b).__module__ == PACKED else None
@@ -87,8 +89,8 @@ def grouped_matmul(
     outs: Any = out if type(out) is tuple else (out,)
     if type(deterministic) is type(batch_invariant) is bool and (number if library is None else threads is None):
         where: Any = library or repeats.HOST
-        known_by = () if epilogue is operands is None else repeats.functions((epilogue,), operands)
-        if known_by is not None:
+        known_by = () if epilogue is operands is None else remembered.keys((epilogue,))
+        if known_by is not None and (operands is None or type(operands) is dict):
             named, described = signature(a, b.weights if type(b) is PackedWeights else b, operands)
             named["offsets"] = offsets
             if library is None:
@@ -103,7 +105,7 @@ def grouped_matmul(
             if asked is not None and (result := repeats.again(where, asked, arrays, outs, alpha)) is not None:
                 return result
     if type(a) is np.ndarray:
-        library = dispatch.library_of_arrays(b, offsets)
+        library = library_of(b, offsets)
     if library is None and tensors.present(a, b, out):
         return tensors.through(grouped_matmul, (a, b, offsets), out, out_dtype=out_dtype, alpha=alpha, trans_a=trans_a,
                                trans_b=trans_b, epilogue=epilogue, operands=operands, deterministic=deterministic,

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tilewright import targets
-from tilewright.api import dispatch, fused, host, scaled, tensor_repeats, tensors
+from tilewright.api import fused, host, scaled, tensor_repeats, tensors
 from tilewright.api import weights as of_weights
 from tilewright.compiled.packed_weights import PackedWeights
 from tilewright.compiled.packed_weights import pieces as packed_pieces
@@ -25,10 +25,10 @@ from tilewright.rules.call import Call
 from tilewright.rules.signature import DECODED, signature, substituted
 from tilewright.runtime import repeats
 from tilewright.runtime.cpu import program
+from tilewright.runtime.gpu.arrays import Library, library_of
 
 if TYPE_CHECKING:
     from tilewright.runtime.cpu.packed import Packed
-    from tilewright.runtime.gpu.arrays import Library
 
 
 def matmul(
@@ -154,7 +154,7 @@ def matmul(
     right: Any = b
     left, right = left.elements if type(a) in DECODED else a, right.elements if type(b) in DECODED else b
     on_host = type(left) is type(right) is np.ndarray and {type(out), type(c)} <= {np.ndarray, type(None)}
-    library = None if on_host else dispatch.library_of_arrays(
+    library = None if on_host else library_of(
         a, b, out[0] if isinstance(out, tuple) and out else out, c)
     where: Any = library or (tensors.HOST if type(a) in tensors.known else repeats.HOST)
     outs = out if type(out) is tuple else (out,)
@@ -199,7 +199,7 @@ def gemm(
     c is an array with the shape of a @ b, or with more leading axes; any strides. The other arguments are those of
     matmul. If c has another dtype than the arithmetic needs, the result is cast to it by NumPy's rule same_kind.
     """
-    library, asked = None if type(a) is type(b) is np.ndarray else dispatch.library_of_arrays(a, b, c), None
+    library, asked = None if type(a) is type(b) is np.ndarray else library_of(a, b, c), None
     if library is None:
         where: Any = tensors.HOST if type(a) in tensors.known else repeats.HOST
         asked, arrays = repeats.asked_on_host(

@@ -119,7 +119,7 @@ def _look(x: Any) -> Any:
     if type(x) is np.ndarray:
         return x.dtype, x.shape, x.strides, address(x) & (ALIGNED - 1)
     if type(x) is Quantized:
-        return x.format.name, x.shape, library_of(x.elements)
+        return x.format.name, x.shape, library_of(x)
     library = library_of(x)
     plain = (TORCH if library is None else library).plain((x,))[0]
     return (type(x), np.shape(x)) if plain is None else (plain[0], plain[1] & (ALIGNED - 1))
@@ -134,7 +134,7 @@ def _word(x: Any) -> Any:
 
 def _listed(a: Any, b: Any, result: Any, options: dict[str, Any]) -> Listed | None:
     """The product as a line says it; None if no line does."""
-    library = next((found for x in (a, b) if (found := library_of(x.elements if type(x) is Quantized else x))), None)
+    library = library_of(a, b)
     scales = _scales(a, b, options)
     if scales is None or library_of(result) is not library:
         return None

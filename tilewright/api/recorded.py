@@ -19,7 +19,7 @@ def key(options: Mapping[str, Any]) -> tuple[Any, ...] | None:
     found = []
     for name in FUNCTIONS:
         if (x := options.get(name)) is not None:
-            found.append((name, x.text if hasattr(x, "text") else remembered.key(x, ())))
+            found.append((name, x.text if hasattr(x, "text") else remembered.keys((x,))))
     return None if any(each is None for _, each in found) else tuple(found)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.api import dispatch, fused, host, tensors
+from tilewright.api import fused, host, tensors
 from tilewright.expressions import remembered
 from tilewright.expressions.reductions import SELECTING, Reduction, traced
 from tilewright.expressions.semiring import Semiring, semiring
@@ -17,6 +17,7 @@ from tilewright.rules.call import Call
 from tilewright.rules.signature import operand
 from tilewright.runtime import repeats
 from tilewright.runtime.cpu import pool, program
+from tilewright.runtime.gpu.arrays import library_of
 
 
 def above_zero(acc: Any) -> Any:
@@ -54,7 +55,7 @@ def contract(f: Callable[..., Any] | Semiring, a: Any, b: Any, *, reduce: str | 
     if over != "k":
         raise ValueError(f'over must be "k", not {over!r}')
     on_host = type(a) is type(b) is np.ndarray and (out is None or type(out) is np.ndarray)
-    library, known_by, asked = None if on_host else dispatch.library_of_arrays(a, b, out), None, None
+    library, known_by, asked = None if on_host else library_of(a, b, out), None, None
     if library is None and not on_host and tensors.present(a, b, *(out if isinstance(out, tuple) else (out,))):
         return tensors.through(contract, (f, a, b), out, reduce=reduce, out_dtype=out_dtype, epilogue=epilogue,
                                operands=operands, deterministic=deterministic, batch_invariant=batch_invariant,
@@ -62,14 +63,15 @@ def contract(f: Callable[..., Any] | Semiring, a: Any, b: Any, *, reduce: str | 
     flags = deterministic, batch_invariant
     if (threads is None and flags == (False, False)) if library else plan is None and {*map(type, flags)} == {bool}:
         known_by = _known_by(f, reduce)
-    named = None if known_by is None else repeats.functions((epilogue or fusing.unchanged,), operands)
-    if named is not None:
+    named = None if known_by is None else remembered.keys((epilogue or fusing.unchanged,))
+    if named is not None and (operands is None or type(operands) is dict):
         where: Any = library or repeats.HOST
         arrays, outs = (a, b, *(operands or {}).values()), out if type(out) is tuple else (out,)
         if library is None and operands:
             arrays = (*map(repeats.array_of, arrays),)
         team = None if library else (type(threads), threads or pool.get_num_threads(), flags)
-        asked = where.asked((*arrays, *outs), named, epilogue is None, out_dtype, plan, known_by, team)
+        asked = where.asked((*arrays, *outs), named, (*(operands or ()),), epilogue is None, out_dtype, plan, known_by,
+                            team)
         if asked is not None and (found := repeats.again(where, asked, arrays, outs)) is not None:
             return found[()] if library is out is None and type(found) is np.ndarray and not found.ndim else found
     if library is None:
@@ -136,11 +138,9 @@ def _known_by(f: Any, reduce: Any) -> tuple[Any, ...] | None:
     """Equal for semirings that compute the same. None for one that has to be traced in every call."""
     if isinstance(f, Semiring):
         return f.text,
-    if not isinstance(reduce, Reduction):
-        return remembered.key(f, ("f", reduce))
-    given = [x for x in (f, reduce.step, reduce.combine, reduce.result, reduce.identity) if callable(x)]
-    keys = [remembered.key(x, ()) for x in given]
-    return None if None in keys else (reduce, *keys)
+    parts = (reduce.step, reduce.combine, reduce.result, reduce.identity) if isinstance(reduce, Reduction) else ()
+    keys = remembered.keys([f, *filter(callable, parts)])
+    return None if keys is None else (reduce, *keys)
 
 
 def _by_epilogue(multiply: Callable[[Call], Any], scalar: Callable[[Any], Any] | None, epilogue: Any, a: Any, b: Any,

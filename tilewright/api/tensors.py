@@ -118,13 +118,6 @@ class _Host:
 HOST = _Host()
 
 
-def again(a: Any, b: Any, out_dtype: Any, epilogue: Any = None, operands: dict[str, Any] | None = None) -> Any:
-    """What matmul makes of these arguments, if an earlier call differs from this one in addresses only; else None, and
-    nothing is done. Of a product with an epilogue that has one result."""
-    asked, arrays = repeats.asked_on_host(HOST, a, b, (None,), out_dtype, False, False, None, epilogue, operands)
-    return None if asked is None else repeats.again(HOST, asked, arrays, (None,))
-
-
 def _allocator() -> Callable[..., Any]:
     """torch.empty_strided(shape, strides, dtype), in a third of its time where torch has what its compiler uses."""
     torch = sys.modules["torch"]

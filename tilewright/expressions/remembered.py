@@ -12,13 +12,15 @@ import builtins
 import dis
 import math
 import re
-from collections.abc import Callable, Iterator
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
+from collections.abc import Callable, Iterable, Iterator
+from operator import is_
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tilewright.expressions import functions, tracing
+from tilewright.expressions.function import Epilogue, Prologue
 from tilewright.expressions.program import Expression
 from tilewright.expressions.tracing import trace
 
@@ -28,6 +30,7 @@ Lookup = tuple[dict[str, Any], str, Any]        # a namespace, a name, and its v
 
 MOST = 512
 ABSENT = object()
+TRACED = Epilogue, Prologue
 NUMBERS = bool, int, float, str, type(None)
 OF_MODULES = "LOAD_ATTR", "LOAD_METHOD"
 BESIDE = "CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "KW_NAMES", "CALL_METHOD"
@@ -49,8 +52,9 @@ class Names(NamedTuple):
     code: CodeType
     paths: tuple[Path, ...] | None
     space: Any
-    modules: tuple[tuple[int, ModuleType], ...]         # places in the closure
+    modules: list[tuple[int, ModuleType]]               # places in the closure
     lookups: tuple[Lookup, ...]
+    values: tuple[Any, ...]                     # of these
     words: tuple[Any, ...]
     complete: bool                              # they are all that tracing reads beside the function's own values
 
@@ -63,65 +67,53 @@ def traced(function: Callable[..., Any], parameters: tuple[tuple[str, str], ...]
 
 def cached(function: Callable[..., Any], how: tuple[Any, ...], make: Callable[[], Any]) -> Any:
     """The result of `make`, kept for functions that compute the same; `how`: whatever else the result depends on."""
-    key_of = key(function, how)
-    if key_of is None:
+    known = keys((function,))
+    if known is None:
         return make()
-    result = _expressions.get(key_of)
+    result = _expressions.get((how, known))
     if result is None:
         if len(_expressions) >= MOST:
             _expressions.clear()
-        result = _expressions[key_of] = make()
+        result = _expressions[how, known] = make()
     return result
 
 
-def key(function: Any, how: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """Equal for functions that compute the same, and keeps what it compares by identity. None for a function that has
-    to be traced in every call. `how` as in `cached`."""
-    names = names_of(function)
-    if names is None:
-        return None
-    words = [function.__code__, how, names.words]
-    values = [cell.cell_contents for cell in function.__closure__ or ()]
-    values += function.__defaults__ or ()
-    if function.__kwdefaults__:
-        values += function.__kwdefaults__.values()
-    for x in values:
-        if type(x) in NUMBERS:
-            words.append((type(x), repr(x)))
-        elif constant(x):
-            words.append(x)
-        else:
+def keys(functions: Iterable[Any]) -> tuple[Any, ...] | None:
+    """Equal for functions that compute the same, and keeps what it compares by identity; None among them, and what was
+    traced before, by ids. None if one has to be traced in every call."""
+    known: list[Any] = []
+    for x in functions:
+        if x is None or type(x) in TRACED:
+            known.append(id(x))
+            continue
+        if type(x) is not FunctionType or getattr(x, "__builtins__", None) is not _BUILTINS:
             return None
-    return tuple(words)
+        code = x.__code__
+        names = _names.get(id(code))
+        try:
+            values = [cell.cell_contents for cell in x.__closure__ or ()]
+        except ValueError:                      # a variable has no value yet
+            return None
+        modules = [(i, value) for i, value in enumerate(values) if type(value) is ModuleType]
+        if names is None or names.space is not x.__globals__ or names.modules != modules or not all(
+                map(is_, names.values, [at.get(name, ABSENT) for at, name, _ in names.lookups])):
+            if len(_names) >= MOST:
+                _names.clear()
+            paths = names.paths if names else paths_of(code)
+            names = _names[id(code)] = _looked_up(code, paths, x.__globals__, values)
+        if not names.complete:
+            return None
+        known += code, names.words
+        for value in (*values, *(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values()):
+            if type(value) not in NUMBERS and not constant(value):
+                return None
+            known.append((type(value), repr(value)) if type(value) in NUMBERS else value)
+    return tuple(known)
 
 
 def names_of(function: Any) -> Names | None:
-    """The values of all names that tracing looks up. None for an object that is no function, and for a function that
-    reads what may change without a name's having another value."""
-    of: Any = function                          # whose builtins no stub has
-    if type(function) is not FunctionType or of.__builtins__ is not _BUILTINS:
-        return None
-    code, space, closure = function.__code__, function.__globals__, function.__closure__ or ()
-    names = _names.get(id(code))
-    try:
-        if names is None or names.space is not space or not _unchanged(names, closure):
-            if len(_names) >= MOST:
-                _names.clear()
-            paths = paths_of(code) if names is None else names.paths
-            names = _names[id(code)] = _looked_up(code, paths, space, [x.cell_contents for x in closure])
-    except ValueError:                          # a variable has no value yet
-        return None
-    return names if names.complete else None
-
-
-def _unchanged(names: Names, closure: tuple[CellType, ...]) -> bool:
-    for i, module in names.modules:
-        if closure[i].cell_contents is not module:
-            return False
-    for at, name, value in names.lookups:
-        if at.get(name, ABSENT) is not value:
-            return False
-    return True
+    """The values of all names that tracing looks up. None for a function that has to be traced in every call."""
+    return None if keys((function,)) is None else _names[id(function.__code__)]
 
 
 def _looked_up(code: CodeType, paths: tuple[Path, ...] | None, space: Any, free: list[Any]) -> Names:
@@ -145,9 +137,10 @@ def _looked_up(code: CodeType, paths: tuple[Path, ...] | None, space: Any, free:
             value = at.get(name, ABSENT)
             lookups.append((at, name, value))
         complete = complete and constant(value)
-    modules = tuple((i, x) for i, x in enumerate(free) if type(x) is ModuleType)
-    words = tuple((type(x), repr(x)) if type(x) in NUMBERS else x for _, _, x in lookups)
-    return Names(code, paths, space, modules, tuple(lookups), words, complete)
+    modules = [(i, x) for i, x in enumerate(free) if type(x) is ModuleType]
+    values = tuple([x for _, _, x in lookups])
+    words = tuple([(type(x), repr(x)) if type(x) in NUMBERS else x for x in values])
+    return Names(code, paths, space, modules, tuple(lookups), values, words, complete)
 
 
 def constant(x: Any) -> bool:

@@ -21,7 +21,7 @@ operand = "operands[{!r}]".format       # the name in messages of an array that 
 def signature(a: Any, b: Any, operands: Mapping[str, Any] | None = None, scale_a: Any = None, scale_b: Any = None,
               c: Any = None) -> tuple[dict[str, Any], list[Any]]:
     """Arrays by name, those of operands in few bits one by one; of `operands` they may be numbers. And whatever else of
-    the arguments makes a difference: how an operand is stored, and scales and c that are numbers."""
+    the arguments makes a difference: how an operand is stored, names, and scales and c that are numbers."""
     arrays, described = dict[str, Any](), list[Any]()
     for name, x in (("a", a), ("b", b)):
         if type(x) in DECODED:
@@ -36,6 +36,7 @@ def signature(a: Any, b: Any, operands: Mapping[str, Any] | None = None, scale_a
             arrays[name] = x
             described.append(None)
     if operands:
+        described.append((*operands,))
         for name, x in operands.items():
             arrays[f"operands[{name!r}]"] = x          # as `operand` has it, whose call would take as long
     for name, x in (("scale_a", scale_a), ("scale_b", scale_b), ("c", c)):

@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.expressions import remembered
-from tilewright.expressions.function import Epilogue, Prologue
 from tilewright.kernels.cpu import jobs
 from tilewright.rules.signature import DECODED, signature
 from tilewright.runtime.cpu import pool
@@ -131,20 +130,6 @@ class _Host:
 HOST = _Host()
 
 
-def functions(given: Iterable[Any], operands: Any) -> Any:
-    """What an epilogue and prologues, some of them None, and the names of their operands are known by; None if one has
-    to be traced in every call."""
-    if not (operands is None or type(operands) is dict):
-        return None
-    known: list[Any] = []
-    for x in given:
-        found = id(x) if x is None or type(x) is Epilogue or type(x) is Prologue else remembered.key(x, ())
-        if found is None:
-            return None
-        known.append(found)
-    return (*known, *(operands or ()))
-
-
 def array_of(x: Any) -> Any:
     """A number of Python's as the array that rules make of it; anything else as it is."""
     return np.asarray(x) if type(x) is float or type(x) is int else x
@@ -173,13 +158,13 @@ def asked_on_host(library: Any, a: Any, b: Any, outs: Sequence[Any], out_dtype: 
         read, given = by_name.values(), (epilogue, prologue_a, prologue_b)
         more = algorithm, plan, *factors, deterministic, batch_invariant, updates, *described
     alone = operands is epilogue is prologue_a is prologue_b is None
-    known_by = given if alone else functions(given, operands)
+    known_by = given if alone else remembered.keys(given)
     if known_by is None:
         return None, ()
     arrays = [np.asarray(x) if type(x) is float or type(x) is int else x for x in read] if operands else [*read]
     threads = pool.get_num_threads() if threads is None else threads
-    asked: Asked | None = library.asked((*arrays, *outs), known_by, out_dtype, trans_a, trans_b, type(threads), threads,
-                                        *more)
+    asked: Asked | None = library.asked((*arrays, *outs), known_by, (*(operands or ()),), out_dtype, trans_a, trans_b,
+                                        type(threads), threads, *more)
     if asked is not None and outs[0] is not None and (shared := _shared(asked[1], len(arrays))):
         asked = (*asked[0], shared), asked[1]
     return asked, arrays
@@ -197,8 +182,8 @@ def asked_on_device(library: Any, a: Any, b: Any, outs: Sequence[Any], out_dtype
             and deterministic is batch_invariant is False and not (beta or trans_a or trans_b)
             and type(a) not in DECODED and type(b) not in DECODED):
         return library.asked((a, b, *outs), plan), (a, b)
-    known_by = functions((epilogue, prologue_a, prologue_b), operands)
-    if known_by is None:
+    known_by = remembered.keys((epilogue, prologue_a, prologue_b))
+    if known_by is None or not (operands is None or type(operands) is dict):
         return None, ()
     named, described = signature(a, b, operands, scale_a, scale_b, c)
     arrays = (*named.values(),)

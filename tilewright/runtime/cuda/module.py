@@ -75,17 +75,29 @@ class Memory(memory.Memory):
 class Block(memory.Block):
     """From a pool that keeps what it has been given: neither allocating nor freeing ever waits for the device."""
 
-    library, frees = library, "MemFreeAsync"
+    library = library
 
     @classmethod
-    def allocate(cls, on: Any, size: int, stream: int) -> int:
-        return int(call("cuMemAllocFromPoolAsync", size, _pool(on.index), stream))
+    def allocate(cls, on: Any, size: int, stream: int) -> int | None:
+        (pool, context, get_context, allocate, _), room = _pool(on.index), ctypes.c_uint64()
+        at = ctypes.addressof(room)
+        if get_context(at) or room.value != context:
+            return None
+        if status := allocate(at, size, pool, stream):
+            raise error(status, "cuMemAllocFromPoolAsync")
+        return room.value
+
+    @classmethod
+    def deallocate(cls, on: Any, pointer: int, stream: int) -> None:
+        if status := _pool(on.index)[-1](pointer, stream):
+            raise error(status, "cuMemFreeAsync")
 
 
 @cache
-def _pool(index: int) -> Any:
-    """A pool of the device's memory that keeps what is freed, where the device's own gives it back at every chance."""
-    driver, on = api(), device(index)
+def _pool(index: int) -> tuple[int, int, Any, Any, Any]:
+    """A pool of the device's memory that keeps what is freed, where the device's own gives it back at every chance; its
+    context, and what tells the current one, allocates and frees."""
+    driver, on, pointer = api(), device(index), ctypes.c_void_p
     properties = driver.CUmemPoolProps()
     properties.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
     properties.handleTypes = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_NONE
@@ -95,7 +107,9 @@ def _pool(index: int) -> Any:
         pool = call("cuMemPoolCreate", properties)
         keep = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
         call("cuMemPoolSetAttribute", pool, keep, driver.cuuint64_t(2**64 - 1))
-    return pool
+    return (int(pool), int(on.context), entry("cuCtxGetCurrent", pointer),
+            entry("cuMemAllocFromPoolAsync", pointer, ctypes.c_size_t, pointer, pointer),
+            entry("cuMemFreeAsync", pointer, pointer))
 
 
 def _zeroed(on: Device, size: int) -> Memory:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from tilewright import forks, formats
 from tilewright.forks import cached_property
+from tilewright.formats.quantized import Quantized
 from tilewright.runtime.gpu import dlpack
 from tilewright.runtime.gpu.dlpack import DeviceArray
 
@@ -74,13 +75,21 @@ class Look(NamedTuple):
         return self.shadow.__array_interface__["data"][0]
 
 
-def library_of(x: Any) -> Library | None:
-    """Whose array in a GPU's memory x is; None if it is something else, such as an array in the host's."""
-    if type(x) is np.ndarray or x is None:
-        return None
-    known = TORCH.knows(x)
-    if known is not None:
-        return (TORCH if sys.modules["torch"].version.hip is None else TORCH_HIP) if known else None
+def library_of(*given: Any) -> Library | None:
+    """The library of the first of these that is an array in a GPU's memory; None if none is."""
+    for each in given:
+        x: Any = each.elements if type(each) is Quantized else each
+        if type(x) is np.ndarray or x is None:
+            continue
+        known = x.is_cuda if type(x) in TORCH.tensors else TORCH.knows(x)
+        if known:
+            return TORCH if sys.modules["torch"].version.hip is None else TORCH_HIP
+        if known is None and (library := _library_by_protocol(x)) is not None:
+            return library
+    return None
+
+
+def _library_by_protocol(x: Any) -> Library | None:
     if CUPY.knows(x):
         return CUPY
     if isinstance(x, DeviceArray):
@@ -225,9 +234,6 @@ class _Torch(Library):
             self.forward_ad = getattr(getattr(torch, "autograd", None), "forward_ad", none)
         return bool(self.modes()) or self.forward_ad._current_level >= 0
 
-    def asked(self, arrays: Collection[Any], *options: Any) -> tuple[tuple[Any, ...], list[int]] | None:
-        return None if "torch" not in sys.modules or self.observed() else super().asked(arrays, *options)
-
     def look(self, x: Any, name: str, stream: int, write: bool = False) -> Look:
         torch = sys.modules["torch"]
         if type(x) not in self.tensors and self.knows(x) is not None and type(x) not in self.tensors:
@@ -254,6 +260,8 @@ class _Torch(Library):
         return Look(shadow(x.data_ptr(), tuple(x.shape), strides, dtype, x), x)
 
     def plain(self, arrays: Collection[Any]) -> list[tuple[tuple[Any, ...], int] | None]:
+        if "torch" not in sys.modules or self.observed():
+            return super().plain(arrays)
         described: list[tuple[tuple[Any, ...], int] | None] = []
         for x in arrays:
             described.append(None)

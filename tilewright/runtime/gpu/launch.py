@@ -219,7 +219,7 @@ class Prepared:
     def holding(self, arguments: Any) -> Any:
         """The launch with these arguments."""
         other = copy(self)
-        other._arguments = arguments
+        other._arguments, other.block = arguments, bytes(arguments.view[:len(self.block)])
         return other
 
     def described(self) -> str:

@@ -156,17 +156,19 @@ class Block(Memory):
         return self.allocate(self.device, size, self.stream)
 
     def release(self, handle: int) -> None:
-        self.deallocate(handle, self.stream)
+        self.deallocate(self.device, handle, self.stream)
 
     @classmethod
-    def allocate(cls, on: Device, size: int, stream: int) -> int:
-        """The address of so many bytes, for work on the stream. The device must be current."""
-        return int(cls.library.do(cls.allocates, size, stream))
+    def allocate(cls, on: Device, size: int, stream: int) -> int | None:
+        """The address of so many bytes, for work on the stream; None if it takes that the device is current."""
+        with on.current():
+            return int(cls.library.do(cls.allocates, size, stream))
 
     @classmethod
-    def deallocate(cls, pointer: int, stream: int) -> None:
-        """Give back what `allocate` gave, in the order of the stream. The device must be current."""
-        cls.library.do(cls.frees, pointer, stream)
+    def deallocate(cls, on: Device, pointer: int, stream: int) -> None:
+        """Give back what `allocate` gave, in the order of the stream. The device must be current, if it was then."""
+        with on.current():
+            cls.library.do(cls.frees, pointer, stream)
 
     def __del__(self) -> None:
         if "handle" in self.__dict__ and self._maker is self.library.loaded:
@@ -205,7 +207,7 @@ class Workspaces:
     makes it, of memory that outlives streams."""
 
     def __init__(self, memory: Callable[[Any, int], Any], block: Callable[[Any, int, Any], Any], fill: Fill,
-                 prepare: Callable[[Any], None] = lambda on: None,
+                 prepare: Callable[[Any], Any] = lambda on: None,
                  zeroed: Callable[[Any, int], Any] | None = None) -> None:
         """memory(device, size) and block(device, size, stream) have a `pointer`; `prepare` is called for a device whose
         kernels need workspaces, before a stream records a graph of them. zeroed(device, size): memory of zeros, if that

@@ -26,7 +26,7 @@ from tilewright.runtime import repeats
 from tilewright.runtime.gpu import complex_products, dlpack, operands
 from tilewright.runtime.gpu.arrays import HIP, Library, shadow
 from tilewright.runtime.gpu.operands import address, format_of, leading, letter, stacks, transposed
-from tilewright.runtime.gpu.program import Kernel, Number, Product, program, write_number
+from tilewright.runtime.gpu.program import Kernel, Number, Product, Program, write_number
 from tilewright.runtime.gpu.recipe import Recipe
 from tilewright.runtime.program import Buffers, Recorder
 
@@ -77,7 +77,7 @@ class Run:
         buffers = Buffers([*arrays.values(), *results], self.recorder.temporaries)
         steps = self.recorder.steps(buffers)
         if steps is not None:
-            run, number = program(self.driver, self.on, steps, buffers, alpha, any_alpha).run, np.zeros(())
+            run, number = Program(self.driver, self.on, steps, buffers, alpha, any_alpha).run, np.zeros(())
             repeats.remember(self._asked, run, [number if x is None else x for x in arrays.values()], results,
                              self.on.index, functions)
 
@@ -102,7 +102,8 @@ class Run:
         a, b, c, *more = [x if type(x) is int else address(x) for x in arrays]
         recipe.run(a, b, c, alpha, beta, self.stream, *more)
         if self.recorder is not None:
-            self.recorder.step(partial(Product, recipe, alpha, beta), arrays)
+            launch = recipe.fixed(a, b, c, alpha, beta, *more)
+            self.recorder.step(partial(Product, recipe, alpha, beta, launch), arrays)
 
     def not_repeated(self) -> None:
         """Notes that the call does what its program would not."""

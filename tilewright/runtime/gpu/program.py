@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.runtime.program import Buffers
+from tilewright.targets.tensor_maps import BYTES as MAP_BYTES
 
 if TYPE_CHECKING:
     from tilewright.runtime.gpu.recipe import Recipe
@@ -22,13 +23,19 @@ ALIGNMENT = 256                     # of temporaries in a program's block, as dr
 
 class Kernel:
     """A launch of a kernel of which only addresses differ from call to call. `words`: of the block of arguments, where
-    the addresses with these numbers are."""
+    the addresses with these numbers are; `maps`: tensor maps' first bytes, what makes them, and numbers of addresses;
+    `otherwise`: what multiplies by another alpha than `alpha`, if any is taken."""
 
-    def __init__(self, prepared: Any, words: Sequence[int], numbers: Sequence[int]) -> None:
-        self.prepared, self.places = prepared, tuple(zip(words, numbers))
+    def __init__(self, prepared: Any, words: Sequence[int], numbers: Sequence[int], maps: Sequence[Any] = (),
+                 alpha: Any = None, otherwise: Product | None = None) -> None:
+        self.prepared, self.places, self.maps = prepared, tuple(zip(words, numbers)), maps
+        self.alpha, self.otherwise = alpha, otherwise
         self.spare = [prepared.arguments()]             # blocks of arguments that no call is using
 
     def __call__(self, at: list[int], arrays: Sequence[Any], results: Any, alpha: float, stream: int) -> None:
+        if self.otherwise is not None and alpha != self.alpha:
+            self.otherwise(at, arrays, results, alpha, stream)
+            return
         try:
             arguments = self.spare.pop()
         except IndexError:
@@ -36,22 +43,33 @@ class Kernel:
         words = arguments.words
         for word, number in self.places:
             words[word] = at[number]
+        for place, maps, number in self.maps:
+            arguments.view[place : place + MAP_BYTES] = maps.found.get(at[number]) or maps(at[number])
         self.prepared.attempt(stream, arguments)
         self.spare.append(arguments)
 
 
 class Product(NamedTuple):
     """A product by a recipe. `numbers`: of the addresses of A, B, C, then of scales and whatever else the recipe takes;
-    `alpha`: None for that of the call, which may be another one in every call."""
+    `alpha`: None for that of the call, which may be another one in every call; `launch`: with these factors and the
+    addresses of one call, None if it needs a workspace."""
 
     recipe: Recipe
     alpha: Any
     beta: Any
+    launch: Any
     numbers: tuple[int, ...]
 
     def __call__(self, at: list[int], arrays: Sequence[Any], results: Any, alpha: float, stream: int) -> None:
         a, b, c, *more = [at[number] for number in self.numbers]
         self.recipe.run(a, b, c, alpha if self.alpha is None else self.alpha, self.beta, stream, *more)
+
+    def step(self, any_alpha: bool) -> Kernel | Product:
+        """What calls with this alpha, or with any, do."""
+        step, only = self._replace(alpha=None) if any_alpha else self, self.recipe.only
+        return step if only is None or self.launch is None else Kernel(
+            self.launch, [word for word, _ in only.pointers], [self.numbers[i] for _, i in only.pointers],
+            [(place, maps, self.numbers[i]) for place, maps, i in only.maps], self.alpha, step if any_alpha else None)
 
 
 class Number(NamedTuple):
@@ -84,8 +102,12 @@ class Program:
     """Steps over the buffers of a call; `run` is that of a record (runtime/repeats.py). `alpha`: the one that they are
     for; None: any."""
 
-    def __init__(self, driver: Any, device: Any, steps: Sequence[Any], buffers: Buffers, alpha: Any = None) -> None:
-        self.driver, self.device, self.steps, self.alpha = driver, device, tuple(steps), alpha
+    def __init__(self, driver: Any, device: Any, steps: Sequence[Any], buffers: Buffers, alpha: Any, any_alpha: bool
+                 ) -> None:
+        """any_alpha: whether the call's alpha is a factor of products alone."""
+        any_alpha = any_alpha and all(step.alpha == alpha for step in steps if isinstance(step, Product))
+        self.steps = [step.step(any_alpha) if isinstance(step, Product) else step for step in steps]
+        self.block, self.device, self.alpha = driver.Block, device, None if any_alpha else alpha
         self.temporaries, self.size = buffers.places(ALIGNMENT)
         self.inside = [*buffers.inside]
 
@@ -94,31 +116,17 @@ class Program:
         arrays, then of results."""
         if self.alpha is not None and alpha != self.alpha:
             return True
-        if not self.temporaries:
-            at = [*at]
+        memory = self.block.allocate(self.device, self.size, stream) if self.size else 0
+        if memory is None:
+            with self.device.current():
+                return self.run(at, arrays, results, alpha, stream)
+        try:
+            at = [*at, *[memory + offset for offset in self.temporaries]]
             for buffer, offset in self.inside:
                 at.append(offset if buffer < 0 else at[buffer] + offset)
             for step in self.steps:
                 step(at, arrays, results, alpha, stream)
-            return False
-        block = self.driver.Block
-        with self.device.current():
-            memory = block.allocate(self.device, self.size, stream) if self.size else 0
-            try:
-                at = [*at, *[memory + offset for offset in self.temporaries]]
-                for buffer, offset in self.inside:
-                    at.append(offset if buffer < 0 else at[buffer] + offset)
-                for step in self.steps:
-                    step(at, arrays, results, alpha, stream)
-            finally:
-                if memory:
-                    block.deallocate(memory, stream)
+        finally:
+            if memory:
+                self.block.deallocate(self.device, memory, stream)
         return False
-
-
-def program(driver: Any, device: Any, steps: Sequence[Any], buffers: Buffers, alpha: Any, any_alpha: bool) -> Program:
-    """The steps of a call with this alpha; any_alpha: whether it is a factor of products alone."""
-    if not any_alpha or any(step.alpha != alpha for step in steps if isinstance(step, Product)):
-        return Program(driver, device, steps, buffers, alpha)
-    steps = [step._replace(alpha=None) if isinstance(step, Product) else step for step in steps]
-    return Program(driver, device, steps, buffers)

@@ -12,7 +12,7 @@ one of C. To a parameter of any other name nothing is given silently: it is a Ty
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -136,12 +136,11 @@ class Recipe:
         if self.needs_workspace:
             self.workspaces.prepare(self.device)
 
-    def fixed(self, a: int, b: int, c: int, alpha: float, beta: float, *beside: int) -> Callable[[int], None] | None:
+    def fixed(self, a: int, b: int, c: int, alpha: complex, beta: complex, *beside: int) -> Any:
         """The launch with these operands, of which nothing but the stream changes; None if it needs a workspace."""
         if self.only is None or self.needs_workspace:
             return None
-        launch: Callable[[int], None] = self.only.prepared.holding(self.only.filled((a, b, c, *beside), alpha, beta))
-        return launch
+        return self.only.prepared.holding(self.only.filled((a, b, c, *beside), alpha, beta))
 
     def run(self, a: int, b: int, c: int, alpha: complex, beta: complex, stream: int, *beside: int) -> None:
         step = self.only
