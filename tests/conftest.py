@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
+from functools import cache
 from math import gcd
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,16 @@ def compiled_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module, name in ((llvm, "compiled"), (ptxas, "assemble")):
             patch.setattr(module, name, once(getattr(module, name)))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_command_line() -> Iterator[None]:
+    """Typer makes all commands anew whenever a test runs one, which takes longer than most of them."""
+    import typer.testing
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.testing, "_get_command", cache(typer.testing._get_command))
         yield
 
 

@@ -109,10 +109,16 @@ def is_record(x: ast.ClassDef) -> bool:
     return any(re.search(r"\b(dataclass|NamedTuple)\b", ast.unparse(y)) for y in (*x.decorator_list, *x.bases))
 
 
+@cache
+def fields() -> list[list[str]]:
+    """The names of the fields of each record."""
+    return [[ast.unparse(y.target) for y in x.body if isinstance(y, ast.AnnAssign)]
+            for x in definitions(ast.ClassDef, lab=False) if is_record(x)]
+
+
 def records_with(word: str) -> int:
     """Records that have a field whose name has this word."""
-    return sum(is_record(x) and any(isinstance(y, ast.AnnAssign) and word in ast.unparse(y.target) for y in x.body)
-               for x in definitions(ast.ClassDef, lab=False))
+    return sum(any(word in name for name in names) for names in fields())
 
 
 def cycles() -> list[set[str]]:

@@ -279,15 +279,16 @@ def test_packing_of_words(name, f, kind):
         if role == "a":
             width, valid = width // 4 * 3, valid // 4 * 3
         step_i, step_p = {"across": (1, 40), "along": (200, 1), "any": (200, 2)}[kind]
+        function = emit_pack_words(chip, name, width, kind, f, role)
+        code = compiled(function, chip)
         for left in (16 * steps, 18 * steps - 1, 20 * steps - 5):
             x = raw(f, 9000)
             seen = x.view(memory_type(f).numpy)
-            function = emit_pack_words(chip, name, width, kind, f, role)
             out = np.full(40 * width + 128, -1, np.int32)
             # lanes past `valid` hold anything, and readings may differ in them
             panels = []
             before = width * (role != "a")
-            for after in readings(function, chip, 20, width, valid, seen, step_i, step_p, out, left):
+            for after in readings(function, code, 20, width, valid, seen, step_i, step_p, out, left):
                 panels.append((after[:valid], after[before : before + 20 * width].reshape(20, width)[:, :valid]))
             lines = x[np.arange(left)[:, None] * step_p + np.arange(valid) * step_i]
             padded = np.zeros((20 * steps, valid), np.uint32)
@@ -304,9 +305,8 @@ def test_packing_of_words(name, f, kind):
                     assert not first.any()
 
 
-def readings(function, chip, *args):
+def readings(function, code, *args):
     """The last array among the arguments, as the machine and as the simulator leave it."""
-    code = compiled(function, chip)
     arrays = [[x.copy() if isinstance(x, np.ndarray) else x for x in args] for _ in range(2)]
     types = [c_type(value.type) for _, value in function.params]
     code.function(function.name, None, *types)(*(x.ctypes.data if isinstance(x, np.ndarray) else x for x in arrays[0]))

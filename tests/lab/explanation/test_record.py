@@ -65,10 +65,18 @@ def test_the_record_is_what_the_page_says_and_comes_back(case):
         assert record["time"]["limit"] in {part["what"] for part in record["time"]["parts"]}
     back = tw.Explanation.of_record(record)
     assert back.record() == record
-    assert (str(back), texts(back.svg())) == (str(found), texts(found.svg()))
+    said = texts(found.svg())
+    assert (str(back), texts(back.svg())) == (str(found), said)
     with pytest.raises(ValueError, match="an explanation has schema 1, and this has 7"):
         tw.Explanation.of_record({**record, "schema": 7})
-    check_picture(found)
+    check_picture(found, said)
+
+
+def test_a_notebook_shows_the_picture_and_the_text():
+    found = tw.explain(*CASES["cpu"])
+    page = found._repr_html_()
+    assert html.escape(str(found)) in page
+    assert "<svg" in page
 
 
 def texts(svg):
@@ -76,15 +84,13 @@ def texts(svg):
     return [node.text.strip() for node in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
 
 
-def check_picture(found):
-    """It is well-formed, and has the figures."""
-    said = texts(found.svg())
+def check_picture(found, said):
+    """What the picture says has the figures."""
     assert " ".join(said).startswith(found.title[:40])
     for level in found.levels:
         assert size(level.predicted) in said
     for tile in found.tiles[:-1]:
         assert f"{tile.name}  {tile}" in said
-    assert html.escape(str(found)) in found._repr_html_()
 
 
 def test_bars_and_points_have_the_figures():

@@ -35,9 +35,10 @@ CASES = {
 
 def terms(subscripts, dtype, seed=0):
     (a, b), c = subscripts.split("->")[0].split(","), subscripts.split("->")[1]
+    sizes = SIZES | ({"c": 3} if len(b) == 4 and "c" in b else {})      # the squares of it are f by a
     rng = np.random.default_rng(seed)
-    arrays = [rng.integers(-8, 9, [SIZES[x] for x in labels]).astype(dtype) for labels in (a, b)]
-    arrays.append(np.zeros([SIZES[x] for x in c], dtype))
+    arrays = [rng.integers(-8, 9, [sizes[x] for x in labels]).astype(dtype) for labels in (a, b)]
+    arrays.append(np.zeros([sizes[x] for x in c], dtype))
     return [Term(x, tuple(labels)) for x, labels in zip(arrays, (a, b, c))]
 
 
