@@ -49,10 +49,11 @@ def no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
-def once(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of texts and records, which looks up what any process of the run has had from it for the same."""
+def once(function: Callable[..., Any], by: Callable[[], object] = str) -> Callable[..., Any]:
+    """The function of texts and records, which looks up what any process of the run has had from it for the same.
+    `by`: what else decides; it may raise."""
     def looked_up(*given: Any, **options: Any) -> Any:
-        key = repr((function.__name__, given, sorted(options.items()), os.environ.get("TILEWRIGHT_PTXAS")))
+        key = repr((function.__name__, given, sorted(options.items()), str(by())))
         path = Path(CACHE) / f"{hashlib.sha256(key.encode()).hexdigest()}.once"
         if path.exists():
             return pickle.loads(path.read_bytes())
@@ -70,8 +71,8 @@ def compiled_once() -> Iterator[None]:
     from tilewright.compiler import llvm, ptxas
 
     with pytest.MonkeyPatch.context() as patch:
-        for module, name in ((llvm, "compiled"), (ptxas, "assemble")):
-            patch.setattr(module, name, once(getattr(module, name)))
+        patch.setattr(llvm, "compiled", once(llvm.compiled))
+        patch.setattr(ptxas, "assemble", once(ptxas.assemble, lambda: ptxas.find()))
         yield
 
 
