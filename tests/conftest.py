@@ -30,10 +30,14 @@ settings.register_profile("thorough", settings.get_profile("tilewright"), max_ex
 settings.load_profile("tilewright")  # pytest --hypothesis-profile=thorough looks for longer
 
 
-@pytest.fixture(autouse=True)
-def idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test depends on what else runs: without counts of CPU time no measurement is taken for disturbed."""
-    monkeypatch.setattr("tilewright.lab.measure.quiet.STAT", Path("/nowhere"))
+@pytest.fixture(autouse=True, scope="session")
+def idle_machine_without_a_terminal() -> Iterator[None]:
+    """No test depends on what else runs: without counts of CPU time no measurement is taken for disturbed. Commands
+    print as to a pipe: pytest-xdist sets COLUMNS for its workers, as if they had a terminal."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tilewright.lab.measure.quiet.STAT", Path("/nowhere"))
+        patch.delenv("COLUMNS", raising=False)
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -41,12 +45,6 @@ def a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test depends on whether the checkout has changes, in which no result file is written."""
     monkeypatch.setattr("tilewright.lab.measure.machine.commit", lambda: "0123456789ab")
     monkeypatch.setattr("tilewright.lab.measure.machine.sources", lambda: "0" * 64)
-
-
-@pytest.fixture(autouse=True)
-def no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands print as to a pipe. pytest-xdist sets COLUMNS for its workers, as if they had a terminal."""
-    monkeypatch.delenv("COLUMNS", raising=False)
 
 
 def once(function: Callable[..., Any], by: Callable[[], object] = str) -> Callable[..., Any]:

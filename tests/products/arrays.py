@@ -16,6 +16,7 @@ some are nan or inf. With "patterns" integers are of every size.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,6 +50,7 @@ class Spec(NamedTuple):
         return len(self.shape)
 
 
+@cache
 def read(text: str) -> Spec:
     format, sizes, *words = text.split()
     shape = () if sizes == "-" else tuple(map(int, sizes.split("x")))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -138,28 +140,36 @@ def product(ways, mc_panels=2, nc_panels=3):
                   ways=ways)
 
 
+@cache
+def alone(make, *how):
+    """A product by one thread, and what the simulator reports of it."""
+    found = make((1, 1, 1), *how)
+    return found, found.simulate()
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("blocks", [(1, 1), (2, 3)], ids=str)
 @pytest.mark.parametrize("ways", WAYS, ids=str)
 def test_the_five_loops_share_their_work_without_a_race(ways, blocks):
-    alone, together = product((1, 1, 1), *blocks), product(ways, *blocks)
-    one, all_ = alone.simulate(), together.simulate()
-    np.testing.assert_array_equal(together.c, alone.c)  # bit for bit
+    (single, one), together = alone(product, *blocks), product(ways, *blocks)
+    all_ = together.simulate()
+    np.testing.assert_array_equal(together.c, single.c)  # bit for bit
     assert all_.instructions["fma"] == one.instructions["fma"]
     assert all_.of("b", "load").elements == one.of("b", "load").elements  # packed once for all
+
+
+def claimed(ways):
+    return Packed(HERE[0], "f32", 4, 2, 44, 6 * detect().lanes(4) - 3, 21, mc_panels=1, nc_panels=2, ways=ways)
 
 
 @pytest.mark.parametrize("ways", [(1, 3, 1), (1, 4, 1), (2, 3, 1)], ids=str)
 def test_claims_of_whole_and_of_shared_blocks_do_not_race(ways):
     """Eleven blocks of A: more than are shared among three threads, so that some are packed by the thread that claims
     them and the last ones for all; three blocks of B and of k, so that each space is used again."""
-    def product(ways):
-        return Packed(HERE[0], "f32", 4, 2, 44, 6 * detect().lanes(4) - 3, 21, mc_panels=1, nc_panels=2, ways=ways)
-    alone, together = product((1, 1, 1)), product(ways)
     assert 11 > SHARED * 3
-    alone.simulate()
+    together = claimed(ways)
     together.simulate()
-    np.testing.assert_array_equal(together.c, alone.c)  # bit for bit
+    np.testing.assert_array_equal(together.c, alone(claimed)[0].c)  # bit for bit
 
 
 def test_every_barrier_of_the_five_loops_is_needed(monkeypatch):
