@@ -65,6 +65,7 @@ COMPLEX_ROW: dict[int, tuple] = {32: (12, 8, 4), 29: (12, 8, 4), 16: (6, 4, 4)}
 TEAM_WORK = 3_000_000       # operations, below which waking the members of a team takes longer than they save
 SHARE = 0.5             # of L2, for a block of AMX's A; a panel of B, the next one, and C pass by
 STEPS = 2048            # of k in a block of AMX, for bf16 or bytes: C is read and written once per block
+TILE_DEPTHS = 512, 256, 192, 128        # and rows of panels, of the last of which L1 holds two
 SPLIT_STEPS = 512       # where elements have several terms: error grows with the steps of a block
 DEEPEST_COMPLEX = 512   # steps of k in a block of a complex product's reals
 
@@ -296,29 +297,27 @@ def prepacked_plans(shape: Shape, target: CpuTarget, like: CpuPlan) -> Iterator[
 
 def tile_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
     """Blocks for a product by AMX's tiles; shape.k counts rows of B's panels. Threads claim blocks of A, or work in
-    teams of two with equal shares, or one does it all.
-
-    The operands change places in the five loops: a block of B stays in L2, panels of A pass by, and the tiles of C
-    follow each other along its rows, in whole lines and few pages.
-    """
+    teams of two with equal shares, or one does it all. The operands change places in the five loops: a block of B stays
+    in L2, panels of A pass by, and the tiles of C follow each other along its rows, in whole lines and few pages."""
     shape = shape.swapped
     word = TILE_WORDS[shape.dtype]
-    most = (STEPS if word.terms == 1 else SPLIT_STEPS) // (GROUP * word.steps) * word.rows
-    blocks = -(-shape.k // most)
-    kc = -(-shape.k // (blocks * word.rows)) * word.rows
-    mc = max(int(SHARE * target.l2) // (4 * kc) // SIDE, 1) * SIDE
+    steps, depths = (STEPS, TILE_DEPTHS) if word.terms == 1 else (SPLIT_STEPS, ())
+    most = steps // (GROUP * word.steps) * word.rows
     ic = min(shape.threads, -(-shape.m // SIDE))
-    if ic > 2:                                              # blocks are claimed: eight pieces for each thread
-        mc = min(mc, max(PARTS * shape.m // (8 * ic) // SIDE, 1) * SIDE)
-    nc = max((target.l3 or 4 * target.l2) // 2 // (4 * kc) // SIDE, 1) * SIDE
-    found = CpuPlan("packed", SIDE, SIDE, min(mc, _up(shape.m, SIDE)), kc, min(nc, _up(shape.n, SIDE)), ic_ways=ic,
-                    swap=True)
-    yield found
-    if ic > 1:
-        yield replace(found, ic_ways=1)
-    pairs = ic // 2
-    if pairs > 1 and pairs * SIDE <= shape.n:
-        yield replace(found, ic_ways=2, jc_ways=pairs)
+    for blocks in sorted({-(-shape.k // min(x, most)) for x in (most, *depths)}):
+        kc = -(-shape.k // (blocks * word.rows)) * word.rows
+        mc = max(int(SHARE * target.l2) // (4 * kc) // SIDE, 1) * SIDE
+        if ic > 2:                                          # blocks are claimed: eight pieces for each thread
+            mc = min(mc, max(PARTS * shape.m // (8 * ic) // SIDE, 1) * SIDE)
+        nc = max((target.l3 or 4 * target.l2) // 2 // (4 * kc) // SIDE, 1) * SIDE
+        found = CpuPlan("packed", SIDE, SIDE, min(mc, _up(shape.m, SIDE)), kc, min(nc, _up(shape.n, SIDE)), ic_ways=ic,
+                        swap=True)
+        yield found
+        if ic > 1:
+            yield replace(found, ic_ways=1)
+        pairs = ic // 2
+        if pairs > 1 and pairs * SIDE <= shape.n:
+            yield replace(found, ic_ways=2, jc_ways=pairs)
 
 
 def skinny_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:

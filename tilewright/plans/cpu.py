@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from tilewright.formats.table import FORMATS
 from tilewright.plans import epilogues, few_rows, prologues, semirings
 from tilewright.plans import invariant as invariants
 from tilewright.plans.common import Plan
@@ -35,6 +36,7 @@ MOST_ROW_DOTS = 8       # rows and columns of C of dots by rows of B
 SHORT = 32              # k up to which neither operand is read often enough to be worth packing
 MOST_LINES = (1 << 31) - 1      # rows, columns or steps of k in a block
 COMPLEX_DEPTH = 64      # steps of k in a block of `in_place` for complex operands: one of B, and one of few rows, in L1
+MOST_UNPACKED = 128     # rows of C by which AMX multiplies columns of B that are not packed
 PARTS = 16              # of B's columns, in which threads that claim multiply each of the last blocks of A
 
 
@@ -135,6 +137,14 @@ class CpuPlan(Plan):
     def complex_in_place(self, shape: Shape) -> bool:
         """Whether complex matrices are multiplied where they are."""
         return self.algorithm == "in_place" and shape.complex
+
+    def unpacked(self, shape: Shape) -> bool:
+        """Whether AMX reads B's columns where they are, not from panels: for few rows, if they consist of its words.
+        Shape as in `by_rows`."""
+        if not shape.tiles or shape.m > MOST_UNPACKED or (shape.b, shape.prologue_b) != ("columns", ""):
+            return False
+        word = TILE_WORDS[shape.dtype]
+        return word.terms == 1 and FORMATS[shape.source_b].bits * word.steps == 32
 
     @property
     def reads_b(self) -> Order:

@@ -40,7 +40,10 @@ ROUNDED = {"f32": NARROW, "i32": _INTEGERS}
 # 3000 x 3000. m*n*k below which it does so for any k, but is worth the kernels that are compiled for it only where both
 # operands are in one format.
 LEAST_K, MOST_C, SMALL_WORK = 32, 1 << 22, 64**3
-LEAST_TILES = 64                        # rows and columns of C, and k, from which AMX is used
+# Rows and columns of C, words of k, and m*n*k from which AMX is used; rows, columns and k where an element has several
+# terms. On a Xeon 320 shapes of 6 to 1500 rows, columns and k, one of them below 64, took 0.6 (bf16) and 0.85 (i8) of
+# the time of vectors by this rule, and 1.3 to 5 times it where it says no.
+LEAST_TILES, LEAST_WORDS, LEAST_TILED, LEAST_TERMS = 6, 8, 32**3, 64
 
 # algorithm= → the format that it splits, and the word that it is multiplied by
 ALGORITHMS = {"bf16_bf16_f32_x3": ("f32", "amx_bf16_x3"), "bf16_bf16_f32_x6": ("f32", "amx_bf16_x6"),
@@ -128,12 +131,20 @@ def decoded(m: int, n: int, k: int) -> str:
 
 # ---- words
 
-def word(sums: str, sources: tuple[str, str], target: CpuTarget, large: bool = True) -> Word | None:
-    """The word for operands of these formats that are added up in `sums` on this chip, if there is one. Not `large`:
-    without AMX, whose tiles a small product does not fill."""
+def fills_tiles(word: Word, m: int, n: int, k: int) -> bool:
+    """Whether AMX multiplies a product of this size by its word faster than vectors do."""
+    if TILE_WORDS[word.name].terms > 1:
+        return min(m, n, k) >= LEAST_TERMS
+    return min(m, n) >= LEAST_TILES and k >= LEAST_WORDS * word.steps and m*n*k >= LEAST_TILED
+
+
+def word(sums: str, sources: tuple[str, str], target: CpuTarget, sizes: tuple[int, int, int] = (1024, 1024, 1024)
+         ) -> Word | None:
+    """The word for operands of these formats that are added up in `sums` on this chip, if there is one, in a product of
+    m, n and k: AMX's only if it fills the tiles."""
     a, b = sources
     return next((w for w in WORDS if sums == w.sums and a in w.a and b in w.b and any(map(target.has, w.needs))
-                 and (large or not w.tiles)
+                 and (not w.tiles or fills_tiles(w, *sizes))
                  and not (w.slow and target.model.startswith(w.slow))), None)
 
 
@@ -192,7 +203,7 @@ def lower(product: Product, target: CpuTarget, word_name: str | None = None) -> 
             p.prologue_a, p.prologue_b, *invariants.sizes(m, n, p.invariant), sums):
         word_name = ""                                          # plans/few_rows.py has the instructions
     if word_name is None:
-        found = word(sums, named, target, min(*invariants.sizes(m, n, p.invariant), k) >= LEAST_TILES)
+        found = word(sums, named, target, (*invariants.sizes(m, n, p.invariant), k))
         word_name = found.name if found else ""
     if not word_name:
         return Lowered(shape, strides, target)

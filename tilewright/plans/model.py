@@ -64,6 +64,7 @@ OVERLAP = 0.2               # of the shorter of arithmetic and traffic that is n
 EVICTED = 0.1               # of the time of loads that L2 answers because L1 has lost the line: behind much arithmetic
 PANELS = 3                  # of B, as large as which L1 has to be for one that is brought, or packed, to stay: few rows
 #                             on a Xeon took 1.3 to 1.9 of the time with 25 KB (bench/results/regret_xeon.jsonl)
+LEFT = 0.7                  # of the time in which L2 gives AMX's panels that L1 has lost, beside the products
 PAGE = 4096                 # bytes
 PAGES = 0.1                 # of arithmetic's time that is lost where every row of B begins another page
 # Measured on a Zen 5 by the regret of 14 shapes of i8 and bf16, as are the next two.
@@ -248,10 +249,15 @@ def _tiles(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -
     products = sum(map(len, word.passes))
     found = _packed(shape, plan, target, ceilings)
     work = rows * cols * depth * products / TILE_RATE / threads
+    packed = rows * plan.jc_ways ** (not plan.meets) + cols * (not plan.unpacked(shape))        # lines
+    # one panel of B meets all of A, or the only one of A all of B
+    panels, c = depth * (rows * cols // SIDE) * 4 // word.steps, shape.m * shape.n * shape.itemsize
+    again = 2 * (ceil(shape.k / plan.kc) - 1) * c / (ceilings.l2 if c <= target.l2 else ceilings.l3)
     return _cost(found.vectors, found.traffic, (
         ("products of tiles", work),
-        ("splitting and packing", (rows * plan.jc_ways ** (not plan.meets) + cols) * depth * word.terms / SPLITTING
-         / threads),
+        ("splitting and packing", packed * depth * word.terms / SPLITTING / threads),
+        ("panels that leave L1", LEFT * _lost(plan.kc * SIDE * 4, target) * panels / threads / ceilings.l2),
+        ("sums that are added to later", again / threads),
         ("starting threads", _start(plan)),
         ("teams of more than two threads", TEAMS * threads * (threads > 2*plan.jc_ways)),
         ("waiting for the slowest core", 0.0 if threads <= 2 or plan.claims else UNEVEN * work)))

@@ -230,7 +230,7 @@ PROLOGUES = [
           options={"out_dtype": "bf16"}),
     *(prepared(f"{x} 5x70{lie}", f"{y} 70x33{lie}", "double", "half", options={} if out is None else {"out_dtype": out})
       for lie in ("", " columns") for out, x, y in (("f64", "f32", "f32"), ("f64", "f32", "i8"), (None, "i32", "i32"))),
-    *(prepared("bf16 50x96", "i8 96x70", *functions, s="f32 12x70 powers", plans=(plan,), **more)
+    *(prepared("f16 50x96", "i8 96x70", *functions, s="f32 12x70 powers", plans=(plan,), **more)
       for plan in ("packed 6x16 mc=12 kc=16 nc=32 ways=1x2x1", "packed 6x16 mc=6 kc=32 nc=16 ways=1x3x1 swap")
       for functions, more in ((("relu", "scaled", "reduced with a bias"),
         {"bias": "f32 70", "options": {"threads": 3}}),

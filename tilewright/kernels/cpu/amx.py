@@ -47,14 +47,18 @@ def emit_amx(target: CpuTarget, dtype: str) -> Function:
     The parameters are those of kernels/cpu/microkernel.py; `lda` is the number of rows, kc counts rows of B's panel.
     In every step it asks for AHEAD lines of `ahead`, `within` bytes apart, `step` bytes after those of the step before,
     and towards the end for a row of C.
+
+    A's first `unpacked` groups, of words of one term, are not in its panel but in `lines`, `pitch` bytes apart. They
+    are asked for as they come, if `coming`, the bytes to those of the next panel, is not 0.
     """
     word = TILE_WORDS[dtype]
     T = TYPES[word.accumulates]
     C = TYPES[word.sums]
     W = 64 // C.bytes                       # numbers of C in a vector
     k = Kernel(f"microkernel_{dtype}_{SIDE}x{SIDE}_packed_packed", kc=i64, a=ptr(T), rows=i64, b=ptr(T),
-               within=i64, c=ptr(C), ldc=i64, cols=i64, alpha=C, beta=C, ahead=ptr(i8), step=i64)
-    kc, a, rows, b, within, c, ldc, cols, alpha, beta, ahead, ahead_step = k.args
+               within=i64, c=ptr(C), ldc=i64, cols=i64, alpha=C, beta=C, ahead=ptr(i8), step=i64,
+               lines=ptr(i8), pitch=i64, unpacked=i64, coming=i64)
+    kc, a, rows, b, within, c, ldc, cols, alpha, beta, ahead, ahead_step, lines, pitch, unpacked, coming = k.args
     tiles = TileRegisters(k)
     c = c.view(ldc, 1)
     out = Out(k, c, alpha, beta)
@@ -63,21 +67,39 @@ def emit_amx(target: CpuTarget, dtype: str) -> Function:
     to_c = k.max(groups - (SIDE + LEAD), 0)
     STEP = word.rows*SIDE
 
-    def step(s: Value, products: Pairs) -> None:
-        """What a pass does with group s: terms that the product before has loaded are not loaded again."""
+    def step(s: Value, products: Pairs, USED: set[int], PACKED: bool) -> None:
+        """What a pass does with group s and the tiles that are used of A and B: terms that the product before has
+        loaded are not loaded again."""
         a_at, b_at = a + s*STEP, b + s*STEP
         loaded: tuple[int | None, int | None] = None, None
         for of_a, of_b in products:
             def load(t: int, of_a: int = of_a, of_b: int = of_b, loaded: Any = loaded) -> None:
-                if t < 6 and of_a != loaded[0]:
+                if t < 6 and not PACKED:
+                    tiles.load(t, lines + (s*64 + (t - 4)*GROUP*pitch), pitch)
+                elif t < 6 and of_a != loaded[0]:
                     tiles.load(t, a_at + (of_a*GROUP*SIDE + (t - 4)*GROUP*GROUP), GROUP)
                 elif t >= 6 and of_b != loaded[1]:
                     tiles.load(t, b_at + (of_b*GROUP*SIDE + (t - 6)*GROUP), SIDE)
             for t, dots in ORDER:
-                load(t)
+                if t in USED:
+                    load(t)
                 for c_a_b in dots:
-                    tiles.dot(word.dot, *c_a_b)
+                    if USED.issuperset(c_a_b[1:]):
+                        tiles.dot(word.dot, *c_a_b)
             loaded = of_a, of_b
+
+    def ask(s: Value, PACKED: bool) -> None:
+        """For what comes after step s."""
+        for line in range(AHEAD*word.terms if PACKED else 0):
+            k.prefetch(ahead + (s*ahead_step + line % AHEAD * within + line // AHEAD * 64), locality=2)
+        if not PACKED:
+            there = packing.ahead(k, s*64, unpacked*64, coming, i8)
+            with k.when(coming != 0), k.loop(k.constant(i64, SIDE // 4)) as four:
+                for line in range(4):
+                    k.prefetch(lines + (there + (four*4 + line)*pitch), locality=2)
+        with k.when(s >= to_c):
+            for j in (*range(0, SIDE, W), SIDE - 1):
+                k.prefetch(c.at(s - to_c, j), write=True, locality=2)
 
     def add_to_c(number: int, read: bool) -> None:
         """C = alpha * sums + beta * C; in later passes C += alpha * sums."""
@@ -95,18 +117,20 @@ def emit_amx(target: CpuTarget, dtype: str) -> Function:
         for t in range(4):
             tiles.store(t, to + (t // 2 * GROUP * ld + t % 2 * V), ld)
 
+    tall, wide = rows > GROUP, cols > GROUP
+    used = ({4, 5, 6, 7}, tall & wide), ({4, 6, 7}, (rows <= GROUP) & wide), ({4, 5, 6}, tall & (cols <= GROUP)), (
+        {4, 6}, (rows <= GROUP) & (cols <= GROUP))
     straight = (rows == (0 if word.wider else SIDE)) & (cols == SIDE) & (alpha == 1.0) & (beta == 0.0)
     for number, products in enumerate(word.passes):
         for t in range(4):
             tiles.zero(t)
-        with k.loop(groups) as s:
-            if number == 0:
-                for line in range(AHEAD*word.terms):
-                    k.prefetch(ahead + (s*ahead_step + line % AHEAD * within + line // AHEAD * 64), locality=2)
-                with k.when(s >= to_c):
-                    for j in (*range(0, SIDE, W), SIDE - 1):
-                        k.prefetch(c.at(s - to_c, j), write=True, locality=2)
-            step(s, products)
+        for USED, here in used:
+            for PACKED in (False, True) if word.terms == 1 else (True,):
+                first, last = (unpacked, groups) if PACKED else (k.constant(i64, 0), unpacked)
+                with k.when(here), k.loop(last, first) as s:
+                    if number == 0:
+                        ask(s, PACKED)
+                    step(s, products, USED, PACKED)
         if number:
             store(left, SIDE)
             add_to_c(number, True)
@@ -139,24 +163,26 @@ def emit_pack_tiles(target: CpuTarget, dtype: str, KIND: str, SOURCE: str, ROLE:
         SOURCE = prepared.FORMAT
     S, terms = memory_type(SOURCE), _Terms(k, word, SOURCE)
 
-    def load(at: Value, lines: Value | None = None) -> list[Value]:
-        """16 elements in lanes of 32 bits, or of lines that exist: the lower and the upper halves of an i64."""
+    def load(at: Value, count: Value | None = None) -> list[Value]:
+        """16 elements, or `count` that exist, in lanes of 32 bits: of an i64 the lower and the upper halves."""
         if S is i64:
-            mask = [None if lines is None else k.lanes_below(lines*2 - GROUP*half, GROUP) for half in range(2)]
+            mask = [None if count is None else k.lanes_below(count*2 - GROUP*half, GROUP) for half in range(2)]
             return _dealt(k, [k.load(at.as_(i32) + GROUP*half, WORDS, S.bytes, mask[half]) for half in range(2)])
-        x = k.load(at, vec(S, GROUP), S.bytes, None if lines is None else k.lanes_below(lines, GROUP))
+        x = k.load(at, vec(S, GROUP), S.bytes, None if count is None else k.lanes_below(count, GROUP))
         return [_bits(k, x, SOURCE, word.dot == "bf16")]
 
-    def along(start: Value) -> list[Value]:
-        """16 words of one line, for each term."""
+    def along(start: Value, left: Value | None) -> list[Value]:
+        """16 words of one line, `left` elements of which exist, for each term."""
         if word.terms == 1 and S.bits * STEPS == 32:
-            return [k.load(start.as_(i32), WORDS, S.bytes)]
-        parts = zip(*(load(start + GROUP*s) for s in range(STEPS)))
+            mask = None if left is None else k.lanes_below(left, DEPTH)
+            return [k.reinterpret(k.load(start, vec(S, DEPTH), S.bytes, mask), WORDS)]
+        parts = zip(*(load(start + GROUP*s, None if left is None else left - GROUP*s) for s in range(STEPS)))
         return terms.words([_dealt(k, list(part)) for part in parts])
 
-    def across(start: Value, step: Value, lines: Value | None) -> list[Value]:
-        """A word of each of 16 lines side by side."""
-        return terms.words(list(zip(*(load(start + step*s, lines) for s in range(STEPS)))))
+    def across(start: Value, step: Value, lines: Value | None, left: Value | None) -> list[Value]:
+        """A word of each of 16 lines side by side, `left` elements of which exist."""
+        return terms.words(list(zip(*(
+            load(start + step*s, lines if left is None else k.select(left > s, lines, 0)) for s in range(STEPS)))))
 
     def store(g: Value, half: int, vectors: list[list[Value]], of: str) -> None:
         """Group g of one half of the lines: vectors[e][term] for `of` the 16 lines, or the 16 words."""
@@ -165,12 +191,19 @@ def emit_pack_tiles(target: CpuTarget, dtype: str, KIND: str, SOURCE: str, ROLE:
             for e, x in enumerate(column if of == ROLE else packing.transpose(k, list(column))):
                 k.store(tile + ((half*GROUP + e)*GROUP if ROLE == "a" else e*SIDE + half*GROUP), x, 64)
 
-    def pack_across(g: Value, start: Value, step: Value, lines: list[Value] | list[None]) -> None:
+    def pack_along(g: Value, starts: list[Value], left: Value | None) -> None:
         for half in range(2):
-            store(g, half, [across(start + step*(STEPS*p) + half*GROUP, step, lines[half]) for p in range(GROUP)], "b")
+            with k.when(valid > half*GROUP):                    # else their tiles are not read
+                store(g, half, [along(start, left) for start in starts[half*GROUP:(half + 1)*GROUP]], "a")
+
+    def pack_across(g: Value, start: Value, step: Value, exist: bool, left: Value | None) -> None:
+        """exist: whether all lines do."""
+        for half in range(2):
+            with k.when(valid > half*GROUP):
+                store(g, half, [across(start + step*(STEPS*p) + half*GROUP, step, None if exist else valid - half*GROUP,
+                                       None if left is None else left - STEPS*p) for p in range(GROUP)], "b")
 
     groups = kc // word.rows
-    full_groups = k.constant(i64, 0) if KIND == "any" or prepared else k.min(groups, left // DEPTH)
     if prepared:
         block = prepared.local(KIND, SIDE, DEPTH)
         with k.loop(groups) as g:
@@ -178,29 +211,27 @@ def emit_pack_tiles(target: CpuTarget, dtype: str, KIND: str, SOURCE: str, ROLE:
             prepared.block(KIND, source + step*step_p, step_i, step_p, step, k.max(k.min(left - step, DEPTH), 0), valid,
                            block)
             if KIND == "along":
-                for half in range(2):
-                    lines = [block.at(k.min(last, half*GROUP + i), 0) for i in range(GROUP)]
-                    store(g, half, [along(line) for line in lines], "a")
+                pack_along(g, [block.at(k.min(last, i), 0) for i in range(SIDE)], None)
             else:
-                pack_across(g, block.view(1), k.constant(i64, prepared.pitch), [None, None])
+                pack_across(g, block.view(1), k.constant(i64, prepared.pitch), True, None)
         return k.function
-    if KIND == "along":
-        starts = [source + k.min(valid - 1, i)*step_i for i in range(SIDE)]
-        with k.loop(full_groups) as g:
-            for start in starts:
-                k.prefetch(start + g*DEPTH + packing.AHEAD // S.bytes, locality=2)
-            for half in range(2):
-                store(g, half, [along(start + g*DEPTH) for start in starts[half*GROUP:(half + 1)*GROUP]], "a")
-    elif KIND == "across":
-        with k.loop(full_groups) as g:
-            pack_across(g, source + g*DEPTH*step_p, step_p, [valid - half*GROUP for half in range(2)])
-    # the group that is not whole, and lines that nothing in memory is contiguous along or across: element by element
-    gathered = k.local("gathered", (DEPTH, SIDE), S)
-    with k.loop(groups, full_groups) as g:
-        with k.loop(k.constant(i64, DEPTH)) as p, k.loop(k.constant(i64, SIDE)) as i:
-            gathered[p, i] = k.load(source + (k.min(i, valid - 1)*step_i + (g*DEPTH + p)*step_p), S, S.bytes,
-                                    g*DEPTH + p < left)
-        pack_across(g, gathered.view(1), k.constant(i64, SIDE), [None, None])
+    full_groups = k.constant(i64, 0) if KIND == "any" else k.min(groups, left // DEPTH)
+    starts = [source + k.min(valid - 1, i)*step_i for i in range(SIDE if KIND == "along" else 0)]
+    gathered = k.local("gathered", (DEPTH, SIDE), S) if KIND == "any" else None
+    for whole, first, last in (True, k.constant(i64, 0), full_groups), (False, full_groups, groups):
+        with k.loop(last, first) as g:
+            rest = None if whole else left - g*DEPTH
+            if KIND == "along":
+                for start in starts if whole else ():
+                    k.prefetch(start + g*DEPTH + packing.AHEAD // S.bytes, locality=2)
+                pack_along(g, [start + g*DEPTH for start in starts], rest)
+            elif KIND == "across":
+                pack_across(g, source + g*DEPTH*step_p, step_p, False, rest)
+            elif gathered is not None and rest is not None:
+                with k.loop(k.constant(i64, DEPTH)) as p, k.loop(k.constant(i64, SIDE)) as i:
+                    gathered[p, i] = k.load(source + (k.min(i, valid - 1)*step_i + (g*DEPTH + p)*step_p), S, S.bytes,
+                                            p < rest)
+                pack_across(g, gathered.view(1), k.constant(i64, SIDE), True, None)
     terms.report(special)
     return k.function
 

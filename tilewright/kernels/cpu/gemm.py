@@ -166,6 +166,10 @@ class Loops:
         j = (s.jc + jr)*panels.NR
         cols = k.min(g.n - j, panels.NR)
         width = k.ceil_div(cols, panels.V)*panels.V
+        if (unpacked := panels.unpacked(s, cols)) is not None:
+            end = s.kc if rows is None else p + rows
+            p = k.max(unpacked, p)
+            rows = k.max(end - p, 0)
         k.call(g.pack_b, s.kc if rows is None else rows, width, cols, *panels.b_at(s.pc + p, j),
                s.b_block + (jr*s.b_stride + p*panels.width(width)), *panels.left(s.pc + p),
                *panels.where("b", j, s.pc + p))
@@ -187,7 +191,7 @@ class Loops:
                 number = ir*self.nc_panels + jr
                 step = k.select(self.again, panels.MR*self.TILE, k.constant(i64, 0))
                 place = k.select(self.aside, self.tiles + number*step, panels.c(i, j))
-                tile = SimpleNamespace(a_block=a, ir=ir, q0=q0, h=h, b_panel=b_panel, cols=cols, vectors=vectors,
+                tile = SimpleNamespace(a_block=a, ir=ir, q0=q0, h=h, b_panel=b_panel, j=j, cols=cols, vectors=vectors,
                                        place=place, ld=self.ld_place)
                 finished = panels.finished(i, j, h, cols, ir, s.jc + jr)
                 with k.when(g.aside == 2), k.loop(finished[2]) as r:        # micro-kernels ask for where they store

@@ -26,6 +26,7 @@ PACKED = (
     "c_tables",                 # of a scattered C, for `finish`: the addresses of those of its rows and columns
     "a_beside", "b_beside",     # of the prologues of A and B: BESIDE for each operand, in the order of recording
     "lower",                    # 1: tiles that are wholly above the diagonal are left out
+    "unpacked",                 # 1: AMX reads B's columns where they are, but groups of k or panels that are not whole
 )
 MIRROR = ("n", "c", "ldc", "parts")     # elements of any format
 LINE_FIELDS, STEP_FIELDS = 2, 4     # of an entry of such tables

@@ -20,7 +20,7 @@ from tilewright.kernels.cpu.amx import AHEAD
 from tilewright.kernels.cpu.jobs import LINE_FIELDS, PACKED, STEP_FIELDS, panel_space
 from tilewright.kernels.cpu.microkernel import LEAD, PACE, TYPES
 from tilewright.kernels.narrow import memory_type
-from tilewright.plans.words import TILE_WORDS
+from tilewright.plans.words import GROUP, TILE_WORDS
 from tilewright.targets.cpu import CpuTarget
 
 CALLS = 8               # of the tiles' micro-kernel, in which it asks for a whole panel that comes next
@@ -105,6 +105,10 @@ class Panels:
         if role not in self.PROLOGUES:
             return []
         return [line, self.source(p), self.g.a_beside if role == "a" else self.g.b_beside, self.g.index]
+
+    def unpacked(self, s: SimpleNamespace, cols: Value) -> Value | None:
+        """Rows of a panel of B of so many columns that are read where they are, its first ones, if any ever are."""
+        return None
 
     def kc_max(self) -> Value:
         """Rows of k in a block: blocks are of one depth, but for the last one."""
@@ -222,6 +226,11 @@ class TilePanels(Panels):
     def width(self, height: Value) -> Value | int:
         return self.MR
 
+    def unpacked(self, s: SimpleNamespace, cols: Value) -> Value:
+        k, g = self.k, self.g
+        groups = k.min(s.kc // self.ROWS, (g.depth - self.source(s.pc)) // (GROUP * self.word.steps))
+        return k.select((g.unpacked != 0) & (cols == self.NR), groups * self.ROWS, k.constant(i64, 0))
+
     def configure(self) -> None:
         TileRegisters(self.k).configure()
 
@@ -250,10 +259,12 @@ class TilePanels(Panels):
 
     def multiply(self, s: SimpleNamespace, t: SimpleNamespace, coming: SimpleNamespace) -> None:
         k, g = self.k, self.g
-        kernel, done = k.load(g.table, ptr(i8)), t.ir - t.q0
+        kernel, done, pitch = k.load(g.table, ptr(i8)), t.ir - t.q0, g.csb*self.of_b.bytes
         k.call(kernel, s.kc, t.b_panel, t.cols, t.a_block + done*s.a_stride, coming.within, t.place,
                t.ld, t.h, s.alpha, s.beta,
-               k.select(coming.more & (done < CALLS), coming.start + done*coming.call, t.b_panel.as_(i8)), coming.step)
+               k.select(coming.more & (done < CALLS), coming.start + done*coming.call, t.b_panel.as_(i8)), coming.step,
+               self.b(self.source(s.pc), t.j).as_(i8), pitch, self.unpacked(s, t.cols) // self.ROWS,
+               k.select(done == 0, pitch*self.NR, 0))
 
     def finished(self, i: Value, j: Value, rows: Value, cols: Value, ir: Value, jr: Value) -> tuple[Value, ...]:
         return j, i, cols, rows, jr, ir

@@ -207,7 +207,8 @@ class Recipe:
                 "ldc": st.csc if shape.tiles else st.rsc, "mc_panels": cut.mc_panels, "kc": cut.kc,
                 "nc_panels": cut.nc_panels, "jc_ways": plan.jc_ways, "ic_ways": plan.ic_ways, "jr_ways": plan.jr_ways,
                 "pack_a": pack_a, "pack_b": pack_b, "table": kernels.address, "depth": shape.depth,
-                "finish": self._finish(), "aside": self._aside(cut), **self._addresses()}
+                "finish": self._finish(), "aside": self._aside(cut), **self._addresses(),
+                "unpacked": int(plan.unpacked(shape) and self.prepacked != "b")}
 
     def _packing(self, role: str) -> int:
         by: Scattered | None = getattr(self.tables, role)
