@@ -206,8 +206,9 @@ CASES += [
               ("i8", "i8", "f32", "f32"),
         ("f32", "f32", "e4m3fn", "e4m3fn"), ("f16", "f16", "e5m2", "e5m2"), ("i8", "i8", None, "i8"),
         ("i8", "i8", "u8", "u8"), ("bf16", "f64", None, "f64"), ("f64", "f64", "bf16", "bf16"))),
+    # as operands lie, and rows of C that are apart, or its columns
     *(row(laid(f"{a} 35x24", x), laid(f"{b} 24x12", y), on=("sm_80",), launches=1, results=(out,),
-          options={"out_dtype": out})
+          options={"out_dtype": out}, out=(f"{out} 35x12 {'far' if x == 'rows' else 'columns'}",))
       for a, b, out in (("bf16", "bf16", "bf16"), ("i8", "u8", "i32")) for x,
         y in product(("rows", "columns"), repeat=2)),
     *(row(f"{a} 3x18x40", f"{b} 3x40x20", call="gemm", c=f"{c} 3x18x20", options={"alpha": 2, "beta": -3},

@@ -87,27 +87,6 @@ def test_out_of_another_format_receives_the_result_cast(monkeypatch, name, opera
 
 # ---- on NVIDIA's: what AMD's have in test_hip_matmul.py
 
-NARROW = [("bf16", "bf16", "bf16"), ("f16", "f16", "f32"), ("i8", "u8", "i32")]
-
-
-@pytest.mark.parametrize("kinds", NARROW[::2], ids="-".join)
-@pytest.mark.parametrize("letters", ["nn", "nt", "tn", "tt"])
-def test_operands_are_used_as_they_lie(monkeypatch, kinds, letters):
-    """One launch and no copies, also where the rows of C are apart, or it has columns."""
-    on = on_gpu(monkeypatch, "sm_80")
-    a, b = integers(35, 24, name=kinds[0]), integers(24, 12, name=kinds[1], seed=1)
-    stored = [np.ascontiguousarray(x.T).T if letter == "t" else x for x, letter in zip((a, b), letters)]
-    wide = np.zeros((35, 14), dtype_of(kinds[2]))
-    out = wide[:, 1:13] if letters[0] == "n" else np.zeros((12, 35), wide.dtype).T
-    tw.matmul(*map(on.array, (*stored, out)), out_dtype=kinds[2])
-    on.finish()
-    wanted = a.astype(np.float64) @ b.astype(np.float64)
-    np.testing.assert_array_equal(out.astype(np.float64), wanted.astype(out.dtype).astype(np.float64))
-    assert not wide[:, [0, 13]].any()
-    assert len(on.machine.launches) == 1
-    transposed = "".join("nt"[letter == "n"] for letter in letters[::-1])
-    assert on.made[0].problem.layout == (letters if letters[0] == "n" else transposed)
-
 
 def test_unaligned_operands_have_plans_of_their_own(monkeypatch):
     on = on_gpu(monkeypatch, "sm_80")
