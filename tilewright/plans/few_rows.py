@@ -39,6 +39,9 @@ DECODED = {"i8": 4}
 # four rows by i8, i4, u4 and mxfp4 of 4096 x 11008 took 2.0 to 2.5 and 5.5 to 7.3 ms without tiles, i4 by look-ups of
 # f32 1.9 where by pairs 2.6; with tiles 2.6 to 5, as 16 rows do; and bf16 [k, n] 4.2 and 6.0, with tiles 5.5 to 7.
 IN_TILES = 3
+# The most rows by bf16 [k, n] for which tiles read it where it is, and its elements from which they do for more. On a
+# Xeon 17 to 60 rows took 1.2 to 1.6 of the time of packing it with 1 to 9 million elements, 0.75 with 45 million.
+STREAMED, ALWAYS_STREAMED = 16, 1 << 25
 LEAST_TILED = 64            # columns of C by tiles
 BLOCK = 128                 # steps of k that kernels decode at once
 BLOCKS = "bf16", "i8", "i4x2", "u4x2", "e2m1x2"         # formats of which they do
@@ -117,7 +120,8 @@ def _for_bf16(shape: Shape, source: str, target: CpuTarget) -> tuple[Instruction
     """The word for rows of bf16, by the instructions that a chip has."""
     beside, amx, pairs = asides(shape), *(target.has(NEEDS[word]) for word in ("amx_bf16", "bf16x2"))
     if shape.b != "columns":
-        return "amx_bf16" if source == "bf16" and amx and shape.m >= IN_TILES else "", 0
+        few = shape.m >= IN_TILES and (shape.m <= STREAMED or shape.n * (shape.depth or shape.k) >= ALWAYS_STREAMED)
+        return "amx_bf16" if source == "bf16" and amx and few else "", 0
     fast = pairs and not target.model.startswith(BY_NAME["bf16x2"].slow)
     decoded = in_blocks(source, beside)
     if decoded and amx and shape.n >= LEAST_TILED and shape.m >= (2 if source == "bf16" else IN_TILES):
