@@ -36,7 +36,7 @@ MOST_ROW_DOTS = 8       # rows and columns of C of dots by rows of B
 SHORT = 32              # k up to which neither operand is read often enough to be worth packing
 MOST_LINES = (1 << 31) - 1      # rows, columns or steps of k in a block
 COMPLEX_DEPTH = 64      # steps of k in a block of `in_place` for complex operands: one of B, and one of few rows, in L1
-MOST_UNPACKED = 128     # rows of C by which AMX multiplies columns of B that are not packed
+MOST_UNPACKED = 256     # rows of C by which AMX multiplies columns of B that are not packed
 PARTS = 16              # of B's columns, in which threads that claim multiply each of the last blocks of A
 
 
