@@ -20,7 +20,7 @@ from tilewright.formats.table import NARROW
 from tilewright.plans import epilogues, prologues, semirings
 from tilewright.plans import invariant as invariants
 from tilewright.plans.cpu_shape import COMPLEX, Shape, Strides, few_complex, order, steps
-from tilewright.plans.words import SURE, TILE_WORDS, WORDS, Word, faster, native_words, pays
+from tilewright.plans.words import DOTS_LARGE, SURE, TILE_WORDS, WORDS, Word, faster, native_words, pays
 from tilewright.problem import Gemm, numerics
 from tilewright.targets import coerce
 from tilewright.targets.cpu import CpuTarget
@@ -44,6 +44,7 @@ LEAST_K, MOST_C, SMALL_WORK = 32, 1 << 22, 64**3
 # terms. On a Xeon 320 shapes of 6 to 1500 rows, columns and k, one of them below 64, took 0.6 (bf16) and 0.85 (i8) of
 # the time of vectors by this rule, and 1.3 to 5 times it where it says no.
 LEAST_TILES, LEAST_WORDS, LEAST_TILED, LEAST_TERMS = 6, 8, 32**3, 64
+MOST_DOTS = 16          # rows of bytes by a large matrix, both with k contiguous, which dots read once without AMX
 
 # algorithm= → the format that it splits, and the word that it is multiplied by
 ALGORITHMS = {"bf16_bf16_f32_x3": ("f32", "amx_bf16_x3"), "bf16_bf16_f32_x6": ("f32", "amx_bf16_x6"),
@@ -203,7 +204,9 @@ def lower(product: Product, target: CpuTarget, word_name: str | None = None) -> 
             p.prologue_a, p.prologue_b, *invariants.sizes(m, n, p.invariant), sums):
         word_name = ""                                          # plans/few_rows.py has the instructions
     if word_name is None:
-        found = word(sums, named, target, (*invariants.sizes(m, n, p.invariant), k))
+        rows, columns = invariants.sizes(m, n, p.invariant)
+        dots = sums == "i32" and (shape.a, of_b) == ("rows", "columns") and rows <= MOST_DOTS and n*k >= DOTS_LARGE
+        found = word(sums, named, target, (0 if dots else rows, columns, k))
         word_name = found.name if found else ""
     if not word_name:
         return Lowered(shape, strides, target)

@@ -259,6 +259,8 @@ def _tiles(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -
         ("splitting and packing", packed * depth * word.terms / SPLITTING / threads),
         ("panels that leave L1", LEFT * _lost(plan.kc * SIDE * 4, target) * panels / threads / ceilings.l2),
         ("sums that are added to later", again / threads),
+        ("rows of k that are reached", RUN * ceil(shape.k / plan.kc) / threads
+         * (shape.m * (shape.a == "rows") + shape.n * (shape.b == "columns"))),
         ("starting threads", _start(plan)),
         ("teams of more than two threads", TEAMS * threads * (threads > 2*plan.jc_ways)),
         ("waiting for the slowest core", 0.0 if threads <= 2 or plan.claims else UNEVEN * work)))
