@@ -1,9 +1,10 @@
-"""Fits constants of the cost models of NVIDIA's kernels to measured times of plans on random shapes.
+"""Fits constants of the cost models of NVIDIA's kernels, or of a CPU's, to measured times of plans on random shapes.
 
     python bench/fit_costs.py TIMES... [--chip h200] [--formats bf16,...] [--minutes 3] [--sets wgmma,mma ...]
 
-TIMES are files that bench/plan_times.py measure wrote (.jsonl, or .jsonl.xz). Constants of plans/wgmma_model.py,
-plans/nvidia_model.py and plans/gemv_model.py are changed one after the other, by factors that shrink as they stop
+TIMES are files that bench/plan_times.py measure or bench/cpu_plan_times.py wrote (.jsonl, or .jsonl.xz); for the latter
+--chip cpu, on a machine of that kind. Constants of plans/wgmma_model.py, plans/nvidia_model.py and plans/gemv_model.py,
+or of plans/model.py, are changed one after the other, by factors that shrink as they stop
 helping, as long as the loss on four fifths of the shapes falls: the time lost by the plans that the model prefers (a
 soft minimum, so that it has slopes), a part of the error of predicted times, and a small penalty for each constant's
 distance from its first value, which keeps constants that the times do not determine. A fifth is held back.
@@ -31,8 +32,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ["TILEWRIGHT_TUNE_DB"] = "off"
 
 from bench.plan_times import problem_of
-from tilewright.plans import asked, gemv_model, gpu, gpu_lowering, nvidia_model, nvidia_rates, wgmma_model
-from tilewright.targets import target
+from tilewright.plans import asked, gemv_model, gpu, gpu_lowering, model, nvidia_model, nvidia_rates, wgmma_model
+from tilewright.plans.lowering import lower_problem
+from tilewright.targets import CpuTarget, detect, target
 
 TEMPERATURE, NEAR, WEIGHT = 0.03, 2.5, 0.15     # of the soft minimum; plans that count; weight of the error of times
 PULL = 0.002                                    # of the square of a constant's change, as a logarithm
@@ -43,13 +45,16 @@ CONSTANTS: dict[str, tuple[tuple[Any, str], ...]] = {
               (wgmma_model, "ADDING_CLOCK EXCHANGING STORING RATE_PROMOTED PROMOTING_TOGETHER WAITED PROMOTING"),
               (nvidia_rates, "TMA_L2")),
     "mma": ((nvidia_model, "CHAIN MEETING COPY_CLOCK SPLIT_MMA START:mma FIRST:mma STORING:mma"),),
-    "dmma": ((nvidia_model, "MATRIX MATRIX_OTHER MATRIX_ALONE DMMA_MEETING DMMA_ARRIVAL ALL_DIVIDED START:dmma"),
+    "dmma": ((nvidia_model, "MATRIX MATRIX_OTHER DMMA_MEETING DMMA_ARRIVAL START:dmma STORING:dmma"),
              (nvidia_model, "FIRST:dmma")),
     "simt": ((nvidia_model, "ISSUE ISSUE_ASYNC FEW_WARPS MOST_WARPS AS_STORED SLICE MEETING_ALONE COPY TRANSPOSED"),
              (nvidia_model, "SINGLE TRANSPOSED_ASYNC ARRIVING STARTED ALONE START:simt FIRST:simt STORING:simt SPLIT"),
              (nvidia_model, "PART ADDING_WARP ADDING")),
     "gemv": ((gemv_model, "START START_NARROW START_MATRIX RAMP LONGEST_RAMP LATENCY ADDING ADDED"),),
     "shared": ((nvidia_rates, "L2 WIDE_L2 ARRIVAL"),),          # by all kinds
+    "core": ((model, "CALL CHAINS HIDDEN TEMPORARY RUN OVERLAP EVICTED PAGES FAR_PAGES TRANSPOSING COPYING"),),
+    "cores": ((model, "START START_EACH WAKING MEETING WAIT SHARED_LINE TEAMS UNEVEN TEAM CROWDED"),),
+    "tiles": ((model, "TILE_RATE SPLITTING"),),
 }
 
 
@@ -67,7 +72,8 @@ class Constant(NamedTuple):
         old = self.table[self.key]
         self.table[self.key] = value
         if isinstance(self.key, str):
-            for module in (wgmma_model, nvidia_model, gemv_model):
+            model.of_threads.cache_clear()
+            for module in (wgmma_model, nvidia_model, gemv_model, model):
                 if vars(module).get(self.key) is old and self.table is not vars(module):
                     vars(module)[self.key] = value
 
@@ -102,9 +108,12 @@ def read(files: list[Path], chip: Any, formats: list[str]) -> list[Case]:
         with (lzma.open(file, "rt") if file.suffix == ".xz" else file.open()) as lines:
             for row in map(json.loads, lines):
                 if row["plans"] and (not formats or row["format"] in formats):
-                    shape = gpu_lowering.multiplied_shape(problem_of(row), chip).least
-                    cases.append(Case(row["format"], shape, [(asked.plan(text, chip), math.log(us))
-                                                             for text, us in row["plans"].items()]))
+                    threads = row.get("threads")
+                    shape = (lower_problem(problem_of(row), chip, threads).shape if threads else
+                             gpu_lowering.multiplied_shape(problem_of(row), chip).least)
+                    name = f"{row['format']} x {threads}" if threads else row["format"]
+                    cases.append(Case(name, shape, [(asked.plan(text, chip), math.log(us))
+                                                    for text, us in row["plans"].items()]))
     return cases
 
 
@@ -112,29 +121,44 @@ class Fit:
     """The models on measured cases; only plans near the best count in the loss."""
 
     def __init__(self, cases: list[Case], chip: Any) -> None:
-        self.cases, self.chip, self.price = cases, chip, gpu.planner(chip).cost
+        self.cases, self.chip = cases, chip
+        self.price = model.cost if isinstance(chip, CpuTarget) else gpu.planner(chip).cost
         self.near = [[(plan, us) for plan, us in x.plans if us <= x.best + math.log(NEAR)] for x in cases]
 
     def predicted(self, case: Case, plan: Any) -> float:
         return math.log(1e6 * self.price(case.shape, plan, self.chip).seconds)
 
     def loss(self) -> float:
-        lost = []
-        for case, near in zip(self.cases, self.near):
-            priced = [(self.predicted(case, plan), us - case.best) for plan, us in near]
+        lost, every = [], self.every()
+        scale = self.scale(every)
+        for case, near, logs in zip(self.cases, self.near, every):
+            priced = [(x - scale[case.format.split()[0]], us - case.best) for x, (_, us) in zip(logs, near)]
             least = min(x for x, _ in priced)
             weights = [math.exp((least - x) / TEMPERATURE) for x, _ in priced]
             soft = sum(w * us for w, (_, us) in zip(weights, priced)) / sum(weights)
             lost.append(soft + WEIGHT * fmean(abs(x - us - case.best) for x, us in priced if us < 0.5))
         return fmean(lost)
 
+    def every(self) -> list[list[float]]:
+        """The predicted times, as logarithms, of all plans near the best, by case."""
+        return [[self.predicted(case, plan) for plan, _ in near] for case, near in zip(self.cases, self.near)]
+
+    def scale(self, every: list[list[float]]) -> dict[str, float]:
+        """Of each format what its times are off by in the median: on CPUs a model's rates are not this machine's."""
+        off: dict[str, list[float]] = {case.format.split()[0]: [0.0] for case in self.cases}
+        if isinstance(self.chip, CpuTarget):
+            for case, near, logs in zip(self.cases, self.near, every):
+                off[case.format.split()[0]] += [x - us for x, (_, us) in zip(logs, near)]
+        return {format: median(each) for format, each in off.items()}
+
     def summary(self, format: str) -> str:
         lost, errors = [], []
+        scale = self.scale(self.every())
         for case in self.cases:
             if case.format == format:
                 time_, us = min((self.predicted(case, plan), us) for plan, us in case.plans)
                 lost.append(case.best - us)
-                errors.append(abs(time_ - us))
+                errors.append(abs(time_ - scale[format.split()[0]] - us))
         return f"{math.exp(fmean(lost)):.3f} {math.exp(min(lost)):.2f} {100 * median(errors):4.0f} %" if lost else "-"
 
 
@@ -172,7 +196,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--bandwidth", type=float, default=4.814304e12, help="bytes per second, as the driver says")
     x = parser.parse_args()
-    chip = dataclasses.replace(target(x.chip), bandwidth=x.bandwidth)
+    chip = detect() if x.chip == "cpu" else dataclasses.replace(target(x.chip), bandwidth=x.bandwidth)
     cases = read(x.times, chip, [name for name in x.formats.split(",") if name])
     random.Random(3).shuffle(cases)
     held, fit = Fit(cases[::HELD_BACK], chip), Fit([c for i, c in enumerate(cases) if i % HELD_BACK], chip)

@@ -1,14 +1,15 @@
 """How long plans of NVIDIA's kernels take on shapes drawn at random: the data that cost models are fitted to.
 
     python bench/plan_times.py choose FORMAT... --into JOBS.json [--chip h200] [--count 96] [--seed 1] [--kernels 240]
-    python bench/plan_times.py measure JOBS.json --into TIMES.jsonl [--seconds S] [--allow-dirty]
+    python bench/plan_times.py measure JOBS.json --into TIMES.jsonl [--seconds S] [--turn MS] [--allow-dirty]
 
 choose    which plans of which shapes, without a GPU. Shapes: by the rule of `tilewright bench random`. Plans: all those
           of the planner that it expects within 3 times its choice's time and whose kernel is one of so many for each
           format and layout: a kernel serves every shape, and is compiled once.
 measure   one line for each shape: {"format", "layout", "m", "n", "k", "vendor": [us, us], "plans": {plan: us}}, where
           "vendor" is cuBLAS (by torch) before and after. A time is the least of three turns of a CUDA graph, whose
-          launches take turns on operands that are larger together than the L2 cache; results are compared with
+          launches take turns on operands that are larger together than the L2 cache, in turns of so many ms: short
+          ones (0.2) end before power lowers the clock, long ones (20) do not; results are compared with
           float64, and a plan that is wrong or fails has its reason under "failed".
 """
 from __future__ import annotations
@@ -38,7 +39,7 @@ from tilewright.targets import target
 
 FACTOR = 3.0                            # of the time of the planner's choice: plans beyond it tell the model little
 OUT = {"e4m3fn": "bf16", "i8": "i32"}   # of formats whose results are in another, of which cuBLAS has layout nt alone
-RULES, TURNS, MOST_SETS = GpuRules(turn_s=200e-6), 3, 16
+TURNS, MOST_SETS = 3, 16
 
 
 def problem_of(job: dict[str, Any]) -> tw.Gemm:
@@ -77,15 +78,16 @@ def choose(formats: list[str], chip: Any, count: int, seed: int, kernels: int, m
 
 # ---- times
 
-def microseconds(on: gpu_device.TorchDevice, launches: list[Any]) -> float:
+def microseconds(on: gpu_device.TorchDevice, rules: GpuRules, launches: list[Any]) -> float:
     """Microseconds of one of these launches, which take turns: the least of some turns."""
     track = GraphTrack(on, launches)
-    track.calibrate(RULES)
+    track.calibrate(rules)
     return round(1e6 * min(track.turn() for _ in range(TURNS)), 3)
 
 
-def measure(jobs: list[dict[str, Any]], into: Path, seconds: float) -> None:
+def measure(jobs: list[dict[str, Any]], into: Path, seconds: float, rules: GpuRules) -> None:
     began, taken, on = time.monotonic(), 0, gpu_device.TorchDevice()
+    timed = partial(microseconds, on, rules)
     chip, vendor = on.on.target, load_cublas(Setting(on=on))
     cases = [Case("", problem_of(job), chip) for job in jobs]
     ahead = Ahead((case, [asked.plan(text, chip) for text in job["plans"]]) for case, job in zip(cases, jobs))
@@ -99,7 +101,7 @@ def measure(jobs: list[dict[str, Any]], into: Path, seconds: float) -> None:
         *_, way = vendor.ways(Product(p.a, p.b, p.out))         # of fp8 with the sums of the tensor cores
         calls = [partial(call, *args) for call, args in map(way.bind, operands)]
         row: dict[str, Any] = {name: job[name] for name in ("format", "layout", "m", "n", "k")}
-        row["vendor"], row["plans"], row["failed"] = [microseconds(on, calls)], {}, {}
+        row["vendor"], row["plans"], row["failed"] = [timed(calls)], {}, {}
         right = gpu_device.reference(operands[0], gpu_device.FAST_SUMS * (job["format"] in OUT))
         for text, loaded in needed.items():
             try:
@@ -110,13 +112,13 @@ def measure(jobs: list[dict[str, Any]], into: Path, seconds: float) -> None:
                 bound[0]()
                 if said := gpu_device.wrong(operands[0].c, *right):
                     raise RuntimeError(said)
-                row["plans"][text] = microseconds(on, bound)
+                row["plans"][text] = timed(bound)
                 taken += 1
             except Exception as error:
                 row["failed"][text] = f"{type(error).__name__}: {error}"[:200]
                 if "CUDA error" in str(error):
                     raise
-        row["vendor"].append(microseconds(on, calls))
+        row["vendor"].append(timed(calls))
         with into.open("a") as file:
             file.write(json.dumps(row) + "\n")
         best = min(row["plans"].values(), default=0.0)
@@ -137,13 +139,15 @@ def main() -> None:
     parser.add_argument("--kernels", type=int, default=240)
     parser.add_argument("--most", type=float, default=random_shapes.GPU_WORK[1], help="operations of a product")
     parser.add_argument("--seconds", type=float, default=500.0)
+    parser.add_argument("--turn", type=float, default=0.2, help="milliseconds of launches that are timed together")
     x = results.options(parser, "into")
     os.environ["TILEWRIGHT_TUNE_DB"] = "off"
     if x.what == "choose":
         jobs = choose(x.words, target(x.chip), x.count, x.seed, x.kernels, x.most)
         x.into.write_text(json.dumps(jobs))
     else:
-        measure([job for file in x.words for job in json.loads(Path(file).read_text())], x.into, x.seconds)
+        measure([job for file in x.words for job in json.loads(Path(file).read_text())], x.into, x.seconds,
+                GpuRules(turn_s=x.turn / 1e3))
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ class Packed:
     """A product by the five loops: `driver`, the functions that it calls, `job`, and `arrays` by name."""
 
     def __init__(self, name, dtype, MR, NV, m, n, k, *, a="rows", b="rows", alpha=1.0, beta=0.0, mc_panels=1, kc=8,
-                 nc_panels=1, ways=(1, 1, 1), result=""):
+                 nc_panels=1, ways=(1, 1, 1), own_b=False, result=""):
         T, (jc, ic, jr) = TYPES[dtype], ways
         NR, s = NV * target(name).lanes(T.bytes), T.bytes
         kernels, packs = kernels_and_packing(name, dtype, MR, NV)
@@ -97,11 +97,11 @@ class Packed:
 
         def space(panels, width):
             return np.zeros(panels * jobs.panel_space(kc, width), DTYPES[dtype])
-        self.threads, claims = jc * ic * jr, jr == 1 and ic > gemm.FEW
+        self.threads, claims = jc * ic * jr, jr == 1 and ic > gemm.FEW and not own_b
         self.arrays = {
             "a": self.a, "b": self.b, "c": self.c,
             "a_space": space(jc * ic * mc_panels * (1 + 2*jobs.SHARED*claims), MR),
-            "b_space": space(jc * nc_panels * (1 + claims), NR), "table": table_of(kernels, MR * NV),
+            "b_space": space(jc * (ic if own_b else 1 + claims) * nc_panels, NR), "table": table_of(kernels, MR * NV),
             "barriers": np.zeros(jc * (1 + ic) * jobs.BARRIER_BYTES // 8, np.int64),
         }
         if result:
@@ -109,7 +109,7 @@ class Packed:
         self.job = job_of(
             jobs.PACKED, T, m=m, n=n, k=k, a="a", rsa=self.a.strides[0] // s, csa=self.a.strides[1] // s, b="b",
             rsb=self.b.strides[0] // s, csb=self.b.strides[1] // s, c="c", ldc=n, alpha=alpha, beta=beta,
-            mc_panels=mc_panels, kc=kc, nc_panels=nc_panels, jc_ways=jc, ic_ways=ic, jr_ways=jr,
+            mc_panels=mc_panels, kc=kc, nc_panels=nc_panels, jc_ways=jc, ic_ways=ic, jr_ways=jr, own_b=own_b,
             pack_a=packs[MR, ALONG[a]], pack_b=packs[NR, ACROSS[b]], table="table", a_space="a_space",
             b_space="b_space", barriers="barriers", **finish)
 

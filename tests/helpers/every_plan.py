@@ -11,6 +11,7 @@ PLANS = [
     ("nn", 21, 70, 19, "packed 4x{2v} mc=8 kc=8 nc={2v}"),
     ("tt", 21, 70, 19, "packed 4x{2v} mc=8 kc=12 nc={2v} ways=1x2x1"),
     ("nt", 9, 70, 19, "packed 4x{2v} mc=4 kc=8 nc={4v} ways=2x1x2"),
+    ("tn", 21, 70, 19, "packed 4x{2v} mc=8 kc=8 nc={2v} ways=2x2x1 own_b"),
     ("nn", 20, 41, 9, "packed 3x{v} mc=6 kc=100 nc={v} swap"),
     ("nn", 11, 75, 13, "in_place 3x{2v} kc=5"),
     ("tn", 11, 60, 13, "in_place 3x{2v} ways=2x2x1"),

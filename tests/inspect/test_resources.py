@@ -17,8 +17,8 @@ from tilewright.kernels.cpu.microkernel import PACE, emit_microkernel, unrolled
 from tilewright.kernels.cpu.packing import emit_pack
 from tilewright.kernels.cpu.skinny import emit_dots, emit_stream
 from tilewright.lab.ladder.gpu12_async import emit_async
-from tilewright.plans.choose import DOT_ROWS, FEW_COLUMNS, FEW_ROWS, PACKED, STREAM_DEPTH, TILES, tiles_of
 from tilewright.plans.cpu import dot_sums
+from tilewright.plans.cpu_tiles import DOT_ROWS, FEW_COLUMNS, FEW_ROWS, PACKED, STREAM_DEPTH, TILES, tiles_of
 from tilewright.targets import names, target
 
 pytestmark = pytest.mark.sampled

@@ -178,9 +178,11 @@ def test_few_rows_or_columns(target, size, kinds, layout, begins):
     (tw.Gemm(5120, 1, 3072), "gemv 8x1x8 stages=2 copy=registers vector=4"),
     (tw.Gemm(1, 4096, 4096), "gemv 1x32x32 stages=2 copy=registers vector=4"),
     (tw.Gemm(1, 5000, 3000), "gemv 1x40x30 stages=2 copy=registers vector=4"),      # 125 CTAs on 132 multiprocessors
-    (tw.Gemm(512, 512, 512), "simt 32x64x32 warp=32x64 thread=8x8 stages=3 vector=4 order=columns as_stored slices=4"),
-    (tw.Gemm(128, 4096, 1024),
-     "simt 64x64x64 warp=32x64 thread=8x8 stages=3 vector=4 order=columns as_stored slices=4"),
+    (tw.Gemm(512, 512, 512), "simt 16x128x32 warp=16x32 thread=4x4 stages=4 vector=4"),
+    (tw.Gemm(512, 512, 512, layout="nt"),
+     "simt 32x64x32 warp=32x64 thread=8x8 stages=3 vector=4 order=columns as_stored slices=4"),
+    (tw.Gemm(128, 4096, 1024), "simt 64x128x16 warp=32x64 thread=8x8 stages=2 copy=registers vector=4 order=columns "
+     "prefetch_first split_k=4"),
 ], ids=str)
 def test_chosen_where_an_h200_has_been_asked(problem, chosen):
     """By bench/results/h200_plans.json: all multiprocessors have a share, and none is divided along k."""

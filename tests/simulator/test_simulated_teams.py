@@ -172,6 +172,18 @@ def test_claims_of_whole_and_of_shared_blocks_do_not_race(ways):
     np.testing.assert_array_equal(together.c, alone(claimed)[0].c)  # bit for bit
 
 
+@pytest.mark.parametrize("ways", [(1, 2, 1), (1, 3, 1), (2, 4, 1)], ids=str)
+def test_threads_that_pack_b_for_themselves_share_nothing(ways):
+    """Three blocks of B and of k, one thread with no rows of its own at (2, 4, 1): no race, and no thread waits."""
+    def product(ways, **more):
+        return Packed(HERE[0], "f32", 4, 2, 11, 6 * detect().lanes(4) - 3, 21, nc_panels=2, ways=ways, **more)
+    alone, apart = product((1, 1, 1)), product(ways, own_b=True)
+    one, all_ = alone.simulate(), apart.simulate()
+    np.testing.assert_array_equal(apart.c, alone.c)  # bit for bit
+    assert all_.of("b", "load").elements == ways[1] * one.of("b", "load").elements  # packed by each for itself
+    assert all_.of("barriers", "load").elements == all_.of("barriers", "store").elements == 0
+
+
 def test_every_barrier_of_the_five_loops_is_needed(monkeypatch):
     """Leave one out, and for some split of the work there is a race."""
     count, left_out = 0, 0

@@ -1,9 +1,6 @@
 """candidates → legal → cost → min: the plan for a product on a CPU, by the model of the caches.
 
-Candidates are made from register tiles, by the number of vector registers, best first. Rows of these tables hold for
-every chip with these registers; figures are those of a Zen 4 (L1d 32 KiB, 8 ways; 2026-11-21, f32), which `tilewright
-bench tiles` and `tilewright tune` measure. The rows say what is worth trying; which is best for one problem on one chip
-the tuner finds.
+Candidates are made from register tiles (plans/cpu_tiles.py), blocks for the caches and divisions among threads.
 """
 from __future__ import annotations
 
@@ -11,56 +8,33 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from math import ceil, isqrt
-from typing import Any
 
 from tilewright.plans import common, few_rows, invariant, prologues, semirings
 from tilewright.plans.builtin import small_elements, small_way, stays_in_cache
 from tilewright.plans.cpu import MOST_COPIED, PARTS, SHORT, CpuPlan, widens
 from tilewright.plans.cpu_shape import Shape, few_complex
+from tilewright.plans.cpu_tiles import (
+    COMPLEX_ROW,
+    COMPLEX_TILES,
+    DEEP,
+    DEEPEST,
+    DOT_ROWS,
+    FEW_COLUMNS,
+    FEW_ROWS,
+    MOST_COLUMNS,
+    MOST_IN_BLOCKS,
+    MOST_ROWS,
+    STREAM_DEPTH,
+    STREAMED,
+    TALLEST,
+    TILES,
+    packed_tiles,
+    tiles_in_blocks,
+    tiles_of,
+)
 from tilewright.plans.model import CHANNELS, PAGE, Ceilings, cost
 from tilewright.plans.words import BYTE_ROWS, BYTES, DOTS_LARGE, DOTS_MOST, GROUP, SIDE, TILE_WORDS
 from tilewright.targets.cpu import CpuTarget
-
-# registers: (mr, vectors). 14x2 leaves the most rows to balance; 9x3 and 6x4 load less per multiply-add.
-# 29: AArch64, where LLVM wants three registers for itself. 16: 6x2 is the article's 16x6.
-TILES: dict[int, tuple] = {
-    32: ((14, 2), (13, 2), (12, 2), (9, 3), (8, 3), (6, 4)),
-    29: ((8, 3), (13, 2), (6, 4)),
-    16: ((6, 2), (5, 2), (4, 3)),
-}
-# What packed plans use instead, by maker. On a Zen 4, 9x48 (8x48, 6x64) is 1 % faster than 14x32 from n = 2048 on, as
-# fast below, in f32 and f64: it reads B in longer runs. On an Intel with two FMA units 14x32 was faster by 3 to 8 %.
-PACKED: dict[tuple[str, int], tuple] = {("AMD", 32): ((9, 3), (14, 2), (6, 4), (8, 3))}
-# (mr, vectors, kc). Rows of B pass by in runs as wide as the tile, kc of them at a time, and C is re-read k/kc times
-# from L1 and L2: m = 8 with 14x2 and kc = 512 gave 0.84 of the best peer, with 8x3 and 32 2.7. On a Zen 5, m = 8 16 32
-# 64 against 4096 x 4096: 80 116 123 117 GFLOP/s by 8x3 and 32, 86 115 146 161 by 9x3 and 128, 72 105 119 138 by 6x4. On
-# a Xeon 5 rows of 284 x 1446, which stays in L2, took 35 us with 6x4 and 32, 49 with 64, 65 with 9x3 and 128.
-FEW_ROWS: dict[int, tuple] = {32: ((9, 3, 128), (6, 4, 32), (6, 4, 64)), 29: ((8, 3, 128), (6, 4, 64)),
-                              16: ((4, 3, 32), (6, 2, 64))}
-MOST_ROWS = 64
-TALLEST = 14            # rows of a tile in a semiring
-# (mr, vectors) of f64 on more than two threads, and the depth: C, which they read and write once for each block of k,
-# is what memory has to bring. 4096^3 on 16 and 32 vCPUs of a Xeon: 0.88 and 1.00 of MKL, by 14x16 0.84 and 0.95.
-DEEP: dict[int, tuple] = {32: ((9, 3),), 29: (), 16: ()}
-DEEPEST = 1376
-STREAMED = 4            # rows of C up to which STREAM_DEPTH has plans
-# (mr, vectors). A's rows are often a power of two apart, so that all of a panel's lines fall into one set of L1: fewer
-# rows than L1 has ways. n = 16 with 14x2 gave 59 GFLOP/s, with 6x4 98.
-FEW_COLUMNS: dict[int, tuple] = {32: ((6, 4),), 29: ((6, 4),), 16: ((6, 2), (4, 3))}
-MOST_COLUMNS = 128
-# (rows of C, rows of B at a time) for kernels/cpu/skinny.py. On a Zen 5, 8 rows of B at a time read 30 GB/s, 4 read 34.
-STREAM_DEPTH: dict[int, tuple] = {
-    32: ((1, 4), (2, 4), (3, 4), (4, 4)), 29: ((1, 4), (2, 4), (3, 4), (4, 4)), 16: ((1, 8), (2, 4), (3, 4), (4, 2))}
-# (mr, vectors) for kernels/cpu/complex_in_place.py, which has two sums for each row and vector: by most vectors of C's
-# rows first.
-COMPLEX_TILES: dict[int, tuple] = {32: ((4, 3), (7, 2), (8, 1)), 29: ((4, 3), (6, 2), (8, 1)), 16: ((3, 2), (6, 1))}
-# (columns of C, rows at a time) for kernels/cpu/skinny.py: as many as leave registers for all sums (plans/cpu.dot_sums)
-DOT_ROWS: dict[int, tuple] = {
-    32: ((1, 10), (2, 8), (3, 6), (4, 6), (5, 4), (6, 3), (7, 3), (8, 2)),
-    29: ((1, 8), (2, 8), (3, 6), (4, 5), (5, 4), (6, 3), (7, 2), (8, 2)),
-    16: ((1, 6), (2, 5), (3, 4), (4, 2), (5, 1), (6, 1), (7, 1))}
-# For kernels/cpu/complex_rows.py: the most columns of dots, columns at a time of more, vectors at a time of stream
-COMPLEX_ROW: dict[int, tuple] = {32: (12, 8, 4), 29: (12, 8, 4), 16: (6, 4, 4)}
 
 TEAM_WORK = 3_000_000       # operations, below which waking the members of a team takes longer than they save
 SHARE = 0.5             # of L2, for a block of AMX's A; a panel of B, the next one, and C pass by
@@ -68,16 +42,6 @@ STEPS = 2048            # of k in a block of AMX, for bf16 or bytes: C is read a
 TILE_DEPTHS = 512, 256, 192, 128        # and rows of panels, of the last of which L1 holds two
 SPLIT_STEPS = 512       # where elements have several terms: error grows with the steps of a block
 DEEPEST_COMPLEX = 512   # steps of k in a block of a complex product's reals
-
-
-def packed_tiles(target: CpuTarget) -> Any:
-    """Register tiles for packed plans on this chip, best first."""
-    return PACKED.get((target.model.split()[0] if target.model else "", target.tile_registers), tiles_of(target, TILES))
-
-
-def tiles_of(target: CpuTarget, table: dict[int, Any]) -> Any:
-    """The row of a table for this target's registers."""
-    return table[target.tile_registers]
 
 
 @lru_cache(maxsize=4096)
@@ -150,6 +114,9 @@ def plain_plans(shape: Shape, target: CpuTarget, tiles: int) -> Iterator[CpuPlan
                 yield replace(p, copy=in_cache and shape.b == "columns")
         for mr, vectors, _ in tiles_of(target, FEW_ROWS)[:1] if not in_cache else ():
             yield from in_place_plans(shape, mr, vectors * lanes, 0)
+    if not in_cache and shape.b == "rows" and MOST_ROWS < min(shape.m, shape.n) <= MOST_IN_BLOCKS:
+        for mr, vectors, kc in tiles_in_blocks(target):
+            yield from in_place_plans(shape, mr, vectors * lanes, kc)
     if not in_cache:
         for mr, vectors, _ in tiles_of(target, FEW_ROWS)[-1:]:
             if shape.m <= MOST_ROWS * 3 or shape.k <= 2 * SHORT:
@@ -296,8 +263,8 @@ def prepacked_plans(shape: Shape, target: CpuTarget, like: CpuPlan) -> Iterator[
 
 
 def tile_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
-    """Blocks for a product by AMX's tiles; shape.k counts rows of B's panels. Threads claim blocks of A, or work in
-    teams of two with equal shares, or one does it all. The operands change places in the five loops: a block of B stays
+    """Blocks for a product by AMX's tiles; shape.k counts rows of B's panels. Threads claim blocks of A, or have rows
+    and columns of C of their own, or one does it all. The operands change places in the five loops: a block of B stays
     in L2, panels of A pass by, and the tiles of C follow each other along its rows, in whole lines and few pages."""
     shape = shape.swapped
     word = TILE_WORDS[shape.dtype]
@@ -315,9 +282,8 @@ def tile_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
         yield found
         if ic > 1:
             yield replace(found, ic_ways=1)
-        pairs = ic // 2
-        if pairs > 1 and pairs * SIDE <= shape.n:
-            yield replace(found, ic_ways=2, jc_ways=pairs)
+            yield from (replace(found, ic_ways=rows, jc_ways=columns, own_b=rows > 1) for rows, columns in
+                        grids(shape, SIDE, SIDE))
 
 
 def skinny_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
@@ -364,6 +330,19 @@ def packed_plans(shape: Shape, target: CpuTarget, mr: int, nr: int,
                 found = CpuPlan("packed", mr, nr, mc, kc, nr, *ways)
                 most = int(l3 / (4 if found.claims else 2) / ways[0] / (kc*s))     # two blocks of B, with claims
                 yield replace(found, nc=min(max(most // nr, 1) * nr, _up(shape.n, nr)))
+        if shape.threads > 2:
+            mc = max(int(SHARE * target.l2 / (kc*s)) // mr, 1) * mr
+            nc = max((target.l3 or 4 * target.l2) // 2 // shape.threads // (kc*s) // nr, 1) * nr
+            for rows, columns in grids(shape, mr, nr):
+                yield CpuPlan("packed", mr, nr, min(mc, _up(shape.m, mr)), kc, min(nc, _up(shape.n, nr)), columns, rows,
+                              own_b=rows > 1)
+
+
+def grids(shape: Shape, mr: int, nr: int) -> Iterator[tuple[int, int]]:
+    """Threads over rows and over columns of C, each with a block of its own: all of them, half and a quarter."""
+    high, wide = ceil(shape.m / mr), ceil(shape.n / nr)
+    for threads in sorted({shape.threads, shape.threads // 2, shape.threads // 4}):
+        yield from ((rows, threads // rows) for rows in _divisors(threads) if rows <= high and threads // rows <= wide)
 
 
 def narrow_plan(shape: Shape, target: CpuTarget, mr: int, nr: int) -> CpuPlan:
@@ -379,9 +358,9 @@ def narrow_plan(shape: Shape, target: CpuTarget, mr: int, nr: int) -> CpuPlan:
 
 
 def in_place_plans(shape: Shape, mr: int, nr: int, kc: int) -> Iterator[CpuPlan]:
-    for jc, ic, jr in splits(shape.threads):
-        if jr == 1:
-            yield CpuPlan("in_place", mr, nr, kc=kc, jc_ways=jc, ic_ways=ic)
+    for threads in sorted({shape.threads, ceil(shape.threads / 2), ceil(shape.threads / 4), 1}):
+        for jc in _divisors(threads):
+            yield CpuPlan("in_place", mr, nr, kc=kc, jc_ways=jc, ic_ways=threads // jc)
 
 
 def splits(threads: int) -> list[tuple[int, int, int]]:

@@ -87,6 +87,7 @@ class CpuPlan(Plan):
     jr_ways: int = 1
     swap: bool = False
     copy: bool = False      # B, which is small, is first copied into the layout that the algorithm reads
+    own_b: bool = False     # each thread packs the panels of B that it needs, shares none, and waits for nobody
     word: few_rows.Instruction = ""           # what few rows by a large matrix are multiplied as
 
     @property
@@ -96,12 +97,12 @@ class CpuPlan(Plan):
     @property
     def claims(self) -> bool:
         """Whether threads claim blocks of A one by one (kernels/cpu/gemm.py) instead of having rows dealt out."""
-        return self.algorithm == "packed" and self.jr_ways == 1 and self.ic_ways > 2
+        return self.algorithm == "packed" and self.jr_ways == 1 and self.ic_ways > 2 and not self.own_b
 
     @property
     def meets(self) -> bool:
         """Whether threads wait for each other at barriers, so that all must come; else each takes what is left."""
-        return self.algorithm == "packed" and self.ic_ways * self.jr_ways > 1 and not self.claims
+        return self.algorithm == "packed" and self.ic_ways * self.jr_ways > 1 and not (self.claims or self.own_b)
 
     def depth(self, shape: Shape) -> int:
         """Steps of k whose products are added up before they are added to others: k, if these are all."""
@@ -181,6 +182,9 @@ class CpuPlan(Plan):
             shape = shape._replace(b=self.reads_b)
         found = list(_tile_violations(self, shape, target))
         found += self.excess(shape.itemsize)
+        if self.own_b and (self.algorithm != "packed" or self.jr_ways > 1):
+            found.append("own_b is for packed plans whose threads have rows (ic) and columns (jc) of their own: this "
+                         f"one is {self.algorithm} and has jr_ways = {self.jr_ways}.")
         if self.swap and not shape.tiles and epilogues.sums_of_result(shape.epilogue) > 1:
             found.append("pairs of columns that an epilogue takes are columns of C, and swap computes C^T.")
         if self.algorithm == "packed":

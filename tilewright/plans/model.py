@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import ceil, exp, factorial, gcd
+from math import ceil, gcd
 
 from tilewright.plans import epilogues, few_rows, prologues, semirings
 from tilewright.plans.builtin import stays_in_cache
+from tilewright.plans.caches import ROOM, beyond_l2, crowded, crowds, lost_panel, overfull
 from tilewright.plans.common import Cost, Term, total
 from tilewright.plans.cpu import COMPLEX_DEPTH, PARTS, SHORT, CpuPlan
 from tilewright.plans.cpu_shape import Shape, Strides
@@ -31,6 +32,13 @@ class Ceilings:
     memory: float = 20e9
 
 
+@lru_cache(maxsize=256)
+def of_threads(threads: int) -> Ceilings:
+    """What one of so many threads can do at most."""
+    alone, slower = Ceilings(), 1 + CROWDED*(threads - 1)
+    return Ceilings(alone.vectors / slower, alone.l2 / slower, alone.l3 / slower, alone.memory / slower)
+
+
 def _cost(vectors: int, traffic: Mapping[str, tuple[Term, ...]], parts: tuple[tuple[str, float], ...]) -> Cost:
     """Totals over all threads, but `parts`, the seconds of the slowest one by cause. Traffic by level. L1:
     what micro-kernels load and store. L2, L3: what crosses from there to the level before. memory: both ways."""
@@ -40,10 +48,12 @@ def _cost(vectors: int, traffic: Mapping[str, tuple[Term, ...]], parts: tuple[tu
 
 CALL = 60                   # vectors' worth of time that a micro-kernel call costs beside its multiply-adds
 CHAINS = 10                 # sums of a tile that keep multiply-adds of four or five cycles busy, two a cycle
+CROWDED = 0.04              # of a thread's time, longer for each other one: they share cores, clock, L3 and memory
 HIDDEN = 0.75               # of arithmetic's time in which prefetching hides traffic beyond L2, in packed plans
-START, START_EACH = 6e-6, 0.3e-6    # seconds to start and end threads, and for each: 16 vCPUs of a Xeon; MEETING times
-MEETING = 2                         # that where none can go on before all have come
-WAIT = 5e-6                 # seconds that a barrier costs per thread that others wait for
+START, START_EACH = 8.0e-6, 2.8e-7  # seconds to start and end threads, and for each: 16 vCPUs of a Xeon; MEETING times
+WAKING = 0.75e-6                    # for each where they take parts of a product in place as they come
+MEETING = 1.7                       # that where none can go on before all have come
+WAIT = 3.0e-6               # seconds that a barrier costs per thread that others wait for
 # Seconds of a thread for a line of C of which it writes a part and another thread the rest, each time that C is
 # written: the line goes from core to core. Columns split over 8 threads of a Xeon took 18 us more than rows for 640 x
 # 256 with k = 27 (1280 such lines for a thread), and 27 us for 1468 x 380 (2936 lines).
@@ -53,21 +63,19 @@ SHARED_LINE = 10e-9
 TEMPORARY, PLACED = 40e-6, 0.8e-9
 CHANNELS = 5                # threads from which on memory gives no more, and hides behind nothing: 4096^3 in f64 with 6
 #                             and with 3 blocks of k had 0.83 and 0.88 of MKL on 16 vCPUs of a Xeon, 0.92 and 0.99 on 32
-TEAMS = 16e-6               # seconds for each thread where more than two of them share panels of B: 16 and 32 threads
+TEAMS = 5.8e-6              # seconds for each thread where more than two of them share panels of B: 16 and 32 threads
 #                             of a Xeon took 0.2 and 0.25 to 0.7 ms more than pairs for 1500^3 in f32, bf16 and i8, and
 #                             0.2 to 0.4 ms for 1024^3 in f32
-UNEVEN = 0.2                # of arithmetic's time that the slowest of many cores takes longer with an equal share: of
+UNEVEN = 0.3                # of arithmetic's time that the slowest of many cores takes longer with an equal share: of
 #                             16 cores of a shared Xeon some had half the rate of others (f64: 43 and 82 GFLOP/s)
 TEAM = 0.06                 # the same for teams of threads that claim their work, so that only teams have equal shares
-ROOM = 0.75                 # of L2, for a block of A and two panels of B; what is packed and C's lines pass by
 RUN = 16e-9                 # seconds to reach a row of a tile of C that nothing has asked for in time
 OVERLAP = 0.2               # of the shorter of arithmetic and traffic that is not hidden behind the other, in place
 EVICTED = 0.1               # of the time of loads that L2 answers because L1 has lost the line: behind much arithmetic
-PANELS = 3                  # of B, as large as which L1 has to be for one that is brought, or packed, to stay: few rows
-#                             on a Xeon took 1.3 to 1.9 of the time with 25 KB (bench/results/regret_xeon.jsonl)
 LEFT = 0.7                  # of the time in which L2 gives AMX's panels that L1 has lost, beside the products
 PAGE = 4096                 # bytes
 PAGES = 0.1                 # of arithmetic's time that is lost where every row of B begins another page
+FIRST_TLB, FAR_PAGES = 96, 0.2      # pages that it holds, and of arithmetic's time that is lost beyond them
 # Measured on a Zen 5 by the regret of 14 shapes of i8 and bf16, as are the next two.
 TRANSPOSING_WORDS = 16      # vector instructions for each vector of words of A that is transposed on its way
 LINE = 5e-9                 # seconds for each line of a row of B that is packed, and as much to reach the row
@@ -79,8 +87,9 @@ COPYING = 12                # the same where B is copied before the product: on 
 
 
 def cost(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings | None = None) -> Cost:
-    """The predicted cost of a legal plan."""
-    ceilings = ceilings or Ceilings()
+    """The predicted cost of a legal plan; without `ceilings` of so many threads, by those of one and what others cost
+    it."""
+    ceilings = ceilings or of_threads(plan.threads)
     if plan.word:
         shape, plan = few_rows.as_read(shape, Strides(0, 0, 0, 0, 0, 0), plan)[0], replace(plan, kc=0)
     if plan.swap:
@@ -175,9 +184,10 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
     b_per_panel = Term("B", b, row_panels, "once per panel of rows")
     c_passes = Term("C", c, 2*k_blocks, "read and written in each block of k")
     b_per_block = Term("B", b, m_blocks, "once per block of rows")
+    packers = plan.ic_ways if plan.own_b else 1                             # that pack the same panels of B
     packing = (Term("A", a, 2*n_blocks, "packing: read and written, per block of columns"),
-               Term("B", b, 2, "packing: read and written"))
-    b_later = b_per_block._replace(times=m_blocks - 1, why="once per block of rows but the first")
+               Term("B", b, 2*packers, "packing: read and written" + ", by each thread"*plan.own_b))
+    b_later = b_per_block._replace(times=m_blocks - packers, why="once per block of rows but the first")
     traffic = {
         "L1": (a_per_panel, b_per_panel, Term("C", c, 2*k_blocks - 1, _C_IN_L1)),
         "L2": (a_per_panel, b_per_block if b_panel_stays else b_per_panel, c_passes),
@@ -198,7 +208,8 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
     far = 0.0 if fits else total(traffic["memory"]) / ceilings.memory
     waiting = total(traffic["L3"]) * runs / threads / ceilings.l3 + (far / threads if threads <= CHANNELS else 0)
     squares = ceil(plan.mr / lanes) * lanes / plan.mr                       # of vectors are transposed, not rows alone
-    transposed = round(a*n_blocks*squares)*(shape.a == "rows") + b*(shape.b == "columns")      # bytes, in packing
+    # bytes, in packing
+    transposed = round(a*n_blocks*squares)*(shape.a == "rows") + b*packers*(shape.b == "columns")
     # tiles follow each other down C, each row in another page; a short kernel is done before it can ask for them
     row_of_tile = plan.nr // lanes * kc / ceilings.vectors
     late = max(RUN - row_of_tile, 0.0) * m * col_panels * k_blocks / threads if c > target.l2 else 0.0
@@ -206,40 +217,25 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
         ("multiply-adds and calls of micro-kernels", work),
         ("transposing in packing", _transposing(transposed // s, lanes, ceilings) / threads),
         ("loads of C that arrive too late", late),
-        ("panels of B that leave L1", 2 * _lost(kc * plan.nr * s, target) * b / threads / ceilings.l2),
+        ("panels of B that leave L1", 2 * lost_panel(kc * plan.nr * s, target) * b / threads / ceilings.l2),
         ("traffic beyond L2 that prefetching does not hide", waiting - HIDDEN * min(waiting, work)),
         ("memory, which many threads share", far / CHANNELS if threads > CHANNELS else 0.0),
         ("a block of A that exceeds L2",
-         _crowded((min(plan.mc, m) + 2*plan.nr) * kc * s, target) * total([a_per_panel]) / threads / ceilings.l3),
-        ("barriers", WAIT * (threads // plan.jc_ways - 1)
-         * (1 if claims else k_blocks * n_blocks / plan.jc_ways)),
+         crowded((min(plan.mc, m) + 2*plan.nr) * kc * s, target) * total([a_per_panel]) / threads / ceilings.l3),
+        ("barriers", 0.0 if plan.own_b else
+         WAIT * (threads // plan.jc_ways - 1) * (1 if claims else k_blocks * n_blocks / plan.jc_ways)),
         ("starting threads", _start(plan)),
-        ("teams of more than two threads", TEAMS * threads * (threads > 2*plan.jc_ways)),
+        ("teams of more than two threads", _team(plan)),
         ("waiting for the slowest core", slowest * work)))
+
+
+def _team(plan: CpuPlan) -> float:
+    return TEAMS * plan.threads * (plan.threads > 2*plan.jc_ways and not plan.own_b)
 
 
 def _start(plan: CpuPlan) -> float:
     threads = plan.threads
     return (START + START_EACH * threads) * (MEETING if plan.meets else 1) if threads > 1 else 0.0
-
-
-def _crowded(size: int, target: CpuTarget) -> float:
-    """The part of so many bytes that L2 loses before they are read again, beside all that passes by."""
-    return _overfull(size, ROOM * target.l2, target.l2_ways)
-
-
-def _beyond(size: int, plan: CpuPlan, target: CpuTarget) -> float:
-    """The part of operands of so many bytes that is not in the threads' L2 from one call to the next."""
-    l2 = target.l2 * plan.threads
-    return _overfull(size, l2, target.l2_ways) if size <= l2 else 1.0
-
-
-def _overfull(size: float, cache: float, ways: int) -> float:
-    """The part of so many bytes in lines that lie anywhere, as pages of memory do: of a set of the cache that has got
-    more lines than ways, every line is lost."""
-    mean = ways * size / cache
-    kept = [exp(-mean) * mean**lines / factorial(lines) for lines in range(ways)]
-    return max(0.0, 1.0 - sum(kept))
 
 
 def _tiles(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> Cost:
@@ -249,20 +245,22 @@ def _tiles(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -
         (shape.m, SIDE), (shape.n, SIDE), (shape.depth, GROUP * word.steps)))
     products = sum(map(len, word.passes))
     found = _packed(shape, plan, target, ceilings)
-    work = rows * cols * depth * products / TILE_RATE / threads
-    packed = rows * plan.jc_ways ** (not plan.meets) + cols * (not plan.unpacked(shape))        # lines
+    slower = 1 + CROWDED*(threads - 1)
+    work = rows * cols * depth * products / TILE_RATE / threads * slower
+    packed = rows * plan.jc_ways ** (not plan.meets)                                            # lines
+    packed += cols * (plan.ic_ways if plan.own_b else 1) * (not plan.unpacked(shape))
     # one panel of B meets all of A, or the only one of A all of B
     panels, c = depth * (rows * cols // SIDE) * 4 // word.steps, shape.m * shape.n * shape.itemsize
     again = 2 * (ceil(shape.k / plan.kc) - 1) * c / (ceilings.l2 if c <= target.l2 else ceilings.l3)
     return _cost(found.vectors, found.traffic, (
         ("products of tiles", work),
-        ("splitting and packing", packed * depth * word.terms / SPLITTING / threads),
-        ("panels that leave L1", LEFT * _lost(plan.kc * SIDE * 4, target) * panels / threads / ceilings.l2),
+        ("splitting and packing", packed * depth * word.terms / SPLITTING / threads * slower),
+        ("panels that leave L1", LEFT * lost_panel(plan.kc * SIDE * 4, target) * panels / threads / ceilings.l2),
         ("sums that are added to later", again / threads),
         ("rows of k that are reached", RUN * ceil(shape.k / plan.kc) / threads
          * (shape.m * (shape.a == "rows") + shape.n * (shape.b == "columns"))),
         ("starting threads", _start(plan)),
-        ("teams of more than two threads", TEAMS * threads * (threads > 2*plan.jc_ways)),
+        ("teams of more than two threads", _team(plan)),
         ("waiting for the slowest core", 0.0 if threads <= 2 or plan.claims else UNEVEN * work)))
 
 
@@ -312,37 +310,28 @@ def _in_place(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings
     chains = min(m, plan.mr) * min(ceil(n / lanes), plan.nr // lanes)
     tiles = row_panels * col_panels * k_blocks
     work = (vectors * max(CHAINS / chains, 1.0) + CALL * tiles) * busiest / ceilings.vectors
-    resident, beyond = a + b + c <= target.l2 * threads, _beyond(a + b + c, plan, target)
+    resident, beyond = a + b + c <= target.l2 * threads, beyond_l2(a + b + c, plan, target)
     waiting = busiest * (beyond * total(traffic["L3"]) / ceilings.l3
                          + (0 if fits else total(traffic["memory"]) / ceilings.memory))
     strided = PAGES * work if b > target.l2 * 0.3 and n*s >= PAGE else 0.0    # a column of panels is a page per row
+    # pages of rows of B, of A's columns or rows, and of C's rows
+    pages = kc*min(n*s / PAGE, 1.0) + (kc*min(m*s / PAGE, 1.0) if shape.a == "columns" else plan.mr) + plan.mr
+    far = FAR_PAGES * work if pages > FIRST_TLB else 0.0
     crowded = 0                             # bytes that come from L2 again because L1 could not hold what was asked for
-    if not columns_outside and _crowds(kc, n*s, target):
+    if not columns_outside and crowds(kc, n*s, target):
         crowded += 2 * total([b_per_panel])             # by a prefetch in vain, and by the load
-    if target.l2 < c <= target.l3 and _crowds(plan.mr, n*s, target):
+    if target.l2 < c <= target.l3 and crowds(plan.mr, n*s, target):
         crowded += total([c_passes])
     reloading = crowded / threads / ceilings.l2 * (EVICTED if k > SHORT else 1.0)
     left, panel = 0.0, kc * plan.nr * s
     if k_blocks > 1 or row_panels == 1:         # from L2 all wait for what L1 has lost, a prefetch in vain and a load
-        lost = (2 * _overfull(2*panel, ROOM * target.l1d, target.l1d_ways) if resident and n*s >= PAGE
-                else _lost(panel, target))
+        lost = (2 * overfull(2*panel, ROOM * target.l1d, target.l1d_ways) if resident and n*s >= PAGE
+                else lost_panel(panel, target))
         left = lost * b * busiest / ceilings.l2
     return _cost(vectors, traffic, (*_overlapping(work, waiting, OVERLAP), ("another page of B for each row", strided),
+                                   ("pages that the first TLB loses", far),
                                    ("rows that share a set of L1", reloading), ("panels of B that leave L1", left),
-                                   ("waking threads", 1e-6*(threads > 1))))
-
-
-def _lost(panel: int, target: CpuTarget) -> float:
-    """The part of a panel of B that L1 has lost again before it is multiplied: beside it there are the next one, which
-    is on its way, and A and C."""
-    return max(0.0, 1 - target.l1d / (PANELS * panel))
-
-
-def _crowds(rows: int, pitch: int, target: CpuTarget) -> bool:
-    """Whether so many lines, `pitch` bytes apart, are more than the set of L1 that gets most of them has ways. Rows a
-    power of two apart all fall into a few sets."""
-    span = target.l1d // target.l1d_ways                    # addresses that far apart share a set
-    return rows * max(gcd(pitch, span), target.line) > target.l1d
+                                   ("waking threads", WAKING * plan.threads * (plan.threads > 1))))
 
 
 def _read_once(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> Cost:
@@ -380,13 +369,13 @@ def _read_once(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceiling
         near, extra = {"L1": (a, b_per_step, c), "L2": (a, b_per_step)}, CALL * steps
     work = (vectors * waits + extra) / plan.threads / ceilings.vectors
     fits = sum(sizes) <= target.l3 // 2
-    beyond = _beyond(sum(sizes), plan, target)
+    beyond = beyond_l2(sum(sizes), plan, target)
     waiting = total(once) / (ceilings.l3 if fits else ceilings.memory) / plan.threads
     waiting = beyond * waiting + (1 - beyond) * total(once) / ceilings.l2 / plan.threads
     if plan.jc_ways > 1:        # a thread's part of a row ends where another one's begins: short ones are reached late
         waiting += RUN * (k if n // plan.jc_ways * s < PAGE else ceil(k / plan.nr))
     return _cost(vectors, {**near, "L3": once, "memory": once},
-                 (*_overlapping(work, waiting, 0), ("waking threads", 1e-6*(plan.threads > 1))))
+                 (*_overlapping(work, waiting, 0), ("waking threads", WAKING * plan.threads * (plan.threads > 1))))
 
 
 _ONCE = "once"

@@ -22,43 +22,45 @@ LANES_M = 8             # rows of C of which the lanes of a warp have sums of an
 EXCHANGED = 4           # sums that a lane reads at once, when lanes exchange them
 MOST_PARTS = 16
 PART = 0.008            # of a tile's time that another part of it costs: writing and adding up a tile of C
-# Multiply-adds issued of those that could be, for a thread's tile with 8 warps or more on a multiprocessor: an H200,
-# 2026-11-21 (bench/h200.py). Loads of fragments and register conflicts take the rest.
-ISSUE = {(8, 16): 0.83, (16, 8): 0.82, (12, 8): 0.74, (8, 8): 0.83, (8, 4): 0.57, (4, 8): 0.57, (4, 4): 0.43,
+# Multiply-adds issued of those that could be, for a thread's tile with 8 warps or more on a multiprocessor. Loads of
+# fragments and register conflicts take the rest. These, the next and those of dmma were fitted by bench/fit_costs.py to
+# random shapes in f32 and f64 on an H200, those of simt to turns of 10 ms, in which power lowers the clock
+# (h200_plan_times_long_turns.jsonl.xz), those of dmma to short ones (h200_plan_times*.jsonl.xz). Of the best measured
+# plan the pick has 0.97 in both.
+ISSUE = {(8, 16): 0.958, (16, 8): 0.87, (12, 8): 0.911, (8, 8): 0.931, (8, 4): 0.57, (4, 8): 0.57, (4, 4): 0.43,
          (4, 2): 0.58}
-ISSUE_ASYNC = {(8, 8): 0.69, (8, 4): 0.68, (4, 4): 0.64}        # where asynchronous copies make a difference
-FEW_WARPS = {"async": 0.70, "registers": 0.55}  # of it, the fewer there are, down to nothing: they wait for loads
-AS_STORED = 0.98        # of it, where vectors along k are read from shared memory
-SLICE, LEAST_STEPS = 1.3e-7, 10     # seconds of another slice, whose sums are added up; steps of k between barriers
+ISSUE_ASYNC = {(8, 8): 0.67, (8, 4): 0.731, (4, 4): 0.74}        # where asynchronous copies make a difference
+FEW_WARPS = {"async": 0.52, "registers": 0.46}  # of it, the fewer there are, down to nothing: they wait for loads
+AS_STORED = 0.91        # of it, where vectors along k are read from shared memory
+SLICE, LEAST_STEPS = 1.4e-7, 10     # seconds of another slice, whose sums are added up; steps of k between barriers
 MEETING_ALONE = 42     # clocks of a barrier in a CTA that is alone: of its first warp, none of the eighth
-MOST_WARPS = {"async": 1.08, "registers": 1.04}         # what more than 8 warps gain at most
-COPY = 4                # slots for multiply-adds that a copy takes
-TRANSPOSED = 7          # and one of an element that is stored alone, since its operand is transposed
+MOST_WARPS = {"async": 1.24, "registers": 1.04}         # what more than 8 warps gain at most
+COPY = 5.7              # slots for multiply-adds that a copy takes
+TRANSPOSED = 8.5        # and one of an element that is stored alone, since its operand is transposed
 SINGLE = 13             # a whole copy of 4 or 8 bytes, if it is asynchronous
-TRANSPOSED_ASYNC = 14   # one of 4 bytes where others have 16. These, and the next, by bench/results/regret_h200.jsonl
-ARRIVING, STARTED = 800, 20     # clocks until a tile of k has come, and for each copy of it that a thread starts
+TRANSPOSED_ASYNC = 13   # one of 4 bytes where others have 16. These, and the next, by bench/results/regret_h200.jsonl
+ARRIVING, STARTED = 800, 10     # clocks until a tile of k has come, and for each copy of it that a thread starts
 ALONE = 0.92            # of the rate where single elements pass through registers, and no second CTA works meanwhile
-# Of the peak of matrix instructions, f64, by the tile of a warp; other tiles are not measured (an H100, 2026-11-22).
-MATRIX = {(32, 64): 0.97, (64, 32): 0.93, (32, 32): 0.90, (48, 48): 0.83, (48, 32): 0.95, (16, 16): 0.95,
-          (32, 16): 0.82, (16, 32): 0.86, (48, 16): 0.72, (16, 48): 0.82}
-DMMA_MEETING = 60       # clocks of a tile of k besides
-DMMA_ARRIVAL = 7.5e-7   # seconds of its copy from memory
-ALL_DIVIDED = 1.1       # of the time, with a tail and no whole tile
-MATRIX_OTHER, MATRIX_ALONE = 0.85, 0.91         # and where one CTA has a multiprocessor to itself
+# Of the peak of matrix instructions, f64, by the tile of a warp; other tiles are not measured.
+MATRIX = {(32, 64): 0.97, (64, 32): 0.93, (32, 32): 0.915, (48, 48): 1.00, (48, 32): 0.939, (16, 16): 0.691,
+          (32, 16): 0.752, (16, 32): 0.789, (48, 16): 0.785, (16, 48): 0.752}
+DMMA_MEETING = 35       # clocks of a tile of k besides
+DMMA_ARRIVAL = 9.8e-7   # seconds of its copy from memory
+MATRIX_OTHER = 0.85
 # Seconds of a launch that are not its arithmetic; tiles of k that pass until the first one has come to a CTA, as each
 # part of a tile's k waits for it; clocks of a warp to store an element of C of each of its lanes, one by one. What is
 # said of simt and mma was fitted to every other case of regret_h200.jsonl and h200_plans.json (2026-11-23); SINGLE, and
 # ISSUE of 4x2 and 4x4, were then chosen by all of them. What is said of mma was fitted again, also to short products
 # (h200_plan_times*.jsonl.xz, 2026-11-29).
-START = {"simt": 2.9e-6, "mma": 1.67e-6, "dmma": 3.0e-6}
-FIRST = {"simt": 0.8, "mma": 0.391, "dmma": 1.0}
-STORING = {"simt": 34, "mma": 80.5, "dmma": 0}
+START = {"simt": 2.32e-6, "mma": 1.67e-6, "dmma": 2.18e-6}
+FIRST = {"simt": 0.97, "mma": 0.391, "dmma": 0.906}
+STORING = {"simt": 34, "mma": 80.5, "dmma": 10}
 # And to write parts of a tile and learn that all are there.
-SPLIT, SPLIT_MMA = 8.5e-7, 1.1e-6
+SPLIT, SPLIT_MMA = 1.6e-6, 1.1e-6
 SHARED_LATENCY = 30     # clocks of a load from shared memory: a warp's step of k takes no less
 PASS, PASS_RATE = 2.5e-6, 0.75                  # seconds of a pass (passes.py); of the memory's rate, an estimate
 # Bytes per second at which the last CTA, alone, adds them up: of a warp that holds sums, and of all its warps.
-ADDING_WARP, ADDING = 19e9, 120e9
+ADDING_WARP, ADDING = 26e9, 103e9
 
 # Of kernels/nvidia/mma_gemm.py, by the target's rates of matrix instructions; on an H200 with few rows alone
 # (2026-11-23: bench/results/h200_plans.json).
@@ -108,8 +110,6 @@ def _product(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
     elif plan.algorithm == "dmma":
         rate = target.matrix_f64 * MATRIX.get((plan.warp_m, plan.warp_n), MATRIX_OTHER)    # which double it
         rate /= 1 + DMMA_MEETING*rate / (plan.cta_m*plan.cta_n*plan.cta_k)
-        if resident == 1:
-            rate *= MATRIX_ALONE
         if plan.vector == 1:                                    # copies take the smaller a part the larger the tile is
             rate /= 1 + min(0.6 * 32*(plan.cta_m + plan.cta_n) / (plan.cta_m*plan.cta_n) - 0.2, 0.7)
     else:
@@ -137,7 +137,7 @@ def _product(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
     alone, part = [area * (min(steps*plan.cta_k, k) + FIRST[plan.algorithm]*plan.cta_k) / rate
                    for steps in (depth, ceil(depth / parts))]
     shorter = part / alone
-    if plan.tail:
+    if whole and parts > 1:
         rounds = whole/slots + ceil((tiles - whole)*parts / slots)*shorter
     else:
         full, rest = divmod(tiles*parts, slots)
@@ -150,7 +150,7 @@ def _product(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
     ctas = whole + (tiles - whole)*parts
     stored = area / (LANES*SCHEDULERS) * STORING[plan.algorithm] / min(plan.vectors[2], LANE_C)
     work = (rounds * resident * alone + ceil(ctas / target.sms) * stored) / target.clock
-    turns = rounds if plan.tail else ceil(ctas / slots) * ceil(depth / parts) / depth
+    turns = rounds if whole and parts > 1 else ceil(ctas / slots) * ceil(depth / parts) / depth
     if plan.algorithm == "simt":                    # a CTA that nothing fills in for waits at barriers and for copies
         started = (plan.cta_m + plan.cta_n) * plan.cta_k / plan.threads / plan.vector * (plan.copy == "async")
         step = area*plan.cta_k / rate * busy / _busy(plan, own)
@@ -158,8 +158,6 @@ def _product(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
         work = max(work, turns * depth * max(step, ARRIVING / max(plan.stages - 1, 1)) / target.clock)
     if plan.algorithm == "dmma":
         work = max(work, turns * k / plan.cta_k * DMMA_ARRIVAL / (plan.stages - 1))
-        if plan.tail and tiles < slots:                         # all tiles are divided
-            work *= ALL_DIVIDED
     bits_a, bits_b = shape.bits
     moved = tiles * (plan.cta_m*bits_a + plan.cta_n*bits_b) * k // 8
     wide = not matrix and plan.copy == "async" and plan.vector*s == WIDEST
@@ -171,8 +169,8 @@ def _product(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
     added = split + parts * tile / adding if parts > 1 else 0.0
     if plan.tail and parts > 1:
         added = max(added, split + PART*parts * resident*alone / target.clock)
-    if plan.split_k > 1:                                        # before the last ones, on all multiprocessors at once
-        added += 2 * plan.split_k * tiles*tile / (L2 * target.sms * target.clock)
+    if parts > 1:                                               # before the last ones, on all multiprocessors at once
+        added += 2 * parts*(tiles - whole) * tile / (L2 * target.sms * target.clock)
     finishing = epilogues.slots(shape.epilogue) * area * rounds*resident
     added += finishing / (LANES*SCHEDULERS*target.clock)
     return overlapped(START[plan.algorithm] + added + SLICE*(plan.slices - 1),

@@ -479,13 +479,14 @@ def test_same_bits_from_any_number_of_threads(algorithm: str, dtype: type) -> No
         for threads in range(1, 9):
             for jc, ic in itertools.product(range(1, threads + 1), repeat=2):
                 jr, rest = divmod(threads, jc * ic)
-                split = replace(plan, jc_ways=jc, ic_ways=ic, jr_ways=jr)
-                if rest or split.violations(shape, detect()):
-                    continue
-                c = np.full((m, n), np.nan, dtype)
-                engine.gemm(a, b, c, threads=threads, plan=split)
-                results[jc, ic, jr] = c.tobytes()
-        assert {jc * ic * jr for jc, ic, jr in results} >= {1, 2, 4, 8}
+                for own_b in (False, True):
+                    split = replace(plan, jc_ways=jc, ic_ways=ic, jr_ways=jr, own_b=own_b)
+                    if rest or split.violations(shape, detect()):
+                        continue
+                    c = np.full((m, n), np.nan, dtype)
+                    engine.gemm(a, b, c, threads=threads, plan=split)
+                    results[jc, ic, jr, own_b] = c.tobytes()
+        assert {jc * ic * jr for jc, ic, jr, _ in results} >= {1, 2, 4, 8}
         assert len(set(results.values())) == 1, (m, n, k, plan)
         np.testing.assert_allclose(c, a.astype(np.float64) @ b, rtol=1e-3, atol=1e-3)
     if not found:

@@ -4,6 +4,8 @@ Offsets in bytes. Nothing here needs the emission layer: a process whose kernels
 """
 from __future__ import annotations
 
+from tilewright.kernels.cpu.jobs import EACH, MOST_EACH
+
 # The context: 8 bytes each. WATCHING is the Python function for a call whose a is an ndarray, PYTHON for all others.
 # SMALL is (small_gemm, its own context) for f32, then for f64. NATIVE has rows of three: a value of algorithm=, and up
 # to which m*n*k it is the native product, for f32 and for f64; the first row is for a call without that keyword. TABLE
@@ -40,7 +42,7 @@ RECORD = (
 )
 ROW = ("which", "size", "row", "column", "product")     # of `operands`, in their order; bytes of a number; jobs.OPERAND
 NAMED = ("space", "name", "value")          # addresses of a dict, a key and its value; 0: there must be no such key
-MOST_FIELDS, MOST_KEYWORDS, MOST_OPERANDS = 52, 6, 4
+MOST_FIELDS, MOST_KEYWORDS, MOST_OPERANDS = len(EACH) + MOST_EACH, 6, 4
 MOST_VALUES = 8             # of a function's closure, and of its defaults
 IS_FLOAT = 1                # a word in place of an object's address
 KEY = 8 + 8 + 2*MOST_KEYWORDS + (3 + 4*MOST_VALUES) + (1 + 9*MOST_OPERANDS) + 9 + 2

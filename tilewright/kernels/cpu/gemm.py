@@ -10,6 +10,9 @@ The rows are cut into panels of equal height (or one less), so that no row of a 
 rows dealt out; each packs its share of B's panels just before it uses them for the first time, so that packing a panel
 also brings it into its own cache, and after one barrier all panels are there for everyone.
 
+With `own_b` each thread has its own rows and columns, packs both for itself and waits for nobody: where packed panels
+are small, reading them in another core's cache and waiting for it takes longer than packing them again.
+
 More than `FEW` threads claim their work piece by piece, since cores that share hardware with others differ in speed by
 a factor of two. The pieces are, for one block of B after the other: blocks of A, which the thread that claims one packs
 into its own L2 and multiplies by all of the block of B; the panels of the *next* block of B, to be packed; and the last
@@ -86,7 +89,9 @@ class Loops:
         self.TILE = panels.NR * max(panels.FIELDS, 1)                           # elements of a row of a tile
         jr_id, ic_id, jc_id = tid % g.jr_ways, tid // g.jr_ways % g.ic_ways, tid // (g.jr_ways * g.ic_ways)
         self.jr_id, self.ic_id = jr_id, ic_id
-        self.team = g.ic_ways * g.jr_ways                                       # threads that share a block of B
+        own = g.own_b != 0
+        self.team = k.select(own, 1, g.ic_ways*g.jr_ways)                       # threads that share a block of B
+        self.packers, self.packer = k.select(own, 1, g.ic_ways), k.select(own, 0, ic_id)
         self.team_barrier = g.barriers + jc_id*BARRIER_BYTES
         block_id = jc_id*g.ic_ways + ic_id                                      # and of A: jr_ways of them
         self.block_barrier = g.barriers + (g.jc_ways + block_id)*BARRIER_BYTES
@@ -100,11 +105,11 @@ class Loops:
         self.kc_max = panels.kc_max()
 
         # Threads that claim have two blocks of B, and shared ones of A: one to be multiplied, the other to be packed.
-        self.many = (g.jr_ways == 1) & (g.ic_ways > FEW)
+        self.many = (g.jr_ways == 1) & (self.team > FEW)
         self.of_a, self.of_b = g.mc_panels*panels.a_space(g.kc), g.nc_panels*panels.b_space(g.kc)   # of a block
         self.a_space = g.a_space + block_id*self.of_a
         self.shared_space = g.a_space + (g.jc_ways*g.ic_ways + jc_id*(2*SHARED*g.ic_ways))*self.of_a
-        self.b_space = g.b_space + jc_id*self.of_b*k.select(self.many, k.constant(i64, 2), 1)
+        self.b_space = g.b_space + k.select(own, block_id, jc_id)*self.of_b*k.select(self.many, k.constant(i64, 2), 1)
 
         # Where sums are not added up in C, its tiles are elsewhere, one after the other, or where there is but one
         # block of k each in the same place.
@@ -206,7 +211,7 @@ class Loops:
         """Each thread has its own rows and its own panels of B, which it packs just before it first needs them."""
         k, g, q_lo, q_hi = self.k, self.g, self.q_lo, self.q_hi
         jr_lo, jr_hi = split(s.nc, g.jr_ways, self.jr_id)                   # panels that this thread multiplies,
-        own_lo, own_hi = (jr_lo + x for x in split(jr_hi - jr_lo, g.ic_ways, self.ic_id))       # and packs
+        own_lo, own_hi = (jr_lo + x for x in split(jr_hi - jr_lo, self.packers, self.packer))   # and packs
         with k.loop(k.max(q_hi, q_lo + 1), q_lo, self.mc_panels) as q0:     # once at least: others need its panels of B
             q1, first = k.min(q0 + self.mc_panels, q_hi), q0 == q_lo
             if self.PREPACKED != "a":

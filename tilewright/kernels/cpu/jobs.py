@@ -9,10 +9,11 @@ from typing import NamedTuple
 PACKED = (
     "m", "n", "k", "a", "rsa", "csa", "b", "rsb", "csb", "c", "ldc", "alpha", "beta",
     "mc_panels", "kc", "nc_panels", "jc_ways", "ic_ways", "jr_ways",
+    "own_b",                    # 1: each of ic_ways packs its block of B for itself; jr_ways is 1 then
     "pack_a", "pack_b",         # addresses of the packing functions for these strides
     "table",                    # micro-kernel for (height, vectors): table[(height - 1)*NV + vectors - 1]
-    "a_space", "b_space",       # 64-byte aligned; jc_ways*ic_ways blocks of A, jc_ways blocks of B; if threads claim,
-                                # 2*SHARED times as many of A beside these, and twice as many of B
+    "a_space", "b_space",       # 64-byte aligned; jc_ways*ic_ways blocks of A, jc_ways blocks of B, with own_b as many
+                                # as of A; if threads claim, 2*SHARED times as many of A beside, and twice as many of B
     "depth",                    # of packed words: steps of k; then k counts words, or rows of tiles
     "special",                  # set to 1 if a number cannot be split into the terms that AMX multiplies
     "barriers",                 # zeroed; one for each block of B, then one for each block of A

@@ -15,9 +15,9 @@ from tilewright.expressions.numerics import Numerics
 from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.jobs import Finish
 from tilewright.plans import choose, lowering, prologues
-from tilewright.plans.choose import STREAMED
 from tilewright.plans.cpu import CpuPlan
 from tilewright.plans.cpu_shape import COMPLEX, Strides
+from tilewright.plans.cpu_tiles import STREAMED
 from tilewright.plans.lowering import Product
 from tilewright.rules import shapes
 from tilewright.rules.prologues import Prepared

@@ -194,7 +194,7 @@ class Recipe:
         self.a_block, self.b_block = (0 if self.prepacked == role else panels * cut.space[role] * shape.itemsize
                                       for role, panels in (("a", cut.mc_panels), ("b", cut.nc_panels)))     # bytes
         self.a_blocks = plan.jc_ways * plan.ic_ways * (1 + 2*jobs.SHARED*plan.claims)
-        self.b_blocks = plan.jc_ways * (1 + plan.claims)
+        self.b_blocks = plan.jc_ways * (plan.ic_ways if plan.own_b else 1 + plan.claims)
         self.a_bytes = _page(self.a_blocks * self.a_block)
         # tiles of C that wait for the next block of k, for one of jc_ways
         waiting = (shape.out or self.tables.c) and cut.kc < shape.k
@@ -206,6 +206,7 @@ class Recipe:
         return {"m": shape.m, "n": shape.n, "k": shape.k, "rsa": st.rsa, "csa": st.csa, "rsb": st.rsb, "csb": st.csb,
                 "ldc": st.csc if shape.tiles else st.rsc, "mc_panels": cut.mc_panels, "kc": cut.kc,
                 "nc_panels": cut.nc_panels, "jc_ways": plan.jc_ways, "ic_ways": plan.ic_ways, "jr_ways": plan.jr_ways,
+                "own_b": int(plan.own_b),
                 "pack_a": pack_a, "pack_b": pack_b, "table": kernels.address, "depth": shape.depth,
                 "finish": self._finish(), "aside": self._aside(cut), **self._addresses(),
                 "unpacked": int(plan.unpacked(shape) and self.prepacked != "b")}

@@ -17,9 +17,9 @@ from tilewright.plans.builtin import (
     small_way,
     stays_in_cache,
 )
-from tilewright.plans.choose import DOT_ROWS, STREAM_DEPTH, TILES, tiles_of
 from tilewright.plans.cpu import CpuPlan
 from tilewright.plans.cpu_shape import Shape
+from tilewright.plans.cpu_tiles import DOT_ROWS, STREAM_DEPTH, TILES, tiles_of
 from tilewright.plans.measured import choice
 from tilewright.runtime.cpu import amx
 from tilewright.runtime.cpu.host import Part, host

@@ -15,8 +15,8 @@ from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.jobs import Finish
 from tilewright.plans import few_rows, lowering, semirings
 from tilewright.plans import invariant as invariants
-from tilewright.plans.choose import STREAMED
 from tilewright.plans.cpu_shape import Strides
+from tilewright.plans.cpu_tiles import STREAMED
 from tilewright.plans.lowering import Product
 from tilewright.plans.prologues import read_once
 from tilewright.plans.words import TILE_WORDS

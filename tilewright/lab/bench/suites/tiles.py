@@ -78,7 +78,7 @@ def legal(target: CpuTarget, itemsize: int) -> list[Tile]:
 
 def named(target: CpuTarget, tiles: list[Tile]) -> list[Tile]:
     """The article's tiles and those that plans use."""
-    from tilewright.plans.choose import TILES
+    from tilewright.plans.cpu_tiles import TILES
 
     chosen = TILES.get(target.registers, ())
     return [tile for tile in tiles if tile.article or (tile.mr, tile.vectors) in chosen]
