@@ -518,6 +518,18 @@ def test_many_processes_write(own_store):
     assert len(store.rows()) == 100
 
 
+def test_a_file_that_another_process_has_just_made(own_store):
+    """Whoever locks it first begins it, and its rows stay."""
+    with open(own_store, "xb"):                         # made, and not locked yet
+        os.chmod(own_store, 0o600)
+        assert store.save([row()]) == 1
+    assert own_store.read_bytes().startswith(b'{"schema": 1}\n')
+    assert len(store.rows()) == 1
+    assert store.clear() == 1
+    assert store.save([row()]) == 1
+    assert own_store.read_bytes().startswith(b'{"schema": 1}\n')
+
+
 def test_a_killed_writer(own_store):
     """What it had not committed is not there, and nobody has to wait for it."""
     store.save([row()])

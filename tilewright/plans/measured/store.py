@@ -207,7 +207,7 @@ def _locked(file: Path) -> Iterator[IO[bytes]]:
         raise OSError(f"the directory {file.parent} for tuning results cannot be made ({error.strerror})") from None
     try:
         if not os.path.lexists(file):
-            owned.create(file, f'{{"schema": {SCHEMA}}}\n'.encode())
+            owned.create(file)
     except FileExistsError:                                 # another process was faster
         pass
     except OSError as error:
@@ -216,6 +216,8 @@ def _locked(file: Path) -> Iterator[IO[bytes]]:
         raise owned.Refused(why)
     with open(file, "r+b") as opened:
         fcntl.flock(opened, fcntl.LOCK_EX)
+        if not os.fstat(opened.fileno()).st_size:       # written by whoever is first to have it alone
+            _append(opened, f'{{"schema": {SCHEMA}}}\n')
         yield opened
 
 
