@@ -225,12 +225,8 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
         ("barriers", 0.0 if plan.own_b else
          WAIT * (threads // plan.jc_ways - 1) * (1 if claims else k_blocks * n_blocks / plan.jc_ways)),
         ("starting threads", _start(plan)),
-        ("teams of more than two threads", _team(plan)),
+        ("teams of more than two threads", TEAMS * threads * (threads > 2*plan.jc_ways and not plan.own_b)),
         ("waiting for the slowest core", slowest * work)))
-
-
-def _team(plan: CpuPlan) -> float:
-    return TEAMS * plan.threads * (plan.threads > 2*plan.jc_ways and not plan.own_b)
 
 
 def _start(plan: CpuPlan) -> float:
@@ -260,7 +256,7 @@ def _tiles(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -
         ("rows of k that are reached", RUN * ceil(shape.k / plan.kc) / threads
          * (shape.m * (shape.a == "rows") + shape.n * (shape.b == "columns"))),
         ("starting threads", _start(plan)),
-        ("teams of more than two threads", _team(plan)),
+        ("teams of more than two threads", TEAMS * threads * (threads > 2*plan.jc_ways and not plan.own_b)),
         ("waiting for the slowest core", 0.0 if threads <= 2 or plan.claims else UNEVEN * work)))
 
 
