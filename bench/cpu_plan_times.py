@@ -76,7 +76,7 @@ def vendor(a: Any, b: Any, c: Any) -> Callable[[], Any]:
 
 
 def microseconds(call: Callable[[], Any]) -> float:
-    """Of one call, in the mean of a turn."""
+    """The mean time of a call in a turn of TURN seconds, in microseconds."""
     began = time.perf_counter()
     call()
     calls = max(1, min(MOST_CALLS, int(TURN / (time.perf_counter() - began))))

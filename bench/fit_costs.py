@@ -144,7 +144,7 @@ class Fit:
         return [[self.predicted(case, plan) for plan, _ in near] for case, near in zip(self.cases, self.near)]
 
     def scale(self, every: list[list[float]]) -> dict[str, float]:
-        """Of each format what its times are off by in the median: on CPUs a model's rates are not this machine's."""
+        """By format, the median error of predicted times, as a logarithm: a CPU model has its own scale. 0 on GPUs."""
         off: dict[str, list[float]] = {case.format.split()[0]: [0.0] for case in self.cases}
         if isinstance(self.chip, CpuTarget):
             for case, near, logs in zip(self.cases, self.near, every):

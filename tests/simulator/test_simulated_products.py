@@ -212,7 +212,7 @@ def cli(*words):
 
 @pytest.mark.parametrize("step", ["naive", list(GPU_STEPS)[-1]])
 def test_steps_of_the_ladder(step):
-    """That each is exact is in tests/lab/ladder/test_gpu_ladder.py."""
+    """The command line runs the first and the last; tests/lab/ladder/test_gpu_ladder.py has all of them exact."""
     done = cli(36, 44, 20, "--target", "sm_90a", "--step", step, "--beta", 2)
     assert done.exit_code == 0, done.output
     assert "global memory" in done.output

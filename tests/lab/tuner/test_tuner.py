@@ -519,7 +519,7 @@ def test_many_processes_write(own_store):
 
 
 def test_a_file_that_another_process_has_just_made(own_store):
-    """Whoever locks it first begins it, and its rows stay."""
+    """The first process that locks the file writes its first line, and rows stay."""
     with open(own_store, "xb"):                         # made, and not locked yet
         os.chmod(own_store, 0o600)
         assert store.save([row()]) == 1
