@@ -1,4 +1,4 @@
-"""What a CPU's caches lose of so many bytes before they are read again: for the model of a plan's cost."""
+"""Shares of data that a CPU's caches have lost before it is read again, for the cost model of CPU plans."""
 from __future__ import annotations
 
 from math import exp, factorial, gcd

@@ -277,12 +277,12 @@ def tile_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
         if ic > 2:                                          # blocks are claimed: eight pieces for each thread
             mc = min(mc, max(PARTS * shape.m // (8 * ic) // SIDE, 1) * SIDE)
         nc = max((target.l3 or 4 * target.l2) // 2 // (4 * kc) // SIDE, 1) * SIDE
-        found = CpuPlan("packed", SIDE, SIDE, min(mc, _up(shape.m, SIDE)), kc, min(nc, _up(shape.n, SIDE)), ic_ways=ic,
-                        swap=True)
-        yield found
+        plan = CpuPlan("packed", SIDE, SIDE, min(mc, _up(shape.m, SIDE)), kc, min(nc, _up(shape.n, SIDE)), ic_ways=ic,
+                       swap=True)
+        yield plan
         if ic > 1:
-            yield replace(found, ic_ways=1)
-            yield from (replace(found, ic_ways=rows, jc_ways=columns, own_b=rows > 1) for rows, columns in
+            yield replace(plan, ic_ways=1)
+            yield from (replace(plan, ic_ways=rows, jc_ways=columns, own_b=rows > 1) for rows, columns in
                         grids(shape, SIDE, SIDE))
 
 

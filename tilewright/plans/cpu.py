@@ -87,7 +87,7 @@ class CpuPlan(Plan):
     jr_ways: int = 1
     swap: bool = False
     copy: bool = False      # B, which is small, is first copied into the layout that the algorithm reads
-    own_b: bool = False     # each thread packs the panels of B that it needs, shares none, and waits for nobody
+    own_b: bool = False     # each thread packs the panels of B that it needs; none are shared, and there is no barrier
     word: few_rows.Instruction = ""           # what few rows by a large matrix are multiplied as
 
     @property

@@ -85,7 +85,7 @@ def texts(svg):
 
 
 def check_picture(found, said):
-    """What the picture says has the figures."""
+    """The picture's texts have the record's figures."""
     assert " ".join(said).startswith(found.title[:40])
     for level in found.levels:
         assert size(level.predicted) in said

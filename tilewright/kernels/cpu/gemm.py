@@ -10,8 +10,8 @@ The rows are cut into panels of equal height (or one less), so that no row of a 
 rows dealt out; each packs its share of B's panels just before it uses them for the first time, so that packing a panel
 also brings it into its own cache, and after one barrier all panels are there for everyone.
 
-With `own_b` each thread has its own rows and columns, packs both for itself and waits for nobody: where packed panels
-are small, reading them in another core's cache and waiting for it takes longer than packing them again.
+With `own_b` each thread packs both operands for a block of C of its own; nothing is shared, and
+there is no barrier. For small panels, packing again takes less time than waiting and reading another core's cache.
 
 More than `FEW` threads claim their work piece by piece, since cores that share hardware with others differ in speed by
 a factor of two. The pieces are, for one block of B after the other: blocks of A, which the thread that claims one packs

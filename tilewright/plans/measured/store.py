@@ -216,7 +216,7 @@ def _locked(file: Path) -> Iterator[IO[bytes]]:
         raise owned.Refused(why)
     with open(file, "r+b") as opened:
         fcntl.flock(opened, fcntl.LOCK_EX)
-        if not os.fstat(opened.fileno()).st_size:       # written by whoever is first to have it alone
+        if not os.fstat(opened.fileno()).st_size:       # a new file: the first process with the lock begins it
             _append(opened, f'{{"schema": {SCHEMA}}}\n')
         yield opened
 
