@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from tilewright.forks import cached_property
 from tilewright.formats.table import FORMATS
 from tilewright.plans import epilogues, few_rows, prologues, semirings
 from tilewright.plans import invariant as invariants
@@ -90,7 +91,7 @@ class CpuPlan(Plan):
     own_b: bool = False     # each thread packs the panels of B that it needs; none are shared, and there is no barrier
     word: few_rows.Instruction = ""           # what few rows by a large matrix are multiplied as
 
-    @property
+    @cached_property
     def threads(self) -> int:
         return self.jc_ways * self.ic_ways * self.jr_ways
 
