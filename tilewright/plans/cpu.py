@@ -318,9 +318,3 @@ def _packed_violations(plan: CpuPlan) -> Iterator[str]:
             yield f"{name}c = {block} is less than one panel of {name}r = {tile}."
     if plan.mc == 0 or plan.kc == 0 or plan.nc == 0:
         yield f"a packed plan needs block sizes, got mc = {plan.mc}, kc = {plan.kc}, nc = {plan.nc}."
-
-
-def registers(plan: CpuPlan, lanes: int) -> int:
-    """Vector registers that the register tile takes: accumulators, a row of B, one element of A."""
-    vectors = plan.nr if plan.algorithm == "dots" else plan.nr // lanes     # of dots those of one sum
-    return plan.mr*vectors + vectors + 1
