@@ -114,8 +114,8 @@ def held_against(files: list[Path], verbose: bool = False) -> None:
         expected = {text: predicted(case, plan) for text, plan in plans.items()}
         choice = (choose if isinstance(case.on, CpuTarget) else gpu.choose)(case.shape, case.on)
         chosen = next((text for text, plan in plans.items() if plan == choice), "")
-        first = chosen or min(expected, key=lambda text: expected[text])
-        best = max(offered, key=lambda text: offered[text])
+        first = chosen or min(expected, key=expected.__getitem__)
+        best = max(offered, key=offered.__getitem__)
         kind = f"{case.on.model or case.on.name}, {case.problem.a}" + f", {case.threads} threads"*bool(case.threads)
         kept.setdefault(kind, []).append(offered[first] / offered[best])
         unmeasured = "" if chosen else " (its own choice was not measured)"

@@ -759,7 +759,7 @@ def test_no_result_file_is_written_in_a_checkout_with_changes(monkeypatch: pytes
     assert not path.exists()
     assert call("bench", "--allow-dirty", "startup", "--json", path).exit_code == 0
     with pytest.raises(readme.FigureError, match=r"r\.json: these results are of a checkout with changes"):
-        readme.fill("<!-- figure: startup r.json -->\n<!-- /figure -->", tmp_path)
+        readme.fill("<!-- figure: machine r.json -->\n<!-- /figure -->", tmp_path)
 
 
 def test_a_script_that_measures_refuses_a_checkout_with_changes(monkeypatch: pytest.MonkeyPatch,
@@ -1021,19 +1021,17 @@ def test_without_matplotlib_the_message_says_what_to_install(
 
 
 def test_figures_are_written_between_their_markers(measured: Report, tmp_path: Path) -> None:
-    measured.extra["startup"] = {"import tilewright": [0.1, 0.12, 0.11]}
     results.save(measured, tmp_path / "r.json")
     document = "".join(
         f"<!-- figure: {kind} r.json{options} -->\nold\n<!-- /figure -->\nprose\n"
         for kind, options in {
-            "rates": " suite=square dtype=f32 threads=1", "summary": "", "machine": "", "startup": "",
+            "rates": " suite=square dtype=f32 threads=1", "summary": "", "machine": "",
         }.items()
     )
     filled = readme.fill(document, tmp_path)
     assert "old" not in filled
-    assert filled.count("prose") == 4
+    assert filled.count("prose") == 3
     assert "| 64 | 524.3 | 262.1 | 476.6 | 1.10 (0.83 to 1.10) mkl |" in filled
-    assert "| import tilewright | 0.110 (0.105 to 0.115) |" in filled
     assert "against numpy 1.0; mkl 1.0." in filled
     assert readme.fill(filled, tmp_path) == filled
 
