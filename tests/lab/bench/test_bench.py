@@ -330,6 +330,27 @@ def test_tensors_of_contractions_are_about_as_large_as_said() -> None:
         assert 0.4 < 4 * max(p.m * p.n, p.m * p.k, p.n * p.k) / contractions.MOST_BYTES < 1.6, case.subscripts
 
 
+def test_contractions_drawn_by_a_seed() -> None:
+    from tilewright.lab.bench.suites import contractions
+
+    found = contractions.einsums(3, 40, ["f32"], quick=True)
+    assert [x.label for x in found] == [x.label for x in contractions.drawn(3, 40, "f32")]
+    assert any(x.problem.batch > 1 for x in found)
+    for case in (next(x for x in found if x.problem.batch > 1), found[0]):
+        p, o = case.problem, operands.contraction(case.problem, case.subscripts, case.sizes)
+        assert o.c.size == p.batch * p.m * p.n
+        device, way = contest.Cpu(job([case]), lambda: 0.0), peer.find(Setting(), ["numpy"])[0][0].einsum
+        assert way is not None
+        assert device.checked(way, case, [o], device.reference(case, o))[2] is not None
+
+
+def test_a_short_run_of_contractions_shows_each_peer() -> None:
+    found = call("bench", "einsum", "--seed", "2", "--count", "2", "--threads", "1", "--quick", "--peers",
+                 "numpy,torch")
+    assert found.exit_code == 0, found.output
+    assert "einsum: the fastest peer's time over ours" in found.output
+
+
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 def test_operands_are_stored_as_the_layout_says(layout: str) -> None:
     o = operands.make(Gemm(3, 5, 7, "f64", layout=layout))

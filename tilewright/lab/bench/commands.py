@@ -229,7 +229,8 @@ def einsum(options: Options, seed: int | None, count: int, console: Console) -> 
     """Contractions of TCCG, or drawn at random, on the CPU."""
     from tilewright.lab.bench.suites import contractions as suite
 
-    return _cells("einsum", suite.einsums(seed, count, options.only or ["f32"], options.quick), options, CPU, None, console)
+    cases = suite.einsums(seed, count, options.only or ["f32"], options.quick)
+    return _cells("einsum", cases, options, CPU, None, console)
 
 
 def _cells(kind: str, cases: list[Case], options: Options, device: str, minutes: float | None, console: Console) -> int:

@@ -127,9 +127,9 @@ def means(results: Sequence[Result]) -> list[list[str]]:
     if len(names := sorted({name for r in results for name in r.peers()})) > 1:
         for name in names:
             for r in results:
-                if ratio := r.ratio(name):
+                if of_one := r.ratio(name):
                     key = f"{r.case.product.label} of {name}", str(r.threads)
-                    kinds.setdefault(key, []).append(ratio.median)
+                    kinds.setdefault(key, []).append(of_one.median)
     kinds = {kind: sorted(found) for kind, found in kinds.items()}
     return [[*kind, str(len(found)), f"{geomean(found):.3f}", f"{found[len(found) // 20]:.2f}", f"{min(found):.2f}",
              *(str(sum(ratio < limit for ratio in found)) for limit in (1.0, 0.95))] for kind, found in kinds.items()]
