@@ -45,7 +45,7 @@ CONSTANTS: dict[str, tuple[tuple[Any, str], ...]] = {
               (wgmma_model, "ADDING_CLOCK EXCHANGING STORING RATE_PROMOTED PROMOTING_TOGETHER WAITED PROMOTING"),
               (nvidia_rates, "TMA_L2")),
     "mma": ((nvidia_model, "CHAIN MEETING COPY_CLOCK SPLIT_MMA START:mma FIRST:mma STORING:mma"),),
-    "dmma": ((nvidia_model, "MATRIX MATRIX_OTHER DMMA_MEETING DMMA_ARRIVAL START:dmma STORING:dmma"),
+    "dmma": ((nvidia_model, "MATRIX MATRIX_OTHER DMMA_MEETING DMMA_ARRIVAL FEW_DMMA DRAINING START:dmma STORING:dmma"),
              (nvidia_model, "FIRST:dmma")),
     "simt": ((nvidia_model, "ISSUE ISSUE_ASYNC FEW_WARPS MOST_WARPS AS_STORED SLICE MEETING_ALONE COPY TRANSPOSED"),
              (nvidia_model, "SINGLE TRANSPOSED_ASYNC ARRIVING STARTED ALONE START:simt FIRST:simt STORING:simt SPLIT"),

@@ -32,7 +32,7 @@ class Operand:
         rows, extent, self.how = block.shape[1 - self.inner], block.shape[self.inner], how
         options: dict[str, Any] = {"PAD": pad}
         if how == "ldmatrix":
-            options = arranged(self.T.bits, inner_k, of_b, 0)
+            options = arranged(self.T.bits, inner_k, of_b)
         elif how == "wgmma":
             options = {"PAD": min(PANEL // self.T.bytes - extent, 0), "BITS": (0, 1, 2)}
         self.row, self.rows = extent + options["PAD"], rows

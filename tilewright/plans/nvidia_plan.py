@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from tilewright.plans.passes import Pass
     from tilewright.problem import Gemm
 
-DMMA_PAD = 4            # elements after each row of a tile, by which dmma keeps banks apart
 PARTED = 2              # warpgroups whose sums may be promoted in parts: with 3 the parts are too narrow
 BESIDE = 40             # registers of a thread of wgmma beside sums
 MOST_POINTERS = 8       # of a thread to rows of an operand
@@ -189,7 +188,9 @@ class NvidiaPlan(GpuPlan):
             sums *= 1 + (bool(self.split) or shape.scales in SCALE_BLOCKS)
             return sums + (self.warp_m + self.warp_n)//2 + self._copying(shape) + 32
         if self.algorithm == "dmma":
-            return words * (self.warp_m*self.warp_n//LANES + 2*(self.warp_m//8 + self.warp_n//8)) + 40
+            pointers = shape.layout == "tn" or self.vector == 1 or (self.tail and shape.layout[1] == "n")
+            addresses = 32 + 16*pointers + 32*(self.vector == 1 and self.cta_k > 8)         # as ptxas takes
+            return words * (self.warp_m*self.warp_n//LANES + 2*(self.warp_m//8 + self.warp_n//8)) + addresses
         if self.algorithm == "gemv":
             return gemv_rules.registers(self, shape)
         if self.algorithm == "small":
@@ -231,7 +232,7 @@ class NvidiaPlan(GpuPlan):
         return count
 
     def shared(self, shape: GpuShape) -> int:
-        """Bytes of a CTA's shared memory, rows padded."""
+        """Bytes of a CTA's shared memory, rows of simt's tiles padded."""
         itemsize = shape.itemsize
         if self.algorithm == "mma":
             return self.stages * self.tile_bytes(shape)
@@ -246,10 +247,8 @@ class NvidiaPlan(GpuPlan):
             return gemv_rules.shared(self, shape)
         if self.algorithm == "small":
             return small_rules.shared(self, shape)
-        tile = self.cta_k * (self.cta_m + self.cta_n + 2*WIDEST//itemsize)
-        if self.algorithm == "dmma":                # a row is one step of k, or one row or column of the CTA's tile
-            tile = max(self.cta_k * (self.cta_m + self.cta_n + 2*DMMA_PAD),
-                       (self.cta_m + self.cta_n) * (self.cta_k + DMMA_PAD))
+        padding = 0 if self.algorithm == "dmma" else 2*WIDEST//itemsize
+        tile = self.cta_k * (self.cta_m + self.cta_n + padding)
         sums = self.cta_m*self.cta_n * semirings.fields(shape.semiring) if self.slices > 1 else 0
         return itemsize * max(self.stages*tile, sums)
 

@@ -16,8 +16,8 @@ h is, is free, and chosen by what is contiguous:
     32 of B         i               loads of one                            g + 8*h
     64 bits         k               loads of one                            g + 8*h
 
-In B's order, and where i are in pairs, a lane has four columns of C side by side. Rows of f64 are padded, which leaves
-their addresses one base and constants; all others are swizzled, since eight lanes of ldmatrix read 16 bytes each.
+In B's order, and where i are in pairs, a lane has four columns of C side by side. All rows are swizzled: eight lanes of
+ldmatrix read 16 bytes each, and those of f64 pairs of four rows, or numbers of two pieces of four rows.
 """
 from __future__ import annotations
 
@@ -30,12 +30,9 @@ from tilewright.kernels.nvidia.result import Partition, Piece
 BLOCK, STEP = 16, 32            # i of a block; bytes of k in a step
 
 
-def arranged(BITS: int, along_k: bool, of_b: bool, PAD: int) -> dict[str, Any]:
-    """How rows of a tile are to be swizzled, or padded by PAD elements (`operand.SmemOperand`): by which of them lanes
-    read together."""
-    if BITS == 64:
-        return {"PAD": PAD}
-    if BITS == 32 and not along_k:
+def arranged(BITS: int, along_k: bool, of_b: bool) -> dict[str, Any]:
+    """How rows of a tile are to be swizzled (`operand.SmemOperand`): by which of them lanes read together."""
+    if BITS == 64 or (BITS == 32 and not along_k):
         return {"PAD": 0, "BITS": (0, 1), "FIRST": 1}
     fours = of_b if along_k else BITS == 8
     return {"PAD": 0, "BITS": (0, 2, 3) if fours else (0, 1, 2)}

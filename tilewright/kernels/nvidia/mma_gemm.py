@@ -1,8 +1,8 @@
 """The GEMM on tensor cores by warps (`mma.sync`): sm_75 and later, in 8, 16, 32 (tf32) and 64 bits, every layout.
 
 The parts are those of simt_gemm.py: work, ring (whose docstring has the timeline), operands, result. What differs are
-the products: tiles lie in shared memory as they lie in global memory, most of them swizzled instead of padded, and
-matrices.py reads the fragments.
+the products: tiles lie in shared memory as they lie in global memory, swizzled instead of padded, and matrices.py reads
+the fragments.
 """
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tilewright.kernels.nvidia.result import Result, Staging
 from tilewright.kernels.nvidia.ring import Fragments, Ring
 from tilewright.plans.gpu_shape import GpuShape
 from tilewright.plans.nvidia_model import LANES_M, exchanges
-from tilewright.plans.nvidia_plan import DMMA_PAD, NvidiaPlan
+from tilewright.plans.nvidia_plan import NvidiaPlan
 from tilewright.plans.words import TERMS
 from tilewright.problem import SCALE_BLOCKS
 from tilewright.targets.nvidia import TARGETS
@@ -59,7 +59,7 @@ def emit_mma_gemm(shape: GpuShape, plan: NvidiaPlan, ARCH: str = "sm_80", WHEN: 
                f"{f'_blocks{blocks}' if blocks else ''}{f'_{p.split}' if p.split else ''}"
                f"{f'_when_{WHEN}' if WHEN else ''}{f'_groups_{GROUPED}' if GROUPED else ''}{suffix(s.epilogue)}"
                f"{transform.suffix(s.prologue_a, s.prologue_b)}",
-               threads=p.threads, min_ctas=1, noalias=(
+               threads=p.threads, min_ctas=max(p.resident(s, TARGETS[ARCH]), 1) if p.algorithm == "dmma" else 1, noalias=(
                    pointers(s.epilogue, s.prologue_a, s.prologue_b) if split.divided else True),
                **parameters(s, scalar, split, WHEN, GROUPED))
     g = arguments(k, WHEN)
@@ -72,7 +72,7 @@ def emit_mma_gemm(shape: GpuShape, plan: NvidiaPlan, ARCH: str = "sm_80", WHEN: 
         before = Transform.from_arguments(k, g, role, s.prologue_of(role), ALONG_K=by_k, ARCH=ARCH)
         return SmemOperand(k, T, gmem, ld, along_k=by_k, transposed=False, EXTENT=extent, CTA_K=p.cta_k, VECTOR=vector,
                            THREADS=p.threads, ASYNC=asynchronous, BEFORE=before,
-                           **arranged(T.bits, by_k, role == "b", DMMA_PAD))
+                           **arranged(T.bits, by_k, role == "b"))
 
     def terms(x: SmemOperand, plane: Value | None) -> list[SmemOperand]:
         """The operand, which is the last term if it has several, after the others."""
