@@ -279,9 +279,8 @@ def tile_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
         nc = max((target.l3 or 4 * target.l2) // 2 // (4 * kc) // SIDE, 1) * SIDE
         plan = CpuPlan("packed", SIDE, SIDE, min(mc, _up(shape.m, SIDE)), kc, min(nc, _up(shape.n, SIDE)), ic_ways=ic,
                        swap=True)
-        yield plan
-        if ic > 1:
-            yield replace(plan, ic_ways=1)
+        yield from dict.fromkeys((plan, replace(plan, ic_ways=1)))
+        if shape.threads > 1:
             yield from (replace(plan, ic_ways=rows, jc_ways=columns, own_b=rows > 1) for rows, columns in
                         grids(shape, SIDE, SIDE))
 

@@ -5,7 +5,6 @@ import re
 from typing import Literal, NamedTuple
 
 from tilewright.expressions.numerics import PLAIN, HasNumerics, Numerics
-from tilewright.forks import cached_property
 from tilewright.plans import invariant as invariants
 from tilewright.plans import prologues, semirings
 from tilewright.plans.words import BY_NAME, TILE_WORDS
@@ -117,21 +116,21 @@ class Shape(HasNumerics, _Fields):
         return self._replace(m=self.n, n=self.m, a=exchanged[self.b], b=exchanged[self.a],
                              source_a=self.source_b, source_b=self.source_a, numerics=self.numerics.swapped)
 
-    @cached_property
+    @property
     def itemsize(self) -> int:
         return ITEMSIZE[self.dtype]
 
-    @cached_property
+    @property
     def tiles(self) -> bool:
         """Whether AMX multiplies."""
         return self.dtype.startswith("amx")
 
-    @cached_property
+    @property
     def words(self) -> bool:
         """Whether vectors of words are multiplied."""
         return self.dtype in BY_NAME and not self.tiles
 
-    @cached_property
+    @property
     def complex(self) -> bool:
         return self.source_a in COMPLEX
 

@@ -174,11 +174,10 @@ class Jobs:
         count, width = len(which), templates.rows.shape[1]
         step = self.steps.copy()
         step[:, 0] = bases
-        places = step.dot(coordinates)
+        places = step @ coordinates
         block = memory[:count * width].reshape(count, width)
         templates.rows.take(which, 0, block, "clip")                   # without a copy, which "raise" would make
-        rows = np.zeros((count, len(FIELDS)), np.int64)
-        values = rows.T
+        values = np.zeros((len(FIELDS), count), np.int64)
         values[:3] = places[:3]
         values[3], values[4], values[7], values[9] = sizes
         values[8] = values[7]
@@ -193,8 +192,8 @@ class Jobs:
             end, first = end + table.size, first + len(words)
             for entry, *by in reduced if field == 5 else ():
                 table[:, entry, :3] = np.array(by).T
-        memory[:count * width].put(templates.at.take(which, 0) + width * number[:, None], rows)
-        pieces[:, ::2] = templates.what.take(which, 0)
+        block[number[:, None], templates.at[which]] = values.T
+        pieces[:, ::2] = templates.what[which]
         pieces[:, 1] = address + 8 * width * number
 
     # ---- reductions
