@@ -23,8 +23,8 @@ EXCHANGED = 4           # sums that a lane reads at once, when lanes exchange th
 MOST_PARTS = 16
 PART = 0.008            # of a tile's time that another part of it costs: writing and adding up a tile of C
 # Multiply-adds issued of those that could be, for a thread's tile with 8 warps or more on a multiprocessor. Loads of
-# fragments and register conflicts take the rest. These and the next were fitted by bench/fit_costs.py to random shapes in
-# f32 and f64 on an H200, to turns of 10 ms, in which power lowers the clock (h200_plan_times_long_turns.jsonl.xz). Of the
+# fragments and register conflicts take the rest. These and the next were fitted by bench/fit_costs.py to random shapes
+# in f32 on an H200, to turns of 10 ms, in which power lowers the clock (h200_plan_times_long_turns.jsonl.xz). Of the
 # best measured plan the pick has 0.97.
 ISSUE = {(8, 16): 0.958, (16, 8): 0.87, (12, 8): 0.911, (8, 8): 0.931, (8, 4): 0.57, (4, 8): 0.57, (4, 4): 0.43,
          (4, 2): 0.58}
@@ -48,7 +48,7 @@ MATRIX = {(32, 64): 0.97, (64, 32): 0.843, (32, 32): 0.945, (48, 48): 0.87, (48,
 FEW_DMMA = 0.39         # as FEW_WARPS
 DMMA_MEETING = 18.5     # clocks of a tile of k besides
 DMMA_ARRIVAL = 1.09e-6  # seconds of its copy from memory
-DRAINING = 0.92         # of the time in which memory takes C, if no other CTA of the multiprocessor multiplies meanwhile
+DRAINING = 0.92         # of the time in which memory takes C, if no other CTA multiplies meanwhile
 MATRIX_OTHER = 0.85
 # Seconds of a launch that are not its arithmetic; tiles of k that pass until the first one has come to a CTA, as each
 # part of a tile's k waits for it; clocks of a warp to store an element of C of each of its lanes, one by one. What is

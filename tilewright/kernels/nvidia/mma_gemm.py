@@ -59,7 +59,7 @@ def emit_mma_gemm(shape: GpuShape, plan: NvidiaPlan, ARCH: str = "sm_80", WHEN: 
                f"{f'_blocks{blocks}' if blocks else ''}{f'_{p.split}' if p.split else ''}"
                f"{f'_when_{WHEN}' if WHEN else ''}{f'_groups_{GROUPED}' if GROUPED else ''}{suffix(s.epilogue)}"
                f"{transform.suffix(s.prologue_a, s.prologue_b)}",
-               threads=p.threads, min_ctas=max(p.resident(s, TARGETS[ARCH]), 1) if p.algorithm == "dmma" else 1, noalias=(
+               threads=p.threads, min_ctas=max(p.resident(s, TARGETS[ARCH]), 1) if sums == "f64" else 1, noalias=(
                    pointers(s.epilogue, s.prologue_a, s.prologue_b) if split.divided else True),
                **parameters(s, scalar, split, WHEN, GROUPED))
     g = arguments(k, WHEN)
