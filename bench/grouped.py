@@ -75,15 +75,14 @@ def on_gpu(on: Any, case: tuple[int, int, int, int]) -> study.Case:
 
     def random(*shape: int) -> Any:
         return torch.randn(*shape, device=on.name).bfloat16()
-    out = random(rows, n)
-    every = [(random(rows, k), random(groups, n, k).transpose(1, 2))
+    every = [(random(rows, k), random(groups, n, k).transpose(1, 2), random(rows, n))
              for _ in range(sets(2 * (rows*k + groups*k*n), target.l2))]
     loop = looped(torch.mm, ends)
-    sides = {"tilewright": study.partials(lambda a, b: tw.grouped_matmul(a, b, offsets, out), every),
-             "loop": study.partials(lambda a, b: loop(a, b, out), every)}
+    sides = {"tilewright": study.partials(lambda a, b, out: tw.grouped_matmul(a, b, offsets, out), every),
+             "loop": study.partials(loop, every)}
     if hasattr(torch, "_grouped_mm"):
-        sides["_grouped_mm"] = study.partials(lambda a, b: torch._grouped_mm(a, b, offs=offsets), every)
-    wanted = loop(*every[0], out).clone()
+        sides["_grouped_mm"] = study.partials(lambda a, b, out: torch._grouped_mm(a, b, offs=offsets), every)
+    wanted = loop(*every[0]).clone()
     shape = gpu.planner(target).shape_of(tw.Gemm(-(-rows // groups), n, k, "bf16", "bf16", "bf16", "nt", groups))
     plan = plan_for(shape, target, "m")
     expected = gpu.planner(target).cost(shape, plan, target).seconds * ragged(plan, shape.m)

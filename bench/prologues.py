@@ -28,6 +28,7 @@ import torch
 import torch.nn.functional as F
 
 import tilewright as tw
+from tilewright.expressions.numerics import Numerics
 from tilewright.formats.quantized import Quantized
 from tilewright.formats.scaled import Nibbles, Scaled
 from tilewright.formats.table import BLOCK_FORMATS
@@ -81,7 +82,7 @@ def predicted(kind: str, m: int, target: Any) -> dict[str, Any]:
     source, scale, group = ("e2m1", "e8m0", 32) if kind == "mxfp4" else (kind, "f32", GROUP)
     text = tw.prologue(lambda b, s: b*s, source, "bf16", s=f"{scale} full/{group}").text
     text = text.replace(f"{source} bf16", f"{source}x2 bf16") if "4" in kind and kind != "e4m3fn" else text
-    shape = gpu_shape.shape("bf16", "bf16", "bf16", m, N, K, "nt", prologue_b=text)
+    shape = gpu_shape.shape("bf16", "bf16", "bf16", m, N, K, "nt", numerics=Numerics(prologue_b=text))
     plan = gpu.choose(shape, target)
     return {"plan": str(plan), "predicted": gpu.cost(shape, plan, target).seconds}
 
