@@ -24,7 +24,8 @@ from tilewright.plans.nvidia import NvidiaPlan
 
 SEEDS = {
     "cpu": ["packed 6x16 mc=12 kc=16 nc=32", "packed 4x8 mc=8 kc=5 nc=8 ways=2x1x1", "in_place 6x16", "dots 2x3",
-            "in_place 4x8 kc=3 ways=1x2x1 swap", "stream 3x4 ways=2x1x1", "packed 6x16 mc=12 kc=4 nc=16 swap copy"],
+            "in_place 4x8 kc=3 ways=1x2x1 swap", "stream 3x4 ways=2x1x1", "packed 6x16 mc=12 kc=4 nc=16 swap copy",
+            "dots 3x4 kc=16 ways=2x1x1"],
     "gpu": ["simt 64x64x8 warp=32x32 thread=8x4 stages=2 copy=registers", "simt 128x128x8 warp=32x64 thread=8x8 "
             "stages=3 split_k=2", "gemv 4x32x8 stages=2 copy=registers", "dmma 64x64x16 warp=32x32 stages=3 vector=2",
             "simt 64x32x8 warp=32x32 thread=8x4 stages=2 copy=registers slices=2 order=columns tail"],

@@ -102,9 +102,13 @@ def plan(rng: Random, case: Case) -> str:
         mr, nr = min(case["n" if swap else "m"], 12), rng.choice([1, 2, 4])
     if algorithm == "dots":
         mr, nr = rng.choice([1, 2, 3]), min(case["m" if swap else "n"], 6)
+        tile = rng.random() < 0.4
+        mr, nr = (rng.choice([2, 3, 4]), rng.choice([1, 3, 4])) if tile else (mr, nr)
     text = f"{algorithm} {mr}x{nr}"
     if algorithm == "packed":
         text += f" mc={mr * rng.choice([1, 2, 5])} kc={rng.choice([1, 2, 4, 5, 16, 64])} nc={nr * rng.choice([1, 3])}"
+    elif algorithm == "dots" and tile:
+        text += f" kc={rng.choice([1, 8, 40, 100])}"
     elif algorithm == "in_place" and rng.random() < 0.4:
         text += f" kc={rng.choice([1, 3, 8, 40])}"
     if rng.random() < 0.3:

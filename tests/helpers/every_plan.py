@@ -17,6 +17,8 @@ PLANS = [
     ("tn", 11, 60, 13, "in_place 3x{2v} ways=2x2x1"),
     ("nt", 2, 40, 33, "dots 3x2 swap"),
     ("nt", 40, 2, 33, "dots 3x2 ways=1x2x1"),
+    ("nt", 23, 10, 45, "dots 3x4 kc=32"),
+    ("nt", 10, 23, 21, "dots 3x4 kc=64 ways=2x2x1 swap"),
     ("nn", 2, 83, 21, "stream 2x4"),
 ]
 

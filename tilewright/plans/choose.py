@@ -19,8 +19,10 @@ from tilewright.plans.cpu_tiles import (
     DEEP,
     DEEPEST,
     DOT_ROWS,
+    DOT_TILES,
     FEW_COLUMNS,
     FEW_ROWS,
+    FEWEST_TILED,
     MOST_COLUMNS,
     MOST_IN_BLOCKS,
     MOST_ROWS,
@@ -302,7 +304,10 @@ def skinny_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
 
 
 def dot_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
-    """Dot products for few columns, and for few rows and columns by rows of B."""
+    """Dot products: by tiles, or else for few columns, and for few rows and columns by rows of B."""
+    yield from (tiles := [*dot_tile_plans(shape, target)])
+    if tiles:
+        return
     by_rows = CpuPlan("dots", shape.m, shape.n)
     few = by_rows.by_rows(shape) and (shape.n > 1 or shape.a != "rows" or
                                       (shape.m == 1 and (shape.depth or shape.k) > MOST_COPIED))
@@ -313,6 +318,23 @@ def dot_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
         for threads in {1, shape.threads}:
             yield CpuPlan("dots", rows, shape.n, ic_ways=min(threads, shape.m),
                           copy=shape.b != "columns" and not shape.prologues)
+
+
+def dot_tile_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
+    """Dot products by tiles where k is contiguous in both operands: all of k at once, or equal parts of it for which
+    B's columns, of which there are fewer than rows of A, stay in cache. On a Zen 4 L3 is near enough: 166 x 896 x 1771
+    in f64 took 0.91 of the time of three parts that fit L2."""
+    size = shape.n * shape.k * shape.itemsize
+    room = target.l3 // 8 if target.model.startswith("AMD") else SHARE * target.l2
+    unfit = min(shape.m, shape.n) < FEWEST_TILED or (shape.n > shape.m and size > SHARE * target.l2)
+    if unfit or (shape.a, shape.b) != ("rows", "columns") or not CpuPlan.takes_dot_tiles(shape):
+        return
+    lanes = target.lanes(shape.itemsize)
+    kc = _up(ceil(shape.k / ceil(size / room)), lanes)
+    for mr, nr in tiles_of(target, DOT_TILES):
+        in_l1 = target.l1d // ((mr + 2*nr) * shape.itemsize) // lanes * lanes
+        for depth in sorted({kc, min(kc, in_l1)}, reverse=True):
+            yield from (replace(p, algorithm="dots") for p in in_place_plans(shape, mr, nr, depth))
 
 
 def packed_plans(shape: Shape, target: CpuTarget, mr: int, nr: int,

@@ -5,7 +5,8 @@
                rows or columns of C, in any layout (kernels/cpu/complex_in_place.py)
     stream     `mr` rows (kernels/cpu/skinny.py), `nr` rows of B at a time
     dots       at most `nr` columns, each element a dot product along k (kernels/cpu/skinny.py), B's columns contiguous;
-               with few rows, too, B's rows may be contiguous in their place; narrow numbers are widened on the way
+               with few rows, too, B's rows may be contiguous in their place; narrow numbers are widened on the way.
+               With kc any number of rows and columns, `mr` x `nr` at a time (kernels/cpu/dot_tiles.py)
 
 Of complex operands and one row of C (kernels/cpu/complex_rows.py) `stream` reads `nr` vectors of rows of B at a time,
 and `dots` `nr` columns, which need not be contiguous.
@@ -117,13 +118,24 @@ class CpuPlan(Plan):
         rows = shape.b == "rows" or (shape.n == 1 and shape.a != "rows")
         few = max(shape.m, shape.n) <= MOST_ROW_DOTS
         converts = shape.converts and not widens(shape)
-        return self.algorithm == "dots" and rows and few and not (self.copy or shape.prologues or converts)
+        own = self.copy or shape.prologues or converts or self.dot_tiles
+        return self.algorithm == "dots" and rows and few and not own
+
+    @property
+    def dot_tiles(self) -> bool:
+        """Whether `dots` computes tile after tile of rows and columns, of any number of both."""
+        return self.algorithm == "dots" and self.kc > 0 and not self.word
+
+    @staticmethod
+    def takes_dot_tiles(shape: Shape) -> bool:
+        """Whether tiles of dot products do all that the shape says about formats and functions."""
+        return shape.dtype in ("f32", "f64") and not (shape.converts or shape.epilogue or shape.prologues)
 
     def widens(self, shape: Shape) -> bool:
         """Whether `dots` widens narrow numbers one by one as it loads them; shape as in `by_rows`. Words of bytes have
         an instruction for rows of A."""
         own = shape.dtype not in BYTES or shape.m == shape.n == 1 or self.by_rows(shape)
-        return self.algorithm == "dots" and shape.converts and own and widens(shape)
+        return self.algorithm == "dots" and shape.converts and own and widens(shape) and not self.dot_tiles
 
     def sums(self, shape: Shape) -> int:
         """Vectors of sums of an element, or of a row of C by rows of B, in `dots`; shape as in `by_rows`."""
@@ -246,6 +258,10 @@ class CpuPlan(Plan):
         elif self.algorithm == "dots":
             yield shape.b != "columns", "dots multiplies columns of B that are contiguous, and B's are not."
             yield shape.a != "rows", "dots multiplies rows of A that are contiguous, and A's are not."
+            if self.dot_tiles:
+                yield not self.takes_dot_tiles(shape), "dots with kc multiplies f32 or f64, without functions."
+                yield self.jr_ways > 1, f"dots with kc splits rows (ic) and columns (jc): jr_ways is {self.jr_ways}."
+                return
             yield shape.n != self.nr, f"dots computes {self.nr} columns, and C has {shape.n}."
             yield self.jc_ways * self.jr_ways > 1, "dots splits rows (ic) alone."
 
@@ -286,6 +302,11 @@ def _tile_violations(plan: CpuPlan, shape: Shape, target: CpuTarget) -> Iterator
         need = mr*nr + mr + 1
         if need > have:
             yield (f"{mr} rows of C and {nr} of B need {mr}*{nr} + {mr} + 1 = {need} registers, "
+                   f"{target.name} has {have}.")
+    elif plan.dot_tiles:
+        need = mr*nr + min(mr, nr) + 1
+        if need > have:
+            yield (f"a tile of {mr}x{nr} dot products needs {mr}*{nr} + {min(mr, nr)} + 1 = {need} registers, "
                    f"{target.name} has {have}.")
     elif plan.algorithm == "dots":
         sums, vectors = plan.sums(shape), -(-nr // lanes) if plan.by_rows(shape) else nr

@@ -52,6 +52,8 @@ def order_of_sums(plan: CpuPlan, shape: Shape) -> tuple[object, ...]:
     columns, or rows, of a tile have.
     """
     if plan.algorithm == "dots":
+        if plan.dot_tiles:
+            return ("dot tiles", plan.kc)
         shape = shape.swapped if plan.swap else shape
         return (plan.algorithm, plan.sums(shape), plan.by_rows(shape))
     if plan.complex_in_place(shape):

@@ -46,6 +46,7 @@ def _cost(vectors: int, traffic: Mapping[str, tuple[Term, ...]], parts: tuple[tu
     return Cost(sum(seconds), parts, traffic, vectors=vectors)
 
 
+SUMMING = 2                 # vectors' worth of time to add up a dot product's lanes, and store it
 CALL = 60                   # vectors' worth of time that a micro-kernel call costs beside its multiply-adds
 CHAINS = 10                 # sums of a tile that keep multiply-adds of four or five cycles busy, two a cycle
 CROWDED = 0.04              # of a thread's time, longer for each other one: they share cores, clock, L3 and memory
@@ -72,6 +73,7 @@ TEAM = 0.06                 # the same for teams of threads that claim their wor
 RUN = 16e-9                 # seconds to reach a row of a tile of C that nothing has asked for in time
 OVERLAP = 0.2               # of the shorter of arithmetic and traffic that is not hidden behind the other, in place
 EVICTED = 0.1               # of the time of loads that L2 answers because L1 has lost the line: behind much arithmetic
+FAR_DOTS = 0.05             # the same of loads that L3 answers, behind tiles of dot products
 LEFT = 0.7                  # of the time in which L2 gives AMX's panels that L1 has lost, beside the products
 PAGE = 4096                 # bytes
 PAGES = 0.1                 # of arithmetic's time that is lost where every row of B begins another page
@@ -339,7 +341,7 @@ def _read_once(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceiling
     of_a, of_b = (prologues.bytes_of(x) if x else s for x in (shape.source_a, shape.source_b))   # which it converts
     of_a, of_b = (s, s / 2) if plan.complex_row(shape) else (of_a, of_b)    # n and k count parts: B has each once
     lanes, sizes = target.lanes(s), (int(m*k*of_a), int(k*n*of_b), m*n*s)
-    waits = 1.0
+    waits, extra = 1.0, 0.0
     once = a, b, c = tuple(Term(name, size, 1, _ONCE) for name, size in zip("ABC", sizes))
     if plan.complex_row(shape):
         vectors = k * ceil(n / lanes)
@@ -354,6 +356,18 @@ def _read_once(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceiling
         vectors = m * ceil(n / lanes) * k
         near, extra = {"L1": (a, b, c), "L2": once}, CALL * ceil(m / plan.mr) * ceil(n / plan.nr) * ceil(
             k / (2*COMPLEX_DEPTH))
+    elif plan.dot_tiles:                    # of a tile's operands each vector is loaded once
+        rows, columns, depth = ceil(m / plan.mr), ceil(n / plan.nr), min(plan.kc, k)
+        tiles, blocks, mr, nr = rows * columns, ceil(k / depth), m / rows, n / columns
+        vectors = m * n * blocks * ceil(depth / lanes)
+        again = [Term(x, size, often, f"once per panel of {lines}") for x, size, often, lines in (
+            ("A", sizes[0], columns, "columns"), ("B", sizes[1], rows, "rows"))]
+        kept = (plan.mr + 2*plan.nr) * depth * s <= target.l1d
+        near = {"L1": (*again, c), "L2": (a if kept else again[0], again[1])}
+        uneven = ceil(rows / plan.ic_ways) * ceil(columns / plan.jc_ways) * plan.threads / tiles
+        extra = tiles * blocks * (CALL/2 + SUMMING*mr*nr)
+        extra += FAR_DOTS * crowded(n * depth * s, target) * again[1].bytes / ceilings.l3 * ceilings.vectors
+        waits, extra = max(CHAINS / (mr*nr), 1/mr + 1/nr, 1.0) * uneven, extra * uneven
     elif plan.by_rows(shape):               # a load for a row of B and for each number of A; two are one multiply-add
         row = ceil(n / lanes)
         vectors = k * max(m * row, ceil((m + row) * (WIDENING if widening else 1) / 2))
@@ -368,7 +382,9 @@ def _read_once(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceiling
     beyond = beyond_l2(sum(sizes), plan, target)
     waiting = total(once) / (ceilings.l3 if fits else ceilings.memory) / plan.threads
     waiting = beyond * waiting + (1 - beyond) * total(once) / ceilings.l2 / plan.threads
-    if plan.jc_ways > 1:        # a thread's part of a row ends where another one's begins: short ones are reached late
+    if plan.dot_tiles:
+        waiting = max(waiting, total(near["L2"]) / ceilings.l2 / plan.threads)
+    elif plan.jc_ways > 1:      # a thread's part of a row ends where another one's begins: short ones are reached late
         waiting += RUN * (k if n // plan.jc_ways * s < PAGE else ceil(k / plan.nr))
     return _cost(vectors, {**near, "L3": once, "memory": once},
                  (*_overlapping(work, waiting, 0), ("waking threads", WAKING * plan.threads * (plan.threads > 1))))

@@ -53,6 +53,9 @@ COMPLEX_IN_PLACE = ("m", "n", "k", "a", "rsa", "csa", "b", "rsb", "csb", "c", "r
 STREAM = ("n", "k", "a", "rsa", "csa", "b", "ldb", "c", "ldc", "beta", "parts", "b_beside", "index")  # beta is 0 or 1
 DOTS = ("m", "k", "a", "lda", "b", "ldb", "c", "rsc", "csc", "alpha", "beta", "parts", "a_beside", "index")
 ROW_DOTS = (*DOTS[:-2], "csa")      # lda, csa: A's strides
+DOT_TILES = ("m", "n", "k", "a", "lda", "b", "ldb", "c", "rsc", "csc", "alpha", "beta", "kc",
+             "row_panels", "col_panels", "row_parts", "col_parts",
+             "tall_wide", "tall", "wide", "small")      # micro-kernels: of panels with one row, or column, more or not
 COMPLEX_ROW = ("n", "k", "a", "csa", "b", "rsb", "csb", "c", "csc", "alpha", "beta", "parts",    # strides in reals
                "sign_a", "sign_b")              # -1.0 if that operand is conjugated, else 1.0
 EACH = (                        # of a batch, by a driver for one product, whose job stands behind these fields

@@ -153,8 +153,8 @@ def tiles(there: Space, p: CpuPlan) -> tuple[Tile, ...]:
         return whole, Tile("rows", {"m": p.mr, "n": n, "k": min(p.nr, k)}, -(-m // p.mr), "L1", p.mr*n*size, t.l1d)
     if p.algorithm == "dots":
         lanes = t.lanes(size)
-        return whole, Tile("dot products", {"m": p.mr, "n": min(p.nr, n), "k": lanes}, -(-m // p.mr), "registers",
-                           p.mr * p.nr * t.vector_bytes, t.registers * t.vector_bytes)
+        return whole, Tile("dot products", {"m": p.mr, "n": min(p.nr, n), "k": lanes}, -(-m // p.mr) * -(-n // p.nr),
+                           "registers", p.mr * p.nr * t.vector_bytes, t.registers * t.vector_bytes)
     kc = min(p.kc or k, k)
     outer: tuple[Tile, ...] = ()
     rows = m

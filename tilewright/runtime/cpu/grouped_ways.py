@@ -210,7 +210,7 @@ def _planned(lowered: lowering.Lowered, bare: bool) -> Planned:
 def _fits(plan: CpuPlan, planned: Planned, bare: bool) -> bool:
     """Whether the plan's driver does all there is to do for a group: no copy, no temporary, no pass after it. `stream`
     writes just as many rows as it has registers for, and a group may have fewer than the size that it is rounded to."""
-    if plan.copy or plan.word or plan.swap != planned.shape.tiles:
+    if plan.copy or plan.word or plan.dot_tiles or plan.swap != planned.shape.tiles:
         return False
     if plan.algorithm == "stream" and planned.shape.m > STREAMED:
         return False

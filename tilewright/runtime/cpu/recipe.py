@@ -82,10 +82,10 @@ class Recipe:
         self.alone = plan.algorithm in ("dots", "stream") or few
         fields = without_panels.complex_row(self) if row else without_panels.complex_in_place(self) if few else {
             "packed": Recipe._packed, "in_place": Recipe._in_place, "stream": without_panels.stream,
-            "dots": without_panels.dots}[plan.algorithm](self)
+            "dots": without_panels.dot_tiles if plan.dot_tiles else without_panels.dots}[plan.algorithm](self)
         layout = {"packed": jobs.PACKED, "in_place": jobs.IN_PLACE, "dots": jobs.DOTS,
                   "stream": jobs.STREAM}[plan.algorithm]
-        layout = jobs.ROW_DOTS if plan.by_rows(shape) else layout
+        layout = jobs.ROW_DOTS if plan.by_rows(shape) else jobs.DOT_TILES if plan.dot_tiles else layout
         layout = jobs.COMPLEX_ROW if row else jobs.COMPLEX_IN_PLACE if few else layout
         if words:
             layout, fields = (*layout, *jobs.TILES), fields | {"tiles_step": _page(4*words) // 4}
@@ -105,7 +105,8 @@ class Recipe:
         self.half: Recipe | None = None                 # the same for the lower triangle (symmetric.py)
         self.onto_temporary: Recipe | None = None       # the same for a C that `takes_c` allows
         # C as the algorithm can write it; else its caller gives it another
-        self.takes_c = (strides.rsc if shape.tiles else strides.csc) == 1 or plan.algorithm == "dots" or row or few
+        along, across = (strides.rsc, strides.csc) if shape.tiles else (strides.csc, strides.rsc)
+        self.takes_c = along == 1 or row or few or (plan.algorithm == "dots" and (not plan.dot_tiles or across == 1))
 
     def reads(self, x: Any) -> bool:
         """Whether few rows lie as the recipe reads them."""
@@ -127,6 +128,8 @@ class Recipe:
         once = {"stream": "b", "dots": "a"}.get(plan.algorithm, "") if prepared else ""     # with a prologue
         if once:
             sources = (getattr(shape, f"source_{once}"),)
+        if plan.dot_tiles:
+            return self.host.address("dot_tiles:emit_dot_tiles", target, shape.dtype), 0
         function = self.host.driver(target, plan.algorithm, shape.dtype, plan.mr, plan.nr, *sources,
                                     prepacked=self.prepacked, fields=semirings.state(shape.semiring),
                                     prologues=prepared, prepare=self.prepare.get(once), by_rows=plan.by_rows(shape),
@@ -282,10 +285,12 @@ class Recipe:
     def then_scaled(self, alpha: float, beta: float) -> Callable[[int, int, int], bool]:
         """`run` for operands at any addresses: the sums into C, or beside it if it will be read, and then
         C = alpha * sums + beta * C."""
-        host, size, ldc = self.host, FORMATS[self.added_in].itemsize, self.template[self.at["ldc"]]
-        m, n = (self.shape.n, self.shape.m) if self.shape.tiles else (self.shape.m, self.shape.n)   # AMX writes columns
+        line = "ldc" if "ldc" in self.at else "rsc" if self.strides.csc == 1 else "csc"
+        host, size, ldc = self.host, FORMATS[self.added_in].itemsize, self.template[self.at[line]]
+        m, n = self.shape.m, self.shape.n
+        m, n = (n, m) if self.shape.tiles or line == "csc" else (m, n)                  # which write columns
         product = self.job(0, 0, 0, 1.0, 0.0)
-        ld = product[self.at["ldc"]] = n if beta else ldc
+        ld = product[self.at[line]] = n if beta else ldc
         parts = self.parts if m * n > SHARED else 1
         row_parts = min(parts, m)
         fields = {"m": m, "n": n, "lds": ld, "ldc": ldc, "alpha": self.bits(alpha), "beta": self.bits(beta),

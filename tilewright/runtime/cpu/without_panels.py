@@ -3,6 +3,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tilewright.kernels.cpu import jobs
+
 if TYPE_CHECKING:
     from tilewright.runtime.cpu.recipe import Recipe
 
@@ -15,6 +17,19 @@ def dots(recipe: Recipe) -> dict[str, int]:
     fields = {"m": shape.m, "k": shape.depth or shape.k, "lda": st.rsa, "ldb": st.csb, "rsc": st.rsc, "csc": st.csc,
               "parts": recipe.parts}
     return fields | {"ldb": st.rsb, "csa": st.csa} if recipe.plan.by_rows(shape) else fields
+
+
+def dot_tiles(recipe: Recipe) -> dict[str, int]:
+    """The fields of jobs.DOT_TILES."""
+    shape, st, plan = recipe.shape, recipe.strides, recipe.plan
+    recipe.passes = -(-shape.k // plan.kc)
+    rows, columns = -(-shape.m // plan.mr), -(-shape.n // plan.nr)
+    heights, widths = ((-(-size // panels), size // panels) for size, panels in ((shape.m, rows), (shape.n, columns)))
+    kernels = [recipe.host.address("dot_tiles:emit_dot_tile", recipe.target, shape.dtype,
+                                   *((h, w) if st.csc == 1 else (w, h))) for h in heights for w in widths]
+    return {"m": shape.m, "n": shape.n, "k": shape.k, "lda": st.rsa, "ldb": st.csb, "rsc": st.rsc, "csc": st.csc,
+            "kc": plan.kc, "row_panels": rows, "col_panels": columns, "row_parts": plan.ic_ways,
+            "col_parts": plan.jc_ways, **dict(zip(jobs.DOT_TILES[-4:], kernels))}
 
 
 def stream(recipe: Recipe) -> dict[str, int]:
