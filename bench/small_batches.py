@@ -42,7 +42,7 @@ def on_cpu(dtype: str, n: int) -> study.Case:
 
 def on_gpu(on: Any, dtype: str, n: int, batch: int) -> study.Case:
     import torch
-    kind = tw.formats.get(dtype).numpy_name
+    kind = np.dtype(dtype).name
     size = np.dtype(dtype).itemsize
     batch = batch or MANY // (3*n*n*size)
     total = 3*n*n*size*batch
@@ -52,7 +52,7 @@ def on_gpu(on: Any, dtype: str, n: int, batch: int) -> study.Case:
     wide = torch.complex128 if dtype[0] == "c" else torch.float64
     exact = a[:20_000].to(wide) @ b[:20_000].to(wide)
     most = 2 * n * torch.finfo(a.dtype).eps * float((a[:20_000].abs() @ b[:20_000].abs()).max())
-    plan = str(tw.plan(tw.Gemm(n, n, n, tw.formats.get(kind).name, batch=batch), on.on.target))
+    plan = str(tw.plan(tw.Gemm(n, n, n, tw.formats.get(np.dtype(dtype)).name, batch=batch), on.on.target))
     return study.Case(
         {"dtype": dtype, "n": n, "batch": batch, "bytes": total, "plan": plan},
         {"tilewright": study.partials(tw.matmul, every),

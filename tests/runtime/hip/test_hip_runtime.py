@@ -219,15 +219,6 @@ def test_handles_are_destroyed_once(fake, kernel):
     assert (fake.names().count("hipEventDestroy"), fake.names().count("hipStreamDestroy")) == (1, 1)
 
 
-def test_streams_of_others(fake):
-    class Torch:
-        cuda_stream = 7
-
-    assert [hip.handle_of(x) for x in (None, 0, 5, Torch())] == [0, 0, 5, 7]
-    with pytest.raises(TypeError, match="not list"):
-        hip.handle_of([])
-
-
 def test_the_fake_has_the_signatures_of_hip_python():
     real = real_hip.module()
     for name, parameters in SIGNATURES.items():
