@@ -54,7 +54,8 @@ CONSTANTS: dict[str, tuple[tuple[Any, str], ...]] = {
     "shared": ((nvidia_rates, "L2 WIDE_L2 ARRIVAL"),),          # by all kinds
     "core": ((model, "CALL CHAINS HIDDEN TEMPORARY RUN OVERLAP EVICTED PAGES FAR_PAGES TRANSPOSING COPYING"),),
     "cores": ((model, "START START_EACH WAKING MEETING WAIT SHARED_LINE TEAMS UNEVEN TEAM CROWDED"),),
-    "tiles": ((model, "TILE_RATE SPLITTING"),),
+    "tiles": ((model, "TILE_WORDS_RATE ALONG_A ACROSS_A ALONG_B ACROSS_B OTHERS_A OTHERS_B STORING_TILES"),
+              (model, "ADDING_TILES TILE_LINE TILE_START TILE_THREAD LEFT")),
 }
 
 

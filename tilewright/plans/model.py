@@ -16,7 +16,7 @@ from tilewright.plans.caches import ROOM, beyond_l2, crowded, crowds, lost_panel
 from tilewright.plans.common import Cost, Term, total
 from tilewright.plans.cpu import COMPLEX_DEPTH, PARTS, SHORT, CpuPlan
 from tilewright.plans.cpu_shape import Shape, Strides
-from tilewright.plans.words import BY_NAME, GROUP, SIDE, SPLITTING, TILE_RATE, TILE_WORDS
+from tilewright.plans.words import BY_NAME, GROUP, SIDE, TILE_WORDS
 from tilewright.targets.cpu import CpuTarget
 
 
@@ -51,30 +51,40 @@ CALL = 60                   # vectors' worth of time that a micro-kernel call co
 CHAINS = 10                 # sums of a tile that keep multiply-adds of four or five cycles busy, two a cycle
 CROWDED = 0.04              # of a thread's time, longer for each other one: they share cores, clock, L3 and memory
 HIDDEN = 0.75               # of arithmetic's time in which prefetching hides traffic beyond L2, in packed plans
-START, START_EACH = 8.0e-6, 2.8e-7  # seconds to start and end threads, and for each: 16 vCPUs of a Xeon; MEETING times
-WAKING = 0.75e-6                    # for each where they take parts of a product in place as they come
+START, START_EACH = 10e-6, 2.8e-7  # seconds to start and end threads, and for each: 16 vCPUs of a Xeon; MEETING times
+WAKING = 0.36e-6                    # for each where they take parts of a product in place as they come
 MEETING = 1.7                       # that where none can go on before all have come
-WAIT = 3.0e-6               # seconds that a barrier costs per thread that others wait for
+WAIT = 4.2e-6               # seconds that a barrier costs per thread that others wait for
 # Seconds of a thread for a line of C of which it writes a part and another thread the rest, each time that C is
 # written: the line goes from core to core. Columns split over 8 threads of a Xeon took 18 us more than rows for 640 x
 # 256 with k = 27 (1280 such lines for a thread), and 27 us for 1468 x 380 (2936 lines).
-SHARED_LINE = 10e-9
+SHARED_LINE = 14e-9
 # Seconds to have C^T in a matrix of its own, and for each element that is then placed in C: such calls have no record,
 # and go through Python and NumPy. On a Xeon 23 x 3558 x 19 and 21 x 972 x 122 in f64 took 180 and 100 us for it.
 TEMPORARY, PLACED = 40e-6, 0.8e-9
 CHANNELS = 5                # threads from which on memory gives no more, and hides behind nothing: 4096^3 in f64 with 6
 #                             and with 3 blocks of k had 0.83 and 0.88 of MKL on 16 vCPUs of a Xeon, 0.92 and 0.99 on 32
-TEAMS = 5.8e-6              # seconds for each thread where more than two of them share panels of B: 16 and 32 threads
+TEAMS = 7.4e-6              # seconds for each thread where more than two of them share panels of B: 16 and 32 threads
 #                             of a Xeon took 0.2 and 0.25 to 0.7 ms more than pairs for 1500^3 in f32, bf16 and i8, and
 #                             0.2 to 0.4 ms for 1024^3 in f32
-UNEVEN = 0.3                # of arithmetic's time that the slowest of many cores takes longer with an equal share: of
+UNEVEN = 0.17               # of arithmetic's time that the slowest of many cores takes longer with an equal share: of
 #                             16 cores of a shared Xeon some had half the rate of others (f64: 43 and 82 GFLOP/s)
 TEAM = 0.06                 # the same for teams of threads that claim their work, so that only teams have equal shares
 RUN = 16e-9                 # seconds to reach a row of a tile of C that nothing has asked for in time
 OVERLAP = 0.2               # of the shorter of arithmetic and traffic that is not hidden behind the other, in place
 EVICTED = 0.1               # of the time of loads that L2 answers because L1 has lost the line: behind much arithmetic
 FAR_DOTS = 0.05             # the same of loads that L3 answers, behind tiles of dot products
-LEFT = 0.7                  # of the time in which L2 gives AMX's panels that L1 has lost, beside the products
+# AMX: words of products per second of a thread, words of terms that it packs, by what is contiguous, bytes of panels
+# that others packed, of C, and of C that is added to; seconds of a line of B along k in a block of k, and to start
+# threads that use tiles, beside others. Fitted to 1,880 times of 150 shapes on 16 vCPUs of an Emerald Rapids, whose AMX
+# has a quarter of a quiet Sapphire Rapids' rate (xeon_plan_times_several_threads.jsonl.xz): of the best plan the pick
+# has 0.99, 0.92, 0.90 and 0.90 with 1, 2, 4 and 16 threads, before 0.98, 0.87, 0.81 and 0.78.
+TILE_WORDS_RATE = 1.22e11
+ALONG_A, ACROSS_A, ALONG_B, ACROSS_B = 4.0e9, 5.0e9, 6.6e9, 3.6e9
+OTHERS_A, OTHERS_B = 2.9e9, 11e9
+STORING_TILES, ADDING_TILES, TILE_LINE = 11e9, 11e9, 10.8e-9
+TILE_START, TILE_THREAD = 5.4e-6, 0.44e-6
+LEFT = 0.26                 # of the time in which L2 gives AMX's panels that L1 has lost, beside the products
 PAGE = 4096                 # bytes
 PAGES = 0.1                 # of arithmetic's time that is lost where every row of B begins another page
 FIRST_TLB, FAR_PAGES = 96, 0.2      # pages that it holds, and of arithmetic's time that is lost beyond them
@@ -237,29 +247,30 @@ def _start(plan: CpuPlan) -> float:
 
 
 def _tiles(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> Cost:
-    """AMX: rates of tiles' products and of splitting elements, whatever the ceilings of vectors are."""
+    """AMX: the thread that has most, by rates of tiles' products and of packing, whatever those of vectors are."""
     word, threads = TILE_WORDS[shape.dtype], plan.threads
-    rows, cols, depth = (-(-x // side) * side for x, side in (
-        (shape.m, SIDE), (shape.n, SIDE), (shape.depth, GROUP * word.steps)))
-    products = sum(map(len, word.passes))
+    high, wide = ceil(shape.m / SIDE), ceil(shape.n / SIDE)
+    words = GROUP * ceil(shape.depth / (GROUP * word.steps))                # of a line
+    rows = SIDE * (high / plan.ic_ways if plan.claims else ceil(high / plan.ic_ways))
+    cols, blocks = SIDE * ceil(wide / plan.jc_ways), ceil(shape.k / plan.kc)
+    sharing = 1 if plan.own_b else plan.ic_ways                             # threads that pack the same panels of B
+    a, b = rows * words * word.terms * (not plan.unpacked(shape)), cols * words * word.terms
     found = _packed(shape, plan, target, ceilings)
     slower = 1 + CROWDED*(threads - 1)
-    work = rows * cols * depth * products / TILE_RATE / threads * slower
-    packed = rows * plan.jc_ways ** (not plan.meets)                                            # lines
-    packed += cols * (plan.ic_ways if plan.own_b else 1) * (not plan.unpacked(shape))
+    work = rows * cols * words * sum(map(len, word.passes)) / TILE_WORDS_RATE * slower
     # one panel of B meets all of A, or the only one of A all of B
-    panels, c = depth * (rows * cols // SIDE) * 4 // word.steps, shape.m * shape.n * shape.itemsize
-    again = 2 * (ceil(shape.k / plan.kc) - 1) * c / (ceilings.l2 if c <= target.l2 else ceilings.l3)
+    panels, c = rows * cols * words * 4 / SIDE, min(rows, shape.m) * min(cols, shape.n) * shape.itemsize
+    others = 4 * (a / OTHERS_A + b * (1 - 1/plan.ic_ways) / OTHERS_B) if plan.claims else 0.0
     return _cost(found.vectors, found.traffic, (
         ("products of tiles", work),
-        ("splitting and packing", packed * depth * word.terms / SPLITTING / threads * slower),
-        ("panels that leave L1", LEFT * lost_panel(plan.kc * SIDE * 4, target) * panels / threads / ceilings.l2),
-        ("sums that are added to later", again / threads),
-        ("rows of k that are reached", RUN * ceil(shape.k / plan.kc) / threads
-         * (shape.m * (shape.a == "rows") + shape.n * (shape.b == "columns"))),
-        ("starting threads", _start(plan)),
-        ("teams of more than two threads", TEAMS * threads * (threads > 2*plan.jc_ways and not plan.own_b)),
-        ("waiting for the slowest core", 0.0 if threads <= 2 or plan.claims else UNEVEN * work)))
+        ("splitting and packing", (a / (ALONG_A if shape.a == "rows" else ACROSS_A)
+                                   + b / sharing / (ALONG_B if shape.b == "columns" else ACROSS_B)) * slower),
+        ("panels that leave L1", LEFT * lost_panel(plan.kc * SIDE * 4, target) * panels / ceilings.l2),
+        ("panels that other threads packed", others),
+        ("storing C", c / STORING_TILES),
+        ("sums that are added to later", (blocks - 1) * c / ADDING_TILES),
+        ("lines that are reached", TILE_LINE * blocks * cols / sharing * (shape.b == "columns")),
+        ("starting threads", _start(plan) + (TILE_START + TILE_THREAD*threads) * (threads > 1))))
 
 
 def packing_words(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> float:
