@@ -32,7 +32,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ["TILEWRIGHT_TUNE_DB"] = "off"
 
 from bench.plan_times import problem_of
-from tilewright.plans import asked, gemv_model, gpu, gpu_lowering, model, nvidia_model, nvidia_rates, wgmma_model
+from tilewright.plans import (
+    asked,
+    gemv_model,
+    gpu,
+    gpu_lowering,
+    model,
+    nvidia_model,
+    nvidia_rates,
+    tile_model,
+    wgmma_model,
+)
 from tilewright.plans.lowering import lower_problem
 from tilewright.targets import CpuTarget, detect, target
 
@@ -54,8 +64,8 @@ CONSTANTS: dict[str, tuple[tuple[Any, str], ...]] = {
     "shared": ((nvidia_rates, "L2 WIDE_L2 ARRIVAL"),),          # by all kinds
     "core": ((model, "CALL CHAINS HIDDEN TEMPORARY RUN OVERLAP EVICTED PAGES FAR_PAGES TRANSPOSING COPYING"),),
     "cores": ((model, "START START_EACH WAKING MEETING WAIT SHARED_LINE TEAMS UNEVEN TEAM CROWDED"),),
-    "tiles": ((model, "TILE_WORDS_RATE ALONG_A ACROSS_A ALONG_B ACROSS_B OTHERS_A OTHERS_B STORING_TILES"),
-              (model, "ADDING_TILES TILE_LINE TILE_START TILE_THREAD LEFT")),
+    "tiles": ((tile_model, "TILE_WORDS_RATE ALONG_A ACROSS_A ALONG_B ACROSS_B OTHERS_A OTHERS_B STORING_TILES"),
+              (tile_model, "ADDING_TILES TILE_LINE TILE_START TILE_THREAD LEFT")),
 }
 
 

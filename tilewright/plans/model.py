@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, gcd
 
-from tilewright.plans import epilogues, few_rows, prologues, semirings
+from tilewright.plans import epilogues, few_rows, prologues, semirings, tile_model
 from tilewright.plans.builtin import stays_in_cache
 from tilewright.plans.caches import ROOM, beyond_l2, crowded, crowds, lost_panel, overfull
 from tilewright.plans.common import Cost, Term, total
 from tilewright.plans.cpu import COMPLEX_DEPTH, PARTS, SHORT, CpuPlan
 from tilewright.plans.cpu_shape import Shape, Strides
-from tilewright.plans.words import BY_NAME, GROUP, SIDE, TILE_WORDS
+from tilewright.plans.words import BY_NAME
 from tilewright.targets.cpu import CpuTarget
 
 
@@ -74,17 +74,6 @@ RUN = 16e-9                 # seconds to reach a row of a tile of C that nothing
 OVERLAP = 0.2               # of the shorter of arithmetic and traffic that is not hidden behind the other, in place
 EVICTED = 0.1               # of the time of loads that L2 answers because L1 has lost the line: behind much arithmetic
 FAR_DOTS = 0.05             # the same of loads that L3 answers, behind tiles of dot products
-# AMX: words of products per second of a thread, words of terms that it packs, by what is contiguous, bytes of panels
-# that others packed, of C, and of C that is added to; seconds of a line of B along k in a block of k, and to start
-# threads that use tiles, beside others. Fitted to 1,880 times of 150 shapes on 16 vCPUs of an Emerald Rapids, whose AMX
-# has a quarter of a quiet Sapphire Rapids' rate (xeon_plan_times_several_threads.jsonl.xz): of the best plan the pick
-# has 0.99, 0.92, 0.90 and 0.90 with 1, 2, 4 and 16 threads, before 0.98, 0.87, 0.81 and 0.78.
-TILE_WORDS_RATE = 1.22e11
-ALONG_A, ACROSS_A, ALONG_B, ACROSS_B = 4.0e9, 5.0e9, 6.6e9, 3.6e9
-OTHERS_A, OTHERS_B = 2.9e9, 11e9
-STORING_TILES, ADDING_TILES, TILE_LINE = 11e9, 11e9, 10.8e-9
-TILE_START, TILE_THREAD = 5.4e-6, 0.44e-6
-LEFT = 0.26                 # of the time in which L2 gives AMX's panels that L1 has lost, beside the products
 PAGE = 4096                 # bytes
 PAGES = 0.1                 # of arithmetic's time that is lost where every row of B begins another page
 FIRST_TLB, FAR_PAGES = 96, 0.2      # pages that it holds, and of arithmetic's time that is lost beyond them
@@ -247,30 +236,10 @@ def _start(plan: CpuPlan) -> float:
 
 
 def _tiles(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> Cost:
-    """AMX: the thread that has most, by rates of tiles' products and of packing, whatever those of vectors are."""
-    word, threads = TILE_WORDS[shape.dtype], plan.threads
-    high, wide = ceil(shape.m / SIDE), ceil(shape.n / SIDE)
-    words = GROUP * ceil(shape.depth / (GROUP * word.steps))                # of a line
-    rows = SIDE * (high / plan.ic_ways if plan.claims else ceil(high / plan.ic_ways))
-    cols, blocks = SIDE * ceil(wide / plan.jc_ways), ceil(shape.k / plan.kc)
-    sharing = 1 if plan.own_b else plan.ic_ways                             # threads that pack the same panels of B
-    a, b = rows * words * word.terms * (not plan.unpacked(shape)), cols * words * word.terms
-    found = _packed(shape, plan, target, ceilings)
-    slower = 1 + CROWDED*(threads - 1)
-    work = rows * cols * words * sum(map(len, word.passes)) / TILE_WORDS_RATE * slower
-    # one panel of B meets all of A, or the only one of A all of B
-    panels, c = rows * cols * words * 4 / SIDE, min(rows, shape.m) * min(cols, shape.n) * shape.itemsize
-    others = 4 * (a / OTHERS_A + b * (1 - 1/plan.ic_ways) / OTHERS_B) if plan.claims else 0.0
-    return _cost(found.vectors, found.traffic, (
-        ("products of tiles", work),
-        ("splitting and packing", (a / (ALONG_A if shape.a == "rows" else ACROSS_A)
-                                   + b / sharing / (ALONG_B if shape.b == "columns" else ACROSS_B)) * slower),
-        ("panels that leave L1", LEFT * lost_panel(plan.kc * SIDE * 4, target) * panels / ceilings.l2),
-        ("panels that other threads packed", others),
-        ("storing C", c / STORING_TILES),
-        ("sums that are added to later", (blocks - 1) * c / ADDING_TILES),
-        ("lines that are reached", TILE_LINE * blocks * cols / sharing * (shape.b == "columns")),
-        ("starting threads", _start(plan) + (TILE_START + TILE_THREAD*threads) * (threads > 1))))
+    """AMX: by its own rates, whatever those of vectors are."""
+    found, slower = _packed(shape, plan, target, ceilings), 1 + CROWDED*(plan.threads - 1)
+    return _cost(found.vectors, found.traffic, (*tile_model.parts(shape, plan, target, slower, ceilings.l2),
+                                                ("starting threads", _start(plan) + tile_model.starting(plan.threads))))
 
 
 def packing_words(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) -> float:
