@@ -97,6 +97,21 @@ def test_views_as_in_numpy():
     assert tw.einsum("ij->ij", x, out_dtype="f32").dtype == np.float32
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_one_array_is_numpys_view_and_sum(dtype):
+    x, y = RNG(0).random((3, 4, 5)).astype(dtype), RNG(1).random((4, 4, 4)).astype(dtype)
+    for subscripts, given in (("ijk->ki", x), ("kji->ijk", x), ("ijk->", x), ("ii", y[0]), ("ii->i", y[0]),
+                              ("ji", y[0]), (" i j -> j i", y[0]), ("ijj", y), ("iij->ji", y),
+                              ("i->i", y[0, 0]), ("i->", y[0, 0])):
+        found, wanted = tw.einsum(subscripts, given), np.einsum(subscripts, given)
+        assert type(found) is type(wanted)
+        np.testing.assert_allclose(found, wanted, rtol=1e-5)
+        assert np.may_share_memory(found, given) == np.may_share_memory(wanted, given)
+    for subscripts, given in (("ij->ik", y[0]), ("ii", x[0]), ("ijk->i", y[0])):
+        with pytest.raises(ValueError, match=r"subscripts|diagonal"):
+            tw.einsum(subscripts, given)
+
+
 def test_out_may_overlap_and_have_another_dtype():
     x = RNG(2).integers(-3, 4, (6, 6)).astype(np.float32)
     expected = x @ x

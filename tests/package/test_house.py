@@ -62,8 +62,8 @@ MOST = {
     "lines of the body of matmul": 31,
     "functions over 60 lines": 36,
     "files over 400 lines": 0,
-    "lines of the library": 64010,
-    "lines of the lab": 19102,
+    "lines of the library": 64105,
+    "lines of the lab": 19181,
 }
 
 FIELDS = ("epilogue", "prologue", "semiring", "invariant", "scales", "groups", "batch", "weights")

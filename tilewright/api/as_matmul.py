@@ -1,4 +1,6 @@
-"""Contractions whose subscripts are those of a product of matrices, or of stacks of them, by matmul."""
+"""Contractions whose subscripts are those of a product of matrices, or of stacks of them, by matmul; and of one array,
+by NumPy.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from string import ascii_letters
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import einsum as numpys_einsum  # not looked up at each call: users put tilewright's in its place
 
 import tilewright
 from tilewright.rules.arguments import PLAIN
@@ -83,6 +86,36 @@ def _by_vectors(subscripts: str, a: Any, b: Any, out: Any) -> Any:
     return _matmul()(matrix, vector) if matrix.shape[1] == len(vector) else None
 
 
+@lru_cache(maxsize=1024)
+def of_one(subscripts: str) -> tuple[str, tuple[int, ...], list[int]] | None:
+    """How NumPy computes what these subscripts name of one array: subscripts of its view with each label once, "" if
+    it is the array itself; the axes of that which are summed; the order of those that are left. None for others."""
+    term, arrow, output = subscripts.replace(" ", "").partition("->")
+    labels = "".join(dict.fromkeys(term))
+    output = output if arrow else "".join(sorted(x for x in labels if term.count(x) == 1))
+    if not term.isalpha() or not {*output} <= {*labels} or len({*output}) < len(output):
+        return None
+    left = [x for x in labels if x in output]
+    return ("" if labels == term else f"{term}->{labels}", tuple(i for i, x in enumerate(labels) if x not in output),
+            [left.index(x) for x in output])
+
+
+def by_numpy(subscripts: str, x: Any) -> Any:
+    """einsum(subscripts, x) of an array in f32 or f64; None for other arrays and subscripts."""
+    if type(x) is not np.ndarray or x.dtype not in PLAIN or (how := of_one(subscripts)) is None or (
+            x.ndim != len(subscripts.replace(" ", "").partition("->")[0])):
+        return None
+    view, axes, order = how
+    if view:
+        if len({*x.shape}) > 1:             # some of the axes with one label may have different sizes
+            return None
+        x = numpys_einsum(view, x)
+    if axes:
+        with np.errstate(all="ignore"):
+            x = x.sum(axis=axes)
+    return x.transpose(order)
+
+
 def by_matmul(subscripts: str, a: Any, b: Any, out: Any) -> Any:
     """einsum(subscripts, a, b, out=out) by matmul; None if it is none of matrices in f32 or f64, or is no plain one."""
     how = as_matmul(subscripts)
@@ -94,6 +127,8 @@ def by_matmul(subscripts: str, a: Any, b: Any, out: Any) -> Any:
     if how.exchanged:
         a, b = b, a
     batch = a.shape[:-2]
+    if batch and how.transposed_b:          # whose copies of b it does not repeat
+        return None
     if len(batch) > 1:                      # matmul repeats calls of up to three axes
         if out is not None or not (a.flags.c_contiguous and b.flags.c_contiguous):
             return None

@@ -79,8 +79,10 @@ def einsum(
     Raises TypeError and ValueError where numpy.einsum does.
     """
     if optimize is True and dtype is casting is out_dtype is None and order == "K" and threads is None and (
-            deterministic is batch_invariant is False and len(operands) == 3 and type(operands[0]) is str):
-        if (found := as_matmul.by_matmul(*operands, out)) is not None:
+            deterministic is batch_invariant is False and 1 < len(operands) < 4 and type(operands[0]) is str):
+        found = as_matmul.by_matmul(*operands, out) if len(operands) == 3 else (
+            as_matmul.by_numpy(*operands) if out is None else None)
+        if found is not None:
             return found
     alike = None
     invariant = checked(deterministic, batch_invariant)
@@ -133,6 +135,7 @@ def tensordot(
     if out is out_dtype is threads is None and deterministic is batch_invariant is False:
         if (found := as_matmul.by_matrices(a, b, axes)) is not None:
             return found
+    a, b = (np.asarray(v) if isinstance(v, np.generic) else v for v in (a, b))     # calls of arrays are repeated
     x, y = a, b
     if not type(a) is type(b) is np.ndarray:
         x, y = (v if library_of(v) or tensors.present(v) else _array(v, name)

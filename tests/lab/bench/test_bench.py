@@ -330,6 +330,27 @@ def test_tensors_of_contractions_are_about_as_large_as_said() -> None:
         assert 0.4 < 4 * max(p.m * p.n, p.m * p.k, p.n * p.k) / contractions.MOST_BYTES < 1.6, case.subscripts
 
 
+def test_contractions_drawn_by_a_seed() -> None:
+    from tilewright.lab.bench.suites import contractions
+
+    found = contractions.einsums(3, 40, ["f32"], quick=True)
+    assert [x.label for x in found] == [x.label for x in contractions.drawn(3, 40, "f32")]
+    assert any(x.problem.batch > 1 for x in found)
+    for case in (next(x for x in found if x.problem.batch > 1), found[0]):
+        p, o = case.problem, operands.contraction(case.problem, case.subscripts, case.sizes)
+        assert o.c.size == p.batch * p.m * p.n
+        device, way = contest.Cpu(job([case]), lambda: 0.0), peer.find(Setting(), ["numpy"])[0][0].einsum
+        assert way is not None
+        assert device.checked(way, case, [o], device.reference(case, o))[2] is not None
+
+
+def test_a_short_run_of_contractions_shows_each_peer() -> None:
+    found = call("bench", "einsum", "--seed", "2", "--count", "2", "--threads", "1", "--quick", "--peers",
+                 "numpy,torch")
+    assert found.exit_code == 0, found.output
+    assert "einsum: the fastest peer's time over ours" in found.output
+
+
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 def test_operands_are_stored_as_the_layout_says(layout: str) -> None:
     o = operands.make(Gemm(3, 5, 7, "f64", layout=layout))
@@ -759,7 +780,7 @@ def test_no_result_file_is_written_in_a_checkout_with_changes(monkeypatch: pytes
     assert not path.exists()
     assert call("bench", "--allow-dirty", "startup", "--json", path).exit_code == 0
     with pytest.raises(readme.FigureError, match=r"r\.json: these results are of a checkout with changes"):
-        readme.fill("<!-- figure: startup r.json -->\n<!-- /figure -->", tmp_path)
+        readme.fill("<!-- figure: machine r.json -->\n<!-- /figure -->", tmp_path)
 
 
 def test_a_script_that_measures_refuses_a_checkout_with_changes(monkeypatch: pytest.MonkeyPatch,
@@ -1021,19 +1042,17 @@ def test_without_matplotlib_the_message_says_what_to_install(
 
 
 def test_figures_are_written_between_their_markers(measured: Report, tmp_path: Path) -> None:
-    measured.extra["startup"] = {"import tilewright": [0.1, 0.12, 0.11]}
     results.save(measured, tmp_path / "r.json")
     document = "".join(
         f"<!-- figure: {kind} r.json{options} -->\nold\n<!-- /figure -->\nprose\n"
         for kind, options in {
-            "rates": " suite=square dtype=f32 threads=1", "summary": "", "machine": "", "startup": "",
+            "rates": " suite=square dtype=f32 threads=1", "summary": "", "machine": "",
         }.items()
     )
     filled = readme.fill(document, tmp_path)
     assert "old" not in filled
-    assert filled.count("prose") == 4
+    assert filled.count("prose") == 3
     assert "| 64 | 524.3 | 262.1 | 476.6 | 1.10 (0.83 to 1.10) mkl |" in filled
-    assert "| import tilewright | 0.110 (0.105 to 0.115) |" in filled
     assert "against numpy 1.0; mkl 1.0." in filled
     assert readme.fill(filled, tmp_path) == filled
 

@@ -139,3 +139,21 @@ def test_tiles_are_an_order_of_all_elements():
     assert [*np.diff(order)[:31]] == [1] * 31
     assert tables.tiled([(40, 50), (50, 1)], [(40, 50), (50, 1)]) is None
     assert tables.tiled([(40, 2)], [(40, 1)]) is None
+
+
+@pytest.mark.parametrize(("extent", "side", "lengths"), [(40, 8, [8] * 5), (20, 8, [8, 8, 4]), (19, 8, [8, 6, 5]),
+                                                         (13, 8, [8, 5]), (7, 8, [7]), (5, 8, [5]), (9, 8, [5, 4])])
+def test_strips_are_at_least_half_a_square(extent, side, lengths):
+    """Of C's axis; B's columns follow each other in strips of one length, as many as its other axis has elements."""
+    c, b = [(6, extent), (extent, 1)], [(6, 1), (extent, 6)]
+    order = tables.tiled(c, b, side)
+    assert sorted(order) == [*range(6 * extent)]
+    left = tables.strips(c, order, side)
+    firsts = np.flatnonzero(np.append(True, left[:-1] == 1))
+    assert sorted(left[firsts]) == sorted(lengths * 6)
+    runs = tables._strips(tables.offsets(b)[order], left)
+    assert [*(runs % tables.STRIP)] == [*left]
+    for at in firsts:
+        length, count = divmod(int(runs[at]), tables.STRIP)[::-1]
+        lines = tables.offsets(b)[order][at : at + length * count].reshape(count, length)
+        assert (np.diff(lines, axis=0) == 1).all()

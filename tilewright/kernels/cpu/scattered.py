@@ -13,9 +13,10 @@ are arrays of i64 (runtime/cpu/tables.py makes them), and take the strides' plac
 
 So a panel is read in runs by vectors, whichever axes it consists of. KIND says in which direction runs lie: "across"
 lines, of which each vector meets at most PIECES; "along" k; or "any", where there are none. B and C may be contiguous
-along different axes of n; then the columns are in an order (tables.tiled) in which each PIECES of them are a run of C,
-and the same run one element on in B follows. Of such "squares" a run counts groups of PIECES lines; they are read along
-B's axis and transposed in registers.
+along different axes of n; then the columns are in an order (tables.tiled) in which strips of them, PIECES or, at the
+end of C's axis, fewer, are a run of C, and the same run one element on in B follows. Of such "squares" a run is how
+many lines are left of a strip, plus STRIP times how many strips, it and those after it, follow each other so; they are
+read along B's axis and transposed in registers.
 """
 from __future__ import annotations
 
@@ -29,6 +30,7 @@ from tilewright.kernels.cpu.packing import ROWS, transpose
 from tilewright.kernels.narrow import memory_type, widened
 from tilewright.targets.cpu import CpuTarget
 
+STRIP = 64              # more than any strip has lines
 AHEAD = 4               # vectors of steps by which a line's prefetch runs ahead
 
 
@@ -109,34 +111,42 @@ def emit_pack_scattered(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, PI
     elif KIND == "squares":
         at = k.variable(i64, 0)
 
-        def groups_of_lines(count: int) -> None:
-            starts = [lines[at.get() + i, 0] for i in range(PIECES)]
+        def groups_of_lines(count: int, length: Value | None) -> None:
+            last = None if length is None else at.get() + length - 1
+            starts = [lines[at.get() + i if last is None else k.min(at.get() + i, last), 0] for i in range(PIECES)]
             mask = k.lanes_below(k.constant(i64, count), PIECES) if count < PIECES else None
+            own = None if length is None else k.lanes_below(length, PIECES)    # at least half of them
+            lines_of = PIECES if length is None else length
             with k.loop(kc) as p:
                 row = source + steps[p, 0]
                 for start in starts:
                     k.prefetch(row + (start + 64 // S.bytes))   # of which the next panels are packed
                 square = transpose(k, [read(row + start, mask, PIECES) for start in starts])
-                for e, x in enumerate(square[:count]):
-                    k.store(dst.at(p, at.get() + e*PIECES), x, T.bytes)
-            at.set(at.get() + count*PIECES)
+                for e, x in enumerate(square[:count]):      # of a short strip the next one overwrites what is too much
+                    k.store(dst.at(p, at.get() + lines_of*e), x, T.bytes, own if e == count - 1 else None)
+            at.set(at.get() + lines_of*count)
 
-        def most(counts: list[int], run: Value) -> None:
+        def most(counts: list[int], run: Value, length: Value | None) -> None:
             if counts:
                 with k.when(run >= counts[0]):
-                    groups_of_lines(counts[0])
+                    groups_of_lines(counts[0], length)
                 with k.otherwise():
-                    most(counts[1:], run)
+                    most(counts[1:], run, length)
                 return
-            end = k.min(at.get() + PIECES, valid)
+            end = k.min(at.get() + (PIECES if length is None else length), valid)
             with k.loop(kc) as p:
                 one_by_one(p, source + steps[p, 0], at.get(), end)
             at.set(end)
 
         whole_panel = min(WIDTH // PIECES, PIECES)
         with k.while_(lambda: at.get() < valid):
-            most([whole_panel, *(x for x in (8, 4, 2) if x < whole_panel)],
-                 k.min(lines[at.get(), 1], (valid - at.get()) // PIECES))
+            found = lines[at.get(), 1]
+            length = k.min(found % STRIP, valid - at.get())
+            strips = k.select(length == found % STRIP, k.min(found // STRIP, (valid - at.get()) // length), 0)
+            with k.when(length == PIECES):
+                most([whole_panel, *(x for x in (8, 4, 2) if x < whole_panel)], strips, None)
+            with k.otherwise():
+                most([x for x in (8, 4, 2) if x <= PIECES], strips, length)
     else:
         with k.loop(kc) as p:
             one_by_one(p, source + steps[p, 0])
@@ -181,6 +191,17 @@ def emit_scatter(target: CpuTarget, NR: int, RESULT: str, KIND: str, PIECES: int
         with k.loop(rows) as r, k.loop(cols) as q:
             out.place(of_rows[r, 0], of_columns[q, 0]).put(out.scaled(k.load(tile.at(r, q))))
 
+    def run_by_run() -> None:
+        q = k.variable(i64, 0)
+        with k.while_(lambda: q.get() < cols):
+            at = q.get()
+            length, start = k.min(k.min(of_columns[at, 1], cols - at), V), of_columns[at, 0]
+            mask = k.lanes_below(length, V)
+            with k.loop(rows) as r:
+                sums = out.scaled(k.load(tile.at(r, at), vec(T, V), T.bytes, mask))
+                out.place(of_rows[r, 0], start).put(sums, mask=mask)
+            q.set(at + length)
+
     if not groups:
         one_by_one()
         return k.function
@@ -203,7 +224,7 @@ def emit_scatter(target: CpuTarget, NR: int, RESULT: str, KIND: str, PIECES: int
         store(False)
     with k.otherwise():
         if KIND == "squares":
-            one_by_one()
+            run_by_run()
         else:
             store(True)
     return k.function

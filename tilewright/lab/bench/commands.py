@@ -225,6 +225,14 @@ def random(options: Options, device: str, seed: int, count: int, layers: bool, m
     return _cells("random", cases, options, device, minutes, console)
 
 
+def einsum(options: Options, seed: int | None, count: int, console: Console) -> int:
+    """Contractions of TCCG, or drawn at random, on the CPU."""
+    from tilewright.lab.bench.suites import contractions as suite
+
+    cases = suite.einsums(seed, count, options.only or ["f32"], options.quick)
+    return _cells("einsum", cases, options, CPU, None, console)
+
+
 def _cells(kind: str, cases: list[Case], options: Options, device: str, minutes: float | None, console: Console) -> int:
     began = time.monotonic()
     if device == GPU:

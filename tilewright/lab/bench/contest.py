@@ -209,12 +209,14 @@ class Cpu:
         ours, m = way.name == OURS, case.problem.m
         if ours and case.product.key not in REAL:
             self._refused(way, case)
-        rows = m if ours or self.job.call_s is None or case.problem.batch > 1 else attempt(
+        rows = m if ours or self.job.call_s is None or case.problem.batch > 1 or case.subscripts else attempt(
             lambda: self._rows(way, sets[0], self.job.call_s or 0.0))
         part = sets[0] if rows == m else sets[0].first(rows)
         fn, args = attempt(lambda: way.bind(part))
         part.poison()
         returned = attempt(lambda: fn(*args))
+        if case.subscripts:
+            part.c[...] = returned
         c = part.matrices.c if way.returns is None else way.returns(returned)
         deviation = 0.0
         for at, expected in reference.items():

@@ -73,7 +73,7 @@ class Peer:
     how: str  # what one timed call is
     ways: Callable[[Product], Iterable[Way]]
     max_call_s: float = math.inf  # it sits a case out where one call would take longer than this
-    einsum: Way | None = None  # of contractions
+    einsum: Way | None = None  # of contractions, which returns a new array in C order
 
 
 def single(name: str, version: str, how: str, bind: Callable[[Operands], Call], max_call_s: float = math.inf) -> Peer:
@@ -178,8 +178,8 @@ def ours(setting: Setting) -> Peer:
 
     if setting.on is None:
         tw.set_num_threads(setting.threads)
-    einsum = Way(OURS, "tilewright.einsum(subscripts, a, b, out=)",
-                 lambda o: (partial(tw.einsum, o.subscripts, out=o.c), (o.a, o.b)))
+    einsum = Way(OURS, "tilewright.einsum(subscripts, a, b, order='C')",
+                 lambda o: (partial(tw.einsum, o.subscripts, order="C"), (o.a, o.b)))
     return Peer(OURS, tw.__version__, "tilewright.matmul(a, b, out)", our_ways, einsum=einsum)
 
 

@@ -122,7 +122,7 @@ def _show_cells(report: Report, console: Console) -> None:
 
 TABLES: dict[str, Callable[[Report, Console], None]] = {
     "formats": _show_formats, "gpu": _show_gpu, "ladder cuda": _show_steps, "ladder simulated": _show_simulated,
-    "never-lose": _show_cells, "random": _show_cells,
+    "never-lose": _show_cells, "random": _show_cells, "einsum": _show_cells,
 }
 
 

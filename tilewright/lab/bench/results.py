@@ -36,7 +36,7 @@ STDOUT = Path("-")
 INTERRUPTED = "interrupted"  # how a session's note begins after Ctrl-C
 BESIDE = "tilewright beside"  # the row of Case.beside
 NUMPY, CUBLAS = "numpy", "cuBLAS"  # the peers that tables compare with, whichever is the fastest
-CELLS = "never-lose", "random"  # reports of many products, each beside its fastest peer
+CELLS = "never-lose", "random", "einsum"  # reports of many products, each beside its fastest peer
 ABSENT = "absent"  # how the error begins where this version or machine does not have a product
 
 

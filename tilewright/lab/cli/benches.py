@@ -234,6 +234,23 @@ def random(
 
 
 @app.command()
+def einsum(
+    seed: Annotated[int | None, typer.Option(help="Contractions drawn by this seed.", show_default="TCCG's 48")] = None,
+    count: Annotated[int, typer.Option(min=1, help="How many are drawn.")] = 48,
+    only: Annotated[list[str] | None, _list("--format", "-f", help="f32, f64, c64.", default="f32")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Smaller tensors, fewer rounds: a minute.")] = False,
+    threads: Threads = None,
+    peers: Peers = None,
+    json: Json = None,
+) -> None:
+    """Compare contractions of two arrays into new results in C order with numpy.einsum(optimize=True) and torch.einsum.
+
+    The 48 contractions of the TCCG benchmark, or contractions drawn at random. Prints what bench random prints.
+    """
+    _run("einsum", {"seed": seed, "count": count}, only=only, peers=peers, threads=threads, quick=quick, json=json)
+
+
+@app.command()
 def tiles(
     dtype: Annotated[str, typer.Option("--dtype", "-d", help="f32 or f64.")] = "f32",
     target: common.TargetName = "native",

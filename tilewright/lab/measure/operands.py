@@ -48,11 +48,14 @@ class Operands:
         if not self.subscripts:
             return self
         (of_a, of_b), of_c = self.subscripts.split("->")[0].split(","), self.subscripts.split("->")[1]
-        m, n, k = ("".join(x for x in of_c if x in of_a), "".join(x for x in of_c if x in of_b),
-                   "".join(x for x in of_a if x in of_b))
+        batch = "".join(x for x in of_c if x in of_a and x in of_b)
+        m, n, k = ("".join(x for x in labels if x in other and x not in batch) for labels, other in (
+            (of_c, of_a), (of_c, of_b), (of_a, of_b)))
         p = self.problem
-        arranged = (np.einsum(f"{labels}->{rows}{columns}", x).reshape(shape) for x, labels, rows, columns, shape in (
-            (self.a, of_a, m, k, (p.m, p.k)), (self.b, of_b, k, n, (p.k, p.n)), (self.c, of_c, m, n, (p.m, p.n))))
+        outer = (p.batch,) if batch else ()
+        arranged = (np.einsum(f"{labels}->{batch}{rows}{columns}", x).reshape(outer + shape)
+                    for x, labels, rows, columns, shape in ((self.a, of_a, m, k, (p.m, p.k)), (
+                        self.b, of_b, k, n, (p.k, p.n)), (self.c, of_c, m, n, (p.m, p.n))))
         return Operands(p, *arranged)
 
     @property
@@ -87,7 +90,8 @@ class Operands:
         """The products whose results are compared with wider ones, by where they are in `c`: of a batch the first and
         the last."""
         batch = self.problem.batch
-        return {...: self.matrices} if batch == 1 else {i: self.single(i) for i in (0, batch - 1)}
+        given = self.matrices
+        return {...: given} if batch == 1 else {i: given.single(i) for i in (0, batch - 1)}
 
     def poison(self) -> None:
         """Bytes of ones in C: nan, -1 or the largest, so that an element that was not written cannot pass for right."""

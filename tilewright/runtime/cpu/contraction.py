@@ -20,7 +20,16 @@ from tilewright.plans.measured import choice
 from tilewright.runtime.cpu import amx, batches, engine, pool, program
 from tilewright.runtime.cpu.panels import blocks
 from tilewright.runtime.cpu.recipe import Recipe, Tables
-from tilewright.runtime.cpu.tables import Axes, offsets, scattered, scattered_c, single_stride, square_side, tiled
+from tilewright.runtime.cpu.tables import (
+    Axes,
+    offsets,
+    scattered,
+    scattered_c,
+    single_stride,
+    square_side,
+    strips,
+    tiled,
+)
 from tilewright.targets import CpuTarget, detect
 
 Array = NDArray[Any]
@@ -128,10 +137,11 @@ def recipe(found: Lowered, splits: list[Split], plan: Any = None, make: type[Rec
     plan = engine.team(plan or choice.chosen(shape, target)[0], host)
     depth = block_depth(shape.k, blocks(shape, plan).kc, 4)
     lanes = target.lanes(shape.itemsize)
-    side = 0
+    side, strip = 0, None
     if of_n is not None and (target.masked or not shape.source_b):
-        side = square_side(plan.nr, lanes)
+        side = square_side(plan.nr, lanes, next(extent for extent, stride in c.columns if stride == 1 and extent > 1))
         of_n = tiled(c.columns, b.columns, side)
+        strip = None if of_n is None else strips(c.columns, of_n, side)
     m, n, k = slice(None), slice(None) if of_n is None else of_n, slice(None) if of_k is None else of_k
     tables: dict[str, Any] = {}
     for name, rows, columns, width, source in (
@@ -139,7 +149,7 @@ def recipe(found: Lowered, splits: list[Split], plan: Any = None, make: type[Rec
             ("b", offsets(b.columns)[n], offsets(b.rows)[k], plan.nr, shape.source_b)):
         if getattr(shape, name) == "scattered":
             tables[name] = scattered(rows, columns, depth, min(lanes, width), width % lanes == 0,
-                                     target.masked or not source, side if name == "b" else 0)
+                                     target.masked or not source, strip if name == "b" else None, side)
     if shape.c == "scattered":
         tables["c"] = scattered_c(offsets(c.rows)[m], offsets(c.columns)[n], lanes, side)
     return make(shape, strides, plan, target, host, tables=Tables(**tables))

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.kernels.cpu import jobs
+from tilewright.kernels.cpu.scattered import STRIP
 
 Axes = Sequence[tuple[int, int]]            # (extent, stride) of a group, the outermost first
 Offsets = NDArray[np.int64]
@@ -67,36 +68,64 @@ def tiled(first: Axes, second: Axes, side: int = 0) -> Offsets | None:
     """An order of a group's elements in which both of two operands with these strides have runs: blocks of TILE x TILE
     of the axes along which they are contiguous. None: the axes' own order has them, or one operand has none.
 
-    side: runs of so many elements of the first operand follow each other along the second one's axis, so that `side`
-    such runs are a square; what remains of the first one's axis comes last.
+    side: strips of so many elements of the first operand follow each other along the second one's axis, so that `side`
+    such strips are a square; shorter ones come last.
     """
-    along = [next((at for at, (extent, stride) in enumerate(axes) if stride == 1 and extent > 1), None)
-             for axes in (first, second)]
+    along = [_along_axis(axes) for axes in (first, second)]
     if None in along or along[0] == along[1]:
         return None
     extents = [extent for extent, _ in first]
     index = np.unravel_index(np.arange(prod(extents)), extents)
     x, y = (index[at] for at in along if at is not None)
     rest = [index[at] for at in reversed(range(len(first))) if at not in along]
-    last = [x >= (x.max(initial=0) + 1) // side * side] if side else []
-    side = side or TILE
-    keys = x % side, y % TILE, x % TILE // side, x // TILE, y // TILE, *rest, *last
+    number, place, length = _strip(x, x.max(initial=0) + 1, side or TILE)
+    last = [length < side] if side else []
+    keys = place, y % TILE, number * side % TILE, number * (side or TILE) // TILE, y // TILE, *rest, *last
     return np.lexsort(keys).astype(np.int64)
 
 
-def square_side(width: int, lanes: int) -> int:
-    """The side of squares, as large as a panel of this width has room for most of one."""
-    return next(side for side in (16, 8, 4, 2) if side <= lanes and 3 * side * side <= 4 * width)
+def strips(first: Axes, order: Offsets, side: int) -> Offsets:
+    """For each element in `tiled`'s order how many elements its strip of the first operand has left."""
+    at = _along_axis(first)
+    assert at is not None
+    _, place, length = _strip(np.unravel_index(order, [extent for extent, _ in first])[at], first[at][0], side)
+    return length - place
 
 
-def scattered(lines: Offsets, steps: Offsets, depth: int, lanes: int, whole: bool, masked: bool, side: int = 0
-              ) -> Scattered:
+def _along_axis(axes: Axes) -> int | None:
+    """Along which of its axes a group is contiguous."""
+    return next((at for at, (extent, stride) in enumerate(axes) if stride == 1 and extent > 1), None)
+
+
+def _strip(x: Any, extent: int, side: int) -> tuple[Offsets, Offsets, Offsets]:
+    """For each place x of an axis the number of its strip, its place there, and the strip's length: `side`, or at the
+    end less, but not less than half of it if the axis is as long."""
+    lengths, rest = [side] * (extent // side), extent % side
+    if lengths and 0 < 2 * rest < side:
+        rest += lengths.pop()
+        lengths.append(-(-rest // 2))
+        rest //= 2
+    lengths += [rest] * bool(rest)
+    starts = np.cumsum([0, *lengths[:-1]])
+    number = np.searchsorted(starts, x, "right") - 1
+    return number, x - starts[number], np.asarray(lengths, np.int64)[number]
+
+
+def square_side(width: int, lanes: int, extent: int) -> int:
+    """The side of squares, as large as a panel of this width has room for most of one, and half of it has elements in
+    an axis of this extent."""
+    return next(side for side in (16, 8, 4, 2) if side <= lanes and 3 * side * side <= 4 * width and side <= 2 * extent)
+
+
+def scattered(lines: Offsets, steps: Offsets, depth: int, lanes: int, whole: bool, masked: bool,
+              strip: Offsets | None = None, side: int = 0) -> Scattered:
     """The tables of an operand that is packed in vectors of `lanes`, in blocks of `depth` steps of k. whole: panels are
-    whole vectors wide. masked: parts of vectors can be loaded fast. side: of its squares, if lines are in their order.
+    whole vectors wide. masked: parts of vectors can be loaded fast. strip, side: of squares, whose order
+    lines are in.
     """
-    if side:
+    if strip is not None:
         row = np.arange(len(steps)) % depth
-        return Scattered(_lines(lines, _strips(lines, side)), _table(steps, _runs(steps), row, np.ones_like(row)),
+        return Scattered(_lines(lines, _strips(lines, strip)), _table(steps, _runs(steps), row, np.ones_like(row)),
                          "squares", side)
     together, pieces = _runs(lines), 0
     if masked or together[0] == len(lines):
@@ -146,12 +175,12 @@ def _runs(x: Offsets) -> Offsets:
     return np.append(_ahead(np.diff(x) == 1), 0) + 1
 
 
-def _strips(lines: Offsets, side: int) -> Offsets:
-    """For the first of each `side` lines how many such groups, it and those after it, are one element apart."""
-    whole = lines[: len(lines) // side * side].reshape(-1, side)
-    together = np.append(_ahead((np.diff(whole, axis=0) == 1).all(axis=1)), 0)[: len(whole)] + 1
-    found = np.ones(len(lines), np.int64)
-    found[: whole.size : side] = together
+def _strips(lines: Offsets, left: Offsets) -> Offsets:
+    """For each line the runs of `squares`. left: of each line how many its strip has left; a panel may begin within."""
+    found, firsts = left + STRIP, np.flatnonzero(np.append(True, left[:-1] == 1))
+    lengths, offsets = left[firsts], lines[firsts]
+    alike = (np.diff(offsets) == 1) & (np.diff(lengths) == 0)
+    found[firsts] = lengths + STRIP*(1 + np.append(_ahead(alike), 0)[: len(firsts)])
     return found
 
 

@@ -29,8 +29,8 @@ def load(setting: Setting) -> Peer:
         pass
     else:
         threadpoolctl.threadpool_limits(limits=setting.threads, user_api="blas")
-    einsum = Way("numpy", "numpy.einsum(subscripts, a, b, out=, optimize=True)",
-                 lambda o: (partial(np.einsum, o.subscripts, out=o.c, optimize=True), (o.a, o.b)))
+    einsum = Way("numpy", "numpy.einsum(subscripts, a, b, order='C', optimize=True)",
+                 lambda o: (partial(np.einsum, o.subscripts, order="C", optimize=True), (o.a, o.b)))
     return Peer("numpy", version, "numpy.matmul(a, b, out)", ways, einsum=einsum)
 
 

@@ -31,7 +31,7 @@ def load(setting: Setting) -> Peer:
     t.set_num_threads(setting.threads)
     mkl = re.search(r"Math Kernel Library Version ([\d.]+)", t.__config__.show())  # its own copy, linked in
     version = f"{t.__version__} (MKL {mkl[1]})" if mkl else str(t.__version__)
-    einsum = Way("torch", "out.copy_(torch.einsum(subscripts, a, b))", _bind_einsum)
+    einsum = Way("torch", "torch.einsum(subscripts, a, b).contiguous()", _bind_einsum)
     return Peer("torch", version, HOW, ways, einsum=einsum)
 
 
@@ -72,11 +72,11 @@ def _bind(call: Callable[..., Any], o: Operands) -> Call:
 
 
 def _bind_einsum(o: Operands) -> Call:
-    """torch.einsum has no out=: its result is a view of a permuted array, which is copied."""
+    """The result of torch.einsum is a view of a permuted array, which is copied."""
     import torch as t
 
-    a, b, c = (_tensor(x) for x in (o.a, o.b, o.c))
-    return lambda: c.copy_(t.einsum(o.subscripts, a, b)), ()
+    a, b = (_tensor(x) for x in (o.a, o.b))
+    return lambda: t.einsum(o.subscripts, a, b).contiguous(), ()
 
 
 def _bind_packed(o: Operands) -> Call:

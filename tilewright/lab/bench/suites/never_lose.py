@@ -119,11 +119,18 @@ def _compared(results: Sequence[Result]) -> list[tuple[float, str, Result]]:
 
 def means(results: Sequence[Result]) -> list[list[str]]:
     """A line for each format and thread count: cells, geometric mean, 5th percentile, least, how many are below 1, and
-    below 0.95."""
+    below 0.95; and of each peer alone, where there are several."""
     kinds: dict[tuple[str, str], list[float]] = {}
     for ratio, _, r in _compared(results):
         kinds.setdefault(("all", ""), []).append(ratio)
         kinds.setdefault((r.case.product.label, str(r.threads)), []).append(ratio)
+    if len(names := sorted({name for r in results for name in r.peers()})) > 1:
+        for name in names:
+            for r in results:
+                if of_one := r.ratio(name):
+                    key = f"{r.case.product.label} of {name}", str(r.threads)
+                    kinds.setdefault(key, []).append(of_one.median)
+    kinds = {kind: sorted(found) for kind, found in kinds.items()}
     return [[*kind, str(len(found)), f"{geomean(found):.3f}", f"{found[len(found) // 20]:.2f}", f"{min(found):.2f}",
              *(str(sum(ratio < limit for ratio in found)) for limit in (1.0, 0.95))] for kind, found in kinds.items()]
 
@@ -148,11 +155,17 @@ def bound(case: Case, target: Any, threads: int = 1) -> dict[str, Any] | None:
     """{"what": the largest part of the model's cost of the plan that tilewright runs, "model_s": its seconds, "plan"};
     None where there is no model of this product."""
     import tilewright as tw
+    from tilewright.lab.measure import operands
     from tilewright.plans import gpu_lowering, model, nvidia
     from tilewright.runtime.cpu import engine
     from tilewright.targets import CpuTarget
 
     try:
+        if case.subscripts:
+            o = operands.contraction(case.problem, case.subscripts, case.sizes)
+            (step,) = tw.einsum_path(case.subscripts, o.a, o.b, out=o.c, threads=threads)[1].steps
+            return {"what": f"{step.how}; {step.plan}", "model_s": step.seconds,
+                    "plan": step.plan}
         if isinstance(target, CpuTarget):
             found = engine.plan_problem(case.problem, target, threads, case.algorithm)
             plan: Any = found.plan
