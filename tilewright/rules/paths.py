@@ -93,8 +93,21 @@ def _given(path: Sequence[Any], count: int) -> Path:
     return found
 
 
-def _size(labels: frozenset[Label], sizes: dict[Label, int]) -> int:
-    return prod(sizes[label] for label in labels)
+class _Bits:
+    """Sets of labels as the bits of a number, and the sizes of arrays with them, each computed once."""
+
+    def __init__(self, sizes: dict[Label, int]) -> None:
+        self.sizes = [*sizes.values()]
+        self.bit = {label: 1 << at for at, label in enumerate(sizes)}
+        self.known: dict[int, int] = {}
+
+    def set(self, labels: frozenset[Label]) -> int:
+        return sum(self.bit[label] for label in labels)
+
+    def size(self, labels: int) -> int:
+        if (found := self.known.get(labels)) is None:
+            found = self.known[labels] = prod(size for at, size in enumerate(self.sizes) if labels >> at & 1)
+        return found
 
 
 def _none_within(limit: float) -> ValueError:
@@ -106,27 +119,30 @@ def optimal(inputs: Sequence[frozenset[Label]], output: frozenset[Label], sizes:
             ) -> Path:
     """The path of the fewest operations; an element of an intermediate result counts as TRAFFIC of them. ValueError if
     none has intermediate results of at most `limit` elements."""
-    count = len(inputs)
+    count, bits = len(inputs), _Bits(sizes)
     everything = (1 << count) - 1
-    kept = {}                                   # subset → labels of its product
+    size, known, terms = bits.size, bits.known, [*map(bits.set, inputs)]
+    within = [0] * (everything + 1)             # subset → labels of its operands
     for subset in range(1, everything + 1):
-        inside, outside = (frozenset().union(*(x for i, x in enumerate(inputs) if (subset >> i & 1) == bit))
-                           for bit in (1, 0))
-        kept[subset] = inside & (outside | output) if subset & (subset - 1) else inside
+        within[subset] = within[subset & (subset - 1)] | terms[(subset & -subset).bit_length() - 1]
+    out = bits.set(output)
+    kept = [labels & (within[everything ^ subset] | out) if subset & (subset - 1) else labels  # those of its product
+            for subset, labels in enumerate(within)]
     best: dict[int, tuple[float, int]] = {1 << i: (0.0, 0) for i in range(count)}
-    for subset in sorted(kept, key=int.bit_count):
+    for subset in sorted(range(1, everything + 1), key=int.bit_count):
         lowest, part = subset & -subset, (subset - 1) & subset
-        found = []
-        if subset != everything and _size(kept[subset], sizes) > limit:
+        if not part or (subset != everything and size(kept[subset]) > limit):
             continue
+        least, made = (inf, 0), TRAFFIC * size(kept[subset])
         while part:
             if part & lowest and part in best and subset ^ part in best:        # each split once
                 rest = subset ^ part
-                work = _size(kept[part] | kept[rest], sizes) + TRAFFIC * _size(kept[subset], sizes)
-                found.append((best[part][0] + best[rest][0] + work, part))
+                labels = kept[part] | kept[rest]
+                work = (known.get(labels) or size(labels)) + made
+                least = min(least, (best[part][0] + best[rest][0] + work, part))
             part = (part - 1) & subset
-        if found:
-            best[subset] = min(found)
+        if least[1]:
+            best[subset] = least
     if everything not in best:
         raise _none_within(limit)
     path, order = Path(), [1 << i for i in range(count)]
@@ -151,19 +167,32 @@ def greedy(inputs: Sequence[frozenset[Label]], output: frozenset[Label], sizes: 
            ) -> Path:
     """In each step the pair whose product exceeds its operands in size by the least, of these that of the fewest
     operations; pairs without a common label last. ValueError if a step has none of at most `limit` elements."""
-    terms, path = list(inputs), Path()
-    while len(terms) > 1:
-        found = []
-        for i, j in combinations(range(len(terms)), 2):
-            rest = output.union(*(x for at, x in enumerate(terms) if at not in (i, j)))
-            together = terms[i] | terms[j]
-            if len(terms) > 2 and _size(together & rest, sizes) > limit:
-                continue
-            growth = _size(together & rest, sizes) - _size(terms[i], sizes) - _size(terms[j], sizes)
-            found.append((not terms[i] & terms[j], growth, _size(together, sizes), (i, j), together & rest))
+    bits, path = _Bits(sizes), Path()
+    out, terms = bits.set(output), dict(enumerate(map(bits.set, inputs)))
+    # What a pair keeps does not depend on what is done before: a label of it that others have stays with one of them.
+    known: dict[tuple[int, int], tuple[bool, int, int, tuple[int, int], int]] = {}
+
+    def look(i: int, j: int) -> None:
+        rest, together = out, terms[i] | terms[j]
+        for at, labels in terms.items():
+            rest |= labels if at not in (i, j) else 0
+        kept = together & rest
+        growth = bits.size(kept) - bits.size(terms[i]) - bits.size(terms[j])
+        known[i, j] = not terms[i] & terms[j], growth, bits.size(together), (i, j), kept
+
+    for i, j in combinations(terms, 2):
+        look(i, j)
+    for new in range(len(inputs), 2 * len(inputs) - 1):
+        found = [x for x in known.values() if len(terms) == 2 or bits.size(x[-1]) <= limit]
         if not found:
             raise _none_within(limit)
-        *_, pair, kept = min(found, key=lambda x: x[:4])
-        terms = [x for at, x in enumerate(terms) if at not in pair] + [kept]
-        path.append(pair)
+        *_, pair, kept = min(found)
+        order = [*terms]
+        path.append((order.index(pair[0]), order.index(pair[1])))
+        known = {at: x for at, x in known.items() if at[0] not in pair and at[1] not in pair}
+        del terms[pair[0]], terms[pair[1]]
+        terms[new] = kept
+        for at in order:
+            if at in terms:
+                look(at, new)
     return path
