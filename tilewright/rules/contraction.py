@@ -110,11 +110,14 @@ def contiguous(x: Term) -> set[Label]:
 
 
 def exchanged(a: Term, b: Term, kept: Labels, c: Term | None, output: Labels) -> bool:
-    """Whether the operands change places, so that c is contiguous along n; or, if it is not given, that the rows of the
-    larger operand are contiguous: along n if it is b, along k if it is a; or else that the result's last label is n's.
+    """Whether the operands change places, so that c's axis of the smallest stride, but for the batch's, is one of n's;
+    or, if c is not given, that the rows of the larger operand are contiguous: along n if it is b, along k if it is a;
+    or else that the result's last label is n's.
     """
     if c is not None:
-        return bool(contiguous(c) & set(a.labels) - set(b.labels))
+        own = [(abs(stride), label in a.labels) for label, stride in zip(c.labels, c.array.strides)
+               if (label in a.labels) != (label in b.labels)]
+        return min(own, default=(0, False))[1]
     larger, other = (a, b) if a.array.size > MUCH*b.array.size else (b, a)
     if larger.array.size > MUCH*other.array.size and (along := contiguous(larger) - (
             set(kept) & set(other.labels))):

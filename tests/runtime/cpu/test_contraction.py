@@ -157,3 +157,11 @@ def test_strips_are_at_least_half_a_square(extent, side, lengths):
         length, count = divmod(int(runs[at]), tables.STRIP)[::-1]
         lines = tables.offsets(b)[order][at : at + length * count].reshape(count, length)
         assert (np.diff(lines, axis=0) == 1).all()
+
+
+def test_the_result_of_a_batch_that_lies_innermost_has_columns_of_the_next_axis():
+    """Its columns are those of the operand that has the axis before the batch's."""
+    for subscripts, columns in (("amk,ank->mna", "n"), ("amk,ank->nma", "m"), ("mk,nk->mn", "n"), ("mk,nk->nm", "m")):
+        (x, y), z = subscripts.split("->")[0].split(","), subscripts.split("->")[1]
+        a, b, c = (Term(np.empty([3] * len(labels), "f4"), tuple(labels)) for labels in (x, y, z))
+        assert rules.exchanged(a, b, c.labels, c, c.labels) == (columns == "m"), subscripts
