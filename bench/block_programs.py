@@ -2,9 +2,9 @@
 
     python bench/block_programs.py [--quick] [--out FILE]
 
-Both are written here, line by line alike, and each side runs its own fastest configuration, found by a short contest of
-its own. That 16 divides an extent is known to Triton from the call, and here from `k.multiple_of`. Every configuration
-is checked against torch in float64 before it is timed.
+Both are written line by line alike (layer norm in tests/helpers), and each side runs its own fastest configuration,
+found by a short contest of its own. That 16 divides an extent is known to Triton from the call, and here from
+`k.multiple_of`. Every configuration is checked against torch in float64 before it is timed.
 """
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ import torch
 import triton
 import triton.language as tl
 
+from tests.helpers import block_programs
 from tilewright import ir
 from tilewright.blocks import Program
 from tilewright.ir import f32, i32, ptr
@@ -46,30 +47,7 @@ def softmax(T: Any, target: Any, EVEN: int, BLOCK: int, WARPS: int) -> Any:
 
 @cache
 def layer_norm(T: Any, target: Any, EVEN: int, BLOCK: int, WARPS: int) -> Any:
-    k = Program("layer_norm", target, num_warps=WARPS, y_ptr=ptr(T), x_ptr=ptr(T), w_ptr=ptr(T), b_ptr=ptr(T), n=i32,
-                eps=f32)
-    y_ptr, x_ptr, w_ptr, b_ptr, n, eps = k.args
-    n, row = k.multiple_of(n, EVEN), k.program_id(0)
-    x_ptr += row * n
-    y_ptr += row * n
-    total = k.zeros((BLOCK,))
-    for start in k.range(0, n, BLOCK):
-        cols = start + k.arange(0, BLOCK)
-        total += k.load(x_ptr + cols, mask=cols < n).to(f32)
-    mean = k.sum(total) / n.to(f32)
-    total = k.zeros((BLOCK,))
-    for start in k.range(0, n, BLOCK):
-        cols = start + k.arange(0, BLOCK)
-        x = k.where(cols < n, k.load(x_ptr + cols, mask=cols < n).to(f32) - mean, 0.0)
-        total += x * x
-    scale = 1.0 / k.sqrt(k.sum(total) / n.to(f32) + eps)
-    for start in k.range(0, n, BLOCK):
-        cols = start + k.arange(0, BLOCK)
-        inside = cols < n
-        w, b = k.load(w_ptr + cols, mask=inside).to(f32), k.load(b_ptr + cols, mask=inside).to(f32)
-        x = k.load(x_ptr + cols, mask=inside).to(f32)
-        k.store(y_ptr + cols, (x - mean) * scale * w + b, mask=inside)
-    return k.function
+    return block_programs.layer_norm(target, BLOCK, WARPS, T, EVEN)
 
 
 @cache

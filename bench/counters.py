@@ -52,10 +52,12 @@ LAYOUTS = ("nn", "nt", "tn", "tt")
 Case = dict[str, Any]
 
 
-def cases() -> list[Case]:
+def cases(tensor: bool) -> list[Case]:
     """Launches, as data: {"step", "sizes"} of the ladder, or {"dtype", "layout", "sizes", "plan"} of a product."""
-    from tilewright.lab.ladder.steps import GPU_STEPS
+    from tilewright.lab.ladder.steps import GPU_STEPS, TENSOR_STEPS
 
+    if tensor:
+        return [{"step": step, "sizes": (256, 256, 256)} for step in TENSOR_STEPS]
     found: list[Case] = [{"step": step, "sizes": sizes} for step in GPU_STEPS
                          for sizes in ((128, 256, 16), (132, 140, 24))]
     products = [("f32", layout, sizes, None) for layout in LAYOUTS for sizes in ((128, 128, 64), (97, 131, 35))]
@@ -65,12 +67,6 @@ def cases() -> list[Case]:
     products += [("f64", layout, (66, 72, 40), None) for layout in ("nn", "tn")]
     products += [("f32", "nn", sizes, None) for sizes in ((1, 300, 200), (300, 1, 200))]
     return found + [dict(zip(("dtype", "layout", "sizes", "plan"), product)) for product in products]
-
-
-def tensor_cases() -> list[Case]:
-    from tilewright.lab.ladder.steps import TENSOR_STEPS
-
-    return [{"step": step, "sizes": (256, 256, 256)} for step in TENSOR_STEPS]
 
 
 def plan_of(case: Case, problem: Any, target: Any) -> Any:
@@ -135,7 +131,7 @@ def read(source: str, target: str, found: list[Case], metrics: dict[str, str]) -
 
 if __name__ == "__main__":
     tensor = sys.argv[-1] == "tensor"
-    counted, metrics = (tensor_cases(), TENSOR_METRICS) if tensor else (cases(), METRICS)
+    counted, metrics = cases(tensor), TENSOR_METRICS if tensor else METRICS
     match sys.argv[1]:
         case "metrics":
             print(",".join(metrics.values()))

@@ -1,6 +1,6 @@
 """Groups of unequal size: tilewright.grouped_matmul beside a loop of products, and on a GPU beside torch._grouped_mm.
 
-    python bench/grouped.py time [--cpu] [--threads N] [--quick] [--out FILE]
+    python bench/grouped.py [--cpu] [--threads N] [--quick] [--out FILE]
 
 Ragged: sizes of groups are a multinomial of a Dirichlet distribution (0.5). The loop is one product for each group: on
 a GPU cuBLAS's of bf16, on a CPU np.matmul of f32 and torch.mm of bf16. `expected`: the model's time for a batch of
@@ -32,11 +32,10 @@ def ends_of(groups: int, rows: int) -> Any:
 
 
 def looped(multiply: Any, ends: Any) -> Any:
-    spans = [(int(lo), int(hi)) for lo, hi in zip((0, *ends[:-1]), ends) if hi > lo]
-    which = [i for i, (lo, hi) in enumerate(zip((0, *ends[:-1]), ends)) if hi > lo]
+    spans = [(i, int(lo), int(hi)) for i, (lo, hi) in enumerate(zip((0, *ends[:-1]), ends)) if hi > lo]
 
     def loop(a: Any, b: Any, out: Any) -> Any:
-        for (lo, hi), i in zip(spans, which):
+        for i, lo, hi in spans:
             multiply(a[lo:hi], b[i], out=out[lo:hi])
         return out
     return loop
@@ -98,8 +97,7 @@ def cases(on: Any) -> Iterator[study.Case]:
 
 if __name__ == "__main__":
     options = study.parsed(
-        __doc__ or "", "grouped.json", lambda p: p.add_argument("jobs", nargs="*", default="time", choices=["time"]),
-        lambda p: p.add_argument("--cpu", action="store_true"),
+        __doc__ or "", "grouped.json", lambda p: p.add_argument("--cpu", action="store_true"),
         lambda p: p.add_argument("--threads", type=int, default=1))
     device = study.device(options)
     sys.exit(study.main("grouped", cases(device), options, device))

@@ -20,6 +20,7 @@ import os
 import random
 import sys
 import time
+from concurrent.futures import Future, ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,14 +28,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import tilewright as tw
-from bench.regret import Ahead, Case, compiled
 from tilewright.lab.bench import gpu_device, results
 from tilewright.lab.bench.cases import Product
 from tilewright.lab.bench.peer import Setting
 from tilewright.lab.bench.peers.torch import load_cublas
 from tilewright.lab.bench.suites import random_shapes
 from tilewright.lab.measure.gpu_rules import GpuRules, GraphTrack, sets
-from tilewright.plans import asked, gpu, gpu_lowering
+from tilewright.plans import gpu, gpu_lowering
 from tilewright.targets import target
 
 FACTOR = 3.0                            # of the time of the planner's choice: plans beyond it tell the model little
@@ -85,14 +85,39 @@ def microseconds(on: gpu_device.TorchDevice, rules: GpuRules, launches: list[Any
     return round(1e6 * min(track.turn() for _ in range(TURNS)), 3)
 
 
+def loaded(problem: tw.Gemm, chip: Any, text: str) -> str:
+    """Compile the kernels of a plan into the kernel cache and the driver's; what went wrong, if anything."""
+    from tilewright.runtime.gpu import engine as engines
+    try:
+        kernel = tw.compile(problem, chip, text)
+        engine, on = engines.first_device(chip)
+        codes = [kernel.loadable] if len(kernel.launches) == 1 else [x.kernel.loadable for x in kernel.launches]
+        for code in codes:
+            engine.driver.load(code.image, on, code.machine)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"[:300]
+    return ""
+
+
+def ahead(pool: ProcessPoolExecutor, jobs: list[dict[str, Any]], chip: Any) -> list[dict[str, Future[str]]]:
+    """`loaded` of each job's plans, in other processes, once for plans of the same kernels."""
+    seen: dict[tuple[str, ...], Future[str]] = {}
+
+    def begun(problem: tw.Gemm, text: str) -> Future[str]:
+        key = tuple(each.address for each in tw.compile(problem, chip, text).asked)
+        if key not in seen:
+            seen[key] = pool.submit(loaded, problem, chip, text)
+        return seen[key]
+    return [{text: begun(problem_of(job), text) for text in job["plans"]} for job in jobs]
+
+
 def measure(jobs: list[dict[str, Any]], into: Path, seconds: float, rules: GpuRules) -> None:
     began, taken, on = time.monotonic(), 0, gpu_device.TorchDevice()
     timed = partial(microseconds, on, rules)
     chip, vendor = on.on.target, load_cublas(Setting(on=on))
-    cases = [Case("", problem_of(job), chip) for job in jobs]
-    ahead = Ahead((case, [asked.plan(text, chip) for text in job["plans"]]) for case, job in zip(cases, jobs))
-    for job, case in zip(jobs, cases):
-        p, needed = case.problem, ahead.waiting[case]
+    pool = ProcessPoolExecutor(max(len(os.sched_getaffinity(0)) - 1, 1))
+    for job, needed in zip(jobs, ahead(pool, jobs, chip)):
+        p = problem_of(job)
         while time.monotonic() - began < seconds and not all(each.done() for each in needed.values()):
             time.sleep(0.05)
         if time.monotonic() - began > seconds:
@@ -103,11 +128,11 @@ def measure(jobs: list[dict[str, Any]], into: Path, seconds: float, rules: GpuRu
         row: dict[str, Any] = {name: job[name] for name in ("format", "layout", "m", "n", "k")}
         row["vendor"], row["plans"], row["failed"] = [timed(calls)], {}, {}
         right = gpu_device.reference(operands[0], gpu_device.FAST_SUMS * (job["format"] in OUT))
-        for text, loaded in needed.items():
+        for text, done in needed.items():
             try:
-                if said := loaded.result():
+                if said := done.result():
                     raise RuntimeError(said)
-                bound = [compiled(case, asked.plan(text, chip)).bind(o.a, o.b, o.c) for o in operands]
+                bound = [tw.compile(p, chip, text).bind(o.a, o.b, o.c) for o in operands]
                 gpu_device.poison(operands[0].c)
                 bound[0]()
                 if said := gpu_device.wrong(operands[0].c, *right):
@@ -125,7 +150,7 @@ def measure(jobs: list[dict[str, Any]], into: Path, seconds: float, rules: GpuRu
         print(f"{p}: {len(row['plans'])} plans, {len(row['failed'])} failed, cuBLAS {row['vendor']}, best {best}, "
               f"first {next(iter(row['plans'].values()), 0)}, at {time.monotonic() - began:.0f} s", flush=True)
     print(taken, "times,", f"{time.monotonic() - began:.0f} s", chip, flush=True)
-    ahead.close()
+    pool.shutdown(wait=False, cancel_futures=True)
 
 
 def main() -> None:

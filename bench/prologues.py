@@ -1,6 +1,6 @@
 """Products with a prologue on one NVIDIA GPU: weights of few bits beside bf16 ones, and an activation of A.
 
-    python bench/prologues.py [--quick] [--rows M,M...] [--plan TEXT]... [--out FILE]
+    python bench/prologues.py [--quick] [--rows M,M...] [--out FILE]
 
 bf16 activations [m, 8192] by weights [28672, 8192] as a layer of torch has them:
 
@@ -8,8 +8,6 @@ bf16 activations [m, 8192] by weights [28672, 8192] as a layer of torch has them
     bf16            matmul by bf16 weights of these sizes
     cublas          torch.mm by these
     eager           torch makes bf16 of the weights, and multiplies
-    TEXT            matmul by this plan instead; {count} stands for 8 or the rows of A, if these are more, {vector}
-                    for 16 bytes of weights
 
 silu: silu(A) B of 4096, beside the product alone and F.silu before torch.mm. Every side that decodes is compared with
 float64; `predicted` is what the planner's model says of the kernel's plan.
@@ -39,9 +37,7 @@ from tilewright.plans import gpu, gpu_shape
 
 Tensor = Any
 N, K, GROUP, CHECKED = 28672, 8192, 128, 256
-KINDS = {"i8": 16, "e4m3fn": 16, "i4": 32, "mxfp4": 32}        # with the weights in 16 bytes
-
-
+KINDS = "i8", "e4m3fn", "i4", "mxfp4"
 E2M1 = 0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0
 
 
@@ -87,7 +83,7 @@ def predicted(kind: str, m: int, target: Any) -> dict[str, Any]:
     return {"plan": str(plan), "predicted": gpu.cost(shape, plan, target).seconds}
 
 
-def by_weights(on: TorchDevice, kind: str, m: int, plans: list[str]) -> study.Case:
+def by_weights(on: TorchDevice, kind: str, m: int) -> study.Case:
     l2, bf16 = on.on.target.l2, torch.bfloat16
     first = weights(kind, on.name)
     every = [first, *(weights(kind, on.name) for _ in range(sets(first[2], l2) - 1))]
@@ -98,9 +94,6 @@ def by_weights(on: TorchDevice, kind: str, m: int, plans: list[str]) -> study.Ca
         "tilewright": [partial(ours, w) for w, _, _ in every], "bf16": [partial(ours, w) for w in wide],
         "cublas": [partial(torch.mm, a, w.T) for w in wide],
         "eager": [lambda numbers=numbers: a @ numbers(N, torch.float32).to(bf16).T for _, numbers, _ in every]}
-    for text in plans:
-        text = text.format(count=max(m, 8), vector=KINDS[kind])
-        sides[text] = [partial(ours, w, plan=text) for w, _, _ in every]
 
     def wrong(side: str, found: Tensor) -> str:
         if side in ("bf16", "cublas"):
@@ -128,18 +121,17 @@ def activation(on: TorchDevice, n: int = 4096) -> study.Case:
         {"weights": "silu", "a": None, "every": every})
 
 
-def cases(on: TorchDevice, rows: list[int], plans: list[str]) -> Iterator[study.Case]:
+def cases(on: TorchDevice, rows: list[int]) -> Iterator[study.Case]:
     torch.manual_seed(0)
     for kind in KINDS:
         for m in rows:
-            yield by_weights(on, kind, m, plans)
+            yield by_weights(on, kind, m)
     yield activation(on)
 
 
 if __name__ == "__main__":
     options = study.parsed(
         __doc__ or "", "prologues.json",
-        lambda p: p.add_argument("--rows", type=lambda text: [int(m) for m in text.split(",")], default=[1, 4, 16]),
-        lambda p: p.add_argument("--plan", action="append", default=[], help="to time as well"))
+        lambda p: p.add_argument("--rows", type=lambda text: [int(m) for m in text.split(",")], default=[1, 4, 16]))
     device = TorchDevice()
-    sys.exit(study.main("prologues", cases(device, options.rows, options.plan), options, device))
+    sys.exit(study.main("prologues", cases(device, options.rows), options, device))

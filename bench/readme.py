@@ -6,8 +6,6 @@ A document marks each place with a pair of comments and says what goes between t
     ...replaced...
     <!-- /figure -->
 
-A marker that ends in `pending` is left alone until there is such a file.
-
     python bench/readme.py            # rewrite README.md and docs/*.md of this checkout
     python bench/readme.py --check    # only say what is out of date (a test does the same)
     python bench/readme.py plot RESULT.json PICTURE.png [N]     # draw a committed result, of formats at size N
@@ -119,13 +117,6 @@ def machine(report: Report, options: dict[str, str]) -> str:
     return f"{heading(report)[1]}. {when}{against}.\n"
 
 
-def startup(report: Report, options: dict[str, str]) -> str:
-    """Seconds of wall clock per process."""
-    del options
-    rows = [[name, tables.quoted(spread(seconds), 3)] for name, seconds in report.extra["startup"].items()]
-    return markdown(["a whole process", "seconds"], rows)
-
-
 def tiles(report: Report, options: dict[str, str]) -> str:
     """Register tiles, fastest first: those that the article names and the best `others` (0 unless given)."""
     rows, others = [], int(options.get("others", 0))
@@ -193,26 +184,6 @@ def gpu_table(columns: Callable[[list[Result]], Iterable[Column]], report: Repor
     return of_columns(columns(results), results)
 
 
-def micros(table: dict[str, list[float]], head: str, digits: int = 2, quartiles: bool = True) -> str:
-    """Microseconds per call."""
-    rows = []
-    for name, seconds in table.items():
-        median, q1, q3 = (f"{1e6 * x:.{digits}f}" for x in spread(seconds))
-        rows.append([name, f"{median} ({q1} to {q3})" if quartiles else median])
-    return markdown([head, "µs"], rows, left=() if quartiles else [head])
-
-
-def gpu_costs(report: Report, options: dict[str, str]) -> str:
-    """of=overhead: microseconds per call; of=emission: seconds per kernel."""
-    if options["of"] == "overhead":
-        return micros(report.extra["overhead"], "a call from Python")
-    if options["of"] == "emission":
-        rows = [[f"`{name}`", *(f"{t[x]:.3f}" if x in t else "-" for x in ("record_s", "llvm_s", "load_s"))]
-                for name, t in report.extra["emission"].items()]
-        return markdown(["kernel", "recording, s", "LLVM, s", "driver's assembler, s"], rows)
-    raise FigureError(f"of={options['of']}: it is overhead or emission")
-
-
 def programs(report: Report, options: dict[str, str]) -> str:
     """Block programs: Triton's time over ours, a row for each program and format, of all sizes."""
     del options
@@ -231,7 +202,9 @@ def programs(report: Report, options: dict[str, str]) -> str:
 def gpu_epilogues(report: Report, options: dict[str, str]) -> str:
     """of=products: products with an epilogue on a GPU, beside others' times; of=host: microseconds per call."""
     if options["of"] == "host":
-        return micros(report.extra["host"], "a call from Python, 256 x 256 x 256", digits=1, quartiles=False)
+        head = "a call from Python, 256 x 256 x 256"
+        return markdown([head, "µs"], [[name, f"{1e6 * spread(seconds).median:.1f}"]
+                                       for name, seconds in report.extra["host"].items()], left=[head])
     if options["of"] != "products":
         raise FigureError(f"of={options['of']}: it is products or host")
     rows = []
@@ -290,8 +263,7 @@ def records(kind: str, report: Report, options: dict[str, str]) -> str:
     return markdown(head, rows, left=head[:1])
 
 
-_KINDS = (rates, summary, peers, machine, startup, tiles, counts, step, tflops, formats, gpu_costs, programs,
-          gpu_epilogues, gpu_semirings)
+_KINDS = (rates, summary, peers, machine, tiles, counts, step, tflops, formats, programs, gpu_epilogues, gpu_semirings)
 FIGURES: dict[str, Callable[[Report, dict[str, str]], str]] = {
     **{f.__name__: f for f in _KINDS},
     "gpu_machine": machine, "gpu_summary": partial(summary, cublas=True), "gpu_rates": partial(gpu_table, rate_columns),
@@ -316,9 +288,7 @@ def fill(text: str, root: Path) -> str:
         kind, path, *rest = match["what"].split()
         if kind not in FIGURES:
             raise FigureError(f"unknown figure {kind!r}; there are {', '.join(FIGURES)}")
-        options = dict(option.split("=", 1) for option in rest if option != "pending")
-        if "pending" in rest and not (root / path).exists():
-            return match[0]
+        options = dict(option.split("=", 1) for option in rest)
         return f"{match[1]}{FIGURES[kind](shown(root / path), options)}{match[4]}"
 
     return _FIGURE.sub(replace, text)

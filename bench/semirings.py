@@ -3,7 +3,7 @@
     python bench/semirings.py [--quick] [--out FILE]
 
 4096 x 4096 x 128, and of some 4096 x 4096 x 4096. `bound`: what the instructions of a term take, if nothing else does.
-Then the time until a call of a small product comes back. Random contractions are checked by
+Random contractions are checked by
 `python -m tests.fuzz.device --only contract`.
 """
 from __future__ import annotations
@@ -112,13 +112,6 @@ def cases(on: TorchDevice) -> Iterator[study.Case]:
                 yield case(on, name, x, 4096, 4096, k)
 
 
-def host() -> dict[str, Callable[[], Any]]:
-    both = torch.randn(64, 64, device="cuda"), torch.randn(64, 64, device="cuda")
-    # as a user writes it: a new function object in every call
-    return {"contract": lambda: tw.contract(lambda x, y: (x - y)**2, *both), "matmul": partial(tw.matmul, *both),
-            "torch.mm": partial(torch.mm, *both), "torch.cdist": partial(torch.cdist, *both)}
-
-
 if __name__ == "__main__":
     options, on = study.parsed(__doc__ or "", "semirings.json"), TorchDevice()
-    sys.exit(study.main("semirings", cases(on), options, on, host=("overhead", host())))
+    sys.exit(study.main("semirings", cases(on), options, on))

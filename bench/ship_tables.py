@@ -124,14 +124,10 @@ def write(rows: Iterable[tuple[Gemm, Row]], file: Path) -> None:
     def key(row: Row) -> object:
         return row.model, choice.machine_class(row), row.shape
 
-    old = read(file) if file.exists() else []
+    old = map(Row.from_json, file.read_text().splitlines() if file.exists() else ())
     merged = {key(row): row for row in old} | {key(row): row for _, row in rows}
     file.parent.mkdir(exist_ok=True)
     file.write_text(table(list(merged.values())))
-
-
-def read(file: Path) -> list[Row]:
-    return [Row.from_json(line) for line in file.read_text().splitlines()]
 
 
 def table(rows: list[Row]) -> str:

@@ -57,7 +57,9 @@ def host() -> dict[str, study.Launch]:
     row = torch.randn(1, 1024, device="cuda", dtype=BF16)
     t, out = w.t(), torch.empty(64, 64, device="cuda", dtype=BF16)
     return {"torch.mm": partial(torch.mm, a, t), "tw.matmul": partial(tw.matmul, a, t),
-            "tw.matmul with out": partial(tw.matmul, a, t, out), "mm": partial(twt.mm, a, t),
+            "tw.matmul with out": partial(tw.matmul, a, t, out),
+            # as a user writes it: a new function object in every call
+            "tw.contract": lambda: tw.contract(lambda x, y: (x - y)**2, a, t), "mm": partial(twt.mm, a, t),
             "F.linear": partial(F.linear, a, w, c[0]), "linear": partial(twt.linear, a, w, c[0]),
             "nn.Linear": partial(plain, row), "int4 layer": partial(narrow, row), "mxfp4 layer": partial(blocks, row)}
 

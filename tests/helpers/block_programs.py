@@ -18,11 +18,11 @@ def softmax(target=None, BLOCK=128, NUM_WARPS=2):
     return k.function
 
 
-def layer_norm(target=None, BLOCK=64, NUM_WARPS=2, T=f32):
+def layer_norm(target=None, BLOCK=64, NUM_WARPS=2, T=f32, EVEN=1):
     k = Program("layer_norm", target, num_warps=NUM_WARPS, y_ptr=ptr(T), x_ptr=ptr(T), w_ptr=ptr(T), b_ptr=ptr(T),
                 n=i32, eps=f32)
     y_ptr, x_ptr, w_ptr, b_ptr, n, eps = k.args
-    row = k.program_id(0)
+    n, row = k.multiple_of(n, EVEN), k.program_id(0)
     x_ptr += row * n
     y_ptr += row * n
     total = k.zeros((BLOCK,))
@@ -39,7 +39,7 @@ def layer_norm(target=None, BLOCK=64, NUM_WARPS=2, T=f32):
     for start in k.range(0, n, BLOCK):
         cols = start + k.arange(0, BLOCK)
         inside = cols < n
-        w, b = k.load(w_ptr + cols, mask=inside), k.load(b_ptr + cols, mask=inside)
+        w, b = (k.load(x + cols, mask=inside).to(f32) for x in (w_ptr, b_ptr))
         k.store(y_ptr + cols, (k.load(x_ptr + cols, mask=inside).to(f32) - mean) * scale * w + b, mask=inside)
     return k.function
 

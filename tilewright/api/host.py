@@ -81,7 +81,7 @@ def product(call: Call) -> Any:
     found = program.empty(p.shape, stored)
     if p.beta:
         c = p.c if isinstance(call.c, np.ndarray) else program.constant(p.c)
-        program.do(program.cast, found, c)  # whose dtype has been heeded
+        program.assign(found, c)  # whose dtype has been heeded
     multiply(a, b, found, p.alpha, p.beta)
     return delivered(call, p, found)
 
@@ -192,7 +192,7 @@ def contract(x: contraction.Operands, threads: int | None, invariant: str = "") 
     result = product(Call(left, right, there, out_dtype=dtype, threads=threads, deterministic=invariant == "threads",
                           batch_invariant=invariant == "rows"))
     if there is None:
-        program.do(program.cast, x.c, result)
+        program.assign(x.c, result)
 
 
 def as_multiplied(x: contraction.Operands) -> tuple[contraction.Operands, bool]:
@@ -225,5 +225,5 @@ def _by_tables(x: contraction.Operands, threads: int | None, invariant: str) -> 
                            invariant=invariant):
             return False
     if c is not x.c:
-        program.do(program.cast, x.c, c)
+        program.assign(x.c, c)
     return True

@@ -74,7 +74,7 @@ def product(a: Any, b: Any, out: Any, trans_b: str, threads: int | None, epilogu
     c = program.rounded(c, ready.result)
     if out is None:
         return c
-    program.do(program.cast, out, c)
+    program.assign(out, c)
     return out
 
 

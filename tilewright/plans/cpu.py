@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from tilewright.forks import cached_property
 from tilewright.formats.table import FORMATS
 from tilewright.plans import epilogues, few_rows, prologues, semirings
 from tilewright.plans import invariant as invariants
@@ -91,7 +92,7 @@ class CpuPlan(Plan):
     own_b: bool = False     # each thread packs the panels of B that it needs; none are shared, and there is no barrier
     word: few_rows.Instruction = ""           # what few rows by a large matrix are multiplied as
 
-    @property
+    @cached_property
     def threads(self) -> int:
         return self.jc_ways * self.ic_ways * self.jr_ways
 
@@ -338,9 +339,3 @@ def _packed_violations(plan: CpuPlan) -> Iterator[str]:
             yield f"{name}c = {block} is less than one panel of {name}r = {tile}."
     if plan.mc == 0 or plan.kc == 0 or plan.nc == 0:
         yield f"a packed plan needs block sizes, got mc = {plan.mc}, kc = {plan.kc}, nc = {plan.nc}."
-
-
-def registers(plan: CpuPlan, lanes: int) -> int:
-    """Vector registers that the register tile takes: accumulators, a row of B, one element of A."""
-    vectors = plan.nr if plan.algorithm == "dots" else plan.nr // lanes     # of dots those of one sum
-    return plan.mr*vectors + vectors + 1

@@ -5,6 +5,7 @@ import re
 from typing import Literal, NamedTuple
 
 from tilewright.expressions.numerics import PLAIN, HasNumerics, Numerics
+from tilewright.forks import cached_property
 from tilewright.plans import invariant as invariants
 from tilewright.plans import prologues, semirings
 from tilewright.plans.words import BY_NAME, TILE_WORDS
@@ -116,21 +117,21 @@ class Shape(HasNumerics, _Fields):
         return self._replace(m=self.n, n=self.m, a=exchanged[self.b], b=exchanged[self.a],
                              source_a=self.source_b, source_b=self.source_a, numerics=self.numerics.swapped)
 
-    @property
+    @cached_property
     def itemsize(self) -> int:
         return ITEMSIZE[self.dtype]
 
-    @property
+    @cached_property
     def tiles(self) -> bool:
         """Whether AMX multiplies."""
         return self.dtype.startswith("amx")
 
-    @property
+    @cached_property
     def words(self) -> bool:
         """Whether vectors of words are multiplied."""
         return self.dtype in BY_NAME and not self.tiles
 
-    @property
+    @cached_property
     def complex(self) -> bool:
         return self.source_a in COMPLEX
 

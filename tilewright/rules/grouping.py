@@ -65,7 +65,7 @@ def axes(a: Array, b: Array, offsets: Array) -> Axes:
 def checked(offsets: Array, axis: str, extent: int) -> NDArray[np.int64]:
     """The ends of all groups. ValueError if they are not ascending within the axis."""
     ends = offsets.astype(np.int64)
-    if ends.size and (ends[0] < 0 or (ends[1:] < ends[:-1]).any()):
+    if ends.size and (ends[0] < 0 or len((ends[1:] < ends[:-1]).nonzero()[0])):
         g = int(np.flatnonzero(ends[1:] < ends[:-1])[0]) + 1 if ends[0] >= 0 else 0
         what = f"offsets[{g - 1}] = {ends[g - 1]}" if g else "0"
         raise ValueError(f"offsets must not descend, but offsets[{g}] = {ends[g]} is less than {what}")

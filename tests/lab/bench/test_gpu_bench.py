@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from bench import gpu_costs, readme
+from bench import readme
 from tests.helpers.reports import shown
 from tilewright import targets
 from tilewright.lab.bench import commands, contest, gpu_device, peer, report, results, session, study
@@ -672,7 +672,7 @@ def test_a_process_that_cannot_start_is_not_started_again(monkeypatch: pytest.Mo
 
 @pytest.fixture
 def measured() -> Report:
-    """Squares at two sizes with states, one odd size in two layouts, costs."""
+    """Squares at two sizes with states, one odd size in two layouts."""
     found = Report.start("gpu", quick=True)
     found.machine["gpu"] = {
         "name": "NVIDIA H200", "target": "sm_90a", "sms": 132, "l2": 60 << 20, "power_limit_watts": 700.0,
@@ -692,8 +692,6 @@ def measured() -> Report:
     for layout in ("nn", "tt"):
         odd = (Row(OURS, Sample((1.0,), 1)), Row("cuBLAS", error="wrong result: C[0, 0] is 1"))
         found.results.append(Result(Case("odd", Gemm(1000, 1000, 1000, layout=layout)), 1, "sm_90a", odd))
-    found.extra["overhead"] = {"bound kernel": [5e-6, 5.2e-6, 5.1e-6]}
-    found.extra["emission"] = {"simt_a": {"record_s": 0.01, "llvm_s": 0.1}, "simt_b": {"record_s": 0.02, "llvm_s": 0.2}}
     found.extra["host"] = {"matmul": [1.04e-5, 1.06e-5, 1.1e-5]}
     found.extra["epilogues"] = [{"function": "gelu", "size": [4096, 28672, 8192], "seconds": {
         "tilewright": [2e-4]*3, "product": [1.9e-4]*3, "cublas": [1.92e-4]*3, "compiled": [2.2e-4]*3}}]
@@ -742,7 +740,7 @@ def test_figures_between_markers(measured: Report, tmp_path: Path) -> None:
     results.save(measured, tmp_path / "r.json")
     markers = [
         "gpu_rates r.json suite=square", "gpu_power r.json suite=square", "gpu_summary r.json", "gpu_machine r.json",
-        "gpu_costs r.json of=overhead", "gpu_costs r.json of=emission", "gpu_rates r.json suite=odd layout=tt",
+        "gpu_rates r.json suite=odd layout=tt",
         "gpu_epilogues r.json of=products", "gpu_epilogues r.json of=host",
     ]
     text = readme.fill("".join(f"<!-- figure: {m} -->\n<!-- /figure -->\n" for m in markers), tmp_path)
@@ -750,84 +748,14 @@ def test_figures_between_markers(measured: Report, tmp_path: Path) -> None:
         "| 1024 | 35.8 | 32.5 | 1.100 (1.100 to 1.100) |",
         "| 8192 | 600 / 650 | 1755 / 1755 | 3201 / 3201 | 53 / 53 | 12.000 / 12.350 | 0.972 | power cap (100%) |",
         "| square, f32 | 1024 to 8192 | 1.022 | 0.950 |",
-        "| bound kernel | 5.10 (5.05 to 5.15) |",
-        "| `simt_b` | 0.020 | 0.200 | - |",
         "| gelu | 4096 x 28672 x 8192 | 200 | 1.05 | 0.96 | - | 1.10 |",
         "| matmul | 10.6 |",
         "Clocks: free (1700 to 1980 MHz under load, 1980 at most).",
     ):
         assert line in text, (line, text)
     assert readme.fill(text, tmp_path) == text
-    with pytest.raises(readme.FigureError, match="of=pie: it is overhead or emission"):
-        readme.fill("<!-- figure: gpu_costs r.json of=pie -->\n<!-- /figure -->\n", tmp_path)
-
-
-def test_emission_needs_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a kernel that is not tilewright's own: what is timed is recording and LLVM, once per kernel."""
-    import tilewright as tw
-    from tilewright.kernels.gpu import copy
-
-    recorded = 0
-
-    class Kernel:
-        @property
-        def launches(self) -> list[Any]:
-            nonlocal recorded
-            recorded += 1
-            return [SimpleNamespace(function=copy.emit_copy())]
-
-    monkeypatch.setattr(tw, "plan", lambda problem, target: "a plan", raising=False)
-    monkeypatch.setattr(tw, "compile", lambda problem, target, plan: Kernel(), raising=False)
-    loaded: list[str] = []
-    problems = [Gemm(8, 8, 8), Gemm(16, 8, 8)]
-    found = gpu_costs.emission(problems, targets.target("sm_90a"), loaded.append)
-    assert set(found) == {"copy_f32_f32"}
-    assert set(found["copy_f32_f32"]) == {"record_s", "llvm_s", "load_s"}
-    assert len(loaded) == 1
-    assert ".target sm_90a" in loaded[0]
-    assert recorded == 3  # the first one twice: LLVM is loaded once
-
-
-def test_what_a_call_costs_is_asked_of_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
-    import tilewright as tw
-
-    device = OnCpu()
-    people = [fake_peer(device, name, 0.0) for name in (OURS, "cuBLAS", "triton")]
-    bound: list[int] = []
-
-    class Kernel:
-        def bind(self, a: Any, b: Any, out: Any) -> Callable[[], None]:
-            return lambda: bound.append(1)
-
-    monkeypatch.setattr(peer, "find", lambda *_, **__: (people, {}))
-    monkeypatch.setattr(tw, "compile", lambda problem, target, plan: Kernel(), raising=False)
-    monkeypatch.setattr(tw, "matmul", lambda a, b, c: None, raising=False)
-    found = gpu_costs.overhead(device)  # type: ignore[arg-type]
-    assert list(found) == [
-        f"bound kernel, {gpu_costs.ONE}", f"bound kernel with workspace, {gpu_costs.ONE} split_k=2",
-        f"tilewright.matmul, {tw.plan(Gemm(64, 64, 64), device.on.target)}", "torch.mm", "triton",
-    ]
-    assert all(len(seconds) == 15 and min(seconds) > 0 for seconds in found.values())
-    assert len(bound) == 2 * (1 + 15 * (20 + 200))
-
-
-@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
-def test_the_plans_whose_calls_are_timed(target: str) -> None:
-    """Most GPUs have them, and one of the two needs a workspace."""
-    from tilewright.compiled.nvidia import NvidiaKernel
-
-    problem, spaces = Gemm(gpu_costs.SMALL, gpu_costs.SMALL, gpu_costs.SMALL), []
-    for text in gpu_costs.BOUND.values():
-        (launch,) = NvidiaKernel(problem, targets.target(target), NvidiaPlan.parse(text)).launches  # type: ignore[arg-type]
-        spaces.append(launch.workspace > 0 and launch.counters > 0)
-    assert spaces == [False, True]
-
-
-def test_costs_are_told_in_words(measured: Report) -> None:
-    assert list(gpu_costs.lines(measured)) == [
-        "bound kernel: 5.10 us a call (5.05 to 5.15)",
-        "emission of 2 kernels: median 0.165 s, most 0.220 s (simt_b)",
-    ]
+    with pytest.raises(readme.FigureError, match="of=pie: it is products or host"):
+        readme.fill("<!-- figure: gpu_epilogues r.json of=pie -->\n<!-- /figure -->\n", tmp_path)
 
 
 def test_regret_leaves_out_what_is_no_plan_any_more(

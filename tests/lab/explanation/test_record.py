@@ -15,7 +15,6 @@ import pytest
 from typer.testing import CliRunner
 
 import tilewright as tw
-from bench import explained as bench
 from tilewright.lab.cli import app
 from tilewright.lab.explanation import picture
 from tilewright.lab.explanation.record import Alternative, Part, Tile, cause
@@ -120,7 +119,8 @@ def test_a_page_without_matplotlib_has_the_text(monkeypatch):
 
 
 def test_the_pictures_of_the_pages_are_those_of_the_result_file():
-    drawn = bench.picture(ROOT / "bench/results/explain_h200.json")     # lines are those of another matplotlib
+    record = json.loads((ROOT / "bench/results/explain_h200.json").read_text())["cases"]["bf16 4096"]
+    drawn = tw.Explanation.of_record(record).svg()      # lines are those of another matplotlib
     assert texts((ROOT / "docs/explain.svg").read_text()) == texts(drawn)
 
 

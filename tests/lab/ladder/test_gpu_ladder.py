@@ -288,15 +288,6 @@ def test_times_beside_cublas():
     assert "| V1 naive | 0.50 (0.025) |" in readme.tflops(again, {})
 
 
-def test_a_pending_figure_waits_for_its_file(tmp_path):
-    page = "<!-- figure: tflops there.json pending -->\nNot yet.\n<!-- /figure -->"
-    assert readme.fill(page, tmp_path) == page
-    results.save(timed(("cuBLAS", (1e-4,), "")), tmp_path / "there.json")
-    assert "| cuBLAS | 20.0 |" in readme.fill(page, tmp_path)
-    with pytest.raises(FileNotFoundError):
-        readme.fill(page.replace(" pending", "").replace("there", "elsewhere"), tmp_path)
-
-
 @pytest.mark.parametrize("name", [*GPU_STEPS, DISPATCH, *TENSOR_STEPS])
 def test_every_step_on_a_device(name):
     """Whole numbers come out exact in every shape, with rows apart, alpha and beta, and nothing is written beside C."""

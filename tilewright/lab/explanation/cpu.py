@@ -23,7 +23,7 @@ from tilewright.lab.explanation.record import (
 from tilewright.lab.measure.probes import DTYPES
 from tilewright.lab.tuner import candidates
 from tilewright.plans.common import Cost
-from tilewright.plans.cpu import CpuPlan, registers
+from tilewright.plans.cpu import CpuPlan
 from tilewright.plans.cpu_shape import COMPLEX, Shape
 from tilewright.plans.lowering import taken_operands
 from tilewright.plans.measured import choice
@@ -169,7 +169,7 @@ def tiles(there: Space, p: CpuPlan) -> tuple[Tile, ...]:
     nr, mr = min(p.nr, columns), min(p.mr, rows)
     panel = Tile("panel of B", {"m": rows, "n": nr, "k": kc}, -(-columns // p.nr), "L1", kc*p.nr*size, t.l1d)
     have = AMX if s.tiles else t.registers * t.vector_bytes
-    used = AMX // 2 if s.tiles else registers(p, t.lanes(size)) * t.vector_bytes
+    used = AMX // 2 if s.tiles else _registers(p, t.lanes(size)) * t.vector_bytes
     return whole, *outer, panel, Tile("tile", {"m": mr, "n": nr, "k": 1}, -(-rows // p.mr),
                                       "tile registers" if s.tiles else "registers", used, have)
 
@@ -247,7 +247,7 @@ def _epilogue(shape: Shape, plan: CpuPlan) -> Iterator[str]:
 def _blocks(given: Shape, p: CpuPlan, t: CpuTarget) -> Iterator[str]:
     """What the tiles do not show: registers, and how threads share the loops."""
     shape, lanes = given.swapped if p.swap else given, t.lanes(given.itemsize)
-    need = registers(p, lanes)
+    need = _registers(p, lanes)
     if p.algorithm in ("packed", "in_place"):
         v = p.nr // lanes
         if shape.tiles:
@@ -276,3 +276,9 @@ def _arithmetic(given: Shape, plan: CpuPlan, target: CpuTarget, cost: Cost) -> I
     sizes = " x ".join(str(x) for x, name in ((m, "m"), (n, "n"), (k, "k")) if name != along)
     yield (f"{sizes} x ceil({long} / {lanes} lanes) = {cost.vectors:,} vector multiply-adds, "
            f"{m*n*k / (cost.vectors*lanes):.1%} of their lanes in use")
+
+
+def _registers(plan: CpuPlan, lanes: int) -> int:
+    """Vector registers that the register tile takes: accumulators, a row of B, one element of A."""
+    vectors = plan.nr if plan.algorithm == "dots" else plan.nr // lanes     # of dots those of one sum
+    return plan.mr*vectors + vectors + 1

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tilewright.lab.measure import measure
+from tilewright.lab.measure import measure, quiet
 from tilewright.lab.measure.measure import Rules, ratios, spread
 from tilewright.problem import Gemm
 
@@ -59,6 +59,17 @@ class Contenders:
 
     def restore(self) -> None:
         """Undo what `tried` and turns changed in this process: no plan of a contender stays in use."""
+
+
+class OnProcessor(Contenders):
+    """Calls on this processor, whose turns begin when other threads sleep."""
+    shares = 0.3, 0.65
+
+    def settle(self) -> None:
+        quiet.settle()
+
+    def watch(self) -> Callable[[], bool]:
+        return quiet.Watch().disturbed
 
 
 def beside(by: Contenders, calls: Sequence[measure.Call], name: str, theirs: Sequence[measure.Call],

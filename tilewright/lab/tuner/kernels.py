@@ -219,8 +219,7 @@ def _timed(task: Task, result: Tuned, finalists: list[str], in_use: str, codes: 
     contenders = tuple(Contender(each.trial, each.cost, kept.get(each.configuration),
                                  run.failed.get(each.configuration, ""), regret.get(each.configuration))
                        for each in result.contenders)
-    return Tuned(result.kernel, result.target, result.problem, contenders, result.refused, result.defaults,
-                 result.parse, tuple(run.notes), run.disturbed)
+    return replace(result, contenders=contenders, notes=tuple(run.notes), disturbed=run.disturbed)
 
 
 def given_to_child(named: Mapping[str, Any], function: Function) -> tuple[tuple[str, Any, Any], ...]:

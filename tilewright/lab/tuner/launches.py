@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from tilewright.compiler import loader
-from tilewright.lab.measure import measure, quiet
+from tilewright.lab.measure import measure
 from tilewright.lab.measure.measure import Rules
-from tilewright.lab.measure.quiet import Watch
-from tilewright.lab.tuner.contenders import REFERENCE, Contenders
+from tilewright.lab.tuner.contenders import REFERENCE, Contenders, OnProcessor
 from tilewright.lab.tuner.on_gpu import OnDevice
 from tilewright.lab.tuner.trial import differs
 from tilewright.targets import CpuTarget
@@ -58,8 +57,7 @@ class Configurations(Contenders):
         return differs(self.results, self.first, self.job.tolerance) or None
 
 
-class OnCpu(Configurations):
-    shares = 0.3, 0.65
+class OnCpu(OnProcessor, Configurations):
     rules = Rules()
 
     def __init__(self, job: KernelJob) -> None:
@@ -77,12 +75,6 @@ class OnCpu(Configurations):
             self.results[array][...] = before
         call(*args)
         return [(lambda *xs, _keep=code: call(*xs), args)]      # the code lives as long as the call
-
-    def settle(self) -> None:
-        quiet.settle()
-
-    def watch(self) -> Any:
-        return Watch().disturbed
 
 
 class OnGpu(OnDevice, Configurations):

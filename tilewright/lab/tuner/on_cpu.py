@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.compiled.cpu import CpuKernel
-from tilewright.lab.measure import check, evaluated, measure, operands, quiet, timing
+from tilewright.lab.measure import check, evaluated, measure, operands, timing
 from tilewright.lab.measure.measure import Rules
-from tilewright.lab.measure.quiet import Watch
-from tilewright.lab.tuner.contenders import REFERENCE, Contenders, Job, beside
+from tilewright.lab.tuner.contenders import REFERENCE, Job, OnProcessor, beside
 from tilewright.plans import epilogues, prologues, semirings
 from tilewright.plans.cpu import CpuPlan
 from tilewright.plans.measured import choice
@@ -32,10 +31,9 @@ if TYPE_CHECKING:
 SHORT_S = 1e-3          # a call that takes longer is the engine's: a hundredth of it is spent on checks
 
 
-class OnCpu(Contenders):
-    """Calls on this processor: of matmul, with the plan in use, where a product takes so little time that the call
-    counts; of the engine elsewhere, which is as fast."""
-    shares = 0.3, 0.65
+class OnCpu(OnProcessor):
+    """Calls of matmul, with the plan in use, where a product takes so little time that the call counts; of the engine
+    elsewhere, which is as fast."""
 
     def __init__(self, job: Job) -> None:
         self.job, self.o = job, operands.make(job.problem)
@@ -74,12 +72,6 @@ class OnCpu(Contenders):
         emit("clock", hz=timing.best_rate(partial(timing.clock, job.target), [0], timing.QUICK))
         if job.vendor and not self.functions and p.a == p.b == p.out and p.a in ("f32", "f64", "c64", "c128"):
             beside(self, calls, f"numpy {np.__version__}", Tried.checked(self, (np.matmul, (o.a, o.b, o.c))), emit)
-
-    def settle(self) -> None:
-        quiet.settle()
-
-    def watch(self) -> Callable[[], bool]:
-        return Watch().disturbed
 
     def restore(self) -> None:
         choice.put_in_use(self.planned.shape, self.planned.target, None)

@@ -344,9 +344,9 @@ def _rounded(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alp
     sums = program.empty(c.swapaxes(-1, -2).shape if across else c.shape, np.dtype(np.float32))
     sums = sums.swapaxes(-1, -2) if across else sums
     if beta:
-        program.do(program.cast, sums, c)
+        program.assign(sums, c)
     run(recipe, swapped, a, b, sums, alpha, beta, beside)
-    program.do(program.cast, c, sums)
+    program.assign(c, sums)
     return False
 
 
@@ -394,7 +394,7 @@ def _through_temporary(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: M
         recipe.onto_temporary = recipe.onto(recipe.strides._replace(rsc=rsc, csc=csc))
     c = c.swapaxes(-1, -2) if swapped else c
     if beta:
-        program.do(program.cast, whole, c)
+        program.assign(whole, c)
     special = run(recipe.onto_temporary, swapped, a, b, whole, alpha, beta, beside)
-    program.do(program.cast, c, whole)
+    program.assign(c, whole)
     return special

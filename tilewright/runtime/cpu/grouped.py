@@ -87,14 +87,12 @@ class Program:
         lengths[1:] -= ends[:-1]
         by_rows = work.along == "m"
         groups, = lengths.nonzero()
-        none = groups[:0] if len(groups) == len(ends) else (lengths == 0).nonzero()[0]
         parts: list[tuple[Jobs, Numbers, list[int]]] = []
         last: list[tuple[Jobs, Numbers, list[int]]] = []        # which are run when those are done
         alive: list[Array] = []
+        none = groups[:0] if by_rows or len(groups) == len(ends) else (lengths == 0).nonzero()[0]
         if not work.k:
             none, groups = groups if by_rows else np.arange(len(ends)), groups[:0]
-        elif by_rows:
-            none = none[:0]
         if work.sums.kind == "c":                               # whose zeros need no epilogue
             results[0][... if by_rows and len(none) else none] = 0
         elif len(none):
@@ -141,9 +139,9 @@ class Program:
         drawn, words, each = [], 0, 0
         for jobs, groups, bases in (*parts, *last):
             own, at, known = lengths[groups], None, jobs.sizes
-            sizes = own * (jobs.side is not None)
+            sizes = own if jobs.side is not None else np.zeros_like(own)
             place = known.sizes.searchsorted(sizes)
-            if (known.sizes[place] != sizes).any():
+            if known.sizes[place].tolist() != sizes.tolist():
                 known = jobs.learn(sizes)
                 place = known.sizes.searchsorted(sizes)
             templates, which, depth = jobs.templates, known.which[place], known.depth[place]
@@ -166,8 +164,8 @@ class Program:
             first, count, done = end, 0, 0
             for x in some:
                 count += len(x[2])
-            pieces, order = np.empty((count, len(PIECE)), np.int64), np.empty(count, np.int64)
-            end += pieces.size
+            end += count * len(PIECE)
+            pieces, order = memory[first:end].reshape(count, len(PIECE)), np.empty(count, np.int64)
             for jobs, templates, which, at, groups, coordinates, extents, bases in some:
                 own = slice(done, done := done + len(which))
                 reduced: list[Any] = []
@@ -183,9 +181,9 @@ class Program:
                 if count > team > 1:                            # those with the most work first
                     order[own] = -extents[0] * extents[1] * (extents[3] + 1)
                 end += len(which) * (templates.rows.shape[1] + jobs.table)
+            if count > team > 1:
+                pieces[:] = pieces[order.argsort(kind="stable")]
             if count:
-                order = order.argsort(kind="stable") if count > team > 1 else np.arange(count)
-                memory[first:first + pieces.size] = pieces[order].ravel()
                 self._claimed(address + 8*first, count, each, team, wake)
         for y in kept:
             reduce(y, work, results[y.result], starts, ends)

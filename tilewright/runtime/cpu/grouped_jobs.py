@@ -174,10 +174,11 @@ class Jobs:
         count, width = len(which), templates.rows.shape[1]
         step = self.steps.copy()
         step[:, 0] = bases
-        places = step @ coordinates
+        places = step.dot(coordinates)
         block = memory[:count * width].reshape(count, width)
         templates.rows.take(which, 0, block, "clip")                   # without a copy, which "raise" would make
-        values = np.zeros((len(FIELDS), count), np.int64)
+        rows = np.zeros((count, len(FIELDS)), np.int64)
+        values = rows.T
         values[:3] = places[:3]
         values[3], values[4], values[7], values[9] = sizes
         values[8] = values[7]
@@ -192,8 +193,8 @@ class Jobs:
             end, first = end + table.size, first + len(words)
             for entry, *by in reduced if field == 5 else ():
                 table[:, entry, :3] = np.array(by).T
-        block[number[:, None], templates.at[which]] = values.T
-        pieces[:, ::2] = templates.what[which]
+        memory[:count * width].put(templates.at.take(which, 0) + width * number[:, None], rows)
+        pieces[:, ::2] = templates.what.take(which, 0)
         pieces[:, 1] = address + 8 * width * number
 
     # ---- reductions

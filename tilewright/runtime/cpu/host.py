@@ -83,6 +83,7 @@ class Host:
     """This process: `host`, below. Elsewhere others answer: what records which kernels a plan needs (compiled/cpu.py),
     and the simulator."""
     address_of: Callable[[np.ndarray], int] = staticmethod(address)         # of an array's first element
+    of_table: Callable[[np.ndarray], int] = staticmethod(address)           # of what kernels are told of
 
     def __init__(self) -> None:
         self._tables: dict[tuple[Any, ...], Microkernels] = {}
@@ -117,9 +118,6 @@ class Host:
     def address(self, emitter: str, target: CpuTarget, *args: Any) -> int:
         """The address of the function that an emitter of tilewright.kernels.cpu records for these arguments."""
         return load(f"tilewright.kernels.cpu.{emitter}", target, *args).entry
-
-    def of_table(self, table: np.ndarray) -> int:
-        return table.ctypes.data
 
     def microkernels(self, target: CpuTarget, dtype: str, mr: int, nr: int, a: str, semiring: str = ""
                      ) -> Microkernels:

@@ -255,6 +255,11 @@ def cast(to: Array, source: Array) -> None:
         np.copyto(to, source.reshape(to.shape) if source.size == to.size else source, casting="unsafe")
 
 
+def assign(to: Array, source: Array) -> None:
+    """to[...] = source, in whatever dtype; of as many elements their shapes may differ."""
+    do(np.copyto if (to.dtype, to.shape) == (source.dtype, source.shape) else cast, to, source)
+
+
 def copied(found: Array, source: Array) -> Array:
     """An array that NumPy made of source, and that may be a copy of it."""
     if preparing.recorder is not None and root(found) is not root(source):
