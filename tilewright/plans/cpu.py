@@ -119,8 +119,8 @@ class CpuPlan(Plan):
         rows = shape.b == "rows" or (shape.n == 1 and shape.a != "rows")
         few = max(shape.m, shape.n) <= MOST_ROW_DOTS
         converts = shape.converts and not widens(shape)
-        own = self.copy or shape.prologues or converts or self.dot_tiles
-        return self.algorithm == "dots" and rows and few and not own
+        reads = self.algorithm == "dots" and rows and few and not self.dot_tiles
+        return reads and not (self.copy or shape.prologues or converts)
 
     @property
     def dot_tiles(self) -> bool:
@@ -304,7 +304,7 @@ def _tile_violations(plan: CpuPlan, shape: Shape, target: CpuTarget) -> Iterator
         if need > have:
             yield (f"{mr} rows of C and {nr} of B need {mr}*{nr} + {mr} + 1 = {need} registers, "
                    f"{target.name} has {have}.")
-    elif plan.dot_tiles:
+    elif plan.algorithm == "dots" and plan.dot_tiles:
         need = mr*nr + min(mr, nr) + 1
         if need > have:
             yield (f"a tile of {mr}x{nr} dot products needs {mr}*{nr} + {min(mr, nr)} + 1 = {need} registers, "

@@ -59,9 +59,9 @@ WAIT = 4.2e-6               # seconds that a barrier costs per thread that other
 # written: the line goes from core to core. Columns split over 8 threads of a Xeon took 18 us more than rows for 640 x
 # 256 with k = 27 (1280 such lines for a thread), and 27 us for 1468 x 380 (2936 lines).
 SHARED_LINE = 14e-9
-# Seconds to have C^T in a matrix of its own, and for each element that is then placed in C: such calls have no record,
-# and go through Python and NumPy. On a Xeon 23 x 3558 x 19 and 21 x 972 x 122 in f64 took 180 and 100 us for it.
-TEMPORARY, PLACED = 40e-6, 0.8e-9
+# Seconds to have C^T in a matrix of its own, for each element that is then placed in C, and to have B copied: such
+# calls have no record, and go through Python. On a Xeon 23 x 3558 x 19 and 21 x 972 x 122 in f64 took 180 and 100 us.
+TEMPORARY, PLACED, COPIED = 40e-6, 0.8e-9, 15e-6
 CHANNELS = 5                # threads from which on memory gives no more, and hides behind nothing: 4096^3 in f64 with 6
 #                             and with 3 blocks of k had 0.83 and 0.88 of MKL on 16 vCPUs of a Xeon, 0.92 and 0.99 on 32
 TEAMS = 7.4e-6              # seconds for each thread where more than two of them share panels of B: 16 and 32 threads
@@ -99,7 +99,7 @@ def cost(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings | No
     if plan.copy:
         each = 1.0 if stays_in_cache(shape, target) else COPYING / TRANSPOSING
         shape, copied = shape._replace(b=plan.reads_b), shape.k * shape.n * (shape.n > 1)   # one column: contiguous
-        copying = each * _transposing(copied, target.lanes(shape.itemsize), ceilings)
+        copying = each * _transposing(copied, target.lanes(shape.itemsize), ceilings) + COPIED * (each > 1 < shape.n)
     if shape.tiles:
         found = _tiles(shape, plan, target, ceilings)
         if shape.prologues:
@@ -333,21 +333,20 @@ def _read_once(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceiling
         waits = max(2 * CHAINS / (m * ceil(n / plan.threads / lanes)), 1.0)
         near, extra = {"L1": (a, b, c_passes), "L2": once}, c_passes.bytes // target.vector_bytes
     elif plan.complex_in_place(shape):
-        vectors = m * ceil(n / lanes) * k
-        near, extra = {"L1": (a, b, c), "L2": once}, CALL * ceil(m / plan.mr) * ceil(n / plan.nr) * ceil(
-            k / (2*COMPLEX_DEPTH))
+        vectors, blocks = m * ceil(n / lanes) * k, ceil(k / (2*COMPLEX_DEPTH))
+        near, extra = {"L1": (a, b, c), "L2": once}, CALL * ceil(m / plan.mr) * ceil(n / plan.nr) * blocks
     elif plan.dot_tiles:                    # of a tile's operands each vector is loaded once
         rows, columns, depth = ceil(m / plan.mr), ceil(n / plan.nr), min(plan.kc, k)
         tiles, blocks, mr, nr = rows * columns, ceil(k / depth), m / rows, n / columns
         vectors = m * n * blocks * ceil(depth / lanes)
-        again = [Term(x, size, often, f"once per panel of {lines}") for x, size, often, lines in (
-            ("A", sizes[0], columns, "columns"), ("B", sizes[1], rows, "rows"))]
-        kept = (plan.mr + 2*plan.nr) * depth * s <= target.l1d
-        near = {"L1": (*again, c), "L2": (a if kept else again[0], again[1])}
+        again = a._replace(times=columns, why="once per panel"), b._replace(times=rows, why="once per panel")
+        stays = (plan.mr + 2*plan.nr) * depth * s <= target.l1d
+        near = {"L1": (*again, c), "L2": (a if stays else again[0], again[1])}
         uneven = ceil(rows / plan.ic_ways) * ceil(columns / plan.jc_ways) * plan.threads / tiles
-        extra = tiles * blocks * (CALL/2 + SUMMING*mr*nr)
-        extra += FAR_DOTS * crowded(n * depth * s, target) * again[1].bytes / ceilings.l3 * ceilings.vectors
-        waits, extra = max(CHAINS / (mr*nr), 1/mr + 1/nr, 1.0) * uneven, extra * uneven
+        lost = FAR_DOTS * crowded(n * depth * s, target) * again[1].bytes / ceilings.l3
+        extra = tiles * blocks * (CALL/2 + SUMMING*mr*nr) + lost * ceilings.vectors
+        loads = (1/mr + 1/nr) * (1 + target.vector_bytes / target.line)         # those across two lines are two
+        waits, extra = max(CHAINS / (mr*nr), loads, 1.0) * uneven, extra * uneven
     elif plan.by_rows(shape):               # a load for a row of B and for each number of A; two are one multiply-add
         row = ceil(n / lanes)
         vectors = k * max(m * row, ceil((m + row) * (WIDENING if widening else 1) / 2))
@@ -367,7 +366,8 @@ def _read_once(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceiling
     elif plan.jc_ways > 1:      # a thread's part of a row ends where another one's begins: short ones are reached late
         waiting += RUN * (k if n // plan.jc_ways * s < PAGE else ceil(k / plan.nr))
     return _cost(vectors, {**near, "L3": once, "memory": once},
-                 (*_overlapping(work, waiting, 0), ("waking threads", WAKING * plan.threads * (plan.threads > 1))))
+                 (*_overlapping(work, waiting, OVERLAP / 10 if plan.dot_tiles else 0),
+                  ("waking threads", WAKING * plan.threads * (plan.threads > 1))))
 
 
 _ONCE = "once"

@@ -22,7 +22,7 @@ from tilewright.kernels.cpu.jobs import DOTS, IN_PLACE, OF_PROLOGUE, PANELS, ROW
 from tilewright.kernels.cpu.microkernel import TYPES
 from tilewright.kernels.cpu.packing import emit_pack
 from tilewright.kernels.cpu.pool import LIMIT, job_kernel, split
-from tilewright.plans.builtin import LONG
+from tilewright.plans.builtin import FEW_LINES, LONG, LONG_LINES
 from tilewright.plans.cpu import MOST_COPIED, MOST_ROW_DOTS
 from tilewright.targets.cpu import CpuTarget
 
@@ -223,7 +223,8 @@ def emit_small(target: CpuTarget, dtype: str, MR: int, NV: int, DEPTH: int) -> l
     with k.when((m == 1) | (n == 1)):
         _with_vector(k, T, s, decline_when)
     by_panels = (csb != 1) & (n != 1)
-    decline_when(by_panels & (((rsb != 1) & (kk != 1)) | (kk > DEPTH)))
+    depth = k.select(by_rows & (k.min(m, n) < FEW_LINES), k.constant(i64, LONG_LINES), DEPTH)
+    decline_when(by_panels & (((rsb != 1) & (kk != 1)) | (kk > depth)))
     decline_when((csa != 1) & (kk != 1) & (rsa != 1) & (m != 1))
 
     m_panels, n_panels = k.ceil_div(m, MR), k.ceil_div(n, NR)
