@@ -28,13 +28,12 @@ from tilewright.lab.bench import results
 
 # Asking the driver for a parameter that does not exist is how parameters are counted: no error of ours.
 SANITIZERS = {"memcheck": ("--report-api-errors", "no"), "racecheck": ()}
-GRACE = 15      # seconds that an interrupted process has to end
 Job = tuple[str, list[str]]
 
 
 def child(arguments: list[str], limit: float) -> tuple[int, str]:
     """Exit status and output of a process, which is interrupted at the limit, as by Ctrl-C."""
-    done = subprocess.run(["timeout", "--signal=INT", f"--kill-after={GRACE}", str(limit), *arguments], cwd=ROOT,
+    done = subprocess.run(["timeout", "--signal=INT", "--kill-after=15", str(limit), *arguments], cwd=ROOT,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={
                               "PYTORCH_NO_CUDA_MEMORY_CACHING": "1" if "--tool" in arguments else "", **os.environ})
     late = f"\nstopped after {limit:.0f} s" * (done.returncode in (124, 137))

@@ -1,12 +1,11 @@
 """How good the planner's choices are, held against plans that were measured.
 
-    python bench/regret.py [-v] [FILE...]
+    python bench/regret.py [FILE...]
 
 For each case the planner's first choice among the measured plans, beside the best of them; 1.0 is no regret. What to
-look at when a constant of plans/model.py or plans/nvidia_model.py changes: no such machine is needed. -v lists every
-plan. By default bench/results/h200_plans.json and regret_*.jsonl. Measured plans of a kind that is given up (the text
-of one is no plan any more) are left out, and counted in the end. Plans are measured by bench/plan_times.py and
-bench/cpu_plan_times.py, whose files bench/fit_costs.py reads.
+look at when a constant of plans/model.py or plans/nvidia_model.py changes: no such machine is needed. By default
+bench/results/h200_plans.json and regret_*.jsonl. Measured plans of a kind that is given up (the text of one is no plan
+any more) are left out, and counted in the end. bench/plan_times.py and bench/cpu_plan_times.py measure plans.
 """
 from __future__ import annotations
 
@@ -101,7 +100,7 @@ def predicted(case: Case, plan: Any) -> float:
     return float(gpu.planner(case.on).cost(case.shape, plan, case.on).seconds)
 
 
-def held_against(files: list[Path], verbose: bool = False) -> None:
+def held_against(files: list[Path]) -> None:
     kept: dict[str, list[float]] = {}
     errors: dict[str, list[float]] = {}
     skipped = 0
@@ -123,9 +122,6 @@ def held_against(files: list[Path], verbose: bool = False) -> None:
               f"by {best}")
         if case.seconds and case.pick in plans:
             errors.setdefault(kind, []).append(abs(expected[case.pick] / case.seconds - 1))
-        if verbose:
-            for text in sorted(offered, key=lambda text: expected[text]):
-                print(f"    {offered[text]:.3f}  predicted {expected[text] * 1e6:7.1f} us  {text}")
     for kind, found in kept.items():
         late = f"; predicted time off by {median(errors[kind]):.0%} in the median" if kind in errors else ""
         print(f"{kind}: geometric mean over {len(found)} cases: {geometric_mean(found):.3f}, "
@@ -137,9 +133,8 @@ def held_against(files: list[Path], verbose: bool = False) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=Path)
-    parser.add_argument("-v", "--verbose", action="store_true")
-    x = parser.parse_args()
-    held_against(x.files or [RESULTS / "h200_plans.json", *sorted(RESULTS.glob("regret_*.jsonl"))], x.verbose)
+    files = parser.parse_args().files
+    held_against(files or [RESULTS / "h200_plans.json", *sorted(RESULTS.glob("regret_*.jsonl"))])
 
 
 if __name__ == "__main__":

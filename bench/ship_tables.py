@@ -131,18 +131,13 @@ def write(rows: Iterable[tuple[Gemm, Row]], file: Path) -> None:
 
 
 def table(rows: list[Row]) -> str:
-    """One line per row, columns aligned, by problem."""
+    """One line per row, columns aligned, by problem; four digits are more than a measurement has."""
     rows = sorted(rows, key=lambda r: (r.target, r.model, r.dtype, r.threads, r.m * r.n * r.k, r.shape))
-    cells = [[f'"{name}": {json.dumps(_rounded(value))}' for name, value in row.known.items()]
-             for row in rows]
+    cells = [[f'"{name}": {json.dumps(float(f"{x:.4g}") if isinstance(x, float) else x)}'
+              for name, x in row.known.items()] for row in rows]
     widths = [max(map(len, column)) + 1 for column in zip(*cells)]
     lines = (" ".join((cell + ",").ljust(w) for cell, w in zip(row[:-1], widths)) + f" {row[-1]}" for row in cells)
     return "".join(f"{{{line}}}\n" for line in lines)
-
-
-def _rounded(value: object) -> object:
-    """Four digits are more than a measurement has."""
-    return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 if __name__ == "__main__":
