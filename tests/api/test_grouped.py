@@ -7,6 +7,7 @@ import pytest
 
 import tilewright as tw
 from tests.helpers.arrays import small_integers
+from tilewright.formats import FORMATS
 
 SIZES = [8, 0, 7, 8, 1]
 ENDS = np.cumsum(SIZES).astype(np.int32)
@@ -92,3 +93,17 @@ def test_indices_of_groups_that_several_threads_share():
         acc, tw.row_argmax(acc), tw.column_argmin(acc)))
     assert np.array_equal(rows, y.argmax(1))
     assert np.array_equal(columns, [y[:70].argmin(0), y[70:].argmin(0)])
+
+
+@pytest.mark.parametrize("format", ["bf16", "f16", "e4m3fn", "i8", "i16", "f32"])
+def test_groups_of_few_numbers_are_exact(format):
+    """Plans that widen numbers one by one count elements along k, not words."""
+    rng, dtype = np.random.default_rng(11), FORMATS[format].dtype
+    for rows, k, n in ((5, 16, 5), (1, 29, 1), (3, 51, 5), (2, 13, 4), (7, 64, 7), (4, 31, 40)):
+        ends = np.array([rows, rows, 2 * rows], np.int32)
+        a = rng.integers(-2, 3, (2 * rows, k)).astype(dtype)
+        b = rng.integers(-2, 3, (3, k, n)).astype(dtype)
+        right = np.concatenate([a[:rows].astype(int) @ b[0].astype(int), a[rows:].astype(int) @ b[2].astype(int)])
+        out = np.int32 if format.startswith("i") else np.float32
+        for _ in range(2):
+            assert (tw.grouped_matmul(a, b, ends, out_dtype=out) == right).all()

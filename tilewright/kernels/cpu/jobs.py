@@ -31,6 +31,7 @@ PACKED = (
 )
 MIRROR = ("n", "c", "ldc", "parts")     # elements of any format
 LINE_FIELDS, STEP_FIELDS = 2, 4     # of an entry of such tables
+STRIP = 64                      # of a table of lines (scattered.py): more than any strip has lines
 MOST_ROWS = 64                  # of a tile: more entries of the table of C's rows, which are prefetched in vain
 OPERAND = ("address", "row", "column", "product")       # strides in elements; of a reduction: of rows and columns of C,
 #                                                         or of the panels of these

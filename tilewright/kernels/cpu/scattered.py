@@ -23,14 +23,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from tilewright.ir import Function, Kernel, Value, f32, f64, i32, i64, ptr, vec
-from tilewright.kernels.cpu.jobs import LINE_FIELDS, STEP_FIELDS
+from tilewright.kernels.cpu.jobs import LINE_FIELDS, STEP_FIELDS, STRIP
 from tilewright.kernels.cpu.microkernel import TYPES
 from tilewright.kernels.cpu.out import Out
 from tilewright.kernels.cpu.packing import ROWS, transpose
 from tilewright.kernels.narrow import memory_type, widened
 from tilewright.targets.cpu import CpuTarget
 
-STRIP = 64              # more than any strip has lines
 AHEAD = 4               # vectors of steps by which a line's prefetch runs ahead
 
 

@@ -117,7 +117,9 @@ class Jobs:
             m, n = (size if work.along == "m" else work.m), work.n * work.two
             if way.recipe.plan.algorithm in ("packed", "in_place"):
                 way.recipe.kernels.need(*((n, m) if way.planned.plan.swap else (m, n)))
-            depth = steps(way.recipe.shape.dtype, (work.k if work.along == "m" else size) * work.two)
+            depth = (work.k if work.along == "m" else size) * work.two
+            if not way.recipe.plan.widens(way.recipe.shape):            # else its steps are elements, not words
+                depth = steps(way.recipe.shape.dtype, depth)
         return number, depth
 
     def _add(self, way: Way) -> None:

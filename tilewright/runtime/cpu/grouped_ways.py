@@ -209,12 +209,14 @@ def _planned(lowered: lowering.Lowered, bare: bool) -> Planned:
 
 def _fits(plan: CpuPlan, planned: Planned, bare: bool) -> bool:
     """Whether the plan's driver does all there is to do for a group: no copy, no temporary, no pass after it. `stream`
-    writes just as many rows as it has registers for, and a group may have fewer than the size that it is rounded to."""
+    and `dots` by rows of B write just as many rows as they have registers for, and a group may have fewer than the size
+    that it is rounded to."""
     if plan.copy or plan.word or plan.dot_tiles or plan.swap != planned.shape.tiles:
         return False
     if plan.algorithm == "stream" and planned.shape.m > STREAMED:
         return False
-    if plan.complex_row(planned.shape) or plan.complex_in_place(planned.shape):
+    if plan.complex_row(planned.shape) or plan.complex_in_place(planned.shape) or (
+            planned.shape.m > 1 and plan.by_rows(planned.shape)):
         return False
     return plan.algorithm in ("packed", "in_place") or (
         bare and not planned.shape.prologues and plan.algorithm in ("stream", "dots"))

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.kernels.cpu import jobs
-from tilewright.kernels.cpu.scattered import STRIP
 
 Axes = Sequence[tuple[int, int]]            # (extent, stride) of a group, the outermost first
 Offsets = NDArray[np.int64]
@@ -177,10 +176,10 @@ def _runs(x: Offsets) -> Offsets:
 
 def _strips(lines: Offsets, left: Offsets) -> Offsets:
     """For each line the runs of `squares`. left: of each line how many its strip has left; a panel may begin within."""
-    found, firsts = left + STRIP, np.flatnonzero(np.append(True, left[:-1] == 1))
+    found, firsts = left + jobs.STRIP, np.flatnonzero(np.append(True, left[:-1] == 1))
     lengths, offsets = left[firsts], lines[firsts]
     alike = (np.diff(offsets) == 1) & (np.diff(lengths) == 0)
-    found[firsts] = lengths + STRIP*(1 + np.append(_ahead(alike), 0)[: len(firsts)])
+    found[firsts] = lengths + jobs.STRIP*(1 + np.append(_ahead(alike), 0)[: len(firsts)])
     return found
 
 
