@@ -152,9 +152,9 @@ def test_strips_are_at_least_half_a_square(extent, side, lengths):
     firsts = np.flatnonzero(np.append(True, left[:-1] == 1))
     assert sorted(left[firsts]) == sorted(lengths * 6)
     runs = tables._strips(tables.offsets(b)[order], left)
-    assert [*(runs % tables.STRIP)] == [*left]
+    assert [*(runs % jobs.STRIP)] == [*left]
     for at in firsts:
-        length, count = divmod(int(runs[at]), tables.STRIP)[::-1]
+        length, count = divmod(int(runs[at]), jobs.STRIP)[::-1]
         lines = tables.offsets(b)[order][at : at + length * count].reshape(count, length)
         assert (np.diff(lines, axis=0) == 1).all()
 
