@@ -80,10 +80,10 @@ def einsum(
     """
     if optimize is True and dtype is casting is out_dtype is None and order == "K" and threads is None and (
             deterministic is batch_invariant is False and 1 < len(operands) < 4 and type(operands[0]) is str):
-        found = as_matmul.by_matmul(*operands, out) if len(operands) == 3 else (
+        result = as_matmul.by_matmul(*operands, out) if len(operands) == 3 else (
             as_matmul.by_numpy(*operands) if out is None else None)
-        if found is not None:
-            return found
+        if result is not None:
+            return result
     alike = None
     invariant = checked(deterministic, batch_invariant)
     if operands and dtype is casting is None:

@@ -304,7 +304,7 @@ def _tile_violations(plan: CpuPlan, shape: Shape, target: CpuTarget) -> Iterator
         if need > have:
             yield (f"{mr} rows of C and {nr} of B need {mr}*{nr} + {mr} + 1 = {need} registers, "
                    f"{target.name} has {have}.")
-    elif plan.algorithm == "dots" and plan.dot_tiles:
+    elif plan.dot_tiles:
         need = mr*nr + min(mr, nr) + 1
         if need > have:
             yield (f"a tile of {mr}x{nr} dot products needs {mr}*{nr} + {min(mr, nr)} + 1 = {need} registers, "

@@ -1,4 +1,4 @@
-"""What a product by AMX's tiles costs the thread that has most to do.
+"""Cost of a product by AMX's tiles: seconds of the thread that has most to do, by cause.
 
 Rates are of one thread. They were fitted to 1,880 times of 150 shapes on 16 vCPUs of an Emerald Rapids, whose AMX has a
 quarter of a quiet Sapphire Rapids' rate (bench/results/xeon_plan_times_several_threads.jsonl.xz): of the best plan the

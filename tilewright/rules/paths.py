@@ -105,9 +105,9 @@ class _Bits:
         return sum(self.bit[label] for label in labels)
 
     def size(self, labels: int) -> int:
-        if (found := self.known.get(labels)) is None:
-            found = self.known[labels] = prod(size for at, size in enumerate(self.sizes) if labels >> at & 1)
-        return found
+        if (elements := self.known.get(labels)) is None:
+            elements = self.known[labels] = prod(size for at, size in enumerate(self.sizes) if labels >> at & 1)
+        return elements
 
 
 def _none_within(limit: float) -> ValueError:
@@ -183,10 +183,10 @@ def greedy(inputs: Sequence[frozenset[Label]], output: frozenset[Label], sizes: 
     for i, j in combinations(terms, 2):
         look(i, j)
     for new in range(len(inputs), 2 * len(inputs) - 1):
-        found = [x for x in known.values() if len(terms) == 2 or bits.size(x[-1]) <= limit]
-        if not found:
+        pairs = [x for x in known.values() if len(terms) == 2 or bits.size(x[-1]) <= limit]
+        if not pairs:
             raise _none_within(limit)
-        *_, pair, kept = min(found)
+        *_, pair, kept = min(pairs)
         order = [*terms]
         path.append((order.index(pair[0]), order.index(pair[1])))
         known = {at: x for at, x in known.items() if at[0] not in pair and at[1] not in pair}

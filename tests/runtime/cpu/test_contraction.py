@@ -144,7 +144,7 @@ def test_tiles_are_an_order_of_all_elements():
 @pytest.mark.parametrize(("extent", "side", "lengths"), [(40, 8, [8] * 5), (20, 8, [8, 8, 4]), (19, 8, [8, 6, 5]),
                                                          (13, 8, [8, 5]), (7, 8, [7]), (5, 8, [5]), (9, 8, [5, 4])])
 def test_strips_are_at_least_half_a_square(extent, side, lengths):
-    """Of C's axis; B's columns follow each other in strips of one length, as many as its other axis has elements."""
+    """Strips divide C's axis; columns of B follow each other in strips of one length, one per place of the other."""
     c, b = [(6, extent), (extent, 1)], [(6, 1), (extent, 6)]
     order = tables.tiled(c, b, side)
     assert sorted(order) == [*range(6 * extent)]

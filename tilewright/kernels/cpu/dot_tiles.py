@@ -47,13 +47,13 @@ def emit_dot_tile(target: CpuTarget, dtype: str, MR: int, NR: int) -> Function:
                 i, j = (x, y) if MR < NR else (y, x)
                 acc[i, j] = k.fma(other, vector, acc[i, j])
 
-    whole = kc // V * V
-    with k.loop(whole, step=V) as p:
+    whole_vectors = kc // V * V                 # steps of k in them
+    with k.loop(whole_vectors, step=V) as p:
         for line in ahead, ahead + ahead_step:
             k.prefetch(line + p, locality=2)
         multiply(p, None)
-    with k.when(whole < kc):
-        multiply(whole, k.lanes_below(kc - whole, V))
+    with k.when(whole_vectors < kc):
+        multiply(whole_vectors, k.lanes_below(kc - whole_vectors, V))
 
     out = Out(k, c.view(ldc, 1), alpha, beta)
     sums = [out.scaled(x) for x in in_order(k, [acc[i, j] for i in range(MR) for j in range(NR)], 16 // T.bytes)]

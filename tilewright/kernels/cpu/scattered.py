@@ -139,9 +139,9 @@ def emit_pack_scattered(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, PI
 
         whole_panel = min(WIDTH // PIECES, PIECES)
         with k.while_(lambda: at.get() < valid):
-            found = lines[at.get(), 1]
-            length = k.min(found % STRIP, valid - at.get())
-            strips = k.select(length == found % STRIP, k.min(found // STRIP, (valid - at.get()) // length), 0)
+            run, left = lines[at.get(), 1], valid - at.get()
+            length = k.min(run % STRIP, left)
+            strips = k.select(length == run % STRIP, k.min(run // STRIP, left // length), 0)
             with k.when(length == PIECES):
                 most([whole_panel, *(x for x in (8, 4, 2) if x < whole_panel)], strips, None)
             with k.otherwise():

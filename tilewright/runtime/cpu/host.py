@@ -83,7 +83,7 @@ class Host:
     """This process: `host`, below. Elsewhere others answer: what records which kernels a plan needs (compiled/cpu.py),
     and the simulator."""
     address_of: Callable[[np.ndarray], int] = staticmethod(address)         # of an array's first element
-    of_table: Callable[[np.ndarray], int] = staticmethod(address)           # of what kernels are told of
+    of_table: Callable[[np.ndarray], int] = staticmethod(address)           # of tables that jobs point to
 
     def __init__(self) -> None:
         self._tables: dict[tuple[Any, ...], Microkernels] = {}

@@ -6,7 +6,7 @@ As there, C-A-B, where the first index is the fastest in memory: for NumPy's ord
 indices are about as long as each other, so that the largest tensor has about MOST_BYTES in f32 (there 200 MiB), those
 with stride 1 a multiple of 8, others of 4.
 
-Contractions that nobody chose (`drawn`): 1 to 3 labels of each operand alone, 1 or 2 that are summed, in a quarter one
+Contractions drawn at random (`drawn`): 1 to 3 labels of each operand alone, 1 or 2 that are summed, in a quarter one
 that all three have, in any order; extents log-uniform in 4 ... 64; 1e5 to 2e9 multiply-adds, at most 8e6 elements.
 """
 
