@@ -27,12 +27,18 @@ PLANS = {
     "f32": ("simt 128x128x8 warp=64x64 thread=8x16 stages=3", f"{SIMT} stages=3", f"{SIMT} stages=2 copy=registers",
             "simt 64x64x16 warp=32x32 thread=4x8 stages=3 slices=2", f"{SIMT} stages=3 split_k=3",
             f"{SIMT} stages=2 copy=registers split_k=2", f"{SIMT} stages=2 copy=registers tail"),
-    "f64": tuple(f"dmma 64x64x16 warp=32x32 {how}" for how in ("stages=3", "stages=2", "stages=3 split_k=3")),
+    "f64": (*(f"dmma 64x64x16 warp=32x32 {how}" for how in ("stages=3", "stages=2", "stages=3 split_k=3")),
+            *(f"dmma {tile} stages=3 vector=2" for tile in (
+                "64x96x16 warp=32x48", "96x96x16 warp=48x48", "64x48x16 warp=16x48", "32x64x32 warp=16x32",
+                "32x32x32 warp=16x16")), "dmma 64x96x16 warp=32x48 stages=3 vector=2 tail"),
     "bf16": ("mma 128x128x32 warp=64x32 stages=3 split_k=3 vector=8",
              "wgmma 128x128x64 stages=3 warpgroups=2", *(f"wgmma 128x128x64 stages=3 warpgroups=2 cluster={c}"
                                                          for c in ("2x1", "1x2")),
              f"wgmma 128x128x64 stages=4 cluster=2x1 {TMA}", f"wgmma 128x128x64 stages=4 {TMA} pingpong cluster=2x1",
-             f"wgmma 128x256x64 stages=3 {TMA}", "wgmma 64x64x64 stages=3 warpgroups=2 pingpong vector_c=2"),
+             f"wgmma 128x256x64 stages=3 {TMA}", "wgmma 64x64x64 stages=3 warpgroups=2 pingpong vector_c=2",
+             "wgmma 64x16x64 stages=4 warpgroups=1 cluster=1x4 vector_c=2 store=tma",
+             "wgmma 40x64x64 stages=4 warpgroups=1 swap vector_c=1 store=tma",
+             "wgmma 72x128x64 stages=4 warpgroups=2 swap vector_c=1 store=tma"),
     "i8": ("wgmma 128x128x128 stages=3 warpgroups=2",), "e4m3fn": ("wgmma 128x128x128 stages=3 warpgroups=2",),
 }
 OUT = {"f64": "f64", "i8": "i32", "bf16": "bf16"}
