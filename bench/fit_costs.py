@@ -51,8 +51,9 @@ PULL = 0.002                                    # of the square of a constant's 
 HELD_BACK = 5                                   # one shape of so many
 CONSTANTS: dict[str, tuple[tuple[Any, str], ...]] = {
     "wgmma": ((wgmma_model, "STAYING RATE SAVED TMA_ARRIVAL CLUSTER_ARRIVAL RECEIVED RECEIVED_MULTICAST"),
-              (wgmma_model, "TMA_CLOCK HELD STEP_CLOCKS UNHIDDEN MEETING_CLUSTER BETWEEN_TILES DIVIDING PARTING_CLOCK"),
+              (wgmma_model, "TMA_CLOCK HELD STEP_CLOCKS MEETING_CLUSTER BETWEEN_TILES DIVIDING PARTING_CLOCK"),
               (wgmma_model, "ADDING_CLOCK EXCHANGING STORING RATE_PROMOTED PROMOTING_TOGETHER WAITED PROMOTING"),
+              (wgmma_model, "BESIDE_MEMORY BESIDE_L2 L2_SHARED UNEVEN"),
               (nvidia_rates, "TMA_L2")),
     "mma": ((nvidia_model, "CHAIN MEETING COPY_CLOCK SPLIT_MMA START:mma FIRST:mma STORING:mma"),),
     "dmma": ((nvidia_model, "MATRIX MATRIX_OTHER DMMA_MEETING DMMA_ARRIVAL FEW_DMMA DRAINING START:dmma STORING:dmma"),

@@ -160,7 +160,7 @@ def test_one_row_or_column_is_gemv():
 
 
 @pytest.mark.parametrize(("target", "size", "kinds", "layout", "begins"), [
-    (H200, (1, 4096, 4096), "bf16", "nt", "gemv 1x8x8"), (H200, (8, 4096, 4096), "bf16", "nt", "wgmma 16x64x"),
+    (H200, (1, 4096, 4096), "bf16", "nt", "gemv 1x8x8"), (H200, (8, 4096, 4096), "bf16", "nt", "wgmma 8x64x"),
     (H200, (16, 28672, 8192), "bf16", "nn", "wgmma 16x128x64"), (H200, (32, 4096, 4096), "i8", "nt", "wgmma 32x64x"),
     (H200, (24, 4096, 4096), "f16", "tn", "wgmma 32x64x"), (H200, (64, 4096, 4096), "bf16", "nn", "wgmma 64x"),
     (H200, (4, 4096, 4096), "f32", "nn", "gemv 4x"), (H200, (4096, 4, 4096), "f32", "nt", "gemv 32x4x8"),

@@ -10,7 +10,7 @@ import pytest
 
 import tilewright as tw
 from tilewright import formats
-from tilewright.plans import gpu_shape
+from tilewright.plans import asked, gpu_shape
 from tilewright.plans.nvidia import candidates, choose, cost, peak
 from tilewright.plans.nvidia_plan import NvidiaPlan
 
@@ -69,7 +69,19 @@ def test_what_a_map_describes_in_batches():
     assert shape_of(1, 8, 4, "bf16").align_a == 16                  # no row follows
     kinds, rest = ("bf16", "bf16", "bf16"), [(0, 16), (0, 16)]
     wide, other = (shape_of(8, 8, 4, *kinds, at=[(0, apart), *rest]).key[0] for apart in (16, 24))
-    assert (wide, other) == ("bf16 vector=4x8x8 near=1024x1024 align=16x16x16", "bf16")
+    assert (wide, other) == ("bf16 vector=4x8x8 near=1024x1024 align=16x16x16 pitch=16x16", "bf16")
+
+
+@pytest.mark.parametrize(("apart", "pitch"), [(4096, 128), (4128, 64), (4112, 32), (4104, 16), (4097, 2)])
+def test_rows_that_begin_within_a_cache_line_take_longer(apart, pitch):
+    """Rows of A and B so many elements of 2 bytes apart."""
+    near, far = (shape_of(4096, 4096, 4096, *["bf16"] * 3, at=[(0, 2*x), (0, 2*x), (0, 8192)]) for x in (apart, 4096))
+    assert (near.pitch_a, near.pitch_b) == (pitch, pitch)
+    assert (far.pitch_a, far.pitch_b) == (128, 128)
+    plan = asked.plan("wgmma 64x64x64 stages=8 warpgroups=1 vector_c=2 store=tma", H200)
+    longer = cost(near, plan, H200).seconds / cost(far, plan, H200).seconds
+    assert longer == 1.0 if pitch == 128 else longer > 1.02
+    assert shape_of(1, 4096, 4097, "bf16").pitch_a == 128                       # no row follows
 
 
 REASONS = {

@@ -20,7 +20,7 @@ from tilewright.plans.words import TERMS
 from tilewright.problem import Gemm, numerics
 
 WIDEST = 16             # bytes that a thread moves at once
-LINE = 128              # bytes of a cache line
+LINE, SECTOR = 128, 32  # bytes of a cache line, and that memory moves of it at least
 BLOCK = 32              # elements that share a scale
 REACH = 1 << 31         # bytes that an offset of 32 bits reaches
 MAPPED = 1 << 40        # distances in a tensor map are less
@@ -47,8 +47,8 @@ class _Fields(NamedTuple):
     scales      what multiplies sums: see problem.SCALES
     terms       a key of words.TERMS: f32 are multiplied as sums of these, which a pass makes of them (passes.py); of
                 one, tf32, kernels make them as they read. Or f16: sums of f16 are f16, too
-    crossing    which of "ab" have rows (or columns) that are no multiples of 128 bytes apart: a bulk copy brings two
-                lines for each row of a tile
+    pitch_a     bytes, a power of two up to 128, of which the distance of A's rows (or columns) is a multiple: of less
+                than 128, a bulk copy brings two lines for some rows of a tile. pitch_b: of B
     numerics    functions, and what must not change an element's bits
     """
     a: str
@@ -70,7 +70,8 @@ class _Fields(NamedTuple):
     align_c: int = WIDEST
     scales: str = ""
     terms: str = ""
-    crossing: str = ""
+    pitch_a: int = LINE
+    pitch_b: int = LINE
     numerics: Numerics = PLAIN
 
 
@@ -100,7 +101,7 @@ class GpuShape(HasNumerics, _Fields):
             bits, aligned = (*self.bits, bits_of(self.out)), (self.align_a, self.align_b, self.align_c)
             if any(8*align != each*size for align, each, size in zip(aligned, self[7:10], bits)):
                 kind += f" align={'x'.join(map(str, aligned))}"
-            kind += f" crossing={self.crossing}"*(self.crossing != usual.crossing)
+            kind += f" pitch={self.pitch_a}x{self.pitch_b}"*(self[-3:-1] != usual[-3:-1])
         if self.scaled:                                         # elements say which format with blocks of 32 it is
             mx = all(BLOCK_FORMATS[name].mx for name in self.scaled.split())
             kind += " scaled" if mx else f" scaled={self.scaled.replace(' ', '-')}"
@@ -195,10 +196,9 @@ def shape(a: str, b: str, out: str, m: int, n: int, k: int, layout: str = "nt", 
                       for _, apart, *_ in places[:2])
     align_a, align_b, align_c = (_align(x*size // 8, rows, *place)
                                  for x, rows, size, place in zip(inner, outer, bits, places))
-    crossing = "".join(x for x, rows, (_, apart, *_) in zip("ab", outer, places) if rows > 1 and apart % LINE)
+    pitch_a, pitch_b = (gcd(LINE, apart) if rows > 1 else LINE for rows, (_, apart, *_) in zip(outer, places[:2]))
     return GpuShape(a, b, out, m, n, k, layout, vector_a, vector_b, vector_c*each, near_a, near_b,
-                    min(batch, MOST_BATCH), scaled, align_a, align_b, align_c, scales, crossing=crossing,
-                    numerics=numerics)
+                    min(batch, MOST_BATCH), scaled, align_a, align_b, align_c, scales, "", pitch_a, pitch_b, numerics)
 
 
 def vector_of(bits: int, extent: int, address: int, *apart: int) -> int:

@@ -14,10 +14,9 @@ from typing import Any
 
 from tilewright.formats.records import Float
 from tilewright.formats.table import BLOCK_FORMATS, FORMATS
-from tilewright.plans.gpu_shape import MOST_ROWS, REACH, WIDEST, GpuShape, bits_of, vector_of
+from tilewright.plans.gpu_shape import LINE, MOST_ROWS, REACH, WIDEST, GpuShape, bits_of, vector_of
 from tilewright.plans.words import TERMS
 
-LINE = 128              # bytes of which rows begin at a multiple
 BLOCK = 256             # and matrices in the workspace
 MOST = 16 << 30         # bytes that the passes of a product write: all matrices of a batch have a copy of their own
 SIDE = 64               # rows, and steps of k, of a CTA of a pass
@@ -134,7 +133,7 @@ def prepared(shape: GpuShape, role: str) -> GpuShape:
     bits = bits_of(getattr(shape, role))
     new: dict[str, Any] = {f"vector_{role}": vector_of(bits, inner, 0),
                            f"align_{role}": gcd(WIDEST, inner*bits // 8), f"near_{role}": MOST_ROWS,
-                           "crossing": shape.crossing.replace(role, "") + role*(inner*bits // 8 % LINE > 0)}
+                           f"pitch_{role}": gcd(LINE, inner*bits // 8)}
     return shape.with_numerics(**{f"prologue_{role}": ""})._replace(**new)
 
 
@@ -161,7 +160,7 @@ def _found(shape: GpuShape, made: tuple[Pass, ...]) -> GpuShape:
         layout["ab".index(x)] = {"a": "n", "b": "t"}[x]
         new: dict[str, Any] = {x: each.written, f"vector_{x}": vector, f"align_{x}": WIDEST,
                                f"near_{x}": min(REACH*8 // (each.ld*bits), MOST_ROWS),
-                               "crossing": found.crossing.replace(x, "")}
+                               f"pitch_{x}": LINE}
         found = found._replace(**new)
     return found._replace(layout="".join(layout))
 

@@ -9,11 +9,10 @@ from math import ceil, gcd
 from operator import itemgetter
 
 from tilewright.forks import cached_property
+from tilewright.plans.gpu_shape import SECTOR, WIDEST
 from tilewright.targets import banks as of_targets
 from tilewright.targets.banks import WORD, Banks
 
-WIDEST = 16         # bytes that a lane moves at once
-SECTOR = 32         # and that global memory moves together
 PADS = 2, 9         # vectors after a row, or after a matrix, fewer than so many
 
 

@@ -8,7 +8,7 @@ from tilewright.plans import epilogues
 from tilewright.plans.common import Cost, Term
 from tilewright.plans.gemv_rules import LANES
 from tilewright.plans.gpu import memory_traffic
-from tilewright.plans.gpu_shape import bits_of
+from tilewright.plans.gpu_shape import LINE, SECTOR, bits_of
 from tilewright.plans.nvidia_rates import ARRIVAL, DRAM, SCHEDULERS, SHARED_CLOCK, TMA_L2, operations
 from tilewright.plans.wgmma_rules import APART
 
@@ -20,32 +20,34 @@ if TYPE_CHECKING:
 # By the target's rates of wgmma. Fitted by bench/fit_costs.py to plans of random shapes in bf16, f16, fp8 and i8 on an
 # H200, of which a fifth was held back (bench/results/h200_plan_times*.jsonl.xz), but for SUSTAINED and those with a
 # comment that says where else they are from.
-STAYING = 9.22e-7       # seconds of a launch that are not its arithmetic
+STAYING = 9.35e-7       # seconds of a launch that are not its arithmetic
 RATE = 1.14             # of these rates, which were measured while power lowered the clock, in short turns
 SUSTAINED = 0.88        # of them that the power of a chip allows in the mean: bf16 760 TFLOP/s on an H200
-SAVED = 0.178           # more, for what all CTAs of a cluster get at once, which saves power: of all that they get
-TOGETHER = 8            # the higher, the less power slows down what takes nearly as long without it
-TMA_ARRIVAL = 385       # clocks of a bulk copy, and of one in a cluster more; bytes per clock of a stage's copies
+SAVED = 0.236           # more, for what all CTAs of a cluster get at once, which saves power: of all that they get
+BESIDE_POWER = 8.0      # the higher, the less power slows down what takes nearly as long without it; the same of L2
+BESIDE_L2 = 6.34
+BESIDE_MEMORY = 4.85
+TMA_ARRIVAL = 425       # clocks of a bulk copy, and of one in a cluster more; bytes per clock of a stage's copies
 CLUSTER_ARRIVAL = 170
-RECEIVED = 58.6         # bytes per clock that copies bring to a multiprocessor, and where others get the same
-RECEIVED_MULTICAST = 53.6
-TMA_CLOCK = 40.6
+RECEIVED = 55.0         # bytes per clock that copies bring to a multiprocessor, and where others get the same
+RECEIVED_MULTICAST = 59.5
+TMA_CLOCK = 33.0
 HELD = 1.48             # stages that are not on their way: one is multiplied, and the next is there when it ends
 RATE_PROMOTED = 1.31    # of the rates where warpgroups promote sums, each time in so many clocks; and in a cluster
-PROMOTING_TOGETHER = 71.9
+PROMOTING_TOGETHER = 58.2
 WAITED = 0.93
-PROMOTING = 69.8        # clocks until products have ended whose sums a warpgroup alone promotes
-STEP_CLOCKS = 14.9      # of each step of k beside: waits, and stages given back
-UNHIDDEN = 0.0598       # of the memory's time (or the products', if that is less), in which the other stands still
-FEW_ROWS = 64           # of C, up to which nothing takes longer than reading B
+PROMOTING = 92.3        # clocks until products have ended whose sums a warpgroup alone promotes
+STEP_CLOCKS = 15.2      # of each step of k beside: waits, and stages given back
+L2_SHARED = 0.865       # the less of it, the more L2 brings to each multiprocessor where others ask for nothing
 INSTRUCTION_ROWS = 64   # of A that an instruction multiplies; it reads all of the tile of B in shared memory
-MEETING_CLUSTER = 1.07e-6  # seconds that CTAs of a cluster take to meet, at the beginning and at the end
-BETWEEN_TILES = 891     # clocks in which the last products of a tile end, and the first of the next begin
-DIVIDING = 4.38e-6      # seconds until a CTA knows that it is the last one of a tile
-PARTING_CLOCK = 8.59    # bytes per clock at which a CTA writes its part of sums, and at which the last one of a tile
-ADDING_CLOCK = 126      # adds all of them up
-EXCHANGING = 4440       # clocks in which CTAs of a cluster give each other their sums; of the first file alone
-STORING = {"tma": 11.8, "lanes": 48.4}  # clocks of a warp for an element of C of each of its lanes
+MEETING_CLUSTER = 1.38e-6   # seconds that CTAs of a cluster take to meet, at the beginning and at the end
+BETWEEN_TILES = 693     # clocks in which the last products of a tile end, and the first of the next begin
+DIVIDING = 3.46e-6      # seconds until a CTA knows that it is the last one of a tile
+UNEVEN = 0.111          # of a part's time, by which the last one of a tile ends later
+PARTING_CLOCK = 22.6    # bytes per clock at which a CTA writes its part of sums, and at which the last one of a tile
+ADDING_CLOCK = 54.7      # adds all of them up
+EXCHANGING = 17.2       # bytes of sums per clock that CTAs of a cluster give each other
+STORING = {"tma": 13.6, "lanes": 48.4}  # clocks of a warp for an element of C of each of its lanes
 
 
 def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
@@ -58,8 +60,9 @@ def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
     rounds = ceil(d.whole / clusters) + (d.share / steps if parts else 0.0)
     shared = (p.tile_bytes(shape) + sum(_read(shape, p))) / SHARED_CLOCK
     bits_a, bits_b = shape.bits
-    lines = [extent*bits * (1 + (x in shape.crossing)) for x, extent, bits in (
-        ("a", p.cta_m, bits_a), ("b", p.cta_n, bits_b))]
+    pitches = shape.pitch_a, shape.pitch_b
+    lines = [extent*bits * (2 - pitch/LINE) for extent, bits, pitch in zip(     # rows that begin within a line
+        (p.cta_m, p.cta_n), shape.bits, pitches)]                         # are parts of two
     brought = (lines[0] / p.cluster_n + lines[1] / p.cluster_m) * p.cta_k / 8          # by each CTA
     together = p.promote > 0 and not p.split and p.warpgroups > 1 and not p.pingpong
     rate = (RATE_PROMOTED if together else RATE) * operations(shape, p, target)
@@ -68,7 +71,8 @@ def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
     sustained = SUSTAINED * (1 + SAVED * (1 - brought / (sum(lines) * p.cta_k / 8))) * operations(shape, p, target)
     power = 2 * shape.batch*shape.m*shape.n*shape.k * p.products / (sustained * target.sms * target.clock)
     arrival = TMA_ARRIVAL + CLUSTER_ARRIVAL*(ctas > 1) + brought / TMA_CLOCK
-    received = (p.cta_m*bits_a + p.cta_n*bits_b) * p.cta_k / 8  # of rows that cross lines only what is asked for
+    received = sum(extent*bits * (1 + SECTOR/LINE*(pitch < SECTOR)) for extent, bits, pitch in zip(
+        (p.cta_m, p.cta_n), shape.bits, pitches)) * p.cta_k / 8           # of these lines what was asked for
     received /= RECEIVED_MULTICAST if p.ctas > p.cluster_k else RECEIVED
     step = max(products, shared, received, arrival / (p.stages - HELD)) + STEP_CLOCKS
     if p.alternates(shape):                         # of one step of so many nothing hides it
@@ -79,7 +83,8 @@ def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
     elif together:
         step += PROMOTING_TOGETHER * p.parts * p.cta_k / p.promote
     storing = STORING[p.store if p.vectors[2] < 4 else "tma"] + epilogues.slots(shape.epilogue)
-    stored = p.cta_m*p.cta_n / p.cluster_k / LANES / SCHEDULERS * storing + EXCHANGING*(p.cluster_k > 1)
+    stored = p.cta_m*p.cta_n / p.cluster_k / LANES / SCHEDULERS * storing
+    stored += 4*p.cta_m*p.cta_n / EXCHANGING * (p.cluster_k > 1)
     tile = steps*step + BETWEEN_TILES + stored
     if p.pingpong:
         work = rounds * max(steps*step + BETWEEN_TILES, tile / p.warpgroups) + BETWEEN_TILES + stored
@@ -90,20 +95,20 @@ def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
         fragments = 1 + (d.apart % d.share > 0)     # of a share
         adding = (fragments - rounds % 1)*(BETWEEN_TILES + stored)
         adding += 4*p.cta_m*p.cta_n * (fragments / PARTING_CLOCK + max(parts) / ADDING_CLOCK) + DIVIDING*target.clock
+        adding += UNEVEN * d.share*step
     work = (work + adding + ARRIVAL) / target.clock
-    through_l2 = tiles*ctas * steps * brought / min(clusters*ctas, target.sms) / TMA_L2 / target.clock
+    busy = min(clusters*ctas, target.sms)           # where few multiprocessors ask, each gets more
+    through_l2 = tiles*ctas * steps * brought / busy / TMA_L2 / target.clock * (busy / target.sms)**L2_SHARED
     last = (d.over if parts else clusters)*ctas * p.cta_m*p.cta_n * bits_of(shape.out) / 8 / (DRAM*target.bandwidth)
-    least = memory = shape.bytes / (DRAM*target.bandwidth)
-    if shape.batch * shape.k * (shape.m*bits_a + shape.n*bits_b) // 8 > target.l2:  # nothing stays for the next round
+    memory = shape.bytes / (DRAM*target.bandwidth)
+    once = shape.m <= p.cta_m*p.cluster_m or shape.n <= p.cta_n*p.cluster_n            # are large tiles read
+    if not once and shape.batch * shape.k * (shape.m*bits_a + shape.n*bits_b) // 8 > target.l2:     # nothing stays
         memory = max(memory, ceil(rounds) * round_bytes(shape, p, target, p.group_m) / (DRAM*target.bandwidth))
-    found: tuple[tuple[str, float], ...]
-    if shape.m <= min(p.cta_m, FEW_ROWS):           # B is read once, and slowed down by what takes as long
-        found = (("multiply-adds", work), ("from L2", through_l2), ("memory", least))
-        seconds = sum(each**3 for _, each in found) ** (1/3)
-        return Cost(STAYING + last + seconds + adding / target.clock, found, rounds=rounds)
     found = (("multiply-adds", work), ("power", power), ("from L2", through_l2), ("memory", memory))
-    alone = STAYING + last + MEETING_CLUSTER*(ctas > 1) + UNHIDDEN*min(work, least)
-    longest = (max(work, through_l2, memory)**TOGETHER + power**TOGETHER) ** (1/TOGETHER)
+    alone = STAYING + last + MEETING_CLUSTER*(ctas > 1)
+    longest = work                                  # of what goes on at once, and more the nearer others come to it
+    for other, apart in ((through_l2, BESIDE_L2), (power, BESIDE_POWER), (memory, BESIDE_MEMORY)):
+        longest = (longest**apart + other**apart) ** (1/apart)
     return Cost(alone + longest, found, rounds=rounds)
 
 
