@@ -184,6 +184,18 @@ def test_threads_that_pack_b_for_themselves_share_nothing(ways):
     assert all_.of("barriers", "load").elements == all_.of("barriers", "store").elements == 0
 
 
+@pytest.mark.parametrize(("ways", "own_b", "mc_panels", "kept"), [
+    ((1, 1, 1), False, 3, 1), ((1, 2, 1), True, 2, 1), ((1, 1, 1), False, 2, 3), ((1, 2, 1), False, 2, 3)], ids=str)
+def test_panels_of_b_that_are_needed_once_are_packed_in_one_place(ways, own_b, mc_panels, kept):
+    """Three panels of B, and of A. Counts bytes that each thread with a space for B has written there."""
+    lanes = detect().lanes(4)
+    product = Packed(HERE[0], "f32", 4, 2, 11, 6*lanes, 8, mc_panels=mc_panels, nc_panels=3, ways=ways, own_b=own_b)
+    report = product.simulate()
+    spaces = ways[1] if own_b else 1
+    assert report.of("b_space", "store").distinct == spaces * kept * 8 * 2*lanes * 4
+    np.testing.assert_allclose(product.c, product.a @ product.b, rtol=1e-5, atol=1e-5)
+
+
 def test_every_barrier_of_the_five_loops_is_needed(monkeypatch):
     """Leave one out, and for some split of the work there is a race."""
     count, left_out = 0, 0

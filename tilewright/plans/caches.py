@@ -7,8 +7,7 @@ from tilewright.plans.cpu import CpuPlan
 from tilewright.targets.cpu import CpuTarget
 
 ROOM = 0.75                 # of L2, for a block of A and two panels of B; what is packed and C's lines pass by
-PANELS = 3                  # of B, as large as which L1 has to be for one that is brought, or packed, to stay: few rows
-#                             on a Xeon took 1.3 to 1.9 of the time with 25 KB (bench/results/regret_xeon.jsonl)
+PANELS = 3                  # of B, as large as which L1 has to be for one that is brought, or packed, to stay
 
 
 def crowded(size: int, target: CpuTarget) -> float:

@@ -368,9 +368,8 @@ def grids(shape: Shape, mr: int, nr: int) -> Iterator[tuple[int, int]]:
 
 def narrow_plan(shape: Shape, target: CpuTarget, mr: int, nr: int) -> CpuPlan:
     """For few rows on many threads, which wait for memory: panels of B that are a third of L1, or two thirds where they
-    are used by more rows, and as many of them as a page has columns for. On 16 vCPUs of a Xeon m x 14336 x 4096 had of
-    MKL's rate, for m = 8 16 32 64 128, 1.3 1.2 1.0 0.95 0.98 in f64 (in place, or by deep panels: 1.0 0.7 0.66 0.55
-    0.91) and 0.9 1.3 1.0 0.95 0.98 in f32 (0.85 1.1 0.75 0.67 0.8)."""
+    are used by more rows, and as many of them as a page has columns for. On 16 vCPUs of a Xeon m x 14336 x 4096 had 0.9
+    to 1.3 of MKL's rate for m = 8 ... 128, in f64 and f32, and 0.55 to 1.1 in place or by deep panels."""
     thirds = 1 if shape.itemsize == 8 or shape.m <= MOST_ROWS // 2 else 2
     kc = max(thirds * target.l1d // (3 * nr * shape.itemsize) // 32 * 32, 32)
     nc = max(PAGE // shape.itemsize // nr, 1) * nr

@@ -55,36 +55,26 @@ START, START_EACH = 10e-6, 2.8e-7  # seconds to start and end threads, and for e
 WAKING = 0.36e-6                    # for each where they take parts of a product in place as they come
 MEETING = 1.7                       # that where none can go on before all have come
 WAIT = 4.2e-6               # seconds that a barrier costs per thread that others wait for
-# Seconds of a thread for a line of C of which it writes a part and another thread the rest, each time that C is
-# written: the line goes from core to core. Columns split over 8 threads of a Xeon took 18 us more than rows for 640 x
-# 256 with k = 27 (1280 such lines for a thread), and 27 us for 1468 x 380 (2936 lines).
-SHARED_LINE = 14e-9
-# Seconds to have C^T in a matrix of its own, for each element that is then placed in C, and to have B copied: such
-# calls have no record, and go through Python. On a Xeon 23 x 3558 x 19 and 21 x 972 x 122 in f64 took 180 and 100 us.
-TEMPORARY, PLACED, COPIED = 40e-6, 0.8e-9, 15e-6
-CHANNELS = 5                # threads from which on memory gives no more, and hides behind nothing: 4096^3 in f64 with 6
-#                             and with 3 blocks of k had 0.83 and 0.88 of MKL on 16 vCPUs of a Xeon, 0.92 and 0.99 on 32
-TEAMS = 7.4e-6              # seconds for each thread where more than two of them share panels of B: 16 and 32 threads
-#                             of a Xeon took 0.2 and 0.25 to 0.7 ms more than pairs for 1500^3 in f32, bf16 and i8, and
-#                             0.2 to 0.4 ms for 1024^3 in f32
-UNEVEN = 0.17               # of arithmetic's time that the slowest of many cores takes longer with an equal share: of
-#                             16 cores of a shared Xeon some had half the rate of others (f64: 43 and 82 GFLOP/s)
+SHARED_LINE = 14e-9         # seconds, each time that C is written, for a line of which others write a part
+TEMPORARY, PLACED, COPIED = 40e-6, 0.8e-9, 15e-6    # seconds of a C^T beside C, of each element, of a copy of B
+CHANNELS = 5                # threads from which on memory gives no more, and hides behind nothing
+TEAMS = 7.4e-6              # seconds for each thread where more than two of them share panels of B
+UNEVEN = 0.17               # of arithmetic's time that the slowest of many cores takes longer with an equal share
 TEAM = 0.06                 # the same for teams of threads that claim their work, so that only teams have equal shares
 RUN = 16e-9                 # seconds to reach a row of a tile of C that nothing has asked for in time
 OVERLAP = 0.2               # of the shorter of arithmetic and traffic that is not hidden behind the other, in place
 EVICTED = 0.1               # of the time of loads that L2 answers because L1 has lost the line: behind much arithmetic
 FAR_DOTS = 0.05             # the same of loads that L3 answers, behind tiles of dot products
+DOTS_OVERLAP = 0.4, 0.02    # as OVERLAP, of tiles of dot products; on AMD's cores
 PAGE = 4096                 # bytes
 PAGES = 0.1                 # of arithmetic's time that is lost where every row of B begins another page
 FIRST_TLB, FAR_PAGES = 96, 0.2      # pages that it holds, and of arithmetic's time that is lost beyond them
-# Measured on a Zen 5 by the regret of 14 shapes of i8 and bf16, as are the next two.
 TRANSPOSING_WORDS = 16      # vector instructions for each vector of words of A that is transposed on its way
 LINE = 5e-9                 # seconds for each line of a row of B that is packed, and as much to reach the row
 FAR, REREAD = 1024, 0.5     # rows of B, each in another page, above which as much of them is fetched again
 TRANSPOSING = 4             # vector instructions for each vector of an operand that is transposed on its way
 WIDENING = 2                # instructions for each number, or vector, of a narrow format that dot products load
-COPYING = 12                # the same where B is copied before the product: on a Zen 3 that and a product in place took
-#                             as long as packing both operands at 90 x 90 x 90, layout nt
+COPYING = 12                # the same where B is copied before the product
 
 
 def cost(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings | None = None) -> Cost:
@@ -186,8 +176,10 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
     c_passes = Term("C", c, 2*k_blocks, "read and written in each block of k")
     b_per_block = Term("B", b, m_blocks, "once per block of rows")
     packers = plan.ic_ways if plan.own_b else 1                             # that pack the same panels of B
+    once = m_blocks == plan.ic_ways and (plan.own_b or plan.ic_ways*plan.jr_ways == 1)      # panels stay in L1
     packing = (Term("A", a, 2*n_blocks, "packing: read and written, per block of columns"),
-               Term("B", b, 2*packers, "packing: read and written" + ", by each thread"*plan.own_b))
+               Term("B", b, (2 - once)*packers, "packing: read" + " and written"*(not once)
+                    + ", by each thread"*plan.own_b))
     b_later = b_per_block._replace(times=m_blocks - packers, why="once per block of rows but the first")
     traffic = {
         "L1": (a_per_panel, b_per_panel, Term("C", c, 2*k_blocks - 1, _C_IN_L1)),
@@ -204,15 +196,13 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
     chains = plan.mr * min(ceil(n / lanes), plan.nr // lanes)               # sums that do not wait for each other
     work = vectors * semirings.operations(shape.semiring) * max(CHAINS / chains, 1.0)
     work = (work + CALL*tiles) * busiest / ceilings.vectors
-    # B's rows are read a tile's width at a time: the shorter these runs are, the less memory gives
-    runs = 1 + target.line / (plan.nr*s) if shape.b == "rows" else 1.0
+    runs = 1 + target.line / (plan.nr*s) if shape.b == "rows" else 1.0      # of B's rows: short ones come slower
     far = 0.0 if fits else total(traffic["memory"]) / ceilings.memory
     waiting = total(traffic["L3"]) * runs / threads / ceilings.l3 + (far / threads if threads <= CHANNELS else 0)
     squares = ceil(plan.mr / lanes) * lanes / plan.mr                       # of vectors are transposed, not rows alone
     # bytes, in packing
     transposed = round(a*n_blocks*squares)*(shape.a == "rows") + b*packers*(shape.b == "columns")
-    # tiles follow each other down C, each row in another page; a short kernel is done before it can ask for them
-    row_of_tile = plan.nr // lanes * kc / ceilings.vectors
+    row_of_tile = plan.nr // lanes * kc / ceilings.vectors      # whose rows are in pages of their own
     late = max(RUN - row_of_tile, 0.0) * m * col_panels * k_blocks / threads if c > target.l2 else 0.0
     return _cost(vectors, traffic, (
         ("multiply-adds and calls of micro-kernels", work),
@@ -366,7 +356,7 @@ def _read_once(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceiling
     elif plan.jc_ways > 1:      # a thread's part of a row ends where another one's begins: short ones are reached late
         waiting += RUN * (k if n // plan.jc_ways * s < PAGE else ceil(k / plan.nr))
     return _cost(vectors, {**near, "L3": once, "memory": once},
-                 (*_overlapping(work, waiting, OVERLAP / 10 if plan.dot_tiles else 0),
+                 (*_overlapping(work, waiting, DOTS_OVERLAP[target.model[:3] == "AMD"] if plan.dot_tiles else 0),
                   ("waking threads", WAKING * plan.threads * (plan.threads > 1))))
 
 

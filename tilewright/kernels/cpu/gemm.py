@@ -13,6 +13,8 @@ also brings it into its own cache, and after one barrier all panels are there fo
 With `own_b` each thread packs both operands for a block of C of its own; nothing is shared, and
 there is no barrier. For small panels, packing again takes less time than waiting and reading another core's cache.
 
+A thread that shares nothing and has one block of A needs each panel of B once: all are packed in one place, in L1.
+
 More than `FEW` threads claim their work piece by piece, since cores that share hardware with others differ in speed by
 a factor of two. The pieces are, for one block of B after the other: blocks of A, which the thread that claims one packs
 into its own L2 and multiplies by all of the block of B; the panels of the *next* block of B, to be packed; and the last
@@ -74,6 +76,8 @@ def emit_gemm(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "", B: s
         with k.loop(loops.j_hi, loops.j_lo, loops.nc_panels) as jc, k.loop(g.k, step=loops.kc_max) as pc:
             s = loops.block(jc, pc)
             s.b_block = loops.b_block(s)
+            if PREPACKED != "b":
+                s.b_stride = k.select(loops.once, 0, s.b_stride)
             loops.dealt(s)
             with k.when(loops.team > 1):
                 emit_barrier(k, loops.team_barrier, loops.team)             # before the block of B is packed over
@@ -100,6 +104,7 @@ class Loops:
         self.row = panels.rows(self.m_panels)                                   # at which each panel begins
         self.q_lo, self.q_hi = split(self.m_panels, g.ic_ways, ic_id)
         self.mc_panels = self._equal(self.q_lo, self.q_hi, g.mc_panels)
+        self.once = (self.team == 1) & (self.q_hi - self.q_lo <= self.mc_panels)
         self.j_lo, self.j_hi = split(self.n_panels, g.jc_ways, jc_id)
         self.nc_panels = self._equal(self.j_lo, self.j_hi, g.nc_panels)
         self.kc_max = panels.kc_max()

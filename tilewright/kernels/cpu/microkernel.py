@@ -6,6 +6,7 @@ height); columns beyond it are masked.
 """
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 from tilewright.ir import Function, Kernel, Value, f32, f64, i8, i32, i64, ptr, vec
@@ -76,6 +77,9 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
     steps: Value | int = 0                              # of PACE steps of k
     if A == "packed":
         steps = kc // PACE
+        with k.when(steps < MR + LEAD):         # too few to ask for this tile in time: for the one below, which is next
+            for i, j in product(range(MR), range(0, NR, 64 // T.bytes)):
+                k.prefetch(c.at(MR + i, j), write=True, locality=2)
         last = k.max(steps - (MR + LEAD), 0)            # row of `ahead`, before those of C
         with k.loop(steps) as s:
             _prefetch(k, s, last, (ahead, ahead_step), (c, ldc), NR * T.bytes, dtype)
