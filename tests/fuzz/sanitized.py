@@ -74,7 +74,11 @@ def plans() -> Iterator[str]:
                         a, b, wanted = operands(shape, format, layout)
                         bias = np.arange(shape[1]) % 5
                         given = {"operands": {"bias": bias.astype(a.dtype)}} if epilogue else {}
-                        found = kernel(a, b, **given)
+                        try:
+                            found = kernel(a, b, **given)
+                        except ValueError as unfit:             # tensor maps that these operands do not allow
+                            print(f"{problem} {kernel.plan}: left out: {unfit}")
+                            continue
                         exact = (np.maximum(wanted + bias, 0), wanted) if epilogue else (wanted,)
                         stored = formats.get(out).dtype
                         right = all((np.asarray(x, "f8") == y.astype(stored).astype("f8")).all()
