@@ -171,7 +171,7 @@ def _product(shape: GpuShape, plan: NvidiaPlan, target: GpuTarget) -> Cost:
     split = SPLIT_MMA if matrix else SPLIT
     adding = min(ADDING_WARP * (plan.threads // LANES // plan.slices), ADDING)
     added = split + parts * tile / adding if parts > 1 else 0.0
-    if plan.tail and parts > 1:
+    if whole and parts > 1:
         added = max(added, split + PART*parts * resident*alone / target.clock)
     if parts > 1:                                               # before the last ones, on all multiprocessors at once
         added += 2 * parts*(tiles - whole) * tile / (L2 * target.sms * target.clock)
