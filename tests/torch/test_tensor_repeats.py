@@ -1,5 +1,7 @@
 """Calls with tensors like an earlier one, without torch's dispatcher: the same bits, and only where all is alike."""
 
+import random
+
 import pytest
 
 import tilewright as tw
@@ -23,6 +25,11 @@ CALLS = {
     "activation": (lambda *x: twt.linear(*x, activation="gelu"), X, W, BIAS),
     "rows": (twt.linear, STACKS[0], W, BIAS), "bmm": (twt.bmm, *STACKS),
     "bf16": (twt.linear, X.bfloat16(), W.bfloat16()),
+    "einsum": (lambda *x: tw.einsum("ij,kj->ik", *x), X, W),
+    "einsum of stacks": (lambda *x: tw.einsum("bij,bjk->bik", *x), *STACKS),
+    "einsum of three": (lambda *x: tw.einsum("ij,kj,k->i", *x), X, W, BIAS),
+    "a number": (lambda *x: tw.einsum("ij,ij->", *x), X, X.flip(0)),
+    "dot products": (lambda *x: tw.einsum("abc,abc->a", *x), STACKS[0], STACKS[0].flip(0)),
 }
 
 
@@ -60,6 +67,39 @@ def test_the_same_bits_for_other_tensors(name, repeated, monkeypatch):
         assert len(repeated) == i + 1
         assert torch.equal(found, wanted)
         assert found.is_contiguous()
+
+
+def test_einsum_sees_what_differs():
+    """Strides, offsets, formats, results given, gradients: exact results of numbers that each call changes."""
+    pick = random.Random(1)
+
+    def tensor(*sizes, dtype):
+        whole = torch.randint(-3, 4, [2*n for n in sizes]).to(dtype)
+        axes = [slice(o, o + n) if pick.random() < 0.5 else slice(o, o + 2*n, 2) for n in sizes
+                for o in (pick.randint(0, 1),)]
+        found = whole[tuple(axes)][tuple(slice(n) for n in sizes)]
+        return found.contiguous() if pick.random() < 0.5 else found
+    for text, *sizes in (("ij,jk->ik", (5, 7), (7, 3)), ("bij,bkj->bik", (2, 5, 7), (2, 3, 7)),
+                         ("ij,j->i", (5, 7), (7,)), ("i,i->", (7,), (7,)), ("ab,ac->abc", (3, 4), (3, 5)),
+                         ("ij,jk,kl->il", (3, 4), (4, 5), (5, 2))):
+        for i in range(24):
+            dtype = pick.choice([torch.float32, torch.float64, torch.int64])
+            given = [tensor(*each, dtype=dtype) for each in sizes]
+            wanted = torch.einsum(text, *(x.double() for x in given))
+            out = tensor(*wanted.shape, dtype=dtype) if i % 3 == 1 else None
+            found = tw.einsum(text, *given, out=out)
+            assert type(found) is torch.Tensor
+            assert out is None or found is out
+            assert found.dtype == dtype
+            assert torch.equal(found.double(), wanted), (text, i)
+    x = torch.ones(4, 4)
+    for _ in range(4):
+        tw.einsum("ij,jk->ik", x, x + 1)
+    tw.einsum("ij,jk->ik", x, 2*torch.eye(4), out=x)
+    tw.einsum("ij,jk->ik", x, 2*torch.eye(4), out=x)            # which is one of its operands
+    assert torch.equal(x, torch.full((4, 4), 4.0))
+    with pytest.raises(ValueError, match="requires a gradient"):
+        tw.einsum("ij,jk->ik", x.requires_grad_(), 2*torch.eye(4))
 
 
 def test_what_differs_is_another_call(repeated):

@@ -13,6 +13,7 @@ import numpy as np
 from numpy import einsum as numpys_einsum  # not looked up at each call: users put tilewright's in its place
 
 import tilewright
+from tilewright.rules import arguments
 from tilewright.rules.arguments import PLAIN
 
 COPIED = 1 << 13         # numbers of a tensor up to which tensordot by a copy is faster than by einsum
@@ -191,6 +192,34 @@ def summed_axes(axes: Any) -> Any:
             if type(axis) is not int:
                 return None
     return a, b
+
+
+def axes_of(axes: Any, *dimensions: int) -> list[list[int]]:
+    """The axes of a and those of b that are summed over together, from 0. TypeError and ValueError as tensordot."""
+    try:
+        pair = [*axes]
+    except TypeError:
+        count = arguments.count(axes, "axes") if axes else 0
+        if count > min(dimensions):
+            raise ValueError(f"axes is {count}, and a and b have {dimensions[0]} and {dimensions[1]} axes") from None
+        return [[*range(dimensions[0] - count, dimensions[0])], [*range(count)]]
+    if len(pair) != 2:
+        raise ValueError(f"axes must be a number, or two lists of axes, one of a and one of b, not {axes!r}")
+    found = []
+    for name, part, dimension in zip("ab", pair, dimensions):
+        listed = [part] if hasattr(part, "__index__") else [*part]
+        for axis in listed:
+            if not hasattr(axis, "__index__") or not -dimension <= axis < dimension:
+                raise ValueError(f"axes names axis {axis!r} of {name}, which has {dimension} axes")
+        found.append([int(axis) % dimension for axis in listed])
+        if len(set(found[-1])) < len(listed):
+            raise ValueError(f"axes names an axis of {name} twice: {listed}")
+    if len(found[0]) != len(found[1]):
+        raise ValueError(f"axes names {len(found[0])} axes of a and {len(found[1])} of b; they must be as many")
+    return found
+
+
+known_axes = lru_cache(maxsize=1024)(axes_of)       # of what summed_axes makes
 
 
 @lru_cache(maxsize=1024)

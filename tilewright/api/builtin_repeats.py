@@ -95,7 +95,7 @@ class Repeats:
         if (asked := torchs.guarded()) is None:
             return True
         looked_up = *names, *asked.names
-        at_table = _fields(run, work)["operands"] if operands else len(work.job)
+        at_table = work.fields(run.recipe)["operands"] if operands else len(work.job)
         record = [len(key), *self._record(run, work, args, result), len(operands), at_table,
                   len(looked_up) // len(NAMED), *asked.words]
         assert len(record) == len(RECORD)
@@ -111,7 +111,7 @@ class Repeats:
 
     def _record(self, run: Run, work: Work, args: tuple[Any, ...], result: Any) -> list[int]:
         recipe = run.recipe
-        at = _fields(run, work)
+        at = work.fields(run.recipe)
         at_a, at_b = (at["b"], at["a"]) if run.swapped else (at["a"], at["b"])
         multiplications = result.size * args[0].shape[-1]
         special = at["special"] if recipe.shape.tiles else len(work.job)
@@ -223,11 +223,6 @@ def _rows(given: dict[str, Any], run: Run, result: Any) -> list[int] | None:
             return None
         rows += names.index(name), 8 if type(x) is float else x.itemsize, *strides
     return rows
-
-
-def _fields(run: Run, work: Work) -> dict[str, int]:
-    """Where the fields of its job are."""
-    return {name: place for place, name in enumerate(work.layout)} or run.recipe.at
 
 
 def _work(run: Run, space: Any) -> Work | None:

@@ -8,7 +8,7 @@ result, are summed before the product; without a common label that is summed, op
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -78,18 +78,28 @@ def einsum(
 
     Raises TypeError and ValueError where numpy.einsum does.
     """
-    if optimize is True and dtype is casting is out_dtype is None and order == "K" and threads is None and (
-            deterministic is batch_invariant is False and 1 < len(operands) < 4 and type(operands[0]) is str):
+    plain = optimize is True and dtype is casting is out_dtype is None and order == "K" and threads is None and (
+        deterministic is batch_invariant is False and len(operands) > 1 and type(operands[0]) is str)
+    how = None
+    if plain and len(operands) > 2 and {*map(type, operands[1:])} <= tensors.known and (
+            out is None or type(out) in tensors.known):
+        how = einsum, operands[0]
+        if (result := tensor_repeats.run_recorded(how, operands[1:], out)) is not None:
+            return result
+    elif plain and len(operands) < 4:
         result = as_matmul.by_matmul(*operands, out) if len(operands) == 3 else (
             as_matmul.by_numpy(*operands) if out is None else None)
         if result is not None:
             return result
     alike = None
-    invariant = checked(deterministic, batch_invariant)
+    invariant = "" if plain else checked(deterministic, batch_invariant)
     if operands and dtype is casting is None:
-        alike = asked(operands, out, out_dtype, order, threads, invariant, *_known_by(optimize))
-    if alike is not None and (found := repeats.again(*alike, (out,))) is not None:
-        return found if alike[0] is not HOST or found.ndim or out is not None else found[()]
+        alike = asked(operands, out, out_dtype, order, threads, invariant, *(() if plain else _known_by(optimize)))
+    if alike is not None:
+        again = partial(repeats.again, *alike, (out,))
+        found = again() if how is None else tensor_repeats.watched(again, how, alike[2], out)
+        if found is not None:
+            return found if alike[0] is not HOST or found.ndim or out is not None else found[()]
     given, labels, output = subscripts.read(operands)
     order = _checked_order(order)
     library = library_of(*given, out)
@@ -102,14 +112,14 @@ def einsum(
     if library is not None:
         engine = forks.imported("tilewright.runtime.gpu.contraction")
         return engine.einsum(library, given, labels, output, out, out_dtype, optimize, invariant, alike and alike[1])
-    if tensors.present(*given, out):
-        return tensors.through(einsum, operands, out, out_dtype=out_dtype, optimize=optimize, order=order,
-                               deterministic=deterministic, batch_invariant=batch_invariant, threads=threads)
 
     def compute(arrays: Mapping[str, Any], outs: Sequence[Any]) -> Any:
         return _einsum([*arrays.values()], labels, output, outs[0], out_dtype, optimize, order, threads, invariant)
-    shown = {f"operand {i}": x for i, x in enumerate(given)}
-    return program.recorded(alike and alike[1], shown, (out,), compute)
+
+    def prepared(*arrays: Any, out: Any) -> Any:
+        shown = {f"operand {i}": x for i, x in enumerate(arrays)}
+        return program.recorded(alike and alike[1], shown, (out,), compute)
+    return tensors.through(prepared, given, out) if tensors.present(*given, out) else prepared(*given, out=out)
 
 
 def tensordot(
@@ -141,7 +151,7 @@ def tensordot(
         x, y = (v if library_of(v) or tensors.present(v) else _array(v, name)
                 for v, name in zip((a, b), "ab"))
     summed = as_matmul.summed_axes(axes)
-    find = _axes if summed is None else _known_axes
+    find = as_matmul.axes_of if summed is None else as_matmul.known_axes
     of_a, of_b = find(axes if summed is None else summed, len(x.shape), len(y.shape))
     for i, j in zip(of_a, of_b):
         if x.shape[i] != y.shape[j]:
@@ -155,34 +165,6 @@ def tensordot(
     labels_b = [of_a[of_b.index(j)] if j in of_b else len(labels_a) + j for j in range(len(y.shape))]
     output = [x for x in labels_a if x not in of_a] + [x for x in labels_b if x >= len(labels_a)]
     return einsum(a, labels_a, b, labels_b, output, **how)
-
-
-def _axes(axes: Any, *dimensions: int) -> list[list[int]]:
-    """The axes of a and those of b that are summed over together, from 0. TypeError and ValueError as tensordot."""
-    try:
-        pair = [*axes]
-    except TypeError:
-        count = arguments.count(axes, "axes") if axes else 0
-        if count > min(dimensions):
-            raise ValueError(f"axes is {count}, and a and b have {dimensions[0]} and {dimensions[1]} axes") from None
-        return [[*range(dimensions[0] - count, dimensions[0])], [*range(count)]]
-    if len(pair) != 2:
-        raise ValueError(f"axes must be a number, or two lists of axes, one of a and one of b, not {axes!r}")
-    found = []
-    for name, part, dimension in zip("ab", pair, dimensions):
-        listed = [part] if hasattr(part, "__index__") else [*part]
-        for axis in listed:
-            if not hasattr(axis, "__index__") or not -dimension <= axis < dimension:
-                raise ValueError(f"axes names axis {axis!r} of {name}, which has {dimension} axes")
-        found.append([int(axis) % dimension for axis in listed])
-        if len(set(found[-1])) < len(listed):
-            raise ValueError(f"axes names an axis of {name} twice: {listed}")
-    if len(found[0]) != len(found[1]):
-        raise ValueError(f"axes names {len(found[0])} axes of a and {len(found[1])} of b; they must be as many")
-    return found
-
-
-_known_axes = lru_cache(maxsize=1024)(_axes)       # of what as_matmul.summed_axes makes
 
 
 def _known_by(optimize: Any) -> tuple[Any, ...]:
@@ -212,7 +194,7 @@ def checked(deterministic: Any, batch_invariant: Any) -> str:
 
 def asked(operands: Sequence[Any], out: Any, *options: Any) -> tuple[Any, repeats.Asked, Sequence[Any]] | None:
     """The library of the call's arrays, what the call may be remembered as, and its arrays; None for calls that are not
-    remembered, among them those of one array, and of tensors in the host's memory."""
+    remembered, among them those of one array, and of arrays and tensors together."""
     subscripts: Any
     if type(operands[0]) is str:
         subscripts, arrays = operands[0], operands[1:]
@@ -225,9 +207,11 @@ def asked(operands: Sequence[Any], out: Any, *options: Any) -> tuple[Any, repeat
     if len(arrays) < 2 or tensor_repeats.recording:
         return None
     where: Any = HOST
-    found = where.asked((*arrays, out), subscripts, options, pool.get_num_threads())
-    if found is None and (where := library_of(*arrays, out)) is not None:
-        found = where.asked((*arrays, out), subscripts, options)
+    how = subscripts, options, pool.get_num_threads()
+    found = where.asked((*arrays, out), *how)
+    if found is None:
+        where = library_of(*arrays, out) or (tensors.HOST if type(arrays[0]) in tensors.known else None)
+        found = where and where.asked((*arrays, out), *how)
     return None if found is None else (where, found, arrays)
 
 

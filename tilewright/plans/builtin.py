@@ -7,15 +7,13 @@ from tilewright.targets.cpu import CpuTarget
 
 SMALL_SHARE, SMALL_BYTES = 0.57, 600_000     # of L2, and at most so much, for one operand: reading in place is fastest
 # The same in sizes of L1, where tiles have 16 registers and half of a cache line of B: A by rows, and by columns, of
-# which a panel has only a part of each line. On a Zen 3 packing ran at 0.90 of that speed with f32 nn 160, 1.05 with
-# 200, 1.2 with 240; tn 128 0.88, 160 1.12, 240 1.38; f64 nn 160 0.99, tn 96 0.80, 128 1.17.
+# which a panel has only a part of each line: from a Zen 3, where packing is as fast there.
 SMALL_L1 = {"rows": 4.5, "columns": 2.9}
 BUILTIN = ("f32", "f64")            # formats of the products that the emitted builtin runs without Python
 LONG = 64               # steps of k of few rows and columns, above which the builtin leaves them to a record
 PANEL_DEPTH = 256       # steps of k: the builtin packs a panel of a small B with contiguous columns on the stack
 # Rows of A, contiguous, by columns of B: with fewer than FEW_LINES of either and more steps than LONG_LINES tiles of
-# dot products take them, from a record. On a Zen 4 20 x 150, 150 x 22 and 200 x 12 took 0.95, 0.84 and 0.93 of the time
-# with 96 steps (f32; f64 0.9, 0.99, 0.87), 1.1, 0.97, 1.1 with 64, 0.85, 0.8, 0.87 with 200, and 30 x 30 1.05 with 200.
+# dot products take them, from a record: from a Zen 4, where both take the same time there.
 FEW_LINES, LONG_LINES = 28, 96
 # Multiplications in parts from which all threads that sleep are woken, and one of them: that costs the caller
 # microseconds. On 16 vCPUs of a Xeon 100^3, which woke none, ran at the speed of one thread for ever.

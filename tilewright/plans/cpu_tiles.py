@@ -21,14 +21,12 @@ TILES: dict[int, tuple] = {
 # fast below, in f32 and f64: it reads B in longer runs. On an Intel with two FMA units 14x32 was faster by 3 to 8 %.
 PACKED: dict[tuple[str, int], tuple] = {("AMD", 32): ((9, 3), (14, 2), (6, 4), (8, 3))}
 # (mr, vectors, kc). Rows of B pass by in runs as wide as the tile, kc of them at a time, and C is re-read k/kc times
-# from L1 and L2: m = 8 with 14x2 and kc = 512 gave 0.84 of the best peer, with 8x3 and 32 2.7. On a Zen 5, m = 8 16 32
-# 64 against 4096 x 4096: 80 116 123 117 GFLOP/s by 8x3 and 32, 86 115 146 161 by 9x3 and 128, 72 105 119 138 by 6x4. On
-# a Xeon 5 rows of 284 x 1446, which stays in L2, took 35 us with 6x4 and 32, 49 with 64, 65 with 9x3 and 128.
+# from L1 and L2. On a Zen 5, m = 8 16 32 64 against 4096 x 4096: 80 116 123 117 GFLOP/s by 8x3 and 32, 86 115 146 161
+# by 9x3 and 128, 72 105 119 138 by 6x4; on a Xeon 6x4 and 32 is the fastest where B stays in L2.
 FEW_ROWS: dict[int, tuple] = {32: ((9, 3, 128), (6, 4, 32), (6, 4, 64)), 29: ((8, 3, 128), (6, 4, 64)),
                               16: ((4, 3, 32), (6, 2, 64))}
 # By maker, (mr, vectors, kc) of what is multiplied in place by blocks of k, whose panels of B stay in L1: matrices with
-# few rows or columns, too little for packing to pay. On one core of a Xeon packed plans took 1.05 to 1.16 of the time
-# of 203 x 143 x 3340, 172 x 1136 x 304 (f32), 152 x 374 x 3722, 114 x 998 x 574 (f64), and 0.9 of 1100 x 700 x 800.
+# few rows or columns, too little for packing to pay (1.05 to 1.16 of the time on a Xeon).
 IN_BLOCKS: dict[tuple[str, int], tuple] = {("Intel(R)", 32): ((14, 2, 64), (9, 3, 64), (6, 4, 64))}
 MOST_IN_BLOCKS = 512
 MOST_ROWS = 64
@@ -54,8 +52,7 @@ DOT_ROWS: dict[int, tuple] = {
     29: ((1, 8), (2, 8), (3, 6), (4, 5), (5, 4), (6, 3), (7, 2), (8, 2)),
     16: ((1, 6), (2, 5), (3, 4), (4, 2), (5, 1), (6, 1), (7, 1))}
 # (mr, nr) for kernels/cpu/dot_tiles.py, which loads mr + nr vectors for mr * nr multiply-adds, and the fewest rows and
-# columns for it: fewer go by DOT_ROWS. On a Zen 4 5x5 and 6x4 took 0.48 and 0.55 of the time of 2x8 for 829 x 8 x 3164
-# in f64, 0.72 in f32, and with 3 columns and fewer the same.
+# columns for it: fewer go by DOT_ROWS, in the same time on a Zen 4.
 FEWEST_TILED = 4
 DOT_TILES: dict[int, tuple] = {32: ((6, 4), (5, 5)), 29: ((6, 4), (5, 4)), 16: ((4, 3), (3, 4))}
 # For kernels/cpu/complex_rows.py: the most columns of dots, columns at a time of more, vectors at a time of stream

@@ -26,18 +26,15 @@ if TYPE_CHECKING:
 
 Instruction = Literal["", "f32", "bf16x2", "amx_bf16"]
 HALF, ROWS = ("bf16", "f16"), ("", "f32", "bf16", "f16")        # formats of the matrix, and of the rows
-# Rows for which a large array of 16 bits is read once, by registers, [k, n] and [n, k]: more are packed. On a Zen 4 6
-# and 8 rows took 0.4 and 1.06 of the time of packing on AVX2 [k, n], 0.5 and 0.8 [n, k], 0.35 and 0.45 and 0.85 and 1.2
-# with AVX-512. 4 is what was never slower elsewhere.
+# Rows for which a large array of 16 bits is read once, by registers, [k, n] and [n, k]: more are packed. From a Zen 4,
+# where one row more takes 0.85 to 1.2 of the time of packing.
 FEW = {16: {"rows": 6, "columns": 8}, 32: {"rows": 8, "columns": 6}}
 MANY = 64                   # the same of bf16, where an instruction multiplies it, [n, k]
 LARGE = 1 << 20             # elements of such an array
-# Rows from which weights of few bits are decoded for all of them at once. On a Zen 4 4 rows by i8 took 0.7 of the time
-# of decoding in registers, by 4 bits 1.1; 8 rows 0.4, 16 0.5.
+# Rows from which weights of few bits are decoded for all of them at once.
 DECODED = {"i8": 4}
-# Rows from which tiles multiply what has to be decoded, or interleaved, for them. On a Xeon with one thread one row and
-# four rows by i8, i4, u4 and mxfp4 of 4096 x 11008 took 2.0 to 2.5 and 5.5 to 7.3 ms without tiles, i4 by look-ups of
-# f32 1.9 where by pairs 2.6; with tiles 2.6 to 5, as 16 rows do; and bf16 [k, n] 4.2 and 6.0, with tiles 5.5 to 7.
+# Rows from which tiles multiply what has to be decoded, or interleaved, for them. On a Xeon one row and four rows by 4
+# or 8 bits took 2.0 to 2.5 and 5.5 to 7.3 ms without tiles (4096 x 11008), and 2.6 to 5 with them, as 16 rows do.
 IN_TILES = 3
 # The most rows by bf16 [k, n] for which tiles read it where it is, and its elements from which they do for more. On a
 # Xeon 17 to 60 rows took 1.2 to 1.6 of the time of packing it with 1 to 9 million elements, 0.75 with 45 million.

@@ -41,8 +41,7 @@ ROUNDED = {"f32": NARROW, "i32": _INTEGERS}
 # operands are in one format.
 LEAST_K, MOST_C, SMALL_WORK = 32, 1 << 22, 64**3
 # Rows and columns of C, words of k, and m*n*k from which AMX is used; rows, columns and k where an element has several
-# terms. On a Xeon 320 shapes of 6 to 1500 rows, columns and k, one of them below 64, took 0.6 (bf16) and 0.85 (i8) of
-# the time of vectors by this rule, and 1.3 to 5 times it where it says no.
+# terms. On a Xeon shapes with little of one took 0.6 (bf16) and 0.85 (i8) of the time of vectors by this rule.
 LEAST_TILES, LEAST_WORDS, LEAST_TILED, LEAST_TERMS = 6, 8, 32**3, 64
 MOST_DOTS = 16          # rows of bytes by a large matrix, both with k contiguous, which dots read once without AMX
 

@@ -105,9 +105,10 @@ def test_nan_and_inf_stay_in_their_row_and_column():
     np.testing.assert_array_equal(c, wanted)
 
 
-@pytest.mark.parametrize("chip", ["zen4", "sapphirerapids", "x86-avx2"])
+@pytest.mark.parametrize("chip", ["zen4", "zen3", "x86-avx2"])
 def test_few_rows_or_columns_with_k_contiguous_go_by_tiles_of_dot_products(chip):
-    """Packing or copying an operand costs other plans the most there; not of large matrices, nor where k is short."""
+    """Packing or copying an operand costs other plans the most there; not of large matrices, nor where k is short. On
+    Xeons tiles of dot products took longer, so that some of these are packed there."""
     def chosen(m, n, k, layout="nt", a="f32", **options):
         return tw.plan(tw.Gemm(m, n, k, a, layout=layout), tw.target(chip), threads=1, **options)
     for m, n, k in (102, 46, 3233), (40, 65, 1054), (35, 2192, 1874), (48, 880, 3186), (59, 237, 3142), (232, 27, 372):

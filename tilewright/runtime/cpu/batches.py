@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,8 +16,7 @@ from tilewright.runtime.cpu import recipe as limits
 from tilewright.runtime.cpu.recipe import Recipe, woken
 
 IDLE = 0.1                      # of the threads' time, up to which a batch is dealt out in whole products
-SMALL, SEVERAL = 32, 64         # rows, columns and steps of k of products that have code of their own in batches of
-                                # so many
+SMALL, SEVERAL = 32, 64         # rows, columns and steps of k of products with code of their own, in so many
 _STEPS = "a_step", "b_step", "c_step"
 
 
@@ -31,6 +31,10 @@ class Work(NamedTuple):
     team: bool = False
     layout: tuple[str, ...] = ()        # of the job, if it is not that of the plan's algorithm
     spaced: bool = False                # panels are in a workspace
+
+    def fields(self, recipe: Recipe) -> Mapping[str, int]:
+        """Where the fields of its job are."""
+        return {name: place for place, name in enumerate(self.layout)} or recipe.at
 
 
 def copied_b(y: Any, plan: CpuPlan) -> Any:
@@ -48,25 +52,26 @@ def run(recipe: Recipe, batch: int, steps: tuple[int, ...], a: int, b: int, c: i
     that `run` would give it."""
     shape = recipe.shape
     flops = 2*batch*shape.m*shape.n*shape.k
-    at_once, algorithm = recipe.at_once(alpha, beta), recipe.plan.algorithm
-    if alpha == 1.0 and beta == 0.0 and beside is NOTHING and (small := _of_small(recipe, batch, steps)):
-        for name, address in zip("abc", (a, b, c)):
-            small.job[jobs.IN_PLACE.index(name)] = address
-        if small.parts > 1:
-            recipe.host.reserve(shape.threads)
-        _run_work(recipe, small)
-    elif at_once and algorithm == "in_place" and not recipe.alone:
-        work = _of_batch(recipe, batch, steps, recipe.job(a, b, c, alpha, beta, beside))
-        if work.parts > 1:
-            recipe.host.reserve(shape.threads)
-        _run_work(recipe, work)
-    elif at_once and recipe.alone and beside is NOTHING and not recipe.space:
-        _run_work(recipe, _of_each(recipe, batch, steps, recipe.job(a, b, c, alpha, beta)))
-    elif at_once and algorithm == "packed" and (team := _whole_products(recipe, batch, flops)):
+    if work := repeatable(recipe, batch, steps, None, alpha, beta, beside):
+        do(recipe, work, [work.fields(recipe)[x] for x in "abc"], (a, b, c))
+    elif recipe.at_once(alpha, beta) and recipe.plan.algorithm == "packed" and (
+            team := _whole_products(recipe, batch, flops)):
         _batch_packed(recipe, batch, steps, recipe.job(a, b, c, alpha, beta, beside), team)
     else:
         for i in range(batch):
             recipe.run(a + i*steps[0], b + i*steps[1], c + i*steps[2], alpha, beta, beside, i)
+
+
+def do(recipe: Recipe, work: Work, where: Sequence[int], addresses: Sequence[int]) -> None:
+    """A piece of work with A, B and C at these addresses, which are there in its job."""
+    host, job = recipe.host, work.job[:]
+    for place, address in zip(where, addresses):
+        job[place] = address
+    if work.parts == 1:
+        (recipe.call if work.function == recipe.function else host.callable(work.function))(host.job(job), 0)
+    else:
+        host.reserve(recipe.shape.threads)
+        host.run_parts(work.function, host.job(job), work.parts, work.threads, work.wake)
 
 
 def _of_batch(recipe: Recipe, batch: int, steps: tuple[int, ...], job: array) -> Work:
@@ -150,16 +155,16 @@ def _of_small(recipe: Recipe, batch: int, steps: tuple[int, ...]) -> Work | None
 
 
 def repeatable(recipe: Recipe, batch: int, steps: tuple[int, ...], space: Any = None, alpha: float = 1.0,
-               beta: float = 0.0) -> Work | None:
-    """What `run`, or `run` of so many, has done, with addresses left open and panels in `space`; None if that
-    was more than one piece of work, or there is too little space."""
+               beta: float = 0.0, beside: jobs.Beside = NOTHING) -> Work | None:
+    """A product, or so many, as one piece of work, with addresses left open and panels in `space`; None if it is more
+    than one piece, or there is too little space."""
     if not recipe.at_once(alpha, beta) or recipe.space > (space.size if space else 0):
         return None
-    if batch and alpha == 1 and beta == 0 and (small := _of_small(recipe, batch, steps)):
+    if batch and alpha == 1 and beta == 0 and beside is NOTHING and (small := _of_small(recipe, batch, steps)):
         return small
-    job = recipe.job(0, 0, 0, alpha, beta)
+    job = recipe.job(0, 0, 0, alpha, beta, beside)
     if batch and recipe.alone:
-        return None if recipe.space else _of_each(recipe, batch, steps, job)
+        return None if recipe.space or beside is not NOTHING else _of_each(recipe, batch, steps, job)
     if batch and recipe.plan.algorithm == "packed":
         return _each_packed(recipe, batch, steps, job, space)
     if batch:
@@ -235,11 +240,3 @@ def _batch_packed(recipe: Recipe, batch: int, steps: tuple[int, ...], job: array
             recipe.host.run_parts(function, address, team, team, team)
     finally:
         recipe.host.give(space)
-
-
-def _run_work(recipe: Recipe, work: Work) -> None:
-    address = recipe.host.job(work.job)
-    if work.parts == 1:
-        (recipe.call if work.function == recipe.function else recipe.host.callable(work.function))(address, 0)
-    else:
-        recipe.host.run_parts(work.function, address, work.parts, work.threads, work.wake)

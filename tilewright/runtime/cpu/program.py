@@ -106,12 +106,13 @@ def by_recipe(recipe: Any, order: tuple[int, ...], batch: int, steps: tuple[int,
     batches = forks.imported("tilewright.runtime.cpu.batches")     # not loaded by a process of a GPU
     work = batches.repeatable(recipe, batch, steps, None, alpha, beta)
     alone = work is not None and work.parts == 1 and not (work.layout or (copied and batch))
+    at_once = recipe.at_once(alpha, beta) and (alone or not batch or not (work is None or copied or table))
 
     def copy_of_b(place: int) -> Array:
         assert copied is not None
         copy: Array = forks.imported("tilewright.runtime.cpu.batches").copied_b(copied.array(place), recipe.plan)
         return copy
-    if (batch and not alone) or not recipe.at_once(alpha, beta):
+    if not at_once:
         product = None if batch else recipe.then_scaled(alpha, beta)
 
         def run(at: list[int], arrays: Any, results: Any, now: float, stream: int) -> Any:
@@ -123,6 +124,9 @@ def by_recipe(recipe: Any, order: tuple[int, ...], batch: int, steps: tuple[int,
             beside = NOTHING if words is None else jobs.Beside(words.buffer_info()[0])
             return batches.run(recipe, batch, steps, at[a], at_b, at[c], alpha, beta, beside)
         return run
+    if work is not None and batch and not alone:
+        where = [work.fields(recipe)[x] for x in "abc"]
+        return lambda at, *_: batches.do(recipe, work, where, (at[a], at[b], at[c]))
     template = work.job if work is not None and alone else recipe.job(0, 0, 0, alpha, beta)
     call, i_a, i_b, i_c = recipe.call, recipe.i_a, recipe.i_b, recipe.i_c
     operands = recipe.at["operands"] if table else 0
