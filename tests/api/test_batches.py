@@ -92,8 +92,8 @@ def test_each_product_has_the_bits_of_gemm(batch, text, pool, monkeypatch):
 def test_many_small_products_are_one_call_of_emitted_code(monkeypatch):
     calls = []
     engine.forget()  # calls that are repeated
-    run = batches._run_work
-    monkeypatch.setattr(batches, "_run_work", lambda recipe, work: (calls.append(work.parts), run(recipe, work)))
+    run = batches.do
+    monkeypatch.setattr(batches, "do", lambda recipe, work, *at: (calls.append(work.parts), run(recipe, work, *at))[1])
     a, b = (small_integers(seed, (1000, 16, 16), np.float32) for seed in (0, 1))
     for threads, parts in (1, 1), (2, 2 * SHARES):
         for x, y in (a, b), (a.swapaxes(1, 2), b), (a[0], b), (a[::-3], b[:334]):
@@ -113,8 +113,9 @@ def test_code_for_one_small_size_gives_the_bits_of_each_product(dtype, m, n, k, 
     a, b = (rng.standard_normal((batch, *shape)).astype(dtype) for shape in ((m, k), (k, n)))
     if dtype[0] == "c":
         a, b = a * (1 + 2j), b * (3 - 1j)
-    own, run = [], batches._run_work
-    monkeypatch.setattr(batches, "_run_work", lambda recipe, work: (own.append(bool(work.layout)), run(recipe, work)))
+    own, run = [], batches.do
+    monkeypatch.setattr(batches, "do",
+                        lambda recipe, work, *at: (own.append(bool(work.layout)), run(recipe, work, *at))[1])
     engine.forget()  # calls that are repeated
     wide = a.astype("c16") @ b.astype("c16")
     for x in fenced(a), fenced(a.swapaxes(1, 2)).swapaxes(1, 2):
