@@ -34,12 +34,7 @@ CONVERTED = {"f32": {**{f: f for f in (*NARROW, *_INTEGERS)}, "bool": "i8"},
              "i32": {**{f: f for f in _INTEGERS}, "bool": "i8"}}
 # What sums are rounded to as they are stored.
 ROUNDED = {"f32": NARROW, "i32": _INTEGERS}
-# k from which, or elements of C up to which, converting in packing beats converting before: a call that packs is
-# repeated without Python, and a large C that little is added up in is stored faster by the loops in place. On a Zen 4,
-# one thread, i8, bf16 and f16 with k from 1 to 27 took 0.1 to 0.7 of the time up to 2000 x 2000, and 0.9 to 3 with
-# 3000 x 3000. m*n*k below which it does so for any k, but is worth the kernels that are compiled for it only where both
-# operands are in one format.
-LEAST_K, MOST_C, SMALL_WORK = 32, 1 << 22, 64**3
+SMALL_WORK = 64**3      # m*n*k from which packing converts two formats: worth kernels that are compiled for them
 # Rows and columns of C, words of k, and m*n*k from which AMX is used; rows, columns and k where an element has several
 # terms. On a Xeon shapes with little of one took 0.6 (bf16) and 0.85 (i8) of the time of vectors by this rule.
 LEAST_TILES, LEAST_WORDS, LEAST_TILED, LEAST_TERMS = 6, 8, 32**3, 64
@@ -103,9 +98,9 @@ def rounds(out: str, sums: str) -> bool:
 
 
 def converting_pays(m: int, n: int, k: int, alike: bool = True) -> bool:
-    """Whether converting while packing and storing takes less time than converting before and after. `alike`: operands
+    """Whether operands and sums are converted while they are packed and stored, not before and after. `alike`: operands
     are in one format."""
-    return alike if m*n*k < SMALL_WORK else k >= LEAST_K or m*n <= MOST_C
+    return alike or m*n*k >= SMALL_WORK
 
 
 def taken(source: str, sums: str, m: int, n: int, k: int, alike: bool = True) -> str:

@@ -158,10 +158,10 @@ def repeatable(recipe: Recipe, batch: int, steps: tuple[int, ...], space: Any = 
                beta: float = 0.0, beside: jobs.Beside = NOTHING) -> Work | None:
     """A product, or so many, as one piece of work, with addresses left open and panels in `space`; None if it is more
     than one piece, or there is too little space."""
-    if not recipe.at_once(alpha, beta) or recipe.space > (space.size if space else 0):
-        return None
     if batch and alpha == 1 and beta == 0 and beside is NOTHING and (small := _of_small(recipe, batch, steps)):
         return small
+    if not recipe.at_once(alpha, beta) or recipe.space > (space.size if space else 0):
+        return None
     job = recipe.job(0, 0, 0, alpha, beta, beside)
     if batch and recipe.alone:
         return None if recipe.space or beside is not NOTHING else _of_each(recipe, batch, steps, job)
