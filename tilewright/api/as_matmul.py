@@ -205,18 +205,18 @@ def axes_of(axes: Any, *dimensions: int) -> list[list[int]]:
         return [[*range(dimensions[0] - count, dimensions[0])], [*range(count)]]
     if len(pair) != 2:
         raise ValueError(f"axes must be a number, or two lists of axes, one of a and one of b, not {axes!r}")
-    found = []
+    summed: list[list[int]] = []
     for name, part, dimension in zip("ab", pair, dimensions):
         listed = [part] if hasattr(part, "__index__") else [*part]
         for axis in listed:
             if not hasattr(axis, "__index__") or not -dimension <= axis < dimension:
                 raise ValueError(f"axes names axis {axis!r} of {name}, which has {dimension} axes")
-        found.append([int(axis) % dimension for axis in listed])
-        if len(set(found[-1])) < len(listed):
+        summed.append([int(axis) % dimension for axis in listed])
+        if len(set(summed[-1])) < len(listed):
             raise ValueError(f"axes names an axis of {name} twice: {listed}")
-    if len(found[0]) != len(found[1]):
-        raise ValueError(f"axes names {len(found[0])} axes of a and {len(found[1])} of b; they must be as many")
-    return found
+    if len(summed[0]) != len(summed[1]):
+        raise ValueError(f"axes names {len(summed[0])} axes of a and {len(summed[1])} of b; they must be as many")
+    return summed
 
 
 known_axes = lru_cache(maxsize=1024)(axes_of)       # of what summed_axes makes

@@ -82,7 +82,7 @@ def einsum(
         deterministic is batch_invariant is False and len(operands) > 1 and type(operands[0]) is str)
     how = None
     if plain and len(operands) > 2 and {*map(type, operands[1:])} <= tensors.known and (
-            out is None or type(out) in tensors.known):
+            out is None or type(out) in tensors.known) and not operands[1].is_cuda:
         how = einsum, operands[0]
         if (result := tensor_repeats.run_recorded(how, operands[1:], out)) is not None:
             return result
@@ -97,9 +97,9 @@ def einsum(
         alike = asked(operands, out, out_dtype, order, threads, invariant, *(() if plain else _known_by(optimize)))
     if alike is not None:
         again = partial(repeats.again, *alike, (out,))
-        found = again() if how is None else tensor_repeats.watched(again, how, alike[2], out)
-        if found is not None:
-            return found if alike[0] is not HOST or found.ndim or out is not None else found[()]
+        result = again() if how is None else tensor_repeats.watched(again, how, alike[2], out)
+        if result is not None:
+            return result if alike[0] is not HOST or result.ndim or out is not None else result[()]
     given, labels, output = subscripts.read(operands)
     order = _checked_order(order)
     library = library_of(*given, out)
@@ -208,11 +208,11 @@ def asked(operands: Sequence[Any], out: Any, *options: Any) -> tuple[Any, repeat
         return None
     where: Any = HOST
     how = subscripts, options, pool.get_num_threads()
-    found = where.asked((*arrays, out), *how)
-    if found is None:
+    known_as = where.asked((*arrays, out), *how)
+    if known_as is None:
         where = library_of(*arrays, out) or (tensors.HOST if type(arrays[0]) in tensors.known else None)
-        found = where and where.asked((*arrays, out), *how)
-    return None if found is None else (where, found, arrays)
+        known_as = where and where.asked((*arrays, out), *how)
+    return None if known_as is None else (where, known_as, arrays)
 
 
 # ---- arrays in the host's memory

@@ -47,8 +47,8 @@ class _Fields(NamedTuple):
     scales      what multiplies sums: see problem.SCALES
     terms       a key of words.TERMS: f32 are multiplied as sums of these, which a pass makes of them (passes.py); of
                 one, tf32, kernels make them as they read. Or f16: sums of f16 are f16, too
-    pitch_a     bytes, a power of two up to 128, of which the distance of A's rows (or columns) is a multiple: of less
-                than 128, a bulk copy brings two lines for some rows of a tile. pitch_b: of B
+    pitch_a     the largest power of two up to 128 that divides the bytes from one row of A (or column) to the next;
+                below 128 a bulk copy brings two lines for some rows of a tile. pitch_b: of B
     numerics    functions, and what must not change an element's bits
     """
     a: str

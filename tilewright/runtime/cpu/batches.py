@@ -50,8 +50,7 @@ def run(recipe: Recipe, batch: int, steps: tuple[int, ...], a: int, b: int, c: i
               beta: float, beside: jobs.Beside = NOTHING) -> None:
     """`batch` products, the operands of each so many bytes after those of the one before. Every one gets the bits
     that `run` would give it."""
-    shape = recipe.shape
-    flops = 2*batch*shape.m*shape.n*shape.k
+    flops = 2*batch*recipe.shape.m*recipe.shape.n*recipe.shape.k
     if work := repeatable(recipe, batch, steps, None, alpha, beta, beside):
         do(recipe, work, [work.fields(recipe)[x] for x in "abc"], (a, b, c))
     elif recipe.at_once(alpha, beta) and recipe.plan.algorithm == "packed" and (
