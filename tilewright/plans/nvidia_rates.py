@@ -13,7 +13,7 @@ ARRIVAL = 1160          # clocks of a copy from memory to shared memory
 SCHEDULERS = 4          # of a multiprocessor: each issues an instruction of a warp in a clock, and has a tensor core
 SHARED_CLOCK = 128      # bytes per clock of shared memory, without conflicts
 # Bytes per clock and multiprocessor, from L2; by copies of 16 bytes that pass L1 by.
-L2, WIDE_L2 = (x / 132 / 1.98e9 for x in (5.5e12, 8e12))
+L2, WIDE_L2 = (x / 132 / 1.98e9 for x in (5.5e12, 9.5e12))
 TMA_L2 = 47.1           # bytes per clock and multiprocessor that bulk copies bring from L2: fitted, as wgmma_model.py's
 F16_SUMS = {"sm_86": 2, "sm_89": 2, "sm_100": 1}        # of the rate: GeForce chips add f32 up at half of it
 
