@@ -19,20 +19,11 @@ except ImportError as error:
     raise ImportError(f"tilewright.torch needs torch: {text.install('torch')}, or pip install torch") from error
 
 from tilewright.torch import batching as _batching  # noqa: F401
-from tilewright.torch.contraction import einsum as einsum
-from tilewright.torch.functions import addmm as addmm
-from tilewright.torch.functions import bmm as bmm
-from tilewright.torch.functions import linear as linear
-from tilewright.torch.functions import matmul as matmul
-from tilewright.torch.functions import mm as mm
-from tilewright.torch.functions import quantize_rows as quantize_rows
-from tilewright.torch.functions import scaled_mm as scaled_mm
-from tilewright.torch.grouped import grouped_mm as grouped_mm
-from tilewright.torch.modules import Fp8Linear as Fp8Linear
-from tilewright.torch.modules import Linear as Linear
-from tilewright.torch.modules import WeightLinear as WeightLinear
-from tilewright.torch.modules import convert as convert
-from tilewright.torch.switch import enable as enable
+from tilewright.torch.contraction import einsum
+from tilewright.torch.functions import addmm, bmm, linear, matmul, mm, quantize_rows, scaled_mm
+from tilewright.torch.grouped import grouped_mm
+from tilewright.torch.modules import Fp8Linear, Linear, WeightLinear, convert
+from tilewright.torch.switch import enable
 
 __all__ = ["Fp8Linear", "Linear", "WeightLinear", "addmm", "bmm", "convert", "einsum", "enable", "grouped_mm", "linear",
            "matmul", "mm", "quantize_rows", "scaled_mm"]
