@@ -26,39 +26,7 @@ import numpy as np
 
 from tilewright import forks
 from tilewright.api import builtin_repeats, tensor_repeats
-from tilewright.kernels.cpu.abi import (
-    ALGORITHM,
-    CONTEXT_SIZE,
-    DICT,
-    EPILOGUE,
-    FLOAT,
-    FUNCTION,
-    LARGEST,
-    MODES,
-    NATIVE,
-    NATIVE_ROWS,
-    NDARRAY,
-    NEW,
-    NONE,
-    OPERANDS,
-    OUT,
-    POOL,
-    PYTHON,
-    READ,
-    RELEASE_ABOVE,
-    RUN_PARTS,
-    RUN_TEAM,
-    RUNNING,
-    SCALAR,
-    SMALL,
-    SPACE_TAKEN,
-    TABLE,
-    TENSOR,
-    TRUE,
-    VECTORCALL,
-    WATCHING,
-    ZERO,
-)
+from tilewright.kernels.cpu import abi
 from tilewright.runtime import repeats
 from tilewright.runtime.cpu import exchange, layout
 
@@ -101,23 +69,24 @@ class Entry:
         methods = (layout.Method * 2)(layout.Method(b"matmul", code.address("matmul_entry"), layout.FASTCALL,
                                         doc), layout.Method())
         # the name makes matmul.__module__, by which pickle finds it again
-        definition = _Module(name=b"tilewright", size=CONTEXT_SIZE, methods=ctypes.addressof(methods))
+        definition = _Module(name=b"tilewright", size=abi.CONTEXT_SIZE, methods=ctypes.addressof(methods))
         create, state = ctypes.pythonapi.PyModule_Create2, ctypes.pythonapi.PyModule_GetState
         create.restype, create.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_int]
         state.restype, state.argtypes = ctypes.c_void_p, [ctypes.py_object]
         module = create(ctypes.addressof(definition), PYTHON_API_VERSION)
         self._context: int = state(module)
-        names = {at: sys.intern(x) for at, x in ((OUT, "out"), (ALGORITHM, "algorithm"), (EPILOGUE, "epilogue"),
-                                                 (OPERANDS, "operands"))}
+        names = {at: sys.intern(x) for at, x in ((abi.OUT, "out"), (abi.ALGORITHM, "algorithm"),
+                                                 (abi.EPILOGUE, "epilogue"), (abi.OPERANDS, "operands"))}
         _kept.append((methods, definition, doc, module, python, names))
         self._decline = code.address("matmul_decline")
-        for offset, word in ((PYTHON, id(python)), (WATCHING, id(python)), (VECTORCALL, layout.vectorcall()),
-                             (NDARRAY, id(np.ndarray)), (FUNCTION, id(FunctionType)), (FLOAT, id(float)),
-                             (DICT, id(dict)), (NONE, id(None)), (TRUE, id(True)), (ZERO, id(0)),
-                             (NEW, new), (SCALAR, scalar),
+        for offset, word in ((abi.PYTHON, id(python)), (abi.WATCHING, id(python)),
+                             (abi.VECTORCALL, layout.vectorcall()), (abi.NDARRAY, id(np.ndarray)),
+                             (abi.FUNCTION, id(FunctionType)), (abi.FLOAT, id(float)),
+                             (abi.DICT, id(dict)), (abi.NONE, id(None)), (abi.TRUE, id(True)), (abi.ZERO, id(0)),
+                             (abi.NEW, new), (abi.SCALAR, scalar),
                              *((at, id(name)) for at, name in names.items()),
-                             (RELEASE_ABOVE, RELEASE_GIL_ABOVE), (NATIVE + 8, EVERY), (NATIVE + 16, EVERY),
-                             (SMALL, self._decline), (SMALL + 16, self._decline)):
+                             (abi.RELEASE_ABOVE, RELEASE_GIL_ABOVE), (abi.NATIVE + 8, EVERY), (abi.NATIVE + 16, EVERY),
+                             (abi.SMALL, self._decline), (abi.SMALL + 16, self._decline)):
             self._word(offset).value = word
         self.matmul: Callable[..., Any] = module.matmul
         self._names: set[str] = set()
@@ -127,7 +96,7 @@ class Entry:
 
     def enable(self, dtype: str, small_gemm: int, context: int) -> None:
         """Take the common call of "f32" or "f64" with this function and its context, both addresses; 0: do not."""
-        slot = SMALL + 16 * ("f32", "f64").index(dtype)
+        slot = abi.SMALL + 16 * ("f32", "f64").index(dtype)
         # the function last, and the one that declines first: another thread may call at any time
         self._word(slot).value = self._decline
         self._word(slot + 8).value = context
@@ -135,25 +104,25 @@ class Entry:
 
     def limit(self, largest: int, release_above: int = RELEASE_GIL_ABOVE) -> None:
         """Leave products with m*n*k above `largest` to the Python function; release the GIL from `release_above` on."""
-        self._word(LARGEST).value, self._word(RELEASE_ABOVE).value = largest, release_above
+        self._word(abi.LARGEST).value, self._word(abi.RELEASE_ABOVE).value = largest, release_above
 
     def native(self, algorithms: dict[str | None, tuple[float, float]]) -> None:
         """Take calls with these values of algorithm=, up to these m*n*k for f32 and for f64, as if they had none."""
-        assert len(algorithms) < NATIVE_ROWS
+        assert len(algorithms) < abi.NATIVE_ROWS
         for row, (name, most) in enumerate(algorithms.items(), 1):
             if name is not None:
                 self._names.add(name := sys.intern(name))
             for at, number in enumerate((id(name), *(int(min(x, EVERY)) for x in most))):
-                self._word(NATIVE + 24*row + 8*at).value = number
+                self._word(abi.NATIVE + 24*row + 8*at).value = number
 
     def repeat(self, python: Callable[..., Any]) -> None:
         """Call this function for NumPy's arrays from now on, and repeat what it has done for calls like an earlier one.
         """
         found = builtin_repeats.Repeats(RELEASE_GIL_ABOVE, self._begin_to_repeat)
-        function = builtin_repeats.watching(python, found, lambda: self._word(RUNNING).value,
+        function = builtin_repeats.watching(python, found, lambda: self._word(abi.RUNNING).value,
                                             lambda: self.matmul)
         _kept.append((function, found))
-        self.repeats, self._word(WATCHING).value = found, id(function)
+        self.repeats, self._word(abi.WATCHING).value = found, id(function)
         tensor_repeats.when_met(self.repeat_tensors)
         os.register_at_fork(after_in_child=self._nothing_runs)
 
@@ -163,16 +132,16 @@ class Entry:
         if self.repeats is not None and modes is not None and read:
             self.repeats.read = read
             _kept.append((torch.Tensor, modes))
-            for offset, word in ((READ, read), (MODES, id(modes)), (TENSOR, id(torch.Tensor))):
+            for offset, word in ((abi.READ, read), (abi.MODES, id(modes)), (abi.TENSOR, id(torch.Tensor))):
                 self._word(offset).value = word
 
     def _nothing_runs(self) -> None:
         """A forked child lacks the threads that were in repeated calls."""
-        self._word(RUNNING).value = self._word(SPACE_TAKEN).value = 0
+        self._word(abi.RUNNING).value = self._word(abi.SPACE_TAKEN).value = 0
 
     def _begin_to_repeat(self, table: int, pool: Any) -> None:
-        for offset, word in ((POOL, pool.address), (RUN_PARTS, pool.parts_address), (RUN_TEAM, pool.team_address),
-                             (TABLE, table)):
+        for offset, word in ((abi.POOL, pool.address), (abi.RUN_PARTS, pool.parts_address),
+                             (abi.RUN_TEAM, pool.team_address), (abi.TABLE, table)):
             self._word(offset).value = word
 
     def forget(self) -> None:

@@ -20,14 +20,13 @@ from tilewright.api import as_matmul, host, tensor_repeats, tensors
 from tilewright.formats.scaled import Decodable
 from tilewright.plans import invariant as invariants
 from tilewright.rules import arguments, contraction, numpy_products, paths, shapes, subscripts
+from tilewright.rules.arguments import Array
 from tilewright.rules.contraction import Term
 from tilewright.rules.subscripts import Labels
 from tilewright.runtime import repeats
 from tilewright.runtime.cpu import pool, program
 from tilewright.runtime.gpu.arrays import library_of
 from tilewright.runtime.repeats import HOST
-
-Array = NDArray[Any]
 
 MOST_LETTERS = 52        # labels of einsum's texts
 ORDERS = ("K", "C", "F", "A")

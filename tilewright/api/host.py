@@ -13,21 +13,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright import forks, formats
 from tilewright.api import dispatch
 from tilewright.plans import invariant
 from tilewright.plans.cpu import SHORT
 from tilewright.rules import arguments, complex_product, contraction, numpy_products, shapes
-from tilewright.rules.arguments import F32, PLAIN
+from tilewright.rules.arguments import F32, PLAIN, Array
 from tilewright.rules.call import Call, Product, decide
 from tilewright.runtime.cpu import program
 
 if TYPE_CHECKING:
     from tilewright.runtime.cpu.packed import Packed
-
-Array = NDArray[Any]
 
 
 def product(call: Call) -> Any:

@@ -13,14 +13,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.formats.scaled import Decodable
+from tilewright.rules.arguments import Array
 from tilewright.rules.call import Call
 from tilewright.runtime import repeats
 from tilewright.runtime.gpu.arrays import TORCH
 
-Array = NDArray[Any]
 NARROW = {"bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"}
 
 known = TORCH.tensors   # types of tensors that were met

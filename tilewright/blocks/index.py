@@ -159,8 +159,7 @@ class Comparison:
         compared = COMPARED[self.operator]
         if isinstance(x, int) and isinstance(y, int):
             return p.ir.constant(i1, compared(x, y))
-        condition: Value = compared(p.number(x), p.number(y))
-        return condition
+        return compared(p.number(x), p.number(y))
 
     def uniform(self, dim: int) -> int:
         """How many neighbours along this dimension, from a multiple of that on, have the same answer."""

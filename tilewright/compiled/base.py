@@ -42,8 +42,7 @@ class Launch:
     @property
     def function(self) -> Function:
         """The kernel as it is recorded."""
-        function: Function = self.kernel.function
-        return function
+        return self.kernel.function
 
 
 class Compiled:
@@ -249,14 +248,12 @@ class GpuKernel(CompiledGemm, GpuCode):
     @cached_property
     def given(self) -> gpu_shape.GpuShape:
         """What is multiplied as the planner sees it."""
-        found: gpu_shape.GpuShape = gpu.planner(self.target).shape_of(self.lowered)
-        return found
+        return gpu.planner(self.target).shape_of(self.lowered)
 
     @cached_property
     def shape(self) -> gpu_shape.GpuShape:
         """The shape as the kernel sees it, after the plan's passes."""
-        found: gpu_shape.GpuShape = self.plan.after_passes(self.given)
-        return found
+        return self.plan.after_passes(self.given)
 
     @property
     def emitter(self) -> str:

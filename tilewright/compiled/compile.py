@@ -5,7 +5,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tilewright.plans import asked, invariant
-from tilewright.targets import CpuTarget, GpuTarget, coerce
+from tilewright.targets import CpuTarget, GpuTarget, Target, coerce
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from tilewright.compiled.base import Compiled, CompiledGemm
     from tilewright.ir.program import Function
     from tilewright.problem import Gemm
-    from tilewright.targets import Target
 
 
 def plan(problem: Gemm, target: Any = None, threads: int | None = None, algorithm: str | None = None, *,
@@ -60,21 +59,18 @@ def compile(problem: Gemm, target: Any = None, plan: Any = None, algorithm: str 
     chip = coerce(target)
     plan = asked.plan(plan, chip)
     asked.algorithm(algorithm, plan, chip)
-    found: CompiledGemm = _module(chip).compile(problem, chip, plan, *((algorithm,) if algorithm else ()))
-    return found
+    return _module(chip).compile(problem, chip, plan, *((algorithm,) if algorithm else ()))
 
 
 def compiled(functions: Function | Iterable[Function], target: Target,
              grid: tuple[int | str, ...] | None = None) -> Compiled:
     """Recorded functions on a target, to be read, counted and written out. `grid`: a GPU kernel's, for the manifest."""
-    found: Compiled = code_class(target)(functions, target, grid)
-    return found
+    return code_class(target)(functions, target, grid)
 
 
 def code_class(target: Target) -> type[Compiled]:
     """CpuCode, NvidiaCode or AmdCode, which know the forms of a target's code."""
-    found: type[Compiled] = _module(target).CODE
-    return found
+    return _module(target).CODE
 
 
 def _module(target: Target) -> Any:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright import formats
 from tilewright.compiled.base import Compiled, CompiledGemm, Launch
@@ -23,6 +22,7 @@ from tilewright.plans.cpu_shape import Shape, order
 from tilewright.plans.words import TILE_WORDS
 from tilewright.problem import Gemm
 from tilewright.rules import complex_product
+from tilewright.rules.arguments import Array
 from tilewright.runtime.cpu import amx, engine, fused_problems, fusion, small
 from tilewright.runtime.cpu.engine import Planned
 from tilewright.runtime.cpu.host import Part, Parts
@@ -33,8 +33,6 @@ from tilewright.targets.machine import MOST_THREADS
 if TYPE_CHECKING:
     from tilewright.inspect.resources import HotLoop
     from tilewright.ir.program import Function
-
-Array = NDArray[Any]
 
 
 class CpuCode(Compiled):

@@ -151,5 +151,4 @@ def violations(plan: Any, shape: GpuShape, target: Any, along: str) -> list[str]
     if not fits(plan, along) or (isinstance(plan, NvidiaPlan) and plan.passes(shape)):
         return ["Its plan must not share tiles of C, split or copy operands, or store by tensor maps, and along k "
                 "multiply by simt, dmma or mma."]
-    found: list[str] = plan.violations(shape, target)
-    return found
+    return plan.violations(shape, target)

@@ -10,7 +10,7 @@ from tilewright.forks import cached_property
 from tilewright.plans import epilogues, gpu
 from tilewright.plans.measured import choice
 from tilewright.plans.nvidia_plan import NvidiaPlan
-from tilewright.plans.passes import in_f32
+from tilewright.plans.passes import Pass, in_f32
 from tilewright.plans.wgmma_rules import WARPS
 from tilewright.problem import Gemm
 from tilewright.runtime.gpu import operands
@@ -18,7 +18,6 @@ from tilewright.runtime.gpu import operands
 if TYPE_CHECKING:
     from tilewright.inspect.resources import Loop
     from tilewright.plans.gpu_shape import GpuShape
-    from tilewright.plans.passes import Pass
     from tilewright.targets import GpuTarget
 
 

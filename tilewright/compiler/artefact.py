@@ -76,8 +76,7 @@ def load(emit: Emitter, target: CpuTarget, *args: Any) -> Loaded:
 def code(emit: Emitter, target: GpuTarget | AmdTarget, *args: Any, **options: Any) -> Code:
     """The kernels that `emit(*args, **options)` records. lld.Missing where AMD's is not in the cache and there is
     no linker."""
-    cached: Code = _cached(emit, target, args, options)
-    return cached
+    return _cached(emit, target, args, options)
 
 
 class Asked(NamedTuple):

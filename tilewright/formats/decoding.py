@@ -7,12 +7,10 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tilewright.formats.conversion import Array
 from tilewright.formats.quantized import Quantized, scaled
 from tilewright.formats.table import get
-
-Array = NDArray[Any]
 
 LEAST_EXPONENT = -126  # of numbers that no instruction flushes
 F32, BF16 = get("f32").dtype, get("bf16").dtype

@@ -17,13 +17,12 @@ from typing import Any, Literal, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tilewright.formats.conversion import convert, to_odd
+from tilewright.formats.conversion import Array, convert, to_odd
 from tilewright.formats.quantized import Quantized, blocked_axis, in_blocks, packed
 from tilewright.formats.records import Complex, Float, Integer
 from tilewright.formats.scaled import HALVES, scalable, scale, two_to_a_byte
 from tilewright.formats.table import BLOCK_FORMATS, BlockFormat, advice, array_format, block_format, find
 
-Array = NDArray[Any]
 BlockName = Literal["mxfp8", "mxfp8_e5m2", "mxfp6", "mxfp6_e3m2", "mxfp4", "nvfp4"]
 
 

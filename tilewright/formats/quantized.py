@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.formats.conversion import convert, pack, unpack
+from tilewright.formats.conversion import Array, convert, pack, unpack
 from tilewright.formats.records import Float
 from tilewright.formats.scaled import Decodable, Scaled, basic, in_groups, on_gpu
 from tilewright.formats.table import BLOCK_FORMATS, FORMATS, BlockFormat, array_format, block_format, get
-
-Array = NDArray[Any]
 
 AT_ONCE = 1 << 16  # numbers that are decoded at a time, so that all that is made on the way stays in L2
 

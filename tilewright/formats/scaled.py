@@ -12,13 +12,11 @@ from types import EllipsisType
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tilewright.formats.conversion import convert, pack
+from tilewright.formats.conversion import Array, convert, pack
 from tilewright.formats.records import Float, Format, Integer
 from tilewright.formats.table import array_format, find, get
 
-Array = NDArray[Any]
 HOST = 1  # DLPack's kind of device
 LEAST = float(np.finfo(np.float32).tiny)  # of scales: 2^-126, below which an f32 has fewer digits
 

@@ -30,11 +30,10 @@ from typing import TYPE_CHECKING
 from tilewright.atoms.amd import mfma_instructions
 from tilewright.compiler import amd
 from tilewright.inspect.resources import Loop, amd_loop
-from tilewright.targets import banks
+from tilewright.targets import AmdTarget, banks
 
 if TYPE_CHECKING:
     from tilewright.ir import Function
-    from tilewright.targets import AmdTarget
 
 TURN = 4                # cycles between two instructions of a wave, and of one for a unit
 QUARTER = 16            # cycles of a vector instruction of quarter rate

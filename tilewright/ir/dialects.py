@@ -9,15 +9,13 @@ Backend", https://llvm.org/docs/AMDGPUUsage.html
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import llvmlite.ir as ll
 
 from tilewright.ir.ops.amd import KIND
+from tilewright.ir.program import Function
 from tilewright.ir.types import Type
-
-if TYPE_CHECKING:
-    from tilewright.ir.program import Function
 
 SIMDS = 4           # of a compute unit: the waves of a workgroup are dealt out to them
 REGISTERS = 512     # of each lane of a SIMD, VGPRs and AGPRs together. AMDGPUUsage, "Register Usage": gfx90a and later

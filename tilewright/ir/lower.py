@@ -8,23 +8,9 @@ import llvmlite
 import llvmlite.ir as ll
 
 from tilewright.forks import cached_property
+from tilewright.ir import program
 from tilewright.ir.dialects import Dialect
 from tilewright.ir.missing import Bfloat, Callee, Lines, LoopName, Stack
-from tilewright.ir.program import (
-    Call,
-    External,
-    Function,
-    If,
-    Load,
-    Loop,
-    Op,
-    Read,
-    Register,
-    Return,
-    Store,
-    While,
-    Write,
-)
 from tilewright.ir.types import Pointer, TensorMap, Texture, Type
 from tilewright.ir.vectors import DEFAULT, Width, vectorised
 from tilewright.targets.tensor_maps import ALIGN, BYTES
@@ -34,21 +20,21 @@ llvmlite.ir_layer_typed_pointers_enabled = False
 _FLOATS = {("f", 16): ll.HalfType, ("f", 32): ll.FloatType, ("f", 64): ll.DoubleType}
 
 
-def lower(functions: Function | Iterable[Function], dialect: Dialect, lines: bool = False,
+def lower(functions: program.Function | Iterable[program.Function], dialect: Dialect, lines: bool = False,
           width: Width = DEFAULT) -> ll.Module:
     """One module with these functions, which others may call by name, and all that they call, which is internal.
 
     `lines`: with debug locations, so that a profiler shows the Python line of every instruction. `width`: of the
     vectors that independent rounds become.
     """
-    exported = [functions] if isinstance(functions, Function) else list(functions)
+    exported = [functions] if isinstance(functions, program.Function) else list(functions)
     module = ll.Module(exported[0].name)
     module.triple = dialect.triple
     for name, number in dialect.flags:
         error = 1                                               # if modules with another number are linked
         module.add_named_metadata("llvm.module.flags", [ll.Constant(ll.IntType(32), error), name,
                                                         ll.Constant(ll.IntType(32), number)])
-    seen: dict[Function, None] = {}
+    seen: dict[program.Function, None] = {}
     for function in exported:
         seen |= dict.fromkeys(function.callees()) | {function: None}
     for function in seen:
@@ -59,7 +45,8 @@ def lower(functions: Function | Iterable[Function], dialect: Dialect, lines: boo
 class _Lowering:
     """Walks one function once. Operations spell themselves through `b`, `type`, `call`, `splat`, `pack`."""
 
-    def __init__(self, module: ll.Module, function: Function, dialect: Dialect, exported: bool, lines: bool) -> None:
+    def __init__(self, module: ll.Module, function: program.Function, dialect: Dialect, exported: bool, lines: bool
+                 ) -> None:
         self.module, self.function, self.dialect, self.spaces = module, function, dialect, dict(dialect.spaces)
         result = ll.VoidType() if function.result is None else self.type(function.result)
         types = [self.type(value.type) for _, value in function.params]
@@ -73,7 +60,7 @@ class _Lowering:
         for attribute in dialect.launched(self, function) if function.threads is not None and exported else ():
             set.add(fn.attributes, attribute)
         self.values: dict[int, Any] = {}
-        self.slots: dict[Register, Any] = {}
+        self.slots: dict[program.Register, Any] = {}
         self.labels = 0
         for arg, (name, value) in zip(fn.args, function.params, strict=True):
             arg.name, self.values[value.id] = name, arg
@@ -100,7 +87,7 @@ class _Lowering:
     @cached_property
     def kinds(self) -> set[str]:
         """The kinds of operations that the function has."""
-        return {node.operation.kind for node in self.function.walk() if isinstance(node, Op)}
+        return {node.operation.kind for node in self.function.walk() if isinstance(node, program.Op)}
 
     # ---- spelling
 
@@ -221,7 +208,7 @@ class _Lowering:
         self.b._insert(x)
         return x
 
-    def slot(self, register: Register) -> Any:
+    def slot(self, register: program.Register) -> Any:
         """A register starts as an alloca; LLVM's SROA turns it into SSA, so that no phi is written here."""
         if register not in self.slots:
             with self.b.goto_entry_block():
@@ -246,52 +233,52 @@ class _Lowering:
             if self.lines is not None:
                 b.debug_metadata = self.lines[node.line]
             match node:
-                case Op(operation, operands, results):
+                case program.Op(operation, operands, results):
                     x = operation.llvm(self, results[0].type if results else None, *(self[x] for x in operands))
                     if len(results) == 1:
                         self.values[results[0].id] = x
                     elif results:
                         for result, y in zip(results, x, strict=True):
                             self.values[result.id] = y
-                case Load(result, pointer, align, None):
+                case program.Load(result, pointer, align, None):
                     load = b.load(self[pointer], typ=self.type(result.type), align=align, name="load")
                     self.values[result.id] = load
                     if pointer.type.space == "shared":
                         self.dialect.shared(self, load)
-                case Load(result, pointer, align, mask) if mask.type.length == 1:
+                case program.Load(result, pointer, align, mask) if mask.type.length == 1:
                     self.values[result.id] = self.predicated(node)
-                case Load(result, pointer, align, mask):
+                case program.Load(result, pointer, align, mask):
                     zero = ll.Constant(self.type(result.type), None)
                     self.values[result.id] = self.call(f"llvm.masked.load.{self.moved(result, pointer)}", zero.type,
                                                        self[pointer], self.i32(align), self[mask], zero, name="load")
-                case Store(pointer, value, align, None) if node.streaming and self.dialect.streamed(self, node):
+                case program.Store(pointer, value, align, None) if node.streaming and self.dialect.streamed(self, node):
                     pass
-                case Store(pointer, value, align, None):
+                case program.Store(pointer, value, align, None):
                     store = b.store(self[value], self[pointer], align=align)
                     if node.streaming:
                         store.set_metadata("nontemporal", self.module.add_metadata([self.i32(1)]))
-                case Store(pointer, value, align, mask) if mask.type.length == 1:
+                case program.Store(pointer, value, align, mask) if mask.type.length == 1:
                     with b.if_then(self[mask]):
                         b.store(self[value], self[pointer], align=align)
-                case Store(pointer, value, align, mask):
+                case program.Store(pointer, value, align, mask):
                     self.call(f"llvm.masked.store.{self.moved(value, pointer)}", None, self[value], self[pointer],
                               self.i32(align), self[mask])
-                case Read(result, register):
+                case program.Read(result, register):
                     self.values[result.id] = b.load(self.slot(register), typ=self.type(register.type), name="read")
-                case Write(register, value):
+                case program.Write(register, value):
                     b.store(self[value], self.slot(register))
-                case Loop():
+                case program.Loop():
                     self.loop(node)
-                case While():
+                case program.While():
                     self.while_(node)
-                case If():
+                case program.If():
                     self.branch(node)
-                case Call():
+                case program.Call():
                     self.call_function(node)
-                case Return(value):
+                case program.Return(value):
                     b.ret_void() if value is None else b.ret(self[value])
 
-    def predicated(self, node: Load) -> Any:
+    def predicated(self, node: program.Load) -> Any:
         """Read all of it or nothing: a branch around the load, which the assembler turns into a predicate."""
         b, before, then, end = self.b, self.b.block, self.label("then"), self.label("end")
         b.cbranch(self[node.mask], then, end)
@@ -305,7 +292,7 @@ class _Lowering:
         value.add_incoming(ll.Constant(t, None), before)
         return value
 
-    def loop(self, loop: Loop) -> None:
+    def loop(self, loop: program.Loop) -> None:
         """Rotated: a guard, then the test at the bottom, so that the body is one block when it has no control flow."""
         b, guard = self.b, self.b.block
         start, stop, step = self[loop.start], self[loop.stop], self[loop.step]
@@ -323,7 +310,7 @@ class _Lowering:
             again.set_metadata("llvm.loop", LoopName(self.module, [option], str(len(self.module.metadata))))
         b.position_at_end(done)
 
-    def while_(self, node: While) -> None:
+    def while_(self, node: program.While) -> None:
         b, head, body, done = self.b, self.label("head"), self.label("body"), self.label("done")
         b.branch(head)
         b.position_at_end(head)
@@ -335,7 +322,7 @@ class _Lowering:
             b.branch(head)
         b.position_at_end(done)
 
-    def branch(self, node: If) -> None:
+    def branch(self, node: program.If) -> None:
         b, then, end = self.b, self.label("then"), self.label("end")
         otherwise = self.label("else") if node.otherwise else end
         b.cbranch(self[node.condition], then, otherwise)
@@ -347,16 +334,16 @@ class _Lowering:
                     b.branch(end)
         b.position_at_end(end)
 
-    def call_function(self, node: Call) -> None:
+    def call_function(self, node: program.Call) -> None:
         operands = [self[x] for x in node.operands]
-        if isinstance(node.callee, Function):
+        if isinstance(node.callee, program.Function):
             callee = self.module.globals[node.callee.name]
         else:
             result = ll.VoidType() if node.result is None else self.type(node.result.type)
-            fixed = node.callee.fixed if isinstance(node.callee, External) else None
+            fixed = node.callee.fixed if isinstance(node.callee, program.External) else None
             types = [x.type for x in (operands if fixed is None else operands[:fixed])]
             t = ll.FunctionType(result, types, var_arg=fixed is not None)
-            if isinstance(node.callee, External):
+            if isinstance(node.callee, program.External):
                 callee = self.module.globals.get(node.callee.name) or ll.Function(self.module, t, node.callee.name)
             else:
                 callee = Callee(self[node.callee], t)

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from tilewright.ir import mistakes
 from tilewright.ir.ops import core as ops
-from tilewright.ir.program import Array, Line, Read, Register, Write, caller
+from tilewright.ir.program import Array, Function, Line, Node, Read, Register, Write, caller
 from tilewright.ir.types import Pointer, Type, i1, i64
 
 if TYPE_CHECKING:
     from tilewright.ir.builder import Kernel
-    from tilewright.ir.program import Function, Node
 
 _ids = itertools.count()
 

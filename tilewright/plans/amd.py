@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from tilewright.forks import cached_property
 from tilewright.formats.table import BLOCK_FORMATS
@@ -13,11 +13,8 @@ from tilewright.plans.amd_model import LANES, PIECE, bandwidths, cost, peak, tra
 from tilewright.plans.gpu import MOST, GpuPlan, choose, ranked
 from tilewright.plans.gpu_formats import FP8, WRITTEN
 from tilewright.plans.gpu_shape import BLOCK, REACH, GpuShape, Place
-from tilewright.problem import SCALE_BLOCKS
+from tilewright.problem import SCALE_BLOCKS, Gemm
 from tilewright.targets.amd import AmdTarget
-
-if TYPE_CHECKING:
-    from tilewright.problem import Gemm
 
 __all__ = ["BLOCK", "LANES", "PIECE", "AmdPlan", "bandwidths", "candidates", "choose", "cost", "multiplied", "peak",
            "ranked", "shape_of", "traffic"]

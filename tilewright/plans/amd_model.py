@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING
 
 from tilewright.plans.common import Cost, Term
 from tilewright.plans.gpu import memory_traffic
-from tilewright.plans.gpu_shape import bits_of
-from tilewright.targets.amd import DECODING
+from tilewright.plans.gpu_shape import GpuShape, bits_of
+from tilewright.targets.amd import DECODING, AmdTarget
 
 if TYPE_CHECKING:
     from tilewright.plans.amd import AmdPlan
-    from tilewright.plans.gpu_shape import GpuShape
-    from tilewright.targets.amd import AmdTarget
 
 LANES, PIECE = 64, 16           # lanes of a wave; bytes that a lane moves
 L1_CLOCK = 64           # bytes per clock that a compute unit gets from beyond itself: CDNA3 white paper

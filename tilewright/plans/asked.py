@@ -21,8 +21,7 @@ class _Family(NamedTuple):
 
     @property
     def plan(self) -> type[Plan]:
-        found: type[Plan] = getattr(import_module(self.module), self.name)
-        return found
+        return getattr(import_module(self.module), self.name)
 
     def has(self, plan: Any) -> bool:
         """Whether it is one of these plans, which no module that is not imported can have made."""

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 from tilewright.plans import gemv_rules, prologues
 from tilewright.plans.common import Cost, Term
 from tilewright.plans.gemv_rules import LANES, LOADS, MATRIX
-from tilewright.plans.gpu_shape import WIDEST, bits_of
+from tilewright.plans.gpu_shape import WIDEST, GpuShape, bits_of
 
 if TYPE_CHECKING:
-    from tilewright.plans.gpu_shape import GpuShape
     from tilewright.plans.nvidia_plan import NvidiaPlan
     from tilewright.targets.nvidia import GpuTarget
 

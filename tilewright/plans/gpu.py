@@ -53,8 +53,7 @@ class GpuPlan(common.Plan):
 def cost(shape: GpuShape, plan: Any, target: Any) -> Cost:
     """The predicted cost of a legal plan, with its traffic, which the choice needs not."""
     by = planner(target)
-    found: Cost = replace(by.cost(shape, plan, target), traffic=by.traffic(shape, plan, target))
-    return found
+    return replace(by.cost(shape, plan, target), traffic=by.traffic(shape, plan, target))
 
 
 def memory_traffic(shape: GpuShape, parts: int, size: int) -> tuple[Term, ...]:

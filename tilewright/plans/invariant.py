@@ -19,10 +19,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tilewright.plans import epilogues
-from tilewright.plans.common import best
+from tilewright.plans.common import Cost, best
 
 if TYPE_CHECKING:
-    from tilewright.plans.common import Cost
     from tilewright.plans.cpu import CpuPlan
     from tilewright.plans.cpu_shape import Shape
     from tilewright.plans.gpu_shape import GpuShape

@@ -13,12 +13,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.plans import asked, invariant
 from tilewright.rules import arguments, shapes
-
-Array = NDArray[Any]
+from tilewright.rules.arguments import Array
 
 
 class Call(NamedTuple):

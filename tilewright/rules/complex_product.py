@@ -12,12 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.expressions.numerics import SWAPPED
 from tilewright.plans.lowering import complex_way
-
-Array = NDArray[Any]
+from tilewright.rules.arguments import Array
 
 _SWAPPED = str.maketrans("ab", "ba")
 

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.rules import arguments
-
-Array = NDArray[Any]
+from tilewright.rules.arguments import Array
 
 
 class Axes(NamedTuple):

@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
-from numpy.typing import NDArray
 
 from tilewright.rules import arguments
+from tilewright.rules.arguments import Array
 
-Array = NDArray[Any]
 Strides = tuple[int, ...]
 
 # How hard to try to prove that two interleaved views, such as the blocks of one matrix, share nothing (0 would compare

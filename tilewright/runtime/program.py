@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from tilewright.rules.arguments import Array
+
 Run = Callable[[list[int], Sequence[Any], Sequence[Any], float, int], Any]      # see repeats.Record
 Make = Callable[[tuple[int, ...]], Any]     # of the numbers that its arrays' addresses have: a step
 

@@ -18,16 +18,14 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.expressions import remembered
 from tilewright.kernels.cpu import jobs
+from tilewright.rules.arguments import Array
 from tilewright.rules.signature import DECODED, signature
 from tilewright.runtime.cpu import pool
 from tilewright.runtime.cpu.layout import address, addresses
 from tilewright.runtime.program import Run
-
-Array = NDArray[Any]
 
 MOST = 4096
 ALIGNED, BOTH = 0x100, 0x500            # NumPy's flags: ALIGNED, and WRITEABLE too

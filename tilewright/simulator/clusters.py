@@ -15,14 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.simulator.barriers import PhaseBarrier, PhaseWait, all_come, arrive
-from tilewright.simulator.memory import SPAN_BITS
+from tilewright.simulator.memory import SPAN_BITS, Region
 
 if TYPE_CHECKING:
     from tilewright.ir.program import Op
     from tilewright.simulator.access import Access
     from tilewright.simulator.gang import Gang
     from tilewright.simulator.machine import Machine
-    from tilewright.simulator.memory import Region
     from tilewright.simulator.pattern import Pattern
 
 

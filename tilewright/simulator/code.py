@@ -22,14 +22,13 @@ from tilewright.ir.vectors import vectorised
 from tilewright.simulator import control
 from tilewright.simulator.access import Access
 from tilewright.simulator.fused import fused
-from tilewright.simulator.memory import numpy_type
+from tilewright.simulator.memory import Region, numpy_type
 from tilewright.simulator.report import BasicBlock, Fault
 from tilewright.simulator.wgmma import in_flight
 
 if TYPE_CHECKING:
     from tilewright.simulator.gang import Gang
     from tilewright.simulator.machine import Machine
-    from tilewright.simulator.memory import Region
 
 Step = Callable[["Gang", list], None]       # of a gang and its slots
 

@@ -12,18 +12,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from tilewright.ir.program import Loop, Op
+from tilewright.ir.program import Function, Loop, Op
 from tilewright.simulator.code import kind_of
 from tilewright.simulator.machine import Machine
 from tilewright.simulator.memory import AddressSpace
+from tilewright.simulator.report import Report
 from tilewright.targets.amd import AmdTarget
-
-if TYPE_CHECKING:
-    from tilewright.ir.program import Function
-    from tilewright.simulator.report import Report
-    from tilewright.targets.nvidia import GpuTarget
+from tilewright.targets.nvidia import GpuTarget
 
 LEAST, MORE = 1, 2              # tiles along a size
 Counts = Counter[str]           # by kind of instruction, of warps; and the words below

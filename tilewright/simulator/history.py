@@ -198,8 +198,7 @@ class History:
 
     def parts(self, offsets: Pairs, bytes: int) -> Pairs:
         """The units of pieces of so many bytes at these offsets, [pieces, units of one]."""
-        units: Pairs = offsets[:, None] // self.unit + np.arange(bytes // self.unit)
-        return units
+        return offsets[:, None] // self.unit + np.arange(bytes // self.unit)
 
     def fetch(self, agents: Agents, threads: Pairs, units: Pairs) -> Race | None:
         """A read by the async proxy comes too early: after a write that its thread has not seen, or that no proxy fence
@@ -245,8 +244,7 @@ class History:
 
     def _warpgroup(self, agent: int) -> int:
         """Which of those that can read here this agent belongs to."""
-        number: int = (self.clocks.products(agent) - self.clocks.products(0)) % len(self.until)
-        return number
+        return (self.clocks.products(agent) - self.clocks.products(0)) % len(self.until)
 
     def _still_read(self, agents: Agents, units: Pairs) -> Race | None:
         if self.lent is not None and some(self.lent[units] > 0):

@@ -65,8 +65,7 @@ class Machine:
 
     def exist(self, threads: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of these lanes are threads: the last warp of a CTA has fewer where its threads are not whole warps."""
-        exists: NDArray[np.bool_] = threads % self.cta < self.there
-        return exists
+        return threads % self.cta < self.there
 
     # ---- runs
 

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright import formats
 from tilewright.expressions.numerics import Numerics
@@ -23,6 +22,7 @@ from tilewright.ir.program import Function
 from tilewright.ir.types import TensorMap, Texture
 from tilewright.kernels.cpu.jobs import BARRIER_BYTES, NOTHING, Beside
 from tilewright.problem import kernel_arrays
+from tilewright.rules.arguments import Array
 from tilewright.runtime.cpu import engine, fusion
 from tilewright.runtime.cpu.host import Host, Part
 from tilewright.runtime.cpu.recipe import Recipe
@@ -35,8 +35,6 @@ from tilewright.simulator.memory import AddressSpace, uninitialised
 from tilewright.simulator.report import Fault, Report
 from tilewright.targets import AmdTarget, CpuTarget, GpuTarget, coerce
 from tilewright.targets.tensor_maps import Mapped
-
-Array = NDArray[Any]
 
 
 def simulate(kernel: Any, *args: Any, out: Array | None = None, alpha: float = 1.0, beta: float = 0.0,

@@ -14,13 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.forks import cached_property
-from tilewright.ir.program import Line
+from tilewright.ir.program import Line, Op
 from tilewright.ir.types import Pointer
 from tilewright.text import GAP, table
 
 if TYPE_CHECKING:
     from tilewright.compiler.amd import Usage
-    from tilewright.ir.program import Op
     from tilewright.simulator.gang import Gang
     from tilewright.simulator.machine import Machine
     from tilewright.simulator.occupancy import Occupancy

@@ -243,8 +243,7 @@ class Warpgroups:
         plain = [x["value"] if in_flight(x) else x for x in registers]
         held = np.stack([x if x.shape == (threads,) else np.broadcast_to(x, threads) for x in plain])
         held = held.reshape(len(plain), -1, LANES)
-        matrices: NDArray[Any] = fragment.matrix(held if len(plain) > 1 else held[0])[:, 0]
-        return matrices
+        return fragment.matrix(held if len(plain) > 1 else held[0])[:, 0]
 
     def _read(self, gang: Gang, node: Op, warps: NDArray[np.int64], address: int, layout: SharedMatrix, format: str,
               rows: range, shares: int) -> NDArray[Any]:

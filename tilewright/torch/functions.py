@@ -58,8 +58,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: st
     """
     if activation in ops.SUMS and torch.is_grad_enabled() and any(
             t is not None and t.requires_grad for t in (x, weight, bias)):
-        y: Tensor = ops.linear_sums_operator(x, weight, bias, activation)[0]
-        return y
+        return ops.linear_sums_operator(x, weight, bias, activation)[0]
     tensors = (x, weight) if bias is None else (x, weight, bias)
     return _call(ops.linear_operator, (x, weight, bias, activation), tensors, (activation, bias is None))
 
@@ -103,5 +102,4 @@ def weight_linear(x: Tensor, elements: Tensor, scales: Tensor, zeros: Tensor | N
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     """x [m, k] in e4m3fn, and the f32 scales [m, 1] by which rows were divided: each row's largest size becomes 448.
     x is f32, bf16 or f16. On a GPU it is one kernel. It has no backward pass."""
-    quantized: tuple[Tensor, Tensor] = narrow.quantize_rows_operator(x)
-    return quantized
+    return narrow.quantize_rows_operator(x)

@@ -272,8 +272,7 @@ def _of_factors(ctx: Any, g: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor 
 def _sums_tangent(inputs: Any, tangents: Any, shape: Any) -> Tensor:
     (x, weight, *_), (of_x, of_weight, of_bias, _) = inputs, tangents
     if of_x is of_weight is None:
-        alone: Tensor = of_bias.expand(shape)
-        return alone
+        return of_bias.expand(shape)
     tangent: Tensor = linear_operator(*((of_x, weight) if of_weight is None else (x, of_weight)), of_bias)
     return tangent if of_x is None or of_weight is None else tangent + linear_operator(of_x, weight)
 
@@ -282,8 +281,7 @@ def _linear_tangent(inputs: Any, tangents: Any, output: Tensor) -> Tensor:
     x, weight, bias, activation = inputs
     of_sums = _sums_tangent(inputs, tangents, output.shape)
     if activation == "relu":
-        tangent: Tensor = torch.ops.aten.threshold_backward(of_sums, output, 0)
-        return tangent
+        return torch.ops.aten.threshold_backward(of_sums, output, 0)
     return of_sums if activation == "none" else _before(activation, of_sums, linear_operator(x, weight, bias), True)
 
 

@@ -73,8 +73,7 @@ def _valid(gang: Any, node: Any, gmem: Any, base: Any, size: Any, bytes: int) ->
 def _waves(gang: Any) -> NDArray[np.int64]:
     """The threads of all waves of which any lane is active."""
     warp = gang.machine.warp
-    threads: NDArray[np.int64] = gang.threads[np.repeat(gang.active().reshape(-1, warp).any(1), warp)]
-    return threads
+    return gang.threads[np.repeat(gang.active().reshape(-1, warp).any(1), warp)]
 
 
 @cache

@@ -21,16 +21,7 @@ from functools import cache
 
 from tilewright.ir import Function, Kernel, Value, i8, i32, i64, ptr
 from tilewright.ir.values import Variable
-from tilewright.kernels.cpu import abi
-from tilewright.kernels.cpu.repeat import (
-    ALIGNED,
-    WARN_ON_WRITE,
-    WRITEABLE,
-    emit_repeat,
-    new_array,
-    new_scalar,
-    read_tensor,
-)
+from tilewright.kernels.cpu import abi, repeat
 from tilewright.targets.cpu import CpuTarget
 
 KIND_MASK = 0xffff_ffff_00ff_0000               # of the word that holds byteorder and type_num
@@ -58,7 +49,7 @@ def _general(header: int) -> Function:
     # A record that is replaced lives on while RUNNING: torch may collect garbage, and other threads run meanwhile.
     running = (context + abi.RUNNING).as_(i64)
     k.store(running, k.load(running) + 1)
-    repeated = k.call(emit_repeat(header), context, args, nargs, kwnames)
+    repeated = k.call(repeat.emit_repeat(header), context, args, nargs, kwnames)
     k.store(running, k.load(running) - 1)
     with k.when(repeated != 0):
         k.ret(repeated)
@@ -71,7 +62,7 @@ def _general(header: int) -> Function:
         with k.when(kind == k.field(context, abi.NDARRAY, i64)):
             function.set(k.field(context, abi.WATCHING, ptr(i8)))
         with k.when(kind == k.field(context, abi.TENSOR, i64)), k.when(
-                read_tensor(k, context, a, said) == abi.ON_CPU):
+                repeat.read_tensor(k, context, a, said) == abi.ON_CPU):
             function.set(k.field(context, abi.WATCHING, ptr(i8)))
     k.ret(k.call(vectorcall, function.get(), args, nargs, kwnames, result=ptr(i8)))
     return k.function
@@ -202,7 +193,7 @@ def emit_entry(target: CpuTarget, header: int) -> list[Function]:
     bad = ((kind != NATIVE_F32) & (kind != NATIVE_F64)) | (_kind(k, b_object, header) != kind)
     for o in (a_object, b_object):
         axes = k.field(o, header + abi.ND, i32)
-        bad = bad | (axes < 1) | (axes > 2) | ((k.field(o, header + abi.FLAGS, i32) & ALIGNED) == 0)
+        bad = bad | (axes < 1) | (axes > 2) | ((k.field(o, header + abi.FLAGS, i32) & repeat.ALIGNED) == 0)
     refuse_when(bad)
     itemsize, no, yes = k.constant(i64, 4) << double, k.constant(i64, 0), k.constant(i64, 1)
     row, column = (k.field(o, header + abi.ND, i32) == 1 for o in (a_object, b_object))
@@ -215,9 +206,10 @@ def emit_entry(target: CpuTarget, header: int) -> list[Function]:
     with k.when(given.get() != 0):
         out = given.get()
         refuse_when(foreign(out) | (axes == 0))
-        flags = k.field(out, header + abi.FLAGS, i32) & (ALIGNED | WRITEABLE | WARN_ON_WRITE - (1 << 32))
+        wanted = repeat.ALIGNED | repeat.WRITEABLE
+        flags = k.field(out, header + abi.FLAGS, i32) & (wanted | repeat.WARN_ON_WRITE - (1 << 32))
         refuse_when((_kind(k, out, header) != kind) | (k.cast(k.field(out, header + abi.ND, i32), i64) != axes)
-                    | (flags != ALIGNED | WRITEABLE))
+                    | (flags != wanted))
         c = _array(k, out, header, axes == 1, k.select(column, yes, 0), itemsize)
         refuse_when(_unsuitable_out(k, c, a, b, itemsize) | _broken_elements(itemsize, c))
         result.set(out)
@@ -232,7 +224,7 @@ def emit_entry(target: CpuTarget, header: int) -> list[Function]:
     with k.when((axes > 0) & (given.get() == 0)):
         dims = k.local("dims", (2,), i64)
         dims[0], dims[1] = k.select(row, b.cols, a.rows), b.cols
-        new = new_array(k, context, axes, dims, k.cast(double, i32) + 11)
+        new = repeat.new_array(k, context, axes, dims, k.cast(double, i32) + 11)
         with k.when(new == 0):
             k.ret(new)                              # MemoryError is set
         result.set(new)
@@ -245,6 +237,6 @@ def emit_entry(target: CpuTarget, header: int) -> list[Function]:
             k.call_external("Py_DecRef", None, result.get())
         k.ret(k.call(_general(header), context, args, nargs, kwnames))
     with k.when(scalar):
-        result.set(new_scalar(k, context, only, k.field(a_object, header + abi.DESCR, i64)))
+        result.set(repeat.new_scalar(k, context, only, k.field(a_object, header + abi.DESCR, i64)))
     k.ret(result.get())
     return [k.function, _decline()]

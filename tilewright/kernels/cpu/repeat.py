@@ -342,16 +342,14 @@ def new_array(k: Kernel, context: Value, axes: Value, sizes: Value, type: Value)
     """Record: a new array of NumPy's type with this number; 0 with an error set."""
     nothing, zero = k.constant(ptr(i8), 0), k.constant(i32, 0)
     new, ndarray = k.field(context, abi.NEW, ptr(i8)), k.field(context, abi.NDARRAY, i64)
-    array: Value = k.call(new, ndarray, k.cast(axes, i32), sizes, type, nothing, nothing, zero, zero, nothing,
-                          result=ptr(i8))
-    return array
+    return k.call(new, ndarray, k.cast(axes, i32), sizes, type, nothing, nothing, zero, zero, nothing,
+                  result=ptr(i8))
 
 
 def new_scalar(k: Kernel, context: Value, number: Value, descr: Value) -> Value:
     """Record: NumPy's scalar of the dtype at this address; 0 with an error set."""
-    made: Value = k.call(k.field(context, abi.SCALAR, ptr(i8)), number.as_(i8), descr, k.constant(ptr(i8), 0),
-                         result=ptr(i8))
-    return made
+    return k.call(k.field(context, abi.SCALAR, ptr(i8)), number.as_(i8), descr, k.constant(ptr(i8), 0),
+                  result=ptr(i8))
 
 
 def _run(k: Kernel, context: Value, pool: Value, r: SimpleNamespace, job: Value, done: Any) -> None:

@@ -38,8 +38,7 @@ def clear(k: Kernel, g: SimpleNamespace, EPILOGUE: str, THREADS: int) -> None:
 def slots(g: SimpleNamespace, HEIGHT: int) -> Value:
     """Places for tiles of so many rows: each group has one more than whole tiles begin in it, so that where its places
     begin follows from its first row alone. At most one of them has no rows."""
-    count: Value = g.m // HEIGHT + g.batch
-    return count
+    return g.m // HEIGHT + g.batch
 
 
 def of_slot(k: Kernel, g: SimpleNamespace, slot: Value, HEIGHT: int) -> Value:

@@ -50,8 +50,7 @@ class Scales:
     @property
     def T(self) -> Type:
         """The type of scales, and of sums that are scaled."""
-        element: Type = self.rows.type.element
-        return element
+        return self.rows.type.element
 
     def row(self, i: Value) -> Value:
         return self.k.load(self.rows + self.k.cast(self.k.min(i, self.m - 1), i64)*self.ld_rows)

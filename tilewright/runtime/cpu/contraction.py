@@ -9,30 +9,17 @@ from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
-from numpy.typing import NDArray
-
 from tilewright.expressions.numerics import Numerics
 from tilewright.plans import lowering
 from tilewright.plans.cpu import block_depth
 from tilewright.plans.cpu_shape import Order, Strides
 from tilewright.plans.lowering import Lowered
 from tilewright.plans.measured import choice
-from tilewright.runtime.cpu import amx, batches, engine, pool, program
+from tilewright.rules.arguments import Array
+from tilewright.runtime.cpu import amx, batches, engine, pool, program, tables
 from tilewright.runtime.cpu.panels import blocks
 from tilewright.runtime.cpu.recipe import Recipe, Tables
-from tilewright.runtime.cpu.tables import (
-    Axes,
-    offsets,
-    scattered,
-    scattered_c,
-    single_stride,
-    square_side,
-    strips,
-    tiled,
-)
 from tilewright.targets import CpuTarget, detect
-
-Array = NDArray[Any]
 
 _recipes: dict[tuple, Recipe] = {}
 engine.chosen.append(_recipes)
@@ -40,19 +27,19 @@ engine.chosen.append(_recipes)
 
 class Split(NamedTuple):
     """The axes of one operand's product, by group: (extent, stride in elements)."""
-    rows: Axes
-    columns: Axes
+    rows: tables.Axes
+    columns: tables.Axes
 
     @property
     def strides(self) -> tuple[int, int] | None:
         """By row and by column; None if there is no one stride."""
-        rows, columns = map(single_stride, self)
+        rows, columns = map(tables.single_stride, self)
         if rows is None or columns is None:
             return None
         return lowering.strides_of(_size(self.rows), _size(self.columns), rows, columns)
 
 
-def _size(axes: Axes) -> int:
+def _size(axes: tables.Axes) -> int:
     return prod(extent for extent, _ in axes)
 
 
@@ -126,7 +113,7 @@ def recipe(found: Lowered, splits: list[Split], plan: Any = None, make: type[Rec
     """With the tables that the plan's blocks and vectors ask for."""
     shape, strides, target = found
     a, b, c = splits
-    of_k, of_n = tiled(a.columns, b.rows), tiled(c.columns, b.columns)
+    of_k, of_n = tables.tiled(a.columns, b.rows), tables.tiled(c.columns, b.columns)
     if of_k is not None:
         shape = shape._replace(a="scattered", b="scattered")
     if of_n is not None:
@@ -139,17 +126,18 @@ def recipe(found: Lowered, splits: list[Split], plan: Any = None, make: type[Rec
     lanes = target.lanes(shape.itemsize)
     side, strip = 0, None
     if of_n is not None and (target.masked or not shape.source_b):
-        side = square_side(plan.nr, lanes, next(extent for extent, stride in c.columns if stride == 1 and extent > 1))
-        of_n = tiled(c.columns, b.columns, side)
-        strip = None if of_n is None else strips(c.columns, of_n, side)
+        side = tables.square_side(plan.nr, lanes, next(extent for extent, stride in c.columns
+                                                       if stride == 1 and extent > 1))
+        of_n = tables.tiled(c.columns, b.columns, side)
+        strip = None if of_n is None else tables.strips(c.columns, of_n, side)
     m, n, k = slice(None), slice(None) if of_n is None else of_n, slice(None) if of_k is None else of_k
-    tables: dict[str, Any] = {}
+    scattering: dict[str, Any] = {}
     for name, rows, columns, width, source in (
-            ("a", offsets(a.rows)[m], offsets(a.columns)[k], plan.mr, shape.source_a),
-            ("b", offsets(b.columns)[n], offsets(b.rows)[k], plan.nr, shape.source_b)):
+            ("a", tables.offsets(a.rows)[m], tables.offsets(a.columns)[k], plan.mr, shape.source_a),
+            ("b", tables.offsets(b.columns)[n], tables.offsets(b.rows)[k], plan.nr, shape.source_b)):
         if getattr(shape, name) == "scattered":
-            tables[name] = scattered(rows, columns, depth, min(lanes, width), width % lanes == 0,
-                                     target.masked or not source, strip if name == "b" else None, side)
+            scattering[name] = tables.scattered(rows, columns, depth, min(lanes, width), width % lanes == 0,
+                                                target.masked or not source, strip if name == "b" else None, side)
     if shape.c == "scattered":
-        tables["c"] = scattered_c(offsets(c.rows)[m], offsets(c.columns)[n], lanes, side)
-    return make(shape, strides, plan, target, host, tables=Tables(**tables))
+        scattering["c"] = tables.scattered_c(tables.offsets(c.rows)[m], tables.offsets(c.columns)[n], lanes, side)
+    return make(shape, strides, plan, target, host, tables=Tables(**scattering))

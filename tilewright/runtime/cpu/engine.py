@@ -11,7 +11,6 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright import forks, formats
 from tilewright.expressions.numerics import PLAIN, Numerics
@@ -23,6 +22,7 @@ from tilewright.plans.cpu_shape import Shape, Strides
 from tilewright.plans.lowering import Lowered, Product
 from tilewright.plans.measured import choice
 from tilewright.problem import Gemm
+from tilewright.rules.arguments import Array
 from tilewright.runtime import repeats
 from tilewright.runtime.cpu import amx, batches, pool, program, small, symmetric
 from tilewright.runtime.cpu.host import SWAPPED, Host, host
@@ -30,14 +30,13 @@ from tilewright.runtime.cpu.layout import address
 from tilewright.runtime.cpu.recipe import Prepares, Recipe
 from tilewright.targets import CpuTarget, detect
 
-Matrix = NDArray[Any]
 MOST_RECIPES = 1024
 
 _recipes: dict[tuple, tuple[Recipe, bool]] = {}
 chosen: list[dict[Any, Any]] = [_recipes]               # all tables of what follows from plans
 
 
-def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0, *, threads: int | None = None,
+def gemm(a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0, *, threads: int | None = None,
          plan: CpuPlan | None = None, target: CpuTarget | None = None, word: str | None = None,
          conj: str = "", semiring: str = "", invariant: str = "", packed: Any = None) -> bool:
     """a [m, k], b [k, n], c [m, n] of one dtype, float32, float64, int32, int64, complex64 or complex128, with strides
@@ -81,7 +80,7 @@ def gemm(a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0,
     return run(recipe, swapped, a, b, c, alpha, beta)
 
 
-def gemm_by(algorithm: str, a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0, *,
+def gemm_by(algorithm: str, a: Array, b: Array, c: Array, alpha: float = 1.0, beta: float = 0.0, *,
             threads: int | None = None, target: CpuTarget | None = None, invariant: str = "") -> None:
     """What `gemm` computes, for operands f32 or f16 and a float32 c, by the declared algorithm of that name:
 
@@ -113,7 +112,7 @@ def gemm_by(algorithm: str, a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0,
     gemm(a, b, c, alpha, beta, threads=threads, target=target, invariant=invariant)
 
 
-def _add(beta: float, c: Matrix, product: Matrix) -> None:
+def _add(beta: float, c: Array, product: Array) -> None:
     with np.errstate(all="ignore"):
         c[...] = np.multiply(c, beta, dtype=np.float64) + product
 
@@ -148,7 +147,7 @@ def finishes(sums: np.dtype[Any], result: np.dtype[Any], m: int, n: int, k: int,
     return lowering.converting_pays(m, n, k, alike) and _rounds(result, sums)
 
 
-def scale(c: Matrix, beta: float) -> None:
+def scale(c: Array, beta: float) -> None:
     """C = beta * C, without reading it if beta is 0."""
     if beta == 0:
         c[...] = 0
@@ -160,20 +159,20 @@ def scale(c: Matrix, beta: float) -> None:
 
 # ---- what is multiplied, and by which plan
 
-def product(a: Matrix, b: Matrix, c: Matrix, threads: int, numerics: Numerics = PLAIN) -> Product:
+def product(a: Array, b: Array, c: Array, threads: int, numerics: Numerics = PLAIN) -> Product:
     """Operands as the planner sees them."""
     (m, k), n = a.shape, b.shape[1]
     return Product(m, n, k, format_of(a.dtype), format_of(b.dtype), format_of(c.dtype),
                    Strides(*strides(a), *strides(b), *strides(c)), threads, numerics)
 
 
-def strides(x: Matrix) -> tuple[int, int]:
+def strides(x: Array) -> tuple[int, int]:
     """In elements, of a matrix."""
     (rows, cols), (row_stride, col_stride) = x.shape, x.strides
     return lowering.strides_of(rows, cols, row_stride // x.itemsize, col_stride // x.itemsize)
 
 
-def lowered(a: Matrix, b: Matrix, c: Matrix, threads: int, target: CpuTarget, word: str | None,
+def lowered(a: Array, b: Array, c: Array, threads: int, target: CpuTarget, word: str | None,
             conj: str = "", numerics: Numerics = PLAIN) -> tuple[Lowered, bool, str]:
     """What to multiply for these operands; whether that is C^T = B^T @ A^T; and which of its operands are conjugated.
     """
@@ -230,7 +229,7 @@ def looked_up(table: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
     return found
 
 
-def _chosen(a: Matrix, b: Matrix, c: Matrix, threads: int, plan: CpuPlan | None, target: CpuTarget | None,
+def _chosen(a: Array, b: Array, c: Array, threads: int, plan: CpuPlan | None, target: CpuTarget | None,
             word: str | None, conj: str, semiring: str, invariant: str) -> tuple[Recipe, bool]:
     """The recipe of the plan that is chosen; whether it takes the operands in exchanged roles: as B^T and A^T."""
     chip = amx.permitted(target or detect())
@@ -286,13 +285,13 @@ class Run(NamedTuple):
     """One run of a recipe that a call came down to: operands as it reads them."""
     recipe: Recipe
     swapped: bool               # whether a is the product's B^T
-    a: Matrix
-    b: Matrix
-    c: Matrix
+    a: Array
+    b: Array
+    c: Array
     alpha: float
     beta: float
     batched: bool = False
-    given: Matrix | None = None         # what b is a copy of, by a plan with `copy`
+    given: Array | None = None         # what b is a copy of, by a plan with `copy`
     table: tuple[tuple[int, ...], ...] = ()     # of its epilogue's operands (jobs.OPERAND)
     names: tuple[str, ...] = ()                 # of these
 
@@ -307,7 +306,7 @@ class Run(NamedTuple):
         return (self.a.strides[0], self.b.strides[0], self.c.strides[0]) if self.batched else (0, 0, 0)
 
 
-def run(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: float, beta: float,
+def run(recipe: Recipe, swapped: bool, a: Array, b: Array, c: Array, alpha: float, beta: float,
         beside: Beside = NOTHING) -> bool:
     """One product, or a batch of them along a leading axis; what Recipe.run says."""
     if not recipe.takes_c:
@@ -332,12 +331,12 @@ def run(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: f
     return False
 
 
-def _read(recipe: Recipe, x: Matrix) -> Matrix:
+def _read(recipe: Recipe, x: Array) -> Array:
     """Rows as the recipe reads them; what is done for that is a step of the call."""
     return x if recipe.reads(x) else program.computed(partial(np.ascontiguousarray, dtype=recipe.rows_dtype), x)
 
 
-def _rounded(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: float, beta: float, beside: Beside
+def _rounded(recipe: Recipe, swapped: bool, a: Array, b: Array, c: Array, alpha: float, beta: float, beside: Beside
              ) -> bool:
     """Round the sums in f32 of a recipe that leaves no others."""
     across = swapped != (recipe.plan.algorithm == "dots")               # C^T
@@ -350,13 +349,13 @@ def _rounded(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alp
     return False
 
 
-def steps_of(a: Matrix, b: Matrix, c: Matrix) -> tuple[int, ...]:
+def steps_of(a: Array, b: Array, c: Array) -> tuple[int, ...]:
     """Bytes from one product of a batch to the next; none, if there is no leading axis."""
     return (a.strides[0], b.strides[0], c.strides[0]) if c.ndim == 3 else ()
 
 
-def note(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: float, beta: float,
-         steps: tuple[int, ...] = (), operands: Sequence[Matrix] = (), rows: Sequence[tuple[int, ...]] = (),
+def note(recipe: Recipe, swapped: bool, a: Array, b: Array, c: Array, alpha: float, beta: float,
+         steps: tuple[int, ...] = (), operands: Sequence[Array] = (), rows: Sequence[tuple[int, ...]] = (),
          names: tuple[str, ...] = ()) -> None:
     """Take a run of a recipe, with operands as it reads them or, of B, copies them, as a step of the call. `rows`: of
     the epilogue's operands jobs.OPERAND without addresses."""
@@ -380,7 +379,7 @@ def note(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: 
         (a, b, c, *operands))
 
 
-def _through_temporary(recipe: Recipe, swapped: bool, a: Matrix, b: Matrix, c: Matrix, alpha: float,
+def _through_temporary(recipe: Recipe, swapped: bool, a: Array, b: Array, c: Array, alpha: float,
                        beta: float, beside: Beside) -> bool:
     """C's rows are not contiguous in the roles that the recipe wants: multiply into matrices whose rows are."""
     shape = recipe.shape

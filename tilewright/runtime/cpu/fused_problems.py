@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright import formats
 from tilewright.expressions import DEFAULT, texts
@@ -18,13 +17,12 @@ from tilewright.expressions.function import Aux, Epilogue
 from tilewright.expressions.program import Expression, Result
 from tilewright.plans import epilogues, lowering
 from tilewright.problem import Gemm
+from tilewright.rules.arguments import Array
 from tilewright.rules.prologues import AXIS, Prepared
 from tilewright.runtime.cpu import fusion, ways
 from tilewright.runtime.cpu.engine import Planned, format_of
 from tilewright.runtime.cpu.host import Host
 from tilewright.runtime.cpu.recipe import Recipe
-
-Matrix = NDArray[Any]
 
 
 def ask(problem: Gemm, planned: Planned, word: str, on: Host) -> Recipe:
@@ -42,8 +40,8 @@ def ask(problem: Gemm, planned: Planned, word: str, on: Host) -> Recipe:
     return recipe
 
 
-def by_problem(problem: Gemm, planned: Planned, word: str, a: Matrix, b: Matrix, out: Matrix, alpha: Any, beta: Any,
-               operands: Mapping[str, Any] | None, outs: Sequence[Matrix | None], compute: Any) -> Any:
+def by_problem(problem: Gemm, planned: Planned, word: str, a: Array, b: Array, out: Array, alpha: Any, beta: Any,
+               operands: Mapping[str, Any] | None, outs: Sequence[Array | None], compute: Any) -> Any:
     """The results of a compiled problem's epilogue, the first that is no reduction in `out`: one, or a tuple."""
     of, made, stand_ins, epilogue, prologues = _of_problem(problem, planned, word, a, b)
     like = [*stand_ins, *(x for each in prologues.values() for x in each.arrays)]
@@ -52,7 +50,7 @@ def by_problem(problem: Gemm, planned: Planned, word: str, a: Matrix, b: Matrix,
     given = [next(arrays) for _ in epilogue.reads]
     prologues = {role: x._replace(arrays=tuple(next(arrays) for _ in x.arrays)) for role, x in prologues.items()}
     further = iter([*outs, *(None for _ in made)])
-    shapes, kept, results = epilogue.shapes(*out.shape[:-2], *of.sizes[:2]), list[Any](), list[Matrix | None]()
+    shapes, kept, results = epilogue.shapes(*out.shape[:-2], *of.sizes[:2]), list[Any](), list[Array | None]()
     for at, (x, shape) in enumerate(zip(made, shapes)):
         own = out if at == epilogue.main else next(further)
         dtype = None if x is None else x.dtype
@@ -77,8 +75,8 @@ def by_problem(problem: Gemm, planned: Planned, word: str, a: Matrix, b: Matrix,
     return tuple(found) if len(found) > 1 else found[0]
 
 
-def _of_problem(problem: Gemm, planned: Planned, word: str, a: Matrix, b: Matrix
-                ) -> tuple[ways.Sums, list[Matrix | None], list[Matrix], Epilogue, dict[str, Prepared]]:
+def _of_problem(problem: Gemm, planned: Planned, word: str, a: Array, b: Array
+                ) -> tuple[ways.Sums, list[Array | None], list[Array], Epilogue, dict[str, Prepared]]:
     """The sums, and stand-ins for results, operands and what prologues read, which lie as those of a compiled
     problem."""
     epilogue: Epilogue = epilogues.read(problem.epilogue) if problem.epilogue else Epilogue(
@@ -87,7 +85,7 @@ def _of_problem(problem: Gemm, planned: Planned, word: str, a: Matrix, b: Matrix
     a, b = (x if format_of(x.dtype) == f else x.astype(formats.FORMATS[f].dtype) for x, f in ((a, taken.a),
                                                                                              (b, taken.b)))
     of = ways.Sums(a, b, formats.FORMATS[taken.sums].dtype, planned.shape.threads, planned.plan, planned.target, word)
-    results: list[Matrix | None] = []
+    results: list[Array | None] = []
     shapes = epilogue.shapes(problem.m, problem.n)
     for at, (kind, result, shape) in enumerate(zip(epilogue.expression.kinds, epilogue.expression.results, shapes)):
         if result.reduced:
@@ -108,7 +106,7 @@ def _of_problem(problem: Gemm, planned: Planned, word: str, a: Matrix, b: Matrix
     return ways.with_prologues(of, before), results, operands, epilogue, before
 
 
-def _broadcast(x: Matrix, to: Aux, sizes: tuple[int, int], role: str) -> Matrix:
+def _broadcast(x: Array, to: Aux, sizes: tuple[int, int], role: str) -> Array:
     """To the operand's sizes, along k one number for each block."""
     shape = list(sizes)
     if to.group > 1 and x.shape[AXIS[role]] > 1:
@@ -116,7 +114,7 @@ def _broadcast(x: Matrix, to: Aux, sizes: tuple[int, int], role: str) -> Matrix:
     return np.broadcast_to(x, (*x.shape[:-2], *shape))
 
 
-def _stand_in(shape: tuple[int, ...], format: str, letter: str) -> Matrix:
+def _stand_in(shape: tuple[int, ...], format: str, letter: str) -> Array:
     """A contiguous matrix, whose elements are not there; "t": the transpose of one."""
     dtype = formats.FORMATS[format].dtype
     rows, cols = shape if letter == "n" else shape[::-1]
@@ -125,7 +123,7 @@ def _stand_in(shape: tuple[int, ...], format: str, letter: str) -> Matrix:
     return found if letter == "n" else found.T
 
 
-def _named(read: Sequence[Aux], operands: Mapping[str, Any] | None, like: list[Matrix]) -> list[Matrix]:
+def _named(read: Sequence[Aux], operands: Mapping[str, Any] | None, like: list[Array]) -> list[Array]:
     """A compiled problem's operands in the order in which its functions read them. TypeError and ValueError for others
     than it is for."""
     given = dict(operands or {})

@@ -25,34 +25,20 @@ from tilewright.expressions.numerics import Numerics
 from tilewright.expressions.program import REDUCED, REDUCTIONS
 from tilewright.kernels.cpu import jobs
 from tilewright.plans import lowering
+from tilewright.rules.arguments import Array
 from tilewright.runtime import repeats
-from tilewright.runtime.cpu import amx, engine, packed, pool, preparation, program, workspace
+from tilewright.runtime.cpu import amx, engine, packed, pool, preparation, program, ways, workspace
 from tilewright.runtime.cpu.engine import Planned, format_of
 from tilewright.runtime.cpu.host import Host, host
 from tilewright.runtime.cpu.recipe import Recipe
-from tilewright.runtime.cpu.ways import (
-    Matrix,
-    Prologues,
-    Sums,
-    Way,
-    beside_c,
-    main_of,
-    partials,
-    passes,
-    shares,
-    strides_of,
-    way_for,
-    way_of,
-    with_prologues,
-)
 from tilewright.runtime.program import Make, Run
 from tilewright.targets import CpuTarget, detect
 
 
-def gemm(a: Matrix, b: Matrix, results: list[Matrix | None], reduced: Sequence[Matrix], operands: list[Matrix],
+def gemm(a: Array, b: Array, results: list[Array | None], reduced: Sequence[Array], operands: list[Array],
          epilogue: Epilogue, sums: np.dtype[Any], *, threads: int | None = None, plan: Any = None,
          target: CpuTarget | None = None, algorithm: str | None = None, b_packed: packed.Packed | None = None,
-         semiring: str = "", prologues: Prologues | None = None, invariant: str = "") -> None:
+         semiring: str = "", prologues: ways.Prologues | None = None, invariant: str = "") -> None:
     """The results of the epilogue.
 
     results     [m, n] ([m, n/2] of pairs) for each result that is no reduction, None for those that are. They share
@@ -66,9 +52,9 @@ def gemm(a: Matrix, b: Matrix, results: list[Matrix | None], reduced: Sequence[M
 
     All may have a leading axis.
     """
-    main = main_of(results, epilogue)
+    main = ways.main_of(results, epilogue)
     beside = main is not None and any(np.may_share_memory(main, x) for x in operands)
-    of = with_prologues(Sums(
+    of = ways.with_prologues(ways.Sums(
         a, b, sums, threads or pool.get_num_threads(), plan, amx.permitted(target or detect()), None, b_packed, beside,
         Numerics(semiring=semiring, invariant=invariant)), prologues or {})
     if algorithm is not None:
@@ -90,13 +76,13 @@ def gemm(a: Matrix, b: Matrix, results: list[Matrix | None], reduced: Sequence[M
         _note(recorder, of, results, reduced, operands, epilogue, prologues or {})
 
 
-def _store(reduced: Sequence[Matrix], numbers: list[Matrix] | None) -> None:
+def _store(reduced: Sequence[Array], numbers: list[Array] | None) -> None:
     for x, y in zip(reduced, numbers or (), strict=True):
         x[...] = y.reshape(x.shape)
 
 
-def compute(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilogue: Epilogue, on: Host = host,
-            make: type[Recipe] = Recipe, prologues: Prologues | None = None) -> list[Matrix] | None:
+def compute(of: ways.Sums, results: list[Array | None], operands: list[Array], epilogue: Epilogue, on: Host = host,
+            make: type[Recipe] = Recipe, prologues: ways.Prologues | None = None) -> list[Array] | None:
     """What `gemm` says; None, and results that mean nothing, if an element has no such terms as the word stands for."""
     m, n, _ = of.sizes
     lead = of.a.shape[:-2]
@@ -104,25 +90,25 @@ def compute(of: Sums, results: list[Matrix | None], operands: list[Matrix], epil
         nothing = np.empty((*lead, m, n // (1 + epilogue.paired)), of.dtype)
         return [REDUCED[x.reduced][1](nothing, axis=REDUCED[x.reduced][0]) for x in epilogue.expression.results
                 if x.reduced]
-    way = (way_for if on is host else partial(way_of, on=on, make=make))(of, results, operands, epilogue)
+    way = (ways.way_for if on is host else partial(ways.way_of, on=on, make=make))(of, results, operands, epilogue)
     table = [entry(on, x, way.exchanged) for x in operands]
     return _by_way(of, way, results, table, epilogue, on, make, prologues)
 
 
-def _by_way(of: Sums, way: Way, results: list[Matrix | None], entries: Sequence[tuple[int, ...]],
+def _by_way(of: ways.Sums, way: ways.Way, results: list[Array | None], entries: Sequence[tuple[int, ...]],
             epilogue: Epilogue, on: Host = host, make: type[Recipe] = Recipe,
-            prologues: Prologues | None = None) -> list[Matrix] | None:
+            prologues: ways.Prologues | None = None) -> list[Array] | None:
     """`compute` for operands with these entries."""
     m, n, _ = of.sizes
     rows, cols = (n, m) if way.exchanged else (m, n)
-    lead, main, table = of.a.shape[:-2], main_of(results, epilogue), [*entries]
-    kept: list[tuple[str, str, Matrix]] = []
+    lead, main, table = of.a.shape[:-2], ways.main_of(results, epilogue), [*entries]
+    kept: list[tuple[str, str, Array]] = []
     for x, result, word in zip(results, epilogue.expression.results, way.finish.WRITTEN, strict=True):
         if word == "-":
             continue
         if x is None:
             along = word.partition(":")[2]
-            x = partials(word, result, rows, -(-rows // way.tall), cols, way.wide, 1 + epilogue.paired, lead)
+            x = ways.partials(word, result, rows, -(-rows // way.tall), cols, way.wide, 1 + epilogue.paired, lead)
             kept.append((result.how, along, x))
             table.append(entry(on, x[..., 0] if along == "rows" else x[..., 0, :], False))
         else:
@@ -135,18 +121,18 @@ def _by_way(of: Sums, way: Way, results: list[Matrix | None], entries: Sequence[
     return [of_tiles(*each) for each in kept]
 
 
-def of_tiles(how: str, along: str, x: Matrix) -> Matrix:
+def of_tiles(how: str, along: str, x: Array) -> Array:
     """What the numbers of all tiles come to, along their axis."""
     parts = (x[..., i] if along == "rows" else x[..., i, :] for i in range(x.shape[-1 if along == "rows" else -2]))
     axis, numbers, *indices = -1 if along == "rows" else -2, *parts
-    found: Matrix = REDUCTIONS[how](numbers, axis=axis)
+    found: Array = REDUCTIONS[how](numbers, axis=axis)
     if indices:
         whole = indices[0].view(f"i{x.itemsize}")
         found = np.take_along_axis(whole, np.expand_dims(found, axis), axis).squeeze(axis)
     return found
 
 
-def _run(of: Sums, main: Matrix | None, way: Way, beside: jobs.Beside, on: Host, make: type[Recipe]) -> bool:
+def _run(of: ways.Sums, main: Array | None, way: ways.Way, beside: jobs.Beside, on: Host, make: type[Recipe]) -> bool:
     """Whether results mean nothing, as in `compute`."""
     if way.recipe is None:
         _by_passes(of, main, way, beside.operands, on, make)
@@ -155,13 +141,13 @@ def _run(of: Sums, main: Matrix | None, way: Way, beside: jobs.Beside, on: Host,
     operands, beside = beside.operands, beside.swapped if way.swapped else beside
     if not way.after:
         return engine.run(way.recipe, way.swapped, of.a, of.b, c, 1.0, 0.0, beside)
-    sums = beside_c(of, way.exchanged)
+    sums = ways.beside_c(of, way.exchanged)
     engine.run(way.recipe, way.swapped, of.a, of.b, sums, 1.0, 0.0, beside._replace(operands=0))
     finish_passes(of, sums, main, way, operands, on)
     return False
 
 
-def entry(on: Host, x: Matrix, exchanged: bool) -> tuple[int, int, int, int]:
+def entry(on: Host, x: Array, exchanged: bool) -> tuple[int, int, int, int]:
     """OPERAND: address and strides, as emit_finish meets rows and columns."""
     row, column = [stride // x.itemsize for stride in (x.strides[:-3:-1] if exchanged else x.strides[-2:])]
     return on.address_of(x), row, column, x.strides[0] // x.itemsize if x.ndim == 3 else 0
@@ -169,13 +155,13 @@ def entry(on: Host, x: Matrix, exchanged: bool) -> tuple[int, int, int, int]:
 
 # ---- again, for other arrays of the same formats, sizes and strides
 
-def _note(recorder: program.Recorder, of: Sums, results: list[Matrix | None], reduced: Sequence[Matrix],
-          operands: list[Matrix], epilogue: Epilogue, prologues: Prologues) -> None:
+def _note(recorder: program.Recorder, of: ways.Sums, results: list[Array | None], reduced: Sequence[Array],
+          operands: list[Array], epilogue: Epilogue, prologues: ways.Prologues) -> None:
     """Take all that `gemm` has done as one step of the call."""
-    way, stored = way_for(of, results, operands, epilogue), [x for x in results if x is not None]
+    way, stored = ways.way_for(of, results, operands, epilogue), [x for x in results if x is not None]
     recipe, arrays = way.recipe, [*stored, *reduced, *(y for x in prologues.values() for y in x.arrays)]
-    passes = way.after or prologues or len(results) > 1 or reduced
-    alone = recipe is not None and recipe.takes_c and not (recipe.rows or passes)
+    after = way.after or prologues or len(results) > 1 or reduced
+    alone = recipe is not None and recipe.takes_c and not (recipe.rows or after)
     if recipe is not None and alone and not (recipe.plan.copy and of.a.ndim == 3):
         x, y = (of.b.swapaxes(-1, -2), of.a.swapaxes(-1, -2)) if way.swapped else (of.a, of.b)
         engine.note(recipe, way.swapped, x, y, stored[0], 1.0, 0.0, engine.steps_of(x, y, stored[0]), operands,
@@ -185,8 +171,8 @@ def _note(recorder: program.Recorder, of: Sums, results: list[Matrix | None], re
     recorder.step(make, (of.a, of.b, *operands, *arrays))
 
 
-def _by_views(of: Sums, way: Way, results: list[Matrix | None], reduced: Sequence[Matrix], arrays: Sequence[Matrix],
-              operands: list[Matrix], epilogue: Epilogue, prologues: Prologues) -> Make:
+def _by_views(of: ways.Sums, way: ways.Way, results: list[Array | None], reduced: Sequence[Array],
+              arrays: Sequence[Array], operands: list[Array], epilogue: Epilogue, prologues: ways.Prologues) -> Make:
     """By all of the way. `arrays`: results, reductions, and what prologues read."""
     none, count, numbers = np.empty((0, 0), of.dtype), 2 + len(operands), len(reduced)
     alone = of._replace(a=none, b=none)                 # which keeps no memory
@@ -216,12 +202,12 @@ def _by_views(of: Sums, way: Way, results: list[Matrix | None], reduced: Sequenc
 
 # ---- passes
 
-def _by_passes(of: Sums, main: Matrix | None, way: Way, operands: int, on: Host, make: type[Recipe]) -> None:
+def _by_passes(of: ways.Sums, main: Array | None, way: ways.Way, operands: int, on: Host, make: type[Recipe]) -> None:
     """The sums, in C where they can be, and then all of its tiles, each product by itself."""
     m, n, _ = of.sizes
     in_c = (main is not None and not of.beside and main.dtype == of.dtype and main.shape == (*of.a.shape[:-2], m, n)
             and main.strides[-1 - way.exchanged] == main.itemsize)
-    sums = main if in_c and main is not None else beside_c(of, way.exchanged)
+    sums = main if in_c and main is not None else ways.beside_c(of, way.exchanged)
     how: dict[str, Any] = {"threads": of.threads, "plan": of.plan, "target": of.target, "semiring": of.semiring,
                            "invariant": of.invariant}
     if of.b_packed is not None:
@@ -236,7 +222,7 @@ def _by_passes(of: Sums, main: Matrix | None, way: Way, operands: int, on: Host,
     finish_passes(of, sums, main, way, operands, on)
 
 
-def recipe_of_sums(of: Sums, sums: Matrix, on: Host, make: type[Recipe]) -> tuple[Recipe, bool]:
+def recipe_of_sums(of: ways.Sums, sums: Array, on: Host, make: type[Recipe]) -> tuple[Recipe, bool]:
     """For the sums by themselves; and whether it takes the operands in exchanged roles."""
     chip = of.target or detect()
     lowered, transposed, _ = engine.lowered(of.a, of.b, sums, of.threads, chip, of.word,
@@ -245,19 +231,19 @@ def recipe_of_sums(of: Sums, sums: Matrix, on: Host, make: type[Recipe]) -> tupl
     return engine.ready(planned, make=make, host=on), transposed != planned.plan.swap
 
 
-def finish_passes(of: Sums, sums: Matrix, main: Matrix | None, way: Way, operands: int, on: Host) -> None:
+def finish_passes(of: ways.Sums, sums: Array, main: Array | None, way: ways.Way, operands: int, on: Host) -> None:
     """The results of sums, tile by tile: of a C that passes cannot write, because nothing is contiguous along their
     tiles' rows, through another matrix."""
-    if main is not None and strides_of(main)[not way.exchanged] != 1:
+    if main is not None and ways.strides_of(main)[not way.exchanged] != 1:
         whole = workspace.scratch(main.shape, main.dtype)
         finish_passes(of, sums, whole, way, operands, on)
         main[...] = whole
         return
     c = sums if main is None else main
-    function, address = passes(of, main, way, on)
+    function, address = ways.passes(of, main, way, on)
     m, n, _ = of.sizes
     rows, cols = (n, m) if way.exchanged else (m, n)
-    row_parts, col_parts = shares(rows, cols, of.threads)
+    row_parts, col_parts = ways.shares(rows, cols, of.threads)
     for index, (s, x) in enumerate(zip(sums, c) if sums.ndim == 3 else ((sums, c),)):
         s, x = (s.T, x.T) if way.exchanged else (s, x)
         fields = {"m": rows, "n": cols, "sums": on.address_of(s), "lds": s.strides[0] // s.itemsize,
@@ -277,8 +263,8 @@ def finish_passes(of: Sums, sums: Matrix, main: Matrix | None, way: Way, operand
 _extended: dict[tuple[int, bool, bool], tuple[Any, Any]] = {}
 
 
-def with_factors(epilogue: Epilogue, operands: list[Matrix], sums: np.dtype[Any], alpha: Any, beta: Any, c: Any,
-                 shape: tuple[int, ...]) -> tuple[Epilogue, list[Matrix]]:
+def with_factors(epilogue: Epilogue, operands: list[Array], sums: np.dtype[Any], alpha: Any, beta: Any, c: Any,
+                 shape: tuple[int, ...]) -> tuple[Epilogue, list[Array]]:
     """alpha, beta and c, which is broadcast to the product's shape [..., m, n], as further operands."""
     if alpha == 1 and not beta:
         return epilogue, operands

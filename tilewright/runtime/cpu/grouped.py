@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tilewright.kernels.cpu.jobs import PIECE
 from tilewright.plans.prologues import MOST
 from tilewright.rules import grouping
-from tilewright.rules.arguments import F32
+from tilewright.rules.arguments import F32, Array
 from tilewright.rules.prologues import Prepared
 from tilewright.runtime.cpu import workspace
 from tilewright.runtime.cpu.grouped_jobs import Jobs, Partials, reduce
@@ -27,7 +27,6 @@ from tilewright.runtime.cpu.recipe import FORK_FLOPS, SHARES, woken
 from tilewright.runtime.program import Run
 from tilewright.runtime.repeats import View
 
-Array = NDArray[Any]
 Numbers = NDArray[np.int64]
 LEAST = 1 << 20         # operations in a piece, at the least, unless there are so few in a group
 

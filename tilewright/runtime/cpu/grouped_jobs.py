@@ -17,12 +17,12 @@ from tilewright import forks
 from tilewright.expressions.program import INDICES
 from tilewright.kernels.cpu import jobs
 from tilewright.plans.cpu_shape import steps
+from tilewright.rules.arguments import Array
 from tilewright.runtime.cpu import fusion, preparation
 from tilewright.runtime.cpu.engine import format_of
 from tilewright.runtime.cpu.grouped_ways import COORDINATES, Place, Side, Way, Work, place_of, rounded_up, way_for
 from tilewright.runtime.cpu.ways import partials
 
-Array = NDArray[Any]
 Numbers = NDArray[np.int64]
 
 FIELDS = "a", "b", "c", "m", "n", "operands", "b_beside", "k", "kc", "depth"       # of a job, that calls fill in

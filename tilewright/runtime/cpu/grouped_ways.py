@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.expressions.function import Epilogue
 from tilewright.expressions.numerics import Numerics
@@ -20,6 +19,7 @@ from tilewright.plans.cpu_shape import COMPLEX, Strides
 from tilewright.plans.cpu_tiles import STREAMED
 from tilewright.plans.lowering import Product
 from tilewright.rules import shapes
+from tilewright.rules.arguments import Array
 from tilewright.rules.prologues import Prepared
 from tilewright.runtime.cpu import amx, engine, preparation, ways
 from tilewright.runtime.cpu.engine import Planned, format_of
@@ -28,7 +28,6 @@ from tilewright.runtime.cpu.packed import Packed
 from tilewright.runtime.cpu.recipe import Recipe
 from tilewright.targets import CpuTarget, detect
 
-Array = NDArray[Any]
 COLUMNS_AT_ONCE = 64        # of C, at multiples of which the rows of weights are divided among pieces
 
 _ways: dict[tuple[Any, ...], Way] = {}
@@ -136,8 +135,7 @@ def way_for(work: Work, side: Side | None, size: int) -> Way:
     key = (m if side else m == 1, work.n, k, side and side.key, work.sums, work.epilogue.text, work.plan, work.target,
            work.invariant, *[None if x is None else x[:3] for x in (*work.results, *work.operands)])
     keep = work.on is host and (side is None or side.packed is None)
-    way: Way = engine.looked_up(_ways if keep else {}, key, lambda: _way(work, side, m, k))
-    return way
+    return engine.looked_up(_ways if keep else {}, key, lambda: _way(work, side, m, k))
 
 
 def rounded_up(size: int) -> int:

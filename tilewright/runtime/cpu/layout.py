@@ -87,5 +87,4 @@ def builtin(name: str, address: int, owner: Any, own: int) -> Callable[..., Any]
     _kept.append((method, owner))
     new = ctypes.pythonapi.PyCFunction_NewEx
     new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
-    made: Callable[..., Any] = new(ctypes.addressof(method), own, None)
-    return made
+    return new(ctypes.addressof(method), own, None)

@@ -27,6 +27,7 @@ from tilewright.plans.choose import choose, ranked
 from tilewright.plans.cpu import CpuPlan, block_depth
 from tilewright.plans.cpu_shape import Shape, Strides
 from tilewright.plans.words import BY_NAME, TILE_WORDS
+from tilewright.rules.arguments import Array
 from tilewright.runtime.cpu import amx, engine
 from tilewright.runtime.cpu.host import DRIVER, SWAPPED, Host, host, stored
 from tilewright.runtime.cpu.layout import address
@@ -37,7 +38,6 @@ from tilewright.runtime.cpu.workspace import HUGE
 from tilewright.targets import CpuTarget, coerce, detect
 from tilewright.text import plural
 
-Matrix = NDArray[Any]
 PAGE = 4096
 WAKE_BYTES = 1 << 20            # of panels, for which waking other threads pays
 SHARES = 4                      # of the panels for each thread to claim
@@ -76,21 +76,20 @@ class Packed:
     _asked: bool
     _takes: tuple[np.dtype[Any], np.dtype[Any]]
     _panels: NDArray[np.uint8]
-    _stand_in: Matrix
+    _stand_in: Array
     _recipes: dict[tuple[Any, ...], Recipe]
     # Of what had scales: a factor of alpha, and the scales of columns, by which sums are multiplied.
     _factor: float = 1.0
-    _scales: Matrix | None = None
+    _scales: Array | None = None
 
-    def _recipe(self, a: Matrix, c: Matrix, threads: int) -> Recipe:
+    def _recipe(self, a: Array, c: Array, threads: int) -> Recipe:
         """For left operands and results that lie so."""
         def build() -> Recipe:
             (k, n), word = self.shape[-2:], self.word if self.word in BY_NAME else ""
             return engine.ready(self._by_plan(_lowered(
                 (k, n), c.shape[0], threads, engine.strides(a), (n, 1), engine.strides(c), self._takes, self.sums,
                 self.target, word, c.dtype)), prepacked="b")
-        found: Recipe = engine.looked_up(self._recipes, (c.shape[0], a.strides, c.strides, c.dtype, threads), build)
-        return found
+        return engine.looked_up(self._recipes, (c.shape[0], a.strides, c.strides, c.dtype, threads), build)
 
     def planned(self, product: lowering.Product) -> engine.Planned:
         """The plan of a product with these panels."""
@@ -111,7 +110,7 @@ class Packed:
         return (f"<Packed {self.dtype} {self.shape}, to be multiplied with {self.a} in {self.sums}: panels of "
                 f"{self.word} for {self.target.name}, {self.nbytes:,} bytes>")
 
-    def __array__(self, *_: Any, **__: Any) -> Matrix:
+    def __array__(self, *_: Any, **__: Any) -> Array:
         raise TypeError("a Packed matrix cannot be used as an array: it can only be b, the right operand of "
                         "tilewright.matmul and tilewright.gemm")
 
@@ -130,7 +129,7 @@ class Packed:
         FILE.save(path, index, {"panels": self._panels} | scales)
 
 
-def prepare(b: Matrix, a: np.dtype[Any], takes: np.dtype[Any], sums: np.dtype[Any], *, dtype: np.dtype[Any], rows: int,
+def prepare(b: Array, a: np.dtype[Any], takes: np.dtype[Any], sums: np.dtype[Any], *, dtype: np.dtype[Any], rows: int,
             threads: int | None, plan: CpuPlan | None, target: CpuTarget | None, conj: bool) -> Packed:
     """Pack b [..., k, n], whose numbers were of `dtype` and now are of the dtype of the sums, or of one that packing
     converts to it. Left operands are of dtype `a` and come to the engine in `takes`. Without a plan, it is the one for

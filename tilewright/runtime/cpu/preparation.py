@@ -1,20 +1,16 @@
 """Prologues as packing takes them: how what is beside an operand's elements lies in memory, and the table of it."""
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.kernels.cpu import jobs
+from tilewright.rules.arguments import Array
 from tilewright.rules.prologues import Prepared
 from tilewright.runtime.cpu.engine import format_of
 from tilewright.runtime.cpu.host import Host
 
-Matrix = NDArray[Any]
 
-
-def table(on: Host, role: str, prologue: Prepared | None) -> Matrix:
+def table(on: Host, role: str, prologue: Prepared | None) -> Array:
     """BESIDE of each array that a prologue of A, "a", or of B reads; of no prologue none."""
     found = [(on.address_of(x), *_apart(role, x), x.strides[0] // x.itemsize if x.ndim == 3 else 0)
              for x in (prologue.arrays if prologue else ())]
@@ -32,7 +28,7 @@ def recorded(role: str, prologue: Prepared | None) -> jobs.Prepare | None:
     return jobs.Prepare(prologue.prologue.expression.text, tuple(read), prologue.prologue.result)
 
 
-def _apart(role: str, x: Matrix) -> tuple[int, int]:
+def _apart(role: str, x: Array) -> tuple[int, int]:
     """Strides of lines and of steps of k in elements, 0 where there is but one."""
     row, column = (0 if extent == 1 else stride // x.itemsize for extent, stride in zip(x.shape[-2:], x.strides[-2:]))
     return (row, column) if role == "a" else (column, row)

@@ -110,8 +110,7 @@ def by_recipe(recipe: Any, order: tuple[int, ...], batch: int, steps: tuple[int,
 
     def copy_of_b(place: int) -> Array:
         assert copied is not None
-        copy: Array = forks.imported("tilewright.runtime.cpu.batches").copied_b(copied.array(place), recipe.plan)
-        return copy
+        return forks.imported("tilewright.runtime.cpu.batches").copied_b(copied.array(place), recipe.plan)
     if not at_once:
         product = None if batch else recipe.then_scaled(alpha, beta)
 

@@ -2,32 +2,21 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tilewright import forks
 from tilewright.compiler.artefact import load
 from tilewright.kernels.cpu.jobs import SMALL
-from tilewright.plans import lowering
-from tilewright.plans.builtin import (
-    BUILTIN,
-    PANEL_DEPTH,
-    WAKE_ABOVE,
-    WAKE_ONE,
-    small_elements,
-    small_way,
-    stays_in_cache,
-)
+from tilewright.plans import builtin, lowering
 from tilewright.plans.cpu import CpuPlan
 from tilewright.plans.cpu_shape import Shape
 from tilewright.plans.cpu_tiles import DOT_ROWS, STREAM_DEPTH, TILES, tiles_of
 from tilewright.plans.measured import choice
+from tilewright.problem import Gemm
 from tilewright.runtime.cpu import amx
 from tilewright.runtime.cpu.host import Part, host
 from tilewright.runtime.cpu.pool import changed, common_threads, pool
 from tilewright.targets import CpuTarget, detect
-
-if TYPE_CHECKING:
-    from tilewright.problem import Gemm
 
 # Multiplications: two threads gain what a fork and join costs. 16 vCPUs of a Xeon, whose caches are far apart, took 5
 # to 8 us for one; there by bytes of an element.
@@ -58,8 +47,8 @@ def offer(shape: Shape, plan: CpuPlan, target: CpuTarget) -> None:
     code = load(f"tilewright.kernels.cpu.{part.emitter}", target, *part.args)
     kernels = f"{shape.dtype}_{mr}x{nr}"
     values = (driver, code.address(f"panels_{kernels}"), *(table.address for table in tables), pool().address,
-              pool().parts_address, *(small_elements(shape.dtype, target, a) for a in ("rows", "columns")),
-              FAR_ABOVE[shape.itemsize] if far else PARALLEL_ABOVE, GRAIN, WAKE_ONE, WAKE_ABOVE,
+              pool().parts_address, *(builtin.small_elements(shape.dtype, target, a) for a in ("rows", "columns")),
+              FAR_ABOVE[shape.itemsize] if far else PARALLEL_ABOVE, GRAIN, builtin.WAKE_ONE, builtin.WAKE_ABOVE,
               *(host.address(x.emitter, target, *x.args) for x in _of_vectors(shape.dtype, target)))
     assert len(values) == len(SMALL)
     _contexts[shape.dtype] = code.address(f"small_{kernels}"), array("q", values), tables
@@ -68,7 +57,7 @@ def offer(shape: Shape, plan: CpuPlan, target: CpuTarget) -> None:
 
 def parts(shape: Shape, plan: CpuPlan, target: CpuTarget) -> tuple[Part, ...]:
     """The function by which the builtin runs products like this one, if it does."""
-    if shape.dtype not in BUILTIN or not _ours(shape, plan, target):
+    if shape.dtype not in builtin.BUILTIN or not _ours(shape, plan, target):
         return ()
     mr, vectors = tiles_of(target, TILES)[0]
     driver = Part("in_place:emit_in_place", (shape.dtype, mr, vectors))
@@ -77,7 +66,7 @@ def parts(shape: Shape, plan: CpuPlan, target: CpuTarget) -> tuple[Part, ...]:
 
 def _of_all(dtype: str, target: CpuTarget) -> Part:
     mr, vectors = tiles_of(target, TILES)[0]
-    return Part("in_place:emit_small", (dtype, mr, vectors, PANEL_DEPTH))
+    return Part("in_place:emit_small", (dtype, mr, vectors, builtin.PANEL_DEPTH))
 
 
 def _of_vectors(dtype: str, target: CpuTarget) -> tuple[Part, ...]:
@@ -103,21 +92,21 @@ def _publish_algorithms() -> None:
     """Tell the builtin for which values of algorithm= small products are native ones."""
     if _entry is not None and _contexts:
         target, threads = amx.permitted(detect()), common_threads() or 1
-        _entry.native({name: tuple(lowering.native_up_to(name, dtype, threads, target) for dtype in BUILTIN)
+        _entry.native({name: tuple(lowering.native_up_to(name, dtype, threads, target) for dtype in builtin.BUILTIN)
                        for name in (None, lowering.FASTEST, *lowering.ALGORITHMS)
-                       if name not in lowering.ALGORITHMS or lowering.ALGORITHMS[name][0] in BUILTIN})
+                       if name not in lowering.ALGORITHMS or lowering.ALGORITHMS[name][0] in builtin.BUILTIN})
 
 
 def runs(problem: Gemm, shape: Shape, plan: CpuPlan, target: CpuTarget) -> bool:
     """Whether the builtin multiplies this problem, which has this shape, by this plan, with no Python between the call
     and the kernel."""
-    return (problem.a == problem.b == problem.out == shape.dtype in BUILTIN and stays_in_cache(shape, target)
-            and _ours(shape, plan, target))
+    return (problem.a == problem.b == problem.out == shape.dtype in builtin.BUILTIN
+            and builtin.stays_in_cache(shape, target) and _ours(shape, plan, target))
 
 
 def _ours(shape: Shape, plan: CpuPlan, target: CpuTarget) -> bool:
     """Whether the builtin does what this plan says, but for the split over threads."""
-    if shape.converts or (plan.algorithm, plan.swap) != small_way(shape):
+    if shape.converts or (plan.algorithm, plan.swap) != builtin.small_way(shape):
         return False
     return plan.algorithm != "in_place" or (not plan.kc and plan.mr == tiles_of(target, TILES)[0][0])
 
@@ -126,8 +115,8 @@ def _largest(target: CpuTarget) -> int:
     """The largest m*n*k that the builtin multiplies by itself: one less than the smallest small problem for which the
     tuner found a better plan."""
     def wanted(s: Shape) -> bool:
-        return s.dtype in BUILTIN and stays_in_cache(s, target)
+        return s.dtype in builtin.BUILTIN and builtin.stays_in_cache(s, target)
 
     others = (s.m * s.n * s.k - 1 for s, plan in choice.plans(target, wanted).items()
               if not _ours(s, plan, target))
-    return min(others, default=16 * small_elements("f32", target) ** 2)
+    return min(others, default=16 * builtin.small_elements("f32", target) ** 2)

@@ -8,28 +8,25 @@ last bits.
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Any
-
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from tilewright.formats import FORMATS
 from tilewright.kernels.cpu import jobs
+from tilewright.rules.arguments import Array
 
 if TYPE_CHECKING:
     from tilewright.runtime.cpu.recipe import Recipe
 
-Matrix = NDArray[Any]
-
 LEAST = 1 << 22         # multiplications from which half of them take longer than the copy and a call without a record
 
 
-def may_be(a: Matrix, b: Matrix, c: Matrix) -> bool:
+def may_be(a: Array, b: Array, c: Array) -> bool:
     """Whether a product of arrays with these shapes and strides is A @ A^T, if they are in the same memory."""
     return (c.ndim == 2 and c.shape[0] == c.shape[1] and a.ndim == b.ndim == 2 and a.strides == b.strides[::-1]
             and a.shape == b.shape[::-1] and a.dtype == b.dtype == c.dtype and c.size * a.shape[1] >= LEAST)
 
 
-def applies(recipe: Recipe, a: Matrix, b: Matrix, c: Matrix, alpha: float) -> bool:
+def applies(recipe: Recipe, a: Array, b: Array, c: Array, alpha: float) -> bool:
     """Whether this is A @ A^T, if A and B are in the same memory, and its recipe one that can leave tiles out."""
     shape = recipe.shape
     return (may_be(a, b, c) and recipe.plan.algorithm == "packed" and recipe.takes_c

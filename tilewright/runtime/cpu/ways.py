@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright import formats
 from tilewright.expressions.function import Epilogue
@@ -20,6 +19,7 @@ from tilewright.plans.cpu_tiles import STREAMED
 from tilewright.plans.lowering import Product
 from tilewright.plans.prologues import read_once
 from tilewright.plans.words import TILE_WORDS
+from tilewright.rules.arguments import Array
 from tilewright.rules.prologues import Prepared
 from tilewright.runtime.cpu import engine, packed, preparation, workspace
 from tilewright.runtime.cpu.engine import Planned, format_of, strides
@@ -27,7 +27,6 @@ from tilewright.runtime.cpu.host import Host, host
 from tilewright.runtime.cpu.recipe import FORK_FLOPS, Prepares, Recipe
 from tilewright.targets import CpuTarget, detect
 
-Matrix = NDArray[Any]
 Prologues = Mapping[str, Prepared]
 
 WORK = 16               # operations on an element of C, of which a pass has threads share those of a matrix
@@ -50,8 +49,8 @@ class Way(NamedTuple):
 
 class _Sums(NamedTuple):
     """What an epilogue is of: a [m, k], b [k, n] of formats that the engine takes, or both with a leading axis."""
-    a: Matrix
-    b: Matrix
+    a: Array
+    b: Array
     dtype: np.dtype[Any]                # in which products are added up
     threads: int
     plan: Any = None
@@ -77,19 +76,18 @@ def with_prologues(of: Sums, prologues: Prologues) -> Sums:
     return of.with_numerics(**texts)._replace(prepare=(preparation.recorded("a", a), preparation.recorded("b", b)))
 
 
-def main_of(results: list[Matrix | None], epilogue: Epilogue) -> Matrix | None:
+def main_of(results: list[Array | None], epilogue: Epilogue) -> Array | None:
     """C."""
     return None if epilogue.main is None else results[epilogue.main]
 
 
-def way_for(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilogue: Epilogue) -> Way:
+def way_for(of: Sums, results: list[Array | None], operands: list[Array], epilogue: Epilogue) -> Way:
     key = (of.sizes, of.a.strides[-2:], of.b.strides[-2:], of.a.dtype, of.b.dtype, *of[2:], epilogue.text,
            *[(x.strides[-2:], x.dtype) for x in (*results, *operands) if x is not None])
-    found: Way = engine.looked_up(_ways, key, lambda: way_of(of, results, operands, epilogue))
-    return found
+    return engine.looked_up(_ways, key, lambda: way_of(of, results, operands, epilogue))
 
 
-def way_of(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilogue: Epilogue, on: Host = host,
+def way_of(of: Sums, results: list[Array | None], operands: list[Array], epilogue: Epilogue, on: Host = host,
            make: type[Recipe] = Recipe) -> Way:
     """The way for such operands; only their formats and strides are read."""
     m, n, k = of.sizes
@@ -144,7 +142,7 @@ def way_of(of: Sums, results: list[Matrix | None], operands: list[Matrix], epilo
     return Way(finish, by_columns, jobs.TALL, wide)
 
 
-def at_once(of: Sums, main: Matrix | None, way: Way, on: Host) -> Way:
+def at_once(of: Sums, main: Array | None, way: Way, on: Host) -> Way:
     """A way by passes after a product that adds up beside C: as one job, if C is written along its rows, or columns, as
     the passes are, and the product may leave the sums so."""
     assert way.recipe is not None
@@ -161,7 +159,7 @@ def at_once(of: Sums, main: Matrix | None, way: Way, on: Host) -> Way:
     return way._replace(recipe=recipe, after=False)
 
 
-def passes(of: Sums, main: Matrix | None, way: Way, on: Host) -> tuple[int, int]:
+def passes(of: Sums, main: Array | None, way: Way, on: Host) -> tuple[int, int]:
     """What finishes all tiles, and one of them."""
     kind, target = format_of(of.dtype), of.target or detect()
     out = "" if main is None or main.dtype == of.dtype else format_of(main.dtype)
@@ -176,7 +174,7 @@ def shares(rows: int, cols: int, threads: int) -> tuple[int, int]:
     return row_parts, -(-parts // row_parts)
 
 
-def beside_c(of: Sums, exchanged: bool) -> Matrix:
+def beside_c(of: Sums, exchanged: bool) -> Array:
     """A matrix for sums that are finished by passes, which read it as they write C."""
     m, n, _ = of.sizes
     sums = workspace.scratch((*of.a.shape[:-2], *((n, m) if exchanged else (m, n))), of.dtype)
@@ -184,7 +182,7 @@ def beside_c(of: Sums, exchanged: bool) -> Matrix:
 
 
 def partials(word: str, result: Result, rows: int, row_panels: int, columns: int, wide: int, halves: int = 1,
-             lead: tuple[int, ...] = ()) -> Matrix:
+             lead: tuple[int, ...] = ()) -> Array:
     """An array for the numbers that tiles of C leave of a reduction, as Finish's `word` has them and finish.py's `_put`
     stores them: [rows, panels of columns, fields], or [panels of rows, fields, columns]. The fields are a number, and
     its index if that is kept. `halves`: columns of sums for one of C."""
@@ -201,11 +199,11 @@ def _planned(of: Sums, product: Product, target: CpuTarget) -> Planned:
     return Planned(*lowered, of.plan) if of.plan else engine.planned(lowered)
 
 
-def strides_of(x: Matrix) -> tuple[int, int]:
+def strides_of(x: Array) -> tuple[int, int]:
     return strides(x[0] if x.ndim == 3 else x)
 
 
-def finish_of(epilogue: Epilogue, results: list[Matrix | None], operands: list[Matrix], sums: str, exchanged: bool
+def finish_of(epilogue: Epilogue, results: list[Array | None], operands: list[Array], sums: str, exchanged: bool
               ) -> Finish:
     """How operands and results lie, for emit_finish."""
     wide = (sums in ("f64", "i64") or epilogue.reads_wide
@@ -226,7 +224,7 @@ def finish_of(epilogue: Epilogue, results: list[Matrix | None], operands: list[M
     return Finish(epilogue.expression.text, read, tuple(written), wide)
 
 
-def _how(x: Matrix, exchanged: bool) -> str:
+def _how(x: Array, exchanged: bool) -> str:
     (rows, cols), (row, column) = x.shape[-2:], x.strides[-2:]
     if exchanged:
         rows, cols, row, column = cols, rows, column, row

@@ -155,8 +155,7 @@ class Device(driver.Device):
             "ctas_sm": self.attribute("MAX_BLOCKS_PER_MULTIPROCESSOR"),
         }
         known = known if known.capability == self.capability else replace(known, chip=f"sm_{major}{minor}")
-        chip: GpuTarget = self.recorded(known, here, "driver: cuDeviceGetAttribute", version())
-        return chip
+        return self.recorded(known, here, "driver: cuDeviceGetAttribute", version())
 
     def runs(self, target: GpuTarget) -> bool:
         """Can this device run code for that target? Of a name that ends in a letter, on one architecture only."""

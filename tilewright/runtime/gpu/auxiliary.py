@@ -14,25 +14,21 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright import formats
 from tilewright.expressions import DEFAULT
 from tilewright.plans import gpu_shape
-from tilewright.problem import kernel_arrays
+from tilewright.problem import Gemm, kernel_arrays
 from tilewright.rules import arguments, scaling, shapes
-from tilewright.rules.arguments import F32, F64
-from tilewright.runtime.gpu.arrays import library_of
+from tilewright.rules.arguments import F32, F64, Array
+from tilewright.runtime.gpu.arrays import Look, library_of
 from tilewright.runtime.gpu.operands import address, format_of
 
 if TYPE_CHECKING:
     from tilewright.expressions.function import Aux
-    from tilewright.problem import Gemm
     from tilewright.rules.call import Call
-    from tilewright.runtime.gpu.arrays import Look
     from tilewright.runtime.gpu.product import Run
 
-Array = NDArray[Any]
 SCALES = "scale_a", "scale_b"
 
 

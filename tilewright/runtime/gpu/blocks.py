@@ -14,14 +14,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright import formats
 from tilewright.formats.quantized import Quantized
 from tilewright.formats.table import BLOCK_FORMATS, FORMATS, BlockFormat, holds
 from tilewright.plans.passes import DECODED, Pass, lacking
 from tilewright.rules import arguments, scaling
-from tilewright.rules.arguments import F32
+from tilewright.rules.arguments import F32, Array
 from tilewright.rules.signature import signature
 from tilewright.runtime.gpu.arrays import HIP, Look, library_of
 from tilewright.runtime.gpu.operands import address, format_of, leading
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from tilewright.rules.call import Call
     from tilewright.runtime.gpu.product import Run
 
-Array = NDArray[Any]
 PAIRS = "float4_e2m1fn_x2"              # torch's bytes of two elements of e2m1, along the contiguous axis
 QUANTIZE = "tilewright.kernels.gpu.quantize:emit_quantize"
 LARGEST = "tilewright.kernels.gpu.quantize_nv:emit_largest"

@@ -6,19 +6,18 @@ columns for each number (kernels/gpu/complex.py). Batches of small matrices on N
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.kernels.gpu import complex as emitted
 from tilewright.rules import complex_product, shapes
+from tilewright.rules.arguments import Array
 from tilewright.runtime.gpu.operands import address, format_of, leading
 
 if TYPE_CHECKING:
     from tilewright.runtime.gpu.product import Run
 
-Array = NDArray[Any]
 COMPLEX = "tilewright.kernels.gpu.complex:emit_complex"
 
 

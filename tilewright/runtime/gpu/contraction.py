@@ -12,17 +12,15 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.rules import arguments, contraction, paths
+from tilewright.rules.arguments import Array
 from tilewright.rules.call import Call, decide
 from tilewright.rules.contraction import Groups, Term
 from tilewright.runtime import repeats
 from tilewright.runtime.gpu.arrays import Library
 from tilewright.runtime.gpu.engine import multiplied
 from tilewright.runtime.gpu.product import Run
-
-Array = NDArray[Any]
 
 
 def einsum(library: Library, given: Sequence[Any], labels: Any, output: Any, out: Any, out_dtype: Any, optimize: Any,

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright import forks, formats
 from tilewright.compiler import artefact
@@ -20,6 +19,7 @@ from tilewright.plans import gpu_lowering
 from tilewright.plans.measured import choice
 from tilewright.problem import Gemm
 from tilewright.rules import arguments, scaling, shapes
+from tilewright.rules.arguments import Array
 from tilewright.rules.call import KERNELS, Call, Product, decide
 from tilewright.rules.signature import signature
 from tilewright.runtime import repeats
@@ -35,7 +35,6 @@ from tilewright.runtime.gpu.product import Run
 from tilewright.runtime.gpu.recipe import Bound, Recipe
 from tilewright.targets import GpuTarget
 
-Array = NDArray[Any]
 MOST_RECIPES, MOST_PASSES = 1024, 1024
 MAY_BE_NUMPYS = "operands[", "scale_"     # names of arrays that may be in the host's memory beside those on a GPU
 
@@ -287,8 +286,7 @@ class Engine:
 
         def loaded() -> Function:
             code = artefact.code(emitter, on.target, **options, WARP=on.target.warp)
-            function: Function = self.driver.load(code.image, on, code.machine).function(code.manifest)
-            return function
+            return self.driver.load(code.image, on, code.machine).function(code.manifest)
 
         return self.passes.get((on.index, emitter, *options.items()), loaded)
 

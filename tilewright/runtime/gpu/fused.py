@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright import formats
 from tilewright.expressions.composed import ADDED, BETA, with_scalars
@@ -20,6 +19,7 @@ from tilewright.plans import semirings
 from tilewright.plans.gpu_formats import WRITTEN
 from tilewright.rules import arguments, fusing, shapes
 from tilewright.rules import prologues as prologue_rules
+from tilewright.rules.arguments import Array
 from tilewright.rules.call import Call, Product
 from tilewright.rules.signature import operand
 from tilewright.runtime.gpu import auxiliary, prologues
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from tilewright.rules.prologues import Prepared
     from tilewright.runtime.gpu.product import Run
 
-Array = NDArray[Any]
 # What kernels read as operands; other integers are converted before.
 READ = WRITTEN
 

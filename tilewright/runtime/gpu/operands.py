@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright import formats
 from tilewright.formats.quantized import check_operand
 from tilewright.plans import gpu, gpu_shape
 from tilewright.plans.common import Plan
+from tilewright.problem import Gemm
 from tilewright.rules import shapes
+from tilewright.rules.arguments import Array
 from tilewright.runtime.gpu.arrays import Library, Look, kind, library_of, shadow
 from tilewright.targets.tensor_maps import Tile, TiledMap
 
-if TYPE_CHECKING:
-    from tilewright.problem import Gemm
-
-Array = NDArray[Any]
 MAPPED = {"a": "a", "b": "b", "c_map": "c"}  # parameters of kernels that may be tensor maps, and of what
 
 
@@ -107,8 +104,7 @@ def shape_of(problem: Gemm, target: Any, a: Array, b: Array, c: Array) -> gpu_sh
     """What a plan for these operands is chosen by: their sizes, formats, addresses and strides."""
     rows = (x if letter == "n" else transposed(x) for x, letter in zip((a, b, c), problem.layout + "n"))
     at = [(address(x), x.strides[-2] if x.shape[-2] > 1 else 0, *x.strides[:-2]) for x in rows]
-    found: gpu_shape.GpuShape = gpu.planner(target).shape_of(problem, at)
-    return found
+    return gpu.planner(target).shape_of(problem, at)
 
 
 def of_block_scaled(kernel: Any, a: Array, b: Array, c: Array) -> Any:

@@ -14,13 +14,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.expressions.numerics import SWAPPED, Numerics
 from tilewright.plans.common import NoPlan
 from tilewright.plans.gpu_shape import MOST_BATCH, WIDEST
 from tilewright.plans.small_rules import MOST as MOST_SMALL
 from tilewright.rules import arguments, shapes
+from tilewright.rules.arguments import Array
 from tilewright.rules.signature import operand
 from tilewright.runtime import repeats
 from tilewright.runtime.gpu import complex_products, dlpack, operands
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from tilewright.runtime.gpu.blocks import Formats
     from tilewright.runtime.gpu.engine import Engine
 
-Array = NDArray[Any]
 COPY = "tilewright.kernels.gpu.copy:emit_copy"
 
 

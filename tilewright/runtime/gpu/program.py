@@ -9,15 +9,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tilewright.rules.arguments import Array
 from tilewright.runtime.program import Buffers
 from tilewright.targets.tensor_maps import BYTES as MAP_BYTES
 
 if TYPE_CHECKING:
     from tilewright.runtime.gpu.recipe import Recipe
 
-Array = NDArray[Any]
 ALIGNMENT = 256                     # of temporaries in a program's block, as drivers align blocks
 
 

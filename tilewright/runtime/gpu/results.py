@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright import formats
 from tilewright.expressions import DEFAULT
@@ -23,6 +22,7 @@ from tilewright.plans import gpu_lowering
 from tilewright.plans.epilogues import kinds as computed
 from tilewright.plans.gpu_formats import RESULTS
 from tilewright.rules import arguments, fusing, shapes
+from tilewright.rules.arguments import Array
 from tilewright.rules.call import Call, Product
 from tilewright.runtime.gpu import arrays, auxiliary, blocks
 from tilewright.runtime.gpu.operands import address, format_of, leading
@@ -30,7 +30,6 @@ from tilewright.runtime.gpu.operands import address, format_of, leading
 if TYPE_CHECKING:
     from tilewright.runtime.gpu.product import Run
 
-Array = NDArray[Any]
 REDUCE = "tilewright.kernels.gpu.reduce:emit_reduce"
 
 

@@ -118,8 +118,7 @@ class Device(driver.Device):
             raise Unavailable(f"{self.name} is {self.arch}; tilewright has kernels for {', '.join(amd.TARGETS)}")
         chip = next((c for c in amd.CHIPS.values() if c.name == self.arch and c.model and c.model in self.name), known)
         here = {"cus": self.attribute("MultiprocessorCount"), "clock": 1e3 * self.attribute("ClockRate")}
-        gpu: AmdTarget = self.recorded(chip, here, "HIP: hipDeviceGetAttribute", str(version()))
-        return gpu
+        return self.recorded(chip, here, "HIP: hipDeviceGetAttribute", str(version()))
 
     @contextmanager
     def current(self) -> Iterator[None]:
