@@ -27,8 +27,7 @@ from mpmath import mp
 
 from tilewright.expressions.operations import OPERATIONS
 from tilewright.ir import Function, Kernel, f32, f64, i64, ptr, vec
-from tilewright.ir.elementary import F32, F64, TANH_SMALL
-from tilewright.ir.elementary_rounded import SHORT
+from tilewright.ir.elementary import F32, F64, SHORT, TANH_SMALL
 from tilewright.runtime.run import run
 
 NAMES = ("exp", "log", "tanh", "erf", "gelu", "gelu_tanh", "sigmoid")
@@ -184,7 +183,7 @@ def show_fit(name: str, T: Any, fitted: tuple[list[Real], Real]) -> None:
 
 
 def short_coefficients(name: str, bits: int) -> None:
-    """Errors of gelus that are rounded to so many bits (ir/elementary_rounded.py). What counts is the error of the gelu
+    """Errors of gelus that are rounded to so many bits (ir/elementary.py). What counts is the error of the gelu
     of x and of -x beside the larger of the latter times 2^-(bits + 5) and of 2^-(bits + 11): 1 is allowed. At the end
     the power has to be nothing beside 1."""
     short, half, slope = SHORT[name, bits], mp.sqrt(mp.mpf(1) / 2), mp.sqrt(8 / mp.pi)

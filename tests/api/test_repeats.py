@@ -21,7 +21,7 @@ import pytest
 import tilewright as tw
 from tests.helpers.counted import Counted
 from tilewright.api import builtin_repeats as repeats
-from tilewright.api.builtin_keys import Called, key_of, slot_of
+from tilewright.api.builtin_repeats import Called, key_of, slot_of
 from tilewright.api.products import matmul as by_python
 from tilewright.kernels.cpu import abi
 from tilewright.plans import lowering

@@ -12,7 +12,7 @@ from tilewright import simulator
 from tilewright.expressions.function import epilogue
 from tilewright.expressions.operations import OPERATIONS
 from tilewright.expressions.rounding import shortened
-from tilewright.ir import Kernel, elementary_rounded, f32, i64, ptr, vec
+from tilewright.ir import Kernel, elementary, f32, i64, ptr, vec
 from tilewright.runtime.run import run
 
 BF16 = ml_dtypes.bfloat16
@@ -49,22 +49,22 @@ def emit(V):
     k = Kernel(f"short_{V}", n=i64, x=ptr(f32), y=ptr(f32))
     n, x, y = k.args
     with k.loop(n, step=V) as i:
-        for at, (name, bits) in enumerate(elementary_rounded.SHORT):
-            k.store(y + n*at + i, elementary_rounded.gelu(k, name, bits, k.load(x + i, vec(f32, V), 4)), 4)
+        for at, (name, bits) in enumerate(elementary.SHORT):
+            k.store(y + n*at + i, elementary.rounded_gelu(k, name, bits, k.load(x + i, vec(f32, V), 4)), 4)
     return k.function
 
 
-@pytest.mark.parametrize("at", range(len(elementary_rounded.SHORT)), ids=map(str, elementary_rounded.SHORT))
+@pytest.mark.parametrize("at", range(len(elementary.SHORT)), ids=map(str, elementary.SHORT))
 def test_errors(at):
     """Beside float64: in ulp of the narrow result where that is large enough, elsewhere absolute. So the rounded result
     is nearly always the nearest, and never further than the next to it."""
-    name, bits = [*elementary_rounded.SHORT][at]
+    name, bits = [*elementary.SHORT][at]
     edges = np.arange(1 << 16, dtype=np.uint16).view(BF16).astype(np.float32)      # every bf16, and every f16
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
     x = np.concatenate([edges, halves, np.linspace(-9, 9, 1 << 19, dtype=np.float32)])
     x = x[np.isfinite(x)]
     x = np.append(x, np.zeros(-x.size % 16, np.float32))
-    y = np.empty((len(elementary_rounded.SHORT), x.size), np.float32)
+    y = np.empty((len(elementary.SHORT), x.size), np.float32)
     with np.errstate(all="ignore"):
         run(emit(16), x.size, x, y)
         exact = OPERATIONS[name].numpy(x.astype(np.float64))
@@ -75,7 +75,7 @@ def test_errors(at):
     large &= np.abs(exact) >= 2.0**-120
     assert (error[large] / ulp[large]).max() < 0.06
     assert error[~large].max() < 2.0**-(bits + 9)
-    assert (y[at][x < -elementary_rounded.SHORT[name, bits].end] == 0).all()
+    assert (y[at][x < -elementary.SHORT[name, bits].end] == 0).all()
     narrow = BF16 if bits == 8 else np.float16
     with np.errstate(all="ignore"):
         stored, right = y[at].astype(narrow), exact.astype(narrow)
@@ -88,7 +88,7 @@ def test_errors(at):
 def test_special_numbers_and_the_simulator():
     x = np.array([np.inf, -np.inf, 0.0, -0.0, np.nan, 3.4e38, -3.4e38, 1e-45, -1e-45, *np.linspace(-7, 7, 23)], "f4")
     x = np.resize(x, 32)
-    y, z = np.empty((2, len(elementary_rounded.SHORT), x.size), np.float32)
+    y, z = np.empty((2, len(elementary.SHORT), x.size), np.float32)
     with np.errstate(all="ignore"):
         run(emit(16), x.size, x, y)
         simulator.run(emit(1), x.size, x, z)
@@ -106,7 +106,7 @@ def test_epilogues_take_them_on_cpus():
     for dtype, bits in ((BF16, 8), (np.float16, 11)):
         found = tw.matmul(a, b, epilogue=lambda acc, bias: tw.gelu(acc + bias), operands={"bias": bias},
                           out_dtype=dtype)
-        at = [*elementary_rounded.SHORT].index(("gelu", bits))
-        x, y = np.resize(sums, 2000), np.empty((len(elementary_rounded.SHORT), 2000), np.float32)
+        at = [*elementary.SHORT].index(("gelu", bits))
+        x, y = np.resize(sums, 2000), np.empty((len(elementary.SHORT), 2000), np.float32)
         run(emit(16), 2000, x, y)
         assert same_bits(found.ravel(), y[at].astype(dtype))

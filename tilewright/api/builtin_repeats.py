@@ -1,24 +1,26 @@
 """Calls like earlier ones, which the builtin makes without Python: what may be repeated, and the records of it.
 
 A call whose program is one run of a recipe, from the caller's own arrays to the array that it returns, gets a record:
-kernels/cpu/repeat.py says what is in one, and which calls are like it (builtin_keys.py). So what is repeated is what
+kernels/cpu/repeat.py says what is in one, and which calls are like it. So what is repeated is what
 has run, with the same plan and the same bits.
 """
 from __future__ import annotations
 
 import ctypes
+import struct
 import sys
 from array import array
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from types import MappingProxyType, NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from tilewright import forks
 from tilewright.api import tensor_repeats, tensors
-from tilewright.api.builtin_keys import Called, key_of, lasting, slot_of
-from tilewright.kernels.cpu.abi import KEY, MOST_FIELDS, MOST_KEYWORDS, MOST_OPERANDS, NAMED, RECORD, SLOTS
+from tilewright.expressions import remembered
+from tilewright.expressions.function import Epilogue
+from tilewright.kernels.cpu import abi
 from tilewright.runtime import repeats as records
 from tilewright.runtime.cpu import exchange, pool, symmetric, workspace
 from tilewright.runtime.cpu.layout import address
@@ -31,13 +33,14 @@ SPACE = 16 << 20            # bytes for packed panels: products whose call takes
 NO_LEVEL = -1               # of torch's forward-mode derivatives, an int that is one object
 KEYWORDS = {"out_dtype", "trans_a", "trans_b", "algorithm", "deterministic", "batch_invariant",     # beside out
             "threads", "epilogue", "operands"}
+MASK = (1 << 64) - 1
 
 
 class Repeats:
     """The table of one builtin. `begin(table, pool)` gives it their addresses, before the first record."""
 
     def __init__(self, release_above: int, begin: Callable[[int, Any], None]) -> None:
-        self._slots = (ctypes.c_int64 * SLOTS)()
+        self._slots = (ctypes.c_int64 * abi.SLOTS)()
         self._release_above, self._begin = release_above, begin
         self._records: dict[int, tuple[Any, ...]] = {}      # by slot: the key, the record and what it points to
         self._replaced: list[Any] = []                      # records that may still be running
@@ -64,7 +67,7 @@ class Repeats:
         with self._lock:
             if not running():                               # what is in no slot cannot begin any more
                 self._replaced.clear()
-            if not self._remember(args, kwargs, result, call.product(at)) and len(self.refused) < SLOTS:
+            if not self._remember(args, kwargs, result, call.product(at)) and len(self.refused) < abi.SLOTS:
                 self.refused[known_by] = call
 
     def _remember(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, run: Run) -> bool:
@@ -90,16 +93,16 @@ class Repeats:
             self._space = workspace.take(SPACE)
             self._begin(ctypes.addressof(self._slots), pool.pool())
         work = _work(run, self._space)
-        if work is None or len(work.job) > MOST_FIELDS:
+        if work is None or len(work.job) > abi.MOST_FIELDS:
             return False
         if (asked := torchs.guarded()) is None:
             return True
         looked_up = *names, *asked.names
         at_table = work.fields(run.recipe)["operands"] if operands else len(work.job)
         record = [len(key), *self._record(run, work, args, result), len(operands), at_table,
-                  len(looked_up) // len(NAMED), *asked.words]
-        assert len(record) == len(RECORD)
-        memory = array("q", [*record, *key, *(0 for _ in range(KEY - len(key))), *work.job, *rows, *looked_up])
+                  len(looked_up) // len(abi.NAMED), *asked.words]
+        assert len(record) == len(abi.RECORD)
+        memory = array("q", [*record, *key, *(0 for _ in range(abi.KEY - len(key))), *work.job, *rows, *looked_up])
         if slot in self._records:
             self._replaced.append(self._records[slot])
         dtypes = [getattr(x, "dtype", None) for x in (*args[:2], result, *operands)]
@@ -132,7 +135,7 @@ class _Torchs(NamedTuple):
     types: Mapping[int, int] = MappingProxyType({})     # DLPack's words for dtypes, by the ids of arrays
     tensors: tuple[Any, ...] = ()               # the result last
     words: tuple[int, int, int] = (0, 0, 0)     # the record's check, new and made
-    names: tuple[int, ...] = ()                 # a NAMED: there are no forward-mode derivatives now
+    names: tuple[int, ...] = ()                 # a abi.NAMED: there are no forward-mode derivatives now
     kept: Any = ()
 
     @classmethod
@@ -186,7 +189,7 @@ def watching(python: Callable[..., Any], repeats: Repeats, running: Callable[[],
 
 def _repeatable(args: tuple[Any, ...], out: Any, named: dict[str, Any], result: Any, run: Run) -> bool:
     """Whether the run was all that the call came down to."""
-    if not 2 <= len(args) <= 3 or len(named) > MOST_KEYWORDS or not named.keys() <= KEYWORDS:
+    if not 2 <= len(args) <= 3 or len(named) > abi.MOST_KEYWORDS or not named.keys() <= KEYWORDS:
         return False
     read_b = run.b if run.given is None else run.given
     a, b = (read_b, run.a) if run.swapped else (run.a, read_b)
@@ -206,7 +209,7 @@ def _rows(given: dict[str, Any], run: Run, result: Any) -> list[int] | None:
     """A ROW for each operand of the epilogue that the run read; None if these are not the caller's own arrays, and
     floats. One of them may be the result."""
     names, operands = [*given], [*given.values()]
-    if len(run.table) != len(operands) or len(operands) > MOST_OPERANDS or (
+    if len(run.table) != len(operands) or len(operands) > abi.MOST_OPERANDS or (
             {*run.names} != {*names}):
         return None
     arrays = [x for x in operands if type(x) is not float]
@@ -237,3 +240,80 @@ def _work(run: Run, space: Any) -> Work | None:
                  if run.given.ndim == 2 and run.given.shape[1] == 1 else
                  batches.by_panels(run.recipe, across // size) if along == size else None)
     return found
+
+
+# ---- what a call is known by: the words that kernels/cpu/repeat.py and called.py make of it, in Python
+
+class Called(NamedTuple):
+    """An epilogue, or None."""
+    words: tuple[int, ...]
+    names: tuple[int, ...]              # a NAMED for each name that it looks up
+    kept: Any                           # the objects whose addresses these are
+
+    @classmethod
+    def described(cls, x: Any) -> Called | None:
+        """None for a function that has to be looked at in every call: one that reads what may change unseen, or values
+        of which equal ones are not one object."""
+        if x is None or type(x) is Epilogue:
+            return cls((id(x),), (), x)
+        names = remembered.names_of(x)
+        if names is None or x.__kwdefaults__ is not None:
+            return None
+        code, space = x.__code__, x.__globals__
+        words, values = [id(code), id(space)], []
+        for given in [cell.cell_contents for cell in x.__closure__ or ()], x.__defaults__:
+            if given is not None and len(given) > abi.MOST_VALUES:
+                return None
+            words.append(len(given or ()))
+            for each in given or ():
+                values.append(each)
+                if type(each) is float:
+                    words += abi.IS_FLOAT, *struct.unpack("q", struct.pack("d", each))
+                elif lasting(each) if type(each) in remembered.NUMBERS else remembered.constant(each):
+                    words.append(id(each))
+                else:
+                    return None
+        absent = remembered.ABSENT
+        looked_up = [word for at, name, value in names.lookups
+                     for word in (id(at), id(name), 0 if value is absent else id(value))]
+        return cls(tuple(words), tuple(looked_up), (code, space, values, names))
+
+
+def lasting(value: Any) -> bool:
+    """Whether equal values are one object, so that its address tells them from others."""
+    if type(value) is str:
+        return sys.intern(value) is value
+    return (isinstance(value, (bool, NoneType, type)) or (type(value) is int and -5 <= value <= 256)
+            or (isinstance(value, np.dtype) and value is np.dtype(value.type)))
+
+
+def key_of(a: Any, b: Any, out: Any, kwargs: Mapping[str, Any], called: Called, threads: int,
+           types: Mapping[int, int] = MappingProxyType({})) -> tuple[int, ...]:
+    """The key of a call, as kernels/cpu/repeat.py makes it. `types`: words in place of the addresses of dtypes, by the
+    ids of arrays."""
+    def words_of(x: Any) -> list[int]:
+        if type(x) is float:
+            return [abi.IS_FLOAT]
+        return [types.get(id(x), id(x.dtype)), x.ndim, *(number for pair in zip(x.shape, x.strides) for number in pair)]
+
+    named: list[int] = []
+    for name, value in kwargs.items():
+        if name == "epilogue":
+            named += id(name), *called.words
+        elif name == "operands" and type(value) is dict:
+            named += id(name), len(value), *(word for x, y in value.items() for word in (id(x), *words_of(y)))
+        elif name != "out":
+            named += id(name), id(value)
+    whole = [0] if out is None else [1, *words_of(out)]
+    if operands := kwargs.get("operands"):
+        where = None if out is None else address(out)
+        same = (type(x) is not float and address(x) == where for x in operands.values())
+        whole.append(sum(x << i for i, x in enumerate(same)))
+    return *words_of(a), *words_of(b), *named, *whole, threads
+
+
+def slot_of(key: tuple[int, ...]) -> int:
+    found = 0
+    for word in key:
+        found = ((found ^ word) & MASK) * abi.FACTOR & MASK
+    return found >> abi.SHIFT & (abi.SLOTS - 1)

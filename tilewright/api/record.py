@@ -3,9 +3,9 @@
 The functions that users call are wrapped: each call is counted, whatever is behind it, so that neither the builtin nor
 its repeated calls hide any. A call costs a few microseconds more. Only calls that succeed count, and only products of
 which a Gemm can say what they are: complex scalars, and operands that are packed or have scales of blocks leave no
-line. Semirings, epilogues and prologues are in a line as texts (recorded.py). Of einsum and tensordot, whose calls are
-not repeated while they are recorded, products of pairs are counted where they are multiplied. How many pairs of these
-have axes that do not merge, and how many calls were grouped, is said at the end.
+line. Semirings, epilogues and prologues are in a line as texts. Of einsum and tensordot, whose calls are not repeated
+while they are recorded, products of pairs are counted where they are multiplied. How many pairs of these have axes that
+do not merge, and how many calls were grouped, is said at the end.
 
 A process appends its lines when it exits, in one piece and under a lock, so that many may share a file; one that is
 killed, or leaves by os._exit, appends none.
@@ -17,7 +17,7 @@ import fcntl
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from math import gcd, prod
 from pathlib import Path
@@ -25,11 +25,15 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.api import recorded, tensors
+from tilewright.api import tensors
+from tilewright.expressions import remembered
+from tilewright.expressions.semiring import Semiring, semiring
 from tilewright.formats.quantized import Quantized
 from tilewright.plans import semirings
 from tilewright.problem import Gemm
-from tilewright.rules import arguments
+from tilewright.rules import arguments, fusing, prologues
+from tilewright.rules.arguments import Array
+from tilewright.rules.call import Call
 from tilewright.rules.contraction import Operands
 from tilewright.runtime.cpu import pool
 from tilewright.runtime.cpu.engine import format_of
@@ -39,8 +43,10 @@ from tilewright.shape_list import Listed, merged
 from tilewright.targets import detect
 
 ALIGNED = 16            # bytes, beyond which no plan asks
+FUNCTIONS = ("f", "epilogue", "prologue_a", "prologue_b")       # arguments of matmul and contract
+MORE = ("reduce", "operands", "out_dtype")                      # what they depend on
 OPTIONS = frozenset(("trans_a", "trans_b", "algorithm", "threads", "scale_a", "scale_b",
-                     *recorded.FUNCTIONS, *recorded.MORE))
+                     *FUNCTIONS, *MORE))
 
 
 class Recorder:
@@ -82,8 +88,8 @@ class Recorder:
 
     def count(self, a: Any, b: Any, result: Any, options: dict[str, Any]) -> None:
         try:
-            of_functions = recorded.key(options)
-            named = tuple((name, _word(x)) for name, x in options.items() if name not in recorded.FUNCTIONS)
+            of_functions = functions_key(options)
+            named = tuple((name, _word(x)) for name, x in options.items() if name not in FUNCTIONS)
             key: Any = _look(a), _look(b), getattr(result, "dtype", None), pool.get_num_threads(), named, of_functions
             if of_functions is None:                    # functions of which it cannot be seen whether they are the same
                 key = _listed(a, b, result, options)
@@ -149,11 +155,11 @@ def _listed(a: Any, b: Any, result: Any, options: dict[str, Any]) -> Listed | No
         m, batch = m * batch, 1
     quantized = [each.format.name for each in (a, b) if type(each) is Quantized]
     functions = dict[str, str]()
-    if any(name in options for name in recorded.FUNCTIONS):
+    if any(name in options for name in FUNCTIONS):
         beside = {name: _array(y, library_of(y)) for name, y in (options.get("operands") or {}).items()}
         if quantized or scales:
             return None
-        functions = recorded.texts(x, y, options, beside, library is not None)
+        functions = function_texts(x, y, options, beside, library is not None)
     if quantized:
         if len(quantized) != 2:
             return None
@@ -239,3 +245,35 @@ def contracted(x: Operands, threads: int | None) -> None:
         found.count(x.a, x.b, x.c, {} if threads is None else {"threads": threads})
     else:
         found.missed["einsum, of two operands each, were not recorded: axes of m, n or k do not merge into one"] += 1
+
+
+# ---- functions of a call
+
+def functions_key(options: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """Equal for functions that compute the same; None where that cannot be seen."""
+    found = []
+    for name in FUNCTIONS:
+        if (x := options.get(name)) is not None:
+            found.append((name, x.text if hasattr(x, "text") else remembered.keys((x,))))
+    return None if any(each is None for _, each in found) else tuple(found)
+
+
+def function_texts(a: Array, b: Array, options: Mapping[str, Any], operands: Mapping[str, Array], on_gpu: bool
+                   ) -> dict[str, str]:
+    """The functions of a call as a Gemm takes them: texts of its semiring, prologues and epilogue. For operands as they
+    are multiplied, or shadows; `operands`: of the functions, likewise."""
+    made, f = None, options.get("f")
+    if f is not None:
+        kind = "float" if arguments.combined_in(a, b).kind == "f" else "int"
+        made = f if isinstance(f, Semiring) else semiring(f, options.get("reduce", "sum"), kind)
+    call = Call.checked(a, b, epilogue=options.get("epilogue"), operands=options.get("operands"),
+                        prologue_a=options.get("prologue_a"), prologue_b=options.get("prologue_b"),
+                        out_dtype=options.get("out_dtype"), semiring=made)
+    shares = prologues.shared_out(call, operands)
+    prepared = prologues.all_of(call, a, b, shares)
+    found = {"semiring": made.text} if made else {}
+    found |= {f"prologue_{role}": each.prologue.text for role, each in prepared.items()}
+    if call.epilogue is not None or (made and made.state and on_gpu):       # where a launch makes results of a state
+        product = prologues.decided(call, a, b, None, None, prepared)
+        found["epilogue"] = fusing.fused(call._replace(operands=shares.get("epilogue")), product).epilogue.text
+    return found

@@ -1,7 +1,7 @@
 """Which operations of an expression may be short, because what comes of them is rounded to few bits.
 
 A kernel stores results in formats; a gelu that is nothing but stored in bf16, or multiplied before, needs no more than
-a little beyond bf16's bits (ir/elementary_rounded.py). It is decided here, by the expression and the formats of its
+a little beyond bf16's bits (ir/elementary.py). It is decided here, by the expression and the formats of its
 results: so kernels for every target compute the same.
 """
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import lru_cache
 from tilewright.expressions.program import Expression, Line
 from tilewright.formats import FORMATS, Float
 
-NAMES, BITS = ("gelu", "gelu_tanh"), (8, 11)        # of ir.elementary_rounded.SHORT
+NAMES, BITS = ("gelu", "gelu_tanh"), (8, 11)        # of ir.elementary.SHORT
 WHOLE = 99
 # Operations of whose result the relative error is that of an operand, or the sum of both.
 PASSING = {"mul", "neg", "abs", "where", "div"}

@@ -15,7 +15,7 @@ from tilewright.expressions.operations import CONVERSIONS, OPERATIONS
 from tilewright.expressions.program import INDICES, Expression, Number
 from tilewright.expressions.reductions import Fold, named
 from tilewright.expressions.semiring import Semiring
-from tilewright.ir import Kernel, Type, Value, elementary_rounded, f32, f64, i1, i8, i32, i64, vec
+from tilewright.ir import Kernel, Type, Value, elementary, f32, f64, i1, i8, i32, i64, vec
 from tilewright.ir.program import Op
 
 
@@ -36,7 +36,7 @@ def recorded(k: Kernel, expression: Expression, inputs: Mapping[str, Value], FLO
     def operation(name: str, *xs: Value) -> Value:
         name, _, bits = name.partition("~")
         if bits and xs[0].type.scalar == f32:
-            return elementary_rounded.gelu(k, name, int(bits), xs[0])
+            return elementary.rounded_gelu(k, name, int(bits), xs[0])
         return k.cast(xs[0], vec(types[name], length)) if name in CONVERSIONS else OPERATIONS[name].record(k, *xs)
 
     return expression.run(operation, {name: spread(x) for name, x in inputs.items()}, constant)
