@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import tilewright
-from tilewright.torch.library import define, differentiate, total
+from tilewright.torch.library import define, differentiate, shaped, total
 from tilewright.torch.ops import RESULTS, empty, result_dtype, save_factors, transposed
 
 
@@ -50,12 +50,7 @@ def _kernel(a: Tensor, b: Tensor, offs: Tensor) -> Tensor:
     return tilewright.grouped_matmul(a, b, offs, out_dtype=RESULTS[dtype])
 
 
-def _fake(a: Tensor, b: Tensor, offs: Tensor) -> Tensor:
-    dtype, shape = _checked(a, b, offs)
-    return empty(a, *shape, dtype=dtype)
-
-
-_operator = define("grouped_mm(Tensor a, Tensor b, Tensor offs) -> Tensor", _kernel, _fake, autocast=True)
+_operator = define("grouped_mm(Tensor a, Tensor b, Tensor offs) -> Tensor", _kernel, shaped(_checked), autocast=True)
 
 
 def _backward(ctx: Any, g: Tensor) -> Any:

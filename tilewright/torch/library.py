@@ -51,6 +51,15 @@ def define(schema: str, kernel: Callable[..., Any], fake: Callable[..., Any], *,
     return operator
 
 
+def shaped(result: Callable[..., Any]) -> Callable[..., Any]:
+    """The fake of an operator whose result has the dtype and the shape that `result` gives for its arguments."""
+    def fake(*given: Any, **options: Any) -> torch.Tensor:
+        dtype, shape = result(*given, **options)
+        like = next(x for x in given if isinstance(x, torch.Tensor))
+        return torch.empty(shape, dtype=dtype, device=like.device)
+    return fake
+
+
 def differentiate(operator: Any, backward: Callable[..., Any], setup: Callable[..., None],
                   tangent: Callable[..., Any]) -> None:
     """Register an operator's derivatives, which may be differentiated again. `inputs`: all arguments in the schema's

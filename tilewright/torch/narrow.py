@@ -21,7 +21,7 @@ from tilewright.kernels.quantized_rows import emit_quantize_rows
 from tilewright.plans.prologues import MOST
 from tilewright.runtime.run import run
 from tilewright.torch import quantization
-from tilewright.torch.library import define, refuse_gradients
+from tilewright.torch.library import define, refuse_gradients, shaped
 from tilewright.torch.ops import FP8, empty, matrices, rows_of
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
@@ -32,8 +32,8 @@ HERE = "layers of narrow weights are for inference; train a model in f32 or bf16
 # ---- scaled_mm
 
 
-def _check_scaled(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None,
-                  out_dtype: torch.dtype) -> None:
+def _check_scaled(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None,
+                  out_dtype: torch.dtype = torch.float32) -> tuple[torch.dtype, tuple[int, int]]:
     matrices(2, a=a, b=b)
     for name, x in (("a", a), ("b", b)):
         if x.dtype not in (*FP8, torch.int8):
@@ -46,6 +46,7 @@ def _check_scaled(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: 
         raise ValueError(f"bias must have the shape ({b.shape[1]},), not {tuple(bias.shape)}")
     if out_dtype not in FLOATS:
         raise TypeError(f"out_dtype must be one of {', '.join(map(str, FLOATS))}, not {out_dtype}")
+    return out_dtype, (a.shape[0], b.shape[1])
 
 
 def _scale(acc: Any, scale_a: Any, scale_b: Any) -> Any:
@@ -80,15 +81,9 @@ def _by_few_rows(x: Tensor, weight: Quantized | Scaled, scale: Tensor | None, bi
     return (sums if bias is None else sums.add_(bias)).to(dtype)
 
 
-def _fake_scaled_mm(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None,
-                    out_dtype: torch.dtype = torch.float32) -> Tensor:
-    _check_scaled(a, b, scale_a, scale_b, bias, out_dtype)
-    return empty(a, a.shape[0], b.shape[1], dtype=out_dtype)
-
-
 scaled_mm_operator = define(
     "scaled_mm(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor? bias=None, "
-    "ScalarType out_dtype=float) -> Tensor", _scaled_mm, _fake_scaled_mm, repeated=5)
+    "ScalarType out_dtype=float) -> Tensor", _scaled_mm, shaped(_check_scaled), repeated=5)
 refuse_gradients(scaled_mm_operator, HERE)
 
 
@@ -182,13 +177,15 @@ def as_weight(elements: Tensor, scales: Tensor, zeros: Tensor | None, format: st
     return Scaled(elements, scales, zeros, group, halves)
 
 
-def _check_weight(x: Tensor, elements: Tensor, bias: Tensor | None) -> None:
+def _check_weight(x: Tensor, elements: Tensor, scales: Tensor, zeros: Tensor | None, bias: Tensor | None,
+                  *_: Any) -> tuple[torch.dtype, tuple[int, ...]]:
     if x.dtype not in FLOATS:
         raise TypeError(f"x must be one of {', '.join(map(str, FLOATS))}, not {x.dtype}")
     if x.dim() < 1 or elements.dim() != 2:
         raise ValueError(f"x {tuple(x.shape)} and elements {tuple(elements.shape)} must be [..., k] and [n, bytes]")
     if bias is not None and tuple(bias.shape) != (elements.shape[0],):
         raise ValueError(f"bias must have the shape ({elements.shape[0]},), not {tuple(bias.shape)}")
+    return x.dtype, (*x.shape[:-1], elements.shape[0])
 
 
 def _add(acc: Any, bias: Any) -> Any:
@@ -209,12 +206,12 @@ def _column_add(acc: Any, scales: Any, bias: Any) -> Any:
 
 def _weight_linear(x: Tensor, elements: Tensor, scales: Tensor, zeros: Tensor | None, bias: Tensor | None, format: str,
                    group: int, tensor_scale: float) -> Tensor:
-    _check_weight(x, elements, bias)
-    rows, n = rows_of(x), elements.shape[0]
+    _, shape = _check_weight(x, elements, scales, zeros, bias)
+    rows = rows_of(x)
     weight: Any = as_weight(elements, scales, zeros, format, group, tensor_scale, x.shape[-1])
     few = rows.shape[0] <= (FEW if x.is_cuda else MOST)
     if few and not x.is_cuda:
-        return _by_few_rows(rows, weight, None, bias, x.dtype).view(*x.shape[:-1], n)
+        return _by_few_rows(rows, weight, None, bias, x.dtype).view(shape)
     operands: dict[str, Any] = {} if bias is None else {"bias": bias}
     epilogue: Any = None if bias is None else _add
     options: dict[str, Any] = {}
@@ -223,19 +220,13 @@ def _weight_linear(x: Tensor, elements: Tensor, scales: Tensor, zeros: Tensor | 
         epilogue = _column if bias is None else _column_add
         options = {"prologue_b": _number} if x.is_cuda else {}      # decoded on the way, in place of a copy
     options |= {} if epilogue is None else {"epilogue": epilogue, "operands": operands}
-    out = empty(x, rows.shape[0], n, dtype=x.dtype)
-    return tilewright.matmul(rows, weight, out, trans_b=True, **options).view(*x.shape[:-1], n)
-
-
-def _fake_weight_linear(x: Tensor, elements: Tensor, scales: Tensor, zeros: Tensor | None, bias: Tensor | None,
-                        format: str, group: int, tensor_scale: float) -> Tensor:
-    _check_weight(x, elements, bias)
-    return empty(x, *x.shape[:-1], elements.shape[0], dtype=x.dtype)
+    out = empty(x, rows.shape[0], shape[-1], dtype=x.dtype)
+    return tilewright.matmul(rows, weight, out, trans_b=True, **options).view(shape)
 
 
 weight_linear_operator = define(
     "weight_linear(Tensor x, Tensor elements, Tensor scales, Tensor? zeros, Tensor? bias, str format, int group, "
-    "float tensor_scale) -> Tensor", _weight_linear, _fake_weight_linear, repeated=5)
+    "float tensor_scale) -> Tensor", _weight_linear, shaped(_check_weight), repeated=5)
 
 
 def _weight_linear_tangent(inputs: Any, tangents: Any, output: Tensor) -> Any:

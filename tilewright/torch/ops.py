@@ -14,7 +14,7 @@ from torch import Tensor
 
 import tilewright
 from tilewright.expressions.functions import gelu, relu, silu
-from tilewright.torch.library import define, differentiate, total
+from tilewright.torch.library import define, differentiate, shaped, total
 
 ACTIVATIONS = {
     "none": lambda z: z,
@@ -102,16 +102,14 @@ def transposed(x: Tensor) -> Tensor:
 
 
 def _product(axes: int) -> tuple[Any, Any]:
-    def kernel(a: Tensor, b: Tensor) -> Tensor:
+    def checked(a: Tensor, b: Tensor) -> tuple[torch.dtype, tuple[int, ...]]:
         dtype = result_dtype(a=a, b=b)
         matrices(axes, a=a, b=b)
-        return multiply(a, b, dtype)
+        return dtype, (*a.shape[:-1], b.shape[-1])
 
-    def fake(a: Tensor, b: Tensor) -> Tensor:
-        dtype = result_dtype(a=a, b=b)
-        matrices(axes, a=a, b=b)
-        return empty(a, *a.shape[:-1], b.shape[-1], dtype=dtype)
-    return kernel, fake
+    def kernel(a: Tensor, b: Tensor) -> Tensor:
+        return multiply(a, b, checked(a, b)[0])
+    return kernel, shaped(checked)
 
 
 mm_operator = define("mm(Tensor a, Tensor b) -> Tensor", *_product(2), autocast=True, repeated=2)
@@ -141,7 +139,7 @@ for _operator in (mm_operator, bmm_operator):
 # ---- addmm
 
 
-def _check_addmm(c: Tensor, a: Tensor, b: Tensor) -> tuple[torch.dtype, tuple[int, int]]:
+def _check_addmm(c: Tensor, a: Tensor, b: Tensor, **factors: Any) -> tuple[torch.dtype, tuple[int, int]]:
     dtype = result_dtype(a=a, b=b, c=c)
     matrices(2, a=a, b=b)
     shape = a.shape[0], b.shape[1]
@@ -160,13 +158,8 @@ def _addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) ->
     return tilewright.matmul(a, b, out, alpha=alpha, beta=beta, c=c if beta else None)
 
 
-def _fake_addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    dtype, shape = _check_addmm(c, a, b)
-    return empty(a, *shape, dtype=dtype)
-
-
 addmm_operator = define("addmm(Tensor c, Tensor a, Tensor b, *, Scalar beta=1, Scalar alpha=1) -> Tensor", _addmm,
-                        _fake_addmm, autocast=True)
+                        shaped(_check_addmm), autocast=True)
 
 
 def _save_addmm(ctx: Any, inputs: Any, output: Any) -> None:
@@ -203,7 +196,8 @@ differentiate(addmm_operator, _addmm_backward, _save_addmm, _addmm_tangent)
 # ---- linear
 
 
-def _check_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> torch.dtype:
+def _check_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str = "none"
+                  ) -> tuple[torch.dtype, tuple[int, ...]]:
     dtype = result_dtype(x=x, weight=weight, **({} if bias is None else {"bias": bias}))
     if x.dim() < 1 or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
         raise ValueError(f"x {tuple(x.shape)} and weight {tuple(weight.shape)} must be [..., k] and [n, k]")
@@ -213,22 +207,17 @@ def _check_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: st
         raise ValueError(f"activation must be one of {', '.join(EPILOGUES)}, not {activation!r}")
     if activation != "none" and not dtype.is_floating_point:
         raise TypeError(f"activation must be 'none' for {dtype}, not {activation!r}")
-    return dtype
+    return dtype, (*x.shape[:-1], weight.shape[0])
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str = "none") -> Tensor:
-    dtype = _check_linear(x, weight, bias, activation)
+    dtype, shape = _check_linear(x, weight, bias, activation)
     result = multiply_add(rows_of(x), weight.t(), bias, dtype, activation)
-    return result if x.dim() == 2 else result.view(*x.shape[:-1], weight.shape[0])
-
-
-def _fake_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str = "none") -> Tensor:
-    dtype = _check_linear(x, weight, bias, activation)
-    return empty(x, *x.shape[:-1], weight.shape[0], dtype=dtype)
+    return result if x.dim() == 2 else result.view(shape)
 
 
 linear_operator = define('linear(Tensor x, Tensor weight, Tensor? bias=None, str activation="none") -> Tensor',
-                         _linear, _fake_linear, autocast=True, repeated=3)
+                         _linear, shaped(_check_linear), autocast=True, repeated=3)
 
 
 def _save_linear(ctx: Any, inputs: Any, output: Tensor) -> None:
@@ -308,10 +297,10 @@ def _linear_sums(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str
 
 
 def _fake_linear_sums(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> tuple[Tensor, Tensor]:
-    dtype = _check_linear(x, weight, bias, activation)
+    dtype, shape = _check_linear(x, weight, bias, activation)
     if activation not in SUMS:
         raise ValueError(f"activation must be one of {', '.join(SUMS)}, not {activation!r}")
-    y, z = (empty(x, *x.shape[:-1], weight.shape[0], dtype=dtype) for _ in range(2))
+    y, z = (empty(x, *shape, dtype=dtype) for _ in range(2))
     return y, z
 
 
