@@ -61,16 +61,16 @@ def hot_loop(asm: str, function: str | None = None) -> HotLoop:
     if not loops:
         raise ValueError(f"{function} has no loop")
     innermost = _innermost(loops)
-    block_counts = [dialect.count(lines) for _, lines in blocks]
-    counts = [_total(block_counts[node] for node in nodes) for nodes in innermost]
+
+    def count(nodes: Iterable[int]) -> _Counts:
+        return dialect.count(line for node in nodes for line in blocks[node][1])
+    counts = [count(nodes) for nodes in innermost]
     # without FMAs, in packing say, the loop that moves the most vectors: one that stores zeros moves none
     best = max(range(len(counts)), key=lambda n: (
         counts[n].fma, counts[n].loads + counts[n].elements > 0, counts[n].loads + counts[n].stores))
-    everywhere = sorted({node for nodes in loops.values() for node in nodes})
-    in_loops = _total(block_counts[node] for node in everywhere)
-    hot = counts[best]
+    hot, in_loops = counts[best], count(set().union(*loops.values()))
     return HotLoop(function, _text(blocks, innermost[best]), hot.fma, hot.loads, hot.elements, hot.stores,
-                   len(hot.registers), hot.stack, in_loops.stack, _total(block_counts).stack)
+                   len(hot.registers), hot.stack, in_loops.stack, count(range(len(blocks))).stack)
 
 
 def ptx_functions(ptx: str) -> list[str]:
@@ -130,10 +130,7 @@ def _ptx_kind(line: str) -> str:
 def amd_body(text: str, function: str) -> list[str]:
     """The instructions and labels of an AMD GPU's kernel, without comments and directives. ValueError if it is not
     there."""
-    match = re.search(rf"^{re.escape(function)}:(.*?)^\.Lfunc_end", text, re.M | re.S)
-    if not match:
-        raise ValueError(f"no kernel {function} in this assembly; there are: {', '.join(functions(text))}")
-    lines = (line.split(";")[0].strip() for line in match[1].splitlines())
+    lines = (line.split(";")[0].strip() for line in _lines(text, function, "kernel"))
     return [line for line in lines if line and (line.endswith(":") or not line.startswith("."))]
 
 
@@ -163,11 +160,15 @@ def _text(blocks: list[tuple[str, list[str]]], nodes: list[int]) -> str:
 
 def _body(asm: str, function: str) -> list[str]:
     """The instructions and labels between `name:` and the end of the function, without comments and directives."""
+    lines = (_COMMENT.sub("", line) if "#" in line or "//" in line else line for line in _lines(asm, function))
+    return [line.strip() for line in lines if line.strip() and not _DIRECTIVE.match(line)]
+
+
+def _lines(asm: str, function: str, what: str = "function") -> list[str]:
     match = re.search(rf"^{re.escape(function)}:(.*?)^\.Lfunc_end", asm, re.M | re.S)
     if not match:
-        raise ValueError(f"no function {function} in this assembly; there are: {', '.join(functions(asm))}")
-    lines = (_COMMENT.sub("", line) if "#" in line or "//" in line else line for line in match[1].splitlines())
-    return [line.strip() for line in lines if line.strip() and not _DIRECTIVE.match(line)]
+        raise ValueError(f"no {what} {function} in this assembly; there are: {', '.join(functions(asm))}")
+    return match[1].splitlines()
 
 
 _COMMENT, _DIRECTIVE = re.compile(r"\s*(#\s|//|##).*"), re.compile(r"\s+\.|\s*#")
@@ -236,16 +237,6 @@ class _Counts:
     def __init__(self) -> None:
         self.fma = self.loads = self.elements = self.stores = self.stack = 0
         self.registers: set[int] = set()
-
-
-def _total(parts: Iterable[_Counts]) -> _Counts:
-    total = _Counts()
-    for part in parts:
-        total.fma, total.loads, total.elements = (
-            total.fma + part.fma, total.loads + part.loads, total.elements + part.elements)
-        total.stores, total.stack = total.stores + part.stores, total.stack + part.stack
-        total.registers |= part.registers
-    return total
 
 
 class _Dialect:
