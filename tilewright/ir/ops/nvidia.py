@@ -155,26 +155,18 @@ def _check_matrices(smem: Value, count: int) -> None:
         raise ValueError(f"one instruction moves 1, 2 or 4 matrices of 8 x 8, not {count}")
 
 
-def _tf32(x: Any) -> Any:
-    """To 10 bits of mantissa, halves away from zero; a NaN is the one of PTX."""
+def _tf32(x: Any, even: bool = False) -> Any:
+    """To 10 bits of mantissa, halves away from zero, or to even; a NaN is the one of PTX."""
     bits = np.asarray(x).view(np.uint32)
-    return np.where(np.isnan(x), 0x7FFFFFFF, (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).astype(np.uint32)
+    half = np.uint32(0x0FFF) + (bits >> 13 & 1) if even else np.uint32(0x1000)
+    rounded = np.where(np.isnan(x), 0x7FFFFFFF, (bits + half) & np.uint32(0xFFFFE000))
+    return rounded.astype(np.uint32).view(np.int32)[()]
 
 
 ROUND_TF32 = Operation("round_tf32", lambda low, t, x: low.call("llvm.nvvm.f2tf32.rna", low.type(t), x, name="tf32"),
-                       lambda t, x: _tf32(x).view(np.int32)[()], needs="tf32")
-
-
-def _tf32_even(x: Any) -> Any:
-    """Round f32 to tf32, halves to even."""
-    bits = np.asarray(x).view(np.uint32)
-    return np.where(np.isnan(x), 0x7FFFFFFF, (bits + np.uint32(0x0FFF) + (bits >> 13 & 1)) & np.uint32(0xFFFFE000)
-                    ).astype(np.uint32)
-
-
+                       lambda t, x: _tf32(x), needs="tf32")
 ROUND_TF32_EVEN = Operation("round_tf32.even", lambda low, t, x: low.call(
-    "llvm.nvvm.f2tf32.rn", low.type(t), x, name="tf32"), lambda t, x: _tf32_even(x).view(np.int32)[()],
-    needs="tf32.even")
+    "llvm.nvvm.f2tf32.rn", low.type(t), x, name="tf32"), lambda t, x: _tf32(x, even=True), needs="tf32.even")
 
 
 def round_tf32(k: Kernel, x: Value, even: bool = False) -> Value:
@@ -190,10 +182,15 @@ def _pair(t: Type) -> Any:
     def meaning(_: Any, x: Any) -> Any:
         with np.errstate(over="ignore"):
             bits = x.astype(t.numpy).view(np.uint16)
-        rounded = np.where(np.isnan(x), 0x7FFF, bits).astype(np.uint32)
-        words = (rounded[0] | rounded[1] << 16).view(np.int32)
-        return words if words.size > 1 else words[0]
+        return _two_in_a_word(np.where(np.isnan(x), 0x7FFF, bits))
     return meaning
+
+
+def _two_in_a_word(halves: Any) -> Any:
+    """[2, threads] of 16 bits as i32, the first one in the lower half."""
+    lower, upper = halves.astype(np.uint32)
+    words = (lower | upper << 16).view(np.int32)
+    return words if words.size > 1 else words[0]
 
 
 def _pair_ptx(t: Type) -> Any:
@@ -247,9 +244,7 @@ def _fp8(format: str, half: int) -> Any:
     def meaning(_: Any, x: Any) -> Any:
         bytes = np.ascontiguousarray(np.atleast_1d(x).astype(np.int64).astype(np.uint32)).view(np.uint8).reshape(-1, 4)
         pair = np.ascontiguousarray(bytes[:, 2*half:2*half + 2]).view(T).astype(np.float16)
-        patterns = np.where(np.isnan(pair), np.uint16(0x7FFF), pair.view(np.uint16)).astype(np.uint32)
-        words = (patterns[:, 0] | patterns[:, 1] << 16).view(np.int32)
-        return words if words.size > 1 else words[0]
+        return _two_in_a_word(np.where(np.isnan(pair), np.uint16(0x7FFF), pair.view(np.uint16)).T)
     return meaning
 
 
