@@ -27,7 +27,7 @@ import numpy as np
 from tilewright.atoms.fragment import Fragment
 from tilewright.forks import cached_property
 from tilewright.ir.ops.core import Operation
-from tilewright.ir.types import Type, f32, f64, i32, vec
+from tilewright.ir.types import f32, f64, i32, vec
 from tilewright.targets.nvidia import GpuTarget
 
 LANES = 32
@@ -120,14 +120,9 @@ def fragment(format: str, role: str, rows: int, columns: int) -> Fragment:
 
     def c(lane: Any, e: Any) -> tuple[Any, Any]:
         return lane // 4 + e // 2 % EIGHTS * 8, lane % 4 * 2 + e % 2 + e // (2*EIGHTS) * 8
-    type = _held(format, role)
+    type = f64 if format == "f64" else f32 if (format, role) == ("f32", "c") else i32       # of a register
     return Fragment(format, rows, columns, 1, elements, vec(type, elements*BITS[format] // type.bits),
                     {"a": a, "b": b, "c": c}[role], lambda lane, e: 0*lane, LANES)
-
-
-def _held(format: str, role: str) -> Type:
-    """The type of a register."""
-    return f64 if format == "f64" else f32 if (format, role) == ("f32", "c") else i32
 
 
 # ---- which there are

@@ -58,7 +58,8 @@ def convert(x: ArrayLike, fmt: object, *, saturate: bool) -> Array:
 
 def _to_float(x: Array, source: Format, target: Float, saturate: bool) -> Array:
     with np.errstate(all="ignore"):
-        if _fits_f32(source) and target.name not in ("f64", "e8m0"):  # NumPy and ml_dtypes round once from here
+        in_f32 = source.bits <= 16 or source.name == "f32"      # which holds every number of these formats
+        if in_f32 and target.name not in ("f64", "e8m0"):  # NumPy and ml_dtypes round once from here
             wide = x.astype(np.float32)
         else:
             long = source.name in ("i64", "u64") and target.name != "f64"
@@ -72,11 +73,6 @@ def _to_float(x: Array, source: Format, target: Float, saturate: bool) -> Array:
         if saturate:
             wide = np.clip(wide, -target.largest, target.largest)
         return np.asarray(wide.astype(target.dtype))
-
-
-def _fits_f32(source: Format) -> bool:
-    """Does f32 hold every number of this format?"""
-    return source.bits <= 16 or source.name == "f32"
 
 
 def _nearest(x: Array, target: Float) -> Array:

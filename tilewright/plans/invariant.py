@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tilewright.plans import epilogues
@@ -59,13 +58,9 @@ def order_of_sums(plan: CpuPlan, shape: Shape) -> tuple[object, ...]:
         return (plan.algorithm, plan.mr, plan.nr)
     if plan.algorithm == "stream":
         return (plan.algorithm,)
-    tile = (plan.mr, plan.nr, plan.swap) if shape.epilogue and _reduces(shape.epilogue) else ()
+    results = epilogues.read(shape.epilogue).expression.results if shape.epilogue else ()
+    tile = (plan.mr, plan.nr, plan.swap) if any(result.reduced for result in results) else ()
     return ("blocks", plan.depth(shape), *tile)
-
-
-@lru_cache(maxsize=256)
-def _reduces(epilogue: str) -> bool:
-    return any(result.reduced for result in epilogues.read(epilogue).expression.results)
 
 
 def plans(shape: Shape, target: CpuTarget,

@@ -177,7 +177,7 @@ def decoding_of(w: Weights, role: str, result: str) -> Prologue:
     source = w.source.removesuffix(HALVES)
     zero = kind_of(format_of(w.beside["zeros"]).name) if "zeros" in names else ""
     e = expression(source, role, zero) if names else traced(
-        _itself, ((ELEMENT, kind_of(source)),), f"prologue_{role}")
+        lambda x: x, ((ELEMENT, kind_of(source)),), f"prologue_{role}")
     beside = tuple(Aux(name, format_of(w.beside[kind]).name, *_place(w, kind)) for kind, name in names.items())
     return checked_prologue(e, beside, w.source, result, f"prologue_{role}")
 
@@ -186,7 +186,8 @@ def expression(source: str, role: str, zero: str) -> Expression:
     """The expression of an element, its scale and its zero point, which is of this kind ("": there is none)."""
     names = {kind: name.format(role) for kind, name in NAMES.items()}
     kinds = [(ELEMENT, kind_of(source)), (names["scales"], "float"), *[(names["zeros"], zero)]*bool(zero)]
-    return traced(_from_zero if zero else _by_scale, tuple(kinds), f"prologue_{role}", len(kinds))
+    decoded: Any = (lambda x, s, z: (x - z) * s) if zero else lambda x, s: x * s
+    return traced(decoded, tuple(kinds), f"prologue_{role}", len(kinds))
 
 
 def _place(w: Weights, kind: str) -> tuple[str, int]:
@@ -195,18 +196,6 @@ def _place(w: Weights, kind: str) -> tuple[str, int]:
     grouped = rows not in (1, m) or cols not in (1, n)
     place = "full" if rows > 1 and cols > 1 else "column" if rows > 1 else "row" if cols > 1 else "scalar"
     return place, w.group if grouped else 1
-
-
-def _itself(x: Any) -> Any:
-    return x
-
-
-def _by_scale(x: Any, s: Any) -> Any:
-    return x * s
-
-
-def _from_zero(x: Any, s: Any, z: Any) -> Any:
-    return (x - z) * s
 
 
 def by_matrices(call: Call) -> tuple[Call, int | None]:

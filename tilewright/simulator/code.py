@@ -67,7 +67,8 @@ class Code:
         index = self.slots.get(x.id)
         if index is None:
             index = self.slots[x.id] = len(self.initial)
-            self.initial.append(None if x.constant is None else _constant(x.type, x.constant))
+            made = _whole if type(x.constant) is int else _made
+            self.initial.append(None if x.constant is None else made(x.type, x.constant))
         return index
 
     def register(self, x: Register) -> int:
@@ -89,10 +90,6 @@ class Code:
             region, env[slot] = self.machine.place(array, gang.threads)
             regions.append(region)
         return env, regions
-
-
-def _constant(t: Any, x: Any) -> Any:
-    return _whole(t, x) if type(x) is int else _made(t, x)
 
 
 def _made(t: Any, x: Any) -> Any:
@@ -167,15 +164,11 @@ def _load(code: Code, node: Load) -> Step:
                     remote=node.pointer.type.space == "cluster")
     code.accesses.append(access)
     d, p, load = code.slot(node.result), code.slot(node.pointer), access.load
-    if node.mask is None:
-        def plain(gang: Gang, env: list) -> None:
-            env[d] = load(gang, env[p])
-        return plain
-    m = code.slot(node.mask)
+    m = None if node.mask is None else code.slot(node.mask)
 
-    def masked(gang: Gang, env: list) -> None:
-        env[d] = load(gang, env[p], env[m])
-    return masked
+    def step(gang: Gang, env: list) -> None:
+        env[d] = load(gang, env[p], None if m is None else env[m])
+    return step
 
 
 def _store(code: Code, node: Store) -> Step:
@@ -183,15 +176,11 @@ def _store(code: Code, node: Store) -> Step:
                     remote=node.pointer.type.space == "cluster")
     code.accesses.append(access)
     p, x, store = code.slot(node.pointer), code.slot(node.value), access.store
-    if node.mask is None:
-        def plain(gang: Gang, env: list) -> None:
-            store(gang, env[p], env[x])
-        return plain
-    m = code.slot(node.mask)
+    m = None if node.mask is None else code.slot(node.mask)
 
-    def masked(gang: Gang, env: list) -> None:
-        store(gang, env[p], env[x], env[m])
-    return masked
+    def step(gang: Gang, env: list) -> None:
+        store(gang, env[p], env[x], None if m is None else env[m])
+    return step
 
 
 def _read(code: Code, node: Read) -> Step:

@@ -22,10 +22,14 @@ from tilewright.plans.prologues import MOST
 from tilewright.runtime.run import run
 from tilewright.torch import quantization
 from tilewright.torch.library import define, refuse_gradients, shaped
-from tilewright.torch.ops import FP8, empty, matrices, rows_of
+from tilewright.torch.ops import EPILOGUES, FP8, empty, matrices, rows_of
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 FEW = 16  # rows of activations for which a GPU's kernels multiply sums by the scales themselves
+# Epilogues of sums without a bias, and with one: with scales of both operands, with those of columns.
+SCALED = lambda acc, scale_a, scale_b: acc * scale_a * scale_b, lambda acc, scale_a, scale_b, bias: (
+    acc * scale_a * scale_b + bias)
+OF_COLUMNS = lambda acc, scales: acc * scales, lambda acc, scales, bias: acc * scales + bias
 HERE = "layers of narrow weights are for inference; train a model in f32 or bf16 and convert it after"
 
 
@@ -49,14 +53,6 @@ def _check_scaled(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: 
     return out_dtype, (a.shape[0], b.shape[1])
 
 
-def _scale(acc: Any, scale_a: Any, scale_b: Any) -> Any:
-    return acc * scale_a * scale_b
-
-
-def _scale_add(acc: Any, scale_a: Any, scale_b: Any, bias: Any) -> Any:
-    return acc * scale_a * scale_b + bias
-
-
 def _scaled_mm(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None,
                out_dtype: torch.dtype = torch.float32) -> Tensor:
     _check_scaled(a, b, scale_a, scale_b, bias, out_dtype)
@@ -66,10 +62,8 @@ def _scaled_mm(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Ten
     out = empty(a, a.shape[0], b.shape[1], dtype=out_dtype)
     if a.is_cuda and bias is None:  # kernels of their own
         return tilewright.matmul(a, b, out, scale_a=scale_a, scale_b=scale_b)
-    operands = {"scale_a": scale_a, "scale_b": scale_b}
-    if bias is None:
-        return tilewright.matmul(a, b, out, epilogue=_scale, operands=operands)
-    return tilewright.matmul(a, b, out, epilogue=_scale_add, operands=operands | {"bias": bias})
+    operands = {"scale_a": scale_a, "scale_b": scale_b} | ({} if bias is None else {"bias": bias})
+    return tilewright.matmul(a, b, out, epilogue=SCALED[bias is not None], operands=operands)
 
 
 def _by_few_rows(x: Tensor, weight: Quantized | Scaled, scale: Tensor | None, bias: Tensor | None, dtype: torch.dtype
@@ -188,22 +182,6 @@ def _check_weight(x: Tensor, elements: Tensor, scales: Tensor, zeros: Tensor | N
     return x.dtype, (*x.shape[:-1], elements.shape[0])
 
 
-def _add(acc: Any, bias: Any) -> Any:
-    return acc + bias
-
-
-def _number(b: Any) -> Any:
-    return b * 1.0
-
-
-def _column(acc: Any, scales: Any) -> Any:
-    return acc * scales
-
-
-def _column_add(acc: Any, scales: Any, bias: Any) -> Any:
-    return acc * scales + bias
-
-
 def _weight_linear(x: Tensor, elements: Tensor, scales: Tensor, zeros: Tensor | None, bias: Tensor | None, format: str,
                    group: int, tensor_scale: float) -> Tensor:
     _, shape = _check_weight(x, elements, scales, zeros, bias)
@@ -213,12 +191,12 @@ def _weight_linear(x: Tensor, elements: Tensor, scales: Tensor, zeros: Tensor | 
     if few and not x.is_cuda:
         return _by_few_rows(rows, weight, None, bias, x.dtype).view(shape)
     operands: dict[str, Any] = {} if bias is None else {"bias": bias}
-    epilogue: Any = None if bias is None else _add
+    epilogue = EPILOGUES["none"][bias is not None]
     options: dict[str, Any] = {}
     if isinstance(weight, Scaled) and weight.plain and not few:  # scales of whole rows of the weight multiply sums
         weight, operands = elements, {"scales": scales.t(), **operands}
-        epilogue = _column if bias is None else _column_add
-        options = {"prologue_b": _number} if x.is_cuda else {}      # decoded on the way, in place of a copy
+        epilogue = OF_COLUMNS[bias is not None]
+        options = {"prologue_b": lambda b: b * 1.0} if x.is_cuda else {}    # decoded on the way, in place of a copy
     options |= {} if epilogue is None else {"epilogue": epilogue, "operands": operands}
     out = empty(x, rows.shape[0], shape[-1], dtype=x.dtype)
     return tilewright.matmul(rows, weight, out, trans_b=True, **options).view(shape)

@@ -114,19 +114,15 @@ def _operand(problem: Gemm, aux: Aux, x: Array) -> Array:
 # ---- scales of operands
 
 
-def scales_given(call: Call) -> dict[str, Any]:
-    """The caller's scales that are not None, by name."""
-    return {name: x for name, x in zip(SCALES, (call.scale_a, call.scale_b)) if x is not None}
-
-
 def scales_of_call(run: Run, call: Call, looks: Mapping[str, Look], a: Array, b: Array
                    ) -> tuple[Call, tuple[Array, ...]]:
     """The call without scales, and what its sums are multiplied by: nothing, or arrays [..., m, 1] and [..., 1, n] with
     blocks in place of 1, of which any axis may be 1. a and b are as they are multiplied. TypeError and ValueError for
     other scales."""
     found: dict[str, Array] = {}
-    for name, scale in scales_given(call).items():
-        x, trans = (a, call.trans_a) if name == "scale_a" else (b, call.trans_b)
+    for name, scale, x, trans in zip(SCALES, (call.scale_a, call.scale_b), (a, b), (call.trans_a, call.trans_b)):
+        if scale is None:
+            continue
         if name in looks or np.ndim(scale):
             found[name] = _by_sums(run, looks[name].shadow if name in looks else np.asarray(scale), x, trans, name)
         elif isinstance(formats.get(x.dtype), formats.Float):
