@@ -15,8 +15,7 @@ import numpy as np
 from tilewright import forks
 from tilewright.api import dispatch, fused
 from tilewright.expressions.numerics import Numerics
-from tilewright.formats.quantized import Quantized
-from tilewright.formats.table import get
+from tilewright.formats import Quantized, get
 from tilewright.kernels.cpu import jobs
 from tilewright.plans import few_rows, lowering
 from tilewright.plans.cpu_shape import Strides

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.blocks.exchange import converted
 from tilewright.blocks.index import COMPARED, Comparison, Formula, all_of
 from tilewright.blocks.layout import Layout, Registers, Shape
-from tilewright.ir import Value, f32, i1, i32, i64
-from tilewright.ir.types import Pointer, Type, vec
+from tilewright.ir import Pointer, Type, Value, f32, i1, i32, i64, vec
 from tilewright.kernels.narrow import memory_type, narrowed, widened
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from functools import partial
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
-from tilewright.ir import Value, i1
-from tilewright.ir.types import Type
+from tilewright.ir import Type, Value, i1
 
 if TYPE_CHECKING:
     from tilewright.blocks.layout import Layout

@@ -16,9 +16,8 @@ from tilewright.blocks.exchange import held_as, reduced
 from tilewright.blocks.index import Formula, Term
 from tilewright.blocks.layout import Registers, Shape
 from tilewright.blocks.recording import Recording
-from tilewright.ir import Function, Kernel, Value, f32, i1, i32, i64
+from tilewright.ir import Function, Kernel, Pointer, Type, Value, f32, i1, i32, i64
 from tilewright.ir.program import Array
-from tilewright.ir.types import Pointer, Type
 from tilewright.targets import CpuTarget, Target
 
 WARPS = (1, 2, 4, 8, 16)

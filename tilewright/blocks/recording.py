@@ -12,8 +12,7 @@ from tilewright.blocks.exchange import held_as, loaded_from, stored_at
 from tilewright.blocks.index import Formula, Number
 from tilewright.blocks.layout import Layout, Registers, Shape, Stack, blocked
 from tilewright.blocks.tensor import InFlight
-from tilewright.ir import Kernel, Value, i1, i8, i32, i64, vec
-from tilewright.ir.types import Type
+from tilewright.ir import Kernel, Type, Value, i1, i8, i32, i64, vec
 from tilewright.targets import AmdTarget
 
 if TYPE_CHECKING:

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 
 from tilewright.compiler.checked_file import Kind, believed, made_for
+from tilewright.formats import BLOCK_FORMATS, Quantized
 from tilewright.formats.conversion import pack as packed_bits
-from tilewright.formats.quantized import Quantized
 from tilewright.formats.scaled import HALVES, Nibbles, Scaled
-from tilewright.formats.table import BLOCK_FORMATS
 
 FILE = Kind("weights", 1, "file of packed weights", "PackedWeights.save", "pack and save them again")
 DECODED = 16 << 20          # bytes that a block of columns takes when it is decoded

@@ -24,9 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tilewright import forks
 from tilewright.compiler import bundle, cache, loader, sources
 from tilewright.compiler.manifest import Entry, entry, manifest
-from tilewright.targets.amd import AmdTarget
-from tilewright.targets.cpu import CpuTarget
-from tilewright.targets.nvidia import GpuTarget
+from tilewright.targets import AmdTarget, CpuTarget, GpuTarget
 
 if TYPE_CHECKING:
     from tilewright.compiler.loader import Loaded

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.compiler.gate_gpu import AmdGate, NvidiaGate
 from tilewright.ir.ops.core import CASTS, FMA
-from tilewright.ir.program import Function, Line, Load, Op, Register, Store, Write
+from tilewright.ir.program import Function, Load, Op, Register, Store, Write
 from tilewright.ir.types import TensorMap, Texture, Type
 from tilewright.ir.vectors import vectorised, width
 from tilewright.targets.amd import AmdTarget
@@ -60,14 +60,14 @@ def _on_cpu(function: Function, target: CpuTarget) -> Iterator[str]:
         needed = operation.needs.split(" or ") if operation else ()
         if INSTRUCTIONS.intersection(needed):
             if not {*NEEDS[target.name], *target.features.replace("+", "").split(",")}.intersection(needed):
-                yield f"{function.name}, {_place(node)}: {target.name} has no {operation.needs}, so no {operation.name}"
+                yield f"{function.name}, {node.line}: {target.name} has no {operation.needs}, so no {operation.name}"
         elif operation and operation.needs not in ("", "cpu"):
-            yield f"{function.name}, {_place(node)}: {operation.name} is for GPUs, and {target.name} is a CPU"
+            yield f"{function.name}, {node.line}: {operation.name} is for GPUs, and {target.name} is a CPU"
         for t in types:
             if isinstance(t, Type):
                 why = _vector(t, target) or _format(t, operation, target)
                 if why:
-                    yield f"{function.name}, {_place(node)}: {why}"
+                    yield f"{function.name}, {node.line}: {why}"
 
 
 def _types(node: Any) -> tuple[Any, list[Any]]:
@@ -101,8 +101,3 @@ def _format(t: Type, operation: Any, target: CpuTarget) -> str:
         return ""
     name = "fused multiply-add" if operation is FMA else operation.name
     return f"{target.name} has no {format} arithmetic, so no {name}: cast to {target.arithmetic[0]} first"
-
-
-def _place(node: Any) -> str:
-    line: Line = node.line
-    return str(line)

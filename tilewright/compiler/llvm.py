@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 import llvmlite.binding as llvm
 
 from tilewright import forks
-from tilewright.targets.amd import AmdTarget
-from tilewright.targets.cpu import CpuTarget
-from tilewright.targets.nvidia import GpuTarget
+from tilewright.targets import AmdTarget, CpuTarget, GpuTarget
 
 if TYPE_CHECKING:
     from tilewright.ir import Function

@@ -23,10 +23,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from tilewright.ir import Kernel, Value, f32, i64, ptr
+from tilewright.ir import Kernel, Type, Value, f32, i64, ptr
 from tilewright.ir.ops import core
 from tilewright.ir.program import Fold, Loop, Rounds, Write
-from tilewright.ir.types import Type
 from tilewright.kernels.reductions import Combine, reduce
 
 BY = ("cta", "warp")

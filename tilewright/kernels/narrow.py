@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from struct import pack, unpack
 
-from tilewright.formats import FORMATS, Float, Integer
-from tilewright.formats.records import Complex
+from tilewright.formats import FORMATS, Complex, Float, Integer
 from tilewright.formats.table import F32
 from tilewright.ir import Kernel, Type, Value, f16, f32, f64, i8, i16, i32, i64, vec
 

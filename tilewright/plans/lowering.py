@@ -22,8 +22,7 @@ from tilewright.plans import invariant as invariants
 from tilewright.plans.cpu_shape import COMPLEX, Shape, Strides, few_complex, order, steps
 from tilewright.plans.words import DOTS_LARGE, SURE, TILE_WORDS, WORDS, Word, faster, native_words, pays
 from tilewright.problem import Gemm, numerics
-from tilewright.targets import coerce
-from tilewright.targets.cpu import CpuTarget
+from tilewright.targets import CpuTarget, coerce
 from tilewright.targets.machine import thread_count
 
 _INTEGERS = ("i8", "u8", "i16", "u16")

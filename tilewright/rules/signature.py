@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tilewright.formats.quantized import Quantized
-from tilewright.formats.scaled import Scaled
+from tilewright.formats import Quantized, Scaled
 
 NUMBERS = bool, int, float
 DECODED = Scaled, Quantized

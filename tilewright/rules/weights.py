@@ -17,9 +17,8 @@ from tilewright.expressions import HALVES
 from tilewright.expressions.function import Aux, Prologue, checked_prologue, kind_of
 from tilewright.expressions.program import ELEMENT, OWN, Expression
 from tilewright.expressions.remembered import traced
-from tilewright.formats.quantized import Quantized
+from tilewright.formats import Quantized, find, get, integral
 from tilewright.formats.scaled import Decodable, Scaled, format_of
-from tilewright.formats.table import find, get, integral
 from tilewright.plans.cpu_shape import order
 from tilewright.plans.lowering import strides_of
 from tilewright.plans.prologues import MOST, STEPS

@@ -19,8 +19,7 @@ from tilewright.simulator.code import kind_of
 from tilewright.simulator.machine import Machine
 from tilewright.simulator.memory import AddressSpace
 from tilewright.simulator.report import Report
-from tilewright.targets.amd import AmdTarget
-from tilewright.targets.nvidia import GpuTarget
+from tilewright.targets import AmdTarget, GpuTarget
 
 LEAST, MORE = 1, 2              # tiles along a size
 Counts = Counter[str]           # by kind of instruction, of warps; and the words below

@@ -18,8 +18,7 @@ from tilewright import formats
 from tilewright.expressions.numerics import Numerics
 from tilewright.formats import Quantized
 from tilewright.formats.quantized import check_operand
-from tilewright.ir.program import Function
-from tilewright.ir.types import TensorMap, Texture
+from tilewright.ir import Function, TensorMap, Texture
 from tilewright.kernels.cpu.jobs import BARRIER_BYTES, NOTHING, Beside
 from tilewright.problem import kernel_arrays
 from tilewright.rules.arguments import Array

@@ -17,8 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tilewright.formats.quantized import Quantized
-from tilewright.formats.scaled import Scaled
+from tilewright.formats import Quantized, Scaled
 from tilewright.torch import functions, narrow, ops, quantization
 
 VERSION = 1  # of what narrow layers save

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilewright.ir import Function, Kernel, Value, i8, i64, ptr, vec
-from tilewright.ir.values import Tile
+from tilewright.ir import Function, Kernel, Tile, Value, i8, i64, ptr, vec
 from tilewright.kernels.cpu.jobs import COMPLEX_IN_PLACE
 from tilewright.kernels.cpu.microkernel import TYPES
 from tilewright.kernels.cpu.out import Out, Place

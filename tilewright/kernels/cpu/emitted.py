@@ -15,11 +15,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tilewright.ir import Function, Kernel, Value, f32, f64, i1, i8, i32, i64, ptr
+from tilewright.ir import Function, Kernel, Pointer, Value, f32, f64, i1, i8, i32, i64, ptr
 from tilewright.ir.ops import core as ops
 from tilewright.ir.program import Call, Loop, Op, Return, Store, written
 from tilewright.ir.rounds import Vectorised, begin
-from tilewright.ir.types import Pointer
 from tilewright.ir.vectors import Width, divided, vectorised
 from tilewright.ir.widened import Scalar, Widened
 from tilewright.kernels.cpu.abi import DATA, DESCR, FLAGS

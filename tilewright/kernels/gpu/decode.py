@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.formats.records import Float
-from tilewright.formats.table import BLOCK_FORMATS
+from tilewright.formats import BLOCK_FORMATS, Float
 from tilewright.ir import Function, Kernel, Value, f32, i8, i16, i32, i64, ptr, vec
 from tilewright.kernels.gpu.rewrite import THREADS, tile_of
 from tilewright.kernels.gpu.work import arguments

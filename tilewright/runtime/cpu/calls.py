@@ -14,9 +14,8 @@ import numpy as np
 
 from tilewright import forks, targets
 from tilewright.compiler import artefact, loader, sources
-from tilewright.ir import Function, Pointer, arguments
+from tilewright.ir import Function, Pointer, Type, arguments
 from tilewright.ir.program import written
-from tilewright.ir.types import Type
 from tilewright.ir.vectors import width
 from tilewright.kernels.cpu import emitted
 from tilewright.kernels.cpu import programs as programs_of

@@ -18,9 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.formats import FORMATS
-from tilewright.formats.quantized import Quantized
-from tilewright.formats.table import BLOCK_FORMATS
+from tilewright.formats import BLOCK_FORMATS, FORMATS, Quantized
 from tilewright.problem import kernel_arrays
 from tilewright.runtime.gpu import auxiliary, blocks, operands
 from tilewright.runtime.gpu.arrays import Library, Look

@@ -17,8 +17,7 @@ from typing import Any
 from tilewright.forks import cached_property
 from tilewright.runtime.gpu import driver
 from tilewright.runtime.gpu.driver import LibraryError, Unavailable
-from tilewright.targets import amd
-from tilewright.targets.amd import AmdTarget
+from tilewright.targets import AmdTarget, amd
 from tilewright.text import install
 
 
