@@ -1,24 +1,36 @@
-"""Kernels for one of NVIDIA's GPUs: PTX, machine code by ptxas where it is installed, and what that uses."""
+"""Kernels for one of NVIDIA's GPUs: PTX, machine code by ptxas where it is installed, and what that uses.
+
+The launches of a product with passes (plans/passes.py) share one workspace: passes write operands anew there, then the
+kernel multiplies those. Where a pass meets a number that cannot be written so, that kernel does nothing, and the
+launches behind it multiply the operands in f32.
+"""
 from __future__ import annotations
 
+from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tilewright.compiled import passes
 from tilewright.compiled.base import EMPTY, GpuCode, GpuKernel, Launch, planned
-from tilewright.compiler import ptxas
+from tilewright.compiler import artefact, ptxas
 from tilewright.forks import cached_property
 from tilewright.plans import epilogues, gpu
 from tilewright.plans.measured import choice
 from tilewright.plans.nvidia_plan import NvidiaPlan
-from tilewright.plans.passes import Pass, in_f32
+from tilewright.plans.passes import BLOCK, DECODED, Pass, in_f32
 from tilewright.plans.wgmma_rules import WARPS
 from tilewright.problem import Gemm
 from tilewright.runtime.gpu import operands
 
 if TYPE_CHECKING:
     from tilewright.inspect.resources import Loop
+    from tilewright.ir.program import Function
     from tilewright.plans.gpu_shape import GpuShape
     from tilewright.targets import GpuTarget
+
+
+REWRITE, DECODE = "tilewright.kernels.gpu.rewrite:emit_rewrite", "tilewright.kernels.gpu.decode:emit_decode"
+FLAG = 4                # bytes of `special`
+FEW = 512               # CTAs that share the tiles of a pass which is seldom needed
 
 
 class NvidiaCode(GpuCode):
@@ -127,8 +139,7 @@ class NvidiaKernel(GpuKernel, NvidiaCode):
     def _launches(self) -> tuple[Launch, ...]:
         if not self.plan.passes(self.given):
             return super()._launches()
-        return passes.launches(self.target, *((kernel._launch(), kernel.shape.k, made)
-                                              for kernel, made in self._products))
+        return launches(self.target, *((kernel._launch(), kernel.shape.k, made) for kernel, made in self._products))
 
     def of_blocks(self, shape: GpuShape) -> NvidiaKernel:
         """This kernel for block-scaled operands with the alignment of `shape`, which limits the bytes that its passes
@@ -192,6 +203,70 @@ def _launched(launch: Launch) -> dict[str, Any]:
     return {"grid": list(launch.grid), "workspace_bytes": launch.workspace, "counter_bytes": launch.counters,
             "values": dict(launch.more)} | ({"in_workspace": dict(launch.at)} if launch.at else {}) | (
                 {"zero": list(launch.zero)} if launch.zero[1] else {})
+
+
+# ---- passes
+
+class PassKernel(GpuCode):
+    """The kernel of one pass."""
+
+    def __init__(self, of: Pass, target: Any) -> None:
+        self.of, self.target, self.grid = of, target, None
+        self.emitter = DECODE if of.blocks else REWRITE
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What its emitter is called with."""
+        of = self.of
+        always = {"OPERAND": of.operand, "BATCH": of.batch != 1, "WARP": self.target.warp}
+        if of.blocks:
+            return {**always, "BLOCKS": of.blocks, "ALIGN": min(of.align, DECODED), "WIDE": of.wide,
+                    "WHEN": "special" * of.wide}
+        return {**always, "FORMAT": of.format, "SPLIT": of.split, "ALONG_K": of.along_k}
+
+    @cached_property
+    def functions(self) -> tuple[Function, ...]:    # type: ignore[override]    # recorded when it is read
+        module, _, name = self.emitter.partition(":")
+        return (getattr(import_module(module), name)(**self.options),)
+
+    @cached_property
+    def loadable(self) -> artefact.Code:
+        """From the cache, if it is there: then nothing is recorded."""
+        return artefact.code(self.emitter, self.target, **self.options)
+
+
+def launches(target: Any, *products: tuple[Launch, int, tuple[Pass, ...]]) -> tuple[Launch, ...]:
+    """Each product of k steps behind its passes, which write to the workspace after all products' own. The second one
+    is for numbers that the first one's passes cannot write; what those have written is not needed then."""
+    counters = max(product.counters for product, *_ in products)
+    begin = end = _block(max(product.workspace for product, *_ in products))
+    end += max(sum(_block(each.size) for each in made) for *_, made in products)
+    special, zero = ((("special", end),), (end, FLAG)) if len(products) > 1 else ((), (0, 0))
+    end += BLOCK * (len(products) > 1)
+    found: list[Launch] = []
+    for product, k, made in products:
+        places, at = {}, begin
+        for each in made:
+            places[each.operand] = at
+            at += _block(each.size)
+            grid = min(each.ctas, FEW) if each.wide else each.ctas      # mostly there is nothing to do for the former
+            found.append(Launch(PassKernel(each, target), (grid, 1, 1), end, counters,
+                                (("tiles", each.ctas), ("rows", each.rows), ("depth", each.depth), ("ld", each.ld)),
+                                (("target", places[each.operand]), *special)))
+        more = [("k", k)] * bool(made)
+        for each in made:
+            x = each.operand
+            more.append((f"ld{x}", each.ld))
+            more += [(f"planes_{x}", each.count), (f"plane_{x}", each.plane)] if each.split else []
+            more += [(f"stride_{x}", each.count*each.plane)] * (each.batch != 1)
+        found.append(replace(product, workspace=end, counters=counters, more=(*product.more, *more),
+                             at=(*places.items(), *special)))
+    found[0] = replace(found[0], zero=zero)
+    return tuple(found)
+
+
+def _block(size: int) -> int:
+    return -(-size // BLOCK) * BLOCK
 
 
 CODE = NvidiaCode
