@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.rules.arguments import Array
+from tilewright.runtime.cpu.layout import address
 
 Run = Callable[[list[int], Sequence[Any], Sequence[Any], float, int], Any]      # see repeats.Record
 Make = Callable[[tuple[int, ...]], Any]     # of the numbers that its arrays' addresses have: a step
@@ -28,7 +29,7 @@ class Buffers:
         self.keep = [*arrays, *temporaries, *constants]
         self.sizes, self.count = [x.nbytes for x in temporaries], len(arrays) + len(temporaries)
         self.inside: dict[tuple[int, int], int] = {}
-        self._roots = {id(root(x)): (i if i < self.count else -1, address_of(x))
+        self._roots = {id(root(x)): (i if i < self.count else -1, address(x))
                        for i, x in enumerate(self.keep) if x is not None}
 
     def number(self, x: Any) -> int:
@@ -37,7 +38,7 @@ class Buffers:
             buffer, offset = -1, 0
         else:
             buffer, offset = self._roots[id(root(x))]
-            offset = address_of(x) - (offset if buffer >= 0 else 0)
+            offset = address(x) - (offset if buffer >= 0 else 0)
         if buffer >= 0 and not offset:
             return buffer
         return self.inside.setdefault((buffer, offset), self.count + len(self.inside))
@@ -82,7 +83,3 @@ def root(x: Any) -> Any:
             if not isinstance(inner, np.ndarray):
                 return x
         x = inner
-
-
-def address_of(x: Array) -> int:
-    return int(x.__array_interface__["data"][0])

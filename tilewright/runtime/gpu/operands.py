@@ -14,6 +14,7 @@ from tilewright.plans.common import Plan
 from tilewright.problem import Gemm
 from tilewright.rules import shapes
 from tilewright.rules.arguments import Array
+from tilewright.runtime.cpu.layout import address
 from tilewright.runtime.gpu.arrays import Library, Look, kind, library_of, shadow
 from tilewright.targets.tensor_maps import Tile, TiledMap
 
@@ -147,11 +148,6 @@ def letter(x: Array) -> str:
     """ "n" if rows are contiguous, "t" if columns are, "" if neither; of rows or columns of one element, the other."""
     by_rows, by_columns = leading(x) is not None, leading(transposed(x)) is not None
     return "n" if by_rows and not (by_columns and x.shape[-1] == 1) else "t" if by_columns else ""
-
-
-def address(x: Array) -> int:
-    """The address of the first element."""
-    return int(x.__array_interface__["data"][0])
 
 
 def format_of(dtype: np.dtype[Any]) -> str:
