@@ -189,7 +189,7 @@ def longer_groups(patch: pytest.MonkeyPatch) -> None:
 
 
 def by_rows(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(fusion, "strides_of", lambda x: (x.shape[1], 1))
+    patch.setattr(fusion.ways, "strides_of", lambda x: (x.shape[1], 1))
 
 
 def legible(patch: pytest.MonkeyPatch) -> None:
