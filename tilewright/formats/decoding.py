@@ -18,7 +18,9 @@ F32, BF16 = get("f32").dtype, get("bf16").dtype
 
 def decoded(q: Quantized, dtype: np.dtype[Any] = F32) -> Array:
     """Elements times their blocks' scales, without `tensor_scale`, in F32 or BF16; the blocked axis is contiguous."""
-    return scaled(q, F32, _upper_half).view(BF16) if dtype == BF16 else scaled(q, F32)
+    def upper_halves(x: Array) -> Array:        # bf16 patterns; the lower halves are zero
+        return (x.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+    return scaled(q, F32, upper_halves).view(BF16) if dtype == BF16 else scaled(q, F32)
 
 
 def exact_in_bf16(q: Quantized) -> bool:
@@ -48,8 +50,3 @@ def _unit(q: Quantized) -> int:
 
 def _exponent(power: float) -> int:
     return math.frexp(power)[1] - 1
-
-
-def _upper_half(x: Array) -> Array:
-    """The upper halves of f32 numbers: bf16 patterns. The lower halves are zero."""
-    return (x.view(np.uint32) >> np.uint32(16)).astype(np.uint16)

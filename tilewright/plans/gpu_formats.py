@@ -1,6 +1,4 @@
 """Formats that kernels for GPUs of all makers read, add up and store."""
-from __future__ import annotations
-
 FP8 = frozenset(("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"))
 # What kernels/gpu/copy.py converts: formats of arrays in a GPU's memory that results, and operands, may have.
 WRITTEN = frozenset(("f64", "f32", "f16", "bf16", "i8", "i32", "i16", "u16", "u8")) | FP8

@@ -59,10 +59,12 @@ def by_real_products(run: Callable[..., bool], conj: str = "", packs: bool = Tru
 
 
 def _written(c: Array, real: Any, imaginary: Any, beta: float) -> None:
-    """c = (real, imaginary) + beta * c, beta being real."""
+    """c = (real, imaginary) + beta * c, beta being real: in a dtype in which beta * c does not overflow before the sums
+    are added, as it does not in kernels, which round once."""
+    wider = np.float64 if c.dtype.itemsize == 8 else np.longdouble
     with np.errstate(all="ignore"):
         for new, old in ((real, c.real), (imaginary, c.imag)):
-            old[...] = new + np.multiply(old, beta, dtype=_wider(old.dtype)) if beta else new
+            old[...] = new + np.multiply(old, beta, dtype=wider) if beta else new
 
 
 def by_complex_scalars(run: Callable[..., bool]) -> Callable[..., bool]:
@@ -86,11 +88,6 @@ def by_complex_scalars(run: Callable[..., bool]) -> Callable[..., bool]:
 def part(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype of the real and imaginary parts of complex numbers."""
     return np.dtype(f"f{dtype.itemsize // 2}")
-
-
-def _wider(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """In which beta * C does not overflow before the sums are added, as it does not in kernels, which round once."""
-    return np.dtype(np.float64 if dtype.itemsize == 4 else np.longdouble)
 
 
 def wanted(x: Array, dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -21,8 +21,8 @@ from tilewright.ir.types import i32
 from tilewright.ir.vectors import vectorised
 from tilewright.simulator import control
 from tilewright.simulator.access import Access
-from tilewright.simulator.fused import fused
 from tilewright.simulator.memory import Region, numpy_type
+from tilewright.simulator.pattern import fused
 from tilewright.simulator.report import BasicBlock, Fault
 from tilewright.simulator.wgmma import in_flight
 

@@ -37,7 +37,7 @@ Grid = int | Sequence[int] | None
 class Machine:
     def __init__(self, function: Function, memory: AddressSpace, externals: Mapping[str, Callable[..., Any]],
                  report: Report | None = None, target: str | None = None, fuses: bool = False) -> None:
-        """fuses: count what the compiler makes of neighbouring accesses (simulator.fused)."""
+        """fuses: count what the compiler makes of neighbouring accesses (pattern.fused)."""
         self.function, self.memory = given.recorded(function), memory
         self.externals = {"sched_yield": lambda: 0} | dict(externals)
         self.gpu = function.threads is not None

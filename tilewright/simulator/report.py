@@ -106,7 +106,7 @@ class BasicBlock:
     flops: int
     runs: int = 0               # by a CPU thread or a warp
     threads: int = 0
-    fused: Counter[str] = field(default_factory=Counter)    # what each run has less of in compiled code: see fused.py
+    fused: Counter[str] = field(default_factory=Counter)    # what each run has less of in compiled code: see pattern.py
 
 
 class Report:

@@ -9,8 +9,6 @@
 docs/torch.md describes all of it. Nothing else in tilewright imports torch.
 """
 
-from __future__ import annotations
-
 from tilewright import text
 
 try:
@@ -18,7 +16,6 @@ try:
 except ImportError as error:
     raise ImportError(f"tilewright.torch needs torch: {text.install('torch')}, or pip install torch") from error
 
-from tilewright.torch import batching as _batching  # noqa: F401
 from tilewright.torch.contraction import einsum
 from tilewright.torch.functions import addmm, bmm, linear, matmul, mm, quantize_rows, scaled_mm
 from tilewright.torch.grouped import grouped_mm

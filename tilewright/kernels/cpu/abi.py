@@ -2,8 +2,6 @@
 
 Offsets in bytes. Nothing here needs the emission layer: a process whose kernels are all cached never loads it.
 """
-from __future__ import annotations
-
 from tilewright.kernels.cpu.jobs import EACH, MOST_EACH
 
 # The context: 8 bytes each. WATCHING is the Python function for a call whose a is an ndarray, PYTHON for all others.
