@@ -8,17 +8,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tilewright import forks
-from tilewright.api import dispatch, fused, grouped_weights, host, tensors
+from tilewright.api import dispatch, fused, host, tensors
 from tilewright.compiled.packed_weights import PackedWeights
-from tilewright.expressions import remembered
+from tilewright.expressions import HALVES, remembered
 from tilewright.expressions.function import Epilogue
+from tilewright.formats import Quantized, Scaled
+from tilewright.formats.scaled import apart
 from tilewright.plans import invariant as invariants
-from tilewright.rules import arguments, fusing, grouping, numpy_products, shapes
+from tilewright.rules import arguments, fusing, grouping, numpy_products, shapes, weights
 from tilewright.rules import grouped_weights as rules
-from tilewright.rules.arguments import Array
+from tilewright.rules.arguments import F32, Array
 from tilewright.rules.call import Call, Product, decide
 from tilewright.rules.grouped_weights import Right
 from tilewright.rules.grouping import Axes
+from tilewright.rules.prologues import Prepared
 from tilewright.rules.signature import signature, substituted
 from tilewright.runtime import repeats
 from tilewright.runtime.cpu import pool, program
@@ -114,7 +117,7 @@ def grouped_matmul(
                         epilogue=epilogue, operands=operands, deterministic=deterministic,
                         batch_invariant=batch_invariant, threads=threads, plan=plan)
     arguments.check_batch_invariant(call.batch_invariant, call.plan, None)
-    call = grouped_weights.unwrapped(call)
+    call = _unwrapped(call)
     if library is not None:
         return forks.imported("tilewright.runtime.gpu.grouped").product(library.platform.engine, call, offsets, asked)
     if call.plan is not None and dispatch.platform_of(call.plan):
@@ -132,7 +135,7 @@ def product(call: Call, offsets: Any) -> Any:
         a, b = (program.computed(np.conj, x) if trans == "c" and x.dtype.kind == "c" else x
                 for x, trans in ((a, call.trans_a), (b, call.trans_b)))
         right = Right(b)
-    right = grouped_weights.readable(right)
+    right = _readable(right)
     b = right.stand_in
     if right.packed is not None:
         program.constant(b)
@@ -174,9 +177,9 @@ def product(call: Call, offsets: Any) -> Any:
         for x in results:
             x[...] = 0
         return fused.delivered(call, f, results, outs)
-    once = bool(prepared) and p.sizes[2] > 0 and grouped_weights.few(call, right, a)
-    sides, weights = grouped_weights.sides(right, a, numbers, of, once, p.sums, call.batch_invariant)
-    _run(call, of, p, sides, (a, numbers, right, weights), stored, read, epilogue, ends, results)
+    once = bool(prepared) and p.sizes[2] > 0 and _few(call, right, a)
+    sides, decoded = _sides(right, a, numbers, of, once, p.sums, call.batch_invariant)
+    _run(call, of, p, sides, (a, numbers, right, decoded), stored, read, epilogue, ends, results)
     return fused.delivered(call, f, results, outs)
 
 
@@ -190,14 +193,14 @@ def _run(call: Call, of: Axes, p: Product, sides: tuple[Any, ...], given: tuple[
         by_group = x.ndim == 3
         return ways.place_of(x, "group" if by_group else "rows", epilogue.paired,
                              0 if by_group and of.along == "m" else None)
-    a, numbers, right, weights = given
+    a, numbers, right, decoded = given
     work = ways.Work(
         of.along, of.m, of.n, of.k if p.sizes[2] else 0, of.divided, [None if x is None else place(x) for x in stored],
         [place(x) for x in read], epilogue, p.sums, right.packed.target if right.packed else ways.target(),
         call.threads or pool.get_num_threads(), call.plan, call.invariant, two=1 + (p.sums.kind == "c"))
     groups = forks.imported("tilewright.runtime.cpu.grouped").Program(work, *sides)
     scales = right.prepared.arrays if right.prepared else ()
-    seen = a, *weights, ends, *results
+    seen = a, *decoded, ends, *results
     program.take(partial(groups.step, len(scales), [*map(repeats.View.of_array, seen)]),
                  (numbers, right.stand_in, *scales, *read, *seen))
 
@@ -226,7 +229,7 @@ def _complex(call: Call, p: Product, of: Axes, ends: Array, a: Array, b: Array) 
               and p.out.strides[-1] == p.out.itemsize)
     found = p.out if p.out is not None and direct else program.empty(p.shape, p.sums)
     if of.groups and of.m and of.n:
-        sides, _ = grouped_weights.sides(Right(b), a, a, of, False, p.sums, False)
+        sides, _ = _sides(Right(b), a, a, of, False, p.sums, False)
         _run(call, of, p, sides, (a, a, Right(b), []), [found], [], fusing.bare(), ends, [found])
     else:
         grouping.checked(ends, *of.divided)
@@ -239,3 +242,71 @@ def _complex(call: Call, p: Product, of: Axes, ends: Array, a: Array, b: Array) 
 def _scale(alpha: Any, x: Array) -> None:
     with np.errstate(all="ignore"):
         x *= alpha
+
+
+# ---- right operands that are no arrays: weights of few bits, [groups, k, n], and packed ones
+#
+# Groups of few rows read their weights once, decoded in registers; those of more rows have theirs in memory as elements
+# of a byte or more, of which packing makes numbers: two to a byte are taken apart before, and block-scaled ones
+# decoded, of these groups alone.
+
+def _unwrapped(call: Call) -> Call:
+    """With what tilewright.pack has arranged as the weights that it holds."""
+    b = call.b
+    if not isinstance(b, PackedWeights):
+        return call
+    if call.trans_b != "n":
+        raise ValueError(f"b is packed, and packed operands cannot be transposed: pass trans_b={call.trans_b!r} to "
+                         "pack instead of grouped_matmul")
+    return call._replace(b=b.weights, trans_b="t")
+
+
+def _readable(of: Right) -> Right:
+    """With arrays beside the elements as kernels read them."""
+    if of.prepared is None:
+        return of
+    return of._replace(prepared=of.prepared._replace(arrays=tuple(map(fused.readable, of.prepared.arrays))))
+
+
+def _few(call: Call, of: Right, a: Array) -> bool:
+    """Whether groups of few rows may read their weights once."""
+    one = np.broadcast_to(a[:1], (1, a.shape[1])) if len(a) else a
+    return of.w is not None and len(of.q) > 0 and weights.few(call._replace(a=one, b=of.q[0]), "b")
+
+
+def _sides(of: Right, a: Array, numbers: Array, axes: Axes, reads_once: bool, sums: np.dtype[Any], alone: bool
+          ) -> tuple[tuple[Any, ...], list[Array]]:
+    """The operands of groups of many rows, and of few, None where there are none, for runtime.cpu.grouped.Program; and
+    the arrays of which it decodes b's matrices of some groups in each call, if it has to. `numbers`: a as it is
+    multiplied by numbers. `alone`: whether no group may depend on another one."""
+    ways = forks.imported("tilewright.runtime.cpu.grouped_ways")
+    by_rows, few = axes.along == "m", None
+    left = ways.place_of(numbers, "rows" if by_rows else "columns")
+    q, w = of.q, of.w
+    if w is None:
+        b = ways.place_of(of.stand_in, "group" if by_rows else "rows")
+        return (ways.Side(left, b, packed=of.packed),), []
+    b = ways.place_of(of.stand_in, "group", w.halves == -1)
+    if reads_once and of.prepared and ways.reads_once(of.prepared, axes.n, sums):
+        few = ways.Side(ways.place_of(np.ascontiguousarray(a, F32), "rows"), b, _shadows(of.prepared), True)
+    if isinstance(q, Scaled) and q.nibbles is None:
+        return (ways.Side(left, b, _shadows(of.prepared)), few), []
+    if isinstance(q, Quantized):
+        return (None, few, (left, None), partial(_decoded, q.shape[1:], q.format, q.axis, alone, of.trans)), [
+            q.elements, q.scales]
+    whole = w._replace(source=w.source.removesuffix(HALVES), elements=of.stand_in)
+    elements = of._replace(prepared=rules.prepared(whole, a))
+    return (None, few, (left, _shadows(_readable(elements).prepared)), partial(
+        apart, q.nibbles, q.format.dtype, q.nibbles.axis if of.trans == "n" else -3 - q.nibbles.axis)), [q.elements]
+
+
+def _shadows(x: Prepared | None) -> Prepared | None:
+    """With arrays of which only dtypes, shapes and strides mean anything, and which take no memory."""
+    return x and x._replace(arrays=tuple(shapes.strided(np.empty(1, y.dtype), y.shape, y.strides) for y in x.arrays))
+
+
+def _decoded(shape: tuple[int, ...], format: Any, axis: int, alone: bool, trans: str, elements: Array, scales: Array
+             ) -> Array:
+    """Matrices of some groups as numbers."""
+    x = rules.numbers(Quantized(elements, scales, (len(elements), *shape), format, axis), alone)
+    return x if trans == "n" else x.swapaxes(-1, -2)
