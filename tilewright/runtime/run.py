@@ -13,10 +13,13 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from tilewright import forks, targets
 from tilewright.ir import Function, Pointer, TensorMap, Texture, arguments
 from tilewright.ir.program import written
 from tilewright.ir.vectors import ctas
+from tilewright.runtime.gpu import arrays
 from tilewright.targets.tensor_maps import TiledMap
 
 
@@ -52,7 +55,6 @@ def run(function: Function, *args: Any, grid: int | Sequence[int] | None = None)
 def _on_gpu(function: Function, args: Sequence[Any], grid: tuple[int, int, int] | None, asked: Any) -> None:
     """`asked`: the caller's `grid`."""
     from tilewright.runtime.cpu import calls
-    from tilewright.runtime.gpu import arrays
 
     key = _alike(function, args, asked)[0]
     platform, device, stream, looks, places = arrays.CUDA, None, 0, [], list[int]()
@@ -129,7 +131,6 @@ def _alike(function: Function, args: Sequence[Any], grid: Any) -> tuple[Any, Any
             what.append(x)
             continue
         if library is None:
-            from tilewright.runtime.gpu import arrays
             library = arrays.library_of(x)
         plain = library.plain((x,))[0] if library is not None else None
         if plain is None or plain[1] % function.align:
@@ -157,10 +158,8 @@ def _gpu_code(function: Function, target: Any) -> Any:
 
 def device_of(args: Sequence[Any]) -> Any:
     """The GPU that has the first of these arrays that is in a GPU's memory; None if none is."""
-    import numpy as np
     for x in args:
         if not isinstance(x, (np.ndarray, np.generic, int, float)):
-            from tilewright.runtime.gpu import arrays
             library = arrays.library_of(x)
             if library is not None:
                 return library.platform.driver.device(library.device(x))

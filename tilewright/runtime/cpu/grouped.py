@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.kernels.cpu.jobs import PIECE
 from tilewright.plans.prologues import MOST
@@ -20,14 +19,13 @@ from tilewright.rules import grouping
 from tilewright.rules.arguments import F32, Array
 from tilewright.rules.prologues import Prepared
 from tilewright.runtime.cpu import workspace
-from tilewright.runtime.cpu.grouped_jobs import Jobs, Partials, reduce
+from tilewright.runtime.cpu.grouped_jobs import Jobs, Numbers, Partials, reduce
 from tilewright.runtime.cpu.grouped_ways import COORDINATES, Coordinates, Place, Side, Work, leaves_sums, place_of
 from tilewright.runtime.cpu.program import places_of
 from tilewright.runtime.cpu.recipe import FORK_FLOPS, SHARES, woken
 from tilewright.runtime.program import Run
 from tilewright.runtime.repeats import View
 
-Numbers = NDArray[np.int64]
 LEAST = 1 << 20         # operations in a piece, at the least, unless there are so few in a group
 
 
