@@ -8,7 +8,16 @@ from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from tilewright.plans import epilogues, gpu_shape, nvidia_few, passes, semirings, small_rules, wgmma_candidates
+from tilewright.plans import (
+    epilogues,
+    gpu_shape,
+    nvidia_few,
+    passes,
+    semirings,
+    small_rules,
+    wgmma_candidates,
+    wgmma_rules,
+)
 from tilewright.plans.common import NoPlan
 from tilewright.plans.gemv_rules import LANES
 from tilewright.plans.gpu import choose, ranked
@@ -139,6 +148,7 @@ F64 = (
     _simt("64x64x8", "32x32", "8x4", **_REGISTERS),
 )
 LEAST_TAIL = 128        # steps of k: with fewer, kernels without a tail take 3/4 of the time on an H200
+MOST_GEMV = 8           # rows by weights that gemv decodes; of more its kernel takes 1.1 to 1.3 of wgmma's time
 PREPARED_SUMS = 64      # of a thread, where operands with a prologue pass through its registers
 
 
@@ -183,11 +193,11 @@ def _kinds(shape: GpuShape, target: GpuTarget) -> Iterator[Iterable[NvidiaPlan]]
             yield _matrix(after, target, **declared)
         return
     if shape.prologues:
-        yield nvidia_few.few_rows(shape, target)
-        if shape.a in target.matrix_rates:
-            yield _matrix(shape, target)
-        else:
-            yield _cuda_cores(shape, target)
+        if by_warpgroups := shape.a in target.wgmma_rates and _mapped(shape) and wgmma_rules.decodes(shape):
+            yield wgmma_candidates.tiles(shape, target)
+        if not by_warpgroups or min(shape.m, shape.n) <= MOST_GEMV:
+            yield nvidia_few.few_rows(shape, target)
+        yield _matrix(shape, target) if shape.a in target.matrix_rates else _cuda_cores(shape, target)
         return
     any_rows = shape.invariant in ANY_ROWS
     if shape.a in target.wgmma_rates and (shape.m > wgmma_candidates.FEW_ROWS or any_rows):

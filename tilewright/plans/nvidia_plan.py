@@ -29,6 +29,7 @@ from tilewright.plans.nvidia_model import MOST_PARTS, PART
 from tilewright.plans.wgmma_rules import (
     GROUP,
     GROUP_REGISTERS,
+    GROUP_ROWS,
     IN_CLUSTERS,
     WARPS,
     Division,
@@ -175,7 +176,8 @@ class NvidiaPlan(GpuPlan):
 
     def tile_bytes(self, shape: GpuShape) -> int:
         """Bytes of a tile of A and one of B."""
-        return self.cta_k * (self.cta_m*shape.tile_bits[0] + self.cta_n*shape.tile_bits[1]) // 8
+        a, b = shape.bits if self.algorithm == "wgmma" else shape.tile_bits
+        return self.cta_k * (self.cta_m*a + self.cta_n*b) // 8
 
     def estimate(self, shape: GpuShape) -> int:
         """Registers of a thread: accumulators, two fragments, what is on its way to shared memory, addresses."""
@@ -208,6 +210,8 @@ class NvidiaPlan(GpuPlan):
         """wgmma: registers of a thread for a tile's sums, and for what there is beside them."""
         sums = self.cta_m*self.cta_n // (GROUP * (1 if self.pingpong else self.warpgroups)) // self.packed
         others = BESIDE + 24*(shape.scales == "1x128" or strided(self, shape))
+        if shape.prologues:                         # fragments of a stage, and numbers beside their elements
+            others += 24 + self.group_rows // GROUP_ROWS * (self.cta_k // 4)
         others += 8*(gpu_shape.bits_of(shape.out) == 32 and not self.split) + epilogues.registers(shape.epilogue)
         return sums, others
 
@@ -215,7 +219,8 @@ class NvidiaPlan(GpuPlan):
         """wgmma: whether steps of k are added up in two sets of registers in turn, so that one is promoted while the
         other is written: where no other warpgroup multiplies meanwhile, and registers suffice."""
         sums, others = self._sums(shape)
-        return (self.promote == self.cta_k and (self.warpgroups == 1 or self.pingpong) and self.parts == 1
+        return (self.promote == self.cta_k and (self.warpgroups == 1 or self.pingpong or shape.prologues != "")
+                and self.parts == 1
                 and shape.scales not in SCALE_BLOCKS
                 and 3*sums + others + MORE_BY_LANES*(self.store == "lanes") <= GROUP_REGISTERS[self.warpgroups])
 

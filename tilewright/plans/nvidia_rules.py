@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FORMATS = "f32", "f64"  # that CUDA cores multiply; of semirings gpu_lowering.COMBINED
 SPLIT = "mma", "wgmma"  # algorithms that multiply terms
-PREPARING = "gemv", "simt", "mma"       # and that evaluate prologues
+PREPARING = "gemv", "simt", "mma", "wgmma"      # and that evaluate prologues
 STEP = 32               # bytes along k of a row of A that one matrix instruction of 8- or 16-bit formats multiplies
 LEAST_ASYNC = 4         # bytes of an asynchronous copy
 ARRIVED = 4             # bytes of shared memory by which CTAs that share a tile know which one is the last
@@ -58,9 +58,10 @@ def violations(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[st
         yield from prologues.violations(shape)
         if p.algorithm not in PREPARING:
             yield f"kernels of {', '.join(PREPARING)} evaluate prologues, not of {p.algorithm}."
-        elif p.copy != "registers" and p.algorithm != "gemv":
+        elif p.copy != "registers" and p.algorithm not in ("gemv", "wgmma"):
             yield "operands with a prologue are copied through registers: copy=registers."
-        elif any(bits < 8 and vector % 2 for bits, vector in zip(shape.bits, p.vectors)) and p.algorithm != "gemv":
+        elif any(bits < 8 and vector % 2 for bits, vector in zip(shape.bits, p.vectors)) and p.algorithm not in (
+                "gemv", "wgmma"):
             yield f"whole bytes, of two elements, are copied at once, not {p.vectors[0]} and {p.vectors[1]} elements."
     yield from _OWN[p.algorithm](p, shape, target)
     if shape.epilogue:

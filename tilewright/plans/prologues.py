@@ -153,6 +153,8 @@ def violations(shape: GpuShape) -> Iterator[str]:
 DECODING = {"i8": 2.25, "u8": 2.25, "i4x2": 2.25, "u4x2": 2.25, "e2m1x2": 3.0, "e4m3fn": 1.5, "e5m2": 1.5, "bf16": 1,
             "f16": 1, "f32": 0}
 DECODING_OTHERS = 6
+# Of wgmma: pairs are read and rounded; words of two numbers of 4 bits.
+READING, WORDS = 1.25, {"i4x2": 2.0, "u4x2": 2.0, "e2m1x2": 5.0}
 PAIRED = {"i4x2": 1.3, "u4x2": 1.3, "e2m1x2": 2.6}      # and until two are a word that matrix instructions take
 
 
@@ -163,6 +165,34 @@ def paired(text: str) -> float:
     most = 2 + (prologue.kind == "float")
     plain = prologue.result in ("bf16", "f16") and len(prologue.expression.lines) <= most
     return PAIRED.get(prologue.source, 0.0) if plain else 0.0
+
+
+def shared(text: str, role: str, run: int) -> frozenset[str]:
+    """What the prologue of operand "a" or "b" reads that `run` steps of k share; 0: all of k."""
+    return frozenset(x.name for x in read(text).arrays(role) if not x.along_k or (run and x.group % run == 0))
+
+
+@lru_cache(maxsize=256)
+def factored_by(text: str, role: str, run: int) -> bool:
+    """Whether sums of `run` steps of k have factors in common that are not those of all of k."""
+    from tilewright.expressions.factors import factored
+    some, every = (factored(read(text).expression, shared(text, role, steps))[1] for steps in (run, 0))
+    return some != every
+
+
+@lru_cache(maxsize=256)
+def decoding(text: str, role: str, run: int) -> float:
+    """Instructions of a thread of wgmma for an element, until words of two are as they are multiplied, without factors
+    that sums of `run` steps of k, or 0: of all, have in common."""
+    from tilewright.expressions.factors import factored, subtracted
+    prologue = read(text)
+    inner, _ = factored(prologue.expression, shared(text, role, run))
+    if paired(text):
+        return WORDS[prologue.source] + (prologue.kind == "int" and any(x.operation == "mul" for x in inner.lines))
+    if prologue.source in ("i8", "u8") and (found := subtracted(inner)):
+        inner, _ = found
+    lines = [line for line in inner.lines if line.operation != "float"]
+    return DECODING.get(prologue.source, DECODING_OTHERS) + READING + sum(SLOTS.get(x.operation, 1) for x in lines)
 
 
 @lru_cache(maxsize=256)

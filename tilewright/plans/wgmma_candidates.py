@@ -7,6 +7,7 @@ from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
+from tilewright.plans import prologues
 from tilewright.plans.gpu_formats import FP8
 from tilewright.plans.gpu_shape import WIDEST, GpuShape, bits_of
 from tilewright.plans.nvidia_plan import NvidiaPlan
@@ -30,6 +31,8 @@ OF_F16 = ((256, 256), 2),       # besides, where sums are f16
 # widest.
 FITTED, PARTS_OF_N, WIDTHS, MOST_WIDE = ((64, 1), (128, 2), (192, 3)), (1, 2, 3), (16, 8), 256
 DEEP = (64, 64), (64, 32)       # with twice as much of k, which is 8 % faster
+# With a prologue: parts of the columns of instructions, and widths of many; steps of k of tiles at most so wide.
+PARTS_DECODED, WIDTHS_DECODED, DEEP_DECODED, WIDE_DECODED = (1, 2, 3, 4), (64, 128, 192, 256), 128, 128
 OF_TERMS = ((128, 192), 2), ((128, 160), 2), ((128, 128), 2), ((128, 64), 2), ((64, 128), 1), ((64, 64), 1)
 TURNS = (128, 192), (64, 256), (128, 128), (64, 192), (128, 64), (64, 128)
 CLUSTERS = (2, 1), (1, 2), (1, 1)
@@ -57,7 +60,9 @@ def tiles(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator[Nvidi
     by_threads = shape.a == "tf32" and shape.layout != "nt" and not shape.terms
     mapped = shape.align_c == WIDEST and not by_threads
     offered: list[Tile] = []
-    if by_threads:
+    if shape.prologues:
+        offered += _decoded(shape)
+    elif by_threads:
         offered += ((*(x if shape.layout == "tt" else x[::-1]), warpgroups, False, shape.layout == "nn")
                     for x, warpgroups in OF_STRIDED)
     else:
@@ -70,11 +75,17 @@ def tiles(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator[Nvidi
         row_c, cta_k = cta_n * bits_of(shape.out) // 8, row * 8 // bits_of(shape.a)
         if (by_threads and warpgroups == 1) or ((cta_m, cta_n) in DEEP and not shape.terms and not promoted):
             cta_k *= 2                          # by threads it is 20 % faster: half as many waits for fragments
+        if shape.prologues:
+            most = DEEP_DECODED if (cta_m if swap else cta_n) <= WIDE_DECODED else cta_k
+            cta_k = next((x for x in (most, cta_k, cta_k // 2) if shape.k % x == 0), cta_k)
         plan = NvidiaPlan("wgmma", cta_m, cta_n, cta_k, stages=DEEPEST_STAGES, warpgroups=warpgroups,
                           pingpong=pingpong, promote=max(promote, cta_k) if promote else 0, swap=swap, **declared,
                           vector_c=min(shape.vector_c, 2 if not swap else 4 if by_threads else 1),
                           store="tma" if mapped and row_c % NARROWEST_C == 0 and not (
                               swap and bits_of(shape.out) != 16) else "lanes")
+        if shape.prologues and prologues.factored_by(shape.prologue_of(shape.prologues), shape.prologues, cta_k):
+            by_stages = replace(plan, promote=cta_k)
+            plan = by_stages if by_stages.alternates(shape) else plan
         deepest, plan = plan, _that_fits(plan, fewest, shape, target)
         high, wide = ceil(shape.m / cta_m), ceil(shape.n / cta_n)
         # one warpgroup that reads fragments waits for other CTAs, too: 0.9
@@ -91,10 +102,21 @@ def tiles(shape: GpuShape, target: GpuTarget, **declared: Any) -> Iterator[Nvidi
                 d = divided.division(shape, target)
                 if d.tiles < MOST_ROUNDS*d.clusters and max(d.parts(), default=1) > 1 and not by_threads:
                     yield divided
-        if ((cta_m, cta_n), warpgroups) in ALONG_K and not (pingpong or by_threads or swap):
-            along = _that_fits(replace(deepest, cluster_k=2), fewest, shape, target)
+        if shape.prologues or (((cta_m, cta_n), warpgroups) in ALONG_K and not (pingpong or by_threads or swap)):
+            store = "lanes" if swap else deepest.store
+            along = _that_fits(replace(deepest, cluster_k=2, store=store), fewest, shape, target)
             if along.clusters(shape, target)[0]*along.cluster_k <= target.sms:
                 yield along
+
+
+def _decoded(shape: GpuShape) -> Iterator[Tile]:
+    """Tiles for a prologue of the rows of instructions, which is evaluated once for each tile of columns."""
+    swap = shape.prologues == "b"
+    columns = shape.m if swap else shape.n
+    widths = {ceil(columns / x / REPEAT)*REPEAT for x in PARTS_DECODED} | {x for x in WIDTHS_DECODED if x < columns}
+    for high, warpgroups in FITTED:
+        for width in sorted(x for x in widths if x <= MOST_WIDE):
+            yield *((width, high) if swap else (high, width)), warpgroups, False, swap
 
 
 def _fitted(shape: GpuShape, target: GpuTarget, turns: bool) -> Iterator[Tile]:

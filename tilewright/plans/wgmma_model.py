@@ -4,7 +4,7 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING
 
-from tilewright.plans import epilogues
+from tilewright.plans import epilogues, prologues
 from tilewright.plans.common import Cost, Term
 from tilewright.plans.gemv_rules import LANES
 from tilewright.plans.gpu import memory_traffic
@@ -47,6 +47,9 @@ UNEVEN = 0.111          # of a part's time, by which the last one of a tile ends
 PARTING_CLOCK = 22.6    # bytes per clock at which a CTA writes its part of sums, and at which the last one of a tile
 ADDING_CLOCK = 54.7      # adds all of them up
 EXCHANGING = 17.2       # bytes of sums per clock that CTAs of a cluster give each other
+DECODED = 2.2           # clocks for an instruction that decodes, of warps that wait for products in between
+DECODING = 2.5          # the higher, the more decoding and multiplying overlap
+DECODING_STEP = 280.0   # clocks of each step of k beside
 STORING = {"tma": 13.6, "lanes": 48.4}  # clocks of a warp for an element of C of each of its lanes
 
 
@@ -74,8 +77,8 @@ def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
     received = sum(extent*bits * (1 + SECTOR/LINE*(pitch < SECTOR)) for extent, bits, pitch in zip(
         (p.cta_m, p.cta_n), shape.bits, pitches)) * p.cta_k / 8           # of these lines what was asked for
     received /= RECEIVED_MULTICAST if p.ctas > p.cluster_k else RECEIVED
-    step = max(products, shared, received, arrival / (p.stages - HELD)) + STEP_CLOCKS
-    if p.alternates(shape):                         # of one step of so many nothing hides it
+    step = _decoded(shape, p, max(products, shared, received, arrival / (p.stages - HELD)) + STEP_CLOCKS)
+    if p.alternates(shape) and not shape.prologues:     # of one step of so many nothing hides it
         promoted = p.cta_m*p.cta_n / LANES / SCHEDULERS
         step = max(step, promoted) + (promoted + PROMOTING) / APART
     elif p.promote and (p.warpgroups == 1 or p.pingpong):       # nothing else is multiplied meanwhile
@@ -112,6 +115,17 @@ def cost(shape: GpuShape, p: NvidiaPlan, target: GpuTarget) -> Cost:
     return Cost(alone + longest, found, rounds=rounds)
 
 
+def _decoded(shape: GpuShape, p: NvidiaPlan, step: float) -> float:
+    """Clocks of a step of k that takes so many where its rows of instructions are not decoded, while others are
+    multiplied."""
+    role, rows = shape.prologues, p.cta_n if p.swap else p.cta_m
+    if not role:
+        return step
+    instructions = prologues.decoding(shape.prologue_of(role), role, p.promote)
+    decoding = DECODING_STEP + rows*p.cta_k / LANES / SCHEDULERS * DECODED*instructions
+    return float((step**DECODING + decoding**DECODING) ** (1/DECODING))
+
+
 def round_bytes(shape: GpuShape, p: NvidiaPlan, target: GpuTarget, group_m: int) -> int:
     """Bytes of A and B that CTAs that run at once read, if clusters' tiles are taken in groups of so many rows."""
     rows, columns, clusters = p.cta_m*p.cluster_m, p.cta_n*p.cluster_n, p.clusters(shape, target)[1]
@@ -125,6 +139,8 @@ def _read(shape: GpuShape, p: NvidiaPlan) -> tuple[int, int]:
     """Bytes of a tile of A and of B in shared memory that all instructions of a step read."""
     bits_a, bits_b = (p.products*bits_of(x) for x in (shape.a, shape.b))
     of_a, of_b = (p.cta_n // INSTRUCTION_ROWS, 1) if p.swap else (p.parts, p.cta_m // INSTRUCTION_ROWS)
+    if shape.prologues:                             # lanes read these
+        bits_a, bits_b = shape.bits
     return of_a * p.cta_m*p.cta_k*bits_a // 8, of_b * p.cta_n*p.cta_k*bits_b // 8
 
 

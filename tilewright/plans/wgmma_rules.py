@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
-from tilewright.plans import epilogues, gpu_shape
+from tilewright.plans import epilogues, gpu_shape, prologues
 from tilewright.plans.gpu_shape import WIDEST, GpuShape
 from tilewright.problem import SCALE_BLOCK, SCALE_BLOCKS
 from tilewright.targets.nvidia import CLUSTER, GpuTarget
@@ -27,6 +27,7 @@ MOST_CTAS, WARPS = CLUSTER, 4                   # CTAs of a cluster, warps of a 
 # is, leave some over. 30 clusters of 4 and 15 of 8 run at once on the 132 of an H200 (cuOccupancyMaxActiveClusters).
 IN_CLUSTERS = 11, 12
 MOST_PARTS = 16         # of a tile, with `tail`
+PREPARED_BITS, PREPARED_STEP = (4, 8, 16), 32   # of elements with a prologue; steps of k of which tiles are multiples
 STRIDED_STEP = 16       # of k, of which tf32 whose rows are contiguous is read at least
 LEAST_SHARE = 4         # steps of k of a cluster
 APART = 4               # steps of k whose sums overlap with each other's promotion (NvidiaPlan.alternates)
@@ -94,6 +95,48 @@ def strided(p: NvidiaPlan, shape: GpuShape) -> bool:
     return shape.a == "tf32" and shape.layout[p.swap] != "nt"[p.swap]
 
 
+def by_registers(p: NvidiaPlan, shape: GpuShape) -> bool:
+    """Whether instructions take their rows from registers."""
+    return bool(shape.prologues) or strided(p, shape)
+
+
+def _prologues(shape: GpuShape) -> Iterator[str]:
+    """Why no plan evaluates the shape's prologues."""
+    role = shape.prologues
+    if len(role) > 1:
+        yield "wgmma evaluates a prologue of A or of B, not of both."
+        return
+    at = "ab".index(role)
+    bits, along_k = shape.bits[at], shape.layout[at] == "nt"[at]
+    if not along_k or bits not in PREPARED_BITS or gpu_shape.bits_of(shape.a) != 16 or shape.k % PREPARED_STEP:
+        yield (f"wgmma evaluates prologues of elements of {', '.join(map(str, PREPARED_BITS))} bits with k contiguous, "
+               f"a multiple of {PREPARED_STEP}, that give 16 bits, not of {bits} bits in layout {shape.layout} that "
+               f"give {shape.a}, with k = {shape.k}.")
+    groups = [x.group for x in prologues.read(shape.prologue_of(role)).arrays(role) if x.along_k]
+    if any(group % prologues.STEPS for group in groups):
+        yield (f"wgmma evaluates prologues that read numbers of groups of a multiple of {prologues.STEPS} steps of k, "
+               f"not of {', '.join(map(str, groups))}.")
+
+
+def decodes(shape: GpuShape) -> bool:
+    """Whether there are plans that evaluate the shape's prologues."""
+    return next(_prologues(shape), "") == ""
+
+
+def _preparing(p: NvidiaPlan, shape: GpuShape) -> Iterator[str]:
+    """Why this plan does not."""
+    yield from _prologues(shape)
+    role = "b" if p.swap else "a"
+    if shape.prologues != role:
+        yield f"wgmma evaluates a prologue of {role.upper()}{' with swap' * p.swap}, not of {shape.prologues.upper()}."
+        return
+    if shape.k % p.cta_k or p.cta_k % PREPARED_STEP:
+        yield f"with a prologue cta_k must divide k and be a multiple of {PREPARED_STEP}, not {p.cta_k} of {shape.k}."
+    if p.promote and not (p.alternates(shape) and prologues.factored_by(shape.prologue_of(role), role, p.promote)):
+        yield (f"sums are promoted for factors of a prologue that cta_k steps share, where registers suffice for three "
+               f"tiles of them; promote must be 0, not {p.promote}.")
+
+
 def of_wgmma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]:
     """Why a plan of this algorithm cannot run a shape: sentences, none if it can."""
     yield from (f"{name} must be {value} for wgmma." for name, value in UNUSED if getattr(p, name) != value)
@@ -101,6 +144,9 @@ def of_wgmma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]
     by = " with swap" * p.swap
     (high, rows), (wide, columns) = (("cta_m", p.cta_m), ("cta_n", p.cta_n))[::-1 if p.swap else 1]
     by_threads = strided(p, shape)
+    if shape.prologues and (wrong := [*_preparing(p, shape)]):
+        yield from wrong
+        return
     if rows % (unit := GROUP_ROWS * (1 + by_threads) * (1 if p.pingpong else p.warpgroups)):
         yield f"{high} must be a multiple of {unit} where warpgroups is {p.warpgroups}{by}, not {rows}."
     if by_threads and (p.store != "lanes" or p.vectors[2] > 2 + 2*p.swap or p.promote or p.cta_k % STRIDED_STEP):
@@ -132,15 +178,16 @@ def of_wgmma(p: NvidiaPlan, shape: GpuShape, target: GpuTarget) -> Iterator[str]
     if gpu_shape.bits_of(shape.a) != 16 and shape.layout != ("nt" if not by_threads else "nn" if p.swap else "tt"):
         also = ", nn with swap or tt" * (shape.a == "tf32")
         yield f"wgmma multiplies {shape.a} with k contiguous in A and B, layout nt{also}, not {shape.layout}{by}."
-    for name, align, extent, bits, along_k in (
-            ("A", shape.align_a, p.cta_m, gpu_shape.bits_of(shape.a), shape.layout[0] == "n"),
-            ("B", shape.align_b, p.cta_n, gpu_shape.bits_of(shape.b), shape.layout[1] == "t")):
+    narrowest = NARROWEST // 2 if shape.prologues else NARROWEST
+    bits_a, bits_b = shape.bits if shape.prologues else map(gpu_shape.bits_of, (shape.a, shape.b))
+    for name, align, extent, bits, along_k in (("A", shape.align_a, p.cta_m, bits_a, shape.layout[0] == "n"),
+                                               ("B", shape.align_b, p.cta_n, bits_b, shape.layout[1] == "t")):
         if align < WIDEST:
             yield (f"{name} must begin at a multiple of {WIDEST} bytes, and its rows (or columns) must be such "
                    "multiples apart, so that a tensor map can describe it.")
         along, across = (p.cta_k, extent) if along_k else (extent, p.cta_k)
-        if along*bits // 8 % NARROWEST or across % REPEAT:
-            yield (f"a tile of {name} of {extent} by {p.cta_k} of k must have a multiple of {NARROWEST*8 // bits} "
+        if along*bits // 8 % narrowest or across % REPEAT:
+            yield (f"a tile of {name} of {extent} by {p.cta_k} of k must have a multiple of {narrowest*8 // bits} "
                    f"elements along its contiguous dimension, and of {REPEAT} along the other.")
     if p.store == "tma" and shape.align_c < WIDEST:
         yield f"store=tma needs C and its rows at multiples of {WIDEST} bytes."

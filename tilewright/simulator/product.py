@@ -306,7 +306,7 @@ class Launches:
             tiles = {name: value.type.tile for name, value in launch.function.params
                      if isinstance(value.type, TensorMap)}
             mapped = {name: Mapped(described, {**at, **inside}[MAPPED[name]]) for name, described in (
-                maps(tiles, self.kernel.shape.layout, numbers) if tiles else {}).items()}
+                maps(tiles, self.kernel.shape, numbers) if tiles else {}).items()}
             given: dict[str, Any] = {**numbers, **at, **inside, **mapped}
             args: list[Any] = []
             for name, value in launch.function.params:

@@ -102,6 +102,9 @@ CASES = [
              LARGE, on=HOPPER, options={"trans_b": trans, "out_dtype": "f32"})
       for kind in ("i8 weights", "i4 group=16 nibbles", "u4 group=16 zeros nibbles", "nvfp4", "mxfp4")
       for trans, sizes in ((True, "4x24x32"), (False, "4x32x24"))),
+    *(groups(f"{kind} by warpgroups", "bf16 150x128", f"{kind.split()[0]} 3x136x128{kind[len(kind.split()[0]):]}",
+             (40, 40, 150), on=HOPPER, options={"trans_b": True}, launches=1, kernel="wgmma")
+      for kind in ("i8 weights", "i4 group=64 nibbles", "u4 group=32 zeros nibbles", "mxfp4")),
     groups("one byte of two elements", "f32 3x4", "i4 2x2x4 weights nibbles", (1, 3), on=HOPPER,
           options={"trans_b": True}),
     *(groups(plan, f"{x} 56x48", f"{x} 4x40x48", LARGE, "of groups", HOPPER, plans=(plan,),

@@ -57,7 +57,12 @@ def of_slot(k: Kernel, g: SimpleNamespace, slot: Value, HEIGHT: int) -> Value:
     row = begin(k, g, group) + (slot - first(group))*HEIGHT
     g.matrix, g.m = group, end(k, g, group)
     g.b = g.b + k.cast(group, i64)*g.stride_b
-    for name in [x for x in vars(g) if x.startswith(BESIDE_B)]:             # what a prologue of B reads
-        pointer = name.removeprefix("stride_")
-        setattr(g, pointer, getattr(g, pointer) + k.cast(group, i64)*getattr(g, name))
+    move_beside_b(k, g, SimpleNamespace(**vars(g)), group)
     return row
+
+
+def move_beside_b(k: Kernel, g: SimpleNamespace, first: SimpleNamespace, group: Value) -> None:
+    """What a prologue of B reads becomes that of the group in g; `first` has that of the first one."""
+    for name in [x for x in vars(g) if x.startswith(BESIDE_B)]:
+        pointer = name.removeprefix("stride_")
+        setattr(g, pointer, getattr(first, pointer) + k.cast(group, i64)*getattr(g, name))

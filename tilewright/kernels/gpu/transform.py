@@ -10,7 +10,7 @@ groups) is taken out (expressions/factors.py): the kernel multiplies the sum of 
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
@@ -30,6 +30,7 @@ from tilewright.targets.nvidia import TARGETS
 WIDEST = 16                         # bytes that a thread loads at once
 SECTOR = 32                         # and that caches bring
 EXACT, EIGHT = ("e8m0", "e4m3fn"), 8        # formats of scales whose products with e2m1 bf16 has
+FLOATS = "f32", "bf16", "f16"               # of others
 DIGITS = "i4x2", "u4x2"
 BIASED = "i8", "u8", "i4x2", "u4x2"         # formats from whose numbers others are subtracted at no cost
 TYPES = {"float": f32, "int": i32}
@@ -76,13 +77,14 @@ class Transform:
     common: frozenset[str]      # of operands that all steps of a run share
     held: Held | None
     unit: float                 # by which numbers are to be multiplied last, with the factors
+    SCALED: bool = False        # `words` also of digits times a scale that bf16 does not hold
 
     @classmethod
     def from_arguments(cls, k: Kernel, g: SimpleNamespace, ROLE: str, PROLOGUE: str, *, ALONG_K: bool, RUN: int = 0,
-                       ARCH: str = "sm_75", PAIRED: bool = False) -> Transform | None:
+                       ARCH: str = "sm_75", PAIRED: bool = False, SCALED: bool = False) -> Transform | None:
         """The prologue of a kernel with the arguments g, by name. RUN: steps of k, a divisor of groups' sizes that have
         common factors, whose sums the kernel multiplies by `factors`; 0: it does not. ARCH: the target whose
-        conversions it takes. PAIRED: `words` are taken where they can be made."""
+        conversions it takes. PAIRED: `words` are taken where they can be made; SCALED: see there."""
         if not PROLOGUE:
             return None
         prologue = texts.prologue(PROLOGUE)
@@ -100,7 +102,7 @@ class Transform:
                    "bf16" in TARGETS[ARCH].instructions, zero, common,
                    Held.constants(k, prologue.source, PAIRS.get(prologue.result, f32), g.m) if prologue.source in DIGITS
                    else None,
-                   1.0 if factor is None or inner.lines or PAIRED else UNITS.get(prologue.source, 1.0))
+                   1.0 if factor is None or inner.lines or PAIRED else UNITS.get(prologue.source, 1.0), SCALED)
 
     @property
     def S(self) -> Type:
@@ -126,12 +128,12 @@ class Transform:
 
     def beside(self, i: Value, p: Value, COUNT: int) -> Loaded:
         """What is read beside a vector of COUNT elements, the first of which is element i at step p of k, alone."""
-        return self._loaded(self.names - self.common, i, p, COUNT)
+        return self.loaded(self.names - self.common, i, p, COUNT)
 
     def of_run(self, i: Value, p: Value, COUNT: int) -> Loaded:
         """What is read for a run of k that begins at step p: operands that all its elements share."""
         names = self.names | (needed(self.factor) if self.factor else set())
-        return self._loaded(names & self.common, i, p, COUNT)
+        return self.loaded(names & self.common, i, p, COUNT)
 
     def of_rows(self, i: Value, EVERY: int, p: Value, COUNT: int) -> Iterator[Loaded]:
         """`beside` and `of_run` of vectors along k of every so manieth element from i on: by one pointer that goes on,
@@ -159,7 +161,8 @@ class Transform:
                     kept.set(k.max(kept.get(), bits))
         return kept.get()
 
-    def _loaded(self, names: set[str] | frozenset[str], i: Value, p: Value, COUNT: int) -> Loaded:
+    def loaded(self, names: Container[str], i: Value, p: Value, COUNT: int) -> Loaded:
+        """What these operands have for a vector of COUNT elements, the first of which is element i at step p of k."""
         return {x.name: self._load(x, i, p, COUNT) for x in self.prologue.reads if x.name in names}
 
     @property
@@ -256,32 +259,39 @@ class Transform:
     def INTERLEAVED(self) -> bool:
         """Whether `words` makes pairs of numbers of 4 bits in 16 bits, without computing each."""
         lines = [x for x in self.inner.lines if x.operation != "float"]
-        first = self.prologue.expression.parameters[0][0]
         if not (self.TOGETHER == 2 and self.PAIR and self.prologue.result in PAIRS and self.WHOLE and self.ALONG_K):
             return False
-        if self.prologue.element != "e2m1" or not lines:
-            return not lines
+        if not lines:
+            return True
         scale = self._scale
         return (self.prologue.result == "bf16" and len(lines) == 1 and lines[0].operation == "mul" and scale is not None
-                and first in lines[0].operands and scale.format in EXACT and scale.group % EIGHT == 0)
+                and scale.format in (EXACT if self.prologue.element == "e2m1" else FLOATS*self.SCALED)
+                and scale.name in lines[0].operands and (scale.group % EIGHT == 0 or not scale.along_k))
 
     @property
     def _scale(self) -> Aux | None:
-        """What alone is read beside elements, if it is one number."""
-        operands = [x for x in self.prologue.reads if x.name in self.names]
+        """What alone is read beside elements, but for `zero`, if it is one number."""
+        operands = [x for x in self.prologue.reads if x.name in self.names - {self.zero}]
         return operands[0] if len(operands) == 1 else None
 
-    def words(self, raw: Value, beside: Loaded) -> list[Value]:
+    def words(self, raw: Value, beside: Loaded, SPREAD: bool = False) -> list[Value]:
         """The numbers of a vector of INTERLEAVED elements, rounded, in words of two: of each eight 0 and 4, 1 and 5, 2
-        and 6, 3 and 7."""
-        k, T, scale = self.k, PAIRS[self.prologue.result], self._scale if self.inner.lines else None
+        and 6, 3 and 7; SPREAD: of a vector of words that have two from bits 0 and 16 on."""
+        k, T, lines = self.k, PAIRS[self.prologue.result], [x for x in self.inner.lines if x.operation != "float"]
 
-        def both(name: str) -> list[Value]:
-            wide = [self._wide(name, x) for x in beside[name][::EIGHT]]
-            return [k.round_pair(k.pack(x, x), T) for x in wide]
-        minus = both(self.zero) if self.zero else []
-        times = both(scale.name) if scale and self.prologue.element == "e2m1" else []
-        return pairs(k, raw, self.prologue.source, T, minus, times, self.held)
+        def wide(name: str) -> list[Value]:
+            return [self._wide(name, x) for x in beside[name][::EIGHT]]
+
+        def both(numbers: list[Value]) -> list[Value]:
+            return [k.round_pair(k.pack(x, x), T) for x in numbers]
+        minus = both(wide(self.zero)) if self.zero else []
+        scale = self._scale if lines else None
+        times = wide(scale.name) if scale else []
+        rounded, rest = both(times), list[Value]()
+        if scale and scale.format not in EXACT:         # and what bf16 lacks of it
+            there = [k.bits_as(x << 16, f32) for x in rounded]
+            rest = both([k.select(x == y, 0.0, x - y) for x, y in zip(times, there)])
+        return pairs(k, raw, self.prologue.source, T, minus, rounded, self.held, SPREAD, rest)
 
     def rounded(self, xs: list[Value]) -> Value:
         """Numbers rounded to the format that is multiplied, a vector of memory's type."""

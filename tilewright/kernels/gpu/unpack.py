@@ -116,27 +116,31 @@ def _bytes(k: Kernel, each: list[Value], SIGNED: bool, minus: Sequence[Value]) -
 
 
 def pairs(k: Kernel, x: Value, FORMAT: str, T: Type, minus: Sequence[Value] = (), times: Sequence[Value] = (),
-          held: Held | None = None) -> list[Value]:
+          held: Held | None = None, SPREAD: bool = False, rest: Sequence[Value] = ()) -> list[Value]:
     """The numbers of a vector of FORMAT i4x2, u4x2 or e2m1x2 as words of two f16 or bf16, T, on a chip that multiplies
     those (`Kernel.fma_pair`): 0 and 4, 1 and 5, 2 and 6, 3 and 7 of each eight. An element takes 1 3/8 instructions, of
     e2m1 2 1/8, with `times` 2 5/8. `minus`: words of two whole numbers of at most 128 that are subtracted, one or
-    one for each eight.
-    `times`: those that e2m1 are multiplied by; the products have to be numbers of T."""
+    one for each eight. `times`: those that numbers are multiplied by; products of e2m1 have to be numbers of T. `rest`:
+    what scales are more than `times`. SPREAD: words have two numbers each, from bits 0 and 16 on."""
     BF16, values = T == bf16, list[Value]()
     one = k.constant(i32, 0x3F803F80 if BF16 else 0x3C003C00)
     exponent = (held or Held.constants(k, FORMAT, T)).pair
     for w, word in enumerate(words(k, x)):
         both = k.broadcast(word, 2)
         upper = k.broadcast(k.opaque((both >> 8)[0]), 2) if FORMAT == "e2m1x2" and BF16 else both
-        for t in range(4):
+        for t in range(1 if SPREAD else 4):
             if FORMAT != "e2m1x2":                                  # 2^7 + d, or 2^10 + d, of which that is taken away
                 bits = (both >> 4*t if t else both) & splat(k, i32, 0x000F000F, 2)
                 bits = bits ^ k.broadcast(exponent, 2)
                 bias = (128 if BF16 else 1024) + 8*(FORMAT == "i4x2")
                 pattern = _pattern(T, -float(bias))
                 number = k.fma_pair(bits[0], one, k.constant(i32, pattern), T)
-                values.append(k.fma_pair(minus[w % len(minus)], k.constant(i32, _pattern(T, -1.0)), number, T)
-                             if minus else number)
+                if minus:
+                    number = k.fma_pair(minus[w % len(minus)], k.constant(i32, _pattern(T, -1.0)), number, T)
+                if times:
+                    less = k.fma_pair(number, rest[w % len(rest)], k.constant(i32, _pattern(T, -0.0)), T)
+                    number = k.fma_pair(number, times[w % len(times)], less, T)
+                values.append(number)
                 continue
             if BF16:            # a digit times 2^6 and 2^12 is twice in a half, where it needs its bits and its sign
                 digit = (upper if t > 1 else both) & splat(k, i32, 0x000F000F << 4*(t % 2), 2)

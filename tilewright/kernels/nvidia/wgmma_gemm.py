@@ -36,6 +36,9 @@ each has its share of it copied to all; so do CLUSTER_N of them, side by side, w
 With CLUSTER_K they work on the same tile, each with its steps of k, and exchange their sums (wgmma_exchange.py).
 
 With SWAP the instructions compute C^T = B^T A^T: their 64 rows are columns of C, so that few rows of C waste nothing.
+
+The operand that is rows of instructions may have a prologue, as weights of few bits have: its tiles come as they are in
+memory, and become what is multiplied on their way to registers (wgmma_registers.py).
 """
 from __future__ import annotations
 
@@ -46,26 +49,31 @@ from types import SimpleNamespace
 from typing import Any
 
 from tilewright.atoms.wgmma import M, Wgmma
-from tilewright.expressions import texts
+from tilewright.expressions import HALVES, texts
 from tilewright.ir import Function, Kernel, Type, Value, f32, i8, i32, i64, ptr
 from tilewright.ir.ops.pipelines import Mbarriers
-from tilewright.kernels.gpu import auxiliary, fused, groups
+from tilewright.kernels.gpu import auxiliary, fused, groups, transform
 from tilewright.kernels.gpu.epilogue import Out
 from tilewright.kernels.gpu.scales import Scales
 from tilewright.kernels.gpu.split_k import finish_by_warp
+from tilewright.kernels.gpu.transform import Transform
 from tilewright.kernels.gpu.work import arguments
 from tilewright.kernels.narrow import memory_type
 from tilewright.kernels.nvidia.result import Copied
 from tilewright.kernels.nvidia.transposed_result import TransposedCopy
 from tilewright.kernels.nvidia.wgmma_exchange import Exchange
-from tilewright.kernels.nvidia.wgmma_products import Ahead, Products, Stages, StridedProducts, Turns
+from tilewright.kernels.nvidia.wgmma_products import Ahead, Products, Stages, Turns
+from tilewright.kernels.nvidia.wgmma_registers import DecodedProducts, StridedProducts
 from tilewright.kernels.nvidia.wgmma_tiles import ALIGN, DIVISION, SmemTile, Tiles, Unit
+from tilewright.plans import prologues
 from tilewright.plans.gpu_shape import GpuShape
 from tilewright.plans.nvidia_plan import NvidiaPlan
-from tilewright.plans.wgmma_rules import GROUP, WARPS, staged, strided
+from tilewright.plans.wgmma_rules import GROUP, WARPS, by_registers, staged, strided
 from tilewright.plans.words import TERMS
 from tilewright.problem import SCALE_BLOCKS
 
+BYTE = "u8"             # of two elements
+ALL_OF_K = 1 << 30      # steps of k, that are in no group
 REGISTERS = {2: (232, 40), 3: (160, 32)}                    # of math and of loads, by the number of warpgroups
 
 
@@ -88,13 +96,16 @@ def emit_wgmma_gemm(shape: GpuShape, plan: NvidiaPlan, ARCH: str = "sm_90a", WHE
     """
     s, p = shape, plan
     planes = TERMS[p.split].count if p.split else 0
-    a = SmemTile(s.a, s.layout[0] == "n", p.cta_m, p.cta_k, p.cluster_n, s.batch != 1, planes)
-    b = SmemTile(s.b, s.layout[1] == "t", p.cta_n, p.cta_k, p.cluster_m, s.batch != 1, planes)
+    a, b = (SmemTile(BYTE if format.endswith(HALVES) else format, along_k, extent,
+                     p.cta_k // 2 if format.endswith(HALVES) else p.cta_k, share, s.batch != 1, planes)
+            for format, along_k, extent, share in (
+                (prologues.stored(s.a, s.prologue_a), s.layout[0] == "n", p.cta_m, p.cluster_n),
+                (prologues.stored(s.b, s.prologue_b), s.layout[1] == "t", p.cta_n, p.cluster_m)))
     rows, columns = (b, a) if p.swap else (a, b)                        # of instructions
-    atom = Wgmma(columns.EXTENT // p.parts, rows.FORMAT, columns.FORMAT, p.sums(s),
-                 None if strided(p, s) else rows.layout, columns.layout)
+    atom = Wgmma(columns.EXTENT // p.parts, *((s.b, s.a) if p.swap else (s.a, s.b)), p.sums(s),
+                 None if by_registers(p, s) else rows.layout, columns.layout)
     k, scalar = _kernel(s, p, a, b, WHEN, GROUPED)
-    gemm = _Gemm.begun(k, arguments(k, WHEN), s, p, a, b, atom, scalar, GROUPED)
+    gemm = _Gemm.begun(k, arguments(k, WHEN), s, p, a, b, atom, scalar, GROUPED, ARCH)
     with k.role("math", warps=WARPS*p.warpgroups):
         _Math(gemm).run()
     with k.role("loads", warps=WARPS):
@@ -120,6 +131,7 @@ def _kernel(s: GpuShape, p: NvidiaPlan, a: SmemTile, b: SmemTile, WHEN: str, GRO
     more |= auxiliary.parameters(auxiliary.scales(f32 if s.scales else None, blocks), batch)
     more |= {"special": ptr(i32)} if WHEN else {}
     more |= auxiliary.parameters(texts.auxiliary(s.epilogue), batch)
+    more |= auxiliary.parameters(texts.auxiliary("", s.prologue_a, s.prologue_b), GROUPED == "m")
     more |= {"workspace": ptr(shared), "counters": ptr(i32), **DIVISION} if p.divided else {}
     words = {"copied": copied, "batch": batch, f"p{p.promote}": p.promote, f"parts{p.parts}": p.parts > 1,
              "pingpong": p.pingpong, "swap": p.swap,
@@ -128,11 +140,12 @@ def _kernel(s: GpuShape, p: NvidiaPlan, a: SmemTile, b: SmemTile, WHEN: str, GRO
              f"groups_{GROUPED}": GROUPED}
     name = (f"wgmma_gemm_{s.a}_{s.b}_{s.out}_{sums}_{s.layout}_{p.cta_m}x{p.cta_n}x{p.cta_k}_s{p.stages}"
             f"_g{p.warpgroups}_c{p.cluster_m}x{p.cluster_n}{f'x{p.cluster_k}'*(p.cluster_k > 1)}_v{p.vectors[2]}"
-            f"{''.join(f'_{word}' for word, there in words.items() if there)}{fused.suffix(s.epilogue)}")
+            f"{''.join(f'_{word}' for word, there in words.items() if there)}{fused.suffix(s.epilogue)}"
+            f"{transform.suffix(s.prologue_a, s.prologue_b)}")
     # With a map of C it is written by that, and divided parts by others: of no pointer's memory may count as read-only,
     # but that of scales.
     return Kernel(name, threads=p.threads, cluster=(p.ctas, 1, 1),
-                  noalias=auxiliary.pointers(s.epilogue) if copied or p.divided else True,
+                  noalias=auxiliary.pointers(s.epilogue, s.prologue_a, s.prologue_b) if copied or p.divided else True,
                   m=i32, n=i32, k=i32, alpha=factor, a=a.map, b=b.map, beta=factor, c=ptr(c), ldc=i64, **more), shared
 
 
@@ -159,10 +172,11 @@ class _Gemm:
     turn: Mbarriers | None
     exchange: Exchange | None
     tiles: Tiles
+    before: Transform | None        # of the rows of instructions
 
     @classmethod
     def begun(cls, k: Kernel, g: SimpleNamespace, s: GpuShape, p: NvidiaPlan, a: SmemTile, b: SmemTile, atom: Wgmma,
-              scalar: Type, GROUPED: str) -> _Gemm:
+              scalar: Type, GROUPED: str, ARCH: str) -> _Gemm:
         """Shared memory and barriers; `scalar`: the type of sums that CTAs share."""
         t = k.thread[0]
         if GROUPED:
@@ -176,7 +190,10 @@ class _Gemm:
         exchange = Exchange(k, scalar, warps, p.ctas, p.group_rows // M * atom.sums.elements
                             ) if p.cluster_k > 1 else None
         k.init_mbarriers()
-        return cls(k, g, t, s, p, a, b, atom, a_smem, b_smem, c_smem, ring, turn, exchange, Tiles(k, g, p))
+        role = "b" if p.swap else "a"
+        before = Transform.from_arguments(k, g, role, s.prologue_of(role), ALONG_K=True, RUN=p.promote or ALL_OF_K,
+                                          ARCH=ARCH, PAIRED=True, SCALED=True)
+        return cls(k, g, t, s, p, a, b, atom, a_smem, b_smem, c_smem, ring, turn, exchange, Tiles(k, g, p), before)
 
     def load(self) -> None:
         """The role that copies: one of its threads starts all copies."""
@@ -195,7 +212,7 @@ class _Gemm:
                             (self.b, "b", self.b_smem, j0, tiles.cluster_m, tiles.same_column)):
                         which = () if matrix is None else (k.select(getattr(g, f"stride_{name}") == 0, 0, matrix),)
                         with k.when((unit.begin + step) % x.SHARE == share) if x.IN_TURN else nullcontext():
-                            for to, place in x.boxes(row, (unit.first + step)*p.cta_k, share):
+                            for to, place in x.boxes(row, (unit.first + step)*x.CTA_K, share):
                                 at = *place, *which
                                 ring.full.load(smem.at(stage, to), getattr(g, name), at, stage, ctas)
 
@@ -216,7 +233,11 @@ class _Math:
         pairs = [*TERMS[p.split].pairs] if p.split else [(0, 0)]
         if p.swap:
             tiles, smem, pairs = tiles[::-1], smem[::-1], [pair[::-1] for pair in pairs]
-        self.products = (StridedProducts if strided(p, s) else Products)(
+        self.given = SimpleNamespace(**vars(gemm.g))
+        kind: Any = StridedProducts if strided(p, s) else Products
+        if gemm.before:
+            kind = partial(DecodedProducts, before=gemm.before)
+        self.products: Products = kind(
             k, gemm.atom, tiles, smem, pairs, first, p.group_rows, p.parts if p.promote else 0, p.swap, self.t % GROUP)
 
     def run(self) -> None:
@@ -226,6 +247,11 @@ class _Math:
         with tiles.each(turns.mine if turns else 0, p.turns) as unit:
             if turns:
                 turns.wait()
+            if isinstance(products, DecodedProducts):
+                i0, j0, matrix = tiles.place(unit.tile)
+                if matrix is not None:
+                    groups.move_beside_b(k, gemm.g, self.given, matrix)
+                products.begin(j0 if p.swap else i0, unit.first*p.cta_k)
             if p.promote:
                 self._promote(unit)
                 if turns:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from math import gcd
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tilewright.atoms.wgmma import DEPTH, M, Wgmma
 from tilewright.ir import Kernel, Tile, Value, f16, f32, i32, vec
@@ -20,7 +20,6 @@ from tilewright.plans.wgmma_rules import APART
 T = TypeVar("T")
 Pairs = dict[tuple[int, int], Value]
 Factors = tuple[Pairs, Pairs]           # scales by (64 rows, their upper or lower 8 of 16), and (8 columns, odd ones)
-PIECE, WARPGROUP = 16, 4        # bytes that a swizzle leaves together; warps
 
 
 @dataclass(frozen=True)
@@ -267,73 +266,3 @@ class Products:
     def _exchanged(self, rows: T, columns: T) -> tuple[T, T]:
         """What rows and columns of C are to the instructions, or the reverse."""
         return (columns, rows) if self.SWAP else (rows, columns)
-
-
-class StridedProducts(Products):
-    """Products of tf32 whose rows are contiguous, not k, which wgmma takes from registers alone. TMA leaves 32 rows of
-    a step of k in 128 bytes, swizzled. A lane reads 16 bytes at once: four rows, which are rows of two blocks, of both
-    halves of each, so that a warp has 32 rows side by side. Which four spreads eight lanes over all banks.
-
-    A stage is multiplied in two halves, each a group: the registers of one are filled while the other is multiplied.
-    """
-
-    def __init__(self, k: Kernel, atom: Wgmma, tiles: tuple[SmemTile, SmemTile], *more: Any) -> None:
-        super().__init__(k, atom, tiles, *more)
-        t, a = more[-1], tiles[0]
-        lane, warp = t % 32, t // 32
-        self.four = lane // 4 % 2 * 4 + lane // 8                       # the lane's rows of 32, in fours
-        step = lane % 4                                                 # of k: this one, and the fourth after it
-        own = (self.first // a.ROW + warp)*a.BLOCK + step*a.SWIZZLE + (self.four ^ step)*PIECE
-        self.own = own, (own ^ 4*PIECE) + 4*a.SWIZZLE
-
-    def add_up(self, ring: Stages, begin: Value, count: Value | None, started: Callable[[], None] | None = None,
-               part: int = 0) -> None:
-        assert count is not None
-        self._halves(ring.filled(begin), True, lambda: None)
-        with self.k.loop(count, start=1, unroll=False) as step:
-            self._halves(ring.filled(begin + step), False, lambda: ring.give_back(begin + step - 1))
-        if started:
-            started()
-        self.wait(0)
-        ring.give_back(begin + count - 1)
-
-    def _halves(self, stage: Value, first: bool, before: Callable[[], None]) -> None:
-        """Start the products of a stage, as two groups; `before` is called when those of the one before are over."""
-        k, (a, b), b_smem = self.k, self.tiles, self.smem[1]
-        STEPS = a.CTA_K*a.ITEM // DEPTH // 2
-        for half in range(2):
-            steps = range(half*STEPS, (half + 1)*STEPS)
-            fragments = [self._read(stage, step) for step in steps]
-            k.wgmma_fence(*self.acc)
-            for step, read in zip(steps, fragments):
-                for acc, registers in zip(self.acc, read):
-                    k.wgmma(self.atom, acc, registers, b_smem.at(stage, b.offset(0, step)), not first or step > 0)
-            k.wgmma_commit()
-            self.wait(1)
-            if not half:
-                before()
-
-    def _read(self, stage: Value, step: int) -> list[list[Value]]:
-        """The registers of A for each block."""
-        k, a, found = self.k, self.tiles[0], []
-        for pair in range(len(self.acc) // 2):
-            at = pair*WARPGROUP*a.BLOCK + step*(DEPTH // a.ITEM)*a.SWIZZLE
-            now, later = (k.load(self.smem[0].at(stage, own + at).as_(f32), vec(f32, 4)) for own in self.own)
-            found += [[k.bits_as(x[2*i + half], i32) for x in (now, later) for half in range(2)] for i in range(2)]
-        return found
-
-    def row(self, t: Value, i: int, half: int) -> Value:
-        return t // 32 * 32 + self.four*4 + (i // 2 * 2*M + i % 2 * 2 + half)
-
-    def runs(self, t: Value, i0: Value, j0: Value, VECTOR: int) -> Iterator[Run]:
-        """With SWAP four rows are neighbours in a row of C."""
-        if not self.SWAP:
-            yield from super().runs(t, i0, j0, VECTOR)
-            return
-        for i in range(0, self.shape[0], 2):
-            column = j0 + self.first + self.row(t, i, 0)
-            for e in (e for e in range(self.shape[1]) if e % 4 < 2):
-                row = i0 + self.column(t, e)
-                four = [self.element(i + block, e + 2*half) for block in range(2) for half in range(2)]
-                for first in range(0, 4, VECTOR):
-                    yield Run(row, column + first, four[first:first + VECTOR])

@@ -18,7 +18,7 @@ from tilewright.kernels.gpu.work import grouped, of_batch
 from tilewright.kernels.narrow import memory_type
 from tilewright.plans.nvidia_plan import NvidiaPlan
 
-SWIZZLES = 128, 64                                          # bytes: rows of the blocks of a tile in shared memory
+SWIZZLES = 128, 64, 32                                      # bytes: rows of the blocks of a tile in shared memory
 ALIGN = ROWS*SWIZZLES[0]                                    # of tiles there
 
 

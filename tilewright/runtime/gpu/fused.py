@@ -73,7 +73,7 @@ def product(run: Run, call: Call, looks: Mapping[str, Any], a: Array, b: Array) 
         arguments.check_algorithm(call.algorithm, a.dtype, b.dtype, p.sums, call.plan, run.on.target)
     results = Results(run, call, looks, p, f)
     if all(x.size for x in results.targets):
-        inside = prologues.inside(run, p, before)
+        inside = prologues.inside(run, p, before, results.targets[0].dtype)
         x, y = (prologues.prepared(run, one, role, before[role], host) if role in before and role not in inside else one
                 for role, one in zip("ab", (p.a, p.b)))
         p = p._replace(a=x, b=y)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import formats
+from tilewright.expressions import HALVES, texts
 from tilewright.formats.quantized import check_operand
 from tilewright.plans import gpu, gpu_shape
 from tilewright.plans.common import Plan
@@ -87,12 +88,14 @@ def of_batch(*matrices: Array) -> dict[str, int]:
                                            for name, x in zip("abc", matrices)}
 
 
-def maps(tiles: Mapping[str, Tile], layout: str, values: Mapping[str, int]) -> dict[str, TiledMap]:
-    """Tensor maps of a product's operands, by the names of the parameters that have these tiles; `values` are sizes,
-    leading dimensions and what `of_batch` gives, by name."""
+def maps(tiles: Mapping[str, Tile], shape: Any, values: Mapping[str, int]) -> dict[str, TiledMap]:
+    """Tensor maps of the operands of a product with the layout and prologues of `shape`, by the names of the parameters
+    that have these tiles; `values` are sizes, leading dimensions and what `of_batch` gives, by name."""
     m, n, k = (values[name] for name in "mnk")
-    stored = {"a": (m, k) if layout[0] == "n" else (k, m), "b": (k, n) if layout[1] == "n" else (n, k),
-              "c": (m, values.get("columns_c", n))}
+    bytes_a, bytes_b = (k // 2 if text and texts.prologue(text).source.endswith(HALVES) else k     # two to a byte
+                        for text in (shape.prologue_a, shape.prologue_b))
+    stored = {"a": (m, bytes_a) if shape.layout[0] == "n" else (k, m),
+              "b": (k, n) if shape.layout[1] == "n" else (n, bytes_b), "c": (m, values.get("columns_c", n))}
     return {
         name: TiledMap.of_matrices(
             tiles[name], *stored[x], values[f"ld{x}"], values.get("batch", 1), values.get(f"stride_{x}", 0),

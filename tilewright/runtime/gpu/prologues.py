@@ -24,7 +24,7 @@ from tilewright.formats.scaled import Decodable, Scaled
 from tilewright.plans import asked, gpu, gpu_lowering, gpu_shape
 from tilewright.plans import prologues as of_plans
 from tilewright.plans.gpu_formats import READ
-from tilewright.plans.gpu_shape import WIDEST
+from tilewright.plans.gpu_shape import WIDEST, bits_of
 from tilewright.rules import arguments
 from tilewright.rules.prologues import AXIS, Prepared
 from tilewright.rules.weights import NAMES, expression
@@ -45,9 +45,9 @@ WIDE = "f32", "bf16"                    # and beside a Quantized, which have the
 PARTS = "elements", "scales", "zeros"
 
 
-def inside(run: Run, p: Product, before: Mapping[str, Prepared]) -> str:
+def inside(run: Run, p: Product, before: Mapping[str, Prepared], result: np.dtype[Any]) -> str:
     """Which prologues of the product's operands kernels evaluate: those of matrices, of all rows of A if it is a stack
-    of them. "", "a", "b" or "ab"."""
+    of them. `result`: the dtype of the first result. "", "a", "b" or "ab"."""
     target, letters = run.on.target, letter(p.a) + letter(p.b)
     if not before or not isinstance(target, GpuTarget) or len(letters) < 2 or p.b.ndim > 2 or p.semiring or (
             run.invariant):                                     # which plans of one order of sums have after a pass
@@ -66,8 +66,9 @@ def inside(run: Run, p: Product, before: Mapping[str, Prepared]) -> str:
     rows = (x if by == "n" else x.swapaxes(-1, -2) for x, by in zip((p.a, p.b), letters))
     at = [(address(x), x.strides[-2] if x.shape[-2] > 1 else 0) for x in rows]
     m, n = math.prod(p.a.shape[:-1]), p.b.shape[-1]
-    out = gpu_shape.results(format_of(p.sums), "")[0]
-    shape = gpu_shape.shape(*pair, out, m, n, p.a.shape[-1], letters, [*at, (0, n * p.sums.itemsize)],
+    out, others = format_of(result), gpu_shape.results(format_of(p.sums), "")
+    out = out if out in others else others[0]
+    shape = gpu_shape.shape(*pair, out, m, n, p.a.shape[-1], letters, [*at, (0, n * bits_of(out) // 8)],
                             numerics=Numerics(prologue_a=of_a, prologue_b=of_b))
     if run.plan is None:
         return str(gpu.planner(target).inside(shape, target))
@@ -201,8 +202,8 @@ def of_scaled(run: Run, call: Call, looks: dict[str, Look]) -> Call:
             raise ValueError(f"the groups of {role} must be along k, axis {AXIS[role]} as it is multiplied, "
                              f"but they are along axis {axis}: quantize(x, ..., axis={axis}), or trans_{role}")
         group = q.group or 1
-        if axis is None:                # one scale for all along k: a group, whose sums are multiplied by it
-            k, group = AXIS[role], max(shadows[0].shape[AXIS[role]], 1)
+        if axis is None:                # one scale for all along k
+            k, group = AXIS[role], 0
             if any(each.shape[k] != 1 for each in shadows[1:]):
                 raise ValueError(f"{role} is {q!r}, with a scale for each step of k: its scales must be those of "
                                  f"{'rows' if role == 'a' else 'columns'} to be multiplied on GPUs")
@@ -263,10 +264,12 @@ def of_blocks(run: Run, call: Call, looks: dict[str, Look], blocked: dict[str, B
 
 def _with(call: Call, looks: dict[str, Look], role: str, source: str, kind: str, group: int,
           beside: list[tuple[str, Array]], elements: Array, keep: Any) -> Call:
-    """The call with a prologue of `elements` of the format `source`, which are multiplied in the format `kind`."""
+    """The call with a prologue of `elements` of the format `source`, which are multiplied in the format `kind`.
+    `group`: steps of k that share numbers of `beside`; 0: all."""
+    place = "full" if group else "row" if role == "b" else "column"
     names = [NAMES[part].format(role) for part, _ in beside]
     e = expression(source.removesuffix(HALVES), role, "int" if len(beside) > 1 else "")
-    read = tuple(Aux(name, format_of(x.dtype), "full", group) for name, (_, x) in zip(names, beside))
+    read = tuple(Aux(name, format_of(x.dtype), place, group or 1) for name, (_, x) in zip(names, beside))
     made = checked_prologue(e, read, source, kind, f"prologue_{role}")
     looks[role] = Look(elements, keep)
     for name, (_, x) in zip(names, beside):

@@ -39,18 +39,18 @@ class Step:
     time, and then kept for others.
 
     code        with the launch's kernel alone
-    layout      of the operands that it multiplies
+    shape       of the operands that it multiplies, of which maps need the layout and prologues
     values      of parameters, by name
     beside      parameters whose addresses are given after those of A, B and C
     """
 
-    def __init__(self, driver: Any, code: Any, launch: Any, on: Any, layout: str, values: dict[str, Any],
+    def __init__(self, driver: Any, code: Any, launch: Any, on: Any, shape: Any, values: dict[str, Any],
                  beside: Sequence[str]) -> None:
         values = {**values, **dict(launch.more)}
         function = driver.load(code.image, on, code.machine).function(code.manifest)
         named = {p.name: p for p in function.parameters}
         tiles = {p.name: p.tile for p in function.parameters if p.tile is not None}
-        maps = operands.maps(tiles, layout, values)
+        maps = operands.maps(tiles, shape, values)
         values |= {x: bytes(named[x].size) for x in maps}
         self.prepared = driver.Prepared(function, launch.grid, {x: values[x] for x in named if x in values})
         self.device = function.device
@@ -125,8 +125,8 @@ class Recipe:
                   "columns_c": p.shapes["out"][-1],
                   "m": p.m, "n": p.n, "k": getattr(kernel, "given", p).k, "lda": lda, "ldb": ldb, "ldc": ldc, **more}
         codes = [kernel.loadable] if len(launches) == 1 else [launch.kernel.loadable for launch in launches]
-        layout = getattr(kernel, "shape", p).layout
-        self.steps = [Step(driver, code, launch, on, layout, values, pointers) for code, launch in zip(codes, launches)]
+        shape = getattr(kernel, "shape", p)
+        self.steps = [Step(driver, code, launch, on, shape, values, pointers) for code, launch in zip(codes, launches)]
         self.only = self.steps[0] if len(launches) == 1 else None
         self.device, self.workspaces, self.fill = self.steps[0].device, driver.workspaces, driver.fill
         self.bytes, self.zero = (launches[0].workspace, launches[0].counters), launches[0].zero
