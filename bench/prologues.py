@@ -1,8 +1,8 @@
 """Products with a prologue on one NVIDIA GPU: weights of few bits beside bf16 ones, and an activation of A.
 
-    python bench/prologues.py [--quick] [--rows M,M...] [--out FILE]
+    python bench/prologues.py [--quick] [--rows M,M...] [--size N,K] [--out FILE]
 
-bf16 activations [m, 8192] by weights [28672, 8192] as a layer of torch has them:
+bf16 activations [m, K] by weights [N, K] (28672, 8192) as a layer of torch has them, scales of groups or outputs:
 
     tilewright      matmul by the weights as they are stored
     bf16            matmul by bf16 weights of these sizes
@@ -36,8 +36,8 @@ from tilewright.lab.measure.gpu_rules import sets
 from tilewright.plans import gpu, gpu_shape
 
 Tensor = Any
-N, K, GROUP, CHECKED = 28672, 8192, 128, 256
-KINDS = "i8", "e4m3fn", "i4", "mxfp4"
+GROUP, CHECKED = 128, 256
+KINDS = "i8", "i8 outputs", "e4m3fn", "i4", "mxfp4"
 E2M1 = 0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0
 
 
@@ -56,11 +56,12 @@ def weights(kind: str, device: Any) -> tuple[Any, Callable[[int, Any], Tensor], 
         given: Any = Quantized(w, s, (N, K), f)
         table = torch.tensor([*E2M1, *(-x for x in E2M1)], device=device)
     else:
-        group, s = GROUP, torch.rand(N, K // GROUP, device=device) / 64 + 1/64
+        group = K if "outputs" in kind else GROUP
+        s = torch.rand(N, K // group, device=device) / 64 + 1/64
         w = random(0, 256, K // 2) if kind == "i4" else random(-127, 128, K, torch.int8)
         if kind == "e4m3fn":
             w = (w.to(torch.bfloat16) / 16).to(torch.float8_e4m3fn)
-        given = Scaled(w, s, None, group, *([Nibbles("i4", -1, K)] if kind == "i4" else []))
+        given = Scaled(w, s, None, group % K, *([Nibbles("i4", -1, K)] if kind == "i4" else []))
 
     def numbers(rows: int, dtype: Any) -> Tensor:
         x, scales = w[:rows], s[:rows].to(dtype)
@@ -75,8 +76,9 @@ def weights(kind: str, device: Any) -> tuple[Any, Callable[[int, Any], Tensor], 
 
 def predicted(kind: str, m: int, target: Any) -> dict[str, Any]:
     """The planner's kernel for these weights, and its time by the model."""
-    source, scale, group = ("e2m1", "e8m0", 32) if kind == "mxfp4" else (kind, "f32", GROUP)
-    text = tw.prologue(lambda b, s: b*s, source, "bf16", s=f"{scale} full/{group}").text
+    special = {"mxfp4": ("e2m1", "e8m0 full/32"), "i8 outputs": ("i8", "f32 row")}
+    source, place = special.get(kind, (kind, f"f32 full/{GROUP}"))
+    text = tw.prologue(lambda b, s: b*s, source, "bf16", s=place).text
     text = text.replace(f"{source} bf16", f"{source}x2 bf16") if "4" in kind and kind != "e4m3fn" else text
     shape = gpu_shape.shape("bf16", "bf16", "bf16", m, N, K, "nt", numerics=Numerics(prologue_b=text))
     plan = gpu.choose(shape, target)
@@ -132,6 +134,8 @@ def cases(on: TorchDevice, rows: list[int]) -> Iterator[study.Case]:
 if __name__ == "__main__":
     options = study.parsed(
         __doc__ or "", "prologues.json",
-        lambda p: p.add_argument("--rows", type=lambda text: [int(m) for m in text.split(",")], default=[1, 4, 16]))
+        lambda p: [p.add_argument(name, type=lambda text: [int(m) for m in text.split(",")], default=default)
+                   for name, default in (("--rows", [1, 4, 16]), ("--size", [28672, 8192]))])
+    N, K = options.size
     device = TorchDevice()
     sys.exit(study.main("prologues", cases(device, options.rows), options, device))
