@@ -199,7 +199,7 @@ class DecodedProducts(RegisterProducts):
         return self.others[row] | along
 
     def _factors(self) -> list[Value]:
-        """Of each row what the sums of the present stage are multiplied by."""
+        """What the sums of the present stage are multiplied by, for each row."""
         return [self.before.factors(self._given(row, [0]))[0] for row in range(len(self.rows))]
 
     def _read(self, stage: Value, steps: Sequence[int]) -> list[Fragments]:
@@ -211,7 +211,7 @@ class DecodedProducts(RegisterProducts):
                  for i in range(len(self.acc))] for at in range(len(steps))]
 
     def _pairs(self, stage: Value, steps: Sequence[int]) -> Fragments:
-        """Of each row of this lane its pairs of these steps, as they are in memory."""
+        """The pairs of these steps in each row of this lane, as they are in memory."""
         k, a, T = self.k, self.tiles[0], {4: i8, 8: i16, 16: i32}[self.BITS]
         found = []
         for row in range(2*len(self.acc)):
