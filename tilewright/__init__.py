@@ -32,51 +32,48 @@ from tilewright import forks
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from tilewright.api.contraction import einsum as einsum
-    from tilewright.api.contraction import tensordot as tensordot
+    from tilewright.api.contraction import einsum as einsum, tensordot as tensordot
     from tilewright.api.grouped import grouped_matmul as grouped_matmul
     from tilewright.api.packed import pack as pack
-    from tilewright.api.products import gemm as gemm
-    from tilewright.api.products import matmul as matmul
+    from tilewright.api.products import gemm as gemm, matmul as matmul
     from tilewright.api.semirings import contract as contract
     from tilewright.compiled.bundles import load as load
-    from tilewright.compiled.compile import compile as compile
-    from tilewright.compiled.compile import plan as plan
+    from tilewright.compiled.compile import compile as compile, plan as plan
     from tilewright.compiled.packed_weights import PackedWeights as PackedWeights
-    from tilewright.expressions.function import epilogue as epilogue
-    from tilewright.expressions.function import prologue as prologue
-    from tilewright.expressions.functions import clamp as clamp
-    from tilewright.expressions.functions import column_amax as column_amax
-    from tilewright.expressions.functions import column_argmax as column_argmax
-    from tilewright.expressions.functions import column_argmin as column_argmin
-    from tilewright.expressions.functions import column_max as column_max
-    from tilewright.expressions.functions import column_min as column_min
-    from tilewright.expressions.functions import column_sum as column_sum
-    from tilewright.expressions.functions import erf as erf
-    from tilewright.expressions.functions import exp as exp
-    from tilewright.expressions.functions import gelu as gelu
-    from tilewright.expressions.functions import log as log
-    from tilewright.expressions.functions import maximum as maximum
-    from tilewright.expressions.functions import minimum as minimum
-    from tilewright.expressions.functions import pairs as pairs
-    from tilewright.expressions.functions import popcount as popcount
-    from tilewright.expressions.functions import relu as relu
-    from tilewright.expressions.functions import row_amax as row_amax
-    from tilewright.expressions.functions import row_argmax as row_argmax
-    from tilewright.expressions.functions import row_argmin as row_argmin
-    from tilewright.expressions.functions import row_max as row_max
-    from tilewright.expressions.functions import row_min as row_min
-    from tilewright.expressions.functions import row_sum as row_sum
-    from tilewright.expressions.functions import sigmoid as sigmoid
-    from tilewright.expressions.functions import silu as silu
-    from tilewright.expressions.functions import sqrt as sqrt
-    from tilewright.expressions.functions import tanh as tanh
-    from tilewright.expressions.functions import where as where
+    from tilewright.expressions.function import epilogue as epilogue, prologue as prologue
+    from tilewright.expressions.functions import (
+        clamp as clamp,
+        column_amax as column_amax,
+        column_argmax as column_argmax,
+        column_argmin as column_argmin,
+        column_max as column_max,
+        column_min as column_min,
+        column_sum as column_sum,
+        erf as erf,
+        exp as exp,
+        gelu as gelu,
+        log as log,
+        maximum as maximum,
+        minimum as minimum,
+        pairs as pairs,
+        popcount as popcount,
+        relu as relu,
+        row_amax as row_amax,
+        row_argmax as row_argmax,
+        row_argmin as row_argmin,
+        row_max as row_max,
+        row_min as row_min,
+        row_sum as row_sum,
+        sigmoid as sigmoid,
+        silu as silu,
+        sqrt as sqrt,
+        tanh as tanh,
+        where as where,
+    )
     from tilewright.expressions.reductions import Reduction as Reduction
     from tilewright.expressions.semiring import semiring as semiring
     from tilewright.formats.quantization import quantize as quantize
-    from tilewright.formats.quantized import Quantized as Quantized
-    from tilewright.formats.quantized import dequantize as dequantize
+    from tilewright.formats.quantized import Quantized as Quantized, dequantize as dequantize
     from tilewright.formats.scaled import Scaled as Scaled
     from tilewright.lab.explanation.contraction import einsum_path as einsum_path
     from tilewright.lab.explanation.explain import explain as explain
@@ -85,9 +82,11 @@ if TYPE_CHECKING:
     from tilewright.lab.tuner.search import tune as tune
     from tilewright.problem import Gemm as Gemm
     from tilewright.runtime.cpu.packed import Packed as Packed
-    from tilewright.runtime.cpu.pool import get_num_threads as get_num_threads
-    from tilewright.runtime.cpu.pool import set_num_threads as set_num_threads
-    from tilewright.runtime.cpu.pool import threads as threads
+    from tilewright.runtime.cpu.pool import (
+        get_num_threads as get_num_threads,
+        set_num_threads as set_num_threads,
+        threads as threads,
+    )
     from tilewright.runtime.cuda.driver import detect as detect
     from tilewright.runtime.emitted import kernel as kernel
     from tilewright.simulator.product import simulate as simulate

@@ -14,8 +14,7 @@ from tilewright.plans import choose, few_rows
 from tilewright.plans.measured import choice
 from tilewright.rules import weights
 from tilewright.rules.call import Call
-from tilewright.runtime.cpu import contraction, engine
-from tilewright.runtime.cpu import host as hosts
+from tilewright.runtime.cpu import contraction, engine, host as hosts
 from tilewright.runtime.cpu.recipe import Recipe
 from tilewright.targets import detect
 

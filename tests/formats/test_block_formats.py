@@ -13,9 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from gfloat import block as gblock
-from gfloat import decode_float
-from gfloat import formats as gformats
+from gfloat import block as gblock, decode_float, formats as gformats
 from typer.testing import CliRunner
 
 import tilewright as tw

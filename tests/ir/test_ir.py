@@ -6,8 +6,7 @@ import operator
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tests.helpers.readings import both, native
 from tilewright.ir import Kernel, f32, f64, i1, i8, i16, i32, i64, ptr, vec

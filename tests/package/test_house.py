@@ -62,8 +62,8 @@ MOST = {
     "lines of the body of matmul": 31,
     "functions over 60 lines": 36,
     "files over 400 lines": 0,
-    "lines of the library": 64044,
-    "lines of the lab": 19181,
+    "lines of the library": 64040,
+    "lines of the lab": 19171,
 }
 
 FIELDS = ("epilogue", "prologue", "semiring", "invariant", "scales", "groups", "batch", "weights")

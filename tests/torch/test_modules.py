@@ -233,3 +233,30 @@ def test_a_model_with_narrow_weights():
             assert (net(x) - wanted).norm() < most * wanted.norm()
         compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
         assert torch.allclose(compiled(x), net(x), atol=1e-5)
+
+
+def test_rows_are_quantized_without_the_dispatcher_where_nobody_watches():
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from tilewright.torch import narrow
+
+    seen = []
+
+    class Watching(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            seen.append(function is narrow.quantize_rows_operator)
+            return function(*args, **(kwargs or {}))
+
+    torch.manual_seed(2)
+    first, x = torch.randn(2, 5, 64)
+    wanted = [narrow.quantize_rows_operator(x), narrow.quantize_rows_operator(first)]
+    for rows, want in zip((first, x, first), (wanted[1], wanted[0], wanted[1])):
+        assert all(torch.equal(a.float(), b.float()) for a, b in zip(twt.quantize_rows(rows), want))
+    with Watching():
+        twt.quantize_rows(x)
+    assert any(seen)
+    assert twt.quantize_rows(x.requires_grad_())[1].requires_grad     # whose backward pass is refused
+    with torch.no_grad():
+        assert not twt.quantize_rows(x)[1].requires_grad
+    with pytest.raises(TypeError, match="x must be a matrix"):
+        twt.quantize_rows(torch.randn(3, 4, 5))

@@ -15,8 +15,7 @@ from tilewright.expressions.function import Epilogue
 from tilewright.formats import Quantized, Scaled
 from tilewright.formats.scaled import apart
 from tilewright.plans import invariant as invariants
-from tilewright.rules import arguments, fusing, grouping, numpy_products, shapes, weights
-from tilewright.rules import grouped_weights as rules
+from tilewright.rules import arguments, fusing, grouped_weights as rules, grouping, numpy_products, shapes, weights
 from tilewright.rules.arguments import F32, Array
 from tilewright.rules.call import Call, Product, decide
 from tilewright.rules.grouped_weights import Right

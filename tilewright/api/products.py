@@ -14,10 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tilewright import targets
-from tilewright.api import fused, host, scaled, tensor_repeats, tensors
-from tilewright.api import weights as of_weights
-from tilewright.compiled.packed_weights import PackedWeights
-from tilewright.compiled.packed_weights import pieces as packed_pieces
+from tilewright.api import fused, host, scaled, tensor_repeats, tensors, weights as of_weights
+from tilewright.compiled.packed_weights import PackedWeights, pieces as packed_pieces
 from tilewright.formats.quantized import Quantized
 from tilewright.formats.scaled import Scaled, apart
 from tilewright.rules import arguments, numpy_products, weights

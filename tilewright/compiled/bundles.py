@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright import __version__, forks, targets
-from tilewright.compiled import compile as compiling
-from tilewright.compiled import packed_weights
+from tilewright.compiled import compile as compiling, packed_weights
 from tilewright.compiled.base import CompiledGemm
 from tilewright.compiler import bundle, checked_file, sources
 from tilewright.compiler.checked_file import PANELS, Refused

@@ -11,8 +11,7 @@ from typing import Any
 from tilewright.compiled.base import Launch
 from tilewright.expressions.numerics import Numerics
 from tilewright.plans import gpu, passes
-from tilewright.plans.gpu_shape import GpuShape
-from tilewright.plans.gpu_shape import shape as contiguous
+from tilewright.plans.gpu_shape import GpuShape, shape as contiguous
 from tilewright.plans.invariant import MANY
 from tilewright.plans.measured import choice
 from tilewright.plans.nvidia_plan import NvidiaPlan

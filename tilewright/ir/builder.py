@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tilewright.ir import arguments, elementary
-from tilewright.ir.ops import amd, atomics, gpu, hopper, nvidia, pipelines, tma, x86
-from tilewright.ir.ops import core as ops
+from tilewright.ir.ops import amd, atomics, core as ops, gpu, hopper, nvidia, pipelines, tma, x86
 from tilewright.ir.ops.core import Operation
 from tilewright.ir.program import Array, Call, External, Function, If, Load, Loop, Op, Return, Store, While, caller
 from tilewright.ir.types import Pointer, Type, f32, i1, i8, i32, i64, number, scalar, vec

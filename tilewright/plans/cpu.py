@@ -23,8 +23,7 @@ from typing import Any, Literal
 
 from tilewright.forks import cached_property
 from tilewright.formats.table import FORMATS
-from tilewright.plans import epilogues, few_rows, prologues, semirings
-from tilewright.plans import invariant as invariants
+from tilewright.plans import epilogues, few_rows, invariant as invariants, prologues, semirings
 from tilewright.plans.common import Plan
 from tilewright.plans.cpu_shape import Order, Shape
 from tilewright.plans.lowering import shape_of

@@ -6,8 +6,7 @@ from typing import Literal, NamedTuple
 
 from tilewright.expressions.numerics import PLAIN, HasNumerics, Numerics
 from tilewright.forks import cached_property
-from tilewright.plans import invariant as invariants
-from tilewright.plans import prologues, semirings
+from tilewright.plans import invariant as invariants, prologues, semirings
 from tilewright.plans.words import BY_NAME, TILE_WORDS
 
 MOST_COMPLEX = 32       # rows or columns of C up to which complex operands are read in place

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.formats.table import BLOCK_FORMATS
 from tilewright.plans import common, epilogues, invariant, prologues
 from tilewright.plans.common import Cost, Term
-from tilewright.plans.gpu_shape import GpuShape, bits_of
-from tilewright.plans.gpu_shape import shape as contiguous
+from tilewright.plans.gpu_shape import GpuShape, bits_of, shape as contiguous
 from tilewright.problem import SCALE_BLOCK, SCALE_BLOCKS
 from tilewright.targets.nvidia import GpuTarget
 

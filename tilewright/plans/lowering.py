@@ -17,8 +17,7 @@ from typing import Literal, NamedTuple
 
 from tilewright.expressions.numerics import PLAIN, HasNumerics, Numerics
 from tilewright.formats.table import NARROW
-from tilewright.plans import epilogues, prologues, semirings
-from tilewright.plans import invariant as invariants
+from tilewright.plans import epilogues, invariant as invariants, prologues, semirings
 from tilewright.plans.cpu_shape import COMPLEX, Shape, Strides, few_complex, order, steps
 from tilewright.plans.words import DOTS_LARGE, SURE, TILE_WORDS, WORDS, Word, faster, native_words, pays
 from tilewright.problem import Gemm, numerics

@@ -8,16 +8,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from tilewright.plans import (
-    epilogues,
-    gpu_shape,
-    nvidia_few,
-    passes,
-    semirings,
-    small_rules,
-    wgmma_candidates,
-    wgmma_rules,
-)
+from tilewright.plans import epilogues, gpu_shape, nvidia_few, passes, semirings, small_rules, wgmma_candidates
 from tilewright.plans.common import NoPlan
 from tilewright.plans.gemv_rules import LANES
 from tilewright.plans.gpu import choose, ranked
@@ -29,6 +20,7 @@ from tilewright.plans.nvidia_model import PASS, PASS_RATE, cost, traffic
 from tilewright.plans.nvidia_plan import NvidiaPlan, rounded
 from tilewright.plans.nvidia_rates import bandwidths, peak
 from tilewright.plans.nvidia_rules import LEAST_ASYNC, multiplied
+from tilewright.plans.wgmma_rules import decodes
 from tilewright.problem import SCALE_BLOCKS
 from tilewright.targets.nvidia import GpuTarget
 
@@ -193,7 +185,7 @@ def _kinds(shape: GpuShape, target: GpuTarget) -> Iterator[Iterable[NvidiaPlan]]
             yield _matrix(after, target, **declared)
         return
     if shape.prologues:
-        if by_warpgroups := shape.a in target.wgmma_rates and _mapped(shape) and wgmma_rules.decodes(shape):
+        if by_warpgroups := shape.a in target.wgmma_rates and _mapped(shape) and decodes(shape):
             yield wgmma_candidates.tiles(shape, target)
         if not by_warpgroups or min(shape.m, shape.n) <= MOST_GEMV:
             yield nvidia_few.few_rows(shape, target)

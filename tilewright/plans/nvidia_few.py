@@ -7,8 +7,7 @@ from itertools import product
 from math import ceil, lcm
 
 from tilewright.plans import gemv_rules
-from tilewright.plans.gemv_rules import LANES
-from tilewright.plans.gemv_rules import WARPS as GEMV_WARPS
+from tilewright.plans.gemv_rules import LANES, WARPS as GEMV_WARPS
 from tilewright.plans.gpu_shape import WIDEST, GpuShape, bits_of
 from tilewright.plans.nvidia_plan import NvidiaPlan
 from tilewright.plans.small_layout import Lanes

@@ -20,23 +20,13 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING, Literal
 
+import tilewright.plans.wgmma_rules as wgmma_rules
 from tilewright.forks import cached_property
 from tilewright.plans import epilogues, gemv_rules, gpu, gpu_shape, nvidia_rules, passes, semirings, small_rules
 from tilewright.plans.gemv_rules import LANES
 from tilewright.plans.gpu import GpuPlan
 from tilewright.plans.gpu_shape import WIDEST, GpuShape
 from tilewright.plans.nvidia_model import MOST_PARTS, PART
-from tilewright.plans.wgmma_rules import (
-    GROUP,
-    GROUP_REGISTERS,
-    GROUP_ROWS,
-    IN_CLUSTERS,
-    WARPS,
-    Division,
-    division,
-    staged,
-    strided,
-)
 from tilewright.plans.words import TERMS
 from tilewright.problem import SCALE_BLOCKS
 from tilewright.targets.nvidia import GpuTarget
@@ -134,7 +124,7 @@ class NvidiaPlan(GpuPlan):
         if self.algorithm == "gemv":
             return LANES * self.cta_k
         if self.algorithm == "wgmma":
-            return GROUP * (self.warpgroups + 1)
+            return wgmma_rules.GROUP * (self.warpgroups + 1)
         if self.algorithm == "small":
             return LANES * small_rules.warps(self)
         return LANES * (self.cta_m // self.warp_m) * (self.cta_n // self.warp_n) * self.slices
@@ -144,7 +134,8 @@ class NvidiaPlan(GpuPlan):
         """Parts of a wgmma tile's columns, promoted one after the other, if the sums would be too many registers."""
         if self.algorithm != "wgmma" or not self.promote or self.warpgroups != PARTED or self.swap:
             return 1
-        return 1 if 2*self.cta_m*self.cta_n // (GROUP*PARTED) + BESIDE <= GROUP_REGISTERS[PARTED] else 2
+        sums = self.cta_m*self.cta_n // (wgmma_rules.GROUP*PARTED)
+        return 1 if 2*sums + BESIDE <= wgmma_rules.GROUP_REGISTERS[PARTED] else 2
 
     def sums(self, shape: GpuShape) -> str:
         """The format in which products are added up."""
@@ -208,10 +199,10 @@ class NvidiaPlan(GpuPlan):
 
     def _sums(self, shape: GpuShape) -> tuple[int, int]:
         """wgmma: registers of a thread for a tile's sums, and for what there is beside them."""
-        sums = self.cta_m*self.cta_n // (GROUP * (1 if self.pingpong else self.warpgroups)) // self.packed
-        others = BESIDE + 24*(shape.scales == "1x128" or strided(self, shape))
+        sums = self.cta_m*self.cta_n // (wgmma_rules.GROUP * (1 if self.pingpong else self.warpgroups)) // self.packed
+        others = BESIDE + 24*(shape.scales == "1x128" or wgmma_rules.strided(self, shape))
         if shape.prologues:                         # fragments of a stage, and numbers beside their elements
-            others += 24 + self.group_rows // GROUP_ROWS * (self.cta_k // 4)
+            others += 24 + self.group_rows // wgmma_rules.GROUP_ROWS * (self.cta_k // 4)
         others += 8*(gpu_shape.bits_of(shape.out) == 32 and not self.split) + epilogues.registers(shape.epilogue)
         return sums, others
 
@@ -219,10 +210,9 @@ class NvidiaPlan(GpuPlan):
         """wgmma: whether steps of k are added up in two sets of registers in turn, so that one is promoted while the
         other is written: where no other warpgroup multiplies meanwhile, and registers suffice."""
         sums, others = self._sums(shape)
-        return (self.promote == self.cta_k and (self.warpgroups == 1 or self.pingpong or shape.prologues != "")
-                and self.parts == 1
-                and shape.scales not in SCALE_BLOCKS
-                and 3*sums + others + MORE_BY_LANES*(self.store == "lanes") <= GROUP_REGISTERS[self.warpgroups])
+        most = wgmma_rules.GROUP_REGISTERS[self.warpgroups] - MORE_BY_LANES*(self.store == "lanes")
+        return (self.promote == self.cta_k and self.parts == 1 and shape.scales not in SCALE_BLOCKS
+                and (self.warpgroups == 1 or self.pingpong or shape.prologues != "") and 3*sums + others <= most)
 
     def _copying(self, shape: GpuShape) -> int:
         """Registers of a thread for copies of A and of B (kernels/nvidia/operand.py): two for each pointer, of which
@@ -242,11 +232,11 @@ class NvidiaPlan(GpuPlan):
         if self.algorithm == "mma":
             return self.stages * self.tile_bytes(shape)
         if self.algorithm == "wgmma":               # tiles, two barriers of a stage; buffers for C, a barrier of a turn
-            of_warpgroups = self.warpgroups * (WARPS*staged(self) + 8*self.pingpong)
+            of_warpgroups = self.warpgroups * (wgmma_rules.WARPS*wgmma_rules.staged(self) + 8*self.pingpong)
             total = self.stages * (self.tile_bytes(shape) + 16) + of_warpgroups
             if self.cluster_k > 1:                  # sums of all CTAs, and two barriers of a warp
                 tiles = self.warpgroups if self.pingpong else 1
-                total += 4*self.cta_m*self.cta_n*tiles + 16*WARPS*self.warpgroups
+                total += 4*self.cta_m*self.cta_n*tiles + 16*wgmma_rules.WARPS*self.warpgroups
             return total
         if self.algorithm == "gemv":
             return gemv_rules.shared(self, shape)
@@ -287,7 +277,7 @@ class NvidiaPlan(GpuPlan):
         """Tiles of C as large as those of a wgmma cluster's CTAs together, and clusters that run at once."""
         rows, columns = self.cta_m*self.cluster_m, self.cta_n*self.cluster_n
         tiles = ceil(shape.m / rows) * ceil(shape.n / columns) * shape.batch
-        used, of = IN_CLUSTERS if self.ctas > 2 else (1, 1)
+        used, of = wgmma_rules.IN_CLUSTERS if self.ctas > 2 else (1, 1)
         most = target.sms // of * used // self.ctas
         return tiles, max(most, 1) if self.divided else min(tiles, max(most, 1))
 
@@ -301,9 +291,9 @@ class NvidiaPlan(GpuPlan):
         """Whether tiles may be divided along k."""
         return self.tail or self.split_k > 1
 
-    def division(self, shape: GpuShape, target: GpuTarget) -> Division:
+    def division(self, shape: GpuShape, target: GpuTarget) -> wgmma_rules.Division:
         """The division of k by a wgmma plan."""
-        return division(self, shape, target)
+        return wgmma_rules.division(self, shape, target)
 
     def grid(self, shape: GpuShape, target: GpuTarget) -> tuple[int, int, int]:
         if self.algorithm == "wgmma":

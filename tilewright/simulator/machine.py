@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.ir import Pointer, TensorMap, Texture
-from tilewright.ir import arguments as given
+from tilewright.ir import Pointer, TensorMap, Texture, arguments as given
 from tilewright.ir.program import Array, Function, Op
 from tilewright.simulator.access import Access
 from tilewright.simulator.atomics import Atomics

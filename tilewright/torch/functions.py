@@ -1,9 +1,9 @@
 """What users of torch call: mm, bmm, addmm, matmul and linear by the operators of ops.py.
 
-A call like an earlier one does not go through torch's dispatcher, whose way to an operator in Python takes several
-times as long as what there is to do (api/tensor_repeats.py). It does where somebody may want to see the operator: while
-torch.compile traces, in a function mode, and under the profiler. Dispatch modes and transforms are among what makes
-calls alike, and so is whether a gradient is needed.
+A repeated call does not go through torch's dispatcher, whose way to an operator in Python takes several times as long
+as what there is to do (api/tensor_repeats.py). It does where somebody may want to see the operator: while torch.compile
+traces, in a function mode, and under the profiler. A call with another dispatch mode or transform, or with another need
+for a gradient, is no repeated one.
 """
 
 from __future__ import annotations
@@ -102,4 +102,6 @@ def weight_linear(x: Tensor, elements: Tensor, scales: Tensor, zeros: Tensor | N
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     """x [m, k] in e4m3fn, and the f32 scales [m, 1] by which rows were divided: each row's largest size becomes 448.
     x is f32, bf16 or f16. On a GPU it is one kernel. It has no backward pass."""
-    return narrow.quantize_rows_operator(x)
+    if is_compiling() or _in_modes() or _profiler_enabled():
+        return narrow.quantize_rows_operator(x)
+    return tensor_repeats.direct(narrow.quantize_rows_operator, narrow.rows_in_fp8, x)

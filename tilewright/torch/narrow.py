@@ -84,7 +84,8 @@ refuse_gradients(scaled_mm_operator, HERE)
 # ---- quantize_rows
 
 
-def _quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+def rows_in_fp8(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The kernel of quantize_rows."""
     _check_rows(x)
     if not (x.is_cuda and x.numel()):
         return quantization.rows_in_fp8(x)
@@ -111,7 +112,7 @@ def _fake_quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     return empty(x, *x.shape, dtype=torch.float8_e4m3fn), empty(x, x.shape[0], 1, dtype=torch.float32)
 
 
-quantize_rows_operator = define("quantize_rows(Tensor x) -> (Tensor, Tensor)", _quantize_rows, _fake_quantize_rows)
+quantize_rows_operator = define("quantize_rows(Tensor x) -> (Tensor, Tensor)", rows_in_fp8, _fake_quantize_rows)
 refuse_gradients(quantize_rows_operator, HERE)
 
 

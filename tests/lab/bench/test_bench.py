@@ -26,12 +26,9 @@ from tilewright.lab.bench import commands, contest, peer, plot, report, results,
 from tilewright.lab.bench.cases import Case, Job, Product
 from tilewright.lab.bench.contest import Bench
 from tilewright.lab.bench.peer import Setting
-from tilewright.lab.bench.peers import blis, cblas
-from tilewright.lab.bench.peers import mkl as mkl_peer
-from tilewright.lab.bench.peers import numpy as numpy_peer
+from tilewright.lab.bench.peers import blis, cblas, mkl as mkl_peer, numpy as numpy_peer
 from tilewright.lab.bench.results import BESIDE, Report, Result, Row, Session
-from tilewright.lab.bench.suites import ladders
-from tilewright.lab.bench.suites import shapes as suites
+from tilewright.lab.bench.suites import ladders, shapes as suites
 from tilewright.lab.cli import common
 from tilewright.lab.measure import check, machine, measure, operands, probes, quiet
 from tilewright.lab.measure.measure import Rules, Sample

@@ -23,8 +23,7 @@ from tilewright.lab.bench.peer import OURS, Setting
 from tilewright.lab.bench.results import Report, Result, Row, Session
 from tilewright.lab.bench.suites import shapes
 from tilewright.lab.cli import app
-from tilewright.lab.measure import gpu_rules as gpu_measure
-from tilewright.lab.measure import gpu_state, measure
+from tilewright.lab.measure import gpu_rules as gpu_measure, gpu_state, measure
 from tilewright.lab.measure.gpu_rules import GpuRules, GraphTrack
 from tilewright.lab.measure.gpu_state import Reading
 from tilewright.lab.measure.measure import Call, Sample

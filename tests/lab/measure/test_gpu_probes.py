@@ -11,9 +11,7 @@ import pytest
 import tilewright as tw
 from tests.doubles import fake_cuda
 from tilewright import simulator
-from tilewright.lab.measure import gpu_probe_kernels as emitted
-from tilewright.lab.measure import gpu_probes
-from tilewright.lab.measure import nvidia_probe_kernels as matrix
+from tilewright.lab.measure import gpu_probe_kernels as emitted, gpu_probes, nvidia_probe_kernels as matrix
 from tilewright.plans import gpu, gpu_lowering
 from tilewright.runtime.gpu.engine import NVIDIA
 from tilewright.targets import target

@@ -16,8 +16,7 @@ from tilewright.compiler.artefact import load
 from tilewright.compiler.llvm import assembly
 from tilewright.inspect.resources import hot_loop
 from tilewright.lab.doctor import doctor
-from tilewright.lab.measure import probe_kernels as emitted
-from tilewright.lab.measure import probes, quiet, timing
+from tilewright.lab.measure import probe_kernels as emitted, probes, quiet, timing
 from tilewright.lab.measure.probes import Measured
 from tilewright.targets import CpuTarget, names, target
 from tilewright.text import size

@@ -721,8 +721,7 @@ def test_tables_are_aligned_and_read_back(tmp_path):
 
 def test_making_tables(monkeypatch, tmp_path):
     """Tuned once per commit, compared, and put in place of older rows of the same problem and machine."""
-    from tilewright.lab.bench.results import Result
-    from tilewright.lab.bench.results import Row as BenchRow
+    from tilewright.lab.bench.results import Result, Row as BenchRow
     from tilewright.lab.measure.measure import Sample
 
     calls = []

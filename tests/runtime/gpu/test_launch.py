@@ -11,8 +11,7 @@ import pytest
 
 import tilewright as tw
 from tests.doubles import fake_cuda, fake_device, fake_hip
-from tilewright.compiler import artefact, lld
-from tilewright.compiler import llvm as compiler
+from tilewright.compiler import artefact, lld, llvm as compiler
 from tilewright.ir.types import f32, i32, ptr
 from tilewright.runtime.gpu.engine import AMD, NVIDIA
 from tilewright.runtime.gpu.launch import Function, Parameter

@@ -15,8 +15,7 @@ from tilewright.compiler import amd
 from tilewright.ir import Kernel, f32, f64, i32, i64, ptr
 from tilewright.lab.measure.gpu_rules import Events, GpuRules
 from tilewright.lab.measure.measure import interleave
-from tilewright.runtime.hip import driver
-from tilewright.runtime.hip import module as hip
+from tilewright.runtime.hip import driver, module as hip
 
 TARGET = tw.target("gfx942")
 

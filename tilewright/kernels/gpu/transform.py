@@ -15,15 +15,14 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 from tilewright.expressions import HALVES, texts
-from tilewright.expressions.factors import factored, subtracted, whole_in_floats
-from tilewright.expressions.factors import parameters as needed
+from tilewright.expressions.factors import factored, parameters as needed, subtracted, whole_in_floats
 from tilewright.expressions.function import Aux, Prologue
 from tilewright.expressions.program import Expression
 from tilewright.formats import FORMATS, Integer
 from tilewright.ir import Kernel, Type, Value, f32, i32, i64, vec
 from tilewright.kernels.expression import recorded
 from tilewright.kernels.gpu.fused import PAIRS, rounded
-from tilewright.kernels.gpu.unpack import MOST, UNITS, Held, floats, numbers, pairs
+from tilewright.kernels.gpu.unpack import MOST, UNITS, Held, floats, numbers, pairs, twice
 from tilewright.kernels.narrow import memory_type
 from tilewright.targets.nvidia import TARGETS
 
@@ -286,12 +285,15 @@ class Transform:
             return [k.round_pair(k.pack(x, x), T) for x in numbers]
         minus = both(wide(self.zero)) if self.zero else []
         scale = self._scale if lines else None
-        times = wide(scale.name) if scale else []
-        rounded, rest = both(times), list[Value]()
-        if scale and scale.format not in EXACT:         # and what bf16 lacks of it
-            there = [k.bits_as(x << 16, f32) for x in rounded]
-            rest = both([k.select(x == y, 0.0, x - y) for x, y in zip(times, there)])
-        return pairs(k, raw, self.prologue.source, T, minus, rounded, self.held, SPREAD, rest)
+        times, rest = list[Value](), list[Value]()
+        if scale and scale.format in EXACT:
+            times = [twice(k, x, scale.format, T, self.FP8) for x in beside[scale.name][::EIGHT]]
+        elif scale:                                     # and what bf16 lacks of it
+            exact = wide(scale.name)
+            times = both(exact)
+            there = [k.bits_as(x << 16, f32) for x in times]
+            rest = both([k.select(x == y, 0.0, x - y) for x, y in zip(exact, there)])
+        return pairs(k, raw, self.prologue.source, T, minus, times, self.held, SPREAD, rest)
 
     def rounded(self, xs: list[Value]) -> Value:
         """Numbers rounded to the format that is multiplied, a vector of memory's type."""

@@ -155,6 +155,17 @@ def pairs(k: Kernel, x: Value, FORMAT: str, T: Type, minus: Sequence[Value] = ()
     return values
 
 
+def twice(k: Kernel, x: Value, FORMAT: str, T: Type, FP8: bool) -> Value:
+    """A scale of the format e8m0 or e4m3fn as a word of two T, which is bf16 for e8m0 and has it exactly."""
+    bits = k.cast(x, i32)
+    if FORMAT == "e8m0":            # the exponent of bf16; of 0 and 255, which is a NaN, the highest bit below it, too
+        special = k.select((bits + 1 & 0xFE) == 0, k.constant(i32, 0x00400040), 0)
+        return (bits & 0xFF)*0x00800080 | special
+    number = k.reinterpret(k.fp8_pair(bits, FORMAT, 0), vec(f16, 2))[0] if FP8 else floats(k, x, FORMAT)[0]
+    wide = k.cast(number, f32)
+    return k.round_pair(k.pack(wide, wide), T)
+
+
 def _pattern(T: Type, x: float) -> int:
     """An i32 with x twice."""
     half = int(np.asarray(x, T.numpy).view(np.uint16))

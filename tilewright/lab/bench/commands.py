@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilewright import outputs
-from tilewright.lab.bench import peer, results, session, study, tables
-from tilewright.lab.bench import plot as plots
-from tilewright.lab.bench import report as reports
+from tilewright.lab.bench import peer, plot as plots, report as reports, results, session, study, tables
 from tilewright.lab.bench.cases import AVX2, CPU, GPU, NATIVE, Case, Job
 from tilewright.lab.bench.peer import OURS
 from tilewright.lab.bench.results import ABSENT, CUBLAS, Report, Result

@@ -126,8 +126,7 @@ def amd(
     from tilewright import targets
     from tilewright.lab.ladder import run
     from tilewright.lab.ladder.steps import AMD_STEPS
-    from tilewright.simulator import Fault
-    from tilewright.simulator import report as traffic
+    from tilewright.simulator import Fault, report as traffic
 
     chips = [common.target(chip, targets.AmdTarget) for chip in ([target] if target else targets.names("amd"))]
     chosen = [

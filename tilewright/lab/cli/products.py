@@ -77,8 +77,7 @@ def simulate(
     too, both with exit status 1.
     """
     from tilewright.lab.ladder import steps
-    from tilewright.simulator import Fault
-    from tilewright.simulator import report as traffic
+    from tilewright.simulator import Fault, report as traffic
 
     chip = common.target(target)
     if step and plan:

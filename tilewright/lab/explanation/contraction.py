@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.api import contraction as api
-from tilewright.api import host
+from tilewright.api import contraction as api, host
 from tilewright.lab.explanation.terminal import duration
 from tilewright.lab.measure import probes
 from tilewright.plans.common import total
@@ -22,8 +21,7 @@ from tilewright.plans.cpu import CpuPlan
 from tilewright.plans.cpu_shape import Shape
 from tilewright.rules import arguments, contraction, paths, subscripts
 from tilewright.rules.contraction import Operands, Term
-from tilewright.runtime.cpu import amx, engine, pool
-from tilewright.runtime.cpu import contraction as by_tables
+from tilewright.runtime.cpu import amx, contraction as by_tables, engine, pool
 from tilewright.targets import CpuTarget, detect
 from tilewright.text import size
 

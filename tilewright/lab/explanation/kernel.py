@@ -18,8 +18,7 @@ from tilewright.ir.program import Function, written
 from tilewright.lab.explanation import measured
 from tilewright.lab.explanation.gpu import REST, SHOWN
 from tilewright.lab.explanation.record import Alternative, Explanation, Level, Part, Section, Tile, Time, cause
-from tilewright.lab.tuner import kernels
-from tilewright.lab.tuner import trial as trials
+from tilewright.lab.tuner import kernels, trial as trials
 from tilewright.lab.tuner.bound import SECTOR, Launch, from_beyond
 from tilewright.plans import amd_model
 from tilewright.plans.common import Cost

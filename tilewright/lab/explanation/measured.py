@@ -18,8 +18,7 @@ from tilewright.lab.explanation.record import UNMEASURED, Explanation
 from tilewright.lab.measure import ncu
 from tilewright.lab.measure.measure import spread
 from tilewright.lab.measure.process import Child, Emit, serve
-from tilewright.lab.tuner import kernels
-from tilewright.lab.tuner import trial as trials
+from tilewright.lab.tuner import kernels, trial as trials
 from tilewright.lab.tuner.child import REFERENCE, Job
 from tilewright.lab.tuner.launches import KernelJob
 from tilewright.lab.tuner.on_gpu import OnGpu

@@ -10,8 +10,7 @@ from tilewright.lab.ladder import gpu_tensor
 from tilewright.lab.ladder.gpu11_texture import aligned, texels
 from tilewright.lab.ladder.gpu13_dispatch import choose
 from tilewright.lab.ladder.run import compiled
-from tilewright.lab.ladder.steps import DISPATCH, GpuStep, TensorStep
-from tilewright.lab.ladder.steps import step as find
+from tilewright.lab.ladder.steps import DISPATCH, GpuStep, TensorStep, step as find
 from tilewright.runtime.cuda import module
 from tilewright.runtime.cuda.module import TEXEL, Device, LinearTexture
 from tilewright.targets.tensor_maps import TiledMap

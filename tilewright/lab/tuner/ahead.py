@@ -19,8 +19,7 @@ from tilewright.plans.measured import choice
 from tilewright.problem import Gemm
 from tilewright.runtime.cpu import engine
 from tilewright.shape_list import Listed
-from tilewright.targets import CpuTarget, GpuTarget, coerce, cpu
-from tilewright.targets import target as named
+from tilewright.targets import CpuTarget, GpuTarget, coerce, cpu, target as named
 from tilewright.targets.machine import cpus
 from tilewright.text import plural, size
 

@@ -15,8 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from tilewright.compiler import cache as kernels
-from tilewright.compiler import owned
+from tilewright.compiler import cache as kernels, owned
 
 OFF = "off"
 SCHEMA = 1

@@ -17,8 +17,7 @@ from tilewright.compiler import artefact, loader, sources
 from tilewright.ir import Function, Pointer, Type, arguments
 from tilewright.ir.program import written
 from tilewright.ir.vectors import width
-from tilewright.kernels.cpu import emitted
-from tilewright.kernels.cpu import programs as programs_of
+from tilewright.kernels.cpu import emitted, programs as programs_of
 from tilewright.kernels.cpu.programs import FIELD
 from tilewright.runtime.cpu import layout
 from tilewright.runtime.cpu.pool import get_num_threads, pool

@@ -27,8 +27,7 @@ from typing import Any
 
 from tilewright import forks
 from tilewright.targets import machine
-from tilewright.targets.machine import MOST_THREADS as MOST
-from tilewright.targets.machine import thread_count
+from tilewright.targets.machine import MOST_THREADS as MOST, thread_count
 
 VARIABLES = ("TILEWRIGHT_NUM_THREADS", "OMP_NUM_THREADS")
 

@@ -12,8 +12,7 @@ from tilewright.expressions.numerics import PLAIN, HasNumerics, Numerics
 from tilewright.expressions.program import INDICES, Result
 from tilewright.kernels.cpu import jobs
 from tilewright.kernels.cpu.jobs import Finish
-from tilewright.plans import few_rows, lowering, semirings
-from tilewright.plans import invariant as invariants
+from tilewright.plans import few_rows, invariant as invariants, lowering, semirings
 from tilewright.plans.cpu_shape import Strides
 from tilewright.plans.cpu_tiles import STREAMED
 from tilewright.plans.lowering import Product

@@ -30,8 +30,7 @@ from tilewright.runtime.cuda.driver import (
     library,
     why_not,
 )
-from tilewright.runtime.gpu import launch as launches
-from tilewright.runtime.gpu import memory
+from tilewright.runtime.gpu import launch as launches, memory
 from tilewright.runtime.gpu.driver import Kept, Owned
 from tilewright.runtime.gpu.launch import MOST_MODULES, Args
 from tilewright.runtime.gpu.memory import Workspaces, handle_of

@@ -23,8 +23,15 @@ from tilewright.rules.arguments import Array
 from tilewright.rules.call import KERNELS, Call, Product, decide
 from tilewright.rules.signature import signature
 from tilewright.runtime import repeats
-from tilewright.runtime.gpu import arrays, auxiliary, blocks, complex_products, operands, prologues
-from tilewright.runtime.gpu import fused as fused_products
+from tilewright.runtime.gpu import (
+    arrays,
+    auxiliary,
+    blocks,
+    complex_products,
+    fused as fused_products,
+    operands,
+    prologues,
+)
 from tilewright.runtime.gpu.arrays import CUDA, HIP, Library, Look, Platform, kind
 from tilewright.runtime.gpu.blocks import Blocked
 from tilewright.runtime.gpu.dlpack import DeviceArray

@@ -17,8 +17,7 @@ from tilewright.expressions.composed import ADDED, BETA, with_scalars
 from tilewright.expressions.function import Aux, Epilogue
 from tilewright.plans import semirings
 from tilewright.plans.gpu_formats import WRITTEN
-from tilewright.rules import arguments, fusing, shapes
-from tilewright.rules import prologues as prologue_rules
+from tilewright.rules import arguments, fusing, prologues as prologue_rules, shapes
 from tilewright.rules.arguments import Array
 from tilewright.rules.call import Call, Product
 from tilewright.rules.signature import operand

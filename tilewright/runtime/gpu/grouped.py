@@ -20,20 +20,16 @@ from tilewright import forks
 from tilewright.expressions.numerics import Numerics
 from tilewright.formats.quantized import Quantized
 from tilewright.formats.scaled import Decodable, Scaled
-from tilewright.plans import gpu_lowering, gpu_shape
-from tilewright.plans import prologues as of_plans
+from tilewright.plans import gpu_lowering, gpu_shape, prologues as of_plans
 from tilewright.problem import Gemm
-from tilewright.rules import arguments, fusing, grouping, shapes
-from tilewright.rules import grouped_weights as rules
-from tilewright.rules import prologues as prologue_rules
+from tilewright.rules import arguments, fusing, grouped_weights as rules, grouping, prologues as prologue_rules, shapes
 from tilewright.rules.arguments import Array
 from tilewright.rules.call import Call, decide
 from tilewright.rules.grouping import Axes
 from tilewright.rules.prologues import Prepared
 from tilewright.rules.signature import signature
 from tilewright.runtime import repeats
-from tilewright.runtime.gpu import arrays, auxiliary, operands, prologues
-from tilewright.runtime.gpu import fused as fused_products
+from tilewright.runtime.gpu import arrays, auxiliary, fused as fused_products, operands, prologues
 from tilewright.runtime.gpu.operands import address, format_of, leading, letter
 from tilewright.runtime.gpu.recipe import Recipe
 from tilewright.runtime.gpu.results import Results, stored_as, unreduced

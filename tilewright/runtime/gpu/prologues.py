@@ -21,8 +21,7 @@ from tilewright.expressions import HALVES
 from tilewright.expressions.function import Aux, checked_prologue
 from tilewright.expressions.numerics import Numerics
 from tilewright.formats.scaled import Decodable, Scaled
-from tilewright.plans import asked, gpu, gpu_lowering, gpu_shape
-from tilewright.plans import prologues as of_plans
+from tilewright.plans import asked, gpu, gpu_lowering, gpu_shape, prologues as of_plans
 from tilewright.plans.gpu_formats import READ
 from tilewright.plans.gpu_shape import WIDEST, bits_of
 from tilewright.rules import arguments

@@ -14,8 +14,7 @@ import ctypes
 from threading import get_ident
 from typing import Any, ClassVar
 
-from tilewright.runtime.gpu import launch as launches
-from tilewright.runtime.gpu import memory
+from tilewright.runtime.gpu import launch as launches, memory
 from tilewright.runtime.gpu.driver import Kept
 from tilewright.runtime.gpu.launch import MOST_MODULES
 from tilewright.runtime.gpu.memory import Workspaces, handle_of
