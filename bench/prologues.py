@@ -41,11 +41,6 @@ KINDS = "i8", "i8 outputs", "e4m3fn", "i4", "mxfp4"
 E2M1 = 0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0
 
 
-def digits(w: Tensor) -> Tensor:
-    """The two numbers of each byte, the first one in its lower half."""
-    return torch.stack([w & 15, w >> 4], -1).flatten(-2)
-
-
 def weights(kind: str, device: Any) -> tuple[Any, Callable[[int, Any], Tensor], int]:
     """Random ones [N, K] as b of matmul; the first rows of their numbers in a dtype, by torch's operations; bytes."""
     def random(first: int, last: int, columns: int, dtype: Any = torch.uint8) -> Tensor:
@@ -65,11 +60,10 @@ def weights(kind: str, device: Any) -> tuple[Any, Callable[[int, Any], Tensor], 
 
     def numbers(rows: int, dtype: Any) -> Tensor:
         x, scales = w[:rows], s[:rows].to(dtype)
-        if kind == "mxfp4":
-            x, scales = table[digits(x).int()], torch.exp2(scales - 127)
-        elif kind == "i4":
-            x = digits(x).to(dtype)
-            x = torch.where(x > 7, x - 16, x)
+        if kind in ("i4", "mxfp4"):                     # two of each byte, the first one in its lower half
+            x = torch.stack([x & 15, x >> 4], -1).flatten(-2).int()
+            x = torch.where(x > 7, x - 16, x) if kind == "i4" else table[x]
+        scales = torch.exp2(scales - 127) if kind == "mxfp4" else scales
         return (x.to(dtype).view(rows, -1, group) * scales[..., None]).view(rows, K)
     return given, numbers, w.numel() + s.numel()*s.itemsize
 

@@ -110,6 +110,23 @@ def test_no_spills_of_tiles(target, m, a, plan):
     assert kernel.resources.spills == 0
 
 
+@pytest.mark.parametrize(("source", "reads", "plan", "most"), [
+    ("i8", "f32 row", "64x128x128 stages=6 warpgroups=2", 5.0),
+    ("i8", "f32 full/128", "128x128x128 stages=4 warpgroups=2", 6.1),
+    ("e4m3fn", "f32 full/128", "64x128x128 stages=6 warpgroups=2 promote=128", 5.5),
+    ("i8", "f32 row", "256x128x64 stages=4 warpgroups=2 cluster=1x2", 5.5)], ids=str)
+def test_few_instructions_of_warpgroups(source, reads, plan, most):
+    """The loop over stages, for an element that a lane decodes; what it needs between tiles may leave registers, but
+    for the sums, which must not."""
+    p = tw.prologue(lambda b, s: b * s, source, "bf16", s=reads)
+    kernel = tw.compile(tw.Gemm(512, 14336, 4096, "bf16", source, "bf16", "nt", prologue_b=p), "sm_90a",
+                        f"wgmma {plan} swap vector_c=1 store=tma")
+    counts = kernel.loop().counts
+    assert sum(counts.values()) <= most * counts["MMAs"] * 8       # pairs of two rows, for each product of 16 steps
+    assert counts["local memory"] == 0
+    assert kernel.resources.spills <= 32 * (kernel.plan.cta_m == 256)
+
+
 def test_factors():
     f = trace(lambda b, s, t, z: (b - z) * s * t, {"b": "int", "s": "float", "t": "float", "z": "int"}, "f")
     inner, common = factored(f, frozenset("st"))

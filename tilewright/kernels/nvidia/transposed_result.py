@@ -46,8 +46,8 @@ class TransposedCopy:
             rows = range(first, min(first + 16, self.ROWS), 8)
             words = [k.reinterpret(self._pair(out, sums, i, (row, at), (column, half), read_c), i32)
                      for at in rows for half in range(2)]
-            place = (first + lane // 16 % len(rows) * 8 + lane % 8)*ROW + lane // 8 % 2 * (ROW // 2)
-            k.stmatrix(self.smem + swizzled(place, ROW), words, transposed=True)
+            own = (lane // 16 % len(rows) * 8 + lane % 8)*ROW + lane // 8 % 2 * (ROW // 2)
+            k.stmatrix(self.smem + swizzled(own, ROW) + first*ROW, words, transposed=True)      # whole periods apart
         k.fence_async()
         k.warp_barrier()
         at: tuple[Any, ...] = (column, row) if self.matrix is None else (column, row, self.matrix)
