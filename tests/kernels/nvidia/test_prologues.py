@@ -73,6 +73,41 @@ def test_activation_of_a_and_scales_of_b():
         kernel.simulate(a, b, operands={"t": t.astype(float), "s": s})
 
 
+@pytest.mark.parametrize(("source", "plan", "reads"), [
+    ("bf16", "64x32x64 stages=3 warpgroups=1 vector_c=2", {}),
+    ("f16", "128x32x32 stages=3 warpgroups=2 vector_c=2", {}),
+    ("i8", "128x64x64 stages=3 warpgroups=2 vector_c=2", {"s": "f32 column"}),
+    ("i8", "64x64x64 stages=3 warpgroups=2 pingpong vector_c=1", {"s": "f32 full/64", "z": "i8 column"})], ids=str)
+def test_rows_of_a_by_warpgroups(source, plan, reads):
+    """Without swap, of elements of 8 and 16 bits; factors of all of k and of groups."""
+    m, n, k, result = 130, 72, 192, source if source != "i8" else "bf16"
+    function = dequantised if "z" in reads else (lambda b, s: b * s) if reads else tw.silu
+    problem = tw.Gemm(m, n, k, source, result, "f32", "nt", prologue_a=tw.prologue(function, source, result, **reads))
+    kernel = tw.compile(problem, "sm_90a", f"wgmma {plan}")
+    a, b = weights(source, m, k), RNG.integers(-3, 4, (n, k)).astype(formats.FORMATS[result].dtype)
+    s, z = RNG.random((m, 3 if "z" in reads else 1), np.float32) + 0.5, RNG.integers(-2, 3, (m, 1)).astype(np.int8)
+    x = a.astype(float)
+    wide = (x - z*("z" in reads)) * np.repeat(s, k // s.shape[1], axis=1) if reads else x / (1 + np.exp(-x))
+    operands = {name: {"s": s, "z": z}[name] for name in reads} or None
+    found = kernel.simulate(a, b.T, operands=operands).result
+    assert (np.abs(found - wide @ b.astype(float).T) <= 2.0**-8 * (np.abs(wide) @ np.abs(b.astype(float).T))).all()
+
+
+def test_plans_of_warpgroups_that_prologues_refuse():
+    """Each with its reason."""
+    of_b = tw.prologue(lambda b, s: b * s, "i8", "bf16", s="f32 full/48")
+    for prologue, layout, k, plan, why in (
+            (of_b, "nt", 192, "swap", "wgmma evaluates a prologue of A"), (of_b, "nn", 192, "", "k contiguous"),
+            (of_b, "nt", 48, "", "a multiple of 32"), (of_b, "nt", 96, "", "cta_k must divide k"),
+            (tw.prologue(lambda b, s: b * s, "i8", "bf16", s="f32 full/24"), "nt", 192, "", "a multiple of 16 steps"),
+            (of_b, "nt", 192, "promote=64", "sums are promoted for factors of a prologue that cta_k steps share")):
+        with_swap = "" if plan == "swap" else " swap"
+        text = f"wgmma 64x64x64 stages=3 warpgroups=1 vector_c=1{with_swap} {plan.replace('swap', '')}".strip()
+        problem = tw.Gemm(64, 64, k, "bf16", "i8", "f32", layout, prologue_b=prologue)
+        with pytest.raises(ValueError, match=why):
+            tw.compile(problem, "sm_90a", text)
+
+
 def test_infinite_scales_beyond_k():
     """What is beyond k, in a vector or in a tile, does not meet the last group's scales."""
     for m, n, k, layout in (1, 8, 48, "nt"), (1, 16, 24, "nn"), (9, 16, 80, "nt"), (20, 16, 24, "nn"):
