@@ -20,8 +20,9 @@ import pytest
 
 import tilewright as tw
 from tests.helpers.counted import Counted
+from tilewright import forks
 from tilewright.api import builtin_repeats as repeats
-from tilewright.api.builtin_repeats import Called, key_of, slot_of
+from tilewright.api.builtin_repeats import Called, Repeats, key_of, slot_of
 from tilewright.api.products import matmul as by_python
 from tilewright.kernels.cpu import abi
 from tilewright.plans import lowering
@@ -261,6 +262,19 @@ def test_threads_that_remember_at_once_share_one_workspace(counted: Counted, mon
         thread.join()
     assert len(taken) == 1
     assert not wrong
+
+
+def test_records_are_made_under_the_lock_of_building(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever chooses a plan holds that lock and then empties the table of records: one order, or two threads' first
+    products could wait for each other for ever."""
+    owned, remember = [], Repeats._remember
+
+    def watched(self: Repeats, *args: Any) -> bool:
+        owned.append(forks.building._lock._is_owned())
+        return remember(self, *args)
+    monkeypatch.setattr(Repeats, "_remember", watched)
+    counted.matmul(*(random("f4", 23, 23) for _ in range(2)))
+    assert owned == [True]
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")

@@ -64,7 +64,7 @@ class Repeats:
         known_by = id(call), len(args), *kwargs
         if call.product is None or known_by in self.refused:
             return
-        with self._lock:
+        with forks.building, self._lock:                     # in this order, as `forget` where a plan is chosen
             if not running():                               # what is in no slot cannot begin any more
                 self._replaced.clear()
             if not self._remember(args, kwargs, result, call.product(at)) and len(self.refused) < abi.SLOTS:
