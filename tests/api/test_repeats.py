@@ -265,8 +265,8 @@ def test_threads_that_remember_at_once_share_one_workspace(counted: Counted, mon
 
 
 def test_records_are_made_under_the_lock_of_building(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever chooses a plan holds that lock and then empties the table of records: one order, or two threads' first
-    products could wait for each other for ever."""
+    """A thread that chooses a plan holds that lock when it empties the table of records. Both locks are taken in one
+    order, or two threads' first products could wait for each other for ever."""
     owned, remember = [], Repeats._remember
 
     def watched(self: Repeats, *args: Any) -> bool:

@@ -168,7 +168,7 @@ def paired(text: str) -> float:
 
 
 def shared(text: str, role: str, run: int) -> frozenset[str]:
-    """What the prologue of operand "a" or "b" reads that `run` steps of k share; 0: all of k."""
+    """The names of operands of the prologue of "a" or "b" that `run` steps of k share; 0: all of k."""
     return frozenset(x.name for x in read(text).arrays(role) if not x.along_k or (run and x.group % run == 0))
 
 

@@ -62,7 +62,7 @@ def of_slot(k: Kernel, g: SimpleNamespace, slot: Value, HEIGHT: int) -> Value:
 
 
 def move_beside_b(k: Kernel, g: SimpleNamespace, first: SimpleNamespace, group: Value) -> None:
-    """What a prologue of B reads becomes that of the group in g; `first` has that of the first one."""
+    """Move the pointers in g to arrays that a prologue of B reads to this group; `first` has those of group 0."""
     for name in [x for x in vars(g) if x.startswith(BESIDE_B)]:
         pointer = name.removeprefix("stride_")
         setattr(g, pointer, getattr(first, pointer) + k.cast(group, i64)*getattr(g, name))

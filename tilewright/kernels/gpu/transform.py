@@ -161,7 +161,7 @@ class Transform:
         return kept.get()
 
     def loaded(self, names: Container[str], i: Value, p: Value, COUNT: int) -> Loaded:
-        """What these operands have for a vector of COUNT elements, the first of which is element i at step p of k."""
+        """The numbers of these operands for a vector of COUNT elements that begins with element i at step p of k."""
         return {x.name: self._load(x, i, p, COUNT) for x in self.prologue.reads if x.name in names}
 
     @property
@@ -269,7 +269,7 @@ class Transform:
 
     @property
     def _scale(self) -> Aux | None:
-        """What alone is read beside elements, but for `zero`, if it is one number."""
+        """The only operand that is read beside elements, apart from `zero`; None if there are others."""
         operands = [x for x in self.prologue.reads if x.name in self.names - {self.zero}]
         return operands[0] if len(operands) == 1 else None
 

@@ -199,7 +199,7 @@ class DecodedProducts(RegisterProducts):
         return self.others[row] | along
 
     def _factors(self) -> list[Value]:
-        """What the sums of the present stage are multiplied by, for each row."""
+        """The factor of the present stage's sums, for each row."""
         return [self.before.factors(self._given(row, [0]))[0] for row in range(len(self.rows))]
 
     def _read(self, stage: Value, steps: Sequence[int]) -> list[Fragments]:
