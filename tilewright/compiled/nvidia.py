@@ -216,7 +216,7 @@ class PassKernel(GpuCode):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What its emitter is called with."""
+        """The keyword arguments of its emitter."""
         of = self.of
         always = {"OPERAND": of.operand, "BATCH": of.batch != 1, "WARP": self.target.warp}
         if of.blocks:
