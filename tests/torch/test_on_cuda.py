@@ -19,7 +19,7 @@ import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
 import tilewright.torch as twt  # noqa: E402
-from bench.torch_device import captured  # noqa: E402
+from bench.programs import captured  # noqa: E402
 from tilewright.torch.quantization import BLOCKS, dequantize, quantize, rows_in_fp8  # noqa: E402
 
 BF16, FLOATS = torch.bfloat16, (torch.bfloat16, torch.float16, torch.float32)
