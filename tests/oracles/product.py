@@ -347,6 +347,7 @@ def _of_groups(problem: Problem, arrays: Mapping[str, Array]) -> list[Expected]:
     """Each group by itself: results of rows follow one another, others are stacked; zeros where there is no group."""
     a, b = arrays["a"], arrays["b"]
     parts, low, rows, alone = [], 0, b.ndim == 3, problem._replace(ends=(), of_groups=frozenset())
+    sizes = np.diff(problem.ends, prepend=0).tolist()
     for group, high in enumerate(problem.ends):
         at = slice(low, high)
         given = {name: x[group] if name in problem.of_groups else x[at] if rows and x.ndim > 1 and x.shape[0] == len(a)
@@ -357,7 +358,7 @@ def _of_groups(problem: Problem, arrays: Mapping[str, Array]) -> list[Expected]:
     results = []
     for several in zip(*parts, strict=True):
         value, error = ([x[i] for x in several] for i in (0, 1))
-        if rows and (value[0].ndim == 2 or value[0].shape == (problem.ends[0],) != (b.shape[-1],)):
+        if rows and (value[0].ndim == 2 or [*map(len, value)] == sizes != [b.shape[-1]] * len(sizes)):
             none = np.zeros((len(a) - low, *value[0].shape[1:]), value[0].dtype)
             whole = np.concatenate([*value, none])
             errors = [np.broadcast_to(x, y.shape) for x, y in zip(error, value)]

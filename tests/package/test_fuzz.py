@@ -168,9 +168,8 @@ def test_a_wrong_engine_is_found(fault: Any) -> None:
 
 BESIDE: dict[str, Any] = {
     "fence": "heap", "threads": 1, "eager": False, "m": 5, "n": 70, "k": 33, "a": "f32", "b": "f32", "epilogue": None,
-    "prologue_a": None, "prologue_b": None, "plan": None, "packed": False, "nibbles": True, "zeros": False,
-    "out": False, "alpha": 1, "out_dtype": None, "sizes": [3, 5], "how": {},
-    **{f"in_{x}": {"end": True} for x in ("a", "b", "out", "beside")}}
+    "prologue_a": None, "prologue_b": None, "plan": "", "packed": False, "nibbles": True, "zeros": False,
+    "out": False, "alpha": 1, "out_dtype": None, "sizes": [3, 5], "how": {}, "spread": "", "lie": [{"end": True}]}
 
 
 def too_few_partials(patch: pytest.MonkeyPatch) -> None:
@@ -201,12 +200,12 @@ def no_alpha(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("plant", "given", "words"), [
-    (too_few_partials, {"call": "groups", "packed": True, "epilogue": "row_sum"}, "bytes beside a block"),
-    (longer_groups, {"call": "weights", "b": "i8", "group": 16, "trans_b": True}, "elements of result"),
-    (by_rows, {"call": "fused", "prologue_b": "twice", "alpha": 2, "m": 3, "out": True,
-               "in_out": {"order": [0, 1], "steps": [1, 2]}}, "out"),
-    (legible, {"call": "weights", "b": "i4", "k": 2, "group": 0, "trans_b": True}, "elements of result"),
-    (no_alpha, {"call": "fused", "epilogue": "relu", "alpha": -3}, "elements of result"),
+    (too_few_partials, {"call": "groups", "packed": True, "epilogue": "row sums of groups"}, "bytes beside a block"),
+    (longer_groups, {"call": "weights", "b": "i8", "group": 16, "trans_b": True}, "elements "),
+    (by_rows, {"call": "fused", "prologue_b": "double", "alpha": 2, "m": 3, "out": True,
+               "lie": [{}] * 4 + [{"steps": [1, 1, 2]}]}, "out"),
+    (legible, {"call": "weights", "b": "i4", "k": 2, "group": 0, "trans_b": True}, "elements "),
+    (no_alpha, {"call": "fused", "epilogue": "relu", "alpha": -3}, "elements "),
 ], ids=lambda x: getattr(x, "__name__", ""))
 def test_what_is_wrong_beside_a_product_is_found(plant: Any, given: dict[str, Any], words: str) -> None:
     assert words in found("beside", 3, plant, **BESIDE | given)

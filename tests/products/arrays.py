@@ -2,7 +2,7 @@
 
 A text names the number format and the shape ("f32 -" is a single number); what else it may say:
 
-    columns apart sparse reversed backwards strided heads turned far one unaligned swapped
+    columns apart sparse reversed backwards strided heads turned far one same unaligned swapped
                                 how the array lies in memory (rows contiguous if nothing)
     group=32 zeros nibbles      weights of few bits: steps of k that share a scale, zero points, two elements to a byte
     powers                      powers of two, as scales that round nothing
@@ -28,7 +28,7 @@ from tilewright.formats import BLOCK_FORMATS, FORMATS, pack
 from tilewright.formats.scaled import Nibbles, Scaled
 
 LAYOUTS = {"columns", "apart", "sparse", "reversed", "backwards", "strided", "heads", "turned", "far", "one",
-           "unaligned", "swapped"}
+           "same", "unaligned", "swapped"}
 
 
 class Spec(NamedTuple):
@@ -106,8 +106,8 @@ def stored(x: np.ndarray, layout: str) -> np.ndarray:
         "rows": Storage(axes, ones), "unaligned": Storage(axes, ones, shift=1), "swapped": Storage(axes, ones, 0, True),
         "columns": Storage((*axes[:-2], *axes[:-3:-1]), ones), "apart": Storage(axes, (*ones[:-1], 2)[-x.ndim:]),
         "sparse": Storage(axes, (*ones[:-2], 2, 3)[-x.ndim:]), "reversed": Storage(axes, (-1,) * x.ndim),
-        "one": Storage(axes, (0, *ones[1:])), "backwards": Storage(axes, (-1, *ones[1:])),
-        "strided": Storage(axes, (2, *ones[1:])),
+        "one": Storage(axes, (0, *ones[1:])), "same": Storage(axes, (*ones[1:], 0)),
+        "backwards": Storage(axes, (-1, *ones[1:])), "strided": Storage(axes, (2, *ones[1:])),
         "heads": Storage((*axes[:-3], *axes[-2:-1], *axes[-3:-2], *axes[-1:]), ones),
         "turned": Storage((*axes[:-3], *axes[-1:], *axes[-3:-2], *axes[-2:-1]), ones),
     }[layout].hold(x)

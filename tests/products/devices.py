@@ -52,6 +52,10 @@ class Memory:
         """A part of an array of few bits, in a dtype that its library has."""
         return self.array(x)
 
+    def result(self, x: np.ndarray) -> Any:
+        """An array to write to."""
+        return self.array(x)
+
     def finish(self) -> None:
         """Nothing is under way."""
 

@@ -88,7 +88,7 @@ class Call:
         """Arrays for results."""
         arrays = [None if text is None else stored(_sevens(text), read(text).layout) for text in self.case.out]
         self.around = [(x, x.copy(), bytes(_memory(x))) for x in arrays if x is not None]
-        return [None if x is None else memory.array(x) for x in arrays]
+        return [None if x is None else memory.result(x) for x in arrays]
 
     def untouched(self) -> None:
         """AssertionError if anything around the results' elements was written to. Call it last: elements are lost."""
@@ -134,10 +134,9 @@ class Call:
         return matmul(a, b, **into, **options)
 
     def _packed(self, b: Any) -> Any:
-        left, right = read(self.case.a), read(self.case.b)
+        left = read(self.case.a)
         how = {"trans_b": self.case.options["trans_b"]} if "b" in self.case.trans else {}
-        alone = left.scaled or (right.scaled and right.words != {"weights"})        # decoded, or multiplied as it is
-        return tw.pack(b, a=None if alone else FORMATS[left.format].dtype, **how)
+        return tw.pack(b, a=None if left.scaled else FORMATS[left.format].dtype, **how)
 
     def check(self, results: list[np.ndarray]) -> None:
         """AssertionError unless these are the results."""
