@@ -771,7 +771,8 @@ def test_ctrl_c_ends_with_130_at_once_and_says_what_is_kept(monkeypatch: pytest.
 
 def test_no_result_file_is_written_in_a_checkout_with_changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(machine, "commit", lambda: "0123456789ab-dirty")
-    monkeypatch.setattr(commands, "startup", lambda rounds, json, console: results.save(Report.start("startup"), json))
+    monkeypatch.setattr(commands, "startup",
+                        lambda rounds, options, console: results.save(Report.start("startup"), options.json))
     path = tmp_path / "r.json"
     assert "from a checkout with changes (0123456789ab-dirty)" in refused("bench", "startup", "--json", path)
     assert not path.exists()

@@ -10,7 +10,7 @@ from tests.helpers.fenced import fenced
 from tests.oracles import reference
 from tilewright.compiler.llvm import assembly
 from tilewright.inspect.resources import hot_loop
-from tilewright.lab.bench import results
+from tilewright.lab.bench import commands, results
 from tilewright.lab.bench.peer import Setting
 from tilewright.lab.bench.suites import ladders, tiles
 from tilewright.lab.ladder import cpu4_blocked
@@ -164,7 +164,7 @@ def test_bench_tiles(monkeypatch, tmp_path):
     monkeypatch.setattr(tiles, "RULES", tiles.Rules(turn_s=0, warm_s=0, min_rounds=2, max_rounds=2))
     monkeypatch.setattr(tiles, "CALL_FLOPS", 1.0)
     file = tmp_path / "tiles.json"
-    assert tiles.run(target, "f64", quick=True, json=file, console=Console(quiet=True)) == 0
+    assert commands.tiles(target, "f64", commands.Options(quick=True, json=file), Console(quiet=True)) == 0
     extra = results.load(file).extra
     by_name = {f"{t['mr']}x{t['nr']}": t for t in extra["tiles"]}
     assert by_name["6x8"]["registers"] == {"formula": 15, "assembly": 15}
@@ -182,8 +182,8 @@ def test_bench_tiles_refuses_what_it_cannot_do(tmp_path):
 
     target = targets.detect()
     with pytest.raises(FileNotFoundError, match="there is no directory"):
-        tiles.run(target, "f32", quick=True, json=tmp_path / "no" / "x.json", console=Console(quiet=True))
+        commands.tiles(target, "f32", commands.Options(json=tmp_path / "no" / "x.json"), Console(quiet=True))
     with pytest.raises(ValueError, match="dtype must be one of f32, f64, got 'f16'"):
-        tiles.run(target, "f16", quick=True, json=None, console=Console(quiet=True))
+        tiles.run(target, "f16", True, Console(quiet=True))
     with pytest.raises(RuntimeError, match="cannot run on this machine"):
-        tiles.run(targets.target("neon"), "f32", quick=True, json=None, console=Console(quiet=True))
+        tiles.run(targets.target("neon"), "f32", True, Console(quiet=True))

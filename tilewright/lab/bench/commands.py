@@ -24,6 +24,8 @@ from tilewright.text import plural
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from tilewright.targets import CpuTarget
+
 INTERRUPTED = 130  # the exit status after Ctrl-C, as a shell has it
 QUICK_S = 53.0  # what --quick promises is a minute, and there is a plot to draw
 
@@ -50,12 +52,6 @@ class Options:
     def recorded(self) -> dict[str, Any]:
         """For the JSON: what changes the figures, not where they are written."""
         return {name: value for name, value in self.__dict__.items() if name not in ("json", "plot")}
-
-    def required(self, device: str = CPU) -> list[str] | None:
-        """Mistakes are errors now, not in ten minutes; returns the peers as peer.find takes them."""
-        check_outputs(self)
-        session.environment(1, self.isa)
-        return peer.required(self.peers, device)
 
 
 def all_threads() -> int:
@@ -85,126 +81,69 @@ def measured_peaks(dtypes: Iterable[str], options: Options) -> dict[str, float]:
             for d in dtypes for n in options.threads}
 
 
-# ---- on a CPU
+# ---- beside other libraries, on a CPU or a GPU
 
 
 def bench(options: Options, console: Console) -> int:
     """The comparison with the peers; returns the exit status."""
-    wanted = options.required()
-    suites = options.suites or (["square"] if options.quick else list(shapes.DEFAULT_SUITES))
-    dtypes = options.dtypes or (["f32"] if options.quick else list(shapes.DTYPES))
-    cases = shapes.cases(suites, dtypes, register_tile())
-    began = time.monotonic()
-
-    def jobs() -> Iterator[Job]:
-        for number, threads in enumerate(options.threads):
-            remaining = len(options.threads) - number
-            left = QUICK_S - (time.monotonic() - began)
-            yield Job(
-                threads, options.isa, cases, Rules.choose(threads, options.quick), peers=wanted,
-                max_call_s=4.0 if options.quick else 60.0,
-                max_case_s=16.0 if options.quick else None,
-                # Of two runs the first, on one thread, needs more than half of the time.
-                deadline_s=(left if remaining == 1 else 1.2 * left / remaining) if options.quick else None,
-            )
-
-    return _run("bench", jobs(), len(cases) * len(options.threads), options, console, dtypes)
+    quick = options.quick
+    suites = options.suites or (["square"] if quick else list(shapes.DEFAULT_SUITES))
+    dtypes = options.dtypes or (["f32"] if quick else list(shapes.DTYPES))
+    return _measure("bench", shapes.cases(suites, dtypes, register_tile()), lambda n: Rules.choose(n, quick), options,
+                    console, peaks=dtypes, seconds=QUICK_S if quick else None, max_call_s=4.0 if quick else 60.0,
+                    max_case_s=16.0 if quick else None)
 
 
 def ladder(options: Options, console: Console) -> int:
     """The teaching steps over the article's sizes."""
-    wanted = options.required()
     sizes = options.sizes or (shapes.LADDER_QUICK if options.quick else shapes.LADDER)
     dtypes = options.dtypes or ["f32"]
     cases = [case for dtype in dtypes for case in shapes.squares("ladder", sizes, dtype)]
-    rules = {threads: replace(Rules.choose(threads, options.quick), min_rounds=3) for threads in options.threads}
-    jobs = [Job(n, options.isa, cases, rule, ladder=True, peers=wanted) for n, rule in rules.items()]
-    return _run("ladder", jobs, len(cases) * len(jobs), options, console, dtypes)
+    return _measure("ladder", cases, lambda n: replace(Rules.choose(n, options.quick), min_rounds=3), options, console,
+                    peaks=dtypes, ladder=True)
 
 
 def formats(options: Options, console: Console) -> int:
-    """Every number format beside the peers that have it."""
-    wanted = options.required()
+    """Every number format beside the peers that have it, with less time for each case than elsewhere: there are a
+    hundred and more."""
     sizes = options.sizes or (shapes.FORMAT_QUICK if options.quick else shapes.FORMAT_SIZES)
-    cases = shapes.format_cases(shapes.chosen(options.only), sizes)
-    jobs = [
-        Job(n, options.isa, cases, format_rules(n, options.quick), peers=wanted, prepared=True,
-            call_s=0.25 if options.quick else 1.0)
-        for n in options.threads
-    ]
-    return _run("formats", jobs, len(cases) * len(jobs), options, console)
 
+    def rules(threads: int) -> Rules:
+        usual = Rules.choose(threads, options.quick)
+        return usual if options.quick else replace(usual, min_rounds=3, budget_s=2.0)
 
-def format_rules(threads: int, quick: bool) -> Rules:
-    """The rules of every bench, with less time for each case: there are a hundred and more."""
-    usual = Rules.choose(threads, quick)
-    return usual if quick else replace(usual, min_rounds=3, budget_s=2.0)
-
-
-# ---- on a GPU
+    return _measure("formats", shapes.format_cases(shapes.chosen(options.only), sizes), rules, options, console,
+                    prepared=True, call_s=0.25 if options.quick else 1.0)
 
 
 def gpu(options: Options, console: Console) -> int:
     """`tilewright bench gpu`: suites on a GPU beside cuBLAS and Triton."""
-    check_outputs(options)
     named = [case for dtype in options.dtypes or ["f32"] for case in shapes.named(options.cases, dtype)]
     suites = options.suites or ([] if options.cases else ["sweep"])
     cases = shapes.gpu_cases(suites, options.dtypes, options.sizes, options.quick) + named
-    wanted = _require_gpu(options)
-    job = Job(1, NATIVE, cases, _gpu_rules(options), GPU, options.device, peers=wanted, plans=options.plans,
-              flush=options.flush, max_call_s=10.0)
-    return _run("gpu", [job], len(cases), replace(options, peers=wanted), console)
+    return _measure("gpu", cases, lambda _: _gpu_rules(options), options, console, GPU, plans=options.plans,
+                    flush=options.flush, max_call_s=10.0)
 
 
 def gpu_ladder(options: Options, console: Console) -> int:
     """The steps of the GPU ladder beside cuBLAS."""
     from tilewright.lab.bench.suites import ladders
 
-    dtypes = options.dtypes or ["f32"]
+    dtypes, cases = options.dtypes or ["f32"], []
     if unknown := [name for name in dtypes if name not in ladders.GPU_PRODUCTS]:
         raise ValueError(f"the steps of the GPU ladder multiply {' or '.join(ladders.GPU_PRODUCTS)}, not {unknown[0]}")
-    wanted, cases = _require_gpu(options), []
     for dtype in dtypes:
         product, layout, sizes = ladders.GPU_PRODUCTS[dtype]
         cases += shapes.squares("ladder", options.sizes or sizes, product, layout)
-    job = Job(1, NATIVE, cases, replace(_gpu_rules(options), watch_s=0.0), GPU, options.device, ladder=True,
-              peers=wanted)
-    return _run("ladder cuda", [job], len(cases), options, console)
-
-
-def _require_gpu(options: Options) -> list[str] | None:
-    """The peers; NoGpu without a GPU."""
-    from tilewright.lab.bench.gpu_device import require
-
-    wanted = options.required(GPU)
-    require()
-    return wanted
+    return _measure("ladder cuda", cases, lambda _: replace(_gpu_rules(options), watch_s=0.0), options, console, GPU,
+                    ladder=True)
 
 
 def _gpu_rules(options: Options) -> GpuRules:
     return GpuRules.quick() if options.quick else GpuRules()
 
 
-def simulate(n: int, target_name: str, options: Options, console: Console) -> int:
-    """The GPU ladder's steps as the simulator counts them; returns the exit status."""
-    from tilewright import targets
-    from tilewright.lab.bench.suites import ladders as study
-
-    check_outputs(options)
-    target: Any = targets.target(target_name)
-    report, found = Report.start("ladder simulated", n=n, target=target.name), []
-    steps = study.GPU_STEPS | study.TENSOR_STEPS
-    with Progress(console, "simulating", len(steps)) as bar:
-        for name, step in steps.items():
-            bar.update(step.title)
-            found.append(study.count(name, n, target))
-            bar.advance()
-    report.extra["simulated"] = [asdict(c) for c in found]
-    report.extra["ptxas"] = study.assembler()
-    return _finish(report, options, console)
-
-
-# ---- on either
+# ---- many products, each beside its fastest peer
 
 
 def never_lose(options: Options, device: str, minutes: float | None, console: Console) -> int:
@@ -232,48 +171,63 @@ def einsum(options: Options, seed: int | None, count: int, console: Console) -> 
 
 
 def _cells(kind: str, cases: list[Case], options: Options, device: str, minutes: float | None, console: Console) -> int:
-    began = time.monotonic()
-    if device == GPU:
-        wanted, counts = _require_gpu(options) or [CUBLAS], [1]
-    else:
-        required, counts = options.required(), options.threads
-        wanted = (required or []) if options.peers else peer.names()
+    """Less time for each cell than elsewhere: there are thousands. On a GPU the peer is cuBLAS unless others are
+    named."""
+    budget = 0.3 if options.quick else 1.0
 
-    def jobs() -> Iterator[Job]:
-        for number, threads in enumerate(counts):
-            left = None if minutes is None else 60 * minutes - (time.monotonic() - began)
-            yield Job(
-                threads, options.isa, cases, never_lose_rules(device, threads, options.quick), device, options.device,
-                peers=wanted, bounds=True, call_s=0.25 if options.quick else 0.5,
-                deadline_s=None if left is None else left / (len(counts) - number),
-            )
+    def rules(threads: int) -> Rules:
+        if device == GPU:
+            return GpuRules(turn_s=0.005, warm_s=0.002, max_rounds=7, budget_s=budget, watch_s=0.0)
+        return replace(Rules.choose(threads, options.quick), min_rounds=3, max_rounds=7 if options.quick else 15,
+                       budget_s=budget)
 
-    return _run(kind, jobs(), len(cases) * len(counts), options, console)
+    return _measure(kind, cases, rules, replace(options, peers=options.peers or [CUBLAS]) if device == GPU else options,
+                    console, device, seconds=minutes and 60 * minutes, bounds=True,
+                    call_s=0.25 if options.quick else 0.5)
 
 
-def never_lose_rules(device: str, threads: int, quick: bool) -> Rules:
-    """Less time for each cell than elsewhere: there are thousands."""
-    if device == GPU:
-        return GpuRules(turn_s=0.005, warm_s=0.002, max_rounds=7, budget_s=0.3 if quick else 1.0, watch_s=0.0)
-    usual = Rules.choose(threads, quick)
-    return replace(usual, min_rounds=3, max_rounds=7 if quick else 15, budget_s=0.3 if quick else 1.0)
+# ---- figures of their own
 
 
-def startup(rounds: int, json: Path | None, console: Console) -> int:
+def simulate(n: int, target_name: str, options: Options, console: Console) -> int:
+    """The GPU ladder's steps as the simulator counts them; returns the exit status."""
+    from tilewright import targets
+    from tilewright.lab.bench.suites import ladders as study
+
+    check_outputs(options)
+    target: Any = targets.target(target_name)
+    report, found = Report.start("ladder simulated", n=n, target=target.name), []
+    steps = study.GPU_STEPS | study.TENSOR_STEPS
+    with Progress(console, "simulating", len(steps)) as bar:
+        for name, step in steps.items():
+            bar.update(step.title)
+            found.append(study.count(name, n, target))
+            bar.advance()
+    report.extra["simulated"] = [asdict(c) for c in found]
+    report.extra["ptxas"] = study.assembler()
+    return _finish(report, options, console)
+
+
+def startup(rounds: int, options: Options, console: Console) -> int:
     """Import and first result, from outside."""
     from tilewright.lab.bench.suites import startup as study
 
-    check_outputs(Options(json=json))
+    check_outputs(options)
     report = Report.start("startup", rounds=rounds)
     with Progress(console, "starting processes", rounds * len(study.PROGRAMS)) as bar:
         samples = study.run(rounds, bar.advance)
-    rows = [(name, tables.quoted(sample.spread, 3)) for name, sample in samples.items()]
-    console.print(tables.shown("wall clock of a whole process", "seconds: median (quartiles)", ("process", "seconds"),
-                               rows, left=("process",)))
     report.extra["startup"] = {name: list(sample.seconds) for name, sample in samples.items()}
-    if json:
-        results.save(report, json)
-    return 0
+    return _finish(report, options, console)
+
+
+def tiles(target: CpuTarget, dtype: str, options: Options, console: Console) -> int:
+    """Every register tile that is legal, or with `quick` those that have a name."""
+    from tilewright.lab.bench.suites import tiles as study
+
+    check_outputs(options)
+    report = Report.start("tiles", target=target.name, dtype=dtype, quick=options.quick, kc=study.KC)
+    report.extra |= study.run(target, dtype, options.quick, console)
+    return _finish(report, options, console)
 
 
 def records(kind: str, options: Options, console: Console) -> int:
@@ -282,17 +236,13 @@ def records(kind: str, options: Options, console: Console) -> int:
     suite = import_module(f"tilewright.lab.bench.suites.{kind}")
     check_outputs(options)
     sizes = options.sizes or (suite.SIZES[::2] if options.quick else suite.SIZES)
-    report, found = Report.start(kind, **options.recorded()), []
+    report = Report.start(kind, **options.recorded())
+    found = report.extra[kind] = []
     with Progress(console, "starting", len(sizes) * len(options.threads) * len(suite.CASES)) as bar:
         for each in study.records(suite, sizes, options.threads, options.quick, bar.update):
             bar.advance()
             found.append(each)
-    head, rows = study.table(suite, found)
-    console.print(tables.shown(kind, suite.CAPTION, head, rows, left=head[:1]))
-    report.extra[kind] = found
-    if options.json:
-        results.save(report, options.json)
-    return 0
+    return _finish(report, options, console)
 
 
 # ---- what they share
@@ -307,12 +257,35 @@ def check_outputs(options: Options) -> None:
         raise ValueError(plots.MISSING)
 
 
-def _run(kind: str, jobs: Iterable[Job], total: int, options: Options, console: Console,
-         peaks: Iterable[str] = ()) -> int:
-    """Measure, show and write; returns the exit status.  `peaks`: the formats whose peaks the report states."""
+def _measure(kind: str, cases: list[Case], rules: Callable[[int], Rules], options: Options, console: Console,
+             device: str = CPU, *, peaks: Iterable[str] = (), seconds: float | None = None, **job: Any) -> int:
+    """Measure these cases in a process for each number of threads, show and write; returns the exit status.
+
+    rules       by which a number of threads is measured
+    peaks       formats whose peaks the report states
+    seconds     that all of it may take: no case is begun that would end later
+    job         further fields of the Job
+    """
+    check_outputs(options)
+    session.environment(1, options.isa)
+    wanted = peer.required(options.peers, device)
+    if device == GPU:
+        from tilewright.lab.bench.gpu_device import require
+
+        require()
+        options = replace(options, peers=wanted)
     began = time.monotonic()
-    with Progress(console, "starting", total) as bar:
-        report = session.run(kind, jobs, listener(bar), **options.recorded())
+
+    def jobs() -> Iterator[Job]:
+        for number, threads in enumerate(options.threads):
+            remaining, left = len(options.threads) - number, seconds and seconds - (time.monotonic() - began)
+            # Of two runs the first, on one thread, needs more than half of the time.
+            share = left if left is None or remaining == 1 else 1.2 * left / remaining
+            yield Job(threads, options.isa, cases, rules(threads), device, options.device, peers=wanted,
+                      deadline_s=share, **job)
+
+    with Progress(console, "starting", len(cases) * len(options.threads)) as bar:
+        report = session.run(kind, jobs(), listener(bar), **options.recorded())
     if peaks and not report.interrupted:
         report.extra["peak_gflops"] = measured_peaks(peaks, options)
     report.extra["seconds"] = round(time.monotonic() - began, 1)
@@ -367,4 +340,4 @@ def status(report: Report) -> int:
     broken = any(words in note for note in notes for words in ("ended early", "not tried"))
     if report.interrupted:
         return INTERRUPTED
-    return 1 if failed or broken or not (rows or "simulated" in report.extra) else 0
+    return 1 if failed or broken or not (rows or report.extra.keys() & results.OWN) else 0

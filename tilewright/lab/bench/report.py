@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tilewright.lab.bench import tables
 from tilewright.lab.bench.cases import GPU
 from tilewright.lab.bench.peer import OURS, is_peer
-from tilewright.lab.bench.results import ABSENT, CUBLAS, Report, Result, Session
+from tilewright.lab.bench.results import ABSENT, CELLS, CUBLAS, OWN, SUITES, Report, Result, Session
 from tilewright.lab.bench.tables import REMARK, Column, Group, groups, shown
-from tilewright.lab.measure.measure import Spread, geomean
+from tilewright.lab.measure.measure import Spread, geomean, spread
 from tilewright.lab.measure.probes import OUT_OF_DATE
 from tilewright.lab.measure.quiet import BUSY, words
 from tilewright.targets import nvidia
@@ -32,7 +33,7 @@ def show(report: Report, console: Console) -> None:
 
     for text in warnings(report):
         console.print(text, style="bold red", highlight=False, markup=False)
-    for text in heading(report) if report.kind != "ladder simulated" else ():
+    for text in heading(report) if on_gpu(report) or report.extra.keys().isdisjoint(OWN) else ():
         console.print(escape(text), highlight=False)
     TABLES.get(report.kind, _show_cpu)(report, console)
     for text in remarks(report):
@@ -120,10 +121,34 @@ def _show_cells(report: Report, console: Console) -> None:
             console.print(shown(title, "", LOST, rows, left=(LOST[0], LOST[3], LOST[5]), bold=("ratio",)))
 
 
+def _show_startup(report: Report, console: Console) -> None:
+    rows = [(name, tables.quoted(spread(seconds), 3)) for name, seconds in report.extra["startup"].items()]
+    console.print(shown("wall clock of a whole process", "seconds: median (quartiles)", ("process", "seconds"), rows,
+                        left=("process",)))
+
+
+def _show_tiles(report: Report, console: Console) -> None:
+    from tilewright.lab.bench.suites import tiles
+
+    console.print(tiles.table(report))
+    for line in tiles.remarks(report):
+        console.print(line, highlight=False)
+
+
+def _show_records(report: Report, console: Console) -> None:
+    if on_gpu(report):  # of a script of bench/ by this name
+        return
+    from tilewright.lab.bench import study
+
+    suite = import_module(f"tilewright.lab.bench.suites.{report.kind}")
+    head, rows = study.table(suite, report.extra[report.kind])
+    console.print(shown(report.kind, suite.CAPTION, head, rows, left=head[:1]))
+
+
 TABLES: dict[str, Callable[[Report, Console], None]] = {
     "formats": _show_formats, "gpu": _show_gpu, "ladder cuda": _show_steps, "ladder simulated": _show_simulated,
-    "never-lose": _show_cells, "random": _show_cells, "einsum": _show_cells,
-}
+    "startup": _show_startup, "tiles": _show_tiles, **dict.fromkeys(CELLS, _show_cells),
+    **dict.fromkeys(SUITES, _show_records)}
 
 
 # ---- columns on a GPU

@@ -258,11 +258,10 @@ def tiles(
     json: Json = None,
 ) -> None:
     """Measure every legal register tile: registers used, FMAs per load, rate."""
-    from tilewright.lab.bench.suites import tiles as study
     from tilewright.targets import CpuTarget
 
-    chip, console = common.target(target, CpuTarget), common.console(json == output.STDOUT)
-    raise typer.Exit(study.run(chip, common.product(dtype), quick=quick, json=json, console=console) or 0)
+    chip = common.target(target, CpuTarget)
+    _run("tiles", {"target": chip, "dtype": common.product(dtype)}, quick=quick, json=json)
 
 
 @app.command()
@@ -271,9 +270,7 @@ def startup(
     json: Json = None,
 ) -> None:
     """Time whole processes: import, the first result with an empty kernel cache, and with a warm one."""
-    from tilewright.lab.bench import commands
-
-    raise typer.Exit(commands.startup(rounds, json, common.console(json == output.STDOUT)))
+    _run("startup", {"rounds": rounds}, json=json)
 
 
 def _records(kind: str, quick_help: str, sizes_help: str, default: str, help: str) -> None:

@@ -14,13 +14,14 @@ import ctypes
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright import targets
 from tilewright.formats import FORMATS, MULTIPLIED
-from tilewright.lab.bench import commands, results, tables
+from tilewright.lab.bench import tables
+from tilewright.lab.bench.results import Report
 from tilewright.lab.measure import check, measure, quiet
 from tilewright.lab.measure.measure import Call, Rules, Spread
 from tilewright.lab.measure.quiet import BUSY, Load, Watch, words
@@ -84,28 +85,18 @@ def named(target: CpuTarget, tiles: list[Tile]) -> list[Tile]:
     return [tile for tile in tiles if tile.article or (tile.mr, tile.vectors) in chosen]
 
 
-def run(target: CpuTarget, dtype: str, *, quick: bool, json: Path | None, console: Console) -> int:
-    """Measure, show and write; the exit status."""
-    commands.check_outputs(commands.Options(json=json))
+def run(target: CpuTarget, dtype: str, quick: bool, console: Console) -> dict[str, Any]:
+    """What a report has of all tiles, the fastest first, and of the FMA loop that took turns with them: GFLOP/s."""
     if dtype not in MULTIPLIED:
         raise ValueError(f"dtype must be one of {', '.join(MULTIPLIED)}, got {dtype!r}")
     target.require_runnable()
     tiles = legal(target, FORMATS[dtype].itemsize)
-    tiles = named(target, tiles) if quick else tiles
     before = Load.now()
-    found, peak = study(target, dtype, tiles, console)
+    found, peak = study(target, dtype, named(target, tiles) if quick else tiles, console)
     after = Load.now()
-    console.print(table(target, dtype, found))
-    for line in remarks(target, dtype, peak, after.stolen_since(before), after.others_since(before)):
-        console.print(line, highlight=False)
-    if json:
-        whole = results.Report.start("tiles", target=target.name, dtype=dtype, quick=quick, kc=KC)
-        whole.extra["fma_loop_gflops"] = peak._asdict()
-        whole.extra["tiles"] = found
-        whole.extra["load"] = {"before": before.average, "after": after.average, "stolen": after.stolen_since(before)}
-        results.save(whole, json)
-        console.print(f"results: {json}", highlight=False)
-    return 0
+    load = {"before": before.average, "after": after.average, "stolen": after.stolen_since(before),
+            "others": after.others_since(before)}
+    return {"fma_loop_gflops": peak._asdict(), "tiles": found, "load": load}
 
 
 def study(
@@ -180,33 +171,37 @@ def _record(target: CpuTarget, dtype: str, tile: Tile, rates: list[float], peak:
     }
 
 
-def table(target: CpuTarget, dtype: str, found: list[dict[str, Any]]) -> Table:
+def table(report: Report) -> Table:
     head = ["rows x columns", "article", "vectors", "registers\nformula / used", "FMAs per load\nformula / assembly",
             "spills", "GFLOP/s (quartiles)", "of peak"]
     rows = []
-    for t in found:
+    for t in report.extra["tiles"]:
         registers, loads, rate = t["registers"], t["fma_per_load"], t["gflops"]
         row = [f"{t['mr']}x{t['nr']}", t["article"] or "", str(t["vectors"]),
                f"{registers['formula']} / {registers['assembly']}", f"{loads['formula']:.2f} / {loads['assembly']:.2f}",
                str(t["spills"] or "-"), f"{rate['median']:.1f} ({rate['q1']:.1f} to {rate['q3']:.1f})",
                f"{t['of_peak']['median']:.1%}"]
         rows.append([f"[bold]{cell}[/]" for cell in row] if t["article"] else row)
-    return tables.shown(f"register tiles, {dtype}, {target.name}, one thread", "", head, rows, left=head[:2])
+    title = f"register tiles, {report.options['dtype']}, {report.options['target']}, one thread"
+    return tables.shown(title, "", head, rows, left=head[:2])
 
 
-def remarks(target: CpuTarget, dtype: str, peak: Spread, stolen: float, others: float) -> list[str]:
+def remarks(report: Report) -> list[str]:
     """What a reader must know to read the table."""
-    lanes = target.lanes(FORMATS[dtype].itemsize)
+    target: Any = targets.target(report.options["target"])
+    itemsize, load = FORMATS[report.options["dtype"]].itemsize, report.extra["load"]
+    lanes, others = target.lanes(itemsize), load.get("others", 0.0)
     said = [
-        f"Packed panels in L1 and L2, {KC * 4 // FORMATS[dtype].itemsize} steps of k; {target.registers} registers of "
-        f"{lanes} lanes. Of peak: of an FMA loop that took turns with the tiles, {peak.median:.1f} GFLOP/s.",
+        f"Packed panels in L1 and L2, {KC * 4 // itemsize} steps of k; {target.registers} registers of {lanes} "
+        "lanes. Of peak: of an FMA loop that took turns with the tiles, "
+        f"{report.extra['fma_loop_gflops']['median']:.1f} GFLOP/s.",
         "The article's m_R x n_R is columns x rows here, since its matrices are stored by columns.",
     ]
     missing = [f"{m}x{n}" for m, n in ARTICLE if m % lanes or n * (m // lanes) + m // lanes + 1 > target.registers]
     if missing:
         said.append(f"Of the article's tiles {', '.join(missing)} are no whole vectors here, or do not fit.")
-    if stolen > 0.02:
-        said.append(f"The hypervisor gave {stolen:.0%} of the CPU time away: trust the shares of peak only.")
+    if load["stolen"] > 0.02:
+        said.append(f"The hypervisor gave {load['stolen']:.0%} of the CPU time away: trust the shares of peak only.")
     if others > BUSY:
         busy = words(others, cpus().online)
         said.append(f"{busy[0].upper()}{busy[1:]}: repeat on an idle machine.")
