@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -31,7 +32,7 @@ from tilewright.lab.bench.peer import OURS
 from tilewright.lab.bench.report import gpu_ratios, gpu_where, heading, on_gpu, power_columns, rate_columns
 from tilewright.lab.bench.results import Report, Result, check_shown, load, name_commit
 from tilewright.lab.bench.tables import FORMATS_CAPTION, REMARK, Column, format_groups, format_lines
-from tilewright.lab.measure.measure import geomean, ratios, spread
+from tilewright.lab.measure.measure import ratios, spread
 from tilewright.text import plural
 
 # At the start of a line: an indented pair is an example, as above.
@@ -84,7 +85,7 @@ def summary(report: Report, options: dict[str, str], cublas: bool = False) -> st
     rows = []
     for group, results in tables.groups(_chosen(report, options)):
         found = [best[1].median for best in map(tables.best_ratio, results) if best]
-        said = gpu_ratios(results) if cublas else found and (f"{geomean(found):.2f}", f"{min(found):.2f}")
+        said = gpu_ratios(results) if cublas else found and (f"{geometric_mean(found):.2f}", f"{min(found):.2f}")
         if said:
             rows.append([tables.title(group), f"{results[0].case.size} to {results[-1].case.size}", *said])
     return markdown(["suite", "m x n x k", f"{'x cuBLAS, ' * cublas}geometric mean", "least"], rows)
@@ -98,8 +99,8 @@ def peers(report: Report, options: dict[str, str]) -> str:
             each = [(found.median, r.case.size) for r in results if r.threads == threads and (found := r.ratio(name))]
             if each:
                 least, where = min(each)
-                rows.append([str(threads), name, f"{geomean([x for x, _ in each]):.2f}", f"{least:.2f} ({where})",
-                             f"{sum(x < 0.95 for x, _ in each)} of {len(each)}"])
+                rows.append([str(threads), name, f"{geometric_mean(x for x, _ in each):.2f}",
+                             f"{least:.2f} ({where})", f"{sum(x < 0.95 for x, _ in each)} of {len(each)}"])
     return markdown(["threads", "peer", "geometric mean", "least", "below 0.95"], rows, left=["peer", "least"])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
+from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
 from tilewright.lab.bench import tables
@@ -12,7 +13,7 @@ from tilewright.lab.bench.cases import GPU
 from tilewright.lab.bench.peer import OURS, is_peer
 from tilewright.lab.bench.results import ABSENT, CELLS, CUBLAS, OWN, SUITES, Report, Result, Session
 from tilewright.lab.bench.tables import REMARK, Column, Group, groups, shown
-from tilewright.lab.measure.measure import Spread, geomean, spread
+from tilewright.lab.measure.measure import Spread, spread
 from tilewright.lab.measure.probes import OUT_OF_DATE
 from tilewright.lab.measure.quiet import BUSY, words
 from tilewright.targets import nvidia
@@ -232,7 +233,7 @@ def ratio_to(r: Result, name: str) -> Spread | None:
 def gpu_ratios(results: list[Result], name: str = CUBLAS) -> tuple[str, str] | None:
     """Geometric mean and least of our ratios to a peer, or to the fastest of each case."""
     medians = [ratio.median for r in results if (ratio := ratio_to(r, name))]
-    return (f"{geomean(medians):.3f}", f"{min(medians):.3f}") if medians else None
+    return (f"{geometric_mean(medians):.3f}", f"{min(medians):.3f}") if medians else None
 
 
 # ---- what stands around them

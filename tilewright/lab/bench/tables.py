@@ -9,12 +9,13 @@ import math
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tilewright.lab.bench.cases import size
 from tilewright.lab.bench.peer import OURS
 from tilewright.lab.bench.results import ABSENT, BESIDE, NUMPY, Report, Result
-from tilewright.lab.measure.measure import Spread, geomean
+from tilewright.lab.measure.measure import Spread
 from tilewright.lab.measure.probes import exceeded
 from tilewright.text import plural
 
@@ -205,7 +206,7 @@ def table(
     if not busy and not any(r.disturbed for r in results):
         against = [best[1].median for best in map(best_ratio, results) if best]
         beside = [ratio.median for ratio in (r.ratio(BESIDE) for r in results) if ratio]
-        caption += [f"{what} {geomean(found):.3f}, least {min(found):.3f}" for what, found in (
+        caption += [f"{what} {geometric_mean(found):.3f}, least {min(found):.3f}" for what, found in (
             ("geometric mean of the ratios", against), ("against itself", beside)) if len(found) > 1]
     cells = list(columns(group, results, peak, narrow))
     heads = [textwrap.fill(heading, 6 if narrow else 12, break_long_words=False) for heading, _ in cells]

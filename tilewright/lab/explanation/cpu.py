@@ -42,10 +42,6 @@ AMX = 8 * 1024          # bytes of a thread's tile registers
 OVERLAPPING = False     # the parts of a time
 
 
-def check_here(chip: CpuTarget) -> None:
-    chip.require_runnable()
-
-
 def title(there: Space) -> str:
     p, t = there.problem, there.chip
     batch = f", each of {p.batch} products" if p.batch != 1 else ""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tilewright.lab.explanation.record import Alternative, Explanation, Section, cause, unmeasured
-from tilewright.lab.tuner.space import Space, space
+from tilewright.lab.tuner.space import Space, here, space
 from tilewright.plans import asked
 from tilewright.plans.common import Cost, NoPlan
 from tilewright.plans.invariant import OPTIONS
@@ -78,7 +78,7 @@ def _of_problem(problem: Gemm, target: Any, plan: Any, measure: bool, simulate: 
     asked.algorithm(algorithm, plan, chip)
     words: Any = cpu if isinstance(chip, CpuTarget) else gpu
     if measure:
-        words.check_here(chip)              # RuntimeError before anything is explained
+        here(chip)                          # RuntimeError before anything is explained
     if words is cpu and plan:
         threads = threads or min(plan.threads, MOST_THREADS)
     there = space(problem, chip, threads, algorithm)

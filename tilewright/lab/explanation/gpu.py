@@ -45,11 +45,6 @@ DRAM = "predicted between DRAM and an L2 that was empty, by what L2 keeps"
 REST = "launch, and work that does not overlap with the bound above"
 
 
-def check_here(chip: Any) -> None:
-    from tilewright.runtime.gpu.engine import first_device
-    first_device(chip)
-
-
 def title(there: Space) -> str:
     p, t = there.problem, there.chip
     units = f"{t.cus} compute units" if isinstance(t, AmdTarget) else f"{t.sms} multiprocessors"

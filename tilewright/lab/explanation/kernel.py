@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -20,15 +20,14 @@ from tilewright.lab.explanation.gpu import REST, SHOWN
 from tilewright.lab.explanation.record import Alternative, Explanation, Level, Part, Section, Tile, Time, cause
 from tilewright.lab.tuner import kernels, trial as trials
 from tilewright.lab.tuner.bound import SECTOR, Launch, from_beyond
+from tilewright.lab.tuner.space import here
 from tilewright.plans import amd_model
 from tilewright.plans.common import Cost
 from tilewright.plans.measured import kernels as store
 from tilewright.plans.nvidia_rates import SHARED_CLOCK, WIDE_L2
 from tilewright.runtime.emitted import Emitted
-from tilewright.runtime.gpu.engine import first_device
 from tilewright.runtime.parametric import Parametric, device_of, spelled
 from tilewright.simulator import counts, occupancy
-from tilewright.simulator.counts import Round
 from tilewright.simulator.machine import Machine
 from tilewright.simulator.memory import AddressSpace
 from tilewright.targets import AmdTarget, CpuTarget, coerce
@@ -36,16 +35,8 @@ from tilewright.text import plural
 
 BANKS, BANK = 32, 4             # of shared memory, and bytes of each
 ALL = 64                        # configurations that are compared; of more the emitter's defaults and the first
+WHOLE, SMALL = "the whole launch in the simulator", "small launches in the simulator, of one and two tiles"
 COUNTED = "by the simulator's counts and the bound of tuner/bound.py: the least time that they allow"
-
-
-@dataclass(frozen=True)
-class Ran:
-    """What is known of a launch: counts of all of it, and bytes that memory gives and takes at the least."""
-    counts: Mapping[str, float]
-    memory: int
-    note: str                   # how they were found
-    nest: Sequence[Round] = ()              # of a CPU's loops over tiles
 
 
 def is_one(what: Any) -> bool:
@@ -56,10 +47,12 @@ def explain(what: Any, args: Sequence[Any], target: Any, grid: Any, measure: boo
     """Explains a kernel, as tilewright.explain says."""
     if isinstance(what, Parametric):
         chip = device_of(args) if target is None else coerce(target)
-        _check_here(chip, measure)
+    else:
+        chip = _chip(what, args, target)
+    if measure:
+        here(chip)                          # RuntimeError before anything is counted
+    if isinstance(what, Parametric):
         return _parametric(what, args, chip, grid, measure)
-    chip = _chip(what, args, target)
-    _check_here(chip, measure)
     function = what.function(chip) if isinstance(what, Emitted) else arguments.recorded(what)
     if (function.threads is None) != isinstance(chip, CpuTarget):
         wanted = "a CPU" if function.threads is None else "a GPU"
@@ -75,20 +68,11 @@ def explain(what: Any, args: Sequence[Any], target: Any, grid: Any, measure: boo
     report = machine.run_grid(given, extents if gridded else None)
     memory = sum(report.of(site, verb, "global").distinct for site, verb in dict.fromkeys(
         (site.array, site.verb) for site in report.traffic if site.space == "global"))
-    ran = Ran(counts.from_report(report), memory, "the whole launch in the simulator")
     sizes = trials.extents(extents) if gridded else (1,)
-    found = _explained(function.name, function, chip, sizes, ran)
+    found = _explained(function.name, function, chip, sizes, Launch(counts.from_report(report), bytes=memory), WHOLE)
     if not measure:
         return found
     return measured.kernel(found, function, {name: x for (name, _), x in zip(function.params, args)}, sizes)
-
-
-def _check_here(chip: Any, measure: bool) -> None:
-    """RuntimeError before anything is counted, if what is to be measured cannot run on this machine."""
-    if measure and isinstance(chip, CpuTarget):
-        chip.require_runnable()
-    elif measure:
-        first_device(chip)
 
 
 def _chip(what: Any, args: Sequence[Any], target: Any) -> Any:
@@ -134,14 +118,13 @@ def _parametric(kernel: Parametric, args: Sequence[Any], chip: Any, grid: Any, m
     configuration = task.configuration(chosen)
     function = kernel.function(chip, **configuration)
     sizes = kernel.sizes(configuration, named, chip)
-    how = "small launches in the simulator, of one and two tiles" if sizes else "the whole launch in the simulator"
-    ran = Ran(own.counts, trials.launch_bytes(function, named), how, own.nest)
+    launch = Launch(own.counts, bytes=trials.launch_bytes(function, named), nest=own.nest)
     known = store.best(kernel.name, kernel.source(chip), chip, kernel.problem_class(named, chip))
     origin = ("measured to be the fastest (tilewright.tune)" if known == chosen else
               "the emitter's defaults" if configuration == kernel.defaults else
               "measured for sizes nearby (tilewright.tune)")
-    found = _explained(kernel.name, function, chip, own.grid, ran, ours, plan=chosen, origin=origin,
-                       tiles=_of_sizes(named, sizes), alternatives=others, considered=len(costs),
+    found = _explained(kernel.name, function, chip, own.grid, launch, SMALL if sizes else WHOLE, ours, plan=chosen,
+                       origin=origin, tiles=_of_sizes(named, sizes), alternatives=others, considered=len(costs),
                        refused=dict(refused.most_common(SHOWN)))
     return measured.kernel(found, function, named, own.grid) if measure else found
 
@@ -158,26 +141,28 @@ def _of_sizes(named: Mapping[str, Any], sizes: Mapping[str, int]) -> tuple[Tile,
 
 # ---- what both have
 
-def _explained(name: str, function: Function, chip: Any, grid: tuple[int, ...], ran: Ran, cost: Cost | None = None, *,
-               plan: str = "", origin: str = "", tiles: tuple[Tile, ...] = (), **more: Any) -> Explanation:
+def _explained(name: str, function: Function, chip: Any, grid: tuple[int, ...], launch: Launch, counted: str,
+               cost: Cost | None = None, *, plan: str = "", origin: str = "", tiles: tuple[Tile, ...] = (), **more: Any
+               ) -> Explanation:
+    """`launch`: counts of all of it, and bytes of memory; `counted` says how they were found."""
     used, words = _resources(function, chip)
     double = counts.multiplies_doubles(function)
     if cost is None:
         warps = -(-prod(function.threads) // function.warp) if function.threads else 1
-        launch = Launch(ran.counts, prod(grid), warps, used.get("ctas", 1), ran.memory, double,
-                        used.get("chains", 1), used.get("spilled", 0.0))
-        cost = kernels.expected(function, launch, chip)
+        cost = kernels.expected(function, replace(
+            launch, ctas=prod(grid), warps=warps, resident=used.get("ctas", 1), double=double,
+            chains=used.get("chains", 1), spilled=used.get("spilled", 0.0)), chip)
     rates, peak, peak_of = _ceilings(function, chip, double)
-    flops = round(ran.counts.get("flops", 0))
-    kinds = {kind: round(n) for kind, n in sorted(ran.counts.items(), key=lambda each: -each[1])
+    flops = round(launch.counts.get("flops", 0))
+    kinds = {kind: round(n) for kind, n in sorted(launch.counts.items(), key=lambda each: -each[1])
              if kind not in UNKIND and round(n)}
     about = (plan, origin) if plan else (f"{function.name}: {_launch(function, grid)}",)
-    sections = (Section("kernel", (*about, *words, f"counts: {ran.note}")),)
+    sections = (Section("kernel", (*about, *words, f"counts: {counted}")),)
     title = f"{name} on {chip.name} ({chip.model}), {_launch(function, grid)}"
     shown = {what: value for what, value in used.items() if what not in HOT}
     return Explanation(
         name, chip, plan or function.name, title, origin, (), flops, tiles or _of_grid(function, grid),
-        tuple(_levels(ran, chip, rates)), _time(cost, peak if flops else None, peak_of), shown, kinds,
+        tuple(_levels(launch, chip, rates)), _time(cost, peak if flops else None, peak_of), shown, kinds,
         sections=sections, cost=cost, **more)
 
 
@@ -204,15 +189,15 @@ def _of_grid(function: Function, grid: tuple[int, ...]) -> tuple[Tile, ...]:
             Tile("warp", warp, -(-x*y // lanes)))
 
 
-def _levels(ran: Ran, chip: Any, rates: Mapping[str, float]) -> Iterator[Level]:
-    n = ran.counts
+def _levels(launch: Launch, chip: Any, rates: Mapping[str, float]) -> Iterator[Level]:
+    n = launch.counts
     if isinstance(chip, CpuTarget):
         asked = n.get("bytes", 0)
         yield Level("L1", simulated=round(asked), rate=rates.get("L1"), notes={"simulated": "what it loads and stores"})
-        if ran.nest:
+        if launch.nest:
             for name, before, size in (("L2", "L1", chip.l1d), ("L3", "L2", chip.l2), ("memory", "L3", chip.l3)):
                 if size:
-                    beyond = round(from_beyond(ran.nest, size, asked))
+                    beyond = round(from_beyond(launch.nest, size, asked))
                     yield Level(name, predicted=beyond, rate=rates.get(name), notes={
                         "predicted": f"what rounds of the loops over tiles touch and {before} does not keep; as the "
                                      "call is repeated"})
@@ -226,7 +211,7 @@ def _levels(ran: Ran, chip: Any, rates: Mapping[str, float]) -> Iterator[Level]:
         sectors = n.get("sectors loaded", 0) + n.get("sectors stored", 0)
         yield Level("L2", simulated=round(n.get("bytes", 0)), moved=round(sectors) * SECTOR, rate=rates.get("L2"),
                     notes={"moved": "in whole sectors"})
-    yield Level("memory", simulated=ran.memory, rate=rates.get("memory"),
+    yield Level("memory", simulated=launch.bytes, rate=rates.get("memory"),
                 notes={"simulated": "different bytes, read once and written once"})
 
 

@@ -23,7 +23,7 @@ from tilewright.lab.tuner.child import REFERENCE, Job
 from tilewright.lab.tuner.launches import KernelJob
 from tilewright.lab.tuner.on_gpu import OnGpu
 from tilewright.lab.tuner.running import measured
-from tilewright.runtime.gpu.engine import first_device
+from tilewright.lab.tuner.space import here
 from tilewright.targets import AmdTarget, CpuTarget
 
 SECONDS = 3.0           # for all rounds
@@ -35,15 +35,10 @@ UNCOUNTED = "hardware counters are read on CPUs and NVIDIA's GPUs only"
 def kernel(explained: Explanation, function: Function, named: Mapping[str, Any], grid: tuple[int, ...]) -> Explanation:
     """With seconds of calls of a user's kernel with copies of these arguments, by name. RuntimeError if this machine
     cannot run it. NotImplementedError for what the measuring process does not call."""
-    chip = explained.target
     if function.programs:
         raise NotImplementedError(f"{function.name} is a block program, which on CPUs is not timed")
-    if isinstance(chip, CpuTarget):
-        chip.require_runnable()
-        code: Any = llvm.object_code(function, chip)
-    else:
-        chip = first_device(chip)[1].target
-        code = trials._code(compiled(function, chip))
+    chip = here(explained.target)
+    code = llvm.object_code(function, chip) if isinstance(chip, CpuTarget) else trials._code(compiled(function, chip))
     return _timed(explained, KernelJob(
         function.name, chip, (ONLY,), SECONDS, ONLY, {ONLY: code}, {ONLY: grid},
         kernels.given_to_child(named, function), tuple(x for x in written(function) if x in named), None,
@@ -53,12 +48,12 @@ def kernel(explained: Explanation, function: Function, named: Mapping[str, Any],
 def product(explained: Explanation) -> Explanation:
     """With seconds of a plan on the first device of a GPU's architecture, and bytes where there are counters.
     RuntimeError if there is no such device, or if the product is wrong."""
-    here, plan = first_device(explained.target)[1].target, str(explained.plan)
-    job = Job(explained.problem, here, 1, (plan,), SECONDS)
-    bytes_, why = ({}, UNCOUNTED) if isinstance(here, AmdTarget) else _counted(job)
+    chip, plan = here(explained.target), str(explained.plan)
+    job = Job(explained.problem, chip, 1, (plan,), SECONDS)
+    bytes_, why = ({}, UNCOUNTED) if isinstance(chip, AmdTarget) else _counted(job)
     levels = []
     for level in explained.levels:
-        note = ncu.counters_of(here)[level.name][0] if level.name in bytes_ else f"not counted{': ' * bool(why)}{why}"
+        note = ncu.counters_of(chip)[level.name][0] if level.name in bytes_ else f"not counted{': ' * bool(why)}{why}"
         levels.append(replace(level, measured=bytes_.get(level.name), notes={**level.notes, "measured": note}))
     return _timed(replace(explained, levels=tuple(levels)), job, plan)
 

@@ -75,13 +75,6 @@ def ratios(theirs: Sequence[float], ours: Sequence[float]) -> tuple[float, ...]:
     return tuple(t / o for t, o in zip(theirs, ours, strict=True))
 
 
-def geomean(values: Sequence[float]) -> float:
-    """The mean for ratios: swapping the two sides inverts it."""
-    if not values:
-        raise ValueError("no values to take a mean of")
-    return math.exp(sum(map(math.log, values)) / len(values))
-
-
 @dataclass(frozen=True)
 class Sample:
     """One peer on one problem: seconds per call, one figure per round."""

@@ -13,7 +13,8 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,12 +30,12 @@ from tilewright.lab.tuner.bound import Launch, bound
 from tilewright.lab.tuner.child import REFERENCE, against
 from tilewright.lab.tuner.launches import CTYPES, KernelJob
 from tilewright.lab.tuner.running import Listener, measured, provenance
+from tilewright.lab.tuner.space import here
 from tilewright.lab.tuner.trial import Task, Trial
 from tilewright.lab.tuner.tuned import Contender, Tuned
 from tilewright.plans.common import Cost
 from tilewright.plans.measured import choice, store
 from tilewright.plans.measured.kernels import KernelRow
-from tilewright.runtime.gpu.engine import first_device
 from tilewright.runtime.parametric import Parametric, device_of, spelled
 from tilewright.simulator import Fault, counts
 from tilewright.targets import CpuTarget
@@ -48,8 +49,10 @@ def tune(kernel: Parametric, args: Sequence[Any], target: Any = None, *, time_li
     """Tunes a kernel, as tilewright.tune says."""
     listen = listen or (lambda event: None)
     chip = device_of(args) if target is None else targets.coerce(target)
-    here, why = _here(chip)
-    chip = here or chip
+    try:
+        chip, why = here(chip), ""
+    except RuntimeError as error:
+        why = str(error).split(". Such code")[0].rstrip(".") + "."
     task = Task(kernel, chip, kernel._names(chip, args))
     if kernel.recorded(chip).programs:
         raise NotImplementedError(f"{kernel.name} is a block program, which is tuned for GPUs: on {chip.name} a call "
@@ -57,7 +60,7 @@ def tune(kernel: Parametric, args: Sequence[Any], target: Any = None, *, time_li
     time_limit = SECONDS if time_limit is None else time_limit
     if not time_limit > 0:
         raise ValueError(f"time_limit must be a positive number of seconds, not {time_limit}")
-    if here is not None:
+    if not why:
         store.check_writable()
     texts = [spelled(each) for each in kernel.configurations]
     refused: dict[str, tuple[str, str]] = {}
@@ -83,18 +86,7 @@ def tune(kernel: Parametric, args: Sequence[Any], target: Any = None, *, time_li
     finalists = [text for text in finalists if text not in refused]
     result = Tuned(kernel.name, chip.name, kernel.problem_class(task.named, chip), tuple(found), refused,
                    spelled(kernel.defaults), kernel.parse, (why,) if why else ())
-    return result if here is None else _timed(task, result, finalists, in_use, codes, time_limit, listen)
-
-
-def _here(chip: Any) -> tuple[Any, str]:
-    """The target as it is on this machine, or None and why it is not."""
-    try:
-        if isinstance(chip, CpuTarget):
-            chip.require_runnable()
-            return chip, ""
-        return first_device(chip)[1].target, ""
-    except RuntimeError as error:
-        return None, str(error).split(". Such code")[0].rstrip(".") + "."
+    return result if why else _timed(task, result, finalists, in_use, codes, time_limit, listen)
 
 
 def priced(task: Task, t: Trial) -> Cost:
@@ -161,8 +153,7 @@ def _verified(task: Task, texts: Sequence[str], jobs: int | None, listen: Listen
     sizes = trials.common_sizes(task, texts)
     wanted = trials.expected(task, texts[0], sizes)
     wrong: dict[str, tuple[str, str]] = {}
-    for text, (found, fault) in zip(texts, every(_Sized(task.kernel, task.target, task.named, sizes), _one, texts, jobs,
-                                                 listen)):
+    for text, (found, fault) in zip(texts, every(task, partial(_one, sizes), texts, jobs, listen)):
         if fault:
             wrong[text] = "simulator", fault
             continue
@@ -172,14 +163,9 @@ def _verified(task: Task, texts: Sequence[str], jobs: int | None, listen: Listen
     return wrong
 
 
-@dataclass(frozen=True)
-class _Sized(Task):
-    sizes: Any = None
-
-
-def _one(task: Any, text: str) -> tuple[Any, str]:
+def _one(sizes: Mapping[str, int], task: Task, text: str) -> tuple[Any, str]:
     try:
-        return trials.verified(task, text, task.sizes), ""
+        return trials.verified(task, text, sizes), ""
     except Fault as fault:
         return None, str(fault)
 

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.lab.tuner.search import CPU_S, GPU_S, Result, tune
-from tilewright.lab.tuner.space import space
+from tilewright.lab.tuner.space import here, space
 from tilewright.plans.measured import choice
 from tilewright.problem import Gemm
 from tilewright.runtime.cpu import engine
-from tilewright.runtime.gpu.engine import first_device
 from tilewright.shape_list import Listed
 from tilewright.targets import CpuTarget
 
@@ -40,22 +39,22 @@ def tasks(listed: Iterable[Listed], chip: Any, threads: Iterable[int | None] = (
     """What is to be measured on this chip, and what is not. `threads`: instead of those that the shapes have. `again`:
     what was measured before, too."""
     on_cpu = isinstance(chip, CpuTarget)
-    here = chip if on_cpu else first_device(chip)[1].target
+    there = chip if on_cpu else here(chip)
     found: dict[Task, None] = {}
     for each in listed:
         if on_cpu and each.problem.batch > 1:                   # products of a batch run by the plan of one
             each = replace(each, problem=replace(each.problem, batch=1))
         for count in (list(threads) or [each.threads or engine.default_threads(chip)]) if on_cpu else [None]:
-            before = not again and _tuned(each.problem, here, count)
+            before = not again and _tuned(each.problem, there, count)
             found[Task(each.problem, count, each.unlike(chip) or "it was measured before" * before)] = None
     return [*found]
 
 
-def _tuned(problem: Gemm, here: Any, threads: int | None) -> bool:
+def _tuned(problem: Gemm, chip: Any, threads: int | None) -> bool:
     if not problem.flops:
         return False
     try:
-        there = space(problem, here, threads)
+        there = space(problem, chip, threads)
         return choice.tuned(there.shape, there.target)
     except (ValueError, TypeError):             # tune says why
         return False

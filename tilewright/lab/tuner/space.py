@@ -8,6 +8,7 @@ from tilewright.lab.measure import gpu_probes, probes
 from tilewright.plans import choose, gpu, gpu_lowering
 from tilewright.plans.measured import choice
 from tilewright.runtime.cpu import engine
+from tilewright.runtime.gpu.engine import first_device
 from tilewright.targets import CpuTarget
 
 if TYPE_CHECKING:
@@ -90,6 +91,14 @@ class GpuSpace(Space):
     def kernel(self, plan: Any) -> CompiledGemm:
         from tilewright.compiled.compile import compile
         return compile(self.problem, self.chip, plan)
+
+
+def here(chip: Any) -> Any:
+    """The target as it is on this machine: of a GPU's architecture the first device's. RuntimeError if it is not."""
+    if isinstance(chip, CpuTarget):
+        chip.require_runnable()
+        return chip
+    return first_device(chip)[1].target
 
 
 def space(problem: Gemm, chip: Any, threads: int | None = None, algorithm: str | None = None) -> Space:
