@@ -107,8 +107,9 @@ class TorchDevice:
     @property
     def bus_id(self) -> str:
         """The device's identifier for NVML."""
-        domain, bus, number = (self.on.attribute(f"PCI_{part}_ID") for part in ("DOMAIN", "BUS", "DEVICE"))
-        return f"{domain:08x}:{bus:02x}:{number:02x}.0"
+        from tilewright.runtime.cuda.driver import bus_id
+
+        return bus_id(self.on)
 
     def describe(self) -> dict[str, Any]:
         """The chip and the versions, as JSON has them."""

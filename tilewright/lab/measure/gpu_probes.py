@@ -93,14 +93,19 @@ def measure(on: Any, engine: Any, quick: bool = False,
     return GpuMeasured(on.target.name, on.target.model, on.target.driver, now(), flops, bandwidth, device.launch())
 
 
+def _loaded(emitter: Callable[..., Any], on: Any, driver: Any, **options: Any) -> Any:
+    """The kernel that this function emits, on the device."""
+    code = artefact.code(f"{emitter.__module__}:{emitter.__name__}", on.target, **options)
+    return driver.load(code.image, on).function(code.manifest)
+
+
 class Busy:
     """Keeps a device busy for as long as one likes, with a loop of multiply-adds on one compute unit: a host that is
     slower than kernels gives them to a stream meanwhile."""
 
     def __init__(self, on: Any, driver: Any) -> None:
-        emitter, self.driver, self.prepared = f"{gpu_probe_kernels.__name__}:emit_fma_probe", driver, dict[int, Any]()
-        code = artefact.code(emitter, on.target, DTYPE="f32", WARP=on.target.warp)
-        self.function = driver.load(code.image, on).function(code.manifest)
+        self.driver, self.prepared = driver, dict[int, Any]()
+        self.function = _loaded(gpu_probe_kernels.emit_fma_probe, on, driver, DTYPE="f32", WARP=on.target.warp)
         self.x = driver.Memory.upload(on, _numbers("f32", 2*(gpu_probe_kernels.THREADS + gpu_probe_kernels.FACTORS)))
         # two multiply-adds of a warp in a clock, of as many as the slowest chips have
         clocks = gpu_probe_kernels.CHAINS * gpu_probe_kernels.THREADS / on.target.fma_f32
@@ -125,11 +130,9 @@ class Probes:
 
     def prepared(self, emitter: Callable[..., Any], options: dict[str, Any], grid: int, *args: Any) -> Any:
         """A launch of the probe that this function emits."""
-        name = f"{emitter.__module__}:{emitter.__name__}"
-        key = f"{name} {options}"
+        key = f"{emitter.__name__} {options}"
         if key not in self.functions:
-            code = artefact.code(name, self.on.target, **options)
-            self.functions[key] = self.driver.load(code.image, self.on).function(code.manifest)
+            self.functions[key] = _loaded(emitter, self.on, self.driver, **options)
         pointers = [x.pointer if hasattr(x, "pointer") else x for x in args]
         return self.driver.Prepared(self.functions[key], (grid,), pointers)
 

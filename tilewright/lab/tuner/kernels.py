@@ -28,7 +28,7 @@ from tilewright.lab.measure.measure import spread
 from tilewright.lab.tuner import trial as trials
 from tilewright.lab.tuner.bound import Launch, bound
 from tilewright.lab.tuner.child import REFERENCE, against
-from tilewright.lab.tuner.launches import CTYPES, KernelJob
+from tilewright.lab.tuner.launches import KernelJob
 from tilewright.lab.tuner.running import Listener, measured, provenance
 from tilewright.lab.tuner.space import here
 from tilewright.lab.tuner.trial import Task, Trial
@@ -36,6 +36,7 @@ from tilewright.lab.tuner.tuned import Contender, Tuned
 from tilewright.plans.common import Cost
 from tilewright.plans.measured import choice, store
 from tilewright.plans.measured.kernels import KernelRow
+from tilewright.runtime.cpu.calls import NUMBERS
 from tilewright.runtime.parametric import Parametric, device_of, spelled
 from tilewright.simulator import Fault, counts
 from tilewright.targets import CpuTarget
@@ -213,7 +214,7 @@ def given_to_child(named: Mapping[str, Any], function: Function) -> tuple[tuple[
     found = []
     for name, value in function.params:
         x, t = named[name], value.type
-        kind = CTYPES.get("i64" if isinstance(t, Pointer) else str(t))
+        kind = NUMBERS.get("i64" if isinstance(t, Pointer) else str(t))
         if not isinstance(t, Pointer):
             found.append((name, kind, given.number(name, t, x).item()))
         else:

@@ -4,7 +4,6 @@ The process is given compiled code: it needs neither the emitter nor LLVM.
 """
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -105,7 +104,3 @@ class OnGpu(OnDevice, Configurations):
         for each in self.job.wrote:
             self.sets[0][each].download(self.results[each])
         return calls
-
-
-CTYPES = {"i8": ctypes.c_int8, "i16": ctypes.c_int16, "i32": ctypes.c_int32, "i64": ctypes.c_int64,
-          "f32": ctypes.c_float, "f64": ctypes.c_double}

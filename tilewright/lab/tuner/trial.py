@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright import simulator
 from tilewright.compiler import cache, gate, lld, llvm, ptxas, sources
 from tilewright.ir.program import written
 from tilewright.ir.types import Pointer
 from tilewright.runtime.parametric import Refused
 from tilewright.simulator import Fault, counts
 from tilewright.simulator.counts import Round
-from tilewright.simulator.machine import Machine
-from tilewright.simulator.memory import AddressSpace
 from tilewright.targets import CpuTarget
 
 if TYPE_CHECKING:
@@ -236,7 +235,7 @@ def verified(task: Task, text: str, sizes: Mapping[str, int]) -> dict[str, Any]:
     function = task.kernel.function(task.target, **configuration)
     args = arguments(task, configuration, function, sizes)
     grid = task.kernel.grid(task.target, configuration, args)
-    Machine(function, AddressSpace(), {}, None, task.target.name).run_grid(list(args.values()), grid)
+    simulator.run(function, *args.values(), grid=grid, target=task.target.name)
     return {name: args[name] for name in written(function) if name in args}
 
 

@@ -10,10 +10,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 import tilewright as tw
 from tilewright import formats
+from tilewright.api.tensors import array, tensor
 from tilewright.lab.bench import gpu_scales
 from tilewright.lab.bench.cases import GPU, Product
 from tilewright.lab.bench.peer import Library, Peer, Setting, Unfit, Way
@@ -22,7 +21,6 @@ from tilewright.lab.measure.measure import Call
 from tilewright.lab.measure.operands import Array, Operands
 
 HOW = "torch.mm(a, b, out=)"
-NAMES = {"bf16": "bfloat16", "e4m3fn": "float8_e4m3fn", "e5m2": "float8_e5m2"}  # what from_numpy does not take
 
 
 def load(setting: Setting) -> Peer:
@@ -53,21 +51,13 @@ def ways(product: Product) -> Iterator[Way]:
         yield Way("torch", HOW, partial(_bind, t.mm))
     if product.formats in ("f32-f32-f32", "f16-f16-f16", "bf16-bf16-bf16") and t.backends.mkldnn.is_available():
         how = "oneDNN in torch: mkldnn._linear_pointwise, B by mkldnn._reorder_linear_weight"
-        returned = partial(_array, formats.get(product.out).dtype)
-        yield Way("torch packed", how, _bind_packed, prepared=True, returns=returned)
-
-
-def _tensor(x: Array) -> Any:
-    import torch as t
-
-    name = NAMES.get(formats.get(x.dtype).name)
-    return t.from_numpy(x.view(f"i{x.itemsize}")).view(getattr(t, name)) if name else t.from_numpy(x)
+        yield Way("torch packed", how, _bind_packed, prepared=True, returns=lambda c: array(c, "C"))
 
 
 def _bind(call: Callable[..., Any], o: Operands) -> Call:
     import torch as t
 
-    a, b, c = (_tensor(x) for x in (o.a, o.b, o.c))
+    a, b, c = (tensor(x) for x in (o.a, o.b, o.c))
     return partial(t.bmm if o.problem.batch != 1 else call, out=c), (a, b)
 
 
@@ -75,7 +65,7 @@ def _bind_einsum(o: Operands) -> Call:
     """The result of torch.einsum is a view of a permuted array, which is copied."""
     import torch as t
 
-    a, b = (_tensor(x) for x in (o.a, o.b))
+    a, b = (tensor(x) for x in (o.a, o.b))
     return lambda: t.einsum(o.subscripts, a, b).contiguous(), ()
 
 
@@ -83,15 +73,9 @@ def _bind_packed(o: Operands) -> Call:
     """Multiplies by the weights of a layer as torch's compiler does."""
     import torch as t
 
-    a, b = _tensor(o.a), _tensor(o.b)
+    a, b = tensor(o.a), tensor(o.b)
     packed = t.ops.mkldnn._reorder_linear_weight(b.t().contiguous(), o.a.shape[0])
     return t.ops.mkldnn._linear_pointwise, (a, packed, None, "none", [], "")
-
-
-def _array(dtype: np.dtype[Any], tensor: Any) -> Array:
-    import torch as t
-
-    return np.asarray(tensor.view(t.int16 if dtype.itemsize == 2 else t.int32).numpy().view(dtype))
 
 
 # ---- studies
@@ -115,7 +99,7 @@ def weights(x: Array, w: Array, by_rows: bool) -> Mapping[str, list[Call]]:
     import torch as t
 
     t.set_num_threads(tw.get_num_threads())
-    return {"torch bf16": [(t.nn.functional.linear, (_tensor(x), _tensor((w if by_rows else w.T).astype(x.dtype))))]}
+    return {"torch bf16": [(t.nn.functional.linear, (tensor(x), tensor((w if by_rows else w.T).astype(x.dtype))))]}
 
 
 def contract(case: Any, a: Array, b: Array, threads: int, **_: Any) -> Mapping[str, list[Call]]:

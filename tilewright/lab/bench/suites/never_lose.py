@@ -157,9 +157,7 @@ def bound(case: Case, target: Any, threads: int = 1) -> dict[str, Any] | None:
     None where there is no model of this product."""
     import tilewright as tw
     from tilewright.lab.measure import operands
-    from tilewright.plans import gpu_lowering, model, nvidia
-    from tilewright.runtime.cpu import engine
-    from tilewright.targets import CpuTarget
+    from tilewright.lab.tuner.space import space
 
     try:
         if case.subscripts:
@@ -167,14 +165,9 @@ def bound(case: Case, target: Any, threads: int = 1) -> dict[str, Any] | None:
             (step,) = tw.einsum_path(case.subscripts, o.a, o.b, out=o.c, threads=threads)[1].steps
             return {"what": f"{step.how}; {step.plan}", "model_s": step.seconds,
                     "plan": step.plan}
-        if isinstance(target, CpuTarget):
-            found = engine.plan_problem(case.problem, target, threads, case.algorithm)
-            plan: Any = found.plan
-            cost: Any = model.cost(found.shape, plan, found.target)
-        else:
-            plan = tw.plan(case.problem, target)
-            cost = nvidia.cost(gpu_lowering.multiplied_shape(case.problem, target, None), plan, target)
+        there = space(case.problem, target, threads, case.algorithm)
+        cost = there.basis().cost(there.shape, there.in_use, there.target)
     except (TypeError, ValueError, NotImplementedError, KeyError):
         return None
     what = max(cost.parts, key=lambda part: part[1])[0]
-    return {"what": what, "model_s": cost.seconds, "plan": str(plan)}
+    return {"what": what, "model_s": cost.seconds, "plan": str(there.in_use)}
