@@ -63,7 +63,7 @@ MOST = {
     "functions over 60 lines": 36,
     "files over 400 lines": 0,
     "lines of the library": 64040,
-    "lines of the lab": 19171,
+    "lines of the lab": 19100,
 }
 
 FIELDS = ("epilogue", "prologue", "semiring", "invariant", "scales", "groups", "batch", "weights")
@@ -176,7 +176,7 @@ def counts() -> dict[str, int]:
         "functions over 60 lines": sum(lines(x) > 60 for x in functions),
         f"files over {LONG_FILE} lines": sum(x > LONG_FILE for x in sizes.values()),
         "lines of the library": sum(x for path, x in sizes.items() if not in_lab(path)),
-        "lines of the lab": sum(x for path, x in sizes.items() if in_lab(path)),
+        "lines of the lab": 19100sum(x for path, x in sizes.items() if in_lab(path)),
     }
 
 
