@@ -19,11 +19,10 @@ import numpy as np
 from tests.fuzz import memory
 from tests.fuzz.driver import Case, Fuzzer
 from tests.fuzz.fences import fenced
-from tests.fuzz.memory import Placed
+from tests.fuzz.memory import Placed, Watched, checked
 from tests.products import case as table
-from tests.products.devices import Memory
 from tests.products.functions import EPILOGUES
-from tests.products.ways import Call, again, first
+from tests.products.ways import again
 from tilewright import formats
 from tilewright.runtime.cpu import grouped, recipe, ways
 
@@ -72,7 +71,7 @@ def draw(rng: Random) -> Case:
     case["alpha"] = rng.choice([1, 1, 1, 2, -3])
     case["out_dtype"] = rng.choice([None, None, None, "f64", "f32"])
     case["how"] = rng.choice([{}, {}, {}, {"deterministic": True}, {"batch_invariant": True}])
-    case["out"], case["plan"] = rng.random() < 0.5, ""
+    case["index"], case["out"], case["plan"] = rng.choice(["i32", "i64"]), rng.random() < 0.5, ""
     if not case["packed"] and case["call"] in ("fused", "groups") and rng.random() < 0.3:
         case["plan"] = rng.choice(PLANS)  # of which some are refused
     case["spread"] = rng.choice(["", "", "", "one", "same"])
@@ -99,7 +98,7 @@ def row(case: Case) -> table.Case:
     within = 0.0 if case["b"] != "nvfp4" else 2.0**-7 if case["a"] in ("bf16", "f16") else 2.0**-20
     return table.case("drawn", a, b, call="grouped_matmul" if grouped else "packed" if packed else "matmul",
                       ends=tuple(accumulate(case["sizes"])) if grouped else (), packed=packed, within=within,
-                      options=options, **functions)
+                      index=case["index"], options=options, **functions)
 
 
 def _functions(case: Case, m: int, n: int, k: int) -> dict[str, str]:
@@ -130,33 +129,13 @@ def _few(case: Case, shape: str, group: int) -> str:
     return f"{name} {shape} {' '.join(words)}"
 
 
-class Between(Memory):
-    """Memory between pages that cannot be touched, where arrays lie by these layouts of three axes in turn."""
-
-    def __init__(self, layouts: list[dict[str, Any]]) -> None:
-        super().__init__("cpu")
-        self.layouts, self.given, self.results = cycle(layouts), list[Placed](), list[Placed]()
-
-    def array(self, x: np.ndarray) -> np.ndarray:
-        return self._placed(x, self.given)
-
-    def result(self, x: np.ndarray) -> np.ndarray:
-        return self._placed(x, self.results)
-
-    def _placed(self, x: np.ndarray, among: list[Placed]) -> np.ndarray:
-        """x there. Where an element is seen many times it stays one."""
-        how, away = dict(next(self.layouts)), 3 - x.ndim
-        how["order"] = [axis - away for axis in how.get("order", range(3)) if axis >= away]
-        how["steps"] = [step if stride or n == 1 else 0
-                        for step, stride, n in zip(how.get("steps", [1] * 3)[away:], x.strides, x.shape)]
-        among.append(Placed.of(x, **how))
-        return among[-1].array
-
-    def untouched(self) -> None:
-        for placed in self.given:
-            placed.untouched("an operand")
-        for placed in self.results:
-            placed.untouched("out's surroundings", elements=False)
+def _place(x: np.ndarray, how: dict[str, Any]) -> Placed:
+    """x between pages by a layout of three axes. Where an element is seen many times it stays one."""
+    away = 3 - x.ndim
+    order = [axis - away for axis in how.get("order", range(3)) if axis >= away]
+    steps = [step if stride or n == 1 else 0
+             for step, stride, n in zip(how.get("steps", [1] * 3)[away:], x.strides, x.shape)]
+    return Placed.of(x, **how | {"order": order, "steps": steps})
 
 
 def check(case: Case) -> None:
@@ -172,26 +151,19 @@ def check(case: Case) -> None:
 
 
 def _check(case: Case) -> None:
-    call, place = Call(row(case), case["data"], case["plan"]), Between(case["lie"])
-    found = _first(call, place)
+    place = Watched(_place, cycle(case["lie"]))
+    call, found = checked(row(case), case["data"], place, case["plan"])
     if case["out"] and len(found) == 1 and found[0].ndim == 2:
         m, n = found[0].shape
         out = f"{formats.get(found[0].dtype).name} {m}x{n}"
-        _first(Call(call.case._replace(out=(out,)), call.seed, call.plan), place)
+        checked(call.case._replace(out=(out,)), case["data"], place, case["plan"])
     if case["again"]:
         again(call, place)
         place.untouched()
 
 
-def _first(call: Call, place: Between) -> list[np.ndarray]:
-    found = first(call, place)
-    place.untouched()
-    call.check(found)
-    return found
-
-
 PLAIN: Case = {"plan": "", "again": False, "eager": False, "threads": 1, "packed": False, "how": {}, "alpha": 1,
                "out": False, "out_dtype": None, "epilogue": None, "prologue_a": None, "prologue_b": None,
                "zeros": False, "nibbles": False, "trans_b": False, "spread": "", "lie": [{"end": True}],
-               "place": PLACES[0], "beside": "f32", "scale": "f32", "m": 1, "n": 1, "k": 1}
+               "index": "i32", "place": PLACES[0], "beside": "f32", "scale": "f32", "m": 1, "n": 1, "k": 1}
 FUZZER = Fuzzer("beside", draw, check, PLAIN, share=3)

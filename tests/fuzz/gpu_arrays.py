@@ -6,10 +6,12 @@ Each lies in memory of its own between margins that nobody may write to, at any 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from tests.fuzz.memory import Watched
 from tilewright import formats
 
 MARGIN = 512  # bytes before and after, a multiple of what allocations are aligned to
@@ -81,19 +83,18 @@ class Simulated:
 
 
 class Placed(NamedTuple):
-    """An array there, its numbers in float64 (or complex128), and its memory as it was before."""
+    """An array there, and its memory as it was before."""
 
     on: Any
-    there: Any
-    numbers: np.ndarray
+    array: Any
     memory: Any
     raw: np.ndarray
     own: np.ndarray  # which bytes are elements'
 
-    def check(self, name: str, written: bool = False) -> None:
-        """AssertionError if memory was written that is not the array's, or any unless it may be `written`."""
+    def untouched(self, name: str, elements: bool = True) -> None:
+        """AssertionError if anything was written: between the elements, or anywhere unless `elements` may be."""
         changed = self.on.bytes_of(self.memory) != self.raw
-        if written:
+        if not elements:
             changed = changed & ~self.own
         where = np.flatnonzero(changed)
         assert not where.size, (f"{where.size} bytes of {name} were written, the first {where[0] - MARGIN} bytes past "
@@ -124,6 +125,14 @@ def place(on: Any, values: np.ndarray, order: str = "n", pad: int = 0, shift: in
         for byte in range(size):
             np.ndarray(shape, bool, own, begin + byte, apart_bytes)[...] = True
     memory = on.memory(whole)
-    there = on.view(memory, begin, values.dtype, shape, strides)
-    wide = np.complex128 if values.dtype.kind == "c" else np.float64
-    return Placed(on, there, values.astype(wide), memory, whole.copy(), own)
+    return Placed(on, on.view(memory, begin, values.dtype, shape, strides), memory, whole.copy(), own)
+
+
+class Margins(Watched):
+    """The device's memory. Arrays lie by these layouts in turn, and all after the last one by that."""
+
+    gpu = True
+
+    def __init__(self, on: Any, layouts: list[dict[str, Any]]) -> None:
+        super().__init__(lambda x, how: place(on, x, **how), chain(layouts, repeat(layouts[-1])))
+        self.finish, self.back = on.finish, on.back

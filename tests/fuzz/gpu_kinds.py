@@ -1,45 +1,44 @@
-"""Kinds of random calls on a GPU: what they have in common in a process (`features`), sizes and places (`draw`), and
-the call beside float64 (`check`). Kernels depend on features most, so that a process compiles few and runs many.
+"""Kinds of random calls on a GPU: what they have in common in a process (`features`), and the call (`draw`): a row of
+the table of products (tests/products). Kernels depend on features most, so that a process compiles few and runs many.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
 
-import tilewright as tw
-from tests.fuzz.gpu_arrays import Placed, place
-from tests.fuzz.values import numbers
+from tests.fuzz.gpu_arrays import Margins
+from tests.fuzz.memory import checked
+from tests.products.arrays import Made
+from tests.products.case import case as row
+from tests.products.ways import first
 from tilewright import formats
-from tilewright.formats.scaled import Nibbles, Scaled
 
 Case = dict[str, Any]
 FLOATS = ("f32", "f32", "bf16", "bf16", "f16", "f64")
 SUMS = {"f64": 2.0**-53, "f32": 2.0**-24, "f16": 2.0**-24, "bf16": 2.0**-24, "e4m3fn": 2.0**-13, "e5m2": 2.0**-13,
         "i8": 0.0, "u8": 0.0, "i16": 0.0, "i32": 0.0, "i64": 0.0, "c64": 2.0**-23, "c128": 2.0**-52}
-STORED = {"f64": 0.0, "f32": 2.0**-24, "f16": 2.0**-10, "bf16": 2.0**-8, "c64": 2.0**-24, "c128": 0.0}
+STORED = {"f32": 2.0**-24, "f16": 2.0**-10, "bf16": 2.0**-8}
 FEW, TILES, LONG = (1, 1, 2, 3, 4, 5), (7, 8, 9, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129), (
     88, 230, 250, 256, 297, 311, 512, 518)
+
+
+def check(on: Any, case: Case) -> None:
+    checked(row("drawn", **case["row"]), case["data"], Margins(on, case["lie"]))
 
 
 class Kind(NamedTuple):
     features: Callable[[Random], Case]
     draw: Callable[[Random, Case], Case]
-    check: Callable[[Any, Case], None]
+    check: Callable[[Any, Case], None] = check
     cheap: bool = True  # worth a case in the simulator
 
 
 KINDS: dict[str, Kind] = {}
-
-
-def kind(features: Callable[[Random], Case], draw: Callable[[Random, Case], Case], cheap: bool = True) -> Any:
-    def added(check: Callable[[Any, Case], None]) -> Callable[[Any, Case], None]:
-        KINDS[check.__name__] = Kind(features, draw, check, cheap)
-        return check
-    return added
 
 
 # ---- parts of draws
@@ -49,6 +48,14 @@ def size(rng: Random, unit: int = 1, most: int = 600, few: float = 0.2) -> int:
     n = rng.choice(FEW if rng.random() < few else LONG if rng.random() < 0.25 else TILES)
     n = n if rng.random() < 0.2 else -(-n // unit) * unit
     return n if n <= most else rng.choice(FEW)
+
+
+def sizes(rng: Random, f: Case, most: int = 600, least: int = 0) -> list[int]:
+    """m, n and k, of which few are 0."""
+    found = [size(rng, few=f["few"], most=most), size(rng, f["unit"], most), size(rng, f["unit"], most)]
+    if rng.random() < 0.02:
+        found[rng.randrange(3)] = 0
+    return [max(n, least) for n in found]
 
 
 def where(rng: Random, f: Case, order: str = "n") -> Case:
@@ -64,59 +71,25 @@ def plain(rng: Random) -> Case:
             "few": rng.choice([0.1, 0.1, 0.9])}
 
 
-def sizes(rng: Random, f: Case, most: int = 600) -> Case:
-    found = {"m": size(rng, few=f["few"], most=most), "n": size(rng, f["unit"], most), "k": size(rng, f["unit"], most),
-             "values": rng.choice(["whole", "normal"]), "data": rng.randrange(2**31)}
-    if rng.random() < 0.02:
-        found[rng.choice("mnk")] = 0
-    return f | found | {"in_a": where(rng, f, f["orders"][0]), "in_b": where(rng, f, f["orders"][1]),
-                        "in_out": where(rng, f)}
+def of_one(rng: Random, names: Sequence[str], **more: Any) -> Case:
+    """Features of products whose operands, sums and results are in one format."""
+    name = rng.choice(names)
+    return plain(rng) | {"a": name, "b": name, "sums": name, "out": name, "lead": 0} | more
 
 
-def put(on: Any, case: Case, name: str, format: str, *shape: int, seed: int = 0, values: str | None = None) -> Placed:
-    """An operand of the case, with the place `in_name`."""
-    values = values or ("whole" if format in ("i32", "i64") else case["values"])
-    held = numbers(format, shape, values, case["data"] + seed + sum(map(ord, name)))
-    return place(on, held, **case.get(f"in_{name}", {}))
+def drawn(rng: Random, f: Case, row: Case, **more: Any) -> Case:
+    """A case: its row, how A, B and whatever else lie, and a seed of the numbers."""
+    return {"row": row | more, "lie": [where(rng, f, f["orders"][0]), where(rng, f, f["orders"][1]), where(rng, f)],
+            "data": rng.randrange(2**31)}
 
 
-# ---- checks
+def text(format: str, *shape: int) -> str:
+    return f"{format} {'x'.join(map(str, shape))}"
 
 
-def close(got: np.ndarray, want: np.ndarray, size: np.ndarray | float, k: int, sums: str, out: str, slack: float = 0.0
-          ) -> None:
-    """`got` is within the rounding of k sums of numbers of this size, and of the format that it is stored in."""
-    assert got.shape == want.shape, f"the shape is {got.shape}, not {want.shape}"
-    got = got.astype(want.dtype)
-    if out.startswith("c"):
-        size = size * 2
-    allowed = (k + 32) * SUMS[sums] * size + (STORED.get(out, 0.0) + slack) * np.maximum(np.abs(want), size * (
-        slack > 0)) + 2.0**-24 * (out == "f16")
-    off = np.abs(got - want)
-    wrong = ~(off <= allowed)
-    if wrong.any():
-        at = tuple(int(i) for i in np.unravel_index(np.argmax(np.where(wrong, off / np.maximum(allowed, 1e-300), -1)),
-                                                    want.shape))
-        raise AssertionError(f"{wrong.sum()} of {wrong.size} elements are off, most {list(at)}: {got[at]} instead of "
-                             f"{want[at]}, where {np.broadcast_to(allowed, want.shape)[at]:.3g} is allowed")
-
-
-def result(on: Any, case: Case, *shape: int) -> Placed | None:
-    """What `out` is."""
-    return put(on, case, "out", case["out"], *shape, values="whole") if case.get("given") else None
-
-
-def ended(on: Any, got: Any, **placed: Placed | None) -> Any:
-    """The results as arrays of the host's, once nothing else has been written to."""
-    on.finish()
-    for name, x in placed.items():
-        if x is not None:
-            x.check(name, written=name.startswith("out"))
-    return tuple(map(on.back, got)) if isinstance(got, tuple) else on.back(got)
-
-
-def there(x: Placed | None) -> Any:
-    return None if x is None else x.there
+def within(sums: str, k: int) -> float:
+    """What k sums may be off by, in parts of the sizes of what is added."""
+    return (k + 32) * SUMS[sums]
 
 
 # ---- products
@@ -142,248 +115,176 @@ def of_products(rng: Random) -> Case:
                          "i32" if sums == "i16" else out, "lead": rng.choice([0, 0, 0, 1, 2])}
 
 
+def lead_of(rng: Random, f: Case) -> list[int]:
+    return [rng.choice([1, 2, 3, 17]) for _ in range(f["lead"])]
+
+
+def product(rng: Random, f: Case, m: int, n: int, k: int, lead: Sequence[int] = ()) -> Case:
+    """A row of two matrices, or of stacks, of which one may be a matrix."""
+    shared = rng.choice(["", "", "a", "b"])
+    return {"a": text(f["a"], *lead if shared != "a" else (), m, k),
+            "b": text(f["b"], *lead if shared != "b" else (), k, n), "within": within(f["sums"], k),
+            "values": "whole" if "i32" in (f["a"], f["b"]) else rng.choice(["whole", "normal"])}
+
+
+def result(rng: Random, f: Case, *shape: int) -> Case:
+    """What a row says of its only result: an array for it, or its format."""
+    return {"results": (f["out"],), "out": (text(f["out"], *shape),) if rng.random() < 0.5 else (),
+            "options": {"alpha": rng.choice([1, 1, 1, 2, -1]), "out_dtype": f["out"]}}
+
+
 def draw_product(rng: Random, f: Case) -> Case:
-    case = sizes(rng, f, 130 if f["lead"] else 600)
-    lead = [rng.choice([1, 2, 3, 17]) for _ in range(f["lead"])]
-    return case | {"lead": lead, "shared": rng.choice(["", "", "a", "b"]), "given": rng.random() < 0.5,
-                   "alpha": rng.choice([1, 1, 1, 2, -1]), "beta": rng.choice([0, 0, 1, 2])}
-
-
-def operands(on: Any, case: Case) -> tuple[Placed, Placed]:
-    lead, shared = case.get("lead") or [], case.get("shared", "")
-    return (put(on, case, "a", case["a"], *lead * ("a" not in shared), case["m"], case["k"]),
-            put(on, case, "b", case["b"], *lead * ("b" not in shared), case["k"], case["n"]))
-
-
-def exact(case: Case, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The product, and that of absolute values."""
-    return a @ b, np.abs(a) @ np.abs(b)
-
-
-@kind(of_products, draw_product)
-def products(on: Any, case: Case) -> None:
     """matmul and, with beta, gemm: formats, strides, batches."""
-    a, b = operands(on, case)
-    want, size = exact(case, a.numbers, b.numbers)
-    out = result(on, case, *want.shape)
-    alpha, beta = case["alpha"], case["beta"] if out is not None else 0
-    if beta:
-        got = tw.gemm(alpha, a.there, b.there, beta, out.there)
-        want, size = alpha * want + beta * out.numbers, abs(alpha) * size + abs(beta * out.numbers)
-    else:
-        got = tw.matmul(a.there, b.there, there(out), alpha=alpha, out_dtype=case["out"])
-        want, size = alpha * want, abs(alpha) * size
-    close(ended(on, got, a=a, b=b, out=out), want, size, case["k"], case["sums"], case["out"])
+    lead = lead_of(rng, f)
+    m, n, k = sizes(rng, f, 130 if lead else 600)
+    found = product(rng, f, m, n, k, lead) | result(rng, f, *lead, m, n)
+    if found["out"] and (beta := rng.choice([0, 0, 1, 2])):
+        found |= {"call": "gemm", "c": found["out"][0], "out": (), "options": {"alpha": found["options"]["alpha"],
+                                                                               "beta": beta}}
+    return drawn(rng, f, found)
 
 
-@kind(of_products, draw_product)
-def vectors(on: Any, case: Case) -> None:
+def draw_vector(rng: Random, f: Case) -> Case:
     """Matrices by vectors, and batches of them."""
-    a = put(on, case, "a", case["a"], *case["lead"], case["m"], case["k"])
-    x = place(on, numbers(case["b"], (case["k"],), case["values"], case["data"] + 1), shift=case["in_b"]["shift"],
-              step=case["in_b"]["step"])
-    got = ended(on, tw.matmul(a.there, x.there, out_dtype=case["out"]), a=a, x=x)
-    close(got, *exact(case, a.numbers, x.numbers), case["k"], case["sums"], case["out"])
+    m, n, k = sizes(rng, f, 130 if f["lead"] else 600)
+    a = text(f["a"], *lead_of(rng, f), m, k)
+    return drawn(rng, f, product(rng, f, m, n, k), a=a, b=text(f["b"], k), options={"out_dtype": f["out"]})
 
 
-def of_terms(rng: Random) -> Case:
-    algorithm = rng.choice(["bf16_bf16_f32_x3", "bf16_bf16_f32_x6", "bf16_bf16_f32_x9", "tf32_tf32_f32_x3",
-                            "tf32_tf32_f32", "fastest"])
-    return plain(rng) | {"a": "f32", "b": "f32", "out": "f32", "lead": 0, "algorithm": algorithm, "few": 0.1}
+KINDS["products"] = Kind(of_products, draw_product)
+KINDS["vectors"] = Kind(of_products, draw_vector)
+ALGORITHMS = {"bf16_bf16_f32_x3": 3 * 2.0**-16, "bf16_bf16_f32_x6": 2.0**-20, "bf16_bf16_f32_x9": 2.0**-20,
+              "tf32_tf32_f32_x3": 2.0**-20, "tf32_tf32_f32": 2.0**-10, "fastest": 2.0**-20}
 
 
-@kind(of_terms, draw_product)
-def terms(on: Any, case: Case) -> None:
+def draw_terms(rng: Random, f: Case) -> Case:
     """f32 by the splits that `algorithm` names."""
-    a, b = operands(on, case)
-    out = result(on, case, case["m"], case["n"])
-    got = tw.matmul(a.there, b.there, there(out), algorithm=case["algorithm"])
-    slack = {"tf32_tf32_f32": 2.0**-10, "bf16_bf16_f32_x3": 3 * 2.0**-16}.get(case["algorithm"], 2.0**-20)
-    close(ended(on, got, a=a, b=b, out=out), *exact(case, a.numbers, b.numbers), case["k"], "f32", "f32", slack)
+    m, n, k = sizes(rng, f)
+    found = product(rng, f, m, n, k)
+    return drawn(rng, f, found, out=result(rng, f, m, n)["out"], options={"algorithm": f["algorithm"]},
+                 within=found["within"] + ALGORITHMS[f["algorithm"]])
 
 
-@kind(lambda rng: plain(rng) | {"a": (x := rng.choice(["f32", "bf16", "f64", "f16"])), "b": x, "out": x, "lead": 0},
-      draw_product)
-def invariant(on: Any, case: Case) -> None:
+KINDS["terms"] = Kind(lambda rng: of_one(rng, ["f32"], few=0.1, algorithm=rng.choice([*ALGORITHMS])), draw_terms)
+
+
+def some_rows(on: Any, case: Case) -> None:
     """batch_invariant: some rows have the bits that they have among all."""
-    a, b = operands(on, case)
-    some = slice(case["m"] // 3, case["m"] // 3 + max(case["m"] // 2, 1))
-    rows = place(on, a.numbers[some].astype(formats.FORMATS[case["a"]].dtype), shift=case["in_out"]["shift"],
-                 pad=case["in_out"]["pad"])
-    whole, part = (ended(on, tw.matmul(x.there, b.there, batch_invariant=True), a=x, b=b) for x in (a, rows))
-    close(whole, *exact(case, a.numbers, b.numbers), case["k"], case["a"], case["out"])
+    place = Margins(on, case["lie"])
+    call, (whole,) = checked(row("drawn", **case["row"]), case["data"], place)
+    m = len(whole)
+    some = slice(m // 3, m // 3 + max(m // 2, 1))
+    a = call.made["a"]
+    call.made["a"] = Made(np.ascontiguousarray(a.array[some]), a.numbers[some])
+    (part,) = first(call, place)
     assert np.array_equal(whole[some], part), "rows have other bits alone"
+
+
+def draw_invariant(rng: Random, f: Case) -> Case:
+    return drawn(rng, f, product(rng, f, *sizes(rng, f)), options={"batch_invariant": True})
+
+
+KINDS["invariant"] = Kind(lambda rng: of_one(rng, ["f32", "bf16", "f64", "f16"]), draw_invariant, some_rows)
 
 
 # ---- epilogues and prologues
 
-EPILOGUES: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
-    # ours, the same of float64, and operands beside the sums
-    "bias": (lambda acc, row: acc + row, lambda acc, row: acc + row, "row"),
-    "relu": (lambda acc, row, full: tw.relu(acc + row) - full, lambda acc, row, full: np.maximum(acc + row, 0) - full,
-             "row full"),
-    "columns": (lambda acc, column, scalar: acc * column + scalar, lambda acc, column, scalar: acc * column + scalar,
-                "column scalar"),
-    "two": (lambda acc, row: (acc + row, acc - row), lambda acc, row: (acc + row, acc - row), "row"),
-    "clamp": (lambda acc, full: tw.clamp(acc, -9, 9) + full, lambda acc, full: np.clip(acc, -9, 9) + full, "full"),
-    "rows": (lambda acc: (acc * 2, tw.row_max(acc), tw.row_sum(acc)),
-             lambda acc: (acc * 2, acc.max(-1), acc.sum(-1)), ""),
-    "reduced": (lambda acc, row: (tw.row_amax(acc + row), tw.column_min(acc + row)),
-                lambda acc, row: (np.abs(acc + row).max(-1), (acc + row).min(-2)), "row"),
-    "pairs": (lambda acc: (lambda x: tw.relu(x[0]) + x[1])(tw.pairs(acc)),
-              lambda acc: np.maximum(acc[..., ::2], 0) + acc[..., 1::2], ""),
-}
+# and where their operands are: a number for each column, each row, each element, or one
+EPILOGUES: dict[str, dict[str, str]] = {
+    "bias": {"bias": "row"}, "bias relu": {"bias": "row"}, "scale and residual": {"by": "column", "res": "full"},
+    "scale": {"s": "scalar"}, "clamped": {"res": "full"}, "biased and not": {"bias": "row"}, "pairs": {}, "row max": {},
+    "row sums of groups": {"bias": "row"}, "row max and columns": {"bias": "row"}, "reductions": {"s": "row"}}
+REDUCED = "row max", "row sums of groups", "row max and columns", "reductions"
+
+
+def beside(f: Case, lead: Sequence[int], m: int, n: int) -> Case:
+    """The epilogue, its operands, and that the sums of rows and columns are as inexact as their terms are many."""
+    shapes = {"row": (n,), "column": (m, 1), "full": (*lead, m, n), "scalar": (1, 1)}
+    places = EPILOGUES[f["epilogue"]].items() if f["epilogue"] else ()
+    return {"epilogue": f["epilogue"]} | {name: text(f["beside"], *shapes[place]) for name, place in places}
 
 
 def of_epilogues(rng: Random) -> Case:
-    return of_products(rng) | {"a": (x := rng.choice(FLOATS)), "b": x, "sums": x, "epilogue": rng.choice([*EPILOGUES]),
-                               "out": "f64" if x == "f64" else rng.choice(["f32", x]),
-                               "beside": "f64" if x == "f64" else rng.choice(["f32", x])}
+    name = rng.choice(FLOATS)
+    return of_one(rng, [name], lead=rng.choice([0, 0, 0, 1, 2]), epilogue=rng.choice([*EPILOGUES]),
+                  out="f64" if name == "f64" else rng.choice(["f32", name]),
+                  beside="f64" if name == "f64" else rng.choice(["f32", name]))
 
 
-def beside(on: Any, case: Case, lead: list[int], m: int, n: int) -> dict[str, Placed]:
-    shapes = {"row": (n,), "column": (m, 1), "full": (*lead, m, n), "scalar": (1, 1)}
-    found = {}
-    for name in EPILOGUES[case["epilogue"]][2].split():
-        how = {"shift": case["in_out"]["shift"], "pad": case["in_a"]["pad"] * (len(shapes[name]) > 1)}
-        found[name] = place(on, numbers(case["beside"], shapes[name], "whole", case["data"] + len(name)), **how)
-    return found
-
-
-@kind(of_epilogues, draw_product)
-def epilogues(on: Any, case: Case) -> None:
+def draw_epilogue(rng: Random, f: Case) -> Case:
     """Functions after the product: operands, several results, reductions, pairs."""
-    if case["epilogue"] in ("rows", "reduced") and 0 in (case["m"], case["n"]):
-        return
-    if case["epilogue"] == "pairs":
-        case = case | {"n": case["n"] + case["n"] % 2}
-    a, b = operands(on, case)
-    given = beside(on, case, case["lead"], case["m"], case["n"])
-    ours, theirs, _ = EPILOGUES[case["epilogue"]]
-    product, size = exact(case, a.numbers, b.numbers)
-    want = theirs(case["alpha"] * product, **{name: x.numbers for name, x in given.items()})
-    want = want if isinstance(want, tuple) else (want,)
-    out = result(on, case, *want[0].shape) if len(want) == 1 else None
-    kept = (case["out"],) * len(want) if case["epilogue"] == "two" else case["out"] if len(want) == 1 else None
-    got = tw.matmul(a.there, b.there, there(out), alpha=case["alpha"], epilogue=ours,
-                    out_dtype=None if out is not None else kept,
-                    operands={name: x.there for name, x in given.items()} or None)
-    got = ended(on, got, a=a, b=b, out=out, **given)
-    most = 3 * abs(case["alpha"]) * size.max(initial=0) + 12
-    for x, y in zip(got if isinstance(got, tuple) else (got,), want, strict=True):
-        reduced = y.ndim < want[0].ndim or y.shape != want[0].shape
-        stored = formats.get(x.dtype).name
-        close(x, y, most * (case["n"] + case["m"] if reduced else 1), case["k"], case["sums"], stored)
+    lead, reduced = lead_of(rng, f), f["epilogue"] in REDUCED
+    m, n, k = sizes(rng, f, 130 if lead else 600, least=int(reduced))
+    n += n % 2 if f["epilogue"] == "pairs" else 0
+    found = product(rng, f, m, n, k, lead) | beside(f, lead, m, n)
+    if reduced or f["epilogue"] == "biased and not":
+        options = {"alpha": rng.choice([1, 2, -1])} | ({} if reduced else {"out_dtype": (f["out"],) * 2})
+        return drawn(rng, f, found, options=options, within=found["within"] * (m + n if reduced else 1))
+    return drawn(rng, f, found | result(rng, f, *lead, m, n // 2 if f["epilogue"] == "pairs" else n))
 
 
-PROLOGUES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "relu": (tw.relu, lambda x: np.maximum(x, 0)), "scaled": (lambda x: x * 0.5, lambda x: x * 0.5),
-    "shifted": (lambda x: x - 1.0, lambda x: x - 1.0)}
+KINDS["epilogues"] = Kind(of_epilogues, draw_epilogue)
 
 
-def of_prologues(rng: Random) -> Case:
-    return of_products(rng) | {"a": (x := rng.choice(["f32", "bf16", "bf16", "f16"])), "b": x, "sums": x, "lead": 0,
-                               "out": "f32", "prologue": rng.choice([*PROLOGUES]), "on": rng.choice(["a", "b", "ab"])}
+def draw_prologue(rng: Random, f: Case) -> Case:
+    """Functions of operands before the product, which narrow formats round."""
+    found, roles = product(rng, f, *sizes(rng, f)), rng.choice(["a", "b", "ab"])
+    rounds = f["prologue"] == "plus" and f["a"] != "f32"
+    return drawn(rng, f, found, **{f"prologue_{role}": f["prologue"] for role in roles}, options={"out_dtype": "f32"},
+                 within=found["within"] + 2.0**-7 * rounds)
 
 
-@kind(of_prologues, draw_product)
-def prologues(on: Any, case: Case) -> None:
-    """Functions of operands before the product."""
-    a, b = operands(on, case)
-    ours, theirs = PROLOGUES[case["prologue"]]
-    got = tw.matmul(a.there, b.there, out_dtype="f32", **{f"prologue_{role}": ours for role in case["on"]})
-    x, y = (theirs(z.numbers) if role in case["on"] else z.numbers for role, z in zip("ab", (a, b)))
-    close(ended(on, got, a=a, b=b), *exact(case, x, y), case["k"], case["sums"], "f32",
-          2.0**-7 if case["values"] == "normal" and case["prologue"] == "shifted" and case["a"] != "f32" else 0.0)
+KINDS["prologues"] = Kind(lambda rng: of_one(rng, ["f32", "bf16", "bf16", "f16"],
+                                             prologue=rng.choice(["relu", "double", "plus"])), draw_prologue)
 
 
 # ---- contractions
 
-SEMIRINGS: dict[str, tuple[Callable[..., Any], str, Callable[..., Any]]] = {
-    "shortest": (lambda x, y: x + y, "min", lambda x, y: (x + y).min(-1)),
-    "widest": (lambda x, y: tw.minimum(x, y), "max", lambda x, y: np.minimum(x, y).max(-1)),
-    "distance": (lambda x, y: (x - y) * (x - y), "sum", lambda x, y: ((x - y) ** 2).sum(-1)),
-    "nearest": (lambda x, y: (x - y) * (x - y), "argmin", lambda x, y: ((x - y) ** 2).argmin(-1))}
+
+def draw_contract(rng: Random, f: Case) -> Case:
+    return drawn(rng, f, product(rng, f, *sizes(rng, f, 130, least=1)), call="contract", term=f["term"],
+                 reduce=f["reduce"], values="whole")
 
 
 def of_contract(rng: Random) -> Case:
-    return plain(rng) | {"a": (x := rng.choice(["f32", "f32", "f64"])), "b": x, "out": x, "lead": 0,
-                         "semiring": rng.choice([*SEMIRINGS])}
+    term, reduce = rng.choice([("paths", "min"), ("least", "max"), ("squares", "sum"), ("squares", "argmin")])
+    return of_one(rng, ["f32", "f32", "f64"], term=term, reduce=reduce)
 
 
-@kind(of_contract, lambda rng, f: sizes(rng, f, 130) | {"values": "whole"})
-def contract(on: Any, case: Case) -> None:
-    if not case["k"]:
-        return
-    a, b = operands(on, case)
-    f, reduce, theirs = SEMIRINGS[case["semiring"]]
-    got = ended(on, tw.contract(f, a.there, b.there, reduce=reduce), a=a, b=b)
-    want = np.array([theirs(x, b.numbers.T) for x in a.numbers]).reshape(case["m"], case["n"])
-    assert np.array_equal(got, want), f"{(got != want).sum()} of {want.size} elements are wrong"
-
-
+KINDS["contract"] = Kind(of_contract, draw_contract)
 TEXTS = ("ij,jk->ik", "ij,kj->ik", "ij,jk->ki", "bij,bjk->bik", "bij,jk->bki", "xyk,kn->nxy", "abc,dca->bd", "i,j->ij",
          "ij,j->i", "bi,bi->b", "abij,abjk->abik", "ijk,jil->kl", "ia,ib->abi")
 
 
 def draw_einsum(rng: Random, f: Case) -> Case:
-    letters = sorted(set(f["text"]) - set(",->"))
-    small = len(letters) > 3
-    lengths = {x: rng.choice([1, 2, 3, 5, 8, 16, 17] if small else [1, 2, 5, 16, 31, 64, 65, 129]) for x in letters}
-    return sizes(rng, f) | {"lengths": lengths}
+    """einsum, or tensordot of the same axes."""
+    inputs, output = f["text"].split("->")
+    letters = sorted({*inputs} - {","})
+    lengths = {x: rng.choice([1, 2, 3, 5, 8, 16, 17] if len(letters) > 3 else [1, 2, 5, 16, 31, 64, 65, 129])
+               for x in letters}
+    left, right = inputs.split(",")
+    k = math.prod(n for x, n in lengths.items() if x not in output)
+    found = {"a": text(f["a"], *map(lengths.get, left)), "b": text(f["a"], *map(lengths.get, right)),
+             "subscripts": f["text"], "values": rng.choice(["whole", "normal"]), "within": within(f["a"], k)}
+    shared = [x for x in left if x in right]
+    if rng.random() < 0.5 or any(x in output for x in shared) or [x for x in left + right if x in output] != [*output]:
+        return drawn(rng, f, found, call="einsum")
+    return drawn(rng, f, found, call="tensordot", options={"axes": [[part.index(x) for x in shared] for part in (
+        left, right)]})
 
 
-@kind(lambda rng: plain(rng) | {"a": (x := rng.choice([*FLOATS, "c64"])), "out": x, "text": rng.choice(TEXTS)},
-      draw_einsum)
-def einsum(on: Any, case: Case) -> None:
-    """einsum, and tensordot of the same axes."""
-    inputs, output = case["text"].split("->")
-    parts = inputs.split(",")
-    a, b = (put(on, case | {f"in_{name}": case[f"in_{name}"] if len(part) > 1 else {}}, name, case["a"],
-                *(case["lengths"][x] for x in part)) for name, part in zip("ab", parts))
-    got = ended(on, tw.einsum(case["text"], a.there, b.there), a=a, b=b)
-    k = int(np.prod([n for x, n in case["lengths"].items() if x not in output]))
-    want = np.einsum(case["text"], a.numbers, b.numbers)
-    bound = np.einsum(case["text"], np.abs(a.numbers), np.abs(b.numbers))
-    close(got, want, bound, k, case["a"], case["a"])
-    shared = [x for x in parts[0] if x in parts[1]]
-    if not any(x in output for x in shared):
-        axes = [[part.index(x) for x in shared] for part in parts]
-        got = ended(on, tw.tensordot(a.there, b.there, axes), a=a, b=b)
-        close(got, np.tensordot(a.numbers, b.numbers, axes), np.tensordot(np.abs(a.numbers), np.abs(b.numbers), axes),
-              k, case["a"], case["a"])
+KINDS["einsum"] = Kind(lambda rng: of_one(rng, [*FLOATS, "c64"], text=rng.choice(TEXTS)), draw_einsum)
 
 
 # ---- batches of small matrices, and complex ones
 
 
-def of_small(rng: Random) -> Case:
-    return plain(rng) | {"a": (x := rng.choice(["f32", "f64", "bf16", "c64", "c128"])), "b": x, "sums": x, "out": x,
-                         "lead": 1}
-
-
 def draw_small(rng: Random, f: Case) -> Case:
     unit = min(f["unit"], 4)
-    return sizes(rng, f) | {name: min(-(-rng.randint(1, 32) // unit) * unit, 32) for name in "mnk"} | {
-        "lead": [rng.choice([1, 2, 7, 131, 300])], "shared": rng.choice(["", "", "b"]), "given": rng.random() < 0.5,
-        "alpha": rng.choice([1, 2]), "beta": rng.choice([0, -1])}
+    lead, (m, n, k) = [rng.choice([1, 2, 7, 131, 300])], (
+        min(-(-rng.randint(1, 32) // unit) * unit, 32) for _ in range(3))
+    return drawn(rng, f, product(rng, f, m, n, k, lead) | result(rng, f, *lead, m, n))
 
 
-KINDS["small"] = Kind(of_small, draw_small, products)
-KINDS["complex"] = Kind(lambda rng: of_small(rng) | {"a": (x := rng.choice(["c64", "c64", "c128"])), "b": x, "sums": x,
-                                                     "out": x, "lead": rng.choice([0, 0, 1])}, draw_product, products)
-
-
-def nibbles(on: Any, x: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None, group: int, how: Case) -> tuple[
-        Scaled, np.ndarray, list[Placed]]:
-    """i4 (or u4 with zero points), two to a byte along the last axis of x [..., n, k], however long that is."""
-    k, signed = x.shape[-1], zeros is None
-    halves = np.pad(x.astype(np.int8) & 15, [*[(0, 0)] * (x.ndim - 1), (0, k % 2)]).astype(np.uint8)
-    parts = [place(on, halves[..., ::2] | halves[..., 1::2] << 4, **how), place(on, scales, **how)]
-    if zeros is not None:
-        parts.append(place(on, zeros, **how))
-    wide = np.repeat(scales, group or k, -1)[..., :k].astype(np.float64)
-    below = 0 if zeros is None else np.repeat(zeros, group or k, -1)[..., :k].astype(np.float64)
-    q = Scaled(parts[0].there, parts[1].there, parts[2].there if zeros is not None else None, group if (
-        scales.shape[-1] > 1) else 0, Nibbles("i4" if signed else "u4", -1, k))
-    return q, (x - below) * wide, parts
+KINDS["small"] = Kind(lambda rng: of_one(rng, ["f32", "f64", "bf16", "c64", "c128"], lead=1), draw_small)
+KINDS["complex"] = Kind(lambda rng: of_one(rng, ["c64", "c64", "c128"], lead=rng.choice([0, 0, 1])), draw_product)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 import numpy as np
 
 from tests.helpers.fenced import region
+from tests.products.case import Case
+from tests.products.devices import Memory
+from tests.products.ways import Call, first
 
 GAP = 0xFF  # between elements: nan, or -1, which would be noticed in a result
 
@@ -76,3 +80,36 @@ class Placed:
             changed &= ~self.own
         where = np.flatnonzero(changed)
         assert not where.size, f"{where.size} bytes of {name} were written, the first at {where[0]} of {self.raw.size}"
+
+
+class Watched(Memory):
+    """Memory where each array is placed by the next of these layouts, and nothing is written but results."""
+
+    def __init__(self, place: Callable[[np.ndarray, Any], Any], layouts: Iterator[Any]) -> None:
+        super().__init__("drawn")
+        self.place, self.layouts = place, layouts
+        self.placed = list[tuple[Any, bool]]()
+
+    def array(self, x: np.ndarray) -> Any:
+        return self._placed(x, False)
+
+    def result(self, x: np.ndarray) -> Any:
+        return self._placed(x, True)
+
+    def _placed(self, x: np.ndarray, written: bool) -> Any:
+        found = self.place(x, next(self.layouts))
+        self.placed.append((found, written))
+        return found.array
+
+    def untouched(self) -> None:
+        for placed, written in self.placed:
+            placed.untouched("out's surroundings" if written else "an operand", elements=not written)
+
+
+def checked(case: Case, seed: int, place: Watched, plan: str = "") -> tuple[Call, list[np.ndarray]]:
+    """A first call of the case and its results, which are right."""
+    call = Call(case, seed, plan)
+    found = first(call, place)
+    place.untouched()
+    call.check(found)
+    return call, found

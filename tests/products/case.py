@@ -35,6 +35,7 @@ class Case(NamedTuple):
     reduce: str = "sum"
     subscripts: str = ""
     ends: tuple[int, ...] = ()
+    index: str = "i32"                      # in which ends are given
     packed: bool = False                    # the stack of a grouped product
     options: dict[str, Any] = {}            # noqa: RUF012    # further keywords, as they are
     values: str = "whole"

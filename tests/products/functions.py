@@ -159,6 +159,7 @@ EPILOGUES = {
                         lambda acc, s, rows: (acc * s, relu(acc) + rows, acc > 0), 0.0, 4),
     "nearest": Function(lambda acc: (tw.row_argmin(acc), tw.row_min(acc), tw.column_argmin(tw.where(acc > 40, 1, 0))),
                         lambda acc: (acc.argmin(-1), acc.min(-1), np.where(acc > 40, 1, 0).argmin(-2))),
+    "clamped": Function(lambda acc, res: tw.clamp(acc, -9, 9) + res, lambda acc, res: np.clip(acc, -9, 9) + res),
     "between": both(lambda acc: (acc > 40) & (acc < 48)),
     "root": Function(lambda acc: tw.sqrt(acc), lambda acc: np.sqrt(acc), OWN),
     "row min": Function(lambda acc: tw.row_min(acc), lambda acc: acc.min(-1)),
