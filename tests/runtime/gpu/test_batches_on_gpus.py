@@ -8,8 +8,7 @@ from numpy.lib.stride_tricks import as_strided
 
 import tilewright as tw
 from tests.helpers.arrays import small_integers
-from tests.helpers.gpus import machine
-from tests.runtime.gpu.test_plans_of_operands import aligned, compiled
+from tests.helpers.gpus import aligned, machine
 
 pytestmark = pytest.mark.sampled
 
@@ -17,9 +16,7 @@ pytestmark = pytest.mark.sampled
 @pytest.fixture(params=["sm_90a", "gfx942", "gfx950"])
 def on(request, monkeypatch):
     """A GPU."""
-    found = machine(monkeypatch, request.param)
-    found.made = compiled(monkeypatch, found.engine)
-    return found
+    return machine(monkeypatch, request.param)
 
 
 def stack(*shape, seed=0):

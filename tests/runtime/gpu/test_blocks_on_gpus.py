@@ -9,8 +9,7 @@ import pytest
 
 import tilewright as tw
 from tests.doubles.fake_arrays import Tensor
-from tests.helpers.gpus import machine
-from tests.runtime.gpu.test_plans_of_operands import aligned, compiled
+from tests.helpers.gpus import aligned, machine
 from tilewright import formats
 
 pytestmark = pytest.mark.sampled
@@ -25,13 +24,6 @@ class Pairs(Tensor):
 
     def view(self, dtype):
         return Tensor(self.host)
-
-
-@pytest.fixture
-def on(monkeypatch):
-    found = machine(monkeypatch, "sm_90a")
-    found.made = compiled(monkeypatch, found.engine)
-    return found
 
 
 def blocked(*shape, kind="mxfp8", axis=-1, seed=0):

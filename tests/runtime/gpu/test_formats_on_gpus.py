@@ -7,28 +7,18 @@ import pytest
 
 import tilewright as tw
 from tests.helpers.arrays import small_integers
-from tests.helpers.gpus import machine
-from tests.runtime.gpu.test_plans_of_operands import aligned, compiled
+from tests.helpers.gemms import dtype_of
+from tests.helpers.gpus import aligned, machine
 from tilewright import formats
 from tilewright.plans import gpu, gpu_formats, gpu_lowering, gpu_shape
 
 pytestmark = pytest.mark.sampled
 
 
-def dtype_of(name):
-    return formats.get(name).dtype
-
-
 def integers(*shape, name, seed=0):
     """Small whole numbers that every format has, some of them negative where it has such."""
     x = small_integers(seed, shape, np.int64) // 2
     return (abs(x) if name.startswith("u") else x).astype(dtype_of(name))
-
-
-def on_gpu(monkeypatch, name):
-    found = machine(monkeypatch, name)
-    found.made = compiled(monkeypatch, found.engine)
-    return found
 
 
 # The GPU, the formats of A, B and what they are multiplied as.
@@ -51,7 +41,7 @@ MULTIPLIED = [
 def test_every_format(monkeypatch, name, a, b, multiplied):
     """The dtype is that of matmul on the host. What no kernel takes is multiplied as the narrowest format that holds
     it, by the plan that tilewright.plan gives."""
-    on = on_gpu(monkeypatch, name)
+    on = machine(monkeypatch, name)
     x, y = aligned(integers(13, 24, name=a)), aligned(integers(24, 16, name=b, seed=1))
     expected = tw.matmul(x, y)
     out = aligned(np.zeros((13, 16), expected.dtype))
@@ -89,7 +79,7 @@ def test_out_of_another_format_receives_the_result_cast(monkeypatch, name, opera
 
 
 def test_unaligned_operands_have_plans_of_their_own(monkeypatch):
-    on = on_gpu(monkeypatch, "sm_80")
+    on = machine(monkeypatch, "sm_80")
     x, y = integers(40, 65, name="bf16"), aligned(integers(64, 48, name="bf16", seed=1))
     wanted = x[:, :64].astype(np.float32) @ y.astype(np.float32)
     for a, vectors in ((x[:, :64], (1, 8)), (aligned(np.ascontiguousarray(x[:, :64])), (8, 8))):

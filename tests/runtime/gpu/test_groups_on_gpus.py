@@ -10,8 +10,7 @@ import pytest
 
 import tilewright as tw
 from tests.helpers.arrays import small_integers
-from tests.helpers.gpus import machine
-from tests.runtime.gpu.test_plans_of_operands import aligned
+from tests.helpers.gpus import aligned, machine
 from tilewright.compiled import grouped
 from tilewright.plans import gpu
 

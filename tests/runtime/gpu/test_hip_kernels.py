@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import types
 
 import numpy as np
 import pytest
 
 import tilewright as tw
 from tests.doubles import fake_arrays, real_hip
-from tests.doubles.fake_hip import install
 from tests.helpers.arrays import small_integers
+from tests.helpers.gpus import started
 from tests.runtime.gpu.test_hip_arrays import Exporter
 from tilewright import formats
 from tilewright.compiler import artefact, cache, lld
@@ -27,26 +26,11 @@ SMALL = "mfma 64x64x32 wave=32x32 mfma=32 copy=registers stages=2"
 GFX942, GFX950 = tw.target("gfx942"), tw.target("gfx950")
 
 
-@pytest.fixture(autouse=True)
-def linker():
-    try:
-        lld.find()
-    except lld.Missing as missing:
-        pytest.skip(str(missing))
-
-
-def started(monkeypatch, arch):
-    fake = install(monkeypatch, arch, devices=2)
-    torch = fake_arrays.torch(fake)
-    torch.version = types.SimpleNamespace(hip="7.2.26015")
-    fake_arrays.take_the_place_of_torch(monkeypatch, torch)
-    monkeypatch.setattr(Exporter, "fake", fake, raising=False)
-    return fake
-
-
 @pytest.fixture
 def fake(monkeypatch):
-    return started(monkeypatch, "gfx942")
+    found = started(monkeypatch, "gfx942")
+    monkeypatch.setattr(Exporter, "fake", found, raising=False)
+    return found
 
 
 def finish(fake):

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.helpers.gpus import started
 from tests.runtime.gpu.test_hip_kernels import (  # noqa: F401  (fixtures)
     Tensor,
     fake,
     finish,
     integers,
-    linker,
-    started,
 )
 from tilewright.plans.amd import AmdPlan
 from tilewright.runtime.gpu import engine

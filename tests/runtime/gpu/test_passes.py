@@ -7,7 +7,6 @@ import pytest
 
 import tilewright as tw
 from tests.helpers.arrays import small_integers
-from tests.helpers.gpus import machine
 from tests.helpers.graphs import capture
 from tilewright.runtime.cuda import module
 
@@ -15,11 +14,6 @@ pytestmark = pytest.mark.sampled
 
 TERMS = "mma 32x32x32 warp=16x16 stages=3 vector=8 vector_c=1 terms=bf16_x6"
 COPIED = "mma 32x32x{} warp=16x16 stages=3 vector={} vector_c=1 copied={}"
-
-
-@pytest.fixture
-def on(monkeypatch):
-    return machine(monkeypatch, "sm_90a")
 
 
 def integers(*shape, name="f32", seed=0):

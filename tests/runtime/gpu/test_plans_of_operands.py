@@ -2,50 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.doubles import fake_cuda
-from tests.doubles.fake_arrays import CuPyArray, cupy, take_the_place_of_torch, torch
+from tests.doubles.fake_arrays import CuPyArray
 from tests.helpers.arrays import small_integers
-from tests.runtime.gpu.test_hip_kernels import Tensor, linker, started  # noqa: F401  (linker is a fixture)
+from tests.helpers.gpus import aligned, machine
 from tilewright import formats
 from tilewright.plans import gpu
-from tilewright.runtime.gpu import engine
 
 SIZES = [(13, 12, 24), (1, 16, 8), (40, 1, 33)]
-
-
-@pytest.fixture
-def cuda(monkeypatch):
-    fake = fake_cuda.install(monkeypatch)
-    take_the_place_of_torch(monkeypatch, torch(fake))
-    monkeypatch.setitem(sys.modules, "cupy", cupy(fake))
-    return fake
-
-
-def compiled(monkeypatch, engine):
-    """The kernels that the engine compiles from now on."""
-    found, compile = [], engine.compile
-
-    def watched(*args):
-        found.append(compile(*args))
-        return found[-1]
-
-    monkeypatch.setattr(engine, "compile", watched)
-    return found
-
-
-def aligned(x):
-    """The same, at an address that is a multiple of 16."""
-    memory = np.zeros(x.nbytes + 16, np.uint8)
-    begin = -memory.__array_interface__["data"][0] % 16
-    there = memory[begin : begin + x.nbytes].view(x.dtype).reshape(x.shape)
-    there[...] = x
-    return there
 
 
 def operands(m, n, k, dtype, layout):
@@ -57,8 +24,8 @@ def operands(m, n, k, dtype, layout):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
-def test_matmul_runs_the_plan_that_plan_gives_on_nvidia(cuda, monkeypatch, dtype, layout):
-    made, target = compiled(monkeypatch, engine.NVIDIA), engine.NVIDIA.driver.device(0).target
+def test_matmul_runs_the_plan_that_plan_gives_on_nvidia(on, dtype, layout):
+    made, target = on.made, on.engine.driver.device(0).target
     for m, n, k in SIZES:
         if 1 in (m, n) and layout != "nn":
             continue  # a row or a column has several layouts
@@ -82,31 +49,30 @@ AMD = [(chip, name) for chip in ("gfx942", "gfx950") for name in tw.target(chip)
 @pytest.mark.parametrize(("chip", "name"), AMD)
 def test_matmul_runs_the_plan_that_plan_gives_on_amd(monkeypatch, chip, name):
     """Its code is not needed for that: test_formats_on_gpus.py runs it."""
-    started(monkeypatch, chip)
-    target, compile = engine.AMD.driver.device(0).target, engine.AMD.compile
+    on = machine(monkeypatch, chip)
+    target, compile = on.engine.driver.device(0).target, on.engine.compile
 
     def chosen(*args):
         raise Chosen(compile(*args))
-    monkeypatch.setattr(engine.AMD, "compile", chosen)
+    monkeypatch.setattr(on.engine, "compile", chosen)
     for layout in ("nn", "tt"):
         a, b = operands(16, 32, 64, formats.get(name).dtype, layout)
         with pytest.raises(Chosen) as found:
-            tw.matmul(Tensor(a), Tensor(b))
+            tw.matmul(on.array(a), on.array(b))
         (kernel,) = found.value.args
         out = kernel.problem.out
         assert kernel.plan == tw.plan(tw.Gemm(16, 32, 64, name, out=out, layout=layout), target)
         assert (kernel.problem.a, kernel.problem.b) == (name, name)
 
 
-def test_columns_of_a_wider_matrix_on_nvidia(cuda, monkeypatch):
+def test_columns_of_a_wider_matrix_on_nvidia(on):
     """Rows are an odd number of elements apart: single elements are copied, by a plan for that."""
-    made = compiled(monkeypatch, engine.NVIDIA)
     x, y = small_integers(0, (64, 65), np.float32), aligned(small_integers(1, (64, 64), np.float32))
     c = CuPyArray(np.zeros((64, 64), np.float32))
     tw.matmul(CuPyArray(x[:, :64]), CuPyArray(y), c)
-    (kernel,) = made
+    (kernel,) = on.made
     assert (kernel.plan.vector, kernel.plan.tail) == (1, False)
-    cuda.run(1)
+    on.finish()
     np.testing.assert_array_equal(c.host, x[:, :64] @ y)
 
 

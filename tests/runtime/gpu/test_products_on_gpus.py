@@ -7,8 +7,7 @@ import pytest
 
 import tilewright as tw
 from tests.helpers.arrays import small_integers
-from tests.helpers.gpus import machine
-from tests.runtime.gpu.test_plans_of_operands import aligned
+from tests.helpers.gpus import aligned, machine
 
 
 @pytest.fixture(params=["sm_90a", "gfx942"])

@@ -6,15 +6,10 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.helpers.gpus import machine
-from tests.runtime.gpu.test_plans_of_operands import aligned, compiled
-from tilewright import formats
+from tests.helpers.gemms import dtype_of
+from tests.helpers.gpus import aligned, machine
 
 pytestmark = pytest.mark.sampled
-
-
-def dtype_of(name):
-    return formats.get(name).dtype
 
 
 def whole(*shape, name="e4m3fn", seed=0):
@@ -25,21 +20,6 @@ def whole(*shape, name="e4m3fn", seed=0):
 def powers(*shape, seed=0, dtype=np.float32):
     """Scales with which sums of small whole numbers stay exact."""
     return aligned((2.0 ** np.random.default_rng(seed).integers(-3, 4, shape)).astype(dtype))
-
-
-@pytest.fixture(params=["sm_90a", "sm_80", "gfx942", "gfx950"])
-def on(request, monkeypatch):
-    """A GPU."""
-    found = machine(monkeypatch, request.param)
-    found.made = compiled(monkeypatch, found.engine)
-    return found
-
-
-@pytest.fixture
-def hopper(monkeypatch):
-    found = machine(monkeypatch, "sm_90a")
-    found.made = compiled(monkeypatch, found.engine)
-    return found
 
 
 def check(on, a, b, scale_a, scale_b, there=("a", "b", "scale_a", "scale_b", "c", "out"), **options):
@@ -55,34 +35,34 @@ def check(on, a, b, scale_a, scale_b, there=("a", "b", "scale_a", "scale_b", "c"
     np.testing.assert_array_equal(got.host.astype(np.float64), wanted.astype(np.float64))
 
 
-def test_the_same_arrays_with_scales_and_without(hopper):
+def test_the_same_arrays_with_scales_and_without(on):
     a, b = whole(13, 48), whole(48, 16, seed=1)
     for _ in range(2):
-        check(hopper, a, b, powers(13, 1), powers(1, 16))
-        check(hopper, a, b, None, None)
-    kernel = hopper.made[0]
+        check(on, a, b, powers(13, 1), powers(1, 16))
+        check(on, a, b, None, None)
+    kernel = on.made[0]
     assert kernel.problem.scales == "rows"
-    assert kernel.plan == tw.plan(kernel.problem, hopper.engine.driver.device(0).target)
+    assert kernel.plan == tw.plan(kernel.problem, on.engine.driver.device(0).target)
 
 
-def test_scales_that_the_result_overwrites(hopper):
+def test_scales_that_the_result_overwrites(on):
     """They are copied first."""
     memory = powers(13, 16)
     a, b, scale = whole(13, 48), whole(48, 16, seed=1), memory[:, :1]
     wanted = tw.matmul(a, b, scale_a=scale)
-    tw.matmul(hopper.array(a), hopper.array(b), hopper.array(memory), scale_a=hopper.array(scale))
-    hopper.finish()
+    tw.matmul(on.array(a), on.array(b), on.array(memory), scale_a=on.array(scale))
+    on.finish()
     np.testing.assert_array_equal(memory, wanted)
 
 
-def test_rounding_is_that_of_the_definition(hopper):
+def test_rounding_is_that_of_the_definition(on):
     """Scales that are no powers of two, bf16 results: within k * 2^-24 of the sizes, and the roundings."""
     rng = np.random.default_rng(7)
     a, b = (aligned(rng.standard_normal(shape).astype(dtype_of("e4m3fn"))) for shape in ((20, 160), (160, 24)))
     scale_a, scale_b = aligned(rng.random((20, 1), np.float32)), aligned(rng.random((1, 24), np.float32))
-    got = tw.matmul(hopper.array(a), hopper.array(b), scale_a=hopper.array(scale_a), scale_b=hopper.array(scale_b),
+    got = tw.matmul(on.array(a), on.array(b), scale_a=on.array(scale_a), scale_b=on.array(scale_b),
                     alpha=1.7, out_dtype="bf16")
-    hopper.finish()
+    on.finish()
     wide = [x.astype(np.float64) for x in (a, b)]
     exact, size = wide[0] @ wide[1], abs(wide[0]) @ abs(wide[1])
     factor = scale_a.astype(np.float64) * scale_b * 1.7
@@ -141,7 +121,7 @@ def by_blocks(a, b, scale_a, scale_b):
     return (a.astype(np.float64) * of_a) @ (b.astype(np.float64) * of_b)
 
 
-def test_a_compiled_kernel_with_scales_of_blocks(hopper):
+def test_a_compiled_kernel_with_scales_of_blocks(on):
     problem = tw.Gemm(20, 200, 400, "e4m3fn", layout="nt", scales="128x128")
     kernel, a, b = tw.compile(problem, "sm_90a"), whole(20, 400), whole(200, 400, seed=1).T
     scales = {"scale_a": powers(20, 4), "scale_b": powers(4, 2)}

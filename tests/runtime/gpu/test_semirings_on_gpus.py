@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.helpers.gpus import machine
 from tilewright.compiler import ptxas
 from tilewright.expressions.composed import finished
 from tilewright.expressions.function import Epilogue
@@ -89,10 +88,7 @@ def test_long_states_of_parts_of_k_are_not_spilled():
 
 def assembled(problem, target):
     """What the kernel of its plan uses."""
-    try:
-        ptxas.find()
-    except ptxas.Missing as missing:
-        pytest.skip(str(missing))
+    ptxas.find()
     return tw.compile(problem, target).resources
 
 
@@ -105,11 +101,6 @@ def test_states_need_an_epilogue_of_their_fields():
 
 
 # ---- contract on fake drivers
-
-@pytest.fixture
-def on(monkeypatch):
-    return machine(monkeypatch, "sm_90a")
-
 
 def test_contract_by_a_reduction_of_ones_own(on):
     a, b = numbers("f4", 2, 9, 30), numbers("f4", 30, 7, seed=1)
