@@ -23,10 +23,6 @@ def floats(rng, *shape, dtype=np.float32):
     return rng.standard_normal(shape).astype(dtype)
 
 
-def append(results, call):
-    results.append(call())
-
-
 def test_a_packed_stack_is_known_by_itself():
     rng = np.random.default_rng(1)
     a, stacks = floats(rng, M, K), [floats(rng, G, K, N) for _ in range(2)]

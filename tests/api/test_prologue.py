@@ -23,29 +23,6 @@ def int8(*shape):
     return RNG.integers(-128, 128, shape).astype(np.int8)
 
 
-def spread(x, k, axis):
-    """Numbers of blocks of k, once for each step."""
-    x = np.asarray(x, np.float64)
-    count = x.shape[axis] if x.ndim >= -axis else 1
-    return x if count in (1, k) else np.repeat(x, k // count, axis)
-
-
-def blocks(k):
-    """How many there may be along k, more than one if possible."""
-    return next((count for count in (3, 8, 25) if k and k % count == 0), 1)
-
-
-def reference(x, function, operands, axis, result=np.float32):
-    """What is multiplied: the function in float64, rounded twice as the arithmetic in f32 and the format have it."""
-    wide = x.astype(np.float64)
-    if function is None:
-        return wide
-    names = function.__code__.co_varnames[1:function.__code__.co_argcount]
-    given = {name: spread(operands[name], x.shape[axis], axis) for name in names}
-    found = np.broadcast_to(function(wide, **given), x.shape)
-    return found if result is np.float64 else found.astype(np.float32).astype(result).astype(np.float64)
-
-
 def test_plans_for_few_rows():
     made = tw.prologue(lambda b, s: b*s, "i8", "bf16", s="f32 full/128")
     for m, layout, algorithm in (1, "nn", "stream"), (4, "nt", "dots"), (16, "nn", "stream"), (17, "nn", "packed"):
@@ -113,7 +90,7 @@ def test_compiled_and_simulated(target):
     of_b = tw.prologue(lambda b, s, z: (b - z)*s + 0.5, "i8", "bf16", s="f32 full/16", z="i8 row")     # of 0 not 0
     of_a = tw.prologue(lambda a, t: tw.silu(a) + t, "bf16", "bf16", t="column")
     a, b, s, z, t = random(m, k).astype(BF16), int8(k, n), random(-(-k // 16), n), int8(n), random(m, 1)
-    x = reference(a, lambda a, t: tw.silu(a) + t, {"t": t}, -1, BF16)
+    x = (tw.silu(a.astype(float)) + t).astype(np.float32).astype(BF16).astype(float)
     y = ((b.astype(float) - z)*np.repeat(s, 16, 0)[:k] + 0.5).astype(np.float32).astype(BF16).astype(float)
     for layout in "nt", "tn":                   # both operands along k, where steps are left over, and both across
         problem = tw.Gemm(m, n, k, "bf16", "i8", layout=layout, prologue_a=of_a, prologue_b=str(of_b))

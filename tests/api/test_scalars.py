@@ -57,31 +57,6 @@ def test_beyond_the_range_of_f32(shape):
     assert np.isinf(tw.matmul(half.astype(np.float64), half, alpha=10**400)).all()
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
-@pytest.mark.parametrize("shape", [(3, 4, 5), (65, 40, 33), (2, 300, 500), (4, 0, 3)], ids=str)
-def test_complex_alpha_and_beta(dtype, shape):
-    m, k, n = shape
-    rng = np.random.default_rng(3)
-
-    def whole(*s):
-        return (rng.integers(-9, 10, s) + 1j * rng.integers(-9, 10, s)).astype(dtype)
-
-    a, b, c = whole(m, k), whole(k, n), whole(m, n)
-    for alpha, beta in ((1j, 0), (1, -1j), (np.complex128(1 + 2j), np.complex64(-3 + 1j)), (0j, 2j), (2 + 0j, 3)):
-        for x, y in ((a, b), (np.asfortranarray(a), b.real.copy())):
-            wanted = alpha * (x @ y) + beta * c
-            found = tw.matmul(x, y, alpha=alpha, beta=beta, c=c)
-            np.testing.assert_array_equal(found, wanted)
-            assert found.dtype == dtype
-            for out in layouts(c):
-                assert tw.gemm(alpha, x, y, beta, out) is out
-                np.testing.assert_array_equal(out, wanted)
-    np.testing.assert_array_equal(tw.matmul(a, tw.pack(b), alpha=1j), 1j * (a @ b))
-    stack = whole(3, m, k)
-    np.testing.assert_array_equal(tw.matmul(stack, b, alpha=1j), 1j * (stack @ b))
-
-
 def test_no_imaginary_part_is_dropped():
     x, i = np.ones((2, 2), np.float32), np.ones((2, 2), np.int64)
     for one in (1j, np.complex64(1j), np.array(2 + 1j)):

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.products.functions import REDUCTIONS, TERMS
 from tilewright.api import fused, host
 from tilewright.compiler.llvm import assembly
 from tilewright.expressions.numerics import Numerics
@@ -24,18 +25,14 @@ def numbers(dtype, *shape):
     return RNG.integers(-9, 10, shape).astype(dtype)
 
 
-OR = tw.Reduction((0,), lambda s, t, p: (s[0] | t,), lambda x, y: (x[0] | y[0],))
-AND = tw.Reduction((-1,), lambda s, t, p: (s[0] & t,), lambda x, y: (x[0] & y[0],))
-BYTES = {       # what a step beyond k, of 0 and 0, would change has whole words only
-    "or of and": (lambda x, y: x & y, "any", True), "both": (lambda x, y: (x > 2) & (y > -3), "any", True),
-    "bits": (lambda x, y: x & ~y, OR, True), "and of or": (lambda x, y: x | y, AND, False),
-    "least": (lambda x, y: tw.minimum(x, y), "min", False), "most": (lambda x, y: tw.where(x < y, x, 5), "max", False),
-}
+# terms, reductions, and whether any k will do: what a step beyond k, of 0 and 0, would change has whole words only
+BYTES = [("and", "any", True), ("both", "any", True), ("but not", "or", True), ("or", "and", False),
+         ("least", "min", False), ("chosen", "max", False)]
 
 
-@pytest.mark.parametrize("name", BYTES)
-def test_terms_of_bytes_are_computed_in_bytes(name):
-    f, reduce, any_k = BYTES[name]
+@pytest.mark.parametrize(("term", "reduce", "any_k"), BYTES)
+def test_terms_of_bytes_are_computed_in_bytes(term, reduce, any_k):
+    f, reduce = TERMS[term].traced, REDUCTIONS.get(reduce, reduce)
     text, target = semiring(f, reduce, "int").text, tw.detect()
     for m, n, k in ((1, 1, 1), (19, 70, 1028), (9, 33, 61)):
         product = Product(m, n, k, "i8", "i8", "i32", Strides(k, 1, n, 1, n, 1), numerics=Numerics(semiring=text))

@@ -163,8 +163,16 @@ CASES = [
               for x in ("f32", "c64", "i8", "bf16", "i64", "f64") for m, n,
                 k in ((33, 65, 40), (3, 300, 500), (300, 2, 500), (1, 1, 1))
               for c in ("rows", "columns", "apart", "reversed") for alpha, beta in ((2, -1),))),
-    *(row(f"{x} 6x5", f"f32 5x7{y}", call="gemm", c=f"c64 6x7{y}", options={"alpha": alpha, "beta": beta})
-      for x in ("c64", "f32") for y in ("", " columns") for alpha, beta in ((1j, 0), (1, -1j), (1 + 2j, -3 + 1j))),
+    *some(9, (row(laid(f"{x} {m}x{k}", a), f"{y} {k}x{n}", call=call, c=laid(f"{z} {m}x{n}", c),
+                  results=(z,), options={"alpha": alpha, "beta": beta})
+              for x, y, z in (("f32", "f32", "c64"), ("c64", "c64", "c64"), ("c64", "f32", "c64"),
+                              ("c128", "c128", "c128"), ("c128", "f64", "c128"))
+              for m, n, k in ((6, 7, 5), (65, 33, 40), (2, 500, 300), (4, 3, 0))
+              for a, c in (("rows", "rows"), ("columns", "columns"), ("rows", "sparse"), ("columns", "reversed"))
+              for call, alpha, beta in (("gemm", 1j, 0), ("gemm", 1, -1j), ("matmul", 2j, 3), ("gemm", 0j, 2j),
+                                        ("gemm", np.complex128(1 + 2j), np.complex64(-3 + 1j))))),
+    row("c64 3x6x5", "c64 5x7", options={"alpha": 1j}),
+    row("c64 6x5", "c64 5x7", call="packed", options={"alpha": 1j}),
     # panels that were packed before
     *some(2, (row(f"{a} {m}x301", f"{b} 301x75", call="packed", options={"threads": threads},
                   values="whole") for a, b in (
