@@ -111,6 +111,10 @@ class TorchMemory(Memory):
         tensor = self.torch.from_numpy(raw)
         return tensor if raw is x else tensor.view(getattr(self.torch, x.dtype.name))
 
+    def part(self, x: np.ndarray) -> np.ndarray:
+        """Scaled arrays in the host's memory consist of NumPy's."""
+        return x
+
     def back(self, x: Any) -> np.ndarray:
         if not isinstance(x, self.torch.Tensor):
             return np.asarray(x)

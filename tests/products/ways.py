@@ -188,8 +188,9 @@ def first(call: Call, memory: Memory) -> list[np.ndarray]:
 
 
 def _returned(x: Any, memory: Memory) -> np.ndarray:
-    """A result; on a CPU one without axes is a scalar of NumPy's."""
+    """A result; on a CPU one without axes is a scalar of NumPy's, unless it is a tensor."""
     assert memory.gpu or not isinstance(x, np.ndarray) or x.ndim, "an array without axes instead of a scalar"
+    assert memory.name != "torch" or not isinstance(x, (np.ndarray, np.generic)), "an array instead of a tensor"
     return memory.back(x)
 
 

@@ -21,7 +21,8 @@ def counted():
         pytest.skip("this torch does not describe its tensors to C code")
     engine.forget()
     found = Counted()
-    found.matmul(torch.randn(9, 8), torch.randn(8, 7))      # the first product of a process is not remembered
+    for _ in range(2):                      # the first product of a process is not remembered
+        found.matmul(torch.randn(9, 8), torch.randn(8, 7))
     return found
 
 
@@ -44,37 +45,6 @@ def right(counted, *args, **kwargs):
 def repeated(counted, *args, **kwargs):
     """Whether the fourth call is made without Python."""
     return [right(counted, *args, **kwargs) for _ in range(4)][-1] == 0
-
-
-CASES = {
-    "f32": ((24, 40), (40, 16), torch.float32), "f64": ((33, 7), (7, 65), torch.float64),
-    "bf16": ((24, 40), (40, 16), torch.bfloat16), "f16": ((3, 129), (129, 31), torch.float16),
-    "one row": ((1, 100), (100, 90), torch.float32), "one column": ((90, 100), (100, 1), torch.float32),
-    "vector": ((90, 100), (100,), torch.float32), "from a vector": ((40,), (40, 30), torch.float64),
-    "dot": ((300,), (300,), torch.float32), "batch": ((5, 12, 13), (5, 13, 14), torch.float32),
-    "large": ((190, 200), (200, 210), torch.float32),
-}
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_repeated(counted, name):
-    (*sizes, dtype) = CASES[name]
-    a, b = (torch.randn(size, dtype=torch.float64).to(dtype) for size in sizes)
-    assert repeated(counted, a, b)
-    assert right(counted, torch.randn(a.shape).to(dtype), torch.randn(b.shape).to(dtype)) == 0
-    if a.ndim == b.ndim == 2:
-        assert repeated(counted, a, b.t().contiguous(), trans_b=True)
-        assert repeated(counted, a.t().contiguous().t(), b.t().contiguous().t())
-        assert repeated(counted, a, b, torch.empty(a.shape[0], b.shape[1], dtype=dtype))
-        assert repeated(counted, a, b, out=torch.empty(b.shape[1], a.shape[0], dtype=dtype).t())
-
-
-def test_integers(counted):
-    a, b = (torch.randint(-128, 128, size, dtype=torch.int8) for size in ((20, 30), (30, 25)))
-    for _ in range(3):
-        before = counted.calls
-        assert torch.equal(counted.matmul(a, b, out_dtype="i32"), a.int() @ b.int())
-    assert counted.calls == before
 
 
 def test_an_epilogue_with_tensors(counted):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import cycle, product
 from typing import Any
 
 import numpy as np
@@ -96,9 +96,18 @@ STEPS: list[tuple[str, str, dict[str, Any]]] = [
     ("f32 9x0", "f32 0x8", {"c": "f32 9x8", "options": {"beta": 2}}),
 ]
 
+FACTORS = (("gemm", 1j, 0), ("gemm", 1, -1j), ("matmul", 2j, 3), ("gemm", 0j, 2j),
+           ("gemm", np.complex128(1 + 2j), np.complex64(-3 + 1j)))
+TENSORS = ("f32", "f64", "f16", "bf16", "c64", "c128", "e4m3fn", "e5m2", "i8", "u8", "i16", "i32", "i64")
+
 CASES = [
     *(row(a, b, options=options, out=(), values=values(a.split()[0], b.split()[0]),
-          results=(result_of(a, b, options),)) for a, b, options in CALLS),
+          results=(result_of(a, b, options),), on=on) for a, b, options in CALLS for on in (("cpu",), ("torch",))),
+    *(two(x, x, 37, 35, 66, ("rows", "columns"), options={"out_dtype": out}, on=("torch",))
+      for x in TENSORS for out in ("f32" if x in ("e4m3fn", "e5m2") else x,)),
+    *(row(a, b, on=("torch",), out=out) for a, b, out in (
+        ("f32 90x100", "f32 100", ()), ("f64 40", "f64 40x30", ()), ("f32 300", "f32 300", ()),
+        *((f"{x} 24x40", f"{x} 40x16", (f"{x} 24x16{y}",)) for x in ("f32", "bf16") for y in ("", " columns")))),
     *some(4, (row(a, b, options=options, results=(result := result_of(a, b, options),),
                   values=values(a.split()[0], b.split()[0]),
                   out=(laid(f"{result} {shape_of(a, b, options)}", layout),))
@@ -163,14 +172,12 @@ CASES = [
               for x in ("f32", "c64", "i8", "bf16", "i64", "f64") for m, n,
                 k in ((33, 65, 40), (3, 300, 500), (300, 2, 500), (1, 1, 1))
               for c in ("rows", "columns", "apart", "reversed") for alpha, beta in ((2, -1),))),
-    *some(9, (row(laid(f"{x} {m}x{k}", a), f"{y} {k}x{n}", call=call, c=laid(f"{z} {m}x{n}", c),
-                  results=(z,), options={"alpha": alpha, "beta": beta})
-              for x, y, z in (("f32", "f32", "c64"), ("c64", "c64", "c64"), ("c64", "f32", "c64"),
-                              ("c128", "c128", "c128"), ("c128", "f64", "c128"))
-              for m, n, k in ((6, 7, 5), (65, 33, 40), (2, 500, 300), (4, 3, 0))
-              for a, c in (("rows", "rows"), ("columns", "columns"), ("rows", "sparse"), ("columns", "reversed"))
-              for call, alpha, beta in (("gemm", 1j, 0), ("gemm", 1, -1j), ("matmul", 2j, 3), ("gemm", 0j, 2j),
-                                        ("gemm", np.complex128(1 + 2j), np.complex64(-3 + 1j))))),
+    *some(2, (row(laid(f"{x} {m}x{k}", a), f"{y} {k}x{n}", call=call, c=laid(f"{z} {m}x{n}", c), results=(z,),
+                  options={"alpha": alpha, "beta": beta})
+              for (call, alpha, beta), (x, y, z), (m, n, k), (a, c) in zip(cycle(FACTORS), *zip(*product(
+                  (("f32", "f32", "c64"), ("c64", "c64", "c64"), ("c64", "f32", "c64"), ("c128", "c128", "c128"),
+                   ("c128", "f64", "c128")), ((6, 7, 5), (65, 33, 40), (2, 500, 300), (4, 3, 0)),
+                  (("rows", "rows"), ("columns", "columns"), ("rows", "sparse"), ("columns", "reversed"))))))),
     row("c64 3x6x5", "c64 5x7", options={"alpha": 1j}),
     row("c64 6x5", "c64 5x7", call="packed", options={"alpha": 1j}),
     # panels that were packed before
