@@ -115,11 +115,11 @@ def test_one_size_may_decide_the_grid_and_the_depth(emit):
     _, made = counted(kernel, *args)
     whole = counts.run(kernel.function(SM, L=L), list(args), (n // L, n // L), "sm_86")
     for kind in EXACT:
-        assert made.counts.get(kind, 0) == pytest.approx(whole[kind]), kind
+        assert made.launch.counts.get(kind, 0) == pytest.approx(whole[kind]), kind
     n, L = 1024, 32
     kernel = square(emit, L)
     task, made = counted(kernel, n, *np.ones((3, n, n), np.float32))
-    assert made.counts["flops"] == 2 * n**3
+    assert made.launch.counts["flops"] == 2 * n**3
     assert 2 * n**3 / kernels.priced(task, made).seconds < SM.flops()
 
 
@@ -131,7 +131,7 @@ def test_a_size_of_the_grid_and_one_of_the_depth(n, m):
     _, made = counted(kernel, *args)
     whole = counts.run(kernel.function(SM, L=32), list(args), n // 32, "sm_86")
     for kind in ("float", "load", "store", "waits", "flops"):
-        assert made.counts.get(kind, 0) == pytest.approx(whole[kind]), kind
+        assert made.launch.counts.get(kind, 0) == pytest.approx(whole[kind]), kind
 
 
 def test_no_bound_is_above_the_peak_of_the_chip():

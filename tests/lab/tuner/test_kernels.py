@@ -88,7 +88,7 @@ def test_without_a_device_it_ranks_and_says_so(name):
     assert len(found.contenders) == 2
     assert not found.refused
     assert not found.timed
-    assert all(each.trial.registers and each.trial.resident for each in found.contenders)
+    assert all(each.trial.registers and each.trial.launch.resident for each in found.contenders)
     assert found.best["L"] == int(found.contenders[0].configuration.split()[0][2:])
     assert "Nothing was timed, and nothing is stored" in str(found)
     assert not store.rows(store.KERNELS)
@@ -104,9 +104,9 @@ def test_counts_of_a_large_launch_follow_from_small_ones():
         L = configuration["L"]
         whole = counts.run(function, list(args), (n // L, m // L), "sm_86")
         for kind in ("fma", "load", "load shared", "barrier", "passes", "sectors loaded", "sectors stored", "waits"):
-            assert each_one.trial.counts[kind] == pytest.approx(whole[kind]), kind
-        assert each_one.trial.counts["flops"] == 2*m*n*k + m*n           # and alpha's
-        assert each_one.trial.counts["integer"] < whole["integer"]       # compiled code has less
+            assert each_one.trial.launch.counts[kind] == pytest.approx(whole[kind]), kind
+        assert each_one.trial.launch.counts["flops"] == 2*m*n*k + m*n           # and alpha's
+        assert each_one.trial.launch.counts["integer"] < whole["integer"]       # compiled code has less
 
 
 def test_what_a_size_has_beyond_whole_tiles_counts():
@@ -117,11 +117,11 @@ def test_what_a_size_has_beyond_whole_tiles_counts():
     made, _ = trial.trial_of(task, "MR=4 NV=2")
     whole = counts.run(kernel.function(chip, MR=4, NV=2), list(args), None, chip.name)
     for kind in ("fma", "load", "store", "bytes", "footprint", "flops"):
-        assert made.counts[kind] == pytest.approx(whole[kind]), kind
-    rounds = [each_one.rounds for each_one in made.nest]
+        assert made.launch.counts[kind] == pytest.approx(whole[kind]), kind
+    rounds = [each_one.rounds for each_one in made.launch.nest]
     assert rounds == [1, 5, 5 * 3, 5 * 3 * 3]
-    assert made.nest[0].one == 4 * (m*k + k*n + m*n)
-    assert made.nest[1].two - made.nest[1].one == 4 * 4 * (k + n)            # four more rows of A and of C
+    assert made.launch.nest[0].one == 4 * (m*k + k*n + m*n)
+    assert made.launch.nest[1].two - made.launch.nest[1].one == 4 * 4 * (k + n)            # four more rows of A and of C
     assert kernels.priced(task, made).seconds < kernels.priced(task, trial.trial_of(task, "MR=4 NV=3")[0]).seconds
 
 

@@ -183,20 +183,18 @@ def ours(setting: Setting) -> Peer:
     return Peer(OURS, tw.__version__, "tilewright.matmul(a, b, out)", our_ways, einsum=einsum)
 
 
-def our_ways(product: Product) -> Iterator[Way]:
+def our_ways(product: Product, name: str = OURS, **options: Any) -> Iterator[Way]:
     """tilewright.matmul(a, b, out), with out_dtype and algorithm where the product asks for them."""
     import tilewright as tw
 
-    options = out_dtype(product)
-    if product.algorithm:
-        options["algorithm"] = product.algorithm
-    call = partial(tw.matmul, **options) if options else tw.matmul
+    options |= out_dtype(product) | ({"algorithm": product.algorithm} if product.algorithm else {})
     said = "".join(f", {key}={value!s}" for key, value in options.items())
-    yield Way(OURS, f"tilewright.matmul(a, b, out{said})", lambda o: (_scaled(call, o), (o.a, o.b, o.c)))
 
+    def bind(o: Operands) -> Call:
+        scales = {} if o.scale_a is None else {"scale_a": o.scale_a, "scale_b": o.scale_b}
+        return partial(tw.matmul, **options, **scales) if options or scales else tw.matmul, (o.a, o.b, o.c)
 
-def _scaled(call: Callable[..., Any], o: Operands) -> Callable[..., Any]:
-    return call if o.scale_a is None else partial(call, scale_a=o.scale_a, scale_b=o.scale_b)
+    yield Way(name, f"tilewright.matmul(a, b, out{said})", bind)
 
 
 def out_dtype(product: Product) -> dict[str, Any]:
@@ -213,12 +211,8 @@ def planned(text: str) -> Peer:
     import tilewright as tw
     from tilewright.plans.nvidia_plan import NvidiaPlan
 
-    plan = NvidiaPlan.parse(text)
-
-    def ways(product: Product) -> Iterator[Way]:
-        call = partial(tw.matmul, plan=plan, **out_dtype(product))
-        yield Way(text, "tilewright.matmul(a, b, out, plan=...)", lambda o: (_scaled(call, o), (o.a, o.b, o.c)))
-    return Peer(text, tw.__version__, "tilewright.matmul(a, b, out, plan=...)", ways)
+    return Peer(text, tw.__version__, "tilewright.matmul(a, b, out, plan=...)",
+                partial(our_ways, name=text, plan=NvidiaPlan.parse(text)))
 
 
 def plan_of(problem: Any, target: Any, algorithm: str | None = None) -> str | None:

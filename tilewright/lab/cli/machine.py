@@ -59,7 +59,8 @@ def doctor(
 
     with outputs.Progress(common.console(json == output.STDOUT), "measuring", 1.0) as bar:
         found = doctor.report(quick, measure, forget, lambda what: bar.update(f"measuring {what} ..."))
-    output.show(lambda: found, lambda: typer.echo(doctor.text(found, output.width())), json)
+    output.show(lambda: found, lambda: typer.echo("\n".join(
+        output.hanging(line, 14) for line in doctor.lines(found))), json)
 
 
 def _selftest(path: Path, quick: bool, measure: bool, json: Path | None) -> None:

@@ -1,6 +1,6 @@
 """The report of `tilewright doctor`: what this machine is, what tilewright makes of it, and what it can do at most.
 
-`report` is plain data, as JSON has it; `text` makes it readable.
+`report` is plain data, as JSON has it; `lines` make it readable.
 """
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import platform
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -172,20 +171,8 @@ def _doubts(kept: Measured, new: Measured) -> list[str]:
 
 # ---- text
 
-def text(found: dict[str, Any], fit: int | None = None) -> str:
-    """The report, in lines no wider than `fit`; None: of any width."""
-    return "\n".join(part for line in _lines(found) for part in _fitting(line, fit))
-
-
-def _fitting(line: str, fit: int | None) -> Iterator[str]:
-    """A line, the rest of one that is too long below its second column; paths stay whole."""
-    if fit is None or len(line) <= fit:
-        yield line
-        return
-    yield from wrap(line, fit, subsequent_indent=" " * 14, break_on_hyphens=False, break_long_words=False)
-
-
-def _lines(found: dict[str, Any]) -> Iterator[str]:
+def lines(found: dict[str, Any]) -> Iterator[str]:
+    """The report as text."""
     versions, cpus, cache = found["versions"], found["cpus"], found["cache"]
     yield _row("tilewright", ", ".join(f"{name} {version}" for name, version in versions.items()
                                        if name != "tilewright"), versions["tilewright"])

@@ -118,12 +118,11 @@ def _parametric(kernel: Parametric, args: Sequence[Any], chip: Any, grid: Any, m
     configuration = task.configuration(chosen)
     function = kernel.function(chip, **configuration)
     sizes = kernel.sizes(configuration, named, chip)
-    launch = Launch(own.counts, bytes=trials.launch_bytes(function, named), nest=own.nest)
     known = store.best(kernel.name, kernel.source(chip), chip, kernel.problem_class(named, chip))
     origin = ("measured to be the fastest (tilewright.tune)" if known == chosen else
               "the emitter's defaults" if configuration == kernel.defaults else
               "measured for sizes nearby (tilewright.tune)")
-    found = _explained(kernel.name, function, chip, own.grid, launch, SMALL if sizes else WHOLE, ours, plan=chosen,
+    found = _explained(kernel.name, function, chip, own.grid, own.launch, SMALL if sizes else WHOLE, ours, plan=chosen,
                        origin=origin, tiles=_of_sizes(named, sizes), alternatives=others, considered=len(costs),
                        refused=dict(refused.most_common(SHOWN)))
     return measured.kernel(found, function, named, own.grid) if measure else found

@@ -5,8 +5,9 @@ so that an explanation that was read back from JSON is drawn like the one that w
 """
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from tilewright.lab.measure.measure import Spread
@@ -166,7 +167,7 @@ class Explanation:
                "plan": str(self.plan)}
         found = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in (*own, *MADE_FROM)}
         found["alternatives"] = tuple(replace(each, plan=str(each.plan)) for each in self.alternatives)
-        plain = {name: _plain(value) for name, value in found.items()}
+        plain = json.loads(json.dumps(found, default=asdict))
         for level, made in zip(self.levels, plain["levels"]):
             made["terms"] = [{"what": term.what, "bytes": term.size, "times": term.times, "why": term.why}
                              for term in level.terms]
@@ -226,14 +227,6 @@ class Explanation:
 MADE_FROM = ("shape", "cost", "basis")
 BESIDE = "launch and what does not overlap"
 UNMEASURED = "; nothing here has been measured"
-
-
-def _plain(value: Any) -> Any:
-    if hasattr(value, "__dataclass_fields__"):
-        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, (tuple, list)) else value
 
 
 # ---- what makers of explanations share

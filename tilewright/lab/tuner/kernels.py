@@ -92,10 +92,7 @@ def tune(kernel: Parametric, args: Sequence[Any], target: Any = None, *, time_li
 
 def priced(task: Task, t: Trial) -> Cost:
     """The least time that a configuration takes."""
-    function = task.kernel.function(task.target, **task.configuration(t.configuration))
-    size = trials.launch_bytes(function, task.named)
-    return expected(function, Launch(t.counts, t.ctas, t.warps, t.resident, size, t.double, max(t.chains, 1), t.spilled,
-                                     t.nest), task.target)
+    return expected(task.kernel.function(task.target, **task.configuration(t.configuration)), t.launch, task.target)
 
 
 def expected(function: Function, launch: Launch, chip: Any) -> Cost:
@@ -183,7 +180,7 @@ def _timed(task: Task, result: Tuned, finalists: list[str], in_use: str, codes: 
     function = functions[in_use]
     if isinstance(chip, CpuTarget) and function.result is not None:
         raise ValueError(f"{kernel.name} returns {function.result}, and tune compares arrays that a kernel writes")
-    flops = int(result.contenders[0].trial.counts.get("flops", 0))
+    flops = int(result.contenders[0].trial.launch.counts.get("flops", 0))
     job = KernelJob(kernel.name, chip, tuple(finalists), time_limit, in_use,
                     {text: codes[text] for text in functions if text in codes}, grids,
                     given_to_child(task.named, function),

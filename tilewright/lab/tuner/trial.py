@@ -18,9 +18,9 @@ from tilewright import simulator
 from tilewright.compiler import cache, gate, lld, llvm, ptxas, sources
 from tilewright.ir.program import written
 from tilewright.ir.types import Pointer
+from tilewright.lab.tuner.bound import Launch
 from tilewright.runtime.parametric import Refused
 from tilewright.simulator import Fault, counts
-from tilewright.simulator.counts import Round
 from tilewright.targets import CpuTarget
 
 if TYPE_CHECKING:
@@ -33,25 +33,15 @@ TILES = 1               # of the largest configuration, along each size of the p
 
 @dataclass(frozen=True)
 class Trial:
-    """`counts` are those of the whole launch; registers and bytes of shared memory as the assembler gives them."""
+    """A launch with its counts; registers and bytes of shared memory as the assembler gives them."""
     configuration: str
     refused: tuple[str, str] | None = None              # stage and sentence
-    counts: Mapping[str, float] = field(default_factory=dict)
+    launch: Launch = field(default_factory=lambda: Launch({}))
     grid: tuple[int, ...] = (1,)
-    warps: int = 1
-    resident: int = 1
     limit: str = ""                                     # what there is too little of for more CTAs
     registers: int = 0
     spills: int = 0
     shared: int = 0
-    chains: int = 0                                     # of a CPU's hot loop, and its spills for each multiply-add
-    spilled: float = 0.0
-    double: bool = False
-    nest: tuple[Round, ...] = ()                        # of a CPU's loops over tiles
-
-    @property
-    def ctas(self) -> int:
-        return prod(self.grid)
 
 
 @dataclass(frozen=True)
@@ -118,7 +108,9 @@ def _made(task: Task, text: str, configuration: Mapping[str, Any], function: Fun
     except Fault as fault:
         return replace(trial, refused=("simulator", str(fault))), None
     found["integer"] *= counts.overhead(function, loop)         # type: ignore[assignment]
-    return replace(trial, counts=dict(found), double=counts.multiplies_doubles(function), nest=nest), code
+    return replace(trial, launch=replace(
+        trial.launch, counts=dict(found), bytes=launch_bytes(function, task.named), nest=nest,
+        double=counts.multiplies_doubles(function))), code
 
 
 def _compiled(task: Task, text: str, configuration: Mapping[str, Any], function: Function) -> tuple[Trial, Any, str]:
@@ -134,8 +126,9 @@ def _compiled(task: Task, text: str, configuration: Mapping[str, Any], function:
         hot = None
     if isinstance(chip, CpuTarget):
         chains, spilled = (hot.fma, hot.hot_spills / max(hot.fma, 1)) if hot else (counts.MORE * 4, 0.0)
-        return Trial(text, chains=chains, spilled=spilled, registers=hot.registers if hot else 0,
-                     spills=hot.spills if hot else 0), llvm.object_code(function, chip), loop
+        return Trial(text, None, Launch({}, chains=max(chains, 1), spilled=spilled),
+                     registers=hot.registers if hot else 0, spills=hot.spills if hot else 0), llvm.object_code(
+                         function, chip), loop
     assert function.threads is not None
     threads, shared = prod(function.threads), function.shared_bytes
     code = _code(found)
@@ -148,8 +141,9 @@ def _compiled(task: Task, text: str, configuration: Mapping[str, Any], function:
     limits = {"threads": chip.occupancy(threads, 1, 0), "registers": chip.occupancy(threads, registers, 0),
               "shared memory": chip.occupancy(threads, 1, shared)}
     grid = extents(task.kernel.grid(chip, configuration, task.named))
-    trial = Trial(text, None, {}, grid, -(-threads // function.warp), resident, min(limits, key=limits.__getitem__),
-                  used.registers if used else 0, used.spills if used else 0, shared)
+    trial = Trial(text, None, Launch({}, prod(grid), -(-threads // function.warp), resident), grid,
+                  min(limits, key=limits.__getitem__), used.registers if used else 0, used.spills if used else 0,
+                  shared)
     if not resident:
         trial = replace(trial, refused=("assembler", f"a CTA of {threads} threads with {registers} registers each and "
                                         f"{shared:,} bytes of shared memory does not fit on {chip.name}"))

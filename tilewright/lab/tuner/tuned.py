@@ -71,8 +71,8 @@ class Tuned:
                 "timed": self.timed, "disturbed": self.disturbed, "notes": list(self.notes), "verdict": self.verdict,
                 "contenders": [{
                     "configuration": each.configuration, "registers": each.trial.registers,
-                    "spills": each.trial.spills, "shared": each.trial.shared, "resident": each.trial.resident,
-                    "counts": dict(each.trial.counts), "bound_seconds": each.cost.seconds,
+                    "spills": each.trial.spills, "shared": each.trial.shared, "resident": each.trial.launch.resident,
+                    "counts": dict(each.trial.launch.counts), "bound_seconds": each.cost.seconds,
                     "parts": dict(each.cost.parts), "seconds": each.row and each.row.seconds,
                     "ratio": each.row and each.row.ratio, "regret": each.regret, "note": each.note}
                     for each in self.contenders],
@@ -105,11 +105,11 @@ class Tuned:
 
 def _resources(t: Trial) -> list[str]:
     spills = f"+{t.spills}" if t.spills else ""
-    return [f"{t.registers}{spills}", str(t.shared), str(t.resident)]
+    return [f"{t.registers}{spills}", str(t.shared), str(t.launch.resident)]
 
 
 def _counted(t: Trial) -> list[str]:
-    n = t.counts
+    n = t.launch.counts
     sectors = n.get("sectors loaded", 0) + n.get("sectors stored", 0)
     return [_short(n.get("fma", 0)), _short(n.get("load", 0) + n.get("load shared", 0)), _short(n.get("passes", 0)),
             _short(sectors)]
