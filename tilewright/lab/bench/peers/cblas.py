@@ -16,19 +16,22 @@ import ctypes
 import importlib.metadata
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tilewright import forks
 from tilewright.compiler import installed
+from tilewright.compiler.artefact import load as load_code
+from tilewright.ir import Function, Kernel, f32, f64, i8, i32, i64, ptr
 from tilewright.lab.bench.cases import REAL, Product
 from tilewright.lab.bench.peer import Library, Peer, Setting, Unavailable, Unfit, Way
 from tilewright.lab.measure.machine import cpu_flags
 from tilewright.lab.measure.measure import Call
 from tilewright.lab.measure.operands import Operands
+from tilewright.runtime.cpu.layout import Method
+from tilewright.targets import CpuTarget, detect
 
 CBLAS = "cblas_?gemm and ?gemv, compiled call"
 ROW_MAJOR, NO_TRANS, TRANS = 101, 111, 112  # the CBLAS enumerations
@@ -152,59 +155,27 @@ def named(kernels: str) -> str:
 # ---- a C function with fixed arguments as a Python callable
 
 METH_NOARGS = 0x0004
-# Signature letter -> (LLVM type, struct code).  Every field takes 8 bytes, so that offsets are 8 * position.
-FIELDS = {"i": ("i32", "i4x"), "l": ("i64", "q"), "p": ("ptr", "Q"), "f": ("float", "f4x"), "d": ("double", "d")}
+DATA = bytes.__basicsize__ - 1  # where the contents of a bytes object start
+# Signature letter -> (type, struct code).  Every field takes 8 bytes.
+FIELDS = {"i": (i32, "i4x"), "l": (i64, "q"), "p": (i64, "Q"), "f": (f32, "f4x"), "d": (f64, "d")}
 
 
-class _MethodDef(ctypes.Structure):
-    _fields_ = [
-        ("name", ctypes.c_char_p),
-        ("function", ctypes.c_void_p),
-        ("flags", ctypes.c_int),
-        ("doc", ctypes.c_char_p),
-    ]
+def emit_call(target: CpuTarget, SIGNATURE: str) -> Function:
+    """`PyObject *call(PyObject *self, PyObject *unused)`: self is a bytes object with the addresses of the function, of
+    Py_IncRef and of None, and the arguments; SIGNATURE: such as "iiillldplpldpl"."""
+    k = Kernel("call", block=ptr(i8), unused=i64, result=i64)
+    kinds = ptr(i8), ptr(i8), i64, *(FIELDS[letter][0] for letter in SIGNATURE)
+    function, incref, none, *arguments = (k.field(k.args[0], DATA + 8 * at, T) for at, T in enumerate(kinds))
+    k.call(function, *arguments)
+    k.call(incref, none)
+    k.ret(none)
+    return k.function
 
 
-def wrapper_ir(signature: str) -> str:
-    """LLVM IR of `PyObject *call(PyObject *self, PyObject *unused)` for one signature, such as "iiillldplpldpl"."""
-    data = bytes.__basicsize__ - 1  # where the contents of a bytes object start
-    lines = [f"  %block = getelementptr i8, ptr %self, i64 {data}", "  %fn = load ptr, ptr %block, align 1"]
-    arguments = []
-    for position, letter in enumerate(signature, start=1):
-        kind = FIELDS[letter][0]
-        lines.append(f"  %at{position} = getelementptr i8, ptr %block, i64 {8 * position}")
-        lines.append(f"  %arg{position} = load {kind}, ptr %at{position}, align 1")
-        arguments.append(f"{kind} %arg{position}")
-    incref = ctypes.cast(ctypes.pythonapi.Py_IncRef, ctypes.c_void_p).value
-    none = f"inttoptr (i64 {id(None)} to ptr)"
-    body = "\n".join(lines)
-    return f"""
-define ptr @call(ptr %self, ptr %unused) {{
-{body}
-  call void %fn({", ".join(arguments)})
-  call void inttoptr (i64 {incref} to ptr)(ptr {none})
-  ret ptr {none}
-}}
-"""
-
-
-_compiled: dict[str, tuple[Any, _MethodDef]] = {}
-
-
-def _method(signature: str) -> _MethodDef:
-    """The compiled wrapper of a signature; kept with its engine for the life of the process."""
-    with forks.building:
-        if signature not in _compiled:
-            import llvmlite.binding as llvm
-
-            llvm.initialize_native_target()
-            llvm.initialize_native_asmprinter()
-            machine = llvm.Target.from_default_triple().create_target_machine(opt=2)
-            engine = llvm.create_mcjit_compiler(llvm.parse_assembly(wrapper_ir(signature)), machine)
-            engine.finalize_object()
-            method = _MethodDef(b"call", engine.get_function_address("call"), METH_NOARGS, None)
-            _compiled[signature] = (engine, method)
-        return _compiled[signature][1]
+@cache
+def _method(signature: str) -> Method:
+    """The compiled wrapper of a signature, for the life of the process."""
+    return Method(b"call", load_code(emit_call, detect(), signature).address("call"), METH_NOARGS, None)
 
 
 def bind(function: Any, signature: str, values: tuple[float, ...], keep: object = None) -> Callable[[], None]:
@@ -214,8 +185,9 @@ def bind(function: Any, signature: str, values: tuple[float, ...], keep: object 
     """
     if len(values) != len(signature):
         raise ValueError(f"signature {signature!r} takes {len(signature)} values, got {len(values)}")
-    codes = "=Q" + "".join(FIELDS[letter][1] for letter in signature)
-    block = struct.pack(codes, ctypes.cast(function, ctypes.c_void_p).value, *values)
+    called, incref = (ctypes.cast(f, ctypes.c_void_p).value for f in (function, ctypes.pythonapi.Py_IncRef))
+    codes = "=3Q" + "".join(FIELDS[letter][1] for letter in signature)
+    block = struct.pack(codes, called, incref, id(None), *values)
     new = ctypes.pythonapi.PyCFunction_NewEx
     new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
     # The last argument is what the builtin reports as its module: any object, and it holds a reference.
