@@ -38,7 +38,6 @@ class Trial:
     refused: tuple[str, str] | None = None              # stage and sentence
     launch: Launch = field(default_factory=lambda: Launch({}))
     grid: tuple[int, ...] = (1,)
-    limit: str = ""                                     # what there is too little of for more CTAs
     registers: int = 0
     spills: int = 0
     shared: int = 0
@@ -138,12 +137,9 @@ def _compiled(task: Task, text: str, configuration: Mapping[str, Any], function:
         pass
     registers = used.registers if used else 32
     resident = chip.occupancy(threads, registers, shared)
-    limits = {"threads": chip.occupancy(threads, 1, 0), "registers": chip.occupancy(threads, registers, 0),
-              "shared memory": chip.occupancy(threads, 1, shared)}
     grid = extents(task.kernel.grid(chip, configuration, task.named))
     trial = Trial(text, None, Launch({}, prod(grid), -(-threads // function.warp), resident), grid,
-                  min(limits, key=limits.__getitem__), used.registers if used else 0, used.spills if used else 0,
-                  shared)
+                  used.registers if used else 0, used.spills if used else 0, shared)
     if not resident:
         trial = replace(trial, refused=("assembler", f"a CTA of {threads} threads with {registers} registers each and "
                                         f"{shared:,} bytes of shared memory does not fit on {chip.name}"))

@@ -23,6 +23,7 @@ from tilewright.lab.ladder.gpu13_dispatch import choose
 from tilewright.lab.ladder.steps import CPU_STEPS, DISPATCH, GPU_LADDER, GPU_STEPS, TENSOR_STEPS, GpuStep, TensorStep
 from tilewright.lab.measure.measure import Call
 from tilewright.lab.measure.operands import Operands
+from tilewright.simulator.occupancy import assembled
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -232,17 +233,8 @@ def _run(name: str, n: int, target: GpuTarget, granule: int | None = None) -> si
 
 def _assembled(name: str, target: GpuTarget) -> dict[str, int]:
     """Registers, spills and CTAs per multiprocessor, where there is an assembler."""
-    from tilewright.compiler import ptxas
-
-    code: Any = run.compiled(name, target)
-    try:
-        used = code.resources
-    except ptxas.Missing:
-        return {}
-    function = code.function
-    assert function.threads is not None
-    ctas = target.occupancy(function.threads[0] * function.threads[1], used.registers, used.shared)
-    return {"registers": used.registers, "spills": used.spill_stores + used.spill_loads, "ctas": ctas}
+    used: Any = assembled(run.compiled(name, target).function, target)
+    return {what: getattr(used, what) for what in ("registers", "spills", "ctas")} if used else {}
 
 
 def assembler() -> str:
