@@ -56,10 +56,8 @@ def cpu(
                 lambda: typer.echo(f"{dtype} on {chip.name}, hot loops\n\n"
                                    + output.table([headings, *rows], right=range(1, 5))
                                    + f"\n\n{output.fill(CPU_LEGEND)}"), json)
-    wrong = [f"{row['name']}: {row['wrong']}" for row in found if row["wrong"]]
-    if wrong:
-        typer.echo(f"tilewright: a product is wrong: {'; '.join(wrong)}", err=True)
-        raise typer.Exit(1)
+    if wrong := [f"{row['name']}: {row['wrong']}" for row in found if row["wrong"]]:
+        output.fail(f"a product is wrong: {'; '.join(wrong)}")
 
 
 def _cpu_step(name: str, step: Any, chip: Any, dtype: str) -> dict[str, Any]:
@@ -151,11 +149,9 @@ def amd(
         rows = [_amd_step(*each) for each in chosen]
         output.show(lambda: [dict(zip(HEADINGS, row)) | {"right": not wrong} for row, wrong in rows], text, json)
     except Fault as fault:
-        typer.echo(f"tilewright: {fault}", err=True)
-        raise typer.Exit(1) from None
+        output.fail(str(fault))
     if wrong := [f"{each} on {chip.name}: {said}" for (each, chip), (_, said) in zip(chosen, rows) if said]:
-        typer.echo(f"tilewright: a product is wrong: {'; '.join(wrong)}", err=True)
-        raise typer.Exit(1)
+        output.fail(f"a product is wrong: {'; '.join(wrong)}")
 
 
 def _amd_step(name: str, chip: AmdTarget) -> tuple[list[str], str]:

@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -44,6 +44,12 @@ def show(record: Callable[[], Any], say: Callable[[], object], json: Path | None
         say()
     if json is not None:
         write_json(record(), json)
+
+
+def fail(message: str) -> NoReturn:
+    """The command has done its work, and something is wrong with what it found: exit status 1."""
+    typer.echo(f"tilewright: {message}", err=True)
+    raise typer.Exit(1)
 
 
 def write_json(record: Any, path: Path) -> None:

@@ -91,8 +91,7 @@ def simulate(
             title, report, note, wrong = _problem(step, common.sizes(m, n, k), dtype, layout, batch, chip, plan, beta,
                                                   anyway)
     except Fault as fault:
-        typer.echo(f"tilewright: {fault}", err=True)
-        raise typer.Exit(1) from None
+        output.fail(str(fault))
 
     def text() -> None:
         typer.echo(f"{title} on {chip.name}\n")
@@ -104,8 +103,7 @@ def simulate(
 
     output.show(lambda: _record(title, chip, note, report, wrong), text, json)
     if wrong:
-        typer.echo(f"tilewright: the product is wrong: {wrong}", err=True)
-        raise typer.Exit(1)
+        output.fail(f"the product is wrong: {wrong}")
 
 
 def _problem(step: str | None, sizes: tuple[int, int, int], dtype: str | None, layout: str | None, batch: int,
