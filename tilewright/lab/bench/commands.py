@@ -14,10 +14,11 @@ from tilewright import outputs
 from tilewright.lab.bench import peer, plot as plots, report as reports, results, session, study, tables
 from tilewright.lab.bench.cases import AVX2, CPU, GPU, NATIVE, Case, Job
 from tilewright.lab.bench.peer import OURS
-from tilewright.lab.bench.results import ABSENT, CUBLAS, Report, Result
+from tilewright.lab.bench.results import ABSENT, CUBLAS, Report, Result, Session
 from tilewright.lab.bench.suites import shapes
 from tilewright.lab.measure.gpu_rules import GpuRules
 from tilewright.lab.measure.measure import Rules
+from tilewright.lab.measure.quiet import Load
 from tilewright.outputs import Progress
 from tilewright.text import plural
 
@@ -226,7 +227,9 @@ def tiles(target: CpuTarget, dtype: str, options: Options, console: Console) -> 
 
     check_outputs(options)
     report = Report.start("tiles", target=target.name, dtype=dtype, quick=options.quick, kc=study.KC)
+    before = Load.now()
     report.extra |= study.run(target, dtype, options.quick, console)
+    report.sessions.append(Session(1, NATIVE, **Load.now().beside(before)))  # type: ignore[arg-type]
     return _finish(report, options, console)
 
 

@@ -12,7 +12,7 @@ from tilewright.lab.bench import tables
 from tilewright.lab.bench.cases import GPU
 from tilewright.lab.bench.peer import OURS, is_peer
 from tilewright.lab.bench.results import ABSENT, CELLS, CUBLAS, OWN, SUITES, Report, Result, Session
-from tilewright.lab.bench.tables import REMARK, Column, Group, groups, shown
+from tilewright.lab.bench.tables import REMARK, Column, groups, shown
 from tilewright.lab.measure.measure import Spread, spread
 from tilewright.lab.measure.probes import OUT_OF_DATE
 from tilewright.lab.measure.quiet import BUSY, words
@@ -49,7 +49,8 @@ def _show_cpu(report: Report, console: Console) -> None:
 
     for group, results in groups(report.results):
         console.print()
-        peak, busy = tables.peak_of(report, group), any(map(is_busy, sessions_of(report, group)))
+        peak = tables.peak_of(report, group)
+        busy = any(is_busy(s) for s in report.sessions if (s.threads, s.isa) == group[2:])
         table = tables.table(group, results, peak, busy=busy)
         if Measurement.get(console, console.options.update(max_width=1000), table).maximum > console.width:
             table = tables.table(group, results, peak, narrow=True, busy=busy)
@@ -237,11 +238,6 @@ def gpu_ratios(results: list[Result], name: str = CUBLAS) -> tuple[str, str] | N
 
 
 # ---- what stands around them
-
-
-def sessions_of(report: Report, group: Group) -> list[Session]:
-    """The processes that measured a table."""
-    return [s for s in report.sessions if (s.threads, s.isa) == group[2:]]
 
 
 def is_busy(session: Session) -> bool:

@@ -163,6 +163,4 @@ def work(job: Job, emit: Emit) -> None:
             device.on.wait()  # RuntimeError if the device is lost: this process ends here
     if device is not None:
         emit("clocks", extra={"clocks": device.close()})
-    after = quiet.Load.now()
-    found = {"load_after": after.average, "stolen": after.stolen_since(before), "others": after.others_since(before)}
-    emit("done", session=found)
+    emit("done", session=quiet.Load.now().beside(before))

@@ -68,6 +68,11 @@ class Load:
             return 0.0
         return self._others(earlier, self.taken - earlier.taken)
 
+    def beside(self, earlier: Load) -> dict[str, float | None]:
+        """What a report says of the time between two looks (bench.results.Session)."""
+        return {"load_before": earlier.average, "load_after": self.average, "stolen": self.stolen_since(earlier),
+                "others": self.others_since(earlier)}
+
     def _others(self, earlier: Load, used: float) -> float:
         return max(0.0, used - (self.own - earlier.own)) / max(self.at - earlier.at, 1e-9)
 

@@ -23,11 +23,9 @@ from tilewright.formats import FORMATS, MULTIPLIED
 from tilewright.lab.bench import tables
 from tilewright.lab.bench.results import Report
 from tilewright.lab.measure import check, measure, quiet
-from tilewright.lab.measure.measure import Call, Rules, Spread
-from tilewright.lab.measure.quiet import BUSY, Load, Watch, words
+from tilewright.lab.measure.measure import Call, Rules
 from tilewright.outputs import Progress
 from tilewright.targets import CpuTarget
-from tilewright.targets.machine import cpus
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -87,24 +85,13 @@ def named(target: CpuTarget, tiles: list[Tile]) -> list[Tile]:
 
 def run(target: CpuTarget, dtype: str, quick: bool, console: Console) -> dict[str, Any]:
     """What a report has of all tiles, the fastest first, and of the FMA loop that took turns with them: GFLOP/s."""
+    from tilewright.lab.measure import timing
+
     if dtype not in MULTIPLIED:
         raise ValueError(f"dtype must be one of {', '.join(MULTIPLIED)}, got {dtype!r}")
     target.require_runnable()
     tiles = legal(target, FORMATS[dtype].itemsize)
-    before = Load.now()
-    found, peak = study(target, dtype, named(target, tiles) if quick else tiles, console)
-    after = Load.now()
-    load = {"before": before.average, "after": after.average, "stolen": after.stolen_since(before),
-            "others": after.others_since(before)}
-    return {"fma_loop_gflops": peak._asdict(), "tiles": found, "load": load}
-
-
-def study(
-    target: CpuTarget, dtype: str, tiles: list[Tile], console: Console
-) -> tuple[list[dict[str, Any]], Spread]:
-    """All tiles, fastest first, and the GFLOP/s of the FMA loop that took turns with them."""
-    from tilewright.lab.measure import timing
-
+    tiles = named(target, tiles) if quick else tiles
     calls: dict[str, list[Call]] = {}
     flops: dict[str, float] = {}
 
@@ -118,11 +105,11 @@ def study(
             bar.advance()
         enter(PEAK, *timing.fma(target, dtype))
         bar.update(f"timing {len(calls)} loops in turn")
-        samples = measure.interleave(calls, RULES, disturbed=Watch().disturbed)
-    peak = [flops[PEAK] / s / 1e9 for s in samples[PEAK].seconds]
-    rates = {t.name: [flops[t.name] / s / 1e9 for s in samples[t.name].seconds] for t in tiles}
-    found = [_record(target, dtype, tile, rates[tile.name], peak) for tile in tiles]
-    return sorted(found, key=lambda record: -record["gflops"]["median"]), measure.spread(peak)
+        samples = measure.interleave(calls, RULES, disturbed=quiet.Watch().disturbed)
+    rates = {name: [flops[name] / s / 1e9 for s in sample.seconds] for name, sample in samples.items()}
+    found = [_record(target, dtype, tile, rates[tile.name], rates[PEAK]) for tile in tiles]
+    return {"fma_loop_gflops": measure.spread(rates[PEAK])._asdict(),
+            "tiles": sorted(found, key=lambda record: -record["gflops"]["median"])}
 
 
 def probe(target: CpuTarget, dtype: str, tile: Tile) -> tuple[Callable[[int], None], float]:
@@ -189,8 +176,8 @@ def table(report: Report) -> Table:
 def remarks(report: Report) -> list[str]:
     """What a reader must know to read the table."""
     target: Any = targets.target(report.options["target"])
-    itemsize, load = FORMATS[report.options["dtype"]].itemsize, report.extra["load"]
-    lanes, others = target.lanes(itemsize), load.get("others", 0.0)
+    itemsize = FORMATS[report.options["dtype"]].itemsize
+    lanes = target.lanes(itemsize)
     said = [
         f"Packed panels in L1 and L2, {KC * 4 // itemsize} steps of k; {target.registers} registers of {lanes} "
         "lanes. Of peak: of an FMA loop that took turns with the tiles, "
@@ -200,9 +187,4 @@ def remarks(report: Report) -> list[str]:
     missing = [f"{m}x{n}" for m, n in ARTICLE if m % lanes or n * (m // lanes) + m // lanes + 1 > target.registers]
     if missing:
         said.append(f"Of the article's tiles {', '.join(missing)} are no whole vectors here, or do not fit.")
-    if load["stolen"] > 0.02:
-        said.append(f"The hypervisor gave {load['stolen']:.0%} of the CPU time away: trust the shares of peak only.")
-    if others > BUSY:
-        busy = words(others, cpus().online)
-        said.append(f"{busy[0].upper()}{busy[1:]}: repeat on an idle machine.")
     return said
