@@ -256,12 +256,11 @@ def test_a_case_of_the_ladder_tells_right_from_wrong():
 
 
 def reported(monkeypatch, start):
-    seen = []
     begin = "import json, os, pickle, sys, time\nnumbers, timed = pickle.load(sys.stdin.buffer)\n"
     monkeypatch.setattr("tilewright.lab.measure.process.START", begin + start)
     monkeypatch.setattr(selftest, "Child", Impatient)
-    found = selftest.report(seen.append, patience=60.0)
-    assert seen == found["kernels"]
+    found = selftest.begun()
+    assert [x for x in selftest.tries(found, patience=60.0) if not isinstance(x, str)] == found["kernels"]
     json.dumps(found, allow_nan=False)
     return found["kernels"]
 
@@ -408,7 +407,7 @@ def test_the_gpu_of_the_report(fake):
     assert (gpu["name"], gpu["arch"], gpu["cus"]) == ("AMD Instinct MI300X", "gfx942", 304)
     assert (found["hip"], found["without"]) == (70226015, "")
     said = "304 compute units at up to 2.10 GHz, 192 GiB at 5300 GB/s"
-    assert list(selftest.heading(found)) == [f"AMD Instinct MI300X (gfx942): {said}"]
+    assert list(selftest.heading(found | {"missing": []}))[:-1] == [f"AMD Instinct MI300X (gfx942): {said}"]
     assert f"gfx942, {said}" in "\n".join(doctor._amd_lines(found))
     fake.arch = "gfx1100"
     module.device.found.clear()

@@ -121,7 +121,7 @@ def test_what_a_size_has_beyond_whole_tiles_counts():
     rounds = [each_one.rounds for each_one in made.launch.nest]
     assert rounds == [1, 5, 5 * 3, 5 * 3 * 3]
     assert made.launch.nest[0].one == 4 * (m*k + k*n + m*n)
-    assert made.launch.nest[1].two - made.launch.nest[1].one == 4 * 4 * (k + n)            # four more rows of A and of C
+    assert made.launch.nest[1].two - made.launch.nest[1].one == 4 * 4 * (k + n)     # four more rows of A and of C
     assert kernels.priced(task, made).seconds < kernels.priced(task, trial.trial_of(task, "MR=4 NV=3")[0]).seconds
 
 

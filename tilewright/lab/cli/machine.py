@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -69,31 +69,27 @@ def _selftest(path: Path, quick: bool, measure: bool, json: Path | None) -> None
     if json not in (None, output.STDOUT):
         raise BadInput(f"with --selftest the file is named by --output; --json - prints it, not {json}")
     outputs.check(path)
-    found: dict[str, Any] = {}
-    quiet = json == output.STDOUT  # then only the record goes to standard output
+    found, quiet = selftest.begun(quick), json == output.STDOUT  # then only the record goes to standard output
+    count = len(found["missing"])
 
     def what_is_left() -> str:
-        if not found:
-            return "nothing was written"
-        return f"{plural(len(found['kernels']), 'kernel')} of {len(found['kernels'] + found['missing'])} are in {path}"
+        return f"{plural(len(found['kernels']), 'kernel')} of {count} are in {path}"
 
-    def keep(so_far: dict[str, Any]) -> None:
-        output.write_json(so_far, path)
-        found.update(so_far)
-
-    count = len(selftest.numbers(quick))
+    for words in selftest.heading(found):
+        typer.echo(words, err=quiet)
+    output.write_json(found, path)
     with errors(what_is_left), outputs.Progress(common.console(quiet), plural(count, "kernel"), count) as bar:
-
-        def listen(kernel: dict[str, Any]) -> None:
+        for each in selftest.tries(found, quick, measure):
+            if isinstance(each, str):
+                bar.update(each)
+                continue
+            output.write_json(found, path)
             bar.advance()
-            typer.echo(selftest.line(kernel), err=quiet)
-
-        result = selftest.report(listen, lambda text: typer.echo(text, err=quiet), quick=quick, timed=measure,
-                                 keep=keep, watch=bar.update)
-    typer.echo(f"{selftest.summary(result)} All of it is in {path}.", err=quiet)
+            typer.echo(selftest.line(each), err=quiet)
+    typer.echo(f"{selftest.summary(found)} All of it is in {path}.", err=quiet)
     if quiet:
-        output.write_json(result, output.STDOUT)
-    if not all(kernel["right"] for kernel in result["kernels"]):
+        output.write_json(found, output.STDOUT)
+    if not all(kernel["right"] for kernel in found["kernels"]):
         raise typer.Exit(1)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import platform
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -30,12 +30,8 @@ from tilewright.targets import target
 from tilewright.text import plural
 
 PATIENCE_S = 600.0              # for one kernel: its simulation may take a minute
-Listener = Callable[[dict[str, Any]], object]
 SECONDS = 1.0                   # that a kernel takes on an idle machine, in the mean of all, compiled and simulated
 RULES = GpuRules(turn_s=0.01, min_rounds=9, max_rounds=9)
-
-
-def _silent(_: object) -> None: ...
 
 
 def clock(seconds: float) -> str:
@@ -43,40 +39,33 @@ def clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
 
 
-def report(listen: Listener = _silent, say: Callable[[str], object] = _silent, patience: float = PATIENCE_S,
-           quick: bool = False, timed: bool = True, keep: Listener = _silent,
-           watch: Callable[[str], object] = _silent) -> dict[str, Any]:
-    """Try every kernel, or the few of `quick`. `say` gets lines about the machine, then `listen` the record of each
-    kernel when it is there, `keep` the report so far at the start and after each, and `watch` what is tried next.
-    Nothing is raised for what fails. Without `timed`, hardware is not timed.
-    """
-    left, began = numbers(quick), time.monotonic()
-    of = len(left)
-    found: dict[str, Any] = {
+def begun(quick: bool = False) -> dict[str, Any]:
+    """The report before any kernel has been tried. `quick`: of a few of them."""
+    return {
         "date": now(),
         "versions": doctor.versions("hip-python", "torch", "ziglang")
         | {"system": f"{platform.system()} {platform.release()}"},
         "processor": platform.machine(),
         **doctor.amd(),
-        "missing": [_title(number) for number in left],
+        "missing": [_title(number) for number in numbers(quick)],
         "kernels": [],
     }
 
-    def remaining() -> str:
-        """Minutes until the end, if the rest takes as long as what is done; at first by SECONDS."""
-        done = of - len(left)
-        return clock(len(left) * ((time.monotonic() - began) / done if done else SECONDS))
 
-    for about in heading(found):
-        say(about)
-    say(f"{plural(len(left), 'kernel')}: {remaining()} minutes on an idle machine, more on a busy one")
-    keep(found)
+def tries(found: dict[str, Any], quick: bool = False, timed: bool = True, patience: float = PATIENCE_S
+          ) -> Iterator[str | dict[str, Any]]:
+    """Try every kernel: of each what is tried, in words, and then its record, which the report `found` has by then.
+    Nothing is raised for what fails. Without `timed`, hardware is not timed."""
+    left, began = numbers(quick), time.monotonic()
+    of = len(left)
     while left:
         trying, why = left[0], ""
         for event in _events(left, patience, timed):
             if event["event"] == "trying":
-                trying = event["kernel"]
-                watch(f"{_title(trying)}, {remaining()} left")
+                trying, done = event["kernel"], of - len(left)
+                # as if the rest took as long as what is done; at first by SECONDS
+                rest = len(left) * ((time.monotonic() - began) / done if done else SECONDS)
+                yield f"{_title(trying)}, {clock(rest)} left"
                 continue
             if event["event"] == "ended":
                 if not left:
@@ -86,9 +75,7 @@ def report(listen: Listener = _silent, say: Callable[[str], object] = _silent, p
             left.remove(trying)
             found["kernels"].append(record)
             found["missing"] = [_title(number) for number in left]
-            keep(found)
-            listen(record)
-    return found
+            yield record
 
 
 def numbers(quick: bool) -> list[int]:
@@ -196,6 +183,8 @@ def heading(found: dict[str, Any]) -> Iterator[str]:
     if not found["devices"]:
         yield f"No AMD GPU: {found['without']}."
         yield "What follows is compiled, linked where a linker is installed, and simulated, not run on hardware."
+    count = len(found["missing"])
+    yield f"{plural(count, 'kernel')}: {clock(count * SECONDS)} minutes on an idle machine, more on a busy one"
 
 
 def line(kernel: dict[str, Any]) -> str:
