@@ -735,12 +735,12 @@ def test_a_child_measures_and_reports() -> None:
 def test_a_child_that_dies_leaves_a_note(monkeypatch: pytest.MonkeyPatch, program: str, reason: str) -> None:
     monkeypatch.setattr("tilewright.lab.measure.process.START", program)
     found = Report.start("bench")
-    state = session.measure(job(square(16)), found)
-    assert state.notes == [f"the measuring process ended early while starting: {reason}"]
+    assert [*session.measure(job(square(16)), found)] == []
+    assert found.sessions[0].notes == [f"the measuring process ended early while starting: {reason}"]
 
 
 def test_ctrl_c_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(asked: Job, found: Report, listen: session.Listener) -> None:
+    def interrupted(asked: Job, found: Report) -> None:
         found.sessions.append(Session(asked.threads, asked.isa))
         raise KeyboardInterrupt
 
@@ -752,7 +752,7 @@ def test_ctrl_c_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_ctrl_c_ends_with_130_at_once_and_says_what_is_kept(monkeypatch: pytest.MonkeyPatch,
                                                             capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    def interrupted(asked: Job, found: Report, listen: session.Listener) -> None:
+    def interrupted(asked: Job, found: Report) -> None:
         found.sessions.append(Session(asked.threads, asked.isa))
         raise KeyboardInterrupt
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -630,27 +630,27 @@ def test_after_a_case_that_breaks_the_process_the_next_one_goes_on(monkeypatch: 
     cases = [Case("square", Gemm(n, n, n)) for n in (1, 2, 3, 4)]
     started: list[list[int]] = []
 
-    def process(asked: Job, heard: Any) -> None:
+    def process(asked: Job, running: Session) -> Iterator[dict[str, Any]]:
         """2 breaks its process without a word, 3 after its result."""
-        notes = heard.session.notes
+        notes = running.notes
         started.append([c.problem.n for c in asked.cases])
-        heard({"event": "device", "machine": {"gpu": {"target": "sm_90a"}}})
+        yield {"event": "device", "machine": {"gpu": {"target": "sm_90a"}}}
         for number, case in enumerate(asked.cases):
             n = case.problem.n
-            heard({"event": "case", "number": number, "label": case.label})
+            yield {"event": "case", "number": number, "label": case.label}
             if n == 2:
                 notes.append("the measuring process ended early while timing 2: SIGSEGV")
                 return
             result = Result(case, 1, "sm_90a", (Row(OURS, Sample((1.0,), 1)),))
-            heard({"event": "result", "number": number, "result": result.to_json()})
+            yield {"event": "result", "number": number, "result": result.to_json()}
             if n == 3:
                 notes.append("the measuring process ended early while timing 3: illegal")
                 return
-        heard({"event": "done"})
+        yield {"event": "done"}
 
     monkeypatch.setattr(session, "_process", process)
     found = Report.start("gpu")
-    session.measure(job(*cases), found)
+    assert [*session.measure(job(*cases), found)][-1] == {"event": "done"}
     assert started == [[1, 2, 3, 4], [3, 4], [4]]
     assert [(r.case.problem.n, bool(r.sample(OURS))) for r in found.results] == [
         (1, True), (2, False), (3, True), (4, True),
@@ -660,7 +660,7 @@ def test_after_a_case_that_breaks_the_process_the_next_one_goes_on(monkeypatch: 
 
 def test_a_process_that_cannot_start_is_not_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Report.start("gpu")
-    session.measure(replace(job(SMALL), number=999), found)  # there is no such GPU, or none at all: the child ends
+    assert not [*session.measure(replace(job(SMALL), number=999), found)]  # no such GPU, or none: the child ends
     assert found.results == []
     assert len(found.sessions) == 1
     assert "ended early while starting" in found.sessions[0].notes[0]

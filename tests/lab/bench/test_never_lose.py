@@ -16,7 +16,7 @@ from tests.helpers.reports import QUIET, shown
 from tilewright.lab.bench import commands, contest, peer, plot, report, results, session, study
 from tilewright.lab.bench.cases import GPU, Case, Job
 from tilewright.lab.bench.peer import OURS, Setting
-from tilewright.lab.bench.results import Report, Result, Row
+from tilewright.lab.bench.results import Report, Result, Row, Session
 from tilewright.lab.bench.suites import never_lose as suite
 from tilewright.lab.measure.measure import Rules, Sample
 
@@ -148,7 +148,7 @@ def ways(product):
 def beside(**given):
     return {"einsum": [(np.zeros, (1,))]}
 
-STUDIES = "contract decode elementwise epilogues grouped prologues programs semirings small_batches weights".split()
+STUDIES = "contract elementwise epilogues grouped prologues programs semirings small_batches weights".split()
 PEER = Library("einsum", load, steered_by=("EINSUM_",), studies=dict.fromkeys(STUDIES, beside))
 """
 
@@ -172,8 +172,10 @@ def test_a_file_in_the_folder_is_a_peer_everywhere(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("EINSUM_SLOW", "1")
     assert "EINSUM_SLOW" not in session.environment(1, "native")
 
-    def process(job: Job, heard: Any) -> None:
-        session.work(job, lambda event, **details: heard({"event": event, **details}))
+    def process(job: Job, _: Session) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        session.work(job, lambda event, **details: found.append({"event": event, **details}))
+        return found
 
     monkeypatch.setattr(session, "_process", process)
     monkeypatch.setattr(commands, "measured_peaks", lambda *_: {})

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -26,8 +26,6 @@ from tilewright.lab.measure.process import Child, Emit, serve
 # OpenMP's variable is torch's.  What steers a peer is in its own file (peer.Library).
 THREAD_VARIABLES = ("TILEWRIGHT", "OMP")
 MOST_STARTS = 6  # of processes, if cases keep breaking them
-
-Listener = Callable[[dict[str, Any]], None]
 
 
 def environment(threads: int, isa: str) -> dict[str, str]:
@@ -54,15 +52,16 @@ def run(kind: str, jobs: Iterable[Job], listen: Callable[[Job, dict[str, Any]], 
     report = Report.start(kind, **options)
     for job in jobs:
         try:
-            measure(job, report, lambda event, job=job: listen(job, event))  # type: ignore[misc]
+            for event in measure(job, report):
+                listen(job, event)
         except KeyboardInterrupt:
             report.sessions[-1].notes.append(f"{INTERRUPTED}: the cases after this point are missing")
             break
     return report
 
 
-def measure(job: Job, report: Report, listen: Listener = lambda event: None) -> Session:
-    """Run one job in a process and add what it finds to `report`; returns the last process's session.
+def measure(job: Job, report: Report) -> Iterator[dict[str, Any]]:
+    """Run one job in a process: its events, when what they say has been added to `report`.
 
     A process that dies leaves its results so far, and a note saying what it was doing; the case that broke it is an
     error row, and another process goes on with the case after.  KeyboardInterrupt ends the process.
@@ -71,56 +70,48 @@ def measure(job: Job, report: Report, listen: Listener = lambda event: None) -> 
     for _ in range(MOST_STARTS):
         session = Session(job.threads, job.isa)
         report.sessions.append(session)
-        heard = _Heard(session, report, listen)
-        _process(left, heard)
-        if heard.done or heard.at < 0:
-            return session
-        if not heard.over:
+        at, over, done = -1, False, False  # the case it is at, whether that one is over, and whether all is
+        for event in _process(left, session):
+            for name, value in event.get("session", {}).items():
+                setattr(session, name, value)
+            report.machine |= event.get("machine", {})
+            report.extra |= event.get("extra", {})
+            match event["event"]:
+                case "case":
+                    at, over = event["number"], False
+                case "result":
+                    report.results.append(Result.from_json(event["result"]))
+                    over = True
+                case "left_out":
+                    session.notes.append(f"{event['label']} was left out: {event['reason']}")
+                case "done":
+                    done = True
+            yield event
+        if done or at < 0:
+            return
+        if not over:
             target = report.machine.get("gpu", {}).get("target", job.isa) if job.device == GPU else job.isa
             row = Row(OURS, error=f"the process ended: {session.notes[-1]}")
-            report.results.append(Result(left.cases[heard.at], job.threads, target, (row,)))
+            report.results.append(Result(left.cases[at], job.threads, target, (row,)))
         deadline = None if job.deadline_s is None else job.deadline_s - (time.monotonic() - began)
-        left = replace(left, cases=left.cases[heard.at + 1 :], deadline_s=deadline)
+        left = replace(left, cases=left.cases[at + 1 :], deadline_s=deadline)
         if not left.cases:
-            return session
+            return
     session.notes.append(f"{len(left.cases)} cases were not tried: {MOST_STARTS} processes broke")
-    return session
 
 
-class _Heard:
-    """Puts one process's events into the report: the case it is at, whether that one is over, and whether all is."""
-
-    def __init__(self, session: Session, report: Report, listen: Listener) -> None:
-        self.session, self.report, self.listen = session, report, listen
-        self.at, self.label, self.over, self.done = -1, "", False, False
-
-    def __call__(self, event: dict[str, Any]) -> None:
-        kind, session, report = event["event"], self.session, self.report
-        for name, value in event.get("session", {}).items():
-            setattr(session, name, value)
-        report.machine |= event.get("machine", {})
-        report.extra |= event.get("extra", {})
-        if kind == "case":
-            self.at, self.label, self.over = event["number"], event["label"], False
-        elif kind == "result":
-            report.results.append(Result.from_json(event["result"]))
-            self.over = True
-        elif kind == "left_out":
-            session.notes.append(f"{event['label']} was left out: {event['reason']}")
-        self.done = kind == "done"
-        self.listen(event)
-
-
-def _process(job: Job, heard: _Heard) -> None:
-    """One process, kept on as many CPUs as it has threads, unless it measures on a GPU."""
+def _process(job: Job, session: Session) -> Iterator[dict[str, Any]]:
+    """The events of one process, kept on as many CPUs as it has threads, unless it measures on a GPU."""
     pin = job.device == CPU and hasattr(os, "sched_setaffinity")
     cpus = quiet.fastest_cpus(job.threads) if pin else []
+    doing, last = "starting", ""
     with Child(__name__, job, cpus=cpus, environment=environment(job.threads, job.isa)) as child:
         for event in child.events():
-            heard(event)
-        if not heard.done:
-            doing = f"timing {heard.label}" if heard.label else "starting"
-            heard.session.notes.append(f"the measuring process ended early while {doing}: {child.why()}")
+            last = event["event"]
+            doing = f"timing {event['label']}" if last == "case" else doing
+            yield event
+        if last != "done":
+            session.notes.append(f"the measuring process ended early while {doing}: {child.why()}")
 
 
 # ---- the process
