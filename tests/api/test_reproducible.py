@@ -94,13 +94,15 @@ def test_any_number_of_threads(kind, shape):
     assert all(bits(tw.matmul(a, b, deterministic=True, threads=threads)) == bits(one) for threads in (2, 3, 8))
 
 
+def activated(acc, bias):
+    y = tw.gelu(acc + bias)
+    return y, tw.row_sum(y)
+
+
 def test_with_an_epilogue_and_row_sums():
     """What a row's sum is added up of must not depend on the tile either."""
     a, b, bias = random("f32", 80, 700), random("f32", 700, 150), random("f32", 150)
 
-    def activated(acc, bias):
-        y = tw.gelu(acc + bias)
-        return y, tw.row_sum(y)
     how = {"epilogue": activated, "operands": {"bias": bias}, "batch_invariant": True}
     whole, sums = tw.matmul(a, b, **how, threads=2)
     for rows in ROWS:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.api.test_reproducible import bits, random
+from tests.api.test_reproducible import activated, bits, random
 
 B = (3, 0, 40, 1)
 HOW = {"batch_invariant": True}
@@ -41,10 +41,6 @@ def test_rows_of_groups(kind, n, k):
 
 def test_rows_with_an_epilogue_and_row_sums():
     a, b, bias = random("f32", 60, 500), random("f32", 3, 500, 150), random("f32", 3, 150)
-
-    def activated(acc, bias):
-        y = tw.gelu(acc + bias)
-        return y, tw.row_sum(y)
     y, sums = tw.grouped_matmul(a, b, [10, 50, 60], epilogue=activated, operands={"bias": bias}, **HOW, threads=2)
     for lo, hi in ((10, 11), (12, 40)):
         found = tw.grouped_matmul(a[lo:hi], b[1:2], [hi - lo], epilogue=activated, operands={"bias": bias[1:2]}, **HOW)

@@ -33,6 +33,12 @@ def started(monkeypatch: pytest.MonkeyPatch, arch: str) -> FakeDevice:
     return fake
 
 
+def finish(fake: Any) -> None:
+    """All streams, to their ends."""
+    for stream in list(fake.queues):
+        fake.run(stream)
+
+
 def machine(monkeypatch: pytest.MonkeyPatch, name: str) -> SimpleNamespace:
     """`array` makes an array in its memory, `finish` waits for it, `machine.launches` is what has run, and `made` are
     the kernels that its engine has compiled."""
@@ -53,7 +59,5 @@ def machine(monkeypatch: pytest.MonkeyPatch, name: str) -> SimpleNamespace:
         return made[-1]
     monkeypatch.setattr(maker, "compile", compiled)
 
-    def finish() -> None:
-        for stream in list(fake.queues):
-            fake.run(stream)
-    return SimpleNamespace(name=name, array=fake_arrays.Tensor, engine=maker, machine=fake, finish=finish, made=made)
+    return SimpleNamespace(name=name, array=fake_arrays.Tensor, engine=maker, machine=fake, made=made,
+                           finish=lambda: finish(fake))

@@ -21,7 +21,6 @@ class Function(NamedTuple):
     numpy: Callable[..., Any]
     own: float = 0.0            # error of the function itself, relative to the largest number
     magnified: float = 1.0      # by how much an error of the sums is, at most
-    paired: bool = False        # takes pairs of columns
 
 
 def both(function: Callable[..., Any], magnified: float = 1.0) -> Function:
@@ -73,16 +72,6 @@ def two_results(acc, bias, res):
     return y, tw.row_sum(y), tw.column_min(acc)
 
 
-def normalised(acc, bias, res):
-    y = tw.gelu(acc + bias) + res
-    return y, tw.row_sum(y), y * 2
-
-
-def normalised_by_numpy(acc, bias, res):
-    y = gelu(acc + bias) + res
-    return y, y.sum(-1), y * 2
-
-
 def gelu_twice(acc, bias):
     return tw.gelu(tw.gelu(acc + bias))
 
@@ -99,9 +88,7 @@ EPILOGUES = {
     "residual": both(lambda acc, bias, res: (acc + bias) * 2 - res, 2),
     "scale": both(lambda acc, s: acc * s, 4),
     "scale and residual": both(lambda acc, by, res: acc * by + res, 4),
-    "two numbers": both(lambda acc, p, q: acc * p + q, 4),
     "beyond": both(lambda acc, x: acc * x + 0.5, 8),
-    "compared": both(lambda acc: acc > 2),
     "activated": Function(lambda acc, bias, res: tw.silu(acc + bias) * 0.5 + res,
                           lambda acc, bias, res: silu(acc + bias) * 0.5 + res, OWN),
     "gelu residual": Function(lambda acc, bias, res: tw.gelu(acc + bias) * 0.5 + res,
@@ -109,10 +96,10 @@ EPILOGUES = {
     "gelu twice": Function(gelu_twice, lambda acc, bias: gelu(gelu(acc + bias)), OWN, 1.5),
     "tanh of two": Function(lambda acc, col, res: (tw.tanh(acc) * col, acc - res),
                             lambda acc, col, res: (np.tanh(acc) * col, acc - res), OWN, 4),
-    "swiglu": Function(swiglu, lambda acc: silu(acc[..., ::2]) * acc[..., 1::2], OWN, 32, True),
+    "swiglu": Function(swiglu, lambda acc: silu(acc[..., ::2]) * acc[..., 1::2], OWN, 32),
     "swiglu with bias": Function(swiglu_with_bias, lambda acc, bias: silu(acc[..., ::2] + bias) * acc[..., 1::2], OWN,
-                                 32, True),
-    "pairs": Function(pairs_added, lambda acc: acc[..., ::2] * 2 - acc[..., 1::2], 0.0, 3, True),
+                                 32),
+    "pairs": Function(pairs_added, lambda acc: acc[..., ::2] * 2 - acc[..., 1::2], 0.0, 3),
     "reductions": Function(
         lambda acc, s: (tw.row_sum(acc * s), tw.row_amax(acc), tw.column_max(acc), tw.column_sum(acc)),
         lambda acc, s: ((acc * s).sum(-1), abs(acc).max(-1), acc.max(-2), acc.sum(-2)), 0.0, 200),
@@ -121,7 +108,6 @@ EPILOGUES = {
                                     lambda acc, bias: (acc + bias, acc.max(-1), acc.sum(-2)), 0.0, 200),
     "two results": Function(two_results, lambda acc, bias, res: (
         (y := relu(acc + bias) + res), y.sum(-1), acc.min(-2)), 0.0, 200),
-    "normalised": Function(normalised, normalised_by_numpy, OWN, 200),
     "exponents": Function(lambda acc: (tw.row_sum(tw.exp(acc * 0.1)), tw.column_max(acc)),
                           lambda acc: (np.exp(acc * 0.1).sum(-1), acc.max(-2)), OWN, 200),
     "indices": Function(
@@ -173,7 +159,6 @@ PROLOGUES = {
     "relu": Function(lambda x: tw.maximum(x, 0), relu),
     "scale a": both(lambda x, of_a: x * of_a),
     "scale b": both(lambda x, of_b: x * of_b),
-    "centred": both(lambda x, of_a, shift: (x - shift) * of_a),
     "dequantised": both(lambda x, s, z: (x - z) * s),
     "scaled": both(lambda x, s: x * s),
     "scaled again": both(lambda x, g: x * g),

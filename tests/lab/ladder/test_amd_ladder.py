@@ -313,11 +313,7 @@ def test_instructions_are_counted(name, arch):
 def test_a_step_is_linked(name, arch):
     code = compiled(name, target(arch))
     function = code.function
-    try:
-        image = code.binary
-    except lld.Missing as missing:
-        pytest.skip(str(missing))
-    read = code_object.read(image)
+    read = code_object.read(code.binary)
     assert (read.arch, read.linked, list(read.kernels)) == (arch, True, [function.name])
     kernel = read.kernels[function.name]
     assert kernel[".wavefront_size"] == 64

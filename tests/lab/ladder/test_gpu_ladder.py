@@ -212,10 +212,6 @@ def test_fewer_instructions_load_from_shared_memory():
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("name", GPU_STEPS)
 def test_no_step_spills(name, architecture):
-    try:
-        ptxas.find()
-    except ptxas.Missing as missing:
-        pytest.skip(str(missing))
     target, function = targets.target(architecture), GPU_STEPS[name].emit()
     used = ptxas.assemble(assembly(function, target), architecture)[1][function.name]
     assert (used.stack, used.spill_stores, used.spill_loads) == (0, 0, 0)

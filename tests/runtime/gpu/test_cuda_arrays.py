@@ -21,6 +21,7 @@ from tests.doubles.fake_arrays import (
 )
 from tests.doubles.fake_cuda import install
 from tests.helpers.arrays import small_integers
+from tests.helpers.gpus import finish
 from tests.helpers.graphs import capture
 from tests.helpers.plain_gemm import Compiled, Split
 from tilewright.ir import Kernel, f32, i64, ptr
@@ -40,11 +41,6 @@ def fake(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", cupy(fake))
     Exporter.fake = Interface.fake = fake
     return fake
-
-
-def finish(fake):
-    for stream in list(fake.queues):
-        fake.run(stream)
 
 
 def integers(*shape, dtype=np.float32, seed=0):

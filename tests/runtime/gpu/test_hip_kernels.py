@@ -11,7 +11,7 @@ import pytest
 import tilewright as tw
 from tests.doubles import fake_arrays, real_hip
 from tests.helpers.arrays import small_integers
-from tests.helpers.gpus import started
+from tests.helpers.gpus import finish, started
 from tests.runtime.gpu.test_hip_arrays import Exporter
 from tilewright import formats
 from tilewright.compiler import artefact, cache, lld
@@ -31,11 +31,6 @@ def fake(monkeypatch):
     found = started(monkeypatch, "gfx942")
     monkeypatch.setattr(Exporter, "fake", found, raising=False)
     return found
-
-
-def finish(fake):
-    for stream in list(fake.queues):
-        fake.run(stream)
 
 
 def integers(*shape, dtype=np.float16, seed=0):

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.helpers.gpus import started
+from tests.helpers.gpus import finish, started
 from tests.runtime.gpu.test_hip_kernels import (  # noqa: F401  (fixtures)
     Tensor,
     fake,
-    finish,
     integers,
 )
 from tilewright.plans.amd import AmdPlan
