@@ -131,13 +131,6 @@ def test_overlapping_arrays_are_not_repeated(long_ways):
         assert long_ways
 
 
-def test_a_global_that_is_another_now(monkeypatch, long_ways):
-    a, operands = np.eye(4, dtype=np.float32), {"bias": np.zeros(4, np.float32), "res": np.zeros((4, 4), np.float32)}
-    first = [tw.matmul(a, a, epilogue=activated, operands=operands) for _ in range(2)]
-    monkeypatch.setitem(globals(), "FACTOR", 4.0)
-    np.testing.assert_array_equal(tw.matmul(a, a, epilogue=activated, operands=operands), 2 * first[1])
-
-
 def test_plans_are_chosen_anew_once_the_tuner_has_learnt(long_ways):
     a, made = random(20, 20), tw.epilogue(lambda acc: tw.relu(acc))
     tw.matmul(a, a, epilogue=made)

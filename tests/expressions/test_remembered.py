@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.fuzz import environments
 from tests.helpers.counted import Counted
 from tilewright.api.products import matmul as by_python
 from tilewright.expressions import remembered
@@ -91,6 +92,14 @@ def test_a_variable_without_a_value_yet():
     assert after is not None
 
 
+@pytest.mark.parametrize("where", environments.WHERE)
+def test_whatever_a_function_reads_is_looked_at_in_each_call(where):
+    """By each entry point: a call after a change, and later ones, which records repeat."""
+    for entry in environments.ENTRIES:
+        environments.check({"entry": entry, "where": where, "values": [1.0, 2.0, 3.0, 1.0], "times": 2, "threads": 1,
+                            "data": 5})
+
+
 @pytest.mark.parametrize("entry", ["emitted", "python", "batch"])
 def test_an_attribute_of_a_module_that_changed(entry):
     a, cfg = np.ones((8, 8), np.float32), module(s=1.0, t=0.0)
@@ -112,30 +121,6 @@ def test_a_builtin_that_changed(monkeypatch):
     monkeypatch.setattr(builtins, "round", lambda x: 3.0)
     for _ in range(3):
         assert tw.matmul(a, a, epilogue=function)[0, 0] == 24
-
-
-class Scaled:
-    s = 1.0
-
-    def __call__(self, acc): return acc*self.s
-    def scaled(self, acc): return acc*self.s
-
-
-@pytest.mark.parametrize("bound", [False, True])
-def test_objects_whose_state_changed(bound):
-    a, x = np.ones((8, 8), np.float32), Scaled()
-    for x.s in 1.0, 2.0:
-        for _ in range(3):
-            assert tw.matmul(a, a, epilogue=x.scaled if bound else x)[0, 0] == 8*x.s
-
-
-def test_a_reduction_whose_functions_changed():
-    a, cfg = np.ones((4, 4), np.float32), module(s=1.0)
-    result = made("lambda state: state[0]*cfg.s", cfg=cfg)
-    total = tw.Reduction((0.0,), lambda s, t, p: (s[0] + t,), lambda x, y: (x[0] + y[0],), result)
-    for cfg.s in 1.0, 2.0:
-        for _ in range(2):
-            assert tw.contract(lambda x, y: x*y, a, a, reduce=total)[0, 0] == 4*cfg.s
 
 
 def test_expressions_of_other_functions_are_not_kept_for_ever():

@@ -42,6 +42,8 @@ READS: dict[str, tuple[str, Callable[[dict[str, Any]], Change]]] = {
     "dict": ("{x}*d['s']", lambda space: functools.partial(space.setdefault("d", {}).__setitem__, "s")),
     "array": ("{x}*d", lambda space: functools.partial(space.setdefault("d", np.zeros(())).__setitem__, ())),
     "helper": ("h({x})", lambda space: _helper(space)),
+    "helper's keyword": ("h({x})", lambda space: functools.partial(space.setdefault("h", eval(
+        "lambda x, *, s=1.0: x*s")).__kwdefaults__.__setitem__, "s")),
     "nested": ("(lambda y: y*s)({x})", lambda space: functools.partial(space.__setitem__, "s")),
     "comprehension": ("{x}*sum([s for _ in (0,)])", lambda space: functools.partial(space.__setitem__, "s")),
     "attribute": ("{x}*f.s", lambda space: lambda s: setattr(space["f"], "s", s)),
