@@ -78,18 +78,29 @@ class Run:
 def measured(job: Any, listen: Listener) -> Run:
     """Children, until one has finished, or the time is over. Each that ends while it tries a plan is followed by one
     that does without this plan."""
-    run, deadline = Run(), time.monotonic() + job.time_limit
-    patience = PATIENCE_S if isinstance(job.target, CpuTarget) else GPU_PATIENCE_S
-    patience += 2 * job.flops / SLOWEST
-    plans, left = job.plans, job.time_limit
+    run, deadline, on_cpu = Run(), time.monotonic() + job.time_limit, isinstance(job.target, CpuTarget)
+    patience = (PATIENCE_S if on_cpu else GPU_PATIENCE_S) + 2 * job.flops / SLOWEST
+    environment, pin = {**os.environ, "TILEWRIGHT_TUNE_DB": store.OFF}, []
+    if on_cpu:
+        environment |= dict.fromkeys(THREADS, str(job.threads)) | {"TILEWRIGHT_TARGET": job.target.name}
+        pin = quiet.fastest_cpus(1) if job.threads == 1 and hasattr(os, "sched_setaffinity") else []
     while True:
-        trying, why = _listen(dataclasses.replace(job, plans=plans, time_limit=left), run, deadline, patience, listen)
-        if why is None:
+        run.trying = ""
+        with Child(CHILD, job, cpus=pin, environment=environment) as child:
+            try:
+                for event in child.events(patience, deadline + patience):
+                    listen(event)
+                    run.heard(event)
+                why = "" if run.finished else child.why(PATIENCE_S)     # it closed its output: it is about to end
+            except TimeoutError as late:
+                why = str(late)
+        if run.finished:
             break
-        if trying in plans and not run.phases:
-            run.failed.setdefault(trying, why)
-            plans, left = tuple(p for p in plans if p != trying), deadline - time.monotonic()
+        if run.trying in job.plans and not run.phases:
+            run.failed.setdefault(run.trying, why)
+            plans, left = tuple(p for p in job.plans if p != run.trying), deadline - time.monotonic()
             if plans and left > 0:
+                job = dataclasses.replace(job, plans=plans, time_limit=left)
                 continue
         run.notes.append(f"The measuring process ended early: {why}.")
         break
@@ -98,24 +109,6 @@ def measured(job: Any, listen: Listener) -> Run:
         reasons = "; ".join([*(f"{name}: {reason}" for name, reason in run.failed.items()), *run.notes])
         raise RuntimeError(f"nothing could be measured for {job}: {reasons or 'the time limit was reached'}")
     return run
-
-
-def _listen(job: Any, run: Run, deadline: float, patience: float, listen: Listener) -> tuple[str, str | None]:
-    """Start a child and take down what it says: (what it was trying last, why it did not finish or None)."""
-    environment, pin = {**os.environ, "TILEWRIGHT_TUNE_DB": store.OFF}, []
-    if isinstance(job.target, CpuTarget):
-        environment |= dict.fromkeys(THREADS, str(job.threads)) | {"TILEWRIGHT_TARGET": job.target.name}
-        pin = quiet.fastest_cpus(1) if job.threads == 1 and hasattr(os, "sched_setaffinity") else []
-    run.trying = ""
-    with Child(CHILD, job, cpus=pin, environment=environment) as child:
-        try:
-            for event in child.events(patience, deadline + patience):
-                listen(event)
-                run.heard(event)
-            why = "" if run.finished else child.why(PATIENCE_S)     # it closed its output: it is about to end
-        except TimeoutError as late:
-            why = str(late)
-    return run.trying, None if run.finished else why
 
 
 def provenance() -> dict[str, Any]:
