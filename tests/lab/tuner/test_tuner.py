@@ -23,7 +23,7 @@ from tilewright.lab import cli
 from tilewright.lab.measure import measure
 from tilewright.lab.tuner import child, many, on_cpu, running, search
 from tilewright.lab.tuner.child import REFERENCE, Phase
-from tilewright.lab.tuner.space import CpuSpace
+from tilewright.lab.tuner.space import Space
 from tilewright.plans import CpuPlan, Shape, shape_of
 from tilewright.plans.choose import choose
 from tilewright.plans.measured import choice, store
@@ -334,7 +334,7 @@ def test_a_candidate_that_hangs_or_crashes(pretend, first, then, rounds, why):
 def test_nothing_is_measured(pretend, monkeypatch, plan, limit, start, why):
     monkeypatch.setattr("tilewright.lab.measure.process.START", start)
     if "SIGABRT" in why:
-        monkeypatch.setattr(CpuSpace, "model", CRASHES)
+        monkeypatch.setattr(Space, "model", CRASHES)
     with pytest.raises(RuntimeError, match=why):
         pretend(plan, time_limit=limit)
 

@@ -49,7 +49,7 @@ def plan(
 
     A plan that cannot run is refused with the reasons, one sentence each, and exit status 1.
     """
-    from tilewright.lab.tuner.space import space
+    from tilewright.lab.tuner.space import Space
     from tilewright.plans import asked
     from tilewright.targets import AmdTarget, CpuTarget
 
@@ -58,7 +58,7 @@ def plan(
     on_cpu, amd = isinstance(chip, CpuTarget), isinstance(chip, AmdTarget)
     if not on_cpu and threads not in (None, 1):
         raise BadInput(f"--threads is for CPUs, and {chip.name} is a GPU")
-    there = space(problem, chip, threads or (given.threads if given and on_cpu else None))
+    there = Space(problem, chip, threads or (given.threads if given and on_cpu else None))
     basis = there.basis()
     reasons = list(given.violations(there.shape, there.target)) if given and problem.flops else []
     chosen = [given] if given else [there.in_use] if problem.flops or on_cpu else []

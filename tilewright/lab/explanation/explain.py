@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tilewright.lab.explanation.record import Alternative, Explanation, Section, cause, unmeasured
-from tilewright.lab.tuner.space import Space, here, space
+from tilewright.lab.tuner.space import Space, here
 from tilewright.plans import asked
 from tilewright.plans.common import Cost, NoPlan
 from tilewright.plans.invariant import OPTIONS
@@ -81,7 +81,7 @@ def _of_problem(problem: Gemm, target: Any, plan: Any, measure: bool, simulate: 
         here(chip)                          # RuntimeError before anything is explained
     if words is cpu and plan:
         threads = threads or min(plan.threads, MOST_THREADS)
-    there = space(problem, chip, threads, algorithm)
+    there = Space(problem, chip, threads, algorithm)
     shape, chosen, title = there.shape, plan or there.in_use, words.title(there)
     if not problem.flops:
         return Explanation(problem, chip, chosen, title, EMPTY, shape=shape,

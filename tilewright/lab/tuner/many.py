@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.lab.tuner.search import CPU_S, GPU_S, Result, tune
-from tilewright.lab.tuner.space import here, space
+from tilewright.lab.tuner.space import Space, here
 from tilewright.plans.measured import choice
 from tilewright.problem import Gemm
 from tilewright.runtime.cpu import engine
@@ -54,7 +54,7 @@ def _tuned(problem: Gemm, chip: Any, threads: int | None) -> bool:
     if not problem.flops:
         return False
     try:
-        there = space(problem, chip, threads)
+        there = Space(problem, chip, threads)
         return choice.tuned(there.shape, there.target)
     except (ValueError, TypeError):             # tune says why
         return False

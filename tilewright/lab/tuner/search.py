@@ -15,7 +15,7 @@ from tilewright.lab.tuner.candidates import CPU_CANDIDATES, GPU_CANDIDATES, prom
 from tilewright.lab.tuner.child import NOISE, Job, winner
 from tilewright.lab.tuner.compiling import compile_all
 from tilewright.lab.tuner.running import Listener, Run, measured, provenance
-from tilewright.lab.tuner.space import space
+from tilewright.lab.tuner.space import Space
 from tilewright.plans import asked, gpu_lowering
 from tilewright.plans.measured import choice, store
 from tilewright.plans.measured.row import Row
@@ -167,7 +167,7 @@ def tune(problem: Any, *args: Any, target: Target | str | None = None, threads: 
         chip, forget = on.target, gpus.forget
         if problem.prologues:
             problem = gpu_lowering.lower(problem, chip)     # what passes leave; kernels evaluate other prologues
-    there = space(problem, chip, threads)
+    there = Space(problem, chip, threads)
     store.check_writable()
     model = there.model
     plans = dict.fromkeys((model, there.in_use if there.origin else model,

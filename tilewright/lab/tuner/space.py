@@ -17,79 +17,47 @@ if TYPE_CHECKING:
 
 
 class Space:
-    """What all have. `chip` is the target as it was given; `target` has the instructions that the shape needs beside.
+    """`chip` is the target as it was given; `target` has the instructions that the shape needs beside.
 
     shape           what is multiplied
     in_use, origin  the plan that matmul runs, and where it comes from: choice.chosen
     threads         that a call may use; 1 on a GPU
+    planned         what the engine says of a CPU's product; None for a GPU
     """
-    shape: Any
-    target: Any
-    in_use: Any
-    origin: str
-    threads = 1
 
-    def __init__(self, problem: Gemm, chip: Any) -> None:
-        self.problem, self.chip = problem, chip
+    def __init__(self, problem: Gemm, chip: Any, threads: int | None = None, algorithm: str | None = None) -> None:
+        self.problem, self.chip, self.threads = problem, chip, 1
+        self.shape: Any
+        self.target: Any
+        self.planned: Any = None
+        if isinstance(chip, CpuTarget):
+            self.planned = found = engine.plan_problem(problem, chip, threads, algorithm)
+            self.shape, self.target, self.in_use, self.origin = found.shape, found.target, found.plan, found.origin
+            self.threads = self.shape.threads
+        else:
+            self.shape, self.target = gpu_lowering.multiplied_shape(problem, chip, algorithm), chip
+            self.in_use, self.origin = choice.chosen(self.shape, chip)
 
     @property
     def model(self) -> Any:
         """The plan that the cost model chooses."""
-        raise NotImplementedError
+        return (choose.choose if self.planned else gpu.choose)(self.shape, self.target)
 
     def ranked(self, tiles: int = 3) -> list[Any]:
         """Legal plans, the one with the least predicted time first; of a CPU those of so many register tiles."""
-        raise NotImplementedError
+        if not self.planned:
+            return gpu.ranked(self.shape, self.target)
+        return list(choose.ranked(self.shape, self.target, tiles=tiles))
 
     def basis(self, measured: bool = False) -> Any:
         """What predictions rest on. `measured`: the ceilings of this CPU are measured if they are not known."""
-        raise NotImplementedError
-
-    def kernel(self, plan: Any) -> CompiledGemm:
-        raise NotImplementedError
-
-
-class CpuSpace(Space):
-    def __init__(self, problem: Gemm, chip: CpuTarget, threads: int | None = None, algorithm: str | None = None
-                 ) -> None:
-        super().__init__(problem, chip)
-        self.planned = engine.plan_problem(problem, chip, threads, algorithm)
-        self.shape, self.target, self.in_use = self.planned.shape, self.planned.target, self.planned.plan
-        self.origin, self.threads = self.planned.origin, self.shape.threads
-
-    @property
-    def model(self) -> Any:
-        return choose.choose(self.shape, self.target)
-
-    def ranked(self, tiles: int = 3) -> list[Any]:
-        return list(choose.ranked(self.shape, self.target, tiles=tiles))
-
-    def basis(self, measured: bool = False) -> probes.Basis:
-        return probes.basis(self.chip, measured)
-
-    def kernel(self, plan: Any) -> CompiledGemm:
-        from tilewright.compiled.cpu import CpuKernel
-        return CpuKernel(self.problem, self.chip, self.planned._replace(plan=plan))
-
-
-class GpuSpace(Space):
-    def __init__(self, problem: Gemm, chip: Any, algorithm: str | None = None) -> None:
-        super().__init__(problem, chip)
-        self.shape, self.target = gpu_lowering.multiplied_shape(problem, chip, algorithm), chip
-        self.in_use, self.origin = choice.chosen(self.shape, chip)
-
-    @property
-    def model(self) -> Any:
-        return gpu.choose(self.shape, self.target)
-
-    def ranked(self, tiles: int = 3) -> list[Any]:
-        return gpu.ranked(self.shape, self.target)
-
-    def basis(self, measured: bool = False) -> gpu_probes.GpuBasis:
-        return gpu_probes.basis(self.target)
+        return probes.basis(self.chip, measured) if self.planned else gpu_probes.basis(self.target)
 
     def kernel(self, plan: Any) -> CompiledGemm:
         from tilewright.compiled.compile import compile
+        from tilewright.compiled.cpu import CpuKernel
+        if self.planned:
+            return CpuKernel(self.problem, self.chip, self.planned._replace(plan=plan))
         return compile(self.problem, self.chip, plan)
 
 
@@ -99,10 +67,3 @@ def here(chip: Any) -> Any:
         chip.require_runnable()
         return chip
     return first_device(chip)[1].target
-
-
-def space(problem: Gemm, chip: Any, threads: int | None = None, algorithm: str | None = None) -> Space:
-    """The space of a problem; `threads` of a CPU."""
-    if isinstance(chip, CpuTarget):
-        return CpuSpace(problem, chip, threads, algorithm)
-    return GpuSpace(problem, chip, algorithm)

@@ -157,7 +157,7 @@ def bound(case: Case, target: Any, threads: int = 1) -> dict[str, Any] | None:
     None where there is no model of this product."""
     import tilewright as tw
     from tilewright.lab.measure import operands
-    from tilewright.lab.tuner.space import space
+    from tilewright.lab.tuner.space import Space
 
     try:
         if case.subscripts:
@@ -165,7 +165,7 @@ def bound(case: Case, target: Any, threads: int = 1) -> dict[str, Any] | None:
             (step,) = tw.einsum_path(case.subscripts, o.a, o.b, out=o.c, threads=threads)[1].steps
             return {"what": f"{step.how}; {step.plan}", "model_s": step.seconds,
                     "plan": step.plan}
-        there = space(case.problem, target, threads, case.algorithm)
+        there = Space(case.problem, target, threads, case.algorithm)
         cost = there.basis().cost(there.shape, there.in_use, there.target)
     except (TypeError, ValueError, NotImplementedError, KeyError):
         return None
