@@ -30,7 +30,7 @@ from tilewright.targets import AmdTarget, GpuTarget, amd
 from tilewright.text import plural
 
 if TYPE_CHECKING:
-    from tilewright.lab.measure.gpu_probes import GpuBasis
+    from tilewright.lab.measure.probes import Basis
     from tilewright.lab.tuner.space import Space
     from tilewright.problem import Gemm
 
@@ -75,7 +75,7 @@ def can_be_invariant(shape: GpuShape) -> bool:
     return shape.a not in small_rules.COMPLEX
 
 
-def invariant(there: Space, option: str, basis: GpuBasis) -> tuple[Any, float]:
+def invariant(there: Space, option: str, basis: Basis) -> tuple[Any, float]:
     """The plan of a product with the same bits, and its seconds. Such products have passes for their prologues."""
     bare, seconds, t = there.shape, 0.0, there.chip
     for role in there.shape.prologues:
@@ -128,7 +128,7 @@ def _converted(p: Gemm, s: GpuShape, plan: Any) -> Iterator[str]:
     yield from map(str, plan.passes(s))
 
 
-def levels(there: Space, plan: Any, cost: Cost, basis: GpuBasis) -> tuple[Level, ...]:
+def levels(there: Space, plan: Any, cost: Cost, basis: Basis) -> tuple[Level, ...]:
     """Bytes by level, on NVIDIA's GPUs with what crosses DRAM's interface, as far as L2 does not keep it."""
     target = there.chip
     by_level = asked_for(cost, gpu.planner(target).bandwidths(plan, target))
@@ -139,14 +139,14 @@ def levels(there: Space, plan: Any, cost: Cost, basis: GpuBasis) -> tuple[Level,
                  replace(level, moved=crossing, notes={**level.notes, "moved": DRAM}) for level in by_level)
 
 
-def time(there: Space, plan: Any, cost: Cost, basis: GpuBasis) -> Time:
+def time(there: Space, plan: Any, cost: Cost, basis: Basis) -> Time:
     """Parts go on at the same time, but for passes and for what is left of the sum."""
     alone, target = {"passes", cost.bound}, there.chip
     peak = gpu.planner(target).peak(there.shape, plan, target)
     rest = cost.seconds - sum(seconds for what, seconds in cost.parts if what in alone)
     parts = [Part(what, seconds, what not in alone) for what, seconds in cost.parts]
     parts.sort(key=lambda part: (part.what != cost.bound, part.hidden, -part.seconds))
-    source = basis.source if basis.ceilings else f"{MODEL}{basis.model}{UNMEASURED}"
+    source = basis.source if basis.ceilings else f"{MODEL}{target.model}{UNMEASURED}"
     return Time(cost.seconds, (*parts, Part(REST, max(rest, 0.0))), source, cost.bound, peak,
                 "the instructions of this plan at the highest clock",
                 notes=tuple(_sustained(cost, peak, there.shape, target)))

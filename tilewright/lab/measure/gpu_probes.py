@@ -15,6 +15,7 @@ import numpy as np
 from tilewright.compiler import artefact
 from tilewright.lab.measure import gpu_probe_kernels, nvidia_probe_kernels, probes
 from tilewright.lab.measure.machine import now
+from tilewright.lab.measure.probes import Basis
 from tilewright.plans import gpu
 from tilewright.plans.common import Cost
 from tilewright.targets import AmdTarget, GpuTarget
@@ -55,6 +56,11 @@ class GpuMeasured:
         kind = kind if kind in known and self.flops.get(kind) else "f32"
         clock = self.flops[kind] / known[kind] / REACHED[kind]
         return replace(on, clock=on.clock * clock, bandwidth=on.bandwidth * self.memory(on))
+
+    def cost(self, shape: Any, plan: Any, target: Any) -> Cost:
+        """The cost, as plans.gpu.cost, by these ceilings."""
+        found = gpu.cost(shape, plan, self.scaled(shape, plan, target))
+        return replace(found, seconds=found.seconds + max(self.launch - LAUNCH, 0.0))
 
     def memory(self, on: Any) -> float:
         return self.bandwidth["memory"] / on.bandwidth / REACHED["memory"]
@@ -263,26 +269,9 @@ def devices() -> Iterator[tuple[Any, Any]]:
 
 # ---- predicting
 
-@dataclass(frozen=True)
-class GpuBasis:
-    """What predictions for a GPU rest on."""
-    model: str
-    ceilings: GpuMeasured | None
-    source: str
-
-    def cost(self, shape: Any, plan: Any, target: Any) -> Cost:
-        """The cost, as plans.gpu.cost, by these ceilings."""
-        if self.ceilings is None:
-            return gpu.cost(shape, plan, target)
-        found = gpu.cost(shape, plan, self.ceilings.scaled(shape, plan, target))
-        return replace(found, seconds=found.seconds + max(self.ceilings.launch - LAUNCH, 0.0))
-
-
-def basis(target: GpuTarget | AmdTarget) -> GpuBasis:
+def basis(target: GpuTarget | AmdTarget) -> Basis:
     """The ceilings remembered for GPUs of this model."""
     known = remembered(target)
     if known is None:
-        return GpuBasis(target.model, None, f"{DEFAULTS} {target.model}; `tilewright doctor` measures a GPU that is "
-                                            "here")
-    return GpuBasis(known.model, known, f"the ceilings of {known.model}, measured on {known.date[:10]} (`tilewright "
-                                        "doctor`)")
+        return Basis(None, f"{DEFAULTS} {target.model}; `tilewright doctor` measures a GPU that is here")
+    return Basis(known, f"the ceilings of {known.model}, measured on {known.date[:10]} (`tilewright doctor`)")

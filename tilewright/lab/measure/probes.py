@@ -13,14 +13,15 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tilewright.lab.measure.machine import memory_bytes, now
 from tilewright.lab.measure.quiet import BUSY, Watch
+from tilewright.plans import gpu, model
 from tilewright.plans.common import Cost
 from tilewright.plans.cpu import CpuPlan
 from tilewright.plans.cpu_shape import Shape
-from tilewright.plans.model import Ceilings, cost
+from tilewright.plans.model import Ceilings
 from tilewright.targets import CpuTarget, detect, names, target
 from tilewright.targets.machine import cpus
 
@@ -83,6 +84,10 @@ class Measured:
         flops = self.peak_flops(dtype, threads, at.name) / threads
         return Ceilings(flops / (2 * at.lanes(DTYPES[dtype])), l2 or default.l2, l3 or l2 or default.l3,
                         self.peak_bandwidth("memory") or default.memory)
+
+    def cost(self, shape: Shape, plan: CpuPlan, target: CpuTarget) -> Cost:
+        """The cost, as plans.model.cost, by these ceilings."""
+        return model.cost(shape, plan, target, self.model_ceilings(target, shape.dtype, plan.threads))
 
     # ---- how far to trust them
 
@@ -301,13 +306,16 @@ DEFAULTS = "the model's defaults (3.5 GHz, one vector multiply-add a cycle)"
 
 @dataclass(frozen=True)
 class Basis:
-    """What predictions for a target rest on: its ceilings, or None where the model's defaults have to do."""
-    ceilings: Measured | None
+    """What predictions for a target rest on: its ceilings, a CPU's or a GPU's (gpu_probes.GpuMeasured), or None where
+    the model's defaults have to do."""
+    ceilings: Any
     source: str
 
-    def cost(self, shape: Shape, plan: CpuPlan, target: CpuTarget) -> Cost:
-        found = self.ceilings and self.ceilings.model_ceilings(target, shape.dtype, plan.threads)
-        return cost(shape, plan, target, found or None)
+    def cost(self, shape: Any, plan: Any, target: Any) -> Cost:
+        """The predicted cost by these ceilings."""
+        if self.ceilings:
+            return cast(Cost, self.ceilings.cost(shape, plan, target))
+        return (model if isinstance(target, CpuTarget) else gpu).cost(shape, plan, target)
 
 
 def basis(target: CpuTarget, measured: bool = False) -> Basis:
