@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from tilewright.problem import Gemm
 
 AMX = 8 * 1024          # bytes of a thread's tile registers
-OVERLAPPING = False     # the parts of a time
 
 
 def title(there: Space) -> str:
@@ -53,10 +52,6 @@ def origin(there: Space) -> str:
     return words + ", or in the tables that come with tilewright" * (there.origin == choice.MEASURED)
 
 
-def operations(shape: Shape) -> int:
-    return shape.flops
-
-
 def opening(there: Space, plan: CpuPlan, origin: str) -> tuple[Section, ...]:
     formats = tuple(_formats(there.problem, there.shape))
     return (Section("plan", (str(plan), origin, *_plan(plan))), *((Section("formats", formats),) if formats else ()))
@@ -68,10 +63,6 @@ def sections(there: Space, plan: CpuPlan, cost: Cost) -> tuple[Section, ...]:
             *((Section("epilogue", tuple(_epilogue(shape, plan))),) if shape.epilogue else ()),
             Section("blocks", tuple(_blocks(shape, plan, chip))),
             Section("arithmetic", tuple(_arithmetic(shape, plan, chip, cost))))
-
-
-def can_be_invariant(shape: Shape) -> bool:
-    return not shape.semiring
 
 
 def invariant(there: Space, option: str, basis: Basis) -> tuple[CpuPlan, float]:
@@ -101,15 +92,6 @@ def various(chosen: CpuPlan, others: list[CpuPlan]) -> list[CpuPlan]:
     """Plans to show beside the chosen one: the best of each other kind, and the best."""
     kinds = {(other.algorithm, other.swap): other for other in reversed(others) if other.algorithm != chosen.algorithm}
     return list(dict.fromkeys([*list(kinds.values())[:SHOWN // 2], *candidates.various(others)]))[:SHOWN]
-
-
-def refused(there: Space) -> dict[str, int]:
-    return {}
-
-
-def simulated(explained: Explanation, there: Any) -> Explanation:
-    from tilewright.lab.explanation.simulated import on_cpu
-    return on_cpu(explained, there.planned._replace(plan=explained.plan))
 
 
 # ---- measured

@@ -12,6 +12,7 @@ from tilewright.lab.tuner.space import Space, here
 from tilewright.plans import asked
 from tilewright.plans.common import Cost, NoPlan
 from tilewright.plans.invariant import OPTIONS
+from tilewright.plans.small_rules import COMPLEX
 from tilewright.problem import Gemm
 from tilewright.targets import CpuTarget, coerce
 from tilewright.targets.machine import MOST_THREADS
@@ -72,14 +73,15 @@ def _only(what: Any, **options: Any) -> None:
 
 def _of_problem(problem: Gemm, target: Any, plan: Any, measure: bool, simulate: bool, threads: int | None,
                 algorithm: str | None) -> Explanation:
-    from tilewright.lab.explanation import cpu, gpu
+    from tilewright.lab.explanation import cpu, gpu, measured, simulated
     chip = coerce(target)
     plan = asked.plan(plan, chip)
     asked.algorithm(algorithm, plan, chip)
-    words: Any = cpu if isinstance(chip, CpuTarget) else gpu
+    on_cpu = isinstance(chip, CpuTarget)
+    words: Any = cpu if on_cpu else gpu
     if measure:
         here(chip)                          # RuntimeError before anything is explained
-    if words is cpu and plan:
+    if on_cpu and plan:
         threads = threads or min(plan.threads, MOST_THREADS)
     there = Space(problem, chip, threads, algorithm)
     shape, chosen, title = there.shape, plan or there.in_use, words.title(there)
@@ -98,21 +100,24 @@ def _of_problem(problem: Gemm, target: Any, plan: Any, measure: bool, simulate: 
         sections = *sections, Section("same bits", invariant)
     considered, alternatives = _alternatives(there, chosen, cost, basis, words)
     explained = Explanation(
-        problem, chip, chosen, title, origin, (), words.operations(shape), words.tiles(there, chosen),
+        problem, chip, chosen, title, origin, (),
+        shape.flops if on_cpu else 2 * shape.batch * shape.m * shape.n * shape.k, words.tiles(there, chosen),
         words.levels(there, chosen, cost, basis), words.time(there, chosen, cost, basis), alternatives=alternatives,
-        considered=considered, refused=words.refused(there), sections=sections, shape=shape, cost=cost,
-        basis=basis if words is cpu else None)
+        considered=considered, refused={} if on_cpu else gpu.refused(there), sections=sections, shape=shape, cost=cost,
+        basis=basis if on_cpu else None)
     if simulate:
-        explained = words.simulated(explained, there)
-    if measure:
-        explained = unmeasured(explained) or words.measured(explained, there)
-    return explained
+        explained = simulated.on_cpu(explained, there.planned._replace(plan=chosen)) if on_cpu else simulated.on_gpu(
+            explained)
+    if not measure:
+        return explained
+    return unmeasured(explained) or (cpu.measured(explained, there) if on_cpu else measured.product(explained))
 
 
 def _invariant(there: Space, chosen: Any, cost: Cost, basis: Any, words: Any) -> Iterator[str]:
     """What a product with the same bits for any number of threads, or of rows, costs: for each option of matmul the
     plan, and its time beside the chosen one's."""
-    for option, invariant in OPTIONS.items() if words.can_be_invariant(there.shape) else ():
+    able = there.shape.a not in COMPLEX if there.planned is None else not there.shape.semiring
+    for option, invariant in OPTIONS.items() if able else ():
         try:
             plan, seconds = words.invariant(there, invariant, basis)
         except NoPlan:
@@ -131,5 +136,5 @@ def _alternatives(there: Space, chosen: Any, ours: Cost, basis: Any, words: Any
     for other in words.various(chosen, others):
         theirs = basis.cost(there.shape, other, there.chip)
         shown.append(Alternative(other, theirs.seconds / ours.seconds - 1,
-                                 *cause(ours, theirs, overlapping=words.OVERLAPPING)))
+                                 *cause(ours, theirs, overlapping=there.planned is None)))
     return len(others), tuple(sorted(shown, key=lambda each: each.slower))

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from tilewright.lab.explanation import dram
 from tilewright.lab.explanation.record import (
     UNMEASURED,
-    Explanation,
     Level,
     Part,
     Section,
@@ -40,7 +39,6 @@ ORIGINS = {choice.MEASURED: "measured to be the fastest (tilewright tune show)",
            choice.NEARBY: "measured to be the fastest for a shape nearby (tilewright tune show)",
            choice.PACKED: choice.PACKED}
 MODEL = "the model, with rates of "
-OVERLAPPING = True      # the parts of a time
 DRAM = "predicted between DRAM and an L2 that was empty, by what L2 keeps"
 REST = "launch, and work that does not overlap with the bound above"
 
@@ -56,10 +54,6 @@ def origin(there: Space) -> str:
     return ORIGINS.get(there.origin, "the model's choice")
 
 
-def operations(shape: GpuShape) -> int:
-    return 2 * shape.batch * shape.m * shape.n * shape.k
-
-
 def opening(there: Space, plan: Any, origin: str) -> tuple[Section, ...]:
     t = there.chip
     older = (t.older_code,) if isinstance(t, GpuTarget) and t.chip else ()
@@ -69,10 +63,6 @@ def opening(there: Space, plan: Any, origin: str) -> tuple[Section, ...]:
 def sections(there: Space, plan: Any, cost: Cost) -> tuple[Section, ...]:
     words: Any = _nvidia_words if isinstance(there.chip, GpuTarget) else _amd_words
     return Section("resources", tuple(words(plan.after_passes(there.shape), plan, there.chip))),
-
-
-def can_be_invariant(shape: GpuShape) -> bool:
-    return shape.a not in small_rules.COMPLEX
 
 
 def invariant(there: Space, option: str, basis: Basis) -> tuple[Any, float]:
@@ -100,16 +90,6 @@ def refused(there: Space) -> dict[str, int]:
     shape, t = there.shape, there.chip
     every = common.refusals(shape, t, gpu.planner(t).candidates(shape, t))
     return dict(list(every.items())[:SHOWN])
-
-
-def simulated(explained: Explanation, there: Space) -> Explanation:
-    from tilewright.lab.explanation.simulated import on_gpu
-    return on_gpu(explained)
-
-
-def measured(explained: Explanation, there: Space) -> Explanation:
-    from tilewright.lab.explanation import measured
-    return measured.product(explained)
 
 
 def _converted(p: Gemm, s: GpuShape, plan: Any) -> Iterator[str]:
