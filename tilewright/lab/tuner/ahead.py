@@ -10,14 +10,13 @@ from typing import Any
 
 from tilewright import __version__, outputs, shape_list
 from tilewright.compiled.base import CompiledGemm
-from tilewright.compiled.compile import compile
 from tilewright.compiler import bundle, ptxas, sources
 from tilewright.compiler.artefact import Asked
 from tilewright.lab.measure import machine
 from tilewright.lab.tuner.compiling import compile_all
+from tilewright.lab.tuner.space import Space
 from tilewright.plans.measured import choice
 from tilewright.problem import Gemm
-from tilewright.runtime.cpu import engine
 from tilewright.shape_list import Listed
 from tilewright.targets import CpuTarget, GpuTarget, coerce, cpu, target as named
 from tilewright.targets.machine import cpus
@@ -106,11 +105,8 @@ def _kernel(problem: Gemm, chip: Any, count: int | None) -> tuple[CompiledGemm, 
     """The kernel that tilewright.matmul would run, and with how many threads it is called."""
     if not problem.flops:
         raise ValueError("the product is empty: there is no code")
-    if not isinstance(chip, CpuTarget):
-        return compile(problem, chip), 1
-    from tilewright.compiled.cpu import CpuKernel
-    planned = engine.plan_problem(problem, chip, count)
-    return CpuKernel(problem, chip, planned), planned.shape.threads
+    there = Space(problem, chip, count)
+    return there.kernel(there.in_use if there.planned else None), there.threads
 
 
 def _host_code(chip: Any) -> list[Asked]:

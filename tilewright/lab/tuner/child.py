@@ -110,10 +110,11 @@ def _compare(job: Any, by: Contenders, emit: Emit, clock: measure.Clock, began: 
 # ---- the plans of a job as calls that take turns
 
 def _contenders(job: Any) -> Contenders:
+    here = isinstance(job.target, CpuTarget)
     if not isinstance(job, Job):
-        from tilewright.lab.tuner.launches import contenders
-        return contenders(job)
-    if isinstance(job.target, CpuTarget):
+        from tilewright.lab.tuner import launches
+        return launches.OnCpu(job) if here else launches.OnGpu(job)
+    if here:
         from tilewright.lab.tuner.on_cpu import OnCpu
         return OnCpu(job)
     from tilewright.lab.tuner.on_gpu import OnGpu

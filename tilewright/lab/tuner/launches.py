@@ -16,7 +16,6 @@ from tilewright.lab.measure.measure import Rules
 from tilewright.lab.tuner.contenders import REFERENCE, Contenders, OnProcessor
 from tilewright.lab.tuner.on_gpu import OnDevice
 from tilewright.lab.tuner.trial import differs
-from tilewright.targets import CpuTarget
 
 
 @dataclass(frozen=True)
@@ -38,10 +37,6 @@ class KernelJob:
 
     def __str__(self) -> str:
         return self.kernel
-
-
-def contenders(job: KernelJob) -> Contenders:
-    return OnCpu(job) if isinstance(job.target, CpuTarget) else OnGpu(job)
 
 
 class Configurations(Contenders):
