@@ -201,10 +201,12 @@ def count(name: str, n: int, target: GpuTarget) -> Counts:
         "L1": float(lines.moved),
         "shared memory": float(shared.moved),
     }
+    used: Any = assembled(run.compiled(name, target).function, target)  # where there is an assembler
     return Counts(
         name, step.title, step.idea, step.formula, n, loads.bytes // item, step.moves(n, n, n)[0], loads.moved,
         loads.efficiency, stores.bytes // item, stores.moved, stores.efficiency, from_shared.bytes // item,
-        shared.moved, shared.moved - shared.ideal, fmas, moves, busy, **_assembled(name, target),
+        shared.moved, shared.moved - shared.ideal, fmas, moves, busy,
+        **({what: getattr(used, what) for what in ("registers", "spills", "ctas")} if used else {}),
     )
 
 
@@ -229,12 +231,6 @@ def _run(name: str, n: int, target: GpuTarget, granule: int | None = None) -> si
     if not np.array_equal(c, (a @ b).astype(c.dtype)):
         raise RuntimeError(f"{step.title} gives a wrong product")
     return report
-
-
-def _assembled(name: str, target: GpuTarget) -> dict[str, int]:
-    """Registers, spills and CTAs per multiprocessor, where there is an assembler."""
-    used: Any = assembled(run.compiled(name, target).function, target)
-    return {what: getattr(used, what) for what in ("registers", "spills", "ctas")} if used else {}
 
 
 def assembler() -> str:
