@@ -133,15 +133,18 @@ def result(rng: Random, f: Case, *shape: int) -> Case:
             "options": {"alpha": rng.choice([1, 1, 1, 2, -1]), "out_dtype": f["out"]}}
 
 
-def draw_product(rng: Random, f: Case) -> Case:
+def of_sizes(rng: Random, f: Case, lead: Sequence[int], m: int, n: int, k: int) -> Case:
     """matmul and, with beta, gemm: formats, strides, batches."""
-    lead = lead_of(rng, f)
-    m, n, k = sizes(rng, f, 130 if lead else 600)
     found = product(rng, f, m, n, k, lead) | result(rng, f, *lead, m, n)
-    if found["out"] and (beta := rng.choice([0, 0, 1, 2])):
-        found |= {"call": "gemm", "c": found["out"][0], "out": (), "options": {"alpha": found["options"]["alpha"],
-                                                                               "beta": beta}}
+    if found["out"] and (beta := rng.choice([0, 0, 1, 2, -1])):
+        factors = {"alpha": found["options"]["alpha"], "beta": beta}
+        found |= {"call": "gemm", "c": found["out"][0], "out": (), "options": factors}
     return drawn(rng, f, found)
+
+
+def draw_product(rng: Random, f: Case) -> Case:
+    lead = lead_of(rng, f)
+    return of_sizes(rng, f, lead, *sizes(rng, f, 130 if lead else 600))
 
 
 def draw_vector(rng: Random, f: Case) -> Case:
@@ -198,7 +201,7 @@ REDUCED = "row max", "row sums of groups", "row max and columns", "reductions"
 
 
 def beside(f: Case, lead: Sequence[int], m: int, n: int) -> Case:
-    """The epilogue, its operands, and that the sums of rows and columns are as inexact as their terms are many."""
+    """The epilogue and its operands."""
     shapes = {"row": (n,), "column": (m, 1), "full": (*lead, m, n), "scalar": (1, 1)}
     places = EPILOGUES[f["epilogue"]].items() if f["epilogue"] else ()
     return {"epilogue": f["epilogue"]} | {name: text(f["beside"], *shapes[place]) for name, place in places}
@@ -281,9 +284,8 @@ KINDS["einsum"] = Kind(lambda rng: of_one(rng, [*FLOATS, "c64"], text=rng.choice
 
 def draw_small(rng: Random, f: Case) -> Case:
     unit = min(f["unit"], 4)
-    lead, (m, n, k) = [rng.choice([1, 2, 7, 131, 300])], (
-        min(-(-rng.randint(1, 32) // unit) * unit, 32) for _ in range(3))
-    return drawn(rng, f, product(rng, f, m, n, k, lead) | result(rng, f, *lead, m, n))
+    m, n, k = (min(-(-rng.randint(1, 32) // unit) * unit, 32) for _ in range(3))
+    return of_sizes(rng, f, [rng.choice([1, 2, 7, 131, 300])], m, n, k)
 
 
 KINDS["small"] = Kind(lambda rng: of_one(rng, ["f32", "f64", "bf16", "c64", "c128"], lead=1), draw_small)
