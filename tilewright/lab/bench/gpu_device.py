@@ -128,11 +128,6 @@ def dtype_of(torch: Any, format: str) -> Any:
     return getattr(torch, formats.FORMATS[format].numpy_name)
 
 
-def is_whole(format: str) -> bool:
-    """Whether its numbers are integers."""
-    return isinstance(formats.FORMATS[format], formats.Integer)
-
-
 def eps_of(format: str) -> float:
     """The distance from 1 to the next number; 0 of integers."""
     found = formats.FORMATS[format]
@@ -237,7 +232,8 @@ class Gpu:
         """Ours, or what peers may be off by."""
         ours = reference(first, ROUNDED.get(case.algorithm or "", 0.0))
         p = case.problem
-        fp8 = not p.blocks and any(not is_whole(x) and formats.FORMATS[x].bits <= 8 for x in (p.a, p.b))
+        fp8 = not p.blocks and any(isinstance(formats.FORMATS[x], formats.Float) and formats.FORMATS[x].bits <= 8
+                                      for x in (p.a, p.b))
         # block-scaled ones are multiplied as bf16
         theirs = reference(first, FAST_SUMS) if fp8 else ours
         return lambda name: theirs if peer.is_peer(name, GPU) else ours

@@ -75,7 +75,8 @@ def _few_tiles(p: Gemm, shape: gpu_shape.GpuShape, plan: Any) -> Gemm:
 def _of_gpu(report: Report, target: Any) -> dict[str, Counted]:
     """Workspace counts as memory where it is written, and where it is read for the first time."""
     banks = target.lds_banks if isinstance(target, AmdTarget) else 32
-    shared = _sum(report, "shared", "cluster")
+    shared = report.of(space="shared")
+    shared += report.of(space="cluster")
     through, memory = Traffic(report.granule), 0
     for array in dict.fromkeys(site.array for site in report.traffic if site.space == "global"):
         if array in BESIDE:
@@ -88,13 +89,6 @@ def _of_gpu(report: Report, target: Any) -> dict[str, Counted]:
     near = Counted(shared.bytes, shared.moved * banks * BANK)
     return {"shared": near, "LDS": near, "L2": Counted(through.bytes, through.moved * report.granule),
             "memory": Counted(memory)}
-
-
-def _sum(report: Report, *spaces: str) -> Traffic:
-    found = Traffic(report.granule)
-    for space in spaces:
-        found += report.of(space=space)
-    return found
 
 
 # ---- CPUs

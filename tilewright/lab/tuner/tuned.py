@@ -89,8 +89,8 @@ class Tuned:
                  "bound ms", "by", "time ms", "regret", ""]]
         kept = [*self.contenders[:most], *(each for each in self.contenders[most:] if each.row)]
         for each in kept:
-            rows.append([str(self.contenders.index(each) + 1), each.configuration, *_resources(each.trial),
-                         *_counted(each.trial), f"{each.cost.seconds*1e3:.4g}", each.cost.bound,
+            rows.append([str(self.contenders.index(each) + 1), each.configuration, *_cells(each.trial),
+                         f"{each.cost.seconds*1e3:.4g}", each.cost.bound,
                          f"{each.row.seconds*1e3:.4g}" if each.row else "",
                          each.note[:40] if each.regret is None else f"{each.regret:.1%}",
                          ("best" if each is self._best else "") + (" default" if each.configuration == self.defaults
@@ -103,16 +103,12 @@ class Tuned:
         return "\n".join([*lines, *self.notes[:-1 if not self.timed and self.notes else None], self.verdict])
 
 
-def _resources(t: Trial) -> list[str]:
-    spills = f"+{t.spills}" if t.spills else ""
-    return [f"{t.registers}{spills}", str(t.shared), str(t.launch.resident)]
-
-
-def _counted(t: Trial) -> list[str]:
-    n = t.launch.counts
-    sectors = n.get("sectors loaded", 0) + n.get("sectors stored", 0)
-    return [_short(n.get("fma", 0)), _short(n.get("load", 0) + n.get("load shared", 0)), _short(n.get("passes", 0)),
-            _short(sectors)]
+def _cells(t: Trial) -> list[str]:
+    """Resources, and counts of instructions and of what they move."""
+    n, spills = t.launch.counts, f"+{t.spills}" if t.spills else ""
+    counts = (("fma",), ("load", "load shared"), ("passes",), ("sectors loaded", "sectors stored"))
+    return [f"{t.registers}{spills}", str(t.shared), str(t.launch.resident),
+            *(_short(sum(n.get(kind, 0) for kind in kinds)) for kinds in counts)]
 
 
 def _short(n: float) -> str:
