@@ -29,27 +29,6 @@ class Peak:
         return 2 * self.work * self.units * self.clock / self.cycles
 
 
-def peaks(target: AmdTarget | GpuTarget) -> list[Peak]:
-    """One for each number format that A and B can both have, the widest format first."""
-    return _amd(target) if isinstance(target, AmdTarget) else _nvidia(target)
-
-
-def fastest(target: AmdTarget, format: str) -> Mfma:
-    """The instruction without scales that multiplies most of this format per cycle; of equals the one with the larger
-    tile, which reads less for it. ValueError if there is none."""
-    alike = [x for x in mfma_instructions(target.name) if x.a_format == x.b_format == format and not x.scaled]
-    if not alike:
-        raise ValueError(f"{target.name} has no matrix instruction for {format}")
-    return max(alike, key=lambda x: (x.flops / x.cycles[target.name], -x.blocks, x.m))
-
-
-def _amd(target: AmdTarget) -> list[Peak]:
-    formats = dict.fromkeys(x.a_format for x in mfma_instructions(target.name) if x.a_format == x.b_format)
-    instructions_by_format = [(format, fastest(target, format)) for format in formats]
-    return [Peak(format, x.name, x.flops // 2, target.matrix_cores, target.clock, x.cycles[target.name])
-            for format, x in instructions_by_format]
-
-
 _PAPERS = "https://images.nvidia.com/aem-dam/"
 _TURING = _PAPERS + "en-zz/Solutions/design-visualization/technologies/turing-architecture/" \
                     "NVIDIA-Turing-Architecture-Whitepaper.pdf"
@@ -72,20 +51,34 @@ TENSOR: dict[str, tuple[dict[str, int], float | None, str]] = {
 }
 
 
-def _tensor(target: GpuTarget) -> tuple[dict[str, int], float | None, str]:
-    return TENSOR.get(target.chip) or TENSOR[target.name]
+def fastest(target: AmdTarget, format: str) -> Mfma:
+    """The instruction without scales that multiplies most of this format per cycle; of equals the one with the larger
+    tile, which reads less for it. ValueError if there is none."""
+    alike = [x for x in mfma_instructions(target.name) if x.a_format == x.b_format == format and not x.scaled]
+    if not alike:
+        raise ValueError(f"{target.name} has no matrix instruction for {format}")
+    return max(alike, key=lambda x: (x.flops / x.cycles[target.name], -x.blocks, x.m))
 
 
-def _nvidia(target: GpuTarget) -> list[Peak]:
+def peaks(target: AmdTarget | GpuTarget) -> list[Peak]:
+    """One for each number format that A and B can both have, the widest format first."""
+    if isinstance(target, AmdTarget):
+        kinds = dict.fromkeys(x.a_format for x in mfma_instructions(target.name) if x.a_format == x.b_format)
+        return [Peak(format, x.name, x.flops // 2, target.matrix_cores, target.clock, x.cycles[target.name])
+                for format, x in ((format, fastest(target, format)) for format in kinds)]
     rates, slower, _ = _tensor(target)
     cores = {"f64": target.fma_f64, "f32": target.fma_f32}
-    peaks = []
+    found = []
     for format in dict.fromkeys(["f64", "f32", *rates]):
         tensor = format in rates
         clock = slower if slower is not None and tensor and format != "f64" else target.clock
-        peaks.append(Peak(format, "tensor cores" if tensor else "CUDA cores", rates.get(format) or cores[format],
+        found.append(Peak(format, "tensor cores" if tensor else "CUDA cores", rates.get(format) or cores[format],
                           target.sms, clock, 1))
-    return peaks
+    return found
+
+
+def _tensor(target: GpuTarget) -> tuple[dict[str, int], float | None, str]:
+    return TENSOR.get(target.chip) or TENSOR[target.name]
 
 
 def source(target: AmdTarget | GpuTarget) -> str:
