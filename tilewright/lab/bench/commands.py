@@ -122,8 +122,8 @@ def gpu(options: Options, console: Console) -> int:
     named = [case for dtype in options.dtypes or ["f32"] for case in shapes.named(options.cases, dtype)]
     suites = options.suites or ([] if options.cases else ["sweep"])
     cases = shapes.gpu_cases(suites, options.dtypes, options.sizes, options.quick) + named
-    return _measure("gpu", cases, lambda _: _gpu_rules(options), options, console, GPU, plans=options.plans,
-                    flush=options.flush, max_call_s=10.0)
+    return _measure("gpu", cases, lambda n: GpuRules.choose(n, options.quick), options, console, GPU,
+                    plans=options.plans, flush=options.flush, max_call_s=10.0)
 
 
 def gpu_ladder(options: Options, console: Console) -> int:
@@ -136,12 +136,8 @@ def gpu_ladder(options: Options, console: Console) -> int:
     for dtype in dtypes:
         product, layout, sizes = ladders.GPU_PRODUCTS[dtype]
         cases += shapes.squares("ladder", options.sizes or sizes, product, layout)
-    return _measure("ladder cuda", cases, lambda _: replace(_gpu_rules(options), watch_s=0.0), options, console, GPU,
-                    ladder=True)
-
-
-def _gpu_rules(options: Options) -> GpuRules:
-    return GpuRules.quick() if options.quick else GpuRules()
+    return _measure("ladder cuda", cases, lambda n: replace(GpuRules.choose(n, options.quick), watch_s=0.0), options,
+                    console, GPU, ladder=True)
 
 
 # ---- many products, each beside its fastest peer

@@ -49,8 +49,8 @@ class GpuRules(Rules):
     watch_s: float = 0.6  # of each peer alone, in the second half of which the device's state is read
 
     @classmethod
-    def quick(cls) -> GpuRules:
-        return cls(max_rounds=5, budget_s=2.0, watch_s=0.4)
+    def choose(cls, threads: int = 1, quick: bool = False) -> GpuRules:
+        return cls(max_rounds=5, budget_s=2.0, watch_s=0.4) if quick else cls()
 
 
 class Events:
