@@ -739,11 +739,12 @@ def test_a_child_that_dies_leaves_a_note(monkeypatch: pytest.MonkeyPatch, progra
     assert found.sessions[0].notes == [f"the measuring process ended early while starting: {reason}"]
 
 
-def test_ctrl_c_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(asked: Job, found: Report) -> None:
-        found.sessions.append(Session(asked.threads, asked.isa))
-        raise KeyboardInterrupt
+def interrupted(asked: Job, found: Report) -> None:
+    found.sessions.append(Session(asked.threads, asked.isa))
+    raise KeyboardInterrupt
 
+
+def test_ctrl_c_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "measure", interrupted)
     found = session.run("bench", [job([]), job([])], lambda *_: None)
     assert len(found.sessions) == 1
@@ -752,10 +753,6 @@ def test_ctrl_c_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_ctrl_c_ends_with_130_at_once_and_says_what_is_kept(monkeypatch: pytest.MonkeyPatch,
                                                             capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    def interrupted(asked: Job, found: Report) -> None:
-        found.sessions.append(Session(asked.threads, asked.isa))
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(session, "measure", interrupted)
     monkeypatch.setattr(commands, "measured_peaks", lambda *_: pytest.fail("it goes on measuring"))
     options = commands.Options(json=tmp_path / "r.json", quick=True)
