@@ -76,7 +76,7 @@ KINDS["groups_of_k"] = Kind(of_groups, draw_groups_of_k)
 
 # ---- weights of few bits
 
-WEIGHTS = ("i8", "i4", "u4 zeros", "u8 zeros", "e4m3fn", "mxfp8", "mxfp4", "nvfp4", "mxfp6", "i4 nibbles",
+WEIGHTS = ("i8", "i4", "u8 zeros", "e4m3fn", "mxfp8", "mxfp4", "nvfp4", "mxfp6", "i4 nibbles",
            "u4 zeros nibbles")
 
 
@@ -102,6 +102,8 @@ def draw_weights(rng: Random, f: Case) -> Case:
     case = drawn(rng, f, {"a": text(f["a"], m, k), "b": " ".join([b, *words]), "values": "normal",
                           "within": within(f["a"], k) + 2 * STORED[f["a"]],
                           "options": {"trans_b": f["trans"], "out_dtype": "f32"}}, **groups)
+    if "nibbles" in words:                          # whose bytes are contiguous
+        case["lie"][1] |= {"order": "n", "step": 1}
     if groups:                                      # stacks lie by rows, at any address
         case["lie"][1] = {"shift": case["lie"][1]["shift"]}
     return case
