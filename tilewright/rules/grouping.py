@@ -7,6 +7,7 @@ Only dtypes, shapes and strides of operands are read, so that they may be NumPy'
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -34,6 +35,12 @@ class Axes(NamedTuple):
     def shape(self) -> tuple[int, ...]:
         """The shape of the result."""
         return (self.m, self.n) if self.along == "m" else (self.groups, self.m, self.n)
+
+    @property
+    def with_rows(self) -> int:
+        """How many groups have rows, where rows are divided, if each row's group is drawn at random: for so many plans
+        are chosen."""
+        return math.ceil(self.groups * (1 - (1 - 1/self.groups)**self.m) - 0.01) if self.along == "m" else self.groups
 
     def as_product(self, a: Array, b: Array) -> tuple[Array, Array]:
         """Operands of one product with the result's shape, for rules that read dtypes and shapes only."""

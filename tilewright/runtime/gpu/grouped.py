@@ -144,11 +144,11 @@ def _packed(run: Run, x: Array) -> Array:
 
 def _launch(run: Run, of: Axes, a: Array, b: Array, offsets: Array, results: list[Array], epilogue: str,
             read: list[Array], alpha: float, decoding: tuple[str, list[Array]] | None) -> None:
-    """Launch a batch of groups of the average size, which is two rows, or steps of k, at the least where there are as
-    many: the distance from a single row to the next one would not count."""
-    groups, by_rows = of.groups, of.along == "m"
+    """Launch a batch of groups of the average size of those that have rows, which is two rows, or steps of k, at the
+    least where there are as many: the distance from a single row to the next one would not count."""
+    groups, planned, by_rows = of.groups, of.with_rows, of.along == "m"
     every = of.m if by_rows else a.shape[-1]
-    average = max(-(-every // groups), min(every, 2), 1)
+    average = max(-(-every // planned), min(every, 2), 1)
     m, k = (average, a.shape[-1]) if by_rows else (of.m, average)
 
     def rows(x: Array, extent: int) -> Array:
@@ -170,7 +170,7 @@ def _launch(run: Run, of: Axes, a: Array, b: Array, offsets: Array, results: lis
         problem = Gemm(m, of.n, k, format_of(a.dtype), format_of(b.dtype), format_of(results[0].dtype), letters, groups,
                        epilogue=epilogue, prologue_b=text)
         shape = operands.shape_of(problem, run.on.target, stack_a, stack_b, stacks[0])
-        shape = shape.with_numerics(invariant=run.invariant)
+        shape = shape._replace(batch=planned).with_numerics(invariant=run.invariant)
         if by_rows and letters[0] == "t":           # groups begin at any element of a column
             shape = shape._replace(vector_a=1, align_a=a.itemsize)
         plan = run.plan or compiler.plan_for(shape, run.on.target, of.along)
@@ -221,10 +221,10 @@ def _inside(run: Run, of: Axes, a: Array, x: Array, prologue: Prepared, sums: st
     if not all(auxiliary.readable(y[0], "b", not by_k and read.by_column) and (by_k or not y.strides[0] % WIDEST)
                for read, y in zip(prologue.prologue.reads, beside)):
         return None
-    m, n = max(-(-of.m // of.groups), 1), of.n
+    m, n = max(-(-of.m // of.with_rows), 1), of.n
     rows = x if letters[1] == "n" else x.swapaxes(1, 2)
     at = [(address(a), a.strides[0] if of.m > 1 else 0, 0), (address(x), rows.strides[1], x.strides[0]), (0, 4*n, 0)]
-    shape = gpu_shape.shape(*pair, gpu_shape.results(sums, "")[0], m, n, of.k, letters, at, of.groups,
+    shape = gpu_shape.shape(*pair, gpu_shape.results(sums, "")[0], m, n, of.k, letters, at, of.with_rows,
                             numerics=Numerics(prologue_b=text))
     compiler = forks.imported(COMPILER)
     return (text, beside) if compiler.decodes_inside(shape, target) else None
