@@ -229,11 +229,15 @@ class Wgmma:
 
     @staticmethod
     def _descriptor(low: Any, pointer: Any, layout: SharedMatrix) -> Any:
-        """Shared memory has less than 2^18 bytes: above these, addresses in a cluster have the CTA's rank."""
-        address = low.b.and_(low.b.ptrtoint(pointer, low.integer(32)), low.i32(_STRIDE - 1))
-        address = low.b.zext(low.b.lshr(address, low.i32(4)), low.integer(64))
-        bits = layout.bits - (layout.bits >> 63 << 64)
-        return low.b.or_(address, low.integer(64)(bits), name="descriptor")
+        """Shared memory has less than 2^18 bytes: above these, addresses in a cluster have the CTA's rank. Constant
+        distances are added last, so that the steps of a stage share the rest."""
+        word, wide, distance = low.integer(32), low.integer(64), 0
+        while (step := low.constant_step(pointer)) is not None and step >= 0 and step % 16 == 0:
+            pointer, distance = pointer.pointer, distance + step
+        address = low.b.lshr(low.b.and_(low.b.ptrtoint(pointer, word), low.i32(_STRIDE - 1)), low.i32(4))
+        lower, upper = layout.bits & 0xFFFFFFFF, layout.bits >> 32 << 32
+        lower = low.b.add(low.b.or_(address, word(lower)), low.i32(distance // 16))
+        return low.b.or_(low.b.zext(lower, wide), wide(upper - (upper >> 63 << 64)), name="descriptor")
 
     def product(self, a: Any, b: Any, c: Any) -> Any:
         """a [rows, k] times b [n, k] transposed, plus c [rows, n], all in f64: as exactly as atoms.nvidia says. Sums in

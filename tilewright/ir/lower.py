@@ -6,6 +6,7 @@ from typing import Any
 
 import llvmlite
 import llvmlite.ir as ll
+from llvmlite.ir.instructions import GEPInstr
 
 from tilewright.forks import cached_property
 from tilewright.ir import program
@@ -142,6 +143,12 @@ class _Lowering:
         if together:
             set.add(call.attributes, "convergent")
         return call
+
+    def constant_step(self, pointer: Any) -> int | None:
+        """How many bytes a pointer lies behind the one that it is made of; None if that is not a constant."""
+        index: Any = pointer.indices[0] if isinstance(pointer, GEPInstr) else None
+        width = getattr(pointer.source_etype, "width", None) if isinstance(index, ll.Constant) else None
+        return None if width is None else int(index.constant) * width // 8
 
     def undefined(self, t: Any) -> ll.Value:
         return ll.Constant(self.type(t), ll.Undefined)
