@@ -161,6 +161,7 @@ def others(k: Kernel, p: Any, n: Any) -> dict[str, Callable[[], Any]]:
     for type in (f16, bf16):
         found[f"round_pair_{type}"] = lambda type=type: k.store(p.as_(i32), k.round_pair(k.pack(p[0], p[1]), type))
         found[f"fma_pair_{type}"] = lambda type=type: k.store(p.as_(i32), k.fma_pair(n, n, n, type))
+    found["round_e4m3"] = lambda: k.store(p.as_(i32), k.round_e4m3(p[0]))
     for half in range(2):
         found[f"fp8_pair{half}"] = lambda half=half: k.store(p.as_(i32), k.fp8_pair(n, "e4m3fn", half))
     shared, columns = SharedMatrix(), SharedMatrix(64, "mn", 2048, 512)

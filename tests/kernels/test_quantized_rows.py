@@ -13,21 +13,22 @@ DTYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32}
 FP8 = ml_dtypes.float8_e4m3fn
 
 
-@pytest.mark.parametrize("threads", [None, 64])
+@pytest.mark.parametrize("options", [
+    {"THREADS": None}, {"THREADS": 64}, {"THREADS": 64, "BY": "warp"}, {"THREADS": 64, "CONVERT": True}], ids=str)
 @pytest.mark.parametrize("cols", [1, 100, 768])
 @pytest.mark.parametrize("format", DTYPES)
-def test_rows(format, cols, threads):
+def test_rows(format, cols, options):
     rng = np.random.default_rng(cols)
     x = (rng.standard_normal((7, cols)) * [[1], [0], [1e-4], [300], [1], [1e-7], [1]]).astype(DTYPES[format])
     x[4, cols // 2], x[6, cols // 3] = np.nan, np.inf
     wide = x.astype(np.float32)
     with np.errstate(all="ignore"):
         scales = np.maximum(np.abs(wide).max(1) / np.float32(448), np.float32(2.0**-126))
-        elements = np.clip(wide / scales[:, None], -448, 448).astype(FP8).view(np.int8)
-    function = emit_quantize_rows(format, THREADS=threads)
+        elements = np.clip(wide * (1 / scales[:, None]), -448, 448).astype(FP8).view(np.int8)
+    function = emit_quantize_rows(format, **options)
     given = x.view(np.int16) if format == "bf16" else x
     y, found = np.full((7, cols), 99, np.int8), np.full(7, 99, np.float32)
-    if threads:
+    if options["THREADS"]:
         simulator.run(function, 7, cols, given, y, found, grid=(3,))
     else:
         run(function, 7, cols, given, y, found)
@@ -39,4 +40,5 @@ def test_rows(format, cols, threads):
 
 def test_they_are_read_and_written_as_vectors():
     for format in DTYPES:
-        assert not vectors.reasons(emit_quantize_rows(format))
+        for convert in (False, True):
+            assert not vectors.reasons(emit_quantize_rows(format, CONVERT=convert))

@@ -261,6 +261,23 @@ def fp8_pair(k: Kernel, x: Value, format: str, half: int) -> Value:
     return k._op(FP8_PAIR[format.removesuffix("fn"), half], i32, x)
 
 
+def _round_e4m3(_: Any, x: Any) -> Any:
+    numbers = np.clip(x, -448, 448).astype(formats.FORMATS["e4m3fn"].dtype)
+    return np.where(np.isnan(x), 0x7F, np.asarray(numbers).view(np.uint8)).astype(np.int32)[()]
+
+
+ROUND_E4M3 = Operation("round_e4m3", lambda low, t, x: low.b.zext(low.asm(
+    "cvt.rn.satfinite.e4m3x2.f32 $0, 0f00000000, $1;", low.integer(16), "=h,f", x), low.type(t)), _round_e4m3,
+    needs="fp8")
+
+
+def round_e4m3(k: Kernel, x: Value) -> Value:
+    """The pattern of the e4m3fn nearest to an f32, ties to even and at most 448 in size, in an i32; a NaN is 0x7f."""
+    if x.type != f32:
+        raise TypeError(f"round_e4m3 takes an f32, not {x.type}")
+    return k._op(ROUND_E4M3, i32, x)
+
+
 # ---- clusters: CTAs that run at once, by Kernel(cluster=(x, y, z)), meet, and read one another's shared memory
 
 # This thread has come, and what it did before is for all threads of the cluster to see (release); it goes on.
