@@ -235,28 +235,17 @@ def test_a_model_with_narrow_weights():
         assert torch.allclose(compiled(x), net(x), atol=1e-5)
 
 
-def test_rows_are_quantized_without_the_dispatcher_where_nobody_watches():
-    from torch.utils._python_dispatch import TorchDispatchMode
+@pytest.mark.parametrize(("rows", "step", "activation", "ours"), [
+    (4, 64, "none", True), (100, 64, "none", False), (100, 65, "none", True), (100, 64, "relu", True)])
+def test_linear_takes_torchs_product_on_gpus_where_ours_is_not_faster(monkeypatch, rows, step, activation, ours):
+    from tilewright.torch import functions
 
-    from tilewright.torch import narrow
+    class OnGpu:
+        is_cuda, itemsize = True, 2
+        numel, dim, stride = (lambda self: rows*64), (lambda self: 2), (lambda self: (step, 1))
 
-    seen = []
-
-    class Watching(TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            seen.append(function is narrow.quantize_rows_operator)
-            return function(*args, **(kwargs or {}))
-
-    torch.manual_seed(2)
-    first, x = torch.randn(2, 5, 64)
-    wanted = [narrow.quantize_rows_operator(x), narrow.quantize_rows_operator(first)]
-    for rows, want in zip((first, x, first), (wanted[1], wanted[0], wanted[1])):
-        assert all(torch.equal(a.float(), b.float()) for a, b in zip(twt.quantize_rows(rows), want))
-    with Watching():
-        twt.quantize_rows(x)
-    assert any(seen)
-    assert twt.quantize_rows(x.requires_grad_())[1].requires_grad     # whose backward pass is refused
-    with torch.no_grad():
-        assert not twt.quantize_rows(x)[1].requires_grad
-    with pytest.raises(TypeError, match="x must be a matrix"):
-        twt.quantize_rows(torch.randn(3, 4, 5))
+    layer, taken = twt.Linear(64, 32, activation=activation).bfloat16(), []
+    monkeypatch.setattr(functions, "linear", lambda *_: taken.append("ours"))
+    monkeypatch.setattr(nn.functional, "linear", lambda *_: taken.append("torch"))
+    layer(OnGpu())
+    assert taken == ["ours" if ours else "torch"]

@@ -124,6 +124,39 @@ def test_what_differs_is_another_call(repeated):
     assert not times(a, b)
 
 
+def test_a_function_of_two_products_is_repeated_with_new_memory_between_them(repeated):
+    ran = []
+
+    def twice(x, w, v):
+        ran.append(True)
+        between = torch.empty(x.shape[0], w.shape[1])
+        tensor_repeats.writing(lambda: tw.matmul(x, w, between), between)
+        return tw.matmul(between, v)
+    for _ in range(6):
+        given = torch.randn(24, 40), torch.randn(40, 30), torch.randn(30, 9)
+        found = tensor_repeats.call(twice, given, ("twice",), given)
+        assert torch.allclose(found, given[0] @ given[1] @ given[2], atol=1e-3)
+    assert 1 <= len(ran) <= 3
+
+
+def test_a_function_whose_first_step_is_no_record_is_not_repeated(repeated):
+    def twice(x, w):
+        double = torch.empty_like(x)
+        tensor_repeats.writing(lambda: torch.mul(x, 2, out=double), double)
+        return tw.matmul(double, w)
+    for _ in range(4):
+        given = torch.randn(24, 40), torch.randn(40, 30)
+        found = tensor_repeats.call(twice, given, ("double",), given)
+        assert torch.allclose(found, 2 * given[0] @ given[1], atol=1e-3)
+
+
+def test_the_default_device_of_torch_is_no_mode_that_watches(repeated):
+    with torch.device("cpu"):
+        for _ in range(4):
+            twt.mm(X, W.t())
+    assert repeated
+
+
 def test_gradients(repeated):
     w = torch.nn.Parameter(W.clone())
     with torch.no_grad():

@@ -4,7 +4,7 @@ runtime/repeats.py knows a call by a key that Python puts together, which takes 
 asked instead, by what its compiler guards compiled code with: in 0.2 us it says whether tensors have the classes,
 dispatch keys, dtypes, devices, sizes and strides of those of an earlier call, and whether this thread is in the same
 state (autocast, inference, transforms); of dispatch modes and forward-mode derivatives, which the guards do not all
-see, torch is asked beside. What runs then is that call's record. Without such guards, which are no public interface of
+see, torch is asked beside. That call's records run then. Without such guards, which are no public interface of
 torch, every call takes the way by keys.
 """
 
@@ -31,21 +31,21 @@ class Call(NamedTuple):
     check: Callable[..., bool]      # are these tensors, and this thread, like those?
     without_grad: bool              # some tensors asked for gradients, and grad mode was off
     bits: int                       # the last four of each address
-    order: tuple[int, ...]          # which tensors the record's addresses are of; the result's is the last
-    record: repeats.Record
+    # Records, and whose addresses each takes: of tensors, of the result, of temporaries
+    steps: tuple[tuple[repeats.Record, tuple[int, ...]], ...]
     empty: Callable[..., Any]       # makes the result, if none is given
     made: tuple[Any, ...]           # of these
+    temporaries: tuple[tuple[Callable[..., Any], tuple[Any, ...]], ...]     # made as the result is
     device: int | None              # None: the host
     extents: tuple[int, ...]        # bytes from each tensor's address to its end, if the last one is a result
 
 
-calls: dict[Any, list[Call]] = {}       # of functions of tensors, one product each with one result
+calls: dict[Any, list[Call]] = {}       # of functions of tensors with one result
 repeats.derived.append(calls)
-checks: dict[Any, Callable[[Any], bool]] = {}       # of operators of one tensor, by its shape and dtype
 
 
 def call(function: Callable[..., Any], given: Sequence[Any], how: Any, tensors: Sequence[Any]) -> Any:
-    """function(*given), by an earlier call's record if there is one."""
+    """function(*given), by an earlier call's records if there are any."""
     result = run_recorded(how, tensors)
     if result is not None:
         return result
@@ -55,12 +55,12 @@ def call(function: Callable[..., Any], given: Sequence[Any], how: Any, tensors: 
 
 
 def run_recorded(how: Any, tensors: Sequence[Any], out: Any = None) -> Any:
-    """Run an earlier call's record on these tensors, two or more, into `out` if it is given, and return the result;
-    None if there is no such record. `how`: the function, and whatever else it was given."""
+    """Run an earlier call's records on these tensors, two or more, into `out` if it is given, and return the result;
+    None if there are none. `how`: the function, and whatever else it was given."""
     if not calls or TORCH.observed():
         return None
     given = tensors if out is None else (*tensors, out)
-    for check, without_grad, bits, order, record, empty, made, device, extents in calls.get(
+    for check, without_grad, bits, steps, empty, made, temporaries, device, extents in calls.get(
             (how, len(given), tensors[0].shape, tensors[1].shape, pool.get_num_threads()), ()):
         if check(*given) and not (without_grad and _grad_enabled()):
             places, last = [x.data_ptr() for x in given], 0
@@ -68,30 +68,31 @@ def run_recorded(how: Any, tensors: Sequence[Any], out: Any = None) -> Any:
                 last = last << 4 | place & 15
             if last == bits:
                 x = empty(*made) if out is None else out
-                at = [*[places[i] for i in order], x.data_ptr()]
                 stream = 0 if device is None else _stream(device)
-                if _overlaps(places, extents) if extents else at[-1] & 15:
+                if _overlaps(places, extents) if extents else x.data_ptr() & 15:
                     return None
-                if record.run(at, tensors, (x,), 1, stream):
-                    return None
+                between = [empty(*made) for empty, made in temporaries]     # which live until the device has the steps
+                places += [x.data_ptr(), *[t.data_ptr() for t in between]]
+                for record, order in steps:
+                    at = [places[i] for i in order]
+                    if record.run(at, tensors, (x,), 1, stream):
+                        return None
+                    if repeats.watch.ran is not None:
+                        repeats.watch.ran.append((record, at))
                 if repeats.watch.ran is not None:
-                    repeats.watch.ran.append((record, at))
+                    repeats.watch.temporaries += tuple(between)
                 return x
     return None
 
 
-def direct(operator: Any, kernel: Callable[[Any], Any], x: Any) -> Any:
-    """operator(x), a tuple of tensors; where x and this thread's state are as in an earlier call, kernel(x), without
-    torch's dispatcher."""
-    key, observed = (operator, x.shape, x.dtype), TORCH.observed()
-    check = None if observed else checks.get(key)
-    if check is not None and check(x) and not (x.requires_grad and _grad_enabled()):
-        return kernel(x)
-    result = operator(x)
-    if not observed and ready() and (check := guard((x,), result[0])) is not None:
-        if len(checks) >= MOST:
-            checks.clear()
-        checks[key] = check
+def writing(step: Callable[[], Any], *tensors: Any) -> Any:
+    """step(), which writes these new tensors for later steps of its caller: if it is a record, a repeated call runs it
+    on others like them."""
+    ran = repeats.watch.ran
+    count = 0 if ran is None else len(ran)
+    result = step()
+    if ran is not None and len(ran) > count:
+        repeats.watch.temporaries += tensors
     return result
 
 
@@ -105,27 +106,32 @@ def _overlaps(places: Sequence[int], extents: Sequence[int]) -> bool:
 
 
 def watched(function: Callable[..., Any], how: Any, tensors: Sequence[Any], out: Any = None) -> Any:
-    """function(), which is remembered if it came down to one record, from these tensors to a new one, or to `out`."""
+    """function(), which is remembered if it came down to records, from these tensors to a new one, or to `out`."""
     if recording or not ready() or TORCH.observed():
         return function()
     with repeats.watching() as ran:
         result = function()
-    if len(ran) == 1:
-        _remember(how, tensors, out, result, *ran[0])
+        between = repeats.watch.temporaries
+    if ran and (len(ran) == 1 or between):
+        _remember(how, tensors, out, result, ran, between)
     return result
 
 
-def _remember(how: Any, tensors: Sequence[Any], out: Any, result: Any, record: repeats.Record, at: list[int]) -> None:
+def _remember(how: Any, tensors: Sequence[Any], out: Any, result: Any, ran: list[tuple[repeats.Record, list[int]]],
+              temporaries: Sequence[Any]) -> None:
     given = tensors if out is None else (*tensors, out)
     check = guard(given, result)
     if check is None:
         return
-    places = [x.data_ptr() for x in given]
-    if len(set(places)) < len(places) or not set(at[:-1]) <= set(places) or (
-            at[-1] != result.data_ptr()):
+    places = [x.data_ptr() for x in (*given, result, *temporaries)]
+    if len(set(places)) < len(places) - (out is not None) or ran[-1][1][-1] != result.data_ptr():
+        return
+    try:
+        steps = tuple([(record, tuple(map(places.index, at))) for record, at in ran])
+    except ValueError:                  # memory of others
         return
     bits = 0
-    for place in places:
+    for place in places[:len(given)]:
         bits = bits << 4 | place & 15
     if len(calls) >= MOST:
         calls.clear()
@@ -133,11 +139,11 @@ def _remember(how: Any, tensors: Sequence[Any], out: Any, result: Any, record: r
         (how, len(given), tensors[0].shape, tensors[1].shape, pool.get_num_threads()), [])
     del known[OF_SHAPES - 1:]
     empty, made = empty_like(result)
-    steps = [] if out is None else [[(n - 1) * step for n, step in zip(x.shape, x.stride())] for x in given]
-    extents = tuple([x.element_size() * (1 + sum(along)) for x, along in zip(given, steps)])
-    with_grad, order = any(map(WITH_GRAD, given)), tuple([places.index(x) for x in at[:-1]])
-    known.insert(0, Call(check, with_grad, bits, order, record, empty, made,
-                         None if result.device.type == "cpu" else result.device.index, extents))
+    ends = [] if out is None else [[(n - 1) * step for n, step in zip(x.shape, x.stride())] for x in given]
+    extents = tuple([x.element_size() * (1 + sum(along)) for x, along in zip(given, ends)])
+    device = None if result.device.type == "cpu" else result.device.index
+    known.insert(0, Call(check, any(map(WITH_GRAD, given)), bits, steps, empty, made,
+                         tuple(map(empty_like, temporaries)), device, extents))
 
 
 def guard(given: Sequence[Any], result: Any) -> Callable[..., bool] | None:

@@ -53,6 +53,7 @@ derived: list[dict[Any, Any]] = []
 class _Watch(threading.local):
     """Calls of this thread that are or become records, with their addresses, where a caller wants to know them."""
     ran: list[tuple[Record, list[int]]] | None = None
+    temporaries: tuple[Any, ...] = ()       # tensors that these calls write for each other
 
 
 watch = _Watch()
@@ -64,6 +65,8 @@ class watching:
 
     def __enter__(self) -> list[tuple[Record, list[int]]]:
         self.before, watch.ran = watch.ran, (ran := list[tuple[Record, list[int]]]())
+        if self.before is None:
+            watch.temporaries = ()
         self.ran = ran
         return ran
 

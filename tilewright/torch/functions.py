@@ -15,18 +15,25 @@ import torch
 from torch import Tensor
 from torch.autograd import _profiler_enabled
 from torch.compiler import is_compiling
+from torch.utils._device import DeviceContext
 
 from tilewright.api import tensor_repeats
 from tilewright.torch import narrow, ops
 
-_in_modes = torch._C._len_torch_function_stack
+_modes, _mode = torch._C._len_torch_function_stack, torch._C._get_function_stack_at
 
 
-def _call(operator: Any, given: tuple[Any, ...], tensors: tuple[Tensor, ...], how: Any) -> Any:
+def call(operator: Any, given: tuple[Any, ...], tensors: tuple[Tensor, ...], how: Any) -> Any:
     """operator(*given). `tensors`: those of the arguments; `how`: the operator, and what else is given."""
-    if is_compiling() or _in_modes() or _profiler_enabled():
-        return operator(*given)
+    if is_compiling() or _profiler_enabled() or (_modes() and not (_modes() == 1 and type(_mode(0)) is DeviceContext)):
+        return operator(*given)     # somebody may want to see it; torch.set_default_device's mode does not
     return tensor_repeats.call(operator, given, how, tensors)
+
+
+def unaligned(*tensors: Tensor) -> bool:
+    """Has an operand of 16 bits rows that are not multiples of 16 bytes? An H200 ran these at 2.4 to 4.3 of cuBLAS."""
+    return tensors[0].itemsize == 2 and any(
+        stride % 8 for x in tensors if x.dim() == 2 for stride in x.stride() if stride > 1)
 
 
 def mm(a: Tensor, b: Tensor) -> Tensor:
@@ -35,13 +42,13 @@ def mm(a: Tensor, b: Tensor) -> Tensor:
     The result has that dtype (f32 of fp8), sums are those of tilewright.matmul. TypeError and ValueError for other
     arguments."""
     given = a, b
-    return _call(ops.mm_operator, given, given, "mm")
+    return call(ops.mm_operator, given, given, "mm")
 
 
 def bmm(a: Tensor, b: Tensor) -> Tensor:
     """a @ b of stacks [batch, m, k] and [batch, k, n], as torch.bmm; otherwise as mm."""
     given = a, b
-    return _call(ops.bmm_operator, given, given, "bmm")
+    return call(ops.bmm_operator, given, given, "bmm")
 
 
 def addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: complex = 1, alpha: complex = 1) -> Tensor:
@@ -60,7 +67,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: st
             t is not None and t.requires_grad for t in (x, weight, bias)):
         return ops.linear_sums_operator(x, weight, bias, activation)[0]
     tensors = (x, weight) if bias is None else (x, weight, bias)
-    return _call(ops.linear_operator, (x, weight, bias, activation), tensors, (activation, bias is None))
+    return call(ops.linear_operator, (x, weight, bias, activation), tensors, (activation, bias is None))
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
@@ -87,7 +94,7 @@ def scaled_mm(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tens
     out_dtype, f32, bf16 or f16. Scales are f32 [m, 1] and [1, n], or [1, 1]; bias [n]. It has no backward pass."""
     tensors = (a, b, scale_a, scale_b) if bias is None else (a, b, scale_a, scale_b, bias)
     how = out_dtype, bias is None
-    return _call(narrow.scaled_mm_operator, (a, b, scale_a, scale_b, bias, out_dtype), tensors, how)
+    return call(narrow.scaled_mm_operator, (a, b, scale_a, scale_b, bias, out_dtype), tensors, how)
 
 
 def weight_linear(x: Tensor, elements: Tensor, scales: Tensor, zeros: Tensor | None, bias: Tensor | None, format: str,
@@ -96,12 +103,17 @@ def weight_linear(x: Tensor, elements: Tensor, scales: Tensor, zeros: Tensor | N
     backward pass."""
     how = "weight", zeros is None, bias is None, format, group, tensor_scale
     tensors = tuple(t for t in (x, elements, scales, zeros, bias) if t is not None)
-    return _call(narrow.weight_linear_operator, (x, elements, scales, zeros, bias, *how[3:]), tensors, how)
+    return call(narrow.weight_linear_operator, (x, elements, scales, zeros, bias, *how[3:]), tensors, how)
+
+
+def fp8_linear(x: Tensor, weight: Tensor, scales: Tensor, bias: Tensor | None) -> Tensor:
+    """x [..., k] @ (weight * scales).T + bias by scaled_mm, rows of x quantised by quantize_rows: in x's dtype, of an
+    e4m3fn weight [n, k] with scales [n, 1] and bias [n]. It has no backward pass."""
+    tensors = (x, weight, scales) if bias is None else (x, weight, scales, bias)
+    return call(narrow.fp8_linear_operator, (x, weight, scales, bias), tensors, ("fp8", bias is None))
 
 
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     """x [m, k] in e4m3fn, and the f32 scales [m, 1] by which rows were divided: each row's largest size becomes 448.
     x is f32, bf16 or f16. On a GPU it is one kernel. It has no backward pass."""
-    if is_compiling() or _in_modes() or _profiler_enabled():
-        return narrow.quantize_rows_operator(x)
-    return tensor_repeats.direct(narrow.quantize_rows_operator, narrow.rows_in_fp8, x)
+    return narrow.quantize_rows_operator(x)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import tilewright
 from tilewright import formats
-from tilewright.api import tensors
+from tilewright.api import tensor_repeats, tensors
 from tilewright.formats.quantized import Quantized
 from tilewright.formats.scaled import HALVES, Nibbles, Scaled
 from tilewright.kernels.quantized_rows import emit_quantize_rows
@@ -25,6 +25,7 @@ from tilewright.torch.library import define, refuse_gradients, shaped
 from tilewright.torch.ops import EPILOGUES, FP8, empty, matrices, rows_of
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+SHORT = 2048  # elements of a row that is quantised by a warp of a GPU, not by a CTA
 FEW = 16  # rows of activations for which a GPU's kernels multiply sums by the scales themselves
 # Epilogues of sums without a bias, and with one: with scales of both operands, with those of columns.
 SCALED = lambda acc, scale_a, scale_b: acc * scale_a * scale_b, lambda acc, scale_a, scale_b, bias: (
@@ -84,22 +85,24 @@ refuse_gradients(scaled_mm_operator, HERE)
 # ---- quantize_rows
 
 
-def rows_in_fp8(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The kernel of quantize_rows."""
+def _rows_in_fp8(x: Tensor) -> tuple[Tensor, Tensor]:
     _check_rows(x)
     if not (x.is_cuda and x.numel()):
         return quantization.rows_in_fp8(x)
     x = x.detach().contiguous()
     elements, scales = _fake_quantize_rows(x)
     bits = x.view(torch.int16) if x.dtype == torch.bfloat16 else x
-    run(_row_kernel(x.dtype, torch.version.hip is not None), *x.shape, bits, elements.view(torch.int8), scales)
+    kernel, given = _row_kernel(x.dtype, x.shape[1] <= SHORT, x.device), (bits, elements.view(torch.int8), scales)
+    tensor_repeats.writing(lambda: run(kernel, *x.shape, *given), elements, scales)
     return elements, scales
 
 
 @cache
-def _row_kernel(dtype: torch.dtype, wide: bool) -> Any:
+def _row_kernel(dtype: torch.dtype, short: bool, device: torch.device) -> Any:
     format = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}[dtype]
-    return emit_quantize_rows(format, WARP=64 if wide else 32)
+    amd = torch.version.hip is not None
+    return emit_quantize_rows(format, THREADS=128, WARP=64 if amd else 32, BY="warp" if short else "cta",
+                              CONVERT=not amd and torch.cuda.get_device_capability(device) >= (8, 9))
 
 
 def _check_rows(x: Tensor) -> None:
@@ -112,8 +115,30 @@ def _fake_quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     return empty(x, *x.shape, dtype=torch.float8_e4m3fn), empty(x, x.shape[0], 1, dtype=torch.float32)
 
 
-quantize_rows_operator = define("quantize_rows(Tensor x) -> (Tensor, Tensor)", rows_in_fp8, _fake_quantize_rows)
+quantize_rows_operator = define("quantize_rows(Tensor x) -> (Tensor, Tensor)", _rows_in_fp8, _fake_quantize_rows)
 refuse_gradients(quantize_rows_operator, HERE)
+
+
+# ---- fp8_linear: both of them
+
+
+def _check_fp8(x: Tensor, weight: Tensor, scales: Tensor, bias: Tensor | None = None
+               ) -> tuple[torch.dtype, tuple[int, ...]]:
+    if x.dtype not in FLOATS or x.dim() < 1 or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
+        raise ValueError(f"x {tuple(x.shape)} of {x.dtype} and weight {tuple(weight.shape)} must be [..., k] of one of "
+                         f"{', '.join(map(str, FLOATS))} and [n, k]")
+    return x.dtype, (*x.shape[:-1], weight.shape[0])
+
+
+def _fp8_linear(x: Tensor, weight: Tensor, scales: Tensor, bias: Tensor | None = None) -> Tensor:
+    dtype, shape = _check_fp8(x, weight, scales, bias)
+    rows, row_scales = _rows_in_fp8(rows_of(x))
+    return _scaled_mm(rows, weight.t(), row_scales, scales.t(), bias, dtype).view(shape)
+
+
+fp8_linear_operator = define("fp8_linear(Tensor x, Tensor weight, Tensor scales, Tensor? bias=None) -> Tensor",
+                             _fp8_linear, shaped(_check_fp8), repeated=4)
+refuse_gradients(fp8_linear_operator, HERE)
 
 
 # ---- weight_linear

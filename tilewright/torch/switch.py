@@ -83,7 +83,7 @@ class _Switch(TorchFunctionMode):
         elif torch.compiler.is_compiling():
             take = False
         elif tensors[0].is_cuda:
-            take = _unaligned(tensors)
+            take = functions.unaligned(*tensors)
         else:
             take = _measured(name, tensors, lambda: function(*args, **kwargs), lambda: ours(*tensors, **options))
         return ours(*tensors, **options) if take else function(*args, **kwargs)
@@ -98,12 +98,6 @@ def _ready(tensors: tuple[Any, ...]) -> bool:
             return False
     kind = first.device.type
     return first.dtype in FLOATS and kind in ("cpu", "cuda") and not torch.is_autocast_enabled(kind)
-
-
-def _unaligned(tensors: tuple[Tensor, ...]) -> bool:
-    """Has an operand of 16 bits rows that are not multiples of 16 bytes?"""
-    return tensors[0].itemsize == 2 and any(
-        stride % 8 for x in tensors if x.dim() == 2 for stride in x.stride() if stride > 1)
 
 
 def _measured(name: str, tensors: tuple[Tensor, ...], theirs: Callable[[], Any], ours: Callable[[], Any]) -> bool:
