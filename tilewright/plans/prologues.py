@@ -153,8 +153,8 @@ def violations(shape: GpuShape) -> Iterator[str]:
 DECODING = {"i8": 2.25, "u8": 2.25, "i4x2": 2.25, "u4x2": 2.25, "e2m1x2": 3.0, "e4m3fn": 1.5, "e5m2": 1.5, "bf16": 1,
             "f16": 1, "f32": 0}
 DECODING_OTHERS = 6
-# Of wgmma: pairs are read and rounded; words of two numbers of 4 bits.
-READING, WORDS = 1.25, {"i4x2": 2.0, "u4x2": 2.0, "e2m1x2": 5.0}
+# Of wgmma: pairs are read and rounded; words of two numbers of 4 bits, and of i8.
+READING, WORDS = 1.25, {"i4x2": 2.0, "u4x2": 2.0, "e2m1x2": 5.0, "i8": 2.1}
 PAIRED = {"i4x2": 1.3, "u4x2": 1.3, "e2m1x2": 2.6}      # and until two are a word that matrix instructions take
 
 
@@ -189,9 +189,10 @@ def decoding(text: str, role: str, run: int) -> float:
     inner, _ = factored(prologue.expression, shared(text, role, run))
     if paired(text):
         return WORDS[prologue.source] + (prologue.kind == "int" and any(x.operation == "mul" for x in inner.lines))
-    if prologue.source in ("i8", "u8") and (found := subtracted(inner)):
-        inner, _ = found
-    lines = [line for line in inner.lines if line.operation != "float"]
+    zero = subtracted(inner) if prologue.source in ("i8", "u8") else None
+    lines = [line for line in (zero[0] if zero else inner).lines if line.operation != "float"]
+    if prologue.source == "i8" and prologue.result == "bf16" and not lines and not zero:
+        return WORDS["i8"]
     return DECODING.get(prologue.source, DECODING_OTHERS) + READING + sum(SLOTS.get(x.operation, 1) for x in lines)
 
 

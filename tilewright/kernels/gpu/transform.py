@@ -30,7 +30,7 @@ WIDEST = 16                         # bytes that a thread loads at once
 SECTOR = 32                         # and that caches bring
 EXACT, EIGHT = ("e8m0", "e4m3fn"), 8        # formats of scales whose products with e2m1 bf16 has
 FLOATS = "f32", "bf16", "f16"               # of others
-DIGITS = "i4x2", "u4x2"
+HELD = "i4x2", "u4x2", "i8"                  # formats that are decoded by constants in registers
 BIASED = "i8", "u8", "i4x2", "u4x2"         # formats from whose numbers others are subtracted at no cost
 TYPES = {"float": f32, "int": i32}
 
@@ -99,8 +99,8 @@ class Transform:
             inner, zero = offset
         return cls(k, g, ROLE, prologue, ALONG_K, inner, factor, integral, "fp8" in TARGETS[ARCH].instructions,
                    "bf16" in TARGETS[ARCH].instructions, zero, common,
-                   Held.constants(k, prologue.source, PAIRS.get(prologue.result, f32), g.m) if prologue.source in DIGITS
-                   else None,
+                   Held.constants(k, prologue.source, PAIRS.get(prologue.result, f32), g.m)
+                   if prologue.source in HELD else None,
                    1.0 if factor is None or inner.lines or PAIRED else UNITS.get(prologue.source, 1.0), SCALED)
 
     @property
@@ -266,6 +266,12 @@ class Transform:
         return (self.prologue.result == "bf16" and len(lines) == 1 and lines[0].operation == "mul" and scale is not None
                 and scale.format in (EXACT if self.prologue.element == "e2m1" else FLOATS*self.SCALED)
                 and scale.name in lines[0].operands and (scale.group % EIGHT == 0 or not scale.along_k))
+
+    @property
+    def BYTES(self) -> bool:
+        """Whether `unpack.signed_bytes` makes pairs of numbers of i8 that nothing is done to."""
+        return (self.prologue.source == "i8" and self.prologue.result == "bf16" and self.PAIR and self.WHOLE
+                and not self.zero and all(x.operation == "float" for x in self.inner.lines))
 
     @property
     def _scale(self) -> Aux | None:

@@ -155,6 +155,16 @@ def pairs(k: Kernel, x: Value, FORMAT: str, T: Type, minus: Sequence[Value] = ()
     return values
 
 
+def signed_bytes(k: Kernel, x: Value, held: Held) -> Value:
+    """Two i8 in an i16 as a word of two bf16, on a chip that multiplies those: 2^7 and a byte's lower seven bits, less
+    2^7, or 2^8 where the highest bit is set. Two instructions for each."""
+    bytes, exponents = (k.reinterpret(word, vec(i8, 4)) for word in (k.cast(x, i32), held.pair))
+    word = k.reinterpret(k.shuffle(bytes, exponents, (0, 5, 1, 7)), i32)
+    both = k.broadcast(word, 2)                                         # elements of vectors are bits, not indices
+    low, high = ((both & splat(k, i32, mask, 2))[0] for mask in (-0x00800081, -0x007F0080))
+    return k.fma_pair(high, k.constant(i32, _pattern(bf16, -1.0)), low, bf16)
+
+
 def twice(k: Kernel, x: Value, FORMAT: str, T: Type, FP8: bool) -> Value:
     """A scale of the format e8m0 or e4m3fn as a word of two T, which is bf16 for e8m0 and has it exactly."""
     bits = k.cast(x, i32)

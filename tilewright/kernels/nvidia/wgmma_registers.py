@@ -11,6 +11,7 @@ from tilewright.atoms.wgmma import DEPTH, M, Wgmma
 from tilewright.ir import Kernel, Tile, Value, f32, i8, i16, i32, vec
 from tilewright.kernels.gpu.epilogue import Run
 from tilewright.kernels.gpu.transform import Loaded, Transform
+from tilewright.kernels.gpu.unpack import signed_bytes
 from tilewright.kernels.nvidia.ring import Carried
 from tilewright.kernels.nvidia.wgmma_products import Products, Stages
 from tilewright.kernels.nvidia.wgmma_tiles import SmemTile
@@ -228,5 +229,7 @@ class DecodedProducts(RegisterProducts):
             spread = [(k.cast(x, i32) & 0xFF)*SPREAD for x in pairs]
             return [word for at, step in enumerate(steps) for word in before.words(
                 k.pack(*spread[PAIRS*at:PAIRS*(at + 1)]), self._given(row, [step]), SPREAD=True)]
+        if before.BYTES and before.held:
+            return [signed_bytes(k, x, before.held) for x in pairs]
         raw = k.reinterpret(k.pack(*pairs), vec(before.S, 2*len(pairs) // before.TOGETHER))
         return before.pairs(before.numbers(raw, self._given(row, steps)))
