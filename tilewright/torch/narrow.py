@@ -26,7 +26,6 @@ from tilewright.torch.ops import EPILOGUES, FP8, empty, matrices, rows_of
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 SHORT = 2048  # elements of a row that is quantised by a warp of a GPU, not by a CTA
-FEW = 16  # rows of activations for which a GPU's kernels multiply sums by the scales themselves
 # Epilogues of sums without a bias, and with one: with scales of both operands, with those of columns.
 SCALED = lambda acc, scale_a, scale_b: acc * scale_a * scale_b, lambda acc, scale_a, scale_b, bias: (
     acc * scale_a * scale_b + bias)
@@ -213,17 +212,14 @@ def _weight_linear(x: Tensor, elements: Tensor, scales: Tensor, zeros: Tensor | 
     _, shape = _check_weight(x, elements, scales, zeros, bias)
     rows = rows_of(x)
     weight: Any = as_weight(elements, scales, zeros, format, group, tensor_scale, x.shape[-1])
-    few = rows.shape[0] <= (FEW if x.is_cuda else MOST)
-    if few and not x.is_cuda:
+    if rows.shape[0] <= MOST and not x.is_cuda:
         return _by_few_rows(rows, weight, None, bias, x.dtype).view(shape)
     operands: dict[str, Any] = {} if bias is None else {"bias": bias}
     epilogue = EPILOGUES["none"][bias is not None]
-    options: dict[str, Any] = {}
-    if isinstance(weight, Scaled) and weight.plain and not few:  # scales of whole rows of the weight multiply sums
+    if isinstance(weight, Scaled) and weight.plain and not x.is_cuda:   # scales of rows of the weight multiply sums
         weight, operands = elements, {"scales": scales.t(), **operands}
         epilogue = OF_COLUMNS[bias is not None]
-        options = {"prologue_b": lambda b: b * 1.0} if x.is_cuda else {}    # decoded on the way, in place of a copy
-    options |= {} if epilogue is None else {"epilogue": epilogue, "operands": operands}
+    options: dict[str, Any] = {} if epilogue is None else {"epilogue": epilogue, "operands": operands}
     out = empty(x, rows.shape[0], shape[-1], dtype=x.dtype)
     return tilewright.matmul(rows, weight, out, trans_b=True, **options).view(shape)
 
