@@ -41,9 +41,7 @@ from tilewright.lab.bench.gpu_device import TorchDevice
 Tensor = Any
 GPU, BF16, POSITIONS, VOCABULARY = torch.device("cuda"), torch.bfloat16, 1024, 32000
 KINDS = "float", "int4", "int8", "fp8", "mxfp4"
-# Of errors of a model, relative to the norm; of other kinds 0.03. fp8: activations that differ in their last bit are
-# rounded to neighbours in each layer, which makes two thirds of what fp8 loses.
-LIMITS = {"fp8": 0.25}
+LIMITS = {"fp8": 0.25}          # of a model, else 0.03: last bits choose between neighbours in fp8, layer by layer
 
 
 class InTurn(TorchDevice):
@@ -160,11 +158,7 @@ def decode(batch: int, compiled: bool, net: nn.Module) -> tuple[study.Launch, Te
         return call(tokens, past_key_values=cache).logits
     graph, result = captured(step)
     graph.replay()
-    return partial(_replay, graph, step), result
-
-
-def _replay(graph: Any, *kept: Any) -> None:        # what the graph reads must outlive it
-    graph.replay()
+    return lambda kept=step: graph.replay(), result         # what the graph reads must outlive it
 
 
 def train(given: Tensor, compiled: bool, net: nn.Module) -> tuple[study.Launch, Tensor]:
@@ -275,8 +269,9 @@ def experts(tokens: int, kind: str, count: int = 8, width: int = 4096, between: 
     graphs = {name: captured(partial(block, *product)) for name, product in products.items()}
     graphs[study.OURS][0].replay()
     wrong = study.near(graphs[study.OURS][1][0], block(loop, every)[0], 0.03)
+    kept = block, products                      # what graphs read must outlive them
     return study.Case({"job": f"experts {tokens}", "kind": kind, "blocks": len(every)},
-                      {name: [partial(_replay, graph, block, products)] for name, (graph, _) in graphs.items()},
+                      {name: [lambda graph=graph, _=kept: graph.replay()] for name, (graph, _) in graphs.items()},
                       lambda side, _: wrong if side == study.OURS else "", {"kind": kind})
 
 
@@ -299,7 +294,6 @@ def host(kinds: Iterable[str]) -> dict[str, study.Launch]:
         "torch.mm": partial(torch.mm, a, w), "twt.mm": partial(twt.mm, a, w), "tw.matmul": partial(tw.matmul, a, w),
         "tw.matmul with out": partial(tw.matmul, a, w, out), "torch._grouped_mm": partial(
             torch._grouped_mm, a, stack, offs=ends), "twt.grouped_mm": partial(twt.grouped_mm, a, stack, ends),
-        # as a user writes it: a new function object in every call
         "tw.contract": lambda: tw.contract(lambda x, y: (x - y)**2, a, w)}
 
 

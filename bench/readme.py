@@ -200,6 +200,19 @@ def programs(report: Report, options: dict[str, str]) -> str:
     return where + markdown(["program", "sizes: time of Triton / time here"], rows, left=("program",))
 
 
+def models(report: Report, options: dict[str, str]) -> str:
+    """Jobs of bench/programs.py whose names do not begin with except=: torch's time over that with layers of a kind."""
+    rows: dict[str, dict[str, str]] = {}
+    for x in report.extra["programs"]:
+        if not x["job"].startswith(options.get("except", "-")):
+            times = x["seconds"]
+            found = spread(ratios(times["torch"], times["tilewright"])).median if times else 0
+            rows.setdefault(x["job"], {})[x["kind"]] = f"{found:.2f}" if times else "-"
+    kinds = list(dict.fromkeys(kind for row in rows.values() for kind in row))
+    head = ["torch's bf16 / layers of", *kinds]
+    return markdown(head, [[job, *(row.get(kind, "-") for kind in kinds)] for job, row in rows.items()], left=head[:1])
+
+
 def gpu_epilogues(report: Report, options: dict[str, str]) -> str:
     """of=products: products with an epilogue on a GPU, beside others' times; of=host: microseconds per call."""
     if options["of"] == "host":
@@ -264,7 +277,8 @@ def records(kind: str, report: Report, options: dict[str, str]) -> str:
     return markdown(head, rows, left=head[:1])
 
 
-_KINDS = (rates, summary, peers, machine, tiles, counts, step, tflops, formats, programs, gpu_epilogues, gpu_semirings)
+_KINDS = (rates, summary, peers, machine, tiles, counts, step, tflops, formats, programs, models, gpu_epilogues,
+          gpu_semirings)
 FIGURES: dict[str, Callable[[Report, dict[str, str]], str]] = {
     **{f.__name__: f for f in _KINDS},
     "gpu_machine": machine, "gpu_summary": partial(summary, cublas=True), "gpu_rates": partial(gpu_table, rate_columns),

@@ -28,9 +28,7 @@ from tilewright.lab.measure.gpu_rules import GpuRules, GraphTrack
 from tilewright.lab.measure.gpu_state import Reading
 from tilewright.lab.measure.measure import Call, Sample
 from tilewright.lab.measure.operands import Operands
-from tilewright.plans.nvidia import NvidiaPlan
 from tilewright.problem import Gemm
-from tilewright.targets import target
 
 
 class Played:
@@ -755,34 +753,6 @@ def test_figures_between_markers(measured: Report, tmp_path: Path) -> None:
     assert readme.fill(text, tmp_path) == text
     with pytest.raises(readme.FigureError, match="of=pie: it is products or host"):
         readme.fill("<!-- figure: gpu_epilogues r.json of=pie -->\n<!-- /figure -->\n", tmp_path)
-
-
-def test_regret_leaves_out_what_is_no_plan_any_more(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    """Every measured plan is read; plans are chosen for all cases that leave some out, and for every tenth other."""
-    from bench import regret
-
-    plan = "simt 128x128x8 warp=64x64 thread=8x16 stages=2 copy=registers vector=4"
-    on = target("sm_90a")
-    assert regret.readable([plan, f"{plan} split_k=8 cluster", ""], on, None) == {plan: NvidiaPlan.parse(plan)}
-    measured = json.loads((regret.RESULTS / "h200_plans.json").read_text())
-    every = measured["cases"]
-    for ratios in every.values():
-        assert [text for text in ratios if text not in regret.readable(ratios, on, None)] == [
-            text for text in ratios if text.endswith(" cluster")]
-    old = {case for case, ratios in every.items() if any(text.endswith(" cluster") for text in ratios)}
-    some = {case: every[case] for n, case in enumerate(every) if case in old or n % 10 == 0}
-    file = tmp_path / "plans.json"
-    file.write_text(json.dumps(measured | {"cases": some}))
-    regret.held_against([file])
-    *lines, left_out = capsys.readouterr().out.splitlines()
-    means = [line for line in lines if "geometric mean" in line]
-    cases = [line for line in lines if line not in means]
-    clusters = sum(text.endswith(" cluster") for ratios in some.values() for text in ratios)
-    assert left_out == f"left out: {clusters} measurements of plans that cannot be read any more"
-    assert not any(line.endswith(" cluster") for line in cases)
-    assert sum(int(line.split(" cases:")[0].split()[-1]) for line in means) == len(cases) == len(some)
 
 
 # ---- the command
