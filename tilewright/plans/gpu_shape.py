@@ -143,10 +143,8 @@ class GpuShape(HasNumerics, _Fields):
     @cached_property
     def bits(self) -> tuple[int, int]:
         """Bits of an element of A and of B in memory, with all its terms."""
-        if self.prologue_a or self.prologue_b:
-            return (bits_of(prologues.stored(self.a, self.prologue_a)),
-                    bits_of(prologues.stored(self.b, self.prologue_b)))
-        return self.tile_bits
+        a, b = self.tile_bits
+        return _in_memory(a, self.prologue_a), _in_memory(b, self.prologue_b)
 
     @cached_property
     def tile_bits(self) -> tuple[int, int]:
@@ -177,7 +175,12 @@ def emitted(s: GpuShape, sizes: tuple[int, int, int]) -> GpuShape:
 @cache
 def bits_of(format: str) -> int:
     """Bits of an element in memory."""
-    return 32 if format in ("xf32", "tf32") else formats.FORMATS[format.removesuffix(prologues.HALVES)].bits
+    return 32 if format in ("xf32", "tf32") else formats.FORMATS[format].bits
+
+
+def _in_memory(bits: int, prologue: str) -> int:
+    """Bits of an element in memory, if the prologue makes one of so many of it: of i4 8, unless two share a byte."""
+    return int(8*prologues.bytes_of(prologues.read(prologue).source)) if prologue else bits
 
 
 def shape(a: str, b: str, out: str, m: int, n: int, k: int, layout: str = "nt", at: Sequence[Place] | None = None,
@@ -185,8 +188,8 @@ def shape(a: str, b: str, out: str, m: int, n: int, k: int, layout: str = "nt", 
     """The shape of operands that are multiplied in these formats, which lie `at` these places (A, B and C), or are
     contiguous and aligned to 16 bytes. The distance of rows does not count of a matrix that has one row; it is 0 then.
     """
-    stored = prologues.stored(a, numerics.prologue_a), prologues.stored(b, numerics.prologue_b), out
-    bits, each = tuple(map(bits_of, stored)), epilogues.sums_of_result(numerics.epilogue)
+    bits = _in_memory(bits_of(a), numerics.prologue_a), _in_memory(bits_of(b), numerics.prologue_b), bits_of(out)
+    each = epilogues.sums_of_result(numerics.epilogue)
     inner = k if layout[0] == "n" else m, n if layout[1] == "n" else k, n // each
     outer = m if layout[0] == "n" else k, k if layout[1] == "n" else n, m
     places = at or [(0, x*size // 8 if rows > 1 else 0, x*size*rows // 8 if batch > 1 else 0)
