@@ -97,16 +97,11 @@ def draw_weights(rng: Random, f: Case) -> Case:
         name = "mxfp8"
     if "fp" not in name:
         words.append(f"group={f['group']}" if f["group"] and f["group"] <= k else "weights")
-    lead = (len(groups["ends"]),) if groups else ()
+    lead = (len(groups["ends"]),) if groups else rng.choice([(), (), (3,)])
     b = text(name, *lead, *((n, k) if f["trans"] else (k, n)))
-    case = drawn(rng, f, {"a": text(f["a"], m, k), "b": " ".join([b, *words]), "values": "normal",
+    return drawn(rng, f, {"a": text(f["a"], m, k), "b": " ".join([b, *words]), "values": "normal",
                           "within": within(f["a"], k) + 2 * STORED[f["a"]],
                           "options": {"trans_b": f["trans"], "out_dtype": "f32"}}, **groups)
-    if "nibbles" in words:                          # whose bytes are contiguous
-        case["lie"][1] |= {"order": "n", "step": 1}
-    if groups:                                      # stacks lie by rows, at any address
-        case["lie"][1] = {"shift": case["lie"][1]["shift"]}
-    return case
 
 
 KINDS["weights"] = Kind(of_weights, draw_weights)

@@ -194,8 +194,8 @@ def _of_shadows(run: Run, b: Any, looks: Any) -> Any:
     """The record with shadows for arrays: rules read dtypes, shapes and strides."""
     found: Any = {part: looks[name].shadow for part in prologues.PARTS
                   if (name := "b" if part == "elements" else f"b.{part}") in looks}
-    if isinstance(b, Scaled) and b.nibbles and found["elements"].shape[b.nibbles.axis] == 1:
-        found["elements"] = prologues.spread(run, found["elements"], b.nibbles.axis)
+    axis = b.nibbles and b.nibbles.axis if isinstance(b, Scaled) else -1 if b.format.element.bits == 4 else None
+    found["elements"] = prologues.halves(run, found["elements"], axis) if axis else found["elements"]
     return replace(b, **found)
 
 

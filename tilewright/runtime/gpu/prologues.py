@@ -186,11 +186,7 @@ def of_scaled(run: Run, call: Call, looks: dict[str, Look]) -> Call:
         assert scales is not None
         held, length = x.shadow, q.shape
         if q.nibbles:
-            if held.strides[q.nibbles.axis] != 1 and held.shape[q.nibbles.axis] > 1:
-                raise ValueError(f"{role} has two elements to a byte along axis {q.nibbles.axis}, which must be "
-                                 f"contiguous, but its strides are {held.strides} bytes")
-            if held.shape[q.nibbles.axis] == 1:
-                held = spread(run, held, q.nibbles.axis)
+            held = halves(run, held, q.nibbles.axis)
             held = shadow(address(held), length, held.strides, q.format.dtype, held)
         shadows = [held, scales.shadow, *([] if zeros is None else [zeros.shadow])]
         axis = q.axis
@@ -214,11 +210,14 @@ def of_scaled(run: Run, call: Call, looks: dict[str, Look]) -> Call:
     return call
 
 
-def spread(run: Run, elements: Array, axis: int) -> Array:
-    """A copy of bytes with two numbers each, of which there is one along the axis: 16 bytes apart, so that strides say
-    along which axis the two are."""
+def halves(run: Run, elements: Array, axis: int) -> Array:
+    """Bytes with two numbers each along this axis, which alone is contiguous, or a copy: kernels take the numbers of a
+    byte to lie along that. If there is one byte along the axis, the copy's are 16 bytes apart."""
     rows = elements.swapaxes(axis, -1)
-    there = run.temporary((*rows.shape[:-1], WIDEST), rows.dtype)[..., :1]
+    count = rows.shape[-1]
+    if rows.strides[-1] == 1 < count and 1 not in rows.strides[:-1]:
+        return elements
+    there = run.temporary((*rows.shape[:-1], WIDEST if count == 1 else count), rows.dtype)[..., :count]
     run.copy(rows, there)
     return there.swapaxes(axis, -1)
 
