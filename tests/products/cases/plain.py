@@ -119,6 +119,8 @@ CASES = [
         "packed 14x32 mc=28 kc=12 nc=32", "packed 14x32 mc=14 kc=8 nc=96 ways=2x1x1",
         "packed 9x48 mc=18 kc=260 nc=48 ways=1x2x1", "packed 14x32 mc=14 kc=64 nc=64 ways=1x4x1",
         "packed 6x64 mc=12 kc=36 nc=64 ways=1x1x2")),
+    *(row(f"c64 {m}x3", f"c64 3x{n}", plans=("in_place 6x32 ways=1x3x1", "in_place 8x16"), on=("avx512",))
+      for m, n in ((1, 1), (3, 33), (14, 5))),
     # vectors, of any strides; a product without axes is a scalar
     *some(3, (row(a, b, results=(usual(x, x),), values=values(x, x))
               for x in ("f32", "f64", "f16", "bf16", "c64", "c128", "i8", "u16", "i32", "i64")

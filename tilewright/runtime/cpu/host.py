@@ -160,9 +160,9 @@ class Host:
         prepacked: which of them was packed before; fields: of a state that is kept (plans/semirings.py); prologues:
         which of them have one; prepare: that of the operand that is read once, whose format `sources` is then; by_rows:
         of B, which `dots` reads then; result: C's format, of `dots` that converts; complex_row: what emitters of
-        complex_rows.py take after `nr`; complex_in_place: what emit_complex_in_place takes after it."""
+        complex_rows.py take after `nr`; complex_in_place: what emit_complex_in_place takes after `dtype`."""
         if complex_in_place:
-            return self.address("complex_in_place:emit_complex_in_place", target, dtype, mr, nr, *complex_in_place)
+            return self.address("complex_in_place:emit_complex_in_place", target, dtype, *complex_in_place)
         if complex_row is not None:
             return self.address(f"complex_rows:emit_complex_{algorithm}", target, dtype, nr, *complex_row)
         formats = (*(sources or ("", "")), result) if (any(sources) or result) and not prepare else ()

@@ -56,13 +56,13 @@ def complex_row(recipe: Recipe) -> dict[str, int]:
 
 
 def complex_in_place_kernel(recipe: Recipe) -> tuple[Any, ...]:
-    """The arguments that emit_complex_in_place takes after the tile; none for other plans."""
+    """The arguments of emit_complex_in_place after the format; none for other plans. Groups are equally tall."""
     shape, plan = recipe.shape, recipe.plan
     if not plan.complex_in_place(shape):
         return ()
-    edge, groups = shape.n % plan.nr > 0, min(-(-shape.m // plan.mr), max(MOST_CHUNK // plan.mr, 1))
+    edge, high = shape.n % plan.nr > 0, -(-shape.m // -(-shape.m // plan.mr))
     panels = ("several, edge" if edge else "several") if shape.n > plan.nr else "edge" if edge else "one"
-    return groups, shape.a, shape.b, panels
+    return high, plan.nr, min(-(-shape.m // high), max(MOST_CHUNK // high, 1)), shape.a, shape.b, panels
 
 
 def complex_in_place(recipe: Recipe) -> dict[str, int]:
