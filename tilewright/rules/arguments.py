@@ -160,11 +160,11 @@ def combined_in(a: Array, b: Array) -> np.dtype[Any]:
 
 
 def converted(x: Array, dtype: np.dtype[Any]) -> Array:
-    """x in the format of the arithmetic: as it is where an engine can take it, else a copy. Of integers the lowest bits
-    count, so that u32 is taken as i32."""
+    """x in the format of the arithmetic: as it is where an engine can take it, else a copy, whose rows are contiguous
+    if x's are. Of integers the lowest bits count, so that u32 is taken as i32."""
     if x.dtype.kind == "u" and dtype.kind == "i" and x.dtype.itemsize == dtype.itemsize and x.dtype.isnative:
         x = x.view(dtype)
-    return x if ready(x, dtype) else x.astype(dtype)
+    return x if ready(x, dtype) else x.astype(dtype, "C" if x.strides[-1:] == (x.itemsize,) else "K")
 
 
 def rounded(x: Array, dtype: np.dtype[Any]) -> Array:
