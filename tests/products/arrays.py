@@ -120,6 +120,7 @@ def _scaled(spec: Spec, values: str, seed: int, axis: int) -> Made:
     if spec.format in BLOCK_FORMATS:
         x = (rng.standard_normal(spec.shape) if normal else rng.integers(-2, 3, spec.shape)).astype(np.float32)
         q = tw.quantize(x, spec.format, axis=axis)
+        q = replace(q, elements=stored(q.elements, spec.layout))
         return Made(q, x.astype(float) if q.format.mx and not normal else tw.dequantize(q, "f64"))
     elements = numbers(spec.format, spec.shape, "wide" if normal and spec.format[0] in "iu" else "whole", seed)
     few, k = list(spec.shape), spec.shape[axis]
@@ -132,8 +133,8 @@ def _scaled(spec: Spec, values: str, seed: int, axis: int) -> Made:
         wide = wide - np.take(zeros.astype(float), at, axis)
     exact = wide * np.take(scales.astype(float), at, axis)
     if "nibbles" in spec.words:
-        q = Scaled(pack(np.ascontiguousarray(elements)), scales, zeros, spec.group, Nibbles(spec.format, -1,
-                                                                                            spec.shape[-1]))
+        q = Scaled(stored(pack(np.ascontiguousarray(elements)), spec.layout), scales, zeros, spec.group,
+                   Nibbles(spec.format, -1, spec.shape[-1]))
     else:
         q = Scaled(stored(elements, spec.layout), scales, zeros, spec.group)
     return Made(q, exact)

@@ -176,7 +176,7 @@ def product(call: Call, offsets: Any) -> Any:
         for x in results:
             x[...] = 0
         return fused.delivered(call, f, results, outs)
-    once = bool(prepared) and p.sizes[2] > 0 and _few(call, right, a)
+    once = bool(prepared) and p.sizes[2] > 0 and b.itemsize in b.strides[-2:] and _few(call, right, a)
     sides, decoded = _sides(right, a, numbers, of, once, p.sums, call.batch_invariant)
     _run(call, of, p, sides, (a, numbers, right, decoded), stored, read, epilogue, ends, results)
     return fused.delivered(call, f, results, outs)

@@ -141,8 +141,6 @@ def converting_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
         for s, swap in (shape, False), (shape.swapped, True):
             yield from (replace(p, swap=swap) for p in dot_plans(s, target)
                         if p.widens(s) and (s.n == 1 or not p.copy))            # a copy of a column has a record
-        if shape.m == shape.n == 1:
-            return
     lanes = target.lanes(shape.itemsize)
     tiles = {*packed_tiles(target)[:1], *((mr, vectors) for mr, vectors, _ in tiles_of(target, FEW_ROWS)[-1:])}
     if shape.words:

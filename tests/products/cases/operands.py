@@ -116,6 +116,11 @@ WEIGHTS = [
     *(weights(x, m, 1030, 1043, "bf16", trans, out=(f"{out} {m}x1043",) if out else ())
       for x in ("bf16",) for m in (1, 5, 8, 33) for trans in (False, True)
         for out in ("", "f32", "bf16") if (m + trans) % 2),
+    *(row(a, f"{b} {layout}", options=T | {"out_dtype": "f32"}, on=("cpu", "sm_90a"))
+      for a, b in (("bf16 3x5x96", "i4 3x70x96 group=32 nibbles"), ("bf16 5x96", "u4 70x96 group=32 zeros nibbles"),
+                   ("bf16 3x5x96", "mxfp4 3x70x96"))
+      for layout in ("columns", "apart", "far")),
+    *(row(a, "mxfp4 63x64", "biased and not", bias="f32 64") for a in ("bf16 5x63 one", "bf16 3x5x63 one")),
     *(row(a, b, options=T) for a, b in (("bf16 2x3x128", "i4 34x128 group=32 nibbles"),
           ("f32 5x31", "i8 40x31 group=20"))),
     *(weights("f32", m, 260, 200, b, trans, call="packed") for b in (
