@@ -2,9 +2,9 @@
 
 Scales of blocks along k are decoded into the operand before it is multiplied. An element times its scale is exactly one
 of f32, unless it is 2^128 or more, which is inf; the scale that nvfp4 has for a whole array becomes part of alpha.
-Where both operands are block-scaled, a large product takes them as bf16 instead, which is exact too, takes half the
-memory and is multiplied at twice f32's rate and more. But that flushes what is below 2^-126; where a number, a product
-or a sum of products could be so small, f32 is taken: one contract.
+Where both operands are block-scaled, or the other one is bf16, a large product takes them as bf16 instead, which is
+exact too, takes half the memory and is multiplied at twice f32's rate and more. But that flushes what is below 2^-126;
+where a number, a product of two block-scaled ones or a sum of these could be so small, f32 is taken: one contract.
 
 Scales of rows of a, of columns of b, or of all of an operand multiply the sums:
 
@@ -143,6 +143,10 @@ def without_scales(call: Call) -> tuple[Call, tuple[Array, ...]]:
                 narrow, plan = False, None  # which is one for products of bf16
         else:  # panels that are multiplied with bf16
             narrow = getattr(b, "a", None) == BF16 and exact_in_bf16(a)
+    elif isinstance(b, Quantized):              # by bf16
+        narrow = (getattr(a, "dtype", None) == BF16 and plan is call.algorithm is None and not call.batch_invariant
+                  and lowering.decoded(a.size // max(b.length, 1), math.prod(b.others[-1:]), b.length) == "bf16"
+                  and exact_in_bf16(b))
     if isinstance(a, Quantized) or isinstance(b, Quantized):    # how they are decoded depends on their numbers
         program.not_repeated()
     scales = []

@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 
 from tilewright.formats.conversion import Array, convert, pack, unpack
 from tilewright.formats.records import Float
-from tilewright.formats.scaled import Decodable, Scaled, basic, in_groups, on_gpu
+from tilewright.formats.scaled import AT_ONCE, Decodable, Scaled, basic, in_groups, on_gpu
 from tilewright.formats.table import BLOCK_FORMATS, FORMATS, BlockFormat, array_format, block_format, get
-
-AT_ONCE = 1 << 16  # numbers that are decoded at a time, so that all that is made on the way stays in L2
 
 
 @dataclass(frozen=True, eq=False)

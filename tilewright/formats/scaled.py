@@ -18,6 +18,7 @@ from tilewright.formats.records import Float, Format, Integer
 from tilewright.formats.table import array_format, find, get
 
 HOST = 1  # DLPack's kind of device
+AT_ONCE = 1 << 16  # numbers that are decoded at a time, so that all that is made on the way stays in L2
 LEAST = float(np.finfo(np.float32).tiny)  # of scales: 2^-126, below which an f32 has fewer digits
 
 
@@ -294,11 +295,12 @@ def _in_f32(x: Any) -> Any:
 
 def apart(how: Nibbles, dtype: np.dtype[Any], axis: int, elements: Array) -> Array:
     """Elements that share bytes, one to a byte of the format's dtype. axis: where the one that shares them is then."""
-    pairs = np.ascontiguousarray(_PAIRS.take(np.moveaxis(elements, how.axis, -1), mode="clip")).view(np.uint8)
-    return np.moveaxis(pairs[..., : how.length].view(dtype), -1, axis)
-
-
-_PAIRS = (np.arange(256) & 15 | np.arange(256) >> 4 << 8).astype("<u2")  # of a byte: its halves, one to a byte
+    along = np.moveaxis(elements, how.axis, -1)
+    pairs, count = np.empty(along.shape, "<u2"), math.prod(along.shape[:-1])
+    whole, every = (x.reshape(count, along.shape[-1]) for x in (along, pairs))
+    for i in range(0, count, rows := max(1, AT_ONCE // max(1, how.length))):
+        every[i : i + rows] = ((some := whole[i : i + rows].astype("<u2")) | some << np.uint16(4)) & np.uint16(0x0F0F)
+    return np.moveaxis(pairs.view(np.uint8)[..., : how.length].view(dtype), -1, axis)
 
 
 def _reversed(x: Any) -> Any:
