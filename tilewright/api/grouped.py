@@ -291,7 +291,7 @@ def _sides(of: Right, a: Array, numbers: Array, axes: Axes, reads_once: bool, su
     if isinstance(q, Scaled) and q.nibbles is None:
         return (ways.Side(left, b, _shadows(of.prepared)), few), []
     if isinstance(q, Quantized):
-        return (None, few, (left, None), partial(_decoded, q.shape[1:], q.format, q.axis, alone, of.trans)), [
+        return (None, few, (left, None), partial(_decoded, q.shape[1:], q.format, q.axis, alone, sums, of.trans)), [
             q.elements, q.scales]
     whole = w._replace(source=w.source.removesuffix(HALVES), elements=of.stand_in)
     elements = of._replace(prepared=rules.prepared(whole, a))
@@ -304,8 +304,9 @@ def _shadows(x: Prepared | None) -> Prepared | None:
     return x and x._replace(arrays=tuple(shapes.strided(np.empty(1, y.dtype), y.shape, y.strides) for y in x.arrays))
 
 
-def _decoded(shape: tuple[int, ...], format: Any, axis: int, alone: bool, trans: str, elements: Array, scales: Array
-             ) -> Array:
-    """Matrices of some groups as numbers."""
+def _decoded(shape: tuple[int, ...], format: Any, axis: int, alone: bool, sums: np.dtype[Any], trans: str,
+             elements: Array, scales: Array) -> Array:
+    """Matrices of some groups as numbers, in the format of sums in f64, to which packing brings none."""
     x = rules.numbers(Quantized(elements, scales, (len(elements), *shape), format, axis), alone)
+    x = x.astype(sums) if sums.itemsize == 8 else x
     return x if trans == "n" else x.swapaxes(-1, -2)

@@ -80,6 +80,8 @@ CASES = [
       for kind in ("i8 weights", "i4 group=32 nibbles", "u4 group=32 zeros nibbles", "mxfp4")
       for layout in ("columns", "apart", "far", "turned") for size in ("96x70", "70x96")),
     groups("a column whose numbers lie far from each other", "bf16 24x20", "bf16 5x20x1 far"),
+    *(groups(f"{kind} into f64", "bf16 23x96", f"{kind.split()[0]} 4x96x70 {kind.partition(' ')[2]}", (2, 2, 4, 23),
+             options={"out_dtype": "f64"}) for kind in ("i8 weights", "i4 group=32 nibbles", "mxfp4", "mxfp6")),
     groups("packed weights of i4", "f32 23x96", "i4 4x96x70 group=32 nibbles", (2, 2, 4, 23), packed=True),
     groups("packed weights of mxfp4", "f32 23x96", "mxfp4 4x96x70", (2, 2, 4, 23), packed=True),
     # of many sizes, repeated with others

@@ -213,8 +213,7 @@ def of_scaled(run: Run, call: Call, looks: dict[str, Look]) -> Call:
 def halves(run: Run, elements: Array, axis: int) -> Array:
     """Bytes with two numbers each along this axis, which alone is contiguous, or a copy: kernels take the numbers of a
     byte to lie along that. If there is one byte along the axis, the copy's are 16 bytes apart."""
-    rows = elements.swapaxes(axis, -1)
-    count = rows.shape[-1]
+    rows, count = elements.swapaxes(axis, -1), elements.shape[axis]
     if rows.strides[-1] == 1 < count and 1 not in rows.strides[:-1]:
         return elements
     there = run.temporary((*rows.shape[:-1], WIDEST if count == 1 else count), rows.dtype)[..., :count]
