@@ -2,8 +2,9 @@
 
     compute-sanitizer --tool racecheck python -m tests.fuzz.sanitized FAMILY
 
-FAMILY is ladder (its steps), plans (kernels by plans that small products are not given by themselves), users (a softmax
-in blocks, tunable steps), or a kind of call of tests/fuzz/device.py, of which small random ones are made.
+FAMILY is ladder (its steps), plans (kernels by plans that small products are not given by themselves), decoded (weights
+of few bits by such plans, and rows that fp8 layers quantise, of torch's tensors), users (a softmax in blocks, tunable
+steps), or a kind of call of tests/fuzz/device.py, of which small random ones are made.
 """
 
 from __future__ import annotations
@@ -153,6 +154,35 @@ def users() -> Iterator[str]:
         yield f"softmax {rows}x{columns}: {'' if right else 'wrong'}"
 
 
+def decoded() -> Iterator[str]:
+    import torch
+
+    from tilewright.torch import narrow, quantization, quantize_rows
+    pair = "warpgroups=2 swap vector_c=1"
+    for format, group in (("i8", None), ("i4", 128), ("u4", 64), ("mxfp4", None), ("nvfp4", None), ("mxfp8", None)):
+        for m, n, k in ((13, 256, 512), (130, 320, 384)):
+            x, w = (torch.randn(rows, k, device="cuda").bfloat16() for rows in (m, n))
+            q = narrow.stored(w, format, group, format == "u4")
+            parts = q["elements"], q["scales"], q["zeros"], format, q["group"], q["tensor_scale"], k
+            wanted = x.double() @ quantization.dequantize(*parts).double().t()
+            for plan in (f"16x128x128 stages=4 {pair}", f"128x128x64 stages=4 {pair} store=tma",
+                         f"64x192x64 stages=4 {pair.replace('2', '3')}", f"16x128x128 stages=4 {pair} promote=128",
+                         f"128x128x64 stages=4 {pair} cluster=1x2 store=tma tail"):
+                try:
+                    found = tw.matmul(x, narrow.as_weight(*parts), trans_b=True, out_dtype="bf16", plan=f"wgmma {plan}")
+                except ValueError as unfit:
+                    print(f"{format} {m}x{n}x{k} {plan}: left out: {unfit}")
+                    continue
+                near = (found.double() - wanted).norm() <= 6e-3 * wanted.norm()
+                yield f"{format} {m}x{n}x{k} {plan}: {'' if near else 'wrong'}"
+    for m, k in ((5, 1024), (70, 2048), (9, 4096), (3, 100), (130, 14336)):
+        for dtype in (torch.bfloat16, torch.float32, torch.float16):
+            x = torch.randn(m, k, device="cuda", dtype=dtype)
+            same = all(map(torch.equal, (y.float() for y in quantize_rows(x)),
+                           (y.float() for y in quantization.rows_in_fp8(x.float()))))
+            yield f"rows of {m}x{k} {dtype}: {'' if same else 'wrong'}"
+
+
 def calls(kind: str) -> Iterator[str]:
     for seed in range(CASES):
         case = device.small(kind, seed)
@@ -161,11 +191,11 @@ def calls(kind: str) -> Iterator[str]:
 
 
 def families() -> tuple[str, ...]:
-    return ("ladder", "plans", "users", *(name for name, kind in device.kinds().items() if kind.cheap))
+    return ("ladder", "plans", "decoded", "users", *(name for name, kind in device.kinds().items() if kind.cheap))
 
 
 def main(name: str) -> int:
-    own = {"ladder": ladder, "plans": plans, "users": users}
+    own = {"ladder": ladder, "plans": plans, "decoded": decoded, "users": users}
     count, wrong = 0, 0
     for said in own[name]() if name in own else calls(name):
         count += 1
