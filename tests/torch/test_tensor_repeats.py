@@ -6,6 +6,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.api import tensor_repeats
+from tilewright.runtime import repeats
 from tilewright.runtime.cpu import engine
 
 torch = pytest.importorskip("torch", reason="torch is not installed: there are no tensors")
@@ -137,6 +138,7 @@ def test_a_function_of_two_products_is_repeated_with_new_memory_between_them(rep
         found = tensor_repeats.call(twice, given, ("twice",), given)
         assert torch.allclose(found, given[0] @ given[1] @ given[2], atol=1e-3)
     assert 1 <= len(ran) <= 3
+    assert not repeats.watch.temporaries        # which would keep memory
 
 
 def test_a_function_whose_first_step_is_no_record_is_not_repeated(repeated):

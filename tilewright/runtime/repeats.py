@@ -65,8 +65,6 @@ class watching:
 
     def __enter__(self) -> list[tuple[Record, list[int]]]:
         self.before, watch.ran = watch.ran, (ran := list[tuple[Record, list[int]]]())
-        if self.before is None:
-            watch.temporaries = ()
         self.ran = ran
         return ran
 
@@ -74,6 +72,8 @@ class watching:
         watch.ran = self.before
         if self.before is not None:
             self.before += self.ran
+        else:
+            watch.temporaries = ()
 
 
 class View(NamedTuple):
