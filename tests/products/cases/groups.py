@@ -75,8 +75,9 @@ CASES = [
     *(groups(f"a packed stack of {x}{f and ', ' + f}", f"{x} 23x70", f"{x} 4x70x90", (2, 2, 4, 23), f, packed=True,
              options={"threads": 3}) for x in ("f32", "i8", "bf16")
                    for f in ("", "row and column") if x != "i8" or not f),
-    *(groups(f"{kind} that lie {layout}", "bf16 23x96", f"{kind.split()[0]} 4x{size} {kind.partition(' ')[2]} {layout}",
-             (2, 2, 4, 23), on=GPU, options={"trans_b": size == "70x96", "out_dtype": "f32"})
+    *(groups(f"{kind} {size} that lie {layout}", "bf16 23x96",
+             f"{kind.split()[0]} 4x{size} {kind.partition(' ')[2]} {layout}", (2, 2, 4, 23), on=GPU,
+             options={"trans_b": size == "70x96", "out_dtype": "f32"})
       for kind in ("i8 weights", "i4 group=32 nibbles", "u4 group=32 zeros nibbles", "mxfp4")
       for layout in ("columns", "apart", "far", "turned") for size in ("96x70", "70x96")),
     groups("a column whose numbers lie far from each other", "bf16 24x20", "bf16 5x20x1 far"),
