@@ -296,9 +296,9 @@ def _in_f32(x: Any) -> Any:
 def apart(how: Nibbles, dtype: np.dtype[Any], axis: int, elements: Array) -> Array:
     """Elements that share bytes, one to a byte of the format's dtype. axis: where the one that shares them is then."""
     along = np.moveaxis(elements, how.axis, -1)
-    pairs, count = np.empty(along.shape, "<u2"), math.prod(along.shape[:-1])
-    whole, every = (x.reshape(count, along.shape[-1]) for x in (along, pairs))
-    for i in range(0, count, rows := max(1, AT_ONCE // max(1, how.length))):
+    pairs, flat = np.empty(along.shape, "<u2"), (math.prod(along.shape[:-1]), along.shape[-1])
+    whole, every = along.reshape(flat), pairs.reshape(flat)
+    for i in range(0, flat[0], rows := max(1, AT_ONCE // max(1, how.length))):
         every[i : i + rows] = ((some := whole[i : i + rows].astype("<u2")) | some << np.uint16(4)) & np.uint16(0x0F0F)
     return np.moveaxis(pairs.view(np.uint8)[..., : how.length].view(dtype), -1, axis)
 
