@@ -141,6 +141,18 @@ def test_a_function_of_two_products_is_repeated_with_new_memory_between_them(rep
     assert not repeats.watch.temporaries        # which would keep memory
 
 
+def test_a_copy_whose_memory_becomes_the_results_is_not_taken_for_the_result(repeated):
+    """As torch's allocator gives a freed copy of an operand out again."""
+    def twice(x, w, v):
+        copy, between = x.flip(0), torch.empty(x.shape[0], w.shape[1])
+        tensor_repeats.writing(lambda: tw.matmul(copy, w, between), between)
+        return tw.matmul(between, v, copy)
+    for _ in range(5):
+        given = torch.randn(24, 40), torch.randn(40, 30), torch.randn(30, 40)
+        wanted = given[0].flip(0) @ given[1] @ given[2]
+        assert torch.allclose(tensor_repeats.call(twice, given, ("copy",), given), wanted, atol=1e-3)
+
+
 def test_a_function_whose_first_step_is_no_record_is_not_repeated(repeated):
     def twice(x, w):
         double = torch.empty_like(x)

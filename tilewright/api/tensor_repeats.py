@@ -126,8 +126,12 @@ def _remember(how: Any, tensors: Sequence[Any], out: Any, result: Any, ran: list
     places = [x.data_ptr() for x in (*given, result, *temporaries)]
     if len(set(places)) < len(places) - (out is not None) or ran[-1][1][-1] != result.data_ptr():
         return
+    # A step may have read a copy that was freed since, and whose memory the result has now: that is not the result.
+    read: list[int | None] = [*places[:len(given)], None, *places[len(given) + 1:]]
+    (last, at), *before = reversed(ran)
     try:
-        steps = tuple([(record, tuple(map(places.index, at))) for record, at in ran])
+        steps = (*[(record, tuple(map(read.index, each))) for record, each in reversed(before)],
+                 (last, (*map(read.index, at[:-1]), len(given))))
     except ValueError:                  # memory of others
         return
     bits = 0
