@@ -88,7 +88,7 @@ def text(format: str, *shape: int) -> str:
 
 
 def within(sums: str, k: int) -> float:
-    """What k sums may be off by, in parts of the sizes of what is added."""
+    """The largest error of a sum of k terms that is allowed, relative to the sum of their magnitudes."""
     return (k + 32) * SUMS[sums]
 
 
@@ -128,7 +128,7 @@ def product(rng: Random, f: Case, m: int, n: int, k: int, lead: Sequence[int] = 
 
 
 def result(rng: Random, f: Case, *shape: int) -> Case:
-    """What a row says of its only result: an array for it, or its format."""
+    """The options of a row with a single result: an array for the result, or its format."""
     return {"results": (f["out"],), "out": (text(f["out"], *shape),) if rng.random() < 0.5 else (),
             "options": {"alpha": rng.choice([1, 1, 1, 2, -1]), "out_dtype": f["out"]}}
 

@@ -52,7 +52,7 @@ def grouped(rng: Random, f: Case, m: int) -> Case:
 
 
 def draw_groups(rng: Random, f: Case) -> Case:
-    """Of rows: few of them, empty groups, rows of none, epilogues."""
+    """Groups of rows: few rows, empty groups, rows that belong to no group, epilogues."""
     m, n, k = (max(x, least) for x, least in zip(sizes(rng, f, 520), (1, 1, 0)))
     groups, reduced = grouped(rng, f, m), f["epilogue"] in REDUCED
     n += {*np.diff(groups["ends"], prepend=0).tolist()} == {n}      # or results may be of rows or of columns

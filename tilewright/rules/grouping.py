@@ -40,7 +40,8 @@ class Axes(NamedTuple):
     def with_rows(self) -> int:
         """How many groups have rows, where rows are divided, if each row's group is drawn at random: for so many plans
         are chosen."""
-        return math.ceil(self.groups * (1 - (1 - 1/self.groups)**self.m) - 0.01) if self.along == "m" else self.groups
+        rows = self.m if self.along == "m" else 0
+        return math.ceil(self.groups * (1 - (1 - 1/self.groups)**rows) - 0.01) if rows else self.groups
 
     def as_product(self, a: Array, b: Array) -> tuple[Array, Array]:
         """Operands of one product with the result's shape, for rules that read dtypes and shapes only."""

@@ -80,6 +80,7 @@ CASES = [
              options={"trans_b": size == "70x96", "out_dtype": "f32"})
       for kind in ("i8 weights", "i4 group=32 nibbles", "u4 group=32 zeros nibbles", "mxfp4")
       for layout in ("columns", "apart", "far", "turned") for size in ("96x70", "70x96")),
+    groups("no rows by weights of i4", "bf16 0x96", "i4 4x96x70 group=32 nibbles", (0, 0, 0, 0), on=GPU),
     groups("a column whose numbers lie far from each other", "bf16 24x20", "bf16 5x20x1 far"),
     *(groups(f"{kind} into f64", "bf16 23x96", f"{kind.split()[0]} 4x96x70 {kind.partition(' ')[2]}", (2, 2, 4, 23),
              options={"out_dtype": "f64"}) for kind in ("i8 weights", "i4 group=32 nibbles", "mxfp4", "mxfp6")),
