@@ -68,6 +68,23 @@ def _remembering(ready: Callable[..., Any]) -> Callable[..., Any]:
 artefact._ready = _remembering(artefact._ready)
 
 
+def _of_users(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """Kernels that users recorded come from the cache too, where another process may have put them."""
+
+    @wraps(compiled)
+    def remembered(functions: Any, target: Any) -> Any:
+        code = compiled(functions, target)
+        kernels = functions if isinstance(functions, list) else [functions]
+        if len(kernels) == 1:
+            EMITTERS[code.image] = lambda: kernels[0]
+        return code
+
+    return remembered
+
+
+artefact.compiled = _of_users(artefact.compiled)
+
+
 def recorded(name: str, image: bytes) -> Any:
     """The kernel of this name in this code, which another process may have compiled."""
     if image not in EMITTERS:
