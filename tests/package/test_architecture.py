@@ -33,6 +33,7 @@ LAYERS = [
     ["simulator.product"],  # the engine's own jobs, simulated
     ["compiled"],  # what tilewright.compile makes can also be called, and simulated
     ["api"],
+    ["nests"],  # users' loops: they become products, or kernels of their own
     ["torch"],  # the only place that imports it
     ["lab.ladder"],
     ["lab.measure"],  # how to measure: no peers

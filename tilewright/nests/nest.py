@@ -1,0 +1,167 @@
+"""`LoopNest`: loops over arrays as data, whoever wrote them: which rounds there are, and what each one computes.
+
+    for i in range(m):                  Statement(loops=(i, j, p), target=C[i, j], reduce="add",
+        for j in range(n):                        value=("mul", ("load", A[i, p]), ("load", B[p, j])))
+            for p in range(k):
+                C[i, j] += A[i, p] * B[p, j]
+
+A value is a term, a tuple: ("number", x), ("parameter", name) for a number that the call gives, ("index", Polynomial),
+("load", Access), or an operation of `expressions.operations` and its operands, ("add", x, y). Arithmetic is that of
+`Statement.format`: the format that NumPy promotes the arrays of the statement to, but f32 where those are narrower
+floats, and i32 where they are narrower integers; the target takes the result as a store does.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, NoReturn
+
+from tilewright.ir import Type
+from tilewright.ir.program import Line
+from tilewright.nests.polynomial import Polynomial
+
+Term = tuple[Any, ...]
+LEAVES = ("number", "parameter", "index", "load")
+
+
+class Refused(TypeError):
+    """Loops that are not taken. The message has the line and the reason."""
+
+    def __init__(self, line: Line, reason: str) -> None:
+        super().__init__(f"{line}: {reason}" + (f"\n    {line.text}" if line.text else ""))
+        self.line, self.reason = line, reason
+
+
+def refuse(line: Line, reason: str) -> NoReturn:
+    raise Refused(line, reason)
+
+
+class Access(NamedTuple):
+    """An element: a subscript for each axis of an array, one, in elements, for a pointer, none for a scalar."""
+    array: str
+    subscripts: tuple[Polynomial, ...]
+
+    def replaced(self, by: dict[str, Any]) -> Access:
+        return Access(self.array, tuple([x.replaced(by) for x in self.subscripts]))
+
+    def __str__(self) -> str:
+        return f"{self.array}[{', '.join(map(str, self.subscripts))}]" if self.subscripts else self.array
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Rounds of `index` = start, start + step ... below stop, step >= 1. `kind`: "loop", or "block" or "thread", which
+    a launch has in any order."""
+    index: str
+    start: Polynomial
+    stop: Polynomial
+    step: int
+    line: Line
+    kind: str = "loop"
+
+
+class Statement(NamedTuple):
+    """In every round of its loops in which all `conditions` are >= 0: target = value, or with `reduce`, which is add,
+    mul, min, max, fmin or fmax, target = reduce(target, value)."""
+    loops: tuple[Loop, ...]
+    conditions: tuple[Polynomial, ...]
+    target: Access
+    reduce: str
+    value: Term
+    line: Line
+
+
+class Parameter(NamedTuple):
+    """Of the function. `kind`: "array", "pointer" (of contiguous elements), "size" (a whole number that bounds and
+    subscripts may have), or "number"."""
+    name: str
+    kind: str
+    element: Type | None = None
+    axes: int = 0
+
+
+@dataclass(frozen=True)
+class LoopNest:
+    """`sizes`: the names in bounds and subscripts that are no indices: parameters, and "A.shape[0]" of arrays.
+    `scalars`: variables of the function, each of one format, which keep their value until the next assignment."""
+    name: str
+    parameters: tuple[Parameter, ...]
+    sizes: tuple[str, ...]
+    scalars: dict[str, Type]
+    statements: tuple[Statement, ...]
+    threads: tuple[int, int] | None = None      # of a recorded kernel's CTA
+
+    def element(self, name: str) -> Type:
+        """The format of an array's elements, or of a scalar."""
+        found = self.scalars.get(name) or next(p.element for p in self.parameters if p.name == name)
+        assert found is not None
+        return found
+
+    def __str__(self) -> str:
+        lines, open = [], tuple[Loop, ...]()
+        for s in self.statements:
+            shared = 0
+            while shared < min(len(open), len(s.loops)) and open[shared].index == s.loops[shared].index:
+                shared += 1
+            for depth, x in list(enumerate(s.loops))[shared:]:
+                step = f" by {x.step}" if x.step != 1 else ""
+                lines.append("  " * depth + f"{x.kind} {x.index} = {x.start} ... {x.stop} - 1{step}")
+            open = s.loops
+            when = "".join(f" where {c} >= 0" for c in s.conditions)
+            how = f"{s.reduce}= " if s.reduce else "= "
+            lines.append("  " * len(open) + f"{s.target} {how}{text(s.value)}{when}")
+        return "\n".join(lines)
+
+
+def leaves(term: Term, kind: str = "load") -> Iterator[Any]:
+    """The accesses, or the polynomials, numbers or names, of a term's leaves of a kind, from left to right."""
+    if term[0] in LEAVES:
+        if term[0] == kind:
+            yield term[1]
+    else:
+        for x in term[1:]:
+            yield from leaves(x, kind)
+
+
+def mapped(term: Term, leaf: Callable[[Term], Term]) -> Term:
+    """The term with leaf(x) for its leaves."""
+    return leaf(term) if term[0] in LEAVES else (term[0], *[mapped(x, leaf) for x in term[1:]])
+
+
+def accesses_mapped(term: Term, access: Callable[[Access], Any], index: Callable[[Polynomial], Polynomial] = lambda p: p
+                    ) -> Term:
+    """The term with access(a) for its accesses and index(p) for its indices."""
+    def leaf(x: Term) -> Term:
+        return ("load", access(x[1])) if x[0] == "load" else ("index", index(x[1])) if x[0] == "index" else x
+    return mapped(term, leaf)
+
+
+_SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}
+
+
+def text(term: Term, leaf: Callable[[Term], str] = lambda x: f"{x[1]:g}" if isinstance(x[1], float) else str(x[1]),
+         inner: bool = False) -> str:
+    """A term as Python writes it."""
+    if term[0] in LEAVES:
+        return leaf(term)
+    xs = [text(x, leaf, True) for x in term[1:]]
+    if term[0] in _SIGNS:
+        return ("({})" if inner else "{}").format(f"{xs[0]} {_SIGNS[term[0]]} {xs[1]}")
+    return f"-{xs[0]}" if term[0] == "neg" else f"{term[0]}({', '.join(xs)})"
+
+
+REDUCTIONS = ("add", "mul", "min", "max", "fmin", "fmax")
+COMMUTE = ("add", "mul", "min", "max")
+
+
+def statement(loops: tuple[Loop, ...], conditions: tuple[Polynomial, ...], target: Access, value: Term, line: Line
+              ) -> Statement:
+    """The statement target = value: a reduction, if value is reduce(target, x) and x has no target."""
+    operation, own = value[0], ("load", target)
+    if operation == "sub" and value[1] == own and target not in leaves(value[2]):
+        return Statement(loops, conditions, target, "add", ("neg", value[2]), line)
+    if operation in REDUCTIONS and own in value[1:] and (operation in COMMUTE or value[1] == own):
+        rest = value[2] if value[1] == own else value[1]
+        if target not in leaves(rest):
+            return Statement(loops, conditions, target, operation, rest, line)
+    return Statement(loops, conditions, target, "", value, line)
