@@ -72,8 +72,8 @@ class Statement(NamedTuple):
 
 
 class Parameter(NamedTuple):
-    """Of the function. `kind`: "array", "pointer" (of contiguous elements), "size" (a whole number that bounds and
-    subscripts may have), or "number"."""
+    """A parameter of the function. `kind`: "array", "pointer" (of contiguous elements), "size" (a whole number that
+    bounds and subscripts may have), or "number"."""
     name: str
     kind: str
     element: Type | None = None

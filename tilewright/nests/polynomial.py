@@ -76,7 +76,7 @@ class Polynomial:
         return total
 
     def linear(self, refuse: Callable[[str], Exception] = ValueError) -> Linear:
-        """As a constant and one factor for each index; `refuse`, of a sentence, where indices are multiplied."""
+        """Its constant and a factor for each index; `refuse`, of a sentence, where indices are multiplied."""
         constant, factors = 0, dict[str, int]()
         for names, c in self.terms:
             if len(names) > 1:
