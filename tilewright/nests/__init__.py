@@ -2,5 +2,6 @@
 
     source.py, recorded.py      Python's source, or a recorded kernel  →  nest.py: `LoopNest`
     domain.py                   sizes put in: which rounds there are, which elements they access
-    tree.py, lower.py           loops and statements as a tree, and the kernel that it is on a CPU or a GPU
+    tree.py, lower.py           loops and statements as a tree, and the kernel that it is on a CPU or a GPU; terms.py:
+                                what statements compute
 """

@@ -7,16 +7,17 @@
 
 A value is a term, a tuple: ("number", x), ("parameter", name) for a number that the call gives, ("index", Polynomial),
 ("load", Access), or an operation of `expressions.operations` and its operands, ("add", x, y). Arithmetic is that of
-`Statement.format`: the format that NumPy promotes the arrays of the statement to, but f32 where those are narrower
+`arithmetic(statement)`: the format that NumPy promotes what the statement reads to, but f32 where those are narrower
 floats, and i32 where they are narrower integers; the target takes the result as a store does.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
-from tilewright.ir import Type
+from tilewright.expressions.operations import OPERATIONS
+from tilewright.ir import Type, f32, f64, i32, i64
 from tilewright.ir.program import Line
 from tilewright.nests.polynomial import Polynomial
 
@@ -148,6 +149,28 @@ def text(term: Term, leaf: Callable[[Term], str] = lambda x: f"{x[1]:g}" if isin
     if term[0] in _SIGNS:
         return ("({})" if inner else "{}").format(f"{xs[0]} {_SIGNS[term[0]]} {xs[1]}")
     return f"-{xs[0]}" if term[0] == "neg" else f"{term[0]}({', '.join(xs)})"
+
+
+def promoted(types: Sequence[Type]) -> Type:
+    """The format of arithmetic on these, as NumPy promotes them, but f32 for narrower floats, i32 for narrower
+    integers."""
+    if any(t.is_float for t in types):
+        wide = any(t == f64 or (not t.is_float and t.bits > 16) for t in types)
+        return f64 if wide else f32
+    return i64 if any(t.bits > 32 for t in types) else i32
+
+
+def arithmetic(value: Term, types: Sequence[Type]) -> Type:
+    """The format in which a term is computed that reads elements of these formats. Literals, numbers of the call and
+    indices take it; but where they, or functions such as sqrt, make floats of whole numbers, that is in f64."""
+    t = promoted(types) if types else i64
+    return f64 if not t.is_float and _floats(value) else t
+
+
+def _floats(term: Term) -> bool:
+    if term[0] in LEAVES:
+        return term[0] == "parameter" or (term[0] == "number" and isinstance(term[1], float))
+    return OPERATIONS[term[0]].takes == ("float",) or any(map(_floats, term[1:]))
 
 
 REDUCTIONS = ("add", "mul", "min", "max", "fmin", "fmax")

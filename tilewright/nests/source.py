@@ -22,7 +22,7 @@ import numpy as np
 
 from tilewright.ir import Type
 from tilewright.ir.program import Line
-from tilewright.ir.types import f32, f64, i32, i64
+from tilewright.ir.types import f32, f64, i32
 from tilewright.nests.nest import (
     Access,
     Loop,
@@ -30,7 +30,9 @@ from tilewright.nests.nest import (
     Parameter,
     Statement,
     Term,
+    arithmetic,
     leaves,
+    promoted as promoted,
     refuse,
     statement,
 )
@@ -79,20 +81,20 @@ class _Source:
         for x in self.scalars & (indices | self.parameters.keys()):
             refuse(Line(self.file, self.first), f"{x} is assigned to, and is an index or a parameter")
         self._block(self.tree.body, (), (), ())
-        formats = dict.fromkeys(self.scalars, f32)
-        for _ in range(2):                  # a scalar of scalars: once more
-            for name in self.scalars:
-                found = [t for s in self.statements if s.target.array == name
-                         if (t := self._format(s.value, formats)) is not None]
-                if found:
-                    formats[name] = promoted(found)
+        formats = dict[str, Type]()
+        for last in [False, True]:          # those that are given numbers alone: when nothing else is left
+            for name in sorted(self.scalars) * len(self.scalars):       # scalars of scalars of scalars
+                values = [s.value for s in self.statements if s.target.array == name]
+                types = [t for value in values if (t := self._format(value, formats)) is not None]
+                if types or (last and name not in formats):
+                    formats[name] = arithmetic(("add", *values), types)
         self.nest = LoopNest(function.__name__, tuple(self.parameters.values()), tuple(self.sizes), formats,
                              tuple(self.statements))
 
     def _format(self, value: Term, scalars: dict[str, Type]) -> Type | None:
         found = [scalars.get(a.array) or self.parameters[a.array].element for a in leaves(value)]
         types = [t for t in found if t is not None]
-        return promoted(types) if types else None
+        return arithmetic(value, types) if types else None
 
     def line(self, n: ast.AST) -> Line:
         return Line(self.file, self.first + n.lineno - 1)  # type: ignore[attr-defined]
@@ -353,15 +355,6 @@ class _Source:
                 new = (found.reduce, own, found.value) if found.reduce else found.value
                 found = found._replace(reduce="", value=("where", choice, new, own))
         self.statements.append(found)
-
-
-def promoted(types: Sequence[Type]) -> Type:
-    """The format of arithmetic on these, as NumPy promotes them, but f32 for narrower floats, i32 for narrower
-    integers."""
-    if any(t.is_float for t in types):
-        wide = any(t == f64 or (not t.is_float and t.bits > 16) for t in types)
-        return f64 if wide else f32
-    return i64 if any(t.bits > 32 for t in types) else i32
 
 
 def _folded(name: str, x: Term, y: Term) -> Term:

@@ -4,8 +4,8 @@
 
 Schedules rewrite such trees (schedule.py), lower.py makes kernels of them. A loop's `mark` says how its rounds run:
 "" one after the other; "unroll"; "vector", all at once by vector instructions; "block.x" to "block.z" and "thread.x",
-"thread.y", by the CTAs and threads of a launch; "worker", by the threads of a CPU; "together", a copy that all threads
-of the CTA share, in turns.
+"thread.y", a CTA or a thread of a launch for each; "grid.x" to "grid.z", shared by all of them; "worker", by the
+threads of a CPU; "together", a copy that all threads of the CTA share, in turns.
 """
 from __future__ import annotations
 
