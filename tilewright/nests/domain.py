@@ -49,6 +49,7 @@ class Rounds:
     value: Term
     line: Line
     loops: frozenset[str]           # also those of one round, which have no extent
+    source: Statement | None = None
 
     @property
     def elements(self) -> list[Element]:
@@ -177,7 +178,8 @@ def _bound(statement: Statement, sizes: Mapping[str, int], private: Mapping[str,
             return ("index", x[1]) if number.factors else ("number", number.constant)
         return x
     found = Rounds(extents, tuple(conditions), element(statement.target), statement.reduce,
-                   mapped(statement.value, leaf), statement.line, frozenset(x.index for x in statement.loops))
+                   mapped(statement.value, leaf), statement.line, frozenset(x.index for x in statement.loops),
+                   statement)
     return None if found.empty else found
 
 
