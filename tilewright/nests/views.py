@@ -30,7 +30,7 @@ def strides(e: Element, array: Any) -> dict[str, int]:
 
 
 def element_strides(array: Any) -> list[int]:
-    """Of each axis, in elements."""
+    """Elements from one index to the next, of each axis."""
     if isinstance(array, np.ndarray):
         return [x // array.itemsize for x in array.strides]
     return list(array.stride())
