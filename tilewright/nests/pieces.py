@@ -42,31 +42,30 @@ class Box:
     mask: tuple[Linear, ...]
 
 
-def boxes(c: Contraction, shapes: Mapping[str, Sequence[int]]) -> list[Box]:
+def boxes(c: Contraction, shapes: Mapping[str, Sequence[int]], block: int = BLOCK) -> list[Box]:
     """The contraction in boxes. Refused for domains that no operand can be padded to."""
     target = next((e for e, _ in c.results), None)
     assert target is not None
     values = [v for _, v in c.results]
     whole = Rounds(c.extents, c.conditions, target, c.reduce, ("all", *(("load", e) for e in c.operands), *(
         ("load", e) for e, _ in c.results), *values), c.line, frozenset())
-    return [_box(c, r, shapes) for r in _cut(whole, c)]
+    return [_box(c, r, shapes) for r in _cut(whole, c, block)]
 
 
-def _cut(r: Rounds, c: Contraction) -> list[Rounds]:
+def _cut(r: Rounds, c: Contraction, block: int) -> list[Rounds]:
     """In blocks of that index of the result which most conditions have, if it is long."""
     crossing = [x for x in r.conditions if len(x.factors) > 1]
     counts = {i: sum(i in x.factors for x in crossing) for i in c.outs}
     if not crossing or not max(counts.values()):
         return [r]
     i = max(counts, key=lambda i: (counts[i], r.extents[i]))
-    if r.extents[i] < 2 * BLOCK or _inside_arrays(c, r):
+    if r.extents[i] < 2 * block or _inside_arrays(c, r):
         return [r]
     found = []
-    for first in range(0, r.extents[i], BLOCK):
-        block = restricted(r, i, first, min(BLOCK, r.extents[i] - first))
-        block = _bounded(block)
-        if all(block.extents[j] > 0 for j in c.outs):
-            found.append(block)
+    for first in range(0, r.extents[i], block):
+        part = _bounded(restricted(r, i, first, min(block, r.extents[i] - first)))
+        if all(part.extents[j] > 0 for j in c.outs):
+            found.append(part)
     return found
 
 

@@ -6,10 +6,12 @@ others of the same layout.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from tilewright.forks import cached_property
 from tilewright.nests.domain import Element
 from tilewright.nests.functions import computed, function
 from tilewright.nests.nest import Term, leaves, refuse, text
@@ -36,6 +38,7 @@ class Product:
         self._counted()
         self._linear()
         groups = self._groups(arrays)
+        self.matrices = [prod(self.extents[i] for i in groups[x]) for x in ("m", "n", "k", "batch")] if groups else None
         self.call = self._matrices(groups, arrays) if groups else self._einsum(arrays)
 
     def run(self, arrays: Arrays, numbers: Numbers) -> None:
@@ -279,6 +282,22 @@ class Product:
 
     # ---- in words
 
+    @cached_property
+    def how(self) -> str:
+        """The call that computes it, with its plan for plain operands."""
+        extras = [x for x, there in (("a function of operands", any(x[0] != "load" for x in self.c.factors or ())),
+                                     ("an epilogue", self.fused), ("a mask", bool(self.box.mask)),
+                                     ("copies of operands", bool(self.rooms))) if there]
+        others = " with " + ", ".join(extras) if extras else ""
+        if self.matrices is None:
+            return "einsum of strided views" + others
+        m, n, k, batch = self.matrices
+        if self.c.factors is None:
+            return f"contract of {m} x {n} x {k}" + others
+        plan = _plan(m, n, k, batch, self.operands[0]) if isinstance(self.operands[0], np.ndarray) else ""
+        return f"matmul of {f'{batch} times ' if batch > 1 else ''}{m} x {n} x {k}" + (
+            f", compiled as {plan}" if plan else "") + others
+
     def __str__(self) -> str:
         def plain(x: Term) -> str:
             return _shown(x[1]) if x[0] == "load" else f"{x[1]:g}" if x[0] == "number" else str(x[1])
@@ -324,3 +343,14 @@ def _shown(e: Element) -> str:
             terms.append(str(x.constant))
         parts.append(" + ".join(terms).replace("+ -", "- "))
     return f"{e.array}[{', '.join(parts)}]" if parts else e.array
+
+
+def _plan(m: int, n: int, k: int, batch: int, operand: np.ndarray) -> str:
+    """The algorithm and tile of the product of contiguous matrices."""
+    import tilewright
+
+    try:
+        plan = tilewright.plan(tilewright.Gemm(m, n, k, operand.dtype, batch=batch))
+    except (TypeError, ValueError):
+        return ""
+    return " ".join(str(plan).split()[:2])

@@ -1,4 +1,4 @@
-"""Which statements are one contraction: `contractions(rounds, overlap)`.
+"""Which statements are one contraction: `parts(nest, sizes, overlap)`.
 
 A contraction is a reduction over indices that its target does not have, of a term of operands, with a start before it
 and functions of the result after it:
@@ -10,13 +10,13 @@ reduce nothing, remain loops.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilewright.ir.program import Line
-from tilewright.nests.domain import Element, Rounds
-from tilewright.nests.nest import LEAVES, Refused, Term, leaves, mapped, refuse
+from tilewright.nests.domain import Element, Rounds, rounds
+from tilewright.nests.nest import LEAVES, LoopNest, Refused, Statement, Term, leaves, mapped, refuse
 from tilewright.nests.polynomial import Linear
 
 ACC: Term = ("parameter", "acc")            # what was reduced, in functions of it
@@ -53,16 +53,46 @@ class Part:
     contraction: Contraction | None = None
     reason: str = ""
     loops: set[str] = field(default_factory=set)
+    sources: tuple[Statement, ...] = ()
 
 
-def contractions(found: list[Rounds], overlap: Overlap) -> list[Part]:
-    """The statements in parts, which can run one after the other."""
-    parts = list[Part]()
+def parts(nest: LoopNest, sizes: Mapping[str, int], overlap: Overlap) -> list[Part]:
+    """The statements of given sizes in parts, which can run one after the other."""
+    done, found = list[Part](), list[Rounds]()
+    for group in _outermost(nest):
+        try:
+            found += rounds(replace(nest, statements=group), sizes)
+        except Refused as refusal:
+            done += [*_apart(_chains(found, overlap), overlap), Part(
+                [], None, f"{refusal.line}: {refusal.reason}", {x.index for s in group for x in s.loops}, group)]
+            found = []
+    done += _apart(_chains(found, overlap), overlap)
+    for part in done:
+        part.sources = part.sources or tuple(s.source for s in part.statements if s.source is not None)
+    return done
+
+
+def _outermost(nest: LoopNest) -> list[tuple[Statement, ...]]:
+    """Statements in groups that share neither loops nor scalars."""
+    groups = list[tuple[list[Statement], set[str]]]()
+    for s in nest.statements:
+        names = {x.index for x in s.loops[:1]} | {a.array for a in (s.target, *leaves(s.value)) if not a.subscripts}
+        group = [s]
+        while groups and (groups[-1][1] & names or any(names & x for _, x in groups)):
+            before, shared = groups.pop()
+            group, names = before + group, names | shared
+        groups.append((group, names))
+    return [tuple(group) for group, _ in groups]
+
+
+def _chains(found: list[Rounds], overlap: Overlap) -> list[Part]:
+    """Reductions with the statements before and after them that belong to them."""
+    done = list[Part]()
     rest = list(found)
     while rest:
         first = next((n for n, s in enumerate(rest) if s.reduce), None)
         if first is None:
-            parts.append(Part(rest, reason="nothing is reduced"))
+            done.append(Part(rest, reason="nothing is reduced"))
             break
         end = first + 1
         names = {s.target.array for s in rest[:end]}
@@ -73,10 +103,10 @@ def contractions(found: list[Rounds], overlap: Overlap) -> list[Part]:
         while start > 0 and rest[start - 1].target.array == rest[first].target.array:
             start -= 1
         if start:
-            parts.append(Part(rest[:start], reason="nothing is reduced"))
-        parts.append(_part(rest[start:first], rest[first], rest[first + 1:end], overlap))
-        rest = rest[start + len(parts[-1].statements):]
-    return _apart(parts, overlap)
+            done.append(Part(rest[:start], reason="nothing is reduced"))
+        done.append(_part(rest[start:first], rest[first], rest[first + 1:end], overlap))
+        rest = rest[start + len(done[-1].statements):]
+    return done
 
 
 def _part(inits: list[Rounds], r: Rounds, posts: list[Rounds], overlap: Overlap) -> Part:
@@ -86,14 +116,14 @@ def _part(inits: list[Rounds], r: Rounds, posts: list[Rounds], overlap: Overlap)
         try:
             return Part([*inits, r, *posts[:count]], recognise(inits, r, posts[:count], overlap))
         except Refused as refusal:
-            reason = reason or str(refusal)
+            reason = reason or f"{refusal.line}: {refusal.reason}"
     return Part([*inits, r, *posts], reason=reason)
 
 
-def _apart(parts: list[Part], overlap: Overlap) -> list[Part]:
+def _apart(found: list[Part], overlap: Overlap) -> list[Part]:
     """Parts that share loops, and in different rounds the elements of an array, are one, which remains loops."""
     done = list[Part]()
-    for part in parts:
+    for part in found:
         part.loops = set().union(*(s.loops for s in part.statements))
         while done and (why := _meeting(done[-1], part, overlap)):
             before = done.pop()
