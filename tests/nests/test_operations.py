@@ -1,0 +1,235 @@
+"""Operations keep what loops compute, round by round in Python; those that would not are refused."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.nests.interpreter import interpret
+from tilewright.nests.schedule import schedule
+from tilewright.nests.scheduled import Illegal
+
+
+def three(A, B, C):
+    for i in range(A.shape[0]):
+        for j in range(B.shape[1]):
+            for p in range(A.shape[1]):
+                C[i, j] += A[i, p] * B[p, j]
+
+
+def product(A, B, C, bias):
+    for i in range(A.shape[0]):
+        for j in range(B.shape[1]):
+            C[i, j] = 0.0
+            for p in range(A.shape[1]):
+                C[i, j] += A[i, p] * B[p, j]
+            C[i, j] = C[i, j] + bias[j]
+
+
+def dots(A, x, y):
+    for i in range(A.shape[0]):
+        s = 0.0
+        for j in range(A.shape[1]):
+            s += A[i, j] * x[j]
+        y[i] = s
+
+
+def lower_half(A, B, C):
+    for i in range(A.shape[0]):
+        for j in range(i + 1):
+            for p in range(A.shape[1]):
+                C[i, j] += A[i, p] * B[j, p]
+
+
+def wave(A):
+    for i in range(7):
+        for j in range(7):
+            A[i + 1, j] = A[i, j + 1] * 2
+
+
+def down(A):
+    for i in range(7):
+        for j in range(8):
+            A[i + 1, j] = A[i, j] * 2
+
+
+def transposed(A, B):
+    for i in range(8):
+        for j in range(8):
+            B[i, j] = A[j, i] * 2
+
+
+def two(A, B, C):
+    for i in range(1, 8):
+        B[i] = A[i] * 2
+        C[i] = B[i - 1] + 1
+
+
+def backwards(A, B):
+    for i in range(1, 8):
+        B[i] = A[i - 1]
+        A[i] = B[i] + 1
+
+
+def integers(*shape, seed=0):
+    return np.random.default_rng(seed).integers(-3, 4, shape).astype(np.float32)
+
+
+def exact(start, *schedules):
+    """Each schedule writes the numbers that the one it started from writes."""
+    def results(s):
+        arrays = {name: integers(*x.shape, seed=n) for n, (name, x) in enumerate(s.now.arrays.items())}
+        return interpret(s.now, arrays)
+    want = results(start)
+    for s in schedules:
+        have = results(s)
+        for name in want:
+            assert np.array_equal(want[name], have[name]), (name, s.history, str(s))
+    return schedules[-1]
+
+
+def begin(f, *shapes):
+    return schedule(f, *[np.zeros(x, np.float32) for x in shapes])
+
+
+MATMUL = (11, 7), (7, 13), (11, 13)
+
+
+@pytest.mark.parametrize("tail", ["cut", "predicate"])
+def test_tails(tail):
+    s = begin(three, *MATMUL)
+    one = s.split("i", 4, "io", "ii", tail=tail)
+    two = one.reorder("j", "io", "ii") if tail == "predicate" else one
+    exact(s, one, two, two.split("p", 3, tail=tail).split("j", 5, tail=tail))
+
+
+def test_a_split_that_does_not_divide_says_so():
+    with pytest.raises(Illegal, match="i has 11 rounds, which 4 does not divide: tail="):
+        begin(three, *MATMUL).split("i", 4)
+
+
+def test_a_tail_can_be_scheduled():
+    s = begin(three, *MATMUL)
+    t = s.split("j", 4, "jo", "jl", tail="cut")
+    exact(s, t, t.reorder("p", "jl").reorder("p.tail", "j.tail").vectorize("jl").unroll("j.tail"))
+
+
+def test_any_order_of_a_product():
+    import itertools
+    s = begin(three, *MATMUL)
+    for order in itertools.permutations("ijp"):
+        exact(s, s.reorder(*order))
+    split = s.split("p", 7, "po", "pi").split("i", 11, "io", "ii")
+    later = split.reorder("pi", "ii", "j", "po", "io")
+    assert "same order" in exact(s, later).history[-1]
+    assert "another order" in s.split("p", 2, "po", "pi", tail="predicate").reorder("pi", "po").history[-1]
+
+
+def test_fuse_is_the_inverse_of_split():
+    s = begin(three, (12, 7), (7, 13), (12, 13))
+    t = exact(s, s.split("i", 4, "io", "ii").fuse("io", "ii", "i"))
+    assert str(t) == str(s)
+    with pytest.raises(Illegal, match="no digits of one index"):
+        s.fuse("i", "j")
+
+
+def test_fission_takes_start_sum_and_end_apart():
+    s = begin(product, *MATMUL, (13,))
+    t = s.fission("j", 1).fission("i", "j")
+    t = t.fission("j.2", "p").fission("i.2", "j.2")
+    exact(s, t, t.reorder("p", "j.2"), t.reorder("p", "j.2").vectorize("j", "j.2"))
+    assert [x.index for x in t.now.nodes] == ["i", "i.2", "i.3"]
+
+
+def test_fission_gives_a_scalar_an_axis():
+    s = begin(dots, (5, 6), (6,), (5,))
+    t = exact(s, s.fission("i", 1).fission("i.2", "j"))
+    assert t.now.buffers["s"].shape == (5,)
+
+
+def test_what_a_later_part_gives_an_earlier_round_is_not_cut():
+    s = begin(two, (8,), (8,), (8,))
+    exact(s, s.fission("i", 1))
+    with pytest.raises(Illegal, match=r"A is accessed before the cut in a later round of i(?s:.*)A\[i\] = B\[i\] \+ 1"):
+        begin(backwards, (8,), (8,)).fission("i", 1)
+
+
+def test_triangles_become_conditions():
+    s = begin(lower_half, (7, 5), (7, 5), (7, 7))
+    exact(s, s.reorder("p", "j"), s.reorder("j", "i"), s.split("j", 3, tail="predicate"),
+          s.split("j", 3, "jo", "jj", tail="predicate").reorder("jo", "i", "p", "jj"))
+
+
+def test_waves_keep_their_order():
+    s = begin(wave, (8, 8))
+    with pytest.raises(Illegal, match=r"A is written in one round and accessed in a later one \(distances i: -?1"):
+        s.reorder("j", "i")
+    exact(begin(down, (8, 8)), begin(down, (8, 8)).reorder("j", "i"))
+
+
+@pytest.mark.parametrize(("loop", "place"), [("i", "block.x"), ("j", "block.x"), ("i", "worker")])
+def test_rounds_that_meet_are_not_bound(loop, place):
+    with pytest.raises(Illegal, match=f"A is written in one round and accessed in another.* rounds of {loop}"):
+        begin(wave, (8, 8)).bind({loop: place})
+
+
+def test_sums_are_not_bound():
+    with pytest.raises(Illegal, match="C is added to in several rounds of p"):
+        begin(three, *MATMUL).reorder("p", "i", "j").bind(p="block.x")
+
+
+def test_bound_loops_are_outermost():
+    s = begin(three, *MATMUL)
+    with pytest.raises(Illegal, match="must be the outermost loops"):
+        s.bind(j="thread.x")
+    exact(s, s.bind(i="block.x", j="thread.x"))
+
+
+@pytest.mark.parametrize(("loop", "why"), [("p", "has loops in it|added to"), ("i", "has loops in it")])
+def test_vectors_are_innermost_and_independent(loop, why):
+    with pytest.raises(Illegal, match=why):
+        begin(three, *MATMUL).vectorize(loop)
+
+
+def test_vectors_are_read_along_an_array():
+    with pytest.raises(Illegal, match=r"A\[j, i\] moves by 8 elements from round to round of j, not by 1"):
+        begin(transposed, (8, 8), (8, 8)).vectorize("j")
+
+
+@pytest.mark.parametrize("tail", ["divide", "predicate"])
+@pytest.mark.parametrize("sizes", [(16, 32, 8), (11, 37, 7), (1, 1, 1)])
+def test_packed_panels_and_registers(sizes, tail):
+    m, n, k = sizes
+    if tail == "divide" and m % 8:
+        pytest.skip("has a tail")
+    s = begin(three, (m, k), (k, n), (m, n))
+    t = s.split("p", 4, "pc", "p", tail=tail).split("i", 8, "ic", "i", tail=tail).split("i", 4, "ir", "ii")
+    t = t.split("j", 16, "jr", "j", tail=tail).split("j", 8, "jv", "jl")
+    t = t.reorder("pc", "ic", "jr", "ir", "p", "ii", "jv", "jl")
+    c = t.stage("C", "p", ("ii", "jv", "jl"), "registers")
+    b = c.stage("B", "ic", ("jr", "p", "jv", "jl"))
+    a = b.stage("A", "jr", ("ir", "p", "ii"))
+    v = a.vectorize("jl", "C.jl", "B.jl").unroll("ii", "jv", "C.ii", "C.jv", "B.jv", "A.ii")
+    exact(s, t, c, b, a, v)
+    if sizes == (11, 37, 7):            # the sum itself has no condition left
+        assert "where -p - 4*pc + 6 < 0 zeros are added" in a.history[-1]
+
+
+def test_a_buffer_that_is_set_first_is_not_copied_in():
+    s = begin(product, *MATMUL, (13,))
+    t = exact(s, s.stage("C", inside="j", space="registers"))
+    assert "set there and copied back" in t.history[-1]
+    assert "C_reg = C[" not in str(t)
+
+
+def test_what_cannot_be_staged():
+    s = begin(three, *MATMUL)
+    with pytest.raises(Illegal, match=r"A\[i, p\] depends on p, which the buffer then has axes for"):
+        s.stage("A", "p", ())
+    with pytest.raises(Illegal, match="does not depend on j there"):
+        s.stage("A", "j", ("p", "j"))
+    with pytest.raises(Illegal, match="not inside of threads"):
+        s.stage("A", "p", ("p",), "shared")
+    with pytest.raises(Illegal, match="uses A in 2 ways"):
+        begin(wave, (8, 8)).stage("A", "j", ("j",))
+    with pytest.raises(Illegal, match="there is no loop q; there are i j p"):
+        s.unroll("q")
