@@ -2,7 +2,8 @@
 
     source.py, recorded.py      Python's source, or a recorded kernel  →  nest.py: `LoopNest`
     domain.py                   sizes put in: which rounds there are, which elements they access
-    schedule.py                 operations on trees, which keep what they compute: dependences.py, operations.py, staging.py
+    schedule.py                 operations on trees that keep what they compute: dependences.py, operations.py,
+                                staging.py, counts.py
     tree.py, lower.py           loops and statements as a tree, and the kernel that it is on a CPU or a GPU; terms.py:
                                 what statements compute
 """
