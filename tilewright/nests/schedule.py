@@ -113,8 +113,8 @@ class Schedule:
         return shown(self.now.nodes)
 
     def counts(self) -> dict[str, Count]:
-        """Of each array and buffer: its level, elements that are loaded and stored, and their bytes. They are found
-        from the bounds of loops alone."""
+        """For each array and buffer its level, the elements that are loaded and stored, and their bytes: from the
+        bounds of loops alone."""
         return counts(self.now)
 
     def explain(self) -> str:
