@@ -38,31 +38,23 @@ def stage(s: Scheduled, array: str, around: str, axes: tuple[str, ...], space: s
         raise Illegal(f"there is an array {name} already")
     shape = [box[x][1] + 1 for x in axes]
     if written:
-        fixed = frozenset(x.index for x in outside if isinstance(x, For)) - {*axes}
-        every = [*fixed, *axes]
-        if any(any(d) for d in distances(use, use, every, box, box, fixed)):
-            illegal(loop.line, f"several elements of the buffer would be one element of {array}, which is written")
-
+        _different(use, axes, outside, box, loop)
     conditions = _conditions(region, use, {*axes} | {x.index for x in outside if isinstance(x, For)})
     conditions += [c for c in _bounds(use, s.shape(array), box) if c not in conditions]
     new = Access(name, tuple(map(polynomial, axes)))
     here = rewritten(region, lambda n: (
         n.mapped(lambda a: new if a == use else a, lambda p: p) if isinstance(n, Do) else n,))
     names = {x: f"{array}.{x}" for x in axes}
-    there, filled = use.replaced(names), new.replaced(names)
-    beyond = tuple([c.replaced(names) for c in conditions])
 
     def copy(to: Access, source: Access, fill: bool) -> Node:
-        move: Node = Do(to, "", ("load", source), loop.line)
-        body: tuple[Node, ...] = (When(beyond, (move,)),) if beyond else (move,)
-        if beyond and fill:
-            body = (Do(to, "", ("number", 0), loop.line), *body)
-        for x in reversed(axes):
-            body = (For(names[x], polynomial(0), polynomial(box[x][1] + 1), 1, body, loop.line),)
+        beyond = tuple([c.replaced(names) for c in conditions])
+        body = _copied(to.replaced(names), source.replaced(names), beyond, fill, loop)
+        for x, size in zip(reversed(axes), reversed(shape)):
+            body = (For(names[x], polynomial(0), polynomial(size), 1, body, loop.line),)
         return body[0]
 
-    first: tuple[Node, ...] = () if written and _set_first(region, use, axes) else (copy(filled, there, True),)
-    back: tuple[Node, ...] = (copy(there, filled, False),) if written else ()
+    first: tuple[Node, ...] = () if written and _set_first(region, use, axes) else (copy(new, use, True),)
+    back: tuple[Node, ...] = (copy(use, new, False),) if written else ()
     if space == "shared":
         first = (Sync(), *[_together(x) for x in first], Sync())
     buffers = {name: Buffer((*shape[:-1], shape[-1] + pad) if shape else (), space, s.element(array))}
@@ -82,6 +74,21 @@ def stage(s: Scheduled, array: str, around: str, axes: tuple[str, ...], space: s
         "nothing else accesses it meanwhile; " if written else "") + (
         "only read" if not written else "set there and copied back" if not first else "copied in and back")
     return s, "; ".join([why, *dropped])
+
+
+def _copied(to: Access, source: Access, beyond: tuple[Polynomial, ...], fill: bool, loop: For) -> tuple[Node, ...]:
+    """An element's copy; with zeros for those beyond the array, if a buffer is filled."""
+    move = Do(to, "", ("load", source), loop.line)
+    if not beyond:
+        return (move,)
+    zero = (Do(to, "", ("number", 0), loop.line),) if fill else ()
+    return (*zero, When(beyond, (move,)))
+
+
+def _different(use: Access, axes: tuple[str, ...], outside: list[Any], box: dict[str, Range], loop: For) -> None:
+    fixed = frozenset(x.index for x in outside if isinstance(x, For)) - {*axes}
+    if any(any(d) for d in distances(use, use, [*fixed, *axes], box, box, fixed)):
+        illegal(loop.line, f"several elements of the buffer would be one element of {use.array}, which is written")
 
 
 def _use(region: tuple[Node, ...], array: str, loop: For) -> tuple[Access, bool]:
