@@ -1,0 +1,206 @@
+"""A recorded kernel's loops as a LoopNest: `nest(function, grid)`, of an `ir.Function` for a CPU or for CTAs of a GPU.
+
+    pointers            arrays of one subscript, in elements; whole numbers are sizes, floats are numbers of the call
+    blocks, threads     loops "block.x", "thread.x" ..., which run in any order: threads that meet no barrier do
+    registers           scalars; an element of a vector, and of an array on the stack, is a scalar of its own
+    vectors             a statement for each element
+    shared memory       is gone: a load of it is the load that was stored there (forwarding.py)
+    Python's loops      are loops again: statements that differ by multiples of a counter (rerolling.py)
+
+A value that the kernel has in a Python variable is computed where it is used, and refused if an element that it was
+made of has been written in between. k.min and k.max of floats are fmin and fmax, which differ where a number is a NaN.
+Rounds of `each` on a GPU are one loop. The rest is refused with the kernel's line: atomics, calls, while, elements at
+loaded addresses, exchanges between threads.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright.ir import Function, Pointer, Type
+from tilewright.ir.ops import gpu
+from tilewright.ir.program import If, Line, Load, Loop as Recorded, Op, Read, Return, Store, Write, written
+from tilewright.nests.forwarding import Barrier, Memory, checked, forwarded
+from tilewright.nests.known import Address, Extreme, Number, Order
+from tilewright.nests.nest import Loop, LoopNest, Parameter, Statement, leaves, refuse
+from tilewright.nests.polynomial import Polynomial, polynomial
+from tilewright.nests.rerolling import rerolled, unmasked, used
+from tilewright.nests.state import Around, State
+
+SILENT = ("print", "prefetch")          # effects on no element
+
+
+def nest(function: Function, grid: int | Sequence[int] = 1) -> LoopNest:
+    """The loops of a recorded function; of one for a GPU, launched with so many CTAs along x, y, z."""
+    extents = (grid,) if isinstance(grid, int) else tuple(grid)
+    return _Kernel(function, (*extents, 1, 1, 1)[:3]).nest()
+
+
+class _Kernel(State):
+    def __init__(self, function: Function, grid: tuple[int, ...]) -> None:
+        super().__init__(function)
+        self.grid, self.parameters = grid, list[Parameter]()
+        nodes = list(function.walk())
+        self.first = nodes[0].line if nodes else Line(function.name, 0)
+        self.threads = self._start()
+
+    def nest(self) -> LoopNest:
+        body = list(self.function.body)
+        if body and isinstance(body[-1], Return) and body[-1].value is None:
+            body.pop()
+        self._block(body, Around(self.threads))
+        shared = {a.name: Memory(a.size or 0, a.element) for a in self.function.arrays if a.space == "shared"}
+        statements = forwarded(self.items, shared, self.operations, self.elements)
+        statements = rerolled(unmasked(used(statements, self.scalars), self.scalars), self.scalars, self.fresh)
+        for s in statements:
+            checked(s, self.operations)
+        kept = {s.target.array for s in statements}
+        scalars = {name: t for name, t in self.scalars.items() if name in kept}
+        sizes = tuple(p.name for p in self.parameters if p.kind == "size")
+        return LoopNest(self.function.name, tuple(self.parameters), sizes, scalars, tuple(statements),
+                        self.function.threads)
+
+    def _start(self) -> tuple[Loop, ...]:
+        """The parameters, and the loops of blocks and threads."""
+        f = self.function
+        pointers = [name for name, value in f.params if isinstance(value.type, Pointer)]
+        apart = pointers if f.noalias is True else f.noalias or ()
+        if len([x for x in pointers if x not in apart]) > 1 and written(f):
+            refuse(self.first, "arrays may overlap (noalias of the kernel)")
+        for name, value in f.params:
+            t = value.type
+            if isinstance(t, Pointer):
+                self.parameters.append(Parameter(name, "pointer", t.element, 1))
+                self.env[value.id], self.elements[name] = Address(name, polynomial(0)), t.element
+            elif not isinstance(t, Type) or t.length > 1:
+                refuse(self.first, f"{name} is a {t}, and not a pointer or a number")
+            elif t.is_float:
+                self.parameters.append(Parameter(name, "number", t))
+                self.env[value.id] = Number(("parameter", name))
+            else:
+                self.parameters.append(Parameter(name, "size", t))
+                self.env[value.id] = polynomial(name)
+        for array, value in f.arrays.items():
+            self.env[value.id], self.elements[array.name] = Address(array.name, polynomial(0)), array.element
+        loops = []
+        extents = {**{f"block.{x}": n for x, n in zip("xyz", self.grid)},
+                   **{f"thread.{x}": n for x, n in zip("xy", f.threads or ())}}
+        for name, extent in extents.items():
+            value = f.builtins.get(name)
+            if value is not None:
+                self.env[value.id] = polynomial(name if extent > 1 else 0)
+            if extent > 1 and f.threads:
+                loops.append(Loop(name, polynomial(0), polynomial(extent), 1, self.first, name.split(".")[0]))
+                self.operations.ranges[name] = extent
+        for x, n in zip("xyz", self.grid):
+            if f"grid.{x}" in f.builtins:
+                self.env[f.builtins[f"grid.{x}"].id] = polynomial(n)
+        return tuple(loops)
+
+    # ---- nodes
+
+    def _block(self, nodes: Sequence[Any], around: Around) -> None:
+        for n in nodes:
+            match n:
+                case Recorded():
+                    self._loop(n, around)
+                case If():
+                    self._if(n, self.get(n.condition, n.line), around)
+                case Read():
+                    self.env[n.result.id] = self.read(n.register, n.line)
+                case Write():
+                    self.write(n.register, self.get(n.value, n.line), n.line, around)
+                case Load():
+                    self.env[n.result.id] = self.load(n)
+                case Store():
+                    self.store(n, around)
+                case Op():
+                    self._operation(n, around)
+                case Return(_, line):
+                    refuse(line, "a result is returned" if around.loops == self.threads else
+                           "the function returns before its end")
+                case _:
+                    refuse(n.line, f"{_name(n)} is not taken")
+
+    def _operation(self, n: Op, around: Around) -> None:
+        name = n.operation.name
+        if n.operation is gpu.BARRIER:
+            if around.conditions or around.choices:
+                refuse(n.line, "a barrier under a condition is not taken")
+            self.items.append(Barrier(around.loops, n.line))
+        elif n.operation.role == "thread" and len(n.results) == 1:
+            self.env[n.results[0].id] = self.operations.result(n, [self.get(v, n.line) for v in n.operands])
+        elif name not in SILENT:
+            refuse(n.line, f"the operation {name} is not taken")
+
+    def _loop(self, n: Recorded, around: Around) -> None:
+        if n.rounds is not None and n.rounds.threads and self.function.threads and self._rounds(n, around):
+            return
+        start, stop = self.get(n.start, n.line), self.get(n.stop, n.line)
+        step = self.index(n.step, n.line).constant
+        if step is None or step < 1:
+            refuse(n.line, "the step of a loop is a positive constant")
+        name = self.fresh("i")
+        conditions = around.conditions
+        if isinstance(start, Extreme) and not start.least and step == 1:
+            conditions = (*conditions, *[polynomial(name) - x for x in start.of[1:]])
+            start = start.of[0]
+        if isinstance(stop, Extreme) and stop.least and isinstance(start, Polynomial):
+            first = min(stop.of, key=lambda x: (x - start).constant is None)
+            conditions = (*conditions, *[x - name - 1 for x in stop.of if x != first])
+            stop = first
+        if not isinstance(start, Polynomial) or not isinstance(stop, Polynomial):
+            refuse(n.line, "a bound of a loop is a sum of indices and sizes, or the least of several of them")
+        self._body(n, Loop(name, start, stop, step, n.line), around._replace(conditions=conditions))
+
+    def _body(self, n: Recorded, loop: Loop, around: Around) -> None:
+        first, last = loop.start.constant, loop.stop.constant
+        if first is not None and last is not None and first >= 0:
+            self.operations.ranges[loop.index] = max(last, 1)
+        self.env[n.index.id] = polynomial(loop.index)
+        self.touch(n.body)
+        self._block(n.body, around._replace(loops=(*around.loops, loop)))
+        self.touch(n.body)
+
+    def _rounds(self, n: Recorded, around: Around) -> bool:
+        """The rounds of `each`, which all threads of the grid share, as one loop, if nothing else depends on who has
+        which."""
+        sizes = {loop.index: loop.stop.constant or 1 for loop in self.threads}
+        thread, count, ctas = polynomial(0), 1, self.grid[0]
+        for axis in "xy":
+            thread = thread + (polynomial(f"thread.{axis}") * count if f"thread.{axis}" in sizes else 0)
+            count *= sizes.get(f"thread.{axis}", 1)
+        block = polynomial("block.x") * count if "block.x" in sizes else polynomial(0)
+        stop = self.get(n.stop, n.line)
+        if around != Around(self.threads) or self.grid[1:] != (1, 1) or not isinstance(stop, Polynomial) or (
+                self.get(n.start, n.line), self.index(n.step, n.line)) != (block + thread, polynomial(ctas * count)):
+            return False
+        inside = {id(x.register) for x in self.function.walk(n.body) if isinstance(x, (Read, Write))}
+        body = {id(x) for x in self.function.walk(n.body)}
+        if any(id(x) not in body and id(x.register) in inside for x in self.function.walk()
+               if isinstance(x, (Read, Write))):
+            return False
+        before, name = len(self.items), self.fresh("i")
+        self._body(n, Loop(name, polynomial(0), stop, 1, n.line), Around())
+        for x in self.items[before:]:
+            if isinstance(x, Barrier) or any(p.names & sizes.keys() for p in _polynomials(x)):
+                refuse(n.line, "the rounds of each() depend on the thread that has them")
+        return True
+
+    def _if(self, n: If, condition: Any, around: Around) -> None:
+        if isinstance(condition, Polynomial):
+            condition = Order((condition - 1,))
+        sides = [(condition, n.then)] + ([(self.operations.otherwise(condition), n.otherwise)] if n.otherwise else [])
+        for order, body in sides:
+            self._block(body, around.under(order))
+            self.touch(body)
+
+
+def _polynomials(s: Statement) -> list[Polynomial]:
+    inside = [p for a in leaves(s.value) for p in a.subscripts]
+    return [*s.conditions, *s.target.subscripts, *inside, *leaves(s.value, "index"),
+            *(p for loop in s.loops for p in (loop.start, loop.stop))]
+
+
+def _name(node: Any) -> str:
+    return f"{'an' if type(node).__name__[0] in 'AEIO' else 'a'} {type(node).__name__.lower()}"
