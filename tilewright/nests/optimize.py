@@ -46,11 +46,13 @@ class Optimized:
     def __init__(self, nest: LoopNest, args: Sequence[Any], loops: Callable[[LoopNest, Sequence[Any]], None],
                  block: int = BLOCK) -> None:
         self.nest, self._loops = nest, loops
-        arrays, sizes = arguments(nest, args)
-        self.layout = layout(args)
-        check(nest, sizes, {name: x.shape for name, x in arrays.items()})
-        self.overlaps = {(a, b): overlap(arrays[a], arrays[b]) for a in arrays for b in arrays if a < b}
-        found = parts(nest, sizes, lambda a, b: a == b or self.overlaps[min(a, b), max(a, b)])
+        arrays, self.sizes = arguments(nest, args)
+        self.layout = [laid_out(x) if hasattr(x, "shape") and x.shape != () else x for x in args]
+        check(nest, self.sizes, {name: x.shape for name, x in arrays.items()})
+        written = {s.target.array for s in nest.statements} & arrays.keys()
+        self.apart = [(a, b) for a in sorted(written) for b in arrays
+                      if a != b and not (b in written and b < a) and not overlap(arrays[a], arrays[b])]
+        found = parts(nest, self.sizes, lambda a, b: a == b or ((a, b) not in self.apart and (b, a) not in self.apart))
         self.steps = [Step(nest, part, arrays, block) for part in found]
 
     @property
@@ -60,18 +62,26 @@ class Optimized:
 
     def __call__(self, *args: Any) -> None:
         """Compute the results of these arguments, which are laid out like those that it was made for."""
-        if layout(args) != self.layout:
-            raise ValueError(f"{self.nest.name} was optimized for arguments of other shapes, strides or formats: "
-                             f"{self.layout}, not {layout(args)}")
-        arrays, numbers = arguments(self.nest, args)
-        for (a, b), both in self.overlaps.items():
-            if not both and overlap(arrays[a], arrays[b]):
+        arrays, numbers = dict[str, Any](), dict[str, Any](self.sizes)
+        if len(args) != len(self.layout):
+            raise TypeError(f"{self.nest.name} takes {len(self.layout)} arguments, not {len(args)}")
+        for p, x, expected in zip(self.nest.parameters, args, self.layout):
+            if p.kind == "array" or p.kind == "pointer":
+                if laid_out(x) != expected:
+                    raise ValueError(f"{p.name} is an array of another shape, other strides or another format than "
+                                     f"{self.nest.name} was optimized for: {laid_out(x)}, not {expected}")
+                arrays[p.name] = x if p.kind == "array" else x.reshape(-1)
+            elif p.kind == "number":
+                numbers[p.name] = float(x)
+            elif x != expected:
+                raise ValueError(f"{p.name} is {x}, and {self.nest.name} was optimized for {expected}")
+        for a, b in self.apart:
+            if overlap(arrays[a], arrays[b]):
                 raise ValueError(f"{self.nest.name} was optimized for {a} and {b} that share no memory, and these do")
         for step in self.steps:
-            if step.products:
-                for product in step.products:
-                    product.run(arrays, numbers)
-            else:
+            for product in step.products:
+                product.run(arrays, numbers)
+            if not step.products:
                 self._loops(step.nest, args)
 
     def __str__(self) -> str:
@@ -122,11 +132,9 @@ def arguments(nest: LoopNest, args: Sequence[Any]) -> tuple[dict[str, Any], dict
     return arrays, numbers
 
 
-def layout(args: Sequence[Any]) -> tuple[Any, ...]:
-    """What a call's arguments must have in common with those that loops were optimized for."""
-    return tuple([(tuple(x.shape), x.strides if isinstance(x, np.ndarray) else x.stride(), x.dtype)
-                  if hasattr(x, "shape") and x.shape != () else x if isinstance(x, (int, np.integer)) else float
-                  for x in args])
+def laid_out(x: Any) -> tuple[Any, ...]:
+    """What an array must have in common with the one that loops were optimized for."""
+    return (x.shape, x.strides, x.dtype) if isinstance(x, np.ndarray) else (tuple(x.shape), x.stride(), x.dtype)
 
 
 def overlap(a: Any, b: Any) -> bool:

@@ -190,9 +190,15 @@ class Product:
             def multiply(a: Any, b: Any, **options: Any) -> Any:
                 return tilewright.matmul(a, b, **options)
         stored = self._stored(outs, arrays)
+        looks.append(Look(self.results[0][0], outs, self.extents, arrays[self.results[0][0].array]))
+        if not (how or self.rooms or self.box.mask or self.beta) and self.alpha == ONE and factors is not None and all(
+                look.identity for look in looks):
+            one, other, result = (look.element.array for look in looks)
+            matmul = tilewright.matmul
+            return lambda now, numbers: matmul(now[one], now[other], out=now[result])
 
         def call(now: Arrays, numbers: Numbers) -> None:
-            a, b = (look(self._operand(n, now)) for n, look in enumerate(looks))
+            a, b = (looks[n](self._operand(n, now)) for n in (0, 1))
             stored(now, lambda **out: multiply(a, b, **how, **given(now, numbers), **out))
         return call
 

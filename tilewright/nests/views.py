@@ -65,6 +65,11 @@ class Look:
             self.steps = [step.get(i, 0) for i in axes]
             self.first = sum(x.constant * s for x, s in zip(e.subscripts, element_strides(array), strict=True))
 
+    @property
+    def identity(self) -> bool:
+        """Whether the view is the array itself."""
+        return self.plain and self.whole and self.sorted and None not in self.missing and not self.reshaped
+
     def __call__(self, array: Any) -> Any:
         if not self.plain:
             view = self._strided(array)
