@@ -1,4 +1,4 @@
-"""Loops that are contractions, and loops that are not: (function, shapes and numbers, words of the sentence or refusal)."""
+"""Loops that are contractions, and loops that are not: (function, shapes and numbers, words of the sentence)."""
 
 from __future__ import annotations
 
@@ -426,7 +426,7 @@ LOOPS: list[tuple[Any, tuple[Any, ...], str]] = [
     (shortest_paths, ((5, 5),), "D is read while D, which shares its memory, is written"),
     (prefix_sum, ((5,), (5,)), "reads a partial sum"),
     (triangular_solve, ((5, 5), (5,), (5,)), "x is read while x"),
-    (partial_sums, ((5, 7), (7, 6), (5, 6), (5, 6)), "shares a loop"),
+    (partial_sums, ((5, 7), (7, 6), (5, 6), (5, 6)), "shares the loop p with another contraction, and C"),
     (colliding, ((5, 7), (7, 6), (12,)), "several rounds write the same element of C"),
     (restarted, ((5, 7), (7, 6), (5, 6)), "starts C anew in each round of a loop that adds to it"),
     (index_as_number, ((5, 7), (5,)), "an index is used as a number"),

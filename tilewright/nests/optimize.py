@@ -14,9 +14,9 @@ import numpy as np
 from tilewright.nests import verified
 from tilewright.nests.domain import check
 from tilewright.nests.nest import LoopNest, refuse
+from tilewright.nests.parts import Part, parts
 from tilewright.nests.pieces import BLOCK, boxes
 from tilewright.nests.product import Product
-from tilewright.nests.recognition import Part, parts
 
 VERIFIED: set[tuple[Any, ...]] = set()          # nests with the sentences of their products that agreed
 

@@ -63,7 +63,7 @@ def _cut(r: Rounds, c: Contraction, block: int) -> list[Rounds]:
         return [r]
     found = []
     for first in range(0, r.extents[i], block):
-        part = _bounded(restricted(r, i, first, min(block, r.extents[i] - first)))
+        part = _bounded(restricted(r, i, first, min(block, r.extents[i] - first)), c.outs)
         if all(part.extents[j] > 0 for j in c.outs):
             found.append(part)
     return found
@@ -75,10 +75,13 @@ def _inside_arrays(c: Contraction, r: Rounds) -> bool:
         len(y.factors) > 1 for e in c.operands for y in e.subscripts) for x in r.conditions)
 
 
-def _bounded(r: Rounds) -> Rounds:
-    """Each index restricted to the rounds that the conditions leave it, whatever the others are."""
+def _bounded(r: Rounds, outs: tuple[str, ...]) -> Rounds:
+    """Each index restricted to the rounds that the conditions leave it, whatever the others are; those of results by
+    conditions on results alone, since sums of no terms are stored as well."""
     for c in r.conditions:
         for i, factor in c.factors.items():
+            if i in outs and not set(c.factors) <= set(outs):
+                continue
             rest = c.most(r.extents) - max(0, factor * (r.extents[i] - 1))      # at best, without this index
             first, last = 0, r.extents[i] - 1
             if factor > 0:
@@ -87,7 +90,7 @@ def _bounded(r: Rounds) -> Rounds:
                 last = min(last, rest // -factor)
             if (first, last) != (0, r.extents[i] - 1):
                 moved = restricted(r, i, first, max(last - first + 1, 0))
-                return _bounded(moved) if moved.extents[i] else moved
+                return _bounded(moved, outs) if moved.extents[i] else moved
     return replace(r, conditions=tuple(c for c in r.conditions if c.least(r.extents) < 0))
 
 

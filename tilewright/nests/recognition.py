@@ -1,4 +1,4 @@
-"""Which statements are one contraction: `parts(nest, sizes, overlap)`.
+"""Whether statements are one contraction: `recognise(before, reduction, after, overlap, nest)`.
 
 A contraction is a reduction over indices that its target does not have, of a term of operands, with a start before it
 and functions of the result after it:
@@ -10,18 +10,19 @@ reduce nothing, remain loops.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from tilewright.ir.program import Line
-from tilewright.nests.domain import Element, Rounds, rounds
-from tilewright.nests.nest import LEAVES, LoopNest, Refused, Statement, Term, leaves, mapped, refuse
+from tilewright.nests.domain import Element, Rounds
+from tilewright.nests.nest import LEAVES, LoopNest, Term, leaves, mapped, refuse
 from tilewright.nests.polynomial import Linear
 
 ACC: Term = ("parameter", "acc")            # what was reduced, in functions of it
 ONE: Term = ("number", 1)
 IDENTITY = {"add": 0, "min": float("inf"), "max": float("-inf"), "fmin": float("inf"), "fmax": float("-inf")}
+FLOATS = {"div", "exp", "log", "tanh", "erf", "gelu", "sigmoid", "sqrt"}          # operations that give floats
 Overlap = Callable[[str, str], bool]        # whether two arrays may share memory
 
 
@@ -46,116 +47,7 @@ class Contraction:
     conditions: tuple[Linear, ...]          # also of sums: the rounds that there are
 
 
-@dataclass
-class Part:
-    """Statements that are one contraction, or that remain loops, and why."""
-    statements: list[Rounds]
-    contraction: Contraction | None = None
-    reason: str = ""
-    loops: set[str] = field(default_factory=set)
-    sources: tuple[Statement, ...] = ()
-
-
-def parts(nest: LoopNest, sizes: Mapping[str, int], overlap: Overlap) -> list[Part]:
-    """The statements of given sizes in parts, which can run one after the other."""
-    done, found = list[Part](), list[Rounds]()
-    for group in _outermost(nest):
-        try:
-            found += rounds(replace(nest, statements=group), sizes)
-        except Refused as refusal:
-            done += [*_apart(_chains(found, overlap), overlap), Part(
-                [], None, f"{refusal.line}: {refusal.reason}", {x.index for s in group for x in s.loops}, group)]
-            found = []
-    done += _apart(_chains(found, overlap), overlap)
-    for part in done:
-        part.sources = part.sources or tuple(s.source for s in part.statements if s.source is not None)
-    return done
-
-
-def _outermost(nest: LoopNest) -> list[tuple[Statement, ...]]:
-    """Statements in groups that share neither loops nor scalars."""
-    groups = list[tuple[list[Statement], set[str]]]()
-    for s in nest.statements:
-        names = {x.index for x in s.loops[:1]} | {a.array for a in (s.target, *leaves(s.value)) if not a.subscripts}
-        group = [s]
-        while groups and (groups[-1][1] & names or any(names & x for _, x in groups)):
-            before, shared = groups.pop()
-            group, names = before + group, names | shared
-        groups.append((group, names))
-    return [tuple(group) for group, _ in groups]
-
-
-def _chains(found: list[Rounds], overlap: Overlap) -> list[Part]:
-    """Reductions with the statements before and after them that belong to them."""
-    done = list[Part]()
-    rest = list(found)
-    while rest:
-        first = next((n for n, s in enumerate(rest) if s.reduce), None)
-        if first is None:
-            done.append(Part(rest, reason="nothing is reduced"))
-            break
-        end = first + 1
-        names = {s.target.array for s in rest[:end]}
-        while end < len(rest) and not rest[end].reduce and any(a.array in names for a in leaves(rest[end].value)):
-            names.add(rest[end].target.array)
-            end += 1
-        start = first
-        while start > 0 and rest[start - 1].target.array == rest[first].target.array:
-            start -= 1
-        if start:
-            done.append(Part(rest[:start], reason="nothing is reduced"))
-        done.append(_part(rest[start:first], rest[first], rest[first + 1:end], overlap))
-        rest = rest[start + len(done[-1].statements):]
-    return done
-
-
-def _part(inits: list[Rounds], r: Rounds, posts: list[Rounds], overlap: Overlap) -> Part:
-    """The contraction with as many of the statements after it as belong to it."""
-    reason = ""
-    for count in range(len(posts), -1, -1):
-        try:
-            return Part([*inits, r, *posts[:count]], recognise(inits, r, posts[:count], overlap))
-        except Refused as refusal:
-            reason = reason or f"{refusal.line}: {refusal.reason}"
-    return Part([*inits, r, *posts], reason=reason)
-
-
-def _apart(found: list[Part], overlap: Overlap) -> list[Part]:
-    """Parts that share loops, and in different rounds the elements of an array, are one, which remains loops."""
-    done = list[Part]()
-    for part in found:
-        part.loops = set().union(*(s.loops for s in part.statements))
-        while done and (why := _meeting(done[-1], part, overlap)):
-            before = done.pop()
-            part = Part(before.statements + part.statements, None, before.reason or part.reason or why,
-                        before.loops | part.loops)
-        done.append(part)
-    return done
-
-
-def _meeting(first: Part, second: Part, overlap: Overlap) -> str:
-    """Why the loops of two parts cannot run one after the other."""
-    shared = first.loops & second.loops
-    if not shared:
-        return ""
-    written = [{s.target.array for s in p.statements} for p in (first, second)]
-    accessed = [[e for s in p.statements for e in s.elements] for p in (first, second)]
-    names = [{e.array for e in elements} for elements in accessed]
-    if any(a != b and overlap(a, b) for x in (0, 1) for a in written[x] for b in names[1 - x]):
-        return f"{second.statements[0].line}: shares a loop with another contraction, and memory"
-    for name in (written[0] & names[1]) | (written[1] & names[0]):
-        elements = [e for e in (*accessed[0], *accessed[1]) if e.array == name]
-        extents = {i for s in (*first.statements, *second.statements) for i in s.extents}
-        for i in shared & extents:
-            if not any(len({e.subscripts[axis].key for e in elements}) == 1 and set(x.factors) == {i}
-                       for axis, x in enumerate(elements[0].subscripts)):
-                return f"{second.statements[0].line}: shares the loop {i} with another contraction, and {name}"
-    if first.contraction is None or second.contraction is None or set(first.contraction.sums) & shared:
-        return f"{second.statements[0].line}: shares a loop with other statements"
-    return ""
-
-
-def recognise(inits: list[Rounds], r: Rounds, posts: list[Rounds], overlap: Overlap) -> Contraction:
+def recognise(inits: list[Rounds], r: Rounds, posts: list[Rounds], overlap: Overlap, nest: LoopNest) -> Contraction:
     """The contraction of a reduction with statements before and after it. Refused, with the reason, if it is none."""
     target = r.target
     outs = tuple(i for i in r.extents if i in target.indices)
@@ -175,17 +67,19 @@ def recognise(inits: list[Rounds], r: Rounds, posts: list[Rounds], overlap: Over
     around = [r]
     start = _start(inits, r, around)
     results = _results(posts, r, overlap, around)
-    beta, acc = _beta(start, r)
+    beta, acc = _beta(start, r, not any(nest.element(e.array).is_float for e in r.elements if not e.scalar))
     if acc != ACC:
         results = [(e, with_acc(v, acc)) for e, v in results]
     _disjoint(around, r, overlap)
     stored = tuple((e, v) for e, v in results if not e.scalar)
     if not stored:
         refuse(r.line, f"{target.array} is not stored")
-    for e, _ in stored:
+    for e, v in stored:
         if e.indices != set(outs):
             refuse(r.line, f"{e.array} is not written once for each number that is summed")
         _injective(r, e)
+        if not nest.element(e.array).is_float and _is_float(v, nest):
+            refuse(r.line, f"a float is stored in {e.array}, whose elements are integers")
     alpha, operands, factors = _product(r)
     return Contraction(r.line, dict(r.extents), outs, sums, operands, factors, r.value, r.reduce, alpha, beta, stored,
                        r.conditions)
@@ -251,10 +145,25 @@ def _start(inits: list[Rounds], r: Rounds, around: list[Rounds]) -> Term:
     return start
 
 
-def _beta(start: Term, r: Rounds) -> tuple[Term | None, Term]:
-    """The number that multiplies the target's old value, and acc with any other start."""
-    if start == ("number", IDENTITY[r.reduce]) or (start[0] == "number" and start[1] == IDENTITY[r.reduce]):
-        return None, ACC
+def _is_float(term: Term, nest: LoopNest) -> bool:
+    """Whether a term of acc, which has the kind of its operands, is a float."""
+    if term[0] == "number":
+        return isinstance(term[1], float)
+    if term[0] == "parameter":
+        return term != ACC
+    if term[0] == "load":
+        return nest.element(term[1].array).is_float
+    operands = term[2:] if term[0] == "where" else term[1:]
+    return term[0] in FLOATS or any(_is_float(x, nest) for x in operands)
+
+
+def _beta(start: Term, r: Rounds, whole: bool) -> tuple[Term | None, Term]:
+    """The number that multiplies the target's old value, and acc with any other start. `whole`: of integers, for which
+    a number beyond their range is infinite."""
+    if start[0] == "number":
+        number = start[1] if not whole or abs(start[1]) < 2**63 else float("inf") if start[1] > 0 else float("-inf")
+        if number == IDENTITY[r.reduce]:
+            return None, ACC
     parts = factors_of(start)
     own = [x for x in parts if x[0] == "load" and x[1].key == r.target.key]
     numbers = [x for x in parts if x[0] in ("number", "parameter")]
