@@ -77,7 +77,7 @@ def _chains(found: list[Rounds], overlap: Overlap, nest: LoopNest) -> list[Part]
 
 def _moved(statements: list[Rounds], overlap: Overlap, names: set[str], after: bool
            ) -> tuple[list[Rounds], list[Rounds]]:
-    """Of statements in the order of their distance from a reduction those that belong to it, by what they write, or
+    """Statements, in the order of their distance from a reduction, that belong to it by what they write, or what they
     read after it; and the others, which none of the former depends on."""
     mine, others = list[Rounds](), list[Rounds]()
     for n, s in enumerate(statements):
