@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from tilewright.lab.explanation.record import Explanation as Explanation
     from tilewright.lab.tuner.ahead import build as build
     from tilewright.lab.tuner.search import tune as tune
+    from tilewright.nests.run import loops as loops
     from tilewright.problem import Gemm as Gemm
     from tilewright.runtime.cpu.packed import Packed as Packed
     from tilewright.runtime.cpu.pool import (
@@ -119,6 +120,7 @@ _HOME = {name: module for module, names in {
     "tilewright.lab.explanation.record": "Explanation",
     "tilewright.lab.tuner.ahead": "build",
     "tilewright.lab.tuner.search": "tune",
+    "tilewright.nests.run": "loops",
     "tilewright.problem": "Gemm",
     "tilewright.runtime.cpu.packed": "Packed",
     "tilewright.runtime.cpu.pool": "get_num_threads set_num_threads threads",

@@ -6,4 +6,5 @@
                                 staging.py, counts.py
     tree.py, lower.py           loops and statements as a tree, and the kernel that it is on a CPU or a GPU; terms.py:
                                 what statements compute
+    run.py                      `tilewright.loops`; execution.py, parallel.py: where loops run that nobody has scheduled
 """

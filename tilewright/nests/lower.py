@@ -33,6 +33,7 @@ from tilewright.nests.tree import Buffer, Do, For, Node, Sync, When, walk
 GPU_MARKS = ("block", "thread", "grid", "together")
 HIDDEN = ("program_x", "program_y", "program_z", "grid_x", "grid_y", "grid_z")
 ALIGNED = 16                    # bytes that divide the addresses of buffers
+MOST = 65535                    # CTAs along y and z
 TURNS = 16                      # of a copy that threads share, up to which they are unrolled
 
 
@@ -42,19 +43,21 @@ class Lowered:
 
     arguments   for each of its parameters a name of the nest's (A, n, A.shape[0]), "A.stride[1]" for elements from one
                 index to the next, or the name of a buffer in memory
-    rounds      for each axis of the grid its loops: start, stop and step
+    rounds      for each axis of the grid its loops: start, stop and how far apart CTAs are
     scratch     elements of each buffer in memory, and whether each program or CTA of the grid has its own
     """
+    nodes: tuple[Node, ...]
     function: Function
     arguments: tuple[str, ...]
     rounds: tuple[tuple[tuple[Polynomial, Polynomial, int], ...], ...]
     scratch: dict[str, tuple[int, bool]]
 
     def grid(self, sizes: Mapping[str, int]) -> tuple[int, int, int]:
-        """CTAs along x, y, z: one for each round of "block" loops; of "worker" loops the rounds, along x."""
+        """CTAs along x, y, z: one for each round of "block" loops, a thread for each of "grid" loops, if there can be
+        so many; of "worker" loops the rounds, along x."""
         x, y, z = [max([1, *(-(-(stop - start).value(sizes) // step) for start, stop, step in loops)])
                    for loops in self.rounds]
-        return x, y, z
+        return x, min(y, MOST), min(z, MOST)
 
 
 def lower(nest: LoopNest, nodes: Sequence[Node], *, buffers: Mapping[str, Buffer] | None = None,
@@ -94,12 +97,20 @@ class _Lowering:
         for x in nest.scalars.keys() & self.used:
             self.at.cells[x, 0] = k.variable(nest.scalars[x], 0), 0
         self.emit(nodes)
-        rounds: list[list[Any]] = [[], [], []]
+        self.lowered = Lowered(nodes, k.function, tuple(types), self.rounds(), self.scratch)
+
+    def rounds(self) -> Any:
+        """For each axis of the grid the loops whose rounds are CTAs, or that CTAs share."""
+        found: list[list[Any]] = [[], [], []]
+        last = dict[str, Polynomial]()          # of the loops so far, about
         for loop in self.loops:
             mark, _, axis = loop.mark.partition(".")
-            if mark == "block" or (mark == "worker" and self.workers):
-                rounds["xyz".index(axis or "x")].append((loop.start, loop.stop, loop.step))
-        self.lowered = Lowered(k.function, tuple(types), tuple(map(tuple, rounds)), self.scratch)
+            start, stop = loop.start.replaced(last), loop.stop.replaced(last)
+            last[loop.index] = stop - 1
+            if (mark in ("block", "grid") and self.gpu) or (mark == "worker" and self.workers):
+                threads = {"x": self.threads[0], "y": self.threads[1]}.get(axis, 1) if mark == "grid" else 1
+                found["xyz".index(axis or "x")].append((start, stop, loop.step * threads))
+        return tuple(map(tuple, found))
 
     # ---- parameters
 

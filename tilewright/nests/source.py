@@ -92,8 +92,8 @@ class _Source:
                              tuple(self.statements))
 
     def _format(self, value: Term, scalars: dict[str, Type]) -> Type | None:
-        found = [scalars.get(a.array) or self.parameters[a.array].element for a in leaves(value)]
-        types = [t for t in found if t is not None]
+        formats = {**{name: p.element for name, p in self.parameters.items()}, **scalars}
+        types = [t for a in leaves(value) if (t := formats.get(a.array)) is not None]
         return arithmetic(value, types) if types else None
 
     def line(self, n: ast.AST) -> Line:

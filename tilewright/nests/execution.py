@@ -1,0 +1,274 @@
+"""`Execution`: a loop nest, unscheduled, run where its arrays are: on a CPU, on a GPU, or in the simulator."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright import forks, simulator, targets
+from tilewright.ir import Type, bf16, f16, f32, f64, i8, i16, i32, i64
+from tilewright.nests import domain
+from tilewright.nests.lower import Lowered, lower
+from tilewright.nests.nest import LoopNest
+from tilewright.nests.parallel import launches, spread
+from tilewright.nests.tree import For, Node, tree, walk
+from tilewright.runtime import run
+from tilewright.runtime.cpu import calls, layout
+from tilewright.runtime.gpu import arrays
+from tilewright.simulator.machine import SECTOR, Machine
+
+TYPES: dict[Any, Type] = {t.numpy: t for t in (f16, bf16, f32, f64, i8, i16, i32, i64)}
+MOST_CHECKED = 1024             # calls whose subscripts are known to be inside of their arrays
+WHOLE = range(-1 << 63, 1 << 63)
+
+Array = NDArray[Any]
+Numbers = (np.integer, np.floating)
+
+
+@dataclass(frozen=True)
+class Given:
+    """The arguments of a call. `seen`: what they are to NumPy: of arrays in a GPU's memory, shadows. `gpu`: the GPU's
+    target; None for this machine's CPU."""
+    args: tuple[Any, ...]
+    seen: tuple[Any, ...]
+    gpu: Any
+
+
+def look(names: Sequence[str], args: Sequence[Any], gpu: str | bool | None = None) -> Given:
+    """The arguments, and where they are; TypeError for what is no array or number, and for arrays in several places.
+    `gpu`: NumPy's arrays, as if they were in this GPU's memory."""
+    seen, places = list[Any](), dict[Any, str]()
+    for name, x in zip(names, args, strict=True):
+        if isinstance(x, np.ndarray):
+            seen.append(x)
+            places.setdefault("the host", name)
+        elif isinstance(x, float):
+            seen.append(x)
+        elif isinstance(x, int):
+            if x not in WHOLE:
+                raise OverflowError(f"{name} is {x}, which is no whole number of 64 bits")
+            seen.append(x)
+        elif isinstance(x, Numbers):
+            seen.append(x.item())
+        else:
+            library = arrays.library_of(x)
+            if library is None:
+                remedy = f": {name}.numpy() is one that shares its memory" if hasattr(x, "numpy") else ""
+                raise TypeError(f"{name} must be an array, a whole number or a float, not {calls.kind(x)}{remedy}")
+            device = library.platform.driver.device(library.device(x))
+            places.setdefault(device, name)
+            seen.append(library.look(x, name, library.stream(x, device.index)).shadow)
+    if len(places) > 1:
+        (here, x), (there, y) = list(places.items())[:2]
+        raise TypeError(f"{x} is on {here} and {y} on {there}: loops run where all their arrays are")
+    on: Any = next(iter(places), "the host")
+    target = None if on == "the host" else on.target
+    if gpu and target is None:
+        target = targets.coerce("sm_90a" if gpu is True else gpu)
+    return Given(tuple(args), tuple(seen), target)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A function, and where its arguments come from: ("A", "", 0) as given, ("A", "shape", 1), ("A", "stride", 0)."""
+    lowered: Lowered
+    sources: tuple[tuple[str, str, int], ...]
+    said: tuple[str, ...]               # why loops stay in order, a sentence for each
+
+    def __str__(self) -> str:
+        shared = [f"{x.index} along {x.mark[-1]}" for x, _ in walk(self.lowered.nodes)
+                  if isinstance(x, For) and x.mark.startswith("grid")]
+        across, down = self.lowered.function.threads or (1, 1)
+        how = (f"rounds shared by CTAs of {across} x {down} threads, {', '.join(shared)}" if shared else
+               "one thread has all rounds")
+        return "\n    in order, ".join([how, *self.said])
+
+
+class Execution:
+    """Calls of one nest. Recorded once for arrays that do not overlap, once for others; on GPUs also for each order of
+    axes in memory."""
+
+    def __init__(self, nest: LoopNest) -> None:
+        self.nest = nest
+        self.names = tuple(p.name for p in nest.parameters)
+        self._launches: dict[Any, tuple[Launch, ...]] = {}
+        self._inside: set[Any] = set()          # sizes and shapes for which all subscripts are inside of the arrays
+        lines = {s.target.array: s.line for s in reversed(nest.statements) if s.target.array not in nest.scalars}
+        self._written = {self.names.index(x): line for x, line in lines.items()}
+        self._sizes = [(name, *_source(name)) for name in nest.sizes]
+
+    def __call__(self, args: Sequence[Any]) -> None:
+        self.run(look(self.names, args))
+
+    def run(self, given: Given) -> None:
+        """Compute the results; on a GPU they may not be there yet."""
+        found = dict(zip(self.names, given.seen))
+        sizes = self.check(given, found)
+        for launch in self.launches(given):
+            values = self._values(launch, found)
+            if given.gpu is None:
+                calls.compiled(launch.lowered.function).call(
+                    *[layout.address(x) if isinstance(x, np.ndarray) else x for x in values])
+            else:
+                own = dict(zip(self.names, given.args))
+                values = [own[x] if not what else value for value, (x, what, _) in zip(values, launch.sources)]
+                run.run(launch.lowered.function, *values, grid=launch.lowered.grid(sizes))
+
+    def simulate(self, given: Given) -> tuple[Any, tuple[Any, ...]]:
+        """The report of a simulated call, and the copies of NumPy's arrays that it was given."""
+        if any(x is not y for x, y in zip(given.args, given.seen) if isinstance(y, np.ndarray)):
+            raise TypeError("NumPy's arrays are simulated: copy those of a GPU to the host first")
+        copies = _copied(given.seen)
+        found = dict(zip(self.names, copies))
+        sizes = self.check(given, found)
+        report = simulator.Report(SECTOR) if given.gpu else None
+        for launch in self.launches(given):
+            machine = Machine(launch.lowered.function, simulator.AddressSpace(), {}, report)
+            grid = launch.lowered.grid(sizes) if given.gpu else None
+            report = machine.run_grid(self._values(launch, found), grid)
+        return report, copies
+
+    def explain(self, given: Given) -> str:
+        """The loops, and how they run."""
+        if given.gpu is None:
+            return f"{self.nest}\none thread of the CPU, in this order"
+        return "\n".join([str(self.nest), *(f"launch {n}: {x}" for n, x in enumerate(self.launches(given), 1))])
+
+    # ---- arguments
+
+    def _values(self, launch: Launch, found: dict[str, Any]) -> list[Any]:
+        return [found[x] if not what else found[x].shape[axis] if what == "shape" else
+                found[x].strides[axis] // found[x].itemsize for x, what, axis in launch.sources]
+
+    def check(self, given: Given, found: dict[str, Any]) -> dict[str, int]:
+        """The sizes of a call; TypeError or ValueError unless the loops can access the arrays."""
+        for n, line in self._written.items():
+            if given.gpu is None and not given.seen[n].flags.writeable:
+                raise ValueError(f"{self.names[n]} is read-only, and is written at {line}\n    {line.text}")
+        shapes = dict[str, tuple[int, ...]]()
+        for p, x in zip(self.nest.parameters, given.seen):
+            if p.kind in ("array", "pointer"):
+                self._array(p, x)
+                shapes[p.name] = (x.size,) if p.kind == "pointer" else x.shape
+        sizes = {name: found[x].shape[axis] if what else found[x] for name, x, what, axis in self._sizes}
+        key = tuple(sizes.values()), tuple(shapes.values())
+        if key not in self._inside:
+            domain.check(self.nest, sizes, shapes)
+            if len(self._inside) >= MOST_CHECKED:
+                self._inside.clear()
+            self._inside.add(key)
+        return sizes
+
+    @staticmethod
+    def _array(p: Any, x: Any) -> None:
+        if not isinstance(x, np.ndarray) or TYPES.get(x.dtype) != p.element:
+            raise TypeError(f"{p.name} must be an array of {p.element.numpy}, not {calls.kind(x)}")
+        if p.kind == "pointer" and not x.flags.c_contiguous:
+            raise ValueError(f"{p.name} must be contiguous, since it is accessed by numbers of elements")
+        if not x.flags.aligned or any(s % x.itemsize for s in x.strides):
+            raise ValueError(f"elements of {p.name} begin at no multiples of their size: pass {p.name}.copy()")
+
+    # ---- recorded functions
+
+    def launches(self, given: Given) -> tuple[Launch, ...]:
+        """What a call with these arguments runs."""
+        alike = _overlaps(given.seen, self._written)
+        how: Any = alike == ()
+        if given.gpu is not None:
+            how = given.gpu.warp, alike, tuple([_fastest(x) for x in given.seen if isinstance(x, np.ndarray)])
+        found = self._launches.get(how)
+        if found is None:
+            with forks.building:
+                found = self._launches[how] = tuple(self._recorded(given, alike))
+        return found
+
+    def _recorded(self, given: Given, alike: Any) -> list[Launch]:
+        nodes = tree(self.nest)
+        parts = launches(self.nest, nodes) if given.gpu else [nodes]
+        named = {x: y for x, y in zip(self.names, given.seen) if isinstance(y, np.ndarray)}
+        places = dict[Any, str]()
+        same = {x: places.setdefault(_place(y), x) for x, y in named.items()}
+        fastest = {x: _fastest(y) for x, y in named.items()}
+        found = list[Launch]()
+        for n, part in enumerate(parts):
+            options: dict[str, Any] = {"noalias": alike == (), "name": self.nest.name + f"_{n}" * (len(parts) > 1)}
+            said = list[str]()
+            if given.gpu is not None:
+                options |= {"gpu": True, "warp": given.gpu.warp}
+                part, options["threads"], said = self._spread(part, None if alike is None else same, fastest)
+            lowered = lower(self.nest, part, **options)
+            found.append(Launch(lowered, tuple(map(_source, lowered.arguments)), tuple(said)))
+        return found
+
+    def _spread(self, part: tuple[Node, ...], same: dict[str, str] | None, fastest: dict[str, int]) -> Any:
+        if same is None:
+            return part, (1, 1), ["all loops: an array that is written overlaps another one, or itself"]
+        if len(part) > 1:
+            return part, (1, 1), ["all loops: a variable carries a value from one outermost loop to the next"]
+        node, threads, said = spread(part[0], self.nest, same, fastest)
+        return (node,), threads, said
+
+
+def _source(name: str) -> tuple[str, str, int]:
+    """Where an argument of a recorded function comes from: "A.stride[1]" is ("A", "stride", 1)."""
+    array, _, what = name.partition(".")
+    what, _, axis = what.partition("[")
+    return array, what, int(axis[:-1]) if what else 0
+
+
+def _copied(args: Sequence[Any]) -> tuple[Any, ...]:
+    """Copies of arrays that overlap as these do: one of the memory of each of them."""
+    copies = dict[int, tuple[int, Array]]()
+
+    def copy(x: Any) -> Any:
+        if not isinstance(x, np.ndarray):
+            return x
+        root = x
+        while isinstance(root.base, np.ndarray):
+            root = root.base
+        if id(root) not in copies:
+            spans = [s * (n - 1) for s, n in zip(root.strides, root.shape)] if root.size else []
+            low = layout.address(root) + sum(s for s in spans if s < 0)
+            size = sum(map(abs, spans)) + root.itemsize * (root.size > 0)
+            copies[id(root)] = low, arrays.shadow(low, (size,), (1,), np.dtype(np.int8), root).copy()
+        low, memory = copies[id(root)]
+        return np.ndarray(x.shape, x.dtype, memory, layout.address(x) - low if x.size else 0, x.strides)
+    return tuple(map(copy, args))
+
+
+def _fastest(x: Array) -> int:
+    """The axis along which elements are closest in memory."""
+    return min(range(x.ndim), key=lambda axis: (abs(x.strides[axis]) or 1 << 62, -axis), default=0)
+
+
+def _overlaps(seen: Sequence[Any], written: Any) -> tuple[tuple[int, int], ...] | None:
+    """Pairs of arguments that are one array twice, one of which is written; None if other arrays overlap."""
+    pairs = set[tuple[int, int]]()
+    for n in written:
+        x = seen[n]
+        if not _distinct(x):
+            return None
+        for other, y in enumerate(seen):
+            if other == n or not isinstance(y, np.ndarray) or not np.may_share_memory(x, y):
+                continue
+            if _place(x) != _place(y):
+                return None
+            pairs.add((min(n, other), max(n, other)))
+    return tuple(sorted(pairs))
+
+
+def _place(x: Array) -> Any:
+    return layout.address(x), x.shape, x.strides, x.dtype
+
+
+def _distinct(x: Array) -> bool:
+    """Whether each index has an element of its own."""
+    span = 0
+    for stride, n in sorted((abs(stride), n) for stride, n in zip(x.strides, x.shape) if n > 1):
+        if stride < span + x.itemsize:
+            return False
+        span += stride * (n - 1)
+    return True

@@ -1,0 +1,154 @@
+"""Which loops of an unscheduled tree become the CTAs and threads of a GPU, whatever the sizes: `spread(node, nest)`.
+
+Rounds of a loop are independent if no element, and no scalar, that one of them writes is accessed by another one. Up to
+three such loops, one directly inside the other, share the rounds among the threads of the grid; all else is done in
+order by each of these threads.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from tilewright.nests.nest import Access, LoopNest
+from tilewright.nests.polynomial import Polynomial
+from tilewright.nests.tree import Do, For, Node, When, rewritten, walk
+
+THREADS = {1: (256, 1), 2: (32, 8), 3: (32, 8)}         # of a CTA, by how many loops share the rounds
+
+
+def launches(nest: LoopNest, nodes: Sequence[Node]) -> list[tuple[Node, ...]]:
+    """The top-level nodes, those together that share a scalar: each part can run when the one before is over."""
+    parts: list[tuple[Node, ...]] = []
+    for node in nodes:
+        parts.append((node,))
+        scalars = _scalars(nest, (node,))
+        for n, part in enumerate(parts[:-1]):
+            if scalars & _scalars(nest, part):
+                parts[n:] = [tuple([x for part in parts[n:] for x in part])]
+                break
+    return parts
+
+
+def _scalars(nest: LoopNest, nodes: Sequence[Node]) -> set[str]:
+    return {a.array for d in _statements(nodes) for a, _ in d.accesses()} & nest.scalars.keys()
+
+
+def _statements(nodes: Sequence[Node]) -> Iterator[Do]:
+    return (node for node, _ in walk(tuple(nodes)) if isinstance(node, Do))
+
+
+def spread(node: Node, nest: LoopNest, same: Mapping[str, str], fastest: Mapping[str, int]
+           ) -> tuple[Node, tuple[int, int], list[str]]:
+    """(the node with marks, threads of a CTA, a sentence for each loop that stays in order).
+
+    same        names of arrays that are another one, by another name
+    fastest     the axis along which elements are closest in memory, of each array
+    """
+    chain = _chain(node)
+    bounds = {x.index: x for x, _ in walk((node,)) if isinstance(x, For)}
+    found, why = list[For](), list[str]()
+    fixed = set(nest.sizes)
+    for loop in chain:
+        reason = _carries(loop, nest, fixed, bounds, same)
+        if reason:
+            why.append(f"{loop.index}: {reason}")
+        else:
+            found.append(loop)
+            fixed.add(loop.index)
+    chosen = _chosen(found, fastest, set(nest.sizes))
+    marks = {x.index: f"grid.{axis}" for x, axis in zip(chosen, "xyz")}
+    why += [f"{x.index}: three other loops are shared already" for x in found if x not in chosen]
+
+    def marked(x: Node) -> tuple[Node, ...]:
+        return (replace(x, mark=marks.get(x.index, x.mark)) if isinstance(x, For) else x,)
+    return rewritten((node,), marked)[0], THREADS.get(len(chosen), (1, 1)), why
+
+
+def _chain(node: Node) -> list[For]:
+    """Loops that hold nothing but the next one."""
+    chain = list[For]()
+    while isinstance(node, (For, When)):
+        if isinstance(node, For):
+            chain.append(node)
+        if len(node.body) != 1:
+            break
+        node = node.body[0]
+    return chain
+
+
+def _chosen(found: list[For], fastest: Mapping[str, int], sizes: set[str]) -> list[For]:
+    """Up to three: first the innermost one whose rounds write consecutive elements, then the outermost. Where one
+    starts is the same for all rounds of a loop that is not chosen, so that an element is one thread's."""
+    def consecutive(loop: For) -> int:
+        return sum(d.target.subscripts[fastest.get(d.target.array, -1)].coefficient(loop.index) in (1, -1)
+                   for d in _statements(loop.body) if d.target.subscripts)
+    while True:
+        order = sorted(found, key=consecutive)[-1:]
+        order += [x for x in found if x not in order][:2]
+        indices = {x.index for x in order}
+        bad = [x for x in order if not x.start.names <= sizes | indices]
+        if not bad:
+            return order
+        found = [x for x in found if x not in bad]
+
+
+def _carries(loop: For, nest: LoopNest, fixed: set[str], bounds: Mapping[str, For], same: Mapping[str, str]) -> str:
+    """Why rounds of the loop are not independent, "" if they are. `fixed`: names that are the same for all accesses of
+    an element."""
+    for x in sorted(_scalars(nest, loop.body)):
+        if not _private(x, loop.body):
+            return f"{x} carries a value from round to round"
+    accesses = [(a, w, d) for d in _statements(loop.body) for a, w in d.accesses() if a.array not in nest.scalars]
+    for a, written, d in accesses:
+        for b, _, _ in accesses if written else ():
+            if same.get(a.array, a.array) == same.get(b.array, b.array) and not _apart(a, b, loop, fixed, bounds):
+                return f"{a} of {d.line} may be {b} of another round" if a != b else f"rounds may share {a} of {d.line}"
+    return ""
+
+
+def _apart(a: Access, b: Access, loop: For, fixed: set[str], bounds: Mapping[str, For]) -> bool:
+    """Whether different rounds access different elements: along some axis, the others' spread is less than a step."""
+    for x, y in zip(a.subscripts, b.subscripts):
+        c = x.coefficient(loop.index)
+        if not c or y.coefficient(loop.index) != c:
+            continue
+        least = most = 0
+        x, y = (p - Polynomial([((loop.index,), c)]) for p in (x, y))
+        known = [Polynomial([t for t in p.terms if set(t[0]) <= fixed]) for p in (x, y)]
+        constant = (known[0] - known[1]).constant
+        ranges = [_range(p - q, bounds) for p, q in zip((x, y), known)]
+        if constant is None or ranges[0] is None or ranges[1] is None:
+            continue
+        least, most = constant + ranges[0][0] - ranges[1][1], constant + ranges[0][1] - ranges[1][0]
+        if max(abs(least), abs(most)) < abs(c) * loop.step:
+            return True
+    return False
+
+
+def _range(p: Polynomial, bounds: Mapping[str, For]) -> tuple[int, int] | None:
+    """The least and the largest value of a sum of indices whose bounds are numbers."""
+    least = most = 0
+    for names, c in p.terms:
+        loop = bounds.get(names[0]) if len(names) == 1 else None
+        first = loop.start.constant if loop else None
+        if loop is None or first is None or not loop.extent:
+            return None
+        ends = c * first, c * (first + (loop.extent - 1) * loop.step)
+        least, most = least + min(ends), most + max(ends)
+    return least, most
+
+
+def _private(scalar: str, nodes: Sequence[Node]) -> bool:
+    """Whether each time round, a value is assigned before one is used."""
+    def known(nodes: Sequence[Node], before: bool) -> tuple[bool, bool]:
+        """(whether no use comes first, whether one is assigned after them)"""
+        for node in nodes:
+            if isinstance(node, Do):
+                for a, written in node.accesses():
+                    if a.array == scalar and not written and not before:
+                        return False, before
+                before = before or node.target.array == scalar
+            elif isinstance(node, (For, When)) and not known(node.body, before)[0]:
+                return False, before
+        return True, before
+    return known(nodes, False)[0]
