@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -82,6 +82,16 @@ def rounds(around: Sequence[For | When], once: str | None = None) -> int:
             on = np.any(on, axis=names.index(once), keepdims=True)
         total *= int(on.sum())
     return total
+
+
+def simulated(s: Scheduled, report: Any) -> dict[str, Count]:
+    """What the simulator has counted; it sees no registers."""
+    found = {}
+    for name, c in counts(s).items():
+        if c.level != "registers":
+            loads, stores = (report.of(array=name, verb=verb) for verb in ("load", "store"))
+            found[name] = Count(c.level, loads.elements, stores.elements, loads.bytes + stores.bytes)
+    return found
 
 
 def table(found: dict[str, Count]) -> str:

@@ -11,20 +11,35 @@ the way. The tree stands in scheduled.py, what operations do in operations.py an
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilewright.ir import Type
-from tilewright.nests import operations, staging
-from tilewright.nests.counts import Count, counts, table
+from tilewright.forks import cached_property
+from tilewright.ir import Type, bf16, f16, f32, f64, i8, i16, i32, i64
+from tilewright.nests import checking, domain, operations, staging
+from tilewright.nests.compiled import Compiled, compiled, layout_of
+from tilewright.nests.counts import Count, counts, simulated, table
 from tilewright.nests.nest import LoopNest, text
+from tilewright.nests.optimize import arguments, overlap
 from tilewright.nests.polynomial import Polynomial
-from tilewright.nests.scheduled import Illegal, Layout, Scheduled, scheduled
+from tilewright.nests.scheduled import Illegal, Scheduled, illegal, scheduled
 from tilewright.nests.source import nest as read
 from tilewright.nests.tree import For, Node, Sync, When
+
+TYPES = {str(t.numpy): t for t in (f16, bf16, f32, f64, i8, i16, i32, i64)}
+OPERATIONS: dict[str, Callable[..., operations.Done]] = {       # of a tree, arguments and options
+    "split": lambda s, a, o: operations.split(s, *a, **o),
+    "reorder": lambda s, a, o: operations.reorder(s, a),
+    "fuse": lambda s, a, o: operations.fuse(s, *a),
+    "fission": lambda s, a, o: operations.fission(s, *a),
+    "unroll": lambda s, a, o: operations.unroll(s, a),
+    "vectorize": lambda s, a, o: operations.vectorize(s, a, **o),
+    "stage": lambda s, a, o: staging.stage(s, *a, **o),
+    "bind": lambda s, a, o: operations.bind(s, *a),
+}
 
 
 class Step(NamedTuple):
@@ -50,31 +65,29 @@ class Schedule:
               tail: str = "divide") -> Schedule:
         """`loop` as rounds of `outer`, each of `factor` rounds of `inner`. What is left if the factor does not divide:
         tail="divide" refuses it, "predicate" makes it a condition, "cut" a loop of its own, named loop + ".tail"."""
-        names = outer or f"{loop}_o", inner or f"{loop}_i"
-        return self._then("split", (loop, factor, *names), {"tail": tail},
-                          operations.split(self.now, loop, factor, *names, tail))
+        return self._then("split", loop, factor, outer or f"{loop}_o", inner or f"{loop}_i", tail=tail)
 
     def reorder(self, *loops: str) -> Schedule:
         """Loops that stand directly one in the other, in this order, the outermost first."""
-        return self._then("reorder", loops, {}, operations.reorder(self.now, loops))
+        return self._then("reorder", *loops)
 
     def fuse(self, outer: str, inner: str, name: str | None = None) -> Schedule:
         """One loop in place of two that count on, as `split` makes them."""
-        name = name or f"{outer}_{inner}"
-        return self._then("fuse", (outer, inner, name), {}, operations.fuse(self.now, outer, inner, name))
+        return self._then("fuse", outer, inner, name or f"{outer}_{inner}")
 
     def fission(self, loop: str, after: str | int) -> Schedule:
         """Two loops with a part of the body each: `after` is the last loop in the first part, or how many parts it
         has. The second loop has the name of the first one with ".2"."""
-        return self._then("fission", (loop, after), {}, operations.fission(self.now, loop, after))
+        return self._then("fission", loop, after)
 
     def unroll(self, *loops: str) -> Schedule:
-        return self._then("unroll", loops, {}, operations.unroll(self.now, loops))
+        """Rounds as code, one after the other."""
+        return self._then("unroll", *loops)
 
     def vectorize(self, *loops: str, lanes: int | None = None) -> Schedule:
         """All rounds of an innermost loop at once; with `lanes`, so many, and the others in an unrolled loop around
         them, whose name ends with ".v"."""
-        return self._then("vectorize", loops, {"lanes": lanes}, operations.vectorize(self.now, loops, lanes))
+        return self._then("vectorize", *loops, lanes=lanes)
 
     def stage(self, array: str, around: str | None = None, axes: tuple[str, ...] = (), space: str = "memory", *,
               inside: str | None = None, pad: int = 0, name: str | None = None) -> Schedule:
@@ -87,20 +100,16 @@ class Schedule:
         """
         if (around is None) == (inside is None):
             raise Illegal("stage takes one loop, around= or inside=")
-        options = {"inside": inside, "pad": pad, "name": name}
-        return self._then("stage", (array, around, axes, space), options, staging.stage(
-            self.now, array, around or inside or "", axes, space, inside is not None, pad, name))
+        return self._then("stage", array, around or inside, axes, space, inside=inside is not None, pad=pad, name=name)
 
     def bind(self, places: dict[str, str] | None = None, /, **named: str) -> Schedule:
         """Rounds of these loops as CTAs ("block.x", "block.y", "block.z"), as threads of a CTA ("thread.x",
         "thread.y"), or shared by the threads of a CPU ("worker")."""
-        places = {**(places or {}), **named}
-        return self._then("bind", (places,), {}, operations.bind(self.now, places))
+        return self._then("bind", {**(places or {}), **named})
 
-    def _then(self, method: str, arguments: tuple[Any, ...], options: dict[str, Any], done: operations.Done
-              ) -> Schedule:
-        step = Step(method, arguments, options, done[1], self.now)
-        return replace(self, now=done[0], steps=(*self.steps, step))
+    def _then(self, method: str, *arguments: Any, **options: Any) -> Schedule:
+        after, sentence = OPERATIONS[method](self.now, arguments, options)
+        return replace(self, now=after, steps=(*self.steps, Step(method, arguments, options, sentence, self.now)))
 
     # ---- what it is
 
@@ -117,6 +126,28 @@ class Schedule:
         bounds of loops alone."""
         return counts(self.now)
 
+    def compile(self, target: Any = None) -> Compiled:
+        """The function for a target (unless given this machine's CPU, "sm_90a" for a launch): its `function`, `grid`
+        and `asm`. It can be called."""
+        return compiled(self.nest, self.sizes, self.now, target)
+
+    def __call__(self, *args: Any) -> None:
+        """Run on arrays of these shapes, strides and formats, in place."""
+        self._compiled(*args)
+
+    @cached_property
+    def _compiled(self) -> Compiled:
+        return self.compile()
+
+    def check(self, most: int = 1 << 14) -> Checked:
+        """Run it in the simulator, on small whole numbers, and compare every bit with the loops as written. For more
+        than `most` statements arrays are made smaller first, and tiles with them. AssertionError for another number;
+        races and accesses out of bounds are Faults of the simulator."""
+        first = self.steps[0].before if self.steps else self.now
+        steps = [(x.method, x.arguments, x.options) for x in self.steps]
+        report, sizes, done = checking.check(self.nest, self.sizes, first, self.now, steps, _again, most)
+        return Checked(sizes, simulated(done, report), report)
+
     def explain(self) -> str:
         """The history, with the bytes that each operation changes, and the counts."""
         lines = []
@@ -127,27 +158,40 @@ class Schedule:
         return "\n".join([*lines, "", table(self.counts())])
 
 
-def schedule(f: Callable[..., Any] | LoopNest, *args: Any) -> Schedule:
-    """The schedule of f as written, for arguments like these: arrays of these shapes, strides and formats."""
-    if isinstance(f, LoopNest):
-        nest = f
-    else:
-        nest = read(f, [_kind(x) for x in args])
-    arrays, numbers = {}, {}
-    for p, x in zip(nest.parameters, args, strict=True):
-        if p.kind == "array":
-            x = np.asarray(x)
-            assert p.element is not None
-            arrays[p.name] = Layout(x.shape, tuple([n // x.itemsize for n in x.strides]), p.element)
-        elif p.kind == "size":
-            numbers[p.name] = int(x)
-    sizes = {name: numbers[name] if name in numbers else _size(name, arrays) for name in nest.sizes}
-    return Schedule(nest, sizes, scheduled(nest, arrays, sizes))
+class Checked(NamedTuple):
+    """What a schedule did in the simulator: with these sizes, its loads and stores by array, and the whole report."""
+    sizes: dict[str, int]
+    counts: dict[str, Count]
+    report: Any
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{name} = {n}" for name, n in self.sizes.items())
+        return f"the same numbers as the loops as written, in the simulator with {sizes}\n\n{table(self.counts)}"
 
 
-def _size(name: str, arrays: dict[str, Layout]) -> int:
-    array, _, axis = name.partition(".shape[")
-    return arrays[array].shape[int(axis[:-1])]
+def schedule(f: Callable[..., Any], *args: Any) -> Schedule:
+    """The schedule of f, a function of loops over arrays, as written, for arguments like these: arrays of the same
+    shapes, strides and formats, and the same whole numbers. `Refused` with the line for loops that are not taken;
+    `Illegal` where an array that is written shares memory with another one."""
+    nest = read(getattr(f, "python", f), [_kind(x) for x in args])
+    arrays, numbers = arguments(nest, args)
+    written = {s.target.array: s.line for s in nest.statements if s.target.array in arrays}
+    for name, line in written.items():
+        for other in arrays:
+            if other != name and overlap(arrays[name], arrays[other]):
+                illegal(line, f"{name} is written here and shares memory with {other}, so that no order is known to be "
+                        "as good as this one")
+    sizes = {name: numbers[name] for name in nest.sizes}
+    domain.check(nest, sizes, {name: x.shape for name, x in arrays.items()})
+    layouts = {name: layout_of(x, nest.element(name)) for name, x in arrays.items()}
+    return Schedule(nest, sizes, scheduled(nest, layouts, sizes))
+
+
+def _again(s: Scheduled, steps: Sequence[checking.Operation]) -> Scheduled:
+    """These operations, done anew."""
+    for method, given, options in steps:
+        s = OPERATIONS[method](s, given, options)[0]
+    return s
 
 
 def _kind(x: Any) -> tuple[str, Type | None, int]:
@@ -155,8 +199,10 @@ def _kind(x: Any) -> tuple[str, Type | None, int]:
         return "size", None, 0
     if isinstance(x, (float, np.floating)):
         return "number", None, 0
-    x = np.asarray(x)
-    return "array", Type("f" if x.dtype.kind == "f" else "i", 8 * x.itemsize), x.ndim
+    element = TYPES.get(str(getattr(x, "dtype", "")).removeprefix("torch."))
+    if element is None:
+        raise TypeError(f"loops take arrays of {', '.join(TYPES)}, whole numbers and floats, not {x!r}")
+    return "array", element, len(x.shape)
 
 
 def _changes(before: dict[str, Count], after: dict[str, Count]) -> list[str]:
@@ -164,7 +210,7 @@ def _changes(before: dict[str, Count], after: dict[str, Count]) -> list[str]:
     lines = []
     for name in {**before, **after}:
         old, new = before.get(name, Count("", 0, 0, 0)), after.get(name, Count("", 0, 0, 0))
-        if old != new:
+        if old.bytes != new.bytes:
             lines.append(f"{name} in {new.level or old.level}: {old.bytes} -> {new.bytes} bytes")
     return lines
 

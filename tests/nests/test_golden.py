@@ -1,0 +1,102 @@
+"""The golden schedules: their text after each operation, their counts, and exactness in the simulator.
+
+    python -m tests.nests.test_golden       # write the texts anew, after a change that is meant
+"""
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.nests import golden
+from tilewright.nests.schedule import schedule
+
+FOLDER = Path(__file__).with_name("golden_texts")
+
+
+def begin(m, n, k):
+    return schedule(golden.three_loops, *[np.zeros(x, np.float32) for x in ((m, k), (k, n), (m, n))])
+
+
+def stepwise(s):
+    """The tree after each operation, those of the same sentence as the last tree's left out."""
+    parts = []
+    for at, step in enumerate(s.steps):
+        after = s.steps[at + 1].before if at + 1 < len(s.steps) else s.now
+        parts.append(f"{at + 1}. {step.sentence}\n\n{type(s)(s.nest, s.sizes, after)}\n")
+    return "\n".join(parts)
+
+
+TEXTS = {
+    "micro_kernel": lambda: [*golden.micro_kernel(begin(512, 512, 512))][-1],
+    "micro_kernel_avx2": lambda: [*golden.micro_kernel(begin(1000, 1000, 1000), 6, 2, 8, 96, 256, "predicate")][-1],
+    "lecture_v1": lambda: golden.v1(begin(1024, 1024, 1024)),
+    "lecture_v3": lambda: golden.v3(begin(1024, 1024, 1024)),
+    "lecture_v4": lambda: golden.v4(begin(1024, 1024, 1024)),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_texts(name):
+    assert stepwise(TEXTS[name]()) == (FOLDER / f"{name}.txt").read_text(), "if it is meant, write the texts anew"
+
+
+@pytest.mark.parametrize(("sizes", "options"), [
+    ((16, 64, 8), {"MC": 8, "KC": 4}),
+    ((24, 64, 6), {"MR": 6, "V": 8, "MC": 12, "KC": 3}),
+    ((13, 41, 7), {"MR": 4, "V": 8, "MC": 8, "KC": 4, "tail": "predicate"}),
+    ((13, 41, 7), {"MR": 4, "V": 8, "MC": 8, "KC": 4, "tail": "predicate", "worker": True}),
+])
+def test_each_step_of_the_micro_kernel_is_exact_and_counted(sizes, options):
+    steps = [*golden.micro_kernel(begin(*sizes), **options)]
+    assert len(steps) <= 25
+    for s in steps:
+        found, foreseen = s.check().counts, s.counts()
+        assert found == {x: foreseen[x] for x in found}, s.history[-1]
+
+
+@pytest.mark.parametrize(("name", "operations", "formula"), [
+    ("v1", 5, lambda n, L, V: 2 * n**3), ("v15", 8, lambda n, L, V: n**3 // V + n**3),
+    ("v2", 9, lambda n, L, V: 2 * n**3 // V), ("v3", 12, lambda n, L, V: 2 * n**3 // L)])
+def test_the_lecture_counts_its_loads(name, operations, formula):
+    n, L, V = 64, 32, 4
+    s = getattr(golden, name)(begin(n, n, n))
+    assert len(s.history) == operations
+    counts, checked = s.counts(), s.check(most=n**3 + 2 * n**2)
+    assert counts["A"].loads + counts["B"].loads == formula(n, L, V)
+    if name == "v3":
+        assert counts["A_shared"].loads + counts["B_shared"].loads == 2 * n**3 // V
+    assert checked.counts == {x: counts[x] for x in checked.counts}
+
+
+@pytest.mark.parametrize("make", [lambda s: [*golden.micro_kernel(s)][-1], golden.v3, golden.v4])
+def test_large_ones_are_checked_with_small_tiles(make):
+    checked = make(begin(1024, 1024, 1024)).check()
+    assert max(checked.sizes.values()) <= 256
+    assert "in the simulator with" in str(checked)
+
+
+@pytest.mark.parametrize("worker", [False, True])
+def test_the_micro_kernel_runs(worker):
+    m, n, k = 100, 150, 300
+    a, b, c = (np.random.default_rng(0).integers(-3, 4, x).astype(np.float32) for x in ((m, k), (k, n), (m, n)))
+    s = [*golden.micro_kernel(schedule(golden.three_loops, a, b, c), tail="predicate", worker=worker)][-1]
+    want = c + a @ b
+    s(a, b, c)
+    assert np.array_equal(c, want)
+    with pytest.raises(ValueError, match="A is an array of shape"):
+        s(a.T, b, c)
+    s(a, b, c)
+    assert np.array_equal(c, want + a @ b)
+
+
+def test_explain_tells_bytes():
+    text = golden.v3(begin(64, 64, 64)).explain()
+    assert "A in global: 1048576 -> 32768 bytes" in text
+    assert "A_shared  shared" in text
+
+
+if __name__ == "__main__":
+    for name, make in TEXTS.items():
+        (FOLDER / f"{name}.txt").write_text(stepwise(make()))
