@@ -20,7 +20,8 @@ PARTS = {
                                              for how in ("sum", "max", "min", "amax", "argmax", "argmin"))),
     "Quantize": ("quantize", "dequantize", "Quantized", "Scaled"),
     "Look inside": ("Gemm", "detect", "target", "plan", "compile", "explain", "Explanation", "einsum_path", "simulate",
-                    "kernel", "loops"),
+                    "kernel"),
+    "Loops": ("loops", "schedule", "Schedule"),
     "Prepare": ("tune", "build", "load"),
     "Threads": ("threads", "set_num_threads", "get_num_threads"),
 }

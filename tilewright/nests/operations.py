@@ -311,8 +311,7 @@ def bind(s: Scheduled, places: dict[str, str]) -> Done:
             illegal(loop.line, f"{name} has {loop.stop} rounds; {place} takes a constant number, up to {PLACES[place]}")
         s = s.marked(name, place)
         independent(s, (name,))
-    if any(x.startswith(("block", "thread")) for x in places.values()):
-        _outermost(s)
+    _outermost(s)
     threads = prod(x.extent or 1 for x in s.loops if x.mark.startswith("thread"))
     if threads > 1024:
         raise Illegal(f"{threads} threads are more than the 1024 of a CTA")
@@ -331,11 +330,11 @@ def independent(s: Scheduled, names: Iterable[str]) -> None:
 
 
 def _outermost(s: Scheduled) -> None:
-    nodes, bound = s.nodes, {x.index for x in s.loops if x.mark.startswith(("block", "thread"))}
+    nodes, bound = s.nodes, {x.index for x in s.loops if x.mark.startswith(("block", "thread", "worker"))}
     while bound:
         if len(nodes) != 1 or not isinstance(nodes[0], For) or nodes[0].index not in bound:
             first = next(n for n, _ in walk(nodes) if isinstance(n, (For, Do)))
-            illegal(first.line, f"{' '.join(sorted(bound))} must be the outermost loops, directly one in the other: "
-                    "all that a launch does is done by its CTAs and threads")
+            illegal(first.line, f"{' '.join(sorted(bound))} must be outermost, directly one in the other: all that a "
+                    "launch does is done by its CTAs and threads, and all that is shared by workers")
         bound.discard(nodes[0].index)
         nodes = nodes[0].body

@@ -53,7 +53,14 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """The loops of a function for arrays of these shapes and strides, and how they run. `now`: the tree."""
+    """The loops of a function for arrays of certain shapes and strides, and how they run: `tilewright.schedule`. It is
+    frozen: each operation returns another one, whose `history` has a sentence more. Printed, it is the tree of loops.
+
+    nest        the loops as written
+    sizes       the numbers that bounds and subscripts have
+    now         the tree, with its buffers
+    steps       the operations, each with the tree before it
+    """
     nest: LoopNest
     sizes: dict[str, int]
     now: Scheduled
@@ -68,35 +75,46 @@ class Schedule:
         return self._then("split", loop, factor, outer or f"{loop}_o", inner or f"{loop}_i", tail=tail)
 
     def reorder(self, *loops: str) -> Schedule:
-        """Loops that stand directly one in the other, in this order, the outermost first."""
+        """Loops that stand directly one in the other, in this order, the outermost first. Illegal where a round would
+        run before one whose result it needs, or that needs what it overwrites; a sum's terms may be added in any
+        order, and the sentence says so where that changes. Bounds that depend on another loop become conditions."""
         return self._then("reorder", *loops)
 
     def fuse(self, outer: str, inner: str, name: str | None = None) -> Schedule:
-        """One loop in place of two that count on, as `split` makes them."""
+        """One loop in place of two that count on, as `split` makes them: `inner` goes through the digits of `outer` in
+        all subscripts."""
         return self._then("fuse", outer, inner, name or f"{outer}_{inner}")
 
     def fission(self, loop: str, after: str | int) -> Schedule:
         """Two loops with a part of the body each: `after` is the last loop in the first part, or how many parts it
-        has. The second loop has the name of the first one with ".2"."""
+        has. The second loop has the name of the first one with ".2" (".3" ...). A scalar that each round sets first
+        becomes an array in registers. Illegal where a part after the cut gives something to a later round before
+        it."""
         return self._then("fission", loop, after)
 
     def unroll(self, *loops: str) -> Schedule:
-        """Rounds as code, one after the other."""
+        """Rounds as code, one after the other. Loops of copies have the name of the array and of the axis, "C.ii"."""
         return self._then("unroll", *loops)
 
     def vectorize(self, *loops: str, lanes: int | None = None) -> Schedule:
         """All rounds of an innermost loop at once; with `lanes`, so many, and the others in an unrolled loop around
-        them, whose name ends with ".v"."""
+        them, whose name ends with ".v". Illegal where rounds depend on each other, or where an array is not read or
+        written along its elements: reads may also stand still."""
         return self._then("vectorize", *loops, lanes=lanes)
 
     def stage(self, array: str, around: str | None = None, axes: tuple[str, ...] = (), space: str = "memory", *,
               inside: str | None = None, pad: int = 0, name: str | None = None) -> Schedule:
         """A buffer for what loop `around` uses of an array, copied in before the loop, and back after it if it is
-        written; `inside` a loop, in each of its rounds.
+        written; `inside` a loop, in each of its rounds. The loop has to use the array in one way.
 
-        axes    the loops in it that are axes of the buffer, in the order of its layout
-        space   "registers", "shared" (of a CTA, whose thread loops are axes, too) or "memory"
+        axes    the loops in it that are axes of the buffer, in the order of its layout: ("jr", "p", "jv", "jl") is a
+                packed panel. The loops of the copy are named after the array and these: "B.jr"
+        space   "registers", "shared" (of a CTA, whose thread loops are axes, too; all threads copy) or "memory"
         pad     elements that no one uses at the end of each row, against conflicts of shared memory's banks
+        name    of the buffer; unless given the array's with _reg, _shared or _buf
+
+        Elements beyond the array are 0 in a buffer. Statements that only use buffers lose the conditions that a split
+        gave them, where they add zeros or change what no one reads outside of these.
         """
         if (around is None) == (inside is None):
             raise Illegal("stage takes one loop, around= or inside=")
@@ -104,7 +122,8 @@ class Schedule:
 
     def bind(self, places: dict[str, str] | None = None, /, **named: str) -> Schedule:
         """Rounds of these loops as CTAs ("block.x", "block.y", "block.z"), as threads of a CTA ("thread.x",
-        "thread.y"), or shared by the threads of a CPU ("worker")."""
+        "thread.y"), or shared by the threads of a CPU ("worker"): bind(bi="block.y", ti="thread.y"). CTAs, threads
+        and workers are the outermost loops. Illegal where a round accesses what another one writes."""
         return self._then("bind", {**(places or {}), **named})
 
     def _then(self, method: str, *arguments: Any, **options: Any) -> Schedule:
@@ -170,9 +189,27 @@ class Checked(NamedTuple):
 
 
 def schedule(f: Callable[..., Any], *args: Any) -> Schedule:
-    """The schedule of f, a function of loops over arrays, as written, for arguments like these: arrays of the same
-    shapes, strides and formats, and the same whole numbers. `Refused` with the line for loops that are not taken;
-    `Illegal` where an array that is written shares memory with another one."""
+    """How the loops of f run, to be changed by operations that keep what they compute.
+
+        def multiply(A, B, C):
+            for i in range(A.shape[0]):
+                for j in range(B.shape[1]):
+                    for p in range(A.shape[1]):
+                        C[i, j] += A[i, p] * B[p, j]
+
+        s = tw.schedule(multiply, A, B, C).split("i", 8, "io", "ii").split("j", 16, "jo", "jj")
+        s = s.reorder("io", "jo", "p", "ii", "jj").stage("C", around="p", axes=("ii", "jj"), space="registers")
+        s = s.vectorize("jj", "C.jj").unroll("ii", "C.ii")
+        print(s)                                # the tree of loops
+        print(s.explain())                      # what was done, why it is legal, bytes before and after
+        s.check()                               # in the simulator, beside the loops as written, to the bit
+        s(A, B, C)                              # compiled and run
+
+    It is for arrays of the shapes, strides and formats of these, and for these whole numbers. A TypeError with the
+    line for loops that are not taken. Operations raise `Illegal`, a ValueError, with the line of f, the array and the
+    distances between the rounds that would meet in another order; so does this where an array that is written shares
+    memory with another one.
+    """
     nest = read(getattr(f, "python", f), [_kind(x) for x in args])
     arrays, numbers = arguments(nest, args)
     written = {s.target.array: s.line for s in nest.statements if s.target.array in arrays}
