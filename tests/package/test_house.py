@@ -62,8 +62,8 @@ MOST = {
     "lines of the body of matmul": 31,
     "functions over 60 lines": 36,
     "files over 400 lines": 0,
-    "lines of the library": 64163,
-    "lines of loop nests": 6460,
+    "lines of the library": 64165,
+    "lines of loop nests": 6860,
     "lines of the lab": 18866,
 }
 NESTS = "nests/"         # the folder of users' loops, counted by itself: it is no part of how products are made
