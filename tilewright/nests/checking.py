@@ -34,17 +34,17 @@ class Wants:
                       for p in a.subscripts for name in p.names}
         self.factors: dict[int, int] = {}
 
-    def of(self, name: str, rounds: int, at: int = 0) -> int:
+    def needed(self, name: str, rounds: int, at: int = 0) -> int:
         """Of a loop that has so many rounds before operation `at`."""
         for n in range(at, len(self.steps)):
             method, arguments, _ = self.steps[n]
             if method == "split" and arguments[0] == name:
                 _, factor, outer, inner = arguments
                 tiles, rest = divmod(rounds, factor)
-                part = self.of(inner, factor, n + 1)
+                part = self.needed(inner, factor, n + 1)
                 part = max(part, FEW) if rest and factor > 1 else part
                 self.factors[n] = part
-                return part * self.of(outer, max(tiles, 1), n + 1) + min(rest, part - 1)
+                return part * self.needed(outer, max(tiles, 1), n + 1) + min(rest, part - 1)
             if method == "fuse" and name in arguments[:2]:
                 return rounds
         return rounds if name in self.kept else min(rounds, FEW)
@@ -60,7 +60,7 @@ def smaller(nest: LoopNest, sizes: dict[str, int], arrays: dict[str, Layout], wa
             constant, factors = (loop.stop - loop.start).linear()
             if rounds is not None and len(factors) == 1 and [*factors.values()] == [1] and loop.step == 1:
                 name = next(iter(factors))
-                new[name] = max(new.get(name, 0), wants.of(loop.index, rounds) - constant)
+                new[name] = max(new.get(name, 0), wants.needed(loop.index, rounds) - constant)
     for name, n in sizes.items():
         if name not in new:
             alike = [new[x] for x in new if sizes[x] == n]
