@@ -35,7 +35,7 @@ class Wants:
         self.factors: dict[int, int] = {}
 
     def needed(self, name: str, rounds: int, at: int = 0) -> int:
-        """Of a loop that has so many rounds before operation `at`."""
+        """The rounds that a loop needs which has so many of them before operation `at`."""
         for n in range(at, len(self.steps)):
             method, arguments, _ = self.steps[n]
             if method == "split" and arguments[0] == name:
