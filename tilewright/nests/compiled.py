@@ -13,6 +13,7 @@ from tilewright.nests.nest import LoopNest
 from tilewright.nests.optimize import overlap
 from tilewright.nests.scheduled import Layout, Scheduled
 from tilewright.nests.tree import For, Node, rewritten
+from tilewright.runtime.gpu import arrays
 
 LINE = 64               # bytes of a cache line, at which buffers begin
 VECTOR = 16             # bytes that divide the addresses of arrays on a GPU, whose vector loads need it
@@ -78,11 +79,12 @@ class Compiled:
     def _space(self, args: Sequence[Any]) -> dict[str, Any]:
         """Memory for the buffers, where the arrays are."""
         found: dict[str, Any] = {}
+        library = arrays.library_of(*args) if self.function.threads is not None else None
         for name, n in self._sizes().items():
-            if self.function.threads is not None:
-                import torch
-                element = torch.from_numpy(np.empty(0, self._element(name))).dtype
-                found[name] = torch.empty(n, dtype=element, device=next(x.device for x in args if hasattr(x, "device")))
+            if library is not None:
+                x = next(x for x in args if library.knows(x))
+                device = library.platform.driver.device(library.device(x)).index
+                found[name] = library.empty((n,), self._element(name), device, library.stream(x, device))
                 continue
             space = np.empty(n * np.dtype(self._element(name)).itemsize + LINE, np.int8)
             first = -space.ctypes.data % LINE
