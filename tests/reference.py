@@ -21,7 +21,7 @@ PARTS = {
     "Quantize": ("quantize", "dequantize", "Quantized", "Scaled"),
     "Look inside": ("Gemm", "detect", "target", "plan", "compile", "explain", "Explanation", "einsum_path", "simulate",
                     "kernel"),
-    "Loops": ("loops", "schedule", "Schedule"),
+    "Loops": ("loops", "optimize", "Optimized", "schedule", "Schedule"),
     "Prepare": ("tune", "build", "load"),
     "Threads": ("threads", "set_num_threads", "get_num_threads"),
 }

@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from tilewright.lab.explanation.record import Explanation as Explanation
     from tilewright.lab.tuner.ahead import build as build
     from tilewright.lab.tuner.search import tune as tune
+    from tilewright.nests.optimize import Optimized as Optimized, optimize as optimize
     from tilewright.nests.run import loops as loops
     from tilewright.nests.schedule import Schedule as Schedule, schedule as schedule
     from tilewright.problem import Gemm as Gemm
@@ -121,6 +122,7 @@ _HOME = {name: module for module, names in {
     "tilewright.lab.explanation.record": "Explanation",
     "tilewright.lab.tuner.ahead": "build",
     "tilewright.lab.tuner.search": "tune",
+    "tilewright.nests.optimize": "Optimized optimize",
     "tilewright.nests.run": "loops",
     "tilewright.nests.schedule": "Schedule schedule",
     "tilewright.problem": "Gemm",

@@ -1,35 +1,93 @@
 """`tw.optimize(f, *args)`: loops of users become the calls that compute the same faster.
 
-Contractions become products of the planner (recognition.py, product.py); other statements remain loops. Before a
-product is used, it is compared with the loops on small arrays of whole numbers (verified.py).
+Contractions become products of the planner (parts.py, product.py); other statements remain loops. Before a product is
+used, it is compared with the loops on small arrays of whole numbers (verified.py).
 """
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from tilewright.nests import verified
+from tilewright.ir import Function
+from tilewright.nests import recorded, verified
 from tilewright.nests.domain import check
+from tilewright.nests.execution import Execution, Given, look
 from tilewright.nests.nest import LoopNest, refuse
 from tilewright.nests.parts import Part, parts
 from tilewright.nests.pieces import BLOCK, boxes
 from tilewright.nests.product import Product
+from tilewright.nests.run import Loops, kind
+from tilewright.nests.source import nest as read
 
 VERIFIED: set[tuple[Any, ...]] = set()          # nests with the sentences of their products that agreed
+Sequences = (list, tuple)
+
+
+def optimize(f: Callable[..., Any] | Loops | Function, *args: Any, grid: int | Sequence[int] | None = None,
+             target: Any = None) -> Optimized:
+    """The loops of a function for arguments like these, as fast as tilewright knows how to compute them.
+
+        fast = tw.optimize(three_loops, A, B, C)
+        print(fast)                 C[i, j] = sum over p of A[i, p] B[p, j]: matmul of 512 x 512 x 512, compiled as ...
+        fast(A, B, C)
+
+    f           a Python function of loops, as `tilewright.loops` takes it, or such a one; or a kernel recorded with
+                tilewright.ir.Kernel, for CTAs of a GPU too, whose pointers then are contiguous arrays
+    args        arrays where they will be, of the shapes, strides and formats of later calls, whole numbers and floats;
+                in place of an array its shape, of f32. Their elements are neither read nor written here
+    grid        of a recorded kernel for CTAs: how many a launch has, as in tilewright.simulate
+    target      whose plans are named, of arrays that are not there yet: by default this machine's processor, or the
+                GPU that has the arrays
+
+    Contractions become tilewright.matmul, contract and einsum with what comes before and after them as functions of
+    operands and epilogues, on the CPU or GPU that has the arrays. What they compute is compared with the loops on small
+    arrays of whole numbers here. Sums are added up in the planner's order and format, so that floats differ from those
+    of the loops by rounding; where conditions cut a sum, operands are padded with zeros, and zero times infinity or NaN
+    is NaN. Other loops run as `tilewright.loops` runs them. `print` says what was seen, what is called, and of loops
+    that remain why.
+
+    Refused, a TypeError with the line, for what loops may not contain, and where a subscript may be outside of its
+    array.
+    """
+    args = tuple([np.empty(x, np.float32) if isinstance(x, Sequences) else x for x in args])
+    if isinstance(f, Function):
+        nest = _in_order(recorded.nest(f, 1 if grid is None else grid))
+        names: Sequence[str] = [p.name for p in nest.parameters]
+        given = look(names, args)
+    else:
+        python = f.python if isinstance(f, Loops) else f
+        if not inspect.isfunction(python):
+            raise TypeError(f"optimize takes a Python function of loops, or a recorded kernel, not {f!r}")
+        names = list(inspect.signature(python).parameters)
+        if len(names) != len(args):
+            raise TypeError(f"{python.__name__}{inspect.signature(python)} is given {len(args)} arguments")
+        given = look(names, args)
+        nest = read(python, [kind(name, x) for name, x in zip(names, given.seen)])
+    found = Optimized(nest, given, target)
+    if found.recognised:
+        found.verify(given)
+    return found
+
+
+def _in_order(nest: LoopNest) -> LoopNest:
+    """Blocks and threads as loops, one round after the other."""
+    statements = [s._replace(loops=tuple([replace(x, kind="loop") for x in s.loops])) for s in nest.statements]
+    return replace(nest, statements=tuple(statements), threads=None)
 
 
 class Step:
     """A part of the function: the products of a contraction, or statements that remain loops."""
 
-    def __init__(self, nest: LoopNest, part: Part, arrays: Mapping[str, Any], block: int) -> None:
+    def __init__(self, nest: LoopNest, part: Part, arrays: Mapping[str, Any], block: int, target: Any) -> None:
         self.part, self.products = part, list[Product]()
         if part.contraction is not None:
-            shapes = {name: x.shape for name, x in arrays.items()}
-            self.products = [Product(box, arrays) for box in boxes(part.contraction, shapes, block)]
-        self.nest = replace(nest, statements=part.sources)
+            shapes = {name: tuple(x.shape) for name, x in arrays.items()}
+            self.products = [Product(box, arrays, target) for box in boxes(part.contraction, shapes, block)]
+        self.loops = None if self.products else Execution(replace(nest, statements=part.sources))
 
     def __str__(self) -> str:
         if not self.products:
@@ -43,17 +101,18 @@ class Optimized:
     """A function's loops as calls, for arguments of given shapes and strides: `optimized(*args)` computes what the
     function does. `print` says what was recognised, how it is computed, and why what remains loops does."""
 
-    def __init__(self, nest: LoopNest, args: Sequence[Any], loops: Callable[[LoopNest, Sequence[Any]], None],
-                 block: int = BLOCK) -> None:
-        self.nest, self._loops = nest, loops
-        arrays, self.sizes = arguments(nest, args)
-        self.layout = [laid_out(x) if hasattr(x, "shape") and x.shape != () else x for x in args]
-        check(nest, self.sizes, {name: x.shape for name, x in arrays.items()})
-        written = {s.target.array for s in nest.statements} & arrays.keys()
-        self.apart = [(a, b) for a in sorted(written) for b in arrays
-                      if a != b and not (b in written and b < a) and not overlap(arrays[a], arrays[b])]
+    def __init__(self, nest: LoopNest, given: Given, target: Any = None, block: int = BLOCK) -> None:
+        self.nest = nest
+        self.names = [p.name for p in nest.parameters]
+        seen, self.sizes = arguments(nest, given.seen)
+        arrays, _ = arguments(nest, given.args)
+        self.layout = [laid_out(x) if isinstance(x, np.ndarray) else x for x in given.seen]
+        check(nest, self.sizes, {name: x.shape for name, x in seen.items()})
+        written = {s.target.array for s in nest.statements} & seen.keys()
+        self.apart = [(a, b) for a in sorted(written) for b in seen
+                      if a != b and not (b in written and b < a) and not np.may_share_memory(seen[a], seen[b])]
         found = parts(nest, self.sizes, lambda a, b: a == b or ((a, b) not in self.apart and (b, a) not in self.apart))
-        self.steps = [Step(nest, part, arrays, block) for part in found]
+        self.steps = [Step(nest, part, arrays, block, target or given.gpu) for part in found]
 
     @property
     def recognised(self) -> bool:
@@ -62,57 +121,56 @@ class Optimized:
 
     def __call__(self, *args: Any) -> None:
         """Compute the results of these arguments, which are laid out like those that it was made for."""
-        arrays, numbers = dict[str, Any](), dict[str, Any](self.sizes)
         if len(args) != len(self.layout):
             raise TypeError(f"{self.nest.name} takes {len(self.layout)} arguments, not {len(args)}")
-        for p, x, expected in zip(self.nest.parameters, args, self.layout):
-            if p.kind == "array" or p.kind == "pointer":
-                if laid_out(x) != expected:
-                    raise ValueError(f"{p.name} is an array of another shape, other strides or another format than "
-                                     f"{self.nest.name} was optimized for: {laid_out(x)}, not {expected}")
-                arrays[p.name] = x if p.kind == "array" else x.reshape(-1)
+        plain = all(type(x) in (np.ndarray, int, float) for x in args)
+        given = Given(args, args, None) if plain else look(self.names, args)
+        arrays, seen, numbers = dict[str, Any](), dict[str, Any](), dict[str, Any](self.sizes)
+        for p, x, shadow, expected in zip(self.nest.parameters, args, given.seen, self.layout):
+            if p.kind in ("array", "pointer"):
+                if not isinstance(shadow, np.ndarray) or laid_out(shadow) != expected:
+                    raise ValueError(f"{p.name} has another shape, other strides or another format than the array that "
+                                     f"{self.nest.name} was optimized for: {expected}")
+                arrays[p.name], seen[p.name] = x if p.kind == "array" else x.reshape(-1), shadow
             elif p.kind == "number":
-                numbers[p.name] = float(x)
-            elif x != expected:
-                raise ValueError(f"{p.name} is {x}, and {self.nest.name} was optimized for {expected}")
+                numbers[p.name] = float(shadow)
+            elif shadow != expected:
+                raise ValueError(f"{p.name} is {shadow}, and {self.nest.name} was optimized for {expected}")
         for a, b in self.apart:
-            if overlap(arrays[a], arrays[b]):
+            if np.may_share_memory(seen[a], seen[b]):
                 raise ValueError(f"{self.nest.name} was optimized for {a} and {b} that share no memory, and these do")
         for step in self.steps:
             for product in step.products:
                 product.run(arrays, numbers)
-            if not step.products:
-                self._loops(step.nest, args)
+            if step.loops is not None:
+                step.loops.run(given)
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.steps)) or "nothing: all loops are empty"
 
-    def verify(self, args: Sequence[Any]) -> None:
+    def verify(self, given: Given) -> None:
         """Compare with the loops on small arrays. Refused if the results differ."""
-        sentence = tuple(str(p) for step in self.steps for p in step.products[:1])
-        arrays, sizes = arguments(self.nest, args)
+        sentence = self._sentence()
         key = (self.nest.name, self.nest.statements, self.nest.parameters, sentence)
         if key in VERIFIED:
             return
+        seen, sizes = arguments(self.nest, given.seen)
         whole = {name: n for name, n in sizes.items() if name in self.nest.sizes}
-        for shapes, numbers in verified.smaller(self.nest, {name: x.shape for name, x in arrays.items()}, whole):
-            tried = list[Optimized]()
-
-            def product(values: Mapping[str, Any], tried: list[Optimized] = tried) -> Callable[[Sequence[Any]], None]:
-                given = [values[p.name] for p in self.nest.parameters]
-                tried.append(Optimized(self.nest, given, self._loops, block=2))
-                return lambda args: tried[-1](*args)
-            same = verified.agree(self.nest, arrays, shapes, numbers, product,
-                                  lambda args: self._loops(self.nest, args))
-            if tuple(str(p) for step in tried[-1].steps for p in step.products[:1]) != sentence:
+        line = self.nest.statements[0].line
+        loops = Execution(self.nest)
+        for shapes, numbers in verified.smaller(self.nest, {name: x.shape for name, x in seen.items()}, whole):
+            args = verified.arguments(self.nest, seen, shapes, numbers)
+            small = Optimized(self.nest, look(self.names, args), block=2)
+            if small._sentence() != sentence:
                 continue            # too small to be the same products
-            if not same:
-                refuse(self.nest.statements[0].line, "its products and its loops differ on small whole numbers: "
-                       + "; ".join(sentence))
+            if not verified.agree(self.nest, args, small, loops):
+                refuse(line, f"its products and its loops differ on small whole numbers: {'; '.join(sentence)}")
             VERIFIED.add(key)
             return
-        refuse(self.nest.statements[0].line, "no smaller sizes were found to compare its products with its loops: "
-               + "; ".join(sentence))
+        refuse(line, f"no smaller sizes were found to compare its products with its loops: {'; '.join(sentence)}")
+
+    def _sentence(self) -> tuple[str, ...]:
+        return tuple(str(step.products[0]) for step in self.steps if step.products)
 
 
 def arguments(nest: LoopNest, args: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -132,23 +190,6 @@ def arguments(nest: LoopNest, args: Sequence[Any]) -> tuple[dict[str, Any], dict
     return arrays, numbers
 
 
-def laid_out(x: Any) -> tuple[Any, ...]:
+def laid_out(x: np.ndarray) -> tuple[Any, ...]:
     """What an array must have in common with the one that loops were optimized for."""
-    return (x.shape, x.strides, x.dtype) if isinstance(x, np.ndarray) else (tuple(x.shape), x.stride(), x.dtype)
-
-
-def overlap(a: Any, b: Any) -> bool:
-    """Whether two arrays may share memory."""
-    if a is b:
-        return True
-    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        return bool(np.may_share_memory(a, b))
-    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-        return False
-    return _span(a)[0] < _span(b)[1] and _span(b)[0] < _span(a)[1]
-
-
-def _span(tensor: Any) -> tuple[int, int]:
-    """The addresses of a tensor's memory."""
-    storage = tensor.untyped_storage()
-    return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+    return x.shape, x.strides, x.dtype

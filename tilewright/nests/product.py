@@ -5,6 +5,7 @@ others of the same layout.
 """
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
@@ -25,7 +26,8 @@ Numbers = Mapping[str, float]
 
 
 class Product:
-    def __init__(self, box: Box, arrays: Arrays) -> None:
+    def __init__(self, box: Box, arrays: Arrays, target: Any = None) -> None:
+        self.target = target
         self.box, self.c, self.reversed = box, box.contraction, False
         self.extents = dict(box.extents)
         self.alpha, self.beta, self.results = self.c.alpha, self.c.beta, list(box.results)
@@ -300,7 +302,7 @@ class Product:
         m, n, k, batch = self.matrices
         if self.c.factors is None:
             return f"contract of {m} x {n} x {k}" + others
-        plan = _plan(m, n, k, batch, self.operands[0]) if isinstance(self.operands[0], np.ndarray) else ""
+        plan = _plan(m, n, k, batch, str(self.operands[0].dtype).removeprefix("torch."), self.target)
         return f"matmul of {f'{batch} times ' if batch > 1 else ''}{m} x {n} x {k}" + (
             f", compiled as {plan}" if plan else "") + others
 
@@ -337,7 +339,8 @@ def _applied(x: Term, view: Any, numbers: Numbers) -> Any:
 
 
 def _name(index: str) -> str:
-    return index.split(".")[0]
+    """An index as the source calls it."""
+    return re.sub(r"\.\d+$", "", index)
 
 
 def _shown(e: Element) -> str:
@@ -351,12 +354,12 @@ def _shown(e: Element) -> str:
     return f"{e.array}[{', '.join(parts)}]" if parts else e.array
 
 
-def _plan(m: int, n: int, k: int, batch: int, operand: np.ndarray) -> str:
+def _plan(m: int, n: int, k: int, batch: int, format: str, target: Any) -> str:
     """The algorithm and tile of the product of contiguous matrices."""
     import tilewright
 
     try:
-        plan = tilewright.plan(tilewright.Gemm(m, n, k, operand.dtype, batch=batch))
+        plan = tilewright.plan(tilewright.Gemm(m, n, k, format, batch=batch), target)
     except (TypeError, ValueError):
         return ""
     return " ".join(str(plan).split()[:2])

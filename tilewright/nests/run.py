@@ -109,13 +109,13 @@ class Loops:
         found = self._executions.get(key)
         if found is None:
             with forks.building:
-                nest = source.nest(self.python, [_kind(*x) for x in zip(self._names, given.seen)])
+                nest = source.nest(self.python, [kind(*x) for x in zip(self._names, given.seen)])
                 found = self._executions[key] = Execution(nest)
         return found
 
 
-def _kind(name: str, x: Any) -> tuple[str, Type | None, int]:
-    """What a parameter is, as nest.Parameter has it."""
+def kind(name: str, x: Any) -> tuple[str, Type | None, int]:
+    """(kind, element, axes) of a parameter with this argument."""
     if not isinstance(x, np.ndarray):
         return ("number" if isinstance(x, float) else "size"), None, 0
     element = TYPES.get(x.dtype)

@@ -18,7 +18,7 @@ from tilewright.nests.domain import check, rounds
 from tilewright.nests.nest import LoopNest, Refused, Term, leaves
 
 NEAR = 8                # differences between sizes that are kept
-FIRST = (5, 11, 23, 47, 97)     # where sizes that are near each other go
+FIRST = (9, 19, 37, 71, 139)    # where sizes that are near each other go
 MOST = 1 << 24          # statements that are run for a comparison
 INEXACT = {"div", "exp", "log", "tanh", "erf", "gelu", "gelu_tanh", "sigmoid", "sqrt"}
 
@@ -42,38 +42,25 @@ def smaller(nest: LoopNest, shapes: Mapping[str, Sequence[int]], sizes: Mapping[
 
 
 def _clustered(values: list[int]) -> dict[int, int]:
-    """Each value's place: values with gaps of at most NEAR stay together, small ones as they are."""
-    to, first = dict[int, int](), list(FIRST)
-    base = group = 0
+    """Each value's place: small ones as they are, values with gaps of at most NEAR together, in the same order."""
+    to, before, starts = dict[int, int](), 0, iter(FIRST)
     for v in values:
         if v <= NEAR:
             to[v] = v
-            group, base = v, v
-            continue
-        if not base or v - group > NEAR or base <= NEAR < v - group + base:
-            start = first.pop(0) if len(first) > 1 else first[0]
-            base, group = max(start, base + 1), v
-        to[v] = base + v - group
+        elif before > NEAR and v - before <= NEAR:
+            to[v] = to[before] + v - before
+        else:
+            to[v] = next((x for x in starts if x > to.get(before, 0)), v)
+        before = v
     return to
 
 
-def small(array: Any, shape: Sequence[int], random: np.random.Generator) -> np.ndarray:
+def small(array: np.ndarray, shape: Sequence[int], random: np.random.Generator) -> np.ndarray:
     """Small whole numbers in the array's format, laid out in its order of axes and directions."""
-    dtype = array.dtype if isinstance(array, np.ndarray) else _numpy(array)
-    steps = array.strides if isinstance(array, np.ndarray) else array.stride()
-    order = sorted(range(len(shape)), key=lambda axis: -abs(steps[axis]))
-    numbers = random.integers(-3, 4, [shape[axis] for axis in order]).astype(dtype)
+    order = sorted(range(len(shape)), key=lambda axis: -abs(array.strides[axis]))
+    numbers = random.integers(-3, 4, [shape[axis] for axis in order]).astype(array.dtype)
     back = [order.index(axis) for axis in range(len(shape))]
-    turned = tuple([slice(None, None, -1 if steps[axis] < 0 else 1) for axis in range(len(shape))])
-    return numbers.transpose(back)[turned]
-
-
-def _numpy(tensor: Any) -> Any:
-    name = str(tensor.dtype).removeprefix("torch.")
-    if name == "bfloat16":
-        import ml_dtypes
-        return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(name)
+    return numbers.transpose(back)[tuple([slice(None, None, -1 if s < 0 else 1) for s in array.strides])]
 
 
 def equal(nest: LoopNest, results: Mapping[str, np.ndarray], loops: Mapping[str, np.ndarray]) -> bool:
@@ -105,26 +92,31 @@ def _finite(term: Term) -> bool:
     return all(np.isfinite(x) for x in leaves(term, "number"))
 
 
-Run = Callable[[Sequence[Any]], None]
-
-
-def agree(nest: LoopNest, arrays: Mapping[str, Any], shapes: Mapping[str, Sequence[int]],
-          sizes: Mapping[str, int], product: Callable[[Mapping[str, Any]], Run], loops: Run) -> bool:
-    """Whether both leave the same in small arrays. `product`: makes the calls for arrays of these shapes."""
+def arguments(nest: LoopNest, arrays: Mapping[str, np.ndarray], shapes: Mapping[str, Sequence[int]],
+              sizes: Mapping[str, int]) -> list[Any]:
+    """Small arguments: arrays of whole numbers, laid out like these, and one array where these are one."""
     random = np.random.default_rng(0)
-    made: dict[int, np.ndarray] = {}
-    for name, x in arrays.items():              # one array twice is one array here
-        if id(x) not in made:
-            made[id(x)] = small(x, shapes[name], random)
-    numbers = {p.name: float(n + 2) for n, p in enumerate(nest.parameters) if p.kind == "number"}
+    made: dict[tuple[Any, ...], np.ndarray] = {}
+    values: dict[str, Any] = {p.name: float(n + 2) for n, p in enumerate(nest.parameters) if p.kind == "number"}
+    for name, x in arrays.items():
+        place = x.__array_interface__["data"][0], x.shape, x.strides
+        values[name] = made[place] = made.get(place, small(x, shapes[name], random))
+    return [{**values, **sizes}[p.name] for p in nest.parameters]
 
-    def given(copies: Mapping[int, np.ndarray]) -> dict[str, Any]:
-        return {name: copies[id(x)] for name, x in arrays.items()} | dict(sizes) | numbers
+
+def agree(nest: LoopNest, args: Sequence[Any], products: Callable[..., None], loops: Callable[[Sequence[Any]], None]
+          ) -> bool:
+    """Whether both leave the same in small arrays."""
     outcomes = []
-    for run in (product, None):
-        copies = {key: x.copy(order="K") for key, x in made.items()}
-        values = given(copies)
-        args = [values[p.name] for p in nest.parameters]
-        (loops if run is None else run(values))(args)
-        outcomes.append({name: copies[id(x)] for name, x in arrays.items()})
+    for run in (products, lambda *given: loops(given)):
+        copies = {id(x): _copy(x) for x in args if isinstance(x, np.ndarray)}
+        given = [copies.get(id(x), x) for x in args]
+        run(*given)
+        outcomes.append({p.name: x for p, x in zip(nest.parameters, given) if isinstance(x, np.ndarray)})
     return equal(nest, *outcomes)
+
+
+def _copy(x: np.ndarray) -> np.ndarray:
+    """A copy with the same order and directions of axes."""
+    turned = tuple([slice(None, None, -1 if s < 0 else 1) for s in x.strides])
+    return x[turned].copy(order="K")[turned]

@@ -76,8 +76,7 @@ class Look:
         else:
             view = array if self.whole else array[self.index]
             if not self.sorted:
-                view = view.transpose(self.permutation) if isinstance(view, np.ndarray) else view.permute(
-                    self.permutation)
+                view = (view.permute if hasattr(view, "permute") else view.transpose)(self.permutation)
             if None in self.missing:
                 view = view[self.missing]
         return view.reshape(self.grouped) if self.reshaped else view

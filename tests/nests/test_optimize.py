@@ -1,0 +1,163 @@
+"""`tw.optimize`: which loops become products, and that those compute what the loops do."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.helpers.gpus import machine
+from tests.nests import contractions, test_recorded
+from tests.nests.contractions import LOOPS, TAKEN
+from tilewright.nests import verified
+from tilewright.nests.nest import Refused
+
+BEYOND_INT8 = (contractions.min_plus_if, contractions.max_times, contractions.shortest_paths)
+FORMATS = (np.float32, np.float64, np.int64, np.int8)
+
+
+def named(cases):
+    return [pytest.param(*case, id=f"{case[0].__name__}-{case[1][0][0]}") for case in cases]
+
+
+def numbers(rng, shapes, dtype):
+    return [rng.integers(-3, 4, x).astype(dtype) if isinstance(x, tuple) else x for x in shapes]
+
+
+def turned(x, how):
+    """The array with other strides: by columns, reversed, every second element of a larger one."""
+    if how == "columns":
+        return np.asfortranarray(x)
+    if how == "reversed":
+        return x[tuple([slice(None, None, -1)] * x.ndim)].copy()[tuple([slice(None, None, -1)] * x.ndim)]
+    wide = np.zeros([2 * n for n in x.shape], x.dtype)
+    view = wide[tuple([slice(None, None, 2)] * x.ndim)]
+    view[...] = x
+    return view
+
+
+def expected(function, args):
+    """Results of the plain loops in float64, or whole numbers of any size."""
+    wide = [x if not isinstance(x, np.ndarray) else x.astype(np.int64 if x.dtype.kind == "i" else np.float64)
+            for x in args]
+    function(*wide)
+    return wide
+
+
+def same(args, want):
+    for x, y in zip(args, want):
+        if isinstance(x, np.ndarray):
+            if x.dtype.kind == "i":
+                np.testing.assert_array_equal(x, y.astype(x.dtype))
+            else:
+                np.testing.assert_allclose(x, y, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("function", "shapes", "words"), named(TAKEN + LOOPS))
+def test_what_is_seen_and_computed(function, shapes, words):
+    rng = np.random.default_rng(len(words))
+    for dtype in FORMATS:
+        whole = np.dtype(dtype).kind == "i"
+        if (whole and any(isinstance(x, float) for x in shapes)) or (dtype is np.int8 and function in BEYOND_INT8):
+            continue
+        args = numbers(rng, shapes, dtype)
+        found = tw.optimize(function, *args)
+        if dtype is np.float32:
+            assert words in str(found)
+            assert found.recognised == ((function, shapes, words) in TAKEN)
+        for again in (args, numbers(rng, shapes, dtype)):
+            want = expected(function, again)
+            found(*again)
+            same(again, want)
+
+
+@pytest.mark.parametrize("how", ["columns", "reversed", "gaps"])
+@pytest.mark.parametrize(("function", "shapes", "words"), named([x for x in TAKEN if 300 not in x[1][0]]))
+def test_strides(function, shapes, words, how):
+    rng = np.random.default_rng(7)
+    args = [turned(x, how) if isinstance(x, np.ndarray) else x for x in numbers(rng, shapes, np.float32)]
+    want = expected(function, args)
+    tw.optimize(function, *args)(*args)
+    same(args, want)
+
+
+VERSIONS = [(test_recorded.lecture_v1(), (2, 1)), (test_recorded.lecture_v15(), (2, 2)),
+            (test_recorded.lecture_v2(), (2, 2)), (test_recorded.lecture_v3(), (1, 1))]
+
+
+@pytest.mark.parametrize(("kernel", "grid"), VERSIONS, ids=["V1", "V1.5", "V2", "V3"])
+def test_the_lecture_s_kernels_become_matmul(kernel, grid):
+    a, b, c = numbers(np.random.default_rng(1), [(8, 8)] * 3, np.float32)
+    values = {"A": a, "B": b, "C": c}
+    args = [values.get(name.upper(), 8) for name, _ in kernel.params]
+    found = tw.optimize(kernel, *args, grid=grid)
+    assert "matmul of 8 x 8 x 8" in str(found)
+    found(*args)
+    np.testing.assert_array_equal(c, a @ b)
+
+
+@pytest.mark.parametrize("chip", ["sm_80", "gfx942"])
+def test_on_gpus(monkeypatch, chip):
+    on = machine(monkeypatch, chip)
+    for function in (contractions.three_loops, contractions.bias_relu, contractions.batched, contractions.general,
+                     contractions.stencil):
+        shapes = next(shapes for f, shapes, _ in TAKEN + LOOPS if f is function)
+        args = numbers(np.random.default_rng(2), shapes, np.float32)
+        want = expected(function, args)
+        given = [on.array(x) if isinstance(x, np.ndarray) else x for x in args]
+        tw.optimize(function, *given)(*given)
+        on.finish()
+        same(args, want)
+
+
+def test_sizes_in_place_of_arrays():
+    found = tw.optimize(contractions.three_loops, (512, 512), (512, 512), (512, 512))
+    assert "compiled as packed" in str(found)
+    assert "compiled as wgmma" in str(tw.optimize(contractions.three_loops, *[
+        np.empty((4096, 4096), np.float16)] * 2, np.empty((4096, 4096), np.float16), target="sm_90a"))
+
+
+def test_arguments_of_another_layout_are_refused():
+    a, b, c = numbers(np.random.default_rng(1), [(5, 7), (7, 6), (5, 6)], np.float32)
+    found = tw.optimize(contractions.three_loops, a, b, c)
+    for wrong in ((a[:, ::-1], b, c), (a.astype(np.float64), b, c), (a[:4], b, c[:4])):
+        with pytest.raises(ValueError, match="A has another shape, other strides or another format"):
+            found(*wrong)
+    with pytest.raises(TypeError, match="takes 3 arguments, not 2"):
+        found(a, b)
+    square = np.ones((6, 6), np.float32)
+    with pytest.raises(ValueError, match="optimized for C and A that share no memory, and these do"):
+        tw.optimize(contractions.three_loops, square, square.copy(), square.copy())(square, square.copy(), square)
+
+
+def test_aliases_are_seen():
+    square = np.ones((6, 6), np.float32)
+    found = tw.optimize(contractions.three_loops, square, square.copy(), square)
+    assert not found.recognised
+    assert "A is read while C, which shares its memory, is written" in str(found)
+    want = expected(contractions.three_loops, [x := square.copy(), square.copy(), x])[2]
+    found(square, np.ones((6, 6), np.float32), square)
+    assert want.shape == square.shape
+
+
+def test_what_is_outside_is_refused():
+    a, b, c = numbers(np.random.default_rng(1), [(5, 7), (6, 6), (5, 6)], np.float32)
+    with pytest.raises(Refused, match=r"B is accessed at 0 ... 6 of axis 0, which has 6 elements"):
+        tw.optimize(contractions.three_loops, a, b, c)
+
+
+def test_products_that_differ_from_the_loops_are_refused(monkeypatch):
+    monkeypatch.setattr("tilewright.nests.optimize.VERIFIED", set())
+    monkeypatch.setattr(verified, "equal", lambda *_: False)
+    with pytest.raises(Refused, match="its products and its loops differ on small whole numbers"):
+        tw.optimize(contractions.three_loops, (5, 7), (7, 6), (5, 6))
+
+
+@pytest.mark.parametrize("values", [[56, 58, 64, 3, 16], [1, 2, 2048], [100, 101, 109, 300], [7, 8, 9, 17, 18]])
+def test_smaller_sizes_keep_order_and_differences(values):
+    to = verified._clustered(sorted(values))
+    placed = [to[v] for v in sorted(values)]
+    assert placed == sorted(placed)
+    assert len(set(placed)) == len(values)
+    assert to == {v: v for v in values if v <= 8} | {v: to[v] for v in values if v > 8}
+    if 58 in values:
+        assert to[58] - to[56] == 2
