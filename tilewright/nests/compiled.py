@@ -10,9 +10,9 @@ import numpy as np
 
 from tilewright.nests.lower import Lowered, lower
 from tilewright.nests.nest import LoopNest
-from tilewright.nests.optimize import overlap
 from tilewright.nests.scheduled import Layout, Scheduled
 from tilewright.nests.tree import For, Node, rewritten
+from tilewright.nests.views import overlap
 from tilewright.runtime.gpu import arrays
 
 LINE = 64               # bytes of a cache line, at which buffers begin
