@@ -177,8 +177,8 @@ def counts() -> dict[str, int]:
         "lines of the body of matmul": body_of_matmul(),
         "functions over 60 lines": sum(lines(x) > 60 for x in functions),
         f"files over {LONG_FILE} lines": sum(x > LONG_FILE for x in sizes.values()),
-        "lines of the library": 64200sum(x for path, x in sizes.items() if not in_lab(path) and not path.startswith(NESTS)),
-        "lines of loop nests": 9500sum(x for path, x in sizes.items() if path.startswith(NESTS)),
+        "lines of the library": sum(x for path, x in sizes.items() if not in_lab(path) and not path.startswith(NESTS)),
+        "lines of loop nests": sum(x for path, x in sizes.items() if path.startswith(NESTS)),
         "lines of the lab": sum(x for path, x in sizes.items() if in_lab(path)),
     }
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.nests.given import overlap
 from tilewright.nests.lower import Lowered, lower
 from tilewright.nests.nest import LoopNest
 from tilewright.nests.scheduled import Layout, Scheduled
 from tilewright.nests.tree import For, Node, rewritten
-from tilewright.nests.views import overlap
 from tilewright.runtime.gpu import arrays
 
 LINE = 64               # bytes of a cache line, at which buffers begin
@@ -82,7 +82,7 @@ class Compiled:
         library = arrays.library_of(*args) if self.function.threads is not None else None
         for name, n in self._sizes().items():
             if library is not None:
-                x = next(x for x in args if library.knows(x))
+                x = next(x for x in args if arrays.library_of(x) is library)
                 device = library.platform.driver.device(library.device(x)).index
                 found[name] = library.empty((n,), self._element(name), device, library.stream(x, device))
                 continue

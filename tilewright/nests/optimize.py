@@ -16,6 +16,7 @@ from tilewright.ir import Function
 from tilewright.nests import recorded, verified
 from tilewright.nests.domain import check
 from tilewright.nests.execution import Execution, Given, look
+from tilewright.nests.given import arguments
 from tilewright.nests.nest import LoopNest, refuse
 from tilewright.nests.parts import Part, parts
 from tilewright.nests.pieces import BLOCK, boxes
@@ -171,23 +172,6 @@ class Optimized:
 
     def _sentence(self) -> tuple[str, ...]:
         return tuple(str(step.products[0]) for step in self.steps if step.products)
-
-
-def arguments(nest: LoopNest, args: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arrays of a call by name, and its sizes and numbers."""
-    arrays, numbers = dict[str, Any](), dict[str, Any]()
-    for p, x in zip(nest.parameters, args, strict=True):
-        if p.kind == "array":
-            arrays[p.name] = x
-        elif p.kind == "pointer":
-            arrays[p.name] = x.reshape(-1)
-        else:
-            numbers[p.name] = int(x) if p.kind == "size" else float(x)
-    for name in nest.sizes:
-        if name not in numbers:
-            array, axis = name.removesuffix("]").split(".shape[")
-            numbers[name] = arrays[array].shape[int(axis)]
-    return arrays, numbers
 
 
 def laid_out(x: np.ndarray) -> tuple[Any, ...]:

@@ -22,8 +22,8 @@ from tilewright.ir import Type, bf16, f16, f32, f64, i8, i16, i32, i64
 from tilewright.nests import checking, domain, operations, staging
 from tilewright.nests.compiled import Compiled, compiled, layout_of
 from tilewright.nests.counts import Count, counts, simulated, table
+from tilewright.nests.given import arguments, overlap
 from tilewright.nests.nest import LoopNest, text
-from tilewright.nests.optimize import arguments, overlap
 from tilewright.nests.polynomial import Polynomial
 from tilewright.nests.scheduled import Illegal, Scheduled, illegal, scheduled
 from tilewright.nests.source import nest as read

@@ -159,15 +159,3 @@ def mask(conditions: Sequence[Linear], axes: Sequence[str], extents: Mapping[str
     if isinstance(like, np.ndarray):
         return holds
     return sys.modules["torch"].from_numpy(holds.copy()).to(like.device)
-
-
-def overlap(a: Any, b: Any) -> bool:
-    """Whether two arrays may share memory."""
-    if a is b:
-        return True
-    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        return bool(np.may_share_memory(a, b))
-    if not (hasattr(a, "untyped_storage") and hasattr(b, "untyped_storage")):
-        return False
-    (first, size), (second, other) = ((x.data_ptr(), x.nbytes()) for x in (a.untyped_storage(), b.untyped_storage()))
-    return bool(first < second + other and second < first + size)
