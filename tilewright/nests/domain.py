@@ -98,7 +98,7 @@ def rounds(nest: LoopNest, sizes: Mapping[str, int]) -> list[Rounds]:
 
 def check(nest: LoopNest, sizes: Mapping[str, int], shapes: Mapping[str, Sequence[int]]) -> None:
     """Refused, with the line, if a subscript may be outside of its axis; of a pointer, of all elements."""
-    for statement in nest.statements:
+    for statement in (*nest.reads, *nest.statements):
         r = _bound(statement, sizes, dict.fromkeys(nest.scalars, ()))
         if r is None:
             continue

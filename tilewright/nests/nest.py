@@ -12,14 +12,15 @@ floats, and i32 where they are narrower integers; the target takes the result as
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
 from tilewright.expressions.operations import OPERATIONS
 from tilewright.ir import Type, f32, f64, i32, i64
 from tilewright.ir.program import Line
-from tilewright.nests.polynomial import Polynomial
+from tilewright.nests.polynomial import Polynomial, polynomial
 
 Term = tuple[Any, ...]
 LEAVES = ("number", "parameter", "index", "load")
@@ -84,13 +85,16 @@ class Parameter(NamedTuple):
 @dataclass(frozen=True)
 class LoopNest:
     """`sizes`: the names in bounds and subscripts that are no indices: parameters, and "A.shape[0]" of arrays.
-    `scalars`: variables of the function, each of one format, which keep their value until the next assignment."""
+    `scalars`: variables of the function, each of one format, which keep their value until the next assignment.
+    `reads`: elements that the source reads where the record does not: `statements` read them later, or in fewer rounds.
+    Each is a statement that does nothing. Their arrays must share no memory with others that are written."""
     name: str
     parameters: tuple[Parameter, ...]
     sizes: tuple[str, ...]
     scalars: dict[str, Type]
     statements: tuple[Statement, ...]
     threads: tuple[int, int] | None = None      # of a recorded kernel's CTA
+    reads: tuple[Statement, ...] = ()
 
     def element(self, name: str) -> Type:
         """The format of an array's elements, or of a scalar."""
@@ -171,6 +175,45 @@ def _floats(term: Term) -> bool:
     if term[0] in LEAVES:
         return term[0] == "parameter" or (term[0] == "number" and isinstance(term[1], float))
     return OPERATIONS[term[0]].takes == ("float",) or any(map(_floats, term[1:]))
+
+
+def scalar_formats(scalars: Iterable[str], parameters: Mapping[str, Parameter], statements: Sequence[Statement]
+                   ) -> dict[str, Type]:
+    """The format of each scalar: that of arithmetic on all that it is given. Python's own, i64 or f64, if that is
+    numbers alone."""
+    values = {x: [s.value for s in statements if s.target.array == x] for x in sorted(scalars)}
+    found = dict[str, Type]()
+
+    def inferred(name: str) -> Type | None:
+        types = [found.get(a.array) or (parameters[a.array].element if a.array in parameters else None)
+                 for value in values[name] for a in leaves(value)]
+        known = [t for t in types if t is not None]
+        return arithmetic(("add", *values[name]), known) if known else found.get(name)
+
+    for _ in range(2 * len(values) + 2):    # scalars of scalars
+        before = dict(found)
+        found.update({name: t for name in values if (t := inferred(name)) is not None})
+        if found == before:
+            found.update({name: arithmetic(("add", *values[name]), []) for name in values if name not in found})
+    return found
+
+
+_WHOLE = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}
+
+
+def folded(name: str, x: Term, y: Term) -> Term:
+    """Numbers and indices are computed with when the source is read."""
+    if name in _WHOLE and all(t[0] == "index" or (t[0] == "number" and isinstance(t[1], int)) for t in (x, y)):
+        if x[0] == y[0] == "number":
+            return ("number", _WHOLE[name](x[1], y[1]))
+        return ("index", _WHOLE[name](polynomial(x[1]), polynomial(y[1])))
+    if x[0] == y[0] == "number" and (name != "div" or y[1]):
+        return ("number", (_WHOLE | {"div": operator.truediv})[name](x[1], y[1]))
+    return (name, x, y)
+
+
+def negative(x: Term) -> Term:
+    return ("number", -x[1]) if x[0] == "number" else ("index", -x[1]) if x[0] == "index" else ("neg", x)
 
 
 REDUCTIONS = ("add", "mul", "min", "max", "fmin", "fmax")

@@ -112,6 +112,10 @@ class Optimized:
         written = {s.target.array for s in nest.statements} & seen.keys()
         self.apart = [(a, b) for a in sorted(written) for b in seen
                       if a != b and not (b in written and b < a) and not np.may_share_memory(seen[a], seen[b])]
+        for s in nest.reads:
+            for b in sorted(written - {s.target.array}):
+                if np.may_share_memory(seen[s.target.array], seen[b]):
+                    refuse(s.line, f"{s.target.array} shares memory with {b}, which is written before this is used")
         found = parts(nest, self.sizes, lambda a, b: a == b or ((a, b) not in self.apart and (b, a) not in self.apart))
         self.steps = [Step(nest, part, arrays, block, target or given.gpu) for part in found]
 

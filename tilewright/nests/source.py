@@ -12,18 +12,18 @@ and refuses everything else with the line and the reason.
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
-import operator
-import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NoReturn
-
-import numpy as np
 
 from tilewright.ir import Type
 from tilewright.ir.program import Line
 from tilewright.ir.types import f32, f64, i32
+from tilewright.nests.names import Unknown, called, definition, meaning
 from tilewright.nests.nest import (
+    REDUCTIONS,
     Access,
     Loop,
     LoopNest,
@@ -31,18 +31,19 @@ from tilewright.nests.nest import (
     Statement,
     Term,
     arithmetic,
+    folded,
     leaves,
+    negative,
     promoted as promoted,
     refuse,
+    scalar_formats,
     statement,
 )
 from tilewright.nests.polynomial import Polynomial, polynomial
 
 _OPERATORS = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div"}
-_WHOLE = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}
-_FUNCTIONS = {"min": "fmin", "max": "fmax", "minimum": "min", "maximum": "max", "fmin": "fmin", "fmax": "fmax",
-              "abs": "abs", "fabs": "abs", "exp": "exp", "log": "log", "sqrt": "sqrt", "tanh": "tanh", "erf": "erf",
-              "gelu": "gelu", "sigmoid": "sigmoid"}
+_EMPTY = "may have no value here"
+_CONVERSIONS = {"float32": f32, "int32": i32, "float": f64}
 _ORDERS = {ast.Lt: ("lt", False), ast.LtE: ("le", False), ast.Gt: ("lt", True), ast.GtE: ("le", True),
            ast.Eq: ("eq", False), ast.NotEq: ("ne", False)}
 
@@ -54,15 +55,11 @@ def nest(function: Any, kinds: Sequence[tuple[str, Type | None, int]]) -> LoopNe
 
 class _Source:
     def __init__(self, function: Any, kinds: Sequence[tuple[str, Type | None, int]]) -> None:
-        code = function.__code__
-        self.function, self.file, self.first = function, code.co_filename, code.co_firstlineno
-        self.tree: Any = None
-        try:
-            self.tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
-        except (OSError, TypeError):
-            refuse(Line(self.file, self.first), f"the source of {function.__name__} is not to be had")
-        names = [x.arg for x in self.tree.args.args]
-        if len(names) != len(kinds) or self.tree.args.vararg or self.tree.args.kwonlyargs or self.tree.args.kwarg:
+        self.function, self.tree = function, definition(function)
+        self.file, self.first = function.__code__.co_filename, function.__code__.co_firstlineno
+        given = self.tree.args
+        names = [x.arg for x in (*given.posonlyargs, *given.args)]
+        if len(names) != len(kinds) or given.vararg or given.kwonlyargs or given.kwarg:
             takes = ", ".join(inspect.signature(function).parameters)
             refuse(Line(self.file, self.first), f"{function.__name__} takes ({takes}), and is given {len(kinds)} "
                    "arguments")
@@ -74,27 +71,25 @@ class _Source:
         self.statements: list[Statement] = []
         nodes = list(ast.walk(self.tree))
         self.written = {_array(n) for n in nodes if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Store)}
-        stores = [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-        indices = {n.target.id for n in nodes if isinstance(n, ast.For) and isinstance(n.target, ast.Name)}
-        self.scalars = {x for x in stores if stores.count(x) > 1} - indices
+        stores = Counter(n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+        indices = Counter(n.target.id for n in nodes if isinstance(n, ast.For) and isinstance(n.target, ast.Name))
+        self.local, self.indices = stores, indices
+        self.scalars = {x for x, count in (stores - indices).items() if count > 1}
         self.scalars |= {n.target.id for n in nodes if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name)}
-        for x in self.scalars & (indices | self.parameters.keys()):
-            refuse(Line(self.file, self.first), f"{x} is assigned to, and is an index or a parameter")
+        for x in stores:
+            if x in self.parameters or (x in indices and stores[x] > indices[x]):
+                refuse(Line(self.file, self.first), f"{x} is assigned to, and is an index or a parameter")
+        self.assigned: set[str] = set()     # scalars that have a value in all rounds
+        self.reads: list[Statement] = []
+        self.conversions: list[tuple[ast.AST, str, Term]] = []
         self._block(self.tree.body, (), (), ())
-        formats = dict[str, Type]()
-        for last in [False, True]:          # those that are given numbers alone: when nothing else is left
-            for name in sorted(self.scalars) * len(self.scalars):       # scalars of scalars of scalars
-                values = [s.value for s in self.statements if s.target.array == name]
-                types = [t for value in values if (t := self._format(value, formats)) is not None]
-                if types or (last and name not in formats):
-                    formats[name] = arithmetic(("add", *values), types)
+        formats = scalar_formats(self.scalars, self.parameters, self.statements)
+        for n, name, term in self.conversions:
+            types = [formats.get(a.array) or self.parameters[a.array].element for a in leaves(term)]
+            if not types or arithmetic(term, [t for t in types if t]) != _CONVERSIONS[name]:
+                self.refuse(n, f"a conversion to {name} is taken of values that are computed in it already")
         self.nest = LoopNest(function.__name__, tuple(self.parameters.values()), tuple(self.sizes), formats,
-                             tuple(self.statements))
-
-    def _format(self, value: Term, scalars: dict[str, Type]) -> Type | None:
-        formats = {**{name: p.element for name, p in self.parameters.items()}, **scalars}
-        types = [t for a in leaves(value) if (t := formats.get(a.array)) is not None]
-        return arithmetic(value, types) if types else None
+                             tuple(self.statements), reads=tuple(self.reads))
 
     def line(self, n: ast.AST) -> Line:
         return Line(self.file, self.first + n.lineno - 1)  # type: ignore[attr-defined]
@@ -106,7 +101,7 @@ class _Source:
 
     def whole(self, n: ast.AST) -> Polynomial:
         """A subscript or a bound."""
-        term = self.value(n)
+        term = self.value(n) if not isinstance(n, ast.Constant) or type(n.value) is int else ("number", None)
         if term[0] == "index":
             return term[1]
         if term[0] == "number" and isinstance(term[1], int):
@@ -119,86 +114,93 @@ class _Source:
                 return ("number", int(x) if isinstance(x, bool) else x)
             case ast.Name(x):
                 return self._name(n, x)
-            case ast.Attribute(ast.Name("math" | "np" | "numpy"), ("inf" | "pi" | "e") as x):
-                return ("number", float(getattr(np, x)))
             case ast.Subscript(ast.Attribute(ast.Name(x), "shape"), axis) if x in self.parameters:
                 at = ast.literal_eval(axis) if isinstance(axis, (ast.Constant, ast.UnaryOp)) else None
                 return ("index", self._size(n, x, at))
-            case ast.Call(ast.Name("len"), [ast.Name(x)]):
+            case ast.Call(ast.Name("len"), [ast.Name(x)]) if self._outside(n.func) is len:
                 return ("index", self._size(n, x, 0))
+            case ast.Attribute():
+                return self._number(n)
             case ast.Subscript():
                 return ("load", self._access(n))
             case ast.UnaryOp(ast.USub(), x):
-                return self._negative(self.value(x))
+                return negative(self.value(x))
             case ast.UnaryOp(ast.UAdd(), x):
                 return self.value(x)
-            case ast.BinOp(b, ast.Pow(), ast.Constant(power)) if power in (2, 3, 0.5):
+            case ast.BinOp(b, ast.Pow(), ast.Constant((2 | 3 | 0.5) as power)) if power == 0.5 or type(power) is int:
                 base = self.value(b)
                 if power == 0.5:
                     return ("sqrt", base)
                 return ("mul", base, base) if power == 2 else ("mul", ("mul", base, base), base)
             case ast.BinOp(x, op, y) if type(op) in _OPERATORS:
-                return _folded(_OPERATORS[type(op)], self.value(x), self.value(y))
+                return folded(_OPERATORS[type(op)], self.value(x), self.value(y))
             case ast.Call(f, args, []) if args:
-                return self._call(n, f.attr if isinstance(f, ast.Attribute) else getattr(f, "id", ""), args)
+                return self._call(n, called(self.function, f) if _array(f) not in self.local else None, args)
             case ast.IfExp(test, x, y):
                 return ("where", self._choice(test), self.value(x), self.value(y))
         return self.refuse(n, f"{ast.unparse(n)} is no expression that is taken")
 
-    def _name(self, n: ast.AST, x: str) -> Term:
+    def _name(self, n: ast.Name, x: str) -> Term:
         if x in self.scalars:
             return ("load", Access(x, ()))
         if x in self.names:
             return self.names[x]
-        outside = {**self.function.__globals__, **inspect.getclosurevars(self.function).nonlocals}.get(x)
-        if isinstance(outside, (int, float)) and not isinstance(outside, bool):
-            return ("number", outside)
-        what = "is an array, and needs a subscript" if x in self.parameters else "is not known here"
-        return self.refuse(n, f"{x} {what}")
+        if x in self.parameters:
+            self.refuse(n, f"{x} is an array, and needs a subscript")
+        if x in self.local:
+            self.refuse(n, f"{x} {'is the index of a loop that is over' if x in self.indices else _EMPTY}")
+        return self._number(n)
 
-    def _call(self, n: ast.AST, name: str, args: list[Any]) -> Term:
+    def _outside(self, n: Any) -> Any:
+        """What a name or an attribute of a module stands for; None if that is unknown, or local."""
+        try:
+            return None if _array(n) in self.local else meaning(self.function, n)
+        except Unknown:
+            return None
+
+    def _number(self, n: Any) -> Term:
+        found = self._outside(n)
+        if isinstance(found, (int, float)) and not isinstance(found, bool):
+            return ("number", found)
+        return self.refuse(n, f"{ast.unparse(n)} is not known here")
+
+    def _call(self, n: Any, name: str | None, args: list[Any]) -> Term:
         if name == "where" and len(args) == 3:
             return ("where", self._choice(args[0]), self.value(args[1]), self.value(args[2]))
         xs = [self.value(x) for x in args]
-        if name in ("min", "max", "minimum", "maximum", "fmin", "fmax") and len(xs) >= 2:
-            found = xs[0]
-            for x in xs[1:]:
-                found = (_FUNCTIONS[name], found, x)
-            return found
-        if name == "relu" and len(xs) == 1:
-            return ("max", xs[0], ("number", 0))
-        if name == "silu" and len(xs) == 1:
-            return ("mul", xs[0], ("sigmoid", xs[0]))
-        if name in _FUNCTIONS and len(xs) == 1 and name not in ("min", "max"):
-            return (_FUNCTIONS[name], xs[0])
-        if name in ("float32", "int32", "float") and len(xs) == 1:
-            return self._converted(n, name, xs[0])
-        return self.refuse(n, f"the function {name} of {len(xs)} is not taken")
+        if name in REDUCTIONS and len(xs) >= 2:
+            return functools.reduce(lambda x, y: (name, x, y), xs)
+        if name is not None and name != "where" and name not in REDUCTIONS and len(xs) == 1:
+            if name in _CONVERSIONS:
+                return self._converted(n, name, xs[0])
+            if name == "relu":
+                return ("max", xs[0], ("number", 0))
+            return ("mul", xs[0], ("sigmoid", xs[0])) if name == "silu" else (name, xs[0])
+        return self.refuse(n, f"the function {ast.unparse(n.func)} of {len(xs)} is not taken")
 
     def _converted(self, n: ast.AST, name: str, x: Term) -> Term:
-        """float32(x), int32(x): what arithmetic in this format computes in anyway."""
-        wide = {"float32": f32, "int32": i32, "float": f64}[name]
-        scalars = dict.fromkeys(self.scalars, f32)
-        if x[0] in ("number", "parameter") or self._format(x, scalars) == wide:
-            return x
-        return self.refuse(n, f"a conversion to {name} is taken of values that are computed in it already")
+        """float32(x), int32(x), float(x): of a number, or where arithmetic is in this format anyway."""
+        if x[0] == "number" and abs(x[1]) < 2**31:
+            return ("number", _CONVERSIONS[name].numpy.type(x[1]).item())
+        if x[0] != "parameter" or name != "float":
+            self.conversions.append((n, name, x))
+        return x
 
     def _choice(self, test: Any) -> Term:
         """A condition of a choice, a term of kind bool."""
-        if isinstance(test, ast.Compare) and len(test.ops) == 1 and type(test.ops[0]) in _ORDERS:
-            name, exchanged = _ORDERS[type(test.ops[0])]
-            x, y = self.value(test.left), self.value(test.comparators[0])
-            return (name, y, x) if exchanged else (name, x, y)
+        if isinstance(test, ast.Compare) and all(type(op) in _ORDERS for op in test.ops):
+            found, x = list[Term](), self.value(test.left)
+            for op, right in zip(test.ops, test.comparators):
+                (name, exchanged), y = _ORDERS[type(op)], self.value(right)
+                found.append((name, y, x) if exchanged else (name, x, y))
+                x = y
+            return functools.reduce(lambda x, y: ("and", x, y), found)
         if isinstance(test, ast.BoolOp):
-            found = self._choice(test.values[0])
-            for part in test.values[1:]:
-                found = ("and" if isinstance(test.op, ast.And) else "or", found, self._choice(part))
-            return found
+            name = "and" if isinstance(test.op, ast.And) else "or"
+            return functools.reduce(lambda x, y: (name, x, y), map(self._choice, test.values))
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            return ("eq", self._choice(test.operand), ("number", 0))
         return self.refuse(test, f"{ast.unparse(test)} is no comparison")
-
-    @staticmethod
-    def _negative(x: Term) -> Term:
-        return ("number", -x[1]) if x[0] == "number" else ("index", -x[1]) if x[0] == "index" else ("neg", x)
 
     def _size(self, n: ast.AST, array: str, axis: Any) -> Polynomial:
         p = self.parameters.get(array)
@@ -233,37 +235,50 @@ class _Source:
 
     def _block(self, body: Sequence[Any], loops: tuple[Loop, ...], conditions: tuple[Polynomial, ...],
                choices: tuple[Term, ...]) -> None:
+        """Names and scalars that are assigned in a block may have no value after it."""
+        names, assigned = dict(self.names), set(self.assigned)
         for n in body:
-            match n:
-                case ast.For(ast.Name(i), ast.Call(ast.Name("range"), bounds, []), inner, []):
-                    self._loop(n, i, bounds, inner, (loops, conditions, choices))
-                case ast.If(test, inner, otherwise):
-                    self._if(test, inner, otherwise, loops, conditions, choices)
-                case ast.Assign([ast.Tuple(targets)], ast.Attribute(ast.Name(x), "shape")) if x in self.parameters:
-                    if len(targets) != self.parameters[x].axes:
-                        self.refuse(n, f"{x} has {self.parameters[x].axes} axes")
-                    for axis, t in enumerate(targets):
-                        self.names[ast.unparse(t)] = ("index", self._size(n, x, axis))
-                case ast.Assign([ast.Name(x)], value) if x not in self.scalars:
-                    term = self.value(value)
-                    fixed = all(a.subscripts and a.array not in self.written for a in leaves(term))
-                    if x not in self.parameters and fixed and not conditions and not choices:
-                        self.names[x] = term
-                    else:
-                        self._add(loops, conditions, choices, self._access(n.targets[0]), term, n)
-                case ast.Assign([target], value):
-                    term = self.value(value)
-                    self._add(loops, conditions, choices, self._access(target), term, n)
-                case ast.AugAssign(target, op, value) if type(op) in _OPERATORS:
-                    access = self._access(target)
-                    own: Term = ("load", access)
-                    self._add(loops, conditions, choices, access, (_OPERATORS[type(op)], own, self.value(value)), n)
-                case ast.Return(None) | ast.Pass() | ast.Expr(ast.Constant()):
-                    pass
-                case ast.Return():
-                    self.refuse(n, "loops return nothing: results are written to arrays")
-                case _:
-                    self.refuse(n, f"{type(n).__name__.lower()} is not taken")
+            self._statement(n, loops, conditions, choices)
+        self.names, self.assigned = names, assigned
+
+    def _statement(self, n: Any, loops: tuple[Loop, ...], conditions: tuple[Polynomial, ...], choices: tuple[Term, ...]
+                   ) -> None:
+        match n:
+            case ast.For(ast.Name(i), ast.Call(ast.Name("range") as f, [_, *_] as bounds, []), inner, []) if (
+                    len(bounds) <= 3 and self._outside(f) is range):
+                self._loop(n, i, bounds, inner, (loops, conditions, choices))
+            case ast.If(test, inner, otherwise):
+                self._if(test, inner, otherwise, loops, conditions, choices)
+            case ast.Assign([ast.Tuple(targets)], ast.Attribute(ast.Name(x), "shape")) if x in self.parameters:
+                if len(targets) != self.parameters[x].axes or not all(isinstance(t, ast.Name) for t in targets):
+                    self.refuse(n, f"{x} has {self.parameters[x].axes} axes, for each of which a name is needed")
+                for axis, t in enumerate(targets):
+                    self._assign(t, ("index", self._size(n, x, axis)), (loops, conditions, choices))
+            case ast.Assign([target], value):
+                self._assign(target, self.value(value), (loops, conditions, choices))
+            case ast.AugAssign(target, op, value) if type(op) in _OPERATORS:
+                access = self._access(target)
+                term = (_OPERATORS[type(op)], ("load", access), self.value(value))
+                self._add(loops, conditions, choices, access, term, n)
+            case ast.Pass() | ast.Expr(ast.Constant()):
+                pass
+            case ast.Return(None) if n is self.tree.body[-1]:
+                pass
+            case ast.Return(None):
+                self.refuse(n, "loops end at their end, and not by return")
+            case ast.Return():
+                self.refuse(n, "loops return nothing: results are written to arrays")
+            case _:
+                self.refuse(n, f"{type(n).__name__.lower()} is not taken")
+
+    def _assign(self, target: Any, term: Term, around: tuple[Any, Any, Any]) -> None:
+        """A name that is assigned once, of what no statement writes, is that term."""
+        fixed = all(a.subscripts and a.array not in self.written for a in leaves(term))
+        if isinstance(target, ast.Name) and target.id not in self.scalars and fixed:
+            self._read(term, *around[:2], target)
+            self.names[target.id] = term
+        else:
+            self._add(*around, self._access(target), term, target)
 
     def _loop(self, n: Any, i: str, bounds: list[Any], inner: list[Any], around: tuple[Any, Any, Any]) -> None:
         start, stop, step = [polynomial(0), self.whole(bounds[0]), polynomial(1)] if len(bounds) == 1 else [
@@ -277,11 +292,12 @@ class _Source:
         if step.constant == -1:             # rounds counted from 0
             loop = Loop(index, polynomial(0), start - stop, 1, self.line(n))
             term = ("index", start - index)
-        before = dict(self.names)
+        if i in self.names:
+            self.refuse(n, f"{i} is the index of a loop around this one")
         self.names[i] = term
         loops, conditions, choices = around
         self._block(inner, (*loops, loop), conditions, choices)
-        self.names = before                 # a name that a loop has given is known in it alone
+        del self.names[i]
 
     def _if(self, test: Any, inner: list[Any], otherwise: list[Any], loops: tuple[Loop, ...],
             conditions: tuple[Polynomial, ...], choices: tuple[Term, ...]) -> None:
@@ -291,18 +307,33 @@ class _Source:
             return
         parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
         orders = [x for part in parts if (x := self._orders(part)) is not None]
-        if len(orders) == len(parts):
-            found = [x for part in orders for x in part]
+        found = [x for part in orders for x in part]
+        if len(orders) == len(parts) and (not otherwise or len(found) == 1):
             self._block(inner, loops, (*conditions, *found), choices)
-            if otherwise:
-                if len(found) != 1:
-                    self.refuse(otherwise[0], "else follows one comparison of indices, not several")
-                self._block(otherwise, loops, (*conditions, -found[0] - 1), choices)
+            self._block(otherwise, loops, (*conditions, -found[0] - 1), choices)
             return
         choice = self._choice(test)
+        under = [x for part in (*inner, *otherwise) for x in ast.walk(part)]
+        statements = [x for x in under if isinstance(x, (ast.Assign, ast.AugAssign))]
+        if len(statements) != 1 or any(isinstance(x, ast.For) for x in under):
+            choice = self._kept(choice, loops, conditions, test)
         self._block(inner, loops, conditions, (*choices, choice))
-        if otherwise:
-            self._block(otherwise, loops, conditions, (*choices, ("eq", choice, ("number", 0))))
+        self._block(otherwise, loops, conditions, (*choices, ("eq", choice, ("number", 0))))
+
+    def _read(self, term: Term, loops: tuple[Loop, ...], conditions: tuple[Polynomial, ...], n: ast.AST) -> None:
+        """The source reads a term here, statements read it later."""
+        self.reads += [Statement(loops, conditions, a, "", ("load", a), self.line(n)) for a in leaves(term)
+                       if a.subscripts]
+
+    def _kept(self, choice: Term, loops: tuple[Loop, ...], conditions: tuple[Polynomial, ...], test: ast.AST) -> Term:
+        """A choice that is made once, for several statements, of which some may write what it reads."""
+        if all(a.subscripts and a.array not in self.written for a in leaves(choice)):
+            self._read(choice, loops, conditions, test)
+            return choice
+        name = f"if.{len(self.statements)}"
+        self.scalars.add(name)
+        self._add(loops, conditions, (), Access(name, ()), ("where", choice, ("number", 1), ("number", 0)), test)
+        return ("ne", ("load", Access(name, ())), ("number", 0))
 
     def _orders(self, test: Any) -> list[Polynomial] | None:
         """What is >= 0 where this chain of comparisons of indices and sizes holds; None for one of other values."""
@@ -342,10 +373,14 @@ class _Source:
 
     def _add(self, loops: tuple[Loop, ...], conditions: tuple[Polynomial, ...], choices: tuple[Term, ...],
              target: Access, value: Term, n: ast.AST) -> None:
-        known = {x.index for x in loops} | self.sizes.keys()
-        used = [*target.subscripts, *leaves(value, "index"), *(p for a in leaves(value) for p in a.subscripts)]
-        if unknown := {name for p in used for name in p.names} - known:
-            self.refuse(n, f"{min(unknown)} is the index of a loop that is over")
+        if not target.subscripts and target.array not in self.assigned:
+            for choice in choices:          # it has no value that it could keep
+                self._read(choice, loops, conditions, n)
+            choices = ()
+        read = [value, *choices, *([("load", target)] if choices else [])]
+        for a in (a for term in read for a in leaves(term)):
+            if not a.subscripts and a.array not in self.assigned:
+                self.refuse(n, f"{a.array} {_EMPTY}")
         found = statement(loops, conditions, target, value, self.line(n))
         for choice in choices:
             if found.reduce == "add":
@@ -355,20 +390,11 @@ class _Source:
                 new = (found.reduce, own, found.value) if found.reduce else found.value
                 found = found._replace(reduce="", value=("where", choice, new, own))
         self.statements.append(found)
-
-
-def _folded(name: str, x: Term, y: Term) -> Term:
-    """Numbers and indices are computed with when the source is read."""
-    if name in _WHOLE and all(t[0] == "index" or (t[0] == "number" and isinstance(t[1], int)) for t in (x, y)):
-        if x[0] == y[0] == "number":
-            return ("number", _WHOLE[name](x[1], y[1]))
-        return ("index", _WHOLE[name](polynomial(x[1]), polynomial(y[1])))
-    if x[0] == y[0] == "number" and (name != "div" or y[1]):
-        return ("number", (_WHOLE | {"div": operator.truediv})[name](x[1], y[1]))
-    return (name, x, y)
+        if not target.subscripts:
+            self.assigned.add(target.array)
 
 
 def _array(n: Any) -> str | None:
-    while isinstance(n, ast.Subscript):
+    while isinstance(n, (ast.Subscript, ast.Attribute)):
         n = n.value
     return n.id if isinstance(n, ast.Name) else None

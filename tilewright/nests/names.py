@@ -1,0 +1,76 @@
+"""The source of a function, and what its names mean outside of it: numbers, and functions that loops may call."""
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import math
+import textwrap
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from tilewright.expressions import functions
+from tilewright.ir.program import Line
+from tilewright.nests.nest import refuse
+
+# What loops may call, and the operation that it is: Python's and NumPy's functions, and those of epilogues.
+CALLED: dict[Any, str] = {min: "fmin", max: "fmax", abs: "abs", float: "float", np.float32: "float32",
+                          np.int32: "int32", math.fabs: "abs", np.abs: "abs", np.fabs: "abs", np.where: "where",
+                          math.erf: "erf"}
+CALLED |= {getattr(np, name): operation for name, operation in
+           {"minimum": "min", "maximum": "max", "fmin": "fmin", "fmax": "fmax"}.items()}
+CALLED |= {getattr(module, name): name for module in (math, np, functions) for name in ("exp", "log", "sqrt", "tanh")}
+CALLED |= {getattr(functions, name): name for name in ("erf", "gelu", "relu", "sigmoid", "silu", "where")}
+CALLED |= {functions.minimum: "min", functions.maximum: "max"}
+
+
+def definition(function: Any) -> Any:
+    """The `def` of a function, as its source has it."""
+    name = getattr(function, "__name__", type(function).__name__)
+    code = getattr(function, "__code__", None)
+    line = Line(code.co_filename, code.co_firstlineno) if code else Line("", 0)
+    if not isinstance(function, FunctionType):
+        refuse(line, f"{name} is no function of Python")
+    if hasattr(function, "__wrapped__"):
+        refuse(line, f"{name} is what a decorator has made: the loops are decorated first")
+    try:
+        found = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    except (OSError, SyntaxError):
+        refuse(line, f"the source of {name} is not to be had")
+    if len(found) != 1 or not isinstance(found[0], ast.FunctionDef) or found[0].name != name:
+        refuse(line, f"{name} is not written as a `def` of its own")
+    return found[0]
+
+
+class Unknown(LookupError):
+    """A name that has no value outside of the function, or one that loops cannot use."""
+
+
+def meaning(function: FunctionType, n: Any) -> Any:
+    """The object that a name, or an attribute of a module, stands for outside of the function."""
+    match n:
+        case ast.Name(x):
+            code, cells = function.__code__, function.__closure__ or ()
+            if x in code.co_freevars:
+                try:
+                    return cells[code.co_freevars.index(x)].cell_contents
+                except ValueError:          # a cell that is empty
+                    raise Unknown(x) from None
+            for space in (function.__globals__, vars(builtins)):
+                if x in space:
+                    return space[x]
+        case ast.Attribute(base, x):
+            found = meaning(function, base)
+            if isinstance(found, ModuleType) and hasattr(found, x):
+                return getattr(found, x)
+    raise Unknown(ast.unparse(n))
+
+
+def called(function: FunctionType, n: Any) -> str | None:
+    """The operation that a function is, as the source calls it."""
+    try:
+        return CALLED.get(meaning(function, n))
+    except (Unknown, TypeError):            # no such name, or what cannot be hashed
+        return None
