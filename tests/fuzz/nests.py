@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+import tilewright as tw
 from tests.fuzz import memory, nest_sources
 from tests.fuzz.driver import Case, Fuzzer
 from tests.fuzz.memory import Placed
@@ -177,8 +178,19 @@ def interpreted(case: Case, arrays: Arrays) -> None:
     Interpreter(record, arrays.arrays, case["numbers"])
 
 
+def compiled(case: Case, arrays: Arrays) -> None:
+    """`arrays` as `tw.loops` leaves them."""
+    try:
+        tw.loops(function(case))(*arrays.arrays.values(), *case["numbers"].values())
+    except ValueError as e:
+        if "begin at no multiples of their size" not in str(e):
+            raise
+        counts["loops: unaligned"] += 1
+        raise Outside from None
+
+
 # What runs a case, and the exceptions by which it may refuse it.
-WAYS: dict[str, tuple[Any, Any]] = {"record": (interpreted, (Refused, Outside))}
+WAYS: dict[str, Any] = {"record": (interpreted, (Refused, Outside)), "loops": (compiled, (Refused, Outside))}
 
 
 def check(case: Case) -> None:

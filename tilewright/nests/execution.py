@@ -12,7 +12,7 @@ from tilewright import forks, simulator, targets
 from tilewright.ir import Type, bf16, f16, f32, f64, i8, i16, i32, i64
 from tilewright.nests import domain
 from tilewright.nests.lower import Lowered, lower
-from tilewright.nests.nest import LoopNest
+from tilewright.nests.nest import LoopNest, refuse
 from tilewright.nests.parallel import launches, spread
 from tilewright.nests.tree import For, Node, tree, walk
 from tilewright.runtime import run
@@ -176,6 +176,8 @@ class Execution:
     def launches(self, given: Given) -> tuple[Launch, ...]:
         """What a call with these arguments runs."""
         alike = _overlaps(given.seen, self._written)
+        if alike != ():
+            self._apart(given.seen)
         how: Any = alike == ()
         if given.gpu is not None:
             how = given.gpu.warp, alike, tuple([_fastest(x) for x in given.seen if isinstance(x, np.ndarray)])
@@ -184,6 +186,14 @@ class Execution:
             with forks.building:
                 found = self._launches[how] = tuple(self._recorded(given, alike))
         return found
+
+    def _apart(self, seen: Sequence[Any]) -> None:
+        """Refused if what statements read later than the source does may have been written until then."""
+        for s in self.nest.reads:
+            read = self.names.index(s.target.array)
+            for n, line in self._written.items():
+                if n != read and np.may_share_memory(seen[n], seen[read]):
+                    refuse(s.line, f"{self.names[read]} shares memory with {self.names[n]}, which is written at {line}")
 
     def _recorded(self, given: Given, alike: Any) -> list[Launch]:
         nodes = tree(self.nest)

@@ -6,6 +6,7 @@ import builtins
 import inspect
 import math
 import textwrap
+from collections.abc import Hashable
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -52,12 +53,11 @@ def meaning(function: FunctionType, n: Any) -> Any:
     """The object that a name, or an attribute of a module, stands for outside of the function."""
     match n:
         case ast.Name(x):
-            code, cells = function.__code__, function.__closure__ or ()
-            if x in code.co_freevars:
-                try:
-                    return cells[code.co_freevars.index(x)].cell_contents
-                except ValueError:          # a cell that is empty
-                    raise Unknown(x) from None
+            if x in function.__code__.co_freevars:
+                found = _cell(function, function.__code__.co_freevars.index(x))
+                if found is not Unknown:
+                    return found
+                raise Unknown(x)
             for space in (function.__globals__, vars(builtins)):
                 if x in space:
                     return space[x]
@@ -66,6 +66,22 @@ def meaning(function: FunctionType, n: Any) -> Any:
             if isinstance(found, ModuleType) and hasattr(found, x):
                 return getattr(found, x)
     raise Unknown(ast.unparse(n))
+
+
+def _cell(function: FunctionType, n: int) -> Any:
+    """What an enclosing function has assigned to the n-th free variable, or Unknown."""
+    try:
+        return (function.__closure__ or ())[n].cell_contents
+    except ValueError:
+        return Unknown
+
+
+def outside(function: FunctionType) -> tuple[Any, ...]:
+    """Equal as long as the numbers and the functions that the source names are the same."""
+    code, space = function.__code__, function.__globals__
+    found = [space.get(x) for x in code.co_names] + [_cell(function, n) for n in range(len(code.co_freevars))]
+    return tuple([(type(x), x) if isinstance(x, (int, float)) else x if callable(x) and isinstance(x, Hashable)
+                  else None for x in found])
 
 
 def called(function: FunctionType, n: Any) -> str | None:

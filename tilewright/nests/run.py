@@ -12,6 +12,7 @@ from tilewright import forks
 from tilewright.ir import Function, Type
 from tilewright.nests import source
 from tilewright.nests.execution import TYPES, Execution, Given, look
+from tilewright.nests.names import outside
 from tilewright.nests.nest import LoopNest
 
 
@@ -101,11 +102,8 @@ class Loops:
         return look(self._names, args, gpu)
 
     def _execution(self, given: Given) -> Execution:
-        code, outside = self.python.__code__, self.python.__globals__
-        constants = [outside.get(x) for x in code.co_names]
-        constants += [x.cell_contents for x in self.python.__closure__ or ()]
         key = (tuple([(x.dtype, x.ndim) if isinstance(x, np.ndarray) else type(x) for x in given.seen]),
-               tuple([x for x in constants if isinstance(x, (int, float))]))
+               outside(self.python))
         found = self._executions.get(key)
         if found is None:
             with forks.building:

@@ -14,9 +14,12 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NoReturn
+
+import numpy as np
 
 from tilewright.ir import Type
 from tilewright.ir.program import Line
@@ -67,8 +70,7 @@ class _Source:
         self.sizes = dict.fromkeys(name for name, p in self.parameters.items() if p.kind == "size")
         self.names: dict[str, Term] = {name: ("index", polynomial(name)) for name in self.sizes}
         self.names |= {name: ("parameter", name) for name, p in self.parameters.items() if p.kind == "number"}
-        self.count: dict[str, int] = {}
-        self.statements: list[Statement] = []
+        self.count, self.statements = dict[str, int](), list[Statement]()
         nodes = list(ast.walk(self.tree))
         self.written = {_array(n) for n in nodes if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Store)}
         stores = Counter(n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
@@ -79,9 +81,8 @@ class _Source:
         for x in stores:
             if x in self.parameters or (x in indices and stores[x] > indices[x]):
                 refuse(Line(self.file, self.first), f"{x} is assigned to, and is an index or a parameter")
-        self.assigned: set[str] = set()     # scalars that have a value in all rounds
-        self.reads: list[Statement] = []
-        self.conversions: list[tuple[ast.AST, str, Term]] = []
+        self.assigned = set[str]()          # scalars that have a value in all rounds
+        self.reads, self.conversions = list[Statement](), list[tuple[ast.AST, str, Term]]()
         self._block(self.tree.body, (), (), ())
         formats = scalar_formats(self.scalars, self.parameters, self.statements)
         for n, name, term in self.conversions:
@@ -159,7 +160,7 @@ class _Source:
             return None
 
     def _number(self, n: Any) -> Term:
-        found = self._outside(n)
+        found = self._outside(n) if isinstance(n, ast.Name) or self._outside(n.value) in (math, np) else None
         if isinstance(found, (int, float)) and not isinstance(found, bool):
             return ("number", found)
         return self.refuse(n, f"{ast.unparse(n)} is not known here")
@@ -264,10 +265,9 @@ class _Source:
                 pass
             case ast.Return(None) if n is self.tree.body[-1]:
                 pass
-            case ast.Return(None):
-                self.refuse(n, "loops end at their end, and not by return")
-            case ast.Return():
-                self.refuse(n, "loops return nothing: results are written to arrays")
+            case ast.Return(x):
+                self.refuse(n, "loops end at their end, and not by return" if x is None else
+                            "loops return nothing: results are written to arrays")
             case _:
                 self.refuse(n, f"{type(n).__name__.lower()} is not taken")
 
