@@ -51,8 +51,8 @@ def arithmetic(nest: LoopNest, s: Statement) -> Type:
 
 
 class _Source:
-    def __init__(self, nest: LoopNest) -> None:
-        self.nest, self.names = nest, dict[str, str]()
+    def __init__(self, nest: LoopNest, backwards: bool = False) -> None:
+        self.nest, self.backwards, self.names = nest, backwards, dict[str, str]()
         self.space: dict[str, Any] = {"_inside": _inside}
         self.lines = ["def run():"]
         self._block([(s, s.loops) for s in nest.statements], 1)
@@ -75,8 +75,9 @@ class _Source:
             x, end = loops[0], n
             while end < len(left) and left[end][1] and left[end][1][0].index == x.index:
                 end += 1
-            bounds = f"{self.whole(x.start)}, {self.whole(x.stop)}, {x.step}"
-            self.lines.append(f"{'    ' * depth}for {self.name(x.index)} in range({bounds}):")
+            rounds = f"range({self.whole(x.start)}, {self.whole(x.stop)}, {x.step})"
+            rounds = f"reversed({rounds})" if self.backwards and x.kind != "loop" else rounds
+            self.lines.append(f"{'    ' * depth}for {self.name(x.index)} in {rounds}:")
             self._block([(s, rest[1:]) for s, rest in left[n:end]], depth + 1)
             n = end
 
@@ -132,9 +133,10 @@ def source(nest: LoopNest) -> str:
     return "\n".join(_Source(nest).lines)
 
 
-def run(nest: LoopNest, *arguments: Any) -> None:
-    """The nest with one argument for each parameter: an array, a whole number or a float."""
-    made = _Source(nest)
+def run(nest: LoopNest, *arguments: Any, backwards: bool = False) -> None:
+    """The nest with one argument for each parameter: an array, a whole number or a float. `backwards`: the last block
+    and thread first, which must not matter."""
+    made = _Source(nest, backwards)
     space: dict[str, Any] = dict(made.space)
     for p, x in zip(nest.parameters, arguments, strict=True):
         space[made.name(p.name)] = int(x) if p.kind == "size" else x if p.kind != "number" else (
@@ -149,8 +151,8 @@ def run(nest: LoopNest, *arguments: Any) -> None:
         space["run"]()
 
 
-def results(nest: LoopNest, arguments: Sequence[Any]) -> list[Any]:
+def results(nest: LoopNest, arguments: Sequence[Any], backwards: bool = False) -> list[Any]:
     """Copies of the arguments as the nest leaves them."""
     copies = [x.copy() if isinstance(x, np.ndarray) else x for x in arguments]
-    run(nest, *copies)
+    run(nest, *copies, backwards=backwards)
     return copies

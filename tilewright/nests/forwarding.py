@@ -255,7 +255,7 @@ class _Buffer:
     def _fit(self, s: Statement, place: Polynomial) -> list[Polynomial]:
         """The stored term's subscripts, in the reader's indices."""
         quotients = self.operations.quotients
-        key = place, s.loops, s.conditions
+        key = place, tuple([x.index for x in s.loops]), s.conditions
         if key in self.fits:
             return self.fits[key]
         own = {x.index for x in s.loops if x.kind == "thread" or x not in self.common}

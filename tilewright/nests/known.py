@@ -62,6 +62,7 @@ ORDERS = ("lt", "le", "eq", "ne")
 # Bits of whole numbers that floats of so many bits hold.
 HELD = {"f16": 11, "bf16": 8, "f32": 24, "f64": 53}
 ZERO = polynomial(0)
+NEVER = Order((polynomial(-1),))
 
 
 def holds(t: Type, source: Type) -> bool:
@@ -71,6 +72,12 @@ def holds(t: Type, source: Type) -> bool:
     if t.is_float:
         return source.bits <= HELD[str(t)]
     return not source.is_float and t.bits >= source.bits
+
+
+def order(conditions: Iterable[Polynomial], choices: Iterable[Number] = ()) -> Order:
+    """A condition without parts that always hold; NEVER, if one never does."""
+    found = tuple(dict.fromkeys(c for c in conditions if c.constant is None or c.constant < 0))
+    return NEVER if any(c.constant is not None for c in found) else Order(found, tuple(choices))
 
 
 def condition(c: Polynomial) -> Term:
@@ -204,13 +211,13 @@ class Operations:
         if isinstance(x, Order) or isinstance(y, Order):
             self.refuse("conditions are compared")
         if isinstance(x, Polynomial) and isinstance(y, Polynomial) and name != "ne":
-            if name == "eq":
-                return Order((y - x, x - y))
-            return Order((y - x - (1 if name == "lt" else 0),))
+            return order((y - x, x - y) if name == "eq" else (y - x - (1 if name == "lt" else 0),))
+        if isinstance(x, Polynomial) and isinstance(y, Polynomial) and (y - x).constant is not None:
+            return NEVER if x == y else Order()
         lows, highs = ([x] if isinstance(x, Polynomial) else x.of if isinstance(x, Extreme) and not x.least else None,
                        [y] if isinstance(y, Polynomial) else y.of if isinstance(y, Extreme) and y.least else None)
         if name in ("lt", "le") and lows and highs:             # below the least of some is below each of them
-            return Order(tuple([b - a - (1 if name == "lt" else 0) for a in lows for b in highs]))
+            return order(b - a - (1 if name == "lt" else 0) for a in lows for b in highs)
         a, b = self.operand(x), self.operand(y)
         return Order((), (Number((name, a.term, b.term), a.formats | b.formats),))
 
@@ -219,22 +226,24 @@ class Operations:
             truth = bool(y.constant)
             if name == "xor":
                 return self.otherwise(x) if truth else x
-            return x if truth == (name == "and") else Order((polynomial(-1 if name == "and" else 0),))
+            return x if truth == (name == "and") else NEVER if name == "and" else Order()
         if name == "and":
-            return Order(x.conditions + y.conditions, x.choices + y.choices)
+            return order(x.conditions + y.conditions, x.choices + y.choices)
         a, b = self.number(x), self.number(y)
         return Order((), (Number((name, a.term, b.term), a.formats | b.formats),))
 
     def otherwise(self, x: Order) -> Order:
         """Where a condition does not hold."""
+        if not x.conditions and not x.choices:
+            return NEVER
         if len(x.conditions) == 1 and not x.choices:
-            return Order((-x.conditions[0] - 1,))
+            return order([-x.conditions[0] - 1])
         number = self.number(x)
         return Order((), (Number(("eq", number.term, ("number", 0)), number.formats),))
 
     def _select(self, c: Order, x: Any, y: Any) -> Any:
-        if x == y:
-            return x
+        if x == y or c == Order() or c == NEVER:
+            return y if c == NEVER else x
         if isinstance(x, (Polynomial, Extreme)) and isinstance(y, (Polynomial, Extreme)) and not c.choices:
             found = self._extreme(c, x, y)
             if found is not None:
@@ -294,7 +303,8 @@ class Operations:
                 most + c * int(np.prod([self.ranges[name] - 1 for name in names], dtype=int)))
         if most is not None and most < n:
             return rest if remainder else whole
-        name = f"({rest} {'%' if remainder else '//'} {n})"
+        of = str(rest) if len(rest.terms) == 1 else f"({rest})"
+        name = f"({of} {'%' if remainder else '//'} {n})"
         self.quotients[name] = Quotient(remainder, rest, n)
         return polynomial(name) if remainder else whole + name
 

@@ -14,15 +14,18 @@ loaded addresses, exchanges between threads.
 """
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from tilewright.ir import Function, Pointer, Type
 from tilewright.ir.ops import gpu
 from tilewright.ir.program import If, Line, Load, Loop as Recorded, Op, Read, Return, Store, Write, written
 from tilewright.nests.forwarding import Barrier, Memory, checked, forwarded
-from tilewright.nests.known import Address, Extreme, Number, Order
-from tilewright.nests.nest import Loop, LoopNest, Parameter, Statement, leaves, refuse
+from tilewright.nests.known import NEVER, Address, Extreme, Number, order
+from tilewright.nests.nest import Loop, LoopNest, Parameter, Refused, Statement, leaves, refuse
 from tilewright.nests.polynomial import Polynomial, polynomial
 from tilewright.nests.rerolling import rerolled, unmasked, used
 from tilewright.nests.state import Around, State
@@ -33,13 +36,25 @@ SILENT = ("print", "prefetch")          # effects on no element
 def nest(function: Function, grid: int | Sequence[int] = 1) -> LoopNest:
     """The loops of a recorded function; of one for a GPU, launched with so many CTAs along x, y, z."""
     extents = (grid,) if isinstance(grid, int) else tuple(grid)
-    return _Kernel(function, (*extents, 1, 1, 1)[:3]).nest()
+    first = _Kernel(function, (*extents, 1, 1, 1)[:3])
+    try:
+        return first.nest()
+    except Refused as refused:
+        digits = first.digits()
+        if not digits:
+            raise
+        try:
+            return _Kernel(function, first.grid, digits).nest()
+        except Refused:
+            raise refused from None
 
 
 class _Kernel(State):
-    def __init__(self, function: Function, grid: tuple[int, ...]) -> None:
+    """`digits`: an index of threads or blocks → divisors. It becomes a loop for each digit: tid = 16 * row + column."""
+
+    def __init__(self, function: Function, grid: tuple[int, ...], digits: dict[str, list[int]] | None = None) -> None:
         super().__init__(function)
-        self.grid, self.parameters = grid, list[Parameter]()
+        self.grid, self.parameters, self.by_digits = grid, list[Parameter](), digits or {}
         nodes = list(function.walk())
         self.first = nodes[0].line if nodes else Line(function.name, 0)
         self.threads = self._start()
@@ -54,6 +69,9 @@ class _Kernel(State):
         statements = rerolled(unmasked(used(statements, self.scalars), self.scalars), self.scalars, self.fresh)
         for s in statements:
             checked(s, self.operations)
+        if self.by_digits:              # which are no axes of a launch
+            statements = [s._replace(loops=tuple([replace(x, kind="loop") if x.index.count(".") > 1 else x
+                                                  for x in s.loops])) for s in statements]
         kept = {s.target.array for s in statements}
         scalars = {name: t for name, t in self.scalars.items() if name in kept}
         sizes = tuple(p.name for p in self.parameters if p.kind == "size")
@@ -87,15 +105,40 @@ class _Kernel(State):
                    **{f"thread.{x}": n for x, n in zip("xy", f.threads or ())}}
         for name, extent in extents.items():
             value = f.builtins.get(name)
+            index, bounds = polynomial(0), [1, *self.by_digits.get(name, ()), extent]
+            for n, (weight, most) in reversed([*enumerate(pairwise(bounds))]):
+                if most > weight and f.threads:
+                    digit = name if len(bounds) == 2 else f"{name}.{n}"
+                    loops.append(Loop(digit, polynomial(0), polynomial(most // weight), 1, self.first,
+                                      name.split(".")[0]))
+                    self.operations.ranges[digit] = most // weight
+                    index = index + polynomial(digit) * weight
             if value is not None:
-                self.env[value.id] = polynomial(name if extent > 1 else 0)
-            if extent > 1 and f.threads:
-                loops.append(Loop(name, polynomial(0), polynomial(extent), 1, self.first, name.split(".")[0]))
-                self.operations.ranges[name] = extent
+                self.env[value.id] = index
         for x, n in zip("xyz", self.grid):
             if f"grid.{x}" in f.builtins:
                 self.env[f.builtins[f"grid.{x}"].id] = polynomial(n)
         return tuple(loops)
+
+    def digits(self) -> dict[str, list[int]]:
+        """Divisors of thread and block indices, each of the next one, as the kernel divides by them."""
+        extents, quotients = {x.index: x.stop.constant or 0 for x in self.threads}, self.operations.quotients
+        wanted: dict[str, set[int]] = {}
+        for q in quotients.values():
+            for names, c in q.dividend.terms:
+                name, by = names[0] if len(names) == 1 else "", q.divisor
+                if name in quotients:           # of a quotient
+                    inner = quotients[name]
+                    (names, _), by = inner.dividend.terms[0], by * (1 if inner.remainder else inner.divisor)
+                    name = names[0] if len(inner.dividend.terms) == len(names) == 1 else ""
+                if name in extents and by % c == 0:
+                    wanted.setdefault(name, set()).add(by // c)
+        found: dict[str, list[int]] = {}
+        for name, divisors in wanted.items():
+            for by in sorted(divisors):
+                if extents[name] % by == 0 and 1 < by < extents[name] and by % found.get(name, [1])[-1] == 0:
+                    found.setdefault(name, []).append(by)
+        return found
 
     # ---- nodes
 
@@ -116,9 +159,8 @@ class _Kernel(State):
                     self.store(n, around)
                 case Op():
                     self._operation(n, around)
-                case Return(_, line):
-                    refuse(line, "a result is returned" if around.loops == self.threads else
-                           "the function returns before its end")
+                case Return(value, line):
+                    refuse(line, "the function returns before its end" if value is None else "a result is returned")
                 case _:
                     refuse(n.line, f"{_name(n)} is not taken")
 
@@ -189,11 +231,26 @@ class _Kernel(State):
 
     def _if(self, n: If, condition: Any, around: Around) -> None:
         if isinstance(condition, Polynomial):
-            condition = Order((condition - 1,))
+            condition = order([condition - 1])
         sides = [(condition, n.then)] + ([(self.operations.otherwise(condition), n.otherwise)] if n.otherwise else [])
-        for order, body in sides:
-            self._block(body, around.under(order))
-            self.touch(body)
+        for side, body in sides:
+            inside = around.under(side)
+            if side.choices:
+                own = [(x, len(inside.choices)) for x in self._private(body)]
+                inside = inside._replace(private=(*around.private, *own))
+            if side != NEVER:
+                self._block(body, inside)
+                self.touch(body)
+
+    def _private(self, body: list) -> list[int]:
+        """Registers that nothing outside of this branch uses, and that it sets before it uses them."""
+        found, first = Counter[int](), dict[int, Any]()
+        for x in self.function.walk(body):
+            if isinstance(x, (Read, Write)):
+                found[id(x.register)] += 1
+                first.setdefault(id(x.register), x)
+        direct = {id(x) for x in body if isinstance(x, Write)}
+        return [x for x, n in found.items() if n == self.uses[x] and id(first[x]) in direct]
 
 
 def _polynomials(s: Statement) -> list[Polynomial]:

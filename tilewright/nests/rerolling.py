@@ -44,12 +44,13 @@ def unmasked(statements: Sequence[Statement], scalars: dict[str, Type]) -> list[
     for n, s in enumerate(found):
         for name in _scalars(s, scalars):
             users.setdefault(name, []).append(n)
+    unused: dict[Any, bool] = {}            # (scalar, condition) → whether it is used under the condition only
     for n, s in enumerate(found):
-        if s.reduce != "add":
-            continue
-        for c in dict.fromkeys(_masks(s.value)):
-            of = [found[x] for x in users.get(s.target.array, ())]
-            if _zero(s.value, c) == 1 or (_zero(s.value, c) and _unused_outside(of, s, c)):
+        for c in dict.fromkeys(_masks(s.value)) if s.reduce == "add" else ():
+            zero, key = _zero(s.value, c), (s.target.array, c)
+            if 0 < zero < 1 and key not in unused:
+                unused[key] = _unused_outside([found[x] for x in users.get(s.target.array, ())], s, c)
+            if zero == 1 or (zero and unused[key]):
                 found[n] = s = s._replace(value=_without(s.value, c),
                                           conditions=(*s.conditions, *([] if c in s.conditions else [c])))
     return found

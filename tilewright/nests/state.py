@@ -3,7 +3,7 @@ elements have been written since they were read; and the statements so far.
 """
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from tilewright.ir import Function, Pointer, Type
 from tilewright.ir.program import Array, Line, Load, Op, Read, Store, Write
 from tilewright.ir.types import i1
 from tilewright.nests.forwarding import Item
-from tilewright.nests.known import Address, Number, Operations, Order
+from tilewright.nests.known import NEVER, Address, Number, Operations, Order
 from tilewright.nests.nest import LEAVES, Access, Loop, Statement, Term, arithmetic, leaves, mapped, refuse, statement
 from tilewright.nests.polynomial import Polynomial, polynomial
 
@@ -21,12 +21,12 @@ class Around(NamedTuple):
     loops: tuple[Loop, ...] = ()
     conditions: tuple[Polynomial, ...] = ()
     choices: tuple[Number, ...] = ()
+    private: tuple[tuple[int, int], ...] = ()       # (register, how many of the choices are around all its uses)
 
     def under(self, order: Order) -> Around:
         """This place under one more condition."""
-        conditions = [c for c in dict.fromkeys(order.conditions)
-                      if c not in self.conditions and (c.constant is None or c.constant < 0)]
-        return Around(self.loops, (*self.conditions, *conditions), (*self.choices, *order.choices))
+        conditions = [c for c in order.conditions if c not in self.conditions]
+        return Around(self.loops, (*self.conditions, *conditions), (*self.choices, *order.choices), self.private)
 
 
 class State:
@@ -43,6 +43,7 @@ class State:
         self.log: dict[str, list[Access | None]] = defaultdict(list)
         self.copies: dict[str, tuple[Any, int]] = {}                # register → what it holds, as of so many writes
         self.sums = _sums(function)
+        self.uses = Counter(id(x.register) for x in function.walk() if isinstance(x, (Read, Write)))
 
     def fresh(self, name: str) -> str:
         """A name that nothing else has."""
@@ -137,7 +138,7 @@ class State:
         for name, lane in zip(self._registers(register), x if isinstance(x, list) else [x]):
             if not isinstance(t, Pointer):
                 self.scalars[name] = self.elements[name] = t.scalar
-                self._put(Access(name, ()), lane, line, around)
+                self._put(Access(name, ()), lane, line, around, dict(around.private).get(id(register)))
             elif isinstance(lane, Address):
                 self.log[name].append(None)
             else:
@@ -188,9 +189,11 @@ class State:
             mask = masks[e] if isinstance(masks, list) else masks
             self._put(access, x, n.line, around.under(mask))
 
-    def _put(self, target: Access, x: Any, line: Line, around: Around) -> None:
-        """The statement target = x."""
+    def _put(self, target: Access, x: Any, line: Line, around: Around, private: int | None = None) -> None:
+        """The statement target = x. `private`: a register that is not used where one of so many choices fails."""
         self.operations.line = line
+        if NEVER.conditions[0] in around.conditions:
+            return
         t, number = self.elements[target.array], self.operations.number(x)
         if t == i1:
             refuse(line, "a condition is kept in a register or in memory")
@@ -198,6 +201,10 @@ class State:
             self.operations.operand(number)
         found = statement(around.loops, around.conditions, target, _oriented(self.plain(number, line), target), line)
         formats = number.formats
+        if around.choices and target.subscripts:
+            for x in around.loops:
+                if x.kind != "loop" and x.index not in target.subscripts[0].names:
+                    refuse(line, f"which thread stores to {target} depends on numbers")
         for choice in around.choices:
             term = self.plain(choice, line)
             formats |= choice.formats
@@ -206,7 +213,8 @@ class State:
             else:
                 own: Term = ("load", target)
                 new = (found.reduce, own, found.value) if found.reduce else found.value
-                found = found._replace(reduce="", value=("where", term, new, own))
+                other: Term = ("number", 0) if private == len(around.choices) else own
+                found = found._replace(reduce="", value=("where", term, new, other))
         if found.value[0] not in ("load", "number"):
             self._formats(found, formats)
         self.items.append(found)
