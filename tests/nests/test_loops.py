@@ -200,6 +200,36 @@ def numbered(A):
             A[i, j] = i + 10 * j
 
 
+# ---- loops of the host around launches
+
+def heat(A, B, steps):
+    """Steps in time, each of two passes over the plane."""
+    for t in range(steps):
+        for i in range(1, A.shape[0] - 1):
+            for j in range(1, A.shape[1] - 1):
+                B[i, j] = A[i - 1, j] + A[i, j + 1] - t * A[i, j]
+        if t > 0:
+            for i in range(1, A.shape[0] - 1):
+                for j in range(1, A.shape[1] - 1):
+                    A[i, j] = B[i, j] - A[i, j]
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_steps_in_time_are_launches_of_the_host(monkeypatch, chip):
+    on, loops = machine(monkeypatch, chip), tw.loops(heat)
+    for shape, launches in (((7, 9), 1), ((12, 40), 6)):
+        A, B = np.random.default_rng(5).integers(-3, 4, (2, *shape)).astype(np.int32)
+        want = computed(heat, [A, B, 3])
+        on.machine.launches.clear()
+        loops(on.array(A), on.array(B), 3)
+        on.finish()
+        same([A, B], want)
+        assert len(on.machine.launches) == launches
+    assert [x.strip() for x in loops.explain(A, B, 3, gpu=chip).splitlines()[-3:]] == [
+        "the host, in each round of t:", "launch: rounds shared by CTAs of 32 x 8 threads, i along y, j along x",
+        "launch: rounds shared by CTAs of 32 x 8 threads, i.2 along y, j.2 along x"]
+
+
 # ---- what is said
 
 def test_explanations():
@@ -209,7 +239,7 @@ def test_explanations():
     assert loops.explain(A, B).endswith("\none thread of the CPU, in this order")
     line = cases.in_place.__code__.co_firstlineno + 3
     assert loops.explain(A, B, gpu=True).splitlines()[-2:] == [
-        "launch 1: rounds shared by CTAs of 256 x 1 threads, i along x",
+        "launch: rounds shared by CTAs of 256 x 1 threads, i along x",
         f"    in order, j: A[i, j] of cases.py:{line + 3} may be A[i, p] of another round"]
     assert str(tw.loops(multiply).nest(A, B, C)).splitlines()[-1] == "      C[i, j] add= A[i, p] * B[p, j]"
     assert [f.threads for f in tw.loops(cases.bias_relu).function(A, B, C, A[0], A[1], gpu="sm_80")] == [(32, 8)] * 2

@@ -1,20 +1,22 @@
 """`Execution`: a loop nest, unscheduled, run where its arrays are: on a CPU, on a GPU, or in the simulator."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import forks, simulator, targets
-from tilewright.ir import Type, bf16, f16, f32, f64, i8, i16, i32, i64
+from tilewright.ir import Function, Type, bf16, f16, f32, f64, i8, i16, i32, i64
 from tilewright.nests import domain
 from tilewright.nests.lower import Lowered, lower
 from tilewright.nests.nest import LoopNest, refuse
-from tilewright.nests.parallel import launches, spread
-from tilewright.nests.tree import For, Node, tree, walk
+from tilewright.nests.parallel import Part, Rounds, steps
+from tilewright.nests.tree import For, tree
 from tilewright.runtime import run
 from tilewright.runtime.cpu import calls, layout
 from tilewright.runtime.gpu import arrays
@@ -22,6 +24,7 @@ from tilewright.simulator.machine import SECTOR, Machine
 
 TYPES: dict[Any, Type] = {t.numpy: t for t in (f16, bf16, f32, f64, i8, i16, i32, i64)}
 MOST_CHECKED = 1024             # calls whose subscripts are known to be inside of their arrays
+ALONE = 1                       # CTAs of launches that are not worth it
 WHOLE = range(-1 << 63, 1 << 63)
 
 Array = NDArray[Any]
@@ -74,17 +77,53 @@ def look(names: Sequence[str], args: Sequence[Any], gpu: str | bool | None = Non
 @dataclass(frozen=True)
 class Launch:
     """A function, and where its arguments come from: ("A", "", 0) as given, ("A", "shape", 1), ("A", "stride", 0)."""
+    part: Part
     lowered: Lowered
     sources: tuple[tuple[str, str, int], ...]
-    said: tuple[str, ...]               # why loops stay in order, a sentence for each
 
     def __str__(self) -> str:
-        shared = [f"{x.index} along {x.mark[-1]}" for x, _ in walk(self.lowered.nodes)
-                  if isinstance(x, For) and x.mark.startswith("grid")]
-        across, down = self.lowered.function.threads or (1, 1)
+        shared = [f"{x.index} along {x.mark[-1]}" for x in self.part.shared]
+        across, down = self.part.threads
         how = (f"rounds shared by CTAs of {across} x {down} threads, {', '.join(shared)}" if shared else
                "one thread has all rounds")
-        return "\n    in order, ".join([how, *self.said])
+        return "\n    in order, ".join([f"launch: {how}", *self.part.said])
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """Launches in each round of a loop; `alone`: one thread does all of it, which is faster where no launch has more
+    than one CTA."""
+    loop: For
+    steps: tuple[Launch | Repeated, ...]
+    alone: Launch
+
+    def round(self, x: int, numbers: dict[str, int]) -> dict[str, int]:
+        return {**numbers, self.loop.index: x}
+
+    def rounds(self, numbers: dict[str, int]) -> range:
+        return range(self.loop.start.value(numbers), self.loop.stop.value(numbers), self.loop.step)
+
+    def wide(self, numbers: dict[str, int]) -> bool:
+        """Whether a launch of the first round or of the last one has several CTAs."""
+        rounds = self.rounds(numbers)
+        return any(x.wide(inner) if isinstance(x, Repeated) else prod(x.lowered.grid(inner)) > ALONE
+                   for inner in [self.round(n, numbers) for n in (*rounds[:1], *rounds[-1:])] for x in self.steps)
+
+    def __str__(self) -> str:
+        lines = "\n".join(map(str, self.steps)).splitlines()
+        return "\n    ".join([f"the host, in each round of {self.loop.index}:", *lines])
+
+
+def launches(found: Sequence[Launch | Repeated], numbers: dict[str, int]) -> Iterator[tuple[Launch, dict[str, int]]]:
+    """The launches in the order in which they are made, with the sizes and indices of each."""
+    for step in found:
+        if isinstance(step, Launch):
+            yield step, numbers
+        elif not step.wide(numbers):
+            yield step.alone, numbers
+        else:
+            for x in step.rounds(numbers):
+                yield from launches(step.steps, step.round(x, numbers))
 
 
 class Execution:
@@ -94,7 +133,7 @@ class Execution:
     def __init__(self, nest: LoopNest) -> None:
         self.nest = nest
         self.names = tuple(p.name for p in nest.parameters)
-        self._launches: dict[Any, tuple[Launch, ...]] = {}
+        self._steps: dict[Any, tuple[Launch | Repeated, ...]] = {}
         self._inside: set[Any] = set()          # sizes and shapes for which all subscripts are inside of the arrays
         lines = {s.target.array: s.line for s in reversed(nest.statements) if s.target.array not in nest.scalars}
         self._written = {self.names.index(x): line for x, line in lines.items()}
@@ -107,15 +146,16 @@ class Execution:
         """Compute the results; on a GPU they may not be there yet."""
         found = dict(zip(self.names, given.seen))
         sizes = self.check(given, found)
-        for launch in self.launches(given):
-            values = self._values(launch, found)
+        own = dict(zip(self.names, given.args))
+        for launch, numbers in launches(self.steps(given), sizes):
+            function, values = launch.lowered.function, _values(launch, found, numbers)
             if given.gpu is None:
-                calls.compiled(launch.lowered.function).call(
+                calls.compiled(function).call(
                     *[layout.address(x) if isinstance(x, np.ndarray) else x for x in values])
             else:
-                own = dict(zip(self.names, given.args))
-                values = [own[x] if not what else value for value, (x, what, _) in zip(values, launch.sources)]
-                run.run(launch.lowered.function, *values, grid=launch.lowered.grid(sizes))
+                values = [own.get(x, value) if not what else value
+                          for value, (x, what, _) in zip(values, launch.sources)]
+                run.run(function, *values, grid=launch.lowered.grid(numbers))
 
     def simulate(self, given: Given) -> tuple[Any, tuple[Any, ...]]:
         """The report of a simulated call, and the copies of NumPy's arrays that it was given."""
@@ -125,23 +165,25 @@ class Execution:
         found = dict(zip(self.names, copies))
         sizes = self.check(given, found)
         report = simulator.Report(SECTOR) if given.gpu else None
-        for launch in self.launches(given):
+        for launch, numbers in launches(self.steps(given), sizes):
             machine = Machine(launch.lowered.function, simulator.AddressSpace(), {}, report)
-            grid = launch.lowered.grid(sizes) if given.gpu else None
-            report = machine.run_grid(self._values(launch, found), grid)
+            grid = launch.lowered.grid(numbers) if given.gpu else None
+            report = machine.run_grid(_values(launch, found, numbers), grid)
         return report, copies
+
+    def functions(self, given: Given) -> tuple[Function, ...]:
+        """The recorded functions that a call with these arguments runs."""
+        def inside(found: Sequence[Launch | Repeated]) -> Iterator[Function]:
+            for x in found:
+                yield from [x.lowered.function] if isinstance(x, Launch) else inside([*x.steps, x.alone])
+        return tuple(inside(self.steps(given)))
 
     def explain(self, given: Given) -> str:
         """The loops, and how they run."""
-        if given.gpu is None:
-            return f"{self.nest}\none thread of the CPU, in this order"
-        return "\n".join([str(self.nest), *(f"launch {n}: {x}" for n, x in enumerate(self.launches(given), 1))])
+        how = "one thread of the CPU, in this order" if given.gpu is None else "\n".join(map(str, self.steps(given)))
+        return f"{self.nest}\n{how}"
 
     # ---- arguments
-
-    def _values(self, launch: Launch, found: dict[str, Any]) -> list[Any]:
-        return [found[x] if not what else found[x].shape[axis] if what == "shape" else
-                found[x].strides[axis] // found[x].itemsize for x, what, axis in launch.sources]
 
     def check(self, given: Given, found: dict[str, Any]) -> dict[str, int]:
         """The sizes of a call; TypeError or ValueError unless the loops can access the arrays."""
@@ -173,18 +215,18 @@ class Execution:
 
     # ---- recorded functions
 
-    def launches(self, given: Given) -> tuple[Launch, ...]:
-        """What a call with these arguments runs."""
+    def steps(self, given: Given) -> tuple[Launch | Repeated, ...]:
+        """What a call with these arguments does: on a CPU one launch."""
         alike = _overlaps(given.seen, self._written)
         if alike != ():
             self._apart(given.seen)
         how: Any = alike == ()
         if given.gpu is not None:
             how = given.gpu.warp, alike, tuple([_fastest(x) for x in given.seen if isinstance(x, np.ndarray)])
-        found = self._launches.get(how)
+        found = self._steps.get(how)
         if found is None:
             with forks.building:
-                found = self._launches[how] = tuple(self._recorded(given, alike))
+                found = self._steps[how] = self._recorded(given, alike)
         return found
 
     def _apart(self, seen: Sequence[Any]) -> None:
@@ -195,38 +237,48 @@ class Execution:
                 if n != read and np.may_share_memory(seen[n], seen[read]):
                     refuse(s.line, f"{self.names[read]} shares memory with {self.names[n]}, which is written at {line}")
 
-    def _recorded(self, given: Given, alike: Any) -> list[Launch]:
-        nodes = tree(self.nest)
-        parts = launches(self.nest, nodes) if given.gpu else [nodes]
+    def _recorded(self, given: Given, alike: Any) -> tuple[Launch | Repeated, ...]:
+        nodes, options = tree(self.nest), {"noalias": alike == ()}
+        if given.gpu is None:
+            return (_launch(Part(self.nest, nodes, (1, 1), ()), options),)
+        options |= {"gpu": True, "warp": given.gpu.warp}
+        if alike is None:
+            why = "all loops: an array that is written overlaps another one, or itself"
+            return (_launch(Part(self.nest, nodes, (1, 1), (why,)), options),)
         named = {x: y for x, y in zip(self.names, given.seen) if isinstance(y, np.ndarray)}
         places = dict[Any, str]()
         same = {x: places.setdefault(_place(y), x) for x, y in named.items()}
-        fastest = {x: _fastest(y) for x, y in named.items()}
-        found = list[Launch]()
-        for n, part in enumerate(parts):
-            options: dict[str, Any] = {"noalias": alike == (), "name": self.nest.name + f"_{n}" * (len(parts) > 1)}
-            said = list[str]()
-            if given.gpu is not None:
-                options |= {"gpu": True, "warp": given.gpu.warp}
-                part, options["threads"], said = self._spread(part, None if alike is None else same, fastest)
-            lowered = lower(self.nest, part, **options)
-            found.append(Launch(lowered, tuple(map(_source, lowered.arguments)), tuple(said)))
-        return found
+        numbers = count(1)
 
-    def _spread(self, part: tuple[Node, ...], same: dict[str, str] | None, fastest: dict[str, int]) -> Any:
-        if same is None:
-            return part, (1, 1), ["all loops: an array that is written overlaps another one, or itself"]
-        if len(part) > 1:
-            return part, (1, 1), ["all loops: a variable carries a value from one outermost loop to the next"]
-        node, threads, said = spread(part[0], self.nest, same, fastest)
-        return (node,), threads, said
+        def launch(part: Part) -> Launch:
+            return _launch(part, {**options, "name": f"{self.nest.name}_{next(numbers)}"})
+
+        def recorded(step: Part | Rounds) -> Launch | Repeated:
+            if isinstance(step, Part):
+                return launch(step)
+            return Repeated(step.loop, tuple(map(recorded, step.steps)), launch(step.alone))
+        return tuple(map(recorded, steps(self.nest, nodes, same, {x: _fastest(y) for x, y in named.items()})))
+
+
+def _launch(part: Part, options: Mapping[str, Any]) -> Launch:
+    lowered = lower(part.nest, part.nodes, threads=part.threads, **options)
+    return Launch(part, lowered, tuple(map(_source, lowered.arguments)))
+
+
+def _values(launch: Launch, found: Mapping[str, Any], numbers: Mapping[str, int]) -> list[Any]:
+    """The arguments of a launch; the arrays are those in `found`."""
+    return [found[x] if not what and x in found else numbers[x] if not what else
+            found[x].shape[axis] if what == "shape" else found[x].strides[axis] // found[x].itemsize
+            for x, what, axis in launch.sources]
 
 
 def _source(name: str) -> tuple[str, str, int]:
     """Where an argument of a recorded function comes from: "A.stride[1]" is ("A", "stride", 1)."""
-    array, _, what = name.partition(".")
+    if not name.endswith("]"):
+        return name, "", 0
+    array, _, what = name.rpartition(".")
     what, _, axis = what.partition("[")
-    return array, what, int(axis[:-1]) if what else 0
+    return array, what, int(axis[:-1])
 
 
 def _copied(args: Sequence[Any]) -> tuple[Any, ...]:

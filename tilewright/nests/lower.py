@@ -135,7 +135,7 @@ class _Lowering:
         taken = {*inspect.signature(Kernel.__init__).parameters, *HIDDEN}
         names = []
         for x in types:
-            found = x.replace(".shape[", "_shape").replace(".stride[", "_stride").rstrip("]")
+            found = x.rstrip("]").replace("[", "").replace(".", "_")
             while found in taken:
                 found += "_"
             taken.add(found)

@@ -1,13 +1,14 @@
-"""Which loops of an unscheduled tree become the CTAs and threads of a GPU, whatever the sizes: `spread(node, nest)`.
+"""How a GPU runs unscheduled loops: which of them its CTAs and threads share, whatever the sizes, `steps(nest, nodes)`.
 
 Rounds of a loop are independent if no element, and no scalar, that one of them writes is accessed by another one. Up to
 three such loops, one directly inside the other, share the rounds among the threads of the grid; all else is done in
-order by each of these threads.
+order by each of these threads: a launch. Where only loops further inside are independent, the host goes through the
+rounds of those around them, with launches for each.
 """
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tilewright.nests.nest import Access, LoopNest
 from tilewright.nests.polynomial import Polynomial
@@ -16,8 +17,63 @@ from tilewright.nests.tree import Do, For, Node, When, rewritten, walk
 THREADS = {1: (256, 1), 2: (32, 8), 3: (32, 8)}         # of a CTA, by how many loops share the rounds
 
 
-def launches(nest: LoopNest, nodes: Sequence[Node]) -> list[tuple[Node, ...]]:
-    """The top-level nodes, those together that share a scalar: each part can run when the one before is over."""
+@dataclass(frozen=True)
+class Part:
+    """What one launch does. `nest`: with the indices of the host's loops among its sizes; `said`: a sentence for each
+    loop that stays in order."""
+    nest: LoopNest
+    nodes: tuple[Node, ...]
+    threads: tuple[int, int]
+    said: tuple[str, ...]
+
+    @property
+    def shared(self) -> list[For]:
+        return [x for x, _ in walk(self.nodes) if isinstance(x, For) and x.mark]
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """What the host does in each round of a loop. `alone`: all of it, by one thread."""
+    loop: For
+    steps: tuple[Part | Rounds, ...]
+    alone: Part
+
+
+def steps(nest: LoopNest, nodes: Sequence[Node], same: Mapping[str, str], fastest: Mapping[str, int]
+          ) -> tuple[Part | Rounds, ...]:
+    """What is done, in this order.
+
+    same        names of arrays that are another one, by another name
+    fastest     the axis along which elements are closest in memory, of each array
+    """
+    return tuple([_step(nest, part, same, fastest) for part in _parts(nest, nodes)])
+
+
+def _step(nest: LoopNest, part: tuple[Node, ...], same: Mapping[str, str], fastest: Mapping[str, int]) -> Part | Rounds:
+    node = part[0]
+    if len(part) > 1 or isinstance(node, Do):
+        why = ("all loops: a variable carries a value from one to the next",) if len(part) > 1 else ()
+        return Part(nest, part, (1, 1), why)
+    whole = _spread(nest, node, same, fastest)
+    if not whole.shared and isinstance(node, For):
+        found = steps(replace(nest, sizes=(*nest.sizes, node.index)), node.body, same, fastest)
+        if any(_shares(x) for x in found) and all(_private(x, y.nodes) for y in _launches(found)
+                                                  for x in _scalars(nest, y.nodes)):
+            return Rounds(node, found, whole)
+    return whole
+
+
+def _shares(step: Part | Rounds) -> bool:
+    return bool(step.shared) if isinstance(step, Part) else any(map(_shares, step.steps))
+
+
+def _launches(found: Sequence[Part | Rounds]) -> Iterator[Part]:
+    for x in found:
+        yield from [x] if isinstance(x, Part) else _launches(x.steps)
+
+
+def _parts(nest: LoopNest, nodes: Sequence[Node]) -> list[tuple[Node, ...]]:
+    """The nodes, those together that share a scalar: each part can run when the one before is over."""
     parts: list[tuple[Node, ...]] = []
     for node in nodes:
         parts.append((node,))
@@ -37,18 +93,12 @@ def _statements(nodes: Sequence[Node]) -> Iterator[Do]:
     return (node for node, _ in walk(tuple(nodes)) if isinstance(node, Do))
 
 
-def spread(node: Node, nest: LoopNest, same: Mapping[str, str], fastest: Mapping[str, int]
-           ) -> tuple[Node, tuple[int, int], list[str]]:
-    """(the node with marks, threads of a CTA, a sentence for each loop that stays in order).
-
-    same        names of arrays that are another one, by another name
-    fastest     the axis along which elements are closest in memory, of each array
-    """
-    chain = _chain(node)
+def _spread(nest: LoopNest, node: Node, same: Mapping[str, str], fastest: Mapping[str, int]) -> Part:
+    """The node with marks where loops share their rounds."""
     bounds = {x.index: x for x, _ in walk((node,)) if isinstance(x, For)}
     found, why = list[For](), list[str]()
     fixed = set(nest.sizes)
-    for loop in chain:
+    for loop in _chain(node):
         reason = _carries(loop, nest, fixed, bounds, same)
         if reason:
             why.append(f"{loop.index}: {reason}")
@@ -61,7 +111,7 @@ def spread(node: Node, nest: LoopNest, same: Mapping[str, str], fastest: Mapping
 
     def marked(x: Node) -> tuple[Node, ...]:
         return (replace(x, mark=marks.get(x.index, x.mark)) if isinstance(x, For) else x,)
-    return rewritten((node,), marked)[0], THREADS.get(len(chosen), (1, 1)), why
+    return Part(nest, rewritten((node,), marked), THREADS.get(len(chosen), (1, 1)), tuple(why))
 
 
 def _chain(node: Node) -> list[For]:

@@ -77,7 +77,7 @@ class Loops:
         """The recorded functions that a call with these arguments runs: on a CPU one, on a GPU one for each launch.
         `gpu`: the name of a GPU's target, or True for one of NVIDIA's, as if NumPy's arrays were there."""
         given = self._given(args, named, gpu)
-        return tuple(x.lowered.function for x in self._execution(given).launches(given))
+        return self._execution(given).functions(given)
 
     def simulate(self, *args: Any, gpu: str | bool | None = None, **named: Any) -> Any:
         """The report of a call in the simulator, with copies of these arrays of NumPy's."""
