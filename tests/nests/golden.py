@@ -9,7 +9,7 @@ def three_loops(A, B, C):
                 C[i, j] += A[i, p] * B[p, j]
 
 
-def micro_kernel(s, MR=8, NV=2, V=16, MC=64, KC=256, tail="divide", worker=False):
+def micro_kernel(s, MR=8, NV=2, V=16, MC=128, KC=512, tail="divide", worker=False):
     """The five loops around a tile of MR x NV vectors of V, A and B packed: each step a schedule. The lecture of the
     CPU's article: 6 x 16 on AVX2 is MR=6, V=8."""
     yield (s := s.split("p", KC, "pc", "p", tail=tail))

@@ -29,7 +29,7 @@ def stepwise(s):
 
 
 TEXTS = {
-    "micro_kernel": lambda: [*golden.micro_kernel(begin(512, 512, 512))][-1],
+    "micro_kernel": lambda: [*golden.micro_kernel(begin(1024, 1024, 1024))][-1],
     "micro_kernel_avx2": lambda: [*golden.micro_kernel(begin(1000, 1000, 1000), 6, 2, 8, 96, 256, "predicate")][-1],
     "lecture_v1": lambda: golden.v1(begin(1024, 1024, 1024)),
     "lecture_v3": lambda: golden.v3(begin(1024, 1024, 1024)),

@@ -209,9 +209,12 @@ def test_packed_panels_and_registers(sizes, tail):
     b = c.stage("B", "ic", ("jr", "p", "jv", "jl"))
     a = b.stage("A", "jr", ("ir", "p", "ii"))
     v = a.vectorize("jl", "C.jl", "B.jl").unroll("ii", "jv", "C.ii", "C.jv", "B.jv", "A.ii")
-    exact(s, t, c, b, a, v)
-    if sizes == (11, 37, 7):            # the sum itself has no condition left
-        assert "where -p - 4*pc + 6 < 0 zeros are added" in a.history[-1]
+    u = v.unroll("p")
+    exact(s, t, c, b, a, v, u)
+    if sizes == (11, 37, 7):            # conditions are those of whole rows of tiles and whole rounds of p, if any
+        assert "what C_reg has where -8*ic - ii - 4*ir + 10 < 0 is never read" in a.history[-1]
+        assert "where -8*ic - 4*ir + 10 >= 0 and -p - 4*pc + 6 >= 0\n" in str(v)
+        assert "where -p - 4*pc + 6 < 0 zeros are added" in u.history[-1]
 
 
 def test_a_buffer_that_is_set_first_is_not_copied_in():

@@ -29,9 +29,7 @@ class Wants:
     def __init__(self, steps: Sequence[Operation], first: Scheduled, last: Scheduled) -> None:
         self.steps, self.last = steps, last
         self.rounds = {x.index: x.extent for x in (*first.loops, *last.loops)}
-        self.kept = {x.index for x in last.loops if x.mark in ("vector", "unroll") or x.mark.startswith("thread")}
-        self.kept |= {name for d, _ in last.statements for a, _ in d.accesses() if last.space(a.array) == "registers"
-                      for p in a.subscripts for name in p.names}
+        self.kept = last.unrolled() | {x.index for x in last.loops if x.mark.startswith("thread")}
         self.factors: dict[int, int] = {}
 
     def needed(self, name: str, rounds: int, at: int = 0) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.nests.conditions import hoisted
 from tilewright.nests.given import overlap
 from tilewright.nests.lower import Lowered, lower
 from tilewright.nests.nest import LoopNest
@@ -117,7 +118,7 @@ def compiled(nest: LoopNest, sizes: dict[str, int], s: Scheduled, target: Any = 
     plain = replace(nest, scalars={x: t for x, t in nest.scalars.items() if not s.buffers[x].shape})
     buffers = {x: b for x, b in s.buffers.items() if b.shape or x not in plain.scalars}
     options: dict[str, Any] = {"gpu": True, "warp": target.warp, "align": VECTOR} if gpu else {}
-    lowered = lower(plain, in_registers(s), buffers=buffers, strides={x: a.strides for x, a in s.arrays.items()},
+    lowered = lower(plain, for_kernels(s), buffers=buffers, strides={x: a.strides for x, a in s.arrays.items()},
                     **options)
     return Compiled(nest, sizes, s.arrays, lowered, target)
 
@@ -126,12 +127,11 @@ def on_gpu(s: Scheduled) -> bool:
     return any(x.mark.startswith(("block", "thread")) for x in s.loops)
 
 
-def in_registers(s: Scheduled) -> tuple[Node, ...]:
-    """The nodes; loops that are axes of a buffer in registers, which have no addresses, are unrolled."""
-    names = {name for d, _ in s.statements for a, _ in d.accesses() if s.space(a.array) == "registers"
-             for p in a.subscripts for name in p.names}
-    return rewritten(s.nodes, lambda n: (
-        (replace(n, mark="unroll"),) if isinstance(n, For) and n.index in names and not n.mark else (n,)))
+def for_kernels(s: Scheduled) -> tuple[Node, ...]:
+    """The nodes; loops that are axes of a buffer in registers are unrolled, and conditions stand around loops."""
+    names = s.unrolled()
+    return hoisted(rewritten(s.nodes, lambda n: (
+        (replace(n, mark="unroll"),) if isinstance(n, For) and n.index in names and not n.mark else (n,))))
 
 
 def layout_of(x: Any, element: Any) -> Layout:

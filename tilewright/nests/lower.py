@@ -224,10 +224,13 @@ class _Lowering:
         rounds = (stop - start).constant
         if rounds is not None and rounds <= 0:
             return
-        if rounds is not None and rounds <= node.step:
+        if rounds is not None and rounds <= node.step and not node.below:
             self.renamed(node, start)
             return
-        self.counted(node, self.at.whole(start), self.at.whole(stop), node.step)
+        end = self.at.whole(stop)
+        for x in node.below:
+            end = self.k.min(end, self.at.whole(self.at.replaced(x)))
+        self.counted(node, self.at.whole(start), end, node.step)
 
     def counted(self, node: For, start: Any, stop: Any, step: Any) -> None:
         body = self.k._body

@@ -21,6 +21,7 @@ from tilewright.forks import cached_property
 from tilewright.ir import Type, bf16, f16, f32, f64, i8, i16, i32, i64
 from tilewright.nests import checking, domain, operations, staging
 from tilewright.nests.compiled import Compiled, compiled, layout_of
+from tilewright.nests.conditions import relaxed
 from tilewright.nests.counts import Count, counts, simulated, table
 from tilewright.nests.given import arguments, overlap
 from tilewright.nests.nest import LoopNest, text
@@ -128,7 +129,9 @@ class Schedule:
 
     def _then(self, method: str, *arguments: Any, **options: Any) -> Schedule:
         after, sentence = OPERATIONS[method](self.now, arguments, options)
-        return replace(self, now=after, steps=(*self.steps, Step(method, arguments, options, sentence, self.now)))
+        after, dropped = relaxed(after)
+        step = Step(method, arguments, options, "; ".join([sentence, *dropped]), self.now)
+        return replace(self, now=after, steps=(*self.steps, step))
 
     # ---- what it is
 
@@ -227,7 +230,7 @@ def schedule(f: Callable[..., Any], *args: Any) -> Schedule:
 def _again(s: Scheduled, steps: Sequence[checking.Operation]) -> Scheduled:
     """These operations, done anew."""
     for method, given, options in steps:
-        s = OPERATIONS[method](s, given, options)[0]
+        s = relaxed(OPERATIONS[method](s, given, options)[0])[0]
     return s
 
 

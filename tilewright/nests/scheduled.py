@@ -88,6 +88,12 @@ class Scheduled:
     def space(self, array: str) -> str:
         return self.buffers[array].space if array in self.buffers else "global"
 
+    def unrolled(self) -> set[str]:
+        """Loops whose rounds are code or lanes: those that are axes of registers, which have no addresses, too."""
+        found = {x.index for x in self.loops if x.mark in ("unroll", "vector")}
+        return found | {name for d, _ in self.statements for a, _ in d.accesses() if self.space(a.array) == "registers"
+                        for p in a.subscripts for name in p.names}
+
     def changed(self, rewrite: Callable[[Any], tuple[Node, ...]], buffers: Mapping[str, Buffer] | None = None
                 ) -> Scheduled:
         """With rewrite(node) for every node, innermost ones first, and simplified."""

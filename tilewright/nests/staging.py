@@ -1,7 +1,7 @@
 """`stage`: a buffer for what a loop uses of an array, copied in before the loop, and back after it if it is written.
 
 The buffer has an axis for each loop that is named, in this order: `("jr", "p", "jv", "jl")` is a packed panel of B. Its
-elements beyond the array are 0, and statements lose the conditions that this makes needless (`relaxed`).
+elements beyond the array are 0.
 """
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilewright.nests.dependences import Range, distances, span
 from tilewright.nests.nest import Access, leaves
 from tilewright.nests.operations import Done, independent
 from tilewright.nests.polynomial import Polynomial, polynomial
-from tilewright.nests.scheduled import Illegal, Scheduled, illegal, simplified, widest
+from tilewright.nests.scheduled import Illegal, Scheduled, illegal, widest
 from tilewright.nests.tree import Buffer, Do, For, Node, Sync, When, rewritten, walk
 
 SUFFIX = {"registers": "reg", "shared": "shared", "memory": "buf"}
@@ -68,12 +68,11 @@ def stage(s: Scheduled, array: str, around: str, axes: tuple[str, ...], space: s
     bound = [x.index for x in s.loops if x.mark.startswith(("block", "thread", "worker"))]
     if written:
         independent(s, bound)
-    s, dropped = relaxed(s)
     numbers = " x ".join(map(str, shape)) + (f" = {prod(shape)} numbers" if len(shape) > 1 else " numbers")
     why = f"stage {array} around {around} in {space} as {name}, {numbers if shape else '1 number'}: " + (
         "nothing else accesses it meanwhile; " if written else "") + (
         "only read" if not written else "set there and copied back" if not first else "copied in and back")
-    return s, "; ".join([why, *dropped])
+    return s, why
 
 
 def _copied(to: Access, source: Access, beyond: tuple[Polynomial, ...], fill: bool, loop: For) -> tuple[Node, ...]:
@@ -190,83 +189,3 @@ def _copies(n: Node) -> bool:
 
 def _merged_everywhere(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
     return rewritten(_merged(nodes), lambda n: (replace(n, body=_merged(n.body)),) if isinstance(n, For) else (n,))
-
-
-# ---- conditions that buffers make needless
-
-def relaxed(s: Scheduled) -> tuple[Scheduled, list[str]]:
-    """Without the conditions of a statement on buffers alone outside of which it adds zeros, or changes elements that
-    nobody reads; and sentences about it."""
-    said: list[str] = []
-    private = s.privates()
-    zeros = _zeros(s)
-    drop: dict[int, tuple[Polynomial, ...]] = {}
-    for node, around in s.statements:
-        conditions = [c for x in around if isinstance(x, When) for c in x.conditions]
-        arrays = {a.array for a, _ in node.accesses()}
-        if not conditions or not arrays <= s.buffers.keys() or not node.reduce:
-            continue
-        for c in conditions:
-            if _unread(s, node, c, private):
-                said.append(f"what {node.target.array} has where {c} < 0 is never read")
-            elif node.reduce == "add" and _adds_zero(node, c, zeros):
-                said.append(f"where {c} < 0 zeros are added")
-            else:
-                continue
-            drop[id(node)] = (*drop.get(id(node), ()), c)
-    if not drop:
-        return s, []
-
-    def rewrite(n: Any) -> tuple[Node, ...]:
-        if isinstance(n, When) and id(n.body[0]) in drop:
-            left = tuple([c for c in n.conditions if c not in drop[id(n.body[0])]])
-            return (replace(n, conditions=left),) if left else n.body
-        return (n,)
-    return replace(s, nodes=simplified(rewritten(s.nodes, rewrite))), [*dict.fromkeys(said)]
-
-
-def _unread(s: Scheduled, node: Do, c: Polynomial, private: dict[str, frozenset[str]]) -> bool:
-    """Whether every other statement that reads the target's element does so under the same condition."""
-    target = node.target
-    axes = [p.linear() for p in target.subscripts]
-    names = [next(iter(x.factors)) for x in axes if x.constant == 0 and [*x.factors.values()] == [1]]
-    if len(names) != len(axes) or not c.names <= {*names} | private.get(target.array, frozenset()):
-        return False
-    for other, around in s.statements:
-        if other is node:
-            continue
-        for a in [*leaves(other.value), *([other.target] if other.reduce else [])]:
-            if a.array == target.array:
-                asked = [x for w in around if isinstance(w, When) for x in w.conditions]
-                if c.replaced(dict(zip(names, a.subscripts))) not in asked:
-                    return False
-    return True
-
-
-def _zeros(s: Scheduled) -> dict[str, tuple[Access, tuple[Polynomial, ...]]]:
-    """Buffers that are zeroed, and then set by one statement under conditions: its target, and the conditions."""
-    writes: dict[str, list[tuple[Do, tuple[Any, ...]]]] = {}
-    for node, around in s.statements:
-        writes.setdefault(node.target.array, []).append((node, around))
-    found = {}
-    for name, every in writes.items():
-        if name in s.buffers and len(every) == 2 and every[0][0].value == ("number", 0) and not every[1][0].reduce:
-            (zero, _), (move, around) = every
-            if zero.target == move.target:
-                found[name] = move.target, tuple([c for x in around if isinstance(x, When) for c in x.conditions])
-    return found
-
-
-def _adds_zero(node: Do, c: Polynomial, zeros: dict[str, tuple[Access, tuple[Polynomial, ...]]]) -> bool:
-    """Whether all factors of a product are 0 where the condition fails."""
-    if node.value[0] not in ("mul", "load") or any(x[0] != "load" for x in node.value[1:] if isinstance(x, tuple)
-                                                   and node.value[0] == "mul"):
-        return False
-    for a in leaves(node.value):
-        if a.array not in zeros:
-            return False
-        target, conditions = zeros[a.array]
-        by = {next(iter(p.names)): x for p, x in zip(target.subscripts, a.subscripts) if len(p.names) == 1}
-        if c not in [x.replaced(by) for x in conditions]:
-            return False
-    return True

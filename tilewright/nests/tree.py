@@ -29,6 +29,7 @@ class For:
     body: tuple[Node, ...]
     line: Line
     mark: str = ""
+    below: tuple[Polynomial, ...] = ()          # other bounds, which may be lower than `stop`
 
     @property
     def extent(self) -> int | None:
@@ -99,7 +100,8 @@ def replaced(nodes: tuple[Node, ...], by: dict[str, Any]) -> tuple[Node, ...]:
     """Polynomials, names or numbers in place of indices and sizes in all that the nodes compute with."""
     def rewrite(node: Node) -> tuple[Node, ...]:
         if isinstance(node, For):
-            return (replace(node, start=node.start.replaced(by), stop=node.stop.replaced(by)),)
+            return (replace(node, start=node.start.replaced(by), stop=node.stop.replaced(by),
+                            below=tuple([x.replaced(by) for x in node.below])),)
         if isinstance(node, When):
             return (replace(node, conditions=tuple([c.replaced(by) for c in node.conditions])),)
         if isinstance(node, Do):
