@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.nests.conditions import hoisted
+from tilewright.nests.conditions import hoisted, narrowed
 from tilewright.nests.given import overlap
 from tilewright.nests.lower import Lowered, lower
 from tilewright.nests.nest import LoopNest
@@ -129,7 +129,7 @@ def on_gpu(s: Scheduled) -> bool:
 
 def for_kernels(s: Scheduled) -> tuple[Node, ...]:
     """The nodes; loops that are axes of a buffer in registers are unrolled, and conditions stand around loops."""
-    names = s.unrolled()
+    s, names = narrowed(s), s.unrolled()
     return hoisted(rewritten(s.nodes, lambda n: (
         (replace(n, mark="unroll"),) if isinstance(n, For) and n.index in names and not n.mark else (n,))))
 

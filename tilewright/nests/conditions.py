@@ -98,6 +98,30 @@ def _adds_zero(node: Do, c: Polynomial, zeros: dict[str, tuple[Access, tuple[Pol
 
 # ---- in a kernel
 
+def narrowed(s: Scheduled) -> Scheduled:
+    """Without the zeros in buffers that nobody reads: only the last vectors and unrolled rounds that are read have
+    some."""
+    box, tiles = widest(s.nodes, {}), s.unrolled()
+    reads: dict[str, list[tuple[Access, list[Polynomial]]]] = {}
+    for node, around in s.statements:
+        for a in [*leaves(node.value), *([node.target] if node.reduce else [])]:
+            asked = [c for x in around if isinstance(x, When) for c in x.conditions]
+            reads.setdefault(a.array, []).append((a, asked))
+    needed: dict[int, tuple[Polynomial, ...]] = {}
+    for name, (target, conditions) in _zeros(s).items():
+        zero = next(d for d, _ in s.statements if d.target == target and d.value == ("number", 0))
+        for c in conditions:
+            factors = c.linear().factors
+            c = c.replaced({x: box[x][factors[x] > 0] for x in factors if x in tiles})
+            axes = [*zip(target.subscripts, range(len(target.subscripts)))]
+            names = {next(iter(p.names)): n for p, n in axes if len(p.names) == 1}
+            if span(c, box)[0] < 0 and all(
+                    _implied(c.replaced({x: a.subscripts[n] for x, n in names.items()}), asked, box)
+                    for a, asked in reads.get(name, ())):
+                needed[id(zero)] = (*needed.get(id(zero), ()), c)
+    return s.changed(lambda n: (When(needed[id(n)], (n,)),) if id(n) in needed else (n,)) if needed else s
+
+
 def hoisted(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
     found: list[Node] = []
     for n in nodes:

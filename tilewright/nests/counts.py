@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilewright import text
+from tilewright.nests.conditions import narrowed
 from tilewright.nests.dependences import ranges
 from tilewright.nests.nest import Access
 from tilewright.nests.polynomial import Polynomial
@@ -30,7 +31,7 @@ class Count(NamedTuple):
 
 
 def counts(s: Scheduled) -> dict[str, Count]:
-    gpu = any(x.mark.startswith(("block", "thread")) for x in s.loops)
+    gpu, s = any(x.mark.startswith(("block", "thread")) for x in s.loops), narrowed(s)
     found: dict[str, Count] = {}
     for node, around in s.statements:
         together = any(isinstance(x, For) and x.mark == "together" for x in around)
