@@ -118,9 +118,9 @@ class Arrays:
         self.overlap = {name: {y for y in self.arrays if (case["arrays"][name]["of"] or [name])[0] == (
             case["arrays"][y]["of"] or [y])[0]} for name in self.arrays}
 
-    def equal(self, other: Arrays) -> None:
+    def equal(self, other: Arrays, way: str) -> None:
         for name, x in self.arrays.items():
-            assert np.array_equal(x, other.arrays[name]), f"{name} is wrong: {_first(x, other.arrays[name])}"
+            assert np.array_equal(x, other.arrays[name]), f"{name} is wrong by {way}: {_first(x, other.arrays[name])}"
         for name, placed in self.placed.items():
             placed.untouched(name, elements=False)
 
@@ -180,17 +180,29 @@ def interpreted(case: Case, arrays: Arrays) -> None:
 
 def compiled(case: Case, arrays: Arrays) -> None:
     """`arrays` as `tw.loops` leaves them."""
+    _run(tw.loops(function(case)), case, arrays)
+
+
+def optimized(case: Case, arrays: Arrays) -> None:
+    """`arrays` as what `tw.optimize` makes of the source leaves them."""
+    found = tw.optimize(function(case), *arrays.arrays.values(), *case["numbers"].values())
+    counts["optimize: products"] += found.recognised
+    _run(found, case, arrays)
+
+
+def _run(run: Any, case: Case, arrays: Arrays) -> None:
     try:
-        tw.loops(function(case))(*arrays.arrays.values(), *case["numbers"].values())
+        run(*arrays.arrays.values(), *case["numbers"].values())
     except ValueError as e:
         if "begin at no multiples of their size" not in str(e):
             raise
-        counts["loops: unaligned"] += 1
+        counts["unaligned"] += 1
         raise Outside from None
 
 
 # What runs a case, and the exceptions by which it may refuse it.
-WAYS: dict[str, Any] = {"record": (interpreted, (Refused, Outside)), "loops": (compiled, (Refused, Outside))}
+WAYS: dict[str, Any] = {"record": (interpreted, (Refused, Outside)), "loops": (compiled, (Refused, Outside)),
+                        "optimize": (optimized, (Refused, Outside))}
 
 
 def check(case: Case) -> None:
@@ -222,7 +234,7 @@ def check(case: Case) -> None:
             continue
         counts[f"{way}: taken"] += 1
         if ends in ("fine", "negative"):
-            got.equal(want)
+            got.equal(want, way)
         else:
             assert ends == "inexact", f"taken by {way}, and in Python: {ends}"
 

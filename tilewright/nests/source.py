@@ -314,8 +314,8 @@ class _Source:
             return
         choice = self._choice(test)
         under = [x for part in (*inner, *otherwise) for x in ast.walk(part)]
-        statements = [x for x in under if isinstance(x, (ast.Assign, ast.AugAssign))]
-        if len(statements) != 1 or any(isinstance(x, ast.For) for x in under):
+        stores = [x for x in under if isinstance(x, (ast.Subscript, ast.Name)) and isinstance(x.ctx, ast.Store)]
+        if len(stores) != 1 or isinstance(stores[0], ast.Name) or any(isinstance(x, ast.For) for x in under):
             choice = self._kept(choice, loops, conditions, test)
         self._block(inner, loops, conditions, (*choices, choice))
         self._block(otherwise, loops, conditions, (*choices, ("eq", choice, ("number", 0))))
@@ -374,9 +374,7 @@ class _Source:
     def _add(self, loops: tuple[Loop, ...], conditions: tuple[Polynomial, ...], choices: tuple[Term, ...],
              target: Access, value: Term, n: ast.AST) -> None:
         if not target.subscripts and target.array not in self.assigned:
-            for choice in choices:          # it has no value that it could keep
-                self._read(choice, loops, conditions, n)
-            choices = ()
+            choices = ()                    # it has no value that it could keep
         read = [value, *choices, *([("load", target)] if choices else [])]
         for a in (a for term in read for a in leaves(term)):
             if not a.subscripts and a.array not in self.assigned:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.expressions.operations import OPERATIONS
-from tilewright.ir import Kernel, Type, Value, i64, vec
+from tilewright.ir import Kernel, Type, Value, f32, i64, vec
 from tilewright.ir.program import Line, Register, Write
 from tilewright.ir.values import Variable
 from tilewright.nests.nest import Access, LoopNest, Term, arithmetic, refuse
@@ -273,7 +273,8 @@ class Arithmetic:
     def constant(self, x: Any, t: Type) -> Value:
         """A literal in a format: floats are rounded to it."""
         if t.is_float:
-            return self.k.constant(t, float(t.numpy.type(x)))
+            number = float(t.numpy.type(x))
+            return self.k.cast(self.k.constant(f32, number), t) if t.kind == "bf" else self.k.constant(t, number)
         try:
             return self.k.constant(t, x)
         except TypeError:
