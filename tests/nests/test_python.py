@@ -7,9 +7,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
+import tilewright as tw
 from tests.fuzz.nest_reference import Interpreter, Outside
 from tilewright.ir.types import f32, f64, i32, i64
 from tilewright.nests.nest import LoopNest, Refused
@@ -269,3 +271,48 @@ def test_elements_that_only_the_source_reads_are_checked() -> None:
             for j in range(i, 2):
                 b[j] = x * 2
     assert [str(s.target) for s in read(g, *A, *A).reads] == ["a[i + 1]"]
+
+
+# ---- found by the fuzzer in what compiles and recognises loops
+
+
+def test_numbers_are_stored_as_bf16() -> None:
+    a = np.zeros(3, ml_dtypes.bfloat16)
+
+    @tw.loops
+    def f(a: Any) -> None:
+        for i in range(3):
+            a[i] = 1.5
+    f(a)
+    assert a.tolist() == [1.5] * 3
+
+
+def test_f64_is_rounded_to_f16_once() -> None:
+    values = np.arange(0, 0x7c00, dtype=np.uint16).view(np.float16).astype(np.float64)
+    middles = (values[:-1] + values[1:]) / 2
+    a = np.concatenate([values, middles, np.nextafter(middles, 1e9), -np.nextafter(middles, 0),
+                        [np.nan, np.inf, -0.0, 1e300, 1e-320, 65519.999, 65520]])
+    b = np.zeros(len(a), np.float16)
+
+    @tw.loops
+    def f(a: Any, b: Any) -> None:
+        for i in range(len(a)):
+            b[i] = a[i]
+    f(a, b)
+    with np.errstate(all="ignore"):
+        assert np.array_equal(b.view(np.uint16), a.astype(np.float16).view(np.uint16))
+
+
+def test_a_variable_that_two_parts_share_keeps_them_together() -> None:
+    def f(a: Any, b: Any, c: Any) -> None:
+        x = a[0] / 2 - c[1]
+        for i in range(5):
+            b[i] += a[i] * x
+        for i in range(5):
+            c[i] += x
+    arrays = [np.arange(n, n + 5.0) for n in range(3)]
+    want = [x.copy() for x in arrays]
+    f(*want)
+    tw.optimize(f, *arrays)(*arrays)
+    for x, y in zip(arrays, want):
+        assert np.array_equal(x, y)

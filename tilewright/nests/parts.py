@@ -126,8 +126,23 @@ def _apart(found: list[Part], overlap: Overlap) -> list[Part]:
     return done
 
 
+def _scalars(part: Part) -> set[str]:
+    return {e.array for s in part.statements for e in s.elements if e.scalar}
+
+
+def _sets(part: Part, name: str) -> bool:
+    """Whether a scalar has no value of before the part in any of its rounds."""
+    users = [s for s in part.statements if any(e.array == name for e in s.elements)]
+    first = users[0]
+    return (first.target.array == name and not first.reduce and not first.conditions
+            and all(e.array != name for e in leaves(first.value)) and all(first.loops <= s.loops for s in users))
+
+
 def _meeting(first: Part, second: Part, overlap: Overlap) -> str:
-    """Why the loops of two parts cannot run one after the other."""
+    """Why two parts cannot run one after the other."""
+    for name in _scalars(first) & _scalars(second):
+        if not _sets(second, name):
+            return f"{second.statements[0].line}: reads {name}, which other statements set"
     shared = first.loops & second.loops
     if not shared:
         return ""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.expressions.operations import OPERATIONS
-from tilewright.ir import Kernel, Type, Value, f32, i64, vec
+from tilewright.ir import Kernel, Type, Value, f16, f32, f64, i32, i64, vec
 from tilewright.ir.program import Line, Register, Write
 from tilewright.ir.values import Variable
 from tilewright.nests.nest import Access, LoopNest, Term, arithmetic, refuse
@@ -268,7 +268,18 @@ class Arithmetic:
         if x.type.bits == 1:
             wide = vec(t, x.type.length)
             return self.k.select(x, self.k.constant(wide, 1), self.k.constant(wide, 0))
+        if t is f16 and x.type.scalar is f64:
+            x = self._odd(x)
         return self.k.cast(x, vec(t, x.type.length))
+
+    def _odd(self, x: Value) -> Value:
+        """An f64 in f32, from which f16 is rounded as from x itself: what is not exact ends in a 1. CPUs do not convert
+        f64 to f16."""
+        k, n = self.k, x.type.length
+        single = k.cast(x, vec(f32, n))
+        near, bits = k.cast(single, x.type), k.bits_as(single, vec(i32, n))
+        bits = k.select(k.abs(x) < k.abs(near), bits - 1, bits)
+        return k.bits_as(k.select(x == near, bits, bits | 1), single.type)
 
     def constant(self, x: Any, t: Type) -> Value:
         """A literal in a format: floats are rounded to it."""
