@@ -414,7 +414,8 @@ def test_arithmetic(arch):
     k = Kernel("kernel", threads=32, a=ptr(f64), b=ptr(f32), n=i32, m=i64)
     a, b, n, m = k.args
     a[0] = k.fma(a[1], a[2], a[3]) + a[4]
-    b[0] = k.fma(b[1], b[2], b[3]) - b[4] * b[5]
+    with k.exact():
+        b[0] = k.fma(b[1], b[2], b[3]) - b[4] * b[5]
     a[8] = k.cast(b[6], f64)
     b[8] = k.cast(m, f32)
     a.as_(i64)[16] = m * n + 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import pytest
 
@@ -44,6 +45,16 @@ def program():
     (shuffled, [0, 1, 2, 3], [3, 2, 1, 0]), (prefetched, True, False), (scaled, 0.0, -0.0), (scaled, 2.0, 3.0)])
 def test_another_constant_is_another_function(emit, one, other):
     assert digest(emit(one)) == digest(emit(one)) != digest(emit(other))
+
+
+def test_operations_apart_are_another_function():
+    def emit(apart):
+        k = Kernel("sum", a=f32, x=ptr(f32))
+        a, x = k.args
+        with k.exact() if apart else nullcontext():
+            x[0] = a * a + x[0]
+        return k.function
+    assert digest(emit(False)) == digest(emit(False)) != digest(emit(True))
 
 
 def test_a_parameter_of_any_strides_is_another_function():

@@ -62,9 +62,9 @@ MOST = {
     "lines of the body of matmul": 31,
     "functions over 60 lines": 36,
     "files over 400 lines": 0,
-    "lines of the library": 64200,
+    "lines of the library": 64440,
     "lines of loop nests": 9500,
-    "lines of the lab": 18866,
+    "lines of the lab": 18890,
 }
 NESTS = "nests/"         # the folder of users' loops, counted by itself: it is no part of how products are made
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tilewright.blocks.exchange import converted
 from tilewright.blocks.index import COMPARED, Comparison, Formula, all_of
 from tilewright.blocks.layout import Layout, Registers, Shape
 from tilewright.ir import Pointer, Type, Value, f32, i1, i32, i64, vec
+from tilewright.ir.fma import OPERATIONS
 from tilewright.kernels.narrow import memory_type, narrowed, widened
 
 if TYPE_CHECKING:
@@ -28,6 +30,15 @@ class Addresses:
     align: int                      # bytes that divide the address of the first
 
 
+@dataclass(frozen=True, eq=False)
+class Product:
+    """What a block of floats is the product of, which sums recorded in the same body take instead of it. They are fused
+    multiply-adds on every target: where a CPU keeps blocks on the stack the record alone does not tell."""
+    factors: tuple[Block, Block]
+    negated: bool
+    body: list
+
+
 class Block:
     """A tile of numbers of `shape`, powers of two; a number is a block of shape ()."""
 
@@ -36,6 +47,7 @@ class Block:
 
     def __init__(self, program: Program, shape: Shape, type: Any, content: Any) -> None:
         self.program, self.shape, self.type = program, shape, type
+        self.product: Product | None = None
         self.content = content
 
     @property
@@ -46,7 +58,8 @@ class Block:
         return self._content
 
     @content.setter
-    def content(self, content: Any) -> None: self._content = content
+    def content(self, content: Any) -> None:
+        self._content, self.product = content, None
 
     def __repr__(self) -> str:
         return f"<block of {self.type} {list(self.shape)}>"
@@ -65,7 +78,7 @@ class Block:
     def __rtruediv__(self, other: Any) -> Block: return _divide(self.program.block(other), self)
     def __floordiv__(self, other: Any) -> Block: return _whole(self, other, operator.floordiv, "//")
     def __mod__(self, other: Any) -> Block: return _whole(self, other, operator.mod, "%")
-    def __neg__(self) -> Block: return self * -1
+    def __neg__(self) -> Block: return _negative(self)
     def __and__(self, other: Any) -> Block: return _both(self, other)
     def __or__(self, other: Any) -> Block: return apply(self.program, "|", operator.or_, self, other)
     def __xor__(self, other: Any) -> Block: return apply(self.program, "^", operator.xor, self, other)
@@ -178,12 +191,18 @@ def apply(p: Program, what: str, f: Callable[..., Value], *operands: Any, type: 
 
 def elementwise(p: Program, shape: Shape, f: Callable[..., Value], blocks: list[Block], type: Any) -> Block:
     """f of blocks that are broadcast to a shape."""
+    return _of_registers(p, shape, f, blocks, type)[0]
+
+
+def _of_registers(p: Program, shape: Shape, f: Callable[..., Value], blocks: list[Block], type: Any
+                  ) -> tuple[Block, list[Block]]:
+    """`elementwise`, and the blocks as its layout has them."""
     layout = common_layout(p, shape, blocks, type)
     if p.ahead and any(isinstance(x.content, Registers) for x in blocks):
-        return p.nothing(shape, type, layout)
+        return p.nothing(shape, type, layout), []
     laid = [x.laid(layout) for x in blocks]
     return p.new_block(shape, type, layout, lambda: (
-        _alike(p.ir, [*xs], f) for xs in zip(*(x.values(layout) for x in laid))))
+        _alike(p.ir, [*xs], f) for xs in zip(*(x.values(layout) for x in laid)))), laid
 
 
 def common_layout(p: Program, shape: Shape, blocks: list[Block], type: Any) -> Layout:
@@ -294,7 +313,7 @@ def _add(x: Block, y: Any) -> Block:
                                                  x.content.align))
     if pair := _pair(x, y):
         return _made("+", pair[0].plus(pair[1]), x, y)
-    return apply(p, "+", operator.add, x, y)
+    return _sum(p, "+", operator.add, x, y)
 
 
 def _subtract(x: Block, y: Any) -> Block:
@@ -302,7 +321,7 @@ def _subtract(x: Block, y: Any) -> Block:
         return _made("-", pair[0].plus(pair[1].scaled(Formula.constant(-1))), x, y)
     if isinstance(x.content, Addresses):
         return x + -x.program.block(y)
-    return apply(x.program, "-", operator.sub, x, y)
+    return _sum(x.program, "-", operator.sub, x, y)
 
 
 def _multiply(x: Block, y: Any) -> Block:
@@ -310,7 +329,41 @@ def _multiply(x: Block, y: Any) -> Block:
     if pair and not (pair[0].terms and pair[1].terms):
         one, other = pair if pair[0].terms else pair[::-1]
         return _made("*", one.scaled(other), x, y)
-    return apply(x.program, "*", operator.mul, x, y)
+    return _product(x.program, "*", operator.mul, promoted(x.program, "*", x, y))
+
+
+def _negative(x: Block) -> Block:
+    if not isinstance(x.type, Type) or not x.type.is_float:
+        return x * -1
+    if x.product is None or x.product.body is not x.program.ir._body:
+        return apply(x.program, "-", operator.neg, x)
+    return _product(x.program, "-", operator.neg, [x], x.product)
+
+
+def _product(p: Program, what: str, f: Callable[..., Value], blocks: list[Block], of: Product | None = None) -> Block:
+    """f, which multiplies two blocks, or negates a product."""
+    shape, type = shape_of(what, *blocks), blocks[-1].type
+    broadcast = [x.broadcast(shape) for x in blocks]
+    if not type.is_float or p.ahead or p.ir.fuses is False:
+        return elementwise(p, shape, f, broadcast, type)
+    with p.ir._fusing(True):                # so that it is left out where nothing else takes it
+        found, laid = _of_registers(p, shape, f, broadcast, type)
+    p.droppable(found)
+    found.product = Product(of.factors, not of.negated, of.body) if of else Product(
+        (laid[0], laid[1]), False, p.ir._body)
+    return found
+
+
+def _sum(p: Program, what: str, f: Callable[..., Value], x: Any, y: Any) -> Block:
+    """x + y or x - y; of two products the first one is fused with it."""
+    blocks = promoted(p, what, x, y)
+    for which, z in enumerate(blocks):
+        of = z.product
+        if of and p.ir.fuses is None and of.body is p.ir._body:
+            subtracts = f is operator.sub
+            operation = OPERATIONS[of.negated ^ (subtracts and which == 1), subtracts and which == 0]
+            return apply(p, what, partial(p.ir._fused, operation), *of.factors, blocks[1 - which])
+    return apply(p, what, f, *blocks)
 
 
 def _divide(x: Block, y: Any) -> Block:

@@ -6,6 +6,7 @@ a CPU one task of a thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from tilewright import targets
@@ -54,6 +55,7 @@ class Program(Recording):
             warp = getattr(self.target, "warp", 32)
             self.ir = Kernel(name, threads=warp * num_warps, warp=warp, **types)
             self.ir.function.align = align
+        self.ir.fuses = None            # arithmetic is fused by blocks: block.Product
         super().__init__()
         self._args = [self._argument(t, value) for t, value in zip(params.values(), self.ir.args)]
 
@@ -82,6 +84,7 @@ class Program(Recording):
     def function(self) -> Function:
         """What has been recorded, to be compiled, run or simulated."""
         self.settle()
+        self.drop_unread()
         if self.open_loops:
             raise SyntaxError(f"{self.ir.function.name}: a loop was left by break or return; its rounds all end alike")
         if self._room is not None:      # its size is known now
@@ -203,6 +206,11 @@ class Program(Recording):
     def maximum(self, x: Any, y: Any) -> Block: return apply(self, "maximum", self.ir.max, x, y)
     def minimum(self, x: Any, y: Any) -> Block: return apply(self, "minimum", self.ir.min, x, y)
     def fma(self, x: Any, y: Any, z: Any) -> Block: return apply(self, "fma", self.ir.fma, x, y, z)
+
+    def exact(self) -> AbstractContextManager[None]:
+        """`with k.exact():` rounds each operation that is recorded in it by itself. Elsewhere a sum or a difference
+        takes a product of floats that is one of its operands unrounded: a*b + c is one FMA."""
+        return self.ir.exact()
 
     def where(self, condition: Block, x: Any, y: Any) -> Block:
         """x where the condition holds, else y."""

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
@@ -31,6 +32,7 @@ class Recording:
         self._kept: dict[Hashable, tuple[Any, Any]] = {}
         self._room: Value | None = None
         self._room_bytes, self._read = 0, True
+        self._droppable: list[tuple[list, Any, Value]] = []     # bodies, loops in them, and the stack these store to
         self.ahead, self.open_loops = False, 0
         self.turn: Value | None = None                                  # of a CPU: which warp's part is being recorded
         self.loads = loops.Loads()
@@ -81,6 +83,22 @@ class Recording:
         for r, x in enumerate(values):
             x = self.ir.cast(x, vec(i8, x.type.length)) if x.type.scalar == i1 else x
             stored_at(self._program, content.stack.at, content.layout, content.stack.strides, r, x)
+
+    def droppable(self, x: Block) -> None:
+        """What has just been recorded may be left out if nothing reads it; of registers `ir.fma` sees that."""
+        if x.content.stack is not None:
+            self._droppable.append((self.ir._body, self.ir._body[-1], x.content.stack.at))
+
+    def drop_unread(self) -> None:
+        """Leave out loops over warps that store what nothing reads."""
+        function = self.ir.function
+        uses = Counter(x.id for node in function.walk() for x in node.uses)
+        for body, loop, at in reversed(self._droppable):
+            inside = Counter(x.id for node in function.walk(loop.body) for x in node.uses)
+            if loop in body and uses[at.id] == inside[at.id]:
+                body.remove(loop)
+                uses -= inside
+                function.arrays = {array: x for array, x in function.arrays.items() if x.id != at.id}
 
     def held(self, content: Registers) -> Sequence[Value]:
         """Registers of this warp."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from tilewright.ir import arguments, elementary
@@ -15,6 +15,8 @@ from tilewright.ir.ops.core import Operation
 from tilewright.ir.program import Array, Call, External, Function, If, Load, Loop, Op, Return, Store, While, caller
 from tilewright.ir.types import Pointer, Type, f32, i1, i8, i32, i64, number, scalar, vec
 from tilewright.ir.values import Recording, Tile, Value, Variable, check_elements
+
+FUSIBLE = frozenset(("mul", "add", "sub", "neg"))
 
 
 class Kernel(Recording):
@@ -50,6 +52,7 @@ class Kernel(Recording):
             array = Array(param, type.element, type.space) if isinstance(type, Pointer) else None
             self.function.params.append((param, Value(self, type, array=array)))
 
+        self.fuses: bool | None = True  # of the operations that are being recorded: Op.fuses
         self.sharing = ""               # whose row is being recorded: "cta", "warp" (kernels.elementwise), or none
         self._role: pipelines.Role | None = None                        # that is being recorded
         self._mbarriers: tuple[pipelines.Mbarriers, ...] = ()           # declared and not yet initialised
@@ -99,7 +102,11 @@ class Kernel(Recording):
     # ---- values
 
     def _op(self, operation: Operation, type: Any, *operands: Value, array: Array | None = None) -> Value:
-        return self._record(Op(operation, operands, (Value(self, type, array=array),), caller())).results[0]
+        line, fuses = caller(), None
+        if operation.name in FUSIBLE and type.is_float and type.kind == "f" and line.of_users:
+            fuses = self.fuses
+            self.function.fuses |= fuses is not None
+        return self._record(Op(operation, operands, (Value(self, type, array=array),), line, fuses)).results[0]
 
     def _group(self, operation: Operation, types: Sequence[Any], *operands: Value) -> tuple[Value, ...]:
         """An operation with several results."""
@@ -220,6 +227,24 @@ class Kernel(Recording):
     def forgotten(self, x: Value) -> Value:
         """Any number, in place of one that is not needed any more: no register keeps it."""
         return self._op(ops.FORGOTTEN, x.type, x)
+
+    def exact(self) -> AbstractContextManager[None]:
+        """`with k.exact():` rounds each operation that is recorded in it by itself. Elsewhere a product of floats whose
+        only use is a sum or a difference is fused with it (`ir.fma`): a*b + c is one FMA."""
+        return self._fusing(False)
+
+    @contextmanager
+    def _fusing(self, fuses: bool | None) -> Iterator[None]:
+        before, self.fuses = self.fuses, fuses
+        try:
+            yield
+        finally:
+            self.fuses = before
+
+    def _fused(self, operation: Operation, *abc: Value) -> Value:
+        """A product that is already fused with a sum."""
+        self.function.fuses = True
+        return self._record(Op(operation, abc, (Value(self, abc[0].type),), caller(), True)).results[0]
 
     # ---- memory
 

@@ -50,7 +50,9 @@ def _texts(x: Any, numbers: dict[Any, int]) -> Any:
             numbers[x] = len(numbers)
         yield type(x).__name__
         for field in fields(x):
-            yield from _texts(getattr(x, field.name), numbers)
+            value = getattr(x, field.name)
+            if field.name != "fuses" or value:          # an operation that does not is as it is recorded
+                yield from _texts(value, numbers)
     else:
         yield str(x) if hasattr(x, "scalar") else repr(x)
 

@@ -101,9 +101,10 @@ def _rounded(k: Kernel, operation: Operation, t: Type, *operands: Value) -> Valu
 
 
 def _through_f32(k: Kernel, expression: Callable[..., Value], t: Type, *operands: Value) -> Value:
-    if t.bits >= 32:
-        return expression(k, *operands)
-    return k.cast(expression(k, *(k.cast(x, vec(f32, t.length)) for x in operands)), t)
+    with k._fusing(None):
+        if t.bits >= 32:
+            return expression(k, *operands)
+        return k.cast(expression(k, *(k.cast(x, vec(f32, t.length)) for x in operands)), t)
 
 
 def _number(name: str, x: Any) -> Type:

@@ -17,7 +17,8 @@ from tilewright.ir.ops.core import Operation
 from tilewright.ir.types import Pointer, Type
 
 _HERE = os.path.dirname(__file__)
-_INSIDE = _HERE, os.path.join(os.path.dirname(_HERE), "blocks")    # what records on behalf of others
+_PACKAGE = os.path.dirname(_HERE)
+_INSIDE = _HERE, os.path.join(_PACKAGE, "blocks")                   # what records on behalf of others
 DECLARED_SHARED = 48 << 10      # bytes of shared memory that PTX may declare
 
 
@@ -28,6 +29,11 @@ class Line(NamedTuple):
     @property
     def text(self) -> str:
         return linecache.getline(self.file, self.number).strip()
+
+    @property
+    def of_users(self) -> bool:
+        """Is this the code of a user, not of the library?"""
+        return not _own(self.file)
 
     def __str__(self) -> str:
         return f"{os.path.basename(self.file)}:{self.number}"
@@ -45,6 +51,11 @@ def caller() -> Line:
 @cache
 def _passed(file: str) -> bool:
     return file.startswith(_INSIDE) or file.endswith("contextlib.py")
+
+
+@cache
+def _own(file: str) -> bool:
+    return file.startswith(_PACKAGE + os.sep)
 
 
 @dataclass(frozen=True)
@@ -80,11 +91,16 @@ class Node:
 
 @dataclass(eq=False, slots=True)
 class Op(Node):
-    """results = operation(*operands); an effect has no result, a matrix instruction may have many."""
+    """results = operation(*operands); an effect has no result, a matrix instruction may have many.
+
+    fuses       may `ir.fma` make one operation of this and another one? None unless it is arithmetic with floats
+                by the code of a user
+    """
     operation: Operation
     operands: tuple[Any, ...]
     results: tuple[Any, ...]
     line: Line
+    fuses: bool | None = None
 
     @property
     def uses(self) -> tuple[Any, ...]: return self.operands
@@ -257,6 +273,7 @@ class Function:
     outer: bool = False                                         # loops around kernels, which take the time: its
                                                                 # code is made sooner, and is not much worse
     independent: bool = False                                   # it has loops with `rounds`
+    fuses: bool = False                                         # it has operations with `fuses`
     scalar: tuple[str, ...] = ()                                # of these the ones that have not become vector code
     align: int = 1                                              # bytes that divide the addresses of arrays
     programs: bool = False          # a CPU function that is called for each program of a grid: its last six parameters,

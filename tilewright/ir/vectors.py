@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from tilewright.ir.fma import fused
 from tilewright.ir.program import Function, If, Loop, Op, While
 from tilewright.ir.rounds import OnCpu, OnGpu, begin
 from tilewright.ir.types import Type
@@ -42,8 +43,9 @@ DEFAULT = Width()
 
 
 def vectorised(function: Function, width: Width = DEFAULT) -> Function:
-    """The function in vector code; the function itself if it has no independent loops."""
-    return _vectorised(function, width) if function.independent else function
+    """The function with its products fused (`ir.fma`) and in vector code: what is lowered and simulated.
+    The function itself if a user's code has neither floats nor independent loops in it."""
+    return _vectorised(function, width) if function.independent else fused(function)
 
 
 @cache
@@ -88,6 +90,7 @@ def _evaluated(x: Value, known: dict[int, Any], made: dict[int, Op]) -> Any:
 
 def divided(function: Function, width: Width, bounds: Bounds | None) -> Function:
     """`vectorised`, of which each loop that threads share has only the rounds within `bounds`."""
+    function = fused(function)
     return _Rewriting(function, width, bounds).function if function.independent else function
 
 

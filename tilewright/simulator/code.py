@@ -372,7 +372,7 @@ def kind_of(node: Any) -> str:
     return ""                               # registers cost nothing: a Read or Write only names a value
 
 
-_FLOPS = {"fma": 2, "add": 1, "sub": 1, "mul": 1, "divide": 1, "sqrt": 1}
+_FLOPS = {"fma": 2, "fms": 2, "fnma": 2, "fnms": 2, "add": 1, "sub": 1, "mul": 1, "divide": 1, "sqrt": 1}
 
 
 def _flops(node: Any) -> int:

@@ -72,6 +72,23 @@ def test_on_this_cpu():
     assert found.tiles == ()
 
 
+@pytest.mark.parametrize("target", [None, "sm_80"])
+def test_what_fusing_saves(target):
+    def emit(threads=None):
+        k = Kernel("polynomial", threads=threads, n=i64, x=ptr(f32), y=ptr(f32))
+        n, x, y = k.args
+        with each(k, n) as i:
+            total = x[i] * 2.0 - 1.0
+            with k.exact():
+                total = total * x[i] + 3.0
+            y[i] = k.exp(total * x[i] + 4.0)
+        return k.function
+    x, y = np.ones(100, np.float32), np.zeros(100, np.float32)
+    said = " ".join(str(whole(tw.explain(tw.kernel(emit), 100, x, y, target=target))).split())
+    assert "a*b + c: 2 products fused with a sum (FMA, rounded once): 4 operations on floats instead of 6" in said
+    assert "kept apart by k.exact(): 1 product, in test_explain_kernels.py:" in said
+
+
 def test_shared_memory_and_its_banks():
     """Two warps store and load 4 bytes a lane: 512 bytes; every second bank takes two passes each."""
     x, y = np.ones(64, np.float32), np.zeros(64, np.float32)

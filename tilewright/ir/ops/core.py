@@ -224,6 +224,13 @@ REINTERPRET = Operation("reinterpret", lambda low, t, x: low.b.bitcast(x, low.ty
 SELECT = Operation("select", lambda low, t, c, x, y: low.b.select(c, x, y, name="select"),
                    lambda t, c, x, y: np.asarray(np.where(c, x, y))[()])
 FMA = Operation("fma", lambda low, t, *abc: low.call(f"llvm.fma.{t}", t, *abc, name="fma"), silent_multiply_add, "fma")
+# a*b - c, c - a*b and -(a*b) - c, rounded once: chips change signs in the instruction, by its name or its operands
+FMS = Operation("fms", lambda low, t, a, b, c: FMA.llvm(low, t, a, b, low.b.fneg(c)),
+                lambda t, a, b, c: silent_multiply_add(t, a, b, -c), "fma")
+FNMA = Operation("fnma", lambda low, t, a, b, c: FMA.llvm(low, t, low.b.fneg(a), b, c),
+                 lambda t, a, b, c: silent_multiply_add(t, -a, b, c), "fma")
+FNMS = Operation("fnms", lambda low, t, a, b, c: FMS.llvm(low, t, low.b.fneg(a), b, c),
+                 lambda t, a, b, c: silent_multiply_add(t, -a, b, -c), "fma")
 BROADCAST = Operation("broadcast", lambda low, t, x: low.splat(x, t.length),
                       lambda t, x: np.full((t.length, *(x.shape or (1,))), x), "move")
 PACK = Operation("pack", lambda low, t, *xs: low.pack(xs, t),

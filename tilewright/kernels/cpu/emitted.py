@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from tilewright.ir import Function, Kernel, Pointer, Value, f32, f64, i1, i8, i32, i64, ptr
+from tilewright.ir.fma import fused
 from tilewright.ir.ops import core as ops
 from tilewright.ir.program import Call, Loop, Op, Return, Store, written
 from tilewright.ir.rounds import Vectorised, begin
@@ -183,6 +184,7 @@ def _converted(k: Kernel, context: Value, o: Value, e: int, t: Any, writes: bool
 
 def emit_calls(function: Function, width: Width, header: int) -> list[Function]:
     """All of them, and the function itself."""
+    function = fused(function)
     range_, rounds = emit_range(function, width), emit_rounds(function, width)
     wrapper = Kernel(function.name, **{name: value.type for name, value in function.params})
     wrapper.call(range_, *wrapper.args, 0, 1)

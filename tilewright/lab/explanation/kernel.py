@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir import arguments, vectors
+from tilewright.ir.fma import fusing
 from tilewright.ir.program import Function, written
 from tilewright.lab.explanation import measured
 from tilewright.lab.explanation.gpu import REST, SHOWN
@@ -156,13 +157,27 @@ def _explained(name: str, function: Function, chip: Any, grid: tuple[int, ...], 
     kinds = {kind: round(n) for kind, n in sorted(launch.counts.items(), key=lambda each: -each[1])
              if kind not in UNKIND and round(n)}
     about = (plan, origin) if plan else (f"{function.name}: {_launch(function, grid)}",)
-    sections = (Section("kernel", (*about, *words, f"counts: {counted}")),)
+    sections = (Section("kernel", (*about, *words, *_fused(function), f"counts: {counted}")),)
     title = f"{name} on {chip.name} ({chip.model}), {_launch(function, grid)}"
     shown = {what: value for what, value in used.items() if what not in HOT}
     return Explanation(
         name, chip, plan or function.name, title, origin, (), flops, tiles or _of_grid(function, grid),
         tuple(_levels(launch, chip, rates)), _time(cost, peak if flops else None, peak_of), shown, kinds,
         sections=sections, cost=cost, **more)
+
+
+def _fused(function: Function) -> Iterator[str]:
+    """What multiplying and adding with one rounding saves, and where k.exact() does without."""
+    found = [fusing(each) for each in (*function.callees(), function)]
+    sums, apart = (Counter(line for each in found for line in lines(each)) for lines in (
+        lambda each: each.sums, lambda each: each.apart))
+    operations = sum(each.operations for each in found)
+    if sums:
+        now = operations - sum(each.saved for each in found)
+        yield (f"a*b + c: {plural(sums.total(), 'product')} fused with a sum (FMA, rounded once): "
+               f"{plural(now, 'operation')} on floats instead of {operations}")
+    if apart:
+        yield f"kept apart by k.exact(): {plural(apart.total(), 'product')}, in {', '.join(map(str, apart))}"
 
 
 HOT = ("chains", "spilled")          # of a CPU's hot loop, which the bound asks for
