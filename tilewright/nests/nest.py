@@ -141,6 +141,7 @@ def accesses_mapped(term: Term, access: Callable[[Access], Any], index: Callable
     return mapped(term, leaf)
 
 
+_NAMES = {"fmin": "min", "fmax": "max", "min": "minimum", "max": "maximum"}         # in Python and NumPy
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}
 
 
@@ -149,10 +150,10 @@ def text(term: Term, leaf: Callable[[Term], str] = lambda x: f"{x[1]:g}" if isin
     """A term as Python writes it."""
     if term[0] in LEAVES:
         return leaf(term)
-    xs = [text(x, leaf, True) for x in term[1:]]
+    xs = [text(x, leaf, term[0] in _SIGNS or term[0] == "neg") for x in term[1:]]
     if term[0] in _SIGNS:
         return ("({})" if inner else "{}").format(f"{xs[0]} {_SIGNS[term[0]]} {xs[1]}")
-    return f"-{xs[0]}" if term[0] == "neg" else f"{term[0]}({', '.join(xs)})"
+    return f"-{xs[0]}" if term[0] == "neg" else f"{_NAMES.get(term[0], term[0])}({', '.join(xs)})"
 
 
 def promoted(types: Sequence[Type]) -> Type:
