@@ -28,7 +28,7 @@ from tilewright.ir import Function, Kernel, Value, f64, i32, i64, ptr
 from tilewright.nests.nest import LoopNest, refuse
 from tilewright.nests.polynomial import Polynomial, polynomial
 from tilewright.nests.terms import LANE, Arithmetic, Memory, row_major
-from tilewright.nests.tree import Buffer, Do, For, Node, Sync, When, walk
+from tilewright.nests.tree import Buffer, Do, For, Node, Sync, When, polynomials, walk
 
 GPU_MARKS = ("block", "thread", "grid", "together")
 HIDDEN = ("program_x", "program_y", "program_z", "grid_x", "grid_y", "grid_z")
@@ -84,6 +84,7 @@ class _Lowering:
         self.threads = across, down
         self.nest, self.nodes, self.buffers, self.align = nest, nodes, buffers, align
         self.used = {a.array for node, _ in walk(nodes) if isinstance(node, Do) for a, _ in node.accesses()}
+        self.names = {name for p in polynomials(nodes) for name in p.names}
         self.scratch = {x: (math.prod(b.shape), self.private(x)) for x, b in buffers.items()
                         if b.space == "memory" and x in self.used}
         types = self.parameters(strides)
@@ -126,7 +127,7 @@ class _Lowering:
                     steps |= dict.fromkeys((f"{p.name}.stride[{axis}]" for axis in range(p.axes)), i64)
             else:
                 types[p.name] = i64 if p.kind == "size" else p.element or f64
-        sizes = dict.fromkeys((x for x in self.nest.sizes if x not in types), i64)
+        sizes = dict.fromkeys((x for x in self.nest.sizes if x not in types and x in self.names), i64)
         return types | sizes | steps | {x: ptr(self.buffers[x].element) for x in self.scratch}
 
     @staticmethod

@@ -90,6 +90,19 @@ def walk(nodes: tuple[Node, ...], around: tuple[For | When, ...] = ()) -> Iterat
             yield from walk(node.body, (*around, node))
 
 
+def polynomials(nodes: tuple[Node, ...]) -> Iterator[Polynomial]:
+    """All that is computed in whole numbers: bounds, conditions, subscripts and indices."""
+    for node, _ in walk(nodes):
+        if isinstance(node, For):
+            yield from (node.start, node.stop)
+        elif isinstance(node, When):
+            yield from node.conditions
+        elif isinstance(node, Do):
+            yield from leaves(node.value, "index")
+            for a, _ in node.accesses():
+                yield from a.subscripts
+
+
 def rewritten(nodes: tuple[Node, ...], rewrite: Callable[[Any], tuple[Node, ...]]) -> tuple[Node, ...]:
     """rewrite(node) in place of every node, innermost ones first."""
     return tuple([x for node in nodes for x in rewrite(
