@@ -1,11 +1,11 @@
 """`Execution`: a loop nest, unscheduled, run where its arrays are: on a CPU, on a GPU, or in the simulator."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from tilewright.runtime.gpu import arrays
 from tilewright.simulator.machine import SECTOR, Machine
 
 TYPES: dict[Any, Type] = {t.numpy: t for t in (f16, bf16, f32, f64, i8, i16, i32, i64)}
-MOST_CHECKED = 1024             # calls whose subscripts are known to be inside of their arrays
+MOST_KNOWN = 1024               # calls that are remembered of a nest
 ALONE = 1                       # CTAs of launches that are not worth it
 WHOLE = range(-1 << 63, 1 << 63)
 
@@ -126,6 +126,21 @@ def launches(found: Sequence[Launch | Repeated], numbers: dict[str, int]) -> Ite
                 yield from launches(step.steps, step.round(x, numbers))
 
 
+class Repeat(NamedTuple):
+    """A call on a CPU, of arrays that lie alike. `values`: the number of an argument, or what is the same in all such
+    calls; `pairs`: arrays with the differences of addresses for which they do not overlap."""
+    call: Callable[..., Any]
+    values: tuple[tuple[int | None, Any], ...]
+    pairs: tuple[tuple[int, int, int, int], ...]
+
+    def apart(self, seen: Sequence[Any]) -> bool:
+        """Whether no array that is written overlaps another one."""
+        for n, other, before, after in self.pairs:
+            if before < layout.address(seen[other]) - layout.address(seen[n]) < after:
+                return False
+        return True
+
+
 class Execution:
     """Calls of one nest. Recorded once for arrays that do not overlap, once for others; on GPUs also for each order of
     axes in memory."""
@@ -134,6 +149,7 @@ class Execution:
         self.nest = nest
         self.names = tuple(p.name for p in nest.parameters)
         self._steps: dict[Any, tuple[Launch | Repeated, ...]] = {}
+        self._repeats: dict[Any, Repeat] = {}
         self._inside: set[Any] = set()          # sizes and shapes for which all subscripts are inside of the arrays
         lines = {s.target.array: s.line for s in reversed(nest.statements) if s.target.array not in nest.scalars}
         self._written = {self.names.index(x): line for x, line in lines.items()}
@@ -144,18 +160,37 @@ class Execution:
 
     def run(self, given: Given) -> None:
         """Compute the results; on a GPU they may not be there yet."""
+        if given.gpu is None:
+            key = tuple([(x.dtype, x.shape, x.strides, x.flags.num) if isinstance(x, np.ndarray) else
+                         x if isinstance(x, int) else None for x in given.seen])
+            repeat = self._repeats.get(key)
+            if repeat is None or not repeat.apart(given.seen):
+                repeat = self._first(given)
+                if len(self._repeats) >= MOST_KNOWN:
+                    self._repeats.clear()
+                if repeat.apart(given.seen):
+                    self._repeats[key] = repeat
+            repeat.call(*[x if n is None else layout.address(given.seen[n]) if isinstance(given.seen[n], np.ndarray)
+                          else given.seen[n] for n, x in repeat.values])
+            return
+        found, own = dict(zip(self.names, given.seen)), dict(zip(self.names, given.args))
+        for launch, numbers in launches(self.steps(given), self.check(given, found)):
+            values = [own.get(x, value) if not what else value
+                      for value, (x, what, _) in zip(_values(launch, found, numbers), launch.sources)]
+            run.run(launch.lowered.function, *values, grid=launch.lowered.grid(numbers))
+
+    def _first(self, given: Given) -> Repeat:
+        """A call on a CPU, for itself and for others like it."""
         found = dict(zip(self.names, given.seen))
         sizes = self.check(given, found)
-        own = dict(zip(self.names, given.args))
-        for launch, numbers in launches(self.steps(given), sizes):
-            function, values = launch.lowered.function, _values(launch, found, numbers)
-            if given.gpu is None:
-                calls.compiled(function).call(
-                    *[layout.address(x) if isinstance(x, np.ndarray) else x for x in values])
-            else:
-                values = [own.get(x, value) if not what else value
-                          for value, (x, what, _) in zip(values, launch.sources)]
-                run.run(function, *values, grid=launch.lowered.grid(numbers))
+        launch, = self.steps(given)
+        assert isinstance(launch, Launch)
+        values = tuple([(None, x) if what or name not in self.names else (self.names.index(name), None)
+                        for x, (name, what, _) in zip(_values(launch, found, sizes), launch.sources)])
+        spans = {n: _span(x) for n, x in enumerate(given.seen) if isinstance(x, np.ndarray)}
+        pairs = [(n, other) for n in self._written for other in spans if other != n]
+        return Repeat(calls.compiled(launch.lowered.function).call, values, tuple(
+            [(n, other, spans[n][0] - spans[other][1], spans[n][1] - spans[other][0]) for n, other in pairs]))
 
     def simulate(self, given: Given) -> tuple[Any, tuple[Any, ...]]:
         """The report of a simulated call, and the copies of NumPy's arrays that it was given."""
@@ -199,7 +234,7 @@ class Execution:
         key = tuple(sizes.values()), tuple(shapes.values())
         if key not in self._inside:
             domain.check(self.nest, sizes, shapes)
-            if len(self._inside) >= MOST_CHECKED:
+            if len(self._inside) >= MOST_KNOWN:
                 self._inside.clear()
             self._inside.add(key)
         return sizes
@@ -292,13 +327,18 @@ def _copied(args: Sequence[Any]) -> tuple[Any, ...]:
         while isinstance(root.base, np.ndarray):
             root = root.base
         if id(root) not in copies:
-            spans = [s * (n - 1) for s, n in zip(root.strides, root.shape)] if root.size else []
-            low = layout.address(root) + sum(s for s in spans if s < 0)
-            size = sum(map(abs, spans)) + root.itemsize * (root.size > 0)
-            copies[id(root)] = low, arrays.shadow(low, (size,), (1,), np.dtype(np.int8), root).copy()
+            first, last = _span(root)
+            low = layout.address(root) + first
+            copies[id(root)] = low, arrays.shadow(low, (last - first,), (1,), np.dtype(np.int8), root).copy()
         low, memory = copies[id(root)]
         return np.ndarray(x.shape, x.dtype, memory, layout.address(x) - low if x.size else 0, x.strides)
     return tuple(map(copy, args))
+
+
+def _span(x: Array) -> tuple[int, int]:
+    """Where an array's memory begins and ends, in bytes from its first element."""
+    spans = [s * (n - 1) for s, n in zip(x.strides, x.shape)] if x.size else []
+    return sum(s for s in spans if s < 0), sum(s for s in spans if s > 0) + x.itemsize * (x.size > 0)
 
 
 def _fastest(x: Array) -> int:
