@@ -1,0 +1,228 @@
+"""Schedules that rules find leave the bits of the loops as written in the simulator; the best one is kept."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright import targets
+from tilewright.nests import search
+from tilewright.nests.rules import candidates
+from tilewright.nests.schedule import schedule
+from tilewright.plans.measured import store
+
+AVX512 = targets.target("x86-avx512")
+
+
+def stencil(A, B):
+    for _ in range(2):
+        for i in range(1, A.shape[0] - 1):
+            for j in range(1, A.shape[1] - 1):
+                B[i, j] = 2 * (A[i, j] + A[i - 1, j] + A[i + 1, j] + A[i, j - 1] + A[i, j + 1])
+        for i in range(1, A.shape[0] - 1):
+            for j in range(1, A.shape[1] - 1):
+                A[i, j] = B[i, j] - B[i - 1, j] - B[i + 1, j] - B[i, j - 1] - B[i, j + 1]
+
+
+def matmul(A, B, C):
+    for i in range(A.shape[0]):
+        for j in range(B.shape[1]):
+            for p in range(A.shape[1]):
+                C[i, j] += A[i, p] * B[p, j]
+
+
+def product(A, B, C, bias):
+    for i in range(A.shape[0]):
+        for j in range(B.shape[1]):
+            C[i, j] = 0.0
+            for p in range(A.shape[1]):
+                C[i, j] += A[i, p] * B[p, j]
+            C[i, j] = C[i, j] + bias[j]
+
+
+def matvec(A, x, y):
+    for i in range(A.shape[0]):
+        for j in range(A.shape[1]):
+            y[i] += A[i, j] * x[j]
+
+
+def mttkrp(X, B, C, A):
+    for i in range(X.shape[0]):
+        for j in range(X.shape[1]):
+            for k in range(X.shape[2]):
+                for r in range(B.shape[1]):
+                    A[i, r] += X[i, j, k] * B[j, r] * C[k, r]
+
+
+def chain(A, B, C):
+    for i in range(A.shape[0]):
+        for j in range(A.shape[1]):
+            B[i, j] = A[i, j] * 2 + 1
+            C[i, j] = max(B[i, j], 0) * A[i, j]
+
+
+def prefix(x, y):
+    y[0] = x[0]
+    for i in range(1, x.shape[0]):
+        y[i] = y[i - 1] + x[i]
+
+
+def floyd(D):
+    for k in range(D.shape[0]):
+        for i in range(D.shape[0]):
+            for j in range(D.shape[0]):
+                D[i, j] = min(D[i, j], D[i, k] + D[k, j])
+
+
+def solve(L, b, x):
+    for i in range(L.shape[0]):
+        x[i] = b[i]
+        for j in range(i):
+            x[i] -= L[i, j] * x[j]
+
+
+def transposition(A, B):
+    for i in range(A.shape[0]):
+        for j in range(A.shape[1]):
+            B[j, i] = A[i, j]
+
+
+def rowsums(A, r):
+    for i in range(A.shape[0]):
+        s = 0.0
+        for j in range(A.shape[1]):
+            s += A[i, j]
+        r[i] = s
+
+
+def convolution(x, w, y):
+    for i in range(y.shape[0]):
+        for k in range(w.shape[0]):
+            y[i] += x[i + k] * w[k]
+
+
+def integers(*shape):
+    return np.random.default_rng(len(shape)).integers(-3, 4, shape).astype(np.float32)
+
+
+CASES = {
+    stencil: [(11, 37), (11, 37)],
+    matmul: [(9, 5), (5, 34), (9, 34)],
+    product: [(5, 3), (3, 32), (5, 32), (32,)],
+    matvec: [(19, 7), (7,), (19,)],
+    mttkrp: [(5, 3, 4), (3, 20), (4, 20), (5, 20)],
+    chain: [(5, 37), (5, 37), (5, 37)],
+    prefix: [(40,), (40,)],
+    floyd: [(7, 7)],
+    solve: [(9, 9), (9,), (9,)],
+    transposition: [(19, 33), (33, 19)],
+    rowsums: [(27, 20), (27,)],
+    convolution: [(50,), (5,), (46,)],
+}
+UNCHANGED = (prefix, floyd, solve)
+
+
+def case(f):
+    return schedule(f, *[integers(*shape) for shape in CASES[f]])
+
+
+@pytest.mark.parametrize(("f", "threads"), [*((f, 1) for f in CASES), (matvec, 2), (rowsums, 2), (transposition, 2)])
+def test_candidates_leave_the_bits_that_the_loops_leave(f, threads):
+    found = candidates(case(f), AVX512, threads)
+    assert (len(found) > 1) == (f not in UNCHANGED)
+    for c in found:
+        c.schedule.check(most=1 << 20)
+
+
+@pytest.mark.parametrize("f", [stencil, matmul, product, mttkrp, chain, convolution])
+def test_vectors_are_first(f):
+    first, *others = candidates(case(f), AVX512)
+    assert any(x.mark == "vector" for x in first.schedule.now.loops)
+    assert any(c.words == "as written" for c in others)
+
+
+def test_sums_stay_in_registers():
+    first = candidates(schedule(matmul, *[integers(256, 256) for _ in "ABC"]), AVX512)[0].schedule.now
+    (tile,) = first.buffers.values()
+    assert tile.space == "registers"
+    assert 8 <= tile.shape[0] * tile.shape[1] // 16 <= 28
+
+
+def test_floyd_and_warshall_keep_k_outermost():
+    assert {c.schedule.now.loops[0].index for c in candidates(case(floyd), AVX512, 2)} == {"k"}
+
+
+def test_threads_share_the_outermost_loop():
+    for f in (matmul, matvec, chain, transposition):
+        found = candidates(schedule(f, *[integers(*[8 * n for n in shape]) for shape in CASES[f]]), AVX512, 2)
+        assert any(x.mark == "worker" for c in found for x in c.schedule.now.loops), f.__name__
+
+
+def test_other_vectors():
+    """AVX2 and NEON have other lanes and fewer registers."""
+    for name in ("x86-avx2", "neon"):
+        chip = targets.target(name)
+        for c in candidates(case(matmul), chip)[:3]:
+            c.schedule.check(most=1 << 20)
+            for x in c.schedule.now.loops:
+                assert x.mark != "vector" or x.extent * 4 <= chip.vector_bytes
+
+
+def test_what_is_found_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_TUNE_DB", str(tmp_path / "tuning.jsonl"))
+    monkeypatch.setattr(search, "_found", {})
+    arrays = [integers(24, 24) for _ in range(3)]
+    start = [x.copy() for x in arrays]
+    nest = schedule(matmul, *arrays).nest
+    events = []
+    found = search.best(nest, arrays, time_limit=0.2, progress=events.append)
+    assert all(np.array_equal(x, y) for x, y in zip(arrays, start))
+    assert {"candidates", "checking", "compiling", "round"} <= {e["event"] for e in events}
+    assert "times as fast as written" in str(found) or not found.schedule.steps
+    rows = store.rows(store.KERNELS)
+    assert {r.kernel for r in rows} == {"loops matmul"}
+    assert [r.role for r in rows].count("best") == 1
+    found(*arrays)
+    assert np.array_equal(arrays[2], start[2] + start[0] @ start[1])
+    assert search.best(nest, arrays) is found
+
+    monkeypatch.setattr(search, "_found", {})
+    monkeypatch.setattr(search, "search", None)
+    again = search.best(nest, arrays)
+    assert str(again.schedule) == str(found.schedule)
+
+
+def test_nothing_is_kept_when_it_is_off(monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_TUNE_DB", "off")
+    monkeypatch.setattr(search, "_found", {})
+    arrays = [integers(40, 40), integers(40, 40)]
+    found = search.best(schedule(transposition, *arrays).nest, arrays, time_limit=0.1)
+    found(*arrays)
+    assert np.array_equal(arrays[1], arrays[0].T)
+
+
+def test_ranks_without_the_device(monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_TUNE_DB", "off")
+    arrays = [integers(64, 64) for _ in range(3)]
+    nest = schedule(matmul, *arrays).nest
+    for options in ({"target": "neon"}, {"timed": False}):
+        monkeypatch.setattr(search, "_found", {})
+        found = search.best(nest, arrays, **options)
+        assert found.measured is None
+        assert found.schedule.steps
+        assert "ranked, not timed" in str(found)
+
+
+def test_arrays_that_share_memory_run_as_written(monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_TUNE_DB", "off")
+    monkeypatch.setattr(search, "_found", {})
+    a = integers(40, 40)
+    nest = schedule(transposition, a, a.copy()).nest
+    assert not search.best(nest, [a, a]).schedule.steps
+
+
+def test_another_text_is_no_schedule():
+    s = case(matmul)
+    x = s.split("i", 3).split("j", 2)
+    assert str(search.replayed(s, search.operations_text(x))) == str(x)
+    with pytest.raises(ValueError, match="no operation"):
+        search.replayed(s, '[["__init__", [], {}]]')
