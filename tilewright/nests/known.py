@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import reduce
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -85,6 +86,12 @@ def condition(c: Polynomial) -> Term:
     return ("le", ("index", ZERO), ("index", c))
 
 
+def all_of(conditions: Iterable[Polynomial], more: Iterable[Term] = ()) -> Term:
+    """The term that conditions hold, all of them."""
+    terms = [*map(condition, conditions), *more] or [condition(ZERO)]
+    return reduce(lambda x, y: ("and", x, y), terms)
+
+
 class Operations:
     """`result(node, operands)`: what the result of an operation is. `ranges`: indices that are 0 ... extent - 1."""
 
@@ -101,10 +108,7 @@ class Operations:
         if isinstance(x, Polynomial):
             return Number(("index", x) if x.constant is None else ("number", x.constant))
         if isinstance(x, Order):
-            terms = [*map(condition, x.conditions), *(c.term for c in x.choices)]
-            term = terms[0] if terms else ("number", 1)
-            for other in terms[1:]:
-                term = ("and", term, other)
+            term = all_of(x.conditions, [c.term for c in x.choices])
             return Number(term, frozenset().union(*(c.formats for c in x.choices)))
         if isinstance(x, Extreme):
             total = self.number(x.of[0])
@@ -229,6 +233,8 @@ class Operations:
             return x if truth == (name == "and") else NEVER if name == "and" else Order()
         if name == "and":
             return order(x.conditions + y.conditions, x.choices + y.choices)
+        if NEVER in (x, y) or (name == "or" and Order() in (x, y)):
+            return Order() if Order() in (x, y) else y if x == NEVER else x
         a, b = self.number(x), self.number(y)
         return Order((), (Number((name, a.term, b.term), a.formats | b.formats),))
 

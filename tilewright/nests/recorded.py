@@ -24,10 +24,11 @@ from tilewright.ir import Function, Pointer, Type
 from tilewright.ir.ops import gpu
 from tilewright.ir.program import If, Line, Load, Loop as Recorded, Op, Read, Return, Store, Write, written
 from tilewright.nests.forwarding import Barrier, Memory, checked, forwarded
+from tilewright.nests.inlining import inlined, used
 from tilewright.nests.known import NEVER, Address, Extreme, Number, order
 from tilewright.nests.nest import Loop, LoopNest, Parameter, Refused, Statement, leaves, refuse
 from tilewright.nests.polynomial import Polynomial, polynomial
-from tilewright.nests.rerolling import rerolled, unmasked, used
+from tilewright.nests.rerolling import rerolled, unmasked
 from tilewright.nests.state import Around, State
 
 SILENT = ("print", "prefetch")          # effects on no element
@@ -67,6 +68,7 @@ class _Kernel(State):
         shared = {a.name: Memory(a.size or 0, a.element) for a in self.function.arrays if a.space == "shared"}
         statements = forwarded(self.items, shared, self.operations, self.elements)
         statements = rerolled(unmasked(used(statements, self.scalars), self.scalars), self.scalars, self.fresh)
+        statements = inlined(statements, self.scalars, self.elements)
         for s in statements:
             checked(s, self.operations)
         if self.by_digits:              # which are no axes of a launch
@@ -182,24 +184,31 @@ class _Kernel(State):
         step = self.index(n.step, n.line).constant
         if step is None or step < 1:
             refuse(n.line, "the step of a loop is a positive constant")
-        name = self.fresh("i")
-        conditions = around.conditions
+        starts, stops = [start], [stop]
         if isinstance(start, Extreme) and not start.least and step == 1:
-            conditions = (*conditions, *[polynomial(name) - x for x in start.of[1:]])
-            start = start.of[0]
-        if isinstance(stop, Extreme) and stop.least and isinstance(start, Polynomial):
-            first = min(stop.of, key=lambda x: (x - start).constant is None)
-            conditions = (*conditions, *[x - name - 1 for x in stop.of if x != first])
-            stop = first
-        if not isinstance(start, Polynomial) or not isinstance(stop, Polynomial):
+            starts = [*start.of]
+        if isinstance(stop, Extreme) and stop.least and isinstance(starts[0], Polynomial):
+            stops = sorted(stop.of, key=lambda x: (x - starts[0]).constant is None)
+        if not isinstance(starts[0], Polynomial) or not isinstance(stops[0], Polynomial):
             refuse(n.line, "a bound of a loop is a sum of indices and sizes, or the least of several of them")
-        self._body(n, Loop(name, start, stop, step, n.line), around._replace(conditions=conditions))
+        index = polynomial(self.fresh("i"))
+        loop, index = self._counted(Loop(str(index), starts[0], stops[0], step, n.line))
+        under = order([*(index - x for x in starts[1:]), *(x - index - 1 for x in stops[1:])])
+        self._body(n, loop, index, around.under(under))
 
-    def _body(self, n: Recorded, loop: Loop, around: Around) -> None:
+    def _counted(self, loop: Loop) -> tuple[Loop, Polynomial]:
+        """(the loop, its index): counted from 0, if it begins where outer indices say and has so many rounds always."""
+        rounds, index = (loop.stop - loop.start).constant, polynomial(loop.index)
+        if rounds is None or not loop.start.names - {p.name for p in self.parameters}:
+            return loop, index
+        index = loop.start + index * loop.step
+        return replace(loop, start=polynomial(0), stop=polynomial(max(-(-rounds // loop.step), 0)), step=1), index
+
+    def _body(self, n: Recorded, loop: Loop, index: Polynomial, around: Around) -> None:
         first, last = loop.start.constant, loop.stop.constant
         if first is not None and last is not None and first >= 0:
             self.operations.ranges[loop.index] = max(last, 1)
-        self.env[n.index.id] = polynomial(loop.index)
+        self.env[n.index.id] = index
         self.touch(n.body)
         self._block(n.body, around._replace(loops=(*around.loops, loop)))
         self.touch(n.body)
@@ -223,7 +232,7 @@ class _Kernel(State):
                if isinstance(x, (Read, Write))):
             return False
         before, name = len(self.items), self.fresh("i")
-        self._body(n, Loop(name, polynomial(0), stop, 1, n.line), Around())
+        self._body(n, Loop(name, polynomial(0), stop, 1, n.line), polynomial(name), Around())
         for x in self.items[before:]:
             if isinstance(x, Barrier) or any(p.names & sizes.keys() for p in _polynomials(x)):
                 refuse(n.line, "the rounds of each() depend on the thread that has them")

@@ -7,53 +7,55 @@ Statements that share no register are independent, so each register's go togethe
 are accessed in the same order as before. Statements side by side that differ by multiples of counters are a loop, and
 so are such parts. Statements without such a pattern stay as they are, which is as right, and slower.
 
-`unmasked`: where(c, A[...], 0) * ... in a sum, of indices outside of which nothing is added, is a condition of the
-statement. `used`: without scalars that nothing reads.
+`unmasked`: where(c, A[...], 0) * ... in a sum, whose value is used only where c holds, is a condition of the sum.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from tilewright.ir import Type
-from tilewright.nests.known import places, with_places
-from tilewright.nests.nest import Access, Loop, Statement, Term, leaves, mapped
+from tilewright.nests.known import all_of, places, with_places
+from tilewright.nests.nest import LEAVES, Access, Loop, Statement, Term, leaves, mapped
 from tilewright.nests.polynomial import Polynomial, polynomial
 
 Fresh = Callable[[str], str]
 Key = tuple[Polynomial, ...]
 
 
-def used(statements: Sequence[Statement], scalars: dict[str, Type]) -> list[Statement]:
-    """Without statements that set scalars which nothing else reads."""
-    left, count = list(statements), -1
-    while len(left) != count:
-        count = len(left)
-        read = {a.array for s in left for a in leaves(s.value) if a.array != s.target.array}
-        left = [s for s in left if s.target.array not in scalars or s.target.array in read]
-    return left
-
-
 # ---- masks
 
-def unmasked(statements: Sequence[Statement], scalars: dict[str, Type]) -> list[Statement]:
-    """Sums of masked products, as sums under a condition: if all factors are 0 outside of it, or one is and every
-    use of the sum is under the same condition."""
-    found, users = list(statements), dict[str, list[int]]()
-    for n, s in enumerate(found):
+def unmasked(statements: Sequence[Statement], scalars: Mapping[str, Type]) -> list[Statement]:
+    """Statements that set scalars, under the conditions that all uses of these are under; sums of products whose
+    factors all are 0 unless a condition holds, under it; and values without conditions that their statement has."""
+    users: dict[str, list[int]] = {}
+    for n, s in enumerate(statements):
         for name in _scalars(s, scalars):
             users.setdefault(name, []).append(n)
-    unused: dict[Any, bool] = {}            # (scalar, condition) → whether it is used under the condition only
+    found = list(statements)
+    for name, of in users.items():
+        common = _of_uses(name, [found[n] for n in of])
+        for n in of if common else ():
+            found[n] = found[n]._replace(conditions=(*common, *[c for c in found[n].conditions if c not in common]))
     for n, s in enumerate(found):
-        for c in dict.fromkeys(_masks(s.value)) if s.reduce == "add" else ():
-            zero, key = _zero(s.value, c), (s.target.array, c)
-            if 0 < zero < 1 and key not in unused:
-                unused[key] = _unused_outside([found[x] for x in users.get(s.target.array, ())], s, c)
-            if zero == 1 or (zero and unused[key]):
-                found[n] = s = s._replace(value=_without(s.value, c),
-                                          conditions=(*s.conditions, *([] if c in s.conditions else [c])))
+        if s.reduce == "add":
+            more = [c for c in dict.fromkeys(_masks(s.value)) if c not in s.conditions and _zero(s.value, c)]
+            s = s._replace(conditions=(*s.conditions, *more))
+        found[n] = s._replace(value=_under(s.value, frozenset(s.conditions))) if s.conditions else s
     return found
+
+
+def _of_uses(name: str, users: Sequence[Statement]) -> list[Polynomial]:
+    """Conditions that all uses of a scalar are under, if it is set first in each round of the loops of these."""
+    reads = [s for s in users if any(a.array == name for a in leaves(s.value))]
+    first = users[0]
+    if first.target.array != name or first.reduce or not reads or first is reads[0]:
+        return []
+    indices, inside = {x.index for s in users for x in s.loops}, {x.index for x in first.loops}
+    if any(s.loops[:len(first.loops)] != first.loops or not {*first.conditions} <= {*s.conditions} for s in users):
+        return []
+    return [c for c in reads[0].conditions if c.names & indices <= inside and all(c in s.conditions for s in reads)]
 
 
 def _ordered(term: Term) -> tuple[Polynomial, ...] | None:
@@ -67,48 +69,32 @@ def _ordered(term: Term) -> tuple[Polynomial, ...] | None:
 
 
 def _masks(term: Term) -> list[Polynomial]:
+    """Conditions outside of which factors are 0."""
     if term[0] == "where" and term[3] == ("number", 0):
         return [*(_ordered(term[1]) or ()), *_masks(term[2])]
     return [c for x in term[1:] for c in _masks(x)] if term[0] in ("mul", "neg", "div") else []
 
 
-def _zero(term: Term, c: Polynomial) -> float:
-    """1 if the term is 0 where c is not >= 0; 0.5 if it is for finite numbers; else 0."""
+def _zero(term: Term, c: Polynomial) -> bool:
+    """Whether all factors are 0 where c is not >= 0."""
     if term[0] == "where" and term[3] == ("number", 0):
-        return 1 if c in (_ordered(term[1]) or ()) else _zero(term[2], c)
+        return c in (_ordered(term[1]) or ()) or _zero(term[2], c)
     if term[0] == "mul":
-        x, y = _zero(term[1], c), _zero(term[2], c)
-        return 1 if x == y == 1 else 0.5 if x or y else 0
-    return _zero(term[1], c) if term[0] in ("neg", "div") else 0
+        return _zero(term[1], c) and _zero(term[2], c)
+    return term[0] in ("neg", "div") and _zero(term[1], c)
 
 
-def _without(term: Term, c: Polynomial) -> Term:
-    """The term where c >= 0."""
-    if term[0] == "where" and term[3] == ("number", 0):
-        inside = _without(term[2], c)
-        conditions = [x for x in _ordered(term[1]) or () if x != c]
-        if _ordered(term[1]) is None:
-            return ("where", term[1], inside, term[3])
-        total: Term | None = None
-        for x in conditions:
-            one: Term = ("le", ("index", polynomial(0)), ("index", x))
-            total = one if total is None else ("and", total, one)
-        return inside if total is None else ("where", total, inside, term[3])
-    return (term[0], *[_without(x, c) for x in term[1:]]) if term[0] in ("mul", "neg", "div") else term
-
-
-def _unused_outside(users: Sequence[Statement], s: Statement, c: Polynomial) -> bool:
-    """Whether the sum, a scalar with these users, is used only where c >= 0, and starts in each round of c's loops."""
-    name, loops = s.target.array, {x.index for x in s.loops} & c.names
-    for other in users:
-        reads = any(a.array == name for a in leaves(other.value))
-        if reads and c not in other.conditions:
-            return False
-        if other.target.array == name and (reads or (other.reduce not in ("", "add"))):
-            return False
-        if other.target.array == name and not other.reduce and not loops <= {x.index for x in other.loops}:
-            return False
-    return bool(users)
+def _under(term: Term, held: frozenset[Polynomial]) -> Term:
+    """The term where these are >= 0."""
+    if term[0] in LEAVES:
+        return term
+    conditions = _ordered(term[1]) if term[0] == "where" else None
+    if conditions is None:
+        return (term[0], *[_under(x, held) for x in term[1:]])
+    left = [c for c in conditions if c not in held]
+    if len(left) == len(conditions):
+        return ("where", term[1], _under(term[2], held), _under(term[3], held))
+    return ("where", all_of(left), _under(term[2], held), _under(term[3], held)) if left else _under(term[2], held)
 
 
 # ---- loops again
@@ -139,7 +125,7 @@ def _one_loop(statements: Sequence[Statement], depth: int) -> bool:
     return len(indices) == 1 and indices != {""}
 
 
-def _scalars(s: Statement, scalars: dict[str, Type]) -> set[str]:
+def _scalars(s: Statement, scalars: Mapping[str, Type]) -> set[str]:
     return {x for x in (s.target.array, *(a.array for a in leaves(s.value))) if x in scalars}
 
 

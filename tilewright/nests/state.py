@@ -173,7 +173,7 @@ class State:
         masks = [None] * t.length if n.mask is None else self.get(n.mask, n.line)
         self.operations.line = n.line
         for e, mask in enumerate(masks if isinstance(masks, list) else [masks] * t.length):
-            if mask is not None:
+            if mask is not None and mask != Order():
                 term = self.operations.number(mask)
                 found[e] = Number(("where", term.term, found[e].term, ("number", 0)), term.formats)
         return found if t.length > 1 else found[0]
