@@ -220,8 +220,8 @@ def _without(r: Rounds, u: str, v: str) -> Rounds:
 
 def tightened(r: Rounds) -> Rounds:
     """A condition on one index is a bound of it; the index counts from its first round."""
-    for c in [c for c in r.conditions if len(c.factors) == 1]:
-        (i, factor), = c.factors.items()
+    while single := [c for c in r.conditions if len(c.factors) == 1]:
+        (i, factor), = (c := single[0]).factors.items()
         first, last = 0, r.extents[i] - 1
         if factor > 0:
             first = max(0, -(c.constant // factor))
