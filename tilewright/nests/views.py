@@ -74,7 +74,7 @@ class Look:
         if not self.plain:
             view = self._strided(array)
         else:
-            view = array if self.whole else array[self.index]
+            view = array if self.whole else array[(*self.index, ...)]     # of one element, too: a view
             if not self.sorted:
                 view = (view.permute if hasattr(view, "permute") else view.transpose)(self.permutation)
             if None in self.missing:
