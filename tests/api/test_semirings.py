@@ -131,6 +131,24 @@ def test_tiles_stay_in_registers(f, reduce, name):
     assert loop.spills == 0, loop.text
 
 
+@pytest.mark.parametrize(("f", "wanted"), [
+    (lambda x, y: (x - y)**2, "sub right left; fma %0 %0 s0"), (lambda x, y: x, "add s0 left"),
+    (lambda x, y: abs(x - y), "sub right left; abs %0; add s0 %1"), (lambda x, y: x + y, "add left right; add s0 %0"),
+    (lambda x, y: x - y, None), (lambda x, y: (x - y)*(x - y)*(x - y), None), (lambda x, y: x*y + x, None),
+    (lambda x, y: tw.maximum(x, y), None)])
+def test_elements_of_a_are_broadcast_where_they_are_used(f, wanted):
+    """A Zen 4 broadcasts from memory without its vector units, if the instruction is no other than the one that
+    uses the element; x - y is computed as y - x, which an instruction can, where nothing but its square counts."""
+    made = semiring(f)
+    assert (made.left_last is None) == (wanted is None)
+    if wanted:
+        assert f"; {wanted}; ->" in made.left_last.text
+    loop = hot_loop(assembly(emit_microkernel(tw.target("x86-avx512"), "f32", 8, 3, SEMIRING=made.text),
+                             tw.target("x86-avx512")))
+    assert ("vbroadcastss" in loop.text) == (wanted is None)
+    assert loop.spills == 0
+
+
 def test_states_have_space_between_blocks_of_k():
     """As many tiles as C has, of all fields."""
     text = semiring(product, "argmin").text

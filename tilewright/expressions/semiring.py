@@ -20,6 +20,8 @@ from tilewright.expressions.reductions import Fold, Reduction, named, traced
 from tilewright.expressions.tracing import Symbol, cast, retraced, trace
 from tilewright.forks import cached_property
 
+FROM_MEMORY = {"add", "mul", "sub", "and", "or", "xor"}     # of which an operand, of `sub` the last, may be in memory
+
 
 @dataclass(frozen=True)
 class Semiring(Written):
@@ -79,6 +81,23 @@ class Semiring(Written):
             term, = retraced(self.expression, {first: left, second: right})
             return tuple(retraced(self.fold.step, {**state, "term": term}))
         return trace(step, {"left": self.kind, "right": self.kind, **fields, "p": "int"}, positional=2)
+
+    @cached_property
+    def left_last(self) -> Expression | None:
+        """`step` with `left` where an instruction may take it from memory: it occurs once, in a sum or a product, or
+        subtracted. x - y becomes y - x where nothing but its square or its size counts. None if there is no such."""
+        lines, results = list(self.step.lines), [x.operand for x in self.step.results]
+        uses = [(i, line) for i, line in enumerate(lines) for x in line.operands if x == "left"]
+        if len(uses) != 1 or "left" in results or uses[0][1].operation not in FROM_MEMORY:
+            return None
+        (i, line), = uses
+        if line.operation == "sub" and line.operands[0] == "left":
+            even = [x.operands == (i,) if x.operation == "abs" else x.operands[:2] == (i, i) and x.operands[2:] != (i,)
+                    and x.operation in ("mul", "fma") for x in lines if i in x.operands]
+            if i in results or not all(even):
+                return None
+            lines[i] = replace(line, operands=line.operands[::-1])
+        return replace(self.step, lines=tuple(lines))
 
     @property
     def operations(self) -> int:

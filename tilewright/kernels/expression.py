@@ -95,14 +95,21 @@ class Arithmetic:
         """Whether `step` takes the index of its term, a value of the type INT."""
         return self.semiring is not None and self.semiring.fold.indexed
 
-    def step(self, left: Value, right: Value, state: State, index: Value | None = None) -> State:
+    @property
+    def left_last(self) -> bool:
+        """Whether `step` takes the left factor where an instruction may read it from memory (Semiring.left_last)."""
+        return self.semiring is not None and self.semiring.left_last is not None
+
+    def step(self, left: Value, right: Value, state: State, index: Value | None = None, left_last: bool = False
+             ) -> State:
         """The state, and the term of these two, which has this index along k."""
         if self.semiring is None:
             return (self.k.fma(left, right, state[0]),)
         inputs = {"left": left, "right": right} | {f"s{i}": x for i, x in enumerate(state)}
         if index is not None:
             inputs["p"] = index
-        return _recorded(self.k, self.T, self.semiring.step, inputs)
+        step = self.semiring.left_last if left_last else None
+        return _recorded(self.k, self.T, step or self.semiring.step, inputs)
 
     def combined(self, x: State, y: State) -> State:
         """What x and y, of different k, are together."""

@@ -13,6 +13,7 @@ from tilewright.ir import Kernel, Tile, Type, Value, i8, i32, vec
 from tilewright.kernels.cpu.out import Out
 from tilewright.kernels.expression import Arithmetic, numbers, state_fields
 from tilewright.plans.words import WORDS
+from tilewright.targets.cpu import CpuTarget
 
 PACKED_WORDS = {word.name: word.steps for word in WORDS}    # panels of which hold so many steps of k in 32 bits
 
@@ -39,6 +40,12 @@ class MultiplyAdd:
     def index(self, p: Value, before: list[Value]) -> Value | None:
         """Step p of k, and those before the panels, if terms depend on it."""
         return None
+
+    def broadcasts(self, target: CpuTarget) -> bool:
+        """Whether each instruction broadcasts its element of A from memory by itself. On a Zen 4 a broadcast into a
+        register takes a vector unit, all of which terms of a semiring keep busy: squared distances had 0.68 of the
+        rate of a matrix product, and have 0.98 without (2026-11-30)."""
+        return False
 
     def add(self, i: int, j: int, a: Value, b: Value, index: Value | None) -> None:
         self.acc[i, j] = self.k.fma(a, b, self.acc[i, j])
@@ -83,6 +90,8 @@ class Words(MultiplyAdd):
 
 
 class States(MultiplyAdd):
+    left_last = False
+
     def start(self, b: Value, align: int) -> Value:
         self.arithmetic = Arithmetic.from_text(self.k, self.terms(), self.SEMIRING)
         lanes = self.V * (self.T.bits // self.terms().bits)
@@ -100,9 +109,13 @@ class States(MultiplyAdd):
         k = self.k
         return k.broadcast(k.cast(before[0] + p, numbers(self.T)["int"]), self.V) if self.arithmetic.indexed else None
 
+    def broadcasts(self, target: CpuTarget) -> bool:
+        self.left_last = target.has("avx512f") and self.terms() == self.T and self.arithmetic.left_last
+        return self.left_last
+
     def add(self, i: int, j: int, a: Value, b: Value, index: Value | None) -> None:
         now = tuple(tile[i, j] for tile in self.state)
-        for tile, x in zip(self.state, self.arithmetic.step(a, b, now, index)):
+        for tile, x in zip(self.state, self.arithmetic.step(a, b, now, index, self.left_last)):
             tile[i, j] = x
 
     def store(self, c: Value, ldc: Value, cols: Value, alpha: Value, beta: Value, masks: list[Value]) -> None:

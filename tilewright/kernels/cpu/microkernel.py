@@ -60,6 +60,8 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
     masks = [k.lanes_below(cols - j*V, V) for j in range(NV)]
     tile = accumulators(k, dtype, T, MR, NV, V, SEMIRING)
     b = tile.start(b, align)
+    # one pointer for each vector of a row: LLVM would load an element once, for all of them
+    panels = [k.opaque(a) for _ in range(NV)] if A == "packed" and tile.broadcasts(target) else [a]
 
     def rank1(p: Value) -> None:                        # C's tile += A[:, p] * B[p, :]
         b_row, index = b + p*step_b, tile.index(p, before)
@@ -70,9 +72,10 @@ def emit_microkernel(target: CpuTarget, dtype: str, MR: int, NV: int, A: str = "
         b_reg = [tile.lanes(k.load(b_row + j*V, vec(E, V), align, masks[j] if B == "masked" else None))
                  for j in range(NV)]
         for i in range(MR):
-            a_reg = tile.lanes(k.broadcast(row_of_a(i)[p] if row_of_a else a[p*step_a + i], V))
+            a_reg = [tile.lanes(k.broadcast(row_of_a(i)[p] if row_of_a else panel[p*step_a + i], V))
+                     for panel in panels]
             for j in range(NV):
-                tile.add(i, j, a_reg, b_reg[j], index)
+                tile.add(i, j, a_reg[j % len(panels)], b_reg[j], index)
 
     steps: Value | int = 0                              # of PACE steps of k
     if A == "packed":
