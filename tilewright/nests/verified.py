@@ -19,6 +19,7 @@ from tilewright.nests.nest import LoopNest, Refused, Term, leaves
 
 NEAR = 8                # differences between sizes that are kept
 FIRST = (9, 19, 37, 71, 139)    # where sizes that are near each other go
+CLOSE, LOW = 2, (5, 9, 14, 23, 37, 71, 139)     # the same, where these have too many rounds: a convolution's loops
 MOST = 1 << 24          # statements that are run for a comparison
 INEXACT = {"div", "exp", "log", "tanh", "erf", "gelu", "gelu_tanh", "sigmoid", "sqrt"}
 
@@ -27,7 +28,8 @@ def smaller(nest: LoopNest, shapes: Mapping[str, Sequence[int]], sizes: Mapping[
             ) -> Iterator[tuple[dict[str, tuple[int, ...]], dict[str, int]]]:
     """Shapes and sizes of fewer rounds, the least first, for which the loops stay inside of their arrays."""
     values = sorted({*sizes.values(), *(n for shape in shapes.values() for n in shape)})
-    maps = [_clustered(values), *({v: v if v <= NEAR else ceil(v * s) for v in values} for s in (1/16, 1/8, 1/4, 1/2)),
+    maps = [_clustered(values, NEAR, FIRST), _clustered(values, CLOSE, LOW),
+            *({v: v if v <= NEAR else ceil(v * s) for v in values} for s in (1/16, 1/8, 1/4, 1/2)),
             {v: v for v in values}]
     for to in maps:
         new = {name: tuple([to[n] for n in shape]) for name, shape in shapes.items()}
@@ -41,13 +43,13 @@ def smaller(nest: LoopNest, shapes: Mapping[str, Sequence[int]], sizes: Mapping[
             yield new, numbers
 
 
-def _clustered(values: list[int]) -> dict[int, int]:
-    """Each value's place: small ones as they are, values with gaps of at most NEAR together, in the same order."""
-    to, before, starts = dict[int, int](), 0, iter(FIRST)
+def _clustered(values: list[int], near: int, first: tuple[int, ...]) -> dict[int, int]:
+    """Each value's place: small ones as they are, values with gaps of at most `near` together, in the same order."""
+    to, before, starts = dict[int, int](), 0, iter(first)
     for v in values:
         if v <= NEAR:
             to[v] = v
-        elif before > NEAR and v - before <= NEAR:
+        elif before > NEAR and v - before <= near:
             to[v] = to[before] + v - before
         else:
             to[v] = next((x for x in starts if x > to.get(before, 0)), v)
