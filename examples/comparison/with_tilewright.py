@@ -1,0 +1,104 @@
+"""The five inputs in tilewright: the loops themselves, as one would write them without thinking of speed."""
+from math import sqrt
+
+import tilewright as tw
+
+
+def use(threads: int) -> None:
+    tw.set_num_threads(threads)
+
+
+def optimized(loops):
+    """`tw.optimize(loops, *arrays)`, when it is first called with arrays of these shapes."""
+    made = {}
+
+    def call(*arrays):
+        key = tuple(x.shape for x in arrays)
+        if key not in made:
+            made[key] = tw.optimize(loops, *arrays)
+        made[key](*arrays)
+    return call
+
+
+# ---- matmul
+@optimized
+def matmul(A, B, C):
+    for i in range(A.shape[0]):
+        for j in range(B.shape[1]):
+            C[i, j] = 0
+            for p in range(A.shape[1]):
+                C[i, j] += A[i, p] * B[p, j]
+
+
+# ---- convolution_nhwc
+@optimized
+def convolution_nhwc(X, W, Y):
+    N, H, V, O = Y.shape
+    R, S, K, _ = W.shape
+    for n in range(N):
+        for h in range(H):
+            for w in range(V):
+                for o in range(O):
+                    Y[n, h, w, o] = 0
+                    for r in range(R):
+                        for t in range(S):
+                            for c in range(K):
+                                Y[n, h, w, o] += X[n, h + r, w + t, c] * W[r, t, c, o]
+
+
+# ---- convolution_nchw
+@optimized
+def convolution_nchw(X, W, Y):
+    N, O, H, V = Y.shape
+    _, K, R, S = W.shape
+    for n in range(N):
+        for o in range(O):
+            for h in range(H):
+                for w in range(V):
+                    Y[n, o, h, w] = 0
+                    for c in range(K):
+                        for r in range(R):
+                            for t in range(S):
+                                Y[n, o, h, w] += X[n, c, h + r, w + t] * W[o, c, r, t]
+
+
+# ---- distances
+@optimized
+def distances(X, Y, D):
+    for i in range(X.shape[0]):
+        for j in range(Y.shape[0]):
+            s = 0.0
+            for p in range(X.shape[1]):
+                d = X[i, p] - Y[j, p]
+                s += d * d
+            D[i, j] = sqrt(s)
+
+
+# ---- mttkrp
+@optimized
+def mttkrp(X, B, C, M):
+    I, J, K = X.shape
+    for i in range(I):
+        for r in range(B.shape[1]):
+            M[i, r] = 0
+            for j in range(J):
+                for k in range(K):
+                    M[i, r] += X[i, j, k] * B[j, r] * C[k, r]
+
+
+# ---- stencil
+@optimized
+def stencil(A, B):
+    n, m = A.shape
+    for _ in range(5):
+        for i in range(1, n - 1):
+            for j in range(1, m - 1):
+                B[i, j] = 0.2 * (A[i, j] + A[i - 1, j] + A[i + 1, j] + A[i, j - 1] + A[i, j + 1])
+        for i in range(1, n - 1):
+            for j in range(1, m - 1):
+                A[i, j] = 0.2 * (B[i, j] + B[i - 1, j] + B[i + 1, j] + B[i, j - 1] + B[i, j + 1])
+
+
+# ----
+CASES = {"matmul": matmul, "convolution_nhwc": convolution_nhwc, "convolution_nchw": convolution_nchw,
+         "distances": distances, "mttkrp": mttkrp, "stencil": stencil}
