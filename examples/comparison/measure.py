@@ -175,7 +175,7 @@ class Worker:
         self.process.wait()
 
 
-# ---- timing -----------------------------------------------------------------------------------------------------------
+# ---- timing
 
 def lines_of(system: str) -> dict[str, int]:
     """Lines of code of each section `# ---- name` of the system's script."""
