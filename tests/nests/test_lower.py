@@ -5,13 +5,15 @@ import numpy as np
 import pytest
 
 from tilewright import simulator
-from tilewright.ir import f32
+from tilewright.compiler.llvm import assembly
+from tilewright.ir import bf16, f16, f32, f64, i8, i16, i32, i64
 from tilewright.ir.program import Line
 from tilewright.nests.lower import lower
 from tilewright.nests.nest import Access, LoopNest, Parameter, Refused, Statement
 from tilewright.nests.polynomial import polynomial
 from tilewright.nests.tree import Buffer, Do, For, Sync, When
 from tilewright.runtime.run import run
+from tilewright.targets import target
 
 LINE = Line("here", 1)
 
@@ -163,6 +165,25 @@ def test_vectors_of_other_strides_and_masks_of_both_sides(shift, scale):
     for lowered in (lower(MATMUL, [tree], strides=strides(a, b, c)),):
         for found in both(lowered, (a, b, c)):
             assert np.array_equal(found, want)
+
+
+@pytest.mark.parametrize("element", [f16, bf16, f64, i8, i16, i32, i64], ids=str)
+def test_vectors_of_every_format(element):
+    """4 rounds at once, the last ones under a mask, on a CPU, in the simulator, and as code for every family."""
+    rows, cols = 4, 10
+    a, b, c = (x.astype(element.numpy) for x in matrices(rows, cols, 3))
+    nest = LoopNest("formats", tuple(Parameter(x, "array", element, 2) for x in "ABC"), (), {}, ())
+    j = p((4, "jv"), "jl")
+    value = ("add", ("mul", ("load", at("A", "i", 0)), ("load", at("B", 1, j))), ("index", j))
+    do = When((p(cols, -1, (-4, "jv"), (-1, "jl")),), (Do(at("C", "i", j), "add", value, LINE),))
+    tree = loop("i", rows, loop("jv", 3, loop("jl", 4, do, mark="vector")))
+    want = c.astype(int) + a[:, :1].astype(int) * b[1].astype(int) + np.arange(cols)
+    for found in both(lower(nest, [tree], strides=strides(a, b, c)), (a, b, c)):
+        assert np.array_equal(found.astype(int), want)
+    for name in ("x86-avx512", "x86-avx2"):
+        assembly(lower(nest, [tree], strides=strides(a, b, c)).function, target(name))
+    for name in ("sm_80", "gfx942") if element.bits < 64 else ():
+        assembly(lower(nest, [tree], gpu=True, warp=target(name).warp).function, target(name))
 
 
 def test_names_that_are_options_of_kernels():

@@ -308,7 +308,7 @@ class _Lowering:
         first, step = self.at.lanes(c)
         if step.constant == -1:
             return self.k.lanes_below(self.at.whole(first) + 1, self.at.length)
-        return self.at.index(c) >= 0
+        return self.at.index(c, lambda x: x >= 0)
 
     def some(self, masks: Sequence[Polynomial], outer: Value | None) -> Value:
         """Whether the mask has a round."""

@@ -6,7 +6,7 @@ for each of its rounds, or one number where all rounds have the same.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -111,13 +111,12 @@ class Arithmetic:
         steps = [(tuple(x for x in names if x != LANE), c) for names, c in p.terms if LANE in names]
         return Polynomial([x for x in p.terms if LANE not in x[0]]), Polynomial(steps)
 
-    def index(self, p: Polynomial) -> Value:
-        """A polynomial as a value, which may differ between the rounds of the vector loop."""
+    def index(self, p: Polynomial, of: Callable[[Value], Value]) -> Value:
+        """of(x) for the number of a polynomial; a vector of them where rounds of the vector loop differ in it."""
         first, step = self.lanes(self.replaced(p))
         if not step.terms:
-            return self.whole(first)
-        steps = self.k.pack(*(self.whole(step * e) for e in range(self.length)))
-        return self.k.broadcast(self.whole(first), self.length) + steps
+            return of(self.whole(first))
+        return self.k.pack(*(of(self.whole(first + step * e)) for e in range(self.length)))
 
     # ---- elements
 
@@ -299,7 +298,7 @@ class Arithmetic:
             case "parameter":
                 return self.cast(self.parameters[v[1]], t)
             case "index":
-                return self.cast(self.index(v[1]), t)
+                return self.index(v[1], lambda x: self.cast(x, t))
             case "load":
                 return self.cast(self.load(v[1]), t)
         return self.operation(v[0], [self.value(x, t) for x in v[1:]], t)
@@ -325,6 +324,8 @@ class Arithmetic:
         element = self.element(d.target.array)
         if not d.reduce and d.value[0] == "number":
             self.store(d.target, self.constant(d.value[1], element))
+        elif not d.reduce and d.value[0] == "load" and self.element(d.value[1].array) == element:
+            self.store(d.target, self.load(d.value[1]))
         else:
             read = [self.element(a.array) for a, written in d.accesses() if not written]
             t = arithmetic(d.value, read)
