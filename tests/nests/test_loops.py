@@ -98,6 +98,18 @@ def test_formats_orders_and_sizes(gpu):
             np.testing.assert_array_equal(args[2].astype(np.int64), want)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64"])
+def test_tensors_in_the_hosts_memory(dtype):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(6)
+    A, B, C = (torch.from_numpy(rng.integers(-3, 4, (5, 5))).to(getattr(torch, dtype)) for _ in range(3))
+    want = C.double() + A.T.double() @ B.double()
+    tw.loops(multiply)(A.T, B, C)
+    assert (C.double() == want).all()
+    with pytest.raises(ValueError, match="C requires a gradient"):
+        tw.loops(multiply)(A, B, C.float().requires_grad_())
+
+
 def test_axes_without_strides():
     A, B, C = np.broadcast_to(np.float32(2), (4, 5)), np.broadcast_to(np.arange(6, dtype=np.int16), (5, 6)), \
         np.zeros((4, 6))

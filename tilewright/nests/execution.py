@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import forks, simulator, targets
+from tilewright.api import tensors
 from tilewright.ir import Function, Type, bf16, f16, f32, f64, i8, i16, i32, i64
 from tilewright.nests import domain
 from tilewright.nests.lower import Lowered, lower
@@ -45,25 +46,20 @@ def look(names: Sequence[str], args: Sequence[Any], gpu: str | bool | None = Non
     `gpu`: NumPy's arrays, as if they were in this GPU's memory."""
     seen, places = list[Any](), dict[Any, str]()
     for name, x in zip(names, args, strict=True):
-        if isinstance(x, np.ndarray):
-            seen.append(x)
+        y = x.item() if isinstance(x, Numbers) else tensors.array(x, name, True) if tensors.present(x) else x
+        if isinstance(y, np.ndarray):
             places.setdefault("the host", name)
-        elif isinstance(x, float):
-            seen.append(x)
-        elif isinstance(x, int):
-            if x not in WHOLE:
-                raise OverflowError(f"{name} is {x}, which is no whole number of 64 bits")
-            seen.append(x)
-        elif isinstance(x, Numbers):
-            seen.append(x.item())
-        else:
-            library = arrays.library_of(x)
+        elif isinstance(y, int):
+            if y not in WHOLE:
+                raise OverflowError(f"{name} is {y}, which is no whole number of 64 bits")
+        elif not isinstance(y, float):
+            library = arrays.library_of(y)
             if library is None:
-                remedy = f": {name}.numpy() is one that shares its memory" if hasattr(x, "numpy") else ""
-                raise TypeError(f"{name} must be an array, a whole number or a float, not {calls.kind(x)}{remedy}")
-            device = library.platform.driver.device(library.device(x))
+                raise TypeError(f"{name} must be an array, a whole number or a float, not {calls.kind(y)}")
+            device = library.platform.driver.device(library.device(y))
             places.setdefault(device, name)
-            seen.append(library.look(x, name, library.stream(x, device.index)).shadow)
+            y = library.look(y, name, library.stream(y, device.index)).shadow
+        seen.append(y)
     if len(places) > 1:
         (here, x), (there, y) = list(places.items())[:2]
         raise TypeError(f"{x} is on {here} and {y} on {there}: loops run where all their arrays are")
@@ -195,7 +191,7 @@ class Execution:
     def simulate(self, given: Given) -> tuple[Any, tuple[Any, ...]]:
         """The report of a simulated call, and the copies of NumPy's arrays that it was given."""
         if any(x is not y for x, y in zip(given.args, given.seen) if isinstance(y, np.ndarray)):
-            raise TypeError("NumPy's arrays are simulated: copy those of a GPU to the host first")
+            raise TypeError("NumPy's arrays are simulated: pass copies of other arrays")
         copies = _copied(given.seen)
         found = dict(zip(self.names, copies))
         sizes = self.check(given, found)
