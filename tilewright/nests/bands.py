@@ -57,6 +57,12 @@ class Band:
                                              for a, writes in self.accesses)}
         return sorted(weight, key=lambda x: -weight[x])
 
+    @property
+    def summed_lanes(self) -> list[str]:
+        """Loops that only add up, along which operands are read with stride 1 or stand still: lanes of partial sums."""
+        reads = [a for d in self.statements for a, writes in d.accesses() if not writes and a != d.target]
+        return [x for x in self.sums if {self.stride(a, x) for a in reads} in ({1}, {0, 1})]
+
     def rows(self, lane: str | None) -> list[str]:
         """Loops several rounds of which may be unrolled together, since they share loads: those that most bytes of
         operands do not depend on, or that neighbours of a stencil differ in; best first."""

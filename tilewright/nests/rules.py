@@ -38,6 +38,7 @@ class Move(NamedTuple):
     lane_first: bool = False    # the loop over vectors stands around that over rows
     tail: str = "predicate"     # of the lanes
     tile: tuple[int, int, int] = (-1, -1, 0)    # two loops, and the rounds of a tile of both
+    partial: bool = False       # the lane adds up: each of its lanes is a part of the sum
 
     def __str__(self) -> str:
         words = []
@@ -46,7 +47,7 @@ class Move(NamedTuple):
         if self.row >= 0 and self.rows > 1:
             words.append(f"{self.rows} rows")
         if self.lane >= 0:
-            words.append(f"{self.vectors} vector{'s' * (self.vectors > 1)}")
+            words.append(f"{self.vectors} vector{'s' * (self.vectors > 1)}" + " of partial sums" * self.partial)
         if self.depth:
             words.append(f"sums in blocks of {self.depth}")
         if self.lane_first:
@@ -187,6 +188,7 @@ def moves(b: Band, target: Any) -> Iterator[Move]:
     if not b.lanes:
         others = [x for x in b.loops if x not in b.sums and b.extents[place(x)] > 1]
         if b.sums:
+            yield from _partial_moves(b, target, (b.rows(None) or others)[:1])
             for row in (b.rows(None) or others)[:1]:
                 for rows in (4, 8, 16):
                     if rows <= b.extents[place(row)]:
@@ -198,6 +200,19 @@ def moves(b: Band, target: Any) -> Iterator[Move]:
             if first and second:
                 for n in TILES:
                     yield Move(tile=(place(second[0]), place(first[0]), n))
+
+
+def _partial_moves(b: Band, target: Any, rows: list[str]) -> Iterator[Move]:
+    place = b.loops.index
+    for lane in b.summed_lanes[:1]:
+        most = b.extents[place(lane)] // _lanes(b, lane, target)
+        found = [(1, v) for v in (4, 8, 2) if v <= most]
+        if rows:
+            n = b.extents[place(rows[0])]
+            shapes = (4, 1), (4, 2), (8, 1), (2, 4), (2, 2), (3, 2), (5, 1)
+            found = [(r, v) for r, v in shapes if n % r == 0 and v <= most][:3] + found[:1]
+        for r, v in found:
+            yield Move(place(lane), v, place(rows[0]) if r > 1 else -1, r, partial=True)
 
 
 def _lanes(b: Band, lane: str, target: Any) -> int:
@@ -245,6 +260,8 @@ def moved(s: Schedule, b: Band, move: Move, target: Any) -> Schedule:
     """The schedule after a move; Illegal where it is not."""
     if move.tile[2]:
         return _tiled(s, b, move)
+    if move.partial:
+        return _in_parts(s, b, move, target)
     lane, row = (b.loops[x] if x >= 0 else None for x in (move.lane, move.row))
     lanes = _lanes(b, lane, target) if lane is not None else 1
     sums = list(b.sums)
@@ -323,6 +340,32 @@ def _kept(s: Schedule, array: str, around: str, points: list[str]) -> tuple[Sche
             for a, _ in d.accesses() if a.array == array]
     axes = tuple([x for x in points if any(x in p.names for p in uses[0].subscripts)])
     return s.stage(array, around, axes, "registers"), [array]
+
+
+def _in_parts(s: Schedule, b: Band, move: Move, target: Any) -> Schedule:
+    """Partial sums: vectors of them along the loop that adds up, for several rows at once."""
+    lane, row = b.loops[move.lane], b.loops[move.row] if move.row >= 0 else None
+    lanes = _lanes(b, lane, target)
+    width, n = move.vectors * lanes, b.extents[move.lane]
+    outer, point = f"{lane}.o", f"{lane}.l"
+    outs, sums = [x for x in b.loops if x not in b.sums], [x for x in b.sums if x != lane]
+    if len(b.loops) > 1:
+        s = s.reorder(*[x for x in outs if x != row], *[x for x in (row,) if x], *sums, lane)
+    s = s.split(lane, width, outer, point, tail="divide" if n % width == 0 else "cut")
+    points = [point]
+    if row is not None:
+        s = s.split(row, move.rows, f"{row}.o", f"{row}.r")
+        points.insert(0, f"{row}.r")
+        if n % width and sums:
+            raise Illegal(f"{lane} has a rest in loops that add up, too")
+        if n % width:
+            s = s.fission(f"{row}.r", 1)
+        s = s.reorder(*sums, outer, f"{row}.r", point)
+    elif n % width and sums:
+        s = s.fission(sums[-1], 1)
+    array = b.statements[0].target.array
+    s = s.partial(array, ([outer] if n % width and not row else [*sums, outer])[0], tuple(points))
+    return s.vectorize(point, f"{array}.{point}", lanes=lanes)
 
 
 def _tiled(s: Schedule, b: Band, move: Move) -> Schedule:

@@ -19,7 +19,7 @@ import numpy as np
 
 from tilewright.forks import cached_property
 from tilewright.ir import Type, bf16, f16, f32, f64, i8, i16, i32, i64
-from tilewright.nests import checking, domain, operations, staging
+from tilewright.nests import checking, domain, operations, partial, staging
 from tilewright.nests.compiled import Compiled, compiled, layout_of
 from tilewright.nests.conditions import relaxed
 from tilewright.nests.counts import Count, counts, simulated, table
@@ -39,6 +39,7 @@ OPERATIONS: dict[str, Callable[..., operations.Done]] = {       # of a tree, arg
     "unroll": lambda s, a, o: operations.unroll(s, a),
     "vectorize": lambda s, a, o: operations.vectorize(s, a, **o),
     "stage": lambda s, a, o: staging.stage(s, *a, **o),
+    "partial": lambda s, a, o: partial.partial(s, *a),
     "bind": lambda s, a, o: operations.bind(s, *a),
 }
 
@@ -120,6 +121,12 @@ class Schedule:
         if (around is None) == (inside is None):
             raise Illegal("stage takes one loop, around= or inside=")
         return self._then("stage", array, around or inside, axes, space, inside=inside is not None, pad=pad, name=name)
+
+    def partial(self, array: str, around: str, axes: tuple[str, ...]) -> Schedule:
+        """Sums of loop `around` in several parts, in registers: `axes` are loops in it, those that the array's element
+        depends on and some that only add up, for each round of which there is a part. The parts are added up after the
+        loop. So sums along contiguous rows become vectors."""
+        return self._then("partial", array, around, axes)
 
     def bind(self, places: dict[str, str] | None = None, /, **named: str) -> Schedule:
         """Rounds of these loops as CTAs ("block.x", "block.y", "block.z"), as threads of a CTA ("thread.x",
