@@ -29,7 +29,7 @@ Sequences = (list, tuple)
 
 
 def optimize(f: Callable[..., Any] | Loops | Function, *args: Any, grid: int | Sequence[int] | None = None,
-             target: Any = None) -> Optimized:
+             target: Any = None, search: bool = True, timed: bool = True, progress: bool = False) -> Optimized:
     """The loops of a function for arguments like these, as fast as tilewright knows how to compute them.
 
         fast = tw.optimize(three_loops, A, B, C)
@@ -44,17 +44,21 @@ def optimize(f: Callable[..., Any] | Loops | Function, *args: Any, grid: int | S
     target      whose plans are named, of arrays that are not there yet: by default this machine's processor, or the
                 GPU that has the arrays
 
+    search      False: loops that are no contraction run as they are written, which takes no time to find out
+    timed       False: their schedules are ranked by estimates, and not timed
+    progress    True: a bar on standard error while schedules are timed
+
     Contractions become tilewright.matmul, contract and einsum with what comes before and after them as functions of
     operands and epilogues, on the CPU or GPU that has the arrays. What they compute is compared with the loops on small
     arrays of whole numbers here. Sums are added up in the planner's order and format, so that floats differ from those
     of the loops by rounding; where conditions cut a sum, operands are padded with zeros, and zero times infinity or NaN
-    is NaN. Other loops run as `tilewright.loops` runs them. `print` says what was seen, what is called, and of loops
-    that remain why.
+    is NaN. Other loops get the fastest schedule of those that rules find (docs/loops.md); it is kept with the results
+    of tilewright.tune. `print` says what was seen, what is called, and of loops that remain why.
 
     Refused, a TypeError with the line, for what loops may not contain, and where a subscript may be outside of its
     array.
     """
-    args = tuple([np.empty(x, np.float32) if isinstance(x, Sequences) else x for x in args])
+    args = tuple([np.ones(x, np.float32) if isinstance(x, Sequences) else x for x in args])
     if isinstance(f, Function):
         nest = _in_order(recorded.nest(f, 1 if grid is None else grid))
         names: Sequence[str] = [p.name for p in nest.parameters]
@@ -71,6 +75,9 @@ def optimize(f: Callable[..., Any] | Loops | Function, *args: Any, grid: int | S
     found = Optimized(nest, given, target)
     if found.recognised:
         found.verify(given)
+    for step in found.steps if search else ():
+        if step.loops is not None:
+            step.schedule(given, target, timed, progress)
     return found
 
 
@@ -88,12 +95,30 @@ class Step:
         if part.contraction is not None:
             shapes = {name: tuple(x.shape) for name, x in arrays.items()}
             self.products = [Product(box, arrays, target) for box in boxes(part.contraction, shapes, block)]
-        self.loops = None if self.products else Execution(replace(nest, statements=part.sources))
+        self.nest = replace(nest, statements=part.sources)
+        self.loops = None if self.products else Execution(self.nest)
+        self.found: Any = None
+        self.here = True                # whether what was found is for the chip that has the arrays
+
+    def schedule(self, given: Given, target: Any, timed: bool, progress: bool) -> None:
+        """Look for the fastest schedule of loops that remain."""
+        from tilewright.nests.search import best
+
+        self.found = best(self.nest, given.args, target or given.gpu, timed=timed, progress=progress)
+        self.here = target is None
+
+    def run(self, given: Given) -> None:
+        """The loops, by the schedule that was found if there is one."""
+        if self.found is not None and self.here and self.found.schedule.steps:
+            self.found(*given.args)
+        elif self.loops is not None:
+            self.loops.run(given)
 
     def __str__(self) -> str:
         if not self.products:
             lines = sorted({s.line.number for s in self.part.sources})
-            return f"loops, of the lines {', '.join(map(str, lines))}: {self.part.reason}"
+            how = f"; {self.found}" if self.found is not None else ""
+            return f"loops, of the lines {', '.join(map(str, lines))}: {self.part.reason}{how}"
         blocks = f", in {len(self.products)} blocks" if len(self.products) > 1 else ""
         return f"{self.products[0]}{blocks}: {self.products[0].how}"
 
@@ -147,8 +172,8 @@ class Optimized:
         for step in self.steps:
             for product in step.products:
                 product.run(arrays, numbers)
-            if step.loops is not None:
-                step.loops.run(given)
+            if not step.products:
+                step.run(given)
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.steps)) or "nothing: all loops are empty"

@@ -8,6 +8,7 @@ that `tilewright --help` answers at once.
     mfma.py      mfma, peak: matrix instructions of AMD's chips, peaks of GPUs;  layouts.py draws
     kernels.py   plan, explain, emit, asm: how a problem would be, and is, computed
     contraction.py  einsum: the same of a contraction
+    loops.py     loops: what a function of loops becomes
     products.py  run: multiply .npy files, which npy.py does;  simulate: run kernels on NumPy, checked and counted
     ladder.py    ladder: the teaching kernels for CPUs, NVIDIA's GPUs and AMD's, compiled, run or simulated, and checked
     tuning.py    tune
@@ -24,7 +25,19 @@ from typing import Annotated
 
 import typer
 
-from tilewright.lab.cli import ahead, benches, contraction, formats, kernels, ladder, machine, mfma, products, tuning
+from tilewright.lab.cli import (
+    ahead,
+    benches,
+    contraction,
+    formats,
+    kernels,
+    ladder,
+    loops,
+    machine,
+    mfma,
+    products,
+    tuning,
+)
 from tilewright.lab.cli.command import App
 
 app = App(
@@ -60,6 +73,7 @@ app.command()(mfma.peak)
 app.command()(kernels.plan)
 app.command()(kernels.explain)
 app.command()(contraction.einsum)
+app.command()(loops.loops)
 app.command()(kernels.emit)
 app.command()(kernels.asm)
 app.command()(ahead.build)

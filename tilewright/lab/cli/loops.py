@@ -1,0 +1,66 @@
+"""tilewright loops: what a Python function of loops becomes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tilewright.lab.cli import common
+from tilewright.lab.cli.command import BadInput
+
+
+def loops(
+    function: Annotated[str, typer.Argument(metavar="FILE.py:FUNCTION", help="A function of nested loops.")],
+    arguments: Annotated[list[str] | None, typer.Argument(
+        metavar="ARGUMENT...", help="For each parameter an array's shape, 512x512, a whole number or a float.")] = None,
+    dtype: common.Dtype = "f32",
+    target: common.TargetName = "native",
+    without_device: Annotated[bool, typer.Option(
+        "--without-device", help="Rank schedules by their estimates, and time none.")] = False,
+) -> None:
+    """Show the record of a function's loops, what of it is recognised as products, and the schedule that is found for
+    what remains.
+    """
+    import numpy as np
+
+    import tilewright as tw
+    from tilewright import formats
+
+    kind = formats.get(dtype, "--dtype").dtype
+    rng = np.random.default_rng(0)
+    args = [_argument(text, kind, rng) for text in arguments or []]
+    python = _function(function)
+    chip = None if target == "native" else common.target(target)
+    try:
+        found = tw.optimize(python, *args, target=chip, timed=not without_device, progress=True)
+    except TypeError as error:
+        raise BadInput(str(error)) from None
+    typer.echo(f"{found.nest}\n\n{found}")
+
+
+def _argument(text: str, dtype: Any, rng: Any) -> Any:
+    sizes = text.split("x")
+    if all(x.isdecimal() for x in sizes) and len(sizes) > 1:
+        return rng.standard_normal([int(x) for x in sizes]).astype(dtype)
+    try:
+        return rng.standard_normal(int(text[:-1])).astype(dtype) if text.endswith("x") else int(text)
+    except ValueError:
+        try:
+            return float(text)
+        except ValueError:
+            raise BadInput(f"ARGUMENT must be a shape such as 512x512 (512x: of one axis), a whole number or a float, "
+                           f"not {text!r}") from None
+
+
+def _function(text: str) -> Any:
+    import runpy
+
+    path, _, name = text.rpartition(":")
+    if not path or not Path(path).is_file():
+        raise BadInput(f"FILE.py:FUNCTION must name a file that is there, not {text!r}")
+    found = runpy.run_path(path).get(name)
+    if found is None:
+        raise BadInput(f"{path} has no {name}")
+    return found
