@@ -64,7 +64,7 @@ MOST = {
     "files over 400 lines": 0,
     "lines of the library": 64480,
     "lines of loop nests": 9500,
-    "lines of the lab": 18890,
+    "lines of the lab": 18965,
 }
 NESTS = "nests/"         # the folder of users' loops, counted by itself: it is no part of how products are made
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.nests import verified
-from tilewright.nests.compiled import compiled
+from tilewright.nests.compiled import compiled, laid_out
 from tilewright.nests.dependences import span
 from tilewright.nests.nest import LoopNest
 from tilewright.nests.scheduled import Illegal, Layout, Scheduled, scheduled, widest
@@ -107,7 +107,8 @@ def check(nest: LoopNest, sizes: dict[str, int], first: Scheduled, last: Schedul
     random = np.random.default_rng(0)
     given: dict[str, Any] = {name: _array(a, a.shape, random) for name, a in arrays.items()}
     given |= {p.name: float(n + 2) for n, p in enumerate(nest.parameters) if p.kind == "number"}
-    want, have = ({name: x.copy(order="K") if name in arrays else x for name, x in given.items()} for _ in range(2))
+    want, have = ({name: laid_out(arrays[name], x) if name in arrays else x for name, x in given.items()}
+                  for _ in range(2))
     plain = compiled(nest, sizes, start)
     plain(*[want[p.name] if p.name in want else sizes[p.name] for p in nest.parameters])
     report = compiled(nest, sizes, done).simulate(have)

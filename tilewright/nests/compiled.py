@@ -11,7 +11,7 @@ import numpy as np
 from tilewright.nests.conditions import hoisted, narrowed
 from tilewright.nests.given import overlap
 from tilewright.nests.lower import Lowered, lower
-from tilewright.nests.nest import LoopNest
+from tilewright.nests.nest import LoopNest, leaves
 from tilewright.nests.scheduled import Layout, Scheduled
 from tilewright.nests.tree import For, Node, rewritten
 from tilewright.runtime.gpu import arrays
@@ -96,7 +96,10 @@ class Compiled:
         return [given[x] if x in given else space[x] if x in space else self.sizes[x] for x in self.lowered.arguments]
 
     def _checked(self, given: Mapping[str, Any]) -> None:
+        used = {a.array for s in self.nest.statements for a in (s.target, *leaves(s.value))}
         for name, layout in self.arrays.items():
+            if name not in used:
+                continue
             have = layout_of(given[name], layout.element)
             if have != layout:
                 raise ValueError(f"{name} is an array of shape {have.shape} and strides {have.strides}, and the "
@@ -139,3 +142,13 @@ def layout_of(x: Any, element: Any) -> Layout:
         return Layout(x.shape, tuple([n // x.itemsize for n in x.strides]), element)
     return Layout(tuple(x.shape), tuple(x.stride() if hasattr(x, "stride") else [n // x.itemsize for n in x.strides]),
                   element)
+
+
+def laid_out(layout: Layout, numbers: Any) -> np.ndarray[Any, Any]:
+    """A new array of this layout with these numbers."""
+    spans = [(n - 1) * step for n, step in zip(layout.shape, layout.strides) if n]
+    low, high = (sum(part(0, x) for x in spans) for part in (min, max))
+    memory = np.zeros(high - low + 1, layout.element.numpy)
+    found = np.lib.stride_tricks.as_strided(memory[-low:], layout.shape, [x * memory.itemsize for x in layout.strides])
+    found[...] = numbers
+    return found

@@ -28,7 +28,7 @@ import numpy as np
 import tilewright
 from tilewright import targets
 from tilewright.nests import checking, counts, verified
-from tilewright.nests.compiled import layout_of
+from tilewright.nests.compiled import laid_out, layout_of
 from tilewright.nests.estimate import estimate
 from tilewright.nests.given import arguments, overlap
 from tilewright.nests.nest import LoopNest
@@ -172,7 +172,7 @@ def _wrong_here(s: Schedule) -> str | None:
     random, results = np.random.default_rng(0), []
     numbers = {name: random.integers(-3, 4, x.shape).astype(x.element.numpy) for name, x in layouts.items()}
     for each in (start, done):
-        arrays = {name: like(each, name, x) for name, x in numbers.items()}
+        arrays = {name: laid_out(each.now.arrays[name], x) for name, x in numbers.items()}
         each.compile()(*[arrays[p.name] if p.name in arrays else sizes.get(p.name, 1.0) for p in s.nest.parameters])
         results.append(arrays)
     return None if verified.equal(s.nest, *results) else "it leaves other numbers than the loops as written"
@@ -194,24 +194,13 @@ class _Tiles:
         return rounds if rounds < 3 * factor else 2 * factor + rounds % factor
 
 
-def like(s: Schedule, name: str, x: Any) -> np.ndarray[Any, Any]:
-    """A copy of an array's numbers, with the array's strides."""
-    layout = s.now.arrays[name]
-    item = layout.element.bytes
-    low = sum(min(0, (n - 1) * step) for n, step in zip(layout.shape, layout.strides))
-    high = sum(max(0, (n - 1) * step) for n, step in zip(layout.shape, layout.strides))
-    memory = np.zeros(high - low + 1, layout.element.numpy)
-    found = np.lib.stride_tricks.as_strided(memory[-low:], layout.shape, [n * item for n in layout.strides])
-    found[...] = x
-    return found
-
-
 # ---- time
 
 def _measured(s: Schedule, tried: list[Candidate], args: Sequence[Any], target: Any, threads: int, tell: Listener,
               time_limit: float) -> Found:
     """The fastest of these, by turns."""
-    given = [like(s, p.name, x) if p.name in s.now.arrays else x for p, x in zip(s.nest.parameters, args)]
+    given = [laid_out(s.now.arrays[p.name], x) if p.name in s.now.arrays else x
+             for p, x in zip(s.nest.parameters, args)]
     turns: dict[str, list[float]] = {}
     calls, by_name, deadline = dict[str, Any](), {c.words: c for c in tried}, time.perf_counter() + time_limit
     for c in tried:
