@@ -274,6 +274,23 @@ def test_order_is_kept():
     assert len(found.scalars) == 3
 
 
+def test_registers_hold_what_memory_was():
+    """A copy of an element that is written before the copy is used, and a sum that a condition starts."""
+    k = Kernel("swap", n=i32, b=ptr(f32), c=ptr(f32))
+    n, b, c = k.args
+    x, y, total = k.variable(f32, c[0]), k.variable(f32, c[1]), k.variable(f32)
+    c[0] = y.get()
+    c[1] = x.get()
+    with k.loop(n) as i:
+        with k.when(i < 1):
+            total.set(0)
+        total.set(total.get() + b[i])
+        with k.when(i > 1):
+            c[i] = total.get()
+    rng = np.random.default_rng(9)
+    agree(k.function, 1, 5, numbers(rng, 5), numbers(rng, 5))
+
+
 # ---- what is refused
 
 def kernel(body, threads=None, **parameters):
