@@ -12,6 +12,7 @@ from tilewright.lab.ladder import cpu1_naive, cpu2_registers, gpu04_shared, gpu0
 from tilewright.lab.ladder.gpu01_naive import emit_naive
 from tilewright.lab.ladder.gpu02_tiled import emit_tiled
 from tilewright.lab.ladder.gpu03_registers import emit_registers
+from tilewright.nests.launches import smaller
 from tilewright.nests.nest import Refused
 from tilewright.nests.recorded import nest
 from tilewright.targets.cpu import AVX2, record
@@ -289,6 +290,21 @@ def test_registers_hold_what_memory_was():
             c[i] = total.get()
     rng = np.random.default_rng(9)
     agree(k.function, 1, 5, numbers(rng, 5), numbers(rng, 5))
+
+
+def test_smaller_launches():
+    """Fewer CTAs for smaller matrices, in which loops stay inside of their arrays."""
+    shapes = dict.fromkeys("ABC", (512 * 512,))
+    found = list(smaller(lecture_v1(16, 16), (32, 32), shapes, {"N": 512}))
+    assert [(loops(n)[0][:2], sizes["N"]) for n, _, sizes in found] == [
+        (["thread 16", "thread 16"], 16), (["block 2", "block 2"], 32), (["block 4", "block 4"], 64),
+        (["block 8", "block 8"], 128)]
+    for n, new, sizes in found[:2]:
+        rng = np.random.default_rng(10)
+        arrays = [numbers(rng, new[name][0]) for name in "ABC"]
+        product = results(n, [sizes["N"], *arrays])[-1]
+        of = [x[:sizes["N"]**2].reshape(sizes["N"], -1) for x in arrays]
+        np.testing.assert_array_equal(product[:sizes["N"]**2].reshape(of[2].shape), of[0] @ of[1])
 
 
 # ---- what is refused

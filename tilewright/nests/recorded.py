@@ -36,8 +36,7 @@ SILENT = ("print", "prefetch")          # effects on no element
 
 def nest(function: Function, grid: int | Sequence[int] = 1) -> LoopNest:
     """The loops of a recorded function; of one for a GPU, launched with so many CTAs along x, y, z."""
-    extents = (grid,) if isinstance(grid, int) else tuple(grid)
-    first = _Kernel(function, (*extents, 1, 1, 1)[:3])
+    first = _Kernel(function, whole_grid(grid))
     try:
         return first.nest()
     except Refused as refused:
@@ -48,6 +47,11 @@ def nest(function: Function, grid: int | Sequence[int] = 1) -> LoopNest:
             return _Kernel(function, first.grid, digits).nest()
         except Refused:
             raise refused from None
+
+
+def whole_grid(grid: int | Sequence[int]) -> tuple[int, ...]:
+    """CTAs along x, y, z."""
+    return (*((grid,) if isinstance(grid, int) else grid), 1, 1, 1)[:3]
 
 
 class _Kernel(State):
