@@ -64,3 +64,20 @@ def v4(s, L=128, S=8, V=8):
     s = s.stage("A", "p", ("p", "ti", "ii"), "shared").stage("B", "p", ("p", "tj", "jj"), "shared")
     s = s.stage("B_shared", "ii", ("jj",), "registers").stage("A_shared", "ii", ("ii",), "registers")
     return s.vectorize("B_shared.jj", "A_shared.ii", lanes=4).unroll("p", "ii", "jj", "C.ii", "C.jj")
+
+
+def v5(s, L=128, S=8, stages=2, by="registers", tail="divide"):
+    """As the GPU's article: 8 x 8 for each thread in four blocks of 4 x 4, vectors from and to memory, A transposed in
+    rows of 132, double buffers."""
+    s = s.split("p", S, "po", "p", tail=tail)
+    for x, y in (("i", "ti"), ("j", "tj")):
+        s = s.split(x, L, f"b{x}", x, tail=tail).split(x, L // 2, f"{x}h", x).split(x, 4, y, f"{x}l")
+    s = s.reorder("bi", "bj", "ti", "tj", "po", "p", "ih", "il", "jh", "jl")
+    s = s.bind(bi="block.y", bj="block.x", ti="thread.y", tj="thread.x")
+    s = s.stage("C", "po", ("ih", "il", "jh", "jl"), "registers")
+    s = s.stage("A", "p", ("p", "ih", "ti", "il"), "shared", pad=4).stage("B", "p", ("p", "jh", "tj", "jl"), "shared")
+    s = s.reorder("A.ih", "A.ti", "A.p", "A.il")
+    s = s.stage("B_shared", "ih", ("jh", "jl"), "registers").stage("A_shared", "ih", ("ih", "il"), "registers")
+    s = s.vectorize("A.il", "B.jl", "B_shared.jl", "A_shared.il").vectorize("C.jl")
+    s = s.unroll("p", "ih", "il", "jh", "jl", "C.ih", "C.il", "C.jh", "A_shared.ih", "B_shared.jh")
+    return s.pipeline("po", stages, by=by)

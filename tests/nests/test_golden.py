@@ -11,6 +11,7 @@ import pytest
 
 from tests.nests import golden
 from tilewright.nests.schedule import schedule
+from tilewright.nests.scheduled import Illegal
 
 FOLDER = Path(__file__).with_name("golden_texts")
 
@@ -20,7 +21,7 @@ def begin(m, n, k):
 
 
 def stepwise(s):
-    """The tree after each operation, those of the same sentence as the last tree's left out."""
+    """The tree after each operation."""
     parts = []
     for at, step in enumerate(s.steps):
         after = s.steps[at + 1].before if at + 1 < len(s.steps) else s.now
@@ -34,6 +35,7 @@ TEXTS = {
     "lecture_v1": lambda: golden.v1(begin(1024, 1024, 1024)),
     "lecture_v3": lambda: golden.v3(begin(1024, 1024, 1024)),
     "lecture_v4": lambda: golden.v4(begin(1024, 1024, 1024)),
+    "article_v5": lambda: golden.v5(begin(1024, 1024, 1024)),
 }
 
 
@@ -89,6 +91,25 @@ def test_the_micro_kernel_runs(worker):
         s(a.T, b, c)
     s(a, b, c)
     assert np.array_equal(c, want + a @ b)
+
+
+@pytest.mark.parametrize(("stages", "by"), [(2, "registers"), (2, "async"), (3, "async")])
+@pytest.mark.parametrize("tail", ["divide", "predicate"])
+def test_buffers_are_filled_early(stages, by, tail):
+    """With races and copies in flight found by the simulator."""
+    m, n, k = (32, 64, 32) if tail == "divide" else (37, 61, 27)
+    s = golden.v5(begin(m, n, k), 32, 8, stages, by, tail)
+    assert s.check(most=1 << 18).sizes["A.shape[1]"] == k
+    assert s.now.buffers["A_shared"].strides == (8 * 36, 36, 16, 4, 1)
+    assert s.now.buffers["B_shared"].shape == (stages, 8, 2, 4, 4)
+
+
+def test_what_cannot_be_pipelined():
+    s = golden.v5(begin(64, 64, 64), 32)
+    with pytest.raises(Illegal, match="po is pipelined already"):
+        s.pipeline("po")
+    with pytest.raises(Illegal, match="do not begin with copies to shared memory"):
+        golden.v2(begin(64, 64, 64)).pipeline("p")
 
 
 def test_explain_tells_bytes():

@@ -31,6 +31,7 @@ class Wants:
         self.rounds = {x.index: x.extent for x in (*first.loops, *last.loops)}
         self.kept = last.unrolled() | {x.index for x in last.loops if x.mark.startswith("thread")}
         self.factors: dict[int, int] = {}
+        self.least = {a[0]: a[1] + 1 for method, a, _ in steps if method == "pipeline"}
 
     def needed(self, name: str, rounds: int, at: int = 0) -> int:
         """The rounds that a loop needs which has so many of them before operation `at`."""
@@ -45,7 +46,7 @@ class Wants:
                 return part * self.needed(outer, max(tiles, 1), n + 1) + min(rest, part - 1)
             if method == "fuse" and name in arguments[:2]:
                 return rounds
-        return rounds if name in self.kept else min(rounds, FEW)
+        return rounds if name in self.kept else min(rounds, self.least.get(name, FEW))
 
 
 def smaller(nest: LoopNest, sizes: dict[str, int], arrays: dict[str, Layout], wants: Wants

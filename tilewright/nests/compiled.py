@@ -120,7 +120,8 @@ def compiled(nest: LoopNest, sizes: dict[str, int], s: Scheduled, target: Any = 
     target = targets.detect() if target is None and not gpu else targets.coerce(target or "sm_90a")
     plain = replace(nest, scalars={x: t for x, t in nest.scalars.items() if not s.buffers[x].shape})
     buffers = {x: b for x, b in s.buffers.items() if b.shape or x not in plain.scalars}
-    options: dict[str, Any] = {"gpu": True, "warp": target.warp, "align": VECTOR} if gpu else {}
+    options: dict[str, Any] = {"gpu": True, "warp": target.warp, "align": VECTOR,
+                               "copies": "cp.async" in target.instructions} if gpu else {}
     lowered = lower(plain, for_kernels(s), buffers=buffers, strides={x: a.strides for x, a in s.arrays.items()},
                     **options)
     return Compiled(nest, sizes, s.arrays, lowered, target)

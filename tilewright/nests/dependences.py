@@ -56,9 +56,15 @@ def ranges(around: Sequence[For | When]) -> dict[str, Range]:
     found: dict[str, Range] = {}
     for node in around:
         if isinstance(node, For):
-            first, last = span(node.start, found)[0], span(node.stop, found)[1] - 1
-            found[node.index] = first, max(last, first)
+            found |= loop_range(node, found)
     return found
+
+
+def loop_range(node: For, around: Mapping[str, Range]) -> dict[str, Range]:
+    """The values of a loop's index, and of the other names that it has."""
+    first, last = span(node.start, around)[0], span(node.stop, around)[1] - 1
+    return {node.index: (first, max(last, first)), **{name: (0, n - 1) for name, _, n in node.rings},
+            **({node.turns[0]: (0, node.turns[1] - 1)} if node.turns else {})}
 
 
 def span(p: Polynomial, within: Mapping[str, Range]) -> Range:

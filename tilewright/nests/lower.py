@@ -18,23 +18,23 @@ On a CPU threads and CTAs are loops. Buffers: "registers", whose axes are unroll
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tilewright.ir import Function, Kernel, Value, f64, i32, i64, ptr
+from tilewright.nests.copies import together
 from tilewright.nests.nest import LoopNest, refuse
 from tilewright.nests.polynomial import Polynomial, polynomial
-from tilewright.nests.terms import LANE, Arithmetic, Memory, row_major
+from tilewright.nests.terms import LANE, Arithmetic, Memory
 from tilewright.nests.tree import Buffer, Do, For, Node, Sync, When, polynomials, walk
 
 GPU_MARKS = ("block", "thread", "grid", "together")
 HIDDEN = ("program_x", "program_y", "program_z", "grid_x", "grid_y", "grid_z")
 ALIGNED = 16                    # bytes that divide the addresses of buffers
 MOST = 65535                    # CTAs along y and z
-TURNS = 16                      # of a copy that threads share, up to which they are unrolled
 
 
 @dataclass(frozen=True)
@@ -62,20 +62,23 @@ class Lowered:
 
 def lower(nest: LoopNest, nodes: Sequence[Node], *, buffers: Mapping[str, Buffer] | None = None,
           strides: Mapping[str, Sequence[int]] | None = None, gpu: bool = False, threads: tuple[int, int] = (1, 1),
-          noalias: bool | tuple[str, ...] = True, align: int = 1, warp: int = 32, name: str = "") -> Lowered:
+          noalias: bool | tuple[str, ...] = True, align: int = 1, warp: int = 32, copies: bool = False, name: str = ""
+          ) -> Lowered:
     """The function of these nodes of a nest.
 
     strides     elements from one index to the next, of arrays for which they are known; others get parameters
     gpu         for CTAs, also where no loop is bound to one; `threads`: of a CTA, at least
     align       bytes that divide the addresses of arrays
+    copies      whether the target copies to shared memory by cp.async
     """
-    return _Lowering(nest, tuple(nodes), buffers or {}, strides or {}, gpu, threads, noalias, align, warp, name).lowered
+    return _Lowering(nest, tuple(nodes), buffers or {}, strides or {}, gpu, threads, noalias, align, warp, copies,
+                     name).lowered
 
 
 class _Lowering:
     def __init__(self, nest: LoopNest, nodes: tuple[Node, ...], buffers: Mapping[str, Buffer],
                  strides: Mapping[str, Sequence[int]], gpu: bool, threads: tuple[int, int],
-                 noalias: bool | tuple[str, ...], align: int, warp: int, name: str) -> None:
+                 noalias: bool | tuple[str, ...], align: int, warp: int, copies: bool, name: str) -> None:
         self.loops = [node for node, _ in walk(nodes) if isinstance(node, For)]
         self.gpu = gpu or any(x.mark.partition(".")[0] in GPU_MARKS for x in self.loops)
         self.workers = not self.gpu and any(x.mark == "worker" for x in self.loops)
@@ -85,7 +88,7 @@ class _Lowering:
         self.nest, self.nodes, self.buffers, self.align = nest, nodes, buffers, align
         self.used = {a.array for node, _ in walk(nodes) if isinstance(node, Do) for a, _ in node.accesses()}
         self.names = {name for p in polynomials(nodes) for name in p.names}
-        self.scratch = {x: (math.prod(b.shape), self.private(x)) for x, b in buffers.items()
+        self.scratch = {x: (b.size, self.private(x)) for x, b in buffers.items()
                         if b.space == "memory" and x in self.used}
         types = self.parameters(strides)
         params: dict[str, Any] = dict(zip(self.parameter_names(types), types.values()))
@@ -94,6 +97,7 @@ class _Lowering:
                             **params)
         k.function.programs = self.workers
         self.at = Arithmetic(k, nest, buffers)
+        self.at.copies = copies
         self.bind(dict(zip(types, k.args)), strides)
         for x in nest.scalars.keys() & self.used:
             self.at.cells[x, 0] = k.variable(nest.scalars[x], 0), 0
@@ -157,14 +161,14 @@ class _Lowering:
         at.numbers |= {x: value for x, value in values.items() if value.type == i64}
         for x, buffer in self.buffers.items():
             if buffer.space == "shared" and x in self.used:
-                at.memories[x] = Memory(self.k.smem(x, buffer.shape, buffer.element), buffer.element,
-                                        row_major(buffer.shape), ALIGNED)
+                at.memories[x] = Memory(self.k.smem(x, (buffer.size,), buffer.element), buffer.element,
+                                        buffer.strides, ALIGNED)
             elif x in self.scratch:
                 size, private = self.scratch[x]
                 whole = -(-size * buffer.element.bytes // 64) * 64 // buffer.element.bytes
                 self.scratch[x] = whole, private
                 pointer = values[x] + self.place() * whole if private else values[x]
-                at.memories[x] = Memory(pointer, buffer.element, row_major(buffer.shape), ALIGNED)
+                at.memories[x] = Memory(pointer, buffer.element, buffer.strides, ALIGNED)
 
     def private(self, buffer: str) -> bool:
         """Whether each program, or each CTA, has its own: none uses what another one has written there."""
@@ -199,12 +203,16 @@ class _Lowering:
                                "inside of another loop or condition")
                     self.worker(node)
                 else:
-                    of_gpu = {"block": self.bound, "thread": self.bound, "grid": self.shared, "together": self.together}
+                    of_gpu: dict[str, Any] = {"block": self.bound, "thread": self.bound, "grid": self.shared,
+                                              "together": partial(together, self)}
                     by = {"unroll": self.unrolled, "vector": self.vector, **(of_gpu if self.gpu else {})}
                     by.get(mark, self.loop)(node)
 
     def sync(self, node: Sync) -> None:
-        if self.gpu:
+        if node.scope in ("commit", "wait"):
+            if self.at.copies:
+                self.k.cp_async_commit() if node.scope == "commit" else self.k.cp_async_wait(node.pending)
+        elif self.gpu:
             self.k.barrier() if node.scope == "cta" else self.k.warp_barrier()
 
     def bounds(self, loop: For) -> tuple[Polynomial, Polynomial]:
@@ -243,12 +251,16 @@ class _Lowering:
         """The body, for an index that is this value."""
         self.at.depth[node.index] = len(self.at.known)
         self.at.numbers[node.index] = value
+        for name, shift, n in node.rings:
+            self.at.depth[name] = len(self.at.known)
+            self.at.numbers[name] = (value + shift) % n
         self.emit(node.body, False)
 
     def renamed(self, node: For, p: Polynomial) -> None:
         """The body, for an index that is this polynomial."""
         before = self.at.env
-        self.at.env = {**before, node.index: p}
+        self.at.env = {**before, node.index: p, **{
+            name: polynomial((p.constant + shift) % n) for name, shift, n in node.rings if p.constant is not None}}
         self.emit(node.body, False)
         self.at.env = before
 
@@ -284,6 +296,8 @@ class _Lowering:
         for c in map(at.replaced, node.conditions):
             if c.constant is None:
                 (masks if LANE in c.names else conditions).append(c)
+            elif c.constant < 0 and at.asynchronous:
+                conditions.append(c)
             elif c.constant < 0:
                 return
         outer = at.mask
@@ -298,6 +312,11 @@ class _Lowering:
                 all_on = on[0]
                 for x in on[1:]:
                     all_on = all_on & x
+                if at.asynchronous:
+                    before, at.on = at.on, all_on if at.on is None else at.on & all_on
+                    self.emit(node.body, False)
+                    at.on, at.mask = before, outer
+                    return
                 stack.enter_context(k.when(all_on))
                 stack.enter_context(at.block())
             self.emit(node.body, False)
@@ -368,30 +387,3 @@ class _Lowering:
         rounds = k.max(at.whole(stop - start + (node.step - 1)), 0) // node.step
         first, last = (at.whole(start) + rounds * x // programs * node.step for x in (program, program + 1))
         self.counted(node, first, last, node.step)
-
-    def together(self, node: For) -> None:
-        """Each thread of the CTA takes every so manieth element of the loops' rounds."""
-        loops = [node]
-        while len(body := loops[-1].body) == 1 and isinstance(body[0], For) and body[0].mark in ("", "together"):
-            loops.append(body[0])
-        k, (across, down) = self.k, self.threads
-        extents = [self.extent(x) for x in loops]
-        total, threads = math.prod(extents), across * down
-        thread = self.number("thread.x") + self.number("thread.y") * across if down > 1 else self.number("thread.x")
-        turns, whole = -(-total // threads), total % threads == 0
-
-        def turn(place: Value, whole: bool) -> None:
-            with self.guarded(None if whole else place < total), self.at.block():
-                left = place
-                for x, extent in zip(reversed(loops), reversed(extents)):
-                    round = left % extent if x is not node else left
-                    left = left // extent if x is not node else left
-                    self.at.depth[x.index] = len(self.at.known)
-                    self.at.numbers[x.index] = round * x.step + self.at.whole(self.bounds(x)[0])
-                self.emit(loops[-1].body, False)
-        if turns > TURNS:
-            with k.loop(k.constant(i64, total), start=thread, step=threads) as place:
-                turn(place, True)
-        else:
-            for n in range(turns):
-                turn(thread + n * threads, whole or n < turns - 1)

@@ -5,7 +5,7 @@
     fuse        in all subscripts the two loops count on, as digits of one number do
     fission     no statement after the cut is needed by one before it in a later round
     unroll      always
-    vectorize   rounds do not depend on each other, and arrays are read and written along them, or stand still
+    vectorize   rounds do not depend on each other, and arrays are written along them
     bind        no round depends on another one, whatever the loops around it
 """
 from __future__ import annotations
@@ -16,10 +16,10 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from tilewright.nests.dependences import ANY, Dependence, Range, dependences, span
+from tilewright.nests.dependences import ANY, Dependence, Range, dependences, loop_range, span
 from tilewright.nests.nest import Access
 from tilewright.nests.polynomial import Polynomial, polynomial
-from tilewright.nests.scheduled import Illegal, Scheduled, illegal, loop_range, simplified, widest
+from tilewright.nests.scheduled import Illegal, Scheduled, illegal, simplified, widest
 from tilewright.nests.tree import Do, For, Node, When, replaced, rewritten, walk
 
 Done = tuple[Scheduled, str]
@@ -43,8 +43,8 @@ def split(s: Scheduled, name: str, factor: int, outer: str, inner: str, tail: st
     for loop in loops:
         if loop.step != 1:
             illegal(loop.line, f"{name} goes in steps of {loop.step} from a bound that other loops move")
-        if loop.mark:
-            illegal(loop.line, f"{name} is {loop.mark} already: split it first")
+        if loop.mark.partition(".")[0] not in ("", "together") or loop.rings:
+            illegal(loop.line, f"{name} is {loop.mark or 'pipelined'} already: split it first")
         if loop.extent is None and tail != "predicate":
             illegal(loop.line, f'{name} has {loop.stop} rounds: tail="predicate" splits loops of any length')
         if tail == "divide" and loop.extent is not None and loop.extent % factor:
@@ -60,7 +60,7 @@ def split(s: Scheduled, name: str, factor: int, outer: str, inner: str, tail: st
             body = (When((n.stop - 1 - by[name],), body),)
             whole, rest = -(-rounds // factor), 0
         tiles = For(outer, polynomial(0), polynomial(whole), 1, (
-            For(inner, polynomial(0), polynomial(factor), 1, body, n.line),), n.line)
+            For(inner, polynomial(0), polynomial(factor), 1, body, n.line),), n.line, n.mark)
         return (tiles, _tail(n, f"{name}.tail", whole * factor, rest)) if rest else (tiles,)
 
     why = "the same rounds in the same order"
@@ -135,6 +135,9 @@ def reorder(s: Scheduled, names: tuple[str, ...]) -> Done:
                     _would_come_first(s, d)
                 sums = True
     wide, body, by_name = widest(s.nodes, {}), nest[-1].body, {x.index: x for x in nest}
+    if nest[0].mark.startswith("together"):             # which the outermost loop of a copy is
+        by_name[nest[0].index] = replace(nest[0], mark="")
+        by_name[names[0]] = replace(by_name[names[0]], mark=nest[0].mark)
     for name in reversed(names):
         body = (replace(by_name[name], body=body),)
     top = nest[0]
@@ -247,9 +250,13 @@ def _free(loop: For) -> None:
 
 
 def vectorize(s: Scheduled, names: tuple[str, ...], lanes: int | None) -> Done:
+    said: list[str] = []
     for name in names:
         if lanes is not None and any((x.extent or 0) > lanes for x in s.named(name)):
-            s = split(s, name, lanes, f"{name}.v", name, "divide")[0].marked(f"{name}.v", "unroll")
+            shared = {x.index for x, around in walk(s.nodes) if isinstance(x, For) and any(
+                y.mark.startswith("together") for y in (*around, x) if isinstance(y, For))}
+            s = split(s, name, lanes, f"{name}.v", name, "divide")[0]
+            s = s if name in shared else s.marked(f"{name}.v", "unroll")
         for loop in s.named(name):
             if loop.extent is None:
                 illegal(loop.line, f"{name} has {loop.stop} rounds, and a vector has a constant number of lanes")
@@ -270,18 +277,23 @@ def vectorize(s: Scheduled, names: tuple[str, ...], lanes: int | None) -> Done:
                         "once" + ("; split it, and make a loop that does not add up the innermost" if d.own else ""))
         for node, around in s.statements:
             if any(id(x) in loops for x in around):
-                _along(s, node, name)
+                said += _along(s, node, name)
         s = s.marked(name, "vector")
     by = f" by {lanes}" if lanes else ""
-    return s, f"vectorize {' '.join(names)}{by}: rounds are independent, and arrays are read along them or stand still"
+    return s, "; ".join([f"vectorize {' '.join(names)}{by}: rounds are independent", *dict.fromkeys(said)])
 
 
-def _along(s: Scheduled, node: Do, name: str) -> None:
+def _along(s: Scheduled, node: Do, name: str) -> list[str]:
+    """What is read element by element."""
+    said = []
     for access, writes in node.accesses():
         step = s.stride(access, name)
-        if step not in ((1,) if writes else (0, 1)):
+        if writes and step != 1:
             illegal(node.line, f"{access} moves by {step} elements from round to round of {name}, not by 1: reorder "
                     f"loops, or stage {access.array} with {name} as its last axis")
+        if step not in (0, 1):
+            said.append(f"{access} is read element by element, since they are {step} apart")
+    return said
 
 
 def _widened(s: Scheduled, name: str, arrays: set[str]) -> Scheduled:

@@ -19,7 +19,7 @@ import numpy as np
 
 from tilewright.forks import cached_property
 from tilewright.ir import Type, bf16, f16, f32, f64, i8, i16, i32, i64
-from tilewright.nests import checking, domain, operations, partial, staging
+from tilewright.nests import checking, domain, operations, partial, pipelining, staging
 from tilewright.nests.compiled import Compiled, compiled, layout_of
 from tilewright.nests.conditions import relaxed
 from tilewright.nests.counts import Count, counts, simulated, table
@@ -41,6 +41,7 @@ OPERATIONS: dict[str, Callable[..., operations.Done]] = {       # of a tree, arg
     "stage": lambda s, a, o: staging.stage(s, *a, **o),
     "partial": lambda s, a, o: partial.partial(s, *a),
     "bind": lambda s, a, o: operations.bind(s, *a),
+    "pipeline": lambda s, a, o: pipelining.pipeline(s, *a),
 }
 
 
@@ -100,8 +101,8 @@ class Schedule:
 
     def vectorize(self, *loops: str, lanes: int | None = None) -> Schedule:
         """All rounds of an innermost loop at once; with `lanes`, so many, and the others in an unrolled loop around
-        them, whose name ends with ".v". Illegal where rounds depend on each other, or where an array is not read or
-        written along its elements: reads may also stand still."""
+        them, whose name ends with ".v". Illegal where rounds depend on each other, or where an array is not
+        written along its elements; other strides are read element by element, as the sentence says."""
         return self._then("vectorize", *loops, lanes=lanes)
 
     def stage(self, array: str, around: str | None = None, axes: tuple[str, ...] = (), space: str = "memory", *,
@@ -112,7 +113,8 @@ class Schedule:
         axes    the loops in it that are axes of the buffer, in the order of its layout: ("jr", "p", "jv", "jl") is a
                 packed panel. The loops of the copy are named after the array and these: "B.jr"
         space   "registers", "shared" (of a CTA, whose thread loops are axes, too; all threads copy) or "memory"
-        pad     elements that no one uses at the end of each row, against conflicts of shared memory's banks
+        pad     elements that no one uses before the next index of the first axis, against conflicts of shared memory's
+                banks
         name    of the buffer; unless given the array's with _reg, _shared or _buf
 
         Elements beyond the array are 0 in a buffer. Statements that only use buffers lose the conditions that a split
@@ -133,6 +135,17 @@ class Schedule:
         "thread.y"), or shared by the threads of a CPU ("worker"): bind(bi="block.y", ti="thread.y"). CTAs, threads
         and workers are the outermost loops. Illegal where a round accesses what another one writes."""
         return self._then("bind", {**(places or {}), **named})
+
+    def pipeline(self, loop: str, stages: int = 2, *, by: str = "async") -> Schedule:
+        """The copies to shared memory at the beginning of a loop's rounds, `stages` - 1 rounds earlier, into a ring of
+        so many buffers, so that they are under way while a round computes; one barrier for each round.
+
+        by      "async": by asynchronous instructions (cp.async) where the target has them; else as they are.
+                "registers", of two stages: loaded before a round computes, stored after it
+
+        Vectorize copies first. Illegal where a round of the loop writes what they read.
+        """
+        return self._then("pipeline", loop, stages, by)
 
     def _then(self, method: str, *arguments: Any, **options: Any) -> Schedule:
         after, sentence = OPERATIONS[method](self.now, arguments, options)
@@ -269,13 +282,16 @@ def shown(nodes: tuple[Node, ...], indent: str = "") -> str:
         if isinstance(n, For):
             start = "" if n.start == Polynomial(()) else f" = {n.start} ..."
             step = f" by {n.step}" if n.step != 1 else ""
+            step += "".join(f", {name} = {f'({n.index} + {shift})' if shift else n.index} % {size}"
+                            for name, shift, size in n.rings)
             lines += [f"{indent}{n.mark + ' ' if n.mark else ''}for {n.index}{start} < {n.stop}{step}",
                       shown(n.body, indent + "  ")]
         elif isinstance(n, When):
             where = " and ".join(f"{c} >= 0" for c in n.conditions)
             lines += [f"{indent}where {where}", shown(n.body, indent + "  ")]
         elif isinstance(n, Sync):
-            lines.append(f"{indent}barrier")
+            waits = f"wait for copies but {n.pending} rounds' of them" if n.pending else "wait for copies"
+            lines.append(indent + {"cta": "barrier", "commit": "copies of a round", "wait": waits}[n.scope])
         else:
             sign = {"": "=", "add": "+=", "mul": "*="}.get(n.reduce, f"= {n.reduce} with")
             lines.append(f"{indent}{n.target} {sign} {text(n.value)}")

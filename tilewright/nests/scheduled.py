@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any, NamedTuple, NoReturn
 
 from tilewright.ir import Type
 from tilewright.ir.program import Line
-from tilewright.nests.dependences import Range, privates, span
+from tilewright.nests.dependences import Range, loop_range, privates, span
 from tilewright.nests.nest import Access, LoopNest
 from tilewright.nests.polynomial import Polynomial, polynomial
 from tilewright.nests.tree import Buffer, Do, For, Node, Sync, When, replaced, rewritten, tree, walk
@@ -77,9 +76,7 @@ class Scheduled:
         return self.buffers[array].shape if array in self.buffers else self.arrays[array].shape
 
     def strides(self, array: str) -> tuple[int, ...]:
-        shape = self.shape(array)
-        return self.arrays[array].strides if array in self.arrays else tuple(
-            [prod(shape[axis + 1:]) for axis in range(len(shape))])
+        return self.arrays[array].strides if array in self.arrays else self.buffers[array].strides
 
     def stride(self, access: Access, index: str) -> int:
         """Elements from one round of a loop to the next."""
@@ -154,19 +151,15 @@ def simplified(nodes: tuple[Node, ...], around: Mapping[str, Range] | None = Non
     return tuple(found)
 
 
-def loop_range(node: For, around: Mapping[str, Range]) -> dict[str, Range]:
-    first, last = span(node.start, around)[0], span(node.stop, around)[1] - 1
-    return {node.index: (first, max(last, first))}
-
-
 def widest(nodes: tuple[Node, ...], around: Mapping[str, Range]) -> dict[str, Range]:
     """The values of all indices, whatever those around them are."""
     found = dict(around)
     for node in nodes:
         if isinstance(node, For):
-            mine = loop_range(node, found)[node.index]
-            old = found.get(node.index, mine)
-            found |= widest(node.body, {**found, node.index: (min(mine[0], old[0]), max(mine[1], old[1]))})
+            for name, (first, last) in loop_range(node, found).items():
+                old = found.get(name, (first, last))
+                found[name] = min(first, old[0]), max(last, old[1])
+            found |= widest(node.body, found)
         elif isinstance(node, When):
             found |= widest(node.body, found)
     return found

@@ -57,7 +57,7 @@ def stage(s: Scheduled, array: str, around: str, axes: tuple[str, ...], space: s
     back: tuple[Node, ...] = (copy(use, new, False),) if written else ()
     if space == "shared":
         first = (Sync(), *[_together(x) for x in first], Sync())
-    buffers = {name: Buffer((*shape[:-1], shape[-1] + pad) if shape else (), space, s.element(array))}
+    buffers = {name: Buffer(tuple(shape), space, s.element(array), (0, pad))}
 
     def rewrite(n: Any) -> tuple[Node, ...]:
         if not isinstance(n, For) or n.index != around:

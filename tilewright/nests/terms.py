@@ -47,6 +47,9 @@ class Arithmetic:
         self.cells: dict[tuple[str, int], tuple[Variable, int]] = {}      # of registers: (buffer, element), (…, lane)
         self.length = 1                                 # rounds of the vector loop around
         self.mask: Value | None = None                  # those that are on
+        self.copies = False                             # whether the target copies to shared memory by cp.async
+        self.asynchronous = False                       # copies are: those that are not `on` fill with zeros
+        self.on: Value | None = None
         self.known: list[dict[Any, Value]] = [{}]       # what has been computed, in each of the blocks around
         self.begun: set[Register] = set()               # registers that begin with zeros
         self.line = Line("", 0)                       # of the statement that is being recorded
@@ -132,7 +135,7 @@ class Arithmetic:
     def _strides(self, array: str) -> tuple[int | str, ...]:
         if array in self.memories:
             return self.memories[array].strides
-        return row_major(self.buffers[array].shape) if array in self.buffers else ()
+        return self.buffers[array].strides if array in self.buffers else ()
 
     def _place(self, a: Access) -> tuple[Value, Polynomial, int]:
         """(address in the first of the vector loop's rounds, elements from round to round, its alignment)."""
@@ -322,7 +325,9 @@ class Arithmetic:
         self.line, body = d.line, self.k._body
         last = body[-1] if body else None
         element = self.element(d.target.array)
-        if not d.reduce and d.value[0] == "number":
+        if self.asynchronous:
+            self._copy(d)
+        elif not d.reduce and d.value[0] == "number":
             self.store(d.target, self.constant(d.value[1], element))
         elif not d.reduce and d.value[0] == "load" and self.element(d.value[1].array) == element:
             self.store(d.target, self.load(d.value[1]))
@@ -335,6 +340,23 @@ class Arithmetic:
                 break
             node.line = d.line
 
+    def _copy(self, d: Do) -> None:
+        """A copy to shared memory, in flight until its group is waited for; zeros are what it leaves out."""
+        if d.value[0] == "number":
+            return
+        (to, step, align), (source, by, aligned) = self._place(d.target), self._place(d.value[1])
+        t, n, k = self.element(d.target.array), self.length, self.k
+        whole = step.constant == by.constant == 1 and self.mask is None
+        if whole and n * t.bytes in (4, 8, 16) and min(align, aligned) >= n * t.bytes:
+            k.cp_async(to, source, n * t.bytes, self._valid(self.on, n * t.bytes))
+            return
+        for e in range(n):
+            on = self.on if self.mask is None else self.mask[e] if self.on is None else self.mask[e] & self.on
+            k.cp_async(to + self.whole(step * e), source + self.whole(by * e), t.bytes, self._valid(on, t.bytes))
+
+    def _valid(self, on: Value | None, size: int) -> Value | None:
+        return None if on is None else self.k.select(on, self.k.constant(i32, size), self.k.constant(i32, 0))
+
     def _reduced(self, d: Do, t: Type) -> Value:
         if self.length > 1 and LANE not in self.offset(d.target).names:
             refuse(d.line, f"{d.target} is one element for all rounds of a vector loop, and each of them changes it")
@@ -346,11 +368,3 @@ class Arithmetic:
             x, y = (self.cast(self.value(x, t), t) for x in product[1:])
             return self.operation("fma", [-x if negative else x, y, old], t)
         return self.operation(d.reduce, [old, self.value(d.value, t)], t)
-
-
-def row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    strides, size = [], 1
-    for extent in reversed(shape):
-        strides.append(size)
-        size *= extent
-    return tuple(reversed(strides))

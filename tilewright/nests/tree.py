@@ -5,7 +5,8 @@
 Schedules rewrite such trees (schedule.py), lower.py makes kernels of them. A loop's `mark` says how its rounds run:
 "" one after the other; "unroll"; "vector", all at once by vector instructions; "block.x" to "block.z" and "thread.x",
 "thread.y", a CTA or a thread of a launch for each; "grid.x" to "grid.z", shared by all of them; "worker", by the
-threads of a CPU; "together", a copy that all threads of the CTA share, in turns.
+threads of a CPU; "together", a copy that all threads of the CTA share, in turns; "together.async", one by
+asynchronous instructions where the target has them.
 """
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ class For:
     body: tuple[Node, ...]
     line: Line
     mark: str = ""
-    below: tuple[Polynomial, ...] = ()          # other bounds, which may be lower than `stop`
+    below: tuple[Polynomial, ...] = ()              # other bounds, which may be lower than `stop`
+    rings: tuple[tuple[str, int, int], ...] = ()    # (name, shift, n): another name is (index + shift) % n
+    turns: tuple[str, int] | None = None            # of a copy: the name of a thread's turn, and how many there are
 
     @property
     def extent(self) -> int | None:
@@ -67,16 +70,34 @@ class Do:
 
 @dataclass(frozen=True)
 class Sync:
-    """A barrier of the CTA, or of the warp: operations of a schedule add them, users never."""
+    """A barrier of the CTA, or of the warp: operations of a schedule add them, users never. "commit" closes a group of
+    asynchronous copies, "wait" waits until at most `pending` groups of this thread are in flight."""
     scope: str = "cta"
+    pending: int = 0
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """Memory that a schedule adds. `space`: "registers", "shared" or "memory"."""
+    """Memory that a schedule adds. `space`: "registers", "shared" or "memory". `pad`: (axis, elements between the end
+    of one of its rows and the next one)."""
     shape: tuple[int, ...]
     space: str
     element: Type
+    pad: tuple[int, int] = (0, 0)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        found, size = list[int](), 1
+        for axis, n in reversed([*enumerate(self.shape)]):
+            size += self.pad[1] if axis == self.pad[0] else 0
+            found.insert(0, size)
+            size *= n
+        return tuple(found)
+
+    @property
+    def size(self) -> int:
+        """Elements, those between rows too."""
+        return self.shape[0] * self.strides[0] if self.shape else 1
 
 
 Node = For | When | Do | Sync
@@ -94,7 +115,7 @@ def polynomials(nodes: tuple[Node, ...]) -> Iterator[Polynomial]:
     """All that is computed in whole numbers: bounds, conditions, subscripts and indices."""
     for node, _ in walk(nodes):
         if isinstance(node, For):
-            yield from (node.start, node.stop)
+            yield from (node.start, node.stop, *node.below)
         elif isinstance(node, When):
             yield from node.conditions
         elif isinstance(node, Do):
