@@ -11,7 +11,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 def test_all_are_tested_and_listed():
     names = {path.name for path in EXAMPLES.glob("*.py")}
     assert names == {"integers.py", "quantized_layer.py", "own_kernel.py", "own_arithmetic.py", "nearest_neighbours.py",
-                     "shortest_paths.py", "transformer_block.py"}
+                     "shortest_paths.py", "transformer_block.py", "own_loops.py"}
     assert all(f"({name})" in (EXAMPLES / "README.md").read_text() for name in names)
 
 
@@ -36,6 +36,12 @@ def test_transformer_block():
 def test_own_kernel(capsys):
     runpy.run_path(str(EXAMPLES / "own_kernel.py"))["main"]()
     assert "shared memory" not in capsys.readouterr().out
+
+
+def test_own_loops(capsys):
+    """It compares what is optimized with the loops as they are written."""
+    runpy.run_path(str(EXAMPLES / "own_loops.py"))["main"](48)
+    assert "an epilogue" in capsys.readouterr().out
 
 
 def test_products_with_their_own_arithmetic(capsys):
