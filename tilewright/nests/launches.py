@@ -21,7 +21,7 @@ def smaller(function: Function, grid: int | Sequence[int], shapes: Mapping[str, 
     """(the nest of fewer CTAs, shapes and sizes for it), the fewest first, where loops stay inside of their arrays."""
     whole = whole_grid(grid)
     common = gcd(*[n for n in whole if n > 1])
-    most = max([*sizes.values(), *whole], default=1)
+    most = max(whole) if common else max(sizes.values(), default=1)
     by = {d for d in range(1, common + 1) if common % d == 0} | {1 << n for n in range(most.bit_length())}
     for d in sorted(by, reverse=True):
         ctas = tuple([-(-n // d) for n in whole])
