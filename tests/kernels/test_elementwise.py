@@ -128,6 +128,29 @@ def test_large_results_pass_the_caches_by(start):
     assert (np.delete(z, np.s_[start:start + n]) == 7).all()
 
 
+@pytest.mark.parametrize("name", ["exp", "log", "tanh", "erf", "gelu", "gelu_tanh", "sigmoid", "sqrt"])
+@pytest.mark.parametrize("T", [f32, f64], ids=str)
+def test_functions_are_vectors(name, T):
+    """With the bits of one number at a time."""
+    special = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-310, 1e-45, -87.4, 88.8, -745.2, 709.9, 1e300]
+    with np.errstate(over="ignore"):
+        x = np.concatenate([special, rng.normal(0, 30, 500)]).astype(T.numpy)
+
+    def emit(inner):
+        k = Kernel(name, n=i64, x=ptr(T), y=ptr(T))
+        n, x, y = k.args
+        with inner(k, n) as i:
+            y[i] = getattr(k, name)(x[i])
+        return k.function
+    assert vectors.reasons(emit(each)) == []
+    one, several = np.zeros((2, len(x)), x.dtype)
+    run(emit(lambda k, n: k.loop(n)), len(x), x, one)
+    run(emit(each), len(x), x, several)
+    for found in one, several:
+        found[np.isnan(found)] = np.nan
+    assert one.tobytes() == several.tobytes()
+
+
 def test_instructions():
     texts = {chip: llvm.assembly(emit_add(threads, warp), targets.target(chip)) for chip, threads, warp in (
         ("x86-avx2", None, 32), ("x86-avx512", None, 32), ("neon", None, 32), ("sm_75", 256, 32), ("gfx942", 256, 64))}

@@ -238,13 +238,8 @@ def _exp(k: Any, x: Value) -> Value:
     low, high = F.exp_ends
     p, n = _reduced_exp(k, k.min(high, k.max(x, low)), 2*F.bias)        # in this order a NaN stays
     # 2^n is infinite or 0 before the result is: two factors. Only the second product is rounded, if it is subnormal.
-    half = n >> 1 << F.mantissa
-    return p * k.bits_as(_difference(k, n << F.mantissa, half), t) * k.bits_as(half, t)
-
-
-def _difference(k: Any, x: Value, y: Value) -> Value:
-    """x - y of bits: of elements of vectors, which may overflow, since an i32 by itself is an index."""
-    return x - y if x.type.length > 1 else (k.pack(x, x) - k.pack(y, y))[0]
+    half = n >> 1
+    return p * k.bits_as(n - half << F.mantissa, t) * k.bits_as(half << F.mantissa, t)
 
 
 def _log(k: Any, x: Value) -> Value:

@@ -22,7 +22,7 @@ GPU_BYTES = 16                  # of a thread's longest access
 # Operations that mean the same of each element of vectors
 ELEMENTWISE = frozenset(("add", "sub", "mul", "div", "rem", "divide", "neg", "abs", "sqrt", "fmin", "fmax", "lt", "le",
                          "eq", "ne", "and", "or", "xor", "shl", "shr", "cast", "bitcast", "select", "fma",
-                         "fms", "fnma", "fnms"))
+                         "fms", "fnma", "fnms", "reciprocal"))
 
 
 class Scalar(Exception):
