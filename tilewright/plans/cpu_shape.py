@@ -10,8 +10,9 @@ from tilewright.plans import invariant as invariants, prologues, semirings
 from tilewright.plans.words import BY_NAME, TILE_WORDS
 
 MOST_COMPLEX = 32       # rows or columns of C up to which complex operands are read in place
-# What is contiguous in an operand; "scattered": its rows or columns have no one stride, and it is packed by tables
-Order = Literal["rows", "columns", "any", "scattered"]
+# What is contiguous in an operand; "scattered": its rows or columns have no one stride, and it is packed by tables;
+# "scattered rows": so is an A that is contiguous along an axis of k, and transposed in packing
+Order = Literal["rows", "columns", "any", "scattered", "scattered rows"]
 # Bytes of what panels may consist of: elements, or words
 ITEMSIZE = {"f32": 4, "f64": 8, "i32": 4, "i64": 8, **dict.fromkeys((*BY_NAME, *TILE_WORDS), 4)}
 COMPLEX = {"c64": "f32", "c128": "f64"}         # and the format of their parts
@@ -112,7 +113,7 @@ class Shape(HasNumerics, _Fields):
     def swapped(self) -> Shape:
         """The shape of C^T = B^T @ A^T."""
         exchanged: dict[Order, Order] = {"rows": "columns", "columns": "rows", "any": "any",
-                                           "scattered": "scattered"}
+                                           "scattered": "scattered", "scattered rows": "scattered"}
         return self._replace(m=self.n, n=self.m, a=exchanged[self.b], b=exchanged[self.a],
                              source_a=self.source_b, source_b=self.source_a, numerics=self.numerics.swapped)
 
@@ -148,7 +149,7 @@ class Shape(HasNumerics, _Fields):
     @property
     def scattered(self) -> bool:
         """Whether packing, or storing, goes by tables: likewise."""
-        return "scattered" in (self.a, self.b, self.c)
+        return self.a.startswith("scattered") or "scattered" in (self.b, self.c)
 
     @property
     def sums(self) -> str:

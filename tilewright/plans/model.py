@@ -200,7 +200,7 @@ def _packed(shape: Shape, plan: CpuPlan, target: CpuTarget, ceilings: Ceilings) 
     waiting = total(traffic["L3"]) * runs / threads / ceilings.l3 + (far / threads if threads <= CHANNELS else 0)
     squares = ceil(plan.mr / lanes) * lanes / plan.mr                       # of vectors are transposed, not rows alone
     # bytes, in packing
-    transposed = round(a*n_blocks*squares)*(shape.a == "rows") + b*packers*(shape.b == "columns")
+    transposed = round(a*n_blocks*squares)*(shape.a in ("rows", "scattered rows")) + b*packers*(shape.b == "columns")
     row_of_tile = plan.nr // lanes * kc / ceilings.vectors      # whose rows are in pages of their own
     late = max(RUN - row_of_tile, 0.0) * m * col_panels * k_blocks / threads if c > target.l2 else 0.0
     return _cost(vectors, traffic, (

@@ -103,6 +103,9 @@ def lowered(a: Array, b: Array, c: Array, splits: list[Split], threads: int, tar
     for name, x in zip("abc", splits):
         if x.strides is None or (name == "c" and st.csc != 1):
             shape = shape._replace(**{name: by_table})
+    extent, stride = splits[0].columns[-1]
+    if shape.a == by_table and stride == 1 and extent >= target.lanes(shape.itemsize):
+        shape = shape._replace(a="scattered rows")
     if not shape.scattered:                         # axes merge in a copy that did not in what was converted
         shape = shape._replace(a=by_table)
     return Lowered(shape, st, target)
@@ -119,7 +122,7 @@ def recipe(found: Lowered, splits: list[Split], plan: Any = None, make: type[Rec
     if of_n is not None:
         shape = shape._replace(b="scattered", c="scattered")
     for name in "ab":
-        if getattr(shape, name) == "scattered":         # so that the loops take no strides for those of memory
+        if getattr(shape, name).startswith("scattered"):        # so that the loops take no strides for those of memory
             strides = strides._replace(**{f"rs{name}": 0, f"cs{name}": 0})
     plan = engine.team(plan or choice.chosen(shape, target)[0], host)
     depth = block_depth(shape.k, blocks(shape, plan).kc, 4)
@@ -135,7 +138,7 @@ def recipe(found: Lowered, splits: list[Split], plan: Any = None, make: type[Rec
     for name, rows, columns, width, source in (
             ("a", tables.offsets(a.rows)[m], tables.offsets(a.columns)[k], plan.mr, shape.source_a),
             ("b", tables.offsets(b.columns)[n], tables.offsets(b.rows)[k], plan.nr, shape.source_b)):
-        if getattr(shape, name) == "scattered":
+        if getattr(shape, name).startswith("scattered"):
             scattering[name] = tables.scattered(rows, columns, depth, min(lanes, width), width % lanes == 0,
                                                 target.masked or not source, strip if name == "b" else None, side)
     if shape.c == "scattered":
