@@ -89,6 +89,8 @@ def fused(call: Call, p: Product, scales: Mapping[str, Array] | None = None) -> 
     read, arrays = [], []
     for name, kind in expression.parameters[len(expression.sums):]:
         x = given[name]
+        if x.size:                      # one number, not as many as it is expanded to
+            x = x[(..., *(slice(None) if stride else slice(0, 1) for stride in x.strides))]
         found = format_of(x.dtype)
         if found is None:
             raise TypeError(f"operands[{name!r}] is {x.dtype}: it must be of integers or real floating-point numbers")

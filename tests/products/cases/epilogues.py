@@ -54,6 +54,8 @@ CASES = [
     square("two results", 3, 50, 41, "a plan for few rows", plans=("stream 3x4",)),
     case("a plan for few columns", "f32 50x41", "f32 41x3 columns", "two results", bias="f32 3", res="f32 50x3",
          plans=("dots 2x3",)),
+    *(case(f"an operand that is expanded: {lie}", "f32 20x6", "f32 6x8", "times", res=f"f32 20x8 {lie}", on=GPUS)
+      for lie in ("same", "one")),
     # leading axes
     case("a batch", "f32 4x17x33", "f32 4x33x24", "activated", bias="f32 24", res="f32 17x24"),
     case("a batch by one matrix", "f32 4x17x33", "f32 33x24", "activated", bias="f32 4x1x24", res="f32 4x17x24"),
