@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.api import contraction
+from tests.products.ways import python_calls
+from tilewright.api import pairs
 from tilewright.rules import paths
 
 RNG = np.random.default_rng
@@ -248,8 +249,8 @@ def test_a_result_in_c_order_is_written_there(monkeypatch):
     """A result in order C or F is written in that order at once, and its calls are repeated."""
     x, y = whole(np.random.default_rng(5), (4, 5, 6, 3)), whole(np.random.default_rng(6), (4, 7, 8, 2))
     stores = []
-    product = contraction.Work.product
-    monkeypatch.setattr(contraction.Work, "product", lambda self, *of: stores.append(of[4]) or product(self, *of))
+    product = pairs.Work.product
+    monkeypatch.setattr(pairs.Work, "product", lambda self, *of: stores.append(of[4]) or product(self, *of))
     for order in "CF":
         for _ in range(2):
             found = tw.einsum("dega,dfbc->aebfgc", x, y, order=order)
@@ -257,3 +258,88 @@ def test_a_result_in_c_order_is_written_there(monkeypatch):
             assert np.array_equal(found, np.einsum("dega,dfbc->aebfgc", x, y))
     assert stores
     assert all(place is not None for place in stores)
+
+
+relu = lambda acc, bias: tw.relu(acc + bias)       # noqa: E731
+
+
+@pytest.mark.parametrize("operands", [1, 2, 3])
+def test_random_subscripts_with_alpha_beta_c_and_an_epilogue(operands):
+    """Operands with some of the result's axes; c that is out, too; reductions of any rows and columns."""
+    rng = RNG(40 + operands)
+    for _ in range(12):
+        subscripts, shapes = random_call(rng, operands)
+        xs = [whole(rng, shape) for shape in shapes]
+        sums = np.einsum(subscripts, *(x.astype(np.int64) for x in xs), optimize=True)
+        some = [whole(rng, [n if rng.random() < 0.6 else 1 for n in np.shape(sums)[first:]])
+                for first in rng.integers(0, np.ndim(sums) + 1, 2)]
+        c = whole(rng, np.shape(sums))
+        expected = 2*sums - c
+        out = c.copy()
+        assert tw.einsum(subscripts, *xs, alpha=2, beta=-1, c=out, out=out) is out
+        assert np.array_equal(out, expected), (subscripts, shapes)
+        both = tw.einsum(subscripts, *xs, alpha=2, beta=-1, c=c, epilogue=lambda acc, s, t: (tw.relu(acc + s), acc * t),
+                         operands={"s": some[0], "t": some[1]})
+        for found, wanted in zip(both, (np.maximum(expected + some[0], 0), expected * some[1])):
+            assert np.shape(found) == np.shape(wanted), (subscripts, shapes)
+            assert np.array_equal(found, wanted), (subscripts, shapes)
+        if np.ndim(sums) > 1 and np.size(sums):
+            row, column = tw.einsum(subscripts, *xs, epilogue=lambda acc: (tw.row_max(acc), tw.column_sum(acc)))
+            assert np.array_equal(row, sums.max(-1)), (subscripts, shapes)
+            assert np.array_equal(column, sums.sum(-2)), (subscripts, shapes)
+
+
+@pytest.mark.parametrize("output", ["nxyd", "ndxy", "dnyx"])
+def test_a_convolution_with_an_epilogue_is_one_product(output):
+    """A view of the image is packed by tables, and nothing of its size is copied; repeated calls take no rules."""
+    rng = RNG(9)
+    image, kernel, bias = whole(rng, (2, 10, 9, 16)).copy(), whole(rng, (3, 3, 16, 20)), whole(rng, (20,))
+    patches = np.lib.stride_tricks.sliding_window_view(image, (3, 3), (1, 2))
+    expected = np.maximum(np.einsum("nxycij,ijcd->nxyd", patches, kernel, optimize=True) + bias, 0)
+    shape = [dict(zip("nxyd", expected.shape))[label] for label in output]
+    bias = bias.reshape([20 if label == "d" else 1 for label in output])
+    expected = np.einsum(f"nxyd->{output}", expected)
+    for out in None, np.empty(shape, np.float32), np.empty((*shape[:-1], 2 * shape[-1]), np.float32)[..., ::2]:
+        for _ in range(2):
+            found, calls = python_calls(lambda: tw.einsum(f"nxycij,ijcd->{output}", patches, kernel, out=out,   # noqa: B023
+                                                          epilogue=relu, operands={"bias": bias}))
+            assert np.array_equal(found, expected)
+        assert calls < 100
+
+
+def test_refusals_of_what_stands_beside_operands():
+    x = np.ones((2, 4), np.float32)
+    for error, text, options in [
+        (ValueError, "c must be given if beta is not 0", {"beta": 1}),
+        (ValueError, "c must broadcast to the result's shape (2, 2)", {"beta": 1, "c": x}),
+        (ValueError, "operands['bias'] must broadcast to the result's shape (2, 2)", {
+            "epilogue": relu, "operands": {"bias": x}}),
+        (ValueError, "operands must be None without an epilogue", {"operands": {"bias": x}}),
+        (TypeError, "epilogue must be a function", {"epilogue": 3}),
+        (TypeError, "alpha must be a number", {"alpha": "x"}),
+        (ValueError, "out must have an array or None for each", {"epilogue": abs, "out": (None, None)}),
+        (ValueError, "out must have the result's shape (2, 2)", {"epilogue": abs, "out": x.copy()}),
+        (TypeError, "to which a result of dtype float32", {"epilogue": abs, "out": np.zeros((2, 2), int)}),
+        (TypeError, "dtype and casting must be None", {"epilogue": abs, "dtype": "f8"}),
+        (ValueError, "out_dtype must be a format of single numbers", {"epilogue": abs, "out_dtype": "mxfp8"}),
+    ]:
+        with pytest.raises(error) as found:
+            tw.einsum("ij,kj", x, x, **options)
+        assert text in str(found.value)
+    with pytest.raises(TypeError, match="epilogue must be None for complex"):
+        tw.einsum("ij,kj", x.astype(np.complex64), x, epilogue=abs)
+    with pytest.raises(TypeError, match="alpha must be a whole number"):
+        tw.einsum("ij,ij->ij", x.astype(int), x.astype(int), alpha=0.5)
+    with pytest.raises(ValueError, match=r"epilogue returns row_max, and the result's shape is \(2,\)"):
+        tw.einsum("ij,ij->i", x, x, epilogue=lambda acc: tw.row_max(acc))
+    with pytest.raises(TypeError, match="must be left out of products that NumPy computes"):
+        tw.einsum("ij,kj", x.astype(np.longdouble), x, alpha=2)
+
+
+def test_alpha_0_reads_no_operand_and_beta_0_no_c():
+    x, nan = np.ones((2, 2), np.float32), np.full((2, 2), np.nan, np.float32)
+    for subscripts in "ij,jk->ik", "ij,ij->ij":
+        assert np.array_equal(tw.einsum(subscripts, nan, x, alpha=0, beta=1, c=2), 2 * x)
+        assert np.array_equal(tw.einsum(subscripts, x, x, c=nan), np.einsum(subscripts, x, x))
+    assert tw.einsum("ij,jk->ik", x, x, c=nan.astype(float)).dtype == np.float64
+    assert np.array_equal(tw.tensordot(x, x, 1, alpha=2, epilogue=lambda acc: acc + 1), 2 * (x @ x) + 1)

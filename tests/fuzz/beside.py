@@ -42,11 +42,13 @@ OF_ALL = (*OF_ONE, "row argmax", "row and column", "row sums of groups", "row ma
           "biased and not")
 OF_GROUPS = (*OF_ALL, "of groups")
 OF_MATRICES = (*OF_ALL, "two results", "indices", "residual", "nearest")
+TEXTS = ("ij,jk->ik", "ji,jk->ki", "xyk,kn->nxy", "xky,kn->xny", "xyk,kny->xn", "bij,bjk->kbi", "abk,bkc->ca",
+         "xkl,lnk->nx", "xkl,lnk->xn", "ij,ij->ij", "ij,j->i", "ij,jk,kl->li", "xky,bkn->xyn", "xyk,nk->yxn")
 PROLOGUES = None, None, "scale", "double", "plus", "relu"
 
 
 def draw(rng: Random) -> Case:
-    case: Case = {"call": rng.choice(["fused", "fused", "weights", "weights", "groups", "groups", "both"]),
+    case: Case = {"call": rng.choice([*("fused", "einsum", "weights", "groups") * 2, "both"]),
                   "data": rng.randrange(2**31), "threads": rng.choice([1, 1, 2, 3]), "eager": rng.random() < 0.4,
                   "fence": rng.choice(["guard", "guard", "heap"]), "again": rng.random() < 0.3}
     while True:
@@ -55,7 +57,8 @@ def draw(rng: Random) -> Case:
         if m * n * k <= MOST and {*case["sizes"]} != {n}:    # which would be results of rows or of columns
             break
     case |= {"m": m, "n": n, "k": k, "a": rng.choice(FLOATS), "trans_b": rng.random() < 0.5}
-    if case["call"] == "fused" and rng.random() < 0.3:
+    case["text"] = rng.choice(TEXTS)
+    if case["call"] in ("fused", "einsum") and rng.random() < 0.3:
         case["a"] = rng.choice(WHOLE)
     case["b"] = rng.choice([case["a"], case["a"], *FLOATS, "i8", "u8"]) if case["call"] != "groups" else case["a"]
     if case["call"] in ("weights", "both") or (case["call"] == "groups" and rng.random() < 0.6):
@@ -81,6 +84,8 @@ def draw(rng: Random) -> Case:
 
 def row(case: Case) -> table.Case:
     """The case as a row of the table."""
+    if case["call"] == "einsum":
+        return _contraction(case)
     grouped, narrow = case["call"] == "groups", case["b"] in NARROW and case["call"] != "fused"
     m, n, k = sum(case["sizes"]) if grouped else case["m"], case["n"], case["k"]
     functions = _functions(case, m, n, k)
@@ -99,6 +104,23 @@ def row(case: Case) -> table.Case:
     return table.case("drawn", a, b, call="grouped_matmul" if grouped else "packed" if packed else "matmul",
                       ends=tuple(accumulate(case["sizes"])) if grouped else (), packed=packed, within=within,
                       index=case["index"], options=options, **functions)
+
+
+def _contraction(case: Case) -> table.Case:
+    """einsum with alpha, beta and c, or an epilogue, whose operands have some of the result's axes."""
+    sizes, (inputs, output) = Random(case["data"]), case["text"].split("->")
+    length = {x: sizes.choice([1, 2, 3, 5, 8, 16, 17, 33, 40]) for x in sorted({*inputs} - {","})}
+    a, b, *others = (f"{case['a']} {'x'.join(str(length[x]) for x in term)}" for term in inputs.split(","))
+    name = case["epilogue"] if len(output) > 1 or case["epilogue"] in OF_ONE[:-1] else None
+    few = ["x".join(str(length[x] if sizes.random() < 0.7 else 1) for x in output) for _ in range(4)]
+    more = {} if name is None else {"epilogue": name} | {
+        x: f"{case['beside']} {few[at]} {case['spread']}" for at, x in enumerate(
+            [*inspect.signature(EPILOGUES[name].traced).parameters][1:])}
+    options = {"alpha": case["alpha"], "threads": case["threads"], "order": sizes.choice(["K", "K", "C", "F"])}
+    if sizes.random() < 0.4:
+        more["c"], options["beta"] = f"{case['a']} {few[3]}", sizes.choice([1, 2, -1])
+    return table.case("drawn", a, b, call="einsum", subscripts=case["text"], others=tuple(others), options=options,
+                      **more)
 
 
 def _functions(case: Case, m: int, n: int, k: int) -> dict[str, str]:
@@ -153,9 +175,8 @@ def check(case: Case) -> None:
 def _check(case: Case) -> None:
     place = Watched(_place, cycle(case["lie"]))
     call, found = checked(row(case), case["data"], place, case["plan"])
-    if case["out"] and len(found) == 1 and found[0].ndim == 2:
-        m, n = found[0].shape
-        out = f"{formats.get(found[0].dtype).name} {m}x{n}"
+    if case["out"] and len(found) == 1 and (found[0].ndim == 2 or (case["call"] == "einsum" and found[0].ndim)):
+        out = f"{formats.get(found[0].dtype).name} {'x'.join(map(str, found[0].shape))}"
         checked(call.case._replace(out=(out,)), case["data"], place, case["plan"])
     if case["again"]:
         again(call, place)
@@ -165,5 +186,6 @@ def _check(case: Case) -> None:
 PLAIN: Case = {"plan": "", "again": False, "eager": False, "threads": 1, "packed": False, "how": {}, "alpha": 1,
                "out": False, "out_dtype": None, "epilogue": None, "prologue_a": None, "prologue_b": None,
                "zeros": False, "nibbles": False, "trans_b": False, "spread": "", "lie": [{"end": True}],
-               "index": "i32", "place": PLACES[0], "beside": "f32", "scale": "f32", "m": 1, "n": 1, "k": 1}
+               "index": "i32", "text": TEXTS[0], "place": PLACES[0], "beside": "f32", "scale": "f32",
+               "m": 1, "n": 1, "k": 1}
 FUZZER = Fuzzer("beside", draw, check, PLAIN, share=3)

@@ -269,6 +269,12 @@ def draw_einsum(rng: Random, f: Case) -> Case:
     k = math.prod(n for x, n in lengths.items() if x not in output)
     found = {"a": text(f["a"], *map(lengths.get, left)), "b": text(f["a"], *map(lengths.get, right)),
              "subscripts": f["text"], "values": rng.choice(["whole", "normal"]), "within": within(f["a"], k)}
+    if f["epilogue"] or rng.random() < 0.3:
+        shape = [lengths[x] for x in output]
+        some = [text(f["beside"], *(n if rng.random() < 0.6 else 1 for n in shape)) for _ in range(2)]
+        found |= {"epilogue": f["epilogue"]} | dict(zip(EPILOGUES.get(f["epilogue"], ()), some))
+        factors = {"alpha": rng.choice([1, 2, -1]), "beta": rng.choice([0, 0, 1, 2])}
+        return drawn(rng, f, found, call="einsum", options=factors, c=text(f["a"], *shape) if factors["beta"] else None)
     shared = [x for x in left if x in right]
     if rng.random() < 0.5 or any(x in output for x in shared) or [x for x in left + right if x in output] != [*output]:
         return drawn(rng, f, found, call="einsum")
@@ -276,7 +282,9 @@ def draw_einsum(rng: Random, f: Case) -> Case:
         left, right)]})
 
 
-KINDS["einsum"] = Kind(lambda rng: of_one(rng, [*FLOATS, "c64"], text=rng.choice(TEXTS)), draw_einsum)
+KINDS["einsum"] = Kind(lambda rng: of_one(rng, [name := rng.choice([*FLOATS, "c64"])], text=rng.choice(TEXTS),
+                                          beside=name, epilogue="" if name == "c64" else rng.choice(
+                                              ["", "", "bias relu", "scale and residual"])), draw_einsum)
 
 
 # ---- batches of small matrices, and complex ones

@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 from numpy import einsum as numpys_einsum  # not looked up at each call: users put tilewright's in its place
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from tilewright import forks
-from tilewright.api import as_matmul, host, tensor_repeats, tensors
+from tilewright.api import as_matmul, host, pairs, tensor_repeats, tensors
 from tilewright.formats.scaled import Decodable
 from tilewright.plans import invariant as invariants
 from tilewright.rules import arguments, contraction, numpy_products, paths, shapes, subscripts
 from tilewright.rules.arguments import Array
-from tilewright.rules.contraction import Term
-from tilewright.rules.subscripts import Labels
+from tilewright.rules.call import Call
+from tilewright.rules.signature import signature, substituted
 from tilewright.runtime import repeats
 from tilewright.runtime.cpu import pool, program
 from tilewright.runtime.gpu.arrays import library_of
@@ -34,9 +34,14 @@ CASTINGS = ("no", "equiv", "safe", "same_kind", "unsafe")
 
 
 def einsum(
-    *operands: Any,
-    out: NDArray[Any] | None = None,
+    *given: Any,
+    out: NDArray[Any] | tuple[NDArray[Any] | None, ...] | None = None,
     out_dtype: Any = None,
+    alpha: complex = 1,
+    beta: complex = 0,
+    c: ArrayLike | None = None,
+    epilogue: Any = None,
+    operands: dict[str, Any] | None = None,
     optimize: Any = True,
     order: str | None = "K",
     deterministic: bool = False,
@@ -45,9 +50,10 @@ def einsum(
     dtype: Any = None,
     casting: Any = None,
 ) -> Any:
-    """The sum of products that subscripts name, as numpy.einsum computes it: each pair of operands is one product.
+    """The sum of products that subscripts name, as numpy.einsum computes it: each pair of operands is one product. In
+    general epilogue(alpha * sums + beta * c), evaluated inside the last product's kernel.
 
-    operands    `einsum("ij,jk->ik", a, b)`, or `einsum(a, [0, 1], b, [1, 2], [0, 2])`: a label for each axis, letters
+    given       `einsum("ij,jk->ik", a, b)`, or `einsum(a, [0, 1], b, [1, 2], [0, 2])`: a label for each axis, letters
                 or integers from 0. Without "->", or the last list, the result has the labels that occur once, in
                 order. `...`, or Ellipsis, stands for the axes without a label, which are broadcast. A label that an
                 operand has twice takes its diagonal; one that is not in the result is summed over; axes of size 1 are
@@ -56,6 +62,10 @@ def einsum(
                 NumPy's rule same_kind. It may overlap operands. It is returned.
     out_dtype   a format or dtype instead of NumPy's choice, as in matmul. Products in between are kept in the format of
                 the sums, so that a result is rounded once.
+    alpha, beta, c, epilogue, operands  as in matmul: c and operands broadcast to the result. Rows and columns of an
+                epilogue are along the result's last two axes: where those of the last product are others, what is
+                reduced, or taken in pairs, is computed by a pass over the sums, and so is what follows no product. On
+                GPUs neither is taken there, nor is one operand alone.
     optimize    the order of products of three or more operands: True chooses that of the fewest operations (an element
                 of a product in between counts as 16) for up to 8 operands, for more by a greedy search, or by
                 opt_einsum where it is installed; "greedy" and "optimal" name a search, False multiplies from the left;
@@ -77,48 +87,61 @@ def einsum(
 
     Raises TypeError and ValueError where numpy.einsum does.
     """
-    plain = optimize is True and dtype is casting is out_dtype is None and order == "K" and threads is None and (
-        deterministic is batch_invariant is False and len(operands) > 1 and type(operands[0]) is str)
+    bare = c is epilogue is operands is None and type(alpha) is int and alpha == 1 and type(beta) is int and beta == 0
+    plain = bare and optimize is True and dtype is casting is out_dtype is threads is None and order == "K" and (
+        deterministic is batch_invariant is False and len(given) > 1 and type(given[0]) is str)
     how = None
-    if plain and len(operands) > 2 and {*map(type, operands[1:])} <= tensors.known and (
-            out is None or type(out) in tensors.known) and not operands[1].is_cuda:
-        how = einsum, operands[0]
-        if (result := tensor_repeats.run_recorded(how, operands[1:], out)) is not None:
+    if plain and len(given) > 2 and {*map(type, given[1:])} <= tensors.known and (
+            out is None or type(out) in tensors.known) and not given[1].is_cuda:
+        how = einsum, given[0]
+        if (result := tensor_repeats.run_recorded(how, given[1:], out)) is not None:
             return result
-    elif plain and len(operands) < 4:
-        result = as_matmul.by_matmul(*operands, out) if len(operands) == 3 else (
-            as_matmul.by_numpy(*operands) if out is None else None)
+    elif plain and len(given) < 4:
+        result = as_matmul.by_matmul(*given, out) if len(given) == 3 else (
+            as_matmul.by_numpy(*given) if out is None else None)
         if result is not None:
             return result
     alike = None
-    invariant = "" if plain else checked(deterministic, batch_invariant)
-    if operands and dtype is casting is None:
-        alike = asked(operands, out, out_dtype, order, threads, invariant, *(() if plain else _known_by(optimize)))
+    invariant = "" if deterministic is batch_invariant is False else checked(deterministic, batch_invariant)
+    outs = out if type(out) is tuple and not bare else (out,)
+    if given and dtype is casting is None and (
+            beside := () if bare else repeats.beside(alpha, beta, c, epilogue, operands)) is not None:
+        options = out_dtype, order, threads, invariant
+        alike = asked(given, outs, beside, *options, *(() if optimize is True else _known_by(optimize)))
     if alike is not None:
-        again = partial(repeats.again, *alike, (out,))
+        again = partial(repeats.again, *alike, outs)
         result = again() if how is None else tensor_repeats.watched(again, how, alike[2], out)
         if result is not None:
-            return result if alike[0] is not HOST or result.ndim or out is not None else result[()]
-    given, labels, output = subscripts.read(operands)
+            return result[()] if type(result) is np.ndarray and not result.ndim and out is None else result
+    arrays, labels, output = subscripts.read(given)
     order = _checked_order(order)
-    library = library_of(*given, out)
+    library = library_of(*arrays, *outs)
+    call = Call.checked(None, None, out, out_dtype=out_dtype, alpha=alpha, beta=beta, c=c, epilogue=epilogue,
+                        operands=operands, deterministic=deterministic, batch_invariant=batch_invariant,
+                        threads=threads)
     if dtype is not None or casting is not None:
-        if library is not None or tensors.present(*given, out):
-            raise TypeError("dtype and casting must be None for arrays of other libraries than NumPy: out_dtype= names "
-                            "the format of the result")
-        return _converted(given, out, dtype, casting, lambda arrays: _einsum(
-            arrays, labels, output, None, out_dtype, optimize, order, threads, invariant))
+        if library is not None or tensors.present(*arrays, *outs) or not bare:
+            raise TypeError("dtype and casting must be None for arrays of other libraries than NumPy, and with alpha, "
+                            "beta, c or an epilogue: out_dtype= names the format of the result")
+        return _converted(arrays, out, dtype, casting, lambda arrays: _einsum(
+            arrays, labels, output, call._replace(out=None), optimize, order))
     if library is not None:
         engine = forks.imported("tilewright.runtime.gpu.contraction")
-        return engine.einsum(library, given, labels, output, out, out_dtype, optimize, invariant, alike and alike[1])
+        return engine.einsum(library, arrays, labels, output, call, optimize, alike and alike[1])
 
-    def compute(arrays: Mapping[str, Any], outs: Sequence[Any]) -> Any:
-        return _einsum([*arrays.values()], labels, output, outs[0], out_dtype, optimize, order, threads, invariant)
+    def prepared(*arrays: Any, out: Any, c: Any = None, operands: Any = None) -> Any:
+        whole = call._replace(operands=operands, c=c, out=out)
+        if alike is None:
+            return _einsum(arrays, labels, output, whole, optimize, order)
+        shown, (more, _) = {f"operand {i}": x for i, x in enumerate(arrays)}, signature(None, None, operands, c=c)
+        more = {name: repeats.array_of(x) for name, x in more.items() if x is not None}
 
-    def prepared(*arrays: Any, out: Any) -> Any:
-        shown = {f"operand {i}": x for i, x in enumerate(arrays)}
-        return program.recorded(alike and alike[1], shown, (out,), compute)
-    return tensors.through(prepared, given, out) if tensors.present(*given, out) else prepared(*given, out=out)
+        def compute(now: Mapping[str, Any], outs: Sequence[Any]) -> Any:
+            return _einsum([now[x] for x in shown], labels, output, substituted(whole, now, outs), optimize, order)
+        return program.recorded(alike[1], shown | more, out if type(out) is tuple else (out,), compute, epilogue)
+    if tensors.present(*arrays, *outs):
+        return tensors.through(prepared, arrays, call.out, c=tensors.array(c, "c"), operands=operands)
+    return prepared(*arrays, out=call.out, c=c, operands=operands)
 
 
 def tensordot(
@@ -126,8 +149,13 @@ def tensordot(
     b: Any,
     axes: Any = 2,
     *,
-    out: NDArray[Any] | None = None,
+    out: NDArray[Any] | tuple[NDArray[Any] | None, ...] | None = None,
     out_dtype: Any = None,
+    alpha: complex = 1,
+    beta: complex = 0,
+    c: ArrayLike | None = None,
+    epilogue: Any = None,
+    operands: dict[str, Any] | None = None,
     deterministic: bool = False,
     batch_invariant: bool = False,
     threads: int | None = None,
@@ -137,11 +165,13 @@ def tensordot(
     a, b        arrays of any shapes, strides and formats that matmul takes
     axes        a number N: the last N axes of a with the first N of b; or (axes of a, axes of b), each an integer or a
                 list of as many, in the order in which they correspond. Negative axes count from the end.
-    out, out_dtype, deterministic, batch_invariant, threads  as in einsum
+    out, out_dtype, alpha, beta, c, epilogue, operands, deterministic, batch_invariant, threads  as in einsum
 
     The result has the other axes of a, then those of b. Raises TypeError and ValueError where numpy.tensordot does.
     """
-    if out is out_dtype is threads is None and deterministic is batch_invariant is False:
+    beside = {"alpha": alpha, "beta": beta, "c": c, "epilogue": epilogue, "operands": operands}
+    if out is out_dtype is threads is None and deterministic is batch_invariant is False and (
+            c is epilogue is operands is None and type(alpha) is type(beta) is int and (alpha, beta) == (1, 0)):
         if (found := as_matmul.by_matrices(a, b, axes)) is not None:
             return found
     a, b = (np.asarray(v) if isinstance(v, np.generic) else v for v in (a, b))     # calls of arrays are repeated
@@ -157,7 +187,7 @@ def tensordot(
             raise ValueError(f"axes pairs axis {i} of a, of size {x.shape[i]}, with axis {j} of b, of size "
                              f"{y.shape[j]}; they must be equal")
     how: dict[str, Any] = {"out": out, "out_dtype": out_dtype, "deterministic": deterministic,
-                           "batch_invariant": batch_invariant, "threads": threads}
+                           "batch_invariant": batch_invariant, "threads": threads, **beside}
     if len(x.shape) + len(y.shape) <= MOST_LETTERS:
         return einsum(as_matmul.subscripts_of(tuple(of_a), tuple(of_b), len(x.shape), len(y.shape)), a, b, **how)
     labels_a = list(range(len(x.shape)))
@@ -167,9 +197,7 @@ def tensordot(
 
 
 def _known_by(optimize: Any) -> tuple[Any, ...]:
-    """The part of a record's key that depends on `optimize`: nothing for True."""
-    if optimize is True:
-        return ()
+    """The part of a record's key that depends on `optimize`, if it is not True."""
     if type(optimize) is list or type(optimize) is tuple:
         return (tuple(tuple(x) if type(x) is tuple or type(x) is list else x for x in optimize),)
     return type(optimize), optimize
@@ -191,45 +219,58 @@ def checked(deterministic: Any, batch_invariant: Any) -> str:
 
 # ---- calls like earlier ones
 
-def asked(operands: Sequence[Any], out: Any, *options: Any) -> tuple[Any, repeats.Asked, Sequence[Any]] | None:
+def asked(given: Sequence[Any], outs: Sequence[Any], beside: Sequence[Any], *options: Any
+          ) -> tuple[Any, repeats.Asked, Sequence[Any]] | None:
     """The library of the call's arrays, what the call may be remembered as, and its arrays; None for calls that are not
-    remembered, among them those of one array, and of arrays and tensors together."""
+    remembered, among them those of one array, and of arrays and tensors together. beside: what `repeats.beside` says.
+    """
     subscripts: Any
-    if type(operands[0]) is str:
-        subscripts, arrays = operands[0], operands[1:]
+    if type(given[0]) is str:
+        subscripts, arrays = given[0], given[1:]
     else:
-        pairs = len(operands) // 2 * 2
-        lists = *operands[1:pairs:2], *operands[pairs:]
+        pairs = len(given) // 2 * 2
+        lists = *given[1:pairs:2], *given[pairs:]
         if not all(type(labels) in (list, tuple) and bool not in map(type, labels) for labels in lists):
             return None                     # True is as good a key as 1, and no label
-        subscripts, arrays = tuple(map(tuple, lists)), operands[:pairs:2]
+        subscripts, arrays = tuple(map(tuple, lists)), given[:pairs:2]
     if len(arrays) < 2 or tensor_repeats.recording:
         return None
     where: Any = HOST
-    how = subscripts, options, pool.get_num_threads()
-    known_as = where.asked((*arrays, out), *how)
+    how: tuple[Any, ...] = subscripts, options, pool.get_num_threads()
+    if beside:
+        how, arrays = (*how, beside[1]), (*arrays, *beside[0])
+    known_as = where.asked((*arrays, *outs), *how)
     if known_as is None:
-        where = library_of(*arrays, out) or (tensors.HOST if type(arrays[0]) in tensors.known else None)
-        known_as = where and where.asked((*arrays, out), *how)
+        where = library_of(*arrays, *outs) or (tensors.HOST if type(arrays[0]) in tensors.known else None)
+        known_as = where and where.asked((*arrays, *outs), *how)
+    if known_as is not None and beside and outs[0] is not None:
+        known_as = (*known_as[0], repeats.same_memory(known_as[1], len(arrays))), known_as[1]
     return None if known_as is None else (where, known_as, arrays)
 
 
 # ---- arrays in the host's memory
 
 
-def _einsum(given: Sequence[Any], labels: Any, output: Any, out: Any, out_dtype: Any, optimize: Any, order: Any,
-            threads: Any, invariant: str) -> Any:
-    target = arguments.output(arguments.single(out, "out"))
+def _einsum(given: Sequence[Any], labels: Any, output: Any, call: Call, optimize: Any, order: Any) -> Any:
     arrays = [_array(x, f"operand {i}") for i, x in enumerate(given)]
     terms, path = paths.resolved(labels, output, [x.shape for x in arrays], optimize)
-    threads = arguments.thread_count(threads)
+    out, threads, invariant = call.out, call.threads, call.invariant
+    if order == "A":
+        order = "F" if all(x.flags.f_contiguous for x in arrays) else "C"
+    if call.scaled:
+        last_product = forks.imported("tilewright.api.last_product")
+        paths.check_given(optimize, len(arrays), invariant)
+        last = last_product.Last(call, arrays, terms, order)
+        left = [contraction.diagonal(x, of, terms.sizes) for x, of in zip(arrays, terms.inputs)]
+        return last.delivered(pairs.pairwise(last, left, path, terms.output, last.between, None))
+    target = arguments.output(arguments.single(out, "out"))
     shape = tuple(terms.sizes[label] for label in terms.output)
     if target is not None and target.shape != shape:
         raise ValueError(f"out must have the result's shape {shape}, but its shape is {target.shape}")
     if numpy_products.takes(*arrays):
         program.not_repeated()
         return _by_numpy(given, labels, output, out, order)
-    sums, result = contraction.dtypes(arrays, out_dtype)
+    sums, result = contraction.dtypes(arrays, call.out_dtype)
     if target is not None:
         arguments.check_cast(result, target.dtype, "out")
 
@@ -238,14 +279,12 @@ def _einsum(given: Sequence[Any], labels: Any, output: Any, out: Any, out_dtype:
         view = contraction.arranged(left[0], terms.output)      # which NumPy gives, too, whatever the order
         return view if view.ndim else view[()]
     between = result if all(x.dtype.kind == "b" for x in arrays) else sums
-    if order == "A":
-        order = "F" if all(x.flags.f_contiguous for x in arrays) else "C"
     into = target
     if target is None and order in ("C", "F") and len(arrays) > 1:  # written there, and not laid out afterwards
         into = program.empty(shape, result, order)
-    place = _place(into, terms.output) if into is not None and into.dtype == result else None
+    place = pairs.place_of(into, terms.output) if into is not None and into.dtype == result else None
     paths.check_given(optimize, len(arrays), invariant)
-    last = pairwise(Work(between, threads, invariant), left, path, terms.output, result, place)
+    last = pairs.pairwise(pairs.Work(between, threads, invariant), left, path, terms.output, result, place)
     found = contraction.arranged(last, terms.output)
     if into is not None:
         if not shapes.same(found, into):
@@ -287,13 +326,6 @@ def _array(x: Any, name: str) -> Array:
     return arguments.operand(x, name, least=0)
 
 
-def _place(target: Array, output: Labels) -> Term:
-    """Where the result goes, without axes of size 1."""
-    extents = [(label, axis) for axis, label in enumerate(output) if target.shape[axis] != 1]
-    index = tuple(0 if n == 1 else slice(None) for n in target.shape)
-    return Term(target[(..., *index)], tuple(label for label, _ in extents))
-
-
 def _by_numpy(given: Sequence[Any], labels: Any, output: Any, out: Any, order: str) -> Any:
     """Long doubles and objects."""
     def term(listed: Any) -> list[Any]:
@@ -302,82 +334,3 @@ def _by_numpy(given: Sequence[Any], labels: Any, output: Any, out: Any, order: s
     pairs = [part for x, of in zip(given, labels) for part in (x, term(of))]
     numpys: Any = numpys_einsum
     return numpys(*pairs, *([] if output is None else [term(output)]), out=out, order=order)
-
-
-def pairwise(work: Work, left: list[Term], path: paths.Path, output: Labels, result: np.dtype[Any], place: Term | None
-             ) -> Term:
-    """All operands, which are taken out of `left`, multiplied along the path; the last product in the dtype `result`,
-    at this place if it can be written there."""
-    left[:] = (x._replace(first=at) for at, x in enumerate(left))
-    for number, step in enumerate(path):
-        chosen = Term.chosen(left, step, work.invariant)
-        while len(chosen) > 1:
-            needed = {*output, *(x for term in (*left, *chosen[2:]) for x in term.labels)}
-            final = number == len(path) - 1 and len(chosen) == 2
-            made = work.product(chosen[0], chosen[1], needed, result if final else work.between,
-                                place if final else None, output)
-            chosen = [made._replace(first=chosen[0].first), *chosen[2:]]
-        left.append(chosen[0])
-    return work.summed(left[0], {*output})
-
-
-class Work:
-    """Products of pairs, with results in between of dtype `between`."""
-
-    def __init__(self, between: np.dtype[Any], threads: int | None, invariant: str = "") -> None:
-        self.between, self.threads, self.invariant = between, threads, invariant
-
-    def summed(self, term: Term, needed: set[Any]) -> Term:
-        """Without the labels that are not needed."""
-        axes = tuple(axis for axis, label in enumerate(term.labels) if label not in needed)
-        if not axes:
-            return term
-        if self.invariant == "rows":
-            raise ValueError(f"label {term.labels[axes[0]]!r} is summed over in one operand alone, which NumPy does in "
-                             "an order that depends on all sizes: batch_invariant must be False with it")
-        kept = tuple(label for label in term.labels if label in needed)
-        with np.errstate(all="ignore"):
-            if self.between.kind == "b":
-                return Term(program.computed(partial(np.any, axis=axes), term.array), kept)
-            return Term(program.computed(partial(np.sum, axis=axes, dtype=self.between), term.array), kept)
-
-    def product(self, a: Term, b: Term, needed: set[Any], dtype: np.dtype[Any], place: Term | None,
-                output: Labels) -> Term:
-        """The product of a and b in a dtype, with the labels that are needed later; at this place, if it can be written
-        there."""
-        a, b = self.summed(a, needed | {*b.labels}), self.summed(b, needed | {*a.labels})
-        kept = tuple(dict.fromkeys(x for x in (*a.labels, *b.labels) if x in needed))
-        if place is not None and not shapes.writes_in_place(place.array, a.array, b.array, dtype):
-            place = None
-        found = contraction.layout(a, b, kept, place, output, self.invariant == "rows")
-        if found.elementwise:
-            return self.elementwise(a, b, kept, dtype)
-        c = place or Term(program.empty(found.sizes, dtype), found.of_c)
-        left, right = (b, a) if found.exchanged else (a, b)
-        self.multiply(left, right, c, found)
-        return c
-
-    def multiply(self, a: Term, b: Term, c: Term, found: contraction.Layout) -> None:
-        x = found.views(a.array, b.array, c.array)
-        host.contract(x, self.threads, self.invariant)
-        if tensor_repeats.recording:
-            forks.imported("tilewright.api.record").contracted(x, self.threads)
-
-    def elementwise(self, a: Term, b: Term, kept: Labels, dtype: np.dtype[Any]) -> Term:
-        between, by_parts = self.between, self.invariant == "rows" and self.between.kind == "c"
-
-        def multiplied(x: Array, y: Array) -> Array:
-            with np.errstate(all="ignore"):
-                if between.kind == "b":
-                    return np.asarray(x & y)
-                x, y = x.astype(between, copy=False), y.astype(between, copy=False)
-                return np.asarray(_complex_product(x, y) if by_parts else x * y).astype(dtype, copy=False)
-        return Term(program.computed(multiplied, *(contraction.arranged(term, kept) for term in (a, b))), kept)
-
-
-def _complex_product(x: Array, y: Array) -> Array:
-    """Each part with the same roundings for all elements, which NumPy's vectors and its scalars have not."""
-    found = np.empty(np.broadcast_shapes(x.shape, y.shape), x.dtype)
-    found.real = x.real*y.real - x.imag*y.imag
-    found.imag = x.real*y.imag + x.imag*y.real
-    return found

@@ -58,11 +58,14 @@ def product(call: Call) -> Any:
     if call.algorithm is not None:
         arguments.check_algorithm(call.algorithm, a.dtype, b.dtype, p.sums, call.plan)
     arguments.check_batch_invariant(call.batch_invariant, call.plan, call.algorithm)
+    scattered = call.scattered if p.sizes[2] else None
     if packed is not None:
         a, b = host.operand_a_for(packed, p.a, p.sums, call.trans_a), p.b
+    elif scattered is not None:
+        a, b = host.packed_by_tables(scattered, p.sums)
     else:
         a, b = _taken(p, prepared, call.invariant)
-    a, b = p.broadcast(a, b)
+    a, b = (a, b) if scattered is not None else p.broadcast(a, b)
     before = {role: x._replace(arrays=tuple(map(readable, p.broadcast(*x.arrays)))) for role, x in prepared.items()}
     fusion = forks.imported("tilewright.runtime.cpu.fusion")
     if p.beta and not isinstance(c, np.ndarray):
@@ -71,13 +74,15 @@ def product(call: Call) -> Any:
     epilogue, operands = fusion.with_factors(f.epilogue, [readable(x) for x in f.operands], p.sums, p.alpha, p.beta,
                                              added, p.shape)
     beside = [y for x in before.values() for y in x.arrays]
-    results, stored = results_of(f, p, outs, (a, b), operands, beside)
+    results, stored = results_of(f, p, outs, (a, b), operands, beside, scattered and scattered.c)
     how = {"threads": call.threads, "plan": call.plan, "algorithm": call.algorithm, "b_packed": packed,
            "semiring": call.semiring.text if call.semiring else "", "invariant": call.invariant}
     if call.semiring and not p.sizes[2]:
         _of_no_terms(call.semiring, f, p, results)
     elif any(x.size for x in results):
-        for part in _parts(a, b, stored, operands, results, epilogue, before):
+        if scattered is not None:
+            how["counts"] = (min(scattered.counts[0], 1), *scattered.counts[1:])
+        for part in _parts(a, b, stored, operands, results, epilogue, before, how.get("counts", ())):
             pa, pb, arrays, more, reduced, now = part
             fusion.gemm(pa, pb, arrays, reduced, more, epilogue, p.sums, prologues=now, **how)
     return delivered(call, f, results, outs)
@@ -87,9 +92,7 @@ def decided(call: Call, a: Array, b: Array, c: Any, prepared: dict[str, Prepared
             scales: bool = False) -> Product:
     """What rules.prologues.decided gives; products are added up in f64 if a result is asked for in it. With `scales` of
     sums the result is in the format of these, and integers' sums are exact."""
-    asked = call.out_dtype if isinstance(call.out_dtype, tuple) else (call.out_dtype,)
-    asked = tuple(None if isinstance(x, str) and x in formats.BLOCK_FORMATS else x for x in asked)
-    wide = "f64" if any(x is not None and formats.find(x) is formats.FORMATS["f64"] for x in asked) else None
+    wide = fusing.wide_of(call)
     if scales and formats.integral(*map(formats.get, (a.dtype, b.dtype))):
         wide = fusing.name_of(scaling.sums_of(a, b))
     p = prologues.decided(call._replace(out=None), a, b, c, wide, {} if prepared is None else prepared)
@@ -161,8 +164,9 @@ def result_dtype(dtype: np.dtype[Any] | None, out: Array | None) -> np.dtype[Any
 
 
 def results_of(f: Fused, p: Product, outs: list[Array | None], factors: tuple[Array, Array], operands: list[Array],
-             beside: list[Array]) -> tuple[list[Array], list[Array | None]]:
-    """Arrays for all results, and those that the engine writes, None for reductions. `beside`: what prologues read."""
+             beside: list[Array], scattered: Array | None = None) -> tuple[list[Array], list[Array | None]]:
+    """Arrays for all results, and those that the engine writes, None for reductions. `beside`: what prologues read;
+    scattered: where the first one may be written by tables, if it is of the kind of the sums."""
     results: list[Array] = []
     stored: list[Array | None] = []
     epilogue, wide = f.epilogue, p.sums.itemsize == 8 or f.epilogue.reads_wide
@@ -173,6 +177,13 @@ def results_of(f: Fused, p: Product, outs: list[Array | None], factors: tuple[Ar
             continue
         kept = dtype if storable(fusing.format_of(dtype), kind, wide) else _computed(wide, kind)
         out = outs[at]
+        narrow = kind == "float" and p.sums == arguments.F32 and not wide and fusing.name_of(kept) in NARROW
+        if (scattered is not None and at == epilogue.main and scattered.dtype == kept and not epilogue.paired
+                and (kept == p.sums or narrow) and shapes.writes_in_place(scattered, *factors, kept)
+                and not any(shapes.overlap(scattered, x) for x in (*results, *operands))):
+            results.append(scattered)
+            stored.append(scattered)
+            continue
         by_rows = out is not None and (out.strides[-1] == out.itemsize or not epilogue.paired)
         if (out is not None and by_rows and shapes.writes_in_place(out, *factors, kept)
                 and not any(shapes.overlap(out, x) for x in (*results, *beside))
@@ -221,13 +232,18 @@ def delivered(call: Call, f: Fused, results: list[Array], outs: list[Array | Non
 # ---- leading axes
 
 def _parts(a: Array, b: Array, stored: list[Array | None], operands: list[Array], results: list[Array],
-           epilogue: Epilogue, before: Mapping[str, Prepared]) -> Iterator[tuple[Any, ...]]:
+           epilogue: Epilogue, before: Mapping[str, Prepared], counts: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
     """(a, b, results or None, operands, reductions, prologues) with one leading axis at most, as few as their strides
-    allow."""
+    allow. counts: of operands that are packed by tables."""
     reduced = [x.reduced for x in epilogue.expression.results]
     sums = [x for x, how in zip(results, reduced) if how]
     hows = [how for how in reduced if how]
     lead = a.ndim - 2
+    if counts:
+        for index in np.ndindex(a.shape[: max(a.ndim - counts[1] - counts[3] - 1, 0)]):
+            yield (a[index], b[index], [None if x is None else x[index] for x in stored], [x[index] for x in operands],
+                   [x[index] for x in sums], before)
+        return
     if not lead:
         yield a, b, stored, operands, sums, before
         return

@@ -201,12 +201,17 @@ def as_multiplied(x: contraction.Operands) -> tuple[contraction.Operands, bool]:
 
 
 def for_tables(x: contraction.Operands) -> tuple[Array, Array, Array]:
-    """a, b and c as they are packed and stored: converted, if packing does not convert them; c in the sums' dtype."""
+    """a, b and c as they are packed and stored; c in the sums' dtype."""
     sums, _ = arguments.dtypes(x.a, x.b, None, x.c.dtype)
-    own = (y.dtype.newbyteorder("=") for y in (x.a, x.b))
-    a, b = (program.converted(y, dtype if dispatch.cpu().packs(dtype, sums) else sums)
-            for y, dtype in zip((x.a, x.b), own))
+    a, b = packed_by_tables(x, sums)
     return a, b, x.c if x.c.dtype == sums else program.empty(x.c.shape, sums)
+
+
+def packed_by_tables(x: contraction.Operands, sums: np.dtype[Any]) -> tuple[Array, ...]:
+    """a and b, converted if packing does not convert them."""
+    own = (y.dtype.newbyteorder("=") for y in (x.a, x.b))
+    return tuple(program.converted(y, dtype if dispatch.cpu().packs(dtype, sums) else sums)
+                 for y, dtype in zip((x.a, x.b), own))
 
 
 def _by_tables(x: contraction.Operands, threads: int | None, invariant: str) -> bool:

@@ -44,6 +44,9 @@ class Call(NamedTuple):
     prologue_b: Any = None
     semiring: Any = None  # instead of multiplication and addition: an expressions.semiring.Semiring
     updates: bool = False  # gemm: `out` is `c`, and c is what messages call it
+    # of einsum's last product:
+    among: Any = ()  # arrays whose dtypes count in place of a's, b's and c's
+    scattered: Any = None  # rules.contraction.Operands, of several axes each, for which a and b stand
 
     @classmethod
     def checked(cls, a: Any, b: Any, out: Any = None, *, trans_a: Any = False, trans_b: Any = False,
@@ -71,6 +74,12 @@ class Call(NamedTuple):
     def fused(self) -> bool:
         """Has it an epilogue or a prologue?"""
         return not (self.epilogue is self.prologue_a is self.prologue_b is None)
+
+    @property
+    def scaled(self) -> bool:
+        """Are there alpha, beta, c or an epilogue?"""
+        return not (self.c is self.epilogue is None and arguments.number(self.alpha, "alpha") == 1
+                    and arguments.number(self.beta, "beta") == 0)
 
     @property
     def invariant(self) -> str:
@@ -138,7 +147,7 @@ def decide(call: Call, a: Array, b: Array, c: Any, out: Array | None, arithmetic
     if call.semiring is not None and call.out_dtype is None:
         sums = result = arguments.combined_in(a, b)
     else:
-        sums, result = arithmetic.dtypes(a, b, c, call.out_dtype, out, call.updates)
+        sums, result = arithmetic.dtypes(*(call.among or (a, b, c)), call.out_dtype, out, call.updates)
     alpha, beta = arithmetic.factor(call.alpha, "alpha", sums), arithmetic.factor(call.beta, "beta", sums)
     if c is None and beta:
         raise ValueError(f"c must be given if beta is not 0, and beta is {call.beta}")

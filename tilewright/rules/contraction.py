@@ -46,18 +46,24 @@ class Term(NamedTuple):
         return sorted(found, key=lambda term: term.first) if invariant == "rows" else found
 
 
-def dtypes(arrays: Sequence[Array], out_dtype: Any) -> tuple[np.dtype[Any], np.dtype[Any]]:
-    """The dtypes of the sums and of the result: those of matmul of the operands, one after the other."""
+def meeting(arrays: Sequence[Array]) -> tuple[Array, Array]:
+    """Two empty arrays whose dtypes stand for those of all operands."""
     empty = [np.empty(0, x.dtype) for x in arrays]
     common = reduce(lambda x, y: np.empty(0, arguments.dtypes(x, y, None, None)[1]), empty)
-    if len(empty) == 1:
+    return empty[0] if len(empty) == 2 else common, common
+
+
+def dtypes(arrays: Sequence[Array], out_dtype: Any) -> tuple[np.dtype[Any], np.dtype[Any]]:
+    """The dtypes of the sums and of the result: those of matmul of the operands, one after the other."""
+    first, common = meeting(arrays)
+    if len(arrays) == 1:
         known = formats.find(common.dtype)
         if known is None:
             raise TypeError(f"operand 0 is {common.dtype}, which tilewright does not multiply")
         own = common.dtype.newbyteorder("=") if out_dtype is None else formats.get(out_dtype, "out_dtype").dtype
         return arguments.dtypes(common, common, None, out_dtype)[0], own
-    sums, result = arguments.dtypes(empty[0], common, None, out_dtype)
-    return (sums, result) if len(empty) == 2 else (arguments.dtypes(common, common, None, result)[0], result)
+    sums, result = arguments.dtypes(first, common, None, out_dtype)
+    return (sums, result) if len(arrays) == 2 else (arguments.dtypes(common, common, None, result)[0], result)
 
 
 def diagonal(array: Array, labels: Labels, sizes: dict[Label, int]) -> Term:
@@ -218,6 +224,16 @@ class Operands(NamedTuple):
         """m, n, k."""
         nb, nm, _, nk = self.counts
         return prod(self.c.shape[nb : nb + nm]), prod(self.c.shape[nb + nm :]), prod(self.b.shape[nb : nb + nk])
+
+    @property
+    def exchanged(self) -> Operands:
+        """The product that gives C^T."""
+        nb, nm, nn, nk = self.counts
+
+        def swapped(x: Array, inner: int) -> Array:
+            axes = range(x.ndim)
+            return x.transpose((*axes[:nb], *axes[x.ndim - inner :], *axes[nb : x.ndim - inner]))
+        return Operands(swapped(self.b, nn), swapped(self.a, nk), swapped(self.c, nn), (nb, nn, nm, nk))
 
     @property
     def stacks(self) -> tuple[Array, Array, Array]:

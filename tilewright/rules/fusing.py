@@ -72,14 +72,14 @@ def fused(call: Call, p: Product, scales: Mapping[str, Array] | None = None) -> 
     given = given_of(call.operands)
     kinds = call.semiring.fold.result.kinds if call.semiring else ["float" if p.sums.kind == "f" else "int"]
     if scales:
-        expression = _expression(call.epilogue, ["float"], given)
+        expression = expression_of(call.epilogue, ["float"], given)
         each = [dict(scales)] if not expression.paired else [
             {name + str(half) * (x.shape[-1:] > (1,)): x[..., half::2] if x.shape[-1:] > (1,) else x
              for name, x in scales.items()} for half in range(2)]
         expression = with_scales(expression, kinds[0], tuple(map(tuple, each)))
         given = given | {name: x for some in each for name, x in some.items()}
     else:
-        expression = _expression(unchanged if call.epilogue is None else call.epilogue, kinds, given)
+        expression = expression_of(unchanged if call.epilogue is None else call.epilogue, kinds, given)
     if call.semiring and call.semiring.state:
         expression = finished(call.semiring.fold, expression)
     n = p.shape[-1]
@@ -110,6 +110,13 @@ def fused(call: Call, p: Product, scales: Mapping[str, Array] | None = None) -> 
     return Fused(epilogue_of(expression, tuple(read), names), tuple(arrays), dtypes, shapes, blocks)
 
 
+def wide_of(call: Call) -> str | None:
+    """The format of sums that results are asked for in, if that counts."""
+    asked = call.out_dtype if isinstance(call.out_dtype, tuple) else (call.out_dtype,)
+    asked = tuple(None if isinstance(x, str) and x in formats.BLOCK_FORMATS else x for x in asked)
+    return "f64" if any(x is not None and formats.find(x) is formats.FORMATS["f64"] for x in asked) else None
+
+
 def beside_scales(call: Call, scales: Mapping[str, Array]) -> tuple[Call, dict[str, Array]]:
     """The call without alpha, which is one of the scales then. ValueError for a c, and for a prologue."""
     if call.c is not None or call.prologue_a is not None or call.prologue_b is not None:
@@ -130,7 +137,7 @@ def given_of(operands: Any) -> dict[str, Array]:
     return {name: arguments.operand(x, f"operands[{name!r}]", least=0) for name, x in operands.items()}
 
 
-def _expression(epilogue: Any, sums: list[str], given: dict[str, Array]) -> Expression:
+def expression_of(epilogue: Any, sums: list[str], given: dict[str, Array]) -> Expression:
     """The expression of a function, traced once, or of what tilewright.epilogue made. `sums`: their kind, or those of
     the several results of a reduction."""
     if isinstance(epilogue, Epilogue):

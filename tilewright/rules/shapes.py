@@ -167,6 +167,19 @@ def merged(x: Array, first: int, end: int) -> Array | None:
     return strided(x, (*x.shape[:first], extent, *x.shape[end:]), (*x.strides[:first], stride, *x.strides[end:]))
 
 
+def merged_into(x: Array, shape: Sequence[int]) -> Array | None:
+    """A view of these extents, none 0, each of neighbouring axes; None where no stride leads through some of them."""
+    axes, strides = [(n, (stride,)) for n, stride in zip(x.shape, x.strides) if n != 1], list[int]()
+    for extent in shape:
+        run: list[tuple[int, Any]] = []
+        while math.prod(n for n, _ in run) < extent:
+            run.append(axes.pop(0))
+        if len(found := merge(run)) > 1:
+            return None
+        strides += [stride for _, (stride,) in found] or [0]
+    return strided(x, tuple(shape), tuple(strides))
+
+
 def pieces(*arrays: Array) -> Iterator[tuple[Array, ...]]:
     """Collapsed operands cut into what an engine takes: one leading axis at most, and that the longest."""
     longest = int(np.argmax(arrays[0].shape[:-2]))

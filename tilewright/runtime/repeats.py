@@ -22,7 +22,7 @@ import numpy as np
 from tilewright.expressions import remembered
 from tilewright.kernels.cpu import jobs
 from tilewright.rules.arguments import Array
-from tilewright.rules.signature import DECODED, signature
+from tilewright.rules.signature import DECODED, NUMBERS, signature
 from tilewright.runtime.cpu import pool
 from tilewright.runtime.cpu.layout import address, addresses
 from tilewright.runtime.program import Run
@@ -166,9 +166,26 @@ def asked_on_host(library: Any, a: Any, b: Any, outs: Sequence[Any], out_dtype: 
     threads = pool.get_num_threads() if threads is None else threads
     asked: Asked | None = library.asked((*arrays, *outs), known_by, (*(operands or ()),), out_dtype, trans_a, trans_b,
                                         type(threads), threads, *more)
-    if asked is not None and outs[0] is not None and (shared := _shared(asked[1], len(arrays))):
-        asked = (*asked[0], shared), asked[1]
+    if asked is not None and outs[0] is not None and (same := same_memory(asked[1], len(arrays))):
+        asked = (*asked[0], same), asked[1]
     return asked, arrays
+
+
+def beside(alpha: Any, beta: Any, c: Any, epilogue: Any, operands: Any) -> tuple[Sequence[Any], tuple[Any, ...]] | None:
+    """The arrays beside a product's operands, and what else makes calls alike; None for calls that are not remembered.
+    """
+    factors = type(alpha), alpha, type(beta), beta
+    known_by = remembered.keys((epilogue,)) if {*factors[::2]} <= FACTORS and alpha == alpha and beta == beta else None
+    if known_by is None or not (operands is None or type(operands) is dict):
+        return None
+    names: Any = operands or ()
+    arrays = [*names.values()] if operands else []
+    if c is not None and type(c) not in NUMBERS:
+        arrays.append(c)
+        c = NDARRAY
+    if not FACTORS.isdisjoint(map(type, arrays)):
+        arrays = [*map(array_of, arrays)]
+    return arrays, (known_by, *factors, *names, type(c), repr(c))
 
 
 def asked_on_device(library: Any, a: Any, b: Any, outs: Sequence[Any], out_dtype: Any, trans_a: Any, trans_b: Any,
@@ -242,10 +259,10 @@ def remember(like: Asked, run: Run, arrays: Sequence[Array], results: Sequence[A
     made = tuple(library.maker(shape or x.shape, x, device) for x in results)
     if None in made:                    # in a format that the library lacks
         return
-    spans, shared = tuple(map(_span, (*arrays, *results))), _shared([*map(address, (*arrays, *results))], len(arrays))
-    records[like[0]] = Record(run, made, spans, device, kept, product, shared)
+    spans, at = tuple(map(_span, (*arrays, *results))), [*map(address, (*arrays, *results))]
+    records[like[0]] = Record(run, made, spans, device, kept, product, same_memory(at, len(arrays)))
     if watch.ran is not None:
-        watch.ran.append((records[like[0]], [address(x) for x in (*arrays, *results)]))
+        watch.ran.append((records[like[0]], at))
 
 
 def filled(table: Any, rows: Sequence[int], at: list[int]) -> Any:
@@ -261,9 +278,9 @@ def forget() -> None:
         table.clear()
 
 
-def _shared(at: list[int], count: int) -> tuple[tuple[int, int], ...]:
+def same_memory(at: list[int], count: int) -> tuple[tuple[int, int], ...]:
     """(array, result) of those that begin in the same place. `count`: of arrays."""
-    return tuple((i, j) for j in range(count, len(at)) for i in range(count) if at[i] == at[j] != 0)
+    return tuple([(i, j) for j in range(count, len(at)) for i in range(count) if at[i] == at[j] != 0])
 
 
 def _overlaps(at: list[int], spans: Sequence[tuple[int, int]], which: int, shared: tuple[tuple[int, int], ...]) -> bool:

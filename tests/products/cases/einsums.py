@@ -24,6 +24,13 @@ def tensordot(a: str, b: str, axes: Any, subscripts: str, **more: Any) -> Case:
     return row(a, b, call="tensordot", options={"axes": axes}, subscripts=subscripts, **more)
 
 
+def beside(subscripts: str, epilogue: str = "", format: str = "f32", read: str = "", **more: Any) -> Case:
+    """A row with arrays beside the operands, by the labels of their axes, "1" for one of size 1."""
+    arrays = {name: f"{read or format} {'x'.join('1' if x == '1' else str(SIZES[x]) for x in labels) or '-'}"
+              for name, labels in more.items() if name not in (*Case._fields, "layout") or name == "c"}
+    return einsum(subscripts, format, **(more | arrays), epilogue=epilogue)
+
+
 PAIRS = ("ij,jk->ik", "ij,jk->ki", "ji,jk->ik", "ij,kj->ki", "bij,bjk->bik", "bij,bjk->kbi", "abij,abjk->abik",
       "ibj,bjk->bki",
          "xkyl,lnk->nxy", "xyk,kn->nxy", "abk,kc->cab", "i,i->", "ij,ij->", "abc,abc->", "ij,j->i", "ji,j->i",
@@ -66,5 +73,36 @@ CASES = [
         ("aefb,fc->abce", 3), ("a,b->ba", 1), ("aab,b->a", 1), ("ga,ab->gb", 1), ("ab,bc,ce->ae", 2))),
     *(einsum("aeb,ec->cab", on=GPUS, out=(f"{out} -",)) for out in ("f32", "f64")),
     *(einsum(text, on=GPUS) for text in ("xyk,kn->nxy", "ij,jk,kl->il")),
+    # alpha, beta, c and an epilogue, in the last product: stacks, axes that do not merge, products of none, chains
+    *some(3, (beside(text, "bias" if x == "i32" else "bias relu", x, read=read, bias=text[-1], layout=layout,
+                     results=(result,))
+              for text in (*PAIRS, *CHAINS) if text[-1] != ">"
+              for x, read, result in (("f32", "", "f32"), ("f64", "", "f64"), ("i32", "", "i32"), ("f16", "f32", "f16"))
+              for layout in ("", "reversed", "columns"))),
+    *(beside(text, "bias relu", bias=text[-1], out=(f"f32 -{layout}",)) for text in PAIRS if text[-1] != ">"
+      for layout in ("", " reversed")),
+    *(beside(text, format=x, c=text[text.index(">") + 1:], options={"alpha": 2, "beta": -1}, layout=layout)
+      for text in (*PAIRS, *CHAINS[:4]) for x, layout in (("f32", ""), ("i8", "reversed"), ("c64", "columns"))),
+    *(beside(text, format=x, options={"alpha": alpha})
+      for text in ("xkyl,lnk->nxy", "ij,jk->ki", "iij,j->j", "ij,kl->ik")
+      for x in ("bool", "bf16", "i4", "u8") for alpha in (3, 0) if (x, alpha) != ("i4", 0)),
+    *(beside(text, "residual", bias=bias, res=res) for text in ("xkyl,lnk->nxy", "xyk,kn->nxy", "xkyl,lnk->xyn",
+                                                              "aebf,dfce->abcd", "abij,abjk->abik")
+      for bias, res in ((text[-1], text[text.index(">") + 1:]), (f"{text[text.index('>') + 1]}" + "1" * (
+          len(text) - text.index(">") - 2), f"1{text[-2:]}"), ("", text[text.index(">") + 1] + "1" + text[
+              text.index(">") + 3:]))),
+    *(beside(text, function, **{name: text[-1] for name in ("bias",) if function != "row max"}, values=values)
+      for text in ("xkyl,lnk->nxy", "xkyl,lnk->yxn", "abij,abjk->abik", "ij,jk,kl->li", "aij,ajk->kai", "ij,ij->ij")
+      for function, values in (("row max and columns", "whole"), ("row max", "whole"), ("biased and not", "normal"))),
+    *(beside(text, "pairs") for text in ("xkyl,lnk->xyn", "xyk,kn->xny", "ij,jk,kl->il", "xkyl,lnk->yxn")),
+    *(beside(text, "bias gelu", x, read="f32", bias=text[-1], values="normal", options={"out_dtype": "f32"})
+      for text in ("xkyl,lnk->xyn", "xkyl,lnk->nxy") for x in ("bf16", "e4m3fn", "f32")),
+    *(beside(text, "scale and residual", res=text[text.index(">") + 1:], by="", on=GPUS, results=("f32",))
+      for text in ("ae,eb->ab", "cea,ecb->ba", "abe,eb->ba", "dab,dbc->dac", "aefb,fc->abce", "ab,bc,ce->ae")),
+    *(beside(text, c=text[text.index(">") + 1:], on=GPUS, options={"alpha": 2, "beta": 3}, results=("f32",))
+      for text in ("ae,eb->ab", "cea,ecb->ba", "aefb,fc->abce", "ab,bc,ce->ae")),
+    *(beside("aefb,fc->abce", "bias relu", bias=bias, out=(f"{out} -",), on=GPUS)
+      for bias, out in (("a111", "f32"), ("1bc1", "f64"))),
+    beside("aeb,ec->cab", "above and below", on=GPUS),
     tensordot("f32 5x6x3", "f32 6x5x4", ([0, 1], [1, 0]), "abc,bad->cd", on=GPUS),
 ]

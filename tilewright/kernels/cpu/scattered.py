@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from tilewright.ir import Function, Kernel, Value, f32, f64, i32, i64, ptr, vec
+from tilewright.ir import Function, Kernel, Value, f32, f64, i8, i32, i64, ptr, vec
 from tilewright.kernels.cpu.jobs import LINE_FIELDS, STEP_FIELDS, STRIP
 from tilewright.kernels.cpu.microkernel import TYPES
 from tilewright.kernels.cpu.out import Out
@@ -149,6 +149,19 @@ def emit_pack_scattered(target: CpuTarget, dtype: str, WIDTH: int, KIND: str, PI
     else:
         with k.loop(kc) as p:
             one_by_one(p, source + steps[p, 0])
+    return k.function
+
+
+def emit_finish_scattered(target: CpuTarget, SUMS: str) -> Function:
+    """An epilogue of a tile, in its place, and then the stores of emit_scatter: `tables` has the addresses of these two
+    functions behind the others."""
+    T = TYPES[SUMS]
+    k = Kernel(f"finish_scattered_{SUMS}", noalias=False, tile=ptr(T, strided=True), ld=i64, c=ptr(i8), tables=i64,
+               i=i64, j=i64, rows=i64, cols=i64, row_panel=i64, col_panel=i64, alpha=T, index=i64, operands=ptr(i64))
+    tile, ld, c, tables, i, j, *rest = k.args
+    finish, scatter = (k.load(k.pointer(tables, i64) + at, ptr(i8)) for at in (2, 3))
+    k.call(finish, tile, ld, tile + (i*ld + j)*-1, ld, i, j, *rest)
+    k.call(scatter, tile, ld, c, tables, i, j, *rest)
     return k.function
 
 

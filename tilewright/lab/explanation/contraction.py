@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.api import contraction as api, host
+from tilewright.api import host, pairs as api
 from tilewright.lab.explanation.terminal import duration
 from tilewright.lab.measure import probes
 from tilewright.plans.common import total
@@ -99,7 +99,7 @@ def einsum_path(*operands: Any, out: Any = None, out_dtype: Any = None, optimize
     sums, result = contraction.dtypes(arrays, out_dtype)
     left = [contraction.diagonal(x, of, terms.sizes) for x, of in zip(arrays, terms.inputs)]
     notes = _Notes(result if all(x.dtype.kind == "b" for x in arrays) else sums, limit)
-    place = api._place(target, terms.output) if target is not None and target.dtype == result else None
+    place = api.place_of(target, terms.output) if target is not None and target.dtype == result else None
     api.pairwise(notes, left, path, terms.output, result, place)
     text = f"{','.join(map(_shown, terms.inputs))}->{_shown(terms.output)}"
     found = Explanation(text, {str(label): extent for label, extent in terms.sizes.items()},

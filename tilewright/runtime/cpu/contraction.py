@@ -9,7 +9,8 @@ from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
-from tilewright.expressions.numerics import Numerics
+from tilewright.expressions.numerics import PLAIN, Numerics
+from tilewright.kernels.cpu.jobs import Finish
 from tilewright.plans import lowering
 from tilewright.plans.cpu import block_depth
 from tilewright.plans.cpu_shape import Order, Strides
@@ -74,10 +75,30 @@ def planned(a: Array, b: Array, c: Array, counts: tuple[int, int, int, int], thr
             target: CpuTarget | None = None, invariant: str = "") -> Recipe | None:
     """The recipe by which `gemm` multiplies; None if it does not."""
     splits = _splits(a, b, c, counts)
-    found = lowered(a, b, c, splits, threads, amx.permitted(target or detect()), invariant)
+    found = lowered(a, b, c, splits, threads, amx.permitted(target or detect()), Numerics(invariant=invariant))
     if found.shape.tiles or found.shape.words or found.shape.complex:
         return None
     return recipe(found, splits)
+
+
+def packs(a: Array, b: Array, c: Array, counts: tuple[int, int, int, int], threads: int) -> bool:
+    """Whether `fused` multiplies such operands, where c is a matrix in the dtype of the sums."""
+    found, _ = fused(a, b, c, counts, threads, amx.permitted(detect()), PLAIN)
+    return not (found.shape.tiles or found.shape.words or found.shape.complex)
+
+
+def fused(a: Array, b: Array, c: Array, counts: tuple[int, int, int, int], threads: int, target: CpuTarget,
+          numerics: Numerics, sums: str = "", beside: bool = False) -> tuple[Lowered, list[Split]]:
+    """A product with an epilogue, and where axes of its operands go. c: [m, n], or with the groups' axes. sums, beside:
+    of lowering.Product."""
+    splits = _splits(a, b, c, counts)
+    if c.ndim > 2 + counts[0]:
+        return lowered(a, b, c, splits, threads, target, numerics, sums, beside), splits
+    rsc, csc = engine.strides(c[0] if counts[0] else c)
+    rows, columns = c.shape[-2:]
+    by_rows = [*splits[:2], Split([(rows, columns)], [(columns, 1)])]
+    found = lowered(a, b, c, by_rows, threads, target, numerics, sums, beside)
+    return found._replace(strides=found.strides._replace(rsc=rsc, csc=csc)), by_rows
 
 
 def _splits(a: Array, b: Array, c: Array, counts: tuple[int, int, int, int]) -> list[Split]:
@@ -85,19 +106,18 @@ def _splits(a: Array, b: Array, c: Array, counts: tuple[int, int, int, int]) -> 
 
     def split(x: Array, rows: int, columns: int) -> Split:
         axes = [(extent, stride // x.itemsize) for extent, stride in zip(x.shape, x.strides)]
-        assert len(axes) == nb + rows + columns
         return Split(axes[nb : nb + rows], axes[nb + rows :])
     return [split(a, nm, nk), split(b, nk, nn), split(c, nm, nn)]
 
 
 def lowered(a: Array, b: Array, c: Array, splits: list[Split], threads: int, target: CpuTarget,
-            invariant: str = "") -> Lowered:
+            numerics: Numerics = PLAIN, sums: str = "", beside: bool = False) -> Lowered:
     """The product as it is planned: scattered where there is no one stride."""
     strides = [x.strides or (0, 0) for x in splits[:2]] + [splits[2].strides or (0, 1)]
     format_a, format_b, format_c = (engine.format_of(x.dtype) for x in (a, b, c))
     product = lowering.Product(_size(splits[0].rows), _size(splits[1].columns), _size(splits[1].rows), format_a,
                                format_b, format_c, Strides(*(stride for pair in strides for stride in pair)), threads,
-                               Numerics(invariant=invariant))
+                               numerics, sums, beside)
     shape, st, target = lowering.lower(product, target)
     by_table: Order = "scattered"
     for name, x in zip("abc", splits):
@@ -111,12 +131,13 @@ def lowered(a: Array, b: Array, c: Array, splits: list[Split], threads: int, tar
     return Lowered(shape, st, target)
 
 
-def recipe(found: Lowered, splits: list[Split], plan: Any = None, make: type[Recipe] = Recipe, host: Any = engine.host
-           ) -> Recipe:
+def recipe(found: Lowered, splits: list[Split], plan: Any = None, make: type[Recipe] = Recipe, host: Any = engine.host,
+           finish: Finish | None = None) -> Recipe:
     """With the tables that the plan's blocks and vectors ask for."""
     shape, strides, target = found
     a, b, c = splits
-    of_k, of_n = tables.tiled(a.columns, b.rows), tables.tiled(c.columns, b.columns)
+    of_k = tables.tiled(a.columns, b.rows)
+    of_n = tables.tiled(c.columns, b.columns) if len(c.columns) == len(b.columns) and finish is None else None
     if of_k is not None:
         shape = shape._replace(a="scattered", b="scattered")
     if of_n is not None:
@@ -143,4 +164,4 @@ def recipe(found: Lowered, splits: list[Split], plan: Any = None, make: type[Rec
                                                 target.masked or not source, strip if name == "b" else None, side)
     if shape.c == "scattered":
         scattering["c"] = tables.scattered_c(tables.offsets(c.rows)[m], tables.offsets(c.columns)[n], lanes, side)
-    return make(shape, strides, plan, target, host, tables=Tables(**scattering))
+    return make(shape, strides, plan, target, host, tables=Tables(**scattering), finish=finish)

@@ -38,7 +38,8 @@ from tilewright.targets import CpuTarget, detect
 def gemm(a: Array, b: Array, results: list[Array | None], reduced: Sequence[Array], operands: list[Array],
          epilogue: Epilogue, sums: np.dtype[Any], *, threads: int | None = None, plan: Any = None,
          target: CpuTarget | None = None, algorithm: str | None = None, b_packed: packed.Packed | None = None,
-         semiring: str = "", prologues: ways.Prologues | None = None, invariant: str = "") -> None:
+         semiring: str = "", prologues: ways.Prologues | None = None, invariant: str = "",
+         counts: tuple[int, ...] = ()) -> None:
     """The results of the epilogue.
 
     results     [m, n] ([m, n/2] of pairs) for each result that is no reduction, None for those that are. They share
@@ -47,6 +48,7 @@ def gemm(a: Array, b: Array, results: list[Array | None], reduced: Sequence[Arra
     operands    broadcast to that, with strides of 0 where they have but one number
     prologues   by role, "a" or "b": what packing makes of elements, and arrays beside them that are broadcast to [m, k]
                 or [k, n], along k with one number for each of their blocks
+    counts      of a and b that are packed by tables how many axes batch, m, n and k have
     sums        the dtype in which products are added up; a, b, threads, plan, target, semiring, invariant and
                 algorithm are those of engine.gemm and gemm_by
 
@@ -56,7 +58,7 @@ def gemm(a: Array, b: Array, results: list[Array | None], reduced: Sequence[Arra
     beside = main is not None and any(np.may_share_memory(main, x) for x in operands)
     of = ways.with_prologues(ways.Sums(
         a, b, sums, threads or pool.get_num_threads(), plan, amx.permitted(target or detect()), None, b_packed, beside,
-        Numerics(semiring=semiring, invariant=invariant)), prologues or {})
+        Numerics(semiring=semiring, invariant=invariant), counts=counts), prologues or {})
     if algorithm is not None:
         assert of.target is not None
         of = of._replace(word=lowering.algorithm_word(algorithm, format_of(a.dtype), format_of(b.dtype), *of.sizes,
@@ -70,7 +72,7 @@ def gemm(a: Array, b: Array, results: list[Array | None], reduced: Sequence[Arra
     finally:
         program.preparing.recorder = recorder
     _store(reduced, found)
-    if special or not (a.size and b.size):
+    if special or not all(x.size for x in (a, b, *(y for y in results if y is not None))[2 * (not of.sizes[2]):]):
         program.not_repeated()
     elif recorder is not None:
         _note(recorder, of, results, reduced, operands, epilogue, prologues or {})
@@ -85,9 +87,8 @@ def compute(of: ways.Sums, results: list[Array | None], operands: list[Array], e
             make: type[Recipe] = Recipe, prologues: ways.Prologues | None = None) -> list[Array] | None:
     """What `gemm` says; None, and results that mean nothing, if an element has no such terms as the word stands for."""
     m, n, _ = of.sizes
-    lead = of.a.shape[:-2]
-    if not (m and n and all(lead)):                     # as NumPy reduces nothing
-        nothing = np.empty((*lead, m, n // (1 + epilogue.paired)), of.dtype)
+    if not (m and n and all(of.lead)):                  # as NumPy reduces nothing
+        nothing = np.empty((*of.lead, m, n // (1 + epilogue.paired)), of.dtype)
         return [REDUCED[x.reduced][1](nothing, axis=REDUCED[x.reduced][0]) for x in epilogue.expression.results
                 if x.reduced]
     way = (ways.way_for if on is host else partial(ways.way_of, on=on, make=make))(of, results, operands, epilogue)
@@ -101,7 +102,7 @@ def _by_way(of: ways.Sums, way: ways.Way, results: list[Array | None], entries: 
     """`compute` for operands with these entries."""
     m, n, _ = of.sizes
     rows, cols = (n, m) if way.exchanged else (m, n)
-    lead, main, table = of.a.shape[:-2], ways.main_of(results, epilogue), [*entries]
+    lead, main, table = of.lead, ways.main_of(results, epilogue), [*entries]
     kept: list[tuple[str, str, Array]] = []
     for x, result, word in zip(results, epilogue.expression.results, way.finish.WRITTEN, strict=True):
         if word == "-":
@@ -137,7 +138,7 @@ def _run(of: ways.Sums, main: Array | None, way: ways.Way, beside: jobs.Beside, 
     if way.recipe is None:
         _by_passes(of, main, way, beside.operands, on, make)
         return False
-    c = workspace.scratch((*of.a.shape[:-2], 1, 1), of.dtype) if main is None else main
+    c = workspace.scratch((*of.lead, 1, 1), of.dtype) if main is None else ways.as_matrix(of, main)
     operands, beside = beside.operands, beside.swapped if way.swapped else beside
     if not way.after:
         return engine.run(way.recipe, way.swapped, of.a, of.b, c, 1.0, 0.0, beside)
@@ -164,7 +165,8 @@ def _note(recorder: program.Recorder, of: ways.Sums, results: list[Array | None]
     alone = recipe is not None and recipe.takes_c and not (recipe.rows or after)
     if recipe is not None and alone and not (recipe.plan.copy and of.a.ndim == 3):
         x, y = (of.b.swapaxes(-1, -2), of.a.swapaxes(-1, -2)) if way.swapped else (of.a, of.b)
-        engine.note(recipe, way.swapped, x, y, stored[0], 1.0, 0.0, engine.steps_of(x, y, stored[0]), operands,
+        c = ways.as_matrix(of, stored[0])
+        engine.note(recipe, way.swapped, x, y, c, 1.0, 0.0, engine.steps_of(x, y, c), operands,
                     [entry(host, z, way.exchanged)[1:] for z in operands], tuple(z.name for z in epilogue.reads))
         return
     make = _by_views(of, way, results, reduced, arrays, operands, epilogue, prologues)

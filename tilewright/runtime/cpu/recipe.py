@@ -68,6 +68,7 @@ class Recipe:
         assert plan.algorithm == "packed" or not prepacked, plan
         self.shape, self.strides, self.plan, self.target, self.host = shape, strides, plan, target, host
         self.conj, self.prepacked, self.tables, self.finish = conj, prepacked, tables or Tables(), finish
+        self.then: tuple[int, ...] = ()     # of a scattered C the functions that finish and store its tiles
         self.prepare = dict(zip("ab", prepare))
         row, few = plan.complex_row(shape), plan.complex_in_place(shape)
         self.function, words = self._driver(extended)
@@ -226,7 +227,12 @@ class Recipe:
         """What takes finished sums to C, through the epilogue if there is one; 0 if micro-kernels store them."""
         if c := self.tables.c:
             result = self.shape.out or self.added_in
-            return self.host.address("scattered:emit_scatter", self.target, self.plan.nr, result, c.kind, c.pieces)
+            scatter = self.host.address("scattered:emit_scatter", self.target, self.plan.nr, result, c.kind, c.pieces)
+            if self.finish is None:
+                return scatter
+            self.then = self.host.address("finish:emit_finish", self.target, self.added_in, self.plan.nr, "",
+                                          *self.finish), scatter
+            return self.host.address("scattered:emit_finish_scattered", self.target, self.added_in)
         if not self.shape.out and self.finish is None:
             return 0
         return self.host.address("finish:emit_finish", self.target, self.added_in, self.plan.nr, self.shape.out,
@@ -246,7 +252,7 @@ class Recipe:
         found = {f"{name}_{field}": of(getattr(by, field)) for name, by in (("a", self.tables.a), ("b", self.tables.b))
                  if by is not None for field in ("lines", "steps")}
         if c := self.tables.c:
-            self.tables_of_c = np.array([of(c.rows), of(c.columns)])        # the job holds the address
+            self.tables_of_c = np.array([of(c.rows), of(c.columns), *self.then])        # the job holds the address
             found["c_tables"] = of(self.tables_of_c)
         return found
 

@@ -2,11 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilewright import formats
+from tilewright import forks, formats
 from tilewright.expressions.function import Epilogue
 from tilewright.expressions.numerics import PLAIN, HasNumerics, Numerics
 from tilewright.expressions.program import INDICES, Result
@@ -59,6 +60,7 @@ class _Sums(NamedTuple):
     beside: bool = False                # whether C is among the operands, so that sums are not added up there
     numerics: Numerics = PLAIN          # without the epilogue
     prepare: Prepares = (None, None)    # the prologues as they are recorded
+    counts: tuple[int, ...] = ()        # how many axes batch, m, n and k have, if a and b have more than matrices
 
 
 class Sums(HasNumerics, _Sums):
@@ -66,7 +68,15 @@ class Sums(HasNumerics, _Sums):
 
     @property
     def sizes(self) -> tuple[int, int, int]:
+        if self.counts:
+            nb, nm, _, nk = self.counts
+            return prod(self.a.shape[nb : nb + nm]), prod(self.b.shape[nb + nk :]), prod(self.b.shape[nb : nb + nk])
         return self.a.shape[-2], self.b.shape[-1], self.a.shape[-1]
+
+    @property
+    def lead(self) -> tuple[int, ...]:
+        """The leading axis, if there is one."""
+        return self.a.shape[: self.counts[0] if self.counts else -2]
 
 
 def with_prologues(of: Sums, prologues: Prologues) -> Sums:
@@ -81,7 +91,9 @@ def main_of(results: list[Array | None], epilogue: Epilogue) -> Array | None:
 
 
 def way_for(of: Sums, results: list[Array | None], operands: list[Array], epilogue: Epilogue) -> Way:
-    key = (of.sizes, of.a.strides[-2:], of.b.strides[-2:], of.a.dtype, of.b.dtype, *of[2:], epilogue.text,
+    first, lie = -2 * (not of.counts), tuple((x.shape, x.strides) for x in (of.a, of.b, *results) if x is not None)
+    lie = lie if of.counts else ()
+    key = (of.sizes, lie, of.a.strides[first:], of.b.strides[first:], of.a.dtype, of.b.dtype, *of[2:], epilogue.text,
            *[(x.strides[-2:], x.dtype) for x in (*results, *operands) if x is not None])
     return engine.looked_up(_ways, key, lambda: way_of(of, results, operands, epilogue))
 
@@ -89,6 +101,8 @@ def way_for(of: Sums, results: list[Array | None], operands: list[Array], epilog
 def way_of(of: Sums, results: list[Array | None], operands: list[Array], epilogue: Epilogue, on: Host = host,
            make: type[Recipe] = Recipe) -> Way:
     """The way for such operands; only their formats and strides are read."""
+    if of.counts:
+        return _by_tables(of, results, operands, epilogue, on, make)
     m, n, k = of.sizes
     main = main_of(results, epilogue)
     target = of.target or detect()
@@ -139,6 +153,27 @@ def way_of(of: Sums, results: list[Array | None], operands: list[Array], epilogu
             return Way(finish, exchanged, *recipe.tile, recipe, swapped)
     finish = finish_of(epilogue, results, operands, sums, by_columns)
     return Way(finish, by_columns, jobs.TALL, wide)
+
+
+def _by_tables(of: Sums, results: list[Array | None], operands: list[Array], epilogue: Epilogue, on: Host,
+               make: type[Recipe]) -> Way:
+    """The way of operands that are packed by tables."""
+    tables, sums = forks.imported("tilewright.runtime.cpu.contraction"), format_of(of.dtype)
+    main = main_of(results, epilogue)
+    c = np.empty((*of.lead, *of.sizes[:2]), of.dtype) if main is None else main
+    kind = format_of(c.dtype)
+    bare = epilogue.nothing and (kind == sums or lowering.rounds(kind, sums))
+    found, splits = tables.fused(of.a, of.b, c, of.counts, of.threads, of.target or detect(), of.numerics._replace(
+        epilogue="" if bare else epilogue.text), sums, of.beside)
+    finish = finish_of(epilogue, results, operands, sums, False)
+    recipe: Recipe = tables.recipe(found, splits, of.plan, make, on, None if bare else finish)
+    return Way(finish, False, *recipe.tile, recipe)
+
+
+def as_matrix(of: Sums, c: Array) -> Array:
+    """A result as a matrix, or a stack of them: of one with more axes the first elements."""
+    extra = c.ndim - len(of.lead) - 2
+    return c[(..., *(0,) * (extra + 2), None, None)] if extra > 0 else c
 
 
 def at_once(of: Sums, main: Array | None, way: Way, on: Host) -> Way:

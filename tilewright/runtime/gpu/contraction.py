@@ -7,35 +7,80 @@ no product, a sum over an axis of one operand alone, is refused.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilewright.rules import arguments, contraction, paths
+from tilewright.rules import arguments, contraction, paths, shapes
 from tilewright.rules.arguments import Array
+from tilewright.rules.beside import Beside, Matrices
 from tilewright.rules.call import Call, decide
 from tilewright.rules.contraction import Groups, Term
+from tilewright.rules.signature import operand, signature
+from tilewright.rules.subscripts import Terms
 from tilewright.runtime import repeats
-from tilewright.runtime.gpu.arrays import Library
+from tilewright.runtime.gpu import fused
+from tilewright.runtime.gpu.arrays import Library, Look
 from tilewright.runtime.gpu.engine import multiplied
 from tilewright.runtime.gpu.product import Run
 
 
-def einsum(library: Library, given: Sequence[Any], labels: Any, output: Any, out: Any, out_dtype: Any, optimize: Any,
-           invariant: str = "", asked: repeats.Asked | None = None) -> Any:
-    """einsum, as tilewright.einsum, whose arguments are checked here. The result is in C order, of the operands'
-    library. `asked`: what the call is known by."""
-    out = arguments.single(out, "out")
+def einsum(library: Library, given: Sequence[Any], labels: Any, output: Any, call: Call, optimize: Any,
+           asked: repeats.Asked | None = None) -> Any:
+    """einsum, as tilewright.einsum, whose arguments are checked here. Results are in C order, of the operands' library.
+    `asked`: what the call is known by."""
     named = {f"operand {i}": x for i, x in enumerate(given)}
-    run, looks = library.platform.engine.begin(named, {"out": out}, asked, invariant=invariant)
+    c = None if isinstance(call.c, np.number) else call.c
+    beside, _ = signature(None, None, call.operands if isinstance(call.operands, Mapping) else None, c=c)
+    beside = {name: x for name, x in beside.items() if x is not None}
+    run, looks = library.platform.engine.begin(named | beside, fused.outs_of(call), asked, invariant=call.invariant)
     with run:
         arrays = [arguments.operand(looks[name].shadow, name, least=0) for name in named]
-        new, result = _einsum(run, arrays, labels, output, looks["out"].shadow if "out" in looks else None, out_dtype,
-                              optimize)
+        if call.scaled:
+            return _scaled(run, arrays, labels, output, call, looks, optimize, given[0])
+        out = looks["out"].shadow if "out" in looks else None
+        new, result = _einsum(run, arrays, labels, output, out, call.out_dtype, optimize)
         run.remember([result])
-    return out if new is None else run.library.result(new, given[0])
+    return call.out if new is None else run.library.result(new, given[0])
+
+
+def _scaled(run: Run, arrays: Sequence[Array], labels: Any, output: Any, call: Call, looks: Mapping[str, Look],
+            optimize: Any, like: Any) -> Any:
+    """einsum with alpha, beta, c or an epilogue, which the kernel of the last product computes."""
+    terms, path = paths.resolved(labels, output, [x.shape for x in arrays], optimize)
+    paths.check_given(optimize, len(arrays), run.invariant)
+    given, host = fused.given_of(call, looks)
+    by = Beside(call._replace(c=looks["c"].shadow if "c" in looks else call.c, operands=given), arrays, terms)
+    where = f"einsum on {run.engine.platform.name}s"
+    if len(arrays) < 2:
+        raise ValueError(f"alpha, beta, c and epilogue must be left out of {where} where there is one operand")
+    if by.paired or any(by.reduced):
+        raise ValueError(f"epilogue must neither reduce rows or columns nor take pairs in {where}")
+    names, outs = [*fused.outs_of(call)], list[Any]()
+    targets = list[Array]()
+    for out, name, dtype in zip(by.outs(call.out), [*names, *[""] * len(by.reduced)], by.dtypes):
+        new, there = (None, looks[name].shadow) if out is not None else run.result(by.shape, dtype)
+        if there.shape != by.shape:
+            raise ValueError(f"{name} must have the result's shape {by.shape}, but its shape is {there.shape}")
+        arguments.check_cast(dtype, there.dtype, name)
+        outs.append(out if new is None else new)
+        targets.append(there)
+    if 0 not in by.shape:
+        _products(run, arrays, terms, path, by.sums, Term(targets[0], terms.output), Last(by, targets, looks, host))
+    run.remember(targets, (call.epilogue,))
+    found = tuple(x if y is not None else run.library.result(x, like) for x, y in zip(outs, by.outs(call.out)))
+    return found if found[1:] else found[0]
+
+
+class Last(NamedTuple):
+    """What the last product takes beside its operands, and where its results go."""
+
+    beside: Beside
+    targets: Sequence[Array]
+    looks: Mapping[str, Look]
+    host: frozenset[str]            # operands in the host's memory
 
 
 def _einsum(run: Run, arrays: Sequence[Array], labels: Any, output: Any, out: Array | None, out_dtype: Any,
@@ -60,7 +105,7 @@ def _einsum(run: Run, arrays: Sequence[Array], labels: Any, output: Any, out: Ar
 
 
 def _products(run: Run, arrays: Sequence[Array], terms: Any, path: paths.Path, sums: np.dtype[Any],
-              result: Term) -> None:
+              result: Term, last: Last | None = None) -> None:
     sizes = terms.sizes
     left = [contraction.diagonal(x, of, sizes)._replace(first=at)
             for at, (x, of) in enumerate(zip(arrays, terms.inputs))]
@@ -72,13 +117,13 @@ def _products(run: Run, arrays: Sequence[Array], terms: Any, path: paths.Path, s
             kept = tuple(dict.fromkeys(x for x in (*a.labels, *b.labels) if x in needed))
             final = not left and not more
             c = result if final else Term(run.temporary(tuple(sizes[x] for x in kept), sums), kept)
-            _pair(run, a, b, kept, c)
+            _pair(run, a, b, kept, c, sizes, last if final else None)
             chosen = [c._replace(first=a.first), *more]
         left.append(chosen[0])
-    (last,) = left
-    if last.array is not result.array:                      # one operand, of which there is no product
-        _refuse_sums(run, last, {*terms.output})
-        run.copy(contraction.arranged(last, terms.output), result.array)
+    (made,) = left
+    if made.array is not result.array:                      # one operand, of which there is no product
+        _refuse_sums(run, made, {*terms.output})
+        run.copy(contraction.arranged(made, terms.output), result.array)
 
 
 def _refuse_sums(run: Run, x: Term, needed: set[Any]) -> None:
@@ -88,7 +133,8 @@ def _refuse_sums(run: Run, x: Term, needed: set[Any]) -> None:
                              f"{run.engine.platform.name}s sum over it before einsum")
 
 
-def _pair(run: Run, a: Term, b: Term, kept: tuple[Any, ...], c: Term) -> None:
+def _pair(run: Run, a: Term, b: Term, kept: tuple[Any, ...], c: Term, sizes: dict[Any, int],
+          last: Last | None = None) -> None:
     for x, other in ((a, b), (b, a)):
         _refuse_sums(run, x, {*kept, *other.labels})
     index = tuple(0 if size == 1 and label not in kept else slice(None) for label, size in zip(c.labels, c.array.shape))
@@ -103,9 +149,44 @@ def _pair(run: Run, a: Term, b: Term, kept: tuple[Any, ...], c: Term) -> None:
     found = contraction.merged(left, right, contraction.arranged(place, sum(groups.of_c, ())), groups)
     left, right, there = found.stacks
     dtype = there.dtype
+    if last is not None:
+        if exchanged and run.invariant:
+            found, groups = found.exchanged, groups._replace(m=groups.n, n=groups.m)
+            left, right, _ = found.stacks
+        nb, nm, nn, nk = found.counts
+        seen = Matrices(Terms((), c.labels, sizes), groups, found, False)
+        seen.moved((nb + nm + nn - 2, 1, 1, nk))
+        _last(run, last, seen, left, right)
+        return
     if exchanged and run.invariant:                 # the rows of C^T
         left, right, there = right.swapaxes(-1, -2), left.swapaxes(-1, -2), there.swapaxes(-1, -2)
     multiplied(run, decide(Call(left, right, there, out_dtype=dtype), left, right, None, there), "out")
+
+
+def _last(run: Run, last: Last, seen: Matrices, a: Array, b: Array) -> None:
+    """The last product, into the targets."""
+    by = last.beside
+
+    def reshaped(x: Array, shape: Sequence[int]) -> Array:
+        """A view, or a copy in the GPU's memory."""
+        view = shapes.merged_into(x, shape)
+        if view is None:
+            there = run.temporary(x.shape, x.dtype)
+            run.copy(x, there)
+            view = there.reshape(shape)
+        return view
+    targets = [seen.stacked(x, reshaped=reshaped) for x in last.targets]
+    c = by.call.c
+    c = seen.stacked(c, reshaped=reshaped) if isinstance(c, np.ndarray) else c
+    now = by.call._replace(a=a, b=b, c=c)
+    if by.expression is None:
+        multiplied(run, decide(now._replace(out=targets[0], out_dtype=targets[0].dtype), a, b, c, targets[0]), "out")
+    else:
+        given = {name: seen.stacked(x, reshaped=np.reshape if name in last.host else reshaped)
+                 for name, x in (by.call.operands or {}).items()}
+        looks = {operand(name): Look(x, None) for name, x in given.items() if name not in last.host}
+        looks |= {f"out[{i}]": Look(x, None) for i, x in enumerate(targets)}
+        fused.computed(run, now._replace(out=tuple(targets), operands=given), looks, a, b)
 
 
 def _with_k(run: Run, x: Array, of: tuple[Any, ...], groups: Groups) -> Array:

@@ -51,9 +51,14 @@ def given_of(call: Call, looks: Mapping[str, Any]) -> tuple[Any, frozenset[str]]
 def product(run: Run, call: Call, looks: Mapping[str, Any], a: Array, b: Array) -> Any:
     """The results of the call, an array of the library or a tuple of them. a and b are as they are multiplied."""
     functions = call.epilogue, call.prologue_a, call.prologue_b
+    results, any_alpha = computed(run, call, looks, a, b)
+    return results.delivered(functions, any_alpha)
+
+
+def computed(run: Run, call: Call, looks: Mapping[str, Any], a: Array, b: Array) -> tuple[Results, bool]:
+    """The results, filled; and whether alpha is a factor of the products alone."""
     c = looks["c"].shadow if "c" in looks else call.c
-    asked = call.out_dtype if isinstance(call.out_dtype, tuple) else (call.out_dtype,)
-    wide = "f64" if any(x is not None and formats.find(x) is formats.get("f64") for x in asked) else None
+    wide = fusing.wide_of(call)
     given, host = given_of(call, looks)
     shares = prologue_rules.shared_out(call, fusing.given_of(given))
     before = prologue_rules.all_of(call, a, b, shares)
@@ -77,7 +82,7 @@ def product(run: Run, call: Call, looks: Mapping[str, Any], a: Array, b: Array) 
                 for role, one in zip("ab", (p.a, p.b)))
         p = p._replace(a=x, b=y)
         _compute(run, p, f, results, host, {role: before[role] for role in inside})
-    return results.delivered(functions, any_alpha=not factors)
+    return results, not factors
 
 
 def _compute(run: Run, p: Product, f: fusing.Fused, results: Results, host: frozenset[str],

@@ -1,0 +1,107 @@
+"""Products of pairs of einsum's operands, along a path; see api/contraction.py."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tilewright import forks
+from tilewright.api import host, tensor_repeats
+from tilewright.rules import contraction, paths, shapes
+from tilewright.rules.arguments import Array
+from tilewright.rules.contraction import Term
+from tilewright.rules.subscripts import Labels
+from tilewright.runtime.cpu import program
+
+
+def place_of(target: Array, output: Labels) -> Term:
+    """Where the result goes, without axes of size 1."""
+    extents = [(label, axis) for axis, label in enumerate(output) if target.shape[axis] != 1]
+    index = tuple(0 if n == 1 else slice(None) for n in target.shape)
+    return Term(target[(..., *index)], tuple(label for label, _ in extents))
+
+
+def pairwise(work: Work, left: list[Term], path: paths.Path, output: Labels, result: np.dtype[Any], place: Term | None
+             ) -> Term:
+    """All operands, which are taken out of `left`, multiplied along the path; the last product in the dtype `result`,
+    at this place if it can be written there."""
+    left[:] = (x._replace(first=at) for at, x in enumerate(left))
+    for number, step in enumerate(path):
+        chosen = Term.chosen(left, step, work.invariant)
+        while len(chosen) > 1:
+            needed = {*output, *(x for term in (*left, *chosen[2:]) for x in term.labels)}
+            final = number == len(path) - 1 and len(chosen) == 2
+            made = work.last(chosen[0], chosen[1], needed, result, place, output) if final else work.product(
+                chosen[0], chosen[1], needed, work.between, None, output)
+            chosen = [made._replace(first=chosen[0].first), *chosen[2:]]
+        left.append(chosen[0])
+    return work.summed(left[0], {*output})
+
+
+class Work:
+    """Products of pairs, with results in between of dtype `between`."""
+
+    def __init__(self, between: np.dtype[Any], threads: int | None, invariant: str = "") -> None:
+        self.between, self.threads, self.invariant = between, threads, invariant
+
+    def summed(self, term: Term, needed: set[Any]) -> Term:
+        """Without the labels that are not needed."""
+        axes = tuple(axis for axis, label in enumerate(term.labels) if label not in needed)
+        if not axes:
+            return term
+        if self.invariant == "rows":
+            raise ValueError(f"label {term.labels[axes[0]]!r} is summed over in one operand alone, which NumPy does in "
+                             "an order that depends on all sizes: batch_invariant must be False with it")
+        kept = tuple(label for label in term.labels if label in needed)
+        with np.errstate(all="ignore"):
+            if self.between.kind == "b":
+                return Term(program.computed(partial(np.any, axis=axes), term.array), kept)
+            return Term(program.computed(partial(np.sum, axis=axes, dtype=self.between), term.array), kept)
+
+    def last(self, a: Term, b: Term, needed: set[Any], dtype: np.dtype[Any], place: Term | None,
+             output: Labels) -> Term:
+        """The last product of all."""
+        return self.product(a, b, needed, dtype, place, output)
+
+    def product(self, a: Term, b: Term, needed: set[Any], dtype: np.dtype[Any], place: Term | None,
+                output: Labels) -> Term:
+        """The product of a and b in a dtype, with the labels that are needed later; at this place, if it can be written
+        there."""
+        a, b = self.summed(a, needed | {*b.labels}), self.summed(b, needed | {*a.labels})
+        kept = tuple(dict.fromkeys(x for x in (*a.labels, *b.labels) if x in needed))
+        if place is not None and not shapes.writes_in_place(place.array, a.array, b.array, dtype):
+            place = None
+        found = contraction.layout(a, b, kept, place, output, self.invariant == "rows")
+        if found.elementwise:
+            return self.elementwise(a, b, kept, dtype)
+        c = place or Term(program.empty(found.sizes, dtype), found.of_c)
+        left, right = (b, a) if found.exchanged else (a, b)
+        self.multiply(left, right, c, found)
+        return c
+
+    def multiply(self, a: Term, b: Term, c: Term, found: contraction.Layout) -> None:
+        x = found.views(a.array, b.array, c.array)
+        host.contract(x, self.threads, self.invariant)
+        if tensor_repeats.recording:
+            forks.imported("tilewright.api.record").contracted(x, self.threads)
+
+    def elementwise(self, a: Term, b: Term, kept: Labels, dtype: np.dtype[Any]) -> Term:
+        between, by_parts = self.between, self.invariant == "rows" and self.between.kind == "c"
+
+        def multiplied(x: Array, y: Array) -> Array:
+            with np.errstate(all="ignore"):
+                if between.kind == "b":
+                    return np.asarray(x & y)
+                x, y = x.astype(between, copy=False), y.astype(between, copy=False)
+                return np.asarray(_complex_product(x, y) if by_parts else x * y).astype(dtype, copy=False)
+        return Term(program.computed(multiplied, *(contraction.arranged(term, kept) for term in (a, b))), kept)
+
+
+def _complex_product(x: Array, y: Array) -> Array:
+    """Each part with the same roundings for all elements, which NumPy's vectors and its scalars have not."""
+    found = np.empty(np.broadcast_shapes(x.shape, y.shape), x.dtype)
+    found.real = x.real*y.real - x.imag*y.imag
+    found.imag = x.real*y.imag + x.imag*y.real
+    return found
