@@ -267,11 +267,12 @@ class Source:
 
     # ---- style "product"
 
-    def product(self) -> None:
+    def product(self, calm: bool = False) -> None:
+        """Calm ones are contractions with few changes."""
         r = self.r
         names = r.sample(NAMES, r.randint(2, 5))
         most = max(int(ROUNDS ** (1 / len(names))), 1)
-        loops = {x: Index(x, 0, r.choice([n for n in EXTENTS if n <= most + 2]) - 1) for x in names}
+        loops = {x: Index(x, 0, r.choice([n for n in EXTENTS if calm < n <= most + 2]) - 1) for x in names}
         out = r.sample(names, min(r.choice([1, 1, 2, 2, 3]), len(names) - (r.random() < .95)))
         arrays = list(self.axes)
         target = arrays[-1]
@@ -280,15 +281,14 @@ class Source:
         everything = list(loops.values())
 
         def load(array: str) -> str:
-            return self.access(array, everything, 0.75)
-        c = self.access(target, [loops[out[0]]], 1)
+            return self.access(array, everything, 0.93 if calm else 0.75)
         c = f"{target}[{', '.join(out)}]"
         for axis, x in enumerate(out):
             self.reach[target, axis] = max(self.reach.get((target, axis), 0), loops[x].high)
-        if r.random() < .1:
+        if r.random() < .1 and not calm:
             c = load(target)
         a, b = load(r.choice(arrays[:-1])), load(r.choice(arrays[:-1]))
-        if r.random() < .03:
+        if r.random() < .03 and not calm:
             a = c
         scalar = r.random() < .35
         total = "s" if scalar else c
@@ -302,9 +302,11 @@ class Source:
         if scalar and not uses:
             uses = [f"{c} = s"]
         order = r.sample(names, len(names))
-        if r.random() < .8:
+        if r.random() < .8 or calm:
             order = [x for x in order if x in out] + [x for x in order if x not in out]
-        where = r.choice([max(order.index(x) for x in out) + 1] * 9 + [r.randint(0, len(order))])
+        where = max(order.index(x) for x in out) + 1
+        if r.random() < .1 and not calm:
+            where = r.randint(0, len(order))
         apart = not scalar and r.random() < .4
 
         def line(x: str, inner: list[str]) -> None:

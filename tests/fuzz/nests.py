@@ -38,8 +38,8 @@ counts: Counter[str] = Counter()
 def draw(r: Random) -> Case:
     source = nest_sources.Source(r)
     for _ in range(r.choice([1, 1, 1, 2])):
-        if r.random() < 0.45:
-            source.product()
+        if r.random() < 0.5:
+            source.product(calm=r.random() < 0.6)
         else:
             source.block(0, [], r.choice([1, 2, 2, 3, 3, 4, 5]), nest_sources.ROUNDS)
     arrays: dict[str, Any] = {}
@@ -50,7 +50,7 @@ def draw(r: Random) -> Case:
         shape = [max(source.reach.get((name, x), r.choice([0, 1, 2, 5]) - 1) + 1, least) for x in range(axes)]
         shape = [n + r.choice([0] * 8 + [1, 3]) - (r.random() < 0.012) for n in shape]
         arrays[name] = {"dtype": r.choice(DTYPES) if mixed else common, "shape": [max(n, 0) for n in shape],
-                        "layout": memory.draw(r, axes) | {"swapped": False}, "of": None}
+                        "layout": _layout(r, axes), "of": None}
     for name in arrays:
         other = r.choice(list(arrays))
         alone = arrays[other]["of"] is None and not any(x["of"] and x["of"][0] == name for x in arrays.values())
@@ -61,6 +61,11 @@ def draw(r: Random) -> Case:
             arrays[other]["shape"] = shape
     return {"source": _finished(r, source, arrays), "arrays": arrays, "numbers": source.numbers,
             "globals": source.globals, "data": r.randrange(2**31), "ways": [*WAYS]}
+
+
+def _layout(r: Random, axes: int) -> dict[str, Any]:
+    found = memory.draw(r, axes) | {"swapped": False}
+    return found | {"shift": 0} if r.random() < 0.9 else found      # bytes that make elements unaligned
 
 
 def _finished(r: Random, source: nest_sources.Source, arrays: dict[str, Any]) -> str:
