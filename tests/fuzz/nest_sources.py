@@ -280,8 +280,9 @@ class Source:
         self.written.add(target)
         everything = list(loops.values())
 
-        def load(array: str) -> str:
-            return self.access(array, everything, 0.93 if calm else 0.75)
+        def load(array: str, after: bool = False) -> str:
+            among = [loops[x] for x in out] if after and calm else everything
+            return self.access(array, among, 0.93 if calm else 0.75)
         c = f"{target}[{', '.join(out)}]"
         for axis, x in enumerate(out):
             self.reach[target, axis] = max(self.reach.get((target, axis), 0), loops[x].high)
@@ -292,13 +293,21 @@ class Source:
             a = c
         scalar = r.random() < .35
         total = "s" if scalar else c
-        term = r.choice([f"{a} * {b}"] * 5 + [f"2 * {a} * {b}", f"{a} + {b}", f"abs({a} - {b})", f"({a} - {b})**2", a,
-                                              f"max({a}, 0) * {b}", f"{a} * {b} * {load(arrays[0])}"])
-        update = r.choice([f"{total} += {term}"] * 5 + [f"{total} -= {term}", f"{total} = min({total}, {term})",
-                                                        f"{total} = max({term}, {total})"])
-        start = f"{total} = {r.choice(['0', '0', '0.0', '1', '-50', '50', load(arrays[0])])}"
-        uses = [r.choice([f"{c} = {total}", f"{c} = {total} * 2 + {load(arrays[0])}", f"{c} = max({total}, 0)",
-                          f"{load(arrays[0])} = {c}", f"{c} += {total}"]) for _ in range(r.choice([0, 1, 1, 2]))]
+        number = r.choice(["2", "0.5", "alpha", "N"])
+        if number == "alpha":
+            self.numbers.setdefault("alpha", r.choice([2, -1, 0.5, 1.0, 0]))
+        if number == "N":
+            self.globals.setdefault("N", r.choice([2, 3, 0.5]))
+        term = r.choice([f"{a} * {b}"] * 5 + [
+            f"{number} * {a} * {b}", f"2 * {a} * {b}", f"{a} + {b}", f"abs({a} - {b})", f"({a} - {b})**2", a,
+            f"max({a}, 0) * {b}", f"{a} * {b} * {load(arrays[0])}"])
+        update = r.choice([f"{total} += {term}"] * 5 + [
+            f"{total} -= {term}", f"{total} = min({total}, {term})", f"{total} = max({term}, {total})"])
+        start = f"{total} = {r.choice(['0', '0', '0.0', '1', '-50', '50', load(arrays[0], True)])}"
+        uses = [r.choice([
+            f"{c} = {total}", f"{c} = {total} * 2 + {load(arrays[0], True)}", f"{c} = max({total}, 0)",
+            f"{load(arrays[0], True)} = {c}", f"{c} += {total}", f"{c} = {number} * {total} + {c}"])
+            for _ in range(r.choice([0, 1, 1, 2]))]
         if scalar and not uses:
             uses = [f"{c} = s"]
         order = r.sample(names, len(names))

@@ -348,3 +348,20 @@ def test_a_sum_into_one_element() -> None:
     arrays: list[Any] = [np.arange(3), np.zeros(5), np.ones((2, 3))]
     tw.optimize(f, *arrays)(*arrays)
     assert arrays[1].tolist() == [0, 0, 2, 0, 0]
+
+
+def test_products_are_in_the_format_of_their_array() -> None:
+    def f(a: Any, b: Any, c: Any) -> None:
+        for i in range(2):
+            s = 0
+            for p in range(90):
+                s += a[i, p] * b[p]
+            c[i] = s
+    for narrow, wide in ((np.int8, np.int64), (np.int8, np.float32), (np.float16, np.float32), (np.int64, np.int8)):
+        arrays: list[Any] = [np.full((2, 90), 7, narrow), np.full(90, 7, narrow), np.zeros(2, wide)]
+        found = tw.optimize(f, *arrays)
+        found(*arrays)
+        assert found.recognised
+        assert np.array_equal(arrays[2], np.full(2, 7 * 7 * 90).astype(wide))
+    whole: list[Any] = [np.ones((2, 90)), np.ones(90), np.zeros(2, np.int32)]
+    assert not tw.optimize(f, *whole).recognised        # each number is rounded towards 0

@@ -17,7 +17,7 @@ from tilewright.nests import recorded, verified
 from tilewright.nests.domain import check
 from tilewright.nests.execution import Execution, Given, look
 from tilewright.nests.given import arguments
-from tilewright.nests.nest import LoopNest, refuse
+from tilewright.nests.nest import LoopNest, Refused, refuse
 from tilewright.nests.parts import Part, parts
 from tilewright.nests.pieces import BLOCK, boxes
 from tilewright.nests.product import Product
@@ -92,9 +92,12 @@ class Step:
 
     def __init__(self, nest: LoopNest, part: Part, arrays: Mapping[str, Any], block: int, target: Any) -> None:
         self.part, self.products = part, list[Product]()
-        if part.contraction is not None:
-            shapes = {name: tuple(x.shape) for name, x in arrays.items()}
-            self.products = [Product(box, arrays, target) for box in boxes(part.contraction, shapes, block)]
+        shapes = {name: tuple(x.shape) for name, x in arrays.items()}
+        try:
+            if part.contraction is not None:
+                self.products = [Product(box, arrays, target) for box in boxes(part.contraction, shapes, block)]
+        except Refused as refusal:          # by what a product can be asked for
+            part.reason = f"{refusal.line}: {refusal.reason}"
         self.nest = replace(nest, statements=part.sources)
         self.loops = None if self.products else Execution(self.nest)
         self.found: Any = None

@@ -56,7 +56,7 @@ def _cut(r: Rounds, c: Contraction, block: int) -> list[Rounds]:
     """In blocks of that index of the result which most conditions have, if it is long."""
     crossing = [x for x in r.conditions if len(x.factors) > 1]
     counts = {i: sum(i in x.factors for x in crossing) for i in c.outs}
-    if not crossing or not max(counts.values()):
+    if not crossing or not max(counts.values(), default=0):
         return [r]
     i = max(counts, key=lambda i: (counts[i], r.extents[i]))
     if r.extents[i] < 2 * block or _inside_arrays(c, r):

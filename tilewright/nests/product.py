@@ -6,12 +6,13 @@ others of the same layout.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from tilewright import formats
 from tilewright.forks import cached_property
 from tilewright.nests.domain import Element
 from tilewright.nests.functions import computed, function
@@ -220,7 +221,7 @@ class Product:
     def _functions(self, outs: list[Any], arrays: Arrays
                    ) -> tuple[dict[str, Any], Callable[[Arrays, Numbers], dict[str, Any]]]:
         """The options that never change, and those of a call: alpha, beta, c, operands."""
-        how = dict[str, Any]()
+        how = _formats(self.operands, arrays[self.results[0][0].array])
         others = {e.key: (f"x{n}", Look(e, outs, self.extents, arrays[e.array]), e.array)
                   for n, e in enumerate(self._others())} if self.fused else {}
         named = sorted({x for _, v in self.results for x in leaves(v, "parameter")} - {"acc"}) if self.fused else []
@@ -352,6 +353,12 @@ def _shown(e: Element) -> str:
             terms.append(str(x.constant))
         parts.append(" + ".join(terms).replace("+ -", "- "))
     return f"{e.array}[{', '.join(parts)}]" if parts else e.array
+
+
+def _formats(operands: Sequence[Any], result: Any) -> dict[str, Any]:
+    """The product is asked for in the format of the array, which operands need not have."""
+    names = [str(x.dtype).removeprefix("torch.") for x in (result, *operands)]
+    return {"out_dtype": formats.get(names[0]).name} if len(set(names)) > 1 else {}
 
 
 def _plan(m: int, n: int, k: int, batch: int, format: str, target: Any) -> str:

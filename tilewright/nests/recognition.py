@@ -78,7 +78,7 @@ def recognise(inits: list[Rounds], r: Rounds, posts: list[Rounds], overlap: Over
         if e.indices != set(outs):
             refuse(r.line, f"{e.array} is not written once for each number that is summed")
         _injective(r, e)
-        if not nest.element(e.array).is_float and _is_float(v, nest):
+        if not nest.element(e.array).is_float and any(_is_float(x, nest) for x in (v, r.value, ("load", r.target))):
             refuse(r.line, f"a float is stored in {e.array}, whose elements are integers")
     alpha, operands, factors = _product(r)
     return Contraction(r.line, dict(r.extents), outs, sums, operands, factors, r.value, r.reduce, alpha, beta, stored,

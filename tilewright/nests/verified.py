@@ -121,4 +121,5 @@ def agree(nest: LoopNest, args: Sequence[Any], products: Callable[..., None], lo
 def _copy(x: np.ndarray) -> np.ndarray:
     """A copy with the same order and directions of axes."""
     turned = tuple([slice(None, None, -1 if s < 0 else 1) for s in x.strides])
-    return x[turned].copy(order="K")[turned]
+    copied = x[turned].copy(order="K")[turned]
+    return np.lib.stride_tricks.as_strided(copied, x.shape, x.strides)     # of axes of one element, too
