@@ -122,8 +122,13 @@ def test_arguments_of_another_layout_are_refused():
     for wrong in ((a[:, ::-1], b, c), (a.astype(np.float64), b, c), (a[:4], b, c[:4])):
         with pytest.raises(ValueError, match="A has another shape, other strides or another format"):
             found(*wrong)
-    with pytest.raises(TypeError, match="takes 3 arguments, not 2"):
+    with pytest.raises(TypeError, match=r"takes \(A, B, C\), and is given 2 arguments by position and none by name"):
         found(a, b)
+    found(a, b, C=c)
+    np.testing.assert_array_equal(c, a @ b)
+    c.setflags(write=False)
+    with pytest.raises(ValueError, match="C is read-only, and three_loops writes it"):
+        found(a, b, c)
     square = np.ones((6, 6), np.float32)
     with pytest.raises(ValueError, match="optimized for C and A that share no memory, and these do"):
         tw.optimize(contractions.three_loops, square, square.copy(), square.copy())(square, square.copy(), square)

@@ -25,7 +25,6 @@ from tilewright.nests.run import Loops, kind
 from tilewright.nests.source import nest as read
 
 VERIFIED: set[tuple[Any, ...]] = set()          # nests with the sentences of their products that agreed
-Sequences = (list, tuple)
 
 
 def optimize(f: Callable[..., Any] | Loops | Function, *args: Any, grid: int | Sequence[int] | None = None,
@@ -58,7 +57,7 @@ def optimize(f: Callable[..., Any] | Loops | Function, *args: Any, grid: int | S
     Refused, a TypeError with the line, for what loops may not contain, and where a subscript may be outside of its
     array.
     """
-    args = tuple([np.ones(x, np.float32) if isinstance(x, Sequences) else x for x in args])
+    args = tuple([np.ones(x, np.float32) if _is_shape(x) else x for x in args])
     if isinstance(f, Function):
         nest = _in_order(recorded.nest(f, 1 if grid is None else grid))
         names: Sequence[str] = [p.name for p in nest.parameters]
@@ -79,6 +78,10 @@ def optimize(f: Callable[..., Any] | Loops | Function, *args: Any, grid: int | S
         if step.loops is not None:
             step.schedule(given, target, timed, progress)
     return found
+
+
+def _is_shape(x: Any) -> bool:
+    return isinstance(x, tuple) and all(isinstance(n, (int, np.integer)) for n in x)
 
 
 def _in_order(nest: LoopNest) -> LoopNest:
@@ -137,11 +140,11 @@ class Optimized:
         arrays, _ = arguments(nest, given.args)
         self.layout = [laid_out(x) if isinstance(x, np.ndarray) else x for x in given.seen]
         check(nest, self.sizes, {name: x.shape for name, x in seen.items()})
-        written = {s.target.array for s in nest.statements} & seen.keys()
-        self.apart = [(a, b) for a in sorted(written) for b in seen
-                      if a != b and not (b in written and b < a) and not np.may_share_memory(seen[a], seen[b])]
+        self.written = {s.target.array for s in nest.statements} & seen.keys()
+        self.apart = [(a, b) for a in sorted(self.written) for b in seen
+                      if a != b and not (b in self.written and b < a) and not np.may_share_memory(seen[a], seen[b])]
         for s in nest.reads:
-            for b in sorted(written - {s.target.array}):
+            for b in sorted(self.written - {s.target.array}):
                 if np.may_share_memory(seen[s.target.array], seen[b]):
                     refuse(s.line, f"{s.target.array} shares memory with {b}, which is written before this is used")
         found = parts(nest, self.sizes, lambda a, b: a == b or ((a, b) not in self.apart and (b, a) not in self.apart))
@@ -152,10 +155,14 @@ class Optimized:
         """Whether any statement has become a product."""
         return any(step.products for step in self.steps)
 
-    def __call__(self, *args: Any) -> None:
+    def __call__(self, *args: Any, **named: Any) -> None:
         """Compute the results of these arguments, which are laid out like those that it was made for."""
-        if len(args) != len(self.layout):
-            raise TypeError(f"{self.nest.name} takes {len(self.layout)} arguments, not {len(args)}")
+        if named or len(args) != len(self.layout):
+            left = self.names[len(args):]
+            if set(left) != named.keys():
+                raise TypeError(f"{self.nest.name} takes ({', '.join(self.names)}), and is given {len(args)} arguments "
+                                f"by position and {', '.join(named) or 'none'} by name")
+            args = (*args, *[named[name] for name in left])
         plain = all(type(x) in (np.ndarray, int, float) for x in args)
         given = Given(args, args, None) if plain else look(self.names, args)
         arrays, seen, numbers = dict[str, Any](), dict[str, Any](), dict[str, Any](self.sizes)
@@ -164,6 +171,8 @@ class Optimized:
                 if not isinstance(shadow, np.ndarray) or laid_out(shadow) != expected:
                     raise ValueError(f"{p.name} has another shape, other strides or another format than the array that "
                                      f"{self.nest.name} was optimized for: {expected}")
+                if p.name in self.written and not shadow.flags.writeable:
+                    raise ValueError(f"{p.name} is read-only, and {self.nest.name} writes it")
                 arrays[p.name], seen[p.name] = x if p.kind == "array" else x.reshape(-1), shadow
             elif p.kind == "number":
                 numbers[p.name] = float(shadow)
