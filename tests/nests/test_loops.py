@@ -249,6 +249,8 @@ def test_explanations():
     loops = tw.loops(cases.in_place)
     assert repr(loops) == "<loops in_place(A, B)>"
     assert loops.explain(A, B).endswith("\none thread of the CPU, in this order")
+    assert tw.loops(multiply).explain(A, B, C).endswith("\none thread of the CPU, in this order, j by vectors")
+    assert tw.loops(multiply).explain(A.T, B.T, C.T).endswith("\none thread of the CPU, in this order, i by vectors")
     line = cases.in_place.__code__.co_firstlineno + 3
     assert loops.explain(A, B, gpu=True).splitlines()[-2:] == [
         "launch: rounds shared by CTAs of 256 x 1 threads, i along x",

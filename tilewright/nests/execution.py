@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import count
 from math import prod
 from typing import Any, NamedTuple
@@ -13,10 +14,11 @@ from numpy.typing import NDArray
 from tilewright import forks, simulator, targets
 from tilewright.api import tensors
 from tilewright.ir import Function, Type, bf16, f16, f32, f64, i8, i16, i32, i64
+from tilewright.ir.vectors import reasons, width
 from tilewright.nests import domain
 from tilewright.nests.lower import Lowered, lower
 from tilewright.nests.nest import LoopNest, refuse
-from tilewright.nests.parallel import Part, Rounds, steps
+from tilewright.nests.parallel import Part, Rounds, steps, vectors
 from tilewright.nests.tree import For, tree
 from tilewright.runtime import run
 from tilewright.runtime.cpu import calls, layout
@@ -122,6 +124,9 @@ def launches(found: Sequence[Launch | Repeated], numbers: dict[str, int]) -> Ite
                 yield from launches(step.steps, step.round(x, numbers))
 
 
+plain = cache(calls.Plain)              # a function's code, which no other threads share
+
+
 class Repeat(NamedTuple):
     """A call on a CPU, of arrays that lie alike. `values`: the number of an argument, or what is the same in all such
     calls; `pairs`: arrays with the differences of addresses for which they do not overlap."""
@@ -185,7 +190,7 @@ class Execution:
                         for x, (name, what, _) in zip(_values(launch, found, sizes), launch.sources)])
         spans = {n: _span(x) for n, x in enumerate(given.seen) if isinstance(x, np.ndarray)}
         pairs = [(n, other) for n in self._written for other in spans if other != n]
-        return Repeat(calls.compiled(launch.lowered.function).call, values, tuple(
+        return Repeat(plain(launch.lowered.function).call, values, tuple(
             [(n, other, spans[n][0] - spans[other][1], spans[n][1] - spans[other][0]) for n, other in pairs]))
 
     def simulate(self, given: Given) -> tuple[Any, tuple[Any, ...]]:
@@ -211,8 +216,12 @@ class Execution:
 
     def explain(self, given: Given) -> str:
         """The loops, and how they run."""
-        how = "one thread of the CPU, in this order" if given.gpu is None else "\n".join(map(str, self.steps(given)))
-        return f"{self.nest}\n{how}"
+        found = self.steps(given)
+        if given.gpu is not None or not isinstance(found[0], Launch):
+            return "\n".join(map(str, (self.nest, *found)))
+        vectors = "".join(f", {x.index} by vectors" for x in found[0].part.shared)
+        why = reasons(found[0].lowered.function, width(targets.detect()))
+        return "\n    but ".join([f"{self.nest}\none thread of the CPU, in this order{vectors}", *why])
 
     # ---- arguments
 
@@ -252,7 +261,9 @@ class Execution:
         if alike != ():
             self._apart(given.seen)
         how: Any = alike == ()
-        if given.gpu is not None:
+        if given.gpu is None:
+            how = how, tuple([_units(x) for x in given.seen if isinstance(x, np.ndarray)]) if how else ()
+        else:
             how = given.gpu.warp, alike, tuple([_fastest(x) for x in given.seen if isinstance(x, np.ndarray)])
         found = self._steps.get(how)
         if found is None:
@@ -269,8 +280,13 @@ class Execution:
                     refuse(s.line, f"{self.names[read]} shares memory with {self.names[n]}, which is written at {line}")
 
     def _recorded(self, given: Given, alike: Any) -> tuple[Launch | Repeated, ...]:
-        nodes, options = tree(self.nest), {"noalias": alike == ()}
+        nodes, options = tree(self.nest), dict[str, Any](noalias=alike == ())
         if given.gpu is None:
+            if alike == ():
+                arrays = [p.kind == "array" for p in self.nest.parameters]
+                units = {x: _units(y) for x, y, array in zip(self.names, given.seen, arrays) if array}
+                options["strides"] = {x: [1 if unit else None for unit in axes] for x, axes in units.items()}
+                nodes = vectors(self.nest, nodes, units)
             return (_launch(Part(self.nest, nodes, (1, 1), ()), options),)
         options |= {"gpu": True, "warp": given.gpu.warp}
         if alike is None:
@@ -335,6 +351,11 @@ def _span(x: Array) -> tuple[int, int]:
     """Where an array's memory begins and ends, in bytes from its first element."""
     spans = [s * (n - 1) for s, n in zip(x.strides, x.shape)] if x.size else []
     return sum(s for s in spans if s < 0), sum(s for s in spans if s > 0) + x.itemsize * (x.size > 0)
+
+
+def _units(x: Array) -> tuple[bool, ...]:
+    """The axes along which elements are consecutive."""
+    return tuple([s == x.itemsize for s in x.strides])
 
 
 def _fastest(x: Array) -> int:

@@ -10,6 +10,7 @@ Sizes and strides that are not numbers yet are parameters, so that one function 
     grid.x, grid.y          all threads of the grid along an axis share the rounds, each takes every so manieth; grid.z:
                             CTAs do
     together                all threads of the CTA share the rounds of this loop and of those directly inside it
+    each                    a loop whose rounds are independent, for vectors of a CPU where ir.vectors can make them
     worker                  programs of a CPU's grid share the rounds, each takes consecutive ones. Only outermost
 
 On a CPU threads and CTAs are loops. Buffers: "registers", whose axes are unrolled loops or vectors; "shared", of a CTA;
@@ -17,7 +18,6 @@ On a CPU threads and CTAs are loops. Buffers: "registers", whose axes are unroll
 """
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -25,10 +25,11 @@ from functools import partial
 from typing import Any
 
 from tilewright.ir import Function, Kernel, Value, f64, i32, i64, ptr
+from tilewright.ir.program import Loop, Rounds
 from tilewright.nests.copies import together
-from tilewright.nests.nest import LoopNest, refuse
+from tilewright.nests.nest import LoopNest, Parameter, refuse
 from tilewright.nests.polynomial import Polynomial, polynomial
-from tilewright.nests.terms import LANE, Arithmetic, Memory
+from tilewright.nests.terms import LANE, Arithmetic, Memory, parameter_names
 from tilewright.nests.tree import Buffer, Do, For, Node, Sync, When, polynomials, walk
 
 GPU_MARKS = ("block", "thread", "grid", "together")
@@ -61,12 +62,13 @@ class Lowered:
 
 
 def lower(nest: LoopNest, nodes: Sequence[Node], *, buffers: Mapping[str, Buffer] | None = None,
-          strides: Mapping[str, Sequence[int]] | None = None, gpu: bool = False, threads: tuple[int, int] = (1, 1),
-          noalias: bool | tuple[str, ...] = True, align: int = 1, warp: int = 32, copies: bool = False, name: str = ""
-          ) -> Lowered:
+          strides: Mapping[str, Sequence[int | None]] | None = None, gpu: bool = False,
+          threads: tuple[int, int] = (1, 1), noalias: bool | tuple[str, ...] = True, align: int = 1, warp: int = 32,
+          copies: bool = False, name: str = "") -> Lowered:
     """The function of these nodes of a nest.
 
-    strides     elements from one index to the next, of arrays for which they are known; others get parameters
+    strides     elements from one index to the next, of arrays and axes for which they are known; others, and None, get
+                parameters
     gpu         for CTAs, also where no loop is bound to one; `threads`: of a CTA, at least
     align       bytes that divide the addresses of arrays
     copies      whether the target copies to shared memory by cp.async
@@ -77,7 +79,7 @@ def lower(nest: LoopNest, nodes: Sequence[Node], *, buffers: Mapping[str, Buffer
 
 class _Lowering:
     def __init__(self, nest: LoopNest, nodes: tuple[Node, ...], buffers: Mapping[str, Buffer],
-                 strides: Mapping[str, Sequence[int]], gpu: bool, threads: tuple[int, int],
+                 strides: Mapping[str, Sequence[int | None]], gpu: bool, threads: tuple[int, int],
                  noalias: bool | tuple[str, ...], align: int, warp: int, copies: bool, name: str) -> None:
         self.loops = [node for node, _ in walk(nodes) if isinstance(node, For)]
         self.gpu = gpu or any(x.mark.partition(".")[0] in GPU_MARKS for x in self.loops)
@@ -91,7 +93,7 @@ class _Lowering:
         self.scratch = {x: (b.size, self.private(x)) for x, b in buffers.items()
                         if b.space == "memory" and x in self.used}
         types = self.parameters(strides)
-        params: dict[str, Any] = dict(zip(self.parameter_names(types), types.values()))
+        params: dict[str, Any] = dict(zip(parameter_names(types, HIDDEN), types.values()))
         params |= dict.fromkeys(HIDDEN if self.workers else (), i32)
         k = self.k = Kernel(name or nest.name, threads=self.threads if self.gpu else None, warp=warp, noalias=noalias,
                             **params)
@@ -119,7 +121,7 @@ class _Lowering:
 
     # ---- parameters
 
-    def parameters(self, strides: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+    def parameters(self, strides: Mapping[str, Sequence[int | None]]) -> dict[str, Any]:
         """The name of each parameter in the nest, and its type."""
         types: dict[str, Any] = {}
         steps: dict[str, Any] = {}
@@ -127,27 +129,21 @@ class _Lowering:
             if p.kind in ("array", "pointer"):
                 assert p.element is not None
                 types[p.name] = ptr(p.element, strided=True)
-                if p.kind == "array" and p.name not in strides and p.name in self.used:
-                    steps |= dict.fromkeys((f"{p.name}.stride[{axis}]" for axis in range(p.axes)), i64)
+                if p.kind == "array" and p.name in self.used:
+                    steps |= {x: i64 for x in self.steps(p, strides) if isinstance(x, str)}
             else:
                 types[p.name] = i64 if p.kind == "size" else p.element or f64
         sizes = dict.fromkeys((x for x in self.nest.sizes if x not in types and x in self.names), i64)
         return types | sizes | steps | {x: ptr(self.buffers[x].element) for x in self.scratch}
 
     @staticmethod
-    def parameter_names(types: Mapping[str, Any]) -> list[str]:
-        """Names for the function's record, none of them an option of Kernel's."""
-        taken = {*inspect.signature(Kernel.__init__).parameters, *HIDDEN}
-        names = []
-        for x in types:
-            found = x.rstrip("]").replace("[", "").replace(".", "_")
-            while found in taken:
-                found += "_"
-            taken.add(found)
-            names.append(found)
-        return names
+    def steps(p: Parameter, strides: Mapping[str, Sequence[int | None]]) -> tuple[int | str, ...]:
+        """Elements from one index of an array to the next: numbers, or names of parameters."""
+        known = strides.get(p.name) or [None] * p.axes
+        return (1,) if p.kind == "pointer" else tuple(
+            [f"{p.name}.stride[{axis}]" if x is None else x for axis, x in enumerate(known)])
 
-    def bind(self, values: Mapping[str, Value], strides: Mapping[str, Sequence[int]]) -> None:
+    def bind(self, values: Mapping[str, Value], strides: Mapping[str, Sequence[int | None]]) -> None:
         """Names and arrays, as the function has them."""
         at = self.at
         for p in self.nest.parameters:
@@ -155,8 +151,7 @@ class _Lowering:
                 at.parameters[p.name] = values[p.name]
             elif p.kind != "size":
                 assert p.element is not None
-                given: Sequence[int | str] = strides.get(p.name) or [f"{p.name}.stride[{x}]" for x in range(p.axes)]
-                at.memories[p.name] = Memory(values[p.name], p.element, (1,) if p.kind == "pointer" else tuple(given),
+                at.memories[p.name] = Memory(values[p.name], p.element, self.steps(p, strides),
                                              max(self.align, p.element.bytes))
         at.numbers |= {x: value for x, value in values.items() if value.type == i64}
         for x, buffer in self.buffers.items():
@@ -205,8 +200,8 @@ class _Lowering:
                 else:
                     of_gpu: dict[str, Any] = {"block": self.bound, "thread": self.bound, "grid": self.shared,
                                               "together": partial(together, self)}
-                    by = {"unroll": self.unrolled, "vector": self.vector, **(of_gpu if self.gpu else {})}
-                    by.get(mark, self.loop)(node)
+                    of_cpu: dict[str, Any] = {"unroll": self.unrolled, "vector": self.vector, "each": self.each}
+                    (of_cpu | of_gpu if self.gpu else of_cpu).get(mark, self.loop)(node)
 
     def sync(self, node: Sync) -> None:
         if node.scope in ("commit", "wait"):
@@ -246,6 +241,13 @@ class _Lowering:
         with self.k.loop(stop, start=start, step=step) as i, self.at.block():
             body[-1].line = node.line
             self.named(node, i)
+
+    def each(self, node: For) -> None:
+        """A loop that ir.vectors rewrites."""
+        self.loop(node)
+        loop = self.k._body[-1] if self.k._body else None
+        if isinstance(loop, Loop) and loop.line == node.line and node.step == 1 and not self.gpu:
+            loop.rounds, self.k.function.independent = Rounds(vectors=True), True
 
     def named(self, node: For, value: Value) -> None:
         """The body, for an index that is this value."""

@@ -63,6 +63,33 @@ def _step(nest: LoopNest, part: tuple[Node, ...], same: Mapping[str, str], faste
     return whole
 
 
+def vectors(nest: LoopNest, nodes: Sequence[Node], units: Mapping[str, tuple[bool, ...]]) -> tuple[Node, ...]:
+    """The nodes, with the mark "each" on loops for a CPU's vectors: the outermost whose rounds are independent, and
+    access elements that are the same or consecutive. `units`: the axes along which elements of an array are."""
+    bounds = {x.index: x for x, _ in walk(tuple(nodes)) if isinstance(x, For)}
+
+    def consecutive(loop: For, a: Access) -> bool | None:
+        """Whether elements are; None for others that are not the same."""
+        along = [(x.coefficient(loop.index), unit) for x, unit in zip(a.subscripts, units.get(a.array, ()))
+                 if loop.index in x.names]
+        return (along == [(1, True)] or None) if along else False
+
+    def marked(nodes: Sequence[Node], fixed: set[str]) -> tuple[Node, ...]:
+        found = list[Node]()
+        for x in nodes:
+            if isinstance(x, For):
+                accesses = [consecutive(x, a) for d in _statements(x.body) for a, _ in d.accesses()]
+                inside = any(x.index in y.start.names | y.stop.names for y, _ in walk(x.body) if isinstance(y, For))
+                if x.step == 1 and True in accesses and None not in accesses and not inside and not _carries(
+                        x, nest, fixed, bounds, {}):
+                    x = replace(x, mark="each")
+                else:
+                    x = replace(x, body=marked(x.body, fixed | {x.index}))
+            found.append(x)
+        return tuple(found)
+    return marked(nodes, set(nest.sizes))
+
+
 def _shares(step: Part | Rounds) -> bool:
     return bool(step.shared) if isinstance(step, Part) else any(map(_shares, step.steps))
 

@@ -28,10 +28,11 @@ def loops(function: Callable[..., Any]) -> Loops:
 
     A call takes arrays of float16, bfloat16, float32, float64, int8, int16, int32 or int64, of any strides, whole
     numbers and floats, and returns None. With arrays in the host's memory, NumPy's or torch's, the loops run on one
-    thread. With arrays in a GPU's memory (torch, CuPy, DLPack, __cuda_array_interface__) they run there, on their
-    library's stream. Up to three loops, one directly inside the other, whose rounds are independent whatever the sizes
-    are shared by CTAs and threads, and what is inside of them runs in order. Each outermost loop is a launch; where
-    only loops further inside are independent, each round of those around them. `explain` says which.
+    thread, by vectors where rounds are independent and their elements consecutive. With arrays in a GPU's memory
+    (torch, CuPy, DLPack, __cuda_array_interface__) they run there, on their library's stream. Up to three loops, one
+    directly inside the other, whose rounds are independent whatever the sizes are shared by CTAs and threads, and what
+    is inside of them runs in order. Each outermost loop is a launch; where only loops further inside are independent,
+    each round of those around them. `explain` says which.
 
     Loops may contain
 

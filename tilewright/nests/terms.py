@@ -6,7 +6,8 @@ for each of its rounds, or one number where all rounds have the same.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -368,3 +369,15 @@ class Arithmetic:
             x, y = (self.cast(self.value(x, t), t) for x in product[1:])
             return self.operation("fma", [-x if negative else x, y, old], t)
         return self.operation(d.reduce, [old, self.value(d.value, t)], t)
+
+
+def parameter_names(names: Iterable[str], taken: Iterable[str]) -> list[str]:
+    """Names for a function's record, A_shape0 for A.shape[0]; none is an option of Kernel's, or taken."""
+    known = {*inspect.signature(Kernel.__init__).parameters, *taken}
+    found = list[str]()
+    for x in names:
+        found.append(x.rstrip("]").replace("[", "").replace(".", "_"))
+        while found[-1] in known:
+            found[-1] += "_"
+        known.add(found[-1])
+    return found
