@@ -156,7 +156,10 @@ def _solutions(x: Polynomial, y: Polynomial, loops: Sequence[str], before: Mappi
                 unknowns.append((c, before[name], ("x", name)))
             if d:
                 unknowns.append((-d, behind[name], ("y", name)))
-    found = _digits(sorted(unknowns, key=lambda u: -abs(u[0])), first - second, [MOST])
+    unknowns.sort(key=lambda u: -abs(u[0]))
+    if not any(name in loops for _, _, (_, name) in unknowns):          # nothing but whether there is a solution
+        return [{}] if _may_be_zero(unknowns, first - second) else []
+    found = _digits(unknowns, first - second, [MOST])
     if found is None:
         return [{}]
     some = []
@@ -167,6 +170,14 @@ def _solutions(x: Polynomial, y: Polynomial, loops: Sequence[str], before: Mappi
                 known[name] = values["y", name] - v
         some.append(known)
     return some
+
+
+def _may_be_zero(unknowns: list[tuple[int, Range, tuple[str, str]]], constant: int) -> bool:
+    """Whether common divisors and intervals let constant + the sum of factors times unknowns be 0."""
+    least = sum(min(c * a, c * b) for c, (a, b), _ in unknowns)
+    most = sum(max(c * a, c * b) for c, (a, b), _ in unknowns)
+    divisor = gcd(*[c for c, _, _ in unknowns])
+    return constant % divisor == 0 if divisor and least <= -constant <= most else least <= -constant <= most
 
 
 def _digits(unknowns: list[tuple[int, Range, tuple[str, str]]], constant: int, left: list[int]
