@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tilewright.nests.dependences import ranges, span
 from tilewright.nests.nest import LEAVES, Access, Term
 from tilewright.nests.scheduled import Scheduled
-from tilewright.nests.tree import Do, For, When
+from tilewright.nests.tree import Do, For, Node, When, walk
 
 ROOM = 0.75                     # of a cache that data stay in
 LINE = 64                       # bytes
@@ -40,25 +40,19 @@ class Estimate(NamedTuple):
 
 def estimate(s: Scheduled, target: object, threads: int = 1) -> Estimate:
     """The time of all statements, one after the other."""
-    parts: dict[str, float] = {}
-    shared, total = False, 0.0
     groups: dict[int, tuple[list[Do], tuple[For | When, ...]]] = {}
     for d, around in s.statements:
-        loops = [x for x in around if isinstance(x, For)]
-        groups.setdefault(id(loops[-1]) if loops else 0, ([], around))[0].append(d)
+        inner = next((x for x in reversed(around) if isinstance(x, For)), None)
+        groups.setdefault(id(inner), ([], around))[0].append(d)
+    parts, ways = {"issue": 0.0}, 1
     for statements, around in groups.values():
         loops = [x for x in around if isinstance(x, For)]
-        worker = loops[0].extent or 1 if loops and loops[0].mark == "worker" else 1
-        ways = min(threads, worker)
-        shared |= ways > 1
-        extents = _extents(loops)
-        found = {"issue": _clocks(s, statements, around, extents, target) / CLOCK / ways,
-                 **_traffic(s, statements, loops, extents, target, ways)}
-        longest = max(found.values())
-        total += longest + OVERLAP * (sum(found.values()) - longest)
-        for cause, seconds in found.items():
-            parts[cause] = parts.get(cause, 0.0) + seconds
-    return Estimate(total + STARTING * shared, parts)
+        mine = min(threads, loops[0].extent or 1) if loops and loops[0].mark == "worker" else 1
+        parts["issue"] += _clocks(s, statements, around, _extents(loops), target) / CLOCK / mine
+        ways = max(ways, mine)
+    parts |= _traffic(s, target, ways)
+    longest = max(parts.values())
+    return Estimate(longest + OVERLAP * (sum(parts.values()) - longest) + STARTING * (ways > 1), parts)
 
 
 def _extents(loops: Sequence[For]) -> dict[str, float]:
@@ -161,42 +155,66 @@ def _registers(s: Scheduled, statements: Sequence[Do], copies: Sequence[For], ex
 
 # ---- memory
 
-def _traffic(s: Scheduled, statements: Sequence[Do], loops: Sequence[For], extents: Mapping[str, float],
-             target: object, ways: int) -> dict[str, float]:
+Touches = list[tuple[Access, bool, Mapping[str, tuple[int, int]]]]      # an access, whether it writes, loops inside
+
+
+def _traffic(s: Scheduled, target: object, ways: int) -> dict[str, float]:
     """Seconds that each level takes to give and take what the level before has lost."""
-    accesses = list(dict.fromkeys([x for d in statements for x in d.accesses() if s.space(x[0].array) not in (
-        "registers",)]))
-    sizes = [_touched(s, accesses, loops[n:], extents) for n in range(len(loops) + 1)]
     found = {}
     levels = {"l2": getattr(target, "l1d", 32 << 10), "l3": getattr(target, "l2", 1 << 20),
               "memory": getattr(target, "l3", 32 << 20)}
+    measures: dict[int, tuple[float, float]] = {}
     for level, cache in levels.items():
         room = ROOM * cache
-        if not cache or sizes[0][0] <= room:
-            found[level] = 0.0
-            continue
-        asked = sizes[-1][1] * prod([extents[x.index] for x in loops])
-        bytes = asked
-        for n in range(len(loops)):
-            if 2 * sizes[n + 1][0] <= room or n == len(loops) - 1:
-                bytes = sizes[n][1] * prod([extents[x.index] for x in loops[:n]])
-                break
-        rate = RATES[level] * (CROWDED if level == "memory" and ways > 1 else 1.0) * ways
-        found[level] = min(bytes, asked * LINE) / rate
+        bytes = 0.0
+        if cache and _touched(s, [x for n in s.nodes for x in _touches(n)])[0] > room:
+            bytes = sum(_beyond(s, n, room, measures) for n in s.nodes)
+        found[level] = bytes / RATES[level] / (ways * (CROWDED if level == "memory" and ways > 1 else 1.0))
     return found
 
 
-def _touched(s: Scheduled, accesses: Sequence[tuple[Access, bool]], loops: Sequence[For], extents: Mapping[str, float]
-             ) -> tuple[float, float]:
-    """(bytes of lines that these loops touch, the same with what is written twice)."""
+def _beyond(s: Scheduled, node: Node, room: float, measures: dict[int, tuple[float, float]]) -> float:
+    """Bytes that a part of the tree gets from beyond a cache."""
+    if not isinstance(node, (For, When)):
+        return 0.0
+    if isinstance(node, When):
+        return sum(_beyond(s, x, room, measures) for x in node.body)
+    inner = [x for x in node.body if isinstance(x, For)]
+    if id(node) not in measures:
+        once = _touched(s, [x for n in node.body for x in _touches(n)])[0]
+        measures[id(node)] = once, _touched(s, _touches(node))[1]
+    once, all_ = measures[id(node)]
+    if not inner or 2 * once <= room:
+        return all_
+    rounds = float(node.extent) if node.extent is not None else max(span(node.stop, _within((node,)))[1] / 2, 1.0)
+    return rounds * sum(_beyond(s, x, room, measures) for x in node.body)
+
+
+def _within(loops: Sequence[For]) -> dict[str, tuple[int, int]]:
+    """Ranges of the indices, and 0 for those of loops that are not among these."""
+    found: dict[str, tuple[int, int]] = {}
+    for x in loops:
+        found |= {name: (0, 1 << 10) for name in x.stop.names if name not in found}
+        found[x.index] = 0, max(span(x.stop, found)[1] - 1, 0)
+    return found
+
+
+def _touches(node: Node) -> Touches:
+    found: Touches = []
+    for d, around in walk((node,)):
+        if isinstance(d, Do):
+            loops = _within([x for x in around if isinstance(x, For)])
+            found += [(a, writes, loops) for a, writes in d.accesses()]
+    return found
+
+
+def _touched(s: Scheduled, accesses: Touches) -> tuple[float, float]:
+    """(bytes of lines that these touch, the same with what is written twice)."""
     boxes: dict[str, list[tuple[list[tuple[int, int]], bool]]] = {}
-    names = {x.index for x in loops}
-    for a, writes in accesses:
-        box = []
-        for p in a.subscripts:
-            inner = {x: (0, int(extents[x]) - 1) for x in p.names if x in names}
-            fixed = p.replaced({x: 0 for x in p.names if x not in names})
-            box.append(span(fixed, inner))
+    for a, writes, loops in accesses:
+        if s.space(a.array) == "registers":
+            continue
+        box = [span(p.replaced({x: 0 for x in p.names if x not in loops}), loops) for p in a.subscripts]
         boxes.setdefault(a.array, []).append((box, writes))
     once = twice = 0.0
     for array, every in boxes.items():

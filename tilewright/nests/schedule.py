@@ -19,7 +19,7 @@ import numpy as np
 
 from tilewright.forks import cached_property
 from tilewright.ir import Type, bf16, f16, f32, f64, i8, i16, i32, i64
-from tilewright.nests import checking, domain, operations, partial, pipelining, staging
+from tilewright.nests import checking, domain, joining, operations, partial, pipelining, staging
 from tilewright.nests.compiled import Compiled, compiled, layout_of
 from tilewright.nests.conditions import relaxed
 from tilewright.nests.counts import Count, counts, simulated, table
@@ -39,6 +39,7 @@ OPERATIONS: dict[str, Callable[..., operations.Done]] = {       # of a tree, arg
     "unroll": lambda s, a, o: operations.unroll(s, a),
     "vectorize": lambda s, a, o: operations.vectorize(s, a, **o),
     "stage": lambda s, a, o: staging.stage(s, *a, **o),
+    "join": lambda s, a, o: joining.join(s, *a, **o),
     "partial": lambda s, a, o: partial.partial(s, *a),
     "bind": lambda s, a, o: operations.bind(s, *a),
     "pipeline": lambda s, a, o: pipelining.pipeline(s, *a),
@@ -94,6 +95,12 @@ class Schedule:
         becomes an array in registers. Illegal where a part after the cut gives something to a later round before
         it."""
         return self._then("fission", loop, after)
+
+    def join(self, first: str, second: str, *, behind: int | None = None) -> Schedule:
+        """One loop in place of two that follow each other: each round has one of the first, and one of the second
+        that is `behind` by so many rounds, as few as dependences allow unless given. What the first one leaves is used
+        while it is in a cache. The rounds that stay alone have names with ".begin" and ".end"."""
+        return self._then("join", first, second, behind=behind)
 
     def unroll(self, *loops: str) -> Schedule:
         """Rounds as code, one after the other. Loops of copies have the name of the array and of the axis, "C.ii"."""

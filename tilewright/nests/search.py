@@ -43,6 +43,7 @@ from tilewright.simulator import Fault
 from tilewright.targets import CpuTarget, machine
 
 FINALISTS = 8           # that are checked and timed
+ALIKE = 3               # of one structure, before others
 FAR = 4.0               # times the first one's estimate, beyond which nothing is timed
 SECONDS = 8.0           # of timing
 TURN = 4e-3             # seconds that a turn lasts at least
@@ -126,7 +127,7 @@ def search(s: Schedule, args: Sequence[Any], target: Any, threads: int = 1, *, t
     found = candidates(s, target, threads)
     tell({"event": "candidates", "of": len(found)})
     reach = FAR * found[0].seconds
-    finalists = [c for c in found if c.schedule.steps and c.seconds <= reach][:FINALISTS]
+    finalists = _different([c for c in found if c.schedule.steps and c.seconds <= reach])
     here = isinstance(target, CpuTarget) and target.runnable and all(isinstance(x, (np.ndarray, int, float, np.number))
                                                                      for x in args)
     checked = list[Candidate]()
@@ -144,6 +145,17 @@ def search(s: Schedule, args: Sequence[Any], target: Any, threads: int = 1, *, t
         return Found(checked[0].schedule, checked[0].words, first / checked[0].seconds, None, None, why)
     written = Candidate(s, "as written", first)
     return _measured(s, [written] * (first <= LONG) + checked, args, target, threads, tell, time_limit)
+
+
+def _different(found: Sequence[Candidate]) -> list[Candidate]:
+    """The first in rank, ALIKE of each structure, as long as there are others."""
+    seen: dict[str, int] = {}
+    first, rest = list[Candidate](), list[Candidate]()
+    for c in found:
+        structure = c.words.split(",")[0] if c.words[0].islower() else ""
+        seen[structure] = seen.get(structure, 0) + 1
+        (first if seen[structure] <= ALIKE else rest).append(c)
+    return [*first, *rest][:FINALISTS]
 
 
 def wrong(s: Schedule) -> str | None:
