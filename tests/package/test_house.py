@@ -62,7 +62,7 @@ MOST = {
     "lines of the body of matmul": 31,
     "functions over 60 lines": 36,
     "files over 400 lines": 0,
-    "lines of the library": 65116,
+    "lines of the library": 65119,
     "lines of loop nests": 9500,
     "lines of the lab": 18965,
 }

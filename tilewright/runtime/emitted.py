@@ -25,6 +25,9 @@ def kernel(emit: Callable[..., Any] | None = None, /, **given: Any) -> Any:
     that each thread, or row, has a round. TypeError, ValueError or OverflowError for arguments that do not fit the
     kernel's parameters.
 
+    a*b + c of floats in a kernel is one operation with one rounding, on all targets and in the simulator; `with
+    k.exact():` keeps operations apart.
+
     With parameters, UPPER keywords are those of the emitter that may vary, each with the values it may have. The
     emitter may also have `threads` and `warp`, as above, and `target`, which gets the chip's record. The other keywords
     describe launches, as functions whose arguments are taken by name from the parameters, the arguments of the call (by

@@ -32,6 +32,7 @@ def explain(what: Any, *args: Any, target: Any = None, plan: Any = None, measure
     explain(function, *args, target=)       a recorded kernel, also a block program, an emitter of tilewright.kernel or
                                             one with parameters, on the arguments of a call: counted in the simulator,
                                             on copies. One with parameters is compared with its other configurations
+                                            What is saved by a*b + c as one operation (FMA) is said, too
 
     target      a CPU or a GPU, or its name. Of a kernel for a GPU's CTAs it must be given unless its arrays are there
     plan        one to explain, or its text, instead of the one that tilewright.matmul would use
