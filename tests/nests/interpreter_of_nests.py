@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.expressions.operations import OPERATIONS
 from tilewright.ir import Type, f32, f64, i32, i64
 from tilewright.nests.nest import LEAVES, Access, LoopNest, Statement, Term, leaves
 from tilewright.nests.polynomial import Polynomial
@@ -23,7 +24,8 @@ def _fmax(x: Any, y: Any) -> Any: return y if y > x else x
 
 
 _FUNCTIONS = {"min": np.minimum, "max": np.maximum, "fmin": _fmin, "fmax": _fmax, "div": np.divide, "neg": np.negative,
-              "abs": np.abs, "sqrt": np.sqrt, "exp": np.exp, "log": np.log, "tanh": np.tanh}
+              "abs": np.abs, **{name: OPERATIONS[name].numpy for name in ("sqrt", "exp", "log", "tanh", "erf", "gelu",
+                                                                         "sigmoid", "gelu_tanh")}}
 
 
 def _inside(*subscripts: int) -> Any:
@@ -36,7 +38,7 @@ def _inside(*subscripts: int) -> Any:
 def _float_term(term: Term) -> bool:
     if term[0] in LEAVES:
         return term[0] == "parameter" or (term[0] == "number" and isinstance(term[1], float))
-    return term[0] in ("div", "sqrt", "exp", "log", "tanh") or any(map(_float_term, term[1:]))
+    return OPERATIONS[term[0]].takes == ("float",) or any(map(_float_term, term[1:]))
 
 
 def arithmetic(nest: LoopNest, s: Statement) -> Type:

@@ -406,6 +406,9 @@ def outcome(seed: int) -> tuple[str, str]:
             return "fault", "a race within a warp, whose order the simulator knows"
     if same(by_kernel):
         return "taken", "rolled" if any(x.index.startswith("u") for s in found.statements for x in s.loops) else ""
+    if any(x.dtype.kind == "f" and (np.abs(x[np.isfinite(x)]) > 1 << 22).any() for x in by_kernel
+           if isinstance(x, np.ndarray)):
+        return "fault", "numbers grow until they are rounded, in the order of operations"
     return "different", f"{found}"
 
 

@@ -307,6 +307,34 @@ def test_smaller_launches():
         np.testing.assert_array_equal(product[:sizes["N"]**2].reshape(of[2].shape), of[0] @ of[1])
 
 
+@pytest.mark.parametrize("name", ["exp", "log", "tanh", "sigmoid", "erf", "gelu", "gelu_tanh", "sqrt"])
+@pytest.mark.parametrize("threads", [None, 32])
+def test_functions(name, threads):
+    """Of numbers and of vectors, of which kernels record the operations."""
+    k = Kernel("functions", threads=threads, a=ptr(f32), c=ptr(f32))
+    a, c = k.args
+    x = getattr(k, name)(k.abs(a[0]) + 1)
+    c[0] = x * x + getattr(k, name)(k.exp(a[1] * 0.125))
+    k.store(c + 4, getattr(k, name)(k.load(a, vec(f32, 4))))
+    if threads is None:
+        arrays = np.float32([1, 2, 0.5, 3]), np.zeros(8, np.float32)
+        by_kernel = arrays[1].copy()
+        simulator.run(k.function, arrays[0], by_kernel)
+        np.testing.assert_allclose(results(nest(k.function), arrays)[1], by_kernel, rtol=1e-5)
+    assert str(nest(k.function)).count(f"{name}(") == 4 + (name == "exp")
+
+
+def test_values_that_grow_are_refused():
+    k = Kernel("grown", a=ptr(f32), c=ptr(f32))
+    a, c = k.args
+    x = a[0]
+    for _ in range(40):
+        x = x * x + 1
+    c[0] = x
+    with pytest.raises(Refused, match="more than 2000 operations"):
+        nest(k.function)
+
+
 # ---- what is refused
 
 def kernel(body, threads=None, **parameters):
@@ -374,7 +402,7 @@ def integers(k, n, a, b, c, at, h, d):
 
 
 def bits(k, n, a, b, c, *_):
-    c[0] = k.exp(a[0])
+    c[0] = k.cast(k.bits_as(a[0], i32), f32)
 
 
 def stepped(k, n, a, b, c, *_):

@@ -20,6 +20,7 @@ from tilewright.ir.program import Line, Op
 from tilewright.ir.types import f32, f64, i32, i64
 from tilewright.nests.nest import Access, Term, accesses_mapped, mapped, refuse
 from tilewright.nests.polynomial import Polynomial, polynomial
+from tilewright.nests.spelled import NAMES
 
 
 class Extreme(NamedTuple):
@@ -36,6 +37,7 @@ class Number(NamedTuple):
     term: Term
     formats: frozenset[Type] = frozenset()
     rounded: Type | None = None
+    size: int = 1               # operations
 
 
 class Order(NamedTuple):
@@ -56,12 +58,13 @@ class Quotient(NamedTuple):
     divisor: int
 
 
-COMPUTED = {"add": "add", "sub": "sub", "mul": "mul", "divide": "div", "sqrt": "sqrt"}
+COMPUTED = {"add": "add", "sub": "sub", "mul": "mul", "divide": "div", "sqrt": "sqrt", **{x: x for x in NAMES}}
 CHOSEN = {"neg": "neg", "abs": "abs", "fmin": "fmin", "fmax": "fmax"}      # they round nothing, whatever the format
 LOGICAL = ("and", "or", "xor")
 ORDERS = ("lt", "le", "eq", "ne")
 # Bits of whole numbers that floats of so many bits hold.
 HELD = {"f16": 11, "bf16": 8, "f32": 24, "f64": 53}
+MOST = 2000                     # operations of a term, which is a tree
 ZERO = polynomial(0)
 NEVER = Order((polynomial(-1),))
 
@@ -109,7 +112,8 @@ class Operations:
             return Number(("index", x) if x.constant is None else ("number", x.constant))
         if isinstance(x, Order):
             term = all_of(x.conditions, [c.term for c in x.choices])
-            return Number(term, frozenset().union(*(c.formats for c in x.choices)))
+            return Number(term, frozenset().union(*(c.formats for c in x.choices)), None,
+                          sum(c.size for c in x.choices) + len(x.conditions))
         if isinstance(x, Extreme):
             total = self.number(x.of[0])
             for bound in x.of[1:]:
@@ -151,6 +155,13 @@ class Operations:
             return [self._one(name, t.scalar, source, list(lane)) for lane in lanes]
         return self._one(name, t, source, xs)
 
+    def called(self, node: Op, name: str, x: Any) -> Any:
+        """A function of floats, of a number or a vector."""
+        self.line, t = node.line, node.operands[0].type.scalar
+        if isinstance(x, list):
+            return [self._computed(name, t, [e]) for e in x]
+        return self._computed(name, t, [x])
+
     def _one(self, name: str, t: Any, source: Any, xs: list[Any]) -> Any:
         whole = all(isinstance(x, Polynomial) for x in xs)
         if name == "offset":
@@ -184,8 +195,9 @@ class Operations:
         term: Term
         numbers = [self.operand(x) for x in xs]
         terms, formats = [x.term for x in numbers], frozenset().union(*(x.formats for x in numbers))
+        size = self._size(*numbers)
         if name in CHOSEN:
-            return Number((CHOSEN[name], *terms), formats)
+            return Number((CHOSEN[name], *terms), formats, None, size)
         if name in COMPUTED:
             term = (COMPUTED[name], *terms)
         elif name == "fma":
@@ -196,7 +208,15 @@ class Operations:
             self.refuse(f"the operation {name} is not taken")
         if t not in (f32, f64, i32, i64):
             self.refuse(f"arithmetic in {t}: loops compute in f32 or i32 at least, which k.cast converts to first")
-        return Number(term, formats | {t})
+        return Number(term, formats | {t}, None, size)
+
+    def _size(self, *numbers: Number) -> int:
+        """Operations of a number that is made of these."""
+        size = 1 + sum(x.size for x in numbers)
+        if size > MOST:
+            self.refuse(f"a value of more than {MOST} operations, those of values that are used twice counted twice: "
+                        "a variable, k.variable, that keeps one of these makes it shorter")
+        return size
 
     def _cast(self, x: Any, source: Type, t: Type) -> Any:
         if isinstance(x, (Polynomial, Extreme)):
@@ -223,7 +243,7 @@ class Operations:
         if name in ("lt", "le") and lows and highs:             # below the least of some is below each of them
             return order(b - a - (1 if name == "lt" else 0) for a in lows for b in highs)
         a, b = self.operand(x), self.operand(y)
-        return Order((), (Number((name, a.term, b.term), a.formats | b.formats),))
+        return Order((), (Number((name, a.term, b.term), a.formats | b.formats, None, self._size(a, b)),))
 
     def _logical(self, name: str, x: Any, y: Any) -> Order:
         if isinstance(y, Polynomial):               # the constants true, 1 or -1, and false
@@ -236,7 +256,7 @@ class Operations:
         if NEVER in (x, y) or (name == "or" and Order() in (x, y)):
             return Order() if Order() in (x, y) else y if x == NEVER else x
         a, b = self.number(x), self.number(y)
-        return Order((), (Number((name, a.term, b.term), a.formats | b.formats),))
+        return Order((), (Number((name, a.term, b.term), a.formats | b.formats, None, self._size(a, b)),))
 
     def otherwise(self, x: Order) -> Order:
         """Where a condition does not hold."""
@@ -245,7 +265,7 @@ class Operations:
         if len(x.conditions) == 1 and not x.choices:
             return order([-x.conditions[0] - 1])
         number = self.number(x)
-        return Order((), (Number(("eq", number.term, ("number", 0)), number.formats),))
+        return Order((), (Number(("eq", number.term, ("number", 0)), number.formats, None, self._size(number)),))
 
     def _select(self, c: Order, x: Any, y: Any) -> Any:
         if x == y or c == Order() or c == NEVER:
@@ -262,13 +282,13 @@ class Operations:
         if a.rounded != b.rounded and (a.rounded or b.rounded):
             self.operand(a), self.operand(b)
         condition = self.number(c)
-        formats = a.formats | b.formats | condition.formats
+        formats, size = a.formats | b.formats | condition.formats, self._size(a, b, condition)
         if condition.term[0] == "lt" and len(c.choices) == 1 and not c.conditions:
             if condition.term[1:] == (a.term, b.term):          # b stays where neither is less
-                return Number(("fmin", b.term, a.term), formats, a.rounded)
+                return Number(("fmin", b.term, a.term), formats, a.rounded, size)
             if condition.term[1:] == (b.term, a.term):
-                return Number(("fmax", b.term, a.term), formats, a.rounded)
-        return Number(("where", condition.term, a.term, b.term), formats, a.rounded)
+                return Number(("fmax", b.term, a.term), formats, a.rounded, size)
+        return Number(("where", condition.term, a.term, b.term), formats, a.rounded, size)
 
     @staticmethod
     def _extreme(c: Order, x: Any, y: Any) -> Extreme | Polynomial | None:

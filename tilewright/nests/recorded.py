@@ -9,8 +9,8 @@
 
 A value that the kernel has in a Python variable is computed where it is used, and refused if an element that it was
 made of has been written in between. k.min and k.max of floats are fmin and fmax, which differ where a number is a NaN.
-Rounds of `each` on a GPU are one loop. The rest is refused with the kernel's line: atomics, calls, while, elements at
-loaded addresses, exchanges between threads.
+k.exp, k.gelu and others are one operation again (spelled.py), rounds of `each` on a GPU one loop. The rest is refused
+with the kernel's line: atomics, calls, while, elements at loaded addresses, exchanges between threads.
 """
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from tilewright.nests.known import NEVER, Address, Extreme, Number, order
 from tilewright.nests.nest import Loop, LoopNest, Parameter, Refused, Statement, leaves, refuse
 from tilewright.nests.polynomial import Polynomial, polynomial
 from tilewright.nests.rerolling import rerolled, unmasked
+from tilewright.nests.spelled import called
 from tilewright.nests.state import Around, State
 
 SILENT = ("print", "prefetch")          # effects on no element
@@ -149,7 +150,14 @@ class _Kernel(State):
     # ---- nodes
 
     def _block(self, nodes: Sequence[Any], around: Around) -> None:
-        for n in nodes:
+        end = 0                             # of the operations of a function that has been taken as a whole
+        for at, n in enumerate(nodes):
+            call = called(self.function, nodes, at) if isinstance(n, Op) and at >= end else None
+            if call is not None:
+                self.env[call.result.id] = self.operations.called(n, call.name, self.get(call.x, n.line))
+                end = at + call.length
+            if at < end:
+                continue
             match n:
                 case Recorded():
                     self._loop(n, around)
