@@ -13,7 +13,7 @@ from tilewright.nests.dependences import Range, span
 from tilewright.nests.nest import Access, leaves
 from tilewright.nests.polynomial import Polynomial
 from tilewright.nests.scheduled import Scheduled, simplified, widest
-from tilewright.nests.tree import Do, For, Node, When, rewritten
+from tilewright.nests.tree import Do, For, Mma, Node, When, rewritten, walk
 
 
 def relaxed(s: Scheduled) -> tuple[Scheduled, list[str]]:
@@ -107,6 +107,9 @@ def narrowed(s: Scheduled) -> Scheduled:
         for a in [*leaves(node.value), *([node.target] if node.reduce else [])]:
             asked = [c for x in around if isinstance(x, When) for c in x.conditions]
             reads.setdefault(a.array, []).append((a, asked))
+    for n, _ in walk(s.nodes):
+        for a in n.operands if isinstance(n, Mma) else ():
+            reads.setdefault(a.array, []).append((a, []))
     needed: dict[int, tuple[Polynomial, ...]] = {}
     for name, (target, conditions) in _zeros(s).items():
         zero = next(d for d, _ in s.statements if d.target == target and d.value == ("number", 0))
@@ -116,7 +119,7 @@ def narrowed(s: Scheduled) -> Scheduled:
             axes = [*zip(target.subscripts, range(len(target.subscripts)))]
             names = {next(iter(p.names)): n for p, n in axes if len(p.names) == 1}
             if span(c, box)[0] < 0 and all(
-                    _implied(c.replaced({x: a.subscripts[n] for x, n in names.items()}), asked, box)
+                    asked and _implied(c.replaced({x: a.subscripts[n] for x, n in names.items()}), asked, box)
                     for a, asked in reads.get(name, ())):
                 needed[id(zero)] = (*needed.get(id(zero), ()), c)
     return s.changed(lambda n: (When(needed[id(n)], (n,)),) if id(n) in needed else (n,)) if needed else s
