@@ -170,6 +170,8 @@ def _bounds_known(nodes: tuple[Node, ...], around: dict[str, Range], wide: dict[
 
 
 def fuse(s: Scheduled, outer: str, inner: str, name: str) -> Done:
+    if outer == inner:
+        raise Illegal(f"fuse takes two loops, and {outer} is one")
     first, second = perfect(s, (outer, inner))
     if first.index != outer:
         illegal(first.line, f"{inner} stands around {outer}, not in it")
