@@ -69,15 +69,17 @@ def _unread(s: Scheduled, node: Do, c: Polynomial, private: dict[str, frozenset[
 
 
 def _zeros(s: Scheduled) -> dict[str, tuple[Access, tuple[Polynomial, ...]]]:
-    """Buffers that are zeroed, and then set by one statement under conditions: its target, and the conditions."""
+    """Buffers that are zeroed, and then set by one statement in the same loops under conditions: its target, and the
+    conditions."""
     writes: dict[str, list[tuple[Do, tuple[Any, ...]]]] = {}
     for node, around in s.statements:
         writes.setdefault(node.target.array, []).append((node, around))
     found = {}
     for name, every in writes.items():
         if name in s.buffers and len(every) == 2 and every[0][0].value == ("number", 0) and not every[1][0].reduce:
-            (zero, _), (move, around) = every
-            if zero.target == move.target:
+            (zero, before), (move, around) = every
+            loops = [[x.index for x in places if isinstance(x, For)] for places in (before, around)]
+            if zero.target == move.target and loops[0] == loops[1]:
                 found[name] = move.target, tuple([c for x in around if isinstance(x, When) for c in x.conditions])
     return found
 
