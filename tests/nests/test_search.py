@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tilewright import targets
-from tilewright.nests import search
+from tilewright.nests import search, stored
 from tilewright.nests.rules import candidates
 from tilewright.nests.schedule import schedule
 from tilewright.plans.measured import store
@@ -237,6 +237,53 @@ def test_arrays_that_share_memory_run_as_written(monkeypatch):
 def test_another_text_is_no_schedule():
     s = case(matmul)
     x = s.split("i", 3).split("j", 2)
-    assert str(search.replayed(s, search.operations_text(x))) == str(x)
+    assert str(stored.replayed(s, stored.operations_text(x))) == str(x)
     with pytest.raises(ValueError, match="no operation"):
-        search.replayed(s, '[["__init__", [], {}]]')
+        stored.replayed(s, '[["__init__", [], {}]]')
+
+
+def test_time_steps_stay_outside_of_threads(monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_TUNE_DB", "off")
+    monkeypatch.setattr(search, "_found", {})
+    monkeypatch.setattr(search, "PART", 0)
+    monkeypatch.setattr(search, "get_num_threads", lambda: 2)
+    arrays = [integers(40, 70), integers(40, 70)]
+    expected = [x.copy() for x in arrays]
+    s = schedule(stencil, *arrays)
+    s(*expected)
+    found = search.best(s.nest, arrays, time_limit=0.1)
+    assert isinstance(found, search.Several)
+    assert (found.times, len(found.parts)) == (2, 2)
+    assert str(found).startswith("2 times, in turn: ")
+    found(*arrays)
+    assert all(np.array_equal(x, y) for x, y in zip(arrays, expected))
+
+
+def test_what_is_called_in_turn():
+    sm90 = targets.target("sm_90a")
+    assert [search.in_turn(case(f), sm90, 1)[0] for f in (stencil, matmul, floyd, prefix)] == [2, 1, 1, 1]
+    assert [len(search.in_turn(case(f), sm90, 1)[1]) for f in (stencil, matmul, floyd, prefix)] == [2, 1, 1, 2]
+    assert search.in_turn(case(stencil), AVX512, 1) == (1, [case(stencil).nest])
+    assert len(search.in_turn(case(rowsums), sm90, 1)[1]) == 1         # a scalar is in all of its statements
+
+
+GPU = {
+    matmul: [(64, 16), (16, 64), (64, 64)],
+    transposition: [(70, 33), (33, 70)],
+    mttkrp: [(5, 3, 4), (3, 70), (4, 70), (5, 70)],
+    rowsums: [(260, 5), (260,)],
+    product: [(5, 3), (3, 40), (5, 40), (40,)],
+}
+
+
+@pytest.mark.parametrize("f", GPU)
+def test_launches(f):
+    """Of a GPU: in the simulator, and as code for sm_90a."""
+    sm90 = targets.target("sm_90a")
+    found = candidates(schedule(f, *[integers(*shape) for shape in GPU[f]]), sm90)
+    assert found[-1].words == "as written"
+    assert all(any(x.mark == "thread.x" for x in c.schedule.now.loops) for c in found[:-1])
+    assert any("shared memory" in c.words for c in found) == (f is matmul)
+    for c in found[:-1]:
+        c.schedule.check(most=1 << 18)
+    assert ".entry" in found[0].schedule.compile(sm90).asm

@@ -63,7 +63,7 @@ def ranges(around: Sequence[For | When]) -> dict[str, Range]:
 def loop_range(node: For, around: Mapping[str, Range]) -> dict[str, Range]:
     """The values of a loop's index, and of the other names that it has."""
     first, last = span(node.start, around)[0], span(node.stop, around)[1] - 1
-    return {node.index: (first, max(last, first)), **{name: (0, n - 1) for name, _, _, n in node.rings},
+    return {node.index: (first, max(last, first)), **{name: (0, n - 1) for name, _, n in node.rings},
             **({node.turns[0]: (0, node.turns[1] - 1)} if node.turns else {})}
 
 
@@ -117,9 +117,15 @@ def privates(nodes: tuple[Node, ...], buffers: Sequence[str] = ()) -> dict[str, 
         loops = [x for x in shared if isinstance(x, For)]
         first, writes = every[0]
         inside = first[first.index(loops[-1]) + 1:] if loops else first
-        if name in buffers or (writes and not inside):
+        if name in buffers or (writes and all(_asked(x, around) for x in inside for around, _ in every)):
             found[name] = frozenset(x.index for x in loops)
     return found
+
+
+def _asked(node: For | When, around: Sequence[For | When]) -> bool:
+    """Whether what stands in these runs only where a condition that stands around the first access holds."""
+    asked = [c for x in around if isinstance(x, When) for c in x.conditions]
+    return isinstance(node, When) and all(c in asked for c in node.conditions)
 
 
 def distances(a: Access, b: Access, loops: Sequence[str], before: Mapping[str, Range], behind: Mapping[str, Range],

@@ -115,7 +115,7 @@ class Step:
 
     def run(self, given: Given) -> None:
         """The loops, by the schedule that was found if there is one."""
-        if self.found is not None and self.here and self.found.schedule.steps:
+        if self.found is not None and self.here and self.found.changed:
             self.found(*given.args)
         elif self.loops is not None:
             self.loops.run(given)

@@ -18,16 +18,19 @@ from typing import Any, NamedTuple
 
 from tilewright.nests.bands import Band, bands, imperfect
 from tilewright.nests.estimate import estimate
+from tilewright.nests.gpu_rules import gpu_candidates
 from tilewright.nests.joining import joinable
 from tilewright.nests.moves import Move, lanes_of, moved
 from tilewright.nests.schedule import Schedule
 from tilewright.nests.scheduled import Illegal
 from tilewright.nests.tree import For
+from tilewright.targets import CpuTarget
 
 DEPTHS = (256, 192, 320, 384, 128, 512)     # rounds of a sum for which its operands' panels stay in a cache
 TILES = (8, 16, 32, 64)
 POINTS = (8, 16, 12, 10, 9, 7, 6, 5, 4)     # rounds of a loop that are cut apart, so that registers keep scalars
 JOINED = (8, 16, 6, 4, 12, 10, 7, 5, 11, 3, 1)  # rounds of loops that are joined
+ALONE = 1.0                                 # seconds, of loops that no rule puts on a GPU's threads
 SHAPES = 4                                  # of register tiles that are tried
 
 
@@ -39,6 +42,9 @@ class Candidate(NamedTuple):
 
 def candidates(s: Schedule, target: Any, threads: int = 1) -> list[Candidate]:
     """The schedules that are legal, the loops as written among them, best first."""
+    if not isinstance(target, CpuTarget):
+        ranked = [Candidate(x, words, seconds) for x, words, seconds in gpu_candidates(s, target)]
+        return [*ranked, Candidate(s, "as written", max([ALONE, *[2 * c.seconds for c in ranked]]))]
     found = {"as written": s}
     for start, words in _separated(s):
         for x, said in _moved(start, target):

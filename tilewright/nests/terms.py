@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.expressions.operations import OPERATIONS
-from tilewright.ir import Kernel, Type, Value, f16, f32, f64, i16, i32, i64, vec
+from tilewright.ir import Kernel, Type, Value, f16, f32, f64, i32, i64, vec
 from tilewright.ir.program import Line, Register, Write
 from tilewright.ir.values import Variable
 from tilewright.nests.nest import Access, LoopNest, Term, arithmetic, refuse
@@ -232,11 +232,7 @@ class Arithmetic:
         x = self.wide(x, len(keys))
         if self.mask is not None and len(keys) > 1:
             self._begin([self.cells[key][0] for key in keys])
-            k, t, old = self.k, x.type, self._read(keys)
-            if t.kind == "bf":              # which has no arithmetic
-                x, old = (k.bits_as(v, vec(i16, t.length)) for v in (x, old))
-            x = k.select(self.mask, x, old)
-            x = k.bits_as(x, t) if t.kind == "bf" else x
+            x = self.k.select(self.mask, x, self._read(keys))
         variable = self._whole_variable(keys)
         if variable is not None:
             variable.set(x)
