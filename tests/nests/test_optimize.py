@@ -185,3 +185,11 @@ def convolution(X, W, Y):
 
 def test_seven_loops_are_compared_at_smaller_sizes():
     assert "einsum" in str(tw.optimize(convolution, (16, 58, 58, 64), (3, 3, 64, 64), (16, 56, 56, 64)))
+
+
+def test_explain_says_what_a_recognised_kernel_would_save():
+    kernel, x = test_recorded.lecture_v1(16, 16), np.ones(64 * 64, np.float32)
+    args = [64 if name == "N" else x.copy() for name, _ in kernel.params]
+    section = next(s for s in tw.explain(kernel, *args, target="sm_80", grid=(4, 4)).sections if s.heading == "product")
+    assert "matmul of 64 x 64 x 64, compiled as simt" in section.lines[0]
+    assert any(line.startswith("L2: ") and line.endswith("here 2,113,536") for line in section.lines)

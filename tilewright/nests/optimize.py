@@ -23,6 +23,7 @@ from tilewright.nests.pieces import BLOCK, boxes
 from tilewright.nests.product import Product
 from tilewright.nests.run import Loops, kind
 from tilewright.nests.source import nest as read
+from tilewright.problem import Gemm
 
 VERIFIED: set[tuple[Any, ...]] = set()          # nests with the sentences of their products that agreed
 
@@ -149,6 +150,11 @@ class Optimized:
                     refuse(s.line, f"{s.target.array} shares memory with {b}, which is written before this is used")
         found = parts(nest, self.sizes, lambda a, b: a == b or ((a, b) not in self.apart and (b, a) not in self.apart))
         self.steps = [Step(nest, part, arrays, block, target or given.gpu) for part in found]
+
+    @property
+    def problems(self) -> list[Gemm]:
+        """The products of contiguous matrices that are computed, one for each block of a contraction."""
+        return [p.problem for step in self.steps for p in step.products if p.problem is not None]
 
     @property
     def recognised(self) -> bool:

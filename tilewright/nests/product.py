@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from math import prod
 from typing import Any
 
@@ -21,6 +22,7 @@ from tilewright.nests.pieces import Box
 from tilewright.nests.polynomial import Linear
 from tilewright.nests.recognition import ACC, ONE, distinct, factors_of, is_number, multiplied, with_acc
 from tilewright.nests.views import Look, copied, full, mask, put, strides
+from tilewright.problem import Gemm
 
 Arrays = Mapping[str, Any]
 Numbers = Mapping[str, float]
@@ -291,9 +293,19 @@ class Product:
 
     # ---- in words
 
+    @property
+    def problem(self) -> Any:
+        """The product of contiguous matrices of these sizes; None where it is no plain product of matrices."""
+        if self.matrices is None or self.c.factors is None:
+            return None
+        m, n, k, batch = self.matrices
+        return Gemm(m, n, k, str(self.operands[0].dtype).removeprefix("torch."), batch=batch)
+
     @cached_property
     def how(self) -> str:
         """The call that computes it, with its plan for plain operands."""
+        import tilewright
+
         extras = [x for x, there in (("a function of operands", any(x[0] != "load" for x in self.c.factors or ())),
                                      ("an epilogue", self.fused), ("a mask", bool(self.box.mask)),
                                      ("copies of operands", bool(self.rooms))) if there]
@@ -303,7 +315,9 @@ class Product:
         m, n, k, batch = self.matrices
         if self.c.factors is None:
             return f"contract of {m} x {n} x {k}" + others
-        plan = _plan(m, n, k, batch, str(self.operands[0].dtype).removeprefix("torch."), self.target)
+        plan = ""
+        with suppress(TypeError, ValueError):
+            plan = " ".join(str(tilewright.plan(self.problem, self.target)).split()[:2])
         return f"matmul of {f'{batch} times ' if batch > 1 else ''}{m} x {n} x {k}" + (
             f", compiled as {plan}" if plan else "") + others
 
@@ -359,14 +373,3 @@ def _formats(operands: Sequence[Any], result: Any) -> dict[str, Any]:
     """The product is asked for in the format of the array, which operands need not have."""
     names = [str(x.dtype).removeprefix("torch.") for x in (result, *operands)]
     return {"out_dtype": formats.get(names[0]).name} if len(set(names)) > 1 else {}
-
-
-def _plan(m: int, n: int, k: int, batch: int, format: str, target: Any) -> str:
-    """The algorithm and tile of the product of contiguous matrices."""
-    import tilewright
-
-    try:
-        plan = tilewright.plan(tilewright.Gemm(m, n, k, format, batch=batch), target)
-    except (TypeError, ValueError):
-        return ""
-    return " ".join(str(plan).split()[:2])

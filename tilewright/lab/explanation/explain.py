@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tilewright.ir.program import Function
 from tilewright.lab.explanation.record import Alternative, Explanation, Section, cause, unmeasured
 from tilewright.lab.tuner.space import Space, here
 from tilewright.plans import asked
@@ -61,7 +62,12 @@ def explain(what: Any, *args: Any, target: Any = None, plan: Any = None, measure
     if not kernel.is_one(what):
         asked.problem(what)
     _only(what, plan=plan, algorithm=algorithm, threads=threads, simulate=simulate or None)
-    return kernel.explain(what, args, target, grid, measure)
+    found = kernel.explain(what, args, target, grid, measure)
+    if not isinstance(what, Function):
+        return found
+    from tilewright.lab.explanation import product
+    return product.compared(found, what, args, grid, lambda problem, chip: _of_problem(
+        problem, chip, None, False, False, None, None))
 
 
 def _only(what: Any, **options: Any) -> None:
