@@ -186,6 +186,33 @@ def test_vectors_of_every_format(element):
         assembly(lower(nest, [tree], gpu=True, warp=target(name).warp).function, target(name))
 
 
+@pytest.mark.parametrize("element", [f16, bf16, i8, i64], ids=str)
+def test_registers_of_every_format_under_masks(element):
+    rows, cols = 3, 10
+    a, b, c = (x.astype(element.numpy) for x in matrices(rows, cols, 3))
+    nest = LoopNest("formats", tuple(Parameter(x, "array", element, 2) for x in "ABC"), (), {}, ())
+    j = p((4, "jv"), "jl")
+
+    def each(do):
+        masked = When((p(cols, -1, (-4, "jv"), (-1, "jl")),), (do,))
+        return loop("jv", 3, loop("jl", 4, masked, mark="vector"), mark="unroll")
+    kept = at("kept", j)
+    body = [each(copy(kept, at("C", "i", j))), loop("q", 3, each(product(kept, at("A", "i", "q"), at("B", "q", j)))),
+            each(copy(at("C", "i", j), kept))]
+    lowered = lower(nest, [loop("i", rows, *body)], buffers={"kept": Buffer((12,), "registers", element)})
+    steps = [s for x in (a, b, c) for s in (x.shape[1], 1)]
+    for go in (run, simulator.run):
+        found = c.copy()
+        go(lowered.function, a, b, found, *steps)
+        assert np.array_equal(found.astype(int), c.astype(int) + a.astype(int) @ b.astype(int))
+    for name in ("x86-avx2", "sm_75", "gfx942"):
+        gpu = name != "x86-avx2"
+        options = {"gpu": True, "warp": target(name).warp} if gpu else {}
+        if element.bits < 64:
+            assembly(lower(nest, [loop("i", rows, *body)], buffers={"kept": Buffer((12,), "registers", element)},
+                           **options).function, target(name))
+
+
 def test_names_that_are_options_of_kernels():
     """Arrays called name, threads and result."""
     names = ("name", "threads", "result")

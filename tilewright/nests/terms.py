@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.expressions.operations import OPERATIONS
-from tilewright.ir import Kernel, Type, Value, f16, f32, f64, i32, i64, vec
+from tilewright.ir import Kernel, Type, Value, f16, f32, f64, i16, i32, i64, vec
 from tilewright.ir.program import Line, Register, Write
 from tilewright.ir.values import Variable
 from tilewright.nests.nest import Access, LoopNest, Term, arithmetic, refuse
@@ -232,7 +232,7 @@ class Arithmetic:
         x = self.wide(x, len(keys))
         if self.mask is not None and len(keys) > 1:
             self._begin([self.cells[key][0] for key in keys])
-            x = self.k.select(self.mask, x, self._read(keys))
+            x = self._chosen(self.mask, x, self._read(keys))
         variable = self._whole_variable(keys)
         if variable is not None:
             variable.set(x)
@@ -246,13 +246,23 @@ class Arithmetic:
                 part = self.k.pack(*(part if lane == e else old[lane] for lane in range(length)))
             variable.set(part)
 
+    def _chosen(self, mask: Value, x: Value, y: Value) -> Value:
+        """x where the mask is on, else y; of floats of 16 bits, which targets have no arithmetic for, their bits."""
+        if x.type.bits != 16:
+            return self.k.select(mask, x, y)
+        bits = vec(i16, x.type.length)
+        return self.k.bits_as(self.k.select(mask, self.k.bits_as(x, bits), self.k.bits_as(y, bits)), x.type)
+
     def _begin(self, variables: Sequence[Variable]) -> None:
         """Zeros at the start of the function, for what is written under a mask first."""
         for register in dict.fromkeys(v.tile.registers[0, 0] for v in variables):
             if register not in self.begun:
                 assert isinstance(register.type, Type)
                 self.begun.add(register)
-                self.k.function.body.insert(0, Write(register, self.k.constant(register.type, 0), self.line))
+                outer, self.k._body = self.k._body, []
+                zero = self.constant(0, register.type)
+                self.k.function.body[:0] = [*self.k._body, Write(register, zero, self.line)]
+                self.k._body = outer
 
     # ---- terms
 
@@ -286,9 +296,10 @@ class Arithmetic:
 
     def constant(self, x: Any, t: Type) -> Value:
         """A literal in a format: floats are rounded to it."""
+        if t.kind == "bf":                  # no constants on every target
+            return self.k.cast(self.k.constant(vec(f32, t.length), float(t.numpy.type(x))), t)
         if t.is_float:
-            number = float(t.numpy.type(x))
-            return self.k.cast(self.k.constant(f32, number), t) if t.kind == "bf" else self.k.constant(t, number)
+            return self.k.constant(t, float(t.numpy.type(x)))
         try:
             return self.k.constant(t, x)
         except TypeError:
