@@ -27,9 +27,9 @@ from typing import Any
 from tilewright.ir import Function, Kernel, Value, f64, i32, i64, ptr
 from tilewright.ir.program import Loop, Rounds
 from tilewright.nests.copies import together
-from tilewright.nests.nest import LoopNest, Parameter, refuse
+from tilewright.nests.nest import LoopNest, Parameter, parameter_names, refuse
 from tilewright.nests.polynomial import Polynomial, polynomial
-from tilewright.nests.terms import LANE, Arithmetic, Memory, parameter_names
+from tilewright.nests.terms import LANE, Arithmetic, Memory
 from tilewright.nests.tree import Buffer, Do, For, Node, Sync, When, polynomials, walk
 
 GPU_MARKS = ("block", "thread", "grid", "together")
@@ -296,11 +296,13 @@ class _Lowering:
         at, k = self.at, self.k
         conditions, masks = list[Polynomial](), list[Polynomial]()
         for c in map(at.replaced, node.conditions):
-            if c.constant is None:
+            first, step = at.lanes(c)
+            ends = [n for e in (0, at.length - 1) if (n := (first + step * e).constant) is not None]
+            if not ends or (min(ends) < 0 <= max(ends)):
                 (masks if LANE in c.names else conditions).append(c)
-            elif c.constant < 0 and at.asynchronous:
-                conditions.append(c)
-            elif c.constant < 0:
+            elif max(ends) < 0 and at.asynchronous:
+                conditions.append(first)
+            elif max(ends) < 0:
                 return
         outer = at.mask
         with ExitStack() as stack:
@@ -325,11 +327,15 @@ class _Lowering:
         at.mask = outer
 
     def lanes(self, c: Polynomial) -> Value:
-        """The rounds of the vector loop in which c >= 0."""
-        first, step = self.at.lanes(c)
+        """The rounds of the vector loop in which c >= 0. On a CPU LLVM may not know them: where one element is stored
+        of a vector that has been converted to fewer bits, it stores more than that one."""
+        (first, step), k = self.at.lanes(c), self.k
+        start = self.at.whole(first)
+        if start.constant is not None and not self.gpu:
+            start = k.opaque(start)
         if step.constant == -1:
-            return self.k.lanes_below(self.at.whole(first) + 1, self.at.length)
-        return self.at.index(c, lambda x: x >= 0)
+            return k.lanes_below(start + 1, self.at.length)
+        return k.pack(*(start + self.at.whole(step * e) >= 0 for e in range(self.at.length)))
 
     def some(self, masks: Sequence[Polynomial], outer: Value | None) -> Value:
         """Whether the mask has a round."""

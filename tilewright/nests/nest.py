@@ -12,13 +12,14 @@ floats, and i32 where they are narrower integers; the target takes the result as
 """
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
 from tilewright.expressions.operations import OPERATIONS
-from tilewright.ir import Type, f32, f64, i32, i64
+from tilewright.ir import Kernel, Type, f32, f64, i32, i64
 from tilewright.ir.program import Line
 from tilewright.nests.polynomial import Polynomial, polynomial
 
@@ -215,6 +216,18 @@ def folded(name: str, x: Term, y: Term) -> Term:
 
 def negative(x: Term) -> Term:
     return ("number", -x[1]) if x[0] == "number" else ("index", -x[1]) if x[0] == "index" else ("neg", x)
+
+
+def parameter_names(names: Iterable[str], taken: Iterable[str]) -> list[str]:
+    """Names for a function's record, A_shape0 for A.shape[0]; none is an option of Kernel's, or taken."""
+    known = {*inspect.signature(Kernel.__init__).parameters, *taken}
+    found = list[str]()
+    for x in names:
+        found.append(x.rstrip("]").replace("[", "").replace(".", "_"))
+        while found[-1] in known:
+            found[-1] += "_"
+        known.add(found[-1])
+    return found
 
 
 REDUCTIONS = ("add", "mul", "min", "max", "fmin", "fmax")

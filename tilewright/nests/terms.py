@@ -6,8 +6,7 @@ for each of its rounds, or one number where all rounds have the same.
 """
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -164,7 +163,9 @@ class Arithmetic:
         if not step.terms:
             return k.load(pointer, t, align=t.bytes)
         if step.constant == 1:
-            return k.load(pointer, vec(t, n), align=self._aligned(align, t), mask=self.mask)
+            moved = self._moved(t)
+            found = k.load(pointer.as_(moved), vec(moved, n), self._aligned(align, t), self.mask)
+            return found if moved is t else k.bits_as(found, vec(t, n))
         places = [pointer + self.whole(step * e) for e in range(n)]
         return k.pack(*(k.load(p, t, align=t.bytes, mask=self._on(e)) for e, p in enumerate(places)))
 
@@ -179,10 +180,16 @@ class Arithmetic:
             return
         x = self.wide(x, n)
         if step.constant == 1:
-            k.store(pointer, x, align=self._aligned(align, t), mask=self.mask)
+            moved = self._moved(t)
+            x = x if moved is t else k.bits_as(x, vec(moved, n))
+            k.store(pointer.as_(moved), x, self._aligned(align, t), self.mask)
             return
         for e in range(n):
             k.store(pointer + self.whole(step * e), x[e], align=t.bytes, mask=self._on(e))
+
+    def _moved(self, t: Type) -> Type:
+        """The format in which vectors are moved: under a mask LLVM moves bf16 one by one, and may store two for one."""
+        return i16 if t.is_float and t.bits == 16 and self.mask is not None else t
 
     def _aligned(self, align: int, t: Type) -> int:
         size = t.bytes * self.length
@@ -380,15 +387,3 @@ class Arithmetic:
             x, y = (self.cast(self.value(x, t), t) for x in product[1:])
             return self.operation("fma", [-x if negative else x, y, old], t)
         return self.operation(d.reduce, [old, self.value(d.value, t)], t)
-
-
-def parameter_names(names: Iterable[str], taken: Iterable[str]) -> list[str]:
-    """Names for a function's record, A_shape0 for A.shape[0]; none is an option of Kernel's, or taken."""
-    known = {*inspect.signature(Kernel.__init__).parameters, *taken}
-    found = list[str]()
-    for x in names:
-        found.append(x.rstrip("]").replace("[", "").replace(".", "_"))
-        while found[-1] in known:
-            found[-1] += "_"
-        known.add(found[-1])
-    return found
