@@ -78,7 +78,7 @@ def test_what_a_record_may_not_be_used_for():
     inside = x.reshape(-1)[6:42].reshape(6, 6)                              # overlaps
     options = None, "K", None, ""
     for where, used in ((inside, False), (out, True)):
-        asked = contraction.asked((forms, x, y), where, *options)
+        asked = contraction.asked((forms, x, y), (where,), (), *options)
         assert asked is not None
         assert (repeats.again(*asked, (where,)) is not None) == used
     expected = exact(forms, x, y)
