@@ -17,13 +17,15 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
-from tests.fuzz import memory, nest_sources
+from tests.fuzz import memory, nest_schedules, nest_sources
 from tests.fuzz.driver import Case, Fuzzer
 from tests.fuzz.memory import Placed
 from tests.fuzz.nest_reference import PLAIN, Inexact, Interpreter, Outside, Plain, Unassigned
 from tilewright.formats import FORMATS
 from tilewright.ir import types
+from tilewright.nests.compiled import on_gpu
 from tilewright.nests.nest import Refused, refuse
+from tilewright.nests.scheduled import Illegal
 from tilewright.nests.source import nest
 
 TYPES = {"f32": types.f32, "f64": types.f64, "i8": types.i8, "i16": types.i16, "i32": types.i32, "i64": types.i64,
@@ -60,7 +62,8 @@ def draw(r: Random) -> Case:
                              "dtype": arrays[other]["dtype"]}
             arrays[other]["shape"] = shape
     return {"source": _finished(r, source, arrays), "arrays": arrays, "numbers": source.numbers,
-            "globals": source.globals, "data": r.randrange(2**31), "ways": [*WAYS]}
+            "globals": source.globals, "data": r.randrange(2**31), "ways": [*WAYS],
+            "search": r.random() < 0.2}
 
 
 def _layout(r: Random, axes: int) -> dict[str, Any]:
@@ -190,9 +193,28 @@ def compiled(case: Case, arrays: Arrays) -> None:
 
 def optimized(case: Case, arrays: Arrays) -> None:
     """`arrays` as what `tw.optimize` makes of the source leaves them."""
-    found = tw.optimize(function(case), *arrays.arrays.values(), *case["numbers"].values())
+    found = tw.optimize(function(case), *arrays.arrays.values(), *case["numbers"].values(), search=case["search"],
+                        timed=False)
     counts["optimize: products"] += found.recognised
     _run(found, case, arrays)
+
+
+def scheduled(case: Case, arrays: Arrays) -> None:
+    """`arrays` as a random schedule leaves them; for CTAs that of the simulator, which compares them itself."""
+    given = [*arrays.arrays.values(), *case["numbers"].values()]
+    s = nest_schedules.scheduled(tw.schedule(function(case), *given), case["data"], counts)
+    try:
+        if on_gpu(s.now):
+            counts["schedule: on a GPU"] += 1
+            s.check()
+            tw.loops(function(case))(*given)
+        else:
+            s(*given)
+    except (Refused, Illegal):
+        raise
+    except Exception as e:
+        e.add_note(f"{s}\n" + "\n".join(f"{x.method} {x.arguments} {x.options}" for x in s.steps))
+        raise
 
 
 def _run(run: Any, case: Case, arrays: Arrays) -> None:
@@ -207,7 +229,8 @@ def _run(run: Any, case: Case, arrays: Arrays) -> None:
 
 # What runs a case, and the exceptions by which it may refuse it.
 WAYS: dict[str, Any] = {"record": (interpreted, (Refused, Outside)), "loops": (compiled, (Refused, Outside)),
-                        "optimize": (optimized, (Refused, Outside))}
+                        "optimize": (optimized, (Refused, Outside)),
+                        "schedule": (scheduled, (Refused, Outside, Illegal))}
 
 
 def check(case: Case) -> None:
@@ -225,7 +248,7 @@ def check(case: Case) -> None:
             run(case, got)
         except refusals as e:
             counts[f"{way}: refused"] += 1
-            reason = e.reason if isinstance(e, Refused) else type(e).__name__
+            reason = e.reason if isinstance(e, Refused) else str(e) or type(e).__name__
             counts[f"{way}: refused, {ends}: {re.sub('[A-E0-9]+|[a-z] is', '#', reason)[-70:]}"] += 1
             continue
         except (Inexact, ArithmeticError, ValueError):

@@ -334,7 +334,7 @@ TAKEN: list[tuple[Any, tuple[Any, ...], str]] = [
     (city_block, ((5, 7), (6, 7), (5, 6)), "sum over p of abs(X[i, p] - Y[j, p])"),
     (positive_alone, ((5, 7), (7, 6), (5, 6)), "contract of 5 x 6 x 7"),
     (convolution_nhwc, ((2, 8, 9, 3), (3, 3, 3, 4), (2, 6, 7, 4), (4,)),
-     "sum over r, t, c of X[n, h + r, w + t, c] W[r, t, c, o], then max(acc + b[o], 0): einsum"),
+     "sum over r, t, c of X[n, h + r, t + w, c] W[r, t, c, o], then max(acc + b[o], 0): einsum"),
     (convolution_nchw, ((2, 3, 9, 9), (4, 3, 3, 3), (2, 4, 5, 5)), "copies of operands"),
     (dilated_groups, ((2, 2, 3, 9), (2, 4, 3, 3), (2, 2, 4, 5)), "X[n, g, c, h + 2*r]"),
     (depthwise, ((2, 3, 9), (3, 3), (2, 3, 7)), "X[n, c, h + r] W[c, r]"),

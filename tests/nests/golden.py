@@ -66,6 +66,25 @@ def v4(s, L=128, S=8, V=8):
     return s.vectorize("B_shared.jj", "A_shared.ii", lanes=4).unroll("p", "ii", "jj", "C.ii", "C.jj")
 
 
+def tensor_cores(s, L=128, W=64, S=32, k=16, stages=None, tail="divide"):
+    """mma.sync by warps of W x W, A and B in padded rows of shared memory."""
+    s = s.split("p", S, "po", "p", tail=tail).split("p", k, "pi", "pp")
+    for x, w, m, t, n in (("i", "wi", "mi", "ii", 16), ("j", "wj", "nj", "jj", 8)):
+        s = s.split(x, L, f"b{x}", x, tail=tail).split(x, W, w, x).split(x, n, m, t)
+    s = s.reorder("bi", "bj", "wi", "wj", "po", "pi", "mi", "nj", "ii", "jj", "pp")
+    s = s.bind(bi="block.y", bj="block.x", wi="thread.y", wj="thread.x")
+    s = s.stage("C", "po", ("mi", "nj", "ii", "jj"), "registers")
+    s = s.stage("A", "pi", ("wi", "mi", "ii", "pi", "pp"), "shared")
+    s = s.stage("B", "pi", ("pi", "pp", "wj", "nj", "jj"), "shared")
+    s = s.stage("A_shared", "mi", ("mi", "ii", "pp"), "registers")
+    s = s.stage("B_shared", "mi", ("nj", "pp", "jj"), "registers")
+    s = s.unroll("mi", "nj", "A_shared.mi", "B_shared.nj", "C.mi", "C.nj", "pi")
+    s = s.vectorize("A.pp", "B.jj", lanes=16 // s.now.element("A").bytes)
+    if stages:
+        s = s.pipeline("po", stages)
+    return s.tensorize("ii", "jj", "pp")
+
+
 def v5(s, L=128, S=8, stages=2, by="registers", tail="divide"):
     """As the GPU's article: 8 x 8 for each thread in four blocks of 4 x 4, vectors from and to memory, A transposed in
     rows of 132, double buffers."""

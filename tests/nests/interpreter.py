@@ -45,7 +45,7 @@ def interpret(scheduled, arrays, numbers=None):
         for n in nodes:
             if isinstance(n, For):
                 for i in range(n.start.value(env), n.stop.value(env), n.step):
-                    ring = {name: (i + shift) % size for name, shift, size in n.rings}
+                    ring = {name: (i // d + shift) % size for name, shift, d, size in n.rings}
                     run(n.body, {**env, n.index: i, **ring})
             elif isinstance(n, When):
                 if all(c.value(env) >= 0 for c in n.conditions):

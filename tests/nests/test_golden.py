@@ -112,6 +112,49 @@ def test_what_cannot_be_pipelined():
         golden.v2(begin(64, 64, 64)).pipeline("p")
 
 
+@pytest.mark.parametrize(("dtype", "k"), [("float32", 8), ("float16", 8), ("float16", 16), ("bfloat16", 16)])
+@pytest.mark.parametrize("stages", [None, 2])
+@pytest.mark.parametrize("tail", ["divide", "predicate"])
+def test_tensor_cores(dtype, k, stages, tail):
+    dtype = pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype
+    m, n, depth = (64, 64, 32) if tail == "divide" else (50, 43, 37)
+    s = schedule(golden.three_loops, np.zeros((m, depth), dtype), np.zeros((depth, n), dtype),
+                 np.zeros((m, n), np.float32))
+    s = golden.tensor_cores(s, 32, 16, 16, k, stages, tail)
+    checked = s.check(most=1 << 20)
+    assert checked.sizes["A.shape[1]"] == depth
+    ptx = s.compile("sm_90a").asm
+    assert ptx.count(f"mma.sync.aligned.m16n8k{k}.row.col.f32") == 2 * 16 // k      # two columns of tiles
+    with pytest.raises(Illegal, match="tensorize is the last operation"):
+        s.unroll("pi")
+
+
+def test_what_is_no_matrix_instruction():
+    s = begin(64, 64, 64)
+    with pytest.raises(Illegal, match=r"C\[i, j\] is not in registers"):
+        s.tensorize("i", "j", "p")
+    t = golden.launch(s, 32, 8, ("p", "ii", "jj")).stage("C", "p", ("ii", "jj"), "registers")
+    t = t.stage("A", "ii", ("ii",), "registers").stage("B", "ii", ("jj",), "registers")
+    with pytest.raises(Illegal, match="ii jj p do not stand directly one in the other"):
+        t.tensorize("ii", "jj", "p")
+    with pytest.raises(Illegal, match="16x8x4, 16x8x8"):
+        golden.tensor_cores(s, 32, 16, 32, 32)
+
+
+def test_registers_and_instructions_are_the_ladders():
+    """The kernel of the GPU's article, beside step 8 of the ladder: no spills, two CTAs to a multiprocessor."""
+    ptxas = pytest.importorskip("tilewright.compiler.ptxas")
+    s = begin(4096, 4096, 4096)
+    ptx = golden.v5(s, by="async").compile("sm_90a").asm
+    assert (ptx.count("fma.rn.f32"), ptx.count("ld.shared.v4"), ptx.count("bar.sync")) == (512, 32, 1)
+    try:
+        used, = ptxas.assemble(ptx, "sm_90a")[1].values()
+    except ptxas.Missing:
+        pytest.skip("there is no ptxas")
+    assert used.spills == 0
+    assert used.registers <= 128
+
+
 def test_explain_tells_bytes():
     text = golden.v3(begin(64, 64, 64)).explain()
     assert "A in global: 1048576 -> 32768 bytes" in text

@@ -254,3 +254,29 @@ def test_what_cannot_be_staged():
         begin(wave, (8, 8)).stage("A", "j", ("j",))
     with pytest.raises(Illegal, match="there is no loop q; there are i j p"):
         s.unroll("q")
+
+
+def test_one_number_at_the_rim_is_copied_and_not_only_zeroed():
+    def f(A, B, C):
+        for i in range(5):
+            for p in range(3):
+                C[i] += A[i, p] * B[i]
+    arrays = [integers(5, 3), integers(5, seed=1), integers(5, seed=2)]
+    start = schedule(f, *arrays)
+    s = start.split("i", 4, "io", "ii", tail="predicate").stage("B", inside="p")
+    exact(start, s)
+    with pytest.raises(Illegal, match="fuse takes two loops"):
+        start.fuse("i", "i")
+
+
+def test_a_variable_that_is_zeroed_outside_of_the_loop_that_sets_it():
+    def f(C):
+        u = 0
+        for k in range(1, 4, 2):
+            if k >= 3:
+                u = -50
+        for j in range(4):
+            C[j] += u
+    C = np.arange(4, dtype=np.float32)
+    schedule(f, C)(C)
+    assert C.tolist() == [-50, -49, -48, -47]

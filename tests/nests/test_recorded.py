@@ -8,7 +8,7 @@ from tests.nests.interpreter_of_nests import results
 from tilewright import simulator
 from tilewright.ir import Kernel, bf16, f16, f32, f64, i8, i32, i64, ptr, vec
 from tilewright.kernels.elementwise import each_row, emit_axpy, fold
-from tilewright.lab.ladder import cpu1_naive, cpu2_registers, gpu04_shared, gpu05_coalesced
+from tilewright.lab.ladder import cpu1_naive, cpu2_registers, gpu04_shared, gpu05_coalesced, gpu06_padded, gpu07_vectors
 from tilewright.lab.ladder.gpu01_naive import emit_naive
 from tilewright.lab.ladder.gpu02_tiled import emit_tiled
 from tilewright.lab.ladder.gpu03_registers import emit_registers
@@ -167,6 +167,13 @@ def test_ladder(function, grid, inner, shape):
     assert len([x for x in total.loops if x.kind != "loop"]) == 4
     if inner is not None:
         assert [(x.stop - x.start).constant for x in found.statements[0].loops[4:]] == inner
+
+
+@pytest.mark.parametrize("emit", [gpu06_padded.emit_padded, gpu07_vectors.emit_vectors])
+def test_ladder_of_padded_tiles(emit):
+    """A transposed in rows of 132 elements of shared memory; vectors there; CTAs of 128 x 128."""
+    found = product(emit(), (1, 1), 37, 29, 11)
+    assert len(found.statements) == 3
 
 
 # ---- other kernels

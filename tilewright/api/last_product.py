@@ -47,7 +47,7 @@ class Last(pairs.Work):
         if groups is None:
             return self.product(a, b, needed, self.between, None, output)
         left, right = (b, a) if found.exchanged else (a, b)
-        c = np.empty(found.shapes[2], np.int8)              # which nobody writes
+        c = np.empty(found.shapes[2], self.beside.result)       # which nobody writes
         x, y = (z.array.transpose(order).reshape(shape) for z, order, shape in zip(
             (left, right), found.orders, found.shapes))
         operands = Operands(x, y, c, found.counts)
@@ -70,7 +70,7 @@ class Last(pairs.Work):
             return groups
         row, column = (tuple(x for x in part if x in kept) for part in (self.terms.output[-2:-1],
                                                                        self.terms.output[-1:]))
-        if groups.n != column:
+        if groups.n != column and self.invariant != "rows":
             groups = groups._replace(m=groups.n, n=groups.m)
         down = any(x.startswith("column") for x in reduced)
         return groups if groups.n == column and (groups.m == row or not down) else None

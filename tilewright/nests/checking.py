@@ -30,6 +30,7 @@ class Wants:
         self.steps, self.last = steps, last
         self.rounds = {x.index: x.extent for x in (*first.loops, *last.loops)}
         self.kept = last.unrolled() | {x.index for x in last.loops if x.mark.startswith("thread")}
+        self.kept |= {x for method, a, _ in steps if method == "tensorize" for x in a}
         self.factors: dict[int, int] = {}
         self.least = {a[0]: a[1] + 1 for method, a, _ in steps if method == "pipeline"}
 

@@ -13,7 +13,7 @@ from tilewright.nests.dependences import Range, span
 from tilewright.nests.nest import Access, leaves
 from tilewright.nests.polynomial import Polynomial
 from tilewright.nests.scheduled import Scheduled, simplified, widest
-from tilewright.nests.tree import Do, For, Node, When, rewritten
+from tilewright.nests.tree import Do, For, Mma, Node, When, rewritten, walk
 
 
 def relaxed(s: Scheduled) -> tuple[Scheduled, list[str]]:
@@ -69,15 +69,17 @@ def _unread(s: Scheduled, node: Do, c: Polynomial, private: dict[str, frozenset[
 
 
 def _zeros(s: Scheduled) -> dict[str, tuple[Access, tuple[Polynomial, ...]]]:
-    """Buffers that are zeroed, and then set by one statement under conditions: its target, and the conditions."""
+    """Buffers that are zeroed, and then set by one statement in the same loops under conditions: its target, and the
+    conditions."""
     writes: dict[str, list[tuple[Do, tuple[Any, ...]]]] = {}
     for node, around in s.statements:
         writes.setdefault(node.target.array, []).append((node, around))
     found = {}
     for name, every in writes.items():
         if name in s.buffers and len(every) == 2 and every[0][0].value == ("number", 0) and not every[1][0].reduce:
-            (zero, _), (move, around) = every
-            if zero.target == move.target:
+            (zero, before), (move, around) = every
+            loops = [[x.index for x in places if isinstance(x, For)] for places in (before, around)]
+            if zero.target == move.target and loops[0] == loops[1]:
                 found[name] = move.target, tuple([c for x in around if isinstance(x, When) for c in x.conditions])
     return found
 
@@ -107,6 +109,9 @@ def narrowed(s: Scheduled) -> Scheduled:
         for a in [*leaves(node.value), *([node.target] if node.reduce else [])]:
             asked = [c for x in around if isinstance(x, When) for c in x.conditions]
             reads.setdefault(a.array, []).append((a, asked))
+    for n, _ in walk(s.nodes):
+        for a in n.operands if isinstance(n, Mma) else ():
+            reads.setdefault(a.array, []).append((a, []))
     needed: dict[int, tuple[Polynomial, ...]] = {}
     for name, (target, conditions) in _zeros(s).items():
         zero = next(d for d, _ in s.statements if d.target == target and d.value == ("number", 0))
@@ -116,7 +121,7 @@ def narrowed(s: Scheduled) -> Scheduled:
             axes = [*zip(target.subscripts, range(len(target.subscripts)))]
             names = {next(iter(p.names)): n for p, n in axes if len(p.names) == 1}
             if span(c, box)[0] < 0 and all(
-                    _implied(c.replaced({x: a.subscripts[n] for x, n in names.items()}), asked, box)
+                    asked and _implied(c.replaced({x: a.subscripts[n] for x, n in names.items()}), asked, box)
                     for a, asked in reads.get(name, ())):
                 needed[id(zero)] = (*needed.get(id(zero), ()), c)
     return s.changed(lambda n: (When(needed[id(n)], (n,)),) if id(n) in needed else (n,)) if needed else s

@@ -61,26 +61,29 @@ def rounds(around: Sequence[For | When], once: str | None = None) -> int:
     within = ranges(around)
     needed: list[Polynomial] = [c for x in around if isinstance(x, When) for c in x.conditions]
     needed += [x.stop - 1 - x.index for x in loops.values() if x.extent is None]
+    other = {name: (x.index, shift, d, n) for x in loops.values() for name, shift, d, n in x.rings}
     groups: list[set[str]] = []
-    for c in needed:
-        mine = {*c.names}.union(*[g for g in groups if g & c.names])
-        groups = [g for g in groups if not g & c.names] + [mine]
+    named = [{other[x][0] if x in other else x for x in c.names} for c in needed]
+    for names in named:
+        mine = names.union(*[g for g in groups if g & names])
+        groups = [g for g in groups if not g & names] + [mine]
     free = loops.keys() - set[str]().union(*groups)
     total = prod((loops[x].extent or 0) for x in free if x != once)
     for group in groups:
-        names = [x for x in loops if x in group]
-        sizes = [within[x][1] + 1 for x in names]
+        inner = [x for x in loops if x in group]
+        sizes = [within[x][1] + 1 for x in inner]
         if prod(sizes) > MOST:
-            total *= prod(n for x, n in zip(names, sizes) if x != once)
+            total *= prod(n for x, n in zip(inner, sizes) if x != once)
             continue
-        grid = dict(zip(names, np.indices(sizes, sparse=True)))
+        grid = dict(zip(inner, np.indices(sizes, sparse=True)))
+        grid |= {x: (grid[i] // d + shift) % n for x, (i, shift, d, n) in other.items() if i in grid}
         on = np.ones(sizes, bool)
-        for c in needed:
-            if c.names <= group:
+        for c, names in zip(needed, named):
+            if names <= group:
                 constant, factors = c.linear()
                 on &= sum((f * grid[x] for x, f in factors.items()), np.int64(constant)) >= 0
-        if once in names:
-            on = np.any(on, axis=names.index(once), keepdims=True)
+        if once in inner:
+            on = np.any(on, axis=inner.index(once), keepdims=True)
         total *= int(on.sum())
     return total
 

@@ -63,7 +63,7 @@ def ranges(around: Sequence[For | When]) -> dict[str, Range]:
 def loop_range(node: For, around: Mapping[str, Range]) -> dict[str, Range]:
     """The values of a loop's index, and of the other names that it has."""
     first, last = span(node.start, around)[0], span(node.stop, around)[1] - 1
-    return {node.index: (first, max(last, first)), **{name: (0, n - 1) for name, _, n in node.rings},
+    return {node.index: (first, max(last, first)), **{name: (0, n - 1) for name, _, _, n in node.rings},
             **({node.turns[0]: (0, node.turns[1] - 1)} if node.turns else {})}
 
 

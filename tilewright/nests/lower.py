@@ -27,10 +27,11 @@ from typing import Any
 from tilewright.ir import Function, Kernel, Value, f64, i32, i64, ptr
 from tilewright.ir.program import Loop, Rounds
 from tilewright.nests.copies import together
+from tilewright.nests.matrix import multiply
 from tilewright.nests.nest import LoopNest, Parameter, parameter_names, refuse
 from tilewright.nests.polynomial import Polynomial, polynomial
 from tilewright.nests.terms import LANE, Arithmetic, Memory
-from tilewright.nests.tree import Buffer, Do, For, Node, Sync, When, polynomials, walk
+from tilewright.nests.tree import Buffer, Do, For, Mma, Node, Sync, When, polynomials, walk
 
 GPU_MARKS = ("block", "thread", "grid", "together")
 HIDDEN = ("program_x", "program_y", "program_z", "grid_x", "grid_y", "grid_z")
@@ -188,6 +189,8 @@ class _Lowering:
                 self.at.do(node)
             elif isinstance(node, Sync):
                 self.sync(node)
+            elif isinstance(node, Mma):
+                multiply(self, node)
             elif isinstance(node, When):
                 self.when(node)
             else:
@@ -204,10 +207,9 @@ class _Lowering:
                     (of_cpu | of_gpu if self.gpu else of_cpu).get(mark, self.loop)(node)
 
     def sync(self, node: Sync) -> None:
-        if node.scope in ("commit", "wait"):
-            if self.at.copies:
-                self.k.cp_async_commit() if node.scope == "commit" else self.k.cp_async_wait(node.pending)
-        elif self.gpu:
+        if node.scope in ("commit", "wait") and self.at.copies:
+            self.k.cp_async_commit() if node.scope == "commit" else self.k.cp_async_wait(node.pending)
+        elif node.scope in ("cta", "warp") and self.gpu:
             self.k.barrier() if node.scope == "cta" else self.k.warp_barrier()
 
     def bounds(self, loop: For) -> tuple[Polynomial, Polynomial]:
@@ -253,16 +255,17 @@ class _Lowering:
         """The body, for an index that is this value."""
         self.at.depth[node.index] = len(self.at.known)
         self.at.numbers[node.index] = value
-        for name, shift, n in node.rings:
+        for name, shift, divisor, n in node.rings:
             self.at.depth[name] = len(self.at.known)
-            self.at.numbers[name] = (value + shift) % n
+            self.at.numbers[name] = ((value if divisor == 1 else value // divisor) + shift) % n
         self.emit(node.body, False)
 
     def renamed(self, node: For, p: Polynomial) -> None:
         """The body, for an index that is this polynomial."""
         before = self.at.env
         self.at.env = {**before, node.index: p, **{
-            name: polynomial((p.constant + shift) % n) for name, shift, n in node.rings if p.constant is not None}}
+            name: polynomial((p.constant // divisor + shift) % n) for name, shift, divisor, n in node.rings
+            if p.constant is not None}}
         self.emit(node.body, False)
         self.at.env = before
 

@@ -24,6 +24,7 @@ from tilewright.nests.tree import Do, For, Node, When, replaced, rewritten, walk
 
 Done = tuple[Scheduled, str]
 UNROLLED = 4096             # statements that unrolled loops may come to
+WIDEST = 16                 # bytes of a vector on GPUs
 PLACES = {f"block.{x}": 1 << 31 for x in "xyz"} | {"thread.x": 1024, "thread.y": 1024, "worker": 1 << 31}
 
 
@@ -169,6 +170,8 @@ def _bounds_known(nodes: tuple[Node, ...], around: dict[str, Range], wide: dict[
 
 
 def fuse(s: Scheduled, outer: str, inner: str, name: str) -> Done:
+    if outer == inner:
+        raise Illegal(f"fuse takes two loops, and {outer} is one")
     first, second = perfect(s, (outer, inner))
     if first.index != outer:
         illegal(first.line, f"{inner} stands around {outer}, not in it")
@@ -276,18 +279,22 @@ def vectorize(s: Scheduled, names: tuple[str, ...], lanes: int | None) -> Done:
                 illegal(d.first.line, f"{d.array} {what} several rounds of {name} (distances {d}), which would run at "
                         "once" + ("; split it, and make a loop that does not add up the innermost" if d.own else ""))
         for node, around in s.statements:
-            if any(id(x) in loops for x in around):
-                said += _along(s, node, name)
+            for x in around:
+                said += _along(s, node, x) if isinstance(x, For) and id(x) in loops else []
         s = s.marked(name, "vector")
     by = f" by {lanes}" if lanes else ""
     return s, "; ".join([f"vectorize {' '.join(names)}{by}: rounds are independent", *dict.fromkeys(said)])
 
 
-def _along(s: Scheduled, node: Do, name: str) -> list[str]:
+def _along(s: Scheduled, node: Do, loop: For) -> list[str]:
     """What is read element by element."""
-    said = []
+    said, name = [], loop.index
+    gpu = any(x.mark.startswith(("block", "thread")) for x in s.loops)
     for access, writes in node.accesses():
-        step = s.stride(access, name)
+        step, size = s.stride(access, name), (loop.extent or 0) * s.element(access.array).bytes
+        if gpu and size > WIDEST:
+            illegal(node.line, f"{loop.extent} elements of {access.array} are {size} bytes, and a thread of a GPU has "
+                    f"vectors of {WIDEST}: vectorize with fewer lanes=")
         if writes and step != 1:
             illegal(node.line, f"{access} moves by {step} elements from round to round of {name}, not by 1: reorder "
                     f"loops, or stage {access.array} with {name} as its last axis")

@@ -55,7 +55,7 @@ def pipeline(s: Scheduled, name: str, stages: int, by: str) -> Done:
         loads, stores, held = _halves(s, early(polynomial(name) + 1, fill, True), within)
         buffers |= held
         body = (*loads, *used, *stores, Sync())
-    ringed = replace(loop, body=body, rings=((slot, 0, stages), (fill, stages - 1, stages)))
+    ringed = replace(loop, body=body, rings=((slot, 0, 1, stages), (fill, stages - 1, 1, stages)))
     after = (Sync("wait"),) if by == "async" else ()
     nodes = rewritten(s.nodes, lambda n: (*before, ringed, *after) if isinstance(n, For) and n.index == name else (n,))
     s = replace(s, nodes=simplified(nodes), buffers={**s.buffers, **buffers})

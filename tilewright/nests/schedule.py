@@ -19,7 +19,7 @@ import numpy as np
 
 from tilewright.forks import cached_property
 from tilewright.ir import Type, bf16, f16, f32, f64, i8, i16, i32, i64
-from tilewright.nests import checking, domain, joining, operations, partial, pipelining, staging
+from tilewright.nests import checking, domain, joining, operations, partial, pipelining, staging, tensorizing
 from tilewright.nests.compiled import Compiled, compiled, layout_of
 from tilewright.nests.conditions import relaxed
 from tilewright.nests.counts import Count, counts, simulated, table
@@ -28,7 +28,7 @@ from tilewright.nests.nest import LoopNest, text
 from tilewright.nests.polynomial import Polynomial
 from tilewright.nests.scheduled import Illegal, Scheduled, illegal, scheduled
 from tilewright.nests.source import nest as read
-from tilewright.nests.tree import For, Node, Sync, When
+from tilewright.nests.tree import For, Mma, Node, Sync, When
 
 TYPES = {str(t.numpy): t for t in (f16, bf16, f32, f64, i8, i16, i32, i64)}
 OPERATIONS: dict[str, Callable[..., operations.Done]] = {       # of a tree, arguments and options
@@ -42,6 +42,7 @@ OPERATIONS: dict[str, Callable[..., operations.Done]] = {       # of a tree, arg
     "join": lambda s, a, o: joining.join(s, *a, **o),
     "partial": lambda s, a, o: partial.partial(s, *a),
     "bind": lambda s, a, o: operations.bind(s, *a),
+    "tensorize": lambda s, a, o: tensorizing.tensorize(s, a, **o),
     "pipeline": lambda s, a, o: pipelining.pipeline(s, *a),
 }
 
@@ -154,7 +155,17 @@ class Schedule:
         """
         return self._then("pipeline", loop, stages, by)
 
+    def tensorize(self, rows: str, columns: str, products: str, *, lane: str = "lane") -> Schedule:
+        """Three innermost loops as a matrix instruction of a warp, C[rows, columns] += A[rows, products] B[products,
+        columns]: m16n8k8 of f16, bf16 and f32 (its first 19 bits, "tf32"), m16n8k16 of f16 and bf16, m8n8k4 of f64.
+        All three are staged in registers first, with these two loops as last axes. Each thread of thread.x becomes a
+        warp of 32 lanes, whose loop is called `lane`. The last operation of a schedule; sums are added up in another
+        order."""
+        return self._then("tensorize", rows, columns, products, lane=lane)
+
     def _then(self, method: str, *arguments: Any, **options: Any) -> Schedule:
+        if self.steps and self.steps[-1].method == "tensorize":
+            raise Illegal("tensorize is the last operation: what comes before it is done before it")
         after, sentence = OPERATIONS[method](self.now, arguments, options)
         after, dropped = relaxed(after)
         step = Step(method, arguments, options, "; ".join([sentence, *dropped]), self.now)
@@ -282,6 +293,11 @@ def _changes(before: dict[str, Count], after: dict[str, Count]) -> list[str]:
     return lines
 
 
+def _ring(index: str, shift: int, divisor: int, n: int) -> str:
+    shifted = f"{index} // {divisor}" if divisor > 1 else index
+    return f"({shifted} + {shift}) % {n}" if shift else f"{shifted} % {n}"
+
+
 def shown(nodes: tuple[Node, ...], indent: str = "") -> str:
     """A tree as text."""
     lines = []
@@ -289,8 +305,7 @@ def shown(nodes: tuple[Node, ...], indent: str = "") -> str:
         if isinstance(n, For):
             start = "" if n.start == Polynomial(()) else f" = {n.start} ..."
             step = f" by {n.step}" if n.step != 1 else ""
-            step += "".join(f", {name} = {f'({n.index} + {shift})' if shift else n.index} % {size}"
-                            for name, shift, size in n.rings)
+            step += "".join(f", {name} = " + _ring(n.index, *ring) for name, *ring in n.rings)
             lines += [f"{indent}{n.mark + ' ' if n.mark else ''}for {n.index}{start} < {n.stop}{step}",
                       shown(n.body, indent + "  ")]
         elif isinstance(n, When):
@@ -299,6 +314,8 @@ def shown(nodes: tuple[Node, ...], indent: str = "") -> str:
         elif isinstance(n, Sync):
             waits = f"wait for copies but {n.pending} rounds' of them" if n.pending else "wait for copies"
             lines.append(indent + {"cta": "barrier", "commit": "copies of a round", "wait": waits}[n.scope])
+        elif isinstance(n, Mma):
+            lines.append(f"{indent}{n.c} += {n.a} @ {n.b} by {n.atom.name}")
         else:
             sign = {"": "=", "add": "+=", "mul": "*="}.get(n.reduce, f"= {n.reduce} with")
             lines.append(f"{indent}{n.target} {sign} {text(n.value)}")

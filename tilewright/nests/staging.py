@@ -31,7 +31,7 @@ def stage(s: Scheduled, array: str, around: str, axes: tuple[str, ...], space: s
     threads = {x.index: x for x in outside if isinstance(x, For) and x.mark.startswith("thread")}
     ours = inner | (threads if space == "shared" else {})
     _axes(array, use, axes, ours, loop)
-    _place(s, array, space, written, inner, threads, outside, loop)
+    _place(s, array, space, axes, written, inner, threads, outside, loop)
     box = widest(s.nodes, {})
     name = name or _unused(s, f"{array.split('_')[0]}_{SUFFIX[space]}")
     if name in s.buffers or name in s.arrays:
@@ -117,13 +117,15 @@ def _axes(array: str, use: Access, axes: tuple[str, ...], ours: dict[str, For], 
         raise Illegal("an axis for each loop, once")
 
 
-def _place(s: Scheduled, array: str, space: str, written: bool, inner: dict[str, For], threads: dict[str, For],
-           outside: list[Any], loop: For) -> None:
+def _place(s: Scheduled, array: str, space: str, axes: tuple[str, ...], written: bool, inner: dict[str, For],
+           threads: dict[str, For], outside: list[Any], loop: For) -> None:
     """Refuses memory where it cannot be."""
     if any(x.mark.startswith(("block", "thread")) for x in inner.values()):
         illegal(loop.line, f"{loop.index} has the launch's CTAs or threads in it: buffers are inside of these")
     if space != "shared":
         return
+    if not axes:
+        illegal(loop.line, f"{array} is one element for all threads: registers are for that")
     if written:
         illegal(loop.line, f"{array} is written inside {loop.index}, by single threads: shared memory is for what is "
                 "only read")

@@ -31,7 +31,7 @@ class For:
     line: Line
     mark: str = ""
     below: tuple[Polynomial, ...] = ()              # other bounds, which may be lower than `stop`
-    rings: tuple[tuple[str, int, int], ...] = ()    # (name, shift, n): another name is (index + shift) % n
+    rings: tuple[tuple[str, int, int, int], ...] = ()   # (name, shift, d, n): it is (index // d + shift) % n
     turns: tuple[str, int] | None = None            # of a copy: the name of a thread's turn, and how many there are
 
     @property
@@ -100,7 +100,22 @@ class Buffer:
         return self.shape[0] * self.strides[0] if self.shape else 1
 
 
-Node = For | When | Do | Sync
+@dataclass(frozen=True)
+class Mma:
+    """c += a @ b by a matrix instruction of a warp (`atoms`): buffers in registers, by the subscripts of all axes but
+    those that a lane's elements have."""
+    atom: Any
+    c: Access
+    a: Access
+    b: Access
+    line: Line
+
+    @property
+    def operands(self) -> tuple[Access, Access, Access]:
+        return self.c, self.a, self.b
+
+
+Node = For | When | Do | Sync | Mma
 
 
 def walk(nodes: tuple[Node, ...], around: tuple[For | When, ...] = ()) -> Iterator[tuple[Node, tuple[For | When, ...]]]:
@@ -122,6 +137,8 @@ def polynomials(nodes: tuple[Node, ...]) -> Iterator[Polynomial]:
             yield from leaves(node.value, "index")
             for a, _ in node.accesses():
                 yield from a.subscripts
+        elif isinstance(node, Mma):
+            yield from (p for a in node.operands for p in a.subscripts)
 
 
 def rewritten(nodes: tuple[Node, ...], rewrite: Callable[[Any], tuple[Node, ...]]) -> tuple[Node, ...]:
@@ -140,6 +157,8 @@ def replaced(nodes: tuple[Node, ...], by: dict[str, Any]) -> tuple[Node, ...]:
             return (replace(node, conditions=tuple([c.replaced(by) for c in node.conditions])),)
         if isinstance(node, Do):
             return (node.mapped(lambda a: a.replaced(by), lambda p: p.replaced(by)),)
+        if isinstance(node, Mma):
+            return (replace(node, c=node.c.replaced(by), a=node.a.replaced(by), b=node.b.replaced(by)),)
         return (node,)
     return rewritten(nodes, rewrite)
 
