@@ -9,7 +9,7 @@ from typing import Any
 from tilewright.nests.nest import Refused
 from tilewright.nests.schedule import Schedule
 from tilewright.nests.scheduled import Illegal
-from tilewright.nests.tree import For, When
+from tilewright.nests.tree import Do, For, When, walk
 
 MOST = 400          # statements of a tree, above which loops are not unrolled further
 
@@ -47,12 +47,14 @@ def step(r: Random, s: Schedule) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
     if kind == "vectorize":
         return "vectorize", (r.choice([inside[-1], loop.index]),), {"lanes": r.choice([None, None, 2, 4, 8])}
     if kind == "stage":
-        names = [*s.now.arrays, *s.now.buffers]
-        within = [x.index for x in loops]
-        axes = tuple(r.sample(within, r.choice([0, 1, 1, 2, 2, min(3, len(within))]) if len(within) > 2 else 1))
-        around = {"around": loop.index} if r.random() < 0.8 else {"inside": loop.index}
+        place = "around" if r.random() < 0.8 else "inside"
+        ours = {x.index for x, _ in walk((loop,) if place == "around" else loop.body) if isinstance(x, For)}
+        every = [a for x, _ in walk((loop,)) if isinstance(x, Do) for a, _ in x.accesses()]
+        access = r.choice(every)
+        axes = [x for p in access.subscripts for x in p.names if x in ours or r.random() < 0.02]
         space = r.choice(["registers", "memory", "memory", "shared"])
-        return "stage", (r.choice(names),), {**around, "axes": axes, "space": space, "pad": r.choice([0, 0, 0, 1])}
+        return "stage", (access.array,), {place: loop.index, "axes": tuple(r.sample(axes, len(axes))), "space": space,
+                                          "pad": r.choice([0, 0, 0, 1])}
     if kind == "bind":
         return "bind", ({loop.index: "worker"},), {}
     places = r.sample(["block.x", "block.y", "thread.x", "thread.y"], min(len(inside), r.choice([1, 2, 4])))

@@ -280,3 +280,31 @@ def test_a_variable_that_is_zeroed_outside_of_the_loop_that_sets_it():
     C = np.arange(4, dtype=np.float32)
     schedule(f, C)(C)
     assert C.tolist() == [-50, -49, -48, -47]
+
+
+def test_buffers_of_one_round_are_not_cut_off_from_it():
+    def f(A, B):
+        for q in range(5):
+            for j in range(4):
+                for p in range(4):
+                    B[q, j] += A[p, p] * A[j, j]
+
+    with pytest.raises(Illegal, match="stage after fission"):
+        schedule(f, integers(4, 4), integers(5, 4, seed=1)).stage("B", around="p", space="memory").fission("j", "p")
+    with pytest.raises(Illegal, match="registers are of a thread"):
+        schedule(f, integers(4, 4), integers(5, 4, seed=1)).bind(q="block.x", j="thread.x").stage("B", around="p")
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "float16", "bfloat16"])
+def test_masked_stores_of_one_lane_write_that_lane_alone(dtype):
+    import ml_dtypes
+
+    def f(C, D):
+        for j in range(4):
+            for q in range(9):
+                C[j, q] = C[j, q] + D[q]
+    C = np.arange(36).reshape(4, 9).astype(getattr(ml_dtypes, dtype, None) or dtype)
+    D = np.arange(9, dtype=np.int32 if "int" in dtype else np.float32)
+    want = (C + D).astype(C.dtype)
+    schedule(f, C, D).split("q", 16, "qo", "ql", tail="predicate").vectorize("ql", lanes=8)(C, D)
+    assert np.array_equal(C, want)

@@ -212,7 +212,12 @@ def fission(s: Scheduled, name: str, after: str | int) -> Done:
     crossing = {a.array for n, _ in walk(loop.body[at:]) if isinstance(n, Do) for a, _ in n.accesses()} & {
         a.array for n, _ in walk(loop.body[:at]) if isinstance(n, Do) for a, _ in n.accesses()}
     s = _widened(s, name, crossing)
-    loop = s.loop(name)
+    loop, private = s.loop(name), s.privates()
+    for x in sorted(crossing & s.buffers.keys()):
+        every = [a for n, _ in s.statements for a, _ in n.accesses() if a.array == x]
+        if name in private.get(x, ()) and not any(name in p.names for a in every for p in a.subscripts):
+            illegal(loop.line, f"{x} has numbers of one round of {name}, and the rounds after the cut need those of "
+                    "all: stage after fission")
     inner = [{id(n) for n, _ in walk(part) if isinstance(n, Do)} for part in (loop.body[:at], loop.body[at:])]
     for d in dependences(s.nodes, s.privates()):
         if id(d.first) in inner[0] and id(d.second) in inner[1]:
@@ -330,6 +335,9 @@ def bind(s: Scheduled, places: dict[str, str]) -> Done:
             illegal(loop.line, f"{name} has {loop.stop} rounds; {place} takes a constant number, up to {PLACES[place]}")
         s = s.marked(name, place)
         independent(s, (name,))
+        for x, own in s.privates().items():
+            if place.startswith("thread") and name in own and s.space(x) == "memory":
+                illegal(loop.line, f"{x} is memory of a CTA, in which each round of {name} has numbers of its own")
     _outermost(s)
     threads = prod(x.extent or 1 for x in s.loops if x.mark.startswith("thread"))
     if threads > 1024:

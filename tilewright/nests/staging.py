@@ -122,6 +122,8 @@ def _place(s: Scheduled, array: str, space: str, axes: tuple[str, ...], written:
     """Refuses memory where it cannot be."""
     if any(x.mark.startswith(("block", "thread")) for x in inner.values()):
         illegal(loop.line, f"{loop.index} has the launch's CTAs or threads in it: buffers are inside of these")
+    if space == "memory" and threads:
+        illegal(loop.line, f"{loop.index} is inside of threads, and memory is of a CTA: registers are of a thread")
     if space != "shared":
         return
     if not axes:
