@@ -102,7 +102,7 @@ def check(nest: LoopNest, sizes: Mapping[str, int], shapes: Mapping[str, Sequenc
         r = _bound(statement, sizes, dict.fromkeys(nest.scalars, ()))
         if r is None:
             continue
-        r = tightened(r)
+        r = tightened(joined([r])[0])
         for element in [] if r.empty else r.elements:
             if not element.scalar:
                 inside(r, element, shapes[element.array])

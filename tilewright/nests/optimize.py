@@ -6,6 +6,7 @@ used, it is compared with the loops on small arrays of whole numbers (verified.p
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir import Function
-from tilewright.nests import recorded, verified
+from tilewright.nests import launches, recorded, verified
 from tilewright.nests.domain import check
 from tilewright.nests.execution import Execution, Given, look
 from tilewright.nests.given import arguments
@@ -73,6 +74,9 @@ def optimize(f: Callable[..., Any] | Loops | Function, *args: Any, grid: int | S
         given = look(names, args)
         nest = read(python, [kind(name, x) for name, x in zip(names, given.seen)])
     found = Optimized(nest, given, target)
+    if isinstance(f, Function):
+        found.smaller = lambda shapes, sizes: ((_in_order(n), *more) for n, *more in launches.smaller(
+            f, 1 if grid is None else grid, shapes, sizes))
     if found.recognised:
         found.verify(given)
     for step in found.steps if search else ():
@@ -136,6 +140,8 @@ class Optimized:
 
     def __init__(self, nest: LoopNest, given: Given, target: Any = None, block: int = BLOCK) -> None:
         self.nest = nest
+        self.smaller: Callable[..., Any] = lambda shapes, sizes: (
+            (nest, *more) for more in verified.smaller(nest, shapes, sizes))
         self.names = [p.name for p in nest.parameters]
         seen, self.sizes = arguments(nest, given.seen)
         arrays, _ = arguments(nest, given.args)
@@ -205,20 +211,20 @@ class Optimized:
         seen, sizes = arguments(self.nest, given.seen)
         whole = {name: n for name, n in sizes.items() if name in self.nest.sizes}
         line = self.nest.statements[0].line
-        loops = Execution(self.nest)
-        for shapes, numbers in verified.smaller(self.nest, {name: x.shape for name, x in seen.items()}, whole):
-            args = verified.arguments(self.nest, seen, shapes, numbers)
-            small = Optimized(self.nest, look(self.names, args), block=2)
+        for nest, shapes, numbers in self.smaller({name: x.shape for name, x in seen.items()}, whole):
+            args = verified.arguments(nest, seen, shapes, numbers)
+            small = Optimized(nest, look(self.names, args), block=2)
             if small._sentence() != sentence:
                 continue            # too small to be the same products
-            if not verified.agree(self.nest, args, small, loops):
+            if not verified.agree(nest, args, small, Execution(nest)):
                 refuse(line, f"its products and its loops differ on small whole numbers: {'; '.join(sentence)}")
             VERIFIED.add(key)
             return
         refuse(line, f"no smaller sizes were found to compare its products with its loops: {'; '.join(sentence)}")
 
     def _sentence(self) -> tuple[str, ...]:
-        return tuple(str(step.products[0]) for step in self.steps if step.products)
+        """What the products are; strides of pointers are numbers, other ones for other sizes."""
+        return tuple(re.sub(r"\d+", "n", str(step.products[0])) for step in self.steps if step.products)
 
 
 def laid_out(x: np.ndarray) -> tuple[Any, ...]:
