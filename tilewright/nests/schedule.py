@@ -20,7 +20,7 @@ import numpy as np
 from tilewright.forks import cached_property
 from tilewright.ir import Type, bf16, f16, f32, f64, i8, i16, i32, i64
 from tilewright.nests import checking, domain, joining, operations, partial, pipelining, staging, tensorizing
-from tilewright.nests.compiled import Compiled, compiled, layout_of
+from tilewright.nests.compiled import Compiled, compiled, layout_of, on_gpu
 from tilewright.nests.conditions import relaxed
 from tilewright.nests.counts import Count, counts, simulated, table
 from tilewright.nests.given import arguments, overlap
@@ -29,6 +29,7 @@ from tilewright.nests.polynomial import Polynomial
 from tilewright.nests.scheduled import Illegal, Scheduled, illegal, scheduled
 from tilewright.nests.source import nest as read
 from tilewright.nests.tree import For, Mma, Node, Sync, When
+from tilewright.runtime.run import device_of
 
 TYPES = {str(t.numpy): t for t in (f16, bf16, f32, f64, i8, i16, i32, i64)}
 OPERATIONS: dict[str, Callable[..., operations.Done]] = {       # of a tree, arguments and options
@@ -193,11 +194,15 @@ class Schedule:
 
     def __call__(self, *args: Any) -> None:
         """Run on arrays of these shapes, strides and formats, in place."""
-        self._compiled(*args)
+        device = device_of(args) if on_gpu(self.now) else None
+        target = None if device is None else device.target
+        if target not in self._compiled:
+            self._compiled[target] = self.compile(target)
+        self._compiled[target](*args)
 
     @cached_property
-    def _compiled(self) -> Compiled:
-        return self.compile()
+    def _compiled(self) -> dict[Any, Compiled]:
+        return {}
 
     def check(self, most: int = 1 << 14) -> Checked:
         """Run it in the simulator, on small whole numbers, and compare every bit with the loops as written. For more

@@ -84,9 +84,12 @@ class Look:
     def _strided(self, array: Any) -> Any:
         if not isinstance(array, np.ndarray):
             return sys.modules["torch"].as_strided(array, self.sizes, self.steps, array.storage_offset() + self.first)
+        steps = [s * array.itemsize for s in self.steps]
+        if array.flags.c_contiguous and array.dtype.isbuiltin == 1:         # a tenth of the time of what follows
+            return np.ndarray(self.sizes, array.dtype, array, self.first * array.itemsize, steps)
         index: list[Any] = [x.constant for x in self.element.subscripts]
         anchor = array[(*index, ...)]
-        return np.lib.stride_tricks.as_strided(anchor, self.sizes, [s * array.itemsize for s in self.steps])
+        return np.lib.stride_tricks.as_strided(anchor, self.sizes, steps)
 
 
 def _slice(x: Linear, extents: Mapping[str, int]) -> Any:
