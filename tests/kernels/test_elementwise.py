@@ -74,6 +74,18 @@ def test_bf16_is_rounded_to_nearest_even():
     np.testing.assert_array_equal(z, right.astype(np.float32))
 
 
+@pytest.mark.parametrize("T", [bf16, i8], ids=str)
+@pytest.mark.parametrize("n", [9, 17, 33, 65])
+def test_nothing_is_written_past_a_known_number_of_rounds(T, n):
+    k = Kernel("known", x=ptr(T), y=ptr(T))
+    x, y = k.args
+    with each_row(k, 1), each(k, n) as i:
+        y[i] = k.cast(k.cast(y[i], f32) * 2.0 + k.cast(x[i], f32), T)
+    x, y = rng.integers(-9, 9, n).astype(T.numpy), np.full(n + 8, 7, T.numpy)
+    run(k.function, x, y)
+    assert y.astype(int).tolist() == [*(14 + x.astype(int)), *[7] * 8]
+
+
 def emit_branches(threads=None):
     """Branches, a loop, variables, one element for all, elements found by an index, every second element."""
     k = Kernel("branches", threads=threads, n=i64, m=i64, x=ptr(f64), at=ptr(i32), y=ptr(f64), z=ptr(f64), w=ptr(i64))

@@ -223,6 +223,8 @@ class OnCpu(Vectorised):
             w.nodes.append(rest)
             w.nodes = rest.then
             left = w.op(ops.SUB, t, end, first)
+            if any(x.bytes < 4 for _, x in self.stores):    # LLVM would store 32 bits of what it knows to be one
+                left = w.op(ops.OPAQUE, t, left)
             copies[0].mask = w.op(ops.LANES_BELOW, vec(i1, V), left)
             self.copy(copies[0], first, rest.then)
             w.nodes = out
