@@ -231,6 +231,24 @@ def test_one_number_that_a_condition_guards_is_copied_in():
     exact(s, s.stage("y", "j", (), "registers"))
 
 
+def test_a_scalar_of_rounds_whose_number_varies_is_not_cut():
+    def triangle(A, r):
+        for i in range(5):
+            for j in range(i + 1):
+                s = 0.0
+                for p in range(4):
+                    s += A[j, p]
+                r[i] = r[i] + s
+    with pytest.raises(Illegal, match="s has numbers of one round of j"):
+        schedule(triangle, integers(5, 4), integers(5)).fission("j", 1)
+
+
+def test_elements_that_share_memory_are_not_written():
+    a = np.lib.stride_tricks.as_strided(np.zeros(12, np.float32), (4, 4), (8, 4))
+    with pytest.raises(Illegal, match="B is written here, and several of its elements are one number"):
+        schedule(transposed, integers(8, 8), a)
+
+
 def test_a_scalar_that_a_condition_guards_is_each_round_s_own():
     s = schedule(dots, integers(5, 6), integers(6), integers(5))
     exact(s, s.split("i", 4, "io", "ii", tail="predicate").bind(io="worker"))

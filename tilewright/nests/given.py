@@ -36,3 +36,15 @@ def overlap(a: Any, b: Any) -> bool:
         return False
     (first, size), (second, other) = ((x.data_ptr(), x.nbytes()) for x in (a.untyped_storage(), b.untyped_storage()))
     return bool(first < second + other and second < first + size)
+
+
+def folded(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether elements of an array may be one number: strides of 0, or that are less than what smaller ones span."""
+    if 0 in shape:
+        return False
+    reach = 0
+    for step, n in sorted((abs(step), n) for step, n in zip(strides, shape) if n > 1):
+        if step <= reach:
+            return True
+        reach += step * (n - 1)
+    return False

@@ -124,7 +124,8 @@ def _moved(s: Schedule, target: Any) -> Iterator[tuple[Schedule, str]]:
     """Every move of the costliest kind of band, with the best moves of the others."""
     kinds: dict[Any, Band] = {}
     for b in bands(s.now):
-        kinds.setdefault(b.signature, b)
+        if min(b.extents) > 0:
+            kinds.setdefault(b.signature, b)
     heavy = sorted(kinds.values(), key=lambda b: -_rounds(b))
     if not heavy:
         return
@@ -164,7 +165,7 @@ def moves(b: Band, target: Any) -> Iterator[Move]:
     """What rules say of a band, sizes that registers allow."""
     place = b.loops.index
     for lane in b.lanes[:1]:
-        if b.extents[place(lane)] < 2:
+        if min(b.extents) < 1 or b.extents[place(lane)] < 2:
             break
         lanes = lanes_of(b, lane, target)
         tails: tuple[str, ...] = ("predicate", "cut") if b.extents[place(lane)] % lanes else ("predicate",)

@@ -23,7 +23,7 @@ from tilewright.nests import checking, domain, joining, operations, partial, pip
 from tilewright.nests.compiled import Compiled, compiled, layout_of, on_gpu
 from tilewright.nests.conditions import relaxed
 from tilewright.nests.counts import Count, counts, simulated, table
-from tilewright.nests.given import arguments, overlap
+from tilewright.nests.given import arguments, folded, overlap
 from tilewright.nests.nest import LoopNest, text
 from tilewright.nests.polynomial import Polynomial
 from tilewright.nests.scheduled import Illegal, Scheduled, illegal, scheduled
@@ -259,14 +259,16 @@ def schedule(f: Callable[..., Any], *args: Any) -> Schedule:
     nest = read(getattr(f, "python", f), [_kind(x) for x in args])
     arrays, numbers = arguments(nest, args)
     written = {s.target.array: s.line for s in nest.statements if s.target.array in arrays}
+    layouts = {name: layout_of(x, nest.element(name)) for name, x in arrays.items()}
     for name, line in written.items():
+        if folded(*layouts[name][:2]):
+            illegal(line, f"{name} is written here, and several of its elements are one number in memory")
         for other in arrays:
             if other != name and overlap(arrays[name], arrays[other]):
                 illegal(line, f"{name} is written here and shares memory with {other}, so that no order is known to be "
                         "as good as this one")
     sizes = {name: numbers[name] for name in nest.sizes}
     domain.check(nest, sizes, {name: x.shape for name, x in arrays.items()})
-    layouts = {name: layout_of(x, nest.element(name)) for name, x in arrays.items()}
     return Schedule(nest, sizes, scheduled(nest, layouts, sizes))
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from tilewright import targets
 from tilewright.nests.compiled import layout_of
 from tilewright.nests.estimate import estimate
-from tilewright.nests.given import arguments, overlap
+from tilewright.nests.given import arguments, folded, overlap
 from tilewright.nests.nest import LoopNest, Statement, leaves
 from tilewright.nests.rules import Candidate, candidates
 from tilewright.nests.schedule import Schedule
@@ -119,7 +119,7 @@ def in_turn(s: Schedule, target: Any, threads: int) -> tuple[int, list[LoopNest]
     scalars = [{a.array for x in g for a in (x.target, *leaves(x.value))} & s.nest.scalars.keys() for g in groups]
     if any(a & b for n, a in enumerate(scalars) for b in scalars[:n]) or (times == 1 and len(groups) == 1):
         return whole
-    if isinstance(target, CpuTarget) and estimate(s.now, target).seconds / (times * len(groups)) < PART:
+    if isinstance(target, CpuTarget) and estimate(s.now, target).seconds < PART * times * len(groups):
         return whole
     return times, [replace(s.nest, statements=tuple(g)) for g in groups]
 
@@ -140,10 +140,12 @@ def schedule_of(nest: LoopNest, args: Sequence[Any]) -> Schedule:
 
 
 def shared(s: Schedule, args: Sequence[Any]) -> bool:
-    """Whether an array that is written shares memory with another one: then no operation is known to be legal."""
+    """Whether an array that is written shares memory with another one, or several of its elements are one number: then
+    no operation is known to be legal."""
     arrays, _ = arguments(s.nest, args)
     written = {d.target.array for d in s.nest.statements} & arrays.keys()
-    return any(a != b and overlap(arrays[a], arrays[b]) for a in written for b in arrays)
+    return any(folded(*s.now.arrays[a][:2]) or any(a != b and overlap(arrays[a], arrays[b]) for b in arrays)
+               for a in written)
 
 
 def search(s: Schedule, args: Sequence[Any], target: Any, threads: int = 1, *, timed: bool = True,
