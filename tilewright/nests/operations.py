@@ -203,6 +203,8 @@ def fuse(s: Scheduled, outer: str, inner: str, name: str) -> Done:
 def fission(s: Scheduled, name: str, after: str | int) -> Done:
     """`after`: how many parts of the loop's body come first, or the last loop of them."""
     loop = s.loop(name)
+    if loop.mark.startswith(("block", "thread", "worker")) or loop.rings:
+        illegal(loop.line, f"{name} is {loop.mark or 'pipelined'} already: cut it first")
     names = [x.index if isinstance(x, For) else "" for x in loop.body]
     if isinstance(after, str) and after not in names:
         illegal(loop.line, f"{name} has no loop {after} directly in it but {' '.join(filter(None, names)) or 'none'}")
@@ -285,15 +287,18 @@ def vectorize(s: Scheduled, names: tuple[str, ...], lanes: int | None) -> Done:
                         "once" + ("; split it, and make a loop that does not add up the innermost" if d.own else ""))
         for node, around in s.statements:
             for x in around:
-                said += _along(s, node, x) if isinstance(x, For) and id(x) in loops else []
+                said += _along(s, node, x, around) if isinstance(x, For) and id(x) in loops else []
         s = s.marked(name, "vector")
     by = f" by {lanes}" if lanes else ""
     return s, "; ".join([f"vectorize {' '.join(names)}{by}: rounds are independent", *dict.fromkeys(said)])
 
 
-def _along(s: Scheduled, node: Do, loop: For) -> list[str]:
+def _along(s: Scheduled, node: Do, loop: For, around: tuple[For | When, ...]) -> list[str]:
     """What is read element by element."""
     said, name = [], loop.index
+    for c in [c for x in around if isinstance(x, When) for c in x.conditions]:
+        if c.linear().factors.get(name, 0) not in (0, -1):
+            illegal(node.line, f"lanes of {name} are off where {c} < 0, not the last ones only")
     gpu = any(x.mark.startswith(("block", "thread")) for x in s.loops)
     for access, writes in node.accesses():
         step, size = s.stride(access, name), (loop.extent or 0) * s.element(access.array).bytes
@@ -310,11 +315,11 @@ def _along(s: Scheduled, node: Do, loop: For) -> list[str]:
 
 def _widened(s: Scheduled, name: str, arrays: set[str]) -> Scheduled:
     """With an axis for the loop in those of these buffers and scalars that each of its rounds has for itself."""
-    private, rounds = s.privates(), s.loop(name).extent if len(s.named(name)) == 1 else None
+    private, rounds = s.privates(), widest(s.nodes, {})[name][1] + 1
     wide = {x for x in arrays if x in s.buffers and s.buffers[x].space == "registers" and name in private.get(x, ())
             and not any(name in p.names for n, _ in s.statements for a, _ in n.accesses() if a.array == x
                         for p in a.subscripts)}
-    if not wide or rounds is None:
+    if not wide:
         return s
 
     def access(a: Access) -> Access:
@@ -329,6 +334,10 @@ def bind(s: Scheduled, places: dict[str, str]) -> Done:
         _free(loop)
         if place not in PLACES:
             raise Illegal(f"{name} can be bound to {', '.join(PLACES)}, not to {place!r}")
+        held = [a.array for d, _ in s.statements for a, _ in d.accesses()
+                if s.space(a.array) == "registers" and any(name in p.names for p in a.subscripts)]
+        if held:
+            illegal(loop.line, f"{name} is an axis of {held[0]}, which is in the registers of one thread")
         if any(x.mark == place for x in s.loops):
             illegal(loop.line, f"{place} is bound to {next(x.index for x in s.loops if x.mark == place)} already")
         if loop.extent is None or loop.extent > PLACES[place]:

@@ -54,6 +54,9 @@ def stage(s: Scheduled, array: str, around: str, axes: tuple[str, ...], space: s
         return body
 
     first: tuple[Node, ...] = () if written and _set_first(region, use, axes) else copy(new, use, True)
+    filled = next(n for n, _ in walk(region) if isinstance(n, Do) and use in [a for a, _ in n.accesses()])
+    if first and written and array in s.buffers and filled.target == use and not filled.reduce:
+        illegal(filled.line, f"{array} is a buffer, which is filled in {around}")
     back: tuple[Node, ...] = copy(use, new, False) if written else ()
     if space == "shared":
         first = (Sync(), *[_together(x) for x in first], Sync())
@@ -122,6 +125,12 @@ def _place(s: Scheduled, array: str, space: str, axes: tuple[str, ...], written:
     """Refuses memory where it cannot be."""
     if any(x.mark.startswith(("block", "thread")) for x in inner.values()):
         illegal(loop.line, f"{loop.index} has the launch's CTAs or threads in it: buffers are inside of these")
+    lanes = next((x.index for x in outside if isinstance(x, For) and x.mark == "vector"), None)
+    if lanes:
+        illegal(loop.line, f"{loop.index} is in the vector loop {lanes}: stage first, then vectorize")
+    anew = [x for x in inner if x in s.privates().get(array, ())]
+    if anew:
+        illegal(loop.line, f"{array} is set anew in each round of {anew[0]}: nothing of it is kept longer")
     if space == "memory" and threads:
         illegal(loop.line, f"{loop.index} is inside of threads, and memory is of a CTA: registers are of a thread")
     if space != "shared":
