@@ -4,6 +4,7 @@
     python ... --python /path/to/python                         the one that has the other systems
     python ... --systems tilewright numba --cases matmul        some of them
     python ... --threads 1 --json result.json
+    python ... --page result.json docs/loops-compared.md        the tables of that page
 
 Each system is a script beside this one, `with_NAME.py`, whose CASES are functions of the inputs and of the array that
 receives the result; a function that returns an array gives its result that way. Every system runs in a process of its
@@ -214,26 +215,56 @@ def measure(name: str, workers: list[Worker], rounds: int, most: float) -> dict[
     return results
 
 
-def table(report: dict) -> str:
+def cell(results: dict, system: str, key: str, shown: str) -> str:
+    x = results.get(system)
+    if x is None or key not in x:
+        return "-" if x is None else "fails"
+    return shown.format(x[key])
+
+
+def tables(report: dict) -> str:
+    """As Markdown: rates by threads, seconds to compile, lines."""
     systems = report["systems"]
-    rows = ["| input | threads | " + " | ".join(systems) + " | tilewright / best other |",
-            "| --- | ---: |" + " ---: |" * (len(systems) + 1)]
+    head = " | ".join(systems)
+    about = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
+    texts = [f"{report['processor']}, {report['date']}; Python {report['python']}, {about}."]
     for threads, measured in report["measured"].items():
+        rows = [f"| GFLOP/s, {threads} thread{'s' * (threads != '1')} | {head} | tilewright / best of the others |",
+                "| --- |" + " ---: |" * (len(systems) + 1)]
         for name, results in measured.items():
-            cells = []
-            for system in systems:
-                x = results.get(system, {"error": "not written"})
-                cells.append(f"{x['rate']:.1f} ({x['compile']:.2f} s)" if "rate" in x else str(x["error"]))
-            others = [x["rate"] for s, x in results.items() if s != "tilewright" and "rate" in x]
-            ours = results.get("tilewright", {}).get("rate")
+            rates = {s: x["rate"] for s, x in results.items() if "rate" in x}
+            ours, others = rates.pop("tilewright", 0.0), rates.values()
             ratio = f"{ours / max(others):.2f}" if ours and others else "-"
-            rows.append(f"| {name} | {threads} | " + " | ".join(cells) + f" | {ratio} |")
-    return "\n".join(rows)
+            cells = [cell(results, s, "rate", "{:.1f}") for s in systems]
+            rows.append(f"| {name} | {' | '.join(cells)} | {ratio} |")
+        texts.append("\n".join(rows))
+    first = next(iter(report["measured"].values()))
+    rows = [f"| seconds to compile | {head} |", "| --- |" + " ---: |" * len(systems)]
+    for name, x in first.items():
+        rows.append(f"| {name} | {' | '.join(cell(x, s, 'compile', '{:.1f}') for s in systems)} |")
+    rows.append(f"| import | {' | '.join(cell(report['import'], s, 'seconds', '{:.1f}') for s in systems)} |")
+    texts.append("\n".join(rows))
+    rows = [f"| lines of code | {head} |", "| --- |" + " ---: |" * len(systems)]
+    names = dict.fromkeys([*(case.function for case in cases().values()), "shared"])
+    for name in names:
+        counts = [report["lines"][s].get(name) for s in systems]
+        rows.append(f"| {name} | {' | '.join('-' if n is None else str(n) for n in counts)} |")
+    texts.append("\n".join(rows))
+    return "\n\n".join(texts)
+
+
+def written(page: Path, text: str) -> None:
+    """The page with these tables between its two marks."""
+    begin, end = "<!-- comparison -->\n", "<!-- /comparison -->"
+    before, rest = page.read_text().split(begin)
+    page.write_text(before + begin + text + "\n" + end + rest.split(end)[1])
 
 
 def processor() -> str:
+    import tilewright
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+    name = next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), platform.processor())
+    return f"{name} ({tilewright.detect().cpu}), {len(os.sched_getaffinity(0))} CPUs"
 
 
 def versions(python: str, systems: list[str]) -> dict[str, str]:
@@ -254,11 +285,15 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable, help="of the systems")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--most", type=float, default=20, help="seconds for the rounds of a case")
-    parser.add_argument("--json")
+    parser.add_argument("--json", help="where to write the results")
+    parser.add_argument("--page", nargs=2, metavar=("JSON", "PAGE"), help="write tables of results into a page")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
         work(options.worker, options.threads[0])
+        return
+    if options.page:
+        written(Path(options.page[1]), tables(json.loads(Path(options.page[0]).read_text())))
         return
     sys.path.insert(0, str(HERE.parents[1]))
     names = [n for n in cases() if not options.cases or n.startswith(tuple(options.cases))]
@@ -272,7 +307,7 @@ def main() -> None:
                 if "error" in worker.hello:
                     report["missing"][worker.system] = worker.hello["error"]
                 else:
-                    report["import"][worker.system] = worker.hello["import"]
+                    report["import"].setdefault(worker.system, {"seconds": worker.hello["import"]})
             workers = [w for w in workers if "error" not in w.hello]
             measured = report["measured"][str(threads)] = {}
             for name in names:
@@ -281,9 +316,9 @@ def main() -> None:
                                       for s, x in measured[name].items()}, flush=True)
             for worker in workers:
                 worker.end()
-    print(table(report))
-    if options.json:
-        Path(options.json).write_text(json.dumps(report, indent=1) + "\n")
+            if options.json:
+                Path(options.json).write_text(json.dumps(report, indent=1) + "\n")
+    print(tables(report))
 
 
 if __name__ == "__main__":

@@ -109,21 +109,23 @@ def mttkrp(X, B, C):
 
 
 # ---- stencil
+# (Ten steps in one function: after 18 minutes the search had not begun. Stages are inlined into each other.)
+@lazily
 def step(A):
     n, m = A.shape
-    return te.compute((n, m), lambda i, j: te.if_then_else(
+    return A, te.compute((n, m), lambda i, j: te.if_then_else(
         te.all(i > 0, i < n - 1, j > 0, j < m - 1),
         (A[i, j] + A[i - 1, j] + A[i + 1, j] + A[i, j - 1] + A[i, j + 1]) * 0.2, A[i, j]))
 
 
-def stencil(A):
-    B = A
-    for _ in range(10):
-        B = step(B)
-    return A, B
+def stencil(A, B):
+    for _ in range(5):
+        step(A, B)
+        step(B, A)
+    return A
 
 
 # ----
 CASES = {"matmul": lazily(product), "convolution_nhwc": lazily(convolution_nhwc),
          "convolution_nchw": lazily(convolution_nchw), "distances": lazily(distances), "mttkrp": lazily(mttkrp),
-         "stencil": lazily(stencil)}
+         "stencil": stencil}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import runpy
 from pathlib import Path
+
+import numpy as np
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -50,3 +53,29 @@ def test_products_with_their_own_arithmetic(capsys):
     runpy.run_path(str(EXAMPLES / "nearest_neighbours.py"))["main"](1300, 40, 6)
     runpy.run_path(str(EXAMPLES / "shortest_paths.py"))["main"](60)
     assert capsys.readouterr().out.count("as by") == 2
+
+
+def test_comparison_with_other_systems(monkeypatch, tmp_path):
+    """tilewright's loops are right on small arrays; lines of all systems' scripts are counted, and tables written."""
+    monkeypatch.syspath_prepend(EXAMPLES / "comparison")
+    measure, ours = (importlib.import_module(name) for name in ("measure", "with_tilewright"))
+    rng = np.random.default_rng(1)
+    shapes = {"matmul": ((5, 7), (7, 6), (5, 6)), "distances": ((5, 7), (6, 7), (5, 6)),
+              "convolution_nhwc": ((2, 7, 8, 3), (3, 3, 3, 4), (2, 5, 6, 4)),
+              "mttkrp": ((4, 5, 6), (5, 3), (6, 3), (4, 3)), "convolution_nchw": ((2, 3, 7, 8), (4, 3, 3, 3), (2, 4, 5, 6))}
+    for name, of in shapes.items():
+        *arrays, out = (rng.integers(-3, 4, x).astype(np.float32) for x in of)
+        ours.CASES[name](*arrays, out)
+        np.testing.assert_allclose(out, measure.reference(name, arrays), rtol=1e-6)
+    assert {*ours.CASES} == {case.function for case in measure.cases().values()} == {*shapes, "stencil"}
+    lines = {name: measure.lines_of(name) for name in measure.SYSTEMS}
+    assert all(count["matmul"] > 1 for count in lines.values())
+    results = {"tilewright": {"rate": 100.0, "compile": 0.5}, "torch": {"rate": 80.0, "compile": 2.0},
+               "exo": {"error": "x"}}
+    report = {"systems": list(lines), "versions": {"numpy": "2"}, "processor": "zen4", "date": "today",
+              "python": "3.11", "measured": {"1": {"matmul 512": results}}, "import": {}, "lines": lines}
+    page = tmp_path / "page.md"
+    page.write_text("a\n<!-- comparison -->\nold\n<!-- /comparison -->\nb\n")
+    measure.written(page, measure.tables(report))
+    assert "| matmul 512 | 100.0 | - | fails | - | 80.0 | 1.25 |" in page.read_text()
+    assert "old" not in page.read_text()
