@@ -62,7 +62,8 @@ def test_comparison_with_other_systems(monkeypatch, tmp_path):
     rng = np.random.default_rng(1)
     shapes = {"matmul": ((5, 7), (7, 6), (5, 6)), "distances": ((5, 7), (6, 7), (5, 6)),
               "convolution_nhwc": ((2, 7, 8, 3), (3, 3, 3, 4), (2, 5, 6, 4)),
-              "mttkrp": ((4, 5, 6), (5, 3), (6, 3), (4, 3)), "convolution_nchw": ((2, 3, 7, 8), (4, 3, 3, 3), (2, 4, 5, 6))}
+              "mttkrp": ((4, 5, 6), (5, 3), (6, 3), (4, 3)),
+              "convolution_nchw": ((2, 3, 7, 8), (4, 3, 3, 3), (2, 4, 5, 6))}
     for name, of in shapes.items():
         *arrays, out = (rng.integers(-3, 4, x).astype(np.float32) for x in of)
         ours.CASES[name](*arrays, out)
