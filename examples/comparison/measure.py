@@ -12,10 +12,12 @@ own, and all are timed in turns: one run of each, then one run of each again, an
 is not counted, so that caches are warm and threads are awake. Results are compared with NumPy's in float64.
 
 compile     the time of the first call of a case less the median of later ones, without any cache on disk; of TVM this
-            includes its search
+            includes its search, by wall time
 lines       of the case's section in the script, without blank lines and comments
-rate        by the median of the rounds; with one thread by CPU time, which other programs on the machine disturb less.
-            Of operations as the loops have them: 2 for each term of a sum, of the stencil 5 for each point.
+rate        by the median of the rounds. Of operations as the loops have them: 2 for each term of a sum, of the stencil
+            5 for each point
+
+With one thread both are CPU time, that of compilers included, which other programs on the machine disturb less.
 """
 from __future__ import annotations
 
@@ -65,7 +67,8 @@ def cases() -> dict[str, Case]:
     for n in (128, 256):
         found[f"MTTKRP {n}"] = Case("mttkrp", ((n, n, n), (n, rank), (n, rank)), (n, rank), 2*n**3*rank)
     n = 2048
-    found["stencil"] = Case("stencil", ((n, n),), (n, n), 10 * 5 * (n - 2)**2)
+    for name in "stencil", "stencil in blocks":
+        found[name] = Case(name.replace(" ", "_"), ((n, n),), (n, n), 10 * 5 * (n - 2)**2)
     return found
 
 
@@ -103,16 +106,17 @@ def work(system: str, threads: int) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)                                       # what a system prints is no answer
     sys.path[:0] = [str(HERE), str(HERE.parents[1])]
-    begin = time.perf_counter()
+    begin = time.process_time()
     try:
         module = importlib.import_module(f"with_{system}")
         module.use(threads)
     except ImportError as error:
         print(json.dumps({"error": str(error)}), file=answers, flush=True)
         return
-    print(json.dumps({"import": time.perf_counter() - begin, "cases": list(module.CASES)}), file=answers, flush=True)
+    print(json.dumps({"import": time.process_time() - begin, "cases": list(module.CASES)}), file=answers, flush=True)
     ready = {}
     clock = time.process_time if threads == 1 else time.perf_counter
+    compiling = (lambda: sum(os.times()[:4])) if threads == 1 else time.perf_counter   # compilers are children
 
     def run(name: str, clock: Callable[[], float] = clock) -> tuple[float, np.ndarray]:
         arrays, out, call = ready[name]
@@ -130,9 +134,9 @@ def work(system: str, threads: int) -> None:
             if "reference" in asked:
                 arrays, case = inputs(name), cases()[name]
                 prepare = getattr(module, "array", lambda x: x)
-                out = arrays[0].copy() if case.function == "stencil" else np.zeros(case.result, np.float32)
+                out = arrays[0].copy() if "stencil" in name else np.zeros(case.result, np.float32)
                 ready[name] = [prepare(x) for x in arrays], prepare(out), module.CASES[case.function]
-                first, result = run(name, time.perf_counter)
+                first, result = run(name, compiling)
                 expected = np.load(asked["reference"])
                 found = result if isinstance(result, np.ndarray) else result.numpy()
                 error = np.abs(found - expected).max() / np.abs(expected).max()
@@ -150,7 +154,9 @@ def work(system: str, threads: int) -> None:
 class Worker:
     def __init__(self, system: str, python: str, threads: int, scratch: Path):
         variables = {f"{name}_NUM_THREADS": str(threads) for name in ("OMP", "MKL", "NUMBA", "TVM")}
-        variables |= {"TILEWRIGHT_CACHE_DIR": f"{scratch}/tilewright", "TORCHINDUCTOR_CACHE_DIR": f"{scratch}/torch"}
+        variables |= {"TILEWRIGHT_CACHE_DIR": f"{scratch}/tilewright", "TILEWRIGHT_TUNE_DB": f"{scratch}/tune",
+                      "TORCHINDUCTOR_CACHE_DIR": f"{scratch}/torch",
+                      "TORCHINDUCTOR_COMPILE_THREADS": "1"}
         # memory that was freed is used again: no system pays for fresh pages in every call
         variables |= {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 34),
                       "MALLOC_TOP_PAD_": str(1 << 28)}
@@ -285,7 +291,7 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable, help="of the systems")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--most", type=float, default=20, help="seconds for the rounds of a case")
-    parser.add_argument("--json", help="where to write the results")
+    parser.add_argument("--json", help="where to write the results, beside those of other cases")
     parser.add_argument("--page", nargs=2, metavar=("JSON", "PAGE"), help="write tables of results into a page")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -300,6 +306,9 @@ def main() -> None:
     report = {"date": str(date.today()), "processor": processor(), "python": platform.python_version(),
               "versions": versions(options.python, options.systems), "systems": options.systems,
               "lines": {s: lines_of(s) for s in options.systems}, "missing": {}, "import": {}, "measured": {}}
+    if options.json and Path(options.json).exists():
+        known = json.loads(Path(options.json).read_text())
+        report |= {name: known[name] for name in ("import", "measured")}
     for threads in dict.fromkeys(options.threads):
         with tempfile.TemporaryDirectory() as scratch:
             workers = [Worker(s, options.python, threads, Path(scratch)) for s in options.systems]
@@ -309,7 +318,7 @@ def main() -> None:
                 else:
                     report["import"].setdefault(worker.system, {"seconds": worker.hello["import"]})
             workers = [w for w in workers if "error" not in w.hello]
-            measured = report["measured"][str(threads)] = {}
+            measured = report["measured"].setdefault(str(threads), {})
             for name in names:
                 measured[name] = measure(name, workers, options.rounds, options.most)
                 print(threads, name, {s: {k: round(v, 6) if isinstance(v, float) else v for k, v in x.items()}

@@ -68,7 +68,12 @@ def test_comparison_with_other_systems(monkeypatch, tmp_path):
         *arrays, out = (rng.integers(-3, 4, x).astype(np.float32) for x in of)
         ours.CASES[name](*arrays, out)
         np.testing.assert_allclose(out, measure.reference(name, arrays), rtol=1e-6)
-    assert {*ours.CASES} == {case.function for case in measure.cases().values()} == {*shapes, "stencil"}
+    assert {*ours.CASES} == {case.function for case in measure.cases().values()} == {
+        *shapes, "stencil", "stencil_in_blocks"}
+    for shape in (40, 60), (3, 3), (270, 35):
+        a, b = rng.standard_normal(shape, np.float32), np.empty(shape, np.float32)
+        ours.stencil_in_blocks(a, b)
+        np.testing.assert_allclose(b, measure.reference("stencil", [a]), atol=1e-6)
     lines = {name: measure.lines_of(name) for name in measure.SYSTEMS}
     assert all(count["matmul"] > 1 for count in lines.values())
     results = {"tilewright": {"rate": 100.0, "compile": 0.5}, "torch": {"rate": 80.0, "compile": 2.0},
