@@ -14,7 +14,7 @@ import tvm
 from tvm import te
 from tvm.s_tir import meta_schedule
 
-TRIALS = int(os.environ.get("TVM_TRIALS", "32"))
+TRIALS = int(os.environ.get("TVM_TRIALS", "16"))
 FOLDER = os.environ.get("TVM_RECORDS") or tempfile.mkdtemp()
 TARGET = {"kind": "llvm", "mcpu": tvm.get_global_func("target.llvm_get_system_cpu")(), "num-cores": os.cpu_count()}
 
@@ -49,10 +49,12 @@ def fastest(function, *arrays):
     target, known = tvm.target.Target(TARGET), folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     begin = time.perf_counter()
-    database = meta_schedule.tune_tir(
-        main, target, str(folder), max_trials_global=0 if known else TRIALS, num_trials_per_iter=16,
-        builder=meta_schedule.builder.LocalBuilder(max_workers=1, timeout_sec=100, f_build=build))
-    if not known:
+    if known:
+        database = meta_schedule.database.JSONDatabase(work_dir=str(folder))
+    else:
+        database = meta_schedule.tune_tir(
+            main, target, str(folder), max_trials_global=TRIALS, num_trials_per_iter=16,
+            builder=meta_schedule.builder.LocalBuilder(max_workers=1, timeout_sec=100, f_build=build))
         Path(folder, "seconds").write_text(str(time.perf_counter() - begin))
     searched = float(Path(folder, "seconds").read_text()) if known else 0
     found = meta_schedule.tir_integration.compile_tir(database, main, target)
