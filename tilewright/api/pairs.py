@@ -31,10 +31,10 @@ def pairwise(work: Work, left: list[Term], path: paths.Path, output: Labels, res
     for number, step in enumerate(path):
         chosen = Term.chosen(left, step, work.invariant)
         while len(chosen) > 1:
-            needed = {*output, *(x for term in (*left, *chosen[2:]) for x in term.labels)}
+            needed = dict.fromkeys([*(x for term in (*left, *chosen[2:]) for x in term.labels), *output])
             final = number == len(path) - 1 and len(chosen) == 2
             made = work.last(chosen[0], chosen[1], needed, result, place, output) if final else work.product(
-                chosen[0], chosen[1], needed, work.between, None, output)
+                chosen[0], chosen[1], needed, work.between, None, (*needed,))
             chosen = [made._replace(first=chosen[0].first), *chosen[2:]]
         left.append(chosen[0])
     return work.summed(left[0], {*output})
@@ -60,22 +60,22 @@ class Work:
                 return Term(program.computed(partial(np.any, axis=axes), term.array), kept)
             return Term(program.computed(partial(np.sum, axis=axes, dtype=self.between), term.array), kept)
 
-    def last(self, a: Term, b: Term, needed: set[Any], dtype: np.dtype[Any], place: Term | None,
+    def last(self, a: Term, b: Term, needed: dict[Any, None], dtype: np.dtype[Any], place: Term | None,
              output: Labels) -> Term:
         """The last product of all."""
         return self.product(a, b, needed, dtype, place, output)
 
-    def product(self, a: Term, b: Term, needed: set[Any], dtype: np.dtype[Any], place: Term | None,
+    def product(self, a: Term, b: Term, needed: dict[Any, None], dtype: np.dtype[Any], place: Term | None,
                 output: Labels) -> Term:
         """The product of a and b in a dtype, with the labels that are needed later; at this place, if it can be written
         there."""
-        a, b = self.summed(a, needed | {*b.labels}), self.summed(b, needed | {*a.labels})
+        a, b = self.summed(a, {*needed, *b.labels}), self.summed(b, {*needed, *a.labels})
         kept = tuple(dict.fromkeys(x for x in (*a.labels, *b.labels) if x in needed))
         if place is not None and not shapes.writes_in_place(place.array, a.array, b.array, dtype):
             place = None
         found = contraction.layout(a, b, kept, place, output, self.invariant == "rows")
         if found.elementwise:
-            return self.elementwise(a, b, kept, dtype)
+            return self.elementwise(a, b, tuple([x for x in needed if x in kept]), dtype)   # as operands have them next
         c = place or Term(program.empty(found.sizes, dtype), found.of_c)
         left, right = (b, a) if found.exchanged else (a, b)
         self.multiply(left, right, c, found)
