@@ -37,10 +37,10 @@ class Last(pairs.Work):
         super().__init__(self.beside.sums, call.threads, call.invariant)
         self.results: list[Array] | None = None         # in the order of the result's axes, once they are there
 
-    def last(self, a: Term, b: Term, needed: set[Any], dtype: np.dtype[Any], place: Term | None,
+    def last(self, a: Term, b: Term, needed: dict[Any, None], dtype: np.dtype[Any], place: Term | None,
              output: Labels) -> Term:
         """Make the results. The sums, if they are still to be made of these."""
-        a, b = self.summed(a, needed | {*b.labels}), self.summed(b, needed | {*a.labels})
+        a, b = self.summed(a, {*needed, *b.labels}), self.summed(b, {*needed, *a.labels})
         kept = tuple(dict.fromkeys(x for x in (*a.labels, *b.labels) if x in needed))
         found = contraction.layout(a, b, kept, self._place(output), output, self.invariant == "rows")
         groups = None if found.elementwise else self._oriented(found, kept)
