@@ -4,7 +4,7 @@
     python ... --python /path/to/python                         the one that has the other systems
     python ... --systems tilewright numba --cases matmul        some of them
     python ... --threads 1 --json result.json
-    python ... --page result.json docs/loops-compared.md        the tables of that page
+    python ... --page examples/comparison/zen4.json docs/loops-compared.md
 
 Each system is a script beside this one, `with_NAME.py`, whose CASES are functions of the inputs and of the array that
 receives the result; a function that returns an array gives its result that way. Every system runs in a process of its
