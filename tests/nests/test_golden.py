@@ -10,6 +10,11 @@ import numpy as np
 import pytest
 
 from tests.nests import golden
+from tilewright import simulator
+from tilewright.lab.ladder.gpu01_naive import emit_naive
+from tilewright.lab.ladder.gpu02_tiled import emit_tiled
+from tilewright.lab.ladder.gpu03_registers import emit_registers
+from tilewright.lab.ladder.gpu04_shared import emit_shared
 from tilewright.nests.schedule import schedule
 from tilewright.nests.scheduled import Illegal
 
@@ -70,6 +75,20 @@ def test_the_lecture_counts_its_loads(name, operations, formula):
     if name == "v3":
         assert counts["A_shared"].loads + counts["B_shared"].loads == 2 * n**3 // V
     assert checked.counts == {x: counts[x] for x in checked.counts}
+
+
+@pytest.mark.parametrize(("step", "kernel", "grid"), [
+    ("v1", emit_naive(16), 4), ("v15", emit_tiled(4, 8), 2), ("v2", emit_registers(4, 8), 2),
+    ("v3", emit_shared(32, 8, 4), 2)])
+def test_the_first_steps_of_the_ladder_are_schedules_of_three_loops(step, kernel, grid):
+    """The ladder's kernels load as many elements of each array as the schedules do."""
+    n = 64
+    counts = getattr(golden, step)(begin(n, n, n)).counts()
+    a, b, c = (np.zeros(n * n, np.float32) for _ in range(3))
+    report = simulator.run(kernel, n, n, n, 1.0, a, n, b, n, 0.0, c, n, grid=(grid, grid))
+    names = {"A": "a", "B": "b", "A_shared": "a_smem", "B_shared": "b_smem"}
+    assert {x: counts[x].loads for x in names if x in counts} == {
+        x: report.of(verb="load", array=y).elements for x, y in names.items() if x in counts}
 
 
 @pytest.mark.parametrize("make", [lambda s: [*golden.micro_kernel(s)][-1], golden.v3, golden.v4])
