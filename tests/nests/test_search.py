@@ -202,7 +202,7 @@ def test_what_is_found_is_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(search, "_found", {})
     monkeypatch.setattr(search, "search", None)
     again = search.best(nest, arrays)
-    assert str(again.schedule) == str(found.schedule)
+    assert (again.words, str(again.schedule)) == (found.words, str(found.schedule))
 
 
 def test_nothing_is_kept_when_it_is_off(monkeypatch):

@@ -22,6 +22,7 @@ from tilewright.targets import machine
 
 KERNEL = "loops "       # before the names of functions
 LEAST = 1e-9            # seconds
+AS_WRITTEN = "as written"
 
 
 @dataclass(frozen=True)
@@ -88,20 +89,13 @@ def known(s: Schedule, target: Any, threads: int) -> Found | None:
         rows = [r for r in store.rows(store.KERNELS) if (r.target, r.model, r.kernel, r.source, r.problem) == wanted]
         row = next((r for r in rows if r.role == "best"), None)
         if row is not None:
-            done = replayed(s, row.configuration)
+            every = {r: json.loads(r.configuration) for r in rows}
+            done = replayed(s, json.dumps(every[row]["operations"]))
             first, here = estimate(s.now, target, threads).seconds, estimate(done.now, target, threads).seconds
-            written = next((r.seconds / row.seconds for r in rows if r.configuration == "[]"), None)
-            return Found(done, _words(done), first / max(here, LEAST), written, row.seconds,
+            written = next((r.seconds / row.seconds for r in rows if every[r]["words"] == AS_WRITTEN), None)
+            return Found(done, every[row]["words"], first / max(here, LEAST), written, row.seconds,
                          f"measured {row.date[:10]}")
     return None
-
-
-def _words(s: Schedule) -> str:
-    """The operations, in short."""
-    if not s.steps:
-        return "as written"
-    kept = [x for x in s.steps if x.method in ("reorder", "vectorize", "unroll", "bind", "fission")]
-    return "; ".join([f"{x.method} {' '.join(map(str, x.arguments))}" for x in kept])
 
 
 def keep(s: Schedule, tried: Sequence[Candidate], turns: Mapping[str, list[float]], winner: str, target: Any,
@@ -120,10 +114,15 @@ def keep(s: Schedule, tried: Sequence[Candidate], turns: Mapping[str, list[float
         ratios = [a / b for a, b in zip(base, mine)]
         role = "best" if c.words == winner else "model" if n == 0 else ""
         rows.append(KernelRow(target.name, choice.chip(target), KERNEL + s.nest.name, source, problem,
-                              operations_text(c.schedule), role, c.seconds, *_spread(mine), *_spread(ratios),
+                              _text(c), role, c.seconds, *_spread(mine), *_spread(ratios),
                               len(mine), **origin))
     with suppress(OSError, ValueError):
         store.save(rows, store.KERNELS)
+
+
+def _text(c: Candidate) -> str:
+    """A row's configuration."""
+    return json.dumps({"words": c.words, "operations": json.loads(operations_text(c.schedule))})
 
 
 def _spread(values: Sequence[float]) -> tuple[float, float, float]:
