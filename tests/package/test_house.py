@@ -62,7 +62,7 @@ MOST = {
     "lines of the body of matmul": 31,
     "functions over 60 lines": 36,
     "files over 400 lines": 0,
-    "lines of the library": 65121,
+    "lines of the library": 65127,
     "lines of loop nests": 10300,
     "lines of the lab": 19005,
 }
