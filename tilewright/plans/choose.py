@@ -26,7 +26,6 @@ from tilewright.plans.cpu_tiles import (
     MOST_COLUMNS,
     MOST_IN_BLOCKS,
     MOST_ROWS,
-    NARROW,
     STREAM_DEPTH,
     STREAMED,
     TALLEST,
@@ -35,7 +34,7 @@ from tilewright.plans.cpu_tiles import (
     tiles_in_blocks,
     tiles_of,
 )
-from tilewright.plans.model import CHANNELS, FIRST_TLB, PAGE, Ceilings, cost
+from tilewright.plans.model import CHANNELS, FIRST_TLB, NARROW, PAGE, Ceilings, cost
 from tilewright.plans.words import BYTE_ROWS, BYTES, DOTS_LARGE, DOTS_MOST, GROUP, SIDE, TILE_WORDS
 from tilewright.targets.cpu import CpuTarget
 
@@ -297,11 +296,9 @@ def skinny_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
     if shape.n <= MOST_COLUMNS and shape.a == "rows":
         for mr, vectors in tiles_of(target, FEW_COLUMNS):
             row = shape.n * shape.itemsize
-            kc = target.l2 // row
-            near = (FIRST_TLB - 2*mr) * PAGE // row // 64 * 64         # rows of B in pages that the first TLB has
-            depths = [0 if kc >= shape.k else max(kc // 2, 64), *[near] * (row <= NARROW and near < shape.k)]
-            for depth in dict.fromkeys(depths):
-                yield from in_place_plans(shape, mr, vectors * lanes, depth)
+            kc, near = target.l2 // row, (FIRST_TLB - 2*mr) * PAGE // row // 64 * 64    # rows of B in few pages
+            for kc in [0 if kc >= shape.k else max(kc // 2, 64), *[near] * (row <= NARROW and near < shape.k)]:
+                yield from in_place_plans(shape, mr, vectors * lanes, kc)
     if shape.m in (depths := dict(tiles_of(target, STREAM_DEPTH))):
         for threads in {1, shape.threads}:
             yield CpuPlan("stream", shape.m, depths[shape.m], jc_ways=threads)

@@ -40,7 +40,6 @@ STREAMED = 4            # rows of C up to which STREAM_DEPTH has plans
 # rows than L1 has ways. n = 16 with 14x2 gave 59 GFLOP/s, with 6x4 98.
 FEW_COLUMNS: dict[int, tuple] = {32: ((6, 4),), 29: ((6, 4),), 16: ((6, 2), (4, 3))}
 MOST_COLUMNS = 128
-NARROW = 512            # bytes of a row of B, up to which blocks of it are in few pages
 # (rows of C, rows of B at a time) for kernels/cpu/skinny.py. On a Zen 5, 8 rows of B at a time read 30 GB/s, 4 read 34.
 STREAM_DEPTH: dict[int, tuple] = {
     32: ((1, 4), (2, 4), (3, 4), (4, 4)), 29: ((1, 4), (2, 4), (3, 4), (4, 4)), 16: ((1, 8), (2, 4), (3, 4), (4, 2))}

@@ -67,6 +67,7 @@ EVICTED = 0.1               # of the time of loads that L2 answers because L1 ha
 FAR_DOTS, DOTS_OVERLAP = 0.05, (0.4, 0.02)  # the same of loads that L3 answers behind dot tiles; OVERLAP: AMD's last
 PAGE = 4096                 # bytes
 PAGES = 0.1                 # of arithmetic's time that is lost where every row of B begins another page
+NARROW = 512                # bytes of a row of B, up to which blocks of many rows are in few pages
 FIRST_TLB, FAR_PAGES = 96, 0.2      # pages that it holds, and of arithmetic's time that is lost beyond them
 TRANSPOSING_WORDS = 16      # vector instructions for each vector of words of A that is transposed on its way
 LINE = 5e-9                 # seconds for each line of a row of B that is packed, and as much to reach the row
