@@ -297,8 +297,8 @@ def skinny_plans(shape: Shape, target: CpuTarget) -> Iterator[CpuPlan]:
         for mr, vectors in tiles_of(target, FEW_COLUMNS):
             row = shape.n * shape.itemsize
             kc, near = target.l2 // row, (FIRST_TLB - 2*mr) * PAGE // row // 64 * 64    # rows of B in few pages
-            for kc in [0 if kc >= shape.k else max(kc // 2, 64), *[near] * (row <= NARROW and near < shape.k)]:
-                yield from in_place_plans(shape, mr, vectors * lanes, kc)
+            for depth in [0 if kc >= shape.k else max(kc // 2, 64), *[near] * (row <= NARROW and near < shape.k)]:
+                yield from in_place_plans(shape, mr, vectors * lanes, depth)
     if shape.m in (depths := dict(tiles_of(target, STREAM_DEPTH))):
         for threads in {1, shape.threads}:
             yield CpuPlan("stream", shape.m, depths[shape.m], jc_ways=threads)
