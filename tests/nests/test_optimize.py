@@ -144,6 +144,16 @@ def test_aliases_are_seen():
     assert want.shape == square.shape
 
 
+def test_an_array_whose_elements_share_memory_is_no_result():
+    a, b = numbers(np.random.default_rng(1), [(5, 7), (7, 6)], np.float32)
+    row = np.broadcast_to(np.zeros(6, np.float32), (5, 6))
+    row.flags.writeable = True
+    found = tw.optimize(contractions.accumulated, a, b, row)
+    assert "elements of C share memory" in str(found)
+    found(a, b, row)
+    np.testing.assert_array_equal(row[0], 2 * (a @ b).sum(0))
+
+
 def test_what_is_outside_is_refused():
     a, b, c = numbers(np.random.default_rng(1), [(5, 7), (6, 6), (5, 6)], np.float32)
     with pytest.raises(Refused, match=r"B is accessed at 0 ... 6 of axis 0, which has 6 elements"):

@@ -368,7 +368,7 @@ def _overlaps(seen: Sequence[Any], written: Any) -> tuple[tuple[int, int], ...] 
     pairs = set[tuple[int, int]]()
     for n in written:
         x = seen[n]
-        if not _distinct(x):
+        if not distinct(x):
             return None
         for other, y in enumerate(seen):
             if other == n or not isinstance(y, np.ndarray) or not np.may_share_memory(x, y):
@@ -383,7 +383,7 @@ def _place(x: Array) -> Any:
     return layout.address(x), x.shape, x.strides, x.dtype
 
 
-def _distinct(x: Array) -> bool:
+def distinct(x: Array) -> bool:
     """Whether each index has an element of its own."""
     span = 0
     for stride, n in sorted((abs(stride), n) for stride, n in zip(x.strides, x.shape) if n > 1):

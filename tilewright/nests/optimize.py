@@ -16,7 +16,7 @@ import numpy as np
 from tilewright.ir import Function
 from tilewright.nests import launches, recorded, verified
 from tilewright.nests.domain import check
-from tilewright.nests.execution import Execution, Given, look
+from tilewright.nests.execution import Execution, Given, distinct, look
 from tilewright.nests.given import arguments
 from tilewright.nests.nest import LoopNest, Refused, refuse
 from tilewright.nests.parts import Part, parts
@@ -154,7 +154,12 @@ class Optimized:
             for b in sorted(self.written - {s.target.array}):
                 if np.may_share_memory(seen[s.target.array], seen[b]):
                     refuse(s.line, f"{s.target.array} shares memory with {b}, which is written before this is used")
-        found = parts(nest, self.sizes, lambda a, b: a == b or ((a, b) not in self.apart and (b, a) not in self.apart))
+        tangled = [name for name in sorted(self.written) if not distinct(seen[name])]
+        if tangled:
+            found = [Part([], None, f"elements of {tangled[0]} share memory", sources=nest.statements)]
+        else:
+            found = parts(nest, self.sizes,
+                          lambda a, b: a == b or ((a, b) not in self.apart and (b, a) not in self.apart))
         self.steps = [Step(nest, part, arrays, block, target or given.gpu) for part in found]
 
     @property
