@@ -81,8 +81,8 @@ if TYPE_CHECKING:
     from tilewright.lab.tuner.ahead import build as build
     from tilewright.lab.tuner.search import tune as tune
     from tilewright.nests.optimize import Optimized as Optimized, optimize as optimize
-    from tilewright.nests.run import loops as loops
-    from tilewright.nests.schedule import Schedule as Schedule, schedule as schedule
+    from tilewright.nests.running.run import loops as loops
+    from tilewright.nests.schedules.schedule import Schedule as Schedule, schedule as schedule
     from tilewright.problem import Gemm as Gemm
     from tilewright.runtime.cpu.packed import Packed as Packed
     from tilewright.runtime.cpu.pool import (
@@ -123,8 +123,8 @@ _HOME = {name: module for module, names in {
     "tilewright.lab.tuner.ahead": "build",
     "tilewright.lab.tuner.search": "tune",
     "tilewright.nests.optimize": "Optimized optimize",
-    "tilewright.nests.run": "loops",
-    "tilewright.nests.schedule": "Schedule schedule",
+    "tilewright.nests.running.run": "loops",
+    "tilewright.nests.schedules.schedule": "Schedule schedule",
     "tilewright.problem": "Gemm",
     "tilewright.runtime.cpu.packed": "Packed",
     "tilewright.runtime.cpu.pool": "get_num_threads set_num_threads threads",

@@ -7,8 +7,8 @@ from random import Random
 from typing import Any
 
 from tilewright.nests.nest import Refused
-from tilewright.nests.schedule import Schedule
-from tilewright.nests.scheduled import Illegal
+from tilewright.nests.schedules.schedule import Schedule
+from tilewright.nests.schedules.scheduled import Illegal
 from tilewright.nests.tree import Do, For, When, walk
 
 MOST = 400          # statements of a tree, above which loops are not unrolled further

@@ -23,10 +23,10 @@ from tests.fuzz.memory import Placed
 from tests.fuzz.nest_reference import PLAIN, Inexact, Interpreter, Outside, Plain, Unassigned
 from tilewright.formats import FORMATS
 from tilewright.ir import types
-from tilewright.nests.compiled import on_gpu
 from tilewright.nests.nest import Refused, refuse
-from tilewright.nests.scheduled import Illegal
-from tilewright.nests.source import nest
+from tilewright.nests.reading.source import nest
+from tilewright.nests.schedules.compiled import on_gpu
+from tilewright.nests.schedules.scheduled import Illegal
 
 TYPES = {"f32": types.f32, "f64": types.f64, "i8": types.i8, "i16": types.i16, "i32": types.i32, "i64": types.i64,
          "f16": types.f16, "bf16": types.bf16}

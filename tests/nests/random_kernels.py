@@ -19,7 +19,7 @@ from tilewright.ir import Function, Kernel, f16, f32, f64, i8, i32, ptr, vec
 from tilewright.ir.program import Op
 from tilewright.kernels.elementwise import each
 from tilewright.nests.nest import Refused
-from tilewright.nests.recorded import nest
+from tilewright.nests.reading.recorded import nest
 
 SIZE = 2000                     # elements of an array
 FORMATS = [(f32, f32)] * 6 + [(f16, f32), (i8, i32), (i32, i32), (f64, f64), (f32, f64)]    # of inputs, of results

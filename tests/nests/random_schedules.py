@@ -22,8 +22,8 @@ from tests.nests.test_operations import (
     two,
     wave,
 )
-from tilewright.nests.schedule import schedule
-from tilewright.nests.scheduled import Illegal
+from tilewright.nests.schedules.schedule import schedule
+from tilewright.nests.schedules.scheduled import Illegal
 from tilewright.nests.tree import For, walk
 
 

@@ -7,10 +7,10 @@ import random
 import numpy as np
 import pytest
 
-from tilewright.nests.dependences import ANY, dependences, distances
 from tilewright.nests.nest import Access
 from tilewright.nests.polynomial import Polynomial, polynomial
-from tilewright.nests.schedule import schedule
+from tilewright.nests.schedules.dependences import ANY, dependences, distances
+from tilewright.nests.schedules.schedule import schedule
 
 
 def pairs(a, b, loops, extents):

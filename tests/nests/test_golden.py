@@ -15,8 +15,8 @@ from tilewright.lab.ladder.gpu01_naive import emit_naive
 from tilewright.lab.ladder.gpu02_tiled import emit_tiled
 from tilewright.lab.ladder.gpu03_registers import emit_registers
 from tilewright.lab.ladder.gpu04_shared import emit_shared
-from tilewright.nests.schedule import schedule
-from tilewright.nests.scheduled import Illegal
+from tilewright.nests.schedules.schedule import schedule
+from tilewright.nests.schedules.scheduled import Illegal
 
 FOLDER = Path(__file__).with_name("golden_texts")
 

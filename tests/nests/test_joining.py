@@ -4,8 +4,8 @@ from __future__ import annotations
 import pytest
 
 from tests.nests.test_operations import exact, integers
-from tilewright.nests.schedule import schedule
-from tilewright.nests.scheduled import Illegal
+from tilewright.nests.schedules.schedule import schedule
+from tilewright.nests.schedules.scheduled import Illegal
 
 
 def sweeps(A, B):

@@ -1,4 +1,4 @@
-"""Trees of loops as recorded functions (nests/lower.py), compiled and in the simulator, against NumPy's integers."""
+"""Trees of loops as recorded functions (running/lower.py), compiled and in the simulator, against NumPy's integers."""
 from __future__ import annotations
 
 import numpy as np
@@ -8,9 +8,9 @@ from tilewright import simulator
 from tilewright.compiler.llvm import assembly
 from tilewright.ir import bf16, f16, f32, f64, i8, i16, i32, i64
 from tilewright.ir.program import Line
-from tilewright.nests.lower import lower
 from tilewright.nests.nest import Access, LoopNest, Parameter, Refused, Statement
 from tilewright.nests.polynomial import polynomial
+from tilewright.nests.running.lower import lower
 from tilewright.nests.tree import Buffer, Do, For, Sync, When
 from tilewright.runtime.run import run
 from tilewright.targets import target

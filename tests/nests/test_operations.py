@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from tests.nests.interpreter import interpret
-from tilewright.nests.schedule import schedule
-from tilewright.nests.scheduled import Illegal
+from tilewright.nests.schedules.schedule import schedule
+from tilewright.nests.schedules.scheduled import Illegal
 
 
 def three(A, B, C):

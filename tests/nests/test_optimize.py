@@ -8,8 +8,8 @@ import tilewright as tw
 from tests.helpers.gpus import machine
 from tests.nests import contractions, test_recorded
 from tests.nests.contractions import LOOPS, TAKEN
-from tilewright.nests import verified
 from tilewright.nests.nest import Refused
+from tilewright.nests.running import verified
 
 BEYOND_INT8 = (contractions.min_plus_if, contractions.max_times, contractions.shortest_paths)
 FORMATS = (np.float32, np.float64, np.int64, np.int8)

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from tests.nests.test_operations import dots, exact, integers, three
-from tilewright.nests.schedule import schedule
-from tilewright.nests.scheduled import Illegal
+from tilewright.nests.schedules.schedule import schedule
+from tilewright.nests.schedules.scheduled import Illegal
 
 
 def largest(A, r):

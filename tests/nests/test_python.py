@@ -15,7 +15,7 @@ import tilewright as tw
 from tests.fuzz.nest_reference import Interpreter, Outside
 from tilewright.ir.types import f32, f64, i32, i64
 from tilewright.nests.nest import LoopNest, Refused
-from tilewright.nests.source import nest
+from tilewright.nests.reading.source import nest
 
 N, HALF, TRUE = 3, 0.5, True
 A = [("array", f32, 1)]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import tilewright as tw
-from tilewright.nests import execution
 from tilewright.nests.nest import Refused
+from tilewright.nests.running import execution
 
 numbers = count()
 INDICES = ("i", "j", "p")

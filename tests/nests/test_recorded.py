@@ -12,9 +12,9 @@ from tilewright.lab.ladder import cpu1_naive, cpu2_registers, gpu04_shared, gpu0
 from tilewright.lab.ladder.gpu01_naive import emit_naive
 from tilewright.lab.ladder.gpu02_tiled import emit_tiled
 from tilewright.lab.ladder.gpu03_registers import emit_registers
-from tilewright.nests.launches import smaller
 from tilewright.nests.nest import Refused
-from tilewright.nests.recorded import nest
+from tilewright.nests.reading.launches import smaller
+from tilewright.nests.reading.recorded import nest
 from tilewright.targets.cpu import AVX2, record
 
 

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from tilewright import targets
-from tilewright.nests import search, stored
-from tilewright.nests.rules import candidates
-from tilewright.nests.schedule import schedule
+from tilewright.nests.schedules.schedule import schedule
+from tilewright.nests.search.rules import candidates
+from tilewright.nests.search.search import search, stored
 from tilewright.plans.measured import store
 
 AVX512 = targets.target("x86-avx512")

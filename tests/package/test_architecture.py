@@ -34,6 +34,11 @@ LAYERS = [
     ["compiled"],  # what tilewright.compile makes can also be called, and simulated
     ["api"],
     ["nests"],  # users' loops: they become products, or kernels of their own
+    ["nests.reading", "nests.products"],
+    ["nests.running"],
+    ["nests.schedules"],
+    ["nests.search"],
+    ["nests.optimize"],
     ["torch"],  # the only place that imports it
     ["lab.ladder"],
     ["lab.measure"],  # how to measure: no peers

@@ -14,16 +14,17 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir import Function
-from tilewright.nests import launches, recorded, verified
 from tilewright.nests.domain import check
-from tilewright.nests.execution import Execution, Given, distinct, look
 from tilewright.nests.given import arguments
 from tilewright.nests.nest import LoopNest, Refused, refuse
-from tilewright.nests.parts import Part, parts
-from tilewright.nests.pieces import BLOCK, boxes
-from tilewright.nests.product import Product
-from tilewright.nests.run import Loops, kind
-from tilewright.nests.source import nest as read
+from tilewright.nests.products.parts import Part, parts
+from tilewright.nests.products.pieces import BLOCK, boxes
+from tilewright.nests.products.product import Product
+from tilewright.nests.reading import launches, recorded
+from tilewright.nests.reading.source import nest as read
+from tilewright.nests.running import verified
+from tilewright.nests.running.execution import Execution, Given, distinct, look
+from tilewright.nests.running.run import Loops, kind
 from tilewright.problem import Gemm
 
 VERIFIED: set[tuple[Any, ...]] = set()          # nests with the sentences of their products that agreed
@@ -113,7 +114,7 @@ class Step:
 
     def schedule(self, given: Given, target: Any, timed: bool, progress: bool) -> None:
         """Look for the fastest schedule of loops that remain."""
-        from tilewright.nests.search import best
+        from tilewright.nests.search.search import best
 
         self.found = best(self.nest, given.args, target or given.gpu, timed=timed, progress=progress)
         self.here = target is None

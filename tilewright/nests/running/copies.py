@@ -1,0 +1,57 @@
+"""Copies that the threads of a CTA share: `together(lowering, loop)` records a thread's part."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tilewright.ir import Value, i64
+from tilewright.nests.polynomial import polynomial
+from tilewright.nests.tree import Do, For, Node, walk
+
+if TYPE_CHECKING:
+    from tilewright.nests.running.lower import _Lowering
+
+TURNS = 16                      # up to which they are unrolled
+
+
+def together(own: _Lowering, node: For) -> None:
+    """Each thread of the CTA takes every so manieth element of the rounds of this loop and of those directly in it."""
+    loops = [node]
+    while len(body := loops[-1].body) == 1 and isinstance(body[0], For) and body[0].mark in ("", "together"):
+        loops.append(body[0])
+    k, (across, down) = own.k, own.threads
+    extents = [own.extent(x) for x in loops]
+    total, threads = math.prod(extents), across * down
+    thread = own.number("thread.x") + own.number("thread.y") * across if down > 1 else own.number("thread.x")
+    turns, whole = -(-total // threads), total % threads == 0
+    own.at.asynchronous = own.at.copies and node.mark == "together.async" and _moves(own, loops[-1].body)
+
+    def turn(place: Value, whole: bool) -> None:
+        with own.guarded(None if whole else place < total), own.at.block():
+            left = place
+            for x, extent in zip(reversed(loops), reversed(extents)):
+                round = left % extent if x is not node else left
+                left = left // extent if x is not node else left
+                own.at.depth[x.index] = len(own.at.known)
+                own.at.numbers[x.index] = round * x.step + own.at.whole(own.bounds(x)[0])
+            own.emit(loops[-1].body, False)
+    if turns > TURNS and node.turns is None:
+        with k.loop(k.constant(i64, total), start=thread, step=threads) as place:
+            turn(place, True)
+    else:
+        for n in range(turns):
+            env = own.at.env
+            if node.turns is not None:
+                own.at.env = {**env, node.turns[0]: polynomial(n)}
+            turn(thread + n * threads, whole or n < turns - 1)
+            own.at.env = env
+    own.at.asynchronous = False
+
+
+def _moves(own: _Lowering, body: Sequence[Node]) -> bool:
+    """Whether these copies are of parts that asynchronous ones can have, 4 bytes or more."""
+    at = own.at
+    return all(at.element(d.target.array).bytes in (4, 8, 16) and (d.value[0] == "number" or (
+        d.value[0] == "load" and at.element(d.value[1].array) == at.element(d.target.array)))
+        for d, _ in walk(tuple(body)) if isinstance(d, Do))

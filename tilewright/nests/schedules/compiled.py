@@ -1,0 +1,155 @@
+"""A schedule as a recorded function, and calls of it: on a CPU's threads, on a GPU, in the simulator."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilewright.nests.given import overlap
+from tilewright.nests.nest import LoopNest, leaves
+from tilewright.nests.running.lower import Lowered, lower
+from tilewright.nests.schedules.conditions import hoisted, narrowed
+from tilewright.nests.schedules.scheduled import Layout, Scheduled
+from tilewright.nests.tree import For, Node, rewritten
+from tilewright.runtime.gpu import arrays
+
+LINE = 64               # bytes of a cache line, at which buffers begin
+VECTOR = 16             # bytes that divide the addresses of arrays on a GPU, whose vector loads need it
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The function of a schedule for one target. `function` is recorded, `llvm` and `asm` are its code."""
+    nest: LoopNest
+    sizes: dict[str, int]
+    arrays: dict[str, Layout]
+    lowered: Lowered
+    target: Any
+    _spaces: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def function(self) -> Any:
+        return self.lowered.function
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        return self.lowered.grid(self.sizes)
+
+    @property
+    def llvm(self) -> str:
+        from tilewright.compiler.llvm import text
+        return text([self.function], self.target)
+
+    @property
+    def asm(self) -> str:
+        from tilewright.compiler.llvm import assembly
+        return assembly(self.function, self.target)
+
+    def __call__(self, *args: Any) -> None:
+        """Run on arrays of the schedule's shapes, strides and formats, in place. ValueError for others."""
+        from tilewright.runtime.run import run
+
+        given = dict(zip([p.name for p in self.nest.parameters], args, strict=True))
+        self._checked(given)
+        try:
+            space = self._spaces.pop()          # of an earlier call that is over
+        except IndexError:
+            space = self._space(args)
+        gridded = self.function.threads is not None or self.function.programs
+        run(self.function, *self._values(given, space), grid=self.grid if gridded else None)
+        self._spaces.append(space)
+
+    def simulate(self, arrays: Mapping[str, Any]) -> Any:
+        """The simulator's report of a run on these arrays, in place."""
+        from tilewright import simulator
+
+        gridded = self.function.threads is not None or self.function.programs
+        space = {x: np.zeros(n, self._element(x)) for x, n in self._sizes().items()}
+        return simulator.run(self.function, *self._values(arrays, space), grid=self.grid if gridded else None)
+
+    def _sizes(self) -> dict[str, int]:
+        return {x: n * (prod(self.grid) if private else 1) for x, (n, private) in self.lowered.scratch.items()}
+
+    def _element(self, buffer: str) -> Any:
+        place = self.lowered.arguments.index(buffer)
+        return self.function.params[place][1].type.element.numpy
+
+    def _space(self, args: Sequence[Any]) -> dict[str, Any]:
+        """Memory for the buffers, where the arrays are."""
+        found: dict[str, Any] = {}
+        library = arrays.library_of(*args) if self.function.threads is not None else None
+        for name, n in self._sizes().items():
+            if library is not None:
+                x = next(x for x in args if arrays.library_of(x) is library)
+                device = library.platform.driver.device(library.device(x)).index
+                found[name] = library.empty((n,), self._element(name), device, library.stream(x, device))
+                continue
+            space = np.empty(n * np.dtype(self._element(name)).itemsize + LINE, np.int8)
+            first = -space.ctypes.data % LINE
+            found[name] = space[first:len(space) - LINE + first].view(self._element(name))
+        return found
+
+    def _values(self, given: Mapping[str, Any], space: Mapping[str, Any]) -> list[Any]:
+        return [given[x] if x in given else space[x] if x in space else self.sizes[x] for x in self.lowered.arguments]
+
+    def _checked(self, given: Mapping[str, Any]) -> None:
+        used = {a.array for s in self.nest.statements for a in (s.target, *leaves(s.value))}
+        for name, layout in self.arrays.items():
+            if name not in used:
+                continue
+            have = layout_of(given[name], layout.element)
+            if have != layout:
+                raise ValueError(f"{name} is an array of shape {have.shape} and strides {have.strides}, and the "
+                                 f"schedule is for {layout.shape} and {layout.strides}")
+        for name in self.written():
+            for other in self.arrays:
+                if other != name and overlap(given[name], given[other]):
+                    raise ValueError(f"{name} is written and shares memory with {other}")
+
+    def written(self) -> set[str]:
+        return {s.target.array for s in self.nest.statements} & self.arrays.keys()
+
+
+def compiled(nest: LoopNest, sizes: dict[str, int], s: Scheduled, target: Any = None) -> Compiled:
+    from tilewright import targets
+
+    gpu = on_gpu(s)
+    target = targets.detect() if target is None and not gpu else targets.coerce(target or "sm_90a")
+    plain = replace(nest, scalars={x: t for x, t in nest.scalars.items() if not s.buffers[x].shape})
+    buffers = {x: b for x, b in s.buffers.items() if b.shape or x not in plain.scalars}
+    options: dict[str, Any] = {"gpu": True, "warp": target.warp, "align": VECTOR,
+                               "copies": "cp.async" in target.instructions} if gpu else {}
+    lowered = lower(plain, for_kernels(s), buffers=buffers, strides={x: a.strides for x, a in s.arrays.items()},
+                    **options)
+    return Compiled(nest, sizes, s.arrays, lowered, target)
+
+
+def on_gpu(s: Scheduled) -> bool:
+    return any(x.mark.startswith(("block", "thread")) for x in s.loops)
+
+
+def for_kernels(s: Scheduled) -> tuple[Node, ...]:
+    """The nodes; loops that are axes of a buffer in registers are unrolled, and conditions stand around loops."""
+    s, names = narrowed(s), s.unrolled()
+    return hoisted(rewritten(s.nodes, lambda n: (
+        (replace(n, mark="unroll"),) if isinstance(n, For) and n.index in names and not n.mark else (n,))))
+
+
+def layout_of(x: Any, element: Any) -> Layout:
+    if isinstance(x, np.ndarray):
+        return Layout(x.shape, tuple([n // x.itemsize for n in x.strides]), element)
+    return Layout(tuple(x.shape), tuple(x.stride() if hasattr(x, "stride") else [n // x.itemsize for n in x.strides]),
+                  element)
+
+
+def laid_out(layout: Layout, numbers: Any) -> np.ndarray[Any, Any]:
+    """A new array of this layout with these numbers."""
+    spans = [(n - 1) * step for n, step in zip(layout.shape, layout.strides) if n]
+    low, high = (sum(part(0, x) for x in spans) for part in (min, max))
+    memory = np.zeros(high - low + 1, layout.element.numpy)
+    found = np.lib.stride_tricks.as_strided(memory[-low:], layout.shape, [x * memory.itemsize for x in layout.strides])
+    found[...] = numbers
+    return found
