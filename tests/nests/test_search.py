@@ -6,8 +6,8 @@ import pytest
 
 from tilewright import targets
 from tilewright.nests.schedules.schedule import schedule
+from tilewright.nests.search import search, stored
 from tilewright.nests.search.rules import candidates
-from tilewright.nests.search.search import search, stored
 from tilewright.plans.measured import store
 
 AVX512 = targets.target("x86-avx512")

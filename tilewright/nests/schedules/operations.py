@@ -319,7 +319,7 @@ def _widened(s: Scheduled, name: str, arrays: set[str]) -> Scheduled:
     wide = {x for x in arrays if x in s.buffers and s.buffers[x].space == "registers" and name in private.get(x, ())
             and not any(name in p.names for n, _ in s.statements for a, _ in n.accesses() if a.array == x
                         for p in a.subscripts)}
-    if not wide:
+    if not wide or any(x.extent is None for x in s.named(name)):     # axes of registers are unrolled
         return s
 
     def access(a: Access) -> Access:
