@@ -111,7 +111,7 @@ class LoopNest:
                 shared += 1
             for depth, x in list(enumerate(s.loops))[shared:]:
                 step = f" by {x.step}" if x.step != 1 else ""
-                lines.append("  " * depth + f"{x.kind} {x.index} = {x.start} ... {x.stop} - 1{step}")
+                lines.append("  " * depth + f"{x.kind} {x.index} = {x.start} ... {x.stop - 1}{step}")
             open = s.loops
             when = "".join(f" where {c} >= 0" for c in s.conditions)
             how = f"{s.reduce}= " if s.reduce else "= "
