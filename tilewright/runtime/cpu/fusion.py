@@ -87,8 +87,9 @@ def compute(of: ways.Sums, results: list[Array | None], operands: list[Array], e
             make: type[Recipe] = Recipe, prologues: ways.Prologues | None = None) -> list[Array] | None:
     """What `gemm` says; None, and results that mean nothing, if an element has no such terms as the word stands for."""
     m, n, _ = of.sizes
-    if not (m and n and all(of.lead)):                  # as NumPy reduces nothing
-        nothing = np.empty((*of.lead, m, n // (1 + epilogue.paired)), of.dtype)
+    lead = of.lead if of.counts else of.a.shape[:-2]    # of matrices without a call
+    if not (m and n and all(lead)):                     # as NumPy reduces nothing
+        nothing = np.empty((*lead, m, n // (1 + epilogue.paired)), of.dtype)
         return [REDUCED[x.reduced][1](nothing, axis=REDUCED[x.reduced][0]) for x in epilogue.expression.results
                 if x.reduced]
     way = (ways.way_for if on is host else partial(ways.way_of, on=on, make=make))(of, results, operands, epilogue)
@@ -102,7 +103,8 @@ def _by_way(of: ways.Sums, way: ways.Way, results: list[Array | None], entries: 
     """`compute` for operands with these entries."""
     m, n, _ = of.sizes
     rows, cols = (n, m) if way.exchanged else (m, n)
-    lead, main, table = of.lead, ways.main_of(results, epilogue), [*entries]
+    lead = of.lead if of.counts else of.a.shape[:-2]
+    main, table = ways.main_of(results, epilogue), [*entries]
     kept: list[tuple[str, str, Array]] = []
     for x, result, word in zip(results, epilogue.expression.results, way.finish.WRITTEN, strict=True):
         if word == "-":
@@ -138,7 +140,9 @@ def _run(of: ways.Sums, main: Array | None, way: ways.Way, beside: jobs.Beside, 
     if way.recipe is None:
         _by_passes(of, main, way, beside.operands, on, make)
         return False
-    c = workspace.scratch((*of.lead, 1, 1), of.dtype) if main is None else ways.as_matrix(of, main)
+    c = workspace.scratch((*of.lead, 1, 1), of.dtype) if main is None else main
+    if of.counts:
+        c = ways.as_matrix(of, c)
     operands, beside = beside.operands, beside.swapped if way.swapped else beside
     if not way.after:
         return engine.run(way.recipe, way.swapped, of.a, of.b, c, 1.0, 0.0, beside)

@@ -91,9 +91,9 @@ def main_of(results: list[Array | None], epilogue: Epilogue) -> Array | None:
 
 
 def way_for(of: Sums, results: list[Array | None], operands: list[Array], epilogue: Epilogue) -> Way:
-    first, lie = -2 * (not of.counts), tuple((x.shape, x.strides) for x in (of.a, of.b, *results) if x is not None)
-    lie = lie if of.counts else ()
-    key = (of.sizes, lie, of.a.strides[first:], of.b.strides[first:], of.a.dtype, of.b.dtype, *of[2:], epilogue.text,
+    first = -2 * (not of.counts)
+    lie = [(x.shape, x.strides) for x in (of.a, of.b, *results) if x is not None] if of.counts else []
+    key = (of.sizes, *lie, of.a.strides[first:], of.b.strides[first:], of.a.dtype, of.b.dtype, *of[2:], epilogue.text,
            *[(x.strides[-2:], x.dtype) for x in (*results, *operands) if x is not None])
     return engine.looked_up(_ways, key, lambda: way_of(of, results, operands, epilogue))
 
