@@ -158,8 +158,8 @@ class Layout(NamedTuple):
     and the shape then."""
 
     exchanged: bool
-    elementwise: bool               # no product: no label is summed, and one operand has no others than common ones, or
-                                    # `by_second`, so that sizes of 1 do not count
+    elementwise: bool               # no product: no label is summed, and one operand has no others than common ones,
+                                    # or both are contiguous along one; or `by_second`, so that sizes of 1 do not count
     of_c: Labels
     sizes: tuple[int, ...]          # of c's labels
     orders: tuple[tuple[int, ...], ...]
@@ -173,6 +173,7 @@ class Layout(NamedTuple):
         return Operands(a, b, c, self.counts)
 
 
+LONG = 16               # elements of a row that NumPy multiplies as fast as it writes
 _layouts: dict[Any, Layout] = {}
 
 
@@ -202,7 +203,9 @@ def _layout(a: Term, b: Term, kept: Labels, place: Term | None, output: Labels, 
     c = place or Term(np.empty(sizes, np.int8), of[2])
     x = merged(arranged(a, of[0]), arranged(b, of[1]), arranged(c, of[2]), by)
     orders = tuple(tuple(term.labels.index(label) for label in labels) for term, labels in zip((a, b, c), of))
-    return Layout(swapped, not by.k and (by_second or not (by.m and by.n)), of[2], sizes, orders,
+    rows = not by_second and place is None and any(     # a row of both, as it lies, for each element of m and n
+        size[label] >= LONG for label in contiguous(a) & contiguous(b) & set(by.batch))
+    return Layout(swapped, not by.k and (by_second or rows or not (by.m and by.n)), of[2], sizes, orders,
                   (x.a.shape, x.b.shape, x.c.shape), x.counts, by)
 
 
