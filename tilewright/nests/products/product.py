@@ -16,6 +16,7 @@ import numpy as np
 from tilewright import formats
 from tilewright.forks import cached_property
 from tilewright.nests.domain import Element
+from tilewright.nests.given import overlap
 from tilewright.nests.nest import Term, leaves, refuse, text
 from tilewright.nests.polynomial import Linear
 from tilewright.nests.products.functions import computed, function
@@ -256,8 +257,8 @@ class Product:
         singles = [[i] for group in outs for i in group]
         apart = [Look(e, singles, self.extents, arrays[e.array]) for e, _ in self.results]
         whole = [self.extents[i] for group in singles for i in group]
-        if self.box.mask or any(not np.may_share_memory(look(arrays[x]), arrays[x]) for look, x in zip(looks, names)
-                                if isinstance(arrays[x], np.ndarray)):
+        if self.box.mask or any(not overlap(look(arrays[x]), arrays[x]) for look, x in zip(looks, names)
+                                if isinstance(arrays[x], np.ndarray) or hasattr(arrays[x], "untyped_storage")):
             where = mask(self.box.mask, [i for i, in singles], self.extents, arrays[names[0]])
             rooms = [full(arrays[x], look(arrays[x]).shape, 0) for look, x in zip(looks, names)]
 
