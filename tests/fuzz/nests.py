@@ -1,6 +1,6 @@
 """Loops of Python's source, at random: what is taken equals plain Python, and all else is refused in a sentence.
 
-Each source is run by Python with exact numbers, as the record that `nests.source` reads from it, by an interpreter, by
+Each source is run by Python with exact numbers, as the record that reading/source.py makes of it, by an interpreter, by
 `tw.loops` and by `tw.optimize`. A case whose numbers some format would round is not compared. Arrays have any strides,
 may share memory, and lie beside guard pages.
 """

@@ -203,3 +203,18 @@ def test_explain_says_what_a_recognised_kernel_would_save():
     section = next(s for s in tw.explain(kernel, *args, target="sm_80", grid=(4, 4)).sections if s.heading == "product")
     assert "matmul of 64 x 64 x 64, compiled as simt" in section.lines[0]
     assert any(line.startswith("L2: ") and line.endswith("here 2,113,536") for line in section.lines)
+
+
+def test_formats_that_no_product_has_remain_loops():
+    a, b = np.ones((5, 7), np.int8), np.ones((7, 6), np.int16)
+    c = np.zeros((5, 6), np.float32)
+    found = tw.optimize(halves, a, b, c)
+    found(a, b, c)
+    np.testing.assert_array_equal(c, np.full((5, 6), 3.5))
+
+
+def halves(A, B, C):
+    for i in range(A.shape[0]):
+        for j in range(B.shape[1]):
+            for p in range(A.shape[1]):
+                C[i, j] += 0.5 * A[i, p] * B[p, j]

@@ -79,7 +79,12 @@ def optimize(f: Callable[..., Any] | Loops | Function, *args: Any, grid: int | S
         found.smaller = lambda shapes, sizes: ((_in_order(n), *more) for n, *more in launches.smaller(
             f, 1 if grid is None else grid, shapes, sizes))
     if found.recognised:
-        found.verify(given)
+        try:
+            found.verify(given)
+        except Refused:
+            raise
+        except (TypeError, ValueError, NotImplementedError) as error:      # formats that go together in loops alone
+            found = Optimized(nest, given, target, without=str(error))
     for step in found.steps if search else ():
         if step.loops is not None:
             step.schedule(given, target, timed, progress)
@@ -139,7 +144,8 @@ class Optimized:
     """A function's loops as calls, for arguments of given shapes and strides: `optimized(*args)` computes what the
     function does. `print` says what was recognised, how it is computed, and why what remains loops does."""
 
-    def __init__(self, nest: LoopNest, given: Given, target: Any = None, block: int = BLOCK) -> None:
+    def __init__(self, nest: LoopNest, given: Given, target: Any = None, block: int = BLOCK, without: str = "") -> None:
+        """`without`: why no product is looked for."""
         self.nest = nest
         self.smaller: Callable[..., Any] = lambda shapes, sizes: (
             (nest, *more) for more in verified.smaller(nest, shapes, sizes))
@@ -156,8 +162,9 @@ class Optimized:
                 if np.may_share_memory(seen[s.target.array], seen[b]):
                     refuse(s.line, f"{s.target.array} shares memory with {b}, which is written before this is used")
         tangled = [name for name in sorted(self.written) if not distinct(seen[name])]
-        if tangled:
-            found = [Part([], None, f"elements of {tangled[0]} share memory", sources=nest.statements)]
+        without = without or (f"elements of {tangled[0]} share memory" if tangled else "")
+        if without:
+            found = [Part([], None, without, sources=nest.statements)]
         else:
             found = parts(nest, self.sizes,
                           lambda a, b: a == b or ((a, b) not in self.apart and (b, a) not in self.apart))
