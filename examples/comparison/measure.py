@@ -229,7 +229,7 @@ def cell(results: dict, system: str, key: str, shown: str) -> str:
 
 
 def tables(report: dict) -> str:
-    """As Markdown: rates by threads, seconds to compile, lines."""
+    """The tables in Markdown: rates by threads, seconds to compile, lines."""
     systems = report["systems"]
     head = " | ".join(systems)
     about = ", ".join(f"{name} {version}" for name, version in report["versions"].items())

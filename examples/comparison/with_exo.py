@@ -76,7 +76,7 @@ def vectors_of(p, loop, columns=32):
 
 
 def in_vector(p, name, text):
-    """What `text` reads, in a register of its own for the 16 rounds of jl."""
+    """The element that `text` reads, in a register of its own for the 16 rounds of jl."""
     p = bind_expr(p, text, name)
     return vector(p, name)
 

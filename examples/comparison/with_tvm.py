@@ -32,7 +32,7 @@ def array(x):
 
 # ---- shared
 def build(module, target, _):
-    """As MetaSchedule's own, which imports the tensor instructions of all GPUs first: 20 s in each worker process."""
+    """Build without MetaSchedule's import of all GPUs' tensor instructions, which takes each worker process 20 s."""
     import tvm
     from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
     return tvm.driver.build(RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module), target=target)

@@ -242,7 +242,7 @@ class Source:
             self.scalars.append(name)
 
     def strange(self, depth: int, loops: list[Index]) -> None:
-        """What Python takes and records need not."""
+        """Code that Python takes, and that a record need not take."""
         r = self.r
         index = r.choice(loops).name if loops and r.random() < 0.7 else r.choice(NAMES)
         name = r.choice([*self.scalars, *self.names, index, "alpha", "N", "s"])
