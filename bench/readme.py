@@ -6,7 +6,7 @@ A document marks each place with a pair of comments and says what goes between t
     ...replaced...
     <!-- /figure -->
 
-    python bench/readme.py            # rewrite README.md and docs/*.md of this checkout
+    python bench/readme.py            # rewrite README.md and docs/**/*.md of this checkout
     python bench/readme.py --check    # only say what is out of date (a test does the same)
     python bench/readme.py plot RESULT.json PICTURE.png [N]     # draw a committed result, of formats at size N
     python bench/readme.py commit RESULT.json                   # write into it which commit has the sources that it was
@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -36,7 +36,7 @@ from tilewright.lab.measure.measure import ratios, spread
 from tilewright.text import plural
 
 # At the start of a line: an indented pair is an example, as above.
-_FIGURE = re.compile(r"(^<!-- figure: (?P<what>[^>]*?) -->\n)(.*?)(^<!-- /figure -->)", re.DOTALL | re.MULTILINE)
+_FIGURE = re.compile(r"(^<!-- figure: (?P<what>[^>]*?)\s-->\n)(.*?)(^<!-- /figure -->)", re.DOTALL | re.MULTILINE)
 
 
 class FigureError(ValueError):
@@ -102,6 +102,34 @@ def peers(report: Report, options: dict[str, str]) -> str:
                 rows.append([str(threads), name, f"{geometric_mean(x for x, _ in each):.2f}",
                              f"{least:.2f} ({where})", f"{sum(x < 0.95 for x, _ in each)} of {len(each)}"])
     return markdown(["threads", "peer", "geometric mean", "least", "below 0.95"], rows, left=["peer", "least"])
+
+
+def overview(sources: Iterable[tuple[Report, dict[str, str]]]) -> str:
+    """One table of several result files: where, which product and shapes, beside which libraries, our rate over that of
+    the fastest of them (geometric mean and least), and on how many shapes we are more than 5 % slower."""
+    rows = []
+    for report, options in sources:
+        chip, shapes = options.pop("chip").replace("_", " "), options.pop("shapes").replace("_", " ")
+        for group, results in tables.groups(_chosen(report, options)):
+            found = [best[1].median for best in map(tables.best_ratio, results) if best]
+            label = results[0].case.product.label + ("" if on_gpu(report) else f", {plural(group[2], 'thread')}")
+            others = sorted({x for r in results for x in r.peers()})
+            beside = ", ".join(_beside(report, name, group[2]) for name in others)
+            rows.append([chip, label, shapes, beside, f"{geometric_mean(found):.2f}", f"{min(found):.2f}",
+                         f"{sum(x < 0.95 for x in found)} of {len(found)}"])
+    head = ["chip", "product", "shapes", "beside", "mean", "least", "slower on"]
+    return markdown(head, rows, left=head[:4])
+
+
+def _beside(report: Report, name: str, threads: int) -> str:
+    """A library's name, and AVX2 where it used that on a processor with wider vectors: on AMD's MKL does, and torch,
+    which uses MKL."""
+    versions = [x["version"] for session in report.sessions if session.threads == threads for x in session.peers
+                if x["name"] == name]
+    wide = "avx512f" in report.machine["isa"] and "AMD" in report.machine["cpu"] and not on_gpu(report)
+    narrow = wide and any("libmkl_def" in x or "MKL" in x for x in versions)
+    shown = {"numpy": "NumPy", "openblas": "OpenBLAS", "blis": "BLIS", "mkl": "MKL", "triton": "Triton"}.get(name, name)
+    return shown + " (AVX2)" * narrow
 
 
 def machine(report: Report, options: dict[str, str]) -> str:
@@ -296,11 +324,23 @@ def shown(path: Path) -> Report:
     return report
 
 
+def sources(words: Iterable[str], root: Path) -> Iterator[tuple[Report, dict[str, str]]]:
+    """Result files, each with the options that follow it: A.json suite=square B.json suite=random dtype=f32."""
+    found: list[tuple[str, dict[str, str]]] = []
+    for word in words:
+        key, equals, value = word.partition("=")
+        found.append((word, {})) if not equals else found[-1][1].update({key: value})
+    for path, options in found:
+        yield shown(root / path), options
+
+
 def fill(text: str, root: Path) -> str:
     """The document with every figure written anew; `root` is what the markers' paths are relative to."""
 
     def replace(match: re.Match[str]) -> str:
         kind, path, *rest = match["what"].split()
+        if kind == overview.__name__:
+            return f"{match[1]}{overview(sources([path, *rest], root))}{match[4]}"
         if kind not in FIGURES:
             raise FigureError(f"unknown figure {kind!r}; there are {', '.join(FIGURES)}")
         options = dict(option.split("=", 1) for option in rest)
@@ -310,7 +350,7 @@ def fill(text: str, root: Path) -> str:
 
 
 def documents(root: Path) -> list[Path]:
-    return [path for path in (root / "README.md", *sorted((root / "docs").glob("*.md"))) if path.exists()]
+    return [path for path in (root / "README.md", *sorted((root / "docs").rglob("*.md"))) if path.exists()]
 
 
 def outdated(root: Path) -> dict[Path, str]:

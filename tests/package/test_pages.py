@@ -40,17 +40,16 @@ def test_every_page_with_python_is_run():
     run = next(mark.args[1] for mark in test_a_page_prints_what_it_says.pytestmark if mark.name == "parametrize")
     code = re.compile(r"^```(python|console run)", re.MULTILINE)
     pages_with_code = {page.name for page in DOCS.glob("*.md") if code.search(page.read_text())}
-    assert pages_with_code - {*run} == {"cpu-ladder.md"}
+    assert pages_with_code - {*run} == {"cpu-ladder.md", "tour.md"}
 
 
-def test_the_readme_runs(monkeypatch):
-    """Its Python, from top to bottom; only that `tune` does not measure."""
+@pytest.mark.parametrize("page", ["README.md", "docs/tour.md"])
+def test_the_first_pages_print_what_they_say(page, monkeypatch):
+    """From top to bottom; only that `tune` does not measure."""
     tuned = []
     monkeypatch.setattr(tilewright, "tune", lambda *problem: tuned.append(problem), raising=False)
-    printed = [text for _, _, text in pages.outputs(DOCS.parent / "README.md", module.available())]
-    assert len(printed) >= 3
-    assert "GFLOP/s" in "".join(printed)  # explain's
-    assert len(tuned) == 1
+    pages.check(DOCS.parent / page, module.available(), same)
+    assert len(tuned) == (page == "docs/tour.md")
 
 
 def test_the_reference_is_what_the_docstrings_say():
@@ -69,7 +68,8 @@ def headings(page: Path) -> set[str]:
     return {"#" + re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))], ids=lambda p: p.name)
+@pytest.mark.parametrize("page", [DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))],
+                         ids=lambda p: str(p.relative_to(DOCS.parent)))
 def test_links_lead_somewhere(page):
     for path, anchor in LINK.findall(re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)):
         target = (page.parent / path).resolve() if path else page
@@ -80,7 +80,8 @@ def test_links_lead_somewhere(page):
 
 def test_the_index_has_every_page():
     index = (DOCS / "README.md").read_text()
-    assert [page.name for page in DOCS.glob("*.md") if f"({page.name}" not in index and page.name != "README.md"] == []
+    pages = [str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")]
+    assert [page for page in pages if f"({page}" not in index and page != "README.md"] == []
 
 
 def test_every_environment_variable_is_in_the_table():

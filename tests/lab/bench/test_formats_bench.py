@@ -440,6 +440,6 @@ def test_the_committed_picture_is_of_the_committed_results_and_of_the_tables_siz
     with Image.open(ROOT / "bench" / "results" / "zen5_formats.png") as picture:
         said = picture.info
     assert said["Source"] == plot.digest(zen5)
-    tables = "".join(path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))))
+    tables = "".join(path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))))
     sizes = re.findall(r"^<!-- figure: formats bench/results/zen5_formats.json .*n=(\d+)", tables, re.MULTILINE)
     assert {said["Title"]} == {f"m = n = k = {n}" for n in sizes}
