@@ -1,0 +1,59 @@
+"""The documentation site: it builds without a warning, its links lead somewhere, and its search finds."""
+
+from __future__ import annotations
+
+import html
+import re
+import subprocess
+import sys
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+needs_sphinx = pytest.mark.skipif(not all(map(find_spec, ("sphinx", "myst_parser", "furo"))),
+                                  reason="the site needs sphinx: pip install -e '.[docs]'")
+
+
+def build(docs: Path, out: Path) -> str:
+    """What Sphinx complains of."""
+    command = [sys.executable, *"-m sphinx -q -W --keep-going -b html".split(), str(docs), str(out)]
+    return subprocess.run(command, capture_output=True, text=True).stderr
+
+
+@cache
+def ids(page: Path) -> frozenset[str]:
+    return frozenset(re.findall(r'\bid="([^"]+)"', page.read_text()))
+
+
+@needs_sphinx
+def test_the_site_builds_without_a_warning(tmp_path):
+    assert build(ROOT / "docs", tmp_path) == ""
+    for page in tmp_path.rglob("*.html"):
+        for link in re.findall(r'(?:href|src)="(?!\w+:)([^"]+)"', page.read_text()):
+            path, _, anchor = html.unescape(link).partition("#")
+            target = (page.parent / path.partition("?")[0]) if path else page
+            assert target.exists(), f"{page.name}: {link}"
+            if anchor and target.suffix == ".html" and target.name != "search.html":
+                assert anchor in ids(target.resolve()), f"{page.name}: {link}"
+        assert not re.search(r'<(script|link|img)[^>]*(src|href)="https?:', page.read_text()), "it needs no network"
+    index = (tmp_path / "searchindex.js").read_text()
+    assert all(word in index for word in ("epilogu", "wgmma", "grouped_matmul"))
+
+
+@needs_sphinx
+def test_what_is_refused(tmp_path):
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    for name in "docs/conf.py", "docs/_templates", "docs/_static", "tilewright", "pyproject.toml":
+        (tmp_path / name).symlink_to(ROOT / name)
+    (docs / "index.md").write_text("# I\n\n```{toctree}\nother\nnot_yet*\n```\n")
+    (docs / "other.md").write_text("# O\n\n[a](page.md#nowhere) and [b](../nothing.py)\n")
+    (docs / "page.md").write_text("# P\n")
+    complaints = build(docs, tmp_path / "out")
+    assert "nowhere" in complaints
+    assert "docs/other.md links to ../nothing.py, which does not exist" in complaints
+    assert "docs/page.md is in 0 toctrees of docs/index.md, and must be in one" in complaints
+    assert "not_yet" not in complaints
