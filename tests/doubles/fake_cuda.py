@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from tests.doubles.fake_device import HANDLES, FakeDevice, recorded
-from tilewright.ir.types import Pointer, TensorMap
+from tilewright.ir.types import Pointer, TensorMap, Texture
 from tilewright.targets.tensor_maps import ELEMENTS, Mapped, Tile, TiledMap
 
 real = pytest.importorskip("cuda.bindings.driver")
@@ -453,6 +453,9 @@ def _argument(fake: FakeDriver, t: Any, at: int) -> Any:
         words = (ctypes.c_uint64 * 16).from_address(at)
         assert len(set(words)) == 1, "no tensor map, or not at a multiple of 64 bytes"
         return fake.maps[words[0]]
+    if isinstance(t, Texture):
+        where, size = fake.textures[ctypes.c_uint64.from_address(at).value]
+        return fake.bytes_at(where, size).view(t.element.numpy)
     if isinstance(t, Pointer):
         return ctypes.c_uint64.from_address(at).value
     return np.frombuffer((ctypes.c_uint8 * t.bytes).from_address(at), t.numpy)[0].copy()

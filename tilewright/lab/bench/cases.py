@@ -129,6 +129,7 @@ class Job:
     ladder: bool = False  # the teaching steps too
     peers: list[str] | None = None  # None: all that are installed
     plans: list[str] = field(default_factory=list)  # on a GPU: tilewright by these plans too
+    steps: list[str] = field(default_factory=list)  # on a GPU: these steps of its ladder too
     prepared: bool = False  # peers that find B packed beforehand too
     bounds: bool = False  # say what bounds our plans, by the cost model
     flush: bool = False  # in the article's protocol: empty the GPU's L2 before every launch

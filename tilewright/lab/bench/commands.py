@@ -44,6 +44,7 @@ class Options:
     isa: str = NATIVE
     quick: bool = False
     plans: list[str] = field(default_factory=list)
+    steps: list[str] = field(default_factory=list)
     cases: list[str] = field(default_factory=list)
     flush: bool = False
     device: int = 0  # the GPU's number
@@ -122,8 +123,12 @@ def gpu(options: Options, console: Console) -> int:
     named = [case for dtype in options.dtypes or ["f32"] for case in shapes.named(options.cases, dtype)]
     suites = options.suites or ([] if options.cases else ["sweep"])
     cases = shapes.gpu_cases(suites, options.dtypes, options.sizes, options.quick) + named
+    if options.steps:
+        from tilewright.lab.bench.suites import ladders
+
+        ladders.gpu_steps(options.steps)
     return _measure("gpu", cases, lambda n: GpuRules.choose(n, options.quick), options, console, GPU,
-                    plans=options.plans, flush=options.flush, max_call_s=10.0)
+                    plans=options.plans, steps=options.steps, flush=options.flush, max_call_s=10.0)
 
 
 def gpu_ladder(options: Options, console: Console) -> int:

@@ -139,6 +139,10 @@ def work(job: Job, emit: Emit) -> None:
     else:
         peers, left_out = peer.find(setting, job.peers, job.device)
         peers[1:1] = map(peer.planned, job.plans)
+    if job.steps:
+        from tilewright.lab.bench.suites import ladders
+
+        peers[1:1] = ladders.gpu_steps(job.steps)
     described = [{"name": p.name, "version": p.version, "how": p.how} for p in peers]
     emit("peers", session={"peers": described, "left_out": left_out, "load_before": before.average})
     if device is not None:

@@ -150,6 +150,8 @@ def gpu(
     plan: Annotated[
         list[str] | None, typer.Option("--plan", help="A plan to time too, as `tilewright plan` writes it; repeatable.")
     ] = None,
+    step: Annotated[list[str] | None, _list("--step", help="Steps of the GPU ladder to time too, such as stored,async.",
+                                            default="none")] = None,
     case: Annotated[
         list[str] | None, typer.Option("--case", help="A product MxNxK, MxNxK:LAYOUT or MxNxK:LAYOUT:FORMATS to time; "
                                          "repeatable.")
@@ -167,7 +169,7 @@ def gpu(
     takes about ten minutes on a fast GPU, --quick one; docs/benchmarking.md has the rules.
     """
     _run("gpu", suite=suite, dtype=dtype, threads=["1"], sizes=sizes, peers=peers, plans=plan or [], cases=case or [],
-         quick=quick, flush=flush, device=device, json=json, plot=plot)
+         steps=common.listed(step), quick=quick, flush=flush, device=device, json=json, plot=plot)
 
 
 @app.command(name="never-lose")

@@ -91,6 +91,13 @@ def _gpu_step(name: str, step: Any) -> Peer:
     return Peer(step.title, "", step.idea, ways)
 
 
+def gpu_steps(names: Iterable[str]) -> list[Peer]:
+    """Steps by name, beside the peers of any suite. ValueError for a name that is none."""
+    if unknown := [name for name in names if name not in GPU_LADDER]:
+        raise ValueError(f"there is no step {unknown[0]!r} of the GPU ladder; the steps are {', '.join(GPU_LADDER)}")
+    return [_gpu_step(name, GPU_LADDER[name]) for name in names]
+
+
 def table(results: list[Result]) -> list[list[str]]:
     """Heading and a row for each step on a GPU: TFLOP/s at each size, and the share of cuBLAS's. Of steps on tensor
     cores also how many times as fast as the step before they were expected to be, and are at each size; and which share
