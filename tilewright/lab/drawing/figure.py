@@ -1,0 +1,48 @@
+"""One figure of the catalogue: a drawing with its title and caption, or the reason why it is left out."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+SOURCES = {
+    "cpu": "Advanced Matrix Multiplication Optimization on Modern Multi-Core Processors",
+    "nvidia": "Advanced Matrix Multiplication Optimization on NVIDIA GPUs",
+    "cdna": "Matrix Core Programming on AMD CDNA3 and CDNA4 architecture",
+    "lecture": "GPU MatMul and Compilers, a lecture of CSE 234, Data Systems for ML",
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """`draw()` is SVG text; `caption` names the thing, then says what to see; `reason`: why there is no drawing."""
+    source: str
+    name: str
+    title: str
+    draw: Callable[[], str] | None
+    caption: str = ""
+    reason: str = ""
+
+    @property
+    def key(self) -> str:
+        return f"{self.source}/{self.name}"
+
+
+Drawer = Callable[[], object]
+
+
+class Gallery:
+    """The figures of one source, in its order."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.figures: list[Figure] = []
+
+    def figure(self, name: str, title: str, caption: str) -> Callable[[Drawer], Drawer]:
+        """The decorator of a function that draws it, and returns a pen or SVG."""
+        def keep(draw: Drawer) -> Drawer:
+            self.figures.append(Figure(self.source, name, title, lambda: str(draw()), caption))
+            return draw
+        return keep
+
+    def left_out(self, name: str, title: str, reason: str) -> None:
+        self.figures.append(Figure(self.source, name, title, None, reason=reason))

@@ -1,0 +1,72 @@
+"""Registers of a matrix instruction: A, B and D as grids, in each cell the lane that holds it, some lanes in colour."""
+from __future__ import annotations
+
+from itertools import cycle
+from typing import TYPE_CHECKING
+
+from tilewright.lab.drawing.pen import Svg
+from tilewright.lab.drawing.pieces import Cell, grid, key
+
+if TYPE_CHECKING:
+    from tilewright.atoms.fragment import Fragment
+    from tilewright.atoms.mfma import Mfma
+
+MARKS = ("red", "green", "blue", "gold", "violet")
+SCALED = 32                     # elements along k that share a scale
+
+
+def matrix(pen: Svg, x: float, y: float, name: str, held: Fragment, size: float, marks: dict[int, str],
+           block: int = 0) -> None:
+    """One matrix; `marks`: lane → hue. Where cells are too small, the lane is written in every so many of them."""
+    step = max(round(pen.least * 1.25 / size + 0.4), 1)
+
+    def cell(row: int, column: int) -> Cell:
+        lane = held.where[block, row, column][0]
+        before = held.where.get((block, row, column - 1), (-1,))[0] if step > 1 else -1
+        first = row % step == 0 and (column % step == 0 if before != lane - 1 and before == -1 else
+                                     before != lane and (before == -1 or column % step == 0))
+        text = str(lane) if first else ""
+        return Cell(marks[lane], 0.6, text) if lane in marks else Cell("ink", 0.05 * (lane // 16 % 4), text)
+    grid(pen, x, y, held.rows, held.columns, size, cell, name=name, note=f"{held.rows} x {held.columns} {held.format}",
+         hue={"A": "blue", "B": "orange"}.get(name[0], "green"), ticks=(step, step) if step < 4 else (4, 4))
+
+
+def layouts(atom: Mfma, lanes: list[int] | None = None) -> Svg:
+    """A stands left of D and B above it, as in a product; beside A and below B their scales, if the instruction has
+    any."""
+    lanes = [0, atom.m] if lanes is None and atom.scaled else lanes or [0]
+    marks = dict(zip(lanes, cycle(MARKS)))
+    a, b, d = atom.a, atom.b, atom.c
+    many, gap = a.columns + d.columns, 46
+    size = max((480 if many <= 40 else 640) / many, 6)
+    scales = a.columns // SCALED if atom.scaled else 0
+    strip = scales * size * 1.5 + 28 if scales else 0
+    left, top = a.columns*size + strip + gap, b.rows*size + strip + gap
+    pen = Svg(f"{atom.name}: A {a.format}, B {b.format}, D {d.format}", left + d.columns*size + gap)
+    for block in range(atom.blocks):
+        across = block % (4 if atom.blocks > 4 else 2)
+        down = block // (4 if atom.blocks > 4 else 2)
+        with pen.moved(across * (left + d.columns*size + gap), down * (top + d.rows*size + gap)):
+            of = f".{block}" if atom.blocks > 1 else ""
+            matrix(pen, 0, top, "A" + of, a, size, marks, block)
+            matrix(pen, left, 0, "B" + of, b, size, marks, block)
+            matrix(pen, left, top, "D" + of, d, size, marks, block)
+            if scales:
+                _scales(pen, atom, a.columns*size + 20, top, left, b.rows*size + 20, size, marks)
+    bottom = pen.box[1] + pen.box[3] + pen.least
+    key(pen, 0, bottom, [(hue, 0.6, f"lane {lane}") for lane, hue in marks.items()])
+    return pen
+
+
+def _scales(pen: Svg, atom: Mfma, ax: float, ay: float, bx: float, by: float, size: float, marks: dict[int, str]
+            ) -> None:
+    """Which lane's register has the scale of each row's, or column's, 32 elements."""
+    of_a = {atom.scale_a(lane): lane for lane in range(64)}
+    of_b = {atom.scale_b(lane): lane for lane in range(64)}
+    rows, columns = atom.m, atom.a.columns // SCALED
+
+    def look(lane: int) -> Cell:
+        return Cell(marks[lane], 0.6) if lane in marks else Cell("ink", 0.05)
+    grid(pen, ax, ay, rows, columns, size, lambda r, c: look(of_a[r, c]), name="Ax", hue="blue")
+    grid(pen, bx, by, columns, atom.n, size, lambda r, c: look(of_b[r, c]), hue="orange")
+    pen.text(bx + atom.n*size + 5, by + columns*size, "Bx", 14, "orange", bold=True)
