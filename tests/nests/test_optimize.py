@@ -218,3 +218,16 @@ def halves(A, B, C):
         for j in range(B.shape[1]):
             for p in range(A.shape[1]):
                 C[i, j] += 0.5 * A[i, p] * B[p, j]
+
+
+@pytest.mark.parametrize(("function", "shapes", "words"), named(TAKEN + LOOPS))
+def test_tensors_of_torch_in_the_hosts_memory(function, shapes, words):
+    torch = pytest.importorskip("torch")
+    arrays = numbers(np.random.default_rng(3), shapes, np.float32)
+    want = expected(function, arrays)
+    given = [torch.from_numpy(x.copy()) if isinstance(x, np.ndarray) else x for x in arrays]
+    found = tw.optimize(function, *given, timed=False)
+    found(*given)
+    same([x.numpy() if isinstance(x, torch.Tensor) else x for x in given], want)
+    if function is contractions.reversed_rows:
+        assert "backwards, of which a tensor has no view" in str(found)

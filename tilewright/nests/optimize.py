@@ -121,13 +121,13 @@ class Step:
         """Look for the fastest schedule of loops that remain."""
         from tilewright.nests.search.search import best
 
-        self.found = best(self.nest, given.args, target or given.gpu, timed=timed, progress=progress)
+        self.found = best(self.nest, given.arrays, target or given.gpu, timed=timed, progress=progress)
         self.here = target is None
 
     def run(self, given: Given) -> None:
         """The loops, by the schedule that was found if there is one."""
         if self.found is not None and self.here and self.found.changed:
-            self.found(*given.args)
+            self.found(*given.arrays)
         elif self.loops is not None:
             self.loops.run(given)
 

@@ -41,6 +41,7 @@ class Product:
         self.elements = [self._element(n) for n in range(len(box.operands))]
         self.operands = [self.rooms[n][0] if n in self.rooms else arrays[o.element.array]
                          for n, o in enumerate(box.operands)]
+        self._backwards(arrays)
         self._counted()
         self._linear()
         groups = self._groups(arrays)
@@ -63,6 +64,13 @@ class Product:
 
     def _operand(self, n: int, arrays: Arrays) -> Any:
         return self.rooms[n][0] if n in self.rooms else arrays[self.elements[n].array]
+
+    def _backwards(self, arrays: Arrays) -> None:
+        """torch has no views of negative strides."""
+        for e in [*self.elements, *[e for e, _ in self.results]]:
+            steps = [c for x in e.subscripts for c in x.factors.values()]
+            if min(steps, default=0) < 0 and not isinstance(arrays[e.array], np.ndarray):
+                refuse(self.c.line, f"{e.array} is read or written backwards, of which a tensor has no view")
 
     # ---- what is left of sums and results
 

@@ -42,6 +42,11 @@ class Given:
     seen: tuple[Any, ...]
     gpu: Any
 
+    @property
+    def arrays(self) -> tuple[Any, ...]:
+        """The arguments for a kernel: tensors in the host's memory as NumPy's arrays."""
+        return self.seen if self.gpu is None else self.args
+
 
 def look(names: Sequence[str], args: Sequence[Any], gpu: str | bool | None = None) -> Given:
     """The arguments, and where they are; TypeError for what is no array or number, and for arrays in several places.
