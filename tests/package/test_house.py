@@ -63,7 +63,7 @@ MOST = {
     "functions over 60 lines": 36,
     "files over 400 lines": 0,
     "lines of the library": 65131,
-    "lines of loop nests": 10041,
+    "lines of loop nests": 10054,
     "lines of the lab": 19636,
 }
 NESTS = "nests/"         # the folder of users' loops, counted by itself: it is no part of how products are made
