@@ -46,6 +46,7 @@ LAYERS = [
     ["lab.bench"],
     ["lab.doctor"],
     ["lab.explanation"],
+    ["lab.reproduce"],
     ["lab.cli", "lab", "__main__"],
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

@@ -14,6 +14,7 @@ that `tilewright --help` answers at once.
     tuning.py    tune
     ahead.py     build: kernels in a file
     benches.py   bench and its studies
+    reproduce.py reproduce: articles and a lecture, row by row
     common.py    what they share: options, lists in them, target and problem from them
     output.py    text or JSON (`--json`), tables that fit the terminal
     command.py   what typer lacks: help that wraps, negative numbers, errors in one line, closed pipes
@@ -36,6 +37,7 @@ from tilewright.lab.cli import (
     machine,
     mfma,
     products,
+    reproduce,
     tuning,
 )
 from tilewright.lab.cli.command import App
@@ -79,6 +81,7 @@ app.command()(kernels.asm)
 app.command()(ahead.build)
 app.command()(products.run)
 app.command()(products.simulate)
+app.command()(reproduce.reproduce)
 app.add_typer(ladder.app, name="ladder")
 app.add_typer(tuning.app, name="tune")
 app.add_typer(benches.app, name="bench")

@@ -1,0 +1,6 @@
+"""The rows of the lecture "GPU MatMul and Compilers"."""
+from __future__ import annotations
+
+from tilewright.lab.reproduce.row import Rows
+
+rows = Rows("lecture")
