@@ -61,8 +61,29 @@ def general(format: Any, title: str) -> Svg:
              f"E > 0:  value = (-1)^S * 2^(E - {b}) * (1 + M/{2**m})",
              f"E = 0:  value = (-1)^S * 2^(1 - {b}) * (0 + M/{2**m})"]
     for line in lines:
-        pen.text(0, y, line, 13, mono=line.startswith("E "))
+        pen.text(0, y, line, 13, mono=True)
         y += 21
+    return pen
+
+
+def number_line(format: Any, bits: int, title: str) -> Svg:
+    """All positive numbers of a small format on a line, with their bits, and one of them decoded."""
+    from tilewright.formats.overview import explain, spelled
+    pen, wide = Svg(title, 480), 440
+    patterns = range(2**(format.bits - 1))
+    pen.line(0, 0, wide + 10, 0, "ink", 1.4, arrow=True)
+    for at in patterns:
+        value = format.decode(at)
+        x = value / format.largest * wide
+        exponent = format.fields(at)[1]
+        pen.line(x, -6, x, 6, PARTS["exponent"], 2)
+        pen.text(x, -12 - 16*(at % 2), f"{value:g}", 12, anchor="middle")
+        pen.text(x + 4, 16, spelled(format, at), 12, ("violet", "blue", "green", "orange")[exponent % 4], "end",
+                 mono=True, turned=True)
+    y = 110
+    row(pen, 0, y, format, 30, f"{bits:0{format.bits}b}", named=True)
+    for i, line in enumerate(str(explain(format, bits)).splitlines()):
+        pen.text(150, y + 4 + 19*i, line.replace("  ", "\u00a0\u00a0"), 12, mono=True)
     return pen
 
 

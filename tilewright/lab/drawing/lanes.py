@@ -5,7 +5,7 @@ from itertools import cycle
 from typing import TYPE_CHECKING
 
 from tilewright.lab.drawing.pen import Svg
-from tilewright.lab.drawing.pieces import Cell, grid, key
+from tilewright.lab.drawing.pieces import Cell, Trio, grid, key
 
 if TYPE_CHECKING:
     from tilewright.atoms.fragment import Fragment
@@ -18,17 +18,15 @@ SCALED = 32                     # elements along k that share a scale
 def matrix(pen: Svg, x: float, y: float, name: str, held: Fragment, size: float, marks: dict[int, str],
            block: int = 0) -> None:
     """One matrix; `marks`: lane → hue. Where cells are too small, the lane is written in every so many of them."""
-    step = max(round(pen.least * 1.25 / size + 0.4), 1)
+    step = next(step for step in (1, 2, 4, 8) if step * size >= 1.35 * pen.least)
 
     def cell(row: int, column: int) -> Cell:
         lane = held.where[block, row, column][0]
-        before = held.where.get((block, row, column - 1), (-1,))[0] if step > 1 else -1
-        first = row % step == 0 and (column % step == 0 if before != lane - 1 and before == -1 else
-                                     before != lane and (before == -1 or column % step == 0))
-        text = str(lane) if first else ""
+        again = step > 1 and column and lane == held.where[block, row, column - 1][0]
+        text = "" if again or row % step or column % step else str(lane)
         return Cell(marks[lane], 0.6, text) if lane in marks else Cell("ink", 0.05 * (lane // 16 % 4), text)
     grid(pen, x, y, held.rows, held.columns, size, cell, name=name, note=f"{held.rows} x {held.columns} {held.format}",
-         hue={"A": "blue", "B": "orange"}.get(name[0], "green"), ticks=(step, step) if step < 4 else (4, 4))
+         hue={"A": "blue", "B": "orange"}.get(name[0], "green"), ticks=(step, step), loose=step > 1)
 
 
 def layouts(atom: Mfma, lanes: list[int] | None = None) -> Svg:
@@ -37,8 +35,8 @@ def layouts(atom: Mfma, lanes: list[int] | None = None) -> Svg:
     lanes = [0, atom.m] if lanes is None and atom.scaled else lanes or [0]
     marks = dict(zip(lanes, cycle(MARKS)))
     a, b, d = atom.a, atom.b, atom.c
-    many, gap = a.columns + d.columns, 46
-    size = max((480 if many <= 40 else 640) / many, 6)
+    many, gap = a.columns + d.columns, 34
+    size = max((540 if many <= 40 else 640) / many, 6)
     scales = a.columns // SCALED if atom.scaled else 0
     strip = scales * size * 1.5 + 28 if scales else 0
     left, top = a.columns*size + strip + gap, b.rows*size + strip + gap
@@ -70,3 +68,32 @@ def _scales(pen: Svg, atom: Mfma, ax: float, ay: float, bx: float, by: float, si
     grid(pen, ax, ay, rows, columns, size, lambda r, c: look(of_a[r, c]), name="Ax", hue="blue")
     grid(pen, bx, by, columns, atom.n, size, lambda r, c: look(of_b[r, c]), hue="orange")
     pen.text(bx + atom.n*size + 5, by + columns*size, "Bx", 14, "orange", bold=True)
+
+
+def scale_blocks(atom: Mfma, title: str) -> Svg:
+    """Which elements share a scale: A and B in blocks along k, the scales beside them, one element of C marked."""
+    pen, unit, i, j = Svg(title, 640), 4.6, 9, 20
+    trio = Trio(pen, atom.m, atom.n, atom.k, unit, gap=80)
+    trio.matrices(shade=0.05)
+    blocks, hues = atom.k // SCALED, ("violet", "teal")
+    a, b = trio.place("A"), trio.place("B")
+    for block in range(blocks):
+        along, hue = (block*SCALED, (block + 1)*SCALED), hues[block % 2]
+        trio.part("A", None, along, hue, 0.12)
+        trio.part("B", along, None, hue, 0.12)
+        trio.part("A", (i, i + 1), along, hue, 0.8)
+        trio.part("B", along, (j, j + 1), hue, 0.8)
+        pen.rect(a.x + a.w + 12 + 14*block, a.y, 12, a.h, hue, 0.12, hue)
+        pen.rect(a.x + a.w + 12 + 14*block, a.y + i*unit, 12, unit, hue, 0.8)
+        pen.rect(b.x, b.y + b.h + 12 + 14*block, b.w, 12, hue, 0.12, hue)
+        pen.rect(b.x + j*unit, b.y + b.h + 12 + 14*block, unit, 12, hue, 0.8)
+    trio.part("C", (i, i + 1), (j, j + 1), shade=0.9)
+    pen.text(a.x + a.w + 12, a.y - 6, "Ax", 14, "blue", bold=True)
+    pen.text(b.x + b.w + 6, b.y + b.h + 34, "Bx", 14, "orange", bold=True)
+    trio.side("A", "left", str(atom.m))
+    trio.side("A", "below", f"{SCALED} share a scale", (0, SCALED))
+    trio.side("B", "above", str(atom.n))
+    y = trio.place("C").y + trio.place("C").h + 52
+    terms = " + ".join(f"Ax[i,{p}] Bx[{p},j] (A[i,{p*SCALED}..{(p + 1)*SCALED - 1}] . B)" for p in range(blocks))
+    pen.text(0, y, f"C[i,j] += {terms}", 12, mono=True)
+    return pen

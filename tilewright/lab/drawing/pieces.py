@@ -21,9 +21,9 @@ class Cell(NamedTuple):
 
 def grid(pen: Svg, x: float, y: float, rows: int, columns: int, size: float,
          cell: Callable[[int, int], Cell | None], *, high: float = 0, name: str = "", note: str = "", hue: str = "",
-         ticks: tuple[int, int] = (0, 0), text: float = 0) -> None:
+         ticks: tuple[int, int] = (0, 0), text: float = 0, loose: bool = False) -> None:
     """Cells of `size` (and `high`) from (x, y) on. Above them a name, and beside them numbers of every so many rows
-    and columns (`ticks`). `text`: the size of what is in cells."""
+    and columns (`ticks`). `text`: the size of what is in cells; `loose`: it begins in its cell and may be longer."""
     high = high or size
     looks: dict[tuple[str, float], list[tuple[float, float]]] = defaultdict(list)
     words = []
@@ -40,17 +40,22 @@ def grid(pen: Svg, x: float, y: float, rows: int, columns: int, size: float,
         pen.rect(x, y, columns*size, rows*high, shade=0, line=hue, width=1.5)
     fits = text or min(size, high) * 0.62
     for left, top, label, _ in words:
-        pen.text(left + size/2, top + high/2 + max(fits, pen.least) * 0.36, label, fits, anchor="middle")
+        if loose:
+            pen.text(left + 1, top + max(fits, pen.least), label, fits)
+        else:
+            pen.text(left + size/2, top + high/2 + max(fits, pen.least) * 0.36, label, fits, anchor="middle")
     above = 4.0
     for c in range(0, columns, ticks[1]) if ticks[1] else ():
-        pen.text(x + (c + 0.5)*size, y - above, str(c), 0, "soft", "middle")
+        pen.text(x + c*size + 1 if loose else x + (c + 0.5)*size, y - above, str(c), 0, "soft",
+                 "start" if loose else "middle")
     for r in range(0, rows, ticks[0]) if ticks[0] else ():
-        pen.text(x - above, y + (r + 0.5)*high + pen.least*0.36, str(r), 0, "soft", "end")
+        level = r*high + pen.least if loose else (r + 0.5)*high + pen.least*0.36
+        pen.text(x - above, y + level, str(r), 0, "soft", "end")
     if name:
         above += pen.least * 1.15 if ticks[1] else 2
         pen.text(x, y - above, name, 14, hue or "ink", bold=True)
-        if note:
-            pen.text(x + pen.length(name + "m", 15), y - above, note, 0, "soft")
+        if note and pen.length(note, 0) < columns*size:
+            pen.text(x + pen.length(name + "m", 16.5), y - above, note, 0, "soft")
 
 
 class Rect(NamedTuple):

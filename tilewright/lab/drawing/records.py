@@ -1,0 +1,48 @@
+"""Kernels run in the simulator for figures, and what of the runs is drawn."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilewright import simulator
+
+
+def naive(m: int, n: int, k: int) -> simulator.Report:
+    """The first step of the CPU ladder."""
+    from tilewright.lab.ladder.cpu1_naive import emit_naive
+    a, b = np.ones((m, k), np.float32), np.ones((k, n), np.float32)
+    return simulator.run(emit_naive(None, "f32"), m, n, k, a, b, np.empty((m, n), np.float32))
+
+
+def fma(lanes: int) -> list[list[float]]:
+    """a, b, c and a * b + c of one instruction on vectors."""
+    from tilewright.ir import Kernel, f32, ptr, vec
+    k = Kernel("one_fma", a=ptr(f32), b=ptr(f32), c=ptr(f32), d=ptr(f32))
+    x, y, z = (k.load(operand, vec(f32, lanes)) for operand in k.args[:3])
+    k.store(k.args[3], k.fma(x, y, z))
+    a, b, c = (np.arange(lanes) % n + n - 3 for n in (4, 3, 5))
+    arrays = [x.astype(np.float32) for x in (a, b, c, 0*a)]
+    simulator.run(k.function, *arrays)
+    return [x.tolist() for x in arrays]
+
+
+def vector_load(lanes: int, first: int) -> list[int]:
+    """Which numbers of an array one load takes."""
+    from tilewright.ir import Kernel, f32, ptr, vec
+    k = Kernel("one_load", a=ptr(f32), d=ptr(f32))
+    k.store(k.args[1], k.load(k.args[0] + first, vec(f32, lanes), align=4))
+    taken = np.zeros(lanes, np.float32)
+    simulator.run(k.function, np.arange(2*lanes, dtype=np.float32), taken)
+    return [int(x) for x in taken]
+
+
+def masked_store(chip: Any, rows: int, columns: int) -> set[tuple[int, int]]:
+    """The elements that the padded step's tile stores, of which so many rows and columns are inside C."""
+    from tilewright.lab.ladder.cpu2_registers import tiling
+    from tilewright.lab.ladder.cpu3_padded import emit_masked_tile
+    t, depth = tiling(chip, "f32"), 2
+    a, b = np.ones((t.MR, depth), np.float32), np.ones((depth, t.NR), np.float32)
+    c = np.zeros((t.MR, t.NR), np.float32)
+    simulator.run(emit_masked_tile(chip, "f32"), depth, a, depth, b, t.NR, c, t.NR, rows, columns)
+    return {(int(i), int(j)) for i, j in zip(*np.nonzero(c))}
