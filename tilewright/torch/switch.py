@@ -3,7 +3,7 @@
 It is a TorchFunctionMode of the calling thread. On the CPU both are measured: the first call of a kind runs torch's
 function and ours on its operands, a few times in turn, and later calls of the kind take the faster. On GPUs nothing is
 measured, since that would wait; ours takes bf16 and f16 with rows that are not multiples of 16 bytes, where an H200 ran
-at 2.4 to 4.3 of cuBLAS (docs/roadmap.md). Everything else is torch's.
+at 2.4 to 4.3 of cuBLAS (docs/results/tensor-cores.md). Everything else is torch's.
 """
 
 from __future__ import annotations
