@@ -24,19 +24,29 @@ Names are looked up when they are first used: `import tilewright` loads neither 
 from __future__ import annotations
 
 import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from tilewright import forks
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
+
+if "t" in getattr(sys, "abiflags", ""):
+    raise ImportError("tilewright needs a CPython with its global lock, and this is a free-threaded one "
+                      f"(python{sys.version_info[0]}.{sys.version_info[1]}t), in which it has not been tried: "
+                      "docs/install.md says why")
 
 if TYPE_CHECKING:
-    from tilewright.api.contraction import einsum as einsum, tensordot as tensordot
-    from tilewright.api.grouped import grouped_matmul as grouped_matmul
     from tilewright.api.packed import pack as pack
-    from tilewright.api.products import gemm as gemm, matmul as matmul
     from tilewright.api.semirings import contract as contract
+    from tilewright.api.typed import (
+        einsum as einsum,
+        gemm as gemm,
+        grouped_matmul as grouped_matmul,
+        matmul as matmul,
+        tensordot as tensordot,
+    )
     from tilewright.compiled.bundles import load as load
     from tilewright.compiled.compile import compile as compile, plan as plan
     from tilewright.compiled.packed_weights import PackedWeights as PackedWeights
@@ -136,7 +146,7 @@ _HOME = {name: module for module, names in {
 __all__ = sorted(("__version__", *_HOME))
 
 
-def __getattr__(name: str) -> object:
+def _found(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
     with forks.building:
@@ -147,5 +157,9 @@ def __getattr__(name: str) -> object:
     return value
 
 
+if not TYPE_CHECKING:  # for a type checker a name that is not imported above is a mistake
+    __getattr__ = _found
+
+
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__

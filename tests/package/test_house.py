@@ -62,8 +62,8 @@ MOST = {
     "lines of the body of matmul": 31,
     "functions over 60 lines": 36,
     "files over 400 lines": 0,
-    "lines of the library": 65131,
-    "lines of loop nests": 10054,
+    "lines of the library": 65147,
+    "lines of loop nests": 10055,
     "lines of the lab": 20167,
 }
 NESTS = "nests/"         # the folder of users' loops, counted by itself: it is no part of how products are made

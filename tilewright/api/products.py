@@ -141,7 +141,7 @@ def matmul(
     if type(b) is PackedWeights:
         return _by_packed_weights(**locals())           # all arguments
     alone = type(a) in tensors.known and type(b) in tensors.known and (out is None or type(out) in tensors.known) and (
-        out_dtype is c is scale_a is scale_b is epilogue is prologue_a is prologue_b is operands is algorithm
+        out_dtype is c is scale_a is scale_b is epilogue is prologue_a is prologue_b is operands is None is algorithm
         is plan is threads is None and deterministic is batch_invariant is False and type(alpha) is int and alpha == 1
         and type(beta) in (int, float) and not (beta or trans_a or trans_b or numpys))
     if alone and (result := tensor_repeats.run_recorded("matmul", (a, b), out)) is not None:

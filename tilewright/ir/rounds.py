@@ -141,7 +141,8 @@ class Vectorised:
             for old, new in zip(inputs, given):
                 step.env[old.id] = kind(new)
         step.body(fold.nodes)
-        return [step.vector(step.shape(z)) if length > 1 else step.shape(z).value for z in fold.results]   # type: ignore
+        return [step.vector(step.shape(z)) if length > 1 else step.shape(z).value   # type: ignore[union-attr]
+                for z in fold.results]
 
     def tree(self, w: Widened, fold: Fold, found: list[list[Value]]) -> list[Value]:
         while len(found) > 1:

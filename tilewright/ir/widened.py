@@ -181,7 +181,8 @@ class Widened:
         shapes = [self.shape(x) for x in node.operands]
         if all(isinstance(x, Uniform) for x in shapes):
             results = tuple(Value(self.k, y.type, array=y.array) for y in node.results)
-            self.nodes.append(Op(operation, tuple(x.value for x in shapes), results, node.line))    # type: ignore
+            values = tuple(x.value for x in shapes)     # type: ignore[union-attr]
+            self.nodes.append(Op(operation, values, results, node.line))
             for old, new in zip(node.results, results):
                 self.env[old.id] = Uniform(new)
             return

@@ -117,7 +117,7 @@ def measure(
 
 def _record(x: Result) -> dict[str, Any]:
     return {"problem": str(x.problem), "target": str(x.target), "threads": x.threads,
-            "rows": [vars(r) for r in x.rows], "best": x.best and x.best.plan, "failed": x.failed,
+            "rows": [vars(r) for r in x.rows], "best": x.best.plan, "failed": x.failed,
             "notes": list(x.notes), "verdict": x.verdict}
 
 

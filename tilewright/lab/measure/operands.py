@@ -155,7 +155,8 @@ def _scales(problem: Gemm, draw: np.random.Generator) -> tuple[Array | None, Arr
     columns = -(-p.n // SCALE_BLOCKS.get(p.scales, 1))
     dtype = np.float64 if p.sums == "f64" else np.float32
     lead = () if p.batch == 1 else (p.batch,)
-    return tuple(1 + draw.random((*lead, *shape), dtype) for shape in ((p.m, blocks), (blocks, columns)))  # type: ignore
+    a, b = (1 + draw.random((*lead, *shape), dtype) for shape in ((p.m, blocks), (blocks, columns)))
+    return a, b
 
 
 def contraction(problem: Gemm, subscripts: str, sizes: Iterable[int], seed: int = 0) -> Operands:

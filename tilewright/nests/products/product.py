@@ -208,7 +208,7 @@ class Product:
         if not (how or self.rooms or self.box.mask or self.beta) and self.alpha == ONE and factors is not None and all(
                 look.identity for look in looks):
             one, other, result = (look.element.array for look in looks)
-            matmul = tilewright.matmul
+            matmul: Any = tilewright.matmul
             return lambda now, numbers: matmul(now[one], now[other], out=now[result])
 
         def call(now: Arrays, numbers: Numbers) -> None:

@@ -42,7 +42,8 @@ class Dependence:
 
     def signs(self) -> Iterator[tuple[int, ...]]:
         """The signs that the distances may have, of two different rounds, the first non-zero one 1."""
-        for signs in product(*[(-1, 0, 1) if d == ANY else ((d > 0) - (d < 0),) for d in self.distances]):  # type: ignore
+        for signs in product(*[(-1, 0, 1) if d == ANY else ((d > 0) - (d < 0),)     # type: ignore[operator]
+                               for d in self.distances]):
             leading = next((x for x in signs if x), 0)
             if leading:
                 yield tuple([leading * x for x in signs])
