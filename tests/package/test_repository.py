@@ -49,7 +49,8 @@ def test_the_changelog_has_releases_with_dates_sections_and_links():
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib")
-def test_the_group_of_test_tools_is_the_extra():
+@pytest.mark.parametrize("name", ["test", "docs"])
+def test_the_group_of_tools_is_the_extra_of_its_name(name):
     import tomllib
 
     project = tomllib.loads(text("pyproject.toml"))
@@ -58,8 +59,8 @@ def test_the_group_of_test_tools_is_the_extra():
     def resolved(name: str) -> set[str]:
         return {y for x in groups[name] for y in (resolved(x["include-group"]) if isinstance(x, dict) else {x})}
 
-    assert resolved("test") == {*project["project"]["optional-dependencies"]["test"]}
-    assert resolved("test") < resolved("dev")
+    assert resolved(name) == {*project["project"]["optional-dependencies"][name]}
+    assert resolved(name) < resolved("dev")
 
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"])
@@ -78,9 +79,9 @@ def test_what_contributing_names_is_there():
 
 
 def test_every_variable_that_names_a_program_or_a_place_is_in_the_security_page():
-    said = text("SECURITY.md")
+    said = {*re.findall(r"\b[A-Z_]{6,}\b", text("SECURITY.md"))}
     assert {x for x in re.findall(r"^\| `(\w+)`", text("docs/install.md"), re.MULTILINE)
-            if x.endswith(("_DIR", "_DB", "_PTXAS", "_LLD", "_HOME", "_PATH"))} <= {*re.findall(r"\b[A-Z_]{6,}\b", said)}
+            if x.endswith(("_DIR", "_DB", "_PTXAS", "_LLD", "_HOME", "_PATH"))} <= said
 
 
 @pytest.mark.parametrize("form", ["wrong", "slow", "idea"])

@@ -1,4 +1,4 @@
-"""The products as type checkers see them: arrays give an array, torch's tensors a tensor, and a misspelt keyword is an error.
+"""The products as type checkers see them: arrays give an array, tensors a tensor, a misspelt keyword is an error.
 
 Read by type checkers alone, through tilewright/__init__.py. A test compares names and order of all parameters with the
 functions. With an epilogue, and of other arrays (lists, CuPy, JAX, DLPack), results are Any. Where torch is not
