@@ -6,7 +6,8 @@ The order is the sources'. Photographs and screenshots have a reason in place of
 """
 from __future__ import annotations
 
-from tilewright.lab.drawing import cdna, cpu
+from tilewright.lab.drawing import cdna, cpu, lecture, nvidia
 from tilewright.lab.drawing.figure import Figure
 
-FIGURES: dict[str, Figure] = {figure.key: figure for module in (cpu, cdna) for figure in module.GALLERY.figures}
+MODULES = cpu, nvidia, cdna, lecture
+FIGURES: dict[str, Figure] = {figure.key: figure for module in MODULES for figure in module.GALLERY.figures}

@@ -63,9 +63,11 @@ def hierarchy(title: str, levels: Sequence[Store], notes: Sequence[str] = ()) ->
     least = min(log2(level.bytes) for level in levels) - 9
     for i, level in enumerate(levels):
         wide = 440 * (log2(level.bytes) - least) / (most - least)
+        name = f"{level.name}  {size(level.bytes)}"
+        wide = max(wide, pen.length(name, 14) + 24, pen.length(level.words, 0) + 16)
         y = i * (high + 16)
         pen.rect(220 - wide/2, y, wide, high, level.hue, 0.25, level.hue, 1.3, round=4)
-        pen.text(220, y + 19, f"{level.name}  {size(level.bytes)}", 13, anchor="middle", bold=True)
+        pen.text(220, y + 19, name, 13, anchor="middle", bold=True)
         pen.text(220, y + 37, level.words, 0, "soft", "middle")
         if i:
             pen.line(214, y - 15, 214, y - 1, "soft", arrow=True)

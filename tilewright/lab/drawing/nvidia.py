@@ -1,0 +1,116 @@
+"""Figures of the article on NVIDIA's GPUs, from the ladder's kernels 6 to 12, recorded and run in the simulator."""
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from tilewright.lab.drawing import gpu_tiles, memory
+from tilewright.lab.drawing.figure import Gallery
+from tilewright.lab.drawing.memory import Step
+from tilewright.lab.drawing.pen import Svg
+
+GALLERY = Gallery("nvidia")
+figure = GALLERY.figure
+CHIP = "sm_86"                  # the article's RTX 3090
+
+
+@cache
+def code(step: str) -> Any:
+    from tilewright import targets
+    from tilewright.lab.ladder import run
+    return run.compiled(step, targets.target(CHIP))
+
+
+GALLERY.left_out("ak_post", "A post by Andrej Karpathy", "A screenshot of somebody's post.")
+
+
+@figure("row_major", "A matrix stored by rows",
+        "A 4 x 6 matrix, in each cell the place of the element in memory, and the memory: rows lie side by side.")
+def row_major() -> Svg:
+    return memory.order("A matrix stored by rows", 4, 6, by_rows=True)
+
+
+@figure("mem_align", "Vector loads and the length of rows",
+        "Vectors of four numbers, by colour, over rows of 6 and over the same rows padded to 8: without padding a "
+        "vector goes on in the next row.")
+def mem_align() -> Svg:
+    return memory.wide_loads("Vector loads and the length of rows", 4, 6)
+
+
+@figure("ptxas", "From Python to machine code",
+        "The stages of compilation of the ladder's sixth kernel, and how long the code is in each.")
+def ptxas() -> Svg:
+    found = code("padded")
+    operations = sum(1 for _ in found.function.walk())
+    llvm = sum(line.startswith("  ") for line in found.llvm.splitlines())
+    ptx = sum(line.strip().endswith(";") and not line.strip().startswith(".") for line in found.asm.splitlines())
+    return memory.route("From Python to machine code", [
+        ("a Python function", "gpu06_padded.py"), ("a recorded kernel", f"{operations} operations"),
+        ("LLVM IR", f"{llvm:,} instructions"), ("PTX", f"{ptx:,} instructions"), ("machine code", f"of {CHIP}")], [
+        Step("a Python function", "a recorded kernel", "is run once, with symbols"),
+        Step("a recorded kernel", "LLVM IR", "tilewright"), Step("LLVM IR", "PTX", "LLVM, inside llvmlite"),
+        Step("PTX", "machine code", "the driver, or ptxas")])
+
+
+@figure("standard_ld", "From global to shared memory, through registers",
+        "The way of the tiles in the ladder's tenth kernel: a load to registers, then a store to shared memory. The "
+        "numbers are bytes of one CTA and 64 steps of k, counted by the simulator, with a last tile of zeros.")
+def standard_ld() -> Svg:
+    from tilewright.lab.drawing.records import tile_traffic
+    loaded, stored = tile_traffic("stored")
+    return memory.route("From global to shared memory, through registers", _LEVELS, [
+        Step("global memory", "L2", ""), Step("L2", "L1", ""),
+        Step("L1", "registers", f"ld.global: {loaded:,} bytes", "blue"),
+        Step("registers", "shared memory", f"st.shared: {stored:,} bytes", "blue")])
+
+
+@figure("cp_async", "From global to shared memory, past the registers",
+        "The way of the tiles in the ladder's twelfth kernel: an asynchronous copy, which holds no register. The "
+        "numbers are bytes of one CTA and 64 steps of k, counted by the simulator.")
+def cp_async() -> Svg:
+    from tilewright.lab.drawing.records import tile_traffic
+    copied, stored = tile_traffic("async")
+    return memory.route("From global to shared memory, past the registers", _LEVELS, [
+        Step("global memory", "L2", ""), Step("L2", "L1", ""),
+        Step("L1", "shared memory", f"cp.async: {copied:,} bytes, {stored - copied:,} of zeros", "green")])
+
+
+_LEVELS = [("global memory", "A and B"), ("L2", ""), ("L1", ""), ("registers", "of 256 threads"),
+           ("shared memory", "tiles of A and B")]
+
+
+@figure("matmul_design_tb", "A CTA's tile of C",
+        "C cut into tiles, one for each CTA, with the rows of A and columns of B of one tile, and the slabs of k that "
+        "are in shared memory one after another.")
+def matmul_design_tb() -> Svg:
+    from tilewright.lab.ladder.gpu06_padded import L, S
+    return gpu_tiles.cta_tile("A CTA's tile of C", L, L, S)
+
+
+@figure("bit_repr", "The two buffers' addresses",
+        "The bits of an address in each of two buffers. The array begins where the lowest bits are 0, so that one bit "
+        "says which buffer it is, and XOR with it is the other.")
+def bit_repr() -> Svg:
+    from tilewright.lab.ladder.gpu08_buffered import A_BUFFER
+    return gpu_tiles.addresses("The two buffers' addresses", A_BUFFER, 4 * (3 * 132 + 17))
+
+
+@figure("warp_level_design", "Warp tiles",
+        "The eight warps of a CTA and the part of its tile that each computes; of the last one the column of A and the "
+        "row of B that it reads in one step.")
+def warp_level_design() -> Svg:
+    return gpu_tiles.warps("Warp tiles")
+
+
+@figure("thread_level_design", "Lanes of a warp",
+        "A warp's 32 x 64 of C, in four parts of 16 x 32; in each part a lane has 4 x 4 elements, and its number "
+        "stands there. Lane 0, with what it reads of the column of A and the row of B, is coloured.")
+def thread_level_design() -> Svg:
+    return gpu_tiles.thread_lanes("Lanes of a warp")
+
+
+@figure("cutlass_sgemm", "The whole product, level by level",
+        "Each picture is the marked part of the one before: the CTA's tile in C, the warp's in the CTA's, the thread's "
+        "in the warp's, with the parts of A and B that it needs.")
+def cutlass_sgemm() -> Svg:
+    return gpu_tiles.levels("The whole product, level by level")
