@@ -318,6 +318,10 @@ class Kernel(Recording):
         self._effect(ops.show(label, arguments.positive("k.print", "most", most), when is not None),
                      *condition, *values)
 
+    def mark(self, name: str, value: Any) -> None:
+        """A name for where a simulated run is, for who observes it: `k.mark("ki", p)`. Compiled code leaves it out."""
+        self._effect(ops.mark(name), self._value(value, i64 if isinstance(value, int) else value.type))
+
     # ---- control
 
     @contextmanager

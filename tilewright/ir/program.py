@@ -5,57 +5,17 @@ author of the kernel can open.
 """
 from __future__ import annotations
 
-import linecache
-import os
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
+from tilewright.ir.lines import Line as Line, caller as caller
 from tilewright.ir.ops.core import Operation
 from tilewright.ir.types import Pointer, Type
 
-_HERE = os.path.dirname(__file__)
-_PACKAGE = os.path.dirname(_HERE)
-_INSIDE = _HERE, os.path.join(_PACKAGE, "blocks")                   # what records on behalf of others
 DECLARED_SHARED = 48 << 10      # bytes of shared memory that PTX may declare
-
-
-class Line(NamedTuple):
-    file: str
-    number: int
-
-    @property
-    def text(self) -> str:
-        return linecache.getline(self.file, self.number).strip()
-
-    @property
-    def of_users(self) -> bool:
-        """Is this the code of a user, not of the library?"""
-        return not _own(self.file)
-
-    def __str__(self) -> str:
-        return f"{os.path.basename(self.file)}:{self.number}"
-
-
-def caller() -> Line:
-    """The line of the kernel that is being written: the innermost frame outside this package."""
-    frame = sys._getframe(2)
-    while _passed(frame.f_code.co_filename):
-        assert frame.f_back is not None
-        frame = frame.f_back
-    return Line(frame.f_code.co_filename, frame.f_lineno)
-
-
-@cache
-def _passed(file: str) -> bool:
-    return file.startswith(_INSIDE) or file.endswith("contextlib.py")
-
-
-@cache
-def _own(file: str) -> bool:
-    return file.startswith(_PACKAGE + os.sep)
 
 
 @dataclass(frozen=True)
@@ -317,6 +277,11 @@ class Function:
             if isinstance(node, (Loop, While, If)):             # nothing else holds nodes
                 for inner in ("head", "body", "then", "otherwise"):
                     yield from self.walk(getattr(node, inner, []))
+
+    def shape(self, array: Array) -> tuple[int, ...]:
+        """The extents of a shared or local array, as the kernel declares them; its elements lie row by row."""
+        strides = (array.size, *self.arrays[array].strides)
+        return tuple(outer // inner for outer, inner in pairwise(strides))
 
     def callees(self) -> list[Function]:
         """The recorded functions that this one calls, directly or not, innermost first."""

@@ -13,7 +13,7 @@ barriers  what a gang may wait for, mbarriers among it; clusters: CTAs that shar
 bulk      copies of tiles and bytes by TMA in flight; proxy: shared memory as these and tensor cores see it
 wgmma     matrix products of warpgroups in flight, and the registers and the memory that they hold meanwhile
 clocks    vector clocks of threads, warps and copies; history: the races found with them; atomics: how clocks travel
-timeline  what the roles of a CTA do between their waits, as a table
+timeline  what the roles of a CTA do between their waits, as a table; observer: who is told of every event
 report    traffic by line and array, instructions by kind, what kernels print, as text; occupancy
 product   a whole product by a compiled kernel: tilewright.simulate, which stands above the engine that it imitates
 """
@@ -25,14 +25,15 @@ from typing import Any
 from tilewright.ir.program import Function
 from tilewright.simulator.machine import Machine
 from tilewright.simulator.memory import AddressSpace, uninitialised
-from tilewright.simulator.report import Fault, Report, Traffic
+from tilewright.simulator.observer import Event
+from tilewright.simulator.report import Fault, Place, Report, Traffic
 
-__all__ = ["AddressSpace", "Fault", "Report", "Traffic", "run", "run_team", "uninitialised"]
+__all__ = ["AddressSpace", "Event", "Fault", "Place", "Report", "Traffic", "run", "run_team", "uninitialised"]
 
 
 def run(function: Function, *args: Any, grid: int | Sequence[int] | None = None, memory: AddressSpace | None = None,
         externals: Mapping[str, Callable[..., Any]] | None = None, granule: int | None = None,
-        target: str | None = None) -> Report:
+        target: str | None = None, observer: Callable[[Event], None] | None = None) -> Report:
     """Run `function` on these arguments, changing arrays in place, and report what it did; a Fault if it did wrong.
 
     A pointer parameter takes a contiguous array of its element type, a recorded function, or an address from `memory`,
@@ -47,15 +48,17 @@ def run(function: Function, *args: Any, grid: int | Sequence[int] | None = None,
     GPU runs once for each CTA of `grid`: (x, y, z), fewer of them, or a number; one CTA unless given. `granule`: the
     bytes of global memory that are counted as moving together; unless given a GPU's sector (32) or a CPU's cache line
     (64). `target`: the name of the chip whose shared memory is meant, where waves of the same size have several kinds:
-    "gfx950", or "gfx942", which is meant unless said.
+    "gfx950", or "gfx942", which is meant unless said. `observer` is called with an Event for each load and store, each
+    barrier, fence, wait and copy, each multiply-add and product, each round of a loop, each `k.mark`, as they happen.
     """
     machine = Machine(function, memory or AddressSpace(), externals or {}, None if granule is None else Report(granule),
-                      target)
+                      target, observer=observer)
     return machine.run_grid(args, grid)
 
 
 def run_team(function: Function, *args: Any, threads: int, memory: AddressSpace | None = None,
-             externals: Mapping[str, Callable[..., Any]] | None = None) -> Report:
+             externals: Mapping[str, Callable[..., Any]] | None = None,
+             observer: Callable[[Event], None] | None = None) -> Report:
     """Run function(*args, t) in CPU threads t = 0 ... threads-1 at once, as the worker pool runs a team.
 
     A thread goes on until it spins (`k.pause()`), then others have their turn. That two of them touch the same bytes,
@@ -63,4 +66,4 @@ def run_team(function: Function, *args: Any, threads: int, memory: AddressSpace 
     """
     if function.threads is not None:
         raise ValueError(f"{function.name} is recorded for the CTAs of a GPU, not for CPU threads")
-    return Machine(function, memory or AddressSpace(), externals or {}).run_team(args, threads)
+    return Machine(function, memory or AddressSpace(), externals or {}, observer=observer).run_team(args, threads)

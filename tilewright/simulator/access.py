@@ -19,7 +19,7 @@ from tilewright.ir.types import Pointer
 from tilewright.simulator.history import History, Race
 from tilewright.simulator.memory import SPAN_BITS, Region, numpy_type
 from tilewright.simulator.pattern import PERIOD, Pattern
-from tilewright.simulator.report import Fault, Site, Traffic
+from tilewright.simulator.report import Fault, Place, Site, Traffic
 
 if TYPE_CHECKING:
     from tilewright.simulator.gang import Gang
@@ -54,6 +54,10 @@ class Access:
         self.met: set[tuple[Pattern, int]] = set()      # patterns, and where they began
         self.last: Part | None = None                   # where it went, if to one array
         self.shape = (self.item, self.length, align, self.reads)
+        self.storing: Any = None                        # the value, for who watches
+
+    def asynchronous(self, gang: Gang, region: Region, offsets: NDArray[np.int64], item: int, threads: Any) -> None:
+        """For who watches (`observer`): copies or products access these elements for the threads."""
 
     # ---- one CPU thread
 
@@ -365,30 +369,22 @@ class Access:
         fault(kind, gang, region, int(offsets[element, thread]), int(thread), why)
 
     def race(self, gang: Gang, region: Region, history: History, race: Race, unit: int, thread: int) -> NoReturn:
-        warp, threads = history.clocks.warp, history.clocks.threads
-        offset, at = unit * history.unit // self.item * self.item, f" at {race.line}" if race.line else ""
-        if race.other is None:
-            why = f"{race.verb} by a block that ran before, and nothing orders the two"
-        elif race.verb == "unproxied":
-            why = f"written{at}{self.machine.by(race.other)}, and no k.fence_async() follows for the async proxy"
-        elif race.verb == "lent":
-            why = f"it is still being read asynchronously by what was started{at}{self.machine.by(race.other)}"
-        elif race.verb == "not waited for":
-            why = (f"a product started{at}{self.machine.by(race.other)} may still be reading it asynchronously: "
-                   "no wait for its group is ordered before")
-        elif race.other >= threads:
-            why = f"a copy{at}{self.machine.by(race.other - threads - warp)} is in flight"
-        else:
-            why = f"{race.verb}{at}{self.machine.by(race.other)}, and nothing orders the two"
-        self.fault("race", gang, region, offset, thread, why)
+        machine, number = self.machine, race.thread(history.clocks)
+        other = Place(race.verb, *(((), ()) if number is None else machine.place_of(number)), race.line)
+        self.fault("race", gang, region, unit * history.unit // self.item * self.item, thread,
+                   race.why(history.clocks, "" if number is None else machine.by(number)), other)
 
-    def fault(self, kind: str, gang: Gang, region: Region, offset: int, thread: int, why: str) -> NoReturn:
+    def fault(self, kind: str, gang: Gang, region: Region, offset: int, thread: int, why: str,
+              other: Place | None = None) -> NoReturn:
         if region.pitch:
             offset = (offset + region.pitch // 4) % region.pitch - region.pitch // 4    # in its copy
-        self._fault(kind, gang, region, offset, thread, why)
+        self._fault(kind, gang, region, offset, thread, why, other)
 
-    def _fault(self, kind: str, gang: Gang, region: Region, offset: int, thread: int, why: str) -> NoReturn:
+    def _fault(self, kind: str, gang: Gang, region: Region, offset: int, thread: int, why: str,
+               other: Place | None = None) -> NoReturn:
         """`offset`: in the copy of the array."""
         index, rest = divmod(offset, self.item)
         at = f"[{index}]" + (f" + {rest} bytes" if rest else "")
-        raise Fault(kind, self.line, self.function, f"{self.verb} of {region.name}{at}{gang.by(thread)}: {why}")
+        here = Place(self.verb, *self.machine.place_of(int(gang.threads[thread])), self.line)
+        raise Fault(kind, self.line, self.function, f"{self.verb} of {region.name}{at}{gang.by(thread)}: {why}",
+                    region.name, index, here, other)

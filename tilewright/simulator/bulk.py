@@ -177,6 +177,7 @@ class Bulk:
         if region.written is not None and verb != "store" and not region.written[at[:, None] + np.arange(item)].all():
             how.fault("uninitialised", gang, region, int(at[0]), lane, "some of it has not been written")
         traffic = how.traffic(region)
+        how.asynchronous(gang, region, at, item, gang.threads[[lane]])
         granule, shift = traffic.granule, region.base % traffic.granule
         runs = np.flatnonzero(np.diff(at, prepend=at[:1] - 2*item) != item)     # that follow no other element
         starts, ends = at[runs] + shift, at[np.append(runs[1:], len(at)) - 1] + shift + item if len(at) else at

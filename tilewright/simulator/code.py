@@ -145,6 +145,8 @@ def _guarded(code: Code, node: Any) -> Step | None:
     if make is None:
         raise TypeError(f"{code.name}: the simulator does not support {node}")
     step = make(code, node)
+    if step is not None and code.machine.observer is not None:
+        step = code.machine.observer.step(code, node, step)
     if step is None or not code.machine.flies or isinstance(node, (Read, Write)) or (
             isinstance(node, Op) and node.operation.kind in ("wgmma", "wgmma group")):
         return step
@@ -160,7 +162,7 @@ def _guarded(code: Code, node: Any) -> Step | None:
 
 
 def _load(code: Code, node: Load) -> Step:
-    access = Access(code.machine, code.name, node.line, "load", node.result.type, node.align,
+    access = code.machine.access(code.machine, code.name, node.line, "load", node.result.type, node.align,
                     remote=node.pointer.type.space == "cluster")
     code.accesses.append(access)
     d, p, load = code.slot(node.result), code.slot(node.pointer), access.load
@@ -172,7 +174,7 @@ def _load(code: Code, node: Load) -> Step:
 
 
 def _store(code: Code, node: Store) -> Step:
-    access = Access(code.machine, code.name, node.line, "store", node.value.type, node.align,
+    access = code.machine.access(code.machine, code.name, node.line, "store", node.value.type, node.align,
                     remote=node.pointer.type.space == "cluster")
     code.accesses.append(access)
     p, x, store = code.slot(node.pointer), code.slot(node.value), access.store

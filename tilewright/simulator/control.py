@@ -138,6 +138,8 @@ def _loop(code: Code, node: Loop) -> None:
             gang.frame.pc = head
             fork(gang, env[index] < env[stop], end.pc + 1, inside, splits)
     code.steps.append(enter)
+    if code.machine.observer is not None:
+        code.steps.append(code.machine.observer.round_of(code, node))
     code.exits.append(end)
     code.block(node.body)
     code.exits.pop()

@@ -57,6 +57,7 @@ class Copies:
         element = node.operands[0].type.element
         to = gang.access(node, "store", vec(element, bytes // element.bytes), bytes & -bytes)
         values, origins, source = self._read(gang, node, element, gmem, bytes, valid, align)
+        to.storing = values
         for part in to.claim(gang, smem):
             region, pattern, start = part
             offsets = start - region.base + pattern.offsets.ravel()

@@ -221,7 +221,7 @@ class Gang:
         """How this operation loads or stores values of this type."""
         known = self.machine.accesses.get((node, verb, t, remote))
         if known is None:
-            known = Access(self.machine, self.frame.code.name, node.line, verb, t, align, atomic, remote)
+            known = self.machine.access(self.machine, self.frame.code.name, node.line, verb, t, align, atomic, remote)
             self.machine.accesses[node, verb, t, remote] = known
         return known
 

@@ -31,6 +31,27 @@ class Race(NamedTuple):
     verb: str
     line: Line | None
 
+    def thread(self, clocks: Clocks) -> int | None:
+        """The other thread, or the one that started the other copy, as the machine numbers them."""
+        copy = self.other is not None and self.other >= clocks.threads
+        return self.other - clocks.threads - clocks.warp if copy and self.other is not None else self.other
+
+    def why(self, clocks: Clocks, by: str) -> str:
+        """The rest of a message on an access that comes too early."""
+        at = f" at {self.line}" if self.line else ""
+        if self.other is None:
+            return f"{self.verb} by a block that ran before, and nothing orders the two"
+        if self.verb == "unproxied":
+            return f"written{at}{by}, and no k.fence_async() follows for the async proxy"
+        if self.verb == "lent":
+            return f"it is still being read asynchronously by what was started{at}{by}"
+        if self.verb == "not waited for":
+            return (f"a product started{at}{by} may still be reading it asynchronously: no wait for its group is "
+                    "ordered before")
+        if self.other >= clocks.threads:
+            return f"a copy{at}{by} is in flight"
+        return f"{self.verb}{at}{by}, and nothing orders the two"
+
 
 class History:
     """The last accesses of one region: which thread wrote each unit last, which thread of each agent read it last, and

@@ -21,6 +21,7 @@ from tilewright.simulator.copies import Copies
 from tilewright.simulator.gang import Gang
 from tilewright.simulator.history import History
 from tilewright.simulator.memory import AddressSpace, Region, Uninitialised
+from tilewright.simulator.observer import Event, Observer, WatchedAccess
 from tilewright.simulator.pattern import patterns
 from tilewright.simulator.report import Fault, Prints, Report
 from tilewright.simulator.wgmma import Warpgroups
@@ -35,8 +36,11 @@ Grid = int | Sequence[int] | None
 
 class Machine:
     def __init__(self, function: Function, memory: AddressSpace, externals: Mapping[str, Callable[..., Any]],
-                 report: Report | None = None, target: str | None = None, fuses: bool = False) -> None:
+                 report: Report | None = None, target: str | None = None, fuses: bool = False,
+                 observer: Callable[[Event], None] | None = None) -> None:
         """fuses: count what the compiler makes of neighbouring accesses (pattern.fused)."""
+        self.observer = None if observer is None else Observer(self, observer)
+        self.access: type[Access] = Access if observer is None else WatchedAccess
         self.function, self.memory = given.recorded(function), memory
         self.externals = {"sched_yield": lambda: 0} | dict(externals)
         self.gpu = function.threads is not None
@@ -152,9 +156,13 @@ class Machine:
     def _wake(self, waiting: list[Gang]) -> list[Gang]:
         """Make the gangs ready that wait no longer, joined where they stand together; returns the others."""
         together, self.parted = defaultdict(list), []
+        if self.observer is not None:
+            self.observer.round += 1
         for gang in waiting:
             assert gang.waiting is not None
             if gang.waiting.over(gang):
+                if self.observer is not None:
+                    self.observer.woken(gang, gang.waiting.line)
                 gang.waiting = None
                 together[gang.point if self.gpu else gang].append(gang)
         if not together:
@@ -273,10 +281,11 @@ class Machine:
         return f" by block {self.block(cta)} thread {self._in_cta(inside)}"
 
     def place_of(self, thread: int) -> tuple[tuple[int, ...], tuple[int, ...] | int]:
-        """The block and the thread in it; of a CPU's thread () and its number."""
+        """The block and the thread in it; of a CPU's thread () and its number. -1 - n is thread n of the whole
+        grid."""
         if not self.gpu:
             return (), thread
-        cta, inside = divmod(thread, self.cta)
+        cta, inside = divmod(thread if thread >= 0 else -1 - thread - self.first * self.cta, self.cta)
         return self.block(cta), self._in_cta(inside)
 
     def _in_cta(self, inside: int) -> tuple[int, int]:

@@ -68,8 +68,9 @@ class Pattern:
         self.low, self.high = int(inside.min()) - home, int(inside.max()) - home + item
         self.requests = int(np.count_nonzero(on.any(0).reshape(-1, warp).any(1)))
         self.elements = taken.size
-        cost = self._passes(where, banks, piece, load) if region.space == "shared" else self._granules(where, granule)
-        self.moved, self.ideal = cost
+        cost = passes(where, on, item, warp, banks, piece, load) if region.space == "shared" else \
+            granules(where, on, item, warp, granule)
+        self.moved, self.ideal = int(cost.moved.sum()), int(cost.ideal.sum())
         self._pairs: dict[tuple[int, int], Pairs] = {}
 
     def bytes(self, offset: int) -> NDArray[np.int64]:
@@ -139,50 +140,64 @@ class Pattern:
         clash = (int(order[twice[0]]), int(order[twice[0] + 1])) if twice.size else None
         return Pairs(warps, lanes, units, lanes, clash)
 
-    def _granules(self, where: NDArray[np.int64], granule: int) -> tuple[int, int]:
-        """(granules that the requests of all warps move, the fewest that could hold the distinct elements of each)."""
-        here, item = self.on, self.item
-        warp = np.broadcast_to(np.arange(where.shape[1]) // self.warp, where.shape)[here]
-        start = where[here]
-        low = int(start.min()) // granule * granule             # from here on small, so that the warp fits beside it
-        start = start - low
-        apart = int(start.max()) + granule + item
-        ends = np.concatenate([start, start + item - 1]) // granule
-        moved = distinct_of(ends + np.concatenate([warp, warp]) * apart).size
-        distinct = np.bincount(distinct_of(start + warp * apart) // apart)
-        return moved, int((-(-distinct * item // granule)).sum())
 
-    def _passes(self, where: NDArray[np.int64], banks: Banks, piece: int, load: bool) -> tuple[int, int]:
-        """(passes over the banks of shared memory, the fewest that could deliver the distinct words)."""
-        split = banks.split(piece, load)
-        threads = np.arange(where.shape[1])
-        phase = np.broadcast_to(np.asarray(split.phase)[threads % self.warp], where.shape)
-        if load and banks.pairs and split.phases > 1:
-            phase = np.where(self._paired(where, split.phases), phase & ~1, phase)
-        turn = threads // self.warp * split.phases + phase
-        parts = np.arange(where.shape[0]) * self.item // piece          # instructions that the access takes
-        groups = (turn * (int(parts[-1]) + 1) + parts[:, None])[self.on]
-        start = where[self.on]
-        words = start[:, None] // WORD + np.arange(max(self.item // WORD, 1))
-        words -= int(words.min()) // split.banks * split.banks
-        apart = -(-(int(words.max()) + 1) // split.banks) * split.banks
-        distinct = distinct_of(np.repeat(groups, words.shape[1]) * apart + words.ravel())
-        group, bank = distinct // apart, distinct % split.banks
-        size = (int(group.max()) + 1) * split.banks
-        load_of = np.bincount(group * split.banks + bank, minlength=size).reshape(-1, split.banks)
-        return int(load_of.max(1).sum()), int((-(-load_of.sum(1) // split.banks)).sum())
+class Cost(NamedTuple):
+    """What each warp pays: sectors, or passes over the banks, and the fewest that there could be; of shared memory also
+    the turn of each lane's element in its warp: only those of the same turn share passes."""
+    moved: NDArray[np.int64]
+    ideal: NDArray[np.int64]
+    phase: NDArray[np.int64] | None = None
 
-    def _paired(self, where: NDArray[np.int64], phases: int) -> NDArray[np.bool_]:
-        """For each lane, whether its phase of the warp and the next one go together. They do if all their lanes read
-        the same addresses as their neighbours, or as the next but one; lanes that read nothing are in no one's way."""
-        threads = np.arange(where.shape[1])
-        together = np.zeros(where.shape, bool)
-        span = 2 * self.warp // phases
-        for other in (threads ^ 1, threads ^ 2):
-            same = (where == where[:, other]) | ~self.on | ~self.on[:, other]
-            alike = same.reshape(len(where), -1, span).all(2)
-            together |= np.repeat(alike, span, axis=1)
-        return together
+
+def granules(where: NDArray[np.int64], on: NDArray[np.bool_], item: int, warp: int, granule: int) -> Cost:
+    """Granules that the request of each warp moves, and the fewest that could hold its distinct elements; element
+    [i, lane] is at where[i, lane], if it is `on`."""
+    warps = np.broadcast_to(np.arange(where.shape[1]) // warp, where.shape)[on]
+    start, count = where[on], -(-where.shape[1] // warp)
+    low = int(start.min()) // granule * granule                 # from here on small, so that the warp fits beside it
+    start = start - low
+    apart = int(start.max()) + granule + item
+    ends = np.concatenate([start, start + item - 1]) // granule
+    moved = np.bincount(distinct_of(ends + np.concatenate([warps, warps]) * apart) // apart, minlength=count)
+    distinct = np.bincount(distinct_of(start + warps * apart) // apart, minlength=count)
+    return Cost(moved, -(-distinct * item // granule))
+
+
+def passes(where: NDArray[np.int64], on: NDArray[np.bool_], item: int, warp: int, banks: Banks, piece: int, load: bool
+           ) -> Cost:
+    """Passes of each warp over the banks of shared memory, and the fewest that could deliver the distinct words."""
+    split = banks.split(piece, load)
+    threads = np.arange(where.shape[1])
+    phase = np.broadcast_to(np.asarray(split.phase)[threads % warp], where.shape)
+    if load and banks.pairs and split.phases > 1:
+        phase = np.where(_paired(where, on, warp, split.phases), phase & ~1, phase)
+    turn = threads // warp * split.phases + phase
+    parts = np.arange(where.shape[0]) * item // piece               # instructions that the access takes
+    several = int(parts[-1]) + 1
+    groups = (turn * several + parts[:, None])[on]
+    start = where[on]
+    words = start[:, None] // WORD + np.arange(max(item // WORD, 1))
+    words -= int(words.min()) // split.banks * split.banks
+    apart = -(-(int(words.max()) + 1) // split.banks) * split.banks
+    distinct = distinct_of(np.repeat(groups, words.shape[1]) * apart + words.ravel())
+    group, bank = distinct // apart, distinct % split.banks
+    size = -(-where.shape[1] // warp) * split.phases * several
+    load_of = np.bincount(group * split.banks + bank, minlength=size * split.banks).reshape(-1, split.banks)
+    by_warp = load_of.reshape(-1, split.phases * several, split.banks)
+    return Cost(by_warp.max(2).sum(1), (-(-by_warp.sum(2) // split.banks)).sum(1), phase * several + parts[:, None])
+
+
+def _paired(where: NDArray[np.int64], on: NDArray[np.bool_], warp: int, phases: int) -> NDArray[np.bool_]:
+    """For each lane, whether its phase of the warp and the next one go together. They do if all their lanes read
+    the same addresses as their neighbours, or as the next but one; lanes that read nothing are in no one's way."""
+    threads = np.arange(where.shape[1])
+    together = np.zeros(where.shape, bool)
+    span = 2 * warp // phases
+    for other in (threads ^ 1, threads ^ 2):
+        same = (where == where[:, other]) | ~on | ~on[:, other]
+        alike = same.reshape(len(where), -1, span).all(2)
+        together |= np.repeat(alike, span, axis=1)
+    return together
 
 
 class Patterns:

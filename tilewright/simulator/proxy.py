@@ -87,6 +87,7 @@ def read(gang: Gang, node: Op, region: Region, offsets: Offsets, lanes: Any, swi
             if race is not None:
                 how.race(gang, region, history, race, int(units[race.pair]), int(lane))
     count(how, region, offsets, offsets.size * PIECE * len(lanes) // shares, len(lanes))
+    how.asynchronous(gang, region, offsets, PIECE, threads)
     return history, units
 
 
@@ -97,6 +98,7 @@ def write(gang: Gang, node: Op, region: Region, offsets: Offsets, data: NDArray[
     remote = cta != thread // machine.cta
     how = access(gang, node, "store", remote)
     check(gang, node, how, region, offsets, lane, cta)
+    how.asynchronous(gang, region, offsets, PIECE, gang.threads[[lane]])
     history = machine.history(region)
     assert history is not None
     units = history.parts(offsets, PIECE).ravel()

@@ -35,9 +35,21 @@ class Fault(Exception):
     matrix products that are not over.
     """
 
-    def __init__(self, kind: str, line: Line, function: str, message: str) -> None:
+    def __init__(self, kind: str, line: Line, function: str, message: str, array: str = "", element: int | None = None,
+                 here: Place | None = None, other: Place | None = None) -> None:
+        """An access has also the array, the element of it, who accesses it here, and of a race who else does."""
         super().__init__(f"{kind} at {line} in {function}: {message}\n    {line.text}")
         self.kind, self.line, self.function = kind, line, function
+        self.array, self.element, self.here, self.other = array, element, here, other
+
+
+class Place(NamedTuple):
+    """Who did what: `verb` is a word such as "load" or "written"; `line` is None where it is not known. `thread` is
+    (x, y) in its `block`; of a CPU function its number, and ()."""
+    verb: str
+    block: tuple[int, ...]
+    thread: tuple[int, ...] | int
+    line: Line | None
 
 
 class Site(NamedTuple):

@@ -311,3 +311,9 @@ def show(label: str, most: int, conditional: bool) -> Operation:
     """k.print, of the condition, if there is one, and the values: text in the simulator, nothing in compiled code."""
     return Operation("print", lambda low, t, *xs: None, lambda gang, node, *xs: gang.machine.prints.show(
         gang, node, label, most, conditional, xs), kind="", role="effect")
+
+
+@cache
+def mark(name: str) -> Operation:
+    """k.mark: nothing, for who observes a simulated run."""
+    return Operation(f"mark {name}", lambda low, t, x: None, lambda gang, node, x: None, kind="", role="effect")
