@@ -25,10 +25,11 @@ from typing import Any
 from tilewright.ir.program import Function
 from tilewright.simulator.machine import Machine
 from tilewright.simulator.memory import AddressSpace, uninitialised
-from tilewright.simulator.observer import Event
+from tilewright.simulator.observer import Event, observed
 from tilewright.simulator.report import Fault, Place, Report, Traffic
 
-__all__ = ["AddressSpace", "Event", "Fault", "Place", "Report", "Traffic", "run", "run_team", "uninitialised"]
+__all__ = ["AddressSpace", "Event", "Fault", "Place", "Report", "Traffic", "observed", "run", "run_team",
+           "uninitialised"]
 
 
 def run(function: Function, *args: Any, grid: int | Sequence[int] | None = None, memory: AddressSpace | None = None,

@@ -21,7 +21,7 @@ from tilewright.simulator.copies import Copies
 from tilewright.simulator.gang import Gang
 from tilewright.simulator.history import History
 from tilewright.simulator.memory import AddressSpace, Region, Uninitialised
-from tilewright.simulator.observer import Event, Observer, WatchedAccess
+from tilewright.simulator.observer import Event, Observer, WatchedAccess, current
 from tilewright.simulator.pattern import patterns
 from tilewright.simulator.report import Fault, Prints, Report
 from tilewright.simulator.wgmma import Warpgroups
@@ -39,9 +39,11 @@ class Machine:
                  report: Report | None = None, target: str | None = None, fuses: bool = False,
                  observer: Callable[[Event], None] | None = None) -> None:
         """fuses: count what the compiler makes of neighbouring accesses (pattern.fused)."""
+        watching, self.instead = current()
+        observer = observer or watching
         self.observer = None if observer is None else Observer(self, observer)
         self.access: type[Access] = Access if observer is None else WatchedAccess
-        self.function, self.memory = given.recorded(function), memory
+        self.function, self.memory = given.recorded(self.instead.get(function, function)), memory
         self.externals = {"sched_yield": lambda: 0} | dict(externals)
         self.gpu = function.threads is not None
         self.shape = function.threads or (1, 1)
@@ -186,7 +188,7 @@ class Machine:
 
     def code(self, function: Function) -> Code:
         if function not in self._codes:
-            self._codes[function] = Code(self, function)
+            self._codes[function] = Code(self, self.instead.get(function, function))
         return self._codes[function]
 
     def history(self, region: Region) -> History | None:

@@ -5,13 +5,15 @@ is somebody to tell.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.ir.program import Function
 from tilewright.ir.types import Pointer, TensorMap
 from tilewright.simulator.access import Access
 from tilewright.simulator.pattern import Cost, Pattern, granules, passes
@@ -42,7 +44,7 @@ class Event:
     load, store     of memory. Thread threads[i] accesses `width` elements of `item` bytes from element at[i] of its
                     copy of the array on, those of `mask` [width, threads] if there is one; `value` [width, threads]
     copy            the same by a bulk copy or a product: elements `at` of `item` bytes, for all of the threads
-                    together. `name` says "load" or "store"
+                    together, `value` [elements]. `name` says "load" or "store"
     fma, mma        `operands`, and `results`, as they are held: [], [threads], or of vectors [length, threads or 1]
     loop, mark      a round of a loop begins, its index is `value`; k.mark(name, value)
     wake            they have waited at this line, and go on
@@ -77,6 +79,25 @@ class Event:
         lanes = 0 if cost.phase is None else cost.phase.shape[1] // len(warps)
         return {int(warp): Cost(cost.moved[i], cost.ideal[i], None if cost.phase is None else
                                 cost.phase[:, i * lanes:(i + 1) * lanes]) for i, warp in enumerate(warps)}
+
+
+Tell = Callable[["Event"], None]
+_watching: list[tuple[Tell, Mapping[Function, Function]]] = []
+
+
+@contextmanager
+def observed(tell: Tell, instead: Mapping[Function, Function] | None = None) -> Iterator[None]:
+    """`with observed(f):` every run that begins meanwhile is told to f, whoever begins it, and runs other functions
+    `instead` of those that are asked for."""
+    _watching.append((tell, instead or {}))
+    try:
+        yield
+    finally:
+        _watching.pop()
+
+
+def current() -> tuple[Tell | None, Mapping[Function, Function]]:
+    return _watching[-1] if _watching else (None, {})
 
 
 class Observer:
@@ -203,5 +224,11 @@ class WatchedAccess(Access):
         watch = self.machine.observer
         assert watch is not None
         at = offsets if region.pitch is None else offsets % region.pitch
+        own = self.item if item % self.item == 0 else item
+        elements = (at[:, None] + np.arange(0, item, own)).ravel()
+        if self.storing is None:
+            value = region.data[(offsets[:, None] + np.arange(item))].ravel().view(self.dtype)
+        else:
+            value, self.storing = np.ravel(self.storing).view(self.dtype), None
         watch.tell(Event("copy", self.verb, self.line, self.function, watch.round, watch.numbers(threads), region.name,
-                         region.space, item, 1, at // item))
+                         region.space, own, 1, elements // own, value=value))

@@ -98,6 +98,7 @@ def write(gang: Gang, node: Op, region: Region, offsets: Offsets, data: NDArray[
     remote = cta != thread // machine.cta
     how = access(gang, node, "store", remote)
     check(gang, node, how, region, offsets, lane, cta)
+    how.storing = data
     how.asynchronous(gang, region, offsets, PIECE, gang.threads[[lane]])
     history = machine.history(region)
     assert history is not None
