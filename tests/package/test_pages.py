@@ -27,8 +27,8 @@ def same(printed: str, written: str) -> None:
 @pytest.mark.parametrize(
     "page",
     ["write-your-own-kernel.md", "simulator.md", "formats.md", "matrix-cores.md", "tensor-cores.md", "amd-code.md",
-     "command-line.md", "from-numpy.md", "tuning.md", "explain.md", "block-programs.md", "epilogues.md", "grouped.md",
-     "prologues.md", "torch.md", "loops.md", "limits.md"],
+     "command-line.md", "from-numpy.md", "tuning.md", "explain.md", "block-programs.md", "epilogues.md", "contract.md",
+     "grouped.md", "prologues.md", "torch.md", "loops.md", "limits.md"],
 )
 def test_a_page_prints_what_it_says(page, monkeypatch):
     monkeypatch.setattr(bundle, "used", [])

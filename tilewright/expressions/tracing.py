@@ -76,7 +76,7 @@ class Symbol:
         return refuse(f"** {exponent}", "a power is a whole number from 1 to 64, or 0.5")
 
     def __bool__(self) -> bool:
-        refuse("if, while, and, or, not, in or a < b < c", "the function is traced once, with symbols; write "
+        refuse("if, while, and, or, not, in or a < b < c", "it is traced once, with symbols in place of numbers; write "
                "tw.where(condition, x, y), &, |, ~")
 
     def __float__(self) -> float: refuse("float()", _ONCE)
@@ -109,7 +109,7 @@ class Symbol:
         return refuse(f"np.{function.__name__}", _ALLOWED)
 
 
-_ONCE = "the function is traced once, with symbols, and must work on single elements"
+_ONCE = "it is traced once, with symbols, and must work on single elements"
 _FUNCTIONS = "abs, clamp, erf, exp, gelu, log, maximum, minimum, popcount, relu, sigmoid, silu, sqrt, tanh, where"
 _ALLOWED = f"it has + - * / ** & | ^ ~ << >>, comparisons, and tilewright's {_FUNCTIONS}"
 _UFUNCS = {operation.numpy: name for name, operation in OPERATIONS.items() if isinstance(operation.numpy, np.ufunc)} | {
@@ -125,7 +125,7 @@ def refuse(what: str, instead: str) -> NoReturn:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
         frame = frame.f_back
     line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-    raise TracingError(f"{line}: {what} is no operation of an expression: {instead}")
+    raise TracingError(f"{line}: {what} cannot be used in this function: {instead}")
 
 
 def apply(name: str, *operands: Any) -> Any:
