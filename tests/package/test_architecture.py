@@ -41,6 +41,7 @@ LAYERS = [
     ["nests.optimize"],
     ["torch"],  # the only place that imports it
     ["lab.ladder"],
+    ["lab.drawing"],
     ["lab.measure"],  # how to measure: no peers
     ["lab.tuner"],
     ["lab.bench"],

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from tilewright import targets
 from tilewright.atoms.amd import CATALOGUE, find, mfma_instructions
 from tilewright.lab.cli import app, describe, layouts, peaks
+from tilewright.lab.measure import cpu_peaks
 
 
 def said(*arguments: str) -> str:
@@ -72,8 +73,23 @@ def test_every_gpu_has_peaks(name: str) -> None:
         assert peaks.source(targets.target(name)).startswith("https://")
 
 
+def test_the_peak_of_a_cpu_is_that_of_the_article() -> None:
+    """https://salykova.github.io/matmul-cpu: 8 cores at 4.7 GHz with AVX2, 32 operations a cycle each: 1203 GFLOP/s."""
+    text = said("peak", "zen5", "--cores", "8", "--clock", "4.7")
+    assert re.search(r"^f32 +AVX2 +2 +32 +150\.4 +1203\.2$", text, re.M)
+    assert "clock is unknown" in said("peak", "zen4")
+
+
+def test_the_peak_of_this_machine_is_measured() -> None:
+    for peak in cpu_peaks.here(cores=1):
+        assert peak.one == peak.flops
+        assert peak.fmas in (0.5, 1, 1.5, 2, 2.5, 3)
+        assert peak.measured
+
+
 def test_peak_refuses() -> None:
-    assert "tilewright doctor" in refused("peak", "x86-avx2")
+    assert "are for CPUs" in refused("peak", "h100", "--cores", "2")
+    assert "zen5" in refused("peak", "x86-avx2")
     assert "there is no target 'mi999'" in refused("peak", "mi999")
 
 

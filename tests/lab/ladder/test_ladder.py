@@ -16,7 +16,7 @@ from tilewright.lab.bench.suites import ladders, tiles
 from tilewright.lab.ladder import cpu4_blocked
 from tilewright.lab.ladder.cpu2_registers import tiling
 from tilewright.lab.ladder.run_cpu import prepare
-from tilewright.lab.ladder.steps import CPU_STEPS
+from tilewright.lab.ladder.steps import ARTICLE, CPU_STEPS
 
 DTYPES = {"f32": np.float32, "f64": np.float64}
 ISAS = ("x86-avx2", "x86-avx512")
@@ -36,12 +36,12 @@ def awkward_sizes(target, dtype):
     MC, KC, _ = cpu4_blocked.blocks(target, dtype)
     return [(0, 3, 2), (3, 0, 2), (3, 2, 0), (1, 1, 1), (1, NR, 7), (MR, 1, 5), (MR, NR, 4), (MR - 1, NR - 1, 3),
             (MR + 1, NR + 1, 5), (2 * MR, V + 1, 9), (2, 5 * NR, 1), (13, 17, 19), (97, 101, 103),
-            (31, 2 * NR + 3, 131), (MC + 1, 3, 2), (3, 5, 2 * KC + 1), (MR + 2, NR - 2, KC)]
+            (31, 2 * NR + 3, 131), (MC + 1, 3, 2), (1537, 1029, 2), (3, 5, 2 * KC + 1), (MR + 2, NR - 2, KC)]
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("step", CPU_STEPS)
+@pytest.mark.parametrize("step", [*CPU_STEPS, ARTICLE], ids=lambda step: getattr(step, "title", step))
 def test_awkward_sizes(step, dtype, target):
     """Exact on integers, within the rounding errors of any order of summation on others; every element is written."""
     rng = np.random.default_rng(1)
@@ -58,7 +58,7 @@ def test_awkward_sizes(step, dtype, target):
 
 
 @pytest.mark.parametrize("end", [True, False])
-@pytest.mark.parametrize("step", CPU_STEPS)
+@pytest.mark.parametrize("step", [*CPU_STEPS, ARTICLE], ids=lambda step: getattr(step, "title", step))
 def test_nothing_is_touched_beside_the_matrices(step, end, target):
     """Each matrix lies against a page that may not be touched."""
     rng = np.random.default_rng(2)
@@ -135,12 +135,12 @@ def test_errors_say_what_is_wrong():
 def test_bench_ladder_times_the_steps_that_use_the_threads():
     one, out_of_one = ladders.peers(Setting(), ["numpy"])
     titles = [step.title for step in CPU_STEPS.values()]
-    assert [c.name for c in one] == ["tilewright", *titles[:5], "numpy"]
+    assert [c.name for c in one] == ["tilewright", *titles[:5], "article", "numpy"]
     assert out_of_one == {"6 parallel": "with one thread it is step 5",
                           "1 naive, 2 registers, 3 padded": "where one call would take more than 2 s"}
     assert [c.max_call_s for c in one[1:6]] == [2.0, 2.0, 2.0, np.inf, np.inf]
     two, out_of_two = ladders.peers(Setting(2), ["numpy"])
-    assert [c.name for c in two] == ["tilewright", "6 parallel", "numpy"]
+    assert [c.name for c in two] == ["tilewright", "6 parallel", "article", "numpy"]
     assert out_of_two == {", ".join(titles[:5]): "they run on one thread"}
 
 

@@ -30,7 +30,7 @@ def test_every_item_is_reproduced_or_has_a_reason(name):
         item = each.item
         assert item.kind in KINDS, item
         assert item.title, item
-        assert len(item.short) <= 22, item
+        assert len(item.short) <= 16, item
         assert name not in COMPLETE or (each.ours is not None) + bool(item.left_out) + bool(item.again) == 1, item
         assert item.left_out or item.again or item.theirs or item.kind == "figure", item
         assert not item.again or item.again in [x.name for x in source(name).items]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tilewright.lab.cli import common, output
 from tilewright.lab.cli.command import BadInput
-from tilewright.text import aligned
+from tilewright.text import aligned, plural
 
 if TYPE_CHECKING:
     from tilewright.atoms.fragment import Fragment
@@ -146,22 +146,33 @@ def _show(atom: Mfma, chosen: dict[str, Fragment], tables: bool) -> None:
 
 def peak(
     chip: Annotated[
-        str, typer.Argument(metavar="CHIP", help="A chip or architecture: mi325x, mi355x, h100, h200, gfx942.",
+        str, typer.Argument(metavar="CHIP", help="A chip or architecture: mi325x, mi355x, h100, h200, gfx942; of CPUs "
+                            "native, which is measured, zen3, zen4, zen5, icelake-server, sapphirerapids.",
                             **common.completed(common.target_names))
     ],
+    cores: Annotated[int | None, typer.Option("--cores", min=1, metavar="N", help="Of a CPU: so many cores.",
+                                              show_default="all of native, 1 of others")] = None,
+    clock: Annotated[float | None, typer.Option("--clock", min=0.1, max=100, metavar="GHZ", help="Of a CPU: the clock.",
+                                                show_default="native's, measured")] = None,
     json: output.Json = None,
 ) -> None:
-    """Print the theoretical peaks of a GPU's matrix instructions, by number format, with their derivation."""
+    """Print a chip's theoretical peaks, by number format, with their derivation.
+
+    Of a GPU's matrix instructions; of a CPU's vectors by cores x clock x lanes x 2 x FMAs a cycle: tilewright peak zen5
+    --cores 8 --clock 4.7. For native they stand beside the rate of a loop of FMAs.
+    """
     from tilewright import targets
     from tilewright.atoms.amd import find
     from tilewright.lab.cli import peaks
 
-    found = targets.target(chip)
+    found = common.target(chip)
     if isinstance(found, targets.CpuTarget):
-        raise BadInput(f"{found.name} is a CPU's; what this machine reaches is measured: tilewright doctor")
+        return _cpu_peak(found, chip == "native", cores, clock and clock * 1e9, json)
+    if cores or clock:
+        raise BadInput(f"--cores and --clock are for CPUs, and {chip} is a GPU, whose data have both")
     rows, amd = peaks.peaks(found), isinstance(found, targets.AmdTarget)
     units = f"{found.cus} compute units, {found.matrix_cores} Matrix Cores" if amd else f"{found.sms} SMs"
-    clock, rates = found.source("clock").removeprefix("default: "), peaks.source(found)
+    source, rates = found.source("clock").removeprefix("default: "), peaks.source(found)
 
     def text() -> None:
         typer.echo(f"{found.model} ({found.name}): {units}, {found.clock / 1e6:.0f} MHz")
@@ -177,8 +188,34 @@ def peak(
         many, cycles = ("Matrix Cores", f" / {x.cycles} cycles") if amd else ("SMs", "")
         typer.echo(f"{x.format}: {work} * {x.units} {many} * {x.clock / 1e6:.0f} MHz{cycles} = {x.flops / 1e12:.1f} "
                    "TFLOP/s")
-        typer.echo(f"rates: {rates}\nclock: {clock}")
+        typer.echo(f"rates: {rates}\nclock: {source}")
 
     output.show(lambda: {"model": found.model, "target": found.name, "units": units, "clock_hz": found.clock,
                          "peaks": [{"format": x.format, "instruction": x.instruction, "flops_per_second": x.flops}
-                                   for x in rows], "rates_source": rates, "clock_source": clock}, text, json)
+                                   for x in rows], "rates_source": rates, "clock_source": source}, text, json)
+    return None
+
+
+def _cpu_peak(found: Any, native: bool, cores: int | None, clock: float | None, json: Path | None) -> None:
+    from tilewright.lab.measure import cpu_peaks
+
+    rows = cpu_peaks.here(cores, clock) if native else cpu_peaks.known(found, cores or 1, clock)
+    head = ["A, B", "ISA", "FMAs/cycle", "FLOP/cycle", "one core", "all cores", *["FMA loop", "on all"] * native]
+
+    def rate(flops: float | None) -> str:
+        return "-" if flops is None else f"{flops / 1e9:.1f}"
+
+    def text() -> None:
+        at = "the clock is unknown: --clock GHZ" if rows[0].clock is None else f"{rows[0].clock / 1e9:.2f} GHz"
+        typer.echo(f"{found.model} ({found.name}): {plural(rows[0].cores, 'core')}, {at}; rates in GFLOP/s")
+        cells = [[x.format, x.instructions, f"{x.fmas:g}", f"{x.per_cycle:g}", rate(x.one), rate(x.flops),
+                  *[rate(x.measured), rate(x.measured_all)] * native] for x in rows]
+        typer.echo(output.table([head, *cells], right=range(2, 8)))
+        typer.echo(output.fill(f"{rows[0].format} by {rows[0].instructions}: {rows[0].derivation}"))
+        typer.echo("FMAs in a cycle: " + ("measured, an FMA loop beside dependent additions" if native
+                                          else cpu_peaks.SOURCE))
+
+    output.show(lambda: {"model": found.model, "target": found.name, "peaks": [
+        {"format": x.format, "instructions": x.instructions, "fmas_per_cycle": x.fmas, "flop_per_cycle": x.per_cycle,
+         "cores": x.cores, "clock_hz": x.clock, "flops_per_second": x.flops, "measured_one_core": x.measured,
+         "measured_all_cores": x.measured_all} for x in rows]}, text, json)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def prepare(step: str, m: int, n: int, k: int, dtype: object = "f32", target: CpuTarget | None = None,
+def prepare(step: str | steps.Step, m: int, n: int, k: int, dtype: object = "f32", target: CpuTarget | None = None,
             threads: int | None = None) -> Callable[[Array, Array, Array], None]:
     """`multiply(a, b, c)`, which writes a [m, k] @ b [k, n] to c [m, n]; one call at a time.
 
@@ -28,7 +28,7 @@ def prepare(step: str, m: int, n: int, k: int, dtype: object = "f32", target: Cp
     from tilewright.compiler.artefact import load
 
     target, form = target or targets.detect(), formats.get(dtype, "dtype", formats.MULTIPLIED)
-    chosen: steps.Step = steps.step(step, target)
+    chosen: steps.Step = steps.step(step, target) if isinstance(step, str) else step
     sizes = problem.Gemm(m, n, k, form)
     team = pool.pool().reserve(threads) if chosen.parallel else 1
     blocks = chosen.blocks(target, form.name, team)

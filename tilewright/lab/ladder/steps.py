@@ -32,6 +32,7 @@ from tilewright.lab.ladder import (
     cpu4_blocked,
     cpu5_micro,
     cpu6_parallel,
+    cpu_article,
     gpu01_naive,
     gpu02_tiled,
     gpu03_registers,
@@ -89,6 +90,8 @@ CPU_STEPS: dict[str, Step] = {
     "parallel": Step("6 parallel", "packing and tiles split over threads", cpu6_parallel.emit_parallel,
                      cpu6_parallel.blocks, cpu4_blocked.blocked_work, parallel=True),
 }
+ARTICLE = Step("article", "step 6 with the article's own loops and blocks", cpu_article.emit_article,
+               cpu_article.blocks, cpu_article.work, parallel=True)
 
 
 @dataclass(frozen=True)

@@ -146,7 +146,7 @@ def _inline(text: str) -> str:
 
 # ---- for a terminal
 
-WIDTHS = {"kind": 7, "item": 24, "how": 9, "the source": 16, "tilewright": 16}   # 80 columns with the gaps
+WIDTHS = {"kind": 7, "item": 21, "how": 9, "the source": 16, "tilewright": 19}   # 80 columns with the gaps
 
 
 def table(made: Reproduction) -> list[list[str]]:

@@ -19,7 +19,6 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +49,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Cell:
-    """`text` has paragraphs, with `code` in backticks; `table` begins with its heading; `short` is at most 22
+    """`text` has paragraphs, with `code` in backticks; `table` begins with its heading; `short` is at most 19
     characters, for a terminal; `differs` goes on from the item's, with what is known only now."""
     how: str
     text: str = ""
@@ -109,14 +108,12 @@ def source(name: str) -> Source:
 
 def figure(name: str, setting: Setting) -> Cell:
     """The drawing "SOURCE/NAME" of the catalogue."""
-    try:
-        figures: dict[str, Any] = import_module("tilewright.lab.drawing.catalogue").FIGURES
-    except ModuleNotFoundError:
-        figures = {}
-    found = figures.get(name) or figures.get(name.rpartition(".")[0])
+    from tilewright.lab.drawing.catalogue import FIGURES
+
+    found = FIGURES.get(name) or FIGURES.get(name.rpartition(".")[0])
     if found is None or found.draw is None:
-        raise Absent(f"the drawing {name} is not made yet" if found is None else found.reason)
-    return Cell(getattr(found, "how", "drawn"), found.caption, svg=found.draw())
+        raise Absent(found.reason if found else f"the drawing {name} is not made yet")
+    return Cell("drawn", found.caption, svg=found.draw())
 
 
 class Rows:

@@ -20,7 +20,16 @@ from tilewright.lab.bench.results import CUBLAS, Report, Result
 from tilewright.lab.bench.tables import shown
 from tilewright.lab.ladder import run, run_nvidia
 from tilewright.lab.ladder.gpu13_dispatch import choose
-from tilewright.lab.ladder.steps import CPU_STEPS, DISPATCH, GPU_LADDER, GPU_STEPS, TENSOR_STEPS, GpuStep, TensorStep
+from tilewright.lab.ladder.steps import (
+    ARTICLE,
+    CPU_STEPS,
+    DISPATCH,
+    GPU_LADDER,
+    GPU_STEPS,
+    TENSOR_STEPS,
+    GpuStep,
+    TensorStep,
+)
 from tilewright.lab.measure.measure import Call
 from tilewright.lab.measure.operands import Operands
 from tilewright.simulator.occupancy import assembled
@@ -54,13 +63,13 @@ def peers(
     if limited:
         left_out[limited] = f"where one call would take more than {MAX_CALL_S:.0f} s"
     steps = []
-    for name, step in here.items():
+    for name, step in (*here.items(), (ARTICLE.title, ARTICLE)):
 
-        def bind(o: Operands, name: str = name) -> Call:
+        def bind(o: Operands, step: Any = step) -> Call:
             from tilewright.lab.ladder.run_cpu import prepare
 
             p = o.problem
-            return prepare(name, p.m, p.n, p.k, p.a, threads=threads), (o.a, o.b, o.c)
+            return prepare(step, p.m, p.n, p.k, p.a, threads=threads), (o.a, o.b, o.c)
 
         limit = MAX_CALL_S if name in UNBLOCKED else math.inf
         steps.append(single(step.title, "", step.idea, bind, limit))

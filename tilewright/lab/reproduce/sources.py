@@ -1,0 +1,31 @@
+"""Parts of tilewright's own files, for listings."""
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+
+def function(f: Callable[..., Any], first: str = "", last: str = "") -> str:
+    """A function's source, or the lines from the first that has `first` in it to the next that has `last`. ValueError
+    where there is none."""
+    lines = inspect.getsource(f).rstrip().splitlines()
+    start = next((i for i, line in enumerate(lines) if first in line), None)
+    if start is None:
+        raise ValueError(f"{f.__name__} has no line with {first!r}")
+    end = next((i for i, line in enumerate(lines[start:], start) if last in line), None) if last else len(lines) - 1
+    if end is None:
+        raise ValueError(f"{f.__name__} has no line with {last!r} after {first!r}")
+    return textwrap.dedent("\n".join(lines[start:end + 1]))
+
+
+def loop(text: str) -> str:
+    """Assembly without directives and comments."""
+    kept = [line.split("#", 1)[0].rstrip() for line in text.expandtabs(8).splitlines()]
+    return "\n".join(line for line in kept if line.strip() and not (line.startswith(" ") and line.strip()[0] == "."))
+
+
+def place(f: Callable[..., Any]) -> str:
+    """The module's path in the repository."""
+    return f.__module__.replace(".", "/") + ".py"
