@@ -40,6 +40,7 @@ LAYERS = [
     ["nests.search"],
     ["nests.optimize"],
     ["torch"],  # the only place that imports it
+    ["lab.drawing.pen"],  # of every page
     ["lab.ladder"],
     ["lab.drawing"],
     ["lab.measure"],  # how to measure: no peers

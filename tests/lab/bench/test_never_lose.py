@@ -99,7 +99,8 @@ def test_products_with_vectors_are_drawn_as_ratios(tmp_path: Path) -> None:
     found.results = [replace(cell(n, 0.5 * n), case=Case("vectors", tw.Gemm(1, n, 10 * n, dtype)))
                      for n in (1, 2, 4) for dtype in ("f32", "f64")]
     panels = plot._ratios(found).axes
-    assert [axis.get_title() for axis in panels] == ["f32, 1 thread", "f64, 1 thread"]
+    assert [axis.get_title() for axis in panels] == ["f32, 1 thread: numpy's time over ours",
+                                                   "f64, 1 thread: numpy's time over ours"]
     assert panels[0].get_legend_handles_labels()[1] == ["m = n = 1", "m = 1"]
     assert [list(bar[0].get_ydata()) for bar in panels[0].containers] == [[0.5], [1, 2]]
     plot.draw(found, tmp_path / "p.svg")

@@ -49,11 +49,12 @@ class Options:
     flush: bool = False
     device: int = 0  # the GPU's number
     json: Path | None = None
+    html: Path | None = None
     plot: Path | None = None
 
     def recorded(self) -> dict[str, Any]:
         """For the JSON: what changes the figures, not where they are written."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("json", "plot")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("json", "html", "plot")}
 
 
 def all_threads() -> int:
@@ -254,7 +255,7 @@ def records(kind: str, options: Options, console: Console) -> int:
 
 def check_outputs(options: Options) -> None:
     """Before an hour of measuring, not after it: can the results be written?"""
-    for path in (options.json, options.plot):
+    for path in (options.json, options.html, options.plot):
         if path is not None and path != results.STDOUT:
             outputs.check(path)
     if options.plot is not None and not plots.available():
@@ -321,17 +322,33 @@ def _finish(report: Report, options: Options, console: Console) -> int:
     if options.json:
         results.save(report, options.json)
         console.print(f"results: {options.json}", highlight=False)
-    if options.plot:
-        try:
-            plots.draw(report, options.plot)
-        except ValueError as nothing:
-            console.print(str(nothing), highlight=False)
-        else:
-            console.print(f"plot: {options.plot}", highlight=False)
+    _pictures(report, options.html, options.plot, console)
     if report.interrupted:
         kept = f"in {options.json}" if options.json else "above, and in no file"
         print(f"tilewright: interrupted; {plural(len(report.results), 'result')} until then {kept}", file=sys.stderr)
     return status(report)
+
+
+def shown(file: Path, html: Path | None, plot: Path | None, console: Console) -> None:
+    """A result file once more."""
+    report = results.load(file)
+    reports.show(report, console)
+    _pictures(report, html, plot, console)
+
+
+def _pictures(report: Report, html: Path | None, plot: Path | None, console: Console) -> None:
+    if html:
+        from tilewright.lab.bench import page
+
+        page.write(report, html)
+        console.print(f"page: {html}", highlight=False)
+    if plot:
+        try:
+            plots.draw(report, plot)
+        except ValueError as nothing:
+            console.print(str(nothing), highlight=False)
+        else:
+            console.print(f"plot: {plot}", highlight=False)
 
 
 def status(report: Report) -> int:

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.lab.bench.peer import OURS
-from tilewright.lab.bench.report import FASTEST, on_gpu, ratio_to, warnings
+from tilewright.lab.bench.report import on_gpu, warnings
 from tilewright.lab.bench.results import BESIDE, CELLS, NUMPY, Report, Result
 from tilewright.lab.bench.tables import (
     Group,
-    best_ratio,
+    baseline,
     format_groups,
     groups,
     names,
@@ -68,7 +68,7 @@ def draw(report: Report, path: Path, n: int | None = None) -> None:
     elif report.kind == "ladder simulated":
         figure = _simulated(report)
     else:
-        squares = [(group, found) for group, found in groups(report.results) if _drawable(found)]
+        squares = [(group, found) for group, found in groups(report.results) if drawable(found)]
         figure = _against_size(report, squares) if squares and report.kind not in CELLS else _ratios(report)
         named = "" if on_gpu(report) else _where(report)
     # What a PNG says of itself: what is shown, and of which results. Nothing in it changes from run to run.
@@ -134,7 +134,7 @@ def _against_size(report: Report, suites: list[tuple[Group, list[Result]]]) -> A
     return figure
 
 
-def _drawable(results: list[Result]) -> bool:
+def drawable(results: list[Result]) -> bool:
     """Squares of two or more sizes, in one layout."""
     sizes = [r.case.size for r in results]
     calls = results[0].case.suite == "overhead"
@@ -152,13 +152,17 @@ def _rates(axis: Any, results: list[Result], peak: float | None, colours: dict[s
     """Lines of medians with quartiles shaded; the sizes that were measured are the ticks, while they are few."""
     label, scale = unit
     for name in names(results):
-        points = [(r.case.problem.n, r.operations() / scale, s.spread) for r in results if (s := r.sample(name))]
+        points = [(r.case.problem.n, r.operations() / scale, s) for r in results if (s := r.sample(name))]
         if points:
             x = [n for n, _, _ in points]
             medians, low, high = ([work / seconds for (_, work, _), seconds in zip(points, column)]
-                                  for column in zip(*((s.median, s.q3, s.q1) for _, _, s in points)))
+                                  for column in zip(*((y.median, y.q3, y.q1) for y in (s.spread for *_, s in points))))
             axis.plot(x, medians, marker="o", markersize=3, label=name, **_style(name, colours))
             axis.fill_between(x, low, high, color=colours[name], alpha=0.15, linewidth=0)
+            hollow = [(n, y) for (n, _, s), y in zip(points, medians) if s.disturbed]
+            if hollow:
+                axis.plot(*zip(*hollow), "o", markersize=4, markerfacecolor="white", markeredgecolor=colours[name],
+                          zorder=4)
     if peak:
         axis.axhline(peak, color="black", linestyle=":", linewidth=1, label="measured peak")
     sizes = sorted({r.case.problem.n for r in results})
@@ -179,22 +183,27 @@ def _states(results: list[Result], name: str, what: str) -> list[tuple[int, floa
 # ---- cells of any shape: our ratio to the fastest peer against the work, a panel for each format, threads and ISA
 
 COLUMNS = 4  # of panels, at most
+TICKS = (0.1, 0.2, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 4, 10, 100, 1000)
 SHAPES = {(True, True): "m = n = 1", (False, True): "n = 1", (True, False): "m = 1", (False, False): "m, n > 1"}
 
 
 def _ratios(report: Report) -> Any:
-    """A point for each cell, with the quartiles of its rounds; points above 1 are those where tilewright is faster."""
+    """A point for each cell, with the quartiles of its rounds; points above 1 are those where tilewright is faster than
+    the panel's one peer (tables.baseline). Hollow: disturbed by other processes."""
     import matplotlib.pyplot as plt
 
     gpu, several = on_gpu(report), len({r.case.suite for r in report.results}) > 1
-    panels: dict[str, dict[str, list[tuple[float, Spread]]]] = {}
-    for (suite, label, threads, isa), results in groups(report.results):
-        panel = panels.setdefault(label if gpu else f"{label}, {setting(threads, isa)}", {})
+    members: dict[str, list[Result]] = {}
+    for (_, label, threads, isa), results in groups(report.results):
+        members.setdefault(label if gpu else f"{label}, {setting(threads, isa)}", []).extend(results)
+    panels: dict[str, dict[str, list[tuple[float, Spread, bool]]]] = {}
+    for label, results in members.items():
+        peer = baseline(results)
+        panel = panels.setdefault(f"{label}: {peer}'s time over ours", {})
         for r in results:
-            best = ratio_to(r, FASTEST) if gpu else found[1] if (found := best_ratio(r)) else None
-            if best:
-                shape = SHAPES[r.case.problem.m == 1, r.case.problem.n == 1]
-                panel.setdefault(suite if several else shape, []).append((r.operations(), best))
+            if ratio := r.ratio(peer or "", hollow=True):
+                shape = r.case.suite if several else SHAPES[r.case.problem.m == 1, r.case.problem.n == 1]
+                panel.setdefault(shape, []).append((r.operations(), ratio, r.disturbed))
     panels = {label: series for label, series in panels.items() if series}
     if sum(len(points) for series in panels.values() for points in series.values()) < 2:
         raise ValueError("nothing to plot: no two cells with a peer were measured")
@@ -207,10 +216,12 @@ def _ratios(report: Report) -> Any:
     for axis, (label, series) in zip(axes.flat, panels.items()):
         axis.axhline(1, color="black", linewidth=1)
         for name, points in series.items():
-            work, spreads = zip(*points)
-            middle = [s.median for s in spreads]
-            error = [[s.median - s.q1 for s in spreads], [s.q3 - s.median for s in spreads]]
-            axis.errorbar(work, middle, error, fmt="o", markersize=3, elinewidth=0.8, color=colours[name], label=name)
+            for disturbed in {hollow for *_, hollow in points}:
+                work, spreads = zip(*((x, s) for x, s, hollow in points if hollow == disturbed))
+                middle = [s.median for s in spreads]
+                error = [[s.median - s.q1 for s in spreads], [s.q3 - s.median for s in spreads]]
+                axis.errorbar(work, middle, error, fmt="o", markersize=3, elinewidth=0.8, color=colours[name],
+                              label=name, markerfacecolor="white" if disturbed else colours[name])
         axis.set_xscale("log")
         axis.set_yscale("log", base=2)
         axis.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
@@ -219,10 +230,12 @@ def _ratios(report: Report) -> Any:
         axis.set_xlabel("operations of a product", fontsize=8)
         axis.set_title(label, fontsize=9)
         axis.grid(alpha=0.3)
+    low, high = axes.flat[0].get_ylim()
+    axes.flat[0].set_yticks([tick for tick in TICKS if low <= tick <= high])
     for axis in axes.flat[len(panels):]:
         axis.remove()
     _legend(figure, axes.flat[:len(panels)], 8)
-    figure.supylabel("the fastest peer's time over ours", fontsize=9)
+    figure.supylabel("the peer's time over ours", fontsize=9)
     figure.suptitle(_where(report) + _busy(report), fontsize=9)
     return figure
 
@@ -257,28 +270,42 @@ def formats_figure(report: Report, n: int) -> Any:
     return whole
 
 
+def baselines(results: Iterable[Result]) -> dict[str, tuple[dict[str, float], dict[str, float]]]:
+    """By formats, a rate for each peer, and for those that found B packed: the highest that it reached beside any of
+    our ways to this product, so that f32 by bf16 terms is compared with the same figure as f32 is."""
+    found: dict[str, tuple[dict[str, float], dict[str, float]]] = {}
+    for r in results:
+        every = found.setdefault(r.case.product.formats, ({}, {}))
+        for row in r.rows:
+            if row.sample and row.name not in (OURS, BESIDE):
+                rates = every[row.prepared]
+                rates[row.name] = max(rates.get(row.name, 0.0), r.gflops(row.name) or 0.0)
+    return found
+
+
 def _products(axis: Any, found: dict[Any, Result], products: list[Any]) -> None:
     """Rates span four decades, from NumPy's integers to ours, so that the axis is logarithmic: points, no bars, since
     a length from an arbitrary left edge says nothing."""
     at = {product: y for y, product in enumerate(products)}
     ratios = [""] * len(products)
+    rates = baselines(found.values())
     for product, r in found.items():
-        for row in r.rows:
-            name = row.name.removesuffix(" packed")
-            if row.sample is None or row.name in (OURS, BESIDE):
-                continue
-            colour = COLOURS.get(name, "#000000")
-            edge, width, face = (colour, 1.2, "none") if row.prepared else ("black", 0.4, colour)
-            axis.plot(
-                r.gflops(row.name), at[product], MARKS.get(name, "P"), markersize=4.5, zorder=3, label=row.name,
-                linestyle="none", markeredgecolor=edge, markeredgewidth=width, markerfacecolor=face,
-            )
+        theirs, packed = rates[product.formats]
+        for every, prepared in ((theirs, False), (packed, True)):
+            for peer, rate in every.items():
+                name = peer.removesuffix(" packed")
+                colour = COLOURS.get(name, "#000000")
+                edge, width, face = (colour, 1.2, "none") if prepared else ("black", 0.4, colour)
+                axis.plot(rate, at[product], MARKS.get(name, "P"), markersize=4.5, zorder=3, label=peer,
+                          linestyle="none", markeredgecolor=edge, markeredgewidth=width, markerfacecolor=face)
         axis.plot(
             r.gflops(), at[product], "|", markersize=12, markeredgewidth=3, color=COLOURS[OURS], zorder=4, label=OURS,
-            linestyle="none",
+            linestyle="none", alpha=0.4 if r.disturbed else 1,
         )
-        numpy, best = r.ratio(NUMPY), r.ratio(r.peers()[0]) if r.peers() else None
-        ratios[at[product]] = "".join(f"{times(x):>{width}}" for x, width in zip((numpy, best), WIDTHS))
+        ours = r.gflops() or 0.0
+        numpy, best = theirs.get(NUMPY), max(theirs.values(), default=None)
+        ratios[at[product]] = "".join(f"{times(Spread(ours / x, 0, 0) if x else None):>{width}}"
+                                      for x, width in zip((numpy, best), WIDTHS))
     axis.set_xscale("log")
     axis.set_yticks(range(len(products)), [p.label for p in products], fontsize=8)
     axis.set_ylim(len(products) - 0.4, -1.6)

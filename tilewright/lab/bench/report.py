@@ -64,7 +64,7 @@ def _show_formats(report: Report, console: Console) -> None:
         head, *body = tables.format_lines(members)
         rows = [[escape(cell) for cell in row] for row in body]
         console.print()
-        console.print(shown(f"m = n = k = {n}, {tables.setting(threads, isa)}", "", head, rows, left=(head[0], REMARK),
+        console.print(shown(tables.formats_title(n, threads, isa), "", head, rows, left=(head[0], REMARK),
                             bold=("G/s",), wrap=True))
     console.print(tables.FORMATS_CAPTION, highlight=False)
 

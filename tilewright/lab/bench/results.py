@@ -111,12 +111,12 @@ class Result:
         sample = self.sample(name)
         return self.operations(name) / sample.spread.median / 1e9 if sample else None
 
-    def ratio(self, peer: str, ours: str = OURS) -> Spread | None:
+    def ratio(self, peer: str, ours: str = OURS, hollow: bool = False) -> Spread | None:
         """The peer's time over ours, round by round (or rate over rate, where the work differs): above 1 we win.
         None without samples, and where other processes disturbed the rounds: the time spent waiting for a CPU then
-        decides."""
+        decides. `hollow`: that one, too, for a plot that marks it."""
         theirs, mine = self.sample(peer), self.sample(ours)
-        if theirs is None or mine is None or mine.disturbed:
+        if theirs is None or mine is None or (mine.disturbed and not hollow):
             return None
         work = self.operations(ours) / self.operations(peer)
         return spread([work * r for r in ratios(theirs.seconds, mine.seconds)])

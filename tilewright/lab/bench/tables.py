@@ -51,6 +51,10 @@ def setting(threads: int, isa: str) -> str:
     return plural(threads, "thread") + ("" if isa == "native" else f", limited to {isa}")
 
 
+def formats_title(n: int, threads: int, isa: str) -> str:
+    return f"m = n = k = {n}, {setting(threads, isa)}"
+
+
 def names(results: Iterable[Result]) -> list[str]:
     """Peers in order of first appearance, ours first."""
     seen = dict.fromkeys(row.name for r in results for row in r.rows if row.name != BESIDE)
@@ -121,6 +125,17 @@ def best_ratio(result: Result) -> tuple[str, Spread] | None:
     name = result.fastest_peer() if result.case.suite != "ladder" else None
     ratio = result.ratio(name) if name else None
     return (name, ratio) if name and ratio else None
+
+
+def baseline(results: Sequence[Result]) -> str | None:
+    """The one peer that a figure compares with: of those that have the most cells the fastest."""
+    found: dict[str, list[float]] = {}
+    for r in results if results and results[0].case.suite != "ladder" else ():
+        for name in r.peers():
+            if ratio := r.ratio(name, hollow=True):
+                found.setdefault(name, []).append(ratio.median)
+    most = max(map(len, found.values()), default=0)
+    return min((x for x in found if len(found[x]) == most), key=lambda x: geometric_mean(found[x]), default=None)
 
 
 def state(r: Result, name: str, what: str) -> Any:

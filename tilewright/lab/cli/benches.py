@@ -50,6 +50,8 @@ Json = Annotated[
 ]
 Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Write a plot, such as out.png (needs "
                                            "matplotlib).", show_default=False, callback=output.checked)]
+Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page of tables and plots, such as "
+                                           "out.html.", show_default=False, callback=output.checked)]
 AllowDirty = Annotated[bool, typer.Option(
     "--allow-dirty", is_eager=True, callback=_allow, help="Let --json, of a study too, write in a checkout with "
     "changes; the file is marked, and no page shows it.")]
@@ -68,6 +70,7 @@ def bench(
     peers: Peers = None,
     target: Limit = "native",
     json: Json = None,
+    html: Html = None,
     allow_dirty: AllowDirty = False,
     plot: Plot = None,
 ) -> None:
@@ -79,7 +82,8 @@ def bench(
     """
     if context.invoked_subcommand is not None:
         return
-    _run("bench", suite=suite, dtype=dtype, threads=threads, peers=peers, isa=target, quick=quick, json=json, plot=plot)
+    _run("bench", suite=suite, dtype=dtype, threads=threads, peers=peers, isa=target, quick=quick, json=json, html=html,
+         plot=plot)
 
 
 @app.command()
@@ -96,6 +100,7 @@ def ladder(
                                              "alone.", default="numpy,openblas")] = None,
     target: Limit = "native",
     json: Json = None,
+    html: Html = None,
     plot: Plot = None,
 ) -> None:
     """Time the teaching steps of ladder beside NumPy and OpenBLAS: the gain of each step.
@@ -107,7 +112,7 @@ def ladder(
     if device not in ("cpu", "simulate", "cuda"):
         raise BadInput(f"--device must be cpu, simulate or cuda, got {device!r}")
     options: dict[str, Any] = {"dtype": dtype, "threads": threads if device == "cpu" else ["1"], "sizes": sizes,
-                               "peers": peers, "isa": target, "quick": quick, "json": json, "plot": plot}
+                               "peers": peers, "isa": target, "quick": quick, "json": json, "html": html, "plot": plot}
     if device == "simulate":
         _run("simulate", {"n": common.numbers(sizes, ["256"], "--sizes")[0], "target_name": "sm_90a"}, **options)
     _run("ladder" if device == "cpu" else "gpu_ladder", **options)
@@ -124,6 +129,7 @@ def formats(
     peers: Peers = None,
     target: Limit = "native",
     json: Json = None,
+    html: Html = None,
     plot: Plot = None,
 ) -> None:
     """Every number format beside NumPy, MKL, OpenBLAS, oneDNN and torch: rate, ratios and error.
@@ -131,7 +137,8 @@ def formats(
     All peers multiply the same random numbers of the format into the same format of result, are checked, and take
     turns.  A format that this version or machine lacks is a row with the reason.  docs/benchmarking.md has the rules.
     """
-    _run("formats", only=only, sizes=sizes, threads=threads, peers=peers, isa=target, quick=quick, json=json, plot=plot)
+    _run("formats", only=only, sizes=sizes, threads=threads, peers=peers, isa=target, quick=quick, json=json, html=html,
+         plot=plot)
 
 
 @app.command()
@@ -161,6 +168,7 @@ def gpu(
     ] = False,
     device: Annotated[int, typer.Option(min=0, help="The CUDA device's number.")] = 0,
     json: Json = None,
+    html: Html = None,
     plot: Plot = None,
 ) -> None:
     """Compare with cuBLAS and Triton on an NVIDIA GPU: TFLOP/s, power, clocks and energy.
@@ -169,7 +177,7 @@ def gpu(
     takes about ten minutes on a fast GPU, --quick one; docs/benchmarking.md has the rules.
     """
     _run("gpu", suite=suite, dtype=dtype, threads=["1"], sizes=sizes, peers=peers, plans=plan or [], cases=case or [],
-         steps=common.listed(step), quick=quick, flush=flush, device=device, json=json, plot=plot)
+         steps=common.listed(step), quick=quick, flush=flush, device=device, json=json, html=html, plot=plot)
 
 
 @app.command(name="never-lose")
@@ -189,6 +197,7 @@ def never_lose(
     target: Limit = "native",
     number: Annotated[int, typer.Option(min=0, help="The CUDA device's number.")] = 0,
     json: Json = None,
+    html: Html = None,
 ) -> None:
     """Find the products in which a peer is faster: 150 shapes by formats and thread counts.
 
@@ -200,7 +209,7 @@ def never_lose(
         raise BadInput(f"--device must be cpu or cuda, got {device!r}")
     cpu = device == "cpu"
     _run("never_lose", {"device": "cpu" if cpu else "gpu", "minutes": minutes}, only=only, peers=peers, isa=target,
-         threads=threads if cpu else ["1"], quick=quick, device=number, json=json)
+         threads=threads if cpu else ["1"], quick=quick, device=number, json=json, html=html)
 
 
 @app.command()
@@ -221,6 +230,7 @@ def random(
     peers: Peers = None,
     number: Annotated[int, typer.Option(min=0, help="The CUDA device's number.")] = 0,
     json: Json = None,
+    html: Html = None,
 ) -> None:
     """Compare on shapes drawn at random: the speed to expect of shapes that no suite lists.
 
@@ -232,7 +242,7 @@ def random(
     cpu = device == "cpu"
     _run("random", {"device": "cpu" if cpu else "gpu", "minutes": minutes, "seed": seed, "count": count,
                     "layers": layers}, only=only, peers=peers, threads=threads if cpu else ["1"], quick=quick,
-         device=number, json=json)
+         device=number, json=json, html=html)
 
 
 @app.command()
@@ -244,12 +254,14 @@ def einsum(
     threads: Threads = None,
     peers: Peers = None,
     json: Json = None,
+    html: Html = None,
 ) -> None:
     """Compare contractions of two arrays into new results in C order with numpy.einsum(optimize=True) and torch.einsum.
 
     The 48 contractions of the TCCG benchmark, or contractions drawn at random. Prints what bench random prints.
     """
-    _run("einsum", {"seed": seed, "count": count}, only=only, peers=peers, threads=threads, quick=quick, json=json)
+    _run("einsum", {"seed": seed, "count": count}, only=only, peers=peers, threads=threads, quick=quick, json=json,
+         html=html)
 
 
 @app.command()
@@ -258,21 +270,23 @@ def tiles(
     target: common.TargetName = "native",
     quick: Annotated[bool, typer.Option("--quick", help="Only the tiles the article names and the best ones.")] = False,
     json: Json = None,
+    html: Html = None,
 ) -> None:
     """Measure every legal register tile: registers used, FMAs per load, rate."""
     from tilewright.targets import CpuTarget
 
     chip = common.target(target, CpuTarget)
-    _run("tiles", {"target": chip, "dtype": common.product(dtype)}, quick=quick, json=json)
+    _run("tiles", {"target": chip, "dtype": common.product(dtype)}, quick=quick, json=json, html=html)
 
 
 @app.command()
 def startup(
     rounds: Annotated[int, typer.Option(min=1, help="Processes of each kind.")] = 7,
     json: Json = None,
+    html: Html = None,
 ) -> None:
     """Time whole processes: import, the first result with an empty kernel cache, and with a warm one."""
-    _run("startup", {"rounds": rounds}, json=json)
+    _run("startup", {"rounds": rounds}, json=json, html=html)
 
 
 def _records(kind: str, quick_help: str, sizes_help: str, default: str, help: str) -> None:
@@ -280,8 +294,8 @@ def _records(kind: str, quick_help: str, sizes_help: str, default: str, help: st
     @app.command(kind, help=help)
     def command(quick: Annotated[bool, typer.Option("--quick", help=quick_help)] = False,
                 sizes: Annotated[list[str] | None, _list("--sizes", help=sizes_help, default=default)] = None,
-                threads: Threads = None, json: Json = None) -> None:
-        _run("records", {"kind": kind}, threads=threads, sizes=sizes, quick=quick, json=json)
+                threads: Threads = None, json: Json = None, html: Html = None) -> None:
+        _run("records", {"kind": kind}, threads=threads, sizes=sizes, quick=quick, json=json, html=html)
 
 
 _records("elementwise", "Two sizes, fewer rounds.", "Elements, such as 10000,1000000.", "10000 to 10000000",
@@ -295,6 +309,42 @@ _records("epilogues", "Three sizes, fewer rounds.", "m = n = k, such as 256,1024
 _records("contract", "Fewer rounds.", "Points, such as 512,2048: of squared distances twice, of some cases half as "
          "many.", "2048",
          "Time products with their own arithmetic (tilewright.contract) beside scipy, numba, torch and KeOps.")
+
+
+Result = Annotated[Path, typer.Argument(metavar="FILE", help="A file that --json wrote.", show_default=False)]
+
+
+@app.command()
+def show(file: Result, html: Html = None, plot: Plot = None) -> None:
+    """Print the tables of a result file again, and write its page or its plot."""
+    from tilewright.lab.bench import commands
+
+    commands.shown(file, html, plot, common.console())
+
+
+@app.command()
+def compare(
+    old: Annotated[Path, typer.Argument(metavar="OLD", help="A file that --json wrote.", show_default=False)],
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="Another of the same study.", show_default=False)],
+    absolute: Annotated[bool, typer.Option("--absolute", help="Compare times themselves, not times in those of a "
+                                           "peer that both files have.")] = False,
+    fail_slower: Annotated[bool, typer.Option("--fail-slower", help="Exit with status 1 if a cell, or the geometric "
+                                              "mean, is slower.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Show cells without a difference, too.")] = False,
+    json: output.Json = None,
+) -> None:
+    """Say what became faster or slower between two result files, with the noise in account.
+
+    A cell is faster or slower only if its interval leaves 1 out: 99 %, of the noise of its rounds and of that between
+    runs, which is seen from peers that did not change.  Their times also stand for how fast the machine was.
+    """
+    from tilewright.lab.bench import compare as comparison
+    from tilewright.lab.bench.results import load
+
+    found = comparison.compare(load(old), load(new), absolute)
+    output.show(found.record, lambda: typer.echo(comparison.text(found, every, output.width())), json)
+    if fail_slower and found.slower:
+        raise typer.Exit(1)
 
 
 def _run(study: str, extra: dict[str, Any] | None = None, *, json: Path | None,

@@ -1,0 +1,163 @@
+"""A report as one HTML page without a network: machine, date and commit, charts, and every table of the terminal. Its
+frame is page.html."""
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from io import StringIO
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tilewright import outputs
+from tilewright.lab.bench import tables
+from tilewright.lab.bench.chart import HUES, OUR_HUE, Point, Series, chart, strip
+from tilewright.lab.bench.peer import OURS
+from tilewright.lab.bench.plot import baselines, drawable
+from tilewright.lab.bench.report import heading, on_gpu, show, warnings
+from tilewright.lab.bench.results import CELLS, Report, Result
+from tilewright.lab.measure.machine import DIRTY
+
+FRAME = Path(__file__).with_name("page.html")
+
+
+class Collected(Console):
+    """What a report prints, as parts of a page: tables as tables, lines as paragraphs."""
+
+    def __init__(self, charts: Mapping[str, str]) -> None:
+        super().__init__(width=1000, file=StringIO())
+        self.charts = charts
+        self.parts: list[str] = []
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        for x in objects:
+            if isinstance(x, Table):
+                self.parts.append(table(x, self.charts.get(str(x.title), "")))
+            elif words := str(x) if options.get("markup") is False else Text.from_markup(str(x)).plain:
+                self.parts.append(f"<p>{html.escape(words)}</p>")
+
+
+def write(report: Report, path: Path) -> None:
+    outputs.write(path, page(report))
+
+
+def page(report: Report) -> str:
+    collected = Collected(charts(report))
+    show(report, collected)
+    said = {f"<p>{html.escape(x)}</p>" for x in (*warnings(report), *heading(report))}
+    name = "tilewright bench" + f" {report.kind}" * (report.kind != "bench")
+    return Template(FRAME.read_text(encoding="utf-8")).substitute(
+        title=html.escape(f"{name}: {_machine(report)}"),
+        body="\n".join(part for part in collected.parts if part not in said),
+        facts="".join(f"<dt>{name}</dt><dd>{html.escape(value)}</dd>" for name, value in _facts(report)),
+        warnings="".join(f'<p class="warning">{html.escape(x)}</p>' for x in _warnings(report)))
+
+
+def _machine(report: Report) -> str:
+    gpu = report.machine.get("gpu", {}).get("name")
+    return str(gpu or report.machine.get("cpu", "a machine"))
+
+
+def _facts(report: Report) -> list[tuple[str, str]]:
+    head = heading(report)
+    found = [("date", report.created.replace("T", " ").replace("+00:00", " UTC")),
+             ("commit", report.commit or "unknown: measured outside a checkout"),
+             ("tilewright", report.tilewright), ("machine", head[1])]
+    found += [("", x) for x in head[2:]]
+    options = {k: v for k, v in report.options.items() if v not in (None, False, [], "native", 0)}
+    return found + ([("options", ", ".join(f"{k} {_words(v)}" for k, v in options.items()))] if options else [])
+
+
+def _words(x: Any) -> str:
+    return " ".join(map(str, x)) if isinstance(x, list | tuple) else str(x)
+
+
+def _warnings(report: Report) -> list[str]:
+    dirty = (report.commit or "").endswith(DIRTY)
+    return warnings(report) + ["Measured from a checkout with changes: these figures belong to no commit."] * dirty
+
+
+def table(x: Table, picture: str = "") -> str:
+    """A table of the terminal, with a picture below its title."""
+    right = [column.justify == "right" for column in x.columns]
+    heads = "".join(f"<th{' class=n' * n}>{html.escape(str(c.header))}</th>" for c, n in zip(x.columns, right))
+    rows = "".join("<tr>" + "".join(_cell(cell, n) for cell, n in zip(row, right)) + "</tr>"
+                   for row in zip(*(list(column.cells) for column in x.columns)))
+    title = f"<h2>{html.escape(str(x.title))}</h2>" if x.title else ""
+    caption = f'<p class="caption">{html.escape(str(x.caption))}</p>' if x.caption else ""
+    return (f'{title}{picture}<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>'
+            f"</div>{caption}")
+
+
+def _cell(cell: Any, right: bool) -> str:
+    text = Text.from_markup(str(cell))
+    classes = " ".join(sorted({str(span.style) for span in text.spans} & {"green", "red"}) + ["n"] * right)
+    return (f'<td class="{classes}">' if classes else "<td>") + f"{html.escape(text.plain)}</td>"
+
+
+# ---- charts, by the titles of the tables below which they stand
+
+def charts(report: Report) -> dict[str, str]:
+    names = tables.names(report.results)
+    hues = dict(zip((x for x in names if x != OURS), HUES * 9)) | {OURS: OUR_HUE}
+    if report.kind == "formats":
+        return {tables.formats_title(n, threads, isa): _formats(members, hues)
+                for (threads, isa, n), members in tables.format_groups(report.results).items()}
+    found = {}
+    for group, results in tables.groups(report.results):
+        title = tables.title(group)
+        if drawable(results) and report.kind not in CELLS:
+            found[title] = _rates(title, results, hues, None if on_gpu(report) else tables.peak_of(report, group),
+                                  on_gpu(report))
+        elif len(results) > 1:
+            found[title] = _against_one(title, results)
+    if report.kind in CELLS:        # one table stands for all groups
+        every = "".join(f"<h3>{html.escape(title)}</h3>{svg}" for title, svg in found.items() if svg)
+        return {f"{report.kind}: the fastest peer's time over ours": every}
+    return found
+
+
+def _formats(results: Sequence[Result], hues: Mapping[str, str]) -> str:
+    """A line for each product: ours, and its one baseline, the fastest peer."""
+    rates = baselines(results)
+    rows = []
+    for r in results:
+        if ours := r.gflops():
+            theirs = rates[r.case.product.formats][0]
+            best = max(theirs, key=lambda x: theirs[x], default="")
+            rows.append((r.case.product.label, {OURS: (ours, r.disturbed)} | ({best: (theirs[best], False)} if best
+                                                                            else {})))
+    return strip("rates of all formats", rows, "GFLOP/s, of integers GOP/s", hues)
+
+
+def _rates(title: str, results: Sequence[Result], hues: Mapping[str, str], peak: float | None, gpu: bool) -> str:
+    """Rates against size: a line for each side."""
+    unit, scale = ("TFLOP/s", 1e12) if gpu else ("GFLOP/s", 1e9)
+    sizes, series = [r.case.problem.n for r in results], []
+    for name in tables.names(results):
+        points = []
+        for r in results:
+            if sample := r.sample(name):
+                low, middle, high = (r.operations(name) / scale / s for s in
+                                     (sample.spread.q3, sample.spread.median, sample.spread.q1))
+                points.append(Point(r.case.problem.n, middle, low, high, sample.disturbed,
+                                    f"n = {r.case.size}, {middle:.1f} {unit}"))
+        if points:
+            series.append(Series(name, hues[name], points, bold=name == OURS))
+    return chart(title, series, ("m = n = k", unit), log=(max(sizes) / min(sizes) >= 16, False),
+                 ticks=sizes if len(sizes) < 12 else (), rule=(peak, "multiply-adds alone") if peak else None)
+
+
+def _against_one(title: str, results: Sequence[Result]) -> str:
+    """Ratios to one peer against the work of a product."""
+    peer = tables.baseline(results)
+    if peer is None:
+        return ""
+    points = [Point(r.operations(), x.median, x.q1, x.q3, r.disturbed, f"{r.case.label}, {x.median:.2f}")
+              for r in results if (x := r.ratio(peer, hollow=True))]
+    return chart(title, [Series(f"time of {peer} / time of tilewright", OUR_HUE, points, joined=False)],
+                 ("operations of a product", f"times as fast as {peer}"), log=(True, True), rule=(1.0, ""))
