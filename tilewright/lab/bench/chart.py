@@ -43,7 +43,7 @@ class Axis:
     length: float
     log: bool = False
 
-    def at(self, x: float) -> float:
+    def place(self, x: float) -> float:
         f: Callable[[float], float] = math.log if self.log else float
         span = f(self.high) - f(self.low)
         return self.length * (f(x) - f(self.low)) / span if span else self.length / 2
@@ -83,18 +83,18 @@ def chart(title: str, series: Sequence[Series], labels: tuple[str, str], *, log:
     pen = Svg(title, WIDTH + 80)
     pen.rect(0, 0, WIDTH, HEIGHT, "back", line="edge")
     for tick in y.ticks:
-        pen.line(0, HEIGHT - y.at(tick), WIDTH, HEIGHT - y.at(tick), "edge")
-        pen.text(-6, HEIGHT - y.at(tick) + 4, words(tick), 11, "soft", "end")
+        pen.line(0, HEIGHT - y.place(tick), WIDTH, HEIGHT - y.place(tick), "edge")
+        pen.text(-6, HEIGHT - y.place(tick) + 4, words(tick), 11, "soft", "end")
     for tick in ticks or x.ticks:
-        pen.line(x.at(tick), HEIGHT, x.at(tick), HEIGHT + 4, "soft")
-        pen.text(x.at(tick), HEIGHT + 18, words(tick), 11, "soft", "middle")
+        pen.line(x.place(tick), HEIGHT, x.place(tick), HEIGHT + 4, "soft")
+        pen.text(x.place(tick), HEIGHT + 18, words(tick), 11, "soft", "middle")
     if rule:
-        pen.line(0, HEIGHT - y.at(rule[0]), WIDTH, HEIGHT - y.at(rule[0]), "ink", 1, True)
-        pen.text(WIDTH - 4, HEIGHT - y.at(rule[0]) - 5, rule[1], 11, "soft", "end")
+        pen.line(0, HEIGHT - y.place(rule[0]), WIDTH, HEIGHT - y.place(rule[0]), "ink", 1, True)
+        pen.text(WIDTH - 4, HEIGHT - y.place(rule[0]) - 5, rule[1], 11, "soft", "end")
     for s in sorted(series, key=lambda s: s.bold):
-        places = [(x.at(p.x), HEIGHT - y.at(p.y)) for p in s.points]
+        places = [(x.place(p.x), HEIGHT - y.place(p.y)) for p in s.points]
         for p, (px, _) in zip(s.points, places):
-            pen.line(px, HEIGHT - y.at(p.low), px, HEIGHT - y.at(p.high), s.hue, 1)
+            pen.line(px, HEIGHT - y.place(p.low), px, HEIGHT - y.place(p.high), s.hue, 1)
         if s.joined and len(places) > 1:
             pen.path(places, s.hue, 3 if s.bold else 1.5)
         for p, (px, py) in zip(s.points, places):
@@ -126,13 +126,13 @@ def strip(title: str, rows: Sequence[tuple[str, Mapping[str, tuple[float, bool]]
     pen = Svg(title, WIDTH + 180)
     pen.rect(0, 0, WIDTH, line * len(rows), "back", line="edge")
     for tick in x.ticks:
-        pen.line(x.at(tick), 0, x.at(tick), line * len(rows), "edge")
-        pen.text(x.at(tick), line * len(rows) + 16, words(tick), 11, "soft", "middle")
+        pen.line(x.place(tick), 0, x.place(tick), line * len(rows), "edge")
+        pen.text(x.place(tick), line * len(rows) + 16, words(tick), 11, "soft", "middle")
     for number, (name, sides) in enumerate(rows):
         y = line * (number + 0.5)
         pen.text(-6, y + 4, name, 11, anchor="end")
         for side, (value, hollow) in [*sides.items()][::-1]:
-            pen.rect(x.at(value) - DOT, y - DOT, 2*DOT, 2*DOT, "back" if hollow else hues[side], line=hues[side],
+            pen.rect(x.place(value) - DOT, y - DOT, 2*DOT, 2*DOT, "back" if hollow else hues[side], line=hues[side],
                      width=1.5, tip=f"{name}: {side} {value:.4g}", round=DOT)
     pen.text(WIDTH / 2, line * len(rows) + 38, label, 12, "soft", "middle")
     found = dict.fromkeys(side for _, sides in rows for side in sides)
