@@ -24,32 +24,20 @@ def same(printed: str, written: str) -> None:
     assert printed == written
 
 
-@pytest.mark.parametrize(
-    "page",
-    ["write-your-own-kernel.md", "simulator.md", "formats.md", "matrix-cores.md", "tensor-cores.md", "amd-code.md",
-     "command-line.md", "from-numpy.md", "tuning.md", "explain.md", "block-programs.md", "epilogues.md", "contract.md",
-     "grouped.md", "prologues.md", "torch.md", "loops.md", "limits.md"],
-)
-def test_a_page_prints_what_it_says(page, monkeypatch):
+PAGES = [DOCS.parent / "README.md", DOCS.parent / "examples/README.md", *sorted(DOCS.rglob("*.md"))]
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(DOCS.parent))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "```" in page.read_text()], ids=name)
+def test_a_page_prints_what_it_says(page, monkeypatch, request):
+    """Each block runs, or is refused. Commands whose output is not compared: one a page, with --all-ways all."""
     monkeypatch.setattr(bundle, "used", [])
-    pages.check(DOCS / page, module.available(), same)
-
-
-def test_every_page_with_python_is_run():
-    """But for the ladder's, whose blocks are excerpts of kernels."""
-    run = next(mark.args[1] for mark in test_a_page_prints_what_it_says.pytestmark if mark.name == "parametrize")
-    code = re.compile(r"^```(python|console run)", re.MULTILINE)
-    pages_with_code = {page.name for page in DOCS.glob("*.md") if code.search(page.read_text())}
-    assert pages_with_code - {*run} == {"cpu-ladder.md", "tour.md"}
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/tour.md"])
-def test_the_first_pages_print_what_they_say(page, monkeypatch):
-    """From top to bottom; only that `tune` does not measure."""
-    tuned = []
-    monkeypatch.setattr(tilewright, "tune", lambda *problem: tuned.append(problem), raising=False)
-    pages.check(DOCS.parent / page, module.available(), same)
-    assert len(tuned) == (page == "docs/tour.md")
+    if page.name == "tour.md":      # it would measure for a minute
+        monkeypatch.setattr(tilewright, "tune", lambda *problem: None, raising=False)
+    pages.check(page, module.available(), same, None if request.config.getoption("--all-ways") else 1)
 
 
 def test_the_reference_is_what_the_docstrings_say():
@@ -68,8 +56,7 @@ def headings(page: Path) -> set[str]:
     return {"#" + re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", [DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))],
-                         ids=lambda p: str(p.relative_to(DOCS.parent)))
+@pytest.mark.parametrize("page", PAGES, ids=name)
 def test_links_lead_somewhere(page):
     for path, anchor in LINK.findall(re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)):
         target = (page.parent / path).resolve() if path else page
@@ -103,6 +90,19 @@ def test_a_wrong_output_is_found(tmp_path, text):
         pages.check(page, False, same)
     pages.rewrite(page)
     pages.check(page, False, same)
+
+
+@pytest.mark.parametrize("text", [
+    "```sh\ntilewright plan 8 8\n```\n", "```sh\ntilewright bench --not-an-option\n```\n",
+    "```console\n$ tilewright plan 8 8 8 --target none\n```\n", "```python excerpt tests/pages.py\nx = y\n```\n",
+    "```asm excerpt naive\n\tvmulps %ymm0, %ymm0, %ymm0\n```\n", "```sh\npython -m tests.nothing\n```\n",
+    "```sh\npip install -e '.[nothing]'\n```\n", "```c++\nint x;\n```\n", "code:\n\n    x = 1\n",
+    "```python cuda\nx = = 1\n```\n"])
+def test_a_block_that_cannot_run_is_found(tmp_path, text):
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    with pytest.raises((SyntaxError, AssertionError)):
+        pages.check(page, False, same)
 
 
 def emit_negate(threads=None):
