@@ -64,7 +64,7 @@ MOST = {
     "files over 400 lines": 0,
     "lines of the library": 65544,
     "lines of loop nests": 10055,
-    "lines of the lab": 22726,
+    "lines of the lab": 23716,
 }
 NESTS = "nests/"         # the folder of users' loops, counted by itself: it is no part of how products are made
 

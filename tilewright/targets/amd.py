@@ -170,7 +170,7 @@ def find(name: str) -> AmdTarget | None:
 #
 # Cycles are those of one Matrix Core until the next instruction can start. Sources: AMD's instruction set manuals of
 # CDNA3 and CDNA4 ("passes" of four cycles), LLVM's schedule (SISchedule.td), and the peaks of AMD's data sheets, which
-# they reproduce (lab/cli/peaks.py).
+# they reproduce (lab/measure/gpu_peaks.py).
 
 MFMA = (
     # llvm.amdgcn.mfma.      m  k  blocks  A and B  cycles on gfx942, gfx950; 0: it lacks it

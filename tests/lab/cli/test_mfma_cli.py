@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from tilewright import targets
 from tilewright.atoms.amd import CATALOGUE, find, mfma_instructions
-from tilewright.lab.cli import app, describe, layouts, peaks
-from tilewright.lab.measure import cpu_peaks
+from tilewright.lab.cli import app, describe, layouts
+from tilewright.lab.measure import cpu_peaks, gpu_peaks as peaks
 
 
 def said(*arguments: str) -> str:

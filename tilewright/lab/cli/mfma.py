@@ -163,7 +163,7 @@ def peak(
     """
     from tilewright import targets
     from tilewright.atoms.amd import find
-    from tilewright.lab.cli import peaks
+    from tilewright.lab.measure import gpu_peaks as peaks
 
     found = common.target(chip)
     if isinstance(found, targets.CpuTarget):

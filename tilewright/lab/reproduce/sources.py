@@ -1,10 +1,16 @@
-"""Parts of tilewright's own files, for listings."""
+"""Parts of tilewright's own files and of its kernels' machine code, for listings."""
 from __future__ import annotations
 
 import inspect
+import re
 import textwrap
 from collections.abc import Callable
+from functools import cache
 from typing import Any
+
+from tilewright import targets
+from tilewright.compiler.llvm import assembly
+from tilewright.ir import Function
 
 
 def function(f: Callable[..., Any], first: str = "", last: str = "") -> str:
@@ -18,6 +24,23 @@ def function(f: Callable[..., Any], first: str = "", last: str = "") -> str:
     if end is None:
         raise ValueError(f"{f.__name__} has no line with {last!r} after {first!r}")
     return textwrap.dedent("\n".join(lines[start:end + 1]))
+
+
+def functions(*those: Callable[..., Any]) -> str:
+    return "\n\n".join(map(function, those))
+
+
+@cache
+def _code(name: str, kernel: Function, target: str) -> str:
+    return assembly(kernel, targets.target(target))
+
+
+def excerpt(kernel: Function, pattern: str, target: str = "sm_90a", most: int = 12) -> str:
+    """The lines of a kernel's assembly that match, without directives and loads of arguments; at most so many."""
+    lines = [line.strip().replace("\t", " ") for line in _code(kernel.name, kernel, target).splitlines()]
+    found = [line for line in lines if re.search(pattern, line) and not line.startswith(("ld.param", "//", "."))]
+    left = len(found) - most
+    return "\n".join(found[:most] + ([f"... and {left} more"] if left > 0 else []))
 
 
 def loop(text: str) -> str:
