@@ -277,6 +277,17 @@ def test_every_suite_survives_json() -> None:
     assert {case.problem.a for case in cases} == {"f32", "f64"}
 
 
+@pytest.mark.parametrize("seconds", [1, 30, 300, 1e6])
+def test_sizes_that_fit_a_time(seconds: float) -> None:
+    sizes, rate = suites.LADDER, 1e11
+    found = suites.within(sizes, seconds, lambda n: max(0.1, n**3 / rate))
+    assert found
+    assert set(found) <= set(sizes)
+    assert found == sorted(found)
+    assert len(found) == 1 or sum(max(0.1, n**3 / rate) for n in found) <= seconds
+    assert (seconds < 1e6) or found == [*sizes]
+
+
 def test_suites_hold_what_their_names_say() -> None:
     found = {name: cases("f32") for name, cases in suites.suites((6, 16)).items()}
     assert [c.problem.n for c in found["square"]] == [64, 128, 256, 512, 1024, 2048, 4096]

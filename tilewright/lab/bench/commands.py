@@ -16,6 +16,7 @@ from tilewright.lab.bench.cases import AVX2, CPU, GPU, NATIVE, Case, Job
 from tilewright.lab.bench.peer import OURS
 from tilewright.lab.bench.results import ABSENT, CUBLAS, Report, Result, Session
 from tilewright.lab.bench.suites import shapes
+from tilewright.lab.measure import timing
 from tilewright.lab.measure.gpu_rules import GpuRules
 from tilewright.lab.measure.measure import Rules
 from tilewright.lab.measure.quiet import Load
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from tilewright.targets import CpuTarget
 
 INTERRUPTED = 130  # the exit status after Ctrl-C, as a shell has it
+ARTICLE = "article"  # the suite with the sizes of the article on CPUs, which --minutes chooses from
 QUICK_S = 53.0  # what --quick promises is a minute, and there is a plot to draw
 
 
@@ -87,14 +89,40 @@ def measured_peaks(dtypes: Iterable[str], options: Options) -> dict[str, float]:
 # ---- beside other libraries, on a CPU or a GPU
 
 
-def bench(options: Options, console: Console) -> int:
-    """The comparison with the peers; returns the exit status."""
+def bench(options: Options, console: Console, minutes: float | None = None) -> int:
+    """The comparison with the peers, in so many minutes, for which the article's suite has sizes chosen; returns the
+    exit status."""
     quick = options.quick
     suites = options.suites or (["square"] if quick else list(shapes.DEFAULT_SUITES))
     dtypes = options.dtypes or (["f32"] if quick else list(shapes.DTYPES))
-    return _measure("bench", shapes.cases(suites, dtypes, register_tile()), lambda n: Rules.choose(n, quick), options,
-                    console, peaks=dtypes, seconds=QUICK_S if quick else None, max_call_s=4.0 if quick else 60.0,
+    every = shapes.cases(suites, dtypes, register_tile())
+    if minutes is not None:
+        seconds = 60 * minutes
+
+        def chosen(threads: int) -> list[Case]:
+            fitting = {dtype: _fitting(options, dtype, threads, seconds) for dtype in dtypes if ARTICLE in suites}
+            return [x for x in every if x.suite != ARTICLE or x.problem.n in fitting[x.problem.a]]
+
+        return _measure("bench", chosen, lambda n: Rules.choose(n, True), options, console, peaks=dtypes,
+                        seconds=seconds)
+    return _measure("bench", every, lambda n: Rules.choose(n, quick), options, console, peaks=dtypes,
+                    seconds=QUICK_S if quick else None, max_call_s=4.0 if quick else 60.0,
                     max_case_s=16.0 if quick else None)
+
+
+def _fitting(options: Options, dtype: str, threads: int, seconds: float) -> list[int]:
+    """Sizes of the article's sweep that a share of the time allows, by the rate of a loop of FMAs: each peer computes a
+    product once to be checked, once to be calibrated, and in every round."""
+    from tilewright.lab.measure import cpu_peaks
+
+    rate = 0.85 * threads * max(x.measured or 0.0 for x in cpu_peaks.here(effort=timing.QUICK) if x.format == dtype)
+    rules, peers = Rules.choose(threads, True), len(options.peers or peer.names()) + 1
+    calls = 2 + rules.min_rounds
+
+    def cost(n: int) -> float:
+        return max(rules.budget_s, peers * calls * 2.0 * n**3 / rate)
+
+    return shapes.within(shapes.LADDER, 0.8 * seconds / len(options.threads), cost)
 
 
 def ladder(options: Options, console: Console) -> int:
@@ -262,10 +290,12 @@ def check_outputs(options: Options) -> None:
         raise ValueError(plots.MISSING)
 
 
-def _measure(kind: str, cases: list[Case], rules: Callable[[int], Rules], options: Options, console: Console,
-             device: str = CPU, *, peaks: Iterable[str] = (), seconds: float | None = None, **job: Any) -> int:
+def _measure(kind: str, cases: list[Case] | Callable[[int], list[Case]], rules: Callable[[int], Rules],
+             options: Options, console: Console, device: str = CPU, *, peaks: Iterable[str] = (),
+             seconds: float | None = None, **job: Any) -> int:
     """Measure these cases in a process for each number of threads, show and write; returns the exit status.
 
+    cases       the same for all, or by the number of threads
     rules       by which a number of threads is measured
     peaks       formats whose peaks the report states
     seconds     that all of it may take: no case is begun that would end later
@@ -280,16 +310,17 @@ def _measure(kind: str, cases: list[Case], rules: Callable[[int], Rules], option
         require()
         options = replace(options, peers=wanted)
     began = time.monotonic()
+    by_threads = {n: cases(n) if callable(cases) else cases for n in options.threads}
 
     def jobs() -> Iterator[Job]:
         for number, threads in enumerate(options.threads):
             remaining, left = len(options.threads) - number, seconds and seconds - (time.monotonic() - began)
             # Of two runs the first, on one thread, needs more than half of the time.
             share = left if left is None or remaining == 1 else 1.2 * left / remaining
-            yield Job(threads, options.isa, cases, rules(threads), device, options.device, peers=wanted,
+            yield Job(threads, options.isa, by_threads[threads], rules(threads), device, options.device, peers=wanted,
                       deadline_s=share, **job)
 
-    with Progress(console, "starting", len(cases) * len(options.threads)) as bar:
+    with Progress(console, "starting", sum(map(len, by_threads.values()))) as bar:
         report = session.run(kind, jobs(), listener(bar), **options.recorded())
     if peaks and not report.interrupted:
         report.extra["peak_gflops"] = measured_peaks(peaks, options)

@@ -69,6 +69,9 @@ def bench(
     threads: Threads = None,
     peers: Peers = None,
     target: Limit = "native",
+    minutes: Annotated[float | None, typer.Option(
+        min=0.1, help="Stop after that many minutes; of the suite article, choose sizes that fit.",
+        show_default="no limit")] = None,
     json: Json = None,
     html: Html = None,
     allow_dirty: AllowDirty = False,
@@ -82,8 +85,8 @@ def bench(
     """
     if context.invoked_subcommand is not None:
         return
-    _run("bench", suite=suite, dtype=dtype, threads=threads, peers=peers, isa=target, quick=quick, json=json, html=html,
-         plot=plot)
+    _run("bench", {"minutes": minutes}, suite=suite, dtype=dtype, threads=threads, peers=peers, isa=target,
+         quick=quick, json=json, html=html, plot=plot)
 
 
 @app.command()

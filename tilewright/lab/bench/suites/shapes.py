@@ -83,6 +83,21 @@ def suites(tile: tuple[int, int] = (14, 32)) -> Suites:
     }
 
 
+def within(sizes: Sequence[int], seconds: float, cost: Callable[[int], float]) -> list[int]:
+    """Sizes that take so long together: up to the largest that takes no more than a third of it, evenly spaced and as
+    close to each other as fits, and the smallest of the others that fit besides."""
+    top = max((at for at, n in enumerate(sizes) if cost(n) <= seconds / 3), default=0)
+    for step in range(1, top + 2):
+        found = [*sizes[:top + 1][::-step]][::-1]
+        if sum(map(cost, found)) <= seconds:
+            break
+    left = seconds - sum(map(cost, found))
+    for n in sizes[:top]:
+        if n not in found and (left := left - cost(n)) > 0:
+            found.append(n)
+    return sorted(found)
+
+
 def cases(names: Sequence[str], dtypes: Sequence[str], tile: tuple[int, int] = (14, 32)) -> list[Case]:
     """The cases of the named suites in every dtype, small before large within a suite."""
     known = suites(tile)
