@@ -6,6 +6,8 @@ every page is in exactly one toctree, and the versions in the sidebar.
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 import subprocess
 from collections import Counter
@@ -36,6 +38,7 @@ author = "the authors of tilewright"
 release = version = re.search(r'__version__ = "(.*)"', (ROOT / "tilewright/__init__.py").read_text())[1]
 extensions = ["myst_parser"]
 exclude_patterns = ["README.md", "_*"]      # index.md includes README.md, which is GitHub's index
+source_suffix = {".md": "markdown", ".ipynb": "markdown"}
 myst_heading_anchors = 4                    # by GitHub's rule, so that a link works in both places
 myst_links_external_new_tab = True
 
@@ -62,7 +65,7 @@ def linked(text: str, page: Path) -> str:
         target = (page.parent / link["path"]).resolve()
         if target == DOCS / "README.md":
             return f"[{link['text']}]({'../' * (len(page.relative_to(DOCS).parts) - 1)}index.md)"
-        if target.is_relative_to(DOCS) and target.suffix == ".md":
+        if target.is_relative_to(DOCS) and target.suffix in source_suffix:
             return link[0]                      # a page: MyST finds it, and its anchor
         if not target.exists():
             logger.warning("%s links to %s, which does not exist", page.relative_to(ROOT), link["path"])
@@ -74,10 +77,30 @@ def linked(text: str, page: Path) -> str:
     return "".join(part if part.startswith("```") else LINK.sub(to, part) for part in fences)
 
 
+def notebook(text: str) -> str:
+    """A notebook as Markdown: its cells, and the outputs that are stored in it."""
+    parts = []
+    for cell in json.loads(text)["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        for output in cell.get("outputs", ()):
+            data = {kind: "".join(x) for kind, x in output.get("data", {"text/plain": output.get("text", "")}).items()}
+            picture = data.get("image/svg+xml")
+            if picture or "image/png" in data:
+                kind, inside = ("svg+xml", base64.b64encode(picture.encode()).decode()) if picture else (
+                    "png", data["image/png"].replace("\n", ""))
+                parts.append(f'<p><img alt="" src="data:image/{kind};base64,{inside}"></p>')
+            else:
+                parts.append(f"```text\n{data['text/plain'].rstrip()}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
 def read(app: Sphinx, name: str, content: list[str]) -> None:
+    if app.env.doc2path(name).suffix == ".ipynb":
+        content[0] = notebook(content[0])
     if name == "index":                         # a pattern of a toctree may have no page yet
         content[0] = "".join(line for line in content[0].splitlines(keepends=True)
-                             if "*" not in line or [*DOCS.glob(f"{line.strip()}.md")])
+                             if "*" not in line or any([*DOCS.glob(line.strip() + x)] for x in source_suffix))
     content[0] = linked(content[0], Path(app.env.doc2path(name)))
 
 

@@ -34,7 +34,7 @@ class Line(_Place):
         return not _own(self.file)
 
     def __str__(self) -> str:
-        return f"{os.path.basename(self.file)}:{self.number}"
+        return f"{'cell' if 'ipykernel_' in self.file else os.path.basename(self.file)}:{self.number}"   # of a notebook
 
 
 def caller() -> Line:
