@@ -35,7 +35,7 @@ from unittest import mock
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"^(?P<fence>`{3,})(?P<kind>[^\n`]*)\n(?P<body>.*?)^(?P=fence)\n"
                    r"(?:\n^```text\n(?P<output>.*?)^```\n)?", re.DOTALL | re.MULTILINE)
-MEASURING = ("bench", "doctor", "tune", "build")        # commands that take long, or find out about the machine
+MEASURING = ("bench", "doctor", "tune", "build", "reproduce")   # commands that take long, or find out about the machine
 DATA = ("text", "json", "toml", "html", "svg", "css")   # blocks that nothing runs
 INDENTED = re.compile(r"(?<=\n\n) {4}(?![-*|\d]).*\n", re.MULTILINE)
 
